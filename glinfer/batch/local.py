@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from types import TracebackType
 from typing import Any
 
 from glinfer.batch.lines import LineResult
+from glinfer.batch.pool import MAX_RETRIES, Answered, Event, Events, Failed, Member, Pool, Ready, result_json
 from glinfer.batch.requests import RequestLine, answered
-from glinfer.batch.turns import Turns
 from glinfer.engine.batch import SchedulerOptions
 from glinfer.gl.context import Limits, open_device
 from glinfer.server.app import make_app
@@ -24,8 +25,6 @@ from glinfer.server.served import ModelSource
 from glinfer.server.state import ServerState
 from glinfer.server.worker import Worker
 
-MAX_RETRIES = 2
-"""Retries of a request after failures that it did not cause: a lost context, no memory, a dead process."""
 _MANY = 1 << 20
 _RETRIED = ("context_lost", "driver_error", "not_ready")
 
@@ -177,78 +176,68 @@ class LocalServer:
         self._state.close()
 
 
-class LocalRunner:
-    """Answers lines in this process; a ``with`` block loads and closes the models.
+class LocalMember(Member):
+    """The models in this process; their event loop has a thread, so that Ctrl-C never comes inside it."""
 
-    Attributes:
-        renderer: the renderer of the models.
-    """
+    def __init__(self, setup: LocalSetup, events: Events) -> None:
+        """Start the thread."""
+        self._setup, self._events, self._begun = setup, events, threading.Event()
+        self._tasks = set[asyncio.Task[None]]()
+        self._thread = threading.Thread(target=self._run, name="glinfer-batch", daemon=True)
+        self._thread.start()
+        self._begun.wait()
+
+    def _run(self) -> None:
+        with suppress(asyncio.CancelledError):
+            asyncio.run(self._serve())
+
+    async def _serve(self) -> None:
+        self._loop, self._end = asyncio.get_running_loop(), asyncio.current_task().cancel  # type: ignore[union-attr]
+        self._begun.set()
+        try:
+            self._server = LocalServer(self._setup)
+            try:
+                await self._server.start()
+                self._tell(Ready(self._server.window, self._server.renderer))
+                await asyncio.Event().wait()  # until close() cancels it
+            finally:
+                for task in self._tasks:
+                    task.cancel()
+                await self._server.stop()
+        except Exception as error:
+            self._tell(Failed(error))
+
+    def _tell(self, event: Event) -> None:
+        self._events.put((self, event))
+
+    def send(self, number: int, line: RequestLine) -> None:
+        """Send a line."""
+        self._loop.call_soon_threadsafe(self._begin, number, line)
+
+    def _begin(self, number: int, line: RequestLine) -> None:
+        task = self._loop.create_task(self._answer(number, line))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _answer(self, number: int, line: RequestLine) -> None:
+        try:
+            result = await self._server.answer(line)
+        except Exception as error:
+            self._tell(Failed(error, number))
+        else:
+            self._tell(Answered(number, result_json(result), self._server.draws))
+
+    def close(self) -> None:
+        """Close the models and end the thread; does nothing in a forked process."""
+        if self._thread.is_alive():
+            with suppress(RuntimeError):  # the loop has just closed
+                self._loop.call_soon_threadsafe(self._end)
+            self._thread.join()
+
+
+class LocalRunner(Pool):
+    """Answers lines in this process; a ``with`` block loads and closes the models."""
 
     def __init__(self, setup: LocalSetup) -> None:
         """Prepare."""
-        self._setup, self.renderer = setup, ""
-        self._server: LocalServer | None = None
-        self._turns = Turns()
-
-    def __enter__(self) -> LocalRunner:
-        """Load the models.
-
-        Raises:
-            GlinferError: a model cannot be loaded.
-        """
-        try:
-            (task,) = self._turns.run([self._turns.begin(self._started)])
-            task.result()
-            self.renderer = self._open.renderer
-            return self
-        except BaseException:
-            self._close()
-            raise
-
-    async def _started(self) -> None:
-        self._server = LocalServer(self._setup)
-        await self._server.start()
-
-    async def _stopped(self) -> None:
-        if self._server is not None:
-            await self._server.stop()
-
-    @property
-    def _open(self) -> LocalServer:
-        assert self._server is not None  # in a block
-        return self._server
-
-    @property
-    def draws(self) -> int:
-        """Draw calls issued so far."""
-        return self._open.draws
-
-    def run(self, lines: Iterator[RequestLine]) -> Iterator[LineResult[RequestLine]]:
-        """Yield results as they finish."""
-        pending: list[asyncio.Task[LineResult[RequestLine]]] = []
-        done: list[asyncio.Task[LineResult[RequestLine]]] = []
-        more = True
-        try:
-            while True:
-                while more and len(pending) < self._open.window:
-                    line = next(lines, None)
-                    more = line is not None
-                    if line is not None:
-                        pending.append(self._turns.begin(partial(self._open.answer, line)))
-                if not pending:
-                    return
-                done = self._turns.run(pending)
-                pending = [each for each in pending if each not in done]
-                for each in done:
-                    yield each.result()
-        finally:
-            self._turns.drop([*pending, *done])
-
-    def _close(self) -> None:
-        self._turns.close(self._stopped)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close the models."""
-        self._close()
+        super().__init__([partial(LocalMember, setup)])

@@ -15,7 +15,7 @@ from glinfer import __version__
 from glinfer.batch.claims import RESTART_SECONDS, claim_device
 from glinfer.batch.local import LocalServer, LocalSetup
 from glinfer.batch.manifest import file_digest
-from glinfer.batch.pool import Answered, Died, Events, Member, Pool, Ready, Refused, result_json
+from glinfer.batch.pool import Answered, Died, Events, Failed, Member, Pool, Ready, result_json
 from glinfer.batch.requests import RequestLine
 from glinfer.errors import GlinferError, InputError, install_command
 from glinfer.formats import find_model
@@ -57,10 +57,9 @@ class Answerer:
         """The process id of the actor."""
         return os.getpid()
 
-    async def answer(self, number: int, key: str, url: str, body: dict[str, Any]) -> dict[str, Any]:
+    async def answer(self, line: RequestLine) -> dict[str, Any]:
         """The result of a line, and the draws so far."""
-        result = await self.server.answer(RequestLine(number, key, url, body))
-        return {"number": number, "result": result_json(result), "draws": self.server.draws}
+        return {"result": result_json(await self.server.answer(line)), "draws": self.server.draws}
 
 
 class RayMember(Member):
@@ -83,14 +82,12 @@ class RayMember(Member):
         reference.future().add_done_callback(done)
 
     @staticmethod
-    def _started(told: Mapping[str, Any]) -> Ready | Refused:
-        return Refused(told["refused"]) if "refused" in told else Ready(*told["ready"])
+    def _started(told: Mapping[str, Any]) -> Ready | Failed:
+        return Failed(InputError(told["refused"])) if "refused" in told else Ready(*told["ready"])
 
-    def send(self, line: RequestLine) -> None:
+    def send(self, number: int, line: RequestLine) -> None:
         """Send a line."""
-        self._when_done(
-            self.actor.answer.remote(line.number, line.key, line.url, line.body), lambda told: Answered(**told)
-        )
+        self._when_done(self.actor.answer.remote(line), lambda told: Answered(number, **told))
 
     def close(self) -> None:
         """Kill the actor."""

@@ -18,7 +18,8 @@ from tiers import tiered
 from worker_here import answered_here
 
 from glinfer.batch.lines import seed_of
-from glinfer.batch.local import MAX_RETRIES, LocalRunner, LocalSetup
+from glinfer.batch.local import LocalRunner, LocalSetup
+from glinfer.batch.pool import MAX_RETRIES
 from glinfer.batch.requests import RequestLine, comparable
 from glinfer.cli.app import run
 from glinfer.errors import InputError
