@@ -5,9 +5,9 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
-from typing import Generic, NamedTuple
+from typing import NamedTuple
 
-from glinfer.batch.lines import Key, L, LineForm, Shard, hash_of
+from glinfer.batch.lines import Key, LineForm, RequestLine, Shard, hash_of
 from glinfer.closing import Closing
 from glinfer.errors import FormatError, InputError
 from glinfer.formats.files import AnyPath, shown
@@ -33,14 +33,14 @@ class _Base(sqlite3.Connection):
             self.close()
 
 
-class LineIndex(Closing, Generic[L]):
+class LineIndex(Closing):
     """The lines of an input by their ids; use it in a ``with`` block.
 
     The database is an unnamed temporary file, which vanishes however the process ends. SQLite puts it into
     $SQLITE_TMPDIR, $TMPDIR, /var/tmp or /tmp.
     """
 
-    def __init__(self, form: LineForm[L], source: AnyPath, shard: Shard | None = None) -> None:
+    def __init__(self, form: LineForm, source: AnyPath, shard: Shard | None = None) -> None:
         """Make an empty index of ``source``; :meth:`scan` fills it."""
         self.form, self.source, self.shard = form, source, shard or Shard()
         self.count = self.finished = 0
@@ -114,7 +114,7 @@ class LineIndex(Closing, Generic[L]):
         """Lines without a result."""
         return self.count - self.finished
 
-    def todo(self) -> Iterator[L]:
+    def todo(self) -> Iterator[RequestLine]:
         """Read the input again, and yield the lines without a result.
 
         Raises:

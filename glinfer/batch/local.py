@@ -12,9 +12,9 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
 
-from glinfer.batch.lines import LineResult
+from glinfer.batch.lines import LineResult, RequestLine
 from glinfer.batch.pool import MAX_RETRIES, Answered, Event, Events, Failed, Member, Pool, Ready, result_json
-from glinfer.batch.requests import RequestLine, answered
+from glinfer.batch.requests import answered, sent_body
 from glinfer.engine.batch import SchedulerOptions
 from glinfer.gl.context import Limits, open_device
 from glinfer.server.app import make_app
@@ -110,14 +110,14 @@ class LocalServer:
         """Draw calls issued so far."""
         return sum(each.model.device.draws_issued for each in self.worker.served.values() if each.model)
 
-    async def answer(self, line: RequestLine) -> LineResult[RequestLine]:
+    async def answer(self, line: RequestLine) -> LineResult:
         """Answer one line, with at most MAX_RETRIES retries after lost contexts.
 
         Raises:
             GlinferError: the context was lost and cannot be reopened.
         """
         try:
-            data = json.dumps(line.sent()).encode()
+            data = json.dumps(sent_body(line)).encode()
         except ApiError as error:
             return answered(line, error.status, f"req-{secrets.token_hex(8)}", error.body())
         for left in reversed(range(MAX_RETRIES + 1)):

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Protocol
 
-from glinfer.batch.lines import LineResult
-from glinfer.batch.requests import RequestLine, unanswered
+from glinfer.batch.lines import LineResult, RequestLine
+from glinfer.batch.requests import unanswered
 from glinfer.errors import ContextError
 from glinfer.gl.signals import signals_held
 
@@ -93,7 +93,7 @@ class _Place:
     draws: int = 0
 
 
-def result_json(result: LineResult[RequestLine]) -> dict[str, Any]:
+def result_json(result: LineResult) -> dict[str, Any]:
     """A result as JSON values, for the pool."""
     return {"data": result.data, "failed": result.failed, "counts": [result.prompt_tokens, result.tokens]}
 
@@ -144,7 +144,7 @@ class Pool:
         """Draw calls that all members have reported so far."""
         return self._past_draws + sum(place.draws for place in self._places)
 
-    def run(self, lines: Iterator[RequestLine]) -> Iterator[LineResult[RequestLine]]:
+    def run(self, lines: Iterator[RequestLine]) -> Iterator[LineResult]:
         """Yield results as they finish.
 
         Raises:
@@ -187,7 +187,7 @@ class Pool:
             self._lines = None
         return line
 
-    def _take(self, member: Member, event: Event) -> Iterator[LineResult[RequestLine]]:
+    def _take(self, member: Member, event: Event) -> Iterator[LineResult]:
         """Handle an event, and yield its results."""
         place = next((each for each in self._places if each.member is member), None)
         if place is None:  # the member was replaced
@@ -205,7 +205,7 @@ class Pool:
             result = event.result
             yield LineResult(line, result["data"], result["failed"], *result["counts"])
 
-    def _replace(self, place: _Place, event: Died) -> Iterator[LineResult[RequestLine]]:
+    def _replace(self, place: _Place, event: Died) -> Iterator[LineResult]:
         self.deaths += 1
         place.starts += not place.window
         if place.starts == MAX_STARTS:

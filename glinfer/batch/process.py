@@ -14,9 +14,9 @@ from dataclasses import fields
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
+from glinfer.batch.lines import RequestLine
 from glinfer.batch.local import LocalMember, LocalSetup
 from glinfer.batch.pool import Answered, Died, Event, Events, Failed, Member, Ready
-from glinfer.batch.requests import RequestLine
 from glinfer.errors import ContextError, GlinferError, InputError
 from glinfer.formats.files import reason, words_of
 from glinfer.terminal import PrintableStream

@@ -12,7 +12,7 @@ import click
 
 from glinfer.batch.job import BatchFiles, BatchJob, BatchTotals
 from glinfer.batch.manifest import file_digest
-from glinfer.batch.prompts import PromptForm, PromptLine, PromptRunner, check_prompts
+from glinfer.batch.prompts import PromptForm, PromptRunner, check_prompts
 from glinfer.cli.common import loaded, options, print_json, progress, say
 from glinfer.engine.batch import MAX_SLOTS
 from glinfer.engine.defaults import default_sampling, merged
@@ -112,7 +112,7 @@ def generate_batch(
         emit(_closing(choice, totals, before, told["renderer"]), err=True)
 
 
-def _run(opened: Model, job: BatchJob[PromptLine], choice: BatchChoice, *, quiet: bool) -> None:
+def _run(opened: Model, job: BatchJob, choice: BatchChoice, *, quiet: bool) -> None:
     with progress("checking prompts") as advance:
         longest = check_prompts(opened, job.todo(), job.left, choice.batch, advance)
     memory = None if choice.memory is None else choice.memory * 1_000_000
@@ -123,7 +123,7 @@ def _run(opened: Model, job: BatchJob[PromptLine], choice: BatchChoice, *, quiet
             job.run(runner, on_progress=advance, draws=lambda: opened.device.draws_issued)
     except KeyboardInterrupt:
         if not quiet:
-            emit(_interrupted(choice, job.results.lines, job.count), err=True)
+            emit(_interrupted(choice, job.written, job.count), err=True)
         raise
 
 

@@ -162,7 +162,7 @@ def runner_of(
 
 def _interrupted(job: Any, files: Any) -> str:
     again = "the same command without --restart" if files.restart else "the same command"
-    return f"interrupted: {shown(files.out)} has {job.results.lines} of {job.count} results; {again} resumes"
+    return f"interrupted: {shown(files.out)} has {job.written} of {job.count} results; {again} resumes"
 
 
 def _closing(job: Any, files: Any, renderer: str | None) -> str:

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from glinfer.batch.claims import RESTART_SECONDS, Claim, claim_device
-from glinfer.batch.lines import LineResult
+from glinfer.batch.lines import LineResult, RequestLine
 from glinfer.batch.local import LocalRunner, LocalSetup
-from glinfer.batch.requests import URLS, RequestLine
+from glinfer.batch.requests import URLS
 from glinfer.errors import InputError
 from glinfer.formats.jsonl import short
 
@@ -127,7 +127,7 @@ class Generator:
         key = json.dumps(given, sort_keys=True) if self.key is None else str(_plain(row[self.key]))
         return RequestLine(number, key, self.task.url, {"model": _NAME, self.task.field: given, **fields})
 
-    def _found(self, result: LineResult[RequestLine]) -> dict[str, Any]:
+    def _found(self, result: LineResult) -> dict[str, Any]:
         body = result.data["response"]["body"]
         return {"error": body["error"]["message"]} if result.failed else {**self.task.found(body), "error": None}
 

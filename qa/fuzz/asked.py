@@ -16,9 +16,10 @@ from types import SimpleNamespace
 from typing import Any
 
 from glinfer.batch.index import LineIndex
+from glinfer.batch.lines import RequestLine
 from glinfer.batch.manifest import check_manifest, write_manifest
 from glinfer.batch.places import Target
-from glinfer.batch.requests import RequestForm, RequestLine
+from glinfer.batch.requests import RequestForm, sent_body
 from glinfer.batch.results import ResultFile, read_finished
 from glinfer.engine.requests import BatchRequest
 from glinfer.hub.choice import choose, gguf_choices, with_shards
@@ -235,7 +236,7 @@ def batch_requests(data: bytes, folder: Path) -> None:
         with contextlib.suppress(ApiError):
             kind = bodies[line.url]
             assert kind is not None
-            kind.read(json.dumps(line.sent()).encode())
+            kind.read(json.dumps(sent_body(line)).encode())
 
 
 def prepare_batch(folder: Path) -> None:

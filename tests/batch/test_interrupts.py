@@ -17,9 +17,9 @@ pytest.importorskip("pydantic", reason="pydantic is not installed")
 from interrupts import files_of, heeds_ctrl_c, interrupted_everywhere
 
 from glinfer.batch import local, pool
-from glinfer.batch.lines import LineResult
+from glinfer.batch.lines import LineResult, RequestLine
 from glinfer.batch.local import LocalRunner, LocalSetup
-from glinfer.batch.requests import RequestLine, answered
+from glinfer.batch.requests import answered
 from glinfer.errors import ContextError
 from glinfer.gl import signals
 
@@ -50,7 +50,7 @@ class Servers:
             async def start(self) -> None:
                 await asyncio.sleep(0)
 
-            async def answer(self, line: RequestLine) -> LineResult[RequestLine]:
+            async def answer(self, line: RequestLine) -> LineResult:
                 servers.answering += 1
                 try:
                     await asyncio.sleep(0)

@@ -23,7 +23,7 @@ from tiers import tiered
 
 from glinfer.batch import process
 from glinfer.batch.devices import parse_devices, usual_processes
-from glinfer.batch.lines import LineResult
+from glinfer.batch.lines import LineResult, RequestLine
 from glinfer.batch.local import LocalSetup
 from glinfer.batch.pool import (
     MAX_RETRIES,
@@ -38,7 +38,7 @@ from glinfer.batch.pool import (
     result_json,
 )
 from glinfer.batch.process import ProcessMember
-from glinfer.batch.requests import RequestLine, answered
+from glinfer.batch.requests import answered
 from glinfer.cli.app import run
 from glinfer.errors import ContextError, InputError
 from glinfer.gl.egl import EglDevice
@@ -89,7 +89,7 @@ class Fakes:
         return Fake(self, events)
 
 
-def ran(fakes: Fakes, count: int, members: int = 2) -> tuple[Pool, dict[int, LineResult[RequestLine]]]:
+def ran(fakes: Fakes, count: int, members: int = 2) -> tuple[Pool, dict[int, LineResult]]:
     with Pool([fakes.start] * members) as pool:
         found = list(pool.run(lines(count)))
         draws = pool.draws
@@ -137,7 +137,7 @@ class TestDeaths:
     ) -> None:
         fakes, held, replace = Fakes(5), list[set[int]](), Pool._replace
 
-        def watched(self: Pool, place: Any, event: Died) -> Iterator[LineResult[RequestLine]]:
+        def watched(self: Pool, place: Any, event: Died) -> Iterator[LineResult]:
             held.append({line.number for line in place.held.values()})
             return replace(self, place, event)
 

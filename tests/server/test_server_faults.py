@@ -17,8 +17,9 @@ from broken_driver import GUILTY, BrokenDriver
 from running_server import Running, running
 from tiers import tiered
 
+from glinfer.batch.lines import RequestLine
 from glinfer.batch.local import LocalRunner, LocalSetup
-from glinfer.batch.requests import RequestLine, comparable
+from glinfer.batch.requests import comparable
 from glinfer.engine import batch
 from glinfer.engine.batch import SchedulerOptions
 from glinfer.engine.requests import BatchRequest
