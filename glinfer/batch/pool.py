@@ -148,7 +148,7 @@ class Pool:
         """Yield results as they finish.
 
         Raises:
-            ContextError: this process was forked from the one that started the members.
+            ContextError: the pool was closed, or this process was forked from the one that started the members.
         """
         self._lines = lines
         try:
@@ -158,6 +158,8 @@ class Pool:
                         "this process was forked from the one that runs this batch; start processes with "
                         "multiprocessing's 'spawn', or start another batch here"
                     )
+                if not self._places:
+                    raise ContextError("this batch was closed; start another one")
                 for place in self._places:
                     while (line := self._line_for(place)) is not None:
                         number = next(self._numbers)

@@ -137,7 +137,7 @@ def pool_of(
 
     ``paths`` and ``digests`` are those of the models by name.
     """
-    from glinfer.batch.devices import parse_devices, usual_processes
+    from glinfer.batch.claims import parse_devices, usual_processes
     from glinfer.batch.local import LocalRunner
     from glinfer.batch.manifest import files_of
     from glinfer.batch.pool import Pool

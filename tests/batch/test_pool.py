@@ -22,7 +22,7 @@ from own_process import ROOT
 from tiers import tiered
 
 from glinfer.batch import process
-from glinfer.batch.devices import parse_devices, usual_processes
+from glinfer.batch.claims import parse_devices, usual_processes
 from glinfer.batch.lines import LineResult, RequestLine
 from glinfer.batch.local import LocalSetup
 from glinfer.batch.pool import (
