@@ -1,4 +1,4 @@
-"""Call the server's application in this process, so that batches and requests share one code path."""
+"""Call the server's routes in this process, so that batches and requests share one code path."""
 
 from __future__ import annotations
 
@@ -6,26 +6,29 @@ import asyncio
 import json
 import secrets
 import threading
+import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, cast
+
+from starlette.responses import Response
 
 from glinfer.batch.lines import LineResult, RequestLine
 from glinfer.batch.pool import MAX_RETRIES, Answered, Event, Events, Failed, Member, Pool, Ready, result_json
 from glinfer.batch.requests import answered, sent_body
 from glinfer.engine.batch import SchedulerOptions
 from glinfer.gl.context import Limits, open_device
-from glinfer.server.app import make_app
-from glinfer.server.auth import Access
-from glinfer.server.errors import ApiError
+from glinfer.server.errors import FAILED, ApiError
 from glinfer.server.metrics import Metrics
+from glinfer.server.routes import ROUTES
 from glinfer.server.served import ModelSource
-from glinfer.server.state import ServerState
+from glinfer.server.state import Endpoint, ServerState
 from glinfer.server.worker import Worker
 
 _MANY = 1 << 20
+_ENDPOINTS = {route.path: Endpoint(route.body, route.endpoint) for route in ROUTES if route.body is not None}
 _RETRIED = ("context_lost", "driver_error", "not_ready")
 
 
@@ -56,7 +59,7 @@ class LocalSetup:
 
 
 class LocalServer:
-    """Models and the server's application, on the running event loop.
+    """Models and the server's routes, on the running event loop.
 
     Attributes:
         worker: the OpenGL thread.
@@ -76,7 +79,6 @@ class LocalServer:
             on_ready=self._changed.set,
         )
         self._state = ServerState(self.worker)
-        self._app = make_app(self._state, Access())
 
     async def start(self) -> None:
         """Load the models.
@@ -116,12 +118,9 @@ class LocalServer:
         Raises:
             GlinferError: the context was lost and cannot be reopened.
         """
-        try:
-            data = json.dumps(sent_body(line)).encode()
-        except ApiError as error:
-            return answered(line, error.status, f"req-{secrets.token_hex(8)}", error.body())
+        request_id = f"req-{secrets.token_hex(8)}"
         for left in reversed(range(MAX_RETRIES + 1)):
-            status, request_id, body = await self._post(line.url, data)
+            status, body = await self._answer(line)
             lost = status == 503 and body.get("error", {}).get("code") in _RETRIED
             if not (lost and left):
                 break
@@ -130,45 +129,18 @@ class LocalServer:
             raise self.worker.failure
         return answered(line, status, request_id, body)
 
-    async def _post(self, path: str, data: bytes) -> tuple[int, str, Any]:
-        """Status, id and body of the application's answer."""
-        headers = [(b"host", b"localhost"), (b"content-type", b"application/json")]
-        scope = {
-            "type": "http",
-            "asgi": {"version": "3.0"},
-            "http_version": "1.1",
-            "method": "POST",
-            "scheme": "http",
-            "path": path,
-            "raw_path": path.encode(),
-            "query_string": b"",
-            "root_path": "",
-            "headers": [*headers, (b"content-length", str(len(data)).encode())],
-            "client": ("127.0.0.1", 0),
-            "server": ("localhost", 80),
-        }
-        waiting: list[dict[str, Any]] = [{"type": "http.request", "body": data, "more_body": False}]
-        status, found, parts = 500, dict[bytes, bytes](), list[bytes]()
-
-        async def receive() -> dict[str, Any]:
-            if waiting:
-                return waiting.pop()
-            await asyncio.Event().wait()  # the client never disconnects
-            raise AssertionError
-
-        async def send(message: Any) -> None:
-            nonlocal status, found
-            if message["type"] == "http.response.start":
-                status, found = message["status"], dict(message["headers"])
-            else:
-                parts.append(message.get("body", b""))
-
+    async def _answer(self, line: RequestLine) -> tuple[int, Any]:
+        """The status and body of the answer by the route of a line."""
         try:
-            await self._app(scope, receive, send)
-        except Exception:  # the application has already answered 500
-            if not parts:
-                raise
-        return status, found.get(b"x-request-id", b"").decode(), json.loads(b"".join(parts))
+            data = json.dumps(sent_body(line)).encode()
+            response = cast(Response, await _ENDPOINTS[line.url].answer(self._state, [data]))
+            return response.status_code, json.loads(bytes(response.body))
+        except ApiError as error:
+            failed = error
+        except Exception as error:
+            traceback.print_exception(error)
+            failed = ApiError(FAILED, status=500, code="internal_error")
+        return failed.status, failed.body()
 
     async def stop(self) -> None:
         """Close the models and the server's threads; calling it again does nothing."""
