@@ -59,20 +59,16 @@ class LineIndex(Closing):
             InputError: a line is malformed, two lines have one id (names both), or the input is empty.
             FormatError: the file cannot be read, or the disk has no room for the index.
         """
-        empty = True
         rows: list[tuple[int, bytes, str]] = []
         with _on_disk():
             self._base.execute("BEGIN")
             for line in self.form.read(self.source):
-                empty = False
                 if self.shard.has(line.key):
                     rows.append((line.number, hash_of(line.key), line.digest))
                 if len(rows) == _ROWS_AT_ONCE:
                     self._add(rows)
             self._add(rows)
             self._base.execute("COMMIT")
-        if empty:
-            raise self.form.empty(self.source)
         self._refuse_twins()
 
     def _add(self, rows: list[tuple[int, bytes, str]]) -> None:
@@ -108,11 +104,6 @@ class LineIndex(Closing):
         with _on_disk():
             self._base.execute("UPDATE lines SET finished = 1 WHERE number = ?", (number,))
         self.finished += 1
-
-    @property
-    def left(self) -> int:
-        """Lines without a result."""
-        return self.count - self.finished
 
     def todo(self) -> Iterator[RequestLine]:
         """Read the input again, and yield the lines without a result.

@@ -90,7 +90,8 @@ class BatchJob(Closing):
         errors = None if files.errors is None else Target(files.errors)
         targets = [each for each in (self._out, errors) if each is not None]
         check_targets(files.source, self._out, errors)
-        self.totals, self._fingerprint = BatchTotals(), self._full(fingerprint, files)
+        self.totals = BatchTotals()
+        self._fingerprint = {**fingerprint, "shard": str(files.shard), "errors_apart": errors is not None}
         self.index = LineIndex(form, files.source, files.shard)
         try:
             self.index.scan()
@@ -104,10 +105,6 @@ class BatchJob(Closing):
             raise
         self.before = self.index.finished
         self._files = [ResultFile(*each) for each in zip(targets, found, strict=True)]
-
-    @staticmethod
-    def _full(fingerprint: Fingerprint, files: BatchFiles) -> Fingerprint:
-        return {**fingerprint, "shard": str(files.shard), "errors_apart": files.errors is not None}
 
     @property
     def count(self) -> int:

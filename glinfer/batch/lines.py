@@ -100,20 +100,20 @@ class LineForm(ABC):
         """Yield the checked lines of a file, without empty ones.
 
         Raises:
-            InputError: a line is malformed, or longer than MAX_PROMPT_LINE_BYTES; names the line.
+            InputError: the file has no line, or one is malformed or longer than MAX_PROMPT_LINE_BYTES; names the line.
             FormatError: the file cannot be read.
         """
+        empty = True
         with open_source(path) as file:
             for number, data in read_lines(file, path, MAX_PROMPT_LINE_BYTES):
                 if not is_blank(data):
+                    empty = False
                     with at_line(path, number):
                         yield self.parse(number, parse_object(data, self.example))
-
-    def empty(self, path: AnyPath) -> InputError:
-        """The error for a file without lines."""
-        return InputError(
-            f"{shown(path)}: found no {self.noun} in it; expected a JSON object a line, such as {self.example}"
-        )
+        if empty:
+            raise InputError(
+                f"{shown(path)}: found no {self.noun} in it; expected a JSON object a line, such as {self.example}"
+            )
 
 
 @dataclass(frozen=True)

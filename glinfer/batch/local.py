@@ -9,7 +9,7 @@ import threading
 import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, cast
 
@@ -49,14 +49,6 @@ class LocalSetup:
     api: str | None = None
     webgl2: bool = False
 
-    def to_json(self) -> dict[str, Any]:
-        """The fields as JSON values."""
-        return asdict(self)
-
-    def sources(self) -> list[ModelSource]:
-        """The models."""
-        return [ModelSource(*each, SchedulerOptions(**self.scheduler)) for each in self.models]
-
 
 class LocalServer:
     """Models and the server's routes, on the running event loop.
@@ -71,7 +63,7 @@ class LocalServer:
         opening = partial(open_device, setup.device, api=setup.api, limits=limits)
         self._changed = asyncio.Event()
         self.worker = Worker(
-            setup.sources(),
+            [ModelSource(*each, SchedulerOptions(**setup.scheduler)) for each in setup.models],
             opening,
             Metrics(),
             max_waiting=_MANY,  # the caller limits concurrency

@@ -9,13 +9,16 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from glinfer.batch.lines import LineResult, RequestLine
 from glinfer.batch.requests import unanswered
+from glinfer.closing import Closing
 from glinfer.errors import ContextError
 from glinfer.gl.signals import signals_held
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 MAX_RETRIES = 2
 """Retries of a request after failures that it did not cause: a lost context, no memory, a dead process."""
@@ -98,7 +101,7 @@ def result_json(result: LineResult) -> dict[str, Any]:
     return {"data": result.data, "failed": result.failed, "counts": [result.prompt_tokens, result.tokens]}
 
 
-class Pool:
+class Pool(Closing):
     """Answers lines with several members; use it in a ``with`` block.
 
     Each member runs a window of lines, and gets another line for each result. A dead member is replaced, and its lines
@@ -122,7 +125,7 @@ class Pool:
         self._past_draws = 0
         self._lines: Iterator[RequestLine] | None = None
 
-    def __enter__(self) -> Pool:
+    def __enter__(self) -> Self:
         """Start all members, and wait until one is ready.
 
         Raises:
@@ -229,9 +232,3 @@ class Pool:
         for place in self._places:
             place.member.close()
         self._places.clear()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """End all members."""
-        self.close()

@@ -10,7 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import fields
+from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
@@ -47,7 +47,7 @@ class ProcessMember(Member):
                 f"no process for a device can be started: {reason(error)}; check the limits of this user (ulimit -a)"
             ) from None
         self._events = events
-        self._write(setup.to_json())
+        self._write(asdict(setup))
         threading.Thread(target=self._read, name="glinfer-member", daemon=True).start()
 
     def _write(self, message: dict[str, Any]) -> None:
@@ -58,7 +58,7 @@ class ProcessMember(Member):
 
     def send(self, number: int, line: RequestLine) -> None:
         """Send a line."""
-        self._write({"number": number, "line": {field.name: getattr(line, field.name) for field in fields(line)}})
+        self._write({"number": number, "line": vars(line)})
 
     def _read(self) -> None:
         """Turn its output into events, on a thread."""

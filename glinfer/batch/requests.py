@@ -78,14 +78,3 @@ def unanswered(line: RequestLine, code: str, message: str) -> LineResult:
 
 def _told(line: RequestLine, response: dict[str, Any] | None, error: dict[str, Any] | None) -> dict[str, Any]:
     return {"id": line.digest, "custom_id": line.key, "response": response, "error": error}
-
-
-def comparable(told: dict[str, Any]) -> dict[str, Any]:
-    """A result without values that differ between two runs: ids of responses, times, and counts of cached tokens."""
-    response = told["response"]
-    if response is None:
-        return told
-    body = {name: value for name, value in response["body"].items() if name not in ("id", "created", "created_at")}
-    if "usage" in body:
-        body["usage"] = {name: count for name, count in body["usage"].items() if not name.endswith("_details")}
-    return {**told, "response": {"status_code": response["status_code"], "body": body}}

@@ -6,7 +6,7 @@ import os
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -69,7 +69,7 @@ class RayMember(Member):
         """Start the actor; ``actor`` is Ray's remote class with its resources."""
         self._events = events
         self.actor = actor.remote()
-        self._when_done(self.actor.start.remote(setup.to_json(), __version__, dict(digests)), self._started)
+        self._when_done(self.actor.start.remote(asdict(setup), __version__, dict(digests)), self._started)
 
     def _when_done(self, reference: Any, then: Any) -> None:
         def done(future: Any) -> None:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -244,7 +245,7 @@ class TestProcesses:
     @pytest.mark.slow
     def test_one_whose_results_nobody_reads_any_more_ends_without_a_word(self, tmp_path: Path) -> None:
         """Each would say a line of its own where their parent was killed."""
-        told = json.dumps(self.setup(tmp_path / "none.gab").to_json()).encode() + b"\n"
+        told = json.dumps(asdict(self.setup(tmp_path / "none.gab"))).encode() + b"\n"
         command, pipe = [sys.executable, "-m", "glinfer.batch.process"], subprocess.PIPE
         with subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, stderr=pipe) as process:
             assert process.stdin is not None
