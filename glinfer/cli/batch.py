@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import click
 
-from glinfer.batch.job import BatchFiles, BatchJob, BatchTotals, Runner
+from glinfer.batch.job import BatchFiles, BatchJob, BatchTotals
 from glinfer.batch.manifest import file_digest
-from glinfer.batch.prompts import PromptForm, PromptRunner, check_prompts
+from glinfer.batch.prompts import PromptForm, PromptLine, PromptRunner, check_prompts
 from glinfer.cli.common import loaded, options, print_json, progress, say
 from glinfer.engine.batch import MAX_SLOTS
 from glinfer.engine.defaults import default_sampling, merged
@@ -102,54 +102,54 @@ def generate_batch(
         if job.left:
             with loaded(model, **model_options) as opened:
                 told |= {"weights": opened.weights, "renderer": opened.device.description}
-                _run(opened, job, choice, files, quiet=quiet)
+                _run(opened, job, choice, quiet=quiet)
         else:
             job.finish()
+    totals, before = job.totals, job.before
     if as_json:
-        print_json(_summary(choice, job.totals, job.before, told))
+        print_json(_summary(choice, totals, before, told))
     elif not quiet:
-        emit(closing_line(job, files, told["renderer"], f"{job.totals.draws} draws"), err=True)
+        emit(_closing(choice, totals, before, told["renderer"]), err=True)
 
 
-def _run(opened: Model, job: BatchJob, choice: BatchChoice, files: BatchFiles, *, quiet: bool) -> None:
+def _run(opened: Model, job: BatchJob[PromptLine], choice: BatchChoice, *, quiet: bool) -> None:
     with progress("checking prompts") as advance:
         longest = check_prompts(opened, job.todo(), job.left, choice.batch, advance)
     memory = None if choice.memory is None else choice.memory * 1_000_000
     runner = PromptRunner(opened, min(choice.slots or MAX_SLOTS, job.left), memory, longest)
-    run_job(job, runner, files, "generating", lambda: opened.device.draws_issued, quiet=quiet)
-
-
-def run_job(
-    job: BatchJob, runner: Runner, files: BatchFiles, doing: str, draws: Callable[[], int], *, quiet: bool
-) -> None:
-    """Run the remaining lines of a batch; an interrupt prints how many are finished."""
     try:
-        with progress(doing) as advance:
+        with progress("generating") as advance:
             advance(job.before, job.count)
-            job.run(runner, on_progress=advance, draws=draws)
+            job.run(runner, on_progress=advance, draws=lambda: opened.device.draws_issued)
     except KeyboardInterrupt:
         if not quiet:
-            again = "the same command without --restart" if files.restart else "the same command"
-            emit(f"interrupted: {shown(files.out)} has {job.written} of {job.count} results; {again} resumes", err=True)
+            emit(_interrupted(choice, job.results.lines, job.count), err=True)
         raise
 
 
-def closing_line(job: BatchJob, files: BatchFiles, renderer: str | None, *more: str) -> str:
-    """The totals of a batch in one line; ``renderer`` is None if no line was left, ``more`` stands before it."""
-    totals = job.totals
+def _interrupted(choice: BatchChoice, done: int, total: int) -> str:
+    again = "the same command without --restart" if choice.restart else "the same command"
+    return f"interrupted: {shown(choice.out)} has {done} of {total} results; {again} resumes"
+
+
+def _closing(choice: BatchChoice, totals: BatchTotals, before: int, renderer: str | None) -> str:
     if renderer is None:
-        return f"nothing to do: {shown(files.out)} has all results; --restart starts over"
-    done = f"{totals.lines} line{'' if totals.lines == 1 else 's'} done"
+        return f"nothing to do: {shown(choice.out)} has all results; --restart starts over"
     parts = [
-        f"contexts full: dropped the oldest {totals.dropped} tokens" if totals.dropped else "",
-        f"{done}, {job.before} earlier" if job.before else done,
-        f"{totals.failed} failed, see {shown(files.errors or files.out)}" if totals.failed else "",
+        lines_done(totals.lines, before),
         f"{totals.tokens} tokens",
         f"{totals.tokens_per_second:.2f} tok/s",
-        *more,
+        f"{totals.draws} draws",
         renderer,
     ]
-    return " · ".join(filter(None, parts))
+    if totals.dropped:
+        parts.insert(0, f"contexts full: dropped the oldest {totals.dropped} tokens")
+    return " · ".join(parts)
+
+
+def lines_done(lines: int, before: int) -> str:
+    """Describe how many lines this run and earlier runs have done."""
+    return f"{lines} line{'' if lines == 1 else 's'} done" + (f", {before} earlier" if before else "")
 
 
 def _summary(choice: BatchChoice, totals: BatchTotals, before: int, told: dict[str, Any]) -> dict[str, Any]:

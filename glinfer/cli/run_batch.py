@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from glinfer.cli.batch import closing_line, run_job
 from glinfer.cli.common import (
     LIMITS,
     device_options,
@@ -21,15 +20,17 @@ from glinfer.cli.common import (
     lora_option,
     model_options,
     print_json,
+    progress,
     tokenizer_option,
 )
 from glinfer.cli.serve import SERVER_PACKAGES, fetched_models
 from glinfer.errors import InputError, install_command
 from glinfer.formats import find_model
+from glinfer.formats.files import shown
 from glinfer.terminal import emit
 
 if TYPE_CHECKING:
-    from glinfer.batch.local import LocalSetup
+    from glinfer.batch.local import LocalRunner, LocalSetup
     from glinfer.batch.pool import Pool
 
 
@@ -88,6 +89,10 @@ def run_batch_command(models: tuple[str, ...], as_json: bool, quiet: bool, **giv
         "piece": given.pop("piece"),
     }
     device, api, webgl2 = given.pop("device"), given.pop("api"), given.pop("limits") == "webgl2"
+    if given["tokenizer"] is not None and len(models) > 1:
+        raise InputError(f"--tokenizer needs a single MODEL, found {len(models)}; leave out --tokenizer")
+    if given["lora"] is not None and len(models) > 1:
+        raise InputError(f"--lora needs a single MODEL, found {len(models)}; leave out --lora")
     devices = given.pop("devices")
     address = given.pop("address")
     choices = {"--device": device, "--devices": devices, "--ray": address}
@@ -96,13 +101,11 @@ def run_batch_command(models: tuple[str, ...], as_json: bool, quiet: bool, **giv
     named = fetched_models(models, given, device=device, api=api, limits=LIMITS["webgl2" if webgl2 else "driver"])
     if twice := next((name for name, _ in named if [each for each, _ in named].count(name) > 1), None):
         raise InputError(f"found two models with the name {twice}; rename one with NAME=MODEL")
-    paths = {name: Path(find_model(path)) for name, path in named}
-    digests = {name: file_digest(path) for name, path in paths.items()}
     setup = LocalSetup([(name, path, given) for name, path in named], scheduler, device, api, webgl2)
     tokenizer = given["tokenizer"]
     fingerprint: dict[str, Any] = {
         "form": "requests",
-        "models": digests,
+        "models": {name: file_digest(find_model(path)) for name, path in named},
         "tokenizer": None if tokenizer is None else file_digest(tokenizer),
         **{name: given[name] for name in ("plan", "weights", "cache", "gelu", "context")},
     }
@@ -111,33 +114,32 @@ def run_batch_command(models: tuple[str, ...], as_json: bool, quiet: bool, **giv
     with BatchJob(RequestForm(), files, fingerprint) as job:
         renderer = None
         if job.left:
-            with pool_of(setup, devices, address, digests, paths, job.left) as pool:
-                renderer = pool.renderer
-                run_job(job, pool, files, "answering", lambda: pool.draws, quiet=quiet)
+            answering = runner_of(setup, devices, address, fingerprint["models"], job.left)
+            with answering as runner, progress("answering") as advance:
+                renderer = runner.renderer
+                advance(job.before, job.count)
+                try:
+                    job.run(runner, on_progress=advance, draws=lambda: runner.draws)
+                except KeyboardInterrupt:
+                    if not quiet:
+                        emit(_interrupted(job, files), err=True)
+                    raise
         else:
             job.finish()
     if as_json:
         print_json(_summary(job, files, renderer))
     elif not quiet:
-        emit(closing_line(job, files, renderer), err=True)
+        emit(_closing(job, files, renderer), err=True)
 
 
 _MANY_LINES = 200  # fewer are done before a second process has started
 
 
-def pool_of(
-    setup: LocalSetup,
-    devices: str | None,
-    address: str | None,
-    digests: Mapping[str, str],
-    paths: Mapping[str, Path],
-    lines: int,
-) -> AbstractContextManager[Pool]:
-    """Choose what answers ``lines`` lines: this process, one per device in ``devices``, or a cluster at ``address``.
-
-    ``paths`` and ``digests`` are those of the models by name.
-    """
-    from glinfer.batch.claims import parse_devices, usual_processes
+def runner_of(
+    setup: LocalSetup, devices: str | None, address: str | None, digests: Mapping[str, str], lines: int
+) -> AbstractContextManager[LocalRunner | Pool]:
+    """Choose what answers ``lines`` lines: this process, one per device in ``devices``, or a cluster at ``address``."""
+    from glinfer.batch.devices import parse_devices, usual_processes
     from glinfer.batch.local import LocalRunner
     from glinfer.batch.manifest import files_of
     from glinfer.batch.pool import Pool
@@ -150,11 +152,33 @@ def pool_of(
     if devices is not None:
         places = [dataclasses.replace(setup, device=each) for each in parse_devices(devices)]
     elif setup.device is None and "GLINFER_DEVICE" not in os.environ and lines >= _MANY_LINES:
-        nbytes = sum(part.stat().st_size for path in paths.values() for part in files_of(path) or [path])
+        paths = [Path(find_model(path)) for _, path, _ in setup.models]
+        nbytes = sum(part.stat().st_size for path in paths for part in files_of(path) or [path])
         places = [setup] * usual_processes(nbytes)
     else:
         places = [setup]
     return LocalRunner(setup) if places == [setup] else Pool([partial(ProcessMember, each) for each in places])
+
+
+def _interrupted(job: Any, files: Any) -> str:
+    again = "the same command without --restart" if files.restart else "the same command"
+    return f"interrupted: {shown(files.out)} has {job.results.lines} of {job.count} results; {again} resumes"
+
+
+def _closing(job: Any, files: Any, renderer: str | None) -> str:
+    totals = job.totals
+    if renderer is None:
+        return f"nothing to do: {shown(files.out)} has all results; --restart starts over"
+    parts = [
+        f"{totals.lines} line{'' if totals.lines == 1 else 's'} done"
+        + (f", {job.before} earlier" if job.before else ""),
+        f"{totals.tokens} tokens",
+        f"{totals.tokens_per_second:.2f} tok/s",
+        renderer,
+    ]
+    if totals.failed:
+        parts.insert(1, f"{totals.failed} failed, see {shown(files.errors or files.out)}")
+    return " · ".join(parts)
 
 
 def _summary(job: Any, files: Any, renderer: str | None) -> dict[str, Any]:

@@ -105,6 +105,10 @@ def serve_command(models: tuple[str, ...], **given: Any) -> None:
         given.pop("api"),
         LIMITS[given.pop("limits")],
     )
+    if given["tokenizer"] is not None and len(models) > 1:
+        raise InputError(f"--tokenizer needs a single MODEL, found {len(models)}; leave out --tokenizer")
+    if given["lora"] is not None and len(models) > 1:
+        raise InputError(f"--lora needs a single MODEL, found {len(models)}; leave out --lora")
     named = fetched_models(models, given, device=options.device, api=options.api, limits=options.limits)
     sources = [ModelSource(name, path, given, scheduler) for name, path in named]
 
@@ -125,13 +129,7 @@ def fetched_models(models: Sequence[str], options: Mapping[str, Any], **where: A
         models: arguments for :func:`named_model`.
         options: options of :func:`glinfer.engine.loading.load_model`.
         where: its ``device``, ``api`` and ``limits``.
-
-    Raises:
-        InputError: a tokenizer or adapters for several models.
     """
-    for option in ("tokenizer", "lora"):
-        if options[option] is not None and len(models) > 1:
-            raise InputError(f"--{option} needs a single MODEL, found {len(models)}; leave out --{option}")
     how = {name: value for name, value in options.items() if name not in ("tokenizer", "lora")} | where
     named = map(named_model, models)
     return [
