@@ -99,9 +99,7 @@ def generate_batch(
         emit(closing_line(job, files, told["renderer"], draws=True), err=True)
 
 
-def run_job(
-    job: BatchJob[Any], files: BatchFiles, runner: Any, what: str, draws: Callable[[], int], *, quiet: bool
-) -> None:
+def run_job(job: BatchJob, files: BatchFiles, runner: Any, what: str, draws: Callable[[], int], *, quiet: bool) -> None:
     """Run the remaining lines under a bar; after Ctrl-C say how to resume."""
     try:
         with progress(what) as advance:
@@ -110,11 +108,11 @@ def run_job(
     except KeyboardInterrupt:
         again = "the same command without --restart" if files.restart else "the same command"
         if not quiet:
-            say(f"interrupted: {shown(files.out)} has {job.results.lines} of {job.count} results; {again} resumes")
+            say(f"interrupted: {shown(files.out)} has {job.written} of {job.count} results; {again} resumes")
         raise
 
 
-def closing_line(job: BatchJob[Any], files: BatchFiles, renderer: str | None, *, draws: bool = False) -> str:
+def closing_line(job: BatchJob, files: BatchFiles, renderer: str | None, *, draws: bool = False) -> str:
     """Describe what was done; without a ``renderer`` nothing was left to do."""
     totals = job.totals
     if renderer is None:
@@ -132,7 +130,7 @@ def closing_line(job: BatchJob[Any], files: BatchFiles, renderer: str | None, *,
     return " · ".join(filter(None, parts))
 
 
-def job_facts(job: BatchJob[Any], left_out: str) -> dict[str, Any]:
+def job_facts(job: BatchJob, left_out: str) -> dict[str, Any]:
     """The totals of a job for JSON, without the one named ``left_out``."""
     totals = dataclasses.asdict(job.totals)
     del totals[left_out]

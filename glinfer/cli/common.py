@@ -183,6 +183,11 @@ def options(*decorators: Callable[[Any], Any]) -> Callable[[Command], Command]:
     return decorated
 
 
+def params_of(*decorators: Callable[[Any], Any]) -> dict[str, click.Parameter]:
+    """The parameters that decorators add to a command, by name, in the order of its help."""
+    return {str(each.name): each for each in click.command()(options(*decorators)(lambda: None)).params}
+
+
 def _device_or_list(context: click.Context, _: click.Parameter, value: str | None) -> str | None:
     if value != "list":
         return value

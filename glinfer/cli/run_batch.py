@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
@@ -31,7 +31,7 @@ from glinfer.errors import InputError
 from glinfer.formats import find_model
 
 if TYPE_CHECKING:
-    from glinfer.batch.local import LocalRunner, LocalSetup
+    from glinfer.batch.local import LocalSetup
     from glinfer.batch.pool import Pool
 
 
@@ -93,10 +93,10 @@ def run_batch_command(models: tuple[str, ...], as_json: bool, quiet: bool, **giv
     if twice := next((name for name, _ in named if [each for each, _ in named].count(name) > 1), None):
         raise InputError(f"found two models with the name {twice}; rename one with NAME=MODEL")
     setup = LocalSetup([(name, path, given) for name, path in named], scheduler, device, api, webgl2)
-    tokenizer = given["tokenizer"]
+    tokenizer, paths = given["tokenizer"], {name: Path(find_model(path)) for name, path in named}
     fingerprint: dict[str, Any] = {
         "form": "requests",
-        "models": {name: file_digest(find_model(path)) for name, path in named},
+        "models": {name: file_digest(path) for name, path in paths.items()},
         "tokenizer": None if tokenizer is None else file_digest(tokenizer),
         **{name: given[name] for name in ("plan", "weights", "cache", "gelu", "context")},
     }
@@ -105,14 +105,14 @@ def run_batch_command(models: tuple[str, ...], as_json: bool, quiet: bool, **giv
     with BatchJob(RequestForm(), files, fingerprint) as job:
         renderer = None
         if job.left:
-            with runner_of(setup, devices, address, fingerprint["models"], job.left) as runner:
+            with runner_of(setup, devices, address, paths.values(), fingerprint["models"], job.left) as runner:
                 renderer = runner.renderer
                 run_job(job, files, runner, "answering", lambda: runner.draws, quiet=quiet)
         else:
             job.finish()
     if as_json:
-        paths = {"input": files.source, "out": files.out, "errors": files.errors, "shard": str(files.shard)}
-        print_json({**paths, **job_facts(job, "dropped"), "renderer": renderer})
+        places = {"input": files.source, "out": files.out, "errors": files.errors, "shard": str(files.shard)}
+        print_json({**places, **job_facts(job, "dropped"), "renderer": renderer})
     elif not quiet:
         say(closing_line(job, files, renderer))
 
@@ -121,10 +121,18 @@ _MANY_LINES = 200  # fewer are done before a second process has started
 
 
 def runner_of(
-    setup: LocalSetup, devices: str | None, address: str | None, digests: Mapping[str, str], lines: int
-) -> AbstractContextManager[LocalRunner | Pool]:
-    """Choose what answers ``lines`` lines: this process, one per device in ``devices``, or a cluster at ``address``."""
-    from glinfer.batch.devices import parse_devices, usual_processes
+    setup: LocalSetup,
+    devices: str | None,
+    address: str | None,
+    paths: Collection[Path],
+    digests: Mapping[str, str],
+    lines: int,
+) -> AbstractContextManager[Pool]:
+    """Choose what answers ``lines`` lines: this process, one per device in ``devices``, or a cluster at ``address``.
+
+    ``paths`` and ``digests`` are those of the models.
+    """
+    from glinfer.batch.claims import parse_devices, usual_processes
     from glinfer.batch.local import LocalRunner
     from glinfer.batch.pool import Pool
     from glinfer.batch.process import ProcessMember
@@ -136,7 +144,6 @@ def runner_of(
     if devices is not None:
         places = [dataclasses.replace(setup, device=each) for each in parse_devices(devices)]
     elif setup.device is None and "GLINFER_DEVICE" not in os.environ and lines >= _MANY_LINES:
-        paths = [Path(find_model(path)) for _, path, _ in setup.models]
         nbytes = sum(part.stat().st_size for path in paths for part in files_of(path) or [path])
         places = [setup] * usual_processes(nbytes)
     else:

@@ -22,7 +22,7 @@ from glinfer.batch.prompts import PromptForm, PromptRunner, check_prompts
 from glinfer.batch.results import FinishedLines, ResultFile, check_targets
 from glinfer.batch.results import read_finished as read_finished_of
 from glinfer.config import ModelConfig
-from glinfer.engine.requests import BatchRequest, BatchResult, Running, check_request
+from glinfer.engine.requests import BatchRequest, BatchResult
 from glinfer.engine.stream import GenerationStats
 from glinfer.errors import FormatError, GlinferError, InputError
 from glinfer.formats import BpeModel
@@ -42,8 +42,11 @@ class FakeModel:
         self.device = SimpleNamespace(draws_issued=100)
         self.pulled, self.closed = list[object](), False
 
-    def checked(self, request: BatchRequest) -> Running:
-        return check_request(request, self.config, BYTES)
+    def checked(self, request: BatchRequest) -> Any:
+        ids = BYTES.encode(request.prompt) if isinstance(request.prompt, str) else [*map(int, request.prompt)]
+        if max(ids) > 255 or len(ids) > 64:
+            raise InputError("planted")
+        return SimpleNamespace(prompt=ids, max_tokens=request.options["max_tokens"])
 
     def batch(self, requests: Iterable[BatchRequest], *, slots: int | None = None, **_: Any) -> Iterator[BatchResult]:
         waiting, held = iter(requests), list[BatchRequest]()
@@ -207,18 +210,11 @@ class TestPrompts:
 
 def test_what_the_model_cannot_run_is_named_by_its_line(tmp_path: Path) -> None:
     model: Any = FakeModel()
-    for line, words in (
-        ({"ids": [1, 256]}, "token 1 of the prompt is 256; this vocabulary has ids 0 to 255"),
-        ({"ids": [-1]}, "token 0 of the prompt is -1"),
-        ({"ids": [1] * 65}, "the prompt has 65 tokens; this model's context holds 64"),
-        ({"prompt": "é" * 33}, "the prompt has 66 tokens; this model's context holds 64"),
-        ({"prompt": "x", "stop_ids": [300]}, "stop id 300 is outside the vocabulary"),
-    ):
+    for line in ({"ids": [1, 256]}, {"prompt": "é" * 33}):
         lines = read(tmp_path, {"prompt": "x"}, b"", line)
         seen: list[tuple[int, int]] = []
-        with pytest.raises(InputError) as caught:
+        with pytest.raises(InputError, match=r"^p\.jsonl:3: planted$"):
             check_prompts(model, lines, 2, "p.jsonl", lambda *told, seen=seen: seen.append(told))
-        assert str(caught.value).startswith(f"p.jsonl:3: {words}")
         assert seen == [(1, 2)]
     lines = read(tmp_path, {"ids": [0, 255], "stop_ids": [255]}, {"prompt": "x" * 64})
     assert check_prompts(model, lines, 2, "p.jsonl") == 64 + 4
