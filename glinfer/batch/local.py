@@ -19,6 +19,7 @@ from glinfer.batch.lines import LineResult, RequestLine
 from glinfer.batch.pool import MAX_RETRIES, Answered, Event, Events, Failed, Member, Pool, Ready, result_json
 from glinfer.batch.requests import answered, sent_body
 from glinfer.engine.batch import SchedulerOptions
+from glinfer.errors import ContextError
 from glinfer.gl.context import Limits, open_device
 from glinfer.server.errors import FAILED, ApiError
 from glinfer.server.metrics import Metrics
@@ -144,20 +145,33 @@ class LocalMember(Member):
     """The models in this process; their event loop has a thread, so that Ctrl-C never comes inside it."""
 
     def __init__(self, setup: LocalSetup, events: Events) -> None:
-        """Start the thread."""
-        self._setup, self._events, self._begun = setup, events, threading.Event()
+        """Start the thread.
+
+        Raises:
+            ContextError: the system cannot start another thread.
+        """
+        self._setup, self._events, self._ended = setup, events, threading.Event()
         self._tasks = set[asyncio.Task[None]]()
+        self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="glinfer-batch", daemon=True)
-        self._thread.start()
-        self._begun.wait()
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            self._loop.close()
+            raise ContextError(f"{error}: a batch needs a thread; raise ulimit -u, or end other processes") from None
 
     def _run(self) -> None:
-        with suppress(asyncio.CancelledError):
-            asyncio.run(self._serve())
+        try:
+            self._serving = self._loop.create_task(self._serve())
+            with suppress(asyncio.CancelledError):
+                self._loop.run_until_complete(self._serving)
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+            self._loop.run_until_complete(self._loop.shutdown_default_executor())
+        finally:
+            self._loop.close()
+            self._ended.set()
 
     async def _serve(self) -> None:
-        self._loop, self._end = asyncio.get_running_loop(), asyncio.current_task().cancel  # type: ignore[union-attr]
-        self._begun.set()
         try:
             self._server = LocalServer(self._setup)
             try:
@@ -167,8 +181,11 @@ class LocalMember(Member):
             finally:
                 for task in self._tasks:
                     task.cancel()
+                await asyncio.gather(*self._tasks, return_exceptions=True)
                 await self._server.stop()
-        except Exception as error:
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
             self._tell(Failed(error))
 
     def _tell(self, event: Event) -> None:
@@ -186,7 +203,9 @@ class LocalMember(Member):
     async def _answer(self, number: int, line: RequestLine) -> None:
         try:
             result = await self._server.answer(line)
-        except Exception as error:
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
             self._tell(Failed(error, number))
         else:
             self._tell(Answered(number, result_json(result), self._server.draws))
@@ -195,7 +214,8 @@ class LocalMember(Member):
         """Close the models and end the thread; does nothing in a forked process."""
         if self._thread.is_alive():
             with suppress(RuntimeError):  # the loop has just closed
-                self._loop.call_soon_threadsafe(self._end)
+                self._loop.call_soon_threadsafe(lambda: self._serving.cancel())
+            self._ended.wait()  # Python takes a thread for ended when an interrupt ends join()
             self._thread.join()
 
 

@@ -38,7 +38,7 @@ class Ready:
 class Failed:
     """A member cannot load its models or answer line ``number``, nor could a replacement."""
 
-    error: Exception
+    error: BaseException
     number: int | None = None
 
 

@@ -127,7 +127,7 @@ class _Results:
         elif isinstance(told, Failed) and told.number is None and isinstance(told.error, GlinferError):
             message = {"refused": str(told.error)}
         else:
-            message = {"died": words_of(told.error)} if isinstance(told, Failed) else vars(told)
+            message = {"died": words_of(told.error) if isinstance(told, Failed) else told.message}
         try:
             self._file.write(json.dumps(message).encode() + b"\n")
             self._file.flush()

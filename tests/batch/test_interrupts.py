@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 import logging
+import os
 import signal
 import threading
 import warnings
@@ -37,8 +39,8 @@ class Servers:
     """What was made of it, and has to be gone; each has room for two lines."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.open, self.answering = 0, 0
-        self.failure: Exception | None = None
+        self.open, self.answering, self.insist = 0, 0, False
+        self.failure: BaseException | None = None
         servers = self
 
         class Server:
@@ -61,8 +63,14 @@ class Servers:
                     servers.answering -= 1
 
             async def stop(self) -> None:
-                await asyncio.sleep(0)
-                servers.open -= 1
+                try:
+                    await asyncio.sleep(0)
+                    if servers.insist:
+                        os.kill(os.getpid(), signal.SIGINT)
+                    while servers.insist:
+                        await asyncio.sleep(0.01)
+                finally:
+                    servers.open -= 1
 
         monkeypatch.setattr(local, "LocalServer", Server)
 
@@ -114,11 +122,24 @@ def test_ctrl_c_anywhere_ends_a_batch_and_leaves_nothing(servers: Servers) -> No
     assert places > 100
 
 
+def test_a_ctrl_c_while_it_closes_does_not_wait(servers: Servers) -> None:
+    """Whoever insists gets out, and what is left can be closed."""
+    runner = LocalRunner(LocalSetup([]))
+    with pytest.raises(KeyboardInterrupt), runner:
+        servers.insist = True
+    assert servers.open == 1
+    servers.insist = False
+    runner.close()
+    servers.check("the end")
+    with pytest.raises(ContextError, match="this batch was closed; start another one"):
+        list(runner.run(lines()))
+
+
 def test_an_error_of_several_lines_at_once_is_told_once(servers: Servers) -> None:
     with LocalRunner(LocalSetup([])) as runner:
-        for width in (1, 2):
-            servers.failure = ContextError("the context is gone, planted")
-            with pytest.raises(ContextError, match="planted"):
+        failures = ContextError("the context is gone, planted"), SystemExit("planted")
+        for width, servers.failure in itertools.product((1, 2), failures):
+            with pytest.raises((ContextError, SystemExit), match="planted"):
                 list(runner.run(iter(list(lines())[:width])))
             servers.failure = None
             assert len(list(runner.run(lines()))) == COUNT
