@@ -28,8 +28,7 @@ from glinfer.hub.listing import read_listing
 from glinfer.hub.names import HubName, hub_name
 from glinfer.server import protocol
 from glinfer.server.errors import ApiError
-from glinfer.server.response_items import messages_of
-from glinfer.server.responses import _format, _plain
+from glinfer.server.responses import _format, _plain, messages_of
 from glinfer.server.routes import ROUTES
 from glinfer.server.structured import ToolDefinition, asked_by
 from glinfer.server.tool_calls import CallDeltas
