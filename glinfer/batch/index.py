@@ -5,7 +5,6 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
-from typing import NamedTuple
 
 from glinfer.batch.lines import Key, LineForm, RequestLine, Shard, hash_of
 from glinfer.closing import Closing
@@ -15,14 +14,6 @@ from glinfer.formats.jsonl import at_line, short
 
 _CACHE_KIB = 16384
 _ROWS_AT_ONCE = 4096
-
-
-class Entry(NamedTuple):
-    """The number and digest of a line, and whether it has a result."""
-
-    number: int
-    digest: str
-    finished: bool
 
 
 class _Base(sqlite3.Connection):
@@ -92,18 +83,22 @@ class LineIndex(Closing):
         with at_line(self.source, number):
             raise InputError(f"the id {short(key)} is that of line {first} too; {self.form.twins}")
 
-    def find(self, key: Key) -> Entry | None:
-        """The entry of an id; None if the input does not have it."""
+    def finish(self, key: Key, digest: str) -> str:
+        """Record the result of a line with this digest; returns the problem with it, or an empty text."""
+        noun, source = f"{self.form.noun} {short(key)}", shown(self.source)
         with _on_disk():
-            row = self._base.execute("SELECT number, digest, finished FROM lines WHERE hash = ?", (hash_of(key),))
-            found = row.fetchone()
-        return None if found is None else Entry(found[0], found[1], bool(found[2]))
-
-    def finish(self, number: int) -> None:
-        """Record that a line has a result."""
-        with _on_disk():
+            found = self._base.execute("SELECT number, digest, finished FROM lines WHERE hash = ?", (hash_of(key),))
+            number, expected, finished = found.fetchone() or (0, "", False)
+            if not number:
+                part = "" if self.shard.count == 1 else f", shard {self.shard}"
+                return f"there is no {noun} in {source}{part}"
+            if finished:
+                return f"{noun} has an earlier result in this file"
+            if digest != expected:
+                return f"{noun} ({source}:{number}){self.form.changed} since this was made"
             self._base.execute("UPDATE lines SET finished = 1 WHERE number = ?", (number,))
         self.finished += 1
+        return ""
 
     def todo(self) -> Iterator[RequestLine]:
         """Read the input again, and yield the lines without a result.

@@ -14,7 +14,7 @@ from glinfer.batch.places import Target, open_source
 from glinfer.closing import Closing
 from glinfer.errors import FormatError, InputError
 from glinfer.formats.files import AnyPath, opened, reason, shown
-from glinfer.formats.jsonl import parse_object, read_lines, short
+from glinfer.formats.jsonl import parse_object, read_lines
 from glinfer.limits import MAX_RESULT_LINE_BYTES
 
 _CHUNK = 1 << 20
@@ -72,8 +72,8 @@ def read_finished(target: Target, index: LineIndex) -> FinishedLines:
             began_as_one = data.startswith(form.result_start) or form.result_start.startswith(data)
             if found is None and began_as_one and total is not None and size + len(data) >= total:
                 return FinishedLines(count, size, torn=True, total=total)
-            problem = _problem(found, index)
-            if problem:
+            told = None if found is None else form.finished(found)
+            if problem := "this is not a result of an earlier run" if told is None else index.finish(*told):
                 raise InputError(
                     f"{shown(path)}:{number}: {problem}; give another --out, or --restart to discard it and start over"
                 )
@@ -87,25 +87,6 @@ def _result(data: bytes, form: LineForm) -> dict[str, Any] | None:
         return parse_object(data, form.example) if data.endswith(b"\n") else None
     except InputError:
         return None
-
-
-def _problem(found: dict[str, Any] | None, index: LineIndex) -> str:
-    """Record a result; returns the problem with it, or an empty text."""
-    form, source = index.form, shown(index.source)
-    told = None if found is None else form.finished(found)
-    if told is None:
-        return "this is not a result of an earlier run"
-    key, digest = told
-    entry = index.find(key)
-    if entry is None:
-        part = "" if index.shard.count == 1 else f", shard {index.shard}"
-        return f"there is no {form.noun} {short(key)} in {source}{part}"
-    if entry.finished:
-        return f"{form.noun} {short(key)} has an earlier result in this file"
-    if digest != entry.digest:
-        return f"{form.noun} {short(key)} ({source}:{entry.number}){form.changed} since this was made"
-    index.finish(entry.number)
-    return ""
 
 
 class ResultFile(Closing):

@@ -357,7 +357,7 @@ class TestFinished:
         for broken in (b"", b"{nul", b"\xff", b"[1]", b"{}", b'{"id": 1}', b'{"id": true, "prompt_sha": "x"}'):
             out.write_bytes(first + broken + b"\n" + b"".join(others))
             assert f"{out}:2: this is not a result of an earlier run; " in self.refused(out, lines)
-        for data in (b"precious", b"precious\n", b'{"name": "x"', b'{\n  "id": 5\n}\n', b"\0" * 99):
+        for data in (b'{"id": 5}\n', b"precious", b"precious\n", b'{"name": "x"', b'{\n  "id": 5\n}\n', b"\0" * 99):
             out.write_bytes(data)
             assert "this is not a result of an earlier run" in self.refused(out, lines)
         monkeypatch.setattr(results_module, "MAX_RESULT_LINE_BYTES", 50)
