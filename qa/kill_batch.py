@@ -28,7 +28,6 @@ from typing import Any
 
 import click
 
-from glinfer.batch.requests import comparable
 from glinfer.cli.common import json_option, print_json
 from glinfer.config import ModelConfig
 from glinfer.engine.random_model import write_demo
@@ -120,6 +119,17 @@ class Form:
     command: Callable[[Path, Path, Path], list[object]]
     key: str
     same: Callable[[bytes], bytes] = bytes
+
+
+def comparable(told: dict[str, Any]) -> dict[str, Any]:
+    """A result without values that differ between two runs: ids of responses, times, and counts of cached tokens."""
+    response = told["response"]
+    if response is None:
+        return told
+    body = {name: value for name, value in response["body"].items() if name not in ("id", "created", "created_at")}
+    if "usage" in body:
+        body["usage"] = {name: count for name, count in body["usage"].items() if not name.endswith("_details")}
+    return {**told, "response": {"status_code": response["status_code"], "body": body}}
 
 
 def _comparable(line: bytes) -> bytes:

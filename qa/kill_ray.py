@@ -18,11 +18,11 @@ from typing import Any
 import click
 
 from glinfer.batch.job import BatchFiles, BatchJob
-from glinfer.batch.lines import LineResult
+from glinfer.batch.lines import LineResult, RequestLine
 from glinfer.batch.local import LocalSetup
 from glinfer.batch.manifest import file_digest
 from glinfer.batch.pool import Pool
-from glinfer.batch.requests import RequestForm, RequestLine
+from glinfer.batch.requests import RequestForm
 from glinfer.cli.common import json_option, print_json
 from glinfer.config import ModelConfig
 from glinfer.engine.random_model import write_demo
@@ -55,7 +55,7 @@ class _Killing:
     ) -> None:
         self.pool, self.cluster, self.moments, self.rng, self.report = pool, cluster, moments, rng, report
 
-    def run(self, lines: Iterator[RequestLine]) -> Iterator[LineResult[RequestLine]]:
+    def run(self, lines: Iterator[RequestLine]) -> Iterator[LineResult]:
         for count, result in enumerate(self.pool.run(lines), start=1):
             yield result
             kind = self.moments.get(count)

@@ -24,8 +24,9 @@ from glinfer.engine.sampler import Sampler, SamplingOptions
 from glinfer.engine.stream import TokenStream
 from glinfer.errors import ContextError, GLError, InputError
 from glinfer.formats import Checkpoint
-from glinfer.gl.context import Device, Limits, open_device
+from glinfer.gl.context import Device
 from glinfer.inspect.info import list_devices
+from glinfer.inspect.settings import RunSetting
 from glinfer.models.choice import DEFAULT_PLAN, PLANS, check_choice, is_published, weights_for
 from glinfer.models.oracle import final_tensors
 from glinfer.models.reference.gab import LOGITS, TOKENS, reference_plan
@@ -40,23 +41,12 @@ _TEMPERATURE = 0.8
 _NO_REPORT = "this is not a report to compare with; expected what 'python -m qa same --json' prints"
 
 
-@dataclass(frozen=True)
-class RunSetting:
-    """A way to run a model: the plan, the weight format, and the arguments of :func:`open_device`."""
-
-    plan: str = "fast"
-    weights: str = "f32"
-    device: int | None = None
-    api: str = "es"
-    limits: Limits | None = None
-
-    @property
-    def label(self) -> str:
-        """A short name for a table."""
-        parts = [self.plan, self.weights, self.api]
-        if self.device is not None:
-            parts.append(f"device {self.device}")
-        return " ".join([*parts, *(["WebGL2's limits"] if self.limits is not None else [])])
+def label(setting: RunSetting) -> str:
+    """A short name of a setting for a table."""
+    parts = [setting.plan, setting.weights, setting.api or "es"]
+    if setting.device is not None:
+        parts.append(f"device {setting.device}")
+    return " ".join([*parts, *(["WebGL2's limits"] if setting.limits is not None else [])])
 
 
 @dataclass(frozen=True)
@@ -162,12 +152,12 @@ def compare_everywhere(
     rows: list[SameRow] = []
     expected: Wide | None = None
     for number, setting in enumerate(settings, start=1):
-        advance = partial(on_progress, f"{number} of {len(settings)}: {setting.label}")
+        advance = partial(on_progress, f"{number} of {len(settings)}: {label(setting)}")
         advance(0, 0)
         try:
-            device = open_device(setting.device, api=setting.api, limits=setting.limits)
+            device = setting.opened()
         except (ContextError, GLError) as error:
-            rows.append(SameRow(setting.label, problem=str(error)))
+            rows.append(SameRow(label(setting), problem=str(error)))
             continue
         with device:
             engine = bind(checkpoint, device, setting.plan, setting.weights)
@@ -242,7 +232,7 @@ def _row(
             partings.append(_divergence(engine, question, number, place, one, other))
     equal = len(found) - len(partings)
     drift = float(np.nanmax(drifts)) if np.isfinite(drifts).any() else 0.0
-    return SameRow(setting.label, device.description, tuple(found), equal, tuple(partings), drift)
+    return SameRow(label(setting), device.description, tuple(found), equal, tuple(partings), drift)
 
 
 def _divergence(
@@ -384,9 +374,10 @@ def _settings(plans: str, weights: str) -> list[RunSetting]:
     for device, api in [*renderers, (None, "desktop")]:
         for plan in named:
             for kept in formats if plan == DEFAULT_PLAN else ["f32"]:
-                found.append(RunSetting(plan, kept, device, api))
+                setting = RunSetting(plan=plan, weights=kept, device=device, api=api)
+                found.append(setting)
                 if plan == DEFAULT_PLAN:
-                    found.append(RunSetting(plan, kept, device, api, LIMITS["webgl2"]))
+                    found.append(dataclasses.replace(setting, limits=LIMITS["webgl2"]))
     return found
 
 

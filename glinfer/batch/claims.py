@@ -1,4 +1,4 @@
-"""Choose a device for this process, apart from other processes of the machine."""
+"""Choose the EGL devices of a batch, and a device for this process apart from others of the machine."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
 
-from glinfer.errors import ContextError
+from glinfer.errors import ContextError, InputError
 from glinfer.formats.files import reason, shown
+from glinfer.formats.jsonl import short
 from glinfer.gl import egl
 from glinfer.gl.cuda import CudaName
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _SECONDS = 60
 _PAUSE = 0.1
+_TWICE_BYTES = 1 << 30
 RESTART_SECONDS = 30.0
 """How long a replacement waits for the lease of a dead process."""
 
@@ -129,3 +131,37 @@ def _leased(folder: Path, index: int) -> FileIO | None:
         file.close()
         return None
     return file
+
+
+def usual_processes(nbytes: int) -> int:
+    """The default number of processes for models of ``nbytes`` on disk.
+
+    Two on a GPU, unless the models are large: the GPU computes for one while Python reads tokens of the other.
+    """
+    try:
+        hardware = any(not each.is_software for each in egl.list_devices())
+    except ContextError:  # loading reports it
+        return 1
+    return 2 if hardware and nbytes <= _TWICE_BYTES else 1
+
+
+def parse_devices(text: str) -> list[int]:
+    """The devices for ``all``, or for numbers such as ``0,1``; a number given twice starts two processes.
+
+    ``all`` means all hardware devices, or without hardware all devices.
+
+    Raises:
+        InputError: the machine has no such device.
+        ContextError: EGL finds no device.
+    """
+    devices = egl.list_devices()
+    if text == "all":
+        hardware = [each.index for each in devices if not each.is_software]
+        return hardware or [each.index for each in devices]
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdecimal() and len(part) < 6 for part in parts):
+        raise InputError(f"the devices are {short(text)}; expected all, or numbers such as 0,1")
+    numbers = list(map(int, parts))
+    if missing := [number for number in numbers if number >= len(devices)]:
+        raise InputError(f"there is no EGL device {missing[0]}; this machine has {len(devices)}, numbered from 0")
+    return numbers

@@ -5,9 +5,8 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
-from typing import Generic, NamedTuple
 
-from glinfer.batch.lines import Key, L, LineForm, Shard, hash_of
+from glinfer.batch.lines import Key, LineForm, RequestLine, Shard, hash_of
 from glinfer.closing import Closing
 from glinfer.errors import FormatError, InputError
 from glinfer.formats.files import AnyPath, shown
@@ -15,14 +14,6 @@ from glinfer.formats.jsonl import at_line, short
 
 _CACHE_KIB = 16384
 _ROWS_AT_ONCE = 4096
-
-
-class Entry(NamedTuple):
-    """The number and digest of a line, and whether it has a result."""
-
-    number: int
-    digest: str
-    finished: bool
 
 
 class _Base(sqlite3.Connection):
@@ -33,14 +24,14 @@ class _Base(sqlite3.Connection):
             self.close()
 
 
-class LineIndex(Closing, Generic[L]):
+class LineIndex(Closing):
     """The lines of an input by their ids; use it in a ``with`` block.
 
     The database is an unnamed temporary file, which vanishes however the process ends. SQLite puts it into
     $SQLITE_TMPDIR, $TMPDIR, /var/tmp or /tmp.
     """
 
-    def __init__(self, form: LineForm[L], source: AnyPath, shard: Shard | None = None) -> None:
+    def __init__(self, form: LineForm, source: AnyPath, shard: Shard | None = None) -> None:
         """Make an empty index of ``source``; :meth:`scan` fills it."""
         self.form, self.source, self.shard = form, source, shard or Shard()
         self.count = self.finished = 0
@@ -59,20 +50,16 @@ class LineIndex(Closing, Generic[L]):
             InputError: a line is malformed, two lines have one id (names both), or the input is empty.
             FormatError: the file cannot be read, or the disk has no room for the index.
         """
-        empty = True
         rows: list[tuple[int, bytes, str]] = []
         with _on_disk():
             self._base.execute("BEGIN")
             for line in self.form.read(self.source):
-                empty = False
                 if self.shard.has(line.key):
                     rows.append((line.number, hash_of(line.key), line.digest))
                 if len(rows) == _ROWS_AT_ONCE:
                     self._add(rows)
             self._add(rows)
             self._base.execute("COMMIT")
-        if empty:
-            raise self.form.empty(self.source)
         self._refuse_twins()
 
     def _add(self, rows: list[tuple[int, bytes, str]]) -> None:
@@ -96,25 +83,24 @@ class LineIndex(Closing, Generic[L]):
         with at_line(self.source, number):
             raise InputError(f"the id {short(key)} is that of line {first} too; {self.form.twins}")
 
-    def find(self, key: Key) -> Entry | None:
-        """The entry of an id; None if the input does not have it."""
+    def finish(self, key: Key, digest: str) -> str:
+        """Record the result of a line with this digest; returns the problem with it, or an empty text."""
+        noun, source = f"{self.form.noun} {short(key)}", shown(self.source)
         with _on_disk():
-            row = self._base.execute("SELECT number, digest, finished FROM lines WHERE hash = ?", (hash_of(key),))
-            found = row.fetchone()
-        return None if found is None else Entry(found[0], found[1], bool(found[2]))
-
-    def finish(self, number: int) -> None:
-        """Record that a line has a result."""
-        with _on_disk():
+            found = self._base.execute("SELECT number, digest, finished FROM lines WHERE hash = ?", (hash_of(key),))
+            number, expected, finished = found.fetchone() or (0, "", False)
+            if not number:
+                part = "" if self.shard.count == 1 else f", shard {self.shard}"
+                return f"there is no {noun} in {source}{part}"
+            if finished:
+                return f"{noun} has an earlier result in this file"
+            if digest != expected:
+                return f"{noun} ({source}:{number}){self.form.changed} since this was made"
             self._base.execute("UPDATE lines SET finished = 1 WHERE number = ?", (number,))
         self.finished += 1
+        return ""
 
-    @property
-    def left(self) -> int:
-        """Lines without a result."""
-        return self.count - self.finished
-
-    def todo(self) -> Iterator[L]:
+    def todo(self) -> Iterator[RequestLine]:
         """Read the input again, and yield the lines without a result.
 
         Raises:

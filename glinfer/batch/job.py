@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Generic, Protocol
+from typing import Protocol
 
 from glinfer.batch.index import LineIndex
-from glinfer.batch.lines import L, LineForm, LineResult, Shard
+from glinfer.batch.lines import LineForm, LineResult, RequestLine, Shard
 from glinfer.batch.manifest import Fingerprint, check_manifest, write_manifest
 from glinfer.batch.places import Target
-from glinfer.batch.results import FinishedLines, ResultFile, ResultFiles, check_targets, read_finished
+from glinfer.batch.results import FinishedLines, ResultFile, check_targets, read_finished
+from glinfer.closing import Closing
 from glinfer.engine.progress import Progress, no_progress
 from glinfer.formats.files import AnyPath
 
 
-class Runner(Protocol[L]):
+class Runner(Protocol):
     """Answers lines: on this thread, in several processes, or on a cluster."""
 
-    def run(self, lines: Iterator[L]) -> Iterator[LineResult[L]]:
+    def run(self, lines: Iterator[RequestLine]) -> Iterator[LineResult]:
         """Yield results as they finish; reads a line from ``lines`` when it has room for one."""
 
 
@@ -61,7 +62,7 @@ class BatchTotals:
         return self.tokens / self.seconds if self.seconds > 0 else 0.0
 
 
-class BatchJob(Generic[L]):
+class BatchJob(Closing):
     """One run over a batch; use it in a ``with`` block.
 
     Attributes:
@@ -71,7 +72,7 @@ class BatchJob(Generic[L]):
     """
 
     def __init__(
-        self, form: LineForm[L], files: BatchFiles, fingerprint: Fingerprint, *, manifest_required: bool = True
+        self, form: LineForm, files: BatchFiles, fingerprint: Fingerprint, *, manifest_required: bool = True
     ) -> None:
         """Check the input and the files; nothing is written before :meth:`run`.
 
@@ -89,7 +90,8 @@ class BatchJob(Generic[L]):
         errors = None if files.errors is None else Target(files.errors)
         targets = [each for each in (self._out, errors) if each is not None]
         check_targets(files.source, self._out, errors)
-        self.totals, self._fingerprint = BatchTotals(), self._full(fingerprint, files)
+        self.totals = BatchTotals()
+        self._fingerprint = {**fingerprint, "shard": str(files.shard), "errors_apart": errors is not None}
         self.index = LineIndex(form, files.source, files.shard)
         try:
             self.index.scan()
@@ -102,11 +104,7 @@ class BatchJob(Generic[L]):
             self.index.close()
             raise
         self.before = self.index.finished
-        self.results = ResultFiles([ResultFile(*each) for each in zip(targets, found, strict=True)])
-
-    @staticmethod
-    def _full(fingerprint: Fingerprint, files: BatchFiles) -> Fingerprint:
-        return {**fingerprint, "shard": str(files.shard), "errors_apart": files.errors is not None}
+        self._files = [ResultFile(*each) for each in zip(targets, found, strict=True)]
 
     @property
     def count(self) -> int:
@@ -114,17 +112,22 @@ class BatchJob(Generic[L]):
         return self.index.count
 
     @property
+    def written(self) -> int:
+        """Results in all files, which is right after any interrupt."""
+        return sum(each.lines for each in self._files)
+
+    @property
     def left(self) -> int:
         """Lines without a result before this run."""
         return self.count - self.before
 
-    def todo(self) -> Iterator[L]:
+    def todo(self) -> Iterator[RequestLine]:
         """The lines that had no result before this run; errors as in :meth:`LineIndex.todo`."""
         return self.index.todo()
 
     def run(
         self,
-        runner: Runner[L],
+        runner: Runner,
         *,
         on_progress: Progress = no_progress,
         draws: Callable[[], int] = lambda: 0,
@@ -139,10 +142,10 @@ class BatchJob(Generic[L]):
         started, before = time.perf_counter(), draws()
         found = runner.run(self.todo())
         try:
-            self.results.open()  # after all checks, so that a refused batch leaves the files unchanged
+            self._open()  # after all checks, so that a refused batch leaves the files unchanged
             write_manifest(self._out, self._fingerprint)
             for result in found:
-                self.results.write(result)
+                self._files[-1 if result.failed else 0].write(result.data)
                 self._count(result)
                 on_progress(self.before + self.totals.lines, self.count)
         finally:
@@ -150,15 +153,23 @@ class BatchJob(Generic[L]):
             if callable(close := getattr(found, "close", None)):
                 close()
             self.totals.seconds, self.totals.draws = time.perf_counter() - started, draws() - before
-        self.results.publish()
+        self._publish()
+
+    def _open(self) -> None:
+        for each in self._files:
+            each.open()
+
+    def _publish(self) -> None:
+        for each in self._files:
+            each.target.publish()
 
     def finish(self) -> None:
         """Finish the files when no lines are left: remove a torn line, and publish compressed and remote files."""
-        if not self.results.whole:
-            self.results.open()
-            self.results.publish()
+        if not all(each.whole for each in self._files):
+            self._open()
+            self._publish()
 
-    def _count(self, result: LineResult[L]) -> None:
+    def _count(self, result: LineResult) -> None:
         totals = self.totals
         totals.lines += 1
         totals.failed += result.failed
@@ -166,14 +177,8 @@ class BatchJob(Generic[L]):
         totals.tokens += result.tokens
         totals.dropped += result.dropped
 
-    def __enter__(self) -> BatchJob[L]:
-        """Enter the block."""
-        self.results.__enter__()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         """Close all files."""
-        self.results.__exit__(kind, error, trace)
-        self.index.close()
+        with ExitStack() as stack:
+            for each in (self.index, *self._files):
+                stack.callback(each.close)

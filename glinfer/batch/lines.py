@@ -7,7 +7,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any
 
 from glinfer.batch.places import open_source
 from glinfer.errors import InputError
@@ -19,27 +19,36 @@ Key = str | int
 _KEY_BYTES = 16
 
 
-class Line(Protocol):
-    """One line of an input."""
+@dataclass(frozen=True)
+class RequestLine:
+    """One line of an input as a request.
 
-    @property
-    def number(self) -> int:
-        """Its number in the file, from 1."""
+    Attributes:
+        number: its number in the file, from 1.
+        key: its unique id.
+        url: the route; empty for the prompts of one model.
+        body: the fields of the request.
+        digest: a hash of everything that determines the result; by default ``batch_req_`` and 24 hex digits.
+    """
 
-    @property
-    def key(self) -> Key:
-        """Its unique id."""
+    number: int
+    key: Key
+    url: str
+    body: dict[str, Any]
+    digest: str = ""
 
-    @property
-    def digest(self) -> str:
-        """A hex digest of everything that determines its result."""
+    def __post_init__(self) -> None:
+        """Hash the request."""
+        if not self.digest:
+            object.__setattr__(self, "digest", f"batch_req_{hex_of([self.key, self.url, self.body])[:24]}")
 
-
-L = TypeVar("L", bound=Line)
+    def to_json(self) -> dict[str, Any]:
+        """The line of an input, as JSON values."""
+        return {"custom_id": self.key, "method": "POST", "url": self.url, "body": self.body}
 
 
 @dataclass(frozen=True)
-class LineResult(Generic[L]):
+class LineResult:
     """The result of a line.
 
     Attributes:
@@ -50,7 +59,7 @@ class LineResult(Generic[L]):
             context.
     """
 
-    line: L
+    line: RequestLine
     data: dict[str, Any]
     failed: bool = False
     prompt_tokens: int = 0
@@ -58,7 +67,7 @@ class LineResult(Generic[L]):
     dropped: int = 0
 
 
-class LineForm(ABC, Generic[L]):
+class LineForm(ABC):
     """The form of the lines of an input and of its results.
 
     Attributes:
@@ -76,7 +85,7 @@ class LineForm(ABC, Generic[L]):
     result_start = b'{"id": '
 
     @abstractmethod
-    def parse(self, number: int, found: dict[str, Any]) -> L:
+    def parse(self, number: int, found: dict[str, Any]) -> RequestLine:
         """Check the object of line ``number``.
 
         Raises:
@@ -87,24 +96,24 @@ class LineForm(ABC, Generic[L]):
     def finished(self, found: dict[str, Any]) -> tuple[Key, str] | None:
         """The id and the digest of the line of a result; None if the object is not a result."""
 
-    def read(self, path: AnyPath) -> Generator[L, None, None]:
+    def read(self, path: AnyPath) -> Generator[RequestLine, None, None]:
         """Yield the checked lines of a file, without empty ones.
 
         Raises:
-            InputError: a line is malformed, or longer than MAX_PROMPT_LINE_BYTES; names the line.
+            InputError: the file has no line, or one is malformed or longer than MAX_PROMPT_LINE_BYTES; names the line.
             FormatError: the file cannot be read.
         """
+        empty = True
         with open_source(path) as file:
             for number, data in read_lines(file, path, MAX_PROMPT_LINE_BYTES):
                 if not is_blank(data):
+                    empty = False
                     with at_line(path, number):
                         yield self.parse(number, parse_object(data, self.example))
-
-    def empty(self, path: AnyPath) -> InputError:
-        """The error for a file without lines."""
-        return InputError(
-            f"{shown(path)}: found no {self.noun} in it; expected a JSON object a line, such as {self.example}"
-        )
+        if empty:
+            raise InputError(
+                f"{shown(path)}: found no {self.noun} in it; expected a JSON object a line, such as {self.example}"
+            )
 
 
 @dataclass(frozen=True)
@@ -140,6 +149,11 @@ class Shard:
     def __str__(self) -> str:
         """The text of :meth:`parse`."""
         return f"{self.number}/{self.count}"
+
+
+def hex_of(value: object) -> str:
+    """The SHA-256 of a JSON value, in hex digits."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def hash_of(key: Key) -> bytes:

@@ -1,32 +1,35 @@
-"""Call the server's application in this process, so that batches and requests share one code path."""
+"""Call the server's routes in this process, so that batches and requests share one code path."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+import threading
+import traceback
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
-from types import TracebackType
-from typing import Any
+from typing import Any, cast
 
-from glinfer.batch.lines import LineResult
-from glinfer.batch.requests import RequestLine, answered
-from glinfer.batch.turns import Turns
+from starlette.responses import Response
+
+from glinfer.batch.lines import LineResult, RequestLine
+from glinfer.batch.pool import MAX_RETRIES, Answered, Event, Events, Failed, Member, Pool, Ready, result_json
+from glinfer.batch.requests import answered, sent_body
 from glinfer.engine.batch import SchedulerOptions
+from glinfer.errors import ContextError
 from glinfer.gl.context import Limits, open_device
-from glinfer.server.app import make_app
-from glinfer.server.auth import Access
-from glinfer.server.errors import ApiError
+from glinfer.server.errors import FAILED, ApiError
 from glinfer.server.metrics import Metrics
+from glinfer.server.routes import ROUTES
 from glinfer.server.served import ModelSource
-from glinfer.server.state import ServerState
+from glinfer.server.state import Endpoint, ServerState
 from glinfer.server.worker import Worker
 
-MAX_RETRIES = 2
-"""Retries of a request after failures that it did not cause: a lost context, no memory, a dead process."""
 _MANY = 1 << 20
+_ENDPOINTS = {route.path: Endpoint(route.body, route.endpoint) for route in ROUTES if route.body is not None}
 _RETRIED = ("context_lost", "driver_error", "not_ready")
 
 
@@ -47,17 +50,9 @@ class LocalSetup:
     api: str | None = None
     webgl2: bool = False
 
-    def to_json(self) -> dict[str, Any]:
-        """The fields as JSON values."""
-        return asdict(self)
-
-    def sources(self) -> list[ModelSource]:
-        """The models."""
-        return [ModelSource(*each, SchedulerOptions(**self.scheduler)) for each in self.models]
-
 
 class LocalServer:
-    """Models and the server's application, on the running event loop.
+    """Models and the server's routes, on the running event loop.
 
     Attributes:
         worker: the OpenGL thread.
@@ -69,7 +64,7 @@ class LocalServer:
         opening = partial(open_device, setup.device, api=setup.api, limits=limits)
         self._changed = asyncio.Event()
         self.worker = Worker(
-            setup.sources(),
+            [ModelSource(*each, SchedulerOptions(**setup.scheduler)) for each in setup.models],
             opening,
             Metrics(),
             max_waiting=_MANY,  # the caller limits concurrency
@@ -77,7 +72,6 @@ class LocalServer:
             on_ready=self._changed.set,
         )
         self._state = ServerState(self.worker)
-        self._app = make_app(self._state, Access())
 
     async def start(self) -> None:
         """Load the models.
@@ -111,18 +105,15 @@ class LocalServer:
         """Draw calls issued so far."""
         return sum(each.model.device.draws_issued for each in self.worker.served.values() if each.model)
 
-    async def answer(self, line: RequestLine) -> LineResult[RequestLine]:
+    async def answer(self, line: RequestLine) -> LineResult:
         """Answer one line, with at most MAX_RETRIES retries after lost contexts.
 
         Raises:
             GlinferError: the context was lost and cannot be reopened.
         """
-        try:
-            data = json.dumps(line.sent()).encode()
-        except ApiError as error:
-            return answered(line, error.status, f"req-{secrets.token_hex(8)}", error.body())
+        request_id = f"req-{secrets.token_hex(8)}"
         for left in reversed(range(MAX_RETRIES + 1)):
-            status, request_id, body = await self._post(line.url, data)
+            status, body = await self._answer(line)
             lost = status == 503 and body.get("error", {}).get("code") in _RETRIED
             if not (lost and left):
                 break
@@ -131,45 +122,18 @@ class LocalServer:
             raise self.worker.failure
         return answered(line, status, request_id, body)
 
-    async def _post(self, path: str, data: bytes) -> tuple[int, str, Any]:
-        """Status, id and body of the application's answer."""
-        headers = [(b"host", b"localhost"), (b"content-type", b"application/json")]
-        scope = {
-            "type": "http",
-            "asgi": {"version": "3.0"},
-            "http_version": "1.1",
-            "method": "POST",
-            "scheme": "http",
-            "path": path,
-            "raw_path": path.encode(),
-            "query_string": b"",
-            "root_path": "",
-            "headers": [*headers, (b"content-length", str(len(data)).encode())],
-            "client": ("127.0.0.1", 0),
-            "server": ("localhost", 80),
-        }
-        waiting: list[dict[str, Any]] = [{"type": "http.request", "body": data, "more_body": False}]
-        status, found, parts = 500, dict[bytes, bytes](), list[bytes]()
-
-        async def receive() -> dict[str, Any]:
-            if waiting:
-                return waiting.pop()
-            await asyncio.Event().wait()  # the client never disconnects
-            raise AssertionError
-
-        async def send(message: Any) -> None:
-            nonlocal status, found
-            if message["type"] == "http.response.start":
-                status, found = message["status"], dict(message["headers"])
-            else:
-                parts.append(message.get("body", b""))
-
+    async def _answer(self, line: RequestLine) -> tuple[int, Any]:
+        """The status and body of the answer by the route of a line."""
         try:
-            await self._app(scope, receive, send)
-        except Exception:  # the application has already answered 500
-            if not parts:
-                raise
-        return status, found.get(b"x-request-id", b"").decode(), json.loads(b"".join(parts))
+            data = json.dumps(sent_body(line)).encode()
+            response = cast(Response, await _ENDPOINTS[line.url].answer(self._state, [data]))
+            return response.status_code, json.loads(bytes(response.body))
+        except ApiError as error:
+            failed = error
+        except Exception as error:
+            traceback.print_exception(error)
+            failed = ApiError(FAILED, status=500, code="internal_error")
+        return failed.status, failed.body()
 
     async def stop(self) -> None:
         """Close the models and the server's threads; calling it again does nothing."""
@@ -177,78 +141,87 @@ class LocalServer:
         self._state.close()
 
 
-class LocalRunner:
-    """Answers lines in this process; a ``with`` block loads and closes the models.
+class LocalMember(Member):
+    """The models in this process; their event loop has a thread, so that Ctrl-C never comes inside it."""
 
-    Attributes:
-        renderer: the renderer of the models.
-    """
+    def __init__(self, setup: LocalSetup, events: Events) -> None:
+        """Start the thread.
+
+        Raises:
+            ContextError: the system cannot start another thread.
+        """
+        self._setup, self._events, self._ended = setup, events, threading.Event()
+        self._tasks = set[asyncio.Task[None]]()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="glinfer-batch", daemon=True)
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            self._loop.close()
+            raise ContextError(f"{error}: a batch needs a thread; raise ulimit -u, or end other processes") from None
+
+    def _run(self) -> None:
+        try:
+            self._serving = self._loop.create_task(self._serve())
+            with suppress(asyncio.CancelledError):
+                self._loop.run_until_complete(self._serving)
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+            self._loop.run_until_complete(self._loop.shutdown_default_executor())
+        finally:
+            self._loop.close()
+            self._ended.set()
+
+    async def _serve(self) -> None:
+        try:
+            self._server = LocalServer(self._setup)
+            try:
+                await self._server.start()
+                self._tell(Ready(self._server.window, self._server.renderer))
+                await asyncio.Event().wait()  # until close() cancels it
+            finally:
+                for task in self._tasks:
+                    task.cancel()
+                await asyncio.gather(*self._tasks, return_exceptions=True)
+                await self._server.stop()
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            self._tell(Failed(error))
+
+    def _tell(self, event: Event) -> None:
+        self._events.put((self, event))
+
+    def send(self, number: int, line: RequestLine) -> None:
+        """Send a line."""
+        self._loop.call_soon_threadsafe(self._begin, number, line)
+
+    def _begin(self, number: int, line: RequestLine) -> None:
+        task = self._loop.create_task(self._answer(number, line))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _answer(self, number: int, line: RequestLine) -> None:
+        try:
+            result = await self._server.answer(line)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            self._tell(Failed(error, number))
+        else:
+            self._tell(Answered(number, result_json(result), self._server.draws))
+
+    def close(self) -> None:
+        """Close the models and end the thread; does nothing in a forked process."""
+        if self._thread.is_alive():
+            with suppress(RuntimeError):  # the loop has just closed
+                self._loop.call_soon_threadsafe(lambda: self._serving.cancel())
+            self._ended.wait()  # Python takes a thread for ended when an interrupt ends join()
+            self._thread.join()
+
+
+class LocalRunner(Pool):
+    """Answers lines in this process; a ``with`` block loads and closes the models."""
 
     def __init__(self, setup: LocalSetup) -> None:
         """Prepare."""
-        self._setup, self.renderer = setup, ""
-        self._server: LocalServer | None = None
-        self._turns = Turns()
-
-    def __enter__(self) -> LocalRunner:
-        """Load the models.
-
-        Raises:
-            GlinferError: a model cannot be loaded.
-        """
-        try:
-            (task,) = self._turns.run([self._turns.begin(self._started)])
-            task.result()
-            self.renderer = self._open.renderer
-            return self
-        except BaseException:
-            self._close()
-            raise
-
-    async def _started(self) -> None:
-        self._server = LocalServer(self._setup)
-        await self._server.start()
-
-    async def _stopped(self) -> None:
-        if self._server is not None:
-            await self._server.stop()
-
-    @property
-    def _open(self) -> LocalServer:
-        assert self._server is not None  # in a block
-        return self._server
-
-    @property
-    def draws(self) -> int:
-        """Draw calls issued so far."""
-        return self._open.draws
-
-    def run(self, lines: Iterator[RequestLine]) -> Iterator[LineResult[RequestLine]]:
-        """Yield results as they finish."""
-        pending: list[asyncio.Task[LineResult[RequestLine]]] = []
-        done: list[asyncio.Task[LineResult[RequestLine]]] = []
-        more = True
-        try:
-            while True:
-                while more and len(pending) < self._open.window:
-                    line = next(lines, None)
-                    more = line is not None
-                    if line is not None:
-                        pending.append(self._turns.begin(partial(self._open.answer, line)))
-                if not pending:
-                    return
-                done = self._turns.run(pending)
-                pending = [each for each in pending if each not in done]
-                for each in done:
-                    yield each.result()
-        finally:
-            self._turns.drop([*pending, *done])
-
-    def _close(self) -> None:
-        self._turns.close(self._stopped)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close the models."""
-        self._close()
+        super().__init__([partial(LocalMember, setup)])

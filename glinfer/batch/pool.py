@@ -1,20 +1,27 @@
-"""Distribute lines to several members, processes or actors, and retry those of a dead member."""
+"""Distribute lines to members (this process, others, or actors), and retry those of a dead member."""
 
 from __future__ import annotations
 
+import itertools
+import os
 import queue
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from glinfer.batch.lines import LineResult
-from glinfer.batch.local import MAX_RETRIES
-from glinfer.batch.requests import RequestLine, unanswered
-from glinfer.errors import ContextError, InputError
+from glinfer.batch.lines import LineResult, RequestLine
+from glinfer.batch.requests import unanswered
+from glinfer.closing import Closing
+from glinfer.errors import ContextError
+from glinfer.gl.signals import signals_held
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+MAX_RETRIES = 2
+"""Retries of a request after failures that it did not cause: a lost context, no memory, a dead process."""
 MAX_STARTS = 5
 """Limit for deaths of a member in a row before it is ready."""
 
@@ -28,10 +35,11 @@ class Ready:
 
 
 @dataclass(frozen=True)
-class Refused:
-    """A member cannot load its models, nor could a replacement."""
+class Failed:
+    """A member cannot load its models or answer line ``number``, nor could a replacement."""
 
-    message: str
+    error: BaseException
+    number: int | None = None
 
 
 @dataclass(frozen=True)
@@ -51,18 +59,27 @@ class Answered:
 
 
 class Member(ABC):
-    """Answers lines in another process, and puts (member, event) on the pool's queue."""
+    """Answers lines, and puts (member, event) on the pool's queue."""
 
     @abstractmethod
-    def send(self, line: RequestLine) -> None:
-        """Send a line; does nothing if the member has died."""
+    def send(self, number: int, line: RequestLine) -> None:
+        """Send a line, whose events have this number; does nothing if the member has died."""
 
     @abstractmethod
     def close(self) -> None:
         """End the member; does nothing if it has ended."""
 
 
-Events = queue.SimpleQueue[tuple[Member, Ready | Refused | Died | Answered]]
+Event = Ready | Failed | Died | Answered
+
+
+class Events(Protocol):
+    """The pool's queue, for a member."""
+
+    def put(self, event: tuple[Member, Event], /) -> None:
+        """Add an event."""
+
+
 Start = Callable[[Events], Member]
 """Starts a member that puts its events on this queue."""
 
@@ -79,12 +96,12 @@ class _Place:
     draws: int = 0
 
 
-def result_json(result: LineResult[RequestLine]) -> dict[str, Any]:
+def result_json(result: LineResult) -> dict[str, Any]:
     """A result as JSON values, for the pool."""
     return {"data": result.data, "failed": result.failed, "counts": [result.prompt_tokens, result.tokens]}
 
 
-class Pool:
+class Pool(Closing):
     """Answers lines with several members; use it in a ``with`` block.
 
     Each member runs a window of lines, and gets another line for each result. A dead member is replaced, and its lines
@@ -99,7 +116,8 @@ class Pool:
     def __init__(self, starts: Sequence[Start]) -> None:
         """Prepare a place for each of ``starts``; members start with the block."""
         self._starts, self.renderer, self.deaths = starts, "", 0
-        self._events: Events = queue.SimpleQueue()
+        self._process, self._numbers = os.getpid(), itertools.count(1)
+        self._events: queue.SimpleQueue[tuple[Member, Event]] = queue.SimpleQueue()
         self._places: list[_Place] = []
         self._killed: dict[int, int] = {}
         self._again: deque[RequestLine] = deque()
@@ -107,7 +125,7 @@ class Pool:
         self._past_draws = 0
         self._lines: Iterator[RequestLine] | None = None
 
-    def __enter__(self) -> Pool:
+    def __enter__(self) -> Self:
         """Start all members, and wait until one is ready.
 
         Raises:
@@ -115,7 +133,8 @@ class Pool:
         """
         try:
             for start in self._starts:
-                self._places.append(_Place(start, start(self._events)))
+                with signals_held():  # an interrupt would lose the member
+                    self._places.append(_Place(start, start(self._events)))
             while not any(place.window for place in self._places):
                 list(self._take(*self._events.get()))
         except BaseException:
@@ -128,22 +147,40 @@ class Pool:
         """Draw calls that all members have reported so far."""
         return self._past_draws + sum(place.draws for place in self._places)
 
-    def run(self, lines: Iterator[RequestLine]) -> Iterator[LineResult[RequestLine]]:
-        """Yield results as they finish."""
+    def run(self, lines: Iterator[RequestLine]) -> Iterator[LineResult]:
+        """Yield results as they finish.
+
+        Raises:
+            ContextError: the pool was closed, or this process was forked from the one that started the members.
+        """
         self._lines = lines
-        while True:
+        try:
+            while True:
+                if os.getpid() != self._process:
+                    raise ContextError(
+                        "this process was forked from the one that runs this batch; start processes with "
+                        "multiprocessing's 'spawn', or start another batch here"
+                    )
+                if not self._places:
+                    raise ContextError("this batch was closed; start another one")
+                for place in self._places:
+                    while (line := self._line_for(place)) is not None:
+                        number = next(self._numbers)
+                        place.held[number] = line
+                        place.member.send(number, line)
+                waiting = self._again or self._alone or any(place.held for place in self._places)
+                if self._lines is None and not waiting:
+                    return
+                yield from self._take(*self._events.get())
+        finally:  # after an error or an interrupt, later answers are ignored
             for place in self._places:
-                while (line := self._line_for(place)) is not None:
-                    place.held[line.number] = line
-                    place.member.send(line)
-            waiting = self._again or self._alone or any(place.held for place in self._places)
-            if self._lines is None and not waiting:
-                return
-            yield from self._take(*self._events.get())
+                place.held.clear()
+            for left in (self._again, self._alone, self._killed):
+                left.clear()
 
     def _line_for(self, place: _Place) -> RequestLine | None:
         """The next line for a member; None if it has no room or no line is left."""
-        suspected = any(self._killed.get(number, 0) >= MAX_RETRIES for number in place.held)
+        suspected = any(self._killed.get(line.number, 0) >= MAX_RETRIES for line in place.held.values())
         if suspected or len(place.held) >= place.window:
             return None
         if self._alone and place is next(each for each in self._places if each.window):
@@ -155,7 +192,7 @@ class Pool:
             self._lines = None
         return line
 
-    def _take(self, member: Member, event: Ready | Refused | Died | Answered) -> Iterator[LineResult[RequestLine]]:
+    def _take(self, member: Member, event: Event) -> Iterator[LineResult]:
         """Handle an event, and yield its results."""
         place = next((each for each in self._places if each.member is member), None)
         if place is None:  # the member was replaced
@@ -163,8 +200,9 @@ class Pool:
         if isinstance(event, Ready):
             place.window, place.starts = event.window, 0
             self.renderer = self.renderer or event.renderer
-        elif isinstance(event, Refused):
-            raise InputError(event.message)
+        elif isinstance(event, Failed):
+            if event.number is None or event.number in place.held:
+                raise event.error
         elif isinstance(event, Died):
             yield from self._replace(place, event)
         elif (line := place.held.pop(event.number, None)) is not None:
@@ -172,7 +210,7 @@ class Pool:
             result = event.result
             yield LineResult(line, result["data"], result["failed"], *result["counts"])
 
-    def _replace(self, place: _Place, event: Died) -> Iterator[LineResult[RequestLine]]:
+    def _replace(self, place: _Place, event: Died) -> Iterator[LineResult]:
         self.deaths += 1
         place.starts += not place.window
         if place.starts == MAX_STARTS:
@@ -194,9 +232,3 @@ class Pool:
         for place in self._places:
             place.member.close()
         self._places.clear()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """End all members."""
-        self.close()

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any, BinaryIO
 
-from glinfer.batch.local import LocalServer, LocalSetup
-from glinfer.batch.pool import Answered, Died, Events, Member, Ready, Refused, result_json
-from glinfer.batch.requests import RequestLine
-from glinfer.errors import ContextError, GlinferError
+from glinfer.batch.lines import RequestLine
+from glinfer.batch.local import LocalMember, LocalSetup
+from glinfer.batch.pool import Answered, Died, Event, Events, Failed, Member, Ready
+from glinfer.errors import ContextError, GlinferError, InputError
 from glinfer.formats.files import reason, words_of
-from glinfer.terminal import PrintableStream, emit
+from glinfer.terminal import PrintableStream
 
 _CLOSING_SECONDS = 10
 _PACKAGES = Path(__file__).resolve().parents[2]
@@ -46,7 +47,7 @@ class ProcessMember(Member):
                 f"no process for a device can be started: {reason(error)}; check the limits of this user (ulimit -a)"
             ) from None
         self._events = events
-        self._write(setup.to_json())
+        self._write(asdict(setup))
         threading.Thread(target=self._read, name="glinfer-member", daemon=True).start()
 
     def _write(self, message: dict[str, Any]) -> None:
@@ -55,9 +56,9 @@ class ProcessMember(Member):
             self.process.stdin.write(json.dumps(message).encode() + b"\n")
             self.process.stdin.flush()
 
-    def send(self, line: RequestLine) -> None:
+    def send(self, number: int, line: RequestLine) -> None:
         """Send a line."""
-        self._write({"number": line.number, "key": line.key, "url": line.url, "body": line.body})
+        self._write({"number": number, "line": vars(line)})
 
     def _read(self) -> None:
         """Turn its output into events, on a thread."""
@@ -72,14 +73,13 @@ class ProcessMember(Member):
 
     def _take(self) -> None:
         assert self.process.stdout is not None
-        for data in self.process.stdout:
-            if not data.endswith(b"\n"):
-                break
-            message = json.loads(data)
+        for message in _messages(self.process.stdout):
             if "ready" in message:
                 self._events.put((self, Ready(*message["ready"])))
             elif "refused" in message:
-                self._events.put((self, Refused(message["refused"])))
+                self._events.put((self, Failed(InputError(message["refused"]))))
+            elif "died" in message:
+                self._events.put((self, Died(message["died"])))
             else:
                 self._events.put((self, Answered(message["number"], message["result"], message["draws"])))
 
@@ -104,83 +104,49 @@ def _said(status: int) -> str:
     return f"signal {-status}"
 
 
-class _Child:
-    """The child process: answers requests until its input ends."""
-
-    def __init__(self, requests: BinaryIO, results: BinaryIO) -> None:
-        self._requests, self._results = requests, results
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    def say(self, message: dict[str, Any]) -> None:
-        self._results.write(json.dumps(message).encode() + b"\n")
-        self._results.flush()
-
-    async def serve(self) -> None:
-        """Answer requests until the input ends."""
-        self._loop = asyncio.get_running_loop()
-        self._end: asyncio.Future[None] = self._loop.create_future()
-        message = self._requests.readline()
-        if not message.endswith(b"\n"):  # the parent has died
+def _messages(file: IO[bytes]) -> Iterator[Any]:
+    """The messages in a pipe, until it ends or its writer dies within one."""
+    for data in file:
+        if not data.endswith(b"\n"):
             return
-        self._server = LocalServer(LocalSetup(**json.loads(message)))
-        try:
-            try:
-                await self._server.start()
-            except GlinferError as error:
-                self.say({"refused": str(error)})
-                return
-            self.say({"ready": [self._server.window, self._server.renderer]})
-            threading.Thread(target=self._read, daemon=True).start()
-            await self._end
-        finally:
-            for task in self._tasks:
-                task.cancel()
-            await self._server.stop()
+        yield json.loads(data)
 
-    def _read(self) -> None:
-        """Read requests on a thread, and start a task for each."""
-        for data in self._requests:
-            if not data.endswith(b"\n"):  # the parent has died
-                break
-            message = json.loads(data)
-            line = RequestLine(message["number"], message["key"], message["url"], message["body"])
-            self._loop.call_soon_threadsafe(self._begin, line)
-        with suppress(RuntimeError):  # the loop has ended
-            self._loop.call_soon_threadsafe(self._finish, None)
 
-    def _begin(self, line: RequestLine) -> None:
-        task = self._loop.create_task(self._answer(line))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+class _Results:
+    """The events of the models as messages for the parent."""
 
-    def _finish(self, error: BaseException | None) -> None:
-        if self._end.done():
-            return
-        if error is None:
-            self._end.set_result(None)
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+
+    def put(self, event: tuple[Member, Event], /) -> None:
+        told = event[1]
+        if isinstance(told, Ready):
+            message: dict[str, Any] = {"ready": [told.window, told.renderer]}
+        elif isinstance(told, Answered):
+            message = vars(told)
+        elif isinstance(told, Failed) and told.number is None and isinstance(told.error, GlinferError):
+            message = {"refused": str(told.error)}
         else:
-            self._end.set_exception(error)
-
-    async def _answer(self, line: RequestLine) -> None:
+            message = {"died": words_of(told.error) if isinstance(told, Failed) else told.message}
         try:
-            result = await self._server.answer(line)
-            self.say({"number": line.number, "result": result_json(result), "draws": self._server.draws})
-        except Exception as error:
-            self._finish(error)
+            self._file.write(json.dumps(message).encode() + b"\n")
+            self._file.flush()
+        except BrokenPipeError:  # the parent has died
+            os._exit(1)
 
 
 def main() -> None:
-    """Answer the requests on standard input."""
+    """Answer the requests on standard input until it ends."""
     sys.stderr = PrintableStream(sys.stderr)
     results = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # keep the output of libraries out of the results
-    try:
-        asyncio.run(_Child(sys.stdin.buffer, results).serve())
-    except BrokenPipeError:  # the parent has died
-        sys.exit(1)
-    except GlinferError as error:
-        emit(f"glinfer: {error}", err=True)
-        sys.exit(1)
+    messages = _messages(sys.stdin.buffer)
+    if (setup := next(messages, None)) is None:
+        return
+    member = LocalMember(LocalSetup(**setup), _Results(results))
+    for message in messages:
+        member.send(message["number"], RequestLine(**message["line"]))
+    member.close()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The short form of a batch, ``generate --batch``: prompts with their own options, run by one model.
+"""The short form of a batch, ``generate --batch``: prompts with their own options become requests to one model.
 
 docs/formats.md describes both files.
 """
@@ -6,17 +6,16 @@ docs/formats.md describes both files.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from glinfer.batch.lines import Key, LineForm, LineResult, seed_of, text_of
-from glinfer.engine.ids import check_ids, check_keep, check_tokens, whole_numbers
+from glinfer.batch.lines import Key, LineForm, LineResult, RequestLine, hex_of, seed_of, text_of
+from glinfer.engine.ids import check_count, whole_numbers
 from glinfer.engine.model import Model
 from glinfer.engine.progress import Progress, no_progress
+from glinfer.engine.requests import BatchRequest
 from glinfer.engine.sampler import SamplingOptions
 from glinfer.errors import InputError
 from glinfer.formats.files import AnyPath
@@ -25,33 +24,12 @@ from glinfer.structured.structure import OPTIONS as STRUCTURES
 from glinfer.structured.structure import structure_of
 from glinfer.text.assembler import TextAssembler
 
-if TYPE_CHECKING:
-    from glinfer.engine.requests import BatchResult
-
 _SAMPLING = tuple(field.name for field in dataclasses.fields(SamplingOptions))
 _OPTIONS = ("max_tokens", *_SAMPLING, "stop", "stop_ids", "keep", *STRUCTURES)
 _KEYS = ("prompt", "ids", "id", *_OPTIONS, "lora")
 
 
-@dataclass(frozen=True)
-class PromptLine:
-    """One prompt: line number (from 1), id, text or token ids, options, and further determinants of its result."""
-
-    number: int
-    key: Key
-    prompt: str | list[int]
-    options: Mapping[str, Any]
-    made_with: Sequence[object] = ()
-
-    @cached_property
-    def digest(self) -> str:
-        """16 hex digits of a hash of prompt, options and ``made_with``, which determine the result."""
-        named = {"prompt" if isinstance(self.prompt, str) else "ids": self.prompt}
-        told = {**named, **self.options, "with": self.made_with}
-        return hashlib.sha256(json.dumps(told, sort_keys=True, separators=(",", ":")).encode()).hexdigest()[:16]
-
-
-class PromptForm(LineForm[PromptLine]):
+class PromptForm(LineForm):
     """Lines such as ``{"prompt": "Once"}`` or ``{"ids": [13, 132]}``."""
 
     noun = "prompt"
@@ -70,7 +48,7 @@ class PromptForm(LineForm[PromptLine]):
         """
         self.defaults, self.made_with = defaults, made_with
 
-    def parse(self, number: int, found: dict[str, Any]) -> PromptLine:
+    def parse(self, number: int, found: dict[str, Any]) -> RequestLine:
         """Check a prompt and its options; errors as in :meth:`LineForm.parse`."""
         for key in found:
             if key not in _KEYS:
@@ -83,9 +61,11 @@ class PromptForm(LineForm[PromptLine]):
         key = found.get("id", number)
         if type(key) is not int:
             key = text_of("id", key, "text or a whole number")
-        return PromptLine(number, key, prompt, self._options(number, key, found, prompt), self.made_with)
+        named = {"prompt" if isinstance(prompt, str) else "ids": prompt}
+        body = {**named, **self._options(number, key, found, isinstance(prompt, str))}
+        return RequestLine(number, key, "", body, hex_of({**body, "with": self.made_with})[:16])
 
-    def _options(self, number: int, key: Key, found: Mapping[str, Any], prompt: str | list[int]) -> dict[str, Any]:
+    def _options(self, number: int, key: Key, found: Mapping[str, Any], has_text: bool) -> dict[str, Any]:
         own = {name: found[name] for name in _OPTIONS if name in found}
         # A structure in the line replaces the default structure.
         taken = STRUCTURES if own.keys() & {*STRUCTURES} else ()
@@ -97,13 +77,12 @@ class PromptForm(LineForm[PromptLine]):
             options["seed"] = self.defaults["seed"] + number - 1
         if options["seed"] is None:
             options["seed"] = seed_of(key)
-        if type(options["max_tokens"]) is not int or options["max_tokens"] < 1:
-            raise InputError(f"max_tokens is {short(options['max_tokens'])}; expected a whole number of at least 1")
+        check_count("max_tokens", options["max_tokens"])
         options.update(dataclasses.asdict(SamplingOptions(**{name: options[name] for name in _SAMPLING})))
         stop = options["stop"]
         options["stop"] = [text_of("stop", text) for text in (stop if isinstance(stop, (list, tuple)) else [stop])]
         TextAssembler(options["stop"])  # checks stop strings
-        if options["stop"] and not isinstance(prompt, str):
+        if options["stop"] and not has_text:
             raise InputError('stop strings need a text prompt; use stop_ids, and "stop": [] where --stop is given')
         if options["stop_ids"] is not None:
             options["stop_ids"] = _ids("stop_ids", options["stop_ids"])
@@ -123,9 +102,17 @@ def _ids(name: str, value: object) -> list[int]:
     return whole_numbers(name, value)
 
 
+def request_of(line: RequestLine) -> BatchRequest:
+    """The model's request for a line."""
+    prompt = line.body["prompt" if "prompt" in line.body else "ids"]
+    return BatchRequest(
+        prompt, {name: value for name, value in line.body.items() if name not in ("prompt", "ids")}, key=line
+    )
+
+
 def check_prompts(
     model: Model,
-    lines: Iterable[PromptLine],
+    lines: Iterable[RequestLine],
     count: int,
     source: AnyPath,
     on_progress: Progress = no_progress,
@@ -144,14 +131,8 @@ def check_prompts(
     longest = 0
     for done, line in enumerate(lines, start=1):
         with at_line(source, line.number):
-            prompt = line.prompt
-            ids = model.require_tokenizer().encode(prompt) if isinstance(prompt, str) else prompt
-            longest = max(longest, len(check_ids(ids, model.config)) + line.options["max_tokens"])
-            check_keep(line.options.get("keep", 0), model.config.max_position_embeddings, len(ids))
-            check_tokens("stop_ids", line.options["stop_ids"] or (), model.config)
-            model.adapters.number(line.options.get("lora"))
-            if (structure := structure_of(line.options)) is not None:
-                model.compiler().constraint(structure)
+            checked = model.checked(request_of(line))
+        longest = max(longest, len(checked.prompt) + checked.max_tokens)
         on_progress(done, count)
     return longest
 
@@ -172,36 +153,25 @@ class PromptRunner:
     memory: int | None = None
     longest: int | None = None
 
-    def run(self, lines: Iterator[PromptLine]) -> Iterator[LineResult[PromptLine]]:
+    def run(self, lines: Iterator[RequestLine]) -> Iterator[LineResult]:
         """Yield the results of checked prompts as they finish."""
-        from glinfer.engine.requests import BatchRequest
-
-        requests = (BatchRequest(line.prompt, line.options, key=line) for line in lines)
-        found = self.model.batch(requests, slots=self.slots, memory=self.memory, longest=self.longest)
-
-        def results() -> Iterator[LineResult[PromptLine]]:
-            try:
-                for each in found:
-                    yield result_of(each)
-            finally:
-                if callable(close := getattr(found, "close", None)):
-                    close()
-
-        return results()
+        requests = map(request_of, lines)
+        return _results(self.model.batch(requests, slots=self.slots, memory=self.memory, longest=self.longest))
 
 
-def result_of(result: BatchResult) -> LineResult[PromptLine]:
-    """The output line of a result."""
-    line, stats = result.request.key, result.stats
-    assert isinstance(line, PromptLine)
-    told = {
-        "id": line.key,
-        "text": result.text,
-        "ids": result.ids,
-        "finish_reason": stats.finish_reason,
-        "prompt_tokens": stats.prompt_tokens,
-        "tokens": stats.tokens,
-        **({} if stats.complete is None else {"complete": stats.complete}),
-        "prompt_sha": line.digest,
-    }
-    return LineResult(line, told, prompt_tokens=stats.prompt_tokens, tokens=stats.tokens, dropped=stats.dropped)
+def _results(found: Any) -> Iterator[LineResult]:
+    """The output lines of the results of a batch, which is closed with this iterator."""
+    with closing(found):
+        for result in found:
+            line, stats = result.request.key, result.stats
+            told = {
+                "id": line.key,
+                "text": result.text,
+                "ids": result.ids,
+                "finish_reason": stats.finish_reason,
+                "prompt_tokens": stats.prompt_tokens,
+                "tokens": stats.tokens,
+                **({} if stats.complete is None else {"complete": stats.complete}),
+                "prompt_sha": line.digest,
+            }
+            yield LineResult(line, told, prompt_tokens=stats.prompt_tokens, tokens=stats.tokens, dropped=stats.dropped)

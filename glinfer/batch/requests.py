@@ -5,57 +5,33 @@ Source: OpenAI's guide to its Batch API. docs/formats.md describes the files.
 
 from __future__ import annotations
 
-import hashlib
-import json
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
-from glinfer.batch.lines import Key, LineForm, LineResult, seed_of, text_of
+from glinfer.batch.lines import Key, LineForm, LineResult, RequestLine, seed_of, text_of
 from glinfer.errors import InputError
 from glinfer.formats.jsonl import short
 from glinfer.server.errors import ApiError
 from glinfer.server.routes import ROUTES
 
-_ID = "batch_req_"
 _KEYS = ("custom_id", "method", "url", "body")
 URLS = {route.path: route.body for route in ROUTES if route.body is not None and route.path.startswith("/v1/")}
 """The routes that a batch may use, with the models of their bodies."""
 
 
-@dataclass(frozen=True)
-class RequestLine:
-    """One request: line number (from 1), id, route and body."""
+def sent_body(line: RequestLine) -> dict[str, Any]:
+    """The body to send, with a seed from the line's id if the route accepts a seed and the body has none.
 
-    number: int
-    key: str
-    url: str
-    body: dict[str, Any]
-
-    @cached_property
-    def digest(self) -> str:
-        """The ``id`` of its result, a hash of id, route and body: ``batch_req_`` and 24 hex digits."""
-        told = json.dumps([self.key, self.url, self.body], sort_keys=True, separators=(",", ":"))
-        return _ID + hashlib.sha256(told.encode()).hexdigest()[:24]
-
-    def sent(self) -> dict[str, Any]:
-        """The body to send, with a seed from its id if the route accepts a seed and the body has none.
-
-        Raises:
-            ApiError: the request wants a stream.
-        """
-        if self.body.get("stream") is True:
-            raise ApiError("a batch has no streams; leave stream out", param="stream", code="unsupported_parameter")
-        if self.body.get("seed") is None and "seed" in URLS[self.url].model_fields:
-            return {**self.body, "seed": seed_of(self.key)}
-        return self.body
-
-    def to_json(self) -> dict[str, Any]:
-        """The line of the input, as JSON values."""
-        return {"custom_id": self.key, "method": "POST", "url": self.url, "body": self.body}
+    Raises:
+        ApiError: the request wants a stream.
+    """
+    if line.body.get("stream") is True:
+        raise ApiError("a batch has no streams; leave stream out", param="stream", code="unsupported_parameter")
+    if line.body.get("seed") is None and "seed" in URLS[line.url].model_fields:
+        return {**line.body, "seed": seed_of(line.key)}
+    return line.body
 
 
-class RequestForm(LineForm[RequestLine]):
+class RequestForm(LineForm):
     """Lines with ``custom_id``, ``method``, ``url`` and ``body``."""
 
     noun = "request"
@@ -86,7 +62,7 @@ class RequestForm(LineForm[RequestLine]):
         return (key, digest) if isinstance(key, str) and isinstance(digest, str) else None
 
 
-def answered(line: RequestLine, status: int, request_id: str, body: Any) -> LineResult[RequestLine]:
+def answered(line: RequestLine, status: int, request_id: str, body: Any) -> LineResult:
     """The result of a request with a response."""
     response = {"status_code": status, "request_id": request_id, "body": body}
     usage = (body.get("usage") if isinstance(body, dict) else None) or {}
@@ -95,21 +71,10 @@ def answered(line: RequestLine, status: int, request_id: str, body: Any) -> Line
     return LineResult(line, _told(line, response, None), status != 200, prompt, tokens)
 
 
-def unanswered(line: RequestLine, code: str, message: str) -> LineResult[RequestLine]:
+def unanswered(line: RequestLine, code: str, message: str) -> LineResult:
     """The result of a request without a response."""
     return LineResult(line, _told(line, None, {"code": code, "message": message}), failed=True)
 
 
 def _told(line: RequestLine, response: dict[str, Any] | None, error: dict[str, Any] | None) -> dict[str, Any]:
     return {"id": line.digest, "custom_id": line.key, "response": response, "error": error}
-
-
-def comparable(told: dict[str, Any]) -> dict[str, Any]:
-    """A result without values that differ between two runs: ids of responses, times, and counts of cached tokens."""
-    response = told["response"]
-    if response is None:
-        return told
-    body = {name: value for name, value in response["body"].items() if name not in ("id", "created", "created_at")}
-    if "usage" in body:
-        body["usage"] = {name: count for name, count in body["usage"].items() if not name.endswith("_details")}
-    return {**told, "response": {"status_code": response["status_code"], "body": body}}

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from io import FileIO
-from types import TracebackType
 from typing import Any
 
 from glinfer.batch.index import LineIndex
-from glinfer.batch.lines import L, LineForm, LineResult
+from glinfer.batch.lines import LineForm
 from glinfer.batch.places import Target, open_source
 from glinfer.closing import Closing
 from glinfer.errors import FormatError, InputError
 from glinfer.formats.files import AnyPath, opened, reason, shown
-from glinfer.formats.jsonl import parse_object, read_lines, short
+from glinfer.formats.jsonl import parse_object, read_lines
 from glinfer.limits import MAX_RESULT_LINE_BYTES
 
 _CHUNK = 1 << 20
@@ -51,7 +48,7 @@ def check_targets(source: AnyPath, out: Target, errors: Target | None = None) ->
         raise InputError(f"{shown(out.path)}: this is both for results and for errors; expected two files, or only one")
 
 
-def read_finished(target: Target, index: LineIndex[L]) -> FinishedLines:
+def read_finished(target: Target, index: LineIndex) -> FinishedLines:
     """Read the results of an earlier run, if any, and record them in ``index``; changes no file.
 
     The last line may be torn if that run was interrupted; every other line must be the result of a line of the index.
@@ -75,8 +72,8 @@ def read_finished(target: Target, index: LineIndex[L]) -> FinishedLines:
             began_as_one = data.startswith(form.result_start) or form.result_start.startswith(data)
             if found is None and began_as_one and total is not None and size + len(data) >= total:
                 return FinishedLines(count, size, torn=True, total=total)
-            problem = _problem(found, index)
-            if problem:
+            told = None if found is None else form.finished(found)
+            if problem := "this is not a result of an earlier run" if told is None else index.finish(*told):
                 raise InputError(
                     f"{shown(path)}:{number}: {problem}; give another --out, or --restart to discard it and start over"
                 )
@@ -84,31 +81,12 @@ def read_finished(target: Target, index: LineIndex[L]) -> FinishedLines:
     return FinishedLines(count, size, total=size if total is None else total)
 
 
-def _result(data: bytes, form: LineForm[Any]) -> dict[str, Any] | None:
+def _result(data: bytes, form: LineForm) -> dict[str, Any] | None:
     """Parse a whole line; None if it is torn or malformed."""
     try:
         return parse_object(data, form.example) if data.endswith(b"\n") else None
     except InputError:
         return None
-
-
-def _problem(found: dict[str, Any] | None, index: LineIndex[L]) -> str:
-    """Record a result; returns the problem with it, or an empty text."""
-    form, source = index.form, shown(index.source)
-    told = None if found is None else form.finished(found)
-    if told is None:
-        return "this is not a result of an earlier run"
-    key, digest = told
-    entry = index.find(key)
-    if entry is None:
-        part = "" if index.shard.count == 1 else f", shard {index.shard}"
-        return f"there is no {form.noun} {short(key)} in {source}{part}"
-    if entry.finished:
-        return f"{form.noun} {short(key)} has an earlier result in this file"
-    if digest != entry.digest:
-        return f"{form.noun} {short(key)} ({source}:{entry.number}){form.changed} since this was made"
-    index.finish(entry.number)
-    return ""
 
 
 class ResultFile(Closing):
@@ -180,50 +158,6 @@ class ResultFile(Closing):
                 self._file.close()
             except OSError as error:  # some network file systems write only now
                 raise self._failed(error) from None
-
-
-class ResultFiles:
-    """The file of results, and the file of errors if it is separate; use it in a ``with`` block."""
-
-    def __init__(self, files: Sequence[ResultFile]) -> None:
-        """Use one file, or one for results and one for errors."""
-        self._files, self._stack = files, ExitStack()
-
-    def open(self) -> None:
-        """Open the files; errors as in :meth:`ResultFile.open`."""
-        for each in self._files:
-            each.open()
-
-    def write(self, result: LineResult[Any]) -> None:
-        """Add a result to the file for it."""
-        self._files[-1 if result.failed else 0].write(result.data)
-
-    def publish(self) -> None:
-        """Write compressed and remote files; errors as in :meth:`glinfer.batch.places.Target.publish`."""
-        for each in self._files:
-            each.target.publish()
-
-    @property
-    def whole(self) -> bool:
-        """Whether all files are complete and published."""
-        return all(each.whole for each in self._files)
-
-    @property
-    def lines(self) -> int:
-        """Number of results in all files."""
-        return sum(each.lines for each in self._files)
-
-    def __enter__(self) -> ResultFiles:
-        """Enter the block."""
-        for each in self._files:
-            self._stack.enter_context(each)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close the files."""
-        self._stack.close()
 
 
 def _locked(file: FileIO) -> bool:

@@ -7,9 +7,10 @@ end they are copied into the final form, which appears whole or not at all.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -125,17 +126,10 @@ def check_out(out: AnyPath) -> None:
         arrow_modules()
 
 
-def _pieces(vectors: Vectors) -> Iterator[Vectors]:
-    for start in range(0, len(vectors), _ROWS):
-        yield np.asarray(vectors[start : start + _ROWS])
-
-
 def _write_npy(path: Path, vectors: Vectors, texts: Callable[[], Iterable[str]]) -> None:
     with path.open("wb") as file:
-        header = {"descr": "<f4", "fortran_order": False, "shape": vectors.shape}
-        np.lib.format.write_array_header_1_0(file, header)
-        for piece in _pieces(vectors):
-            file.write(piece.tobytes())
+        np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": vectors.shape})
+        file.write(vectors.data)
 
 
 def _write_safetensors(path: Path, vectors: Vectors, texts: Callable[[], Iterable[str]]) -> None:
@@ -145,8 +139,7 @@ def _write_safetensors(path: Path, vectors: Vectors, texts: Callable[[], Iterabl
     header += b" " * (-len(header) % 8)
     with path.open("wb") as file:
         file.write(len(header).to_bytes(8, "little") + header)
-        for piece in _pieces(vectors):
-            file.write(piece.tobytes())
+        file.write(vectors.data)
 
 
 def _write_jsonl(path: Path, vectors: Vectors, texts: Callable[[], Iterable[str]]) -> None:
@@ -161,13 +154,11 @@ def _write_parquet(path: Path, vectors: Vectors, texts: Callable[[], Iterable[st
     kind = arrow.list_(arrow.float32(), vectors.shape[1])
     schema, found = arrow.schema([("text", arrow.string()), ("embedding", kind)]), iter(texts())
     with parquet.ParquetWriter(path, schema) as file:
-        for piece in _pieces(vectors):
-            rows: Sequence[str] = [next(found) for _ in piece]
-            columns = (
-                arrow.array(rows, arrow.string()),
-                arrow.FixedSizeListArray.from_arrays(piece.reshape(-1), type=kind),
-            )
-            file.write_table(arrow.Table.from_arrays(list(columns), schema=schema))
+        for start in range(0, len(vectors), _ROWS):
+            piece = np.asarray(vectors[start : start + _ROWS])
+            rows = arrow.array(list(itertools.islice(found, len(piece))), arrow.string())
+            numbers = arrow.FixedSizeListArray.from_arrays(piece.reshape(-1), type=kind)
+            file.write_table(arrow.Table.from_arrays([rows, numbers], schema=schema))
 
 
 _WRITERS: dict[str, Callable[[Path, Vectors, Callable[[], Iterable[str]]], None]] = {

@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
@@ -30,8 +30,8 @@ class Commands(click.Group):
     def __init__(
         self,
         *args: Any,
-        table: Mapping[str, Callable[[], click.Command]],
-        sections: Mapping[str, Mapping[str, str]],
+        package: str,
+        commands_by_section: Mapping[str, Mapping[str, tuple[str, str]]],
         program: str,
         variables: Mapping[str, str] | None = None,
         **options: Any,
@@ -40,33 +40,39 @@ class Commands(click.Group):
 
         Args:
             args: passed to :class:`click.Group`.
-            table: command names, and functions that import the commands.
-            sections: sections of the help, with command names and summaries.
+            package: the package of the commands' modules.
+            commands_by_section: section of the help and command name to ``module:attribute`` and summary.
             program: the program name that users type; messages begin with it.
             variables: environment variables and their summaries, for the help.
             options: passed to :class:`click.Group`.
         """
         super().__init__(*args, **options)
-        self._table, self.sections, self.program, self._variables = table, sections, program, variables
+        self.program, self._package, self._variables = program, package, variables
+        sections = commands_by_section.items()
+        self.sections = {
+            section: {name: text for name, (_, text) in commands.items()} for section, commands in sections
+        }
+        self._places = {name: place for _, commands in sections for name, (place, _) in commands.items()}
         self.arguments: tuple[str, ...] = ()
         self.chosen = ""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The names of all commands, without importing any."""
-        return sorted({*self._table, *super().list_commands(ctx)})
+        return sorted({*self._places, *super().list_commands(ctx)})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import a command on first use."""
-        if cmd_name in self._table and cmd_name not in self.commands:
-            self.add_command(self._table[cmd_name](), cmd_name)
+        if cmd_name in self._places and cmd_name not in self.commands:
+            module, _, attribute = self._places[cmd_name].partition(":")
+            self.add_command(getattr(import_module(f"{self._package}.{module}"), attribute), cmd_name)
         return super().get_command(ctx, cmd_name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the summaries of all commands by section, without importing any command."""
-        width = max(map(len, self._table)) + 2
+        width = max(map(len, self._places))
         for section, commands in self.sections.items():
             with formatter.section(section):
-                formatter.write_dl([(f"{name:{width - 2}}", summary) for name, summary in commands.items()])
+                formatter.write_dl([(f"{name:{width}}", summary) for name, summary in commands.items()])
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the environment variables at the end of the help."""
@@ -108,64 +114,39 @@ def _drop_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-_COMMANDS: Mapping[str, Callable[[], click.Command]] = {
-    "bench": lambda: import_module("glinfer.cli.bench").bench_command,
-    "chat": lambda: import_module("glinfer.cli.chat").chat,
-    "completion": lambda: import_module("glinfer.cli.help").completion,
-    "convert": lambda: import_module("glinfer.cli.convert").convert,
-    "demo": lambda: import_module("glinfer.cli.demo").demo,
-    "diff": lambda: import_module("glinfer.cli.diff").diff_command,
-    "draws": lambda: import_module("glinfer.cli.draws").draws,
-    "embed": lambda: import_module("glinfer.cli.embed").embed,
-    "eval": lambda: import_module("glinfer.cli.evaluate").eval_command,
-    "export-web": lambda: import_module("glinfer.cli.web").export_command,
-    "generate": lambda: import_module("glinfer.cli.generate").generate,
-    "help": lambda: import_module("glinfer.cli.help").help_command,
-    "info": lambda: import_module("glinfer.cli.info").info,
-    "look": lambda: import_module("glinfer.cli.look").look,
-    "models": lambda: import_module("glinfer.cli.models").models,
-    "profile": lambda: import_module("glinfer.cli.profile").profile_command,
-    "pull": lambda: import_module("glinfer.cli.pull").pull_command,
-    "remove": lambda: import_module("glinfer.cli.pull").remove_command,
-    "run-batch": lambda: import_module("glinfer.cli.run_batch").run_batch_command,
-    "serve": lambda: import_module("glinfer.cli.serve").serve_command,
-    "serve-web": lambda: import_module("glinfer.cli.web").serve_command,
-    "tune": lambda: import_module("glinfer.cli.tune").tune_command,
-    "verify": lambda: import_module("glinfer.cli.verify").verify,
-}
-_SECTIONS: Mapping[str, Mapping[str, str]] = {
+_COMMANDS: Mapping[str, Mapping[str, tuple[str, str]]] = {
     "Run a model": {
-        "chat": "Chat with a model in the terminal.",
-        "generate": "Generate text from a prompt or a file of prompts.",
-        "embed": "Embed the texts in a file.",
-        "demo": "Generate a sample text and report its cost.",
-        "models": "List the models on this machine.",
-        "pull": "Download a model from the Hugging Face Hub.",
-        "remove": "Delete a downloaded model.",
-        "run-batch": "Run a file of requests in OpenAI's batch format.",
-        "serve": "Serve models over HTTP with OpenAI's API.",
-        "convert": "Convert a model to .gab, .safetensors or .gguf.",
-        "export-web": "Export a model as a website that runs it.",
-        "serve-web": "Serve an exported website on this machine.",
+        "chat": ("chat:chat", "Chat with a model in the terminal."),
+        "generate": ("generate:generate", "Generate text from a prompt or a file of prompts."),
+        "embed": ("embed:embed", "Embed the texts in a file."),
+        "demo": ("demo:demo", "Generate a sample text and report its cost."),
+        "models": ("models:models", "List the models on this machine."),
+        "pull": ("pull:pull_command", "Download a model from the Hugging Face Hub."),
+        "remove": ("pull:remove_command", "Delete a downloaded model."),
+        "run-batch": ("run_batch:run_batch_command", "Run a file of requests in OpenAI's batch format."),
+        "serve": ("serve:serve_command", "Serve models over HTTP with OpenAI's API."),
+        "convert": ("convert:convert", "Convert a model to .gab, .safetensors or .gguf."),
+        "export-web": ("web:export_command", "Export a model as a website that runs it."),
+        "serve-web": ("web:serve_command", "Serve an exported website on this machine."),
     },
     "Inspect": {
-        "info": "Show the renderer and a model's requirements.",
-        "draws": "Count the draw calls of a token, by pass.",
-        "look": "Plot attention, hidden states and weights.",
-        "diff": "Compare two models, plans or renderers.",
+        "info": ("info:info", "Show the renderer and a model's requirements."),
+        "draws": ("draws:draws", "Count the draw calls of a token, by pass."),
+        "look": ("look:look", "Plot attention, hidden states and weights."),
+        "diff": ("diff:diff_command", "Compare two models, plans or renderers."),
     },
     "Check": {
-        "verify": "Check textures, draws and tokens against float64.",
-        "eval": "Measure how well a model predicts a text.",
+        "verify": ("verify:verify", "Check textures, draws and tokens against float64."),
+        "eval": ("evaluate:eval_command", "Measure how well a model predicts a text."),
     },
     "Measure": {
-        "bench": "Benchmark prefill and decoding.",
-        "profile": "Time every draw and count the bytes it moves.",
-        "tune": "Find the fastest kernels for this renderer.",
+        "bench": ("bench:bench_command", "Benchmark prefill and decoding."),
+        "profile": ("profile:profile_command", "Time every draw and count the bytes it moves."),
+        "tune": ("tune:tune_command", "Find the fastest kernels for this renderer."),
     },
     "Command line": {
-        "help": "Show this list or the help of a command.",
-        "completion": "Print a completion script for bash, zsh or fish.",
+        "help": ("help:help_command", "Show this list or the help of a command."),
+        "completion": ("help:completion", "Print a completion script for bash, zsh or fish."),
     },
 }
 _VARIABLES: Mapping[str, str] = {
@@ -188,8 +169,8 @@ CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"]}
 
 @click.group(
     cls=Commands,
-    table=_COMMANDS,
-    sections=_SECTIONS,
+    commands_by_section=_COMMANDS,
+    package="glinfer.cli",
     variables=_VARIABLES,
     program="glinfer",
     invoke_without_command=True,

@@ -4,28 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import click
 
-from glinfer.batch.job import BatchFiles, BatchJob, BatchTotals
+from glinfer.batch.job import BatchFiles, BatchJob
 from glinfer.batch.manifest import file_digest
-from glinfer.batch.prompts import PromptForm, PromptLine, PromptRunner, check_prompts
-from glinfer.cli.common import loaded, options, print_json, progress, say
+from glinfer.batch.prompts import PromptForm, PromptRunner, check_prompts
+from glinfer.cli.common import loaded, options, params_of, print_json, progress, say
 from glinfer.engine.batch import MAX_SLOTS
 from glinfer.engine.defaults import default_sampling, merged
 from glinfer.engine.fetching import found_model
-from glinfer.engine.model import Model
 from glinfer.errors import InputError
 from glinfer.formats.files import shown
 from glinfer.structured.structure import OPTIONS
 from glinfer.terminal import emit
 from glinfer.text.assembler import TextAssembler
-
-_OPTIONS = ("batch", "out", "restart", "slots", "memory")
-
 
 batch_options = options(
     click.option("--batch", type=click.Path(), metavar="FILE", help="File of prompts, one JSON object a line."),
@@ -37,24 +32,13 @@ batch_options = options(
 """``--batch`` and its options."""
 
 
-@dataclass(frozen=True)
-class BatchChoice:
-    """Values of ``--batch`` and its options."""
-
-    batch: str
-    out: str
-    restart: bool
-    slots: int | None
-    memory: int | None
-
-
-def take_batch(given_options: dict[str, Any], *, single: bool) -> BatchChoice | None:
+def take_batch(given_options: dict[str, Any], *, single: bool) -> dict[str, Any] | None:
     """Remove these options from ``given_options``; None without ``--batch``. ``single``: a prompt is given too.
 
     Raises:
         InputError: options are missing or contradict each other.
     """
-    given = {name: given_options.pop(name) for name in _OPTIONS}
+    given = {name: given_options.pop(name) for name in params_of(batch_options)}
     if given["batch"] is None:
         for name, value in given.items():
             if value not in (None, False):
@@ -66,12 +50,12 @@ def take_batch(given_options: dict[str, Any], *, single: bool) -> BatchChoice | 
         raise InputError("--batch needs a file, not standard input: a resumed run reads it again")
     if given["out"] is None:
         raise InputError("--batch needs --out FILE for the results")
-    return BatchChoice(**given)
+    return given
 
 
 def generate_batch(
     model: str,
-    choice: BatchChoice,
+    batch: dict[str, Any],
     *,
     max_tokens: int,
     stop: tuple[str, ...],
@@ -82,7 +66,7 @@ def generate_batch(
     quiet: bool,
     **model_options: Any,
 ) -> None:
-    """Check the options, then load the model and run the remaining prompts."""
+    """Check the options, then load the model and run the remaining prompts of the options ``batch``."""
     TextAssembler(stop)  # refuse a bad --stop before any line is read
     structure: dict[str, Any] = {kind: value for kind, value in structured.items() if kind in OPTIONS}
     model = os.fspath(found_model(model, tell=say))
@@ -94,7 +78,7 @@ def generate_batch(
     how = {name: model_options[name] for name in ("weights", "cache", "gelu", "context")}
     if model_options["lora"]:  # the unnamed one is for lines that name none
         how["lora"] = {name: file_digest(path) for name, path in model_options["lora"].items()}
-    files = BatchFiles(choice.batch, choice.out, restart=choice.restart)
+    files = BatchFiles(batch["batch"], batch["out"], restart=batch["restart"])
     fingerprint = {"form": "prompts", "model": digests[0], "tokenizer": digests[1], **how}
     form = PromptForm(defaults, (*digests, *how.values()))
     told: dict[str, Any] = {name: model_options[name] for name in ("plan", "weights", "cache")} | {"renderer": None}
@@ -102,64 +86,52 @@ def generate_batch(
         if job.left:
             with loaded(model, **model_options) as opened:
                 told |= {"weights": opened.weights, "renderer": opened.device.description}
-                _run(opened, job, choice, quiet=quiet)
+                with progress("checking prompts") as advance:
+                    longest = check_prompts(opened, job.todo(), job.left, batch["batch"], advance)
+                memory = None if batch["memory"] is None else batch["memory"] * 1_000_000
+                runner = PromptRunner(opened, min(batch["slots"] or MAX_SLOTS, job.left), memory, longest)
+                run_job(job, files, runner, "generating", lambda: opened.device.draws_issued, quiet=quiet)
         else:
             job.finish()
-    totals, before = job.totals, job.before
-    if as_json:
-        print_json(_summary(choice, totals, before, told))
+    if as_json:  # an invalid prompt stops the whole run
+        print_json({"batch": files.source, "out": files.out, **job_facts(job, "failed"), **told})
     elif not quiet:
-        emit(_closing(choice, totals, before, told["renderer"]), err=True)
+        emit(closing_line(job, files, told["renderer"], draws=True), err=True)
 
 
-def _run(opened: Model, job: BatchJob[PromptLine], choice: BatchChoice, *, quiet: bool) -> None:
-    with progress("checking prompts") as advance:
-        longest = check_prompts(opened, job.todo(), job.left, choice.batch, advance)
-    memory = None if choice.memory is None else choice.memory * 1_000_000
-    runner = PromptRunner(opened, min(choice.slots or MAX_SLOTS, job.left), memory, longest)
+def run_job(job: BatchJob, files: BatchFiles, runner: Any, what: str, draws: Callable[[], int], *, quiet: bool) -> None:
+    """Run the remaining lines under a bar; after Ctrl-C say how to resume."""
     try:
-        with progress("generating") as advance:
+        with progress(what) as advance:
             advance(job.before, job.count)
-            job.run(runner, on_progress=advance, draws=lambda: opened.device.draws_issued)
+            job.run(runner, on_progress=advance, draws=draws)
     except KeyboardInterrupt:
+        again = "the same command without --restart" if files.restart else "the same command"
         if not quiet:
-            emit(_interrupted(choice, job.results.lines, job.count), err=True)
+            say(f"interrupted: {shown(files.out)} has {job.written} of {job.count} results; {again} resumes")
         raise
 
 
-def _interrupted(choice: BatchChoice, done: int, total: int) -> str:
-    again = "the same command without --restart" if choice.restart else "the same command"
-    return f"interrupted: {shown(choice.out)} has {done} of {total} results; {again} resumes"
-
-
-def _closing(choice: BatchChoice, totals: BatchTotals, before: int, renderer: str | None) -> str:
+def closing_line(job: BatchJob, files: BatchFiles, renderer: str | None, *, draws: bool = False) -> str:
+    """Describe what was done; without a ``renderer`` nothing was left to do."""
+    totals = job.totals
     if renderer is None:
-        return f"nothing to do: {shown(choice.out)} has all results; --restart starts over"
-    parts = [
-        lines_done(totals.lines, before),
+        return f"nothing to do: {shown(files.out)} has all results; --restart starts over"
+    before = f", {job.before} earlier" if job.before else ""
+    parts = (
+        f"contexts full: dropped the oldest {totals.dropped} tokens" if totals.dropped else "",
+        f"{totals.lines} line{'' if totals.lines == 1 else 's'} done{before}",
+        f"{totals.failed} failed, see {shown(files.errors or files.out)}" if totals.failed else "",
         f"{totals.tokens} tokens",
         f"{totals.tokens_per_second:.2f} tok/s",
-        f"{totals.draws} draws",
+        f"{totals.draws} draws" if draws else "",
         renderer,
-    ]
-    if totals.dropped:
-        parts.insert(0, f"contexts full: dropped the oldest {totals.dropped} tokens")
-    return " · ".join(parts)
+    )
+    return " · ".join(filter(None, parts))
 
 
-def lines_done(lines: int, before: int) -> str:
-    """Describe how many lines this run and earlier runs have done."""
-    return f"{lines} line{'' if lines == 1 else 's'} done" + (f", {before} earlier" if before else "")
-
-
-def _summary(choice: BatchChoice, totals: BatchTotals, before: int, told: dict[str, Any]) -> dict[str, Any]:
-    counts = dataclasses.asdict(totals)
-    del counts["failed"]  # an invalid prompt stops the whole run
-    return {
-        "batch": choice.batch,
-        "out": choice.out,
-        "finished_before": before,
-        **counts,
-        "tokens_per_second": totals.tokens_per_second,
-        **told,
-    }
+def job_facts(job: BatchJob, left_out: str) -> dict[str, Any]:
+    """The totals of a job for JSON, without the one named ``left_out``."""
+    totals = dataclasses.asdict(job.totals)
+    del totals[left_out]
+    return {"finished_before": job.before, **totals, "tokens_per_second": job.totals.tokens_per_second}

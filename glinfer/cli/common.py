@@ -142,6 +142,19 @@ def number_table(*columns: str) -> Table:
     return table(*columns, numbers=columns)
 
 
+def show(
+    columns: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: Sequence[str] = (), total: Sequence[str] = ()
+) -> None:
+    """Print a table, see :func:`table`; a row ``total`` is bold, and a table of unnamed columns has no header."""
+    made = table(*columns, numbers=numbers)
+    made.show_header = any(columns)
+    for row in rows:
+        made.add_row(*row)
+    if total:
+        made.add_row(*total, style="bold")
+    out().print(made)
+
+
 def show_table(made: ReportTable, *, drop: Sequence[str] = ()) -> None:
     """Print a report's table, its total in bold; columns named in ``drop`` are omitted if space is short."""
     names = tuple(column.name for column in made.columns)
@@ -181,6 +194,11 @@ def options(*decorators: Callable[[Any], Any]) -> Callable[[Command], Command]:
         return command
 
     return decorated
+
+
+def params_of(*decorators: Callable[[Any], Any]) -> dict[str, click.Parameter]:
+    """The parameters that decorators add to a command, by name, in the order of its help."""
+    return {str(each.name): each for each in click.command()(options(*decorators)(lambda: None)).params}
 
 
 def _device_or_list(context: click.Context, _: click.Parameter, value: str | None) -> str | None:

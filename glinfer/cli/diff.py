@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
-from glinfer.cli.common import LIMITS, json_option, out, parse_ids, print_json, progress, read_text, say, table
+from glinfer.cli.common import (
+    LIMITS,
+    device_options,
+    json_option,
+    model_options,
+    params_of,
+    parse_ids,
+    print_json,
+    progress,
+    read_text,
+    say,
+    show,
+    tokenizer_option,
+)
 from glinfer.engine.fetching import found_model
 from glinfer.errors import InputError
 from glinfer.formats.files import shown
@@ -21,23 +35,14 @@ from glinfer.inspect.diff.compare import (
     RunConfig,
     diff,
 )
-from glinfer.inspect.diff.report import DiffReport, Predictions, RunFacts, TensorError
+from glinfer.inspect.diff.report import DiffReport, RunFacts, TensorError
 from glinfer.inspect.diff.weights import WeightsDiff
 from glinfer.inspect.pages import require_matplotlib
-from glinfer.models.choice import CACHES, PLANS, WEIGHTS
 from glinfer.quant.formats import DEFAULT_CACHE
 from glinfer.terminal import emit
 from glinfer.text.labels import shortened
 
-_CHOICES: dict[str, Sequence[str]] = {
-    "plan": PLANS,
-    "weights": WEIGHTS,
-    "cache": CACHES,
-    "gelu": ("tanh", "erf"),
-    "api": ("es", "desktop"),
-    "limits": tuple(LIMITS),
-}
-_FREE = ("context", "tokenizer", "device")
+_KEYS = params_of(model_options, tokenizer_option, device_options)
 _MAX_GROUPS, _WORST_TOKENS, _LONGEST_WORD = 12, 5, 16
 _SETTINGS = "KEY=VALUE,…"
 
@@ -154,27 +159,35 @@ def side_of(option: str, model: str, settings: Sequence[str]) -> RunConfig:
     found: dict[str, Any] = {}
     for part in filter(None, (piece.strip() for text in settings for piece in text.split(","))):
         key, is_pair, value = part.partition("=")
-        if key not in (*_CHOICES, *_FREE):
-            known = ", ".join((*_CHOICES, *_FREE))
-            raise InputError(f"unknown setting {key!r} in {option}; expected KEY=VALUE with a key of {known}")
+        if key not in _KEYS:
+            raise InputError(
+                f"unknown setting {key!r} in {option}; expected KEY=VALUE with a key of {', '.join(_KEYS)}"
+            )
         if not is_pair or not value:
             raise InputError(f"setting {part!r} in {option} has no value; expected {key}=…")
-        if value not in _CHOICES.get(key, (value,)):
-            raise InputError(f"found {part!r} in {option}; expected {key} to be one of {', '.join(_CHOICES[key])}")
+        kind = _KEYS[key].type
+        if isinstance(kind, click.Choice) and value not in kind.choices:
+            raise InputError(f"found {part!r} in {option}; expected {key} to be one of {', '.join(kind.choices)}")
+        if kind is click.INT and not value.isdecimal():
+            raise InputError(f"found {part!r} in {option}; expected a whole number of tokens")
         if key in found:
             raise InputError(f"{key} is given twice in {option}; give it once")
-        found[key] = value
-    if "context" in found:
-        if not found["context"].isdecimal():
-            raise InputError(f"found context={found['context']!r} in {option}; expected a whole number of tokens")
-        found["context"] = int(found["context"])
-    if "limits" in found:
-        found["limits"] = LIMITS[found["limits"]]
+        found[key] = int(value) if kind is click.INT else LIMITS[value] if key == "limits" else value
     return RunConfig(model, **found)
 
 
 def _show(report: DiffReport, show_all: bool) -> None:
-    _show_sides(report)
+    sides = (("A", report.a), ("B", report.b))
+    one = _renderer(report.a) == _renderer(report.b)
+    rows = [
+        (name, side.model, side.plan, _weights(side), str(side.draws), *(() if one else (_renderer(side),)))
+        for name, side in sides
+    ]
+    show(("", "model", "plan", "weights", "draws", *(() if one else ("renderer",))), rows, numbers=("draws",))
+    if one:
+        emit(f"both on {_renderer(report.a)}")
+    for field, (a, b) in report.config.items():
+        emit(f"{field}: {a!r} in A, {b!r} in B")
     if report.weights is not None:
         _show_weights(report.weights)
     emit()
@@ -182,20 +195,6 @@ def _show(report: DiffReport, show_all: bool) -> None:
     emit()
     _show_along(report)
     emit(f"\n{verdict(report)}")
-
-
-def _show_sides(report: DiffReport) -> None:
-    sides = (("A", report.a), ("B", report.b))
-    one = len({_renderer(side) for _, side in sides}) == 1
-    shown = table("", "model", "plan", "weights", "draws", *([] if one else ["renderer"]), numbers=("draws",))
-    for name, side in sides:
-        last = [] if one else [_renderer(side)]
-        shown.add_row(name, side.model, side.plan, _weights(side), str(side.draws), *last)
-    out().print(shown)
-    if one:
-        emit(f"both on {_renderer(report.a)}")
-    for field, (a, b) in report.config.items():
-        emit(f"{field}: {a!r} in A, {b!r} in B")
 
 
 def _weights(side: RunFacts) -> str:
@@ -214,13 +213,13 @@ def _show_weights(weights: WeightsDiff) -> None:
     emit(f"\nweights: {same} of {len(weights.tensors)} tensors are identical")
     if not groups:
         return
-    shown = table("change", "tensors", "largest difference", "relative", "example", numbers=("tensors",))
+    rows = []
     for what, tensors in list(groups.items())[:_MAX_GROUPS]:
         first = tensors[0]
         largest = "" if first.largest is None else f"{first.largest:.3g}"
         relative = "" if first.relative is None else f"{first.relative:.2e}"
-        shown.add_row(what, str(len(tensors)), largest, relative, first.name)
-    out().print(shown)
+        rows.append((what, str(len(tensors)), largest, relative, first.name))
+    show(("change", "tensors", "largest difference", "relative", "example"), rows, numbers=("tensors",))
     if len(groups) > _MAX_GROUPS:
         emit(f"and {len(groups) - _MAX_GROUPS} more; --json lists them")
 
@@ -236,13 +235,13 @@ def _show_passes(report: DiffReport, show_all: bool) -> None:
     first = ("name",) if show_all else ("where", "largest in")
     with_draws = any(each.draw is not None for each in report.passes)
     columns = (*first, "relative error", "at", *(["draw"] if with_draws else []), "")
-    shown = table(*columns, numbers=("relative error",))
+    rows = []
     for where, each in _by_block(report.passes, show_all):
         error = "shapes differ" if each.error is None else "identical" if each.identical else f"{each.error:.2e}"
         row = [where] if show_all else [where, "" if each.identical else each.name]
         row += [error, _at(report, each), *(["" if each.identical else each.draw or ""] if with_draws else [])]
-        shown.add_row(*row, "beyond" if each.beyond(report.tolerance) else "")
-    out().print(shown)
+        rows.append([*row, "beyond" if each.beyond(report.tolerance) else ""])
+    show(columns, rows, numbers=("relative error",))
 
 
 def _by_block(passes: Sequence[TensorError], show_all: bool) -> list[tuple[str, TensorError]]:
@@ -253,13 +252,10 @@ def _by_block(passes: Sequence[TensorError], show_all: bool) -> list[tuple[str, 
     for each in passes:
         parts = each.name.split(".")
         where = f"block {parts[1]}" if parts[0] == "blocks" else "embedding" if parts[0] == "embed" else "head"
-        if where not in worst or _height(each) > _height(worst[where]):
+        height, highest = (math.inf if one.error is None else one.error for one in (each, worst.get(where, each)))
+        if where not in worst or height > highest:
             worst[where] = each
     return list(worst.items())
-
-
-def _height(each: TensorError) -> float:
-    return float("inf") if each.error is None else each.error
 
 
 def _at(report: DiffReport, each: TensorError) -> str:
@@ -294,6 +290,7 @@ def _tokens(count: int) -> str:
 
 
 def _show_along(report: DiffReport) -> None:
+    """Show the predictions along the text, the most different first."""
     along = report.along
     count, total = len(along.positions), len(report.ids)
     where = f"after {_tokens(count)}" if count == total else f"at {count} evenly spread positions of {_tokens(total)}"
@@ -316,17 +313,14 @@ def _show_along(report: DiffReport) -> None:
         a, b = perplexities
         change = f" ({b / a - 1:+.3%})" if abs(b / a - 1) >= 5e-6 else ""
         emit(f"  perplexity of the text {a:.4f} and {b:.4f}{change}")
-    if not along.identical:
-        _show_worst_tokens(report, along)
-
-
-def _show_worst_tokens(report: DiffReport, along: Predictions) -> None:
-    shown = table("after token", "KL in nats", "likeliest in A", "in B", "in the text", numbers=("KL in nats",))
+    if along.identical:
+        return
+    rows = []
     for at in along.worst_first[:_WORST_TOKENS]:
         following = "" if at.following is None else _named(report, at.following)
         tops = _named(report, at.top_a), _named(report, at.top_b) if at.top_b != at.top_a else "the same"
-        shown.add_row(f"{at.position}{_word(report, at.token)}", f"{at.kl:.2e}", *tops, following)
-    out().print(shown)
+        rows.append((f"{at.position}{_word(report, at.token)}", f"{at.kl:.2e}", *tops, following))
+    show(("after token", "KL in nats", "likeliest in A", "in B", "in the text"), rows, numbers=("KL in nats",))
 
 
 def verdict(report: DiffReport) -> str:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from glinfer.batch.job import BatchFiles, BatchJob
+from glinfer.batch.lines import Shard
+from glinfer.batch.manifest import file_digest, files_of
+from glinfer.cli.batch import closing_line, job_facts, run_job
 from glinfer.cli.common import (
     LIMITS,
     device_options,
@@ -20,17 +23,15 @@ from glinfer.cli.common import (
     lora_option,
     model_options,
     print_json,
-    progress,
+    say,
     tokenizer_option,
 )
-from glinfer.cli.serve import SERVER_PACKAGES, fetched_models
-from glinfer.errors import InputError, install_command
+from glinfer.cli.serve import fetched_models, require_packages
+from glinfer.errors import InputError
 from glinfer.formats import find_model
-from glinfer.formats.files import shown
-from glinfer.terminal import emit
 
 if TYPE_CHECKING:
-    from glinfer.batch.local import LocalRunner, LocalSetup
+    from glinfer.batch.local import LocalSetup
     from glinfer.batch.pool import Pool
 
 
@@ -68,14 +69,8 @@ def run_batch_command(models: tuple[str, ...], as_json: bool, quiet: bool, **giv
     glinfer run-batch -i in.jsonl -o out.jsonl --errors failed.jsonl shakespeare
     glinfer run-batch -i in.jsonl.gz -o out-2.jsonl --shard 2/8 small=model.gguf
     """
-    if missing := [name for name in SERVER_PACKAGES if find_spec(name) is None]:
-        raise InputError(
-            f"run-batch needs the package {missing[0]}, which is not installed; {install_command('batch')}"
-        )
-    from glinfer.batch.job import BatchFiles, BatchJob
-    from glinfer.batch.lines import Shard
+    require_packages("run-batch", "batch")
     from glinfer.batch.local import LocalSetup
-    from glinfer.batch.manifest import file_digest
     from glinfer.batch.requests import RequestForm
 
     source, out, errors, restart = (given.pop(name) for name in ("source", "out", "errors", "restart"))
@@ -89,10 +84,6 @@ def run_batch_command(models: tuple[str, ...], as_json: bool, quiet: bool, **giv
         "piece": given.pop("piece"),
     }
     device, api, webgl2 = given.pop("device"), given.pop("api"), given.pop("limits") == "webgl2"
-    if given["tokenizer"] is not None and len(models) > 1:
-        raise InputError(f"--tokenizer needs a single MODEL, found {len(models)}; leave out --tokenizer")
-    if given["lora"] is not None and len(models) > 1:
-        raise InputError(f"--lora needs a single MODEL, found {len(models)}; leave out --lora")
     devices = given.pop("devices")
     address = given.pop("address")
     choices = {"--device": device, "--devices": devices, "--ray": address}
@@ -102,10 +93,10 @@ def run_batch_command(models: tuple[str, ...], as_json: bool, quiet: bool, **giv
     if twice := next((name for name, _ in named if [each for each, _ in named].count(name) > 1), None):
         raise InputError(f"found two models with the name {twice}; rename one with NAME=MODEL")
     setup = LocalSetup([(name, path, given) for name, path in named], scheduler, device, api, webgl2)
-    tokenizer = given["tokenizer"]
+    tokenizer, paths = given["tokenizer"], {name: Path(find_model(path)) for name, path in named}
     fingerprint: dict[str, Any] = {
         "form": "requests",
-        "models": {name: file_digest(find_model(path)) for name, path in named},
+        "models": {name: file_digest(path) for name, path in paths.items()},
         "tokenizer": None if tokenizer is None else file_digest(tokenizer),
         **{name: given[name] for name in ("plan", "weights", "cache", "gelu", "context")},
     }
@@ -114,34 +105,35 @@ def run_batch_command(models: tuple[str, ...], as_json: bool, quiet: bool, **giv
     with BatchJob(RequestForm(), files, fingerprint) as job:
         renderer = None
         if job.left:
-            answering = runner_of(setup, devices, address, fingerprint["models"], job.left)
-            with answering as runner, progress("answering") as advance:
+            with runner_of(setup, devices, address, paths.values(), fingerprint["models"], job.left) as runner:
                 renderer = runner.renderer
-                advance(job.before, job.count)
-                try:
-                    job.run(runner, on_progress=advance, draws=lambda: runner.draws)
-                except KeyboardInterrupt:
-                    if not quiet:
-                        emit(_interrupted(job, files), err=True)
-                    raise
+                run_job(job, files, runner, "answering", lambda: runner.draws, quiet=quiet)
         else:
             job.finish()
     if as_json:
-        print_json(_summary(job, files, renderer))
+        places = {"input": files.source, "out": files.out, "errors": files.errors, "shard": str(files.shard)}
+        print_json({**places, **job_facts(job, "dropped"), "renderer": renderer})
     elif not quiet:
-        emit(_closing(job, files, renderer), err=True)
+        say(closing_line(job, files, renderer))
 
 
 _MANY_LINES = 200  # fewer are done before a second process has started
 
 
 def runner_of(
-    setup: LocalSetup, devices: str | None, address: str | None, digests: Mapping[str, str], lines: int
-) -> AbstractContextManager[LocalRunner | Pool]:
-    """Choose what answers ``lines`` lines: this process, one per device in ``devices``, or a cluster at ``address``."""
-    from glinfer.batch.devices import parse_devices, usual_processes
+    setup: LocalSetup,
+    devices: str | None,
+    address: str | None,
+    paths: Collection[Path],
+    digests: Mapping[str, str],
+    lines: int,
+) -> AbstractContextManager[Pool]:
+    """Choose what answers ``lines`` lines: this process, one per device in ``devices``, or a cluster at ``address``.
+
+    ``paths`` and ``digests`` are those of the models.
+    """
+    from glinfer.batch.claims import parse_devices, usual_processes
     from glinfer.batch.local import LocalRunner
-    from glinfer.batch.manifest import files_of
     from glinfer.batch.pool import Pool
     from glinfer.batch.process import ProcessMember
 
@@ -152,45 +144,8 @@ def runner_of(
     if devices is not None:
         places = [dataclasses.replace(setup, device=each) for each in parse_devices(devices)]
     elif setup.device is None and "GLINFER_DEVICE" not in os.environ and lines >= _MANY_LINES:
-        paths = [Path(find_model(path)) for _, path, _ in setup.models]
         nbytes = sum(part.stat().st_size for path in paths for part in files_of(path) or [path])
         places = [setup] * usual_processes(nbytes)
     else:
         places = [setup]
     return LocalRunner(setup) if places == [setup] else Pool([partial(ProcessMember, each) for each in places])
-
-
-def _interrupted(job: Any, files: Any) -> str:
-    again = "the same command without --restart" if files.restart else "the same command"
-    return f"interrupted: {shown(files.out)} has {job.results.lines} of {job.count} results; {again} resumes"
-
-
-def _closing(job: Any, files: Any, renderer: str | None) -> str:
-    totals = job.totals
-    if renderer is None:
-        return f"nothing to do: {shown(files.out)} has all results; --restart starts over"
-    parts = [
-        f"{totals.lines} line{'' if totals.lines == 1 else 's'} done"
-        + (f", {job.before} earlier" if job.before else ""),
-        f"{totals.tokens} tokens",
-        f"{totals.tokens_per_second:.2f} tok/s",
-        renderer,
-    ]
-    if totals.failed:
-        parts.insert(1, f"{totals.failed} failed, see {shown(files.errors or files.out)}")
-    return " · ".join(parts)
-
-
-def _summary(job: Any, files: Any, renderer: str | None) -> dict[str, Any]:
-    totals = dataclasses.asdict(job.totals)
-    del totals["dropped"]
-    return {
-        "input": files.source,
-        "out": files.out,
-        "errors": files.errors,
-        "shard": str(files.shard),
-        "finished_before": job.before,
-        **totals,
-        "tokens_per_second": job.totals.tokens_per_second,
-        "renderer": renderer,
-    }

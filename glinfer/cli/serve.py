@@ -26,8 +26,6 @@ from glinfer.errors import InputError, install_command
 from glinfer.hub import named_on_a_hub
 from glinfer.terminal import emit
 
-SERVER_PACKAGES = ("starlette", "uvicorn", "pydantic", "prometheus_client")
-"""Packages of the extra `server`."""
 _KEY_VARIABLE = "GLINFER_API_KEY"
 
 
@@ -82,8 +80,7 @@ def serve_command(models: tuple[str, ...], **given: Any) -> None:
     glinfer serve shakespeare
     curl localhost:8000/v1/completions -d '{"model":"shakespeare","prompt":"O"}'
     """
-    if missing := [name for name in SERVER_PACKAGES if find_spec(name) is None]:
-        raise InputError(f"serve needs the package {missing[0]}, which is not installed; {install_command('server')}")
+    require_packages("serve", "server")
     from glinfer.server.auth import Access
     from glinfer.server.run import HttpServer, ServerOptions, check_access
     from glinfer.server.served import ModelSource
@@ -105,10 +102,6 @@ def serve_command(models: tuple[str, ...], **given: Any) -> None:
         given.pop("api"),
         LIMITS[given.pop("limits")],
     )
-    if given["tokenizer"] is not None and len(models) > 1:
-        raise InputError(f"--tokenizer needs a single MODEL, found {len(models)}; leave out --tokenizer")
-    if given["lora"] is not None and len(models) > 1:
-        raise InputError(f"--lora needs a single MODEL, found {len(models)}; leave out --lora")
     named = fetched_models(models, given, device=options.device, api=options.api, limits=options.limits)
     sources = [ModelSource(name, path, given, scheduler) for name, path in named]
 
@@ -122,6 +115,17 @@ def serve_command(models: tuple[str, ...], **given: Any) -> None:
     server.run()
 
 
+def require_packages(command: str, extra: str) -> None:
+    """Refuse a command whose extra is not installed.
+
+    Raises:
+        InputError: a package of the server is missing.
+    """
+    for name in ("starlette", "uvicorn", "pydantic", "prometheus_client"):
+        if find_spec(name) is None:
+            raise InputError(f"{command} needs the package {name}, which is not installed; {install_command(extra)}")
+
+
 def fetched_models(models: Sequence[str], options: Mapping[str, Any], **where: Any) -> list[tuple[str, str]]:
     """Return (name, path) of each model, after downloading the models of a hub.
 
@@ -129,7 +133,13 @@ def fetched_models(models: Sequence[str], options: Mapping[str, Any], **where: A
         models: arguments for :func:`named_model`.
         options: options of :func:`glinfer.engine.loading.load_model`.
         where: its ``device``, ``api`` and ``limits``.
+
+    Raises:
+        InputError: ``tokenizer`` or ``lora`` is given with several models.
     """
+    for name in ("tokenizer", "lora"):
+        if options[name] is not None and len(models) > 1:
+            raise InputError(f"--{name} needs a single MODEL, found {len(models)}; leave out --{name}")
     how = {name: value for name, value in options.items() if name not in ("tokenizer", "lora")} | where
     named = map(named_model, models)
     return [

@@ -18,13 +18,12 @@ from glinfer.cli.common import (
     megabytes,
     model_options,
     model_or_shape,
-    out,
     parse_ids,
     planned_edge,
     print_json,
     shape_asked_for,
+    show,
     stage_bars,
-    table,
 )
 from glinfer.engine.fetching import origin_report
 from glinfer.engine.ids import check_ids
@@ -32,16 +31,11 @@ from glinfer.engine.textures import TextureCheck
 from glinfer.errors import ContextError, InputError
 from glinfer.formats import Checkpoint
 from glinfer.inspect.draws import example_ids
+from glinfer.inspect.settings import RunSetting, UnusableRun, every_renderer, named
 from glinfer.inspect.verify.draws import DRAW_TOLERANCE
-from glinfer.inspect.verify.report import UnusableRun, VerifyReport, VerifyRun, named, schema_text
-from glinfer.inspect.verify.suite import (
-    CheckOptions,
-    RendererChoice,
-    every_format,
-    every_renderer,
-    verify_everywhere,
-)
-from glinfer.models.choice import check_choice, plan_for
+from glinfer.inspect.verify.report import VerifyReport, VerifyRun, schema_text
+from glinfer.inspect.verify.suite import CheckOptions, every_format, verify_everywhere
+from glinfer.models.choice import plan_for
 from glinfer.terminal import emit
 
 _FINDINGS_SHOWN, _TEXELS_SHOWN = 12, 3
@@ -77,11 +71,17 @@ def check_everywhere(context: click.Context) -> None:
 
 def asked_for(
     checkpoint: Checkpoint, options: Mapping[str, Any], all_weights: bool, all_devices: bool
-) -> tuple[list[RendererChoice], list[str]]:
-    """List the renderers and weight formats that the options name."""
-    api = options["api"]
-    renderers = every_renderer(api) if all_devices else [RendererChoice(options["device"], api)]
-    return renderers, every_format(checkpoint, options["plan"]) if all_weights else [options["weights"]]
+) -> list[RunSetting]:
+    """List the settings that the options name."""
+    plan, api = options["plan"], options["api"]
+    renderers = every_renderer(api) if all_devices else [(options["device"], api)]
+    formats = every_format(checkpoint, plan) if all_weights else [options["weights"]]
+    common = {"plan": plan, "cache": options["cache"], "limits": LIMITS[options["limits"]]}
+    return [
+        RunSetting(device=device, api=api, weights=weights, **common)
+        for device, api in renderers
+        for weights in formats
+    ]
 
 
 def planned_checkpoint(model: str | None, config_text: str | None, options: Mapping[str, Any]) -> Checkpoint:
@@ -91,11 +91,10 @@ def planned_checkpoint(model: str | None, config_text: str | None, options: Mapp
         InputError: both are given, or neither; or there is no such plan.
         PlanError: the shape is too large, found before weights are made.
     """
-    name, weights, cache = (options[key] for key in ("plan", "weights", "cache"))
-    check_choice(name, weights, cache)
     if model is None and config_text is not None:
+        how = {name: options[name] for name in ("weights", "cache")}
         edge = planned_edge(options["limits"])
-        plan_for(shape_asked_for(config_text, options), name, weights=weights, cache=cache, max_texture_size=edge)
+        plan_for(shape_asked_for(config_text, options), options["plan"], max_texture_size=edge, **how)
     return model_or_shape(model, config_text, options)
 
 
@@ -195,12 +194,9 @@ def verify(
     if runs:
         sequence = check_ids(_sequence(ids, 8 if tokens is None else tokens, checkpoint), checkpoint.config)
     checks = CheckOptions(with_draws, sequence, greedy, after)
-    renderers, formats = asked_for(checkpoint, options, all_weights, all_devices)
+    settings = asked_for(checkpoint, options, all_weights, all_devices)
     with stage_bars() as advance:
-        how = {"plan": options["plan"], "cache": options["cache"], "limits": LIMITS[options["limits"]]}
-        report = verify_everywhere(
-            checkpoint, renderers, formats, checks, allow_nan=allow_nan, on_progress=advance, **how
-        )
+        report = verify_everywhere(checkpoint, settings, checks, allow_nan=allow_nan, on_progress=advance)
     report = dataclasses.replace(report, origin=origin_report(checkpoint))
     if as_json and (report.runs or all_devices or all_weights):
         print_json(report.to_json())
@@ -229,14 +225,14 @@ def _show(report: VerifyReport) -> None:
         _show_run(report.runs[0])
         return
     columns = list(dict.fromkeys(what for run in report.runs for what in _checked(run)))
-    shown = table("device", "weights", *columns, "result")
+    rows = []
     for run in report.runs:
         cells = {what: f"{count}: {result}" for what, (count, result) in _checked(run).items()}
         result = "passed" if run.passed else "FAILED"
-        shown.add_row(named(run.device, run.api), run.weights, *(cells.get(what, "") for what in columns), result)
+        rows.append((named(run.device, run.api), run.weights, *(cells.get(what, "") for what in columns), result))
     for each in report.unusable:
-        shown.add_row(named(each.device, each.api), each.weights or "", *[""] * len(columns), "unusable")
-    out().print(shown)
+        rows.append((named(each.device, each.api), each.weights or "", *[""] * len(columns), "unusable"))
+    show(("device", "weights", *columns, "result"), rows)
     emit()
     for where, what in dict.fromkeys((named(run.device, run.api), run.renderer) for run in report.runs):
         emit(f"{where}: {what}")
@@ -253,22 +249,21 @@ def _show(report: VerifyReport) -> None:
 
 
 def _show_run(run: VerifyRun) -> None:
-    console = out()
-    sizes = ("size", "bytes", "max difference")
-    shown = table("texture", "size", "format", "bytes", "max difference", "bits", numbers=sizes)
+    rows = []
     for check in run.textures:
         size, difference = f"{check.width}×{check.height}", f"{check.max_difference:g}"
         bits = "identical" if check.passed else "DIFFER" if check.lossless else "DECODED DIFFERENTLY"
-        shown.add_row(check.name, size, check.format, f"{check.bytes:,}", difference, bits)
-    console.print(shown)
-    console.print()
-    shown = table("special values", "stored and read back", "copied by a draw")
+        rows.append((check.name, size, check.format, f"{check.bytes:,}", difference, bits))
+    numbers = ("size", "bytes", "max difference")
+    show(("texture", "size", "format", "bytes", "max difference", "bits"), rows, numbers=numbers)
+    emit()
+    rows = []
     for special in run.special:
         stored = "identical" if special.stored else "CHANGED"
-        shown.add_row(special.name, stored, "identical" if special.through_a_draw else "changed (allowed)")
-    console.print(shown)
+        rows.append((special.name, stored, "identical" if special.through_a_draw else "changed (allowed)"))
+    show(("special values", "stored and read back", "copied by a draw"), rows)
     if run.draws:
-        console.print()
+        emit()
         _show_draws(run)
     _show_faults(run, tables=True)
     emit("\n" + " · ".join([*_parts(run), run.renderer]))
@@ -345,10 +340,9 @@ def _difference(check: TextureCheck) -> str:
 def _show_draws(run: VerifyRun) -> None:
     first = run.first_bad_draw
     worst = sorted(run.draws, key=lambda check: -check.max_relative_error)[:5]
-    numbers = ("draw", "output", "relative error", "unwritten", "stray")
-    shown = table("draw", "pass", "shader", "output", "relative error", "unwritten", "stray", numbers=numbers)
-    for check in ([first] if first else []) + [check for check in worst if check is not first]:
-        shown.add_row(
+    chosen = ([first] if first else []) + [check for check in worst if check is not first]
+    rows = [
+        (
             str(check.index),
             check.name,
             check.shader,
@@ -357,5 +351,8 @@ def _show_draws(run: VerifyRun) -> None:
             str(check.unwritten),
             str(check.strays),
         )
+        for check in chosen
+    ]
+    headings = ("draw", "pass", "shader", "output", "relative error", "unwritten", "stray")
     emit(f"largest errors against float64 (tolerance {DRAW_TOLERANCE:g}):")
-    out().print(shown)
+    show(headings, rows, numbers=[name for name in headings if name not in ("pass", "shader")])

@@ -239,7 +239,7 @@ class Device(Closing):
             return
         status = self._reset_status()
         if status or faults.CONTEXT_LOST in errors:
-            kind = faults.reset_kind(status)
+            kind = faults.RESETS.get(status, "unknown")
             self._lost = doing, kind
             raise faults.lost(doing, kind, self.renderer, errors)
         scarce = faults.OUT_OF_MEMORY in errors
@@ -345,18 +345,14 @@ def open_device(device: str | int | None = None, *, api: str | None = None, limi
     if choice != "auto":
         if int(choice) >= len(devices):
             raise ContextError(f"there is no EGL device {choice}; this machine has {len(devices)}, numbered from 0")
-        return _open_es(devices[int(choice)], limits)
+        return _hand_over(egl.EglContext(devices[int(choice)]), "es", limits)
     failures = []
     for candidate in sorted(devices, key=lambda found: found.is_software):
         try:
-            return _open_es(candidate, limits)
+            return _hand_over(egl.EglContext(candidate), "es", limits)
         except (ContextError, GLError) as error:
             failures.append(f"device {candidate.index}: {error}")
     raise ContextError(f"no EGL device can run glinfer ({'; '.join(failures)}); {egl.INSTALL_HINT}")
-
-
-def _open_es(candidate: egl.EglDevice, limits: Limits | None) -> Device:
-    return _hand_over(egl.EglContext(candidate), "es", limits)
 
 
 def _open_desktop(index: int, limits: Limits | None) -> Device:

@@ -19,7 +19,8 @@ from glinfer.gl.raw import RawGL
 
 CONTEXT_LOST = "GL_CONTEXT_LOST"
 OUT_OF_MEMORY = "GL_OUT_OF_MEMORY"
-_RESETS = {0x8253: "guilty", 0x8254: "innocent"}
+RESETS = {0x8253: "guilty", 0x8254: "innocent"}
+"""Whether the context itself caused a reset or another one did, by the reset status."""
 _QUESTIONS = {
     "es": (("GL_KHR_robustness", "KHR"), ("GL_EXT_robustness", "EXT")),
     "desktop": (("GL_KHR_robustness", ""), ("GL_ARB_robustness", "ARB")),
@@ -64,11 +65,6 @@ def uploads_overtake(renderer: str, version: str) -> bool:
     zink of Mesa 25.0 writes them at once, while the draws still wait in the queue of its driver thread.
     """
     return renderer.startswith("zink") and _OVERTAKING.search(version) is not None
-
-
-def reset_kind(status: int) -> str:
-    """``guilty`` if the context itself caused the reset, ``innocent`` if another one did, else ``unknown``."""
-    return _RESETS.get(status, "unknown")
 
 
 def lost(doing: str, kind: str, renderer: str, errors: Collection[str]) -> ContextLostError:

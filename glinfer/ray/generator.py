@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from glinfer.batch.claims import RESTART_SECONDS, Claim, claim_device
-from glinfer.batch.lines import LineResult
+from glinfer.batch.claims import RESTART_SECONDS, claim_device
+from glinfer.batch.lines import LineResult, RequestLine
 from glinfer.batch.local import LocalRunner, LocalSetup
-from glinfer.batch.requests import URLS, RequestLine
+from glinfer.batch.requests import URLS
 from glinfer.errors import InputError
 from glinfer.formats.jsonl import short
 
@@ -25,26 +26,25 @@ def _scores(answer: Answer) -> dict[str, Any]:
     return {"logprob": score["total"], "perplexity": score["perplexity"]}
 
 
-class _Task:
-    """A task: the route and field of its requests, and the columns of its answers."""
+class _Task(NamedTuple):
+    """The route and field of a task's requests, and the columns of an answer."""
 
-    def __init__(self, url: str, field: str, found: Callable[[Answer], dict[str, Any]], *columns: str) -> None:
-        self.url, self.field, self.found, self.columns = url, field, found, columns
+    url: str
+    field: str
+    found: Callable[[Answer], dict[str, Any]]
+    columns: tuple[str, ...] = ("generated_text",)
 
 
 TASKS = {
-    "generate": _Task(
-        "/v1/completions", "prompt", lambda answer: {"generated_text": answer["choices"][0]["text"]}, "generated_text"
-    ),
+    "generate": _Task("/v1/completions", "prompt", lambda answer: {"generated_text": answer["choices"][0]["text"]}),
     "chat": _Task(
         "/v1/chat/completions",
         "messages",
         lambda answer: {"generated_text": answer["choices"][0]["message"]["content"]},
-        "generated_text",
     ),
-    "score": _Task("/v1/score", "input", _scores, "logprob", "perplexity"),
+    "score": _Task("/v1/score", "input", _scores, ("logprob", "perplexity")),
     "embed": _Task(
-        "/v1/embeddings", "input", lambda answer: {"embedding": answer["data"][0]["embedding"]}, "embedding"
+        "/v1/embeddings", "input", lambda answer: {"embedding": answer["data"][0]["embedding"]}, ("embedding",)
     ),
 }
 """The tasks of a Generator, by name."""
@@ -100,11 +100,13 @@ class Generator:
         usual = "text" if self.task.field == "input" else self.task.field
         self.column, self.key, self.body = usual if column is None else column, key, dict(body or {})
         self._fields = set(URLS[self.task.url].model_fields) - {"model", self.task.field, "stream", "stream_options"}
-        self._claim: Claim | None = claim_device(wait=RESTART_SECONDS) if device is None else None
-        chosen = device if self._claim is None else self._claim.index
-        setup = LocalSetup([(_NAME, model, options)], {"slots": slots, "memory": memory}, chosen)
-        self._runner = LocalRunner(setup)
-        self._runner.__enter__()
+        self._open = ExitStack()
+        if device is None:
+            claim = claim_device(wait=RESTART_SECONDS)
+            self._open.callback(claim.release)
+            device = claim.index
+        setup = LocalSetup([(_NAME, model, options)], {"slots": slots, "memory": memory}, device)
+        self._runner = self._open.enter_context(LocalRunner(setup))
 
     def __call__(self, batch: Any) -> Any:
         """Answer the rows of a batch."""
@@ -127,17 +129,13 @@ class Generator:
         key = json.dumps(given, sort_keys=True) if self.key is None else str(_plain(row[self.key]))
         return RequestLine(number, key, self.task.url, {"model": _NAME, self.task.field: given, **fields})
 
-    def _found(self, result: LineResult[RequestLine]) -> dict[str, Any]:
+    def _found(self, result: LineResult) -> dict[str, Any]:
         body = result.data["response"]["body"]
         return {"error": body["error"]["message"]} if result.failed else {**self.task.found(body), "error": None}
 
     def close(self) -> None:
         """Close the model and release the device; calling it again does nothing."""
-        if self._runner is not None:
-            runner, self._runner = self._runner, None  # type: ignore[assignment]
-            runner.__exit__(None, None, None)
-        if self._claim is not None:
-            self._claim.release()
+        self._open.close()
 
 
 def _plain(value: Any) -> Any:
@@ -169,28 +167,18 @@ def _with_columns(batch: Any, columns: Mapping[str, list[Any]]) -> Any:
         return {**batch, **{name: _array(values) for name, values in columns.items()}}
     if hasattr(batch, "to_pylist"):
         pyarrow = import_module("pyarrow")
+        text, number = pyarrow.string(), pyarrow.float64()
+        types = {"generated_text": text, "error": text, "embedding": pyarrow.list_(number)}
         for name, values in columns.items():
-            batch = batch.append_column(name, pyarrow.array(values, _types(pyarrow)[name]))
+            batch = batch.append_column(name, pyarrow.array(values, types.get(name, number)))
         return batch
     series = import_module("pandas").Series
     return batch.assign(**{name: series(_array(values), batch.index, dtype=object) for name, values in columns.items()})
 
 
-def _types(pyarrow: Any) -> dict[str, Any]:
-    text, number = pyarrow.string(), pyarrow.float64()
-    return {
-        "generated_text": text,
-        "error": text,
-        "logprob": number,
-        "perplexity": number,
-        "embedding": pyarrow.list_(number),
-    }
-
-
 def _array(values: list[Any]) -> Any:
     """An array of objects, which keeps lists as lists and texts unpadded."""
     made = np.empty(len(values), dtype=object)
-    made[:] = values if not any(isinstance(each, list) for each in values) else [None] * len(values)
     for place, value in enumerate(values):
         made[place] = value
     return made

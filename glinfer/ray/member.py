@@ -6,17 +6,17 @@ import os
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from importlib import import_module
 from typing import Any
 
 from glinfer import __version__
 from glinfer.batch.claims import RESTART_SECONDS, claim_device
+from glinfer.batch.lines import RequestLine
 from glinfer.batch.local import LocalServer, LocalSetup
 from glinfer.batch.manifest import file_digest
-from glinfer.batch.pool import Answered, Died, Events, Member, Pool, Ready, Refused, result_json
-from glinfer.batch.requests import RequestLine
+from glinfer.batch.pool import Answered, Died, Events, Failed, Member, Pool, Ready, result_json
 from glinfer.errors import GlinferError, InputError, install_command
 from glinfer.formats import find_model
 from glinfer.formats.files import words_of
@@ -57,10 +57,9 @@ class Answerer:
         """The process id of the actor."""
         return os.getpid()
 
-    async def answer(self, number: int, key: str, url: str, body: dict[str, Any]) -> dict[str, Any]:
+    async def answer(self, line: RequestLine) -> dict[str, Any]:
         """The result of a line, and the draws so far."""
-        result = await self.server.answer(RequestLine(number, key, url, body))
-        return {"number": number, "result": result_json(result), "draws": self.server.draws}
+        return {"result": result_json(await self.server.answer(line)), "draws": self.server.draws}
 
 
 class RayMember(Member):
@@ -70,7 +69,7 @@ class RayMember(Member):
         """Start the actor; ``actor`` is Ray's remote class with its resources."""
         self._events = events
         self.actor = actor.remote()
-        self._when_done(self.actor.start.remote(setup.to_json(), __version__, dict(digests)), self._started)
+        self._when_done(self.actor.start.remote(asdict(setup), __version__, dict(digests)), self._started)
 
     def _when_done(self, reference: Any, then: Any) -> None:
         def done(future: Any) -> None:
@@ -83,14 +82,12 @@ class RayMember(Member):
         reference.future().add_done_callback(done)
 
     @staticmethod
-    def _started(told: Mapping[str, Any]) -> Ready | Refused:
-        return Refused(told["refused"]) if "refused" in told else Ready(*told["ready"])
+    def _started(told: Mapping[str, Any]) -> Ready | Failed:
+        return Failed(InputError(told["refused"])) if "refused" in told else Ready(*told["ready"])
 
-    def send(self, line: RequestLine) -> None:
+    def send(self, number: int, line: RequestLine) -> None:
         """Send a line."""
-        self._when_done(
-            self.actor.answer.remote(line.number, line.key, line.url, line.body), lambda told: Answered(**told)
-        )
+        self._when_done(self.actor.answer.remote(line), lambda told: Answered(number, **told))
 
     def close(self) -> None:
         """Kill the actor."""

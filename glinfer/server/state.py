@@ -156,15 +156,31 @@ class Endpoint(Generic[Body]):
         data = [await read_body(request, state.connections.body_seconds)]
 
         async def work() -> None:
-            given, client = data.pop(), scope.get(CLIENT)  # frees the bytes early
-            large = len(given) > _LARGE_BYTES
-            body = await state.quick.run(partial(self._kind.read, given), client) if large else self._kind.read(given)
-            del given
-            served, adapter = state.model(body.model)
-            served.loaded  # noqa: B018  # raises ApiError while the model is loading
-            await (await self._respond(Asked(state, served, adapter, body, client)))(scope, receive, send)
+            await (await self.answer(state, data, scope.get(CLIENT)))(scope, receive, send)
 
         await unless_gone(work(), receive)
+
+    async def answer(self, state: ServerState, data: list[bytes], client: Hashable = None) -> ASGIApp:
+        """The answer to a body, the only item of ``data``, which is removed to free its memory early.
+
+        Raises:
+            ApiError: as in :meth:`__call__`.
+        """
+        given = data.pop()
+        if len(given) > LIMITS.body_bytes:
+            raise too_large()
+        large = len(given) > _LARGE_BYTES
+        body = await state.quick.run(partial(self._kind.read, given), client) if large else self._kind.read(given)
+        del given
+        served, adapter = state.model(body.model)
+        served.loaded  # noqa: B018  # raises ApiError while the model is loading
+        return await self._respond(Asked(state, served, adapter, body, client))
+
+
+def too_large() -> ApiError:
+    """The error 413 for a body that exceeds the limit."""
+    message = f"the body has more than {LIMITS.body_bytes} bytes; send less at once"
+    return ApiError(message, status=413, code="body_too_large", headers=_CLOSE)
 
 
 async def read_body(request: Request, seconds: float) -> bytes:
@@ -174,9 +190,6 @@ async def read_body(request: Request, seconds: float) -> bytes:
         ApiError: the body exceeds the limit, takes longer than ``seconds``, or the client disconnects.
     """
     most = LIMITS.body_bytes
-    too_large = ApiError(
-        f"the body has more than {most} bytes; send less at once", status=413, code="body_too_large", headers=_CLOSE
-    )
     given = request.headers.get("content-length", "0")
     promised = int(given) if given.isascii() and given.isdecimal() and len(given) <= 20 else 1 << 80
     parts = list[bytes]()
@@ -187,7 +200,7 @@ async def read_body(request: Request, seconds: float) -> bytes:
             size += len(part)
             if promised <= most:
                 if size > most:
-                    raise too_large
+                    raise too_large()
                 parts.append(part)
 
     try:
@@ -198,7 +211,7 @@ async def read_body(request: Request, seconds: float) -> bytes:
             # A client whose connection closes while it sends may not see the answer.
             with contextlib.suppress(asyncio.TimeoutError, ClientDisconnect):
                 await asyncio.wait_for(read(), _THROWING_SECONDS)
-        raise too_large
+        raise too_large()
     except asyncio.TimeoutError:
         raise ApiError(
             f"the body did not arrive within {seconds:g} s", status=408, code="body_too_slow", headers=_CLOSE

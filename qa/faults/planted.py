@@ -316,9 +316,9 @@ FAULTS = (
     ),
     Fault(
         "changed-request-counts-as-answered",
-        "glinfer/batch/requests.py",
-        "json.dumps([self.key, self.url, self.body], sort_keys=True",
-        "json.dumps([self.key, self.url], sort_keys=True",
+        "glinfer/batch/lines.py",
+        "hex_of([self.key, self.url, self.body])",
+        "hex_of([self.key, self.url])",
         ("tests/batch/test_requests.py", "tests/batch"),
     ),
     Fault(

@@ -15,17 +15,17 @@ from pathlib import Path
 from typing import Any
 
 from glinfer.batch.index import LineIndex
+from glinfer.batch.lines import RequestLine
 from glinfer.batch.manifest import check_manifest, write_manifest
 from glinfer.batch.places import Target
-from glinfer.batch.requests import RequestForm, RequestLine
+from glinfer.batch.requests import RequestForm, sent_body
 from glinfer.batch.results import ResultFile, read_finished
 from glinfer.engine.requests import BatchRequest
 from glinfer.hub.choice import choose, gguf_choices, read_listing
 from glinfer.hub.names import HubName, hub_name
 from glinfer.server import protocol
 from glinfer.server.errors import ApiError
-from glinfer.server.response_items import messages_of
-from glinfer.server.responses import _format, _plain
+from glinfer.server.responses import _format, _plain, messages_of
 from glinfer.server.routes import ROUTES
 from glinfer.server.structured import ToolDefinition, asked_by
 from glinfer.server.tool_calls import CallDeltas
@@ -196,7 +196,7 @@ def batch_requests(data: bytes, folder: Path) -> None:
         with contextlib.suppress(ApiError):
             kind = bodies[line.url]
             assert kind is not None
-            kind.read(json.dumps(line.sent()).encode())
+            kind.read(json.dumps(sent_body(line)).encode())
 
 
 def prepare_batch(folder: Path) -> None:

@@ -19,9 +19,10 @@ import gguf as _late  # noqa: F401 (readers import it late, which opens files an
 import numpy as np
 
 from glinfer.batch.index import LineIndex
+from glinfer.batch.lines import RequestLine
 from glinfer.batch.manifest import file_digest
 from glinfer.batch.places import Target
-from glinfer.batch.prompts import PromptForm, PromptLine
+from glinfer.batch.prompts import PromptForm
 from glinfer.batch.results import ResultFile, check_targets, read_finished
 from glinfer.config import ModelConfig
 from glinfer.engine.defaults import default_sampling
@@ -422,7 +423,7 @@ def batch(data: bytes, folder: Path) -> None:
         assert len(line.digest) == 16
 
 
-def _scanned(path: Path) -> list[PromptLine]:
+def _scanned(path: Path) -> list[RequestLine]:
     """The lines of a batch, with ids that differ."""
     with LineIndex(PromptForm(_DEFAULTS, ("m",)), path) as index:
         index.scan()

@@ -70,7 +70,7 @@ _SERVER = (
     "server/protocol.py",
     "server/limits.py",
     "server/structured.py",
-    "server/response_items.py",
+    "server/responses.py",
 )
 _STRUCTURES = ("structured/structure.py", "structured/compiler.py")
 

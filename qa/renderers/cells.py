@@ -24,11 +24,12 @@ from glinfer.engine.sampler import SamplingOptions
 from glinfer.errors import GlinferError
 from glinfer.formats import load_checkpoint
 from glinfer.gl.context import Limits, open_device
-from glinfer.inspect.verify.suite import CheckOptions, RendererChoice, verify_everywhere
+from glinfer.inspect.settings import RunSetting
+from glinfer.inspect.verify.suite import CheckOptions, verify_everywhere
 from glinfer.tensors.device import Device
 from qa.kernels.measure import all_cases, case_results, error_of
 from qa.renderers.operations import OPERATIONS, digest, draw_all
-from qa.same import Question, RunSetting, compare_everywhere
+from qa.same import Question, compare_everywhere
 from tests.goldens import gab_records, recorded, write_gab_model
 from tests.goldens.figures import Figures
 from tests.goldens.models import write_recorded
@@ -162,7 +163,7 @@ def check_texts(asked: Asked) -> Cell:
         question = Question(tuple(prompt_of(name)), asked.tokens, (greedy, drawn))
         recorded = [text[: asked.tokens] for text in asked.texts[name]] if asked.texts else None
         _, checkpoint = read_model(path)
-        report = compare_everywhere(checkpoint, [RunSetting(api=asked.api)], question, recorded=recorded)
+        report = compare_everywhere(checkpoint, [RunSetting(weights="f32", api=asked.api)], question, recorded=recorded)
         (row,) = report.rows
         if row.problem:
             return Cell("texts", False, row.problem)
@@ -197,8 +198,11 @@ def check_draws(asked: Asked) -> Cell:
     count, worst = 0, 0.0
     for name, plan in (*((family, "fast") for family in FAMILIES), ("tiny", "reference")):
         ids = figures_of(FAMILIES[0]).ids[:6]
-        options, renderer = CheckOptions(draws=True, ids=ids, greedy=3), RendererChoice(api=asked.api)
-        report = verify_everywhere(load_checkpoint(golden_file(name)), [renderer], ["f32"], options, plan=plan)
+        options, setting = (
+            CheckOptions(draws=True, ids=ids, greedy=3),
+            RunSetting(plan=plan, weights="f32", api=asked.api),
+        )
+        report = verify_everywhere(load_checkpoint(golden_file(name)), [setting], options)
         if not report.passed:
             (run,) = report.runs or (None,)
             first = None if run is None else run.first_bad_draw

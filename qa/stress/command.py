@@ -8,7 +8,6 @@ from typing import Any
 import click
 
 from glinfer.cli.common import (
-    LIMITS,
     config_option,
     device_options,
     json_option,
@@ -19,7 +18,7 @@ from glinfer.cli.common import (
 )
 from glinfer.cli.verify import asked_for, check_everywhere, everywhere_options, nothing_ran, planned_checkpoint
 from glinfer.errors import ContextError, InputError
-from glinfer.inspect.verify.report import named
+from glinfer.inspect.settings import named
 from qa.stress.run import StressCheck, StressReport, stress_everywhere
 
 _DEFAULT_SECONDS = 60.0
@@ -76,17 +75,13 @@ def stress_command(
         raise InputError(f"--seconds is {seconds}; expected seconds, such as 20")
     checkpoint = planned_checkpoint(model, config_text, options)
     checkpoint.check_finite()
-    renderers, formats = asked_for(checkpoint, options, all_weights, all_devices)
+    settings = asked_for(checkpoint, options, all_weights, all_devices)
     with progress("repeating under load") as advance:
         report = stress_everywhere(
             checkpoint,
-            renderers,
-            formats,
-            plan=options["plan"],
-            cache=options["cache"],
+            settings,
             seconds=seconds,
             seed=seed,
-            limits=LIMITS[options["limits"]],
             on_step=lambda gone: advance(int(100 * min(gone, seconds)), int(100 * seconds)),
         )
     if as_json and (report.runs or all_devices or all_weights):

@@ -25,13 +25,12 @@ import numpy as np
 from glinfer.engine.decode import DecodeSession
 from glinfer.engine.loading import bind
 from glinfer.engine.textures import as_bits
-from glinfer.errors import ContextError, GLError, GlinferError, PlanError, ShaderError
+from glinfer.errors import GLError, GlinferError, ShaderError
 from glinfer.formats import Checkpoint
-from glinfer.gl.context import Device, Limits, open_device
+from glinfer.gl.context import Device
 from glinfer.gl.layouts.matrix import FORMATS
 from glinfer.inspect.draws import example_ids
-from glinfer.inspect.verify.report import UnusableRun
-from glinfer.inspect.verify.suite import RendererChoice
+from glinfer.inspect.settings import RunSetting, UnusableRun, run_each
 from glinfer.models.choice import weights_named
 from glinfer.models.feed import runs
 from glinfer.models.oracle import relative_error
@@ -184,62 +183,37 @@ class StressReport:
 
 def stress_everywhere(
     checkpoint: Checkpoint,
-    renderers: Sequence[RendererChoice],
-    formats: Sequence[str],
+    settings: Sequence[RunSetting],
     *,
-    plan: str,
-    cache: str = DEFAULT_CACHE,
     seconds: float,
     seed: int = 0,
-    limits: Limits | None = None,
     on_step: Callable[[float], None] = lambda seconds: None,
 ) -> StressReport:
-    """Repeat rounds with each weight format on each renderer.
+    """Repeat rounds by each setting.
 
     A renderer that does not open, and a format that does not fit one, are reported as unusable and are no failure.
 
     Args:
         checkpoint: the model, checked to be finite.
-        renderers: the renderers; see :func:`glinfer.inspect.verify.suite.every_renderer`.
-        formats: the weight formats; see :func:`glinfer.inspect.verify.suite.every_format`.
-        plan: one of :data:`glinfer.models.choice.PLANS`.
-        cache: one of :data:`glinfer.models.choice.CACHES`.
+        settings: plans, formats and renderers; see :func:`glinfer.inspect.settings.run_each`.
         seconds: duration of each run.
         seed: the same seed gives the same rounds.
-        limits: pretend that each renderer allows no more than this.
         on_step: called with the elapsed seconds of a run.
     """
-    made: list[StressRun] = []
-    unusable: list[UnusableRun] = []
-    for renderer in renderers:
-        number, api = renderer.device, renderer.api
+
+    def stressed(setting: RunSetting, device: Device) -> StressRun:
+        how: dict[str, Any] = {"plan": setting.plan, "weights": setting.weights, "cache": setting.cache}
+        run = StressRun(device.description, setting.number, device.api, device.limits.max_texture_size, **how)
+        kernels = partial(TensorDevice, setting.device, api=setting.api, limits=setting.limits)
+        how |= {"seconds": seconds, "seed": seed, "open_kernels": kernels, "on_step": on_step}
         try:
-            device = open_device(number, api=api, limits=limits)
-        except (ContextError, GLError) as error:
-            unusable.append(UnusableRun(renderer.number, api, None, str(error)))
-            continue
-        with device:
-            for weights in (weights_named(each, checkpoint.formats()) for each in formats):
-                edge = device.limits.max_texture_size
-                run = StressRun(device.description, renderer.number, device.api, edge, plan, weights, cache)
-                try:
-                    check = verify_stress(
-                        checkpoint,
-                        device,
-                        plan=plan,
-                        weights=weights,
-                        cache=cache,
-                        seconds=seconds,
-                        seed=seed,
-                        open_kernels=partial(TensorDevice, number, api=api, limits=limits),
-                        on_step=on_step,
-                    )
-                    made.append(dataclasses.replace(run, check=check))
-                except (GLError, ShaderError) as error:
-                    made.append(dataclasses.replace(run, problem=str(error)))
-                except PlanError as error:
-                    unusable.append(UnusableRun(renderer.number, device.api, weights, str(error)))
-    return StressReport(checkpoint.source, tuple(made), tuple(unusable))
+            return dataclasses.replace(run, check=verify_stress(checkpoint, device, **how))
+        except (GLError, ShaderError) as error:
+            return dataclasses.replace(run, problem=str(error))
+
+    formats = checkpoint.formats()
+    named = [dataclasses.replace(each, weights=weights_named(each.weights, formats)) for each in settings]
+    return StressReport(checkpoint.source, *run_each(named, stressed))
 
 
 def verify_stress(

@@ -54,7 +54,7 @@ NO_READERS = {
     **dict.fromkeys(("cli/common", "cli/diff", "cli/evaluate"), "text that is taken as it is"),
     **dict.fromkeys(("cli/generate", "cli/structure", "export/convert"), "text that is taken as it is"),
     **dict.fromkeys(("cli/bench", "cli/draws", "cli/info", "cli/profile", "cli/tune"), "open devices by that name"),
-    "inspect/diff/compare": "opens devices by that name",
+    **dict.fromkeys(("inspect/diff/compare", "inspect/settings"), "open devices by that name"),
     "formats/files": "opens for all others",
 }
 """Modules whose calls look as if they read files that need a target, and why they do not."""

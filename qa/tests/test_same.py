@@ -15,7 +15,8 @@ from glinfer.engine.sampler import SamplingOptions
 from glinfer.errors import InputError
 from glinfer.formats import random_checkpoint, save_checkpoint
 from glinfer.gl.context import Limits
-from qa.same import Question, RunSetting, compare_everywhere, question_of, recorded_texts, same_command
+from glinfer.inspect.settings import RunSetting
+from qa.same import Question, compare_everywhere, question_of, recorded_texts, same_command
 
 pytestmark = pytest.mark.gl
 
@@ -26,7 +27,12 @@ SHAPES = {
 ENDLESS = (
     b'{"question": {"samplings": [1], "tokens": 1e999, "prompt": [1]}, "rows": [{"problem": "", "texts": [[1e999]]}]}'
 )
-SETTINGS = [RunSetting(), RunSetting(limits=Limits.webgl2_minimum()), RunSetting("reference"), RunSetting(device=99)]
+SETTINGS = [
+    RunSetting(weights="f32"),
+    RunSetting(weights="f32", limits=Limits.webgl2_minimum()),
+    RunSetting(weights="f32", plan="reference"),
+    RunSetting(weights="f32", device=99),
+]
 QUESTION = Question((3, 100, 7), 30, (SamplingOptions(temperature=0, seed=0), SamplingOptions(seed=5)))
 
 

@@ -18,8 +18,8 @@ from tiers import tiered
 
 from glinfer.batch import local
 from glinfer.batch.index import LineIndex
-from glinfer.batch.lines import LineResult
-from glinfer.batch.requests import RequestForm, RequestLine, answered
+from glinfer.batch.lines import LineResult, RequestLine
+from glinfer.batch.requests import RequestForm, answered
 from glinfer.cli.app import run
 from glinfer.errors import FormatError
 
@@ -37,7 +37,7 @@ class Server:
     async def start(self) -> None:
         pass
 
-    async def answer(self, line: RequestLine) -> LineResult[RequestLine]:
+    async def answer(self, line: RequestLine) -> LineResult:
         await asyncio.sleep(0)
         body = {"id": line.key, "usage": {"prompt_tokens": 2, "completion_tokens": 1}}
         return answered(line, 400 if line.number % 2 else 200, f"req-{line.key}", body)
@@ -101,7 +101,7 @@ class TestRunBatch:
         def until(count: int) -> Any:
             left = [count]
 
-            async def answering(self: Server, line: RequestLine) -> LineResult[RequestLine]:
+            async def answering(self: Server, line: RequestLine) -> LineResult:
                 left[0] -= 1
                 if left[0] < 0:
                     raise OSError(5, "planted")
@@ -165,9 +165,8 @@ class TestIndex:
         def used() -> None:
             with LineIndex(form, source) as index:
                 index.scan()
-                entry = index.find("r1")
-                assert entry is not None
-                index.finish(entry.number)
+                line = next(form.read(source))
+                assert index.finish(line.key, line.digest) == ""
                 assert [line.key for line in index.todo()] == ["r2"]
 
         for at in range(1, 30):

@@ -6,7 +6,6 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,10 +15,10 @@ import pytest
 from glinfer.batch import results as results_module
 from glinfer.batch.index import LineIndex
 from glinfer.batch.job import BatchFiles, BatchJob, BatchTotals
-from glinfer.batch.lines import seed_of
+from glinfer.batch.lines import RequestLine, seed_of
 from glinfer.batch.manifest import file_digest
 from glinfer.batch.places import Target
-from glinfer.batch.prompts import PromptForm, PromptLine, PromptRunner, check_prompts
+from glinfer.batch.prompts import PromptForm, PromptRunner, check_prompts
 from glinfer.batch.results import FinishedLines, ResultFile, check_targets
 from glinfer.batch.results import read_finished as read_finished_of
 from glinfer.config import ModelConfig
@@ -27,7 +26,6 @@ from glinfer.engine.requests import BatchRequest, BatchResult
 from glinfer.engine.stream import GenerationStats
 from glinfer.errors import FormatError, GlinferError, InputError
 from glinfer.formats import BpeModel
-from glinfer.models.transforms.low_rank import NO_ADAPTERS
 from glinfer.text.tokenizer import Tokenizer
 
 BYTES = Tokenizer(BpeModel((), tuple(bytes([value]) for value in range(256))))
@@ -41,11 +39,14 @@ class FakeModel:
 
     def __init__(self) -> None:
         self.config = ModelConfig.from_options("vocab=256,dim=4,heads=1,blocks=1,context=64")
-        self.device, self.adapters = SimpleNamespace(draws_issued=100), NO_ADAPTERS
+        self.device = SimpleNamespace(draws_issued=100)
         self.pulled, self.closed = list[object](), False
 
-    def require_tokenizer(self) -> Tokenizer:
-        return BYTES
+    def checked(self, request: BatchRequest) -> Any:
+        ids = BYTES.encode(request.prompt) if isinstance(request.prompt, str) else [*map(int, request.prompt)]
+        if max(ids) > 255 or len(ids) > 64:
+            raise InputError("planted")
+        return SimpleNamespace(prompt=ids, max_tokens=request.options["max_tokens"])
 
     def batch(self, requests: Iterable[BatchRequest], *, slots: int | None = None, **_: Any) -> Iterator[BatchResult]:
         waiting, held = iter(requests), list[BatchRequest]()
@@ -73,11 +74,11 @@ def written(folder: Path, *lines: object) -> Path:
     return path
 
 
-def read(folder: Path, *lines: object, **defaults: Any) -> list[PromptLine]:
+def read(folder: Path, *lines: object, **defaults: Any) -> list[RequestLine]:
     return read_batch(written(folder, *lines), {**DEFAULTS, **defaults})
 
 
-def read_batch(path: Path, defaults: dict[str, Any]) -> list[PromptLine]:
+def read_batch(path: Path, defaults: dict[str, Any]) -> list[RequestLine]:
     with LineIndex(PromptForm(defaults, MADE_WITH), path) as index:
         index.scan()
         return list(index.todo())
@@ -86,15 +87,15 @@ def read_batch(path: Path, defaults: dict[str, Any]) -> list[PromptLine]:
 class Given(PromptForm):
     """Lines that were read before."""
 
-    def __init__(self, lines: list[PromptLine]) -> None:
+    def __init__(self, lines: list[RequestLine]) -> None:
         super().__init__(DEFAULTS, MADE_WITH)
         self.lines = lines
 
-    def read(self, path: object) -> Iterator[PromptLine]:
+    def read(self, path: object) -> Iterator[RequestLine]:
         yield from self.lines
 
 
-def read_finished(out: Path, source: str, lines: list[PromptLine]) -> FinishedLines:
+def read_finished(out: Path, source: str, lines: list[RequestLine]) -> FinishedLines:
     with LineIndex(Given(lines), source) as index:
         index.scan()
         found = read_finished_of(Target(out), index)
@@ -103,7 +104,7 @@ def read_finished(out: Path, source: str, lines: list[PromptLine]) -> FinishedLi
 
 
 def finish(
-    out: Path, lines: list[PromptLine], model: Any = None, slots: Any = None, *, restart: bool = False, **told: Any
+    out: Path, lines: list[RequestLine], model: Any = None, slots: Any = None, *, restart: bool = False, **told: Any
 ) -> BatchTotals:
     """Do what the command does with checked lines: whatever ``out`` does not have yet."""
     made, files = model or FakeModel(), BatchFiles("prompts.jsonl", out, restart=restart)
@@ -122,24 +123,24 @@ def results(out: Path) -> list[dict[str, Any]]:
 class TestPrompts:
     def test_ids_are_given_or_the_number_of_the_line(self, tmp_path: Path) -> None:
         lines = read(tmp_path, {"prompt": "é\n"}, b"", {"ids": [1, 2], "id": "b"}, b"  \r", {"prompt": "x", "id": 7})
-        found = [(line.number, line.key, line.prompt) for line in lines]
+        found = [(line.number, line.key, line.body.get("prompt", line.body.get("ids"))) for line in lines]
         assert found == [(1, 1, "é\n"), (3, "b", [1, 2]), (5, 7, "x")]
         assert [line.key for line in read(tmp_path, {"prompt": "a"}, {"prompt": "b", "id": "1"})] == [1, "1"]
         path = tmp_path / "x.jsonl"
         path.write_bytes(b'\xef\xbb\xbf{"prompt": "a"}\r\n{"prompt": "b"}')  # as some editors write it
-        assert [line.prompt for line in read_batch(path, DEFAULTS)] == ["a", "b"]
+        assert [line.body["prompt"] for line in read_batch(path, DEFAULTS)] == ["a", "b"]
 
     def test_a_line_overrides_the_defaults_alone(self, tmp_path: Path) -> None:
         own = {"max_tokens": 9, "temperature": 0, "top_k": 3, "top_p": 0.5, "min_p": 0.1, "repetition_penalty": 2}
         own |= {"seed": 5, "stop": "x", "stop_ids": [4]}
         first, second = read(tmp_path, {"prompt": "a", **own}, {"prompt": "b"}, stop=("y",))
-        assert first.options == {**own, "stop": ["x"]}
-        assert second.options == {**DEFAULTS, "stop": ["y"], "seed": seed_of(2)}
+        assert first.body == {"prompt": "a", **own, "stop": ["x"]}
+        assert second.body == {"prompt": "b", **DEFAULTS, "stop": ["y"], "seed": seed_of(2)}
 
     def test_seeds_depend_on_the_line_alone(self, tmp_path: Path) -> None:
         given = ({"prompt": "a"}, b"", {"prompt": "b", "seed": 3}, {"prompt": "c"}, {"prompt": "d", "seed": None})
-        assert [line.options["seed"] for line in read(tmp_path, *given, seed=10)] == [10, 3, 13, seed_of(5)]
-        assert [line.options["seed"] for line in read(tmp_path, *given)] == [seed_of(1), 3, seed_of(4), seed_of(5)]
+        assert [line.body["seed"] for line in read(tmp_path, *given, seed=10)] == [10, 3, 13, seed_of(5)]
+        assert [line.body["seed"] for line in read(tmp_path, *given)] == [seed_of(1), 3, seed_of(4), seed_of(5)]
 
     NONE = (
         (b'{"prompt": "x"', "this is not JSON (Expecting ',' delimiter, at character 15); expected an object"),
@@ -209,18 +210,11 @@ class TestPrompts:
 
 def test_what_the_model_cannot_run_is_named_by_its_line(tmp_path: Path) -> None:
     model: Any = FakeModel()
-    for line, words in (
-        ({"ids": [1, 256]}, "token 1 of the prompt is 256; this vocabulary has ids 0 to 255"),
-        ({"ids": [-1]}, "token 0 of the prompt is -1"),
-        ({"ids": [1] * 65}, "the prompt has 65 tokens; this model's context holds 64"),
-        ({"prompt": "é" * 33}, "the prompt has 66 tokens; this model's context holds 64"),
-        ({"prompt": "x", "stop_ids": [300]}, "token 0 of stop_ids is 300"),
-    ):
+    for line in ({"ids": [1, 256]}, {"prompt": "é" * 33}):
         lines = read(tmp_path, {"prompt": "x"}, b"", line)
         seen: list[tuple[int, int]] = []
-        with pytest.raises(InputError) as caught:
+        with pytest.raises(InputError, match=r"^p\.jsonl:3: planted$"):
             check_prompts(model, lines, 2, "p.jsonl", lambda *told, seen=seen: seen.append(told))
-        assert str(caught.value).startswith(f"p.jsonl:3: {words}")
         assert seen == [(1, 2)]
     lines = read(tmp_path, {"ids": [0, 255], "stop_ids": [255]}, {"prompt": "x" * 64})
     assert check_prompts(model, lines, 2, "p.jsonl") == 64 + 4
@@ -232,7 +226,8 @@ class TestDigest:
         first, second = read(tmp_path, {"prompt": "x", "seed": 5}, same)
         assert first.digest == second.digest
         assert len(first.digest) == 16
-        assert first.digest != replace(first, made_with=("weights of another", "q8")).digest
+        other = PromptForm(DEFAULTS, ("weights of another", "q8")).read(tmp_path / "prompts.jsonl")
+        assert first.digest != next(other).digest
 
     def test_what_decides_the_result_changes_it(self, tmp_path: Path) -> None:
         changes: list[dict[str, Any]] = [
@@ -334,12 +329,12 @@ class TestRun:
 
 class TestFinished:
     @pytest.fixture
-    def done(self, tmp_path: Path) -> tuple[list[PromptLine], Path]:
+    def done(self, tmp_path: Path) -> tuple[list[RequestLine], Path]:
         lines = read(tmp_path, *TestRun.LINES)
         finish(tmp_path / "out.jsonl", lines)
         return lines, tmp_path / "out.jsonl"
 
-    def refused(self, out: Path, lines: list[PromptLine]) -> str:
+    def refused(self, out: Path, lines: list[RequestLine]) -> str:
         before = out.read_bytes()
         with pytest.raises(GlinferError) as caught:
             read_finished(out, "p.jsonl", lines)
@@ -347,7 +342,7 @@ class TestFinished:
         assert str(caught.value).endswith("give another --out, or --restart to discard it and start over")
         return str(caught.value)
 
-    def test_all_of_it_and_nothing_yet(self, done: tuple[list[PromptLine], Path], tmp_path: Path) -> None:
+    def test_all_of_it_and_nothing_yet(self, done: tuple[list[RequestLine], Path], tmp_path: Path) -> None:
         lines, out = done
         assert read_finished(out, "p", lines) == FinishedLines(4, out.stat().st_size)
         assert read_finished(tmp_path / "none", "p", lines) == FinishedLines()
@@ -355,14 +350,14 @@ class TestFinished:
         assert not read_finished(tmp_path / "empty", "p", lines).count
 
     def test_a_line_that_is_no_result(
-        self, done: tuple[list[PromptLine], Path], monkeypatch: pytest.MonkeyPatch
+        self, done: tuple[list[RequestLine], Path], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         lines, out = done
         first, *others = out.read_bytes().splitlines(keepends=True)
         for broken in (b"", b"{nul", b"\xff", b"[1]", b"{}", b'{"id": 1}', b'{"id": true, "prompt_sha": "x"}'):
             out.write_bytes(first + broken + b"\n" + b"".join(others))
             assert f"{out}:2: this is not a result of an earlier run; " in self.refused(out, lines)
-        for data in (b"precious", b"precious\n", b'{"name": "x"', b'{\n  "id": 5\n}\n', b"\0" * 99):
+        for data in (b'{"id": 5}\n', b"precious", b"precious\n", b'{"name": "x"', b'{\n  "id": 5\n}\n', b"\0" * 99):
             out.write_bytes(data)
             assert "this is not a result of an earlier run" in self.refused(out, lines)
         monkeypatch.setattr(results_module, "MAX_RESULT_LINE_BYTES", 50)
@@ -371,7 +366,7 @@ class TestFinished:
             read_finished(out, "p", lines)
 
     def test_a_prompt_that_is_gone_changed_or_finished_twice(
-        self, done: tuple[list[PromptLine], Path], tmp_path: Path
+        self, done: tuple[list[RequestLine], Path], tmp_path: Path
     ) -> None:
         lines, out = done
         assert f'{out}:1: there is no prompt "i" in p.jsonl; ' in self.refused(out, [lines[0], *lines[2:]])
@@ -382,7 +377,7 @@ class TestFinished:
         out.write_bytes(out.read_bytes() * 2)
         assert f'{out}:5: prompt "i" has an earlier result in this file; ' in self.refused(out, lines)
 
-    def test_an_unfinished_one_may_change(self, done: tuple[list[PromptLine], Path], tmp_path: Path) -> None:
+    def test_an_unfinished_one_may_change(self, done: tuple[list[RequestLine], Path], tmp_path: Path) -> None:
         _, out = done
         out.write_bytes(b"".join(out.read_bytes().splitlines(keepends=True)[:2]))
         lines = read(tmp_path, {"prompt": "other"}, *TestRun.LINES[1:3], {"prompt": "added"}, {"prompt": "more"})

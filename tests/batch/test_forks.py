@@ -24,7 +24,7 @@ HEAD = """
 import os, signal, sys, threading
 from glinfer.errors import ContextError
 from glinfer.batch.local import LocalRunner, LocalSetup
-from glinfer.batch.requests import RequestLine
+from glinfer.batch.lines import RequestLine
 
 def status_of(act):
     child = os.fork()

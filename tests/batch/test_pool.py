@@ -11,8 +11,8 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,12 +23,23 @@ from own_process import ROOT
 from tiers import tiered
 
 from glinfer.batch import process
-from glinfer.batch.devices import parse_devices, usual_processes
-from glinfer.batch.lines import LineResult
-from glinfer.batch.local import MAX_RETRIES, LocalSetup
-from glinfer.batch.pool import MAX_STARTS, Answered, Died, Events, Member, Pool, Ready, Refused, result_json
+from glinfer.batch.claims import parse_devices, usual_processes
+from glinfer.batch.lines import LineResult, RequestLine
+from glinfer.batch.local import LocalSetup
+from glinfer.batch.pool import (
+    MAX_RETRIES,
+    MAX_STARTS,
+    Answered,
+    Died,
+    Events,
+    Failed,
+    Member,
+    Pool,
+    Ready,
+    result_json,
+)
 from glinfer.batch.process import ProcessMember
-from glinfer.batch.requests import RequestLine, answered
+from glinfer.batch.requests import answered
 from glinfer.cli.app import run
 from glinfer.errors import ContextError, InputError
 from glinfer.gl.egl import EglDevice
@@ -51,7 +62,7 @@ class Fake(Member):
         else:
             events.put((self, Ready(3, "renderer")))
 
-    def send(self, line: RequestLine) -> None:
+    def send(self, number: int, line: RequestLine) -> None:
         assert not self.closed
         assert len(self.held) < 3
         self.held.append(line)
@@ -60,7 +71,7 @@ class Fake(Member):
             self.events.put((self, Died("SIGKILL")))
         else:
             self.answers += 1
-            self.events.put((self, Answered(line.number, self.told(line), draws=7 * self.answers)))
+            self.events.put((self, Answered(number, self.told(line), draws=7 * self.answers)))
 
     def told(self, line: RequestLine) -> dict[str, Any]:
         self.held.remove(line)
@@ -79,7 +90,7 @@ class Fakes:
         return Fake(self, events)
 
 
-def ran(fakes: Fakes, count: int, members: int = 2) -> tuple[Pool, dict[int, LineResult[RequestLine]]]:
+def ran(fakes: Fakes, count: int, members: int = 2) -> tuple[Pool, dict[int, LineResult]]:
     with Pool([fakes.start] * members) as pool:
         found = list(pool.run(lines(count)))
         draws = pool.draws
@@ -127,8 +138,8 @@ class TestDeaths:
     ) -> None:
         fakes, held, replace = Fakes(5), list[set[int]](), Pool._replace
 
-        def watched(self: Pool, place: Any, event: Died) -> Iterator[LineResult[RequestLine]]:
-            held.append(set(place.held))
+        def watched(self: Pool, place: Any, event: Died) -> Iterator[LineResult]:
+            held.append({line.number for line in place.held.values()})
             return replace(self, place, event)
 
         monkeypatch.setattr(Pool, "_replace", watched)
@@ -155,7 +166,7 @@ class TestDeaths:
         class Refusing(Fake):
             def __init__(self, pool: Fakes, events: Events) -> None:
                 super().__init__(pool, events)
-                events.put((self, Refused("no such file")))
+                events.put((self, Failed(InputError("no such file"))))
 
         fakes = Fakes(unready=1)
         with pytest.raises(InputError, match=r"^no such file$"), Pool([lambda events: Refusing(fakes, events)]) as pool:
@@ -201,13 +212,8 @@ class TestMembers:
 
     def test_a_line_without_its_end_ends_the_process(self) -> None:
         """Who sends lines was killed while it wrote one."""
-        for told in (b"", b'{"number": 2', b'{"number": 2, "key": "b", "url": "u", "body": {}}'):
-            calls, whole = list[Any](), b'{"number": 1, "key": "a", "url": "u", "body": {}}\n'
-            child = process._Child(io.BytesIO(whole + told), io.BytesIO())
-            loop: Any = SimpleNamespace(call_soon_threadsafe=lambda *given, calls=calls: calls.append(given))
-            child._loop = loop
-            child._read()
-            assert calls == [(child._begin, RequestLine(1, "a", "u", {})), (child._finish, None)], told
+        for told in (b"", b'{"number": 2', b'{"number": 2, "line": {}}'):
+            assert list(process._messages(io.BytesIO(b'{"number": 1}\n' + told))) == [{"number": 1}], told
 
 
 def test_devices_by_number_or_all_of_hardware(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,13 +245,17 @@ class TestProcesses:
     @pytest.mark.slow
     def test_one_whose_results_nobody_reads_any_more_ends_without_a_word(self, tmp_path: Path) -> None:
         """Each would say a line of its own where their parent was killed."""
-        told = json.dumps(self.setup(tmp_path / "none.gab").to_json()).encode() + b"\n"
+        told = json.dumps(asdict(self.setup(tmp_path / "none.gab"))).encode() + b"\n"
         command, pipe = [sys.executable, "-m", "glinfer.batch.process"], subprocess.PIPE
         with subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, stderr=pipe) as process:
+            assert process.stdin is not None
             assert process.stdout is not None
+            assert process.stderr is not None
             process.stdout.close()
-            _, said = process.communicate(told, timeout=120)
-        assert (process.returncode, said) == (1, b"")
+            process.stdin.write(told)
+            process.stdin.flush()
+            assert process.wait(120) == 1
+            assert process.stderr.read() == b""
 
     def test_what_cannot_be_loaded_is_said_in_one_line(
         self, small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -11,11 +11,12 @@ import pytest
 
 pytest.importorskip("ray", reason="ray is not installed")
 
+from glinfer.batch.lines import RequestLine
 from glinfer.batch.local import LocalRunner, LocalSetup
-from glinfer.batch.requests import RequestLine, comparable
 from glinfer.cli.app import run
 from glinfer.errors import InputError
 from glinfer.ray.member import _devices, ray_pool
+from qa.kill_batch import comparable
 from qa.kill_ray import cluster_of
 
 COUNT = 60

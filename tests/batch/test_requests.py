@@ -13,9 +13,9 @@ import pytest
 pytest.importorskip("pydantic", reason="pydantic is not installed")
 
 from glinfer.batch.job import BatchFiles, BatchJob
-from glinfer.batch.lines import LineResult, Shard, seed_of
+from glinfer.batch.lines import LineResult, RequestLine, Shard, seed_of
 from glinfer.batch.places import Target, open_source
-from glinfer.batch.requests import URLS, RequestForm, RequestLine, answered, unanswered
+from glinfer.batch.requests import URLS, RequestForm, answered, sent_body, unanswered
 from glinfer.errors import FormatError, GlinferError, InputError
 from glinfer.server.errors import ApiError
 
@@ -44,7 +44,7 @@ class Echo:
     def __init__(self, *failing: str, stop_after: int | None = None) -> None:
         self.failing, self.left, self.seen = failing, stop_after, list[str]()
 
-    def run(self, lines: Iterator[RequestLine]) -> Iterator[LineResult[RequestLine]]:
+    def run(self, lines: Iterator[RequestLine]) -> Iterator[LineResult]:
         for line in lines:
             if self.left is not None and not self.left:
                 raise KeyboardInterrupt
@@ -133,14 +133,14 @@ class TestSeeds:
     def test_a_request_without_one_takes_it_from_its_id(self) -> None:
         bodies: tuple[dict[str, Any], ...] = ({}, {"seed": None})
         for body in bodies:
-            first = RequestLine(1, "a", "/v1/completions", body).sent()
-            assert first == RequestLine(7, "a", "/v1/completions", body).sent() == {"seed": seed_of("a")}
-            assert first != RequestLine(1, "b", "/v1/completions", body).sent()
-        assert RequestLine(1, "a", "/v1/completions", {"seed": 0}).sent() == {"seed": 0}
-        assert RequestLine(1, "a", "/v1/score", {"input": "x"}).sent() == {"input": "x"}
+            first = sent_body(RequestLine(1, "a", "/v1/completions", body))
+            assert first == sent_body(RequestLine(7, "a", "/v1/completions", body)) == {"seed": seed_of("a")}
+            assert first != sent_body(RequestLine(1, "b", "/v1/completions", body))
+        assert sent_body(RequestLine(1, "a", "/v1/completions", {"seed": 0})) == {"seed": 0}
+        assert sent_body(RequestLine(1, "a", "/v1/score", {"input": "x"})) == {"input": "x"}
         with pytest.raises(ApiError, match="a batch has no streams; leave stream out"):
-            RequestLine(1, "a", "/v1/completions", {"stream": True}).sent()
-        assert RequestLine(1, "a", "/v1/completions", {"stream": False}).sent()["stream"] is False
+            sent_body(RequestLine(1, "a", "/v1/completions", {"stream": True}))
+        assert sent_body(RequestLine(1, "a", "/v1/completions", {"stream": False}))["stream"] is False
 
     def test_they_are_what_the_server_takes_and_spread_over_all(self) -> None:
         found = [seed_of(f"request-{number}") for number in range(1000)]

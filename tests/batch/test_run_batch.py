@@ -17,15 +17,16 @@ from template_models import write_other
 from tiers import tiered
 from worker_here import answered_here
 
-from glinfer.batch.lines import seed_of
-from glinfer.batch.local import MAX_RETRIES, LocalRunner, LocalSetup
-from glinfer.batch.requests import RequestLine, comparable
+from glinfer.batch.lines import RequestLine, seed_of
+from glinfer.batch.local import LocalRunner, LocalSetup
+from glinfer.batch.pool import MAX_RETRIES
 from glinfer.cli.app import run
 from glinfer.errors import InputError
 from glinfer.gl.faults import ContextLostError
 from glinfer.server.worker import Worker
 from glinfer.text import templates
 from glinfer.text.tokenizer import Tokenizer
+from qa.kill_batch import comparable
 
 pytestmark = pytest.mark.gl
 

@@ -40,7 +40,7 @@ def readers(monkeypatch: pytest.MonkeyPatch) -> dict[str, Reader]:
         "texts.txt": texts,
         "texts.jsonl": texts,
         "texts.csv": texts,
-        "prompts.jsonl": lambda path: [line.prompt for line in PromptForm(DEFAULTS, ()).read(path)],
+        "prompts.jsonl": lambda path: [line.body["prompt"] for line in PromptForm(DEFAULTS, ()).read(path)],
         "importance.md": lambda path: importance.importance_from(path, "m", None),
         "own.frag": lambda path: own._read(path, None, "float").text,
     }

@@ -30,7 +30,8 @@ from glinfer.gl import memory
 from glinfer.gl.context import Device, open_device
 from glinfer.gl.layouts.matrix import Layout
 from glinfer.gl.program import Program
-from glinfer.inspect.verify.suite import CheckOptions, RendererChoice, verify_everywhere
+from glinfer.inspect.settings import RunSetting
+from glinfer.inspect.verify.suite import CheckOptions, verify_everywhere
 from glinfer.models import session as session_module
 from glinfer.models.choice import PLANS, plan_for
 from glinfer.models.session import check_fits
@@ -459,7 +460,7 @@ def lie(driver: BrokenDriver, change: Callable[[Array], Array], dtype: Any) -> N
 def test_verify_catches_a_driver_that_lies_about_a_format(driver: BrokenDriver) -> None:
     for name, (plan, weights, change) in LIES.items():
         lie(driver, change, np.uint32 if weights == "q8" else np.float32)
-        report = verify_everywhere(checkpoint_of("gab"), [RendererChoice()], [weights], CheckOptions(), plan=plan)
+        report = verify_everywhere(checkpoint_of("gab"), [RunSetting(plan=plan, weights=weights)], CheckOptions())
         bad = {check.name for check in report.runs[0].bad_textures}
         assert not report.passed, name
         embedding = "transformer.wte.weight" if plan == "reference" else "h.0.mlp.fc_in.weight"

@@ -13,12 +13,13 @@ from glinfer.config import ModelConfig
 from glinfer.engine.textures import TexelDifference, TextureCheck
 from glinfer.formats import random_checkpoint
 from glinfer.gl.layouts.matrix import FORMATS
+from glinfer.inspect.settings import APIS, UnusableRun
 from glinfer.inspect.verify.draws import DrawCheck
 from glinfer.inspect.verify.greedy import GreedyCheck
-from glinfer.inspect.verify.report import VERSION, UnusableRun, VerifyReport, VerifyRun, schema
+from glinfer.inspect.verify.report import VERSION, VerifyReport, VerifyRun, schema
 from glinfer.inspect.verify.special import SpecialCheck
 from glinfer.inspect.verify.state import KINDS, StateFault
-from glinfer.inspect.verify.suite import APIS, every_format
+from glinfer.inspect.verify.suite import every_format
 from glinfer.models.choice import PLANS
 from glinfer.models.session import WrongTexture
 

@@ -65,7 +65,7 @@ def two_devices(monkeypatch: Patch) -> None:
         raise ContextError(f"planted: {device} {api}")
 
     monkeypatch.setattr(egl, "list_devices", lambda: TWO)
-    monkeypatch.setattr(module, "open_device", opened)
+    monkeypatch.setattr("glinfer.inspect.settings.open_device", opened)
 
 
 def flip(monkeypatch: Patch, name: str, form: str) -> None:

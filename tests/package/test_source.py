@@ -46,8 +46,8 @@ ALLOWED = {
     ("server/off_loop.py", "concurrent"),  # threads, and no processes
     ("engine/threaded.py", "asyncio"),
     ("engine/threaded.py", "concurrent"),  # a thread, and no processes
-    # Batches ask the same application, without a network.
-    *(("batch/" + name, "asyncio") for name in ("local.py", "process.py", "turns.py")),
+    # Batches ask the same routes, without a network.
+    ("batch/local.py", "asyncio"),
     # A process for each device, by an argument list and never by a shell.
     ("batch/process.py", "subprocess"),
     ("batch/claims.py", "subprocess"),
@@ -58,10 +58,9 @@ ALLOWED = {
     *((f"hub/{name}.py", "huggingface_hub") for name in ("cache", "client")),
     ("hub/client.py", "urllib"),
     ("hub/names.py", "urllib"),
-    # What wakes the event loop of a batch, without an epoll that a forked process would share.
-    ("batch/turns.py", "selectors"),
     # Names from a table beside the call.
     ("__init__.py", "import_module"),
+    ("cli/app.py", "import_module"),
     # The one place that prints; the bars of rich; JSON on a pipe to the process that asked for it.
     ("terminal.py", "click.echo"),
     ("server/errors.py", "click.echo"),  # of what is printable

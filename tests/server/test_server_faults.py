@@ -17,8 +17,8 @@ from broken_driver import GUILTY, BrokenDriver
 from running_server import Running, running
 from tiers import tiered
 
+from glinfer.batch.lines import RequestLine
 from glinfer.batch.local import LocalRunner, LocalSetup
-from glinfer.batch.requests import RequestLine, comparable
 from glinfer.engine import batch
 from glinfer.engine.batch import SchedulerOptions
 from glinfer.engine.requests import BatchRequest
@@ -28,6 +28,7 @@ from glinfer.server.errors import ApiError
 from glinfer.server.metrics import Metrics
 from glinfer.server.served import ModelSource
 from glinfer.server.worker import Worker
+from qa.kill_batch import comparable
 
 pytestmark = pytest.mark.gl
 

@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from glinfer.config import ModelConfig
 from glinfer.engine.ids import check_ids, whole_number, whole_numbers
 from glinfer.engine.loading import load_model, read_model
 from glinfer.engine.model import Model
@@ -28,15 +27,16 @@ from glinfer.engine.probabilities import log_softmax
 from glinfer.engine.progress import Progress, no_progress
 from glinfer.errors import GlinferError, InputError
 from glinfer.formats import load_checkpoint, weight_shapes
-from glinfer.gl.context import Device, Limits, open_device
+from glinfer.gl.context import Device
 from glinfer.inspect.diff.report import DiffReport, ElementPosition, NextToken, Predictions, RunFacts, TensorError
 from glinfer.inspect.diff.weights import diff_weights
+from glinfer.inspect.settings import RunSetting
 from glinfer.limits import MAX_DIFF_LOGITS
-from glinfer.models.choice import DEFAULT_PLAN, DEFAULT_WEIGHTS, check_choice
+from glinfer.models.choice import check_choice
 from glinfer.models.oracle import relative_errors
 from glinfer.models.points import CENTRED
-from glinfer.quant.formats import DEFAULT_CACHE, FROM_FILE
-from glinfer.text.tokenizer import Tokenizer, find_tokenizer
+from glinfer.quant.formats import FROM_FILE
+from glinfer.text.tokenizer import find_tokenizer
 
 Floats = npt.NDArray[np.float32]
 Array = npt.NDArray[np.floating]
@@ -51,19 +51,13 @@ REFERENCE_POSITIONS = 32
 
 
 @dataclass(frozen=True)
-class RunConfig:
-    """Configuration of one side's run, see :func:`glinfer.engine.loading.load_model`."""
+class RunConfig(RunSetting):
+    """One run of a comparison, with the arguments of :func:`glinfer.engine.loading.load_model`."""
 
     model: str | PathLike[str]
-    plan: str = DEFAULT_PLAN
-    weights: str = DEFAULT_WEIGHTS
-    cache: str = DEFAULT_CACHE
     gelu: str | None = None
     context: int | None = None
     tokenizer: str | PathLike[str] | None = None
-    device: str | int | None = None
-    api: str | None = None
-    limits: Limits | None = None
 
 
 def diff(
@@ -101,7 +95,7 @@ def diff(
     for name, number in (("tokens", tokens), ("positions", positions), ("traced tokens", trace)):
         if number is not None and whole_number(f"of {name}", number) < 1:
             raise InputError(f"the number of {name} is 0; expected at least 1")
-    a, b = _read("A", side_a), _read("B", side_b)
+    a, b = _Side("A", side_a), _Side("B", side_b)
     if a.config.vocab_size != b.config.vocab_size:
         raise InputError(
             f"A has a vocabulary of {a.config.vocab_size} tokens and B of {b.config.vocab_size}; "
@@ -113,21 +107,27 @@ def diff(
     with ExitStack() as stack:
         device_a, device_b = [stack.enter_context(each.opened()) for each in (a, b)]
         weights = None
-        if a.file != b.file:
+        if os.path.realpath(a.path) != os.path.realpath(b.path):
             weights = diff_weights(load_checkpoint(a.path), load_checkpoint(b.path), on_progress)
-        ran_a = _run(a, device_a, ids, places, trace, lambda done: on_progress(done, total))
-        ran_b = _run(b, device_b, ids, places, trace, lambda done: on_progress(len(ids) + done, total))
+        ran_a = a.run(device_a, ids, places, trace, lambda done: on_progress(done, total))
+        ran_b = b.run(device_b, ids, places, trace, lambda done: on_progress(len(ids) + done, total))
     along = compare_along(ids, places, ran_a.logits, ran_b.logits)
     if tolerance is None:
         alike = side_a.cache == side_b.cache and _kept_alike(ran_a.kept, ran_b.kept)
         tolerance = SAME_FORMAT if alike else OTHER_FORMAT
+    words, tokenizer = dict[int, str](), a.tokenizer or b.tokenizer
+    if tokenizer is not None:
+        shown = {*ids, *(top for at in along.positions for top in (at.top_a, at.top_b))}
+        words = {token: tokenizer.token_bytes(token).decode("utf-8", errors="replace") for token in sorted(shown)}
+    fields = [field.name for field in dataclasses.fields(a.config)]
+    pairs = {name: (getattr(a.config, name), getattr(b.config, name)) for name in fields}
     return DiffReport(
         a=ran_a.facts,
         b=ran_b.facts,
         ids=tuple(ids),
-        words=_words(a.tokenizer or b.tokenizer, ids, along),
+        words=words,
         tolerance=tolerance,
-        config=_fields(a.config, b.config),
+        config={name: (x, y) for name, (x, y) in pairs.items() if x != y},
         weights=weights,
         passes=tuple(compare_passes(ran_a.trace, ran_b.trace)),
         traced=min(trace, len(ids)),
@@ -137,45 +137,66 @@ def diff(
     )
 
 
-@dataclass(frozen=True)
-class _Loaded:
-    """A side whose files are read."""
+class _Side:
+    """One side, whose files are read; its errors begin with its name."""
 
-    name: str
-    side: RunConfig
-    path: str | PathLike[str]
-    config: ModelConfig
-    formats: Mapping[str, str]
-    tokenizer: Tokenizer | None
-    no_tokenizer_reason: str
+    def __init__(self, name: str, given: RunConfig) -> None:
+        self.name, self.given = name, given
+        with self.named():
+            check_choice(given.plan, given.weights, given.cache)
+            self.path, checkpoint = read_model(given.model, gelu=given.gelu, context=given.context)
+            self.config, self.formats = checkpoint.config, checkpoint.formats()
+            self.tokenizer, self.problem = find_tokenizer(self.path, given.tokenizer, self.config)
 
-    @property
-    def file(self) -> str:
-        return os.path.realpath(self.path)
+    @contextmanager
+    def named(self) -> Iterator[None]:
+        try:
+            yield
+        except GlinferError as error:
+            raise type(error)(f"{self.name}: {error}") from None
 
     def opened(self) -> Device:
-        with _named(self.name):
-            return open_device(self.side.device, api=self.side.api, limits=self.side.limits)
+        with self.named():
+            return self.given.opened()
+
+    def run(
+        self,
+        device: Device,
+        ids: Sequence[int],
+        places: Sequence[int],
+        trace: int,
+        on_token: Callable[[int], None],
+    ) -> _Ran:
+        """Capture tensors of the first ``trace`` tokens, and the logits at ``places``."""
+        given, first = self.given, ids[:trace]
+        options: dict[str, Any] = {
+            name: getattr(given, name) for name in ("plan", "weights", "cache", "gelu", "context")
+        }
+        with self.named(), load_model(self.path, tokenizer=self.tokenizer, device=device, **options) as model:
+            plan, points, shapes = model.plan, model.plan.points, weight_shapes(model.config)
+            kept = self.formats if model.weights == FROM_FILE else dict.fromkeys(shapes, model.weights.upper())
+            facts = RunFacts(
+                model=os.fspath(given.model),
+                plan=plan.name,
+                weights=model.weights,
+                cache=model.cache,
+                kept=tuple(sorted({kept[name] for name, shape in shapes.items() if len(shape) == 2})),
+                renderer=device.description,
+                max_texture_size=device.limits.max_texture_size,
+                draws=len(plan.draws),
+                config=model.config,
+            )
+            captured = CapturedRun(
+                arrays=model.capture("*", first),
+                axes={name: point.axis for name, point in points.items()},
+                sites={name: tuple(draw for draw, _ in point.sites) for name, point in points.items()},
+                draws=tuple(draw.name for draw in plan.draws),
+                tokens=len(first),
+            )
+            return _Ran(facts, kept, captured, _logits(model, ids, places, on_token))
 
 
-@contextmanager
-def _named(side: str) -> Iterator[None]:
-    """Prefix errors with their side."""
-    try:
-        yield
-    except GlinferError as error:
-        raise type(error)(f"{side}: {error}") from None
-
-
-def _read(name: str, side: RunConfig) -> _Loaded:
-    with _named(name):
-        check_choice(side.plan, side.weights, side.cache)
-        path, checkpoint = read_model(side.model, gelu=side.gelu, context=side.context)
-        tokenizer, reason = find_tokenizer(path, side.tokenizer, checkpoint.config)
-        return _Loaded(name, side, path, checkpoint.config, checkpoint.formats(), tokenizer, reason)
-
-
-def _ids(prompt: str | Sequence[int], a: _Loaded, b: _Loaded, tokens: int | None, shorten: bool) -> list[int]:
+def _ids(prompt: str | Sequence[int], a: _Side, b: _Side, tokens: int | None, shorten: bool) -> list[int]:
     """Return the checked tokens that both sides run."""
     ids = _encoded(prompt, a, b) if isinstance(prompt, str) else whole_numbers("the prompt", prompt)
     shorter = min(a.config, b.config, key=lambda config: config.max_position_embeddings)
@@ -184,10 +205,10 @@ def _ids(prompt: str | Sequence[int], a: _Loaded, b: _Loaded, tokens: int | None
     return check_ids(ids[:tokens], shorter)
 
 
-def _encoded(text: str, a: _Loaded, b: _Loaded) -> list[int]:
+def _encoded(text: str, a: _Side, b: _Side) -> list[int]:
     found = [each.tokenizer.encode(text) for each in (a, b) if each.tokenizer is not None]
     if not found:
-        raise InputError(f"{a.no_tokenizer_reason}")
+        raise InputError(a.problem)
     if found[0] != found[-1]:
         pairs = zip(*found, strict=False)
         place = next((place for place, (one, other) in enumerate(pairs) if one != other), min(map(len, found)))
@@ -235,42 +256,6 @@ class _Ran:
     logits: Floats
 
 
-def _run(
-    known: _Loaded,
-    device: Device,
-    ids: Sequence[int],
-    places: Sequence[int],
-    trace: int,
-    on_token: Callable[[int], None],
-) -> _Ran:
-    side = known.side
-    options: dict[str, Any] = {name: getattr(side, name) for name in ("plan", "weights", "cache", "gelu", "context")}
-    with _named(known.name), load_model(known.path, tokenizer=known.tokenizer, device=device, **options) as model:
-        plan, points = model.plan, model.plan.points
-        kept = _kept(model.config, model.weights, known.formats)
-        matrices = {kept[name] for name, shape in weight_shapes(model.config).items() if len(shape) == 2}
-        facts = RunFacts(
-            model=os.fspath(side.model),
-            plan=plan.name,
-            weights=model.weights,
-            cache=model.cache,
-            kept=tuple(sorted(matrices)),
-            renderer=device.description,
-            max_texture_size=device.limits.max_texture_size,
-            draws=len(plan.draws),
-            config=model.config,
-        )
-        first = ids[:trace]
-        named = CapturedRun(
-            arrays=model.capture("*", first),
-            axes={name: point.axis for name, point in points.items()},
-            sites={name: tuple(draw for draw, _ in point.sites) for name, point in points.items()},
-            draws=tuple(draw.name for draw in plan.draws),
-            tokens=len(first),
-        )
-        return _Ran(facts, kept, named, _logits(model, ids, places, on_token))
-
-
 def _logits(model: Model, ids: Sequence[int], places: Sequence[int], on_token: Callable[[int], None]) -> Floats:
     """Return the logits [places, vocab] after the tokens at those positions."""
     found, wanted = np.empty((len(places), model.config.vocab_size), dtype=np.float32), iter(places)
@@ -285,11 +270,6 @@ def _logits(model: Model, ids: Sequence[int], places: Sequence[int], on_token: C
     return found
 
 
-def _kept(config: ModelConfig, weights: str, formats: Mapping[str, str]) -> Mapping[str, str]:
-    """Map tensors to their formats in textures."""
-    return formats if weights == FROM_FILE else dict.fromkeys(weight_shapes(config), weights.upper())
-
-
 def _kept_alike(a: Mapping[str, str], b: Mapping[str, str]) -> bool:
     common = a.keys() & b.keys()
     return all(a[name] == b[name] for name in common) if common else set(a.values()) == set(b.values())
@@ -299,18 +279,6 @@ def _only(one: CapturedRun, other: CapturedRun) -> tuple[str, ...]:
     """List the names that only ``one`` has."""
     others = {name.removesuffix(CENTRED) for name in other.arrays}
     return tuple(name for name in one.arrays if name.removesuffix(CENTRED) not in others)
-
-
-def _fields(a: ModelConfig, b: ModelConfig) -> dict[str, tuple[Any, Any]]:
-    pairs = {field.name: (getattr(a, field.name), getattr(b, field.name)) for field in dataclasses.fields(a)}
-    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
-
-
-def _words(tokenizer: Tokenizer | None, ids: Sequence[int], along: Predictions) -> dict[int, str]:
-    if tokenizer is None:
-        return {}
-    named = {*ids, *(top for at in along.positions for top in (at.top_a, at.top_b))}
-    return {token: tokenizer.token_bytes(token).decode("utf-8", errors="replace") for token in sorted(named)}
 
 
 def compare_passes(a: CapturedRun, b: CapturedRun) -> Iterator[TensorError]:
@@ -331,8 +299,13 @@ def compare_passes(a: CapturedRun, b: CapturedRun) -> Iterator[TensorError]:
             pair = x_rows if name == called else _centred(x_rows), y_rows if other == called else _centred(y_rows)
         shapes = x_rows.shape, y_rows.shape
         error, index = farthest(pair[1], pair[0]) if shapes[0] == shapes[1] else (None, None)
-        place = None if index is None else _place(index, a.tokens - x_rows.shape[a.axes[name]])
-        draw = a.sites[name][_site(index, len(x), len(a.sites[name]))] if a.draws == b.draws else None
+        place, draw, sites = None, None, a.sites[name]
+        if index is not None:
+            *heads, token, column = index
+            before = a.tokens - x_rows.shape[a.axes[name]]
+            place = ElementPosition(before + token, heads[0] if heads else None, column)
+        if a.draws == b.draws:  # several draws share the first axis equally
+            draw = sites[-1 if index is None or len(sites) == 1 else index[0] // (len(x) // len(sites))]
         yield TensorError(called, error, identical, place, draw, shapes)
 
 
@@ -348,16 +321,6 @@ def _last_rows(x: Floats, y: Floats, axis: int) -> tuple[Array, Array]:
 def _centred(stream: Array) -> Array:
     wide = stream.astype(np.float64)
     return np.asarray(wide - wide.mean(axis=-1, keepdims=True))
-
-
-def _place(index: tuple[int, ...], before: int) -> ElementPosition:
-    *heads, token, column = index
-    return ElementPosition(before + token, heads[0] if heads else None, column)
-
-
-def _site(index: tuple[int, ...] | None, first: int, sites: int) -> int:
-    """Find the draw that computed an element; several draws share the first axis equally."""
-    return -1 if index is None or sites == 1 else index[0] // (first // sites)
 
 
 def farthest(found: Array, expected: Array) -> tuple[float, tuple[int, ...] | None]:

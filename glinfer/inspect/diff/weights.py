@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +12,6 @@ import numpy.typing as npt
 
 from glinfer.engine.progress import Progress, no_progress
 from glinfer.formats import Checkpoint
-from glinfer.limits import PIECE_ELEMENTS
 from glinfer.models.oracle import relative_error
 
 Floats = npt.NDArray[np.float32]
@@ -116,17 +114,17 @@ def _guess(a: Floats, b: Floats, facts: _Statistics, formats: tuple[str, str]) -
     if not facts.peak_b or not facts.peak_a:
         return "zero", f"{'A' if facts.peak_b else 'B'} is zero"
     for name, rounded in (("f16", _to_f16), ("bf16", _to_bf16)):
-        if _all(a, b, lambda x, y, to=rounded: np.array_equal(to(x), y)):  # type: ignore[misc]
+        if np.array_equal(rounded(a), b):
             return "rounded", f"B is A rounded to {name}"
-        if _all(a, b, lambda x, y, to=rounded: np.array_equal(x, to(y))):  # type: ignore[misc]
+        if np.array_equal(a, rounded(b)):
             return "rounded", f"A is B rounded to {name}"
     if facts.relative <= _EXACT:
         return "digits", "only the last digits differ"
     if a.ndim == 2 and a.shape[0] == a.shape[1] and _transposed(a, b):
         return "transposed", "B is A transposed"
-    if facts.off_by(b, a, scale=facts.scale, shift=0.0) <= _EXACT:
+    if np.abs(a * np.float32(facts.scale) - b).max() <= _EXACT * facts.peak_b:
         return "scaled", f"B is A × {facts.scale:.6g}"
-    if facts.off_by(b, a, scale=1.0, shift=facts.shift) <= _EXACT:
+    if np.abs(a + np.float32(facts.shift) - b).max() <= _EXACT * facts.peak_b:
         return "shifted", f"B is A {'+' if facts.shift > 0 else '−'} {abs(facts.shift):.6g}"
     return _permuted(a, b) or _some_rows(a, b) or _apart(facts, formats)
 
@@ -145,7 +143,7 @@ def _apart(facts: _Statistics, formats: tuple[str, str]) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class _Statistics:
-    """Statistics of two tensors of one shape, in float64.
+    """Statistics of two tensors of one shape.
 
     ``scale`` and ``shift`` each bring A closest to B without the other; ``largest`` is the largest absolute
     difference, ``peak_a`` and ``peak_b`` are the largest absolute weights.
@@ -164,37 +162,14 @@ class _Statistics:
 
     @classmethod
     def of(cls, a: Floats, b: Floats) -> _Statistics:
-        largest = peak_a = peak_b = 0.0
-        aa = bb = ab = sum_a = sum_b = 0.0
-        for x, y in _pieces(a, b):
-            x, y = x.astype(np.float64), y.astype(np.float64)
-            largest = max(largest, float(np.abs(y - x).max()))
-            peak_a, peak_b = max(peak_a, float(np.abs(x).max())), max(peak_b, float(np.abs(y).max()))
-            aa, bb, ab = aa + float((x * x).sum()), bb + float((y * y).sum()), ab + float((x * y).sum())
-            sum_a, sum_b = sum_a + float(x.sum()), sum_b + float(y.sum())
+        def product(x: Floats, y: Floats) -> float:
+            return float(np.einsum("i,i", x.reshape(-1), y.reshape(-1), dtype=np.float64))
+
+        aa, bb, ab = product(a, a), product(b, b), product(a, b)
         both = math.sqrt(aa) * math.sqrt(bb)
-        correlation = ab / both if both else 0.0
-        return cls(largest, peak_a, peak_b, ab / aa if aa else 0.0, (sum_b - sum_a) / a.size, correlation)
-
-    def off_by(self, b: Floats, a: Floats, *, scale: float, shift: float) -> float:
-        """Return the error of B against A scaled and shifted, relative to the largest weight of B."""
-        worst = 0.0
-        for x, y in _pieces(a, b):
-            worst = max(worst, float(np.abs(x.astype(np.float64) * scale + shift - y).max()))
-            if worst > _EXACT * self.peak_b:
-                break  # the answer is known
-        return worst / self.peak_b
-
-
-def _pieces(a: Floats, b: Floats) -> Iterator[tuple[Floats, Floats]]:
-    """Yield both tensors a few rows at a time."""
-    step = max(1, PIECE_ELEMENTS // max(1, a[0].size))
-    for first in range(0, len(a), step):
-        yield a[first : first + step], b[first : first + step]
-
-
-def _all(a: Floats, b: Floats, test: Callable[[Floats, Floats], bool]) -> bool:
-    return all(test(x, y) for x, y in _pieces(a, b))
+        shift = (float(b.sum(dtype=np.float64)) - float(a.sum(dtype=np.float64))) / a.size
+        peaks = float(np.abs(a).max()), float(np.abs(b).max())
+        return cls(float(np.abs(b - a).max()), *peaks, ab / aa if aa else 0.0, shift, ab / both if both else 0.0)
 
 
 def _to_f16(array: Floats) -> Floats:
@@ -210,7 +185,7 @@ def _to_bf16(array: Floats) -> Floats:
 
 
 def _transposed(a: Floats, b: Floats) -> bool:
-    return _all(a.T, b, lambda x, y: np.array_equal(x, y) or relative_error(y, x) <= _CLOSE)
+    return np.array_equal(a.T, b) or relative_error(b, a.T) <= _CLOSE
 
 
 def _permuted(a: Floats, b: Floats) -> tuple[str, str] | None:

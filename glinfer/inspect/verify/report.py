@@ -9,6 +9,7 @@ from typing import Any
 
 from glinfer.engine.report import Report, plain
 from glinfer.engine.textures import TextureCheck
+from glinfer.inspect.settings import UnusableRun
 from glinfer.inspect.verify.draws import DrawCheck
 from glinfer.inspect.verify.greedy import GreedyCheck
 from glinfer.inspect.verify.special import SpecialCheck
@@ -90,22 +91,6 @@ class VerifyRun(Report):
 
 
 @dataclass(frozen=True)
-class UnusableRun:
-    """A requested renderer that does not open (``weights`` is None), or a weight format that does not fit it."""
-
-    device: int | None
-    api: str | None
-    weights: str | None
-    problem: str
-
-    @property
-    def where(self) -> str:
-        """Description of the renderer and format."""
-        parts = [named(self.device, self.api), self.weights and f"weights {self.weights}"]
-        return ", ".join(filter(None, parts))
-
-
-@dataclass(frozen=True)
 class VerifyReport(Report):
     """Finished runs and unusable ones; the JSON form is described by :func:`schema`.
 
@@ -134,11 +119,6 @@ class VerifyReport(Report):
         """Whether at least one run finished, and all passed."""
         accepted = self.load_refuses is None or self.allow_nan
         return accepted and bool(self.runs) and all(run.passed for run in self.runs)
-
-
-def named(device: int | None, api: str | None) -> str:
-    """Describe a requested renderer."""
-    return f"device {'auto' if device is None else device}{f', {api}' if api else ''}"
 
 
 def schema_text() -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,33 +13,16 @@ from glinfer.engine.loading import prepare
 from glinfer.engine.model import Loaded, Model
 from glinfer.engine.progress import StagedProgress, no_staged_progress
 from glinfer.engine.textures import TextureCheck
-from glinfer.errors import ContextError, FormatError, GLError, InputError, NumbersError, PlanError, ShaderError
+from glinfer.errors import FormatError, GLError, InputError, NumbersError, ShaderError
 from glinfer.formats import Checkpoint
-from glinfer.gl import egl
-from glinfer.gl.context import Device, Limits, open_device
+from glinfer.gl.context import Device
+from glinfer.inspect.settings import RunSetting, run_each
 from glinfer.inspect.verify.draws import DrawCheck, verify_draws
 from glinfer.inspect.verify.greedy import verify_greedy
-from glinfer.inspect.verify.report import UnusableRun, VerifyReport, VerifyRun
+from glinfer.inspect.verify.report import VerifyReport, VerifyRun
 from glinfer.inspect.verify.special import verify_special_values
 from glinfer.models.choice import check_choice, weights_named
-from glinfer.quant.formats import DEFAULT_CACHE, FROM_FILE, WEIGHT_FORMATS
-
-APIS = ("es", "desktop")
-"""Values of ``api``, see :func:`glinfer.gl.context.open_device`."""
-
-
-@dataclass(frozen=True)
-class RendererChoice:
-    """Arguments of :func:`glinfer.gl.context.open_device`."""
-
-    device: str | int | None = None
-    api: str | None = None
-
-    @property
-    def number(self) -> int | None:
-        """Number of the device; None if glinfer chooses it."""
-        text = "" if self.device is None else str(self.device)
-        return int(text) if text.isdecimal() else None
+from glinfer.quant.formats import FROM_FILE, WEIGHT_FORMATS
 
 
 @dataclass(frozen=True)
@@ -65,20 +47,6 @@ class CheckOptions:
         return self.draws or self.greedy is not None or self.after is not None
 
 
-def every_renderer(api: str | None = None) -> list[RendererChoice]:
-    """List every EGL device with each of :data:`APIS`, or with ``api`` alone; opens none of them."""
-    numbers: list[str | int]
-    try:
-        numbers = [device.index for device in egl.list_devices()]
-    except ContextError:
-        numbers = ["auto"]  # opening it reports what is missing
-    several: list[str | int] = numbers if sys.platform.startswith("linux") else ["auto"]
-    made = [RendererChoice(number, "es") for number in numbers] + [
-        RendererChoice(number, "desktop") for number in several
-    ]
-    return [renderer for renderer in made if api in (None, renderer.api)]
-
-
 def every_format(checkpoint: Checkpoint, plan: str) -> list[str]:
     """List the weight formats that a plan of a model supports."""
     found: dict[str, None] = {}
@@ -93,17 +61,13 @@ def every_format(checkpoint: Checkpoint, plan: str) -> list[str]:
 
 def verify_everywhere(
     checkpoint: Checkpoint,
-    renderers: Sequence[RendererChoice],
-    formats: Sequence[str],
+    settings: Sequence[RunSetting],
     options: CheckOptions,
     *,
-    plan: str,
-    cache: str = DEFAULT_CACHE,
-    limits: Limits | None = None,
     allow_nan: bool = False,
     on_progress: StagedProgress = no_staged_progress,
 ) -> VerifyReport:
-    """Check each weight format on each renderer.
+    """Check a model by each setting.
 
     NaN and infinite weights are compared too, if the model is not run; the report states that loading refuses them,
     and fails unless they are allowed.
@@ -113,12 +77,8 @@ def verify_everywhere(
 
     Args:
         checkpoint: the model.
-        renderers: see :func:`every_renderer`.
-        formats: weight formats, see :func:`every_format`.
+        settings: plans, formats and renderers, see :func:`glinfer.inspect.settings.run_each`.
         options: which checks to run.
-        plan: one of :data:`glinfer.models.choice.PLANS`.
-        cache: one of :data:`glinfer.models.choice.CACHES`.
-        limits: upper bounds on the limits of each renderer.
         allow_nan: whether NaN and infinite weights are allowed.
         on_progress: receives (check, finished items, items).
 
@@ -133,39 +93,32 @@ def verify_everywhere(
         if options.runs:
             raise
         refusal = str(error)
-    runs: list[VerifyRun] = []
-    unusable: list[UnusableRun] = []
-    for renderer in renderers:
-        try:
-            device = open_device(renderer.device, api=renderer.api, limits=limits)
-        except (ContextError, GLError) as error:
-            unusable.append(UnusableRun(renderer.number, renderer.api, None, str(error)))
-            continue
-        with device:
-            for name in formats:
-                run = VerifyRun(
-                    device.description,
-                    device=renderer.number,
-                    api=device.api,
-                    max_texture_size=device.limits.max_texture_size,
-                    plan=plan,
-                    weights=weights_named(name, checkpoint.formats(), plan),
-                    cache=cache,
-                )
-                try:
-                    runs.append(_checked(run, checkpoint, device, options, on_progress))
-                except PlanError as error:
-                    unusable.append(UnusableRun(renderer.number, device.api, run.weights, str(error)))
-    return VerifyReport(checkpoint.source, tuple(runs), tuple(unusable), refusal, allow_nan)
+    formats = checkpoint.formats()
+    named = [replace(each, weights=weights_named(each.weights, formats, each.plan)) for each in settings]
+    runs, unusable = run_each(named, partial(_checked, checkpoint, options, on_progress))
+    return VerifyReport(checkpoint.source, runs, unusable, refusal, allow_nan)
 
 
 def _checked(
-    run: VerifyRun, checkpoint: Checkpoint, device: Device, options: CheckOptions, on_progress: StagedProgress
+    checkpoint: Checkpoint,
+    options: CheckOptions,
+    on_progress: StagedProgress,
+    setting: RunSetting,
+    device: Device,
 ) -> VerifyRun:
-    """Return the run with the results of all checks; an error of OpenGL or of a shader ends it.
+    """Run all checks; an error of OpenGL or of a shader ends the run.
 
     All checks use one bound engine, whose textures are compared before and after everything else.
     """
+    run = VerifyRun(
+        device.description,
+        device=setting.number,
+        api=device.api,
+        max_texture_size=device.limits.max_texture_size,
+        plan=setting.plan,
+        weights=setting.weights,
+        cache=setting.cache,
+    )
     try:
         with np.errstate(all="ignore"):  # NaN and infinite weights are quantised here too
             prepared = prepare(checkpoint, device, run.plan, run.weights, cache=run.cache)
@@ -188,8 +141,8 @@ def _checked(
 
                 run = replace(run, draws=tuple(verify_draws(engine, options.ids, on_check=checked)))
             if options.runs:
-                again = _textures(engine, on_progress)
-                run = replace(run, textures=tuple(map(_worse, run.textures, again)))
+                pairs = zip(run.textures, _textures(engine, on_progress), strict=True)
+                run = replace(run, textures=tuple(before if after.passed else after for before, after in pairs))
             run = replace(run, wrong_textures=tuple(engine.textures.wrong_textures()))
     except (GLError, ShaderError, NumbersError) as error:
         run = replace(run, problem=str(error))
@@ -203,10 +156,6 @@ def _textures(engine: Engine, on_progress: StagedProgress) -> tuple[TextureCheck
             checks.append(check)
             on_progress("checking textures", len(checks), total)
     return tuple(checks)
-
-
-def _worse(before: TextureCheck, after: TextureCheck) -> TextureCheck:
-    return before if after.passed else after
 
 
 def use(model: Model, ids: Sequence[int], count: int) -> None:

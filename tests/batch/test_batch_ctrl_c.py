@@ -1,12 +1,12 @@
-"""Ctrl-C at every step of a batch in one process: it is raised, and leaves no task, coroutine or loop behind."""
+"""Ctrl-C at every step of a batch in one process: it is raised, and leaves no line, server or thread behind."""
 
 from __future__ import annotations
 
 import asyncio
-import asyncio.base_events
-import asyncio.events
 import gc
+import itertools
 import logging
+import os
 import signal
 import threading
 import warnings
@@ -18,18 +18,16 @@ pytest.importorskip("pydantic", reason="pydantic is not installed")
 
 from interrupts import files_of, heeds_ctrl_c, interrupted_everywhere
 
-from glinfer.batch import local, turns
-from glinfer.batch.lines import LineResult
+from glinfer.batch import local, pool
+from glinfer.batch.lines import LineResult, RequestLine
 from glinfer.batch.local import LocalRunner, LocalSetup
-from glinfer.batch.requests import RequestLine, answered
-from glinfer.batch.turns import Turns
+from glinfer.batch.requests import answered
 from glinfer.errors import ContextError
 from glinfer.gl import signals
 
 __all__ = ["heeds_ctrl_c"]
 
-FILES = files_of(local, turns, signals)
-LOOP = files_of(asyncio.base_events, asyncio.events)
+FILES = files_of(local, pool, signals)
 COUNT = 3
 
 
@@ -41,21 +39,20 @@ class Servers:
     """What was made of it, and has to be gone; each has room for two lines."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.open, self.answering, self.loops = 0, 0, list[asyncio.AbstractEventLoop]()
-        self.failure: Exception | None = None
-        made, servers = turns._new_loop, self
+        self.open, self.answering, self.insist = 0, 0, False
+        self.failure: BaseException | None = None
+        servers = self
 
         class Server:
             window, renderer, draws = 2, "renderer", 0
 
             def __init__(self, setup: LocalSetup) -> None:
                 servers.open += 1
-                self.closed = False
 
             async def start(self) -> None:
                 await asyncio.sleep(0)
 
-            async def answer(self, line: RequestLine) -> LineResult[RequestLine]:
+            async def answer(self, line: RequestLine) -> LineResult:
                 servers.answering += 1
                 try:
                     await asyncio.sleep(0)
@@ -66,23 +63,21 @@ class Servers:
                     servers.answering -= 1
 
             async def stop(self) -> None:
-                await asyncio.sleep(0)
-                servers.open -= not self.closed
-                self.closed = True
-
-        def new_loop() -> asyncio.AbstractEventLoop:
-            self.loops.append(made())
-            return self.loops[-1]
+                try:
+                    await asyncio.sleep(0)
+                    if servers.insist:
+                        os.kill(os.getpid(), signal.SIGINT)
+                    while servers.insist:
+                        await asyncio.sleep(0.01)
+                finally:
+                    servers.open -= 1
 
         monkeypatch.setattr(local, "LocalServer", Server)
-        monkeypatch.setattr(turns, "_new_loop", new_loop)
 
     def check(self, where: str) -> None:
         """Nothing is left."""
         assert (self.open, self.answering) == (0, 0), where
-        assert all(loop.is_closed() for loop in self.loops), where
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler, where
-        self.loops.clear()
 
 
 @pytest.fixture
@@ -91,37 +86,21 @@ def servers(monkeypatch: pytest.MonkeyPatch, heeds_ctrl_c: None) -> Servers:
     return Servers(monkeypatch)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def little_garbage() -> Iterator[None]:
-    """What was made before this module is no matter of it, and takes long to be gone through."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
-
-
 @pytest.fixture(autouse=True)
 def silent(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """Neither Python nor asyncio has anything to say."""
+    """Neither Python nor asyncio has anything to say, and no thread is left."""
     threads = threading.active_count()
     with warnings.catch_warnings(record=True) as said, caplog.at_level(logging.DEBUG, logger="asyncio"):
         warnings.simplefilter("always")
         yield
         gc.collect()
-    told = [str(each.message) for each in said]
-    assert told == []
+    assert [str(each.message) for each in said] == []
     assert [each.getMessage() for each in caplog.records if each.levelno > logging.DEBUG] == []
     assert threading.active_count() <= threads
 
 
-def closed(runner: LocalRunner) -> None:
-    """Close, as the end of the block does, which an interrupt may have kept from beginning."""
-    runner.__exit__(None, None, None)
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("coarse", [LOOP, set()], ids=["loop", "steps"])
-def test_ctrl_c_anywhere_ends_a_batch_and_leaves_nothing(servers: Servers, coarse: set[str]) -> None:
+def test_ctrl_c_anywhere_ends_a_batch_and_leaves_nothing(servers: Servers) -> None:
     runners, found = list[LocalRunner](), list[int]()
 
     def act() -> None:
@@ -131,51 +110,47 @@ def test_ctrl_c_anywhere_ends_a_batch_and_leaves_nothing(servers: Servers, coars
 
     def after(where: str) -> None:
         assert len(found) == len({*found}) <= COUNT
-        for each in runners:
-            closed(each)
+        for each in runners:  # an interrupt may have kept the end of the block from beginning
+            each.close()
         servers.check(where)
         runners.clear()
         found.clear()
 
-    places = interrupted_everywhere(act, after, set() if coarse else FILES, coarse)
+    places = interrupted_everywhere(act, after, FILES)
     assert sorted(found) == [1, 2, 3]
     servers.check("the end")
     assert places > 100
 
 
-def test_a_second_ctrl_c_does_not_wait(servers: Servers) -> None:
-    """Whoever insists gets out of a loop that does not end, and what is left can be closed."""
-
-    async def forever() -> None:
-        while True:  # takes the loop, so that nothing ends the turn
-            signal.raise_signal(signal.SIGINT)
-
-    with LocalRunner(LocalSetup([])) as runner:
-        tasks = [runner._turns.begin(forever), runner._turns.begin(forever)]
-        with pytest.raises(KeyboardInterrupt):
-            runner._turns.run(tasks)
-        with pytest.raises(ContextError, match="a second Ctrl-C has interrupted this"):
-            list(runner.run(lines()))
+def test_a_ctrl_c_while_it_closes_does_not_wait(servers: Servers) -> None:
+    """Whoever insists gets out, and what is left can be closed."""
+    runner = LocalRunner(LocalSetup([]))
+    with pytest.raises(KeyboardInterrupt), runner:
+        servers.insist = True
+    assert servers.open == 1
+    servers.insist = False
+    runner.close()
     servers.check("the end")
+    with pytest.raises(ContextError, match="this batch was closed; start another one"):
+        list(runner.run(lines()))
 
 
 def test_an_error_of_several_lines_at_once_is_told_once(servers: Servers) -> None:
     with LocalRunner(LocalSetup([])) as runner:
-        for width in (1, 2):
-            servers.failure = ContextError("the context is gone, planted")
-            with pytest.raises(ContextError, match="planted"):
+        failures = ContextError("the context is gone, planted"), SystemExit("planted")
+        for width, servers.failure in itertools.product((1, 2), failures):
+            with pytest.raises((ContextError, SystemExit), match="planted"):
                 list(runner.run(iter(list(lines())[:width])))
             servers.failure = None
             assert len(list(runner.run(lines()))) == COUNT
     servers.check("the end")
 
 
-def test_a_generator_that_is_left_ends_its_lines(servers: Servers) -> None:
-    Turns().close(lambda: asyncio.sleep(0))  # which has none
+def test_answers_to_a_run_that_was_left_are_ignored(servers: Servers) -> None:
     with LocalRunner(LocalSetup([])) as runner:
         for _ in runner.run(lines()):
             break
         gc.collect()
-        assert len(list(runner.run(lines()))) == COUNT
-        assert servers.answering == 0
+        found = [each.line for each in runner.run(line for line in lines() if line.number > 1)]
+        assert sorted(line.number for line in found) == [2, 3]
     servers.check("the end")
