@@ -92,10 +92,9 @@ def look(
         if model is None or prompt is None:
             raise InputError("found no text to run; give one or --ids, or use --what weights")
         ids = prompt_ids(model, prompt)
-    from glinfer.inspect.figures import plain_style
     from glinfer.inspect.look.drawing import Drawing
 
-    with filling(target) as new, plain_style():
+    with filling(target) as new:
         drawing = Drawing(checkpoint, options, ids, None if model is None else model.tokenizer, new, on_progress)
         if options.runs and model is not None:
             drawing.run(model, ids)
