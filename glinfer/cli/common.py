@@ -452,10 +452,20 @@ def check_one_source(model: str | None, config_text: str | None, *, needed: bool
     Raises:
         InputError: both are given, or neither.
     """
-    if model is not None and config_text is not None:
-        raise InputError("found both a MODEL and --config; give one of them")
-    if needed and model is None and config_text is None:
+    if one_of({"a MODEL": model, "--config": config_text}) is None and needed:
         raise InputError("found neither a MODEL nor --config; give one of them")
+
+
+def one_of(values: Mapping[str, Any]) -> str | None:
+    """Return the name of the value that is given; None if all are None.
+
+    Raises:
+        InputError: two are given.
+    """
+    found = [name for name, value in values.items() if value is not None]
+    if len(found) > 1:
+        raise InputError(f"found both {found[0]} and {found[1]}; give one of them")
+    return found[0] if found else None
 
 
 def model_or_shape(model: str | None, config_text: str | None, options: Mapping[str, Any]) -> Checkpoint:

@@ -19,6 +19,7 @@ from glinfer.cli.common import (
     lora_option,
     model_options,
     one_adapter,
+    one_of,
     options,
     parse_ids,
     print_json,
@@ -172,8 +173,8 @@ def generate(
     path, prompt = chosen_model(named_model, model, prompt)
     text = prompt if named_prompt is None else named_prompt
     sources = {"a PROMPT": prompt, "--prompt": named_prompt, "--file": file, "--ids": ids}
-    found = [name for name, source in sources.items() if source is not None]
-    batch, drafts = take_batch(options, single=bool(found)), take_drafts(options)
+    found = any(source is not None for source in sources.values())
+    batch, drafts = take_batch(options, single=found), take_drafts(options)
     structured = take_structured(options)
     if batch is not None:
         for name in drafts:
@@ -185,8 +186,7 @@ def generate(
         return
     if not found and sys.stdin.isatty():
         raise InputError(f"{_NO_PROMPT}; give one of them")
-    if len(found) > 1:
-        raise InputError(f"found both {found[0]} and {found[1]}; give one of them")
+    one_of(sources)
     if ids is not None:
         given: str | list[int] = parse_ids(ids)
     elif text is None or text == "-":
@@ -213,10 +213,7 @@ def generate(
 def show(stream: Iterable[str | int]) -> None:
     """Print pieces of text as they arrive, or ids separated by commas."""
     for number, piece in enumerate(stream):
-        if isinstance(piece, int):
-            emit(f"{',' if number else ''}{piece}", nl=False)
-        else:
-            emit(piece, nl=False)
+        emit(f"{',' if number else ''}{piece}" if isinstance(piece, int) else piece, nl=False)
     emit()
 
 
@@ -247,23 +244,13 @@ def _collected(
             if isinstance(piece, str):
                 pieces.append(piece)
             advance(stream.stats.tokens, max_tokens)
-    stats = stream.stats
+    names = ("finish_reason", "prompt_tokens", "prompt_seconds", "tokens", "dropped", "drafted", "accepted", "forced")
+    names += ("complete", "draws_per_token", "seconds", "tokens_per_second")
     return {
         "prompt": prompt,
         "text": "".join(pieces) if isinstance(stream, TextStream) else None,
         "ids": stream.ids,
-        "finish_reason": stats.finish_reason,
-        "prompt_tokens": stats.prompt_tokens,
-        "prompt_seconds": stats.prompt_seconds,
-        "tokens": stats.tokens,
-        "dropped": stats.dropped,
-        "drafted": stats.drafted,
-        "accepted": stats.accepted,
-        "forced": stats.forced,
-        "complete": stats.complete,
-        "draws_per_token": stats.draws_per_token,
-        "seconds": stats.seconds,
-        "tokens_per_second": stats.tokens_per_second,
+        **{name: getattr(stream.stats, name) for name in names},
         "plan": model.plan.name,
         "weights": model.weights,
         "cache": model.cache,

@@ -18,6 +18,7 @@ from glinfer.cli.common import (
     megabytes,
     model_options,
     model_or_shape,
+    one_of,
     parse_ids,
     planned_edge,
     print_json,
@@ -187,8 +188,7 @@ def verify(
     tokens, ids = options.pop("tokens"), options.pop("ids")
     if not runs and (tokens is not None or ids is not None):
         raise InputError("--tokens and --ids need --draws, --greedy or --after; add one of them")
-    if tokens is not None and ids is not None:
-        raise InputError("found both --tokens and --ids; give one of them")
+    one_of({"--tokens": tokens, "--ids": ids})
     checkpoint = planned_checkpoint(model, config_text, options)
     sequence: list[int] = []
     if runs:

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib.figure import Figure
 
+from glinfer.engine.model import Model
 from glinfer.engine.probabilities import softmax
 from glinfer.engine.progress import Progress
 from glinfer.errors import InputError
@@ -20,7 +21,7 @@ from glinfer.formats import Checkpoint, weight_shapes
 from glinfer.inspect import figures
 from glinfer.inspect.look import pictures
 from glinfer.inspect.look.lens import Lens, likeliest, logit_lens
-from glinfer.inspect.look.options import ATTENTION, HIDDEN, LENS, WEIGHTS, CapturableModel, LookOptions
+from glinfer.inspect.look.options import ATTENTION, HIDDEN, LENS, WEIGHTS, LookOptions
 from glinfer.inspect.look.statistics import attention_numbers, layer_of, statistics, summarize_weight, texture_sizes
 from glinfer.limits import MAX_LOOK_BYTES
 from glinfer.text.labels import NO_TOKEN, token_label
@@ -104,7 +105,7 @@ class Drawing:
             "pictures": sorted(self.pictures, key=_page_order),
         }
 
-    def run(self, model: CapturableModel, ids: Sequence[int]) -> None:
+    def run(self, model: Model, ids: Sequence[int]) -> None:
         """Capture and draw tensors, a few layers at a time."""
         small: list[np.ma.MaskedArray] = []
         logits: Floats | None = None

@@ -15,12 +15,13 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from glinfer.engine.model import Model
 from glinfer.engine.progress import Progress, no_progress
 from glinfer.engine.report import plain
 from glinfer.errors import FormatError, InputError
 from glinfer.formats import Checkpoint
 from glinfer.formats.files import reason, shown, work_folder
-from glinfer.inspect.look.options import CapturableModel, LookOptions, prompt_ids
+from glinfer.inspect.look.options import LookOptions, prompt_ids
 from glinfer.inspect.pages import rendered, require_matplotlib
 from glinfer.models.choice import USUAL_TEXTURE_SIZE
 from glinfer.notebook import picture
@@ -61,7 +62,7 @@ def look(
     folder: str | PathLike[str],
     options: LookOptions,
     *,
-    model: CapturableModel | None = None,
+    model: Model | None = None,
     prompt: str | Sequence[int] | None = None,
     about: Mapping[str, Any] | None = None,
     max_texture_size: int = USUAL_TEXTURE_SIZE,
