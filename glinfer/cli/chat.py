@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from glinfer.cli.common import (
     tokenizer_option,
 )
 from glinfer.cli.drafts import draft_options, opened_drafts, take_drafts
-from glinfer.cli.generate import chosen_model, closing_line, model_option, sampling_options, take_sampling
+from glinfer.cli.generate import SAMPLING, chosen_model, closing_line, model_option, sampling_options, take_sampling
 from glinfer.cli.structure import structure_options, take_structured
 from glinfer.engine.chat import MAX_TOKENS, ChatSession, ChatStream
 from glinfer.engine.defaults import merged
@@ -41,6 +42,7 @@ from glinfer.terminal import emit
 
 FORMAT = "glinfer-chat"
 _BLOCK = '"""'
+_FIELDS = ("temperature", "top_k", "top_p", "min_p")
 _LEAVING = {"/exit", "/bye", "/q"}  # how other programs call /quit
 _HELP = """\
   /help              show this list
@@ -137,10 +139,7 @@ class _Chat:
             "/save": self.save,
             "/load": self.load,
             "/max-tokens": self.set_max_tokens,
-            "/temperature": lambda value: self.set("temperature", value, float),
-            "/top-k": lambda value: self.set("top_k", value, int),
-            "/top-p": lambda value: self.set("top_p", value, float),
-            "/min-p": lambda value: self.set("min_p", value, float),
+            **{f"/{name.replace('_', '-')}": partial(self.set, name) for name in _FIELDS},
             "/seed": self.set_seed,
             "/think": self.toggle_think,
         }
@@ -237,8 +236,8 @@ class _Chat:
         self.max_tokens = check_count("max_tokens", _number("max_tokens", value, int))
         return f"  max_tokens is {self.max_tokens}"
 
-    def set(self, field: str, value: str, kind: Callable[[str], Any]) -> str:
-        number = _number(field, value, kind)
+    def set(self, field: str, value: str) -> str:
+        number = _number(field, value, int if field == "seed" else SAMPLING[field][0])
         self.sampling = dataclasses.replace(self.sampling, **{field: number})
         return f"  {field} is {number}"
 
@@ -246,7 +245,7 @@ class _Chat:
         if value.lower() == "none":
             self.sampling = dataclasses.replace(self.sampling, seed=None)
             return "  every reply uses a new seed"
-        return self.set("seed", value, int)
+        return self.set("seed", value)
 
     def toggle_think(self, _: str) -> str:
         self.session.set_think(not self.session.think)

@@ -146,7 +146,7 @@ def show(
     columns: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: Sequence[str] = (), total: Sequence[str] = ()
 ) -> None:
     """Print a table, see :func:`table`; a row ``total`` is bold, and a table of unnamed columns has no header."""
-    made = table(*columns, numbers=numbers)
+    made = table(*columns, numbers=tuple(numbers))
     made.show_header = any(columns)
     for row in rows:
         made.add_row(*row)

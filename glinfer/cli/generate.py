@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import click
@@ -38,7 +38,14 @@ from glinfer.errors import InputError
 from glinfer.formats.files import shown
 from glinfer.terminal import emit
 
-_DEFAULT = "Default: from the model, else {:g}."
+SAMPLING: Mapping[str, tuple[type, str]] = {
+    "temperature": (float, "Sampling temperature; 0 is greedy decoding."),
+    "top_k": (int, "Sample from the K likeliest tokens; 0 for all."),
+    "top_p": (float, "Sample from the likeliest tokens that together reach this probability; 1 for all."),
+    "min_p": (float, "Minimum probability relative to the likeliest token; 0 for all."),
+    "repetition_penalty": (float, "Penalty for repeated tokens; 1 is off."),
+}
+"""Options of the sampler with a default of the model: type and help."""
 _NO_PROMPT = "found no PROMPT, --file or --ids"
 model_option = click.option(
     "-m",
@@ -53,6 +60,15 @@ model_option = click.option(
 
 def sampling_options(max_tokens: int) -> Callable[[Command], Command]:
     """Make ``--max-tokens`` with this default, and the sampler's options."""
+    sampling = [
+        click.option(
+            *(("-t",) if name == "temperature" else ()),
+            f"--{name.replace('_', '-')}",
+            type=kind,
+            help=f"{text} Default: from the model, else {getattr(USUAL, name):g}.",
+        )
+        for name, (kind, text) in SAMPLING.items()
+    ]
     return options(
         click.option(
             "-n",
@@ -61,31 +77,7 @@ def sampling_options(max_tokens: int) -> Callable[[Command], Command]:
             default=max_tokens,
             help=f"Maximum number of tokens to generate. Default: {max_tokens}.",
         ),
-        click.option(
-            "-t",
-            "--temperature",
-            type=float,
-            help=f"Sampling temperature; 0 is greedy decoding. {_DEFAULT.format(USUAL.temperature)}",
-        ),
-        click.option(
-            "--top-k", type=int, help=f"Sample from the K likeliest tokens; 0 for all. {_DEFAULT.format(USUAL.top_k)}"
-        ),
-        click.option(
-            "--top-p",
-            type=float,
-            help=f"Sample from the likeliest tokens that together reach this probability; 1 for all. "
-            f"{_DEFAULT.format(USUAL.top_p)}",
-        ),
-        click.option(
-            "--min-p",
-            type=float,
-            help=f"Minimum probability relative to the likeliest token; 0 for all. {_DEFAULT.format(USUAL.min_p)}",
-        ),
-        click.option(
-            "--repetition-penalty",
-            type=float,
-            help=f"Penalty for repeated tokens; 1 is off. {_DEFAULT.format(USUAL.repetition_penalty)}",
-        ),
+        *sampling,
         click.option("--seed", type=int, help="Random seed; the same seed gives the same text."),
     )
 
@@ -244,8 +236,8 @@ def _collected(
             if isinstance(piece, str):
                 pieces.append(piece)
             advance(stream.stats.tokens, max_tokens)
-    names = ("finish_reason", "prompt_tokens", "prompt_seconds", "tokens", "dropped", "drafted", "accepted", "forced")
-    names += ("complete", "draws_per_token", "seconds", "tokens_per_second")
+    names = ["finish_reason", "prompt_tokens", "prompt_seconds", "tokens", "dropped", "drafted", "accepted", "forced"]
+    names += ["complete", "draws_per_token", "seconds", "tokens_per_second"]
     return {
         "prompt": prompt,
         "text": "".join(pieces) if isinstance(stream, TextStream) else None,

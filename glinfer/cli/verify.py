@@ -257,11 +257,15 @@ def _show_run(run: VerifyRun) -> None:
     numbers = ("size", "bytes", "max difference")
     show(("texture", "size", "format", "bytes", "max difference", "bits"), rows, numbers=numbers)
     emit()
-    rows = []
-    for special in run.special:
-        stored = "identical" if special.stored else "CHANGED"
-        rows.append((special.name, stored, "identical" if special.through_a_draw else "changed (allowed)"))
-    show(("special values", "stored and read back", "copied by a draw"), rows)
+    special = [
+        (
+            each.name,
+            "identical" if each.stored else "CHANGED",
+            "identical" if each.through_a_draw else "changed (allowed)",
+        )
+        for each in run.special
+    ]
+    show(("special values", "stored and read back", "copied by a draw"), special)
     if run.draws:
         emit()
         _show_draws(run)

@@ -76,7 +76,7 @@ def write_png(figure: Figure, path: Path, *, margin: float | None = None) -> tup
     ``margin`` is the space in inches around everything that is drawn; by default the figure keeps its size.
     """
     FigureCanvasAgg(figure)
-    fit = {} if margin is None else {"bbox_inches": "tight", "pad_inches": margin}
+    fit: dict[str, Any] = {} if margin is None else {"bbox_inches": "tight", "pad_inches": margin}
     figure.savefig(path, format="png", dpi="figure", metadata={"Software": None}, **fit)
     width, height = struct.unpack(">2I", path.read_bytes()[16:24])  # in the header of a PNG
     return width, height

@@ -119,8 +119,8 @@ def _image(
     axes.set_xticks([])
     axes.set_yticks([])
     if bar:
-        figure, box = axes.figure, axes.get_position()
-        wide, high = figure.get_size_inches()
+        figure: Any = axes.figure
+        box, (wide, high) = axes.get_position(), figure.get_size_inches()
         height = min(box.height, 2.2 / high)
         place = figure.add_axes((1 + 0.15 / wide, box.y1 - height, 0.12 / wide, height))
         figure.colorbar(shown, cax=place, label=bar, format="{x:.3g}", **how).minorticks_off()
@@ -128,9 +128,9 @@ def _image(
 
 def _words(axes: Axes, *, left: Sequence[tuple[int, str]] = (), below: Sequence[tuple[int, str]] = ()) -> None:
     """Write (row, label) to the left of a map, and (column, label) upright below it."""
-    for axis, labels, how in ((axes.yaxis, left, {}), (axes.xaxis, below, {"rotation": 90})):
+    for axis, labels, turn in ((axes.yaxis, left, 0), (axes.xaxis, below, 90)):
         if labels:
-            axis.set_ticks([place for place, _ in labels], [label for _, label in labels], family=FONT, **how)
+            axis.set_ticks([place for place, _ in labels], [label for _, label in labels], family=FONT, rotation=turn)
             axis.set_tick_params(length=0)
 
 
@@ -156,7 +156,7 @@ def attention(theme: Theme, probs: Floats, labels: Sequence[str], seen: npt.NDAr
         if head >= heads:
             axes.set_axis_off()
             continue
-        bar = {"bar": "share of attention", "ticks": _SHARES} if head == 0 else {}
+        bar: dict[str, Any] = {"bar": "share of attention", "ticks": _SHARES} if head == 0 else {}
         _image(axes, np.ma.array(probs[head], mask=~seen), MAGNITUDE, norm, theme.faint, **bar)
         axes.set_title(f"head {head}")
         _words(axes, left=[] if head % columns else ticks, below=ticks if head + columns >= heads else [])
@@ -283,8 +283,8 @@ def lens(
     figure, ((axes,),) = _panels(title, note, [len(labels) * cell], [len(layers) * _CELL])
     _cells(axes, words, probs, theme)
     for row, column in np.argwhere(hits[::-1]).tolist():
-        frame = {"fill": False, "edgecolor": OKABE_ITO[1], "linewidth": 1.8}
-        axes.add_patch(Rectangle((column - 0.45, row - 0.4), 0.9, 0.8, **frame))
+        place = (column - 0.45, row - 0.4)
+        axes.add_patch(Rectangle(place, 0.9, 0.8, fill=False, edgecolor=OKABE_ITO[1], linewidth=1.8))
     _words(axes, left=_rows(layers), below=list(enumerate(map(short, labels))))
     return figure
 
@@ -313,8 +313,8 @@ def lens_last(
     _words(cells, left=_rows(layers))
     cells.set_xticks(range(count), [f"{rank + 1}." for rank in range(count)])
     for number, (label, values) in enumerate(follow.items()):
-        style = {"color": OKABE_ITO[number % len(OKABE_ITO)], "marker": "osD^vPX*"[number % 8]}
-        chart.plot(layers, np.maximum(values, _MIN_SHOWN), label=short(label), **style)
+        colour, marker = OKABE_ITO[number % len(OKABE_ITO)], "osD^vPX*"[number % 8]
+        chart.plot(layers, np.maximum(values, _MIN_SHOWN), label=short(label), color=colour, marker=marker)
     chart.set_yscale("log")
     chart.yaxis.set_major_formatter(lambda share, _: f"{100 * share:.6g}%")
     chart.minorticks_off()
