@@ -25,7 +25,7 @@ from glinfer.cli.common import (
 from glinfer.engine.loading import read_model
 from glinfer.errors import InputError
 from glinfer.inspect.look.options import DEFAULT_TOP, KINDS, LookOptions
-from glinfer.inspect.look.output import check_drawing, check_folder
+from glinfer.inspect.look.output import check_folder
 from glinfer.inspect.look.output import look as look_into
 from glinfer.terminal import emit
 
@@ -67,7 +67,6 @@ def look(
     glinfer look model.gguf "Once upon" --what lens --layers 0-3 --out inside/
     glinfer look model.safetensors --what weights --out weights/
     """
-    check_drawing()
     check_folder(folder, force=force)
     one_of({"a TEXT": text, "--ids": ids})
     prompt: str | list[int] | None = text if ids is None else parse_ids(ids)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -78,13 +77,21 @@ class Drawing:
         return NO_TOKEN if token < 0 else token_label(token, self.tokenizer)
 
     def add(
-        self, kind: str, layer: int | None, name: str, draw: Callable[[pictures.Theme], Figure], title: str, alt: str
+        self,
+        kind: str,
+        layer: int | None,
+        name: str,
+        title: str,
+        alt: str,
+        draw: Callable[..., Figure],
+        **values: Any,
     ) -> None:
         """Save a picture as ``kind/name.png``, and a dark version as ``kind/name-dark.png``."""
         (self.folder / kind).mkdir(exist_ok=True)
         for end, theme in pictures.THEMES.items():
             with theme.style():
-                width, height = figures.write_png(draw(theme), self.folder / f"{kind}/{name}{end}.png", margin=0.15)
+                figure = draw(theme, title=title, **values)
+                width, height = figures.write_png(figure, self.folder / f"{kind}/{name}{end}.png", margin=0.15)
         files = {"file": f"{kind}/{name}.png", "dark": f"{kind}/{name}-dark.png"}
         about = {**files, "kind": kind, "layer": layer, "title": title, "alt": alt}
         self.pictures.append({**about, "width": width, "height": height})
@@ -124,10 +131,10 @@ class Drawing:
                         self.hidden(layer, array)
         self.found["tensors"].sort(key=lambda each: order[each["name"]])
         if small:
-            layers, title = self.options.layers, "Attention, all blocks and heads"
+            layers = self.options.layers
             alt = f"Small attention maps of all heads of {len(layers)} blocks, a row for each block."
-            draw = partial(pictures.attention_overview, maps=small, layers=layers, length=len(ids), title=title)
-            self.add(ATTENTION, None, "overview", draw, "All blocks and heads", alt)
+            values = {"maps": small, "layers": layers, "length": len(ids)}
+            self.add(ATTENTION, None, "overview", "All blocks and heads", alt, pictures.attention_overview, **values)
         if HIDDEN in self.options.what:
             self.norms()
         if logits is not None:
@@ -167,8 +174,8 @@ class Drawing:
             shares = [-1.0 if each[key] is None else float(each[key] or 0.0) for each in numbers]
             if max(shares) >= 0:
                 alt += f" Head {np.argmax(shares)} looks most at {words}, {100 * max(shares):.0f}% on average."
-        draw = partial(pictures.attention, probs=probs, labels=self.labels, seen=seen, title=title)
-        self.add(ATTENTION, layer, f"block-{layer:03d}", draw, title, alt)
+        values = {"probs": probs, "labels": self.labels, "seen": seen}
+        self.add(ATTENTION, layer, f"block-{layer:03d}", title, alt, pictures.attention, **values)
         return pictures.shrunk(probs, seen)
 
     def hidden(self, layer: int | None, stream: Floats) -> None:
@@ -176,8 +183,7 @@ class Drawing:
         title = "Stream after the embedding" if layer is None else f"Stream after block {layer}"
         alt = f"{title}: a heat map of {stream.shape[0]} tokens by {stream.shape[1]} features."
         name = "embed" if layer is None else f"block-{layer:03d}"
-        draw = partial(pictures.hidden, stream=stream, labels=self.labels, title=title)
-        self.add(HIDDEN, layer, name, draw, title, alt)
+        self.add(HIDDEN, layer, name, title, alt, pictures.hidden, stream=stream, labels=self.labels)
 
     def norms(self) -> None:
         """Draw the norms of all streams."""
@@ -187,8 +193,7 @@ class Drawing:
         title, (low, high) = "Norm of the stream", (values.argmin(), values.argmax())
         where = [f"{rows[place // values.shape[1]]}, position {place % values.shape[1]}" for place in (low, high)]
         alt = f"{title} by layer and token: from {values.min():.3g} ({where[0]}) to {values.max():.3g} ({where[1]})."
-        draw = partial(pictures.norms, values=values, layers=rows, labels=self.labels, title=title)
-        self.add(HIDDEN, None, "norms", draw, title, alt)
+        self.add(HIDDEN, None, "norms", title, alt, pictures.norms, values=values, layers=rows, labels=self.labels)
 
     def lens(self, logits: Floats | None) -> None:
         """Draw the logit lens over the streams."""
@@ -205,22 +210,14 @@ class Drawing:
             part = slice(first, end)
             title = f"Logit lens, positions {first} to {end - 1}"
             alt = f"{title}: the likeliest next token by layer. {rows[-1]}: {', '.join(words[-1][part])}."
-            draw = partial(
-                pictures.lens,
-                guesses=[row[part] for row in words],
-                probs=seen.probs[:, part],
-                hits=hits[:, part],
-                layers=rows,
-                labels=self.labels[part],
-                title=title,
-            )
-            self.add(LENS, None, f"positions-{first:03d}", draw, title, alt)
+            values = {"guesses": [row[part] for row in words], "probs": seen.probs[:, part], "hits": hits[:, part]}
+            values |= {"layers": rows, "labels": self.labels[part]}
+            self.add(LENS, None, f"positions-{first:03d}", title, alt, pictures.lens, **values)
         own = {self.label(token): seen.last[:, token] for token, _ in seen.top(len(rows) - 1, _FOLLOWED)}
         says = [f"{row}: {found[0][0]} {100 * found[0][1]:.0f}%" for row, found in zip(rows, top, strict=True) if found]
         title = "Logit lens at the last position"
         alt = f"The likeliest tokens at the last position by layer. {'; '.join(says)}."
-        draw = partial(pictures.lens_last, top=top, layers=rows, follow=own, title=title)
-        self.add(LENS, None, "last", draw, title, alt)
+        self.add(LENS, None, "last", title, alt, pictures.lens_last, top=top, layers=rows, follow=own)
 
     def _lens_numbers(self, rows: Sequence[str], seen: Lens, logits: Floats | None) -> dict[str, Any]:
         whole = self.options.layers[-1] == self.checkpoint.config.num_hidden_layers - 1
@@ -251,8 +248,7 @@ class Drawing:
             where = "outside the blocks" if layer is None else f"of block {layer}"
             alt = f"Thumbnails and histograms of the {len(found)} weights {where}."
             name = "outside" if layer is None else f"block-{layer:03d}"
-            draw = partial(pictures.weights, looks=found, title=f"Weights {where}")
-            self.add(WEIGHTS, layer, name, draw, f"Weights {where}", alt)
+            self.add(WEIGHTS, layer, name, f"Weights {where}", alt, pictures.weights, looks=found)
 
 
 def _page_order(picture: dict[str, Any]) -> tuple[int, bool]:

@@ -86,7 +86,6 @@ def look(
         InputError: matplotlib is missing, the folder is refused, or the text cannot be run.
         FormatError: a file cannot be written.
     """
-    check_drawing()
     target = check_folder(folder, force=force)
     ids: list[int] = []
     if options.runs:
@@ -121,21 +120,13 @@ def page(document: Mapping[str, Any]) -> str:
     return rendered("look.html.j2", scripts=["look.js"], styles=["look.css"], **document)
 
 
-def check_drawing() -> None:
-    """Check that pictures can be drawn.
+def check_folder(folder: str | PathLike[str], *, force: bool = False) -> Path:
+    """Check that pictures can be drawn, and a folder created or filled; returns its real path.
 
     Raises:
-        InputError: matplotlib is not installed.
+        InputError: matplotlib is missing, the folder is a file, or it has files of other origin without ``force``.
     """
     require_matplotlib("glinfer look needs matplotlib, which is not installed")
-
-
-def check_folder(folder: str | PathLike[str], *, force: bool = False) -> Path:
-    """Check that a folder can be created or filled; returns its real path.
-
-    Raises:
-        InputError: it is a file, or it has files of other origin and ``force`` is not set.
-    """
     target = Path(os.path.realpath(folder))
     try:
         if not os.path.lexists(target):
