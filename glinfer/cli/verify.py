@@ -32,8 +32,14 @@ from glinfer.formats import Checkpoint
 from glinfer.inspect.draws import example_ids
 from glinfer.inspect.settings import RunSetting, UnusableRun, every_renderer, named
 from glinfer.inspect.verify.draws import DRAW_TOLERANCE
-from glinfer.inspect.verify.report import VerifyReport, VerifyRun, schema_text
-from glinfer.inspect.verify.suite import CheckOptions, every_format, verify_everywhere
+from glinfer.inspect.verify.suite import (
+    CheckOptions,
+    VerifyReport,
+    VerifyRun,
+    every_format,
+    schema_text,
+    verify_everywhere,
+)
 from glinfer.terminal import emit
 
 _FINDINGS_SHOWN, _TEXELS_SHOWN = 12, 3
