@@ -26,8 +26,16 @@ from glinfer.cli.common import (
     tokenizer_option,
 )
 from glinfer.cli.drafts import draft_options, opened_drafts, take_drafts
-from glinfer.cli.generate import SAMPLING, chosen_model, closing_line, model_option, sampling_options, take_sampling
-from glinfer.cli.structure import structure_options, take_structured
+from glinfer.cli.generate import (
+    SAMPLING,
+    chosen_model,
+    closing_line,
+    model_option,
+    sampling_options,
+    structure_options,
+    take_sampling,
+    take_structured,
+)
 from glinfer.engine.chat import MAX_TOKENS, ChatSession, ChatStream
 from glinfer.engine.defaults import merged
 from glinfer.engine.ids import check_count

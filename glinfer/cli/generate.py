@@ -29,13 +29,13 @@ from glinfer.cli.common import (
     tokenizer_option,
 )
 from glinfer.cli.drafts import draft_options, opened_drafts, take_drafts
-from glinfer.cli.structure import structure_options, take_structured
 from glinfer.engine.defaults import USUAL
 from glinfer.engine.model import Model
 from glinfer.engine.sampler import SamplingOptions
 from glinfer.engine.stream import GenerationStats, TextStream, TokenStream
 from glinfer.errors import InputError
 from glinfer.formats.files import shown
+from glinfer.structured.structure import OPTIONS, PARTIAL, structure_of
 from glinfer.terminal import emit
 
 SAMPLING: Mapping[str, tuple[type, str]] = {
@@ -80,6 +80,41 @@ def sampling_options(max_tokens: int) -> Callable[[Command], Command]:
         *sampling,
         click.option("--seed", type=int, help="Random seed; the same seed gives the same text."),
     )
+
+
+structure_options = options(
+    click.option(
+        "--json-schema", type=click.Path(), metavar="FILE", help="Generate only JSON that matches the schema in FILE."
+    ),
+    click.option("--regex", metavar="R", help="Generate text that matches this whole regular expression."),
+    click.option(
+        "--grammar",
+        type=click.Path(),
+        metavar="FILE",
+        help="Generate text that matches the grammar in FILE, in Lark's notation.",
+    ),
+    click.option(
+        "--choices", multiple=True, metavar="TEXT", help="Generate one of these texts; repeat the option for each."
+    ),
+    click.option("--partial", is_flag=True, help="Return incomplete output instead of failing."),
+)
+"""The options of structured output, and ``--partial``."""
+
+
+def take_structured(given: dict[str, Any]) -> dict[str, Any]:
+    """Remove these options from ``given``, and return them for :meth:`glinfer.engine.model.Model.stream`, files read.
+
+    Raises:
+        InputError: several are given, a file cannot be read, or a structure is invalid.
+    """
+    found: dict[str, Any] = {kind: given.pop(kind) for kind in OPTIONS}
+    found["choices"] = list(found["choices"]) or None
+    for kind in ("json_schema", "grammar"):
+        if found[kind] is not None:
+            found[kind] = read_text(found[kind])
+    structure_of(found)
+    found["incomplete"] = PARTIAL if given.pop("partial") else None
+    return {kind: value for kind, value in found.items() if value is not None}
 
 
 def chosen_model(named: str | None, *arguments: str | None) -> tuple[str, str | None]:

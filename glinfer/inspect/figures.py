@@ -77,8 +77,10 @@ def write_png(figure: Figure, path: Path, *, margin: float | None = None) -> tup
     """
     FigureCanvasAgg(figure)
     fit: dict[str, Any] = {} if margin is None else {"bbox_inches": "tight", "pad_inches": margin}
-    figure.savefig(path, format="png", dpi="figure", metadata={"Software": None}, **fit)
-    width, height = struct.unpack(">2I", path.read_bytes()[16:24])  # in the header of a PNG
+    file = io.BytesIO()
+    figure.savefig(file, format="png", dpi="figure", metadata={"Software": None}, **fit)
+    path.write_bytes(file.getvalue())
+    width, height = struct.unpack(">2I", file.getvalue()[16:24])  # in the header of a PNG
     return width, height
 
 
