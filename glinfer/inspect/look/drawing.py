@@ -213,7 +213,7 @@ class Drawing:
             values = {"guesses": [row[part] for row in words], "probs": seen.probs[:, part], "hits": hits[:, part]}
             values |= {"layers": rows, "labels": self.labels[part]}
             self.add(LENS, None, f"positions-{first:03d}", title, alt, pictures.lens, **values)
-        own = {self.label(token): seen.last[:, token] for token, _ in seen.top(len(rows) - 1, _FOLLOWED)}
+        own = [(self.label(token), seen.last[:, token]) for token, _ in seen.top(len(rows) - 1, _FOLLOWED)]
         says = [f"{row}: {found[0][0]} {100 * found[0][1]:.0f}%" for row, found in zip(rows, top, strict=True) if found]
         title = "Logit lens at the last position"
         alt = f"The likeliest tokens at the last position by layer. {'; '.join(says)}."

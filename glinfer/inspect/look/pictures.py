@@ -8,7 +8,7 @@ signed values, Okabe and Ito's for categories.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -293,12 +293,12 @@ def lens_last(
     theme: Theme,
     top: Sequence[Sequence[tuple[str, float]]],
     layers: Sequence[str],
-    follow: Mapping[str, Floats],
+    follow: Sequence[tuple[str, Floats]],
     title: str,
 ) -> Figure:
     """Draw each layer's likeliest tokens at the last position, and the probability of some tokens over the layers.
 
-    ``top`` has (token, probability) by layer, the likeliest first; ``follow`` has probabilities [L] by token.
+    ``top`` has (token, probability) by layer, the likeliest first; ``follow`` has (token, probabilities [L]).
     """
     count = max(map(len, top), default=1) or 1
     note = (
@@ -312,9 +312,10 @@ def lens_last(
     _cells(cells, [[f"{short(label)} {percent(prob)}" for label, prob in found] for found in top], probs, theme)
     _words(cells, left=_rows(layers))
     cells.set_xticks(range(count), [f"{rank + 1}." for rank in range(count)])
-    for number, (label, values) in enumerate(follow.items()):
+    for number, (label, values) in enumerate(follow):
         colour, marker = OKABE_ITO[number % len(OKABE_ITO)], "osD^vPX*"[number % 8]
         chart.plot(layers, np.maximum(values, _MIN_SHOWN), label=short(label), color=colour, marker=marker)
+    chart.set_ylim(_MIN_SHOWN / 1.5, 1.5)
     chart.set_yscale("log")
     chart.yaxis.set_major_formatter(lambda share, _: f"{100 * share:.6g}%")
     chart.minorticks_off()
@@ -370,8 +371,8 @@ def _thumbnail(axes: Axes, look: WeightSummary, theme: Theme) -> None:
 
 def _histogram(axes: Axes, look: WeightSummary) -> None:
     axes.stairs(look.counts, look.edges, fill=True, color=OKABE_ITO[0])
-    axes.set_yscale("log")
     axes.set_ylim(0.5, max(2.0, 2.0 * float(look.counts.max())))  # so that a single weight is visible
+    axes.set_yscale("log")
     axes.yaxis.set_major_formatter("{x:,.0f}")
     axes.set_xlim(look.edges[0], look.edges[-1])
     axes.xaxis.set_major_locator(figures.round_numbers(5))
