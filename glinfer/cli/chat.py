@@ -7,6 +7,8 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +26,16 @@ from glinfer.cli.common import (
     tokenizer_option,
 )
 from glinfer.cli.drafts import draft_options, opened_drafts, take_drafts
-from glinfer.cli.generate import chosen_model, closing_line, model_option, sampling_options, take_sampling
-from glinfer.cli.structure import structure_options, take_structured
+from glinfer.cli.generate import (
+    SAMPLING,
+    chosen_model,
+    closing_line,
+    model_option,
+    sampling_options,
+    structure_options,
+    take_sampling,
+    take_structured,
+)
 from glinfer.engine.chat import MAX_TOKENS, ChatSession, ChatStream
 from glinfer.engine.defaults import merged
 from glinfer.engine.ids import check_count
@@ -40,6 +50,7 @@ from glinfer.terminal import emit
 
 FORMAT = "glinfer-chat"
 _BLOCK = '"""'
+_FIELDS = ("temperature", "top_k", "top_p", "min_p")
 _LEAVING = {"/exit", "/bye", "/q"}  # how other programs call /quit
 _HELP = """\
   /help              show this list
@@ -109,28 +120,24 @@ def talk(
     session: ChatSession,
     sampling: SamplingOptions,
     max_tokens: int,
-    guesses: dict[str, Any],
+    further: dict[str, Any],
 ) -> bool:
     """Run a conversation on a terminal or a pipe; returns whether a message from a pipe was refused."""
-    made = _Chat(model, name, session, sampling, max_tokens, guesses)
-    made.run()
-    return made.refused
+    return _Chat(model, name, session, sampling, max_tokens, further).run()
 
 
+@dataclass
 class _Chat:
-    def __init__(
-        self,
-        model: Model,
-        name: str,
-        session: ChatSession,
-        sampling: SamplingOptions,
-        max_tokens: int,
-        guesses: dict[str, Any],
-    ) -> None:
-        self.model, self.name, self.session, self.guesses = model, name, session, guesses
-        self.sampling, self.max_tokens = sampling, max_tokens
-        self.tries = 0  # regenerated replies since the last message
-        self.interactive, self.refused = sys.stdin.isatty(), False
+    model: Model
+    name: str
+    session: ChatSession
+    sampling: SamplingOptions
+    max_tokens: int
+    further: dict[str, Any]
+    tries: int = 0  # regenerated replies since the last message
+
+    def __post_init__(self) -> None:
+        self.interactive = sys.stdin.isatty()
         self.commands: dict[str, Callable[[str], str | None]] = {
             "/help": lambda _: _HELP,
             "/system": self.set_system,
@@ -140,23 +147,25 @@ class _Chat:
             "/save": self.save,
             "/load": self.load,
             "/max-tokens": self.set_max_tokens,
-            "/temperature": lambda value: self.set("temperature", value, float),
-            "/top-k": lambda value: self.set("top_k", value, int),
-            "/top-p": lambda value: self.set("top_p", value, float),
-            "/min-p": lambda value: self.set("min_p", value, float),
+            **{f"/{name.replace('_', '-')}": partial(self.set, name) for name in _FIELDS},
             "/seed": self.set_seed,
             "/think": self.toggle_think,
         }
 
-    def run(self) -> None:
+    def run(self) -> bool:
+        refused = False
         if self.interactive:
             import readline  # noqa: F401  (line editing and history for input())
 
-            emit(self.header())
+            context = self.model.config.max_position_embeddings
+            emit(
+                f"{self.name} · {self.model.config.model_type} · context {context:,} tokens · "
+                f"{self.model.device.description}\nType a message, /help for commands, /quit to leave."
+            )
         for message in self.messages():
             name, _, value = message.strip().partition(" ")
             if name == "/quit":
-                return
+                break
             if not name:
                 continue
             try:
@@ -166,25 +175,14 @@ class _Chat:
                     self.tries = 0
                     self.show(self.session.stream(message, **self.options))
             except InputError as error:
-                if self.interactive:
-                    emit(f"  {error}", err=True)
-                    continue
-                emit(f"glinfer: {error}", err=True)
-                self.refused = True
-
-    def header(self) -> str:
-        """Describe the model, its context and its renderer."""
-        context = self.model.config.max_position_embeddings
-        return (
-            f"{self.name} · {self.model.config.model_type} · context {context:,} tokens · "
-            f"{self.model.device.description}\nType a message, /help for commands, /quit to leave."
-        )
+                emit(f"  {error}" if self.interactive else f"glinfer: {error}", err=True)
+                refused |= not self.interactive
+        return refused
 
     def messages(self) -> Iterator[str]:
         """Yield messages and commands until the end of input; the lines of one message are joined."""
         lines: list[str] = []
-        block = False
-        interrupted = False
+        block = interrupted = False
         while True:
             try:
                 line = self.ask("... " if lines or block else "\n> ")
@@ -246,8 +244,8 @@ class _Chat:
         self.max_tokens = check_count("max_tokens", _number("max_tokens", value, int))
         return f"  max_tokens is {self.max_tokens}"
 
-    def set(self, field: str, value: str, kind: Callable[[str], Any]) -> str:
-        number = _number(field, value, kind)
+    def set(self, field: str, value: str) -> str:
+        number = _number(field, value, int if field == "seed" else SAMPLING[field][0])
         self.sampling = dataclasses.replace(self.sampling, **{field: number})
         return f"  {field} is {number}"
 
@@ -255,7 +253,7 @@ class _Chat:
         if value.lower() == "none":
             self.sampling = dataclasses.replace(self.sampling, seed=None)
             return "  every reply uses a new seed"
-        return self.set("seed", value, int)
+        return self.set("seed", value)
 
     def toggle_think(self, _: str) -> str:
         self.session.set_think(not self.session.think)
@@ -285,7 +283,7 @@ class _Chat:
 
     @property
     def options(self) -> dict[str, Any]:
-        given = {"max_tokens": self.max_tokens, **dataclasses.asdict(self.sampling), **self.guesses}
+        given = {"max_tokens": self.max_tokens, **dataclasses.asdict(self.sampling), **self.further}
         if self.sampling.seed is not None:
             given["seed"] = self.sampling.seed + self.tries  # the same seed would give the same reply again
         return given
@@ -299,13 +297,15 @@ class _Chat:
         if count := stream.dropped_turns:
             emit(f"  (context full: dropped the {'oldest turn' if count == 1 else f'{count} oldest turns'})")
         kind: str | None = None
-        try:
-            while (part := stream.next_part()) is not None:
-                kind = self.show_part(part.kind, part.text, kind)
-        except KeyboardInterrupt:
-            stream.close()
-            while (part := stream.next_part()) is not None:
-                kind = self.show_part(part.kind, part.text, kind)
+        while True:
+            try:
+                part = stream.next_part()
+            except KeyboardInterrupt:
+                stream.close()
+                continue
+            if part is None:
+                break
+            kind = self.show_part(part.kind, part.text, kind)
         emit()
         if self.interactive:
             self.say_end(stream)

@@ -42,7 +42,16 @@ from glinfer.hub import named_on_a_hub, title_of
 from glinfer.inspect.info import list_devices
 from glinfer.inspect.report import Table as ReportTable
 from glinfer.inspect.report import megabytes as megabytes
-from glinfer.models.choice import CACHES, DEFAULT_PLAN, DEFAULT_WEIGHTS, PLANS, USUAL_TEXTURE_SIZE, WEIGHTS
+from glinfer.models.choice import (
+    CACHES,
+    DEFAULT_PLAN,
+    DEFAULT_WEIGHTS,
+    PLANS,
+    USUAL_TEXTURE_SIZE,
+    WEIGHTS,
+    check_choice,
+    plan_for,
+)
 from glinfer.quant.formats import DEFAULT_CACHE
 from glinfer.terminal import HIDDEN, emit, printable
 
@@ -146,7 +155,7 @@ def show(
     columns: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: Sequence[str] = (), total: Sequence[str] = ()
 ) -> None:
     """Print a table, see :func:`table`; a row ``total`` is bold, and a table of unnamed columns has no header."""
-    made = table(*columns, numbers=numbers)
+    made = table(*columns, numbers=tuple(numbers))
     made.show_header = any(columns)
     for row in rows:
         made.add_row(*row)
@@ -452,23 +461,47 @@ def check_one_source(model: str | None, config_text: str | None, *, needed: bool
     Raises:
         InputError: both are given, or neither.
     """
-    if model is not None and config_text is not None:
-        raise InputError("found both a MODEL and --config; give one of them")
-    if needed and model is None and config_text is None:
+    if one_of({"a MODEL": model, "--config": config_text}) is None and needed:
         raise InputError("found neither a MODEL nor --config; give one of them")
 
 
-def model_or_shape(model: str | None, config_text: str | None, options: Mapping[str, Any]) -> Checkpoint:
-    """Load the checkpoint of a MODEL, or make random weights of the shape of ``--config``.
+def one_of(values: Mapping[str, Any]) -> str | None:
+    """Return the name of the value that is given; None if all are None.
 
     Raises:
-        InputError: both are given, or neither.
+        InputError: two are given.
+    """
+    found = [name for name, value in values.items() if value is not None]
+    if len(found) > 1:
+        raise InputError(f"found both {found[0]} and {found[1]}; give one of them")
+    return found[0] if found else None
+
+
+def model_or_shape(model: str | None, config_text: str | None, options: Mapping[str, Any]) -> Checkpoint:
+    """Load the checkpoint of a MODEL, or make random weights of the shape of ``--config`` if its plan fits textures.
+
+    Raises:
+        InputError: both are given, or neither; or there is no such plan.
+        PlanError: the shape is too large, found before weights are made.
     """
     check_one_source(model, config_text)
+    plan, weights, cache = plan_choice(options)
     if model is not None:
         return read_model(model, gelu=options["gelu"], context=options["context"])[1]
-    how = (options[name] for name in ("plan", "weights", "cache"))
-    return random_weights(shape_asked_for(config_text or "", options), *how)
+    config = shape_asked_for(config_text or "", options)
+    plan_for(config, plan, weights=weights, cache=cache, max_texture_size=planned_edge(options["limits"]))
+    return random_weights(config, plan, weights, cache)
+
+
+def plan_choice(options: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Return the plan, the weight format and the cache format that options name.
+
+    Raises:
+        InputError: they do not go together.
+    """
+    plan, weights, cache = (str(options[name]) for name in ("plan", "weights", "cache"))
+    check_choice(plan, weights, cache)
+    return plan, weights, cache
 
 
 def parse_ids(text: str, what: str = "token ids") -> list[int]:

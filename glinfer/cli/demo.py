@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from glinfer.cli.chat import talk
-from glinfer.cli.common import device_options, loaded, model_options, model_title
+from glinfer.cli.common import device_options, loaded, model_options, model_title, one_of, tokenizer_option
 from glinfer.cli.generate import closing_line, show
 from glinfer.engine.model import Model
 from glinfer.engine.random_model import demo_folder, write_demo
@@ -23,7 +23,7 @@ _TEMPERATURE, _SEED = 0.8, 1
 
 @click.command()
 @click.option("--model", type=click.Path(), help="Checkpoint or bundled model. Default: shakespeare.")
-@click.option("--tokenizer", type=click.Path(), help="Its .bpe file. Default: the one next to it, if it matches.")
+@tokenizer_option
 @click.option("--random", is_flag=True, help="Use random weights of Gab's full shape instead of a model.")
 @click.option("--prompt", help=f"Text to continue, or message to a chat model. Default: {_PROMPT!r}, or a question.")
 @click.option(
@@ -49,8 +49,7 @@ def demo(
     The bundled model has Gab's architecture at half its width. --random uses Gab's full shape with random weights
     (101 MB, saved in the cache folder). Draw calls, textures and speed then match the real model; the text is noise.
     """
-    if random and model is not None:
-        raise InputError("found both --random and --model; give one of them")
+    one_of({"--random": random or None, "--model": model})
     if model is None and tokenizer is not None:
         raise InputError("--tokenizer needs --model; give both or neither")
     if random:

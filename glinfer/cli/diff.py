@@ -32,10 +32,12 @@ from glinfer.inspect.diff.compare import (
     OTHER_FORMAT,
     REFERENCE_POSITIONS,
     SAME_FORMAT,
+    DiffReport,
     RunConfig,
+    RunFacts,
+    TensorError,
     diff,
 )
-from glinfer.inspect.diff.report import DiffReport, RunFacts, TensorError
 from glinfer.inspect.diff.weights import WeightsDiff
 from glinfer.inspect.pages import require_matplotlib
 from glinfer.quant.formats import DEFAULT_CACHE

@@ -13,15 +13,14 @@ from glinfer.cli.common import (
     device_options,
     json_option,
     lora_option,
-    megabytes,
     model_options,
     opened,
-    out,
     planned_edge,
     print_json,
     say,
     shape_asked_for,
-    table,
+    show,
+    sizes_text,
 )
 from glinfer.config import ModelConfig
 from glinfer.engine.fetching import described_model, found_model
@@ -120,11 +119,13 @@ def _difference(plans: dict[str, int | None], published: bool, measured: bool) -
 
 
 def _show(report: DrawReport, difference: str) -> None:
-    shown = table("pass", "shader", "draws", "output", "share", numbers=("draws", "output", "share"))
-    for row in report.table.rows:
-        shown.add_row(row.kind, row.shader, str(row.count), f"{row.cols}×{row.rows}", f"{row.share:.1%}")
-    shown.add_row("total", "", str(report.table.total), "", "100.0%", style="bold")
-    out().print(shown)
+    rows = [
+        (row.kind, row.shader, str(row.count), f"{row.cols}×{row.rows}", f"{row.share:.1%}")
+        for row in report.table.rows
+    ]
+    total = ("total", "", str(report.table.total), "", "100.0%")
+    headings = ("pass", "shader", "draws", "output", "share")
+    show(headings, rows, numbers=("draws", "output", "share"), total=total)
     emit(
         f"plan {report.table.plan} · {report.table.total} draws/token · "
         f"sizes are columns×rows of the last matrix, for token {report.table.tokens} of a sequence"
@@ -135,9 +136,8 @@ def _show(report: DrawReport, difference: str) -> None:
             "this is an estimate for a renderer with the simplest kernels; how many passes a norm or a product needs "
             "depends on the renderer. --measure counts them on this machine"
         )
-    memory = ", ".join(f"{kind} {megabytes(count)}" for kind, count in report.texture_bytes.items() if count)
     name, width, height = report.largest
-    emit(f"textures: {memory}; the largest is {name} with {width}×{height} texels")
+    emit(f"textures: {sizes_text(report.texture_bytes)}; the largest is {name} with {width}×{height} texels")
     if report.issued is not None:
         verdict = "agrees with the plan" if report.agrees else "DIFFERS from the plan"
         emit(f"issued {report.issued} draw calls in a real run: {verdict} · {report.renderer}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import time
-from functools import partial
 from typing import Any
 
 import click
@@ -23,7 +22,6 @@ from glinfer.cli.common import (
     weights_option,
 )
 from glinfer.engine.fetching import found_model
-from glinfer.engine.progress import Progress
 from glinfer.errors import InputError
 from glinfer.formats import unpacked
 from glinfer.formats.files import shown
@@ -31,11 +29,6 @@ from glinfer.terminal import emit
 
 TOGETHER = 4096
 """Number of texts in memory at once."""
-
-
-def _told(advance: Progress, before: int, total: int, done: int, _: int) -> None:
-    """Convert the progress of a part to that of the whole file."""
-    advance(before + done, total)
 
 
 @click.command("embed")
@@ -105,9 +98,12 @@ def embed(
         with VectorFile(out, about, width, restart=restart) as file, progress("embedding") as advance:
             before, started = file.done, time.perf_counter()
             texts = itertools.islice(read_texts(source, column), before, None)
+
+            def told(done: int, _: int) -> None:  # of this part, which is not in the file yet
+                advance(file.done + done, total)
+
             while part := list(itertools.islice(texts, TOGETHER)):
-                done = file.done
-                file.add(opened.embed(part, **settings, on_progress=partial(_told, advance, done, total)))
+                file.add(opened.embed(part, **settings, on_progress=told))
             seconds = time.perf_counter() - started
             file.finish(lambda: read_texts(source, column))
         draws, renderer = opened.bound.draws_issued, opened.device.description

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import click
@@ -19,6 +19,7 @@ from glinfer.cli.common import (
     lora_option,
     model_options,
     one_adapter,
+    one_of,
     options,
     parse_ids,
     print_json,
@@ -28,16 +29,23 @@ from glinfer.cli.common import (
     tokenizer_option,
 )
 from glinfer.cli.drafts import draft_options, opened_drafts, take_drafts
-from glinfer.cli.structure import structure_options, take_structured
 from glinfer.engine.defaults import USUAL
 from glinfer.engine.model import Model
 from glinfer.engine.sampler import SamplingOptions
 from glinfer.engine.stream import GenerationStats, TextStream, TokenStream
 from glinfer.errors import InputError
 from glinfer.formats.files import shown
+from glinfer.structured.structure import OPTIONS, PARTIAL, structure_of
 from glinfer.terminal import emit
 
-_DEFAULT = "Default: from the model, else {:g}."
+SAMPLING: Mapping[str, tuple[type, str]] = {
+    "temperature": (float, "Sampling temperature; 0 is greedy decoding."),
+    "top_k": (int, "Sample from the K likeliest tokens; 0 for all."),
+    "top_p": (float, "Sample from the likeliest tokens that together reach this probability; 1 for all."),
+    "min_p": (float, "Minimum probability relative to the likeliest token; 0 for all."),
+    "repetition_penalty": (float, "Penalty for repeated tokens; 1 is off."),
+}
+"""Options of the sampler with a default of the model: type and help."""
 _NO_PROMPT = "found no PROMPT, --file or --ids"
 model_option = click.option(
     "-m",
@@ -52,6 +60,15 @@ model_option = click.option(
 
 def sampling_options(max_tokens: int) -> Callable[[Command], Command]:
     """Make ``--max-tokens`` with this default, and the sampler's options."""
+    sampling = [
+        click.option(
+            *(("-t",) if name == "temperature" else ()),
+            f"--{name.replace('_', '-')}",
+            type=kind,
+            help=f"{text} Default: from the model, else {getattr(USUAL, name):g}.",
+        )
+        for name, (kind, text) in SAMPLING.items()
+    ]
     return options(
         click.option(
             "-n",
@@ -60,33 +77,44 @@ def sampling_options(max_tokens: int) -> Callable[[Command], Command]:
             default=max_tokens,
             help=f"Maximum number of tokens to generate. Default: {max_tokens}.",
         ),
-        click.option(
-            "-t",
-            "--temperature",
-            type=float,
-            help=f"Sampling temperature; 0 is greedy decoding. {_DEFAULT.format(USUAL.temperature)}",
-        ),
-        click.option(
-            "--top-k", type=int, help=f"Sample from the K likeliest tokens; 0 for all. {_DEFAULT.format(USUAL.top_k)}"
-        ),
-        click.option(
-            "--top-p",
-            type=float,
-            help=f"Sample from the likeliest tokens that together reach this probability; 1 for all. "
-            f"{_DEFAULT.format(USUAL.top_p)}",
-        ),
-        click.option(
-            "--min-p",
-            type=float,
-            help=f"Minimum probability relative to the likeliest token; 0 for all. {_DEFAULT.format(USUAL.min_p)}",
-        ),
-        click.option(
-            "--repetition-penalty",
-            type=float,
-            help=f"Penalty for repeated tokens; 1 is off. {_DEFAULT.format(USUAL.repetition_penalty)}",
-        ),
+        *sampling,
         click.option("--seed", type=int, help="Random seed; the same seed gives the same text."),
     )
+
+
+structure_options = options(
+    click.option(
+        "--json-schema", type=click.Path(), metavar="FILE", help="Generate only JSON that matches the schema in FILE."
+    ),
+    click.option("--regex", metavar="R", help="Generate text that matches this whole regular expression."),
+    click.option(
+        "--grammar",
+        type=click.Path(),
+        metavar="FILE",
+        help="Generate text that matches the grammar in FILE, in Lark's notation.",
+    ),
+    click.option(
+        "--choices", multiple=True, metavar="TEXT", help="Generate one of these texts; repeat the option for each."
+    ),
+    click.option("--partial", is_flag=True, help="Return incomplete output instead of failing."),
+)
+"""The options of structured output, and ``--partial``."""
+
+
+def take_structured(given: dict[str, Any]) -> dict[str, Any]:
+    """Remove these options from ``given``, and return them for :meth:`glinfer.engine.model.Model.stream`, files read.
+
+    Raises:
+        InputError: several are given, a file cannot be read, or a structure is invalid.
+    """
+    found: dict[str, Any] = {kind: given.pop(kind) for kind in OPTIONS}
+    found["choices"] = list(found["choices"]) or None
+    for kind in ("json_schema", "grammar"):
+        if found[kind] is not None:
+            found[kind] = read_text(found[kind])
+    structure_of(found)
+    found["incomplete"] = PARTIAL if given.pop("partial") else None
+    return {kind: value for kind, value in found.items() if value is not None}
 
 
 def chosen_model(named: str | None, *arguments: str | None) -> tuple[str, str | None]:
@@ -172,8 +200,8 @@ def generate(
     path, prompt = chosen_model(named_model, model, prompt)
     text = prompt if named_prompt is None else named_prompt
     sources = {"a PROMPT": prompt, "--prompt": named_prompt, "--file": file, "--ids": ids}
-    found = [name for name, source in sources.items() if source is not None]
-    batch, drafts = take_batch(options, single=bool(found)), take_drafts(options)
+    found = any(source is not None for source in sources.values())
+    batch, drafts = take_batch(options, single=found), take_drafts(options)
     structured = take_structured(options)
     if batch is not None:
         for name in drafts:
@@ -185,8 +213,7 @@ def generate(
         return
     if not found and sys.stdin.isatty():
         raise InputError(f"{_NO_PROMPT}; give one of them")
-    if len(found) > 1:
-        raise InputError(f"found both {found[0]} and {found[1]}; give one of them")
+    one_of(sources)
     if ids is not None:
         given: str | list[int] = parse_ids(ids)
     elif text is None or text == "-":
@@ -213,10 +240,7 @@ def generate(
 def show(stream: Iterable[str | int]) -> None:
     """Print pieces of text as they arrive, or ids separated by commas."""
     for number, piece in enumerate(stream):
-        if isinstance(piece, int):
-            emit(f"{',' if number else ''}{piece}", nl=False)
-        else:
-            emit(piece, nl=False)
+        emit(f"{',' if number else ''}{piece}" if isinstance(piece, int) else piece, nl=False)
     emit()
 
 
@@ -247,23 +271,13 @@ def _collected(
             if isinstance(piece, str):
                 pieces.append(piece)
             advance(stream.stats.tokens, max_tokens)
-    stats = stream.stats
+    names = ["finish_reason", "prompt_tokens", "prompt_seconds", "tokens", "dropped", "drafted", "accepted", "forced"]
+    names += ["complete", "draws_per_token", "seconds", "tokens_per_second"]
     return {
         "prompt": prompt,
         "text": "".join(pieces) if isinstance(stream, TextStream) else None,
         "ids": stream.ids,
-        "finish_reason": stats.finish_reason,
-        "prompt_tokens": stats.prompt_tokens,
-        "prompt_seconds": stats.prompt_seconds,
-        "tokens": stats.tokens,
-        "dropped": stats.dropped,
-        "drafted": stats.drafted,
-        "accepted": stats.accepted,
-        "forced": stats.forced,
-        "complete": stats.complete,
-        "draws_per_token": stats.draws_per_token,
-        "seconds": stats.seconds,
-        "tokens_per_second": stats.tokens_per_second,
+        **{name: getattr(stream.stats, name) for name in names},
         "plan": model.plan.name,
         "weights": model.weights,
         "cache": model.cache,

@@ -15,16 +15,15 @@ from glinfer.cli.common import (
     megabytes,
     model_options,
     opened,
-    out,
+    plan_choice,
     print_json,
-    table,
+    show,
 )
 from glinfer.engine.fetching import described_model, named_source, origin_report
 from glinfer.engine.loading import for_use
 from glinfer.errors import ContextError
 from glinfer.formats import Checkpoint, load_checkpoint
 from glinfer.inspect.info import EXTENSIONS, RendererReport, model_report, renderer_report, text_report
-from glinfer.models.choice import check_choice
 from glinfer.terminal import emit
 
 
@@ -39,8 +38,7 @@ def info(model: str | None, as_json: bool, **options: Any) -> None:
     If glinfer cannot run, one line reports what is missing and how to install it, and the exit status is 2. MODEL's
     requirements are then shown for a renderer with typical limits.
     """
-    how = {name: options[name] for name in ("plan", "weights", "cache")}
-    check_choice(**how)
+    how = dict(zip(("plan", "weights", "cache"), plan_choice(options), strict=True))
     checkpoint = None
     around: dict[str, Any] = {}
     positions = 0
@@ -88,50 +86,37 @@ def _describe(
 
 
 def _show_renderer(report: RendererReport) -> None:
-    flavour = "OpenGL ES through EGL" if report.api == "es" else "desktop OpenGL through glcontext"
-    shown = table("", "")
-    shown.show_header = False
-    for name, value in (
-        ("renderer", report.renderer),
-        ("vendor", report.vendor),
-        ("version", report.version),
-        ("context", flavour),
-    ):
-        shown.add_row(name, value)
-    for name, present in report.extensions.items():
-        shown.add_row(name, f"{'yes' if present else 'no '}  {EXTENSIONS[name]}")
-    out().print(shown)
+    facts = {
+        "renderer": report.renderer,
+        "vendor": report.vendor,
+        "version": report.version,
+        "context": "OpenGL ES through EGL" if report.api == "es" else "desktop OpenGL through glcontext",
+    }
+    present = {name: f"{'yes' if found else 'no '}  {EXTENSIONS[name]}" for name, found in report.extensions.items()}
+    show(("", ""), [*facts.items(), *present.items()])
     emit()
-    limits = table("limit", "here", "WebGL2 guarantees", numbers=("here", "WebGL2 guarantees"))
-    for field in dataclasses.fields(report.limits):
-        here, least = getattr(report.limits, field.name), getattr(report.webgl2_minimum, field.name)
-        limits.add_row(field.name.replace("_", " "), f"{here:g}", f"{least:g}")
-    out().print(limits)
+    here, least = dataclasses.asdict(report.limits), dataclasses.asdict(report.webgl2_minimum)
+    rows = [(name.replace("_", " "), f"{here[name]:g}", f"{least[name]:g}") for name in here]
+    show(("limit", "here", "WebGL2 guarantees"), rows, numbers=("here", "WebGL2 guarantees"))
     emit("\nglinfer can run here")
 
 
 def _show_model(checkpoint: Checkpoint, about: dict[str, Any], fits: str = "fits this renderer") -> None:
-    shown = table("", "")
-    shown.show_header = False
-    shown.add_row("model", checkpoint.source)
+    rows = {"model": checkpoint.source}
     if origin := about["origin"]:
-        shown.add_row("from", f"{origin['repo']} at {origin['commit']}, {origin['file']}")
-    for name, value in about["config"].items():
-        shown.add_row(name, str(value))
-    shown.add_row("context", _context(about))
-    for name, value in _around(about):
-        shown.add_row(name, value)
-    shown.add_row("tensors", ", ".join(f"{count} in {name}" for name, count in about["formats"].items()))
-    shown.add_row("parameters", f"{about['parameters']:,}")
+        rows["from"] = f"{origin['repo']} at {origin['commit']}, {origin['file']}"
+    rows |= {name: str(value) for name, value in about["config"].items()}
+    rows |= {"context": _context(about), **dict(_around(about))}
+    rows["tensors"] = ", ".join(f"{count} in {name}" for name, count in about["formats"].items())
+    rows["parameters"] = f"{about['parameters']:,}"
     cache = f", cache in {about['cache']}" if about["plan"] == "fast" else ""
-    shown.add_row("plan", f"{about['plan']}, weights in {about['weights']}{cache}")
+    rows["plan"] = f"{about['plan']}, weights in {about['weights']}{cache}"
     if about["draws"] is not None:
         estimate = " (an estimate for a renderer with the simplest kernels)" if about["draws_are_an_estimate"] else ""
-        shown.add_row("draws/token", f"{about['draws']}{estimate}")
-    for kind, count in about["texture_bytes"].items():
-        shown.add_row(f"{kind} textures", megabytes(count))
-    shown.add_row(fits, "yes" if about["fits"] else f"no: {about['problem']}")
-    out().print(shown)
+        rows["draws/token"] = f"{about['draws']}{estimate}"
+    rows |= {f"{kind} textures": megabytes(count) for kind, count in about["texture_bytes"].items()}
+    rows[fits] = "yes" if about["fits"] else f"no: {about['problem']}"
+    show(("", ""), rows.items())
 
 
 def _context(about: dict[str, Any]) -> str:

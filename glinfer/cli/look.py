@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from glinfer.cli.common import (
     gelu_option,
     json_option,
     loaded,
+    one_of,
     parse_ids,
     planned_edge,
     print_json,
@@ -23,7 +25,7 @@ from glinfer.cli.common import (
 from glinfer.engine.loading import read_model
 from glinfer.errors import InputError
 from glinfer.inspect.look.options import DEFAULT_TOP, KINDS, LookOptions
-from glinfer.inspect.look.output import check_drawing, check_folder
+from glinfer.inspect.look.output import check_folder
 from glinfer.inspect.look.output import look as look_into
 from glinfer.terminal import emit
 
@@ -65,10 +67,8 @@ def look(
     glinfer look model.gguf "Once upon" --what lens --layers 0-3 --out inside/
     glinfer look model.safetensors --what weights --out weights/
     """
-    check_drawing()
     check_folder(folder, force=force)
-    if text is not None and ids is not None:
-        raise InputError("found both a TEXT and --ids; give one of them")
+    one_of({"a TEXT": text, "--ids": ids})
     prompt: str | list[int] | None = text if ids is None else parse_ids(ids)
     path, checkpoint = read_model(model, gelu=options["gelu"], context=options["context"])
     wanted = LookOptions.of(checkpoint.config, what, layers, top)
@@ -76,36 +76,18 @@ def look(
         if wanted.runs:
             raise InputError("found no text to run; give a TEXT or --ids, or use --what weights")
         raise InputError("--what weights does not run the model; leave out TEXT and --ids, or add to --what")
-    about = {"name": Path(model).absolute().name, "source": os.fspath(path)}
-    if prompt is None:
-        edge = planned_edge(options["limits"])
-        with progress("drawing") as advance:
-            document = look_into(
-                checkpoint, folder, wanted, about=about, max_texture_size=edge, force=force, on_progress=advance
-            )
-    else:
-        with (
-            loaded(os.fspath(path), plan="reference", weights="file", **options) as opened,
-            progress("drawing") as advance,
-        ):
-            document = look_into(
-                checkpoint,
-                folder,
-                wanted,
-                model=opened,
-                prompt=prompt,
-                about={**about, "renderer": opened.device.description},
-                max_texture_size=opened.device.limits.max_texture_size,
-                force=force,
-                on_progress=advance,
-            )
+    with ExitStack() as held:
+        how: dict[str, Any] = {"max_texture_size": planned_edge(options["limits"])}
+        about: dict[str, Any] = {"name": Path(model).absolute().name, "source": os.fspath(path)}
+        if prompt is not None:
+            opened = held.enter_context(loaded(os.fspath(path), plan="reference", weights="file", **options))
+            about["renderer"] = opened.device.description
+            how = {"max_texture_size": opened.device.limits.max_texture_size, "model": opened, "prompt": prompt}
+        advance = held.enter_context(progress("drawing"))
+        document = look_into(checkpoint, folder, wanted, about=about, force=force, on_progress=advance, **how)
     if as_json:
         print_json(document)
         return
-    _tell(folder, document)
-
-
-def _tell(folder: str, document: dict[str, Any]) -> None:
     pictures = len(document["pictures"])
     emit(f"wrote {pictures} picture{'' if pictures == 1 else 's'} to {folder}")
     if document["next"]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from glinfer.cli.common import json_option, megabytes, out, print_json, say, table
+from glinfer.cli.common import json_option, megabytes, print_json, say, show
 from glinfer.errors import install_command
 from glinfer.formats import bundled_models
 from glinfer.formats.installed import installed_models
@@ -25,12 +25,11 @@ def models(as_json: bool) -> None:
     if as_json:
         print_json(found)
         return
-    shown = table("name", "size", "where", "commit", "description", numbers=("size",))
-    for model in found:
-        shown.add_row(
-            model["name"], megabytes(model["bytes"]), model["kind"], (model["commit"] or "")[:12], model["description"]
-        )
-    out().print(shown)
+    rows = [
+        (each["name"], megabytes(each["bytes"]), each["kind"], (each["commit"] or "")[:12], each["description"])
+        for each in found
+    ]
+    show(("name", "size", "where", "commit", "description"), rows, numbers=("size",))
     if find_spec("huggingface_hub") is None:
         say(f"hub models are not listed: the package huggingface_hub is not installed; {install_command('hub')}")
 

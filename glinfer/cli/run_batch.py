@@ -22,6 +22,7 @@ from glinfer.cli.common import (
     json_option,
     lora_option,
     model_options,
+    one_of,
     print_json,
     say,
     tokenizer_option,
@@ -86,9 +87,7 @@ def run_batch_command(models: tuple[str, ...], as_json: bool, quiet: bool, **giv
     device, api, webgl2 = given.pop("device"), given.pop("api"), given.pop("limits") == "webgl2"
     devices = given.pop("devices")
     address = given.pop("address")
-    choices = {"--device": device, "--devices": devices, "--ray": address}
-    if len(both := [name for name, value in choices.items() if value is not None]) > 1:
-        raise InputError(f"found both {both[0]} and {both[1]}; give one of them")
+    one_of({"--device": device, "--devices": devices, "--ray": address})
     named = fetched_models(models, given, device=device, api=api, limits=LIMITS["webgl2" if webgl2 else "driver"])
     if twice := next((name for name, _ in named if [each for each, _ in named].count(name) > 1), None):
         raise InputError(f"found two models with the name {twice}; rename one with NAME=MODEL")

@@ -11,20 +11,19 @@ from click.core import ParameterSource
 
 from glinfer.cli.common import (
     LIMITS,
-    Command,
     config_option,
     device_options,
     json_option,
     megabytes,
     model_options,
     model_or_shape,
+    one_of,
     parse_ids,
-    planned_edge,
     print_json,
-    shape_asked_for,
     show,
     stage_bars,
 )
+from glinfer.cli.common import options as joined
 from glinfer.engine.fetching import origin_report
 from glinfer.engine.ids import check_ids
 from glinfer.engine.textures import TextureCheck
@@ -33,9 +32,14 @@ from glinfer.formats import Checkpoint
 from glinfer.inspect.draws import example_ids
 from glinfer.inspect.settings import RunSetting, UnusableRun, every_renderer, named
 from glinfer.inspect.verify.draws import DRAW_TOLERANCE
-from glinfer.inspect.verify.report import VerifyReport, VerifyRun, schema_text
-from glinfer.inspect.verify.suite import CheckOptions, every_format, verify_everywhere
-from glinfer.models.choice import plan_for
+from glinfer.inspect.verify.suite import (
+    CheckOptions,
+    VerifyReport,
+    VerifyRun,
+    every_format,
+    schema_text,
+    verify_everywhere,
+)
 from glinfer.terminal import emit
 
 _FINDINGS_SHOWN, _TEXELS_SHOWN = 12, 3
@@ -47,13 +51,15 @@ def _show_schema(context: click.Context, _: click.Parameter, asked: bool) -> Non
         context.exit(0)
 
 
-def everywhere_options(command: Command) -> Command:
-    """``--all-weights`` and ``--all-devices``."""
-    every_device = "Check every renderer of this machine with OpenGL ES and desktop OpenGL, or only with --api."
-    command = click.option("--all-devices", is_flag=True, help=every_device)(command)
-    return click.option("--all-weights", is_flag=True, help="Check every weight format that the model supports.")(
-        command
-    )
+everywhere_options = joined(
+    click.option("--all-weights", is_flag=True, help="Check every weight format that the model supports."),
+    click.option(
+        "--all-devices",
+        is_flag=True,
+        help="Check every renderer of this machine with OpenGL ES and desktop OpenGL, or only with --api.",
+    ),
+)
+"""``--all-weights`` and ``--all-devices``."""
 
 
 def check_everywhere(context: click.Context) -> None:
@@ -82,20 +88,6 @@ def asked_for(
         for device, api in renderers
         for weights in formats
     ]
-
-
-def planned_checkpoint(model: str | None, config_text: str | None, options: Mapping[str, Any]) -> Checkpoint:
-    """Load the MODEL, or make random weights of the shape of ``--config`` if its plan fits into textures.
-
-    Raises:
-        InputError: both are given, or neither; or there is no such plan.
-        PlanError: the shape is too large, found before weights are made.
-    """
-    if model is None and config_text is not None:
-        how = {name: options[name] for name in ("weights", "cache")}
-        edge = planned_edge(options["limits"])
-        plan_for(shape_asked_for(config_text, options), options["plan"], max_texture_size=edge, **how)
-    return model_or_shape(model, config_text, options)
 
 
 def nothing_ran(unusable: Sequence[UnusableRun]) -> str:
@@ -187,9 +179,8 @@ def verify(
     tokens, ids = options.pop("tokens"), options.pop("ids")
     if not runs and (tokens is not None or ids is not None):
         raise InputError("--tokens and --ids need --draws, --greedy or --after; add one of them")
-    if tokens is not None and ids is not None:
-        raise InputError("found both --tokens and --ids; give one of them")
-    checkpoint = planned_checkpoint(model, config_text, options)
+    one_of({"--tokens": tokens, "--ids": ids})
+    checkpoint = model_or_shape(model, config_text, options)
     sequence: list[int] = []
     if runs:
         sequence = check_ids(_sequence(ids, 8 if tokens is None else tokens, checkpoint), checkpoint.config)
@@ -257,11 +248,15 @@ def _show_run(run: VerifyRun) -> None:
     numbers = ("size", "bytes", "max difference")
     show(("texture", "size", "format", "bytes", "max difference", "bits"), rows, numbers=numbers)
     emit()
-    rows = []
-    for special in run.special:
-        stored = "identical" if special.stored else "CHANGED"
-        rows.append((special.name, stored, "identical" if special.through_a_draw else "changed (allowed)"))
-    show(("special values", "stored and read back", "copied by a draw"), rows)
+    special = [
+        (
+            each.name,
+            "identical" if each.stored else "CHANGED",
+            "identical" if each.through_a_draw else "changed (allowed)",
+        )
+        for each in run.special
+    ]
+    show(("special values", "stored and read back", "copied by a draw"), special)
     if run.draws:
         emit()
         _show_draws(run)

@@ -15,6 +15,7 @@ from glinfer.cli.common import (
     megabytes,
     plan_option,
     print_json,
+    tokenizer_option,
     weights_option,
 )
 from glinfer.export.serve import address, site_server
@@ -30,7 +31,7 @@ from glinfer.terminal import emit
 @cache_option
 @context_option
 @gelu_option
-@click.option("--tokenizer", type=click.Path(), help="Its .bpe file. Default: the one next to it, if it matches.")
+@tokenizer_option
 @click.option(
     "--limits",
     type=click.Choice(list(LIMITS)),

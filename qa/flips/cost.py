@@ -137,7 +137,9 @@ def check_cost_command(
     formats = [name for name in weights.split(",") if name]
     for name in formats:
         check_choice(options["plan"], name)
-    checkpoint = model_or_shape(model, config_text, {**options, "weights": formats[0], "cache": "f32"})
+    checkpoint = model_or_shape(
+        model, config_text, {**options, "weights": formats[0], "cache": "f32", "limits": limits}
+    )
     checkpoint.check_finite()
     with opened(device, api, limits) as renderer, progress("timing") as advance:
         costs = [

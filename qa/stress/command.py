@@ -13,10 +13,11 @@ from glinfer.cli.common import (
     json_option,
     megabytes,
     model_options,
+    model_or_shape,
     print_json,
     progress,
 )
-from glinfer.cli.verify import asked_for, check_everywhere, everywhere_options, nothing_ran, planned_checkpoint
+from glinfer.cli.verify import asked_for, check_everywhere, everywhere_options, nothing_ran
 from glinfer.errors import ContextError, InputError
 from glinfer.inspect.settings import named
 from qa.stress.run import StressCheck, StressReport, stress_everywhere
@@ -73,7 +74,7 @@ def stress_command(
     check_everywhere(context)
     if not math.isfinite(seconds):
         raise InputError(f"--seconds is {seconds}; expected seconds, such as 20")
-    checkpoint = planned_checkpoint(model, config_text, options)
+    checkpoint = model_or_shape(model, config_text, options)
     checkpoint.check_finite()
     settings = asked_for(checkpoint, options, all_weights, all_devices)
     with progress("repeating under load") as advance:

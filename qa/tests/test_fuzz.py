@@ -50,9 +50,9 @@ READS = re.compile(
 NO_READERS = {
     **dict.fromkeys(("errors", "formats/bundled", "export/page", "inspect/pages", "server/page"), "files of packages"),
     **dict.fromkeys(("gl/memory", "gl/own", "gl/program", "tensors/own"), "the system's files, or shaders"),
-    "inspect/verify/report": "files of packages",
+    "inspect/verify/suite": "files of packages",
     **dict.fromkeys(("cli/common", "cli/diff", "cli/evaluate"), "text that is taken as it is"),
-    **dict.fromkeys(("cli/generate", "cli/structure", "export/convert"), "text that is taken as it is"),
+    **dict.fromkeys(("cli/generate", "export/convert"), "text that is taken as it is"),
     **dict.fromkeys(("cli/bench", "cli/draws", "cli/info", "cli/profile", "cli/tune"), "open devices by that name"),
     **dict.fromkeys(("inspect/diff/compare", "inspect/settings"), "open devices by that name"),
     "formats/files": "opens for all others",

@@ -11,12 +11,11 @@ from pathlib import Path
 from pydoc_data.topics import topics
 from typing import Any
 
-import click
 import pytest
 from scripted_models import FAST_SMALL_DRAWS, SMALL, SMALL_DRAWS, random_file
 
 import glinfer
-from glinfer.cli.app import cli, run
+from glinfer.cli.app import run
 from glinfer.engine.random_model import demo_folder, demo_tokenizer, write_demo
 from glinfer.errors import InputError
 from glinfer.formats import load_checkpoint, save_checkpoint, write_bpe
@@ -26,7 +25,6 @@ from glinfer.text.tokenizer import learn_bpe
 
 pytestmark = pytest.mark.gl
 
-COMMANDS = cli.list_commands(click.Context(cli))
 Capture = pytest.CaptureFixture[str]
 CLOSING = re.compile(
     rf"^{FAST_SMALL_DRAWS + 2} draws/token · (\d+) tokens · [\d.]+ tok/s · OpenGL ES 3\.\d .* · .+$", re.MULTILINE
@@ -52,32 +50,6 @@ def ran_json(capsys: Capture, *arguments: str | Path) -> dict[str, Any]:
     told = json.loads(out, parse_constant=refuse_constant)
     assert isinstance(told, dict)
     return told
-
-
-class TestHelp:
-    def test_every_command_and_every_option_explains_itself(self, capsys: Capture) -> None:
-        assert {"bench", "chat", "convert", "demo", "draws", "generate", "info", "verify"} <= set(COMMANDS)
-        for command in COMMANDS:
-            out, err = ran(capsys, command, "--help")
-            assert (out, err) == ran(capsys, command, "-h")
-            assert out.startswith(f"Usage: glinfer {command} [OPTIONS]")
-            assert err == ""
-            found = cli.get_command(click.Context(cli), command)
-            assert found is not None
-            for parameter in found.params:
-                if isinstance(parameter, click.Option):
-                    assert parameter.help, f"{parameter.name} of {command} has no help"
-                    assert parameter.opts[0] in out, command
-
-    def test_glinfer_alone_shows_the_commands(self, capsys: Capture) -> None:
-        out, err = ran(capsys)
-        assert all(f"\n  {command} " in out for command in COMMANDS)
-        assert "Start with 'glinfer info'" in out
-        assert err == ""
-        assert (out, err) == ran(capsys, "-h") == ran(capsys, "--help")
-
-    def test_the_version_is_the_packages(self, capsys: Capture) -> None:
-        assert ran(capsys, "--version") == (f"glinfer, version {glinfer.__version__}\n", "")
 
 
 class TestGenerate:
@@ -134,10 +106,6 @@ class TestGenerate:
         assert fast["ids"] == reference["ids"]
         assert (fast["draws_per_token"], reference["draws_per_token"]) == (FAST_SMALL_DRAWS, SMALL_DRAWS)
         assert reference["plan"] == "reference"
-
-    def test_weights_in_another_format(self, small: Path, capsys: Capture) -> None:
-        told = ran_json(capsys, "generate", small, "Once upon", "--max-tokens", "4", "--weights", "q8")
-        assert (told["weights"], told["draws_per_token"]) == ("q8", FAST_SMALL_DRAWS + 2)
 
     def test_the_prompt_may_come_from_standard_input(
         self, small: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch

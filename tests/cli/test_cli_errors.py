@@ -313,8 +313,15 @@ class TestOptions:
             ("heads=3", "hidden_size 512 is not a multiple of num_attention_heads 3"),
             ("vocab=99999999999999999999", "vocab_size is 99999999999999999999"),
             ("blocks=" + "9" * 5000, "in --config; expected a whole number"),
+            ("family=mamba", "family='mamba' in --config; expected one of gab, gpt2"),
+            ("family=llama,heads=3,dim=32", "not a multiple of num_attention_heads 3"),
+            ("family=llama,kv_heads=3", "not a multiple of num_key_value_heads 3"),
+            ("family=llama,inner=x", "inner='x' in --config; expected a whole number"),
+            ("family=llama,blocks=1000000", "need more than 100000 draws"),
+            ("none.json", "none.json: cannot read it"),
         ):
-            assert words in refused("draws", "--config", config), config
+            for command in ("draws", "verify") if config.startswith("family") else ("draws",):
+                assert words in refused(command, "--config", config), config
 
     def test_a_shape_too_large_for_a_plan(self, refused: Refused) -> None:
         for plan, config, words in (

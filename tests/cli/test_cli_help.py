@@ -13,6 +13,7 @@ import click
 import pytest
 from own_process import DEADLINE, finished
 
+import glinfer
 from glinfer import errors
 from glinfer.cli import common
 from glinfer.cli.app import Commands, cli, run
@@ -54,6 +55,12 @@ class TestHelp:
             out = capsys.readouterr().out
             assert out.startswith(f"Usage: {group.program} {name}")
             assert [line for line in out.splitlines() if len(line) > 80] == []
+            command = group.get_command(click.Context(group), name)
+            assert command is not None
+            for each in command.params:
+                if isinstance(each, click.Option):
+                    assert each.help, f"{each.name} of {name} has no help"
+                    assert each.opts[0] in out, name
 
     def test_help_imports_no_command(self) -> None:
         code = (
@@ -148,11 +155,19 @@ def test_help_names_every_variable_that_the_package_reads(capsys: Capture) -> No
 
 
 def test_help_and_version_by_their_other_names(capsys: Capture) -> None:
-    for one, other in (("help", "--help"), ("help chat", "chat --help"), ("-V", "--version")):
+    pairs = [
+        ("help", "--help"),
+        ("", "-h"),
+        ("help chat", "chat --help"),
+        ("chat -h", "chat --help"),
+        ("-V", "--version"),
+    ]
+    for one, other in pairs:
         assert run(one.split()) == 0
         said = capsys.readouterr().out
         assert run(other.split()) == 0
         assert capsys.readouterr().out == said != ""
+    assert said == f"glinfer, version {glinfer.__version__}\n"
     assert run(["help", "caht"]) == 2
     assert "No such command 'caht'; did you mean chat?" in capsys.readouterr().err
 

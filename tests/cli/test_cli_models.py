@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from scripted_models import SMALL, random_file
-from small_models import CONFIG, SHAPE, hugging_face_files, letters
+from small_models import SHAPE, hugging_face_files, letters
 from small_models import small as llama
 from tiers import tiered
 
@@ -141,12 +141,6 @@ class TestGenerate:
             out, _ = glin(f"generate {what} --max-tokens 6 --temperature 0 -q", "Once upon")
             assert out == expected + "\n", what
 
-    def test_ids(self, told: Any) -> None:
-        found = told("generate q8.gguf --ids 5,6,7 --max-tokens 4 --temperature 0 --weights q8")
-        with glinfer.load("q8.gguf", weights="q8") as model:
-            assert found["ids"] == model.generate([5, 6, 7], max_tokens=4, temperature=0)
-        assert (found["weights"], found["draws_per_token"]) == ("q8", DRAWS)
-
     @pytest.mark.slow
     def test_a_batch_of_another_context_is_not_gone_on_with(self, glin: Any, tmp_path: Path) -> None:
         prompts, out = tmp_path / "prompts.jsonl", tmp_path / "out.jsonl"
@@ -222,10 +216,6 @@ class TestMeasuring:
         with glinfer.load("q8.gguf") as model:
             assert dataclasses.asdict(model.kernels) == found["kernels"]
 
-    def test_weights_chosen_by_measuring(self, told: Any) -> None:
-        found = told("generate hf --ids 5,6,7 --max-tokens 2 --weights auto")
-        assert found["weights"] in ("f32", "f16", "q16", "q8l", "q8", "file")
-
 
 class TestConvert:
     def same(self, first: str | Path, second: str | Path) -> None:
@@ -282,44 +272,6 @@ class TestBadInput:
                 assert "expected 1 to 96, the positions of this model" in refused(
                     f"{name} hf --context {context}", *more
                 )
-
-    def test_shapes_that_are_none(self, refused: Any) -> None:
-        for shape, said in (
-            ("family=mamba", "family='mamba' in --config; expected one of gab, gpt2"),
-            ("family=llama,heads=3,dim=32", "not a multiple of num_attention_heads 3"),
-            ("family=llama,kv_heads=3", "not a multiple of num_key_value_heads 3"),
-            ("family=llama,inner=x", "inner='x' in --config; expected a whole number"),
-            ("family=llama,blocks=1000000", "need more than 100000 draws"),
-            ("none.json", "none.json: cannot read it"),
-        ):
-            for command in ("draws", "verify"):
-                assert said in refused(f"{command} --config {shape}")
-
-    def test_damaged_files(self, refused: Any, tmp_path: Path) -> None:
-        data = Path("q8.gguf").read_bytes()
-        cut, stub, none = (tmp_path / each for each in ("cut.gguf", "stub.gguf", "empty"))
-        cut.write_bytes(data[:-100])
-        stub.write_bytes(data[:500])
-        none.mkdir()
-        shards = Path(shutil.copytree("hf", tmp_path / "shards"))
-        (shards / "model.safetensors").unlink()
-        index = {"weight_map": dict.fromkeys(llama().tensors, "model-00001-of-00001.safetensors")}
-        (shards / "model.safetensors.index.json").write_text(json.dumps(index), "utf-8")
-        other = Path(shutil.copytree("hf", tmp_path / "other"))
-        (other / "config.json").write_text(json.dumps({**CONFIG, "model_type": "mamba"}), "utf-8")
-        for path, said in (
-            (cut, "it is truncated"),
-            (stub, "get it again"),
-            (none, "found a directory without config.json"),
-            (shards, "first 'model-00001-of-00001.safetensors'"),
-            (other, "found model_type 'mamba', which is not supported; expected one of"),
-            (tmp_path / "absent", "cannot read it: No such file"),
-        ):
-            for command in ("info", "draws", "generate --ids 1", "verify", "bench", "chat"):
-                name, *more = command.split()
-                line = refused(name, path, *more)
-                assert said in line
-                assert str(path) in line
 
     def test_a_damaged_tokenizer_is_named_when_text_needs_it(self, refused: Any, glin: Any, tmp_path: Path) -> None:
         other = Path(shutil.copytree("hf", tmp_path / "other"))

@@ -19,7 +19,7 @@ import glinfer
 from glinfer.cli.app import run
 from glinfer.errors import PlanError
 from glinfer.hub import find_model
-from glinfer.inspect.verify.report import schema
+from glinfer.inspect.verify.suite import schema
 
 pytestmark = pytest.mark.gl
 NAME = "org/small-GGUF"

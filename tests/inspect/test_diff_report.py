@@ -17,9 +17,18 @@ from glinfer.errors import InputError
 from glinfer.formats import Checkpoint, random_checkpoint
 from glinfer.formats.packed import PackedTensor
 from glinfer.gl.context import Limits
-from glinfer.inspect.diff.compare import CapturedRun, RunConfig, compare_along, compare_passes, farthest, spread
+from glinfer.inspect.diff.compare import (
+    CapturedRun,
+    DiffReport,
+    ElementPosition,
+    RunConfig,
+    RunFacts,
+    compare_along,
+    compare_passes,
+    farthest,
+    spread,
+)
 from glinfer.inspect.diff.pictures import save_picture
-from glinfer.inspect.diff.report import DiffReport, ElementPosition, RunFacts
 from glinfer.inspect.diff.weights import compared, diff_weights
 from glinfer.models.oracle import relative_error
 from glinfer.quant.ggml import pack

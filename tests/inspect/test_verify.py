@@ -23,8 +23,8 @@ from glinfer.gl import program
 from glinfer.gl.context import Device, Limits, open_device
 from glinfer.gl.texture import Texture
 from glinfer.inspect.verify.draws import verify_draws
-from glinfer.inspect.verify.report import VerifyRun, schema
 from glinfer.inspect.verify.special import SPECIAL_BITS, verify_special_values
+from glinfer.inspect.verify.suite import VerifyRun, schema
 from glinfer.models.choice import plan_for
 
 pytestmark = pytest.mark.gl

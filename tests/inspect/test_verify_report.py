@@ -16,10 +16,9 @@ from glinfer.gl.layouts.matrix import FORMATS
 from glinfer.inspect.settings import APIS, UnusableRun
 from glinfer.inspect.verify.draws import DrawCheck
 from glinfer.inspect.verify.greedy import GreedyCheck
-from glinfer.inspect.verify.report import VERSION, VerifyReport, VerifyRun, schema
 from glinfer.inspect.verify.special import SpecialCheck
 from glinfer.inspect.verify.state import KINDS, StateFault
-from glinfer.inspect.verify.suite import every_format
+from glinfer.inspect.verify.suite import VERSION, VerifyReport, VerifyRun, every_format, schema
 from glinfer.models.choice import PLANS
 from glinfer.models.session import WrongTexture
 

@@ -26,8 +26,8 @@ from glinfer.gl.program import load_source, shader_root
 from glinfer.gl.state import GLState
 from glinfer.inspect.verify import suite as module
 from glinfer.inspect.verify.draws import DrawCheck, verify_draws
-from glinfer.inspect.verify.report import schema
 from glinfer.inspect.verify.state import StateFault, low_precisions
+from glinfer.inspect.verify.suite import schema
 from glinfer.models.choice import plan_for
 from glinfer.models.session import Session
 from glinfer.ops import DrawSpec

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 
 from glinfer.formats.files import AnyPath, replacing
-from glinfer.inspect.diff.report import DiffReport
+from glinfer.inspect.diff.compare import DiffReport
 from glinfer.inspect.figures import FAINT, FONT, OKABE_ITO, Chart, plain_style, short, write_png
 from glinfer.text.labels import visible
 

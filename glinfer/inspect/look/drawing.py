@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -10,15 +10,17 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from matplotlib.figure import Figure
 
+from glinfer.engine.model import Model
 from glinfer.engine.probabilities import softmax
 from glinfer.engine.progress import Progress
 from glinfer.errors import InputError
 from glinfer.formats import Checkpoint, weight_shapes
-from glinfer.inspect.figures import Sheet
+from glinfer.inspect import figures
 from glinfer.inspect.look import pictures
 from glinfer.inspect.look.lens import Lens, likeliest, logit_lens
-from glinfer.inspect.look.options import ATTENTION, HIDDEN, LENS, WEIGHTS, CapturableModel, LookOptions
+from glinfer.inspect.look.options import ATTENTION, HIDDEN, LENS, WEIGHTS, LookOptions
 from glinfer.inspect.look.statistics import attention_numbers, layer_of, statistics, summarize_weight, texture_sizes
 from glinfer.limits import MAX_LOOK_BYTES
 from glinfer.text.labels import NO_TOKEN, token_label
@@ -74,11 +76,23 @@ class Drawing:
         """Label a predicted token; −1 means none."""
         return NO_TOKEN if token < 0 else token_label(token, self.tokenizer)
 
-    def add(self, kind: str, layer: int | None, name: str, sheet: Sheet, title: str, alt: str) -> None:
+    def add(
+        self,
+        kind: str,
+        layer: int | None,
+        name: str,
+        title: str,
+        alt: str,
+        draw: Callable[..., Figure],
+        **values: Any,
+    ) -> None:
         """Save a picture as ``kind/name.png``, and a dark version as ``kind/name-dark.png``."""
-        files = {"file": f"{kind}/{name}.png", "dark": f"{kind}/{name}-dark.png"}
         (self.folder / kind).mkdir(exist_ok=True)
-        width, height = sheet.save(*(self.folder / file for file in files.values()))
+        for end, theme in pictures.THEMES.items():
+            with theme.style():
+                figure = draw(theme, title=title, **values)
+                width, height = figures.write_png(figure, self.folder / f"{kind}/{name}{end}.png", margin=0.15)
+        files = {"file": f"{kind}/{name}.png", "dark": f"{kind}/{name}-dark.png"}
         about = {**files, "kind": kind, "layer": layer, "title": title, "alt": alt}
         self.pictures.append({**about, "width": width, "height": height})
         self.on_progress(len(self.pictures), self._expected())
@@ -98,7 +112,7 @@ class Drawing:
             "pictures": sorted(self.pictures, key=_page_order),
         }
 
-    def run(self, model: CapturableModel, ids: Sequence[int]) -> None:
+    def run(self, model: Model, ids: Sequence[int]) -> None:
         """Capture and draw tensors, a few layers at a time."""
         small: list[np.ma.MaskedArray] = []
         logits: Floats | None = None
@@ -119,8 +133,8 @@ class Drawing:
         if small:
             layers = self.options.layers
             alt = f"Small attention maps of all heads of {len(layers)} blocks, a row for each block."
-            sheet = pictures.attention_overview(small, layers, len(ids))
-            self.add(ATTENTION, None, "overview", sheet, "All blocks and heads", alt)
+            values = {"maps": small, "layers": layers, "length": len(ids)}
+            self.add(ATTENTION, None, "overview", "All blocks and heads", alt, pictures.attention_overview, **values)
         if HIDDEN in self.options.what:
             self.norms()
         if logits is not None:
@@ -160,9 +174,8 @@ class Drawing:
             shares = [-1.0 if each[key] is None else float(each[key] or 0.0) for each in numbers]
             if max(shares) >= 0:
                 alt += f" Head {np.argmax(shares)} looks most at {words}, {100 * max(shares):.0f}% on average."
-        self.add(
-            ATTENTION, layer, f"block-{layer:03d}", pictures.attention(probs, self.labels, seen, title), title, alt
-        )
+        values = {"probs": probs, "labels": self.labels, "seen": seen}
+        self.add(ATTENTION, layer, f"block-{layer:03d}", title, alt, pictures.attention, **values)
         return pictures.shrunk(probs, seen)
 
     def hidden(self, layer: int | None, stream: Floats) -> None:
@@ -170,7 +183,7 @@ class Drawing:
         title = "Stream after the embedding" if layer is None else f"Stream after block {layer}"
         alt = f"{title}: a heat map of {stream.shape[0]} tokens by {stream.shape[1]} features."
         name = "embed" if layer is None else f"block-{layer:03d}"
-        self.add(HIDDEN, layer, name, pictures.hidden(stream, self.labels, title), title, alt)
+        self.add(HIDDEN, layer, name, title, alt, pictures.hidden, stream=stream, labels=self.labels)
 
     def norms(self) -> None:
         """Draw the norms of all streams."""
@@ -180,7 +193,7 @@ class Drawing:
         title, (low, high) = "Norm of the stream", (values.argmin(), values.argmax())
         where = [f"{rows[place // values.shape[1]]}, position {place % values.shape[1]}" for place in (low, high)]
         alt = f"{title} by layer and token: from {values.min():.3g} ({where[0]}) to {values.max():.3g} ({where[1]})."
-        self.add(HIDDEN, None, "norms", pictures.norms(values, rows, self.labels), title, alt)
+        self.add(HIDDEN, None, "norms", title, alt, pictures.norms, values=values, layers=rows, labels=self.labels)
 
     def lens(self, logits: Floats | None) -> None:
         """Draw the logit lens over the streams."""
@@ -195,17 +208,16 @@ class Drawing:
         self.found["lens"] = self._lens_numbers(rows, seen, logits)
         for first, end in _pieces(len(ids)):
             part = slice(first, end)
-            sheet = pictures.lens(
-                [row[part] for row in words], seen.probs[:, part], hits[:, part], rows, self.labels[part], first
-            )
             title = f"Logit lens, positions {first} to {end - 1}"
             alt = f"{title}: the likeliest next token by layer. {rows[-1]}: {', '.join(words[-1][part])}."
-            self.add(LENS, None, f"positions-{first:03d}", sheet, title, alt)
-        own = seen.top(len(rows) - 1, _FOLLOWED)
-        sheet = pictures.lens_last(top, rows, [(self.label(token), seen.last[:, token]) for token, _ in own])
+            values = {"guesses": [row[part] for row in words], "probs": seen.probs[:, part], "hits": hits[:, part]}
+            values |= {"layers": rows, "labels": self.labels[part]}
+            self.add(LENS, None, f"positions-{first:03d}", title, alt, pictures.lens, **values)
+        own = [(self.label(token), seen.last[:, token]) for token, _ in seen.top(len(rows) - 1, _FOLLOWED)]
         says = [f"{row}: {found[0][0]} {100 * found[0][1]:.0f}%" for row, found in zip(rows, top, strict=True) if found]
+        title = "Logit lens at the last position"
         alt = f"The likeliest tokens at the last position by layer. {'; '.join(says)}."
-        self.add(LENS, None, "last", sheet, "Logit lens at the last position", alt)
+        self.add(LENS, None, "last", title, alt, pictures.lens_last, top=top, layers=rows, follow=own)
 
     def _lens_numbers(self, rows: Sequence[str], seen: Lens, logits: Floats | None) -> dict[str, Any]:
         whole = self.options.layers[-1] == self.checkpoint.config.num_hidden_layers - 1
@@ -236,7 +248,7 @@ class Drawing:
             where = "outside the blocks" if layer is None else f"of block {layer}"
             alt = f"Thumbnails and histograms of the {len(found)} weights {where}."
             name = "outside" if layer is None else f"block-{layer:03d}"
-            self.add(WEIGHTS, layer, name, pictures.weights(found, f"Weights {where}"), f"Weights {where}", alt)
+            self.add(WEIGHTS, layer, name, f"Weights {where}", alt, pictures.weights, looks=found)
 
 
 def _page_order(picture: dict[str, Any]) -> tuple[int, bool]:

@@ -1,15 +1,14 @@
 """The logit lens predicts the next token from each layer's residual stream.
 
 The stream goes through the final norm and the vocabulary matrix (nostalgebraist 2020, "interpreting GPT: the logit
-lens"). Everything is computed in float64 NumPy from the checkpoint, with the oracles of a plan's ops and without
-OpenGL. The vocabulary is processed in pieces, so that neither its matrix in float64 nor all logits are in memory.
+lens"). Everything is computed in float64 NumPy from the checkpoint, without OpenGL. The vocabulary is processed in
+pieces, so that neither its matrix in float64 nor all logits are in memory.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,14 +19,7 @@ from glinfer.formats import Checkpoint
 from glinfer.formats.packed import PackedTensor
 from glinfer.formats.tensors import head_weight
 from glinfer.limits import PIECE_ELEMENTS
-from glinfer.models.choice import USUAL_TEXTURE_SIZE
-from glinfer.models.oracle import final_tensors
-from glinfer.models.plan import PlanBuilder
-from glinfer.ops import OPS
-from glinfer.ops.flat.normalize import Norm, normalized
-from glinfer.ops.kernels import KernelOptions
-from glinfer.ops.published.linear import ACTIVATIONS, soft_cap
-from glinfer.ops.spec import TensorSpec
+from glinfer.ops.published.linear import soft_cap
 
 Floats = npt.NDArray[np.float64]
 Array = npt.NDArray[np.float32]
@@ -109,39 +101,23 @@ def _head(checkpoint: Checkpoint, rows: Floats) -> Iterator[tuple[int, Floats]]:
     step = max(_MIN_ROWS, PIECE_ELEMENTS // len(rows))
     for first in range(0, config.vocab_size, step):
         end = min(first + step, config.vocab_size)
-        inputs: dict[str, npt.NDArray[Any]] = {"x": normed, "weight": weight_rows(checkpoint, name, first, end)}
+        logits = normed @ weight_rows(checkpoint, name, first, end).T.astype(np.float64)
         if bias is not None:
-            inputs["bias"] = bias[first:end]
-        params = {"ACTIVATION": ACTIVATIONS["none"]}
-        logits = np.asarray(OPS["linear"].oracle(inputs, params, (len(rows), end - first))) / config.logits_scaling
+            logits += bias[first:end]
+        logits /= config.logits_scaling
         cap = config.final_logit_softcapping
         yield first, soft_cap(logits, cap) if cap else logits
 
 
 def final_norm(checkpoint: Checkpoint, rows: Floats) -> Floats:
-    """Normalise rows [R, D] of a stream by the family's final norm."""
-    config = checkpoint.config
-    family = config.family
-    plan, used, shape = PlanBuilder("lens", len(rows), ()), dict[str, Array](), (len(rows), config.hidden_size)
-
-    def declare(name: str, count: int, cols: int, kind: str = "activation") -> TensorSpec:
-        return plan.flat(name, kind, count, cols, "rgba32f", USUAL_TEXTURE_SIZE)
-
-    def vector(part: str) -> TensorSpec:
-        name = f"{family.names.final_norm}.{part}"
-        used[name] = checkpoint.tensors[name]
-        return declare(name, 1, config.hidden_size, "weight")
-
-    norm = Norm(
-        family.norm,
-        vector("weight"),
-        vector("bias") if family.norm == "layer" else None,
-        eps=config.layer_norm_eps,
-        offset=family.norm_offset,
-    )
-    x, out = declare("x", *shape, "input"), declare("normed", *shape)
-    plan.draw(*normalized("norm", "norm", x, out, norm, scratch=declare, kernels=KernelOptions()))
-    return np.asarray(final_tensors(plan.build(), used, {"x": rows}, {})["normed"])
+    """Normalise rows [R, D] of a stream by the family's final norm: LayerNorm, or RMSNorm without mean and bias."""
+    config, family = checkpoint.config, checkpoint.config.family
+    gain, bias = (checkpoint.tensors.get(f"{family.names.final_norm}.{part}") for part in ("weight", "bias"))
+    if family.norm == "layer":
+        rows = rows - rows.mean(axis=1, keepdims=True)
+    rows = rows / np.sqrt(np.square(rows).mean(axis=1, keepdims=True) + config.layer_norm_eps)
+    rows = rows * (np.asarray(gain, dtype=np.float64) + family.norm_offset)
+    return rows if bias is None else rows + bias
 
 
 def weight_rows(checkpoint: Checkpoint, name: str, first: int, end: int) -> Array:

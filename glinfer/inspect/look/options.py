@@ -2,47 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Protocol
-
-import numpy as np
-import numpy.typing as npt
 
 from glinfer.config import ModelConfig
 from glinfer.engine.ids import check_ids
+from glinfer.engine.model import Model
 from glinfer.errors import InputError
 from glinfer.limits import MAX_LOOK_TOKENS
-from glinfer.text.tokenizer import Tokenizer
-
-Floats = npt.NDArray[np.floating]
 
 ATTENTION, HIDDEN, LENS, WEIGHTS = KINDS = ("attention", "hidden", "lens", "weights")
 """Kinds of pictures."""
 DEFAULT_TOP = 8
 """Default number of likeliest tokens to list."""
-
-
-class CapturableModel(Protocol):
-    """The part of :class:`glinfer.engine.model.Model` that ``look`` uses."""
-
-    @property
-    def config(self) -> ModelConfig:
-        """The model's shape."""
-
-    @property
-    def tokenizer(self) -> Tokenizer | None:
-        """Its tokenizer, if there is one."""
-
-    def require_tokenizer(self) -> Tokenizer:
-        """Return the tokenizer, or raise an InputError."""
-
-    def names(self) -> Sequence[str]:
-        """List the tensors that its plan can capture, in the order of computation."""
-
-    def capture(self, patterns: str | Sequence[str], prompt: str | Sequence[int]) -> Mapping[str, Floats]:
-        """Run a prompt and return the float32 tensors whose names match a pattern."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +74,7 @@ def _layers(text: str | None, count: int) -> tuple[int, ...]:
     return tuple(sorted(chosen))
 
 
-def prompt_ids(model: CapturableModel, prompt: str | Sequence[int]) -> list[int]:
+def prompt_ids(model: Model, prompt: str | Sequence[int]) -> list[int]:
     """Tokenize and check a prompt.
 
     Raises:

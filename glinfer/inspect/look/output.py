@@ -15,12 +15,13 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from glinfer.engine.model import Model
 from glinfer.engine.progress import Progress, no_progress
 from glinfer.engine.report import plain
 from glinfer.errors import FormatError, InputError
 from glinfer.formats import Checkpoint
 from glinfer.formats.files import reason, shown, work_folder
-from glinfer.inspect.look.options import CapturableModel, LookOptions, prompt_ids
+from glinfer.inspect.look.options import LookOptions, prompt_ids
 from glinfer.inspect.pages import rendered, require_matplotlib
 from glinfer.models.choice import USUAL_TEXTURE_SIZE
 from glinfer.notebook import picture
@@ -61,7 +62,7 @@ def look(
     folder: str | PathLike[str],
     options: LookOptions,
     *,
-    model: CapturableModel | None = None,
+    model: Model | None = None,
     prompt: str | Sequence[int] | None = None,
     about: Mapping[str, Any] | None = None,
     max_texture_size: int = USUAL_TEXTURE_SIZE,
@@ -85,17 +86,15 @@ def look(
         InputError: matplotlib is missing, the folder is refused, or the text cannot be run.
         FormatError: a file cannot be written.
     """
-    check_drawing()
     target = check_folder(folder, force=force)
     ids: list[int] = []
     if options.runs:
         if model is None or prompt is None:
             raise InputError("found no text to run; give one or --ids, or use --what weights")
         ids = prompt_ids(model, prompt)
-    from glinfer.inspect.figures import plain_style
     from glinfer.inspect.look.drawing import Drawing
 
-    with filling(target) as new, plain_style():
+    with filling(target) as new:
         drawing = Drawing(checkpoint, options, ids, None if model is None else model.tokenizer, new, on_progress)
         if options.runs and model is not None:
             drawing.run(model, ids)
@@ -121,21 +120,13 @@ def page(document: Mapping[str, Any]) -> str:
     return rendered("look.html.j2", scripts=["look.js"], styles=["look.css"], **document)
 
 
-def check_drawing() -> None:
-    """Check that pictures can be drawn.
+def check_folder(folder: str | PathLike[str], *, force: bool = False) -> Path:
+    """Check that pictures can be drawn, and a folder created or filled; returns its real path.
 
     Raises:
-        InputError: matplotlib is not installed.
+        InputError: matplotlib is missing, the folder is a file, or it has files of other origin without ``force``.
     """
     require_matplotlib("glinfer look needs matplotlib, which is not installed")
-
-
-def check_folder(folder: str | PathLike[str], *, force: bool = False) -> Path:
-    """Check that a folder can be created or filled; returns its real path.
-
-    Raises:
-        InputError: it is a file, or it has files of other origin and ``force`` is not set.
-    """
     target = Path(os.path.realpath(folder))
     try:
         if not os.path.lexists(target):

@@ -1,21 +1,16 @@
-"""Statistics of tensors and weights for ``look.json``: ranges, moments, counts of odd values, thumbnails, histograms.
-
-Weights are read and unpacked a few rows at a time, so that even the largest needs little memory.
-"""
+"""Statistics of tensors and weights for ``look.json``: ranges, counts of odd values, thumbnails, histograms."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from glinfer.formats import Checkpoint, weight_shapes
-from glinfer.inspect.look.lens import weight_rows
-from glinfer.limits import PIECE_ELEMENTS
+from glinfer.formats import Checkpoint
 from glinfer.models.choice import is_published, plan_for, reference_plans
 from glinfer.models.oracle import MASK_LIMIT
 from glinfer.models.plan import Plan
@@ -30,42 +25,16 @@ MAX_EDGE = 128
 """Maximum pixels of a thumbnail's longer edge."""
 
 
-@dataclass
-class RunningStats:
-    """Counts, range, sum and sum of squares of an array that comes in parts."""
-
-    count: int = 0
-    zeros: int = 0
-    nan: int = 0
-    infinite: int = 0
-    low: float = math.inf
-    high: float = -math.inf
-    total: float = 0.0
-    squares: float = 0.0
-
-    def add(self, part: Floats) -> None:
-        """Add a part."""
-        known = np.isfinite(part)
-        finite = np.asarray(part if known.all() else part[known], dtype=np.float64).reshape(-1)
-        nan = 0 if finite.size == part.size else int(np.count_nonzero(np.isnan(part)))
-        self.count += part.size
-        self.nan += nan
-        self.infinite += part.size - finite.size - nan
-        self.zeros += finite.size - int(np.count_nonzero(finite))
-        if finite.size:
-            self.low, self.high = min(self.low, float(finite.min())), max(self.high, float(finite.max()))
-            self.total += float(finite.sum())
-            self.squares += float(np.dot(finite, finite))
-
-    def stats(self) -> Stats:
-        """Return the counts, and ``min``, ``max``, ``mean`` and ``std`` of the finite elements (None without any)."""
-        found: Stats = {name: getattr(self, name) for name in ("count", "zeros", "nan", "infinite")}
-        finite = self.count - self.nan - self.infinite
-        if not finite:
-            return found | dict.fromkeys(("min", "max", "mean", "std"))
-        mean = self.total / finite
-        spread = math.sqrt(max(0.0, self.squares / finite - mean * mean))
-        return found | {"min": self.low, "max": self.high, "mean": mean, "std": spread}
+def stats_of(array: Floats) -> Stats:
+    """Count the elements; ``min``, ``max``, ``mean`` and ``std`` are of the finite ones, None without any."""
+    known = np.isfinite(array)
+    finite, nan = array[known], int(np.count_nonzero(np.isnan(array)))
+    zeros, infinite = finite.size - int(np.count_nonzero(finite)), array.size - finite.size - nan
+    counts: Stats = {"count": array.size, "zeros": zeros, "nan": nan, "infinite": infinite}
+    if not finite.size:
+        return counts | dict.fromkeys(("min", "max", "mean", "std"))
+    mean, std = (float(measure(finite, dtype=np.float64)) for measure in (np.mean, np.std))
+    return counts | {"min": float(finite.min()), "max": float(finite.max()), "mean": mean, "std": std}
 
 
 def layer_of(name: str) -> int | None:
@@ -76,10 +45,8 @@ def layer_of(name: str) -> int | None:
 def statistics(name: str, array: Floats) -> dict[str, Any]:
     """Describe a captured tensor; attention scores masked to −1e30 count as ``masked`` only."""
     masked = np.isfinite(array) & (array <= -MASK_LIMIT)
-    running = RunningStats()
-    running.add(array[~masked])
     about = {"name": name, "layer": layer_of(name), "shape": list(array.shape)}
-    return {**about, **running.stats(), "masked": int(np.count_nonzero(masked))}
+    return {**about, **stats_of(array[~masked]), "masked": int(np.count_nonzero(masked))}
 
 
 def attention_numbers(probs: Floats) -> list[dict[str, float | None]]:
@@ -117,7 +84,7 @@ class WeightSummary:
             everywhere; a vector's pixel is the signed mean.
         block: (rows, columns) averaged by a pixel.
         counts: [BINS] finite weights between neighbouring ``edges`` [BINS + 1].
-        stats: see :meth:`RunningStats.stats`.
+        stats: see :func:`stats_of`.
     """
 
     name: str
@@ -164,36 +131,33 @@ def texture_sizes(checkpoint: Checkpoint, edge: int) -> dict[str, tuple[int, int
 
 
 def summarize_weight(checkpoint: Checkpoint, name: str, texture: tuple[int, int, str]) -> WeightSummary:
-    """Read one weight twice: for its statistics, then for its histogram and thumbnail.
+    """Summarize one weight, unpacked to floats.
 
     Raises:
         InputError: the package gguf, which unpacks GGML's formats, is not installed.
     """
-    running, shape = RunningStats(), _shape(checkpoint, name)
-    for _, part in _parts(checkpoint, name):
-        running.add(part)
-    stats = running.stats()
-    low, high = stats["min"], stats["max"]
-    edges = _edges(0.0 if low is None else float(low), 0.0 if high is None else float(high))
-    counts = np.zeros(BINS, dtype=np.int64)
+    values = np.atleast_2d(checkpoint.floats(name))
+    shape = values.shape
+    known, stats = np.isfinite(values), stats_of(values)
+    low, high = (float(stats[end] or 0.0) for end in ("min", "max"))
+    if low == high:  # a single value gets a range as wide as its magnitude
+        reach = abs(low) / 2 or 1.0
+        low, high = low - reach, high + reach
+    edges = np.linspace(low, high, BINS + 1)
+    counts = np.histogram(values[known], BINS, (low, high))[0]
     block = block_of(shape)
-    size = (-(-shape[0] // block[0]), -(-shape[1] // block[1]))
-    sums, pixels = np.zeros(size), np.zeros(size)
-    starts = np.arange(0, shape[1], block[1])
-    for first, part in _parts(checkpoint, name):
-        finite = np.isfinite(part)
-        counts += np.histogram(part[finite], BINS, (edges[0], edges[-1]))[0]
-        part = np.where(finite, np.abs(part) if shape[0] > 1 else part, 0.0).astype(np.float64)
-        lines = np.arange(first, first + len(part)) // block[0]
-        begins = np.flatnonzero(np.diff(lines, prepend=-1))
-        for into, values in ((sums, part), (pixels, finite.astype(np.float64))):
-            across = np.add.reduceat(values, starts, axis=1)
-            into[lines[begins]] += np.add.reduceat(across, begins, axis=0)
+    shown = np.where(known, np.abs(values) if shape[0] > 1 else values, np.float32(0.0))
     with np.errstate(invalid="ignore", divide="ignore"):
-        image = sums / pixels  # NaN if nothing is finite
+        image = _block_sums(shown, block) / _block_sums(known, block)  # NaN if nothing is finite
     return WeightSummary(
         name, layer_of(name), shape, checkpoint.formats()[name], texture, image, block, counts, edges, stats
     )
+
+
+def _block_sums(values: npt.NDArray[Any], block: tuple[int, int]) -> npt.NDArray[np.float64]:
+    """Sum blocks of (rows, columns)."""
+    rows = np.add.reduceat(values, np.arange(0, values.shape[0], block[0]), axis=0, dtype=np.float64)
+    return np.add.reduceat(rows, np.arange(0, values.shape[1], block[1]), axis=1)
 
 
 def block_of(shape: tuple[int, int]) -> tuple[int, int]:
@@ -201,24 +165,3 @@ def block_of(shape: tuple[int, int]) -> tuple[int, int]:
     per = -(-max(shape) // MAX_EDGE)
     rows, cols = (min(per, max(1, edge * 4 // MAX_EDGE)) for edge in shape)
     return rows, cols
-
-
-def _shape(checkpoint: Checkpoint, name: str) -> tuple[int, int]:
-    shape = weight_shapes(checkpoint.config)[name]
-    return (shape[0], shape[1]) if len(shape) == 2 else (1, shape[0])
-
-
-def _parts(checkpoint: Checkpoint, name: str) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
-    """Yield a few rows at a time with the number of the first."""
-    rows, cols = _shape(checkpoint, name)
-    step = max(1, PIECE_ELEMENTS // cols)
-    for first in range(0, rows, step):
-        yield first, weight_rows(checkpoint, name, first, min(first + step, rows))
-
-
-def _edges(low: float, high: float) -> npt.NDArray[np.float64]:
-    """Return histogram edges; a single value gets a range as wide as its magnitude."""
-    if low == high:
-        reach = abs(low) / 2 or 1.0
-        low, high = low - reach, high + reach
-    return np.linspace(low, high, BINS + 1)
