@@ -235,11 +235,20 @@ class _PlainLowering:
         self.plan.draw(*matmul(name, kind, x, weight, out, **how, kernels=self.kernels, scratch=self.scratch))
 
     def copy(
-        self, name: str, kind: str, x: TensorSpec, shape: tuple[int, int], axes: list[Axis], **offset: int | str
+        self,
+        name: str,
+        kind: str,
+        x: TensorSpec,
+        shape: tuple[int, int],
+        axes: list[Axis],
+        *,
+        row_offset: int | str = 0,
+        col_offset: int = 0,
     ) -> TensorSpec:
         """Draw a copy of elements of x in another order."""
         out = self.scratch(name, *shape)
-        self.plan.draw(strided_copy(name, kind, x, out, axes, **offset, kernels=self.kernels))
+        how: dict[str, Any] = {"row_offset": row_offset, "col_offset": col_offset, "kernels": self.kernels}
+        self.plan.draw(strided_copy(name, kind, x, out, axes, **how))
         return out
 
     def attention(self, name: str, to: str, node: Attention, x: TensorSpec) -> TensorSpec:
