@@ -32,7 +32,7 @@ from glinfer.engine.progress import Progress, no_progress
 from glinfer.engine.report import Report
 from glinfer.formats import Checkpoint
 from glinfer.gl.context import Device
-from glinfer.inspect.report import Spread
+from glinfer.inspect.timing import Spread
 from glinfer.models.choice import check_choice
 
 

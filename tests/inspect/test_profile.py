@@ -77,7 +77,7 @@ class TestTimes:
         assert [point.tokens for point in found.growth] == [1, 16, 64]
         read = [point.bytes_read for point in found.growth]
         assert read == sorted(read)
-        assert read[1] < found.bytes_read < read[2]
+        assert read[1] < found.total.bytes_read < read[2]
         assert set(found.growth[0].kinds) == {kind.kind for kind in found.kinds}
         assert sum(found.growth[0].kinds.values()) > 0
         assert found.notes == ()

@@ -25,7 +25,7 @@ from glinfer.inspect.ceiling import STANDARD_BYTES, FetchRate, fetch_rate, neare
 from glinfer.inspect.draws import example_ids
 from glinfer.inspect.profile.report import DrawProfile, GrowthPoint, ProfileReport
 from glinfer.inspect.profile.traffic import DrawTraffic, draw_traffic, textures_of
-from glinfer.inspect.report import Spread
+from glinfer.inspect.timing import Spread
 from glinfer.limits import MAX_PROFILE_RUNS
 from glinfer.models.feed import runs
 from glinfer.models.session import Session
