@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import gc
 import math
+import os
 import sys
 import threading
 import time
@@ -34,7 +35,6 @@ from glinfer.gl.context import Device
 from glinfer.gl.texture import Texture
 from glinfer.inspect.draws import example_ids
 from qa.objects import driver_objects
-from qa.stress.run import resident_bytes
 
 _PROMPT, _STEPS, _ROUNDS = 40, 24, 4
 _SECONDS = 1.0
@@ -318,3 +318,12 @@ class Tracer:
             Grown(f"{change.traceback[0].filename}:{change.traceback[0].lineno}", change.size_diff, change.count_diff)
             for change in changes[:_SHOWN_LINES]
         )
+
+
+def resident_bytes() -> int | None:
+    """Resident bytes of this process; None on systems without Linux's /proc."""
+    try:
+        pages = Path("/proc/self/statm").read_text("ascii").split()[1]
+    except OSError:
+        return None
+    return int(pages) * (os.sysconf("SC_PAGE_SIZE") if sys.platform != "win32" else 4096)
