@@ -28,7 +28,6 @@ from glinfer.cli.common import (
     shape_asked_for,
 )
 from glinfer.cli.drafts import draft_options, opened_drafts, take_drafts
-from glinfer.config import ModelConfig
 from glinfer.engine.fetching import described_model, found_model, origin_report
 from glinfer.engine.loading import random_weights, read_model
 from glinfer.engine.model import Model
@@ -56,7 +55,6 @@ from glinfer.inspect.bench.engines import (
     BatchDecoder,
     Decoder,
     OpenedDecoder,
-    Samplings,
     room_for,
     structured,
 )
@@ -225,20 +223,72 @@ def run_bench(
         raise InputError("--lengths needs --plan reference; use --contexts, or use that plan")
     formats = formats_of(DEFAULT_WEIGHTS if weights is None else weights)
     found = parse_ids(_CONTEXTS if contexts is None else contexts, "contexts")
-    together = _Batches(sizes_of(batch), _BATCHES_AT if contexts is None or not found else found[0])
+    sizes, at = sizes_of(batch), _BATCHES_AT if contexts is None or not found else found[0]
+    kept = [] if stored is None else stored_formats(stored)
+    imports, notes = time.process_time(), ()  # CPU time so far, which is that of imports
     with contextlib.ExitStack() as held:
-        how = (formats, found, together, runs, open_others, ceiling, options)
+        path: AnyPath | Checkpoint
         if config_text is not None:
-            kept = [] if stored is None else stored_formats(stored)
-            report = _bench_fast((config_text, kept), None, samplings, *how)
-        elif no_fetch:
-            described = held.enter_context(described_model(path_of(model)))
-            samplings = {GREEDY: BOTH[GREEDY]} if described.is_copy else BOTH
-            report = _bench_fast(None, described.path, samplings, *how)
-            notes = (*report.notes, *((_ON_ZEROS,) if described.is_copy else ()))
-            report = dataclasses.replace(report, notes=notes)
+            config = shape_asked_for(config_text, {**options, "context": None})
+            checkpoint = random_packed_checkpoint(config, kept[0], kept[-1]) if kept else random_weights(config)
+            path = checkpoint
         else:
-            report = _bench_fast(None, found_model(path_of(model), tell=say), samplings, *how)
+            if no_fetch:
+                described = held.enter_context(described_model(path_of(model)))
+                samplings, notes = ({GREEDY: BOTH[GREEDY]}, (_ON_ZEROS,)) if described.is_copy else (BOTH, ())
+            where = described.path if no_fetch else found_model(path_of(model), tell=say)
+            path, checkpoint = read_model(where, gelu=options["gelu"])
+            checkpoint.check_finite()
+        usable = contexts_within(checkpoint.config, found)[0]  # before anything slow begins
+        others = [] if open_others is None else open_others(checkpoint)
+        for other in others:
+            held.callback(other.close)
+        started = time.perf_counter()
+        device = held.enter_context(opened(options["device"], options["api"], options["limits"]))
+        opening = time.perf_counter() - started
+        at = batch_context(usable, at)
+        room = room_for(checkpoint.config, sizes, at, device.limits.max_texture_size, options["cache"])
+        engines: list[tuple[Decoder, EngineReport]] = []
+        models: dict[str, Model] = {}
+        batches: dict[str, list[BatchDecoder]] = {}
+        for name in formats:
+            with progress(f"loading {name}") as advance:
+                bound, engine, about = load_fast(
+                    path,
+                    name,
+                    device,
+                    cache=options["cache"],
+                    gelu=options["gelu"],
+                    opening_seconds=opening,
+                    imports_seconds=imports,
+                    samplings=samplings,
+                    on_progress=advance,
+                )
+            held.callback(bound.close)
+            engines.append((engine, about))
+            models[about.label] = bound
+            for size in sizes:
+                batches.setdefault(about.label, []).append(BatchDecoder(bound, size, room, samplings))
+                held.callback(batches[about.label][-1].close)
+        engines += [(other, EngineReport(other.label)) for other in others]
+        with progress("timing") as advance:
+            timed = bench_decoding(
+                engines,
+                checkpoint.config,
+                found,
+                runs,
+                renderer=device.description,
+                batches=batches,
+                batches_at=at,
+                on_progress=advance,
+            )
+        timed = dataclasses.replace(
+            timed,
+            origin=origin_report(checkpoint),
+            samplings={name: {**dataclasses.asdict(bound.sampling), **given} for name, given in samplings.items()},
+            notes=(*timed.notes, *notes),
+        )
+        report = with_limits(timed, models, _ceilings(device, models, timed, whole=ceiling))
     print_json(report.to_json()) if as_json else show_decoding(report, ceiling)
 
 
@@ -290,19 +340,6 @@ def sizes_of(batch: str | None) -> list[int]:
     return sizes
 
 
-@dataclasses.dataclass(frozen=True)
-class _Batches:
-    """Requested batch sizes and their context length."""
-
-    sizes: list[int]
-    context: int
-
-    def within(self, config: ModelConfig, contexts: list[int], max_texture_size: int, cache: str) -> tuple[int, int]:
-        """Return (context length, capacity of each sequence) that a model and a renderer allow."""
-        context = batch_context(contexts_within(config, contexts)[0], self.context)
-        return context, room_for(config, self.sizes, context, max_texture_size, cache)
-
-
 def path_of(model: str | None) -> str:
     """Return the given model, or the demo's."""
     return str(write_demo(demo_folder())[0]) if model is None else model
@@ -316,77 +353,6 @@ def _bench_reference(model: str | None, lengths: list[int], runs: int, as_json: 
         with progress("timing") as advance:
             report = bench(opened_model, lengths, runs, load_seconds=load_seconds, on_progress=advance)
     print_json(report.to_json()) if as_json else show_reference(report)
-
-
-def _bench_fast(
-    shape: tuple[str, list[str]] | None,
-    model: AnyPath | None,
-    samplings: Samplings,
-    formats: list[str],
-    contexts: list[int],
-    together: _Batches,
-    runs: int,
-    open_others: OpenEngines | None,
-    ceiling: bool,
-    options: dict[str, Any],
-) -> DecodeReport:
-    imports = time.process_time()  # CPU time so far, which is that of imports
-    path: AnyPath | Checkpoint
-    if model is not None:
-        path, checkpoint = read_model(model, gelu=options["gelu"])
-        checkpoint.check_finite()
-    elif shape is not None:
-        config_text, stored = shape
-        config = shape_asked_for(config_text, {**options, "context": None})
-        made = random_packed_checkpoint(config, stored[0], stored[-1]) if stored else random_weights(config)
-        path = checkpoint = made
-    contexts_within(checkpoint.config, contexts)  # before anything slow begins
-    origin = origin_report(checkpoint)
-    with contextlib.ExitStack() as held:
-        engines: list[tuple[Decoder, EngineReport]] = []
-        models: dict[str, Model] = {}
-        batches: dict[str, list[BatchDecoder]] = {}
-        others = [] if open_others is None else open_others(checkpoint)
-        for other in others:
-            held.callback(other.close)
-        started = time.perf_counter()
-        device = held.enter_context(opened(options["device"], options["api"], options["limits"]))
-        opening = time.perf_counter() - started
-        at, capacity = together.within(checkpoint.config, contexts, device.limits.max_texture_size, options["cache"])
-        for name in formats:
-            with progress(f"loading {name}") as advance:
-                how = {"cache": options["cache"], "gelu": options["gelu"]}
-                bound, engine, about = load_fast(
-                    path,
-                    name,
-                    device,
-                    opening_seconds=opening,
-                    imports_seconds=imports,
-                    samplings=samplings,
-                    on_progress=advance,
-                    **how,
-                )
-            held.callback(bound.close)
-            engines.append((engine, about))
-            models[about.label] = bound
-            for size in together.sizes:
-                batches.setdefault(about.label, []).append(BatchDecoder(bound, size, capacity, samplings))
-                held.callback(batches[about.label][-1].close)
-        engines += [(other, EngineReport(other.label)) for other in others]
-        with progress("timing") as advance:
-            report = bench_decoding(
-                engines,
-                checkpoint.config,
-                contexts,
-                runs,
-                renderer=device.description,
-                batches=batches,
-                batches_at=at,
-                on_progress=advance,
-            )
-        chosen = {name: {**dataclasses.asdict(bound.sampling), **given} for name, given in samplings.items()}
-        report = dataclasses.replace(report, origin=origin, samplings=chosen)
-        return with_limits(report, models, _ceilings(device, models, report, whole=ceiling))
 
 
 def _ceilings(device: Device, models: dict[str, Model], report: DecodeReport, *, whole: bool) -> CeilingReport:
