@@ -225,7 +225,8 @@ def run_bench(
     found = parse_ids(_CONTEXTS if contexts is None else contexts, "contexts")
     sizes, at = sizes_of(batch), _BATCHES_AT if contexts is None or not found else found[0]
     kept = [] if stored is None else stored_formats(stored)
-    imports, notes = time.process_time(), ()  # CPU time so far, which is that of imports
+    imports = time.process_time()  # CPU time so far, which is that of imports
+    notes: tuple[str, ...] = ()
     with contextlib.ExitStack() as held:
         path: AnyPath | Checkpoint
         if config_text is not None:
@@ -240,9 +241,9 @@ def run_bench(
             path, checkpoint = read_model(where, gelu=options["gelu"])
             checkpoint.check_finite()
         usable = contexts_within(checkpoint.config, found)[0]  # before anything slow begins
-        others = [] if open_others is None else open_others(checkpoint)
-        for other in others:
-            held.callback(other.close)
+        peers = [] if open_others is None else open_others(checkpoint)
+        for peer in peers:
+            held.callback(peer.close)
         started = time.perf_counter()
         device = held.enter_context(opened(options["device"], options["api"], options["limits"]))
         opening = time.perf_counter() - started
@@ -270,7 +271,7 @@ def run_bench(
             for size in sizes:
                 batches.setdefault(about.label, []).append(BatchDecoder(bound, size, room, samplings))
                 held.callback(batches[about.label][-1].close)
-        engines += [(other, EngineReport(other.label)) for other in others]
+        engines += [(peer, EngineReport(peer.label)) for peer in peers]
         with progress("timing") as advance:
             timed = bench_decoding(
                 engines,

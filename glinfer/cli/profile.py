@@ -17,7 +17,6 @@ from glinfer.cli.common import (
     loaded,
     model_options,
     opened,
-    planned_edge,
     print_json,
     shape_asked_for,
     show_table,
@@ -37,7 +36,6 @@ from glinfer.inspect.profile.trace import write_trace
 from glinfer.inspect.report import megabytes
 from glinfer.inspect.tables import Column, Table
 from glinfer.limits import MAX_PROFILE_RUNS
-from glinfer.models.choice import check_choice, plan_for
 from glinfer.terminal import emit
 
 _GROWTH = (Column("tokens", "tokens", ""), Column("ms", "wall_ms", ".3f"), Column("read", "bytes_read", megabytes))
@@ -139,14 +137,10 @@ def _profiled(model: str | None, config_text: str | None, options: dict[str, Any
     if model is not None:
         with loaded(model, tokenizer=None, **chosen) as held:
             return _measured(held.engine, Path(model).name, options)
-    name, weights, cache = (options[key] for key in ("plan", "weights", "cache"))
-    check_choice(name, weights, cache)
-    config = shape_asked_for(config_text or "", options)
-    # Refuse a shape that is too large before random weights are generated.
-    plan_for(config, name, weights=weights, cache=cache, max_texture_size=planned_edge(options["limits"]))
-    checkpoint = random_weights(config)
+    how = {name: options[name] for name in ("plan", "weights", "cache")}
+    checkpoint = random_weights(shape_asked_for(config_text or "", options), **how)
     with opened(options["device"], options["api"], options["limits"]) as device:
-        engine = bind(checkpoint, device, name, weights, cache=cache)
+        engine = bind(checkpoint, device, **how)
         del checkpoint  # folded weights are a copy
         return _measured(engine, f"random weights, {config_text or 'the shape of Gab'}", options)
 

@@ -99,7 +99,7 @@ def _show(tuned: dict[str, Any], default: dict[str, Any]) -> None:
         show_table(Table("Trials", _TRIALS, tuned["trials"]))
         ended = "until nothing was faster" if tuned["finished"] else "until the time limit"
         emit(f"{len(tuned['trials'])} trials in {tuned['seconds']:.0f} s, {ended}\n")
-    rows = [(name, str(value), str(default[name])) for name, value in tuned["kernels"].items()]
+    rows: list[tuple[str, ...]] = [(name, str(value), str(default[name])) for name, value in tuned["kernels"].items()]
     rows.append(("ms/token", f"{tuned['milliseconds']:.3f}", f"{tuned['default_milliseconds']:.3f}"))
     if tuned["prompt"] is not None:
         tokens, *times = tuned["prompt"].values()

@@ -25,6 +25,7 @@ from glinfer.errors import InputError
 from glinfer.formats import Checkpoint
 from glinfer.gl.context import Device
 from glinfer.inspect.draws import example_ids
+from glinfer.inspect.timing import milliseconds
 from glinfer.inspect.tune.search import Change, Search, Trial, descend
 from glinfer.limits import MAX_TUNE_SECONDS
 from glinfer.models.fast.token import LOGITS, PICKS, fast_plan
@@ -208,11 +209,13 @@ class TokenCandidate:
     def milliseconds(self, tokens: int) -> float:
         """Return the mean time of ``tokens`` tokens, with each choice read back."""
         values = self.values(self.last)
-        started = time.perf_counter()
-        for _ in range(tokens):
-            self.session.run(values, flush_every=self.kernels.flush_every)
-            self.session.read_rows(PICKS, self.last)
-        return 1000.0 * (time.perf_counter() - started) / tokens
+
+        def run() -> None:
+            for _ in range(tokens):
+                self.session.run(values, flush_every=self.kernels.flush_every)
+                self.session.read_rows(PICKS, self.last)
+
+        return milliseconds(run) / tokens
 
     def release(self) -> None:
         """Release all OpenGL objects."""
@@ -249,10 +252,7 @@ class PromptCandidate:
 
     def milliseconds(self, count: int, tokens: int = PROMPT) -> float:
         """Return the mean time of ``count`` prompts of ``tokens`` tokens."""
-        started = time.perf_counter()
-        for _ in range(count):
-            self.prefill(tokens)
-        return 1000.0 * (time.perf_counter() - started) / count
+        return milliseconds(lambda: [self.prefill(tokens) for _ in range(count)]) / count
 
     def release(self) -> None:
         """Release its own OpenGL objects; weights and caches belong to the root."""
