@@ -12,6 +12,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -276,9 +277,9 @@ def _seconds(
 
     count = len(draws)
     run(count)  # some drivers compile at the first draw
-    while (taken := milliseconds(lambda: run(count))) < 1000.0 * least and count < 1 << 14:
+    while (taken := milliseconds(partial(run, count))) < 1000.0 * least and count < 1 << 14:
         count *= 2
-    (times,) = in_turns([Work(lambda: run(count))], _SAMPLES, warm_ups=0)
+    (times,) = in_turns([Work(partial(run, count))], _SAMPLES, warm_ups=0)
     return min(taken, *times) / count / 1000.0
 
 
