@@ -35,6 +35,7 @@ from glinfer.gl.context import Device
 from glinfer.gl.texture import Texture
 from glinfer.inspect.draws import example_ids
 from qa.objects import driver_objects
+from qa.serve_load import resident
 
 _PROMPT, _STEPS, _ROUNDS = 40, 24, 4
 _SECONDS = 1.0
@@ -243,7 +244,7 @@ def counts(device: Device) -> dict[str, Any]:
     objects = {**device.live_objects(), **{f"driver: {kind}": count for kind, count in driver_objects(device).items()}}
     gc.collect()
     return {
-        "memory": resident_bytes(),
+        "memory": resident(os.getpid()),
         "texture_bytes": texture_bytes(device),
         "objects": dict(sorted(objects.items())),
         "blocks": sys.getallocatedblocks(),
@@ -318,12 +319,3 @@ class Tracer:
             Grown(f"{change.traceback[0].filename}:{change.traceback[0].lineno}", change.size_diff, change.count_diff)
             for change in changes[:_SHOWN_LINES]
         )
-
-
-def resident_bytes() -> int | None:
-    """Resident bytes of this process; None on systems without Linux's /proc."""
-    try:
-        pages = Path("/proc/self/statm").read_text("ascii").split()[1]
-    except OSError:
-        return None
-    return int(pages) * (os.sysconf("SC_PAGE_SIZE") if sys.platform != "win32" else 4096)
