@@ -92,7 +92,7 @@ class TestTimes:
     def test_ceilings_are_measured_where_bytes_are_read(self, device: Device) -> None:
         found = profile(engine_of(device, "dim=64,heads=4,blocks=1,vocab=300,context=64"), runs=1, ceiling=True)
         assert [rate.format for rate in found.ceilings] == ["rgba32f"]
-        share = found.of_ceiling(found.draws)
+        share = found.total.of_ceiling
         assert share is not None
         assert share > 0
 
