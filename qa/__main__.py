@@ -30,7 +30,6 @@ _COMMANDS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "serve-load": ("serve_load:serve_load_command", "Load a server with many clients at once."),
         "soak": ("soak.command:soak_command", "Run many tokens and check for leaks and changes."),
         "soak-server": ("soak.command:soak_server_command", "Load a server for an hour with the same checks."),
-        "stress": ("stress.command:stress_command", "Repeat work under load and compare bit for bit."),
     },
     "Release": {
         "api": ("api:api", "Compare the public names with those recorded."),
@@ -44,8 +43,6 @@ _COMMANDS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "bench": ("bench:bench_with_peers", "Benchmark against PyTorch and llama.cpp."),
         "bench-web": ("bench_web:bench_web_command", "Benchmark against other engines in Chromium."),
         "embed-speed": ("embed_speed:embed_speed_command", "Benchmark embeddings against PyTorch."),
-        "embed-web": ("embed_web:embed_web_command", "Benchmark embeddings against transformers.js in Chromium."),
-        "check-cost": ("flips.cost:check_cost_command", "Time the checks of live textures between tokens."),
         "products": ("products:products", "Time every strategy of 'matmul' on many shapes."),
     },
 }

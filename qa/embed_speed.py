@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
+from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -12,42 +13,15 @@ import numpy as np
 import numpy.typing as npt
 
 from glinfer.batch.texts import read_texts
-from glinfer.cli.common import device_options, json_option, loaded, out, print_json, table
+from glinfer.cli.common import device_options, json_option, loaded, print_json, show_table
 from glinfer.errors import InputError
+from glinfer.inspect.tables import Column, Table
+from glinfer.inspect.timing import Work, in_turns
 
 _STRIP = 500  # vectors that are compared with all others at a time
-_WORDS = [
-    "the",
-    "of",
-    "and",
-    "to",
-    "in",
-    "a",
-    "is",
-    "that",
-    "for",
-    "it",
-    "as",
-    "was",
-    "with",
-    "be",
-    "by",
-    "on",
-    "not",
-    "he",
-    "his",
-    "but",
-    "at",
-    "are",
-    "this",
-    "have",
-    "from",
-    "or",
-    "had",
-    "an",
-    "which",
-    "they",
-]
+_TEXT = (
+    "the of and to in a is that for it as was with be by on not he his but at are this have from or had an which they"
+)
 
 
 @click.command("embed-speed")
@@ -80,16 +54,14 @@ def embed_speed_command(
         ways: dict[str, Callable[[], Any]] = {"glinfer": lambda: opened.embed(texts)}
         if peer is not None:
             ways["sentence-transformers"] = _peer(peer, texts)
-        found, best = dict[str, Any](), dict[str, float]()
-        for name, embed in ways.items():  # the first of each warms up
-            started = time.perf_counter()
-            found[name] = embed()
-            best[name] = float("inf") if runs else time.perf_counter() - started
-        for _ in range(runs):
-            for name, embed in ways.items():
-                started = time.perf_counter()
-                embed()
-                best[name] = min(best[name], time.perf_counter() - started)
+        found = dict[str, Any]()
+
+        def embed(name: str) -> None:
+            found[name] = ways[name]()
+
+        works = [Work(partial(embed, name)) for name in ways]
+        times = in_turns(works, max(1, runs), warm_ups=min(1, runs))
+        best = {name: min(each) / 1000.0 for name, each in zip(ways, times, strict=True)}
         tokens = opened.embedder.request(texts).tokens
         renderer = opened.device.description
     told: dict[str, Any] = {"texts": len(texts), "tokens": tokens, "renderer": renderer, "seconds": best}
@@ -107,10 +79,12 @@ def embed_speed_command(
     if as_json:
         print_json(told)
         return
-    made = table("engine", "seconds", "texts/s", "tokens/s", numbers=("seconds", "texts/s", "tokens/s"))
-    for name, seconds in best.items():
-        made.add_row(name, f"{seconds:.2f}", f"{len(texts) / seconds:.0f}", f"{tokens / seconds:.0f}")
-    out().print(made)
+    columns = (
+        *(Column("engine", itemgetter(0)), Column("seconds", itemgetter(1), ".2f")),
+        Column("texts/s", lambda each: len(texts) / each[1], ".0f"),
+        Column("tokens/s", lambda each: tokens / each[1], ".0f"),
+    )
+    show_table(Table("Embedding", columns, list(best.items())))
     click.echo(f"{len(texts)} texts, {tokens} tokens; {renderer}")
     if peer is not None:
         click.echo(
@@ -140,7 +114,7 @@ def sentences(path: str | None, count: int) -> list[str]:
     if path is None:
         random = np.random.default_rng(0)
         lengths = random.integers(3, 41, count)
-        return [" ".join(random.choice(_WORDS, length)) for length in lengths]
+        return [" ".join(random.choice(_TEXT.split(), length)) for length in lengths]
     texts = list(dict.fromkeys(text for text in read_texts(path) if text.strip()))[:count]
     if not texts:
         raise InputError(f"{path}: found no text in it; expected some")

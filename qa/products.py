@@ -6,17 +6,19 @@ import dataclasses
 import math
 import random
 import statistics
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import click
 import numpy as np
 import numpy.typing as npt
 
-from glinfer.cli.common import LIMITS, device_options, json_option, out, print_json, progress, table
+from glinfer.cli.common import LIMITS, device_options, json_option, print_json, progress, show_table
 from glinfer.errors import InputError
+from glinfer.inspect.tables import Column, Table
+from glinfer.inspect.timing import Work, in_turns, milliseconds
 from glinfer.models.plan import PlanBuilder
 from glinfer.models.session import Session
 from glinfer.ops.flat.matmul import matmul
@@ -129,13 +131,12 @@ class BoundProduct:
         for name, shape in shapes.items():
             self.session.write(name, rng.standard_normal(shape, dtype=np.float32))
 
-    def seconds(self, runs: int) -> float:
-        """Mean seconds of one of ``runs`` runs, issued together and waited for once."""
-        begin = time.perf_counter()
-        for _ in range(runs):
+    def run(self, count: int) -> int:
+        """Issue ``count`` runs together and wait for them once; returns their number."""
+        for _ in range(count):
             self.session.run({})
         self.device.gl.finish()
-        return (time.perf_counter() - begin) / runs
+        return count
 
     def release(self) -> None:
         """Release the textures."""
@@ -151,12 +152,12 @@ def time_product(
     try:
         for strategy in strategies:
             bound.append(BoundProduct(device, product, strategy, rng))
-        runs = []
+        works = []
         for each in bound:
-            each.seconds(1)  # compiles
-            runs.append(max(1, min(_MAX_RUNS, int(_SAMPLE_SECONDS / each.seconds(1)))))
-        taken = [[each.seconds(count) for each, count in zip(bound, runs, strict=True)] for _ in range(samples)]
-        return [statistics.median(times) for times in zip(*taken, strict=True)]
+            each.run(1)  # compiles
+            count = int(1000.0 * _SAMPLE_SECONDS / milliseconds(partial(each.run, 1)))
+            works.append(Work(partial(each.run, max(1, min(_MAX_RUNS, count)))))
+        return [statistics.median(times) / 1000.0 for times in in_turns(works, samples, warm_ups=0)]
     finally:
         for each in bound:
             each.release()
@@ -254,7 +255,7 @@ def products(count: int, seed: int, usual: bool, samples: int, show_map: bool, a
     if as_json:
         print_json({"renderer": renderer, "near": share_near(found), "products": [_json(each) for each in found]})
         return
-    _show(found)
+    show_table(Table("Products", _COLUMNS, found))
     if show_map:
         _show_maps(found)
     good = sum(each.ratio <= NEAR for each in found)
@@ -267,31 +268,24 @@ def _json(each: ShapeTimes) -> dict[str, Any]:
     return {**dataclasses.asdict(each), "fastest": each.best, "ratio": each.ratio}
 
 
-def _show(found: list[ShapeTimes]) -> None:
-    shown = table(
-        "products",
-        "weight",
-        "fastest",
-        "ms",
-        "GMAC/s",
-        "chosen",
-        "times the fastest",
-        numbers=("ms", "GMAC/s", "times the fastest"),
-    )
-    for each in found:
-        product = each.product
-        shape = f"{product.m}×{product.k} · {product.k}×{product.n}"
-        taken = each.seconds[each.best]
-        shown.add_row(
-            shape if product.count == 1 else f"{product.count} of {shape}",
-            "[n, k]" if product.transposed else "[k, n]",
-            each.best,
-            f"{taken * 1e3:.3f}",
-            f"{product.count * product.m * product.n * product.k / taken / 1e9:.1f}",
-            each.chosen,
-            f"{each.ratio:.2f}",
-        )
-    out().print(shown)
+_COLUMNS = (
+    Column("products", lambda each: _shape(each.product)),
+    Column("weight", lambda each: "[n, k]" if each.product.transposed else "[k, n]"),
+    Column("fastest", "best"),
+    Column("ms", lambda each: 1e3 * each.seconds[each.best], ".3f"),
+    Column("GMAC/s", lambda each: _work(each.product) / each.seconds[each.best] / 1e9, ".1f"),
+    Column("chosen", "chosen"),
+    Column("times the fastest", "ratio", ".2f"),
+)
+
+
+def _shape(product: Product) -> str:
+    shape = f"{product.m}×{product.k} · {product.k}×{product.n}"
+    return shape if product.count == 1 else f"{product.count} of {shape}"
+
+
+def _work(product: Product) -> int:
+    return product.count * product.m * product.n * product.k
 
 
 def _show_maps(found: list[ShapeTimes]) -> None:

@@ -14,7 +14,7 @@ import click
 import numpy as np
 import numpy.typing as npt
 
-from glinfer.cli.common import LIMITS, json_option, out, print_json, stage_bars, table, tokenizer_option
+from glinfer.cli.common import LIMITS, json_option, print_json, show_table, stage_bars, tokenizer_option
 from glinfer.config import ModelConfig
 from glinfer.engine.engine import Engine
 from glinfer.engine.ids import check_count, check_ids
@@ -27,6 +27,7 @@ from glinfer.formats import Checkpoint
 from glinfer.gl.context import Device
 from glinfer.inspect.info import list_devices
 from glinfer.inspect.settings import RunSetting
+from glinfer.inspect.tables import Column, Table
 from glinfer.models.choice import DEFAULT_PLAN, PLANS, check_choice, is_published, weights_for
 from glinfer.models.oracle import final_tensors
 from glinfer.models.reference.gab import LOGITS, TOKENS, reference_plan
@@ -382,20 +383,22 @@ def _settings(plans: str, weights: str) -> list[RunSetting]:
 
 
 def _show(report: SameReport, tokenizer: Tokenizer | None) -> None:
-    columns = ("setting", "renderer", "texts", "drift", "where it parts")
-    shown = table(*columns, numbers=("texts", "drift"))
     count = len(report.question.samplings)
-    for row in report.rows:
-        if row.problem:
-            shown.add_row(row.setting, row.problem, "", "", "")
-            continue
-        parts = "; ".join(
+
+    def partings(row: SameRow) -> str:
+        return "; ".join(
             f"text {each.text}, token {each.place}: {_word(each.token, tokenizer)} won by {each.gap:.2g} over "
             f"{_word(each.other, tokenizer)}"
             for each in row.partings
         )
-        shown.add_row(row.setting, row.renderer, f"{row.equal}/{count}", f"{row.drift:.1e}", parts)
-    out().print(shown)
+
+    columns = (
+        *(Column("setting", "setting"), Column("renderer", lambda row: row.problem or row.renderer)),
+        Column("texts", lambda row: None if row.problem else f"{row.equal}/{count}", str),
+        Column("drift", lambda row: None if row.problem else row.drift, ".1e"),
+        Column("where it parts", partings),
+    )
+    show_table(Table("Settings", columns, report.rows))
     click.echo(
         f"\n{count} texts of {report.question.tokens} tokens: " + ("all the same" if report.passed else "DIFFER")
     )

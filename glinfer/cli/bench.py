@@ -10,8 +10,7 @@ from typing import Any
 
 import click
 
-from glinfer.cli.bench_drafts import bench_speculation
-from glinfer.cli.bench_limits import show_limits
+from glinfer.cli.bench_tables import show_decoding, show_drafts, show_reference
 from glinfer.cli.common import (
     cache_option,
     check_one_source,
@@ -21,17 +20,14 @@ from glinfer.cli.common import (
     json_option,
     loaded,
     opened,
-    out,
     parse_ids,
     print_json,
     progress,
     read_text,
     say,
     shape_asked_for,
-    table,
 )
-from glinfer.cli.drafts import draft_options, take_drafts
-from glinfer.config import ModelConfig
+from glinfer.cli.drafts import draft_options, opened_drafts, take_drafts
 from glinfer.engine.fetching import described_model, found_model, origin_report
 from glinfer.engine.loading import random_weights, read_model
 from glinfer.engine.model import Model
@@ -40,7 +36,6 @@ from glinfer.errors import InputError
 from glinfer.formats import Checkpoint, random_packed_checkpoint
 from glinfer.formats.files import AnyPath
 from glinfer.formats.packed import PACKED_FORMATS
-from glinfer.formats.sampling import NAMES
 from glinfer.gl.context import Device
 from glinfer.inspect.bench.decoding import (
     DecodeReport,
@@ -52,24 +47,21 @@ from glinfer.inspect.bench.decoding import (
     texture_formats,
     with_limits,
 )
+from glinfer.inspect.bench.drafting import bench_drafts
 from glinfer.inspect.bench.engines import (
     BOTH,
-    DEFAULT,
     EVERY_OPTION,
     GREEDY,
     BatchDecoder,
     Decoder,
     OpenedDecoder,
-    Samplings,
     room_for,
     structured,
 )
-from glinfer.inspect.bench.reference import BenchReport, bench
+from glinfer.inspect.bench.reference import bench
 from glinfer.inspect.ceiling import FETCHED, CeilingReport, measure_ceilings, measure_products
-from glinfer.inspect.report import Spread, megabytes
 from glinfer.models.choice import DEFAULT_PLAN, DEFAULT_WEIGHTS, PLANS, check_choice
 from glinfer.structured.structure import Structure
-from glinfer.terminal import emit
 
 _LENGTHS = "1,8,64"
 _CONTEXTS = "32,128,512,2000"
@@ -213,8 +205,12 @@ def run_bench(
         formats = formats_of(DEFAULT_WEIGHTS if weights is None else weights)
         if len(formats) > 1:
             raise InputError(f"found {len(formats)} weight formats with {texts[0]}; expected one")
-        options |= {"tokenizer": None, "plan": plan}
-        bench_speculation(model, formats[0], drafts, runs, as_json=as_json, options=options)
+        how = {"tokenizer": None, "plan": plan, "weights": formats[0], **options}
+        with loaded(model, **how) as opened_model, opened_drafts(opened_model, drafts) as guesses:
+            opened_model.require_tokenizer()
+            with progress("timing") as advance:
+                texts_report = bench_drafts(opened_model, guesses, runs, on_progress=advance)
+        print_json(texts_report.to_json()) if as_json else show_drafts(texts_report)
         return
     if plan == "reference":
         given |= {"--weights": weights, "--ceiling": ceiling or None, "--config": config_text}
@@ -227,24 +223,74 @@ def run_bench(
         raise InputError("--lengths needs --plan reference; use --contexts, or use that plan")
     formats = formats_of(DEFAULT_WEIGHTS if weights is None else weights)
     found = parse_ids(_CONTEXTS if contexts is None else contexts, "contexts")
-    together = _Batches(sizes_of(batch), _BATCHES_AT if contexts is None or not found else found[0])
+    sizes, at = sizes_of(batch), _BATCHES_AT if contexts is None or not found else found[0]
+    kept = [] if stored is None else stored_formats(stored)
+    imports = time.process_time()  # CPU time so far, which is that of imports
+    notes: tuple[str, ...] = ()
     with contextlib.ExitStack() as held:
-        how = (formats, found, together, runs, open_others, ceiling, options)
+        path: AnyPath | Checkpoint
         if config_text is not None:
-            kept = [] if stored is None else stored_formats(stored)
-            report = _bench_fast((config_text, kept), None, samplings, *how)
-        elif no_fetch:
-            described = held.enter_context(described_model(path_of(model)))
-            samplings = {GREEDY: BOTH[GREEDY]} if described.is_copy else BOTH
-            report = _bench_fast(None, described.path, samplings, *how)
-            notes = (*report.notes, *((_ON_ZEROS,) if described.is_copy else ()))
-            report = dataclasses.replace(report, notes=notes)
+            config = shape_asked_for(config_text, {**options, "context": None})
+            checkpoint = random_packed_checkpoint(config, kept[0], kept[-1]) if kept else random_weights(config)
+            path = checkpoint
         else:
-            report = _bench_fast(None, found_model(path_of(model), tell=say), samplings, *how)
-    if as_json:
-        print_json(report.to_json())
-    else:
-        _show_decoding(report, ceiling)
+            if no_fetch:
+                described = held.enter_context(described_model(path_of(model)))
+                samplings, notes = ({GREEDY: BOTH[GREEDY]}, (_ON_ZEROS,)) if described.is_copy else (BOTH, ())
+            where = described.path if no_fetch else found_model(path_of(model), tell=say)
+            path, checkpoint = read_model(where, gelu=options["gelu"])
+            checkpoint.check_finite()
+        usable = contexts_within(checkpoint.config, found)[0]  # before anything slow begins
+        peers = [] if open_others is None else open_others(checkpoint)
+        for peer in peers:
+            held.callback(peer.close)
+        started = time.perf_counter()
+        device = held.enter_context(opened(options["device"], options["api"], options["limits"]))
+        opening = time.perf_counter() - started
+        at = batch_context(usable, at)
+        room = room_for(checkpoint.config, sizes, at, device.limits.max_texture_size, options["cache"])
+        engines: list[tuple[Decoder, EngineReport]] = []
+        models: dict[str, Model] = {}
+        batches: dict[str, list[BatchDecoder]] = {}
+        for name in formats:
+            with progress(f"loading {name}") as advance:
+                bound, engine, about = load_fast(
+                    path,
+                    name,
+                    device,
+                    cache=options["cache"],
+                    gelu=options["gelu"],
+                    opening_seconds=opening,
+                    imports_seconds=imports,
+                    samplings=samplings,
+                    on_progress=advance,
+                )
+            held.callback(bound.close)
+            engines.append((engine, about))
+            models[about.label] = bound
+            for size in sizes:
+                batches.setdefault(about.label, []).append(BatchDecoder(bound, size, room, samplings))
+                held.callback(batches[about.label][-1].close)
+        engines += [(peer, EngineReport(peer.label)) for peer in peers]
+        with progress("timing") as advance:
+            timed = bench_decoding(
+                engines,
+                checkpoint.config,
+                found,
+                runs,
+                renderer=device.description,
+                batches=batches,
+                batches_at=at,
+                on_progress=advance,
+            )
+        timed = dataclasses.replace(
+            timed,
+            origin=origin_report(checkpoint),
+            samplings={name: {**dataclasses.asdict(bound.sampling), **given} for name, given in samplings.items()},
+            notes=(*timed.notes, *notes),
+        )
+        report = with_limits(timed, models, _ceilings(device, models, timed, whole=ceiling))
+    print_json(report.to_json()) if as_json else show_decoding(report, ceiling)
 
 
 def names_of(text: str) -> list[str]:
@@ -295,19 +341,6 @@ def sizes_of(batch: str | None) -> list[int]:
     return sizes
 
 
-@dataclasses.dataclass(frozen=True)
-class _Batches:
-    """Requested batch sizes and their context length."""
-
-    sizes: list[int]
-    context: int
-
-    def within(self, config: ModelConfig, contexts: list[int], max_texture_size: int, cache: str) -> tuple[int, int]:
-        """Return (context length, capacity of each sequence) that a model and a renderer allow."""
-        context = batch_context(contexts_within(config, contexts)[0], self.context)
-        return context, room_for(config, self.sizes, context, max_texture_size, cache)
-
-
 def path_of(model: str | None) -> str:
     """Return the given model, or the demo's."""
     return str(write_demo(demo_folder())[0]) if model is None else model
@@ -320,94 +353,7 @@ def _bench_reference(model: str | None, lengths: list[int], runs: int, as_json: 
         load_seconds = time.perf_counter() - started
         with progress("timing") as advance:
             report = bench(opened_model, lengths, runs, load_seconds=load_seconds, on_progress=advance)
-    if as_json:
-        print_json(report.to_json())
-    else:
-        _show(report)
-
-
-def _show(report: BenchReport) -> None:
-    headings = ("tokens", "draws", "median ms", "fastest", "slowest", "tok/s")
-    shown = table(*headings, numbers=headings)
-    for row in report.rows:
-        times = [f"{value:,.2f}" for value in (row.median_ms, row.fastest_ms, row.slowest_ms)]
-        shown.add_row(str(row.tokens), str(row.draws), *times, f"{row.tokens_per_second:,.2f}")
-    out().print(shown)
-    emit(
-        f"\nplan {report.plan} · {report.rows[0].runs} runs of each · loaded in {report.load_seconds:.2f} s · "
-        f"{report.programs} programs · {megabytes(report.texture_bytes)} of textures · {report.renderer}"
-    )
-
-
-def _bench_fast(
-    shape: tuple[str, list[str]] | None,
-    model: AnyPath | None,
-    samplings: Samplings,
-    formats: list[str],
-    contexts: list[int],
-    together: _Batches,
-    runs: int,
-    open_others: OpenEngines | None,
-    ceiling: bool,
-    options: dict[str, Any],
-) -> DecodeReport:
-    imports = time.process_time()  # CPU time so far, which is that of imports
-    path: AnyPath | Checkpoint
-    if model is not None:
-        path, checkpoint = read_model(model, gelu=options["gelu"])
-        checkpoint.check_finite()
-    elif shape is not None:
-        config_text, stored = shape
-        config = shape_asked_for(config_text, {**options, "context": None})
-        made = random_packed_checkpoint(config, stored[0], stored[-1]) if stored else random_weights(config)
-        path = checkpoint = made
-    contexts_within(checkpoint.config, contexts)  # before anything slow begins
-    origin = origin_report(checkpoint)
-    with contextlib.ExitStack() as held:
-        engines: list[tuple[Decoder, EngineReport]] = []
-        models: dict[str, Model] = {}
-        batches: dict[str, list[BatchDecoder]] = {}
-        others = [] if open_others is None else open_others(checkpoint)
-        for other in others:
-            held.callback(other.close)
-        started = time.perf_counter()
-        device = held.enter_context(opened(options["device"], options["api"], options["limits"]))
-        opening = time.perf_counter() - started
-        at, capacity = together.within(checkpoint.config, contexts, device.limits.max_texture_size, options["cache"])
-        for name in formats:
-            with progress(f"loading {name}") as advance:
-                how = {"cache": options["cache"], "gelu": options["gelu"]}
-                bound, engine, about = load_fast(
-                    path,
-                    name,
-                    device,
-                    opening_seconds=opening,
-                    imports_seconds=imports,
-                    samplings=samplings,
-                    on_progress=advance,
-                    **how,
-                )
-            held.callback(bound.close)
-            engines.append((engine, about))
-            models[about.label] = bound
-            for size in together.sizes:
-                batches.setdefault(about.label, []).append(BatchDecoder(bound, size, capacity, samplings))
-                held.callback(batches[about.label][-1].close)
-        engines += [(other, EngineReport(other.label)) for other in others]
-        with progress("timing") as advance:
-            report = bench_decoding(
-                engines,
-                checkpoint.config,
-                contexts,
-                runs,
-                renderer=device.description,
-                batches=batches,
-                batches_at=at,
-                on_progress=advance,
-            )
-        chosen = {name: {**dataclasses.asdict(bound.sampling), **given} for name, given in samplings.items()}
-        report = dataclasses.replace(report, origin=origin, samplings=chosen)
-        return with_limits(report, models, _ceilings(device, models, report, whole=ceiling))
+    print_json(report.to_json()) if as_json else show_reference(report)
 
 
 def _ceilings(device: Device, models: dict[str, Model], report: DecodeReport, *, whole: bool) -> CeilingReport:
@@ -420,130 +366,3 @@ def _ceilings(device: Device, models: dict[str, Model], report: DecodeReport, *,
         found = measure_ceilings(device, sizes, formats=[*FETCHED, *formats], on_progress=advance)
         products = [product for label, model in models.items() for product in measure_products(model, label)]
     return dataclasses.replace(found, products=tuple(products))
-
-
-def _show_decoding(report: DecodeReport, ceiling: bool) -> None:
-    headings = ["decoding", "sampling", "tokens", "ms/token", "tok/s", "pipelined", "of greedy", "GB/s"]
-    if ceiling:
-        headings.append("peak")
-    shown = table(*headings, numbers=tuple(headings[2:]))
-    for row in report.rows:
-        share, reached = report.of_fetch_ceiling(row), row.bytes_per_second
-        cells = [
-            row.label,
-            row.sampling,
-            str(row.context),
-            _spread(row.decode),
-            f"{row.tokens_per_second:,.1f}",
-            "" if row.pipelined is None else _spread(row.pipelined),
-            f"{100 * row.of_greedy:.0f}%",
-            "" if reached is None else f"{reached / 1e9:,.1f}",
-        ]
-        shown.add_row(*cells, *([] if not ceiling else ["" if share is None else f"{100 * share:.0f}%"]))
-    out().print(shown)
-    emit()
-    _show_prefill(report)
-    if report.batch:
-        _show_batch(report)
-    show_limits(report)
-    for about in report.engines:
-        if about.weights is not None:
-            emit(_about(about))
-            emit(_startup(about))
-    if ceiling and report.ceiling is not None:
-        _show_ceiling(report.ceiling)
-    for note in report.notes:
-        emit(f"note: {note}")
-    if options := report.samplings.get(DEFAULT):
-        values = ", ".join(f"{name} {options[name]:g}" for name in (*NAMES, "seed"))
-        emit(f"default sampling: {values} · of greedy: speed relative to greedy decoding")
-    emit(
-        f"plan {report.plan} · median (fastest–slowest) of {report.runs} blocks of {report.block_tokens} tokens, "
-        f"each token read back, or all at once (pipelined) · {report.renderer}"
-    )
-
-
-def _show_prefill(report: DecodeReport) -> None:
-    numbers = ("tokens", "ms", "tok/s")
-    shown = table("prompt to logits", *numbers, numbers=numbers)
-    for row in {(row.label, row.context): row for row in report.rows}.values():
-        rate = f"{row.prefill_tokens_per_second:,.0f}"
-        shown.add_row(row.label, str(row.context), _spread(row.prefill), rate)
-    out().print(shown)
-    emit()
-
-
-def _show_batch(report: DecodeReport) -> None:
-    numbers = ("tokens", "sequences", "ms/step", "total tok/s", "of greedy", "× single")
-    shown = table("batch", "sampling", *numbers, numbers=numbers)
-    for row in report.batch:
-        times = "" if row.times_single is None else f"{row.times_single:,.2f}"
-        cells = str(row.context), str(row.sequences), _spread(row.step), f"{row.tokens_per_second:,.1f}"
-        shown.add_row(row.label, row.sampling, *cells, f"{100 * row.of_greedy:.0f}%", times)
-    out().print(shown)
-    emit()
-
-
-def _spread(times: Spread) -> str:
-    fastest, median, slowest = (
-        _shown_ms(value, times.median) for value in (times.fastest, times.median, times.slowest)
-    )
-    return f"{median} ({fastest}–{slowest})"
-
-
-def _shown_ms(value: float, scale: float) -> str:
-    return f"{value:,.{3 if scale < 1 else 2 if scale < 100 else 0}f}"
-
-
-def _about(about: EngineReport) -> str:
-    textures = about.texture_bytes or {}
-    return (
-        f"{about.label} · {about.draws} draws/token · {about.programs} programs, compiled and run once in "
-        f"{about.compile_seconds:.2f} s · loaded in {about.load_seconds:.2f} s · first token after "
-        f"{about.first_token_seconds:.2f} s · {megabytes(sum(textures.values()))} of textures, "
-        f"{megabytes(textures.get('cache', 0))} of it cache · {megabytes(about.weight_bytes or 0)} of weights per token"
-    )
-
-
-def _startup(about: EngineReport) -> str:
-    times = about.startup or {}
-    parts = " · ".join(f"{name} {seconds:.2f}" for name, seconds in times.items())
-    return f"{about.label} · from process start to first token {sum(times.values()):.2f} s: {parts}"
-
-
-def _show_ceiling(ceiling: CeilingReport) -> None:
-    numbers = ("texture", "G texels/s", "GB/s")
-    shown = table("fetching", *numbers, "function", numbers=numbers)
-    for rate in ceiling.fetches:
-        shown.add_row(
-            rate.format.upper(),
-            megabytes(rate.texture_bytes),
-            f"{rate.texels_per_second / 1e9:,.2f}",
-            f"{rate.bytes_per_second / 1e9:,.1f}",
-            rate.function,
-        )
-    out().print(shown)
-    emit("peak: bandwidth of the weights, as a share of the fetch rate of their texture")
-    emit(
-        f"{ceiling.multiply_adds_per_second / 1e9:,.1f} G multiply-adds/s · dependent pass {ceiling.pass_us:.1f} µs, "
-        f"issue {ceiling.issue_us:.1f} µs · readback {ceiling.readback_us:.1f} µs"
-    )
-    if ceiling.products:
-        _show_products(ceiling)
-
-
-def _show_products(ceiling: CeilingReport) -> None:
-    numbers = ("rows", "inputs", "outputs", "ms", "G multiply-adds/s", "of peak")
-    shown = table("prefill product", "draw", *numbers, numbers=numbers)
-    for product in ceiling.products:
-        shown.add_row(
-            product.label,
-            product.draw,
-            *map(str, (product.rows, product.inputs, product.outputs)),
-            _shown_ms(product.milliseconds, product.milliseconds),
-            f"{product.multiply_adds_per_second / 1e9:,.1f}",
-            f"{100 * ceiling.of_multiply_adds(product):.0f}%",
-        )
-    emit()
-    out().print(shown)
-    emit("of peak: rows × inputs × outputs over the time of the draw, as a share of the multiply-adds above\n")

@@ -40,8 +40,8 @@ from glinfer.formats.huggingface.config import read_config
 from glinfer.gl.context import Device, Limits, open_device
 from glinfer.hub import named_on_a_hub, title_of
 from glinfer.inspect.info import list_devices
-from glinfer.inspect.report import Table as ReportTable
 from glinfer.inspect.report import megabytes as megabytes
+from glinfer.inspect.tables import Table as ReportTable
 from glinfer.models.choice import (
     CACHES,
     DEFAULT_PLAN,
@@ -166,12 +166,11 @@ def show(
 
 def show_table(made: ReportTable, *, drop: Sequence[str] = ()) -> None:
     """Print a report's table, its total in bold; columns named in ``drop`` are omitted if space is short."""
-    names = tuple(column.name for column in made.columns)
-    shown = table(*names, numbers=tuple(column.name for column in made.columns if column.right), drop=drop)
-    for row in made.rows:
-        shown.add_row(*(cell.text for cell in row))
-    if made.total:
-        shown.add_row(*(cell.text for cell in made.total), style="bold")
+    shown = table(*made.names, numbers=tuple(column.name for column in made.columns if column.right), drop=drop)
+    for item, row in zip(made.items, made.rows, strict=True):
+        shown.add_row(*(cell.text for cell in row), style="bold red" if made.alarming(item) else None)
+    if made.total is not None:
+        shown.add_row(*(cell.text for cell in made.total_row), style="bold")
     out().print(shown)
 
 

@@ -12,16 +12,16 @@ from glinfer.cli.common import (
     megabytes,
     model_options,
     opened,
-    out,
     print_json,
     progress,
     read_text,
-    table,
+    show_table,
     tokenizer_option,
 )
 from glinfer.engine.loading import read_model
 from glinfer.errors import InputError
 from glinfer.inspect.evaluate import EvalReport, evaluate
+from glinfer.inspect.tables import Column, Table
 from glinfer.models.choice import CACHES
 from glinfer.quant.formats import WEIGHT_FORMATS
 from glinfer.terminal import emit
@@ -118,22 +118,15 @@ def _formats(text: str, weights: str, cache: str) -> list[tuple[str, str]]:
 
 
 def _compare(reports: list[EvalReport]) -> None:
-    formats = ("weights", "cache")
-    headings = ("weight size", "cache size", "bits/byte", "change", "same top-1", "ms/token")
-    shown = table(*formats, *headings, numbers=headings)
-    for report in reports:
-        change = report.bits_per_byte / reports[0].bits_per_byte - 1
-        shown.add_row(
-            report.weights,
-            report.cache,
-            megabytes(report.weight_bytes),
-            megabytes(report.cache_bytes),
-            f"{report.bits_per_byte:.4f}",
-            f"{100 * change:+.3f}%",
-            "" if report.agreement is None else f"{100 * report.agreement:.2f}%",
-            f"{report.milliseconds:.2f}",
-        )
-    out().print(shown)
+    first = reports[0].bits_per_byte
+    columns = (
+        *(Column("weights", "weights"), Column("cache", "cache")),
+        *(Column("weight size", "weight_bytes", megabytes), Column("cache size", "cache_bytes", megabytes)),
+        Column("bits/byte", "bits_per_byte", ".4f"),
+        Column("change", lambda report: report.bits_per_byte / first - 1, "+.3%"),
+        *(Column("same top-1", "agreement", ".2%"), Column("ms/token", "milliseconds", ".2f")),
+    )
+    show_table(Table("Formats", columns, reports))
     emit(f"\n{_scope(reports[0])} · {reports[0].renderer}")
 
 

@@ -16,10 +16,7 @@ from glinfer.cli.common import (
     json_option,
     loaded,
     model_options,
-    number_table,
     opened,
-    out,
-    planned_edge,
     print_json,
     shape_asked_for,
     show_table,
@@ -37,10 +34,11 @@ from glinfer.inspect.profile.page import check_charts, comparison_page, profile_
 from glinfer.inspect.profile.report import ProfileReport
 from glinfer.inspect.profile.trace import write_trace
 from glinfer.inspect.report import megabytes
+from glinfer.inspect.tables import Column, Table
 from glinfer.limits import MAX_PROFILE_RUNS
-from glinfer.models.choice import check_choice, plan_for
 from glinfer.terminal import emit
 
+_GROWTH = (Column("tokens", "tokens", ""), Column("ms", "wall_ms", ".3f"), Column("read", "bytes_read", megabytes))
 _DROPPED = ("written", "output")
 """Table columns that are omitted if space is short; --json and --html have them."""
 
@@ -125,10 +123,9 @@ def _check_outputs(html: str | None, trace: str | None) -> None:
         check_charts()
     if html is not None and trace is not None and os.path.realpath(html) == os.path.realpath(trace):
         raise InputError(f"--html and --trace both name {html}; expected two files")
-    for path in (html, trace):
-        if path is not None:
-            with contextlib.suppress(_OnlyTriedError), replacing(path):
-                raise _OnlyTriedError
+    for path in filter(None, (html, trace)):
+        with contextlib.suppress(_OnlyTriedError), replacing(path):
+            raise _OnlyTriedError
 
 
 def _profiled(model: str | None, config_text: str | None, options: dict[str, Any]) -> ProfileReport:
@@ -140,14 +137,10 @@ def _profiled(model: str | None, config_text: str | None, options: dict[str, Any
     if model is not None:
         with loaded(model, tokenizer=None, **chosen) as held:
             return _measured(held.engine, Path(model).name, options)
-    name, weights, cache = (options[key] for key in ("plan", "weights", "cache"))
-    check_choice(name, weights, cache)
-    config = shape_asked_for(config_text or "", options)
-    # Refuse a shape that is too large before random weights are generated.
-    plan_for(config, name, weights=weights, cache=cache, max_texture_size=planned_edge(options["limits"]))
-    checkpoint = random_weights(config)
+    how = {name: options[name] for name in ("plan", "weights", "cache")}
+    checkpoint = random_weights(shape_asked_for(config_text or "", options), **how)
     with opened(options["device"], options["api"], options["limits"]) as device:
-        engine = bind(checkpoint, device, name, weights, cache=cache)
+        engine = bind(checkpoint, device, **how)
         del checkpoint  # folded weights are a copy
         return _measured(engine, f"random weights, {config_text or 'the shape of Gab'}", options)
 
@@ -180,10 +173,7 @@ def _show(report: ProfileReport, each: bool) -> None:
         emit(f"ceiling: {rate.bytes_per_second / 1e9:.1f} GB/s of {rate.format}")
     if report.growth:
         emit()
-        shown = number_table("tokens", "ms", "read")
-        for point in report.growth:
-            shown.add_row(str(point.tokens), f"{point.wall_ms:.3f}", megabytes(point.bytes_read))
-        out().print(shown)
+        show_table(Table("Growth with the sequence", _GROWTH, report.growth))
     for note in report.notes:
         emit(f"note: {note}")
 

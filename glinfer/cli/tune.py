@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+from operator import itemgetter
 from typing import Any
 
 import click
 
 from glinfer.cli.bench import formats_of, path_of
-from glinfer.cli.common import device_options, json_option, opened, out, print_json, progress, table
+from glinfer.cli.common import device_options, json_option, opened, print_json, progress, show_table
 from glinfer.engine.loading import read_model
 from glinfer.formats import Checkpoint
 from glinfer.gl.context import Device
+from glinfer.inspect.tables import Column, Table
 from glinfer.inspect.tune.kernels import TuneReport, tune
 from glinfer.models.choice import DEFAULT_WEIGHTS, weights_named
 from glinfer.models.tuning import Tuned, TuningKey, default_for, kernels_file, load_tuned, runs_on, save_kernels
@@ -85,23 +87,24 @@ def _json(tuned: Tuned, report: TuneReport | None, weights: str, renderer: str, 
     }
 
 
+_TRIALS = (
+    Column("change", lambda trial: ", ".join(f"{name} {value}" for name, value in trial["change"].items())),
+    Column("time", lambda trial: trial["ratio"], ".0%"),
+    Column("verdict", lambda trial: trial["verdict"]),
+)
+
+
 def _show(tuned: dict[str, Any], default: dict[str, Any]) -> None:
     if tuned["searched"]:
-        shown = table("change", "time", "verdict", numbers=("time",))
-        for trial in tuned["trials"]:
-            change = ", ".join(f"{name} {value}" for name, value in trial["change"].items())
-            ratio = "" if trial["ratio"] is None else f"{100 * trial['ratio']:.0f}%"
-            shown.add_row(change, ratio, trial["verdict"])
-        out().print(shown)
+        show_table(Table("Trials", _TRIALS, tuned["trials"]))
         ended = "until nothing was faster" if tuned["finished"] else "until the time limit"
         emit(f"{len(tuned['trials'])} trials in {tuned['seconds']:.0f} s, {ended}\n")
-    shown = table(f"weights {tuned['weights']}", "tuned", "default")
-    for name, value in tuned["kernels"].items():
-        shown.add_row(name, str(value), str(default[name]))
-    shown.add_row("ms/token", f"{tuned['milliseconds']:.3f}", f"{tuned['default_milliseconds']:.3f}")
+    rows: list[tuple[str, ...]] = [(name, str(value), str(default[name])) for name, value in tuned["kernels"].items()]
+    rows.append(("ms/token", f"{tuned['milliseconds']:.3f}", f"{tuned['default_milliseconds']:.3f}"))
     if tuned["prompt"] is not None:
         tokens, *times = tuned["prompt"].values()
-        shown.add_row(f"ms/prompt of {tokens} tokens", *(f"{milliseconds:.2f}" for milliseconds in times))
-    out().print(shown)
+        rows.append((f"ms/prompt of {tokens} tokens", *(f"{milliseconds:.2f}" for milliseconds in times)))
+    headings = (f"weights {tuned['weights']}", "tuned", "default")
+    show_table(Table("Kernels", [Column(name, itemgetter(place)) for place, name in enumerate(headings)], rows))
     where = "not saved: GLINFER_CACHE is empty" if tuned["file"] is None else f"saved in {tuned['file']}"
     emit(f"\n{where} · {tuned['renderer']}\n")

@@ -10,9 +10,9 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,7 @@ from glinfer.gl.program import Program
 from glinfer.gl.replay import Draw, replay
 from glinfer.gl.texture import Texture
 from glinfer.inspect.draws import example_ids
+from glinfer.inspect.timing import Work, in_turns, milliseconds
 
 FETCHED = ("rgba32f", "rgba32ui", "rgba16f", "r32f")
 """Measured texture formats, by their names in :data:`glinfer.gl.layouts.matrix.FORMATS`."""
@@ -196,19 +197,12 @@ def nearest_texels(format_name: str, size: int) -> int:
     return min(_MAX_TEXELS, max(_EDGES[0] ** 2, 1 << power))
 
 
-class _Resources:
+class _Resources(contextlib.ExitStack):
     """Textures and programs of one measurement, released together."""
 
     def __init__(self, device: Device) -> None:
+        super().__init__()
         self.device = device
-        self.owned: list[Texture | Program] = []
-
-    def __enter__(self) -> _Resources:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for item in reversed(self.owned):
-            item.release()
 
     def texture(self, width: int, height: int, format_name: str = "rgba32f", *, filled: bool = False) -> Texture:
         form = FORMATS[format_name]
@@ -218,12 +212,12 @@ class _Resources:
             shape = (height, width) if form.channels == 1 else (height, width, form.channels)
             texels = np.random.default_rng(1).random(shape, dtype=np.float32).astype(form.dtype)
         made = Texture(self.device, layout, "ceiling", texels)
-        self.owned.append(made)
+        self.callback(made.release)
         return made
 
     def program(self, shader: str, defines: dict[str, int | float], samplers: Sequence[str]) -> Program:
         made = Program(self.device, shader, defines, samplers)
-        self.owned.append(made)
+        self.callback(made.release)
         return made
 
     def draw(
@@ -277,20 +271,16 @@ def _seconds(
     previous draw in its cache.
     """
 
-    def sample(count: int) -> float:
-        started = time.perf_counter()
+    def run(count: int) -> None:
         replay(device, [draws[place % len(draws)] for place in range(count)], values or {}, flush_every=flush_every)
         draws[(count - 1) % len(draws)].framebuffer.read(0, 1, 1)  # waits for all of them
-        return time.perf_counter() - started
 
-    count, best = len(draws), float("inf")
-    sample(count)  # some drivers compile at the first draw
-    while (taken := sample(count)) < least and count < 1 << 14:
+    count = len(draws)
+    run(count)  # some drivers compile at the first draw
+    while (taken := milliseconds(partial(run, count))) < 1000.0 * least and count < 1 << 14:
         count *= 2
-    for _ in range(_SAMPLES):
-        best = min(best, taken)
-        taken = sample(count)
-    return min(best, taken) / count
+    (times,) = in_turns([Work(partial(run, count))], _SAMPLES, warm_ups=0)
+    return min(taken, *times) / count / 1000.0
 
 
 def fetch_rate(device: Device, format_name: str, texels: int, least: float) -> FetchRate:
@@ -328,19 +318,21 @@ def _overheads(device: Device) -> tuple[float, float, float]:
         there, aside = bench.fetching(first, [second, third], 1)
         (back,) = bench.fetching(second, [first], 1)
         chain, independent = [there, back] * (_CHAIN // 2), [there, aside] * (_CHAIN // 2)
-        found = []
-        for _ in range(4 * _SAMPLES):
-            times = [time.perf_counter()]
-            for work in (
-                lambda: replay(device, chain, {}),
-                lambda: back.framebuffer.read(0, 1, 1),
-                lambda: back.framebuffer.read(0, 1, 1),
-                lambda: replay(device, independent, {}),
-                lambda: aside.framebuffer.read(0, 1, 1),
-            ):
-                work()
-                times.append(time.perf_counter())
-            found.append((times[2] - times[0], times[4] - times[3], times[3] - times[2]))
+
+        def read(draw: Draw) -> None:
+            draw.framebuffer.read(0, 1, 1)  # waits for all draws
+
+        def chained() -> int:
+            issued = replay(device, chain, {})
+            read(back)
+            return issued
+
+        works = (
+            Work(chained, prepare=lambda: read(aside)),
+            Work(lambda: read(back)),
+            Work(lambda: replay(device, independent, {})),
+        )
+        times = in_turns(works, 4 * _SAMPLES, warm_ups=0)
     # Noise only adds time, so the smallest sample has the least noise.
-    whole, issue, readback = (1e6 * min(samples) for samples in zip(*found, strict=True))
-    return whole / _CHAIN, issue / _CHAIN, readback
+    passing, readback, issue = (1000.0 * min(samples) for samples in times)
+    return passing, issue, readback

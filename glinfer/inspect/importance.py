@@ -7,7 +7,7 @@ plan, which keeps the input of every matrix in a separate texture, or read from 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -67,7 +67,7 @@ def importance_of_text(
         if not ids:
             raise InputError("the text for the importance of inputs has no tokens; expected thousands")
         step = min(chunk, loaded.config.max_position_embeddings)
-        inputs = _inputs(loaded.config)
+        inputs = dict(_inputs(loaded.config))
         sums: dict[str, npt.NDArray[np.float64]] = {}
 
         def collect(seen: Seen) -> None:
@@ -141,12 +141,8 @@ def importance_from(path: AnyPath, model: AnyPath, config: ModelConfig, **option
     return importance_of_text(model, text, **options)  # type: ignore[arg-type]
 
 
-def _inputs(config: ModelConfig) -> Mapping[str, list[str]]:
-    """Map names of captured tensors to the matrices whose input they are."""
-    return dict(_named(config))
-
-
-def _named(config: ModelConfig) -> Iterator[tuple[str, list[str]]]:
+def _inputs(config: ModelConfig) -> Iterator[tuple[str, list[str]]]:
+    """Yield names of captured tensors, each with the matrices whose input it is."""
     names, gated = config.family.names, config.family.gated
     for layer in range(config.num_hidden_layers):
         block = f"blocks.{layer}"

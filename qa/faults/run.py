@@ -24,8 +24,9 @@ from typing import Any
 
 import click
 
-from glinfer.cli.common import json_text, out, say, table
+from glinfer.cli.common import json_text, say, show_table
 from glinfer.errors import InputError
+from glinfer.inspect.tables import Column, Table
 from qa.faults.planted import FAULTS, Fault
 from qa.steps import ROOT, StepError, run
 
@@ -250,10 +251,12 @@ def faults_command(only: tuple[str, ...], tree: Path, report: Path | None, **opt
             say(f"{len(verdicts)} of {len(chosen)}: {verdict.name}: {verdict.found_by or verdict.status}")
             if report is not None:  # after each fault, since a run takes hours
                 report.write_text(json_text({"faults": [dataclasses.asdict(each) for each in verdicts]}) + "\n")
-    shown = table("fault", "file", "found by", "seconds", numbers=("seconds",))
-    for each in verdicts:
-        shown.add_row(each.name, each.path, each.found_by or each.status, f"{each.seconds:.0f}")
-    out().print(shown)
+    columns = (
+        *(Column("fault", "name"), Column("file", "path")),
+        Column("found by", lambda each: each.found_by or each.status),
+        Column("seconds", "seconds", ".0f"),
+    )
+    show_table(Table("Faults", columns, verdicts))
     found, absent = (sum(each.status == status for each in verdicts) for status in (FOUND, ABSENT))
     click.echo(f"\n{found} of {len(verdicts) - absent} found" + (f", {absent} absent" if absent else ""))
     if found + absent < len(verdicts):

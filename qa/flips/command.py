@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import click
 
-from glinfer.cli.common import device_options, json_option, opened, out, print_json, stage_bars, table
+from glinfer.cli.common import device_options, json_option, opened, print_json, show_table, stage_bars
+from glinfer.inspect.tables import Column, Table
 from qa.flips.run import FLIPPED_FAMILIES, FLIPPED_FORMATS, SHARE, FlipsReport, flip_everywhere
 
 
@@ -78,11 +79,13 @@ def flips_command(
 
 def _show(report: FlipsReport, description: str) -> None:
     sampled = f"sampled by {SHARE:g}"
-    shown = table("family", "weights", "kind", "textures", "found whole", sampled, numbers=("textures",))
-    for count in report.flips:
-        found = (f"{number} of {count.flips}" for number in (count.whole, count.sampled))
-        shown.add_row(count.family, count.weights, count.kind, str(count.textures), *found)
-    out().print(shown)
+    columns = (
+        *(Column(name, name) for name in ("family", "weights", "kind")),
+        Column("textures", "textures", ""),
+        Column("found whole", lambda count: f"{count.whole} of {count.flips}"),
+        Column(sampled, lambda count: f"{count.sampled} of {count.flips}"),
+    )
+    show_table(Table("Flips", columns, report.flips))
     flips, whole, by_share = (
         sum(numbers) for numbers in zip(*((each.flips, each.whole, each.sampled) for each in report.flips), strict=True)
     )

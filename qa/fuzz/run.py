@@ -271,20 +271,21 @@ def _written(path: Path) -> set[int]:
     return {line for node in writing for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)}
 
 
-def table(results: list[Result]) -> str:
-    """The results for people."""
-    rows = [("target", "executions", "a second", "edges", "features", "lines", "finds")]
+def show(results: list[Result]) -> None:
+    """Print the results and the finds."""
+    from glinfer.cli.common import show_table  # late: what a fuzzing process imports has to be instrumented
+    from glinfer.inspect.tables import Column, Table
+    from glinfer.terminal import emit
+
+    columns = (
+        *(Column("target", "target"), Column("executions", "executions", ","), Column("a second", "rate", ",.0f")),
+        *(Column("edges", "coverage", ""), Column("features", "features", ""), Column("lines", "lines", ".0%")),
+        Column("finds", lambda result: len(result.finds), ""),
+    )
+    show_table(Table("Targets", columns, results))
     for result in results:
-        lines = "" if result.lines is None else f"{result.lines:.0%}"
-        rows.append((result.target, f"{result.executions:,}", f"{result.rate:,.0f}", str(result.coverage),
-                     str(result.features), lines, str(len(result.finds))))  # fmt: skip
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    made = []
-    for row in rows:
-        numbers = (cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))
-        made.append("  ".join([row[0].ljust(widths[0]), *numbers]))
-    made += [f"  {result.target}: {find}" for result in results for find in result.finds]
-    return "\n".join(made)
+        for find in result.finds:
+            emit(f"  {result.target}: {find}")
 
 
 def _arguments(given: list[str] | None) -> argparse.Namespace:
@@ -336,7 +337,7 @@ def main(given: list[str] | None = None) -> int:
     with ThreadPoolExecutor(options.jobs) as pool:
         results = list(pool.map(one, options.targets))
     told: Any = [{**asdict(result), "rate": round(result.rate, 1)} for result in results]
-    print(json.dumps(told) if options.json else table(results))
+    print(json.dumps(told)) if options.json else show(results)
     return int(any(result.finds for result in results))
 
 

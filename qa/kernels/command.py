@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from glinfer.cli.common import LIMITS, device_options, json_option, out, print_json, progress, table
+from glinfer.cli.common import LIMITS, device_options, json_option, print_json, progress, show_table
 from glinfer.errors import InputError
 from glinfer.quant.threads import cores
 from qa.kernels.measure import (
@@ -73,14 +73,7 @@ def kernels(names: tuple[str, ...], no_times: bool, page: str | None, as_json: b
 
 
 def _show(report: KernelReport) -> None:
-    columns = ("kernel", "family", "shaders", "formats", "largest error", "allowed", "ms", "at")
-    shown = table(*columns, numbers=("largest error", "allowed", "ms"))
-    for row in report.rows:
-        taken = "" if row.time is None else f"{row.time.median_ms:,.2f}"
-        error = error_text(row.error)
-        cells = (row.kernel, row.family, ", ".join(row.shaders), ", ".join(row.forms), error, error_text(row.tolerance))
-        shown.add_row(*cells, taken, row.timed_at, style=None if row.passed else "bold red")
-    out().print(shown)
+    show_table(report.table())
     for row in report.failed:
         click.echo(_complaint(row))
     verdict = f"{len(report.failed)} WRONG" if report.failed else "all within what is allowed"

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import statistics
-import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -18,6 +16,8 @@ import numpy as np
 from glinfer.errors import GlinferError, InputError
 from glinfer.formats.files import AnyPath, opened, replacing, shown
 from glinfer.gl.context import Limits
+from glinfer.inspect.tables import Column, Table
+from glinfer.inspect.timing import Spread, Work, in_turns
 from glinfer.models.oracle import relative_error
 from glinfer.tensors.device import Device
 from qa.kernels.cases import (
@@ -71,21 +71,15 @@ TWINS: tuple[tuple[Shape, Shape], ...] = (
 TABLE_BEGIN, TABLE_END = "<!-- table: begin -->", "<!-- table: end -->"
 _WARM_UPS = 2
 _MIN_SAMPLES, _MAX_SAMPLES, _SECONDS = 5, 25, 0.5
-_BETWEEN = ", "
 _CASES_EACH = 12
 """Fewer cases are not worth another process, which takes a second to begin."""
 
 Progress = Callable[[int, int], None]
 
 
-@dataclass(frozen=True)
-class KernelTime:
-    """Milliseconds from a call, whose inputs are in textures, until the renderer has finished."""
-
-    median_ms: float
-    fastest_ms: float
-    slowest_ms: float
-    samples: int
+def error_text(error: float) -> str:
+    """A relative error in two digits."""
+    return "0" if error == 0 else f"{error:.1e}"
 
 
 @dataclass(frozen=True)
@@ -107,7 +101,7 @@ class KernelRow:
     errors: dict[str, float]
     worst: str
     problem: str
-    time: KernelTime | None
+    time: Spread | None
     timed_at: str
 
     @property
@@ -138,18 +132,24 @@ class KernelReport:
         rows = [{**asdict(row), "error": row.error, "passed": row.passed} for row in self.rows]
         return {"renderer": self.renderer, "rows": rows}
 
+    def table(self, *, page: bool = False) -> Table:
+        """Tabulate the kernels, for a terminal or for a ``page``, which marks names as code."""
+        code = "`" if page else ""
+        columns = [
+            *(Column("kernel", lambda row: f"{code}{row.kernel}{code}"), Column("family", "family")),
+            Column("shaders", lambda row: ", ".join(f"{code}{shader}{code}" for shader in row.shaders)),
+            Column("formats", lambda row: ", ".join(row.forms)),
+            Column("largest error", "error", error_text),
+            Column("allowed", "tolerance", error_text),
+            Column("time", lambda row: "–" if row.time is None else f"{row.time.median:,.2f} ms", str),
+            Column("at", "timed_at"),
+        ]
+        shown = [column for column in columns if not (page and column.name == "allowed")]
+        return Table("Kernels", shown, self.rows, alarming=lambda row: not row.passed)
+
     def markdown(self) -> str:
         """The table of docs/kernels.md and a line that names the renderer."""
-        lines = [
-            "| kernel | family | shaders | formats | largest error | time | at |",
-            "|---|---|---|---|---|---|---|",
-        ]
-        for row in self.rows:
-            shaders = _BETWEEN.join(f"`{shader}`" for shader in row.shaders)
-            took = "–" if row.time is None else f"{row.time.median_ms:.2f} ms"
-            cells = (f"`{row.kernel}`", row.family, shaders, _BETWEEN.join(row.forms), error_text(row.error), took)
-            lines.append(f"| {' | '.join(cells)} | {row.timed_at} |")
-        return "\n".join([*lines, "", f"Measured on {self.renderer}."])
+        return f"{self.table(page=True).markdown()}\n\nMeasured on {self.renderer}."
 
 
 def all_cases() -> list[KernelCase]:
@@ -177,11 +177,6 @@ def shapes_for(form: int, shapes: Sequence[Shape]) -> list[Shape]:
     return [shape for shape in shapes if shape not in left_out]
 
 
-def error_text(error: float) -> str:
-    """A relative error in two digits."""
-    return "0" if error == 0 else f"{error:.1e}"
-
-
 def case_results(case: KernelCase, device: Device, form: str, shape: Shape) -> Sequence[Found]:
     """The results of one check, whose random contents are the same each time.
 
@@ -203,19 +198,19 @@ def case_error(case: KernelCase, device: Device, form: str, shape: Shape) -> flo
     return error_of(case_results(case, device, form, shape))
 
 
-def time_case(case: KernelCase, device: Device) -> KernelTime:
-    """Time one kernel: two calls compile it and warm it up, then 5 to 25 calls count, within about half a second."""
+def time_case(case: KernelCase, device: Device) -> Spread:
+    """Time one kernel from a call, whose inputs are in textures, until the renderer has finished.
+
+    Two calls compile it and warm it up, then 5 to 25 calls count, within about half a second.
+    """
     run = case.timed(device, np.random.default_rng(0))
-    for _ in range(_WARM_UPS):
+
+    def finished() -> None:
         run()
         device.context.gl.finish()
-    samples: list[float] = []
-    while len(samples) < _MIN_SAMPLES or (len(samples) < _MAX_SAMPLES and sum(samples) < 1000 * _SECONDS):
-        started = time.perf_counter()
-        run()
-        device.context.gl.finish()
-        samples.append(1000 * (time.perf_counter() - started))
-    return KernelTime(statistics.median(samples), min(samples), max(samples), len(samples))
+
+    work = Work(finished, seconds=_SECONDS, least=_MIN_SAMPLES)
+    return Spread.of(in_turns([work], _MAX_SAMPLES, warm_ups=_WARM_UPS)[0])
 
 
 def measure_kernels(
@@ -354,7 +349,7 @@ def _checked(case: KernelCase, device: Device, shapes: _Round, number: int) -> _
     return found
 
 
-def _row(case: KernelCase, checks: Sequence[_Checked], taken: KernelTime | None) -> KernelRow:
+def _row(case: KernelCase, checks: Sequence[_Checked], taken: Spread | None) -> KernelRow:
     worst = max(checks, key=lambda each: max(each.errors.values()))
     return KernelRow(
         kernel=case.kernel,

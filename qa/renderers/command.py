@@ -8,14 +8,16 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
-from glinfer.cli.common import json_option, out, print_json, read_text, stage_bars, table
+from glinfer.cli.common import json_option, print_json, read_text, show_table, stage_bars
 from glinfer.engine.progress import StagedProgress
 from glinfer.errors import InputError
+from glinfer.inspect.tables import Column, Table
 from qa.renderers.environments import ROOT, MissingError, launcher, make, variables
 from qa.renderers.table import COLUMNS, Renderer, Row, chosen, row_of, with_bits
 
@@ -165,16 +167,18 @@ def _why(told: Sequence[str]) -> str:
     return told[-1].removeprefix("glinfer.errors.").removeprefix("ContextError: ")
 
 
+def _words(row: Row, check: str) -> str:
+    """What a check of a renderer found; for one that was not tried the reason, in the first column."""
+    if row.problem:
+        return row.problem if check == COLUMNS[0] else ""
+    words = str(row.cells[check]["words"]) if check in row.cells else "–"
+    return f"WRONG: {words}" if check in row.failed else words
+
+
 def _show(rows: Sequence[Row]) -> None:
-    shown = table("renderer", "API", *COLUMNS)
-    for row in rows:
-        if row.problem:
-            shown.add_row(row.title, row.api, row.problem)
-            continue
-        words = [row.cells[check]["words"] if check in row.cells else "–" for check in COLUMNS]
-        words = [f"WRONG: {each}" if check in row.failed else each for check, each in zip(COLUMNS, words, strict=True)]
-        shown.add_row(row.title, row.api, *words, style="bold red" if row.failed else None)
-    out().print(shown)
+    checks = (Column(check, partial(_words, check=check)) for check in COLUMNS)
+    columns = (Column("renderer", "title"), Column("API", "api"), *checks)
+    show_table(Table("Renderers", columns, rows, alarming=lambda row: bool(row.failed)))
     for row in rows:
         if row.renderer:
             click.echo(f"{row.name}: {row.renderer}")

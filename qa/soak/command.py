@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
@@ -14,13 +14,12 @@ from glinfer.cli.common import (
     loaded,
     megabytes,
     model_options,
-    out,
     print_json,
+    show_table,
     stage_bars,
-    table,
     tokenizer_option,
 )
-from qa.soak.attacked import AttackSample, soak_attacked
+from glinfer.inspect.tables import Column, Table
 from qa.soak.run import DEFAULT_SAMPLES, MIN_SAMPLES, MIN_TOKENS, SoakCheck, SoakReport, soak
 from qa.soak.server import DEFAULT_PAIRS, DEFAULT_REQUESTS, DEFAULT_SECONDS, SPEED_DRIFT, soak_server
 from qa.soak.server import DEFAULT_TOKENS as DEFAULT_SERVED_TOKENS
@@ -125,10 +124,9 @@ def soak_command(
     show_default=True,
     help="Allowed difference in speed from a new server, as a fraction.",
 )
-@click.option("--attacks", is_flag=True, help="Attack the server, and measure its process from outside.")
 @device_option
 @json_option
-def soak_server_command(model: str, attacks: bool, as_json: bool, **options: Any) -> None:
+def soak_server_command(model: str, as_json: bool, **options: Any) -> None:
     """Load a server of MODEL (default: shakespeare) for a long time, and check that it does not change.
 
     Clients request chats, completions, scores, embeddings, structured output and adapters at once, send bad requests,
@@ -140,19 +138,10 @@ def soak_server_command(model: str, attacks: bool, as_json: bool, **options: Any
     The speed over the run is printed but not checked, because a machine's speed varies over an hour. Instead, a new
     server is started at the end, and requests alternate between both: they must be equally fast.
 
-    With --attacks, 'glinfer serve' runs for --seconds while clients attack it with malformed and huge requests, slow,
-    broken and silent connections, a full queue, and floods. Answers must equal those from before the attack, the
-    process must not grow from the second quarter of the samples to the last, nothing may be left after the attack, and
-    SIGTERM must end the server while requests hang. --tokens, --pairs and --speed-drift have no effect.
-
     \b
     python -m qa soak-server
     python -m qa soak-server --seconds 300 --json
-    python -m qa soak-server --attacks --seconds 3600 --samples 60 --requests 40
     """
-    if attacks:
-        _attack(model, options, as_json=as_json)
-        return
     with stage_bars() as advance:
         report = soak_server(model, on_progress=advance, **options)
     _end(model, report, as_json=as_json)
@@ -168,47 +157,17 @@ def _end(model: str, report: SoakReport, *, as_json: bool) -> None:
         raise click.exceptions.Exit(1)
 
 
-def _attack(model: str, options: dict[str, Any], *, as_json: bool) -> None:
-    """Attack a server, show the samples as they come, and end with 1 if it did not stay."""
-
-    def show(sample: AttackSample) -> None:
-        held = {**sample.held, "memory": megabytes(round(sample.held["memory"]))}
-        click.echo(
-            f"{sample.seconds:6.0f} s  {', '.join(f'{value} {name}' for name, value in held.items())}; "
-            f"/health {sample.health_median:.3f} to {sample.health_most:.3f} s; "
-            f"{sample.answers:,} answers, {sample.failures} of 5xx, {sample.busy} of 503; "
-            f"{sample.log_lines} lines in the log, {sample.tracebacks} tracebacks",
-            err=as_json,
-        )
-
-    given = {name: options[name] for name in ("seconds", "clients", "slots", "requests", "seed", "samples", "device")}
-    with stage_bars() as advance:
-        report = soak_attacked(model, on_progress=advance, on_sample=show, **given)
-    if as_json:
-        print_json({"model": model, **report.to_json()})
-    else:
-        _show_checks(report.checks, "second quarter")
-        for name, counts in (("attacks", report.attacks), ("answers", report.answers)):
-            click.echo(f"{name}: {', '.join(f'{count:,} {kind}' for kind, count in counts.items())}")
-        for line in report.log:
-            click.echo(f"log: {line}")
-        click.echo(f"{report.seconds:.0f} s of attack: {'everything stayed' if report.passed else 'DID NOT STAY'}")
-    if not report.passed:
-        raise click.exceptions.Exit(1)
-
-
-def _show_checks(checks: Sequence[SoakCheck], first: str = "first quarter") -> None:
-    shown = table("", first, "last quarter", "change", "", numbers=(first, "last quarter", "change"))
-    for check in checks:
-        change = "" if check.change is None else f"{check.change:+.2%}"
-        shown.add_row(check.name, _number(check, check.first), _number(check, check.last), change, _verdict(check))
-        if check.detail:
-            shown.add_row("", "", "", "", check.detail)
-    out().print(shown)
+_CHECKS = (
+    Column("", "name"),
+    Column("first quarter", lambda check: _number(check, check.first), str),
+    Column("last quarter", lambda check: _number(check, check.last), str),
+    Column("change", "change", "+.2%"),
+    Column("", lambda check: ": ".join(filter(None, (_verdict(check), check.detail)))),
+)
 
 
 def _show(report: SoakReport) -> None:
-    _show_checks(report.checks)
+    show_table(Table("Checks", _CHECKS, report.checks))
     for grown in report.grown:
         click.echo(f"grew by {grown.bytes:,} B in {grown.pieces} pieces: {grown.place}")
     uses = ", ".join(f"{count} {name}" for name, count in report.uses.items())

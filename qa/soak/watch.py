@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import gc
 import math
+import os
 import sys
 import threading
 import time
@@ -34,7 +35,7 @@ from glinfer.gl.context import Device
 from glinfer.gl.texture import Texture
 from glinfer.inspect.draws import example_ids
 from qa.objects import driver_objects
-from qa.stress.run import resident_bytes
+from qa.serve_load import resident
 
 _PROMPT, _STEPS, _ROUNDS = 40, 24, 4
 _SECONDS = 1.0
@@ -243,7 +244,7 @@ def counts(device: Device) -> dict[str, Any]:
     objects = {**device.live_objects(), **{f"driver: {kind}": count for kind, count in driver_objects(device).items()}}
     gc.collect()
     return {
-        "memory": resident_bytes(),
+        "memory": resident(os.getpid()),
         "texture_bytes": texture_bytes(device),
         "objects": dict(sorted(objects.items())),
         "blocks": sys.getallocatedblocks(),

@@ -17,9 +17,6 @@ from glinfer.errors import InputError
 from qa.serve_load import AnswerError
 from qa.soak import command
 from qa.soak import requests as soak_requests
-from qa.soak.attacked import AttackSample, judge_end, sockets
-from qa.soak.attacked import judge as judge_attack
-from qa.soak.attackers import ATTACKS
 from qa.soak.models import ADAPTER, CHATS
 from qa.soak.requests import WRITES, Asked, draw_requests, fingerprint, first_requests, joined
 from qa.soak.run import SoakReport, judge
@@ -220,57 +217,3 @@ def test_a_server_stays_as_it_was(capsys: pytest.CaptureFixture[str]) -> None:
     assert told["uses"].keys() == {*KINDS}
     assert told["tokens"] >= 100
     assert (told["plan"], told["stopped"], len(told["samples"])) == ("server", "", 4)
-
-
-def attacked_sample(**held: float) -> AttackSample:
-    usual = {"memory": 1e8, "files": 50, "threads": 18, "children": 0, "sockets": 40, "abandoned": 0}
-    return AttackSample(1.0, {**usual, **held}, 0.01, 0.02, 10, 0, 0, 0, 0)
-
-
-class TestAttacks:
-    def test_sockets_of_the_server_alone_count(self) -> None:
-        rows = ((0x1F40, "01"), (0x1F40, "08"), (0x1F40, "06"), (0x1F40, "0A"), (0x1F41, "01"))
-        lines = [f"  {n}: 0100007F:{port:04X} 0100007F:C000 {state} 0:0" for n, (port, state) in enumerate(rows)]
-        assert sockets(8000, "\n".join(["  sl  local_address", *lines])) == {"sockets": 2, "abandoned": 1}
-
-    @pytest.mark.parametrize(
-        ("name", "change"),
-        [
-            ("", {}),
-            ("memory", {"memory": 1.1e8}),
-            ("files", {"files": 70}),
-            ("threads", {"threads": 19}),
-            ("sockets", {"sockets": 60}),
-        ],
-    )
-    def test_what_grows_is_found(self, name: str, change: dict[str, float]) -> None:
-        """From the second quarter to the last: the first fills caches; samples around the attack do not count."""
-        steady, after = attacked_sample(), attacked_sample(files=7)
-        during = [attacked_sample(memory=1.0), *[steady] * 4, *[attacked_sample(**change)] * 3]
-        checks = judge_attack([attacked_sample(files=7), *during, after], [0.01] * 9, 0)
-        assert {check.name for check in checks if not check.passed} == {name} - {""}
-
-    def test_what_is_left_or_slow_or_failed_is_found(self) -> None:
-        before, after = attacked_sample(files=7), replace(attacked_sample(files=8, children=1), failures=1)
-        found = judge_attack([before, attacked_sample(), after], [0.1, 3.0, 3.0], 2)
-        names = {check.name for check in found if not check.passed}
-        assert names == {"files before and after", "children before and after", "sequences and sockets after it",
-                         "/health, ms", "answers of 5xx, 503 aside"}  # fmt: skip
-        for ended, lines, passed in (
-            ((1.0, 0), [], [True, True]),
-            ((99.0, 0), ["a"], [False, False]),
-            ((1.0, 1), [], [False, True]),
-        ):
-            assert [check.passed for check in judge_end(ended, lines)] == passed
-
-    @pytest.mark.slow
-    @pytest.mark.gl
-    def test_a_server_bears_them(self, capsys: pytest.CaptureFixture[str]) -> None:
-        few = "--attacks --seconds 10 --samples 4 --requests 8 --clients 2 --slots 3"
-        run(["soak-server", *few.split(), "--json"])
-        told = json.loads(capsys.readouterr().out)
-        slow = {"slow_headers", "slow_bodies", "unread", "flood"}
-        assert told["attacks"].keys() | slow == ATTACKS.keys()
-        bad = {check["name"]: check["detail"] for check in told["checks"] if not check["passed"]}
-        # A short run fills what is made once, and a busy machine answers late.
-        assert bad.keys() <= {"memory", "files", "sockets", "/health, ms"}, bad

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from glinfer.cli.common import out, show_table, table
-from glinfer.inspect.report import Cell, Column
-from glinfer.inspect.report import Table as ReportTable
+from glinfer.inspect.tables import Column
+from glinfer.inspect.tables import Table as ReportTable
 
 Capture = pytest.CaptureFixture[str]
 NAMES = ["h.0.attn.out_proj.weight", "cached_scores", "matmul, matvec, finish", "interleaved", "2,048 B"]
@@ -51,11 +51,17 @@ def test_columns_are_dropped_in_their_order(capsys: Capture, monkeypatch: pytest
 def test_the_table_of_a_profile(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     names = ("pass", "shader", "draws", "ms", "share", "read", "written", "GB/s", "of ceiling")
-    columns = [Column(name, right=name not in ("pass", "shader")) for name in names]
     row = ["attn.out_proj", "cached_values", "30", "10.137", "65.0%", "114.7 MB", "0.4 MB", "10.5", "262%"]
-    cells = [Cell(text) for text in row]
-    show_table(ReportTable("t", columns, [cells], cells), drop=("written",))
+    columns = [
+        Column(name, lambda item, place=place: item[place], str if place > 1 else None)
+        for place, name in enumerate(names)
+    ]
+    made = ReportTable("t", columns, [row], row)
+    show_table(made, drop=("written",))
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["pass", "shader", "draws", "ms", "share", "read", "GB/s", "of", "ceiling"]
     assert max(map(len, lines)) <= 80
     assert len(lines) == 3
+    markdown = made.markdown().splitlines()
+    assert markdown[:2] == [f"| {' | '.join(names)} |", "|---|---|---|---|---|---|---|---|---|"]
+    assert markdown[2] == markdown[3] == f"| {' | '.join(row)} |"

@@ -22,8 +22,7 @@ from glinfer.engine.batch import MAX_CACHE_BYTES, sequence_bytes
 from glinfer.errors import InputError
 from glinfer.gl.context import Device
 from glinfer.gl.replay import Draw, replay
-from glinfer.inspect import ceiling
-from glinfer.inspect.bench import turns as timing
+from glinfer.inspect import ceiling, timing
 from glinfer.inspect.bench.decoding import (
     DecodeReport,
     EngineReport,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import glinfer
-from glinfer.cli.bench_limits import show_limits
+from glinfer.cli.bench_tables import show_limits
 from glinfer.config import ModelConfig
 from glinfer.engine import prefill
 from glinfer.engine.model import Model
@@ -22,7 +22,7 @@ from glinfer.inspect.bench.decoding import (
 from glinfer.inspect.bench.engines import BatchDecoder
 from glinfer.inspect.bench.limits import Limit, Work, batch_work, limit_of, prompt_work, token_work, weight_bytes
 from glinfer.inspect.ceiling import CeilingReport, FetchRate
-from glinfer.inspect.report import Spread
+from glinfer.inspect.timing import Spread
 from glinfer.models.choice import plan_for
 from glinfer.models.tuning import default_kernels
 

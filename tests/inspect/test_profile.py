@@ -77,7 +77,7 @@ class TestTimes:
         assert [point.tokens for point in found.growth] == [1, 16, 64]
         read = [point.bytes_read for point in found.growth]
         assert read == sorted(read)
-        assert read[1] < found.bytes_read < read[2]
+        assert read[1] < found.total.bytes_read < read[2]
         assert set(found.growth[0].kinds) == {kind.kind for kind in found.kinds}
         assert sum(found.growth[0].kinds.values()) > 0
         assert found.notes == ()
@@ -92,7 +92,7 @@ class TestTimes:
     def test_ceilings_are_measured_where_bytes_are_read(self, device: Device) -> None:
         found = profile(engine_of(device, "dim=64,heads=4,blocks=1,vocab=300,context=64"), runs=1, ceiling=True)
         assert [rate.format for rate in found.ceilings] == ["rgba32f"]
-        share = found.of_ceiling(found.draws)
+        share = found.total.of_ceiling
         assert share is not None
         assert share > 0
 

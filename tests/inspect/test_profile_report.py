@@ -31,7 +31,7 @@ from glinfer.inspect.profile.page import comparison_page, profile_page
 from glinfer.inspect.profile.report import DrawProfile, GrowthPoint, ProfileReport
 from glinfer.inspect.profile.trace import CPU_TRACK, DRAW_TRACK, trace, write_trace
 from glinfer.inspect.profile.traffic import DrawTraffic, Read, TextureUse, draw_traffic, min_seconds, part_of
-from glinfer.inspect.report import Spread
+from glinfer.inspect.timing import Spread
 from glinfer.models.choice import plan_for
 from glinfer.models.fast.rows import chunk_plan
 from glinfer.models.options import PlanOptions
@@ -417,20 +417,6 @@ def test_every_card_has_a_sentence(page: str) -> None:
         assert len(sentence.split()) >= 5
         assert sentence.endswith(".")
     assert page.count("<figcaption>") == page.count("<figure>") >= 4
-
-
-def test_a_mosaic_is_to_scale_and_fills_its_place() -> None:
-    width, height = 10.0, 4.0
-    for sizes in ([5.0, 4.0, 4.0, 3.0, 1.0, 1.0, 0.5], [1.0], [1e9, 1.0, 1.0], [2.0, 0.0]):
-        tiles = charts.mosaic(sizes, (0.0, 0.0, width, height))
-        scale = width * height / sum(sizes)
-        for (x, y, wide, high), size in zip(tiles, sizes, strict=True):
-            assert wide * high == pytest.approx(size * scale, abs=1e-6)
-            assert -1e-9 <= x <= x + wide <= width + 1e-6
-            assert -1e-9 <= y <= y + high <= height + 1e-6
-        for one, other in combinations(tiles, 2):
-            overlap = [min(one[a] + one[a + 2], other[a] + other[a + 2]) - max(one[a], other[a]) for a in (0, 1)]
-            assert min(overlap) < 1e-6
 
 
 # Comparisons

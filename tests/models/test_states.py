@@ -303,13 +303,13 @@ def test_the_draws_and_the_memory_of_a_convolution() -> None:
 def test_every_input_of_a_matrix_can_be_watched() -> None:
     """Which those of a text are says how much errors of the matrix count when it is packed with few bits."""
     config = made_model().config
-    inputs = _inputs(config)
+    inputs = dict(_inputs(config))
     parts = [f"model.layers.0.linear_attn.in_proj_{part}.weight" for part in ("qkv", "z", "a", "b")]
     assert inputs["blocks.0.delta.norm"] == parts
     assert inputs["blocks.2.delta.mixed"] == ["model.layers.2.linear_attn.out_proj.weight"]
     assert inputs.keys() <= plan_for(config, "reference", tokens=9).points.keys()
     config = convolving().config
-    inputs = _inputs(config)
+    inputs = dict(_inputs(config))
     assert inputs["blocks.0.conv.norm"] == ["model.layers.0.conv.in_proj.weight"]
     assert inputs["blocks.2.conv.mixed"] == ["model.layers.2.conv.out_proj.weight"]
     assert inputs.keys() <= plan_for(config, "reference", tokens=9).points.keys()

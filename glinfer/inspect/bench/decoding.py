@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from os import PathLike
 from typing import Any
 
@@ -25,12 +26,16 @@ from glinfer.formats import Checkpoint
 from glinfer.gl.context import Device
 from glinfer.inspect.bench.engines import BOTH, GREEDY, BatchDecoder, Decoder, FastDecoder, Samplings
 from glinfer.inspect.bench.limits import Limit, batch_work, limit_of, prompt_work, token_work, weight_bytes
-from glinfer.inspect.bench.turns import BLOCK_TOKENS, Times, Turns
 from glinfer.inspect.ceiling import CeilingReport
 from glinfer.inspect.draws import example_ids
-from glinfer.inspect.report import Spread
+from glinfer.inspect.timing import Spread, Work, in_turns
 from glinfer.models.stages import STAGES, stage, stage_times
 from glinfer.quant.formats import DEFAULT_CACHE
+
+BLOCK_TOKENS = 16
+"""Tokens that an engine decodes in a turn."""
+_PAUSE_SECONDS = 0.02
+_PREFILL_SECONDS = 3.0  # time for the counted prefills of one engine at one length
 
 
 @dataclass(frozen=True)
@@ -331,19 +336,29 @@ def bench_decoding(
     rows, together = list[DecodeRow](), list[BatchRow]()
     for place, context in enumerate(kept):
         ids = [int(token) for token in example_ids(config, context)]
+        here = batches if batches is not None and context == batches_at else {}
+        held = [here.get(about.label, ()) for _, about in engines]
 
         def advance(done: int, total: int, place: int = place) -> None:
             on_progress(place * total + done, len(kept) * total)
 
-        here = batches if batches is not None and context == batches_at else {}
-        held = [here.get(about.label, ()) for _, about in engines]
-        timed = Turns([engine for engine, _ in engines], ids, runs, advance, held).run()
-        for times, beside, (_, about) in zip(timed, held, engines, strict=True):
-            alone = _rows(about, context, times)
+        prefills = [Work(partial(engine.prefill, ids), seconds=_PREFILL_SECONDS) for engine, _ in engines]
+        prompts = in_turns(prefills, runs, pause=_PAUSE_SECONDS)
+        works: dict[tuple[int, int, Any], Work] = {}
+        for number, ((engine, _), beside) in enumerate(zip(engines, held, strict=True)):
+            works |= {(number, -1, way): _block(engine, decode, ids) for way, decode in engine.ways.items()}
+            for size, batch in enumerate(beside):
+                batch.prefill(ids)
+                works |= {(number, size, name): _batch_block(batch, ids, name) for name in batch.samplings}
+        times = in_turns(list(works.values()), runs, pause=_PAUSE_SECONDS, on_progress=advance)
+        spreads = {key: Spread.of(found) for key, found in zip(works, times, strict=True)}
+        for number, ((_, about), beside, prompt) in enumerate(zip(engines, held, prompts, strict=True)):
+            ways = {way: found for (of, size, way), found in spreads.items() if (of, size) == (number, -1)}
+            alone = _rows(about, context, ways, Spread.of(prompt))
             rows += alone
             single = {row.sampling: row.tokens_per_second for row in alone}
-            for batch, found in zip(beside, times.batches, strict=True):
-                steps = {name: Spread.of(each) for name, each in found.items()}
+            for size, batch in enumerate(beside):
+                steps = {name: spreads[number, size, name] for name in batch.samplings}
                 together += [
                     BatchRow(
                         label=about.label,
@@ -361,8 +376,39 @@ def bench_decoding(
     return DecodeReport("fast", renderer, BLOCK_TOKENS, runs, reports, tuple(rows), tuple(notes), batch=tuple(together))
 
 
-def _rows(about: EngineReport, context: int, times: Times) -> list[DecodeRow]:
-    spreads = {way: Spread.of(found) for way, found in times.tokens.items()}
+def _block_of(ids: Sequence[int]) -> tuple[int, int]:
+    """Return (start, tokens) of the timed block, which ends when the context is full, after a warm-up token if any."""
+    count = min(BLOCK_TOKENS, max(1, len(ids) - 1))
+    return len(ids) - count, count
+
+
+def _block(engine: Decoder, decode: Callable[[int, int], list[int]], ids: Sequence[int]) -> Work:
+    """Time a token of one block of one sequence."""
+    start, count = _block_of(ids)
+
+    def prepare() -> None:
+        if start > 0:
+            engine.rewind(start - 1)
+            decode(ids[start - 1], 1)
+        engine.rewind(start)
+
+    return Work(lambda: len(decode(ids[start], count)), prepare)
+
+
+def _batch_block(batch: BatchDecoder, ids: Sequence[int], sampling: str) -> Work:
+    """Time a step of one block of a batch, at the same positions."""
+    start, count = _block_of(ids)
+
+    def run() -> float:
+        chosen = batch.decode(start, count, sampling)
+        return sum(map(len, chosen)) / len(chosen)
+
+    return Work(run, lambda: batch.decode(start, 1, sampling))
+
+
+def _rows(
+    about: EngineReport, context: int, spreads: Mapping[tuple[str, bool], Spread], prefill: Spread
+) -> list[DecodeRow]:
     both = {name: (spreads[name, False], spreads.get((name, True))) for name, pipelined in spreads if not pipelined}
     return [
         DecodeRow(
@@ -372,7 +418,7 @@ def _rows(about: EngineReport, context: int, times: Times) -> list[DecodeRow]:
             decode=decode,
             pipelined=pipelined,
             of_greedy=_best(*both[GREEDY]) / _best(decode, pipelined),
-            prefill=Spread.of(times.prefill),
+            prefill=prefill,
             weight_bytes=about.weight_bytes,
         )
         for name, (decode, pipelined) in both.items()

@@ -13,7 +13,7 @@ from glinfer.engine.progress import Progress, no_progress
 from glinfer.engine.report import Report
 from glinfer.engine.stream import CHUNK, GenerationStats, TextStream
 from glinfer.errors import InputError
-from glinfer.inspect.report import Spread
+from glinfer.inspect.timing import Spread
 
 TOKENS = 96
 """Default limit for the tokens of each text."""

@@ -19,10 +19,11 @@ from glinfer.engine.report import Report
 from glinfer.formats.tensors import tensors_of
 from glinfer.gl.layouts.blocks import float_bytes
 from glinfer.inspect.ceiling import CeilingReport
+from glinfer.inspect.profile.traffic import draw_traffic
 from glinfer.models.fast.token import HEAD_DRAWS
 from glinfer.models.plan import Plan
 from glinfer.ops.fused.delta import DeltaHeads
-from glinfer.ops.spec import DrawSpec, Part, parts_read
+from glinfer.ops.spec import DrawSpec
 from glinfer.quant.formats import CACHE_FORMATS
 
 _STORED = ("conv_in", "delta_in", "projection")
@@ -133,19 +134,17 @@ def weight_bytes(plan: Plan, max_texture_size: int, draws: Sequence[DrawSpec] | 
         max_texture_size: limit of the renderer, in texels a side.
         draws: draws that run; default: all.
     """
-    values, sizes = plan.values_for(plan.max_rows), dict[str, int]()
-    for draw in plan.draws if draws is None else draws:
-        parts = parts_read(draw, values)
-        for sampler, name in draw.inputs:
-            tensor, part = plan.table[plan.root(name)], parts.get(sampler, Part())
-            whole = tensor.layout_within(max_texture_size).nbytes
-            size = int(whole * part.share) if part.rows is None else whole // tensor.shape[0]
-            # Tied embeddings are fetched whole by the product with the vocabulary matrix.
-            sizes[tensor.name] = max(size, sizes.get(tensor.name, 0))
+    values, sizes = plan.values_for(plan.max_rows), dict[tuple[str, str], int]()
+    for spec, cost in zip(plan.draws, draw_traffic(plan, values, max_texture_size), strict=True):
+        for read in cost.reads if draws is None or spec in draws else ():
+            tensor = plan.table[plan.root(read.tensor)]
+            if tensor.kind == "weight":
+                # Tied embeddings are fetched whole by the product with the vocabulary matrix.
+                key = tensor.name, tensor.format
+                sizes[key] = max(read.bytes, sizes.get(key, 0))
     found: dict[str, int] = {}
-    for tensor in plan.of_kind("weight"):
-        if tensor.name in sizes:
-            _add(found, tensor.format, sizes[tensor.name])
+    for (_, form), size in sizes.items():
+        _add(found, form, size)
     return found
 
 

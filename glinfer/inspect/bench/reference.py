@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import statistics
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from glinfer.engine.model import Model
 from glinfer.engine.progress import Progress, no_progress
 from glinfer.engine.report import Report
 from glinfer.errors import InputError
 from glinfer.inspect.draws import example_ids
+from glinfer.inspect.timing import Spread, Work, in_turns
 from glinfer.models.reference.gab import LOGITS
 
 
@@ -56,8 +56,7 @@ def bench(
 ) -> BenchReport:
     """Time the reference plan at several sequence lengths.
 
-    The lengths are interleaved, so that a slowdown of the machine affects all of them. The first round is a warm-up
-    (some drivers compile at the first draw) and does not count.
+    The lengths are interleaved.
 
     Raises:
         InputError: a length is outside the context, or no run or length is given.
@@ -68,20 +67,16 @@ def bench(
     outside = [length for length in lengths if not 1 <= length <= context]
     if outside:
         raise InputError(f"found a sequence length of {outside[0]}; expected 1 to {context}, the context of this model")
-    sequences = [[int(token) for token in example_ids(model.config, length)] for length in lengths]
-    times: list[list[float]] = [[] for _ in lengths]
-    total = (runs + 1) * len(lengths)
-    for run in range(runs + 1):
-        for place, ids in enumerate(sequences):
-            started = time.perf_counter()
-            model.forward(ids)
-            model.bound.read(LOGITS)
-            if run > 0:
-                times[place].append(1000.0 * (time.perf_counter() - started))
-            on_progress(run * len(lengths) + place + 1, total)
+
+    def run(ids: Sequence[int]) -> None:
+        model.forward(ids)
+        model.bound.read(LOGITS)
+
+    works = [Work(partial(run, example_ids(model.config, length).tolist())) for length in lengths]
+    spreads = map(Spread.of, in_turns(works, runs, on_progress=on_progress))
     rows = [
-        BenchRow(length, runs, statistics.median(found), min(found), max(found), model.draws(length).total)
-        for length, found in zip(lengths, times, strict=True)
+        BenchRow(length, runs, found.median, found.fastest, found.slowest, model.draws(length).total)
+        for length, found in zip(lengths, spreads, strict=True)
     ]
     return BenchReport(
         plan=model.plan.name,

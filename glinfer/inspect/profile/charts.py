@@ -11,13 +11,11 @@ from itertools import groupby
 from typing import TypeVar
 
 from matplotlib.axes import Axes
-from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from glinfer.inspect.figures import GRID, OKABE_ITO, PAGE, TEXT, Chart, svg_style
 from glinfer.inspect.profile.compare import ProfileComparison
 from glinfer.inspect.profile.report import DrawProfile, ProfileReport
-from glinfer.inspect.profile.traffic import TextureUse
 from glinfer.inspect.report import megabytes
 
 _WIDTH, _NARROW = 10.0, 3.6  # inches of a figure, and of one for phones, at 72 SVG units each
@@ -34,14 +32,12 @@ FAMILIES = {
     "norms and others": "#8c959f",
 }
 """Colours of kinds of draws."""
-TEXTURES = {"weight": "#005a8c", "cache": "#a97500", "activation": "#00754f", "input": "#9c4f78"}
-"""Colours of kinds of textures: those of draws darkened, so that white letters are readable."""
+TEXTURES = dict(zip(("weight", "cache", "activation", "input"), FAMILIES.values(), strict=False))
+"""Colours of kinds of textures."""
 BEFORE, AFTER = FAMILIES["norms and others"], FAMILIES["attention"]
 _HEAD_KINDS = ("lm_head", "pick", "probs", "ln_f", "take")
 
 Shown = TypeVar("Shown", ProfileReport, ProfileComparison)
-Box = tuple[float, float, float, float]
-"""Left edge, top edge, width and height."""
 
 
 @dataclass(frozen=True)
@@ -289,77 +285,25 @@ def _growth(report: ProfileReport, width: float = _WIDTH) -> Figure:
 
 
 def _memory(report: ProfileReport, width: float = _WIDTH) -> Figure:
-    """Draw a mosaic of all textures, to scale by bytes, grouped by part of the model."""
-    height = 5.2
-    kinds = ", ".join(f"{kind} {megabytes(size)}" for kind, size in report.memory["kind"].items())
+    """Draw every texture, one after the other, in a bar for each part of the model."""
+    sizes = report.memory
+    kinds = ", ".join(f"{kind} {megabytes(size)}" for kind, size in sizes["kind"].items())
     caption = (
-        f"Every texture of the run, to scale by bytes, grouped by part of the model: {kinds}. Hover over a tile to see "
-        "its name and size."
+        f"Every texture of the run, to scale by bytes, grouped by part of the model: {kinds}. Hover over a segment to "
+        "see its name and size."
     )
-    chart = Chart(width, height + 0.35)
-    axes = chart.axes[0]
-    totals = sorted(report.memory["part"].items(), key=lambda part: -part[1])
-    boxes = mosaic([float(total) for _, total in totals], (0, 0, width, height))
-    for (name, total), (x, y, wide, high) in zip(totals, boxes, strict=True):
-        group = sorted((each for each in report.textures if each.part == name), key=lambda each: -each.bytes)
-        tiles = mosaic([float(each.bytes) for each in group], (x, y, wide, high))
-        for texture, tile in zip(group, tiles, strict=True):
-            _tile(chart, axes, texture, tile)
-        axes.add_patch(Rectangle((x, y), wide, high, fill=False, edgecolor=PAGE, linewidth=4))
-        if wide > 0.085 * len(name) + 0.2 and high > 0.3:
-            label = f"{name} · {total / 1e6:,.1f} MB" if wide > 2.0 else name
-            axes.text(x + 0.09, y + 0.08, label, ha="left", va="top", color="#ffffff", weight="bold", fontsize=9)
-    axes.set_xlim(0, width)
-    axes.set_ylim(height, 0)
-    axes.set_axis_off()
-    chart.legend(TEXTURES, {texture.kind for texture in report.textures})
+    parts = sorted(sizes["part"].items(), key=lambda part: -part[1])
+    with _bars([name for name, _ in parts], 0.29, width, "megabytes") as (chart, axes):
+        for place, (name, total) in enumerate(parts):
+            left = 0.0
+            group = [each for each in report.textures if each.part == name]
+            for texture in sorted(group, key=lambda each: -each.bytes):
+                size, colour = texture.bytes / 1e6, TEXTURES[texture.kind]
+                (bar,) = axes.barh(place, size, left=left, color=colour, height=0.72, edgecolor=PAGE, linewidth=0.8)
+                about = f"{texture.kind} of {texture.part}, {texture.width}×{texture.height} {texture.format}"
+                chart.tip(bar, f"{texture.name}: {about}, {texture.bytes:,} bytes")
+                left += size
+            _beside(axes, left, place, megabytes(total))
+        _scale(axes, parts[0][1] / 1e6 or 1, 1.15)
+        chart.legend(TEXTURES, {texture.kind for texture in report.textures})
     return _figure("memory", "Texture memory", caption, chart)
-
-
-def _tile(chart: Chart, axes: Axes, texture: TextureUse, box: Box) -> None:
-    x, y, wide, high = box
-    tile = Rectangle((x, y), wide, high, facecolor=TEXTURES[texture.kind], edgecolor=PAGE, linewidth=0.8)
-    axes.add_patch(tile)
-    chart.tip(
-        tile,
-        f"{texture.name}: {texture.kind} of {texture.part}, {texture.width}×{texture.height} {texture.format}, "
-        f"{texture.bytes:,} bytes",
-    )
-    label = re.sub(r"^.*?\bh\.\d+\.|^.*?layers\.\d+\.", "", texture.name)
-    if wide > 0.075 * len(label) + 0.15 and high > 0.62:
-        axes.text(x + 0.09, y + high - 0.08, label, ha="left", va="bottom", color="#ffffff", fontsize=7.5)
-
-
-def mosaic(sizes: Sequence[float], box: Box) -> list[Box]:
-    """Divide a box into boxes of proportional areas, none of them very long.
-
-    The sizes are in descending order. Squarified treemaps: Bruls, Huizing and van Wijk 2000.
-    """
-    x, y, wide, high = box
-    scale = wide * high / sum(sizes) if sum(sizes) else 0.0
-    areas, found = [size * scale for size in sizes], list[Box]()
-    while areas:
-        short = min(wide, high)
-        count = 1
-        while count < len(areas) and _longest(areas[: count + 1], short) <= _longest(areas[:count], short):
-            count += 1
-        row, areas = areas[:count], areas[count:]
-        thick = sum(row) / short if short else 0.0
-        along = 0.0
-        for area in row:
-            length = area / thick if thick else 0.0
-            found.append((x, y + along, thick, length) if high <= wide else (x + along, y, length, thick))
-            along += length
-        if high <= wide:
-            x, wide = x + thick, max(0.0, wide - thick)
-        else:
-            y, high = y + thick, max(0.0, high - thick)
-    return found
-
-
-def _longest(row: Sequence[float], short: float) -> float:
-    """Return the largest ratio of length to width in a row of a treemap."""
-    total = sum(row)
-    if not total or not min(row):
-        return float("inf")
-    return max(short**2 * max(row) / total**2, total**2 / (short**2 * min(row)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,8 @@ from glinfer.engine.report import Report
 from glinfer.errors import FormatError
 from glinfer.formats.files import AnyPath, opened, shown, words_of
 from glinfer.inspect.profile.report import REPORT, VERSION
-from glinfer.inspect.report import Cell, Table, columns, megabytes
+from glinfer.inspect.report import megabytes
+from glinfer.inspect.tables import Cell, Column, Table
 from glinfer.limits import MAX_PROFILE_BYTES
 
 _ALIKE = ("renderer", "config", "plan", "weights", "what", "tokens", "timing")
@@ -76,25 +77,33 @@ class ProfileComparison:
 
     def table(self) -> Table:
         """Tabulate the kinds of draws, before and after."""
-        *rows, total = [
-            [
-                Cell(row.kind),
-                Cell(_both(str(row.before.draws), str(row.after.draws)), row.after.draws),
-                Cell(f"{row.before.ms:.3f}", row.before.ms),
-                Cell(f"{row.after.ms:.3f}", row.after.ms),
-                Cell(f"{row.after.ms / row.before.ms - 1.0:+.1%}" if row.before.ms else "new", row.change_ms),
-                Cell(_both(megabytes(row.before.read), megabytes(row.after.read)), row.after.read),
-                Cell(_both(megabytes(row.before.written), megabytes(row.after.written)), row.after.written),
-            ]
-            for row in (*self.rows, self.total)
-        ]
-        headings = columns("pass", "draws", "ms before", "ms after", "change", "read", "written", texts=("pass",))
-        return Table("Draws by kind", headings, rows, total, caption="Before and after, in the order of the plan.")
+        caption = "Before and after, in the order of the plan."
+        return Table("Draws by kind", _COLUMNS, self.rows, self.total, caption)
 
 
-def _both(before: str, after: str) -> str:
-    """Join two texts by an arrow if they differ."""
-    return after if before == after else f"{before} → {after}"
+def _both(name: str, form: Callable[[int], str] = str) -> Callable[[CompareRow], Cell]:
+    """Show a number of both reports, joined by an arrow if its texts differ."""
+
+    def cell(row: CompareRow) -> Cell:
+        before, after = form(getattr(row.before, name)), form(getattr(row.after, name))
+        return Cell(after if before == after else f"{before} → {after}", getattr(row.after, name))
+
+    return cell
+
+
+def _change(row: CompareRow) -> str:
+    return f"{row.after.ms / row.before.ms - 1.0:+.1%}" if row.before.ms else "new"
+
+
+_COLUMNS = (
+    Column("pass", "kind"),
+    Column("draws", _both("draws"), ""),
+    Column("ms before", "before.ms", ".3f"),
+    Column("ms after", "after.ms", ".3f"),
+    Column("change", lambda row: Cell(_change(row), row.change_ms), ""),
+    Column("read", _both("read", megabytes), ""),
+    Column("written", _both("written", megabytes), ""),
+)
 
 
 def compare(before: AnyPath, after: AnyPath) -> ProfileComparison:

@@ -25,7 +25,7 @@ from glinfer.inspect.ceiling import STANDARD_BYTES, FetchRate, fetch_rate, neare
 from glinfer.inspect.draws import example_ids
 from glinfer.inspect.profile.report import DrawProfile, GrowthPoint, ProfileReport
 from glinfer.inspect.profile.traffic import DrawTraffic, draw_traffic, textures_of
-from glinfer.inspect.report import Spread
+from glinfer.inspect.timing import Spread, milliseconds
 from glinfer.limits import MAX_PROFILE_RUNS
 from glinfer.models.feed import runs
 from glinfer.models.session import Session
@@ -195,26 +195,21 @@ class PlanRun:
         """Issue every draw of the run once."""
         self.session.run(self.values, flush_every=self.flush_every)
 
+    def timed(self, timer: Timer) -> Timeline | None:
+        """Run once and time every draw; None if the renderer's clock was disturbed."""
+        return timer.run(self.values, flush_every=self.flush_every)
 
-class PlanRuns:
-    """Makes the runs of an engine for profiling; use it in a ``with`` block, which releases their sessions."""
+
+class PlanRuns(ExitStack):
+    """Makes the runs of an engine for profiling; the end of a ``with`` block releases their sessions."""
 
     def __init__(self, engine: Engine, *, apart: bool = False) -> None:
         """Use an engine; ``apart`` gives the runs separate caches, because the engine's hold a sequence."""
-        self.engine = engine
-        self._held = ExitStack()
-        self._bound = engine.bound
+        super().__init__()
+        self.engine, self._bound = engine, engine.bound
         if apart and not isinstance(engine, WholeEngine):
             self._bound = engine.bound.sharer()
-            self._held.callback(self._bound.release)
-
-    def __enter__(self) -> PlanRuns:
-        """Enter the block."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Release the sessions."""
-        self._held.close()
+            self.callback(self._bound.release)
 
     @property
     def context(self) -> int:
@@ -251,7 +246,7 @@ class PlanRuns:
             return self.at(tokens)
         prefill = Prefill(engine.options)
         session = prefill.into(self._bound).session
-        self._held.callback(session.release)
+        self.callback(session.release)
         rows = min(tokens, session.plan.max_rows)
         (given,) = runs(session.plan, example_ids(engine.options.config, rows).tolist())
         note = f"a prompt of {tokens} tokens needs several runs; this is the first one, of {rows} tokens"
@@ -286,7 +281,7 @@ class Timings:
     @property
     def profiled(self) -> list[float]:
         """Milliseconds of the profiled runs."""
-        return [milliseconds(line.end - line.start) for line in self.timelines]
+        return [_ms(line.end - line.start) for line in self.timelines]
 
     @property
     def middle(self) -> list[Timeline]:
@@ -298,19 +293,19 @@ class Timings:
     @property
     def draws_ms(self) -> list[float]:
         """Mean time of each draw over the middle runs; means, unlike medians, add up to a typical run."""
-        return [milliseconds(mean(each)) for each in zip(*(line.draws_ns for line in self.middle), strict=True)]
+        return [_ms(mean(each)) for each in zip(*(line.draws_ns for line in self.middle), strict=True)]
 
     @property
     def outside_ms(self) -> tuple[float, float]:
         """Mean time before the first draw and after the last one; both clocks agree to microseconds."""
         before = mean(max(0, line.bounds[0] - line.start) for line in self.middle)
-        return milliseconds(before), milliseconds(mean(max(0, line.end - line.bounds[-1]) for line in self.middle))
+        return _ms(before), _ms(mean(max(0, line.end - line.bounds[-1]) for line in self.middle))
 
     @property
     def issue_ms(self) -> list[float]:
         """Mean time that Python took to issue each draw, over the middle runs."""
         spans = ([end - begin for begin, end in line.issued] for line in self.middle)
-        return [milliseconds(mean(each)) for each in zip(*spans, strict=True)]
+        return [_ms(mean(each)) for each in zip(*spans, strict=True)]
 
     @property
     def usual(self) -> Timeline:
@@ -318,8 +313,7 @@ class Timings:
         return self.middle[len(self.middle) // 2]
 
 
-def milliseconds(nanoseconds: float) -> float:
-    """Convert nanoseconds."""
+def _ms(nanoseconds: float) -> float:
     return nanoseconds / 1e6
 
 
@@ -342,7 +336,7 @@ def measure(plan_run: PlanRun, device: Device, timing: str, runs: int | None, on
     timer, notes = _timer(plan_run, device, timing)
     with timer:
         if runs is None:
-            pair = sum(_plain(plan_run, device)) + _seconds_of(timer, plan_run)
+            pair = sum(_plain(plan_run, device)) + milliseconds(lambda: plan_run.timed(timer)) / 1000.0
             runs = max(_MIN_RUNS if pair < _SLOW_SECONDS else _MIN_SLOW_RUNS, min(_MAX_RUNS, int(_SECONDS / pair)))
         found = _in_turns(plan_run, device, timer, runs, on_progress)
     if not found.timelines:
@@ -360,7 +354,7 @@ def _in_turns(plan_run: PlanRun, device: Device, timer: Timer, runs: int, on_pro
             issue, rest = _plain(plan_run, device)
             found.issues.append(1000.0 * issue)
             found.walls.append(1000.0 * (issue + rest))
-        line = timer.run(plan_run.values, flush_every=plan_run.flush_every)
+        line = plan_run.timed(timer)
         if line is None:
             found.disturbed += 1
         else:
@@ -380,44 +374,35 @@ def _plain(plan_run: PlanRun, device: Device) -> tuple[float, float]:
     return issued - began, time.perf_counter() - issued
 
 
-def _seconds_of(timer: Timer, plan_run: PlanRun) -> float:
-    began = time.perf_counter()
-    timer.run(plan_run.values, flush_every=plan_run.flush_every)
-    return time.perf_counter() - began
-
-
 def _timer(plan_run: PlanRun, device: Device, timing: str) -> tuple[Timer, list[str]]:
     """Choose and warm up a timer; returns it with notes on the choice."""
-    draws = plan_run.session.draws
-    if timing == "fence":
-        return _warm(FenceTimer(device, draws), plan_run), []
-    try:
-        timer = TimestampTimer(device, draws)
-    except InputError as error:
-        if timing == "gpu":
-            raise
-        return _warm(FenceTimer(device, draws), plan_run), [str(error)]
-    try:
-        _warm(timer, plan_run)
-        if timing == "gpu" or _credible(timer, plan_run):
-            return timer, []
-    except BaseException:
-        timer.release()
-        raise
-    timer.release()
-    note = f"the timestamps of {device.renderer} do not add up to the elapsed time; timed by fences"
-    return _warm(FenceTimer(device, draws), plan_run), [note]
-
-
-def _warm(timer: Timer, plan_run: PlanRun) -> Timer:
-    timer.run(plan_run.values, flush_every=plan_run.flush_every)
-    return timer
+    draws, notes = plan_run.session.draws, list[str]()
+    if timing != "fence":
+        try:
+            timer = TimestampTimer(device, draws)
+        except InputError as error:
+            if timing == "gpu":
+                raise
+            notes.append(str(error))
+        else:
+            try:
+                plan_run.timed(timer)
+                if timing == "gpu" or _credible(timer, plan_run):
+                    return timer, []
+            except BaseException:
+                timer.release()
+                raise
+            timer.release()
+            notes.append(f"the timestamps of {device.renderer} do not add up to the elapsed time; timed by fences")
+    fences = FenceTimer(device, draws)
+    plan_run.timed(fences)
+    return fences, notes
 
 
 def _credible(timer: Timer, plan_run: PlanRun) -> bool:
     """Check that a run's timestamps increase, and add up to about the time on the CPU's clock."""
     for _ in range(_TRIES):
-        line = timer.run(plan_run.values, flush_every=plan_run.flush_every)
+        line = plan_run.timed(timer)
         if line is None:
             continue
         total, passed = line.bounds[-1] - line.bounds[0], line.end - line.start
@@ -443,25 +428,19 @@ def measure_growth(
     found, started = list[GrowthPoint](), time.perf_counter()
     for done, place in enumerate(wanted):
         on_progress(done, len(wanted))
-        plan_run = None if found and _too_long(found[-1], place, started) else plan_runs.at(place)
-        if plan_run is None:
+        # The time of a position grows with the sequence at most in proportion.
+        expected = _MIN_POSITION_RUNS * found[-1].wall_ms / 1000.0 * place / found[-1].tokens if found else 0.0
+        if found and time.perf_counter() - started + expected > _GROWTH_SECONDS:
             return found, [f"growth is measured up to {found[-1].tokens} tokens; longer sequences would take too long"]
-        found.append(_growth_point(plan_run, device, timing))
+        found.append(_growth_point(plan_runs.at(place), device, timing))
     on_progress(len(wanted), len(wanted))
     return found, []
 
 
-def _too_long(last: GrowthPoint, place: int, started: float) -> bool:
-    """Estimate, in proportion to the sequence length, whether a position would exceed the remaining time."""
-    seconds = last.wall_ms / 1000.0 * place / last.tokens
-    return time.perf_counter() - started + _MIN_POSITION_RUNS * seconds > _GROWTH_SECONDS
-
-
 def _growth_point(plan_run: PlanRun, device: Device, timing: str) -> GrowthPoint:
     plan_run.write()
-    pair = 2 * sum(_plain(plan_run, device))
     fewest, most = _GROWTH_RUNS
-    runs = max(fewest, min(most, int(_GROWTH_SAMPLE_SECONDS / pair)))
+    runs = max(fewest, min(most, int(_GROWTH_SAMPLE_SECONDS / (2 * sum(_plain(plan_run, device))))))
     measured = measure(plan_run, device, timing, runs, no_progress)
     kinds: dict[str, float] = {}
     for spec, each in zip(plan_run.specs, measured.draws_ms, strict=True):

@@ -92,36 +92,19 @@ def _rendered(facts: Sequence[Fact], **parts: Any) -> str:
 
 
 def _facts(report: ProfileReport) -> list[Fact]:
-    ceiling = report.of_ceiling(report.draws)
+    total, wall = report.total, report.wall
     memory = sum(texture.bytes for texture in report.textures)
-    spread = f"{report.wall.fastest:.2f} to {report.wall.slowest:.2f} ms"
-    of_ceiling = "ceiling not measured" if ceiling is None else f"{ceiling:.0%} of the ceiling"
+    of_ceiling = "ceiling not measured" if total.of_ceiling is None else f"{total.of_ceiling:.0%} of the ceiling"
+    issued = "Time for Python to issue all draws; a software renderer computes meanwhile."
+    costs = "How much longer a run takes if every draw is timed."
+    rate = "Bytes read over the time of all draws; the ceiling is the rate of a pass that only fetches."
+    textures = "Texture memory for weights, keys and values, and activations."
     return [
-        ("a plain run", f"{report.wall.median:.2f} ms", spread, _PLAIN),
-        (
-            "all issued after",
-            f"{report.issue.median:.2f} ms",
-            "of a plain run",
-            "Time for Python to issue all draws; a software renderer computes meanwhile.",
-        ),
-        ("all draws", f"{report.draws_ms:.2f} ms", f"{report.share_of_draws:.1%} of a plain run", _ALL_DRAWS),
-        (
-            "profiling costs",
-            f"{report.overhead - 1:+.1%}",
-            f"{report.profiled.median:.2f} ms a profiled run",
-            "How much longer a run takes if every draw is timed.",
-        ),
-        ("read", f"{report.bytes_read / 1e6:,.1f} MB", f"{report.bytes_written / 1e6:,.2f} MB written", _READ),
-        (
-            "fetch rate",
-            f"{report.bytes_per_second / 1e9:.1f} GB/s",
-            of_ceiling,
-            "Bytes read over the time of all draws; the ceiling is the rate of a pass that only fetches.",
-        ),
-        (
-            "textures",
-            f"{memory / 1e6:,.1f} MB",
-            f"{len(report.textures)} of them",
-            "Texture memory for weights, keys and values, and activations.",
-        ),
+        ("a plain run", f"{wall.median:.2f} ms", f"{wall.fastest:.2f} to {wall.slowest:.2f} ms", _PLAIN),
+        ("all issued after", f"{report.issue.median:.2f} ms", "of a plain run", issued),
+        ("all draws", f"{total.ms:.2f} ms", f"{report.share_of_draws:.1%} of a plain run", _ALL_DRAWS),
+        ("profiling costs", f"{report.overhead - 1:+.1%}", f"{report.profiled.median:.2f} ms a profiled run", costs),
+        ("read", f"{total.bytes_read / 1e6:,.1f} MB", f"{total.bytes_written / 1e6:,.2f} MB written", _READ),
+        ("fetch rate", f"{total.bytes_per_second / 1e9:.1f} GB/s", of_ceiling, rate),
+        ("textures", f"{memory / 1e6:,.1f} MB", f"{len(report.textures)} of them", textures),
     ]

@@ -3,17 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from glinfer.engine.report import Report
 from glinfer.gl.timers import Timeline
 from glinfer.inspect.ceiling import FetchRate
 from glinfer.inspect.profile.traffic import Read, TextureUse, min_seconds
-from glinfer.inspect.report import Cell, Spread, Table, columns, megabytes
+from glinfer.inspect.report import megabytes
+from glinfer.inspect.tables import Cell, Column, Table
+from glinfer.inspect.timing import Spread
 
 REPORT, VERSION = "glinfer profile", 1
 """``report`` and ``version`` in the JSON of a report."""
+_READ, _WRITTEN = Column("read", "bytes_read", megabytes), Column("written", "bytes_written", megabytes)
+_KIND_COLUMNS = (
+    Column("pass", "kind"),
+    Column("shader", lambda kind: ", ".join(kind.shaders)),
+    Column("draws", "draws", ""),
+    Column("ms", "ms", ".3f"),
+    Column("share", "share", ".1%"),
+    *(_READ, _WRITTEN),
+    Column("GB/s", lambda kind: kind.bytes_per_second / 1e9, ".1f"),
+    Column("of ceiling", "of_ceiling", ".0%"),
+)
+_DRAW_COLUMNS = (
+    Column("draw", "index", ""),
+    Column("name", "name"),
+    Column("shader", "shader"),
+    Column("output", lambda draw: Cell(f"{draw.cols}×{draw.rows}", draw.cols * draw.rows), ""),
+    Column("ms", "ms", ".3f"),
+    Column("issue µs", lambda draw: 1000.0 * draw.issue_ms, ".1f"),
+    *(_READ, _WRITTEN),
+)
+_TEXTURE_COLUMNS = (
+    Column("texture", "name"),
+    *(Column(name, name) for name in ("kind", "part", "format")),
+    Column("texels", lambda used: Cell(f"{used.width:,}×{used.height:,}", used.width * used.height), ""),
+    Column("size", "bytes", megabytes),
+)
 
 
 @dataclass(frozen=True)
@@ -141,6 +170,11 @@ class ProfileReport(Report):
             return f"token {self.tokens} of a sequence"
         return f"{self.tokens} tokens of a prompt" if self.what == "prompt" else f"a sequence of {self.tokens} tokens"
 
+    @cached_property
+    def total(self) -> KindProfile:
+        """All draws."""
+        return replace(self._kind("total", self.draws), shaders=())
+
     @property
     def draws_ms(self) -> float:
         """Time of all draws."""
@@ -161,49 +195,30 @@ class ProfileReport(Report):
         """Time of a profiled run over that of a plain one."""
         return self.profiled.median / self.wall.median
 
-    @property
-    def bytes_read(self) -> int:
-        """Bytes read by all draws."""
-        return sum(draw.bytes_read for draw in self.draws)
-
-    @property
-    def bytes_written(self) -> int:
-        """Bytes written by all draws."""
-        return sum(draw.bytes_written for draw in self.draws)
-
-    @property
-    def bytes_per_second(self) -> float:
-        """Bytes read a second, over the time of all draws."""
-        return fetch_rate_of(self.draws)
-
-    def of_ceiling(self, draws: Sequence[DrawProfile]) -> float | None:
-        """Return the shortest time to fetch the inputs of some draws, over their time; None without ceilings."""
-        milliseconds = sum(draw.ms for draw in draws)
-        if not self.ceilings or not milliseconds:
-            return None
-        rates = {rate.format: rate.bytes_per_second for rate in self.ceilings}
-        return 1000.0 * min_seconds([read for draw in draws for read in draw.reads], rates) / milliseconds
-
-    @property
+    @cached_property
     def kinds(self) -> list[KindProfile]:
         """Draws by kind, in the order of the plan."""
         groups: dict[str, list[DrawProfile]] = {}
         for draw in self.draws:
             groups.setdefault(draw.kind, []).append(draw)
-        return [
-            KindProfile(
-                kind,
-                tuple(dict.fromkeys(draw.shader for draw in draws)),
-                len(draws),
-                sum(draw.ms for draw in draws),
-                sum(draw.ms for draw in draws) / max(self.draws_ms, 1e-9),
-                sum(draw.bytes_read for draw in draws),
-                sum(draw.bytes_written for draw in draws),
-                fetch_rate_of(draws),
-                self.of_ceiling(draws),
-            )
-            for kind, draws in groups.items()
-        ]
+        return [self._kind(kind, draws) for kind, draws in groups.items()]
+
+    def _kind(self, kind: str, draws: Sequence[DrawProfile]) -> KindProfile:
+        ms, read = sum(draw.ms for draw in draws), sum(draw.bytes_read for draw in draws)
+        rates = {rate.format: rate.bytes_per_second for rate in self.ceilings}
+        return KindProfile(
+            kind=kind,
+            shaders=tuple(dict.fromkeys(draw.shader for draw in draws)),
+            draws=len(draws),
+            ms=ms,
+            share=ms / max(self.draws_ms, 1e-9),
+            bytes_read=read,
+            bytes_written=sum(draw.bytes_written for draw in draws),
+            bytes_per_second=1000.0 * read / ms if ms else 0.0,
+            of_ceiling=1000.0 * min_seconds([each for draw in draws for each in draw.reads], rates) / ms
+            if rates and ms
+            else None,
+        )
 
     @property
     def memory(self) -> dict[str, dict[str, int]]:
@@ -218,11 +233,14 @@ class ProfileReport(Report):
     @property
     def totals(self) -> dict[str, Any]:
         """Sums over all draws and textures, by name."""
-        names = ("draws_ms", "share_of_draws", "accounted", "overhead", "bytes_read", "bytes_written")
+        total = self.total
         return {
-            "draws": len(self.draws),
-            **{name: getattr(self, name) for name in (*names, "bytes_per_second")},
-            "of_ceiling": self.of_ceiling(self.draws),
+            "draws": total.draws,
+            **{name: getattr(self, name) for name in ("draws_ms", "share_of_draws", "accounted", "overhead")},
+            "bytes_read": total.bytes_read,
+            "bytes_written": total.bytes_written,
+            "bytes_per_second": total.bytes_per_second,
+            "of_ceiling": total.of_ceiling,
             "texture_bytes": sum(texture.bytes for texture in self.textures),
         }
 
@@ -232,74 +250,18 @@ class ProfileReport(Report):
 
     def kind_table(self) -> Table:
         """Tabulate the draws by kind."""
-        whole = KindProfile(
-            "total",
-            (),
-            len(self.draws),
-            self.draws_ms,
-            1.0,
-            self.bytes_read,
-            self.bytes_written,
-            self.bytes_per_second,
-            self.of_ceiling(self.draws),
-        )
-        *rows, total = [
-            [
-                Cell(kind.kind),
-                Cell(", ".join(kind.shaders)),
-                Cell(str(kind.draws), kind.draws),
-                Cell(f"{kind.ms:.3f}", kind.ms),
-                Cell(f"{kind.share:.1%}", kind.share),
-                Cell(megabytes(kind.bytes_read), kind.bytes_read),
-                Cell(megabytes(kind.bytes_written), kind.bytes_written),
-                Cell(f"{kind.bytes_per_second / 1e9:.1f}", kind.bytes_per_second),
-                Cell("", -1.0) if kind.of_ceiling is None else Cell(f"{kind.of_ceiling:.0%}", kind.of_ceiling),
-            ]
-            for kind in (*self.kinds, whole)
-        ]
-        names = ("pass", "shader", "draws", "ms", "share", "read", "written", "GB/s", "of ceiling")
-        headings = columns(*names, texts=("pass", "shader"))
-        return Table("Draws by kind", headings, rows, total, caption="Of one run, in the order of the plan.")
+        caption = "Of one run, in the order of the plan."
+        return Table("Draws by kind", _KIND_COLUMNS, self.kinds, self.total, caption)
 
     def draw_table(self) -> Table:
         """Tabulate every draw."""
-        rows = [
-            [
-                Cell(str(draw.index), draw.index),
-                Cell(draw.name),
-                Cell(draw.shader),
-                Cell(f"{draw.cols}×{draw.rows}", draw.cols * draw.rows),
-                Cell(f"{draw.ms:.3f}", draw.ms),
-                Cell(f"{1000.0 * draw.issue_ms:.1f}", draw.issue_ms),
-                Cell(megabytes(draw.bytes_read), draw.bytes_read),
-                Cell(megabytes(draw.bytes_written), draw.bytes_written),
-            ]
-            for draw in self.draws
-        ]
-        names = ("draw", "name", "shader", "output", "ms", "issue µs", "read", "written")
         caption = (
             "Outputs are columns×rows of a matrix. Issue is Python's time to issue the draw; meanwhile, a software "
             "renderer executes earlier draws."
         )
-        headings = columns(*names, texts=("name", "shader"))
-        return Table(f"Every draw ({len(rows)})", headings, rows, caption=caption, folded=True)
+        return Table(f"Every draw ({len(self.draws)})", _DRAW_COLUMNS, self.draws, caption=caption, folded=True)
 
     def texture_table(self) -> Table:
         """Tabulate every texture."""
-        rows = [
-            [
-                *(Cell(text) for text in (texture.name, texture.kind, texture.part, texture.format)),
-                Cell(f"{texture.width:,}×{texture.height:,}", texture.width * texture.height),
-                Cell(megabytes(texture.bytes), texture.bytes),
-            ]
-            for texture in self.textures
-        ]
-        texts = ("texture", "kind", "part", "format")
-        headings = columns(*texts, "texels", "size", texts=texts)
-        return Table(f"Every texture ({len(rows)})", headings, rows, caption="Texels are width×height.", folded=True)
-
-
-def fetch_rate_of(draws: Sequence[DrawProfile]) -> float:
-    """Return bytes read a second, over the time of some draws; 0 if that time is 0."""
-    milliseconds = sum(draw.ms for draw in draws)
-    return 1000.0 * sum(draw.bytes_read for draw in draws) / milliseconds if milliseconds else 0.0
+        title, caption = f"Every texture ({len(self.textures)})", "Texels are width×height."
+        return Table(title, _TEXTURE_COLUMNS, self.textures, caption=caption, folded=True)

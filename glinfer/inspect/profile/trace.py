@@ -72,7 +72,7 @@ def _drawing(report: ProfileReport) -> Iterator[Event]:
     line = report.timeline
     # A renderer's clock may differ slightly from the CPU's.
     bounds = [max(0, bound - line.start) for bound in line.bounds]
-    whole = {"bytes_read": report.bytes_read, "bytes_written": report.bytes_written, "draws": len(report.draws)}
+    whole = {name: getattr(report.total, name) for name in ("bytes_read", "bytes_written", "draws")}
     yield _span(f"{report.what} {report.tokens}", "run", DRAW_TRACK, bounds[0], bounds[-1], whole)
     for draw, (begin, end) in zip(report.draws, pairwise(bounds), strict=True):
         yield _span(draw.name, draw.kind, DRAW_TRACK, begin, end, _arguments(draw))

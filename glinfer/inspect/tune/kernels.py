@@ -25,6 +25,7 @@ from glinfer.errors import InputError
 from glinfer.formats import Checkpoint
 from glinfer.gl.context import Device
 from glinfer.inspect.draws import example_ids
+from glinfer.inspect.timing import milliseconds
 from glinfer.inspect.tune.search import Change, Search, Trial, descend
 from glinfer.limits import MAX_TUNE_SECONDS
 from glinfer.models.fast.token import LOGITS, PICKS, fast_plan
@@ -143,11 +144,10 @@ def tune(
         kernels, prompt = search.best.kernels, None
         moves, deadline = row_moves_for(device, checkpoint.config), started + seconds
         if any(moves) and time.perf_counter() < deadline:
-            root = search.best.session
-            rows = PromptSearch(checkpoint.config, root, weights, kernels, PLAINEST, deadline, formats)
+            rows = PromptSearch(checkpoint.config, search.best, weights, deadline, formats)
             try:
                 _, more, ended = descend(rows.start, moves, rows.try_out, told(rows.may_go_on))
-                prompt = PromptTimes(rows.prompt, *rows.confirm())
+                prompt = PromptTimes(min(PROMPT, checkpoint.config.max_position_embeddings), *rows.confirm())
             finally:
                 rows.release()
             kernels, trials, finished = rows.best.kernels, trials + more, finished and ended
@@ -208,11 +208,13 @@ class TokenCandidate:
     def milliseconds(self, tokens: int) -> float:
         """Return the mean time of ``tokens`` tokens, with each choice read back."""
         values = self.values(self.last)
-        started = time.perf_counter()
-        for _ in range(tokens):
-            self.session.run(values, flush_every=self.kernels.flush_every)
-            self.session.read_rows(PICKS, self.last)
-        return 1000.0 * (time.perf_counter() - started) / tokens
+
+        def run() -> None:
+            for _ in range(tokens):
+                self.session.run(values, flush_every=self.kernels.flush_every)
+                self.session.read_rows(PICKS, self.last)
+
+        return milliseconds(run) / tokens
 
     def release(self) -> None:
         """Release all OpenGL objects."""
@@ -249,10 +251,7 @@ class PromptCandidate:
 
     def milliseconds(self, count: int, tokens: int = PROMPT) -> float:
         """Return the mean time of ``count`` prompts of ``tokens`` tokens."""
-        started = time.perf_counter()
-        for _ in range(count):
-            self.prefill(tokens)
-        return 1000.0 * (time.perf_counter() - started) / count
+        return milliseconds(lambda: [self.prefill(tokens) for _ in range(count)]) / count
 
     def release(self) -> None:
         """Release its own OpenGL objects; weights and caches belong to the root."""
@@ -263,37 +262,22 @@ class PromptCandidate:
 class PromptSearch(Search[PromptCandidate]):
     """Searches :data:`ROW_FIELDS`; prompts are slow, so each candidate is measured fewer times."""
 
-    rounds = 3
-    patience = 1
-    counts = (1, 8)
+    rounds, patience, counts = 3, 1, (1, 8)
 
-    def __init__(
-        self,
-        config: ModelConfig,
-        root: Session,
-        weights: str,
-        kernels: KernelOptions,
-        plainest: KernelOptions,
-        deadline: float,
-        formats: Formats | None = None,
-    ) -> None:
-        """Start from ``kernels``, those of the root; compare with the plainest chunk plan.
+    def __init__(self, config: ModelConfig, token: TokenCandidate, weights: str, deadline: float, formats: Formats):
+        """Start from a candidate for single tokens, over whose session the chunk plans are bound.
 
         Raises:
-            PlanError: even the plainest does not fit.
+            PlanError: even the plainest chunk plan does not fit.
         """
         self._context, self._tokens = config.max_position_embeddings, PROMPT
-        plain = dataclasses.replace(kernels, **{name: getattr(plainest, name) for name in ROW_FIELDS})
-
-        def bind(kernels: KernelOptions) -> PromptCandidate:
-            return PromptCandidate(config, root, weights, kernels, formats)
-
-        super().__init__(bind, kernels, plain, deadline)
-
-    @property
-    def prompt(self) -> int:
-        """Tokens of the prompt that :meth:`confirm` times."""
-        return min(PROMPT, self._context)
+        plain = dataclasses.replace(token.kernels, **{name: getattr(PLAINEST, name) for name in ROW_FIELDS})
+        super().__init__(
+            lambda kernels: PromptCandidate(config, token.session, weights, kernels, formats),
+            token.kernels,
+            plain,
+            deadline,
+        )
 
     def measure(self, candidate: PromptCandidate, count: int) -> float:
         """Return the mean milliseconds of ``count`` prompts."""

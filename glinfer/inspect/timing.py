@@ -1,0 +1,109 @@
+"""The timing loop of all benchmarks: pieces of work take turns, and warm-ups do not count.
+
+A temporary slowdown of the machine then affects all of them equally.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from glinfer.engine.progress import Progress, no_progress
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Median, quartiles and extremes of repeated measurements, in milliseconds."""
+
+    median: float
+    lower_quartile: float
+    upper_quartile: float
+    fastest: float
+    slowest: float
+    samples: int
+
+    @classmethod
+    def of(cls, times: Sequence[float]) -> Spread:
+        """Summarise one measurement or more."""
+        lower, median, upper = (float(value) for value in np.quantile(times, (0.25, 0.5, 0.75)))
+        return cls(median, lower, upper, min(times), max(times), len(times))
+
+    def __str__(self) -> str:
+        """``median (fastest–slowest)``, for tables."""
+        digits = digits_of(self.median)
+        return f"{self.median:,.{digits}f} ({self.fastest:,.{digits}f}–{self.slowest:,.{digits}f})"
+
+
+@dataclass(frozen=True)
+class Work:
+    """A piece of work that is timed again and again.
+
+    Attributes:
+        run: the timed call; if it returns a number, such as that of tokens, its time is divided by it.
+        prepare: called before each run, and not timed.
+        seconds: time for all counted runs; no further run begins that would probably exceed it.
+        least: counted runs that take place however long they take.
+    """
+
+    run: Callable[[], object]
+    prepare: Callable[[], object] | None = None
+    seconds: float = math.inf
+    least: int = 1
+
+
+def milliseconds(run: Callable[[], object]) -> float:
+    """Return the milliseconds that a call takes."""
+    started = time.perf_counter()
+    run()
+    return 1000.0 * (time.perf_counter() - started)
+
+
+def in_turns(
+    works: Sequence[Work],
+    runs: int,
+    *,
+    warm_ups: int = 1,
+    pause: float = 0.0,
+    on_progress: Progress = no_progress,
+) -> list[list[float]]:
+    """Time each work ``runs`` times, in turns; returns the milliseconds of each work, per unit.
+
+    Args:
+        works: the pieces of work.
+        runs: counted rounds.
+        warm_ups: rounds before them; some drivers compile at the first draw.
+        pause: seconds before each run, because threads of other engines still spin after theirs.
+        on_progress: receives (finished runs, runs).
+    """
+    found: list[list[float]] = [[] for _ in works]
+    spent: list[list[float]] = [[] for _ in works]
+    total = (warm_ups + runs) * len(works)
+    for turn in range(total):
+        place, counts = turn % len(works), turn >= warm_ups * len(works)
+        work, taken = works[place], spent[place]
+        if len(taken) < work.least or sum(taken) + taken[-1] < 1000.0 * work.seconds:
+            time.sleep(pause)
+            if work.prepare is not None:
+                work.prepare()
+            started = time.perf_counter()
+            units = work.run()
+            elapsed = 1000.0 * (time.perf_counter() - started)
+            if counts:
+                taken.append(elapsed)
+                found[place].append(elapsed / max(1, units) if isinstance(units, (int, float)) else elapsed)
+        on_progress(turn + 1, total)
+    return found
+
+
+def digits_of(milliseconds: float) -> int:
+    """Return the decimals with which a table shows a time."""
+    return 3 if milliseconds < 1 else 2 if milliseconds < 100 else 0
+
+
+def ms_text(milliseconds: float) -> str:
+    """Format a time for a table."""
+    return f"{milliseconds:,.{digits_of(milliseconds)}f}"

@@ -1,1 +1,0 @@
-"""Repeat textures, kernels and tokens under load, and compare bit for bit."""
