@@ -298,7 +298,7 @@ class PartsBuilder(ABC, Generic[Stream]):
             return Turning(None, heads.kv_floats, heads.queries_at, heads.floats) if of.head_norms else None
         table = self.of_model(self.recipes.ropes[of.rope])
         positions = self.config.max_position_embeddings if self.config.long_after else 0
-        return Turning(table, heads.kv_floats, heads.queries_at, positions=positions)
+        return Turning(table, heads.kv_floats, heads.queries_at, positions=positions, apart=of.rope.scales_queries)
 
     @abstractmethod
     def product(

@@ -244,7 +244,7 @@ class _ReferenceBuilder(DecoderBuilder):
                 f"{name}.{letter}_turned",
                 "attn.rope",
                 x,
-                self.rope(of.rope),
+                self.rope(of.rope, queries=letter == "q"),
                 turned,
                 kernels=self.kernels,
                 heads=heads,

@@ -20,7 +20,7 @@ from glinfer.formats.checkpoint import Checkpoint
 from glinfer.formats.packed import PackedTensor
 from glinfer.formats.tensors import weight_shapes
 from glinfer.models.plan import PlanBuilder
-from glinfer.models.ropes import rope_names, rope_of
+from glinfer.models.ropes import QUERIES, rope_names, rope_of
 from glinfer.ops.flat.elementwise import scale
 from glinfer.ops.flat.lookup import lookup, position_add
 from glinfer.ops.flat.matmul import matmul
@@ -107,9 +107,10 @@ class DecoderBuilder:
         words = 4 * sum(block_format(kept).section_texels(inputs))
         return self.flat(name, "weight", rows, words, "rgba32ui"), kept
 
-    def rope(self, rope: Rope) -> TensorSpec:
-        """The table of a kind of angles."""
-        return self.flat(self.ropes[rope], "weight", self.config.angle_rows, rope.dim)
+    def rope(self, rope: Rope, *, queries: bool) -> TensorSpec:
+        """The table of a kind of angles, of queries or of keys."""
+        name = self.ropes[rope] + (QUERIES if queries and rope.scales_queries else "")
+        return self.flat(name, "weight", self.config.angle_rows, rope.dim)
 
     def embed(self, out: TensorSpec, position: int | str) -> None:
         """Draw the embeddings of the tokens, scaled or with positions as the family has them."""
@@ -245,7 +246,11 @@ class DecoderWeights(Mapping[str, Array]):
     def __init__(self, checkpoint: Checkpoint, stored: Mapping[str, str]) -> None:
         """Make the arrays from a checkpoint, in the formats ``stored``."""
         self._checkpoint, self._stored = checkpoint, stored
-        self._ropes = {name: rope for rope, name in rope_names(checkpoint.config).items()}
+        self._ropes = {
+            name + end: (rope, bool(end))
+            for rope, name in rope_names(checkpoint.config).items()
+            for end in ("", QUERIES)[: 1 + rope.scales_queries]
+        }
 
     def __getitem__(self, name: str) -> Array:
         """A vector [n], floats [rows, inputs], or the words [rows, words] of packed rows.
@@ -256,7 +261,8 @@ class DecoderWeights(Mapping[str, Array]):
             KeyError: there is no such tensor.
         """
         if name in self._ropes:
-            return rope_of(self._checkpoint.config, self._ropes[name])
+            rope, queries = self._ropes[name]
+            return rope_of(self._checkpoint.config, rope, queries=queries)
         kept = self._stored[name]
         if kept == F32:
             floats = self._checkpoint.floats(name)
