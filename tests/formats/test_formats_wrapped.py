@@ -14,9 +14,11 @@ from goldens.models import MODELS, Made, model_tensors, save_tensors, write_mode
 import glinfer
 from glinfer.errors import FormatError
 from glinfer.formats import load_checkpoint
+from glinfer.formats.huggingface.config import read_config
 
 MADE = MODELS["gemma3"]
 PICTURES = {"vision_config": {"hidden_size": 8, "model_type": "siglip_vision_model"}, "image_token_index": 5}
+TIED = {"tie_word_embeddings": True}
 NAMED = {
     "as the first files have it": ("language_model.", ""),
     "as transformers 5 saves it": ("", "language_model."),
@@ -47,6 +49,15 @@ def test_the_part_is_the_model_that_it_would_be_alone(tmp_path: Path, names: tup
     assert found.config.model_type == "gemma3_text"
     assert found.tensors.keys() == alone.tensors.keys()
     assert all(np.array_equal(found.tensors[name], alone.tensors[name]) for name in alone.tensors)
+
+
+@pytest.mark.parametrize("own", [None, False])
+def test_the_head_is_tied_as_the_part_or_else_the_whole_says(tmp_path: Path, own: bool | None) -> None:
+    text = {**MADE.settings, "tie_word_embeddings": own}
+    (tmp_path / "config.json").write_text(
+        json.dumps({"model_type": "mistral3", "text_config": {**text, "model_type": "mistral"}, **TIED})
+    )
+    assert read_config(tmp_path / "config.json").tie_word_embeddings == (own is None)
 
 
 def test_what_is_missing_or_too_much_is_named(tmp_path: Path) -> None:
