@@ -19,12 +19,12 @@ from glinfer.formats.files import shown
 from glinfer.formats.huggingface.around import around_fields
 from glinfer.formats.huggingface.convolved import convolved_fields, convolved_inner, convolved_tied
 from glinfer.formats.huggingface.delta import delta_fields
-from glinfer.formats.huggingface.rope import check_scaling, rope_settings
+from glinfer.formats.huggingface.rope import check_scaling, form_of, rope_settings
 from glinfer.formats.huggingface.wrapped import text_settings
 from glinfer.formats.json_files import Settings, quoted, read_json
 from glinfer.limits import MAX_CONFIG_BYTES, MAX_CONFIG_NUMBER
 
-__all__ = ["quoted", "read_config", "read_json", "recognised"]
+__all__ = ["form_of", "quoted", "read_config", "read_json", "recognised"]
 
 _EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "num_experts_per_tok", "moe_intermediate_size")
 _SHARED = "shared_expert_intermediate_size"
@@ -40,12 +40,6 @@ def recognised() -> list[str]:
     """The supported values of ``model_type``."""
     forms = {name: family.huggingface for name, family in FAMILIES.items() if family.huggingface is not None}
     return [name for name in forms if name not in {form.both_ways for form in forms.values()}]
-
-
-def form_of(family: Family) -> HuggingFace:
-    """The Hugging Face record of a family that has one."""
-    assert family.huggingface is not None
-    return family.huggingface
 
 
 def classifies(values: Mapping[str, Any], form: HuggingFace) -> bool:
@@ -185,7 +179,7 @@ class _Reader:
         if form.window == "around":
             heads = {"num_key_value_heads": self.key_value_heads(), "head_dim": head_dim}
             return {**heads, **around_fields(self.settings, layers)}
-        rope = rope_settings(self.settings, positions, head_dim, self.family.rope_theta, form)
+        rope = rope_settings(self.settings, positions, head_dim, self.family)
         flag, family, windows = self.settings.flag, self.family, self.windows(layers, positions)
         return {
             "num_key_value_heads": self.key_value_heads(),
