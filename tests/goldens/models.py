@@ -127,6 +127,21 @@ MODELS = {
         },
         seed=1,
     ),
+    "olmo3": Made(
+        {
+            **ODD,
+            "model_type": "olmo3",
+            "pad_token_id": 0,
+            "num_hidden_layers": 5,
+            "sliding_window": 30,
+            "rope_theta": 5e4,
+            "rope_scaling": {
+                **{"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 32},
+                **{"beta_fast": 32.0, "beta_slow": 1.0, "attention_factor": 1.2},
+            },
+        },
+        seed=0,
+    ),
     "phi3": Made(
         {
             **ROTARY,

@@ -26,6 +26,7 @@ NORMS_OF_LAYERS = {
     "gemma2": (0, 2, 2),
     "gemma3_text": (1, 2, 2),
     "olmo2": (1, 0, 2),
+    "olmo3": (1, 0, 2),
     "lfm2": (1, 2, 0),
     "qwen3_5_text": (1, 2, 0),
     "qwen3_moe": (1, 2, 0),

@@ -1,0 +1,28 @@
+"""OLMo 3 (OLMo Team 2025): an OLMo 2 with a window in three layers of four, whose angles are never scaled.
+
+Defaults follow Olmo3Config in Hugging Face's transformers 5. Its GGUF files are OLMo 2's with a window.
+"""
+
+from dataclasses import replace
+
+from glinfer.families import olmo2
+
+_THETA, _WINDOW = 500_000.0, 4096
+_OLMO2, _GGUF = olmo2.FAMILY.huggingface, olmo2.FAMILY.gguf
+assert _OLMO2 is not None
+assert _GGUF is not None
+
+FAMILY = replace(
+    olmo2.FAMILY,
+    name="olmo3",
+    rope_theta=_THETA,
+    usual={
+        **olmo2.FAMILY.usual,
+        "rope_theta": _THETA,
+        "rope_local_base_freq": _THETA,
+        "sliding_window": _WINDOW,
+        "layer_types": ("sliding_attention",) * 3 + ("full_attention",),
+    },
+    huggingface=replace(_OLMO2, window="listed", period=4, usual_window=_WINDOW, local_theta=_THETA),
+    gguf=replace(_GGUF, period=4, local_theta=_THETA, marked_by="attention.sliding_window"),
+)
