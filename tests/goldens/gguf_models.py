@@ -116,6 +116,7 @@ CONFIGS = {
         rope_local_base_freq=500000.0,
         rope_scaling=YARN,
     ),
+    "qwen3vl": config("qwen3_vl_text", head_dim=32, rope_theta=500000.0, tie_word_embeddings=True),
     "phi3": config("phi3", rope_scaling=LONG_PHI, partial_rotary_factor=0.75, layer_norm_eps=1e-5),
     "granite": config("granite", **GRANITE),
     "lfm2": config(

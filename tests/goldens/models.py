@@ -142,6 +142,20 @@ MODELS = {
         },
         seed=0,
     ),
+    "qwen3_vl": Made(
+        {
+            **ODD,
+            "model_type": "qwen3_vl_text",
+            "head_dim": 20,
+            "pad_token_id": 0,
+            "tie_word_embeddings": True,
+            "rope_parameters": {
+                **{"rope_type": "default", "rope_theta": 5e3},
+                **{"mrope_section": [4, 3, 3], "mrope_interleaved": True},
+            },
+        },
+        seed=1,
+    ),
     "phi3": Made(
         {
             **ROTARY,
