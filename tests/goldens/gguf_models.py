@@ -107,6 +107,14 @@ CONFIGS = {
     "gemma3": config("gemma3_text", **GEMMA3),
     "smollm3": config("smollm3", num_hidden_layers=5, rotary_layers=(1, 1, 1, 0), tie_word_embeddings=True),
     "olmo2": config("olmo2"),
+    "mistral3": config(
+        "ministral3",
+        head_dim=32,
+        rope_scaling={
+            **YARN,
+            **{"original_max_position_embeddings": 4, "attention_factor": 1.0, "llama_4_scaling_beta": 0.3},
+        },
+    ),
     "olmo2, windows": config(
         "olmo3",
         num_hidden_layers=5,

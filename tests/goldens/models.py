@@ -127,6 +127,19 @@ MODELS = {
         },
         seed=1,
     ),
+    "ministral3": Made(
+        {
+            **ODD,
+            "model_type": "ministral3",
+            "head_dim": 10,
+            "rope_parameters": {
+                **{"rope_type": "yarn", "rope_theta": 1e4, "factor": 16.0, "original_max_position_embeddings": 16},
+                **{"beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0},
+                "llama_4_scaling_beta": 0.3,
+            },
+        },
+        seed=3,
+    ),
     "olmo3": Made(
         {
             **ODD,
