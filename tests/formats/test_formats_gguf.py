@@ -463,9 +463,7 @@ def test_scaled_queries_and_the_factor_of_llama_cpp(path: Path) -> None:
     found = read_gguf(write(path, "mistral3", {**LLAMA, **yarn, **values}, llama_tensors())).config
     assert found.model_type == "ministral3"
     expected = {"rope_type": "yarn", "factor": 16.0, "original_max_position_embeddings": 10}
-    assert dict(found.rope_scaling) == pytest.approx(
-        {**expected, "attention_factor": 1.0, "llama_4_scaling_beta": 0.1}
-    )
+    assert dict(found.rope_scaling) == pytest.approx({**expected, "attention_factor": 1.0, "llama_4_scaling_beta": 0.1})
     with pytest.raises(FormatError, match=r"type is 'linear'; expected yarn, as attention.temperature_scale is set"):
         read_gguf(write(path, "mistral3", {**LLAMA, **values}, llama_tensors()))
     with pytest.raises(FormatError, match=r"yarn_log_multiplier is 1.0, which is not supported"):

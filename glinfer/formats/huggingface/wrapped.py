@@ -15,8 +15,7 @@ from glinfer.families.record import HuggingFace
 from glinfer.formats.json_files import quoted
 
 _Found = TypeVar("_Found")
-_KEPT = ("quantization_config", "architectures")  # of the whole model
-_TIED = "tie_word_embeddings"  # of the whole model, unless the language model has its own
+_KEPT = ("quantization_config", "architectures", "tie_word_embeddings")  # of the whole model
 _TEXT = (("language_model.model.", "model."), ("language_model.", ""), ("model.language_model.", "model."))
 _PICTURES = ("vision_tower.", "multi_modal_projector.", "visual.")
 
@@ -38,8 +37,7 @@ def text_settings(values: Mapping[str, Any], label: str) -> dict[str, Any]:
             f"language model, of family {around[0]}"
         )
     kept = {key: values[key] for key in _KEPT if key in values}
-    tied = {_TIED: values[_TIED]} if _TIED in values else {}
-    return {"model_type": around[0], **tied, **own, **kept}
+    return {"model_type": around[0], **own, **kept}
 
 
 def text_tensors(found: Mapping[str, _Found], form: HuggingFace) -> dict[str, _Found]:
