@@ -334,7 +334,7 @@ def resolved(config: Any) -> dict[str, Any]:
     """A configuration of transformers in glinfer's names, as its modelling code takes it."""
     kinds = getattr(config, "layer_types", None)
     if kinds is None:
-        slides = config.model_type in ("mistral", "phi3") and config.sliding_window is not None
+        slides = config.model_type in ("mistral", "ministral3", "phi3") and config.sliding_window is not None
         kinds = ["sliding_attention" if slides else "full_attention"] * config.num_hidden_layers
     scalars = {name: getattr(config, name, usual) or 0.0 for name, usual in SCALARS.items()}
     ropes = config.rope_parameters
