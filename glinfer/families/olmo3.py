@@ -8,10 +8,6 @@ from dataclasses import replace
 from glinfer.families import olmo2
 
 _THETA, _WINDOW = 500_000.0, 4096
-_OLMO2, _GGUF = olmo2.FAMILY.huggingface, olmo2.FAMILY.gguf
-assert _OLMO2 is not None
-assert _GGUF is not None
-
 FAMILY = replace(
     olmo2.FAMILY,
     name="olmo3",
@@ -23,6 +19,8 @@ FAMILY = replace(
         "sliding_window": _WINDOW,
         "layer_types": ("sliding_attention",) * 3 + ("full_attention",),
     },
-    huggingface=replace(_OLMO2, window="listed", period=4, usual_window=_WINDOW, local_theta=_THETA),
-    gguf=replace(_GGUF, period=4, local_theta=_THETA, marked_by="attention.sliding_window"),
+    huggingface=replace(
+        olmo2.FAMILY.in_huggingface, window="listed", period=4, usual_window=_WINDOW, local_theta=_THETA
+    ),
+    gguf=replace(olmo2.FAMILY.in_gguf, period=4, local_theta=_THETA, marked_by="attention.sliding_window"),
 )

@@ -411,6 +411,18 @@ class Family:
         return self.looks == "both"
 
     @property
+    def in_huggingface(self) -> HuggingFace:
+        """The Hugging Face record of a family that has one."""
+        assert self.huggingface is not None
+        return self.huggingface
+
+    @property
+    def in_gguf(self) -> Gguf:
+        """The GGUF record of a family that has one."""
+        assert self.gguf is not None
+        return self.gguf
+
+    @property
     def rotary(self) -> bool:
         """Whether positions are rotations of queries and keys."""
         return self.positions != "learned"

@@ -13,7 +13,7 @@ import numpy as np
 
 from glinfer.config import ModelConfig
 from glinfer.formats import weight_shapes
-from glinfer.formats.huggingface.config import form_of, read_config
+from glinfer.formats.huggingface.config import read_config
 from glinfer.formats.huggingface.model import file_shape
 from glinfer.formats.tensors import stored_tensors
 
@@ -444,7 +444,7 @@ def model_tensors(made: Made, config: Path) -> dict[str, Array]:
     read = read_config(config)
     # Gains that 1 is added to; and embeddings that are scaled and tied would say the last token again.
     gain, embedding = 1.0 - read.family.norm_offset, 0.026 if gemma else 0.26
-    stored = stored_tensors(read, form_of(read.family).names or read.family.names)
+    stored = stored_tensors(read, read.family.in_huggingface.names or read.family.names)
     shapes = {each.name: file_shape(read, each) for each in stored}
     return random_tensors(shapes, made.seed, gain=gain, embedding=embedding)
 

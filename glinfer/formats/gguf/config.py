@@ -63,12 +63,6 @@ _NEUTRAL = {
 """The neutral values of a configuration's scalars."""
 
 
-def form_of(family: Family) -> Gguf:
-    """The GGUF record of a family that has one."""
-    assert family.gguf is not None
-    return family.gguf
-
-
 def family_of(file: GgufFile) -> Family:
     """The family of the model in a file, by its architecture.
 
@@ -111,7 +105,7 @@ def config_of(file: GgufFile) -> ModelConfig:
             in the file.
     """
     family = family_of(file)
-    form = form_of(family)
+    form = family.in_gguf
     embeddings, head = f"{form.names.embeddings}.weight", f"{form.names.head}.weight"
     keys = Keys(file, form.architecture)
     computed = {key for key, _ in form.scalars.values()}
@@ -168,7 +162,7 @@ def config_of(file: GgufFile) -> ModelConfig:
 def _rotary_fields(family: Family, keys: Keys, file: GgufFile, heads: int, width: int, context: int) -> dict[str, Any]:
     names = names_in(file, family)
     head_dim = keys.whole("attention.key_length", max(1, width // heads))
-    form, layers = form_of(family), block_counts(keys)[0]
+    form, layers = family.in_gguf, block_counts(keys)[0]
     turned = keys.whole("rope.dimension_count", head_dim)
     for key in ("attention.value_length", "rope.dimension_count"):
         in_part = form.partial_rotary and key == "rope.dimension_count" and turned < head_dim and turned % 2 == 0
@@ -299,7 +293,7 @@ def _scaling(family: Family, keys: Keys, file: GgufFile, head_dim: int, context:
         for side in ("fast", "slow"):
             if keys.get(f"rope.scaling.yarn_beta_{side}") is not None:
                 found[f"beta_{side}"] = keys.number(f"rope.scaling.yarn_beta_{side}")
-        if not form_of(family).whole_pairs:
+        if not family.in_gguf.whole_pairs:
             found["truncate"] = False
         by = keys.number("rope.scaling.attn_factor", 1.0)
         if keys.get(_YARN_LOG):
@@ -364,7 +358,7 @@ def metadata_of(config: ModelConfig) -> tuple[dict[str, Any], Factors]:
     if refused:
         raise InputError(f"a GGUF file cannot hold this model: {refused}")
     family = config.family
-    architecture = form_of(family).architecture
+    architecture = family.in_gguf.architecture
     values: dict[str, Any] = {
         "vocab_size": config.vocab_size,
         "context_length": config.max_position_embeddings,
@@ -376,7 +370,7 @@ def metadata_of(config: ModelConfig) -> tuple[dict[str, Any], Factors]:
     }
     factors: Factors = {}
     if family.experts:
-        values[form_of(family).inner_key] = config.intermediate_size
+        values[family.in_gguf.inner_key] = config.intermediate_size
         values["expert_count"], values["expert_used_count"] = config.num_experts, config.num_experts_per_tok
         if family.shared_expert:
             values[_SHARED_WIDTH] = config.intermediate_size
@@ -390,7 +384,7 @@ def metadata_of(config: ModelConfig) -> tuple[dict[str, Any], Factors]:
         for key in ("attention.key_length", "attention.value_length"):
             values[key] = config.head_dim
         values["rope.dimension_count"] = config.rotary_dim
-        if form_of(family).sections:
+        if family.in_gguf.sections:
             pairs = config.rotary_dim // 2
             values["rope.dimension_sections"] = [(pairs + 2) // 3, (pairs + 1) // 3, pairs // 3, 0]
         if family.delta_rule:
@@ -408,7 +402,7 @@ def metadata_of(config: ModelConfig) -> tuple[dict[str, Any], Factors]:
                 f"{quoted(dict(config.rope_scaling))}"
             ) from None
         values.update(scaling)
-    for field, (key, _) in form_of(family).scalars.items():
+    for field, (key, _) in family.in_gguf.scalars.items():
         values[key] = getattr(config, field)
     return {f"{architecture}.{key}": value for key, value in values.items()}, factors
 
@@ -517,9 +511,9 @@ def _scaling_metadata(config: ModelConfig) -> tuple[dict[str, Any], Factors]:
     longest = config.max_position_embeddings
     original = scaling.get("original_max_position_embeddings") or longest
     computed = config.family.scaled_queries or not scaling.get(QUERY_BETA)
-    if kind == "yarn" and computed and bool(scaling.get("truncate", True)) == form_of(config.family).whole_pairs:
+    if kind == "yarn" and computed and bool(scaling.get("truncate", True)) == config.family.in_gguf.whole_pairs:
         return _yarn_metadata(scaling, original, scaling.get("factor") or longest / original), {}
-    form = form_of(config.family)
+    form = config.family.in_gguf
     if form.pairs_together:
         if kind == "llama3":
             return {}, {ROPE_FREQS: _llama3_factors(config, scaling)}

@@ -19,12 +19,12 @@ from glinfer.formats.files import shown
 from glinfer.formats.huggingface.around import around_fields
 from glinfer.formats.huggingface.convolved import convolved_fields, convolved_inner, convolved_tied
 from glinfer.formats.huggingface.delta import delta_fields
-from glinfer.formats.huggingface.rope import check_scaling, form_of, rope_settings
+from glinfer.formats.huggingface.rope import check_scaling, rope_settings
 from glinfer.formats.huggingface.wrapped import text_settings
 from glinfer.formats.json_files import Settings, quoted, read_json
 from glinfer.limits import MAX_CONFIG_BYTES, MAX_CONFIG_NUMBER
 
-__all__ = ["form_of", "quoted", "read_config", "read_json", "recognised"]
+__all__ = ["quoted", "read_config", "read_json", "recognised"]
 
 _EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "num_experts_per_tok", "moe_intermediate_size")
 _SHARED = "shared_expert_intermediate_size"
@@ -85,7 +85,7 @@ def read_config(path: Path) -> ModelConfig:
             f"{known}{hint}"
         )
     quantized = values.get("quantization_config")
-    methods = form_of(FAMILIES[name]).quantized
+    methods = FAMILIES[name].in_huggingface.quantized
     if quantized is not None and not (isinstance(quantized, dict) and quantized.get("quant_method") in methods):
         raise FormatError(
             f"{label}: quantization_config is set, which is not supported; expected a model that is not quantised"
@@ -94,7 +94,7 @@ def read_config(path: Path) -> ModelConfig:
         )
     family = FAMILIES[name]
     if values.get("use_bidirectional_attention") is True:
-        family = FAMILIES.get(form_of(family).both_ways, family)
+        family = FAMILIES.get(family.in_huggingface.both_ways, family)
     try:
         config = _Reader(family, Settings(values, label)).config()
     except ConfigError as error:
@@ -116,7 +116,7 @@ class _Reader:
     """Reads the settings of one file by the record of its family."""
 
     def __init__(self, family: Family, settings: Settings) -> None:
-        self.family, self.form, self.settings = family, form_of(family), settings
+        self.family, self.form, self.settings = family, family.in_huggingface, settings
 
     def config(self) -> ModelConfig:
         """The configuration.

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from glinfer.config import FULL, SLIDING, ModelConfig
 from glinfer.errors import FormatError
 from glinfer.families.layer import QUERY_BETA
-from glinfer.families.record import Family, HuggingFace
+from glinfer.families.record import Family
 from glinfer.formats.json_files import Settings, quoted
 
 _SHARE = "partial_rotary_factor"
@@ -32,12 +32,6 @@ _WITH_ORIGINAL = ("llama3", "yarn", "longrope")
 _WITH_POSITIONS = ("dynamic", "yarn", "longrope")
 _MIN_NUMBER, _MAX_NUMBER = 1e-9, 1e9  # of every number; beyond these, angles overflow
 _MAY_BE_0 = ("beta_fast", "beta_slow", "mscale", "mscale_all_dim", QUERY_BETA)  # 0 counts as missing
-
-
-def form_of(family: Family) -> HuggingFace:
-    """The Hugging Face record of a family that has one."""
-    assert family.huggingface is not None
-    return family.huggingface
 
 
 class RopeSettings(NamedTuple):
@@ -68,7 +62,7 @@ def rope_settings(settings: Settings, positions: int, head_dim: int, family: Fam
     Raises:
         FormatError: the type is unknown, or one of its settings is missing, invalid or not supported.
     """
-    form = form_of(family)
+    form = family.in_huggingface
     if form.local_theta:
         return _by_kind(settings, positions, head_dim, family)
     name = "rope_scaling" if settings.values.get("rope_scaling") else "rope_parameters"
@@ -92,7 +86,7 @@ def _of_one_kind(
     scaling: Settings, settings: Settings, positions: int, head_dim: int, theta: float, family: Family
 ) -> RopeSettings:
     """The settings of one layer type."""
-    form = form_of(family)
+    form = family.in_huggingface
     share = _share(scaling, settings, head_dim, form.rotary_share) if form.partial_rotary else 1.0
     if not form.partial_rotary and scaling.given(_SHARE) and scaling.values[_SHARE] != 1:
         raise scaling.refused(_SHARE, "1, as this family rotates whole heads")
@@ -143,7 +137,7 @@ def _by_kind(settings: Settings, positions: int, head_dim: int, family: Family) 
     if "rope_theta" in sliding.values:
         local = sliding.number("rope_theta")
     else:
-        local = settings.number("rope_local_base_freq", form_of(family).local_theta)
+        local = settings.number("rope_local_base_freq", family.in_huggingface.local_theta)
     return rope._replace(local_theta=local)
 
 
