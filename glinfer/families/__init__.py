@@ -18,10 +18,12 @@ from glinfer.families import (
     lfm2,
     llama,
     ministral,
+    ministral3,
     mistral,
     modernbert,
     nomic_bert,
     olmo2,
+    olmo3,
     olmoe,
     phi3,
     qwen2,
@@ -30,6 +32,7 @@ from glinfer.families import (
     qwen3_5_moe,
     qwen3_moe,
     qwen3_next,
+    qwen3_vl,
     roberta,
     smollm3,
     xlm_roberta,
@@ -37,8 +40,8 @@ from glinfer.families import (
 from glinfer.families.record import Family
 
 _MODULES = (
-    *(gab, gpt2, gift_of_gab, llama, mistral, ministral, qwen2, qwen3),
-    *(gemma, gemma2, gemma3, smollm3, olmo2, phi3, granite, lfm2, qwen3_5),
+    *(gab, gpt2, gift_of_gab, llama, mistral, ministral, ministral3, qwen2, qwen3, qwen3_vl),
+    *(gemma, gemma2, gemma3, smollm3, olmo2, olmo3, phi3, granite, lfm2, qwen3_5),
     *(qwen3_moe, olmoe, granitemoe, gpt_oss, qwen3_5_moe, qwen3_next),
     *(bert, roberta, xlm_roberta, nomic_bert, modernbert, gemma_embedding),
 )

@@ -9,8 +9,6 @@ from glinfer.families import gemma3
 from glinfer.families.record import SAME_MATHS, Gguf
 
 _LOCAL = 10000.0
-_GEMMA3 = gemma3.FAMILY.huggingface
-assert _GEMMA3 is not None
 
 FAMILY = replace(
     gemma3.FAMILY,
@@ -18,7 +16,9 @@ FAMILY = replace(
     looks="both",
     usual={**gemma3.FAMILY.usual, "pooling": "mean"},
     huggingface=replace(
-        _GEMMA3, both_ways="", only={**SAME_MATHS, "is_causal": (False, None), "use_bidirectional_attention": (True,)}
+        gemma3.FAMILY.in_huggingface,
+        both_ways="",
+        only={**SAME_MATHS, "is_causal": (False, None), "use_bidirectional_attention": (True,)},
     ),
     gguf=Gguf("gemma-embedding", activation="gelu_new", attention_bias=False, period=6, local_theta=_LOCAL),
 )

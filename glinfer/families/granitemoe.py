@@ -9,9 +9,6 @@ from glinfer.families import granite
 from glinfer.families.qwen3_moe import EXPERT_NAMES, GGUF_EXPERT_NAMES
 from glinfer.families.record import ExpertSettings, Family, HuggingFace
 
-_FILES, _GGUF = granite.FAMILY.huggingface, granite.FAMILY.gguf
-assert _FILES is not None
-assert _GGUF is not None
 FAMILY = Family(
     "granitemoe",
     names=EXPERT_NAMES,
@@ -20,7 +17,7 @@ FAMILY = Family(
     usual={"hidden_act": "silu", "norm_topk_prob": True},
     huggingface=HuggingFace(
         sizes=(32000, 4096, 11008, 32, 32, 0, 0, 2048),
-        scalars=_FILES.scalars,
+        scalars=granite.FAMILY.in_huggingface.scalars,
         names=replace(
             EXPERT_NAMES,
             gate="block_sparse_moe.input_linear",
@@ -30,5 +27,5 @@ FAMILY = Family(
         ),
         experts=ExpertSettings(8, 2, keys=("num_local_experts",), normed=None),
     ),
-    gguf=replace(_GGUF, architecture="granitemoe", names=GGUF_EXPERT_NAMES),
+    gguf=replace(granite.FAMILY.in_gguf, architecture="granitemoe", names=GGUF_EXPERT_NAMES),
 )

@@ -18,6 +18,8 @@ NormPlaces = Literal["before", "after", "both", "sum"]
 that the stream itself is normalised."""
 ALL_AHEAD = 1 << 20
 """A number of later tokens larger than any text, for tokens that see their whole text."""
+QUERY_BETA = "llama_4_scaling_beta"
+"""The setting of scaled angles by which queries grow with their position."""
 HeadNorms = Literal["", "head", "width"]
 """Normalisation of queries and keys: none, each head separately, or all heads together."""
 
@@ -35,6 +37,11 @@ class Rope:
     theta: float
     dim: int
     scaling: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def scales_queries(self) -> bool:
+        """Whether queries at later positions are larger, see :func:`glinfer.ops.rotary.query_scales`."""
+        return any(name == QUERY_BETA for name, _ in self.scaling)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,6 @@ from glinfer.families.record import Family, HuggingFace
 FAMILY = Family(
     "mistral",
     usual={"hidden_act": "silu"},
-    huggingface=HuggingFace(sizes=(32000, 4096, 14336, 32, 32, 8, 0, 4096 * 32), window="all"),
+    huggingface=HuggingFace(sizes=(32000, 4096, 14336, 32, 32, 8, 0, 4096 * 32), window="all", wrapped=("mistral3",)),
     gguf=GGUF,
 )

@@ -41,6 +41,7 @@ FAMILY = Family(
         "qwen35",
         attention_bias=False,
         partial_rotary=True,
+        sections=True,
         names=replace(
             GGUF_NAMES,
             mlp_norm="post_attention_norm",

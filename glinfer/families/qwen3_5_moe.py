@@ -11,9 +11,7 @@ from glinfer.families.qwen3_moe import EXPERT_NAMES, GGUF_EXPERT_NAMES
 from glinfer.families.record import ExpertSettings
 
 _JOINED = "mlp.experts.gate_up_proj"
-_FORM, _GGUF = qwen3_5.FAMILY.huggingface, qwen3_5.FAMILY.gguf
-assert _FORM is not None
-assert _GGUF is not None
+_GGUF = qwen3_5.FAMILY.in_gguf
 FAMILY = replace(
     qwen3_5.FAMILY,
     name="qwen3_5_moe_text",
@@ -27,7 +25,7 @@ FAMILY = replace(
         "linear_num_value_heads": 32,
     },
     huggingface=replace(
-        _FORM,
+        qwen3_5.FAMILY.in_huggingface,
         sizes=(248320, 2048, 512, 40, 16, 2, 256, 32768),
         keys={"intermediate_size": ("moe_intermediate_size",)},
         names=replace(

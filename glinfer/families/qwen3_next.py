@@ -10,9 +10,7 @@ from glinfer.families import qwen3_5_moe
 from glinfer.families.qwen3_moe import EXPERT_NAMES
 from glinfer.families.record import ExpertSettings
 
-_FORM, _GGUF = qwen3_5_moe.FAMILY.huggingface, qwen3_5_moe.FAMILY.gguf
-assert _FORM is not None
-assert _GGUF is not None
+_FORM, _GGUF = qwen3_5_moe.FAMILY.in_huggingface, qwen3_5_moe.FAMILY.in_gguf
 FAMILY = replace(
     qwen3_5_moe.FAMILY,
     name="qwen3_next",

@@ -257,7 +257,8 @@ class HuggingFace:
 
 @dataclass(frozen=True)
 class Gguf:
-    """The architecture of a family in GGUF files; if families share one, files are read as the first of them.
+    """The architecture of a family in GGUF files; if families share one, files are read as the first of them, or
+    as the one whose ``marked_by`` they have.
 
     Attributes:
         architecture: ``general.architecture``.
@@ -281,6 +282,8 @@ class Gguf:
         whole_pairs: whether YaRN's ramp begins and ends at whole pairs, which the file lacks.
         keys_in_turn: whether value heads of a delta rule cycle through the key heads; otherwise value heads that share
             a key head are adjacent.
+        marked_by: a key that the files of this family have, and those of other families of the architecture lack.
+        sections: whether a file lists the pairs of each position of an image; in text, all positions are equal.
     """
 
     architecture: str
@@ -300,6 +303,8 @@ class Gguf:
     fixed: Mapping[str, float] = field(default_factory=dict)
     whole_pairs: bool = True
     keys_in_turn: bool = True
+    marked_by: str = ""
+    sections: bool = False
 
 
 @dataclass(frozen=True)
@@ -339,6 +344,7 @@ class Family:
         convolves: whether layers may have a convolution in place of attention.
         sinks: whether the softmax of each head has an additional learned logit without a value.
         delta_rule: whether layers may have the gated delta rule in place of attention.
+        scaled_queries: whether queries may grow with their position, see :func:`glinfer.ops.rotary.query_scales`.
         gated_attention: whether attention's results are multiplied by gates, which are projected with the queries.
         experts: whether each layer has many gated MLPs, of which each token uses a few.
         shared_expert: whether every token uses one more, see :class:`glinfer.families.layer.Experts`.
@@ -374,6 +380,7 @@ class Family:
     convolves: bool = False
     sinks: bool = False
     delta_rule: bool = False
+    scaled_queries: bool = False
     gated_attention: bool = False
     experts: bool = False
     shared_expert: bool = False
@@ -402,6 +409,18 @@ class Family:
     def encodes(self) -> bool:
         """Whether its models only embed texts: tokens see later tokens, so texts cannot be continued."""
         return self.looks == "both"
+
+    @property
+    def in_huggingface(self) -> HuggingFace:
+        """The Hugging Face record of a family that has one."""
+        assert self.huggingface is not None
+        return self.huggingface
+
+    @property
+    def in_gguf(self) -> Gguf:
+        """The GGUF record of a family that has one."""
+        assert self.gguf is not None
+        return self.gguf
 
     @property
     def rotary(self) -> bool:

@@ -5,13 +5,10 @@ from dataclasses import replace
 from glinfer.families import bert
 from glinfer.families.record import HuggingFace
 
-assert bert.FAMILY.huggingface is not None
-
 
 def named(name: str, vocab_size: int) -> HuggingFace:
     """The files of a model of this form."""
-    own = bert.FAMILY.huggingface
-    assert own is not None
+    own = bert.FAMILY.in_huggingface
     return replace(
         own,
         sizes=(vocab_size, *own.sizes[1:]),

@@ -19,7 +19,6 @@ from glinfer.engine.loading import load_model
 from glinfer.engine.progress import Progress, no_progress
 from glinfer.errors import FormatError, InputError
 from glinfer.formats.files import AnyPath, decode_text, shown
-from glinfer.formats.gguf.config import form_of
 from glinfer.formats.gguf.file import is_gguf
 from glinfer.formats.gguf.split import read_gguf_file
 from glinfer.formats.gguf.write import Importance
@@ -99,7 +98,7 @@ def read_importance(path: AnyPath, config: ModelConfig) -> Importance:
     if config.family.gguf is None:
         raise InputError(f"{file.source}: importance of a model of the family {config.family.name} cannot be in GGUF")
     shapes, found = weight_shapes(config), {}
-    for stored in stored_tensors(config, form_of(config.family).names):
+    for stored in stored_tensors(config, config.family.in_gguf.names):
         sums = file.tensors.get(f"{stored.name}{_SUMS}")
         counts = file.tensors.get(f"{stored.name}{_COUNTS}")
         if sums is None or counts is None or len(stored.shape) != 2:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import numpy as np
 
 from glinfer.config import ModelConfig
+from glinfer.errors import InputError
 from glinfer.families.layer import Rope
 from glinfer.ops.fused.dense import ANGLES
-from glinfer.ops.rotary import cosines_and_sines, rope_frequencies
+from glinfer.ops.rotary import cosines_and_sines, query_scales, rope_frequencies
 from glinfer.ops.spec import Array, RunValue, Value
 
 ROPE = "rope"
 """The name of the first table; further ones end in a number."""
+QUERIES = ".queries"
+"""The end of the name of a table for queries alone, where a reference plan needs one."""
 
 
 def angle_values(config: ModelConfig, *, whole: bool = False) -> list[RunValue]:
@@ -39,16 +42,21 @@ def rope_names(config: ModelConfig) -> dict[Rope, str]:
     return {rope: f"{ROPE}.{number}" if number else ROPE for number, rope in enumerate(kinds)}
 
 
-def rope_of(config: ModelConfig, rope: Rope) -> Array:
-    """Cosines and sines [positions, rope.dim] of a kind of angles.
+def rope_of(config: ModelConfig, rope: Rope, *, queries: bool = False) -> Array:
+    """Cosines and sines [positions, rope.dim] of a kind of angles; those of ``queries`` include their scale.
 
     With ``config.long_after``, rows for texts up to that length come first, then those for longer texts.
 
     Raises:
-        InputError: the scaling is of no known type, or lacks a number.
+        InputError: the scaling is of no known type, or lacks a number; or it scales queries, and heads rotate in part.
     """
+    if rope.scales_queries and rope.dim != config.head_dim:
+        raise InputError(
+            f"{rope.dim} of {config.head_dim} elements of a head rotate; expected all, as queries are scaled"
+        )
     scaling = {key: list(value) if isinstance(value, tuple) else value for key, value in rope.scaling}
     positions, limit = config.max_position_embeddings, config.long_after
     lengths = (limit, positions) if limit else (positions,)
     found = [rope_frequencies(length, rope.dim, rope.theta, scaling or None) for length in lengths]
-    return np.concatenate([cosines_and_sines(positions, *angles) for angles in found])
+    scales: Array | float = query_scales(positions, scaling)[:, None] if queries and rope.scales_queries else 1.0
+    return np.concatenate([cosines_and_sines(positions, angles, factor * scales) for angles, factor in found])

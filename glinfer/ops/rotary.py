@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from glinfer.errors import InputError
+from glinfer.families.layer import QUERY_BETA
 from glinfer.ops.spec import Array
 
 Scaling = Mapping[str, Any]
@@ -187,10 +188,27 @@ def rope_frequencies(length: int, rotary_dim: int, theta: float, scaling: Scalin
     return np.asarray(angles, dtype=np.float64), float(factor)
 
 
-def cosines_and_sines(positions: int, frequencies: Array, factor: float) -> Array:
-    """float32 [positions, 2 × pairs]: the cosine and the sine of each pair, times ``factor``, computed in float64."""
+def cosines_and_sines(positions: int, frequencies: Array, factor: float | Array) -> Array:
+    """float32 [positions, 2 × pairs]: the cosine and the sine of each pair, times ``factor``, computed in float64.
+
+    ``factor`` is one number, or one for each position, [positions, 1].
+    """
     angles = np.arange(positions, dtype=np.float64)[:, None] * frequencies
-    return (np.stack([np.cos(angles), np.sin(angles)], axis=-1) * factor).reshape(positions, -1).astype(np.float32)
+    pairs = np.stack([np.cos(angles) * factor, np.sin(angles) * factor], axis=-1)
+    return pairs.reshape(positions, -1).astype(np.float32)
+
+
+def query_scales(positions: int, scaling: Scaling) -> Array:
+    """The factor of queries at each position p, float64 [positions]: 1 + beta · log(1 + floor(p / original)).
+
+    As in Llama 4 and Ministral 3; beta is the setting ``llama_4_scaling_beta``.
+
+    Raises:
+        InputError: beta or the original context length is missing or out of range.
+    """
+    settings = _Settings(str(scaling.get("rope_type")), scaling)
+    beta, original = settings.number(QUERY_BETA), settings.original()
+    return np.asarray(1 + beta * np.log1p(np.arange(positions) // original))
 
 
 def rope_table(

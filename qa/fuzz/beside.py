@@ -79,9 +79,8 @@ def importances() -> list[bytes]:
 
 
 def _names() -> Any:
-    from glinfer.formats.gguf.config import form_of
 
-    return form_of(_LLAMA.family).names
+    return _LLAMA.family.in_gguf.names
 
 
 def importance(data: bytes, folder: Path) -> None:

@@ -17,7 +17,7 @@ from safetensors.numpy import load_file, save_file
 from glinfer.config import ModelConfig
 from glinfer.formats import Checkpoint, load_checkpoint, random_checkpoint
 from glinfer.formats.adapters.merge import merged, read_adapter
-from glinfer.formats.huggingface.config import form_of, read_config
+from glinfer.formats.huggingface.config import read_config
 from glinfer.formats.tensors import stored_tensors
 from qa.fuzz import seeds
 from qa.fuzz.mutate_gguf import GgufParts, parse_gguf
@@ -196,7 +196,7 @@ def mxfp4() -> Files:
         config = read_config(put(Path(folder), "config.json", seeds.compact(_OSS)))
     arrays: dict[str, tuple[str, tuple[int, ...]]] = {}
     experts = _OSS["num_local_experts"]
-    for stored in stored_tensors(config, form_of(config.family).names or config.family.names):
+    for stored in stored_tensors(config, config.family.in_huggingface.names or config.family.names):
         name, shape = stored.name, stored.shape
         if name.endswith(("gate_up_proj", "down_proj")):
             rows, inputs = shape[0] // experts, shape[1]

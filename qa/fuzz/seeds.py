@@ -11,7 +11,7 @@ import numpy as np
 
 from glinfer.config import ModelConfig
 from glinfer.formats.gab.file import float_count
-from glinfer.formats.gguf.config import form_of, metadata_of
+from glinfer.formats.gguf.config import metadata_of
 from glinfer.formats.tensors import stored_tensors, weight_shapes
 from qa.fuzz.mutate_gguf import ARRAY, STRING, GgufEntry, GgufParts
 
@@ -209,7 +209,7 @@ CODED = tuple(name for name, (_, weights, _) in _TYPES.items() if weights == 256
 def gguf(config: ModelConfig, kind: str = "F16", **more: Any) -> bytes:
     """The file of a model of zeros and small numbers, matrices of one type."""
     values, factors = metadata_of(config)
-    form = form_of(config.family)
+    form = config.family.in_gguf
     values = {"general.architecture": form.architecture, **values, **more}
     parts = GgufParts(entries=[gguf_entry(key, value) for key, value in values.items()])
     shapes = {tensor.name: tensor.shape for tensor in stored_tensors(config, form.names)}

@@ -26,7 +26,6 @@ from glinfer.errors import InputError
 from glinfer.families import FAMILIES
 from glinfer.formats.checkpoint import Checkpoint, FloatArray
 from glinfer.formats.files import reason
-from glinfer.formats.gguf.config import form_of
 from glinfer.formats.gguf.write import fold_head
 from glinfer.formats.gguf.write import write_gguf as write_any_gguf
 from glinfer.formats.tensors import stored_tensors
@@ -47,7 +46,7 @@ def gguf_tensors(checkpoint: Checkpoint) -> Iterator[tuple[str, FloatArray]]:
     weight, bias, head = fold_head(checkpoint)
     norm, folded = names.final_norm, f"{names.head}.bias"
     tensors = {**checkpoint.tensors, f"{norm}.weight": weight, f"{norm}.bias": bias, f"{names.head}.weight": head}
-    for stored in stored_tensors(config, form_of(FAMILIES[config.family.gguf_as]).names):
+    for stored in stored_tensors(config, FAMILIES[config.family.gguf_as].in_gguf.names):
         if stored.tensors[0].name(names) != folded:
             yield stored.name, np.concatenate([tensors[tensor.name(names)] for tensor in stored.tensors])
 

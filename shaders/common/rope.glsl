@@ -1,12 +1,17 @@
 // Rotary positions of four elements of a head, two adjacent pairs: (a, b) becomes (a cos - b sin, a sin + b cos). The
 // table rope has a row for each position, with as many floats as a padded head: cos and sin of each pair.
-// Of the texels of a row, the first KEY_TEXELS are keys, and those from QUERY_AT on queries; others stay.
+// Of the texels of a row, the first KEY_TEXELS are keys, and those from QUERY_AT on queries; others stay. With QUERY_TURNS
+// queries have their own cosines and sines in the row of the table, from that texel on.
 uniform sampler2D rope;
+#ifndef QUERY_TURNS
+#define QUERY_TURNS 0
+#endif
 
 vec4 turned(vec4 y, int texel, int position) {
     bool key = texel < KEY_TEXELS, query = texel >= QUERY_AT;
     int t = (key ? texel : texel - QUERY_AT) % HEAD_TEXELS;
-    vec4 turn = FETCH(rope, ivec2((position / ROPE_STACK) * ROPE_TEXELS + max(t, 0), position % ROPE_STACK),
+    int column = max(t, 0) + (query ? QUERY_TURNS : 0);
+    vec4 turn = FETCH(rope, ivec2((position / ROPE_STACK) * ROPE_TEXELS + column, position % ROPE_STACK),
                       ivec2(ROPE_WIDTH, ROPE_HEIGHT));
     vec4 moved = vec4(y.x * turn.x - y.y * turn.y, y.x * turn.y + y.y * turn.x,
                       y.z * turn.z - y.w * turn.w, y.z * turn.w + y.w * turn.z);

@@ -456,6 +456,20 @@ def test_rope_scaling(path: Path, values: dict[str, Any], expected: dict[str, An
     assert found == pytest.approx(expected)
 
 
+def test_scaled_queries_and_the_factor_of_llama_cpp(path: Path) -> None:
+    """``yarn_log_multiplier`` divides YaRN's usual attention factor by that of the same scale; neither is llama's."""
+    yarn = {"rope.scaling.type": "yarn", "rope.scaling.factor": 16.0, "rope.scaling.original_context_length": 10}
+    values = {"attention.temperature_scale": 0.1, "rope.scaling.yarn_log_multiplier": 1.0}
+    found = read_gguf(write(path, "mistral3", {**LLAMA, **yarn, **values}, llama_tensors())).config
+    assert found.model_type == "ministral3"
+    expected = {"rope_type": "yarn", "factor": 16.0, "original_max_position_embeddings": 10}
+    assert dict(found.rope_scaling) == pytest.approx({**expected, "attention_factor": 1.0, "llama_4_scaling_beta": 0.1})
+    with pytest.raises(FormatError, match=r"type is 'linear'; expected yarn, as attention.temperature_scale is set"):
+        read_gguf(write(path, "mistral3", {**LLAMA, **values}, llama_tensors()))
+    with pytest.raises(FormatError, match=r"yarn_log_multiplier is 1.0, which is not supported"):
+        read_gguf(write(path, "llama", {**LLAMA, **yarn, **values}, llama_tensors()))
+
+
 def test_factors_of_the_pairs(path: Path) -> None:
     factors = np.linspace(1, 8, HEAD // 2, dtype=np.float32)
     checkpoint = read_gguf(write(path, "llama", LLAMA, {**llama_tensors(), "rope_freqs.weight": factors}))

@@ -252,7 +252,7 @@ def test_a_family_that_only_begins_like_a_known_one_is_another(tmp_path: Path) -
         ("gemma4", "gemma"),
         ("lfm2_moe", "lfm2"),
         ("gemma3n_text", "gemma"),
-        ("qwen3_vl", "qwen3"),
+        ("qwen3_omni", "qwen3"),
         ("mixtral", None),
     ):
         (tmp_path / "config.json").write_text(json.dumps({"model_type": name}))

@@ -12,7 +12,7 @@ from each_case import each_case
 from glinfer.config import ModelConfig
 from glinfer.errors import FormatError
 from glinfer.families import FAMILIES
-from glinfer.formats.huggingface.config import form_of, read_config, recognised
+from glinfer.formats.huggingface.config import read_config, recognised
 
 ANYWHERE = """
     architectures attention_bias block_auto_adjust_ff_dim block_ff_dim block_multiple_of conv_L_cache conv_bias
@@ -33,7 +33,7 @@ def read(folder: Path, family: str, **values: Any) -> ModelConfig:
 
 @each_case("family", recognised())
 def test_every_optional_setting_may_be_null(tmp_path: Path, family: str) -> None:
-    form, usual = form_of(FAMILIES[family]), read(tmp_path, family)
+    form, usual = FAMILIES[family].in_huggingface, read(tmp_path, family)
     names = {*ANYWHERE, *form.only, *form.activations, form.eps_key, *form.old_keys.values()}
     names |= {key for keys in form.keys.values() for key in keys} | {"head_dim", "intermediate_size", "vocab_size"}
     names |= set(form.scalars) - {"attn_logit_softcapping", "final_logit_softcapping"}

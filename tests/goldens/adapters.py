@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from glinfer.formats.huggingface.config import form_of, read_config
+from glinfer.formats.huggingface.config import read_config
 from glinfer.formats.tensors import stored_tensors
 
 from .models import random_tensors, save_tensors
@@ -43,7 +43,7 @@ def write_adapter(name: str, model: Path, folder: Path) -> Path:
             shapes[f"{module}.gate.lora_A.weight"] = RANK, config.hidden_size
             shapes[f"{module}.gate.lora_B.weight"] = config.num_experts, RANK
     roles = _ROLES[: 4 if config.family.experts else None]
-    for stored in stored_tensors(config, form_of(config.family).names or config.family.names):
+    for stored in stored_tensors(config, config.family.in_huggingface.names or config.family.names):
         if len(stored.shape) == 2 and stored.tensors[0].role in roles:
             module = stored.name.removesuffix(".weight")
             rank = settings.get("rank_pattern", {}).get(module.rpartition(".")[2], RANK)

@@ -11,7 +11,6 @@ from safetensors.numpy import load_file, save_file
 
 from glinfer.config import ModelConfig
 from glinfer.formats import Checkpoint, random_checkpoint
-from glinfer.formats.huggingface.config import form_of
 from glinfer.formats.tensors import stored_tensors
 
 Array = np.ndarray[Any, Any]
@@ -85,7 +84,7 @@ def weights_of(config: ModelConfig) -> Checkpoint:
 def replace_weights(path: Path, checkpoint: Checkpoint) -> None:
     """Put a checkpoint's numbers in the place of those in a file that transformers wrote."""
     config = checkpoint.config
-    form, names = form_of(config.family), config.family.names
+    form, names = config.family.in_huggingface, config.family.names
     held = load_file(path)
     for stored in stored_tensors(config, form.names or names):
         rows = np.concatenate([np.asarray(checkpoint.tensors[each.name(names)]) for each in stored.tensors])

@@ -107,6 +107,24 @@ CONFIGS = {
     "gemma3": config("gemma3_text", **GEMMA3),
     "smollm3": config("smollm3", num_hidden_layers=5, rotary_layers=(1, 1, 1, 0), tie_word_embeddings=True),
     "olmo2": config("olmo2"),
+    "mistral3": config(
+        "ministral3",
+        head_dim=32,
+        rope_scaling={
+            **YARN,
+            **{"original_max_position_embeddings": 4, "attention_factor": 1.0, "llama_4_scaling_beta": 0.3},
+        },
+    ),
+    "olmo2, windows": config(
+        "olmo3",
+        num_hidden_layers=5,
+        sliding_window=5,
+        layer_types=("sliding_attention",) * 3 + ("full_attention",),
+        rope_theta=500000.0,
+        rope_local_base_freq=500000.0,
+        rope_scaling=YARN,
+    ),
+    "qwen3vl": config("qwen3_vl_text", head_dim=32, rope_theta=500000.0, tie_word_embeddings=True),
     "phi3": config("phi3", rope_scaling=LONG_PHI, partial_rotary_factor=0.75, layer_norm_eps=1e-5),
     "granite": config("granite", **GRANITE),
     "lfm2": config(

@@ -13,7 +13,7 @@ import numpy as np
 
 from glinfer.config import ModelConfig
 from glinfer.formats import weight_shapes
-from glinfer.formats.huggingface.config import form_of, read_config
+from glinfer.formats.huggingface.config import read_config
 from glinfer.formats.huggingface.model import file_shape
 from glinfer.formats.tensors import stored_tensors
 
@@ -124,6 +124,48 @@ MODELS = {
             "head_dim": 10,
             "sliding_window": 30,
             "layer_types": ["full_attention", "sliding_attention"],
+        },
+        seed=1,
+    ),
+    "ministral3": Made(
+        {
+            **ODD,
+            "model_type": "ministral3",
+            "head_dim": 10,
+            "rope_parameters": {
+                **{"rope_type": "yarn", "rope_theta": 1e4, "factor": 16.0, "original_max_position_embeddings": 16},
+                **{"beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0},
+                "llama_4_scaling_beta": 0.3,
+            },
+        },
+        seed=3,
+    ),
+    "olmo3": Made(
+        {
+            **ODD,
+            "model_type": "olmo3",
+            "pad_token_id": 0,
+            "num_hidden_layers": 5,
+            "sliding_window": 30,
+            "rope_theta": 5e4,
+            "rope_scaling": {
+                **{"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 32},
+                **{"beta_fast": 32.0, "beta_slow": 1.0, "attention_factor": 1.2},
+            },
+        },
+        seed=0,
+    ),
+    "qwen3_vl": Made(
+        {
+            **ODD,
+            "model_type": "qwen3_vl_text",
+            "head_dim": 20,
+            "pad_token_id": 0,
+            "tie_word_embeddings": True,
+            "rope_parameters": {
+                **{"rope_type": "default", "rope_theta": 5e3},
+                **{"mrope_section": [4, 3, 3], "mrope_interleaved": True},
+            },
         },
         seed=1,
     ),
@@ -402,7 +444,7 @@ def model_tensors(made: Made, config: Path) -> dict[str, Array]:
     read = read_config(config)
     # Gains that 1 is added to; and embeddings that are scaled and tied would say the last token again.
     gain, embedding = 1.0 - read.family.norm_offset, 0.026 if gemma else 0.26
-    stored = stored_tensors(read, form_of(read.family).names or read.family.names)
+    stored = stored_tensors(read, read.family.in_huggingface.names or read.family.names)
     shapes = {each.name: file_shape(read, each) for each in stored}
     return random_tensors(shapes, made.seed, gain=gain, embedding=embedding)
 

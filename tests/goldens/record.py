@@ -19,6 +19,7 @@ import logging
 import os
 import sys
 import tempfile
+import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
@@ -77,9 +78,24 @@ def folder() -> Iterator[Path]:
 # Logits
 
 
+class TiedHead(torch.nn.Module):
+    """A language model that transformers has without a head, with its embeddings as head."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, ids: Any) -> Any:
+        hidden = self.model(ids).last_hidden_state
+        return types.SimpleNamespace(logits=hidden @ self.model.get_input_embeddings().weight.T)
+
+
 def load_peer(path: Path) -> Any:
     """The model in a directory as transformers computes it, in float32, with every tensor of the file in its place."""
-    model, found = transformers.AutoModelForCausalLM.from_pretrained(
+    config = transformers.AutoConfig.from_pretrained(path)
+    headless = type(config) not in transformers.AutoModelForCausalLM._model_mapping
+    kind = transformers.AutoModel if headless else transformers.AutoModelForCausalLM
+    model, found = kind.from_pretrained(
         path,
         dtype=torch.float32,
         attn_implementation="eager",
@@ -87,7 +103,7 @@ def load_peer(path: Path) -> Any:
         output_loading_info=True,
     )
     assert not any(found.values()), found
-    return model.eval()
+    return TiedHead(model).eval() if headless else model.eval()
 
 
 def peer_logits(model: Any, ids: list[int]) -> Array:
@@ -318,7 +334,7 @@ def resolved(config: Any) -> dict[str, Any]:
     """A configuration of transformers in glinfer's names, as its modelling code takes it."""
     kinds = getattr(config, "layer_types", None)
     if kinds is None:
-        slides = config.model_type in ("mistral", "phi3") and config.sliding_window is not None
+        slides = config.model_type in ("mistral", "ministral3", "phi3") and config.sliding_window is not None
         kinds = ["sliding_attention" if slides else "full_attention"] * config.num_hidden_layers
     scalars = {name: getattr(config, name, usual) or 0.0 for name, usual in SCALARS.items()}
     ropes = config.rope_parameters

@@ -30,6 +30,9 @@ def layers_of(family: str) -> dict[str, Any]:
         return {"layer_types": ("linear_attention", "full_attention"), **DELTA}
     if FAMILIES[family].convolves:
         return {"layer_types": ("conv", "full_attention"), "conv_L_cache": 3}
+    if FAMILIES[family].scaled_queries:
+        yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8}
+        return {"rope_scaling": {**yarn, "llama_4_scaling_beta": 0.3}}
     limit = FAMILIES[family].usual.get("swiglu_limit", 0.0)
     return {"swiglu_limit": limit / 10, "swiglu_alpha": 1.5} if limit else {}
 
@@ -67,7 +70,7 @@ def of_family(family: str) -> ModelConfig:
     """A model whose rows are whole blocks of 256, its heads shared, padded and in windows where the family has them."""
     rotary = FAMILIES[family].rotary
     shape = {"head_dim": 40, "num_key_value_heads": 2} if rotary else {}
-    window = 40 if family in ("mistral", "qwen3", "gemma2", "gemma3_text", "gpt_oss") else 0
+    window = 40 if family in ("mistral", "qwen3", "gemma2", "gemma3_text", "gpt_oss", "olmo3") else 0
     turned = {"rotary_layers": (1, 0)} if family in ("olmo2", "qwen3", "smollm3") else {}
     values = {"linear_value_head_dim": 64} if FAMILIES[family].delta_rule else {}
     bounded = {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0} if family == "gemma2" else {}

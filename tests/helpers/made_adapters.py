@@ -11,7 +11,6 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from glinfer.config import ModelConfig
-from glinfer.formats.huggingface.config import form_of
 from glinfer.formats.tensors import stored_tensors
 
 Array = np.ndarray[Any, Any]
@@ -27,7 +26,7 @@ def made_pairs(
     Of a tensor with the matrices of several experts they are [experts, rank, in] and [experts, out, rank].
     """
     random, wanted = np.random.default_rng(seed), set(roles)
-    names = form_of(config.family).names or config.family.names
+    names = config.family.in_huggingface.names or config.family.names
     found = {}
     for stored in stored_tensors(config, names):
         if len(stored.shape) == 2 and stored.tensors[0].role in wanted:
@@ -81,15 +80,14 @@ def write_gguf_adapter(
     """The file that convert_lora_to_gguf.py writes; ``pairs`` as of :func:`made_pairs`."""
     import gguf
 
-    from glinfer.formats.gguf.config import form_of as gguf_form
     from glinfer.formats.gguf.model import rows_for_file
 
-    form = gguf_form(config.family)
+    form = config.family.in_gguf
     writer = gguf.GGUFWriter(path, changes.get("architecture", form.architecture))
     writer.add_type(changes.get("type", "adapter"))
     writer.add_string("adapter.type", changes.get("kind", "lora"))
     writer.add_float32("adapter.lora.alpha", alpha)
-    own = form_of(config.family).names or config.family.names
+    own = config.family.in_huggingface.names or config.family.names
     by_file: dict[str, list[tuple[Array, Array]]] = {}
     for stored in stored_tensors(config, own):
         name = stored.name.removesuffix(".weight")

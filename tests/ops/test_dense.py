@@ -74,23 +74,25 @@ def test_a_gate_lets_through_block_by_block(number: int, activation: Any) -> Non
     assert np.allclose(found, expected.reshape(5, 128), rtol=1e-12)
 
 
-def test_turned_pairs_are_products_of_complex_numbers() -> None:
+@pytest.mark.parametrize("apart", [{}, {"QUERY_TURNS": 4}], ids=["", "queries apart"])
+def test_turned_pairs_are_products_of_complex_numbers(apart: dict[str, int]) -> None:
     """Of keys and queries; what lies between them stays."""
-    angles = RANDOM.uniform(-3, 3, (7, 8))
-    table = np.stack([np.cos(angles), np.sin(angles)], axis=-1).reshape(7, 16)
+    angles = RANDOM.uniform(-3, 3, (7, 16))
+    table = np.stack([np.cos(angles), np.sin(angles)], axis=-1).reshape(7, 32)
     y, positions = RANDOM.standard_normal((5, 112)), np.array([0, 6, 3, 3, 1])
-    found = turned_rows(y, table, {"HEAD_TEXELS": 4, "KEY_TEXELS": 8, "QUERY_AT": 16}, positions)
-    turns = np.exp(1j * angles[positions])[:, None]
+    found = turned_rows(y, table, {"HEAD_TEXELS": 4, "KEY_TEXELS": 8, "QUERY_AT": 16, **apart}, positions)
 
-    def turned(part: Array) -> Array:
+    def turned(part: Array, first: int) -> Array:
         pairs = part.reshape(5, -1, 8, 2)
+        turns = np.exp(1j * angles[positions, first : first + 8])[:, None]
         product = (pairs[..., 0] + 1j * pairs[..., 1]) * turns
         return np.stack([product.real, product.imag], axis=-1).reshape(5, -1)
 
-    assert np.allclose(found[:, :32], turned(y[:, :32]), rtol=1e-12)
+    queries = turned(y[:, 64:], 8 if apart else 0)
+    assert np.allclose(found[:, :32], turned(y[:, :32], 0), rtol=1e-12)
     assert np.array_equal(found[:, 32:64], y[:, 32:64])
-    assert np.allclose(found[:, 64:], turned(y[:, 64:]), rtol=1e-12)
-    assert np.allclose(np.abs(found[:, 64:]).sum(), np.abs(turned(y[:, 64:])).sum())
+    assert np.allclose(found[:, 64:], queries, rtol=1e-12)
+    assert np.allclose(np.abs(found[:, 64:]).sum(), np.abs(queries).sum())
 
 
 def drawn(name: str, inputs: int, **options: Any) -> Any:

@@ -19,7 +19,6 @@ from glinfer.formats.adapters.adapter import (
 )
 from glinfer.formats.adapters.heads import in_order_of
 from glinfer.formats.files import AnyPath
-from glinfer.formats.gguf.config import form_of
 from glinfer.formats.gguf.file import GgufTensor, read_gguf_part
 from glinfer.formats.gguf.model import is_by_key, rows_from_file
 from glinfer.formats.huggingface.delta import rows_by_part
@@ -46,7 +45,7 @@ def read_gguf_adapter(path: AnyPath, config: ModelConfig) -> Adapter:
     for key, wanted in (("general.type", "adapter"), ("adapter.type", "lora")):
         if values.get(key) != wanted:
             raise FormatError(f"{label}: {key} is {quoted(values.get(key))}; expected {wanted!r}, a LoRA adapter")
-    if config.family.gguf is None or values.get("general.architecture") != form_of(config.family).architecture:
+    if config.family.gguf is None or values.get("general.architecture") != config.family.in_gguf.architecture:
         raise FormatError(
             f"{label}: found an adapter of {quoted(values.get('general.architecture'))}; this model is "
             f"{config.model_type}; the adapter belongs to another one"
@@ -54,7 +53,7 @@ def read_gguf_adapter(path: AnyPath, config: ModelConfig) -> Adapter:
     alpha = values.get("adapter.lora.alpha", 0.0)
     if isinstance(alpha, bool) or not isinstance(alpha, (int, float)) or not math.isfinite(alpha):
         raise FormatError(f"{label}: adapter.lora.alpha is {quoted(alpha)}; expected a number")
-    form = form_of(config.family)
+    form = config.family.in_gguf
     names = form.names
     known = adaptable(config, names)
     matrices: dict[str, LowRank] = {}

@@ -25,7 +25,6 @@ from glinfer.formats.adapters.adapter import Adapter, FloatArray, LowRank, Pair,
 from glinfer.formats.adapters.heads import in_order_of
 from glinfer.formats.checkpoint import Checkpoint
 from glinfer.formats.files import AnyPath, inside, shown
-from glinfer.formats.huggingface.config import form_of
 from glinfer.formats.huggingface.delta import is_by_key, rows_by_part
 from glinfer.formats.huggingface.model import file_shape, loaded
 from glinfer.formats.json_files import quoted, read_json
@@ -86,7 +85,7 @@ def read_peft(path: AnyPath, config: ModelConfig, base: Checkpoint | None = None
     _check_plain(settings, label)
     if config.family.huggingface is None:
         raise FormatError(f"{label}: this model is {config.model_type}; expected a Hugging Face family")
-    form = form_of(config.family)
+    form = config.family.in_huggingface
     stored_as = form.names or config.family.names
     pairs, others = _pairs(weights)
     _check_copies(others, config, stored_as, base, shown(weights))
@@ -246,7 +245,7 @@ def _check_copies(
         known[f"{names.head}.weight"] = known[f"{names.embeddings}.weight"]
     for name, found in others.items():
         bare, where = _WRAPPERS.sub("", name.removeprefix(_PREFIX)), f"{label}: tensor {quoted(name)}"
-        stored = known.get(bare) or known.get(form_of(config.family).prefix + bare)
+        stored = known.get(bare) or known.get(config.family.in_huggingface.prefix + bare)
         if stored is None or base is None or found.dtype not in STORED:
             hint = next((f", which is for {word}," for piece, word in _OTHERS.items() if piece in name), "")
             raise FormatError(

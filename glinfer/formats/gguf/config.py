@@ -15,6 +15,7 @@ import numpy.typing as npt
 from glinfer.config import CONV, DELTA, FULL, LONGEST_PERIOD, SLIDING, ModelConfig, every, one_side, shortest_pattern
 from glinfer.errors import ConfigError, FormatError, InputError
 from glinfer.families import FAMILIES
+from glinfer.families.layer import QUERY_BETA
 from glinfer.families.record import Family, Gguf
 from glinfer.formats.gguf.embedders import embedding_fields, names_in
 from glinfer.formats.gguf.file import GgufFile
@@ -27,6 +28,7 @@ ROPE_FREQS = "rope_freqs.weight"
 LONG_FACTORS = {"short_factor": "rope_factors_short.weight", "long_factor": "rope_factors_long.weight"}
 """The names of two such tensors in other files, for short and for long contexts."""
 
+_YARN_LOG, _QUERY_BETA = "rope.scaling.yarn_log_multiplier", "attention.temperature_scale"
 _EPSILONS = {"layer": "attention.layer_norm_epsilon", "rms": "attention.layer_norm_rms_epsilon"}
 # Keys that change the computation, with their neutral values.
 _ONLY: dict[str, tuple[Any, ...]] = {
@@ -40,7 +42,7 @@ _ONLY: dict[str, tuple[Any, ...]] = {
     "logit_scale": (0.0, 1.0),
     "residual_scale": (0.0, 1.0),
     "embedding_scale": (0.0, 1.0),
-    "rope.scaling.yarn_log_multiplier": (0.0,),
+    _YARN_LOG: (0.0,),
     "rope.scaling.yarn_ext_factor": (-1.0, 1.0),
     "rope.scaling.yarn_attn_factor": (1.0,),
     "rope.scaling.alpha": (0.0, 1.0),
@@ -61,17 +63,6 @@ _NEUTRAL = {
 """The neutral values of a configuration's scalars."""
 
 
-def _architectures() -> dict[str, Family]:
-    """The family of each GGUF architecture."""
-    return {family.gguf.architecture: family for family in reversed(FAMILIES.values()) if family.gguf is not None}
-
-
-def form_of(family: Family) -> Gguf:
-    """The GGUF record of a family that has one."""
-    assert family.gguf is not None
-    return family.gguf
-
-
 def family_of(file: GgufFile) -> Family:
     """The family of the model in a file, by its architecture.
 
@@ -79,18 +70,23 @@ def family_of(file: GgufFile) -> Family:
         FormatError: the architecture is unknown, or the file is not a whole model.
     """
     found, label = file.metadata.get("general.architecture"), file.source
-    families = _architectures()
     known = ", ".join(dict.fromkeys(family.gguf.architecture for family in FAMILIES.values() if family.gguf))
     if found is None:
         raise FormatError(f"{label}: found no general.architecture; expected one of those known: {known}")
     kind = file.metadata.get("general.type", "model")
     if kind != "model":
         raise FormatError(f"{label}: its general.type is {quoted(kind)}; expected a model")
-    if not isinstance(found, str) or found not in families:
+    families = {
+        bool(family.gguf.marked_by): family
+        for family in reversed(FAMILIES.values())
+        if family.gguf and family.gguf.architecture == found
+        if not family.gguf.marked_by or file.metadata.get(f"{found}.{family.gguf.marked_by}")
+    }
+    if not families:
         raise FormatError(
             f"{label}: found architecture {quoted(found)}, which is not supported; expected one of those known: {known}"
         )
-    return families[found]
+    return families[max(families)]
 
 
 def block_counts(keys: Keys) -> tuple[int, int]:
@@ -109,12 +105,16 @@ def config_of(file: GgufFile) -> ModelConfig:
             in the file.
     """
     family = family_of(file)
-    form = form_of(family)
+    form = family.in_gguf
     embeddings, head = f"{form.names.embeddings}.weight", f"{form.names.head}.weight"
     keys = Keys(file, form.architecture)
     computed = {key for key, _ in form.scalars.values()}
     for key, usual in _ONLY.items():
-        if key in computed or (key == "expert_count" and family.experts):
+        if (
+            key in computed
+            or (key == "expert_count" and family.experts)
+            or (key == _YARN_LOG and family.scaled_queries)
+        ):
             continue
         keys.only(key, usual)
     keys.only("attention.causal", (not family.encodes,))
@@ -162,7 +162,7 @@ def config_of(file: GgufFile) -> ModelConfig:
 def _rotary_fields(family: Family, keys: Keys, file: GgufFile, heads: int, width: int, context: int) -> dict[str, Any]:
     names = names_in(file, family)
     head_dim = keys.whole("attention.key_length", max(1, width // heads))
-    form, layers = form_of(family), block_counts(keys)[0]
+    form, layers = family.in_gguf, block_counts(keys)[0]
     turned = keys.whole("rope.dimension_count", head_dim)
     for key in ("attention.value_length", "rope.dimension_count"):
         in_part = form.partial_rotary and key == "rope.dimension_count" and turned < head_dim and turned % 2 == 0
@@ -180,7 +180,7 @@ def _rotary_fields(family: Family, keys: Keys, file: GgufFile, heads: int, width
         # 0 unless the file has it, so that ModelConfig refuses a width that the heads do not divide.
         "head_dim": 0 if keys.get("attention.key_length") is None else head_dim,
         "rope_theta": keys.number("rope.freq_base", family.rope_theta),
-        "rope_scaling": tuple(_scaling(form, keys, file, turned, context).items()),
+        "rope_scaling": tuple(_scaling(family, keys, file, turned, context).items()),
         "partial_rotary_factor": _share(turned, head_dim),
         **windows,
         **(_delta_fields(form, keys, layers) if family.delta_rule else {}),
@@ -268,7 +268,7 @@ def _window_pattern(form: Gguf, keys: Keys, layers: int) -> tuple[str, ...]:
     return every(period, layers, SLIDING, FULL)
 
 
-def _scaling(form: Gguf, keys: Keys, file: GgufFile, head_dim: int, context: int) -> dict[str, Any]:
+def _scaling(family: Family, keys: Keys, file: GgufFile, head_dim: int, context: int) -> dict[str, Any]:
     """RoPE scaling in the form of Hugging Face's settings; see :mod:`glinfer.ops.rotary`.
 
     llama.cpp multiplies YaRN's usual attention factor by the file's. The betas, and the ends of the ramp between them,
@@ -293,15 +293,21 @@ def _scaling(form: Gguf, keys: Keys, file: GgufFile, head_dim: int, context: int
         for side in ("fast", "slow"):
             if keys.get(f"rope.scaling.yarn_beta_{side}") is not None:
                 found[f"beta_{side}"] = keys.number(f"rope.scaling.yarn_beta_{side}")
-        if not form.whole_pairs:
+        if not family.in_gguf.whole_pairs:
             found["truncate"] = False
         by = keys.number("rope.scaling.attn_factor", 1.0)
+        if keys.get(_YARN_LOG):
+            by /= yarn_attention(factor, keys.number(_YARN_LOG))
         if by != 1:
             found["attention_factor"] = by * yarn_attention(factor)
     elif kind == "linear" and factor != 1:
         found = {"rope_type": "linear", "factor": factor}
     elif kind not in ("none", "linear"):
         keys.refuse("rope.scaling.type", f"is {quoted(kind)}, which is not supported; expected none, linear or yarn")
+    if family.scaled_queries and keys.get(_QUERY_BETA):
+        if kind != "yarn":
+            keys.refuse("rope.scaling.type", f"is {quoted(kind)}; expected yarn, as {_QUERY_BETA} is set")
+        found[QUERY_BETA] = keys.number(_QUERY_BETA)
     if ROPE_FREQS not in file.tensors:  # if the architecture has no such tensor, check_names refuses it
         return found
     if found:
@@ -352,7 +358,7 @@ def metadata_of(config: ModelConfig) -> tuple[dict[str, Any], Factors]:
     if refused:
         raise InputError(f"a GGUF file cannot hold this model: {refused}")
     family = config.family
-    architecture = form_of(family).architecture
+    architecture = family.in_gguf.architecture
     values: dict[str, Any] = {
         "vocab_size": config.vocab_size,
         "context_length": config.max_position_embeddings,
@@ -364,7 +370,7 @@ def metadata_of(config: ModelConfig) -> tuple[dict[str, Any], Factors]:
     }
     factors: Factors = {}
     if family.experts:
-        values[form_of(family).inner_key] = config.intermediate_size
+        values[family.in_gguf.inner_key] = config.intermediate_size
         values["expert_count"], values["expert_used_count"] = config.num_experts, config.num_experts_per_tok
         if family.shared_expert:
             values[_SHARED_WIDTH] = config.intermediate_size
@@ -378,6 +384,9 @@ def metadata_of(config: ModelConfig) -> tuple[dict[str, Any], Factors]:
         for key in ("attention.key_length", "attention.value_length"):
             values[key] = config.head_dim
         values["rope.dimension_count"] = config.rotary_dim
+        if family.in_gguf.sections:
+            pairs = config.rotary_dim // 2
+            values["rope.dimension_sections"] = [(pairs + 2) // 3, (pairs + 1) // 3, pairs // 3, 0]
         if family.delta_rule:
             values.update(_delta_metadata(config))
         values["rope.freq_base"] = config.rope_theta
@@ -393,19 +402,17 @@ def metadata_of(config: ModelConfig) -> tuple[dict[str, Any], Factors]:
                 f"{quoted(dict(config.rope_scaling))}"
             ) from None
         values.update(scaling)
-    for field, (key, _) in form_of(family).scalars.items():
+    for field, (key, _) in family.in_gguf.scalars.items():
         values[key] = getattr(config, field)
     return {f"{architecture}.{key}": value for key, value in values.items()}, factors
 
 
 def _delta_metadata(config: ModelConfig) -> dict[str, Any]:
     """The metadata for layers with the delta rule."""
-    pairs, layers = config.rotary_dim // 2, range(config.num_hidden_layers)
+    layers = range(config.num_hidden_layers)
     attending = [layer for layer in layers if config.layer(layer).attends]
     return {
         _PERIOD: attending[0] + 1 if attending else config.num_hidden_layers + 1,
-        # The pairs of each position of an image; in text, all positions are equal.
-        "rope.dimension_sections": [(pairs + 2) // 3, (pairs + 1) // 3, pairs // 3, 0],
         "ssm.conv_kernel": config.linear_conv_kernel_dim,
         "ssm.state_size": config.linear_key_head_dim,
         "ssm.group_count": config.linear_num_key_heads,
@@ -503,9 +510,10 @@ def _scaling_metadata(config: ModelConfig) -> tuple[dict[str, Any], Factors]:
         return {"rope.scaling.type": "linear", "rope.scaling.factor": float(scaling["factor"])}, {}
     longest = config.max_position_embeddings
     original = scaling.get("original_max_position_embeddings") or longest
-    if kind == "yarn" and bool(scaling.get("truncate", True)) == form_of(config.family).whole_pairs:
+    computed = config.family.scaled_queries or not scaling.get(QUERY_BETA)
+    if kind == "yarn" and computed and bool(scaling.get("truncate", True)) == config.family.in_gguf.whole_pairs:
         return _yarn_metadata(scaling, original, scaling.get("factor") or longest / original), {}
-    form = form_of(config.family)
+    form = config.family.in_gguf
     if form.pairs_together:
         if kind == "llama3":
             return {}, {ROPE_FREQS: _llama3_factors(config, scaling)}
@@ -532,6 +540,8 @@ def _yarn_metadata(scaling: Mapping[str, Any], original: int, factor: float) -> 
         "rope.scaling.factor": float(factor),
         "rope.scaling.original_context_length": int(original),
     }
+    if scaling.get(QUERY_BETA):
+        values[_QUERY_BETA] = scaling[QUERY_BETA]
     for side in ("fast", "slow"):
         if scaling.get(f"beta_{side}"):
             values[f"rope.scaling.yarn_beta_{side}"] = float(scaling[f"beta_{side}"])

@@ -11,7 +11,7 @@ from typing import Any
 
 from glinfer.config import ModelConfig
 from glinfer.errors import FormatError
-from glinfer.families.record import Family, Gguf, Names
+from glinfer.families.record import Family, Names
 from glinfer.formats.embedding import Embedding
 from glinfer.formats.gguf.file import GgufFile
 from glinfer.formats.gguf.keys import Keys
@@ -37,13 +37,13 @@ def names_in(file: GgufFile, family: Family) -> Names:
     In a delta rule, ``attn_qkv`` has its queries, keys and values; older Qwen3-Next files join these with its gates in
     ``ssm_in``.
     """
-    names = _form(family).names
+    names = family.in_gguf.names
     joined = {name for name in _JOINED if f"{names.layer.format(0)}{name}.weight" in file.tensors}
     if _QKV in joined and not family.delta_rule:
         names = replace(names, projection=_QKV)
     if _GATE_UP in joined:
         names = replace(names, gate=_GATE_UP, up=_GATE_UP)
-    behind = {str(number): name for number, name in enumerate(_behind(file, Keys(file, _form(family).architecture)))}
+    behind = {str(number): name for number, name in enumerate(_behind(file, Keys(file, family.in_gguf.architecture)))}
     delta_in = {"qkv": _DELTA_IN, "z": _DELTA_IN} if _DELTA_IN in joined else {}
     return replace(names, dense="{}", letters={**names.letters, **delta_in, **behind})
 
@@ -52,7 +52,7 @@ def passed_over(file: GgufFile, config: ModelConfig) -> set[str]:
     """The tensors that an embedding model ignores: the head, and a classifier that is not used."""
     if not config.embeds:
         return set()
-    form = _form(config.family)
+    form = config.family.in_gguf
     used = _behind(file, Keys(file, form.architecture))
     unused = {f"{name}.{part}" for name in _CLASSIFIER if name not in used for part in ("weight", "bias")}
     return unused | {f"{form.names.head}.weight"}
@@ -72,7 +72,7 @@ def embedding_fields(family: Family, keys: Keys, file: GgufFile) -> dict[str, An
         keys.refuse(
             _KEY, f"is {_RANK}, scores of pairs, and there is no tensor 'cls.output.weight'; get the file again"
         )
-    types = f"{_form(family).names.token_types}.weight"
+    types = f"{family.in_gguf.names.token_types}.weight"
     counted = {"type_vocab_size": file.tensors[types].shape[0]} if types in file.tensors else {}
     ranked = "cls" if family.encodes else "lasttoken"
     return {
@@ -90,7 +90,7 @@ def embedding_of(file: GgufFile, config: ModelConfig) -> Embedding:
     """The embedding settings of a model; files do not say it, but vectors are normalised, as in llama.cpp's tools."""
     if not config.embeds:
         return Embedding()
-    if _kind(file, Keys(file, _form(config.family).architecture)) != _RANK:
+    if _kind(file, Keys(file, config.family.in_gguf.architecture)) != _RANK:
         return Embedding(normalizes=True)
     # As in sentence-transformers' CrossEncoder.
     return Embedding(ranks=True, squashes=config.dense[-1][0] == 1, pair=_pair(file))
@@ -111,13 +111,8 @@ def _pair(file: GgufFile) -> str:
 
 def says_yes_or_no(file: GgufFile, config: ModelConfig) -> bool:
     """Whether a classifier's outputs are the logits of "yes" and "no", to which llama.cpp applies a softmax."""
-    labels = Keys(file, _form(config.family).architecture).listed(_LABELS)
+    labels = Keys(file, config.family.in_gguf.architecture).listed(_LABELS)
     return config.embeds and not config.family.encodes and labels == YES_NO and len(config.dense) == 1
-
-
-def _form(family: Family) -> Gguf:
-    assert family.gguf is not None
-    return family.gguf
 
 
 def _kind(file: GgufFile, keys: Keys) -> int:

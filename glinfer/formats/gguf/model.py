@@ -17,7 +17,7 @@ from glinfer.config import ModelConfig
 from glinfer.errors import FormatError
 from glinfer.formats.checkpoint import Checkpoint, check_names
 from glinfer.formats.files import AnyPath
-from glinfer.formats.gguf.config import LONG_FACTORS, ROPE_FREQS, block_counts, config_of, form_of
+from glinfer.formats.gguf.config import LONG_FACTORS, ROPE_FREQS, block_counts, config_of
 from glinfer.formats.gguf.embedders import embedding_of, names_in, passed_over, says_yes_or_no
 from glinfer.formats.gguf.file import GgufFile, GgufTensor
 from glinfer.formats.gguf.keys import Keys
@@ -79,7 +79,7 @@ def checkpoint_of(file: GgufFile) -> Checkpoint:
 def _check(config: ModelConfig, stored: list[StoredTensor], file: GgufFile) -> None:
     """Compare names, types and shapes with those that the model needs; messages use the file's names."""
     expected = {tensor.name: tensor for tensor in stored}
-    form = form_of(config.family)
+    form = config.family.in_gguf
     ignored = passed_over(file, config) | ({ROPE_FREQS} if form.pairs_together else set())
     ignored |= set(LONG_FACTORS.values()) if form.partial_rotary else set()
     layers, every_block = block_counts(Keys(file, form.architecture))
@@ -143,7 +143,7 @@ def rows_from_file(config: ModelConfig, tensor: ModelTensor, rows: Rows) -> Rows
     offset, heads = np.float32(config.family.norm_offset), _heads_in_pairs(config, tensor)
     if tensor.role == "decay_rate":
         if not (rows < 0).all():
-            name = tensor.name(form_of(config.family).names)
+            name = tensor.name(config.family.in_gguf.names)
             raise FormatError(f"tensor {quoted(name)} has a factor of a decay that is not below 0; expected all below")
         return np.asarray(np.log(-rows))
     if tensor.is_gain and offset:
@@ -162,7 +162,7 @@ def rows_for_file(config: ModelConfig, tensor: ModelTensor, rows: Rows) -> Rows:
 
 
 def _heads_in_pairs(config: ModelConfig, tensor: ModelTensor) -> int:
-    if not form_of(config.family).pairs_together or tensor.role != "projection" or tensor.letter == "v":
+    if not config.family.in_gguf.pairs_together or tensor.role != "projection" or tensor.letter == "v":
         return 0
     return config.num_attention_heads if tensor.letter == "q" else config.num_key_value_heads
 

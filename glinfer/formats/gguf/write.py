@@ -14,7 +14,7 @@ from glinfer.config import ModelConfig
 from glinfer.errors import InputError, install_command
 from glinfer.formats.checkpoint import Checkpoint, FloatArray, check_checkpoint
 from glinfer.formats.files import AnyPath, replacing
-from glinfer.formats.gguf.config import form_of, metadata_of
+from glinfer.formats.gguf.config import metadata_of
 from glinfer.formats.gguf.file import Unread
 from glinfer.formats.gguf.model import is_by_key, rows_for_file
 from glinfer.formats.gguf.vocabulary import Vocabulary, vocabulary_metadata
@@ -142,7 +142,7 @@ def write_gguf(
     metadata, factors = metadata_of(_relative(checkpoint.config))
     if checkpoint.config.family.gguf_as:
         checkpoint = as_relative(checkpoint)
-    form = form_of(checkpoint.config.family)
+    form = checkpoint.config.family.in_gguf
     metadata.update(vocabulary_metadata(tokenizer, checkpoint.config.vocab_size))
     metadata.update(sampling_metadata(sampling or {}))
     if dtype is not None:

@@ -42,12 +42,6 @@ def recognised() -> list[str]:
     return [name for name in forms if name not in {form.both_ways for form in forms.values()}]
 
 
-def form_of(family: Family) -> HuggingFace:
-    """The Hugging Face record of a family that has one."""
-    assert family.huggingface is not None
-    return family.huggingface
-
-
 def classifies(values: Mapping[str, Any], form: HuggingFace) -> bool:
     """Whether a model ends with a classifier, according to ``architectures`` in its file."""
     named = values.get("architectures")
@@ -91,7 +85,7 @@ def read_config(path: Path) -> ModelConfig:
             f"{known}{hint}"
         )
     quantized = values.get("quantization_config")
-    methods = form_of(FAMILIES[name]).quantized
+    methods = FAMILIES[name].in_huggingface.quantized
     if quantized is not None and not (isinstance(quantized, dict) and quantized.get("quant_method") in methods):
         raise FormatError(
             f"{label}: quantization_config is set, which is not supported; expected a model that is not quantised"
@@ -100,7 +94,7 @@ def read_config(path: Path) -> ModelConfig:
         )
     family = FAMILIES[name]
     if values.get("use_bidirectional_attention") is True:
-        family = FAMILIES.get(form_of(family).both_ways, family)
+        family = FAMILIES.get(family.in_huggingface.both_ways, family)
     try:
         config = _Reader(family, Settings(values, label)).config()
     except ConfigError as error:
@@ -122,7 +116,7 @@ class _Reader:
     """Reads the settings of one file by the record of its family."""
 
     def __init__(self, family: Family, settings: Settings) -> None:
-        self.family, self.form, self.settings = family, form_of(family), settings
+        self.family, self.form, self.settings = family, family.in_huggingface, settings
 
     def config(self) -> ModelConfig:
         """The configuration.
@@ -185,7 +179,7 @@ class _Reader:
         if form.window == "around":
             heads = {"num_key_value_heads": self.key_value_heads(), "head_dim": head_dim}
             return {**heads, **around_fields(self.settings, layers)}
-        rope = rope_settings(self.settings, positions, head_dim, self.family.rope_theta, form)
+        rope = rope_settings(self.settings, positions, head_dim, self.family)
         flag, family, windows = self.settings.flag, self.family, self.windows(layers, positions)
         return {
             "num_key_value_heads": self.key_value_heads(),

@@ -20,7 +20,7 @@ from glinfer.families.record import Names
 from glinfer.formats.checkpoint import Checkpoint, check_names
 from glinfer.formats.embedding import Embedding
 from glinfer.formats.files import AnyPath, shown
-from glinfer.formats.huggingface.config import form_of, read_config, scores_of
+from glinfer.formats.huggingface.config import read_config, scores_of
 from glinfer.formats.huggingface.delta import is_by_key, packed_by_part, rows_by_part
 from glinfer.formats.huggingface.experts import (
     FoundBlocks,
@@ -63,7 +63,7 @@ def read_huggingface(path: AnyPath) -> Checkpoint:
     """
     config_file, weights = locate(path)
     config, settings, behind = _with_sentence(read_config(config_file), config_file)
-    form = form_of(config.family)
+    form = config.family.in_huggingface
     names = _names(config, behind)
     label = shown(weights)
     found = with_blocks(text_tensors(find_tensors(weights), form), form)
@@ -114,7 +114,7 @@ def names_behind(config: ModelConfig, number: int) -> str:
 
 def _with_sentence(config: ModelConfig, config_file: Path) -> tuple[ModelConfig, Embedding, Sentence]:
     """The configuration with pooling and dense layers, the embedding settings, and the modules next to the weights."""
-    values, form = read_json(config_file, MAX_CONFIG_BYTES), form_of(config.family)
+    values, form = read_json(config_file, MAX_CONFIG_BYTES), config.family.in_huggingface
     squashes = scores_of(values, form)
     sentence = read_sentence(config_file.parent)
     if config.embeds or squashes is not None or sentence.pooling or sentence.tokens is not None:
@@ -129,7 +129,7 @@ def _with_sentence(config: ModelConfig, config_file: Path) -> tuple[ModelConfig,
 
 def _names(config: ModelConfig, behind: Sentence) -> Names:
     """The names of tensors in the file, including a classifier's."""
-    form = form_of(config.family)
+    form = config.family.in_huggingface
     names = form.names or config.family.names
     if not config.dense or behind.dense:
         return names
@@ -141,7 +141,7 @@ def _from_first_position(
     config: ModelConfig, stored: list[StoredTensor], found: Mapping[str, FoundTensor]
 ) -> dict[str, FoundTensor]:
     """The tensors, without the embeddings of positions before the first one, which no text uses."""
-    result, first = dict(found), form_of(config.family).first_position
+    result, first = dict(found), config.family.in_huggingface.first_position
     for each in stored if first else ():
         held = result.get(each.name)
         if each.tensors[0].role == "positions" and held is not None and len(held.shape) == 2 and held.dtype in STORED:
@@ -153,7 +153,7 @@ def _from_first_position(
 
 def _counted(config: ModelConfig) -> str:
     """The number of layers, and its name in config.json."""
-    key, *_ = form_of(config.family).keys.get("num_hidden_layers", ("num_hidden_layers",))
+    key, *_ = config.family.in_huggingface.keys.get("num_hidden_layers", ("num_hidden_layers",))
     return f"{config.num_hidden_layers} layers ({key})"
 
 
@@ -169,7 +169,7 @@ def loaded(
         {} if as_floats else {k: v for each in stored for k, v in mapped_parts(each.name, found[each.name]).items()}
     )
     data = map_bytes(mapped)
-    form = form_of(config.family)
+    form = config.family.in_huggingface
     for each in stored:
         if each.experts > 1 and form.experts is not None and form.experts.turned:
             for part, own in parts_of_experts(each, found[each.name], data, form):
@@ -203,7 +203,7 @@ def file_shape(config: ModelConfig, stored: StoredTensor) -> tuple[int, ...]:
     """The shape that a tensor of floats has in files of the family."""
     if _is_transposed(config, stored):
         return stored.shape[::-1]
-    if is_turned(stored, form_of(config.family)):
+    if is_turned(stored, config.family.in_huggingface):
         experts, rows, inputs = stored.stacked_shape
         return experts, inputs, rows
     return stored.stacked_shape
@@ -212,7 +212,7 @@ def file_shape(config: ModelConfig, stored: StoredTensor) -> tuple[int, ...]:
 def _is_transposed(config: ModelConfig, stored: StoredTensor) -> bool:
     """Whether the file stores the tensor as [in, out]."""
     first = stored.tensors[0]
-    return form_of(config.family).transposed and first.layer is not None and len(first.shape) == 2
+    return config.family.in_huggingface.transposed and first.layer is not None and len(first.shape) == 2
 
 
 def _check(
@@ -229,7 +229,7 @@ def _check(
     check_names(expected, found, counts, label)
     for name, each in expected.items():
         tensor = found[name]
-        is_packed = isinstance(tensor, FoundBlocks) and is_turned(each, form_of(config.family))
+        is_packed = isinstance(tensor, FoundBlocks) and is_turned(each, config.family.in_huggingface)
         where = f"{shown(tensor.file)}: tensor {quoted(name)}"
         if tensor.dtype not in STORED and not is_packed:
             raise FormatError(

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 from glinfer.config import FULL, SLIDING, ModelConfig
 from glinfer.errors import FormatError
-from glinfer.families.record import HuggingFace
+from glinfer.families.layer import QUERY_BETA
+from glinfer.families.record import Family
 from glinfer.formats.json_files import Settings, quoted
 
 _SHARE = "partial_rotary_factor"
@@ -23,14 +24,14 @@ _NUMBERS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "linear": (("factor",), ()),
     "dynamic": (("factor",), ()),
     "llama3": (("factor", "low_freq_factor", "high_freq_factor"), ()),
-    "yarn": (("factor",), ("attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim")),
+    "yarn": (("factor",), ("attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", QUERY_BETA)),
     "longrope": ((), ("factor", "attention_factor")),
 }
 _TYPES = ("default", *_NUMBERS)
 _WITH_ORIGINAL = ("llama3", "yarn", "longrope")
 _WITH_POSITIONS = ("dynamic", "yarn", "longrope")
 _MIN_NUMBER, _MAX_NUMBER = 1e-9, 1e9  # of every number; beyond these, angles overflow
-_MAY_BE_0 = ("beta_fast", "beta_slow", "mscale", "mscale_all_dim")  # 0 counts as missing
+_MAY_BE_0 = ("beta_fast", "beta_slow", "mscale", "mscale_all_dim", QUERY_BETA)  # 0 counts as missing
 
 
 class RopeSettings(NamedTuple):
@@ -49,23 +50,21 @@ class RopeSettings(NamedTuple):
     local_theta: float = 0.0
 
 
-def rope_settings(
-    settings: Settings, positions: int, head_dim: int, usual_theta: float, form: HuggingFace
-) -> RopeSettings:
-    """Read the rotary settings; layers with a window have their own if the form has a theta for these.
+def rope_settings(settings: Settings, positions: int, head_dim: int, family: Family) -> RopeSettings:
+    """Read the rotary settings; layers with a window have their own if the family's form has a theta for these.
 
     Args:
         settings: the whole configuration.
         positions: its ``max_position_embeddings``.
         head_dim: the elements of a head; 0 if unknown.
-        usual_theta: the default theta.
-        form: the Hugging Face record of the family.
+        family: the family, which has a Hugging Face record.
 
     Raises:
         FormatError: the type is unknown, or one of its settings is missing, invalid or not supported.
     """
+    form = family.in_huggingface
     if form.local_theta:
-        return _by_kind(settings, positions, head_dim, usual_theta, form)
+        return _by_kind(settings, positions, head_dim, family)
     name = "rope_scaling" if settings.values.get("rope_scaling") else "rope_parameters"
     values = settings.values.get(name)
     if values is None:
@@ -80,13 +79,14 @@ def rope_settings(
             "every layer, as others are not supported"
         )
     holder = scaling if "rope_theta" in scaling.values else settings
-    return _of_one_kind(scaling, settings, positions, head_dim, holder.number("rope_theta", usual_theta), form)
+    return _of_one_kind(scaling, settings, positions, head_dim, holder.number("rope_theta", family.rope_theta), family)
 
 
 def _of_one_kind(
-    scaling: Settings, settings: Settings, positions: int, head_dim: int, theta: float, form: HuggingFace
+    scaling: Settings, settings: Settings, positions: int, head_dim: int, theta: float, family: Family
 ) -> RopeSettings:
     """The settings of one layer type."""
+    form = family.in_huggingface
     share = _share(scaling, settings, head_dim, form.rotary_share) if form.partial_rotary else 1.0
     if not form.partial_rotary and scaling.given(_SHARE) and scaling.values[_SHARE] != 1:
         raise scaling.refused(_SHARE, "1, as this family rotates whole heads")
@@ -97,9 +97,14 @@ def _of_one_kind(
         raise FormatError(
             f"{scaling.label}: rope_type is {quoted(kind)}, which is not supported; expected one of {', '.join(_TYPES)}"
         )
+    if family.scaled_queries and scaling.values.get(QUERY_BETA) and kind != "yarn":
+        raise scaling.refused("rope_type", f"yarn, as {QUERY_BETA} is given")
     if kind == "default":
         return RopeSettings(theta, {}, share)
-    return RopeSettings(theta, _scaling(kind, scaling, settings, positions, int(head_dim * share)), share)
+    found = _scaling(kind, scaling, settings, positions, int(head_dim * share))
+    if not family.scaled_queries:
+        found.pop(QUERY_BETA, None)
+    return RopeSettings(theta, found, share)
 
 
 def _share(scaling: Settings, settings: Settings, head_dim: int, usual: float) -> float:
@@ -110,7 +115,7 @@ def _share(scaling: Settings, settings: Settings, head_dim: int, usual: float) -
     return share
 
 
-def _by_kind(settings: Settings, positions: int, head_dim: int, usual_theta: float, form: HuggingFace) -> RopeSettings:
+def _by_kind(settings: Settings, positions: int, head_dim: int, family: Family) -> RopeSettings:
     """The settings of a file that has them by layer type, or has a separate theta for windows."""
     listed: dict[str, dict[str, Any]] = {FULL: {}, SLIDING: {}}
     if settings.given("rope_parameters"):
@@ -126,13 +131,13 @@ def _by_kind(settings: Settings, positions: int, head_dim: int, usual_theta: flo
         listed[FULL] = {**listed[FULL], **settings.values["rope_scaling"]}
     full, sliding = (Settings(listed[kind], f"{settings.label}: {kind}") for kind in (FULL, SLIDING))
     holder = full if "rope_theta" in full.values else settings
-    rope = _of_one_kind(full, settings, positions, head_dim, holder.number("rope_theta", usual_theta), form)
+    rope = _of_one_kind(full, settings, positions, head_dim, holder.number("rope_theta", family.rope_theta), family)
     if sliding.values.get("rope_type", "default") != "default":
         raise sliding.refused("rope_type", "default, as scaled angles of layers with a window are not supported")
     if "rope_theta" in sliding.values:
         local = sliding.number("rope_theta")
     else:
-        local = settings.number("rope_local_base_freq", form.local_theta)
+        local = settings.number("rope_local_base_freq", family.in_huggingface.local_theta)
     return rope._replace(local_theta=local)
 
 

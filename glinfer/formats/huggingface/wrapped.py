@@ -15,7 +15,7 @@ from glinfer.families.record import HuggingFace
 from glinfer.formats.json_files import quoted
 
 _Found = TypeVar("_Found")
-_KEPT = ("quantization_config", "architectures")  # of the whole model
+_KEPT = ("quantization_config", "architectures", "tie_word_embeddings")  # of the whole model
 _TEXT = (("language_model.model.", "model."), ("language_model.", ""), ("model.language_model.", "model."))
 _PICTURES = ("vision_tower.", "multi_modal_projector.", "visual.")
 

@@ -322,7 +322,7 @@ class Lowering(ABC):
             return Turning(None, heads.kv_floats, heads.queries_at, heads.floats) if of.head_norms else None
         table = self.of_model(self.recipes.ropes[of.rope])
         positions = self.config.max_position_embeddings if self.config.long_after else 0
-        return Turning(table, heads.kv_floats, heads.queries_at, positions=positions)
+        return Turning(table, heads.kv_floats, heads.queries_at, positions=positions, apart=of.rope.scales_queries)
 
     def open_gates(self, layer: int, mixed: RowInterleaved | TensorSpec) -> RowInterleaved | TensorSpec:
         """Draw the results of attention times their gates."""

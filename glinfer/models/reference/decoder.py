@@ -28,7 +28,7 @@ from glinfer.graph.nodes import (
 from glinfer.models.plan import Plan, PlanBuilder
 from glinfer.models.points import View
 from glinfer.models.reference.weights import ReferenceOptions
-from glinfer.models.ropes import angle_values, rope_names
+from glinfer.models.ropes import QUERIES, angle_values, rope_names
 from glinfer.ops.flat import normalize
 from glinfer.ops.flat.activate import activation, gate
 from glinfer.ops.flat.convolve import causal_conv
@@ -129,9 +129,10 @@ class _PlainLowering:
         words = 4 * sum(block_format(kept).section_texels(inputs))
         return self.flat(name, "weight", rows, words, "rgba32ui"), kept
 
-    def rope(self, rope: Rope) -> TensorSpec:
-        """The table of a kind of angles."""
-        return self.flat(self.ropes[rope], "weight", self.config.angle_rows, rope.dim)
+    def rope(self, rope: Rope, *, queries: bool) -> TensorSpec:
+        """The table of a kind of angles, of queries or of keys."""
+        name = self.ropes[rope] + (QUERIES if queries and rope.scales_queries else "")
+        return self.flat(name, "weight", self.config.angle_rows, rope.dim)
 
     def embed(self, out: TensorSpec) -> None:
         """Draw the embeddings of the tokens, scaled or with positions as the family has them."""
@@ -267,7 +268,7 @@ class _PlainLowering:
             if norm is not None:
                 each = self.head_norm(step, node, norm, each, count)
             if letter != "v" and node.rope is not None:
-                each = self.turn(step, node.rope, each, count)
+                each = self.turn(step, self.rope(node.rope, queries=letter == "q"), each, count)
             axes = [Axis(count, 0, dim), Axis(rows, 1, 0), Axis(dim, 0, 1)]
             apart[letter] = self.copy(step, "attn.heads", each, (count * rows, dim), axes)
             self.plan.value(f"{to}.{letter}", View(dim, count, rows))
@@ -293,7 +294,7 @@ class _PlainLowering:
         self.plan.draw(repack(f"{step}_rows", kind, normed, again, kernels=self.kernels))
         return again
 
-    def turn(self, step: str, rope: Rope, x: TensorSpec, heads: int) -> TensorSpec:
+    def turn(self, step: str, table: TensorSpec, x: TensorSpec, heads: int) -> TensorSpec:
         """Draw the rotation of heads of queries or keys."""
         turned = self.scratch(f"{step}_turned", *x.shape)
         interleaved, position = self.config.family.positions == "neighbours", ANGLES if self.config.long_after else 0
@@ -303,7 +304,7 @@ class _PlainLowering:
             "position": position,
             "kernels": self.kernels,
         }
-        self.plan.draw(rotate(f"{step}_turned", "attn.rope", x, self.rope(rope), turned, **how))
+        self.plan.draw(rotate(f"{step}_turned", "attn.rope", x, table, turned, **how))
         return turned
 
     def mix(self, name: str, to: str, node: Attention, apart: Mapping[str, TensorSpec]) -> TensorSpec:

@@ -16,7 +16,7 @@ from glinfer.errors import PlanError
 from glinfer.formats.checkpoint import Checkpoint
 from glinfer.formats.packed import PackedTensor
 from glinfer.formats.tensors import weight_shapes
-from glinfer.models.ropes import rope_names, rope_of
+from glinfer.models.ropes import QUERIES, rope_names, rope_of
 from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.spec import Array
 from glinfer.quant.formats import F16, F32, FROM_FILE
@@ -67,7 +67,11 @@ class DecoderWeights(Mapping[str, Array]):
     def __init__(self, checkpoint: Checkpoint, stored: Mapping[str, str]) -> None:
         """Make the arrays from a checkpoint, in the formats ``stored``."""
         self._checkpoint, self._stored = checkpoint, stored
-        self._ropes = {name: rope for rope, name in rope_names(checkpoint.config).items()}
+        self._ropes = {
+            name + end: (rope, bool(end))
+            for rope, name in rope_names(checkpoint.config).items()
+            for end in ("", QUERIES)[: 1 + rope.scales_queries]
+        }
 
     def __getitem__(self, name: str) -> Array:
         """A vector [n], floats [rows, inputs], or the words [rows, words] of packed rows.
@@ -78,7 +82,8 @@ class DecoderWeights(Mapping[str, Array]):
             KeyError: there is no such tensor.
         """
         if name in self._ropes:
-            return rope_of(self._checkpoint.config, self._ropes[name])
+            rope, queries = self._ropes[name]
+            return rope_of(self._checkpoint.config, rope, queries=queries)
         kept = self._stored[name]
         if kept == F32:
             floats = self._checkpoint.floats(name)

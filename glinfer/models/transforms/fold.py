@@ -71,6 +71,8 @@ class Weights(Recipes):
     def of_model(self) -> Iterator[Weight]:
         """Embeddings ``wte`` [V, D], positions ``wpe`` [types · S, D], angles ``rope`` [S, head_floats].
 
+        The angles are twice as wide if queries have their own.
+
         ``wte`` is left out if embeddings are read out of the vocabulary's matrix. Each norm of the stream itself has
         ``norm`` [1 or 2, D], its gain and bias.
         """
@@ -84,7 +86,8 @@ class Weights(Recipes):
         if self.places:
             yield Weight("wpe", _table(self.places, width, self.positions_format), FoldedWeights._places)
         for rope, name in self.ropes.items():
-            yield Weight(name, _table(config.angle_rows, self.head_floats), partial(FoldedWeights._rope, rope=rope))
+            layout = _table(config.angle_rows, self.head_floats * (1 + rope.scales_queries))
+            yield Weight(name, layout, partial(FoldedWeights._rope, rope=rope))
         norms = {"embed.norm": names.embedding_norm} if self.family.embedding_norm else {}
         for layer in range(config.num_hidden_layers) if self.family.norms == "sum" else ():
             norms[f"h.{layer}.attn.norm"] = names.of("attention_post_norm", layer)
@@ -395,12 +398,18 @@ class FoldedWeights(Mapping[str, Array]):
         return np.stack([-np.exp(rates), shifts])
 
     def _rope(self, rope: Rope) -> Array:
-        """Cosine and sine of each pair of a head, [positions, head_floats]; the rest of a head is turned by nothing."""
-        table = rope_of(self._checkpoint.config, rope)
-        turns = np.zeros((len(table), self._recipes.head_floats), dtype=np.float32)
-        turns[:, 0::2] = 1.0
-        turns[:, : rope.dim] = table
-        return turns
+        """Cosine and sine of each pair of a head, [positions, head_floats]; the rest of a head is turned by nothing.
+
+        Queries that are scaled have theirs after those of keys.
+        """
+        config, found = self._checkpoint.config, []
+        for queries in (False, True)[: 1 + rope.scales_queries]:
+            table = rope_of(config, rope, queries=queries)
+            turns = np.zeros((len(table), self._recipes.head_floats), dtype=np.float32)
+            turns[:, 0::2] = 1.0
+            turns[:, : rope.dim] = table
+            found.append(turns)
+        return np.concatenate(found, axis=1)
 
     def _head_gains(self, recipe: Recipe) -> Array:
         """The gains of keys and of queries, in the order of a head's rows: of one head, or of all, then zeros."""

@@ -115,11 +115,13 @@ class Turning:
     """The outputs that rotary positions rotate, in adjacent pairs.
 
     Attributes:
-        table: [positions, head_floats], the cosine and the sine of each pair; None if heads are only normalised.
+        table: [positions, head_floats], the cosine and the sine of each pair; None if heads are only normalised. Twice
+            as wide if queries have their own, in the second half.
         keys: number of keys, which are the first outputs.
         queries: the first output that is a query.
         floats: floats of one head; only used without a table.
         positions: rows of each set of angles if the table has two sets, else 0.
+        apart: whether queries have their own cosines and sines.
     """
 
     table: TensorSpec | None
@@ -127,6 +129,7 @@ class Turning:
     queries: int
     floats: int = 0
     positions: int = 0
+    apart: bool = False
 
     @property
     def run_value(self) -> str:
@@ -135,7 +138,7 @@ class Turning:
 
     def defines(self, name: str) -> Defines:
         """The defines of shaders/common/rope.glsl; without a table only those of the heads."""
-        floats = self.floats if self.table is None else self.table.shape[1]
+        floats = self.floats if self.table is None else self.table.shape[1] // (1 + self.apart)
         sizes = {"HEAD_TEXELS": floats, "KEY_TEXELS": self.keys, "QUERY_AT": self.queries}
         found: Defines = [(key, size // 4) for key, size in sizes.items()]
         if self.table is None:
@@ -143,7 +146,8 @@ class Turning:
         if not isinstance(self.table.layout, RowLayout):
             raise PlanError(f"draw {name}: {self.table.name} is not a table of rows")
         sets: Defines = [("ROPE_SET", self.positions)] if self.positions else []
-        return [("ROPE", 1), *found, *self.table.layout.defines("ROPE"), *sets]
+        apart: Defines = [("QUERY_TURNS", floats // 4)] if self.apart else []
+        return [("ROPE", 1), *found, *self.table.layout.defines("ROPE"), *sets, *apart]
 
     @property
     def inputs(self) -> list[tuple[str, str]]:
@@ -397,11 +401,12 @@ def weights_of(words: Array, consts: Array, params: Params) -> Array:
 def turned_rows(y: Array, table: Array, params: Params, positions: Array) -> Array:
     """For an oracle: the outputs with keys and queries rotated."""
     floats, keys, queries = (4 * int(params[name]) for name in ("HEAD_TEXELS", "KEY_TEXELS", "QUERY_AT"))
-    turns = table[positions]
+    apart = 4 * int(params.get("QUERY_TURNS", 0))
     found = y.copy()
-    for start, end in ((0, keys), (queries, y.shape[1])):
+    for start, end, first in ((0, keys, 0), (queries, y.shape[1], apart)):
         part = y[:, start:end].reshape(len(y), -1, floats // 2, 2)
-        cos, sin = turns[:, None, 0::2], turns[:, None, 1::2]
+        turns = table[positions, None, first : first + floats]
+        cos, sin = turns[..., 0::2], turns[..., 1::2]
         one, two = part[..., 0], part[..., 1]
         moved = np.stack([one * cos - two * sin, one * sin + two * cos], axis=-1)
         found[:, start:end] = moved.reshape(len(y), -1)

@@ -1,0 +1,26 @@
+"""OLMo 3 (OLMo Team 2025): an OLMo 2 with a window in three layers of four, whose angles are never scaled.
+
+Defaults follow Olmo3Config in Hugging Face's transformers 5. Its GGUF files are OLMo 2's with a window.
+"""
+
+from dataclasses import replace
+
+from glinfer.families import olmo2
+
+_THETA, _WINDOW = 500_000.0, 4096
+FAMILY = replace(
+    olmo2.FAMILY,
+    name="olmo3",
+    rope_theta=_THETA,
+    usual={
+        **olmo2.FAMILY.usual,
+        "rope_theta": _THETA,
+        "rope_local_base_freq": _THETA,
+        "sliding_window": _WINDOW,
+        "layer_types": ("sliding_attention",) * 3 + ("full_attention",),
+    },
+    huggingface=replace(
+        olmo2.FAMILY.in_huggingface, window="listed", period=4, usual_window=_WINDOW, local_theta=_THETA
+    ),
+    gguf=replace(olmo2.FAMILY.in_gguf, period=4, local_theta=_THETA, marked_by="attention.sliding_window"),
+)
