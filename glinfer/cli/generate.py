@@ -32,7 +32,8 @@ from glinfer.cli.structure import structure_options, take_structured
 from glinfer.engine.defaults import USUAL
 from glinfer.engine.model import Model
 from glinfer.engine.sampler import SamplingOptions
-from glinfer.engine.stream import GenerationStats, TextStream, TokenStream
+from glinfer.engine.stats import GenerationStats
+from glinfer.engine.stream import TextStream, TokenStream
 from glinfer.errors import InputError
 from glinfer.formats.files import shown
 from glinfer.terminal import emit

@@ -12,7 +12,8 @@ from glinfer.config import ModelConfig
 from glinfer.engine.ids import Ids, check_count
 from glinfer.engine.option_names import named_options
 from glinfer.engine.own_sampler import SamplerFunction
-from glinfer.engine.stream import CHUNK, GeneratedText, GenerationStats, OneStream, TokenStream, require_complete
+from glinfer.engine.stats import GenerationStats, require_complete
+from glinfer.engine.stream import CHUNK, GeneratedText, OneStream, TokenStream
 from glinfer.errors import InputError
 from glinfer.formats.json_files import quoted
 from glinfer.structured.structure import ERROR, PARTIAL, structure_of, wants_whole

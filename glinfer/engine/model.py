@@ -25,7 +25,8 @@ from glinfer.engine.requests import BatchRequest, BatchResult, Running, check_re
 from glinfer.engine.sampler import NEUTRAL, SamplingOptions
 from glinfer.engine.scheduler import Scheduler
 from glinfer.engine.score import TextScore
-from glinfer.engine.stream import CHUNK, GeneratedText, TextStream, TokenStream, require_complete
+from glinfer.engine.stats import require_complete
+from glinfer.engine.stream import CHUNK, GeneratedText, TextStream, TokenStream
 from glinfer.engine.textures import TexturesReport
 from glinfer.errors import ContextError, InputError, StructureError
 from glinfer.formats.embedding import Embedding

@@ -14,7 +14,7 @@ from glinfer.engine.logits import LogitChanges, TokenLogprob
 from glinfer.engine.option_names import check_options
 from glinfer.engine.own_sampler import OwnSampler
 from glinfer.engine.sampler import NEUTRAL, Sampler, SamplingOptions
-from glinfer.engine.stream import GenerationStats
+from glinfer.engine.stats import GenerationStats
 from glinfer.errors import InputError
 from glinfer.models.transforms.low_rank import NO_ADAPTERS, AdapterRanks
 from glinfer.structured.compiler import Compiler
@@ -92,7 +92,6 @@ class Running:
     It ends as a :class:`glinfer.engine.stream.TokenStream` or :class:`glinfer.engine.stream.TextStream` does.
 
     Attributes:
-        able: whether its tokens depend on its logits and sampling alone.
         unsure: whether the next token needs the whole row of logits.
         ids: the tokens chosen so far, without a stop id.
         stats: counts and times; ``stats.finish_reason`` is None until the end.
@@ -114,10 +113,9 @@ class Running:
     request: BatchRequest
     prompt: list[int]
     sampling: SamplingOptions
-    able: bool
     max_tokens: int
     stop_ids: frozenset[int]
-    reply: ReplyAssembler | None
+    reply: ReplyAssembler | None = None
     changes: LogitChanges | None = None
     top: int | None = None
     constraint: Constraint | None = None
@@ -140,11 +138,17 @@ class Running:
         self.error: Exception | None = None
         self.due = 0.0
         self._told = 0, 0
+        self._end_if_done()
 
     @property
     def owner(self) -> tuple[Hashable, int, bool]:
         """Client, adapter and angles; sequences share cached prefixes only if all are equal."""
         return self.request.client, self.adapter, self.long
+
+    @property
+    def able(self) -> bool:
+        """Whether its tokens depend on its logits and sampling alone."""
+        return self.constraint is None and not self.needs_row
 
     @property
     def needs_row(self) -> bool:
@@ -172,9 +176,9 @@ class Running:
             self.queued.popleft()
         elif self.constraint is not None:
             self.constraint.push(token)
-        self._take(token, more=len(self.queued))
+        self.take(token, more=len(self.queued))
 
-    def _take(self, token: int, *, more: int) -> None:
+    def take(self, token: int, *, more: int) -> None:
         """Append a token that the constraint has accepted; ``more`` accepted tokens follow it."""
         self.held.append(token)
         self.stats.tokens += 1
@@ -184,6 +188,9 @@ class Running:
         self.ids.append(token)
         if self.reply is not None:
             self.parts += self.reply.push(token)
+        self._end_if_done(more)
+
+    def _end_if_done(self, more: int = 0) -> None:
         if self.reply is not None and self.reply.stopped:
             self.end("stop")
         elif self.constraint is not None and self.constraint.done and not more:
@@ -209,7 +216,7 @@ class Running:
         self.resumes = True
         for place, token in enumerate(forced, 1):
             if not self.ended:
-                self._take(token, more=len(forced) - place)
+                self.take(token, more=len(forced) - place)
                 self.sampler.advance()
 
     def has_news(self, now: float) -> bool:
@@ -316,7 +323,6 @@ def check_request(
         request,
         ids,
         sampling,
-        not any((own_sampler, structure)) and top is None,
         most,
         ends,
         reply,

@@ -221,7 +221,7 @@ FAULTS = (
     Fault(
         "forced-tokens-take-no-step",
         "glinfer/engine/stream.py",
-        "            self._sampler.step += len(forced)  # each token has noise of its own, chosen or not\n",
+        "            row.sampler.step += len(forced)  # each token has noise of its own, chosen or not\n",
         "",
         ("tests/engine/test_structured_texts.py", "tests/engine", "tests/structured"),
     ),

@@ -20,7 +20,8 @@ from glinfer.engine.prefill import MAX_SINGLE_TOKENS
 from glinfer.engine.probabilities import softmax
 from glinfer.engine.requests import BatchRequest
 from glinfer.engine.sampler import Sampler, SamplingOptions
-from glinfer.engine.stream import GenerationStats, TokenStream
+from glinfer.engine.stats import GenerationStats
+from glinfer.engine.stream import TokenStream
 from glinfer.models.reference.gab import PROBS
 from glinfer.ops.fused.allowed import Words, mask_words
 from glinfer.structured.constraint import DeadEnd

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from glinfer.config import ModelConfig
 from glinfer.engine.decode import DecodeSession, RecomputeSession
 from glinfer.engine.sampler import Sampler, SamplingOptions
-from glinfer.engine.stream import GenerationStats, TokenStream
+from glinfer.engine.stats import GenerationStats
+from glinfer.engine.stream import TokenStream
 from glinfer.errors import ContextError, InputError
 
 VOCAB = 20
