@@ -14,14 +14,13 @@ from glinfer.engine.batch import MAX_SLOTS, SchedulerOptions
 from glinfer.engine.capture import Inspected
 from glinfer.engine.chat import ChatOptions, Chatting
 from glinfer.engine.decode import DecodeSession
-from glinfer.engine.defaults import merged
 from glinfer.engine.drafts import ModelDrafts, Ngrams, RunTimes, Speculation, check_speculation
 from glinfer.engine.embedding import Embeds
 from glinfer.engine.engine import EMBEDS, Engine
-from glinfer.engine.ids import Ids, check_callback, check_count, check_ids, check_keep, check_stop_ids, check_tokens
+from glinfer.engine.ids import Ids, check_callback, check_count, check_ids, check_keep, check_tokens
 from glinfer.engine.option_names import named_options
-from glinfer.engine.own_sampler import OwnSampler, SamplerFunction
-from glinfer.engine.requests import BatchRequest, BatchResult, Running, check_request
+from glinfer.engine.own_sampler import SamplerFunction
+from glinfer.engine.requests import DEFAULTS, BatchRequest, BatchResult, Running, check_request
 from glinfer.engine.sampler import NEUTRAL, SamplingOptions
 from glinfer.engine.scheduler import Scheduler
 from glinfer.engine.score import TextScore
@@ -34,7 +33,7 @@ from glinfer.formats.sampling import NAMES
 from glinfer.models.plan import DrawTable, Plan, draw_table
 from glinfer.models.session import Session
 from glinfer.structured.compiler import Compiler
-from glinfer.structured.structure import ERROR, structure_of, wants_whole
+from glinfer.structured.structure import ERROR, OPTIONS, wants_whole
 from glinfer.text.chat import ChatForm
 from glinfer.text.labels import token_label
 from glinfer.text.tokenizer import Tokenizer
@@ -288,44 +287,27 @@ class Model(Inspected, Embeds, Chatting):
         Raises:
             InputError: the prompt or an option is invalid.
         """
+        options = {name: value for name, value in locals().items() if name in DEFAULTS}
         self._require_open()
-        given = {
-            "temperature": temperature,
-            "top_k": top_k,
-            "top_p": top_p,
-            "min_p": min_p,
-            "repetition_penalty": repetition_penalty,
-            "seed": seed,
-        }
-        sampling = merged(self.sampling, given)
-        own_sampler = None if sampler is None else OwnSampler(sampler, given)
-        if own_sampler is not None and (speculate is not None or draft is not None):
-            raise InputError("found sampler together with speculation; leave out speculate and draft")
-        is_text = isinstance(prompt, str)
-        if stop and not is_text:
-            raise InputError("stop strings need a text prompt; use stop_ids with a prompt of ids")
-        structure = structure_of({"json_schema": json_schema, "regex": regex, "grammar": grammar, "choices": choices})
-        if structure is not None and (speculate is not None or draft is not None):
-            raise InputError(f"found {structure.kind} together with speculation; leave out speculate and draft")
-        whole = wants_whole(incomplete)
-        default_stops = self._stop_ids if is_text or structure is not None else ()
-        ends = default_stops if stop_ids is None else check_stop_ids(stop_ids, self.config)
-        ids = self._ids_of(prompt)
+        for name in ("sampler", *OPTIONS) if (speculate, draft) != (None, None) else ():
+            if options[name] is not None:
+                raise InputError(f"found {name} together with speculation; leave out speculate and draft")
+        row, whole = self.checked(BatchRequest(prompt, options)), incomplete == ERROR
         tokens = TokenStream(
             self._own,
-            ids,
-            sampling,
-            max_tokens=max_tokens,
-            stop_ids=ends,
+            row.prompt,
+            row.sampling,
+            max_tokens=row.max_tokens,
+            stop_ids=tuple(row.stop_ids),
             on_end=on_end,
             speculation=self._speculation(speculate, draft),
-            constraint=None if structure is None else self.compiler().constraint(structure, ends),
-            whole=whole and not is_text,
-            adapter=self.adapters.number(lora),
-            keep=check_keep(keep, self.config.max_position_embeddings, len(ids)),
-            sampler=own_sampler,
+            constraint=row.constraint,
+            whole=whole and not isinstance(prompt, str),
+            adapter=row.adapter,
+            keep=row.keep,
+            sampler=row.own_sampler,
         )
-        return TextStream(tokens, self.require_tokenizer(), stop, whole=whole) if is_text else tokens
+        return TextStream(tokens, self.require_tokenizer(), stop, whole=whole) if isinstance(prompt, str) else tokens
 
     def compiler(self) -> Compiler:
         """The compiler and cache of structures for this model's tokens; any thread may use it.

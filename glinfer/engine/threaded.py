@@ -25,7 +25,7 @@ from glinfer.engine.stats import GenerationStats
 from glinfer.engine.stream import GeneratedText, TextStream, TokenStream
 from glinfer.errors import ContextError, InputError
 from glinfer.formats.files import AnyPath
-from glinfer.structured.structure import ERROR, wants_whole
+from glinfer.structured.structure import ERROR
 from glinfer.text.templates import Message
 from glinfer.text.tokenizer import Tokenizer
 
@@ -186,16 +186,11 @@ class ThreadedModel(Chatting):
         """
         self._require_open()
         given: dict[str, Any] = dict(options)
-        is_text, stop, on_end = isinstance(prompt, str), given.pop("stop", ()), given.pop("on_end", None)
-        if stop and not is_text:
-            raise InputError("stop strings need a text prompt; use stop_ids with a prompt of ids")
+        on_end, is_text = given.pop("on_end", None), isinstance(prompt, str)
         check_callback("on_end", on_end)
-        whole = wants_whole(given.pop("incomplete", ERROR))
-        if is_text and given.get("stop_ids") is None:
-            given["stop_ids"] = self._model._stop_ids
-        row = self._model.checked(BatchRequest(prompt, given, text=False))
+        row, whole = self._model.checked(BatchRequest(prompt, given)), given.get("incomplete", ERROR) == ERROR
         ids = RowStream(self, row, on_end, whole=whole and not is_text)
-        return TextStream(ids, self.require_tokenizer(), stop, whole=whole) if is_text else ids
+        return TextStream(ids, self.require_tokenizer(), given.get("stop", ()), whole=whole) if is_text else ids
 
     @named_options(StreamOptions)
     def generate(self, prompt: str | Ids, **options: Unpack[StreamOptions]) -> Any:
