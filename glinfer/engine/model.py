@@ -543,17 +543,7 @@ class Model(Inspected, Embeds, Chatting):
         if not isinstance(request, BatchRequest):
             raise InputError(f"{which}a request is {type(request).__name__}; expected BatchRequest(prompt, options)")
         try:
-            tokenizer = self.require_tokenizer() if request.has_text or isinstance(request.prompt, str) else None
-            return check_request(
-                request,
-                self.config,
-                tokenizer,
-                self._stop_ids,
-                self.sampling,
-                self.compiler,
-                self.adapters,
-                self._before,
-            )
+            return check_request(request, self)
         except StructureError as error:
             raise StructureError(f"{which}{error}") from None
         except InputError as error:
