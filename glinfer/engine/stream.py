@@ -17,7 +17,7 @@ from glinfer.engine.sampler import SamplingOptions
 from glinfer.engine.stats import GenerationStats, require_complete
 from glinfer.errors import ContextError
 from glinfer.structured.constraint import Constraint, DeadEnd
-from glinfer.text.assembler import TextAssembler
+from glinfer.text.reply import ChatPart, ReplyAssembler
 from glinfer.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -250,7 +250,62 @@ class TokenStream(OneStream, Iterator[int]):
         self._forget_waiting()
 
 
-class TextStream(OneStream, Iterator[str]):
+class PartStream(OneStream, Iterator[str]):
+    """The base class of streams of text and of chats: pieces of whole characters, without stop strings."""
+
+    def _read(self, tokens: TokenStream, reply: ReplyAssembler, *, whole: bool) -> None:
+        """Read ``tokens``; ``whole`` as in :class:`TokenStream`."""
+        self.text = self.thinking = ""
+        self._tokens, self._reply, self._whole = tokens, reply, whole
+        self._parts, self._done = deque[ChatPart](), False
+
+    @property
+    def stats(self) -> GenerationStats:  # type: ignore[override]
+        """Counts and times so far; ``finish_reason`` of a chat is ``context`` if the context was full."""
+        return self._tokens.stats
+
+    @property
+    def ids(self) -> list[int]:
+        """The ids generated so far, including those of thoughts and control tokens."""
+        return self._tokens.ids
+
+    def __next__(self) -> str:
+        """The next piece of the text or answer, never empty."""
+        while (part := self._next_part()) is not None:
+            if part.kind == "answer":
+                return part.text
+        raise StopIteration
+
+    def _next_part(self) -> ChatPart | None:
+        while not self._parts and not self._done:
+            token = next(self._tokens, None)
+            if token is None:
+                self._end()
+                continue
+            self._parts += self._reply.push(token)
+            if self._reply.stopped:
+                self._done = True
+                self._tokens.close("stop")
+        if not self._parts:
+            if self._whole:
+                require_complete(self.stats, self.text)
+            return None
+        part = self._parts.popleft()
+        if part.kind == "answer":
+            self.text += part.text
+        else:
+            self.thinking += part.text
+        return part
+
+    def _end(self) -> None:
+        self._done = True
+        self._parts += self._reply.finish()
+        if self._reply.stopped and self.stats.finish_reason != "error":
+            # The start of a longer stop string was a shorter stop string.
+            self.stats.finish_reason = "stop"
+
+
+class TextStream(PartStream):
     """An iterator over pieces of text, which consist of whole characters and exclude stop strings.
 
     ``stats`` and ``ids`` are those of its token stream; ``close()`` ends it early.
@@ -260,15 +315,7 @@ class TextStream(OneStream, Iterator[str]):
         self, tokens: TokenStream, tokenizer: Tokenizer, stop: str | Sequence[str] = (), *, whole: bool = False
     ) -> None:
         """Read ``tokens`` until the first ``stop`` string; ``whole`` as in :class:`TokenStream`."""
-        self._whole, self._pieces = whole, list[str]()
-        self._tokens, self._tokenizer = tokens, tokenizer
-        self._assembler = TextAssembler(stop)
-        self._done = False
-
-    @property
-    def stats(self) -> GenerationStats:  # type: ignore[override]
-        """Counts and times so far."""
-        return self._tokens.stats
+        self._read(tokens, ReplyAssembler(tokenizer, stop), whole=whole)
 
     @property
     def chunk(self) -> int:
@@ -278,34 +325,6 @@ class TextStream(OneStream, Iterator[str]):
     @chunk.setter
     def chunk(self, count: int) -> None:
         self._tokens.chunk = count
-
-    @property
-    def ids(self) -> list[int]:
-        """The ids generated so far."""
-        return self._tokens.ids
-
-    def __next__(self) -> str:
-        """The next piece, never empty."""
-        while not self._done:
-            token = next(self._tokens, None)
-            if token is None:
-                self._done = True
-                piece = self._assembler.finish()
-                if self._assembler.stopped and self.stats.finish_reason != "error":
-                    # The start of a longer stop string was a shorter stop string.
-                    self.stats.finish_reason = "stop"
-            else:
-                piece = self._assembler.push(self._tokenizer.token_bytes(token))
-                if self._assembler.stopped:
-                    self._done = True
-                    self._tokens.close("stop")
-            if piece:
-                if self._whole:
-                    self._pieces.append(piece)
-                return piece
-        if self._whole:
-            require_complete(self.stats, "".join(self._pieces))
-        raise StopIteration
 
     def close(self) -> None:
         """End the stream; calling it again does nothing."""
