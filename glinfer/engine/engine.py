@@ -17,8 +17,9 @@ from glinfer.engine.batch import Batch, SchedulerOptions, places_for
 from glinfer.engine.cached import CachedSession
 from glinfer.engine.decode import DecodeSession, Floats, RecomputeSession
 from glinfer.engine.embed import Encoder
-from glinfer.engine.fallback import FallbackPrefill, KernelChoice
+from glinfer.engine.fallback import KernelChoice
 from glinfer.engine.nan_guard import NanGuard
+from glinfer.engine.prefill import Prefill
 from glinfer.engine.progress import Progress, no_progress
 from glinfer.engine.requests import BatchRequest, Running
 from glinfer.engine.scheduler import Scheduler
@@ -148,7 +149,7 @@ class FastEngine(Engine):
         """Take over a bound plan; unless ``fixed``, its other plans may use safer kernels."""
         super().__init__(options, bound, source)
         self._choice = KernelChoice(options.kernels, fixed=fixed, same_layouts=True)
-        self._prefill = FallbackPrefill(options, self._choice)
+        self._prefill = Prefill(options, choice=self._choice)
         self._chosen: Session | None = None
 
     def _new_session(self, own: bool) -> DecodeSession:

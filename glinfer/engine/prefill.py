@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from glinfer.engine.choice import Choice
+from glinfer.engine.fallback import KernelChoice
 from glinfer.engine.runs import Chunks, DraftedRows
 from glinfer.models.fast.parts import cache_slots
 from glinfer.models.fast.rows import drafted_plan, few_chunk_rows, fitting_chunk_plan
@@ -36,12 +37,15 @@ class Prefill:
         sequences: int = 1,
         capacity: int | None = None,
         export_residual: bool = True,
+        choice: KernelChoice | None = None,
     ) -> None:
         """Prepare for caches of ``sequences`` sequences of at most ``capacity`` tokens (default: a whole context).
 
-        ``export_residual`` lets the decode plan continue the last token from its last block.
+        ``export_residual`` lets the decode plan continue the last token from its last block. ``choice`` replaces the
+        kernels if the driver rejects a shader; by default they are fixed.
         """
-        self.options, self._export_residual = options, export_residual
+        self._choice = KernelChoice(options.kernels, fixed=True) if choice is None else choice
+        self.options, self._export_residual = replace(options, kernels=self._choice.kernels), export_residual
         self._capacity = cache_slots(options.config) if capacity is None else capacity
         self._slots = sequences * self._capacity
         self._plans: dict[int, Plan] = {}
@@ -90,9 +94,17 @@ class Prefill:
             PlanError: the plan does not fit the renderer.
         """
         rows = self.rows if rows is None else rows
-        made = bound.companion(self.plan(rows), names=(HIDDEN,), scratch=self._firsts.get(rows))
-        self._firsts.setdefault(rows, made)
-        return Chunks(made, self.options.kernels)
+
+        def made(kernels: KernelOptions) -> Chunks:
+            if kernels != self.options.kernels:
+                self.options, self._plans = replace(self.options, kernels=kernels), {}
+            session = bound.companion(self.plan(rows), names=(HIDDEN,), scratch=self._firsts.get(rows))
+            self._firsts.setdefault(rows, session)
+            return Chunks(session, self.options.kernels)
+
+        if rows in self._firsts:  # plans share scratch textures, so they need the same kernels
+            return made(self.options.kernels)
+        return self._choice.make(made)
 
     def choice(self, bound: Session, *, masked: bool = False, changed: bool = False) -> Choice:
         """Bind the plan ``choice`` to the logits of a session.
@@ -100,7 +112,7 @@ class Prefill:
         Raises:
             PlanError: the plan does not fit the renderer.
         """
-        return Choice(bound, self.options.kernels, masked=masked, changed=changed)
+        return self._choice.make(lambda kernels: Choice(bound, kernels, masked=masked, changed=changed))
 
     def draft_width(self, rows: int) -> int:
         """The rows that a pass computes at once in a run of ``rows`` drafted rows."""
@@ -116,18 +128,18 @@ class Prefill:
         Raises:
             PlanError: the plan does not fit the renderer.
         """
-        return self._drafted_with(self.options.kernels, bound, width)
 
-    def _drafted_with(self, kernels: KernelOptions, bound: Session, width: int) -> DraftedRows:
-        kernels = replace(kernels, rows_per_draw=min(kernels.rows_per_draw, width))
-        first = self._drafted.get(kernels)
-        if first is not None:
-            made = bound.companion(first.plan, scratch=first)
-        else:
+        def made(kernels: KernelOptions) -> DraftedRows:
+            kernels = replace(kernels, rows_per_draw=min(kernels.rows_per_draw, width))
+            first = self._drafted.get(kernels)
+            if first is not None:
+                return DraftedRows(bound.companion(first.plan, scratch=first), kernels)
             options = replace(self.options, kernels=kernels)
-            made = bound.companion(drafted_plan(options, rows=DRAFT_ROWS[-1], cache_slots=self._slots))
-            self._drafted[kernels] = made
-        return DraftedRows(made, kernels)
+            session = bound.companion(drafted_plan(options, rows=DRAFT_ROWS[-1], cache_slots=self._slots))
+            self._drafted[kernels] = session
+            return DraftedRows(session, kernels)
+
+        return self._choice.make(made)
 
     def give_back(self, runs: Chunks) -> None:
         """Release the runs of :meth:`into` or :meth:`drafted`, unless others share their scratch textures."""
@@ -135,3 +147,52 @@ class Prefill:
             runs.release_choice()
         if runs.session not in (*self._firsts.values(), *self._drafted.values()):
             runs.session.release()
+
+    def release(self) -> None:
+        """Release the plans whose scratch textures sequences share."""
+        for session in (*self._firsts.values(), *self._drafted.values()):
+            session.release()
+
+
+class Companions:
+    """The plans of a model beside the one that decodes, bound to its caches and logits at first use."""
+
+    def __init__(self, prefill: Prefill, bound: Session) -> None:
+        """Bind the plans of ``prefill`` to the session ``bound``."""
+        self._prefill, self._bound = prefill, bound
+        self.chunks: dict[int, Chunks] = {}
+        self._choices: dict[tuple[bool, bool], Choice] = {}
+        self._drafted: dict[int, DraftedRows] = {}
+
+    @property
+    def draws_issued(self) -> int:
+        """Draw calls issued so far, with those of the decoding plan."""
+        runs = [*self.chunks.values(), *self._drafted.values(), *self._choices.values()]
+        return self._bound.draws_issued + sum(each.draws_issued for each in runs)
+
+    def chunk(self, tokens: int) -> Chunks:
+        """The chunk plan for a number of tokens."""
+        rows = self._prefill.rows_for(tokens)
+        if rows not in self.chunks:
+            self.chunks[rows] = self._prefill.into(self._bound, rows)
+        return self.chunks[rows]
+
+    def choice(self, *, masked: bool = False, changed: bool = False) -> Choice:
+        """The plan that chooses filtered tokens."""
+        if (masked, changed) not in self._choices:
+            self._choices[masked, changed] = self._prefill.choice(self._bound, masked=masked, changed=changed)
+        return self._choices[masked, changed]
+
+    def drafted(self, rows: int) -> DraftedRows:
+        """The plan for a number of drafted rows."""
+        width = self._prefill.draft_width(rows)
+        if width not in self._drafted:
+            self._drafted[width] = self._prefill.drafted(self._bound, width)
+        return self._drafted[width]
+
+    def release(self) -> None:
+        """Release the plans, except those whose scratch textures other sequences share."""
+        for each in self._choices.values():
+            each.session.release()
+        for runs in (*self.chunks.values(), *self._drafted.values()):
+            self._prefill.give_back(runs)

@@ -28,6 +28,11 @@ class Chunks:
         self.session, self._targets, self._flush_every = session, kernels.rows_per_draw, kernels.flush_every
         self._table, self._texture = row_table(session.plan.table[ROWS].shape[0]), session.texture(ROWS)
 
+    @property
+    def draws_issued(self) -> int:
+        """Draw calls issued so far."""
+        return self.session.draws_issued
+
     def run(
         self,
         ids: Sequence[int],

@@ -165,7 +165,7 @@ class Mixed:
         options, before = (GREEDY, FILTERED)[number % 2], planned.handed_over
         chosen = session.accept([number] * number, Sampler(options))
         if isinstance(session, CachedSession) and number and not before:
-            planned.run(len(session._runs_of(number + 1).session.plan.draws) + 2 * (options is FILTERED))
+            planned.run(len(session._companions.drafted(number + 1).session.plan.draws) + 2 * (options is FILTERED))
             planned.held, planned.cached = planned.held + len(chosen), planned.held + len(chosen) - 1
             planned.ready = False
         else:

@@ -363,7 +363,7 @@ class TestCached:
             assert isinstance(session, CachedSession)
             session.generate_ids(2, Sampler(SAMPLERS[name]))
             session.logits()
-            assert session._chunks, "the chunk plan was bound with the first prompt"
+            assert session._companions.chunks, "the chunk plan was bound with the first prompt"
             alive, programs = model.device.live_objects(), model.bound.program_count
             made.clear()
             monkeypatch.setattr(ProgramCache, "get", None)
