@@ -9,9 +9,8 @@ import numpy.typing as npt
 
 from glinfer.engine.choice import Choice
 from glinfer.engine.decode import DecodeSession, Floats
-from glinfer.engine.own_sampler import OwnSampler
 from glinfer.engine.prefill import DRAFT_ROWS, Companions, Prefill
-from glinfer.engine.sampler import Sampler, SamplingOptions, gpu_chooses
+from glinfer.engine.sampler import OwnSampler, Sampler, SamplingOptions, gpu_chooses
 from glinfer.gl.layouts.blocks import BLOCK_EDGE, BLOCK_FLOATS, BlockLayout
 from glinfer.models.fast.choice import STEPS
 from glinfer.models.fast.token import HEAD_DRAWS, LOGITS, PICKS

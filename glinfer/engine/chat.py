@@ -11,7 +11,7 @@ from glinfer.closing import Closing
 from glinfer.config import ModelConfig
 from glinfer.engine.ids import Ids, check_count
 from glinfer.engine.option_names import named_options
-from glinfer.engine.own_sampler import SamplerFunction
+from glinfer.engine.sampler import SamplerFunction
 from glinfer.engine.stats import GenerationStats
 from glinfer.engine.stream import CHUNK, GeneratedText, PartStream, TokenStream
 from glinfer.errors import InputError

@@ -16,7 +16,6 @@ import numpy as np
 from glinfer.engine.batch import Batch, SchedulerOptions, places_for
 from glinfer.engine.cached import CachedSession
 from glinfer.engine.decode import DecodeSession, Floats, RecomputeSession
-from glinfer.engine.embed import Encoder
 from glinfer.engine.fallback import KernelChoice
 from glinfer.engine.nan_guard import NanGuard
 from glinfer.engine.prefill import Prefill
@@ -24,8 +23,7 @@ from glinfer.engine.progress import Progress, no_progress
 from glinfer.engine.requests import BatchRequest, Running
 from glinfer.engine.scheduler import Scheduler
 from glinfer.engine.score import TextScore, TextScorer
-from glinfer.engine.source import WeightSource
-from glinfer.engine.textures import TextureComparison
+from glinfer.engine.textures import TextureComparison, WeightSource
 from glinfer.errors import InputError, NumbersError
 from glinfer.models.choice import ReferencePlans
 from glinfer.models.options import PlanOptions
@@ -182,34 +180,6 @@ class FastEngine(Engine):
 
     def _new_scorer(self) -> TextScorer:
         return self._choice.make(lambda kernels: TextScorer(replace(self.options, kernels=kernels), self.bound))
-
-
-class EncodeEngine(Engine):
-    """The plan ``encode`` of an embedding model, which does not generate text."""
-
-    def __init__(self, options: PlanOptions, bound: Session, source: WeightSource) -> None:
-        """Take over the bound plan."""
-        super().__init__(options, bound, source)
-        self.encoder = Encoder(options, bound)
-
-    def _new_session(self, own: bool) -> DecodeSession:
-        def refuse(ids: Sequence[int]) -> Floats:
-            raise InputError(EMBEDS)
-
-        return RecomputeSession(self.options.config, refuse)
-
-    def scheduler(
-        self, check: Callable[[BatchRequest], Running], usable: Callable[[], None], options: SchedulerOptions
-    ) -> Callable[[], Scheduler]:
-        """See :class:`Engine`."""
-        raise InputError(EMBEDS)
-
-    def _new_scorer(self) -> TextScorer:
-        raise InputError(EMBEDS)
-
-    def forward(self, ids: Sequence[int]) -> int:
-        """See :class:`Engine`."""
-        raise InputError(EMBEDS)
 
 
 class WholeEngine(Engine):

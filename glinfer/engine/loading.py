@@ -14,13 +14,14 @@ from typing import Any
 
 from glinfer.config import ModelConfig
 from glinfer.engine.defaults import default_sampling
-from glinfer.engine.engine import EncodeEngine, Engine, FastEngine, WholeEngine
+from glinfer.engine.embed import EncodeEngine
+from glinfer.engine.engine import Engine, FastEngine, WholeEngine
 from glinfer.engine.fallback import KernelChoice
 from glinfer.engine.fetching import Fetching, found_model
 from glinfer.engine.ids import check_callback
 from glinfer.engine.model import Loaded, Model
 from glinfer.engine.oracle import NumpyDevice, NumpyEngine, NumpySession, device_of
-from glinfer.engine.source import FileWeights, WeightSource
+from glinfer.engine.textures import FileWeights, WeightSource
 from glinfer.errors import InputError, PlanError
 from glinfer.formats import Checkpoint, load_checkpoint, random_checkpoint, unpacked, weight_shapes
 from glinfer.formats.adapters.merge import read_adapter

@@ -14,14 +14,24 @@ from glinfer.engine.batch import MAX_SLOTS, SchedulerOptions
 from glinfer.engine.capture import Inspected
 from glinfer.engine.chat import ChatOptions, Chatting
 from glinfer.engine.decode import DecodeSession
+from glinfer.engine.defaults import merged
 from glinfer.engine.drafts import ModelDrafts, Ngrams, RunTimes, Speculation, check_speculation
-from glinfer.engine.embedding import Embeds
+from glinfer.engine.embed import Embeds
 from glinfer.engine.engine import EMBEDS, Engine
-from glinfer.engine.ids import Ids, check_callback, check_count, check_ids, check_keep, check_tokens
-from glinfer.engine.option_names import named_options
-from glinfer.engine.own_sampler import SamplerFunction
-from glinfer.engine.requests import DEFAULTS, BatchRequest, BatchResult, Running, check_request
-from glinfer.engine.sampler import NEUTRAL, SamplingOptions
+from glinfer.engine.ids import (
+    Ids,
+    check_callback,
+    check_count,
+    check_ids,
+    check_keep,
+    check_stop_ids,
+    check_tokens,
+    whole_number,
+)
+from glinfer.engine.logits import LogitChanges
+from glinfer.engine.option_names import check_options, named_options
+from glinfer.engine.requests import DEFAULTS, BatchRequest, BatchResult, Running
+from glinfer.engine.sampler import NEUTRAL, OwnSampler, SamplerFunction, SamplingOptions
 from glinfer.engine.scheduler import Scheduler
 from glinfer.engine.score import TextScore
 from glinfer.engine.stats import require_complete
@@ -33,9 +43,10 @@ from glinfer.formats.sampling import NAMES
 from glinfer.models.plan import DrawTable, Plan, draw_table
 from glinfer.models.session import Session
 from glinfer.structured.compiler import Compiler
-from glinfer.structured.structure import ERROR, OPTIONS, wants_whole
-from glinfer.text.chat import ChatForm
+from glinfer.structured.structure import ERROR, OPTIONS, take_structure, wants_whole
+from glinfer.text.chat import ChatForm, ReplySplitter
 from glinfer.text.labels import token_label
+from glinfer.text.reply import ReplyAssembler
 from glinfer.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -522,8 +533,6 @@ class Model(Inspected, Embeds, Chatting):
         for place, text in enumerate(texts):
             tokens: Ids = self.require_tokenizer().encode(text) if isinstance(text, str) else text
             ids.append(check_tokens(f"text {place}", tokens, self.config))
-        if self.plan.name != "fast":
-            raise InputError("score needs the fast plan; load the model without plan='reference'")
         adapter = self.adapters.number(lora)
         scores = self.engine.score(ids, stride=stride, adapter=adapter) if ids else []
         if (tokenizer := self.tokenizer) is None:
@@ -543,11 +552,64 @@ class Model(Inspected, Embeds, Chatting):
         if not isinstance(request, BatchRequest):
             raise InputError(f"{which}a request is {type(request).__name__}; expected BatchRequest(prompt, options)")
         try:
-            return check_request(request, self)
+            return self._checked(request)
         except StructureError as error:
             raise StructureError(f"{which}{error}") from None
         except InputError as error:
             raise InputError(f"{which}{error}", f"{which}{error.public}") from None
+
+    def _checked(self, request: BatchRequest) -> Running:
+        config = self.config
+        if not isinstance(request.options, Mapping):
+            raise InputError(f"the options are {type(request.options).__name__}; expected a dict of names and values")
+        given = dict(request.options)
+        for name in ("speculate", "draft"):
+            if given.pop(name, None) is not None:
+                raise InputError(f"{name} is for one prompt at a time; leave it out where prompts run together")
+        check_options("a request", given, DEFAULTS)
+        options = {**DEFAULTS, **given}
+        structure = take_structure(options)
+        wants_whole(options.pop("incomplete"))
+        adapter, keep = self.adapters.number(options.pop("lora")), options.pop("keep")
+        max_tokens, stop, stop_ids, top = (options.pop(name) for name in ("max_tokens", "stop", "stop_ids", "logprobs"))
+        presence, frequency, bias = (
+            options.pop(name) for name in ("presence_penalty", "frequency_penalty", "logit_bias")
+        )
+        function = options.pop("sampler")
+        own_sampler = None if function is None else OwnSampler(function, options)
+        sampling = merged(self.sampling, options)
+        changed = LogitChanges.checked(presence, frequency, bias, config.vocab_size)
+        top = None if top is None else whole_number("of logprobs", top)
+        prompt, form = request.prompt, request.form
+        if isinstance(prompt, str):
+            prompt = self.require_tokenizer().encode(prompt)
+        reply, default_stops = None, () if structure is None else self._stop_ids
+        if request.has_text:
+            splitter = None if form is None else ReplySplitter(form, calls=request.calls)
+            reply = ReplyAssembler(self.require_tokenizer(), stop, splitter)
+            default_stops = self._stop_ids if form is None else form.stop_ids
+        if stop and not request.has_text:
+            raise InputError("stop strings need a text prompt; use stop_ids with a prompt of ids")
+        ends = frozenset(default_stops if stop_ids is None else check_stop_ids(stop_ids, config))
+        ids, most = check_ids(prompt, config), check_count("max_tokens", max_tokens)
+        keep = check_keep(keep, config.max_position_embeddings, len(ids))
+        # Last, since it takes longest.
+        constraint = None if structure is None else self.compiler().constraint(structure, ends)
+        return Running(
+            request,
+            ids,
+            sampling,
+            most,
+            ends,
+            reply,
+            changed,
+            top,
+            constraint,
+            adapter,
+            keep,
+            self._before,
+            own_sampler,
+        )
 
     def draws(self, tokens: SupportsIndex = 1) -> DrawTable:
         """Count the passes for the last of ``tokens`` tokens, by kind; ``.total`` is the number of draw calls.

@@ -5,23 +5,16 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from glinfer.engine.defaults import merged
-from glinfer.engine.ids import Ids, check_count, check_ids, check_keep, check_stop_ids, whole_number
+from glinfer.engine.ids import Ids
 from glinfer.engine.logits import LogitChanges, TokenLogprob
-from glinfer.engine.option_names import check_options
-from glinfer.engine.own_sampler import OwnSampler
-from glinfer.engine.sampler import Sampler, SamplingOptions
+from glinfer.engine.sampler import OwnSampler, Sampler, SamplingOptions
 from glinfer.engine.stats import GenerationStats
-from glinfer.errors import InputError
 from glinfer.structured.constraint import Constraint
-from glinfer.structured.structure import ERROR, OPTIONS, take_structure, wants_whole
-from glinfer.text.chat import ChatForm, ReplySplitter
+from glinfer.structured.structure import ERROR, OPTIONS
+from glinfer.text.chat import ChatForm
 from glinfer.text.reply import ChatPart, ReplyAssembler
-
-if TYPE_CHECKING:
-    from glinfer.engine.model import Model
 
 
 @dataclass(frozen=True)
@@ -253,63 +246,6 @@ class Running:
 def text_of(parts: Sequence[ChatPart], kind: str) -> str:
     """The text of one kind among the pieces of a reply."""
     return "".join(part.text for part in parts if part.kind == kind)
-
-
-def check_request(request: BatchRequest, model: Model) -> Running:
-    """Check a request to a model; any thread may call this.
-
-    Raises:
-        InputError: the prompt or an option is invalid.
-    """
-    config = model.config
-    if not isinstance(request.options, Mapping):
-        raise InputError(f"the options are {type(request.options).__name__}; expected a dict of names and values")
-    given = dict(request.options)
-    for name in ("speculate", "draft"):
-        if given.pop(name, None) is not None:
-            raise InputError(f"{name} is for one prompt at a time; leave it out where prompts run together")
-    check_options("a request", given, DEFAULTS)
-    options = {**DEFAULTS, **given}
-    structure = take_structure(options)
-    wants_whole(options.pop("incomplete"))
-    adapter, keep = model.adapters.number(options.pop("lora")), options.pop("keep")
-    max_tokens, stop, stop_ids, top = (options.pop(name) for name in ("max_tokens", "stop", "stop_ids", "logprobs"))
-    presence, frequency, bias = (options.pop(name) for name in ("presence_penalty", "frequency_penalty", "logit_bias"))
-    function = options.pop("sampler")
-    own_sampler = None if function is None else OwnSampler(function, options)
-    sampling = merged(model.sampling, options)
-    changed = LogitChanges.checked(presence, frequency, bias, config.vocab_size)
-    top = None if top is None else whole_number("of logprobs", top)
-    prompt, form = request.prompt, request.form
-    if isinstance(prompt, str):
-        prompt = model.require_tokenizer().encode(prompt)
-    reply, default_stops = None, () if structure is None else model._stop_ids
-    if request.has_text:
-        splitter = None if form is None else ReplySplitter(form, calls=request.calls)
-        reply = ReplyAssembler(model.require_tokenizer(), stop, splitter)
-        default_stops = model._stop_ids if form is None else form.stop_ids
-    if stop and not request.has_text:
-        raise InputError("stop strings need a text prompt; use stop_ids with a prompt of ids")
-    ends = frozenset(default_stops if stop_ids is None else check_stop_ids(stop_ids, config))
-    ids, most = check_ids(prompt, config), check_count("max_tokens", max_tokens)
-    keep = check_keep(keep, config.max_position_embeddings, len(ids))
-    # Last, since it takes longest.
-    constraint = None if structure is None else model.compiler().constraint(structure, ends)
-    return Running(
-        request,
-        ids,
-        sampling,
-        most,
-        ends,
-        reply,
-        changed,
-        top,
-        constraint,
-        adapter,
-        keep,
-        model._before,
-        own_sampler,
-    )
 
 
 DEFAULTS: Mapping[str, Any] = {

@@ -7,16 +7,18 @@ same tokens, with :mod:`glinfer.ops.fused.sample`, or :mod:`glinfer.ops.fused.ch
 from __future__ import annotations
 
 import math
+import operator
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
 
 from glinfer.errors import InputError
+from glinfer.formats.files import words_of
 from glinfer.notebook import table
 from glinfer.ops.noise import Drawn, fold_seed, gumbel_of_keys, noise_keys
 
@@ -436,3 +438,45 @@ def gpu_chooses(options: SamplingOptions, *, filters: bool = True, changes: bool
 
 NEUTRAL = SamplingOptions()
 """Temperature 1 without filters: draws from the model's distribution."""
+
+
+SamplerFunction = Callable[[npt.NDArray[np.float32], list[int]], SupportsIndex]
+"""(logits [vocab], ids of the sequence so far) → the id of the next token. Both are copies."""
+
+
+class OwnSampler(Sampler):
+    """Calls a function for every token; its exceptions propagate."""
+
+    def __init__(self, function: SamplerFunction, options: Mapping[str, Any]) -> None:
+        """Use ``function``; all sampling ``options`` must be None.
+
+        Raises:
+            InputError: the function is not callable, or an option is not None.
+        """
+        if not callable(function):
+            raise InputError(f"sampler is {type(function).__name__}; expected a function (logits, ids) -> id")
+        for name, value in options.items():
+            if value is not None:
+                raise InputError(f"found both sampler and {name}; leave out {name}, or apply it in your function")
+        super().__init__()
+        self._function = function
+
+    def sample(self, logits: npt.ArrayLike, history: History = ()) -> int:
+        """The token that the function chooses.
+
+        Raises:
+            InputError: the function returns no token id, or a token whose logit is -inf.
+        """
+        row = np.array(logits, dtype=np.float32)
+        chosen = self._function(row.copy(), list(history))
+        try:
+            token = -1 if isinstance(chosen, (bool, np.bool_)) else operator.index(chosen)
+        except TypeError:
+            token = -1
+        if not 0 <= token < row.size:
+            found = words_of(repr(chosen), 60)
+            raise InputError(f"your sampler returned {found}; expected a token id from 0 to {row.size - 1}")
+        if np.isneginf(row[token]):
+            raise InputError(f"your sampler returned token {token}, whose logit is -inf; expected an allowed token")
+        self.advance()
+        return token

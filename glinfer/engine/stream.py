@@ -11,9 +11,8 @@ from glinfer.closing import Closing
 from glinfer.engine.decode import DecodeSession
 from glinfer.engine.drafts import Speculation
 from glinfer.engine.ids import check_callback, check_count
-from glinfer.engine.own_sampler import OwnSampler
 from glinfer.engine.requests import BatchRequest, Running
-from glinfer.engine.sampler import SamplingOptions
+from glinfer.engine.sampler import OwnSampler, SamplingOptions
 from glinfer.engine.stats import GenerationStats, require_complete
 from glinfer.errors import ContextError
 from glinfer.structured.constraint import Constraint, DeadEnd

@@ -19,8 +19,8 @@ from glinfer.engine.cached import CachedSession
 from glinfer.engine.decode import DecodeSession
 from glinfer.engine.drafts import RunTimes
 from glinfer.engine.model import Model
+from glinfer.engine.prefill import DraftedRows
 from glinfer.engine.requests import BatchRequest
-from glinfer.engine.runs import DraftedRows
 from glinfer.engine.sampler import Sampler, SamplingOptions
 from glinfer.errors import ContextError, InputError, NumbersError
 
