@@ -17,7 +17,7 @@ from glinfer.engine.decode import DecodeSession, RecomputeSession
 from glinfer.engine.engine import EMBEDS, Engine
 from glinfer.engine.ids import Ids, check_tokens
 from glinfer.engine.option_names import named_options
-from glinfer.engine.progress import Progress, no_progress
+from glinfer.engine.progress import Progress, no_progress, run_steps
 from glinfer.engine.textures import WeightSource
 from glinfer.errors import InputError, NumbersError
 from glinfer.formats.embedding import Embedding
@@ -286,15 +286,6 @@ def finished(vectors: Vectors, dimensions: int | None, *, unit: bool) -> Vectors
     # As PyTorch's normalize: a zero vector stays zero.
     lengths = np.sqrt(np.einsum("td,td->t", cut, cut, dtype=np.float64))
     return np.asarray(cut / np.maximum(lengths, 1e-12)[:, None], dtype=np.float32)
-
-
-def run_steps(steps: Generator[tuple[int, int], None, Any], on_progress: Progress = no_progress) -> Any:
-    """Run all steps, and return the generator's result."""
-    while True:
-        try:
-            on_progress(*next(steps))
-        except StopIteration as end:
-            return end.value
 
 
 _NONE = "this model generates text and makes no vectors; expected one that embeds texts, such as all-MiniLM-L6-v2"

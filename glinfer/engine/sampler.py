@@ -7,7 +7,6 @@ same tokens, with :mod:`glinfer.ops.fused.sample`, or :mod:`glinfer.ops.fused.ch
 from __future__ import annotations
 
 import math
-import operator
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -17,6 +16,7 @@ from typing import Any, NamedTuple, SupportsIndex
 import numpy as np
 import numpy.typing as npt
 
+from glinfer.engine.ids import index_of
 from glinfer.errors import InputError
 from glinfer.formats.files import words_of
 from glinfer.notebook import table
@@ -469,10 +469,7 @@ class OwnSampler(Sampler):
         """
         row = np.array(logits, dtype=np.float32)
         chosen = self._function(row.copy(), list(history))
-        try:
-            token = -1 if isinstance(chosen, (bool, np.bool_)) else operator.index(chosen)
-        except TypeError:
-            token = -1
+        token = index_of(chosen)
         if not 0 <= token < row.size:
             found = words_of(repr(chosen), 60)
             raise InputError(f"your sampler returned {found}; expected a token id from 0 to {row.size - 1}")

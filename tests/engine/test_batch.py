@@ -221,7 +221,7 @@ class TestRefusals:
             (BatchRequest([1], {"seed": "x"}), "seed"),
             (BatchRequest([1], {"stop": ["x"]}), "stop strings need a text prompt"),
             (BatchRequest("x", {"stop": [""]}), "stop"),
-            (BatchRequest([1], {"stop_ids": [300]}), "stop id 300 is outside the vocabulary"),
+            (BatchRequest([1], {"stop_ids": [300]}), "token 0 of stop_ids is 300"),
             (BatchRequest(b"ab"), "found bytes for the prompt"),  # type: ignore[arg-type]
             (BatchRequest(5), "the prompt; expected a sequence of whole numbers"),  # type: ignore[arg-type]
             ("Once", "a request is str; expected BatchRequest"),
