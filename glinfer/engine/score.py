@@ -101,15 +101,25 @@ def windows(count: int, context: int, stride: int) -> Iterator[tuple[int, int, i
         scored, start = stop + 1, start + stride
 
 
+def check_stride(stride: SupportsIndex | None, context: int) -> int:
+    """Check the distance between the starts of windows (default: half of the context).
+
+    Raises:
+        InputError: not a whole number from 1 to the context.
+    """
+    step = max(1, context // 2) if stride is None else index_of(stride)
+    if not 1 <= step <= context:
+        raise InputError(f"the stride is {stride!r}; expected 1 to {context}, the context of this model")
+    return step
+
+
 def windows_of(texts: Sequence[Sequence[int]], context: int, stride: SupportsIndex | None) -> list[Window]:
     """The windows over all texts; ``stride`` is by default half of the context.
 
     Raises:
         InputError: a text is too short, or the stride is not a whole number from 1 to the context.
     """
-    step = max(1, context // 2) if stride is None else index_of(stride)
-    if not 1 <= step <= context:
-        raise InputError(f"the stride is {stride!r}; expected 1 to {context}, the context of this model")
+    step = check_stride(stride, context)
     for place, ids in enumerate(texts):
         if len(ids) < 2:
             raise InputError(f"text {place} has {len(ids)} tokens; expected at least 2, one to predict from another")
