@@ -281,7 +281,7 @@ class Companions:
     @property
     def draws_issued(self) -> int:
         """Draw calls issued so far, with those of the decoding plan."""
-        runs = [*self.chunks.values(), *self._drafted.values(), *self._choices.values()]
+        runs: list[Chunks | Choice] = [*self.chunks.values(), *self._drafted.values(), *self._choices.values()]
         return self._bound.draws_issued + sum(each.draws_issued for each in runs)
 
     def chunk(self, tokens: int) -> Chunks:
