@@ -183,29 +183,33 @@ class FastEngine(Engine):
 
 
 class WholeEngine(Engine):
-    """The reference plan, which runs the whole sequence for each token; ``whole`` has the plans by length."""
+    """The reference plan, which runs the whole sequence for each token."""
 
     def __init__(
         self, options: PlanOptions, bound: Session, source: WeightSource, plans: ReferencePlans | None = None
     ) -> None:
         """Take over a bound plan; ``plans`` has one for each length, for models without a published plan."""
         super().__init__(options, bound, source)
-        self.whole = None if plans is None else WholeSequences(plans, bound)
-        self._issued = 0
+        self._plans, self._by_rows, self._issued = plans, {bound.plan.max_rows: bound}, 0
 
     def forward(self, ids: Sequence[int]) -> int:
         """See :class:`Engine`."""
-        if self.whole is not None:
-            issued = self.whole.run(ids)[1]
-        else:
-            self.bound.write(TOKENS, np.asarray(ids, dtype=np.int32)[:, None])
-            issued = self.bound.run({"rows": len(ids)})
+        (session,) = self.sessions_for(len(ids))
+        table = np.zeros((session.plan.max_rows, 1), dtype=np.int32)
+        table[: len(ids), 0] = ids
+        session.write(TOKENS, table)
+        issued = session.run(session.plan.values_for(len(ids)))
         self._issued += issued
         return issued
 
     def sessions_for(self, tokens: int) -> list[Session]:
-        """See :class:`Engine`."""
-        return [self.bound if self.whole is None else self.whole.session_for(tokens)]
+        """See :class:`Engine`; the shortest plan for the sequence, bound at first use."""
+        if self._plans is None:
+            return [self.bound]
+        rows = self._plans.rows_for(tokens)
+        if rows not in self._by_rows:
+            self._by_rows[rows] = self.bound.companion(self._plans.of(rows))
+        return [self._by_rows[rows]]
 
     def _logits(self, ids: Sequence[int]) -> Floats:
         self.forward(ids)
@@ -223,27 +227,3 @@ class WholeEngine(Engine):
 
     def _new_scorer(self) -> TextScorer:
         raise InputError("score needs the fast plan; load the model without plan='reference'")
-
-
-class WholeSequences:
-    """The reference plans of a model without a published plan, each bound for one length."""
-
-    def __init__(self, plans: ReferencePlans, bound: Session) -> None:
-        """Start with ``bound``, the plan for the shortest sequences, which owns the weights."""
-        self._plans, self._bound = plans, bound
-        self._by_rows = {bound.plan.max_rows: bound}
-
-    def session_for(self, tokens: int) -> Session:
-        """The shortest session for ``tokens`` tokens, bound at first use."""
-        rows = self._plans.rows_for(tokens)
-        if rows not in self._by_rows:
-            self._by_rows[rows] = self._bound.companion(self._plans.of(rows))
-        return self._by_rows[rows]
-
-    def run(self, ids: Sequence[int]) -> tuple[Session, int]:
-        """Run checked ids; returns the session that holds the results, and the draw calls issued."""
-        session = self.session_for(len(ids))
-        table = np.zeros((session.plan.max_rows, 1), dtype=np.int32)
-        table[: len(ids), 0] = ids
-        session.write(TOKENS, table)
-        return session, session.run(session.plan.values_for(len(ids)))
