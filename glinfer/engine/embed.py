@@ -204,7 +204,9 @@ class Embedder:
         """
         config = self.encoder.config
         strings = [place for place, text in enumerate(texts) if isinstance(text, str)]
-        made = dict(zip(strings, self._made(texts, strings, before), strict=True))
+        # Lists of ids need no tokenizer.
+        whole = self.texts.texts([f"{before}{texts[place]}" for place in strings]) if strings else []
+        made = dict(zip(strings, whole, strict=True))
         found = []
         for place, text in enumerate(texts):
             if place in made:
@@ -218,10 +220,6 @@ class Embedder:
                 raise InputError(f"text {place} has {len(ids)} tokens; expected 1 to {config.max_position_embeddings}")
             found.append(EncodedText(ids, types))
         return found
-
-    def _made(self, texts: Sequence[str | Sequence[int]], strings: Sequence[int], before: str) -> list[EncodedText]:
-        """The tokens of the strings; lists of ids need no tokenizer."""
-        return self.texts.texts([f"{before}{texts[place]}" for place in strings]) if strings else []
 
     def rank_request(self, query: str, texts: Sequence[str]) -> EmbedRequest:
         """Check and encode a call of :meth:`glinfer.engine.model.Model.rerank`; any thread may call this.

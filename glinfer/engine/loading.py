@@ -385,12 +385,9 @@ def random_weights(
     made = plan_for(config, plan, weights=weights, cache=cache, max_texture_size=edge)
     sizes = [4 * math.prod(shape) for shape in weight_shapes(config).values()]
     folded = _folded_bytes(made, edge) if plan == "fast" else 0
-    _check_arrays(sum(sizes) + max(4 * max(sizes), folded), "random weights")  # drawn in float64
+    needed = sum(sizes) + max(4 * max(sizes), folded)  # drawn in float64
+    check_room(needed, f"random weights takes {bytes_text(needed)}", MEMORY_ADVICE)
     return random_checkpoint(config, seed)
-
-
-def _check_arrays(needed: int, what: str) -> None:
-    check_room(needed, f"{what} takes {bytes_text(needed)}", MEMORY_ADVICE)
 
 
 def bind(

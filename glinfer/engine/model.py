@@ -212,17 +212,18 @@ class Model(Inspected, Embeds, Chatting):
 
     def logits(self, prompt: str | Ids, *, lora: str | None = None) -> npt.NDArray[np.float32]:
         """Logits [vocab] of the token after ``prompt`` (text or ids), float32; ``lora`` as in :meth:`stream`."""
-        self._require_open()
-        self._own.use_adapter(self.adapters.number(lora))
-        self._own.hold(self._ids_of(prompt))
-        return self._own.logits()
+        return self._holding(prompt, lora).logits()
 
     def probs(self, prompt: str | Ids, *, lora: str | None = None) -> npt.NDArray[np.float32]:
         """Softmax probabilities [vocab] of the token after ``prompt``, float32; arguments as in :meth:`logits`."""
+        return self._holding(prompt, lora).probs()
+
+    def _holding(self, prompt: str | Ids, lora: str | None) -> DecodeSession:
+        """The model's own sequence with the tokens of a prompt."""
         self._require_open()
         self._own.use_adapter(self.adapters.number(lora))
         self._own.hold(self._ids_of(prompt))
-        return self._own.probs()
+        return self._own
 
     @overload
     def stream(self, prompt: str, **options: Unpack[StreamOptions]) -> TextStream: ...

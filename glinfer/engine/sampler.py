@@ -38,6 +38,14 @@ _PARTS = 64  # parts of a vocabulary, whose maxima bound the top k
 _BINS = 64
 
 
+_REALS: Mapping[str, tuple[Callable[[float], bool], str]] = {
+    "temperature": (lambda number: 0.0 <= number < math.inf, "a finite number, 0 (greedy) or more"),
+    "repetition_penalty": (lambda number: 0.0 < number < math.inf, "a finite number above 0 (1 is off)"),
+    "top_p": (lambda number: 0.0 <= number <= 1.0, "a number from 0 to 1 (1 is off)"),
+    "min_p": (lambda number: 0.0 <= number <= 1.0, "a number from 0 to 1 (0 is off)"),
+}
+
+
 @dataclass(frozen=True)
 class SamplingOptions:
     """Sampling options; immutable, checked at construction.
@@ -64,20 +72,12 @@ class SamplingOptions:
 
     def __post_init__(self) -> None:
         """Check every field, and convert NumPy numbers to Python's."""
-        temperature = _real("temperature", self.temperature, "a finite number, 0 (greedy) or more")
-        if not 0.0 <= temperature < math.inf:
-            raise _bad("temperature", self.temperature, "a finite number, 0 (greedy) or more")
-        penalty = _real("repetition_penalty", self.repetition_penalty, "a finite number above 0 (1 is off)")
-        if not 0.0 < penalty < math.inf:
-            raise _bad("repetition_penalty", self.repetition_penalty, "a finite number above 0 (1 is off)")
-        object.__setattr__(self, "temperature", temperature)
-        object.__setattr__(self, "repetition_penalty", penalty)
-        for name, off in (("top_p", 1), ("min_p", 0)):
-            expected = f"a number from 0 to 1 ({off} is off)"
-            fraction = _real(name, getattr(self, name), expected)
-            if not 0.0 <= fraction <= 1.0:
-                raise _bad(name, getattr(self, name), expected)
-            object.__setattr__(self, name, fraction)
+        for name, (allowed, expected) in _REALS.items():
+            value = getattr(self, name)
+            number = _real(value)
+            if not allowed(number):  # nor is NaN
+                raise _bad(name, value, expected)
+            object.__setattr__(self, name, number)
         off = isinstance(self.top_k, (int, np.integer)) and self.top_k == -1  # as in vLLM and llama.cpp
         top_k = 0 if off else _whole("top_k", self.top_k, "a whole number, 0 or -1 (off) or more")
         object.__setattr__(self, "top_k", top_k)
@@ -398,24 +398,20 @@ def checked_history(history: History, vocab: int) -> npt.NDArray[np.int64]:
     return ids.astype(np.int64)
 
 
-def _real(name: str, value: object, expected: str) -> float:
-    """``value`` as a float if it is a number that is not NaN."""
-    if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
-        raise _bad(name, value, expected)
+def _real(value: object) -> float:
+    """A number as a float; NaN for anything else, and for numbers beyond all floats."""
     try:
-        number = float(value)
+        number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+        return float(value) if number else math.nan  # type: ignore[arg-type]
     except OverflowError:
-        raise _bad(name, value, expected) from None
-    if math.isnan(number):
-        raise _bad(name, value, expected)
-    return number
+        return math.nan
 
 
 def _whole(name: str, value: object, expected: str) -> int:
     """``value`` as an int if it is a whole number of 0 or more."""
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 0:
+    if (number := index_of(value)) < 0:
         raise _bad(name, value, expected)
-    return int(value)
+    return number
 
 
 def _bad(name: str, value: object, expected: str) -> InputError:

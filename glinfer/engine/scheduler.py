@@ -16,7 +16,7 @@ import itertools
 import math
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import perf_counter
 
 from glinfer.closing import Closing
@@ -60,21 +60,24 @@ class Event:
     calls: Sequence[ChatPart] = ()
 
 
+@dataclass(eq=False)
 class _Place:
     """The cache of one sequence: its current sequence, or the tokens of the last one.
 
     Attributes:
+        running: the current sequence.
         kept: the tokens in the cache of a free place, from its first slot on.
         owner: client, adapter and angles of the current or last sequence.
         freed: a counter at the time it became free; the lowest place has been unused for longest.
+        started: the time at which the current sequence got it.
     """
 
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.running: Running | None = None
-        self.kept: list[int] = []
-        self.owner: tuple[Hashable, int, bool] = None, 0, False
-        self.freed = self.started = 0.0
+    number: int
+    running: Running | None = None
+    kept: list[int] = field(default_factory=list)
+    owner: tuple[Hashable, int, bool] = None, 0, False
+    freed: float = 0.0
+    started: float = 0.0
 
 
 class Scheduler(Closing):
