@@ -41,7 +41,6 @@ from glinfer.formats.embedding import Embedding
 from glinfer.formats.sampling import NAMES
 from glinfer.models.plan import DrawTable, Plan, draw_table
 from glinfer.models.session import Session
-from glinfer.structured.compiler import Compiler
 from glinfer.structured.structure import ERROR, OPTIONS, take_structure, wants_whole
 from glinfer.text.chat import ChatForm, ReplySplitter
 from glinfer.text.labels import token_label
@@ -50,6 +49,8 @@ from glinfer.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+    from glinfer.structured.compiler import Compiler
 
 _CLOSED = "this model was closed; load it again"
 
@@ -327,6 +328,8 @@ class Model(Inspected, Embeds, Chatting):
             InputError: the model has no tokenizer.
         """
         if self._compiler is None:
+            from glinfer.structured.compiler import Compiler  # only structures need it
+
             self._compiler = Compiler(self.require_tokenizer(), self.config.vocab_size)
         return self._compiler
 
