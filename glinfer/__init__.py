@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 
     from glinfer.engine.capture import Captured, Seen
     from glinfer.engine.chat import ChatReply, ChatSession, ChatStream
-    from glinfer.engine.decode import DecodeSession as Session
     from glinfer.engine.ids import Ids
     from glinfer.engine.model import Model
     from glinfer.engine.requests import BatchRequest, BatchResult
+    from glinfer.engine.run.decode import DecodeSession as Session
     from glinfer.engine.sampler import Sampler, SamplingOptions
     from glinfer.engine.scheduler import Scheduler
     from glinfer.engine.score import TextScore
@@ -87,7 +87,7 @@ __all__ = [
 _PLACES = {
     "engine.capture": ("Captured", "Seen"),
     "engine.chat": ("ChatReply", "ChatSession", "ChatStream"),
-    "engine.decode": ("DecodeSession",),
+    "engine.run.decode": ("DecodeSession",),
     "engine.model": ("Model",),
     "engine.requests": ("BatchRequest", "BatchResult"),
     "engine.sampler": ("Sampler", "SamplingOptions"),

@@ -31,8 +31,8 @@ from glinfer.cli.drafts import draft_options, opened_drafts, take_drafts
 from glinfer.cli.structure import structure_options, take_structured
 from glinfer.engine.defaults import USUAL
 from glinfer.engine.model import Model
+from glinfer.engine.run.stats import GenerationStats
 from glinfer.engine.sampler import SamplingOptions
-from glinfer.engine.stats import GenerationStats
 from glinfer.engine.stream import TextStream, TokenStream
 from glinfer.errors import InputError
 from glinfer.formats.files import shown

@@ -14,12 +14,12 @@ import numpy as np
 import numpy.typing as npt
 
 from glinfer.config import ModelConfig
-from glinfer.engine.choice import Choice
-from glinfer.engine.decode import only_allowed
 from glinfer.engine.logits import change_logits, token_logprobs
-from glinfer.engine.nan_guard import NanGuard
 from glinfer.engine.prefill import Companions, Prefill
 from glinfer.engine.requests import Running
+from glinfer.engine.run.choice import Choice
+from glinfer.engine.run.decode import only_allowed
+from glinfer.engine.run.nan_guard import NanGuard
 from glinfer.engine.sampler import NEUTRAL, gpu_chooses, sample_rows
 from glinfer.errors import InputError, NumbersError, PlanError, StructureError
 from glinfer.gl.context import Device

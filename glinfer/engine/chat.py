@@ -11,8 +11,8 @@ from glinfer.closing import Closing
 from glinfer.config import ModelConfig
 from glinfer.engine.ids import Ids, check_count
 from glinfer.engine.option_names import named_options
+from glinfer.engine.run.stats import GenerationStats
 from glinfer.engine.sampler import SamplerFunction
-from glinfer.engine.stats import GenerationStats
 from glinfer.engine.stream import CHUNK, GeneratedText, PartStream, TokenStream
 from glinfer.errors import InputError
 from glinfer.formats.json_files import quoted

@@ -13,11 +13,11 @@ import numpy.typing as npt
 
 from glinfer.closing import Closing
 from glinfer.config import ModelConfig
-from glinfer.engine.decode import DecodeSession, RecomputeSession
 from glinfer.engine.engine import EMBEDS, Engine
 from glinfer.engine.ids import Ids, check_tokens
 from glinfer.engine.option_names import named_options
 from glinfer.engine.progress import Progress, no_progress, run_steps
+from glinfer.engine.run.decode import DecodeSession, RecomputeSession
 from glinfer.engine.textures import WeightSource
 from glinfer.errors import InputError, NumbersError
 from glinfer.formats.embedding import Embedding

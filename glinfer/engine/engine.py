@@ -14,13 +14,13 @@ from typing import SupportsIndex
 import numpy as np
 
 from glinfer.engine.batch import Batch, SchedulerOptions, places_for
-from glinfer.engine.cached import CachedSession
-from glinfer.engine.decode import DecodeSession, Floats, RecomputeSession
-from glinfer.engine.fallback import KernelChoice
-from glinfer.engine.nan_guard import NanGuard
 from glinfer.engine.prefill import Prefill
 from glinfer.engine.progress import Progress, no_progress
 from glinfer.engine.requests import BatchRequest, Running
+from glinfer.engine.run.cached import CachedSession
+from glinfer.engine.run.decode import DecodeSession, Floats, RecomputeSession
+from glinfer.engine.run.fallback import KernelChoice
+from glinfer.engine.run.nan_guard import NanGuard
 from glinfer.engine.scheduler import Scheduler
 from glinfer.engine.score import TextScore, TextScorer
 from glinfer.engine.textures import TextureComparison, WeightSource

@@ -16,11 +16,11 @@ from glinfer.config import ModelConfig
 from glinfer.engine.defaults import default_sampling
 from glinfer.engine.embed import EncodeEngine
 from glinfer.engine.engine import Engine, FastEngine, WholeEngine
-from glinfer.engine.fallback import KernelChoice
 from glinfer.engine.fetching import Fetching, found_model
 from glinfer.engine.ids import check_callback
 from glinfer.engine.model import Loaded, Model
-from glinfer.engine.oracle import NumpyDevice, NumpyEngine, NumpySession, device_of
+from glinfer.engine.run.fallback import KernelChoice
+from glinfer.engine.run.oracle import NumpyDevice, NumpyEngine, NumpySession, device_of
 from glinfer.engine.textures import FileWeights, WeightSource
 from glinfer.errors import InputError, PlanError
 from glinfer.formats import Checkpoint, load_checkpoint, random_checkpoint, unpacked, weight_shapes
@@ -253,7 +253,7 @@ class Prepared:
         plan: the plan to bind.
         arrays: its weights, by tensor name.
         fixed: whether the caller has chosen the kernels. Otherwise plainer kernels replace them if the driver rejects a
-            shader, see :mod:`glinfer.engine.fallback`.
+            shader, see :mod:`glinfer.engine.run.fallback`.
         whole: the reference plans by length, for models without a published plan.
         shaped: builds (plan, reference plans) with other kernels.
     """

@@ -13,9 +13,7 @@ import numpy.typing as npt
 from glinfer.engine.batch import MAX_SLOTS, SchedulerOptions
 from glinfer.engine.capture import Inspected
 from glinfer.engine.chat import ChatOptions, Chatting
-from glinfer.engine.decode import DecodeSession
 from glinfer.engine.defaults import merged
-from glinfer.engine.drafts import ModelDrafts, Ngrams, RunTimes, Speculation, check_speculation
 from glinfer.engine.embed import Embeds
 from glinfer.engine.engine import EMBEDS, Engine
 from glinfer.engine.ids import (
@@ -30,10 +28,12 @@ from glinfer.engine.ids import (
 from glinfer.engine.logits import LogitChanges
 from glinfer.engine.option_names import check_options, named_options
 from glinfer.engine.requests import DEFAULTS, BatchRequest, BatchResult, Running
+from glinfer.engine.run.decode import DecodeSession
+from glinfer.engine.run.drafts import ModelDrafts, Ngrams, RunTimes, Speculation, check_speculation
+from glinfer.engine.run.stats import require_complete
 from glinfer.engine.sampler import NEUTRAL, OwnSampler, SamplerFunction, SamplingOptions
 from glinfer.engine.scheduler import Scheduler
 from glinfer.engine.score import TextScore
-from glinfer.engine.stats import require_complete
 from glinfer.engine.stream import CHUNK, GeneratedText, TextStream, TokenStream
 from glinfer.engine.textures import TexturesReport
 from glinfer.errors import ContextError, InputError, StructureError

@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from glinfer.engine.choice import Choice
-from glinfer.engine.fallback import KernelChoice
+from glinfer.engine.run.choice import Choice
+from glinfer.engine.run.fallback import KernelChoice
 from glinfer.engine.sampler import SamplingOptions
 from glinfer.models.fast.parts import cache_slots
 from glinfer.models.fast.rows import LOGITS, PICKS, ROWS, drafted_plan, few_chunk_rows, fitting_chunk_plan

@@ -9,8 +9,8 @@ from typing import Any
 
 from glinfer.engine.ids import Ids
 from glinfer.engine.logits import LogitChanges, TokenLogprob
+from glinfer.engine.run.stats import GenerationStats
 from glinfer.engine.sampler import OwnSampler, Sampler, SamplingOptions
-from glinfer.engine.stats import GenerationStats
 from glinfer.structured.constraint import Constraint
 from glinfer.structured.structure import ERROR, OPTIONS
 from glinfer.text.chat import ChatForm

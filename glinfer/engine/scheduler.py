@@ -21,10 +21,10 @@ from time import perf_counter
 
 from glinfer.closing import Closing
 from glinfer.engine.batch import Batch, Choices, Step
-from glinfer.engine.decode import common_prefix
 from glinfer.engine.ids import room_made
 from glinfer.engine.prefill import MAX_SINGLE_TOKENS
 from glinfer.engine.requests import BatchRequest, BatchResult, Running, text_of
+from glinfer.engine.run.decode import common_prefix
 from glinfer.errors import ContextError, InputError, StructureError
 from glinfer.gl.signals import signals_held
 from glinfer.models.fast.rows import slots_for
@@ -167,7 +167,7 @@ class Scheduler(Closing):
 
         The list is empty while only prompts run, and when nothing waits.
 
-        A sequence with NaN or infinities ends alone, with an error in its result (:mod:`glinfer.engine.nan_guard`).
+        A sequence with NaN or infinities ends alone, with an error in its result (:mod:`glinfer.engine.run.nan_guard`).
 
         Raises:
             ContextError: the scheduler or its model was closed.

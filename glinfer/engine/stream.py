@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from glinfer.closing import Closing
-from glinfer.engine.decode import DecodeSession
-from glinfer.engine.drafts import Speculation
 from glinfer.engine.ids import check_callback, check_count
 from glinfer.engine.requests import BatchRequest, Running
+from glinfer.engine.run.decode import DecodeSession
+from glinfer.engine.run.drafts import Speculation
+from glinfer.engine.run.stats import GenerationStats, require_complete
 from glinfer.engine.sampler import OwnSampler, SamplingOptions
-from glinfer.engine.stats import GenerationStats, require_complete
 from glinfer.errors import ContextError
 from glinfer.structured.constraint import Constraint, DeadEnd
 from glinfer.text.reply import ChatPart, ReplyAssembler

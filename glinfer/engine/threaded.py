@@ -20,8 +20,8 @@ from glinfer.engine.loading import load_model
 from glinfer.engine.model import Model, StreamOptions
 from glinfer.engine.option_names import check_options, named_options
 from glinfer.engine.requests import BatchRequest, Running
+from glinfer.engine.run.stats import GenerationStats
 from glinfer.engine.scheduler import Scheduler
-from glinfer.engine.stats import GenerationStats
 from glinfer.engine.stream import GeneratedText, TextStream, TokenStream
 from glinfer.errors import ContextError, InputError
 from glinfer.formats.files import AnyPath

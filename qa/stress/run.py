@@ -22,8 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from glinfer.engine.decode import DecodeSession
 from glinfer.engine.loading import bind
+from glinfer.engine.run.decode import DecodeSession
 from glinfer.engine.textures import as_bits
 from glinfer.errors import ContextError, GLError, GlinferError, PlanError, ShaderError
 from glinfer.formats import Checkpoint

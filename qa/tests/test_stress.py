@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from glinfer.config import ModelConfig
-from glinfer.engine.decode import DecodeSession
+from glinfer.engine.run.decode import DecodeSession
 from glinfer.errors import GLError
 from glinfer.formats import random_checkpoint
 from glinfer.gl.context import Device, Limits, open_device

@@ -13,14 +13,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scripted_models import FAST_SMALL_DRAWS, FAST_TAIL_DRAWS, SMALL_DRAWS
 
-from glinfer.engine.cached import CachedSession
-from glinfer.engine.decode import DecodeSession
 from glinfer.engine.model import Model
 from glinfer.engine.prefill import MAX_SINGLE_TOKENS
 from glinfer.engine.probabilities import softmax
 from glinfer.engine.requests import BatchRequest
+from glinfer.engine.run.cached import CachedSession
+from glinfer.engine.run.decode import DecodeSession
+from glinfer.engine.run.stats import GenerationStats
 from glinfer.engine.sampler import Sampler, SamplingOptions
-from glinfer.engine.stats import GenerationStats
 from glinfer.engine.stream import TokenStream
 from glinfer.models.reference.gab import PROBS
 from glinfer.ops.fused.allowed import Words, mask_words

@@ -15,12 +15,12 @@ from scripted_models import FAST_TAIL_DRAWS
 
 import glinfer
 from glinfer.engine import model as models
-from glinfer.engine.cached import CachedSession
-from glinfer.engine.decode import DecodeSession
-from glinfer.engine.drafts import RunTimes
 from glinfer.engine.model import Model
 from glinfer.engine.prefill import DraftedRows
 from glinfer.engine.requests import BatchRequest
+from glinfer.engine.run.cached import CachedSession
+from glinfer.engine.run.decode import DecodeSession
+from glinfer.engine.run.drafts import RunTimes
 from glinfer.engine.sampler import Sampler, SamplingOptions
 from glinfer.errors import ContextError, InputError, NumbersError
 

@@ -14,10 +14,10 @@ from scripted_models import BYTES
 from tiers import tiered
 
 import glinfer
-from glinfer.engine.cached import CachedSession
 from glinfer.engine.model import Model
 from glinfer.engine.prefill import MAX_SINGLE_TOKENS, MAX_SINGLE_TOKENS_BEFORE
 from glinfer.engine.random_model import demo_tokenizer
+from glinfer.engine.run.cached import CachedSession
 from glinfer.errors import FormatError, GlinferError, InputError
 from glinfer.formats import save_checkpoint, write_bpe
 from glinfer.formats.gguf import file as gguf_file

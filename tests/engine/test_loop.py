@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from glinfer.config import ModelConfig
-from glinfer.engine.decode import DecodeSession, RecomputeSession
+from glinfer.engine.run.decode import DecodeSession, RecomputeSession
+from glinfer.engine.run.stats import GenerationStats
 from glinfer.engine.sampler import Sampler, SamplingOptions
-from glinfer.engine.stats import GenerationStats
 from glinfer.engine.stream import TokenStream
 from glinfer.errors import ContextError, InputError
 

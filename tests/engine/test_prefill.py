@@ -17,9 +17,9 @@ from scripted_models import random_file
 from tiny_models import in_floats, tiny
 
 import glinfer
-from glinfer.engine.cached import CachedSession
 from glinfer.engine.model import Model
 from glinfer.engine.prefill import MAX_SINGLE_TOKENS, Prefill
+from glinfer.engine.run.cached import CachedSession
 from glinfer.engine.sampler import Sampler, SamplingOptions
 from glinfer.formats import save_checkpoint
 from glinfer.gl.context import Limits, open_device

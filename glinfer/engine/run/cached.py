@@ -7,9 +7,9 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from glinfer.engine.choice import Choice
-from glinfer.engine.decode import DecodeSession, Floats
 from glinfer.engine.prefill import DRAFT_ROWS, Companions, Prefill
+from glinfer.engine.run.choice import Choice
+from glinfer.engine.run.decode import DecodeSession, Floats
 from glinfer.engine.sampler import OwnSampler, Sampler, SamplingOptions, gpu_chooses
 from glinfer.gl.layouts.blocks import BLOCK_EDGE, BLOCK_FLOATS, BlockLayout
 from glinfer.models.fast.choice import STEPS

@@ -7,8 +7,8 @@ from typing import NoReturn
 
 import numpy as np
 
-from glinfer.engine.decode import DecodeSession, Floats, RecomputeSession
 from glinfer.engine.engine import Engine
+from glinfer.engine.run.decode import DecodeSession, Floats, RecomputeSession
 from glinfer.engine.textures import WeightSource
 from glinfer.errors import ContextError, InputError
 from glinfer.gl.context import Device, Limits

@@ -1,7 +1,7 @@
 """Token sequences that grow, rewind and fork, independent of the plan and of OpenGL.
 
 :class:`DecodeSession` is the common interface. :class:`RecomputeSession` runs the whole sequence for each token, as the
-reference plan does. The fast plan's class is in :mod:`glinfer.engine.cached`.
+reference plan does. The fast plan's class is in :mod:`glinfer.engine.run.cached`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from glinfer.text.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from glinfer.engine.nan_guard import NanGuard
+    from glinfer.engine.run.nan_guard import NanGuard
 
 Floats = npt.NDArray[np.float32]
 T = TypeVar("T")
@@ -205,7 +205,7 @@ class DecodeSession(Closing):
 
         Raises:
             InputError: no token is held.
-            NumbersError: the model's output is broken, see :mod:`glinfer.engine.nan_guard`.
+            NumbersError: the model's output is broken, see :mod:`glinfer.engine.run.nan_guard`.
             ContextError: the session was closed.
         """
         self._require_tokens()
