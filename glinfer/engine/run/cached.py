@@ -185,16 +185,15 @@ class CachedSession(DecodeSession):
         self._run_head()
         self._bound.device.flush()  # so that the GPU computes while the mask is made
         words, last = allowed(), len(self._ids) - 1
-        if not self.chooses(sampler.options):
-            return self._sampled(self._keep(self._read_logits()), sampler, words)
-        choice = self._choice(sampler.options, masked=True)
-        choice.write([0], [sampler.options], [sampler.draw], words[None], [change_word()])
-        choice.run(1, slot=last)
-        (candidates,) = self._candidates(last, 1)
-        if unsure(candidates):
-            return self._sampled(self._keep(self._read_logits()), sampler, words)
-        sampler.advance()
-        return self._chosen(candidates, [])
+        if self.chooses(sampler.options):
+            choice = self._choice(sampler.options, masked=True)
+            choice.write([0], [sampler.options], [sampler.draw], words[None], [change_word()])
+            choice.run(1, slot=last)
+            (candidates,) = self._candidates(last, 1)
+            if not unsure(candidates):
+                sampler.advance()
+                return self._chosen(candidates, [])
+        return self._sampled(self._keep(self._read_logits()), sampler, words)
 
     def _accept(self, draft: list[int], sampler: Sampler) -> list[int]:
         # Observers see one token at a time.
@@ -215,7 +214,8 @@ class CachedSession(DecodeSession):
         try:
             for row, guess in enumerate((*draft, None)):
                 if candidates is None or unsure(candidates[row]):
-                    chosen.append(self._sampled_after(runs.logits(row), chosen, sampler))
+                    before = [*self._ids, *chosen]
+                    chosen.append(self._sampled(self._looked(runs.logits(row), before), sampler, ids=before))
                 else:
                     chosen.append(self._chosen(candidates[row], chosen))
                     sampler.advance()
@@ -227,15 +227,6 @@ class CachedSession(DecodeSession):
         self._append(chosen)
         self._cached = first + len(chosen)
         return chosen
-
-    def _sampled_after(self, logits: Floats, chosen: list[int], sampler: Sampler) -> int:
-        """The sampler's choice from a row of drafted logits, after the tokens ``chosen`` in the same run."""
-        before = [*self._ids, *chosen]
-        self.logit_reads += 1
-        if self.nan_guard is not None:
-            self.nan_guard.look(logits, before)
-            logits = self.nan_guard.usable(logits)
-        return sampler.sample(logits, before)
 
     def _chosen(self, candidates: Floats, before: list[int]) -> int:
         """The best of a run's candidates; ``before`` has the tokens chosen earlier in the same call."""

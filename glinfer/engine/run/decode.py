@@ -224,10 +224,14 @@ class DecodeSession(Closing):
 
     def _keep(self, logits: Floats) -> Floats:
         """Check logits read back, and keep them until the tokens change."""
+        self._logits = self._looked(logits, self._ids)
+        return logits
+
+    def _looked(self, logits: Floats, ids: Sequence[int]) -> Floats:
+        """Count and check logits read back, of the token after ``ids``."""
         self.logit_reads += 1
         if self.nan_guard is not None:
-            self.nan_guard.look(logits, self._ids)
-        self._logits = logits
+            self.nan_guard.look(logits, ids)
         return logits
 
     def probs(self) -> Floats:
@@ -381,11 +385,14 @@ class DecodeSession(Closing):
         self.draws_saved += self._token_draws
         return self._logits
 
-    def _sampled(self, logits: Floats, sampler: Sampler, words: Words | None = None) -> int:
-        """The sampler's choice from a row of logits, among the tokens that ``words`` allow."""
+    def _sampled(
+        self, logits: Floats, sampler: Sampler, words: Words | None = None, ids: Sequence[int] | None = None
+    ) -> int:
+        """The sampler's choice from the logits after ``ids`` (default: those held), among what ``words`` allow."""
         if self.nan_guard is not None:
             logits = self.nan_guard.usable(logits)
-        return sampler.sample(logits if words is None else only_allowed(logits, words), self._ids)
+        row = logits if words is None else only_allowed(logits, words)
+        return sampler.sample(row, self._ids if ids is None else ids)
 
     def _accept(self, draft: list[int], sampler: Sampler) -> list[int]:
         """:meth:`accept` of a draft that fits the context."""
