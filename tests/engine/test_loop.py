@@ -229,6 +229,15 @@ def test_closing_ends_it_at_once() -> None:
         )
 
 
+def test_one_that_is_closed_after_its_last_token_was_not_cut_short() -> None:
+    for options, reason in (({"max_tokens": 2}, "length"), ({"max_tokens": 3}, "closed")):
+        ends = Ends()
+        stream = make(on_end=ends, **options)
+        assert ([next(stream), next(stream)], ends.count) == ([2, 3], 0)
+        stream.close()
+        assert (stream.stats.finish_reason, ends.count) == (reason, 1)
+
+
 @pytest.mark.parametrize("error", [InputError("no"), ValueError("no"), KeyboardInterrupt(), SystemExit(3)])
 def test_an_error_inside_forward_comes_through_and_closes(error: BaseException) -> None:
     ends = Ends()
