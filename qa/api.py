@@ -64,7 +64,7 @@ def current() -> dict[str, str]:
 
 def _python() -> Iterator[tuple[str, str]]:
     """What ``glinfer`` has, the classes of what it returns, and the errors that it raises."""
-    from glinfer.engine.stream import GenerationStats
+    from glinfer.engine.run.stats import GenerationStats
     from glinfer.tensors.ops import Ops
 
     for name in glinfer.__all__:

@@ -23,7 +23,7 @@ import click
 import numpy as np
 
 from glinfer.config import POOLINGS, ModelConfig
-from glinfer.engine.fallback import plainest
+from glinfer.engine.run.fallback import plainest
 from glinfer.errors import InputError, PlanError
 from glinfer.export.companions import companions_of
 from glinfer.export.plan import PlanExport, layout_entry

@@ -30,9 +30,9 @@ from glinfer.engine.loading import (
     usual_context,
 )
 from glinfer.engine.model import Model
-from glinfer.engine.oracle import EXECUTORS
 from glinfer.engine.progress import Progress, StagedProgress, no_staged_progress
 from glinfer.engine.report import plain
+from glinfer.engine.run.oracle import EXECUTORS
 from glinfer.errors import InputError
 from glinfer.formats import Checkpoint, find_model
 from glinfer.formats.files import decode_text, shown

@@ -9,9 +9,9 @@ from typing import Any
 import click
 
 from glinfer.cli.common import options, progress, say
-from glinfer.engine.drafts import SPECULATE, check_speculation
 from glinfer.engine.loading import fetched, load_model
 from glinfer.engine.model import Model
+from glinfer.engine.run.drafts import SPECULATE, check_speculation
 
 draft_options = options(
     click.option(

@@ -31,8 +31,9 @@ from glinfer.cli.common import (
 from glinfer.cli.drafts import draft_options, opened_drafts, take_drafts
 from glinfer.engine.defaults import USUAL
 from glinfer.engine.model import Model
+from glinfer.engine.run.stats import GenerationStats
 from glinfer.engine.sampler import SamplingOptions
-from glinfer.engine.stream import GenerationStats, TextStream, TokenStream
+from glinfer.engine.stream import TextStream, TokenStream
 from glinfer.errors import InputError
 from glinfer.formats.files import shown
 from glinfer.structured.structure import OPTIONS, PARTIAL, structure_of

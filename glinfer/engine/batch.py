@@ -14,13 +14,12 @@ import numpy as np
 import numpy.typing as npt
 
 from glinfer.config import ModelConfig
-from glinfer.engine.choice import Choice
-from glinfer.engine.decode import only_allowed
 from glinfer.engine.logits import change_logits, token_logprobs
-from glinfer.engine.nan_guard import NanGuard
-from glinfer.engine.prefill import Prefill
+from glinfer.engine.prefill import Companions, Prefill
 from glinfer.engine.requests import Running
-from glinfer.engine.runs import Chunks
+from glinfer.engine.run.choice import Choice
+from glinfer.engine.run.decode import only_allowed
+from glinfer.engine.run.nan_guard import NanGuard
 from glinfer.engine.sampler import NEUTRAL, gpu_chooses, sample_rows
 from glinfer.errors import InputError, NumbersError, PlanError, StructureError
 from glinfer.gl.context import Device
@@ -198,8 +197,6 @@ class Batch:
         self.config, self.kernels, self.slots, self.capacity = config, kernels, slots, capacity
         self._nan_guard, self._targets = nan_guard, kernels.rows_per_draw
         self.filters_by_passes = filters_by_passes(root.device)
-        # ``choice`` plans, bound at first use; keys are (masked, changed).
-        self._choices: dict[tuple[bool, bool], Choice] = {}
         self.logit_reads = 0
         """Rows of logits read back, for unsure choices or samplers that need a whole row."""
         plan = batch_plan(
@@ -219,7 +216,8 @@ class Batch:
             # Two: the next step's choices are copied while those of the last step are read.
             self._picks = [self.session.readback(PICKS, slots) for _ in range(2)]
             self._prefill = Prefill(options, sequences=slots, capacity=capacity, export_residual=False)
-            self._chunks = {self._prefill.rows: self._prefill.into(self.session)}
+            self._companions = Companions(self._prefill, self.session)
+            self._companions.chunk(self._prefill.rows)
         except BaseException:
             if hasattr(self, "session"):
                 self.session.release()
@@ -228,16 +226,11 @@ class Batch:
     @property
     def draws_issued(self) -> int:
         """Draw calls issued so far."""
-        runs: list[Chunks | Choice] = [*self._chunks.values(), *self._choices.values()]
-        others = (each.session.draws_issued for each in runs)
-        return self.session.draws_issued + sum(others)
+        return self._companions.draws_issued
 
     def run_prompt(self, place: int, ids: Sequence[int], position: int, adapter: int = 0, *, long: bool = False) -> int:
         """Run one piece of a prompt into the cache of a place, from ``position`` on; returns its number of tokens."""
-        rows = self._prefill.rows_for(len(ids))
-        if rows not in self._chunks:
-            self._chunks[rows] = self._prefill.into(self.session, rows)
-        return self._chunks[rows].run(ids, position, place * self.capacity, adapter, long=long)
+        return self._companions.chunk(len(ids)).run(ids, position, place * self.capacity, adapter, long=long)
 
     def is_long(self, tokens: int) -> bool:
         """Whether a sequence of ``tokens`` tokens uses the second set of angles, in models with two."""
@@ -295,8 +288,9 @@ class Batch:
         filtered = {place: each for place, each in picked.items() if each.changed or each.sampling.filters}
         choice = None
         if filtered:  # the choice plan chooses for every row; rows without filters get neutral words
-            choice = self._choice(changed=any(each.changed for each in filtered.values()))
+            choice = self._companions.choice(changed=any(each.changed for each in filtered.values()))
             choice.table[: self.slots, FILTER_WORDS] = NEUTRAL.filter_words
+            choice.table[: self.slots, SOURCE] = range(self.slots)
             choice.table[: self.slots, CHANGES] = 0
             choice.table[list(filtered), FILTER_WORDS] = [each.sampling.filter_words for each in filtered.values()]
             choice.table[list(filtered), CHANGES] = self._follow(choice, filtered, ahead)
@@ -309,12 +303,6 @@ class Batch:
         self.session.run(values, draws=draws, flush_every=self.kernels.flush_every)
         if choice is not None:
             choice.run(self.slots)
-
-    def _choice(self, *, masked: bool = False, changed: bool = False) -> Choice:
-        if (masked, changed) not in self._choices:
-            made = self._choices[masked, changed] = self._prefill.choice(self.session, masked=masked, changed=changed)
-            made.table[: self.slots, SOURCE] = range(self.slots)
-        return self._choices[masked, changed]
 
     def _follow(self, choice: Choice, rows: Mapping[int, Running], ahead: Collection[int] = ()) -> list[int]:
         """Write the changes to the logits of rows, and return the change word of each row."""
@@ -382,7 +370,8 @@ class Batch:
         picked = {place: each for place, each in active.items() if not each.needs_row and self._passes_choose(each)}
         if not picked:
             return
-        choice, places = self._choice(masked=True, changed=any(each.changed for each in picked.values())), list(picked)
+        changed, places = any(each.changed for each in picked.values()), list(picked)
+        choice = self._companions.choice(masked=True, changed=changed)
         choice.write(
             places,
             [each.sampling for each in picked.values()],
@@ -455,8 +444,6 @@ class Batch:
 
     def close(self) -> None:
         """Release the plans and caches; calling it again does nothing."""
-        for choice in self._choices.values():
-            choice.session.release()
-        for runs in self._chunks.values():
-            runs.session.release()
+        self._companions.release()
+        self._prefill.release()
         self.session.release()

@@ -12,10 +12,10 @@ import numpy.typing as npt
 
 from glinfer.closing import Closing
 from glinfer.config import ModelConfig
-from glinfer.engine.decode import DecodeSession
 from glinfer.engine.engine import Engine
 from glinfer.engine.ids import Ids, check_callback, whole_number
 from glinfer.engine.probabilities import softmax
+from glinfer.engine.run.decode import DecodeSession
 from glinfer.errors import InputError
 from glinfer.models.capture import Textures, chosen, sinks_tensor, span_of
 from glinfer.models.oracle import MASK_LIMIT

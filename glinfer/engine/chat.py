@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, SupportsFloat, SupportsIndex, TypedDict
 
 from glinfer.closing import Closing
 from glinfer.config import ModelConfig
 from glinfer.engine.ids import Ids, check_count
 from glinfer.engine.option_names import named_options
-from glinfer.engine.own_sampler import SamplerFunction
-from glinfer.engine.stream import CHUNK, GeneratedText, GenerationStats, OneStream, TokenStream, require_complete
+from glinfer.engine.run.stats import GenerationStats
+from glinfer.engine.sampler import SamplerFunction
+from glinfer.engine.stream import CHUNK, GeneratedText, PartStream, TokenStream
 from glinfer.errors import InputError
 from glinfer.formats.json_files import quoted
 from glinfer.structured.structure import ERROR, PARTIAL, structure_of, wants_whole
@@ -76,7 +77,7 @@ class ChatReply(GeneratedText):
         return made
 
 
-class ChatStream(OneStream, Iterator[str]):
+class ChatStream(PartStream):
     """An iterator over pieces of an answer, which consist of whole characters.
 
     Iterating skips the thoughts before the answer; :meth:`next_part` returns them too.
@@ -102,48 +103,12 @@ class ChatStream(OneStream, Iterator[str]):
 
         For ``whole`` see :class:`glinfer.engine.stream.TokenStream`.
         """
-        self.text = self.thinking = ""
-        self.dropped_turns = dropped_turns
-        self._tokens, self._clipped, self._whole = tokens, clipped, whole
-        self._reply = ReplyAssembler(tokenizer, stop, splitter)
-        self._waiting: list[ChatPart] = []
-        self._done = False
-
-    @property
-    def stats(self) -> GenerationStats:  # type: ignore[override]
-        """Counts and times so far; ``finish_reason`` is ``context`` if the context was full."""
-        return self._tokens.stats
-
-    @property
-    def ids(self) -> list[int]:
-        """The ids generated so far, including thoughts and control tokens."""
-        return self._tokens.ids
-
-    def __next__(self) -> str:
-        """The next piece of the answer, never empty."""
-        while (part := self.next_part()) is not None:
-            if part.kind == "answer":
-                return part.text
-        raise StopIteration
+        self.dropped_turns, self._clipped = dropped_turns, clipped
+        self._read(tokens, ReplyAssembler(tokenizer, stop, splitter), whole=whole)
 
     def next_part(self) -> ChatPart | None:
         """The next piece of thoughts or answer, never empty; None at the end."""
-        while not self._waiting and not self._done:
-            token = next(self._tokens, None)
-            if token is None:
-                self._end()
-            else:
-                self._push(token)
-        if not self._waiting:
-            if self._whole:
-                require_complete(self.stats, self.text)
-            return None
-        part = self._waiting.pop(0)
-        if part.kind == "answer":
-            self.text += part.text
-        else:
-            self.thinking += part.text
-        return part
+        return self._next_part()
 
     def reply(self) -> ChatReply:
         """Read the rest, and return the whole reply."""
@@ -158,18 +123,9 @@ class ChatStream(OneStream, Iterator[str]):
             self._tokens.close()
             self._end()
 
-    def _push(self, token: int) -> None:
-        self._waiting += self._reply.push(token)
-        if self._reply.stopped:
-            self._done = True
-            self._tokens.close("stop")
-
     def _end(self) -> None:
-        self._done = True
-        self._waiting += self._reply.finish()
-        if self._reply.stopped and self.stats.finish_reason != "error":
-            self.stats.finish_reason = "stop"
-        elif self._clipped and self.stats.finish_reason == "length":
+        super()._end()
+        if self._clipped and self.stats.finish_reason == "length":
             self.stats.finish_reason = "context"
 
 

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
-from glinfer.engine.ids import check_tokens
-from glinfer.engine.progress import Progress, no_progress
+from glinfer.closing import Closing
+from glinfer.config import ModelConfig
+from glinfer.engine.engine import EMBEDS, Engine
+from glinfer.engine.ids import Ids, check_tokens
+from glinfer.engine.option_names import named_options
+from glinfer.engine.progress import Progress, no_progress, run_steps
+from glinfer.engine.run.decode import DecodeSession, RecomputeSession
+from glinfer.engine.textures import WeightSource
 from glinfer.errors import InputError, NumbersError
 from glinfer.formats.embedding import Embedding
 from glinfer.models.fast.encode import EMBEDDINGS, TEXTS
@@ -22,6 +29,9 @@ from glinfer.models.session import Session
 from glinfer.ops.fused.rows import input_names, interleaved, row_table
 from glinfer.text.encoder import EncodedText, TextEncoder
 from glinfer.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from glinfer.text.tokenizer import Tokenizer
 
 Vectors = npt.NDArray[np.float32]
 
@@ -194,7 +204,9 @@ class Embedder:
         """
         config = self.encoder.config
         strings = [place for place, text in enumerate(texts) if isinstance(text, str)]
-        made = dict(zip(strings, self._made(texts, strings, before), strict=True))
+        # Lists of ids need no tokenizer.
+        whole = self.texts.texts([f"{before}{texts[place]}" for place in strings]) if strings else []
+        made = dict(zip(strings, whole, strict=True))
         found = []
         for place, text in enumerate(texts):
             if place in made:
@@ -208,10 +220,6 @@ class Embedder:
                 raise InputError(f"text {place} has {len(ids)} tokens; expected 1 to {config.max_position_embeddings}")
             found.append(EncodedText(ids, types))
         return found
-
-    def _made(self, texts: Sequence[str | Sequence[int]], strings: Sequence[int], before: str) -> list[EncodedText]:
-        """The tokens of the strings; lists of ids need no tokenizer."""
-        return self.texts.texts([f"{before}{texts[place]}" for place in strings]) if strings else []
 
     def rank_request(self, query: str, texts: Sequence[str]) -> EmbedRequest:
         """Check and encode a call of :meth:`glinfer.engine.model.Model.rerank`; any thread may call this.
@@ -278,10 +286,153 @@ def finished(vectors: Vectors, dimensions: int | None, *, unit: bool) -> Vectors
     return np.asarray(cut / np.maximum(lengths, 1e-12)[:, None], dtype=np.float32)
 
 
-def run_steps(steps: Generator[tuple[int, int], None, Any], on_progress: Progress = no_progress) -> Any:
-    """Run all steps, and return the generator's result."""
-    while True:
-        try:
-            on_progress(*next(steps))
-        except StopIteration as end:
-            return end.value
+_NONE = "this model generates text and makes no vectors; expected one that embeds texts, such as all-MiniLM-L6-v2"
+
+
+_NO_SCORES = (
+    "this model generates text and was not trained to score pairs; expected a Qwen3-Reranker, a model with a "
+    "classifier, or one that embeds texts"
+)
+
+
+class EncodeEngine(Engine):
+    """The plan ``encode`` of an embedding model, which does not generate text."""
+
+    def __init__(self, options: PlanOptions, bound: Session, source: WeightSource) -> None:
+        """Take over the bound plan."""
+        super().__init__(options, bound, source)
+        self.encoder = Encoder(options, bound)
+
+    def _new_session(self, own: bool) -> DecodeSession:
+        return RecomputeSession(self.options.config, self._refused)
+
+    def _refused(self, *_: object, **__: object) -> NoReturn:
+        raise InputError(EMBEDS)
+
+    scheduler = _new_scorer = forward = _refused
+
+
+class Embeds(Closing):
+    """The methods of an embedding model; other models refuse them.
+
+    Attributes:
+        engine: the bound plans.
+        config: the model's shape.
+        embedding: prompts, lengths and other settings of an embedding model.
+    """
+
+    engine: Engine
+    config: ModelConfig
+    embedding: Embedding
+
+    @abstractmethod
+    def require_tokenizer(self) -> Tokenizer:
+        """The tokenizer."""
+
+    @abstractmethod
+    def logits(self, prompt: str | Ids) -> npt.NDArray[np.float32]:
+        """The logits of the next token."""
+
+    @named_options()
+    def embed(
+        self,
+        texts: str | Iterable[str | Ids],
+        *,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        dimensions: int | None = None,
+        normalize: bool | None = None,
+        on_progress: Progress = no_progress,
+    ) -> Vectors:
+        """The vectors of texts, float32 [n, D]; for one string [D].
+
+        Many texts share a run; a vector does not depend on the other texts. Texts that exceed the model's limit are cut
+        at their end.
+
+        Args:
+            texts: strings (need a tokenizer), or lists of token ids that include special tokens.
+            prompt_name: the name of the model's prompt to put before each text, such as ``query``; by default the
+                model's default prompt.
+            prompt: the text of a prompt instead.
+            dimensions: elements of each vector to keep, for models trained for it (Kusupati et al. 2022).
+            normalize: whether vectors have length 1; by default as the model's files say.
+            on_progress: called with (finished texts, texts) after each run.
+
+        Raises:
+            InputError: the model embeds no texts, or a text or an option is invalid.
+            NumbersError: the model's output is broken.
+        """
+        self._require_open()
+        one = isinstance(texts, str)
+        request = self.embedder.request(
+            [texts] if isinstance(texts, str) else _listed(texts),
+            prompt_name=prompt_name,
+            prompt=prompt,
+            dimensions=dimensions,
+            normalize=normalize,
+        )
+        found: Vectors = run_steps(self.embedder.steps(request), on_progress)
+        return found[0] if one else found
+
+    @named_options()
+    def rerank(self, query: str, texts: Iterable[str], *, on_progress: Progress = no_progress) -> list[Ranked]:
+        """Texts with their scores for a query, best first.
+
+        * A model trained on pairs scores each text together with the query.
+        * An embedding model compares vectors, with its prompts ``query`` and ``document`` if it has them.
+        * A Qwen 3 that generates text gets the prompt of Qwen3-Reranker; a score is the probability of "yes" against
+          "no".
+
+        Args:
+            query: the question that the texts should answer.
+            texts: the texts.
+            on_progress: called with (finished texts, texts) after each run.
+
+        Raises:
+            InputError: the model cannot score texts, or a text is invalid.
+            NumbersError: the model's output is broken.
+        """
+        self._require_open()
+        if not isinstance(self.engine, EncodeEngine):
+            return self._answered(query, _listed(texts), on_progress)
+        request = self.embedder.rank_request(query, _listed(texts))
+        found: list[Ranked] = run_steps(self.embedder.rank_steps(request), on_progress)
+        return found
+
+    def _answered(self, query: str, texts: list[str], on_progress: Progress) -> list[Ranked]:
+        """Scores of a model that generates text: the probability of "yes" against "no" after the prompt."""
+        tokenizer = self.require_tokenizer()
+        answers = [tokenizer.encode_plain(word) for word in ("yes", "no")]
+        form = self.config.family.rerank_prompt
+        if not form or any(len(ids) != 1 for ids in answers):
+            raise InputError(_NO_SCORES)
+        checked(query, texts)
+        (yes,), (no,) = answers
+        most, scores = self.config.max_position_embeddings, []
+        for each in TextEncoder(tokenizer, most).framed(form, query, texts):
+            logits = self.logits(each.ids).astype(np.float64)
+            scores.append(sigmoid(logits[yes] - logits[no]))
+            on_progress(len(scores), len(texts))
+        return ranked(np.array(scores))
+
+    @cached_property
+    def embedder(self) -> Embedder:
+        """Checks and encodes texts, in any thread, and runs them in steps.
+
+        Raises:
+            InputError: the model does not embed texts.
+        """
+        if not isinstance(self.engine, EncodeEngine):
+            raise InputError(_NONE)
+        return Embedder(self.engine.encoder, self.embedding, self.require_tokenizer)
+
+
+def _listed(texts: Iterable[str | Ids]) -> list[str]:
+    """Texts as a list.
+
+    Raises:
+        InputError: not an iterable of texts.
+    """
+    if isinstance(texts, (str, bytes)) or not isinstance(texts, Iterable):
+        raise InputError(f"the texts are {type(texts).__name__}; expected a list of them")
+    return list(texts)  # type: ignore[arg-type]

@@ -14,17 +14,16 @@ from typing import SupportsIndex
 import numpy as np
 
 from glinfer.engine.batch import Batch, SchedulerOptions, places_for
-from glinfer.engine.cached import CachedSession
-from glinfer.engine.decode import DecodeSession, Floats, RecomputeSession
-from glinfer.engine.embed import Encoder
-from glinfer.engine.fallback import FallbackPrefill, KernelChoice
-from glinfer.engine.nan_guard import NanGuard
+from glinfer.engine.prefill import Prefill
 from glinfer.engine.progress import Progress, no_progress
 from glinfer.engine.requests import BatchRequest, Running
+from glinfer.engine.run.cached import CachedSession
+from glinfer.engine.run.decode import DecodeSession, Floats, RecomputeSession
+from glinfer.engine.run.fallback import KernelChoice
+from glinfer.engine.run.nan_guard import NanGuard
 from glinfer.engine.scheduler import Scheduler
 from glinfer.engine.score import TextScore, TextScorer
-from glinfer.engine.source import WeightSource
-from glinfer.engine.textures import TextureComparison
+from glinfer.engine.textures import TextureComparison, WeightSource
 from glinfer.errors import InputError, NumbersError
 from glinfer.models.choice import ReferencePlans
 from glinfer.models.options import PlanOptions
@@ -148,7 +147,7 @@ class FastEngine(Engine):
         """Take over a bound plan; unless ``fixed``, its other plans may use safer kernels."""
         super().__init__(options, bound, source)
         self._choice = KernelChoice(options.kernels, fixed=fixed, same_layouts=True)
-        self._prefill = FallbackPrefill(options, self._choice)
+        self._prefill = Prefill(options, choice=self._choice)
         self._chosen: Session | None = None
 
     def _new_session(self, own: bool) -> DecodeSession:
@@ -183,58 +182,34 @@ class FastEngine(Engine):
         return self._choice.make(lambda kernels: TextScorer(replace(self.options, kernels=kernels), self.bound))
 
 
-class EncodeEngine(Engine):
-    """The plan ``encode`` of an embedding model, which does not generate text."""
-
-    def __init__(self, options: PlanOptions, bound: Session, source: WeightSource) -> None:
-        """Take over the bound plan."""
-        super().__init__(options, bound, source)
-        self.encoder = Encoder(options, bound)
-
-    def _new_session(self, own: bool) -> DecodeSession:
-        def refuse(ids: Sequence[int]) -> Floats:
-            raise InputError(EMBEDS)
-
-        return RecomputeSession(self.options.config, refuse)
-
-    def scheduler(
-        self, check: Callable[[BatchRequest], Running], usable: Callable[[], None], options: SchedulerOptions
-    ) -> Callable[[], Scheduler]:
-        """See :class:`Engine`."""
-        raise InputError(EMBEDS)
-
-    def _new_scorer(self) -> TextScorer:
-        raise InputError(EMBEDS)
-
-    def forward(self, ids: Sequence[int]) -> int:
-        """See :class:`Engine`."""
-        raise InputError(EMBEDS)
-
-
 class WholeEngine(Engine):
-    """The reference plan, which runs the whole sequence for each token; ``whole`` has the plans by length."""
+    """The reference plan, which runs the whole sequence for each token."""
 
     def __init__(
         self, options: PlanOptions, bound: Session, source: WeightSource, plans: ReferencePlans | None = None
     ) -> None:
         """Take over a bound plan; ``plans`` has one for each length, for models without a published plan."""
         super().__init__(options, bound, source)
-        self.whole = None if plans is None else WholeSequences(plans, bound)
-        self._issued = 0
+        self._plans, self._by_rows, self._issued = plans, {bound.plan.max_rows: bound}, 0
 
     def forward(self, ids: Sequence[int]) -> int:
         """See :class:`Engine`."""
-        if self.whole is not None:
-            issued = self.whole.run(ids)[1]
-        else:
-            self.bound.write(TOKENS, np.asarray(ids, dtype=np.int32)[:, None])
-            issued = self.bound.run({"rows": len(ids)})
+        (session,) = self.sessions_for(len(ids))
+        table = np.zeros((session.plan.max_rows, 1), dtype=np.int32)
+        table[: len(ids), 0] = ids
+        session.write(TOKENS, table)
+        issued = session.run(session.plan.values_for(len(ids)))
         self._issued += issued
         return issued
 
     def sessions_for(self, tokens: int) -> list[Session]:
-        """See :class:`Engine`."""
-        return [self.bound if self.whole is None else self.whole.session_for(tokens)]
+        """See :class:`Engine`; the shortest plan for the sequence, bound at first use."""
+        if self._plans is None:
+            return [self.bound]
+        rows = self._plans.rows_for(tokens)
+        if rows not in self._by_rows:
+            self._by_rows[rows] = self.bound.companion(self._plans.of(rows))
+        return [self._by_rows[rows]]
 
     def _logits(self, ids: Sequence[int]) -> Floats:
         self.forward(ids)
@@ -252,27 +227,3 @@ class WholeEngine(Engine):
 
     def _new_scorer(self) -> TextScorer:
         raise InputError("score needs the fast plan; load the model without plan='reference'")
-
-
-class WholeSequences:
-    """The reference plans of a model without a published plan, each bound for one length."""
-
-    def __init__(self, plans: ReferencePlans, bound: Session) -> None:
-        """Start with ``bound``, the plan for the shortest sequences, which owns the weights."""
-        self._plans, self._bound = plans, bound
-        self._by_rows = {bound.plan.max_rows: bound}
-
-    def session_for(self, tokens: int) -> Session:
-        """The shortest session for ``tokens`` tokens, bound at first use."""
-        rows = self._plans.rows_for(tokens)
-        if rows not in self._by_rows:
-            self._by_rows[rows] = self._bound.companion(self._plans.of(rows))
-        return self._by_rows[rows]
-
-    def run(self, ids: Sequence[int]) -> tuple[Session, int]:
-        """Run checked ids; returns the session that holds the results, and the draw calls issued."""
-        session = self.session_for(len(ids))
-        table = np.zeros((session.plan.max_rows, 1), dtype=np.int32)
-        table[: len(ids), 0] = ids
-        session.write(TOKENS, table)
-        return session, session.run(session.plan.values_for(len(ids)))

@@ -54,17 +54,22 @@ def whole_numbers(what: str, values: Iterable[SupportsIndex]) -> list[int]:
     return numbers
 
 
+def index_of(value: object) -> int:
+    """A whole number of at least 0, or -1 for any other value."""
+    try:
+        # operator.index also accepts NumPy's integers, but no float.
+        return -1 if isinstance(value, (bool, np.bool_)) else max(-1, operator.index(value))  # type: ignore[arg-type]
+    except TypeError:
+        return -1
+
+
 def whole_number(what: str, value: SupportsIndex) -> int:
     """Check a count.
 
     Raises:
         InputError: not a whole number of at least 0.
     """
-    try:
-        number = -1 if isinstance(value, (bool, np.bool_)) else operator.index(value)
-    except TypeError:
-        number = -1
-    if number < 0:
+    if (number := index_of(value)) < 0:
         raise InputError(f"the number {what} is {value!r}; expected a whole number of at least 0")
     return number
 
@@ -110,31 +115,13 @@ def check_ids(ids: Iterable[SupportsIndex], config: ModelConfig) -> list[int]:
     return check_tokens("the prompt", checked, config)
 
 
-def check_stop_ids(stop_ids: Iterable[SupportsIndex], config: ModelConfig) -> list[int]:
-    """Check ids that end a sequence, and return a plain list.
-
-    Raises:
-        InputError: an id is not a whole number or is outside the vocabulary.
-    """
-    checked = whole_numbers("stop_ids", stop_ids)
-    for token in checked:
-        if not 0 <= token < config.vocab_size:
-            raise InputError(f"stop id {token} is outside the vocabulary; expected 0 to {config.vocab_size - 1}")
-    return checked
-
-
 def check_count(name: str, value: object) -> int:
     """Check a count, such as the limit for generated tokens.
 
     Raises:
         InputError: not a whole number of at least 1.
     """
-    try:
-        # operator.index also accepts NumPy's integers, but no float.
-        number = 0 if isinstance(value, (bool, np.bool_)) else operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
-        number = 0
-    if number < 1:
+    if (number := index_of(value)) < 1:
         raise InputError(f"{name} is {value!r}; expected a whole number of at least 1")
     return number
 

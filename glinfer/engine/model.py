@@ -13,33 +13,44 @@ import numpy.typing as npt
 from glinfer.engine.batch import MAX_SLOTS, SchedulerOptions
 from glinfer.engine.capture import Inspected
 from glinfer.engine.chat import ChatOptions, Chatting
-from glinfer.engine.decode import DecodeSession
 from glinfer.engine.defaults import merged
-from glinfer.engine.drafts import ModelDrafts, Ngrams, RunTimes, Speculation, check_speculation
-from glinfer.engine.embedding import Embeds
+from glinfer.engine.embed import Embeds
 from glinfer.engine.engine import EMBEDS, Engine
-from glinfer.engine.ids import Ids, check_callback, check_count, check_ids, check_keep, check_stop_ids, check_tokens
-from glinfer.engine.option_names import named_options
-from glinfer.engine.own_sampler import OwnSampler, SamplerFunction
-from glinfer.engine.requests import BatchRequest, BatchResult, Running, check_request
-from glinfer.engine.sampler import NEUTRAL, SamplingOptions
+from glinfer.engine.ids import (
+    Ids,
+    check_callback,
+    check_count,
+    check_ids,
+    check_keep,
+    check_tokens,
+    whole_number,
+)
+from glinfer.engine.logits import LogitChanges
+from glinfer.engine.option_names import check_options, named_options
+from glinfer.engine.requests import DEFAULTS, BatchRequest, BatchResult, Running
+from glinfer.engine.run.decode import DecodeSession
+from glinfer.engine.run.drafts import ModelDrafts, Ngrams, RunTimes, Speculation, check_speculation
+from glinfer.engine.run.stats import require_complete
+from glinfer.engine.sampler import NEUTRAL, OwnSampler, SamplerFunction, SamplingOptions
 from glinfer.engine.scheduler import Scheduler
 from glinfer.engine.score import TextScore
-from glinfer.engine.stream import CHUNK, GeneratedText, TextStream, TokenStream, require_complete
+from glinfer.engine.stream import CHUNK, GeneratedText, TextStream, TokenStream
 from glinfer.engine.textures import TexturesReport
 from glinfer.errors import ContextError, InputError, StructureError
 from glinfer.formats.embedding import Embedding
 from glinfer.formats.sampling import NAMES
 from glinfer.models.plan import DrawTable, Plan, draw_table
 from glinfer.models.session import Session
-from glinfer.structured.compiler import Compiler
-from glinfer.structured.structure import ERROR, structure_of, wants_whole
-from glinfer.text.chat import ChatForm
+from glinfer.structured.structure import ERROR, OPTIONS, take_structure, wants_whole
+from glinfer.text.chat import ChatForm, ReplySplitter
 from glinfer.text.labels import token_label
+from glinfer.text.reply import ReplyAssembler
 from glinfer.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+    from glinfer.structured.compiler import Compiler
 
 _CLOSED = "this model was closed; load it again"
 
@@ -202,17 +213,18 @@ class Model(Inspected, Embeds, Chatting):
 
     def logits(self, prompt: str | Ids, *, lora: str | None = None) -> npt.NDArray[np.float32]:
         """Logits [vocab] of the token after ``prompt`` (text or ids), float32; ``lora`` as in :meth:`stream`."""
-        self._require_open()
-        self._own.use_adapter(self.adapters.number(lora))
-        self._own.hold(self._ids_of(prompt))
-        return self._own.logits()
+        return self._holding(prompt, lora).logits()
 
     def probs(self, prompt: str | Ids, *, lora: str | None = None) -> npt.NDArray[np.float32]:
         """Softmax probabilities [vocab] of the token after ``prompt``, float32; arguments as in :meth:`logits`."""
+        return self._holding(prompt, lora).probs()
+
+    def _holding(self, prompt: str | Ids, lora: str | None) -> DecodeSession:
+        """The model's own sequence with the tokens of a prompt."""
         self._require_open()
         self._own.use_adapter(self.adapters.number(lora))
         self._own.hold(self._ids_of(prompt))
-        return self._own.probs()
+        return self._own
 
     @overload
     def stream(self, prompt: str, **options: Unpack[StreamOptions]) -> TextStream: ...
@@ -287,44 +299,27 @@ class Model(Inspected, Embeds, Chatting):
         Raises:
             InputError: the prompt or an option is invalid.
         """
+        options = {name: value for name, value in locals().items() if name in DEFAULTS}
         self._require_open()
-        given = {
-            "temperature": temperature,
-            "top_k": top_k,
-            "top_p": top_p,
-            "min_p": min_p,
-            "repetition_penalty": repetition_penalty,
-            "seed": seed,
-        }
-        sampling = merged(self.sampling, given)
-        own_sampler = None if sampler is None else OwnSampler(sampler, given)
-        if own_sampler is not None and (speculate is not None or draft is not None):
-            raise InputError("found sampler together with speculation; leave out speculate and draft")
-        is_text = isinstance(prompt, str)
-        if stop and not is_text:
-            raise InputError("stop strings need a text prompt; use stop_ids with a prompt of ids")
-        structure = structure_of({"json_schema": json_schema, "regex": regex, "grammar": grammar, "choices": choices})
-        if structure is not None and (speculate is not None or draft is not None):
-            raise InputError(f"found {structure.kind} together with speculation; leave out speculate and draft")
-        whole = wants_whole(incomplete)
-        default_stops = self._stop_ids if is_text or structure is not None else ()
-        ends = default_stops if stop_ids is None else check_stop_ids(stop_ids, self.config)
-        ids = self._ids_of(prompt)
+        for name in ("sampler", *OPTIONS) if (speculate, draft) != (None, None) else ():
+            if options[name] is not None:
+                raise InputError(f"found {name} together with speculation; leave out speculate and draft")
+        row, whole = self.checked(BatchRequest(prompt, options)), incomplete == ERROR
         tokens = TokenStream(
             self._own,
-            ids,
-            sampling,
-            max_tokens=max_tokens,
-            stop_ids=ends,
+            row.prompt,
+            row.sampling,
+            max_tokens=row.max_tokens,
+            stop_ids=tuple(row.stop_ids),
             on_end=on_end,
             speculation=self._speculation(speculate, draft),
-            constraint=None if structure is None else self.compiler().constraint(structure, ends),
-            whole=whole and not is_text,
-            adapter=self.adapters.number(lora),
-            keep=check_keep(keep, self.config.max_position_embeddings, len(ids)),
-            sampler=own_sampler,
+            constraint=row.constraint,
+            whole=whole and not isinstance(prompt, str),
+            adapter=row.adapter,
+            keep=row.keep,
+            sampler=row.own_sampler,
         )
-        return TextStream(tokens, self.require_tokenizer(), stop, whole=whole) if is_text else tokens
+        return TextStream(tokens, self.require_tokenizer(), stop, whole=whole) if isinstance(prompt, str) else tokens
 
     def compiler(self) -> Compiler:
         """The compiler and cache of structures for this model's tokens; any thread may use it.
@@ -333,6 +328,8 @@ class Model(Inspected, Embeds, Chatting):
             InputError: the model has no tokenizer.
         """
         if self._compiler is None:
+            from glinfer.structured.compiler import Compiler  # only structures need it
+
             self._compiler = Compiler(self.require_tokenizer(), self.config.vocab_size)
         return self._compiler
 
@@ -539,8 +536,6 @@ class Model(Inspected, Embeds, Chatting):
         for place, text in enumerate(texts):
             tokens: Ids = self.require_tokenizer().encode(text) if isinstance(text, str) else text
             ids.append(check_tokens(f"text {place}", tokens, self.config))
-        if self.plan.name != "fast":
-            raise InputError("score needs the fast plan; load the model without plan='reference'")
         adapter = self.adapters.number(lora)
         scores = self.engine.score(ids, stride=stride, adapter=adapter) if ids else []
         if (tokenizer := self.tokenizer) is None:
@@ -560,21 +555,64 @@ class Model(Inspected, Embeds, Chatting):
         if not isinstance(request, BatchRequest):
             raise InputError(f"{which}a request is {type(request).__name__}; expected BatchRequest(prompt, options)")
         try:
-            tokenizer = self.require_tokenizer() if request.has_text or isinstance(request.prompt, str) else None
-            return check_request(
-                request,
-                self.config,
-                tokenizer,
-                self._stop_ids,
-                self.sampling,
-                self.compiler,
-                self.adapters,
-                self._before,
-            )
+            return self._checked(request)
         except StructureError as error:
             raise StructureError(f"{which}{error}") from None
         except InputError as error:
             raise InputError(f"{which}{error}", f"{which}{error.public}") from None
+
+    def _checked(self, request: BatchRequest) -> Running:
+        config = self.config
+        if not isinstance(request.options, Mapping):
+            raise InputError(f"the options are {type(request.options).__name__}; expected a dict of names and values")
+        given = dict(request.options)
+        for name in ("speculate", "draft"):
+            if given.pop(name, None) is not None:
+                raise InputError(f"{name} is for one prompt at a time; leave it out where prompts run together")
+        check_options("a request", given, DEFAULTS)
+        options = {**DEFAULTS, **given}
+        structure = take_structure(options)
+        wants_whole(options.pop("incomplete"))
+        adapter, keep = self.adapters.number(options.pop("lora")), options.pop("keep")
+        max_tokens, stop, stop_ids, top = (options.pop(name) for name in ("max_tokens", "stop", "stop_ids", "logprobs"))
+        presence, frequency, bias = (
+            options.pop(name) for name in ("presence_penalty", "frequency_penalty", "logit_bias")
+        )
+        function = options.pop("sampler")
+        own_sampler = None if function is None else OwnSampler(function, options)
+        sampling = merged(self.sampling, options)
+        changed = LogitChanges.checked(presence, frequency, bias, config.vocab_size)
+        top = None if top is None else whole_number("of logprobs", top)
+        prompt, form = request.prompt, request.form
+        if isinstance(prompt, str):
+            prompt = self.require_tokenizer().encode(prompt)
+        reply, default_stops = None, () if structure is None else self._stop_ids
+        if request.has_text:
+            splitter = None if form is None else ReplySplitter(form, calls=request.calls)
+            reply = ReplyAssembler(self.require_tokenizer(), stop, splitter)
+            default_stops = self._stop_ids if form is None else form.stop_ids
+        if stop and not request.has_text:
+            raise InputError("stop strings need a text prompt; use stop_ids with a prompt of ids")
+        ends = frozenset(default_stops if stop_ids is None else check_tokens("stop_ids", stop_ids, config))
+        ids, most = check_ids(prompt, config), check_count("max_tokens", max_tokens)
+        keep = check_keep(keep, config.max_position_embeddings, len(ids))
+        # Last, since it takes longest.
+        constraint = None if structure is None else self.compiler().constraint(structure, ends)
+        return Running(
+            request,
+            ids,
+            sampling,
+            most,
+            ends,
+            reply,
+            changed,
+            top,
+            constraint,
+            adapter,
+            keep,
+            self._before,
+            own_sampler,
+        )
 
     def draws(self, tokens: SupportsIndex = 1) -> DrawTable:
         """Count the passes for the last of ``tokens`` tokens, by kind; ``.total`` is the number of draw calls.

@@ -2,17 +2,132 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
-from glinfer.engine.choice import Choice
-from glinfer.engine.runs import Chunks, DraftedRows
+import numpy as np
+import numpy.typing as npt
+
+from glinfer.engine.run.choice import Choice
+from glinfer.engine.run.fallback import KernelChoice
+from glinfer.engine.sampler import SamplingOptions
 from glinfer.models.fast.parts import cache_slots
-from glinfer.models.fast.rows import drafted_plan, few_chunk_rows, fitting_chunk_plan
+from glinfer.models.fast.rows import LOGITS, PICKS, ROWS, drafted_plan, few_chunk_rows, fitting_chunk_plan
 from glinfer.models.fast.token import HIDDEN
+from glinfer.models.feed import chunk_feed
 from glinfer.models.options import PlanOptions
 from glinfer.models.plan import Plan
 from glinfer.models.session import Session
+from glinfer.ops.fused.low_rank import ADAPTER
+from glinfer.ops.fused.rows import fill_choices, row_table
 from glinfer.ops.kernels import KernelOptions
+from glinfer.ops.noise import Drawn
+
+Floats = npt.NDArray[np.float32]
+
+
+class Chunks:
+    """Runs tokens into the caches of one session."""
+
+    def __init__(self, session: Session, kernels: KernelOptions) -> None:
+        """Use a session of the chunk plan, which its owner releases."""
+        self.session, self._targets, self._flush_every = session, kernels.rows_per_draw, kernels.flush_every
+        self._table, self._texture = row_table(session.plan.table[ROWS].shape[0]), session.texture(ROWS)
+
+    @property
+    def draws_issued(self) -> int:
+        """Draw calls issued so far."""
+        return self.session.draws_issued
+
+    def run(
+        self,
+        ids: Sequence[int],
+        position: int,
+        base: int = 0,
+        adapter: int = 0,
+        *,
+        long: bool = False,
+        draws: int | None = None,
+    ) -> int:
+        """Run the tokens that fit, from ``position`` of the sequence at slot ``base`` on; returns their number.
+
+        ``long`` uses the second set of angles, in models with two; ``draws`` limits the draws of the run.
+        """
+        rows = min(len(ids), self.session.plan.max_rows)
+        given = chunk_feed(self._table, ids[:rows], position, self._targets, base, long=long)
+        self.session.require_alive()
+        self._texture.upload(self._table)
+        self.session.run({**given, ADAPTER: adapter}, draws=draws, flush_every=self._flush_every)
+        return rows
+
+
+class DraftedRows(Chunks):
+    """Runs the plan ``drafted`` into the caches of one session."""
+
+    def __init__(self, session: Session, kernels: KernelOptions) -> None:
+        """Use a session of the plan with these kernels; :meth:`release_choice` releases the choice plan."""
+        super().__init__(session, kernels)
+        for target in range(self._targets):  # now, so that drafts make no lasting objects
+            session.make_readable(f"{LOGITS}.{target}")
+        self._kernels = kernels
+        self._choice: Choice | None = None
+
+    @property
+    def draws_issued(self) -> int:
+        """Draw calls issued so far."""
+        chosen = 0 if self._choice is None else self._choice.session.draws_issued
+        return self.session.draws_issued + chosen
+
+    def choose(
+        self,
+        ids: Sequence[int],
+        position: int,
+        options: SamplingOptions | None,
+        draws: Sequence[Drawn],
+        adapter: int = 0,
+        *,
+        long: bool = False,
+    ) -> None:
+        """Run tokens from ``position`` on, and choose the token after each.
+
+        Args:
+            ids: the tokens.
+            position: of the first.
+            options: for every choice; None chooses nothing.
+            draws: the noise and temperature of each choice.
+            adapter: the number of the LoRA adapter.
+            long: as in :meth:`run`.
+
+        Raises:
+            PlanError: the plan ``choice`` does not fit the renderer.
+        """
+        if options is not None and not options.filters:
+            fill_choices(self._table, draws)
+            self.run(ids, position, adapter=adapter, long=long)
+            return
+        self.run(ids, position, adapter=adapter, long=long, draws=len(self.session.draws) - 1)
+        if options is None:
+            return
+        if self._choice is None:
+            self._choice = Choice(self.session, self._kernels)
+        self._choice.write(range(len(ids)), [options] * len(ids), draws)
+        self._choice.run(len(ids))
+
+    def candidates(self, rows: int) -> Floats:
+        """The candidates [rows, 64] of the last run."""
+        return np.asarray(self.session.read(PICKS, rows), dtype=np.float32)
+
+    def logits(self, row: int) -> Floats:
+        """The logits [vocab] of a row of the last run."""
+        slot, target = divmod(row, self._targets)
+        return np.asarray(self.session.read_rows(f"{LOGITS}.{target}", slot)[0], dtype=np.float32)
+
+    def release_choice(self) -> None:
+        """Release the plan ``choice``; calling it again does nothing."""
+        if self._choice is not None:
+            self._choice.session.release()
+            self._choice = None
+
 
 MAX_SINGLE_TOKENS = 3
 """Limit for new tokens that run one by one; more run as a chunk."""
@@ -36,12 +151,15 @@ class Prefill:
         sequences: int = 1,
         capacity: int | None = None,
         export_residual: bool = True,
+        choice: KernelChoice | None = None,
     ) -> None:
         """Prepare for caches of ``sequences`` sequences of at most ``capacity`` tokens (default: a whole context).
 
-        ``export_residual`` lets the decode plan continue the last token from its last block.
+        ``export_residual`` lets the decode plan continue the last token from its last block. ``choice`` replaces the
+        kernels if the driver rejects a shader; by default they are fixed.
         """
-        self.options, self._export_residual = options, export_residual
+        self._choice = KernelChoice(options.kernels, fixed=True) if choice is None else choice
+        self.options, self._export_residual = replace(options, kernels=self._choice.kernels), export_residual
         self._capacity = cache_slots(options.config) if capacity is None else capacity
         self._slots = sequences * self._capacity
         self._plans: dict[int, Plan] = {}
@@ -90,9 +208,17 @@ class Prefill:
             PlanError: the plan does not fit the renderer.
         """
         rows = self.rows if rows is None else rows
-        made = bound.companion(self.plan(rows), names=(HIDDEN,), scratch=self._firsts.get(rows))
-        self._firsts.setdefault(rows, made)
-        return Chunks(made, self.options.kernels)
+
+        def made(kernels: KernelOptions) -> Chunks:
+            if kernels != self.options.kernels:
+                self.options, self._plans = replace(self.options, kernels=kernels), {}
+            session = bound.companion(self.plan(rows), names=(HIDDEN,), scratch=self._firsts.get(rows))
+            self._firsts.setdefault(rows, session)
+            return Chunks(session, self.options.kernels)
+
+        if rows in self._firsts:  # plans share scratch textures, so they need the same kernels
+            return made(self.options.kernels)
+        return self._choice.make(made)
 
     def choice(self, bound: Session, *, masked: bool = False, changed: bool = False) -> Choice:
         """Bind the plan ``choice`` to the logits of a session.
@@ -100,7 +226,7 @@ class Prefill:
         Raises:
             PlanError: the plan does not fit the renderer.
         """
-        return Choice(bound, self.options.kernels, masked=masked, changed=changed)
+        return self._choice.make(lambda kernels: Choice(bound, kernels, masked=masked, changed=changed))
 
     def draft_width(self, rows: int) -> int:
         """The rows that a pass computes at once in a run of ``rows`` drafted rows."""
@@ -116,18 +242,18 @@ class Prefill:
         Raises:
             PlanError: the plan does not fit the renderer.
         """
-        return self._drafted_with(self.options.kernels, bound, width)
 
-    def _drafted_with(self, kernels: KernelOptions, bound: Session, width: int) -> DraftedRows:
-        kernels = replace(kernels, rows_per_draw=min(kernels.rows_per_draw, width))
-        first = self._drafted.get(kernels)
-        if first is not None:
-            made = bound.companion(first.plan, scratch=first)
-        else:
+        def made(kernels: KernelOptions) -> DraftedRows:
+            kernels = replace(kernels, rows_per_draw=min(kernels.rows_per_draw, width))
+            first = self._drafted.get(kernels)
+            if first is not None:
+                return DraftedRows(bound.companion(first.plan, scratch=first), kernels)
             options = replace(self.options, kernels=kernels)
-            made = bound.companion(drafted_plan(options, rows=DRAFT_ROWS[-1], cache_slots=self._slots))
-            self._drafted[kernels] = made
-        return DraftedRows(made, kernels)
+            session = bound.companion(drafted_plan(options, rows=DRAFT_ROWS[-1], cache_slots=self._slots))
+            self._drafted[kernels] = session
+            return DraftedRows(session, kernels)
+
+        return self._choice.make(made)
 
     def give_back(self, runs: Chunks) -> None:
         """Release the runs of :meth:`into` or :meth:`drafted`, unless others share their scratch textures."""
@@ -135,3 +261,52 @@ class Prefill:
             runs.release_choice()
         if runs.session not in (*self._firsts.values(), *self._drafted.values()):
             runs.session.release()
+
+    def release(self) -> None:
+        """Release the plans whose scratch textures sequences share."""
+        for session in (*self._firsts.values(), *self._drafted.values()):
+            session.release()
+
+
+class Companions:
+    """The plans of a model beside the one that decodes, bound to its caches and logits at first use."""
+
+    def __init__(self, prefill: Prefill, bound: Session) -> None:
+        """Bind the plans of ``prefill`` to the session ``bound``."""
+        self._prefill, self._bound = prefill, bound
+        self.chunks: dict[int, Chunks] = {}
+        self._choices: dict[tuple[bool, bool], Choice] = {}
+        self._drafted: dict[int, DraftedRows] = {}
+
+    @property
+    def draws_issued(self) -> int:
+        """Draw calls issued so far, with those of the decoding plan."""
+        runs: list[Chunks | Choice] = [*self.chunks.values(), *self._drafted.values(), *self._choices.values()]
+        return self._bound.draws_issued + sum(each.draws_issued for each in runs)
+
+    def chunk(self, tokens: int) -> Chunks:
+        """The chunk plan for a number of tokens."""
+        rows = self._prefill.rows_for(tokens)
+        if rows not in self.chunks:
+            self.chunks[rows] = self._prefill.into(self._bound, rows)
+        return self.chunks[rows]
+
+    def choice(self, *, masked: bool = False, changed: bool = False) -> Choice:
+        """The plan that chooses filtered tokens."""
+        if (masked, changed) not in self._choices:
+            self._choices[masked, changed] = self._prefill.choice(self._bound, masked=masked, changed=changed)
+        return self._choices[masked, changed]
+
+    def drafted(self, rows: int) -> DraftedRows:
+        """The plan for a number of drafted rows."""
+        width = self._prefill.draft_width(rows)
+        if width not in self._drafted:
+            self._drafted[width] = self._prefill.drafted(self._bound, width)
+        return self._drafted[width]
+
+    def release(self) -> None:
+        """Release the plans, except those whose scratch textures other sequences share."""
+        for each in self._choices.values():
+            each.session.release()
+        for runs in (*self.chunks.values(), *self._drafted.values()):
+            self._prefill.give_back(runs)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from typing import Any
 
 Progress = Callable[[int, int], None]
 """Receives the finished amount and the total."""
@@ -16,3 +17,12 @@ def no_progress(done: int, total: int) -> None:
 
 def no_staged_progress(stage: str, done: int, total: int) -> None:
     """Ignore progress."""
+
+
+def run_steps(steps: Generator[tuple[int, int], None, Any], on_progress: Progress = no_progress) -> Any:
+    """Run all steps, and return the generator's result."""
+    while True:
+        try:
+            on_progress(*next(steps))
+        except StopIteration as end:
+            return end.value

@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from glinfer.config import ModelConfig
-from glinfer.engine.defaults import merged
-from glinfer.engine.ids import Ids, check_count, check_ids, check_keep, check_stop_ids, whole_number
+from glinfer.engine.ids import Ids
 from glinfer.engine.logits import LogitChanges, TokenLogprob
-from glinfer.engine.option_names import check_options
-from glinfer.engine.own_sampler import OwnSampler
-from glinfer.engine.sampler import NEUTRAL, Sampler, SamplingOptions
-from glinfer.engine.stream import GenerationStats
-from glinfer.errors import InputError
-from glinfer.models.transforms.low_rank import NO_ADAPTERS, AdapterRanks
-from glinfer.structured.compiler import Compiler
+from glinfer.engine.run.stats import GenerationStats
+from glinfer.engine.sampler import OwnSampler, Sampler, SamplingOptions
 from glinfer.structured.constraint import Constraint
-from glinfer.structured.structure import ERROR, OPTIONS, take_structure, wants_whole
-from glinfer.text.chat import ChatForm, ReplySplitter
+from glinfer.structured.structure import ERROR, OPTIONS
+from glinfer.text.chat import ChatForm
 from glinfer.text.reply import ChatPart, ReplyAssembler
-from glinfer.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -92,7 +84,6 @@ class Running:
     It ends as a :class:`glinfer.engine.stream.TokenStream` or :class:`glinfer.engine.stream.TextStream` does.
 
     Attributes:
-        able: whether its tokens depend on its logits and sampling alone.
         unsure: whether the next token needs the whole row of logits.
         ids: the tokens chosen so far, without a stop id.
         stats: counts and times; ``stats.finish_reason`` is None until the end.
@@ -114,10 +105,9 @@ class Running:
     request: BatchRequest
     prompt: list[int]
     sampling: SamplingOptions
-    able: bool
     max_tokens: int
     stop_ids: frozenset[int]
-    reply: ReplyAssembler | None
+    reply: ReplyAssembler | None = None
     changes: LogitChanges | None = None
     top: int | None = None
     constraint: Constraint | None = None
@@ -140,11 +130,17 @@ class Running:
         self.error: Exception | None = None
         self.due = 0.0
         self._told = 0, 0
+        self._end_if_done()
 
     @property
     def owner(self) -> tuple[Hashable, int, bool]:
         """Client, adapter and angles; sequences share cached prefixes only if all are equal."""
         return self.request.client, self.adapter, self.long
+
+    @property
+    def able(self) -> bool:
+        """Whether its tokens depend on its logits and sampling alone."""
+        return self.constraint is None and not self.needs_row
 
     @property
     def needs_row(self) -> bool:
@@ -172,9 +168,9 @@ class Running:
             self.queued.popleft()
         elif self.constraint is not None:
             self.constraint.push(token)
-        self._take(token, more=len(self.queued))
+        self.take(token, more=len(self.queued))
 
-    def _take(self, token: int, *, more: int) -> None:
+    def take(self, token: int, *, more: int) -> None:
         """Append a token that the constraint has accepted; ``more`` accepted tokens follow it."""
         self.held.append(token)
         self.stats.tokens += 1
@@ -184,6 +180,9 @@ class Running:
         self.ids.append(token)
         if self.reply is not None:
             self.parts += self.reply.push(token)
+        self._end_if_done(more)
+
+    def _end_if_done(self, more: int = 0) -> None:
         if self.reply is not None and self.reply.stopped:
             self.end("stop")
         elif self.constraint is not None and self.constraint.done and not more:
@@ -209,7 +208,7 @@ class Running:
         self.resumes = True
         for place, token in enumerate(forced, 1):
             if not self.ended:
-                self._take(token, more=len(forced) - place)
+                self.take(token, more=len(forced) - place)
                 self.sampler.advance()
 
     def has_news(self, now: float) -> bool:
@@ -247,87 +246,6 @@ class Running:
 def text_of(parts: Sequence[ChatPart], kind: str) -> str:
     """The text of one kind among the pieces of a reply."""
     return "".join(part.text for part in parts if part.kind == kind)
-
-
-def check_request(
-    request: BatchRequest,
-    config: ModelConfig,
-    tokenizer: Tokenizer | None,
-    text_stops: tuple[int, ...] = (),
-    sampling: SamplingOptions = NEUTRAL,
-    compiler: Callable[[], Compiler] | None = None,
-    adapters: AdapterRanks = NO_ADAPTERS,
-    before: Sequence[int] = (),
-) -> Running:
-    """Check a request.
-
-    Args:
-        request: the prompt and its options.
-        config: the model's shape.
-        tokenizer: None for a result without text.
-        text_stops: ids that end a text by default.
-        sampling: the default sampling options.
-        compiler: returns the compiler of structures; called only for a structure.
-        adapters: the model's LoRA adapters.
-        before: the tokens that the tokenizer puts before every text.
-
-    Raises:
-        InputError: the prompt or an option is invalid.
-    """
-    if not isinstance(request.options, Mapping):
-        raise InputError(f"the options are {type(request.options).__name__}; expected a dict of names and values")
-    given = dict(request.options)
-    for name in ("speculate", "draft"):
-        if given.pop(name, None) is not None:
-            raise InputError(f"{name} is for one prompt at a time; leave it out where prompts run together")
-    check_options("a request", given, DEFAULTS)
-    options = {**DEFAULTS, **given}
-    structure = take_structure(options)
-    wants_whole(options.pop("incomplete"))
-    adapter, keep = adapters.number(options.pop("lora")), options.pop("keep")
-    max_tokens, stop, stop_ids, top = (options.pop(name) for name in ("max_tokens", "stop", "stop_ids", "logprobs"))
-    presence, frequency, bias = (options.pop(name) for name in ("presence_penalty", "frequency_penalty", "logit_bias"))
-    function = options.pop("sampler")
-    own_sampler = None if function is None else OwnSampler(function, options)
-    sampling = merged(sampling, options)
-    changed = LogitChanges.checked(presence, frequency, bias, config.vocab_size)
-    top = None if top is None else whole_number("of logprobs", top)
-    prompt, form = request.prompt, request.form
-    if isinstance(prompt, str):
-        assert tokenizer is not None  # the model has one, or refused the prompt
-        prompt = tokenizer.encode(prompt)
-    reply, default_stops = None, tuple[int, ...]()
-    if request.has_text:
-        assert tokenizer is not None
-        reply = ReplyAssembler(tokenizer, stop, None if form is None else ReplySplitter(form, calls=request.calls))
-        default_stops = text_stops if form is None else form.stop_ids
-    elif structure is not None:
-        default_stops = text_stops
-    if stop and not request.has_text:
-        raise InputError("stop strings need a text prompt; use stop_ids with a prompt of ids")
-    ends = frozenset(default_stops if stop_ids is None else check_stop_ids(stop_ids, config))
-    ids, most = check_ids(prompt, config), check_count("max_tokens", max_tokens)
-    keep = check_keep(keep, config.max_position_embeddings, len(ids))
-    constraint = None
-    if structure is not None:
-        assert compiler is not None
-        constraint = compiler().constraint(structure, ends)  # last, since it takes longest
-    return Running(
-        request,
-        ids,
-        sampling,
-        not any((own_sampler, structure)) and top is None,
-        most,
-        ends,
-        reply,
-        changed,
-        top,
-        constraint,
-        adapter,
-        keep,
-        list(before),
-        own_sampler,
-    )
 
 
 DEFAULTS: Mapping[str, Any] = {

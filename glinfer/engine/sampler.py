@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
 
+from glinfer.engine.ids import index_of
 from glinfer.errors import InputError
+from glinfer.formats.files import words_of
 from glinfer.notebook import table
 from glinfer.ops.noise import Drawn, fold_seed, gumbel_of_keys, noise_keys
 
@@ -34,6 +36,14 @@ _BELOW_ONE = 1.0 - 2.0**-24  # the largest float32 below 1
 _NOISE_SPAN, _ROUNDING = 20.0, 1e-5
 _PARTS = 64  # parts of a vocabulary, whose maxima bound the top k
 _BINS = 64
+
+
+_REALS: Mapping[str, tuple[Callable[[float], bool], str]] = {
+    "temperature": (lambda number: 0.0 <= number < math.inf, "a finite number, 0 (greedy) or more"),
+    "repetition_penalty": (lambda number: 0.0 < number < math.inf, "a finite number above 0 (1 is off)"),
+    "top_p": (lambda number: 0.0 <= number <= 1.0, "a number from 0 to 1 (1 is off)"),
+    "min_p": (lambda number: 0.0 <= number <= 1.0, "a number from 0 to 1 (0 is off)"),
+}
 
 
 @dataclass(frozen=True)
@@ -62,20 +72,12 @@ class SamplingOptions:
 
     def __post_init__(self) -> None:
         """Check every field, and convert NumPy numbers to Python's."""
-        temperature = _real("temperature", self.temperature, "a finite number, 0 (greedy) or more")
-        if not 0.0 <= temperature < math.inf:
-            raise _bad("temperature", self.temperature, "a finite number, 0 (greedy) or more")
-        penalty = _real("repetition_penalty", self.repetition_penalty, "a finite number above 0 (1 is off)")
-        if not 0.0 < penalty < math.inf:
-            raise _bad("repetition_penalty", self.repetition_penalty, "a finite number above 0 (1 is off)")
-        object.__setattr__(self, "temperature", temperature)
-        object.__setattr__(self, "repetition_penalty", penalty)
-        for name, off in (("top_p", 1), ("min_p", 0)):
-            expected = f"a number from 0 to 1 ({off} is off)"
-            fraction = _real(name, getattr(self, name), expected)
-            if not 0.0 <= fraction <= 1.0:
-                raise _bad(name, getattr(self, name), expected)
-            object.__setattr__(self, name, fraction)
+        for name, (allowed, expected) in _REALS.items():
+            value = getattr(self, name)
+            number = _real(value)
+            if not allowed(number):  # nor is NaN
+                raise _bad(name, value, expected)
+            object.__setattr__(self, name, number)
         off = isinstance(self.top_k, (int, np.integer)) and self.top_k == -1  # as in vLLM and llama.cpp
         top_k = 0 if off else _whole("top_k", self.top_k, "a whole number, 0 or -1 (off) or more")
         object.__setattr__(self, "top_k", top_k)
@@ -396,24 +398,20 @@ def checked_history(history: History, vocab: int) -> npt.NDArray[np.int64]:
     return ids.astype(np.int64)
 
 
-def _real(name: str, value: object, expected: str) -> float:
-    """``value`` as a float if it is a number that is not NaN."""
-    if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
-        raise _bad(name, value, expected)
+def _real(value: object) -> float:
+    """A number as a float; NaN for anything else, and for numbers beyond all floats."""
     try:
-        number = float(value)
+        number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+        return float(value) if number else math.nan  # type: ignore[arg-type]
     except OverflowError:
-        raise _bad(name, value, expected) from None
-    if math.isnan(number):
-        raise _bad(name, value, expected)
-    return number
+        return math.nan
 
 
 def _whole(name: str, value: object, expected: str) -> int:
     """``value`` as an int if it is a whole number of 0 or more."""
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 0:
+    if (number := index_of(value)) < 0:
         raise _bad(name, value, expected)
-    return int(value)
+    return number
 
 
 def _bad(name: str, value: object, expected: str) -> InputError:
@@ -436,3 +434,42 @@ def gpu_chooses(options: SamplingOptions, *, filters: bool = True, changes: bool
 
 NEUTRAL = SamplingOptions()
 """Temperature 1 without filters: draws from the model's distribution."""
+
+
+SamplerFunction = Callable[[npt.NDArray[np.float32], list[int]], SupportsIndex]
+"""(logits [vocab], ids of the sequence so far) → the id of the next token. Both are copies."""
+
+
+class OwnSampler(Sampler):
+    """Calls a function for every token; its exceptions propagate."""
+
+    def __init__(self, function: SamplerFunction, options: Mapping[str, Any]) -> None:
+        """Use ``function``; all sampling ``options`` must be None.
+
+        Raises:
+            InputError: the function is not callable, or an option is not None.
+        """
+        if not callable(function):
+            raise InputError(f"sampler is {type(function).__name__}; expected a function (logits, ids) -> id")
+        for name, value in options.items():
+            if value is not None:
+                raise InputError(f"found both sampler and {name}; leave out {name}, or apply it in your function")
+        super().__init__()
+        self._function = function
+
+    def sample(self, logits: npt.ArrayLike, history: History = ()) -> int:
+        """The token that the function chooses.
+
+        Raises:
+            InputError: the function returns no token id, or a token whose logit is -inf.
+        """
+        row = np.array(logits, dtype=np.float32)
+        chosen = self._function(row.copy(), list(history))
+        token = index_of(chosen)
+        if not 0 <= token < row.size:
+            found = words_of(repr(chosen), 60)
+            raise InputError(f"your sampler returned {found}; expected a token id from 0 to {row.size - 1}")
+        if np.isneginf(row[token]):
+            raise InputError(f"your sampler returned token {token}, whose logit is -inf; expected an allowed token")
+        self.advance()
+        return token

@@ -16,15 +16,15 @@ import itertools
 import math
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import perf_counter
 
 from glinfer.closing import Closing
 from glinfer.engine.batch import Batch, Choices, Step
-from glinfer.engine.decode import common_prefix
 from glinfer.engine.ids import room_made
 from glinfer.engine.prefill import MAX_SINGLE_TOKENS
 from glinfer.engine.requests import BatchRequest, BatchResult, Running, text_of
+from glinfer.engine.run.decode import common_prefix
 from glinfer.errors import ContextError, InputError, StructureError
 from glinfer.gl.signals import signals_held
 from glinfer.models.fast.rows import slots_for
@@ -60,21 +60,24 @@ class Event:
     calls: Sequence[ChatPart] = ()
 
 
+@dataclass(eq=False)
 class _Place:
     """The cache of one sequence: its current sequence, or the tokens of the last one.
 
     Attributes:
+        running: the current sequence.
         kept: the tokens in the cache of a free place, from its first slot on.
         owner: client, adapter and angles of the current or last sequence.
         freed: a counter at the time it became free; the lowest place has been unused for longest.
+        started: the time at which the current sequence got it.
     """
 
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.running: Running | None = None
-        self.kept: list[int] = []
-        self.owner: tuple[Hashable, int, bool] = None, 0, False
-        self.freed = self.started = 0.0
+    number: int
+    running: Running | None = None
+    kept: list[int] = field(default_factory=list)
+    owner: tuple[Hashable, int, bool] = None, 0, False
+    freed: float = 0.0
+    started: float = 0.0
 
 
 class Scheduler(Closing):
@@ -164,7 +167,7 @@ class Scheduler(Closing):
 
         The list is empty while only prompts run, and when nothing waits.
 
-        A sequence with NaN or infinities ends alone, with an error in its result (:mod:`glinfer.engine.nan_guard`).
+        A sequence with NaN or infinities ends alone, with an error in its result (:mod:`glinfer.engine.run.nan_guard`).
 
         Raises:
             ContextError: the scheduler or its model was closed.

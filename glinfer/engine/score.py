@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from glinfer.closing import Closing
-from glinfer.engine.progress import Progress, no_progress
+from glinfer.engine.ids import index_of
+from glinfer.engine.progress import Progress, no_progress, run_steps
 from glinfer.errors import InputError, NumbersError
 from glinfer.models.fast.parts import cache_slots
 from glinfer.models.fast.rows import ROWS, SCORES, fitting_chunk_plan, slots_for
@@ -100,27 +101,29 @@ def windows(count: int, context: int, stride: int) -> Iterator[tuple[int, int, i
         scored, start = stop + 1, start + stride
 
 
-def windows_of(texts: Sequence[Sequence[int]], context: int, stride: SupportsIndex | None) -> list[Window]:
-    """The windows over all texts; ``stride`` defaults to half of the context.
+def check_stride(stride: SupportsIndex | None, context: int) -> int:
+    """Check the distance between the starts of windows (default: half of the context).
 
     Raises:
-        InputError: a text is too short, or the stride is outside the context.
+        InputError: not a whole number from 1 to the context.
     """
-    stride = check_stride(stride, context)
+    step = max(1, context // 2) if stride is None else index_of(stride)
+    if not 1 <= step <= context:
+        raise InputError(f"the stride is {stride!r}; expected 1 to {context}, the context of this model")
+    return step
+
+
+def windows_of(texts: Sequence[Sequence[int]], context: int, stride: SupportsIndex | None) -> list[Window]:
+    """The windows over all texts; ``stride`` is by default half of the context.
+
+    Raises:
+        InputError: a text is too short, or the stride is not a whole number from 1 to the context.
+    """
+    step = check_stride(stride, context)
     for place, ids in enumerate(texts):
         if len(ids) < 2:
             raise InputError(f"text {place} has {len(ids)} tokens; expected at least 2, one to predict from another")
-    return [Window(place, *span) for place, ids in enumerate(texts) for span in windows(len(ids), context, stride)]
-
-
-def check_likelihoods(logprobs: LogProbs) -> None:
-    """Refuse log-probabilities that are not finite.
-
-    Raises:
-        NumbersError: a log-probability is not finite.
-    """
-    if not np.isfinite(logprobs).all():
-        raise NumbersError("a likelihood is not a finite number; expected finite logits: the model's output is broken")
+    return [Window(place, *span) for place, ids in enumerate(texts) for span in windows(len(ids), context, step)]
 
 
 @dataclass(frozen=True)
@@ -188,13 +191,8 @@ class TextScorer(Closing):
         Raises:
             InputError: a text is too short, the stride is outside the context, or the model's output is broken (NaN).
         """
-        steps = self.steps(texts, stride=stride, adapter=adapter)
-        while True:
-            try:
-                on_progress(*next(steps))
-            except StopIteration as end:
-                found: list[TextScore] = end.value
-                return found
+        found: list[TextScore] = run_steps(self.steps(texts, stride=stride, adapter=adapter), on_progress)
+        return found
 
     def steps(
         self, texts: Sequence[Sequence[int]], *, stride: SupportsIndex | None = None, adapter: int | None = None
@@ -261,21 +259,12 @@ class TextScorer(Closing):
         with np.errstate(divide="ignore", invalid="ignore"):  # refused below
             scores = log_probabilities(interleaved(parts)[:rows])
         for piece in run:
-            check_likelihoods(scores.wanted[piece.row : piece.row + piece.length])
+            if not np.isfinite(scores.wanted[piece.row : piece.row + piece.length]).all():
+                raise NumbersError(
+                    "a likelihood is not a finite number; expected finite logits: the model's output is broken"
+                )
         return scores
 
     def close(self) -> None:
         """Release the plan; calling it again does nothing."""
         self.session.release()
-
-
-def check_stride(stride: SupportsIndex | None, context: int) -> int:
-    """Check the distance between the starts of windows (default: half of the context).
-
-    Raises:
-        InputError: not a whole number from 1 to the context.
-    """
-    stride = max(1, context // 2) if stride is None else stride
-    if not isinstance(stride, (int, np.integer)) or isinstance(stride, bool) or not 1 <= stride <= context:
-        raise InputError(f"the stride is {stride!r}; expected 1 to {context}, the context of this model")
-    return int(stride)

@@ -3,23 +3,75 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import compress
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from glinfer.engine.report import Report
-from glinfer.engine.source import WeightSource
-from glinfer.errors import InputError
+from glinfer.errors import GlinferError, InputError
+from glinfer.formats import Checkpoint
+from glinfer.formats.files import FileStamp, shown
 from glinfer.gl.layouts.grouped import GroupedLayout
 from glinfer.gl.layouts.matrix import TexelLayout
 from glinfer.gl.texture import Texture
+from glinfer.models.choice import weights_for
 from glinfer.models.session import Session, WrongTexture, line_checksums, weight_matrix
 from glinfer.models.transforms.restore import is_in_file
 from glinfer.notebook import table
 from glinfer.ops.spec import Array, TensorSpec
+
+WeightSource = Callable[[], Mapping[str, Array]]
+"""Returns the arrays that a plan uploads, by tensor name; raises InputError if they are unavailable."""
+
+
+@dataclass(frozen=True)
+class FileWeights:
+    """Reads the weights of a checkpoint from its files again.
+
+    Attributes:
+        read: reads the checkpoint.
+        files: the stamps of all its files, by absolute path.
+        plan: one of :data:`glinfer.models.choice.PLANS`.
+        weights: their format in textures.
+    """
+
+    read: Callable[[], Checkpoint]
+    files: Mapping[str, FileStamp]
+    plan: str
+    weights: str
+
+    def __call__(self) -> Mapping[str, Array]:
+        """The arrays, each made at its first use.
+
+        Raises:
+            InputError: a file is missing or has changed since the model was loaded.
+        """
+        for path, stamp in self.files.items():
+            try:
+                found = FileStamp.of(Path(path).stat())
+            except OSError as error:
+                raise _changed(path, f"gone ({os.strerror(error.errno or 0)})") from None
+            if found != stamp:
+                what = "written again" if found.size == stamp.size else f"now {found.size} bytes long, not {stamp.size}"
+                raise _changed(path, f"{what} since the model was loaded")
+        try:
+            checkpoint = self.read()
+        except GlinferError as error:
+            raise _changed("the model's file", f"no longer readable ({error})") from None
+        return weights_for(checkpoint, self.plan, self.weights)
+
+
+def _changed(path: str, what: str) -> InputError:
+    return InputError(
+        f"{shown(path)} is {what}; expected the unchanged file; compare with the checksums of the upload "
+        "(share below 1), which needs no file, or load the model again"
+    )
+
 
 MAX_TEXELS = 16
 """Differing numbers of one texture that a report lists."""

@@ -20,11 +20,12 @@ from glinfer.engine.loading import load_model
 from glinfer.engine.model import Model, StreamOptions
 from glinfer.engine.option_names import check_options, named_options
 from glinfer.engine.requests import BatchRequest, Running
+from glinfer.engine.run.stats import GenerationStats
 from glinfer.engine.scheduler import Scheduler
-from glinfer.engine.stream import GeneratedText, GenerationStats, TextStream, TokenStream
+from glinfer.engine.stream import GeneratedText, TextStream, TokenStream
 from glinfer.errors import ContextError, InputError
 from glinfer.formats.files import AnyPath
-from glinfer.structured.structure import ERROR, wants_whole
+from glinfer.structured.structure import ERROR
 from glinfer.text.templates import Message
 from glinfer.text.tokenizer import Tokenizer
 
@@ -45,7 +46,7 @@ class RowStream(TokenStream):
         """Prepare; nothing runs before the first ``next()``."""
         self.ids, self.stats, self.chunk = [], copy(row.stats), 1  # a copy, since the thread updates ``row.stats``
         self._owner, self._row, self._on_end, self._whole = owner, row, on_end, whole
-        self._ready, self._news = deque[int](), queue.SimpleQueue[News]()
+        self._waiting, self._news = deque[int](), queue.SimpleQueue[News]()
         self._begun = self._over = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._arrived = asyncio.Event()
@@ -57,29 +58,24 @@ class RowStream(TokenStream):
             with suppress(RuntimeError):  # the loop was closed, so nothing waits
                 self._loop.call_soon_threadsafe(self._arrived.set)
 
-    def __next__(self) -> int:
-        """The next id; on an event loop, raises BlockingIOError if it is not ready."""
+    def _compute(self) -> None:
+        """Wait for news; on an event loop, raise BlockingIOError if there is none."""
         if not self._begun:
             self._begun = True
             self._owner._submit(self._owner._insert, self._row, self.put)
-        while not self._ready:
-            if self._over or self.stats.finish_reason is not None:
-                self._finish()
-                self._end()
+        while not self._waiting and self.stats.finish_reason is None:
             try:
                 news = self._news.get(block=self._loop is None)
             except queue.Empty:
                 raise BlockingIOError from None
-            except BaseException:  # an interrupt
-                self.close()
-                raise
             if isinstance(news, BaseException):
-                self.close("error")
                 raise news
-            self._ready.extend(news[0])
+            self._waiting.extend(news[0])
             self.stats = news[1]
-        self.ids.append(self._ready.popleft())
-        return self.ids[-1]
+
+    def _take(self, token: int) -> bool:
+        self.ids.append(token)
+        return True
 
     async def pieces(self, stream: Iterator[T]) -> AsyncGenerator[T]:
         """The pieces of a stream over these ids; leaving the loop ends it."""
@@ -98,21 +94,12 @@ class RowStream(TokenStream):
         finally:
             self.close()
 
-    def close(self, reason: str = "closed") -> None:
-        """End the text and free its row; calling it again does nothing."""
-        if not self._over:
-            if self.stats.finish_reason is None or self._ready:
-                self.stats.finish_reason = reason
-                with suppress(ContextError):  # the model is closed
-                    self._owner._submit(self._owner._leave, self._row)
-            self._ready.clear()
-            self._finish()
-
-    def _finish(self) -> None:
-        if not self._over:
-            self._over = True
-            if self._on_end is not None:
-                self._on_end()
+    def _stop(self, reason: str) -> None:
+        """Free the row of the text."""
+        self._waiting.clear()
+        self.stats.finish_reason = reason
+        with suppress(ContextError):  # the model is closed
+            self._owner._submit(self._owner._leave, self._row)
 
 
 class ThreadedModel(Chatting):
@@ -199,16 +186,11 @@ class ThreadedModel(Chatting):
         """
         self._require_open()
         given: dict[str, Any] = dict(options)
-        is_text, stop, on_end = isinstance(prompt, str), given.pop("stop", ()), given.pop("on_end", None)
-        if stop and not is_text:
-            raise InputError("stop strings need a text prompt; use stop_ids with a prompt of ids")
+        on_end, is_text = given.pop("on_end", None), isinstance(prompt, str)
         check_callback("on_end", on_end)
-        whole = wants_whole(given.pop("incomplete", ERROR))
-        if is_text and given.get("stop_ids") is None:
-            given["stop_ids"] = self._model._stop_ids
-        row = self._model.checked(BatchRequest(prompt, given, text=False))
+        row, whole = self._model.checked(BatchRequest(prompt, given)), given.get("incomplete", ERROR) == ERROR
         ids = RowStream(self, row, on_end, whole=whole and not is_text)
-        return TextStream(ids, self.require_tokenizer(), stop, whole=whole) if is_text else ids
+        return TextStream(ids, self.require_tokenizer(), given.get("stop", ()), whole=whole) if is_text else ids
 
     @named_options(StreamOptions)
     def generate(self, prompt: str | Ids, **options: Unpack[StreamOptions]) -> Any:

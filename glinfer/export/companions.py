@@ -1,8 +1,9 @@
 """Companions of the fast plan in a browser: further plans that the runtime replays.
 
 ``rows`` runs a piece of a prompt, as :mod:`glinfer.engine.prefill` does in Python. ``choice`` chooses a token with
-filters, as :mod:`glinfer.engine.choice` does. ``drafted`` checks guesses, as
-:meth:`glinfer.engine.decode.DecodeSession.accept` does, and ``drafted_choice`` chooses tokens of its rows with filters.
+filters, as :mod:`glinfer.engine.run.choice` does. ``drafted`` checks guesses, as
+:meth:`glinfer.engine.run.decode.DecodeSession.accept` does, and ``drafted_choice`` chooses tokens of its rows with
+filters.
 """
 
 from __future__ import annotations

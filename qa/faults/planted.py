@@ -185,7 +185,7 @@ FAULTS = (
     ),
     Fault(
         "stale-residual-after-rewind",
-        "glinfer/engine/cached.py",
+        "glinfer/engine/run/cached.py",
         "        self._cached = min(self._cached, length)\n        self._residual_tokens = 0\n",
         "        self._cached = min(self._cached, length)\n",
         ("tests/engine/test_decode.py", "tests/engine"),
@@ -199,7 +199,7 @@ FAULTS = (
     ),
     Fault(
         "draft-model-draws-from-step-zero",
-        "glinfer/engine/drafts.py",
+        "glinfer/engine/run/drafts.py",
         "own.step = sampler.step",
         "own.step = 0",
         ("tests/engine/test_drafts.py", "tests/engine"),
@@ -221,7 +221,7 @@ FAULTS = (
     Fault(
         "forced-tokens-take-no-step",
         "glinfer/engine/stream.py",
-        "            self._sampler.step += len(forced)  # each token has noise of its own, chosen or not\n",
+        "            row.sampler.step += len(forced)  # each token has noise of its own, chosen or not\n",
         "",
         ("tests/engine/test_structured_texts.py", "tests/engine", "tests/structured"),
     ),

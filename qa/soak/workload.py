@@ -12,9 +12,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from glinfer.engine.decode import DecodeSession
 from glinfer.engine.model import Model
 from glinfer.engine.requests import BatchRequest, BatchResult
+from glinfer.engine.run.decode import DecodeSession
 from glinfer.engine.sampler import Sampler, SamplingOptions
 from glinfer.errors import InputError
 

@@ -12,9 +12,9 @@ import pytest
 from click.testing import CliRunner
 
 import glinfer
-from glinfer.engine.cached import CachedSession
-from glinfer.engine.decode import DecodeSession
 from glinfer.engine.model import Model
+from glinfer.engine.run.cached import CachedSession
+from glinfer.engine.run.decode import DecodeSession
 from glinfer.errors import InputError
 from qa.objects import driver_objects
 from qa.soak import command

@@ -23,7 +23,7 @@ from glinfer.batch.results import FinishedLines, ResultFile, check_targets
 from glinfer.batch.results import read_finished as read_finished_of
 from glinfer.config import ModelConfig
 from glinfer.engine.requests import BatchRequest, BatchResult
-from glinfer.engine.stream import GenerationStats
+from glinfer.engine.run.stats import GenerationStats
 from glinfer.errors import FormatError, GlinferError, InputError
 from glinfer.formats import BpeModel
 from glinfer.text.tokenizer import Tokenizer

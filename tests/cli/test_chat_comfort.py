@@ -12,9 +12,9 @@ import pytest
 from scripted_models import scripted
 
 from glinfer.cli.app import run
-from glinfer.engine.cached import CachedSession
 from glinfer.engine.model import Model
 from glinfer.engine.random_model import demo_tokenizer
+from glinfer.engine.run.cached import CachedSession
 from glinfer.formats import save_checkpoint, write_bpe
 from glinfer.text.tokenizer import Tokenizer
 

@@ -15,8 +15,8 @@ from template_models import write_other
 from worker_here import answered_here
 
 from glinfer.cli.app import run
-from glinfer.engine.cached import CachedSession
 from glinfer.engine.random_model import demo_tokenizer
+from glinfer.engine.run.cached import CachedSession
 from glinfer.formats import save_checkpoint, write_bpe
 from glinfer.text.tokenizer import Tokenizer, learn_bpe
 

@@ -11,8 +11,8 @@ import pytest
 from scripted_models import random_file, saying
 
 from glinfer.cli.app import run
-from glinfer.engine.drafts import RunTimes
 from glinfer.engine.random_model import demo_tokenizer
+from glinfer.engine.run.drafts import RunTimes
 from glinfer.formats import save_checkpoint, write_bpe
 from glinfer.inspect.bench import drafting
 

@@ -333,7 +333,7 @@ def test_options_that_cannot_be_are_refused_before_anything_runs(model: Model) -
         ({"temperature": float("nan")}, "temperature"),
         ({"seed": -1}, "seed"),
         ({"max_tokens": 0}, "max_tokens"),
-        ({"stop_ids": [300]}, "stop id 300 is outside the vocabulary"),
+        ({"stop_ids": [300]}, "token 0 of stop_ids is 300"),
         ({"stop_ids": ["a"]}, "stop_ids; expected a sequence of whole numbers"),
         ({"stop_ids": 5}, "stop_ids; expected a sequence of whole numbers"),
         ({"stop": ""}, "stop string 0 is empty"),

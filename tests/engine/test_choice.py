@@ -13,12 +13,13 @@ from logit_rows import Floats, Rows, over, packed, some_logits
 from tiers import tiered
 
 from glinfer.config import ModelConfig
-from glinfer.engine import batch, cached
+from glinfer.engine import batch
 from glinfer.engine.batch import Batch
-from glinfer.engine.choice import Choice
 from glinfer.engine.logits import LogitChanges, change_logits
 from glinfer.engine.model import Model
 from glinfer.engine.requests import BatchRequest
+from glinfer.engine.run import cached
+from glinfer.engine.run.choice import Choice
 from glinfer.engine.sampler import Sampler, SamplingOptions, sample_rows
 from glinfer.errors import NumbersError, PlanError
 from glinfer.gl.context import Device

@@ -13,14 +13,15 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scripted_models import FAST_SMALL_DRAWS, FAST_TAIL_DRAWS, SMALL_DRAWS
 
-from glinfer.engine.cached import CachedSession
-from glinfer.engine.decode import DecodeSession
 from glinfer.engine.model import Model
 from glinfer.engine.prefill import MAX_SINGLE_TOKENS
 from glinfer.engine.probabilities import softmax
 from glinfer.engine.requests import BatchRequest
+from glinfer.engine.run.cached import CachedSession
+from glinfer.engine.run.decode import DecodeSession
+from glinfer.engine.run.stats import GenerationStats
 from glinfer.engine.sampler import Sampler, SamplingOptions
-from glinfer.engine.stream import GenerationStats, TokenStream
+from glinfer.engine.stream import TokenStream
 from glinfer.models.reference.gab import PROBS
 from glinfer.ops.fused.allowed import Words, mask_words
 from glinfer.structured.constraint import DeadEnd
@@ -164,7 +165,7 @@ class Mixed:
         options, before = (GREEDY, FILTERED)[number % 2], planned.handed_over
         chosen = session.accept([number] * number, Sampler(options))
         if isinstance(session, CachedSession) and number and not before:
-            planned.run(len(session._runs_of(number + 1).session.plan.draws) + 2 * (options is FILTERED))
+            planned.run(len(session._companions.drafted(number + 1).session.plan.draws) + 2 * (options is FILTERED))
             planned.held, planned.cached = planned.held + len(chosen), planned.held + len(chosen) - 1
             planned.ready = False
         else:

@@ -16,10 +16,10 @@ from scripted_models import FAST_SMALL_DRAWS, FAST_TAIL_DRAWS
 
 import glinfer
 from glinfer.config import ModelConfig
-from glinfer.engine.cached import CachedSession
-from glinfer.engine.decode import DecodeSession
 from glinfer.engine.model import Model
 from glinfer.engine.prefill import MAX_SINGLE_TOKENS
+from glinfer.engine.run.cached import CachedSession
+from glinfer.engine.run.decode import DecodeSession
 from glinfer.engine.sampler import Sampler, SamplingOptions
 from glinfer.errors import InputError, PlanError
 from glinfer.gl.context import open_device
@@ -363,7 +363,7 @@ class TestCached:
             assert isinstance(session, CachedSession)
             session.generate_ids(2, Sampler(SAMPLERS[name]))
             session.logits()
-            assert session._chunks, "the chunk plan was bound with the first prompt"
+            assert session._companions.chunks, "the chunk plan was bound with the first prompt"
             alive, programs = model.device.live_objects(), model.bound.program_count
             made.clear()
             monkeypatch.setattr(ProgramCache, "get", None)

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from glinfer.engine.drafts import Ngrams, RunTimes, Speculation
 from glinfer.engine.prefill import DRAFT_ROWS
+from glinfer.engine.run.drafts import Ngrams, RunTimes, Speculation
 from glinfer.engine.sampler import Sampler
 
 SAMPLER = Sampler()

@@ -14,13 +14,13 @@ from made_models import IDS, of_family, opened
 from scripted_models import FAST_TAIL_DRAWS
 
 import glinfer
-from glinfer.engine import cached
 from glinfer.engine import model as models
-from glinfer.engine.cached import CachedSession
-from glinfer.engine.decode import DecodeSession
-from glinfer.engine.drafts import RunTimes
 from glinfer.engine.model import Model
+from glinfer.engine.prefill import DraftedRows
 from glinfer.engine.requests import BatchRequest
+from glinfer.engine.run.cached import CachedSession
+from glinfer.engine.run.decode import DecodeSession
+from glinfer.engine.run.drafts import RunTimes
 from glinfer.engine.sampler import Sampler, SamplingOptions
 from glinfer.errors import ContextError, InputError, NumbersError
 
@@ -69,7 +69,7 @@ def check_rows(model: Model, held: int) -> None:
             each.step(ids[held])
         for count in (2, 5, 9):
             first = len(session) - 1
-            runs = session._runs_of(count)
+            runs = session._companions.drafted(count)
             runs.choose(
                 [session.ids[-1], *ids[held + 1 : held + count]], first, SamplingOptions(temperature=0), [None] * count
             )
@@ -193,14 +193,14 @@ class TestAccepting:
             expected = session.generate_ids(4)
             session.rewind(4)
             session.step(expected.pop(0))
-            sampler, run = sampler_of("greedy"), cached.DraftedRows.candidates
+            sampler, run = sampler_of("greedy"), DraftedRows.candidates
 
             def broken(runs: Any, rows: int) -> Any:
                 found = run(runs, rows)
                 found[2, ::4] = np.nan
                 return found
 
-            monkeypatch.setattr(cached.DraftedRows, "candidates", broken)
+            monkeypatch.setattr(DraftedRows, "candidates", broken)
             with pytest.raises(NumbersError, match="the best logit after 8 tokens is not a number"):
                 session.accept(expected, sampler)
             monkeypatch.undo()

@@ -14,10 +14,10 @@ from scripted_models import BYTES
 from tiers import tiered
 
 import glinfer
-from glinfer.engine.cached import CachedSession
 from glinfer.engine.model import Model
 from glinfer.engine.prefill import MAX_SINGLE_TOKENS, MAX_SINGLE_TOKENS_BEFORE
 from glinfer.engine.random_model import demo_tokenizer
+from glinfer.engine.run.cached import CachedSession
 from glinfer.errors import FormatError, GlinferError, InputError
 from glinfer.formats import save_checkpoint, write_bpe
 from glinfer.formats.gguf import file as gguf_file
@@ -207,17 +207,17 @@ class TestFirstPrompts:
             programs = model.bound.program_count
             for _ in range(MAX_SINGLE_TOKENS_BEFORE // len(prompt)):
                 session.prefill(prompt)
-                assert (session._chunks, model.bound.program_count) == ({}, programs)
+                assert (session._companions.chunks, model.bound.program_count) == ({}, programs)
                 session.rewind(len(prompt))
             session.prefill(prompt)
-            assert session._chunks, "many short ones are worth it"
+            assert session._companions.chunks, "many short ones are worth it"
             with model.session() as other:
                 assert isinstance(other, CachedSession)
                 other.prefill(prompt)
-                assert other._chunks, "its shaders are there now"
+                assert other._companions.chunks, "its shaders are there now"
 
     def test_long_ones_are_chunks_at_once(self, small: Path) -> None:
         with glinfer.load(small) as model, model.session() as session:
             assert isinstance(session, CachedSession)
             session.prefill(range(MAX_SINGLE_TOKENS_BEFORE + 2))
-            assert session._chunks
+            assert session._companions.chunks

@@ -13,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from glinfer.config import ModelConfig
-from glinfer.engine.decode import DecodeSession, RecomputeSession
+from glinfer.engine.run.decode import DecodeSession, RecomputeSession
+from glinfer.engine.run.stats import GenerationStats
 from glinfer.engine.sampler import Sampler, SamplingOptions
-from glinfer.engine.stream import GenerationStats, TokenStream
+from glinfer.engine.stream import TokenStream
 from glinfer.errors import ContextError, InputError
 
 VOCAB = 20
@@ -226,6 +227,15 @@ def test_closing_ends_it_at_once() -> None:
             taken,
             1,
         )
+
+
+def test_one_that_is_closed_after_its_last_token_was_not_cut_short() -> None:
+    for options, reason in (({"max_tokens": 2}, "length"), ({"max_tokens": 3}, "closed")):
+        ends = Ends()
+        stream = make(on_end=ends, **options)
+        assert ([next(stream), next(stream)], ends.count) == ([2, 3], 0)
+        stream.close()
+        assert (stream.stats.finish_reason, ends.count) == (reason, 1)
 
 
 @pytest.mark.parametrize("error", [InputError("no"), ValueError("no"), KeyboardInterrupt(), SystemExit(3)])

@@ -14,7 +14,7 @@ import glinfer
 from glinfer.cli.app import run
 from glinfer.engine.loading import bind
 from glinfer.engine.model import Model
-from glinfer.engine.oracle import NumpyDevice
+from glinfer.engine.run.oracle import NumpyDevice
 from glinfer.errors import ContextError, InputError
 from glinfer.gl.context import Device, Limits
 from glinfer.models.oracle import relative_error
@@ -73,7 +73,7 @@ def test_a_sequence_goes_on_is_cut_and_copied(small: Path) -> None:
 
 
 def test_only_new_tokens_run(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from glinfer.engine import oracle
+    from glinfer.engine.run import oracle
 
     ran: list[float] = []
     run = oracle.run_plan

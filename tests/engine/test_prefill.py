@@ -17,9 +17,9 @@ from scripted_models import random_file
 from tiny_models import in_floats, tiny
 
 import glinfer
-from glinfer.engine.cached import CachedSession
 from glinfer.engine.model import Model
 from glinfer.engine.prefill import MAX_SINGLE_TOKENS, Prefill
+from glinfer.engine.run.cached import CachedSession
 from glinfer.engine.sampler import Sampler, SamplingOptions
 from glinfer.formats import save_checkpoint
 from glinfer.gl.context import Limits, open_device
@@ -72,7 +72,7 @@ def stepped(model: Model, ids: list[int]) -> Floats:
         for token in ids:
             session.step(token)
         assert isinstance(session, CachedSession)
-        assert not session._chunks, "the fast plan alone"
+        assert not session._companions.chunks, "the fast plan alone"
         return session.logits()
 
 
@@ -81,7 +81,7 @@ def chunked(model: Model, ids: list[int]) -> Floats:
     with model.session() as session:
         session.prefill(ids)
         assert isinstance(session, CachedSession)
-        assert bool(session._chunks) == (len(ids) > MAX_SINGLE_TOKENS)
+        assert bool(session._companions.chunks) == (len(ids) > MAX_SINGLE_TOKENS)
         return session.logits()
 
 
@@ -228,7 +228,7 @@ def test_both_plans_of_experts_give_the_same_bits(tmp_path: Path) -> None:
             with model.session() as session, model.session() as alone:
                 session.prefill(ids[:tokens])
                 found = session.logits()
-                assert set(session._chunks) == {rows}
+                assert set(session._companions.chunks) == {rows}
                 for token in ids[:tokens]:
                     alone.step(token)
                 assert agree(found, alone.logits())

@@ -14,9 +14,9 @@ from made_models import IDS as MANY_IDS
 from made_models import fresh, mixed, of_family, opened
 from poison import POISONS, SCRATCH, poison, poison_values
 
-from glinfer.engine.decode import DecodeSession
 from glinfer.engine.model import Model
 from glinfer.engine.requests import BatchRequest
+from glinfer.engine.run.decode import DecodeSession
 from glinfer.engine.sampler import Sampler, SamplingOptions
 from glinfer.errors import GLError, InputError, NumbersError
 from glinfer.models.session import Session

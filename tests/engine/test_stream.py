@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glinfer.config import ModelConfig
-from glinfer.engine.decode import RecomputeSession
+from glinfer.engine.run.decode import RecomputeSession
 from glinfer.engine.sampler import SamplingOptions
 from glinfer.engine.stream import TextStream, TokenStream
 from glinfer.errors import InputError

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from glinfer.engine.choice import Choice
+from glinfer.engine.run.choice import Choice
 from glinfer.engine.sampler import Sampler
 from glinfer.gl.context import Device
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BlockLayout

@@ -19,7 +19,7 @@ from tiny_embedders import TEXTS, VOCABULARY, write_bert
 
 import glinfer
 from glinfer.config import ModelConfig
-from glinfer.engine.embed import run_steps
+from glinfer.engine.progress import run_steps
 from glinfer.errors import FormatError
 from glinfer.formats import Checkpoint, load_checkpoint, random_checkpoint
 

@@ -1,6 +1,6 @@
 /**
  * Drives a plan: sets the inputs of each run, and tracks which tokens are computed. The browser's side of
- * glinfer/engine/cached.py, and of `RecomputeSession` in decode.py.
+ * glinfer/engine/run/cached.py, and of `RecomputeSession` in decode.py.
  */
 
 import { choicesOf, logitsOf } from "./choices.js";
@@ -202,7 +202,7 @@ export class CachedDriver {
 
   /**
    * Checks guessed tokens in one run over the newest token and the guesses after it. Cache entries after the first wrong
-   * guess are overwritten later. The browser's side of `_accept` in glinfer/engine/cached.py.
+   * guess are overwritten later. The browser's side of `_accept` in glinfer/engine/run/cached.py.
    * @param {number[]} ids all tokens that are held, of which all but the last are in the caches.
    * @param {number[]} draft guesses of the next tokens, at most what fits into the context.
    * @param {Sampler} sampler advances by one step for each token.

@@ -1,6 +1,6 @@
 /**
  * Guesses of the next tokens, and how many of them are worth a run; the text is the same without them. The browser's
- * side of glinfer/engine/drafts.py, which explains the method and the numbers.
+ * side of glinfer/engine/run/drafts.py, which explains the method and the numbers.
  */
 
 import { GlinferError } from "./errors.js";

@@ -147,7 +147,7 @@ export class Model {
 
   /**
    * Holds exactly these tokens once the loop has ended; a common beginning is not run again. The
-   * browser's side of `hold` in glinfer/engine/decode.py.
+   * browser's side of `hold` in glinfer/engine/run/decode.py.
    * @param {number[]} ids
    * @yields {void} after each run, of a piece of them or of one.
    * @throws {GlinferError} an id is outside the vocabulary.

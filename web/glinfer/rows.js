@@ -69,7 +69,7 @@ export function rowsFeed(table, ids, position, { targets, long = false, sampler 
 }
 
 /**
- * Fills in how tokens are chosen one after the other, as `Choice.write` in glinfer/engine/choice.py.
+ * Fills in how tokens are chosen one after the other, as `Choice.write` in glinfer/engine/run/choice.py.
  * @param {TableTexels} table
  * @param {number[]} sources the row of logits of each.
  * @param {Sampler} sampler chooses the first of them at this step.

@@ -36,7 +36,7 @@ function sequences() {
 test("guesses are Python's", { skip: noPython }, () => {
   const program = `
 import json, sys
-from glinfer.engine.drafts import Ngrams
+from glinfer.engine.run.drafts import Ngrams
 from glinfer.engine.sampler import Sampler
 ngrams, found = Ngrams(), []
 for ids in json.loads(sys.argv[1]):

@@ -11,7 +11,8 @@ from glinfer.engine.chat import ChatStream
 from glinfer.engine.model import Model
 from glinfer.engine.progress import Progress, no_progress
 from glinfer.engine.report import Report
-from glinfer.engine.stream import CHUNK, GenerationStats, TextStream
+from glinfer.engine.run.stats import GenerationStats
+from glinfer.engine.stream import CHUNK, TextStream
 from glinfer.errors import InputError
 from glinfer.inspect.timing import Spread
 

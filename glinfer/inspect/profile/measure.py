@@ -229,7 +229,7 @@ class PlanRuns(ExitStack):
         if not isinstance(engine, WholeEngine):
             return self._made(TOKEN_RUN, place, (bound,), runs(bound.plan, ids)[-1])
         # Without a published plan this binds one for sequences of that length, which the engine keeps.
-        session = bound if engine.whole is None else engine.whole.run(ids)[0]
+        (session,) = engine.sessions_for(place)
         (given,) = runs(session.plan, ids)
         return self._made(SEQUENCE_RUN, place, tuple(dict.fromkeys((bound, session))), given)
 

@@ -18,9 +18,9 @@ from pathlib import Path
 import numpy as np
 
 from glinfer.config import ModelConfig
-from glinfer.engine.cached import CachedSession
 from glinfer.engine.prefill import MAX_SINGLE_TOKENS, Prefill
 from glinfer.engine.progress import Progress, no_progress
+from glinfer.engine.run.cached import CachedSession
 from glinfer.errors import InputError
 from glinfer.formats import Checkpoint
 from glinfer.gl.context import Device

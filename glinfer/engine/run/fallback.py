@@ -12,12 +12,7 @@ import warnings
 from collections.abc import Callable
 from typing import TypeVar
 
-from glinfer.engine.choice import Choice
-from glinfer.engine.prefill import Prefill
-from glinfer.engine.runs import Chunks, DraftedRows
 from glinfer.errors import GlinferWarning, ShaderError
-from glinfer.models.options import PlanOptions
-from glinfer.models.session import Session
 from glinfer.ops.kernels import KernelOptions
 
 T = TypeVar("T")
@@ -81,32 +76,3 @@ def _warn(error: ShaderError, kernels: KernelOptions, plain: KernelOptions) -> N
         GlinferWarning,
         stacklevel=3,
     )
-
-
-class FallbackPrefill(Prefill):
-    """Prefill plans that are built from plainer kernels if the driver rejects a shader."""
-
-    def __init__(self, options: PlanOptions, choice: KernelChoice) -> None:
-        """Use the kernels of ``choice`` instead of those in the options."""
-        super().__init__(dataclasses.replace(options, kernels=choice.kernels))
-        self._choice = choice
-
-    def into(self, bound: Session, rows: int | None = None) -> Chunks:
-        """See :class:`Prefill`."""
-        rows = self.rows if rows is None else rows
-        if rows in self._firsts:  # plans share scratch textures, so they need the same kernels
-            return super().into(bound, rows)
-        return self._choice.make(lambda kernels: self._made_of(kernels, bound, rows))
-
-    def choice(self, bound: Session, *, masked: bool = False, changed: bool = False) -> Choice:
-        """See :class:`Prefill`."""
-        return self._choice.make(lambda kernels: Choice(bound, kernels, masked=masked, changed=changed))
-
-    def drafted(self, bound: Session, width: int) -> DraftedRows:
-        """See :class:`Prefill`."""
-        return self._choice.make(lambda kernels: self._drafted_with(kernels, bound, width))
-
-    def _made_of(self, kernels: KernelOptions, bound: Session, rows: int) -> Chunks:
-        if kernels != self.options.kernels:
-            self.options, self._plans = dataclasses.replace(self.options, kernels=kernels), {}
-        return super().into(bound, rows)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,16 +24,6 @@ from glinfer.ops.spec import Array
 
 Floats = npt.NDArray[np.float32]
 _MAX_FLOAT = float(np.finfo(np.float32).max)
-
-
-class Runs(Protocol):
-    """The methods of a session that tracing needs."""
-
-    def prefill(self, ids: Sequence[int]) -> None:
-        """Append tokens."""
-
-    def logits(self) -> Floats:
-        """Run all tokens that have not run."""
 
 
 class _Finder:
@@ -78,7 +68,7 @@ class NanGuard:
         traces: whether to find the pass where they began, by running the sequence again token by token.
     """
 
-    def __init__(self, bound: Session, new_session: Callable[[], AbstractContextManager[Runs]]) -> None:
+    def __init__(self, bound: Session, new_session: Callable[[], AbstractContextManager[Any]]) -> None:
         """Check the bound plan; ``new_session`` makes a session for tracing."""
         self.strict, self.traces = False, True
         self._bound, self._new_session = bound, new_session

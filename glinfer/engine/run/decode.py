@@ -1,7 +1,7 @@
 """Token sequences that grow, rewind and fork, independent of the plan and of OpenGL.
 
 :class:`DecodeSession` is the common interface. :class:`RecomputeSession` runs the whole sequence for each token, as the
-reference plan does. The fast plan's class is in :mod:`glinfer.engine.cached`.
+reference plan does. The fast plan's class is in :mod:`glinfer.engine.run.cached`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ import numpy.typing as npt
 from glinfer.closing import Closing
 from glinfer.config import ModelConfig
 from glinfer.engine.ids import Ids, check_tokens, room_made, whole_number, whole_numbers
-from glinfer.engine.own_sampler import OwnSampler, SamplerFunction
 from glinfer.engine.probabilities import softmax
-from glinfer.engine.sampler import Sampler, SamplingOptions
+from glinfer.engine.sampler import OwnSampler, Sampler, SamplerFunction, SamplingOptions
 from glinfer.errors import ContextError, GLError, InputError, NumbersError
 from glinfer.notebook import table
 from glinfer.ops.fused.allowed import Words, allowed_tokens
@@ -29,7 +28,7 @@ from glinfer.text.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from glinfer.engine.nan_guard import NanGuard
+    from glinfer.engine.run.nan_guard import NanGuard
 
 Floats = npt.NDArray[np.float32]
 T = TypeVar("T")
@@ -206,7 +205,7 @@ class DecodeSession(Closing):
 
         Raises:
             InputError: no token is held.
-            NumbersError: the model's output is broken, see :mod:`glinfer.engine.nan_guard`.
+            NumbersError: the model's output is broken, see :mod:`glinfer.engine.run.nan_guard`.
             ContextError: the session was closed.
         """
         self._require_tokens()
@@ -225,10 +224,14 @@ class DecodeSession(Closing):
 
     def _keep(self, logits: Floats) -> Floats:
         """Check logits read back, and keep them until the tokens change."""
+        self._logits = self._looked(logits, self._ids)
+        return logits
+
+    def _looked(self, logits: Floats, ids: Sequence[int]) -> Floats:
+        """Count and check logits read back, of the token after ``ids``."""
         self.logit_reads += 1
         if self.nan_guard is not None:
-            self.nan_guard.look(logits, self._ids)
-        self._logits = logits
+            self.nan_guard.look(logits, ids)
         return logits
 
     def probs(self) -> Floats:
@@ -382,11 +385,14 @@ class DecodeSession(Closing):
         self.draws_saved += self._token_draws
         return self._logits
 
-    def _sampled(self, logits: Floats, sampler: Sampler, words: Words | None = None) -> int:
-        """The sampler's choice from a row of logits, among the tokens that ``words`` allow."""
+    def _sampled(
+        self, logits: Floats, sampler: Sampler, words: Words | None = None, ids: Sequence[int] | None = None
+    ) -> int:
+        """The sampler's choice from the logits after ``ids`` (default: those held), among what ``words`` allow."""
         if self.nan_guard is not None:
             logits = self.nan_guard.usable(logits)
-        return sampler.sample(logits if words is None else only_allowed(logits, words), self._ids)
+        row = logits if words is None else only_allowed(logits, words)
+        return sampler.sample(row, self._ids if ids is None else ids)
 
     def _accept(self, draft: list[int], sampler: Sampler) -> list[int]:
         """:meth:`accept` of a draft that fits the context."""

@@ -7,12 +7,10 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from glinfer.engine.choice import Choice
-from glinfer.engine.decode import DecodeSession, Floats
-from glinfer.engine.own_sampler import OwnSampler
-from glinfer.engine.prefill import DRAFT_ROWS, Prefill
-from glinfer.engine.runs import Chunks, DraftedRows
-from glinfer.engine.sampler import Sampler, SamplingOptions, gpu_chooses
+from glinfer.engine.prefill import DRAFT_ROWS, Companions, Prefill
+from glinfer.engine.run.choice import Choice
+from glinfer.engine.run.decode import DecodeSession, Floats
+from glinfer.engine.sampler import OwnSampler, Sampler, SamplingOptions, gpu_chooses
 from glinfer.gl.layouts.blocks import BLOCK_EDGE, BLOCK_FLOATS, BlockLayout
 from glinfer.models.fast.choice import STEPS
 from glinfer.models.fast.token import HEAD_DRAWS, LOGITS, PICKS
@@ -43,10 +41,7 @@ class CachedSession(DecodeSession):
         self.adapter = prefill.options.adapters.default
         self._prefill, self._bound, self._owns = prefill, bound, owns
         self._flush_every = prefill.options.kernels.flush_every
-        self._chunks: dict[int, Chunks] = {}
-        self._draft_runs: dict[int, DraftedRows] = {}
-        # ``choice`` plans, bound at first use; keys are (masked, changed).
-        self._choices: dict[tuple[bool, bool], Choice] = {}
+        self._companions = Companions(prefill, bound)
         # Tokens that the choice plan chooses between two readbacks: few after an unsure choice.
         self._run_length = _FIRST_RUN
         self._picks, self._logits_texture = bound.texture(PICKS), bound.texture(LOGITS)
@@ -66,10 +61,7 @@ class CachedSession(DecodeSession):
     @property
     def draws_issued(self) -> int:
         """Draw calls issued so far."""
-        runs: list[Chunks | Choice] = [*self._chunks.values(), *self._choices.values()]
-        others = (each.session.draws_issued for each in runs)
-        drafted = (each.draws_issued for each in self._draft_runs.values())
-        return self._bound.draws_issued + sum(others) + sum(drafted)
+        return self._companions.draws_issued
 
     def chooses(self, options: SamplingOptions) -> bool:
         """Whether passes over the logits can choose the token."""
@@ -116,19 +108,12 @@ class CachedSession(DecodeSession):
             self._residual_tokens = 0
             while self._cached < end:
                 ids, first = self._ids[self._cached : end], self._cached
-                self._cached += self._chunks_for(len(ids)).run(ids, first, adapter=self.adapter, long=self._long)
+                self._cached += self._companions.chunk(len(ids)).run(ids, first, adapter=self.adapter, long=self._long)
             self._residual_tokens = self._cached
         end = len(self._ids) - 1  # observers see one token at a time
         for position in range(self._cached, end):
             self._run(position, self._ids[position], self._body)
             self._cached = position + 1
-
-    def _chunks_for(self, tokens: int) -> Chunks:
-        """The chunk plan for a number of tokens, bound at first use."""
-        rows = self._prefill.rows_for(tokens)
-        if rows not in self._chunks:
-            self._chunks[rows] = self._prefill.into(self._bound, rows)
-        return self._chunks[rows]
 
     def _compute_logits(self) -> Floats:
         self._run_head()
@@ -145,10 +130,7 @@ class CachedSession(DecodeSession):
         return np.array(self._logits_texture.read()[0], dtype=np.float32)
 
     def _choice(self, options: SamplingOptions, *, masked: bool = False) -> Choice:
-        changed = options.penalises
-        if (masked, changed) not in self._choices:
-            self._choices[masked, changed] = self._prefill.choice(self._bound, masked=masked, changed=changed)
-        choice = self._choices[masked, changed]
+        choice = self._companions.choice(masked=masked, changed=options.penalises)
         if choice.changes is not None:
             choice.changes.fill(0, options, self._ids)
         return choice
@@ -203,16 +185,15 @@ class CachedSession(DecodeSession):
         self._run_head()
         self._bound.device.flush()  # so that the GPU computes while the mask is made
         words, last = allowed(), len(self._ids) - 1
-        if not self.chooses(sampler.options):
-            return self._sampled(self._keep(self._read_logits()), sampler, words)
-        choice = self._choice(sampler.options, masked=True)
-        choice.write([0], [sampler.options], [sampler.draw], words[None], [change_word()])
-        choice.run(1, slot=last)
-        (candidates,) = self._candidates(last, 1)
-        if unsure(candidates):
-            return self._sampled(self._keep(self._read_logits()), sampler, words)
-        sampler.advance()
-        return self._chosen(candidates, [])
+        if self.chooses(sampler.options):
+            choice = self._choice(sampler.options, masked=True)
+            choice.write([0], [sampler.options], [sampler.draw], words[None], [change_word()])
+            choice.run(1, slot=last)
+            (candidates,) = self._candidates(last, 1)
+            if not unsure(candidates):
+                sampler.advance()
+                return self._chosen(candidates, [])
+        return self._sampled(self._keep(self._read_logits()), sampler, words)
 
     def _accept(self, draft: list[int], sampler: Sampler) -> list[int]:
         # Observers see one token at a time.
@@ -224,7 +205,7 @@ class CachedSession(DecodeSession):
             return self._choose(1, sampler)
         first, step = len(self._ids) - 1, sampler.step
         draws = sampler.draws(len(draft) + 1)
-        runs = self._runs_of(len(draws))
+        runs = self._companions.drafted(len(draws))
         options = sampler.options if gpu_chooses(sampler.options, changes=False) else None
         runs.choose([self._ids[first], *draft], first, options, draws, self.adapter, long=self._long)
         self.drafted += len(draft)
@@ -233,7 +214,8 @@ class CachedSession(DecodeSession):
         try:
             for row, guess in enumerate((*draft, None)):
                 if candidates is None or unsure(candidates[row]):
-                    chosen.append(self._sampled_after(runs.logits(row), chosen, sampler))
+                    before = [*self._ids, *chosen]
+                    chosen.append(self._sampled(self._looked(runs.logits(row), before), sampler, ids=before))
                 else:
                     chosen.append(self._chosen(candidates[row], chosen))
                     sampler.advance()
@@ -245,22 +227,6 @@ class CachedSession(DecodeSession):
         self._append(chosen)
         self._cached = first + len(chosen)
         return chosen
-
-    def _sampled_after(self, logits: Floats, chosen: list[int], sampler: Sampler) -> int:
-        """The sampler's choice from a row of drafted logits, after the tokens ``chosen`` in the same run."""
-        before = [*self._ids, *chosen]
-        self.logit_reads += 1
-        if self.nan_guard is not None:
-            self.nan_guard.look(logits, before)
-            logits = self.nan_guard.usable(logits)
-        return sampler.sample(logits, before)
-
-    def _runs_of(self, rows: int) -> DraftedRows:
-        """The plan for a number of drafted rows, bound at first use."""
-        width = self._prefill.draft_width(rows)
-        if width not in self._draft_runs:
-            self._draft_runs[width] = self._prefill.drafted(self._bound, width)
-        return self._draft_runs[width]
 
     def _chosen(self, candidates: Floats, before: list[int]) -> int:
         """The best of a run's candidates; ``before`` has the tokens chosen earlier in the same call."""
@@ -285,9 +251,6 @@ class CachedSession(DecodeSession):
         return made
 
     def _release(self) -> None:
-        for each in self._choices.values():
-            each.session.release()
-        for runs in (*self._chunks.values(), *self._draft_runs.values()):
-            self._prefill.give_back(runs)
+        self._companions.release()
         if self._owns:
             self._bound.release()

@@ -7,9 +7,9 @@ from typing import NoReturn
 
 import numpy as np
 
-from glinfer.engine.decode import DecodeSession, Floats, RecomputeSession
 from glinfer.engine.engine import Engine
-from glinfer.engine.source import WeightSource
+from glinfer.engine.run.decode import DecodeSession, Floats, RecomputeSession
+from glinfer.engine.textures import WeightSource
 from glinfer.errors import ContextError, InputError
 from glinfer.gl.context import Device, Limits
 from glinfer.models.choice import USUAL_DRAW_BUFFERS, USUAL_TEXTURE_SIZE, USUAL_TEXTURE_UNITS, ReferencePlans

@@ -1,9 +1,9 @@
 """Speculative decoding: guess the next tokens, and decide how many are worth a run.
 
-A drafter guesses tokens, :meth:`glinfer.engine.decode.DecodeSession.accept` runs them together and keeps those that the
-sampler chooses anyway. So drafting does not change the text (Leviathan et al. 2023, "Fast Inference from Transformers
-via Speculative Decoding"; seeded noise, which makes draws repeatable, replaces the rejection step). The number of
-drafted tokens depends on measured run times and on how often drafts were right.
+A drafter guesses tokens, :meth:`glinfer.engine.run.decode.DecodeSession.accept` runs them together and keeps those that
+the sampler chooses anyway. So drafting does not change the text (Leviathan et al. 2023, "Fast Inference from
+Transformers via Speculative Decoding"; seeded noise, which makes draws repeatable, replaces the rejection step). The
+number of drafted tokens depends on measured run times and on how often drafts were right.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from statistics import median
 from time import perf_counter
 from typing import Protocol
 
-from glinfer.engine.decode import DecodeSession
 from glinfer.engine.prefill import DRAFT_ROWS
+from glinfer.engine.run.decode import DecodeSession
 from glinfer.engine.sampler import Sampler
 from glinfer.errors import InputError
 

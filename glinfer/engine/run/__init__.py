@@ -1,0 +1,1 @@
+"""Sequences that run alone: their tokens, prompts, drafts and choices."""
