@@ -32,6 +32,7 @@ from glinfer.families import DECODERS, FAMILIES
 from glinfer.formats import Checkpoint
 from glinfer.formats.packed import PACKED_FORMATS
 from glinfer.models.choice import plan_for, weights_for
+from glinfer.models.compiled import shading
 from glinfer.models.fast.choice import choice_plan
 from glinfer.models.fast.encode import encode_plan
 from glinfer.models.fast.rows import batch_plan, chunk_plan, drafted_plan, fitting_chunk_plan
@@ -40,7 +41,7 @@ from glinfer.models.feed import runs
 from glinfer.models.options import PlanOptions
 from glinfer.models.plan import Plan
 from glinfer.models.reference.gab import reference_plan
-from glinfer.models.session import shading, weight_matrix
+from glinfer.models.session import weight_matrix
 from glinfer.models.transforms.low_rank import AdapterRanks
 from glinfer.models.transforms.recipe import Recipes
 from glinfer.ops.kernels import KernelOptions, default_kernels, without_blending

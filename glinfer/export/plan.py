@@ -44,9 +44,9 @@ from glinfer.gl.layouts.grouped import GroupedLayout
 from glinfer.gl.layouts.matrix import Layout, TexelLayout
 from glinfer.gl.layouts.packing import ConstantLayout, GemvLayout
 from glinfer.gl.program import load_source
-from glinfer.models.plan import Plan, PlanLimits
-from glinfer.models.session import FIRST_SLOT, shading
-from glinfer.ops.spec import Array, DrawSpec, RunValue, TensorSpec, Value
+from glinfer.models.compiled import CompiledDraw, CompiledPlan, Shaders, compile_plan
+from glinfer.models.plan import Plan
+from glinfer.ops.spec import Array, RunValue, TensorSpec, Value
 
 _PICTURES = ("attn.probs", "attn.scores")
 _LINE_KEYS = {
@@ -98,53 +98,57 @@ class PlanExport:
             PlanError: a plan breaks the limits, or two plans share a texture with different layouts.
             ShaderError: a shader file is missing or damaged.
         """
-        self.plan, self._size = plan, limits.max_texture_size
-        self._companions = tuple(companions)
-        self._plans = (plan, *(each.plan for each in companions))
-        sizes = limits.max_texture_size, limits.max_draw_buffers, limits.max_texture_units, limits.max_point_size
-        for made in self._plans:
-            made.validate(PlanLimits(*sizes))
+        self.plan, self._companions = plan, tuple(companions)
+        self._plans = [compile_plan(each, limits) for each in (plan, *(each.plan for each in companions))]
         self._textures: list[dict[str, Any]] = []
-        self._index: list[dict[str, int]] = [self._indices(plan, {})]
+        self._index = [self._indices(self._plans[0], {})]
         numbers = {each.name: number for number, each in enumerate(companions, start=1)}
-        for each in companions:
+        for each, made in zip(companions, self._plans[1:], strict=True):
             owner = 0 if each.over is None else numbers[each.over]
-            own, theirs = {tensor.name: tensor for tensor in each.plan.tensors}, self._index[owner]
-            shared = {name for name in own.keys() & theirs.keys() if own[name].kind in each.kinds or name in each.names}
-            self._check_shared(each.plan, self._plans[owner], shared)
-            self._index.append(self._indices(each.plan, {name: theirs[name] for name in shared}))
-        self._programs: dict[tuple[object, ...], int] = {}
-        self._program_table: list[dict[str, Any]] = []
+            shared = {
+                name: self._shared(name, made, owner)
+                for name in made.plan.table.keys() & self._index[owner].keys()
+                if made.plan.table[name].kind in each.kinds or name in each.names
+            }
+            self._index.append(self._indices(made, shared))
+        self._programs: dict[Shaders, int] = {}
         self.weights = plan.of_kind("weight")
-        self._draws = [[self._draw(number, draw) for draw in each.draws] for number, each in enumerate(self._plans)]
+        self._draws = [[self._draw(number, draw) for draw in made.draws] for number, made in enumerate(self._plans)]
         self.shaders = sorted(
-            {name for entry in self._program_table for name in _files(entry["fragment"]) | _files(entry["vertex"])}
+            {
+                name
+                for each in self._programs
+                for file in (f"{each.fragment}.frag", each.vertex)
+                for name in _files(file)
+            }
         )
 
-    def _indices(self, plan: Plan, shared: Mapping[str, int]) -> dict[str, int]:
+    def _indices(self, made: CompiledPlan, shared: Mapping[str, int]) -> dict[str, int]:
         """The index of each texture of a plan; appends textures that are not shared to the table."""
         found = dict(shared)
-        for tensor in plan.tensors:
+        for tensor in made.plan.tensors:
             if not tensor.view_of and tensor.name not in found:
                 found[tensor.name] = len(self._textures)
-                self._textures.append(self._texture_entry(tensor))
+                self._textures.append(texture_entry(tensor, made.layouts[tensor.name]))
         return found
 
-    def _check_shared(self, plan: Plan, other: Plan, names: Collection[str]) -> None:
-        for name in sorted(names):
-            if plan.table[name].layout_within(self._size) != other.table[name].layout_within(self._size):
-                raise PlanError(f"tensor {name} of plan {plan.name} has another layout in plan {other.name}")
+    def _shared(self, name: str, made: CompiledPlan, owner: int) -> int:
+        """The index of a texture of another plan."""
+        other = self._plans[owner]
+        if made.layouts[name] != other.layouts[name]:
+            raise PlanError(f"tensor {name} of plan {made.plan.name} has another layout in plan {other.plan.name}")
+        return self._index[owner][name]
 
     def layout(self, name: str) -> TexelLayout:
         """Return the layout of a tensor."""
-        return self.plan.table[name].layout_within(self._size)
+        return self._plans[0].layouts[name]
 
     def texture(self, name: str) -> int:
         """Return the index of a tensor's texture."""
         return self._texture(0, name)
 
     def _texture(self, number: int, name: str) -> int:
-        return self._index[number][self._plans[number].root(name)]
+        return self._index[number][self._plans[number].plan.root(name)]
 
     def _textures_of(self, number: int, names: str | Sequence[str]) -> int | list[int]:
         if isinstance(names, str):
@@ -157,7 +161,7 @@ class PlanExport:
             "requires": self._requires(),
             "run_values": [run_value_entry(value) for value in self.plan.run_values],
             "textures": self._textures,
-            "programs": self._program_table,
+            "programs": list(map(program_entry, self._programs)),
             "draws": self._draws[0],
             "companions": {
                 each.name: {
@@ -212,7 +216,7 @@ class PlanExport:
         return {} if found is None else {"sinks": self.texture(found)}
 
     def _requires(self) -> dict[str, Any]:
-        draws = [draw for plan in self._plans for draw in plan.draws]
+        draws = [draw for made in self._plans for draw in made.plan.draws]
         points = [BLOCK_EDGE * max(1, draw.largest_cell) for draw in draws if draw.cover == "points"]
         blending = ["EXT_float_blend"] if any(draw.adds for draw in draws) else []
         return {
@@ -223,63 +227,49 @@ class PlanExport:
             "extensions": ["EXT_color_buffer_float", *blending],
         }
 
-    def _texture_entry(self, tensor: TensorSpec) -> dict[str, Any]:
-        layout = tensor.layout_within(self._size)
+    def _draw(self, number: int, draw: CompiledDraw) -> dict[str, Any]:
+        """Describe a draw as :class:`glinfer.models.session.Session` binds it."""
+        spec, index = draw.spec, self._index[number]
         return {
-            "name": tensor.name,
-            "kind": tensor.kind,
-            "format": tensor.format,
-            "width": layout.width,
-            "height": layout.height,
-            "layout": layout_entry(layout),
-            "tensor": tensor.name if tensor.kind == "weight" else None,
+            "name": spec.name,
+            "kind": spec.kind,
+            "program": self._programs.setdefault(draw.shaders, len(self._programs)),
+            "inputs": [index[name] for name in draw.inputs],
+            "outputs": [index[name] for name in draw.outputs],
+            "uniforms": dict(draw.uniforms),
+            "per_run": dict(draw.per_run),
+            "size": list(spec.size),
+            "cover": spec.cover,
+            "instances": spec.instances,
+            "points": spec.points,
+            "adds": spec.adds,
+            "clears": spec.clears,
+            "largest_cell": spec.largest_cell,
+            "layout": layout_entry(draw.layout),
         }
 
-    def _draw(self, number: int, draw: DrawSpec) -> dict[str, Any]:
-        """Describe a draw as :meth:`glinfer.models.session.Session._bind` binds it."""
-        plan = self._plans[number]
-        vertex, defines, by_cover = shading(draw)
-        target, *others = (
-            plan.table[plan.root(name)].layout_within(self._size) for name in (*draw.outputs, *draw.reads)
-        )
-        if any(isinstance(layout, Layout) and layout.wrapped for layout in (target, *others)):
-            defines.update(WRAPPED=1, OUT_WIDTH=target.width, OUT_ROWS=target.rows)
-        uniforms, per_run = dict(draw.uniforms), dict(draw.per_run)
-        if FIRST_SLOT in by_cover:
-            if isinstance(draw.first, int):
-                uniforms[FIRST_SLOT] = draw.first
-            else:
-                per_run[FIRST_SLOT] = draw.first
-        return {
-            "name": draw.name,
-            "kind": draw.kind,
-            "program": self._program(draw, vertex, defines),
-            "inputs": [self._texture(number, name) for name in draw.reads],
-            "outputs": [self._texture(number, name) for name in draw.outputs],
-            "uniforms": uniforms,
-            "per_run": per_run,
-            "size": list(draw.size),
-            "cover": draw.cover,
-            "instances": draw.instances,
-            "points": draw.points,
-            "adds": draw.adds,
-            "clears": draw.clears,
-            "largest_cell": draw.largest_cell,
-            "layout": layout_entry(plan.table[draw.outputs[0]].layout_within(self._size)),
-        }
 
-    def _program(self, draw: DrawSpec, vertex: str, defines: Mapping[str, int | float]) -> int:
-        entry: dict[str, Any] = {
-            "fragment": f"{draw.shader}.frag",
-            "vertex": vertex,
-            "defines": {name: _spelt(value) for name, value in sorted(defines.items())},
-            "samplers": [sampler for sampler, _ in draw.inputs],
-        }
-        key = (entry["fragment"], vertex, tuple(entry["defines"].items()), tuple(entry["samplers"]))
-        if key not in self._programs:
-            self._programs[key] = len(self._program_table)
-            self._program_table.append(entry)
-        return self._programs[key]
+def texture_entry(tensor: TensorSpec, layout: TexelLayout) -> dict[str, Any]:
+    """Describe the texture of a tensor."""
+    return {
+        "name": tensor.name,
+        "kind": tensor.kind,
+        "format": tensor.format,
+        "width": layout.width,
+        "height": layout.height,
+        "layout": layout_entry(layout),
+        "tensor": tensor.name if tensor.kind == "weight" else None,
+    }
+
+
+def program_entry(shaders: Shaders) -> dict[str, Any]:
+    """Describe a program."""
+    return {
+        "fragment": f"{shaders.fragment}.frag",
+        "vertex": shaders.vertex,
+        "defines": dict(shaders.defines),
+        "samplers": list(shaders.samplers),
+    }
 
 
 def layout_entry(layout: TexelLayout) -> dict[str, Any]:
@@ -302,11 +292,6 @@ def layout_entry(layout: TexelLayout) -> dict[str, Any]:
         kind, *keys = _LINE_KEYS[type(layout)]
         return {"kind": kind, **entry, **{key: getattr(layout, key) for key in keys}}
     return {"kind": "packed", **entry}
-
-
-def _spelt(value: int | float) -> int | str:
-    """Convert a define: integers stay, floats become strings as in GLSL."""
-    return int(value) if isinstance(value, (int, np.integer)) else repr(float(value))
 
 
 def run_value_entry(value: RunValue) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, SupportsIndex, cast
+from typing import TYPE_CHECKING, Any, SupportsIndex, cast
 
 from glinfer.errors import PlanError
 from glinfer.gl.layouts.blocks import BLOCK_EDGE, BlockLayout
@@ -17,6 +17,9 @@ from glinfer.gl.layouts.matrix import FORMATS, Extent, TexelLayout
 from glinfer.notebook import table
 from glinfer.ops import OPS, DrawSpec, TensorSpec
 from glinfer.ops.spec import COVERS, Op, RunValue, Shapes, evaluate
+
+if TYPE_CHECKING:  # importing it loads OpenGL
+    from glinfer.gl.context import Limits
 
 
 @dataclass(frozen=True)
@@ -106,7 +109,7 @@ class Plan:
             if not tensor.view_of and (kind is None or tensor.kind == kind)
         )
 
-    def validate(self, limits: PlanLimits | None = None) -> Plan:
+    def validate(self, limits: PlanLimits | Limits | None = None) -> Plan:
         """Prove, without a GPU, that the plan can run; returns the plan.
 
         Checked: names are unique and known; every op gets the samplers it needs, formats and shapes that fit;
@@ -168,7 +171,7 @@ class Plan:
             )
         return True
 
-    def check_limits(self, limits: PlanLimits) -> None:
+    def check_limits(self, limits: PlanLimits | Limits) -> None:
         """Refuse a plan that breaks the limits.
 
         Raises:

@@ -44,7 +44,7 @@ from glinfer.gl.raw import RawGL
 from glinfer.gl.replay import Draw, replay
 from glinfer.gl.texture import Framebuffer, Texture
 from glinfer.models.plan import PlanBuilder
-from glinfer.models.session import Session, check_fits
+from glinfer.models.session import Session, check_textures_fit
 from glinfer.ops.spec import RunValue
 
 pytestmark = pytest.mark.gl
@@ -246,10 +246,10 @@ def test_a_plan_beyond_memory_is_told_before_a_texture_is_made(
     with pytest.raises(PlanError) as caught:
         Session(large_plan(3), {}, device)
     assert one_line(caught.value).startswith("plan large takes 3.2 GB (cache 3.2 GB) of memory, and 2.6 GB are free")
-    check_fits(large_plan(3), device, lent=["cache.1"])
-    check_fits(large_plan(2), device)
+    check_textures_fit(large_plan(3), device, lent=["cache.1"])
+    check_textures_fit(large_plan(2), device)
     device.in_main_memory = False
-    check_fits(large_plan(3), device)
+    check_textures_fit(large_plan(3), device)
     assert not made
 
 

@@ -34,7 +34,8 @@ from glinfer.gl.program import (
 )
 from glinfer.gl.replay import Draw, replay
 from glinfer.gl.texture import Texture
-from glinfer.models.session import Session, shading
+from glinfer.models.compiled import shading
+from glinfer.models.session import Session
 from glinfer.ops import OPS, DrawSpec
 from qa.kernels.measure import all_cases
 
