@@ -1,6 +1,6 @@
-"""Plans as JSON for the WebGL2 runtime in ``web/``, with everything to bind and replay them.
+"""Compiled plans (:mod:`glinfer.models.compiled`) as JSON for the WebGL2 runtime in ``web/``.
 
-Layouts have the fields from which the runtime computes viewports and vertex counts as :mod:`glinfer.gl.replay` does:
+Layouts have the fields that map a texel to its row and column, and back:
 
 ============= ======================================================================================
 kind          further keys, after rows, cols, width, height (texels)
@@ -15,13 +15,15 @@ kind          further keys, after rows, cols, width, height (texels)
 ``packed``    none: weights for fragments that share the work in a quad
 ============= ======================================================================================
 
-Weights of the kinds from ``table`` on are read by shaders only; the keys map a texel to its row and column.
+Weights of the kinds from ``table`` on are read by shaders only.
 
 Float defines are strings, spelt as in GLSL, because JSON does not distinguish 1.0 from 1.
 
 Run values are the numbers that change from run to run, in the order in which they are computed. Those whose ``value``
-is null are the inputs of a run. The ``value`` of another is a number, the name of an earlier run value, or an operation
-(``add``, ``multiply``, ``ceildiv``) with two of these: ``{"add": ["position", 1]}``.
+is null are the inputs of a run. The ``value`` of another is an expression: a number, the name of an earlier run value,
+or an operation (``add``, ``multiply``, ``ceildiv``, ``min``) with two of these: ``{"add": ["position", 1]}``. The
+operation ``steps`` has pairs of numbers and an expression, see :data:`glinfer.gl.values.Value`. The viewport of a draw,
+its vertices, its instances and the rectangles that it clears are expressions too.
 
 Companions are further plans over textures of the first plan, or of an earlier companion, as
 :meth:`glinfer.models.session.Session.companion` binds them.
@@ -44,9 +46,10 @@ from glinfer.gl.layouts.grouped import GroupedLayout
 from glinfer.gl.layouts.matrix import Layout, TexelLayout
 from glinfer.gl.layouts.packing import ConstantLayout, GemvLayout
 from glinfer.gl.program import load_source
+from glinfer.gl.values import Value
 from glinfer.models.compiled import CompiledDraw, CompiledPlan, Shaders, compile_plan
 from glinfer.models.plan import Plan
-from glinfer.ops.spec import Array, RunValue, TensorSpec, Value
+from glinfer.ops.spec import Array, RunValue, TensorSpec
 
 _PICTURES = ("attn.probs", "attn.scores")
 _LINE_KEYS = {
@@ -159,7 +162,7 @@ class PlanExport:
         """Return ``requires``, ``run_values``, ``textures``, ``programs``, ``draws`` and ``companions``."""
         return {
             "requires": self._requires(),
-            "run_values": [run_value_entry(value) for value in self.plan.run_values],
+            "run_values": list(map(run_value_entry, self._plans[0].run_values)),
             "textures": self._textures,
             "programs": list(map(program_entry, self._programs)),
             "draws": self._draws[0],
@@ -168,7 +171,7 @@ class PlanExport:
                     **each.facts,
                     **{key: self._textures_of(number, names) for key, names in each.inputs.items()},
                     "on_demand": each.on_demand,
-                    "run_values": [run_value_entry(value) for value in each.plan.run_values],
+                    "run_values": list(map(run_value_entry, self._plans[number].run_values)),
                     "draws": self._draws[number],
                 }
                 for number, each in enumerate(self._companions, start=1)
@@ -187,8 +190,9 @@ class PlanExport:
     def pictures(self) -> list[dict[str, Any]]:
         """List textures with attention: probabilities if the plan has them, else scores.
 
-        ``heads`` is the number of heads stacked in the texture, with one row for each query; 0 if the rows of the draw
-        are the picture's. ``sinks`` is the texture of sink logits, one for each head, if scores have them.
+        ``size`` has the rows and columns that the draw writes of the matrix of ``layout``, as expressions. ``heads`` is
+        the number of heads stacked in the texture, with one row for each query; 0 if the rows of the draw are the
+        picture's. ``sinks`` is the texture of sink logits, one for each head, if scores have them.
         """
         kinds = {draw.kind for draw in self.plan.draws}
         wanted = next((kind for kind in _PICTURES if kind in kinds), None)
@@ -197,6 +201,8 @@ class PlanExport:
                 "name": draw.name,
                 "texture": self.texture(draw.outputs[0]),
                 "draw": place,
+                "size": list(draw.size),
+                "layout": layout_entry(self.layout(draw.outputs[0])),
                 "heads": self._stacked_heads(draw.outputs[0]),
                 **self._sinks_beside(place),
             }
@@ -229,23 +235,21 @@ class PlanExport:
 
     def _draw(self, number: int, draw: CompiledDraw) -> dict[str, Any]:
         """Describe a draw as :class:`glinfer.models.session.Session` binds it."""
-        spec, index = draw.spec, self._index[number]
+        index = self._index[number]
         return {
-            "name": spec.name,
-            "kind": spec.kind,
+            "name": draw.name,
+            "kind": draw.kind,
             "program": self._programs.setdefault(draw.shaders, len(self._programs)),
             "inputs": [index[name] for name in draw.inputs],
             "outputs": [index[name] for name in draw.outputs],
             "uniforms": dict(draw.uniforms),
             "per_run": dict(draw.per_run),
-            "size": list(spec.size),
-            "cover": spec.cover,
-            "instances": spec.instances,
-            "points": spec.points,
-            "adds": spec.adds,
-            "clears": spec.clears,
-            "largest_cell": spec.largest_cell,
-            "layout": layout_entry(draw.layout),
+            "viewport": list(map(expression, draw.viewport)),
+            "vertices": expression(draw.vertices),
+            "points": draw.points,
+            "instances": draw.instances,
+            "adds": draw.adds,
+            "clears": [list(map(expression, rectangle)) for rectangle in draw.clears],
         }
 
 
@@ -301,15 +305,16 @@ def run_value_entry(value: RunValue) -> dict[str, Any]:
         "smallest": value.smallest,
         "largest": value.largest,
         "whole": isinstance(value.smallest, int),
-        "value": _expression(value.value),
+        "value": expression(value.value),
     }
 
 
-def _expression(value: Value | None) -> Any:
+def expression(value: Value | None) -> Any:
+    """Convert an expression, see the module's docstring."""
     if not isinstance(value, tuple):
         return value
-    operation, *operands = value
-    return {operation: [_expression(each) for each in operands]}
+    operation, left, right = value
+    return {operation: [left if operation == "steps" else expression(left), expression(right)]}
 
 
 def _files(shader: str) -> set[str]:

@@ -179,7 +179,7 @@ def measure_products(model: Model, label: str, *, sample_seconds: float = _SAMPL
         held.callback(session.release)
         rows = session.plan.max_rows
         chunks.run(example_ids(model.config, rows).tolist(), 0)  # fills the inputs with real numbers
-        values = session.plan.values_for(rows)
+        values = session.compiled.values(session.plan.values_for(rows))
         for spec, draw in zip(session.plan.draws, session.draws, strict=True):
             if spec.name in PRODUCTS:
                 # Flush each: a tiler would otherwise run all of them tile by tile, from its caches.
@@ -239,8 +239,7 @@ class _Resources:
             framebuffer=target.framebuffer,
             textures=tuple(textures),
             constants=constants,
-            per_run=(),
-            size=(target.layout.rows, target.layout.cols),
+            rows=target.layout.rows,
         )
 
     def fetching(

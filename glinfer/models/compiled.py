@@ -7,19 +7,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from glinfer.gl.context import Limits
-from glinfer.gl.layouts.matrix import Layout, TexelLayout
+from glinfer.gl.layouts.blocks import BLOCK_EDGE, BlockLayout
+from glinfer.gl.layouts.flat import FlatLayout
+from glinfer.gl.layouts.matrix import Extent, Layout, TexelLayout
 from glinfer.gl.program import BLOCKS_SHADER, VERTEX_SHADER, OwnShader
-from glinfer.gl.replay import CELL_UNIFORMS
-from glinfer.models.plan import Plan, PlanLimits
+from glinfer.gl.values import Value, calculated
+from glinfer.models.plan import Plan, PlanLimits, values_of
 from glinfer.models.regions import Place, region_defines
 from glinfer.ops import DrawSpec
+from glinfer.ops.spec import Array, RunValue
 
 FIRST_SLOT = "first_slot"
+CELL_UNIFORMS = ("cell_edge", "cells_across", "cells_each")
+_MAX_COVERED = 1.1  # blocks covered by cells, per block written
+Rectangle = tuple[Value, Value, Value, Value]
+"""(x, y, width, height) in texels."""
 
 
 class Shaders(NamedTuple):
@@ -42,39 +49,62 @@ class Shaders(NamedTuple):
 
 @dataclass(frozen=True)
 class CompiledDraw:
-    """One pass of a compiled plan.
+    """One pass of a compiled plan; numbers that change from run to run are expressions of its run values.
 
     Attributes:
-        spec: the pass as the plan has it.
+        name, kind: those of the pass in the plan.
         shaders: its program.
         inputs, outputs: the tensors whose textures it samples and renders to.
         uniforms: values set before the draw, the same in every run.
         per_run: (uniform, run value) pairs.
-        layout: the output matrix within its texture.
+        viewport: the texels that it may write.
+        vertices: their number.
+        points: whether each vertex is a point, instead of the corner of a triangle.
+        rows: rows of the output matrix that it writes.
+        instances: instances of the shape.
+        adds: whether blending adds the result to the output.
+        clears: the texels to clear first.
     """
 
-    spec: DrawSpec
+    name: str
+    kind: str
     shaders: Shaders
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     uniforms: tuple[tuple[str, int | float], ...]
     per_run: tuple[tuple[str, str], ...]
-    layout: TexelLayout
+    viewport: Rectangle
+    vertices: Value
+    points: bool
+    rows: Extent
+    instances: Extent
+    adds: bool
+    clears: tuple[Rectangle, ...]
 
 
 @dataclass(frozen=True)
 class CompiledPlan:
-    """A plan within limits: its layouts and its draws.
+    """A plan within limits.
 
     Attributes:
         plan: the plan.
         layouts: the layout of each tensor.
+        run_values: those of the plan, and what its draws compute from them.
         draws: every pass in order.
     """
 
     plan: Plan
     layouts: Mapping[str, TexelLayout]
+    run_values: tuple[RunValue, ...]
     draws: tuple[CompiledDraw, ...]
+
+    def values(self, inputs: Mapping[str, int | float]) -> dict[str, int | float]:
+        """All run values of a run, from its inputs.
+
+        Raises:
+            PlanError: a run value is missing or out of range.
+        """
+        return values_of(self.run_values, inputs)
 
 
 def compile_plan(plan: Plan, limits: PlanLimits | Limits, regions: Mapping[str, Place] | None = None) -> CompiledPlan:
@@ -85,27 +115,153 @@ def compile_plan(plan: Plan, limits: PlanLimits | Limits, regions: Mapping[str, 
     """
     plan.validate(limits)
     layouts = {tensor.name: tensor.layout_within(limits.max_texture_size) for tensor in plan.tensors}
-    return CompiledPlan(plan, layouts, tuple(_compiled(spec, plan, layouts, regions or {}) for spec in plan.draws))
+    compiler = _Compiler(plan, layouts, regions or {})
+    draws = tuple(map(compiler.draw, plan.draws))
+    return CompiledPlan(plan, layouts, (*plan.run_values, *compiler.run_values), draws)
 
 
-def _compiled(
-    spec: DrawSpec, plan: Plan, layouts: Mapping[str, TexelLayout], regions: Mapping[str, Place]
-) -> CompiledDraw:
-    inputs, outputs = (tuple(map(plan.root, names)) for names in (spec.reads, spec.outputs))
-    vertex, defines, by_cover = shading(spec)
-    defines.update(region_defines(spec, inputs, outputs, regions))
-    target = layouts[outputs[0]]
-    if any(isinstance(used, Layout) and used.wrapped for used in (layouts[name] for name in (*outputs, *inputs))):
-        defines.update(WRAPPED=1, OUT_WIDTH=target.width, OUT_ROWS=target.rows)
-    uniforms, per_run = spec.uniforms, spec.per_run
-    if FIRST_SLOT in by_cover and isinstance(spec.first, int):
-        uniforms = (*uniforms, (FIRST_SLOT, spec.first))
-    elif FIRST_SLOT in by_cover:
-        per_run = (*per_run, (FIRST_SLOT, str(spec.first)))
-    samplers = tuple(sampler for sampler, _ in spec.inputs)
-    spelt = tuple((name, _spelt(value)) for name, value in sorted(defines.items()))
-    shaders = Shaders(spec.shader, spelt, samplers, vertex, spec.own)
-    return CompiledDraw(spec, shaders, inputs, outputs, uniforms, per_run, layouts[spec.outputs[0]])
+class _Compiler:
+    """Compiles the draws of one plan, and collects the run values that they need beyond the plan's."""
+
+    def __init__(self, plan: Plan, layouts: Mapping[str, TexelLayout], regions: Mapping[str, Place]) -> None:
+        self._plan, self._layouts, self._regions = plan, layouts, regions
+        self._cells: dict[tuple[BlockLayout, str, int], tuple[str, ...]] = {}
+        self.run_values: list[RunValue] = []
+
+    def draw(self, spec: DrawSpec) -> CompiledDraw:
+        inputs, outputs = (tuple(map(self._plan.root, names)) for names in (spec.reads, spec.outputs))
+        target = self._layouts[outputs[0]]
+        vertex, defines, by_cover = shading(spec)
+        defines.update(region_defines(spec, inputs, outputs, self._regions))
+        used = [self._layouts[name] for name in (*outputs, *inputs)]
+        if any(isinstance(layout, Layout) and layout.wrapped for layout in used):
+            defines.update(WRAPPED=1, OUT_WIDTH=target.width, OUT_ROWS=target.rows)
+        samplers = tuple(sampler for sampler, _ in spec.inputs)
+        spelt = tuple((name, _spelt(value)) for name, value in sorted(defines.items()))
+        vertices, by_cells = self._vertices(spec, target)
+        further = list(zip(CELL_UNIFORMS, by_cells, strict=False))  # by_cells may be empty
+        if FIRST_SLOT in by_cover:
+            further.append((FIRST_SLOT, spec.first))
+        x, y, *_ = self._regions.get(outputs[0], (0, 0))
+        return CompiledDraw(
+            spec.name,
+            spec.kind,
+            Shaders(spec.shader, spelt, samplers, vertex, spec.own),
+            inputs,
+            outputs,
+            (*spec.uniforms, *((name, value) for name, value in further if isinstance(value, int))),
+            (*spec.per_run, *((name, value) for name, value in further if isinstance(value, str))),
+            _viewport(spec, target, self._layouts[spec.outputs[0]], x, y),
+            vertices,
+            spec.cover in ("points", "scatter"),
+            spec.size[0],
+            spec.instances,
+            spec.adds,
+            _cleared(spec, target, x, y),
+        )
+
+    def _vertices(self, spec: DrawSpec, target: TexelLayout) -> tuple[Value, tuple[Extent, ...]]:
+        """The number of vertices, and the values of :data:`CELL_UNIFORMS` for a draw in cells."""
+        if spec.cover in ("triangle", "strip"):
+            return 3, ()
+        if spec.cover == "scatter":
+            return spec.points, ()
+        assert isinstance(target, BlockLayout)  # the plan was validated
+        each = 1 if spec.cover == "points" else 6
+        if spec.largest_cell:
+            *uniforms, squares = self._covering(target, spec.size[0], spec.largest_cell)
+            return calculated("multiply", squares, each), tuple(uniforms)
+        return calculated("multiply", calculated("multiply", spec.size[0], target.blocks), each), ()
+
+    def _covering(self, layout: BlockLayout, slots: Extent, largest: int) -> tuple[Extent, ...]:
+        """The fields of the :class:`Cells` of some slots: numbers, or the names of run values."""
+        if isinstance(slots, int):
+            return tuple(map(int, Cells.of(layout, slots, largest)))
+        key = layout, slots, largest
+        if key not in self._cells:
+            counted = next(each for each in self._plan.run_values if each.name == slots)
+            counts = np.arange(counted.smallest, counted.largest + 1)
+            found = Cells.of(layout, counts, largest)
+            names = Cells(*(f"cells.{len(self._cells)}.{field}" for field in Cells._fields))
+            starts = [0, *np.flatnonzero(np.diff(found.edge)) + 1]
+            steps = tuple((int(counts[start]), int(found.edge[start])) for start in starts)
+            edge: Value = ("steps", steps, slots) if len(steps) > 1 else steps[0][1]
+            for name, numbers, value in zip(names, found, _cell_values(layout, slots, edge, names), strict=True):
+                self.run_values.append(RunValue(name, int(numbers.min()), int(numbers.max()), value))
+            self._cells[key] = names
+        return self._cells[key]
+
+
+def _cell_values(layout: BlockLayout, slots: str, edge: Value, names: Cells) -> tuple[Value, ...]:
+    """What :meth:`Cells.of` computes, as expressions; ``names`` has the names of their values."""
+    first = layout.places_of(1) - layout.slot_step
+    places = calculated("add", calculated("multiply", slots, layout.slot_step), first)
+    across = calculated("ceildiv", calculated("min", places, layout.columns), names.edge)
+    up = calculated("ceildiv", calculated("ceildiv", places, layout.columns), names.edge)
+    return edge, across, calculated("multiply", names.across, up), calculated("multiply", names.each, layout.tiles)
+
+
+def _viewport(spec: DrawSpec, target: TexelLayout, written: TexelLayout, x: int, y: int) -> Rectangle:
+    """The texels that a draw may write of the matrix ``written``, which begins at (x, y) of its texture."""
+    rows, cols = spec.size
+    if spec.cover == "strip":
+        assert isinstance(target, BlockLayout)  # the plan was validated
+        left = calculated("add", calculated("multiply", "strip_first", BLOCK_EDGE), x)
+        return left, y, calculated("multiply", rows, BLOCK_EDGE), target.kept_height
+    if spec.cover != "triangle":
+        return x, y, target.width, target.height
+    if isinstance(written, FlatLayout) or (isinstance(written, Layout) and written.wrapped):
+        texels = calculated("multiply", rows, written.row_texels)
+        return x, y, written.width, calculated("ceildiv", texels, written.width)
+    return x, y, cols, rows
+
+
+def _cleared(spec: DrawSpec, target: TexelLayout, x: int, y: int) -> tuple[Rectangle, ...]:
+    """The texels to clear before a draw: those of all outputs, or of the slot that it writes."""
+    if spec.clears != "rows":
+        return ((x, y, target.width, target.height),) if spec.clears else ()
+    assert isinstance(target, BlockLayout)  # whose slots are rectangular, or the draw would clear all
+    left = calculated("add", calculated("multiply", spec.first, BLOCK_EDGE), x)
+    slot: Rectangle = left, y, BLOCK_EDGE, BLOCK_EDGE * target.kept_blocks
+    aside: Rectangle = x, y + target.kept_height, BLOCK_EDGE * target.aside, BLOCK_EDGE
+    return (slot, aside) if target.aside else (slot,)
+
+
+class Cells(NamedTuple):
+    """Squares of ``edge`` blocks a side that cover the first slots of a layout, for one number of them or an array.
+
+    A tile has ``across`` squares side by side and ``each`` in all; ``count`` is the total. A few large squares are set
+    up faster than one square a block.
+    """
+
+    edge: Any
+    across: Any
+    each: Any
+    count: Any
+
+    @classmethod
+    def of(cls, layout: BlockLayout, slots: Array | int, largest: int) -> Cells:
+        """The largest cells that cover few places beyond the blocks of the first ``slots`` slots.
+
+        Cells of one block are drawn only at blocks (shaders/common/blocks.vert).
+        """
+        places = np.asarray(layout.places_of(slots))  # type: ignore[arg-type]
+        columns, lines = np.minimum(layout.columns, places), -(-places // layout.columns)
+        # Places after the last block of a slot, which small cells omit.
+        padded = layout.tiles * -(-layout.kept_blocks // layout.tiles)
+        needed = columns * lines * layout.kept_blocks / padded
+        edge, larger = np.ones_like(places), 2
+        while larger <= largest:
+            across, up = -(-columns // larger), -(-lines // larger)
+            little = across * up * larger * larger <= _MAX_COVERED * needed
+            alone = layout.tiles == 1 or across * larger <= layout.columns  # no block of the next tile is drawn twice
+            # A point whose centre is outside of the target is not drawn.
+            right = (layout.tiles - 1) * layout.pitch + BLOCK_EDGE * (across - 1) * larger + BLOCK_EDGE * larger // 2
+            top = BLOCK_EDGE * (up - 1) * larger + BLOCK_EDGE * larger // 2
+            edge[little & alone & (right < layout.width) & (top < layout.height)] = larger
+            larger *= 2
+        across, each = -(-columns // edge), -(-columns // edge) * -(-lines // edge)
+        return cls(edge, across, each, layout.tiles * each)
 
 
 def _spelt(value: int | float) -> int | str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
@@ -14,9 +14,10 @@ from glinfer.errors import PlanError
 from glinfer.gl.layouts.blocks import BLOCK_EDGE, BlockLayout
 from glinfer.gl.layouts.flat import LANES, FlatLayout
 from glinfer.gl.layouts.matrix import FORMATS, Extent, TexelLayout
+from glinfer.gl.values import evaluate
 from glinfer.notebook import table
 from glinfer.ops import OPS, DrawSpec, TensorSpec
-from glinfer.ops.spec import COVERS, Op, RunValue, Shapes, evaluate
+from glinfer.ops.spec import COVERS, Op, RunValue, Shapes
 
 if TYPE_CHECKING:  # importing it loads OpenGL
     from glinfer.gl.context import Limits
@@ -79,12 +80,7 @@ class Plan:
         Raises:
             PlanError: a run value is missing or out of range.
         """
-        found: dict[str, int | float] = {}
-        for each in self.run_values:
-            number = inputs.get(each.name) if each.value is None else evaluate(each.value, found)
-            each.check(number)
-            found[each.name] = cast(float, number)
-        return found
+        return values_of(self.run_values, inputs)
 
     def values_for(self, tokens: SupportsIndex, **inputs: int | float) -> dict[str, int | float]:
         """The run values of a run over ``tokens`` tokens, with the usual numbers for inputs that are not given.
@@ -199,6 +195,20 @@ class Plan:
                     f"draw {draw.name} draws points of {edge}×{edge} pixels; this renderer allows "
                     f"{limits.max_point_size:g}"
                 )
+
+
+def values_of(run_values: Iterable[RunValue], inputs: Mapping[str, int | float]) -> dict[str, int | float]:
+    """All run values of a run, from its inputs.
+
+    Raises:
+        PlanError: a run value is missing or out of range.
+    """
+    found: dict[str, int | float] = {}
+    for each in run_values:
+        number = inputs.get(each.name) if each.value is None else evaluate(each.value, found)
+        each.check(number)
+        found[each.name] = cast(float, number)
+    return found
 
 
 def _op(draw: DrawSpec) -> Op:

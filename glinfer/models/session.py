@@ -21,7 +21,7 @@ from glinfer.gl.memory import MIN_CHECKED_BYTES, check_room
 from glinfer.gl.program import Program, ProgramCache
 from glinfer.gl.readback import Readback
 from glinfer.gl.region import Barriers, Region, check_feedback
-from glinfer.gl.replay import CELL_UNIFORMS, Draw, replay
+from glinfer.gl.replay import Draw, replay
 from glinfer.gl.texture import Framebuffer, Texture
 from glinfer.models.compiled import CompiledDraw, compile_plan
 from glinfer.models.plan import Plan
@@ -66,7 +66,7 @@ class Session:
     """Textures, programs, framebuffers and frozen draws of one plan on one device.
 
     Attributes:
-        plan: the plan that was bound.
+        plan, compiled: the plan that was bound.
         draws: the bound draws, in the plan's order.
         runs: forward passes run so far.
         draws_issued: draw calls issued by those runs.
@@ -122,7 +122,7 @@ class Session:
             raise PlanError(
                 f"one_state needs a texture barrier, which {device.description} does not have; leave one_state out"
             )
-        self.plan, self.device, self._one_state = plan, device, one_state
+        self.plan, self.compiled, self.device, self._one_state = plan, compiled, device, one_state
         self.runs = self.draws_issued = 0
         self._released = False
         self._owner, self._sharers = owner, list[Session]()
@@ -318,38 +318,36 @@ class Session:
         return texture
 
     def _bind(self, draw: CompiledDraw, barriers: Barriers) -> Draw:
-        spec, shaders = draw.spec, draw.shaders
+        shaders = draw.shaders
         targets = [self._textures[name] for name in draw.outputs]
         textures = tuple(self._textures[name] for name in draw.inputs)
-        check_feedback(spec.name, targets, textures)
+        check_feedback(draw.name, targets, textures)
         program = self._programs.get(
             shaders.fragment, dict(shaders.defines), shaders.samplers, shaders.vertex, shaders.own
         )
         for sampler, texture in zip(shaders.samplers, textures, strict=True):
             program.expect_samples(sampler, texture.layout.format.name)
-        given = {name for name, _ in (*draw.uniforms, *draw.per_run)}.union(CELL_UNIFORMS if spec.largest_cell else ())
+        given = {name for name, _ in (*draw.uniforms, *draw.per_run)}
         if given != program.uniform_names:
             odd = sorted(given ^ program.uniform_names)[0]
             fault = "the shader does not use it" if odd in given else "the draw does not set it"
-            raise PlanError(f"draw {spec.name}, shader {spec.shader}: uniform {odd!r}: {fault}")
+            raise PlanError(f"draw {draw.name}, shader {shaders.fragment}: uniform {odd!r}: {fault}")
         for name, value in draw.uniforms:
             program.set(name, value)  # a value of the wrong type is found here, not in the first run
         return Draw(
-            name=spec.name,
+            name=draw.name,
             program=program,
             framebuffer=self._framebuffer(draw.outputs),
             textures=textures,
             constants=draw.uniforms,
             per_run=draw.per_run,
-            size=spec.size,
-            cover=spec.cover,
-            instances=spec.instances,
-            adds=spec.adds,
-            clears=spec.clears,
-            first=spec.first,
-            largest_cell=spec.largest_cell,
-            points=spec.points,
-            layout=draw.layout,
+            viewport=draw.viewport,
+            vertices=draw.vertices,
+            points=draw.points,
+            rows=draw.rows,
+            instances=draw.instances,
+            adds=draw.adds,
+            clears=draw.clears,
             barrier=barriers.before(targets, textures),
         )
 
@@ -419,7 +417,7 @@ class Session:
             PlanError: a run value is missing or out of range, or the session was released.
         """
         self.require_alive()
-        values = self.plan.values(inputs)
+        values = self.compiled.values(inputs)
         if self.observers:
             after = self._observed(values, after)
         issued = replay(

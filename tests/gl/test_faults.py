@@ -508,7 +508,7 @@ def test_an_interrupt_anywhere_in_a_replay_leaves_the_next_one_right(device: Dev
     files = lines_of(replay_module, program_module)
 
     def draws() -> list[Draw]:
-        plain = Draw("a", program, target.framebuffer, (held,), (), (), (3, 5))
+        plain = Draw("a", program, target.framebuffer, (held,))
         adding = dataclasses.replace(plain, name="b", adds=True)
         return [plain, adding, dataclasses.replace(plain, name="c", framebuffer=other.framebuffer)]
 
@@ -526,7 +526,7 @@ def test_a_uniform_is_what_was_set_last_wherever_an_interrupt_came(device: Devic
     mixed = Texture(device, Layout.of((1, 2), "r32f", 64), "mixed", np.ones((1, 2), np.float32))
     program = Program(device, "concat_head", {"DIM": 6, "HEAD_DIM": 2, "FIRST": 1}, ["mixed"])
     target = Texture(device, Layout.of((1, 6), "r32f", 64), "y")
-    draw, place = Draw("d", program, target.framebuffer, (mixed,), (("head", 1),), (), (1, 6)), 0
+    draw, place = Draw("d", program, target.framebuffer, (mixed,), (("head", 1),)), 0
     replay(device, [draw], {})
     while interrupted_at(place + 1, lines_of(program_module), lambda: program.set("head", 2)):
         place += 1

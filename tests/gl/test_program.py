@@ -117,7 +117,7 @@ def test_a_float_define_arrives_as_it_was(device: Device, tmp_path: Path, value:
 def rendered(device: Device, program: Program) -> np.float32:
     """The one number that a shader without inputs computes."""
     target = Texture(device, Layout.of((1, 1), "r32f", 64), "target")
-    replay(device, [Draw("draw", program, target.framebuffer, (), (), (), (1, 1))], {})
+    replay(device, [Draw("draw", program, target.framebuffer)], {})
     return np.float32(target.read()[0, 0])
 
 

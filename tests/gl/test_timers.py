@@ -56,10 +56,8 @@ class Work:
             name=f"{rounds} rounds",
             program=self.programs[rounds],
             framebuffer=target.framebuffer,
-            textures=(),
             constants=(("factor", 0.999), ("addend", 0.5)),
-            per_run=(),
-            size=(EDGE, EDGE),
+            rows=EDGE,
         )
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from glinfer.gl.context import Device
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BYTES, BlockLayout, RowLayout, blocks_for
 from glinfer.gl.layouts.matrix import TexelLayout
-from glinfer.gl.replay import Cells
+from glinfer.models.compiled import Cells
 from glinfer.models.oracle import relative_error, run_draw, written_rows
 from glinfer.models.plan import Plan, PlanBuilder
 from glinfer.models.session import Session

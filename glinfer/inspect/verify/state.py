@@ -152,7 +152,7 @@ class StateCheck:
         for name in SWITCHES:
             if (name in on) != (name in wanted):
                 yield StateFault("switch", name, *(("on", "off") if name in on else ("off", "on")))
-        viewport, expected = self._state.viewport, draw.viewport(values)
+        viewport, expected = self._state.viewport, draw.rectangle(values)
         if viewport != expected:
             yield StateFault("viewport", "", _numbers(viewport), _numbers(expected))
 
