@@ -162,7 +162,7 @@ class PlanExport:
         """Return ``requires``, ``run_values``, ``textures``, ``programs``, ``draws`` and ``companions``."""
         return {
             "requires": self._requires(),
-            "run_values": list(map(run_value_entry, self._plans[0].run_values)),
+            "run_values": list(map(run_value_entry, self._plans[0].plan.run_values)),
             "textures": self._textures,
             "programs": list(map(program_entry, self._programs)),
             "draws": self._draws[0],
@@ -171,7 +171,7 @@ class PlanExport:
                     **each.facts,
                     **{key: self._textures_of(number, names) for key, names in each.inputs.items()},
                     "on_demand": each.on_demand,
-                    "run_values": list(map(run_value_entry, self._plans[number].run_values)),
+                    "run_values": list(map(run_value_entry, self._plans[number].plan.run_values)),
                     "draws": self._draws[number],
                 }
                 for number, each in enumerate(self._companions, start=1)
@@ -235,21 +235,21 @@ class PlanExport:
 
     def _draw(self, number: int, draw: CompiledDraw) -> dict[str, Any]:
         """Describe a draw as :class:`glinfer.models.session.Session` binds it."""
-        index = self._index[number]
+        index, call = self._index[number], draw.call
         return {
             "name": draw.name,
             "kind": draw.kind,
             "program": self._programs.setdefault(draw.shaders, len(self._programs)),
             "inputs": [index[name] for name in draw.inputs],
             "outputs": [index[name] for name in draw.outputs],
-            "uniforms": dict(draw.uniforms),
-            "per_run": dict(draw.per_run),
-            "viewport": list(map(expression, draw.viewport)),
-            "vertices": expression(draw.vertices),
-            "points": draw.points,
-            "instances": draw.instances,
-            "adds": draw.adds,
-            "clears": [list(map(expression, rectangle)) for rectangle in draw.clears],
+            "uniforms": dict(call.constants),
+            "per_run": dict(call.per_run),
+            "viewport": list(map(expression, call.viewport)),
+            "vertices": expression(call.vertices),
+            "points": call.points,
+            "instances": call.instances,
+            "adds": call.adds,
+            "clears": [list(map(expression, rectangle)) for rectangle in call.clears],
         }
 
 

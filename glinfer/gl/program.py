@@ -286,12 +286,13 @@ class ProgramCache:
     def get(
         self,
         shader: str,
-        defines: Mapping[str, int | float | str],
+        defines: Mapping[str, int | float | str] | Iterable[tuple[str, int | float | str]],
         samplers: Sequence[str],
         vertex_shader: str = VERTEX_SHADER,
         own: OwnShader | None = None,
     ) -> Program:
         """The program, compiled at the first request."""
+        defines = dict(defines)
         # By their text: 1 and 1.0 are equal in Python, but two types in GLSL.
         spelt = tuple(sorted((name, _literal(value)) for name, value in defines.items()))
         key = (shader, vertex_shader, spelt, tuple(samplers), own)

@@ -61,8 +61,8 @@ def in_parts(render: Render, most: int | None) -> Render:
 
 
 @dataclass(frozen=True)
-class Draw:
-    """One draw with its full state frozen: bindings, uniforms and target.
+class DrawCall:
+    """What a draw sets and issues, without objects; what changes from run to run is an expression of run values.
 
     Attributes:
         constants: (uniform, number) pairs.
@@ -74,13 +74,8 @@ class Draw:
         instances: instances of the shape.
         adds: whether blending adds to the target.
         clears: rectangles of texels to clear first.
-        barrier: whether it needs a texture barrier before it, see :class:`glinfer.gl.region.Barriers`.
     """
 
-    name: str
-    program: Program
-    framebuffer: Framebuffer
-    textures: tuple[Texture, ...] = ()
     constants: tuple[tuple[str, int | float], ...] = ()
     per_run: tuple[tuple[str, str], ...] = ()
     viewport: tuple[Value, ...] = ()
@@ -90,26 +85,41 @@ class Draw:
     instances: Extent = 1
     adds: bool = False
     clears: tuple[tuple[Value, ...], ...] = ()
+
+
+@dataclass(frozen=True)
+class Draw:
+    """One draw with its full state frozen.
+
+    ``barrier`` means that it needs a texture barrier before it, see :class:`glinfer.gl.region.Barriers`.
+    """
+
+    name: str
+    program: Program
+    framebuffer: Framebuffer
+    textures: tuple[Texture, ...] = ()
+    call: DrawCall = DrawCall()
     barrier: bool = False
 
     def rectangle(self, values: Mapping[str, int | float]) -> Rectangle:
         """The texels that the draw may write with these run values."""
-        return numbers_of(self.viewport, values) if self.viewport else self.framebuffer.textures[0].rectangle
+        viewport = self.call.viewport
+        return numbers_of(viewport, values) if viewport else self.framebuffer.textures[0].rectangle
 
     @cached_property
     def frozen(self) -> Frozen:
         """The fixed state, looked up once."""
-        device = self.framebuffer.device
-        many = not isinstance(self.rows, int) or self.rows >= _MANY_ROWS
+        device, call = self.framebuffer.device, self.call
+        many = not isinstance(call.rows, int) or call.rows >= _MANY_ROWS
         return Frozen(
             target=self.framebuffer.gl,
             use=self.framebuffer.gl.use,
             barrier=None if self.framebuffer.part is None else device.texture_barrier,
-            viewport=self.rectangle({}) if all(isinstance(each, int) for each in self.viewport) else None,
+            viewport=self.rectangle({}) if all(isinstance(each, int) for each in call.viewport) else None,
             textures=tuple((unit, texture.gl, texture.gl.use) for unit, texture in enumerate(self.textures)),
             held=self.program.values,
-            mode=moderngl.POINTS if self.points else moderngl.TRIANGLES,
-            vertices=self.vertices if isinstance(self.vertices, int) else 0,
+            mode=moderngl.POINTS if call.points else moderngl.TRIANGLES,
+            vertices=call.vertices if isinstance(call.vertices, int) else 0,
             finish=device.raw.finish if many and device.in_main_memory else None,
             render=in_parts(self.program.vertex_array.render, device.most_vertices),
         )
@@ -165,26 +175,26 @@ def replay(
                 if bound.get(unit) is not texture:
                     use(unit)
                     bound[unit] = texture
-            program, held = draw.program, frozen.held
-            for name, constant in draw.constants:
+            call, program, held = draw.call, draw.program, frozen.held
+            for name, constant in call.constants:
                 if held.get(name) != constant:
                     program.set(name, constant)
-            for name, key in draw.per_run:
+            for name, key in call.per_run:
                 if held.get(name) != values[key]:
                     program.set(name, values[key])
-            if draw.adds and not blending:
+            if call.adds and not blending:
                 blending = True
                 device.gl.enable(moderngl.BLEND)
                 device.gl.blend_func = moderngl.ONE, moderngl.ONE
-            elif blending and not draw.adds:
+            elif blending and not call.adds:
                 device.gl.disable(moderngl.BLEND)
                 blending = False  # last, so that after an interrupt it is switched off again
-            if draw.clears:
-                rectangles = [numbers_of(each, values) for each in draw.clears]
+            if call.clears:
+                rectangles = [numbers_of(each, values) for each in call.clears]
                 for attachment in range(len(draw.framebuffer.textures)):
                     device.raw.clear_rectangles(attachment, rectangles)
-            vertices = frozen.vertices or evaluate(draw.vertices, values)
-            frozen.render(frozen.mode, vertices, 0, evaluate(draw.instances, values))
+            vertices = frozen.vertices or evaluate(call.vertices, values)
+            frozen.render(frozen.mode, vertices, 0, evaluate(call.instances, values))
             device.draws_issued += 1
             issued += 1
             if frozen.finish is not None:

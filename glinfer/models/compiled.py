@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,8 +16,9 @@ from glinfer.gl.layouts.blocks import BLOCK_EDGE, BlockLayout
 from glinfer.gl.layouts.flat import FlatLayout
 from glinfer.gl.layouts.matrix import Extent, Layout, TexelLayout
 from glinfer.gl.program import BLOCKS_SHADER, VERTEX_SHADER, OwnShader
+from glinfer.gl.replay import DrawCall
 from glinfer.gl.values import Value, calculated
-from glinfer.models.plan import Plan, PlanLimits, values_of
+from glinfer.models.plan import Plan, PlanLimits
 from glinfer.models.regions import Place, region_defines
 from glinfer.ops import DrawSpec
 from glinfer.ops.spec import Array, RunValue
@@ -25,6 +26,7 @@ from glinfer.ops.spec import Array, RunValue
 FIRST_SLOT = "first_slot"
 CELL_UNIFORMS = ("cell_edge", "cells_across", "cells_each")
 _MAX_COVERED = 1.1  # blocks covered by cells, per block written
+_MANY = (1 << 31) - 1
 Rectangle = tuple[Value, Value, Value, Value]
 """(x, y, width, height) in texels."""
 
@@ -49,37 +51,14 @@ class Shaders(NamedTuple):
 
 @dataclass(frozen=True)
 class CompiledDraw:
-    """One pass of a compiled plan; numbers that change from run to run are expressions of its run values.
-
-    Attributes:
-        name, kind: those of the pass in the plan.
-        shaders: its program.
-        inputs, outputs: the tensors whose textures it samples and renders to.
-        uniforms: values set before the draw, the same in every run.
-        per_run: (uniform, run value) pairs.
-        viewport: the texels that it may write.
-        vertices: their number.
-        points: whether each vertex is a point, instead of the corner of a triangle.
-        rows: rows of the output matrix that it writes.
-        instances: instances of the shape.
-        adds: whether blending adds the result to the output.
-        clears: the texels to clear first.
-    """
+    """One pass of a compiled plan: its name and kind in the plan, its program, the tensors whose textures it has."""
 
     name: str
     kind: str
     shaders: Shaders
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    uniforms: tuple[tuple[str, int | float], ...]
-    per_run: tuple[tuple[str, str], ...]
-    viewport: Rectangle
-    vertices: Value
-    points: bool
-    rows: Extent
-    instances: Extent
-    adds: bool
-    clears: tuple[Rectangle, ...]
+    call: DrawCall
 
 
 @dataclass(frozen=True)
@@ -87,24 +66,14 @@ class CompiledPlan:
     """A plan within limits.
 
     Attributes:
-        plan: the plan.
+        plan: the plan, with the run values that its draws need beyond its own.
         layouts: the layout of each tensor.
-        run_values: those of the plan, and what its draws compute from them.
         draws: every pass in order.
     """
 
     plan: Plan
     layouts: Mapping[str, TexelLayout]
-    run_values: tuple[RunValue, ...]
     draws: tuple[CompiledDraw, ...]
-
-    def values(self, inputs: Mapping[str, int | float]) -> dict[str, int | float]:
-        """All run values of a run, from its inputs.
-
-        Raises:
-            PlanError: a run value is missing or out of range.
-        """
-        return values_of(self.run_values, inputs)
 
 
 def compile_plan(plan: Plan, limits: PlanLimits | Limits, regions: Mapping[str, Place] | None = None) -> CompiledPlan:
@@ -117,7 +86,7 @@ def compile_plan(plan: Plan, limits: PlanLimits | Limits, regions: Mapping[str, 
     layouts = {tensor.name: tensor.layout_within(limits.max_texture_size) for tensor in plan.tensors}
     compiler = _Compiler(plan, layouts, regions or {})
     draws = tuple(map(compiler.draw, plan.draws))
-    return CompiledPlan(plan, layouts, (*plan.run_values, *compiler.run_values), draws)
+    return CompiledPlan(replace(plan, run_values=(*plan.run_values, *compiler.run_values)), layouts, draws)
 
 
 class _Compiler:
@@ -125,7 +94,7 @@ class _Compiler:
 
     def __init__(self, plan: Plan, layouts: Mapping[str, TexelLayout], regions: Mapping[str, Place]) -> None:
         self._plan, self._layouts, self._regions = plan, layouts, regions
-        self._cells: dict[tuple[BlockLayout, str, int], tuple[str, ...]] = {}
+        self._cells: dict[tuple[BlockLayout, str, int], list[str]] = {}
         self.run_values: list[RunValue] = []
 
     def draw(self, spec: DrawSpec) -> CompiledDraw:
@@ -138,67 +107,54 @@ class _Compiler:
             defines.update(WRAPPED=1, OUT_WIDTH=target.width, OUT_ROWS=target.rows)
         samplers = tuple(sampler for sampler, _ in spec.inputs)
         spelt = tuple((name, _spelt(value)) for name, value in sorted(defines.items()))
-        vertices, by_cells = self._vertices(spec, target)
-        further = list(zip(CELL_UNIFORMS, by_cells, strict=False))  # by_cells may be empty
+        vertices, further = self._vertices(spec, target)
         if FIRST_SLOT in by_cover:
-            further.append((FIRST_SLOT, spec.first))
+            further[FIRST_SLOT] = spec.first
         x, y, *_ = self._regions.get(outputs[0], (0, 0))
-        return CompiledDraw(
-            spec.name,
-            spec.kind,
-            Shaders(spec.shader, spelt, samplers, vertex, spec.own),
-            inputs,
-            outputs,
-            (*spec.uniforms, *((name, value) for name, value in further if isinstance(value, int))),
-            (*spec.per_run, *((name, value) for name, value in further if isinstance(value, str))),
-            _viewport(spec, target, self._layouts[spec.outputs[0]], x, y),
-            vertices,
-            spec.cover in ("points", "scatter"),
-            spec.size[0],
-            spec.instances,
-            spec.adds,
-            _cleared(spec, target, x, y),
+        call = DrawCall(
+            constants=(*spec.uniforms, *((name, value) for name, value in further.items() if isinstance(value, int))),
+            per_run=(*spec.per_run, *((name, value) for name, value in further.items() if isinstance(value, str))),
+            viewport=_viewport(spec, target, self._layouts[spec.outputs[0]], x, y),
+            vertices=vertices,
+            points=spec.cover in ("points", "scatter"),
+            rows=spec.size[0],
+            instances=spec.instances,
+            adds=spec.adds,
+            clears=_cleared(spec, target, x, y),
         )
+        shaders = Shaders(spec.shader, spelt, samplers, vertex, spec.own)
+        return CompiledDraw(spec.name, spec.kind, shaders, inputs, outputs, call)
 
-    def _vertices(self, spec: DrawSpec, target: TexelLayout) -> tuple[Value, tuple[Extent, ...]]:
-        """The number of vertices, and the values of :data:`CELL_UNIFORMS` for a draw in cells."""
+    def _vertices(self, spec: DrawSpec, target: TexelLayout) -> tuple[Value, dict[str, Extent]]:
+        """The number of vertices, and the uniforms of a draw in cells."""
         if spec.cover in ("triangle", "strip"):
-            return 3, ()
+            return 3, {}
         if spec.cover == "scatter":
-            return spec.points, ()
+            return spec.points, {}
         assert isinstance(target, BlockLayout)  # the plan was validated
-        each = 1 if spec.cover == "points" else 6
+        each, uniforms = 1 if spec.cover == "points" else 6, dict[str, Extent]()
+        squares = calculated("multiply", spec.size[0], target.blocks)
         if spec.largest_cell:
-            *uniforms, squares = self._covering(target, spec.size[0], spec.largest_cell)
-            return calculated("multiply", squares, each), tuple(uniforms)
-        return calculated("multiply", calculated("multiply", spec.size[0], target.blocks), each), ()
+            *values, squares = self._covering(target, spec.size[0], spec.largest_cell)
+            uniforms.update(zip(CELL_UNIFORMS, values, strict=True))
+        return calculated("multiply", squares, each), uniforms
 
-    def _covering(self, layout: BlockLayout, slots: Extent, largest: int) -> tuple[Extent, ...]:
+    def _covering(self, layout: BlockLayout, slots: Extent, largest: int) -> Sequence[Extent]:
         """The fields of the :class:`Cells` of some slots: numbers, or the names of run values."""
         if isinstance(slots, int):
-            return tuple(map(int, Cells.of(layout, slots, largest)))
+            return Cells.of(layout, slots, int(cell_edges(layout, slots, largest)))
         key = layout, slots, largest
         if key not in self._cells:
             counted = next(each for each in self._plan.run_values if each.name == slots)
             counts = np.arange(counted.smallest, counted.largest + 1)
-            found = Cells.of(layout, counts, largest)
-            names = Cells(*(f"cells.{len(self._cells)}.{field}" for field in Cells._fields))
-            starts = [0, *np.flatnonzero(np.diff(found.edge)) + 1]
-            steps = tuple((int(counts[start]), int(found.edge[start])) for start in starts)
-            edge: Value = ("steps", steps, slots) if len(steps) > 1 else steps[0][1]
-            for name, numbers, value in zip(names, found, _cell_values(layout, slots, edge, names), strict=True):
-                self.run_values.append(RunValue(name, int(numbers.min()), int(numbers.max()), value))
+            edges = cell_edges(layout, counts, largest)
+            starts = [0, *np.flatnonzero(np.diff(edges)) + 1]
+            steps = tuple((int(counts[start]), int(edges[start])) for start in starts)
+            names = [f"cells.{len(self._cells)}.{field}" for field in Cells._fields]
+            values = Cells.of(layout, slots, names[0])._replace(edge=("steps", steps, slots))
+            self.run_values += [RunValue(name, 1, _MANY, value) for name, value in zip(names, values, strict=True)]
             self._cells[key] = names
         return self._cells[key]
-
-
-def _cell_values(layout: BlockLayout, slots: str, edge: Value, names: Cells) -> tuple[Value, ...]:
-    """What :meth:`Cells.of` computes, as expressions; ``names`` has the names of their values."""
-    first = layout.places_of(1) - layout.slot_step
-    places = calculated("add", calculated("multiply", slots, layout.slot_step), first)
-    across = calculated("ceildiv", calculated("min", places, layout.columns), names.edge)
-    up = calculated("ceildiv", calculated("ceildiv", places, layout.columns), names.edge)
-    return edge, across, calculated("multiply", names.across, up), calculated("multiply", names.each, layout.tiles)
 
 
 def _viewport(spec: DrawSpec, target: TexelLayout, written: TexelLayout, x: int, y: int) -> Rectangle:
@@ -228,7 +184,7 @@ def _cleared(spec: DrawSpec, target: TexelLayout, x: int, y: int) -> tuple[Recta
 
 
 class Cells(NamedTuple):
-    """Squares of ``edge`` blocks a side that cover the first slots of a layout, for one number of them or an array.
+    """Squares of ``edge`` blocks a side that cover the first slots of a layout.
 
     A tile has ``across`` squares side by side and ``each`` in all; ``count`` is the total. A few large squares are set
     up faster than one square a block.
@@ -240,28 +196,37 @@ class Cells(NamedTuple):
     count: Any
 
     @classmethod
-    def of(cls, layout: BlockLayout, slots: Array | int, largest: int) -> Cells:
-        """The largest cells that cover few places beyond the blocks of the first ``slots`` slots.
+    def of(cls, layout: BlockLayout, slots: Extent, edge: Extent) -> Cells:
+        """The squares for numbers of slots and of blocks a side: numbers, or expressions of their names."""
+        first = layout.places_of(1) - layout.slot_step
+        places = calculated("add", calculated("multiply", slots, layout.slot_step), first)
+        across = calculated("ceildiv", calculated("min", places, layout.columns), edge)
+        up = calculated("ceildiv", calculated("ceildiv", places, layout.columns), edge)
+        each = calculated("multiply", across, up)
+        return cls(edge, across, each, calculated("multiply", each, layout.tiles))
 
-        Cells of one block are drawn only at blocks (shaders/common/blocks.vert).
-        """
-        places = np.asarray(layout.places_of(slots))  # type: ignore[arg-type]
-        columns, lines = np.minimum(layout.columns, places), -(-places // layout.columns)
-        # Places after the last block of a slot, which small cells omit.
-        padded = layout.tiles * -(-layout.kept_blocks // layout.tiles)
-        needed = columns * lines * layout.kept_blocks / padded
-        edge, larger = np.ones_like(places), 2
-        while larger <= largest:
-            across, up = -(-columns // larger), -(-lines // larger)
-            little = across * up * larger * larger <= _MAX_COVERED * needed
-            alone = layout.tiles == 1 or across * larger <= layout.columns  # no block of the next tile is drawn twice
-            # A point whose centre is outside of the target is not drawn.
-            right = (layout.tiles - 1) * layout.pitch + BLOCK_EDGE * (across - 1) * larger + BLOCK_EDGE * larger // 2
-            top = BLOCK_EDGE * (up - 1) * larger + BLOCK_EDGE * larger // 2
-            edge[little & alone & (right < layout.width) & (top < layout.height)] = larger
-            larger *= 2
-        across, each = -(-columns // edge), -(-columns // edge) * -(-lines // edge)
-        return cls(edge, across, each, layout.tiles * each)
+
+def cell_edges(layout: BlockLayout, slots: Array | int, largest: int) -> Array:
+    """Blocks a side of the largest cells that cover few places beyond the blocks of the first ``slots`` slots.
+
+    Cells of one block are drawn only at blocks (shaders/common/blocks.vert).
+    """
+    places = np.asarray(layout.places_of(slots))  # type: ignore[arg-type]
+    columns, lines = np.minimum(layout.columns, places), -(-places // layout.columns)
+    # Places after the last block of a slot, which small cells omit.
+    padded = layout.tiles * -(-layout.kept_blocks // layout.tiles)
+    needed = columns * lines * layout.kept_blocks / padded
+    edges, edge = np.ones_like(places), 2
+    while edge <= largest:
+        across, up = -(-columns // edge), -(-lines // edge)
+        little = across * up * edge * edge <= _MAX_COVERED * needed
+        alone = layout.tiles == 1 or across * edge <= layout.columns  # no block of the next tile is drawn twice
+        # A point whose centre is outside of the target is not drawn.
+        right = (layout.tiles - 1) * layout.pitch + BLOCK_EDGE * (across - 1) * edge + BLOCK_EDGE * edge // 2
+        top = BLOCK_EDGE * (up - 1) * edge + BLOCK_EDGE * edge // 2
+        edges[little & alone & (right < layout.width) & (top < layout.height)] = edge
+        edge *= 2
+    return edges
 
 
 def _spelt(value: int | float) -> int | str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
@@ -80,7 +80,12 @@ class Plan:
         Raises:
             PlanError: a run value is missing or out of range.
         """
-        return values_of(self.run_values, inputs)
+        found: dict[str, int | float] = {}
+        for each in self.run_values:
+            number = inputs.get(each.name) if each.value is None else evaluate(each.value, found)
+            each.check(number)
+            found[each.name] = cast(float, number)
+        return found
 
     def values_for(self, tokens: SupportsIndex, **inputs: int | float) -> dict[str, int | float]:
         """The run values of a run over ``tokens`` tokens, with the usual numbers for inputs that are not given.
@@ -195,20 +200,6 @@ class Plan:
                     f"draw {draw.name} draws points of {edge}×{edge} pixels; this renderer allows "
                     f"{limits.max_point_size:g}"
                 )
-
-
-def values_of(run_values: Iterable[RunValue], inputs: Mapping[str, int | float]) -> dict[str, int | float]:
-    """All run values of a run, from its inputs.
-
-    Raises:
-        PlanError: a run value is missing or out of range.
-    """
-    found: dict[str, int | float] = {}
-    for each in run_values:
-        number = inputs.get(each.name) if each.value is None else evaluate(each.value, found)
-        each.check(number)
-        found[each.name] = cast(float, number)
-    return found
 
 
 def _op(draw: DrawSpec) -> Op:

@@ -318,38 +318,21 @@ class Session:
         return texture
 
     def _bind(self, draw: CompiledDraw, barriers: Barriers) -> Draw:
-        shaders = draw.shaders
         targets = [self._textures[name] for name in draw.outputs]
         textures = tuple(self._textures[name] for name in draw.inputs)
         check_feedback(draw.name, targets, textures)
-        program = self._programs.get(
-            shaders.fragment, dict(shaders.defines), shaders.samplers, shaders.vertex, shaders.own
-        )
-        for sampler, texture in zip(shaders.samplers, textures, strict=True):
+        program = self._programs.get(*draw.shaders)
+        for sampler, texture in zip(draw.shaders.samplers, textures, strict=True):
             program.expect_samples(sampler, texture.layout.format.name)
-        given = {name for name, _ in (*draw.uniforms, *draw.per_run)}
+        given = {name for name, _ in (*draw.call.constants, *draw.call.per_run)}
         if given != program.uniform_names:
             odd = sorted(given ^ program.uniform_names)[0]
             fault = "the shader does not use it" if odd in given else "the draw does not set it"
-            raise PlanError(f"draw {draw.name}, shader {shaders.fragment}: uniform {odd!r}: {fault}")
-        for name, value in draw.uniforms:
+            raise PlanError(f"draw {draw.name}, shader {draw.shaders.fragment}: uniform {odd!r}: {fault}")
+        for name, value in draw.call.constants:
             program.set(name, value)  # a value of the wrong type is found here, not in the first run
-        return Draw(
-            name=draw.name,
-            program=program,
-            framebuffer=self._framebuffer(draw.outputs),
-            textures=textures,
-            constants=draw.uniforms,
-            per_run=draw.per_run,
-            viewport=draw.viewport,
-            vertices=draw.vertices,
-            points=draw.points,
-            rows=draw.rows,
-            instances=draw.instances,
-            adds=draw.adds,
-            clears=draw.clears,
-            barrier=barriers.before(targets, textures),
-        )
+        barrier = barriers.before(targets, textures)
+        return Draw(draw.name, program, self._framebuffer(draw.outputs), textures, draw.call, barrier)
 
     def _framebuffer(self, outputs: tuple[str, ...]) -> Framebuffer:
         if len(outputs) == 1:
@@ -417,7 +400,7 @@ class Session:
             PlanError: a run value is missing or out of range, or the session was released.
         """
         self.require_alive()
-        values = self.compiled.values(inputs)
+        values = self.compiled.plan.values(inputs)
         if self.observers:
             after = self._observed(values, after)
         issued = replay(

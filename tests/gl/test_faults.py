@@ -41,7 +41,7 @@ from glinfer.gl.faults import ContextLostError
 from glinfer.gl.layouts.matrix import Layout
 from glinfer.gl.program import Program
 from glinfer.gl.raw import RawGL
-from glinfer.gl.replay import Draw, replay
+from glinfer.gl.replay import Draw, DrawCall, replay
 from glinfer.gl.texture import Framebuffer, Texture
 from glinfer.models.plan import PlanBuilder
 from glinfer.models.session import Session, check_textures_fit
@@ -526,7 +526,7 @@ def test_a_uniform_is_what_was_set_last_wherever_an_interrupt_came(device: Devic
     mixed = Texture(device, Layout.of((1, 2), "r32f", 64), "mixed", np.ones((1, 2), np.float32))
     program = Program(device, "concat_head", {"DIM": 6, "HEAD_DIM": 2, "FIRST": 1}, ["mixed"])
     target = Texture(device, Layout.of((1, 6), "r32f", 64), "y")
-    draw, place = Draw("d", program, target.framebuffer, (mixed,), (("head", 1),)), 0
+    draw, place = Draw("d", program, target.framebuffer, (mixed,), DrawCall((("head", 1),))), 0
     replay(device, [draw], {})
     while interrupted_at(place + 1, lines_of(program_module), lambda: program.set("head", 2)):
         place += 1

@@ -27,7 +27,7 @@ from glinfer.families import DECODERS
 from glinfer.formats import Checkpoint, random_checkpoint
 from glinfer.gl.layouts.blocks import BlockLayout
 from glinfer.gl.values import evaluate
-from glinfer.models.compiled import CELL_UNIFORMS, Cells, compile_plan
+from glinfer.models.compiled import CELL_UNIFORMS, Cells, cell_edges, compile_plan
 from glinfer.models.fast.rows import (
     LOGITS,
     PICKS,
@@ -295,7 +295,7 @@ def covered(draw: st.DrawFn) -> tuple[BlockLayout, int, int]:
 @given(covered())
 def test_cells_cover_all_blocks_of_the_first_slots_and_little_else(case: tuple[BlockLayout, int, int]) -> None:
     layout, slots, largest = case
-    cells = Cells.of(layout, slots, largest)
+    cells = Cells.of(layout, slots, int(cell_edges(layout, slots, largest)))
     assert cells.count == layout.tiles * cells.each
     assert cells.each % cells.across == 0
     assert largest % cells.edge == 0
@@ -328,14 +328,15 @@ def test_draws_in_cells_compute_them_from_their_slots() -> None:
     plan, seen = chunk_of(rows=96, kernels=kernels), set()
     compiled = compile_plan(plan, PlanLimits(2048, 8, 16))
     for tokens in (1, 5, 9, 33, 64, 96):
-        values = compiled.values(plan.values_for(tokens))
+        values = compiled.plan.values(plan.values_for(tokens))
         for spec, draw in zip(plan.draws, compiled.draws, strict=True):
             if spec.largest_cell:
                 layout = compiled.layouts[spec.outputs[0]]
                 assert isinstance(layout, BlockLayout)
-                *uniforms, count = Cells.of(layout, spec.extent(values)[0], spec.largest_cell)
-                assert evaluate(draw.vertices, values) == 6 * count
-                given = {**dict(draw.uniforms), **{name: values[key] for name, key in draw.per_run}}
+                slots = spec.extent(values)[0]
+                *uniforms, count = Cells.of(layout, slots, int(cell_edges(layout, slots, spec.largest_cell)))
+                assert evaluate(draw.call.vertices, values) == 6 * count
+                given = {**dict(draw.call.constants), **{name: values[key] for name, key in draw.call.per_run}}
                 assert [given[name] for name in CELL_UNIFORMS] == uniforms
                 seen.add(int(uniforms[0]))
     assert len(seen) > 1

@@ -47,8 +47,8 @@ def derived(targets):
     runs = [{**given, "position": at, "long": at % 2, "rows": 1 + at % 20, "longest": at + 1} for at in (0, 1, 63, 64, 100, 319, 399)]
     runs.append({**runs[0], "rows": 101 if targets == 1 else 20})
     compiled = [compile_plan(plan, PlanLimits(4096, 8, 32)) for plan in plans]
-    entries = [[run_value_entry(value) for value in each.run_values] for each in compiled]
-    return [[entry, [[run, each.values(run)] for run in runs if run["rows"] <= each.plan.max_rows]] for entry, each in zip(entries, compiled)]
+    entries = [[run_value_entry(value) for value in each.plan.run_values] for each in compiled]
+    return [[entry, [[run, each.plan.values(run)] for run in runs if run["rows"] <= each.plan.max_rows]] for entry, each in zip(entries, compiled)]
 
 runs, chunks = json.loads(sys.argv[1])
 print(json.dumps([[run(*each) for each in runs], [chunk(*each) for each in chunks], derived(1) + derived(8)]))

@@ -263,7 +263,7 @@ class PlanRuns:
     ) -> PlanRun:
         flush_every = 0 if what == SEQUENCE_RUN else self.engine.options.kernels.flush_every
         tables, values = given
-        return PlanRun(what, tokens, sessions, tables, sessions[-1].compiled.values(values), flush_every, notes)
+        return PlanRun(what, tokens, sessions, tables, sessions[-1].compiled.plan.values(values), flush_every, notes)
 
     def _check(self, name: str, tokens: int) -> None:
         if isinstance(tokens, bool) or not isinstance(tokens, int) or not 1 <= tokens <= self.context:
