@@ -280,7 +280,7 @@ def _page(config: ModelConfig, form: str, cache_format: str, limits: str) -> Fac
     pictures = [each["name"] for each in export.pictures()]
     found: Facts = {"head": HEAD_DRAWS, "pictures": pictures, "logits": export.logits(LOGITS)[1]}
     for each in companions:
-        shared = {"kinds": sorted(each.kinds), "names": sorted(each.names), "over": each.over, "late": each.on_demand}
+        shared = {"shared": sorted(each.plan.shared), "over": each.over, "late": each.on_demand}
         found[each.name] = facts_of(each.plan, edge, **shared, facts=dict(each.facts), inputs=dict(each.inputs))
     return facts_of(plan, edge, **found)
 

@@ -8,7 +8,6 @@ from glinfer.engine.choice import Choice
 from glinfer.engine.runs import Chunks, DraftedRows
 from glinfer.models.fast.parts import cache_slots
 from glinfer.models.fast.rows import drafted_plan, few_chunk_rows, fitting_chunk_plan
-from glinfer.models.fast.token import HIDDEN
 from glinfer.models.options import PlanOptions
 from glinfer.models.plan import Plan
 from glinfer.models.session import Session
@@ -90,7 +89,7 @@ class Prefill:
             PlanError: the plan does not fit the renderer.
         """
         rows = self.rows if rows is None else rows
-        made = bound.companion(self.plan(rows), names=(HIDDEN,), scratch=self._firsts.get(rows))
+        made = bound.companion(self.plan(rows), scratch=self._firsts.get(rows))
         self._firsts.setdefault(rows, made)
         return Chunks(made, self.options.kernels)
 

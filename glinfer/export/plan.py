@@ -32,7 +32,7 @@ All plans share one table of programs and one of textures, which starts with tho
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,8 +69,6 @@ class Companion:
         plan: the plan.
         facts: further numbers for the runtime, by key.
         inputs: tensors that the runtime writes or reads, by the key of their texture numbers.
-        kinds: kinds of tensors that share the other plan's texture of the same name.
-        names: further tensors that share a texture.
         over: the earlier companion whose textures it shares; None for the first plan's.
         on_demand: whether the runtime makes its programs and textures at first use.
     """
@@ -79,8 +77,6 @@ class Companion:
     plan: Plan
     facts: Mapping[str, int]
     inputs: Mapping[str, str | Sequence[str]]
-    kinds: Collection[str] = ("weight", "cache")
-    names: Collection[str] = ()
     over: str | None = None
     on_demand: bool = False
 
@@ -108,12 +104,8 @@ class PlanExport:
         numbers = {each.name: number for number, each in enumerate(companions, start=1)}
         for each, made in zip(companions, self._plans[1:], strict=True):
             owner = 0 if each.over is None else numbers[each.over]
-            shared = {
-                name: self._shared(name, made, owner)
-                for name in made.plan.table.keys() & self._index[owner].keys()
-                if made.plan.table[name].kind in each.kinds or name in each.names
-            }
-            self._index.append(self._indices(made, shared))
+            shared = each.plan.shared_with(self._plans[owner].plan)
+            self._index.append(self._indices(made, {name: self._shared(name, made, owner) for name in shared}))
         self._programs: dict[Shaders, int] = {}
         self.weights = plan.of_kind("weight")
         self._draws = [[self._draw(number, draw) for draw in made.draws] for number, made in enumerate(self._plans)]

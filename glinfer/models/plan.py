@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
@@ -46,6 +46,7 @@ class Plan:
         long_after: tokens of the longest text that turns by the first of two sets of angles; 0 where there is one set.
         results: the tensors for the caller or a later run; whatever else a draw writes, a later draw reads.
         last_layer: number of the first draw of the last layer, in a plan for one token.
+        shared: the tensors, besides weights and caches, that another plan has too, over whose textures it is bound.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Plan:
     long_after: int = 0
     results: tuple[str, ...] = ()
     last_layer: int = 0
+    shared: tuple[str, ...] = ()
 
     def is_long(self, tokens: int) -> bool:
         """Whether a text of ``tokens`` tokens turns by the second set of angles."""
@@ -73,6 +75,14 @@ class Plan:
     def root(self, name: str) -> str:
         """The tensor whose texels a tensor has: itself, unless it is a view of another."""
         return self.table[name].view_of or name
+
+    def shared_with(self, other: Plan, kinds: Collection[str] = ("weight", "cache")) -> list[str]:
+        """The tensors whose textures are those of another plan, over which this one is bound."""
+        return [
+            tensor.name
+            for tensor in self.tensors
+            if not tensor.view_of and tensor.name in other.table and (tensor.kind in kinds or tensor.name in self.shared)
+        ]
 
     def values(self, inputs: Mapping[str, int | float]) -> dict[str, int | float]:
         """All run values of a run, from its inputs.
@@ -325,7 +335,7 @@ class PlanBuilder:
     def __init__(self, name: str, max_rows: int, run_values: Sequence[RunValue], *, long_after: int = 0) -> None:
         """An empty plan for sequences of at most ``max_rows`` tokens; ``long_after`` is that of :class:`Plan`."""
         self.name, self.max_rows, self.run_values = name, max_rows, tuple(run_values)
-        self.long_after, self.last_layer = long_after, 0
+        self.long_after, self.last_layer, self.shared = long_after, 0, tuple[str, ...]()
         self._tensors: dict[TensorSpec, None] = {}
         self._draws: list[DrawSpec] = []
 
@@ -404,7 +414,7 @@ class PlanBuilder:
         used = {name for draw in draws for name in (*draw.reads, *draw.writes)}
         used.update([tensor.view_of for tensor in self._tensors if tensor.name in used])
         tensors = tuple(each for each in self._tensors if each.kind in ("weight", "cache") or each.name in used)
-        marks = self.long_after, results, self.last_layer
+        marks = self.long_after, results, self.last_layer, self.shared
         return Plan(self.name, self.max_rows, self.run_values, tensors, draws, *marks).validate()
 
 

@@ -171,28 +171,26 @@ class Session:
         plan: Plan,
         kinds: Sequence[str] = ("weight", "cache"),
         *,
-        names: Sequence[str] = (),
         scratch: Session | None = None,
     ) -> Session:
         """A session of another plan over the same programs, and the same tensors of ``kinds``.
 
-        The two share every tensor that has one name in both plans and is of one of the kinds, or among ``names``. With
-        ``scratch``, another session of ``plan``, all other tensors are shared with that one. The companion belongs to
-        the owner of this session, like a sharer.
+        The two share every tensor of one of the kinds that has one name in both plans, and what the plan says it
+        shares. With ``scratch``, another session of ``plan``, all other tensors are shared with that one. The companion
+        belongs to the owner of this session, like a sharer.
 
         Raises:
             PlanError: this session was released, or a shared tensor has two layouts.
         """
         self.require_alive()
         lent = {} if scratch is None else dict(scratch._textures)
-        own = self._textures.items()
-        lent.update({name: each for name, each in own if self.plan.table[name].kind in kinds or name in names})
+        lent.update({name: self._textures[name] for name in plan.shared_with(self.plan, kinds)})
         return Session(
             plan,
             {},
             self.device,
             owner=self if self._owner is None else self._owner,
-            lent={name: texture for name, texture in lent.items() if name in plan.table},
+            lent=lent,
             one_state=self._one_state and plan is self.plan,
         )
 
