@@ -109,23 +109,17 @@ class PlanExport:
         self._programs: dict[Shaders, int] = {}
         self.weights = plan.of_kind("weight")
         self._draws = [[self._draw(number, draw) for draw in made.draws] for number, made in enumerate(self._plans)]
-        self.shaders = sorted(
-            {
-                name
-                for each in self._programs
-                for file in (f"{each.fragment}.frag", each.vertex)
-                for name in _files(file)
-            }
-        )
+        files = {file for each in self._programs for file in (f"{each.fragment}.frag", each.vertex)}
+        self.shaders = sorted(set[str]().union(*map(_files, files)))
 
     def _indices(self, made: CompiledPlan, shared: Mapping[str, int]) -> dict[str, int]:
-        """The index of each texture of a plan; appends textures that are not shared to the table."""
+        """The index of each tensor's texture; appends textures that are not shared to the table."""
         found = dict(shared)
         for tensor in made.plan.tensors:
             if not tensor.view_of and tensor.name not in found:
                 found[tensor.name] = len(self._textures)
                 self._textures.append(texture_entry(tensor, made.layouts[tensor.name]))
-        return found
+        return {name: found[made.plan.root(name)] for name in made.plan.table}
 
     def _shared(self, name: str, made: CompiledPlan, owner: int) -> int:
         """The index of a texture of another plan."""
@@ -140,15 +134,11 @@ class PlanExport:
 
     def texture(self, name: str) -> int:
         """Return the index of a tensor's texture."""
-        return self._texture(0, name)
-
-    def _texture(self, number: int, name: str) -> int:
-        return self._index[number][self._plans[number].plan.root(name)]
+        return self._index[0][name]
 
     def _textures_of(self, number: int, names: str | Sequence[str]) -> int | list[int]:
-        if isinstance(names, str):
-            return self._texture(number, names)
-        return [self._texture(number, name) for name in names]
+        index = self._index[number]
+        return index[names] if isinstance(names, str) else [index[name] for name in names]
 
     def tables(self) -> dict[str, Any]:
         """Return ``requires``, ``run_values``, ``textures``, ``programs``, ``draws`` and ``companions``."""
