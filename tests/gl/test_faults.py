@@ -509,7 +509,7 @@ def test_an_interrupt_anywhere_in_a_replay_leaves_the_next_one_right(device: Dev
 
     def draws() -> list[Draw]:
         plain = Draw("a", program, target.framebuffer, (held,))
-        adding = dataclasses.replace(plain, name="b", adds=True)
+        adding = dataclasses.replace(plain, name="b", call=DrawCall(adds=True))
         return [plain, adding, dataclasses.replace(plain, name="c", framebuffer=other.framebuffer)]
 
     place = 0
