@@ -32,15 +32,17 @@ from glinfer.families import DECODERS, FAMILIES
 from glinfer.formats import Checkpoint
 from glinfer.formats.packed import PACKED_FORMATS
 from glinfer.models.choice import plan_for, weights_for
+from glinfer.models.compiled import compile_plan
 from glinfer.models.fast.choice import choice_plan
 from glinfer.models.fast.encode import encode_plan
 from glinfer.models.fast.rows import batch_plan, chunk_plan, drafted_plan, fitting_chunk_plan
 from glinfer.models.fast.token import HEAD_DRAWS, LOGITS, fast_plan
 from glinfer.models.feed import runs
 from glinfer.models.options import PlanOptions
-from glinfer.models.plan import Plan
+from glinfer.models.plan import Plan, PlanLimits
 from glinfer.models.reference.gab import reference_plan
-from glinfer.models.session import shading, weight_matrix
+from glinfer.models.regions import places_in_one
+from glinfer.models.session import weight_matrix
 from glinfer.models.transforms.low_rank import AdapterRanks
 from glinfer.models.transforms.recipe import Recipes
 from glinfer.ops.kernels import KernelOptions, default_kernels, without_blending
@@ -49,6 +51,8 @@ from tests.helpers.family_layers import formats_of, of_family
 from tests.helpers.tiny_models import adapters_of, in_floats, in_formats
 
 ROOT, RECORD = Path(__file__).resolve().parents[1], Path("tests", "models", "programs.json")
+MANY = 99
+"""Draw buffers and texture units."""
 SHOWN = 3
 """Programs of which ``--against`` prints the differences."""
 LONGROPE = {"rope_type": "longrope", "factor": 3.0, "original_max_position_embeddings": 40}
@@ -241,21 +245,23 @@ def facts_of(plan: Plan, edge: int, **further: Any) -> Facts:
         packing = {name: getattr(layout, name, None) for name in ("weights", "quad")}
         about = {"kind": tensor.kind, "format": tensor.format, "view_of": tensor.view_of}
         found[f"tensor {tensor.name}"] = {**about, **packing, "layout": layout_entry(layout)}
-    for draw in plan.draws:
-        vertex, defines, _ = shading(draw)
+    compiled = compile_plan(plan, PlanLimits(edge, MANY, MANY))
+    for value in compiled.plan.run_values[len(plan.run_values) :]:
+        found[f"run value {value.name}"] = value.value
+    for spec, draw in zip(plan.draws, compiled.draws, strict=True):
+        call = {name: value for name, value in vars(draw.call).items() if name not in ("constants", "per_run")}
         found[f"draw {draw.name}"] = {
             "kind": draw.kind,
-            "shaders": [draw.shader, vertex],
-            "inputs": draw.inputs,
-            "outputs": draw.outputs,
-            "defines": {name: _number(value) for name, value in sorted(defines.items())},
-            "uniforms": {name: _number(value) for name, value in sorted(draw.uniforms)},
-            "per_run": dict(sorted(draw.per_run)),
-            "size": [*draw.size, draw.first],
-            "cover": [draw.cover, draw.largest_cell, draw.instances, draw.points],
-            "blending": [draw.adds, draw.clears],
+            "shaders": [draw.shaders.fragment, draw.shaders.vertex],
+            "inputs": spec.inputs,
+            "outputs": spec.outputs,
+            "defines": dict(draw.shaders.defines),
+            "uniforms": {name: _number(value) for name, value in sorted(draw.call.constants)},
+            "per_run": dict(sorted(draw.call.per_run)),
+            "size": [*spec.size, spec.first],
+            "call": call,
         }
-    return found
+    return {**found, "regions": places_in_one(plan, edge)}
 
 
 def _number(value: float) -> int | str:
@@ -279,7 +285,7 @@ def _page(config: ModelConfig, form: str, cache_format: str, limits: str) -> Fac
     pictures = [each["name"] for each in export.pictures()]
     found: Facts = {"head": HEAD_DRAWS, "pictures": pictures, "logits": export.logits(LOGITS)[1]}
     for each in companions:
-        shared = {"kinds": sorted(each.kinds), "names": sorted(each.names), "over": each.over, "late": each.on_demand}
+        shared = {"shared": sorted(each.plan.shared), "over": each.over, "late": each.on_demand}
         found[each.name] = facts_of(each.plan, edge, **shared, facts=dict(each.facts), inputs=dict(each.inputs))
     return facts_of(plan, edge, **found)
 

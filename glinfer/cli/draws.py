@@ -30,7 +30,7 @@ from glinfer.formats.checkpoint import Checkpoint
 from glinfer.inspect.draws import DrawReport, measured, planned
 from glinfer.models.choice import PLANS, is_published, plan_for, same_draws, weights_for, weights_named
 from glinfer.models.plan import draw_table
-from glinfer.models.session import check_fits
+from glinfer.models.session import check_textures_fit
 from glinfer.models.transforms.low_rank import AdapterRanks
 from glinfer.models.tuning import kernels_for
 from glinfer.terminal import emit
@@ -86,7 +86,8 @@ def draws(
             how["max_texture_size"] = device.limits.max_texture_size
             how["kernels"] = kernels_for(device, config, weights)
             plan = plan_for(config, name, **how)
-            check_fits(plan, device)  # before random weights are generated
+            plan.check_limits(device.limits)  # before random weights are generated
+            check_textures_fit(plan, device)
             checkpoint = checkpoint or random_weights(config, name, weights, options["cache"])
             report = measured(checkpoint, plan, tokens, device, weights=weights_for(checkpoint, name, weights))
     plans = {each: report.table.total if each == name else _total(config, each, how) for each in PLANS}

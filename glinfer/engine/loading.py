@@ -350,8 +350,7 @@ def prepare(
         return plans.of(plans.rows_for(1)), plans
 
     made, whole = shaped(kernels)
-    if device.in_main_memory:
-        check_textures_fit(made, edge, beside=_folded_bytes(made, edge) if plan == "fast" else 0)
+    check_textures_fit(made, device, beside=_folded_bytes(made, edge) if plan == "fast" else 0)
     arrays = weights_for(checkpoint, plan, weights)
     return Prepared(options, made, arrays, fixed, whole, shaped)
 

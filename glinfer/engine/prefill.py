@@ -13,7 +13,6 @@ from glinfer.engine.run.fallback import KernelChoice
 from glinfer.engine.sampler import SamplingOptions
 from glinfer.models.fast.parts import cache_slots
 from glinfer.models.fast.rows import LOGITS, PICKS, ROWS, drafted_plan, few_chunk_rows, fitting_chunk_plan
-from glinfer.models.fast.token import HIDDEN
 from glinfer.models.feed import chunk_feed
 from glinfer.models.options import PlanOptions
 from glinfer.models.plan import Plan
@@ -212,7 +211,7 @@ class Prefill:
         def made(kernels: KernelOptions) -> Chunks:
             if kernels != self.options.kernels:
                 self.options, self._plans = replace(self.options, kernels=kernels), {}
-            session = bound.companion(self.plan(rows), names=(HIDDEN,), scratch=self._firsts.get(rows))
+            session = bound.companion(self.plan(rows), scratch=self._firsts.get(rows))
             self._firsts.setdefault(rows, session)
             return Chunks(session, self.options.kernels)
 

@@ -13,10 +13,9 @@ from dataclasses import replace
 from glinfer.engine.prefill import DRAFT_ROWS, MAX_SINGLE_TOKENS, Prefill
 from glinfer.errors import PlanError
 from glinfer.export.plan import Companion
-from glinfer.models.fast.choice import TABLE, choice_plan, logits_of, picks_of
+from glinfer.models.fast.choice import TABLE, choice_plan, logits_of
 from glinfer.models.fast.parts import cache_slots
 from glinfer.models.fast.rows import PICKS, ROWS, drafted_plan
-from glinfer.models.fast.token import HIDDEN
 from glinfer.models.options import PlanOptions
 from glinfer.models.plan import Plan
 
@@ -54,7 +53,7 @@ def _rows(options: PlanOptions, plan: Plan) -> Companion:
         "targets": kernels.rows_per_draw,
         "tail": plan.last_layer,
     }
-    return Companion("rows", made, facts, {"table": ROWS}, names=(HIDDEN,))
+    return Companion("rows", made, facts, {"table": ROWS})
 
 
 def _drafted(options: PlanOptions) -> Companion | None:
@@ -72,5 +71,4 @@ def _drafted(options: PlanOptions) -> Companion | None:
 def _choice(name: str, plan: Plan, options: PlanOptions) -> Companion:
     """The plan ``choice``, which reads the logits of ``plan`` and writes its picks."""
     made = choice_plan(plan, kernels=options.kernels, max_texture_size=options.max_texture_size)
-    shared = [tensor.name for tensor in (*logits_of(plan), picks_of(plan))]
-    return Companion(name, made, {}, {"table": TABLE}, kinds=(), names=shared)
+    return Companion(name, made, {}, {"table": TABLE})

@@ -1,6 +1,6 @@
-"""Plans as JSON for the WebGL2 runtime in ``web/``, with everything to bind and replay them.
+"""Compiled plans (:mod:`glinfer.models.compiled`) as JSON for the WebGL2 runtime in ``web/``.
 
-Layouts have the fields from which the runtime computes viewports and vertex counts as :mod:`glinfer.gl.replay` does:
+Layouts have the fields that map a texel to its row and column, and back:
 
 ============= ======================================================================================
 kind          further keys, after rows, cols, width, height (texels)
@@ -15,13 +15,15 @@ kind          further keys, after rows, cols, width, height (texels)
 ``packed``    none: weights for fragments that share the work in a quad
 ============= ======================================================================================
 
-Weights of the kinds from ``table`` on are read by shaders only; the keys map a texel to its row and column.
+Weights of the kinds from ``table`` on are read by shaders only.
 
 Float defines are strings, spelt as in GLSL, because JSON does not distinguish 1.0 from 1.
 
 Run values are the numbers that change from run to run, in the order in which they are computed. Those whose ``value``
-is null are the inputs of a run. The ``value`` of another is a number, the name of an earlier run value, or an operation
-(``add``, ``multiply``, ``ceildiv``) with two of these: ``{"add": ["position", 1]}``.
+is null are the inputs of a run. The ``value`` of another is an expression: a number, the name of an earlier run value,
+or an operation (``add``, ``multiply``, ``ceildiv``, ``min``) with two of these: ``{"add": ["position", 1]}``. The
+operation ``steps`` has pairs of numbers and an expression, see :data:`glinfer.gl.values.Value`. The viewport of a draw,
+its vertices, its instances and the rectangles that it clears are expressions too.
 
 Companions are further plans over textures of the first plan, or of an earlier companion, as
 :meth:`glinfer.models.session.Session.companion` binds them.
@@ -30,7 +32,7 @@ All plans share one table of programs and one of textures, which starts with tho
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,9 +46,10 @@ from glinfer.gl.layouts.grouped import GroupedLayout
 from glinfer.gl.layouts.matrix import Layout, TexelLayout
 from glinfer.gl.layouts.packing import ConstantLayout, GemvLayout
 from glinfer.gl.program import load_source
-from glinfer.models.plan import Plan, PlanLimits
-from glinfer.models.session import FIRST_SLOT, shading
-from glinfer.ops.spec import Array, DrawSpec, RunValue, TensorSpec, Value
+from glinfer.gl.values import Value
+from glinfer.models.compiled import CompiledDraw, CompiledPlan, Shaders, compile_plan
+from glinfer.models.plan import Plan
+from glinfer.ops.spec import Array, RunValue, TensorSpec
 
 _PICTURES = ("attn.probs", "attn.scores")
 _LINE_KEYS = {
@@ -66,8 +69,6 @@ class Companion:
         plan: the plan.
         facts: further numbers for the runtime, by key.
         inputs: tensors that the runtime writes or reads, by the key of their texture numbers.
-        kinds: kinds of tensors that share the other plan's texture of the same name.
-        names: further tensors that share a texture.
         over: the earlier companion whose textures it shares; None for the first plan's.
         on_demand: whether the runtime makes its programs and textures at first use.
     """
@@ -76,8 +77,6 @@ class Companion:
     plan: Plan
     facts: Mapping[str, int]
     inputs: Mapping[str, str | Sequence[str]]
-    kinds: Collection[str] = ("weight", "cache")
-    names: Collection[str] = ()
     over: str | None = None
     on_demand: bool = False
 
@@ -98,73 +97,63 @@ class PlanExport:
             PlanError: a plan breaks the limits, or two plans share a texture with different layouts.
             ShaderError: a shader file is missing or damaged.
         """
-        self.plan, self._size = plan, limits.max_texture_size
-        self._companions = tuple(companions)
-        self._plans = (plan, *(each.plan for each in companions))
-        sizes = limits.max_texture_size, limits.max_draw_buffers, limits.max_texture_units, limits.max_point_size
-        for made in self._plans:
-            made.validate(PlanLimits(*sizes))
+        self.plan, self._companions = plan, tuple(companions)
+        self._plans = [compile_plan(each, limits) for each in (plan, *(each.plan for each in companions))]
         self._textures: list[dict[str, Any]] = []
-        self._index: list[dict[str, int]] = [self._indices(plan, {})]
+        self._index = [self._indices(self._plans[0], {})]
         numbers = {each.name: number for number, each in enumerate(companions, start=1)}
-        for each in companions:
+        for each, made in zip(companions, self._plans[1:], strict=True):
             owner = 0 if each.over is None else numbers[each.over]
-            own, theirs = {tensor.name: tensor for tensor in each.plan.tensors}, self._index[owner]
-            shared = {name for name in own.keys() & theirs.keys() if own[name].kind in each.kinds or name in each.names}
-            self._check_shared(each.plan, self._plans[owner], shared)
-            self._index.append(self._indices(each.plan, {name: theirs[name] for name in shared}))
-        self._programs: dict[tuple[object, ...], int] = {}
-        self._program_table: list[dict[str, Any]] = []
+            shared = each.plan.shared_with(self._plans[owner].plan)
+            self._index.append(self._indices(made, {name: self._shared(name, made, owner) for name in shared}))
+        self._programs: dict[Shaders, int] = {}
         self.weights = plan.of_kind("weight")
-        self._draws = [[self._draw(number, draw) for draw in each.draws] for number, each in enumerate(self._plans)]
-        self.shaders = sorted(
-            {name for entry in self._program_table for name in _files(entry["fragment"]) | _files(entry["vertex"])}
-        )
+        self._draws = [[self._draw(number, draw) for draw in made.draws] for number, made in enumerate(self._plans)]
+        files = {file for each in self._programs for file in (f"{each.fragment}.frag", each.vertex)}
+        self.shaders = sorted(set[str]().union(*map(_files, files)))
 
-    def _indices(self, plan: Plan, shared: Mapping[str, int]) -> dict[str, int]:
-        """The index of each texture of a plan; appends textures that are not shared to the table."""
+    def _indices(self, made: CompiledPlan, shared: Mapping[str, int]) -> dict[str, int]:
+        """The index of each tensor's texture; appends textures that are not shared to the table."""
         found = dict(shared)
-        for tensor in plan.tensors:
+        for tensor in made.plan.tensors:
             if not tensor.view_of and tensor.name not in found:
                 found[tensor.name] = len(self._textures)
-                self._textures.append(self._texture_entry(tensor))
-        return found
+                self._textures.append(texture_entry(tensor, made.layouts[tensor.name]))
+        return {name: found[made.plan.root(name)] for name in made.plan.table}
 
-    def _check_shared(self, plan: Plan, other: Plan, names: Collection[str]) -> None:
-        for name in sorted(names):
-            if plan.table[name].layout_within(self._size) != other.table[name].layout_within(self._size):
-                raise PlanError(f"tensor {name} of plan {plan.name} has another layout in plan {other.name}")
+    def _shared(self, name: str, made: CompiledPlan, owner: int) -> int:
+        """The index of a texture of another plan."""
+        other = self._plans[owner]
+        if made.layouts[name] != other.layouts[name]:
+            raise PlanError(f"tensor {name} of plan {made.plan.name} has another layout in plan {other.plan.name}")
+        return self._index[owner][name]
 
     def layout(self, name: str) -> TexelLayout:
         """Return the layout of a tensor."""
-        return self.plan.table[name].layout_within(self._size)
+        return self._plans[0].layouts[name]
 
     def texture(self, name: str) -> int:
         """Return the index of a tensor's texture."""
-        return self._texture(0, name)
-
-    def _texture(self, number: int, name: str) -> int:
-        return self._index[number][self._plans[number].root(name)]
+        return self._index[0][name]
 
     def _textures_of(self, number: int, names: str | Sequence[str]) -> int | list[int]:
-        if isinstance(names, str):
-            return self._texture(number, names)
-        return [self._texture(number, name) for name in names]
+        index = self._index[number]
+        return index[names] if isinstance(names, str) else [index[name] for name in names]
 
     def tables(self) -> dict[str, Any]:
         """Return ``requires``, ``run_values``, ``textures``, ``programs``, ``draws`` and ``companions``."""
         return {
             "requires": self._requires(),
-            "run_values": [run_value_entry(value) for value in self.plan.run_values],
+            "run_values": list(map(run_value_entry, self._plans[0].plan.run_values)),
             "textures": self._textures,
-            "programs": self._program_table,
+            "programs": list(map(program_entry, self._programs)),
             "draws": self._draws[0],
             "companions": {
                 each.name: {
                     **each.facts,
                     **{key: self._textures_of(number, names) for key, names in each.inputs.items()},
                     "on_demand": each.on_demand,
-                    "run_values": [run_value_entry(value) for value in each.plan.run_values],
+                    "run_values": list(map(run_value_entry, self._plans[number].plan.run_values)),
                     "draws": self._draws[number],
                 }
                 for number, each in enumerate(self._companions, start=1)
@@ -183,8 +172,9 @@ class PlanExport:
     def pictures(self) -> list[dict[str, Any]]:
         """List textures with attention: probabilities if the plan has them, else scores.
 
-        ``heads`` is the number of heads stacked in the texture, with one row for each query; 0 if the rows of the draw
-        are the picture's. ``sinks`` is the texture of sink logits, one for each head, if scores have them.
+        ``size`` has the rows and columns that the draw writes of the matrix of ``layout``, as expressions. ``heads`` is
+        the number of heads stacked in the texture, with one row for each query; 0 if the rows of the draw are the
+        picture's. ``sinks`` is the texture of sink logits, one for each head, if scores have them.
         """
         kinds = {draw.kind for draw in self.plan.draws}
         wanted = next((kind for kind in _PICTURES if kind in kinds), None)
@@ -193,6 +183,8 @@ class PlanExport:
                 "name": draw.name,
                 "texture": self.texture(draw.outputs[0]),
                 "draw": place,
+                "size": list(draw.size),
+                "layout": layout_entry(self.layout(draw.outputs[0])),
                 "heads": self._stacked_heads(draw.outputs[0]),
                 **self._sinks_beside(place),
             }
@@ -212,7 +204,7 @@ class PlanExport:
         return {} if found is None else {"sinks": self.texture(found)}
 
     def _requires(self) -> dict[str, Any]:
-        draws = [draw for plan in self._plans for draw in plan.draws]
+        draws = [draw for made in self._plans for draw in made.plan.draws]
         points = [BLOCK_EDGE * max(1, draw.largest_cell) for draw in draws if draw.cover == "points"]
         blending = ["EXT_float_blend"] if any(draw.adds for draw in draws) else []
         return {
@@ -223,63 +215,47 @@ class PlanExport:
             "extensions": ["EXT_color_buffer_float", *blending],
         }
 
-    def _texture_entry(self, tensor: TensorSpec) -> dict[str, Any]:
-        layout = tensor.layout_within(self._size)
-        return {
-            "name": tensor.name,
-            "kind": tensor.kind,
-            "format": tensor.format,
-            "width": layout.width,
-            "height": layout.height,
-            "layout": layout_entry(layout),
-            "tensor": tensor.name if tensor.kind == "weight" else None,
-        }
-
-    def _draw(self, number: int, draw: DrawSpec) -> dict[str, Any]:
-        """Describe a draw as :meth:`glinfer.models.session.Session._bind` binds it."""
-        plan = self._plans[number]
-        vertex, defines, by_cover = shading(draw)
-        target, *others = (
-            plan.table[plan.root(name)].layout_within(self._size) for name in (*draw.outputs, *draw.reads)
-        )
-        if any(isinstance(layout, Layout) and layout.wrapped for layout in (target, *others)):
-            defines.update(WRAPPED=1, OUT_WIDTH=target.width, OUT_ROWS=target.rows)
-        uniforms, per_run = dict(draw.uniforms), dict(draw.per_run)
-        if FIRST_SLOT in by_cover:
-            if isinstance(draw.first, int):
-                uniforms[FIRST_SLOT] = draw.first
-            else:
-                per_run[FIRST_SLOT] = draw.first
+    def _draw(self, number: int, draw: CompiledDraw) -> dict[str, Any]:
+        """Describe a draw as :class:`glinfer.models.session.Session` binds it."""
+        index, call = self._index[number], draw.call
         return {
             "name": draw.name,
             "kind": draw.kind,
-            "program": self._program(draw, vertex, defines),
-            "inputs": [self._texture(number, name) for name in draw.reads],
-            "outputs": [self._texture(number, name) for name in draw.outputs],
-            "uniforms": uniforms,
-            "per_run": per_run,
-            "size": list(draw.size),
-            "cover": draw.cover,
-            "instances": draw.instances,
-            "points": draw.points,
-            "adds": draw.adds,
-            "clears": draw.clears,
-            "largest_cell": draw.largest_cell,
-            "layout": layout_entry(plan.table[draw.outputs[0]].layout_within(self._size)),
+            "program": self._programs.setdefault(draw.shaders, len(self._programs)),
+            "inputs": [index[name] for name in draw.inputs],
+            "outputs": [index[name] for name in draw.outputs],
+            "uniforms": dict(call.constants),
+            "per_run": dict(call.per_run),
+            "viewport": list(map(expression, call.viewport)),
+            "vertices": expression(call.vertices),
+            "points": call.points,
+            "instances": call.instances,
+            "adds": call.adds,
+            "clears": [list(map(expression, rectangle)) for rectangle in call.clears],
         }
 
-    def _program(self, draw: DrawSpec, vertex: str, defines: Mapping[str, int | float]) -> int:
-        entry: dict[str, Any] = {
-            "fragment": f"{draw.shader}.frag",
-            "vertex": vertex,
-            "defines": {name: _spelt(value) for name, value in sorted(defines.items())},
-            "samplers": [sampler for sampler, _ in draw.inputs],
-        }
-        key = (entry["fragment"], vertex, tuple(entry["defines"].items()), tuple(entry["samplers"]))
-        if key not in self._programs:
-            self._programs[key] = len(self._program_table)
-            self._program_table.append(entry)
-        return self._programs[key]
+
+def texture_entry(tensor: TensorSpec, layout: TexelLayout) -> dict[str, Any]:
+    """Describe the texture of a tensor."""
+    return {
+        "name": tensor.name,
+        "kind": tensor.kind,
+        "format": tensor.format,
+        "width": layout.width,
+        "height": layout.height,
+        "layout": layout_entry(layout),
+        "tensor": tensor.name if tensor.kind == "weight" else None,
+    }
+
+
+def program_entry(shaders: Shaders) -> dict[str, Any]:
+    """Describe a program."""
+    return {
+        "fragment": f"{shaders.fragment}.frag",
+        "vertex": shaders.vertex,
+        "defines": dict(shaders.defines),
+        "samplers": list(shaders.samplers),
+    }
 
 
 def layout_entry(layout: TexelLayout) -> dict[str, Any]:
@@ -304,11 +280,6 @@ def layout_entry(layout: TexelLayout) -> dict[str, Any]:
     return {"kind": "packed", **entry}
 
 
-def _spelt(value: int | float) -> int | str:
-    """Convert a define: integers stay, floats become strings as in GLSL."""
-    return int(value) if isinstance(value, (int, np.integer)) else repr(float(value))
-
-
 def run_value_entry(value: RunValue) -> dict[str, Any]:
     """Describe a run value, see the module's docstring."""
     return {
@@ -316,15 +287,16 @@ def run_value_entry(value: RunValue) -> dict[str, Any]:
         "smallest": value.smallest,
         "largest": value.largest,
         "whole": isinstance(value.smallest, int),
-        "value": _expression(value.value),
+        "value": expression(value.value),
     }
 
 
-def _expression(value: Value | None) -> Any:
+def expression(value: Value | None) -> Any:
+    """Convert an expression, see the module's docstring."""
     if not isinstance(value, tuple):
         return value
-    operation, *operands = value
-    return {operation: [_expression(each) for each in operands]}
+    operation, left, right = value
+    return {operation: [left if operation == "steps" else expression(left), expression(right)]}
 
 
 def _files(shader: str) -> set[str]:

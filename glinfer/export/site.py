@@ -52,7 +52,7 @@ from glinfer.ops.kernels import KernelOptions, default_kernels, without_blending
 from glinfer.ops.spec import Array
 from glinfer.quant.formats import DEFAULT_CACHE
 
-VERSION = 4
+VERSION = 5
 PLAN, TOKENIZER, PAGE = "plan.json", "tokenizer.json", "index.html"
 LIMITS: Mapping[str, Limits] = {
     "usual": dataclasses.replace(Limits.webgl2_minimum(), max_texture_size=4096),

@@ -70,7 +70,7 @@ class Source:
 
 def load_source(
     name: str,
-    defines: Mapping[str, int | float],
+    defines: Mapping[str, int | float | str],
     *,
     api: str,
     root: Path | None = None,
@@ -134,8 +134,8 @@ def _read(root: Path, file: str, wanted_by: str) -> tuple[Path, str]:
         raise ShaderError(f"{wanted_by}: shader file {file} in {root} cannot be read ({error})") from None
 
 
-def _literal(value: int | float) -> str:
-    return str(int(value)) if isinstance(value, (int, np.integer)) else repr(float(value))
+def _literal(value: int | float | str) -> str:
+    return repr(float(value)) if isinstance(value, (float, np.floating)) else str(value)
 
 
 def explain(log: str, source: Source) -> str:
@@ -159,7 +159,7 @@ class Program:
         self,
         device: Device,
         shader: str,
-        defines: Mapping[str, int | float],
+        defines: Mapping[str, int | float | str],
         samplers: Sequence[str],
         *,
         vertex_shader: str = VERTEX_SHADER,
@@ -286,12 +286,13 @@ class ProgramCache:
     def get(
         self,
         shader: str,
-        defines: Mapping[str, int | float],
+        defines: Mapping[str, int | float | str] | Iterable[tuple[str, int | float | str]],
         samplers: Sequence[str],
         vertex_shader: str = VERTEX_SHADER,
         own: OwnShader | None = None,
     ) -> Program:
         """The program, compiled at the first request."""
+        defines = dict(defines)
         # By their text: 1 and 1.0 are equal in Python, but two types in GLSL.
         spelt = tuple(sorted((name, _literal(value)) for name, value in defines.items()))
         key = (shader, vertex_shader, spelt, tuple(samplers), own)

@@ -167,10 +167,6 @@ class RawGL:
         """Delete a buffer."""
         self._delete_buffers(1, (c_uint32 * 1)(name))
 
-    def clear_to_zero(self, attachment: int) -> None:
-        """Set one float attachment of the bound framebuffer to zero."""
-        self._clear_floats(GL_COLOR, attachment, _ZEROS)
-
     def clear_rectangles(self, attachment: int, rectangles: Iterable[Rectangle], value: float = 0.0) -> None:
         """Fill rectangles of one float attachment of the bound framebuffer with ``value`` in all four channels."""
         values = _ZEROS if value == 0.0 else (c_float * 4)(*([value] * 4))

@@ -24,7 +24,7 @@ from glinfer.engine.report import Report
 from glinfer.gl.context import Device
 from glinfer.gl.layouts.matrix import FORMATS, Layout
 from glinfer.gl.program import Program
-from glinfer.gl.replay import Draw, replay
+from glinfer.gl.replay import Draw, DrawCall, replay
 from glinfer.gl.texture import Texture
 from glinfer.inspect.draws import example_ids
 from glinfer.inspect.timing import Work, in_turns, milliseconds
@@ -180,7 +180,7 @@ def measure_products(model: Model, label: str, *, sample_seconds: float = _SAMPL
         held.callback(session.release)
         rows = session.plan.max_rows
         chunks.run(example_ids(model.config, rows).tolist(), 0)  # fills the inputs with real numbers
-        values = session.plan.values_for(rows)
+        values = session.compiled.plan.values(session.plan.values_for(rows))
         for spec, draw in zip(session.plan.draws, session.draws, strict=True):
             if spec.name in PRODUCTS:
                 # Flush each: a tiler would otherwise run all of them tile by tile, from its caches.
@@ -227,15 +227,8 @@ class _Resources(contextlib.ExitStack):
         textures: Sequence[Texture] = (),
         constants: tuple[tuple[str, float], ...] = (),
     ) -> Draw:
-        return Draw(
-            name="ceiling",
-            program=program,
-            framebuffer=target.framebuffer,
-            textures=tuple(textures),
-            constants=constants,
-            per_run=(),
-            size=(target.layout.rows, target.layout.cols),
-        )
+        call = DrawCall(constants, rows=target.layout.rows)
+        return Draw("ceiling", program, target.framebuffer, tuple(textures), call)
 
     def fetching(
         self, source: Texture, targets: Sequence[Texture], steps: int, *, rounds: int = 1, lookup: bool = False

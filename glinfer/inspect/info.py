@@ -23,7 +23,7 @@ from glinfer.models.choice import (
     weights_named,
 )
 from glinfer.models.plan import PlanLimits
-from glinfer.models.session import check_fits
+from glinfer.models.session import check_textures_fit
 from glinfer.models.tuning import kernels_for
 from glinfer.ops.spec import KINDS
 from glinfer.text.chat import TemplateChat, find_chat
@@ -166,10 +166,10 @@ def model_report(
         how: dict[str, Any] = {"weights": weights, "cache": cache, "formats": formats, "kernels": kernels}
         draws = len(plan_for(config, plan, max_texture_size=edge, tokens=1, **how).draws)
         made = plan_for(config, plan, max_texture_size=edge, **how)
-        if device is None:
-            made.check_limits(PlanLimits(edge, USUAL_DRAW_BUFFERS, USUAL_TEXTURE_UNITS))
-        else:
-            check_fits(made, device)
+        usual = PlanLimits(edge, USUAL_DRAW_BUFFERS, USUAL_TEXTURE_UNITS)
+        made.check_limits(usual if device is None else device.limits)
+        if device is not None:
+            check_textures_fit(made, device)
         texture_bytes = {kind: made.texture_bytes(edge, kind) for kind in KINDS}
     except GlinferError as error:
         problem = str(error)

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, SupportsIndex, cast
+from typing import TYPE_CHECKING, Any, SupportsIndex, cast
 
 from glinfer.errors import PlanError
 from glinfer.gl.layouts.blocks import BLOCK_EDGE, BlockLayout
 from glinfer.gl.layouts.flat import LANES, FlatLayout
 from glinfer.gl.layouts.matrix import FORMATS, Extent, TexelLayout
+from glinfer.gl.values import evaluate
 from glinfer.models.points import CapturePoint, View
 from glinfer.notebook import table
 from glinfer.ops import OPS, DrawSpec, TensorSpec
-from glinfer.ops.spec import COVERS, Op, RunValue, Shapes, evaluate
+from glinfer.ops.spec import COVERS, Op, RunValue, Shapes
+
+if TYPE_CHECKING:  # importing it loads OpenGL
+    from glinfer.gl.context import Limits
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,7 @@ class Plan:
         results: the tensors for the caller or a later run; whatever else a draw writes, a later draw reads.
         last_layer: number of the first draw of the last layer, in a plan for one token.
         points: the named values in the order of computation; only plans of one sequence have them.
+        shared: the tensors, besides weights and caches, that another plan has too, over whose textures it is bound.
     """
 
     name: str
@@ -54,6 +59,7 @@ class Plan:
     long_after: int = 0
     results: tuple[str, ...] = ()
     last_layer: int = 0
+    shared: tuple[str, ...] = ()
     points: Mapping[str, CapturePoint] = field(default_factory=dict, compare=False)
 
     def is_long(self, tokens: int) -> bool:
@@ -72,6 +78,11 @@ class Plan:
     def root(self, name: str) -> str:
         """The tensor whose texels a tensor has: itself, unless it is a view of another."""
         return self.table[name].view_of or name
+
+    def shared_with(self, other: Plan, kinds: Collection[str] = ("weight", "cache")) -> list[str]:
+        """The tensors whose textures are those of another plan, over which this one is bound."""
+        both = (tensor for tensor in self.tensors if not tensor.view_of and tensor.name in other.table)
+        return [tensor.name for tensor in both if tensor.kind in kinds or tensor.name in self.shared]
 
     def values(self, inputs: Mapping[str, int | float]) -> dict[str, int | float]:
         """All run values of a run, from its inputs.
@@ -109,7 +120,7 @@ class Plan:
             if not tensor.view_of and (kind is None or tensor.kind == kind)
         )
 
-    def validate(self, limits: PlanLimits | None = None) -> Plan:
+    def validate(self, limits: PlanLimits | Limits | None = None) -> Plan:
         """Prove, without a GPU, that the plan can run; returns the plan.
 
         Checked: names are unique and known; every op gets the samplers it needs, formats and shapes that fit;
@@ -171,7 +182,7 @@ class Plan:
             )
         return True
 
-    def check_limits(self, limits: PlanLimits) -> None:
+    def check_limits(self, limits: PlanLimits | Limits) -> None:
         """Refuse a plan that breaks the limits.
 
         Raises:
@@ -324,7 +335,7 @@ class PlanBuilder:
     def __init__(self, name: str, max_rows: int, run_values: Sequence[RunValue], *, long_after: int = 0) -> None:
         """An empty plan for sequences of at most ``max_rows`` tokens; ``long_after`` is that of :class:`Plan`."""
         self.name, self.max_rows, self.run_values = name, max_rows, tuple(run_values)
-        self.long_after, self.last_layer = long_after, 0
+        self.long_after, self.last_layer, self.shared = long_after, 0, tuple[str, ...]()
         self._tensors: dict[TensorSpec, None] = {}
         self._draws: list[DrawSpec] = []
         self._points: dict[str, CapturePoint] = {}
@@ -413,7 +424,7 @@ class PlanBuilder:
         used = {name for draw in draws for name in (*draw.reads, *draw.writes)}
         used.update([tensor.view_of for tensor in self._tensors if tensor.name in used])
         tensors = tuple(each for each in self._tensors if each.kind in ("weight", "cache") or each.name in used)
-        marks = self.long_after, results, self.last_layer, self._points
+        marks = self.long_after, results, self.last_layer, self.shared, self._points
         return Plan(self.name, self.max_rows, self.run_values, tensors, draws, *marks).validate()
 
 

@@ -7,13 +7,11 @@ shaders/common/regions.glsl for each of them, under the prefix that its sampler 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
 
 from glinfer.errors import PlanError
 from glinfer.gl.layouts.blocks import BlockLayout
-from glinfer.gl.layouts.matrix import TexelLayout
-from glinfer.gl.region import Region
-from glinfer.gl.texture import Texture
 from glinfer.models.plan import Plan
 from glinfer.ops import OPS, DrawSpec
 
@@ -23,10 +21,17 @@ FORMAT = "rgba32f"
 _EDGE = 64  # texels; regions begin at multiples of it, as blocks and the tiles of llvmpipe do
 
 
-def places_in_one(
-    plan: Plan, max_texture_size: int, apart: Collection[str] = ()
-) -> dict[str, tuple[TexelLayout, tuple[int, int]]]:
-    """The layout and the first texel of each activation that becomes a region; empty where none gains by it.
+class Place(NamedTuple):
+    """The first texel (x, y) of a region, and the width and height of its texture."""
+
+    x: int
+    y: int
+    width: int
+    height: int
+
+
+def places_in_one(plan: Plan, max_texture_size: int, apart: Collection[str] = ()) -> dict[str, Place]:
+    """The place of each activation that becomes a region; empty where none gains by it.
 
     They lie one above the other. A tensor stays apart if another tensor is a view of it, if a draw that reads or writes
     it takes no regions, or if the texture would be too high with it.
@@ -46,38 +51,41 @@ def places_in_one(
     for draw in plan.draws:
         refused.update(name for sampler, name in draw.inputs if not _samples_region(draw, sampler))
         refused.update(draw.outputs if not _renders_to_region(draw) else ())
-    places: dict[str, tuple[TexelLayout, tuple[int, int]]] = {}
-    top = 0
+    starts: dict[str, int] = {}
+    top = width = height = 0
     for name, layout in found.items():
         if name not in refused and top + layout.height <= max_texture_size:
-            places[name] = layout, (0, top)
+            starts[name] = top
+            width, height = max(width, layout.width), top + layout.height
             top += -(-layout.height // _EDGE) * _EDGE
-    return places if len(places) > 1 else {}
+    return {name: Place(0, y, width, height) for name, y in starts.items()} if len(starts) > 1 else {}
 
 
-def region_defines(draw: DrawSpec, targets: Sequence[Texture], sampled: Sequence[Texture]) -> dict[str, int]:
+def region_defines(
+    draw: DrawSpec, inputs: Sequence[str], outputs: Sequence[str], regions: Mapping[str, Place]
+) -> dict[str, int]:
     """The defines of a draw that tell its shader where its regions are.
 
+    Args:
+        draw: the draw.
+        inputs, outputs: the tensors whose textures it has.
+        regions: the place of each tensor that is a region.
+
     Raises:
-        PlanError: a texture of the draw is a region, which its op does not take there.
+        PlanError: a tensor of the draw is a region, which its op does not take there.
     """
     defines: dict[str, int] = {}
-    for (sampler, _), texture in zip(draw.inputs, sampled, strict=True):
-        if isinstance(texture, Region):
-            _require(_samples_region(draw, sampler), draw, texture)
-            prefix, whole = _prefix(sampler), texture.whole.layout
-            defines.update(_place(prefix, texture))
-            defines.update({f"{prefix}_WIDTH": whole.width, f"{prefix}_HEIGHT": whole.height})
-    for texture in targets:
-        if isinstance(texture, Region):
-            _require(_renders_to_region(draw), draw, texture)
-            defines.update(_place("OUT", texture))
+    for (sampler, _), name in zip(draw.inputs, inputs, strict=True):
+        if name in regions:
+            _require(_samples_region(draw, sampler), draw, name)
+            prefix, place = _prefix(sampler), regions[name]
+            defines.update({f"{prefix}_AT_X": place.x, f"{prefix}_AT_Y": place.y})
+            defines.update({f"{prefix}_WIDTH": place.width, f"{prefix}_HEIGHT": place.height})
+    for name in outputs:
+        if name in regions:
+            _require(_renders_to_region(draw), draw, name)
+            defines.update(OUT_AT_X=regions[name].x, OUT_AT_Y=regions[name].y)
     return defines
-
-
-def _place(prefix: str, region: Region) -> dict[str, int]:
-    x, y = region.at
-    return {f"{prefix}_AT_X": x, f"{prefix}_AT_Y": y}
 
 
 def _prefix(sampler: str) -> str:
@@ -95,6 +103,6 @@ def _renders_to_region(draw: DrawSpec) -> bool:
     return OUTPUT in OPS[draw.op].regions and len(draw.outputs) == 1 and draw.largest_cell == 0 and once
 
 
-def _require(condition: bool, draw: DrawSpec, region: Region) -> None:
+def _require(condition: bool, draw: DrawSpec, name: str) -> None:
     if not condition:
-        raise PlanError(f"draw {draw.name}: {region.name} is a region of {region.whole.name}; expected its own texture")
+        raise PlanError(f"draw {draw.name}: {name} is a region of a larger texture; expected its own texture")

@@ -7,9 +7,10 @@ import numpy as np
 from glinfer.config import ModelConfig
 from glinfer.errors import InputError
 from glinfer.families.layer import Rope
+from glinfer.gl.values import Value
 from glinfer.ops.fused.dense import ANGLES
 from glinfer.ops.rotary import cosines_and_sines, query_scales, rope_frequencies
-from glinfer.ops.spec import Array, RunValue, Value
+from glinfer.ops.spec import Array, RunValue
 
 ROPE = "rope"
 """The name of the first table; further ones end in a number."""

@@ -16,20 +16,20 @@ from glinfer.gl.context import Device
 from glinfer.gl.faults import bytes_text, no_room
 from glinfer.gl.layouts.blocks import BlockLayout, RowLayout
 from glinfer.gl.layouts.flat import FlatLayout
-from glinfer.gl.layouts.matrix import FORMATS, Layout
+from glinfer.gl.layouts.matrix import FORMATS
 from glinfer.gl.memory import MIN_CHECKED_BYTES, check_room
-from glinfer.gl.program import BLOCKS_SHADER, VERTEX_SHADER, Program, ProgramCache
+from glinfer.gl.program import Program, ProgramCache
 from glinfer.gl.readback import Readback
 from glinfer.gl.region import Barriers, Region, check_feedback
-from glinfer.gl.replay import CELL_UNIFORMS, Draw, replay
+from glinfer.gl.replay import Draw, replay
 from glinfer.gl.texture import Framebuffer, Texture
-from glinfer.models.plan import Plan, PlanLimits
-from glinfer.models.regions import FORMAT, places_in_one, region_defines
+from glinfer.models.compiled import CompiledDraw, compile_plan
+from glinfer.models.plan import Plan
+from glinfer.models.regions import FORMAT, Place, places_in_one
 from glinfer.models.stages import stage
 from glinfer.ops import DrawSpec, TensorSpec
 from glinfer.ops.spec import Array
 
-FIRST_SLOT = "first_slot"
 MEMORY_ADVICE = (
     "take a shorter context (--context), fewer bits (--weights q8, or file for GGUF blocks), a smaller model, "
     "or a machine with more"
@@ -66,7 +66,7 @@ class Session:
     """Textures, programs, framebuffers and frozen draws of one plan on one device.
 
     Attributes:
-        plan: the plan that was bound.
+        plan, compiled: the plan that was bound.
         draws: the bound draws, in the plan's order.
         runs: forward passes run so far.
         draws_issued: draw calls issued by those runs.
@@ -109,17 +109,25 @@ class Session:
             ShaderError: a shader does not compile.
             GLError: the driver refused something, for lack of memory for one.
         """
-        check_fits(plan, device, () if lent is None else lent)
+        lent = lent or {}
+        regions = {
+            name: Place(*each.at, each.whole.layout.width, each.whole.layout.height)
+            for name, each in lent.items()
+            if isinstance(each, Region)
+        }
+        own = places_in_one(plan, device.limits.max_texture_size, lent) if one_state else {}
+        compiled = compile_plan(plan, device.limits, {**regions, **own})
+        check_textures_fit(plan, device, lent)
         if one_state and device.texture_barrier is None:
             raise PlanError(
                 f"one_state needs a texture barrier, which {device.description} does not have; leave one_state out"
             )
-        self.plan, self.device, self._one_state = plan, device, one_state
+        self.plan, self.compiled, self.device, self._one_state = plan, compiled, device, one_state
         self.runs = self.draws_issued = 0
         self._released = False
         self._owner, self._sharers = owner, list[Session]()
         self.observers: list[Observer] = [] if owner is None else owner.observers
-        self._lent = dict(lent or {})
+        self._lent = dict(lent)
         self._textures: dict[str, Texture] = {}
         self.checksums: dict[str, list[int]] = {}
         self._framebuffers: dict[tuple[str, ...], Framebuffer] = {}
@@ -134,12 +142,12 @@ class Session:
         if owner is not None:
             owner._sharers.append(self)
         try:
-            self._textures.update(self._regions() if one_state else {})
+            self._make_regions(own)
             with stage("upload"):
                 self._make_textures(weights, on_upload)
             barriers = Barriers()
             with stage("programs"):
-                self.draws: tuple[Draw, ...] = tuple(self._bind(spec, barriers) for spec in plan.draws)
+                self.draws: tuple[Draw, ...] = tuple(self._bind(draw, barriers) for draw in compiled.draws)
             self._held.update(draw.program for draw in self.draws)
             self._programs.hold(self._held)
         except BaseException:
@@ -163,28 +171,26 @@ class Session:
         plan: Plan,
         kinds: Sequence[str] = ("weight", "cache"),
         *,
-        names: Sequence[str] = (),
         scratch: Session | None = None,
     ) -> Session:
         """A session of another plan over the same programs, and the same tensors of ``kinds``.
 
-        The two share every tensor that has one name in both plans and is of one of the kinds, or among ``names``. With
-        ``scratch``, another session of ``plan``, all other tensors are shared with that one. The companion belongs to
-        the owner of this session, like a sharer.
+        The two share every tensor of one of the kinds that has one name in both plans, and what the plan says it
+        shares. With ``scratch``, another session of ``plan``, all other tensors are shared with that one. The companion
+        belongs to the owner of this session, like a sharer.
 
         Raises:
             PlanError: this session was released, or a shared tensor has two layouts.
         """
         self.require_alive()
         lent = {} if scratch is None else dict(scratch._textures)
-        own = self._textures.items()
-        lent.update({name: each for name, each in own if self.plan.table[name].kind in kinds or name in names})
+        lent.update({name: self._textures[name] for name in plan.shared_with(self.plan, kinds)})
         return Session(
             plan,
             {},
             self.device,
             owner=self if self._owner is None else self._owner,
-            lent={name: texture for name, texture in lent.items() if name in plan.table},
+            lent=lent,
             one_state=self._one_state and plan is self.plan,
         )
 
@@ -281,17 +287,15 @@ class Session:
             if on_upload is not None and tensor.kind == "weight":
                 on_upload(self._textures[tensor.name].layout.nbytes)
 
-    def _regions(self) -> dict[str, Texture]:
+    def _make_regions(self, places: Mapping[str, Place]) -> None:
         """The activations that are regions of one texture, which is made here."""
-        edge = self.device.limits.max_texture_size
-        places = places_in_one(self.plan, edge, self._lent)
-        if not places:
-            return {}
-        ends = [(x + layout.width, y + layout.height) for layout, (x, y) in places.values()]
-        width, height = map(max, zip(*ends, strict=True))
-        layout = RowLayout.of((height, 4 * width), FORMAT, edge)
-        self._state = Texture(self.device, layout, f"the activations of plan {self.plan.name}")
-        return {name: Region(self._state, layout, name, at) for name, (layout, at) in places.items()}
+        for name, place in places.items():
+            if self._state is None:
+                size, edge = (place.height, 4 * place.width), self.device.limits.max_texture_size
+                layout = RowLayout.of(size, FORMAT, edge)
+                self._state = Texture(self.device, layout, f"the activations of plan {self.plan.name}")
+            own = self.plan.table[name].layout_within(self.device.limits.max_texture_size)
+            self._textures[name] = Region(self._state, own, name, place[:2])
 
     def _allocate(self, tensor: TensorSpec, weights: Mapping[str, Array]) -> Texture:
         layout = tensor.layout_within(self.device.limits.max_texture_size)
@@ -311,50 +315,22 @@ class Session:
                 raise
         return texture
 
-    def _bind(self, spec: DrawSpec, barriers: Barriers) -> Draw:
-        root = self.plan.root
-        targets = [self._textures[root(name)] for name in spec.outputs]
-        textures = tuple(self._textures[root(name)] for name in spec.reads)
-        check_feedback(spec.name, targets, textures)
-        vertex_shader, defines, by_cover = shading(spec)
-        defines.update(region_defines(spec, targets, textures))
-        layout = targets[0].layout
-        if any(isinstance(used.layout, Layout) and used.layout.wrapped for used in (*targets, *textures)):
-            defines.update(WRAPPED=1, OUT_WIDTH=layout.width, OUT_ROWS=layout.rows)
-        samplers = [sampler for sampler, _ in spec.inputs]
-        program = self._programs.get(spec.shader, defines, samplers, vertex_shader, spec.own)
-        for sampler, name in spec.inputs:
-            program.expect_samples(sampler, self.plan.table[name].format)
-        uniforms, per_run = spec.uniforms, spec.per_run
-        if FIRST_SLOT in by_cover and isinstance(spec.first, int):
-            uniforms = (*uniforms, (FIRST_SLOT, spec.first))
-        elif FIRST_SLOT in by_cover:
-            per_run = (*per_run, (FIRST_SLOT, str(spec.first)))
-        given = {name for name, _ in (*uniforms, *per_run)} | by_cover
+    def _bind(self, draw: CompiledDraw, barriers: Barriers) -> Draw:
+        targets = [self._textures[name] for name in draw.outputs]
+        textures = tuple(self._textures[name] for name in draw.inputs)
+        check_feedback(draw.name, targets, textures)
+        program = self._programs.get(*draw.shaders)
+        for sampler, texture in zip(draw.shaders.samplers, textures, strict=True):
+            program.expect_samples(sampler, texture.layout.format.name)
+        given = {name for name, _ in (*draw.call.constants, *draw.call.per_run)}
         if given != program.uniform_names:
             odd = sorted(given ^ program.uniform_names)[0]
             fault = "the shader does not use it" if odd in given else "the draw does not set it"
-            raise PlanError(f"draw {spec.name}, shader {spec.shader}: uniform {odd!r}: {fault}")
-        for name, value in uniforms:
+            raise PlanError(f"draw {draw.name}, shader {draw.shaders.fragment}: uniform {odd!r}: {fault}")
+        for name, value in draw.call.constants:
             program.set(name, value)  # a value of the wrong type is found here, not in the first run
-        return Draw(
-            name=spec.name,
-            program=program,
-            framebuffer=self._framebuffer(tuple(map(root, spec.outputs))),
-            textures=textures,
-            constants=uniforms,
-            per_run=per_run,
-            size=spec.size,
-            cover=spec.cover,
-            instances=spec.instances,
-            adds=spec.adds,
-            clears=spec.clears,
-            first=spec.first,
-            largest_cell=spec.largest_cell,
-            points=spec.points,
-            layout=self.plan.table[spec.outputs[0]].layout,
-            barrier=barriers.before(targets, textures),
-        )
+        barrier = barriers.before(targets, textures)
+        return Draw(draw.name, program, self._framebuffer(draw.outputs), textures, draw.call, barrier)
 
     def _framebuffer(self, outputs: tuple[str, ...]) -> Framebuffer:
         if len(outputs) == 1:
@@ -422,7 +398,7 @@ class Session:
             PlanError: a run value is missing or out of range, or the session was released.
         """
         self.require_alive()
-        values = self.plan.values(inputs)
+        values = self.compiled.plan.values(inputs)
         if self.observers:
             after = self._observed(values, after)
         issued = replay(
@@ -487,42 +463,21 @@ def line_checksums(texels: Array) -> list[int]:
     return [crc32(lines[start : start + step]) for start in range(0, len(lines), step)]
 
 
-def shading(spec: DrawSpec) -> tuple[str, dict[str, int | float], set[str]]:
-    """The vertex shader of a draw, all its defines, and the uniforms that are set for its cover."""
-    defines = dict(spec.defines)
-    if spec.cover not in ("points", "quads"):
-        return spec.vertex or VERTEX_SHADER, defines, set()
-    defines.update(POINTS=int(spec.cover == "points"), CELLS=int(spec.largest_cell > 0))
-    uniforms = set(CELL_UNIFORMS) if spec.largest_cell else set() if spec.vertex else {FIRST_SLOT}
-    return spec.vertex or BLOCKS_SHADER, defines, uniforms
-
-
-def check_fits(plan: Plan, device: Device, lent: Collection[str] = ()) -> None:
-    """Validate a plan against the limits of a device; ``lent`` names tensors that have their textures already.
-
-    A software renderer's textures are ordinary memory and have to fit what is free, since a system without memory kills
-    the process. A GPU refuses a texture that does not fit.
-
-    Raises:
-        PlanError: see :meth:`Plan.validate`; or the textures do not fit the memory.
-    """
-    limits = device.limits
-    sizes = limits.max_texture_size, limits.max_draw_buffers, limits.max_texture_units, limits.max_point_size
-    plan.validate(PlanLimits(*sizes))
-    if device.in_main_memory:
-        check_textures_fit(plan, limits.max_texture_size, lent)
-
-
-def check_textures_fit(plan: Plan, max_texture_size: int, lent: Collection[str] = (), *, beside: int = 0) -> None:
+def check_textures_fit(plan: Plan, device: Device, lent: Collection[str] = (), *, beside: int = 0) -> None:
     """Refuse a plan whose textures, together with ``beside`` other bytes, exceed the free memory.
+
+    A software renderer's textures are ordinary memory, and a system without memory kills the process. A GPU refuses a
+    texture that does not fit. Tensors that are ``lent`` have their textures already.
 
     Raises:
         PlanError: they exceed it.
     """
+    if not device.in_main_memory:
+        return
     sizes: dict[str, int] = {}
     for tensor in plan.tensors:
         if not tensor.view_of and tensor.name not in lent:
-            nbytes = tensor.layout_within(max_texture_size).nbytes
+            nbytes = tensor.layout_within(device.limits.max_texture_size).nbytes
             sizes[tensor.kind] = sizes.get(tensor.kind, 0) + nbytes
     total = sum(sizes.values()) + beside
     if total < MIN_CHECKED_BYTES:

@@ -6,7 +6,6 @@ values in float64 NumPy, and the parts of inputs that it reads. A builder in the
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,6 +15,7 @@ import numpy.typing as npt
 
 from glinfer.errors import PlanError
 from glinfer.gl.layouts.matrix import FORMATS, Extent, Layout, TexelLayout
+from glinfer.gl.values import Value
 
 if TYPE_CHECKING:  # importing it loads OpenGL
     from glinfer.gl.program import OwnShader
@@ -25,23 +25,6 @@ COVERS = ("triangle", "strip", "points", "quads", "scatter")
 
 Array = npt.NDArray[Any]
 Params = Mapping[str, int | float]
-
-
-Value = float | str | tuple[str, "Value", "Value"]
-"""An expression: a number, the name of a number, or an operation of :data:`OPERATIONS` and its two operands."""
-OPERATIONS: Mapping[str, Callable[[Any, Any], Any]] = {
-    "add": operator.add,
-    "multiply": operator.mul,
-    "ceildiv": lambda number, divisor: -(-number // divisor),
-}
-
-
-def evaluate(value: Value, numbers: Mapping[str, int | float]) -> int | float:
-    """The number that an expression gives with these named numbers."""
-    if isinstance(value, tuple):
-        operation, left, right = value
-        return OPERATIONS[operation](evaluate(left, numbers), evaluate(right, numbers))  # type: ignore[no-any-return]
-    return numbers[value] if isinstance(value, str) else value
 
 
 @dataclass(frozen=True)

@@ -88,7 +88,7 @@ def _draw(device: Device, operation: Operation) -> Array:
         made += [*given, target]
         program = Program(device, SHADER, {"OPERATION": operation.number}, list(operation.reads))
         made.append(program)
-        replay(device, [Draw(SHADER, program, target.framebuffer, tuple(given), (), (), (1, COUNT))], {})
+        replay(device, [Draw(SHADER, program, target.framebuffer, tuple(given))], {})
         return np.asarray(target.read())
     finally:
         for item in reversed(made):

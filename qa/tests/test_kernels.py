@@ -20,7 +20,8 @@ from tiers import tiered
 
 from glinfer.gl.context import Limits
 from glinfer.gl.program import load_source, shader_root
-from glinfer.models.session import Session, shading
+from glinfer.models.compiled import shading
+from glinfer.models.session import Session
 from glinfer.ops import OPS, DrawSpec
 from glinfer.tensors.device import Device, Memory
 from glinfer.tensors.ops import Ops

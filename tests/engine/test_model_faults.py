@@ -34,7 +34,7 @@ from glinfer.inspect.settings import RunSetting
 from glinfer.inspect.verify.suite import CheckOptions, verify_everywhere
 from glinfer.models import session as session_module
 from glinfer.models.choice import PLANS, plan_for
-from glinfer.models.session import check_fits
+from glinfer.models.session import check_textures_fit
 from glinfer.models.tuning import default_for
 from glinfer.ops.kernels import KernelOptions
 
@@ -254,7 +254,7 @@ def test_large_shapes_are_refused_before_random_weights_are_made(
             random_weights(config, plan)
         if device.in_main_memory:
             with pytest.raises(PlanError, match=rf"^plan {plan} takes .* and 10\.0 GB are free here"):
-                check_fits(plan_for(config, plan, kernels=default_for(device)), device)
+                check_textures_fit(plan_for(config, plan, kernels=default_for(device)), device)
     for command in (["verify"], ["bench"]):
         assert run([*command, "--config", "heads=16,dim=4096,blocks=30,vocab=16000,context=512"]) == 2
         said = capsys.readouterr().err

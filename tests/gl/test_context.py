@@ -49,7 +49,7 @@ def texture(device: Device, start: int) -> Texture:
 def copy(source: Texture, target: Texture) -> np.ndarray[Any, Any]:
     """Draw a copy of ``source`` into ``target`` and read it back."""
     program = Program(source.device, "copy", {"COLS": 5}, ["x"])
-    draw = Draw("copy", program, target.framebuffer, (source,), (), (), (3, 5))
+    draw = Draw("copy", program, target.framebuffer, (source,))
     assert replay(source.device, [draw], {}) == 1
     program.release()
     return target.read()

@@ -41,10 +41,10 @@ from glinfer.gl.faults import ContextLostError
 from glinfer.gl.layouts.matrix import Layout
 from glinfer.gl.program import Program
 from glinfer.gl.raw import RawGL
-from glinfer.gl.replay import Draw, replay
+from glinfer.gl.replay import Draw, DrawCall, replay
 from glinfer.gl.texture import Framebuffer, Texture
 from glinfer.models.plan import PlanBuilder
-from glinfer.models.session import Session, check_fits
+from glinfer.models.session import Session, check_textures_fit
 from glinfer.ops.spec import RunValue
 
 pytestmark = pytest.mark.gl
@@ -246,10 +246,10 @@ def test_a_plan_beyond_memory_is_told_before_a_texture_is_made(
     with pytest.raises(PlanError) as caught:
         Session(large_plan(3), {}, device)
     assert one_line(caught.value).startswith("plan large takes 3.2 GB (cache 3.2 GB) of memory, and 2.6 GB are free")
-    check_fits(large_plan(3), device, lent=["cache.1"])
-    check_fits(large_plan(2), device)
+    check_textures_fit(large_plan(3), device, lent=["cache.1"])
+    check_textures_fit(large_plan(2), device)
     device.in_main_memory = False
-    check_fits(large_plan(3), device)
+    check_textures_fit(large_plan(3), device)
     assert not made
 
 
@@ -508,8 +508,8 @@ def test_an_interrupt_anywhere_in_a_replay_leaves_the_next_one_right(device: Dev
     files = lines_of(replay_module, program_module)
 
     def draws() -> list[Draw]:
-        plain = Draw("a", program, target.framebuffer, (held,), (), (), (3, 5))
-        adding = dataclasses.replace(plain, name="b", adds=True)
+        plain = Draw("a", program, target.framebuffer, (held,))
+        adding = dataclasses.replace(plain, name="b", call=DrawCall(adds=True))
         return [plain, adding, dataclasses.replace(plain, name="c", framebuffer=other.framebuffer)]
 
     place = 0
@@ -526,7 +526,7 @@ def test_a_uniform_is_what_was_set_last_wherever_an_interrupt_came(device: Devic
     mixed = Texture(device, Layout.of((1, 2), "r32f", 64), "mixed", np.ones((1, 2), np.float32))
     program = Program(device, "concat_head", {"DIM": 6, "HEAD_DIM": 2, "FIRST": 1}, ["mixed"])
     target = Texture(device, Layout.of((1, 6), "r32f", 64), "y")
-    draw, place = Draw("d", program, target.framebuffer, (mixed,), (("head", 1),), (), (1, 6)), 0
+    draw, place = Draw("d", program, target.framebuffer, (mixed,), DrawCall((("head", 1),))), 0
     replay(device, [draw], {})
     while interrupted_at(place + 1, lines_of(program_module), lambda: program.set("head", 2)):
         place += 1

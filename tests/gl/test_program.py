@@ -34,7 +34,8 @@ from glinfer.gl.program import (
 )
 from glinfer.gl.replay import Draw, replay
 from glinfer.gl.texture import Texture
-from glinfer.models.session import Session, shading
+from glinfer.models.compiled import shading
+from glinfer.models.session import Session
 from glinfer.ops import OPS, DrawSpec
 from qa.kernels.measure import all_cases
 
@@ -116,7 +117,7 @@ def test_a_float_define_arrives_as_it_was(device: Device, tmp_path: Path, value:
 def rendered(device: Device, program: Program) -> np.float32:
     """The one number that a shader without inputs computes."""
     target = Texture(device, Layout.of((1, 1), "r32f", 64), "target")
-    replay(device, [Draw("draw", program, target.framebuffer, (), (), (), (1, 1))], {})
+    replay(device, [Draw("draw", program, target.framebuffer)], {})
     return np.float32(target.read()[0, 0])
 
 

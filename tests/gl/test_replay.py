@@ -18,7 +18,7 @@ from glinfer.formats import random_checkpoint
 from glinfer.gl.context import Device
 from glinfer.gl.layouts.matrix import Layout
 from glinfer.gl.program import Program
-from glinfer.gl.replay import Draw, in_parts, replay
+from glinfer.gl.replay import Draw, DrawCall, in_parts, replay
 from glinfer.gl.texture import Texture
 from glinfer.models.reference.gab import LOGITS, PROBS, TOKENS, reference_plan
 from glinfer.models.session import Session
@@ -164,8 +164,8 @@ def test_redundant_binds_are_skipped_and_needed_ones_are_not(session: Session, c
         for draw in session.draws:
             if draw.framebuffer is not target:
                 framebuffers, target = framebuffers + 1, draw.framebuffer
-            if draw.viewport({"rows": rows}) != viewports[target]:
-                changed, viewports[target] = changed + 1, draw.viewport({"rows": rows})
+            if draw.rectangle({"rows": rows}) != viewports[target]:
+                changed, viewports[target] = changed + 1, draw.rectangle({"rows": rows})
             for unit, texture in enumerate(draw.textures):
                 if bound.get(unit) is not texture:
                     textures, bound[unit] = textures + 1, texture
@@ -180,8 +180,8 @@ def test_draws_of_different_sizes_into_one_target_keep_their_sizes(device: Devic
         Texture(device, layout, name, np.full((3, 5), i, np.float32)) for i, name in ((1, "a"), (2, "b"), (0, "t"))
     )
     program = Program(device, "copy", {"COLS": 5}, ["x"])
-    large = Draw("large", program, target.framebuffer, (ones,), (), (), (3, "rows"))
-    small = Draw("small", program, target.framebuffer, (twos,), (), (), (1, 2))
+    large = Draw("large", program, target.framebuffer, (ones,), DrawCall(viewport=(0, 0, "rows", 3)))
+    small = Draw("small", program, target.framebuffer, (twos,), DrawCall(viewport=(0, 0, 2, 1)))
     replay(device, [large, small], {"rows": 4})
     expected = np.array([[2, 2, 1, 1, 0], [1, 1, 1, 1, 0], [1, 1, 1, 1, 0]])
     assert np.array_equal(target.read(), expected)
@@ -190,18 +190,18 @@ def test_draws_of_different_sizes_into_one_target_keep_their_sizes(device: Devic
 
 
 def test_a_second_run_sets_only_uniforms_that_differ(session: Session, calls: Calls) -> None:
-    per_run = {name for draw in session.draws for name, _ in draw.per_run}
+    per_run = {name for draw in session.draws for name, _ in draw.call.per_run}
     assert per_run
     heads = {id(draw.program): set() for draw in session.draws}
     for draw in session.draws:
-        heads[id(draw.program)].update(draw.constants)
+        heads[id(draw.program)].update(draw.call.constants)
     run(session, [1, 2])
     calls.take()
     run(session, [3, 4])
     written = [arguments[0].name for name, arguments in calls.made if name == "Uniform.write"]
     # Programs that several heads share change their head; what is the same as before is not written again.
     assert set(written) == {"head"}
-    assert len(written) <= sum(len(draw.constants) for draw in session.draws)
+    assert len(written) <= sum(len(draw.call.constants) for draw in session.draws)
     calls.take()
     run(session, [3, 4, 5])
     again = [arguments[0].name for name, arguments in calls.made if name == "Uniform.write"]
@@ -217,7 +217,7 @@ def columns(device: Device, heads: list[int]) -> list[Array]:
     program = Program(device, "concat_head", {"DIM": 6, "HEAD_DIM": 2, "FIRST": 1}, ["mixed"])
     targets = [Texture(device, Layout.of((1, 6), "r32f", 64), f"t{i}") for i in range(len(heads))]
     draws = [
-        Draw(f"d{i}", program, target.framebuffer, (mixed,), (("head", head),), (), (1, 6))
+        Draw(f"d{i}", program, target.framebuffer, (mixed,), DrawCall((("head", head),)))
         for i, (head, target) in enumerate(zip(heads, targets, strict=True))
     ]
     replay(device, draws, {})
@@ -261,7 +261,7 @@ def test_hooks_that_bind_everything_do_not_disturb_the_result(session: Session) 
             noise.gl.use(unit)
         target.fill(5.0)
         device.gl.viewport = (0, 0, 1, 1)
-        replay(device, [Draw("noise", program, target.framebuffer, (noise,), (), (), (30, 40))], {})
+        replay(device, [Draw("noise", program, target.framebuffer, (noise,))], {})
         session.read(spec.outputs[0])
         session.read(spec.reads[0])
 

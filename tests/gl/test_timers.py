@@ -17,7 +17,7 @@ from glinfer.gl import timers
 from glinfer.gl.context import Device, open_device
 from glinfer.gl.layouts.matrix import Layout
 from glinfer.gl.program import Program
-from glinfer.gl.replay import Draw
+from glinfer.gl.replay import Draw, DrawCall
 from glinfer.gl.texture import Texture
 from glinfer.gl.timers import (
     DISJOINT_QUERIES,
@@ -56,10 +56,7 @@ class Work:
             name=f"{rounds} rounds",
             program=self.programs[rounds],
             framebuffer=target.framebuffer,
-            textures=(),
-            constants=(("factor", 0.999), ("addend", 0.5)),
-            per_run=(),
-            size=(EDGE, EDGE),
+            call=DrawCall((("factor", 0.999), ("addend", 0.5)), rows=EDGE),
         )
 
 

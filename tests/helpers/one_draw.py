@@ -18,7 +18,7 @@ import numpy as np
 from glinfer.gl.context import Device
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BYTES, BlockLayout, RowLayout, blocks_for
 from glinfer.gl.layouts.matrix import TexelLayout
-from glinfer.gl.replay import Cells
+from glinfer.models.compiled import Cells, cell_edges
 from glinfer.models.oracle import relative_error, run_draw, written_rows
 from glinfer.models.plan import Plan, PlanBuilder
 from glinfer.models.session import Session
@@ -255,7 +255,8 @@ class BlockDraw(OneDraw):
             x, y = layout.places(layout.rows)
             covered[y[places], x[places]] = True
             return covered
-        cells = Cells.of(layout, self.spec.extent(values)[0], self.spec.largest_cell)
+        slots = self.spec.extent(values)[0]
+        cells = Cells.of(layout, slots, int(cell_edges(layout, slots, self.spec.largest_cell)))
         for tile in range(layout.tiles):
             left, up = tile * layout.pitch, 4 * cells.edge * (cells.each // cells.across)
             covered[:up, left : left + 4 * cells.edge * cells.across] = True

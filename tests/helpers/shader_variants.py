@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 
 from glinfer.gl.program import load_source
-from glinfer.models.session import shading
+from glinfer.models.compiled import shading
 from glinfer.ops import DrawSpec
 
 

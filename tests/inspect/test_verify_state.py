@@ -245,7 +245,10 @@ class TestPlanted:
     def test_a_viewport_that_is_too_small_is_found(self, device: Device) -> None:
         def plant(session: Session) -> None:
             first, *others = session.draws
-            session.draws = (dataclasses.replace(first, size=("rows", 16)), *others)
+            session.draws = (
+                dataclasses.replace(first, call=dataclasses.replace(first.call, viewport=(0, 0, 16, "rows"))),
+                *others,
+            )
 
         checks = checked(device, plant)
         assert wrong(checks) == {"embed": [StateFault("viewport", "", "0, 0, 16, 3", "0, 0, 32, 3")]}

@@ -24,14 +24,13 @@ from glinfer.formats import Checkpoint
 from glinfer.gl import replay
 from glinfer.gl.context import Device, Limits, open_device
 from glinfer.gl.layouts.blocks import BlockLayout, RowLayout
-from glinfer.gl.layouts.matrix import TexelLayout
 from glinfer.gl.region import Region
 from glinfer.gl.texture import Texture
 from glinfer.models import session as session_module
 from glinfer.models.fast.token import HIDDEN, LOGITS, PICKS, fast_plan
 from glinfer.models.options import PlanOptions
 from glinfer.models.plan import Plan
-from glinfer.models.regions import places_in_one
+from glinfer.models.regions import Place, places_in_one
 from glinfer.models.session import Session
 from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.spec import Array
@@ -58,8 +57,11 @@ def device() -> Iterator[Device]:
 def moved(monkeypatch: pytest.MonkeyPatch) -> None:
     """No region begins at the origin, where a place that is left out would not show."""
 
-    def places(*given: Any) -> dict[str, tuple[TexelLayout, tuple[int, int]]]:
-        return {name: (layout, (20 + x, 36 + y)) for name, (layout, (x, y)) in places_in_one(*given).items()}
+    def places(*given: Any) -> dict[str, Place]:
+        return {
+            name: Place(20 + x, 36 + y, 20 + width, 36 + height)
+            for name, (x, y, width, height) in places_in_one(*given).items()
+        }
 
     monkeypatch.setattr(session_module, "places_in_one", places)
 
@@ -131,17 +133,18 @@ def test_regions_lie_apart(device: Device) -> None:
         plan = plan_of(device, of_family("qwen3", "Q8_0"), kernels)
         places = places_in_one(plan, 2048)
         taken = np.zeros((2048, 2048), dtype=int)
-        for layout, (x, y) in places.values():
+        for name, (x, y, width, height) in places.items():
+            layout = plan.table[name].layout_within(2048)
             taken[y : y + layout.height, x : x + layout.width] += 1
+            assert (x + layout.width <= width, y + layout.height <= height) == (True, True)
         assert taken.max() == 1
 
 
 def test_what_does_not_fit_stays_apart(device: Device) -> None:
     plan = plan_of(device)
-    heights = {name: layout.height for name, (layout, _) in places_in_one(plan, 2048).items()}
-    assert len(heights) > 3
-    few = places_in_one(plan, 64 + 4)
-    assert 1 < len(few) < len(heights)
+    every, few = (places_in_one(plan, edge) for edge in (2048, 64 + 4))
+    assert len(every) > 3
+    assert 1 < len(few) < len(every)
     assert places_in_one(plan, 4) == {}, "one alone gains nothing"
     assert HIDDEN not in places_in_one(plan, 2048, apart=[HIDDEN])
 
@@ -164,10 +167,10 @@ def test_a_barrier_stands_before_every_draw_that_needs_one(device: Device, monke
     assert barrier is not None
     monkeypatch.setattr(device, "texture_barrier", lambda: (made.append("barrier"), barrier()))
     session = Session(plan_of(device), GAB.folded, device, one_state=True)
-    render = replay.Draw.vertices
-    monkeypatch.setattr(replay.Draw, "vertices", lambda draw, now: (made.append(draw.name), render(draw, now))[1])
+    rectangle = replay.Draw.rectangle
+    monkeypatch.setattr(replay.Draw, "rectangle", lambda draw, now: (made.append(draw.name), rectangle(draw, now))[1])
     for draw in session.draws:
-        draw.__dict__["frozen"] = draw.frozen._replace(vertices=0)  # so that each draw asks for its vertices
+        draw.__dict__["frozen"] = draw.frozen._replace(viewport=None)  # so that each draw asks for its viewport
     shared = set(regions(session))
     for first in (0, 5, len(session.draws) - 2):
         made.clear()
@@ -216,7 +219,7 @@ def test_a_draw_that_samples_its_target_or_takes_no_region_is_refused(device: De
     with pytest.raises(PlanError, match=r"^draw lm_head samples hidden\.a, which has texels of its target logits$"):
         Session(plan, GAB.folded, device, lent=lent)
     cache = "h.0.attn.cache"
-    message = rf"^draw h\.0\.attn\.scores: {cache} is a region of whole; expected its own texture$"
+    message = rf"^draw h\.0\.attn\.scores: {cache} is a region of a larger texture; expected its own texture$"
     with pytest.raises(PlanError, match=message):
         Session(plan, GAB.folded, device, lent={cache: Region(whole, _blocks(layouts[cache]), cache, (0, 0))})
 

@@ -26,7 +26,8 @@ from glinfer.errors import PlanError
 from glinfer.families import DECODERS
 from glinfer.formats import Checkpoint, random_checkpoint
 from glinfer.gl.layouts.blocks import BlockLayout
-from glinfer.gl.replay import Cells
+from glinfer.gl.values import evaluate
+from glinfer.models.compiled import CELL_UNIFORMS, Cells, cell_edges, compile_plan
 from glinfer.models.fast.rows import (
     LOGITS,
     PICKS,
@@ -294,7 +295,7 @@ def covered(draw: st.DrawFn) -> tuple[BlockLayout, int, int]:
 @given(covered())
 def test_cells_cover_all_blocks_of_the_first_slots_and_little_else(case: tuple[BlockLayout, int, int]) -> None:
     layout, slots, largest = case
-    cells = Cells.of(layout, slots, largest)
+    cells = Cells.of(layout, slots, int(cell_edges(layout, slots, largest)))
     assert cells.count == layout.tiles * cells.each
     assert cells.each % cells.across == 0
     assert largest % cells.edge == 0
@@ -320,6 +321,25 @@ def test_cells_cover_all_blocks_of_the_first_slots_and_little_else(case: tuple[B
     assert cells.edge == 1 or cells.count * cells.edge**2 <= 1.1 * needed * held + 1e-6
     if cells.edge == 1:
         assert cells.count == needed
+
+
+def test_draws_in_cells_compute_them_from_their_slots() -> None:
+    kernels = KernelOptions(cover="quads", largest_cell=4, rows_per_draw=4, tiles=2)
+    plan, seen = chunk_of(rows=96, kernels=kernels), set()
+    compiled = compile_plan(plan, PlanLimits(2048, 8, 16))
+    for tokens in (1, 5, 9, 33, 64, 96):
+        values = compiled.plan.values(plan.values_for(tokens))
+        for spec, draw in zip(plan.draws, compiled.draws, strict=True):
+            if spec.largest_cell:
+                layout = compiled.layouts[spec.outputs[0]]
+                assert isinstance(layout, BlockLayout)
+                slots = spec.extent(values)[0]
+                *uniforms, count = Cells.of(layout, slots, int(cell_edges(layout, slots, spec.largest_cell)))
+                assert evaluate(draw.call.vertices, values) == 6 * count
+                given = {**dict(draw.call.constants), **{name: values[key] for name, key in draw.call.per_run}}
+                assert [given[name] for name in CELL_UNIFORMS] == uniforms
+                seen.add(int(uniforms[0]))
+    assert len(seen) > 1
 
 
 def test_a_chunk_is_stored_as_a_strip_where_the_cache_lies_in_lines() -> None:

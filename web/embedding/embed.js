@@ -7,7 +7,7 @@
  */
 
 import { GlinferError } from "../glinfer/errors.js";
-import { placeOf, region } from "../glinfer/layouts.js";
+import { linesOf, placeOf } from "../glinfer/layouts.js";
 import { computingCanvas, openContext } from "../glinfer/limits.js";
 import { checksumsOf, loadParts } from "../glinfer/loading.js";
 import { TableTexels } from "../glinfer/rows.js";
@@ -216,7 +216,7 @@ export class EmbeddingModel {
   /** The vectors of the first texts, text `targets` · slot + n in slot `slot` of texture n. */
   vectors(count) {
     const { targets, dimensions, vectorLayout: layout, replay } = this;
-    const [width, height] = region(layout, Math.ceil(count / targets), dimensions);
+    const [width, height] = [layout.width, linesOf(layout, Math.ceil(count / targets))];
     const texels = this.plan.embedding.vectors.map((texture) => replay.read(texture, width, height));
     return Array.from({ length: count }, (_, text) => {
       const slot = Math.floor(text / targets);

@@ -17,17 +17,13 @@ const NO_SCORE = Math.fround(-3.4e38); // of a candidate where no logit was a nu
  * @returns {(() => number|null)[]} each returns its token, or null where the choice needs the whole row of logits.
  */
 export function choicesOf(replay, texture, first, count) {
-  const { layout } = replay.plan.textures[texture];
+  const { columns } = replay.plan.textures[texture].layout;
   const found = [];
   while (found.length < count) {
-    const { x, y } = placeOf(layout, first + found.length, 0);
-    let blocks = 1; // that lie side by side
-    for (; found.length + blocks < count; blocks++) {
-      const next = placeOf(layout, first + found.length + blocks, 0);
-      if (next.y !== y || next.x !== x + BLOCK_EDGE * blocks) break;
-    }
+    const [line, column] = [Math.floor((first + found.length) / columns), (first + found.length) % columns];
+    const blocks = Math.min(count - found.length, columns - column);
     const width = BLOCK_EDGE * blocks;
-    const texels = /** @type {Float32Array} */ (replay.read(texture, width, BLOCK_EDGE, y, x));
+    const texels = /** @type {Float32Array} */ (replay.read(texture, width, BLOCK_EDGE, BLOCK_EDGE * line, BLOCK_EDGE * column));
     for (let block = 0; block < blocks; block++) found.push(() => bestCandidate(texels, width, block));
   }
   return found;

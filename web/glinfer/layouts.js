@@ -1,16 +1,7 @@
-/**
- * The layout of matrices in textures, and the cells that a draw covers: the browser's side of glinfer/gl/{layout,flat,blocks}.py
- * and of the Draw in glinfer/gl/replay.py. Plain numbers, no GL.
- */
-
-import { GlinferError } from "./errors.js";
+/** The layout of matrices in textures: the browser's side of glinfer/gl/layouts. Plain numbers, no GL. */
 
 const BLOCK_EDGE = 4;
 const BLOCK_FLOATS = 64;
-const MOST_COVERED = 1.1;
-
-/** The uniforms of a draw in cells, in the order of `Cells.uniforms`. */
-export const CELL_UNIFORMS = ["cell_edge", "cells_across", "cells_each"];
 
 /**
  * The place of a [rows, cols] matrix in a texture; see the layouts of plan.json.
@@ -21,64 +12,7 @@ export const CELL_UNIFORMS = ["cell_edge", "cells_across", "cells_each"];
  */
 
 /**
- * A number, or the name of one that changes from run to run.
- * @param {number|string} extent
- * @param {Record<string, number>} values
- * @returns {number}
- */
-export function sizeOf(extent, values) {
-  return typeof extent === "number" ? extent : values[extent];
-}
-
-/**
- * Blocks of one tile from its first to the last of some slots, without those that a cache keeps aside.
- * @param {Layout} layout in blocks.
- * @param {number} rows how many slots.
- * @returns {number}
- */
-export function placesOf(layout, rows) {
-  const each = Math.ceil(keptBlocks(layout) / layout.tiles);
-  return (rows - 1) * layout.slot_step + (each - 1) * layout.block_step + 1;
-}
-
-/** Blocks of a slot that are kept of every slot; of the last ones, `aside`, there is one for every few slots. */
-function keptBlocks(layout) {
-  return layout.blocks - layout.aside;
-}
-
-/** Lines of texels for the blocks that every slot of a layout has; the blocks kept aside follow them. */
-function keptHeight(layout) {
-  return BLOCK_EDGE * Math.ceil(placesOf(layout, layout.rows) / layout.columns);
-}
-
-/**
- * Width and height in texels of a rectangle at the origin that holds [0:rows, 0:cols].
- * @param {Layout} layout
- * @param {number} rows
- * @param {number} cols
- * @returns {[number, number]}
- * @throws {GlinferError} the matrix has no such part.
- */
-export function region(layout, rows, cols) {
-  if (!(rows >= 1 && rows <= layout.rows && cols >= 1 && cols <= layout.cols)) {
-    const most = `${layout.rows}×${layout.cols}`;
-    throw new GlinferError(`found a part of ${rows}×${cols} elements; expected 1×1 to ${most}`);
-  }
-  switch (layout.kind) {
-    case "matrix":
-      return layout.wrapped ? [layout.width, Math.ceil((rows * layout.cols) / layout.width)] : [cols, rows];
-    case "flat":
-      return [layout.width, Math.ceil((rows * layout.row_texels) / layout.width)];
-    case "block":
-      if (layout.aside) return [layout.width, layout.height];
-      return [layout.width, BLOCK_EDGE * Math.ceil(placesOf(layout, rows) / layout.columns)];
-    default:
-      throw new GlinferError(`the layout ${layout.kind} has no known parts`);
-  }
-}
-
-/**
- * The texel and the channel of one element.
+ * The texel and the channel of one element; in blocks of one that every slot has.
  * @param {Layout} layout
  * @param {number} row
  * @param {number} col
@@ -99,6 +33,17 @@ export function placeOf(layout, row, col) {
   const lane = (col % BLOCK_FLOATS) >> 2;
   const [quad, member] = [lane >> 2, lane & 3];
   return { x: x + 2 * (quad & 1) + (member & 1), y: y + 2 * (quad >> 1) + (member >> 1), channel: col & 3 };
+}
+
+/**
+ * How many lines of texels hold the first rows.
+ * @param {Layout} layout
+ * @param {number} rows
+ * @returns {number}
+ */
+export function linesOf(layout, rows) {
+  const { y } = placeOf(layout, rows - 1, layout.cols - 1);
+  return layout.kind === "block" ? BLOCK_EDGE * (Math.floor(y / BLOCK_EDGE) + 1) : y + 1;
 }
 
 /**
@@ -156,27 +101,11 @@ function halfBlock(layout, line) {
 
 /** The first texel of a block of a slot. */
 function blockOrigin(layout, slot, block) {
-  const kept = keptBlocks(layout);
-  if (block >= kept) {
-    const place = (block - kept) * Math.ceil(layout.rows / layout.every) + Math.floor(slot / layout.every);
-    const y = keptHeight(layout) + BLOCK_EDGE * Math.floor(place / layout.columns);
-    return { x: BLOCK_EDGE * (place % layout.columns), y };
-  }
   const place = slot * layout.slot_step + Math.floor(block / layout.tiles) * layout.block_step;
   return {
     x: (block % layout.tiles) * layout.pitch + BLOCK_EDGE * (place % layout.columns),
     y: BLOCK_EDGE * Math.floor(place / layout.columns),
   };
-}
-
-/**
- * Rectangles [x, y, width, height] in texels that hold one slot of a cache that has every block of all slots in one line.
- * @param {Layout} layout
- * @param {number} slot
- */
-export function slotRectangles(layout, slot) {
-  const column = [BLOCK_EDGE * slot, 0, BLOCK_EDGE, BLOCK_EDGE * keptBlocks(layout)];
-  return layout.aside ? [column, [0, keptHeight(layout), BLOCK_EDGE * layout.aside, BLOCK_EDGE]] : [column];
 }
 
 /**
@@ -188,88 +117,7 @@ export function slotRectangles(layout, slot) {
 export function firstSlots(layout, slots) {
   const lines = layout.block_step / layout.columns; // of blocks, that one block of all slots takes
   if (layout.kind !== "block" || layout.tiles !== 1 || layout.slot_step !== 1 || !Number.isInteger(lines) || slots > layout.columns) return null;
-  const [width, kept] = [BLOCK_EDGE * slots, keptBlocks(layout)];
+  const [width, kept] = [BLOCK_EDGE * slots, layout.blocks - layout.aside];
   if (lines === 1) return [[0, 0, width, BLOCK_EDGE * kept]];
   return Array.from({ length: kept }, (_, block) => [0, BLOCK_EDGE * lines * block, width, BLOCK_EDGE]);
-}
-
-/** Squares of `edge` blocks a side that cover the first slots of a layout in blocks. */
-export class Cells {
-  /**
-   * @param {number} edge blocks a side.
-   * @param {number} across cells side by side in a tile.
-   * @param {number} each cells in one tile.
-   * @param {number} count cells in all.
-   */
-  constructor(edge, across, each, count) {
-    this.edge = edge;
-    this.across = across;
-    this.each = each;
-    this.count = count;
-  }
-
-  /**
-   * The largest cells that cover little more than the blocks of the first slots.
-   * @param {Layout} layout in blocks.
-   * @param {number} slots
-   * @param {number} largest blocks a side, a power of two.
-   * @returns {Cells}
-   */
-  static of(layout, slots, largest) {
-    const places = placesOf(layout, slots);
-    const columns = Math.min(layout.columns, places);
-    const lines = Math.ceil(places / layout.columns);
-    // Without the places after the last block of a slot, which small cells leave out.
-    const blocks = keptBlocks(layout);
-    const needed = (columns * lines * blocks) / (layout.tiles * Math.ceil(blocks / layout.tiles));
-    for (let edge = largest; ; edge = Math.floor(edge / 2)) {
-      const across = Math.ceil(columns / edge);
-      const up = Math.ceil(lines / edge);
-      const little = across * up * edge * edge <= MOST_COVERED * needed;
-      const alone = layout.tiles === 1 || across * edge <= layout.columns; // no block of the next tile is drawn twice
-      // A point whose centre is outside of the target is not drawn.
-      const half = Math.floor((BLOCK_EDGE * edge) / 2);
-      const right = (layout.tiles - 1) * layout.pitch + BLOCK_EDGE * (across - 1) * edge + half;
-      const top = BLOCK_EDGE * (up - 1) * edge + half;
-      if (edge === 1 || (little && alone && right < layout.width && top < layout.height)) {
-        return new Cells(edge, across, across * up, layout.tiles * across * up);
-      }
-    }
-  }
-
-  /** The values of CELL_UNIFORMS. */
-  get uniforms() {
-    return [this.edge, this.across, this.each];
-  }
-}
-
-/**
- * (x, y, width, height) in texels that a draw writes in one run.
- * @param {object} draw of plan.json.
- * @param {Layout} target the layout of the texture that it renders to.
- * @param {Record<string, number>} values of the run.
- * @returns {[number, number, number, number]}
- */
-export function viewport(draw, target, values) {
-  if (draw.cover === "strip") {
-    return [BLOCK_EDGE * values.strip_first, 0, BLOCK_EDGE * sizeOf(draw.size[0], values), keptHeight(target)];
-  }
-  if (draw.cover !== "triangle") return [0, 0, target.width, target.height];
-  const [rows, cols] = draw.size.map((extent) => sizeOf(extent, values));
-  return [0, 0, ...region(draw.layout ?? target, rows, cols)];
-}
-
-/**
- * How many vertices a draw has in one run.
- * @param {object} draw of plan.json.
- * @param {Layout} target the layout of the texture that it renders to.
- * @param {Record<string, number>} values of the run.
- * @param {Cells|null} cells how it is covered, where `draw.largest_cell` is not 0.
- * @returns {number}
- */
-export function vertexCount(draw, target, values, cells) {
-  if (draw.cover === "triangle" || draw.cover === "strip") return 3;
-  if (draw.cover === "scatter") return sizeOf(draw.points, values);
-  const each = draw.cover === "points" ? 1 : 6;
-  return each * (cells ? cells.count : target.blocks * sizeOf(draw.size[0], values));
 }

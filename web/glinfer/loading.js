@@ -27,7 +27,7 @@ import { Reader } from "./source.js";
 const BAND_BYTES = 4 << 20; // of texels that are uploaded at once
 const PATIENCE = 200; // milliseconds that the driver gets to compile before weights are uploaded
 const CHECKSUMS = "line_checksums";
-const VERSION = 4;
+const VERSION = 5;
 const MEGABYTE = 1e6;
 
 /**

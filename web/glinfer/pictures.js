@@ -1,6 +1,7 @@
 /** Attention weights as pictures, read back from the textures in which they were computed. */
 
-import { placeOf, region, sizeOf } from "./layouts.js";
+import { linesOf, placeOf } from "./layouts.js";
+import { evaluate } from "./values.js";
 
 /** @typedef {import("./model.js").Model} Model */
 
@@ -24,16 +25,14 @@ export function pictureName(name) {
  * Attention weights read out of one texture after its draw: a row for each head (or each query), a column for each
  * token that is looked at.
  * @param {Model} model in the middle of a run; see `watch` of `Model.logits`.
- * @param {{texture: number, draw: number, heads: number, sinks: number|undefined}} picture of `plan.pictures`.
+ * @param {{texture: number, draw: number, size: (number|string)[], layout: object, heads: number, sinks: number|undefined}} picture of `plan.pictures`.
  * @returns {{rows: number, cols: number, weights: Float32Array}} weights from 0 to 1, [rows × cols].
  */
 export function readAttention(model, picture) {
   const tokens = model.ids.length;
-  const draw = model.plan.draws[picture.draw];
-  const texture = model.plan.textures[picture.texture];
-  const found = texture.layout.kind === "block" ? inBlocks : picture.heads ? ofLastQuery : ofQueries;
-  const attention = found(model.replay, picture, { tokens, draw, layout: texture.layout });
-  if (draw.kind === "attn.scores") {
+  const found = picture.layout.kind === "block" ? inBlocks : picture.heads ? ofLastQuery : ofQueries;
+  const attention = found(model.replay, picture, tokens);
+  if (model.plan.draws[picture.draw].kind === "attn.scores") {
     const { rows, cols, weights } = attention;
     const sinks = picture.sinks === undefined ? null : model.replay.read(picture.sinks, Math.ceil(rows / 4), 1);
     for (let row = 0; row < rows; row++) softmax(weights.subarray(row * cols, (row + 1) * cols), sinks?.[row]);
@@ -42,35 +41,33 @@ export function readAttention(model, picture) {
 }
 
 /** A slot has 64 tokens of every head. */
-function inBlocks(replay, picture, { tokens, layout }) {
-  const [width, lines] = region(layout, Math.ceil(tokens / BLOCK_FLOATS), layout.cols);
-  const texels = replay.read(picture.texture, width, lines);
+function inBlocks(replay, { texture, layout }, tokens) {
+  const texels = replay.read(texture, layout.width, linesOf(layout, Math.ceil(tokens / BLOCK_FLOATS)));
   return gathered(Math.min(layout.cols / BLOCK_FLOATS, MOST_ROWS), tokens, (row, col) => {
     const place = placeOf(layout, Math.floor(col / BLOCK_FLOATS), row * BLOCK_FLOATS + (col % BLOCK_FLOATS));
-    return texels[(place.y * width + place.x) * 4 + place.channel];
+    return texels[(place.y * layout.width + place.x) * 4 + place.channel];
   });
 }
 
 /** One head alone, with a row for each query. */
-function ofQueries(replay, picture, { tokens, draw: { size, layout } }) {
-  const [rows, cols] = size.map((extent) => sizeOf(extent, { rows: tokens }));
+function ofQueries(replay, { texture, layout, size }, tokens) {
+  const [rows, cols] = size.map((extent) => evaluate(extent, { rows: tokens }));
   const shown = Math.min(rows, MOST_ROWS);
-  const [width, lines] = region(layout, shown, layout.cols);
-  const texels = replay.read(picture.texture, width, lines);
+  const texels = replay.read(texture, layout.width, linesOf(layout, shown));
   return gathered(shown, Math.min(tokens, cols), (row, col) => {
     const { x, y, channel } = placeOf(layout, row, col);
-    return texels[(y * width + x) * 4 + channel];
+    return texels[(y * layout.width + x) * 4 + channel];
   });
 }
 
 /** The heads are stacked, each with a row for every query; the row of the last query is used. */
-function ofLastQuery(replay, picture, { tokens, draw: { layout } }) {
-  const queries = layout.rows / picture.heads;
-  const rows = Array.from({ length: Math.min(picture.heads, MOST_ROWS) }, (_, head) => {
+function ofLastQuery(replay, { texture, layout, heads }, tokens) {
+  const queries = layout.rows / heads;
+  const rows = Array.from({ length: Math.min(heads, MOST_ROWS) }, (_, head) => {
     const row = head * queries + tokens - 1;
     const first = placeOf(layout, row, 0).y;
     const lines = placeOf(layout, row, tokens - 1).y - first + 1;
-    return { row, first, texels: replay.read(picture.texture, layout.width, lines, first) };
+    return { row, first, texels: replay.read(texture, layout.width, lines, first) };
   });
   return gathered(rows.length, tokens, (head, col) => {
     const { row, first, texels } = rows[head];

@@ -5,9 +5,9 @@
 
 import { GlinferError } from "./errors.js";
 import { pauses, shortly } from "./generate.js";
-import { CELL_UNIFORMS, Cells, sizeOf, slotRectangles, vertexCount, viewport } from "./layouts.js";
 import { beginAll } from "./program.js";
 import { Framebuffer, pendingError, Texture, ZEROS } from "./textures.js";
+import { evaluate, rectangleOf, runValues } from "./values.js";
 
 const LOST =
   "The browser dropped the graphics context (the driver was reset, or memory ran out). Reload the page to continue.";
@@ -15,49 +15,14 @@ const LOST =
 /** The bindings before the first draw: none, so that `issue` sets all of them. */
 const unbound = () => ({ framebuffer: null, program: null, viewport: "", bound: [], blending: false });
 
-/** Clears the target of an adding draw: all of its outputs, or the slot that it writes. */
-function clear(gl, spec, target, values) {
-  const all = () => spec.outputs.forEach((_, index) => gl.clearBufferfv(gl.COLOR, index, ZEROS));
-  if (spec.clears === "all") {
-    all();
-    return;
-  }
+/** Clears rectangles of all outputs of a draw. */
+function clear(gl, { clears, outputs }, values) {
   gl.enable(gl.SCISSOR_TEST);
-  const slot = spec.uniforms.first_slot ?? values[spec.per_run.first_slot];
-  for (const rectangle of slotRectangles(target, slot)) {
-    gl.scissor(...rectangle);
-    all();
+  for (const rectangle of clears) {
+    gl.scissor(...rectangleOf(rectangle, values));
+    outputs.forEach((_, index) => gl.clearBufferfv(gl.COLOR, index, ZEROS));
   }
   gl.disable(gl.SCISSOR_TEST);
-}
-
-const OPERATIONS = { add: (one, other) => one + other, multiply: (one, other) => one * other, ceildiv: (one, other) => Math.ceil(one / other) };
-
-/** The number that an expression of plan.json gives with these run values. */
-function evaluate(expression, values) {
-  if (typeof expression === "string") return values[expression];
-  if (typeof expression === "number") return expression;
-  const [[operation, operands]] = Object.entries(expression);
-  return OPERATIONS[operation](...operands.map((each) => evaluate(each, values)));
-}
-
-/**
- * All run values of a run.
- * @param {{run_values: object[]}} plan plan.json, or a companion of it.
- * @param {Record<string, number>} inputs
- * @returns {Record<string, number>}
- * @throws {GlinferError} one is missing or out of range.
- */
-export function runValues({ run_values: wanted }, inputs) {
-  /** @type {Record<string, number>} */
-  const values = {};
-  for (const { name, smallest, largest, whole, value } of wanted) {
-    const found = (values[name] = value === null ? inputs[name] : evaluate(value, values));
-    if (!(found >= smallest && found <= largest) || (whole && !Number.isInteger(found))) {
-      throw new GlinferError(`run value ${name} is ${found}; expected ${smallest} to ${largest}`);
-    }
-  }
-  return values;
 }
 
 /** Textures, programs, framebuffers and draws of one plan and its companions in one context. */
@@ -111,7 +76,7 @@ export class Replay {
     const { gl } = this;
     const values = Object.fromEntries(given.map(({ name, smallest }) => [name, smallest]));
     for (const draw of new Map(bound.map((each) => [each.program, each])).values()) {
-      const [x, y] = viewport(draw.spec, draw.target, values);
+      const [x, y] = rectangleOf(draw.spec.viewport, values);
       gl.enable(gl.SCISSOR_TEST);
       gl.scissor(x, y, 1, 1);
       this.issue(draw, values, unbound());
@@ -207,23 +172,18 @@ export class Replay {
 
   bind(draw) {
     const program = this.programs[draw.program];
-    const target = this.textures[draw.outputs[0]].spec.layout;
     const given = new Set([...Object.keys(draw.uniforms), ...Object.keys(draw.per_run)]);
-    if (draw.largest_cell) CELL_UNIFORMS.forEach((name) => given.add(name));
     for (const name of program.uniforms.keys()) {
       if (!given.has(name)) throw new GlinferError(`draw ${draw.name} does not set the uniform ${name} of its shader`);
     }
-    const modes = { points: this.gl.POINTS, scatter: this.gl.POINTS };
     return {
       spec: draw,
       program,
-      target,
       framebuffer: this.framebuffer(draw.outputs),
       textures: draw.inputs.map((index) => this.textures[index]),
       constants: Object.entries(draw.uniforms),
       perRun: Object.entries(draw.per_run),
-      mode: modes[draw.cover] ?? this.gl.TRIANGLES,
-      cells: new Map(),
+      mode: draw.points ? this.gl.POINTS : this.gl.TRIANGLES,
     };
   }
 
@@ -266,7 +226,7 @@ export class Replay {
 
   issue(draw, values, state) {
     const { gl } = this;
-    const { spec, program, target } = draw;
+    const { spec, program } = draw;
     if (state.program !== program) {
       gl.useProgram(program.handle);
       state.program = program;
@@ -275,7 +235,7 @@ export class Replay {
       gl.bindFramebuffer(gl.FRAMEBUFFER, draw.framebuffer.handle);
       state.framebuffer = draw.framebuffer;
     }
-    const size = viewport(spec, target, values);
+    const size = rectangleOf(spec.viewport, values);
     if (state.viewport !== size.join()) {
       gl.viewport(...size);
       state.viewport = size.join();
@@ -293,17 +253,8 @@ export class Replay {
       else gl.disable(gl.BLEND);
       state.blending = spec.adds;
     }
-    if (spec.clears) clear(gl, spec, target, values);
-    const cells = spec.largest_cell ? this.cellsOf(draw, values) : null;
-    cells?.uniforms.forEach((value, index) => program.set(CELL_UNIFORMS[index], value));
-    const vertices = vertexCount(spec, target, values, cells);
-    gl.drawArraysInstanced(draw.mode, 0, vertices, sizeOf(spec.instances, values));
-  }
-
-  cellsOf(draw, values) {
-    const rows = sizeOf(draw.spec.size[0], values);
-    if (!draw.cells.has(rows)) draw.cells.set(rows, Cells.of(draw.target, rows, draw.spec.largest_cell));
-    return draw.cells.get(rows);
+    if (spec.clears.length) clear(gl, spec, values);
+    gl.drawArraysInstanced(draw.mode, 0, evaluate(spec.vertices, values), evaluate(spec.instances, values));
   }
 
   /**

@@ -1,7 +1,6 @@
 /** Textures that hold matrices, and the framebuffers that render to them and read them back. */
 
 import { GlinferError } from "./errors.js";
-import { placeOf, region } from "./layouts.js";
 
 // name: [sized format, format, type, channels, integer, the array that is uploaded]
 const FORMATS = {
@@ -88,16 +87,12 @@ export class Texture {
   }
 
   /**
-   * Overwrites the first rows of a matrix of one column; the rest of their last line of texels becomes zero.
+   * Overwrites a matrix of one column, which has one element a texel; rows after the column become zero.
    * @param {ArrayLike<number>} column
    */
   uploadColumn(column) {
-    const [width, lines] = region(this.spec.layout, column.length, 1);
-    const texels = new this.Array(width * lines * this.channels);
-    for (let row = 0; row < column.length; row++) {
-      const { x, y, channel } = placeOf(this.spec.layout, row, 0);
-      texels[(y * width + x) * this.channels + channel] = column[row];
-    }
+    const texels = new this.Array(this.spec.width * this.spec.height * this.channels);
+    for (let row = 0; row < column.length; row++) texels[row * this.channels] = column[row];
     this.upload(texels);
   }
 

@@ -2,8 +2,8 @@ import assert from "node:assert/strict";
 import test from "node:test";
 
 import { encodeFeed, runsOf } from "../embedding/feed.js";
-import { runValues } from "../glinfer/replay.js";
 import { rowsFeed, TableTexels } from "../glinfer/rows.js";
+import { runValues } from "../glinfer/values.js";
 import { noPython, python } from "./python.js";
 
 const PROGRAM = `
@@ -13,10 +13,12 @@ from glinfer.config import ModelConfig
 from glinfer.export.plan import run_value_entry
 from glinfer.gl.layouts.blocks import RowLayout
 from glinfer.models.choice import plan_for
+from glinfer.models.compiled import compile_plan
 from glinfer.models.fast.rows import drafted_plan
 from glinfer.models.fast.token import fast_plan
 from glinfer.models.feed import chunk_feed, encode_feed
 from glinfer.models.options import PlanOptions
+from glinfer.models.plan import PlanLimits
 from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.fused.rows import row_table
 
@@ -36,7 +38,7 @@ def chunk(pieces, size):
     return [found, [layout.width, layout.height, layout.stack]]
 
 def derived(targets):
-    kernels = KernelOptions(rows_per_draw=targets, split_values=True)
+    kernels = KernelOptions(rows_per_draw=targets, split_values=True, cover="quads", largest_cell=4, tiles=2)
     scaling = {"rope_type": "dynamic", "factor": 4.0, "original_max_position_embeddings": 100}
     config = ModelConfig(40, 8, 1, 1, 400, model_type="llama", rope_scaling=tuple(scaling.items()))
     options = PlanOptions(config, "f32", kernels, 4096)
@@ -44,8 +46,9 @@ def derived(targets):
     given = {"token": 3, "noise": 0.5, "inverse_temperature": 1.5, "noise_key": 7, "strip_first": 5}
     runs = [{**given, "position": at, "long": at % 2, "rows": 1 + at % 20, "longest": at + 1} for at in (0, 1, 63, 64, 100, 319, 399)]
     runs.append({**runs[0], "rows": 101 if targets == 1 else 20})
-    entries = [[run_value_entry(value) for value in plan.run_values] for plan in plans]
-    return [[entry, [[run, plan.values(run)] for run in runs if run["rows"] <= plan.max_rows]] for entry, plan in zip(entries, plans)]
+    compiled = [compile_plan(plan, PlanLimits(4096, 8, 32)) for plan in plans]
+    entries = [[run_value_entry(value) for value in each.plan.run_values] for each in compiled]
+    return [[entry, [[run, each.plan.values(run)] for run in runs if run["rows"] <= each.plan.max_rows]] for entry, each in zip(entries, compiled)]
 
 runs, chunks = json.loads(sys.argv[1])
 print(json.dumps([[run(*each) for each in runs], [chunk(*each) for each in chunks], derived(1) + derived(8)]))
@@ -104,8 +107,9 @@ test("the table of a piece of a prompt is the one that Python fills in", { skip:
 test("run values follow from the inputs of a run as in Python", { skip: noPython }, () => {
   const found = theirs[2].flatMap(([entries, runs]) => runs.map(([inputs]) => runValues({ run_values: entries }, inputs)));
   assert.deepEqual(JSON.parse(JSON.stringify(found)), theirs[2].flatMap(([, runs]) => runs.map(([, values]) => values)));
-  const names = ["score_slots", "row_slots", "score_groups", "last_row", "angles"];
+  const names = ["score_slots", "row_slots", "score_groups", "last_row", "angles", "cells.0.each"];
   for (const name of names) assert.ok(new Set(found.map((values) => values[name])).size > 3, name);
+  assert.ok(JSON.stringify(theirs[2]).includes('"steps"'));
 });
 
 test("a run value that is missing or out of range is refused", () => {

@@ -107,10 +107,10 @@ test("nothing is uploaded once the textures were released", async () => {
 });
 
 test("plans of other versions, and without files, are refused", () => {
-  const plan = { format: "glinfer-web", version: 4, files: { weights: [] } };
+  const plan = { format: "glinfer-web", version: 5, files: { weights: [] } };
   assert.deepEqual(parsePlan(JSON.stringify(plan)), plan);
   assert.throws(() => parsePlan("<html>"), /plan.json is not JSON/);
-  assert.throws(() => parsePlan(JSON.stringify({ ...plan, version: 3 })), /version 3; expected glinfer-web version 4; export the model again/);
+  assert.throws(() => parsePlan(JSON.stringify({ ...plan, version: 4 })), /version 4; expected glinfer-web version 5; export the model again/);
   assert.throws(() => parsePlan(JSON.stringify({ ...plan, files: undefined })), /export the model again/);
 });
 

@@ -9,7 +9,7 @@ import { Replay } from "../glinfer/replay.js";
 const FILES = new Map(["a.frag", "b.frag", "common/triangle.vert"].map((name) => [name, "#version 300 es\n"]));
 const program = (fragment) => ({ fragment, vertex: "common/triangle.vert", defines: {}, samplers: ["x"] });
 const texture = (name) => ({ name, format: "rgba32f", width: 4, height: 4, layout: {} });
-const draw = (number, input, output) => ({ name: `d${number}`, program: number, inputs: [input], outputs: [output], uniforms: {}, per_run: {} });
+const draw = (number, input, output) => ({ name: `d${number}`, program: number, inputs: [input], outputs: [output], uniforms: {}, per_run: {}, viewport: [0, 0, 4, 4], vertices: 3, instances: 1, clears: [] });
 const PLAN = {
   programs: [program("a.frag"), program("b.frag")],
   textures: ["in", "out", "more"].map(texture),
@@ -53,17 +53,14 @@ test("programs and textures of a companion on demand are made when it is asked f
 });
 
 test("warming up draws once with each program, into a texel that is zero again, and asks nothing behind it", () => {
-  const [whole, part] = [{ cover: "triangle", size: [1, 1], run_values: [] }, { cover: "triangle", size: [1, 1], run_values: [] }];
-  const layout = { kind: "matrix", rows: 4, cols: 4 };
-  const made = (number, input, output, how) => ({ ...draw(number, input, output), ...how, instances: 1, per_run: { position: "at" } });
+  const made = (number, input, output) => ({ ...draw(number, input, output), per_run: { position: "at" } });
   const plan = {
     ...PLAN,
-    textures: ["in", "out", "more"].map((name) => ({ ...texture(name), layout })),
     run_values: [{ name: "at", smallest: 3, largest: 9, whole: true, value: null }],
-    draws: [made(0, 0, 1, whole), made(0, 0, 2, whole)],
+    draws: [made(0, 0, 1), made(0, 0, 2)],
     companions: {
-      rows: { run_values: [{ name: "at", smallest: 5, largest: 5, whole: true, value: null }], draws: [made(1, 1, 2, part)] },
-      drafted: { on_demand: true, run_values: [], draws: [made(1, 1, 2, part)] },
+      rows: { run_values: [{ name: "at", smallest: 5, largest: 5, whole: true, value: null }], draws: [made(1, 1, 2)] },
+      drafted: { on_demand: true, run_values: [], draws: [made(1, 1, 2)] },
     },
   };
   let compiled = false;

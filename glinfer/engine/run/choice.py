@@ -10,7 +10,7 @@ from glinfer.engine.logits import LogitChanges
 from glinfer.engine.sampler import SamplingOptions
 from glinfer.gl.layouts.flat import LANES, FlatLayout
 from glinfer.gl.texture import Texture
-from glinfer.models.fast.choice import CHANGES, MASK, TABLE, choice_plan, logits_of, picks_of
+from glinfer.models.fast.choice import CHANGES, MASK, TABLE, choice_plan, logits_of
 from glinfer.models.session import Session
 from glinfer.ops.fused.allowed import Words
 from glinfer.ops.fused.changes import PENALTIES, bias_columns, code_columns
@@ -102,8 +102,7 @@ class Choice:
         """
         edge = bound.device.limits.max_texture_size
         plan = choice_plan(bound.plan, kernels=kernels, max_texture_size=edge, masked=masked, changed=changed)
-        shared = [*(each.name for each in logits_of(bound.plan)), picks_of(bound.plan).name]
-        self.session = bound.companion(plan, (), names=shared)
+        self.session = bound.companion(plan)
         self.table = row_table(plan.table[TABLE].shape[0])
         self._texture = self.session.texture(TABLE)
         self._mask = self.session.texture(MASK) if masked else None

@@ -85,7 +85,7 @@ class NumpySession(_WithoutRenderer, Session):
 
     def __init__(self, plan: Plan, weights: Mapping[str, Array], device: Device) -> None:
         """Keep the array of every weight."""
-        self.plan, self.device = plan.validate(), device
+        self.plan, self.device = plan, device
         self.weights = {each.name: weight_matrix(each, weights) for each in plan.of_kind("weight")}
 
     def release(self) -> None:

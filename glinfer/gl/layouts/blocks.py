@@ -261,11 +261,6 @@ class BlockLayout:
         """Whether a slot is a column of blocks, and its blocks aside a line."""
         return self.in_one_line and (not self.aside or (self.aside_slots == 1 and self.aside <= self.columns))
 
-    def slot_rectangles(self, slot: int) -> list[tuple[int, int, int, int]]:
-        """Rectangles (x, y, width, height) in texels that hold one slot, if :attr:`slot_is_rectangular`."""
-        column = BLOCK_EDGE * slot, 0, BLOCK_EDGE, BLOCK_EDGE * self.kept_blocks
-        return [column, *([(0, self.kept_height, BLOCK_EDGE * self.aside, BLOCK_EDGE)] if self.aside else [])]
-
     def places(self, rows: int, first: int = 0) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
         """(x, y) of every texel of ``rows`` slots from ``first`` on, [rows, blocks × 16] in the order of the floats."""
         across, up = lane_offsets()

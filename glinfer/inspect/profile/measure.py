@@ -257,7 +257,8 @@ class PlanRuns(ExitStack):
         self, what: str, tokens: int, sessions: tuple[Session, ...], given: Given, notes: tuple[str, ...] = ()
     ) -> PlanRun:
         flush_every = 0 if what == SEQUENCE_RUN else self.engine.options.kernels.flush_every
-        return PlanRun(what, tokens, sessions, *given, flush_every, notes)
+        tables, values = given
+        return PlanRun(what, tokens, sessions, tables, sessions[-1].compiled.plan.values(values), flush_every, notes)
 
     def _check(self, name: str, tokens: int) -> None:
         if isinstance(tokens, bool) or not isinstance(tokens, int) or not 1 <= tokens <= self.context:

@@ -159,14 +159,14 @@ class _DrawChecker:
             before=self.planted,
             after=lambda spec: self.findings[spec.name].extend(self.state.errors(where)),
         )
-        self.values = values
+        self.values = self.session.compiled.plan.values(values)
         for spec in self.session.plan.draws:
             self.note(spec)
 
     def check(self, inputs: Mapping[str, Array], values: RunValues) -> list[DrawCheck]:
         """Run and compare every draw."""
         self.write(inputs)
-        self.values = values
+        self.values = self.session.compiled.plan.values(values)
         self.session.run(values, before=self.before, after=self.after)
         return self.checks
 

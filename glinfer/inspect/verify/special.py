@@ -43,7 +43,7 @@ def verify_special_values(device: Device) -> list[SpecialCheck]:
     target = Texture(device, layout, "their copy")
     program = Program(device, "copy", {"COLS": bits.size}, ["x"])
     try:
-        draw = Draw("copy", program, target.framebuffer, (source,), (), (), (1, int(bits.size)))
+        draw = Draw("copy", program, target.framebuffer, (source,))
         replay(device, [draw], {})
         stored = np.ascontiguousarray(source.read()).view(np.uint32)[0]
         copied = np.ascontiguousarray(target.read()).view(np.uint32)[0]

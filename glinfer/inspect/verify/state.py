@@ -141,18 +141,18 @@ class StateCheck:
         program = self._state.program
         if program != draw.program.gl.glo:
             yield StateFault("program", draw.program.shader, f"program {program}", f"program {draw.program.gl.glo}")
-        wanted = [*draw.constants, *((name, values[key]) for name, key in draw.per_run)]
+        wanted = [*draw.call.constants, *((name, values[key]) for name, key in draw.call.per_run)]
         for name, value in wanted:
             kind, held = self._state.uniform(draw.program, name)
             if held != _as_held(kind, value):
                 yield StateFault("uniform", name, f"{kind} {held:g}", f"{kind} {value:g}")
 
     def _switches(self, draw: Draw, values: Mapping[str, int | float]) -> Iterator[StateFault]:
-        on, wanted = self._state.enabled(), {"GL_BLEND"} if draw.adds else set()
+        on, wanted = self._state.enabled(), {"GL_BLEND"} if draw.call.adds else set()
         for name in SWITCHES:
             if (name in on) != (name in wanted):
                 yield StateFault("switch", name, *(("on", "off") if name in on else ("off", "on")))
-        viewport, expected = self._state.viewport, draw.viewport(values)
+        viewport, expected = self._state.viewport, draw.rectangle(values)
         if viewport != expected:
             yield StateFault("viewport", "", _numbers(viewport), _numbers(expected))
 

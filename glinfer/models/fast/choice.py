@@ -63,6 +63,7 @@ def choice_plan(
         RunValue("slot", 0, picks.shape[0] - 1),
     ]
     builder = PlanBuilder("choice", count, values)
+    builder.shared = tuple(tensor.name for tensor in (*logits, picks))
 
     def laid_out(tensor: TensorSpec, kind: str) -> TensorSpec:
         assert isinstance(tensor.layout, BlockLayout)

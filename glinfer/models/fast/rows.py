@@ -340,7 +340,7 @@ class ChunkLowering(_RowsLowering):
         if export_residual:
             stream = self.blocks(HIDDEN, 1, self.config.hidden_size)
             self.plan.draw(take_row("take", self.hidden[0], stream, kernels=self.kernels))
-            results = (*results, HIDDEN)
+            results, self.plan.shared = (*results, HIDDEN), (HIDDEN,)
         return self.plan.build(*results)
 
     def finish(self) -> None:
