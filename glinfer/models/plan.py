@@ -81,7 +81,9 @@ class Plan:
         return [
             tensor.name
             for tensor in self.tensors
-            if not tensor.view_of and tensor.name in other.table and (tensor.kind in kinds or tensor.name in self.shared)
+            if not tensor.view_of
+            and tensor.name in other.table
+            and (tensor.kind in kinds or tensor.name in self.shared)
         ]
 
     def values(self, inputs: Mapping[str, int | float]) -> dict[str, int | float]:
