@@ -60,7 +60,6 @@ FAMILY = Family(
             limit=_LIMIT,
             slope=_SLOPE,
             turned=True,
-            alternate=True,
         ),
         quantized=("mxfp4",),
     ),

@@ -159,8 +159,8 @@ class ExpertSettings:
         normed: the default of ``norm_topk_prob``; None if the weights of the chosen ones always add up to 1.
         limit, slope: the defaults of ``swiglu_limit`` and ``swiglu_alpha``, see
             :class:`glinfer.families.layer.Experts`; 0 in a family without them.
-        turned: whether matrices of floats are stored as [experts, in, out].
-        alternate: whether the rows of gate and up alternate in the tensor that holds both.
+        turned: whether matrices of floats are stored as [experts, in, out], and the rows of gate and up alternate in
+            the tensor that holds both.
         shared: the default of ``shared_expert_intermediate_size``, which must be the width of the other experts; 0 in
             a family without a shared expert.
     """
@@ -172,7 +172,6 @@ class ExpertSettings:
     limit: float = 0.0
     slope: float = 0.0
     turned: bool = False
-    alternate: bool = False
     shared: int = 0
 
 

@@ -121,15 +121,17 @@ class Settings:
         """Whether a setting is present and not null."""
         return self.values.get(name) is not None
 
-    def whole(self, name: str, default: int, *, least: int = 1) -> int:
+    def whole(self, name: str, default: int, *, least: int = 1, most: int | None = None) -> int:
         """Read a whole number; a missing one is ``default``.
 
         Raises:
-            FormatError: the setting is not a whole number, or less than ``least``.
+            FormatError: the setting is not a whole number, less than ``least``, or more than ``most``.
         """
         value = self.values[name] if self.given(name) else default
         if not is_whole(value, least):
             raise self.refused(name, f"a whole number of at least {least}")
+        if most is not None and value > most:
+            raise self.refused(name, f"a whole number from {least} to {most}")
         return int(value)
 
     def number(self, name: str, default: float | None = None) -> float:

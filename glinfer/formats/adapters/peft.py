@@ -102,7 +102,7 @@ def read_peft(path: AnyPath, config: ModelConfig, base: Checkpoint | None = None
             raise FormatError(f"{shown(weights)}: {refused_name(name, config, stored_as)}")
         where = f"{shown(weights)}: tensor {quoted(name)}"
         if stored.experts > 1:
-            pair = _by_expert(pair, stored, alternate=form.experts is not None and form.experts.alternate)
+            pair = _by_expert(pair, stored, alternate=form.experts is not None and form.experts.turned)
         scale = _scale(settings, stored.name.removesuffix(".weight"), pair.rank, label)
         order = rows_by_part(stored, config) if is_by_key(stored, form) else None
         for own, tensor, change in low_ranks(stored, pair, scale, config.family.names, where, order):

@@ -214,10 +214,7 @@ def _key_heads(family: Family, keys: Keys, layers: int, heads: int) -> dict[str,
 
 def _delta_fields(form: Gguf, keys: Keys, layers: int) -> dict[str, Any]:
     """The layers with the delta rule, and its sizes."""
-    period = keys.whole(_PERIOD, 4)
-    if period > LONGEST_PERIOD:
-        keys.refuse(_PERIOD, f"is {period}; expected a whole number from 1 to {LONGEST_PERIOD}")
-    pattern = every(period, layers, DELTA, FULL)
+    pattern = every(keys.whole(_PERIOD, 4, most=LONGEST_PERIOD), layers, DELTA, FULL)
     if DELTA not in pattern:
         return {}
     key_heads, heads, inner = (keys.whole(f"ssm.{each}") for each in ("group_count", "time_step_rank", "inner_size"))
@@ -262,10 +259,7 @@ def _window_pattern(form: Gguf, keys: Keys, layers: int) -> tuple[str, ...]:
         if len(found) != layers or any(not isinstance(each, bool) for each in found):
             keys.refuse(key, f"is {quoted(found)}; expected {layers} times true or false, or one whole number")
         return shortest_pattern([SLIDING if each else FULL for each in found])
-    period = keys.whole(key, form.period)
-    if period > LONGEST_PERIOD:
-        keys.refuse(key, f"is {period}; expected a whole number from 1 to {LONGEST_PERIOD}")
-    return every(period, layers, SLIDING, FULL)
+    return every(keys.whole(key, form.period, most=LONGEST_PERIOD), layers, SLIDING, FULL)
 
 
 def _scaling(family: Family, keys: Keys, file: GgufFile, head_dim: int, context: int) -> dict[str, Any]:

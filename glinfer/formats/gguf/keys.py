@@ -45,13 +45,15 @@ class Keys:
         if value is not None and value not in harmless:
             self.refuse(key, f"is {quoted(value)}, which is not supported; expected {quoted(harmless[-1])}")
 
-    def whole(self, key: str, default: int | None = None) -> int:
-        """A whole number of at least 1."""
+    def whole(self, key: str, default: int | None = None, *, most: int | None = None) -> int:
+        """A whole number of at least 1, and at most ``most``."""
         value = self.get(key)
         if value is None:
             return int(self._default(key, default))
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             self.refuse(key, f"is {quoted(value)}; expected a whole number of at least 1")
+        if most is not None and value > most:
+            self.refuse(key, f"is {value}; expected a whole number from 1 to {most}")
         return int(value)
 
     def number(self, key: str, default: float | None = None) -> float:

@@ -11,18 +11,30 @@ _EVERY, _TOKENS = 3, 128
 _THETAS = {FULL: ("global_rope_theta", 160_000.0), SLIDING: ("local_rope_theta", 10_000.0)}
 
 
+def listed_kinds(settings: Settings, layers: int, other: str) -> list[str] | None:
+    """The kind of each layer in ``layer_types``, full attention or the ``other`` one; None if the file lists none.
+
+    Raises:
+        FormatError: the setting is something else.
+    """
+    kinds = settings.values.get("layer_types")
+    if kinds is None:
+        return None
+    if not isinstance(kinds, list) or len(kinds) != layers or any(kind not in (FULL, other) for kind in kinds):
+        raise settings.refused("layer_types", f"{layers} names, each {FULL} or {other}")
+    return kinds
+
+
 def around_fields(settings: Settings, layers: int) -> dict[str, Any]:
     """The layer types, the window of local layers (one side, with the token itself), and the bases of angles.
 
     Raises:
         FormatError: a setting is invalid, or asks for scaled angles.
     """
-    kinds = settings.values.get("layer_types")
+    kinds = listed_kinds(settings, layers, SLIDING)
     if kinds is None:
         every = settings.whole("global_attn_every_n_layers", _EVERY)
         kinds = [SLIDING if layer % every else FULL for layer in range(layers)]
-    if not isinstance(kinds, list) or len(kinds) != layers or set(kinds) - {FULL, SLIDING}:
-        raise settings.refused("layer_types", f"{layers} names, each {FULL} or {SLIDING}")
     thetas = {kind: _theta(settings, kind) for kind in _THETAS}
     return {
         "layer_types": tuple(kinds),

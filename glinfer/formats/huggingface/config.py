@@ -220,15 +220,9 @@ class _Reader:
                 )
             pattern = shortest_pattern([int(each) for each in listed[:layers]])
         else:
-            pattern = every(self.period("no_rope_layer_interval", self.form.no_rope), layers, 1, 0)
+            period = settings.whole("no_rope_layer_interval", self.form.no_rope, most=LONGEST_PERIOD)
+            pattern = every(period, layers, 1, 0)
         return () if 0 not in pattern else pattern
-
-    def period(self, name: str, usual: int) -> int:
-        """The period of the layers that differ from the others."""
-        found = self.settings.whole(name, usual)
-        if found > LONGEST_PERIOD:
-            raise self.settings.refused(name, f"a whole number from 1 to {LONGEST_PERIOD}")
-        return found
 
     def refuse_other_maths(self) -> None:
         settings = self.settings
@@ -364,7 +358,8 @@ class _Reader:
         if kinds is not None:
             pattern = shortest_pattern(kinds)
         elif form.period:
-            period = self.period(form.period_key, form.period) if form.period_key else form.period
+            key, usual = form.period_key, form.period
+            period = settings.whole(key, usual, most=LONGEST_PERIOD) if key else usual
             pattern = every(period, layers, SLIDING, FULL)
         else:
             pattern = (SLIDING,) if window else ()

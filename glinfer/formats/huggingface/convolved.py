@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from glinfer.config import CONV, FULL, LONGEST_CONVOLUTION, shortest_pattern
+from glinfer.formats.huggingface.around import listed_kinds
 from glinfer.formats.json_files import Settings, is_whole
 
 _INNER, _OLD_INNER = "intermediate_size", "block_ff_dim"
@@ -21,19 +22,15 @@ def convolved_fields(settings: Settings, layers: int) -> dict[str, Any]:
     kinds = _kinds(settings, layers)
     if CONV not in kinds:
         return {}
-    length = settings.whole("conv_L_cache", 3)
-    if length > LONGEST_CONVOLUTION:
-        raise settings.refused("conv_L_cache", f"a whole number from 1 to {LONGEST_CONVOLUTION}")
+    length = settings.whole("conv_L_cache", 3, most=LONGEST_CONVOLUTION)
     biased = settings.flag("conv_bias")
     return {"layer_types": shortest_pattern(kinds), "conv_L_cache": length, "conv_bias": biased}
 
 
 def _kinds(settings: Settings, layers: int) -> list[str]:
     """The type of each layer: listed, or from the numbers of attention layers; all attention if neither is given."""
-    if settings.given("layer_types"):
-        kinds = settings.values["layer_types"]
-        if not isinstance(kinds, list) or len(kinds) != layers or any(kind not in (FULL, CONV) for kind in kinds):
-            raise settings.refused("layer_types", f"{layers} names, each {FULL} or {CONV}")
+    kinds = listed_kinds(settings, layers, CONV)
+    if kinds is not None:
         return kinds
     if not settings.given(_ATTENTION):
         return [FULL] * layers

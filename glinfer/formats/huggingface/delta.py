@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from glinfer.config import DELTA, FULL, LONGEST_PERIOD, ModelConfig, every, shortest_pattern
 from glinfer.families.record import HuggingFace
+from glinfer.formats.huggingface.around import listed_kinds
 from glinfer.formats.json_files import Settings
 from glinfer.formats.packed import GatheredTensor
 from glinfer.formats.tensors import StoredTensor
@@ -33,16 +34,11 @@ def delta_fields(settings: Settings, layers: int) -> dict[str, Any]:
     Raises:
         FormatError: a setting is invalid.
     """
-    if settings.given("layer_types"):
-        kinds = settings.values["layer_types"]
-        if not isinstance(kinds, list) or len(kinds) != layers or any(kind not in (FULL, DELTA) for kind in kinds):
-            raise settings.refused("layer_types", f"{layers} names, each {FULL} or {DELTA}")
+    kinds = listed_kinds(settings, layers, DELTA)
+    if kinds is not None:
         pattern = shortest_pattern(kinds)
     else:
-        period = settings.whole(_PERIOD, 4)
-        if period > LONGEST_PERIOD:
-            raise settings.refused(_PERIOD, f"a whole number from 1 to {LONGEST_PERIOD}")
-        pattern = every(period, layers, DELTA, FULL)
+        pattern = every(settings.whole(_PERIOD, 4, most=LONGEST_PERIOD), layers, DELTA, FULL)
     if DELTA not in pattern:
         return {}
     return {"layer_types": pattern, **{name: settings.whole(name, usual) for name, usual in _SIZES.items()}}

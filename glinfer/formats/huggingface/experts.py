@@ -82,18 +82,16 @@ def mapped_parts(name: str, found: FoundTensor) -> dict[str, FoundTensor]:
     return {name: found, name + SCALES: found.scales} if isinstance(found, FoundBlocks) else {name: found}
 
 
-def parts_of_experts(stored: StoredTensor, found: FoundTensor, data: Mapping[str, Bytes], form: HuggingFace) -> Parts:
+def parts_of_experts(stored: StoredTensor, found: FoundTensor, data: Mapping[str, Bytes]) -> Parts:
     """The matrices or biases of each expert in a checked tensor; packed ones are gathered on access."""
     each, rest = divmod(len(stored.tensors), stored.experts)
     assert not rest
-    rows = stored.tensors[0].shape[0]
-    assert form.experts is not None
     floats = None
     if len(stored.shape) == 1 or found.dtype == "F32":
         floats = floats_of(data[stored.name], found)
     for place, tensor in enumerate(stored.tensors):
         expert, number = divmod(place, each)
-        own = slice(number, None, each) if form.experts.alternate else slice(number * rows, (number + 1) * rows)
+        own = slice(number, None, each)
         if floats is not None:
             yield tensor, floats[expert, :, own].T if len(stored.shape) == 2 else floats[expert, own]
         elif isinstance(found, FoundBlocks):

@@ -172,7 +172,7 @@ def loaded(
     form = config.family.in_huggingface
     for each in stored:
         if each.experts > 1 and form.experts is not None and form.experts.turned:
-            for part, own in parts_of_experts(each, found[each.name], data, form):
+            for part, own in parts_of_experts(each, found[each.name], data):
                 if isinstance(own, PackedTensor):
                     packed[part.name(names)] = own
                 else:
