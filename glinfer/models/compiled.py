@@ -79,12 +79,21 @@ class CompiledPlan:
 def compile_plan(plan: Plan, limits: PlanLimits | Limits, regions: Mapping[str, Place] | None = None) -> CompiledPlan:
     """Validate a plan against limits and lay it out; ``regions`` has the places of tensors within larger textures.
 
+    The result is kept with the plan, since every new sequence binds its plans again.
+
     Raises:
         PlanError: see :meth:`glinfer.models.plan.Plan.validate`; or a draw takes no region where it has one.
     """
+    key = limits, tuple((regions or {}).items())
+    if key not in plan.compiled:
+        plan.compiled[key] = _compiled(plan, limits, regions or {})
+    return plan.compiled[key]
+
+
+def _compiled(plan: Plan, limits: PlanLimits | Limits, regions: Mapping[str, Place]) -> CompiledPlan:
     plan.validate(limits)
     layouts = {tensor.name: tensor.layout_within(limits.max_texture_size) for tensor in plan.tensors}
-    compiler = _Compiler(plan, layouts, regions or {})
+    compiler = _Compiler(plan, layouts, regions)
     draws = tuple(map(compiler.draw, plan.draws))
     return CompiledPlan(replace(plan, run_values=(*plan.run_values, *compiler.run_values)), layouts, draws)
 

@@ -71,6 +71,11 @@ class Plan:
         """The tensors by name."""
         return MappingProxyType({tensor.name: tensor for tensor in self.tensors})
 
+    @cached_property
+    def compiled(self) -> dict[Any, Any]:
+        """What :func:`glinfer.models.compiled.compile_plan` has made of the plan."""
+        return {}
+
     def of_kind(self, kind: str) -> list[TensorSpec]:
         """The tensors of one kind, in order, without views of others."""
         return [tensor for tensor in self.tensors if tensor.kind == kind and not tensor.view_of]

@@ -15,7 +15,7 @@ from tiers import tiered
 from glinfer.gl.context import Device, open_device
 from glinfer.gl.layouts.matrix import Layout
 from glinfer.gl.program import Program, shader_root
-from glinfer.gl.replay import Draw, replay
+from glinfer.gl.replay import Draw, DrawCall, replay
 from glinfer.gl.texture import Texture
 from glinfer.ops import noise
 from glinfer.ops.fused.sample import best_candidate
@@ -42,7 +42,7 @@ def computed(device: Device, root: Path, kind: str, value: str, keys: list[int])
     target = Texture(device, Layout.of((SIDE, SIDE), "r32i" if kind == "int" else "r32f", 2048), "target")
     found = []
     for key in keys:
-        draw = Draw("noise", program, target.framebuffer, (), (("key", key),), (), (SIDE, SIDE))
+        draw = Draw("noise", program, target.framebuffer, call=DrawCall((("key", key),)))
         replay(device, [draw], {})
         found.append(target.read().copy().reshape(-1))
     return found
