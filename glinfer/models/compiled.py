@@ -85,9 +85,10 @@ def compile_plan(plan: Plan, limits: PlanLimits | Limits, regions: Mapping[str, 
         PlanError: see :meth:`glinfer.models.plan.Plan.validate`; or a draw takes no region where it has one.
     """
     key = limits, tuple((regions or {}).items())
-    if key not in plan.compiled:
-        plan.compiled[key] = _compiled(plan, limits, regions or {})
-    return plan.compiled[key]
+    found: CompiledPlan | None = plan.compiled.get(key)
+    if found is None:
+        found = plan.compiled[key] = _compiled(plan, limits, regions or {})
+    return found
 
 
 def _compiled(plan: Plan, limits: PlanLimits | Limits, regions: Mapping[str, Place]) -> CompiledPlan:

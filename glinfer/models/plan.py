@@ -72,7 +72,7 @@ class Plan:
         return MappingProxyType({tensor.name: tensor for tensor in self.tensors})
 
     @cached_property
-    def compiled(self) -> dict[Any, Any]:
+    def compiled(self) -> dict[object, Any]:
         """What :func:`glinfer.models.compiled.compile_plan` has made of the plan."""
         return {}
 
