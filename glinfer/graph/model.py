@@ -57,17 +57,17 @@ class Graph:
 
     @cached_property
     def embedding_norm(self) -> Norm | None:
-        """The norm behind the sum of embeddings, where there is one."""
+        """The norm after the sum of embeddings, where there is one."""
         return self._norm("embedding_norm", None) if self.family.embedding_norm else None
 
     @cached_property
     def final_norm(self) -> Norm | None:
-        """The norm behind the last layer, where there is one."""
+        """The norm after the last layer, where there is one."""
         return None if self.family.norms == "sum" else self._norm("final_norm", None)
 
     @cached_property
     def dense(self) -> tuple[Linear, ...]:
-        """The matrices behind the pooling."""
+        """The matrices after the pooling."""
         found, inputs = [], self.config.hidden_size
         for number, (outputs, biased, _) in enumerate(self.config.dense):
             found.append(self._linear("dense", outputs, inputs, letter=str(number), biased=biased))

@@ -218,8 +218,8 @@ class Branch(Node):
         name: ``attn``, ``conv``, ``delta`` or ``mlp``.
         norm: the norm before the body, where there is one.
         body: what it computes.
-        post_norm: the norm behind the body, where there is one.
-        sum_norm: the norm of the stream behind the sum, where there is one.
+        post_norm: the norm after the body, where there is one.
+        sum_norm: the norm of the stream after the sum, where there is one.
         scale: a factor.
     """
 

@@ -48,7 +48,7 @@ class Matrices(ABC):
 
 @dataclass(frozen=True)
 class View:
-    """Where an array [tokens, n], or [heads, tokens, n], lies in a tensor.
+    """Where an array [tokens, n], or [heads, tokens, n], is in a tensor.
 
     Element n of a token is in column ``start + head · cols_apart + order[n]`` of row ``head · rows_apart + token``.
 
@@ -97,7 +97,7 @@ class CapturePoint:
         name: its name in every plan.
         sites: (draw, tensor) pairs: after the draw, the tensor holds the array. A plan that computes one head after the
             other has several sites, whose arrays follow each other along the first axis.
-        view: where it lies in the tensor.
+        view: where it is in the tensor.
         last_only: whether a run over many tokens has the value only for the last one.
     """
 

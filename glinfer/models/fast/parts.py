@@ -1,6 +1,6 @@
 """The lowering of a graph to fused draws, for one row or for many: what all fast plans share.
 
-A norm is in the product behind it; keys, values and queries are one product, and so are gate and up; heads are turned
+A norm is in the product after it; keys, values and queries are one product, and so are gate and up; heads are turned
 where they are computed; and blending adds branches to the residual stream where that is faster.
 """
 
@@ -373,7 +373,7 @@ class Lowering(ABC):
 
     @property
     def solves(self) -> bool:
-        """Whether rows of a delta rule are so many that their corrections are a product."""
+        """Whether a run has more rows of a delta rule than are corrected one by one, so that corrections are a product."""
         return self.piece > MOST_ONE_BY_ONE
 
     def delta_inputs(self, layer: int, projected: TensorSpec, inputs: TensorSpec, heads: DeltaHeads) -> TensorSpec:
