@@ -373,7 +373,7 @@ class Lowering(ABC):
 
     @property
     def solves(self) -> bool:
-        """Whether a run has more rows of a delta rule than are corrected one by one, so that corrections are a product."""
+        """Whether a run has more rows of a delta rule than are corrected one by one."""
         return self.piece > MOST_ONE_BY_ONE
 
     def delta_inputs(self, layer: int, projected: TensorSpec, inputs: TensorSpec, heads: DeltaHeads) -> TensorSpec:
