@@ -19,8 +19,8 @@ from texts_in_python import TEMPLATES, chat_tokenizer, given, render_here
 
 from glinfer.config import ModelConfig
 from glinfer.engine.chat import Chatting
-from glinfer.engine.run.decode import Floats, RecomputeSession
 from glinfer.engine.ids import check_keep
+from glinfer.engine.run.decode import Floats, RecomputeSession
 from glinfer.engine.sampler import SamplingOptions
 from glinfer.engine.stream import TokenStream
 from glinfer.export.texts import library_entry, template_entry
