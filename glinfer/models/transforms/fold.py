@@ -28,9 +28,10 @@ from glinfer.gl.layouts.blocks import RowLayout
 from glinfer.gl.layouts.grouped import GroupedLayout
 from glinfer.gl.layouts.matrix import TexelLayout
 from glinfer.gl.layouts.packing import ConstantLayout, GemvLayout
+from glinfer.graph.nodes import Attention, Convolution, DeltaMixing, Linear, Norm
 from glinfer.models.ropes import rope_of
 from glinfer.models.transforms.low_rank import AdapterRanks, down_matrix, up_matrix
-from glinfer.models.transforms.recipe import PADDING, Recipe, Recipes, sinks_name, taken, weight_name
+from glinfer.models.transforms.recipe import PADDING, Recipe, Recipes, taken, weight_name
 from glinfer.ops.fused.low_rank import RANK_STEP
 from glinfer.ops.spec import Array
 from glinfer.quant.formats import F16, F32, GROUP_FORMS, WIDE, WORD_FORMATS, is_grouped, is_scaled
@@ -88,15 +89,14 @@ class Weights(Recipes):
         for rope, name in self.ropes.items():
             layout = _table(config.angle_rows, self.head_floats * (1 + rope.scales_queries))
             yield Weight(name, layout, partial(FoldedWeights._rope, rope=rope))
-        norms = {"embed.norm": names.embedding_norm} if self.family.embedding_norm else {}
-        for layer in range(config.num_hidden_layers) if self.family.norms == "sum" else ():
-            norms[f"h.{layer}.attn.norm"] = names.of("attention_post_norm", layer)
-            norms[f"h.{layer}.mlp.norm"] = names.of("mlp_post_norm", layer)
-        if config.embeds and self.family.norms != "sum":
-            norms["final.norm"] = names.final_norm
+        norms = {"embed.norm": self.graph.embedding_norm}
+        for layer in self.graph.layers if self.family.norms == "sum" else ():
+            norms |= {f"h.{layer.number}.{each.name}.norm": each.sum_norm for each in (layer.mixing, layer.mlp)}
+        norms["final.norm"] = self.graph.final_norm if config.embeds else None
         for name, norm in norms.items():
-            layout = _table(1 + (f"{norm}.bias" in self.shapes), width)
-            yield Weight(name, layout, partial(FoldedWeights._norm_table, norm=norm))
+            if norm is not None:
+                layout = _table(1 + (norm.bias is not None), width)
+                yield Weight(name, layout, partial(FoldedWeights._norm_table, norm=norm))
 
     def of_layer(self, layer: int) -> Iterator[Weight]:
         """The weights of a layer that belong to no product.
@@ -105,24 +105,25 @@ class Weights(Recipes):
         ``decay`` [2, heads], the factors and shifts of its decays, and ``norm`` [1, elements of a head]. Normalised
         heads have ``turn`` [2, floats], the gains of keys and queries, of one head or of all. ``sinks`` is [1, heads].
         """
-        config, of, name = self.config, self.config.layer(layer), f"h.{layer}"
-        if not of.attends:
-            conv = self.names.of("conv" if of.convolves else "delta_conv", layer)
-            channels = config.hidden_size if of.delta is None else of.delta.channels
-            layout = _table(of.taps + (f"{conv}.bias" in self.shapes), channels)
-            yield Weight(f"{name}.{of.branch}.taps", layout, lambda made: made._taps_table(conv))
-        elif self.family.head_norms:
-            yield Weight(
-                f"{name}.attn.qkv.turn", _table(2, self.gain_floats), lambda made: made._head_gains(self.qkv(layer))
-            )
-        if of.delta is not None:
-            norm = weight_name(self.names.of("delta_norm", layer))
-            yield Weight(f"{name}.delta.decay", _table(2, of.delta.heads), lambda made: made._decays(layer))
-            yield Weight(f"{name}.delta.norm", _table(1, of.delta.value), lambda made: made._take(norm)[None])
-        if of.sinks:
-            sinks = weight_name(self.names.of("sinks", layer))
-            layout = _table(1, config.num_attention_heads)
-            yield Weight(sinks_name(layer), layout, lambda made: made._take(sinks)[None])
+        branch = self.graph.layer(layer).mixing
+        node, name = branch.body, f"h.{layer}.{branch.name}"
+        if isinstance(node, Attention):
+            norms = [norm for norm in (node.k_norm, node.q_norm) if norm is not None]
+            if norms:
+                layout = _table(2, self.gain_floats)
+                yield Weight(f"{name}.qkv.turn", layout, lambda made: made._head_gains(norms, self.qkv(layer)))
+            if node.sinks is not None:
+                sinks = node.sinks.name(self.names)
+                yield Weight(f"{name}.sinks", _table(1, node.sinks.shape[0]), lambda made: made._take(sinks)[None])
+            return
+        assert isinstance(node, Convolution | DeltaMixing)
+        channels, _, length = node.conv.weight.shape
+        layout = _table(length + (node.conv.bias is not None), channels)
+        yield Weight(f"{name}.taps", layout, partial(FoldedWeights._taps_table, conv=node.conv))
+        if isinstance(node, DeltaMixing):
+            norm = weight_name(node.norm.name)
+            yield Weight(f"{name}.decay", _table(2, node.rule.heads), partial(FoldedWeights._decays, node=node))
+            yield Weight(f"{name}.norm", _table(1, node.rule.value), lambda made: made._take(norm)[None])
 
     def of_product(self, recipe: Recipe, adapters: AdapterRanks) -> Iterator[Weight]:
         """A product's ``weight`` [outputs, words] and ``consts`` [outputs, 1 to 6], which are made together.
@@ -378,23 +379,20 @@ class FoldedWeights(Mapping[str, Array]):
         name = f"{norm}.bias"
         return self._take(name) if name in self._shapes else np.zeros(self._checkpoint.config.hidden_size)
 
-    def _norm_table(self, norm: str) -> Array:
+    def _norm_table(self, norm: Norm) -> Array:
         """The gain of a norm of the stream, and the bias of LayerNorm, [1 or 2, D]."""
-        rows = [self._gain(norm)]
-        if f"{norm}.bias" in self._shapes:
-            rows.append(self._take(f"{norm}.bias"))
-        return np.stack(rows)
+        gain = self._gain(norm.name)
+        return gain[None] if norm.bias is None else np.stack([gain, self._take(f"{norm.name}.bias")])
 
-    def _taps_table(self, name: str) -> Array:
+    def _taps_table(self, conv: Linear) -> Array:
         """The weights of a convolution, and its bias after them."""
-        taps = self._floats(weight_name(name))[:, 0].T
-        bias = [self._floats(f"{name}.bias")[None]] if f"{name}.bias" in self._shapes else []
+        taps = self._floats(weight_name(conv.name))[:, 0].T
+        bias = [] if conv.bias is None else [self._floats(f"{conv.name}.bias")[None]]
         return np.ascontiguousarray(np.concatenate([taps, *bias]), dtype=np.float32)
 
-    def _decays(self, layer: int) -> Array:
+    def _decays(self, node: DeltaMixing) -> Array:
         """The factors and shifts of the decays of a delta rule."""
-        names = self._recipes.names
-        rates, shifts = (self._take(names.of(role, layer)) for role in ("decay_rate", "decay_shift"))
+        rates, shifts = (self._take(each.name(self._recipes.names)) for each in (node.rate, node.shift))
         return np.stack([-np.exp(rates), shifts])
 
     def _rope(self, rope: Rope) -> Array:
@@ -411,16 +409,13 @@ class FoldedWeights(Mapping[str, Array]):
             found.append(turns)
         return np.concatenate(found, axis=1)
 
-    def _head_gains(self, recipe: Recipe) -> Array:
+    def _head_gains(self, norms: Sequence[Norm], recipe: Recipe) -> Array:
         """The gains of keys and of queries, in the order of a head's rows: of one head, or of all, then zeros."""
-        recipes = self._recipes
-        names, heads, floats = recipes.names, recipes.heads(0), recipes.head_floats
-        prefix, order = names.layer.format(recipe.layer), recipe.rows[:floats]
-        found = np.zeros((2, recipes.gain_floats), dtype=np.float32)
-        for row, letter, count in ((0, "k", heads.kv), (1, "q", heads.count)):
-            gain = self._take(weight_name(prefix + names.head_norm.format(letter))) + recipes.family.norm_offset
-            by_head = gain.reshape(count if recipes.family.head_norms == "width" else 1, -1)
-            found[row, : len(by_head) * floats] = taken(by_head, order, axis=1).reshape(-1)
+        recipes, dim = self._recipes, self._checkpoint.config.head_dim
+        floats, found = recipes.head_floats, np.zeros((2, recipes.gain_floats), dtype=np.float32)
+        for row, norm in zip(found, norms, strict=True):
+            by_head = self._gain(norm.name).reshape(-1, dim)
+            row[: len(by_head) * floats] = taken(by_head, recipe.rows[:floats], axis=1).reshape(-1)
         return found
 
 
