@@ -17,7 +17,7 @@ from glinfer.families.layer import Experts
 from glinfer.gl.layouts.blocks import BYTES, BlockLayout, blocks_for
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.graph.model import graph_of
-from glinfer.graph.nodes import Attention, Convolution, DeltaMixing, ExpertMlps, Layer
+from glinfer.graph.nodes import Attention, Convolution, DeltaMixing, ExpertMlps, Layer, Mlp
 from glinfer.models.options import PlanOptions
 from glinfer.models.plan import PlanBuilder
 from glinfer.models.points import CENTRED, View
@@ -105,7 +105,7 @@ class Lowering(ABC):
         config, width = self.config, self.config.hidden_size
         first = self.rows("hidden.a", width)
         self.hidden = first, first if in_place else self.rows("hidden.b", width)
-        normed, alone = config.layer(0).norm_after, bool(config.family.head_norms)
+        normed, alone = self.graph.layer(0).mixing.post_norm is not None, bool(config.family.head_norms)
         # In the format of half floats where the cache is, so that every plan rounds keys, values and queries alike.
         cols, form = self.recipes.heads(0).cols, self.cache_format.rows
         self.qkv = self.rows("attn.qkv", cols, form) if stores else None
@@ -129,7 +129,7 @@ class Lowering(ABC):
         """Draw the copy of rows to the slots of their tokens in a cache."""
 
     @abstractmethod
-    def attend(self, layer: int, cache: TensorSpec) -> RowInterleaved | TensorSpec:
+    def attend(self, layer: int, node: Attention, cache: TensorSpec) -> RowInterleaved | TensorSpec:
         """Draw the attention of a layer over its cache."""
 
     @abstractmethod
@@ -198,9 +198,9 @@ class Lowering(ABC):
         """A weight of a product."""
         return self.weight(f"{recipe.name}.{part}", self.recipes.of_product(recipe, self.adapters))
 
-    def sinks(self, layer: int) -> TensorSpec | None:
+    def sinks(self, layer: int, node: Attention) -> TensorSpec | None:
         """The sinks of a layer's heads; None where it has none."""
-        return self.of_layer(layer, "attn.sinks") if self.config.layer(layer).sinks else None
+        return None if node.sinks is None else self.of_layer(layer, "attn.sinks")
 
     def tables(self) -> tuple[TensorSpec, TensorSpec | None]:
         """The token embeddings, and those of positions, or None where positions are rotary."""
@@ -278,7 +278,7 @@ class Lowering(ABC):
         self.keys_and_values(layer, node, cache)
         if ends:
             return None
-        heads, mixed = self.recipes.heads(layer), self.attend(layer, cache)
+        heads, mixed = self.recipes.heads(layer), self.attend(layer, node, cache)
         if node.gated:
             mixed = self.open_gates(layer, mixed)
         self.value(f"{to}.joined", View(dim, heads.count, cols_apart=heads.floats, rows="only", joined=True))
@@ -286,7 +286,7 @@ class Lowering(ABC):
 
     def keys_and_values(self, layer: int, node: Attention, cache: TensorSpec) -> None:
         """Draw keys, values and queries of a layer, and keep keys and values in its cache."""
-        recipe, turning, name = self.recipes.qkv(layer), self.turning(layer), f"h.{layer}.attn"
+        recipe, turning, name = self.recipes.qkv(layer), self.turning(layer, node), f"h.{layer}.attn"
         out, clears, first = self.qkv, "all", dict[str, Any]()
         if out is None:
             out, clears, first = RowInterleaved((cache,)), "rows", {"first": "position"}
@@ -315,14 +315,15 @@ class Lowering(ABC):
         view = View(dim, heads, cols_apart=floats, start=start, order=order, rows=where)
         self.value(f"blocks.{layer}.attn.{letter}", view)
 
-    def turning(self, layer: int) -> Turning | None:
+    def turning(self, layer: int, node: Attention) -> Turning | None:
         """The outputs that a layer turns by their positions or normalises; None where it does neither."""
-        of, heads = self.config.layer(layer), self.recipes.heads(layer)
-        if of.rope is None:
-            return Turning(None, heads.kv_floats, heads.queries_at, heads.floats) if of.head_norms else None
-        table = self.of_model(self.recipes.ropes[of.rope])
+        heads, rope = self.recipes.heads(layer), node.rope
+        if rope is None:
+            normed = node.q_norm is not None
+            return Turning(None, heads.kv_floats, heads.queries_at, heads.floats) if normed else None
+        table = self.of_model(self.recipes.ropes[rope])
         positions = self.config.max_position_embeddings if self.config.long_after else 0
-        return Turning(table, heads.kv_floats, heads.queries_at, positions=positions, apart=of.rope.scales_queries)
+        return Turning(table, heads.kv_floats, heads.queries_at, positions=positions, apart=rope.scales_queries)
 
     def open_gates(self, layer: int, mixed: RowInterleaved | TensorSpec) -> RowInterleaved | TensorSpec:
         """Draw the results of attention times their gates."""
@@ -528,11 +529,9 @@ class Lowering(ABC):
     @cached_property
     def raw_inner(self) -> bool:
         """Whether the MLP's first product leaves bare sums."""
-        shares, of = (
-            self.shares_norms and self.kernels.part_steps > 0 and self.kernels.split_inner,
-            self.config.layer(0),
-        )
-        return shares and of.norm_before and of.experts is None and not self._reads_inner
+        kernels, first = self.kernels, self.graph.layer(0).mlp
+        shares = self.shares_norms and kernels.part_steps > 0 and kernels.split_inner
+        return shares and first.norm is not None and isinstance(first.body, Mlp) and not self._reads_inner
 
     @cached_property
     def _reads_inner(self) -> bool:

@@ -20,6 +20,7 @@ from glinfer.errors import PlanError
 from glinfer.families.layer import Experts
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BlockLayout, RowLayout
 from glinfer.gl.layouts.matrix import Extent
+from glinfer.graph.nodes import Attention
 from glinfer.models.fast.parts import Lowering, adapter_values, delta_layers
 from glinfer.models.fast.token import HIDDEN
 from glinfer.models.options import PlanOptions
@@ -346,12 +347,12 @@ class ChunkLowering(_RowsLowering):
     def finish(self) -> None:
         """Draw what follows the last layer: nothing, since only the last token of a prompt needs a head."""
 
-    def attend(self, layer: int, cache: TensorSpec) -> RowInterleaved | TensorSpec:
+    def attend(self, layer: int, node: Attention, cache: TensorSpec) -> RowInterleaved | TensorSpec:
         """Draw the attention of a layer over its cache."""
         heads, name, kernels = self.recipes.heads(layer), f"h.{layer}.attn", self.kernels
         mixed = self.rows("attn.mixed", heads.width)
         assert self.qkv is not None
-        how: dict[str, Any] = {"sinks": self.sinks(layer), "split": self.few and kernels.split_values}
+        how: dict[str, Any] = {"sinks": self.sinks(layer, node), "split": self.few and kernels.split_values}
         self.plan.draw(
             tile_scores(f"{name}.scores", self.qkv, cache, self.table, self.scores, heads, kernels=kernels),
             tile_values(f"{name}.values", self.scores, cache, self.table, mixed, heads, kernels=kernels, **how),
@@ -427,7 +428,7 @@ class _BatchLowering(_RowsLowering):
         self.pick(picks)
         return self.plan.build()
 
-    def attend(self, layer: int, cache: TensorSpec) -> TensorSpec:
+    def attend(self, layer: int, node: Attention, cache: TensorSpec) -> TensorSpec:
         rows, name, queries = self.table.shape[0], f"h.{layer}.attn", None
         heads, kernels = self.recipes.heads(layer), self.kernels
         if self.in_bytes:
@@ -436,7 +437,7 @@ class _BatchLowering(_RowsLowering):
             self.plan.draw(join_rows(f"{name}.queries", "attn.queries", self.qkv, queries, rows=rows, kernels=kernels))
         mixed = self.blocks("row.mixed", rows, heads.width)
         shared: dict[str, Any] = {"rows": self.table, "kernels": kernels}
-        sinks = self.sinks(layer)
+        sinks = self.sinks(layer, node)
         self.plan.draw(
             cached_scores(f"{name}.scores", cache, self.scores, heads, queries=queries, **shared),
             cached_values(f"{name}.values", self.scores, cache, mixed, heads, sinks=sinks, **shared),

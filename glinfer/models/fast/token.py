@@ -19,6 +19,7 @@ from typing import Any
 
 from glinfer.config import ModelConfig
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS
+from glinfer.graph.nodes import Attention
 from glinfer.models.fast.parts import Lowering, adapter_values, cache_slots
 from glinfer.models.options import PlanOptions
 from glinfer.models.plan import Plan
@@ -115,13 +116,13 @@ class _TokenLowering(Lowering):
     def store(self, name: str, x: RowInterleaved, cache: TensorSpec, kind: str) -> None:
         self.plan.draw(store_row(name, x, cache, kind=kind, kernels=self.kernels))
 
-    def attend(self, layer: int, cache: TensorSpec) -> RowInterleaved:
+    def attend(self, layer: int, node: Attention, cache: TensorSpec) -> RowInterleaved:
         heads, name, to = self.recipes.heads(layer), f"h.{layer}.attn", f"blocks.{layer}.attn"
         mixed, queries = self.rows("attn.mixed", heads.width), None if self.qkv is None else self.qkv.tensors[0]
         how: dict[str, Any] = {"kernels": self.kernels}
         self.plan.draw(cached_scores(f"{name}.scores", cache, self.scores, heads, queries=queries, **how))
         self.value(f"{to}.scores", View("slots", heads.count))
-        how["sinks"] = self.sinks(layer)
+        how["sinks"] = self.sinks(layer, node)
         self.plan.draw(cached_values(f"{name}.values", self.scores, cache, mixed.tensors[0], heads, **how))
         self.value(f"{to}.mixed", View(self.config.head_dim, heads.count, cols_apart=heads.floats))
         return mixed
