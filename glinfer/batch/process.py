@@ -119,15 +119,15 @@ class _Results:
         self._file = file
 
     def put(self, event: tuple[Member, Event], /) -> None:
-        told = event[1]
-        if isinstance(told, Ready):
-            message: dict[str, Any] = {"ready": [told.window, told.renderer]}
-        elif isinstance(told, Answered):
-            message = vars(told)
-        elif isinstance(told, Failed) and told.number is None and isinstance(told.error, GlinferError):
-            message = {"refused": str(told.error)}
+        happened = event[1]
+        if isinstance(happened, Ready):
+            message: dict[str, Any] = {"ready": [happened.window, happened.renderer]}
+        elif isinstance(happened, Answered):
+            message = vars(happened)
+        elif isinstance(happened, Failed) and happened.number is None and isinstance(happened.error, GlinferError):
+            message = {"refused": str(happened.error)}
         else:
-            message = {"died": words_of(told.error) if isinstance(told, Failed) else told.message}
+            message = {"died": words_of(happened.error) if isinstance(happened, Failed) else happened.message}
         try:
             self._file.write(json.dumps(message).encode() + b"\n")
             self._file.flush()

@@ -164,7 +164,7 @@ def _results(found: Any) -> Iterator[LineResult]:
     with closing(found):
         for result in found:
             line, stats = result.request.key, result.stats
-            told = {
+            output = {
                 "id": line.key,
                 "text": result.text,
                 "ids": result.ids,
@@ -174,4 +174,6 @@ def _results(found: Any) -> Iterator[LineResult]:
                 **({} if stats.complete is None else {"complete": stats.complete}),
                 "prompt_sha": line.digest,
             }
-            yield LineResult(line, told, prompt_tokens=stats.prompt_tokens, tokens=stats.tokens, dropped=stats.dropped)
+            yield LineResult(
+                line, output, prompt_tokens=stats.prompt_tokens, tokens=stats.tokens, dropped=stats.dropped
+            )

@@ -72,8 +72,8 @@ def read_finished(target: Target, index: LineIndex) -> FinishedLines:
             began_as_one = data.startswith(form.result_start) or form.result_start.startswith(data)
             if found is None and began_as_one and total is not None and size + len(data) >= total:
                 return FinishedLines(count, size, torn=True, total=total)
-            told = None if found is None else form.finished(found)
-            if problem := "this is not a result of an earlier run" if told is None else index.finish(*told):
+            finished = None if found is None else form.finished(found)
+            if problem := "this is not a result of an earlier run" if finished is None else index.finish(*finished):
                 raise InputError(
                     f"{shown(path)}:{number}: {problem}; give another --out, or --restart to discard it and start over"
                 )

@@ -81,11 +81,11 @@ def generate_batch(
     files = BatchFiles(batch["batch"], batch["out"], restart=batch["restart"])
     fingerprint = {"form": "prompts", "model": digests[0], "tokenizer": digests[1], **how}
     form = PromptForm(defaults, (*digests, *how.values()))
-    told: dict[str, Any] = {name: model_options[name] for name in ("plan", "weights", "cache")} | {"renderer": None}
+    facts: dict[str, Any] = {name: model_options[name] for name in ("plan", "weights", "cache")} | {"renderer": None}
     with BatchJob(form, files, fingerprint, manifest_required=False) as job:
         if job.left:
             with loaded(model, **model_options) as opened:
-                told |= {"weights": opened.weights, "renderer": opened.device.description}
+                facts |= {"weights": opened.weights, "renderer": opened.device.description}
                 with progress("checking prompts") as advance:
                     longest = check_prompts(opened, job.todo(), job.left, batch["batch"], advance)
                 memory = None if batch["memory"] is None else batch["memory"] * 1_000_000
@@ -94,9 +94,9 @@ def generate_batch(
         else:
             job.finish()
     if as_json:  # an invalid prompt stops the whole run
-        print_json({"batch": files.source, "out": files.out, **job_facts(job, "failed"), **told})
+        print_json({"batch": files.source, "out": files.out, **job_facts(job, "failed"), **facts})
     elif not quiet:
-        emit(closing_line(job, files, told["renderer"], draws=True), err=True)
+        emit(closing_line(job, files, facts["renderer"], draws=True), err=True)
 
 
 def run_job(job: BatchJob, files: BatchFiles, runner: Any, what: str, draws: Callable[[], int], *, quiet: bool) -> None:
