@@ -53,10 +53,11 @@ import numpy as np
 from glinfer.config import ModelConfig
 from glinfer.errors import InputError
 from glinfer.gl.layouts.blocks import BlockLayout
+from glinfer.graph.model import graph_of
+from glinfer.graph.nodes import Attention
 from glinfer.models.plan import Plan
 from glinfer.models.points import CENTRED, CapturePoint, Matrices, Span
 from glinfer.models.session import Session
-from glinfer.models.transforms.recipe import sinks_name, weight_name
 from glinfer.ops.spec import Array
 
 Values = Mapping[str, int | float]
@@ -95,9 +96,10 @@ class Textures(Matrices):
 
 def sinks_tensor(plan: Plan, config: ModelConfig, block: int) -> str | None:
     """The weight of a plan with names that has the sinks of a block's heads, [1, heads]; None where it has none."""
-    if not config.layer(block).sinks:
+    node = graph_of(config).layer(block).mixing.body
+    if not isinstance(node, Attention) or node.sinks is None:
         return None
-    return sinks_name(block) if plan.name == "fast" else weight_name(config.family.names.of("sinks", block))
+    return f"h.{block}.attn.sinks" if plan.name == "fast" else node.sinks.name(config.family.names)
 
 
 _NEAREST = {

@@ -269,7 +269,7 @@ class Session:
 
     def _borrow(self, tensor: TensorSpec) -> Texture:
         texture = self._lent[tensor.name]
-        layout = tensor.layout_within(self.device.limits.max_texture_size)
+        layout = self.compiled.layouts[tensor.name]
         if isinstance(layout, FlatLayout) and isinstance(texture.layout, FlatLayout):
             layout = replace(layout, rows=texture.layout.rows, cols=texture.layout.cols)  # any view of its texels
         if texture.layout != layout:
@@ -294,11 +294,10 @@ class Session:
                 size, edge = (place.height, 4 * place.width), self.device.limits.max_texture_size
                 layout = RowLayout.of(size, FORMAT, edge)
                 self._state = Texture(self.device, layout, f"the activations of plan {self.plan.name}")
-            own = self.plan.table[name].layout_within(self.device.limits.max_texture_size)
-            self._textures[name] = Region(self._state, own, name, place[:2])
+            self._textures[name] = Region(self._state, self.compiled.layouts[name], name, place[:2])
 
     def _allocate(self, tensor: TensorSpec, weights: Mapping[str, Array]) -> Texture:
-        layout = tensor.layout_within(self.device.limits.max_texture_size)
+        layout = self.compiled.layouts[tensor.name]
         if tensor.kind == "weight":
             try:
                 texels = layout.pack(weight_matrix(tensor, weights))

@@ -66,11 +66,8 @@ class _PlainLowering:
 
     def __init__(self, options: ReferenceOptions, rows: int) -> None:
         self.config, self.stored, self.rows = options.config, options.stored, rows
-        self.names, self.graph, self.width = (
-            options.config.family.names,
-            graph_of(options.config),
-            options.config.hidden_size,
-        )
+        self.names, self.width = options.config.family.names, options.config.hidden_size
+        self.graph = graph_of(options.config)
         self.kernels, self.max_texture_size = options.kernels, options.max_texture_size
         values = [
             RunValue("rows", 1, rows, usual="tokens"),

@@ -397,11 +397,6 @@ class Recipes:
         return self.config.tie_word_embeddings and head.kept and head.packing == self.table_format
 
 
-def sinks_name(layer: int) -> str:
-    """The name of the table of the sinks of a layer's heads."""
-    return f"h.{layer}.attn.sinks"
-
-
 def weight_name(source: str) -> str:
     """The name of a matrix in the checkpoint."""
     return f"{source}.weight"
