@@ -53,6 +53,25 @@ export class AttentionView {
     if (this.painted) paintAttention($("picture"), this.painted, accent());
   }
 
+  /**
+   * Asks the engine for the picture that is chosen.
+   * @param {import("./page.js").Page} page
+   */
+  async look(page) {
+    const picture = this.chosen;
+    $("look").disabled = true;
+    page.say("Computing attention…");
+    try {
+      this.paint(picture, await page.engine.attention(picture));
+      page.say("Done.");
+    } catch (error) {
+      page.say("Stopped by an error.");
+      page.showError(error);
+    } finally {
+      page.able();
+    }
+  }
+
   /** What an engine asks before each token: which picture is wanted, where it is time for a new one. */
   watch() {
     let last = -Infinity;

@@ -1,5 +1,6 @@
-/** The field in which a message is written: what sends it, and the work that is done meanwhile, so that less is left then. */
+/** The field in which a message is written: what sends and stops it, and the work that is done meanwhile. */
 
+import { asking } from "./ask.js";
 import { $ } from "./elements.js";
 import { settings } from "./settings.js";
 
@@ -27,6 +28,12 @@ export function startComposer(page) {
     event.preventDefault();
     page.send();
   });
+  const stop = () => {
+    page.queue(false);
+    page.running?.abort();
+  };
+  $("stop").addEventListener("click", stop);
+  addEventListener("keydown", (event) => event.key === "Escape" && !asking() && stop());
   let timer = 0;
   const later = () => {
     clearTimeout(timer);

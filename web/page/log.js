@@ -15,6 +15,7 @@ class TurnView {
     const { message, thinking, answer, model } = turn;
     if (chats) {
       this.asked = this.article("You", message, "", copyButton("Copy", () => turn.message), editing);
+      this.asked.classList.add("asked");
       this.replied = this.article(model, "", thinking, copyButton("Copy", () => turn.answer), regenerating);
     } else {
       const copying = copyButton("Copy", () => turn.message + turn.answer);

@@ -24,7 +24,6 @@
  */
 
 import { GlinferError } from "../glinfer/errors.js";
-import { asking } from "./ask.js";
 import { AttentionView } from "./attention.js";
 import { runAhead, startComposer } from "./composer.js";
 import { Conversations, THIS_TAB } from "./conversations.js";
@@ -33,6 +32,7 @@ import { showList, startList } from "./list.js";
 import { Log } from "./log.js";
 import { Meter } from "./meter.js";
 import { settings, showSampling, startSettings } from "./settings.js";
+import { startPanel } from "./panel.js";
 import { openStore } from "./store.js";
 import { startTheme } from "./theme.js";
 import { invite, showCard } from "./welcome.js";
@@ -50,6 +50,8 @@ export class Page {
     this.can = null; // what `ready` was told
     this.chats = true; // whether turns are shown as messages and replies
     this.left = 0; // how many of the oldest turns the model does not see
+    this.failed = false; // whether the model cannot run here
+    this.queued = false; // whether the message is sent when the model is ready
     this.stale = false; // whether another tab has changed something meanwhile
     this.reloaded = -Infinity; // when the model was loaded again
     this.kept = null; // the conversations
@@ -131,7 +133,8 @@ export class Page {
   /** Lets the person do what can be done now, and the engine what will be needed. */
   able() {
     const { idle } = this;
-    for (const id of ["send", "clear"]) $(id).disabled = !idle;
+    $("send").disabled = this.running !== null || this.failed;
+    $("clear").disabled = !idle;
     $("look").disabled = !idle || this.turns.length === 0;
     $("stop").disabled = this.running === null;
     $("log").setAttribute("aria-busy", String(this.running !== null));
@@ -175,6 +178,7 @@ export class Page {
     this.showConversation();
     this.say("Ready.");
     $("message").focus();
+    if (this.queued) this.send();
   }
 
   /** Shows the conversation that is open, which the engine holds nothing of. */
@@ -186,22 +190,6 @@ export class Page {
     $("held").textContent = "0";
     showList(this.kept, this.handlers);
     this.able();
-  }
-
-  /** Asks the engine for the picture that is chosen. */
-  async look() {
-    const picture = this.attention.chosen;
-    $("look").disabled = true;
-    this.say("Computing attention…");
-    try {
-      this.attention.paint(picture, await this.engine.attention(picture));
-      this.say("Done.");
-    } catch (error) {
-      this.say("Stopped by an error.");
-      this.showError(error);
-    } finally {
-      this.able();
-    }
   }
 
   /** Writes the answer of the last turn of a conversation, which is in the log already. */
@@ -272,11 +260,19 @@ export class Page {
     $("welcome").hidden = before.length > 0;
   }
 
+  /** Sends the message, or has it wait until the model is ready. */
   async send() {
     const message = $("message").value;
+    this.queue(this.can === null && !this.failed && message.trim() !== "");
     if (this.can === null || this.running || !message.trim()) return;
     if (this.chats) $("message").value = "";
     await this.reply(this.turns, message);
+  }
+
+  /** Says whether the message is sent when the model is ready. */
+  queue(waits) {
+    this.queued = waits;
+    $("queued").hidden = !waits;
   }
 
   /** Writes another answer to a message, which may be another one too; later turns are dropped. */
@@ -368,18 +364,20 @@ export class Page {
     $("waiting").remove();
     startTheme($("theme"), () => this.attention.repaint());
     startSettings();
+    startPanel();
     startComposer(this);
     $("system").addEventListener("input", () => {
       this.kept.current.system = $("system").value;
       this.left = 0;
     });
     $("system").addEventListener("change", () => this.kept.current.revision && this.save());
-    addEventListener("keydown", (event) => event.key === "Escape" && !asking() && this.running?.abort());
-    $("stop").addEventListener("click", () => this.running?.abort());
     $("clear").addEventListener("click", () => this.startOver());
-    $("look").addEventListener("click", () => this.look());
+    $("look").addEventListener("click", () => this.attention.look(this));
     const open = this.openConversations().then(() => this.engine.open(this));
     this.shared.ready = open.catch((error) => {
+      this.failed = true;
+      this.queue(false);
+      this.able();
       this.say("This model cannot run here.");
       this.showError(error);
       return null;

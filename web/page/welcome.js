@@ -2,12 +2,15 @@
 
 import { $, button, element, sentence } from "./elements.js";
 
+const SOFTWARE = /SwiftShader|llvmpipe|softpipe|Basic Render/i;
+
 /**
- * Shows the model's kind of input, with examples to click on.
- * @param {{takes: "chat"|"text"|"ids", examples: string[], vocabulary: number, why?: string}} can see `Page.ready`.
+ * Shows the model's kind of input, with examples to click on, and what to expect of a slow renderer.
+ * @param {{takes: "chat"|"text"|"ids", examples: string[], vocabulary: number, why?: string, renderer?: string}} can see
+ *   `Page.ready`.
  * @param {(text: string) => void} choose called with an example.
  */
-export function invite({ takes, examples, vocabulary, why }, choose) {
+export function invite({ takes, examples, vocabulary, why, renderer }, choose) {
   const kinds = {
     chat: "Ask a question, or choose one of these. This is a small model: it writes fluently, but often makes things up.",
     text: "This model continues a text; it does not answer questions. Write the start of one, or choose one of these.",
@@ -15,7 +18,9 @@ export function invite({ takes, examples, vocabulary, why }, choose) {
       "This model has no tokenizer here, so it works with numbers (token ids). " +
       `Write whole numbers from 0 to ${vocabulary - 1}, separated by spaces.`,
   };
-  $("message-label").textContent = { chat: "Your message", text: "Text to continue", ids: "Token ids" }[takes];
+  const label = { chat: "Your message", text: "Text to continue", ids: "Token ids" }[takes];
+  $("message-label").textContent = $("message").placeholder = label;
+  $("slow").hidden = !SOFTWARE.test(renderer ?? "");
   $("invitation").textContent = why ? `${kinds[takes]} ${sentence(why)}` : kinds[takes];
   $("examples").replaceChildren(...examples.map((text) => button(text, () => choose(text))));
 }

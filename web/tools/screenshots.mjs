@@ -22,13 +22,13 @@ const SEED = 1;
 const TOKENS = 60;
 const LARGEST = 160_000; // bytes of a picture
 const PICTURES = {
-  "web-start": { width: 1000, height: 470, colorScheme: "light", opening: true },
-  "web-light": { width: 960, height: 1040, colorScheme: "light" },
-  "web-dark": { width: 960, height: 1040, colorScheme: "dark", folded: true },
+  "web-start": { width: 1280, height: 720, colorScheme: "light", opening: true },
+  "web-light": { width: 1280, height: 720, colorScheme: "light", folded: true },
+  "web-dark": { width: 1000, height: 720, colorScheme: "dark" },
   "web-phone": { width: 390, height: 844, colorScheme: "light", isMobile: true, hasTouch: true },
 };
 const SERVED = {
-  "server-page": { width: 960, height: 1040, colorScheme: "light", asks: true, folded: true },
+  "server-page": { width: 1280, height: 720, colorScheme: "light", asks: true, folded: true },
 };
 
 /** Exports the bundled model as the documentation does. */
@@ -58,7 +58,7 @@ async function picture(browser, address, file, { width, height, opening = false,
   const page = await context.newPage();
   page.setDefaultTimeout(120_000);
   await page.goto(opening ? `${address}/?verify=1` : address);
-  await page.waitForSelector("#send:enabled");
+  await page.waitForSelector("#clear:enabled");
   if (opening) await page.waitForFunction(() => globalThis.glinfer.checks.length > 0);
   else await write(page);
   if (asks) await lookAt(page);
@@ -76,10 +76,14 @@ async function picture(browser, address, file, { width, height, opening = false,
 
 /** Lets the model write some lines. */
 async function write(page) {
+  const closed = await page.locator("#panel").isHidden();
+  if (closed) await page.click("#show-panel");
   await page.fill("#length", String(TOKENS));
   await page.fill("#seed", String(SEED));
   await page.locator("#temperature").fill(String(TEMPERATURE));
   await page.selectOption("#layer", { index: 2 });
+  if (await page.locator("#watch").isVisible()) await page.check("#watch");
+  if (closed) await page.click("#hide-panel");
   await page.fill("#message", PROMPT);
   await page.click("#send");
   await page.waitForSelector("#stop:enabled");

@@ -244,13 +244,14 @@ export async function drivenPage(browser) {
  * the reply, and for so many checks of textures.
  */
 async function talk(page, { text, example, tokens, checks = 0 }) {
-  await page.waitForSelector("#send:enabled");
+  await page.waitForSelector("#clear:enabled");
   const texts = async (selector) => (await page.locator(selector).allTextContents()).join("");
   const shown = {};
   for (const id of ["temperature", "top-k", "top-p", "min-p", "penalty"]) shown[id] = await page.inputValue(`#${id}`);
   for (const id of ["invitation", "about", "attention-hint"]) shown[id] = await texts(`#${id}`);
   shown.examples = await page.locator("#examples button").allTextContents();
   shown.layers = await page.locator("#layer option").allTextContents();
+  if (await page.locator("#watch").isVisible()) await page.check("#watch");
   await page.fill("#length", String(tokens));
   await page.locator("#temperature").fill("0");
   if (example === undefined) {

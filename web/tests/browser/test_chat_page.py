@@ -208,7 +208,9 @@ def test_an_example_on_a_phone_dark_and_light(served: Running, browse: Callable[
     papers.append(dark.do("evaluate", paper))
     brightness = [sum(int(part) for part in found.strip("rgb()").split(",")) for found in papers]
     assert brightness[0] < 150 < 600 < brightness[1]
+    dark.do("click", "#show-panel")
     dark.do("fill", "#length", "3")
+    dark.do("click", "#hide-panel")
     examples = dark.do("text", "#examples button").split("\n")
     assert len(examples) >= 3
     dark.do("click", "#examples button:nth-child(2)")
@@ -224,13 +226,14 @@ def test_everything_has_a_name_and_the_keyboard_reaches_it(served: Running, brow
         each.checkVisibility() && !each.textContent.trim() && !each.labels?.length).map((each) => each.id)"""
     assert page.do("evaluate", nameless) == []
     assert page.do("evaluate", "document.activeElement.id") == "message"
+    page.do("evaluate", "document.querySelector('#theme').focus()")
     seen = []
     for _ in range(40):
         page.do("press", ":focus", "Tab")
         seen.append(page.do("evaluate", "document.activeElement.id || document.activeElement.tagName"))
         if seen[-1] == "BODY":
             break
-    assert {"send", "clear", "temperature", "top-k", "top-p", "length", "seed", "layer"} <= set(seen)
+    assert {"show-panel", "send", "clear", "temperature", "top-k", "top-p", "length", "seed", "layer"} <= set(seen)
     page.do("fill", "#message", "a")
     page.do("press", "#message", "Shift+Enter")
     assert page.do("evaluate", "document.querySelector('#message').value") == "a\n"

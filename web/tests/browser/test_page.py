@@ -149,6 +149,40 @@ def test_answers_are_formatted_edited_and_written_again(site: str, browse: Calla
     assert [address for address in page.asked if not address.startswith((site[: site.index("?")], "data:"))] == []
 
 
+def test_a_message_waits_until_the_model_is_ready(site: str, browse: Callable[..., Browsed]) -> None:
+    page = browse()
+    page.do(
+        "before",
+        "globalThis.held = new Promise((go) => (globalThis.go = go)); const ask = fetch; "
+        "globalThis.fetch = async (...given) => { await globalThis.held; return ask(...given); };",
+    )
+    page.do("open", site)
+    for message in ("taken back", "hi"):
+        page.do("fill", "#message", message)
+        page.do("click", "#send")
+        page.do("wait", "#queued")
+        if message != "hi":
+            page.do("keys", "Escape")
+            page.do("gone", "#queued")
+    page.do("evaluate", "go()")
+    page.do("says", "#status", "Done.")
+    assert turns(page) == [["hi", REPLY]]
+    assert page.do("evaluate", "document.querySelector('#queued').hidden")
+    assert complained(page) == []
+
+
+def test_settings_open_over_a_narrow_page(site: str, browse: Callable[..., Browsed]) -> None:
+    page = browse(viewport={"width": 360, "height": 740})
+    page.do("open", site)
+    page.do("says", "#status", "Ready.")
+    shown = "[panel.hidden, document.activeElement.id, innerWidth - document.documentElement.scrollWidth]"
+    page.do("evaluate", "(globalThis.panel = document.querySelector('#panel')).hidden")
+    page.do("click", "#show-panel")
+    assert page.do("evaluate", shown) == [False, "hide-panel", 0]
+    page.do("keys", "Escape")
+    assert page.do("evaluate", shown) == [True, "show-panel", 0]
+
+
 def test_conversations_are_kept_named_and_deleted(site: str, browse: Callable[..., Browsed]) -> None:
     page = opened(browse(), site)
     page.do("fill", "#length", "4")

@@ -183,6 +183,8 @@ def test_pictures_checks_and_stop_in_a_worker(browse: Callable[[], Browsed], fir
     with serving(first.folder) as url:
         opened(page, url, ONLINE)
         assert page.do("evaluate", "Boolean(glinfer.model.worker)")
+        assert not page.do("evaluate", "document.getElementById('watch').checked"), "pictures cost time"
+        page.do("click", "#watch")
         assert written(page) == first.reply(PROMPT, TOKENS)
         label = page.do("evaluate", "picture.getAttribute('aria-label')")
         assert label.startswith("Attention of block 0: 4 rows over ")
