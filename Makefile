@@ -57,8 +57,7 @@ docs: setup-dev ## Build the documentation as a site into build/site
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[docs]"
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
-wheel: setup-dev ## Build the wheel into dist/, with the library of npm that its pages need
-	@scripts/setup_web.sh packages
+wheel: setup-dev ## Build the wheel into dist/
 	$(BIN)/python -m build --wheel --no-isolation
 
 fuzz: setup-dev ## Search each reader of files for what it cannot take, guided by coverage; FUZZ_SECONDS=60 each

@@ -19,7 +19,7 @@ from glinfer.errors import InputError
 ROOT = Path(__file__).resolve().parents[1]
 ALLOWED = {"README.md": 0, "docs": 0, "examples": 0, "glinfer": 0, "qa": 0, "scripts": 0, "shaders": 0, "web": 0}
 ENDINGS = {".py", ".md", ".js", ".mjs", ".html", ".frag", ".vert", ".glsl", ".sh"}
-SKIPPED = {"node_modules", "dist", "tests", "__pycache__"}
+SKIPPED = {"node_modules", "libraries", "dist", "tests", "__pycache__"}
 HINTS = {
     r"so many|at most so": "name the number: N tokens, at most N",
     r"(?:is|are) told(?! apart)|tells what": "is printed, is reported, is listed; describes",

@@ -23,7 +23,7 @@ from glinfer.engine.loading import read_model
 from glinfer.errors import FormatError, InputError, PlanError
 from glinfer.export.companions import companions_of
 from glinfer.export.embedding import embedding_entry, exported_tokenizer
-from glinfer.export.libraries import MARKDOWN, TOKENIZERS, library_files
+from glinfer.export.libraries import LIBRARIES, MARKDOWN, TOKENIZERS
 from glinfer.export.licence import licence_of
 from glinfer.export.page import single_file, single_file_note
 from glinfer.export.plan import PlanExport
@@ -162,7 +162,7 @@ def export_web(
     checkpoint.check_finite()
     weights = weights_named(weights, checkpoint.formats(), plan)
     embeds = checkpoint.config.embeds
-    texts, notes = (_embedded_texts if embeds else continued_texts)(path, tokenizer, checkpoint, root)
+    texts, notes = (_embedded_texts if embeds else continued_texts)(path, tokenizer, checkpoint)
     parts = _parts(root, texts.libraries, embeds=embeds)
     made, export = _laid_out(checkpoint, plan, weights, cache, kernels or web_kernels(weights), LIMITS[limits])
     size = made.texture_bytes(LIMITS[limits].max_texture_size, "weight")
@@ -247,7 +247,7 @@ def _laid_out(
 
 
 def _embedded_texts(
-    path: str | PathLike[str], given: str | PathLike[str] | None, checkpoint: Checkpoint, _: Path
+    path: str | PathLike[str], given: str | PathLike[str] | None, checkpoint: Checkpoint
 ) -> tuple[TextSupport, list[str]]:
     """The text support of an embedding model; arguments are those of :func:`continued_texts`."""
     tokenizer, embedding = exported_tokenizer(path, given, checkpoint)
@@ -264,7 +264,7 @@ def _parts(root: Path, libraries: Sequence[str], *, embeds: bool) -> dict[str, P
         own = {name: root / name for name in _SITE}
     if MARKDOWN in libraries:
         own[ANSWERS] = root / MARKDOWN_ANSWERS
-    return {**own, **library_files(root, libraries)}
+    return {**own, **{name: root / name for library in libraries for name in LIBRARIES[library]}}
 
 
 def _write_site(new: Path, parts: Mapping[str, Path], export: PlanExport, texts: TextSupport) -> None:

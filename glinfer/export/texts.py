@@ -21,7 +21,7 @@ from glinfer.engine.defaults import default_sampling
 from glinfer.errors import FormatError, InputError
 from glinfer.export.embedding import PROBES, characters_of
 from glinfer.export.examples import examples_for
-from glinfer.export.libraries import JINJA, MARKDOWN, TOKENIZERS, library_files
+from glinfer.export.libraries import JINJA, MARKDOWN, TOKENIZERS
 from glinfer.formats import BpeModel, Checkpoint, read_bpe
 from glinfer.formats.gab.bpe import is_merges_json, read_merges_json
 from glinfer.formats.sampling import NAMES
@@ -77,7 +77,7 @@ class TextSupport:
 
 
 def continued_texts(
-    path: str | PathLike[str], given: str | PathLike[str] | None, checkpoint: Checkpoint, web: Path
+    path: str | PathLike[str], given: str | PathLike[str] | None, checkpoint: Checkpoint
 ) -> tuple[TextSupport, list[str]]:
     """Find the tokenizer, stop ids and chat form of a model that generates text.
 
@@ -85,7 +85,6 @@ def continued_texts(
         path: the model's file or directory.
         given: its tokenizer, as in :func:`glinfer.load`.
         checkpoint: the model.
-        web: the folder of the page and its runtime.
 
     Returns:
         The text support, and notes on missing features.
@@ -110,20 +109,15 @@ def continued_texts(
     entry: dict[str, Any]
     libraries: tuple[str, ...] = () if bpe is not None else (TOKENIZERS, JINJA)
     try:
-        library_files(web, libraries)
         entry = library_entry(found) if bpe is None else tokenizer_entry(bpe, found.control_tokens)
-    except (InputError, FormatError) as error:
+    except InputError as error:
         about["why"] = str(error)
         return TextSupport(None, about), [f"the site takes token ids only: {error}"]
     about["chat"], about["why"] = _chat_of(path, found, checkpoint, has_library=bpe is None)
     about["examples"] = examples_for(path, chats=about["chat"] is not None)
     notes = [f"the site generates text but does not chat: {about['why']}"] if about["why"] else []
     if about["chat"] is not None:
-        try:
-            library_files(web, (MARKDOWN,))
-            libraries = (*libraries, MARKDOWN)
-        except FormatError as error:
-            notes.append(f"the page shows answers as plain text, without formatting: {error}")
+        libraries = (*libraries, MARKDOWN)
     return TextSupport(entry, about, libraries), notes
 
 

@@ -10,8 +10,6 @@ from starlette.responses import Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
-from glinfer.errors import FormatError
-from glinfer.export.libraries import MARKDOWN, library_files
 from glinfer.export.page import imports_of
 from glinfer.export.site import ANSWERS, MARKDOWN_ANSWERS, PAGE, web_root
 from glinfer.export.static import HEADERS, media_type
@@ -60,10 +58,7 @@ class ChatPage:
 
 def _modules(root: Path, entry: str) -> dict[str, Path]:
     """A module of the page and its imports, by their paths in the page."""
-    try:
-        places = {ANSWERS: root / MARKDOWN_ANSWERS, **library_files(root, (MARKDOWN,))}
-    except FormatError:  # without it, the page shows answers unformatted
-        places = {}
+    places = {ANSWERS: root / MARKDOWN_ANSWERS}
     found, waiting = dict[str, Path](), [entry]
     while waiting:
         name = waiting.pop()

@@ -12,11 +12,11 @@ import pytest
 from safetensors.numpy import load_file
 from tiny_embedders import write_bert, write_embedder
 
-from glinfer.errors import FormatError, InputError
+from glinfer.errors import InputError
 from glinfer.export import embedding
 from glinfer.export import site as module
 from glinfer.export.embedding import characters_of
-from glinfer.export.libraries import LIBRARIES, TOKENIZERS, library_files
+from glinfer.export.libraries import LIBRARIES, TOKENIZERS
 from glinfer.export.site import LIMITS, export_web, web_root
 from glinfer.formats import load_checkpoint
 from glinfer.models.choice import plan_for
@@ -26,20 +26,10 @@ from glinfer.text.tokenizer import find_tokenizer
 PROMPTS = {"query": "in the rain ", "document": "a "}
 
 
-@pytest.fixture
-def web(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of the page, with a library in it, which npm may not have put there."""
-    folder = tmp_path / "web"
-    folder.mkdir()
-    for entry in web_root().iterdir():
-        if entry.name != "node_modules":
-            (folder / entry.name).symlink_to(entry)
-    (folder / "libraries").mkdir()
-    for name in LIBRARIES[TOKENIZERS]:
-        (folder / name).write_text("export class Tokenizer {}\n")
-    monkeypatch.setattr(module, "web_root", lambda: folder)
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look at every character once for all models."""
     monkeypatch.setattr(embedding, "characters_of", lambda values: characters())
-    return folder
 
 
 @cache
@@ -48,7 +38,8 @@ def characters() -> dict[str, str] | None:
     return characters_of({"normalizer": {"type": "BertNormalizer"}, "pre_tokenizer": {"type": "BertPreTokenizer"}})
 
 
-def test_a_site_that_embeds_has_what_the_page_needs(web: Path, tmp_path: Path) -> None:
+def test_a_site_that_embeds_has_what_the_page_needs(tmp_path: Path) -> None:
+    web = web_root()
     model = tmp_path / "m"
     write_embedder(model, prompts=PROMPTS, normalize=False)
     made = export_web(model, tmp_path / "out", limits="webgl2")
@@ -105,25 +96,19 @@ def test_a_site_that_embeds_has_what_the_page_needs(web: Path, tmp_path: Path) -
     assert [each.name for each in again.folder.iterdir()] == ["index.html"]
 
 
-def test_what_cannot_embed_in_a_page_is_refused_in_one_line(web: Path, tmp_path: Path) -> None:
+def test_what_cannot_embed_in_a_page_is_refused_in_one_line(tmp_path: Path) -> None:
     model = tmp_path / "m"
     write_embedder(model)
     (model / "vocab.txt").rename(tmp_path / "vocab.txt")
     with pytest.raises(InputError, match="a site that embeds texts needs the model's tokenizer"):
         export_web(model, tmp_path / "site")
-    (tmp_path / "vocab.txt").rename(model / "vocab.txt")
-    (web / "libraries" / "tokenizers.js").unlink()
-    with pytest.raises(FormatError, match=r"a library of the page is missing: .* run 'npm ci --prefix web' in"):
-        export_web(model, tmp_path / "site")
-    with pytest.raises(FormatError, match="a library of the page is missing"):
-        library_files(tmp_path)
     write_bert(tmp_path / "two", architectures=["BertForSequenceClassification"], id2label={"0": "x", "1": "y"})
     with pytest.raises(InputError, match="this model gives 2 scores for a pair of texts; expected one"):
         export_web(tmp_path / "two", tmp_path / "site")
     assert not (tmp_path / "site").exists()
 
 
-def test_a_site_that_scores_pairs_says_how_they_are_written(web: Path, tmp_path: Path) -> None:
+def test_a_site_that_scores_pairs_says_how_they_are_written(tmp_path: Path) -> None:
     write_bert(tmp_path / "m", architectures=["BertForSequenceClassification"], id2label={"0": "x"})
     told = export_web(tmp_path / "m", tmp_path / "out", limits="webgl2").plan["embedding"]["ranks"]
     config = load_checkpoint(tmp_path / "m").config

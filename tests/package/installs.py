@@ -15,7 +15,7 @@ from own_process import DEADLINE, ROOT
 
 OF_THE_WHEEL = [pytest.mark.package, *(() if "GLINFER_TEST_VENV" in os.environ else (pytest.mark.slow,))]
 """Marks of tests of the installed wheel: slow where it is first to be built and installed."""
-SOURCES = ("glinfer", "shaders", "web", "pyproject.toml", "hatch_build.py", "README.md", "LICENSE")
+SOURCES = ("glinfer", "shaders", "web", "pyproject.toml", "README.md", "LICENSE")
 LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.pyc", ".*", "node_modules")
 # Where Python looks for modules, and where glinfer keeps files, is up to each test.
 HIDDEN = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__")

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import shutil
 import zipfile
 from email.parser import Parser
 from pathlib import Path
 
-import pytest
-from installs import OF_THE_WHEEL, ROOT, Installed, build, copy_source, run, succeed
+from installs import OF_THE_WHEEL, ROOT, Installed, run, succeed
 from packaging.requirements import Requirement
 from test_source import CORE
-
-from glinfer.export.libraries import LIBRARIES
 
 pytestmark = OF_THE_WHEEL
 
@@ -48,7 +43,7 @@ def test_the_wheel_holds_nothing_else(wheel: Path) -> None:
     inside = [name for name in names if name.startswith("glinfer/")]
     shaders = [file for file in inside if file.startswith("glinfer/shaders/")]
     assert {Path(name).suffix for name in shaders} <= {".frag", ".vert", ".glsl"}
-    expected = sorted([*package_files(), *web_files(), *given_libraries()])
+    expected = sorted([*package_files(), *web_files()])
     assert sorted(name for name in inside if name not in shaders) == expected
     assert [name for name in inside if "tests" in name.split("/") or "/test_" in name] == []
 
@@ -70,57 +65,17 @@ def web_files() -> list[str]:
     page = [ROOT / "web" / name for name in PAGE]
     modules = [
         file
-        for folder in ("embedding", "glinfer", "page", "search", "server", "text")
+        for folder in ("embedding", "glinfer", "libraries", "page", "search", "server", "text")
         for file in (ROOT / "web" / folder).iterdir()
     ]
     return [f"glinfer/{file.relative_to(ROOT).as_posix()}" for file in (*page, *modules)]
-
-
-def given_libraries() -> list[str]:
-    """The libraries of npm in a wheel that is given; its source archive, where these tests then lie, has them too."""
-    if "GLINFER_TEST_WHEEL" not in os.environ:  # built from a copy that has none
-        return []
-    places = {name: ROOT / "web" / place for files in LIBRARIES.values() for name, place in files.items()}
-    return [f"glinfer/web/{name}" for name, file in places.items() if file.is_file()]
-
-
-@pytest.mark.slow
-def test_the_page_brings_its_libraries_where_npm_has_put_them(tmp_path: Path) -> None:
-    """Without npm the wheel has none, as the one above; in another version than the lock file's neither."""
-    parts = {place: Path(place).parts[1:] for files in LIBRARIES.values() for place in files.values()}
-    names = {"/".join(each[: 2 if each[0].startswith("@") else 1]) for each in parts.values()}
-    source = copy_source(tmp_path / "source")
-    for package in (f"web/node_modules/{name}" for name in sorted(names)):
-        if not (ROOT / package).is_dir():
-            pytest.skip(f"{package} is missing; 'make test-web' installs it")
-        shutil.copytree(ROOT / package, source / package)
-    expected = {
-        f"glinfer/web/{name}": (ROOT / "web" / place).read_bytes()
-        for files in LIBRARIES.values()
-        for name, place in files.items()
-    }
-    assert len(expected) == 11
-    assert libraries(build(source)) == expected  # from the source archive
-    other = source / "web/node_modules/@huggingface/tokenizers/package.json"
-    other.write_text(json.dumps({**json.loads(other.read_text()), "version": "0.0.1"}))
-    shutil.rmtree(tmp_path / "dist")
-    of_others = {f"glinfer/web/{name}" for name in LIBRARIES["tokenizers"]}
-    left = {name: content for name, content in expected.items() if name not in of_others}
-    assert libraries(build(source, "--wheel")) == left
-
-
-def libraries(dist: Path) -> dict[str, bytes]:
-    """The files of libraries in a wheel."""
-    (wheel,) = dist.glob("*.whl")
-    with zipfile.ZipFile(wheel) as archive:
-        return {name: archive.read(name) for name in archive.namelist() if "/web/libraries/" in name}
 
 
 def test_a_site_is_exported_from_the_wheel(installed: Installed) -> None:
     installed.glinfer("export-web", "shakespeare", "site", "--weights", "q8")
     for name in web_files():
         if not name.endswith("embedded.js") and not re.search(
-            "/web/(embedding|search|server|text|library_texts|answers|markdown_answers)\\b", name
+            "/web/(embedding|libraries|search|server|text|library_texts|answers|markdown_answers)\\b", name
         ):
             part = name.removeprefix("glinfer/web/")
             assert (installed.work / "site" / part).read_bytes() == (ROOT / "web" / part).read_bytes()

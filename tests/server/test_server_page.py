@@ -8,11 +8,8 @@ from pathlib import Path
 import pytest
 from running_server import Running
 
-from glinfer.errors import FormatError
-from glinfer.export.libraries import LIBRARIES, MARKDOWN, library_files
 from glinfer.export.site import web_root
 from glinfer.formats import load_checkpoint
-from glinfer.server import page as page_module
 from glinfer.server.page import ChatPage
 
 pytestmark = pytest.mark.gl
@@ -34,7 +31,7 @@ def test_its_modules_are_all_that_they_import(keyed: Running) -> None:
     paths = ChatPage().paths
     assert {"/server/app.js", "/server/client.js", "/page/page.js", "/glinfer/pictures.js", "/answers.js"} <= paths
     assert not paths & {"/app.js", "/page/local.js", "/glinfer/model.js"}
-    places = markdown_files()
+    places = {"answers.js": web_root() / "markdown_answers.js"}
     for path in paths - {"/", "/index.html"}:
         answer = keyed.get(path)
         assert answer.content == places.get(path[1:], web_root() / path[1:]).read_bytes()
@@ -42,28 +39,10 @@ def test_its_modules_are_all_that_they_import(keyed: Running) -> None:
         assert answer.headers["content-type"] == f"{kind}; charset=utf-8"
 
 
-def markdown_files() -> dict[str, Path]:
-    """What takes other places in the page than in the checkout, where npm has brought the library for Markdown."""
-    try:
-        return {"answers.js": web_root() / "markdown_answers.js", **library_files(web_root(), [MARKDOWN])}
-    except FormatError:
-        return {}
-
-
-@pytest.mark.parametrize("has", [True, False], ids=["with the library", "without"])
-def test_answers_are_formatted_where_the_library_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has: bool) -> None:
-    for entry in web_root().iterdir():
-        if entry.name != "node_modules":
-            (tmp_path / entry.name).symlink_to(entry)
-    (tmp_path / "libraries").mkdir()
-    for name in LIBRARIES[MARKDOWN] if has else ():
-        (tmp_path / name).write_text("export default class {}\n")
-    monkeypatch.setattr(page_module, "web_root", lambda: tmp_path)
+def test_answers_are_formatted_by_the_library() -> None:
     page = ChatPage()
-    assert ("/libraries/markdown-it.js" in page.paths) == has
+    assert "/libraries/markdown-it.js" in page.paths
     assert not any("LICENSE" in path for path in page.paths)
-    kept = "markdown_answers.js" if has else "answers.js"
-    assert page.file("/answers.js") == (tmp_path / kept).read_bytes()
 
 
 def test_no_script_but_its_own_may_run(keyed: Running) -> None:

@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import test, { before, describe } from "node:test";
 
-import { laidOut, noLibraries } from "./runtime.js";
+import { laidOut } from "./runtime.js";
 
 const TAGS = new Set(
   "p h3 blockquote ul ol li em strong s table thead tbody tr th td code pre a br hr".split(" "),
@@ -47,7 +47,7 @@ const HOSTILE = [
   "\u0000\ufffe\ud800",
 ];
 
-describe("hostile answers", { skip: noLibraries }, () => {
+describe("hostile answers", () => {
   let elementsOf;
   before(async () => ({ elementsOf } = await laidOut()("markdown_answers.js")));
 
@@ -86,7 +86,7 @@ describe("hostile answers", { skip: noLibraries }, () => {
   });
 });
 
-describe("formatted answers", { skip: noLibraries }, () => {
+describe("formatted answers", () => {
   let elementsOf;
   before(async () => ({ elementsOf } = await laidOut()("markdown_answers.js")));
 

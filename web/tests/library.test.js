@@ -5,11 +5,11 @@ import process from "node:process";
 import test, { before, describe } from "node:test";
 
 import { noPython, written } from "./python.js";
-import { laidOut, noLibraries } from "./runtime.js";
+import { laidOut } from "./runtime.js";
 
 const TEXTS = Number(process.env.GLINFER_TEXTS ?? 60);
 const CONVERSATIONS = Number(process.env.GLINFER_CONVERSATIONS ?? 20);
-const skip = noPython || noLibraries;
+const skip = noPython;
 const theirs = skip ? {} : written("texts_in_python.py", TEXTS, CONVERSATIONS);
 const runtime = skip ? null : laidOut();
 

@@ -7,7 +7,7 @@ import { Conversation } from "../glinfer/chat.js";
 import { Model } from "../glinfer/model.js";
 import { LocalEngine } from "../page/local.js";
 import { noPython, written } from "./python.js";
-import { laidOut, noLibraries } from "./runtime.js";
+import { laidOut } from "./runtime.js";
 
 const END = 2;
 const nextToken = (ids) => (ids.length % 37 === 0 ? END : ((5 * ids.at(-1) + 3) % 41) + 40); // as in talks_in_python.py
@@ -71,7 +71,7 @@ function engineOf(model) {
   return { engine, prompts };
 }
 
-test("prompts and replies are Python's, guessed ahead and not", { skip: noPython || noLibraries }, async () => {
+test("prompts and replies are Python's, guessed ahead and not", { skip: noPython }, async () => {
   const made = written("talks_in_python.py");
   const runtime = laidOut();
   const { LibraryTokenizer } = await runtime("text/library.js");

@@ -15,8 +15,8 @@ HERE = Path(__file__).resolve().parent
 @pytest.mark.slow
 def test_four_hundred_texts_of_every_tokenizer() -> None:
     node = shutil.which("node")
-    if node is None or not (HERE.parent / "node_modules" / "@huggingface" / "jinja").is_dir():
-        pytest.skip("there is no Node.js with the packages of web/; 'make test-web' installs them where it may")
+    if node is None:
+        pytest.skip("there is no Node.js; 'make test-web' installs it where it may")
     ran = subprocess.run(
         [node, "--test", str(HERE / "library.test.js")],
         env={**os.environ, "GLINFER_TEXTS": "400", "GLINFER_CONVERSATIONS": "60"},

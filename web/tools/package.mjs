@@ -23,10 +23,10 @@ const FILES = {
   embedding: "embedding",
   "gab_texts.js": "texts.js",
   "library_texts.js": "library_texts.js",
-  "libraries/tokenizers.js": "node_modules/@huggingface/tokenizers/dist/tokenizers.min.mjs",
-  "libraries/LICENSE": "node_modules/@huggingface/tokenizers/LICENSE",
-  "libraries/jinja.js": "node_modules/@huggingface/jinja/dist/index.js",
-  "libraries/LICENSE.jinja": "node_modules/@huggingface/jinja/LICENSE",
+  "libraries/tokenizers.js": "libraries/tokenizers.js",
+  "libraries/LICENSE": "libraries/LICENSE",
+  "libraries/jinja.js": "libraries/jinja.js",
+  "libraries/LICENSE.jinja": "libraries/LICENSE.jinja",
   LICENSE: "../LICENSE",
 };
 const NOT_THERE = ["glinfer/worker.js", "glinfer/remote.js"]; // beside a site; the package has its own
