@@ -33,10 +33,10 @@ _COMMANDS: Mapping[str, Mapping[str, tuple[str, str]]] = {
     },
     "Release": {
         "api": ("api:api", "Compare the public names with those recorded."),
-        "audit": ("lock:audit_command", "Check pinned dependencies for known vulnerabilities."),
+        "audit": ("supply:audit_command", "Check pinned dependencies for known vulnerabilities."),
         "release": ("release:release", "Run the release checklist."),
-        "sbom": ("lock:sbom", "Write the bill of materials of a wheel."),
-        "lock": ("lock:lock", "Pin the test dependencies by hash."),
+        "sbom": ("supply:sbom", "Write the bill of materials of a wheel."),
+        "lock": ("supply:lock", "Pin the test dependencies by hash."),
     },
     "Measure": {
         "batch-speed": ("batch_speed:batch_speed", "Benchmark run-batch, with sampling and greedy."),

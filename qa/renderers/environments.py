@@ -1,7 +1,5 @@
 """Environments with another system's OpenGL: its packages in a folder, and this Python on that system's C library.
 
-Or its own Python, where it has a version that is not here, see :func:`interpreter`.
-
 apt-get fetches a driver's packages with all that they need, the C library too, with lists and signatures of its own,
 and dpkg-deb unpacks them; nothing is installed and no script of a package is run. The loader among them then starts
 this Python with those libraries, see :func:`launcher`. That works without root and without a container, since a program
@@ -66,9 +64,7 @@ def _debian(name: str, title: str, *further: str) -> System:
 BOOKWORM = _debian("bookworm", "Debian 12")
 TRIXIE = _debian("trixie", "Debian 13", "ubuntu-archive-keyring")
 SID = _debian("sid", "Debian unstable")
-RESOLUTE = System(
-    "resolute", "Ubuntu 26.04", "gutsy", "main universe", "ubuntu-archive-keyring.gpg", TRIXIE, ("python3.14-venv",)
-)
+RESOLUTE = System("resolute", "Ubuntu 26.04", "gutsy", "main universe", "ubuntu-archive-keyring.gpg", TRIXIE)
 
 
 def make(system: System) -> Path:
@@ -168,13 +164,8 @@ def libraries(root: Path) -> list[Path]:
     return [folder for name in ("usr/lib", "lib") if (folder := root / name / triple()).is_dir()]
 
 
-def launcher(root: Path, python: str = sys.executable, *, named: str = "") -> list[str]:
-    """The beginning of a command that runs a Python with the libraries of an environment.
-
-    Args:
-        root: the folder of the environment.
-        python: this Python, or another one.
-        named: the name by which Python is to find itself; that of ``python`` by default.
+def launcher(root: Path) -> list[str]:
+    """The beginning of a command that runs this Python with the libraries of an environment.
 
     Raises:
         MissingError: the environment has no loader for this processor.
@@ -185,7 +176,7 @@ def launcher(root: Path, python: str = sys.executable, *, named: str = "") -> li
         raise MissingError(f"{root} has no loader; remove it, and it is made anew")
     own = [str(folder) for folder in folders]
     path = ":".join([*own, *(str(Path("/") / folder.relative_to(root)) for folder in folders)])
-    return [str(loader), "--inhibit-cache", "--library-path", path, "--argv0", named or python, python]
+    return [str(loader), "--inhibit-cache", "--library-path", path, "--argv0", sys.executable, sys.executable]
 
 
 def variables(root: Path) -> dict[str, str]:
@@ -204,32 +195,3 @@ def variables(root: Path) -> dict[str, str]:
         "MESA_SHADER_CACHE_DIR": str(root.parent / "shaders"),
         "LIBGL_ALWAYS_SOFTWARE": "1",
     }
-
-
-def interpreter(system: System, version: str) -> Path:
-    """The Python of a system, as a script that can be used like one that is installed, to make environments too.
-
-    The script starts it by the system's loader, with the system's libraries and OpenGL. It passes on the
-    name by which it is called, so that it works through the links of an environment made with it.
-
-    Raises:
-        MissingError: the system cannot be had, or has no such Python.
-    """
-    root = make(system)
-    python, script = root / "usr" / "bin" / f"python{version}", root / "usr" / "bin" / f"started-python{version}"
-    if not python.is_file():
-        raise MissingError(f"{root} has no Python {version}; remove {root.parent}, and it is made anew")
-    _move_wheels(root, version)
-    set_here = [f"export {name}={shlex.quote(value)}\n" for name, value in variables(root).items()]
-    start = shlex.join(launcher(root, str(python), named="$0")).replace("'$0'", '"$0"')
-    script.write_text("".join(["#!/bin/sh\n", *set_here, f'exec {start} "$@"\n']), "utf-8")
-    script.chmod(0o755)
-    return script
-
-
-def _move_wheels(root: Path, version: str) -> None:
-    """Let a Python find the wheel of pip, which its system keeps apart, in this folder and not in the system here."""
-    wheels = "/usr/share/python-wheels"
-    for settings in (root / "usr" / "lib" / f"python{version}").glob("_sysconfigdata_*.py"):
-        text = settings.read_text("utf-8")
-        settings.write_text(text.replace(f"'{wheels}", f"'{root}{wheels}"), "utf-8")
