@@ -10,7 +10,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,50 +27,12 @@ Logits = npt.NDArray[np.float32]
 MAX_THREADS = 1024
 
 
-class Peer(Protocol):
-    """A model in another engine, with a cache of keys and values that starts out empty."""
-
-    @property
-    def label(self) -> str:
-        """Name in a table: engine, way of running, number format, threads or device."""
-
-    def prefill(self, ids: Sequence[int]) -> Logits:
-        """Empty the cache, run ``ids`` through the model at once; logits [vocab] after the last, in host memory.
-
-        Raises:
-            InputError: no ids, more than the context holds, or one outside the vocabulary; or closed.
-        """
-
-    def step(self, token: int) -> Logits:
-        """Append one token to the cache; logits [vocab] after it, in host memory.
-
-        Raises:
-            InputError: the cache is full, or the token is outside the vocabulary; or closed.
-        """
-
-    def decode_greedy(self, token: int, count: int) -> list[int]:
-        """Append ``token`` and go on with the likeliest token each time; the ``count`` tokens chosen, in order.
-
-        The cache grows by ``count``: the last token chosen is not in it yet. Every token is read back before
-        the next one starts, as a program that shows its text must do.
-
-        Raises:
-            InputError: the cache has no room for ``count``, or the token is outside the vocabulary; or closed.
-        """
-
-    def rewind(self, length: int) -> None:
-        """Cut the cache back to its first ``length`` tokens.
-
-        Raises:
-            InputError: the cache is shorter than that; or closed.
-        """
-
-    def close(self) -> None:
-        """Release what the engine holds; harmless when repeated."""
-
-
 class CheckedPeer(ABC):
-    """Check input before it reaches an engine, which might crash on it."""
+    """A model in another engine, with a cache of keys and values that starts out empty.
+
+    Input is checked before it reaches the engine, which might crash on it. Every use raises InputError once it is
+    closed.
+    """
 
     def __init__(self, config: ModelConfig, label: str) -> None:
         """``label`` is the peer's whole name in a table."""
@@ -81,11 +43,15 @@ class CheckedPeer(ABC):
 
     @property
     def label(self) -> str:
-        """See :class:`Peer`."""
+        """Name in a table: engine, way of running, number format, threads or device."""
         return self._label
 
     def prefill(self, ids: Sequence[int]) -> Logits:
-        """See :class:`Peer`."""
+        """Empty the cache, run ``ids`` through the model at once; logits [vocab] after the last, in host memory.
+
+        Raises:
+            InputError: no ids, more than the context holds, or one outside the vocabulary.
+        """
         self._check_room(0, len(ids))
         for token in ids:
             self._check_token(token)
@@ -96,7 +62,11 @@ class CheckedPeer(ABC):
         return logits
 
     def step(self, token: int) -> Logits:
-        """See :class:`Peer`."""
+        """Append one token to the cache; logits [vocab] after it, in host memory.
+
+        Raises:
+            InputError: the cache is full, or the token is outside the vocabulary.
+        """
         self._check_room(self._length, 1)
         self._check_token(token)
         logits = self._step(token)
@@ -104,7 +74,14 @@ class CheckedPeer(ABC):
         return logits
 
     def decode_greedy(self, token: int, count: int) -> list[int]:
-        """See :class:`Peer`."""
+        """Append ``token`` and choose ``count`` tokens greedily; returns them in order.
+
+        The cache grows by ``count``: the last token chosen is not in it yet. Every token is read back before
+        the next one starts, as a program that shows its text must do.
+
+        Raises:
+            InputError: the cache has no room for ``count``, or the token is outside the vocabulary.
+        """
         self._check_room(self._length, count)
         self._check_token(token)
         chosen = self._decode_greedy(token, count)
@@ -112,7 +89,11 @@ class CheckedPeer(ABC):
         return chosen
 
     def rewind(self, length: int) -> None:
-        """See :class:`Peer`."""
+        """Cut the cache back to its first ``length`` tokens.
+
+        Raises:
+            InputError: the cache is shorter than that.
+        """
         self._check_open()
         if not 0 <= length <= self._length:
             raise InputError(f"{self._label}: cannot rewind to {length}; expected 0 to {self._length}, what is cached")
@@ -120,7 +101,7 @@ class CheckedPeer(ABC):
         self._length = length
 
     def close(self) -> None:
-        """See :class:`Peer`."""
+        """Release what the engine holds; harmless when repeated."""
         if not self._closed:
             self._closed = True
             self._close()
