@@ -106,8 +106,9 @@ def _other_value(old: Any, random: Random, words: Sequence[Any]) -> Any:
         word = str(random.choice([*words, *TEXTS]))
         at = random.randrange(len(old) + 1)
         if isinstance(old, bytes):
-            inserted = old[:at] + word.encode(errors="surrogatepass") + old[at + random.choice((0, 0, 5)) :]
-            return any_bytes(old, random) if chance < 0.5 else inserted
+            whole = word.encode(errors="surrogatepass")
+            spliced = old[:at] + whole + old[at + random.choice((0, 0, 5)) :]
+            return any_bytes(old, random) if chance < 0.4 else spliced if chance < 0.6 else whole
         if chance < 0.5:
             start = random.randrange(len(old) + 1)
             piece = random.choice((word, word, old[start : start + 40], ""))
