@@ -16,7 +16,6 @@ import asyncio
 import contextlib
 import json
 import random
-import statistics
 import subprocess
 import tempfile
 import time
@@ -24,7 +23,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import httpx
 
@@ -33,7 +32,7 @@ from glinfer.errors import InputError
 from qa.serve_load import AnswerError, started, stream_events
 from qa.soak.models import ADAPTER, CHATS, EMBEDS, write_models
 from qa.soak.requests import WRITES, Asked, draw_requests, fingerprint, first_requests, joined, tokens_of
-from qa.soak.run import MIN_SAMPLES, MIN_TOKENS, WARM_UP, Recording, SoakCheck, SoakReport
+from qa.soak.run import MIN_SAMPLES, MIN_TOKENS, WARM_UP, Rates, Recording, SoakCheck, SoakReport, judge_beside
 from qa.soak.served import Settings
 from qa.soak.watch import Sample
 
@@ -208,13 +207,6 @@ class Load:
                     await asyncio.sleep(0.1)
 
 
-class Rates(NamedTuple):
-    """Tokens a second of two servers that had the same requests in turns."""
-
-    aged: float
-    new: float
-
-
 def replay(asked: Sequence[Asked], places: Sequence[int], address: str, keys: Sequence[str]) -> Answers:
     """Send the requests at these places one after the other, each with a key of its own, and wait for every end."""
     found = Answers.to(asked)
@@ -314,7 +306,7 @@ def soak_server(
                     Load(new, answers, clients, seed).warm_up()
                     loads = Load(address, answers, clients, seed), Load(new, answers, clients, seed)
                     told = turns(*loads, pairs, lambda done: on_progress("beside a new server", done, pairs))
-                    beside.append(judge_beside(told, speed_drift))
+                    beside.append(judge_beside(told, speed_drift, "server"))
             except InputError as error:
                 run.stopped = f"after {answers.tokens} tokens: {error}"
         places = [place for place, first in enumerate(answers.first) if first or answers.begun[place]]
@@ -334,7 +326,6 @@ def soak_server(
         sequences=answers.total,
         uses=answers.counts,
         checks=(*beside, *judge_answers(answers, alone)),
-        speed_drift=None,
     )
 
 
@@ -349,23 +340,6 @@ def turns(aged: Load, new: Load, pairs: int, on_pair: Callable[[int], object] = 
         found.append(Rates(aged.rate(), new.rate()))
         on_pair(pair + 1)
     return found
-
-
-def judge_beside(told: Sequence[Rates], limit: float) -> SoakCheck:
-    """Whether a server is as fast as a new one, by the median ratio of their rates over all pairs of turns."""
-    ratios = sorted(each.aged / each.new - 1 for each in told)
-    change, quarter = statistics.median(ratios), len(ratios) // 4
-    return SoakCheck(
-        "speed beside a new server",
-        statistics.median(each.new for each in told),
-        statistics.median(each.aged for each in told),
-        change,
-        limit,
-        abs(change) <= limit,
-        "tok/s",
-        f"a new server first, then this one; the middle half of {len(ratios)} pairs of turns {ratios[quarter]:+.1%} to "
-        f"{ratios[-1 - quarter]:+.1%}",
-    )
 
 
 def judge_answers(answers: Answers, alone: Answers) -> tuple[SoakCheck, ...]:
