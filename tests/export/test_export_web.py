@@ -105,23 +105,6 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return Case(plan_of(out), made, out, path, plan, weights, size)
 
 
-def test_caches_of_half_floats(tmp_path: Path) -> None:
-    """The page allocates textures by their format, and its passes round for them."""
-    path = written(tmp_path, LLAMA)
-    found = {cache: export_web(path, tmp_path / cache, cache=cache, limits="webgl2").plan for cache in ("f32", "f16")}
-    assert {cache: each["model"]["cache"] for cache, each in found.items()} == {"f32": "f32", "f16": "f16"}
-    assert found["f32"]["requires"] == found["f16"]["requires"]
-    for floats, halves in zip(found["f32"]["textures"], found["f16"]["textures"], strict=True):
-        half = floats["name"].endswith("attn.cache") or floats["name"].startswith("row.qkv.")
-        assert halves == (floats | {"format": "rgba16f"} if half else floats)
-    programs = found["f16"]["programs"]
-    rounding = [draw["name"] for draw in found["f16"]["draws"] if "OUT_HALF" in programs[draw["program"]]["defines"]]
-    assert rounding == ["h.0.attn.qkv", "h.1.attn.qkv"]
-    assert (tmp_path / "f16" / "shaders" / "common" / "half.glsl").is_file()
-    with pytest.raises(InputError, match="there is no cache format 'f8'"):
-        export_web(path, tmp_path / "f8", cache="f8")
-
-
 def test_the_files_that_open_the_page_are_listed_under_a_name_of_this_export(site: Path, tmp_path: Path) -> None:
     offline = plan_of(site)["offline"]
     files = {path.relative_to(site).as_posix(): path for path in site.rglob("*") if path.is_file()}
@@ -241,21 +224,6 @@ def test_large_weights_are_several_files(tmp_path: Path, monkeypatch: pytest.Mon
     assert found.keys() == whole.keys()
     for name, texels in whole.items():
         np.testing.assert_array_equal(found[name], texels, err_msg=name)
-
-
-def test_logits_are_found_by_their_order(case: Case) -> None:
-    found, made = case.found, case.made
-    order = load_file(case.out / "weights.safetensors")["logits_order"]
-    logits = found["logits"]
-    assert found["textures"][logits["texture"]]["name"] == "logits"
-    layout = made.table["logits"].layout_within(case.size)
-    values = np.random.default_rng(2).normal(size=(1, layout.cols)).astype(np.float32)
-    texels = layout.pack(values)
-    assert texels.shape[:2] == (logits["height"], logits["width"])
-    rgba = np.zeros((*texels.shape[:2], 4), np.float32)  # as WebGL reads it: red alone where there is one channel
-    rgba[..., : layout.format.channels] = texels.reshape(*texels.shape[:2], -1)
-    assert order.shape == (layout.cols,)
-    np.testing.assert_array_equal(rgba.reshape(-1)[order], values[0])
 
 
 def test_what_the_drivers_need(case: Case) -> None:
