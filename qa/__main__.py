@@ -12,7 +12,7 @@ _COMMANDS: Mapping[str, Mapping[str, tuple[str, str]]] = {
     "Check": {
         "choices": ("choices:choices_command", "Compare sampling on the GPU with sampling in NumPy."),
         "faults": ("faults.run:faults_command", "Plant faults in a copy and report which tests find them."),
-        "flips": ("flips.command:flips_command", "Flip bits of live textures and count those detected."),
+        "flips": ("flips:flips_command", "Flip bits of live textures and count those detected."),
         "fuzz": ("fuzz.requests:fuzz_command", "Send malformed requests to every route of the server."),
         "kernels": ("kernels.command:kernels", "Compare every kernel with float64, and time it."),
         "renderers": ("renderers.command:renderers_command", "Run the same checks on the renderers of many systems."),

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import platform
-import shlex
 import shutil
 import subprocess
 import sys
@@ -25,9 +24,6 @@ PACKAGES = ("libegl1", "libgles2", "libgl1", "libegl-mesa0", "libgl1-mesa-dri", 
 
 _TIMEOUT = 600  # seconds for any one command
 _KEYS = Path("usr/share/keyrings")
-INSTALLED = Path("/usr")
-"""Where debootstrap is, if it is installed."""
-_SCRIPTS = Path("share/debootstrap/scripts")
 
 
 class MissingError(Exception):
@@ -41,7 +37,7 @@ class System:
     Attributes:
         name: of the folder, and of the release.
         title: for people.
-        suite: its name among debootstrap's scripts, which have the distribution's address.
+        address: where the distribution has its packages.
         components: of its packages, as in a sources.list.
         keyring: file name of the keys that sign it.
         keys_from: the system that has a package with these keys; None for the one that is here.
@@ -50,7 +46,7 @@ class System:
 
     name: str
     title: str
-    suite: str
+    address: str
     components: str
     keyring: str
     keys_from: System | None = None
@@ -58,13 +54,15 @@ class System:
 
 
 def _debian(name: str, title: str, *further: str) -> System:
-    return System(name, title, "sid", "main", "debian-archive-keyring.gpg", None, further)
+    address = "http://deb.debian.org/debian"
+    return System(name, title, address, "main", "debian-archive-keyring.gpg", None, further)
 
 
 BOOKWORM = _debian("bookworm", "Debian 12")
 TRIXIE = _debian("trixie", "Debian 13", "ubuntu-archive-keyring")
 SID = _debian("sid", "Debian unstable")
-RESOLUTE = System("resolute", "Ubuntu 26.04", "gutsy", "main universe", "ubuntu-archive-keyring.gpg", TRIXIE)
+_UBUNTU = "http://archive.ubuntu.com/ubuntu"
+RESOLUTE = System("resolute", "Ubuntu 26.04", _UBUNTU, "main universe", "ubuntu-archive-keyring.gpg", TRIXIE)
 
 
 def make(system: System) -> Path:
@@ -79,13 +77,13 @@ def make(system: System) -> Path:
     for tool in ("apt-get", "dpkg-deb"):
         if shutil.which(tool) is None:
             raise MissingError(f"{tool} is missing, which unpacks {system.title}; use Debian or Ubuntu")
-    keys, address = _keys(system), _address(system)
+    keys = _keys(system)
     apt = folder / "apt"
     shutil.rmtree(folder, ignore_errors=True)
     for name in ("lists/partial", "cache/archives/partial"):
         (apt / name).mkdir(parents=True)
     (apt / "status").touch()  # of a system that has nothing, so that all dependencies come too
-    source = f"deb [signed-by={keys}] {address} {system.name} {system.components}\n"
+    source = f"deb [signed-by={keys}] {system.address} {system.name} {system.components}\n"
     (apt / "sources.list").write_text(source, "utf-8")
     options = {
         "Dir::State::Lists": apt / "lists",
@@ -120,33 +118,9 @@ def _keys(system: System) -> Path:
     return make(system.keys_from) / _KEYS / system.keyring
 
 
-def _address(system: System) -> str:
-    """Where a distribution has its packages, as debootstrap knows it: the one that is installed, or apt's."""
-    prefix = INSTALLED
-    if not (prefix / _SCRIPTS).is_dir():
-        folder = CACHE / "debootstrap"
-        prefix = folder / "usr"
-        if not (prefix / _SCRIPTS).is_dir():
-            folder.mkdir(parents=True, exist_ok=True)
-            _run("apt-get", "-qq", "-oAPT::Sandbox::User=root", "download", "debootstrap", folder=folder)
-            for package in folder.glob("debootstrap_*.deb"):
-                _run("dpkg-deb", "-x", str(package), str(folder))
-    script = prefix / _SCRIPTS / system.suite
-    asked = f'ARCH=amd64 SUITE={system.name}; default_mirror() {{ echo "$1"; exit; }}; . {shlex.quote(str(script))}'
-    found = subprocess.run(["sh", "-c", asked], capture_output=True, text=True, timeout=_TIMEOUT, check=False)
-    address = found.stdout.strip()
-    if not address:  # Debian's own, which is that of the program
-        program = (prefix / "sbin" / "debootstrap").read_text("utf-8", errors="replace")
-        line = next((each for each in program.splitlines() if each.startswith("DEF_MIRROR=")), "")
-        address = line.partition("=")[2].strip('"')
-    if not address:
-        raise MissingError(f"debootstrap does not say where {system.title} is; install another version of it")
-    return address
-
-
-def _run(*command: str, folder: Path | None = None) -> None:
+def _run(*command: str) -> None:
     try:
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=_TIMEOUT, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT, check=False)
     except subprocess.TimeoutExpired:
         raise MissingError(f"{command[0]} took more than {_TIMEOUT} seconds; try again") from None
     if done.returncode:
