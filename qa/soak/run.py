@@ -68,9 +68,9 @@ class SoakCheck:
     detail: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass
 class SoakReport:
-    """A long run: the tokens, the samples, and the checks.
+    """A long run, filled while it goes on: the tokens, the samples, and the checks.
 
     Attributes:
         renderer: version and renderer of the device.
@@ -93,13 +93,13 @@ class SoakReport:
     weights: str
     cache: str
     seed: int
-    tokens: int
-    sequences: int
-    uses: dict[str, int]
-    seconds: float
-    warm_up_tokens: int
-    samples: tuple[Sample, ...]
-    checks: tuple[SoakCheck, ...]
+    tokens: int = 0
+    sequences: int = 0
+    uses: Mapping[str, int] = field(default_factory=dict)
+    seconds: float = 0.0
+    warm_up_tokens: int = 0
+    samples: list[Sample] = field(default_factory=list)
+    checks: Sequence[SoakCheck] = ()
     stopped: str = ""
     grown: tuple[Grown, ...] = ()
 
@@ -116,64 +116,6 @@ class SoakReport:
     def to_json(self) -> dict[str, Any]:
         """The report as plain JSON values."""
         return {**asdict(self), "passed": self.passed}
-
-
-@dataclass
-class Recording:
-    """A run that is under way.
-
-    Attributes:
-        seed: seed of the random uses.
-        began: when it began, by :func:`time.perf_counter`.
-        samples: the samples so far.
-        warm_up_tokens: tokens before the first sample.
-        stopped: the error that ended it early.
-    """
-
-    seed: int
-    began: float = field(default_factory=time.perf_counter)
-    samples: list[Sample] = field(default_factory=list)
-    warm_up_tokens: int = 0
-    stopped: str = ""
-
-    @property
-    def seconds(self) -> float:
-        """Time since it began."""
-        return time.perf_counter() - self.began
-
-    def report(
-        self,
-        *,
-        renderer: str,
-        plan: str,
-        weights: str,
-        cache: str,
-        tokens: int,
-        sequences: int,
-        uses: Mapping[str, int],
-        checks: Sequence[SoakCheck] = (),
-        accepted: Sequence[str] = (),
-        grown: tuple[Grown, ...] = (),
-    ) -> SoakReport:
-        """What came of it: the samples are judged (see :func:`judge`), and further checks are added."""
-        samples = tuple(self.samples)
-        judged = judge(samples, accepted) if samples else ()
-        return SoakReport(
-            renderer=renderer,
-            plan=plan,
-            weights=weights,
-            cache=cache,
-            seed=self.seed,
-            tokens=tokens,
-            sequences=sequences,
-            uses=dict(sorted(uses.items())),
-            seconds=self.seconds,
-            warm_up_tokens=self.warm_up_tokens,
-            samples=samples,
-            checks=(*judged, *checks),
-            stopped=self.stopped,
-            grown=grown,
-        )
 
 
 def soak(
@@ -211,13 +153,14 @@ def soak(
     ):
         if isinstance(found, bool) or not isinstance(found, int) or found < least:
             raise InputError(f"{name} is {found!r}; expected a whole number of at least {least}")
-    run, name = Recording(seed), "everything once"
+    run = SoakReport(model.device.description, model.plan.name, model.weights, model.cache, seed)
+    began, name = time.perf_counter(), "everything once"
     workload, tracer, grown = Workload(model, seed, tokens / sequences), Tracer(), tuple[Grown, ...]()
     probe, beside = FixedTask(model), list[SoakCheck]()
 
     def sample() -> None:
         before = run.samples[-1] if run.samples else None
-        differs, seconds = probe.differing(), run.seconds
+        differs, seconds = probe.differing(), time.perf_counter() - began
         ran, taken = workload.tokens - (before.tokens if before else 0), seconds - (before.seconds if before else 0.0)
         held = counts(model.device)
         run.samples.append(Sample(workload.tokens, workload.sequences, seconds, **held,
@@ -251,18 +194,10 @@ def soak(
         run.stopped = f"after {workload.tokens} tokens, behind {name!r}: {type(error).__name__}: {error}"
     finally:
         grown = grown or tracer.stop()
-    return run.report(
-        renderer=model.device.description,
-        plan=model.plan.name,
-        weights=model.weights,
-        cache=model.cache,
-        tokens=workload.tokens,
-        sequences=workload.sequences,
-        uses=workload.counts,
-        checks=beside,
-        accepted=workload.accepted,
-        grown=grown,
-    )
+    run.tokens, run.sequences, run.uses = workload.tokens, workload.sequences, dict(sorted(workload.counts.items()))
+    run.checks = [*judge(run.samples, workload.accepted), *beside]
+    run.seconds, run.grown = time.perf_counter() - began, grown
+    return run
 
 
 class Rates(NamedTuple):
@@ -289,8 +224,10 @@ def judge_beside(told: Sequence[Rates], limit: float, what: str) -> SoakCheck:
     )
 
 
-def judge(samples: Sequence[Sample], accepted: Sequence[str] = ()) -> tuple[SoakCheck, ...]:
-    """Judge samples; ``accepted`` names mistakes that were not refused. Speed by the clock is not judged."""
+def judge(samples: Sequence[Sample], accepted: Sequence[str] = ()) -> list[SoakCheck]:
+    """Judge samples, if any; ``accepted`` names mistakes that were not refused. Speed by the clock is not judged."""
+    if not samples:
+        return []
     checks = [
         _memory([sample.memory for sample in samples]),
         _flat("texture bytes", [sample.texture_bytes for sample in samples], MEMORY_GROWTH, _BYTES),
@@ -313,7 +250,7 @@ def judge(samples: Sequence[Sample], accepted: Sequence[str] = ()) -> tuple[Soak
     if accepted:
         detail = f"not refused: {', '.join(sorted(set(accepted)))}"
         checks.append(SoakCheck("mistakes refused", None, None, None, 0.0, False, detail=detail))
-    return tuple(checks)
+    return checks
 
 
 def _quarters(values: Sequence[float]) -> tuple[float, float]:

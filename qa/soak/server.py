@@ -32,7 +32,7 @@ from glinfer.errors import InputError
 from qa.serve_load import AnswerError, started, stream_events
 from qa.soak.models import ADAPTER, CHATS, EMBEDS, write_models
 from qa.soak.requests import WRITES, Asked, draw_requests, fingerprint, first_requests, joined, tokens_of
-from qa.soak.run import MIN_SAMPLES, MIN_TOKENS, WARM_UP, Rates, Recording, SoakCheck, SoakReport, judge_beside
+from qa.soak.run import MIN_SAMPLES, MIN_TOKENS, WARM_UP, Rates, SoakCheck, SoakReport, judge, judge_beside
 from qa.soak.served import Settings
 from qa.soak.watch import Sample
 
@@ -268,8 +268,8 @@ def soak_server(
     ):
         if found < least:
             raise InputError(f"{name} is {found}; expected at least {least}")
-    run, asked = Recording(seed), draw_requests(seed, requests)
-    answers, facts, beside = Answers.to(asked), dict[str, Any](), list[SoakCheck]()
+    began, run, asked = time.perf_counter(), SoakReport("", "server", "", "f32", seed), draw_requests(seed, requests)
+    answers, beside = Answers.to(asked), list[SoakCheck]()
     with tempfile.TemporaryDirectory(prefix="glinfer-soak-") as folder:
         chats, adapter, embeds = write_models(Path(folder))
         models = {WRITES: str(model), CHATS: str(chats), EMBEDS: str(embeds)}
@@ -277,6 +277,7 @@ def soak_server(
         with started(settings.command()) as (address, process):
             load = Load(address, answers, clients, seed)
             facts = httpx.get(f"{address}/v1/models/{WRITES}").json()
+            run.renderer, run.weights = facts["renderer"], facts["weights"]
 
             def share() -> float:
                 """How much of the run is done, by tokens or by time, whichever is more."""
@@ -284,7 +285,8 @@ def soak_server(
 
             def sample() -> None:
                 differs = sorted({asked[place].kind for place in answers.other})
-                so_far = {"tokens": answers.tokens, "sequences": answers.total, "seconds": run.seconds}
+                seconds = time.perf_counter() - began
+                so_far = {"tokens": answers.tokens, "sequences": answers.total, "seconds": seconds}
                 found = {**_counts(process), **so_far, "tokens_per_second": load.rate()}
                 run.samples.append(Sample(**found, differs=tuple(differs)))
 
@@ -317,16 +319,10 @@ def soak_server(
             apart = Settings(models, settings.adapters, 1, 1, keys, device)
             with started(apart.command()) as (address, _):
                 alone = replay(asked, places, address, keys)
-    return run.report(
-        renderer=facts.get("renderer", ""),
-        plan="server",
-        weights=facts.get("weights", ""),
-        cache="f32",
-        tokens=answers.tokens,
-        sequences=answers.total,
-        uses=answers.counts,
-        checks=(*beside, *judge_answers(answers, alone)),
-    )
+    run.tokens, run.sequences, run.uses = answers.tokens, answers.total, dict(sorted(answers.counts.items()))
+    run.checks = [*judge(run.samples), *beside, *judge_answers(answers, alone)]
+    run.seconds = time.perf_counter() - began
+    return run
 
 
 def turns(aged: Load, new: Load, pairs: int, on_pair: Callable[[int], object] = lambda done: None) -> list[Rates]:
