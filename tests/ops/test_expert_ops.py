@@ -23,6 +23,7 @@ from glinfer.ops.flat.experts import expert_weight
 from glinfer.ops.fused.expert_groups import (
     SPAN,
     expert_gemm,
+    few_rows,
     group_experts,
     most_groups,
     place_experts,
@@ -393,3 +394,14 @@ def test_groups_hold_the_worst_choice() -> None:
                 if sum(counts) == rows * experts.used:
                     worst = max(worst, sum(-(-count // targets) for count in counts))
             assert most_groups(rows, targets, experts) >= worst
+
+
+def test_few_rows_go_one_by_one_where_that_was_measured() -> None:
+    """In whole slots, more of them where an expert has fewer rows, and where a group costs more than it computes."""
+    kernels = KernelOptions(rows_per_draw=8, product_table="llvmpipe")
+    few = few_rows(512, Experts(8, 2, True), 256, 256, kernels)
+    assert few == 24
+    assert few_rows(512, Experts(32, 2, True), 256, 256, kernels) > few
+    assert few_rows(512, Experts(8, 2, True), 128, 128, kernels) > few
+    assert few_rows(512, Experts(8, 2, True), 4096, 4096, kernels) == 8
+    assert few_rows(512, Experts(8, 2, True), 256, 256, KernelOptions(rows_per_draw=8)) == 0
