@@ -276,8 +276,10 @@ def flips_command(
     """
     named, forms = (tuple(filter(None, text.split(","))) for text in (families, weights))
     with opened(options["device"], options["api"], options["limits"]) as device, stage_bars() as advance:
-        given = {"families": named, "weights": forms, "on_progress": advance}
-        found = list(flip_everywhere(device, count=count, clean=clean, seed=seed, **given))
+        counts = flip_everywhere(
+            device, count=count, clean=clean, seed=seed, families=named, weights=forms, on_progress=advance
+        )
+        found = list(counts)
         description = device.description
     passed = all(each.passed for each in found)
     if as_json:

@@ -203,8 +203,8 @@ def first_byte(*forms: Form) -> Form:
         return [data[0], forms[data[0] % len(forms)].parse(data[1:])]
 
     def build(document: list[Any]) -> bytes:
-        place, rest = document
-        return bytes([place % 256]) + forms[place % 256 % len(forms)].build(rest)
+        place = int(document[0]) % 256
+        return bytes([place]) + forms[place % len(forms)].build(document[1])
 
     return Form(parse, build, lambda data, random: data[:1] + forms[sum(data[:1]) % len(forms)].raw(data[1:], random))
 
@@ -224,7 +224,7 @@ def _build_safetensors(document: dict[str, Any]) -> bytes:
 
 def _build_gab(document: list[Any]) -> bytes:
     """A file whose data are as long as its header promises, unless that is far too long."""
-    *header, body = document
+    header, body = document[:7], bytes(document[7])
     _, _, vocab, width, _, blocks, context = header = [field % (1 << 32) for field in header]
     count = (2 * vocab + context + 2) * width + vocab + blocks * (12 * width + 9) * width
     if count < 1 << 14:

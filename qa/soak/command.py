@@ -90,8 +90,16 @@ def soak_command(
     python -m qa soak shakespeare --tokens 10000 --trace
     """
     with loaded(model, **options) as opened, stage_bars() as advance:
-        given = {"sequences": sessions, "seed": seed, "samples": samples, "trace": trace, "on_progress": advance}
-        report = soak(opened, tokens, fresh=lambda: loaded(model, **options), **given)
+        report = soak(
+            opened,
+            tokens,
+            fresh=lambda: loaded(model, **options),
+            sequences=sessions,
+            seed=seed,
+            samples=samples,
+            trace=trace,
+            on_progress=advance,
+        )
     _end(model, report, as_json=as_json)
 
 
