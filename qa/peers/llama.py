@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -105,7 +105,7 @@ class LlamaPeer(CheckedPeer):
         self._context = self._model = None
 
 
-def open_llama(checkpoint: Checkpoint, threads: int) -> list[CheckedPeer]:
+def open_llama(checkpoint: Checkpoint, threads: int) -> Iterator[CheckedPeer]:
     """llama.cpp's peers: float32 weights, and Q8_0 ones; of a file whose weights are packed these as they are.
 
     There is no Q8_0 peer where the width is not a multiple of Q8_0's block size: most of it would stay float32.
@@ -117,24 +117,17 @@ def open_llama(checkpoint: Checkpoint, threads: int) -> list[CheckedPeer]:
     config = checkpoint.config
     written = replace(checkpoint, config=config.with_gelu("tanh")) if config.family.gguf_as else checkpoint
     kinds = ["F32"] if config.hidden_size % _BLOCK_OF_Q8_0 else ["F32", "Q8_0"]
-    if checkpoint.packed:
-        kinds = [_AS_IT_IS]
     suffix = ", tanh GELU" if config.family.gguf_as and config.hidden_act != "gelu_new" else ""
-    peers: list[CheckedPeer] = []
-    try:
-        for kind in kinds:
-            label = f"llama.cpp {kind}, {threads} thread{'s' * (threads > 1)}{suffix}"
+    for kind in [_AS_IT_IS] if checkpoint.packed else kinds:
+        label = f"llama.cpp {kind}, {threads} thread{'s' * (threads > 1)}{suffix}"
+        try:
             with tempfile.TemporaryDirectory(prefix="glinfer-") as folder:
                 path = Path(folder) / "model.gguf"
                 write_gguf(written, path, dtype=_DTYPES[kind])
-                peers.append(LlamaPeer(checkpoint, path, label, threads))
-    except BaseException as error:
-        for peer in peers:
-            peer.close()
-        if isinstance(error, OSError):
+                peer = LlamaPeer(checkpoint, path, label, threads)
+        except OSError as error:
             raise InputError(
                 f"cannot write a temporary model for llama.cpp: {reason(error)}; "
                 "check the free space there, or set TMPDIR to another directory"
             ) from None
-        raise
-    return peers
+        yield peer

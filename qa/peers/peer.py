@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -185,7 +185,7 @@ def open_peers(names: Sequence[str], checkpoint: Checkpoint, threads: int | None
     opened: list[CheckedPeer] = []
     try:
         for engine in engines:
-            opened += engine(checkpoint, threads)
+            opened.extend(engine(checkpoint, threads))
     except BaseException:
         for peer in opened:
             peer.close()
@@ -216,7 +216,7 @@ def required(package: str, peer: str) -> ModuleType:
     raise InputError(f"the peer {peer!r} cannot run: {why}; install it with: {install_command('peers')}")
 
 
-Engine = Callable[[Checkpoint, int], Sequence[CheckedPeer]]
+Engine = Callable[[Checkpoint, int], Iterable[CheckedPeer]]
 
 PEERS: dict[str, tuple[tuple[str, ...], str, str]] = {
     "torch": (("torch",), "qa.peers.pytorch", "open_torch"),

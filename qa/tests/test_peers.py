@@ -158,7 +158,7 @@ def test_no_room_for_the_temporary_file(tmp_path: Path, monkeypatch: pytest.Monk
     gguf_or_skip()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
     with pytest.raises(InputError, match=r"cannot write a temporary model for llama.cpp: No such file or directory"):
-        open_llama(random_checkpoint(SMALL), 1)
+        next(iter(open_llama(random_checkpoint(SMALL), 1)))
 
 
 # transformers
