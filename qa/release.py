@@ -15,7 +15,6 @@ from qa.steps import ROOT, StepError, run
 from qa.supply import run_tests
 
 DIST = ROOT / "dist"
-ALL = ("-m", "slow or not slow")
 FOUR = ("-n", "auto", "--maxprocesses", "4")
 Check = Callable[[], str]
 
@@ -53,7 +52,7 @@ def tag() -> str:
 
 def wheel() -> str:
     """Build twice, and leave wheel and sdist in dist/."""
-    told = run_tests(sys.executable, *ALL, "tests/package/test_reproducible.py")
+    told = run_tests(sys.executable, "-m", "slow or not slow", "tests/package/test_reproducible.py")
     run(sys.executable, "-m", "build", "--no-isolation", "--sdist", "--wheel", "--outdir", DIST, lines=40)
     names = sorted(each.name for each in DIST.glob(f"glinfer-{glinfer.__version__}[-.]*") if each.suffix != ".json")
     return f"the same bytes twice ({told}): {', '.join(f'dist/{name}' for name in names)}"
@@ -75,20 +74,11 @@ CHECKS: Mapping[str, tuple[str, Check]] = {
     "tag": ("everything is committed, and the tag is free", tag),
     "lint": ("style and types", lambda: run("make", "--silent", "lint", lines=40).splitlines()[-1]),
     "api": ("public names are those of qa/api.json", lambda: qa("api")),
-    "lock": (
-        "requirements/dev.txt is within pyproject.toml",
-        lambda: run_tests(sys.executable, "qa/tests/test_supply.py"),
-    ),
-    "upgrade": ("files of the version before", lambda: run_tests(sys.executable, *ALL, "tests/upgrade")),
     "wheel": ("wheel and sdist, built twice", wheel),
     "sbom": ("bill of materials", lambda: qa("sbom", f"dist/glinfer-{glinfer.__version__}-py3-none-any.whl")),
     "audit": ("known vulnerabilities of the lock", lambda: qa("audit")),
-    "docs": (
-        "docs run as printed, with their numbers",
-        lambda: run_tests(sys.executable, *ALL, "tests/package/test_snippets.py"),
-    ),
-    "tests": ("every feature once", lambda: run_tests(sys.executable, *FOUR)),
-    "slow": ("all other tests", lambda: run_tests(sys.executable, "-m", "slow", *FOUR)),
+    "tests": ("every feature once, files of earlier versions, and the lock", lambda: run_tests(sys.executable, *FOUR)),
+    "slow": ("all other tests, and docs that run as printed", lambda: run_tests(sys.executable, "-m", "slow", *FOUR)),
     "supply": ("both ends of all dependencies, on every Python here", lambda: qa("supply")),
 }
 NAMES = click.Choice([*CHECKS])
