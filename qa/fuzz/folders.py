@@ -21,7 +21,7 @@ from glinfer.formats.huggingface.config import read_config
 from glinfer.formats.tensors import stored_tensors
 from qa.fuzz import seeds
 from qa.fuzz.mutate_gguf import GgufParts, parse_gguf
-from qa.fuzz.reads import Files, one_of_each, put, put_one, use_checkpoint, with_errors
+from qa.fuzz.reads import Files, put, put_one, use_checkpoint, with_errors
 from tests.helpers.made_adapters import made_pairs, write_gguf_adapter, write_peft
 from tests.helpers.tiny_embedders import write_embedder
 
@@ -77,11 +77,6 @@ def split(data: bytes, folder: Path) -> None:
     use_checkpoint(load_checkpoint(folder / PARTS[0]))
 
 
-def split_seeds() -> list[bytes]:
-    """A case of each part."""
-    return one_of_each(parts())
-
-
 # LoRA adapters
 
 ADAPTED = ModelConfig(**seeds.SIZES, model_type="llama", hidden_act="silu")
@@ -119,11 +114,6 @@ def peft_adapter(data: bytes, folder: Path) -> None:
     _adapted(folder)
 
 
-def peft_seeds() -> list[bytes]:
-    """A case of each file."""
-    return one_of_each(peft())
-
-
 @cache
 def gguf_adapters() -> list[bytes]:
     """What convert_lora_to_gguf.py writes."""
@@ -158,11 +148,6 @@ def sentence() -> tuple[Files, Files]:
         )
     )  # fmt: skip
     return _split_off(files, SENTENCE)
-
-
-def sentence_seeds() -> list[bytes]:
-    """A case of each file that is damaged."""
-    return one_of_each(sentence()[0])
 
 
 def embedder(data: bytes, folder: Path) -> None:
@@ -209,8 +194,3 @@ def blocks(data: bytes, folder: Path) -> None:
     """Read the directory, and make its plan and arrays."""
     put_one(mxfp4(), data, folder)
     use_checkpoint(load_checkpoint(folder))
-
-
-def mxfp4_seeds() -> list[bytes]:
-    """A case of each file."""
-    return one_of_each(mxfp4())

@@ -134,14 +134,27 @@ _LIST = (
     Target("batch", lambda: [reads.BATCH], reads.batch, LINES, words.BATCH, modules=_LINES),
     Target("results", reads.results_seeds, reads.results, LINES, words.BATCH, reads.prepare_batch, _LINES),
     Target("options", reads.options_seeds, reads.options, TEXT, words.OPTIONS, modules=("config.py",), longest=1024),
-    Target("gguf_split", folders.split_seeds, folders.split, first_byte(GGUF, GGUF), words.GGUF, modules=_GGUF),
+    Target(
+        "gguf_split",
+        lambda: one_of_each(folders.parts()),
+        folders.split,
+        first_byte(GGUF, GGUF),
+        words.GGUF,
+        modules=_GGUF,
+    ),
     Target(
         *("gguf_coded", seeds.coded_ggufs, reads.gguf, GGUF, words.GGUF),
         modules=("formats/gguf/model.py", "formats/packed.py", "quant/coded.py"),
         longest=10000,
     ),
     Target(
-        *("peft", folders.peft_seeds, folders.peft_adapter, first_byte(JSON, SAFETENSORS), words.ADAPTER),
+        *(
+            "peft",
+            lambda: one_of_each(folders.peft()),
+            folders.peft_adapter,
+            first_byte(JSON, SAFETENSORS),
+            words.ADAPTER,
+        ),
         modules=("formats/adapters/peft.py", "formats/adapters/adapter.py", "formats/adapters/merge.py"),
     ),
     Target(
@@ -149,12 +162,12 @@ _LIST = (
         modules=("formats/adapters/gguf.py", "formats/adapters/adapter.py", "formats/adapters/merge.py"),
     ),
     Target(
-        *("sentence", folders.sentence_seeds, folders.embedder),
+        *("sentence", lambda: one_of_each(folders.sentence()[0]), folders.embedder),
         *(first_byte(JSON, JSON, JSON, SAFETENSORS, JSON, JSON, JSON), words.SENTENCE),
         modules=("formats/huggingface/sentence.py", *_TENSORS),
     ),
     Target(
-        *("mxfp4", folders.mxfp4_seeds, folders.blocks, first_byte(SAFETENSORS, JSON), words.MXFP4),
+        *("mxfp4", lambda: one_of_each(folders.mxfp4()), folders.blocks, first_byte(SAFETENSORS, JSON), words.MXFP4),
         modules=("formats/huggingface/experts.py", *_TENSORS),
         longest=12000,
     ),

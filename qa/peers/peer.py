@@ -6,7 +6,6 @@ Each engine is an optional package, which :func:`open_peers` imports when it is 
 from __future__ import annotations
 
 import importlib
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from types import ModuleType
@@ -21,6 +20,7 @@ from glinfer.families import FAMILIES
 from glinfer.formats.checkpoint import Checkpoint, check_checkpoint
 from glinfer.inspect.bench.engines import GREEDY
 from glinfer.models.choice import is_published
+from glinfer.quant.threads import cores
 
 Logits = npt.NDArray[np.float32]
 
@@ -170,7 +170,7 @@ def open_peers(names: Sequence[str], checkpoint: Checkpoint, threads: int | None
         if name not in PEERS:
             raise InputError(f"unknown peer {name!r}; expected one of {', '.join(PEERS)}")
     if threads is None:
-        threads = usable_cores()
+        threads = cores()
     if not 1 <= threads <= MAX_THREADS:
         raise InputError(f"found {threads} threads; expected 1 to {MAX_THREADS}")
     check_checkpoint(checkpoint)
@@ -191,13 +191,6 @@ def open_peers(names: Sequence[str], checkpoint: Checkpoint, threads: int | None
             peer.close()
         raise
     return opened
-
-
-def usable_cores() -> int:
-    """Number of cores that this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def required(package: str, peer: str) -> ModuleType:
