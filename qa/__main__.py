@@ -12,7 +12,7 @@ _COMMANDS: Mapping[str, Mapping[str, tuple[str, str]]] = {
     "Check": {
         "choices": ("choices:choices_command", "Compare sampling on the GPU with sampling in NumPy."),
         "faults": ("faults.run:faults_command", "Plant faults in a copy and report which tests find them."),
-        "flips": ("flips.command:flips_command", "Flip bits of live textures and count those detected."),
+        "flips": ("flips:flips_command", "Flip bits of live textures and count those detected."),
         "fuzz": ("fuzz.requests:fuzz_command", "Send malformed requests to every route of the server."),
         "kernels": ("kernels.command:kernels", "Compare every kernel with float64, and time it."),
         "renderers": ("renderers.command:renderers_command", "Run the same checks on the renderers of many systems."),
@@ -33,10 +33,10 @@ _COMMANDS: Mapping[str, Mapping[str, tuple[str, str]]] = {
     },
     "Release": {
         "api": ("api:api", "Compare the public names with those recorded."),
-        "audit": ("lock:audit_command", "Check pinned dependencies for known vulnerabilities."),
+        "audit": ("supply:audit_command", "Check pinned dependencies for known vulnerabilities."),
         "release": ("release:release", "Run the release checklist."),
-        "sbom": ("lock:sbom", "Write the bill of materials of a wheel."),
-        "lock": ("lock:lock", "Pin the test dependencies by hash."),
+        "sbom": ("supply:sbom", "Write the bill of materials of a wheel."),
+        "lock": ("supply:lock", "Pin the test dependencies by hash."),
     },
     "Measure": {
         "batch-speed": ("batch_speed:batch_speed", "Benchmark run-batch, with sampling and greedy."),

@@ -76,16 +76,20 @@ class KillReport:
         return sum(count for name, count in self.stops.items() if name.startswith("SIG"))
 
 
+def _prompt(rng: random.Random) -> str | list[int]:
+    """A short text or token ids."""
+    if rng.random() < 0.5:
+        return "".join(rng.choice('Once upon é ž 漢 😀\n"\\') for _ in range(rng.randint(1, 8)))
+    return [rng.randrange(300) for _ in range(rng.randint(1, 12))]
+
+
 def write_prompts(path: Path, count: int, seed: int) -> None:
     """Write short prompts of all kinds: texts and token ids, with and without an ``id``, with and without options."""
     rng = random.Random(seed)
     lines = []
     for number in range(1, count + 1):
-        line: dict[str, Any] = {}
-        if rng.random() < 0.5:
-            line["prompt"] = "".join(rng.choice('Once upon é ž 漢 😀\n"\\') for _ in range(rng.randint(1, 8)))
-        else:
-            line["ids"] = [rng.randrange(300) for _ in range(rng.randint(1, 12))]
+        prompt = _prompt(rng)
+        line: dict[str, Any] = {"prompt" if isinstance(prompt, str) else "ids": prompt}
         if rng.random() < 0.3:
             line["id"] = f"n° {number}"
         if rng.random() < 0.3:
@@ -101,11 +105,7 @@ def write_requests(path: Path, count: int, seed: int) -> None:
     rng = random.Random(seed)
     with path.open("w", encoding="utf-8") as file:
         for number in range(1, count + 1):
-            body: dict[str, Any] = {"model": "m", "max_tokens": rng.randint(1, 6)}
-            if rng.random() < 0.5:
-                body["prompt"] = "".join(rng.choice('Once upon é ž 漢 😀\n"\\') for _ in range(rng.randint(1, 8)))
-            else:
-                body["prompt"] = [rng.randrange(300) for _ in range(rng.randint(1, 12))]
+            body: dict[str, Any] = {"model": "m", "max_tokens": rng.randint(1, 6), "prompt": _prompt(rng)}
             body.update(rng.choice([{}, {}, {"temperature": 0}, {"top_k": 20}, {"n": 2}, {"seed": 5}, {"top_p": 9}]))
             line = {"custom_id": f"n° {number}", "method": "POST", "url": "/v1/completions", "body": body}
             file.write(json.dumps(line, ensure_ascii=rng.random() < 0.5) + "\n")
@@ -174,9 +174,7 @@ def content(path: Path) -> bytes:
 class BatchCommand:
     """The command under test, its files, and the lines that it has finished so far."""
 
-    def __init__(
-        self, model: Path, prompts: Path, out: Path, report: KillReport, slots: int, form: Form = PROMPTS
-    ) -> None:
+    def __init__(self, model: Path, prompts: Path, out: Path, report: KillReport, form: Form = PROMPTS) -> None:
         """Prepare the command line; nothing is run yet."""
         self.out, self.report, self.kept = out, report, b""
         self.arguments = [sys.executable, "-m", "glinfer", *form.command(model, prompts, out)]
@@ -324,7 +322,6 @@ def torment(
     kills: int,
     full: int = 3,
     seed: int = 0,
-    slots: int = 32,
     tmpfs: bool = False,
     form: Form = PROMPTS,
     processes: int = 0,
@@ -338,7 +335,6 @@ def torment(
         kills: signals that have to end a run.
         full: limits on the file's size that have to end a run.
         seed: seed of prompts, moments and damage.
-        slots: prompts that run at once.
         tmpfs: try a full disk too, which takes the right to mount one.
         form: the form of the batch.
         processes: processes of devices that are killed in one more run.
@@ -355,12 +351,12 @@ def torment(
     form.write(source, prompts, seed)
     started = time.monotonic()
     single = PROMPTS if form is PROMPTS else REQUESTS
-    BatchCommand(model, source, expected, KillReport(0), slots, single).run()
+    BatchCommand(model, source, expected, KillReport(0), single).run()
     report.whole_seconds = time.monotonic() - started
     say(f"without a stop: {report.whole_seconds:.1f} s, {expected.stat().st_size} bytes")
     check_all(expected, source, form)
 
-    command = BatchCommand(model, source, results, report, slots, form)
+    command = BatchCommand(model, source, results, report, form)
     started = time.monotonic()
     troubles = ["signal"] * kills + ["limit"] * full
     rng.shuffle(troubles)
@@ -431,7 +427,7 @@ def on_full_disk(
     ):
         raise UntriedError("a full disk: no tmpfs can be mounted here")
     try:
-        command = BatchCommand(model, source, disk / "results.jsonl", report, 32, form)
+        command = BatchCommand(model, source, disk / "results.jsonl", report, form)
         for _ in range(2):
             with command.started() as process:
                 said = command.ended(process, (2,))

@@ -139,7 +139,7 @@ def torment_cluster(
     source, expected, out = (folder / name for name in ("prompts.jsonl", "expected.jsonl", "results.jsonl"))
     REQUESTS.write(source, prompts, seed)
     started = time.monotonic()
-    BatchCommand(model, source, expected, KillReport(0), 32, REQUESTS).run()
+    BatchCommand(model, source, expected, KillReport(0), REQUESTS).run()
     report.single_seconds = time.monotonic() - started
     say(f"one process: {report.single_seconds:.1f} s")
     places = rng.sample(range(1, max(kills + nodes + 1, prompts * 9 // 10)), kills + nodes)

@@ -6,7 +6,6 @@ import re
 import sys
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 import click
 
@@ -16,8 +15,8 @@ from qa.steps import ROOT, StepError, run
 from qa.supply import run_tests
 
 DIST = ROOT / "dist"
-ALL = ("-m", "slow or not slow")
-Check = Callable[[list[str]], str]
+FOUR = ("-n", "auto", "--maxprocesses", "4")
+Check = Callable[[], str]
 
 
 class SkippedError(Exception):
@@ -37,7 +36,7 @@ def changelog(text: str, version: str) -> str:
     return f"{version} of {found[2]}"
 
 
-def tag(more: list[str]) -> str:
+def tag() -> str:
     """Check that everything is committed, and that the tag is free or names this commit."""
     name = f"v{glinfer.__version__}"
     if not (ROOT / ".git").exists():
@@ -51,64 +50,44 @@ def tag(more: list[str]) -> str:
     return f"everything is committed; the tag will be {name}"
 
 
-def lint(more: list[str]) -> str:
-    """Run the checks of 'make lint'."""
-    for command in (("ruff", "check", "."), ("ruff", "format", "--check", "."), ("mypy",), ("qa", "style")):
-        run(sys.executable, "-m", *command, lines=40)
-    return "ruff, mypy and the style check found nothing"
-
-
-def wheel(more: list[str]) -> str:
+def wheel() -> str:
     """Build twice, and leave wheel and sdist in dist/."""
-    told = run_tests(sys.executable, *ALL, "tests/package/test_reproducible.py")
+    told = run_tests(sys.executable, "-m", "slow or not slow", "tests/package/test_reproducible.py")
     run(sys.executable, "-m", "build", "--no-isolation", "--sdist", "--wheel", "--outdir", DIST, lines=40)
     names = sorted(each.name for each in DIST.glob(f"glinfer-{glinfer.__version__}[-.]*") if each.suffix != ".json")
     return f"the same bytes twice ({told}): {', '.join(f'dist/{name}' for name in names)}"
 
 
-def audit(more: list[str]) -> str:
-    """Look for known vulnerabilities; skipped if a set could not be looked up."""
-    told = run(sys.executable, "-m", "qa", "audit", *more, lines=40).strip()
+def qa(*words: str) -> str:
+    """Run a command of 'python -m qa'; returns the last line of its output."""
+    told = run(sys.executable, "-m", "qa", *words, lines=40).strip()
     if skipped := re.search(r": skipped: (.*)", told):
         raise SkippedError(skipped[1])
-    return told.replace("\n", "; ")
-
-
-def qa(*words: str) -> Check:
-    """A check by a command of 'python -m qa'; returns the last line of its output."""
-    return lambda more: run(sys.executable, "-m", "qa", *words, *more, lines=40).strip().splitlines()[-1]
-
-
-def suite(*options: str) -> Check:
-    """A check by tests."""
-    return lambda more: run_tests(sys.executable, *options)
+    return told.splitlines()[-1]
 
 
 CHECKS: Mapping[str, tuple[str, Check]] = {
     "version": (
         "version and changelog agree",
-        lambda more: changelog((ROOT / "CHANGELOG.md").read_text("utf-8"), glinfer.__version__),
+        lambda: changelog((ROOT / "CHANGELOG.md").read_text("utf-8"), glinfer.__version__),
     ),
     "tag": ("everything is committed, and the tag is free", tag),
-    "lint": ("style and types", lint),
-    "api": ("public names are those of qa/api.json", lambda more: qa("api")([])),
-    "lock": ("requirements/dev.txt is within pyproject.toml", suite("qa/tests/test_lock.py")),
-    "upgrade": ("files of the version before", suite(*ALL, "tests/upgrade")),
+    "lint": ("style and types", lambda: run("make", "--silent", "lint", lines=40).splitlines()[-1]),
+    "api": ("public names are those of qa/api.json", lambda: qa("api")),
     "wheel": ("wheel and sdist, built twice", wheel),
-    "sbom": ("bill of materials", lambda more: qa("sbom", f"dist/glinfer-{glinfer.__version__}-py3-none-any.whl")([])),
-    "audit": ("known vulnerabilities of the lock", audit),
-    "docs": ("docs run as printed, with their numbers", suite(*ALL, "tests/package/test_snippets.py")),
-    "tests": ("every feature once", suite("-n", "auto", "--maxprocesses", "4")),
-    "slow": ("all other tests", suite("-m", "slow", "-n", "auto", "--maxprocesses", "4")),
-    "supply": ("both ends of all dependencies, on every Python here", qa("supply")),
+    "sbom": ("bill of materials", lambda: qa("sbom", f"dist/glinfer-{glinfer.__version__}-py3-none-any.whl")),
+    "audit": ("known vulnerabilities of the lock", lambda: qa("audit")),
+    "tests": ("every feature once, files of earlier versions, and the lock", lambda: run_tests(sys.executable, *FOUR)),
+    "slow": ("all other tests, and docs that run as printed", lambda: run_tests(sys.executable, "-m", "slow", *FOUR)),
+    "supply": ("both ends of all dependencies, on every Python here", lambda: qa("supply")),
 }
 NAMES = click.Choice([*CHECKS])
 
 
-def check(name: str, more: list[str]) -> tuple[str, str]:
+def check(name: str) -> tuple[str, str]:
     """The status of a check and its message; an error makes it fail."""
     try:
-        return "passed", CHECKS[name][1](more)
+        return "passed", CHECKS[name][1]()
     except SkippedError as reason:
         return "skipped", str(reason)
     except (GlinferError, OSError) as error:
@@ -118,8 +97,7 @@ def check(name: str, more: list[str]) -> tuple[str, str]:
 @click.command()
 @click.option("--only", multiple=True, type=NAMES, metavar="NAME", help="Run only this check. Repeatable.")
 @click.option("--skip", multiple=True, type=NAMES, metavar="NAME", help="Skip this check. Repeatable.")
-@click.option("--advisories", type=click.Path(exists=True, path_type=Path), help="As in 'python -m qa audit'.")
-def release(only: tuple[str, ...], skip: tuple[str, ...], advisories: Path | None) -> None:
+def release(only: tuple[str, ...], skip: tuple[str, ...]) -> None:
     """Run the release checklist, and print a line for each check with its name.
 
     Writes the wheel, sdist and bill of materials to dist/ and changes nothing else. The exit status is 1 if a check
@@ -128,12 +106,11 @@ def release(only: tuple[str, ...], skip: tuple[str, ...], advisories: Path | Non
     \b
     python -m qa release --only version --only wheel --only sbom
     """
-    more = [] if advisories is None else ["--advisories", str(advisories.resolve())]
     counts = dict.fromkeys(("passed", "failed", "skipped"), 0)
     for name, (what, _) in CHECKS.items():
         began = time.monotonic()
         left_out = name in skip or (only and name not in only)
-        status, said = ("skipped", "left out") if left_out else check(name, more)
+        status, said = ("skipped", "left out") if left_out else check(name)
         counts[status] += 1
         click.echo(f"{status:8} {name:8} {what}: {said}{'' if left_out else f' ({time.monotonic() - began:.0f} s)'}")
     click.echo(", ".join(f"{count} {status}" for status, count in counts.items()))

@@ -7,14 +7,13 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
 import numpy.typing as npt
 
-from glinfer.cli.common import LIMITS, json_option, print_json, show_table, stage_bars, tokenizer_option
+from glinfer.cli.common import LIMITS, json_option, print_json, read_text, show_table, stage_bars, tokenizer_option
 from glinfer.config import ModelConfig
 from glinfer.engine.engine import Engine
 from glinfer.engine.ids import check_count, check_ids
@@ -250,44 +249,26 @@ def _divergence(
     return Divergence(number, place, one[place], other[place], float(scores[one[place]] - scores[other[place]]))
 
 
-def question_of(report: bytes, config: ModelConfig) -> Question:
-    """Read the question of a report that was printed as JSON.
+def read_report(text: str, config: ModelConfig) -> tuple[Question, list[list[int]]]:
+    """Read a report that was printed as JSON: its question, and the texts of the first setting that ran.
 
     Raises:
         InputError: the document is not a report, or its prompt has ids outside the vocabulary.
     """
-    found = _report_of(report)
     try:
-        question = found["question"]
-        samplings = tuple(SamplingOptions(**options) for options in question["samplings"])
-        tokens = check_count("max_tokens", question["tokens"])
-        return Question(tuple(check_ids(question["prompt"], config)), tokens, samplings)
-    except (KeyError, TypeError):
+        found = json.loads(text)
+        asked = found["question"]
+        samplings = tuple(SamplingOptions(**options) for options in asked["samplings"])
+        question = Question(
+            tuple(check_ids(asked["prompt"], config)), check_count("max_tokens", asked["tokens"]), samplings
+        )
+        ran = [row["texts"] for row in found["rows"] if not row["problem"]]
+        texts = [[int(token) for token in each] for each in ran[0]]
+    except (ValueError, KeyError, IndexError, TypeError, OverflowError, RecursionError):
         raise InputError(_NO_REPORT) from None
-
-
-def recorded_texts(report: bytes) -> list[list[int]]:
-    """Read the texts of the first setting that ran; errors are those of :func:`question_of`."""
-    try:
-        found = _report_of(report)
-        rows = [row["texts"] for row in found["rows"] if not row["problem"]]
-        count = len(found["question"]["samplings"])
-        texts = [[int(token) for token in text] for text in rows[0]]
-    except (KeyError, IndexError, TypeError, ValueError, OverflowError):
-        raise InputError(_NO_REPORT) from None
-    if len(texts) != count or not texts:
+    if len(texts) != len(samplings) or not texts:
         raise InputError(_NO_REPORT)
-    return texts
-
-
-def _report_of(report: bytes) -> dict[str, Any]:
-    try:
-        found = json.loads(report)
-    except (ValueError, RecursionError):
-        raise InputError(_NO_REPORT) from None
-    if not isinstance(found, dict):
-        raise InputError(_NO_REPORT)
-    return found
+    return question, texts
 
 
 @click.command("same")
@@ -337,8 +318,7 @@ def same_command(
     found, reason = find_tokenizer(path, tokenizer, checkpoint.config)
     recorded = None
     if against is not None:
-        report = _read(against)
-        question, recorded = question_of(report, checkpoint.config), recorded_texts(report)
+        question, recorded = read_report(read_text(against), checkpoint.config)
     else:
         if found is None:
             raise InputError(reason)
@@ -354,13 +334,6 @@ def same_command(
         _show(result, found)
     if not result.passed:
         raise click.exceptions.Exit(1)
-
-
-def _read(path: str) -> bytes:
-    try:
-        return Path(path).read_bytes()
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: cannot read it: {getattr(error, 'strerror', None) or error}") from None
 
 
 def _settings(plans: str, weights: str) -> list[RunSetting]:

@@ -1,18 +1,15 @@
-"""Steps of the release tools: commands, and uv, which resolves versions and runs other tools."""
+"""Commands that the instruments run, with one clear error where one fails."""
 
 from __future__ import annotations
 
 import os
-import re
 import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 from glinfer.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[1]
-PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
 
 
 class StepError(InputError):
@@ -33,18 +30,3 @@ def run(
         last = "\n".join(f"{done.stdout}\n{done.stderr}".strip().splitlines()[-lines:])
         raise StepError(f"'{' '.join(map(str, command[:5]))} …' ended with exit status {done.returncode}: {last}")
     return done.stdout
-
-
-def uv(*words: str | Path, passing: int = 0) -> str:
-    """Run uv, which is installed into .cache/uv first; the same errors as :func:`run`."""
-    program = ROOT / ".cache" / "uv" / "bin" / "uv"
-    if not program.exists():
-        run(sys.executable, "-m", "pip", "install", "--quiet", "--target", program.parents[1], "uv>=0.9,<1")
-    return run(program, *words, passing=passing)
-
-
-def resolve(target: Path, python: str, *options: str | Path) -> dict[str, str]:
-    """Write the versions that uv resolves for pyproject.toml into ``target``; returns them by package."""
-    quiet = ("--quiet", "--no-header", "--no-emit-index-url", "--output-file", target)
-    uv("pip", "compile", *quiet, "--python-version", python, *options, ROOT / "pyproject.toml")
-    return dict(re.findall(r"(?m)^([\w.-]+)==([^\s;]+)", target.read_text("utf-8")))

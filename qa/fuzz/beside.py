@@ -9,12 +9,10 @@ import gzip
 import io
 import tempfile
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import cache, partial
 from importlib.metadata import PathDistribution
 from pathlib import Path
-from typing import Any
 
 import zstandard
 from huggingface_hub import constants
@@ -40,25 +38,7 @@ from glinfer.text.chat import check_messages
 from qa.fuzz import seeds
 from qa.fuzz.archives import zips
 from qa.fuzz.mutate_gguf import GgufParts
-from qa.fuzz.reads import MESSAGES, put, with_errors
-
-Files = Mapping[str, bytes]
-
-
-def one_of_each(files: Files) -> list[bytes]:
-    """A case of each file."""
-    return [bytes([place]) + data for place, data in enumerate(files.values())]
-
-
-@contextmanager
-def one_put(files: Files, data: bytes, folder: Path) -> Iterator[Path]:
-    """All files as they are but the one of a case; gives that one."""
-    chosen = list(files)[data[0] % len(files)] if data else next(iter(files))
-    for name, whole in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        put(folder, name, data[1:] if name == chosen else whole)
-    yield folder / chosen
-
+from qa.fuzz.reads import MESSAGES, Files, put, put_one, with_errors
 
 # Importance
 
@@ -69,18 +49,13 @@ _LLAMA = ModelConfig(**seeds.SIZES, model_type="llama", hidden_act="silu")
 def importances() -> list[bytes]:
     """What llama-imatrix writes."""
     made = GgufParts(entries=[seeds.gguf_entry("general.type", "imatrix")])
-    for stored in stored_tensors(_LLAMA, _names()):
+    for stored in stored_tensors(_LLAMA, _LLAMA.family.in_gguf.names):
         if len(stored.shape) == 2:
             for end, shape in (("in_sum2", [stored.shape[1]]), ("counts", [1])):
                 made.tensors.append((f"{stored.name}.{end}".encode(), shape, 0, len(made.data)))
                 made.data += b"\0\0\x80\x3f" * shape[0]
                 made.data += bytes(-len(made.data) % 32)
     return [made.build()]
-
-
-def _names() -> Any:
-
-    return _LLAMA.family.in_gguf.names
 
 
 def importance(data: bytes, folder: Path) -> None:
@@ -106,8 +81,7 @@ def texts() -> Files:
 
 def read_some_texts(data: bytes, folder: Path) -> None:
     """All texts of one file."""
-    with one_put(texts(), data, folder) as path:
-        assert all(isinstance(text, str) for text in read_texts(path))
+    assert all(isinstance(text, str) for text in read_texts(put_one(texts(), data, folder)))
 
 
 @cache
@@ -119,7 +93,7 @@ def packed() -> Files:
 
 def unpack(data: bytes, folder: Path) -> None:
     """The first bytes that come out."""
-    with one_put(packed(), data, folder) as path, open_source(path) as file:
+    with open_source(put_one(packed(), data, folder)) as file:
         file.read(1 << 16)
 
 
@@ -172,12 +146,12 @@ def sites() -> Files:
 
 def site(data: bytes, folder: Path) -> None:
     """What is there is looked at before anything replaces it."""
-    with one_put(sites(), data, folder):
-        for each in (folder, folder / "page"):
-            is_export(each)
-            with_errors(partial(check_target, each))
-        assert all(".." not in name for name in earlier_pictures(folder) or ())
-        assert "\n" not in licence_of(folder / "card")
+    put_one(sites(), data, folder)
+    for each in (folder, folder / "page"):
+        is_export(each)
+        with_errors(partial(check_target, each))
+    assert all(".." not in name for name in earlier_pictures(folder) or ())
+    assert "\n" not in licence_of(folder / "card")
 
 
 def saved_chats() -> list[bytes]:
@@ -207,10 +181,10 @@ def installed() -> Files:
 
 def installed_package(data: bytes, folder: Path) -> None:
     """What ``glinfer models`` lists of it."""
-    with one_put(installed(), data, folder):
-        for model in models_of(PathDistribution(folder / "cats-1.dist-info")):
-            assert model.path.is_file()
-            assert isinstance(model.name + model.version, str)
+    put_one(installed(), data, folder)
+    for model in models_of(PathDistribution(folder / "cats-1.dist-info")):
+        assert model.path.is_file()
+        assert isinstance(model.name + model.version, str)
 
 
 _COMMIT = "a" * 40
@@ -234,11 +208,11 @@ def cached_model(data: bytes, folder: Path) -> None:
     """Find it by its name, and list it."""
     before, constants.HF_HUB_CACHE = constants.HF_HUB_CACHE, str(folder)
     try:
-        with one_put(hub_cache(), data, folder):
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", GlinferWarning)
-                cached_models()
-            found = cached(HubName("org/cats"), RepositoryCache("org/cats", folder))
-            assert found is None or found.is_whole
+        put_one(hub_cache(), data, folder)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", GlinferWarning)
+            cached_models()
+        found = cached(HubName("org/cats"), RepositoryCache("org/cats", folder))
+        assert found is None or found.is_whole
     finally:
         constants.HF_HUB_CACHE = before

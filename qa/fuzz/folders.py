@@ -6,8 +6,8 @@ The first byte of a case chooses the file, the rest is what it holds; the others
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping
-from functools import cache, partial
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +21,9 @@ from glinfer.formats.huggingface.config import read_config
 from glinfer.formats.tensors import stored_tensors
 from qa.fuzz import seeds
 from qa.fuzz.mutate_gguf import GgufParts, parse_gguf
-from qa.fuzz.reads import put, use_checkpoint, with_errors
+from qa.fuzz.reads import Files, put, put_one, use_checkpoint, with_errors
 from tests.helpers.made_adapters import made_pairs, write_gguf_adapter, write_peft
 from tests.helpers.tiny_embedders import write_embedder
-
-Files = Mapping[str, bytes]
 
 
 def files_in(folder: Path) -> dict[str, bytes]:
@@ -42,26 +40,9 @@ def written(write: Callable[[Path], object]) -> dict[str, bytes]:
         return files_in(Path(folder))
 
 
-def prepare(files: Callable[[], Files], folder: Path) -> None:
-    """Write all files."""
-    for name, data in files().items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        put(folder, name, data)
-
-
-def one_each(files: Callable[[], Files], names: tuple[str, ...]) -> list[bytes]:
-    """A case of each of the files that are damaged."""
-    return [bytes([place]) + files()[name] for place, name in enumerate(names)]
-
-
-def with_one_damaged(files: Callable[[], Files], names: tuple[str, ...], data: bytes, folder: Path, read: Any) -> None:
-    """Put a case in its place, read the folder, and put the file back."""
-    name = names[data[0] % len(names)] if data else names[0]
-    put(folder, name, data[1:])
-    try:
-        read()
-    finally:
-        put(folder, name, files()[name])
+def _split_off(files: Files, names: tuple[str, ...]) -> tuple[Files, Files]:
+    """The files that are damaged, in this order, and all others."""
+    return {name: files[name] for name in names}, {name: data for name, data in files.items() if name not in names}
 
 
 # GGUF in parts
@@ -91,12 +72,9 @@ def parts() -> Files:
 
 def split(data: bytes, folder: Path) -> None:
     """Both parts stand for the model."""
-
-    def read() -> None:
-        with_errors(lambda: load_checkpoint(folder / PARTS[1]))
-        use_checkpoint(load_checkpoint(folder / PARTS[0]))
-
-    with_one_damaged(parts, PARTS, data, folder, read)
+    put_one(parts(), data, folder)
+    with_errors(lambda: load_checkpoint(folder / PARTS[1]))
+    use_checkpoint(load_checkpoint(folder / PARTS[0]))
 
 
 # LoRA adapters
@@ -114,7 +92,7 @@ def peft() -> Files:
         copy = {"base_model.model.model.norm.weight": _base().tensors["model.norm.weight"]}
         save_file({**load_file(path), **copy}, path)
 
-    return written(write)
+    return _split_off(written(write), PEFT)[0]
 
 
 @cache
@@ -132,7 +110,8 @@ def _adapted(path: Path) -> None:
 
 def peft_adapter(data: bytes, folder: Path) -> None:
     """Read the directory, and add it to a model."""
-    with_one_damaged(peft, PEFT, data, folder, partial(_adapted, folder))
+    put_one(peft(), data, folder)
+    _adapted(folder)
 
 
 @cache
@@ -160,24 +139,26 @@ SENTENCE = (
 
 
 @cache
-def sentence() -> Files:
-    """A BERT with pooling, a dense layer and prompts."""
-    return written(
+def sentence() -> tuple[Files, Files]:
+    """A BERT with pooling, a dense layer and prompts: the files that are damaged, and the others."""
+    files = written(
         lambda folder: write_embedder(
             folder, dense=(4,), prompts={"query": "q: ", "document": ""}, num_hidden_layers=1, hidden_size=12,
             intermediate_size=8, max_position_embeddings=8, most=6,
         )
     )  # fmt: skip
+    return _split_off(files, SENTENCE)
 
 
 def embedder(data: bytes, folder: Path) -> None:
     """Read the directory, and make its plan and arrays."""
-    with_one_damaged(sentence, SENTENCE, data, folder, lambda: use_checkpoint(load_checkpoint(folder)))
+    damaged, others = sentence()
+    put_one(damaged, data, folder, others)
+    use_checkpoint(load_checkpoint(folder))
 
 
 # MXFP4, as gpt-oss comes
 
-MXFP4 = ("model.safetensors", "config.json")
 _OSS: dict[str, Any] = {
     "model_type": "gpt_oss", "attention_bias": True, "experts_per_token": 2, "head_dim": 4, "hidden_act": "silu",
     "hidden_size": 32, "initial_context_length": 64, "intermediate_size": 32, "layer_types": ["sliding_attention"],
@@ -211,4 +192,5 @@ def mxfp4() -> Files:
 
 def blocks(data: bytes, folder: Path) -> None:
     """Read the directory, and make its plan and arrays."""
-    with_one_damaged(mxfp4, MXFP4, data, folder, lambda: use_checkpoint(load_checkpoint(folder)))
+    put_one(mxfp4(), data, folder)
+    use_checkpoint(load_checkpoint(folder))

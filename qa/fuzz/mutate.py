@@ -1,7 +1,8 @@
 """Damage with a knowledge of the formats: the outer frame stays valid, what lies inside it does not.
 
-Every mutator takes a file's bytes and a source of random numbers and gives other bytes. It never fails: what it cannot
-take apart it treats as plain bytes.
+A :class:`Form` takes a file apart into a document of dictionaries, lists, numbers, texts and bytes. One step of
+:func:`damaged` changes that document, and the form puts it together again, with lengths and counts that agree. What
+cannot be taken apart, or not be put together, is damaged as plain bytes.
 """
 
 from __future__ import annotations
@@ -9,11 +10,10 @@ from __future__ import annotations
 import json
 import re
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from random import Random
 from typing import Any
-
-Mutator = Callable[[bytes, Random], bytes]
 
 NUMBERS = (
     0, 1, 2, 3, 4, 7, 8, 16, 31, 32, 64, 127, 128, 255, 256, 1000, 4096, 65535, 65536, 1 << 20, 1 << 24, (1 << 24) + 1,
@@ -64,59 +64,6 @@ def any_bytes(data: bytes, random: Random) -> bytes:
     return bytes(found)
 
 
-# JSON
-
-
-def _places(value: Any, found: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
-    """Every (container, key) of a document."""
-    keys = list(value) if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
-    for key in keys:
-        found.append((value, key))
-        _places(value[key], found)
-    return found
-
-
-def json_value(random: Random, old: object, words: Sequence[Any]) -> Any:
-    """Another value in the place of an old one."""
-    if isinstance(old, int) and not isinstance(old, bool) and random.random() < 0.6:
-        return number(random, old)
-    kind = random.randrange(6)
-    if kind < 3 and words:
-        return random.choice(words)
-    if kind == 3:
-        return number(random)
-    if kind == 4 and isinstance(old, str) and old:
-        return old * random.choice((2, 50)) if random.random() < 0.3 else old[: random.randrange(len(old))]
-    return random.choice(TEXTS) if kind < 5 else json.loads(random.choice(RAW_JSON[:19]))
-
-
-def _json_step(document: Any, random: Random, words: Sequence[Any]) -> Any:
-    places = _places(document, [])
-    if not places:
-        return json_value(random, document, words)
-    holder, key = random.choice(places)
-    other, other_key = random.choice(places)
-    match random.randrange(9):
-        case 0:
-            del holder[key]
-        case 1 if isinstance(holder, dict):
-            name = next((word for word in random.sample(words, len(words)) if isinstance(word, str)), "x")
-            holder[name if random.random() < 0.7 else random.choice(TEXTS)] = holder.pop(key)
-        case 2 if isinstance(holder, list):
-            holder[key:key] = holder[key : key + 1] * random.choice((1, 1, 2, 30))
-        case 3:  # a copy, so that the document stays a tree
-            holder[key] = json.loads(json.dumps(other[other_key]))
-        case 4:
-            copied = json.loads(json.dumps([holder[key], other[other_key]]))
-            other[other_key], holder[key] = copied
-        case 5 if isinstance(holder, dict) and words:
-            name = next((word for word in random.sample(words, len(words)) if isinstance(word, str)), "x")
-            holder[name] = json_value(random, None, words)
-        case _:
-            holder[key] = json_value(random, holder[key], words)
-    return document
-
-
 def json_text(data: bytes, random: Random) -> bytes:
     """The letters of a document: one of its tokens replaced, left out or doubled."""
     parts = list(_JSON_PART.finditer(data))
@@ -124,194 +71,188 @@ def json_text(data: bytes, random: Random) -> bytes:
         return any_bytes(data, random)
     part = random.choice(parts)
     old = part[0]
-    new = random.choice(
-        (random.choice(RAW_JSON).encode(), b"", old + b"," + old, json.dumps(random.choice(TEXTS)).encode())
-    )
-    return data[: part.start()] + new + data[part.end() :]
+    raw, text = random.choice(RAW_JSON).encode(), json.dumps(random.choice(TEXTS)).encode()
+    return data[: part.start()] + random.choice((raw, b"", old + b"," + old, text)) + data[part.end() :]
 
 
-def json_mutator(words: Sequence[Any] = ()) -> Mutator:
-    """Damages the values of a JSON document; ``words`` are names and values that its reader knows."""
-
-    def mutate(data: bytes, random: Random) -> bytes:
-        if random.random() < 0.15:
-            return json_text(data, random)
-        try:
-            return json.dumps(_json_step(json.loads(data), random, words)).encode()
-        except (ValueError, RecursionError):
-            return json_text(data, random) if random.random() < 0.5 else any_bytes(data, random)
-
-    return mutate
+# Documents
 
 
-def lines_mutator(words: Sequence[Any] = ()) -> Mutator:
-    """Damages JSON lines, one object each."""
-    one = json_mutator(words)
-
-    def mutate(data: bytes, random: Random) -> bytes:
-        lines = data.split(b"\n")
-        place = random.randrange(len(lines))
-        match random.randrange(8):
-            case 0:
-                lines[place:place] = [lines[place]]
-            case 1:
-                del lines[place]
-            case 2:
-                return any_bytes(data, random)
-            case _:
-                lines[place] = one(lines[place], random)
-        return b"\n".join(lines)
-
-    return mutate
+def _places(document: Any) -> Iterator[tuple[Any, Any]]:
+    """Every (container, key) of a document."""
+    keys = document if isinstance(document, dict) else range(len(document)) if isinstance(document, list) else ()
+    for key in keys:
+        yield document, key
+        yield from _places(document[key])
 
 
-# safetensors
+def words_of(document: Any) -> Iterator[Any]:
+    """The names and short values of a document, to be put where they do not belong."""
+    for holder, key in _places(document):
+        yield from (each for each in (key, holder[key]) if not isinstance(each, bytes) and len(str(each)) < 200)
 
 
-def safetensors_mutator(words: Sequence[Any] = ()) -> Mutator:
-    """Damages a safetensors file: mostly its header, whose length is then put right."""
-    header_mutator = json_mutator(words)
-
-    def mutate(data: bytes, random: Random) -> bytes:
-        if len(data) < 8 or random.random() < 0.1:
-            return any_bytes(data, random)
-        (length,) = struct.unpack("<Q", data[:8])
-        if length > len(data) - 8:
-            return any_bytes(data, random)
-        header, rest = data[8 : 8 + length], data[8 + length :]
-        match random.randrange(8):
-            case 0:
-                rest = any_bytes(rest, random)
-            case 1:
-                return struct.pack("<Q", number(random, length) % (1 << 64)) + header + rest
-            case 2:
-                return struct.pack("<Q", length) + json_text(header, random) + rest
-            case _:
-                header = header_mutator(header, random)
-                header += b" " * (-len(header) % random.choice((1, 8)))
-        return struct.pack("<Q", len(header)) + header + rest
-
-    return mutate
+def _copied(value: Any) -> Any:
+    """A copy, so that a document stays a tree."""
+    if isinstance(value, dict):
+        return {key: _copied(each) for key, each in value.items()}
+    return [_copied(each) for each in value] if isinstance(value, list) else value
 
 
-# GAB1 and BPE1
+def _other_value(old: Any, random: Random, words: Sequence[Any]) -> Any:
+    """Another value in the place of an old one."""
+    chance = random.random()
+    if isinstance(old, (str, bytes)):
+        word = str(random.choice([*words, *TEXTS]))
+        at = random.randrange(len(old) + 1)
+        if isinstance(old, bytes):
+            whole = word.encode(errors="surrogatepass")
+            spliced = old[:at] + whole + old[at + random.choice((0, 0, 5)) :]
+            return any_bytes(old, random) if chance < 0.4 else spliced if chance < 0.6 else whole
+        if chance < 0.5:
+            start = random.randrange(len(old) + 1)
+            piece = random.choice((word, word, old[start : start + 40], ""))
+            return old[:at] + piece + old[at + random.choice((0, 0, random.randrange(12))) :]
+    elif isinstance(old, int) and not isinstance(old, bool) and chance < 0.6:
+        return number(random, old)
+    choices = [number(random), random.choice(TEXTS), json.loads(random.choice(RAW_JSON[:19]))]
+    return _copied(random.choice([random.choice(words)] * 3 + choices if words else choices))
 
 
-def gab_mutator(data: bytes, random: Random) -> bytes:
-    """Damages a GAB1 file: its header's numbers, sometimes followed by the number of bytes that they promise."""
-    if len(data) < 28 or random.random() < 0.2:
-        return any_bytes(data, random)
-    fields = list(struct.unpack("<7I", data[:28]))
-    place = random.randrange(7)
-    fields[place] = number(random, fields[place]) % (1 << 32)
-    body = data[28:]
-    if random.random() < 0.5:
-        _, _, vocab, width, _, blocks, context = fields
-        count = vocab * width * 2 + context * width + vocab + 2 * width
-        count += blocks * (12 * width * width + 9 * width)
-        if count < 1 << 14:
-            body = (body * (1 + 4 * count // max(1, len(body))))[: 4 * count] if body else bytes(4 * count)
-    return struct.pack("<7I", *fields) + body
-
-
-def bpe_mutator(data: bytes, random: Random) -> bytes:
-    """Damages a BPE1 file: its merges and its vocabulary, with counts that agree or do not."""
-    try:
-        magic, version, next_id, count = struct.unpack_from("<4I", data)
-        merges = [list(struct.unpack_from("<3I", data, 16 + 12 * index)) for index in range(min(count, 4096))]
-        at = 16 + 12 * count
-        (entries,) = struct.unpack_from("<I", data, at)
-        at += 4
-        pieces = []
-        for _ in range(min(entries, 4096)):
-            token, length = struct.unpack_from("<2I", data, at)
-            pieces.append((token, data[at + 8 : at + 8 + length]))
-            at += 8 + length
-    except struct.error:
-        return any_bytes(data, random)
-    counts = [magic, version, next_id, count, entries]
-    match random.randrange(7):
+def damaged(document: Any, random: Random, words: Sequence[Any]) -> Any:
+    """A document after one change: something left out, doubled, moved, renamed, added, or another value."""
+    places = list(_places(document))
+    if not places:
+        return _other_value(document, random, words)
+    (holder, key), (other, other_key) = random.choice(places), random.choice(places)
+    names = [word for word in words if isinstance(word, str)] or ["x"]
+    match random.randrange(9):
         case 0:
-            place = random.randrange(5)
-            counts[place] = number(random, counts[place]) % (1 << 32)
-        case 1 if merges:
-            merge = random.choice(merges)
-            place = random.randrange(3)
-            merge[place] = number(random, merge[place]) % (1 << 32)
-        case 2 if pieces:
-            place = random.randrange(len(pieces))
-            token, piece = pieces[place]
-            pieces[place] = (
-                (token, any_bytes(piece, random)) if random.random() < 0.5 else (number(random, token), piece)
-            )
-        case 3 if pieces:
-            pieces.insert(random.randrange(len(pieces)), random.choice(pieces))
-            counts[4] += random.randrange(2)
-        case 4 | 5 if pieces:  # one more merge, and all that goes with it
-            left, right = random.choice(pieces), random.choice(pieces)
-            merges.append([left[0], right[0], counts[2]])
-            pieces.append((counts[2], left[1] + right[1]))
-            counts[2:] = [value + 1 for value in counts[2:]]
+            del holder[key]
+        case 1 if isinstance(holder, dict):
+            holder[random.choice(names if random.random() < 0.7 else TEXTS)] = holder.pop(key)
+        case 2 if isinstance(holder, list):
+            holder[key:key] = [_copied(holder[key]) for _ in range(random.choice((1, 1, 2, 30)))]
+        case 3:
+            holder[key] = _copied(other[other_key])
+        case 4:
+            holder[key], other[other_key] = _copied(other[other_key]), _copied(holder[key])
+        case 5 if isinstance(holder, dict):
+            holder[random.choice(names)] = _other_value(None, random, words)
         case _:
-            return any_bytes(data, random)
-    magic, version, next_id, count, entries = counts
-    made = struct.pack("<4I", magic, version, next_id % (1 << 32), count % (1 << 32))
+            holder[key] = _other_value(holder[key], random, words)
+    return document
+
+
+@dataclass(frozen=True)
+class Form:
+    """A format of files.
+
+    Attributes:
+        parse: takes a file apart; raises any error where it cannot.
+        build: puts a document together; raises any error where it is too damaged for that.
+        raw: damages a file without taking it apart.
+        raw_odds: how often that is done, though it could be taken apart.
+    """
+
+    parse: Callable[[bytes], Any]
+    build: Callable[[Any], bytes]
+    raw: Callable[[bytes, Random], bytes] = any_bytes
+    raw_odds: float = 0.15
+
+    def damage(self, data: bytes, random: Random, words: Sequence[Any] = ()) -> bytes:
+        """A file after one change; ``words`` are names and values that its reader knows. It never fails."""
+        if random.random() >= self.raw_odds:
+            try:
+                return self.build(damaged(self.parse(data), random, words))
+            except Exception:
+                pass
+        return self.raw(data, random)
+
+
+def json_or_bytes(data: bytes) -> Any:
+    """A document of JSON; what is none stays as it is."""
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError):
+        return data
+
+
+def bytes_of(value: Any) -> bytes:
+    """A document as JSON, or the bytes that it is."""
+    return value if isinstance(value, bytes) else json.dumps(value, ensure_ascii=False).encode(errors="surrogatepass")
+
+
+BYTES = Form(bytes, lambda data: data)
+JSON = Form(json_or_bytes, bytes_of, json_text)
+TEXT = Form(
+    lambda data: [data.decode(errors="surrogateescape")],
+    lambda document: "".join(map(str, document)).encode(errors="surrogatepass"),
+)
+LINES = Form(
+    lambda data: [json_or_bytes(line) for line in data.split(b"\n")],
+    lambda document: b"\n".join(map(bytes_of, document)),
+)
+"""JSON lines, one object each."""
+
+
+def first_byte(*forms: Form) -> Form:
+    """The form of cases whose first byte chooses a file, and with it the form of the rest."""
+
+    def parse(data: bytes) -> list[Any]:
+        return [data[0], forms[data[0] % len(forms)].parse(data[1:])]
+
+    def build(document: list[Any]) -> bytes:
+        place = int(document[0]) % 256
+        return bytes([place]) + forms[place % len(forms)].build(document[1])
+
+    return Form(parse, build, lambda data, random: data[:1] + forms[sum(data[:1]) % len(forms)].raw(data[1:], random))
+
+
+# Formats of glinfer and of Hugging Face
+
+
+def _parse_safetensors(data: bytes) -> dict[str, Any]:
+    (length,) = struct.unpack_from("<Q", data)
+    return {"header": json.loads(data[8 : 8 + length]), "data": data[8 + length :]}
+
+
+def _build_safetensors(document: dict[str, Any]) -> bytes:
+    header = bytes_of(document["header"])
+    return struct.pack("<Q", len(header)) + header + bytes(document["data"])
+
+
+def _build_gab(document: list[Any]) -> bytes:
+    """A file whose data are as long as its header promises, unless that is far too long."""
+    header, body = document[:7], bytes(document[7])
+    _, _, vocab, width, _, blocks, context = header = [field % (1 << 32) for field in header]
+    count = (2 * vocab + context + 2) * width + vocab + blocks * (12 * width + 9) * width
+    if count < 1 << 14:
+        body = (body * (1 + 4 * count // max(1, len(body))))[: 4 * count]
+    return struct.pack("<7I", *header) + body
+
+
+def _parse_bpe(data: bytes) -> dict[str, Any]:
+    *header, count = struct.unpack_from("<4I", data)
+    merges = [list(struct.unpack_from("<3I", data, 16 + 12 * index)) for index in range(min(count, 4096))]
+    at = 16 + 12 * count
+    (entries,) = struct.unpack_from("<I", data, at)
+    at, pieces = at + 4, []
+    for _ in range(min(entries, 4096)):
+        token, length = struct.unpack_from("<2I", data, at)
+        pieces.append([token, data[at + 8 : at + 8 + length]])
+        at += 8 + length
+    return {"header": header, "merges": merges, "pieces": pieces, "more": [count - len(merges), entries - len(pieces)]}
+
+
+def _build_bpe(document: dict[str, Any]) -> bytes:
+    header, merges, pieces, more = document.values()
+    made = struct.pack("<4I", *(field % (1 << 32) for field in (*header, len(merges) + more[0])))
     made += b"".join(struct.pack("<3I", *(part % (1 << 32) for part in merge)) for merge in merges)
-    made += struct.pack("<I", entries % (1 << 32))
+    made += struct.pack("<I", (len(pieces) + more[1]) % (1 << 32))
     return made + b"".join(struct.pack("<2I", token % (1 << 32), len(piece)) + piece for token, piece in pieces)
 
 
-# Text
-
-
-def text_mutator(words: Sequence[str]) -> Mutator:
-    """Damages text out of words: templates, options."""
-    encoded = [word.encode(errors="surrogatepass") for word in (*words, *TEXTS)]
-
-    def mutate(data: bytes, random: Random) -> bytes:
-        at, word = random.randrange(len(data) + 1), random.choice(encoded)
-        match random.randrange(5):
-            case 0:
-                return any_bytes(data, random)
-            case 1:
-                end = at + random.randrange(12)
-                return data[:at] + word + data[end:]
-            case 2:
-                start = random.randrange(len(data) + 1)
-                return data[:at] + data[start : start + random.randrange(40)] + data[at:]
-            case _:
-                return data[:at] + word + data[at:]
-
-    return mutate
-
-
-def by_chance(*mutators: Mutator) -> Mutator:
-    """One of several ways to damage a file, each as often."""
-    return lambda data, random: random.choice(mutators)(data, random)
-
-
-def strings(words: Sequence[Any]) -> list[str]:
-    """The texts among some words."""
-    return [word for word in words if isinstance(word, str)]
-
-
-def by_byte(*mutators: Mutator) -> Mutator:
-    """For targets whose first byte chooses a file, and with it how the rest is damaged."""
-
-    def mutate(data: bytes, random: Random) -> bytes:
-        if not data:
-            return bytes([random.randrange(len(mutators))])
-        return data[:1] + mutators[data[0] % len(mutators)](data[1:], random)
-
-    return mutate
-
-
-def behind_byte(mutator: Mutator, choices: int) -> Mutator:
-    """For targets whose first byte is a choice and the rest a file."""
-
-    def mutate(data: bytes, random: Random) -> bytes:
-        if not data or random.random() < 0.1:
-            return bytes([random.randrange(choices)]) + data[1:]
-        return data[:1] + mutator(data[1:], random)
-
-    return mutate
+SAFETENSORS = Form(_parse_safetensors, _build_safetensors)
+GAB = Form(lambda data: [*struct.unpack_from("<7I", data), data[28:]], _build_gab)
+BPE = Form(_parse_bpe, _build_bpe)

@@ -1,14 +1,12 @@
-"""GGUF files taken apart, damaged and put together again."""
+"""GGUF files taken apart, and put together again."""
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from random import Random
 from typing import Any
 
-from qa.fuzz.mutate import TEXTS, Mutator, any_bytes, number
+from qa.fuzz.mutate import Form
 
 _WIDTHS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "B", 10: "Q", 11: "q", 12: "d"}
 STRING, ARRAY = 8, 9
@@ -39,14 +37,14 @@ class GgufParts:
         counts = [len(self.tensors) if tensors is None else tensors, len(self.entries) if entries is None else entries]
         made = b"GGUF" + struct.pack("<I2Q", self.version % (1 << 32), *(count % (1 << 64) for count in counts))
         for entry in self.entries:
-            made += _text(entry.key) + struct.pack("<I", entry.kind)
+            made += _gguf_value(STRING, entry.key) + struct.pack("<I", entry.kind % (1 << 32))
             if entry.kind == ARRAY:
-                made += struct.pack("<IQ", entry.element, len(entry.value))
+                made += struct.pack("<IQ", entry.element % (1 << 32), len(entry.value))
                 made += b"".join(_gguf_value(entry.element, value) for value in entry.value)
             else:
                 made += _gguf_value(entry.kind, entry.value)
         for name, dimensions, kind, offset in self.tensors:
-            made += _text(name) + struct.pack("<I", len(dimensions))
+            made += _gguf_value(STRING, name) + struct.pack("<I", len(dimensions))
             made += b"".join(struct.pack("<Q", size % (1 << 64)) for size in dimensions)
             made += struct.pack("<IQ", kind % (1 << 32), offset % (1 << 64))
         return made + bytes(-len(made) % self.alignment) + self.data
@@ -129,102 +127,18 @@ def _parse_gguf(data: bytes) -> GgufParts:
     return parts
 
 
-def gguf_mutator(words: Sequence[Any] = ()) -> Mutator:
-    """Damages a GGUF file: its metadata and its tensors' entries, with counts and lengths that agree or do not."""
-
-    def other(entry: GgufEntry, random: Random) -> None:
-        if entry.kind == ARRAY:
-            _damage_list(entry.value, random, words)
-        elif entry.kind == STRING:
-            entry.value = str(random.choice([*TEXTS, *words])).encode(errors="surrogatepass")
-        else:
-            old = int(entry.value) if abs(entry.value) < 1e18 else 0
-            entry.value = random.choice((number(random, old), -1.5, 1e-30, float("inf"), float("nan")))
-
-    def mutate(data: bytes, random: Random) -> bytes:
-        try:
-            parts = parse_gguf(data)
-        except ValueError:
-            return any_bytes(data, random)
-        match random.randrange(12):
-            case 0:
-                return any_bytes(data, random)
-            case 1:
-                return parts.build(tensors=number(random, len(parts.tensors)))
-            case 2:
-                return parts.build(entries=number(random, len(parts.entries)))
-            case 3 if parts.tensors:
-                _damage_tensor(parts, random)
-            case 4 if parts.tensors:
-                _damage_tensor(parts, random)
-            case 5 if parts.entries:
-                del parts.entries[random.randrange(len(parts.entries))]
-            case 6 if parts.entries:
-                entry = random.choice(parts.entries)
-                entry.kind, entry.value = random.choice((4, 6, 7, 8, 12, 10)), entry.value if entry.kind != ARRAY else 0
-                entry.value = 1 if isinstance(entry.value, bytes) and entry.kind != STRING else entry.value
-            case 7:
-                key = str(random.choice([*TEXTS, *words])).encode(errors="surrogatepass")
-                kind = random.choice((4, 6, 7, STRING, ARRAY))
-                value = [1, 2] if kind == ARRAY else random.choice((0, 1, 2, 1.5))
-                parts.entries.append(GgufEntry(key, kind, value, 4))
-            case 8:
-                parts.data = any_bytes(parts.data, random)
-            case _ if parts.entries:
-                other(random.choice(parts.entries), random)
-        made = parts.build()
-        return any_bytes(made[: len(made) - len(parts.data)], random) + parts.data if random.random() < 0.1 else made
-
-    return mutate
+def _parse(data: bytes) -> dict[str, Any]:
+    """Entries and tensors as lists; ``more`` is by how much their counts are off."""
+    parts = parse_gguf(data)
+    entries = [[entry.key, entry.kind, entry.value, entry.element] for entry in parts.entries]
+    return {"entries": entries, "tensors": [[*tensor] for tensor in parts.tensors], "more": [0, 0], "data": parts.data}
 
 
-def _damage_list(values: list[Any], random: Random, words: Sequence[Any]) -> None:
-    place = random.randrange(len(values)) if values else 0
-    match random.randrange(5):
-        case 0:
-            del values[place:]
-        case 1 if values:
-            values[place:place] = [values[place]] * random.choice((1, 2, 40))
-        case 2 if values:
-            values[place] = random.choice(values)
-        case 3 if values:
-            del values[place]
-        case _ if values:
-            old = values[place]
-            if isinstance(old, bytes):
-                choice = [
-                    *TEXTS,
-                    *words,
-                    (old + random.choice([text for text in values if isinstance(text, bytes)] or [b"a"])),
-                ]
-                new = random.choice(choice)
-                values[place] = new if isinstance(new, bytes) else str(new).encode(errors="surrogatepass")
-            else:
-                values[place] = number(random, int(old) if abs(old) < 1e18 else 0)
+def _build(document: dict[str, Any]) -> bytes:
+    entries, tensors, more, data = document.values()
+    parts = GgufParts(entries=[GgufEntry(*entry) for entry in entries], tensors=[tuple(each) for each in tensors])
+    made = parts.build(tensors=len(tensors) + more[0], entries=len(entries) + more[1])
+    return made + bytes(data)
 
 
-def _damage_tensor(parts: GgufParts, random: Random) -> None:
-    place = random.randrange(len(parts.tensors))
-    name, dimensions, kind, offset = parts.tensors[place]
-    dimensions = list(dimensions)
-    match random.randrange(8):
-        case 0 if dimensions:
-            at = random.randrange(len(dimensions))
-            dimensions[at] = number(random, dimensions[at])
-        case 1:
-            dimensions.append(random.choice((0, 1, 2, 1 << 40)))
-        case 2 if dimensions:
-            dimensions.pop()
-        case 3:
-            kind = random.choice((*range(42), number(random, kind)))
-        case 4:
-            offset = number(random, offset)
-        case 5:
-            del parts.tensors[place]
-            return
-        case 6:
-            parts.tensors.append((name + random.choice((b"", b"x")), dimensions, kind, offset))
-            return
-        case _:
-            name = random.choice((any_bytes(name, random), random.choice(parts.tensors)[0], b"rope_freqs.weight"))
-    parts.tensors[place] = (name, dimensions, kind, offset)
+GGUF = Form(_parse, _build)

@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -70,6 +70,23 @@ def put(folder: Path, name: str, data: bytes) -> Path:
     with open(path, "wb", buffering=0) as file:  # noqa: PTH123 (half the time of Path.write_bytes)
         file.write(data)
     return path
+
+
+Files = Mapping[str, bytes]
+
+
+def one_of_each(files: Files) -> list[bytes]:
+    """A case of each file: the first byte chooses the file, the rest is what it holds."""
+    return [bytes([place]) + data for place, data in enumerate(files.values())]
+
+
+def put_one(files: Files, data: bytes, folder: Path, others: Files | None = None) -> Path:
+    """Write ``files``, one of them as a case has it, and ``others``; returns the path of that one."""
+    chosen = list(files)[data[0] % len(files)] if data else next(iter(files))
+    for name, whole in {**files, **(others or {})}.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        put(folder, name, data[1:] if name == chosen else whole)
+    return folder / chosen
 
 
 # Using what was read

@@ -33,8 +33,8 @@ from glinfer.server.state import ServerState
 from glinfer.structured import compiler, worker
 from glinfer.text import template_worker, templates
 from qa.fuzz import asked
-from qa.fuzz.mutate import any_bytes, json_mutator
-from qa.fuzz.words import BODY_WORDS
+from qa.fuzz.mutate import JSON, any_bytes, words_of
+from qa.fuzz.words import BODY
 from qa.soak.models import CHATS, EMBEDS, write_models
 
 TOGETHER = 16
@@ -132,13 +132,14 @@ class Requests:
 
     def __init__(self, seed: int) -> None:
         """Begin with these seeds of bodies."""
-        self._random, self._mutate = random.Random(seed), json_mutator(BODY_WORDS)
+        self._random = random.Random(seed)
         self._paths = [route.path for route in ROUTES if route.body is not None]
         self._bodies: dict[str, list[bytes]] = {path: [] for path in self._paths}
         bodies = [(self._paths[data[0]], json.loads(data[1:])) for data in asked.body_seeds()]
         for path, body in (*bodies, *_PLAIN):
             name = EMBEDS if path in ("/v1/embeddings", "/v1/rerank") else CHATS
             self._bodies[path].append(json.dumps({**body, "model": name}).encode())
+        self._words = [*BODY, *(word for _, body in (*bodies, *_PLAIN) for word in words_of(body))]
 
     def draw(self) -> Request:
         """The next request."""
@@ -166,7 +167,7 @@ class Requests:
         seeds = self._bodies.get(path) or next(iter(self._bodies.values()))
         data = draw.choice(seeds if draw.random() < 0.95 else draw.choice([*self._bodies.values()]))
         for _ in range(draw.choice((0, 1, 1, 1, 2, 3))):
-            data = any_bytes(data, draw) if draw.random() < 0.1 else self._mutate(data, draw)
+            data = JSON.damage(data, draw, self._words)
         return data
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatchcase
+from importlib import import_module
 from multiprocessing import get_context
+from pkgutil import iter_modules
 from typing import Any
 
 import numpy as np
@@ -20,39 +22,13 @@ from glinfer.inspect.tables import Column, Table
 from glinfer.inspect.timing import Spread, Work, in_turns
 from glinfer.models.oracle import relative_error
 from glinfer.tensors.device import Device
-from qa.kernels.cases import (
-    activation,
-    attention,
-    backward,
-    convolution,
-    elementwise,
-    embedding,
-    matmul,
-    movement,
-    normalization,
-    position,
-    recurrence,
-    reduction,
-    sorting,
-)
+from qa.kernels import cases as families
 from qa.kernels.cases.case import Found, KernelCase
 
-FAMILIES = (
-    activation,
-    attention,
-    backward,
-    convolution,
-    elementwise,
-    embedding,
-    matmul,
-    movement,
-    normalization,
-    position,
-    recurrence,
-    reduction,
-    sorting,
-)
-"""Modules with cases, in the order of the table; import a new one and name it here."""
+FAMILIES = [
+    import_module(f"{families.__name__}.{each.name}") for each in iter_modules(families.__path__) if each.name != "case"
+]
+"""Modules with cases, in the order of the table."""
 
 Shape = tuple[int, int]
 SHAPES: tuple[Shape, ...] = ((1, 1), (7, 13), (5, 33), (33, 255), (31, 257), (2, 5257), (1, 20011), (1021, 6))
@@ -252,8 +228,8 @@ def measure_kernels(
             small = replace(least, max_texture_size=min(least.max_texture_size, edge))
             rounds.append(_Round(shapes, f", textures of {edge} texels a side", device, api, small))
         found: list[list[_Checked]] = [[] for _ in cases]
-        for place, checked in _checks(cases, rounds, min(processes, len(cases) // _CASES_EACH)):
-            found[place].append(checked)
+        for case, checked in _checks(cases, rounds, min(processes, len(cases) // _CASES_EACH)):
+            found[cases.index(case)].append(checked)
             step(1)
         rows = []
         for case, checks in zip(cases, found, strict=True):
@@ -261,7 +237,7 @@ def measure_kernels(
             if times:
                 taken = time_case(case, opened)
                 step(1)
-            rows.append(_row(case, sorted(checks, key=lambda each: each.number), taken))
+            rows.append(_row(case, checks, taken))
     return KernelReport(renderer, tuple(rows))
 
 
@@ -275,40 +251,30 @@ class _Round:
     api: str | None
     limits: Limits | None
 
-    def open(self) -> Device:
-        return Device(self.device, api=self.api, limits=self.limits)
-
 
 @dataclass
 class _Checked:
-    """What a round found of one case; rounds are numbered in the order of their checks."""
+    """What a round found of one case."""
 
-    number: int
     errors: dict[str, float]
     worst: str = ""
     problem: str = ""
 
 
-def _checks(cases: Sequence[KernelCase], rounds: Sequence[_Round], processes: int) -> Iterator[tuple[int, _Checked]]:
-    """Check all cases in all rounds; yields the place of a case and what one round found, as they come."""
+def _checks(
+    cases: Sequence[KernelCase], rounds: Sequence[_Round], processes: int
+) -> Iterator[tuple[KernelCase, _Checked]]:
+    """Check all cases in all rounds, in order; yields cases and what one round found of each."""
     if processes < 2:
-        for number, each in enumerate(rounds):
-            with each.open() as device:
-                for place, case in enumerate(cases):
-                    yield place, _checked(case, device, each, number)
+        for each in rounds:
+            yield from zip(cases, _check_part(cases, each), strict=True)
         return
-    places = {case: place for place, case in enumerate(cases)}
+    tasks = [(part, each) for each in rounds for part in _parts(cases)]
     known = {case: place for place, case in enumerate(all_cases())}
-    # The longest first, so that no process ends with one of them alone; products compile the largest shaders.
-    parts = sorted(_parts(cases), key=lambda part: part[0].family != "product")
     with ProcessPoolExecutor(processes, get_context("spawn"), initializer=_take_one_core) as pool:
-        tasks = {}
-        for number, each in enumerate(rounds):
-            for part in parts:
-                tasks[pool.submit(_check_part, [known[case] for case in part], each, number)] = part
-        for task in as_completed(tasks):
-            for case, checked in zip(tasks[task], task.result(), strict=True):
-                yield places[case], checked
+        results = [pool.submit(_check_known, [known[case] for case in part], each) for part, each in tasks]
+        for (part, _), result in zip(tasks, results, strict=True):
+            yield from zip(part, result.result(), strict=True)
 
 
 def _parts(cases: Sequence[KernelCase]) -> list[list[KernelCase]]:
@@ -319,7 +285,7 @@ def _parts(cases: Sequence[KernelCase]) -> list[list[KernelCase]]:
             found[-1].append(case)
         else:
             found.append([case])
-    return found
+    return sorted(found, key=lambda part: part[0].family != "product")  # products compile the largest shaders
 
 
 def _take_one_core() -> None:
@@ -327,14 +293,20 @@ def _take_one_core() -> None:
     os.environ.setdefault("LP_NUM_THREADS", "0")
 
 
-def _check_part(places: Sequence[int], shapes: _Round, number: int) -> list[_Checked]:
+def _check_known(places: Sequence[int], shapes: _Round) -> list[_Checked]:
+    """Check cases that another process names by their places, since functions of cases cannot be sent to it."""
     cases = all_cases()
-    with shapes.open() as device:
-        return [_checked(cases[place], device, shapes, number) for place in places]
+    return list(_check_part([cases[place] for place in places], shapes))
 
 
-def _checked(case: KernelCase, device: Device, shapes: _Round, number: int) -> _Checked:
-    found = _Checked(number, dict.fromkeys(case.forms, 0.0))
+def _check_part(cases: Sequence[KernelCase], shapes: _Round) -> Iterator[_Checked]:
+    with Device(shapes.device, api=shapes.api, limits=shapes.limits) as device:
+        for case in cases:
+            yield _checked(case, device, shapes)
+
+
+def _checked(case: KernelCase, device: Device, shapes: _Round) -> _Checked:
+    found = _Checked(dict.fromkeys(case.forms, 0.0))
     for place, form in enumerate(case.forms):
         for shape in shapes_for(place, shapes.shapes):
             at = f"{form} at {shape[0]}×{shape[1]}{shapes.where}"

@@ -10,7 +10,7 @@ import contextlib
 import io
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -78,7 +78,7 @@ class TransformersPeer(CheckedPeer):
             self._threads.restore()
 
 
-def open_transformers(checkpoint: Checkpoint, threads: int) -> list[CheckedPeer]:
+def open_transformers(checkpoint: Checkpoint, threads: int) -> Iterator[CheckedPeer]:
     """The peer of transformers: on the GPU where PyTorch has a CUDA device, on the CPU with ``threads`` elsewhere.
 
     Raises:
@@ -89,7 +89,7 @@ def open_transformers(checkpoint: Checkpoint, threads: int) -> list[CheckedPeer]
     where = torch.cuda.get_device_name() if on_gpu else f"{threads} thread{'s' * (threads > 1)}"
     model = _loaded(checkpoint).to("cuda" if on_gpu else "cpu").eval()
     label = f"transformers fp32, {where}{_left_out(checkpoint.config, model.config)}"
-    return [TransformersPeer(checkpoint, model, label, None if on_gpu else threads)]
+    yield TransformersPeer(checkpoint, model, label, None if on_gpu else threads)
 
 
 def _left_out(config: ModelConfig, theirs: Any) -> str:

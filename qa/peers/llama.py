@@ -1,15 +1,9 @@
-"""The model in llama.cpp, on the CPU, through a temporary GGUF file.
+"""The model in llama.cpp, on the CPU, through a temporary GGUF file; Gab as a GPT-2 whose other biases are 0.
 
-Gab's architecture is llama.cpp's MPT, which without ALiBi is Gab's: learned positions, LayerNorm with bias,
-attention without biases, a GELU MLP. (GPT-2's, which :mod:`glinfer.formats.gguf.write` writes, adds biases of 0.) What
-differs:
-
-* It has no output bias. :func:`glinfer.formats.gguf.write.fold_head` puts the bias into the output weights, which is
-  exact.
-* Its GELU is the tanh form, looked up in a table of half floats. A model with the erf form runs with tanh too,
-  and the label says so; no time changes.
-* Of every family, keys and values are cached as half floats and attention is "flash attention": llama.cpp's defaults,
-  and of all combinations the fastest on a CPU. With GELU's table they leave logits about 1e-3 off float32.
+llama.cpp's GELU is the tanh form, looked up in a table of half floats. A model with the erf form runs with tanh too, as
+the label says; no time changes. Keys and values are cached as half floats and attention is "flash attention":
+llama.cpp's defaults, and of all combinations the fastest on a CPU. With GELU's table they leave logits about 1e-3 off
+float32.
 """
 
 from __future__ import annotations
@@ -17,81 +11,22 @@ from __future__ import annotations
 import logging
 import tempfile
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from glinfer.errors import InputError
-from glinfer.families import FAMILIES
-from glinfer.formats.checkpoint import Checkpoint, FloatArray
+from glinfer.formats.checkpoint import Checkpoint
 from glinfer.formats.files import reason
-from glinfer.formats.gguf.write import fold_head
-from glinfer.formats.gguf.write import write_gguf as write_any_gguf
-from glinfer.formats.tensors import stored_tensors
+from glinfer.formats.gguf.write import write_gguf
 from qa.peers.peer import CheckedPeer, Logits, required
 
-__all__ = ["ARCHITECTURE", "LlamaPeer", "fold_head", "gguf_tensors", "is_quantised", "open_llama", "write_gguf"]
-
-ARCHITECTURE = "mpt"
 _PEER = "llama-cpp"
 _AS_IT_IS = "as in the file"
 _DTYPES = {"F32": "float32", "Q8_0": "q8_0", _AS_IT_IS: None}
-_BLOCK_OF_Q8_0 = 32  # a row is cut into blocks of this many numbers, each with a scale of its own
-
-
-def gguf_tensors(checkpoint: Checkpoint) -> Iterator[tuple[str, FloatArray]]:
-    """All tensors by llama.cpp's names, float32, matrices [out, in]."""
-    config, names = checkpoint.config, checkpoint.config.family.names
-    weight, bias, head = fold_head(checkpoint)
-    norm, folded = names.final_norm, f"{names.head}.bias"
-    tensors = {**checkpoint.tensors, f"{norm}.weight": weight, f"{norm}.bias": bias, f"{names.head}.weight": head}
-    for stored in stored_tensors(config, FAMILIES[config.family.gguf_as].in_gguf.names):
-        if stored.tensors[0].name(names) != folded:
-            yield stored.name, np.concatenate([tensors[tensor.name(names)] for tensor in stored.tensors])
-
-
-def is_quantised(name: str, array: FloatArray) -> bool:
-    """Whether Q8_0 applies to a tensor: a matrix whose rows are whole blocks, but not the positions.
-
-    A token reads one row of the positions, and llama.cpp's own converter leaves them as they are.
-    """
-    return array.ndim == 2 and array.shape[1] % _BLOCK_OF_Q8_0 == 0 and name != "position_embd.weight"
-
-
-def write_gguf(checkpoint: Checkpoint, path: Path, *, q8: bool = False) -> None:
-    """Write a checkpoint as a GGUF file that llama.cpp loads: float32, or Q8_0 where :func:`is_quantised`.
-
-    Raises:
-        InputError: the package gguf is missing.
-        OSError: the file cannot be written.
-    """
-    gguf: Any = required("gguf", _PEER)
-    config = checkpoint.config
-    writer = gguf.GGUFWriter(path, ARCHITECTURE)
-    writer.add_vocab_size(config.vocab_size)
-    writer.add_context_length(config.max_position_embeddings)
-    writer.add_embedding_length(config.hidden_size)
-    writer.add_feed_forward_length(config.intermediate_size)
-    writer.add_block_count(config.num_hidden_layers)
-    writer.add_head_count(config.num_attention_heads)
-    writer.add_layer_norm_eps(config.layer_norm_eps)
-    writer.add_max_alibi_bias(0.0)
-    writer.add_file_type(int(gguf.LlamaFileType.MOSTLY_Q8_0 if q8 else gguf.LlamaFileType.ALL_F32))
-    writer.add_tokenizer_model("none")  # token ids alone go in and out
-    q8_0 = gguf.GGMLQuantizationType.Q8_0
-    for name, array in gguf_tensors(checkpoint):
-        whole = np.ascontiguousarray(array, np.float32)
-        if q8 and is_quantised(name, array):
-            writer.add_tensor(name, gguf.quants.quantize(whole, q8_0), raw_dtype=q8_0)
-        else:
-            writer.add_tensor(name, whole)
-    try:
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.write_tensors_to_file()
-    finally:
-        writer.close()
+_BLOCK_OF_Q8_0 = 32
 
 
 class LlamaPeer(CheckedPeer):
@@ -170,7 +105,7 @@ class LlamaPeer(CheckedPeer):
         self._context = self._model = None
 
 
-def open_llama(checkpoint: Checkpoint, threads: int) -> list[CheckedPeer]:
+def open_llama(checkpoint: Checkpoint, threads: int) -> Iterator[CheckedPeer]:
     """llama.cpp's peers: float32 weights, and Q8_0 ones; of a file whose weights are packed these as they are.
 
     There is no Q8_0 peer where the width is not a multiple of Q8_0's block size: most of it would stay float32.
@@ -180,28 +115,19 @@ def open_llama(checkpoint: Checkpoint, threads: int) -> list[CheckedPeer]:
             model.
     """
     config = checkpoint.config
+    written = replace(checkpoint, config=config.with_gelu("tanh")) if config.family.gguf_as else checkpoint
     kinds = ["F32"] if config.hidden_size % _BLOCK_OF_Q8_0 else ["F32", "Q8_0"]
-    if checkpoint.packed:
-        kinds = [_AS_IT_IS]
     suffix = ", tanh GELU" if config.family.gguf_as and config.hidden_act != "gelu_new" else ""
-    peers: list[CheckedPeer] = []
-    try:
-        for kind in kinds:
-            label = f"llama.cpp {kind}, {threads} thread{'s' * (threads > 1)}{suffix}"
+    for kind in [_AS_IT_IS] if checkpoint.packed else kinds:
+        label = f"llama.cpp {kind}, {threads} thread{'s' * (threads > 1)}{suffix}"
+        try:
             with tempfile.TemporaryDirectory(prefix="glinfer-") as folder:
                 path = Path(folder) / "model.gguf"
-                if config.family.gguf_as:
-                    write_gguf(checkpoint, path, q8=kind == "Q8_0")
-                else:
-                    write_any_gguf(checkpoint, path, dtype=_DTYPES[kind])
-                peers.append(LlamaPeer(checkpoint, path, label, threads))
-    except BaseException as error:
-        for peer in peers:
-            peer.close()
-        if isinstance(error, OSError):
+                write_gguf(written, path, dtype=_DTYPES[kind])
+                peer = LlamaPeer(checkpoint, path, label, threads)
+        except OSError as error:
             raise InputError(
                 f"cannot write a temporary model for llama.cpp: {reason(error)}; "
                 "check the free space there, or set TMPDIR to another directory"
             ) from None
-        raise
-    return peers
+        yield peer

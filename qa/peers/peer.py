@@ -6,11 +6,10 @@ Each engine is an optional package, which :func:`open_peers` imports when it is 
 from __future__ import annotations
 
 import importlib
-import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,56 +20,19 @@ from glinfer.families import FAMILIES
 from glinfer.formats.checkpoint import Checkpoint, check_checkpoint
 from glinfer.inspect.bench.engines import GREEDY
 from glinfer.models.choice import is_published
+from glinfer.quant.threads import cores
 
 Logits = npt.NDArray[np.float32]
 
 MAX_THREADS = 1024
 
 
-class Peer(Protocol):
-    """A model in another engine, with a cache of keys and values that starts out empty."""
-
-    @property
-    def label(self) -> str:
-        """Name in a table: engine, way of running, number format, threads or device."""
-
-    def prefill(self, ids: Sequence[int]) -> Logits:
-        """Empty the cache, run ``ids`` through the model at once; logits [vocab] after the last, in host memory.
-
-        Raises:
-            InputError: no ids, more than the context holds, or one outside the vocabulary; or closed.
-        """
-
-    def step(self, token: int) -> Logits:
-        """Append one token to the cache; logits [vocab] after it, in host memory.
-
-        Raises:
-            InputError: the cache is full, or the token is outside the vocabulary; or closed.
-        """
-
-    def decode_greedy(self, token: int, count: int) -> list[int]:
-        """Append ``token`` and go on with the likeliest token each time; the ``count`` tokens chosen, in order.
-
-        The cache grows by ``count``: the last token chosen is not in it yet. Every token is read back before
-        the next one starts, as a program that shows its text must do.
-
-        Raises:
-            InputError: the cache has no room for ``count``, or the token is outside the vocabulary; or closed.
-        """
-
-    def rewind(self, length: int) -> None:
-        """Cut the cache back to its first ``length`` tokens.
-
-        Raises:
-            InputError: the cache is shorter than that; or closed.
-        """
-
-    def close(self) -> None:
-        """Release what the engine holds; harmless when repeated."""
-
-
 class CheckedPeer(ABC):
-    """Check input before it reaches an engine, which might crash on it."""
+    """A model in another engine, with a cache of keys and values that starts out empty.
+
+    Input is checked before it reaches the engine, which might crash on it. Every use raises InputError once it is
+    closed.
+    """
 
     def __init__(self, config: ModelConfig, label: str) -> None:
         """``label`` is the peer's whole name in a table."""
@@ -81,11 +43,15 @@ class CheckedPeer(ABC):
 
     @property
     def label(self) -> str:
-        """See :class:`Peer`."""
+        """Name in a table: engine, way of running, number format, threads or device."""
         return self._label
 
     def prefill(self, ids: Sequence[int]) -> Logits:
-        """See :class:`Peer`."""
+        """Empty the cache, run ``ids`` through the model at once; logits [vocab] after the last, in host memory.
+
+        Raises:
+            InputError: no ids, more than the context holds, or one outside the vocabulary.
+        """
         self._check_room(0, len(ids))
         for token in ids:
             self._check_token(token)
@@ -96,7 +62,11 @@ class CheckedPeer(ABC):
         return logits
 
     def step(self, token: int) -> Logits:
-        """See :class:`Peer`."""
+        """Append one token to the cache; logits [vocab] after it, in host memory.
+
+        Raises:
+            InputError: the cache is full, or the token is outside the vocabulary.
+        """
         self._check_room(self._length, 1)
         self._check_token(token)
         logits = self._step(token)
@@ -104,7 +74,14 @@ class CheckedPeer(ABC):
         return logits
 
     def decode_greedy(self, token: int, count: int) -> list[int]:
-        """See :class:`Peer`."""
+        """Append ``token`` and choose ``count`` tokens greedily; returns them in order.
+
+        The cache grows by ``count``: the last token chosen is not in it yet. Every token is read back before
+        the next one starts, as a program that shows its text must do.
+
+        Raises:
+            InputError: the cache has no room for ``count``, or the token is outside the vocabulary.
+        """
         self._check_room(self._length, count)
         self._check_token(token)
         chosen = self._decode_greedy(token, count)
@@ -112,7 +89,11 @@ class CheckedPeer(ABC):
         return chosen
 
     def rewind(self, length: int) -> None:
-        """See :class:`Peer`."""
+        """Cut the cache back to its first ``length`` tokens.
+
+        Raises:
+            InputError: the cache is shorter than that.
+        """
         self._check_open()
         if not 0 <= length <= self._length:
             raise InputError(f"{self._label}: cannot rewind to {length}; expected 0 to {self._length}, what is cached")
@@ -120,7 +101,7 @@ class CheckedPeer(ABC):
         self._length = length
 
     def close(self) -> None:
-        """See :class:`Peer`."""
+        """Release what the engine holds; harmless when repeated."""
         if not self._closed:
             self._closed = True
             self._close()
@@ -189,7 +170,7 @@ def open_peers(names: Sequence[str], checkpoint: Checkpoint, threads: int | None
         if name not in PEERS:
             raise InputError(f"unknown peer {name!r}; expected one of {', '.join(PEERS)}")
     if threads is None:
-        threads = usable_cores()
+        threads = cores()
     if not 1 <= threads <= MAX_THREADS:
         raise InputError(f"found {threads} threads; expected 1 to {MAX_THREADS}")
     check_checkpoint(checkpoint)
@@ -204,19 +185,12 @@ def open_peers(names: Sequence[str], checkpoint: Checkpoint, threads: int | None
     opened: list[CheckedPeer] = []
     try:
         for engine in engines:
-            opened += engine(checkpoint, threads)
+            opened.extend(engine(checkpoint, threads))
     except BaseException:
         for peer in opened:
             peer.close()
         raise
     return opened
-
-
-def usable_cores() -> int:
-    """Number of cores that this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def required(package: str, peer: str) -> ModuleType:
@@ -235,7 +209,7 @@ def required(package: str, peer: str) -> ModuleType:
     raise InputError(f"the peer {peer!r} cannot run: {why}; install it with: {install_command('peers')}")
 
 
-Engine = Callable[[Checkpoint, int], Sequence[CheckedPeer]]
+Engine = Callable[[Checkpoint, int], Iterable[CheckedPeer]]
 
 PEERS: dict[str, tuple[tuple[str, ...], str, str]] = {
     "torch": (("torch",), "qa.peers.pytorch", "open_torch"),

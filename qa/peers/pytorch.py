@@ -315,19 +315,12 @@ def on_host(logits: Tensor) -> Logits:
     return logits.to("cpu", copy=True).numpy()
 
 
-def open_torch(checkpoint: Checkpoint, threads: int) -> list[CheckedPeer]:
+def open_torch(checkpoint: Checkpoint, threads: int) -> Iterator[CheckedPeer]:
     """PyTorch's peers: fp32 on the CPU; with a CUDA device also fp32 and fp16 there, eager and as a graph."""
-    peers: list[CheckedPeer] = []
-    try:
-        peers.append(CpuPeer(Weights(checkpoint, torch.device("cpu"), torch.float32), threads))
-        if torch.cuda.is_available():
-            device, name = torch.device("cuda"), torch.cuda.get_device_name()
-            for dtype in (torch.float32, torch.float16):
-                weights = Weights(checkpoint, device, dtype)
-                peers.append(EagerPeer(weights, f"torch eager {_NAMES[dtype]}, {name}"))
-                peers.append(GraphPeer(weights, f"torch CUDA graph {_NAMES[dtype]}, {name}"))
-    except BaseException:
-        for peer in peers:
-            peer.close()
-        raise
-    return peers
+    yield CpuPeer(Weights(checkpoint, torch.device("cpu"), torch.float32), threads)
+    if torch.cuda.is_available():
+        device, name = torch.device("cuda"), torch.cuda.get_device_name()
+        for dtype in (torch.float32, torch.float16):
+            weights = Weights(checkpoint, device, dtype)
+            yield EagerPeer(weights, f"torch eager {_NAMES[dtype]}, {name}")
+            yield GraphPeer(weights, f"torch CUDA graph {_NAMES[dtype]}, {name}")

@@ -1,7 +1,5 @@
 """Environments with another system's OpenGL: its packages in a folder, and this Python on that system's C library.
 
-Or its own Python, where it has a version that is not here, see :func:`interpreter`.
-
 apt-get fetches a driver's packages with all that they need, the C library too, with lists and signatures of its own,
 and dpkg-deb unpacks them; nothing is installed and no script of a package is run. The loader among them then starts
 this Python with those libraries, see :func:`launcher`. That works without root and without a container, since a program
@@ -12,7 +10,6 @@ from __future__ import annotations
 
 import json
 import platform
-import shlex
 import shutil
 import subprocess
 import sys
@@ -27,9 +24,6 @@ PACKAGES = ("libegl1", "libgles2", "libgl1", "libegl-mesa0", "libgl1-mesa-dri", 
 
 _TIMEOUT = 600  # seconds for any one command
 _KEYS = Path("usr/share/keyrings")
-INSTALLED = Path("/usr")
-"""Where debootstrap is, if it is installed."""
-_SCRIPTS = Path("share/debootstrap/scripts")
 
 
 class MissingError(Exception):
@@ -43,7 +37,7 @@ class System:
     Attributes:
         name: of the folder, and of the release.
         title: for people.
-        suite: its name among debootstrap's scripts, which have the distribution's address.
+        address: where the distribution has its packages.
         components: of its packages, as in a sources.list.
         keyring: file name of the keys that sign it.
         keys_from: the system that has a package with these keys; None for the one that is here.
@@ -52,7 +46,7 @@ class System:
 
     name: str
     title: str
-    suite: str
+    address: str
     components: str
     keyring: str
     keys_from: System | None = None
@@ -60,15 +54,15 @@ class System:
 
 
 def _debian(name: str, title: str, *further: str) -> System:
-    return System(name, title, "sid", "main", "debian-archive-keyring.gpg", None, further)
+    address = "http://deb.debian.org/debian"
+    return System(name, title, address, "main", "debian-archive-keyring.gpg", None, further)
 
 
 BOOKWORM = _debian("bookworm", "Debian 12")
 TRIXIE = _debian("trixie", "Debian 13", "ubuntu-archive-keyring")
 SID = _debian("sid", "Debian unstable")
-RESOLUTE = System(
-    "resolute", "Ubuntu 26.04", "gutsy", "main universe", "ubuntu-archive-keyring.gpg", TRIXIE, ("python3.14-venv",)
-)
+_UBUNTU = "http://archive.ubuntu.com/ubuntu"
+RESOLUTE = System("resolute", "Ubuntu 26.04", _UBUNTU, "main universe", "ubuntu-archive-keyring.gpg", TRIXIE)
 
 
 def make(system: System) -> Path:
@@ -83,13 +77,13 @@ def make(system: System) -> Path:
     for tool in ("apt-get", "dpkg-deb"):
         if shutil.which(tool) is None:
             raise MissingError(f"{tool} is missing, which unpacks {system.title}; use Debian or Ubuntu")
-    keys, address = _keys(system), _address(system)
+    keys = _keys(system)
     apt = folder / "apt"
     shutil.rmtree(folder, ignore_errors=True)
     for name in ("lists/partial", "cache/archives/partial"):
         (apt / name).mkdir(parents=True)
     (apt / "status").touch()  # of a system that has nothing, so that all dependencies come too
-    source = f"deb [signed-by={keys}] {address} {system.name} {system.components}\n"
+    source = f"deb [signed-by={keys}] {system.address} {system.name} {system.components}\n"
     (apt / "sources.list").write_text(source, "utf-8")
     options = {
         "Dir::State::Lists": apt / "lists",
@@ -124,33 +118,9 @@ def _keys(system: System) -> Path:
     return make(system.keys_from) / _KEYS / system.keyring
 
 
-def _address(system: System) -> str:
-    """Where a distribution has its packages, as debootstrap knows it: the one that is installed, or apt's."""
-    prefix = INSTALLED
-    if not (prefix / _SCRIPTS).is_dir():
-        folder = CACHE / "debootstrap"
-        prefix = folder / "usr"
-        if not (prefix / _SCRIPTS).is_dir():
-            folder.mkdir(parents=True, exist_ok=True)
-            _run("apt-get", "-qq", "-oAPT::Sandbox::User=root", "download", "debootstrap", folder=folder)
-            for package in folder.glob("debootstrap_*.deb"):
-                _run("dpkg-deb", "-x", str(package), str(folder))
-    script = prefix / _SCRIPTS / system.suite
-    asked = f'ARCH=amd64 SUITE={system.name}; default_mirror() {{ echo "$1"; exit; }}; . {shlex.quote(str(script))}'
-    found = subprocess.run(["sh", "-c", asked], capture_output=True, text=True, timeout=_TIMEOUT, check=False)
-    address = found.stdout.strip()
-    if not address:  # Debian's own, which is that of the program
-        program = (prefix / "sbin" / "debootstrap").read_text("utf-8", errors="replace")
-        line = next((each for each in program.splitlines() if each.startswith("DEF_MIRROR=")), "")
-        address = line.partition("=")[2].strip('"')
-    if not address:
-        raise MissingError(f"debootstrap does not say where {system.title} is; install another version of it")
-    return address
-
-
-def _run(*command: str, folder: Path | None = None) -> None:
+def _run(*command: str) -> None:
     try:
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=_TIMEOUT, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT, check=False)
     except subprocess.TimeoutExpired:
         raise MissingError(f"{command[0]} took more than {_TIMEOUT} seconds; try again") from None
     if done.returncode:
@@ -168,13 +138,8 @@ def libraries(root: Path) -> list[Path]:
     return [folder for name in ("usr/lib", "lib") if (folder := root / name / triple()).is_dir()]
 
 
-def launcher(root: Path, python: str = sys.executable, *, named: str = "") -> list[str]:
-    """The beginning of a command that runs a Python with the libraries of an environment.
-
-    Args:
-        root: the folder of the environment.
-        python: this Python, or another one.
-        named: the name by which Python is to find itself; that of ``python`` by default.
+def launcher(root: Path) -> list[str]:
+    """The beginning of a command that runs this Python with the libraries of an environment.
 
     Raises:
         MissingError: the environment has no loader for this processor.
@@ -185,7 +150,7 @@ def launcher(root: Path, python: str = sys.executable, *, named: str = "") -> li
         raise MissingError(f"{root} has no loader; remove it, and it is made anew")
     own = [str(folder) for folder in folders]
     path = ":".join([*own, *(str(Path("/") / folder.relative_to(root)) for folder in folders)])
-    return [str(loader), "--inhibit-cache", "--library-path", path, "--argv0", named or python, python]
+    return [str(loader), "--inhibit-cache", "--library-path", path, "--argv0", sys.executable, sys.executable]
 
 
 def variables(root: Path) -> dict[str, str]:
@@ -204,32 +169,3 @@ def variables(root: Path) -> dict[str, str]:
         "MESA_SHADER_CACHE_DIR": str(root.parent / "shaders"),
         "LIBGL_ALWAYS_SOFTWARE": "1",
     }
-
-
-def interpreter(system: System, version: str) -> Path:
-    """The Python of a system, as a script that can be used like one that is installed, to make environments too.
-
-    The script starts it by the system's loader, with the system's libraries and OpenGL. It passes on the
-    name by which it is called, so that it works through the links of an environment made with it.
-
-    Raises:
-        MissingError: the system cannot be had, or has no such Python.
-    """
-    root = make(system)
-    python, script = root / "usr" / "bin" / f"python{version}", root / "usr" / "bin" / f"started-python{version}"
-    if not python.is_file():
-        raise MissingError(f"{root} has no Python {version}; remove {root.parent}, and it is made anew")
-    _move_wheels(root, version)
-    set_here = [f"export {name}={shlex.quote(value)}\n" for name, value in variables(root).items()]
-    start = shlex.join(launcher(root, str(python), named="$0")).replace("'$0'", '"$0"')
-    script.write_text("".join(["#!/bin/sh\n", *set_here, f'exec {start} "$@"\n']), "utf-8")
-    script.chmod(0o755)
-    return script
-
-
-def _move_wheels(root: Path, version: str) -> None:
-    """Let a Python find the wheel of pip, which its system keeps apart, in this folder and not in the system here."""
-    wheels = "/usr/share/python-wheels"
-    for settings in (root / "usr" / "lib" / f"python{version}").glob("_sysconfigdata_*.py"):
-        text = settings.read_text("utf-8")
-        settings.write_text(text.replace(f"'{wheels}", f"'{root}{wheels}"), "utf-8")

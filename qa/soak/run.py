@@ -3,21 +3,24 @@
 Thousands of sequences of all kinds are run (:mod:`qa.soak.workload`). From time to time everything but the model is
 closed and a sample is taken (:mod:`qa.soak.watch`). A warm-up, which does not count, makes what is made once and kept:
 programs, scratch textures, plans for many rows. Then the medians of the first and of the last quarter of the samples
-are compared.
+are compared. Whether the model has become slower is seen beside a new one, in turns with it: a shared machine is not
+equally fast all the time.
 """
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from glinfer.engine.model import Model
 from glinfer.engine.progress import StagedProgress, no_staged_progress
 from glinfer.errors import GlinferError, InputError
-from qa.soak.watch import FixedTask, Grown, Sample, Tracer, look
+from glinfer.inspect.timing import Work, in_turns
+from qa.soak.watch import FixedTask, Grown, Sample, Tracer, counts
 from qa.soak.workload import Workload
 
 MEMORY_GROWTH = 0.01
@@ -26,7 +29,9 @@ PYTHON_GROWTH = 0.05
 """Largest growth of Python's objects, as a fraction: caches by prompt length fill slowly. One object leaked by each
 sequence would be more."""
 SPEED_DRIFT = 0.1
-"""Largest change of speed from the first quarter to the last, as a fraction."""
+"""Largest difference of speed from a new model, as a fraction."""
+_TURNS = 20
+"""Turns of both models, after two that do not count."""
 WARM_UP = 0.1
 """Share of the tokens in the warm-up, which runs each use at least once; half of the tokens always follow it."""
 DEFAULT_SAMPLES = 40
@@ -50,7 +55,7 @@ class SoakCheck:
         passed: whether the number stayed; None if this system does not report it, or if another one is judged.
         unit: the unit of ``first`` and ``last``.
         detail: the samples that differ, if any; for memory, whether ``first`` is a median or the least value; for the
-            speed of a server beside a new one, how far its turns lie apart.
+            speed beside a new one, how far the turns lie apart.
     """
 
     name: str
@@ -63,9 +68,9 @@ class SoakCheck:
     detail: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass
 class SoakReport:
-    """A long run: the tokens, the samples, and the checks.
+    """A long run, filled while it goes on: the tokens, the samples, and the checks.
 
     Attributes:
         renderer: version and renderer of the device.
@@ -79,7 +84,6 @@ class SoakReport:
         warm_up_tokens: tokens before the first sample.
         samples: the samples in order.
         checks: the judged numbers.
-        raw_speed_drift: change of tokens a second by the clock alone, without the calibration.
         stopped: the error that ended the run early; empty if there was none.
         grown: the lines of Python whose memory grew most, if it was traced.
     """
@@ -89,14 +93,13 @@ class SoakReport:
     weights: str
     cache: str
     seed: int
-    tokens: int
-    sequences: int
-    uses: dict[str, int]
-    seconds: float
-    warm_up_tokens: int
-    samples: tuple[Sample, ...]
-    checks: tuple[SoakCheck, ...]
-    raw_speed_drift: float
+    tokens: int = 0
+    sequences: int = 0
+    uses: Mapping[str, int] = field(default_factory=dict)
+    seconds: float = 0.0
+    warm_up_tokens: int = 0
+    samples: list[Sample] = field(default_factory=list)
+    checks: Sequence[SoakCheck] = ()
     stopped: str = ""
     grown: tuple[Grown, ...] = ()
 
@@ -112,74 +115,14 @@ class SoakReport:
 
     def to_json(self) -> dict[str, Any]:
         """The report as plain JSON values."""
-        samples = [sample.to_json() for sample in self.samples]
-        return {**asdict(self), "samples": samples, "passed": self.passed}
-
-
-@dataclass
-class Recording:
-    """A run that is under way.
-
-    Attributes:
-        seed: seed of the random uses.
-        began: when it began, by :func:`time.perf_counter`.
-        samples: the samples so far.
-        warm_up_tokens: tokens before the first sample.
-        stopped: the error that ended it early.
-    """
-
-    seed: int
-    began: float = field(default_factory=time.perf_counter)
-    samples: list[Sample] = field(default_factory=list)
-    warm_up_tokens: int = 0
-    stopped: str = ""
-
-    @property
-    def seconds(self) -> float:
-        """Time since it began."""
-        return time.perf_counter() - self.began
-
-    def report(
-        self,
-        *,
-        renderer: str,
-        plan: str,
-        weights: str,
-        cache: str,
-        tokens: int,
-        sequences: int,
-        uses: Mapping[str, int],
-        checks: Sequence[SoakCheck] = (),
-        accepted: Sequence[str] = (),
-        speed_drift: float | None = SPEED_DRIFT,
-        grown: tuple[Grown, ...] = (),
-    ) -> SoakReport:
-        """What came of it: the samples are judged (see :func:`judge`), and further checks are added."""
-        samples = tuple(self.samples)
-        judged = judge(samples, accepted, speed_drift=speed_drift) if samples else ()
-        return SoakReport(
-            renderer=renderer,
-            plan=plan,
-            weights=weights,
-            cache=cache,
-            seed=self.seed,
-            tokens=tokens,
-            sequences=sequences,
-            uses=dict(sorted(uses.items())),
-            seconds=self.seconds,
-            warm_up_tokens=self.warm_up_tokens,
-            samples=samples,
-            checks=(*judged, *checks),
-            raw_speed_drift=drift([sample.tokens_per_second for sample in samples]) if samples else 0.0,
-            stopped=self.stopped,
-            grown=grown,
-        )
+        return {**asdict(self), "passed": self.passed}
 
 
 def soak(
     model: Model,
     tokens: int,
     *,
+    fresh: Callable[[], AbstractContextManager[Model]],
     sequences: int | None = None,
     seed: int = 0,
     samples: int = DEFAULT_SAMPLES,
@@ -191,6 +134,7 @@ def soak(
     Args:
         model: the model; nothing else should use it, its device or this process meanwhile.
         tokens: tokens to run; those of the probe are not counted.
+        fresh: loads the same model anew, whose speed is compared at the end.
         sequences: about how many sequences to begin; by default one for 25 tokens.
         seed: seed of the random uses.
         samples: samples to take, evenly from the end of the warm-up to the end.
@@ -209,54 +153,81 @@ def soak(
     ):
         if isinstance(found, bool) or not isinstance(found, int) or found < least:
             raise InputError(f"{name} is {found!r}; expected a whole number of at least {least}")
-    run, name = Recording(seed), "everything once"
-    workload, tracer = Workload(model, seed, tokens / sequences), Tracer()
-    with FixedTask(model) as probe:
+    run = SoakReport(model.device.description, model.plan.name, model.weights, model.cache, seed)
+    began, name = time.perf_counter(), "everything once"
+    workload, tracer, grown = Workload(model, seed, tokens / sequences), Tracer(), tuple[Grown, ...]()
+    probe, beside = FixedTask(model), list[SoakCheck]()
 
-        def sample() -> None:
-            run.samples.append(look(model, probe, workload.tokens, workload.sequences, run.seconds))
+    def sample() -> None:
+        before = run.samples[-1] if run.samples else None
+        differs, seconds = probe.differing(), time.perf_counter() - began
+        ran, taken = workload.tokens - (before.tokens if before else 0), seconds - (before.seconds if before else 0.0)
+        held = counts(model.device)
+        run.samples.append(Sample(workload.tokens, workload.sequences, seconds, **held,
+                                  tokens_per_second=ran / taken, differs=differs))  # fmt: skip
 
-        try:
-            on_progress("warming up", 0, 0)
-            workload.everything()
-            while workload.tokens < WARM_UP * tokens:
+    try:
+        on_progress("warming up", 0, 0)
+        workload.everything()
+        while workload.tokens < WARM_UP * tokens:
+            name = workload.step()
+        if trace:
+            tracer.start()
+        warm_up = run.warm_up_tokens = workload.tokens
+        sample()
+        rest = max(tokens - warm_up, tokens // 2)
+        apart = rest / (samples - 1)
+        on_progress("soaking", 0, rest)
+        while len(run.samples) < samples:
+            while workload.tokens < warm_up + len(run.samples) * apart:
                 name = workload.step()
-            if trace:
-                tracer.start()
-            warm_up = run.warm_up_tokens = workload.tokens
+                on_progress("soaking", min(workload.tokens - warm_up, rest), rest)
             sample()
-            rest = max(tokens - warm_up, tokens // 2)
-            apart = rest / (samples - 1)
-            on_progress("soaking", 0, rest)
-            while len(run.samples) < samples:
-                while workload.tokens < warm_up + len(run.samples) * apart:
-                    name = workload.step()
-                    on_progress("soaking", min(workload.tokens - warm_up, rest), rest)
-                sample()
-        except GlinferError as error:
-            run.stopped = f"after {workload.tokens} tokens, behind {name!r}: {type(error).__name__}: {error}"
-        finally:
-            grown = tracer.stop()
-    return run.report(
-        renderer=model.device.description,
-        plan=model.plan.name,
-        weights=model.weights,
-        cache=model.cache,
-        tokens=workload.tokens,
-        sequences=workload.sequences,
-        uses=workload.counts,
-        accepted=workload.accepted,
-        grown=grown,
+        grown = tracer.stop()
+        on_progress("beside a new model", 0, 0)
+        with fresh() as new:
+            works = [Work(probe.run), Work(FixedTask(new).run)]
+            times = in_turns(works, _TURNS, warm_ups=2)
+        rates = [Rates(*(1000.0 / each for each in pair)) for pair in zip(*times, strict=True)]
+        beside.append(judge_beside(rates, SPEED_DRIFT, "model"))
+    except GlinferError as error:
+        run.stopped = f"after {workload.tokens} tokens, behind {name!r}: {type(error).__name__}: {error}"
+    finally:
+        grown = grown or tracer.stop()
+    run.tokens, run.sequences, run.uses = workload.tokens, workload.sequences, dict(sorted(workload.counts.items()))
+    run.checks = [*judge(run.samples, workload.accepted), *beside]
+    run.seconds, run.grown = time.perf_counter() - began, grown
+    return run
+
+
+class Rates(NamedTuple):
+    """Tokens a second of two models or servers that had the same work in turns."""
+
+    aged: float
+    new: float
+
+
+def judge_beside(told: Sequence[Rates], limit: float, what: str) -> SoakCheck:
+    """Whether a model or a server is as fast as a new one, by the median ratio of their rates over all turns."""
+    ratios = sorted(each.aged / each.new - 1 for each in told)
+    change, quarter = statistics.median(ratios), len(ratios) // 4
+    return SoakCheck(
+        f"speed beside a new {what}",
+        statistics.median(each.new for each in told),
+        statistics.median(each.aged for each in told),
+        change,
+        limit,
+        abs(change) <= limit,
+        _PER_SECOND,
+        f"a new {what} first, then this one; the middle half of {len(ratios)} pairs of turns {ratios[quarter]:+.1%} to "
+        f"{ratios[-1 - quarter]:+.1%}",
     )
 
 
-def judge(
-    samples: Sequence[Sample], accepted: Sequence[str] = (), *, speed_drift: float | None = SPEED_DRIFT
-) -> tuple[SoakCheck, ...]:
-    """Judge samples; ``accepted`` names mistakes that were not refused.
-
-    Speed may change by ``speed_drift``; where that is None, it is printed but not judged.
-    """
+def judge(samples: Sequence[Sample], accepted: Sequence[str] = ()) -> list[SoakCheck]:
+    """Judge samples, if any; ``accepted`` names mistakes that were not refused. Speed by the clock is not judged."""
+    if not samples:
+        return []
     checks = [
         _memory([sample.memory for sample in samples]),
         _flat("texture bytes", [sample.texture_bytes for sample in samples], MEMORY_GROWTH, _BYTES),
@@ -270,7 +241,8 @@ def judge(
         _same("threads", [sample.threads for sample in samples]),
         _same("child processes", [sample.children for sample in samples]),
     ]
-    checks.append(_speed(samples, speed_drift))
+    first, last = _quarters([sample.tokens_per_second for sample in samples])
+    checks.append(SoakCheck("speed by the clock", first, last, last / first - 1, 0.0, None, _PER_SECOND))
     odd = [sample for sample in samples if sample.differs]
     detail = f"first after {odd[0].tokens} tokens: {', '.join(odd[0].differs)}" if odd else ""
     equal = len(samples) - len(odd)
@@ -278,28 +250,13 @@ def judge(
     if accepted:
         detail = f"not refused: {', '.join(sorted(set(accepted)))}"
         checks.append(SoakCheck("mistakes refused", None, None, None, 0.0, False, detail=detail))
-    return tuple(checks)
-
-
-def _speed(samples: Sequence[Sample], limit: float | None) -> SoakCheck:
-    """Compare the speeds of the quarters, which may neither fall nor rise."""
-    scale = samples[0].calibration_seconds
-    first, last = (value / scale for value in _quarters([sample.tokens_per_calibration for sample in samples]))
-    change = last / first - 1
-    passed = None if limit is None else abs(change) <= limit
-    return SoakCheck("speed", first, last, change, limit or 0.0, passed, _PER_SECOND)
+    return checks
 
 
 def _quarters(values: Sequence[float]) -> tuple[float, float]:
     """Medians of the first and of the last quarter."""
     count = max(1, len(values) // 4)
     return statistics.median(values[:count]), statistics.median(values[-count:])
-
-
-def drift(values: Sequence[float]) -> float:
-    """Change from the median of the first quarter to that of the last, as a fraction."""
-    first, last = _quarters(values)
-    return last / first - 1 if first else 0.0
 
 
 def _known(values: Sequence[int | None]) -> list[int]:
@@ -312,7 +269,7 @@ def _flat(name: str, values: Sequence[int | None], limit: float, unit: str = "")
     if len(known) < len(values):
         return SoakCheck(name, None, None, None, limit, None, unit)
     first, last = _quarters(known)
-    change = drift(known)
+    change = last / first - 1 if first else 0.0
     return SoakCheck(name, first, last, change, limit, change <= limit if first else not last, unit)
 
 

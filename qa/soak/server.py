@@ -16,7 +16,6 @@ import asyncio
 import contextlib
 import json
 import random
-import statistics
 import subprocess
 import tempfile
 import time
@@ -24,7 +23,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import httpx
 
@@ -33,7 +32,7 @@ from glinfer.errors import InputError
 from qa.serve_load import AnswerError, started, stream_events
 from qa.soak.models import ADAPTER, CHATS, EMBEDS, write_models
 from qa.soak.requests import WRITES, Asked, draw_requests, fingerprint, first_requests, joined, tokens_of
-from qa.soak.run import MIN_SAMPLES, MIN_TOKENS, WARM_UP, Recording, SoakCheck, SoakReport
+from qa.soak.run import MIN_SAMPLES, MIN_TOKENS, WARM_UP, Rates, SoakCheck, SoakReport, judge, judge_beside
 from qa.soak.served import Settings
 from qa.soak.watch import Sample
 
@@ -208,13 +207,6 @@ class Load:
                     await asyncio.sleep(0.1)
 
 
-class Rates(NamedTuple):
-    """Tokens a second of two servers that had the same requests in turns."""
-
-    aged: float
-    new: float
-
-
 def replay(asked: Sequence[Asked], places: Sequence[int], address: str, keys: Sequence[str]) -> Answers:
     """Send the requests at these places one after the other, each with a key of its own, and wait for every end."""
     found = Answers.to(asked)
@@ -276,8 +268,8 @@ def soak_server(
     ):
         if found < least:
             raise InputError(f"{name} is {found}; expected at least {least}")
-    run, asked = Recording(seed), draw_requests(seed, requests)
-    answers, facts, beside = Answers.to(asked), dict[str, Any](), list[SoakCheck]()
+    began, run, asked = time.perf_counter(), SoakReport("", "server", "", "f32", seed), draw_requests(seed, requests)
+    answers, beside = Answers.to(asked), list[SoakCheck]()
     with tempfile.TemporaryDirectory(prefix="glinfer-soak-") as folder:
         chats, adapter, embeds = write_models(Path(folder))
         models = {WRITES: str(model), CHATS: str(chats), EMBEDS: str(embeds)}
@@ -285,6 +277,7 @@ def soak_server(
         with started(settings.command()) as (address, process):
             load = Load(address, answers, clients, seed)
             facts = httpx.get(f"{address}/v1/models/{WRITES}").json()
+            run.renderer, run.weights = facts["renderer"], facts["weights"]
 
             def share() -> float:
                 """How much of the run is done, by tokens or by time, whichever is more."""
@@ -292,7 +285,8 @@ def soak_server(
 
             def sample() -> None:
                 differs = sorted({asked[place].kind for place in answers.other})
-                so_far = {"tokens": answers.tokens, "sequences": answers.total, "seconds": run.seconds}
+                seconds = time.perf_counter() - began
+                so_far = {"tokens": answers.tokens, "sequences": answers.total, "seconds": seconds}
                 found = {**_counts(process), **so_far, "tokens_per_second": load.rate()}
                 run.samples.append(Sample(**found, differs=tuple(differs)))
 
@@ -314,7 +308,7 @@ def soak_server(
                     Load(new, answers, clients, seed).warm_up()
                     loads = Load(address, answers, clients, seed), Load(new, answers, clients, seed)
                     told = turns(*loads, pairs, lambda done: on_progress("beside a new server", done, pairs))
-                    beside.append(judge_beside(told, speed_drift))
+                    beside.append(judge_beside(told, speed_drift, "server"))
             except InputError as error:
                 run.stopped = f"after {answers.tokens} tokens: {error}"
         places = [place for place, first in enumerate(answers.first) if first or answers.begun[place]]
@@ -325,17 +319,10 @@ def soak_server(
             apart = Settings(models, settings.adapters, 1, 1, keys, device)
             with started(apart.command()) as (address, _):
                 alone = replay(asked, places, address, keys)
-    return run.report(
-        renderer=facts.get("renderer", ""),
-        plan="server",
-        weights=facts.get("weights", ""),
-        cache="f32",
-        tokens=answers.tokens,
-        sequences=answers.total,
-        uses=answers.counts,
-        checks=(*beside, *judge_answers(answers, alone)),
-        speed_drift=None,
-    )
+    run.tokens, run.sequences, run.uses = answers.tokens, answers.total, dict(sorted(answers.counts.items()))
+    run.checks = [*judge(run.samples), *beside, *judge_answers(answers, alone)]
+    run.seconds = time.perf_counter() - began
+    return run
 
 
 def turns(aged: Load, new: Load, pairs: int, on_pair: Callable[[int], object] = lambda done: None) -> list[Rates]:
@@ -349,23 +336,6 @@ def turns(aged: Load, new: Load, pairs: int, on_pair: Callable[[int], object] = 
         found.append(Rates(aged.rate(), new.rate()))
         on_pair(pair + 1)
     return found
-
-
-def judge_beside(told: Sequence[Rates], limit: float) -> SoakCheck:
-    """Whether a server is as fast as a new one, by the median ratio of their rates over all pairs of turns."""
-    ratios = sorted(each.aged / each.new - 1 for each in told)
-    change, quarter = statistics.median(ratios), len(ratios) // 4
-    return SoakCheck(
-        "speed beside a new server",
-        statistics.median(each.new for each in told),
-        statistics.median(each.aged for each in told),
-        change,
-        limit,
-        abs(change) <= limit,
-        "tok/s",
-        f"a new server first, then this one; the middle half of {len(ratios)} pairs of turns {ratios[quarter]:+.1%} to "
-        f"{ratios[-1 - quarter]:+.1%}",
-    )
 
 
 def judge_answers(answers: Answers, alone: Answers) -> tuple[SoakCheck, ...]:

@@ -1,49 +1,30 @@
-"""Samples of a long run: memory, objects, files, speed, and a model's answers.
-
-Speed is that of single tokens at the same places of the same sequence. On a machine that other programs use too, speed
-changes from minute to minute, by up to a factor of two on virtual machines. So two fixed pieces of work take turns with
-the tokens: products in NumPy, and tokens of a tiny model that is used for nothing else. The tenth percentile of each
-is taken, which other programs disturb least. They slow small models down as much as the tiny model, and larger ones by
-an amount between it and NumPy; so the geometric mean of both is the unit of time in which speeds are compared. The
-speed by the clock alone shows what slows down the whole process.
-"""
+"""Samples of a long run: memory, objects, files, and a model's answers."""
 
 from __future__ import annotations
 
 import gc
-import math
 import os
 import sys
 import threading
-import time
 import tracemalloc
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from glinfer.config import ModelConfig
-from glinfer.engine.loading import bind
 from glinfer.engine.model import Model, StreamOptions
 from glinfer.engine.requests import BatchRequest
 from glinfer.engine.sampler import Sampler, SamplingOptions
 from glinfer.errors import InputError
-from glinfer.formats import random_checkpoint
 from glinfer.gl.context import Device
 from glinfer.gl.texture import Texture
 from glinfer.inspect.draws import example_ids
 from qa.objects import driver_objects
 from qa.serve_load import resident
 
-_PROMPT, _STEPS, _ROUNDS = 40, 24, 4
-_SECONDS = 1.0
-"""After this time no further round of steps begins, so slow models are timed by fewer tokens."""
+_PROMPT, _STEPS = 40, 24
 _SEED = 7
-_PERCENTILE = 10
-_TINY, _TINY_PROMPT = "vocab=256,dim=32,heads=4,blocks=2,context=64", 20
-_EDGE, _PRODUCTS = 512, 8
 _SHOWN_LINES = 12
 
 
@@ -63,8 +44,7 @@ class Sample:
         files: open file descriptors; None if unknown.
         threads: threads of the process.
         children: running child processes; None if unknown.
-        tokens_per_second: speed of the probe, or of a server for all clients since the sample before.
-        calibration_seconds: time of the fixed work beside the probe; 1 where there is none.
+        tokens_per_second: speed since the sample before, of a server for all clients.
         differs: names of the probe's answers that differ from the first time.
     """
 
@@ -80,77 +60,11 @@ class Sample:
     threads: int
     children: int | None
     tokens_per_second: float
-    calibration_seconds: float = 1.0
     differs: tuple[str, ...] = ()
-
-    @property
-    def tokens_per_calibration(self) -> float:
-        """Tokens in the time of the fixed work: the speed, whatever else the machine does."""
-        return self.tokens_per_second * self.calibration_seconds
-
-    def to_json(self) -> dict[str, Any]:
-        """The sample as plain JSON values."""
-        return {**asdict(self), "tokens_per_calibration": self.tokens_per_calibration}
-
-
-class Speed(NamedTuple):
-    """Tokens a second, and how long the fixed work took meanwhile, see the module's docstring; fields of a sample."""
-
-    tokens_per_second: float
-    calibration_seconds: float
-
-
-class Calibration:
-    """Two fixed pieces of work that take turns with tokens, see the module's docstring. Close it."""
-
-    def __init__(self, device: Device) -> None:
-        """Bind the tiny model to a device, which stays open."""
-        checkpoint = random_checkpoint(ModelConfig.from_options(_TINY))
-        self._engine = bind(checkpoint, device, "fast", "f32")
-        self._session = self._engine.session(own=True)
-        rng = np.random.default_rng(0)
-        self._matrix = rng.standard_normal((_EDGE, _EDGE)).astype(np.float32)
-        self.begin()
-
-    def begin(self) -> None:
-        """Forget the times."""
-        self._times: tuple[list[float], list[float]] = [], []
-
-    def round(self) -> None:
-        """Go to the start of the sequence, so that each round has the same places."""
-        self._session.hold([1] * _TINY_PROMPT)
-        self._session.generate_ids(1)
-
-    def turn(self) -> None:
-        """Run both pieces once."""
-        for place, piece in enumerate((self._multiply, self._choose)):
-            started = time.perf_counter()
-            piece()
-            self._times[place].append(time.perf_counter() - started)
-
-    def _multiply(self) -> None:
-        for _ in range(_PRODUCTS):  # as memory-bound as a token, and in this thread alone
-            np.einsum("ij,j->i", self._matrix, self._matrix[0])
-
-    def _choose(self) -> None:
-        self._session.generate_ids(1)
-
-    def speed(self, times: Sequence[float]) -> Speed:
-        """The speed of tokens that took so long each, in turns with the fixed work.
-
-        Of the times of each the tenth percentile is taken, which others disturb least; of both pieces of the fixed work
-        it is the geometric mean.
-        """
-        least = [float(np.percentile(each, _PERCENTILE)) for each in (times, *self._times)]
-        return Speed(1.0 / least[0], math.sqrt(math.prod(least[1:])))
-
-    def close(self) -> None:
-        """Release the tiny model; harmless when repeated."""
-        self._engine.bound.release()
 
 
 class FixedTask:
-    """Fixed questions to one model, whose answers have to be the same bits each time, and its speed. Close it."""
+    """Fixed questions to one model, whose answers have to be the same bits each time, and fixed work to be timed."""
 
     def __init__(self, model: Model) -> None:
         """Ask for the first time; later answers are compared with these."""
@@ -159,19 +73,6 @@ class FixedTask:
         self._prompt = [int(token) for token in example_ids(model.config, max(1, min(_PROMPT, context // 2)))]
         self._steps = max(1, min(_STEPS, context - len(self._prompt)))
         self._first = self.answers()
-        self._calibration = Calibration(model.device)
-
-    def close(self) -> None:
-        """Release the calibration; the model stays open. Harmless when repeated."""
-        self._calibration.close()
-
-    def __enter__(self) -> FixedTask:
-        """Use as a context manager: closed at the end of the block."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close."""
-        self.close()
 
     def answers(self) -> dict[str, bytes]:
         """The model's answers as bytes, by question."""
@@ -203,38 +104,12 @@ class FixedTask:
         again = self.answers()
         return tuple(name for name, value in self._first.items() if again[name] != value)
 
-    def speed(self) -> Speed:
-        """The speed of the model, timed in turns with the calibration."""
-        times, calibration = list[float](), self._calibration
-        calibration.begin()
-        ends = time.perf_counter() + _SECONDS
+    def run(self) -> int:
+        """Read the prompt and choose tokens after it; returns how many were read and chosen."""
         with self._model.session() as session:
-            for _ in range(_ROUNDS):
-                session.hold(self._prompt)
-                session.logits()  # read before the first step is timed
-                calibration.round()
-                for _ in range(self._steps):
-                    started = time.perf_counter()
-                    session.generate_ids(1)
-                    times.append(time.perf_counter() - started)
-                    calibration.turn()
-                if time.perf_counter() > ends:
-                    break
-        return calibration.speed(times)
-
-
-def look(model: Model, probe: FixedTask, tokens: int, sequences: int, seconds: float) -> Sample:
-    """Take a sample; the probe runs first, so that objects that it leaves count too."""
-    differs = probe.differing()
-    speed = probe.speed()
-    return Sample(
-        tokens,
-        sequences,
-        seconds,
-        **counts(model.device),
-        **speed._asdict(),
-        differs=differs,
-    )
+            session.prefill(self._prompt)
+            session.generate_ids(self._steps)
+        return len(self._prompt) + self._steps
 
 
 def counts(device: Device) -> dict[str, Any]:

@@ -7,7 +7,6 @@ damaged anew. `make fuzz` searches for longer, and by coverage.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator
 from functools import cache, lru_cache
 from pathlib import Path
@@ -106,19 +105,3 @@ def test_damaged_files_do_not_hurt(name: str, folders: lru_cache) -> None:  # ty
         assert not outcome.is_find, f"{outcome} for {data[: target.longest]!r}"
 
     damaged()
-
-
-@pytest.mark.slow
-def test_a_thousand_damaged_zip_files(folders: lru_cache) -> None:  # type: ignore[type-arg]
-    """Each is refused in one line and leaves nothing in the cache, or holds a model; up to three damages each."""
-    target, folder = TARGETS["zip"], folders("zip")
-    kinds = Counter[str]()
-    for number in range(1000):
-        random = Random(number)
-        data = random.choice(target.seeds())
-        for _ in range(random.choice((1, 1, 2, 3))):
-            data = target.mutate(data, random)
-        outcome = watch(target.read, data, folder)
-        assert not outcome.is_find, f"number {number}: {outcome}"
-        kinds[outcome.kind] += 1
-    assert min(kinds["accepted"], kinds["refused"]) > 50, "damage that is never seen, or always, finds little"

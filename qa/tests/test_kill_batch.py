@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="ki
 @pytest.mark.slow
 def test_four_signals_and_a_full_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kill_batch, "STARTING", 0.5)
-    report = kill_batch.torment(tmp_path, prompts=60, kills=4, full=1, seed=2, slots=4)
+    report = kill_batch.torment(tmp_path, prompts=60, kills=4, full=1, seed=2)
     assert report.signals == 4
     assert report.stops["file limit"] == 1
     assert report.stops["torn line"] >= 1
@@ -61,7 +61,7 @@ def test_what_is_wrong_is_found(files: tuple[Path, Path, Path]) -> None:
 
 def test_lines_that_vanish_are_found(tmp_path: Path) -> None:
     out = tmp_path / "results.jsonl"
-    command = kill_batch.BatchCommand(tmp_path / "m", tmp_path / "p", out, kill_batch.KillReport(3), 4)
+    command = kill_batch.BatchCommand(tmp_path / "m", tmp_path / "p", out, kill_batch.KillReport(3))
     out.write_bytes(b"one\ntwo\nthr")
     command.look()
     assert (command.kept, command.report.torn) == (b"one\ntwo\n", 1)

@@ -16,7 +16,7 @@ from glinfer.errors import InputError
 from glinfer.formats import random_checkpoint, save_checkpoint
 from glinfer.gl.context import Limits
 from glinfer.inspect.settings import RunSetting
-from qa.same import Question, compare_everywhere, question_of, recorded_texts, same_command
+from qa.same import Question, compare_everywhere, read_report, same_command
 
 pytestmark = pytest.mark.gl
 
@@ -25,7 +25,7 @@ SHAPES = {
     "llama": "family=llama,blocks=1,heads=4,kv_heads=2,dim=24,inner=28,vocab=101,context=40",
 }
 ENDLESS = (
-    b'{"question": {"samplings": [1], "tokens": 1e999, "prompt": [1]}, "rows": [{"problem": "", "texts": [[1e999]]}]}'
+    '{"question": {"samplings": [1], "tokens": 1e999, "prompt": [1]}, "rows": [{"problem": "", "texts": [[1e999]]}]}'
 )
 SETTINGS = [
     RunSetting(weights="f32"),
@@ -69,10 +69,9 @@ def test_what_cannot_be_compared_is_refused() -> None:
     with pytest.raises(InputError, match="beyond the context of 40"):
         compare_everywhere(checkpoint, SETTINGS, dataclasses.replace(QUESTION, tokens=38))
     assert not compare_everywhere(checkpoint, SETTINGS[3:], QUESTION).passed
-    for report in (b"", b"[]", b"{}", b'{"question": {"prompt": 3}, "rows": []}', b"\xff", b"[" * 100_000, ENDLESS):
-        for read in (lambda data: question_of(data, checkpoint.config), recorded_texts):
-            with pytest.raises(InputError, match="expected what 'python -m qa same --json' prints"):
-                read(report)
+    for report in ("", "[]", "{}", '{"question": {"prompt": 3}, "rows": []}', "[" * 100_000, ENDLESS):
+        with pytest.raises(InputError, match="expected what 'python -m qa same --json' prints"):
+            read_report(report, checkpoint.config)
 
 
 @pytest.mark.slow

@@ -16,15 +16,9 @@ import glinfer
 from glinfer import BatchRequest
 from glinfer.engine.model import Model
 from glinfer.errors import GlinferError, InputError
-from glinfer.formats import Checkpoint, save_checkpoint, weight_shapes
+from glinfer.formats import Checkpoint, save_checkpoint
 from glinfer.formats.adapters.merge import merged, read_adapter
-from glinfer.gl.context import Device, Limits, open_device
-from glinfer.models.choice import plan_for
-from glinfer.models.fast.rows import batch_plan, chunk_plan
-from glinfer.models.options import PlanOptions
-from glinfer.models.plan import PlanLimits
-from glinfer.models.transforms.low_rank import AdapterRanks
-from glinfer.ops.kernels import KernelOptions
+from glinfer.gl.context import Device, open_device
 
 pytestmark = pytest.mark.gl
 
@@ -194,16 +188,3 @@ def test_an_adapter_named_default_is_that_of_texts_that_name_none(folder: Path, 
     with glinfer.load(folder / "model.safetensors", device=model.device, lora=lora) as other:
         np.testing.assert_array_equal(other.logits(IDS), model.logits(IDS, lora="a"))
         np.testing.assert_array_equal(other.logits(IDS, lora="base"), model.logits(IDS))
-
-
-@pytest.mark.parametrize("family", ["llama", "gpt2"])
-def test_plans_stay_within_what_webgl2_guarantees(family: str) -> None:
-    config, least = tiny(family), Limits.webgl2_minimum()
-    weights = [name for name, each in weight_shapes(config).items() if len(each) == 2]
-    ranks = AdapterRanks(("a", "b"), dict.fromkeys(weights, 9))
-    limits = PlanLimits(least.max_texture_size, 8, least.max_texture_units)
-    plan_for(config, "fast", adapters=ranks, max_texture_size=least.max_texture_size).check_limits(limits)
-    for kernels in (KernelOptions(), KernelOptions(rows_per_draw=8, blends=True)):
-        options = PlanOptions(config, "f32", kernels, least.max_texture_size, adapters=ranks)
-        chunk_plan(options, rows=16, cache_slots=64, likelihoods=True).check_limits(limits)
-        batch_plan(options, sequences=9, capacity=64).check_limits(limits)

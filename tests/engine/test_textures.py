@@ -24,7 +24,7 @@ from glinfer.gl.layouts.packing import GemvLayout
 from glinfer.gl.texture import Texture
 from glinfer.inspect.verify.draws import verify_draws
 from glinfer.models.transforms import fold
-from qa.flips.run import flipped
+from qa.flips import flipped
 
 pytestmark = pytest.mark.gl
 

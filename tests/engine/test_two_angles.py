@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,13 +16,6 @@ from goldens.models import LONGROPE, LONGROPE_PROMPTS, prompt, write_model
 import glinfer
 from glinfer.engine.model import Model
 from glinfer.engine.requests import BatchRequest
-from glinfer.errors import PlanError
-from glinfer.formats import load_checkpoint
-from glinfer.models.choice import plan_for
-from glinfer.models.feed import runs
-from glinfer.models.ropes import rope_of
-from glinfer.ops.fused.dense import ANGLES
-from glinfer.ops.rotary import rope_table
 
 pytestmark = pytest.mark.gl
 
@@ -121,24 +113,3 @@ def test_how_a_prompt_was_split_does_not_matter(model: Model) -> None:
                 assert agree(fork.logits(), model.logits(TEXT[:34]), 1e-5)
             session.prefill(TEXT[30:32])
             assert agree(session.logits(), model.logits(TEXT[:32]), 1e-5)
-
-
-def test_plans_have_two_sets_of_angles_where_the_context_exceeds_the_first(folder: Path) -> None:
-    config = load_checkpoint(folder).config
-    assert (config.long_after, config.angle_rows) == (LIMIT, 2 * CONTEXT)
-    (rope,) = {config.layer(layer).rope for layer in range(config.num_hidden_layers)}
-    assert rope is not None
-    both, scaling = rope_of(config, rope), dict(rope.scaling)
-    scaling = {key: list(value) if isinstance(value, tuple) else value for key, value in scaling.items()}
-    assert np.array_equal(both[:LIMIT], rope_table(LIMIT, rope.dim, rope.theta, scaling)[0])
-    assert np.array_equal(both[CONTEXT:], rope_table(CONTEXT, rope.dim, rope.theta, scaling)[0])
-    assert not np.array_equal(both[1], both[CONTEXT + 1])
-    short = config.with_context(LIMIT)
-    assert (short.long_after, short.angle_rows, len(rope_of(short, rope))) == (0, LIMIT, LIMIT)
-    assert ANGLES not in {value.name for value in plan_for(short, "fast").run_values}
-    for tokens, second in ((LIMIT, 0), (LIMIT + 1, CONTEXT)):
-        given = [values for _, values in runs(plan_for(config, "fast"), TEXT[:tokens])]
-        assert [values[ANGLES] for values in given] == [second + place for place in range(tokens)]
-    with pytest.raises(PlanError, match="found 97 tokens"):
-        plan_for(config, "fast").values_for(97)
-    assert dataclasses.replace(config, rope_scaling=()).long_after == 0

@@ -24,26 +24,16 @@ from safetensors.numpy import load_file
 
 from glinfer.cli.app import run
 from glinfer.config import ModelConfig
-from glinfer.engine.prefill import DRAFT_ROWS, Prefill
 from glinfer.engine.random_model import demo_tokenizer
 from glinfer.errors import FormatError, GlinferError, InputError, PlanError
 from glinfer.export import site as module
 from glinfer.export import weights as weights_module
-from glinfer.export.companions import PIECE
 from glinfer.export.page import renamed
 from glinfer.export.serve import HOST, site_server
 from glinfer.export.site import LIMITS, _offline_version, export_web, web_kernels, web_root
 from glinfer.formats import BpeModel, load_checkpoint, random_checkpoint, save_checkpoint, write_bpe
-from glinfer.gl.layouts.blocks import BlockLayout, RowLayout
-from glinfer.gl.layouts.flat import FlatLayout
-from glinfer.gl.layouts.matrix import Layout
-from glinfer.gl.layouts.packing import ConstantLayout, GemvLayout
-from glinfer.gl.program import load_source, shader_root
+from glinfer.gl.program import shader_root
 from glinfer.models.choice import plan_for, weights_for, weights_named
-from glinfer.models.fast.choice import choice_plan
-from glinfer.models.fast.parts import cache_slots
-from glinfer.models.fast.rows import drafted_plan
-from glinfer.models.options import PlanOptions
 from glinfer.models.plan import Plan
 from glinfer.models.session import weight_matrix
 
@@ -115,124 +105,6 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return Case(plan_of(out), made, out, path, plan, weights, size)
 
 
-def test_caches_of_half_floats(tmp_path: Path) -> None:
-    """The page allocates textures by their format, and its passes round for them."""
-    path = written(tmp_path, LLAMA)
-    found = {cache: export_web(path, tmp_path / cache, cache=cache, limits="webgl2").plan for cache in ("f32", "f16")}
-    assert {cache: each["model"]["cache"] for cache, each in found.items()} == {"f32": "f32", "f16": "f16"}
-    assert found["f32"]["requires"] == found["f16"]["requires"]
-    for floats, halves in zip(found["f32"]["textures"], found["f16"]["textures"], strict=True):
-        half = floats["name"].endswith("attn.cache") or floats["name"].startswith("row.qkv.")
-        assert halves == (floats | {"format": "rgba16f"} if half else floats)
-    programs = found["f16"]["programs"]
-    rounding = [draw["name"] for draw in found["f16"]["draws"] if "OUT_HALF" in programs[draw["program"]]["defines"]]
-    assert rounding == ["h.0.attn.qkv", "h.1.attn.qkv"]
-    assert (tmp_path / "f16" / "shaders" / "common" / "half.glsl").is_file()
-    with pytest.raises(InputError, match="there is no cache format 'f8'"):
-        export_web(path, tmp_path / "f8", cache="f8")
-
-
-def test_the_exported_draws_are_those_of_the_plan(case: Case) -> None:
-    found, made = case.found, case.made
-    textures, programs = found["textures"], found["programs"]
-    assert len(found["draws"]) == len(made.draws) == found["model"]["draws_per_token"]
-    for entry, draw in zip(found["draws"], made.draws, strict=True):
-        program = programs[entry["program"]]
-        assert (entry["name"], entry["kind"]) == (draw.name, draw.kind)
-        assert program["fragment"] == f"{draw.shader}.frag"
-        assert program["samplers"] == [sampler for sampler, _ in draw.inputs]
-        assert [textures[index]["name"] for index in entry["inputs"]] == [made.root(name) for name in draw.reads]
-        assert [textures[index]["name"] for index in entry["outputs"]] == [made.root(name) for name in draw.outputs]
-        assert entry["uniforms"].items() >= dict(draw.uniforms).items()
-        assert entry["per_run"].items() >= dict(draw.per_run).items()
-        assert (entry["instances"], entry["adds"]) == (draw.instances, draw.adds)
-        assert entry["points"] == (draw.cover in ("points", "scatter"))
-        if draw.cover == "quads" and not draw.vertex:
-            assert program["vertex"] == "common/blocks.vert"
-            assert (entry["uniforms"] | entry["per_run"])["first_slot"] == draw.first
-        else:
-            assert program["vertex"] == (draw.vertex or "common/triangle.vert")
-
-
-def test_defines_make_the_same_source(case: Case) -> None:
-    found, made = case.found, case.made
-    for entry, draw in zip(found["draws"], made.draws, strict=True):
-        defines = found["programs"][entry["program"]]["defines"]
-        ours = load_source(f"{draw.shader}.frag", dict(draw.defines), api="es").text
-        spelt = {name: isinstance(value, str) for name, value in defines.items() if name in dict(draw.defines)}
-        assert spelt == {name: isinstance(value, float) for name, value in draw.defines}  # JSON has one kind of number
-        lines = [f"#define {name} {value}" for name, value in defines.items()]
-        assert lines == sorted(lines, key=lambda line: line.split()[1])
-        extra = {"POINTS", "CELLS", "WRAPPED", "OUT_WIDTH", "OUT_ROWS"} - dict(draw.defines).keys()
-        kept = [line for line in lines if line.split()[1] not in extra]
-        assert kept == [line for line in ours.splitlines() if line.startswith("#define ")][: len(kept)]
-        assert ("WRAPPED" in defines) == any(
-            found["textures"][index]["layout"].get("wrapped") for index in (*entry["inputs"], *entry["outputs"])
-        )
-
-
-def test_a_prompt_goes_in_pieces_by_pythons_plan_over_the_same_weights_and_caches(case: Case) -> None:
-    found, made = case.found, case.made
-    if case.plan == "reference":
-        assert found["companions"] == {}
-        return
-    rows, textures = found["companions"]["rows"], found["textures"]
-    kernels = dataclasses.replace(web_kernels(case.weights), chunk=PIECE)
-    model = load_checkpoint(case.path).config
-    chunk = Prefill(PlanOptions(model, case.weights, kernels, case.size, {})).plan()
-    assert (rows["most"], rows["targets"], rows["least"]) == (chunk.max_rows, 4, 4)
-    planned = [value["name"] for value in rows["run_values"] if not value["name"].startswith("cells.")]
-    assert planned == [value.name for value in chunk.run_values]
-    own = {texture["name"] for texture in textures[sum(not tensor.view_of for tensor in made.tensors) :]}
-    first = {texture["name"] for texture in textures} - own
-    for entry, draw in zip(rows["draws"], chunk.draws, strict=True):
-        program = found["programs"][entry["program"]]
-        assert (entry["name"], program["fragment"]) == (draw.name, f"{draw.shader}.frag")
-        for indices, names in ((entry["inputs"], draw.reads), (entry["outputs"], draw.writes)):
-            assert [textures[index]["name"] for index in indices] == list(names)
-            for index, name in zip(indices, names, strict=True):
-                shared = chunk.table[name].kind in ("weight", "cache") or name == "hidden.a"
-                assert (name in first, name in own) == (shared, not shared)
-                layout = chunk.table[name].layout_within(case.size)
-                assert (textures[index]["width"], textures[index]["height"]) == (layout.width, layout.height)
-    assert textures[rows["table"]]["name"] == "rows"
-    last = f"h.{model.num_hidden_layers - 1}."
-    assert [draw["name"].startswith(last) for draw in found["draws"][rows["tail"] - 1 : rows["tail"] + 1]] == [
-        False,
-        True,
-    ]
-
-
-def test_guesses_are_checked_by_pythons_plan_which_comes_on_demand(case: Case) -> None:
-    found, textures = case.found["companions"], case.found["textures"]
-    if case.plan == "reference":
-        return
-    config = load_checkpoint(case.path).config
-    options = PlanOptions(config, case.weights, web_kernels(case.weights), case.size, {})
-    plan = drafted_plan(options, rows=DRAFT_ROWS[-1], cache_slots=cache_slots(config))
-    drafted = found["drafted"]
-    assert (drafted["most"], drafted["targets"]) == (DRAFT_ROWS[-1], 4)
-    assert [draw["name"] for draw in drafted["draws"]] == [draw.name for draw in plan.draws]
-    assert textures[drafted["table"]]["name"] == "rows"
-    assert textures[drafted["picks"]]["name"] == "row.picks"
-    assert [textures[index]["name"] for index in drafted["logits"]] == [f"row.logits.{place}" for place in range(4)]
-    assert {name: each["on_demand"] for name, each in found.items()} == {
-        name: name.startswith("drafted") for name in found
-    }
-    picks = {"choice": case.found["picks"], "drafted_choice": drafted["picks"]}
-    for name, over in (("choice", case.made), ("drafted_choice", plan)):
-        chosen = choice_plan(over, kernels=options.kernels, max_texture_size=case.size)
-        assert [draw["name"] for draw in found[name]["draws"]] == [draw.name for draw in chosen.draws]
-        assert textures[found[name]["table"]]["name"] == "choice.rows"
-        assert found[name]["draws"][-1]["outputs"] == [picks[name]]
-    assert set(found["drafted_choice"]["draws"][0]["inputs"]) >= set(drafted["logits"])
-    assert case.found["logits"]["texture"] in found["choice"]["draws"][0]["inputs"]
-    others = [*case.found["draws"], *found["rows"]["draws"]]
-    used = {index for draw in others for index in (*draw["inputs"], *draw["outputs"])}
-    own = {textures[index]["kind"] for draw in drafted["draws"] for index in draw["outputs"] if index not in used}
-    assert own == {"activation"}  # weights and caches are the others'
-
-
 def test_the_files_that_open_the_page_are_listed_under_a_name_of_this_export(site: Path, tmp_path: Path) -> None:
     offline = plan_of(site)["offline"]
     files = {path.relative_to(site).as_posix(): path for path in site.rglob("*") if path.is_file()}
@@ -251,38 +123,6 @@ def test_the_files_that_open_the_page_are_listed_under_a_name_of_this_export(sit
     plan = {**plan_of(site), "offline": None}
     versions = {_offline_version(folder, plan)["version"] for folder in (site, tmp_path / "edited")}
     assert len(versions) == 2, "the version depends on the files"
-
-
-def test_long_edges_are_wrapped(tmp_path: Path) -> None:
-    for limits in LIMITS:
-        plan = export_web(written(tmp_path, WIDE), tmp_path / limits, plan="reference", limits=limits).plan
-        wraps = any("WRAPPED" in program["defines"] for program in plan["programs"])
-        assert wraps == (limits in ("usual", "webgl2")), limits
-
-
-def test_textures_and_layouts_are_those_of_the_plan(case: Case) -> None:
-    found, made = case.found, case.made
-    kinds = {
-        Layout: "matrix",
-        FlatLayout: "flat",
-        BlockLayout: "block",
-        RowLayout: "table",
-        GemvLayout: "words",
-        ConstantLayout: "constants",
-    }
-    names = [tensor.name for tensor in made.tensors if not tensor.view_of]
-    textures = found["textures"][: len(names)]  # those of companions come behind them
-    assert [texture["name"] for texture in textures] == names
-    for texture in textures:
-        tensor = made.table[texture["name"]]
-        layout = tensor.layout_within(case.size)
-        assert (texture["kind"], texture["format"]) == (tensor.kind, tensor.format)
-        assert (texture["width"], texture["height"]) == (layout.width, layout.height)
-        assert texture["layout"]["kind"] == kinds[type(layout)]
-        for key, value in texture["layout"].items():
-            named = "texels" if key == "row_texels" and isinstance(layout, RowLayout) else key
-            assert key == "kind" or value == getattr(layout, named), key
-        assert texture["tensor"] == (tensor.name if tensor.kind == "weight" else None)
 
 
 def test_any_browser_can_run_it(case: Case) -> None:
@@ -384,21 +224,6 @@ def test_large_weights_are_several_files(tmp_path: Path, monkeypatch: pytest.Mon
     assert found.keys() == whole.keys()
     for name, texels in whole.items():
         np.testing.assert_array_equal(found[name], texels, err_msg=name)
-
-
-def test_logits_are_found_by_their_order(case: Case) -> None:
-    found, made = case.found, case.made
-    order = load_file(case.out / "weights.safetensors")["logits_order"]
-    logits = found["logits"]
-    assert found["textures"][logits["texture"]]["name"] == "logits"
-    layout = made.table["logits"].layout_within(case.size)
-    values = np.random.default_rng(2).normal(size=(1, layout.cols)).astype(np.float32)
-    texels = layout.pack(values)
-    assert texels.shape[:2] == (logits["height"], logits["width"])
-    rgba = np.zeros((*texels.shape[:2], 4), np.float32)  # as WebGL reads it: red alone where there is one channel
-    rgba[..., : layout.format.channels] = texels.reshape(*texels.shape[:2], -1)
-    assert order.shape == (layout.cols,)
-    np.testing.assert_array_equal(rgba.reshape(-1)[order], values[0])
 
 
 def test_what_the_drivers_need(case: Case) -> None:

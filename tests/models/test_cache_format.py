@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from tiny_models import in_floats, tiny
 
 from glinfer.errors import InputError, PlanError
-from glinfer.families import DECODERS
 from glinfer.gl.layouts.blocks import BlockLayout
 from glinfer.models.choice import check_choice, plan_for
 from glinfer.models.fast.rows import SCORES, batch_plan, chunk_plan
@@ -36,23 +35,6 @@ def plans(family: str, cache: str) -> list[Plan]:
         chunk_plan(options, rows=9, cache_slots=64, likelihoods=True),
         batch_plan(options, sequences=3, capacity=64),
     ]
-
-
-def test_keys_values_and_queries_are_half_floats_and_nothing_else_is() -> None:
-    """Whoever computes for half floats rounds, and copies do not."""
-    for family in DECODERS:
-        for floats, halves in zip(plans(family, "f32"), plans(family, "f16"), strict=True):
-            assert [draw.name for draw in floats.draws] == [draw.name for draw in halves.draws]
-            for before, after in zip(floats.tensors, halves.tensors, strict=True):
-                half = before.name.endswith(("attn.cache", "conv.cache")) or before.name.startswith("row.qkv")
-                assert after.format == ("rgba16f" if half else before.format), (family, before.name)
-                assert before.shape == after.shape
-                if half:
-                    assert before.layout_within(2048).nbytes == 2 * after.layout_within(2048).nbytes
-            for draw in halves.draws:
-                half = halves.table[draw.outputs[0]].format == "rgba16f"
-                assert bool(dict(draw.defines).get("OUT_HALF")) == (half and draw.op != "store_rows"), draw.name
-            assert not any("OUT_HALF" in dict(draw.defines) for draw in floats.draws)
 
 
 def test_formats_that_there_are_not() -> None:

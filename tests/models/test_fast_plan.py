@@ -9,20 +9,18 @@ from typing import Any
 
 import pytest
 from changed_plans import rebound, redefined, with_draw
-from family_layers import further_draws
 from tiny_models import NORMS_OF_LAYERS, tiny
 
 from glinfer.config import ModelConfig
 from glinfer.errors import InputError, PlanError
 from glinfer.families import DECODERS
-from glinfer.formats.packed import PACKED_FORMATS, block_weights
+from glinfer.formats.packed import block_weights
 from glinfer.formats.tensors import weight_shapes
 from glinfer.models.choice import WEIGHTS, plan_for
-from glinfer.models.fast.token import HEAD_DRAWS, LOGITS, fast_plan
+from glinfer.models.fast.token import LOGITS, fast_plan
 from glinfer.models.options import PlanOptions
 from glinfer.models.plan import Plan, PlanLimits, draw_table
 from glinfer.models.reference.gab import MAX_DRAWS
-from glinfer.models.transforms.recipe import Recipes
 from glinfer.ops.kernels import KernelOptions, default_kernels
 from glinfer.quant.formats import WEIGHT_FORMATS
 
@@ -90,34 +88,6 @@ def test_the_draws_are_6_times_blocks_plus_3() -> None:
         assert plan.max_rows == context
 
 
-def test_every_family_takes_six_draws_a_layer_and_more_for_norms_of_their_own() -> None:
-    """Whatever else it has: shared keys, windows, biases, tied embeddings, heads of any size."""
-    for (family, info), layers in itertools.product(DECODERS.items(), (1, 3)):
-        # A convolution has no heads to normalise, and six draws too; a delta rule has eleven.
-        expected = DRAWS_OF_A_LAYER[family] * layers + 3 + further_draws(tiny(family, num_hidden_layers=layers))
-        shared: dict[str, Any] = {"mlp_bias": True}
-        if info.rotary:
-            shared |= {"num_attention_heads": 4, "num_key_value_heads": 2, "sliding_window": 5, "attention_bias": True}
-        for head_dim, tied in ((6, False), (66, True)):
-            config = tiny(family, head_dim, num_hidden_layers=layers, tie_word_embeddings=tied)
-            plan = plan_of(config)
-            assert len(plan.draws) == expected == draw_table(plan, 1).total, family
-            assert len(plan_of(dataclasses.replace(config, **shared)).draws) == expected, family
-        end = further_draws(config, first=layers - 1)
-        last = [draw.name for draw in plan.draws[plan.last_layer :]]
-        assert len(last) == DRAWS_OF_A_LAYER[family] + end + HEAD_DRAWS, family
-        assert (last[0], last[-1]) == (Recipes(config, "f32").mixing_in(layers - 1).name, "pick"), family
-
-
-def test_files_of_every_format_take_no_more_draws() -> None:
-    families = itertools.cycle(DECODERS)
-    for form, family in zip([*PACKED_FORMATS] * 2, families):  # noqa: B905  (families go on for ever)
-        config = tiny(family, 128, hidden_size=256, intermediate_size=512)
-        for kernels in (KERNELS["llvmpipe"], KernelOptions()):
-            expected = 2 * DRAWS_OF_A_LAYER[family] + 3 + further_draws(config)
-            assert len(packed_plan(config, form, kernels).draws) == expected, (family, form)
-
-
 def programs(plan: Plan) -> int:
     """How many different programs a plan compiles."""
     found = {
@@ -143,39 +113,6 @@ def test_gab_takes_39_draws_and_few_programs_within_what_webgl2_guarantees() -> 
             plan.validate(dataclasses.replace(WEBGL2, max_point_size=4.0))
         else:
             assert plan.validate(WEBGL2) is plan
-
-
-def test_every_family_compiles_one_program_a_kind_of_pass() -> None:
-    for (family, info), name in itertools.product(DECODERS.items(), ("llvmpipe", "a GPU")):
-        mixed = info.convolves or info.delta_rule
-        windows = {"sliding_window": 8, "max_window_layers": 2} if info.rotary and not mixed else {}
-        # A convolution has products before and behind it, its store and itself; a delta rule five more; gates are one.
-        mixing = 4 if info.convolves else 10 if info.delta_rule else 0
-        for changes, further in (({}, 0), (windows, 2)):  # other scores and values where some layers have windows
-            plan = plan_of(tiny(family, 16, num_hidden_layers=5, **changes), kernels=KERNELS[name])
-            assert programs(plan) <= 3 + DRAWS_OF_A_LAYER[family] + mixing + further, (family, name)
-
-
-def test_only_the_scores_and_the_instances_grow_with_the_position() -> None:
-    for plan in (GOOD, ADDING):
-        first, last = plan.values_for(1), plan.values_for(70)
-        assert (first["position"], first["score_slots"]) == (0, 1)
-        assert (last["position"], last["score_slots"]) == (69, 2)
-        growing = {draw.kind for draw in plan.draws if draw.extent(first) != draw.extent(last)}
-        assert growing == {"attn.scores"}
-        assert {draw.kind for draw in plan.draws if isinstance(draw.instances, str)} <= {"attn.values"}
-        moving = {draw.kind for draw in plan.draws if draw.first_row(first) != draw.first_row(last)}
-        assert moving == {"attn.qkv", "pick"}
-        assert {draw.first_row(last) for draw in plan.draws} == {0, 69}
-
-
-def test_slots_of_scores_are_64_tokens() -> None:
-    for context, slots in ((1, [1]), (63, [1]), (64, [1]), (65, [1, 2]), (128, [1, 2]), (129, [1, 2, 3])):
-        plan = plan_of(ModelConfig(7, 4, 1, 1, context))
-        found = [plan.values_for(tokens)["score_slots"] for tokens in range(1, context + 1)]
-        assert sorted(set(found)) == slots, context
-        assert all(64 * (count - 1) < tokens <= 64 * count for tokens, count in enumerate(found, 1)), context
-        assert plan.table["h.0.attn.cache"].shape[0] == 64 * slots[-1], context
 
 
 # Run values
@@ -209,17 +146,6 @@ def test_the_values_of_a_run_are_within_their_ranges() -> None:
 
 
 # Memory and limits
-
-
-def test_texture_memory_falls_with_the_weights() -> None:
-    taken = {name: plan_of(GAB, name).texture_bytes(2048, "weight") for name in WEIGHT_FORMATS}
-    parameters, head = 25_339_016, 5256 * 512
-    tables = (5256 + 2048) * 512
-    assert 4 * parameters < taken["f32"] < 4.2 * parameters
-    # Embeddings are half floats; the padding of matrices and the constants take little.
-    for name, matrices in (("f16", 2), ("q16", 2), ("q8", 1)):
-        assert 0 < taken[name] - (2 * tables + matrices * (parameters - tables)) < 0.08 * parameters, name
-    assert taken["q8l"] - taken["q8"] == pytest.approx(head, rel=0.03)
 
 
 BILLION = 1_235_814_400  # parameters, with the tied vocabulary once
@@ -352,17 +278,6 @@ def test_kernels_that_cannot_be() -> None:
     ):
         with refused(message):
             KernelOptions(**options)  # type: ignore[arg-type]
-
-
-def test_points_are_drawn_only_where_they_are_large_enough() -> None:
-    for renderer in ("llvmpipe (LLVM 15)", "ANGLE (Apple, ANGLE Metal Renderer)", ""):
-        covers = {size: default_kernels(renderer, size).cover for size in (1.0, 3.9, 4.0)}
-        assert covers == {1.0: "quads", 3.9: "quads", 4.0: "points"}
-        cells = {size: default_kernels(renderer, size).largest_cell for size in (1.0, 4.0, 15.9, 16.0, 2047.0)}
-        large = 4 if "llvmpipe" in renderer else 1  # one block fills a GPU most evenly
-        assert cells == {1.0: 4, 4.0: 1, 15.9: 1, 16.0: large, 2047.0: large}, "at 1.0 they are triangles"
-        made = default_kernels(renderer, 16.0)
-        assert (made.rows_per_draw, made.blends) == (8, True)
 
 
 def test_an_absurd_model_is_refused_before_its_plan_is_built() -> None:

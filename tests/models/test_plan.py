@@ -20,7 +20,6 @@ from glinfer.gl.layouts.flat import FlatLayout
 from glinfer.models.fast.token import fast_plan
 from glinfer.models.options import PlanOptions
 from glinfer.models.plan import Plan, PlanBuilder, PlanLimits, draw_table
-from glinfer.models.reference import gab
 from glinfer.models.reference.gab import MAX_DRAWS, reference_plan
 from glinfer.ops import TensorSpec
 from glinfer.ops.flat.elementwise import scale
@@ -318,21 +317,6 @@ def test_too_few_draw_buffers() -> None:
         plan.validate(PlanLimits(2048, 1, 16))
 
 
-def test_gab_itself_runs_within_what_webgl2_guarantees() -> None:
-    plan = reference_plan(GAB)
-    assert plan.validate(PlanLimits(2048, 4, 16)) is plan
-    assert max(len(draw.outputs) for draw in plan.draws) == 1
-
-
-@pytest.mark.parametrize("edge", [2048, 16384])
-def test_texture_bytes_are_those_of_the_parameters_and_little_more(edge: int) -> None:
-    plan, parameters = reference_plan(GAB), 25_339_016
-    weights = plan.texture_bytes(edge, "weight")
-    assert 4 * parameters <= weights <= 4 * parameters + 4 * edge * len(plan.of_kind("weight"))
-    others = plan.texture_bytes(edge, "input") + plan.texture_bytes(edge, "activation")
-    assert weights + others == plan.texture_bytes(edge)
-
-
 # Views: the texels of one tensor as another matrix
 
 
@@ -485,16 +469,6 @@ def test_an_absurd_model_is_refused_before_its_plan_is_built() -> None:
         draws = blocks * (8 + 4 * heads) + 4
         with refused(f"{blocks} blocks of {heads} heads need {draws} draws; expected at most {MAX_DRAWS}"):
             reference_plan(config)
-
-
-def test_the_longest_plan_is_still_built(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gab, "MAX_DRAWS", len(GOOD.draws))
-    built = reference_plan(SMALL)
-    assert built == GOOD
-    assert all(built.values_for(tokens) == {"rows": tokens} for tokens in range(1, 8))
-    monkeypatch.setattr(gab, "MAX_DRAWS", len(GOOD.draws) - 1)
-    with refused("1 blocks of 3 heads need 24 draws; expected at most 23"):
-        reference_plan(SMALL)
 
 
 def test_plans_need_no_opengl() -> None:

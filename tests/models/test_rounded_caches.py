@@ -25,7 +25,6 @@ from glinfer.errors import InputError, NumbersError, PlanError
 from glinfer.formats import Checkpoint
 from glinfer.gl.context import Limits, open_device
 from glinfer.inspect.verify.greedy import verify_greedy
-from glinfer.models.fast.rows import batch_plan, chunk_plan, drafted_plan
 from glinfer.models.fast.token import fast_plan
 from glinfer.models.options import PlanOptions
 from glinfer.models.session import Session
@@ -172,31 +171,6 @@ def test_memory_has_room_for_more_sequences() -> None:
     assert places_for(config, SchedulerOptions(memory=7 * sizes["q8"]), 16384, "q8") == (7, 64)
     with pytest.raises(InputError, match="the cache of one sequence of 64 tokens takes"):
         places_for(config, SchedulerOptions(memory=sizes["f16"] - 1), 16384, "f16")
-
-
-@pytest.mark.parametrize("family", ["gab", "qwen3", "lfm2"])
-def test_bytes_take_a_draw_more_where_the_product_writes_into_the_cache(family: str) -> None:
-    """The pass that rounds, in the plan of one token; that which joins queries, in the plan of many sequences."""
-    config = of_family(family).config
-    layers = range(config.num_hidden_layers)
-    attention = sum(not config.layer(layer).convolves for layer in layers)
-    floats, rounded = (
-        [
-            fast_plan(options),
-            batch_plan(options, sequences=3, capacity=64),
-            chunk_plan(options, rows=9, cache_slots=64, export_residual=True),
-            chunk_plan(options, rows=9, cache_slots=64, likelihoods=True),
-            drafted_plan(options, rows=4, cache_slots=64),
-        ]
-        for options in (PlanOptions(config, "f32", KernelOptions(), 2048, cache=cache) for cache in ("f32", "q8"))
-    )
-    more = [len(one.draws) - len(other.draws) for one, other in zip(rounded, floats, strict=True)]
-    assert more == [attention, attention, 0, 0, 0]
-    for plan in rounded:
-        kept = {tensor.name.split(".", 2)[-1]: tensor.format for tensor in plan.of_kind("cache") if "h." in tensor.name}
-        expected = {"attn.cache": "rgba8i", "conv.cache": "rgba16f"}
-        assert kept
-        assert all(form == expected[name] for name, form in kept.items())
 
 
 @pytest.mark.slow

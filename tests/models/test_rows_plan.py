@@ -15,15 +15,13 @@ from typing import Any
 import numpy as np
 import pytest
 from changed_plans import rebound, redefined, with_draw
-from family_layers import further_draws
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tiers import tiered
-from tiny_models import NORMS_OF_LAYERS, in_floats, in_formats, tiny
+from tiny_models import in_floats, in_formats, tiny
 
 from glinfer.config import ModelConfig
 from glinfer.errors import PlanError
-from glinfer.families import DECODERS
 from glinfer.formats import Checkpoint, random_checkpoint
 from glinfer.gl.layouts.blocks import BlockLayout
 from glinfer.gl.values import evaluate
@@ -34,7 +32,6 @@ from glinfer.models.fast.rows import (
     ROWS,
     batch_plan,
     chunk_plan,
-    drafted_plan,
     fitting_chunk_plan,
     slots_for,
 )
@@ -42,7 +39,7 @@ from glinfer.models.fast.token import HIDDEN, fast_plan
 from glinfer.models.feed import chunk_feed, runs
 from glinfer.models.options import PlanOptions
 from glinfer.models.oracle import final_tensors, run_plan
-from glinfer.models.plan import Plan, PlanLimits, draw_table
+from glinfer.models.plan import Plan, PlanLimits
 from glinfer.models.transforms.fold import FoldedWeights
 from glinfer.models.transforms.recipe import Recipes
 from glinfer.ops.fused.cached import score_slots
@@ -58,22 +55,11 @@ from glinfer.ops.fused.rows import (
     row_table,
 )
 from glinfer.ops.fused.sample import best_candidate
-from glinfer.ops.kernels import KernelOptions, default_kernels
-from glinfer.quant.formats import WEIGHT_FORMATS
+from glinfer.ops.kernels import KernelOptions
 
 Array = np.ndarray[Any, Any]
-GAB = ModelConfig.from_options("")
 SMALL = ModelConfig(37, 15, 3, 2, 70)
 WEBGL2 = PlanLimits(2048, 4, 16, 1.0)
-NARROW = KernelOptions(rows_per_draw=4, largest_cell=4)
-KERNELS = {
-    "plain": KernelOptions(),
-    "narrow": NARROW,
-    "llvmpipe": default_kernels("llvmpipe (LLVM 15.0.6, 256 bits)", 64.0),
-    "a GPU": default_kernels("NVIDIA H100", 2047.0),
-    "one by one": KernelOptions(quad=False, rows_per_draw=1),
-    "mantissa": KernelOptions(tiles=8, pitch=16, mantissa=True, rows_per_draw=2, part_steps=2, split_values=True),
-}
 
 
 def chunk_of(
@@ -116,66 +102,6 @@ every_plan = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
 def refused(message: str) -> Any:
     """Expect a PlanError of one line that is exactly this pattern."""
     return pytest.raises(PlanError, match=rf"\A{message}\Z")
-
-
-# Counts
-
-
-def draws_of(name: str, blocks: int, family: str = "llama") -> int:
-    """The draws of a plan: norms of heads and behind branches are passes, those before branches too but in a batch.
-
-    Experts take seven more: rows in one tensor, the router, the choice, the groups of rows with one expert, which are
-    counted, placed and listed, and the sum. The norm is in their products.
-    """
-    turns, before, after = NORMS_OF_LAYERS[family]
-    experts = DECODERS[family].experts
-    if name == "batch":
-        return (7 + turns + after + 7 * experts) * blocks + 3
-    whole = 7 + turns + before - experts + after + 7 * experts
-    if name == "score":
-        return 1 + whole * blocks + 3
-    return 1 + whole * (blocks - 1) + 2 + turns + before // 2  # the last layer ends with its keys and values
-
-
-def ungrouped(config: ModelConfig, plan: Plan) -> int:
-    """The draws that a plan is spared where its rows choose fewer experts than there are."""
-    experts = config.layer(0).experts
-    few = experts is not None and plan.max_rows * experts.stacked.used < experts.stacked.count
-    return 3 * few * (config.num_hidden_layers - (plan.name == "chunk"))
-
-
-@every_plan
-def test_the_draws_of_every_family(make: Callable[..., Plan]) -> None:
-    """A batch takes a draw more a layer than a token alone, two with gates, five with experts, none with a convolution.
-
-    Of experts one is for rows in one tensor, and three deal rows to groups, whatever the number of rows.
-    """
-    for (family, info), layers in itertools.product(DECODERS.items(), (1, 3)):
-        shared: dict[str, Any] = {}
-        if info.rotary:
-            shared = {"num_attention_heads": 4, "num_key_value_heads": 2, "sliding_window": 5, "attention_bias": True}
-        config = tiny(family, 6 if layers == 1 else 64, num_hidden_layers=layers, **(shared if layers > 1 else {}))
-        plan = make(config)
-        expected = draws_of(plan.name, layers, family) + further_draws(config, plan.name) - ungrouped(config, plan)
-        assert len(plan.draws) == expected == draw_table(plan, 1).total, family
-        if make is batch_of:
-            fast = fast_plan(PlanOptions(config, weights="f32", kernels=KernelOptions(), max_texture_size=2048))
-            more = (1 + 4 * info.experts) * layers + further_draws(config, "batch") - further_draws(config)
-            assert len(plan.draws) == len(fast.draws) + more - ungrouped(config, plan), family
-
-
-@every_plan
-def test_gab_compiles_few_programs_within_what_webgl2_guarantees(make: Callable[..., Plan]) -> None:
-    sizes = {"sequences": 4, "capacity": 512} if make is batch_of else {"rows": 512, "cache_slots": 2048}
-    for name, kernels in KERNELS.items():
-        distinct = {
-            (draw.shader, draw.vertex, draw.cover, draw.largest_cell, tuple(sorted(draw.defines)), len(draw.inputs))
-            for draw in make(GAB, "q8", kernels).draws
-        }
-        assert len(distinct) <= 12, name
-    for weights in WEIGHT_FORMATS:
-        plan = make(GAB, weights, NARROW, **sizes)
-        assert plan.validate(WEBGL2) is plan
 
 
 # Run values
@@ -232,41 +158,6 @@ def test_points_of_several_blocks_are_refused_where_they_are_too_large(make: Cal
     assert single.validate(dataclasses.replace(WEBGL2, max_point_size=4.0)) is single
     with refused("draw embed draws points of 4×4 pixels; this renderer allows 3.5"):
         single.validate(dataclasses.replace(WEBGL2, max_point_size=3.5))
-
-
-@every_plan
-def test_weights_and_caches_lie_as_in_the_fast_plan(make: Callable[..., Plan]) -> None:
-    """So that the textures can be shared. A batch's caches are its own, and the chunk's of as many slots as they."""
-    for weights in ("f32", "q8l"):
-        fast = fast_plan(PlanOptions(SMALL, weights=weights, kernels=NARROW, max_texture_size=2048))
-        plan = make(weights=weights, kernels=NARROW)
-        ours = {tensor.name: tensor for tensor in plan.of_kind("weight")}
-        theirs = {tensor.name: tensor for tensor in fast.of_kind("weight")}
-        assert all(ours[name] == theirs[name] for name in ours)
-        left_out = ("h.1.attn.out_proj", "h.1.mlp.fc_in", "h.1.mlp.fc_out", "lm_head") if make is chunk_of else ()
-        assert set(theirs) - set(ours) == {f"{name}.{part}" for name in left_out for part in ("weight", "consts")}
-        caches = {tensor.name: tensor for tensor in plan.of_kind("cache")}
-        if make is batch_of:
-            long = chunk_of(weights=weights, kernels=NARROW, cache_slots=3 * 128, every=128)
-            picks = caches.pop(PICKS)
-            assert picks.shape == (plan.table[ROWS].shape[0], 64), "where the next run finds what this one chose"
-            assert caches == {tensor.name: tensor for tensor in long.of_kind("cache")}
-        else:
-            assert caches == {tensor.name: tensor for tensor in fast.of_kind("cache") if tensor.name != "picks"}
-
-
-def test_every_family_shares_its_textures() -> None:
-    for family, form in zip(DECODERS, itertools.cycle(("", "Q8_0", "F16"))):
-        checkpoint = in_formats(tiny(family, 16, hidden_size=32, intermediate_size=64), form)
-        options: dict[str, Any] = {"weights": "file", "kernels": NARROW, "formats": checkpoint.formats()}
-        fast = fast_plan(PlanOptions(checkpoint.config, max_texture_size=2048, **options))
-        theirs = {tensor.name: tensor for tensor in fast.tensors if tensor.kind in ("weight", "cache")}
-        for make, sizes in ((chunk_of, {"cache_slots": 64}), (score_of, {"cache_slots": 64}), (batch_of, {})):
-            plan = make(checkpoint.config, **options, **sizes)
-            ours = plan.of_kind("weight") if make is batch_of else [*plan.of_kind("weight"), *plan.of_kind("cache")]
-            first = Recipes(checkpoint.config, "f32").mixing_in(0).name
-            assert {f"{first}.weight", f"{first}.consts", "h.0.mlp.fc_out.weight"} <= {each.name for each in ours}
-            assert all(theirs[tensor.name] == tensor for tensor in ours), (family, form)
 
 
 # Cells
@@ -340,15 +231,6 @@ def test_draws_in_cells_compute_them_from_their_slots() -> None:
                 assert [given[name] for name in CELL_UNIFORMS] == uniforms
                 seen.add(int(uniforms[0]))
     assert len(seen) > 1
-
-
-def test_a_chunk_is_stored_as_a_strip_where_the_cache_lies_in_lines() -> None:
-    for edge, cover in ((2048, "strip"), (512, "strip"), (256, "quads")):
-        stores = [draw for draw in chunk_of(edge=edge).draws if draw.op == "store_rows"]
-        assert {draw.cover for draw in stores} == {cover}
-        assert {draw.vertex for draw in stores} == {"" if cover == "strip" else "common/rows.vert"}
-        batched = [draw for draw in batch_of(edge=edge).draws if draw.op == "store_rows"]
-        assert {(draw.cover, draw.vertex) for draw in batched} == {("quads", "common/rows.vert")}
 
 
 # Refusals
@@ -544,14 +426,3 @@ def test_the_rows_of_a_chunk_are_halved_until_their_scores_fit() -> None:
     assert fitting_chunk_plan(options, rows=256, **scored).max_rows == 256
     with refused(r".*; the largest texture here is 16×16"):
         fitting_chunk_plan(narrow, rows=64, **scored)
-
-
-def test_draws_do_not_grow_with_rows_and_few_rows_are_not_grouped() -> None:
-    """Rows that choose fewer experts than there are go one by one, and so do drafted ones."""
-    config = tiny("qwen3_moe", num_experts=7, num_experts_per_tok=2)
-    counts = {rows: len(chunk_of(config, rows=rows).draws) for rows in (3, 4, 16, 64)}
-    assert counts[4] == counts[16] == counts[64] == counts[3] + 3
-    ops = {rows: [draw.op for draw in batch_of(config, sequences=rows).draws] for rows in (3, 4)}
-    assert ops[3].count("expert_gemm") == ops[4].count("tally_experts") - 2 == 0
-    drafted = drafted_plan(PlanOptions(config, "f32", KernelOptions(), 2048), rows=16, cache_slots=64)
-    assert "expert_gemm" not in [draw.op for draw in drafted.draws]

@@ -1,21 +1,23 @@
-"""The run of ``python -m qa flips``: flip a bit of a bound texture, compare, restore, and count what is found."""
+"""``python -m qa flips``: flip bits in the textures of running models, and count how many are found."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from itertools import product
 from typing import Any
 
+import click
 import numpy as np
 import numpy.typing as npt
 
+from glinfer.cli.common import device_options, json_option, opened, print_json, show_table, stage_bars
 from glinfer.config import ModelConfig
 from glinfer.engine.loading import bind
 from glinfer.engine.model import Loaded, Model
 from glinfer.engine.progress import StagedProgress, no_staged_progress
-from glinfer.engine.report import Report
 from glinfer.engine.textures import TexturesReport, as_bits
 from glinfer.errors import InputError
 from glinfer.families import DECODERS
@@ -24,6 +26,7 @@ from glinfer.formats.packed import PackedTensor
 from glinfer.gl.context import Device
 from glinfer.gl.layouts.packing import ConstantLayout
 from glinfer.gl.texture import Texture
+from glinfer.inspect.tables import Column, Table
 from glinfer.models.session import Session
 from glinfer.quant.ggml import pack
 
@@ -36,77 +39,37 @@ FLIPPED_FORMATS = ("f32", "f16", "q16", "q8", *FILE_FORMATS, "reference")
 SHARE = 0.25
 """Of the sampled comparison, which sees every line in four calls."""
 
+INTACT = "intact"
+"""The kind of a model without a fault."""
+
 _HALF_INFINITY, _HALF_QUIET = 0x7C00, 0x0200
 
 
 @dataclass(frozen=True)
-class FlipCount(Report):
-    """Bits flipped in one kind of texture of one model, and how many of them were found.
+class Count:
+    """Bits flipped in one kind of texture of one model, or comparisons of a model without a fault.
 
     Attributes:
-        family: the model's.
-        weights: of :data:`FLIPPED_FORMATS`.
-        kind: what the flipped number is.
+        family, weights: the model's, see :data:`FLIPPED_FORMATS`.
+        kind: what the flipped number is, or :data:`INTACT`.
         textures: textures of that kind.
-        flips: bits flipped, one at a time.
-        whole: how many the whole comparison named, with place and bits.
-        sampled: how many a cycle of sampled comparisons named.
+        tries: bits flipped, one at a time, or comparisons, whole and sampled in turn, with tokens in between.
+        whole: how many flips the whole comparison named, with place and bits; how many comparisons found nothing.
+        sampled: how many flips a cycle of sampled comparisons named; ``whole`` without a fault.
     """
-
-    derived = ("passed",)
 
     family: str
     weights: str
     kind: str
     textures: int
-    flips: int
+    tries: int
     whole: int
     sampled: int
 
     @property
     def passed(self) -> bool:
-        """Whether all were found, both ways."""
-        return self.whole == self.sampled == self.flips
-
-
-@dataclass(frozen=True)
-class CleanCount(Report):
-    """Comparisons of one model that runs and has no fault.
-
-    Attributes:
-        family: the model's.
-        weights: of :data:`FLIPPED_FORMATS`.
-        checks: comparisons, whole and sampled in turn, with tokens in between.
-        alarms: how many found something.
-    """
-
-    derived = ("passed",)
-
-    family: str
-    weights: str
-    checks: int
-    alarms: int
-
-    @property
-    def passed(self) -> bool:
-        """Whether none did."""
-        return not self.alarms
-
-
-@dataclass(frozen=True)
-class FlipsReport(Report):
-    """All counts of a run."""
-
-    derived = ("passed",)
-
-    seed: int
-    flips: tuple[FlipCount, ...]
-    clean: tuple[CleanCount, ...]
-
-    @property
-    def passed(self) -> bool:
-        """Whether every flip was found, and nothing else."""
-        return all(count.passed for count in self.flips) and all(count.passed for count in self.clean)
+        """Whether every flip was found both ways, or nothing where there was none."""
+        return self.whole == self.sampled == self.tries
 
 
 def flip_everywhere(
@@ -118,7 +81,7 @@ def flip_everywhere(
     families: tuple[str, ...] = FLIPPED_FAMILIES,
     weights: tuple[str, ...] = FLIPPED_FORMATS,
     on_progress: StagedProgress = no_staged_progress,
-) -> FlipsReport:
+) -> Iterator[Count]:
     """Flip ``count`` bits in each kind of texture of each family in each format, and compare ``clean`` times without.
 
     Args:
@@ -133,26 +96,20 @@ def flip_everywhere(
     Raises:
         InputError: there is no such family or format.
     """
-    flips: list[FlipCount] = []
-    quiet: list[CleanCount] = []
-    for family in families:
-        for form in weights:
-            if form in FILE_FORMATS and family in DECODERS and DECODERS[family].gab1:
-                continue
-            random = np.random.default_rng([seed, len(quiet)])
-            checkpoint = model_of(family, form, seed)
-            plan, kept = "fast", "file" if form in FILE_FORMATS else form
-            if form == "reference":
-                plan, kept = form, "file"
-            engine = bind(checkpoint, device, plan, kept)
-            with Model(Loaded(engine, None, "only token ids are run here", (), False)) as model:
-                kinds = kinds_of(model.bound)
-                quiet.append(CleanCount(family, form, clean, _alarms(model, clean, random)))
-                for done, (kind, places) in enumerate(kinds.items()):
-                    on_progress(f"{family} in {form}", done, len(kinds))
-                    whole, sampled = _found(model, places, count, random)
-                    flips.append(FlipCount(family, form, kind, len(places), count, whole, sampled))
-    return FlipsReport(seed, tuple(flips), tuple(quiet))
+    for number, (family, form) in enumerate(product(families, weights)):
+        if form in FILE_FORMATS and family in DECODERS and DECODERS[family].gab1:
+            continue
+        random = np.random.default_rng([seed, number])
+        checkpoint = model_of(family, form, seed)
+        kept = "file" if form in (*FILE_FORMATS, "reference") else form
+        engine = bind(checkpoint, device, "reference" if form == "reference" else "fast", kept)
+        with Model(Loaded(engine, None, "only token ids are run here", (), False)) as model:
+            kinds = kinds_of(model.bound)
+            quiet = clean - _alarms(model, clean, random)
+            yield Count(family, form, INTACT, len(model.bound.plan.of_kind("weight")), clean, quiet, quiet)
+            for done, (kind, places) in enumerate(kinds.items()):
+                on_progress(f"{family} in {form}", done, len(kinds))
+                yield Count(family, form, kind, len(places), count, *_found(model, places, count, random))
 
 
 def model_of(family: str, form: str, seed: int) -> Checkpoint:
@@ -292,3 +249,53 @@ def _uses(model: Model) -> list[Callable[[list[int]], Any]]:
             lambda ids: model.score([ids, ids[:3]]),
         ]
     return uses
+
+
+@click.command("flips")
+@click.option("--count", type=click.IntRange(1), default=200, show_default=True, help="Bits to flip in each kind.")
+@click.option("--clean", type=click.IntRange(0), default=200, show_default=True, help="Comparisons of intact models.")
+@click.option("--families", default=",".join(FLIPPED_FAMILIES), show_default=True, help="Families, comma-separated.")
+@click.option("--weights", default=",".join(FLIPPED_FORMATS), show_default=True, help="Formats of their weights.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of models, places and bits.")
+@device_options
+@json_option
+def flips_command(
+    count: int, clean: int, families: str, weights: str, seed: int, as_json: bool, **options: Any
+) -> None:
+    """Flip random bits in live textures one at a time, and count how many the texture comparison finds.
+
+    A full comparison with the weights and a cycle of sampled comparisons with checksums look for each flip, which is
+    then undone. A flip counts as found if exactly this texel and bit is named. Intact models are compared too, with
+    sequences, batches and scores in between; nothing may be found there. The format 'reference' is the reference plan.
+
+    \b
+    python -m qa flips
+    python -m qa flips --count 10 --clean 10 --families llama --weights q8,Q4_0
+
+    The exit status is 1 if a flip is missed or anything else is found.
+    """
+    named, forms = (tuple(filter(None, text.split(","))) for text in (families, weights))
+    with opened(options["device"], options["api"], options["limits"]) as device, stage_bars() as advance:
+        counts = flip_everywhere(
+            device, count=count, clean=clean, seed=seed, families=named, weights=forms, on_progress=advance
+        )
+        found = list(counts)
+        description = device.description
+    passed = all(each.passed for each in found)
+    if as_json:
+        rows = [{**asdict(each), "passed": each.passed} for each in found]
+        print_json({"seed": seed, "passed": passed, "counts": rows})
+    else:
+        columns = (
+            *(Column(name, name) for name in ("family", "weights", "kind")),
+            Column("textures", "textures", ""),
+            Column("right whole", lambda each: f"{each.whole} of {each.tries}"),
+            Column(f"sampled by {SHARE:g}", lambda each: f"{each.sampled} of {each.tries}"),
+        )
+        show_table(Table("Flips", columns, found))
+        flips = [each for each in found if each.kind != INTACT]
+        tries, whole, sampled = (sum(getattr(each, name) for each in flips) for name in ("tries", "whole", "sampled"))
+        alarms = sum(each.tries - each.whole for each in found if each.kind == INTACT)
+        click.echo(f"\n{tries:,} flips: {whole:,} found whole, {sampled:,} sampled; {alarms:,} alarms · {description}")
+    if not passed:
+        raise click.exceptions.Exit(1)
