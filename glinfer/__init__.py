@@ -24,13 +24,13 @@ from inspect import signature  # the package has a folder inspect, whose name wo
 from os import PathLike
 from typing import TYPE_CHECKING, Any, overload
 
-from glinfer.config import ModelConfig
 from glinfer.engine.option_names import check_options, named_options
 from glinfer.errors import GlinferError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from glinfer.config import ModelConfig
     from glinfer.engine.capture import Captured, Seen
     from glinfer.engine.chat import ChatReply, ChatSession, ChatStream
     from glinfer.engine.ids import Ids
@@ -85,6 +85,7 @@ __all__ = [
     "stream",
 ]
 _PLACES = {
+    "config": ("ModelConfig",),
     "engine.capture": ("Captured", "Seen"),
     "engine.chat": ("ChatReply", "ChatSession", "ChatStream"),
     "engine.run.decode": ("DecodeSession",),
@@ -109,7 +110,7 @@ _LATE = {name.removeprefix("Decode"): (module, name) for module, names in _PLACE
 if not TYPE_CHECKING:  # so that a type checker knows the imports above alone, and reports other names
 
     def __getattr__(name: str) -> Any:
-        """Import names that load OpenGL at first use."""
+        """Import names that load NumPy or OpenGL at first use."""
         if name not in _LATE:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         module, own_name = _LATE[name]

@@ -220,8 +220,8 @@ FAULTS = (
     ),
     Fault(
         "forced-tokens-take-no-step",
-        "glinfer/engine/stream.py",
-        "            row.sampler.step += len(forced)  # each token has noise of its own, chosen or not\n",
+        "glinfer/engine/run/alone.py",
+        "            each.sampler.advance()  # each token has noise of its own, chosen or not\n",
         "",
         ("tests/engine/test_structured_texts.py", "tests/engine", "tests/structured"),
     ),
