@@ -100,6 +100,7 @@ def test_a_batch_gives_what_each_text_gives_alone(model: Model) -> None:
         {"json_schema": SCHEMA, "max_tokens": 9},
         {"regex": "[a-z]{3} [a-z]{3}", "temperature": 0.0},
         {"regex": "[A-Z]+: [a-z]{4}", "top_k": 3},
+        {"regex": "[a-z]{2}é[a-z]{4}"},  # two forced tokens between chosen ones
     ]
     requests = [
         BatchRequest("KING:", {"seed": 7, "max_tokens": 50, **options}, key=place)
