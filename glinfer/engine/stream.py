@@ -147,8 +147,9 @@ class TokenStream(OneStream, Iterator[int]):
 
     @cached_property
     def _scheduler(self) -> Scheduler:
-        made = Scheduler(self._alone, lambda _: self._row, lambda: None)
-        made.add(self._row)
+        row = self._row
+        made = Scheduler(self._alone, lambda _: row, lambda: None)
+        made.add(row)
         return made
 
     @property
