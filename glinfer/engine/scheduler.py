@@ -16,7 +16,7 @@ import itertools
 import math
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
 
 from glinfer.closing import Closing
@@ -45,18 +45,29 @@ class Event:
     Attributes:
         sequence: the sequence that :meth:`Scheduler.insert` returned.
         ids: new token ids, often one; without stop ids, and with forced tokens after a chosen one.
-        text: the new piece of text, often empty; always empty for a prompt of ids.
+        parts: the new pieces of text, often none; always none for a prompt of ids.
         result: the whole result if the sequence ended with this step; ``result.error`` if an error ended it.
-        thinking: the new piece of thoughts before the answer of a chat.
-        calls: new pieces of tool calls, if the request wants them separate.
     """
 
     sequence: Running
     ids: list[int]
-    text: str
+    parts: list[ChatPart]
     result: BatchResult | None
-    thinking: str = ""
-    calls: Sequence[ChatPart] = ()
+
+    @property
+    def text(self) -> str:
+        """The new piece of text, or of the answer of a chat."""
+        return text_of(self.parts, "answer")
+
+    @property
+    def thinking(self) -> str:
+        """The new piece of thoughts before the answer of a chat."""
+        return text_of(self.parts, "thinking")
+
+    @property
+    def calls(self) -> list[ChatPart]:
+        """New pieces of tool calls, if the request wants them separate."""
+        return [part for part in self.parts if part.kind == "call"]
 
 
 @dataclass(eq=False)
@@ -425,7 +436,4 @@ class Scheduler(Closing):
 
 def _event(each: Running) -> Event:
     """The event with the news of a sequence."""
-    ids, new = each.news()
-    result = each.result if each.ended else None
-    calls = [part for part in new if part.kind == "call"]
-    return Event(each, ids, text_of(new, "answer"), result, text_of(new, "thinking"), calls)
+    return Event(each, *each.news(), each.result if each.ended else None)
