@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from inspect import signature
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -139,36 +140,34 @@ def usual_context(config: ModelConfig, context: int | None) -> ModelConfig:
 def fetched(
     path: str | PathLike[str],
     *,
-    plan: str = DEFAULT_PLAN,
-    weights: str = DEFAULT_WEIGHTS,
-    cache: str = DEFAULT_CACHE,
-    kernels: KernelOptions | None = None,
-    gelu: str | None = None,
-    context: int | None = None,
-    device: Device | str | int | None = None,
-    api: str | None = None,
-    limits: Limits | None = None,
-    executor: str = "gl",
     needs_device: bool = True,
     tell: Callable[[str], None] | None = None,
+    **options: Any,
 ) -> str | PathLike[str]:
     """The path of a model by its name; downloads a hub's model after checking that it can run with these options.
 
-    The arguments are those of :func:`load_model`. ``needs_device`` refuses a machine without a renderer; ``tell`` gets
-    a line about each download.
+    The options are those of :func:`load_model`. ``needs_device`` refuses a machine without a renderer; ``tell`` gets a
+    line about each download.
 
     Raises:
-        GlinferError: the model was not found, cannot be downloaded, or does not fit the renderer.
+        GlinferError: the model was not found, cannot be downloaded, or does not fit the renderer; or an option is
+            invalid.
     """
+    bound = signature(load_model).bind(path, **options)
+    bound.apply_defaults()
+    given = bound.arguments
+    how = [given[name] for name in ("plan", "weights", "kernels", "cache")]
+    check_choice(given["plan"], given["weights"], given["cache"])
 
     def read(found: str | PathLike[str]) -> Checkpoint:
-        return for_use(load_checkpoint(found), gelu=gelu, context=context)
+        return for_use(load_checkpoint(found), gelu=given["gelu"], context=given["context"])
 
     def planned(checkpoint: Checkpoint, opened: Device) -> Plan:
-        return prepare(checkpoint, opened, plan, weights, kernels, cache).plan
+        return prepare(checkpoint, opened, *how).plan
 
-    device, options = device_of(executor, device, api, limits), (("api", api), ("limits", limits))
-    return found_model(path, Fetching(read, planned, device, options, needs_device), tell)
+    device = device_of(given["executor"], given["device"], given["api"], given["limits"])
+    opening = tuple((name, given[name]) for name in ("api", "limits"))
+    return found_model(path, Fetching(read, planned, device, opening, needs_device), tell)
 
 
 @named_options(call="load()")
@@ -232,7 +231,6 @@ def load_model(
         raise InputError("api and limits belong to opening a device; an open Device has its own, so leave them out")
     device = device_of(executor, device, api, limits, shader_root, lora)
     given, own_adapter = named_adapters(lora)
-    check_choice(plan, weights, cache)
     check_callback("on_upload", on_upload)
     if not isinstance(kernels, KernelOptions | None):
         raise InputError(f"kernels is {type(kernels).__name__}; expected glinfer.KernelOptions")
