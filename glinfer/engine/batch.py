@@ -143,15 +143,7 @@ def filters_by_passes(device: Device) -> bool:
 class Batch(Executor):
     """Runs up to ``slots`` sequences together, in its own caches; close it."""
 
-    def __init__(
-        self,
-        options: PlanOptions,
-        root: Session,
-        nan_guard: NanGuard,
-        *,
-        slots: int,
-        capacity: int,
-    ) -> None:
+    def __init__(self, options: PlanOptions, root: Session, nan_guard: NanGuard, *, slots: int, capacity: int) -> None:
         """Bind the plans over the weights of ``root``; ``nan_guard`` checks the numbers read back.
 
         Raises:
@@ -171,11 +163,7 @@ class Batch(Executor):
         self.filters_by_passes = filters_by_passes(root.device)
         self.logit_reads = 0
         """Rows of logits read back, for unsure choices or samplers that need a whole row."""
-        plan = batch_plan(
-            options,
-            sequences=slots,
-            capacity=capacity,
-        )
+        plan = batch_plan(options, sequences=slots, capacity=capacity)
         rows = plan.table[ROWS].shape[0]
         size = rows, config.vocab_size, root.device.limits.max_texture_size
         self.changes_by_passes = self.filters_by_passes and changes_fit(*size)

@@ -138,11 +138,7 @@ def usual_context(config: ModelConfig, context: int | None) -> ModelConfig:
 
 
 def fetched(
-    path: str | PathLike[str],
-    *,
-    needs_device: bool = True,
-    tell: Callable[[str], None] | None = None,
-    **options: Any,
+    path: str | PathLike[str], *, needs_device: bool = True, tell: Callable[[str], None] | None = None, **options: Any
 ) -> str | PathLike[str]:
     """The path of a model by its name; downloads a hub's model after checking that it can run with these options.
 

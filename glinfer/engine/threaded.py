@@ -104,12 +104,7 @@ class ThreadedModel(Chatting):
     """
 
     def __init__(
-        self,
-        path: AnyPath,
-        *,
-        slots: SupportsIndex | None = None,
-        memory: SupportsIndex | None = None,
-        **options: Any,
+        self, path: AnyPath, *, slots: SupportsIndex | None = None, memory: SupportsIndex | None = None, **options: Any
     ) -> None:
         """Load a model on a new thread, as :func:`glinfer.load` does.
 
