@@ -19,7 +19,7 @@ Importing glinfer loads no OpenGL and creates no context; ``load`` and :class:`D
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from inspect import signature  # the package has a folder inspect, whose name would hide the module
 from os import PathLike
 from typing import TYPE_CHECKING, Any, overload
@@ -132,7 +132,9 @@ def generate(path: str | PathLike[str], prompt: Iterable[str], **options: Any) -
 def generate(path: str | PathLike[str], prompt: Iterable[Ids], **options: Any) -> list[list[int]]: ...
 def generate(path: str | PathLike[str], prompt: Any, **options: Any) -> Any:
     """Load a model, generate, and close it. ``options`` are those of :func:`load` and of ``Model.generate``."""
-    load, loading, running = _split("generate()", options)
+    loading, running = _split("generate()", options)
+    from glinfer import load
+
     with load(path, **loading) as model:
         return model.generate(prompt, **running)
 
@@ -147,7 +149,9 @@ def stream(path: str | PathLike[str], prompt: str | Ids, **options: Any) -> Text
     ``options`` are those of :func:`load` and of ``Model.stream``. Use a ``with`` block, or close the stream, if you do
     not read it to its end.
     """
-    load, loading, running = _split("stream()", options)
+    loading, running = _split("stream()", options)
+    from glinfer import load
+
     then = running.pop("on_end", None)
     model = load(path, **loading)
 
@@ -163,12 +167,12 @@ def stream(path: str | PathLike[str], prompt: str | Ids, **options: Any) -> Text
         raise
 
 
-def _split(call: str, options: Mapping[str, Any]) -> tuple[Callable[..., Model], dict[str, Any], dict[str, Any]]:
-    """``load``, its options, and those of ``Model.generate``; refuse unknown ones."""
+def _split(call: str, options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Split options into those of ``load`` and those of ``Model.generate``; refuse unknown ones."""
     from glinfer.engine.loading import load_model
     from glinfer.engine.model import StreamOptions
 
     names = signature(load_model).parameters
     check_options(call, options, {*names, *StreamOptions.__annotations__} - {"path"})
     loading = {name: value for name, value in options.items() if name in names}
-    return load_model, loading, {name: value for name, value in options.items() if name not in names}
+    return loading, {name: value for name, value in options.items() if name not in names}

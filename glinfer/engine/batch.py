@@ -150,13 +150,8 @@ class Batch(Executor):
             PlanError: the plans do not fit the renderer.
         """
         config, kernels = options.config, options.kernels
-        self.config, self.kernels, self.slots, self.capacity, self.piece = (
-            config,
-            kernels,
-            slots,
-            capacity,
-            kernels.chunk,
-        )
+        self.config, self.kernels, self.slots, self.capacity = config, kernels, slots, capacity
+        self.piece = kernels.chunk
         # With split sums or a delta rule, decoding and prefill add in different orders.
         self.same_sums = kernels.part_steps == 0 and not kernels.split_values and not config.family.delta_rule
         self._nan_guard, self._targets = nan_guard, kernels.rows_per_draw
