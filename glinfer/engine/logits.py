@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from glinfer.engine.ids import whole_number
+from glinfer.engine.probabilities import log_softmax
 from glinfer.errors import InputError
 
 Floats = npt.NDArray[np.float32]
@@ -39,10 +40,7 @@ def token_logprobs(logits: Floats, tokens: Sequence[int], counts: Sequence[int])
         tokens: the chosen token of each row.
         counts: the number of likeliest tokens to list for each row.
     """
-    wide = logits.astype(np.float64)
-    wide -= wide.max(axis=1, keepdims=True)
-    logprobs = np.maximum(wide - np.log(np.exp(wide).sum(axis=1, keepdims=True)), MIN_LOGPROB)
-    found = []
+    found, logprobs = [], np.maximum(log_softmax(logits), MIN_LOGPROB)
     for row, token, count in zip(logprobs, tokens, counts, strict=True):
         # In ties the lowest ids win, also at the end of the list.
         least = np.partition(row, max(0, row.size - count))[max(0, row.size - count)] if count else np.inf

@@ -16,15 +16,7 @@ from glinfer.engine.chat import ChatOptions, Chatting
 from glinfer.engine.defaults import merged
 from glinfer.engine.embed import Embeds
 from glinfer.engine.engine import EMBEDS, Engine
-from glinfer.engine.ids import (
-    Ids,
-    check_callback,
-    check_count,
-    check_ids,
-    check_keep,
-    check_tokens,
-    whole_number,
-)
+from glinfer.engine.ids import Ids, check_callback, check_count, check_ids, check_keep, check_tokens, whole_number
 from glinfer.engine.logits import LogitChanges
 from glinfer.engine.option_names import check_options, named_options
 from glinfer.engine.requests import DEFAULTS, BatchRequest, BatchResult, Running

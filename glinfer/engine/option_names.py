@@ -27,8 +27,11 @@ def check_options(call: str, given: Iterable[str], known: Collection[str]) -> No
             raise OptionError(f"{call} has no option {name!r}; {expected}")
 
 
-def named_options(*passed_on: type) -> Callable[[Method], Method]:
-    """Decorate a method to check option names: its parameters and the keys of the typed dicts ``passed_on``."""
+def named_options(*passed_on: type, call: str = "") -> Callable[[Method], Method]:
+    """Decorate a method to check option names: its parameters and the keys of the typed dicts ``passed_on``.
+
+    Errors name the ``call``, by default the method.
+    """
 
     def decorated(method: Method) -> Method:
         parameters = signature(method).parameters.values()
@@ -37,7 +40,7 @@ def named_options(*passed_on: type) -> Callable[[Method], Method]:
 
         @functools.wraps(method)
         def called(*given: Any, **options: Any) -> Any:
-            check_options(f"{method.__name__}()", options, known)
+            check_options(call or f"{method.__name__}()", options, known)
             return method(*given, **options)
 
         return cast(Method, called)

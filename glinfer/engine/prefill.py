@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -161,11 +162,9 @@ class Prefill:
         self.options, self._export_residual = replace(options, kernels=self._choice.kernels), export_residual
         self._capacity = cache_slots(options.config) if capacity is None else capacity
         self._slots = sequences * self._capacity
-        self._plans: dict[int, Plan] = {}
-        # The first session of each chunk plan, by its rows; the others share its scratch textures.
-        self._firsts: dict[int, Session] = {}
-        # The first session of each ``drafted`` plan; the others share its scratch textures.
-        self._drafted: dict[KernelOptions, Session] = {}
+        # The first session of each chunk plan, by its rows, and of each ``drafted`` plan, by its kernels; the others
+        # share its scratch textures.
+        self._firsts: dict[int | KernelOptions, Session] = {}
         self._singles = 0
 
     @property
@@ -180,22 +179,19 @@ class Prefill:
 
     def plan(self, rows: int | None = None) -> Plan:
         """The chunk plan of at most ``rows`` rows (default: :attr:`rows`)."""
-        rows = self.rows if rows is None else rows
-        if rows not in self._plans:
-            self._plans[rows] = fitting_chunk_plan(
-                self.options,
-                rows=rows,
-                cache_slots=self._slots,
-                every=self._capacity,
-                export_residual=self._export_residual,
-            )
-        return self._plans[rows]
+        return fitting_chunk_plan(
+            self.options,
+            rows=self.rows if rows is None else rows,
+            cache_slots=self._slots,
+            every=self._capacity,
+            export_residual=self._export_residual,
+        )
 
     def as_chunk(self, tokens: int) -> bool:
         """Whether ``tokens`` new tokens run as a chunk instead of one by one."""
         if tokens <= MAX_SINGLE_TOKENS:
             return False
-        if self._firsts or self._singles + tokens > MAX_SINGLE_TOKENS_BEFORE:
+        if any(isinstance(key, int) for key in self._firsts) or self._singles + tokens > MAX_SINGLE_TOKENS_BEFORE:
             return True
         self._singles += tokens
         return False
@@ -209,15 +205,17 @@ class Prefill:
         rows = self.rows if rows is None else rows
 
         def made(kernels: KernelOptions) -> Chunks:
-            if kernels != self.options.kernels:
-                self.options, self._plans = replace(self.options, kernels=kernels), {}
-            session = bound.companion(self.plan(rows), scratch=self._firsts.get(rows))
-            self._firsts.setdefault(rows, session)
-            return Chunks(session, self.options.kernels)
+            self.options = replace(self.options, kernels=kernels)
+            return Chunks(self._session_of(rows, bound, partial(self.plan, rows)), kernels)
 
         if rows in self._firsts:  # plans share scratch textures, so they need the same kernels
             return made(self.options.kernels)
         return self._choice.make(made)
+
+    def _session_of(self, key: int | KernelOptions, bound: Session, plan: Callable[[], Plan]) -> Session:
+        first = self._firsts.get(key)
+        session = bound.companion(plan() if first is None else first.plan, scratch=first)
+        return self._firsts.setdefault(key, session) if first is None else session
 
     def choice(self, bound: Session, *, masked: bool = False, changed: bool = False) -> Choice:
         """Bind the plan ``choice`` to the logits of a session.
@@ -244,13 +242,10 @@ class Prefill:
 
         def made(kernels: KernelOptions) -> DraftedRows:
             kernels = replace(kernels, rows_per_draw=min(kernels.rows_per_draw, width))
-            first = self._drafted.get(kernels)
-            if first is not None:
-                return DraftedRows(bound.companion(first.plan, scratch=first), kernels)
-            options = replace(self.options, kernels=kernels)
-            session = bound.companion(drafted_plan(options, rows=DRAFT_ROWS[-1], cache_slots=self._slots))
-            self._drafted[kernels] = session
-            return DraftedRows(session, kernels)
+            plan = partial(
+                drafted_plan, replace(self.options, kernels=kernels), rows=DRAFT_ROWS[-1], cache_slots=self._slots
+            )
+            return DraftedRows(self._session_of(kernels, bound, plan), kernels)
 
         return self._choice.make(made)
 
@@ -258,12 +253,12 @@ class Prefill:
         """Release the runs of :meth:`into` or :meth:`drafted`, unless others share their scratch textures."""
         if isinstance(runs, DraftedRows):
             runs.release_choice()
-        if runs.session not in (*self._firsts.values(), *self._drafted.values()):
+        if runs.session not in self._firsts.values():
             runs.session.release()
 
     def release(self) -> None:
         """Release the plans whose scratch textures sequences share."""
-        for session in (*self._firsts.values(), *self._drafted.values()):
+        for session in self._firsts.values():
             session.release()
 
 

@@ -14,20 +14,19 @@ from __future__ import annotations
 
 import itertools
 import math
+import time
 from collections import Counter, deque
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
-from time import perf_counter
 
 from glinfer.closing import Closing
-from glinfer.engine.batch import Batch, Choices, Step
+from glinfer.engine.executor import Choices, Executor, Step
 from glinfer.engine.ids import room_made
 from glinfer.engine.prefill import MAX_SINGLE_TOKENS
 from glinfer.engine.requests import BatchRequest, BatchResult, Running, text_of
 from glinfer.engine.run.decode import common_prefix
 from glinfer.errors import ContextError, InputError, StructureError
 from glinfer.gl.signals import signals_held
-from glinfer.models.fast.rows import slots_for
 from glinfer.text.reply import ChatPart
 
 MIN_REUSED = 8
@@ -46,18 +45,29 @@ class Event:
     Attributes:
         sequence: the sequence that :meth:`Scheduler.insert` returned.
         ids: new token ids, often one; without stop ids, and with forced tokens after a chosen one.
-        text: the new piece of text, often empty; always empty for a prompt of ids.
+        parts: the new pieces of text, often none; always none for a prompt of ids.
         result: the whole result if the sequence ended with this step; ``result.error`` if an error ended it.
-        thinking: the new piece of thoughts before the answer of a chat.
-        calls: new pieces of tool calls, if the request wants them separate.
     """
 
     sequence: Running
     ids: list[int]
-    text: str
+    parts: list[ChatPart]
     result: BatchResult | None
-    thinking: str = ""
-    calls: Sequence[ChatPart] = ()
+
+    @property
+    def text(self) -> str:
+        """The new piece of text, or of the answer of a chat."""
+        return text_of(self.parts, "answer")
+
+    @property
+    def thinking(self) -> str:
+        """The new piece of thoughts before the answer of a chat."""
+        return text_of(self.parts, "thinking")
+
+    @property
+    def calls(self) -> list[ChatPart]:
+        """New pieces of tool calls, if the request wants them separate."""
+        return [part for part in self.parts if part.kind == "call"]
 
 
 @dataclass(eq=False)
@@ -94,26 +104,23 @@ class Scheduler(Closing):
 
     def __init__(
         self,
-        batch: Batch,
+        batch: Executor,
         check: Callable[[BatchRequest], Running],
         usable: Callable[[], None],
         *,
         piece: int | None = None,
     ) -> None:
-        """Take over a batch.
+        """Take over an executor.
 
         Args:
-            batch: runs the sequences; closed with the scheduler.
+            batch: runs the sequences, in its places; closed with the scheduler.
             check: checks a request, or raises InputError.
             usable: raises ContextError if the model was closed or belongs to another thread.
-            piece: see above (default: the chunk size of the kernels).
+            piece: see above (default: the executor's).
         """
         self.slots, self.capacity = batch.slots, batch.capacity
-        self.piece = batch.kernels.chunk if piece is None else piece
+        self.piece = batch.piece if piece is None else piece
         self.batch, self._check, self._usable = batch, check, usable
-        kernels = batch.kernels
-        # With split sums or a delta rule, decoding and prefill add in different orders.
-        self._same_sums = kernels.part_steps == 0 and not kernels.split_values and not batch.config.family.delta_rule
         self._places = [_Place(number) for number in range(batch.slots)]
         self._seats: dict[Running, _Place] = {}
         # Sequences with uncached tokens, with or without a place.
@@ -228,6 +235,8 @@ class Scheduler(Closing):
 
     def _run_prompts(self) -> None:
         """Run a piece of the waiting prompts and of truncated contexts."""
+        if not self._line:
+            return
         left = self.piece
         for waiting in self._line:
             waiting.waited += 1
@@ -272,20 +281,18 @@ class Scheduler(Closing):
 
     def _run_piece(self, each: Running, most: int) -> int:
         """Run at most ``most`` tokens of a prompt; returns their share of the piece, in tokens."""
-        place, targets, used = self._seats[each], self.batch.kernels.rows_per_draw, 0
-        end, started, draws = len(each.held) - 1, perf_counter(), self.batch.draws_issued
+        place, used = self._seats[each], 0
+        end, started, draws = len(each.held) - 1, time.perf_counter(), self.batch.draws_issued
         each.waited = 0
         if each.cached < end:
-            ids = each.held[each.cached : min(end, each.cached + most)]
-            rows = self.batch.run_prompt(place.number, ids, each.cached, each.adapter, long=each.long)
+            rows, used = self.batch.run_prompt(place.number, each, most)
             # Decoded tokens may come between the prompt and forced tokens.
             each.prompted = each.cached + rows if each.prompted == each.cached else each.prompted
             each.cached += rows
-            used = slots_for(rows, targets) * targets
         if each.resumes:
             each.stats.draws += self.batch.draws_issued - draws
         else:
-            each.stats.prompt_seconds += perf_counter() - started
+            each.stats.prompt_seconds += time.perf_counter() - started
             each.stats.prompt_draws += self.batch.draws_issued - draws
         if each.cached == end:
             self._line.remove(each)
@@ -300,7 +307,7 @@ class Scheduler(Closing):
         best = max(self._places, key=lambda place: (shared[place.number], place.running is None))
         rows = shared[best.number] if shared[best.number] >= MIN_REUSED else 0
         place = best if rows and best.running is None else min(free, key=lambda place: place.freed)
-        place.started = perf_counter()
+        place.started = time.perf_counter()
         if rows and place is not best:
             self.batch.copy(best.number, place.number, rows)
         each.cached = each.prompted = each.stats.reused_tokens = rows
@@ -310,7 +317,7 @@ class Scheduler(Closing):
     def _kept(self, place: _Place) -> list[int]:
         """The first tokens of a place whose keys and values equal those of prefill bit for bit."""
         each = place.running
-        return place.kept if each is None else each.held[: each.cached if self._same_sums else each.prompted]
+        return place.kept if each is None else each.held[: each.cached if self.batch.same_sums else each.prompted]
 
     def _leave(self, each: Running, reason: str = "") -> None:
         """Free the place of a sequence that has ended, or end it with ``reason``."""
@@ -323,7 +330,8 @@ class Scheduler(Closing):
             self._clock += 1
             place.kept, place.freed = [] if each.error else self._kept(place), self._clock
             place.running = None
-            each.stats.seconds = perf_counter() - place.started - each.stats.prompt_seconds
+            self.batch.leave(each)
+            each.stats.seconds = time.perf_counter() - place.started - each.stats.prompt_seconds
 
     def _issue(self, before: Step | None) -> Step | None:
         """Issue a step of all sequences that can continue; those in the step ``before`` use its choices.
@@ -353,7 +361,7 @@ class Scheduler(Closing):
 
     def _events(self, step: Step) -> list[Event]:
         """Read the tokens that a step chose, and append them to their sequences."""
-        events, now = [], perf_counter()
+        events, now = [], time.perf_counter()
         choices = self.batch.choices(step)
         for place in choices.again:
             each = step.active[place]
@@ -428,7 +436,4 @@ class Scheduler(Closing):
 
 def _event(each: Running) -> Event:
     """The event with the news of a sequence."""
-    ids, new = each.news()
-    result = each.result if each.ended else None
-    calls = [part for part in new if part.kind == "call"]
-    return Event(each, ids, text_of(new, "answer"), result, text_of(new, "thinking"), calls)
+    return Event(each, *each.news(), each.result if each.ended else None)

@@ -143,11 +143,7 @@ class TextScorer(Closing):
     Close it, or use it in a ``with`` block.
     """
 
-    def __init__(
-        self,
-        options: PlanOptions,
-        root: Session,
-    ) -> None:
+    def __init__(self, options: PlanOptions, root: Session) -> None:
         """Bind the plan over the weights of ``root``.
 
         Raises:

@@ -5,17 +5,20 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from glinfer.closing import Closing
 from glinfer.engine.ids import check_callback, check_count
 from glinfer.engine.requests import BatchRequest, Running
+from glinfer.engine.run.alone import Alone
 from glinfer.engine.run.decode import DecodeSession
 from glinfer.engine.run.drafts import Speculation
 from glinfer.engine.run.stats import GenerationStats, require_complete
 from glinfer.engine.sampler import OwnSampler, SamplingOptions
+from glinfer.engine.scheduler import Scheduler
 from glinfer.errors import ContextError
-from glinfer.structured.constraint import Constraint, DeadEnd
+from glinfer.structured.constraint import Constraint
 from glinfer.text.reply import ChatPart, ReplyAssembler
 from glinfer.text.tokenizer import Tokenizer
 
@@ -121,8 +124,7 @@ class TokenStream(OneStream, Iterator[int]):
         Raises:
             InputError: ``max_tokens`` is not a whole number of at least 1, or ``on_end`` not a function.
         """
-        check_callback("on_end", on_end)
-        self._row = Running(
+        row = Running(
             BatchRequest(prompt),
             list(prompt),
             options,
@@ -131,15 +133,24 @@ class TokenStream(OneStream, Iterator[int]):
             constraint=constraint,
             adapter=adapter,
             keep=keep,
+            before=session.before,
             own_sampler=sampler,
         )
-        self.ids, self.stats, self.chunk = self._row.ids, self._row.stats, 1
-        self._session, self._on_end, self._speculation, self._whole = session, on_end, speculation, whole
-        # Computed tokens that were not yielded yet: the last ones that the session holds.
-        self._waiting = deque[int]()
-        # Whether the last tokens were forced; ``draws`` then includes the draws that their run saves.
-        self._after_forced = self._over = False
-        self._by_gpu = sampler is None and session.chooses(options)
+        self._alone, self._seconds = Alone(session, speculation), 0.0
+        self._follow(row, row.stats, on_end, whole=whole)
+
+    def _follow(self, row: Running, stats: GenerationStats, on_end: Callable[[], None] | None, *, whole: bool) -> None:
+        check_callback("on_end", on_end)
+        self.ids, self.stats, self._row, self._on_end, self._whole = list[int](), stats, row, on_end, whole
+        # New ids that were not yielded yet.
+        self._waiting, self._over, self.chunk = deque[int](), False, 1
+
+    @cached_property
+    def _scheduler(self) -> Scheduler:
+        row = self._row
+        made = Scheduler(self._alone, lambda _: row, lambda: None)
+        made.add(row)
+        return made
 
     @property
     def chunk(self) -> int:
@@ -152,7 +163,7 @@ class TokenStream(OneStream, Iterator[int]):
 
     def __next__(self) -> int:
         """The next generated id."""
-        if not self._waiting and self.stats.finish_reason is None:
+        while not self._waiting and self.stats.finish_reason is None:
             try:
                 self._compute()
             except BlockingIOError:
@@ -160,93 +171,40 @@ class TokenStream(OneStream, Iterator[int]):
             except BaseException as error:
                 self.close("closed" if isinstance(error, KeyboardInterrupt) else "error")
                 raise
-        if self._waiting and self._take(self._waiting.popleft()):
+        if self._waiting:
+            self.ids.append(self._waiting.popleft())
             return self.ids[-1]
         self.close()
         if self._whole:
             require_complete(self.stats)
         raise StopIteration
 
-    def _take(self, token: int) -> bool:
-        """Append a computed token; returns whether to yield it."""
-        row = self._row
-        row.stats.surplus -= 1
-        row.take(token, more=len(self._waiting))
-        if row.ended:
-            self._forget_waiting()
-        return token not in row.stop_ids
-
-    def _forget_waiting(self) -> None:
-        session, waiting = self._session, list(self._waiting)
-        if waiting and not session.closed and session.ids == [*self._row.held, *waiting]:
-            session.rewind(len(waiting))
-        self._waiting.clear()
-
     def _compute(self) -> None:
-        """Choose the next tokens, at most a chunk or a draft, without exceeding the context."""
-        session, row, stats = self._session, self._row, self.stats
-        started, draws, dropped = time.perf_counter(), self._draws, session.dropped
-        before, forced = (session.draws_saved, session.drafted, session.accepted), stats.forced
-        session.use_adapter(row.adapter)
-        session.keep = row.keep
-        session.hold(row.held)
-        read, read_draws = time.perf_counter(), self._draws
-        chunk, most = self.chunk if self._by_gpu else 1, min(row.max_tokens - stats.tokens, session.room)
-        stats.prompt_seconds += read - started
-        stats.prompt_draws += read_draws - draws
-        ready = read_draws == draws  # otherwise the prompt is still running
+        """Run one step of the sequence."""
+        started, self._alone.chunk = time.perf_counter(), self.chunk
         try:
-            self._waiting.extend(self._chosen(session, most, chunk, ready=ready))
-        finally:  # issued draws count even if they chose no token
-            stats.seconds += time.perf_counter() - read
-            stats.draws += self._draws - read_draws
-            stats.draws_saved += 0 if ready and self._after_forced else session.draws_saved - before[0]
-            self._after_forced = stats.forced > forced
-            stats.drafted += session.drafted - before[1]
-            stats.accepted += session.accepted - before[2]
-        stats.surplus += len(self._waiting)
-        if session.dropped != dropped:
-            stats.dropped += session.dropped - dropped
-            row.held = session.ids[: len(session) - len(self._waiting)]
-
-    def _chosen(self, session: DecodeSession, most: int, chunk: int, *, ready: bool) -> list[int]:
-        """Choose 1 to ``most`` tokens, or end the sequence."""
-        row, constraint = self._row, self._row.constraint
-        if constraint is None:
-            if self._speculation is None:
-                return session.generate_ids(min(chunk, most), row.sampler)
-            return self._speculation.choose(session, session.ids, row.sampler, most=most, chunk=chunk, ready=ready)
-        forced = constraint.forced(min(most, session.room - 1))  # leaves room for a chosen token
-        if forced:
-            session.prefill(forced)
-            row.sampler.step += len(forced)  # each token has noise of its own, chosen or not
-            row.stats.forced += len(forced)
-            return forced
-        try:
-            token = session.choose_allowed(constraint.mask, row.sampler)
-        except DeadEnd:
-            row.end("length")
-            return []
-        constraint.push(token)
-        return [token]
-
-    @property
-    def _draws(self) -> int:
-        """Draw calls of the session and of drafts so far."""
-        return self._session.draws_issued + (0 if self._speculation is None else self._speculation.draws_issued)
+            for event in self._scheduler.next():
+                self._waiting.extend(event.ids)
+        finally:
+            self._seconds += time.perf_counter() - started
+            self.stats.seconds = self._seconds - self.stats.prompt_seconds
+        if self._row.error is not None:
+            raise self._row.error
 
     def close(self, reason: str = "closed") -> None:
         """End the stream; calling it again does nothing."""
         if not self._over:
             self._over = True
-            if self.stats.finish_reason is None or self._waiting or reason == "stop":
+            if self.stats.finish_reason in (None, "closed") or self._waiting or reason != "closed":
                 self._stop(reason)
             if self._on_end is not None:
                 self._on_end()
 
     def _stop(self, reason: str) -> None:
+        self.stats.tokens -= len(self._waiting)
+        self._waiting.clear()
         self._row.end(reason)
-        self._forget_waiting()
+        self._alone.leave(self._row)
 
 
 class PartStream(OneStream, Iterator[str]):

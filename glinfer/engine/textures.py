@@ -344,21 +344,10 @@ def _elements(
     """The (row, column) of the tensor at each place (y, x, channel, differing bits); (None, None) in padding."""
     marks = np.zeros(texels.shape, dtype=texels.dtype)
     by_place = marks.reshape(layout.height, layout.width, layout.format.channels)
-
     elements: list[tuple[int | None, int | None]] = []
-
-    def add(places: Array) -> None:
-        elements.append((int(places[0, 0]), int(places[0, 1])) if len(places) else (None, None))
-
-    if isinstance(layout, GroupedLayout):  # unpacking splits words
-        for y, x, channel, bits in places:
-            by_place[y, x, channel] = bits
-            add(np.argwhere(layout.unpack(marks, layout.rows, layout.cols)))
-            by_place[y, x, channel] = 0
-        return elements
-    for number, (y, x, channel, _) in enumerate(places):
-        by_place[y, x, channel] = number + 1
-    unpacked = layout.unpack(marks, layout.rows, layout.cols)
-    for number in range(len(places)):
-        add(np.argwhere(unpacked == number + 1))
+    for y, x, channel, bits in places:
+        by_place[y, x, channel] = bits if isinstance(layout, GroupedLayout) else 1  # unpacking splits words
+        found = np.argwhere(layout.unpack(marks, layout.rows, layout.cols))
+        elements.append((int(found[0, 0]), int(found[0, 1])) if len(found) else (None, None))
+        by_place[y, x, channel] = 0
     return elements

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
-from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import aclosing, suppress
@@ -44,10 +43,8 @@ class RowStream(TokenStream):
 
     def __init__(self, owner: ThreadedModel, row: Running, on_end: Callable[[], None] | None, *, whole: bool) -> None:
         """Prepare; nothing runs before the first ``next()``."""
-        self.ids, self.stats, self.chunk = [], copy(row.stats), 1  # a copy, since the thread updates ``row.stats``
-        self._owner, self._row, self._on_end, self._whole = owner, row, on_end, whole
-        self._waiting, self._news = deque[int](), queue.SimpleQueue[News]()
-        self._begun = self._over = False
+        self._follow(row, copy(row.stats), on_end, whole=whole)  # a copy, since the thread updates ``row.stats``
+        self._owner, self._news, self._begun = owner, queue.SimpleQueue[News](), False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._arrived = asyncio.Event()
 
@@ -72,10 +69,6 @@ class RowStream(TokenStream):
                 raise news
             self._waiting.extend(news[0])
             self.stats = news[1]
-
-    def _take(self, token: int) -> bool:
-        self.ids.append(token)
-        return True
 
     async def pieces(self, stream: Iterator[T]) -> AsyncGenerator[T]:
         """The pieces of a stream over these ids; leaving the loop ends it."""
@@ -111,12 +104,7 @@ class ThreadedModel(Chatting):
     """
 
     def __init__(
-        self,
-        path: AnyPath,
-        *,
-        slots: SupportsIndex | None = None,
-        memory: SupportsIndex | None = None,
-        **options: Any,
+        self, path: AnyPath, *, slots: SupportsIndex | None = None, memory: SupportsIndex | None = None, **options: Any
     ) -> None:
         """Load a model on a new thread, as :func:`glinfer.load` does.
 

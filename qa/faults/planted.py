@@ -193,7 +193,7 @@ FAULTS = (
     Fault(
         "prompt-plans-never-released",
         "glinfer/engine/prefill.py",
-        "if runs.session not in (*self._firsts.values(), *self._drafted.values()):",
+        "if runs.session not in self._firsts.values():",
         "if runs.session is None:",
         ("tests/engine/test_decode.py", "tests/engine"),
     ),
@@ -220,8 +220,8 @@ FAULTS = (
     ),
     Fault(
         "forced-tokens-take-no-step",
-        "glinfer/engine/stream.py",
-        "            row.sampler.step += len(forced)  # each token has noise of its own, chosen or not\n",
+        "glinfer/engine/run/alone.py",
+        "            each.sampler.advance()  # each token has noise of its own, chosen or not\n",
         "",
         ("tests/engine/test_structured_texts.py", "tests/engine", "tests/structured"),
     ),

@@ -102,7 +102,7 @@ class TestGenerating:
                 assert issued == stream.stats.draws + stream.stats.prompt_draws
             # Of the second prompt only the last token was new: it counts as the first one generated.
             assert stream.stats.prompt_draws == 0
-            list(stream := model.stream([7] * 64, max_tokens=64))
+            list(stream := model.stream(range(64), max_tokens=64))
             # The prompt is one chunk, and so is the newer half, each time it runs again: no part of a token, but
             # each leaves only the rest of its last one.
             assert stream.stats.draws == 61 * (draws + 2) + 3 * (FAST_TAIL_DRAWS + 2)

@@ -65,7 +65,7 @@ def test_a_prompt_that_does_not_count(tmp_path: Path, model: Model) -> None:
         found = other.embed("cat", prompt_name="query")
         assert np.array_equal(other.embed("cat"), other.embed("cat", prompt=""))
         ids = other.embedder.encoded(["in the rain cat"])
-        rows = list(other.engine.encoder.steps(ids, [4]))  # type: ignore[attr-defined]
+        rows = list(other.engine.steps(ids, [4]))  # type: ignore[attr-defined]
         assert rows
         assert not np.array_equal(found, other.embed("in the rain cat"))
 

@@ -171,7 +171,7 @@ class TestAsAlone:
             second = scheduler.insert(BatchRequest(prompt, {"max_tokens": 9, **GREEDY}))
             while not second.ids:
                 scheduler.next()
-            chosen = 2 if scheduler._same_sums else -1
+            chosen = 2 if scheduler.batch.same_sums else -1
             assert second.stats.reused_tokens == len(SYSTEM) + chosen, "what was chosen too, or only the prompt"
             place = next(each.number for each in scheduler._places if each.running is second)
             assert busy == (not first.ended)
@@ -300,7 +300,7 @@ class TestPrefixes:
     def test_a_conversation_goes_on_in_its_place(self, model: Model, log: list[tuple[str, int]]) -> None:
         """What was chosen is in the cache as if it had been a prompt's, where no sums are shared out."""
         with model.scheduler(slots=2) as scheduler:
-            if not scheduler._same_sums:
+            if not scheduler.batch.same_sums:
                 pytest.skip("this renderer's kernels share sums out")
             first = scheduler.insert(BatchRequest(SYSTEM, {"max_tokens": 9, **GREEDY}))
             finished(scheduler)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -13,7 +12,6 @@ import pytest
 
 import glinfer
 from glinfer.engine.capture import Captured
-from glinfer.engine.loading import load_model
 from glinfer.engine.model import Model
 from glinfer.engine.textures import Checked as TexturesRead
 from glinfer.engine.textures import TextureCheck, TexturesReport
@@ -135,15 +133,6 @@ def test_look_shows_its_pictures(tmp_path: Path) -> None:
     assert picture(b"PNG", '"<b>', 900) in result._repr_html_()
     assert repr(result) == f"LookResult(2 pictures, {str(tmp_path)!r})"
     assert result["pictures"] == listed
-
-
-def test_load_names_the_options_of_loading() -> None:
-    ours, theirs = (inspect.signature(each).parameters for each in (glinfer.load, load_model))
-    assert list(ours) == list(theirs)
-    assert {name: each.default for name, each in ours.items()} == {name: each.default for name, each in theirs.items()}
-    assert {name: each.annotation for name, each in ours.items() if name != "device"} == {
-        name: each.annotation for name, each in theirs.items() if name != "device"
-    }
 
 
 class TestTextForIds:

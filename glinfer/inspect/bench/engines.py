@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from glinfer.config import ModelConfig
-from glinfer.engine.batch import MAX_CACHE_BYTES, SchedulerOptions, places_for, sequence_bytes
+from glinfer.engine.batch import MAX_CACHE_BYTES, Batch, SchedulerOptions, places_for, sequence_bytes
 from glinfer.engine.model import Model, StreamOptions
 from glinfer.engine.requests import BatchRequest
 from glinfer.errors import InputError
@@ -118,6 +118,7 @@ class BatchDecoder:
     @property
     def draws(self) -> int:
         """Draw calls of a step."""
+        assert isinstance(self._scheduler.batch, Batch)
         return len(self._scheduler.batch.session.plan.draws)
 
     def prefill(self, ids: Sequence[int]) -> None:

@@ -1,0 +1,100 @@
+"""What runs the sequences of a scheduler: :class:`Executor`, and the steps that it issues and reads."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+from glinfer.closing import Closing
+from glinfer.config import ModelConfig
+from glinfer.engine.requests import Running
+from glinfer.gl.readback import Readback
+
+
+class Step(NamedTuple):
+    """An issued run of one token of each of several sequences, before its results are read.
+
+    ``active`` maps places to sequences, ``picked`` to those whose next tokens the GPU chooses. ``run`` is the run's
+    number.
+    """
+
+    active: dict[int, Running]
+    picked: dict[int, Running]
+    run: int = 0
+    draws: int = 0
+    picks: Readback | None = None
+
+    @property
+    def by_gpu(self) -> bool:
+        """Whether the GPU chooses the next tokens of all sequences."""
+        return self.active.keys() <= self.picked.keys()
+
+
+class Choices(NamedTuple):
+    """The outcome of a step, by place: chosen tokens, errors that end sequences, and dead ends of structures.
+
+    Places in ``again`` must rerun their last token, because the next step has overwritten the logits they need.
+    """
+
+    chosen: dict[int, int]
+    broken: dict[int, Exception]
+    dead: set[int]
+    again: set[int]
+
+    def lacks(self, place: int) -> bool:
+        """Whether a place has no outcome yet."""
+        return not any(place in each for each in self)
+
+
+class Executor(Closing):
+    """Runs up to ``slots`` sequences, each in a place of its own.
+
+    :class:`glinfer.engine.batch.Batch` runs many together, :class:`glinfer.engine.run.alone.Alone` one by itself.
+
+    Attributes:
+        config: the model's shape.
+        slots: the number of places.
+        capacity: the tokens of a place, prompt and continuation together.
+        piece: prompt tokens of one run.
+        same_sums: whether decoding and prefill add in the same order, so that their keys and values are the same bits.
+    """
+
+    config: ModelConfig
+    slots: int
+    capacity: int
+    piece: int
+    same_sums = True
+
+    @property
+    @abstractmethod
+    def draws_issued(self) -> int:
+        """Draw calls issued so far."""
+
+    @abstractmethod
+    def run_prompt(self, place: int, each: Running, most: int) -> tuple[int, int]:
+        """Run at most ``most`` uncached tokens of a sequence; returns (their number, the rows that they took)."""
+
+    @abstractmethod
+    def run(self, active: dict[int, Running], ahead: Collection[int], ends: Sequence[int]) -> Step:
+        """Issue a step without waiting for it.
+
+        Args:
+            active: the sequences, by their places.
+            ahead: the places whose newest token the previous step is still choosing.
+            ends: for each place, its first cache slot that may be overwritten, from 0.
+        """
+
+    @abstractmethod
+    def choices(self, step: Step) -> Choices:
+        """Wait for a step, and find the next tokens of its unfinished sequences."""
+
+    def is_long(self, tokens: int) -> bool:
+        """Whether a sequence of ``tokens`` tokens uses the second set of angles, in models with two."""
+        return False
+
+    def copy(self, source: int, target: int, rows: int) -> None:
+        """Copy keys and values of the first ``rows`` tokens between places."""
+
+    def leave(self, each: Running) -> None:
+        """Forget what was computed after the end of a sequence."""
