@@ -21,7 +21,7 @@ from glinfer.config import ModelConfig
 from glinfer.engine.model import Model
 from glinfer.errors import FormatError, InputError
 from glinfer.formats import BpeModel, Checkpoint, load_checkpoint, random_checkpoint
-from glinfer.inspect import figures
+from glinfer.inspect import figures, pieces
 from glinfer.inspect.figures import drawable, short, thinned
 from glinfer.inspect.look import lens as lens_module
 from glinfer.inspect.look.drawing import labelled_tokens
@@ -188,7 +188,9 @@ def one_weight(name: str, values: Array) -> Checkpoint:
 
 
 class TestWeights:
-    def test_a_thumbnail_is_the_mean_of_absolute_values(self) -> None:
+    @pytest.mark.parametrize("elements", [1, 1000, 1 << 22])
+    def test_a_thumbnail_is_the_mean_of_absolute_values(self, elements: int, monkeypatch: Patch) -> None:
+        monkeypatch.setattr(pieces, "PIECE_ELEMENTS", elements)
         values = np.random.default_rng(6).normal(size=(300, 140)) - 0.1
         values[7] = 0.0
         name = "transformer.wte.weight"

@@ -1,0 +1,60 @@
+"""Weights of a checkpoint read in pieces of rows, so that no whole matrix is unpacked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from glinfer.formats import Checkpoint
+from glinfer.formats.packed import PackedTensor
+from glinfer.limits import PIECE_ELEMENTS
+
+Floats = npt.NDArray[np.float32]
+
+
+class Rows(Protocol):
+    """A vector or matrix whose rows can be sliced, such as an array."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Rows and columns, or the elements of a vector."""
+
+    def __getitem__(self, rows: slice, /) -> Any:
+        """Return these rows as floats."""
+
+
+class WeightRows:
+    """The rows of a weight, unpacked as float32 when they are sliced."""
+
+    def __init__(self, checkpoint: Checkpoint, name: str) -> None:
+        """Find a weight.
+
+        Raises:
+            KeyError: the checkpoint has no such tensor.
+        """
+        self._packed = checkpoint.packed.get(name)
+        self._held = checkpoint.tensors[name] if self._packed is None else None
+        self.shape: tuple[int, ...] = self._packed.shape if self._held is None else self._held.shape  # type: ignore[union-attr]
+
+    def __getitem__(self, rows: slice) -> Floats:
+        """Return these rows.
+
+        Raises:
+            InputError: the package gguf, which unpacks GGML's formats, is not installed.
+        """
+        if self._packed is None:
+            return np.asarray(self._held)[rows]
+        return PackedTensor(self._packed.format, self._packed.blocks[rows]).floats()
+
+
+def spans(shape: tuple[int, ...], multiple: int = 1) -> Iterator[slice]:
+    """Split the rows of a shape into slices of at most PIECE_ELEMENTS elements, but at least ``multiple`` rows.
+
+    Every slice but the last has a multiple of ``multiple`` rows.
+    """
+    width = max(1, int(np.prod(shape[1:])))
+    step = multiple * max(1, PIECE_ELEMENTS // (width * multiple))
+    return (slice(first, min(first + step, shape[0])) for first in range(0, shape[0], step))
