@@ -71,7 +71,10 @@ class TestWork:
             plan = plan_for(config, "fast", weights="q8", kernels=kernels, max_texture_size=edge)
             matrices = [each for each in plan.of_kind("weight") if each.name.startswith("h.")]
             whole, head = sum(each.layout_within(edge).nbytes for each in matrices), 300 * 512
-            assert whole + head < sum(fetched_bytes(plan, edge, sequences=0).values()) < whole + 1.2 * head, (family, renderer)
+            assert whole + head < sum(fetched_bytes(plan, edge, sequences=0).values()) < whole + 1.2 * head, (
+                family,
+                renderer,
+            )
 
     def test_passes_are_the_draws_that_are_issued(self, model: Model) -> None:
         for tokens in (2, 20, 60):
