@@ -13,8 +13,7 @@ from glinfer.inspect.bench.engines import DEFAULT
 from glinfer.inspect.bench.limits import Limit
 from glinfer.inspect.bench.reference import BenchReport
 from glinfer.inspect.ceiling import CeilingReport
-from glinfer.inspect.report import megabytes
-from glinfer.inspect.tables import Column, Table
+from glinfer.inspect.tables import Column, Table, megabytes
 from glinfer.inspect.timing import ms_text
 from glinfer.terminal import emit
 

@@ -23,9 +23,9 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ft2font import FT2Font
+from matplotlib.image import imsave
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
-from PIL import Image
 
 from glinfer.text.labels import shortened
 
@@ -85,7 +85,7 @@ def pixels_of(figure: Figure, *, margin: float | None = None) -> npt.NDArray[np.
 
 def save_pixels(pixels: npt.NDArray[np.uint8], path: Path) -> None:
     """Write pixels [height, width, 3 or 4] as PNG."""
-    Image.fromarray(pixels).save(path, format="png")
+    imsave(path, pixels, format="png", dpi=DPI, metadata={"Software": None})  # the same bytes from every version
 
 
 class Chart:

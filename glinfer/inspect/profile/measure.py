@@ -23,7 +23,7 @@ from glinfer.gl.context import Device
 from glinfer.gl.timers import TIMESTAMPS, FenceTimer, Timeline, Timer, TimestampTimer, fence_ns
 from glinfer.inspect.ceiling import STANDARD_BYTES, FetchRate, fetch_rate, nearest_texels
 from glinfer.inspect.draws import example_ids
-from glinfer.inspect.profile.report import DrawProfile, GrowthPoint, ProfileReport
+from glinfer.inspect.profile.result import DrawProfile, GrowthPoint, ProfileReport
 from glinfer.inspect.profile.traffic import DrawTraffic, draw_traffic, textures_of
 from glinfer.inspect.timing import Spread, Work, in_turns, milliseconds
 from glinfer.limits import MAX_PROFILE_RUNS
