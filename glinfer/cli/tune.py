@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from operator import itemgetter
 from typing import Any
 
 import click
 
 from glinfer.cli.bench import formats_of, path_of
-from glinfer.cli.common import device_options, json_option, opened, print_json, progress, show_table
+from glinfer.cli.common import device_options, json_option, opened, print_json, progress, show, show_table
 from glinfer.engine.loading import read_model
 from glinfer.formats import Checkpoint
 from glinfer.gl.context import Device
@@ -104,7 +103,6 @@ def _show(tuned: dict[str, Any], default: dict[str, Any]) -> None:
     if tuned["prompt"] is not None:
         tokens, *times = tuned["prompt"].values()
         rows.append((f"ms/prompt of {tokens} tokens", *(f"{milliseconds:.2f}" for milliseconds in times)))
-    headings = (f"weights {tuned['weights']}", "tuned", "default")
-    show_table(Table("Kernels", [Column(name, itemgetter(place)) for place, name in enumerate(headings)], rows))
+    show((f"weights {tuned['weights']}", "tuned", "default"), rows)
     where = "not saved: GLINFER_CACHE is empty" if tuned["file"] is None else f"saved in {tuned['file']}"
     emit(f"\n{where} · {tuned['renderer']}\n")

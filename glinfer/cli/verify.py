@@ -21,6 +21,7 @@ from glinfer.cli.common import (
     parse_ids,
     print_json,
     show,
+    show_table,
     stage_bars,
 )
 from glinfer.cli.common import options as joined
@@ -31,6 +32,7 @@ from glinfer.errors import ContextError, InputError
 from glinfer.formats import Checkpoint
 from glinfer.inspect.draws import example_ids
 from glinfer.inspect.settings import RunSetting, UnusableRun, every_renderer, named
+from glinfer.inspect.tables import Column, Table
 from glinfer.inspect.verify.draws import DRAW_TOLERANCE
 from glinfer.inspect.verify.suite import (
     CheckOptions,
@@ -230,36 +232,45 @@ def _show(report: VerifyReport) -> None:
     for each in report.unusable:
         emit(f"{each.where}, unusable: {each.problem}")
     failed = [run for run in report.runs if not run.passed]
-    for run in report.runs:
-        if not run.passed:
-            emit(f"\n{named(run.device, run.api)}, weights {run.weights}:")
-            _show_faults(run)
+    for run in failed:
+        emit(f"\n{named(run.device, run.api)}, weights {run.weights}:")
+        _show_faults(run)
     count = f"{len(report.runs)} {'run' if len(report.runs) == 1 else 'runs'}: "
     count += f"{len(failed)} FAILED" if failed else "all passed"
     emit("\n" + " · ".join([count, *([f"{len(report.unusable)} unusable"] if report.unusable else [])]))
 
 
+_BITS = {True: "identical", False: "CHANGED"}
+_TEXTURES = (
+    *(Column("texture", "name"), Column("size", lambda check: f"{check.width}×{check.height}", "")),
+    *(Column("format", "format"), Column("bytes", "bytes", ","), Column("max difference", "max_difference", "g")),
+    Column(
+        "bits",
+        lambda check: "identical" if check.passed else "DIFFER" if check.lossless else "DECODED DIFFERENTLY",
+    ),
+)
+_SPECIAL = (
+    *(Column("special values", "name"), Column("stored and read back", lambda check: _BITS[check.stored])),
+    Column("copied by a draw", lambda check: "identical" if check.through_a_draw else "changed (allowed)"),
+)
+_DRAWS = (
+    *(Column("draw", "index", ""), Column("pass", "name"), Column("shader", "shader")),
+    Column("output", lambda check: f"{check.cols}×{check.rows}", ""),
+    Column("relative error", "max_relative_error", ".2e"),
+    *(Column("unwritten", "unwritten", ""), Column("stray", "strays", "")),
+)
+
+
 def _show_run(run: VerifyRun) -> None:
-    rows = []
-    for check in run.textures:
-        size, difference = f"{check.width}×{check.height}", f"{check.max_difference:g}"
-        bits = "identical" if check.passed else "DIFFER" if check.lossless else "DECODED DIFFERENTLY"
-        rows.append((check.name, size, check.format, f"{check.bytes:,}", difference, bits))
-    numbers = ("size", "bytes", "max difference")
-    show(("texture", "size", "format", "bytes", "max difference", "bits"), rows, numbers=numbers)
+    show_table(Table("Textures", _TEXTURES, run.textures))
     emit()
-    special = [
-        (
-            each.name,
-            "identical" if each.stored else "CHANGED",
-            "identical" if each.through_a_draw else "changed (allowed)",
-        )
-        for each in run.special
-    ]
-    show(("special values", "stored and read back", "copied by a draw"), special)
+    show_table(Table("Special values", _SPECIAL, run.special))
     if run.draws:
-        emit()
-        _show_draws(run)
+        first = run.first_bad_draw
+        worst = sorted(run.draws, key=lambda check: -check.max_relative_error)[:5]
+        emit(f"\nlargest errors against float64 (tolerance {DRAW_TOLERANCE:g}):")
+        chosen = ([first] if first else []) + [check for check in worst if check is not first]
+        show_table(Table("Draws", _DRAWS, chosen))
     _show_faults(run, tables=True)
     emit("\n" + " · ".join([*_parts(run), run.renderer]))
 
@@ -330,24 +341,3 @@ def _difference(check: TextureCheck) -> str:
     more = f"\n  and {rest:,} more; --json has the first {len(check.texels)}" if rest else ""
     count = f"{check.differing:,} number{'s' if check.differing != 1 else ''}"
     return f"differs in {count}, by up to {check.max_difference:g}:{''.join(places)}{more}"
-
-
-def _show_draws(run: VerifyRun) -> None:
-    first = run.first_bad_draw
-    worst = sorted(run.draws, key=lambda check: -check.max_relative_error)[:5]
-    chosen = ([first] if first else []) + [check for check in worst if check is not first]
-    rows = [
-        (
-            str(check.index),
-            check.name,
-            check.shader,
-            f"{check.cols}×{check.rows}",
-            f"{check.max_relative_error:.2e}",
-            str(check.unwritten),
-            str(check.strays),
-        )
-        for check in chosen
-    ]
-    headings = ("draw", "pass", "shader", "output", "relative error", "unwritten", "stray")
-    emit(f"largest errors against float64 (tolerance {DRAW_TOLERANCE:g}):")
-    show(headings, rows, numbers=[name for name in headings if name not in ("pass", "shader")])
