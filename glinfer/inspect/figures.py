@@ -85,7 +85,8 @@ def pixels_of(figure: Figure, *, margin: float | None = None) -> npt.NDArray[np.
 
 def save_pixels(pixels: npt.NDArray[np.uint8], path: Path) -> None:
     """Write pixels [height, width, 3 or 4] as PNG."""
-    imsave(path, pixels, format="png", dpi=DPI, metadata={"Software": None})  # the same bytes from every version
+    same_bytes: Any = {"Software": None}  # leaves out matplotlib's version
+    imsave(path, pixels, format="png", dpi=DPI, metadata=same_bytes)
 
 
 class Chart:

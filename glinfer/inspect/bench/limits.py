@@ -63,16 +63,25 @@ class Limit(Report):
     @property
     def bound_by(self) -> str:
         """``fetch``, ``multiply`` or ``passes``."""
-        return max(_PARTS, key=lambda part: float(getattr(self, f"{part}_ms")))
+        return _PARTS[self.bounds.index(self.limit_ms)]
 
     @property
     def limit_ms(self) -> float:
         """The largest of the three."""
-        return max(self.fetch_ms, self.multiply_ms, self.passes_ms)
+        return max(self.bounds)
+
+    @property
+    def bounds(self) -> tuple[float, float, float]:
+        """The three of them."""
+        return self.fetch_ms, self.multiply_ms, self.passes_ms
 
     def share(self, milliseconds: float) -> float:
         """Return the limit as a share of a measured time; 1 is optimal."""
         return self.limit_ms / milliseconds
+
+    def text(self, milliseconds: float) -> str:
+        """Describe the share, and what the figure is bound by."""
+        return f"{100 * self.share(milliseconds):.0f}% {self.bound_by}"
 
 
 def limit_of(work: Work, ceiling: CeilingReport) -> Limit:
