@@ -249,22 +249,14 @@ def run_bench(
         opening = time.perf_counter() - started
         at = batch_context(usable, at)
         room = room_for(checkpoint.config, sizes, at, device.limits.max_texture_size, options["cache"])
+        common = {"cache": options["cache"], "gelu": options["gelu"], "samplings": samplings}
+        common |= {"opening_seconds": opening, "imports_seconds": imports}
         engines: list[tuple[Decoder, EngineReport]] = []
         models: dict[str, Model] = {}
         batches: dict[str, list[BatchDecoder]] = {}
         for name in formats:
             with progress(f"loading {name}") as advance:
-                bound, engine, about = load_fast(
-                    path,
-                    name,
-                    device,
-                    cache=options["cache"],
-                    gelu=options["gelu"],
-                    opening_seconds=opening,
-                    imports_seconds=imports,
-                    samplings=samplings,
-                    on_progress=advance,
-                )
+                bound, engine, about = load_fast(path, name, device, on_progress=advance, **common)
             held.callback(bound.close)
             engines.append((engine, about))
             models[about.label] = bound
@@ -273,16 +265,8 @@ def run_bench(
                 held.callback(batches[about.label][-1].close)
         engines += [(peer, EngineReport(peer.label)) for peer in peers]
         with progress("timing") as advance:
-            timed = bench_decoding(
-                engines,
-                checkpoint.config,
-                found,
-                runs,
-                renderer=device.description,
-                batches=batches,
-                batches_at=at,
-                on_progress=advance,
-            )
+            together: dict[str, Any] = {"batches": batches, "batches_at": at, "renderer": device.description}
+            timed = bench_decoding(engines, checkpoint.config, found, runs, on_progress=advance, **together)
         timed = dataclasses.replace(
             timed,
             origin=origin_report(checkpoint),

@@ -34,12 +34,7 @@ _TEMPERATURE, _SEED = 0.8, 1
 @model_options
 @device_options
 def demo(
-    model: str | None,
-    tokenizer: str | None,
-    random: bool,
-    prompt: str | None,
-    max_tokens: int | None,
-    **options: Any,
+    model: str | None, tokenizer: str | None, random: bool, prompt: str | None, max_tokens: int | None, **options: Any
 ) -> None:
     """Generate a sample text and report draw calls and speed.
 

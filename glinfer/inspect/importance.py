@@ -26,7 +26,7 @@ from glinfer.formats.json_files import quoted
 from glinfer.formats.tensors import stored_tensors, weight_shapes
 from glinfer.gl.context import Device
 from glinfer.graph.model import graph_of
-from glinfer.graph.nodes import Attention, Convolution, DeltaMixing, ExpertMlps
+from glinfer.graph.nodes import Attention, Convolution, DeltaMixing, ExpertMlps, Mlp
 
 CHUNK = 512
 """Tokens in a chunk; chunks run independently."""
@@ -157,6 +157,7 @@ def _inputs(config: ModelConfig) -> Iterator[tuple[str, list[str]]]:
             names = [f"{getattr(node, product).name}.weight" for product in products]
             yield f"{block}.{layer.mixing.name}.{value}", names
         # The inputs of down are concatenated over experts without marks, so sizes separate them.
+        assert isinstance(mlp, (Mlp, ExpertMlps))
         mlps = mlp.experts if isinstance(mlp, ExpertMlps) else (mlp,)
         yield f"{block}.mlp.norm", [f"{product.name}.weight" for each in mlps for product in each.first]
         if not isinstance(mlp, ExpertMlps):

@@ -112,9 +112,10 @@ def bench_drafts(
         write = partial(_timed_text, results, model, TASKS[task], max_tokens=tokens, **options)
         works = [Work(partial(write, **given), timed=True) for given in ({}, drafts)]
         first, texts = case * 2 * (runs + 1), len(cases) * 2 * (runs + 1)
-        times = in_turns(works, runs, pause=_PAUSE_SECONDS, on_progress=partial(_advance, on_progress, first, texts))
+        advance = partial(_advance, on_progress, first, texts)
+        plain, guessed = map(Spread.of, in_turns(works, runs, pause=_PAUSE_SECONDS, on_progress=advance))
         stats, same = results[-1][1], all(ids == results[0][0] for ids, _ in results)
-        rows.append(DraftRow(task, sampling, stats.tokens, *map(Spread.of, times), stats.drafted, stats.accepted, same))
+        rows.append(DraftRow(task, sampling, stats.tokens, plain, guessed, stats.drafted, stats.accepted, same))
     guesses = drafts["speculate"] if drafts.get("draft") is None else f"model of {drafts['draft'].config.model_type}"
     return DraftReport(model.config.model_type, model.weights, guesses, model.device.description, runs, tuple(rows))
 

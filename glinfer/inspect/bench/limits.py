@@ -194,6 +194,7 @@ def _mixing(graph: Graph, layer: int, tokens: int) -> int:
     node = graph.layer(layer).mixing.body
     if isinstance(node, Attention):
         return 2 * node.out.inputs * min(tokens, node.window or tokens)
+    assert isinstance(node, (Convolution, DeltaMixing))
     taps = math.prod(node.conv.weight.shape)
     # The state is read for the key and for the query, and changed once.
     return taps + 3 * node.rule.heads * node.rule.key * node.rule.value if isinstance(node, DeltaMixing) else taps

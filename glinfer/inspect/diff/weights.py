@@ -253,8 +253,8 @@ def _transposed(a: Rows, b: Rows) -> bool:
 def _permuted(a: Rows, b: Rows) -> str:
     """Name what is permuted: elements, rows or columns; empty if nothing is."""
     if len(a.shape) == 1:
-        same = np.array_equal(*(np.sort(np.concatenate([each[rows] for rows in spans(a.shape)])) for each in (a, b)))
-        return "elements" if same else ""
+        x, y = (np.sort(np.concatenate([each[rows] for rows in spans(a.shape)])) for each in (a, b))
+        return "elements" if np.array_equal(x, y) else ""
     (rows_a, columns_a), (rows_b, columns_b) = _hashes(a), _hashes(b)
     return "rows" if rows_a == rows_b else "columns" if columns_a == columns_b else ""
 
