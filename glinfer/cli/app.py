@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NoReturn, TextIO
+from typing import Any, NoReturn
 
 import click
 from click.shell_completion import CompletionItem
@@ -220,18 +220,11 @@ def _say_warnings_in_one_line(program: str) -> None:
     """Print glinfer's warnings as one line, without the source location."""
     others = warnings.showwarning
 
-    def show(
-        message: Warning | str,
-        category: type[Warning],
-        filename: str,
-        lineno: int,
-        file: TextIO | None = None,
-        line: str | None = None,
-    ) -> None:
+    def show(message: Warning | str, category: type[Warning], *place: Any, **further: Any) -> None:
         if issubclass(category, GlinferWarning):
             emit(f"{program}: warning: {' '.join(str(message).split())}", err=True)
         else:
-            others(message, category, filename, lineno, file, line)
+            others(message, category, *place, **further)
 
     warnings.showwarning = show
 
