@@ -327,6 +327,10 @@ class TestLook:
             assert light.shape[:2] == dark.shape[:2] == (picture["height"], picture["width"])
             assert (np.ptp(light[..., :3], axis=2) > 0.2).mean() > 0.01, f"{name} has colours"
             assert dark[..., :3].mean() < 0.6 * light[..., :3].mean(), name
+            for shown in (light, dark):  # codes of signed and of missing values are replaced
+                whole = (shown[..., :3] * 255).round()
+                assert not ((whole[..., 1] == 0) & (whole[..., 2] == 255)).any(), name
+                assert not (whole == [128, 129, 128]).all(axis=2).any(), name
             paper = dark[0, 0, :3] * 255
             assert tuple(paper.round()) == (0x18, 0x20, 0x28)
             assert np.abs(dark[7:18, 5:150, :3] * 255 - paper).max() > 150, "the title can be read"

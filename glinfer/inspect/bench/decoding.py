@@ -250,7 +250,7 @@ def load_fast(
 
 def texture_formats(models: Mapping[str, Model]) -> list[str]:
     """List the texture formats that some models fetch; limits need their ceilings."""
-    works = [token_work(model, 1) for model in models.values()]
+    works = [work(model, 1) for model in models.values() for work in (token_work, prompt_work)]
     return list(dict.fromkeys(name for work in works for name, size in work.fetched.items() if size))
 
 
