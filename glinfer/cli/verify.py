@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -24,14 +24,13 @@ from glinfer.cli.common import (
     show_table,
     stage_bars,
 )
-from glinfer.cli.common import options as joined
 from glinfer.engine.fetching import origin_report
 from glinfer.engine.ids import check_ids
 from glinfer.engine.textures import TextureCheck
 from glinfer.errors import ContextError, InputError
 from glinfer.formats import Checkpoint
 from glinfer.inspect.draws import example_ids
-from glinfer.inspect.settings import RunSetting, UnusableRun, every_renderer, named
+from glinfer.inspect.settings import RunSetting, every_renderer, named
 from glinfer.inspect.tables import Column, Table
 from glinfer.inspect.verify.draws import DRAW_TOLERANCE
 from glinfer.inspect.verify.suite import (
@@ -53,31 +52,7 @@ def _show_schema(context: click.Context, _: click.Parameter, asked: bool) -> Non
         context.exit(0)
 
 
-everywhere_options = joined(
-    click.option("--all-weights", is_flag=True, help="Check every weight format that the model supports."),
-    click.option(
-        "--all-devices",
-        is_flag=True,
-        help="Check every renderer of this machine with OpenGL ES and desktop OpenGL, or only with --api.",
-    ),
-)
-"""``--all-weights`` and ``--all-devices``."""
-
-
-def check_everywhere(context: click.Context) -> None:
-    """Refuse ``--weights`` with ``--all-weights``, and ``--device`` with ``--all-devices``.
-
-    Raises:
-        InputError: both of a pair are given.
-    """
-    chosen = context.get_parameter_source("weights") is not ParameterSource.DEFAULT
-    if context.params["all_weights"] and chosen:
-        raise InputError("--all-weights checks every format; leave out --weights")
-    if context.params["all_devices"] and context.params["device"] is not None:
-        raise InputError("--all-devices checks every renderer; leave out --device")
-
-
-def asked_for(
+def _settings(
     checkpoint: Checkpoint, options: Mapping[str, Any], all_weights: bool, all_devices: bool
 ) -> list[RunSetting]:
     """List the settings that the options name."""
@@ -90,13 +65,6 @@ def asked_for(
         for device, api in renderers
         for weights in formats
     ]
-
-
-def nothing_ran(unusable: Sequence[UnusableRun]) -> str:
-    """Describe why no run was possible."""
-    if len(unusable) == 1:
-        return unusable[0].problem
-    return f"nothing could be run: {'; '.join(f'{each.where}: {each.problem}' for each in unusable)}"
 
 
 @click.command()
@@ -127,7 +95,12 @@ def nothing_ran(unusable: Sequence[UnusableRun]) -> str:
     is_flag=True,
     help="Accept NaN and infinite weights: compare their bits without running the model.",
 )
-@everywhere_options
+@click.option("--all-weights", is_flag=True, help="Check every weight format that the model supports.")
+@click.option(
+    "--all-devices",
+    is_flag=True,
+    help="Check every renderer of this machine with OpenGL ES and desktop OpenGL, or only with --api.",
+)
 @model_options
 @device_options
 @json_option
@@ -176,7 +149,10 @@ def verify(
       2  bad input, or nothing could be run; with --all-devices and --all-weights
          unusable configurations are reported, not failed
     """
-    check_everywhere(context)
+    if all_weights and context.get_parameter_source("weights") is not ParameterSource.DEFAULT:
+        raise InputError("--all-weights checks every format; leave out --weights")
+    if all_devices and options["device"] is not None:
+        raise InputError("--all-devices checks every renderer; leave out --device")
     runs = with_draws or greedy is not None or after is not None
     tokens, ids = options.pop("tokens"), options.pop("ids")
     if not runs and (tokens is not None or ids is not None):
@@ -187,7 +163,7 @@ def verify(
     if runs:
         sequence = check_ids(_sequence(ids, 8 if tokens is None else tokens, checkpoint), checkpoint.config)
     checks = CheckOptions(with_draws, sequence, greedy, after)
-    settings = asked_for(checkpoint, options, all_weights, all_devices)
+    settings = _settings(checkpoint, options, all_weights, all_devices)
     with stage_bars() as advance:
         report = verify_everywhere(checkpoint, settings, checks, allow_nan=allow_nan, on_progress=advance)
     report = dataclasses.replace(report, origin=origin_report(checkpoint))
@@ -195,7 +171,11 @@ def verify(
         print_json(report.to_json())
     if not report.runs:
         refused = f"load refuses this model: {report.load_refuses}; " if report.load_refuses else ""
-        raise ContextError(refused + nothing_ran(report.unusable))
+        problems = [each.problem for each in report.unusable]
+        if len(problems) > 1:
+            problems = [f"{each.where}: {each.problem}" for each in report.unusable]
+            refused += "nothing could be run: "
+        raise ContextError(refused + "; ".join(problems))
     if not as_json:
         _show(report)
         if report.load_refuses is not None:

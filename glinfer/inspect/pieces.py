@@ -35,9 +35,8 @@ class WeightRows:
         Raises:
             KeyError: the checkpoint has no such tensor.
         """
-        self._packed = checkpoint.packed.get(name)
-        self._held = checkpoint.tensors[name] if self._packed is None else None
-        self.shape: tuple[int, ...] = self._packed.shape if self._held is None else self._held.shape  # type: ignore[union-attr]
+        self._weight = checkpoint.packed[name] if name in checkpoint.packed else checkpoint.tensors[name]
+        self.shape: tuple[int, ...] = self._weight.shape
 
     def __getitem__(self, rows: slice) -> Floats:
         """Return these rows.
@@ -45,9 +44,10 @@ class WeightRows:
         Raises:
             InputError: the package gguf, which unpacks GGML's formats, is not installed.
         """
-        if self._packed is None:
-            return np.asarray(self._held)[rows]
-        return PackedTensor(self._packed.format, self._packed.blocks[rows]).floats()
+        weight = self._weight
+        if isinstance(weight, PackedTensor):
+            return PackedTensor(weight.format, weight.blocks[rows]).floats()
+        return weight[rows]
 
 
 def spans(shape: tuple[int, ...], multiple: int = 1) -> Iterator[slice]:
