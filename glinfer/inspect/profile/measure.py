@@ -21,7 +21,7 @@ from glinfer.engine.progress import Progress, StagedProgress, no_progress, no_st
 from glinfer.errors import InputError
 from glinfer.gl.context import Device
 from glinfer.gl.timers import TIMESTAMPS, FenceTimer, Timeline, Timer, TimestampTimer, fence_ns
-from glinfer.inspect.ceiling import STANDARD_BYTES, FetchRate, fetch_rate, nearest_texels
+from glinfer.inspect.ceiling import FetchRate, fetch_rates
 from glinfer.inspect.draws import example_ids
 from glinfer.inspect.profile.result import DrawProfile, GrowthPoint, ProfileReport
 from glinfer.inspect.profile.traffic import DrawTraffic, draw_traffic, textures_of
@@ -463,10 +463,5 @@ def measure_fetch_rates(costs: Sequence[DrawTraffic], device: Device, on_progres
         for read in cost.reads:
             sizes[read.format] = sizes.get(read.format, 0) + read.bytes
     total = sum(sizes.values())
-    matter = {name: size for name, size in sizes.items() if size >= _MIN_SHARE * total}
-    found = []
-    for done, (name, size) in enumerate(matter.items()):
-        on_progress(done, len(matter))
-        found.append(fetch_rate(device, name, nearest_texels(name, max(size, STANDARD_BYTES)), _CEILING_SAMPLE_SECONDS))
-    on_progress(len(matter), len(matter))
-    return found
+    main = [(name, size) for name, size in sizes.items() if size >= _MIN_SHARE * total]
+    return fetch_rates(device, main, _CEILING_SAMPLE_SECONDS, on_progress)
