@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -13,17 +12,6 @@ from glinfer.formats.packed import PackedTensor
 from glinfer.limits import PIECE_ELEMENTS
 
 Floats = npt.NDArray[np.float32]
-
-
-class Rows(Protocol):
-    """A vector or matrix whose rows can be sliced, such as an array."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Rows and columns, or the elements of a vector."""
-
-    def __getitem__(self, rows: slice, /) -> Any:
-        """Return these rows as floats."""
 
 
 class WeightRows:
@@ -48,6 +36,10 @@ class WeightRows:
         if isinstance(weight, PackedTensor):
             return PackedTensor(weight.format, weight.blocks[rows]).floats()
         return weight[rows]
+
+
+Rows = WeightRows | Floats
+"""A vector or matrix whose rows can be sliced."""
 
 
 def spans(shape: tuple[int, ...], multiple: int = 1) -> Iterator[slice]:

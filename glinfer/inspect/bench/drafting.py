@@ -100,28 +100,23 @@ def bench_drafts(
         runs: timed runs of each.
         tokens: maximum tokens of a text.
         seed: seed of sampled texts.
-        on_progress: receives (finished texts, texts).
+        on_progress: receives (finished tasks, tasks).
 
     Raises:
         InputError: the model has no tokenizer, its context is too short, or the drafts are refused.
     """
     rows, cases = [], list(itertools.product(TASKS, ("greedy", "sampled")))
-    for case, (task, sampling) in enumerate(cases):
+    for case, (task, sampling) in enumerate(cases, start=1):
         results: list[tuple[list[int], GenerationStats]] = []
         options = {"temperature": 0.0} if sampling == "greedy" else {"seed": seed}
         write = partial(_timed_text, results, model, TASKS[task], max_tokens=tokens, **options)
         works = [Work(partial(write, **given), timed=True) for given in ({}, drafts)]
-        first, texts = case * 2 * (runs + 1), len(cases) * 2 * (runs + 1)
-        advance = partial(_advance, on_progress, first, texts)
-        plain, guessed = map(Spread.of, in_turns(works, runs, pause=_PAUSE_SECONDS, on_progress=advance))
+        plain, guessed = map(Spread.of, in_turns(works, runs, pause=_PAUSE_SECONDS))
+        on_progress(case, len(cases))
         stats, same = results[-1][1], all(ids == results[0][0] for ids, _ in results)
         rows.append(DraftRow(task, sampling, stats.tokens, plain, guessed, stats.drafted, stats.accepted, same))
     guesses = drafts["speculate"] if drafts.get("draft") is None else f"model of {drafts['draft'].config.model_type}"
     return DraftReport(model.config.model_type, model.weights, guesses, model.device.description, runs, tuple(rows))
-
-
-def _advance(on_progress: Progress, first: int, total: int, done: int, _: int) -> None:
-    on_progress(first + done, total)
 
 
 def _timed_text(results: list[tuple[list[int], GenerationStats]], *args: Any, **options: Any) -> float:

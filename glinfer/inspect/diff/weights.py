@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,9 +103,9 @@ def compared(name: str, a: Rows, b: Rows, formats: tuple[str, str] = ("F32", "F3
         if len(a.shape) == 2 and b.shape == a.shape[::-1] and _transposed(a, b):
             return TensorDiff(name, "transposed", "B is A transposed")
         return TensorDiff(name, "shape", f"A is {list(a.shape)}, B is {list(b.shape)}")
-    facts = _Statistics.of(a, b)
-    if not facts.rows:
+    if all(np.array_equal(x, y) for x, y in _pairs(a, b)):
         return TensorDiff(name, IDENTICAL, IDENTICAL, 0.0, 0.0)
+    facts = _Statistics.of(a, b)
     kind, what = _guess(a, b, facts, formats)
     return TensorDiff(name, kind, what, facts.largest, facts.relative)
 
@@ -151,84 +151,51 @@ def _apart(facts: _Statistics, formats: tuple[str, str]) -> tuple[str, str]:
     return "changed", "B is close to A"
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Statistics:
     """Statistics of two tensors of one shape.
 
-    ``largest`` is the largest absolute difference, ``peak_a`` and ``peak_b`` are the largest absolute weights. Sums are
-    of weights, squares and products. ``rows`` counts the rows that differ, ``first`` is the first of them, and
-    ``rounded`` describes the roundings that explain all differences.
+    ``largest`` is the largest absolute difference, ``peak_a`` and ``peak_b`` are the largest absolute weights.
+    ``scale`` and ``shift`` each bring A closest to B without the other. ``squares`` are the sums of squares. ``rows``
+    counts the rows that differ, ``first`` is the first of them, and ``rounded`` has the keys of :data:`_ROUNDINGS`
+    that explain all differences.
     """
 
-    size: int
-    largest: float = 0.0
-    peak_a: float = 0.0
-    peak_b: float = 0.0
-    sum_a: float = 0.0
-    sum_b: float = 0.0
-    squares_a: float = 0.0
-    squares_b: float = 0.0
-    product: float = 0.0
-    rows: int = 0
-    first: int = -1
-    rounded: tuple[str, ...] = ()
+    largest: float
+    peak_a: float
+    peak_b: float
+    scale: float
+    shift: float
+    correlation: float
+    squares: tuple[float, float]
+    rows: int
+    first: int
+    rounded: list[str]
 
     @property
     def relative(self) -> float:
         return self.largest / self.peak_a if self.peak_a else math.inf
 
-    @property
-    def scale(self) -> float:
-        """Factor that brings A closest to B."""
-        return self.product / self.squares_a if self.squares_a else 0.0
-
-    @property
-    def shift(self) -> float:
-        """Difference of the means."""
-        return (self.sum_b - self.sum_a) / self.size
-
-    @property
-    def correlation(self) -> float:
-        both = math.sqrt(self.squares_a) * math.sqrt(self.squares_b)
-        return self.product / both if both else 0.0
-
     def rearranged(self, tolerance: float) -> bool:
         """Whether both may have the same elements in another order, by their squares."""
-        return not abs(self.squares_a - self.squares_b) > tolerance * self.squares_a
+        return not abs(self.squares[0] - self.squares[1]) > tolerance * self.squares[0]
 
     @classmethod
     def of(cls, a: Rows, b: Rows) -> _Statistics:
-        found, before = cls(math.prod(a.shape)), 0
-        roundings = {
-            f"{one} is {other} rounded to {name}": (rounded, flipped)
-            for name, rounded in (("f16", _to_f16), ("bf16", _to_bf16))
-            for one, other, flipped in (("B", "A", False), ("A", "B", True))
-        }
+        peaks, sums, rows, first, before = np.zeros(3), np.zeros(5), 0, -1, 0
+        rounded = list(_ROUNDINGS)
         for x, y in _pairs(a, b):
             differ = np.flatnonzero((x != y).reshape(len(x), -1).any(axis=1))
-            if len(differ) and not found.rows:
-                found.first = before + int(differ[0])
-            found.rows, before = found.rows + len(differ), before + len(x)
-            found.largest = _larger(found.largest, y - x if len(differ) else x[:0])
-            found.peak_a, found.peak_b = _larger(found.peak_a, x), _larger(found.peak_b, y)
-            found.sum_a += float(x.sum(dtype=np.float64))
-            found.sum_b += float(y.sum(dtype=np.float64))
-            found.squares_a, found.squares_b = found.squares_a + _product(x, x), found.squares_b + _product(y, y)
-            found.product += _product(x, y)
-            for what, (rounded, flipped) in list(roundings.items()):
-                exact, wanted = (y, x) if flipped else (x, y)
-                if not np.array_equal(rounded(exact), wanted):
-                    del roundings[what]
-        found.rounded = tuple(roundings)
-        return found
-
-
-def _larger(largest: float, values: Floats) -> float:
-    return float(np.maximum(largest, np.abs(values).max(initial=0.0)))  # keeps NaN
-
-
-def _product(x: Floats, y: Floats) -> float:
-    return float(np.einsum("i,i", x.reshape(-1), y.reshape(-1), dtype=np.float64))
+            first = before + int(differ[0]) if len(differ) and not rows else first
+            rows, before = rows + len(differ), before + len(x)
+            peaks = np.maximum(peaks, [np.abs(each).max() for each in (y - x, x, y)])  # keeps NaN
+            products = [np.einsum("i,i", p.ravel(), q.ravel(), dtype=np.float64) for p, q in ((x, x), (y, y), (x, y))]
+            sums += [x.sum(dtype=np.float64), y.sum(dtype=np.float64), *products]
+            rounded = [what for what in rounded if _ROUNDINGS[what](x, y)]
+        total_a, total_b, aa, bb, ab = sums.tolist()
+        both, shift = math.sqrt(aa) * math.sqrt(bb), (total_b - total_a) / math.prod(a.shape)
+        scale, correlation = ab / aa if aa else 0.0, ab / both if both else 0.0
+        return cls(*peaks.tolist(), scale, shift, correlation, (aa, bb), rows, first, rounded)
 
 
 def _to_f16(array: Floats) -> Floats:
@@ -241,6 +208,14 @@ def _to_bf16(array: Floats) -> Floats:
     bits = np.ascontiguousarray(array).view(np.uint32)
     up = np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
     return ((bits + up) & np.uint32(0xFFFF0000)).view(np.float32)
+
+
+_ROUNDINGS: Mapping[str, Callable[[Floats, Floats], bool]] = {
+    "B is A rounded to f16": lambda a, b: np.array_equal(_to_f16(a), b),
+    "A is B rounded to f16": lambda a, b: np.array_equal(a, _to_f16(b)),
+    "B is A rounded to bf16": lambda a, b: np.array_equal(_to_bf16(a), b),
+    "A is B rounded to bf16": lambda a, b: np.array_equal(a, _to_bf16(b)),
+}
 
 
 def _transposed(a: Rows, b: Rows) -> bool:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -71,22 +70,15 @@ _STYLE: Mapping[str, Any] = {
 }
 
 
-@dataclass(frozen=True)
-class Theme:
-    """Colours of a page: background, text and lines, missing values, and a map for both sides of 0."""
-
-    paper: str
-    ink: str
-    faint: str
-    signed: Colormap
-
-
 _SIGNED_DARK = ["#92c5de", "#2a78b8", "#182028", "#c03a44", "#f4a582"]
-THEMES = {
-    "": Theme("#ffffff", "#1d1d1b", "#d8d6d0", colormaps["RdBu_r"]),
-    "-dark": Theme("#182028", "#e6eaee", "#3a4652", LinearSegmentedColormap.from_list("signed-dark", _SIGNED_DARK)),
+THEMES: Mapping[str, tuple[str, str, str, Colormap]] = {
+    "": ("#ffffff", "#1d1d1b", "#d8d6d0", colormaps["RdBu_r"]),
+    "-dark": ("#182028", "#e6eaee", "#3a4652", LinearSegmentedColormap.from_list("signed-dark", _SIGNED_DARK)),
 }
-"""Themes of light and dark pages, by what the names of their pictures end with."""
+"""Colours of light and dark pages, by what the names of their pictures end with.
+
+They are those of the background, of text and lines, of missing values, and a map for both sides of 0.
+"""
 
 
 def write_themes(draw: Callable[[], Figure], path: Path) -> tuple[int, int]:
@@ -101,18 +93,18 @@ def write_themes(draw: Callable[[], Figure], path: Path) -> tuple[int, int]:
     ink, faint, signed = codes == 0, codes == 0x808180, (codes & 0xFFFF00) == 0xFF0000
     levels, partly = codes[signed] & 0xFF, (opacity > 0) & (opacity < 255)
     share = opacity[partly, None] / np.float32(255)
-    for ending, theme in THEMES.items():
+    for ending, (paper, text, missing, signed_map) in THEMES.items():
         themed = colours.copy()
-        themed[ink], themed[faint] = _rgb(theme.ink), _rgb(theme.faint)
-        themed[signed] = theme.signed(np.arange(256), bytes=True)[levels, :3]
-        themed[partly] = np.rint(themed[partly] * share + _rgb(theme.paper) * (1 - share))
-        themed[opacity == 0] = _rgb(theme.paper)
+        themed[ink], themed[faint] = _rgb(text), _rgb(missing)
+        themed[signed] = signed_map(np.arange(256), bytes=True)[levels, :3]
+        themed[partly] = np.rint(themed[partly] * share + _rgb(paper) * (1 - share))
+        themed[opacity == 0] = _rgb(paper)
         figures.save_pixels(themed, path.with_name(f"{path.name}{ending}.png"))
     return pixels.shape[1], pixels.shape[0]
 
 
-def _rgb(colour: str) -> list[int]:
-    return [int(colour[place : place + 2], 16) for place in (1, 3, 5)]
+def _rgb(colour: str) -> npt.NDArray[np.uint8]:
+    return np.frombuffer(bytes.fromhex(colour[1:]), np.uint8)
 
 
 def _panels(
