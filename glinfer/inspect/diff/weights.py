@@ -195,7 +195,8 @@ class _Statistics:
         total_a, total_b, aa, bb, ab = sums.tolist()
         both, shift = math.sqrt(aa) * math.sqrt(bb), (total_b - total_a) / math.prod(a.shape)
         scale, correlation = ab / aa if aa else 0.0, ab / both if both else 0.0
-        return cls(*peaks.tolist(), scale, shift, correlation, (aa, bb), rows, first, rounded)
+        largest, peak_a, peak_b = peaks.tolist()
+        return cls(largest, peak_a, peak_b, scale, shift, correlation, (aa, bb), rows, first, rounded)
 
 
 def _to_f16(array: Floats) -> Floats:
