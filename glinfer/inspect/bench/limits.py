@@ -102,7 +102,7 @@ def batch_work(model: Model, tokens: int, sequences: int, passes: int) -> Work:
     fetched = fetched_bytes(model.plan, edge, model.plan.values_for(tokens), sequences=sequences)
     graph = graph_of(model.config)
     each = sum(_products(graph, layer) + _mixing(graph, layer, tokens) for layer in layers)
-    return Work(fetched, sequences * (each + _head(graph)), passes)
+    return Work(fetched, sequences * (each + math.prod(graph.embeddings.weight.shape)), passes)
 
 
 def prompt_work(model: Model, tokens: int) -> Work:
@@ -122,7 +122,7 @@ def prompt_work(model: Model, tokens: int) -> Work:
     multiply_adds += sum(_mixing(graph, layer, seen) for layer in range(last) for seen in range(1, tokens + 1))
     # In the last block, prompt tokens other than the last need only their cache entries.
     multiply_adds += (tokens - 1) * _products(graph, last, cached=True)
-    multiply_adds += _products(graph, last) + _mixing(graph, last, tokens) + _head(graph)
+    multiply_adds += _products(graph, last) + _mixing(graph, last, tokens) + math.prod(graph.embeddings.weight.shape)
     passes = len(starts) * len(chunk.draws) + len(rest)
     if tokens <= MAX_SINGLE_TOKENS:
         passes = tokens * (len(plan.draws) - HEAD_DRAWS) + 1
@@ -163,10 +163,6 @@ def fetched_bytes(
     for (_, form), size in sizes.items():
         found[form] += size
     return found
-
-
-def _head(graph: Graph) -> int:
-    return graph.config.vocab_size * graph.config.hidden_size
 
 
 def _products(graph: Graph, layer: int, *, cached: bool = False) -> int:
