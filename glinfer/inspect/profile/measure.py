@@ -132,9 +132,24 @@ def _draws(plan_run: PlanRun, measured: Timings, costs: Sequence[DrawTraffic]) -
     times = zip(plan_run.specs, measured.draws_ms, measured.issue_ms, costs, strict=True)
     for index, (spec, ms, issue_ms, cost) in enumerate(times):
         rows, cols = spec.extent(plan_run.values)
-        names = spec.name, spec.kind, spec.op, spec.shader
-        shape = cost.reads, spec.outputs, rows, cols, dict(spec.defines)
-        found.append(DrawProfile(index, *names, *shape, ms, issue_ms, cost.read, cost.written))
+        found.append(
+            DrawProfile(
+                index=index,
+                name=spec.name,
+                kind=spec.kind,
+                op=spec.op,
+                shader=spec.shader,
+                reads=cost.reads,
+                outputs=spec.outputs,
+                rows=rows,
+                cols=cols,
+                defines=dict(spec.defines),
+                ms=ms,
+                issue_ms=issue_ms,
+                bytes_read=cost.read,
+                bytes_written=cost.written,
+            )
+        )
     return found
 
 
