@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NoReturn, TextIO
+from typing import Any, NoReturn
 
 import click
 from click.shell_completion import CompletionItem
@@ -120,14 +120,14 @@ _COMMANDS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "generate": ("generate:generate", "Generate text from a prompt or a file of prompts."),
         "embed": ("embed:embed", "Embed the texts in a file."),
         "demo": ("demo:demo", "Generate a sample text and report its cost."),
-        "models": ("models:models", "List the models on this machine."),
-        "pull": ("pull:pull_command", "Download a model from the Hugging Face Hub."),
-        "remove": ("pull:remove_command", "Delete a downloaded model."),
+        "models": ("files.models:models", "List the models on this machine."),
+        "pull": ("files.models:pull_command", "Download a model from the Hugging Face Hub."),
+        "remove": ("files.models:remove_command", "Delete a downloaded model."),
         "run-batch": ("run_batch:run_batch_command", "Run a file of requests in OpenAI's batch format."),
         "serve": ("serve:serve_command", "Serve models over HTTP with OpenAI's API."),
-        "convert": ("convert:convert", "Convert a model to .gab, .safetensors or .gguf."),
-        "export-web": ("web:export_command", "Export a model as a website that runs it."),
-        "serve-web": ("web:serve_command", "Serve an exported website on this machine."),
+        "convert": ("files.convert:convert", "Convert a model to .gab, .safetensors or .gguf."),
+        "export-web": ("files.web:export_command", "Export a model as a website that runs it."),
+        "serve-web": ("files.web:serve_command", "Serve an exported website on this machine."),
     },
     "Inspect": {
         "info": ("info:info", "Show the renderer and a model's requirements."),
@@ -220,18 +220,11 @@ def _say_warnings_in_one_line(program: str) -> None:
     """Print glinfer's warnings as one line, without the source location."""
     others = warnings.showwarning
 
-    def show(
-        message: Warning | str,
-        category: type[Warning],
-        filename: str,
-        lineno: int,
-        file: TextIO | None = None,
-        line: str | None = None,
-    ) -> None:
+    def show(message: Warning | str, category: type[Warning], *place: Any, **further: Any) -> None:
         if issubclass(category, GlinferWarning):
             emit(f"{program}: warning: {' '.join(str(message).split())}", err=True)
         else:
-            others(message, category, filename, lineno, file, line)
+            others(message, category, *place, **further)
 
     warnings.showwarning = show
 

@@ -223,8 +223,17 @@ def run_bench(
         raise InputError("--lengths needs --plan reference; use --contexts, or use that plan")
     formats = formats_of(DEFAULT_WEIGHTS if weights is None else weights)
     found = parse_ids(_CONTEXTS if contexts is None else contexts, "contexts")
-    sizes, at = sizes_of(batch), _BATCHES_AT if contexts is None or not found else found[0]
-    kept = [] if stored is None else stored_formats(stored)
+    sizes, at = list[int](), _BATCHES_AT if contexts is None or not found else found[0]
+    if batch is not None:
+        sizes = list(dict.fromkeys(parse_ids(batch, "batch sizes")))
+        if not sizes or min(sizes) < 1:
+            raise InputError(f"found {batch!r} for --batch; expected batch sizes of at least 1, such as 1,8,32")
+    kept = [] if stored is None else [name.strip() for name in stored.split(",")]  # of matrices, and of experts
+    if not set(kept) <= set(PACKED_FORMATS) or len(kept) > 2:
+        raise InputError(
+            f"found {stored!r} for --stored; expected one format, or a second one for experts, from "
+            f"{', '.join(PACKED_FORMATS)}"
+        )
     imports = time.process_time()  # CPU time so far, which is that of imports
     notes: tuple[str, ...] = ()
     with contextlib.ExitStack() as held:
@@ -249,22 +258,14 @@ def run_bench(
         opening = time.perf_counter() - started
         at = batch_context(usable, at)
         room = room_for(checkpoint.config, sizes, at, device.limits.max_texture_size, options["cache"])
+        common = {"cache": options["cache"], "gelu": options["gelu"], "samplings": samplings}
+        common |= {"opening_seconds": opening, "imports_seconds": imports}
         engines: list[tuple[Decoder, EngineReport]] = []
         models: dict[str, Model] = {}
         batches: dict[str, list[BatchDecoder]] = {}
         for name in formats:
             with progress(f"loading {name}") as advance:
-                bound, engine, about = load_fast(
-                    path,
-                    name,
-                    device,
-                    cache=options["cache"],
-                    gelu=options["gelu"],
-                    opening_seconds=opening,
-                    imports_seconds=imports,
-                    samplings=samplings,
-                    on_progress=advance,
-                )
+                bound, engine, about = load_fast(path, name, device, on_progress=advance, **common)
             held.callback(bound.close)
             engines.append((engine, about))
             models[about.label] = bound
@@ -273,16 +274,8 @@ def run_bench(
                 held.callback(batches[about.label][-1].close)
         engines += [(peer, EngineReport(peer.label)) for peer in peers]
         with progress("timing") as advance:
-            timed = bench_decoding(
-                engines,
-                checkpoint.config,
-                found,
-                runs,
-                renderer=device.description,
-                batches=batches,
-                batches_at=at,
-                on_progress=advance,
-            )
+            together: dict[str, Any] = {"batches": batches, "batches_at": at, "renderer": device.description}
+            timed = bench_decoding(engines, checkpoint.config, found, runs, on_progress=advance, **together)
         timed = dataclasses.replace(
             timed,
             origin=origin_report(checkpoint),
@@ -310,35 +303,6 @@ def formats_of(text: str) -> list[str]:
     for name in formats:
         check_choice("fast", name)
     return formats
-
-
-def stored_formats(text: str) -> list[str]:
-    """Split and check file formats separated by commas: one for matrices, and optionally one for experts.
-
-    Raises:
-        InputError: there is none, or more than two, or one is unknown.
-    """
-    formats = [name.strip() for name in text.split(",")]
-    if not set(formats) <= set(PACKED_FORMATS) or len(formats) > 2:
-        raise InputError(
-            f"found {text!r} for --stored; expected one format, or a second one for experts, from "
-            f"{', '.join(PACKED_FORMATS)}"
-        )
-    return formats
-
-
-def sizes_of(batch: str | None) -> list[int]:
-    """Split and check batch sizes separated by commas; None means none.
-
-    Raises:
-        InputError: the text has none, or one below 1.
-    """
-    if batch is None:
-        return []
-    sizes = list(dict.fromkeys(parse_ids(batch, "batch sizes")))
-    if not sizes or min(sizes) < 1:
-        raise InputError(f"found {batch!r} for --batch; expected batch sizes of at least 1, such as 1,8,32")
-    return sizes
 
 
 def path_of(model: str | None) -> str:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-
-from glinfer.cli.common import show_table
+from glinfer.cli.common import show, show_table
 from glinfer.formats.sampling import NAMES
 from glinfer.inspect.bench.decoding import DecodeReport, EngineReport
 from glinfer.inspect.bench.drafting import DraftReport
@@ -13,8 +10,7 @@ from glinfer.inspect.bench.engines import DEFAULT
 from glinfer.inspect.bench.limits import Limit
 from glinfer.inspect.bench.reference import BenchReport
 from glinfer.inspect.ceiling import CeilingReport
-from glinfer.inspect.report import megabytes
-from glinfer.inspect.tables import Column, Table
+from glinfer.inspect.tables import Column, Table, megabytes
 from glinfer.inspect.timing import ms_text
 from glinfer.terminal import emit
 
@@ -45,15 +41,7 @@ _BATCH = (
     *(Column("sequences", "sequences", ""), Column("ms/step", "step", str)),
     *(Column("total tok/s", "tokens_per_second", ",.1f"), _OF_GREEDY, Column("× single", "times_single", ",.2f")),
 )
-_LIMITS = (
-    *(Column("limits, ms", "label"), Column("figure", "figure"), _TOKENS),
-    Column("fetching", "limit.fetch_ms", ms_text),
-    Column("multiplying", "limit.multiply_ms", ms_text),
-    Column("passes", "limit.passes_ms", ms_text),
-    Column("limit", "limit.limit_ms", ms_text),
-    Column("median", "median", ms_text),
-    Column("of the limit", lambda row: f"{100 * row.limit.share(row.median):.0f}% {row.limit.bound_by}", str),
-)
+_LIMITS = "limits, ms", "figure", "tokens", "fetching", "multiplying", "passes", "limit", "median", "of the limit"
 _FETCHING = (
     *(Column("fetching", lambda rate: rate.format.upper()), Column("texture", "texture_bytes", megabytes)),
     Column("G texels/s", lambda rate: rate.texels_per_second / 1e9, ",.2f"),
@@ -107,41 +95,27 @@ def show_decoding(report: DecodeReport, ceiling: bool) -> None:
     )
 
 
-@dataclass(frozen=True)
-class _Figure:
-    """A median in milliseconds and its limit."""
-
-    label: str
-    figure: str
-    context: int
-    median: float
-    limit: Limit
-
-
 def show_limits(report: DecodeReport) -> None:
     """Print each figure of the first sampling relative to its limit, if ceilings were measured."""
-    figures = list(_figures(report))
-    if figures:
-        show_table(Table("Limits", _LIMITS, figures))
+    figures: list[tuple[str, str, int, float, Limit | None]] = []
+    first = report.rows[0].sampling
+    for row in (each for each in report.rows if each.sampling == first):
+        token = [("token, read back", row.decode), *([("token, pipelined", row.pipelined)] if row.pipelined else [])]
+        figures += [(row.label, name, row.context, spread.median, row.token_limit) for name, spread in token]
+        figures.append((row.label, "prompt", row.context, row.prefill.median, row.prefill_limit))
+    for batch in (each for each in report.batch if each.sampling == first):
+        figures.append((batch.label, f"batch of {batch.sequences}", batch.context, batch.step.median, batch.limit))
+    rows = [
+        (label, figure, str(context), *map(ms_text, (*limit.bounds, limit.limit_ms, median)), limit.text(median))
+        for label, figure, context, median, limit in figures
+        if limit is not None
+    ]
+    if rows:
+        show(_LIMITS, rows, numbers=_LIMITS[2:])
         emit(
             "of the limit: the largest of three lower bounds divided by the median. Each is the figure's work at the "
             "rate of passes that only\nfetch, only multiply and add, or only wait for the previous pass.\n"
         )
-
-
-def _figures(report: DecodeReport) -> Iterator[_Figure]:
-    first = report.rows[0].sampling
-    for row in (each for each in report.rows if each.sampling == first):
-        if row.token_limit is not None:
-            yield _Figure(row.label, "token, read back", row.context, row.decode.median, row.token_limit)
-            if row.pipelined is not None:
-                yield _Figure(row.label, "token, pipelined", row.context, row.pipelined.median, row.token_limit)
-        if row.prefill_limit is not None:
-            yield _Figure(row.label, "prompt", row.context, row.prefill.median, row.prefill_limit)
-    for batch in report.batch:
-        if batch.limit is not None and batch.sampling == first:
-            figure = f"batch of {batch.sequences}"
-            yield _Figure(batch.label, figure, batch.context, batch.step.median, batch.limit)
 
 
 def _show_engine(about: EngineReport) -> None:

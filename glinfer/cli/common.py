@@ -9,15 +9,16 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 from rich.cells import cell_len
-from rich.console import Console
+from rich.console import Console, JustifyMethod
 from rich.progress import BarColumn, ProgressColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as ProgressBar
-from rich.table import Column, Table
+from rich.table import Table as ShownTable
 
 from glinfer.config import ModelConfig
 from glinfer.engine.loading import (
@@ -40,8 +41,8 @@ from glinfer.formats.huggingface.config import read_config
 from glinfer.gl.context import Device, Limits, open_device
 from glinfer.hub import named_on_a_hub, title_of
 from glinfer.inspect.info import list_devices
-from glinfer.inspect.report import megabytes as megabytes
-from glinfer.inspect.tables import Table as ReportTable
+from glinfer.inspect.tables import Column, Table
+from glinfer.inspect.tables import megabytes as megabytes
 from glinfer.models.choice import (
     CACHES,
     DEFAULT_PLAN,
@@ -68,63 +69,11 @@ def out() -> Console:
 
 
 class _Console(Console):
-    """A console that widens for its tables, and leaves a closed pipe to the command group."""
-
-    def print(self, *objects: Any, **options: Any) -> None:
-        """Print, widening the console for a table that would otherwise break words."""
-        for each in objects:
-            if isinstance(each, FittedTable):
-                self.width = max(self.width, each.fit(self.width))
-        super().print(*objects, **options)
+    """A console that leaves a closed pipe to the command group."""
 
     def on_broken_pipe(self) -> None:
         """Re-raise the error that rich has caught; rich would exit with status 1."""
         raise
-
-
-class FittedTable(Table):
-    """A table whose columns are at least as wide as their longest word or number."""
-
-    def __init__(self, drop: Sequence[str] = ()) -> None:
-        """Make a table without columns; columns named in ``drop`` are omitted in this order if space is short."""
-        super().__init__(box=None, pad_edge=False, header_style="bold")
-        self._drop = list(drop)
-
-    def add_row(self, *cells: Any, **options: Any) -> None:
-        """Add a row, with unprintable characters escaped."""
-        super().add_row(*(printable(each) if isinstance(each, str) else each for each in cells), **options)
-
-    def fit(self, width: int) -> int:
-        """Choose columns and their widths for lines of ``width`` characters; returns the width of the table."""
-        for name in self._drop:
-            if _total(map(_least, self.columns)) > width:
-                self.columns = [column for column in self.columns if column.header != name]
-        for place, column in enumerate(self.columns):
-            column._index = place
-        widths = [_least(column) for column in self.columns]
-        room = max(0, width - _total(widths))
-        for column, least in sorted(zip(self.columns, widths, strict=True), key=lambda each: _most(each[0]) - each[1]):
-            given = min(room, _most(column) - least)
-            column.width, room = least + given, room - given
-        return _total(column.width or 0 for column in self.columns)
-
-
-def _total(widths: Iterable[int]) -> int:
-    """Width of a table with two spaces between columns."""
-    each = list(widths)
-    return sum(each) + 2 * (len(each) - 1)
-
-
-def _least(column: Column) -> int:
-    """Width of a column's longest word; numbers do not wrap, so of its longest number."""
-    cells = list(map(str, column.cells))
-    words = [word for text in (str(column.header), *cells) for word in text.split()]
-    return max(map(cell_len, (*words, *(cells if column.justify == "right" else ()))), default=0)
-
-
-def _most(column: Column) -> int:
-    texts = (str(column.header), *map(str, column.cells))
-    return max(cell_len(line) for text in texts for line in (text.splitlines() or [""]))
 
 
 def json_text(value: Any) -> str:
@@ -138,40 +87,49 @@ def print_json(value: Any) -> None:
     emit(json_text(value))
 
 
-def table(*columns: str, numbers: tuple[str, ...] = (), drop: Sequence[str] = ()) -> Table:
-    """Make an empty table; columns in ``numbers`` are right-aligned, those in ``drop`` omitted if space is short."""
-    made = FittedTable(drop)
-    for column in columns:
-        made.add_column(column, justify="right" if column in numbers else "left", overflow="fold")
-    return made
-
-
-def number_table(*columns: str) -> Table:
-    """Make an empty table of numbers."""
-    return table(*columns, numbers=columns)
-
-
 def show(
     columns: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: Sequence[str] = (), total: Sequence[str] = ()
 ) -> None:
-    """Print a table, see :func:`table`; a row ``total`` is bold, and a table of unnamed columns has no header."""
-    made = table(*columns, numbers=tuple(numbers))
-    made.show_header = any(columns)
-    for row in rows:
-        made.add_row(*row)
-    if total:
-        made.add_row(*total, style="bold")
-    out().print(made)
+    """Print a table of texts, see :func:`show_table`; columns in ``numbers`` are aligned right."""
+    made = [Column(name, itemgetter(place), "" if name in numbers else None) for place, name in enumerate(columns)]
+    show_table(Table("", made, list(rows), total or None))
 
 
-def show_table(made: ReportTable, *, drop: Sequence[str] = ()) -> None:
-    """Print a report's table, its total in bold; columns named in ``drop`` are omitted if space is short."""
-    shown = table(*made.names, numbers=tuple(column.name for column in made.columns if column.right), drop=drop)
-    for item, row in zip(made.items, made.rows, strict=True):
-        shown.add_row(*(cell.text for cell in row), style="bold red" if made.alarming(item) else None)
-    if made.total is not None:
-        shown.add_row(*(cell.text for cell in made.total_row), style="bold")
-    out().print(shown)
+def show_table(made: Table, *, drop: Sequence[str] = ()) -> None:
+    """Print a table, its total in bold; a table of unnamed columns has no header.
+
+    Columns are at least as wide as their longest word or number, and the console as wide as its table; columns named
+    in ``drop`` are omitted in this order if space is short.
+    """
+    console, rows = out(), [[printable(cell) for cell in row] for row in made.texts()]
+    texts = [[name, *(row[place] for row in rows)] for place, name in enumerate(made.names)]
+    # Numbers do not wrap; their headings do.
+    least = [
+        max(map(cell_len, (*" ".join(cells).split(), *(cells[1:] if column.right else ()))), default=0)
+        for column, cells in zip(made.columns, texts, strict=True)
+    ]
+    most = [max(cell_len(line) for cell in cells for line in cell.splitlines() or [""]) for cells in texts]
+    kept = list(range(len(texts)))
+
+    def total() -> int:
+        return sum(least[place] for place in kept) + 2 * (len(kept) - 1)
+
+    for name in drop:
+        if total() > console.width:
+            kept = [place for place in kept if made.names[place] != name]
+    room = max(0, console.width - total())
+    for place in sorted(kept, key=lambda place: most[place] - least[place]):
+        given = min(room, most[place] - least[place])
+        least[place], room = least[place] + given, room - given
+    console.width = max(console.width, total())
+    shown = ShownTable(box=None, pad_edge=False, header_style="bold", show_header=any(made.names))
+    for place in kept:
+        justify: JustifyMethod = "right" if made.columns[place].right else "left"
+        shown.add_column(made.names[place], justify=justify, width=least[place], overflow="fold")
+    styles = ["bold red" if made.alarming(item) else None for item in made.items]
+    for row, style in zip(rows, [*styles, "bold"], strict=False):
+        shown.add_row(*(row[place] for place in kept), style=style)
+    console.print(shown)
 
 
 def sizes_text(sizes: Mapping[str, int]) -> str:
@@ -218,11 +176,9 @@ def _device_or_list(context: click.Context, _: click.Parameter, value: str | Non
     if "--json" in arguments and any(each.name == "as_json" for each in context.command.params):
         print_json(devices)
         context.exit(0)
-    shown = table("device", "renderer", "kind", numbers=("device",))
-    for entry in devices:
-        kind = "software" if entry.software else "hardware"
-        shown.add_row(str(entry.index), entry.renderer or f"unusable: {entry.problem}", kind)
-    out().print(shown)
+    kinds = {True: "software", False: "hardware"}
+    rows = [(str(each.index), each.renderer or f"unusable: {each.problem}", kinds[each.software]) for each in devices]
+    show(("device", "renderer", "kind"), rows, numbers=("device",))
     context.exit(0)
     return None
 

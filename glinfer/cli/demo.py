@@ -9,7 +9,7 @@ import click
 
 from glinfer.cli.chat import talk
 from glinfer.cli.common import device_options, loaded, model_options, model_title, one_of, tokenizer_option
-from glinfer.cli.generate import closing_line, show
+from glinfer.cli.generate import closing_line, print_stream
 from glinfer.engine.model import Model
 from glinfer.engine.random_model import demo_folder, write_demo
 from glinfer.errors import InputError
@@ -34,12 +34,7 @@ _TEMPERATURE, _SEED = 0.8, 1
 @model_options
 @device_options
 def demo(
-    model: str | None,
-    tokenizer: str | None,
-    random: bool,
-    prompt: str | None,
-    max_tokens: int | None,
-    **options: Any,
+    model: str | None, tokenizer: str | None, random: bool, prompt: str | None, max_tokens: int | None, **options: Any
 ) -> None:
     """Generate a sample text and report draw calls and speed.
 
@@ -76,7 +71,7 @@ def _chats(model: Model) -> bool:
 def _continue(model: Model, prompt: str, max_tokens: int) -> None:
     stream = model.stream(prompt, max_tokens=max_tokens, temperature=_TEMPERATURE, seed=_SEED)
     emit(prompt, nl=False)
-    show(stream)
+    print_stream(stream)
     emit(closing_line(model, stream.stats))
 
 
@@ -86,7 +81,7 @@ def _chat(model: Model, path: str, prompt: str | None, max_tokens: int) -> None:
     message = _QUESTION if prompt is None else prompt
     stream = session.stream(message, max_tokens=max_tokens, seed=_SEED)
     emit(f"> {message}")
-    show(stream)
+    print_stream(stream)
     emit(closing_line(model, stream.stats))
     if prompt is None and sys.stdin.isatty() and sys.stdout.isatty():
         emit()

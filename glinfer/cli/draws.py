@@ -19,7 +19,7 @@ from glinfer.cli.common import (
     print_json,
     say,
     shape_asked_for,
-    show,
+    show_table,
     sizes_text,
 )
 from glinfer.config import ModelConfig
@@ -28,8 +28,9 @@ from glinfer.engine.loading import random_weights, read_model
 from glinfer.errors import GlinferError, InputError
 from glinfer.formats.checkpoint import Checkpoint
 from glinfer.inspect.draws import DrawReport, measured, planned
+from glinfer.inspect.tables import Column, Table
 from glinfer.models.choice import PLANS, is_published, plan_for, same_draws, weights_for, weights_named
-from glinfer.models.plan import draw_table
+from glinfer.models.plan import DrawRow, draw_table
 from glinfer.models.session import check_textures_fit
 from glinfer.models.transforms.low_rank import AdapterRanks
 from glinfer.models.tuning import kernels_for
@@ -119,14 +120,18 @@ def _difference(plans: dict[str, int | None], published: bool, measured: bool) -
     )
 
 
+_COLUMNS = (
+    *(Column("pass", "kind"), Column("shader", "shader"), Column("draws", "count", "")),
+    *(
+        Column("output", lambda row: f"{row.cols}×{row.rows}" if row.shader else "", ""),
+        Column("share", "share", ".1%"),
+    ),
+)
+
+
 def _show(report: DrawReport, difference: str) -> None:
-    rows = [
-        (row.kind, row.shader, str(row.count), f"{row.cols}×{row.rows}", f"{row.share:.1%}")
-        for row in report.table.rows
-    ]
-    total = ("total", "", str(report.table.total), "", "100.0%")
-    headings = ("pass", "shader", "draws", "output", "share")
-    show(headings, rows, numbers=("draws", "output", "share"), total=total)
+    total = DrawRow("total", "", report.table.total, 0, 0, 1.0)
+    show_table(Table("Draws", _COLUMNS, report.table.rows, total))
     emit(
         f"plan {report.table.plan} · {report.table.total} draws/token · "
         f"sizes are columns×rows of the last matrix, for token {report.table.tokens} of a sequence"

@@ -49,19 +49,7 @@ TOGETHER = 4096
 @tokenizer_option
 @device_options
 @json_option
-def embed(
-    model: str,
-    source: str,
-    out: str,
-    column: str | None,
-    prompt_name: str | None,
-    prompt: str | None,
-    dimensions: int | None,
-    normalize: bool | None,
-    restart: bool,
-    as_json: bool,
-    **options: Any,
-) -> None:
+def embed(model: str, source: str, out: str, column: str | None, restart: bool, as_json: bool, **options: Any) -> None:
     """Embed every text in a file.
 
     MODEL is an embedding model: a sentence-transformers directory, or a zip file of one. Rerun the same command to
@@ -73,12 +61,7 @@ def embed(
     check_out(out)
     if source == "-":
         raise InputError("--in needs a file, not standard input: it is read more than once")
-    settings: dict[str, Any] = {
-        "prompt_name": prompt_name,
-        "prompt": prompt,
-        "dimensions": dimensions,
-        "normalize": normalize,
-    }
+    settings = {name: options.pop(name) for name in ("prompt_name", "prompt", "dimensions", "normalize")}
     next(iter(read_texts(source, column)), None)  # report a bad file at once
     about = {
         "model": file_digest(unpacked(found_model(model))),

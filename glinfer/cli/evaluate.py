@@ -81,17 +81,8 @@ def eval_command(
     with opened(options["device"], options["api"], options["limits"]) as device:
         for weights, cache in formats:
             with progress(f"evaluating {weights}, cache {cache}") as advance:
-                report = evaluate(
-                    checkpoint,
-                    chosen,
-                    device,
-                    text,
-                    plan=options["plan"],
-                    weights=weights,
-                    cache=cache,
-                    stride=stride,
-                    on_progress=advance,
-                )
+                how = {"plan": options["plan"], "weights": weights, "cache": cache, "stride": stride}
+                report = evaluate(checkpoint, chosen, device, text, on_progress=advance, **how)
             reports.append(report.compared_with(reports[0]) if reports else report)
     if as_json:
         print_json(reports[0].to_json() if len(reports) == 1 else [report.to_json() for report in reports])

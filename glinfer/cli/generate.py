@@ -233,12 +233,12 @@ def generate(
             return
         if isinstance(given, str) and (sys.stdout.isatty() if echo is None else echo):
             emit(given, nl=False)
-        show(stream)
+        print_stream(stream)
         if not quiet:
             emit(closing_line(opened, stream.stats), err=True)
 
 
-def show(stream: Iterable[str | int]) -> None:
+def print_stream(stream: Iterable[str | int]) -> None:
     """Print pieces of text as they arrive, or ids separated by commas."""
     for number, piece in enumerate(stream):
         emit(f"{',' if number else ''}{piece}" if isinstance(piece, int) else piece, nl=False)

@@ -31,10 +31,9 @@ from glinfer.gl.timers import FENCES
 from glinfer.inspect.profile.compare import ProfileComparison, compare
 from glinfer.inspect.profile.measure import TIMINGS, profile
 from glinfer.inspect.profile.page import check_charts, comparison_page, profile_page, write_page
-from glinfer.inspect.profile.report import ProfileReport
+from glinfer.inspect.profile.result import ProfileReport
 from glinfer.inspect.profile.trace import write_trace
-from glinfer.inspect.report import megabytes
-from glinfer.inspect.tables import Column, Table
+from glinfer.inspect.tables import Column, Table, megabytes
 from glinfer.limits import MAX_PROFILE_RUNS
 from glinfer.terminal import emit
 

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-from operator import itemgetter
 from typing import Any
 
 import click
 
 from glinfer.cli.bench import formats_of, path_of
-from glinfer.cli.common import device_options, json_option, opened, print_json, progress, show_table
+from glinfer.cli.common import device_options, json_option, opened, print_json, progress, show, show_table
 from glinfer.engine.loading import read_model
+from glinfer.engine.report import plain
 from glinfer.formats import Checkpoint
 from glinfer.gl.context import Device
 from glinfer.inspect.tables import Column, Table
-from glinfer.inspect.tune.kernels import TuneReport, tune
+from glinfer.inspect.tune.kernels import tune
 from glinfer.models.choice import DEFAULT_WEIGHTS, weights_named
-from glinfer.models.tuning import Tuned, TuningKey, default_for, kernels_file, load_tuned, runs_on, save_kernels
+from glinfer.models.tuning import TuningKey, default_for, kernels_file, load_tuned, runs_on, save_kernels
 from glinfer.terminal import emit
 
 
@@ -70,21 +70,11 @@ def _tuned(device: Device, checkpoint: Checkpoint, weights: str, seconds: float,
             report = tune(device, checkpoint, weights, seconds=seconds, on_progress=advance)
         tuned = report.tuned
         save_kernels(key, tuned)
-    return _json(tuned, report, weights, device.description, None if path is None else str(path))
-
-
-def _json(tuned: Tuned, report: TuneReport | None, weights: str, renderer: str, path: str | None) -> dict[str, Any]:
-    return {
-        "weights": weights,
-        **dataclasses.asdict(tuned),
-        "file": path,
-        "searched": report is not None,
-        "finished": None if report is None else report.finished,
-        "prompt": None if report is None or report.prompt is None else dataclasses.asdict(report.prompt),
-        "seconds": None if report is None else report.seconds,
-        "trials": [] if report is None else [dataclasses.asdict(trial) for trial in report.trials],
-        "renderer": renderer,
-    }
+    of_search: dict[str, Any] = {"finished": None, "prompt": None, "seconds": None, "trials": []}
+    if report is not None:
+        of_search = {name: getattr(report, name) for name in of_search}
+    about = {"weights": weights, **dataclasses.asdict(tuned), "file": None if path is None else str(path)}
+    return {**about, "searched": report is not None, **plain(of_search), "renderer": device.description}
 
 
 _TRIALS = (
@@ -104,7 +94,6 @@ def _show(tuned: dict[str, Any], default: dict[str, Any]) -> None:
     if tuned["prompt"] is not None:
         tokens, *times = tuned["prompt"].values()
         rows.append((f"ms/prompt of {tokens} tokens", *(f"{milliseconds:.2f}" for milliseconds in times)))
-    headings = (f"weights {tuned['weights']}", "tuned", "default")
-    show_table(Table("Kernels", [Column(name, itemgetter(place)) for place, name in enumerate(headings)], rows))
+    show((f"weights {tuned['weights']}", "tuned", "default"), rows)
     where = "not saved: GLINFER_CACHE is empty" if tuned["file"] is None else f"saved in {tuned['file']}"
     emit(f"\n{where} · {tuned['renderer']}\n")

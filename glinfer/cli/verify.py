@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -21,16 +21,17 @@ from glinfer.cli.common import (
     parse_ids,
     print_json,
     show,
+    show_table,
     stage_bars,
 )
-from glinfer.cli.common import options as joined
 from glinfer.engine.fetching import origin_report
 from glinfer.engine.ids import check_ids
 from glinfer.engine.textures import TextureCheck
 from glinfer.errors import ContextError, InputError
 from glinfer.formats import Checkpoint
 from glinfer.inspect.draws import example_ids
-from glinfer.inspect.settings import RunSetting, UnusableRun, every_renderer, named
+from glinfer.inspect.settings import RunSetting, every_renderer, named
+from glinfer.inspect.tables import Column, Table
 from glinfer.inspect.verify.draws import DRAW_TOLERANCE
 from glinfer.inspect.verify.suite import (
     CheckOptions,
@@ -51,31 +52,7 @@ def _show_schema(context: click.Context, _: click.Parameter, asked: bool) -> Non
         context.exit(0)
 
 
-everywhere_options = joined(
-    click.option("--all-weights", is_flag=True, help="Check every weight format that the model supports."),
-    click.option(
-        "--all-devices",
-        is_flag=True,
-        help="Check every renderer of this machine with OpenGL ES and desktop OpenGL, or only with --api.",
-    ),
-)
-"""``--all-weights`` and ``--all-devices``."""
-
-
-def check_everywhere(context: click.Context) -> None:
-    """Refuse ``--weights`` with ``--all-weights``, and ``--device`` with ``--all-devices``.
-
-    Raises:
-        InputError: both of a pair are given.
-    """
-    chosen = context.get_parameter_source("weights") is not ParameterSource.DEFAULT
-    if context.params["all_weights"] and chosen:
-        raise InputError("--all-weights checks every format; leave out --weights")
-    if context.params["all_devices"] and context.params["device"] is not None:
-        raise InputError("--all-devices checks every renderer; leave out --device")
-
-
-def asked_for(
+def _settings(
     checkpoint: Checkpoint, options: Mapping[str, Any], all_weights: bool, all_devices: bool
 ) -> list[RunSetting]:
     """List the settings that the options name."""
@@ -88,13 +65,6 @@ def asked_for(
         for device, api in renderers
         for weights in formats
     ]
-
-
-def nothing_ran(unusable: Sequence[UnusableRun]) -> str:
-    """Describe why no run was possible."""
-    if len(unusable) == 1:
-        return unusable[0].problem
-    return f"nothing could be run: {'; '.join(f'{each.where}: {each.problem}' for each in unusable)}"
 
 
 @click.command()
@@ -125,7 +95,12 @@ def nothing_ran(unusable: Sequence[UnusableRun]) -> str:
     is_flag=True,
     help="Accept NaN and infinite weights: compare their bits without running the model.",
 )
-@everywhere_options
+@click.option("--all-weights", is_flag=True, help="Check every weight format that the model supports.")
+@click.option(
+    "--all-devices",
+    is_flag=True,
+    help="Check every renderer of this machine with OpenGL ES and desktop OpenGL, or only with --api.",
+)
 @model_options
 @device_options
 @json_option
@@ -174,7 +149,10 @@ def verify(
       2  bad input, or nothing could be run; with --all-devices and --all-weights
          unusable configurations are reported, not failed
     """
-    check_everywhere(context)
+    if all_weights and context.get_parameter_source("weights") is not ParameterSource.DEFAULT:
+        raise InputError("--all-weights checks every format; leave out --weights")
+    if all_devices and options["device"] is not None:
+        raise InputError("--all-devices checks every renderer; leave out --device")
     runs = with_draws or greedy is not None or after is not None
     tokens, ids = options.pop("tokens"), options.pop("ids")
     if not runs and (tokens is not None or ids is not None):
@@ -185,7 +163,7 @@ def verify(
     if runs:
         sequence = check_ids(_sequence(ids, 8 if tokens is None else tokens, checkpoint), checkpoint.config)
     checks = CheckOptions(with_draws, sequence, greedy, after)
-    settings = asked_for(checkpoint, options, all_weights, all_devices)
+    settings = _settings(checkpoint, options, all_weights, all_devices)
     with stage_bars() as advance:
         report = verify_everywhere(checkpoint, settings, checks, allow_nan=allow_nan, on_progress=advance)
     report = dataclasses.replace(report, origin=origin_report(checkpoint))
@@ -193,7 +171,11 @@ def verify(
         print_json(report.to_json())
     if not report.runs:
         refused = f"load refuses this model: {report.load_refuses}; " if report.load_refuses else ""
-        raise ContextError(refused + nothing_ran(report.unusable))
+        problems = [each.problem for each in report.unusable]
+        if len(problems) > 1:
+            problems = [f"{each.where}: {each.problem}" for each in report.unusable]
+            refused += "nothing could be run: "
+        raise ContextError(refused + "; ".join(problems))
     if not as_json:
         _show(report)
         if report.load_refuses is not None:
@@ -230,36 +212,45 @@ def _show(report: VerifyReport) -> None:
     for each in report.unusable:
         emit(f"{each.where}, unusable: {each.problem}")
     failed = [run for run in report.runs if not run.passed]
-    for run in report.runs:
-        if not run.passed:
-            emit(f"\n{named(run.device, run.api)}, weights {run.weights}:")
-            _show_faults(run)
+    for run in failed:
+        emit(f"\n{named(run.device, run.api)}, weights {run.weights}:")
+        _show_faults(run)
     count = f"{len(report.runs)} {'run' if len(report.runs) == 1 else 'runs'}: "
     count += f"{len(failed)} FAILED" if failed else "all passed"
     emit("\n" + " · ".join([count, *([f"{len(report.unusable)} unusable"] if report.unusable else [])]))
 
 
+_BITS = {True: "identical", False: "CHANGED"}
+_TEXTURES = (
+    *(Column("texture", "name"), Column("size", lambda check: f"{check.width}×{check.height}", "")),
+    *(Column("format", "format"), Column("bytes", "bytes", ","), Column("max difference", "max_difference", "g")),
+    Column(
+        "bits",
+        lambda check: "identical" if check.passed else "DIFFER" if check.lossless else "DECODED DIFFERENTLY",
+    ),
+)
+_SPECIAL = (
+    *(Column("special values", "name"), Column("stored and read back", lambda check: _BITS[check.stored])),
+    Column("copied by a draw", lambda check: "identical" if check.through_a_draw else "changed (allowed)"),
+)
+_DRAWS = (
+    *(Column("draw", "index", ""), Column("pass", "name"), Column("shader", "shader")),
+    Column("output", lambda check: f"{check.cols}×{check.rows}", ""),
+    Column("relative error", "max_relative_error", ".2e"),
+    *(Column("unwritten", "unwritten", ""), Column("stray", "strays", "")),
+)
+
+
 def _show_run(run: VerifyRun) -> None:
-    rows = []
-    for check in run.textures:
-        size, difference = f"{check.width}×{check.height}", f"{check.max_difference:g}"
-        bits = "identical" if check.passed else "DIFFER" if check.lossless else "DECODED DIFFERENTLY"
-        rows.append((check.name, size, check.format, f"{check.bytes:,}", difference, bits))
-    numbers = ("size", "bytes", "max difference")
-    show(("texture", "size", "format", "bytes", "max difference", "bits"), rows, numbers=numbers)
+    show_table(Table("Textures", _TEXTURES, run.textures))
     emit()
-    special = [
-        (
-            each.name,
-            "identical" if each.stored else "CHANGED",
-            "identical" if each.through_a_draw else "changed (allowed)",
-        )
-        for each in run.special
-    ]
-    show(("special values", "stored and read back", "copied by a draw"), special)
+    show_table(Table("Special values", _SPECIAL, run.special))
     if run.draws:
-        emit()
-        _show_draws(run)
+        first = run.first_bad_draw
+        worst = sorted(run.draws, key=lambda check: -check.max_relative_error)[:5]
+        emit(f"\nlargest errors against float64 (tolerance {DRAW_TOLERANCE:g}):")
+        chosen = ([first] if first else []) + [check for check in worst if check is not first]
+        show_table(Table("Draws", _DRAWS, chosen))
     _show_faults(run, tables=True)
     emit("\n" + " · ".join([*_parts(run), run.renderer]))
 
@@ -330,24 +321,3 @@ def _difference(check: TextureCheck) -> str:
     more = f"\n  and {rest:,} more; --json has the first {len(check.texels)}" if rest else ""
     count = f"{check.differing:,} number{'s' if check.differing != 1 else ''}"
     return f"differs in {count}, by up to {check.max_difference:g}:{''.join(places)}{more}"
-
-
-def _show_draws(run: VerifyRun) -> None:
-    first = run.first_bad_draw
-    worst = sorted(run.draws, key=lambda check: -check.max_relative_error)[:5]
-    chosen = ([first] if first else []) + [check for check in worst if check is not first]
-    rows = [
-        (
-            str(check.index),
-            check.name,
-            check.shader,
-            f"{check.cols}×{check.rows}",
-            f"{check.max_relative_error:.2e}",
-            str(check.unwritten),
-            str(check.strays),
-        )
-        for check in chosen
-    ]
-    headings = ("draw", "pass", "shader", "output", "relative error", "unwritten", "stray")
-    emit(f"largest errors against float64 (tolerance {DRAW_TOLERANCE:g}):")
-    show(headings, rows, numbers=[name for name in headings if name not in ("pass", "shader")])

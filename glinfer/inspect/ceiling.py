@@ -142,20 +142,29 @@ def measure_ceilings(
         sample_seconds: shortest duration of each of five samples.
         on_progress: receives (finished steps, steps).
     """
-    usual = FETCHED if formats is None else formats
-    wanted = dict.fromkeys([(name, nearest_texels(name, STANDARD_BYTES)) for name in usual])
-    wanted.update(dict.fromkeys((name, nearest_texels(name, max(size, STANDARD_BYTES))) for name, size in sizes))
-    fetches = []
-    total = len(wanted) + 2
-    for done, (name, texels) in enumerate(wanted):
-        on_progress(done, total)
-        fetches.append(fetch_rate(device, name, texels, sample_seconds))
-    on_progress(total - 2, total)
+    wanted = [*((name, STANDARD_BYTES) for name in (FETCHED if formats is None else formats)), *sizes]
+    fetches = fetch_rates(device, wanted, sample_seconds, lambda done, total: on_progress(done, total + 2))
     multiply_adds = _multiply_adds(device, sample_seconds)
-    on_progress(total - 1, total)
+    on_progress(len(fetches) + 1, len(fetches) + 2)
     pass_us, issue_us, readback_us = _overheads(device)
-    on_progress(total, total)
+    on_progress(len(fetches) + 2, len(fetches) + 2)
     return CeilingReport(device.description, tuple(fetches), multiply_adds, pass_us, issue_us, readback_us)
+
+
+def fetch_rates(
+    device: Device, sizes: Sequence[tuple[str, int]], least: float, on_progress: Progress = no_progress
+) -> list[FetchRate]:
+    """Measure the rates of fetching textures of (format, bytes), at least :data:`STANDARD_BYTES` and each size once.
+
+    A sample takes ``least`` seconds; ``on_progress`` receives (finished rates, rates).
+    """
+    wanted = dict.fromkeys((name, nearest_texels(name, max(size, STANDARD_BYTES))) for name, size in sizes)
+    found = []
+    for done, (name, texels) in enumerate(wanted):
+        on_progress(done, len(wanted))
+        found.append(fetch_rate(device, name, texels, least))
+    on_progress(len(wanted), len(wanted))
+    return found
 
 
 def measure_products(model: Model, label: str, *, sample_seconds: float = _SAMPLE_SECONDS) -> tuple[ProductRate, ...]:

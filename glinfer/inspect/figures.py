@@ -9,7 +9,6 @@ from __future__ import annotations
 import io
 import math
 import re
-import struct
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
@@ -18,10 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
+import numpy as np
+import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ft2font import FT2Font
+from matplotlib.image import imsave
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
@@ -70,18 +72,21 @@ def plain_style(settings: Any = None) -> Iterator[None]:
             yield
 
 
-def write_png(figure: Figure, path: Path, *, margin: float | None = None) -> tuple[int, int]:
-    """Write a figure without metadata that changes from run to run; returns its width and height in pixels.
+def pixels_of(figure: Figure, *, margin: float | None = None) -> npt.NDArray[np.uint8]:
+    """Draw a figure into pixels [height, width, RGBA].
 
     ``margin`` is the space in inches around everything that is drawn; by default the figure keeps its size.
     """
-    FigureCanvasAgg(figure)
+    canvas = FigureCanvasAgg(figure)
     fit: dict[str, Any] = {} if margin is None else {"bbox_inches": "tight", "pad_inches": margin}
-    file = io.BytesIO()
-    figure.savefig(file, format="png", dpi="figure", metadata={"Software": None}, **fit)
-    path.write_bytes(file.getvalue())
-    width, height = struct.unpack(">2I", file.getvalue()[16:24])  # in the header of a PNG
-    return width, height
+    figure.savefig(io.BytesIO(), format="rgba", dpi="figure", facecolor="auto", edgecolor="none", **fit)
+    return np.array(canvas.renderer.buffer_rgba())
+
+
+def save_pixels(pixels: npt.NDArray[np.uint8], path: Path) -> None:
+    """Write pixels [height, width, 3 or 4] as PNG."""
+    same_bytes: Any = {"Software": None}  # leaves out matplotlib's version
+    imsave(path, pixels, format="png", dpi=DPI, metadata=same_bytes)
 
 
 class Chart:

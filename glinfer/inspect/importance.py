@@ -25,7 +25,8 @@ from glinfer.formats.gguf.write import Importance
 from glinfer.formats.json_files import quoted
 from glinfer.formats.tensors import stored_tensors, weight_shapes
 from glinfer.gl.context import Device
-from glinfer.models.transforms.recipe import weight_name
+from glinfer.graph.model import graph_of
+from glinfer.graph.nodes import Attention, Convolution, DeltaMixing, ExpertMlps, Mlp
 
 CHUNK = 512
 """Tokens in a chunk; chunks run independently."""
@@ -140,29 +141,27 @@ def importance_from(path: AnyPath, model: AnyPath, config: ModelConfig, **option
     return importance_of_text(model, text, **options)  # type: ignore[arg-type]
 
 
+_MIXING = {
+    Attention: (("norm", ("q", "k", "v")), ("joined", ("out",))),
+    Convolution: (("norm", ("into",)), ("mixed", ("out",))),
+    DeltaMixing: (("norm", ("qkv", "z", "a", "b")), ("mixed", ("out",))),
+}
+"""Captured values of a node that mixes tokens, each with the products whose input it is."""
+
+
 def _inputs(config: ModelConfig) -> Iterator[tuple[str, list[str]]]:
     """Yield names of captured tensors, each with the matrices whose input it is."""
-    names, gated = config.family.names, config.family.gated
-    for layer in range(config.num_hidden_layers):
-        block = f"blocks.{layer}"
-        if config.layer(layer).convolves:
-            yield f"{block}.conv.norm", [weight_name(names.of("conv_in", layer))]
-            yield f"{block}.conv.mixed", [weight_name(names.of("conv_out", layer))]
-        elif config.layer(layer).delta is not None:
-            yield f"{block}.delta.norm", [weight_name(names.of("delta_in", layer, each)) for each in ("qkv", *"zab")]
-            yield f"{block}.delta.mixed", [weight_name(names.of("delta_out", layer))]
-        else:
-            yield f"{block}.attn.norm", [weight_name(names.of("projection", layer, letter)) for letter in "qkv"]
-            yield f"{block}.attn.joined", [weight_name(names.of("output", layer))]
-        roles = ("gate", "up") if gated else ("up",)
-        experts = config.layer(layer).experts
-        if experts is not None:
-            # The inputs of down are concatenated over experts without marks, so sizes separate them.
-            of_all = (names.of(role, layer, str(number)) for number in range(experts.count) for role in roles)
-            yield f"{block}.mlp.norm", [weight_name(name) for name in of_all]
-            continue
-        yield f"{block}.mlp.norm", [weight_name(names.of(role, layer)) for role in roles]
-        yield f"{block}.mlp.hidden", [weight_name(names.of("down", layer))]
+    for layer in graph_of(config).layers:
+        block, node, mlp = f"blocks.{layer.number}", layer.mixing.body, layer.mlp.body
+        for value, products in _MIXING[type(node)]:
+            names = [f"{getattr(node, product).name}.weight" for product in products]
+            yield f"{block}.{layer.mixing.name}.{value}", names
+        # The inputs of down are concatenated over experts without marks, so sizes separate them.
+        assert isinstance(mlp, (Mlp, ExpertMlps))
+        mlps = mlp.experts if isinstance(mlp, ExpertMlps) else (mlp,)
+        yield f"{block}.mlp.norm", [f"{product.name}.weight" for each in mlps for product in each.first]
+        if not isinstance(mlp, ExpertMlps):
+            yield f"{block}.mlp.hidden", [f"{mlp.down.name}.weight"]
 
 
 def _floored(mean: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:

@@ -98,3 +98,8 @@ class Table:
         rows = [self.names, *self.texts()]
         lines = [f"| {' | '.join(text.replace('|', chr(92) + '|') for text in row)} |" for row in rows]
         return "\n".join([lines[0], f"|{'---|' * len(self.columns)}", *lines[1:]])
+
+
+def megabytes(count: int) -> str:
+    """Format bytes for people."""
+    return f"{count / 1e6:,.1f} MB" if count >= 100_000 else f"{count:,} B"

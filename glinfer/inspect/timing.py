@@ -47,12 +47,14 @@ class Work:
         prepare: called before each run, and not timed.
         seconds: time for all counted runs; no further run begins that would probably exceed it.
         least: counted runs that take place however long they take.
+        timed: ``run`` returns its own milliseconds instead.
     """
 
     run: Callable[[], object]
     prepare: Callable[[], object] | None = None
     seconds: float = math.inf
     least: int = 1
+    timed: bool = False
 
 
 def milliseconds(run: Callable[[], object]) -> float:
@@ -68,6 +70,7 @@ def in_turns(
     *,
     warm_ups: int = 1,
     pause: float = 0.0,
+    ended: Callable[[Sequence[Sequence[float]]], bool] = lambda _: False,
     on_progress: Progress = no_progress,
 ) -> list[list[float]]:
     """Time each work ``runs`` times, in turns; returns the milliseconds of each work, per unit.
@@ -77,6 +80,7 @@ def in_turns(
         runs: counted rounds.
         warm_ups: rounds before them; some drivers compile at the first draw.
         pause: seconds before each run, because threads of other engines still spin after theirs.
+        ended: receives the times after each counted round, and ends the measurement early if it returns True.
         on_progress: receives (finished runs, runs).
     """
     found: list[list[float]] = [[] for _ in works]
@@ -90,12 +94,15 @@ def in_turns(
             if work.prepare is not None:
                 work.prepare()
             started = time.perf_counter()
-            units = work.run()
-            elapsed = 1000.0 * (time.perf_counter() - started)
+            result = work.run()
+            number = result if isinstance(result, (int, float)) else 1
+            elapsed = number if work.timed else 1000.0 * (time.perf_counter() - started)
             if counts:
                 taken.append(elapsed)
-                found[place].append(elapsed / max(1, units) if isinstance(units, (int, float)) else elapsed)
+                found[place].append(elapsed if work.timed else elapsed / max(1, number))
         on_progress(turn + 1, total)
+        if counts and place == len(works) - 1 and ended(found):
+            break
     return found
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
+
 import pytest
 
-from glinfer.cli.common import out, show_table, table
-from glinfer.inspect.tables import Column
-from glinfer.inspect.tables import Table as ReportTable
+from glinfer.cli.common import show, show_table
+from glinfer.inspect.tables import Column, Table
 
 Capture = pytest.CaptureFixture[str]
 NAMES = ["h.0.attn.out_proj.weight", "cached_scores", "matmul, matvec, finish", "interleaved", "2,048 B"]
@@ -26,9 +27,7 @@ def check_whole(printed: str, cells: list[str]) -> None:
 
 
 def test_no_word_is_broken(width: int, capsys: Capture) -> None:
-    shown = table("pass", "shader", "of what", "form", "read", numbers=("read",))
-    shown.add_row(*NAMES)
-    out().print(shown)
+    show(("pass", "shader", "of what", "form", "read"), [NAMES], numbers=("read",))
     printed = capsys.readouterr().out
     check_whole(printed, NAMES)
     assert "2,048 B" in printed, "a number is not wrapped"
@@ -38,9 +37,10 @@ def test_no_word_is_broken(width: int, capsys: Capture) -> None:
 def test_columns_are_dropped_in_their_order(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     def headings(columns: int) -> list[str]:
         monkeypatch.setenv("COLUMNS", str(columns))
-        shown = table("name", "second", "third", "written", drop=("written", "third"))
-        shown.add_row("a" * 20, "b" * 20, "c" * 20, "d" * 20)
-        out().print(shown)
+        names = ("name", "second", "third", "written")
+        items = [[letter * 20 for letter in "abcd"]]
+        made = Table("t", [Column(name, itemgetter(place)) for place, name in enumerate(names)], items)
+        show_table(made, drop=("written", "third"))
         return capsys.readouterr().out.splitlines()[0].split()
 
     assert headings(90) == ["name", "second", "third", "written"]
@@ -52,11 +52,8 @@ def test_the_table_of_a_profile(capsys: Capture, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("COLUMNS", "80")
     names = ("pass", "shader", "draws", "ms", "share", "read", "written", "GB/s", "of ceiling")
     row = ["attn.out_proj", "cached_values", "30", "10.137", "65.0%", "114.7 MB", "0.4 MB", "10.5", "262%"]
-    columns = [
-        Column(name, lambda item, place=place: item[place], str if place > 1 else None)
-        for place, name in enumerate(names)
-    ]
-    made = ReportTable("t", columns, [row], row)
+    columns = [Column(name, itemgetter(place), str if place > 1 else None) for place, name in enumerate(names)]
+    made = Table("t", columns, [row], row)
     show_table(made, drop=("written",))
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["pass", "shader", "draws", "ms", "share", "read", "GB/s", "of", "ceiling"]

@@ -19,8 +19,8 @@ from glinfer import notebook
 from glinfer.cli import app
 from glinfer.cli.app import run
 from glinfer.cli.chat import _Chat
-from glinfer.cli.common import json_text, out, say, stage_bars, table
-from glinfer.cli.generate import show
+from glinfer.cli.common import json_text, say, show, stage_bars
+from glinfer.cli.generate import print_stream
 from glinfer.engine.sampler import SamplingOptions
 from glinfer.errors import GlinferWarning
 from glinfer.terminal import PrintableStream, emit, printable
@@ -81,11 +81,11 @@ class TestTheFunction:
 class TestModels:
     def test_a_stream_of_pieces(self, monkeypatch: pytest.MonkeyPatch) -> None:
         terminal = on_a_terminal(monkeypatch)
-        show(PIECES)
+        print_stream(PIECES)
         assert terminal.getvalue() == f"a{printable(HARM[:-1])}\n\tb é 日本 👩\u200d🚀\n"
 
     def test_a_pipe_gets_the_bytes(self, capsys: pytest.CaptureFixture[str]) -> None:
-        show(PIECES)
+        print_stream(PIECES)
         assert capsys.readouterr().out == "".join(PIECES) + "\n"
 
     @pytest.mark.gl
@@ -108,9 +108,7 @@ class TestModels:
 class TestReports:
     def test_tables_and_their_columns(self, monkeypatch: pytest.MonkeyPatch) -> None:
         terminal = on_a_terminal(monkeypatch)
-        shown = table("name", "size", numbers=("size",))
-        shown.add_row(f"{HARM}[bold]", "1")
-        out().print(shown)
+        show(("name", "size"), [(f"{HARM}[bold]", "1")], numbers=("size",))
         assert f"{SHOWN}[bold]" in terminal.getvalue().replace("\n", "")
         assert "\x1b]" not in terminal.getvalue()
 

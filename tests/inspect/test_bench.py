@@ -29,9 +29,9 @@ from glinfer.inspect.bench.decoding import (
     batch_context,
     bench_decoding,
     load_fast,
-    weight_bytes,
 )
 from glinfer.inspect.bench.engines import BatchDecoder, FastDecoder, room_for, rotated
+from glinfer.inspect.bench.limits import fetched_bytes
 from glinfer.inspect.bench.reference import bench
 from glinfer.inspect.ceiling import CeilingReport, FetchRate, ProductRate, measure_ceilings, measure_products
 from glinfer.inspect.draws import example_ids
@@ -223,7 +223,9 @@ def test_the_fast_engine_decodes_what_the_model_generates(small: Path, device: D
         assert about.first_token_seconds > 1.0 + about.load_seconds > 1.0
         assert (about.draws, about.programs) == (FAST_DRAWS, programs)
         assert model.bound.program_count > programs, "a prompt is taken in by programs of its own"
-        assert about.weight_bytes == sum(weight_bytes(model.plan, device.limits.max_texture_size).values())
+        assert about.weight_bytes == sum(
+            fetched_bytes(model.plan, device.limits.max_texture_size, sequences=0).values()
+        )
 
 
 def test_a_batch_decodes_what_each_prompt_does_alone(small: Path, device: Device) -> None:

@@ -20,7 +20,7 @@ from glinfer.inspect.bench.decoding import (
     with_limits,
 )
 from glinfer.inspect.bench.engines import BatchDecoder
-from glinfer.inspect.bench.limits import Limit, Work, batch_work, limit_of, prompt_work, token_work, weight_bytes
+from glinfer.inspect.bench.limits import Limit, Work, batch_work, fetched_bytes, limit_of, prompt_work, token_work
 from glinfer.inspect.ceiling import CeilingReport, FetchRate
 from glinfer.inspect.timing import Spread
 from glinfer.models.choice import plan_for
@@ -56,11 +56,11 @@ class TestWork:
         def fetched(work: Work) -> int:
             return sum(work.fetched.values())
 
-        each = 2 * 2 * WIDTH * 4  # keys and values of two blocks
+        each = 2 * 2 * 4 * 16 * 4  # keys and values of two blocks, whose heads have 16 floats with padding
         one = fetched(token_work(model, 1))
         assert fetched(token_work(model, 20)) - one == 19 * each
-        assert fetched(batch_work(model, 1, 5, 15)) - one == 4 * each
-        whole = sum(weight_bytes(model.plan, 1 << 14).values())
+        assert fetched(batch_work(model, 1, 5, 15)) - one == 4 * (each + 2 * 4 * 16 * 4)  # and queries
+        whole = sum(fetched_bytes(model.plan, 1 << 14, sequences=0).values())
         assert 4 * (2 * BLOCK + HEAD) < whole < one
 
     def test_a_token_fetches_all_matrices_whatever_the_kernels(self) -> None:
@@ -71,7 +71,10 @@ class TestWork:
             plan = plan_for(config, "fast", weights="q8", kernels=kernels, max_texture_size=edge)
             matrices = [each for each in plan.of_kind("weight") if each.name.startswith("h.")]
             whole, head = sum(each.layout_within(edge).nbytes for each in matrices), 300 * 512
-            assert whole + head < sum(weight_bytes(plan, edge).values()) < whole + 1.2 * head, (family, renderer)
+            assert whole + head < sum(fetched_bytes(plan, edge, sequences=0).values()) < whole + 1.2 * head, (
+                family,
+                renderer,
+            )
 
     def test_passes_are_the_draws_that_are_issued(self, model: Model) -> None:
         for tokens in (2, 20, 60):
@@ -138,5 +141,6 @@ def test_a_cache_in_bytes_is_fetched_with_its_scales(small: Path) -> None:
     for cache in ("f32", "q8"):
         with glinfer.load(small, cache=cache) as model:
             sizes[cache] = token_work(model, 9).fetched
-    floats = sizes["f32"]["rgba32f"] - sizes["q8"]["rgba32f"]
+    queries = 2 * 4 * 16 * 4  # beside the keys, in floats only
+    floats = sizes["f32"]["rgba32f"] - sizes["q8"]["rgba32f"] - queries
     assert sizes["q8"]["rgba8i"] == pytest.approx(floats * 34 / 128, rel=0.01)

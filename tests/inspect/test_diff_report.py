@@ -17,6 +17,7 @@ from glinfer.errors import InputError
 from glinfer.formats import Checkpoint, random_checkpoint
 from glinfer.formats.packed import PackedTensor
 from glinfer.gl.context import Limits
+from glinfer.inspect import pieces
 from glinfer.inspect.diff.compare import (
     CapturedRun,
     DiffReport,
@@ -55,7 +56,9 @@ def changed(array: Array, rows: list[int]) -> Array:
 
 
 class TestTensors:
-    def test_what_happened_is_named(self) -> None:
+    @pytest.mark.parametrize("elements", [1, 100, 1 << 22])
+    def test_what_happened_is_named(self, elements: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(pieces, "PIECE_ELEMENTS", elements)
         near = MATRIX + 0.05 * GENERATOR.standard_normal((24, 24), dtype=np.float32)
         other = GENERATOR.standard_normal((24, 24), dtype=np.float32)
         for a, b, kind, what in (

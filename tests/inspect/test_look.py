@@ -21,7 +21,7 @@ from glinfer.config import ModelConfig
 from glinfer.engine.model import Model
 from glinfer.errors import FormatError, InputError
 from glinfer.formats import BpeModel, Checkpoint, load_checkpoint, random_checkpoint
-from glinfer.inspect import figures
+from glinfer.inspect import figures, pieces
 from glinfer.inspect.figures import drawable, short, thinned
 from glinfer.inspect.look import lens as lens_module
 from glinfer.inspect.look.drawing import labelled_tokens
@@ -188,7 +188,9 @@ def one_weight(name: str, values: Array) -> Checkpoint:
 
 
 class TestWeights:
-    def test_a_thumbnail_is_the_mean_of_absolute_values(self) -> None:
+    @pytest.mark.parametrize("elements", [1, 1000, 1 << 22])
+    def test_a_thumbnail_is_the_mean_of_absolute_values(self, elements: int, monkeypatch: Patch) -> None:
+        monkeypatch.setattr(pieces, "PIECE_ELEMENTS", elements)
         values = np.random.default_rng(6).normal(size=(300, 140)) - 0.1
         values[7] = 0.0
         name = "transformer.wte.weight"
@@ -325,6 +327,10 @@ class TestLook:
             assert light.shape[:2] == dark.shape[:2] == (picture["height"], picture["width"])
             assert (np.ptp(light[..., :3], axis=2) > 0.2).mean() > 0.01, f"{name} has colours"
             assert dark[..., :3].mean() < 0.6 * light[..., :3].mean(), name
+            for shown in (light, dark):  # codes of signed and of missing values are replaced
+                whole = (shown[..., :3] * 255).round()
+                assert not ((whole[..., 1] == 0) & (whole[..., 2] == 255)).any(), name
+                assert not (whole == [128, 129, 128]).all(axis=2).any(), name
             paper = dark[0, 0, :3] * 255
             assert tuple(paper.round()) == (0x18, 0x20, 0x28)
             assert np.abs(dark[7:18, 5:150, :3] * 255 - paper).max() > 150, "the title can be read"

@@ -28,7 +28,7 @@ from glinfer.inspect.profile.charts import Figure, scale_top
 from glinfer.inspect.profile.compare import compare, read_summary
 from glinfer.inspect.profile.measure import Timings, places
 from glinfer.inspect.profile.page import comparison_page, profile_page
-from glinfer.inspect.profile.report import DrawProfile, GrowthPoint, ProfileReport
+from glinfer.inspect.profile.result import DrawProfile, GrowthPoint, ProfileReport
 from glinfer.inspect.profile.trace import CPU_TRACK, DRAW_TRACK, trace, write_trace
 from glinfer.inspect.profile.traffic import DrawTraffic, Read, TextureUse, draw_traffic, min_seconds, part_of
 from glinfer.inspect.timing import Spread

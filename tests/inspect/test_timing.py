@@ -36,6 +36,12 @@ def test_works_take_turns_and_warm_ups_do_not_count(monkeypatch: pytest.MonkeyPa
     assert steps[-1] == (15, 15)
 
 
+def test_works_may_time_themselves_and_end_early() -> None:
+    times = {"a": iter([9.0, 1.0, 2.0, 3.0]), "b": iter([9.0, 4.0, 5.0, 6.0])}
+    works = [Work(lambda name=name: next(times[name]), timed=True) for name in times]  # type: ignore[misc]
+    assert in_turns(works, 3, ended=lambda found: sum(found[1]) > 8) == [[1.0, 2.0], [4.0, 5.0]]
+
+
 def test_a_spread_has_the_digits_of_its_median() -> None:
     for times, text in (([0.25, 0.5, 12.0], "0.500 (0.250–12.000)"), ([1200.0, 1300.0], "1,250 (1,200–1,300)")):
         assert str(Spread.of(times)) == text

@@ -25,7 +25,7 @@ from glinfer.errors import InputError
 from glinfer.formats import Checkpoint
 from glinfer.gl.context import Device
 from glinfer.inspect.bench.engines import BOTH, GREEDY, BatchDecoder, Decoder, FastDecoder, Samplings
-from glinfer.inspect.bench.limits import Limit, batch_work, limit_of, prompt_work, token_work, weight_bytes
+from glinfer.inspect.bench.limits import Limit, batch_work, fetched_bytes, limit_of, prompt_work, token_work
 from glinfer.inspect.ceiling import CeilingReport
 from glinfer.inspect.draws import example_ids
 from glinfer.inspect.timing import Spread, Work, in_turns
@@ -230,7 +230,7 @@ def load_fast(
     times |= {"imports": imports_seconds, "context": opening_seconds, "first token": ready - loaded}
     plan, edge = model.plan, device.limits.max_texture_size
     label = f"glinfer {model.weights}"
-    sizes = weight_bytes(plan, edge)
+    sizes = fetched_bytes(plan, edge, sequences=0)
     about = EngineReport(
         label=label,
         weights=model.weights,
@@ -250,7 +250,7 @@ def load_fast(
 
 def texture_formats(models: Mapping[str, Model]) -> list[str]:
     """List the texture formats that some models fetch; limits need their ceilings."""
-    works = [token_work(model, 1) for model in models.values()]
+    works = [work(model, 1) for model in models.values() for work in (token_work, prompt_work)]
     return list(dict.fromkeys(name for work in works for name, size in work.fetched.items() if size))
 
 

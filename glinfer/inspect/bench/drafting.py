@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import time
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from glinfer.engine.chat import ChatStream
@@ -14,7 +14,7 @@ from glinfer.engine.report import Report
 from glinfer.engine.run.stats import GenerationStats
 from glinfer.engine.stream import CHUNK, TextStream
 from glinfer.errors import InputError
-from glinfer.inspect.timing import Spread
+from glinfer.inspect.timing import Spread, Work, in_turns
 
 TOKENS = 96
 """Default limit for the tokens of each text."""
@@ -100,30 +100,30 @@ def bench_drafts(
         runs: timed runs of each.
         tokens: maximum tokens of a text.
         seed: seed of sampled texts.
-        on_progress: receives (finished texts, texts).
+        on_progress: receives (finished tasks, tasks).
 
     Raises:
         InputError: the model has no tokenizer, its context is too short, or the drafts are refused.
     """
     rows, cases = [], list(itertools.product(TASKS, ("greedy", "sampled")))
-    turns = list(itertools.product(range(runs + 1), enumerate(({}, drafts))))
-    for case, (task, sampling) in enumerate(cases):
+    for case, (task, sampling) in enumerate(cases, start=1):
+        results: list[tuple[list[int], GenerationStats]] = []
         options = {"temperature": 0.0} if sampling == "greedy" else {"seed": seed}
-        times: tuple[list[float], list[float]] = [], []
-        texts: list[list[int]] = []
-        stats = GenerationStats(0)
-        for turn, (run, (place, given)) in enumerate(turns):
-            time.sleep(_PAUSE_SECONDS)
-            ids, stats = _text(model, TASKS[task], max_tokens=tokens, **options, **given)
-            texts.append(ids)
-            if run > 0:
-                times[place].append(1000.0 * stats.seconds / stats.tokens)
-            on_progress(case * len(turns) + turn + 1, len(cases) * len(turns))
-        same = all(text == texts[0] for text in texts)
-        spreads = Spread.of(times[0]), Spread.of(times[1])
-        rows.append(DraftRow(task, sampling, stats.tokens, *spreads, stats.drafted, stats.accepted, same))
+        write = partial(_timed_text, results, model, TASKS[task], max_tokens=tokens, **options)
+        works = [Work(partial(write, **given), timed=True) for given in ({}, drafts)]
+        plain, guessed = map(Spread.of, in_turns(works, runs, pause=_PAUSE_SECONDS))
+        on_progress(case, len(cases))
+        stats, same = results[-1][1], all(ids == results[0][0] for ids, _ in results)
+        rows.append(DraftRow(task, sampling, stats.tokens, plain, guessed, stats.drafted, stats.accepted, same))
     guesses = drafts["speculate"] if drafts.get("draft") is None else f"model of {drafts['draft'].config.model_type}"
     return DraftReport(model.config.model_type, model.weights, guesses, model.device.description, runs, tuple(rows))
+
+
+def _timed_text(results: list[tuple[list[int], GenerationStats]], *args: Any, **options: Any) -> float:
+    """Generate a text, see :func:`_text`, and keep it; returns milliseconds a token."""
+    results.append(_text(*args, **options))
+    stats = results[-1][1]
+    return 1000.0 * stats.seconds / stats.tokens
 
 
 def _text(model: Model, task: str, *, max_tokens: int, **options: Any) -> tuple[list[int], GenerationStats]:

@@ -2,32 +2,30 @@
 
 Each bound is an amount of work over the peak rate of passes that do nothing else on the renderer
 (:mod:`glinfer.inspect.ceiling`). A figure cannot be faster than the largest of its three bounds, its **limit**. The
-amounts are the minimum that the computation needs: each weight and each cached key and value is fetched once per run,
-and multiply-adds count the model's matrices and attention, without padding, norms and the unpacking of weights.
+amounts come from the draws and from the graph: each weight is fetched once per run, cached keys and values once by
+each draw that reads them (:mod:`glinfer.inspect.profile.traffic`), and multiply-adds count the matrices and the mixing
+of tokens of the graph's nodes, without padding, norms and the unpacking of weights.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from glinfer.config import ModelConfig
 from glinfer.engine.model import Model
 from glinfer.engine.prefill import MAX_SINGLE_TOKENS, Prefill
 from glinfer.engine.report import Report
-from glinfer.formats.tensors import tensors_of
-from glinfer.gl.layouts.blocks import float_bytes
+from glinfer.graph.model import Graph, graph_of
+from glinfer.graph.nodes import Attention, Convolution, DeltaMixing, ExpertMlps
 from glinfer.inspect.ceiling import CeilingReport
 from glinfer.inspect.profile.traffic import draw_traffic
 from glinfer.models.fast.token import HEAD_DRAWS
+from glinfer.models.feed import runs
 from glinfer.models.plan import Plan
-from glinfer.ops.fused.delta import DeltaHeads
 from glinfer.ops.spec import DrawSpec
-from glinfer.quant.formats import CACHE_FORMATS
 
-_STORED = ("conv_in", "delta_in", "projection")
-"""Roles of matrices whose results are cached, except for those of queries."""
 _PARTS = ("fetch", "multiply", "passes")
 
 
@@ -65,16 +63,25 @@ class Limit(Report):
     @property
     def bound_by(self) -> str:
         """``fetch``, ``multiply`` or ``passes``."""
-        return max(_PARTS, key=lambda part: float(getattr(self, f"{part}_ms")))
+        return _PARTS[self.bounds.index(self.limit_ms)]
 
     @property
     def limit_ms(self) -> float:
         """The largest of the three."""
-        return max(self.fetch_ms, self.multiply_ms, self.passes_ms)
+        return max(self.bounds)
+
+    @property
+    def bounds(self) -> tuple[float, float, float]:
+        """The three of them."""
+        return self.fetch_ms, self.multiply_ms, self.passes_ms
 
     def share(self, milliseconds: float) -> float:
         """Return the limit as a share of a measured time; 1 is optimal."""
         return self.limit_ms / milliseconds
+
+    def text(self, milliseconds: float) -> str:
+        """Describe the share, and what the figure is bound by."""
+        return f"{100 * self.share(milliseconds):.0f}% {self.bound_by}"
 
 
 def limit_of(work: Work, ceiling: CeilingReport) -> Limit:
@@ -91,101 +98,99 @@ def token_work(model: Model, tokens: int) -> Work:
 
 def batch_work(model: Model, tokens: int, sequences: int, passes: int) -> Work:
     """Return the work of one more token of each of several sequences of ``tokens`` tokens, in ``passes`` draws."""
-    config = model.config
-    fetched = weight_bytes(model.plan, model.device.limits.max_texture_size)
-    for name, size in _cached_bytes(config, model.cache, tokens).items():
-        _add(fetched, name, sequences * size)
-    layers, _, head = _matrices(config)
-    multiply_adds = sum(layers) + head + sum(_mixed(config, layer, tokens)[1] for layer in range(len(layers)))
-    return Work(fetched, sequences * multiply_adds, passes)
+    edge, layers = model.device.limits.max_texture_size, range(model.config.num_hidden_layers)
+    fetched = fetched_bytes(model.plan, edge, model.plan.values_for(tokens), sequences=sequences)
+    graph = graph_of(model.config)
+    each = sum(_products(graph, layer) + _mixing(graph, layer, tokens) for layer in layers)
+    return Work(fetched, sequences * (each + math.prod(graph.embeddings.weight.shape)), passes)
 
 
 def prompt_work(model: Model, tokens: int) -> Work:
     """Return the work from a prompt of ``tokens`` tokens to the next token's logits, in chunks."""
-    config, plan = model.config, model.plan
+    plan, graph, edge = model.plan, graph_of(model.config), model.device.limits.max_texture_size
     chunk = Prefill(model.engine.options).plan()
-    edge, runs = model.device.limits.max_texture_size, math.ceil(tokens / chunk.max_rows)
-    fetched = {name: runs * size for name, size in weight_bytes(chunk, edge).items()}
-    ends = [min(tokens, (run + 1) * chunk.max_rows) for run in range(runs)]
-    for end in ends:
-        for name, size in _cached_bytes(config, model.cache, end).items():
-            _add(fetched, name, size)
+    fetched, starts = Counter[str](), range(0, tokens, chunk.max_rows)
+    for first in starts:
+        rows = min(chunk.max_rows, tokens - first)
+        ((_, values),) = runs(chunk, [0] * rows, first)
+        fetched.update(fetched_bytes(chunk, edge, values))
     # The last token continues in the decode plan, from its last block.
     rest = plan.draws[plan.last_layer : len(plan.draws) - HEAD_DRAWS + 1]
-    for name, size in weight_bytes(plan, edge, rest).items():
-        _add(fetched, name, size)
-    layers, stored, head = _matrices(config)
-    last = len(layers) - 1
+    fetched.update(fetched_bytes(plan, edge, plan.values_for(tokens), rest))
+    last = model.config.num_hidden_layers - 1
+    multiply_adds = tokens * sum(_products(graph, layer) for layer in range(last))
+    multiply_adds += sum(_mixing(graph, layer, seen) for layer in range(last) for seen in range(1, tokens + 1))
     # In the last block, prompt tokens other than the last need only their cache entries.
-    multiply_adds = tokens * sum(layers[:last]) + (tokens - 1) * stored[last] + layers[last] + head
-    multiply_adds += sum(_mixed(config, layer, seen)[1] for layer in range(last) for seen in range(1, tokens + 1))
-    multiply_adds += _mixed(config, last, tokens)[1]
-    passes = runs * len(chunk.draws) + len(rest)
+    multiply_adds += (tokens - 1) * _products(graph, last, cached=True)
+    multiply_adds += _products(graph, last) + _mixing(graph, last, tokens) + math.prod(graph.embeddings.weight.shape)
+    passes = len(starts) * len(chunk.draws) + len(rest)
     if tokens <= MAX_SINGLE_TOKENS:
         passes = tokens * (len(plan.draws) - HEAD_DRAWS) + 1
     return Work(fetched, multiply_adds, passes)
 
 
-def weight_bytes(plan: Plan, max_texture_size: int, draws: Sequence[DrawSpec] | None = None) -> dict[str, int]:
-    """Count the bytes of weights that one run fetches, by texture format: whole matrices, one row of each table.
+def fetched_bytes(
+    plan: Plan,
+    max_texture_size: int,
+    values: Mapping[str, int | float] | None = None,
+    draws: Sequence[DrawSpec] | None = None,
+    *,
+    sequences: int = 1,
+) -> dict[str, int]:
+    """Count the bytes of weights and caches that one run fetches, by texture format.
+
+    A run fetches whole matrices and one row of each table.
 
     Args:
         plan: a fast plan.
         max_texture_size: limit of the renderer, in texels a side.
+        values: run values; default: those of the longest run.
         draws: draws that run; default: all.
+        sequences: number of sequences that fetch as much of their caches; 0 counts only weights.
     """
-    values, sizes = plan.values_for(plan.max_rows), dict[tuple[str, str], int]()
-    for spec, cost in zip(plan.draws, draw_traffic(plan, values, max_texture_size), strict=True):
+    sizes = Counter[tuple[str, str]]()
+    costs = draw_traffic(plan, values or plan.values_for(plan.max_rows), max_texture_size)
+    for spec, cost in zip(plan.draws, costs, strict=True):
         for read in cost.reads if draws is None or spec in draws else ():
             tensor = plan.table[plan.root(read.tensor)]
+            key = tensor.name, tensor.format
             if tensor.kind == "weight":
                 # Tied embeddings are fetched whole by the product with the vocabulary matrix.
-                key = tensor.name, tensor.format
-                sizes[key] = max(read.bytes, sizes.get(key, 0))
-    found: dict[str, int] = {}
+                sizes[key] = max(read.bytes, sizes[key])
+            elif tensor.kind == "cache":
+                sizes[key] += sequences * read.bytes
+    found = Counter[str]()
     for (_, form), size in sizes.items():
-        _add(found, form, size)
+        found[form] += size
     return found
 
 
-def _add(found: dict[str, int], name: str, size: int) -> None:
-    found[name] = found.get(name, 0) + size
-
-
-def _matrices(config: ModelConfig) -> tuple[list[int], list[int], int]:
-    """Count one row's multiply-adds with the matrices of each layer, those for its cache, and the vocabulary matrix.
+def _products(graph: Graph, layer: int, *, cached: bool = False) -> int:
+    """Count one row's multiply-adds with the matrices of a layer, or only with those whose results are cached.
 
     Of the experts, a row uses as many as the router chooses.
     """
-    layers, stored = [0] * config.num_hidden_layers, [0] * config.num_hidden_layers
-    for tensor in tensors_of(config):
-        used = tensor.role not in ("gate", "up", "down") or int(tensor.letter or 0) < max(1, config.num_experts_per_tok)
-        if tensor.layer is not None and len(tensor.shape) == 2 and used:
-            layers[tensor.layer] += math.prod(tensor.shape)
-            stored[tensor.layer] += math.prod(tensor.shape) if tensor.role in _STORED and tensor.letter != "q" else 0
-    return layers, stored, config.vocab_size * config.hidden_size
+    node = graph.layer(layer)
+    mixing, mlp = node.mixing.body, node.mlp.body
+    if cached:
+        stored = {Attention: ("k", "v"), Convolution: ("into",), DeltaMixing: ("qkv", "z", "b", "a")}[type(mixing)]
+        return sum(math.prod(getattr(mixing, name).weight.shape) for name in stored)
+    weights = [*mixing.tensors()]
+    if isinstance(mlp, ExpertMlps):
+        used = mlp.experts[: graph.config.num_experts_per_tok]
+        parts = (mlp.router, *used, mlp.shared_router, mlp.shared)
+        weights += [each for part in parts if part is not None for each in part.tensors()]
+    else:
+        weights += mlp.tensors()
+    return sum(math.prod(each.shape) for each in weights if len(each.shape) == 2)
 
 
-def _mixed(config: ModelConfig, layer: int, tokens: int) -> tuple[int, int]:
-    """Count the cached numbers that the last of some tokens sees in a layer, and its multiply-adds with them."""
-    of = config.layer(layer)
-    if of.convolves:
-        return min(tokens, of.taps) * config.hidden_size, of.taps * config.hidden_size
-    if (rule := of.delta) is not None:
-        seen = DeltaHeads(rule).seen(tokens - 1)
-        # For a key and for a query: the state, then weights and corrections of the tokens after it.
-        each = rule.key * rule.value + seen * (rule.key + rule.value)
-        return seen * (rule.keys + rule.values), of.taps * rule.channels + 2 * rule.heads * each
-    each = 2 * config.head_dim * min(tokens, of.window or tokens)
-    return config.num_key_value_heads * each, config.num_attention_heads * each
-
-
-def _cached_bytes(config: ModelConfig, cache: str, tokens: int) -> dict[str, int]:
-    """Count the cached bytes, by texture format, that the last of some tokens sees; delta rules keep float32."""
-    found: dict[str, int] = {}
-    for layer in range(config.num_hidden_layers):
-        of = config.layer(layer)
-        chosen = CACHE_FORMATS["f32" if of.delta is not None else cache]
-        name = chosen.convolution if of.convolves else chosen.attention
-        _add(found, name, float_bytes(_mixed(config, layer, tokens)[0], name))
-    return found
+def _mixing(graph: Graph, layer: int, tokens: int) -> int:
+    """Count the multiply-adds of the last of some tokens with what a layer keeps of the tokens before it."""
+    node = graph.layer(layer).mixing.body
+    if isinstance(node, Attention):
+        return 2 * node.out.inputs * min(tokens, node.window or tokens)
+    assert isinstance(node, (Convolution, DeltaMixing))
+    taps = math.prod(node.conv.weight.shape)
+    # The state is read for the key and for the query, and changed once.
+    return taps + 3 * node.rule.heads * node.rule.key * node.rule.value if isinstance(node, DeltaMixing) else taps

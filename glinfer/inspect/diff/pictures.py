@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 
 from glinfer.formats.files import AnyPath, replacing
 from glinfer.inspect.diff.compare import DiffReport
-from glinfer.inspect.figures import FAINT, FONT, OKABE_ITO, Chart, plain_style, short, write_png
+from glinfer.inspect.figures import FAINT, FONT, OKABE_ITO, Chart, pixels_of, plain_style, save_pixels, short
 from glinfer.text.labels import visible
 
 KINDS = (
@@ -37,7 +37,7 @@ def save_picture(report: DiffReport, path: AnyPath) -> None:
         above, below = chart.axes
         _passes(above, report)
         _along(below, report)
-        write_png(chart.figure, temporary)
+        save_pixels(pixels_of(chart.figure), temporary)
 
 
 def kind_of(name: str) -> str:

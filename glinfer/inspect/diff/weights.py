@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy.typing as npt
 
 from glinfer.engine.progress import Progress, no_progress
 from glinfer.formats import Checkpoint
-from glinfer.models.oracle import relative_error
+from glinfer.inspect.pieces import Rows, WeightRows, spans
 
 Floats = npt.NDArray[np.float32]
 
@@ -75,7 +76,7 @@ class WeightsDiff:
 
 
 def diff_weights(a: Checkpoint, b: Checkpoint, on_progress: Progress = no_progress) -> WeightsDiff:
-    """Compare the tensors of two checkpoints by name, with one of each unpacked at a time.
+    """Compare the tensors of two checkpoints by name, a few rows at a time.
 
     ``on_progress`` receives (compared tensors, tensors).
 
@@ -91,42 +92,51 @@ def diff_weights(a: Checkpoint, b: Checkpoint, on_progress: Progress = no_progre
             found.append(TensorDiff(name, "missing", f"missing in {lacking}"))
         else:
             formats = formats_a[name], formats_b[name]
-            found.append(compared(name, a.floats(name), b.floats(name), formats))
+            found.append(compared(name, WeightRows(a, name), WeightRows(b, name), formats))
         on_progress(done, len(names))
     return WeightsDiff(tuple(found))
 
 
-def compared(name: str, a: Floats, b: Floats, formats: tuple[str, str] = ("F32", "F32")) -> TensorDiff:
-    """Compare two vectors or matrices; ``formats`` are those of the files."""
+def compared(name: str, a: Rows, b: Rows, formats: tuple[str, str] = ("F32", "F32")) -> TensorDiff:
+    """Compare two vectors or matrices in pieces; ``formats`` are those of the files."""
     if a.shape != b.shape:
-        if a.ndim == 2 and b.shape == a.T.shape and _transposed(a, b):
+        if len(a.shape) == 2 and b.shape == a.shape[::-1] and _transposed(a, b):
             return TensorDiff(name, "transposed", "B is A transposed")
         return TensorDiff(name, "shape", f"A is {list(a.shape)}, B is {list(b.shape)}")
-    if np.array_equal(a, b):
+    if all(np.array_equal(x, y) for x, y in _pairs(a, b)):
         return TensorDiff(name, IDENTICAL, IDENTICAL, 0.0, 0.0)
     facts = _Statistics.of(a, b)
     kind, what = _guess(a, b, facts, formats)
     return TensorDiff(name, kind, what, facts.largest, facts.relative)
 
 
-def _guess(a: Floats, b: Floats, facts: _Statistics, formats: tuple[str, str]) -> tuple[str, str]:
+def _guess(a: Rows, b: Rows, facts: _Statistics, formats: tuple[str, str]) -> tuple[str, str]:
     """Guess what transformed a tensor; returns (kind, words)."""
     if not facts.peak_b or not facts.peak_a:
         return "zero", f"{'A' if facts.peak_b else 'B'} is zero"
-    for name, rounded in (("f16", _to_f16), ("bf16", _to_bf16)):
-        if np.array_equal(rounded(a), b):
-            return "rounded", f"B is A rounded to {name}"
-        if np.array_equal(a, rounded(b)):
-            return "rounded", f"A is B rounded to {name}"
+    if facts.rounded:
+        return "rounded", facts.rounded[0]
     if facts.relative <= _EXACT:
         return "digits", "only the last digits differ"
-    if a.ndim == 2 and a.shape[0] == a.shape[1] and _transposed(a, b):
+    if len(a.shape) == 2 and a.shape[0] == a.shape[1] and facts.rearranged(_CLOSE) and _transposed(a, b):
         return "transposed", "B is A transposed"
-    if np.abs(a * np.float32(facts.scale) - b).max() <= _EXACT * facts.peak_b:
+    limit = _EXACT * facts.peak_b
+    scale, shift = np.float32(facts.scale), np.float32(facts.shift)
+    if all(np.abs(x * scale - y).max() <= limit for x, y in _pairs(a, b)):
         return "scaled", f"B is A × {facts.scale:.6g}"
-    if np.abs(a + np.float32(facts.shift) - b).max() <= _EXACT * facts.peak_b:
+    if all(np.abs(x + shift - y).max() <= limit for x, y in _pairs(a, b)):
         return "shifted", f"B is A {'+' if facts.shift > 0 else '−'} {abs(facts.shift):.6g}"
-    return _permuted(a, b) or _some_rows(a, b) or _apart(facts, formats)
+    if facts.rearranged(_EXACT) and (of := _permuted(a, b)):
+        return "permuted", f"{of} permuted"
+    if facts.rows <= _FEW * a.shape[0]:
+        of = "elements" if len(a.shape) == 1 else "rows"
+        return "rows", f"{facts.rows} of {a.shape[0]} {of} differ, the first is {facts.first}"
+    return _apart(facts, formats)
+
+
+def _pairs(a: Rows, b: Rows) -> Iterator[tuple[Floats, Floats]]:
+    """Yield the same rows of both, piece by piece."""
+    return ((a[rows], b[rows]) for rows in spans(a.shape))
 
 
 def _apart(facts: _Statistics, formats: tuple[str, str]) -> tuple[str, str]:
@@ -145,8 +155,10 @@ def _apart(facts: _Statistics, formats: tuple[str, str]) -> tuple[str, str]:
 class _Statistics:
     """Statistics of two tensors of one shape.
 
-    ``scale`` and ``shift`` each bring A closest to B without the other; ``largest`` is the largest absolute
-    difference, ``peak_a`` and ``peak_b`` are the largest absolute weights.
+    ``largest`` is the largest absolute difference, ``peak_a`` and ``peak_b`` are the largest absolute weights.
+    ``scale`` and ``shift`` each bring A closest to B without the other. ``squares`` are the sums of squares. ``rows``
+    counts the rows that differ, ``first`` is the first of them, and ``rounded`` has the keys of :data:`_ROUNDINGS`
+    that explain all differences.
     """
 
     largest: float
@@ -155,21 +167,36 @@ class _Statistics:
     scale: float
     shift: float
     correlation: float
+    squares: tuple[float, float]
+    rows: int
+    first: int
+    rounded: list[str]
 
     @property
     def relative(self) -> float:
         return self.largest / self.peak_a if self.peak_a else math.inf
 
-    @classmethod
-    def of(cls, a: Floats, b: Floats) -> _Statistics:
-        def product(x: Floats, y: Floats) -> float:
-            return float(np.einsum("i,i", x.reshape(-1), y.reshape(-1), dtype=np.float64))
+    def rearranged(self, tolerance: float) -> bool:
+        """Whether both may have the same elements in another order, by their squares."""
+        return not abs(self.squares[0] - self.squares[1]) > tolerance * self.squares[0]
 
-        aa, bb, ab = product(a, a), product(b, b), product(a, b)
-        both = math.sqrt(aa) * math.sqrt(bb)
-        shift = (float(b.sum(dtype=np.float64)) - float(a.sum(dtype=np.float64))) / a.size
-        peaks = float(np.abs(a).max()), float(np.abs(b).max())
-        return cls(float(np.abs(b - a).max()), *peaks, ab / aa if aa else 0.0, shift, ab / both if both else 0.0)
+    @classmethod
+    def of(cls, a: Rows, b: Rows) -> _Statistics:
+        peaks, sums, rows, first, before = np.zeros(3), np.zeros(5), 0, -1, 0
+        rounded = list(_ROUNDINGS)
+        for x, y in _pairs(a, b):
+            differ = np.flatnonzero((x != y).reshape(len(x), -1).any(axis=1))
+            first = before + int(differ[0]) if len(differ) and not rows else first
+            rows, before = rows + len(differ), before + len(x)
+            peaks = np.maximum(peaks, [np.abs(each).max() for each in (y - x, x, y)])  # keeps NaN
+            products = [np.einsum("i,i", p.ravel(), q.ravel(), dtype=np.float64) for p, q in ((x, x), (y, y), (x, y))]
+            sums += [x.sum(dtype=np.float64), y.sum(dtype=np.float64), *products]
+            rounded = [what for what in rounded if _ROUNDINGS[what](x, y)]
+        total_a, total_b, aa, bb, ab = sums.tolist()
+        both, shift = math.sqrt(aa) * math.sqrt(bb), (total_b - total_a) / math.prod(a.shape)
+        scale, correlation = ab / aa if aa else 0.0, ab / both if both else 0.0
+        largest, peak_a, peak_b = peaks.tolist()
+        return cls(largest, peak_a, peak_b, scale, shift, correlation, (aa, bb), rows, first, rounded)
 
 
 def _to_f16(array: Floats) -> Floats:
@@ -184,22 +211,34 @@ def _to_bf16(array: Floats) -> Floats:
     return ((bits + up) & np.uint32(0xFFFF0000)).view(np.float32)
 
 
-def _transposed(a: Floats, b: Floats) -> bool:
-    return np.array_equal(a.T, b) or relative_error(b, a.T) <= _CLOSE
+_ROUNDINGS: Mapping[str, Callable[[Floats, Floats], bool]] = {
+    "B is A rounded to f16": lambda a, b: np.array_equal(_to_f16(a), b),
+    "A is B rounded to f16": lambda a, b: np.array_equal(a, _to_f16(b)),
+    "B is A rounded to bf16": lambda a, b: np.array_equal(_to_bf16(a), b),
+    "A is B rounded to bf16": lambda a, b: np.array_equal(a, _to_bf16(b)),
+}
 
 
-def _permuted(a: Floats, b: Floats) -> tuple[str, str] | None:
-    if a.ndim == 1:
-        return ("permuted", "elements permuted") if np.array_equal(np.sort(a), np.sort(b)) else None
-    for what, one, other in (("rows", a, b), ("columns", a.T, b.T)):
-        if sorted(hash(row.tobytes()) for row in one) == sorted(hash(row.tobytes()) for row in other):
-            return "permuted", f"{what} permuted"
-    return None
+def _transposed(a: Rows, b: Rows) -> bool:
+    """Whether B is A transposed, up to rounding to half floats."""
+    whole = np.concatenate([a[rows] for rows in spans(a.shape)], axis=0).T
+    peak = float(np.abs(whole).max())
+    return all(np.abs(whole[rows] - b[rows]).max() <= _CLOSE * peak for rows in spans(b.shape))
 
 
-def _some_rows(a: Floats, b: Floats) -> tuple[str, str] | None:
-    other = np.flatnonzero((a != b).reshape(len(a), -1).any(axis=1))
-    if len(other) > _FEW * len(a):
-        return None
-    of = "elements" if a.ndim == 1 else "rows"
-    return "rows", f"{len(other)} of {len(a)} {of} differ, the first is {int(other[0])}"
+def _permuted(a: Rows, b: Rows) -> str:
+    """Name what is permuted: elements, rows or columns; empty if nothing is."""
+    if len(a.shape) == 1:
+        x, y = (np.sort(np.concatenate([each[rows] for rows in spans(a.shape)])) for each in (a, b))
+        return "elements" if np.array_equal(x, y) else ""
+    (rows_a, columns_a), (rows_b, columns_b) = _hashes(a), _hashes(b)
+    return "rows" if rows_a == rows_b else "columns" if columns_a == columns_b else ""
+
+
+def _hashes(matrix: Rows) -> tuple[list[int], list[int]]:
+    """Return the sorted hashes of all rows, and of all columns."""
+    rows, columns = list[int](), [0] * matrix.shape[1]
+    for piece in map(matrix.__getitem__, spans(matrix.shape)):
+        rows += [hash(row.tobytes()) for row in piece]
+        columns = [hash((before, column.tobytes())) for before, column in zip(columns, piece.T, strict=True)]
+    return sorted(rows), sorted(columns)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,6 @@ from glinfer.engine.probabilities import softmax
 from glinfer.engine.progress import Progress
 from glinfer.errors import InputError
 from glinfer.formats import Checkpoint, weight_shapes
-from glinfer.inspect import figures
 from glinfer.inspect.look import pictures
 from glinfer.inspect.look.lens import Lens, likeliest, logit_lens
 from glinfer.inspect.look.options import ATTENTION, HIDDEN, LENS, WEIGHTS, LookOptions
@@ -88,10 +88,8 @@ class Drawing:
     ) -> None:
         """Save a picture as ``kind/name.png``, and a dark version as ``kind/name-dark.png``."""
         (self.folder / kind).mkdir(exist_ok=True)
-        for end, theme in pictures.THEMES.items():
-            with theme.style():
-                figure = draw(theme, title=title, **values)
-                width, height = figures.write_png(figure, self.folder / f"{kind}/{name}{end}.png", margin=0.15)
+        drawn = partial(draw, title=title, **values)
+        width, height = pictures.write_themes(drawn, self.folder / kind / name)
         files = {"file": f"{kind}/{name}.png", "dark": f"{kind}/{name}-dark.png"}
         about = {**files, "kind": kind, "layer": layer, "title": title, "alt": alt}
         self.pictures.append({**about, "width": width, "height": height})

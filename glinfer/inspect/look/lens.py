@@ -16,13 +16,12 @@ import numpy.typing as npt
 from glinfer.engine.probabilities import softmax
 from glinfer.errors import InputError
 from glinfer.formats import Checkpoint
-from glinfer.formats.packed import PackedTensor
 from glinfer.formats.tensors import head_weight
+from glinfer.inspect.pieces import WeightRows
 from glinfer.limits import PIECE_ELEMENTS
 from glinfer.ops.published.linear import soft_cap
 
 Floats = npt.NDArray[np.float64]
-Array = npt.NDArray[np.float32]
 
 _MIN_ROWS = 64  # rows of the vocabulary matrix in a piece
 
@@ -97,11 +96,12 @@ def lens_logits(checkpoint: Checkpoint, stream: npt.NDArray[np.floating]) -> Flo
 def _head(checkpoint: Checkpoint, rows: Floats) -> Iterator[tuple[int, Floats]]:
     """Yield the logits of rows [R, D] in pieces of the vocabulary: (first token, [R, tokens])."""
     config, name = checkpoint.config, head_weight(checkpoint.config)
-    normed, bias = final_norm(checkpoint, rows), checkpoint.tensors.get(f"{config.family.names.head}.bias")
+    normed, matrix = final_norm(checkpoint, rows), WeightRows(checkpoint, name)
+    bias = checkpoint.tensors.get(f"{config.family.names.head}.bias")
     step = max(_MIN_ROWS, PIECE_ELEMENTS // len(rows))
     for first in range(0, config.vocab_size, step):
         end = min(first + step, config.vocab_size)
-        logits = normed @ weight_rows(checkpoint, name, first, end).T.astype(np.float64)
+        logits = normed @ matrix[first:end].T.astype(np.float64)
         if bias is not None:
             logits += bias[first:end]
         logits /= config.logits_scaling
@@ -118,16 +118,3 @@ def final_norm(checkpoint: Checkpoint, rows: Floats) -> Floats:
     rows = rows / np.sqrt(np.square(rows).mean(axis=1, keepdims=True) + config.layer_norm_eps)
     rows = rows * (np.asarray(gain, dtype=np.float64) + family.norm_offset)
     return rows if bias is None else rows + bias
-
-
-def weight_rows(checkpoint: Checkpoint, name: str, first: int, end: int) -> Array:
-    """Unpack rows [first, end) of a weight as float32; a vector is one row.
-
-    Raises:
-        KeyError: the checkpoint has no such tensor.
-        InputError: the package gguf, which unpacks GGML's formats, is not installed.
-    """
-    packed = checkpoint.packed.get(name)
-    if packed is not None:
-        return PackedTensor(packed.format, packed.blocks[first:end]).floats()
-    return np.atleast_2d(checkpoint.tensors[name])[first:end]

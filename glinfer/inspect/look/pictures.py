@@ -1,4 +1,6 @@
-"""Pictures of ``glinfer look``: functions from arrays to figures, in the colours of a :class:`Theme`.
+"""Pictures of ``glinfer look``: functions from arrays to figures, and the files of a figure for light and dark pages.
+
+A figure is drawn once, on a transparent background. :func:`write_themes` replaces the colours that depend on the page.
 
 Panels have sizes in inches that follow from the numbers of tokens, heads and layers, so pictures of one kind match.
 Colour-blind readers can tell the colours apart: viridis and cividis for magnitudes, red and blue on both sides of 0 for
@@ -8,16 +10,22 @@ signed values, Okabe and Ito's for categories.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from matplotlib import colormaps
 from matplotlib.axes import Axes
-from matplotlib.colors import Colormap, LinearSegmentedColormap, LogNorm, Normalize, PowerNorm
+from matplotlib.colors import (
+    Colormap,
+    LinearSegmentedColormap,
+    ListedColormap,
+    LogNorm,
+    Normalize,
+    PowerNorm,
+)
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
@@ -42,46 +50,61 @@ _ON_LIGHT = "#1d1d1a"
 _SHARES = [0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0]
 
 
-@dataclass(frozen=True)
-class Theme:
-    """Colours of a page: background, text, lines and missing values, and the colours on both sides of 0."""
-
-    paper: str
-    ink: str
-    faint: str
-    signed: Colormap
-
-    @contextmanager
-    def style(self) -> Iterator[None]:
-        """Draw in these colours within the block."""
-        settings: dict[str, Any] = {
-            "figure.facecolor": self.paper,
-            "axes.facecolor": self.paper,
-            "figure.dpi": figures.DPI,
-            "font.size": 8,
-            "axes.linewidth": 0.5,
-            "axes.titlesize": 9,
-            "axes.titlelocation": "left",
-            "lines.linewidth": 1.4,
-            "lines.markersize": 4,
-            "legend.frameon": False,
-            "legend.labelcolor": self.ink,
-            "text.parse_math": False,
-            "grid.color": self.faint,
-            **dict.fromkeys(
-                ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), self.ink
-            ),
-        }
-        with plain_style(settings):
-            yield
+FAINT = "#808180"
+"""Colour of grids and missing values in a figure, which no colour map contains."""
+_SIGNED = ListedColormap([(level / 255, 0.0, 1.0) for level in range(256)], "signed")
+"""Codes for signed values, whose colours depend on the page; no other colour map has them."""
+_STYLE: Mapping[str, Any] = {
+    "figure.facecolor": "none",
+    "axes.facecolor": "none",
+    "figure.dpi": figures.DPI,
+    "font.size": 8,
+    "axes.linewidth": 0.5,
+    "axes.titlesize": 9,
+    "axes.titlelocation": "left",
+    "lines.linewidth": 1.4,
+    "lines.markersize": 4,
+    "legend.frameon": False,
+    "text.parse_math": False,
+    "grid.color": FAINT,
+}
 
 
 _SIGNED_DARK = ["#92c5de", "#2a78b8", "#182028", "#c03a44", "#f4a582"]
-THEMES = {
-    "": Theme("white", "#1d1d1b", "#d8d6d0", colormaps["RdBu_r"]),
-    "-dark": Theme("#182028", "#e6eaee", "#3a4652", LinearSegmentedColormap.from_list("signed-dark", _SIGNED_DARK)),
+THEMES: Mapping[str, tuple[str, str, str, Colormap]] = {
+    "": ("#ffffff", "#1d1d1b", "#d8d6d0", colormaps["RdBu_r"]),
+    "-dark": ("#182028", "#e6eaee", "#3a4652", LinearSegmentedColormap.from_list("signed-dark", _SIGNED_DARK)),
 }
-"""Themes of light and dark pages, by what the names of their pictures end with."""
+"""Colours of light and dark pages, by what the names of their pictures end with.
+
+They are those of the background, of text and lines, of missing values, and a map for both sides of 0.
+"""
+
+
+def write_themes(draw: Callable[[], Figure], path: Path) -> tuple[int, int]:
+    """Draw a figure, and write it as PNG in the colours of each of :data:`THEMES`; returns its size in pixels.
+
+    ``path`` has no suffix; the names of the files end as the themes say.
+    """
+    with plain_style(_STYLE):
+        pixels = figures.pixels_of(draw(), margin=0.15)
+    colours, opacity = pixels[..., :3], pixels[..., 3]
+    codes = pixels.view("<u4")[..., 0] & 0xFFFFFF  # red in the lowest byte
+    ink, faint, signed = codes == 0, codes == 0x808180, (codes & 0xFFFF00) == 0xFF0000
+    levels, partly = codes[signed] & 0xFF, (opacity > 0) & (opacity < 255)
+    share = opacity[partly, None] / np.float32(255)
+    for ending, (paper, text, missing, signed_map) in THEMES.items():
+        themed = colours.copy()
+        themed[ink], themed[faint] = _rgb(text), _rgb(missing)
+        themed[signed] = signed_map(np.arange(256), bytes=True)[levels, :3]
+        themed[partly] = np.rint(themed[partly] * share + _rgb(paper) * (1 - share))
+        themed[opacity == 0] = _rgb(paper)
+        figures.save_pixels(themed, path.with_name(f"{path.name}{ending}.png"))
+    return pixels.shape[1], pixels.shape[0]
+
+
+def _rgb(colour: str) -> npt.NDArray[np.uint8]:
+    return np.frombuffer(bytes.fromhex(colour[1:]), np.uint8)
 
 
 def _panels(
@@ -115,7 +138,9 @@ def _image(
 ) -> None:
     """Draw a matrix in its rows and columns; ``bar`` adds a colour bar with that label, and ``how`` goes to it."""
     colour_map = colormaps[colours] if isinstance(colours, str) else colours
-    shown = axes.imshow(values, cmap=colour_map.with_extremes(bad=missing), norm=norm, aspect="auto")
+    shown = axes.imshow(
+        values, cmap=colour_map.with_extremes(bad=missing), norm=norm, aspect="auto", interpolation_stage="data"
+    )
     axes.set_xticks([])
     axes.set_yticks([])
     if bar:
@@ -140,7 +165,7 @@ def seen_keys(length: int, window: int) -> npt.NDArray[np.bool_]:
     return (distance >= 0) & ((distance < window) if window else True)
 
 
-def attention(theme: Theme, probs: Floats, labels: Sequence[str], seen: npt.NDArray[np.bool_], title: str) -> Figure:
+def attention(probs: Floats, labels: Sequence[str], seen: npt.NDArray[np.bool_], title: str) -> Figure:
     """Draw the attention of all heads of a block: probs [heads, S, S], and their mask ``seen`` [S, S]."""
     heads, length = probs.shape[:2]
     edge = max(_PANEL[0], length * LINE)
@@ -157,7 +182,7 @@ def attention(theme: Theme, probs: Floats, labels: Sequence[str], seen: npt.NDAr
             axes.set_axis_off()
             continue
         bar: dict[str, Any] = {"bar": "share of attention", "ticks": _SHARES} if head == 0 else {}
-        _image(axes, np.ma.array(probs[head], mask=~seen), MAGNITUDE, norm, theme.faint, **bar)
+        _image(axes, np.ma.array(probs[head], mask=~seen), MAGNITUDE, norm, FAINT, **bar)
         axes.set_title(f"head {head}")
         _words(axes, left=[] if head % columns else ticks, below=ticks if head + columns >= heads else [])
     return figure
@@ -174,9 +199,7 @@ def shrunk(probs: Floats, seen: npt.NDArray[np.bool_]) -> np.ma.MaskedArray:
     return np.ma.masked_less(most, 0.0)
 
 
-def attention_overview(
-    theme: Theme, maps: Sequence[np.ma.MaskedArray], layers: Sequence[int], length: int, title: str
-) -> Figure:
+def attention_overview(maps: Sequence[np.ma.MaskedArray], layers: Sequence[int], length: int, title: str) -> Figure:
     """Draw the maps of :func:`shrunk` for all blocks, a row each, over ``length`` tokens."""
     heads, size = maps[0].shape[:2]
     edge = min(1.25, max(0.3, 14.0 / heads))
@@ -190,7 +213,7 @@ def attention_overview(
     figure, ((axes,),) = _panels(title, note, [heads * edge], [len(maps) * edge])
     norm = PowerNorm(0.5, 0.0, 1.0)
     whole = np.ma.masked_less(np.concatenate(rows), 0.0)
-    _image(axes, whole, MAGNITUDE, norm, theme.paper, bar="share of attention", ticks=_SHARES)
+    _image(axes, whole, MAGNITUDE, norm, "none", bar="share of attention", ticks=_SHARES)
     middles = [number * step + size / 2 for number in range(max(heads, len(maps)))]
     every = math.ceil(0.5 / edge)
     axes.set_yticks(middles[: len(maps)], [f"block {layer}" for layer in layers], family=FONT)
@@ -200,7 +223,7 @@ def attention_overview(
     return figure
 
 
-def hidden(theme: Theme, stream: Floats, labels: Sequence[str], title: str) -> Figure:
+def hidden(stream: Floats, labels: Sequence[str], title: str) -> Figure:
     """Draw the stream [S, D] after one layer: a row for each token, a column for each feature."""
     length, width = stream.shape
     wide, high = 10.5, min(max(1.0, length * LINE), 7.0)
@@ -213,7 +236,7 @@ def hidden(theme: Theme, stream: Floats, labels: Sequence[str], title: str) -> F
     note = f"Rows: tokens. Columns: the {width} features{many}. 99% of values lie within the scale; {beyond}."
     figure, ((axes,),) = _panels(title, note, [wide], [high])
     shown = np.ma.masked_invalid(_farthest(stream, per))
-    _image(axes, shown, theme.signed, Normalize(-reach, reach), theme.faint, bar="value", extend="both")
+    _image(axes, shown, _SIGNED, Normalize(-reach, reach), FAINT, bar="value", extend="both")
     axes.images[0].set_extent((0, width, length - 0.5, -0.5))
     axes.xaxis.set_major_locator(figures.round_numbers(10))
     _words(axes, left=thinned(labels, high))
@@ -234,7 +257,7 @@ def _farthest(stream: Floats, per: int) -> Floats:
     return np.asarray(np.take_along_axis(padded, chosen[:, :, None], axis=2)[:, :, 0])
 
 
-def norms(theme: Theme, values: Floats, layers: Sequence[str], labels: Sequence[str], title: str) -> Figure:
+def norms(values: Floats, layers: Sequence[str], labels: Sequence[str], title: str) -> Figure:
     """Draw the norms [L, S] of the streams after L layers."""
     wide = min(max(6.0, len(labels) * 0.3), 14.0)
     known = values[np.isfinite(values) & (values > 0)]
@@ -244,7 +267,7 @@ def norms(theme: Theme, values: Floats, layers: Sequence[str], labels: Sequence[
     note += " (logarithmic)." if isinstance(norm, LogNorm) else "."
     figure, ((axes,),) = _panels(title, note, [wide], [len(layers) * 0.24])
     ticks = np.geomspace(low, top, 4) if isinstance(norm, LogNorm) else None
-    _image(axes, values[::-1], MAGNITUDE, norm, theme.faint, bar="norm", ticks=ticks)
+    _image(axes, values[::-1], MAGNITUDE, norm, FAINT, bar="norm", ticks=ticks)
     _words(axes, left=_rows(layers), below=thinned(labels, wide))
     return figure
 
@@ -254,10 +277,10 @@ def _rows(layers: Sequence[str]) -> list[tuple[int, str]]:
     return list(enumerate(map(short, reversed(layers))))
 
 
-def _cells(axes: Axes, words: Sequence[Sequence[str]], probs: Floats, theme: Theme) -> None:
+def _cells(axes: Axes, words: Sequence[Sequence[str]], probs: Floats) -> None:
     """Draw words [L][n] on their probabilities [L, n], the last row on top."""
     norm = Normalize(0.0, 1.0)
-    _image(axes, np.ma.masked_invalid(probs[::-1]), CERTAINTY, norm, theme.faint, bar="probability")
+    _image(axes, np.ma.masked_invalid(probs[::-1]), CERTAINTY, norm, FAINT, bar="probability")
     for row, found in enumerate(reversed(words)):
         for column, word in enumerate(found):
             on = "white" if probs[-1 - row, column] < 0.55 else _ON_LIGHT  # cividis is dark below the middle
@@ -265,7 +288,6 @@ def _cells(axes: Axes, words: Sequence[Sequence[str]], probs: Floats, theme: The
 
 
 def lens(
-    theme: Theme,
     guesses: Sequence[Sequence[str]],
     probs: Floats,
     hits: npt.NDArray[np.bool_],
@@ -281,7 +303,7 @@ def lens(
     cell = max(0.34, max(len(word) for row in words for word in row) * figures.CHARACTER + 0.1)
     note = "Next token predicted by each layer. Below: the token at the position. Orange frame: the token that follows."
     figure, ((axes,),) = _panels(title, note, [len(labels) * cell], [len(layers) * _CELL])
-    _cells(axes, words, probs, theme)
+    _cells(axes, words, probs)
     for row, column in np.argwhere(hits[::-1]).tolist():
         place = (column - 0.45, row - 0.4)
         axes.add_patch(Rectangle(place, 0.9, 0.8, fill=False, edgecolor=OKABE_ITO[1], linewidth=1.8))
@@ -290,7 +312,6 @@ def lens(
 
 
 def lens_last(
-    theme: Theme,
     top: Sequence[Sequence[tuple[str, float]]],
     layers: Sequence[str],
     follow: Sequence[tuple[str, Floats]],
@@ -309,7 +330,7 @@ def lens_last(
     probs = np.full((len(layers), count), np.nan)
     for row, found in enumerate(top):
         probs[row, : len(found)] = [prob for _, prob in found]
-    _cells(cells, [[f"{short(label)} {percent(prob)}" for label, prob in found] for found in top], probs, theme)
+    _cells(cells, [[f"{short(label)} {percent(prob)}" for label, prob in found] for found in top], probs)
     _words(cells, left=_rows(layers))
     cells.set_xticks(range(count), [f"{rank + 1}." for rank in range(count)])
     for number, (label, values) in enumerate(follow):
@@ -326,7 +347,7 @@ def lens_last(
     return figure
 
 
-def weights(theme: Theme, looks: Sequence[WeightSummary], title: str) -> Figure:
+def weights(looks: Sequence[WeightSummary], title: str) -> Figure:
     """Draw thumbnails and histograms of weights, matrices before vectors."""
     note = (
         "Left: the weight in its rows and columns; 99% of the pixels lie within the scale. "
@@ -340,7 +361,7 @@ def weights(theme: Theme, looks: Sequence[WeightSummary], title: str) -> Figure:
         for place in range(2):
             left, right = row[2 * place : 2 * place + 2]
             if place < len(pair):
-                _thumbnail(left, pair[place], theme)
+                _thumbnail(left, pair[place])
                 _histogram(right, pair[place])
             else:
                 left.set_axis_off()
@@ -355,11 +376,11 @@ def describe(look: WeightSummary) -> str:
     return f"{rows}×{cols} {look.format} · texture {width}×{height} {texels} · {look.stats['zeros']} zeros{odd}"
 
 
-def _thumbnail(axes: Axes, look: WeightSummary, theme: Theme) -> None:
+def _thumbnail(axes: Axes, look: WeightSummary) -> None:
     matrix = look.shape[0] > 1
     reach = _reach(look.image[np.isfinite(look.image)])
-    colours, norm = (MAGNITUDE, Normalize(0.0, reach)) if matrix else (theme.signed, Normalize(-reach, reach))
-    _image(axes, look.image, colours, norm, theme.faint)
+    colours, norm = (MAGNITUDE, Normalize(0.0, reach)) if matrix else (_SIGNED, Normalize(-reach, reach))
+    _image(axes, look.image, colours, norm, FAINT)
     axes.set_aspect("equal" if matrix else "auto", anchor="NW")
     axes.set_title(look.name, weight="bold", y=1.0, pad=18)
     axes.annotate(describe(look), (0, 1), (0, 6), xycoords="axes fraction", textcoords="offset points")

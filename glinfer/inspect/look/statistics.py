@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from glinfer.formats import Checkpoint
+from glinfer.inspect.pieces import Rows, WeightRows, spans
 from glinfer.models.choice import is_published, plan_for, reference_plans
 from glinfer.models.oracle import MASK_LIMIT
 from glinfer.models.plan import Plan
@@ -25,16 +26,25 @@ MAX_EDGE = 128
 """Maximum pixels of a thumbnail's longer edge."""
 
 
-def stats_of(array: Floats) -> Stats:
-    """Count the elements; ``min``, ``max``, ``mean`` and ``std`` are of the finite ones, None without any."""
-    known = np.isfinite(array)
-    finite, nan = array[known], int(np.count_nonzero(np.isnan(array)))
-    zeros, infinite = finite.size - int(np.count_nonzero(finite)), array.size - finite.size - nan
-    counts: Stats = {"count": array.size, "zeros": zeros, "nan": nan, "infinite": infinite}
-    if not finite.size:
+def stats_of(pieces: Sequence[slice], rows: Rows) -> Stats:
+    """Count the elements; ``min``, ``max``, ``mean`` and ``std`` are of the finite ones, None without any.
+
+    The rows are read twice, in the given pieces.
+    """
+    counts: dict[str, int] = dict.fromkeys(("count", "zeros", "nan", "infinite"), 0)
+    number, total, ends = 0, 0.0, list[float]()
+    for values in map(rows.__getitem__, pieces):
+        finite, nan = values[np.isfinite(values)], int(np.count_nonzero(np.isnan(values)))
+        found = (values.size, finite.size - int(np.count_nonzero(finite)), nan, values.size - finite.size - nan)
+        counts = {name: counts[name] + count for name, count in zip(counts, found, strict=True)}
+        number, total = number + finite.size, total + float(finite.sum(dtype=np.float64))
+        ends += [float(finite.min()), float(finite.max())] if finite.size else []
+    if not number:
         return counts | dict.fromkeys(("min", "max", "mean", "std"))
-    mean, std = (float(measure(finite, dtype=np.float64)) for measure in (np.mean, np.std))
-    return counts | {"min": float(finite.min()), "max": float(finite.max()), "mean": mean, "std": std}
+    mean, squares = total / number, 0.0
+    for values in map(rows.__getitem__, pieces):
+        squares += float(np.square(values[np.isfinite(values)].astype(np.float64) - mean).sum())
+    return counts | {"min": min(ends), "max": max(ends), "mean": mean, "std": math.sqrt(squares / number)}
 
 
 def layer_of(name: str) -> int | None:
@@ -46,7 +56,7 @@ def statistics(name: str, array: Floats) -> dict[str, Any]:
     """Describe a captured tensor; attention scores masked to −1e30 count as ``masked`` only."""
     masked = np.isfinite(array) & (array <= -MASK_LIMIT)
     about = {"name": name, "layer": layer_of(name), "shape": list(array.shape)}
-    return {**about, **stats_of(array[~masked]), "masked": int(np.count_nonzero(masked))}
+    return {**about, **stats_of([slice(None)], array[~masked]), "masked": int(np.count_nonzero(masked))}
 
 
 def attention_numbers(probs: Floats) -> list[dict[str, float | None]]:
@@ -131,27 +141,32 @@ def texture_sizes(checkpoint: Checkpoint, edge: int) -> dict[str, tuple[int, int
 
 
 def summarize_weight(checkpoint: Checkpoint, name: str, texture: tuple[int, int, str]) -> WeightSummary:
-    """Summarize one weight, unpacked to floats.
+    """Summarize one weight, unpacked to floats a few rows at a time.
 
     Raises:
         InputError: the package gguf, which unpacks GGML's formats, is not installed.
     """
-    values = np.atleast_2d(checkpoint.floats(name))
-    shape = values.shape
-    known, stats = np.isfinite(values), stats_of(values)
+    rows: Rows = WeightRows(checkpoint, name)
+    if len(rows.shape) == 1:
+        rows = rows[:][None]
+    shape = (rows.shape[0], rows.shape[1])
+    block = block_of(shape)
+    pieces = list(spans(shape, block[0]))
+    stats = stats_of(pieces, rows)
     low, high = (float(stats[end] or 0.0) for end in ("min", "max"))
     if low == high:  # a single value gets a range as wide as its magnitude
         reach = abs(low) / 2 or 1.0
         low, high = low - reach, high + reach
-    edges = np.linspace(low, high, BINS + 1)
-    counts = np.histogram(values[known], BINS, (low, high))[0]
-    block = block_of(shape)
-    shown = np.where(known, np.abs(values) if shape[0] > 1 else values, np.float32(0.0))
-    with np.errstate(invalid="ignore", divide="ignore"):
-        image = _block_sums(shown, block) / _block_sums(known, block)  # NaN if nothing is finite
-    return WeightSummary(
-        name, layer_of(name), shape, checkpoint.formats()[name], texture, image, block, counts, edges, stats
-    )
+    edges, counts, image = np.linspace(low, high, BINS + 1), np.zeros(BINS, dtype=np.int64), []
+    for values in map(rows.__getitem__, pieces):
+        known = np.isfinite(values)
+        counts += np.histogram(values[known], BINS, (low, high))[0]
+        shown = np.where(known, np.abs(values) if shape[0] > 1 else values, np.float32(0.0))
+        with np.errstate(invalid="ignore", divide="ignore"):
+            image.append(_block_sums(shown, block) / _block_sums(known, block))  # NaN if nothing is finite
+    thumbnail = np.concatenate(image)
+    formats = checkpoint.formats()[name]
+    return WeightSummary(name, layer_of(name), shape, formats, texture, thumbnail, block, counts, edges, stats)
 
 
 def _block_sums(values: npt.NDArray[Any], block: tuple[int, int]) -> npt.NDArray[np.float64]:

@@ -15,8 +15,8 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from glinfer.inspect.figures import GRID, OKABE_ITO, PAGE, TEXT, Chart, svg_style
 from glinfer.inspect.profile.compare import ProfileComparison
-from glinfer.inspect.profile.report import DrawProfile, ProfileReport
-from glinfer.inspect.report import megabytes
+from glinfer.inspect.profile.result import DrawProfile, ProfileReport
+from glinfer.inspect.tables import megabytes
 
 _WIDTH, _NARROW = 10.0, 3.6  # inches of a figure, and of one for phones, at 72 SVG units each
 _LABEL_DRAWS = 0.022  # of a chart's width: the space for a block's number

@@ -10,9 +10,8 @@ from typing import Any
 from glinfer.engine.report import Report
 from glinfer.errors import FormatError
 from glinfer.formats.files import AnyPath, opened, shown, words_of
-from glinfer.inspect.profile.report import REPORT, VERSION
-from glinfer.inspect.report import megabytes
-from glinfer.inspect.tables import Cell, Column, Table
+from glinfer.inspect.profile.result import REPORT, VERSION
+from glinfer.inspect.tables import Cell, Column, Table, megabytes
 from glinfer.limits import MAX_PROFILE_BYTES
 
 _ALIKE = ("renderer", "config", "plan", "weights", "what", "tokens", "timing")

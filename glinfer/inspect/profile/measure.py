@@ -21,11 +21,11 @@ from glinfer.engine.progress import Progress, StagedProgress, no_progress, no_st
 from glinfer.errors import InputError
 from glinfer.gl.context import Device
 from glinfer.gl.timers import TIMESTAMPS, FenceTimer, Timeline, Timer, TimestampTimer, fence_ns
-from glinfer.inspect.ceiling import STANDARD_BYTES, FetchRate, fetch_rate, nearest_texels
+from glinfer.inspect.ceiling import FetchRate, fetch_rates
 from glinfer.inspect.draws import example_ids
-from glinfer.inspect.profile.report import DrawProfile, GrowthPoint, ProfileReport
+from glinfer.inspect.profile.result import DrawProfile, GrowthPoint, ProfileReport
 from glinfer.inspect.profile.traffic import DrawTraffic, draw_traffic, textures_of
-from glinfer.inspect.timing import Spread, milliseconds
+from glinfer.inspect.timing import Spread, Work, in_turns, milliseconds
 from glinfer.limits import MAX_PROFILE_RUNS
 from glinfer.models.feed import runs
 from glinfer.models.session import Session
@@ -339,28 +339,29 @@ def measure(plan_run: PlanRun, device: Device, timing: str, runs: int | None, on
         if runs is None:
             pair = sum(_plain(plan_run, device)) + milliseconds(lambda: plan_run.timed(timer)) / 1000.0
             runs = max(_MIN_RUNS if pair < _SLOW_SECONDS else _MIN_SLOW_RUNS, min(_MAX_RUNS, int(_SECONDS / pair)))
-        found = _in_turns(plan_run, device, timer, runs, on_progress)
+        found = _alternated(plan_run, device, timer, runs, on_progress)
     if not found.timelines:
         raise InputError(f"the clock of {device.renderer} was disturbed in all runs; use --timing fence")
     found.notes = notes
     return found
 
 
-def _in_turns(plan_run: PlanRun, device: Device, timer: Timer, runs: int, on_progress: Progress) -> Timings:
+def _alternated(plan_run: PlanRun, device: Device, timer: Timer, runs: int, on_progress: Progress) -> Timings:
     found = Timings(timer.method)
-    for run in range(_TRIES * runs):
-        if len(found.timelines) == runs:
-            break
-        if run < runs:
-            issue, rest = _plain(plan_run, device)
-            found.issues.append(1000.0 * issue)
-            found.walls.append(1000.0 * (issue + rest))
-        line = plan_run.timed(timer)
-        if line is None:
+
+    def plain() -> None:
+        issue, rest = _plain(plan_run, device)
+        found.issues.append(1000.0 * issue)
+        found.walls.append(1000.0 * (issue + rest))
+
+    def profiled() -> None:
+        for _ in range(_TRIES):
+            if (line := plan_run.timed(timer)) is not None:
+                found.timelines.append(line)
+                return
             found.disturbed += 1
-        else:
-            found.timelines.append(line)
-        on_progress(len(found.timelines), runs)
+
+    in_turns((Work(plain), Work(profiled)), runs, warm_ups=0, on_progress=on_progress)
     return found
 
 
@@ -462,10 +463,5 @@ def measure_fetch_rates(costs: Sequence[DrawTraffic], device: Device, on_progres
         for read in cost.reads:
             sizes[read.format] = sizes.get(read.format, 0) + read.bytes
     total = sum(sizes.values())
-    matter = {name: size for name, size in sizes.items() if size >= _MIN_SHARE * total}
-    found = []
-    for done, (name, size) in enumerate(matter.items()):
-        on_progress(done, len(matter))
-        found.append(fetch_rate(device, name, nearest_texels(name, max(size, STANDARD_BYTES)), _CEILING_SAMPLE_SECONDS))
-    on_progress(len(matter), len(matter))
-    return found
+    main = [(name, size) for name, size in sizes.items() if size >= _MIN_SHARE * total]
+    return fetch_rates(device, main, _CEILING_SAMPLE_SECONDS, on_progress)

@@ -9,7 +9,7 @@ from glinfer import __version__
 from glinfer.formats.files import AnyPath, replacing
 from glinfer.inspect.pages import rendered, require_matplotlib
 from glinfer.inspect.profile.compare import ProfileComparison
-from glinfer.inspect.profile.report import ProfileReport
+from glinfer.inspect.profile.result import ProfileReport
 
 Fact = tuple[str, str, str, str]
 """A number in large type: name, number with unit, remark, and a sentence on its meaning."""

@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Any
 
 from glinfer.formats.files import AnyPath, replacing
-from glinfer.inspect.profile.report import DrawProfile, ProfileReport
+from glinfer.inspect.profile.result import DrawProfile, ProfileReport
 
 PROCESS = 1
 CPU_TRACK, DRAW_TRACK = 1, 2

@@ -7,11 +7,14 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from operator import truediv
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
 from glinfer.errors import GlinferError
+from glinfer.inspect.timing import Work, in_turns
 from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.spec import Array
 
@@ -73,13 +76,13 @@ def ratios(
     best: Callable[[], float], candidate: Callable[[], float], rounds: int = ROUNDS, patience: int = 2
 ) -> list[float]:
     """Time a candidate relative to the best, interleaved; a hopeless one is given up after ``patience`` rounds."""
-    found: list[float] = []
-    for _ in range(rounds):
-        before = best()
-        found.append(candidate() / before)
-        if len(found) >= patience and min(found) > _HOPELESS:
-            break
-    return found
+
+    def hopeless(times: Sequence[Sequence[float]]) -> bool:
+        return len(times[0]) >= patience and min(map(truediv, times[1], times[0])) > _HOPELESS
+
+    works = (Work(best, timed=True), Work(candidate, timed=True))
+    before, after = in_turns(works, rounds, warm_ups=0, ended=hopeless)
+    return list(map(truediv, after, before))
 
 
 def descend(
@@ -207,8 +210,8 @@ class Search(Generic[C]):
         loser = self.bind(self.start)
         try:
             loser.logits()  # some drivers compile at the first draw
-            pairs = [(self.measure(self.best, count), self.measure(loser, count)) for _ in range(self.rounds)]
-            found, before = (statistics.median(times) for times in zip(*pairs, strict=True))
+            works = [Work(partial(self.measure, each, count), timed=True) for each in (self.best, loser)]
+            found, before = map(statistics.median, in_turns(works, self.rounds, warm_ups=0))
             if found >= before:
                 loser, self.best = self.best, loser
         finally:

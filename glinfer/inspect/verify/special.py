@@ -50,15 +50,7 @@ def verify_special_values(device: Device) -> list[SpecialCheck]:
     finally:
         for item in (program, target, source):
             item.release()
-    checks, start = [], 0
-    for name, patterns in SPECIAL_BITS.items():
-        part = slice(start, start + len(patterns))
-        checks.append(
-            SpecialCheck(
-                name,
-                bool(np.array_equal(stored[part], bits[part])),
-                bool(np.array_equal(copied[part], bits[part])),
-            )
-        )
-        start += len(patterns)
-    return checks
+    ends = np.cumsum([len(patterns) for patterns in SPECIAL_BITS.values()])[:-1]
+    same = (np.split(held == bits, ends) for held in (stored, copied))
+    results = zip(SPECIAL_BITS, *same, strict=True)
+    return [SpecialCheck(name, bool(kept.all()), bool(through.all())) for name, kept, through in results]

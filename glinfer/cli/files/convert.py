@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -34,15 +35,7 @@ from glinfer.terminal import emit
 @click.option("--no-tokenizer", is_flag=True, help="Write only the weights.")
 @json_option
 def convert(
-    source: str,
-    target: str,
-    dtype: str | None,
-    imatrix: str | None,
-    lora: str | None,
-    lora_scale: float | None,
-    tokenizer: str | None,
-    no_tokenizer: bool,
-    as_json: bool,
+    source: str, target: str, lora_scale: float | None, no_tokenizer: bool, as_json: bool, **options: Any
 ) -> None:
     """Convert the checkpoint SOURCE to TARGET; the suffix .gab, .safetensors or .gguf selects the format.
 
@@ -61,20 +54,12 @@ def convert(
     glinfer convert model.gguf folder/model.safetensors
     glinfer convert model.gguf merged.gguf --lora adapter --dtype q8_0
     """
-    if lora_scale is not None and lora is None:
-        raise InputError("found --lora-scale without --lora; add --lora DIR, or leave out --lora-scale")
+    if lora_scale is not None:
+        if options["lora"] is None:
+            raise InputError("found --lora-scale without --lora; add --lora DIR, or leave out --lora-scale")
+        options["lora_scale"] = lora_scale
     with progress("running the text") as advance:
-        made = convert_model(
-            source,
-            target,
-            dtype=dtype,
-            tokenizer=tokenizer,
-            with_tokenizer=not no_tokenizer,
-            imatrix=imatrix,
-            lora=lora,
-            lora_scale=1.0 if lora_scale is None else lora_scale,
-            on_progress=advance,
-        )
+        made = convert_model(source, target, with_tokenizer=not no_tokenizer, on_progress=advance, **options)
     checkpoint = made.checkpoint
     if Path(target).suffix.lower() == ".gab" and checkpoint.config.hidden_act == "gelu":
         emit("note: .gab cannot record that this model has the erf form of GELU; run it with --gelu erf", err=True)

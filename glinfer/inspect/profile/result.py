@@ -11,8 +11,7 @@ from glinfer.engine.report import Report
 from glinfer.gl.timers import Timeline
 from glinfer.inspect.ceiling import FetchRate
 from glinfer.inspect.profile.traffic import Read, TextureUse, min_seconds
-from glinfer.inspect.report import megabytes
-from glinfer.inspect.tables import Cell, Column, Table
+from glinfer.inspect.tables import Cell, Column, Table, megabytes
 from glinfer.inspect.timing import Spread
 
 REPORT, VERSION = "glinfer profile", 1

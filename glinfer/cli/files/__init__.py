@@ -1,0 +1,1 @@
+"""Commands that list, download, convert and export models."""
