@@ -96,9 +96,13 @@ def _show_renderer(report: RendererReport) -> None:
     show(("", ""), [*facts.items(), *present.items()])
     emit()
     here, least = dataclasses.asdict(report.limits), dataclasses.asdict(report.webgl2_minimum)
-    rows = [(name.replace("_", " "), f"{here[name]:g}", f"{least[name]:g}") for name in here]
+    rows = [(name.replace("_", " "), _number(here[name]), _number(least[name])) for name in here]
     show(("limit", "here", "WebGL2 guarantees"), rows, numbers=("here", "WebGL2 guarantees"))
     emit("\nglinfer can run here")
+
+
+def _number(value: float) -> str:
+    return ("no", "yes")[value] if isinstance(value, bool) else f"{value:g}"
 
 
 def _show_model(checkpoint: Checkpoint, about: dict[str, Any], fits: str = "fits this renderer") -> None:

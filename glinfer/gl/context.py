@@ -40,18 +40,23 @@ _MAX_INDEX_DIGITS = 9
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits of a renderer, in texels and counts; plans are validated and laid out against them."""
+    """The limits of a renderer, in texels and counts; plans are validated and laid out against them.
+
+    Without ``float_targets`` (GL_EXT_color_buffer_float) passes write the bits of their floats into textures of unsigned
+    integers, see :mod:`glinfer.gl.integer_targets`.
+    """
 
     max_texture_size: int
     max_draw_buffers: int
     max_texture_units: int
     max_uniform_block_bytes: int
     max_point_size: float
+    float_targets: bool = True
 
     @classmethod
     def webgl2_minimum(cls) -> Limits:
         """The limits that WebGL 2.0 guarantees everywhere; every plan must run within them."""
-        return cls(2048, 4, 16, 16384, 1.0)
+        return cls(2048, 4, 16, 16384, 1.0, float_targets=False)
 
     def within(self, other: Limits) -> Limits:
         """The smaller of both, number by number."""
@@ -59,14 +64,15 @@ class Limits:
         return Limits(**{name: min(value, theirs[name]) for name, value in asdict(self).items()})
 
     @classmethod
-    def of(cls, raw: RawGL) -> Limits:
-        """Ask the current context."""
+    def of(cls, raw: RawGL, *, float_targets: bool) -> Limits:
+        """Ask the current context, which can render to floats or not."""
         return cls(
             max_texture_size=raw.integer(GL_MAX_TEXTURE_SIZE),
             max_draw_buffers=min(raw.integer(GL_MAX_DRAW_BUFFERS), raw.integer(GL_MAX_COLOR_ATTACHMENTS)),
             max_texture_units=raw.integer(GL_MAX_TEXTURE_IMAGE_UNITS),
             max_uniform_block_bytes=raw.integer(GL_MAX_UNIFORM_BLOCK_SIZE),
             max_point_size=raw.floats(GL_ALIASED_POINT_SIZE_RANGE)[1],
+            float_targets=float_targets,
         )
 
 
@@ -144,12 +150,7 @@ class Device(Closing):
         self.uploads_overtake = faults.uploads_overtake(self.renderer, self.version)
         self._reset_status = faults.asks_for_resets(self.raw, self.extensions, api)
         self.texture_barrier = _texture_barrier(self.raw, self.extensions)
-        if api == "es" and _FLOAT_TARGETS not in self.extensions:
-            raise ContextError(
-                f"{self.renderer} lacks {_FLOAT_TARGETS}, without which no pass can write float textures; "
-                "choose another device (glinfer info --device list)"
-            )
-        self.driver_limits = Limits.of(self.raw)
+        self.driver_limits = Limits.of(self.raw, float_targets=api == "desktop" or _FLOAT_TARGETS in self.extensions)
         self.limits = self.driver_limits if limits is None else limits.within(self.driver_limits)
         if api == "desktop":
             self.gl.enable(moderngl.PROGRAM_POINT_SIZE)  # which OpenGL ES has always on
@@ -167,7 +168,7 @@ class Device(Closing):
     @property
     def blends_floats(self) -> bool:
         """Whether blending may add to textures of 32-bit floats."""
-        return self.api == "desktop" or _FLOAT_BLENDING in self.extensions
+        return self.limits.float_targets and (self.api == "desktop" or _FLOAT_BLENDING in self.extensions)
 
     def activate(self) -> None:
         """Make the context current; every entry point calls this before it calls GL.

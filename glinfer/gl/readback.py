@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from glinfer.errors import GLError, PlanError
-from glinfer.gl.raw import GL_COLOR_ATTACHMENT0, GL_FLOAT, GL_FRAMEBUFFER, GL_PACK_ALIGNMENT, GL_RGBA
-from glinfer.gl.texture import Texture
+from glinfer.gl.raw import GL_COLOR_ATTACHMENT0, GL_FRAMEBUFFER, GL_PACK_ALIGNMENT
+from glinfer.gl.texture import Texture, read_types
 
 
 class Readback:
@@ -52,7 +52,7 @@ class Readback:
         raw.read_buffer(GL_COLOR_ATTACHMENT0)
         raw.pixel_store(GL_PACK_ALIGNMENT, 4)
         with raw.read_buffer_bound(self._name):
-            raw.read_pixels(*texture.at, *self._size, GL_RGBA, GL_FLOAT, None)
+            raw.read_pixels(*texture.at, *self._size, *read_types(texture.form), None)
         raw.flush()  # otherwise the driver may delay the draws until a read
 
     def read(self) -> npt.NDArray[Any]:

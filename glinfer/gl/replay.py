@@ -191,8 +191,8 @@ def replay(
                 blending = False  # last, so that after an interrupt it is switched off again
             if call.clears:
                 rectangles = [numbers_of(each, values) for each in call.clears]
-                for attachment in range(len(draw.framebuffer.textures)):
-                    device.raw.clear_rectangles(attachment, rectangles)
+                for attachment, texture in enumerate(draw.framebuffer.textures):
+                    device.raw.clear_color(attachment, 0, texture.form.kind, rectangles)
             vertices = frozen.vertices or evaluate(call.vertices, values)
             frozen.render(frozen.mode, vertices, 0, evaluate(call.instances, values))
             device.draws_issued += 1

@@ -318,7 +318,8 @@ class Session:
         targets = [self._textures[name] for name in draw.outputs]
         textures = tuple(self._textures[name] for name in draw.inputs)
         check_feedback(draw.name, targets, textures)
-        program = self._programs.get(*draw.shaders)
+        formats = [tuple(each.layout.format.name for each in group) for group in (textures, targets)]
+        program = self._programs.get(*draw.shaders, formats=(formats[0], formats[1]))
         for sampler, texture in zip(draw.shaders.samplers, textures, strict=True):
             program.expect_samples(sampler, texture.layout.format.name)
         given = {name for name, _ in (*draw.call.constants, *draw.call.per_run)}
