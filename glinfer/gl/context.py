@@ -42,8 +42,8 @@ _MAX_INDEX_DIGITS = 9
 class Limits:
     """The limits of a renderer, in texels and counts; plans are validated and laid out against them.
 
-    Without ``float_targets`` (GL_EXT_color_buffer_float) passes write the bits of their floats into textures of unsigned
-    integers, see :mod:`glinfer.gl.integer_targets`.
+    Without ``float_targets`` (GL_EXT_color_buffer_float) float textures are textures of integers, see
+    :mod:`glinfer.gl.integer_targets`.
     """
 
     max_texture_size: int

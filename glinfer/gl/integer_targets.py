@@ -1,9 +1,9 @@
 """Float textures as textures of integers, for renderers that cannot render to floats.
 
-WebGL2 and OpenGL ES 3.0 render to floats only with EXT_color_buffer_float, but always to integers. So float textures hold
-the bits of their numbers there, and fragment shaders are rewritten when they are loaded: a fetch turns bits into numbers,
-and outputs turn into bits after main. Numbers stay the same, NaN included; arithmetic may flush denormals, as it may with
-float textures. web/glinfer/integer_targets.js does the same in browsers and must change too.
+WebGL2 and OpenGL ES 3.0 render to floats only with EXT_color_buffer_float, but always to integers. So float textures
+hold the bits of their numbers there, and fragment shaders are rewritten when they are loaded: a fetch turns bits into
+numbers, and outputs turn into bits after main. Numbers stay the same, NaN included; arithmetic may flush denormals, as
+it may with float textures. web/glinfer/integer_targets.js does the same in browsers; the two must change together.
 """
 
 from __future__ import annotations

@@ -318,6 +318,8 @@ class Session:
         targets = [self._textures[name] for name in draw.outputs]
         textures = tuple(self._textures[name] for name in draw.inputs)
         check_feedback(draw.name, targets, textures)
+        if draw.call.adds and not self.device.limits.float_targets:
+            raise PlanError(f"draw {draw.name} adds by blending, which needs float targets; choose others")
         formats = [tuple(each.layout.format.name for each in group) for group in (textures, targets)]
         program = self._programs.get(*draw.shaders, formats=(formats[0], formats[1]))
         for sampler, texture in zip(draw.shaders.samplers, textures, strict=True):

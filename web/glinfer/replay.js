@@ -6,7 +6,7 @@
 import { GlinferError } from "./errors.js";
 import { pauses, shortly } from "./generate.js";
 import { beginAll } from "./program.js";
-import { Framebuffer, pendingError, Texture, ZEROS } from "./textures.js";
+import { clearBuffer, Framebuffer, pendingError, Texture } from "./textures.js";
 import { evaluate, rectangleOf, runValues } from "./values.js";
 
 const LOST =
@@ -16,11 +16,11 @@ const LOST =
 const unbound = () => ({ framebuffer: null, program: null, viewport: "", bound: [], blending: false });
 
 /** Clears rectangles of all outputs of a draw. */
-function clear(gl, { clears, outputs }, values) {
+function clear(gl, { spec, framebuffer }, values) {
   gl.enable(gl.SCISSOR_TEST);
-  for (const rectangle of clears) {
+  for (const rectangle of spec.clears) {
     gl.scissor(...rectangleOf(rectangle, values));
-    outputs.forEach((_, index) => gl.clearBufferfv(gl.COLOR, index, ZEROS));
+    framebuffer.textures.forEach(clearBuffer);
   }
   gl.disable(gl.SCISSOR_TEST);
 }
@@ -253,7 +253,7 @@ export class Replay {
       else gl.disable(gl.BLEND);
       state.blending = spec.adds;
     }
-    if (spec.clears.length) clear(gl, spec, values);
+    if (spec.clears.length) clear(gl, draw, values);
     gl.drawArraysInstanced(draw.mode, 0, evaluate(spec.vertices, values), evaluate(spec.instances, values));
   }
 
