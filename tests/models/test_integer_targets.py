@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
