@@ -27,6 +27,7 @@ from glinfer.gl.raw import (
     GL_MAX_UNIFORM_BLOCK_SIZE,
     RawGL,
 )
+from glinfer.gl.sentinel import Sentinel
 
 # Errors that moderngl's start-up leaves pending on ES, where it enables desktop-only state (seamless cube maps,
 # primitive restart) and asks for desktop-only values (draw buffer, anisotropy). Nothing else may be pending.
@@ -114,6 +115,7 @@ class Device(Closing):
         driver_limits: the driver's own limits.
         draws_issued: draw calls issued since the device was opened.
         in_main_memory: whether its textures are in main memory, as with software renderers.
+        sentinel: the texel that watches a draw of the last run, until results are read back.
         most_vertices: limit for the vertices of one draw call; None for no limit.
         uploads_overtake: whether an upload may overwrite texels before earlier draws have read them.
         texture_barrier: lets later draws sample texels that earlier draws wrote to the texture they render to
@@ -128,6 +130,7 @@ class Device(Closing):
         self._closed = self._closing = False
         self._lost: tuple[str, str] | None = None  # the action, and the kind of reset
         self._awake: BinaryIO | None = None
+        self.sentinel: Sentinel | None = None
         self.api = api
         self.draws_issued = 0
         require, version = (300, "ES 3.0") if api == "es" else (330, "3.3")

@@ -51,6 +51,12 @@ GL_MAX_UNIFORM_BLOCK_SIZE = 0x8A30
 GL_ALIASED_POINT_SIZE_RANGE = 0x846D
 GL_IMPLEMENTATION_COLOR_READ_TYPE = 0x8B9A
 GL_IMPLEMENTATION_COLOR_READ_FORMAT = 0x8B9B
+READ_TYPES = {
+    "f": (GL_RGBA, GL_FLOAT),
+    "i": (GL_RGBA_INTEGER, GL_INT),
+    "u": (GL_RGBA_INTEGER, GL_UNSIGNED_INT),
+}
+"""Format and type that every renderer reads texels back in, by the kind of a format: four numbers of 32 bits."""
 GL_SAMPLERS = {0x8B5E: "sampler2D", 0x8DCA: "isampler2D", 0x8DD2: "usampler2D"}
 
 # A driver with more pending errors than this repeats "lost" for ever.

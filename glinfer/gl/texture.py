@@ -20,7 +20,7 @@ from glinfer.gl.faults import no_room
 from glinfer.gl.integer_targets import STORED
 from glinfer.gl.layouts.blocks import BlockLayout, copied_rectangles
 from glinfer.gl.layouts.flat import FlatLayout
-from glinfer.gl.layouts.matrix import Layout, TexelFormat, TexelLayout
+from glinfer.gl.layouts.matrix import Layout, TexelLayout
 from glinfer.gl.raw import (
     GL_COLOR_ATTACHMENT0,
     GL_FLOAT,
@@ -31,20 +31,13 @@ from glinfer.gl.raw import (
     GL_PACK_ALIGNMENT,
     GL_RED,
     GL_RED_INTEGER,
-    GL_RGBA,
-    GL_RGBA_INTEGER,
     GL_UNSIGNED_INT,
+    READ_TYPES,
     Rectangle,
 )
 
 _MAX_NAMES = 1 << 16
 _READ_DTYPES = {GL_FLOAT: np.float32, GL_INT: np.int32, GL_UNSIGNED_INT: np.uint32}
-
-
-def read_types(form: TexelFormat) -> tuple[int, int]:
-    """OpenGL's format and type that every renderer reads texels of a format back in: four numbers of 32 bits."""
-    kinds = {"f": (GL_RGBA, GL_FLOAT), "i": (GL_RGBA_INTEGER, GL_INT), "u": (GL_RGBA_INTEGER, GL_UNSIGNED_INT)}
-    return kinds[form.kind]
 
 
 class Texture:
@@ -297,7 +290,7 @@ class Framebuffer:
         texture.require_alive()
         raw.bind_framebuffer(GL_FRAMEBUFFER, self.gl.glo)
         raw.read_buffer(GL_COLOR_ATTACHMENT0 + attachment)
-        (four, gl_type), single = read_types(form), GL_RED_INTEGER if form.is_integer else GL_RED
+        (four, gl_type), single = READ_TYPES[form.kind], GL_RED_INTEGER if form.is_integer else GL_RED
         if form.channels == 4:
             self._read_format[attachment] = four
         elif attachment not in self._read_format:
@@ -312,6 +305,8 @@ class Framebuffer:
         raw.pixel_store(GL_PACK_ALIGNMENT, 4)
         left, bottom = texture.at
         raw.read_pixels(left + x, bottom + y, width, height, gl_format, gl_type, texels.ctypes.data)
+        if self.device.sentinel is not None:
+            self.device.sentinel.look()
         self.device.check(f"reading {texture.name} back", thorough=True)
         texels = texels[:, :, 0] if form.channels == 1 else texels.astype(form.dtype, copy=False)
         return texels.view(texture.layout.format.dtype) if form is not texture.layout.format else texels
@@ -335,6 +330,8 @@ class Framebuffer:
         if self.gl is not None:
             if not self.device.can_release():
                 return
+            if self.device.sentinel is not None and self.device.sentinel.framebuffer.gl is self.gl:
+                self.device.sentinel = None
             if self.device.gl.fbo is self.gl:
                 # After making a framebuffer, moderngl binds again the one that it believes bound; in ES,
                 # binding a deleted name makes a new framebuffer of that name.

@@ -30,6 +30,8 @@ from glinfer.models.stages import stage
 from glinfer.ops import DrawSpec, TensorSpec
 from glinfer.ops.spec import Array
 
+WATCHED = ("gemv", "raw_gemv", "gemm", "raw_gemm", "linear", "matmul")
+"""Ops whose draws are watched, see :mod:`glinfer.gl.sentinel`."""
 MEMORY_ADVICE = (
     "take a shorter context (--context), fewer bits (--weights q8, or file for GGUF blocks), a smaller model, "
     "or a machine with more"
@@ -410,10 +412,33 @@ class Session:
             None if before is None else lambda draw: before(self._specs[draw.name]),
             None if after is None else lambda draw: after(self._specs[draw.name]),
             flush_every=flush_every,
+            watched=self._watched(first, len(self.draws) if draws is None else draws),
         )
         self.runs += 1
         self.draws_issued += issued
         return issued
+
+    def _watched(self, first: int, end: int) -> Draw | None:
+        """The draw of [first, end) that this run watches, in turn; None for a run without products."""
+        if not self._watchable:
+            return None
+        place = self._watchable[self.runs % len(self._watchable)]
+        return self.draws[place] if first <= place < end else None
+
+    @cached_property
+    def _watchable(self) -> tuple[int, ...]:
+        """The places of products, the longest draws, that are the last to write activations of floats."""
+        writers: dict[Texture, int] = {}
+        for place, draw in enumerate(self.draws):
+            writers.update((texture, place) for texture in draw.framebuffer.textures)
+        found = []
+        for texture, place in writers.items():
+            draw, spec = self.draws[place], self.plan.draws[place]
+            plain = texture is draw.framebuffer.textures[0] and texture.layout.format.name == "rgba32f"
+            kinds = {self.plan.table[self.plan.root(name)].kind for name in spec.outputs}
+            if plain and kinds == {"activation"} and spec.op in WATCHED and spec.first == 0 and not draw.call.adds:
+                found.append(place)
+        return tuple(found)
 
     def _observed(self, values: Mapping[str, int | float], after: Hook | None) -> Hook:
         """The hook after each draw that calls the observers too."""
