@@ -116,6 +116,7 @@ class Device(Closing):
         draws_issued: draw calls issued since the device was opened.
         in_main_memory: whether its textures are in main memory, as with software renderers.
         sentinel: the texel that watches a draw of the last run, until results are read back.
+        sentinels_read: the number of sentinels that were read back.
         most_vertices: limit for the vertices of one draw call; None for no limit.
         uploads_overtake: whether an upload may overwrite texels before earlier draws have read them.
         texture_barrier: lets later draws sample texels that earlier draws wrote to the texture they render to
@@ -131,6 +132,7 @@ class Device(Closing):
         self._lost: tuple[str, str] | None = None  # the action, and the kind of reset
         self._awake: BinaryIO | None = None
         self.sentinel: Sentinel | None = None
+        self.sentinels_read = 0
         self.api = api
         self.draws_issued = 0
         require, version = (300, "ES 3.0") if api == "es" else (330, "3.3")

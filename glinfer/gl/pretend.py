@@ -60,8 +60,8 @@ class Pretence:
 PRETENCES: Mapping[str, Pretence] = {
     "webgl2": Pretence("WebGL2's guaranteed minimum, without extensions", Limits.webgl2_minimum(), extensions=False),
     "short": Pretence("integer uniforms of 16 bits, as on some Adreno GPUs", short_uniforms=True),
-    "zeros": Pretence("every 40th draw gives zeros, as by a watchdog", spoils=40, zeros=True),
-    "drops": Pretence("every 40th draw is dropped", spoils=40),
+    "zeros": Pretence("every third draw gives zeros, as by a watchdog", spoils=3, zeros=True),
+    "drops": Pretence("every third draw is dropped", spoils=3),
 }
 """The pretended devices by name."""
 

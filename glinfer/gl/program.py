@@ -37,7 +37,7 @@ _LOG_LINE = re.compile(r"\b0[:(](\d+)[:()]")
 
 
 Formats = tuple[tuple[str, ...], tuple[str, ...]]
-"""Format names of the layouts that a draw samples, in the order of its samplers, and of those that it writes."""
+"""Format names of the layouts that a draw samples, in the order of its samplers, and of the layouts that it writes."""
 
 
 @lru_cache(maxsize=1)

@@ -42,6 +42,7 @@ class Sentinel(NamedTuple):
         """Read the texel into memory, or to this offset of the bound buffer, and stop watching."""
         device = self.framebuffer.device
         device.sentinel = None
+        device.sentinels_read += 1
         device.raw.bind_framebuffer(GL_FRAMEBUFFER, self.framebuffer.gl.glo)
         device.raw.read_buffer(GL_COLOR_ATTACHMENT0)
         types = READ_TYPES[self.framebuffer.textures[0].form.kind]

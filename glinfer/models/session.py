@@ -419,11 +419,9 @@ class Session:
         return issued
 
     def _watched(self, first: int, end: int) -> Draw | None:
-        """The draw of [first, end) that this run watches, in turn; None for a run without products."""
-        if not self._watchable:
-            return None
-        place = self._watchable[self.runs % len(self._watchable)]
-        return self.draws[place] if first <= place < end else None
+        """The product in [first, end) that this run watches, another one after each readback; None without products."""
+        places = [place for place in self._watchable if first <= place < end]
+        return self.draws[places[self.device.sentinels_read % len(places)]] if places else None
 
     @cached_property
     def _watchable(self) -> tuple[int, ...]:
