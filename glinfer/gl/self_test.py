@@ -44,7 +44,7 @@ def _tests() -> tuple[SelfTest, ...]:
         return SelfTest(name, (x, y, z, w), tolerance)
 
     halves = a[:2].astype(np.float16)
-    one = np.array((size << 20 & 0xFFFFFFFF) | 0x3F000000, np.uint32).view(np.float32)
+    one = float(np.uint32((size << 20 & 0xFFFFFFFF) | 0x3F000000).view(np.float32))
     powers = np.exp(a - a.max())
     return (
         of("arithmetic", a[0] + b[0], a[1] * b[1], a[2] / b[2], a[3] * b[3] + c[3], tolerance=1e-5),
