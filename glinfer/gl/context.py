@@ -116,7 +116,7 @@ class Device(Closing):
         draws_issued: draw calls issued since the device was opened.
         in_main_memory: whether its textures are in main memory, as with software renderers.
         sentinel: the texel that watches a draw of the last run, until results are read back.
-        sentinels_read: the number of sentinels that were read back.
+        sentinels_read: the number of sentinels that were taken.
         most_vertices: limit for the vertices of one draw call; None for no limit.
         uploads_overtake: whether an upload may overwrite texels before earlier draws have read them.
         texture_barrier: lets later draws sample texels that earlier draws wrote to the texture they render to
@@ -252,6 +252,12 @@ class Device(Closing):
         if scarce or (errors and not grave_only):
             advice = f"{faults.no_room(nbytes)}: " if scarce else ""
             raise GLError(f"{doing}: {advice}{self.renderer} reported {', '.join(errors)}")
+
+    def take_sentinel(self) -> Sentinel | None:
+        """The sentinel of the last run, to read back now; None if it was taken before."""
+        found, self.sentinel = self.sentinel, None
+        self.sentinels_read += found is not None
+        return found
 
     def adopt(self, item: Releasable) -> None:
         """Own a GL object until it is released or the device closes."""

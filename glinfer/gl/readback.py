@@ -55,9 +55,9 @@ class Readback:
         raw.pixel_store(GL_PACK_ALIGNMENT, 4)
         with raw.read_buffer_bound(self._name):
             raw.read_pixels(*texture.at, *self._size, *READ_TYPES[texture.form.kind], None)
-            self._sentinel = self.device.sentinel
+            self._sentinel = self.device.take_sentinel()
             if self._sentinel is not None:
-                self._sentinel.fetch(self._nbytes)
+                self._sentinel.fetch(raw, self._nbytes)
         raw.flush()  # otherwise the driver may delay the draws until a read
 
     def read(self) -> npt.NDArray[Any]:
@@ -79,7 +79,7 @@ class Readback:
             watched = string_at(address + self._nbytes, NBYTES)
             raw.unmap_read_buffer()
         if self._sentinel is not None:
-            self._sentinel.check(watched)
+            self._sentinel.check(watched, self.device.renderer)
         self.device.check(doing, thorough=True)
         return texture.layout.unpack(texels.reshape(height, width, 4), self.rows, texture.layout.cols)
 

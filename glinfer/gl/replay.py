@@ -196,7 +196,9 @@ def replay(
                 for attachment, texture in enumerate(draw.framebuffer.textures):
                     device.raw.clear_color(attachment, 0, texture.form.kind, rectangles)
             if draw is watched:
-                Sentinel(draw.name, draw.framebuffer, *size[:2]).plant()
+                kind = draw.framebuffer.textures[0].form.kind
+                device.sentinel = Sentinel(draw.name, framebuffer.glo, kind, *size[:2])
+                device.sentinel.plant(device.raw)
             vertices = frozen.vertices or evaluate(call.vertices, values)
             frozen.render(frozen.mode, vertices, 0, evaluate(call.instances, values))
             device.draws_issued += 1

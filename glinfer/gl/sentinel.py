@@ -8,14 +8,10 @@ read back. The cost is a clear and a readback of one texel.
 from __future__ import annotations
 
 import struct
-from ctypes import c_uint32
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from glinfer.errors import GLError
-from glinfer.gl.raw import GL_COLOR_ATTACHMENT0, GL_FRAMEBUFFER, READ_TYPES
-
-if TYPE_CHECKING:
-    from glinfer.gl.texture import Framebuffer
+from glinfer.gl.raw import GL_COLOR_ATTACHMENT0, GL_FRAMEBUFFER, READ_TYPES, RawGL
 
 _BITS = 0xF1A5C0DE
 _NUMBER = struct.unpack("<f", struct.pack("<I", _BITS))[0]  # -1.6e30
@@ -24,31 +20,32 @@ NBYTES = 16
 
 
 class Sentinel(NamedTuple):
-    """The watched texel (x, y) of a draw's first target, four floats or their bits."""
+    """The watched texel (x, y) of a draw's first target, four floats or their bits.
+
+    Attributes:
+        draw: the draw's name.
+        framebuffer: OpenGL's name of its framebuffer.
+        kind: the kind of its target's format, ``f`` or ``u``.
+        x, y: the texel.
+    """
 
     draw: str
-    framebuffer: Framebuffer
+    framebuffer: int
+    kind: str
     x: int
     y: int
 
-    def plant(self) -> None:
+    def plant(self, raw: RawGL) -> None:
         """Overwrite the texel; the framebuffer is bound."""
-        kind = self.framebuffer.textures[0].form.kind
-        value = _BITS if kind == "u" else _NUMBER
-        self.framebuffer.device.raw.clear_color(0, value, kind, [(self.x, self.y, 1, 1)])
-        self.framebuffer.device.sentinel = self
+        raw.clear_color(0, _BITS if self.kind == "u" else _NUMBER, self.kind, [(self.x, self.y, 1, 1)])
 
-    def fetch(self, address: int | None) -> None:
-        """Read the texel into memory, or to this offset of the bound buffer, and stop watching."""
-        device = self.framebuffer.device
-        device.sentinel = None
-        device.sentinels_read += 1
-        device.raw.bind_framebuffer(GL_FRAMEBUFFER, self.framebuffer.gl.glo)
-        device.raw.read_buffer(GL_COLOR_ATTACHMENT0)
-        types = READ_TYPES[self.framebuffer.textures[0].form.kind]
-        device.raw.read_pixels(self.x, self.y, 1, 1, *types, address)
+    def fetch(self, raw: RawGL, address: int) -> None:
+        """Read the texel into memory, or to this offset of the bound buffer."""
+        raw.bind_framebuffer(GL_FRAMEBUFFER, self.framebuffer)
+        raw.read_buffer(GL_COLOR_ATTACHMENT0)
+        raw.read_pixels(self.x, self.y, 1, 1, *READ_TYPES[self.kind], address)
 
-    def check(self, texel: bytes) -> None:
+    def check(self, texel: bytes, renderer: str) -> None:
         """Raise an error if the texel is still there.
 
         Raises:
@@ -56,16 +53,6 @@ class Sentinel(NamedTuple):
         """
         if texel == struct.pack("<4I", *[_BITS] * 4):
             raise GLError(
-                f"pass {self.draw} wrote nothing: {self.framebuffer.device.renderer} dropped it without an error, "
-                "perhaps because it took too long; choose another device (--device)"
+                f"pass {self.draw} wrote nothing: {renderer} dropped it without an error, perhaps because it took too "
+                "long; choose another device (--device)"
             )
-
-    def look(self) -> None:
-        """Read the texel back and check it.
-
-        Raises:
-            GLError: the driver dropped the draw.
-        """
-        words = (c_uint32 * 4)()
-        self.fetch(words)  # type: ignore[arg-type]
-        self.check(bytes(words))

@@ -305,8 +305,10 @@ class Framebuffer:
         raw.pixel_store(GL_PACK_ALIGNMENT, 4)
         left, bottom = texture.at
         raw.read_pixels(left + x, bottom + y, width, height, gl_format, gl_type, texels.ctypes.data)
-        if self.device.sentinel is not None:
-            self.device.sentinel.look()
+        if (sentinel := self.device.take_sentinel()) is not None:
+            watched = np.empty(4, np.uint32)
+            sentinel.fetch(raw, watched.ctypes.data)
+            sentinel.check(watched.tobytes(), self.device.renderer)
         self.device.check(f"reading {texture.name} back", thorough=True)
         texels = texels[:, :, 0] if form.channels == 1 else texels.astype(form.dtype, copy=False)
         return texels.view(texture.layout.format.dtype) if form is not texture.layout.format else texels
@@ -330,7 +332,7 @@ class Framebuffer:
         if self.gl is not None:
             if not self.device.can_release():
                 return
-            if self.device.sentinel is not None and self.device.sentinel.framebuffer.gl is self.gl:
+            if self.device.sentinel is not None and self.device.sentinel.framebuffer == self.gl.glo:
                 self.device.sentinel = None
             if self.device.gl.fbo is self.gl:
                 # After making a framebuffer, moderngl binds again the one that it believes bound; in ES,
