@@ -30,7 +30,7 @@ export class Sentinel {
   /**
    * Overwrites the texel; the draw's framebuffer is bound.
    * @param {WebGL2RenderingContext} gl
-   * @param {object} draw a bound one.
+   * @param {{spec: {name: string}, framebuffer: import("./textures.js").Framebuffer}} draw a bound one.
    * @param {number} x
    * @param {number} y
    */
