@@ -227,8 +227,9 @@ def load_model(
         opened = device if isinstance(device, Device) else open_device(device, api=api, limits=limits)
     owns_device = opened is not device or executor == "numpy"
     try:
-        with stage("context"):
-            check_arithmetic(opened)
+        if executor != "numpy":
+            with stage("context"):
+                check_arithmetic(opened)
         with stage("plan"):
             prepared = prepare(checkpoint, opened, plan, weights, kernels, cache, adapters)
         embedding = checkpoint.embedding
