@@ -10,6 +10,7 @@ import pytest
 from made_models import IDS, of_family, opened
 from rounded_caches import REQUESTS
 
+from glinfer.engine.model import Model
 from glinfer.errors import GLError, NumbersError
 from glinfer.formats import Checkpoint
 from glinfer.gl.context import Device, open_device
@@ -35,6 +36,12 @@ def watched(session: Session) -> list[str]:
     return [session.draws[place].name for place in session._watchable]
 
 
+def several_logits(model: Model, count: int) -> None:
+    """Runs with a readback each."""
+    for start in range(count):
+        model.logits(IDS[start : start + 5])
+
+
 @pytest.mark.parametrize("float_targets", [True, False])
 def test_a_dropped_product_is_named(monkeypatch: pytest.MonkeyPatch, *, float_targets: bool) -> None:
     with open_device() as device:
@@ -47,8 +54,7 @@ def test_a_dropped_product_is_named(monkeypatch: pytest.MonkeyPatch, *, float_ta
                 with monkeypatch.context() as patch:
                     drop(patch, name)
                     with pytest.raises(GLError, match=rf"^pass {name} wrote nothing: .* dropped it without an error"):
-                        for start in range(2 * len(names)):
-                            model.logits(IDS[start : start + 5])
+                        several_logits(model, 2 * len(names))
             model.generate(IDS[:5], max_tokens=8, temperature=0)
 
 
