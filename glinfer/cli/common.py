@@ -205,7 +205,7 @@ device_options = options(
         "--limits",
         type=click.Choice(list(LIMITS)),
         default="driver",
-        help="Texture limits: the driver's (default) or WebGL2's guaranteed minimum.",
+        help="Limits: the driver's (default) or WebGL2's guaranteed minimum, without extensions.",
     ),
 )
 """``--device``, ``--api`` and ``--limits``."""

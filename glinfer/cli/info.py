@@ -21,8 +21,11 @@ from glinfer.cli.common import (
 )
 from glinfer.engine.fetching import described_model, named_source, origin_report
 from glinfer.engine.loading import for_use
-from glinfer.errors import ContextError
+from glinfer.errors import ContextError, GLError
 from glinfer.formats import Checkpoint, load_checkpoint
+from glinfer.gl.context import Device
+from glinfer.gl.pretend import PRETENCES, open_pretended
+from glinfer.gl.self_test import failure
 from glinfer.inspect.info import EXTENSIONS, RendererReport, model_report, renderer_report, text_report
 from glinfer.terminal import emit
 
@@ -31,6 +34,11 @@ from glinfer.terminal import emit
 @click.argument("model", type=click.Path(), required=False)
 @model_options
 @device_options
+@click.option(
+    "--pretend",
+    type=click.Choice(list(PRETENCES)),
+    help=f"Pretend a device: {'; '.join(f'{name}, {each.about}' for name, each in PRETENCES.items())}.",
+)
 @json_option
 def info(model: str | None, as_json: bool, **options: Any) -> None:
     """Show the renderer, its limits, and whether glinfer can run here; with MODEL, also its requirements.
@@ -64,7 +72,7 @@ def _describe(
     """Show the renderer and the model on it."""
     about = None
     try:
-        with opened(options["device"], options["api"], options["limits"]) as device:
+        with _opened(options) as device:
             report = renderer_report(device)
             if checkpoint is not None:
                 about = {**model_report(checkpoint, positions, device=device, **how), **around}
@@ -83,6 +91,17 @@ def _describe(
     if about is not None and checkpoint is not None:
         emit()
         _show_model(checkpoint, about)
+    if report.self_test:
+        raise GLError(failure(report.renderer, report.self_test))
+
+
+def _opened(options: dict[str, Any]) -> Device:
+    if options["pretend"] is None:
+        return opened(options["device"], options["api"], options["limits"])
+    device = options["device"] or "0"
+    if not device.isdecimal():
+        raise ContextError(f"found the device {device!r}; --pretend expects a number from 'glinfer info --device list'")
+    return open_pretended(options["pretend"], int(device))
 
 
 def _show_renderer(report: RendererReport) -> None:
@@ -93,12 +112,19 @@ def _show_renderer(report: RendererReport) -> None:
         "context": "OpenGL ES through EGL" if report.api == "es" else "desktop OpenGL through glcontext",
     }
     present = {name: f"{'yes' if found else 'no '}  {EXTENSIONS[name]}" for name, found in report.extensions.items()}
-    show(("", ""), [*facts.items(), *present.items()])
+    tests = {f"test of {name}": f"failed: {why}" for name, why in report.self_test.items()}
+    tests |= {} if tests else {"self-test": "passed"}
+    show(("", ""), [*facts.items(), *present.items(), *tests.items()])
     emit()
     here, least = dataclasses.asdict(report.limits), dataclasses.asdict(report.webgl2_minimum)
-    rows = [(name.replace("_", " "), f"{here[name]:g}", f"{least[name]:g}") for name in here]
+    rows = [(name.replace("_", " "), _number(here[name]), _number(least[name])) for name in here]
     show(("limit", "here", "WebGL2 guarantees"), rows, numbers=("here", "WebGL2 guarantees"))
-    emit("\nglinfer can run here")
+    if report.can_run:
+        emit("\nglinfer can run here")
+
+
+def _number(value: float) -> str:
+    return ("no", "yes")[value] if isinstance(value, bool) else f"{value:g}"
 
 
 def _show_model(checkpoint: Checkpoint, about: dict[str, Any], fits: str = "fits this renderer") -> None:

@@ -33,6 +33,7 @@ from glinfer.formats.gguf.file import gguf_files_read_once
 from glinfer.gl.context import Device, Limits, open_device
 from glinfer.gl.faults import bytes_text
 from glinfer.gl.memory import check_room
+from glinfer.gl.self_test import check_arithmetic
 from glinfer.models.choice import (
     DEFAULT_PLAN,
     DEFAULT_WEIGHTS,
@@ -253,6 +254,9 @@ def load_model(
         opened = device if isinstance(device, Device) else open_device(device, api=api, limits=limits)
     owns_device = opened is not device or executor == "numpy"
     try:
+        if executor != "numpy":
+            with stage("context"):
+                check_arithmetic(opened)
         with stage("plan"):
             prepared = prepare(checkpoint, opened, plan, weights, kernels, cache, adapters)
         embedding = checkpoint.embedding

@@ -40,6 +40,7 @@ import numpy as np
 
 from glinfer.errors import PlanError
 from glinfer.gl.context import Limits
+from glinfer.gl.integer_targets import INTEGER_TARGETS
 from glinfer.gl.layouts.blocks import BLOCK_EDGE, BlockLayout, RowLayout
 from glinfer.gl.layouts.flat import FlatLayout
 from glinfer.gl.layouts.grouped import GroupedLayout
@@ -110,7 +111,7 @@ class PlanExport:
         self.weights = plan.of_kind("weight")
         self._draws = [[self._draw(number, draw) for draw in made.draws] for number, made in enumerate(self._plans)]
         files = {file for each in self._programs for file in (f"{each.fragment}.frag", each.vertex)}
-        self.shaders = sorted(set[str]().union(*map(_files, files)))
+        self.shaders = sorted({INTEGER_TARGETS}.union(*map(_files, files)))
 
     def _indices(self, made: CompiledPlan, shared: Mapping[str, int]) -> dict[str, int]:
         """The index of each tensor's texture; appends textures that are not shared to the table."""

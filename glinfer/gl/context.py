@@ -27,6 +27,7 @@ from glinfer.gl.raw import (
     GL_MAX_UNIFORM_BLOCK_SIZE,
     RawGL,
 )
+from glinfer.gl.sentinel import Sentinel
 
 # Errors that moderngl's start-up leaves pending on ES, where it enables desktop-only state (seamless cube maps,
 # primitive restart) and asks for desktop-only values (draw buffer, anisotropy). Nothing else may be pending.
@@ -40,18 +41,23 @@ _MAX_INDEX_DIGITS = 9
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits of a renderer, in texels and counts; plans are validated and laid out against them."""
+    """The limits of a renderer, in texels and counts; plans are validated and laid out against them.
+
+    Without ``float_targets`` (GL_EXT_color_buffer_float) float textures are textures of integers, see
+    :mod:`glinfer.gl.integer_targets`.
+    """
 
     max_texture_size: int
     max_draw_buffers: int
     max_texture_units: int
     max_uniform_block_bytes: int
     max_point_size: float
+    float_targets: bool = True
 
     @classmethod
     def webgl2_minimum(cls) -> Limits:
         """The limits that WebGL 2.0 guarantees everywhere; every plan must run within them."""
-        return cls(2048, 4, 16, 16384, 1.0)
+        return cls(2048, 4, 16, 16384, 1.0, float_targets=False)
 
     def within(self, other: Limits) -> Limits:
         """The smaller of both, number by number."""
@@ -59,14 +65,15 @@ class Limits:
         return Limits(**{name: min(value, theirs[name]) for name, value in asdict(self).items()})
 
     @classmethod
-    def of(cls, raw: RawGL) -> Limits:
-        """Ask the current context."""
+    def of(cls, raw: RawGL, *, float_targets: bool) -> Limits:
+        """Ask the current context, which can render to floats or not."""
         return cls(
             max_texture_size=raw.integer(GL_MAX_TEXTURE_SIZE),
             max_draw_buffers=min(raw.integer(GL_MAX_DRAW_BUFFERS), raw.integer(GL_MAX_COLOR_ATTACHMENTS)),
             max_texture_units=raw.integer(GL_MAX_TEXTURE_IMAGE_UNITS),
             max_uniform_block_bytes=raw.integer(GL_MAX_UNIFORM_BLOCK_SIZE),
             max_point_size=raw.floats(GL_ALIASED_POINT_SIZE_RANGE)[1],
+            float_targets=float_targets,
         )
 
 
@@ -108,6 +115,8 @@ class Device(Closing):
         driver_limits: the driver's own limits.
         draws_issued: draw calls issued since the device was opened.
         in_main_memory: whether its textures are in main memory, as with software renderers.
+        sentinel: the texel that watches a draw of the last run, until results are read back.
+        sentinels_read: the number of sentinels that were taken.
         most_vertices: limit for the vertices of one draw call; None for no limit.
         uploads_overtake: whether an upload may overwrite texels before earlier draws have read them.
         texture_barrier: lets later draws sample texels that earlier draws wrote to the texture they render to
@@ -122,6 +131,8 @@ class Device(Closing):
         self._closed = self._closing = False
         self._lost: tuple[str, str] | None = None  # the action, and the kind of reset
         self._awake: BinaryIO | None = None
+        self.sentinel: Sentinel | None = None
+        self.sentinels_read = 0
         self.api = api
         self.draws_issued = 0
         require, version = (300, "ES 3.0") if api == "es" else (330, "3.3")
@@ -144,12 +155,7 @@ class Device(Closing):
         self.uploads_overtake = faults.uploads_overtake(self.renderer, self.version)
         self._reset_status = faults.asks_for_resets(self.raw, self.extensions, api)
         self.texture_barrier = _texture_barrier(self.raw, self.extensions)
-        if api == "es" and _FLOAT_TARGETS not in self.extensions:
-            raise ContextError(
-                f"{self.renderer} lacks {_FLOAT_TARGETS}, without which no pass can write float textures; "
-                "choose another device (glinfer info --device list)"
-            )
-        self.driver_limits = Limits.of(self.raw)
+        self.driver_limits = Limits.of(self.raw, float_targets=api == "desktop" or _FLOAT_TARGETS in self.extensions)
         self.limits = self.driver_limits if limits is None else limits.within(self.driver_limits)
         if api == "desktop":
             self.gl.enable(moderngl.PROGRAM_POINT_SIZE)  # which OpenGL ES has always on
@@ -167,7 +173,7 @@ class Device(Closing):
     @property
     def blends_floats(self) -> bool:
         """Whether blending may add to textures of 32-bit floats."""
-        return self.api == "desktop" or _FLOAT_BLENDING in self.extensions
+        return self.limits.float_targets and (self.api == "desktop" or _FLOAT_BLENDING in self.extensions)
 
     def activate(self) -> None:
         """Make the context current; every entry point calls this before it calls GL.
@@ -246,6 +252,12 @@ class Device(Closing):
         if scarce or (errors and not grave_only):
             advice = f"{faults.no_room(nbytes)}: " if scarce else ""
             raise GLError(f"{doing}: {advice}{self.renderer} reported {', '.join(errors)}")
+
+    def take_sentinel(self) -> Sentinel | None:
+        """The sentinel of the last run, to read back now; None if it was taken before."""
+        found, self.sentinel = self.sentinel, None
+        self.sentinels_read += found is not None
+        return found
 
     def adopt(self, item: Releasable) -> None:
         """Own a GL object until it is released or the device closes."""

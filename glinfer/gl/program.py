@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import struct
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
@@ -20,6 +20,7 @@ import numpy as np
 
 from glinfer.errors import PlanError, ShaderError
 from glinfer.gl.context import Device
+from glinfer.gl.integer_targets import INTEGER_TARGETS, STORED, rewritten
 from glinfer.gl.layouts.matrix import FORMATS
 from glinfer.gl.raw import GL_SAMPLERS
 from glinfer.gl.signals import signals_held
@@ -33,6 +34,10 @@ _INCLUDE = re.compile(r'^\s*#include\s+"([^"]+)"\s*$')
 # Mesa: "0:12(5): error", NVIDIA: "0(12) : error", ANGLE: "ERROR: 0:12:".
 _PLACE = re.compile(r"\S+:\d+: ")
 _LOG_LINE = re.compile(r"\b0[:(](\d+)[:()]")
+
+
+Formats = tuple[tuple[str, ...], tuple[str, ...]]
+"""Format names of the layouts that a draw samples, in the order of its samplers, and of the layouts that it writes."""
 
 
 @lru_cache(maxsize=1)
@@ -91,6 +96,17 @@ def load_source(
     header += [] if own is None else [f"#define OWN_OUTPUT {own.output}"]
     text = "\n".join([*version, *header, *lines[1:]]) + "\n"
     return Source(text, (*[origin[0]] * len(version), *[("#define", 0)] * len(header), *origin[1:]))
+
+
+def integer_form(source: Source, halves: Collection[str], targets: Sequence[str]) -> Source:
+    """A fragment shader for renderers that cannot render to floats; see :func:`rewritten`."""
+    lines = source.text.splitlines()
+    start = next(place for place, line in enumerate(lines) if not line.startswith(("#version", "#extension")))
+    common = _read(shader_root(), INTEGER_TARGETS, INTEGER_TARGETS)[1].splitlines()
+    places = [(INTEGER_TARGETS, number) for number in range(1, len(common) + 1)]
+    text, after = rewritten("\n".join(lines[start:]), halves, targets)
+    origin = (*source.origin[:start], *places, *source.origin[start:])
+    return Source("\n".join([*lines[:start], *common, text, *after]) + "\n", origin)
 
 
 def _expanded(root: Path, name: str, own: OwnShader | None = None) -> tuple[list[str], list[tuple[str, int]]]:
@@ -165,10 +181,19 @@ class Program:
         vertex_shader: str = VERTEX_SHADER,
         root: Path | None = None,
         own: OwnShader | None = None,
+        formats: Formats | None = None,
     ) -> None:
         """Compile ``shader`` with ``defines``; any vertex shader but the triangle's gets the defines too.
 
-        ``own`` is the caller's shader that shaders/own.frag includes.
+        Args:
+            device: the device.
+            shader: the fragment shader.
+            defines: its defines.
+            samplers: its samplers, in the order of texture units.
+            vertex_shader: the vertex shader.
+            root: a folder to use instead of the shader folder.
+            own: the caller's shader that shaders/own.frag includes.
+            formats: of its textures, which matter for integer targets; default: float32 for all inputs and one output.
 
         Raises:
             ShaderError: a file is missing, or the driver refuses the source.
@@ -179,6 +204,10 @@ class Program:
             vertex_shader, {} if vertex_shader == VERTEX_SHADER else defines, api=device.api, root=root
         )
         fragment = load_source(f"{shader}.frag", defines, api=device.api, root=root, own=own)
+        if not device.limits.float_targets:
+            inputs, targets = formats or ((), ("r32f",))
+            halves = {sampler for sampler, form in zip(samplers, inputs, strict=False) if form == "rgba16f"}
+            fragment = integer_form(fragment, halves, targets)
         # Current uniform values: GL keeps them in the program, and only glinfer writes them.
         self.values: dict[str, int | float] = {}
         self._uniforms: dict[str, Any] = {}
@@ -213,7 +242,8 @@ class Program:
         Raises:
             PlanError: the sampler is of another type.
         """
-        wanted = {"f": "sampler2D", "i": "isampler2D", "u": "usampler2D"}[np.dtype(FORMATS[format_name].dtype).kind]
+        form = (FORMATS if self.device.limits.float_targets else STORED)[format_name]
+        wanted = {"f": "sampler2D", "i": "isampler2D", "u": "usampler2D"}[form.kind]
         found = GL_SAMPLERS[self._uniforms[sampler].gl_type]
         if found != wanted:
             raise PlanError(f"shader {self.shader}: {sampler} is a {found}; its tensor needs {wanted}")
@@ -290,16 +320,26 @@ class ProgramCache:
         samplers: Sequence[str],
         vertex_shader: str = VERTEX_SHADER,
         own: OwnShader | None = None,
+        formats: Formats | None = None,
     ) -> Program:
-        """The program, compiled at the first request."""
+        """The program, compiled at the first request; arguments as :class:`Program`."""
+        if self._device.limits.float_targets:
+            formats = None
         defines = dict(defines)
         # By their text: 1 and 1.0 are equal in Python, but two types in GLSL.
         spelt = tuple(sorted((name, _literal(value)) for name, value in defines.items()))
-        key = (shader, vertex_shader, spelt, tuple(samplers), own)
+        key = (shader, vertex_shader, spelt, tuple(samplers), own, formats)
         program = self._programs.pop(key, None)
         if program is None:
             program = Program(
-                self._device, shader, defines, samplers, vertex_shader=vertex_shader, root=self._root, own=own
+                self._device,
+                shader,
+                defines,
+                samplers,
+                vertex_shader=vertex_shader,
+                root=self._root,
+                own=own,
+                formats=formats,
             )
         self._programs[key] = program
         return program

@@ -51,9 +51,14 @@ GL_MAX_UNIFORM_BLOCK_SIZE = 0x8A30
 GL_ALIASED_POINT_SIZE_RANGE = 0x846D
 GL_IMPLEMENTATION_COLOR_READ_TYPE = 0x8B9A
 GL_IMPLEMENTATION_COLOR_READ_FORMAT = 0x8B9B
+READ_TYPES = {
+    "f": (GL_RGBA, GL_FLOAT),
+    "i": (GL_RGBA_INTEGER, GL_INT),
+    "u": (GL_RGBA_INTEGER, GL_UNSIGNED_INT),
+}
+"""Format and type that every renderer reads texels back in, by the kind of a format: four numbers of 32 bits."""
 GL_SAMPLERS = {0x8B5E: "sampler2D", 0x8DCA: "isampler2D", 0x8DD2: "usampler2D"}
 
-_ZEROS = (c_float * 4)()
 # A driver with more pending errors than this repeats "lost" for ever.
 _MAX_PENDING = 64
 
@@ -89,8 +94,14 @@ class RawGL:
             "glReadPixels", None, c_int32, c_int32, c_int32, c_int32, c_uint32, c_uint32, c_void_p
         )
         self._blit = function("glBlitFramebuffer", None, *[c_int32] * 8, c_uint32, c_uint32)
-        self._clear_floats = function("glClearBufferfv", None, c_uint32, c_int32, c_void_p)
-        self._clear_integers = function("glClearBufferiv", None, c_uint32, c_int32, c_void_p)
+        self._clears: dict[str, tuple[Any, Any]] = {
+            kind: (function(name, None, c_uint32, c_int32, c_void_p), number)
+            for kind, name, number in (
+                ("f", "glClearBufferfv", c_float),
+                ("i", "glClearBufferiv", c_int32),
+                ("u", "glClearBufferuiv", c_uint32),
+            )
+        }
         self._enable = function("glEnable", None, c_uint32)
         self._disable = function("glDisable", None, c_uint32)
         self._scissor = function("glScissor", None, *[c_int32] * 4)
@@ -167,20 +178,22 @@ class RawGL:
         """Delete a buffer."""
         self._delete_buffers(1, (c_uint32 * 1)(name))
 
-    def clear_rectangles(self, attachment: int, rectangles: Iterable[Rectangle], value: float = 0.0) -> None:
-        """Fill rectangles of one float attachment of the bound framebuffer with ``value`` in all four channels."""
-        values = _ZEROS if value == 0.0 else (c_float * 4)(*([value] * 4))
+    def clear_color(
+        self, attachment: int, value: float, kind: str, rectangles: Iterable[Rectangle] | None = None
+    ) -> None:
+        """Fill one attachment of the bound framebuffer with ``value`` in all four channels, or rectangles of it.
+
+        ``kind`` is the attachment's :attr:`glinfer.gl.layouts.matrix.TexelFormat.kind`.
+        """
+        clear, number = self._clears[kind]
+        values = (number * 4)(*([value] * 4))
+        if rectangles is None:
+            clear(GL_COLOR, attachment, values)
+            return
         self._enable(GL_SCISSOR_TEST)
         try:
             for rectangle in rectangles:
                 self._scissor(*rectangle)
-                self._clear_floats(GL_COLOR, attachment, values)
+                clear(GL_COLOR, attachment, values)
         finally:
             self._disable(GL_SCISSOR_TEST)
-
-    def clear_color(self, attachment: int, value: float, *, integer: bool) -> None:
-        """Fill one attachment of the bound framebuffer with ``value`` in all four channels."""
-        if integer:
-            self._clear_integers(GL_COLOR, attachment, (c_int32 * 4)(*([int(value)] * 4)))
-        else:
-            self._clear_floats(GL_COLOR, attachment, (c_float * 4)(*([value] * 4)))

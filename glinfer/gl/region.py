@@ -39,7 +39,7 @@ class Region(Texture):
                 f"{outer.width}×{outer.height}"
             )
         self.device, self.layout, self.name, self.whole, self.at = whole.device, layout, name, whole, at
-        self.gl, self._framebuffer = whole.gl, None
+        self.gl, self.form, self._framebuffer = whole.gl, whole.form, None
 
     @property
     def framebuffer(self) -> Framebuffer:

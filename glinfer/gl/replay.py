@@ -13,6 +13,7 @@ from glinfer.gl.context import Device
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.gl.program import Program
 from glinfer.gl.raw import Rectangle
+from glinfer.gl.sentinel import Sentinel
 from glinfer.gl.texture import Framebuffer, Texture
 from glinfer.gl.values import Value, evaluate
 
@@ -139,12 +140,13 @@ def replay(
     after: Callable[[Draw], None] | None = None,
     *,
     flush_every: int = 0,
+    watched: Draw | None = None,
 ) -> int:
     """Issue ``draws`` in order and return the number of draw calls.
 
     State that the previous draw left right is not set again. The driver starts work after every ``flush_every`` draws;
     with 0 it may wait for the readback. ``before`` and ``after`` are called around each draw, to check one pass at a
-    time, and may change any binding.
+    time, and may change any binding. ``watched`` is the draw that a :class:`glinfer.gl.sentinel.Sentinel` watches.
     """
     device.activate()
     framebuffer: Any = None
@@ -191,8 +193,12 @@ def replay(
                 blending = False  # last, so that after an interrupt it is switched off again
             if call.clears:
                 rectangles = [numbers_of(each, values) for each in call.clears]
-                for attachment in range(len(draw.framebuffer.textures)):
-                    device.raw.clear_rectangles(attachment, rectangles)
+                for attachment, texture in enumerate(draw.framebuffer.textures):
+                    device.raw.clear_color(attachment, 0, texture.form.kind, rectangles)
+            if draw is watched:
+                kind = draw.framebuffer.textures[0].form.kind
+                device.sentinel = Sentinel(draw.name, framebuffer.glo, kind, *size[:2])
+                device.sentinel.plant(device.raw)
             vertices = frozen.vertices or evaluate(call.vertices, values)
             frozen.render(frozen.mode, vertices, 0, evaluate(call.instances, values))
             device.draws_issued += 1

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from glinfer.errors import GLError, PlanError
 from glinfer.gl.context import Device
 from glinfer.gl.faults import no_room
+from glinfer.gl.integer_targets import STORED
 from glinfer.gl.layouts.blocks import BlockLayout, copied_rectangles
 from glinfer.gl.layouts.flat import FlatLayout
 from glinfer.gl.layouts.matrix import Layout, TexelLayout
@@ -30,17 +31,21 @@ from glinfer.gl.raw import (
     GL_PACK_ALIGNMENT,
     GL_RED,
     GL_RED_INTEGER,
-    GL_RGBA,
-    GL_RGBA_INTEGER,
     GL_UNSIGNED_INT,
+    READ_TYPES,
     Rectangle,
 )
 
 _MAX_NAMES = 1 << 16
+_READ_DTYPES = {GL_FLOAT: np.float32, GL_INT: np.int32, GL_UNSIGNED_INT: np.uint32}
 
 
 class Texture:
-    """One matrix [rows, cols] in one texture; see :mod:`glinfer.gl.layouts.matrix` for its elements' positions."""
+    """One matrix [rows, cols] in one texture; see :mod:`glinfer.gl.layouts.matrix` for its elements' positions.
+
+    Attributes:
+        form: the format of its texels: the layout's, or the one that holds the bits of its floats (integer targets).
+    """
 
     kind = "texture"
     at = 0, 0
@@ -59,6 +64,7 @@ class Texture:
                 f"texture {name} needs {layout.width}×{layout.height} texels; {device.renderer} allows {edge} a side"
             )
         self.device, self.layout, self.name = device, layout, name
+        self.form = layout.format if device.limits.float_targets else STORED[layout.format.name]
         self._framebuffer: Framebuffer | None = None
         self.gl: Any = None
         doing = f"creating texture {name} ({layout.width}×{layout.height} {layout.format.name})"
@@ -69,10 +75,10 @@ class Texture:
         try:
             self.gl = device.gl.texture(
                 (layout.width, layout.height),
-                layout.format.channels,
+                self.form.channels,
                 None if texels is None else np.ascontiguousarray(texels),
                 alignment=4,
-                dtype=layout.format.moderngl_dtype,
+                dtype=self.form.moderngl_dtype,
             )
             self.gl.filter = (moderngl.NEAREST, moderngl.NEAREST)
             self.gl.repeat_x = self.gl.repeat_y = False
@@ -279,43 +285,46 @@ class Framebuffer:
         float readback only as RGBA; the driver is asked once per attachment for single-channel readback, and without it
         the red channel of RGBA is used.
         """
-        texture, form = self.textures[attachment], self.textures[attachment].layout.format
+        texture, form = self.textures[attachment], self.textures[attachment].form
         raw = self.device.raw
         texture.require_alive()
         raw.bind_framebuffer(GL_FRAMEBUFFER, self.gl.glo)
         raw.read_buffer(GL_COLOR_ATTACHMENT0 + attachment)
-        integer = form.is_integer
-        unsigned = np.issubdtype(np.dtype(form.dtype), np.unsignedinteger)
-        single, gl_type = (GL_RED_INTEGER, GL_UNSIGNED_INT if unsigned else GL_INT) if integer else (GL_RED, GL_FLOAT)
+        (four, gl_type), single = READ_TYPES[form.kind], GL_RED_INTEGER if form.is_integer else GL_RED
         if form.channels == 4:
-            self._read_format[attachment] = GL_RGBA_INTEGER if integer else GL_RGBA
+            self._read_format[attachment] = four
         elif attachment not in self._read_format:
             direct = self.device.api == "desktop" or (
                 raw.integer(GL_IMPLEMENTATION_COLOR_READ_FORMAT) == single
                 and raw.integer(GL_IMPLEMENTATION_COLOR_READ_TYPE) == gl_type
             )
-            self._read_format[attachment] = single if direct else (GL_RGBA_INTEGER if integer else GL_RGBA)
+            self._read_format[attachment] = single if direct else four
         gl_format = self._read_format[attachment]
         channels = 1 if gl_format == single else 4
-        wide = (np.uint32 if unsigned else np.int32) if integer else np.float32
-        texels = np.empty((height, width, channels), dtype=wide)
+        texels = np.empty((height, width, channels), dtype=_READ_DTYPES[gl_type])
         raw.pixel_store(GL_PACK_ALIGNMENT, 4)
         left, bottom = texture.at
         raw.read_pixels(left + x, bottom + y, width, height, gl_format, gl_type, texels.ctypes.data)
+        if (sentinel := self.device.take_sentinel()) is not None:
+            watched = np.empty(4, np.uint32)
+            sentinel.fetch(raw, watched.ctypes.data)
+            sentinel.check(watched.tobytes(), self.device.renderer)
         self.device.check(f"reading {texture.name} back", thorough=True)
-        return texels[:, :, 0] if form.channels == 1 else texels.astype(form.dtype, copy=False)
+        texels = texels[:, :, 0] if form.channels == 1 else texels.astype(form.dtype, copy=False)
+        return texels.view(texture.layout.format.dtype) if form is not texture.layout.format else texels
 
     def fill(self, value: float) -> None:
         """Set every texel of every attachment to ``value``; NaN also turns bytes with scales into NaN."""
         self.textures[0].require_alive()
         self.gl.use()
         for attachment, texture in enumerate(self.textures):
-            if np.isnan(value) and texture.layout.format.is_integer:
-                value = -1  # the bits of a scale that is NaN
-            if self.part is not None:
-                self.device.raw.clear_rectangles(attachment, [self.part], value)
-            else:
-                self.device.raw.clear_color(attachment, value, integer=texture.layout.format.is_integer)
+            form, number = texture.layout.format, value
+            if form.is_integer:
+                number = -1 if np.isnan(value) else int(value)  # the bits of a scale that is NaN
+            elif texture.form.is_integer:
+                number = int(np.array(value, form.dtype).view(texture.form.dtype))
+            parts = None if self.part is None else [self.part]
+            self.device.raw.clear_color(attachment, number, texture.form.kind, parts)
         self.device.check(f"clearing {self.textures[0].name}")
 
     def release(self) -> None:
@@ -323,6 +332,8 @@ class Framebuffer:
         if self.gl is not None:
             if not self.device.can_release():
                 return
+            if self.device.sentinel is not None and self.device.sentinel.framebuffer == self.gl.glo:
+                self.device.sentinel = None
             if self.device.gl.fbo is self.gl:
                 # After making a framebuffer, moderngl binds again the one that it believes bound; in ES,
                 # binding a deleted name makes a new framebuffer of that name.

@@ -224,8 +224,8 @@ class _Resources(contextlib.ExitStack):
         self.callback(made.release)
         return made
 
-    def program(self, shader: str, defines: dict[str, int | float], samplers: Sequence[str]) -> Program:
-        made = Program(self.device, shader, defines, samplers)
+    def program(self, shader: str, defines: dict[str, int | float], samplers: Sequence[str], *inputs: str) -> Program:
+        made = Program(self.device, shader, defines, samplers, formats=(inputs, ("rgba32f",)))
         self.callback(made.release)
         return made
 
@@ -255,7 +255,7 @@ class _Resources(contextlib.ExitStack):
             "INTEGERS": int(layout.format.is_integer) + int(layout.format.is_signed),
             "LOOKUP_TEXTURE": int(lookup),
         }
-        program = self.program("ceiling_fetch", defines, ["x"])
+        program = self.program("ceiling_fetch", defines, ["x"], layout.format.name)
         return [self.draw(program, target, [source]) for target in targets]
 
 

@@ -14,6 +14,7 @@ from glinfer.formats.files import AnyPath
 from glinfer.formats.sampling import named_sampling
 from glinfer.gl import egl
 from glinfer.gl.context import Device, Limits, open_device
+from glinfer.gl.self_test import self_test
 from glinfer.models.choice import (
     USUAL_DRAW_BUFFERS,
     USUAL_TEXTURE_SIZE,
@@ -32,7 +33,7 @@ from glinfer.text.templates import find_template
 from glinfer.text.tokenizer import Tokenizer, find_tokenizer
 
 EXTENSIONS = {
-    "GL_EXT_color_buffer_float": "rendering to 32-bit float textures (required)",
+    "GL_EXT_color_buffer_float": "rendering to 32-bit float textures",
     "GL_EXT_float_blend": "blending into 32-bit float targets",
     "GL_EXT_disjoint_timer_query": "GPU timing of passes",
     "GL_KHR_debug": "error messages from the driver",
@@ -56,11 +57,9 @@ class DeviceEntry:
 
 @dataclass(frozen=True)
 class RendererReport(Report):
-    """The renderer that glinfer would use."""
+    """The renderer that glinfer would use; ``self_test`` has the failed tests of its arithmetic."""
 
     derived = ("can_run",)
-
-    can_run = True
 
     api: str
     renderer: str
@@ -69,6 +68,12 @@ class RendererReport(Report):
     extensions: dict[str, bool]
     limits: Limits
     webgl2_minimum: Limits
+    self_test: dict[str, str]
+
+    @property
+    def can_run(self) -> bool:
+        """Whether the renderer computes right."""
+        return not self.self_test
 
 
 def renderer_report(device: Device) -> RendererReport:
@@ -82,6 +87,7 @@ def renderer_report(device: Device) -> RendererReport:
         extensions={name: name in device.extensions or name in built_in for name in EXTENSIONS},
         limits=device.driver_limits,
         webgl2_minimum=Limits.webgl2_minimum(),
+        self_test=self_test(device),
     )
 
 

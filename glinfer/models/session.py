@@ -30,6 +30,8 @@ from glinfer.models.stages import stage
 from glinfer.ops import DrawSpec, TensorSpec
 from glinfer.ops.spec import Array
 
+WATCHED = ("gemv", "raw_gemv", "gemm", "raw_gemm", "linear", "matmul")
+"""Ops whose draws are watched, see :mod:`glinfer.gl.sentinel`."""
 MEMORY_ADVICE = (
     "take a shorter context (--context), fewer bits (--weights q8, or file for GGUF blocks), a smaller model, "
     "or a machine with more"
@@ -318,7 +320,10 @@ class Session:
         targets = [self._textures[name] for name in draw.outputs]
         textures = tuple(self._textures[name] for name in draw.inputs)
         check_feedback(draw.name, targets, textures)
-        program = self._programs.get(*draw.shaders)
+        if draw.call.adds and not self.device.limits.float_targets:
+            raise PlanError(f"draw {draw.name} adds by blending, which needs float targets; choose others")
+        formats = [tuple(each.layout.format.name for each in group) for group in (textures, targets)]
+        program = self._programs.get(*draw.shaders, formats=(formats[0], formats[1]))
         for sampler, texture in zip(draw.shaders.samplers, textures, strict=True):
             program.expect_samples(sampler, texture.layout.format.name)
         given = {name for name, _ in (*draw.call.constants, *draw.call.per_run)}
@@ -407,10 +412,31 @@ class Session:
             None if before is None else lambda draw: before(self._specs[draw.name]),
             None if after is None else lambda draw: after(self._specs[draw.name]),
             flush_every=flush_every,
+            watched=self._watched(first, len(self.draws) if draws is None else draws),
         )
         self.runs += 1
         self.draws_issued += issued
         return issued
+
+    def _watched(self, first: int, end: int) -> Draw | None:
+        """The product in [first, end) that this run watches, another one after each readback; None without products."""
+        places = [place for place in self._watchable if first <= place < end]
+        return self.draws[places[self.device.sentinels_read % len(places)]] if places else None
+
+    @cached_property
+    def _watchable(self) -> tuple[int, ...]:
+        """The places of products, the longest draws, that are the last to write activations of floats."""
+        writers: dict[Texture, int] = {}
+        for place, draw in enumerate(self.draws):
+            writers.update((texture, place) for texture in draw.framebuffer.textures)
+        found = []
+        for texture, place in writers.items():
+            draw, spec = self.draws[place], self.plan.draws[place]
+            plain = texture is draw.framebuffer.textures[0] and texture.layout.format.name == "rgba32f"
+            kinds = {self.plan.table[self.plan.root(name)].kind for name in spec.outputs}
+            if plain and kinds == {"activation"} and spec.op in WATCHED and spec.first == 0 and not draw.call.adds:
+                found.append(place)
+        return tuple(found)
 
     def _observed(self, values: Mapping[str, int | float], after: Hook | None) -> Hook:
         """The hook after each draw that calls the observers too."""

@@ -83,6 +83,10 @@ class Tuned:
     default_milliseconds: float
 
 
+MANY_UNITS = 32
+"""Texture units with which passes without blending read eight rows and add to eight others."""
+
+
 def kernels_for(device: Device, config: ModelConfig, weights: str) -> KernelOptions:
     """The options to run a model with: tuned ones if they were kept, else a good default."""
     tuned = load_tuned(TuningKey.of(device, config, weights))
@@ -98,7 +102,10 @@ def default_for(device: Device, weights: str = "f32") -> KernelOptions:
     if device.texture_barrier is None:
         kernels = dataclasses.replace(kernels, one_state=False)
     if not runs_on(device, kernels):
+        rows = kernels.rows_per_draw
         kernels = without_blending(kernels)
+        if device.limits.max_texture_units >= MANY_UNITS:
+            kernels = dataclasses.replace(kernels, rows_per_draw=rows)
     if kernels.quad and not exact_derivatives(device):
         kernels = dataclasses.replace(kernels, quad=False)
     return kernels

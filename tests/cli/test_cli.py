@@ -267,6 +267,7 @@ class TestInfo:
         assert (told["can_run"], told["api"], told["model"]) == (True, "es", None)
         assert set(told) == {
             *("api", "renderer", "vendor", "version", "extensions", "limits", "webgl2_minimum", "can_run", "model"),
+            "self_test",
         }
         assert told["extensions"]["GL_EXT_color_buffer_float"] is True
         model = ran_json(capsys, "info", small)["model"]
@@ -281,6 +282,21 @@ class TestInfo:
         assert model["texture_bytes"]["cache"] > 0
         published = ran_json(capsys, "info", small, "--plan", "reference")["model"]
         assert (published["draws"], published["texture_bytes"]["weight"]) == (SMALL_DRAWS, 4 * 46764)
+
+    def test_pretended_devices(self, capsys: Capture) -> None:
+        told = ran_json(capsys, "info", "--pretend", "webgl2")
+        assert told["limits"] == told["webgl2_minimum"]
+        assert (told["can_run"], told["self_test"]) == (True, {})
+        assert run(["info", "--pretend", "short"]) == 2
+        out, err = capsys.readouterr()
+        assert re.search(
+            r"^test of uniforms of 32 bits +failed: found 0, 0, 121, 185; expected 158, 55,", out, re.MULTILINE
+        )
+        assert "can run here" not in out
+        assert err.startswith("glinfer: llvmpipe")
+        assert err.endswith("choose another device (glinfer info --device list)\n")
+        assert run(["info", "--pretend", "short", "--device", "auto"]) == 2
+        assert "--pretend expects a number" in capsys.readouterr().err
 
     def test_a_context_that_is_cut_and_what_stands_around_a_model(self, tmp_path: Path, capsys: Capture) -> None:
         shape = "family=llama,blocks=1,heads=2,dim=8,inner=8,vocab=300"

@@ -32,6 +32,7 @@ from glinfer.export.page import renamed
 from glinfer.export.serve import HOST, site_server
 from glinfer.export.site import LIMITS, _offline_version, export_web, web_kernels, web_root
 from glinfer.formats import BpeModel, load_checkpoint, random_checkpoint, save_checkpoint, write_bpe
+from glinfer.gl.integer_targets import INTEGER_TARGETS
 from glinfer.gl.program import shader_root
 from glinfer.models.choice import plan_for, weights_for, weights_named
 from glinfer.models.plan import Plan
@@ -145,6 +146,7 @@ def test_shaders_are_copied_byte_for_byte_and_no_others(case: Case) -> None:
     for name in here:
         assert (out / "shaders" / name).read_bytes() == (shader_root() / name).read_bytes()
     wanted = {name for program in found["programs"] for name in (program["fragment"], program["vertex"])}
+    wanted.add(INTEGER_TARGETS)
     for name in sorted(wanted):
         wanted |= set(re.findall(r'#include "(.*)"', (shader_root() / name).read_text()))
     assert wanted <= here

@@ -47,6 +47,7 @@ NOT_OPS = {
     "copy",
     "probe_quad",
     "probe_math",
+    "self_test",
     "ceiling_fetch",
     "ceiling_alu",
     "own",

@@ -33,12 +33,13 @@ from hypothesis import strategies as st
 from one_draw import STALE, TOLERANCE, Array, Case, check, normal
 from tiers import tiered
 
+from glinfer.errors import PlanError
 from glinfer.gl.context import Device, Limits, open_device
 from glinfer.gl.program import shader_root
 from glinfer.models.oracle import relative_error
 from glinfer.ops.fused.cached import MASKED, SLOT_TOKENS, Heads
 from glinfer.ops.fused.sample import best_candidate
-from glinfer.ops.kernels import KernelOptions
+from glinfer.ops.kernels import KernelOptions, without_blending
 from glinfer.quant.formats import GROUP_FORMS as BLOCK_FORMS
 
 pytestmark = pytest.mark.gl
@@ -395,9 +396,12 @@ def test_of_equal_logits_the_lowest_id_wins_whatever_their_size(device: Device) 
 def test_everything_runs_within_what_webgl2_guarantees() -> None:
     with open_device(limits=Limits.webgl2_minimum()) as device:
         assert device.limits.max_point_size == 1.0
-        kernels = KERNELS["small points"]
+        assert not device.limits.float_targets
+        kernels = without_blending(KERNELS["small points"])
         check(device, gemv_draw("q16", kernels, 130, 140, norm=True), at(0))
         check(device, values_draw(kernels, 3, 20, 130), at(0), at(129))
+        with pytest.raises(PlanError, match="adds by blending, which needs float targets; choose others"):
+            values_draw(KERNELS["small points"], 3, 20, 130).run(device, at(0))
         check(device, embed_draw(kernels, 2500, 40, 30), embedding(2499, 39))
 
 

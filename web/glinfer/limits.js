@@ -11,10 +11,8 @@ const WORDS = {
   texture_units: ["", "textures in one pass", "your graphics driver allows"],
   point_size: ["points of", "pixels", "your graphics driver draws them up to"],
 };
-const EXTENSIONS = {
-  EXT_color_buffer_float: "rendering to float textures (EXT_color_buffer_float)",
-  EXT_float_blend: "adding up in 32-bit float textures (EXT_float_blend)",
-};
+const EXTENSIONS = { EXT_float_blend: "adding up in 32-bit float textures (EXT_float_blend)" };
+const FLOAT_TARGETS = "EXT_color_buffer_float"; // without it float textures hold bits, see integer_targets.js
 
 /**
  * A canvas whose context computes, in a page or in a worker. In a page it is an element: WebKitGTK has WebGL2 there alone.
@@ -73,6 +71,16 @@ export function limitsOf(gl, minimum = false) {
 }
 
 /**
+ * Whether a context renders to float textures. Enables the extension.
+ * @param {WebGL2RenderingContext} gl
+ * @param {boolean} minimum see `limitsOf`.
+ * @returns {boolean}
+ */
+export function hasFloatTargets(gl, minimum = false) {
+  return !minimum && gl.getExtension(FLOAT_TARGETS) !== null;
+}
+
+/**
  * The requirements of a plan that this context lacks, in plain sentences; empty where it can run. Enables extensions.
  * @param {WebGL2RenderingContext|null} gl
  * @param {object} requires `requires` of plan.json.
@@ -87,8 +95,9 @@ export function missing(gl, requires, { minimum = false } = {}) {
     ];
   }
   const found = [];
+  const blends = hasFloatTargets(gl, minimum);
   for (const name of requires.extensions ?? []) {
-    if (!gl.getExtension(name)) {
+    if (name !== FLOAT_TARGETS && !(blends && gl.getExtension(name))) {
       found.push(`The model needs ${EXTENSIONS[name] ?? `the extension ${name}`}, which your graphics driver lacks.`);
     }
   }

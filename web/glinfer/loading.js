@@ -18,7 +18,8 @@ import { crc32 } from "./checksum.js";
 import { GlinferError } from "./errors.js";
 import { pauses } from "./generate.js";
 import { keptSource } from "./kept.js";
-import { missing } from "./limits.js";
+import { INTEGER_TARGETS, withIntegerTargets } from "./integer_targets.js";
+import { hasFloatTargets, missing } from "./limits.js";
 import { collectShaders } from "./program.js";
 import { Replay } from "./replay.js";
 import { headerLength, parseHeader, PREFIX, TYPES } from "./safetensors.js";
@@ -66,10 +67,11 @@ export function parsePlan(text) {
  */
 export async function loadParts(gl, source, base, textsOf, { minimum = false, cache = true, onPlan, onProgress = () => {} } = {}) {
   onProgress({ part: "plan", done: 0, all: 1 });
-  const plan = parsePlan(await source.text("plan.json"));
-  onPlan?.(plan);
-  const lacks = missing(gl, plan.requires, { minimum });
+  const given = parsePlan(await source.text("plan.json"));
+  onPlan?.(given);
+  const lacks = missing(gl, given.requires, { minimum });
   if (lacks.length) throw new GlinferError(lacks.join(" "));
+  const plan = hasFloatTargets(gl, minimum) ? given : withIntegerTargets(given);
   onProgress({ part: "plan", done: 1, all: 1 });
   const files = cache ? await keptSource(source, base, plan.files.fingerprint) : source;
   const begun = shadersOf(plan, files, onProgress).then((shaders) => new Replay(gl, plan, shaders));
@@ -102,7 +104,7 @@ async function readied(replay, onProgress) {
 const later = (milliseconds) => new Promise((resolve) => setTimeout(resolve, milliseconds));
 
 async function shadersOf(plan, files, onProgress) {
-  const names = plan.programs.flatMap(({ fragment, vertex }) => [fragment, vertex]);
+  const names = plan.programs.flatMap(({ fragment, vertex, integers }) => [fragment, vertex, ...(integers ? [INTEGER_TARGETS] : [])]);
   let [done, all] = [0, 0];
   const tell = (more, ended) => onProgress({ part: "shaders", done: (done += ended), all: (all += more) });
   return collectShaders(names, async (name) => {

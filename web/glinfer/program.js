@@ -4,6 +4,7 @@
  */
 
 import { GlinferError } from "./errors.js";
+import { INTEGER_TARGETS, rewritten } from "./integer_targets.js";
 
 const VERTEX_SHADER = "common/triangle.vert";
 const INCLUDE = /^\s*#include\s+"([^"]+)"\s*$/;
@@ -117,7 +118,8 @@ export class Program {
   /**
    * Begins to compile: a browser may do so in the background. Call `link`, and `finish` before use.
    * @param {WebGL2RenderingContext} gl
-   * @param {{fragment: string, vertex: string, defines: Record<string, number|string>, samplers: string[]}} spec
+   * @param {{fragment: string, vertex: string, defines: Record<string, number|string>, samplers: string[],
+   *   integers?: {halves: string[], targets: string[]}}} spec of plan.json; `integers`: see integer_targets.js.
    * @param {Map<string, string>} files the text of each shader file.
    * @param {{COMPLETION_STATUS_KHR: number}|null} parallel the extension KHR_parallel_shader_compile, where there is one.
    */
@@ -126,9 +128,11 @@ export class Program {
     this.spec = spec;
     this.parallel = parallel;
     const vertexDefines = spec.vertex === VERTEX_SHADER ? {} : spec.defines;
+    const source = assemble(spec.fragment, spec.defines, files);
+    const fragment = spec.integers ? rewritten(source, spec.integers, files.get(INTEGER_TARGETS)) : source;
     this.stages = [
       { type: gl.VERTEX_SHADER, source: assemble(spec.vertex, vertexDefines, files) },
-      { type: gl.FRAGMENT_SHADER, source: assemble(spec.fragment, spec.defines, files) },
+      { type: gl.FRAGMENT_SHADER, source: fragment },
     ];
     this.handle = gl.createProgram();
     for (const stage of this.stages) {
@@ -170,7 +174,8 @@ export class Program {
     gl.useProgram(handle);
     const samplers = [gl.SAMPLER_2D, gl.INT_SAMPLER_2D, gl.UNSIGNED_INT_SAMPLER_2D];
     for (let index = gl.getProgramParameter(handle, gl.ACTIVE_UNIFORMS) - 1; index >= 0; index--) {
-      const { name, type } = gl.getActiveUniform(handle, index);
+      const { name: given, type } = gl.getActiveUniform(handle, index);
+      const name = given.replace("[0]", ""); // samplers of integer targets are arrays of one
       const location = gl.getUniformLocation(handle, name);
       if (!samplers.some((each) => each === type)) {
         this.uniforms.set(name, { location, type });

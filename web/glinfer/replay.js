@@ -6,7 +6,8 @@
 import { GlinferError } from "./errors.js";
 import { pauses, shortly } from "./generate.js";
 import { beginAll } from "./program.js";
-import { Framebuffer, pendingError, Texture, ZEROS } from "./textures.js";
+import { Sentinel, watchable } from "./sentinel.js";
+import { clearBuffer, Framebuffer, pendingError, Texture } from "./textures.js";
 import { evaluate, rectangleOf, runValues } from "./values.js";
 
 const LOST =
@@ -16,11 +17,11 @@ const LOST =
 const unbound = () => ({ framebuffer: null, program: null, viewport: "", bound: [], blending: false });
 
 /** Clears rectangles of all outputs of a draw. */
-function clear(gl, { clears, outputs }, values) {
+function clear(gl, { spec, framebuffer }, values) {
   gl.enable(gl.SCISSOR_TEST);
-  for (const rectangle of clears) {
+  for (const rectangle of spec.clears) {
     gl.scissor(...rectangleOf(rectangle, values));
-    outputs.forEach((_, index) => gl.clearBufferfv(gl.COLOR, index, ZEROS));
+    framebuffer.textures.forEach(clearBuffer);
   }
   gl.disable(gl.SCISSOR_TEST);
 }
@@ -45,6 +46,9 @@ export class Replay {
     this.framebuffers = new Map();
     this.draws = [];
     this.companions = new Map(); // the bound draws of companions, by name
+    this.watchable = new Map(); // the places of the draws to watch, by the list of bound draws
+    this.sentinel = null; // it watches a draw of the last run until something is read
+    this.sentinelsRead = 0;
     try {
       this.reset();
       const companions = Object.values(plan.companions).filter((each) => !each.on_demand);
@@ -153,6 +157,7 @@ export class Replay {
       this.begin(draws);
       for (const program of this.programsOf(draws)) program.finish();
       const bound = draws.map((draw) => this.bind(draw));
+      this.watchable.set(bound, watchable(bound));
       this.check("preparing the model");
       return bound;
     } catch (error) {
@@ -211,8 +216,10 @@ export class Replay {
     const end = last ?? draws.length;
     const values = runValues(companion === null ? plan : plan.companions[companion], inputs);
     const state = unbound();
+    const places = this.watchable.get(draws).filter((place) => place >= first && place < end);
+    const watched = places[this.sentinelsRead % places.length];
     for (let index = first; index < end; index++) {
-      this.issue(draws[index], values, state);
+      this.issue(draws[index], values, state, index === watched);
       if (watch?.draw === index) {
         watch.seen();
         state.framebuffer = null;
@@ -224,7 +231,7 @@ export class Replay {
     return end - first;
   }
 
-  issue(draw, values, state) {
+  issue(draw, values, state, watched = false) {
     const { gl } = this;
     const { spec, program } = draw;
     if (state.program !== program) {
@@ -253,7 +260,8 @@ export class Replay {
       else gl.disable(gl.BLEND);
       state.blending = spec.adds;
     }
-    if (spec.clears.length) clear(gl, spec, values);
+    if (spec.clears.length) clear(gl, draw, values);
+    if (watched) this.sentinel = new Sentinel(gl, draw, size[0], size[1]);
     gl.drawArraysInstanced(draw.mode, 0, evaluate(spec.vertices, values), evaluate(spec.instances, values));
   }
 
@@ -268,6 +276,12 @@ export class Replay {
    */
   read(texture, width, height, first = 0, left = 0) {
     const texels = this.framebuffer([texture]).read(left, first, width, height);
+    const { sentinel } = this;
+    if (sentinel) {
+      this.sentinel = null;
+      this.sentinelsRead += 1;
+      sentinel.check();
+    }
     this.check(`reading ${this.plan.textures[texture].name} back`);
     return texels;
   }
@@ -298,6 +312,8 @@ export class Replay {
   release() {
     for (const made of [...this.framebuffers.values(), ...this.textures, ...this.programs]) made?.release();
     this.framebuffers.clear();
+    this.watchable.clear();
+    this.sentinel = null;
     this.textures = [];
     this.programs = [];
     this.draws = [];

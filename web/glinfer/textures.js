@@ -13,6 +13,13 @@ const FORMATS = {
   rgba32ui: ["RGBA32UI", "RGBA_INTEGER", "UNSIGNED_INT", 4, true, Uint32Array],
 };
 
+// The formats that hold the bits of floats, see integer_targets.js, and the arrays that they are sent to the driver in.
+const INTEGERS = {
+  r32f: ["R32UI", "RED_INTEGER", "UNSIGNED_INT", Uint32Array],
+  rgba32f: ["RGBA32UI", "RGBA_INTEGER", "UNSIGNED_INT", Uint32Array],
+  rgba16f: ["RGBA16I", "RGBA_INTEGER", "SHORT", Int16Array],
+};
+
 /**
  * The first GL error that is pending, by its name, or null. A lost context is one too.
  * @param {WebGL2RenderingContext} gl
@@ -30,19 +37,23 @@ export function pendingError(gl) {
 export class Texture {
   /**
    * @param {WebGL2RenderingContext} gl
-   * @param {{name: string, kind: string, format: string, width: number, height: number, layout: object}} spec of plan.json.
+   * @param {{name: string, kind: string, format: string, width: number, height: number, layout: object, integers?: boolean}} spec
+   *   of plan.json; `integers`: whether floats are held as bits, see integer_targets.js.
    * @param {boolean} later whether only `make` allocates graphics memory.
    */
   constructor(gl, spec, later = false) {
     const format = FORMATS[spec.format];
     if (!format) throw new GlinferError(`texture ${spec.name} has the unknown format ${spec.format}`);
-    const [sized, pixels, type, channels, integer, Array] = format;
+    const [, , , channels, integer, Array] = format;
+    const bits = spec.integers ? INTEGERS[spec.format] : undefined;
+    const [sized, pixels, type] = bits ?? format;
     this.gl = gl;
     this.sized = gl[sized];
     this.spec = spec;
     this.channels = channels;
-    this.integer = integer;
+    this.integer = integer || bits !== undefined; // for the driver
     this.Array = Array;
+    this.Bits = bits?.[3]; // if the driver holds floats as integers
     this.pixels = gl[pixels];
     this.type = gl[type];
     /** @type {WebGLTexture|null} */
@@ -83,7 +94,9 @@ export class Texture {
     }
     gl.activeTexture(gl.TEXTURE0);
     gl.bindTexture(gl.TEXTURE_2D, this.handle);
-    gl.texSubImage2D(gl.TEXTURE_2D, 0, 0, y, width, lines, this.pixels, this.type, texels);
+    const { buffer, byteOffset, length } = texels;
+    const sent = this.Bits ? new this.Bits(buffer, byteOffset, length) : texels;
+    gl.texSubImage2D(gl.TEXTURE_2D, 0, 0, y, width, lines, this.pixels, this.type, sent);
   }
 
   /**
@@ -105,11 +118,11 @@ export class Texture {
    */
   readBits(y, lines, width = this.spec.width) {
     const framebuffer = new Framebuffer(this.gl, [this]); // of its own: the handle may be another one by now
-    const texels = framebuffer.read(0, y, width, lines);
+    const texels = framebuffer.readTexels(0, y, width, lines);
     framebuffer.release();
     if (this.Array === Int8Array) return Uint8Array.from(texels);
     const words = new Uint32Array(texels.buffer);
-    if (this.Array === Uint16Array) return Uint16Array.from(words, halfOf);
+    if (this.Array === Uint16Array) return this.Bits ? Uint16Array.from(words) : Uint16Array.from(words, halfOf);
     return this.channels === 4 ? words : words.filter((_, index) => index % 4 === 0);
   }
 
@@ -135,8 +148,25 @@ export function halfOf(bits) {
   return sign | (exponent < -14 ? (0x800000 | fraction) >>> dropped : ((exponent + 15) << 10) | (fraction >>> 13));
 }
 
-/** The value that clears floats. */
-export const ZEROS = new Float32Array(4);
+/** The number that a half float is, from its bits. */
+function numberOf(bits) {
+  const [exponent, fraction] = [(bits >> 10) & 31, bits & 0x3ff];
+  const size = exponent === 31 ? (fraction ? NaN : Infinity) : 2 ** (Math.max(1, exponent) - 25) * (fraction + (exponent ? 1024 : 0));
+  return bits & 0x8000 ? -size : size;
+}
+
+/**
+ * Sets one attachment of the bound framebuffer to zero, within the scissor.
+ * @param {Texture} texture the attachment.
+ * @param {number} index its number.
+ */
+export function clearBuffer({ gl, integer, type }, index) {
+  if (!integer) gl.clearBufferfv(gl.COLOR, index, ZEROS);
+  else if (type === gl.UNSIGNED_INT) gl.clearBufferuiv(gl.COLOR, index, ZERO_BITS);
+  else gl.clearBufferiv(gl.COLOR, index, ZERO_INTEGERS);
+}
+
+const [ZEROS, ZERO_BITS, ZERO_INTEGERS] = [new Float32Array(4), new Uint32Array(4), new Int32Array(4)];
 
 /** Render targets in attachment order: what a draw writes, and the only way to read a texture. */
 export class Framebuffer {
@@ -170,13 +200,22 @@ export class Framebuffer {
    * @returns {Float32Array|Int32Array|Uint32Array} [height × width × 4]
    */
   read(x, y, width, height) {
+    const texels = this.readTexels(x, y, width, height);
+    const { Bits } = this.textures[0];
+    if (Bits === Uint32Array) return new Float32Array(texels.buffer);
+    return Bits ? Float32Array.from(texels, numberOf) : texels;
+  }
+
+  /** As `read`, with bits where the driver holds floats as integers. */
+  readTexels(x, y, width, height) {
     const { gl } = this;
-    const texture = this.textures[0];
-    const Type = !texture.integer ? Float32Array : texture.Array === Int8Array ? Int32Array : texture.Array;
+    const { integer, type } = this.textures[0];
+    // The forms that WebGL2 promises: shorter integers as whole ones, and half floats as floats.
+    const [readType, Type] = !integer ? [gl.FLOAT, Float32Array] : type === gl.UNSIGNED_INT ? [type, Uint32Array] : [gl.INT, Int32Array];
     const texels = new Type(width * height * 4);
     gl.bindFramebuffer(gl.FRAMEBUFFER, this.handle);
     gl.readBuffer(gl.COLOR_ATTACHMENT0);
-    gl.readPixels(x, y, width, height, texture.integer ? gl.RGBA_INTEGER : gl.RGBA, this.readType(), texels);
+    gl.readPixels(x, y, width, height, integer ? gl.RGBA_INTEGER : gl.RGBA, readType, texels);
     return texels;
   }
 
@@ -192,19 +231,8 @@ export class Framebuffer {
     gl.bindFramebuffer(gl.FRAMEBUFFER, this.handle);
     gl.enable(gl.SCISSOR_TEST);
     gl.scissor(x, y, width, height);
-    this.textures.forEach(({ Array, integer }, index) => {
-      if (!integer) gl.clearBufferfv(gl.COLOR, index, ZEROS);
-      else if (Array === Uint32Array) gl.clearBufferuiv(gl.COLOR, index, new Uint32Array(4));
-      else gl.clearBufferiv(gl.COLOR, index, new Int32Array(4));
-    });
+    this.textures.forEach(clearBuffer);
     gl.disable(gl.SCISSOR_TEST);
-  }
-
-  readType() {
-    const { gl } = this;
-    const { integer, type } = this.textures[0];
-    if (integer) return type === gl.BYTE ? gl.INT : type; // bytes are promised as whole integers alone
-    return gl.FLOAT; // RGBA and FLOAT is the one form that WebGL2 promises of float targets
   }
 
   /** Releases the framebuffer; the textures stay. */

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { computingCanvas, missing } from "../glinfer/limits.js";
+import { computingCanvas, hasFloatTargets, missing } from "../glinfer/limits.js";
 
 /** A context with these limits and extensions. */
 function context(limits, extensions) {
@@ -40,8 +40,17 @@ test("each extension and each limit that is too small has a sentence of its own"
 
 test("WebGL2's minimum can be pretended", () => {
   const found = missing(context(LARGE, REQUIRES.extensions), REQUIRES, { minimum: true });
-  assert.equal(found.length, 4);
-  assert.match(found[3], /points of 4 pixels; WebGL2's guaranteed minimum .* 1\.$/);
+  assert.equal(found.length, 5);
+  assert.match(found[0], /EXT_float_blend/);
+  assert.match(found[4], /points of 4 pixels; WebGL2's guaranteed minimum .* 1\.$/);
+});
+
+test("a browser that cannot render to floats has integer targets", () => {
+  const requires = { ...REQUIRES, extensions: ["EXT_color_buffer_float"] };
+  assert.deepEqual(missing(context(LARGE, []), requires), []);
+  assert.equal(hasFloatTargets(context(LARGE, [])), false);
+  assert.equal(hasFloatTargets(context(LARGE, requires.extensions)), true);
+  assert.equal(hasFloatTargets(context(LARGE, requires.extensions), true), false);
 });
 
 test("a page computes with an element, which every browser has WebGL2 in, and a worker without one", (context) => {

@@ -3,6 +3,7 @@ import { readdirSync, readFileSync } from "node:fs";
 import test from "node:test";
 
 import { GlinferError } from "../glinfer/errors.js";
+import { INTEGER_TARGETS, rewritten } from "../glinfer/integer_targets.js";
 import { assemble, collectShaders, explain } from "../glinfer/program.js";
 import { noPython, python } from "./python.js";
 
@@ -52,8 +53,16 @@ test("every shader is assembled as in Python, to the last character", { skip: no
   assert.ok(shaders.length > 40);
   const program = `
 import json, sys
-from glinfer.gl.program import load_source
-print(json.dumps([load_source(name, {"B": 3, "A": 0.25}, api="es").text for name in sys.argv[1:]]))`;
-  const expected = python(program, ...shaders);
-  shaders.forEach((name, index) => assert.equal(assemble(name, { B: 3, A: "0.25" }, files).text, expected[index], name));
+from glinfer.gl.program import integer_form, load_source
+formats = {"halves": ["cache", "weight", "taps", "x0"], "targets": ["rgba32f", "rgba16f", "rgba8i", "r32f"]}
+sources = [load_source(name, {"B": 3, "A": 0.25}, api="es") for name in sys.argv[1:]]
+integers = [integer_form(source, **formats) for source in sources]
+print(json.dumps([formats, [source.text for source in sources], [[each.text, each.origin] for each in integers]]))`;
+  const [formats, floats, integers] = python(program, ...shaders);
+  shaders.forEach((name, index) => {
+    const source = assemble(name, { B: 3, A: "0.25" }, files);
+    assert.equal(source.text, floats[index], name);
+    const { text, origin } = rewritten(source, formats, files.get(INTEGER_TARGETS));
+    assert.deepEqual([text, origin], integers[index], name);
+  });
 });

@@ -119,3 +119,27 @@ test("a page that nobody sees does not wait for timers, and one that is seen doe
     delete globalThis.document;
   }
 });
+
+test("a product that writes nothing is named when something is read, and another one is watched then", () => {
+  const spec = (number, input, output) => ({ ...draw(number, input, output), adds: false });
+  const activations = PLAN.textures.map((each) => ({ ...each, kind: "activation" }));
+  const programs = [program("gemv.frag"), program("gemm.frag")];
+  const files = new Map([...FILES, ...programs.map(({ fragment }) => [fragment, "#version 300 es\n"])]);
+  const plan = { ...PLAN, programs, textures: activations, run_values: [], draws: [spec(0, 0, 1), spec(1, 1, 2), spec(1, 0, 2)], companions: {} };
+  let texel = 0;
+  const { gl, calls } = context();
+  const read = new Proxy(gl, { get: (own, name) => (name === "readPixels" ? (...given) => new Uint32Array(given.at(-1).buffer).fill(texel) : own[name]) });
+  const replay = new Replay(read, plan, files);
+  replay.bindAll();
+  const run = () => {
+    calls.length = 0;
+    replay.run({});
+    replay.read(2, 4, 4);
+    const names = calls.map(([name]) => name).filter((name) => /^(clearBufferfv|drawArraysInstanced)$/.test(name));
+    return names.indexOf("clearBufferfv");
+  };
+  assert.deepEqual([run(), run(), run()], [0, 2, 0], "before the first and the last draw in turn");
+  texel = 0xf1a5c0de;
+  assert.throws(run, { message: /^pass d1 wrote nothing: the graphics driver dropped it without an error/ });
+  assert.equal(replay.sentinel, null);
+});

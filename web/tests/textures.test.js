@@ -10,7 +10,8 @@ function context() {
   const gl = new Proxy(
     {},
     {
-      get(_, name) {
+      get(own, name) {
+        if (name in own) return own[name];
         if (name === name.toUpperCase()) return name;
         if (name === "checkFramebufferStatus") return () => "FRAMEBUFFER_COMPLETE";
         return (...given) => calls.push([name, ...given]);
@@ -54,6 +55,24 @@ test("bytes are read as whole integers, the one form that WebGL2 promises", () =
   assert.ok(found instanceof Int32Array);
   assert.equal(found.length, 8 * 4 * 4);
   assert.deepEqual(named(calls, "readPixels")[0].slice(0, 6), [0, 0, 8, 4, "RGBA_INTEGER", "INT"]);
+});
+
+test("integer targets hold the bits of floats and half floats, which are read as numbers", () => {
+  for (const [format, sized, type, sent, Type, bits, number] of [
+    ["rgba32f", "RGBA32UI", "UNSIGNED_INT", new Float32Array(8 * 4), Uint32Array, 0x40490000, 3.140625],
+    ["rgba16f", "RGBA16I", "SHORT", new Uint16Array(8 * 4), Int16Array, -0x3db8, -3.140625],
+  ]) {
+    const { gl, calls } = context();
+    const texture = new Texture(gl, { ...cache, format, integers: true });
+    assert.deepEqual(named(calls, "texStorage2D"), [["TEXTURE_2D", 1, sized, 8, 4]]);
+    texture.upload(sent);
+    const [[, , , , , , pixels, as, texels]] = named(calls, "texSubImage2D");
+    assert.deepEqual([pixels, as, texels.constructor], ["RGBA_INTEGER", type, Type]);
+    gl.readPixels = (...given) => given.at(-1).fill(bits);
+    const found = new Framebuffer(gl, [texture]).read(0, 0, 8, 4);
+    assert.deepEqual(found, new Float32Array(8 * 4 * 4).fill(number));
+    assert.equal(texture.readBits(0, 1)[0], format === "rgba32f" ? bits : bits & 0xffff);
+  }
 });
 
 test("half floats are uploaded as their bits", () => {

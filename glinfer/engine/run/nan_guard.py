@@ -1,4 +1,4 @@
-"""Detect NaN and infinities in logits read back, and trace them to the pass where they began.
+"""Detect NaN, infinities and zeros alone in logits read back, and trace them to the pass where they began.
 
 The check looks at one number, the largest logit. If it is not finite, the sequence runs again, one token at a time,
 and the output of each draw is examined.
@@ -80,8 +80,10 @@ class NanGuard:
         Raises:
             NumbersError: a logit is NaN or +inf with ``strict``, or no token can be chosen.
         """
-        if np.isfinite(logits.max()) or self._tracing:
+        if (np.isfinite(logits.max()) and logits.any()) or self._tracing:
             return
+        if not logits.any():
+            self._report(f"all {logits.size} logits after {len(ids)} tokens are 0", ids, usable=False)
         lost, endless = int(np.isnan(logits).sum()), int(np.isposinf(logits).sum())
         usable = np.isfinite(logits).any() or endless > 0
         parts = [f"{count} {kind}" for count, kind in ((lost, "NaN"), (endless, "+inf")) if count]
@@ -101,10 +103,11 @@ class NanGuard:
         Raises:
             NumbersError: the best score is infinite with ``strict``, or no candidate has a score.
         """
-        best = candidates[::4].max()
+        best, whole = candidates[::4].max(), [*ids, *further]
+        if not candidates[::4].any():
+            self._report(f"the best logits after {len(whole)} tokens are all 0", whole, usable=False)
         if not NO_SCORE < best < np.inf:
             usable = bool(best == np.inf)
-            whole = [*ids, *further]
             found = f"the best logit after {len(whole)} tokens is {best if usable else 'not a number'}"
             self._report(found, whole, usable=usable)
         return best_candidate(candidates)
@@ -118,7 +121,7 @@ class NanGuard:
             The chosen tokens and the errors, both by row.
         """
         tokens, best, _ = best_candidates(candidates)
-        sound = (best > NO_SCORE) & (best < np.inf)
+        sound = (best > NO_SCORE) & (best < np.inf) & candidates[:, ::4].any(axis=1)
         chosen, broken = dict[int, int](), dict[int, NumbersError]()
         for row, held in ids.items():
             try:

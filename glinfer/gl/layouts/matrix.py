@@ -41,14 +41,19 @@ class TexelFormat:
         return int(np.dtype(self.dtype).itemsize) * self.channels
 
     @cached_property
+    def kind(self) -> str:
+        """``f`` for floats, ``i`` for signed integers, which shaders read through an isampler2D, ``u`` for unsigned."""
+        return np.dtype(self.dtype).kind
+
+    @property
     def is_integer(self) -> bool:
         """Whether shaders read it through an isampler2D or usampler2D."""
-        return bool(np.issubdtype(np.dtype(self.dtype), np.integer))
+        return self.kind != "f"
 
     @property
     def is_signed(self) -> bool:
         """Whether shaders read it through an isampler2D."""
-        return bool(np.issubdtype(np.dtype(self.dtype), np.signedinteger))
+        return self.kind == "i"
 
 
 FORMATS = {

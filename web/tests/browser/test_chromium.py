@@ -89,6 +89,8 @@ def test_the_bundled_model_writes_what_it_writes_in_python(
     assert sampled["ids"] == drawn
     drift = np.abs(np.array(sampled["logits"][-1]) - last).max() / np.ptp(last)
     assert drift < 1e-5
+    [integers] = run_site(made.folder, jobs[1:2], query=LIMITS["webgl2"])["results"]  # without float targets
+    assert (integers["ids"], integers["logits"]) == (found["ids"], found["logits"])
 
 
 def softmax(logits: list[float]) -> Array:

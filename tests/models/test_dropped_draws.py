@@ -1,0 +1,80 @@
+"""Draws that a driver drops, or that give zeros, are noticed when results are read back."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+from made_models import IDS, of_family, opened
+from rounded_caches import REQUESTS
+
+from glinfer.engine.model import Model
+from glinfer.errors import GLError, NumbersError
+from glinfer.formats import Checkpoint
+from glinfer.gl.context import Device, open_device
+from glinfer.gl.replay import Draw
+from glinfer.models.session import Session
+
+pytestmark = pytest.mark.gl
+
+
+def drop(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Every draw of this name writes nothing from here on."""
+    frozen = Draw.__dict__["frozen"].func
+
+    def without(draw: Draw) -> Any:
+        made = frozen(draw)
+        return made._replace(render=lambda *_: None) if draw.name == name else made
+
+    monkeypatch.setattr(Draw, "frozen", property(without))
+
+
+def watched(session: Session) -> list[str]:
+    """The names of the draws that runs watch in turn."""
+    return [session.draws[place].name for place in session._watchable]
+
+
+def several_logits(model: Model, count: int) -> None:
+    """Runs with a readback each."""
+    for start in range(count):
+        model.logits(IDS[start : start + 5])
+
+
+@pytest.mark.parametrize("float_targets", [True, False])
+def test_a_dropped_product_is_named(monkeypatch: pytest.MonkeyPatch, *, float_targets: bool) -> None:
+    with open_device() as device:
+        device.limits = dataclasses.replace(device.limits, float_targets=float_targets)
+        with opened(of_family("llama"), device=device) as model:
+            names = watched(model.engine.bound)
+            assert "lm_head" in names
+            model.generate(IDS[:5], max_tokens=8, temperature=0)
+            for name in names:
+                with monkeypatch.context() as patch:
+                    drop(patch, name)
+                    with pytest.raises(GLError, match=rf"^pass {name} wrote nothing: .* dropped it without an error"):
+                        several_logits(model, 2 * len(names))
+            model.generate(IDS[:5], max_tokens=8, temperature=0)
+
+
+def test_several_sequences_notice_it_too(monkeypatch: pytest.MonkeyPatch, device: Device) -> None:
+    with opened(of_family("llama"), device=device) as model:
+        list(model.batch(REQUESTS, slots=3))
+        drop(monkeypatch, "h.1.mlp.fc_in")
+        with pytest.raises(GLError, match=r"^pass h.1.mlp.fc_in wrote nothing: "):
+            list(model.batch(REQUESTS, slots=3))
+
+
+def test_logits_of_zeros_are_refused(device: Device) -> None:
+    made = of_family("llama")
+    zeros = {
+        name: np.zeros_like(tensor) if name == "lm_head.weight" else tensor for name, tensor in made.tensors.items()
+    }
+    with opened(Checkpoint(made.config, zeros, "zeros"), device=device) as model:
+        with pytest.raises(NumbersError, match=r"broken: all \d+ logits after 3 tokens are 0"):
+            model.logits(IDS[:3])
+        with pytest.raises(NumbersError, match=r"broken: the best logits after 3 tokens are all 0"):
+            model.generate(IDS[:3], max_tokens=1, temperature=0)
+        with pytest.raises(NumbersError, match=r"broken: the best logits after 3 tokens are all 0"):
+            list(model.batch(REQUESTS[:1], slots=2))
