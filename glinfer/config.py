@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from reprlib import repr as shown
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 from glinfer.errors import ConfigError
 from glinfer.families import DEFAULT, DEFAULT_SHAPE, FAMILIES, SHAPES
-from glinfer.families.layer import ALL_AHEAD, DeltaRule, Experts, LayerConfig, Rope
+from glinfer.families.layer import (
+    ALL_AHEAD,
+    CONV,
+    DELTA,
+    FULL,
+    LONGEST_CONVOLUTION,
+    SLIDING,
+    DeltaRule,
+    Experts,
+    LayerConfig,
+    Rope,
+)
 from glinfer.families.record import Family
 from glinfer.limits import MAX_CONFIG_NUMBER
 
-LONGEST_PERIOD = 1024
-"""Limit for the period of a pattern in a file, since patterns are kept as lists."""
-LONGEST_CONVOLUTION = 64
-"""Limit for the positions of a convolution, since every element of its results reads all of them."""
-_Value = TypeVar("_Value")
 _SHOWN_FIELDS = 6  # known fields that a message lists
 _MAY_BE_ZERO = (
     *("sliding_window", "max_window_layers", "type_vocab_size", "conv_L_cache"),
@@ -31,8 +37,6 @@ _MAY_BE_ZERO = (
 MAX_EXPERTS = 1024
 """Limit for the experts of a layer, since each has its own tensor names."""
 _USUAL_EXPERTS = (8, 2)
-FULL, SLIDING, CONV, DELTA = "full_attention", "sliding_attention", "conv", "linear_attention"
-"""Valid entries of ``layer_types``."""
 LARGEST_DELTA_KEY = 256
 """Limit for the elements of a delta rule's key; each is a row of the state."""
 _CHECKED_APART = ("layer_norm_eps", "rope_theta", "rope_local_base_freq")
@@ -92,27 +96,6 @@ def _dense(layers: object) -> tuple[tuple[int, bool, str], ...]:
 
 def _listed(value: object) -> object:
     return list(value) if isinstance(value, tuple) else value
-
-
-def shortest_pattern(values: Sequence[_Value]) -> tuple[_Value, ...]:
-    """The shortest pattern that repeats to these values, by the borders of Knuth, Morris and Pratt (1977)."""
-    borders = [0] * len(values)
-    for place in range(1, len(values)):
-        length = borders[place - 1]
-        while length and values[place] != values[length]:
-            length = borders[length - 1]
-        borders[place] = length + (values[place] == values[length])
-    return tuple(values[: len(values) - borders[-1]]) if values else ()
-
-
-def every(period: int, layers: int, usual: _Value, each: _Value) -> tuple[_Value, ...]:
-    """The pattern of layers where each ``period``-th is ``each`` and the others are ``usual``."""
-    return (usual,) if period > layers else (usual,) * (period - 1) + (each,)
-
-
-def one_side(window: int) -> int:
-    """The ``sliding_window`` of layers that look both ways, half of the ``window`` tokens on each side."""
-    return window // 2 + 1
 
 
 @dataclass(frozen=True)
@@ -376,35 +359,24 @@ class ModelConfig:
         return float(root) * self.embedding_multiplier
 
     def layer(self, index: int) -> LayerConfig:
-        """The record of one layer, from the fields of all layers."""
+        """The record of one layer, from the family's and the fields of all layers."""
         family = self.family
-        slides = index >= self.max_window_layers and self.sliding_window > 0
-        if self.layer_types:
-            slides = self.layer_types[index % len(self.layer_types)] == SLIDING
-            if self.layer_types[index % len(self.layer_types)] == CONV:
-                return LayerConfig("conv", self.conv_L_cache, norms=family.norms, branch_scale=self.residual_multiplier)
-            if self.layer_types[index % len(self.layer_types)] == DELTA:
-                return LayerConfig(
-                    "delta",
-                    self.linear_conv_kernel_dim,
-                    norms=family.norms,
-                    branch_scale=self.residual_multiplier,
-                    experts=self._experts,
-                    delta=self._delta,
-                )
+        kind = self.layer_types[index % len(self.layer_types)] if self.layer_types else ""
+        layer = dataclasses.replace(family.layer, branch_scale=self.residual_multiplier, experts=self._experts)
+        if kind == CONV:
+            return dataclasses.replace(layer, mixing="conv", taps=self.conv_L_cache, head_norms="")
+        if kind == DELTA:
+            taps = self.linear_conv_kernel_dim
+            return dataclasses.replace(layer, mixing="delta", taps=taps, head_norms="", gated=False, delta=self._delta)
+        slides = kind == SLIDING if kind else index >= self.max_window_layers and self.sliding_window > 0
         window = self.sliding_window if slides else 0
-        return LayerConfig(
+        return dataclasses.replace(
+            layer,
             window=window,
             ahead=0 if not family.encodes else window - 1 if window else ALL_AHEAD,
             rope=self._rope(index, local=slides),
-            norms=family.norms,
-            head_norms=family.head_norms,
             score_scale=self.attention_multiplier or self.head_dim**-0.5,
             score_cap=self.attn_logit_softcapping,
-            branch_scale=self.residual_multiplier,
-            sinks=family.sinks,
-            experts=self._experts,
-            gated=family.gated_attention,
         )
 
     @property

@@ -3,7 +3,14 @@
 from dataclasses import replace
 
 from glinfer.families import bert
-from glinfer.families.record import HuggingFace
+from glinfer.families.huggingface import Fields, HuggingFace
+from glinfer.families.settings import Settings
+
+_UNUSED = 2  # positions up to that of the padding token
+
+
+def _positions(settings: Settings, fields: Fields) -> Fields:
+    return {"max_position_embeddings": fields["max_position_embeddings"] - _UNUSED}
 
 
 def named(name: str, vocab_size: int) -> HuggingFace:
@@ -21,8 +28,9 @@ def named(name: str, vocab_size: int) -> HuggingFace:
         ),
         prefix="roberta.",
         buffers=r"embeddings\.position_ids|pooler\..*|lm_head\..*",
-        first_position=2,
-        classifier_names=("classifier.dense", "tanh", "classifier.out_proj"),
+        more=_positions,
+        unused_positions=_UNUSED,
+        classifier=("classifier.dense", "tanh", "classifier.out_proj"),
     )
 
 

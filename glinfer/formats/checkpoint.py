@@ -14,9 +14,9 @@ import numpy.typing as npt
 from glinfer.config import ModelConfig
 from glinfer.errors import FormatError
 from glinfer.families import FAMILIES
+from glinfer.families.settings import quoted
 from glinfer.formats.adapters.adapter import Adapter
 from glinfer.formats.embedding import Embedding
-from glinfer.formats.json_files import quoted
 from glinfer.formats.packed import PACKED_FORMATS, PackedTensor, block_weights
 from glinfer.formats.tensors import tensor_count, weight_shapes
 

@@ -20,10 +20,10 @@ from safetensors.numpy import save_file
 
 from glinfer.config import ModelConfig
 from glinfer.errors import ConfigError, FormatError, InputError
+from glinfer.families.settings import quoted
 from glinfer.formats.checkpoint import Checkpoint, check_checkpoint, check_tensors
 from glinfer.formats.files import AnyPath, replacing, shown, words_of
-from glinfer.formats.huggingface.rope import check_scaling
-from glinfer.formats.json_files import quoted
+from glinfer.formats.huggingface.config import check_scaling
 from glinfer.formats.packed import PackedTensor
 from glinfer.formats.safetensors_file import floats_of, load_tensor, map_bytes, read_header
 from glinfer.formats.tensors import weight_shapes

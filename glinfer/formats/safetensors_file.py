@@ -19,8 +19,9 @@ import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 
 from glinfer.errors import FormatError
+from glinfer.families.settings import quoted
 from glinfer.formats.files import check_size, opened, shown, words_of
-from glinfer.formats.json_files import check_values, quoted
+from glinfer.formats.json_files import check_values
 from glinfer.limits import MAX_HEADER_BYTES, MAX_HEADER_VALUES
 
 _LENGTH = struct.Struct("<Q")

@@ -52,7 +52,7 @@ class Target:
     programs: bool = False
 
 
-_GGUF = ("formats/gguf/model.py", "formats/gguf/file.py", "formats/gguf/split.py", "formats/gguf/config.py")
+_GGUF = ("formats/gguf/model.py", "formats/gguf/file.py", "formats/gguf/split.py", "formats/gguf/config.py", "families/gguf.py")
 _HF = (
     "formats/huggingface/model.py",
     "formats/huggingface/files.py",
@@ -60,7 +60,7 @@ _HF = (
     "formats/json_files.py",
 )
 _BPE = ("formats/gab/bpe.py",)
-_CONFIG = ("formats/huggingface/config.py", "formats/huggingface/rope.py")
+_CONFIG = ("formats/huggingface/config.py", "families/huggingface.py")
 _VOCABULARY = ("formats/gguf/vocabulary.py",)
 _LINES = ("batch/prompts.py", "batch/results.py", "batch/index.py", "formats/jsonl.py")
 

@@ -31,7 +31,7 @@ QUERY = "model.layers.0.self_attn.q_proj"
 def alternates(config: ModelConfig) -> bool:
     """Whether rows of gate and up take turns in the files of a family."""
     form = config.family.huggingface
-    return form is not None and form.experts is not None and form.experts.turned
+    return form is not None and form.layouts.get("gate") == "alternating"
 
 
 @tiered("family", FORMS, keep=[FORMS.index("gpt2"), FORMS.index("phi3"), FORMS.index("llama")])

@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from glinfer.config import ModelConfig
 from glinfer.errors import FormatError
-from glinfer.families.record import Names
-from glinfer.formats.json_files import quoted
+from glinfer.families.names import Names
+from glinfer.families.settings import quoted
 from glinfer.formats.tensors import StoredTensor, stored_tensors
 from glinfer.graph.nodes import ModelTensor
 from glinfer.limits import MAX_ADAPTER_RANK
@@ -21,7 +21,7 @@ FloatArray = npt.NDArray[np.float32]
 Rows = npt.NDArray[np.intp]
 _OF_EXPERTS = ("router", "shared_router", "shared_gate", "shared_up", "shared_down")
 _ROLES = ("projection", "output", "delta_in", "delta_out", "gate", "up", "down", *_OF_EXPERTS, "head")
-"""The roles of matrices that an adapter may change; see :class:`glinfer.families.record.Names`."""
+"""The roles of matrices that an adapter may change; see :class:`glinfer.families.names.Names`."""
 
 
 @dataclass(frozen=True, eq=False)

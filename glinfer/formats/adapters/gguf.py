@@ -8,6 +8,7 @@ from typing import Any
 
 from glinfer.config import ModelConfig
 from glinfer.errors import FormatError
+from glinfer.families.settings import quoted
 from glinfer.formats.adapters.adapter import (
     Adapter,
     FloatArray,
@@ -22,7 +23,6 @@ from glinfer.formats.files import AnyPath
 from glinfer.formats.gguf.file import GgufTensor, read_gguf_part
 from glinfer.formats.gguf.model import is_by_key, rows_from_file
 from glinfer.formats.huggingface.delta import rows_by_part
-from glinfer.formats.json_files import quoted
 from glinfer.formats.packed import PACKED_FORMATS, PackedTensor, row_bytes
 
 _ENDS = {".weight.lora_a": "down", ".weight.lora_b": "up"}

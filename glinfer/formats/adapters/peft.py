@@ -20,14 +20,17 @@ import numpy as np
 
 from glinfer.config import ModelConfig
 from glinfer.errors import FormatError
-from glinfer.families.record import HuggingFace, Names
+from glinfer.families.huggingface import HuggingFace
+from glinfer.families.names import Names
+from glinfer.families.settings import quoted
 from glinfer.formats.adapters.adapter import Adapter, FloatArray, LowRank, Pair, adaptable, low_ranks, refused_name
 from glinfer.formats.adapters.heads import in_order_of
 from glinfer.formats.checkpoint import Checkpoint
 from glinfer.formats.files import AnyPath, inside, shown
 from glinfer.formats.huggingface.delta import is_by_key, rows_by_part
+from glinfer.formats.huggingface.experts import is_alternating
 from glinfer.formats.huggingface.model import file_shape, loaded
-from glinfer.formats.json_files import quoted, read_json
+from glinfer.formats.json_files import read_json
 from glinfer.formats.packed import PackedTensor, row_bytes
 from glinfer.formats.safetensors_file import STORED, FoundTensor, load_tensor, read_header
 from glinfer.formats.tensors import StoredTensor, stored_tensors, tensors_of
@@ -102,7 +105,7 @@ def read_peft(path: AnyPath, config: ModelConfig, base: Checkpoint | None = None
             raise FormatError(f"{shown(weights)}: {refused_name(name, config, stored_as)}")
         where = f"{shown(weights)}: tensor {quoted(name)}"
         if stored.experts > 1:
-            pair = _by_expert(pair, stored, alternate=form.experts is not None and form.experts.turned)
+            pair = _by_expert(pair, stored, alternate=is_alternating(stored, form))
         scale = _scale(settings, stored.name.removesuffix(".weight"), pair.rank, label)
         order = rows_by_part(stored, config) if is_by_key(stored, form) else None
         for own, tensor, change in low_ranks(stored, pair, scale, config.family.names, where, order):

@@ -27,8 +27,9 @@ import numpy as np
 import numpy.typing as npt
 
 from glinfer.errors import FormatError, InputError, install_command
+from glinfer.families.record import Family
+from glinfer.families.settings import Keys, Unread, quoted
 from glinfer.formats.files import AnyPath, FileStamp, opened, shown
-from glinfer.formats.json_files import quoted
 from glinfer.limits import (
     MAX_GGUF_DIMENSIONS,
     MAX_GGUF_ELEMENTS,
@@ -92,15 +93,11 @@ class GgufFile:
     paths: tuple[Path, ...] = ()
 
 
-@dataclass(frozen=True)
-class Unread:
-    """A value that was skipped; the error of a reader that needs its key has these words."""
-
-    words: str
-
-    def __repr__(self) -> str:
-        """The words."""
-        return self.words
+def keys_of(file: GgufFile, family: Family) -> Keys:
+    """The metadata whose keys begin with the name of the family's architecture."""
+    before = f"{family.in_gguf.architecture}."
+    values = {key.removeprefix(before): value for key, value in file.metadata.items() if key.startswith(before)}
+    return Keys(values, f"{file.source}: {before[:-1]}")
 
 
 class TruncatedError(FormatError):

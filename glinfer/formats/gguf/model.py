@@ -15,15 +15,14 @@ import numpy.typing as npt
 
 from glinfer.config import ModelConfig
 from glinfer.errors import FormatError
+from glinfer.families.settings import quoted
 from glinfer.formats.checkpoint import Checkpoint, check_names
 from glinfer.formats.files import AnyPath
 from glinfer.formats.gguf.config import LONG_FACTORS, ROPE_FREQS, block_counts, config_of
 from glinfer.formats.gguf.embedders import embedding_of, names_in, passed_over, says_yes_or_no
-from glinfer.formats.gguf.file import GgufFile, GgufTensor
-from glinfer.formats.gguf.keys import Keys
+from glinfer.formats.gguf.file import GgufFile, GgufTensor, keys_of
 from glinfer.formats.gguf.split import read_gguf_file
 from glinfer.formats.huggingface.delta import rows_by_part
-from glinfer.formats.json_files import quoted
 from glinfer.formats.packed import PACKED_FORMATS, PackedTensor, row_bytes
 from glinfer.formats.reranker import with_classifier
 from glinfer.formats.tensors import StoredTensor, stored_tensors, tensor_count
@@ -82,7 +81,7 @@ def _check(config: ModelConfig, stored: list[StoredTensor], file: GgufFile) -> N
     form = config.family.in_gguf
     ignored = passed_over(file, config) | ({ROPE_FREQS} if form.pairs_together else set())
     ignored |= set(LONG_FACTORS.values()) if form.partial_rotary else set()
-    layers, every_block = block_counts(Keys(file, form.architecture))
+    layers, every_block = block_counts(keys_of(file, config.family))
     guessing = tuple(form.names.layer.format(layer) for layer in range(layers, every_block))
     ignored |= {name for name in file.tensors if name.startswith(guessing)}
     counts = f"found {len(file.tensors)} tensors, expected {len(expected)} for {config.num_hidden_layers} blocks"

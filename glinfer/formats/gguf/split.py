@@ -16,9 +16,9 @@ from types import MappingProxyType
 from typing import Any
 
 from glinfer.errors import FormatError
+from glinfer.families.settings import quoted
 from glinfer.formats.files import AnyPath, inside, shown
 from glinfer.formats.gguf.file import GgufFile, GgufTensor, is_gguf, read_gguf_part
-from glinfer.formats.json_files import quoted
 from glinfer.limits import MAX_GGUF_PARTS
 
 NUMBER, COUNT, TENSORS = "split.no", "split.count", "split.tensors.count"

@@ -1,52 +1,24 @@
-"""Delta-rule layers: settings as in transformers' Qwen3_5TextConfig, and Qwen3-Next's rows grouped by key head."""
+"""Matrices before a delta rule whose rows are grouped by key head, as in Qwen3-Next."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import accumulate
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from glinfer.config import DELTA, FULL, LONGEST_PERIOD, ModelConfig, every, shortest_pattern
-from glinfer.families.record import HuggingFace
-from glinfer.formats.huggingface.around import listed_kinds
-from glinfer.formats.json_files import Settings
+from glinfer.config import ModelConfig
+from glinfer.families.huggingface import HuggingFace
 from glinfer.formats.packed import GatheredTensor
 from glinfer.formats.tensors import StoredTensor
 from glinfer.graph.nodes import ModelTensor
 from glinfer.quant.parts import Bytes
 
-_SIZES = {
-    "linear_num_key_heads": 16,
-    "linear_num_value_heads": 32,
-    "linear_key_head_dim": 128,
-    "linear_value_head_dim": 128,
-    "linear_conv_kernel_dim": 4,
-}
-_PERIOD = "full_attention_interval"
-
-
-def delta_fields(settings: Settings, layers: int) -> dict[str, Any]:
-    """The layers with the delta rule, and its sizes.
-
-    Raises:
-        FormatError: a setting is invalid.
-    """
-    kinds = listed_kinds(settings, layers, DELTA)
-    if kinds is not None:
-        pattern = shortest_pattern(kinds)
-    else:
-        pattern = every(settings.whole(_PERIOD, 4, most=LONGEST_PERIOD), layers, DELTA, FULL)
-    if DELTA not in pattern:
-        return {}
-    return {"layer_types": pattern, **{name: settings.whole(name, usual) for name, usual in _SIZES.items()}}
-
 
 def is_by_key(stored: StoredTensor, form: HuggingFace) -> bool:
     """Whether a file groups the rows of these matrices by key head."""
-    return form.delta_by_key and stored.tensors[0].role == "delta_in"
+    return form.layouts.get(stored.tensors[0].role) == "by key"
 
 
 def rows_by_part(stored: StoredTensor, config: ModelConfig) -> npt.NDArray[np.intp]:

@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from glinfer.errors import FormatError
-from glinfer.families.record import HuggingFace
+from glinfer.families.huggingface import HuggingFace
+from glinfer.families.settings import quoted
 from glinfer.formats.files import shown
-from glinfer.formats.json_files import quoted
 from glinfer.formats.packed import GatheredTensor, PackedTensor
 from glinfer.formats.safetensors_file import FoundTensor, floats_of
 from glinfer.formats.tensors import StoredTensor
@@ -53,7 +53,7 @@ def with_blocks(found: Mapping[str, FoundTensor], form: HuggingFace) -> dict[str
         FormatError: blocks or scales have another type, or their shapes do not match.
     """
     joined = dict(found)
-    for name in found if MXFP4.lower() in form.quantized else ():
+    for name in found if form.quantized == MXFP4.lower() else ():
         stem, scales = name.removesuffix(BLOCKS), found.get(name.removesuffix(BLOCKS) + SCALES)
         if stem == name or scales is None:
             continue
@@ -72,9 +72,14 @@ def with_blocks(found: Mapping[str, FoundTensor], form: HuggingFace) -> dict[str
     return joined
 
 
+def is_alternating(stored: StoredTensor, form: HuggingFace) -> bool:
+    """Whether a file interleaves the rows of gate and up of these experts."""
+    return stored.experts > 1 and form.layouts.get(stored.tensors[0].role) == "alternating"
+
+
 def is_turned(stored: StoredTensor, form: HuggingFace) -> bool:
     """Whether a file stores the floats of these experts as [experts, in, out]."""
-    return form.experts is not None and form.experts.turned and stored.experts > 1 and len(stored.shape) == 2
+    return is_alternating(stored, form) and len(stored.shape) == 2
 
 
 def mapped_parts(name: str, found: FoundTensor) -> dict[str, FoundTensor]:

@@ -16,23 +16,24 @@ import numpy.typing as npt
 
 from glinfer.config import ModelConfig
 from glinfer.errors import FormatError
-from glinfer.families.record import Names
+from glinfer.families.names import Names
+from glinfer.families.settings import quoted
 from glinfer.formats.checkpoint import Checkpoint, check_names
 from glinfer.formats.embedding import Embedding
 from glinfer.formats.files import AnyPath, shown
-from glinfer.formats.huggingface.config import read_config, scores_of
+from glinfer.formats.huggingface.config import classifies, read_config, squashes
 from glinfer.formats.huggingface.delta import is_by_key, packed_by_part, rows_by_part
 from glinfer.formats.huggingface.experts import (
     FoundBlocks,
+    is_alternating,
     is_turned,
     mapped_parts,
     parts_of_experts,
     with_blocks,
 )
-from glinfer.formats.huggingface.files import find_tensors, locate
+from glinfer.formats.huggingface.files import find_tensors, locate, text_tensors
 from glinfer.formats.huggingface.sentence import Sentence, read_sentence, with_tokenizers_length
-from glinfer.formats.huggingface.wrapped import text_tensors
-from glinfer.formats.json_files import quoted, read_json
+from glinfer.formats.json_files import read_json
 from glinfer.formats.packed import PackedTensor
 from glinfer.formats.reranker import of_two_tokens
 from glinfer.formats.safetensors_file import STORED, FoundTensor, floats_of, load_tensor, map_bytes, same_bytes
@@ -66,7 +67,7 @@ def read_huggingface(path: AnyPath) -> Checkpoint:
     form = config.family.in_huggingface
     names = _names(config, behind)
     label = shown(weights)
-    found = with_blocks(text_tensors(find_tensors(weights), form), form)
+    found = with_blocks(text_tensors(find_tensors(weights)) if form.wrapped else find_tensors(weights), form)
     # Checked before names are listed: the block count comes from a file and may be absurd.
     if config.num_hidden_layers > len(found):
         raise FormatError(
@@ -114,13 +115,17 @@ def names_behind(config: ModelConfig, number: int) -> str:
 
 def _with_sentence(config: ModelConfig, config_file: Path) -> tuple[ModelConfig, Embedding, Sentence]:
     """The configuration with pooling and dense layers, the embedding settings, and the modules next to the weights."""
-    values, form = read_json(config_file, MAX_CONFIG_BYTES), config.family.in_huggingface
-    squashes = scores_of(values, form)
+    values = read_json(config_file, MAX_CONFIG_BYTES)
+    ranks = classifies(config.family, values)
     sentence = read_sentence(config_file.parent)
-    if config.embeds or squashes is not None or sentence.pooling or sentence.tokens is not None:
+    if config.embeds or ranks or sentence.pooling or sentence.tokens is not None:
         sentence = with_tokenizers_length(sentence, config_file.parent)
-    if squashes is not None:  # the classifier replaces pooling and dense layers
-        return config, replace(sentence.embedding, ranks=True, squashes=squashes), Sentence(files=sentence.files)
+    if ranks:  # the classifier replaces pooling and dense layers
+        return (
+            config,
+            replace(sentence.embedding, ranks=True, squashes=squashes(values)),
+            Sentence(files=sentence.files),
+        )
     if sentence.pooling:
         shapes = tuple(each.shape for each in sentence.dense)
         config = replace(config, pooling=sentence.pooling, dense=shapes, tie_word_embeddings=True)
@@ -133,7 +138,7 @@ def _names(config: ModelConfig, behind: Sentence) -> Names:
     names = form.names or config.family.names
     if not config.dense or behind.dense:
         return names
-    found = {str(number): name for number, name in enumerate(form.classifier_names[::2])}
+    found = {str(number): name for number, name in enumerate(form.classifier[::2])}
     return replace(names, dense="{}", letters={**names.letters, **found})
 
 
@@ -141,7 +146,7 @@ def _from_first_position(
     config: ModelConfig, stored: list[StoredTensor], found: Mapping[str, FoundTensor]
 ) -> dict[str, FoundTensor]:
     """The tensors, without the embeddings of positions before the first one, which no text uses."""
-    result, first = dict(found), config.family.in_huggingface.first_position
+    result, first = dict(found), config.family.in_huggingface.unused_positions
     for each in stored if first else ():
         held = result.get(each.name)
         if each.tensors[0].role == "positions" and held is not None and len(held.shape) == 2 and held.dtype in STORED:
@@ -171,7 +176,7 @@ def loaded(
     data = map_bytes(mapped)
     form = config.family.in_huggingface
     for each in stored:
-        if each.experts > 1 and form.experts is not None and form.experts.turned:
+        if is_alternating(each, form):
             for part, own in parts_of_experts(each, found[each.name], data):
                 if isinstance(own, PackedTensor):
                     packed[part.name(names)] = own
@@ -212,7 +217,8 @@ def file_shape(config: ModelConfig, stored: StoredTensor) -> tuple[int, ...]:
 def _is_transposed(config: ModelConfig, stored: StoredTensor) -> bool:
     """Whether the file stores the tensor as [in, out]."""
     first = stored.tensors[0]
-    return config.family.in_huggingface.transposed and first.layer is not None and len(first.shape) == 2
+    layout = config.family.in_huggingface.layouts.get(first.role)
+    return layout == "transposed" and len(first.shape) == 2
 
 
 def _check(

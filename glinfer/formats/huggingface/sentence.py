@@ -13,9 +13,10 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from glinfer.errors import FormatError
+from glinfer.families.settings import Settings, is_whole, quoted
 from glinfer.formats.embedding import Embedding
 from glinfer.formats.files import inside, shown
-from glinfer.formats.json_files import Settings, is_whole, quoted, read_json, read_json_list
+from glinfer.formats.json_files import read_json, read_json_list
 from glinfer.formats.safetensors_file import FoundTensor, read_header
 from glinfer.limits import MAX_CONFIG_BYTES, MAX_TOKENIZER_CONFIG_BYTES
 

@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 
 from glinfer.errors import FormatError
+from glinfer.families.settings import quoted
 from glinfer.formats.files import inside, opened, shown
-from glinfer.formats.json_files import check_plain_name, quoted
+from glinfer.formats.json_files import check_plain_name
 from glinfer.limits import MAX_FILE_OFFSET
 from glinfer.quant.parts import Bytes
 

@@ -26,15 +26,18 @@ import numpy.typing as npt
 from glinfer.config import ModelConfig
 from glinfer.errors import ConfigError, FormatError
 from glinfer.families import FAMILIES
+from glinfer.families.settings import quoted
 from glinfer.formats.checkpoint import Checkpoint, check_tensors
 from glinfer.formats.files import AnyPath, inside, is_directory, shown
-from glinfer.formats.json_files import quoted, read_json
+from glinfer.formats.json_files import read_json
 from glinfer.formats.manifest.files import ByteRange, Shards, find_shards, whole
 from glinfer.formats.packed import PackedTensor
 from glinfer.limits import MAX_MANIFEST_BYTES, MAX_TENSOR_EDGE
 
-_FAMILY, _FORM = next((family, family.manifest) for family in FAMILIES.values() if family.manifest is not None)
-_FORMAT, _VERSION, _UP_BIAS = _FORM.format, _FORM.version, f".{_FAMILY.names.up}.bias"
+_FAMILY = next(family for family in FAMILIES.values() if family.manifest)
+_FORMAT, _VERSION = "gift-of-gab", 2
+_PREFIX = "model."  # of the names of tensors, which the file may omit
+_UP_BIAS, _UP_BIAS_IN_FILE = f".{_FAMILY.names.up}.bias", ".mlp.up_bias"
 _Q8, _F32 = ("q8_rowwise_symmetric", "q8", "int8"), ("float32", "f32")
 _MAX_CANDIDATES = 64  # .json files of a directory that are examined
 _NEEDED = ("vocab_size", "hidden_size", "num_attention_heads", "num_hidden_layers", "max_position_embeddings")
@@ -156,7 +159,7 @@ def _config(values: Mapping[str, Any], entries: Mapping[str, _Entry], label: str
     found = next((values[name] for name in ("architecture", "config") if name in values), None)
     if not isinstance(found, Mapping):
         raise FormatError(f"{label}: found {quoted(found)} for architecture; expected an object with the model's shape")
-    for name, needed in _FORM.only.items():
+    for name, needed in _FAMILY.manifest.items():
         value = needed if found.get(name) is None else found[name]
         if type(value) is not type(needed) or value != needed:
             raise FormatError(f"{label}: {name} is {quoted(value)}, which is not supported; expected {needed!r}")
@@ -169,7 +172,7 @@ def _config(values: Mapping[str, Any], entries: Mapping[str, _Entry], label: str
             **{name: found[name] for name in (*_NEEDED, *_OPTIONAL) if found.get(name) is not None},
             layer_norm_eps=_real(found, "rms_norm_eps", 1e-5, label),
             rope_theta=_real(found, "rope_theta", _FAMILY.rope_theta, label),
-            **{name: value for name, value in _FORM.only.items() if name in ModelConfig.__dataclass_fields__},
+            **{name: value for name, value in _FAMILY.manifest.items() if name in ModelConfig.__dataclass_fields__},
             mlp_bias=biased if found.get("mlp_bias") is None else found["mlp_bias"],
         )
     except ConfigError as error:
@@ -191,9 +194,9 @@ def _entries(values: Mapping[str, Any], label: str) -> dict[str, _Entry]:
     """Every tensor by its name in a checkpoint."""
     entries: dict[str, _Entry] = {}
     for name, entry in _listed(values.get("tensors"), label):
-        usual = name if name.startswith((_FORM.prefix, f"{_FAMILY.names.head}.")) else _FORM.prefix + name
-        for end, ours in _FORM.renamed.items():
-            usual = usual.removesuffix(end) + ours if usual.endswith(end) else usual
+        usual = name if name.startswith((_PREFIX, f"{_FAMILY.names.head}.")) else _PREFIX + name
+        if usual.endswith(_UP_BIAS_IN_FILE):
+            usual = usual.removesuffix(_UP_BIAS_IN_FILE) + _UP_BIAS
         if usual in entries:
             raise FormatError(f"{label}: tensor {quoted(name)} appears twice; expected every tensor once")
         entries[usual] = _entry(entry, f"{label}: tensor {quoted(name)}")
