@@ -219,8 +219,10 @@ class ModelConfig:
             )
         if not _is_number(self.layer_norm_eps, float) or not 0.0 < self.layer_norm_eps < 1.0:
             raise ConfigError(f"layer_norm_eps is {shown(self.layer_norm_eps)}; expected a number between 0 and 1")
-        if not _is_number(self.rope_theta, float) or not 1.0 < self.rope_theta < 1e30:
-            raise ConfigError(f"rope_theta is {shown(self.rope_theta)}; expected a number above 1, such as 10000.0")
+        for name in ("rope_theta", *(("rope_local_base_freq",) if self.rope_local_base_freq else ())):
+            base = getattr(self, name)
+            if not _is_number(base, float) or not 1.0 < base < 1e30:
+                raise ConfigError(f"{name} is {shown(base)}; expected a number above 1, such as 10000.0")
         if self.attention_multiplier == self.head_dim**-0.5:
             object.__setattr__(self, "attention_multiplier", 0.0)
         self._check_layers()
@@ -257,8 +259,9 @@ class ModelConfig:
                 words = " and ".join(map(str, known))
                 raise ConfigError(f"{name} is {shown(getattr(self, name))}; expected a list of {words}")
             object.__setattr__(self, name, found)
-        self._check_convolutions()
-        self._check_delta_rule()
+        family = FAMILIES.get(self.model_type) if isinstance(self.model_type, str) else None
+        self._check_convolutions(family)
+        self._check_delta_rule(family)
         if self.layer_types and self.max_window_layers:
             raise ConfigError(
                 "layer_types and max_window_layers both say which layers have a window; expected one of them"
@@ -272,51 +275,38 @@ class ModelConfig:
             ):
                 raise ConfigError(f"{field.name} is {shown(value)}; expected a number above 0, at most {_MAX_SCALE:g}")
             object.__setattr__(self, field.name, float(value))
-        if self.rope_local_base_freq and not (
-            _is_number(self.rope_local_base_freq, float) and 1.0 < self.rope_local_base_freq < 1e30
-        ):
-            found = shown(self.rope_local_base_freq)
-            raise ConfigError(f"rope_local_base_freq is {found}; expected a number above 1, such as 10000.0")
         if self.partial_rotary_factor > 1:
             raise ConfigError(f"partial_rotary_factor is {self.partial_rotary_factor}; expected at most 1")
 
-    def _check_convolutions(self) -> None:
-        """Check the layers that convolve."""
-        family = FAMILIES.get(self.model_type) if isinstance(self.model_type, str) else None
-        if CONV not in self.layer_types:
-            if self.conv_L_cache and family is not None and not family.convolves:
-                raise ConfigError(f"conv_L_cache is {self.conv_L_cache}; no layer of {self.model_type} convolves")
-            return
-        if family is not None and not family.convolves:
-            raise ConfigError(f"layer_types has {CONV!r}; no layer of {self.model_type} convolves")
-        if self.pooling:
+    def _check_kind(self, kind: str, size: str, words: str, *, may_have: bool) -> bool:
+        """Whether layers of a kind have to be checked; without any, a field of their sizes has to be 0."""
+        found = kind in self.layer_types
+        if not may_have and (found or getattr(self, size)):
+            given = f"layer_types has {kind!r}" if found else f"{size} is {getattr(self, size)}"
+            raise ConfigError(f"{given}; no layer of {self.model_type} {words}")
+        if found and self.pooling:
             raise ConfigError(
-                f"layer_types has {CONV!r}, and pooling is {self.pooling!r}; a model that embeds texts can have "
+                f"layer_types has {kind!r}, and pooling is {self.pooling!r}; a model that embeds texts can have "
                 "attention alone here"
             )
-        if not 1 <= self.conv_L_cache <= LONGEST_CONVOLUTION:
+        return found
+
+    def _check_taps(self, name: str) -> None:
+        if not 1 <= getattr(self, name) <= LONGEST_CONVOLUTION:
             raise ConfigError(
-                f"conv_L_cache is {self.conv_L_cache}; expected a whole number from 1 to {LONGEST_CONVOLUTION}"
+                f"{name} is {getattr(self, name)}; expected a whole number from 1 to {LONGEST_CONVOLUTION}"
             )
 
-    def _check_delta_rule(self) -> None:
+    def _check_convolutions(self, family: Family | None) -> None:
+        """Check the layers that convolve."""
+        if self._check_kind(CONV, "conv_L_cache", "convolves", may_have=family is None or family.convolves):
+            self._check_taps("conv_L_cache")
+
+    def _check_delta_rule(self, family: Family | None) -> None:
         """Check the layers with the delta rule."""
-        family = FAMILIES.get(self.model_type) if isinstance(self.model_type, str) else None
         may_have = family is None or family.delta_rule
-        if DELTA not in self.layer_types:
-            if self.linear_num_value_heads and not may_have:
-                raise ConfigError(
-                    f"linear_num_value_heads is {self.linear_num_value_heads}; no layer of {self.model_type} has the "
-                    "delta rule"
-                )
+        if not self._check_kind(DELTA, "linear_num_value_heads", "has the delta rule", may_have=may_have):
             return
-        if not may_have:
-            raise ConfigError(f"layer_types has {DELTA!r}; no layer of {self.model_type} has the delta rule")
-        if self.pooling:
-            raise ConfigError(
-                f"layer_types has {DELTA!r}, and pooling is {self.pooling!r}; a model that embeds texts can have "
-                "attention alone here"
-            )
         key_heads, heads = self.linear_num_key_heads, self.linear_num_value_heads
         if not key_heads or not heads or heads % key_heads:
             raise ConfigError(
@@ -327,11 +317,7 @@ class ModelConfig:
             value = getattr(self, name)
             if not 4 <= value <= most or value % 4:
                 raise ConfigError(f"{name} is {value}; expected a multiple of 4 from 4 to {most}")
-        if not 1 <= self.linear_conv_kernel_dim <= LONGEST_CONVOLUTION:
-            raise ConfigError(
-                f"linear_conv_kernel_dim is {self.linear_conv_kernel_dim}; expected a whole number from 1 to "
-                f"{LONGEST_CONVOLUTION}"
-            )
+        self._check_taps("linear_conv_kernel_dim")
 
     @property
     def family(self) -> Family:

@@ -46,7 +46,7 @@ def windows(keys: Keys, fields: Fields, period: int = 0, usual: int = 0, local_t
 
 
 def scores_by_width(fields: Fields, layers: int) -> Fields:
-    """The scale of scores of the one model, of so many ``layers``, that takes it from its width over its heads."""
+    """The scale of scores of the one model, with ``layers`` layers, that takes it from its width over its heads."""
     width, heads = fields["hidden_size"], fields["num_attention_heads"]
     return {"attention_multiplier": (width // heads) ** -0.5} if fields["num_hidden_layers"] == layers else {}
 

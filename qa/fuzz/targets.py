@@ -259,7 +259,7 @@ _LIST = (
         folders.blocks,
         by_byte(safetensors_mutator(words.MXFP4_WORDS), json_mutator((*words.CONFIG_WORDS, *words.MXFP4_WORDS))),
         partial(folders.prepare, folders.mxfp4),
-        modules=("formats/huggingface/experts.py", *_TENSORS),
+        modules=("formats/huggingface/layouts.py", *_TENSORS),
         longest=12000,
     ),
     Target(

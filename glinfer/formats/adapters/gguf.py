@@ -22,7 +22,7 @@ from glinfer.formats.adapters.heads import in_order_of
 from glinfer.formats.files import AnyPath
 from glinfer.formats.gguf.file import GgufTensor, read_gguf_part
 from glinfer.formats.gguf.model import is_by_key, rows_from_file
-from glinfer.formats.huggingface.delta import rows_by_part
+from glinfer.formats.huggingface.layouts import rows_by_part
 from glinfer.formats.packed import PACKED_FORMATS, PackedTensor, row_bytes
 
 _ENDS = {".weight.lora_a": "down", ".weight.lora_b": "up"}

@@ -27,9 +27,8 @@ from glinfer.formats.adapters.adapter import Adapter, FloatArray, LowRank, Pair,
 from glinfer.formats.adapters.heads import in_order_of
 from glinfer.formats.checkpoint import Checkpoint
 from glinfer.formats.files import AnyPath, inside, shown
-from glinfer.formats.huggingface.delta import is_by_key, rows_by_part
-from glinfer.formats.huggingface.experts import is_alternating
-from glinfer.formats.huggingface.model import file_shape, loaded
+from glinfer.formats.huggingface.layouts import ALTERNATING, BY_KEY, file_shape, layout_of, rows_by_part
+from glinfer.formats.huggingface.model import loaded
 from glinfer.formats.json_files import read_json
 from glinfer.formats.packed import PackedTensor, row_bytes
 from glinfer.formats.safetensors_file import STORED, FoundTensor, load_tensor, read_header
@@ -105,9 +104,9 @@ def read_peft(path: AnyPath, config: ModelConfig, base: Checkpoint | None = None
             raise FormatError(f"{shown(weights)}: {refused_name(name, config, stored_as)}")
         where = f"{shown(weights)}: tensor {quoted(name)}"
         if stored.experts > 1:
-            pair = _by_expert(pair, stored, alternate=is_alternating(stored, form))
+            pair = _by_expert(pair, stored, alternate=layout_of(stored, form) == ALTERNATING)
         scale = _scale(settings, stored.name.removesuffix(".weight"), pair.rank, label)
-        order = rows_by_part(stored, config) if is_by_key(stored, form) else None
+        order = rows_by_part(stored, config) if layout_of(stored, form) == BY_KEY else None
         for own, tensor, change in low_ranks(stored, pair, scale, config.family.names, where, order):
             matrices[own] = in_order_of(config, tensor, change, in_turn=False)
     if not matrices:

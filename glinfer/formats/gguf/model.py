@@ -22,7 +22,7 @@ from glinfer.formats.gguf.config import LONG_FACTORS, ROPE_FREQS, block_counts, 
 from glinfer.formats.gguf.embedders import embedding_of, names_in, passed_over, says_yes_or_no
 from glinfer.formats.gguf.file import GgufFile, GgufTensor, keys_of
 from glinfer.formats.gguf.split import read_gguf_file
-from glinfer.formats.huggingface.delta import rows_by_part
+from glinfer.formats.huggingface.layouts import rows_by_part
 from glinfer.formats.packed import PACKED_FORMATS, PackedTensor, row_bytes
 from glinfer.formats.reranker import with_classifier
 from glinfer.formats.tensors import StoredTensor, stored_tensors, tensor_count
