@@ -20,8 +20,7 @@ FAMILY = replace(
     usual={**gemma3.FAMILY.usual, "pooling": "mean"},
     huggingface=replace(
         _FORM,
-        model_type=gemma3.FAMILY.name,
-        marked_by="use_bidirectional_attention",
+        variant=(gemma3.FAMILY.name, "use_bidirectional_attention"),
         only={**SAME_MATHS, "is_causal": (False, None), "use_bidirectional_attention": (True,)},
     ),
     gguf=Gguf("gemma-embedding", attention_bias=False, more=partial(windows, period=6, local_theta=gemma3.LOCAL_THETA)),

@@ -292,8 +292,7 @@ class HuggingFace:
         windows: reads the fields of sliding windows, or of layers without attention.
         rope: reads the fields of rotary positions.
         more: reads what only this family has; its fields replace those read before.
-        model_type: the ``model_type`` of its files, if that is not the family's name.
-        marked_by: a setting that is true in files of this family, and not in those of others of the ``model_type``.
+        variant: the ``model_type`` of its files, and a setting that is true in them, if it is another family's.
         wrapped: the ``model_type`` of multimodal models whose ``text_config`` describes a model of this family.
         quantized: the supported ``quant_method`` of a ``quantization_config``.
         names: the names of tensors in the file; None if they are those of the checkpoint.
@@ -317,8 +316,7 @@ class HuggingFace:
     windows: Hook = no_window
     rope: Hook = angles
     more: Hook = nothing
-    model_type: str = ""
-    marked_by: str = ""
+    variant: tuple[str, str] = ("", "")
     wrapped: tuple[str, ...] = ()
     quantized: str = ""
     names: Names | None = None

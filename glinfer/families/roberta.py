@@ -3,14 +3,7 @@
 from dataclasses import replace
 
 from glinfer.families import bert
-from glinfer.families.huggingface import Fields, HuggingFace
-from glinfer.families.settings import Settings
-
-_UNUSED = 2  # positions up to that of the padding token
-
-
-def _positions(settings: Settings, fields: Fields) -> Fields:
-    return {"max_position_embeddings": fields["max_position_embeddings"] - _UNUSED}
+from glinfer.families.huggingface import HuggingFace
 
 
 def named(name: str, vocab_size: int) -> HuggingFace:
@@ -28,8 +21,7 @@ def named(name: str, vocab_size: int) -> HuggingFace:
         ),
         prefix="roberta.",
         buffers=r"embeddings\.position_ids|pooler\..*|lm_head\..*",
-        more=_positions,
-        unused_positions=_UNUSED,
+        unused_positions=2,  # up to that of the padding token
         classifier=("classifier.dense", "tanh", "classifier.out_proj"),
     )
 

@@ -7,6 +7,8 @@ import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -48,6 +50,20 @@ class Checkpoint:
     files: tuple[Path, ...] = ()
     embedding: Embedding = field(default_factory=Embedding)
     adapters: Mapping[str, Adapter] = field(default_factory=dict)
+
+    @classmethod
+    def of_parts(
+        cls, config: ModelConfig, parts: Iterable[tuple[str, FloatArray | PackedTensor]], source: str, **others: Any
+    ) -> Checkpoint:
+        """A checkpoint of tensors by name, floats or packed; ``others`` are further attributes."""
+        tensors: dict[str, FloatArray] = {}
+        packed: dict[str, PackedTensor] = {}
+        for name, part in parts:
+            if isinstance(part, PackedTensor):
+                packed[name] = part
+            else:
+                tensors[name] = part
+        return cls(config, MappingProxyType(tensors), source, MappingProxyType(packed), **others)
 
     @property
     def parameter_count(self) -> int:

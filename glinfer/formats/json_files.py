@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path, PureWindowsPath
-from typing import Any
+from typing import Any, TypeVar
 
 from glinfer.errors import FormatError
 from glinfer.families.settings import quoted
 from glinfer.formats.files import opened, shown, words_of
 from glinfer.limits import MAX_JSON_VALUES
+
+_Kind = TypeVar("_Kind")
 
 
 def check_values(text: bytes, label: str, most: int = MAX_JSON_VALUES) -> None:
@@ -29,12 +31,7 @@ def read_json(path: Path, longest: int, most: int = MAX_JSON_VALUES) -> dict[str
     Raises:
         FormatError: the file cannot be read, exceeds a limit, is not JSON, or holds something other than an object.
     """
-    values = _parsed(path, longest, most)
-    if not isinstance(values, dict):
-        raise FormatError(
-            f"{shown(path)}: found a JSON {type(values).__name__}; expected an object with names and values"
-        )
-    return values
+    return _read(path, longest, most, dict, "an object with names and values")
 
 
 def read_json_list(path: Path, longest: int) -> list[Any]:
@@ -43,13 +40,10 @@ def read_json_list(path: Path, longest: int) -> list[Any]:
     Raises:
         FormatError: as in :func:`read_json`, but for an array.
     """
-    values = _parsed(path, longest, MAX_JSON_VALUES)
-    if not isinstance(values, list):
-        raise FormatError(f"{shown(path)}: found a JSON {type(values).__name__}; expected an array")
-    return values
+    return _read(path, longest, MAX_JSON_VALUES, list, "an array")
 
 
-def _parsed(path: Path, longest: int, most: int) -> Any:
+def _read(path: Path, longest: int, most: int, kind: type[_Kind], expected: str) -> _Kind:
     label = shown(path)
     with opened(path) as (file, size):
         text = file.read(min(size, longest) + 1)  # read() allocates its argument at once
@@ -57,12 +51,15 @@ def _parsed(path: Path, longest: int, most: int) -> Any:
         raise FormatError(f"{label}: found JSON of {max(size, len(text))} bytes, which exceeds the limit of {longest}")
     check_values(text, label, most)
     try:
-        return json.loads(text)
+        values = json.loads(text)
     except RecursionError:
         raise FormatError(f"{label}: its JSON is nested too deep, which is not supported") from None
     except ValueError as error:
         words = words_of(error)
         raise FormatError(f"{label}: found no JSON in its {len(text)} bytes ({words}); get the file again") from None
+    if not isinstance(values, kind):
+        raise FormatError(f"{label}: found a JSON {type(values).__name__}; expected {expected}")
+    return values
 
 
 def check_plain_name(name: str, what: str, beside: str) -> None:

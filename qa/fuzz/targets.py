@@ -52,7 +52,13 @@ class Target:
     programs: bool = False
 
 
-_GGUF = ("formats/gguf/model.py", "formats/gguf/file.py", "formats/gguf/split.py", "formats/gguf/config.py", "families/gguf.py")
+_GGUF = (
+    "formats/gguf/model.py",
+    "formats/gguf/file.py",
+    "formats/gguf/split.py",
+    "formats/gguf/config.py",
+    "families/gguf.py",
+)
 _HF = (
     "formats/huggingface/model.py",
     "formats/huggingface/files.py",

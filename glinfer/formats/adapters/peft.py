@@ -24,7 +24,6 @@ from glinfer.families.huggingface import HuggingFace
 from glinfer.families.names import Names
 from glinfer.families.settings import quoted
 from glinfer.formats.adapters.adapter import Adapter, FloatArray, LowRank, Pair, adaptable, low_ranks, refused_name
-from glinfer.formats.adapters.heads import in_order_of
 from glinfer.formats.checkpoint import Checkpoint
 from glinfer.formats.files import AnyPath, inside, shown
 from glinfer.formats.huggingface.layouts import ALTERNATING, BY_KEY, file_shape, layout_of, rows_by_part
@@ -107,8 +106,7 @@ def read_peft(path: AnyPath, config: ModelConfig, base: Checkpoint | None = None
             pair = _by_expert(pair, stored, alternate=layout_of(stored, form) == ALTERNATING)
         scale = _scale(settings, stored.name.removesuffix(".weight"), pair.rank, label)
         order = rows_by_part(stored, config) if layout_of(stored, form) == BY_KEY else None
-        for own, tensor, change in low_ranks(stored, pair, scale, config.family.names, where, order):
-            matrices[own] = in_order_of(config, tensor, change, in_turn=False)
+        matrices.update(low_ranks(config, stored, pair, scale, where, order=order))
     if not matrices:
         raise FormatError(f"{shown(weights)}: found no matrices lora_A and lora_B; expected an adapter of PEFT's LoRA")
     return Adapter(MappingProxyType(matrices), shown(path), (settings_file, weights))

@@ -384,9 +384,8 @@ def _layer(config: ModelConfig, number: int) -> Fields:
     """What a layer computes by the names of its settings, and what all layers share."""
     layer, scaling = config.layer(number), dict(config.rope_scaling)
     found: Fields = {name: getattr(config, name) for name in _NEUTRAL}
-    if layer.rope is not None:  # files may have the scaling of angles in another form
-        truncated = bool(scaling.get("truncate", True)) or scaling.get("rope_type") != "yarn"
-        found.update(truncate=truncated, **{QUERY_BETA: scaling.get(QUERY_BETA) or 0.0})
+    found[QUERY_BETA] = scaling.get(QUERY_BETA) or 0.0  # files may have the rest of the scaling in another form
+    found["truncate"] = bool(scaling.get("truncate", True)) or scaling.get("rope_type") != "yarn"
     for name, value in asdict(layer).items():
         parts = value.items() if isinstance(value, dict) else ()
         found.update({f"{name}.{part}": each for part, each in parts if part != "scaling"} or {name: value})

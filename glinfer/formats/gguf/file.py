@@ -30,6 +30,7 @@ from glinfer.errors import FormatError, InputError, install_command
 from glinfer.families.record import Family
 from glinfer.families.settings import Keys, Unread, quoted
 from glinfer.formats.files import AnyPath, FileStamp, opened, shown
+from glinfer.formats.packed import PackedTensor, row_bytes
 from glinfer.limits import (
     MAX_GGUF_DIMENSIONS,
     MAX_GGUF_ELEMENTS,
@@ -74,6 +75,20 @@ class GgufTensor:
     type: str
     shape: tuple[int, ...]
     data: Bytes
+
+    def rows(self) -> Bytes:
+        """The bytes of each row, uint8 [rows, bytes of a row]."""
+        return self.data.reshape(-1, row_bytes(self.type, self.shape[-1]))
+
+    def floats(self) -> npt.NDArray[np.float32]:
+        """The numbers, float32 in the tensor's shape: a view if they are float32.
+
+        Raises:
+            InputError: there is no such packed format.
+        """
+        if self.type == "F32":
+            return self.data.view("<f4").astype(np.float32, copy=False).reshape(self.shape)
+        return PackedTensor(self.type, self.rows()).floats().reshape(self.shape)
 
 
 @dataclass(frozen=True, eq=False)

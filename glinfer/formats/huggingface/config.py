@@ -35,7 +35,7 @@ _MIN_NUMBER, _MAX_NUMBER = 1e-9, 1e9  # of every number of a scaling; beyond the
 def recognised() -> list[str]:
     """The supported values of ``model_type``."""
     forms = ((family.name, family.huggingface) for family in FAMILIES.values())
-    return [name for name, form in forms if form is not None and not form.model_type]
+    return [name for name, form in forms if form is not None and not form.variant[0]]
 
 
 def read_config(path: Path) -> ModelConfig:
@@ -60,8 +60,8 @@ def read_config(path: Path) -> ModelConfig:
         )
     family = FAMILIES[name]
     for other in FAMILIES.values():
-        form = other.huggingface
-        if form is not None and form.model_type == name and values.get(form.marked_by) is True:
+        kind, setting = other.huggingface.variant if other.huggingface else ("", "")
+        if kind == name and values.get(setting) is True:
             family = other
     quantized, method = values.get("quantization_config"), family.in_huggingface.quantized
     if quantized is not None and not (
@@ -117,6 +117,7 @@ def _fields(family: Family, settings: Settings) -> Fields:
     form = family.in_huggingface
     _refuse_other_maths(family, settings)
     fields: Fields = {name: _size(family, settings, name) for name in SIZES if family.rotary or name not in _OF_HEADS}
+    fields["max_position_embeddings"] -= form.unused_positions
     fields.update(model_type=family.name, **_scalars(form.scalars, settings))
     if family.rotary:
         fields.update(head_dim=_head_dim(fields, settings), rope_theta=family.rope_theta)

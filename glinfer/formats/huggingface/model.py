@@ -12,7 +12,6 @@ from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
-import numpy.typing as npt
 
 from glinfer.config import ModelConfig
 from glinfer.errors import FormatError
@@ -35,7 +34,6 @@ from glinfer.formats.huggingface.layouts import (
 )
 from glinfer.formats.huggingface.sentence import Sentence, read_sentence, with_tokenizers_length
 from glinfer.formats.json_files import read_json
-from glinfer.formats.packed import PackedTensor
 from glinfer.formats.reranker import of_two_tokens
 from glinfer.formats.safetensors_file import STORED, FoundTensor, load_tensor, map_bytes, same_bytes
 from glinfer.formats.tensors import StoredTensor, stored_tensors
@@ -168,16 +166,9 @@ def loaded(
 ) -> Checkpoint:
     """Load tensors that have been checked."""
     data = map_bytes({k: v for each in stored for k, v in mapped_parts(each.name, found[each.name]).items()})
-    tensors: dict[str, npt.NDArray[np.float32]] = {}
-    packed: dict[str, PackedTensor] = {}
-    for each in stored:
-        for tensor, own in parts_in(config, each, found[each.name], data):
-            name = tensor.name(config.family.names)
-            if isinstance(own, PackedTensor):
-                packed[name] = own
-            else:
-                tensors[name] = own
-    return Checkpoint(config, MappingProxyType(tensors), source, MappingProxyType(packed))
+    parts = (part for each in stored for part in parts_in(config, each, found[each.name], data))
+    names = config.family.names
+    return Checkpoint.of_parts(config, ((tensor.name(names), own) for tensor, own in parts), source)
 
 
 def _check(

@@ -17,7 +17,6 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -118,19 +117,16 @@ def read_manifest(path: AnyPath) -> Checkpoint:
     check_tensors(config, {name: (entry.kind, entry.shape) for name, entry in entries.items()}, label)
     shards = find_shards(values, manifest)
     _check_places(entries, shards, label)
-    tensors: dict[str, npt.NDArray[np.float32]] = {}
-    packed: dict[str, PackedTensor] = {}
-    for name, entry in entries.items():
-        if entry.scale is None:
-            tensors[name] = _floats(shards.read(entry.data)).reshape(entry.shape)
-            continue
-        rows = _rows(entry.data, entry.scale, entry.shape[-1], shards)
-        if len(entry.shape) == 2:
-            packed[name] = rows
-        else:
-            tensors[name] = rows.floats().reshape(entry.shape)
-    files = (manifest, *shards.files)
-    return Checkpoint(config, MappingProxyType(tensors), shown(path), MappingProxyType(packed), files)
+    parts = ((name, _part(entry, shards)) for name, entry in entries.items())
+    return Checkpoint.of_parts(config, parts, shown(path), files=(manifest, *shards.files))
+
+
+def _part(entry: _Entry, shards: Shards) -> npt.NDArray[np.float32] | PackedTensor:
+    """A tensor of the manifest; vectors of int8 rows are widened."""
+    if entry.scale is None:
+        return _floats(shards.read(entry.data)).reshape(entry.shape)
+    rows = _rows(entry.data, entry.scale, entry.shape[-1], shards)
+    return rows if len(entry.shape) == 2 else rows.floats().reshape(entry.shape)
 
 
 def _check_version(values: Mapping[str, Any], entries: Mapping[str, _Entry], label: str) -> None:
