@@ -198,7 +198,7 @@ def test_llama3_s_scaling_becomes_factors(path: Path) -> None:
             "layer 0: window is 0, but 4 in the architecture qwen2",
         ),
         (config("llama", rotary_layers=(1, 0)), "layer 1: rope.theta is None, but 10000.0 in the architecture llama"),
-        (config("smollm3", num_hidden_layers=4), "layer 3: rope.theta is 10000.0, but None in the architecture smollm3"),
+        (config("smollm3", num_hidden_layers=4), "layer 3: rope.theta is 10000.0, but None in the architecture"),
         (config("llama", embedding_multiplier=2.0), "embedding_multiplier is 2.0, but 1.0 in the architecture llama"),
         (config("qwen2", rope_scaling=LLAMA3), "qwen2 has no such rope scaling of type 'llama3'"),
         (
