@@ -30,6 +30,5 @@ FAMILY = Family(
     published=True,
     gab1=True,
     gguf_as="gpt2",
-    own_chat="always",
     stops=("<|end|>",),
 )

@@ -21,6 +21,5 @@ FAMILY = Family(
         "attention_bias": False,
         "tie_word_embeddings": True,
     },
-    own_chat="with tokens",
     stops=("<|end|>", "<|endoftext|>"),
 )

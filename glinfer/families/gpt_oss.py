@@ -65,7 +65,6 @@ FAMILY = Family(
         windows=partial(listed_windows, period=2, usual=128),
         rope=partial(angles, usual=_YARN),
         more=_gates,
-        quantized="mxfp4",
         names=replace(
             _NAMES,
             gate="mlp.experts.gate_up_proj",

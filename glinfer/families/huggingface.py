@@ -36,6 +36,8 @@ SAME_MATHS: Mapping[str, tuple[object, ...]] = {
 """Settings that would change the computation, and their neutral values."""
 SHARED_WIDTH = "shared_expert_intermediate_size"
 """The width of an expert that all tokens share."""
+UNUSED_POSITIONS = 2
+"""Rows before the first one that texts use, in learned positions that are ``padded``."""
 _FULL_LAYERS = 28  # the usual max_window_layers
 _SHARE = "partial_rotary_factor"
 _OLD_LONGROPE = ("su", "yarn")  # its names in the first Phi-3 files
@@ -294,13 +296,11 @@ class HuggingFace:
         more: reads what only this family has; its fields replace those read before.
         variant: the ``model_type`` of its files, and a setting that is true in them, if it is another family's.
         wrapped: the ``model_type`` of multimodal models whose ``text_config`` describes a model of this family.
-        quantized: the supported ``quant_method`` of a ``quantization_config``.
         names: the names of tensors in the file; None if they are those of the checkpoint.
         prefix: the beginning of names that some files omit.
         buffers: a regular expression for tensors, without prefix, that are not weights of the model and are ignored.
         layouts: how the file stores the tensors of a role, see :mod:`glinfer.formats.huggingface.layouts`; by default
             as [out, in].
-        unused_positions: the number of learned positions before the first one that texts use.
         classifier: the names of a classifier's matrices, and the activations between them; empty without one.
     """
 
@@ -318,10 +318,8 @@ class HuggingFace:
     more: Hook = nothing
     variant: tuple[str, str] = ("", "")
     wrapped: tuple[str, ...] = ()
-    quantized: str = ""
     names: Names | None = None
     prefix: str = "model."
     buffers: str = r"(.*\.)?rotary_emb\.inv_freq"
     layouts: Mapping[str, str] = field(default_factory=dict)
-    unused_positions: int = 0
     classifier: tuple[str, ...] = ()

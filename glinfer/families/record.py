@@ -45,7 +45,6 @@ class Family:
         gab1: whether GAB1 files may have it. Its weights are always floats, and a tokenizer next to a model belongs to
             it only if its number of tokens is the same.
         gguf_as: the family of its models in GGUF files; missing biases are 0, and the head's bias is folded in.
-        own_chat: when its models chat in Gab's form: never, if the tokenizer has the tokens for it, or always.
         stops: tokens that end a text; empty if the model's files name ids.
         rerank_prompt: the prompt of its generative rerankers, which they answer with "yes" or "no", with places for
             {query} and {text}; empty for none.
@@ -74,7 +73,6 @@ class Family:
     manifest: Mapping[str, Any] = field(default_factory=dict)
     gab1: bool = False
     gguf_as: str = ""
-    own_chat: Literal["never", "with tokens", "always"] = "never"
     stops: tuple[str, ...] = ()
     rerank_prompt: str = ""
 
@@ -107,6 +105,11 @@ class Family:
     def scaled_queries(self) -> bool:
         """Whether queries may grow with their position, see :func:`glinfer.ops.rotary.query_scales`."""
         return QUERY_BETA in self.usual.get("rope_scaling", ())
+
+    @property
+    def own_chat(self) -> Literal["never", "with tokens", "always"]:
+        """When its models chat in Gab's form: never, if the tokenizer has the tokens for it, or always."""
+        return "always" if self.gab1 else "with tokens" if self.manifest else "never"
 
     @property
     def in_huggingface(self) -> HuggingFace:

@@ -3,7 +3,13 @@
 from dataclasses import replace
 
 from glinfer.families import bert
-from glinfer.families.huggingface import HuggingFace
+from glinfer.families.huggingface import UNUSED_POSITIONS, Fields, HuggingFace
+from glinfer.families.settings import Settings
+
+
+def _positions(settings: Settings, fields: Fields) -> Fields:
+    """The file also counts the positions up to that of the padding token."""
+    return {"max_position_embeddings": fields["max_position_embeddings"] - UNUSED_POSITIONS}
 
 
 def named(name: str, vocab_size: int) -> HuggingFace:
@@ -21,7 +27,8 @@ def named(name: str, vocab_size: int) -> HuggingFace:
         ),
         prefix="roberta.",
         buffers=r"embeddings\.position_ids|pooler\..*|lm_head\..*",
-        unused_positions=2,  # up to that of the padding token
+        layouts={"positions": "padded"},
+        more=_positions,
         classifier=("classifier.dense", "tanh", "classifier.out_proj"),
     )
 

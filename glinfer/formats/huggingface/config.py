@@ -17,6 +17,7 @@ from glinfer.families.layer import one_side
 from glinfer.families.record import Family
 from glinfer.families.settings import Settings, quoted
 from glinfer.formats.files import shown
+from glinfer.formats.huggingface.layouts import has_blocks
 from glinfer.formats.json_files import read_json
 from glinfer.limits import MAX_CONFIG_BYTES, MAX_CONFIG_NUMBER
 
@@ -63,10 +64,9 @@ def read_config(path: Path) -> ModelConfig:
         kind, setting = other.huggingface.variant if other.huggingface else ("", "")
         if kind == name and values.get(setting) is True:
             family = other
-    quantized, method = values.get("quantization_config"), family.in_huggingface.quantized
-    if quantized is not None and not (
-        method and isinstance(quantized, dict) and quantized.get("quant_method") == method
-    ):
+    quantized, method = values.get("quantization_config"), "mxfp4" if has_blocks(family.in_huggingface) else ""
+    found = quantized.get("quant_method") if isinstance(quantized, dict) else None
+    if quantized is not None and not (method and found == method):
         raise FormatError(
             f"{label}: quantization_config is set, which is not supported; expected a model that is not quantised"
             f"{f', or quantised by the method {method}' if method else ''}; "
@@ -117,7 +117,6 @@ def _fields(family: Family, settings: Settings) -> Fields:
     form = family.in_huggingface
     _refuse_other_maths(family, settings)
     fields: Fields = {name: _size(family, settings, name) for name in SIZES if family.rotary or name not in _OF_HEADS}
-    fields["max_position_embeddings"] -= form.unused_positions
     fields.update(model_type=family.name, **_scalars(form.scalars, settings))
     if family.rotary:
         fields.update(head_dim=_head_dim(fields, settings), rope_theta=family.rope_theta)

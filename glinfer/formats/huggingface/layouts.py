@@ -1,11 +1,11 @@
 """How files of some families store tensors, by the role's layout in :class:`glinfer.families.huggingface.HuggingFace`.
 
-``transposed`` matrices are [in, out]. ``by key``, the rows before a delta rule are grouped by key head.
-``alternating``, a tensor holds the matrices of all experts, with the rows of gate and up in turn. Floats are [experts,
-in, out]. In MXFP4 (Open Compute Project, Microscaling Formats 1.0) a matrix is two tensors of bytes: ``NAME_blocks``
-[experts, out, in / 32, 16] with two weights in each byte, the first one in the low half, and ``NAME_scales`` [experts,
-out, in / 32], exponents of two. GGML's blocks have the same weights and exponents. There, the low halves of a block
-hold its first sixteen weights, and the high halves the others.
+``padded`` positions have unused rows before the first one. ``transposed`` matrices are [in, out]. ``by key``, the rows
+before a delta rule are grouped by key head. ``alternating``, a tensor holds the matrices of all experts, with the rows
+of gate and up in turn. Floats are [experts, in, out]. In MXFP4 (Open Compute Project, Microscaling Formats 1.0) a
+matrix is two tensors of bytes: ``NAME_blocks`` [experts, out, in / 32, 16] with two weights in each byte, the first one
+in the low half, and ``NAME_scales`` [experts, out, in / 32], exponents of two. GGML's blocks have the same weights and
+exponents. There, the low halves of a block hold its first sixteen weights, and the high halves the others.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from glinfer.config import ModelConfig
 from glinfer.errors import FormatError
-from glinfer.families.huggingface import HuggingFace
+from glinfer.families.huggingface import UNUSED_POSITIONS, HuggingFace
 from glinfer.families.settings import quoted
 from glinfer.formats.files import shown
 from glinfer.formats.packed import GatheredTensor, PackedTensor
@@ -30,7 +30,7 @@ from glinfer.quant.formats import GROUP
 from glinfer.quant.ggml import MAX_EXPONENT
 from glinfer.quant.parts import Bytes, parts_of
 
-TRANSPOSED, BY_KEY, ALTERNATING = "transposed", "by key", "alternating"
+PADDED, TRANSPOSED, BY_KEY, ALTERNATING = "padded", "transposed", "by key", "alternating"
 MXFP4 = "MXFP4"
 BLOCKS, SCALES = "_blocks", "_scales"
 _BYTE = "U8"
@@ -46,9 +46,16 @@ def layout_of(stored: StoredTensor, form: HuggingFace) -> str:
     return found if is_other else ""
 
 
+def has_blocks(form: HuggingFace) -> bool:
+    """Whether the matrices of experts may be blocks of MXFP4."""
+    return ALTERNATING in form.layouts.values()
+
+
 def file_shape(config: ModelConfig, stored: StoredTensor) -> tuple[int, ...]:
     """The shape that a tensor of floats has in files of the family."""
     layout, shape = layout_of(stored, config.family.in_huggingface), stored.stacked_shape
+    if layout == PADDED:
+        return (shape[0] + UNUSED_POSITIONS, *shape[1:])
     turned = layout == TRANSPOSED or (layout == ALTERNATING and len(stored.shape) == 2)
     return (*shape[:-2], *shape[-2:][::-1]) if turned else shape
 
@@ -64,12 +71,13 @@ def parts_in(config: ModelConfig, stored: StoredTensor, found: FoundTensor, data
         yield from _of_experts(stored, found, data)
         return
     order = rows_by_part(stored, config) if layout == BY_KEY else None
+    unused = UNUSED_POSITIONS if layout == PADDED else 0
     if config.family.published or layout == TRANSPOSED or found.dtype == "F32" or len(stored.shape) != 2:
-        floats = floats_of(data[stored.name], found).reshape(file_shape(config, stored))
-        floats = floats.reshape(stored.shape) if layout != TRANSPOSED else floats.T
+        floats = floats_of(data[stored.name], found)[unused:]
+        floats = floats.T if layout == TRANSPOSED else floats.reshape(stored.shape)
         yield from stored.split(floats if order is None else floats[order])
         return
-    rows = data[stored.name].reshape(stored.shape[0], -1)
+    rows = data[stored.name].reshape(stored.shape[0] + unused, -1)[unused:]
     for tensor, own in stored.split(rows if order is None else order):
         if order is None:
             yield tensor, PackedTensor(found.dtype, own)
@@ -122,7 +130,7 @@ def with_blocks(found: Mapping[str, FoundTensor], form: HuggingFace) -> dict[str
         FormatError: blocks or scales have another type, or their shapes do not match.
     """
     joined = dict(found)
-    for name in found if form.quantized == MXFP4.lower() else ():
+    for name in found if has_blocks(form) else ():
         stem, scales = name.removesuffix(BLOCKS), found.get(name.removesuffix(BLOCKS) + SCALES)
         if stem == name or scales is None:
             continue

@@ -11,8 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
-import numpy as np
-
 from glinfer.config import ModelConfig
 from glinfer.errors import FormatError
 from glinfer.families.names import Names
@@ -92,7 +90,6 @@ def read_huggingface(path: AnyPath) -> Checkpoint:
             stored[0] = head  # some software stores tied tensors under the head's name
         else:
             stored.append(replace(head, tensors=(replace(embedding.tensors[0], role="head"),)))
-    found = _from_first_position(config, stored, found)
     _check(config, stored, found, head_name, label)
     if config.tie_word_embeddings and len(stored) > 1 and stored[-1].name == head_name:
         if same_bytes((found[embedding.name], found[head_name])):
@@ -139,20 +136,6 @@ def _names(config: ModelConfig, behind: Sentence) -> Names:
         return names
     found = {str(number): name for number, name in enumerate(form.classifier[::2])}
     return replace(names, dense="{}", letters={**names.letters, **found})
-
-
-def _from_first_position(
-    config: ModelConfig, stored: list[StoredTensor], found: Mapping[str, FoundTensor]
-) -> dict[str, FoundTensor]:
-    """The tensors, without the embeddings of positions before the first one, which no text uses."""
-    result, first = dict(found), config.family.in_huggingface.unused_positions
-    for each in stored if first else ():
-        held = result.get(each.name)
-        if each.tensors[0].role == "positions" and held is not None and len(held.shape) == 2 and held.dtype in STORED:
-            rows, width = held.shape
-            start = held.start + first * width * np.dtype(STORED[held.dtype]).itemsize
-            result[each.name] = replace(held, shape=(rows - first, width), start=start)
-    return result
 
 
 def _counted(config: ModelConfig) -> str:
