@@ -80,6 +80,13 @@ class Checkpoint:
         """
         return self.packed[name].floats() if name in self.packed else self.tensors[name]
 
+    def rows(self, name: str, first: int, end: int) -> FloatArray:
+        """Rows [first, end) of a matrix as float32; only these are unpacked."""
+        if name not in self.packed:
+            return self.tensors[name][first:end]
+        held = self.packed[name]
+        return PackedTensor(held.format, held.piece(first, end)).floats()
+
     def formats(self) -> dict[str, str]:
         """The format of every tensor: ``F32``, or one of :data:`glinfer.formats.packed.PACKED_FORMATS`."""
         found = dict.fromkeys(self.tensors, "F32")

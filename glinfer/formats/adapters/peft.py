@@ -29,7 +29,7 @@ from glinfer.formats.files import AnyPath, inside, shown
 from glinfer.formats.huggingface.layouts import ALTERNATING, BY_KEY, file_shape, layout_of, rows_by_part
 from glinfer.formats.huggingface.model import loaded
 from glinfer.formats.json_files import read_json
-from glinfer.formats.packed import PackedTensor, row_bytes
+from glinfer.formats.packed import row_bytes
 from glinfer.formats.safetensors_file import STORED, FoundTensor, load_tensor, read_header
 from glinfer.formats.tensors import StoredTensor, stored_tensors, tensors_of
 from glinfer.graph.nodes import ModelTensor
@@ -264,10 +264,11 @@ def _check_copies(
 
 def _is_copy(copy: Checkpoint, base: Checkpoint, name: str) -> bool:
     """Whether a tensor is the same in two checkpoints, within the precision of both formats."""
-    (mine, shape), (own, _) = ((each.formats()[name], _held(each, name).shape) for each in (copy, base))
+    mine, own = (each.formats()[name] for each in (copy, base))
+    shape = (copy.packed[name] if name in copy.packed else copy.tensors[name]).shape
     step = max(1, _TOGETHER // shape[-1])
     for start in range(0, shape[0], step):
-        one, other = (_rows(_held(each, name), start, min(start + step, shape[0])) for each in (copy, base))
+        one, other = (each.rows(name, start, min(start + step, shape[0])) for each in (copy, base))
         if own not in STORED:
             share = min(1.0, _STEPS * 2.0 ** (-8 * row_bytes(own, shape[1]) / shape[1]))
             good = (np.linalg.norm(one - other, axis=1) <= share * np.linalg.norm(one, axis=1)).all()
@@ -276,18 +277,6 @@ def _is_copy(copy: Checkpoint, base: Checkpoint, name: str) -> bool:
         if not good:
             return False
     return True
-
-
-def _held(checkpoint: Checkpoint, name: str) -> PackedTensor | FloatArray:
-    return checkpoint.packed[name] if name in checkpoint.packed else checkpoint.tensors[name]
-
-
-def _rows(held: PackedTensor | FloatArray, start: int, end: int) -> FloatArray:
-    return (
-        PackedTensor(held.format, held.piece(start, end)).floats()
-        if isinstance(held, PackedTensor)
-        else held[start:end]
-    )
 
 
 def _rounded(numbers: FloatArray, kind: str) -> FloatArray:

@@ -25,7 +25,7 @@ import numpy.typing as npt
 from glinfer.config import ModelConfig
 from glinfer.errors import ConfigError, FormatError
 from glinfer.families import FAMILIES
-from glinfer.families.settings import quoted
+from glinfer.families.settings import Settings, is_whole, quoted
 from glinfer.formats.checkpoint import Checkpoint, check_tensors
 from glinfer.formats.files import AnyPath, inside, is_directory, shown
 from glinfer.formats.json_files import read_json
@@ -155,35 +155,26 @@ def _config(values: Mapping[str, Any], entries: Mapping[str, _Entry], label: str
     found = next((values[name] for name in ("architecture", "config") if name in values), None)
     if not isinstance(found, Mapping):
         raise FormatError(f"{label}: found {quoted(found)} for architecture; expected an object with the model's shape")
+    settings = Settings({name: value for name, value in found.items() if value is not None}, label)
     for name, needed in _FAMILY.manifest.items():
-        value = needed if found.get(name) is None else found[name]
-        if type(value) is not type(needed) or value != needed:
-            raise FormatError(f"{label}: {name} is {quoted(value)}, which is not supported; expected {needed!r}")
-    missing = [name for name in _NEEDED if found.get(name) is None]
+        settings.only(name, (needed,))
+    missing = [name for name in _NEEDED if not settings.given(name)]
     if missing:
         raise FormatError(f"{label}: its architecture has no {missing[0]}; expected {', '.join(_NEEDED)}")
     biased = any(name.endswith(_UP_BIAS) for name in entries)
     try:
         config = ModelConfig(
-            **{name: found[name] for name in (*_NEEDED, *_OPTIONAL) if found.get(name) is not None},
-            layer_norm_eps=_real(found, "rms_norm_eps", 1e-5, label),
-            rope_theta=_real(found, "rope_theta", _FAMILY.rope_theta, label),
+            **{name: settings.value(name) for name in (*_NEEDED, *_OPTIONAL) if settings.given(name)},
+            layer_norm_eps=settings.number("rms_norm_eps", 1e-5),
+            rope_theta=settings.number("rope_theta", _FAMILY.rope_theta),
             **{name: value for name, value in _FAMILY.manifest.items() if name in ModelConfig.__dataclass_fields__},
-            mlp_bias=biased if found.get("mlp_bias") is None else found["mlp_bias"],
+            mlp_bias=settings.flag("mlp_bias", default=biased),
         )
     except ConfigError as error:
         raise FormatError(f"{label}: its architecture describes no possible model: {error}") from None
     if config.head_dim % 2:
         raise FormatError(f"{label}: head_dim is {config.head_dim}; expected an even number, as elements turn in pairs")
     return config
-
-
-def _real(values: Mapping[str, Any], name: str, default: float, label: str) -> float:
-    """Read a number, which may be written as an integer."""
-    value = default if values.get(name) is None else values[name]
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < 1e30:
-        raise FormatError(f"{label}: {name} is {quoted(value)}; expected a number such as {default}")
-    return float(value)
 
 
 def _entries(values: Mapping[str, Any], label: str) -> dict[str, _Entry]:
@@ -213,7 +204,11 @@ def _listed(tensors: object, label: str) -> Iterator[tuple[str, Mapping[str, Any
 
 def _entry(entry: Mapping[str, Any], where: str) -> _Entry:
     shape = entry.get("shape")
-    if not isinstance(shape, list) or not 1 <= len(shape) <= 2 or not all(map(_is_side, shape)):
+    if (
+        not isinstance(shape, list)
+        or not 1 <= len(shape) <= 2
+        or not all(is_whole(side, 1) and side <= MAX_TENSOR_EDGE for side in shape)
+    ):
         raise FormatError(
             f"{where} has shape {quoted(shape)}; expected one or two whole numbers from 1 to {MAX_TENSOR_EDGE}"
         )
@@ -226,10 +221,6 @@ def _entry(entry: Mapping[str, Any], where: str) -> _Entry:
         data = entry.get("data", entry if "offset" in entry else None)
         return _Entry(tuple(shape), _place(data, "data", 4 * count, f"shape {shape} in float32", where))
     raise FormatError(f"{where} is stored as {quoted(storage)}, which is not supported; expected {_F32[0]} or {_Q8[0]}")
-
-
-def _is_side(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_TENSOR_EDGE
 
 
 def _place(found: object, part: str, nbytes: int, why: str, where: str) -> ByteRange:
