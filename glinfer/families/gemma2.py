@@ -16,7 +16,7 @@ NAMES = Names(mlp_norm="pre_feedforward_layernorm")
 _SCALARS = {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0}
 
 
-def _more(keys: Keys, fields: Fields) -> Fields:
+def _of_metadata(keys: Keys, fields: Fields) -> Fields:
     """GGUF files do not say that every other layer has a window, nor how the scores of the largest are scaled."""
     return {**windows(keys, fields, period=2, usual=4096), **scores_by_width(fields, 46)}
 
@@ -47,6 +47,6 @@ FAMILY = Family(
         "gemma2",
         attention_bias=False,
         scalars={name: (name, usual) for name, usual in _SCALARS.items()},
-        more=_more,
+        more=_of_metadata,
     ),
 )

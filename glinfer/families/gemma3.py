@@ -17,7 +17,7 @@ LOCAL_THETA = 10000.0
 """The base of angles of layers with a window."""
 
 
-def _more(keys: Keys, fields: Fields) -> Fields:
+def _of_metadata(keys: Keys, fields: Fields) -> Fields:
     """GGUF files do not say which layers have a window, nor how the scores of the largest model are scaled."""
     return {**windows(keys, fields, period=6, local_theta=LOCAL_THETA), **scores_by_width(fields, 62)}
 
@@ -52,6 +52,6 @@ FAMILY = Family(
         "gemma3",
         attention_bias=False,
         scalars={"final_logit_softcapping": ("final_logit_softcapping", 0.0)},
-        more=_more,
+        more=_of_metadata,
     ),
 )

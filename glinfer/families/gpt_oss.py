@@ -34,7 +34,7 @@ def _gates(settings: Settings, fields: Fields) -> Fields:
     return {name: settings.number(name, usual) for name, usual in _GATE.items()}
 
 
-def _more(keys: Keys, fields: Fields) -> Fields:
+def _of_metadata(keys: Keys, fields: Fields) -> Fields:
     """GGUF files do not have the gates' numbers, nor that YaRN's ramp does not end at whole pairs."""
     scaling = fields["rope_scaling"]
     if scaling.get("rope_type") == "yarn":
@@ -78,6 +78,6 @@ FAMILY = Family(
         "gpt-oss",
         names=replace(GGUF_EXPERT_NAMES, mlp_norm="post_attention_norm"),
         inner_key="expert_feed_forward_length",
-        more=_more,
+        more=_of_metadata,
     ),
 )

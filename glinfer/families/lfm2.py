@@ -55,7 +55,7 @@ def _old_settings(settings: Settings, fields: Fields) -> Fields:
     return {"intermediate_size": inner, "tie_word_embeddings": tied}
 
 
-def _more(keys: Keys, fields: Fields) -> Fields:
+def _of_metadata(keys: Keys, fields: Fields) -> Fields:
     """In a GGUF file, a layer without key-value heads is a convolution."""
     name, layers = "attention.head_count_kv", fields["num_hidden_layers"]
     found = keys.listed(name)
@@ -106,5 +106,5 @@ FAMILY = Family(
         windows=_convolved_layers,
         more=_old_settings,
     ),
-    gguf=Gguf("lfm2", attention_bias=False, names=replace(GGUF_NAMES, final_norm="token_embd_norm"), more=_more),
+    gguf=Gguf("lfm2", attention_bias=False, names=replace(GGUF_NAMES, final_norm="token_embd_norm"), more=_of_metadata),
 )

@@ -11,7 +11,7 @@ from glinfer.families.record import Family
 from glinfer.families.settings import Keys
 
 
-def _more(keys: Keys, fields: Fields) -> Fields:
+def _of_metadata(keys: Keys, fields: Fields) -> Fields:
     """GGUF files do not say that the weights of the chosen experts do not add up to 1."""
     return {**windows(keys, fields), "norm_topk_prob": False}
 
@@ -28,5 +28,5 @@ FAMILY = Family(
         only={**SAME_MATHS, "clip_qkv": (None,)},
         experts=(64, 8, False),
     ),
-    gguf=Gguf("olmoe", attention_bias=False, names=GGUF_EXPERT_NAMES, more=_more),
+    gguf=Gguf("olmoe", attention_bias=False, names=GGUF_EXPERT_NAMES, more=_of_metadata),
 )

@@ -23,6 +23,13 @@ def is_whole(value: object, least: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
+def shortest(value: float) -> float:
+    """The shortest decimal of a number that is exactly a float32: 1e-05 for 9.99999974737875e-06; others unchanged."""
+    with np.errstate(over="ignore"):
+        single = np.float32(value)
+    return float(str(single)) if float(single) == value else value
+
+
 @dataclass(frozen=True)
 class Unread:
     """A value of a GGUF file that was skipped; the error of a reader that needs its key has these words."""
@@ -173,12 +180,9 @@ class Keys(Settings):
         return FormatError(f"{self.where(name)} is missing, and this architecture needs it; get another conversion")
 
     def number(self, name: str, default: float | None = None) -> float:
-        """Read a number above 0: 1e-05 for the float32 9.99999974737875e-06.
+        """Read a number above 0, as its shortest decimal.
 
         Raises:
             FormatError: the value is something else, or is missing without a default.
         """
-        value = super().number(name, default)
-        with np.errstate(over="ignore"):
-            single = np.float32(value)
-        return float(str(single)) if float(single) == value else value
+        return shortest(super().number(name, default))

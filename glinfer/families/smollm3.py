@@ -25,7 +25,7 @@ def _turned_layers(settings: Settings, fields: Fields) -> Fields:
     return {"rotary_layers": pattern if 0 in pattern else ()}
 
 
-def _more(keys: Keys, fields: Fields) -> Fields:
+def _of_metadata(keys: Keys, fields: Fields) -> Fields:
     """GGUF files do not say which layers have no rotary positions."""
     pattern = every(_PERIOD, fields["num_hidden_layers"], 1, 0)
     return {**windows(keys, fields), "rotary_layers": pattern if 0 in pattern else ()}
@@ -38,5 +38,5 @@ FAMILY = Family(
     mlp_biases=("gate", "up", "down"),
     usual={"hidden_act": "silu", "tie_word_embeddings": True, "rope_theta": 2e6, "rotary_layers": (1, 1, 1, 0)},
     huggingface=HuggingFace(sizes=(128256, 2048, 11008, 36, 16, 4, 0, 32768), tied=True, more=_turned_layers),
-    gguf=Gguf("smollm3", pairs_together=True, more=_more),
+    gguf=Gguf("smollm3", pairs_together=True, more=_of_metadata),
 )

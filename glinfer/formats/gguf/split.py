@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 from glinfer.errors import FormatError
 from glinfer.families.settings import quoted
@@ -94,7 +92,13 @@ def _joined(given: GgufFile, parts: list[GgufFile]) -> GgufFile:
     total = _number(given, TENSORS, 0, 1 << 31)
     tensors: dict[str, GgufTensor] = {}
     for place, part in enumerate(parts):
-        _check_part(part, {NUMBER: place, COUNT: len(parts), TENSORS: total})
+        for key, value in {NUMBER: place, COUNT: len(parts), TENSORS: total}.items():
+            found = part.metadata.get(key)
+            if found != value or isinstance(found, bool):
+                raise FormatError(
+                    f"{part.source}: its {key} is {quoted(found)}; expected {value}, as the other parts of the model "
+                    "have it; get all parts of one model"
+                )
         twice = next((name for name in part.tensors if name in tensors), None)
         if twice is not None:
             raise FormatError(f"{part.source}: tensor {quoted(twice)} is in another part too; get all parts again")
@@ -110,13 +114,3 @@ def _joined(given: GgufFile, parts: list[GgufFile]) -> GgufFile:
         tensors=MappingProxyType(tensors),
         paths=tuple(path for part in parts for path in part.paths),
     )
-
-
-def _check_part(part: GgufFile, expected: Mapping[str, Any]) -> None:
-    for key, value in expected.items():
-        found = part.metadata.get(key)
-        if found != value or isinstance(found, bool):
-            raise FormatError(
-                f"{part.source}: its {key} is {quoted(found)}; expected {value}, as the other parts of the model have "
-                "it; get all parts of one model"
-            )
