@@ -27,7 +27,6 @@ FAMILY = Family(
     positions="learned",
     gated=False,
     biases=("up", "down", "head"),
-    published=True,
     gab1=True,
     gguf_as="gpt2",
     stops=("<|end|>",),

@@ -30,7 +30,6 @@ FAMILY = Family(
     gated=False,
     biases=("q", "k", "v", "o", "up", "down"),
     activation="gelu_new",
-    published=True,
     usual={"tie_word_embeddings": True},
     huggingface=HuggingFace(
         sizes=(50257, 768, 0, 12, 12, 0, 0, 1024),

@@ -70,7 +70,7 @@ class Names:
     letters: Mapping[str, str] = field(default_factory=dict)
     sinks: str = ""
     router: str = ""
-    shared_router: str = "mlp.shared_expert_gate"
+    shared_router: str = ""
     shared_gate: str = "mlp.shared_expert.gate_proj"
     shared_up: str = "mlp.shared_expert.up_proj"
     shared_down: str = "mlp.shared_expert.down_proj"

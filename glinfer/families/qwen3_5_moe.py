@@ -11,6 +11,7 @@ from glinfer.families.huggingface import SHARED_WIDTH, Fields
 from glinfer.families.qwen3_moe import EXPERT_NAMES, GGUF_EXPERT_NAMES
 from glinfer.families.settings import Settings
 
+NAMES = replace(EXPERT_NAMES, shared_router="mlp.shared_expert_gate")
 _JOINED = "mlp.experts.gate_up_proj"
 _GGUF = qwen3_5.FAMILY.in_gguf
 
@@ -25,8 +26,7 @@ def _shared_width(settings: Settings, fields: Fields) -> Fields:
 FAMILY = replace(
     qwen3_5.FAMILY,
     name="qwen3_5_moe_text",
-    names=EXPERT_NAMES,
-    shared_expert=True,
+    names=NAMES,
     usual={
         **qwen3_5.FAMILY.usual,
         "tie_word_embeddings": False,
@@ -38,7 +38,7 @@ FAMILY = replace(
         sizes=(248320, 2048, 512, 40, 16, 2, 256, 32768),
         keys={"intermediate_size": ("moe_intermediate_size",)},
         names=replace(
-            EXPERT_NAMES,
+            NAMES,
             gate=_JOINED,
             up=_JOINED,
             down="mlp.experts.down_proj",

@@ -7,7 +7,6 @@ the matrices before a delta rule are grouped by key head.
 from dataclasses import replace
 
 from glinfer.families import qwen3_5_moe
-from glinfer.families.qwen3_moe import EXPERT_NAMES
 
 _FORM, _GGUF = qwen3_5_moe.FAMILY.in_huggingface, qwen3_5_moe.FAMILY.in_gguf
 FAMILY = replace(
@@ -17,7 +16,7 @@ FAMILY = replace(
         _FORM,
         sizes=(151936, 2048, 512, 48, 16, 2, 256, 32768),
         only={**_FORM.only, "decoder_sparse_step": (1,), "mlp_only_layers": ([], None)},
-        names=replace(EXPERT_NAMES, letters={"qkv": "qkvz", "z": "qkvz", "b": "ba", "a": "ba"}),
+        names=replace(qwen3_5_moe.NAMES, letters={"qkv": "qkvz", "z": "qkvz", "b": "ba", "a": "ba"}),
         experts=(512, 10, True),
         wrapped=(),
         layouts={"delta_in": "by key"},

@@ -30,14 +30,12 @@ class Family:
         rope_theta: the default base of rotary angles.
         gated: whether the MLP has a gate.
         activation: the usual ``hidden_act`` of models in files; GGUF files have no other.
-        shared_expert: whether every token uses one more expert, see :class:`glinfer.families.layer.Experts`.
         scaled_embeddings: whether embeddings are multiplied by the square root of the width.
         encodes: whether its models only embed texts: tokens see later tokens, so texts cannot be continued.
         norm_biases: whether LayerNorm has a bias.
         biases: the matrices among ``q``, ``k``, ``v``, ``o``, ``router``, ``gate``, ``up``, ``down`` and ``head`` that
             always have a bias.
         attention_biases, mlp_biases: the matrices that have a bias in a model with ``attention_bias`` or ``mlp_bias``.
-        published: whether the reference plan of float weights is the published algorithm, 244 passes for Gab.
         usual: fields of :class:`glinfer.config.ModelConfig` for a shape given as options.
         huggingface, gguf: its form in files of these formats; None for unsupported formats.
         manifest: the one supported value of each setting of its Gab manifests, see
@@ -59,14 +57,12 @@ class Family:
     rope_theta: float = 10000.0
     gated: bool = True
     activation: str = "silu"
-    shared_expert: bool = False
     scaled_embeddings: bool = False
     encodes: bool = False
     norm_biases: bool = True
     biases: tuple[str, ...] = ()
     attention_biases: tuple[str, ...] = ()
     mlp_biases: tuple[str, ...] = ()
-    published: bool = False
     usual: Mapping[str, Any] = field(default_factory=dict)
     huggingface: HuggingFace | None = None
     gguf: Gguf | None = None
@@ -77,9 +73,22 @@ class Family:
     rerank_prompt: str = ""
 
     @property
+    def published(self) -> bool:
+        """Whether the reference plan of float weights is the published algorithm, 244 passes for Gab.
+
+        It has learned positions, and its tokens see only earlier ones.
+        """
+        return self.positions == "learned" and not self.encodes
+
+    @property
     def experts(self) -> bool:
         """Whether each layer has many gated MLPs, of which each token uses a few."""
         return bool(self.names.router)
+
+    @property
+    def shared_expert(self) -> bool:
+        """Whether every token uses one more expert, see :class:`glinfer.families.layer.Experts`."""
+        return bool(self.names.shared_router)
 
     @property
     def token_types(self) -> bool:
