@@ -332,6 +332,8 @@ def _delta_metadata(config: ModelConfig) -> dict[str, Any]:
         raise _refused(f"the architecture {config.family.in_gguf.architecture} has values as long as keys")
     layers = range(config.num_hidden_layers)
     attending = [layer for layer in layers if config.layer(layer).attends]
+    if len(attending) == len(layers):
+        raise _refused(f"the architecture {config.family.in_gguf.architecture} has the delta rule in some layers")
     return {
         "full_attention_interval": attending[0] + 1 if attending else config.num_hidden_layers + 1,
         "ssm.conv_kernel": config.linear_conv_kernel_dim,
