@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from reprlib import repr as shown
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 from glinfer.errors import ConfigError
 from glinfer.families import DEFAULT, DEFAULT_SHAPE, FAMILIES, SHAPES
-from glinfer.families.layer import ALL_AHEAD, DeltaRule, Experts, LayerConfig, Rope
+from glinfer.families.layer import (
+    ALL_AHEAD,
+    CONV,
+    DELTA,
+    FULL,
+    LONGEST_CONVOLUTION,
+    SLIDING,
+    DeltaRule,
+    Experts,
+    LayerConfig,
+    Rope,
+)
 from glinfer.families.record import Family
 from glinfer.limits import MAX_CONFIG_NUMBER
 
-LONGEST_PERIOD = 1024
-"""Limit for the period of a pattern in a file, since patterns are kept as lists."""
-LONGEST_CONVOLUTION = 64
-"""Limit for the positions of a convolution, since every element of its results reads all of them."""
-_Value = TypeVar("_Value")
 _SHOWN_FIELDS = 6  # known fields that a message lists
 _MAY_BE_ZERO = (
     *("sliding_window", "max_window_layers", "type_vocab_size", "conv_L_cache"),
@@ -31,8 +37,6 @@ _MAY_BE_ZERO = (
 MAX_EXPERTS = 1024
 """Limit for the experts of a layer, since each has its own tensor names."""
 _USUAL_EXPERTS = (8, 2)
-FULL, SLIDING, CONV, DELTA = "full_attention", "sliding_attention", "conv", "linear_attention"
-"""Valid entries of ``layer_types``."""
 LARGEST_DELTA_KEY = 256
 """Limit for the elements of a delta rule's key; each is a row of the state."""
 _CHECKED_APART = ("layer_norm_eps", "rope_theta", "rope_local_base_freq")
@@ -92,27 +96,6 @@ def _dense(layers: object) -> tuple[tuple[int, bool, str], ...]:
 
 def _listed(value: object) -> object:
     return list(value) if isinstance(value, tuple) else value
-
-
-def shortest_pattern(values: Sequence[_Value]) -> tuple[_Value, ...]:
-    """The shortest pattern that repeats to these values, by the borders of Knuth, Morris and Pratt (1977)."""
-    borders = [0] * len(values)
-    for place in range(1, len(values)):
-        length = borders[place - 1]
-        while length and values[place] != values[length]:
-            length = borders[length - 1]
-        borders[place] = length + (values[place] == values[length])
-    return tuple(values[: len(values) - borders[-1]]) if values else ()
-
-
-def every(period: int, layers: int, usual: _Value, each: _Value) -> tuple[_Value, ...]:
-    """The pattern of layers where each ``period``-th is ``each`` and the others are ``usual``."""
-    return (usual,) if period > layers else (usual,) * (period - 1) + (each,)
-
-
-def one_side(window: int) -> int:
-    """The ``sliding_window`` of layers that look both ways, half of the ``window`` tokens on each side."""
-    return window // 2 + 1
 
 
 @dataclass(frozen=True)
@@ -236,8 +219,10 @@ class ModelConfig:
             )
         if not _is_number(self.layer_norm_eps, float) or not 0.0 < self.layer_norm_eps < 1.0:
             raise ConfigError(f"layer_norm_eps is {shown(self.layer_norm_eps)}; expected a number between 0 and 1")
-        if not _is_number(self.rope_theta, float) or not 1.0 < self.rope_theta < 1e30:
-            raise ConfigError(f"rope_theta is {shown(self.rope_theta)}; expected a number above 1, such as 10000.0")
+        for name in ("rope_theta", *(("rope_local_base_freq",) if self.rope_local_base_freq else ())):
+            base = getattr(self, name)
+            if not _is_number(base, float) or not 1.0 < base < 1e30:
+                raise ConfigError(f"{name} is {shown(base)}; expected a number above 1, such as 10000.0")
         if self.attention_multiplier == self.head_dim**-0.5:
             object.__setattr__(self, "attention_multiplier", 0.0)
         self._check_layers()
@@ -274,8 +259,9 @@ class ModelConfig:
                 words = " and ".join(map(str, known))
                 raise ConfigError(f"{name} is {shown(getattr(self, name))}; expected a list of {words}")
             object.__setattr__(self, name, found)
-        self._check_convolutions()
-        self._check_delta_rule()
+        family = FAMILIES.get(self.model_type) if isinstance(self.model_type, str) else None
+        self._check_convolutions(family)
+        self._check_delta_rule(family)
         if self.layer_types and self.max_window_layers:
             raise ConfigError(
                 "layer_types and max_window_layers both say which layers have a window; expected one of them"
@@ -289,51 +275,38 @@ class ModelConfig:
             ):
                 raise ConfigError(f"{field.name} is {shown(value)}; expected a number above 0, at most {_MAX_SCALE:g}")
             object.__setattr__(self, field.name, float(value))
-        if self.rope_local_base_freq and not (
-            _is_number(self.rope_local_base_freq, float) and 1.0 < self.rope_local_base_freq < 1e30
-        ):
-            found = shown(self.rope_local_base_freq)
-            raise ConfigError(f"rope_local_base_freq is {found}; expected a number above 1, such as 10000.0")
         if self.partial_rotary_factor > 1:
             raise ConfigError(f"partial_rotary_factor is {self.partial_rotary_factor}; expected at most 1")
 
-    def _check_convolutions(self) -> None:
-        """Check the layers that convolve."""
-        family = FAMILIES.get(self.model_type) if isinstance(self.model_type, str) else None
-        if CONV not in self.layer_types:
-            if self.conv_L_cache and family is not None and not family.convolves:
-                raise ConfigError(f"conv_L_cache is {self.conv_L_cache}; no layer of {self.model_type} convolves")
-            return
-        if family is not None and not family.convolves:
-            raise ConfigError(f"layer_types has {CONV!r}; no layer of {self.model_type} convolves")
-        if self.pooling:
+    def _check_kind(self, kind: str, size: str, words: str, *, may_have: bool) -> bool:
+        """Whether layers of a kind have to be checked; without any, a field of their sizes has to be 0."""
+        found = kind in self.layer_types
+        if not may_have and (found or getattr(self, size)):
+            given = f"layer_types has {kind!r}" if found else f"{size} is {getattr(self, size)}"
+            raise ConfigError(f"{given}; no layer of {self.model_type} {words}")
+        if found and self.pooling:
             raise ConfigError(
-                f"layer_types has {CONV!r}, and pooling is {self.pooling!r}; a model that embeds texts can have "
+                f"layer_types has {kind!r}, and pooling is {self.pooling!r}; a model that embeds texts can have "
                 "attention alone here"
             )
-        if not 1 <= self.conv_L_cache <= LONGEST_CONVOLUTION:
+        return found
+
+    def _check_taps(self, name: str) -> None:
+        if not 1 <= getattr(self, name) <= LONGEST_CONVOLUTION:
             raise ConfigError(
-                f"conv_L_cache is {self.conv_L_cache}; expected a whole number from 1 to {LONGEST_CONVOLUTION}"
+                f"{name} is {getattr(self, name)}; expected a whole number from 1 to {LONGEST_CONVOLUTION}"
             )
 
-    def _check_delta_rule(self) -> None:
+    def _check_convolutions(self, family: Family | None) -> None:
+        """Check the layers that convolve."""
+        if self._check_kind(CONV, "conv_L_cache", "convolves", may_have=family is None or family.convolves):
+            self._check_taps("conv_L_cache")
+
+    def _check_delta_rule(self, family: Family | None) -> None:
         """Check the layers with the delta rule."""
-        family = FAMILIES.get(self.model_type) if isinstance(self.model_type, str) else None
         may_have = family is None or family.delta_rule
-        if DELTA not in self.layer_types:
-            if self.linear_num_value_heads and not may_have:
-                raise ConfigError(
-                    f"linear_num_value_heads is {self.linear_num_value_heads}; no layer of {self.model_type} has the "
-                    "delta rule"
-                )
+        if not self._check_kind(DELTA, "linear_num_value_heads", "has the delta rule", may_have=may_have):
             return
-        if not may_have:
-            raise ConfigError(f"layer_types has {DELTA!r}; no layer of {self.model_type} has the delta rule")
-        if self.pooling:
-            raise ConfigError(
-                f"layer_types has {DELTA!r}, and pooling is {self.pooling!r}; a model that embeds texts can have "
-                "attention alone here"
-            )
         key_heads, heads = self.linear_num_key_heads, self.linear_num_value_heads
         if not key_heads or not heads or heads % key_heads:
             raise ConfigError(
@@ -344,11 +317,7 @@ class ModelConfig:
             value = getattr(self, name)
             if not 4 <= value <= most or value % 4:
                 raise ConfigError(f"{name} is {value}; expected a multiple of 4 from 4 to {most}")
-        if not 1 <= self.linear_conv_kernel_dim <= LONGEST_CONVOLUTION:
-            raise ConfigError(
-                f"linear_conv_kernel_dim is {self.linear_conv_kernel_dim}; expected a whole number from 1 to "
-                f"{LONGEST_CONVOLUTION}"
-            )
+        self._check_taps("linear_conv_kernel_dim")
 
     @property
     def family(self) -> Family:
@@ -376,35 +345,24 @@ class ModelConfig:
         return float(root) * self.embedding_multiplier
 
     def layer(self, index: int) -> LayerConfig:
-        """The record of one layer, from the fields of all layers."""
+        """The record of one layer, from the family's and the fields of all layers."""
         family = self.family
-        slides = index >= self.max_window_layers and self.sliding_window > 0
-        if self.layer_types:
-            slides = self.layer_types[index % len(self.layer_types)] == SLIDING
-            if self.layer_types[index % len(self.layer_types)] == CONV:
-                return LayerConfig("conv", self.conv_L_cache, norms=family.norms, branch_scale=self.residual_multiplier)
-            if self.layer_types[index % len(self.layer_types)] == DELTA:
-                return LayerConfig(
-                    "delta",
-                    self.linear_conv_kernel_dim,
-                    norms=family.norms,
-                    branch_scale=self.residual_multiplier,
-                    experts=self._experts,
-                    delta=self._delta,
-                )
+        kind = self.layer_types[index % len(self.layer_types)] if self.layer_types else ""
+        layer = dataclasses.replace(family.layer, branch_scale=self.residual_multiplier, experts=self._experts)
+        if kind == CONV:
+            return dataclasses.replace(layer, mixing="conv", taps=self.conv_L_cache, head_norms="")
+        if kind == DELTA:
+            taps = self.linear_conv_kernel_dim
+            return dataclasses.replace(layer, mixing="delta", taps=taps, head_norms="", gated=False, delta=self._delta)
+        slides = kind == SLIDING if kind else index >= self.max_window_layers and self.sliding_window > 0
         window = self.sliding_window if slides else 0
-        return LayerConfig(
+        return dataclasses.replace(
+            layer,
             window=window,
             ahead=0 if not family.encodes else window - 1 if window else ALL_AHEAD,
             rope=self._rope(index, local=slides),
-            norms=family.norms,
-            head_norms=family.head_norms,
             score_scale=self.attention_multiplier or self.head_dim**-0.5,
             score_cap=self.attn_logit_softcapping,
-            branch_scale=self.residual_multiplier,
-            sinks=family.sinks,
-            experts=self._experts,
-            gated=family.gated_attention,
         )
 
     @property

@@ -15,7 +15,7 @@ from glinfer.engine.run.stats import GenerationStats
 from glinfer.engine.sampler import SamplerFunction
 from glinfer.engine.stream import CHUNK, GeneratedText, PartStream, TokenStream
 from glinfer.errors import InputError
-from glinfer.formats.json_files import quoted
+from glinfer.families.settings import quoted
 from glinfer.structured.structure import ERROR, PARTIAL, structure_of, wants_whole
 from glinfer.text.assembler import TextAssembler
 from glinfer.text.chat import NO_KWARGS, ChatForm, ReplySplitter, check_last, check_messages

@@ -1,6 +1,7 @@
-"""The supported model families, one record a file; code outside a record does not depend on its family.
+"""The supported model families, one module each; code outside of these modules does not depend on a family.
 
-Records are data and import nothing else of glinfer, so configurations, formats and plans can all read them.
+A module has the family's record, and functions that read what only its files have. It imports no other room than
+errors and limits, so configurations, formats and plans can all read it.
 """
 
 from glinfer.families import (

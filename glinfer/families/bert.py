@@ -5,7 +5,11 @@ Norms follow attention and MLP. Defaults follow BertConfig in Hugging Face's tra
 
 from dataclasses import replace
 
-from glinfer.families.record import ACTIVATIONS, GGUF_SUM_NAMES, Family, Gguf, HuggingFace, Names
+from glinfer.families.gguf import Gguf
+from glinfer.families.huggingface import ACTIVATIONS, HuggingFace
+from glinfer.families.layer import LayerConfig
+from glinfer.families.names import GGUF_SUM_NAMES, Names
+from glinfer.families.record import Family
 
 NAMES = Names(
     embeddings="bert.embeddings.word_embeddings",
@@ -31,19 +35,17 @@ FAMILY = Family(
     norm="layer",
     positions="learned",
     gated=False,
-    looks="both",
-    norms="sum",
-    token_types=True,
-    embedding_norm=True,
+    activation="gelu",
+    layer=LayerConfig(norms="sum"),
+    encodes=True,
     biases=("q", "k", "v", "o", "up", "down"),
     usual={"tie_word_embeddings": True, "type_vocab_size": 2, "pooling": "mean", "hidden_act": "gelu"},
     huggingface=HuggingFace(
         sizes=(30522, 768, 3072, 12, 12, 0, 0, 512),
-        activation="gelu",
         activations={"hidden_act": ACTIVATIONS},
         eps=1e-12,
-        eps_key="layer_norm_eps",
         tied=True,
+        keys={"layer_norm_eps": ("layer_norm_eps",)},
         only={
             "position_embedding_type": ("absolute", None),
             "is_decoder": (False,),
@@ -51,8 +53,7 @@ FAMILY = Family(
         },
         prefix="bert.",
         buffers=r"embeddings\.position_ids|pooler\..*|cls\..*",
-        classifier="ForSequenceClassification",
-        classifier_names=("bert.pooler.dense", "tanh", "classifier"),
+        classifier=("bert.pooler.dense", "tanh", "classifier"),
     ),
-    gguf=Gguf("bert", activation="gelu", names=replace(GGUF_SUM_NAMES, gate="")),
+    gguf=Gguf("bert", names=replace(GGUF_SUM_NAMES, gate="")),
 )

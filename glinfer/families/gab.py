@@ -3,7 +3,8 @@
 Tensor names are those of GPT-J in Hugging Face's transformers, plus ``wpe``. Source: the original engine.
 """
 
-from glinfer.families.record import Family, Names
+from glinfer.families.names import Names
+from glinfer.families.record import Family
 
 SHAPE = {"vocab": 5256, "dim": 512, "heads": 8, "blocks": 6, "context": 2048}
 """Gab's own shape under the names of the GAB1 header."""
@@ -26,10 +27,7 @@ FAMILY = Family(
     positions="learned",
     gated=False,
     biases=("up", "down", "head"),
-    published=True,
     gab1=True,
     gguf_as="gpt2",
-    own_chat="always",
     stops=("<|end|>",),
-    exact_vocabulary=True,
 )

@@ -3,22 +3,24 @@
 Defaults follow GemmaConfig in Hugging Face's transformers 5.
 """
 
-from glinfer.families.record import ACTIVATIONS, TANH, Family, Gguf, HuggingFace
+from glinfer.families.gguf import Gguf
+from glinfer.families.huggingface import ACTIVATIONS, HuggingFace
+from glinfer.families.record import Family
 
 FAMILY = Family(
     "gemma",
+    activation="gelu_new",
     norm_offset=1.0,
     scaled_embeddings=True,
     attention_biases=("q", "k", "v", "o"),
     usual={"tie_word_embeddings": True},
     huggingface=HuggingFace(
         sizes=(256000, 3072, 24576, 28, 16, 16, 256, 8192),
-        activation=TANH,
         # The first official files write "gelu" for its tanh form, and transformers reads them so. Files may have both
         # settings: transformers 4 used the second, transformers 5 uses the first.
         activations={"hidden_act": {**ACTIVATIONS, "gelu": "gelu_new"}, "hidden_activation": ACTIVATIONS},
         tied=True,
         null_heads=False,
     ),
-    gguf=Gguf("gemma", activation="gelu_new", attention_bias=False),
+    gguf=Gguf("gemma", attention_bias=False),
 )

@@ -3,14 +3,29 @@
 Defaults follow Gemma2Config in Hugging Face's transformers 5.
 """
 
-from glinfer.families.record import ACTIVATIONS, TANH, Family, Gguf, HuggingFace, Names
+from functools import partial
+
+from glinfer.families.gguf import Gguf, scores_by_width, windows
+from glinfer.families.huggingface import ACTIVATIONS, Fields, HuggingFace, listed_windows
+from glinfer.families.layer import LayerConfig
+from glinfer.families.names import Names
+from glinfer.families.record import Family
+from glinfer.families.settings import Keys
 
 NAMES = Names(mlp_norm="pre_feedforward_layernorm")
 _SCALARS = {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0}
+
+
+def _of_metadata(keys: Keys, fields: Fields) -> Fields:
+    """GGUF files do not say that every other layer has a window, nor how the scores of the largest are scaled."""
+    return {**windows(keys, fields, period=2, usual=4096), **scores_by_width(fields, 46)}
+
+
 FAMILY = Family(
     "gemma2",
     names=NAMES,
-    norms="both",
+    activation="gelu_new",
+    layer=LayerConfig(norms="both"),
     norm_offset=1.0,
     scaled_embeddings=True,
     attention_biases=("q", "k", "v", "o"),
@@ -22,21 +37,16 @@ FAMILY = Family(
     },
     huggingface=HuggingFace(
         sizes=(256000, 2304, 9216, 26, 8, 4, 256, 8192),
-        activation=TANH,
         activations={"hidden_activation": ACTIVATIONS},
         tied=True,
         null_heads=False,
-        window="listed",
-        period=2,
+        windows=partial(listed_windows, period=2),
         scalars={**_SCALARS, "query_pre_attn_scalar": 256.0},
     ),
     gguf=Gguf(
         "gemma2",
-        activation="gelu_new",
         attention_bias=False,
-        period=2,
-        window=4096,
         scalars={name: (name, usual) for name, usual in _SCALARS.items()},
-        scaled_by_width=46,
+        more=_of_metadata,
     ),
 )

@@ -4,47 +4,54 @@ Layers with a window have their own rotary angles. Defaults follow Gemma3TextCon
 5, whose models ignore a file's bound for scores.
 """
 
-from glinfer.families.gemma2 import NAMES
-from glinfer.families.record import ACTIVATIONS, TANH, Family, Gguf, HuggingFace
+from functools import partial
 
-_LOCAL = 10000.0
+from glinfer.families.gemma2 import NAMES
+from glinfer.families.gguf import Gguf, scores_by_width, windows
+from glinfer.families.huggingface import ACTIVATIONS, Fields, HuggingFace, angles_by_kind, listed_windows
+from glinfer.families.layer import LayerConfig
+from glinfer.families.record import Family
+from glinfer.families.settings import Keys
+
+LOCAL_THETA = 10000.0
+"""The base of angles of layers with a window."""
+
+
+def _of_metadata(keys: Keys, fields: Fields) -> Fields:
+    """GGUF files do not say which layers have a window, nor how the scores of the largest model are scaled."""
+    return {**windows(keys, fields, period=6, local_theta=LOCAL_THETA), **scores_by_width(fields, 62)}
+
+
 FAMILY = Family(
     "gemma3_text",
     names=NAMES,
-    norms="both",
+    activation="gelu_new",
+    layer=LayerConfig(norms="both", head_norms="head"),
     norm_offset=1.0,
     rope_theta=1e6,
-    head_norms="head",
     scaled_embeddings=True,
     attention_biases=("q", "k", "v", "o"),
     usual={
         "tie_word_embeddings": True,
         "rope_theta": 1e6,
-        "rope_local_base_freq": _LOCAL,
+        "rope_local_base_freq": LOCAL_THETA,
         "sliding_window": 512,
         "layer_types": ("sliding_attention",) * 5 + ("full_attention",),
     },
     huggingface=HuggingFace(
         sizes=(262208, 2304, 9216, 26, 8, 4, 256, 131072),
-        activation=TANH,
         activations={"hidden_activation": ACTIVATIONS},
         tied=True,
         null_heads=False,
-        window="listed",
-        period=6,
-        period_key="sliding_window_pattern",
-        local_theta=_LOCAL,
-        both_ways="gemma_embedding",
+        windows=partial(listed_windows, period=6, period_key="sliding_window_pattern", local=True),
+        rope=partial(angles_by_kind, local_theta=LOCAL_THETA),
         scalars={"final_logit_softcapping": 0.0, "query_pre_attn_scalar": 256.0},
         wrapped=("gemma3",),
     ),
     gguf=Gguf(
         "gemma3",
-        activation="gelu_new",
         attention_bias=False,
-        period=6,
-        local_theta=_LOCAL,
         scalars={"final_logit_softcapping": ("final_logit_softcapping", 0.0)},
-        scaled_by_width=62,
+        more=_of_metadata,
     ),
 )

@@ -4,21 +4,24 @@ Its files are those of Gemma 3 with ``use_bidirectional_attention``. A window of
 """
 
 from dataclasses import replace
+from functools import partial
 
 from glinfer.families import gemma3
-from glinfer.families.record import SAME_MATHS, Gguf
+from glinfer.families.gguf import Gguf, windows
+from glinfer.families.huggingface import SAME_MATHS
 
-_LOCAL = 10000.0
+_FORM = gemma3.FAMILY.in_huggingface
+
 
 FAMILY = replace(
     gemma3.FAMILY,
     name="gemma_embedding",
-    looks="both",
+    encodes=True,
     usual={**gemma3.FAMILY.usual, "pooling": "mean"},
     huggingface=replace(
-        gemma3.FAMILY.in_huggingface,
-        both_ways="",
+        _FORM,
+        variant=(gemma3.FAMILY.name, "use_bidirectional_attention"),
         only={**SAME_MATHS, "is_causal": (False, None), "use_bidirectional_attention": (True,)},
     ),
-    gguf=Gguf("gemma-embedding", activation="gelu_new", attention_bias=False, period=6, local_theta=_LOCAL),
+    gguf=Gguf("gemma-embedding", attention_bias=False, more=partial(windows, period=6, local_theta=gemma3.LOCAL_THETA)),
 )

@@ -3,7 +3,7 @@
 Source: the browser engine of Gab 100M and the script that packs its weights. Version 1 of its files had other pairs.
 """
 
-from glinfer.families.record import Family, Manifest
+from glinfer.families.record import Family
 
 SHAPE = {"vocab": 10000, "dim": 768, "heads": 12, "blocks": 13, "context": 2048}
 """The published shape under the names of ``--config``."""
@@ -13,19 +13,13 @@ FAMILY = Family(
     gated=False,
     mlp_biases=("up",),
     usual={"hidden_act": "gelu", "tie_word_embeddings": True, "mlp_bias": True},
-    manifest=Manifest(
-        "gift-of-gab",
-        version=2,
-        only={
-            "model_type": "gift_of_gab",
-            "rope_style": "interleaved",
-            "rope_scaling": None,
-            "hidden_act": "gelu",
-            "attention_bias": False,
-            "tie_word_embeddings": True,
-        },
-        renamed={".mlp.up_bias": ".mlp.up_proj.bias"},
-    ),
-    own_chat="with tokens",
+    manifest={
+        "model_type": "gift_of_gab",
+        "rope_style": "interleaved",
+        "rope_scaling": None,
+        "hidden_act": "gelu",
+        "attention_bias": False,
+        "tie_word_embeddings": True,
+    },
     stops=("<|end|>", "<|endoftext|>"),
 )

@@ -7,7 +7,20 @@ Defaults follow GPT2Config in Hugging Face's transformers, whose "Conv1D" matric
 from dataclasses import replace
 
 from glinfer.families.gab import NAMES
-from glinfer.families.record import GGUF_NAMES, TANH, Family, Gguf, HuggingFace
+from glinfer.families.gguf import Gguf
+from glinfer.families.huggingface import TANH, Fields, HuggingFace
+from glinfer.families.names import GGUF_NAMES
+from glinfer.families.record import Family
+from glinfer.families.settings import Settings
+
+_POSITIONS = ("n_positions", "max_position_embeddings")
+
+
+def _old_positions(settings: Settings, fields: Fields) -> Fields:
+    """The number of positions in old files, which have it as ``n_ctx`` alone."""
+    old = settings.whole("n_ctx", fields["max_position_embeddings"])
+    return {} if any(map(settings.given, _POSITIONS)) else {"max_position_embeddings": old}
+
 
 FAMILY = Family(
     "gpt2",
@@ -16,23 +29,21 @@ FAMILY = Family(
     positions="learned",
     gated=False,
     biases=("q", "k", "v", "o", "up", "down"),
-    published=True,
+    activation="gelu_new",
     usual={"tie_word_embeddings": True},
     huggingface=HuggingFace(
         sizes=(50257, 768, 0, 12, 12, 0, 0, 1024),
-        activation="gelu_new",
         activations={"activation_function": {"gelu_new": "gelu_new", TANH: "gelu_new", "gelu": "gelu"}},
         eps=1e-5,
-        eps_key="layer_norm_epsilon",
         tied=True,
         keys={
             "hidden_size": ("n_embd", "hidden_size"),
             "num_attention_heads": ("n_head", "num_attention_heads"),
             "num_hidden_layers": ("n_layer", "num_hidden_layers"),
-            "max_position_embeddings": ("n_positions", "max_position_embeddings"),
+            "max_position_embeddings": _POSITIONS,
             "intermediate_size": ("n_inner",),
+            "layer_norm_eps": ("layer_norm_epsilon",),
         },
-        old_keys={"max_position_embeddings": "n_ctx"},
         # reorder_and_upcast_attn only changes the precision and order of the same computation.
         only={
             "scale_attn_weights": (True,),
@@ -41,8 +52,9 @@ FAMILY = Family(
         },
         names=replace(NAMES, projection="attn.c_attn", output="attn.c_proj", up="mlp.c_fc", down="mlp.c_proj"),
         prefix="transformer.",
-        transposed=True,
+        more=_old_positions,
+        layouts=dict.fromkeys(("projection", "output", "up", "down"), "transposed"),
         buffers=r"h\.\d+\.attn\.(masked_)?bias",
     ),
-    gguf=Gguf("gpt2", activation="gelu_new", names=replace(GGUF_NAMES, projection="attn_qkv")),
+    gguf=Gguf("gpt2", names=replace(GGUF_NAMES, projection="attn_qkv")),
 )

@@ -6,19 +6,47 @@ They join gate and up in alternating rows; floats are stored as [in, out].
 """
 
 from dataclasses import replace
+from functools import partial
 
+from glinfer.families.gguf import Gguf, windows
+from glinfer.families.huggingface import SAME_MATHS, Fields, HuggingFace, angles, listed_windows
+from glinfer.families.layer import LayerConfig
 from glinfer.families.qwen3_moe import EXPERT_NAMES, GGUF_EXPERT_NAMES
-from glinfer.families.record import SAME_MATHS, ExpertSettings, Family, Gguf, HuggingFace
+from glinfer.families.record import Family
+from glinfer.families.settings import Keys, Settings
 
-_LIMIT, _SLOPE = 7.0, 1.702
+_GATE = {"swiglu_limit": 7.0, "swiglu_alpha": 1.702}
+_YARN = {
+    "rope_type": "yarn",
+    "factor": 32.0,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "truncate": False,
+    "original_max_position_embeddings": 4096,
+}
 _NAMES = replace(EXPERT_NAMES, router="mlp.router", sinks="self_attn.sinks")
-_PARTS = {f"{role}.{part}": end for role in ("gate", "up", "down") for part, end in (("weight", ""), ("bias", "_bias"))}
+_EXPERTS = ("gate", "up", "down")
+_PARTS = {f"{role}.{part}": end for role in _EXPERTS for part, end in (("weight", ""), ("bias", "_bias"))}
+
+
+def _gates(settings: Settings, fields: Fields) -> Fields:
+    """The bound and slope of the experts' gates."""
+    return {name: settings.number(name, usual) for name, usual in _GATE.items()}
+
+
+def _of_metadata(keys: Keys, fields: Fields) -> Fields:
+    """GGUF files do not have the gates' numbers, nor that YaRN's ramp does not end at whole pairs."""
+    scaling = fields["rope_scaling"]
+    if scaling.get("rope_type") == "yarn":
+        scaling = {**scaling, "truncate": False}
+    return {**windows(keys, fields, period=2), **_GATE, "rope_scaling": scaling}
+
+
 FAMILY = Family(
     "gpt_oss",
     names=_NAMES,
     rope_theta=150_000.0,
-    sinks=True,
-    experts=True,
+    layer=LayerConfig(sinks=True),
     biases=("q", "k", "v", "o", "router", "gate", "up", "down"),
     usual={
         "hidden_act": "silu",
@@ -26,25 +54,17 @@ FAMILY = Family(
         "rope_theta": 150_000.0,
         "sliding_window": 128,
         "layer_types": ("sliding_attention", "full_attention"),
-        "swiglu_limit": _LIMIT,
-        "swiglu_alpha": _SLOPE,
+        **_GATE,
     },
     huggingface=HuggingFace(
         sizes=(201088, 2880, 2880, 36, 64, 8, 64, 131072),
         activations={"hidden_act": {"silu": "silu"}},
         eps=1e-5,
-        window="listed",
-        period=2,
-        usual_window=128,
-        usual_scaling={
-            "rope_type": "yarn",
-            "factor": 32.0,
-            "beta_fast": 32.0,
-            "beta_slow": 1.0,
-            "truncate": False,
-            "original_max_position_embeddings": 4096,
-        },
+        experts=(128, 4, None),
         only={**SAME_MATHS, "attention_bias": (True,)},
+        windows=partial(listed_windows, period=2, usual=128),
+        rope=partial(angles, usual=_YARN),
+        more=_gates,
         names=replace(
             _NAMES,
             gate="mlp.experts.gate_up_proj",
@@ -52,23 +72,12 @@ FAMILY = Family(
             down="mlp.experts.down_proj",
             endings={"sinks.weight": "", **_PARTS},
         ),
-        experts=ExpertSettings(
-            128,
-            4,
-            keys=("num_local_experts", "num_experts"),
-            normed=None,
-            limit=_LIMIT,
-            slope=_SLOPE,
-            turned=True,
-        ),
-        quantized=("mxfp4",),
+        layouts=dict.fromkeys(_EXPERTS, "alternating"),
     ),
     gguf=Gguf(
         "gpt-oss",
         names=replace(GGUF_EXPERT_NAMES, mlp_norm="post_attention_norm"),
-        period=2,
         inner_key="expert_feed_forward_length",
-        fixed={"swiglu_limit": _LIMIT, "swiglu_alpha": _SLOPE},
-        whole_pairs=False,
+        more=_of_metadata,
     ),
 )

@@ -6,13 +6,13 @@ Defaults follow GraniteMoeConfig in Hugging Face's transformers 5.
 from dataclasses import replace
 
 from glinfer.families import granite
+from glinfer.families.huggingface import HuggingFace
 from glinfer.families.qwen3_moe import EXPERT_NAMES, GGUF_EXPERT_NAMES
-from glinfer.families.record import ExpertSettings, Family, HuggingFace
+from glinfer.families.record import Family
 
 FAMILY = Family(
     "granitemoe",
     names=EXPERT_NAMES,
-    experts=True,
     attention_biases=("q", "k", "v", "o"),
     usual={"hidden_act": "silu", "norm_topk_prob": True},
     huggingface=HuggingFace(
@@ -25,7 +25,7 @@ FAMILY = Family(
             down="block_sparse_moe.output_linear",
             router="block_sparse_moe.router.layer",
         ),
-        experts=ExpertSettings(8, 2, keys=("num_local_experts",), normed=None),
+        experts=(8, 2, None),
     ),
     gguf=replace(granite.FAMILY.in_gguf, architecture="granitemoe", names=GGUF_EXPERT_NAMES),
 )

@@ -6,8 +6,17 @@ plans, formats and estimates read this record instead of the family.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
+
+FULL, SLIDING, CONV, DELTA = "full_attention", "sliding_attention", "conv", "linear_attention"
+"""The kinds of layers in ``layer_types`` of :class:`glinfer.config.ModelConfig`."""
+LONGEST_PERIOD = 1024
+"""Limit for the period of a pattern in a file, since patterns are kept as lists."""
+LONGEST_CONVOLUTION = 64
+"""Limit for the positions of a convolution, since every element of its results reads all of them."""
+_Value = TypeVar("_Value")
 
 Mixing = Literal["attention", "conv", "delta"]
 """How a layer mixes tokens: causal attention, over all earlier tokens or a window; a gated short convolution,
@@ -173,3 +182,24 @@ class LayerConfig:
     def norm_after(self) -> bool:
         """Whether a norm follows each branch, before the residual sum."""
         return self.norms in ("after", "both")
+
+
+def shortest_pattern(values: Sequence[_Value]) -> tuple[_Value, ...]:
+    """The shortest pattern that repeats to these values, by the borders of Knuth, Morris and Pratt (1977)."""
+    borders = [0] * len(values)
+    for place in range(1, len(values)):
+        length = borders[place - 1]
+        while length and values[place] != values[length]:
+            length = borders[length - 1]
+        borders[place] = length + (values[place] == values[length])
+    return tuple(values[: len(values) - borders[-1]]) if values else ()
+
+
+def every(period: int, layers: int, usual: _Value, each: _Value) -> tuple[_Value, ...]:
+    """The pattern of layers where each ``period``-th is ``each`` and the others are ``usual``."""
+    return (usual,) if period > layers else (usual,) * (period - 1) + (each,)
+
+
+def one_side(window: int) -> int:
+    """The ``sliding_window`` of layers that look both ways, half of the ``window`` tokens on each side."""
+    return window // 2 + 1

@@ -6,7 +6,75 @@ convolution over three tokens, and 6 with attention whose heads are normalised.
 
 from dataclasses import replace
 
-from glinfer.families.record import GGUF_NAMES, Family, Gguf, HuggingFace, Names
+from glinfer.families.gguf import WINDOW, Gguf, windows
+from glinfer.families.huggingface import Fields, HuggingFace, layer_kinds
+from glinfer.families.layer import CONV, FULL, LONGEST_CONVOLUTION, LayerConfig, shortest_pattern
+from glinfer.families.names import GGUF_NAMES, Names
+from glinfer.families.record import Family
+from glinfer.families.settings import Keys, Settings, is_whole
+
+_ATTENTION = "full_attn_idxs"
+
+
+def _convolved_layers(settings: Settings, fields: Fields) -> Fields:
+    """The layers with a convolution, and its length in positions."""
+    kinds = _kinds(settings, fields)
+    if CONV not in kinds:
+        return {}
+    length = settings.whole("conv_L_cache", 3, most=LONGEST_CONVOLUTION)
+    return {
+        "layer_types": shortest_pattern(kinds),
+        "conv_L_cache": length,
+        "conv_bias": settings.flag("conv_bias"),
+    }
+
+
+def _kinds(settings: Settings, fields: Fields) -> list[str]:
+    """The type of each layer: listed, or from the numbers of attention layers; all attention if neither is given."""
+    kinds, layers = layer_kinds(settings, fields, CONV), fields["num_hidden_layers"]
+    if kinds is not None:
+        return kinds
+    if not settings.given(_ATTENTION):
+        return [FULL] * layers
+    numbers = settings.values[_ATTENTION]
+    if not isinstance(numbers, list) or not all(is_whole(each, 0) and each < layers for each in numbers):
+        raise settings.refused(_ATTENTION, f"a list of numbers of layers, from 0 to {layers - 1}")
+    with_attention = set(numbers)
+    return [FULL if layer in with_attention else CONV for layer in range(layers)]
+
+
+def _old_settings(settings: Settings, fields: Fields) -> Fields:
+    """The width of the MLP, which the file has before its adjustment, and the older name of tied embeddings."""
+    inner = settings.whole("block_ff_dim", fields["intermediate_size"])
+    if settings.flag("block_auto_adjust_ff_dim", default=True):
+        inner, multiplier = 2 * inner // 3, "block_ffn_dim_multiplier"
+        if multiplier not in settings.values or settings.given(multiplier):
+            multiple = settings.whole("block_multiple_of", 256)
+            inner = -(-int(settings.number(multiplier, 1.0) * inner) // multiple) * multiple
+    tied = settings.flag("tie_embedding", default=fields["tie_word_embeddings"])
+    return {"intermediate_size": inner, "tie_word_embeddings": tied}
+
+
+def _of_metadata(keys: Keys, fields: Fields) -> Fields:
+    """In a GGUF file, a layer without key-value heads is a convolution."""
+    name, layers = "attention.head_count_kv", fields["num_hidden_layers"]
+    found = keys.listed(name)
+    if not isinstance(found, list):
+        return windows(keys, fields)
+    counts = {each for each in found if is_whole(each, 1)}
+    if len(found) != layers or len(counts) > 1 or any(each not in (0, *counts) for each in found):
+        raise keys.refused(name, f"{layers} numbers, 0 or the same one")
+    heads = {"num_key_value_heads": max(found)}
+    if 0 not in found:
+        return {**windows(keys, fields), **heads}
+    if keys.value(WINDOW):
+        raise keys.refused(WINDOW, "none in a model whose layers convolve")
+    return {
+        **heads,
+        "layer_types": shortest_pattern([FULL if each else CONV for each in found]),
+        "conv_L_cache": keys.whole("shortconv.l_cache", 3),
+    }
+
 
 FAMILY = Family(
     "lfm2",
@@ -21,8 +89,7 @@ FAMILY = Family(
         final_norm="model.embedding_norm",
     ),
     rope_theta=1e6,
-    head_norms="head",
-    convolves=True,
+    layer=LayerConfig(head_norms="head"),
     usual={
         "hidden_act": "silu",
         "tie_word_embeddings": True,
@@ -33,10 +100,11 @@ FAMILY = Family(
     huggingface=HuggingFace(
         sizes=(65536, 2560, 12288, 32, 32, 8, 0, 128000),
         eps=1e-5,
-        eps_key="norm_eps",
         tied=True,
+        keys={"layer_norm_eps": ("norm_eps",)},
         null_heads=False,
-        window="conv",
+        windows=_convolved_layers,
+        more=_old_settings,
     ),
-    gguf=Gguf("lfm2", attention_bias=False, names=replace(GGUF_NAMES, final_norm="token_embd_norm")),
+    gguf=Gguf("lfm2", attention_bias=False, names=replace(GGUF_NAMES, final_norm="token_embd_norm"), more=_of_metadata),
 )

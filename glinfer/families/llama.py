@@ -3,7 +3,9 @@
 Defaults follow LlamaConfig in Hugging Face's transformers 5.
 """
 
-from glinfer.families.record import Family, Gguf, HuggingFace
+from glinfer.families.gguf import Gguf
+from glinfer.families.huggingface import HuggingFace
+from glinfer.families.record import Family
 
 GGUF = Gguf("llama", pairs_together=True)
 FAMILY = Family(

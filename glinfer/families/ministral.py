@@ -3,12 +3,13 @@
 Defaults follow MinistralConfig in Hugging Face's transformers 5. Its GGUF files are Llama's, and read as such.
 """
 
+from glinfer.families.huggingface import HuggingFace, listed_windows
 from glinfer.families.llama import GGUF
-from glinfer.families.record import Family, HuggingFace
+from glinfer.families.record import Family
 
 FAMILY = Family(
     "ministral",
     usual={"hidden_act": "silu"},
-    huggingface=HuggingFace(sizes=(32000, 4096, 14336, 32, 32, 8, 0, 4096 * 32), window="listed"),
+    huggingface=HuggingFace(sizes=(32000, 4096, 14336, 32, 32, 8, 0, 4096 * 32), windows=listed_windows),
     gguf=GGUF,
 )

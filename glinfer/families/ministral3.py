@@ -3,8 +3,12 @@
 Defaults follow Ministral3Config in Hugging Face's transformers 5.
 """
 
+from functools import partial
+
+from glinfer.families.gguf import Gguf
+from glinfer.families.huggingface import HuggingFace, angles, window_of_all
 from glinfer.families.layer import QUERY_BETA
-from glinfer.families.record import Family, Gguf, HuggingFace
+from glinfer.families.record import Family
 
 _YARN = {
     "rope_type": "yarn",
@@ -19,7 +23,6 @@ _YARN = {
 }
 FAMILY = Family(
     "ministral3",
-    scaled_queries=True,
     usual={
         "hidden_act": "silu",
         "rope_theta": 1e6,
@@ -28,9 +31,8 @@ FAMILY = Family(
     huggingface=HuggingFace(
         sizes=(131072, 4096, 14336, 34, 32, 8, 128, 262144),
         eps=1e-5,
-        window="all",
-        usual_window=0,
-        usual_scaling=_YARN,
+        windows=partial(window_of_all, usual=0),
+        rope=partial(angles, usual=_YARN, beta=True),
         wrapped=("mistral3",),
     ),
     gguf=Gguf("mistral3", pairs_together=True),

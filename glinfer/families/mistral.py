@@ -3,12 +3,15 @@
 Defaults follow MistralConfig in Hugging Face's transformers 5. Its GGUF files are Llama's, and read as such.
 """
 
+from glinfer.families.huggingface import HuggingFace, window_of_all
 from glinfer.families.llama import GGUF
-from glinfer.families.record import Family, HuggingFace
+from glinfer.families.record import Family
 
 FAMILY = Family(
     "mistral",
     usual={"hidden_act": "silu"},
-    huggingface=HuggingFace(sizes=(32000, 4096, 14336, 32, 32, 8, 0, 4096 * 32), window="all", wrapped=("mistral3",)),
+    huggingface=HuggingFace(
+        sizes=(32000, 4096, 14336, 32, 32, 8, 0, 4096 * 32), windows=window_of_all, wrapped=("mistral3",)
+    ),
     gguf=GGUF,
 )

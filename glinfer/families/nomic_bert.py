@@ -5,7 +5,11 @@ Defaults follow NomicBertConfig in Hugging Face's transformers; older files use 
 
 from dataclasses import replace
 
-from glinfer.families.record import ACTIVATIONS, GGUF_SUM_NAMES, Family, Gguf, HuggingFace, Names
+from glinfer.families.gguf import Gguf
+from glinfer.families.huggingface import ACTIVATIONS, HuggingFace
+from glinfer.families.layer import LayerConfig
+from glinfer.families.names import GGUF_SUM_NAMES, Names
+from glinfer.families.record import Family
 
 NAMES = Names(
     embeddings="embeddings.word_embeddings",
@@ -27,18 +31,14 @@ FAMILY = Family(
     "nomic_bert",
     names=NAMES,
     norm="layer",
-    norms="sum",
+    layer=LayerConfig(norms="sum"),
     rope_theta=1000.0,
-    looks="both",
-    token_types=True,
-    embedding_norm=True,
+    encodes=True,
     usual={"tie_word_embeddings": True, "type_vocab_size": 2, "pooling": "mean"},
     huggingface=HuggingFace(
         sizes=(30528, 768, 3072, 12, 12, 0, 0, 2048),
-        activation="silu",
         activations={"hidden_act": ACTIVATIONS, "activation_function": {"swiglu": "silu"}},
         eps=1e-12,
-        eps_key="layer_norm_eps",
         tied=True,
         keys={
             "hidden_size": ("n_embd", "hidden_size"),
@@ -46,6 +46,7 @@ FAMILY = Family(
             "num_hidden_layers": ("n_layer", "num_hidden_layers"),
             "max_position_embeddings": ("n_positions", "max_position_embeddings"),
             "intermediate_size": ("n_inner", "intermediate_size"),
+            "layer_norm_eps": ("layer_norm_eps",),
         },
         only={
             "prenorm": (False,),

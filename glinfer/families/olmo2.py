@@ -3,12 +3,14 @@
 Defaults follow Olmo2Config in Hugging Face's transformers 5.
 """
 
-from glinfer.families.record import Family, Gguf, HuggingFace
+from glinfer.families.gguf import Gguf
+from glinfer.families.huggingface import HuggingFace
+from glinfer.families.layer import LayerConfig
+from glinfer.families.record import Family
 
 FAMILY = Family(
     "olmo2",
-    norms="after",
-    head_norms="width",
+    layer=LayerConfig(norms="after", head_norms="width"),
     attention_biases=("q", "k", "v", "o"),
     usual={"hidden_act": "silu"},
     huggingface=HuggingFace(sizes=(50304, 4096, 11008, 32, 32, 0, 0, 2048), eps=1e-5),

@@ -4,8 +4,11 @@ Defaults follow Olmo3Config in Hugging Face's transformers 5. Its GGUF files are
 """
 
 from dataclasses import replace
+from functools import partial
 
 from glinfer.families import olmo2
+from glinfer.families.gguf import WINDOW, windows
+from glinfer.families.huggingface import angles_by_kind, listed_windows
 
 _THETA, _WINDOW = 500_000.0, 4096
 FAMILY = replace(
@@ -20,7 +23,9 @@ FAMILY = replace(
         "layer_types": ("sliding_attention",) * 3 + ("full_attention",),
     },
     huggingface=replace(
-        olmo2.FAMILY.in_huggingface, window="listed", period=4, usual_window=_WINDOW, local_theta=_THETA
+        olmo2.FAMILY.in_huggingface,
+        windows=partial(listed_windows, period=4, usual=_WINDOW, local=True),
+        rope=partial(angles_by_kind, local_theta=_THETA),
     ),
-    gguf=replace(olmo2.FAMILY.in_gguf, period=4, local_theta=_THETA, marked_by="attention.sliding_window"),
+    gguf=replace(olmo2.FAMILY.in_gguf, marked_by=WINDOW, more=partial(windows, period=4, local_theta=_THETA)),
 )

@@ -4,8 +4,12 @@ Defaults follow Phi3Config in Hugging Face's transformers 5.
 """
 
 from dataclasses import replace
+from functools import partial
 
-from glinfer.families.record import GGUF_NAMES, SAME_MATHS, Family, Gguf, HuggingFace, Names
+from glinfer.families.gguf import Gguf
+from glinfer.families.huggingface import HuggingFace, angles, window_of_all
+from glinfer.families.names import GGUF_NAMES, Names
+from glinfer.families.record import Family
 
 FAMILY = Family(
     "phi3",
@@ -13,10 +17,8 @@ FAMILY = Family(
     huggingface=HuggingFace(
         sizes=(32064, 3072, 8192, 32, 32, 0, 0, 4096),
         eps=1e-5,
-        window="all",
-        usual_window=0,
-        partial_rotary=True,
-        only={name: values for name, values in SAME_MATHS.items() if name != "partial_rotary_factor"},
+        windows=partial(window_of_all, usual=0),
+        rope=partial(angles, share=1.0),
         names=replace(Names(), projection="self_attn.qkv_proj", gate="mlp.gate_up_proj", up="mlp.gate_up_proj"),
     ),
     gguf=Gguf(

@@ -3,12 +3,21 @@
 Defaults follow Qwen2Config in Hugging Face's transformers 5, whose models always have the biases.
 """
 
-from glinfer.families.record import Family, Gguf, HuggingFace
+from glinfer.families.gguf import Gguf
+from glinfer.families.huggingface import Fields, HuggingFace, later_windows
+from glinfer.families.record import Family
+from glinfer.families.settings import Settings
+
+
+def _biases(settings: Settings, fields: Fields) -> Fields:
+    """The models have their biases whatever the file says."""
+    return {"attention_bias": True}
+
 
 FAMILY = Family(
     "qwen2",
     attention_biases=("q", "k", "v"),
     usual={"hidden_act": "silu", "attention_bias": True},
-    huggingface=HuggingFace(sizes=(151936, 4096, 22016, 32, 32, 32, 0, 32768), always_biased=True, window="later"),
+    huggingface=HuggingFace(sizes=(151936, 4096, 22016, 32, 32, 32, 0, 32768), windows=later_windows, more=_biases),
     gguf=Gguf("qwen2"),
 )

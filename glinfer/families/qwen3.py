@@ -3,7 +3,10 @@
 Defaults follow Qwen3Config in Hugging Face's transformers 5.
 """
 
-from glinfer.families.record import Family, Gguf, HuggingFace
+from glinfer.families.gguf import Gguf
+from glinfer.families.huggingface import HuggingFace, later_windows
+from glinfer.families.layer import LayerConfig
+from glinfer.families.record import Family
 
 RERANK_PROMPT = (
     "<|im_start|>system\n"
@@ -19,15 +22,13 @@ RERANK_PROMPT = (
 
 FAMILY = Family(
     "qwen3",
-    head_norms="head",
+    layer=LayerConfig(head_norms="head"),
     attention_biases=("q", "k", "v", "o"),
     usual={"hidden_act": "silu"},
     huggingface=HuggingFace(
         sizes=(151936, 4096, 22016, 32, 32, 32, 128, 32768),
-        window="later",
-        classifier="ForSequenceClassification",
-        classifier_names=("score",),
-        classifier_pooling="lasttoken",
+        windows=later_windows,
+        classifier=("score",),
     ),
     gguf=Gguf("qwen3", attention_bias=False),
     rerank_prompt=RERANK_PROMPT,

@@ -5,15 +5,62 @@ each of its heads is rotated. All norms but the one after the delta rule add 1 t
 """
 
 from dataclasses import replace
+from functools import partial
 
-from glinfer.families.record import GGUF_NAMES, SAME_MATHS, Family, Gguf, HuggingFace
+from glinfer.families.gguf import Gguf, windows
+from glinfer.families.huggingface import Fields, HuggingFace, angles, layer_kinds
+from glinfer.families.layer import DELTA, FULL, LONGEST_PERIOD, LayerConfig, every, shortest_pattern
+from glinfer.families.names import GGUF_NAMES
+from glinfer.families.record import Family
+from glinfer.families.settings import Keys, Settings
+
+_SIZES = {
+    "linear_num_key_heads": 16,
+    "linear_num_value_heads": 32,
+    "linear_key_head_dim": 128,
+    "linear_value_head_dim": 128,
+    "linear_conv_kernel_dim": 4,
+}
+_PERIOD = "full_attention_interval"
+
+
+def _delta_layers(settings: Settings, fields: Fields) -> Fields:
+    """The layers with the delta rule, and its sizes."""
+    kinds, layers = layer_kinds(settings, fields, DELTA), fields["num_hidden_layers"]
+    if kinds is not None:
+        pattern = shortest_pattern(kinds)
+    else:
+        pattern = every(settings.whole(_PERIOD, 4, most=LONGEST_PERIOD), layers, DELTA, FULL)
+    if DELTA not in pattern:
+        return {}
+    return {"layer_types": pattern, **{name: settings.whole(name, usual) for name, usual in _SIZES.items()}}
+
+
+def _delta_metadata(keys: Keys, fields: Fields) -> Fields:
+    """The layers with the delta rule in a GGUF file, and its sizes."""
+    pattern = every(keys.whole(_PERIOD, 4, most=LONGEST_PERIOD), fields["num_hidden_layers"], DELTA, FULL)
+    if DELTA not in pattern:
+        return windows(keys, fields)
+    key_heads, heads, inner = (keys.whole(f"ssm.{each}") for each in ("group_count", "time_step_rank", "inner_size"))
+    if heads % key_heads:
+        raise keys.refused("ssm.time_step_rank", f"a multiple of the {key_heads} of ssm.group_count")
+    if inner % heads:
+        raise keys.refused("ssm.inner_size", f"a multiple of the {heads} heads of ssm.time_step_rank")
+    return {
+        **windows(keys, fields),
+        "layer_types": pattern,
+        "linear_num_key_heads": key_heads,
+        "linear_num_value_heads": heads,
+        "linear_key_head_dim": keys.whole("ssm.state_size"),
+        "linear_value_head_dim": inner // heads,
+        "linear_conv_kernel_dim": keys.whole("ssm.conv_kernel"),
+    }
+
 
 FAMILY = Family(
     "qwen3_5_text",
     norm_offset=1.0,
-    head_norms="head",
-    delta_rule=True,
-    gated_attention=True,
+    layer=LayerConfig(head_norms="head", gated=True),
     attention_biases=("q", "k", "v", "o"),
     usual={
         "hidden_act": "silu",
@@ -30,10 +77,8 @@ FAMILY = Family(
     },
     huggingface=HuggingFace(
         sizes=(248320, 4096, 12288, 32, 16, 4, 256, 32768),
-        window="delta",
-        partial_rotary=True,
-        rotary_share=0.25,
-        only={name: values for name, values in SAME_MATHS.items() if name != "partial_rotary_factor"},
+        windows=_delta_layers,
+        rope=partial(angles, share=0.25),
         buffers=r"(.*\.)?rotary_emb\.inv_freq|mtp\..*",
         wrapped=("qwen3_5",),
     ),
@@ -42,6 +87,7 @@ FAMILY = Family(
         attention_bias=False,
         partial_rotary=True,
         sections=True,
+        more=_delta_metadata,
         names=replace(
             GGUF_NAMES,
             mlp_norm="post_attention_norm",

@@ -7,17 +7,26 @@ of a layer in one tensor, gate above up.
 from dataclasses import replace
 
 from glinfer.families import qwen3_5
+from glinfer.families.huggingface import SHARED_WIDTH, Fields
 from glinfer.families.qwen3_moe import EXPERT_NAMES, GGUF_EXPERT_NAMES
-from glinfer.families.record import ExpertSettings
+from glinfer.families.settings import Settings
 
+NAMES = replace(EXPERT_NAMES, shared_router="mlp.shared_expert_gate")
 _JOINED = "mlp.experts.gate_up_proj"
 _GGUF = qwen3_5.FAMILY.in_gguf
+
+
+def _shared_width(settings: Settings, fields: Fields) -> Fields:
+    """The shared expert has to be as wide as the others."""
+    if settings.whole(SHARED_WIDTH, 512) != (inner := fields["intermediate_size"]):
+        raise settings.refused(SHARED_WIDTH, f"{inner}, the width of the other experts")
+    return {}
+
+
 FAMILY = replace(
     qwen3_5.FAMILY,
     name="qwen3_5_moe_text",
-    names=EXPERT_NAMES,
-    experts=True,
-    shared_expert=True,
+    names=NAMES,
     usual={
         **qwen3_5.FAMILY.usual,
         "tie_word_embeddings": False,
@@ -29,13 +38,14 @@ FAMILY = replace(
         sizes=(248320, 2048, 512, 40, 16, 2, 256, 32768),
         keys={"intermediate_size": ("moe_intermediate_size",)},
         names=replace(
-            EXPERT_NAMES,
+            NAMES,
             gate=_JOINED,
             up=_JOINED,
             down="mlp.experts.down_proj",
             endings={f"{role}.weight": "" for role in ("gate", "up", "down")},
         ),
-        experts=ExpertSettings(256, 8, normed=None, shared=512),
+        experts=(256, 8, None),
+        more=_shared_width,
         wrapped=("qwen3_5_moe",),
     ),
     gguf=replace(

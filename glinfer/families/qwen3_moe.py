@@ -5,7 +5,11 @@ Defaults follow Qwen3MoeConfig in Hugging Face's transformers 5.
 
 from dataclasses import replace
 
-from glinfer.families.record import GGUF_NAMES, SAME_MATHS, ExpertSettings, Family, Gguf, HuggingFace, Names
+from glinfer.families.gguf import Gguf
+from glinfer.families.huggingface import SAME_MATHS, HuggingFace, later_windows
+from glinfer.families.layer import LayerConfig
+from glinfer.families.names import GGUF_NAMES, Names
+from glinfer.families.record import Family
 
 EXPERT_NAMES = Names(
     gate="mlp.experts.{}.gate_proj",
@@ -27,21 +31,20 @@ GGUF_EXPERT_NAMES = replace(
 FAMILY = Family(
     "qwen3_moe",
     names=EXPERT_NAMES,
-    head_norms="head",
-    experts=True,
+    layer=LayerConfig(head_norms="head"),
     attention_biases=("q", "k", "v", "o"),
     usual={"hidden_act": "silu", "norm_topk_prob": True},
     huggingface=HuggingFace(
         sizes=(151936, 2048, 768, 24, 32, 4, 0, 32768),
         keys={"intermediate_size": ("moe_intermediate_size",)},
-        window="later",
+        windows=later_windows,
         only={
             **SAME_MATHS,
             "use_sliding_window": (False, None),
             "decoder_sparse_step": (1,),
             "mlp_only_layers": ([], None),
         },
-        experts=ExpertSettings(128, 8),
+        experts=(128, 8, False),
     ),
     gguf=Gguf("qwen3moe", attention_bias=False, names=GGUF_EXPERT_NAMES, inner_key="expert_feed_forward_length"),
 )

@@ -7,8 +7,6 @@ the matrices before a delta rule are grouped by key head.
 from dataclasses import replace
 
 from glinfer.families import qwen3_5_moe
-from glinfer.families.qwen3_moe import EXPERT_NAMES
-from glinfer.families.record import ExpertSettings
 
 _FORM, _GGUF = qwen3_5_moe.FAMILY.in_huggingface, qwen3_5_moe.FAMILY.in_gguf
 FAMILY = replace(
@@ -18,10 +16,10 @@ FAMILY = replace(
         _FORM,
         sizes=(151936, 2048, 512, 48, 16, 2, 256, 32768),
         only={**_FORM.only, "decoder_sparse_step": (1,), "mlp_only_layers": ([], None)},
-        names=replace(EXPERT_NAMES, letters={"qkv": "qkvz", "z": "qkvz", "b": "ba", "a": "ba"}),
-        experts=ExpertSettings(512, 10, normed=True, shared=512),
+        names=replace(qwen3_5_moe.NAMES, letters={"qkv": "qkvz", "z": "qkvz", "b": "ba", "a": "ba"}),
+        experts=(512, 10, True),
         wrapped=(),
-        delta_by_key=True,
+        layouts={"delta_in": "by key"},
     ),
     gguf=replace(
         _GGUF,

@@ -6,7 +6,8 @@ Defaults follow Qwen3VLTextConfig in Hugging Face's transformers 5. Images are n
 from dataclasses import replace
 
 from glinfer.families import qwen3
-from glinfer.families.record import Gguf, HuggingFace
+from glinfer.families.gguf import Gguf
+from glinfer.families.huggingface import HuggingFace
 
 FAMILY = replace(
     qwen3.FAMILY,

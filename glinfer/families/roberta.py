@@ -3,7 +3,13 @@
 from dataclasses import replace
 
 from glinfer.families import bert
-from glinfer.families.record import HuggingFace
+from glinfer.families.huggingface import UNUSED_POSITIONS, Fields, HuggingFace
+from glinfer.families.settings import Settings
+
+
+def _positions(settings: Settings, fields: Fields) -> Fields:
+    """The file also counts the positions up to that of the padding token."""
+    return {"max_position_embeddings": fields["max_position_embeddings"] - UNUSED_POSITIONS}
 
 
 def named(name: str, vocab_size: int) -> HuggingFace:
@@ -21,8 +27,9 @@ def named(name: str, vocab_size: int) -> HuggingFace:
         ),
         prefix="roberta.",
         buffers=r"embeddings\.position_ids|pooler\..*|lm_head\..*",
-        first_position=2,
-        classifier_names=("classifier.dense", "tanh", "classifier.out_proj"),
+        layouts={"positions": "padded"},
+        more=_positions,
+        classifier=("classifier.dense", "tanh", "classifier.out_proj"),
     )
 
 

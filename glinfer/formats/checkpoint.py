@@ -7,6 +7,8 @@ import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,9 +16,9 @@ import numpy.typing as npt
 from glinfer.config import ModelConfig
 from glinfer.errors import FormatError
 from glinfer.families import FAMILIES
+from glinfer.families.settings import quoted
 from glinfer.formats.adapters.adapter import Adapter
 from glinfer.formats.embedding import Embedding
-from glinfer.formats.json_files import quoted
 from glinfer.formats.packed import PACKED_FORMATS, PackedTensor, block_weights
 from glinfer.formats.tensors import tensor_count, weight_shapes
 
@@ -49,6 +51,20 @@ class Checkpoint:
     embedding: Embedding = field(default_factory=Embedding)
     adapters: Mapping[str, Adapter] = field(default_factory=dict)
 
+    @classmethod
+    def of_parts(
+        cls, config: ModelConfig, parts: Iterable[tuple[str, FloatArray | PackedTensor]], source: str, **others: Any
+    ) -> Checkpoint:
+        """A checkpoint of tensors by name, floats or packed; ``others`` are further attributes."""
+        tensors: dict[str, FloatArray] = {}
+        packed: dict[str, PackedTensor] = {}
+        for name, part in parts:
+            if isinstance(part, PackedTensor):
+                packed[name] = part
+            else:
+                tensors[name] = part
+        return cls(config, MappingProxyType(tensors), source, MappingProxyType(packed), **others)
+
     @property
     def parameter_count(self) -> int:
         """The number of weights in all tensors."""
@@ -63,6 +79,13 @@ class Checkpoint:
             InputError: the package gguf, which unpacks GGML's formats, is not installed.
         """
         return self.packed[name].floats() if name in self.packed else self.tensors[name]
+
+    def rows(self, name: str, first: int, end: int) -> FloatArray:
+        """Rows [first, end) of a matrix as float32; only these are unpacked."""
+        if name not in self.packed:
+            return self.tensors[name][first:end]
+        held = self.packed[name]
+        return PackedTensor(held.format, held.piece(first, end)).floats()
 
     def formats(self) -> dict[str, str]:
         """The format of every tensor: ``F32``, or one of :data:`glinfer.formats.packed.PACKED_FORMATS`."""

@@ -9,7 +9,8 @@ import numpy as np
 
 from glinfer.config import ModelConfig
 from glinfer.errors import InputError
-from glinfer.families.record import Family, Names
+from glinfer.families.names import Names
+from glinfer.families.record import Family
 from glinfer.formats.checkpoint import Checkpoint, FloatArray
 from glinfer.formats.gab.file import StoredArray, stored_arrays
 from glinfer.formats.packed import F16, GatheredTensor, PackedTensor, block_weights

@@ -14,7 +14,6 @@ import numpy.typing as npt
 from glinfer.config import ModelConfig
 from glinfer.errors import FormatError
 from glinfer.formats.checkpoint import Checkpoint
-from glinfer.formats.packed import PackedTensor
 
 
 def of_two_tokens(checkpoint: Checkpoint, yes: int, no: int) -> Checkpoint:
@@ -31,12 +30,8 @@ def of_two_tokens(checkpoint: Checkpoint, yes: int, no: int) -> Checkpoint:
             f"{config.vocab_size} tokens; expected two of a model whose prompt for this is known, such as Qwen 3"
         )
     name = f"{config.family.names.vocabulary(tied=config.tie_word_embeddings)}.weight"
-    if name in checkpoint.packed:
-        held = checkpoint.packed[name]
-        rows = PackedTensor(held.format, held.blocks[[yes, no]]).floats()
-    else:
-        rows = checkpoint.tensors[name][[yes, no]]
-    return with_classifier(checkpoint, rows[0], rows[1], prompt)
+    yes_row, no_row = (checkpoint.rows(name, token, token + 1)[0] for token in (yes, no))
+    return with_classifier(checkpoint, yes_row, no_row, prompt)
 
 
 def with_classifier(

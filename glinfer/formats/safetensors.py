@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -20,12 +19,12 @@ from safetensors.numpy import save_file
 
 from glinfer.config import ModelConfig
 from glinfer.errors import ConfigError, FormatError, InputError
+from glinfer.families.settings import quoted
 from glinfer.formats.checkpoint import Checkpoint, check_checkpoint, check_tensors
 from glinfer.formats.files import AnyPath, replacing, shown, words_of
-from glinfer.formats.huggingface.rope import check_scaling
-from glinfer.formats.json_files import quoted
+from glinfer.formats.huggingface.config import check_scaling
 from glinfer.formats.packed import PackedTensor
-from glinfer.formats.safetensors_file import floats_of, load_tensor, map_bytes, read_header
+from glinfer.formats.safetensors_file import Bytes, FoundTensor, floats_of, map_bytes, read_header
 from glinfer.formats.tensors import weight_shapes
 from glinfer.limits import MAX_OWN_HEADER_BYTES
 from glinfer.quant.formats import F16
@@ -40,8 +39,7 @@ def read_safetensors(path: AnyPath) -> Checkpoint:
     """Read a checkpoint that :func:`write_safetensors` wrote.
 
     Float32 tensors are read-only views of the mapped file, and float16 matrices are ``F16`` views of it; only float16
-    vectors are widened, so this takes little memory. Families with published passes are loaded as float32, which takes
-    the size of the file; a float16 file takes twice its size, plus one tensor.
+    vectors are widened, so this takes little memory. In families with published passes, matrices are widened too.
 
     Raises:
         FormatError: the file is not a readable safetensors file, is damaged, or lacks glinfer's metadata; or a tensor
@@ -54,18 +52,16 @@ def read_safetensors(path: AnyPath) -> Checkpoint:
     kinds = {name: "float32" if each.dtype in _STORED else each.dtype for name, each in found.items()}
     check_tensors(config, {name: (kinds[name], each.shape) for name, each in found.items()}, label)
     wanted = {name: found[name] for name in weight_shapes(config)}
-    if config.family.published:
-        loaded = {name: load_tensor(each) for name, each in wanted.items()}
-        return Checkpoint(config, MappingProxyType(loaded), label, files=(Path(path),))
-    floats: dict[str, npt.NDArray[np.float32]] = {}
-    packed: dict[str, PackedTensor] = {}
-    for name, data in map_bytes(wanted).items():
-        shape = wanted[name].shape
-        if wanted[name].dtype == F16 and len(shape) == 2:
-            packed[name] = PackedTensor(F16, data.reshape(shape[0], -1))
-        else:
-            floats[name] = floats_of(data, wanted[name])
-    return Checkpoint(config, MappingProxyType(floats), label, MappingProxyType(packed), (Path(path),))
+    keeps = not config.family.published
+    data = map_bytes(wanted)
+    parts = ((name, _part(data[name], each, keeps=keeps)) for name, each in wanted.items())
+    return Checkpoint.of_parts(config, parts, label, files=(Path(path),))
+
+
+def _part(data: Bytes, found: FoundTensor, *, keeps: bool) -> npt.NDArray[np.float32] | PackedTensor:
+    if keeps and found.dtype == F16 and len(found.shape) == 2:
+        return PackedTensor(F16, data.reshape(found.shape[0], -1))
+    return floats_of(data, found)
 
 
 def _config(metadata: Mapping[str, str], label: str) -> ModelConfig:

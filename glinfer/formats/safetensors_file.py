@@ -12,15 +12,15 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 
 from glinfer.errors import FormatError
+from glinfer.families.settings import quoted
 from glinfer.formats.files import check_size, opened, shown, words_of
-from glinfer.formats.json_files import check_values, quoted
+from glinfer.formats.json_files import check_values
 from glinfer.limits import MAX_HEADER_BYTES, MAX_HEADER_VALUES
 
 _LENGTH = struct.Struct("<Q")
@@ -119,20 +119,12 @@ def _parsed(text: bytes) -> dict[str, tuple[str, tuple[int, ...], tuple[int, int
 
 
 def load_tensor(found: FoundTensor) -> npt.NDArray[np.float32]:
-    """Read one tensor of a type in :data:`STORED`, in its shape in the file, widened to float32 exactly.
-
-    It takes the memory of the float32 array, and during the call that of the stored array if it is widened.
+    """One tensor of a type in :data:`STORED`, in its shape in the file: a view of the file if it is float32.
 
     Raises:
         FormatError: the file can no longer be read, or became shorter.
     """
-    count = math.prod(found.shape)
-    with opened(found.file) as (file, size):
-        file.seek(found.start)
-        raw: npt.NDArray[Any] = np.fromfile(file, STORED[found.dtype], count)
-    if raw.size != count:
-        raise _became_shorter(found.file, size)
-    return _widened(raw, found)
+    return floats_of(map_bytes({"": found})[""], found)
 
 
 def map_bytes(tensors: Mapping[str, FoundTensor]) -> dict[str, Bytes]:
@@ -150,7 +142,10 @@ def map_bytes(tensors: Mapping[str, FoundTensor]) -> dict[str, Bytes]:
     for path, end in ends.items():
         with opened(path) as (file, size):
             if size < end:
-                raise _became_shorter(path, size)
+                raise FormatError(
+                    f"{shown(path)}: found {size} bytes, fewer than when its header was read; wait until the file is "
+                    "completely written, then try again"
+                )
             maps[path] = np.asarray(np.memmap(file, np.uint8, "r"))
     return {name: maps[found.file][found.start : found.start + found.nbytes] for name, found in tensors.items()}
 
@@ -175,17 +170,7 @@ def floats_of(data: Bytes, found: FoundTensor) -> npt.NDArray[np.float32]:
     """The bytes of a tensor as float32: a view if they are float32, else widened exactly."""
     raw = data.view(STORED[found.dtype])
     # Data in old files may be unaligned, which not every consumer of arrays supports.
-    return _widened(raw if raw.flags.aligned else raw.copy(), found)
-
-
-def _became_shorter(path: Path, size: int) -> FormatError:
-    return FormatError(
-        f"{shown(path)}: found {size} bytes, fewer than when its header was read; wait until the file is "
-        "completely written, then try again"
-    )
-
-
-def _widened(raw: npt.NDArray[Any], found: FoundTensor) -> npt.NDArray[np.float32]:
+    raw = raw if raw.flags.aligned else raw.copy()
     if found.dtype == "BF16":
         # A bfloat16 is the upper half of a float32.
         raw = raw.astype("<u4")

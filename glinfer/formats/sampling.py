@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from glinfer.errors import FormatError, GlinferWarning
+from glinfer.families.settings import shortest
 from glinfer.formats.files import AnyPath, inside, is_directory, shown
 from glinfer.formats.gguf.file import is_gguf
 from glinfer.formats.gguf.split import read_gguf_file
@@ -65,7 +66,7 @@ def named_sampling(path: AnyPath) -> tuple[dict[str, Any], str]:
         named, source = _in_generation_config(read_json(inside(file), MAX_CONFIG_BYTES)), shown(file)
     else:
         return {}, ""
-    return {name: _shortest(value) if isinstance(value, float) else value for name, value in named.items()}, source
+    return {name: shortest(value) if isinstance(value, float) else value for name, value in named.items()}, source
 
 
 def recommended_sampling(path: AnyPath) -> tuple[dict[str, Any], str]:
@@ -85,7 +86,7 @@ def sampling_metadata(named: Mapping[str, Any]) -> dict[str, Any]:
             found: Any = min(int(value), _MAX_TOP_K)
         else:
             with np.errstate(over="ignore"):
-                fits = _shortest(float(np.float32(value))) == value
+                fits = shortest(float(np.float32(value))) == value
             found = float(value) if fits else np.float64(value)
         values[_GGUF + _GGUF_NAMES[name]] = found
     return values
@@ -115,10 +116,3 @@ def _in_generation_config(values: Mapping[str, Any]) -> dict[str, Any]:
     if values.get("do_sample") is False:
         named["temperature"] = 0.0
     return named
-
-
-def _shortest(value: float) -> float:
-    """The shortest decimal of a number that is exactly a float32; other numbers unchanged."""
-    with np.errstate(over="ignore"):
-        single = np.float32(value)
-    return float(str(single)) if float(single) == value else value

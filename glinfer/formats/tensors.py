@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from glinfer.config import ModelConfig
-from glinfer.families.record import Names
+from glinfer.families.names import Names
 from glinfer.graph.model import graph_of
 from glinfer.graph.nodes import ModelTensor
 
@@ -64,7 +64,7 @@ def tensors_of(config: ModelConfig) -> Iterator[ModelTensor]:
 
 
 def weight_shapes(config: ModelConfig) -> Shapes:
-    """The shape of every tensor of a model, by its name in a checkpoint, see :class:`glinfer.families.record.Names`.
+    """The shape of every tensor of a model, by its name in a checkpoint, see :class:`glinfer.families.names.Names`.
 
     With width D, inner width I, vocabulary V, S positions, H heads and G key-value heads of d elements each:
     embeddings and head [V, D], learned positions [S, D], queries [H·d, D], keys and values [G·d, D], attention output

@@ -63,7 +63,7 @@ class Graph:
     @cached_property
     def final_norm(self) -> Norm | None:
         """The norm after the last layer, where there is one."""
-        return None if self.family.norms == "sum" else self._norm("final_norm", None)
+        return None if self.family.layer.norms == "sum" else self._norm("final_norm", None)
 
     @cached_property
     def dense(self) -> tuple[Linear, ...]:
@@ -145,7 +145,7 @@ class Graph:
         return Layer(number, mixing, self._branch("mlp", "mlp", number, of, self._mlps(number, of)))
 
     def _branch(self, name: str, role: str, number: int, of: LayerConfig, body: Mixing | Mlp | ExpertMlps) -> Branch:
-        first = of.norm_before and (number or role == "mlp" or self.family.first_norm)
+        first = of.norm_before and (number or role == "mlp" or not self.family.embedding_norm)
         norm = self._norm(f"{role}_norm", number) if first else None
         behind = self._norm(f"{role}_post_norm", number) if of.norm_behind else None
         post_norm, sum_norm = (behind, None) if of.norm_after else (None, behind)

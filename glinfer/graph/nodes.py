@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from typing import Literal
 
 from glinfer.families.layer import DeltaRule, Experts, Rope
-from glinfer.families.record import Names
+from glinfer.families.names import Names
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class ModelTensor:
     """One tensor of a model.
 
     Attributes:
-        role: the attribute of :class:`glinfer.families.record.Names` that names it.
+        role: the attribute of :class:`glinfer.families.names.Names` that names it.
         part: ``weight`` or ``bias``; empty if the role is the whole name.
         shape: vectors [n], matrices [out, in], the weights of a convolution [elements, 1, positions].
         layer: the number of the layer; None outside of all layers.

@@ -11,9 +11,9 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from glinfer.errors import HubError
+from glinfer.families.settings import is_whole, quoted
 from glinfer.formats.files import is_plain_path, shown
 from glinfer.formats.huggingface.files import CONFIG, GENERATION_CONFIG, INDEX, WEIGHTS
-from glinfer.formats.json_files import is_whole, quoted
 from glinfer.formats.packed import PACKED_FORMATS
 from glinfer.hub.names import COMMIT, HubName
 from glinfer.limits import MAX_HUB_FILE_BYTES, MAX_PARTS

@@ -18,11 +18,11 @@ from glinfer.engine.capture import Seen
 from glinfer.engine.loading import load_model
 from glinfer.engine.progress import Progress, no_progress
 from glinfer.errors import FormatError, InputError
+from glinfer.families.settings import quoted
 from glinfer.formats.files import AnyPath, decode_text, shown
 from glinfer.formats.gguf.file import is_gguf
 from glinfer.formats.gguf.split import read_gguf_file
 from glinfer.formats.gguf.write import Importance
-from glinfer.formats.json_files import quoted
 from glinfer.formats.tensors import stored_tensors, weight_shapes
 from glinfer.gl.context import Device
 from glinfer.graph.model import graph_of

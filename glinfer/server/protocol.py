@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import Field, StrictBool, StrictFloat, StrictInt, StrictStr, ValidationError
 
-from glinfer.formats.json_files import quoted
+from glinfer.families.settings import quoted
 from glinfer.formats.sampling import NAMES
 from glinfer.server import structured
 from glinfer.server.errors import ApiError

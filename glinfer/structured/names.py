@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from glinfer.errors import StructureError
-from glinfer.formats.json_files import quoted
+from glinfer.families.settings import quoted
 
 _KEY = "propertyNames"
 _BY_NAME = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from glinfer.errors import InputError, StructureError
-from glinfer.formats.json_files import is_unicode, quoted
+from glinfer.families.settings import quoted
+from glinfer.formats.json_files import is_unicode
 from glinfer.limits import MAX_CHOICES, MAX_SCHEMA_PROPERTIES, MAX_STRUCTURE_BYTES, MAX_STRUCTURE_DEPTH
 from glinfer.structured.names import named_by_patterns
 

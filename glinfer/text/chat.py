@@ -26,9 +26,9 @@ from typing import Any, Literal
 
 from glinfer.config import ModelConfig
 from glinfer.errors import InputError, OptionError
+from glinfer.families.settings import quoted
 from glinfer.formats import find_model
 from glinfer.formats.files import AnyPath
-from glinfer.formats.json_files import quoted
 from glinfer.text.stops import default_stops
 from glinfer.text.templates import Check, JinjaTemplate, Message, Tools, find_template
 from glinfer.text.tokenizer import Tokenizer, encodable

@@ -18,13 +18,14 @@ from typing import Any
 
 from glinfer.config import ModelConfig
 from glinfer.errors import InputError
+from glinfer.families.settings import quoted
 from glinfer.formats.files import AnyPath, inside, opened
 from glinfer.formats.gab.bpe import is_merges_json
 from glinfer.formats.gguf.file import is_gguf
 from glinfer.formats.gguf.split import read_gguf_file
 from glinfer.formats.gguf.vocabulary import VOCABULARY_KEYS, padded, vocabulary_metadata
 from glinfer.formats.huggingface.files import GENERATION_CONFIG
-from glinfer.formats.json_files import quoted, read_json
+from glinfer.formats.json_files import read_json
 from glinfer.formats.sampling import find_generation_config, generation_config, recommended_sampling
 from glinfer.limits import MAX_CONFIG_BYTES
 from glinfer.text.chat import template_of

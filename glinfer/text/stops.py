@@ -8,11 +8,12 @@ from pathlib import Path
 
 from glinfer.config import ModelConfig
 from glinfer.errors import FormatError, GlinferWarning
+from glinfer.families.settings import quoted
 from glinfer.formats.files import AnyPath, inside, is_directory, shown
 from glinfer.formats.gguf.file import is_gguf
 from glinfer.formats.gguf.split import read_gguf_file
 from glinfer.formats.huggingface.files import CONFIG, GENERATION_CONFIG
-from glinfer.formats.json_files import quoted, read_json
+from glinfer.formats.json_files import read_json
 from glinfer.limits import MAX_CONFIG_BYTES
 from glinfer.text.tokenizer import END_OF_TURN, Tokenizer
 from glinfer.text.tokenizers.gguf import gguf_stops

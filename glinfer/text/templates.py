@@ -25,10 +25,10 @@ from types import MappingProxyType
 from typing import Any
 
 from glinfer.errors import FormatError, InputError, OptionError
+from glinfer.families.settings import quoted
 from glinfer.formats.files import AnyPath, inside, is_directory, opened, shown, words_of
 from glinfer.formats.gguf.file import is_gguf
 from glinfer.formats.gguf.split import read_gguf_file
-from glinfer.formats.json_files import quoted
 from glinfer.limits import (
     MAX_RENDER_BYTES,
     MAX_RENDER_SECONDS,

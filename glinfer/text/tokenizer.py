@@ -387,7 +387,7 @@ def find_tokenizer(
             whose = "the checkpoint's own tokenizer" if candidate == own else "the tokenizer beside the checkpoint"
             reasons.append(f"{whose} cannot be used: {error}; {advice}")
             continue
-        if beside.fits(config, exactly=config.family.exact_vocabulary):
+        if beside.fits(config, exactly=config.family.gab1):
             return beside, ""
         where = "the vocabulary in the checkpoint" if candidate == own else f"{candidate} beside the checkpoint"
         reasons.append(f"{where} has {beside.vocab_size} tokens, the model {config.vocab_size}; {advice}")

@@ -128,7 +128,7 @@ FAULTS = (
     Fault(
         "smollm3-gguf-turns-every-layer",
         "glinfer/families/smollm3.py",
-        'Gguf("smollm3", pairs_together=True, no_rope=4)',
+        'Gguf("smollm3", pairs_together=True, more=_of_metadata)',
         'Gguf("smollm3", pairs_together=True)',
         ("tests/formats/test_gguf_write.py", "tests/formats", "tests/models"),
     ),

@@ -58,7 +58,10 @@ class Target:
         return self.form.damage(data, random, self.vocabulary)
 
 
-_GGUF = ("formats/gguf/model.py", "formats/gguf/file.py", "formats/gguf/split.py", "formats/gguf/config.py")
+_GGUF = (
+    *("formats/gguf/model.py", "formats/gguf/file.py", "formats/gguf/split.py", "formats/gguf/config.py"),
+    "families/gguf.py",
+)
 _TENSORS = ("formats/safetensors_file.py",)
 _HF = ("formats/huggingface/model.py", "formats/huggingface/files.py", "formats/json_files.py", *_TENSORS)
 _LINES = ("batch/prompts.py", "batch/results.py", "batch/index.py", "formats/jsonl.py")
@@ -84,7 +87,7 @@ _LIST = (
     ),
     Target(
         *("hf_config", seeds.configs, reads.hf_config, JSON, words.CONFIG, reads.prepare_hf_config),
-        modules=(*_HF, "formats/huggingface/config.py", "formats/huggingface/rope.py"),
+        modules=(*_HF, "formats/huggingface/config.py", "families/huggingface.py"),
     ),
     Target(
         *("hf_index", reads.hf_index_seeds, reads.hf_index, JSON, ("config.json", "../x", "/x")),
@@ -168,7 +171,7 @@ _LIST = (
     ),
     Target(
         *("mxfp4", lambda: one_of_each(folders.mxfp4()), folders.blocks, first_byte(SAFETENSORS, JSON), words.MXFP4),
-        modules=("formats/huggingface/experts.py", *_TENSORS),
+        modules=("formats/huggingface/layouts.py", *_TENSORS),
         longest=12000,
     ),
     Target("hub", asked.listings, asked.hub_answer, JSON, ("../m.gguf", "m-Q8_0.gguf", -1), modules=("hub/choice.py",)),

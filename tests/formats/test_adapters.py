@@ -31,7 +31,7 @@ QUERY = "model.layers.0.self_attn.q_proj"
 def alternates(config: ModelConfig) -> bool:
     """Whether rows of gate and up take turns in the files of a family."""
     form = config.family.huggingface
-    return form is not None and form.experts is not None and form.experts.turned
+    return form is not None and form.layouts.get("gate") == "alternating"
 
 
 @tiered("family", FORMS, keep=[FORMS.index("gpt2"), FORMS.index("phi3"), FORMS.index("llama")])
@@ -40,14 +40,14 @@ def test_the_sum_of_a_peft_adapter_is_the_models_in_float64(tmp_path: Path, fami
     made, pairs = in_floats(config), made_pairs(config)
     folder = write_peft(tmp_path / "a", pairs, alternate=alternates(config))
     found = merged(made, [read_adapter(folder, config, 0.5)])
-    from glinfer.formats.huggingface.delta import is_by_key, rows_by_part
+    from glinfer.formats.huggingface.layouts import BY_KEY, layout_of, rows_by_part
     from glinfer.formats.tensors import stored_tensors
 
     names, changed = config.family.names, set()
     for stored in stored_tensors(config, config.family.in_huggingface.names or names):
         if (pair := pairs.get(stored.name.removesuffix(".weight"))) is not None:
             change = (pair[1].astype(np.float64) @ pair[0] * (0.5 * 2)).reshape(stored.shape)  # alpha is twice the rank
-            if is_by_key(stored, config.family.in_huggingface):
+            if layout_of(stored, config.family.in_huggingface) == BY_KEY:
                 change = change[rows_by_part(stored, config)]
             for tensor, rows in stored.split(change):
                 name = tensor.name(names)

@@ -464,7 +464,7 @@ def test_scaled_queries_and_the_factor_of_llama_cpp(path: Path) -> None:
     assert found.model_type == "ministral3"
     expected = {"rope_type": "yarn", "factor": 16.0, "original_max_position_embeddings": 10}
     assert dict(found.rope_scaling) == pytest.approx({**expected, "attention_factor": 1.0, "llama_4_scaling_beta": 0.1})
-    with pytest.raises(FormatError, match=r"type is 'linear'; expected yarn, as attention.temperature_scale is set"):
+    with pytest.raises(FormatError, match=r"type is left out; expected yarn, as attention.temperature_scale is set"):
         read_gguf(write(path, "mistral3", {**LLAMA, **values}, llama_tensors()))
     with pytest.raises(FormatError, match=r"yarn_log_multiplier is 1.0, which is not supported"):
         read_gguf(write(path, "llama", {**LLAMA, **yarn, **values}, llama_tensors()))
@@ -500,7 +500,7 @@ def test_factors_of_the_pairs(path: Path) -> None:
         ({"attention.sliding_window": 7}, {}, ""),
         ({}, {"rope_freqs.weight": np.ones(3, np.float32)}, r"'rope_freqs.weight' is F32 \[3\]; expected F32 \[8\]"),
         ({}, {"rope_freqs.weight": np.zeros(8, np.float32)}, "has numbers not above 0"),
-        ({"rope.scaling.factor": 2.0}, {"rope_freqs.weight": np.ones(8, np.float32)}, "'linear', and there is rope_fr"),
+        ({"rope.scaling.factor": 2.0}, {"rope_freqs.weight": np.ones(8, np.float32)}, "none of them, as there is"),
         ({}, {"blk.1.ffn_up.weight": None}, "tensor 'blk.1.ffn_up.weight' is missing; found 20 tensors, expected 21"),
         (
             {},

@@ -232,7 +232,7 @@ class TestSettings:
             ({"swiglu_limit": 0}, "swiglu_limit is 0; expected a number above 0"),
             ({"swiglu_alpha": -1}, "swiglu_alpha is -1; expected a number above 0"),
             ({"quantization_config": {"quant_method": "gptq"}}, "not quantised, or quantised by the method mxfp4; get"),
-            ({"num_experts": 5}, "num_experts is 5; expected 4, as num_local_experts says"),
+            ({"num_experts": 5}, "num_local_experts is 4; expected 5, as num_experts says"),
         ],
     )
     def test_what_is_refused(self, tmp_path: Path, changes: dict[str, Any], words: str) -> None:
@@ -285,11 +285,11 @@ class TestGguf:
     @each_case(
         ("changes", "words"),
         [
-            ({"swiglu_limit": 6.0}, "swiglu_limit is 6, and the architecture gpt-oss always has 7"),
-            ({"swiglu_alpha": 1.0}, "swiglu_alpha is 1, and the architecture gpt-oss always has 1.702"),
-            ({"norm_topk_prob": False}, "the weights of the experts of the architecture gpt-oss always add up to 1"),
-            ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "no such rope scaling of type 'yarn'"),
-            ({"layer_types": ("full_attention", "sliding_attention")}, "has its windows in other layers"),
+            ({"swiglu_limit": 6.0}, "layer 0: experts.limit is 6.0, but 7.0 in the architecture gpt-oss"),
+            ({"swiglu_alpha": 1.0}, "experts.slope is 1.0, but 1.702 in the architecture gpt-oss"),
+            ({"norm_topk_prob": False}, "experts.normed is False, but True in the architecture gpt-oss"),
+            ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "truncate is True, but False in"),
+            ({"layer_types": ("full_attention", "sliding_attention")}, "layer 0: window is 0, but 5 in"),
         ],
     )
     def test_what_a_file_cannot_hold(self, tmp_path: Path, changes: dict[str, Any], words: str) -> None:

@@ -187,7 +187,7 @@ TURNS = ["sliding_attention", "full_attention"]
         ("llama", {"is_causal": False}, "is_causal is False, which is not supported; expected true, or none"),
         ("llama", {"per_layer_config": [{}]}, "per_layer_config is [{}], which is not supported; expected none"),
         ("llama", {"hidden_act": "relu"}, "hidden_act is 'relu', which is not supported; expected one of silu, swish"),
-        ("gemma", {"hidden_activation": "gelu"}, "hidden_activation is 'gelu' and hidden_act 'gelu_pytorch_tanh'"),
+        ("gemma", {"hidden_activation": "gelu"}, "hidden_activation is 'gelu' and hidden_act 'gelu_new'"),
         ("gemma2", {"query_pre_attn_scalar": 0}, "query_pre_attn_scalar is 0; expected a number above 0"),
         ("gemma2", {"final_logit_softcapping": -3.0}, "final_logit_softcapping is -3.0; expected a number above 0"),
         ("gemma2", {"layer_types": ["full_attention"]}, "layer_types is ['full_attention']; expected a list of 26 nam"),

@@ -85,7 +85,7 @@ def test_what_is_left_out_is_as_in_transformers(tmp_path: Path) -> None:
 @each_case(
     ("changes", "message"),
     [
-        ({"layer_types": ["conv"] * 15}, r"layer_types is \[.*\]; expected 16 names, each full_attention or conv"),
+        ({"layer_types": ["conv"] * 15}, r"layer_types is \[.*\]; expected a list of 16 names, one a layer"),
         ({"full_attn_idxs": [2, 16]}, r"full_attn_idxs is \[2, 16\]; expected a list of numbers of layers, from 0 to"),
         ({"full_attn_idxs": 2}, "full_attn_idxs is 2; expected a list of numbers"),
         ({"conv_L_cache": 65}, "conv_L_cache is 65; expected a whole number from 1 to 64"),
@@ -158,7 +158,7 @@ def test_a_gguf_file_lists_heads_and_has_llama_cpps_names(tmp_path: Path) -> Non
     [
         ("attention.head_count_kv", [0, 2], r"is \[0, 2\]; expected 3 numbers, 0 or the same one"),
         ("attention.head_count_kv", [0, 2, 4], r"is \[0, 2, 4\]; expected 3 numbers"),
-        ("attention.sliding_window", 16, "is set; expected none in a model whose layers convolve"),
+        ("attention.sliding_window", 16, "is 16; expected none in a model whose layers convolve"),
         ("shortconv.l_cache", 0, "is 0; expected a whole number of at least 1"),
         ("shortconv.l_cache", 65, "conv_L_cache is 65; expected a whole number from 1 to 64"),
     ],

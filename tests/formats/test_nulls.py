@@ -34,7 +34,7 @@ def read(folder: Path, family: str, **values: Any) -> ModelConfig:
 @each_case("family", recognised())
 def test_every_optional_setting_may_be_null(tmp_path: Path, family: str) -> None:
     form, usual = FAMILIES[family].in_huggingface, read(tmp_path, family)
-    names = {*ANYWHERE, *form.only, *form.activations, form.eps_key, *form.old_keys.values()}
+    names = {*ANYWHERE, *form.only, *form.activations, "n_ctx"}
     names |= {key for keys in form.keys.values() for key in keys} | {"head_dim", "intermediate_size", "vocab_size"}
     names |= set(form.scalars) - {"attn_logit_softcapping", "final_logit_softcapping"}
     assert read(tmp_path, family, **dict.fromkeys(names)) == usual

@@ -88,9 +88,9 @@ def replace_weights(path: Path, checkpoint: Checkpoint) -> None:
     held = load_file(path)
     for stored in stored_tensors(config, form.names or names):
         rows = np.concatenate([np.asarray(checkpoint.tensors[each.name(names)]) for each in stored.tensors])
-        if stored.tensors[0].role == "positions":
-            rows = np.pad(rows, [(form.first_position, 0), (0, 0)])
         name = stored.name if stored.name in held else stored.name.removeprefix(form.prefix)
+        if stored.tensors[0].role == "positions":
+            rows = np.pad(rows, [(len(held[name]) - len(rows), 0), (0, 0)])
         assert held[name].shape == rows.shape, name
         held[name] = np.ascontiguousarray(rows)
     save_file(held, path, metadata={"format": "pt"})

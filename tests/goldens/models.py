@@ -14,7 +14,7 @@ import numpy as np
 from glinfer.config import ModelConfig
 from glinfer.formats import weight_shapes
 from glinfer.formats.huggingface.config import read_config
-from glinfer.formats.huggingface.model import file_shape
+from glinfer.formats.huggingface.layouts import file_shape
 from glinfer.formats.tensors import stored_tensors
 
 from .given import SIZES

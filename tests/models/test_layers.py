@@ -11,12 +11,13 @@ import pytest
 from made_models import fresh, opened, packed, worst
 from tiers import tiered
 
-from glinfer.config import FULL, SLIDING, ModelConfig
+from glinfer.config import ModelConfig
 from glinfer.engine.model import Model
 from glinfer.errors import ConfigError, PlanError
 from glinfer.families import FAMILIES
-from glinfer.families.layer import LayerConfig, Rope
-from glinfer.families.record import Family, Names
+from glinfer.families.layer import FULL, SLIDING, LayerConfig, Rope
+from glinfer.families.names import Names
+from glinfer.families.record import Family
 from glinfer.formats import Checkpoint, random_checkpoint, weight_shapes
 from glinfer.gl.context import Device, open_device
 from glinfer.models.choice import plan_for, weights_for
@@ -26,8 +27,10 @@ from glinfer.ops.kernels import KernelOptions
 
 Array = np.ndarray[Any, Any]
 APART = Names(mlp_norm="pre_feedforward_layernorm")
-BOTH = Family("both", names=APART, norms="both", norm_offset=1.0, head_norms="head", scaled_embeddings=True)
-AFTER = Family("after", norms="after", head_norms="width")
+BOTH = Family(
+    "both", names=APART, layer=LayerConfig(norms="both", head_norms="head"), norm_offset=1.0, scaled_embeddings=True
+)
+AFTER = Family("after", layer=LayerConfig(norms="after", head_norms="width"))
 PLAIN = Family("plain")
 SUNK = Family(
     "sunk",
@@ -38,8 +41,7 @@ SUNK = Family(
         router="mlp.router",
         sinks="self_attn.sinks",
     ),
-    sinks=True,
-    experts=True,
+    layer=LayerConfig(sinks=True),
     biases=("q", "k", "v", "o", "router", "gate", "up", "down"),
 )
 SHAPE = ModelConfig(
@@ -272,4 +274,4 @@ def test_what_the_last_token_looks_at_is_that_of_the_reference_plan(form: str, d
             assert np.abs(mine - whole[:, -1]).max() <= 1e-5
     sums = np.stack([whole.sum(axis=-1) for whole in expected])
     assert sums.max() <= 1 + 1e-5
-    assert sums.min() < 0.9 if checkpoint.config.family.sinks else sums.min() >= 1 - 1e-5
+    assert sums.min() < 0.9 if checkpoint.config.family.layer.sinks else sums.min() >= 1 - 1e-5

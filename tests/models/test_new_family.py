@@ -16,7 +16,11 @@ import glinfer
 from glinfer.config import ModelConfig
 from glinfer.errors import FormatError, GlinferError
 from glinfer.families import FAMILIES
-from glinfer.families.record import GGUF_NAMES, Family, Gguf, HuggingFace, Names
+from glinfer.families.gguf import Gguf
+from glinfer.families.huggingface import HuggingFace
+from glinfer.families.layer import LayerConfig
+from glinfer.families.names import GGUF_NAMES, Names
+from glinfer.families.record import Family
 from glinfer.formats import Checkpoint, load_checkpoint, random_checkpoint, save_checkpoint
 from glinfer.formats.gguf.split import read_gguf_file
 from glinfer.models.choice import plan_for, weights_for
@@ -43,7 +47,7 @@ NAMES = Names(
 UNHEARD = Family(
     "unheard",
     names=NAMES,
-    head_norms="head",
+    layer=LayerConfig(head_norms="head"),
     usual={"hidden_act": "silu"},
     huggingface=HuggingFace(
         sizes=(61, 64, 96, 2, 4, 2, 16, 80),

@@ -50,8 +50,8 @@ for beside, known, first in (
     for later in ORDER[ORDER.index(first) :]:
         ALLOWED[later].add(beside)
     ALLOWED[beside] = {*SETTINGS, *known, beside}
-# families are records: data that know nothing else.
-ALLOWED["families"] = {"families"}
+# families know files by settings that are handed to them, and nothing else.
+ALLOWED["families"] = {"families", "errors", "limits"}
 
 # Where "gpt2" and "llama" are GGUF's names of two kinds of tokenizers.
 TOKENIZER_KINDS = ("formats/gguf/vocabulary.py", "text/tokenizers/gguf.py", "text/tokenizers/slow.py")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +11,9 @@ import numpy.typing as npt
 
 from glinfer.config import ModelConfig
 from glinfer.errors import FormatError
-from glinfer.families.record import Names
-from glinfer.formats.json_files import quoted
+from glinfer.families.layer import DeltaRule
+from glinfer.families.names import Names
+from glinfer.families.settings import quoted
 from glinfer.formats.tensors import StoredTensor, stored_tensors
 from glinfer.graph.nodes import ModelTensor
 from glinfer.limits import MAX_ADAPTER_RANK
@@ -21,7 +22,7 @@ FloatArray = npt.NDArray[np.float32]
 Rows = npt.NDArray[np.intp]
 _OF_EXPERTS = ("router", "shared_router", "shared_gate", "shared_up", "shared_down")
 _ROLES = ("projection", "output", "delta_in", "delta_out", "gate", "up", "down", *_OF_EXPERTS, "head")
-"""The roles of matrices that an adapter may change; see :class:`glinfer.families.record.Names`."""
+"""The roles of matrices that an adapter may change; see :class:`glinfer.families.names.Names`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,17 +83,27 @@ def adaptable(config: ModelConfig, names: Names) -> dict[str, StoredTensor]:
 
 
 def low_ranks(
-    stored: StoredTensor, pair: Pair, scale: float, names: Names, where: str, order: Rows | None = None
-) -> Iterator[tuple[str, ModelTensor, LowRank]]:
-    """Split the update of a stored tensor: the name, tensor and update of each matrix of the model in it.
+    config: ModelConfig,
+    stored: StoredTensor,
+    pair: Pair,
+    scale: float,
+    where: str,
+    *,
+    order: Rows | None = None,
+    in_turn: bool = False,
+    converted: Callable[[ModelTensor, FloatArray], FloatArray] = lambda _, rows: rows,
+) -> Iterator[tuple[str, LowRank]]:
+    """Split the update of a stored tensor: the name and the update of each matrix of the model in it.
 
     Args:
+        config: the model's shape.
         stored: the tensor of the file.
         pair: A and B.
         scale: the factor of their product.
-        names: the names of tensors in the checkpoint.
         where: the prefix of messages, which names the tensor.
         order: row indices that put the file's rows in the model's order; None if they are in it.
+        in_turn: whether the file interleaves the value heads of a delta rule that share a key head.
+        converted: puts the rows of B of a matrix in the model's order.
 
     Raises:
         FormatError: A or B is missing, has the wrong shape or rank, or has numbers that are not finite.
@@ -125,7 +136,33 @@ def low_ranks(
     by_row = up.reshape(-1, up.shape[-1])
     for tensor, part in stored.split(by_row if order is None else by_row[order]):
         own = down[int(tensor.letter)] if several else down
-        yield tensor.name(names), tensor, LowRank(own, np.ascontiguousarray(part), scale)
+        change = LowRank(own, converted(tensor, np.ascontiguousarray(part)), scale)
+        yield tensor.name(config.family.names), _in_order_of(config, tensor, change, in_turn=in_turn)
+
+
+def _in_order_of(config: ModelConfig, tensor: ModelTensor, change: LowRank, *, in_turn: bool) -> LowRank:
+    """Reorder the update of a tensor, so that a delta rule's value heads are in the model's order.
+
+    Where value heads share a key head, Hugging Face files store those heads next to each other, and GGUF files may
+    interleave them (``in_turn``). A model keeps the order of its own file.
+    """
+    rule = None if tensor.layer is None else config.layer(tensor.layer).delta
+    if rule is None or rule.in_turn == in_turn or tensor.role not in ("delta_in", "delta_out"):
+        return change
+    order = _order(rule)
+    elements = (order[:, None] * rule.value + np.arange(rule.value)).reshape(-1)
+    if tensor.role == "delta_out":
+        return replace(change, down=np.ascontiguousarray(change.down[:, elements]))
+    keys = np.arange(2 * rule.keys)
+    rows = {"qkv": np.concatenate([keys, len(keys) + elements]), "z": elements, "a": order, "b": order}
+    return replace(change, up=np.ascontiguousarray(change.up[rows[tensor.letter]]))
+
+
+def _order(rule: DeltaRule) -> npt.NDArray[np.intp]:
+    """For each value head of the model, its index in the file, which has the other order."""
+    shared = rule.heads // rule.key_heads
+    shape = (rule.key_heads, shared) if rule.in_turn else (shared, rule.key_heads)
+    return np.arange(rule.heads).reshape(shape).T.reshape(-1)
 
 
 def refused_name(name: str, config: ModelConfig, names: Names) -> str:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
 from glinfer.config import ModelConfig
 from glinfer.errors import FormatError
+from glinfer.families.settings import quoted
 from glinfer.formats.adapters.adapter import (
     Adapter,
     FloatArray,
@@ -17,13 +19,11 @@ from glinfer.formats.adapters.adapter import (
     low_ranks,
     refused_name,
 )
-from glinfer.formats.adapters.heads import in_order_of
 from glinfer.formats.files import AnyPath
 from glinfer.formats.gguf.file import GgufTensor, read_gguf_part
 from glinfer.formats.gguf.model import is_by_key, rows_from_file
-from glinfer.formats.huggingface.delta import rows_by_part
-from glinfer.formats.json_files import quoted
-from glinfer.formats.packed import PACKED_FORMATS, PackedTensor, row_bytes
+from glinfer.formats.huggingface.layouts import rows_by_part
+from glinfer.formats.packed import PACKED_FORMATS
 
 _ENDS = {".weight.lora_a": "down", ".weight.lora_b": "up"}
 
@@ -64,9 +64,11 @@ def read_gguf_adapter(path: AnyPath, config: ModelConfig) -> Adapter:
         where = f"{label}: tensor {quoted(name)}"
         stored = known[name]
         order = rows_by_part(stored, config) if is_by_key(stored) else None
-        for own, tensor, change in low_ranks(stored, pair, scale, config.family.names, where, order):
-            change = LowRank(change.down, rows_from_file(config, tensor, change.up), scale)
-            matrices[own] = in_order_of(config, tensor, change, in_turn=form.keys_in_turn)
+        converted = partial(rows_from_file, config)
+        in_turn = form.keys_in_turn
+        matrices.update(
+            low_ranks(config, stored, pair, scale, where, order=order, in_turn=in_turn, converted=converted)
+        )
     if not matrices:
         raise FormatError(f"{label}: found no matrices lora_a and lora_b; expected an adapter")
     return Adapter(MappingProxyType(matrices), label, file.paths)
@@ -86,11 +88,8 @@ def _pairs(tensors: Any, label: str) -> dict[str, Pair]:
 
 
 def _floats(found: GgufTensor, label: str) -> FloatArray:
-    if found.type == "F32":
-        return found.data.view("<f4").reshape(found.shape)
-    if found.type not in PACKED_FORMATS or len(found.shape) not in (2, 3):
+    if found.type != "F32" and (found.type not in PACKED_FORMATS or len(found.shape) not in (2, 3)):
         raise FormatError(
             f"{label}: tensor {quoted(found.name)} is {found.type} {list(found.shape)}; expected a matrix of floats"
         )
-    rows = found.data.reshape(-1, row_bytes(found.type, found.shape[-1]))
-    return PackedTensor(found.type, rows).floats().reshape(found.shape)
+    return found.floats()

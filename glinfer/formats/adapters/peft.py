@@ -20,15 +20,16 @@ import numpy as np
 
 from glinfer.config import ModelConfig
 from glinfer.errors import FormatError
-from glinfer.families.record import HuggingFace, Names
+from glinfer.families.huggingface import HuggingFace
+from glinfer.families.names import Names
+from glinfer.families.settings import quoted
 from glinfer.formats.adapters.adapter import Adapter, FloatArray, LowRank, Pair, adaptable, low_ranks, refused_name
-from glinfer.formats.adapters.heads import in_order_of
 from glinfer.formats.checkpoint import Checkpoint
 from glinfer.formats.files import AnyPath, inside, shown
-from glinfer.formats.huggingface.delta import is_by_key, rows_by_part
-from glinfer.formats.huggingface.model import file_shape, loaded
-from glinfer.formats.json_files import quoted, read_json
-from glinfer.formats.packed import PackedTensor, row_bytes
+from glinfer.formats.huggingface.layouts import ALTERNATING, BY_KEY, file_shape, layout_of, rows_by_part
+from glinfer.formats.huggingface.model import loaded
+from glinfer.formats.json_files import read_json
+from glinfer.formats.packed import row_bytes
 from glinfer.formats.safetensors_file import STORED, FoundTensor, load_tensor, read_header
 from glinfer.formats.tensors import StoredTensor, stored_tensors, tensors_of
 from glinfer.graph.nodes import ModelTensor
@@ -102,11 +103,10 @@ def read_peft(path: AnyPath, config: ModelConfig, base: Checkpoint | None = None
             raise FormatError(f"{shown(weights)}: {refused_name(name, config, stored_as)}")
         where = f"{shown(weights)}: tensor {quoted(name)}"
         if stored.experts > 1:
-            pair = _by_expert(pair, stored, alternate=form.experts is not None and form.experts.turned)
+            pair = _by_expert(pair, stored, alternate=layout_of(stored, form) == ALTERNATING)
         scale = _scale(settings, stored.name.removesuffix(".weight"), pair.rank, label)
-        order = rows_by_part(stored, config) if is_by_key(stored, form) else None
-        for own, tensor, change in low_ranks(stored, pair, scale, config.family.names, where, order):
-            matrices[own] = in_order_of(config, tensor, change, in_turn=False)
+        order = rows_by_part(stored, config) if layout_of(stored, form) == BY_KEY else None
+        matrices.update(low_ranks(config, stored, pair, scale, where, order=order))
     if not matrices:
         raise FormatError(f"{shown(weights)}: found no matrices lora_A and lora_B; expected an adapter of PEFT's LoRA")
     return Adapter(MappingProxyType(matrices), shown(path), (settings_file, weights))
@@ -264,10 +264,11 @@ def _check_copies(
 
 def _is_copy(copy: Checkpoint, base: Checkpoint, name: str) -> bool:
     """Whether a tensor is the same in two checkpoints, within the precision of both formats."""
-    (mine, shape), (own, _) = ((each.formats()[name], _held(each, name).shape) for each in (copy, base))
+    mine, own = (each.formats()[name] for each in (copy, base))
+    shape = (copy.packed[name] if name in copy.packed else copy.tensors[name]).shape
     step = max(1, _TOGETHER // shape[-1])
     for start in range(0, shape[0], step):
-        one, other = (_rows(_held(each, name), start, min(start + step, shape[0])) for each in (copy, base))
+        one, other = (each.rows(name, start, min(start + step, shape[0])) for each in (copy, base))
         if own not in STORED:
             share = min(1.0, _STEPS * 2.0 ** (-8 * row_bytes(own, shape[1]) / shape[1]))
             good = (np.linalg.norm(one - other, axis=1) <= share * np.linalg.norm(one, axis=1)).all()
@@ -276,18 +277,6 @@ def _is_copy(copy: Checkpoint, base: Checkpoint, name: str) -> bool:
         if not good:
             return False
     return True
-
-
-def _held(checkpoint: Checkpoint, name: str) -> PackedTensor | FloatArray:
-    return checkpoint.packed[name] if name in checkpoint.packed else checkpoint.tensors[name]
-
-
-def _rows(held: PackedTensor | FloatArray, start: int, end: int) -> FloatArray:
-    return (
-        PackedTensor(held.format, held.piece(start, end)).floats()
-        if isinstance(held, PackedTensor)
-        else held[start:end]
-    )
 
 
 def _rounded(numbers: FloatArray, kind: str) -> FloatArray:

@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from glinfer.errors import FormatError
+from glinfer.families.settings import is_whole, quoted
 from glinfer.formats.files import BPE1_MAGIC, GAB1_MAGIC, AnyPath, opened, replacing, shown
-from glinfer.formats.json_files import is_unicode, is_whole, quoted, read_json
+from glinfer.formats.json_files import is_unicode, read_json
 from glinfer.limits import (
     MAX_MERGES,
     MAX_MERGES_FILE_BYTES,

@@ -157,23 +157,18 @@ def write_gab(checkpoint: Checkpoint, path: AnyPath) -> None:
             ``intermediate_size`` other than 4 × ``hidden_size``, another ``layer_norm_eps``), a tensor is missing,
             unknown, not float32 or of the wrong shape, or the file cannot be written.
     """
-    config = checkpoint.config
+    config, problem = checkpoint.config, ""
     if config.model_type != _FAMILY or config.tie_word_embeddings:
         head = "tied embeddings" if config.tie_word_embeddings else "embeddings of its own"
-        raise FormatError(
-            f"{checkpoint.source}: the model is of the family {config.model_type!r}, with {head}; GAB1 can only hold "
-            f"{_FAMILY!r} without; save as .safetensors instead"
-        )
-    if config.intermediate_size != 4 * config.hidden_size:
-        raise FormatError(
-            f"{checkpoint.source}: intermediate_size is {config.intermediate_size}; GAB1 can only hold 4 × "
-            f"hidden_size = {4 * config.hidden_size}; save as .safetensors instead"
-        )
-    if config.layer_norm_eps != _LAYER_NORM_EPS:
-        raise FormatError(
-            f"{checkpoint.source}: layer_norm_eps is {config.layer_norm_eps}; GAB1 can only hold "
-            f"{_LAYER_NORM_EPS}; save as .safetensors instead"
-        )
+        found = f"the model is of the family {config.model_type!r}, with {head}"
+        problem = f"{found}; GAB1 can only hold {_FAMILY!r} without"
+    elif config.intermediate_size != 4 * config.hidden_size:
+        found = f"intermediate_size is {config.intermediate_size}"
+        problem = f"{found}; GAB1 can only hold 4 × hidden_size = {4 * config.hidden_size}"
+    elif config.layer_norm_eps != _LAYER_NORM_EPS:
+        problem = f"layer_norm_eps is {config.layer_norm_eps}; GAB1 can only hold {_LAYER_NORM_EPS}"
+    if problem:
+        raise FormatError(f"{checkpoint.source}: {problem}; save as .safetensors instead")
     check_checkpoint(checkpoint)
     header = _HEADER.pack(
         GAB1_MAGIC,

@@ -11,11 +11,11 @@ from typing import Any
 
 from glinfer.config import ModelConfig
 from glinfer.errors import FormatError
-from glinfer.families.record import Family, Names
+from glinfer.families.names import Names
+from glinfer.families.record import Family
+from glinfer.families.settings import Keys, quoted
 from glinfer.formats.embedding import Embedding
-from glinfer.formats.gguf.file import GgufFile
-from glinfer.formats.gguf.keys import Keys
-from glinfer.formats.json_files import quoted
+from glinfer.formats.gguf.file import GgufFile, keys_of
 from glinfer.limits import MAX_TEMPLATE_CHARACTERS
 
 RERANK_TEMPLATE = "tokenizer.chat_template.rerank"
@@ -43,7 +43,7 @@ def names_in(file: GgufFile, family: Family) -> Names:
         names = replace(names, projection=_QKV)
     if _GATE_UP in joined:
         names = replace(names, gate=_GATE_UP, up=_GATE_UP)
-    behind = {str(number): name for number, name in enumerate(_behind(file, Keys(file, family.in_gguf.architecture)))}
+    behind = {str(number): name for number, name in enumerate(_behind(file, keys_of(file, family)))}
     delta_in = {"qkv": _DELTA_IN, "z": _DELTA_IN} if _DELTA_IN in joined else {}
     return replace(names, dense="{}", letters={**names.letters, **delta_in, **behind})
 
@@ -53,7 +53,7 @@ def passed_over(file: GgufFile, config: ModelConfig) -> set[str]:
     if not config.embeds:
         return set()
     form = config.family.in_gguf
-    used = _behind(file, Keys(file, form.architecture))
+    used = _behind(file, keys_of(file, config.family))
     unused = {f"{name}.{part}" for name in _CLASSIFIER if name not in used for part in ("weight", "bias")}
     return unused | {f"{form.names.head}.weight"}
 
@@ -69,8 +69,9 @@ def embedding_fields(family: Family, keys: Keys, file: GgufFile) -> dict[str, An
         return {}
     behind = _behind(file, keys)
     if kind == _RANK and "cls.output" not in behind:
-        keys.refuse(
-            _KEY, f"is {_RANK}, scores of pairs, and there is no tensor 'cls.output.weight'; get the file again"
+        raise FormatError(
+            f"{keys.where(_KEY)} is {_RANK}, scores of pairs, and there is no tensor 'cls.output.weight'; get the file "
+            "again"
         )
     types = f"{family.in_gguf.names.token_types}.weight"
     counted = {"type_vocab_size": file.tensors[types].shape[0]} if types in file.tensors else {}
@@ -90,7 +91,7 @@ def embedding_of(file: GgufFile, config: ModelConfig) -> Embedding:
     """The embedding settings of a model; files do not say it, but vectors are normalised, as in llama.cpp's tools."""
     if not config.embeds:
         return Embedding()
-    if _kind(file, Keys(file, config.family.in_gguf.architecture)) != _RANK:
+    if _kind(file, keys_of(file, config.family)) != _RANK:
         return Embedding(normalizes=True)
     # As in sentence-transformers' CrossEncoder.
     return Embedding(ranks=True, squashes=config.dense[-1][0] == 1, pair=_pair(file))
@@ -111,15 +112,15 @@ def _pair(file: GgufFile) -> str:
 
 def says_yes_or_no(file: GgufFile, config: ModelConfig) -> bool:
     """Whether a classifier's outputs are the logits of "yes" and "no", to which llama.cpp applies a softmax."""
-    labels = Keys(file, config.family.in_gguf.architecture).listed(_LABELS)
+    labels = keys_of(file, config.family).listed(_LABELS)
     return config.embeds and not config.family.encodes and labels == YES_NO and len(config.dense) == 1
 
 
 def _kind(file: GgufFile, keys: Keys) -> int:
     """The pooling type; files with a classifier may omit it."""
-    found = keys.get(_KEY)
+    found = keys.value(_KEY)
     if found is not None and (type(found) is not int or not _NONE <= found <= _RANK):
-        keys.refuse(_KEY, f"is {found!r:.40}; expected a whole number from {_NONE} to {_RANK}")
+        raise keys.refused(_KEY, f"a whole number from {_NONE} to {_RANK}")
     return found or (_RANK if "cls.output.weight" in file.tensors else _NONE)
 
 

@@ -27,8 +27,10 @@ import numpy as np
 import numpy.typing as npt
 
 from glinfer.errors import FormatError, InputError, install_command
+from glinfer.families.record import Family
+from glinfer.families.settings import Keys, Unread, quoted
 from glinfer.formats.files import AnyPath, FileStamp, opened, shown
-from glinfer.formats.json_files import quoted
+from glinfer.formats.packed import PackedTensor, row_bytes
 from glinfer.limits import (
     MAX_GGUF_DIMENSIONS,
     MAX_GGUF_ELEMENTS,
@@ -74,6 +76,20 @@ class GgufTensor:
     shape: tuple[int, ...]
     data: Bytes
 
+    def rows(self) -> Bytes:
+        """The bytes of each row, uint8 [rows, bytes of a row]."""
+        return self.data.reshape(-1, row_bytes(self.type, self.shape[-1]))
+
+    def floats(self) -> npt.NDArray[np.float32]:
+        """The numbers, float32 in the tensor's shape: a view if they are float32.
+
+        Raises:
+            InputError: there is no such packed format.
+        """
+        if self.type == "F32":
+            return self.data.view("<f4").astype(np.float32, copy=False).reshape(self.shape)
+        return PackedTensor(self.type, self.rows()).floats().reshape(self.shape)
+
 
 @dataclass(frozen=True, eq=False)
 class GgufFile:
@@ -92,15 +108,11 @@ class GgufFile:
     paths: tuple[Path, ...] = ()
 
 
-@dataclass(frozen=True)
-class Unread:
-    """A value that was skipped; the error of a reader that needs its key has these words."""
-
-    words: str
-
-    def __repr__(self) -> str:
-        """The words."""
-        return self.words
+def keys_of(file: GgufFile, family: Family) -> Keys:
+    """The metadata whose keys begin with the name of the family's architecture."""
+    before = f"{family.in_gguf.architecture}."
+    values = {key.removeprefix(before): value for key, value in file.metadata.items() if key.startswith(before)}
+    return Keys(values, f"{file.source}: {before[:-1]}")
 
 
 class TruncatedError(FormatError):

@@ -5,9 +5,7 @@ Source of the order of rows: convert_hf_to_gguf.py of llama.cpp.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
-from types import MappingProxyType
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -15,16 +13,15 @@ import numpy.typing as npt
 
 from glinfer.config import ModelConfig
 from glinfer.errors import FormatError
+from glinfer.families.settings import quoted
 from glinfer.formats.checkpoint import Checkpoint, check_names
 from glinfer.formats.files import AnyPath
 from glinfer.formats.gguf.config import LONG_FACTORS, ROPE_FREQS, block_counts, config_of
 from glinfer.formats.gguf.embedders import embedding_of, names_in, passed_over, says_yes_or_no
-from glinfer.formats.gguf.file import GgufFile, GgufTensor
-from glinfer.formats.gguf.keys import Keys
+from glinfer.formats.gguf.file import GgufFile, GgufTensor, keys_of
 from glinfer.formats.gguf.split import read_gguf_file
-from glinfer.formats.huggingface.delta import rows_by_part
-from glinfer.formats.json_files import quoted
-from glinfer.formats.packed import PACKED_FORMATS, PackedTensor, row_bytes
+from glinfer.formats.huggingface.layouts import rows_by_part
+from glinfer.formats.packed import PACKED_FORMATS, PackedTensor
 from glinfer.formats.reranker import with_classifier
 from glinfer.formats.tensors import StoredTensor, stored_tensors, tensor_count
 from glinfer.graph.nodes import ModelTensor
@@ -45,8 +42,7 @@ def read_gguf(path: AnyPath) -> Checkpoint:
             missing, unknown, of another shape or of an unknown type.
         InputError: the package gguf is not installed.
     """
-    file = read_gguf_file(path)
-    return replace(checkpoint_of(file), files=file.paths)
+    return checkpoint_of(read_gguf_file(path))
 
 
 def checkpoint_of(file: GgufFile) -> Checkpoint:
@@ -60,16 +56,9 @@ def checkpoint_of(file: GgufFile) -> Checkpoint:
         )
     stored = stored_tensors(config, names_in(file, config.family))
     _check(config, stored, file)
-    tensors: dict[str, npt.NDArray[np.float32]] = {}
-    packed: dict[str, PackedTensor] = {}
-    for expected in stored:
-        for name, part in _parts(config, expected, file.tensors[expected.name]).items():
-            if isinstance(part, PackedTensor):
-                packed[name] = part
-            else:
-                tensors[name] = part
+    parts = (part for expected in stored for part in _parts(config, expected, file.tensors[expected.name]))
     embedding = embedding_of(file, config)
-    found = Checkpoint(config, MappingProxyType(tensors), file.source, MappingProxyType(packed), embedding=embedding)
+    found = Checkpoint.of_parts(config, parts, file.source, files=file.paths, embedding=embedding)
     if not says_yes_or_no(file, config):
         return found
     yes, no = found.floats(f"{config.family.names.of('dense', None, '0')}.weight")
@@ -82,7 +71,7 @@ def _check(config: ModelConfig, stored: list[StoredTensor], file: GgufFile) -> N
     form = config.family.in_gguf
     ignored = passed_over(file, config) | ({ROPE_FREQS} if form.pairs_together else set())
     ignored |= set(LONG_FACTORS.values()) if form.partial_rotary else set()
-    layers, every_block = block_counts(Keys(file, form.architecture))
+    layers, every_block = block_counts(keys_of(file, config.family))
     guessing = tuple(form.names.layer.format(layer) for layer in range(layers, every_block))
     ignored |= {name for name in file.tensors if name.startswith(guessing)}
     counts = f"found {len(file.tensors)} tensors, expected {len(expected)} for {config.num_hidden_layers} blocks"
@@ -101,31 +90,15 @@ def _check(config: ModelConfig, stored: list[StoredTensor], file: GgufFile) -> N
             )
 
 
-def _parts(
-    config: ModelConfig, stored: StoredTensor, found: GgufTensor
-) -> Mapping[str, PackedTensor | npt.NDArray[np.float32]]:
-    """The model's tensors in one checked tensor of the file."""
-    rows: npt.NDArray[Any]
-    if len(stored.shape) > 2:  # a convolution's
-        rows = _floats(found).reshape(stored.shape)
-        return {tensor.name(config.family.names): part for tensor, part in stored.split(rows)}
-    if found.type == "F32" or len(stored.shape) == 1:
-        rows = _floats(found).reshape(stored.shape)
-    else:
-        rows = found.data.reshape(*stored.shape[:-1], row_bytes(found.type, found.shape[-1]))
+def _parts(config: ModelConfig, stored: StoredTensor, found: GgufTensor) -> Iterator[tuple[str, Rows | PackedTensor]]:
+    """The model's tensors in one checked tensor of the file, by name."""
+    is_packed = found.type != "F32" and len(stored.shape) == 2
+    rows: Rows = found.rows() if is_packed else found.floats().reshape(stored.shape)
     if is_by_key(stored):
         rows = rows[rows_by_part(stored, config)]
-    split = ((tensor, rows_from_file(config, tensor, part)) for tensor, part in stored.split(rows))
-    is_packed = found.type != "F32" and len(stored.shape) == 2
-    names = config.family.names
-    return {tensor.name(names): PackedTensor(found.type, part) if is_packed else part for tensor, part in split}
-
-
-def _floats(found: GgufTensor) -> npt.NDArray[np.float32]:
-    """The numbers of a tensor, whatever its type."""
-    if found.type == "F32":
-        return found.data.view("<f4").astype(np.float32, copy=False)
-    return PackedTensor(found.type, found.data.reshape(-1, row_bytes(found.type, found.shape[-1]))).floats()
+    for tensor, part in stored.split(rows):
+        own = rows_from_file(config, tensor, part)
+        yield tensor.name(config.family.names), PackedTensor(found.type, own) if is_packed else own
 
 
 def is_by_key(stored: StoredTensor) -> bool:

@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 from glinfer.errors import FormatError
+from glinfer.families.settings import quoted
 from glinfer.formats.files import AnyPath, inside, shown
 from glinfer.formats.gguf.file import GgufFile, GgufTensor, is_gguf, read_gguf_part
-from glinfer.formats.json_files import quoted
 from glinfer.limits import MAX_GGUF_PARTS
 
 NUMBER, COUNT, TENSORS = "split.no", "split.count", "split.tensors.count"
@@ -94,7 +92,13 @@ def _joined(given: GgufFile, parts: list[GgufFile]) -> GgufFile:
     total = _number(given, TENSORS, 0, 1 << 31)
     tensors: dict[str, GgufTensor] = {}
     for place, part in enumerate(parts):
-        _check_part(part, {NUMBER: place, COUNT: len(parts), TENSORS: total})
+        for key, value in {NUMBER: place, COUNT: len(parts), TENSORS: total}.items():
+            found = part.metadata.get(key)
+            if found != value or isinstance(found, bool):
+                raise FormatError(
+                    f"{part.source}: its {key} is {quoted(found)}; expected {value}, as the other parts of the model "
+                    "have it; get all parts of one model"
+                )
         twice = next((name for name in part.tensors if name in tensors), None)
         if twice is not None:
             raise FormatError(f"{part.source}: tensor {quoted(twice)} is in another part too; get all parts again")
@@ -110,13 +114,3 @@ def _joined(given: GgufFile, parts: list[GgufFile]) -> GgufFile:
         tensors=MappingProxyType(tensors),
         paths=tuple(path for part in parts for path in part.paths),
     )
-
-
-def _check_part(part: GgufFile, expected: Mapping[str, Any]) -> None:
-    for key, value in expected.items():
-        found = part.metadata.get(key)
-        if found != value or isinstance(found, bool):
-            raise FormatError(
-                f"{part.source}: its {key} is {quoted(found)}; expected {value}, as the other parts of the model have "
-                "it; get all parts of one model"
-            )

@@ -147,11 +147,16 @@ def _of_json(values: Mapping[str, Any]) -> _Found:
         )
     tokens = {token: piece for piece, token in model["vocab"].items()}
     kinds = dict.fromkeys(tokens, _NORMAL)
+    _add(values, tokens, kinds)
+    merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"]]
+    return tokens, kinds, merges, cut, *_around(values.get("post_processor"))
+
+
+def _add(values: Mapping[str, Any], tokens: dict[int, str], kinds: dict[int, int]) -> None:
+    """Add the tokens that a ``tokenizer.json`` has beside its vocabulary."""
     for added in values.get("added_tokens") or ():
         tokens[added["id"]] = added["content"]
         kinds[added["id"]] = _CONTROL if added["special"] else _USER_DEFINED
-    merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"]]
-    return tokens, kinds, merges, cut, *_around(values.get("post_processor"))
 
 
 def _is_of_pieces(values: Mapping[str, Any]) -> bool:
@@ -173,9 +178,7 @@ def _pieces_metadata(values: Mapping[str, Any], rows: int) -> dict[str, Any]:
     model = values["model"]
     tokens: dict[int, str] = {token: piece for piece, token in model["vocab"].items()}
     kinds = {token: _BYTE if _BYTE_PIECE.fullmatch(piece) else _NORMAL for token, piece in tokens.items()}
-    for added in values.get("added_tokens") or ():
-        tokens[added["id"]] = added["content"]
-        kinds[added["id"]] = _CONTROL if added["special"] else _USER_DEFINED
+    _add(values, tokens, kinds)
     unknown = model["vocab"].get(model.get("unk_token"))
     if unknown is not None:
         kinds[unknown] = _UNKNOWN

@@ -12,13 +12,13 @@ import numpy.typing as npt
 
 from glinfer.config import ModelConfig
 from glinfer.errors import InputError, install_command
+from glinfer.families.settings import Unread
 from glinfer.formats.checkpoint import Checkpoint, FloatArray, check_checkpoint
 from glinfer.formats.files import AnyPath, replacing
 from glinfer.formats.gguf.config import metadata_of
-from glinfer.formats.gguf.file import Unread
 from glinfer.formats.gguf.model import is_by_key, rows_for_file
 from glinfer.formats.gguf.vocabulary import Vocabulary, vocabulary_metadata
-from glinfer.formats.huggingface.delta import rows_by_part
+from glinfer.formats.huggingface.layouts import rows_by_part
 from glinfer.formats.packed import block_weights, row_bytes
 from glinfer.formats.sampling import sampling_metadata
 from glinfer.formats.tensors import StoredTensor, stored_tensors, weight_shapes

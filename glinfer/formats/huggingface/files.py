@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 from glinfer.errors import FormatError
+from glinfer.families.settings import quoted
 from glinfer.formats.files import AnyPath, inside, is_directory, opened, shown
-from glinfer.formats.json_files import check_plain_name, quoted, read_json
+from glinfer.formats.json_files import check_plain_name, read_json
 from glinfer.formats.safetensors_file import FoundTensor, read_header
 from glinfer.limits import MAX_INDEX_BYTES
 
@@ -22,6 +24,8 @@ INDEX = "model.safetensors.index.json"
 OTHER_WEIGHTS = ("pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5", "flax_model.msgpack")
 """File names of weights in formats that cannot be read."""
 
+_TEXT = {"language_model.model.": "model.", "language_model.": "", "model.language_model.": "model."}
+_PICTURES = ("vision_tower.", "multi_modal_projector.", "visual.")
 _IS_A_SHARD = re.compile(r"(.+)-\d{5}-of-\d{5}\.safetensors")
 
 
@@ -116,6 +120,18 @@ def find_tensors(weights: Path) -> dict[str, FoundTensor]:
             )
         found.update(held)
     return found
+
+
+def text_tensors(found: Mapping[str, FoundTensor]) -> dict[str, FoundTensor]:
+    """The tensors of the language model in a multimodal one, under the names of a text-only model."""
+    if not any(name.startswith(before) for name in found for before in _TEXT):
+        return dict(found)
+    renamed = {}
+    for name, tensor in found.items():
+        if not name.removeprefix("model.").startswith(_PICTURES):
+            before = next((before for before in _TEXT if name.startswith(before)), "")
+            renamed[_TEXT.get(before, "") + name.removeprefix(before)] = tensor
+    return renamed
 
 
 def weight_map(index: Path) -> dict[str, str]:

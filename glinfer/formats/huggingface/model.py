@@ -11,31 +11,29 @@ from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
-import numpy as np
-import numpy.typing as npt
-
 from glinfer.config import ModelConfig
 from glinfer.errors import FormatError
-from glinfer.families.record import Names
+from glinfer.families.names import Names
+from glinfer.families.settings import quoted
 from glinfer.formats.checkpoint import Checkpoint, check_names
 from glinfer.formats.embedding import Embedding
 from glinfer.formats.files import AnyPath, shown
-from glinfer.formats.huggingface.config import read_config, scores_of
-from glinfer.formats.huggingface.delta import is_by_key, packed_by_part, rows_by_part
-from glinfer.formats.huggingface.experts import (
+from glinfer.formats.huggingface.config import classifies, read_config, squashes
+from glinfer.formats.huggingface.files import find_tensors, locate, text_tensors
+from glinfer.formats.huggingface.layouts import (
+    ALTERNATING,
+    TRANSPOSED,
     FoundBlocks,
-    is_turned,
+    file_shape,
+    layout_of,
     mapped_parts,
-    parts_of_experts,
+    parts_in,
     with_blocks,
 )
-from glinfer.formats.huggingface.files import find_tensors, locate
 from glinfer.formats.huggingface.sentence import Sentence, read_sentence, with_tokenizers_length
-from glinfer.formats.huggingface.wrapped import text_tensors
-from glinfer.formats.json_files import quoted, read_json
-from glinfer.formats.packed import PackedTensor
+from glinfer.formats.json_files import read_json
 from glinfer.formats.reranker import of_two_tokens
-from glinfer.formats.safetensors_file import STORED, FoundTensor, floats_of, load_tensor, map_bytes, same_bytes
+from glinfer.formats.safetensors_file import STORED, FoundTensor, load_tensor, map_bytes, same_bytes
 from glinfer.formats.tensors import StoredTensor, stored_tensors
 from glinfer.limits import MAX_CONFIG_BYTES
 
@@ -54,8 +52,8 @@ def read_huggingface(path: AnyPath) -> Checkpoint:
     (``attn.bias``, ``attn.masked_bias``), angles (``rotary_emb.inv_freq``), and vision encoders.
 
     Matrices that are not float32 stay packed (``F16``, ``BF16`` or ``MXFP4``), as read-only views of the memory-mapped
-    files unless they are reordered; vectors are widened. Families with published passes are widened to float32, which
-    takes that memory and one tensor more. Everything is checked before the first number is read.
+    files unless they are reordered; vectors are widened, and in families with published passes matrices too. Everything
+    is checked before the first number is read.
 
     Raises:
         FormatError: a file is missing, unreadable, damaged or in another directory; the family or a setting is not
@@ -66,7 +64,7 @@ def read_huggingface(path: AnyPath) -> Checkpoint:
     form = config.family.in_huggingface
     names = _names(config, behind)
     label = shown(weights)
-    found = with_blocks(text_tensors(find_tensors(weights), form), form)
+    found = with_blocks(text_tensors(find_tensors(weights)) if form.wrapped else find_tensors(weights), form)
     # Checked before names are listed: the block count comes from a file and may be absurd.
     if config.num_hidden_layers > len(found):
         raise FormatError(
@@ -92,7 +90,6 @@ def read_huggingface(path: AnyPath) -> Checkpoint:
             stored[0] = head  # some software stores tied tensors under the head's name
         else:
             stored.append(replace(head, tensors=(replace(embedding.tensors[0], role="head"),)))
-    found = _from_first_position(config, stored, found)
     _check(config, stored, found, head_name, label)
     if config.tie_word_embeddings and len(stored) > 1 and stored[-1].name == head_name:
         if same_bytes((found[embedding.name], found[head_name])):
@@ -114,13 +111,17 @@ def names_behind(config: ModelConfig, number: int) -> str:
 
 def _with_sentence(config: ModelConfig, config_file: Path) -> tuple[ModelConfig, Embedding, Sentence]:
     """The configuration with pooling and dense layers, the embedding settings, and the modules next to the weights."""
-    values, form = read_json(config_file, MAX_CONFIG_BYTES), config.family.in_huggingface
-    squashes = scores_of(values, form)
+    values = read_json(config_file, MAX_CONFIG_BYTES)
+    ranks = classifies(config.family, values)
     sentence = read_sentence(config_file.parent)
-    if config.embeds or squashes is not None or sentence.pooling or sentence.tokens is not None:
+    if config.embeds or ranks or sentence.pooling or sentence.tokens is not None:
         sentence = with_tokenizers_length(sentence, config_file.parent)
-    if squashes is not None:  # the classifier replaces pooling and dense layers
-        return config, replace(sentence.embedding, ranks=True, squashes=squashes), Sentence(files=sentence.files)
+    if ranks:  # the classifier replaces pooling and dense layers
+        return (
+            config,
+            replace(sentence.embedding, ranks=True, squashes=squashes(values)),
+            Sentence(files=sentence.files),
+        )
     if sentence.pooling:
         shapes = tuple(each.shape for each in sentence.dense)
         config = replace(config, pooling=sentence.pooling, dense=shapes, tie_word_embeddings=True)
@@ -133,22 +134,8 @@ def _names(config: ModelConfig, behind: Sentence) -> Names:
     names = form.names or config.family.names
     if not config.dense or behind.dense:
         return names
-    found = {str(number): name for number, name in enumerate(form.classifier_names[::2])}
+    found = {str(number): name for number, name in enumerate(form.classifier[::2])}
     return replace(names, dense="{}", letters={**names.letters, **found})
-
-
-def _from_first_position(
-    config: ModelConfig, stored: list[StoredTensor], found: Mapping[str, FoundTensor]
-) -> dict[str, FoundTensor]:
-    """The tensors, without the embeddings of positions before the first one, which no text uses."""
-    result, first = dict(found), config.family.in_huggingface.first_position
-    for each in stored if first else ():
-        held = result.get(each.name)
-        if each.tensors[0].role == "positions" and held is not None and len(held.shape) == 2 and held.dtype in STORED:
-            rows, width = held.shape
-            start = held.start + first * width * np.dtype(STORED[held.dtype]).itemsize
-            result[each.name] = replace(held, shape=(rows - first, width), start=start)
-    return result
 
 
 def _counted(config: ModelConfig) -> str:
@@ -161,58 +148,10 @@ def loaded(
     config: ModelConfig, stored: list[StoredTensor], found: Mapping[str, FoundTensor], source: str
 ) -> Checkpoint:
     """Load tensors that have been checked."""
+    data = map_bytes({k: v for each in stored for k, v in mapped_parts(each.name, found[each.name]).items()})
+    parts = (part for each in stored for part in parts_in(config, each, found[each.name], data))
     names = config.family.names
-    tensors: dict[str, npt.NDArray[np.float32]] = {}
-    packed: dict[str, PackedTensor] = {}
-    as_floats = config.family.published  # whose passes need float32
-    mapped = (
-        {} if as_floats else {k: v for each in stored for k, v in mapped_parts(each.name, found[each.name]).items()}
-    )
-    data = map_bytes(mapped)
-    form = config.family.in_huggingface
-    for each in stored:
-        if each.experts > 1 and form.experts is not None and form.experts.turned:
-            for part, own in parts_of_experts(each, found[each.name], data):
-                if isinstance(own, PackedTensor):
-                    packed[part.name(names)] = own
-                else:
-                    tensors[part.name(names)] = own
-            continue
-        held, turned = found[each.name], _is_transposed(config, each)
-        tensor = replace(held, shape=_flat_shape(each, held))
-        if not as_floats and len(tensor.shape) == 2 and tensor.dtype != "F32" and not turned:
-            rows = data[each.name].reshape(tensor.shape[0], -1)
-            if is_by_key(each, form):
-                packed.update((part.name(names), own) for part, own in packed_by_part(each, tensor.dtype, rows, config))
-                continue
-            packed.update((part.name(names), PackedTensor(tensor.dtype, own)) for part, own in each.split(rows))
-            continue
-        floats = load_tensor(tensor) if as_floats else floats_of(data[each.name], tensor)
-        if is_by_key(each, form):
-            floats = floats[rows_by_part(each, config)]
-        tensors.update((part.name(names), own) for part, own in each.split(floats.T if turned else floats))
-    return Checkpoint(config, MappingProxyType(tensors), source, MappingProxyType(packed))
-
-
-def _flat_shape(stored: StoredTensor, found: FoundTensor) -> tuple[int, ...]:
-    """The shape of a tensor of the file, with the rows of all experts stacked."""
-    return stored.shape if stored.experts > 1 else found.shape
-
-
-def file_shape(config: ModelConfig, stored: StoredTensor) -> tuple[int, ...]:
-    """The shape that a tensor of floats has in files of the family."""
-    if _is_transposed(config, stored):
-        return stored.shape[::-1]
-    if is_turned(stored, config.family.in_huggingface):
-        experts, rows, inputs = stored.stacked_shape
-        return experts, inputs, rows
-    return stored.stacked_shape
-
-
-def _is_transposed(config: ModelConfig, stored: StoredTensor) -> bool:
-    """Whether the file stores the tensor as [in, out]."""
-    first = stored.tensors[0]
-    return config.family.in_huggingface.transposed and first.layer is not None and len(first.shape) == 2
+    return Checkpoint.of_parts(config, ((tensor.name(names), own) for tensor, own in parts), source)
 
 
 def _check(
@@ -229,18 +168,20 @@ def _check(
     check_names(expected, found, counts, label)
     for name, each in expected.items():
         tensor = found[name]
-        is_packed = isinstance(tensor, FoundBlocks) and is_turned(each, config.family.in_huggingface)
+        layout = layout_of(each, config.family.in_huggingface)
+        is_packed = isinstance(tensor, FoundBlocks) and layout == ALTERNATING and len(each.shape) == 2
         where = f"{shown(tensor.file)}: tensor {quoted(name)}"
         if tensor.dtype not in STORED and not is_packed:
             raise FormatError(
                 f"{where} is {tensor.dtype}, which is not supported; expected one of {', '.join(STORED)}; convert it "
                 "first"
             )
-        transposed = _is_transposed(config, each)
         shape = each.stacked_shape if is_packed else file_shape(config, each)
         if tensor.shape != shape:
             turned = len(shape) == 2 and tensor.shape == shape[::-1]
-            usual = f"files of {config.family.name} have [in, out]" if transposed else "it has to be [out, in]"
+            usual = (
+                f"files of {config.family.name} have [in, out]" if layout == TRANSPOSED else "it has to be [out, in]"
+            )
             hint = f"; it is stored transposed, but {usual}" if turned else ""
             raise FormatError(
                 f"{where} has shape {quoted(list(tensor.shape))}; expected {list(shape)} from config.json{hint}"

@@ -10,12 +10,12 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from glinfer.errors import FormatError
+from glinfer.families.settings import Settings, is_whole, quoted
 from glinfer.formats.embedding import Embedding
 from glinfer.formats.files import inside, shown
-from glinfer.formats.json_files import Settings, is_whole, quoted, read_json, read_json_list
+from glinfer.formats.json_files import read_json, read_json_list
 from glinfer.formats.safetensors_file import FoundTensor, read_header
 from glinfer.limits import MAX_CONFIG_BYTES, MAX_TOKENIZER_CONFIG_BYTES
 
@@ -66,6 +66,10 @@ class Sentence:
                 yield number, part, found
 
 
+def _settings(file: Path) -> Settings:
+    return Settings(read_json(inside(file), MAX_CONFIG_BYTES), shown(file))
+
+
 def read_sentence(folder: Path) -> Sentence:
     """Read the sentence-transformers files next to a model; without them, all settings are empty.
 
@@ -98,7 +102,7 @@ def _with_module(found: Sentence, folder: Path, module: object, label: str) -> S
     own = folder / _plain(path, label)
     config = own / "config.json"
     if name == "Pooling":
-        settings = Settings(read_json(inside(config), MAX_CONFIG_BYTES), shown(config))
+        settings = _settings(config)
         counts = settings.flag("include_prompt", default=True)
         return replace(
             found,
@@ -107,7 +111,7 @@ def _with_module(found: Sentence, folder: Path, module: object, label: str) -> S
             files=(*found.files, config),
         )
     if name == "LogitScore":
-        settings = Settings(read_json(inside(config), MAX_CONFIG_BYTES), shown(config))
+        settings = _settings(config)
         tokens = settings.whole("true_token_id", -1, least=0), settings.whole("false_token_id", -1, least=0)
         return replace(found, tokens=tokens, files=(*found.files, config))
     if name == "Dense" and found.pooling:
@@ -139,7 +143,7 @@ def _pooling(settings: Settings) -> str:
 
 
 def _dense(folder: Path, config: Path) -> DenseLayer:
-    settings = Settings(read_json(inside(config), MAX_CONFIG_BYTES), shown(config))
+    settings = _settings(config)
     activation = str(settings.values.get("activation_function") or "Tanh").rpartition(".")[2]
     if activation not in _ACTIVATIONS:
         raise settings.refused("activation_function", f"one of {', '.join(_ACTIVATIONS)}")
@@ -162,7 +166,7 @@ def _with_length(found: Sentence, folder: Path) -> Sentence:
         file = folder / name
         if not os.path.lexists(file):
             continue
-        settings = Settings(read_json(inside(file), MAX_CONFIG_BYTES), shown(file))
+        settings = _settings(file)
         most = settings.whole("max_seq_length", 0) if settings.given("max_seq_length") else 0
         lower = settings.flag("do_lower_case")
         embedding = replace(found.embedding, most_tokens=most, lower=lower)
@@ -186,9 +190,8 @@ def _with_prompts(found: Sentence, folder: Path) -> Sentence:
     file = folder / PROMPTS
     if not os.path.lexists(file):
         return found
-    values: dict[str, Any] = read_json(inside(file), MAX_CONFIG_BYTES)
-    settings = Settings(values, shown(file))
-    prompts, default = values.get("prompts") or {}, values.get("default_prompt_name") or ""
+    settings = _settings(file)
+    prompts, default = settings.value("prompts") or {}, settings.value("default_prompt_name") or ""
     if not isinstance(prompts, dict) or not all(isinstance(text, str) for text in prompts.values()):
         raise settings.refused("prompts", "an object with a text for each name")
     if not isinstance(default, str) or (default and default not in prompts):

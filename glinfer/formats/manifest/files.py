@@ -16,33 +16,12 @@ from typing import Any
 import numpy as np
 
 from glinfer.errors import FormatError
+from glinfer.families.settings import quoted
 from glinfer.formats.files import inside, opened, shown
-from glinfer.formats.json_files import check_plain_name, quoted
+from glinfer.formats.json_files import check_plain_name
+from glinfer.formats.safetensors_file import FoundTensor, map_bytes
 from glinfer.limits import MAX_FILE_OFFSET
 from glinfer.quant.parts import Bytes
-
-
-@dataclass(frozen=True)
-class Shard:
-    """One file: its path, the offset of its first byte in all files together, and its size."""
-
-    file: Path
-    start: int
-    nbytes: int
-
-    def mapped(self) -> Bytes:
-        """Map its bytes into memory, read-only.
-
-        Raises:
-            FormatError: the file cannot be read, or became shorter.
-        """
-        with opened(self.file) as (file, size):
-            if size < self.nbytes:
-                raise FormatError(
-                    f"{shown(self.file)}: found {size} bytes, fewer than when the manifest was read; wait until the "
-                    "file is completely written, then try again"
-                )
-            return np.memmap(file, dtype=np.uint8, mode="r", shape=(self.nbytes,)).view(np.ndarray)
 
 
 @dataclass(frozen=True)
@@ -61,16 +40,18 @@ class Shards:
         files: their paths.
     """
 
-    def __init__(self, shards: list[Shard]) -> None:
-        """Create the sequence from files in their order; none is opened yet."""
-        self._shards = [shard for shard in shards if shard.nbytes]  # empty files cannot be mapped
+    def __init__(self, sizes: Mapping[Path, int]) -> None:
+        """Create the sequence from files in their order, and their sizes; none is opened yet."""
+        self.files, self._starts, self.nbytes = tuple(sizes), dict[Path, int](), 0
+        for file, size in sizes.items():
+            self._starts[file] = self.nbytes
+            self.nbytes += size
+        self._sizes = sizes
         self._mapped: dict[Path, Bytes] = {}
-        self.nbytes = sum(shard.nbytes for shard in shards)
-        self.files = tuple(shard.file for shard in shards)
 
     def is_in_one(self, place: ByteRange) -> bool:
         """Whether one file holds a whole range, so that it need not be copied."""
-        return len(self._parts(place)) == 1
+        return len(self._holding(place)) == 1
 
     def read(self, place: ByteRange) -> Bytes:
         """Read a range: a view of the mapped file, or a copy if it continues in the next.
@@ -79,17 +60,18 @@ class Shards:
             FormatError: a file can no longer be read, or became shorter.
         """
         parts = []
-        for shard in self._parts(place):
-            if shard.file not in self._mapped:
-                self._mapped[shard.file] = shard.mapped()
-            first, end = place.offset - shard.start, place.offset + place.nbytes - shard.start
-            parts.append(self._mapped[shard.file][max(0, first) : end])
+        for file in self._holding(place):
+            if file not in self._mapped:
+                self._mapped[file] = map_bytes({"": FoundTensor(file, "U8", (self._sizes[file],), 0)})[""]
+            first, end = place.offset - self._starts[file], place.offset + place.nbytes - self._starts[file]
+            parts.append(self._mapped[file][max(0, first) : end])
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
-    def _parts(self, place: ByteRange) -> list[Shard]:
+    def _holding(self, place: ByteRange) -> list[Path]:
         """The files that hold bytes of a range."""
-        end = place.offset + place.nbytes
-        return [shard for shard in self._shards if shard.start < end and place.offset < shard.start + shard.nbytes]
+        end, starts = place.offset + place.nbytes, self._starts.items()
+        found = [file for file, start in starts if start < end and place.offset < start + self._sizes[file]]
+        return [file for file in found if self._sizes[file]]  # empty files cannot be mapped
 
 
 def whole(value: object, what: str, label: str) -> int:
@@ -118,8 +100,7 @@ def find_shards(values: Mapping[str, Any], manifest: Path) -> Shards:
             f"{label}: {len(missing)} of the {len(named)} files it names are missing, first {quoted(missing[0])}; "
             "expected them beside the manifest; get the missing files"
         )
-    shards: list[Shard] = []
-    start = 0
+    sizes: dict[Path, int] = {}
     for name, length in named.items():
         file = inside(manifest.parent / name)
         with opened(file) as (_, size):
@@ -130,16 +111,16 @@ def find_shards(values: Mapping[str, Any], manifest: Path) -> Shards:
                 f"{shown(file)}: {what}: found {size} bytes, but {quoted(manifest.name)} says {length}; "
                 "get the file again"
             )
-        shards.append(Shard(file, start, size))
-        start += size
+        sizes[file] = size
+    shards = Shards(sizes)
     if values.get("byte_length") is not None:
         promised = whole(values["byte_length"], "byte_length", label)
-        if promised != start:
+        if promised != shards.nbytes:
             raise FormatError(
-                f"{label}: its {len(shards)} files have {start} bytes together, but its byte_length is {promised}; "
-                "expected files that match it; get them again"
+                f"{label}: its {len(sizes)} files have {shards.nbytes} bytes together, but its byte_length is "
+                f"{promised}; expected files that match it; get them again"
             )
-    return Shards(shards)
+    return shards
 
 
 def _named(values: Mapping[str, Any], label: str) -> dict[str, int | None]:

@@ -17,7 +17,6 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -26,15 +25,18 @@ import numpy.typing as npt
 from glinfer.config import ModelConfig
 from glinfer.errors import ConfigError, FormatError
 from glinfer.families import FAMILIES
+from glinfer.families.settings import Settings, is_whole, quoted
 from glinfer.formats.checkpoint import Checkpoint, check_tensors
 from glinfer.formats.files import AnyPath, inside, is_directory, shown
-from glinfer.formats.json_files import quoted, read_json
+from glinfer.formats.json_files import read_json
 from glinfer.formats.manifest.files import ByteRange, Shards, find_shards, whole
 from glinfer.formats.packed import PackedTensor
 from glinfer.limits import MAX_MANIFEST_BYTES, MAX_TENSOR_EDGE
 
-_FAMILY, _FORM = next((family, family.manifest) for family in FAMILIES.values() if family.manifest is not None)
-_FORMAT, _VERSION, _UP_BIAS = _FORM.format, _FORM.version, f".{_FAMILY.names.up}.bias"
+_FAMILY = next(family for family in FAMILIES.values() if family.manifest)
+_FORMAT, _VERSION = "gift-of-gab", 2
+_PREFIX = "model."  # of the names of tensors, which the file may omit
+_UP_BIAS, _UP_BIAS_IN_FILE = f".{_FAMILY.names.up}.bias", ".mlp.up_bias"
 _Q8, _F32 = ("q8_rowwise_symmetric", "q8", "int8"), ("float32", "f32")
 _MAX_CANDIDATES = 64  # .json files of a directory that are examined
 _NEEDED = ("vocab_size", "hidden_size", "num_attention_heads", "num_hidden_layers", "max_position_embeddings")
@@ -115,19 +117,16 @@ def read_manifest(path: AnyPath) -> Checkpoint:
     check_tensors(config, {name: (entry.kind, entry.shape) for name, entry in entries.items()}, label)
     shards = find_shards(values, manifest)
     _check_places(entries, shards, label)
-    tensors: dict[str, npt.NDArray[np.float32]] = {}
-    packed: dict[str, PackedTensor] = {}
-    for name, entry in entries.items():
-        if entry.scale is None:
-            tensors[name] = _floats(shards.read(entry.data)).reshape(entry.shape)
-            continue
-        rows = _rows(entry.data, entry.scale, entry.shape[-1], shards)
-        if len(entry.shape) == 2:
-            packed[name] = rows
-        else:
-            tensors[name] = rows.floats().reshape(entry.shape)
-    files = (manifest, *shards.files)
-    return Checkpoint(config, MappingProxyType(tensors), shown(path), MappingProxyType(packed), files)
+    parts = ((name, _part(entry, shards)) for name, entry in entries.items())
+    return Checkpoint.of_parts(config, parts, shown(path), files=(manifest, *shards.files))
+
+
+def _part(entry: _Entry, shards: Shards) -> npt.NDArray[np.float32] | PackedTensor:
+    """A tensor of the manifest; vectors of int8 rows are widened."""
+    if entry.scale is None:
+        return _floats(shards.read(entry.data)).reshape(entry.shape)
+    rows = _rows(entry.data, entry.scale, entry.shape[-1], shards)
+    return rows if len(entry.shape) == 2 else rows.floats().reshape(entry.shape)
 
 
 def _check_version(values: Mapping[str, Any], entries: Mapping[str, _Entry], label: str) -> None:
@@ -156,21 +155,20 @@ def _config(values: Mapping[str, Any], entries: Mapping[str, _Entry], label: str
     found = next((values[name] for name in ("architecture", "config") if name in values), None)
     if not isinstance(found, Mapping):
         raise FormatError(f"{label}: found {quoted(found)} for architecture; expected an object with the model's shape")
-    for name, needed in _FORM.only.items():
-        value = needed if found.get(name) is None else found[name]
-        if type(value) is not type(needed) or value != needed:
-            raise FormatError(f"{label}: {name} is {quoted(value)}, which is not supported; expected {needed!r}")
-    missing = [name for name in _NEEDED if found.get(name) is None]
+    settings = Settings({name: value for name, value in found.items() if value is not None}, label)
+    for name, needed in _FAMILY.manifest.items():
+        settings.only(name, (needed,))
+    missing = [name for name in _NEEDED if not settings.given(name)]
     if missing:
         raise FormatError(f"{label}: its architecture has no {missing[0]}; expected {', '.join(_NEEDED)}")
     biased = any(name.endswith(_UP_BIAS) for name in entries)
     try:
         config = ModelConfig(
-            **{name: found[name] for name in (*_NEEDED, *_OPTIONAL) if found.get(name) is not None},
-            layer_norm_eps=_real(found, "rms_norm_eps", 1e-5, label),
-            rope_theta=_real(found, "rope_theta", _FAMILY.rope_theta, label),
-            **{name: value for name, value in _FORM.only.items() if name in ModelConfig.__dataclass_fields__},
-            mlp_bias=biased if found.get("mlp_bias") is None else found["mlp_bias"],
+            **{name: settings.value(name) for name in (*_NEEDED, *_OPTIONAL) if settings.given(name)},
+            layer_norm_eps=settings.number("rms_norm_eps", 1e-5),
+            rope_theta=settings.number("rope_theta", _FAMILY.rope_theta),
+            **{name: value for name, value in _FAMILY.manifest.items() if name in ModelConfig.__dataclass_fields__},
+            mlp_bias=settings.flag("mlp_bias", default=biased),
         )
     except ConfigError as error:
         raise FormatError(f"{label}: its architecture describes no possible model: {error}") from None
@@ -179,21 +177,13 @@ def _config(values: Mapping[str, Any], entries: Mapping[str, _Entry], label: str
     return config
 
 
-def _real(values: Mapping[str, Any], name: str, default: float, label: str) -> float:
-    """Read a number, which may be written as an integer."""
-    value = default if values.get(name) is None else values[name]
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < 1e30:
-        raise FormatError(f"{label}: {name} is {quoted(value)}; expected a number such as {default}")
-    return float(value)
-
-
 def _entries(values: Mapping[str, Any], label: str) -> dict[str, _Entry]:
     """Every tensor by its name in a checkpoint."""
     entries: dict[str, _Entry] = {}
     for name, entry in _listed(values.get("tensors"), label):
-        usual = name if name.startswith((_FORM.prefix, f"{_FAMILY.names.head}.")) else _FORM.prefix + name
-        for end, ours in _FORM.renamed.items():
-            usual = usual.removesuffix(end) + ours if usual.endswith(end) else usual
+        usual = name if name.startswith((_PREFIX, f"{_FAMILY.names.head}.")) else _PREFIX + name
+        if usual.endswith(_UP_BIAS_IN_FILE):
+            usual = usual.removesuffix(_UP_BIAS_IN_FILE) + _UP_BIAS
         if usual in entries:
             raise FormatError(f"{label}: tensor {quoted(name)} appears twice; expected every tensor once")
         entries[usual] = _entry(entry, f"{label}: tensor {quoted(name)}")
@@ -214,7 +204,11 @@ def _listed(tensors: object, label: str) -> Iterator[tuple[str, Mapping[str, Any
 
 def _entry(entry: Mapping[str, Any], where: str) -> _Entry:
     shape = entry.get("shape")
-    if not isinstance(shape, list) or not 1 <= len(shape) <= 2 or not all(map(_is_side, shape)):
+    if (
+        not isinstance(shape, list)
+        or not 1 <= len(shape) <= 2
+        or not all(is_whole(side, 1) and side <= MAX_TENSOR_EDGE for side in shape)
+    ):
         raise FormatError(
             f"{where} has shape {quoted(shape)}; expected one or two whole numbers from 1 to {MAX_TENSOR_EDGE}"
         )
@@ -227,10 +221,6 @@ def _entry(entry: Mapping[str, Any], where: str) -> _Entry:
         data = entry.get("data", entry if "offset" in entry else None)
         return _Entry(tuple(shape), _place(data, "data", 4 * count, f"shape {shape} in float32", where))
     raise FormatError(f"{where} is stored as {quoted(storage)}, which is not supported; expected {_F32[0]} or {_Q8[0]}")
-
-
-def _is_side(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_TENSOR_EDGE
 
 
 def _place(found: object, part: str, nbytes: int, why: str, where: str) -> ByteRange:

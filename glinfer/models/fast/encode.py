@@ -133,7 +133,7 @@ class _EncodeLowering(ChunkLowering):
     def finish(self) -> None:
         """Pool the rows of each text, and apply the steps after the pooling."""
         config, x = self.config, self.hidden[0]
-        if self.recipes.family.norms != "sum":
+        if self.recipes.family.layer.norms != "sum":
             self.normalize("final.norm", x, self.other)
             x = self.other
         slots, dense = self.text_slots, config.dense

@@ -105,7 +105,7 @@ class Lowering(ABC):
         config, width = self.config, self.config.hidden_size
         first = self.rows("hidden.a", width)
         self.hidden = first, first if in_place else self.rows("hidden.b", width)
-        normed, alone = self.graph.layer(0).mixing.post_norm is not None, bool(config.family.head_norms)
+        normed, alone = self.graph.layer(0).mixing.post_norm is not None, bool(config.family.layer.head_norms)
         # In the format of half floats where the cache is, so that every plan rounds keys, values and queries alike.
         cols, form = self.recipes.heads(0).cols, self.cache_format.rows
         self.qkv = self.rows("attn.qkv", cols, form) if stores else None

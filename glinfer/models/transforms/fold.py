@@ -90,7 +90,7 @@ class Weights(Recipes):
             layout = _table(config.angle_rows, self.head_floats * (1 + rope.scales_queries))
             yield Weight(name, layout, partial(FoldedWeights._rope, rope=rope))
         norms = {"embed.norm": self.graph.embedding_norm}
-        for layer in self.graph.layers if self.family.norms == "sum" else ():
+        for layer in self.graph.layers if self.family.layer.norms == "sum" else ():
             norms |= {f"h.{layer.number}.{each.name}.norm": each.sum_norm for each in (layer.mixing, layer.mlp)}
         norms["final.norm"] = self.graph.final_norm if config.embeds else None
         for name, norm in norms.items():

@@ -148,7 +148,7 @@ class Recipes:
     @property
     def normalizes(self) -> bool:
         """Whether the stream itself is normalised somewhere, and not only inputs of products."""
-        return self.family.norms == "sum" or self.family.embedding_norm
+        return self.family.layer.norms == "sum" or self.family.embedding_norm
 
     @cached_property
     def ropes(self) -> dict[Rope, str]:
@@ -171,7 +171,7 @@ class Recipes:
     @property
     def _leads_all(self) -> bool:
         """Whether every reader of the stream is a LayerNorm."""
-        return self.family.norm == "layer" and self.family.norms == "before" and not self.family.embedding_norm
+        return self.family.norm == "layer" and self.family.layer.norms == "before" and not self.family.embedding_norm
 
     @property
     def sums(self) -> bool:
@@ -240,7 +240,7 @@ class Recipes:
     def qkv_floats(self) -> int:
         """Floats of a row of keys, values, queries and, where attention has them, gates."""
         heads = self.heads(0)
-        return self.gates_at + heads.width if self.family.gated_attention else heads.cols
+        return self.gates_at + heads.width if self.family.layer.gated else heads.cols
 
     @cached_property
     def _turned_order(self) -> Rows | None:
@@ -260,7 +260,7 @@ class Recipes:
     @property
     def gain_floats(self) -> int:
         """Floats of the gains of normalised queries and keys: of one head, or of all heads of queries."""
-        return self.head_floats * (self.config.num_attention_heads if self.family.head_norms == "width" else 1)
+        return self.head_floats * (self.config.num_attention_heads if self.family.layer.head_norms == "width" else 1)
 
     def delta(self, layer: int) -> DeltaHeads:
         """The heads of a layer's delta rule."""

@@ -17,8 +17,8 @@ from typing import Any
 from tokenizers import Regex, pre_tokenizers
 
 from glinfer.errors import FormatError
+from glinfer.families.settings import quoted
 from glinfer.formats.gguf.words import EXPRESSIONS
-from glinfer.formats.json_files import quoted
 from glinfer.limits import (
     MAX_AROUND_PIECES,
     MAX_STEP_CHARACTERS,

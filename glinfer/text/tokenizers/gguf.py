@@ -27,11 +27,10 @@ from tokenizers.models import BPE, Unigram, WordPiece
 from tokenizers.processors import TemplateProcessing
 
 from glinfer.errors import FormatError, GlinferWarning
+from glinfer.families.settings import Unread, quoted
 from glinfer.formats.files import AnyPath
-from glinfer.formats.gguf.file import Unread
 from glinfer.formats.gguf.split import read_gguf_file
 from glinfer.formats.gguf.words import BEGIN_WITH_BOS, COMPOSED, EXPRESSIONS, WHOLE_WORDS
-from glinfer.formats.json_files import quoted
 from glinfer.limits import MAX_TOKEN_CHARACTERS, MAX_VOCABULARY_CHARACTERS
 from glinfer.text.tokenizers.check import check_tokenizer
 from glinfer.text.tokenizers.huggingface import HfModel, from_byte_level, from_fallback, library_errors

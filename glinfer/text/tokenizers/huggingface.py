@@ -27,9 +27,10 @@ from tokenizers.pre_tokenizers import BertPreTokenizer
 from tokenizers.processors import BertProcessing
 
 from glinfer.errors import FormatError, GlinferError, InputError
+from glinfer.families.settings import quoted
 from glinfer.formats.files import AnyPath, inside, is_directory, opened, shown, words_of
 from glinfer.formats.gguf.vocabulary import byte_letters
-from glinfer.formats.json_files import check_values, is_unicode, quoted, read_json
+from glinfer.formats.json_files import check_values, is_unicode, read_json
 from glinfer.limits import MAX_TOKENIZER_BYTES, MAX_TOKENIZER_CONFIG_BYTES, MAX_TOKENIZER_VALUES, MAX_TOKENS
 from glinfer.text.tokenizers.check import WORD_PIECE, check_kind, check_tokenizer
 

@@ -16,8 +16,9 @@ from typing import Any
 import tokenizers
 
 from glinfer.errors import FormatError
+from glinfer.families.settings import quoted
 from glinfer.formats.files import shown
-from glinfer.formats.json_files import quoted, read_json
+from glinfer.formats.json_files import read_json
 from glinfer.limits import MAX_TOKENIZER_CONFIG_BYTES, MAX_TOKENS
 from glinfer.text.tokenizers.gguf import gguf_tokenizer
 from glinfer.text.tokenizers.huggingface import (

@@ -1,23 +1,27 @@
-"""The matrices of experts in files that interleave the rows of gate and up, as in gpt-oss.
+"""How files of some families store tensors, by the role's layout in :class:`glinfer.families.huggingface.HuggingFace`.
 
-Floats are stored as [experts, in, out]. In MXFP4 (Open Compute Project, Microscaling Formats 1.0) a matrix is two
-tensors of bytes: ``NAME_blocks`` [experts, out, in / 32, 16] with two weights in each byte, the first one in the low
-half, and ``NAME_scales`` [experts, out, in / 32], exponents of two. GGML's blocks have the same weights and exponents.
-There, the low halves of a block hold its first sixteen weights, and the high halves the others.
+``padded`` positions have unused rows before the first one. ``transposed`` matrices are [in, out]. ``by key``, the rows
+before a delta rule are grouped by key head. ``alternating``, a tensor holds the matrices of all experts, with the rows
+of gate and up in turn. Floats are [experts, in, out]. In MXFP4 (Open Compute Project, Microscaling Formats 1.0) a
+matrix is two tensors of bytes: ``NAME_blocks`` [experts, out, in / 32, 16] with two weights in each byte, the first one
+in the low half, and ``NAME_scales`` [experts, out, in / 32], exponents of two. GGML's blocks have the same weights and
+exponents. There, the low halves of a block hold its first sixteen weights, and the high halves the others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
 
+from glinfer.config import ModelConfig
 from glinfer.errors import FormatError
-from glinfer.families.record import HuggingFace
+from glinfer.families.huggingface import UNUSED_POSITIONS, HuggingFace
+from glinfer.families.settings import quoted
 from glinfer.formats.files import shown
-from glinfer.formats.json_files import quoted
 from glinfer.formats.packed import GatheredTensor, PackedTensor
 from glinfer.formats.safetensors_file import FoundTensor, floats_of
 from glinfer.formats.tensors import StoredTensor
@@ -26,12 +30,85 @@ from glinfer.quant.formats import GROUP
 from glinfer.quant.ggml import MAX_EXPONENT
 from glinfer.quant.parts import Bytes, parts_of
 
+PADDED, TRANSPOSED, BY_KEY, ALTERNATING = "padded", "transposed", "by key", "alternating"
 MXFP4 = "MXFP4"
 BLOCKS, SCALES = "_blocks", "_scales"
 _BYTE = "U8"
 _LOW = np.uint64(0x0F0F0F0F0F0F0F0F)
 
 Parts = Iterator[tuple[ModelTensor, PackedTensor | npt.NDArray[np.float32]]]
+
+
+def layout_of(stored: StoredTensor, form: HuggingFace) -> str:
+    """The layout of a tensor of a file; empty for [out, in]."""
+    found = form.layouts.get(stored.tensors[0].role, "")
+    is_other = stored.experts > 1 if found == ALTERNATING else len(stored.shape) == 2
+    return found if is_other else ""
+
+
+def has_blocks(form: HuggingFace) -> bool:
+    """Whether the matrices of experts may be blocks of MXFP4."""
+    return ALTERNATING in form.layouts.values()
+
+
+def file_shape(config: ModelConfig, stored: StoredTensor) -> tuple[int, ...]:
+    """The shape that a tensor of floats has in files of the family."""
+    layout, shape = layout_of(stored, config.family.in_huggingface), stored.stacked_shape
+    if layout == PADDED:
+        return (shape[0] + UNUSED_POSITIONS, *shape[1:])
+    turned = layout == TRANSPOSED or (layout == ALTERNATING and len(stored.shape) == 2)
+    return (*shape[:-2], *shape[-2:][::-1]) if turned else shape
+
+
+def parts_in(config: ModelConfig, stored: StoredTensor, found: FoundTensor, data: Mapping[str, Bytes]) -> Parts:
+    """The model's tensors in a checked tensor of a file.
+
+    Matrices that are not float32 stay packed, unless they are transposed or the family's passes need float32; those in
+    another order are gathered on access.
+    """
+    layout = layout_of(stored, config.family.in_huggingface)
+    if layout == ALTERNATING:
+        yield from _of_experts(stored, found, data)
+        return
+    order = rows_by_part(stored, config) if layout == BY_KEY else None
+    unused = UNUSED_POSITIONS if layout == PADDED else 0
+    if config.family.published or layout == TRANSPOSED or found.dtype == "F32" or len(stored.shape) != 2:
+        floats = floats_of(data[stored.name], found)[unused:]
+        floats = floats.T if layout == TRANSPOSED else floats.reshape(stored.shape)
+        yield from stored.split(floats if order is None else floats[order])
+        return
+    rows = data[stored.name].reshape(stored.shape[0] + unused, -1)[unused:]
+    for tensor, own in stored.split(rows if order is None else order):
+        if order is None:
+            yield tensor, PackedTensor(found.dtype, own)
+            continue
+
+        def gather(asked: slice, own: npt.NDArray[np.intp] = own) -> Bytes:
+            return rows[own[asked]]
+
+        yield tensor, GatheredTensor(found.dtype, (tensor.shape[0], tensor.shape[1]), gather)
+
+
+def rows_by_part(stored: StoredTensor, config: ModelConfig) -> npt.NDArray[np.intp]:
+    """The row indices that reorder a tensor from groups by key head to the tensors that it holds.
+
+    The group of a key head has its queries, its keys, and the values and gates of the value heads that share it; or the
+    shares and decays of those heads.
+    """
+    layer = stored.tensors[0].layer
+    assert layer is not None
+    rule = config.layer(layer).delta
+    assert rule is not None
+    shared = rule.heads // rule.key_heads
+    sizes = {
+        "qkv": (rule.key, rule.key, shared * rule.value),
+        "z": (shared * rule.value,),
+        "b": (shared,),
+        "a": (shared,),
+    }
+    parts = [size for tensor in stored.tensors for size in sizes[tensor.letter]]
+    by_head = np.arange(stored.shape[0]).reshape(rule.key_heads, sum(parts))
+    return np.concatenate([part.reshape(-1) for part in np.split(by_head, list(accumulate(parts))[:-1], axis=1)])
 
 
 @dataclass(frozen=True)
@@ -53,7 +130,7 @@ def with_blocks(found: Mapping[str, FoundTensor], form: HuggingFace) -> dict[str
         FormatError: blocks or scales have another type, or their shapes do not match.
     """
     joined = dict(found)
-    for name in found if MXFP4.lower() in form.quantized else ():
+    for name in found if has_blocks(form) else ():
         stem, scales = name.removesuffix(BLOCKS), found.get(name.removesuffix(BLOCKS) + SCALES)
         if stem == name or scales is None:
             continue
@@ -72,18 +149,13 @@ def with_blocks(found: Mapping[str, FoundTensor], form: HuggingFace) -> dict[str
     return joined
 
 
-def is_turned(stored: StoredTensor, form: HuggingFace) -> bool:
-    """Whether a file stores the floats of these experts as [experts, in, out]."""
-    return form.experts is not None and form.experts.turned and stored.experts > 1 and len(stored.shape) == 2
-
-
 def mapped_parts(name: str, found: FoundTensor) -> dict[str, FoundTensor]:
     """The parts of a tensor to map, by name; blocks also need their scales."""
     return {name: found, name + SCALES: found.scales} if isinstance(found, FoundBlocks) else {name: found}
 
 
-def parts_of_experts(stored: StoredTensor, found: FoundTensor, data: Mapping[str, Bytes]) -> Parts:
-    """The matrices or biases of each expert in a checked tensor; packed ones are gathered on access."""
+def _of_experts(stored: StoredTensor, found: FoundTensor, data: Mapping[str, Bytes]) -> Parts:
+    """The matrices or biases of each expert; packed ones are gathered on access."""
     each, rest = divmod(len(stored.tensors), stored.experts)
     assert not rest
     floats = None

@@ -1,0 +1,86 @@
+"""A family's form in GGUF files, and what several families share in reading their metadata."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from glinfer.families.huggingface import Fields
+from glinfer.families.layer import FULL, LONGEST_PERIOD, SLIDING, every, shortest_pattern
+from glinfer.families.names import GGUF_NAMES, Names
+from glinfer.families.settings import Keys
+
+WINDOW = "attention.sliding_window"
+"""The key of the window."""
+
+
+def windows(keys: Keys, fields: Fields, period: int = 0, usual: int = 0, local_theta: float = 0.0) -> Fields:
+    """A window in all layers; or with a ``period`` in those that the file lists, by default all but every n-th.
+
+    Args:
+        keys: the metadata.
+        fields: those read before.
+        period: the period of a file that has none.
+        usual: the window of a file that has none; 0 for no window.
+        local_theta: the base of angles of layers with a window, if they have their own.
+
+    Raises:
+        FormatError: a key is invalid.
+    """
+    given, layers = keys.value(WINDOW), fields["num_hidden_layers"]
+    window = keys.whole(WINDOW) if given else 0 if given is not None else usual
+    if not period:
+        return {"sliding_window": window}
+    key = f"{WINDOW}_pattern"
+    found = keys.listed(key)
+    if not isinstance(found, list):
+        pattern = every(keys.whole(key, period, most=LONGEST_PERIOD), layers, SLIDING, FULL)
+    elif len(found) == layers and all(isinstance(each, bool) for each in found):
+        pattern = shortest_pattern([SLIDING if each else FULL for each in found])
+    else:
+        raise keys.refused(key, f"{layers} times true or false, or one whole number")
+    if SLIDING not in pattern or not window:
+        return {}
+    local = keys.number("rope.freq_base_swa", local_theta) if local_theta else 0.0
+    return {"sliding_window": window, "layer_types": pattern, "rope_local_base_freq": local}
+
+
+def scores_by_width(fields: Fields, layers: int) -> Fields:
+    """The scale of scores of the one model, with ``layers`` layers, that takes it from its width over its heads."""
+    width, heads = fields["hidden_size"], fields["num_attention_heads"]
+    return {"attention_multiplier": (width // heads) ** -0.5} if fields["num_hidden_layers"] == layers else {}
+
+
+@dataclass(frozen=True)
+class Gguf:
+    """The architecture of a family in GGUF files; if families share one, files are read as the first of them, or
+    as the one whose ``marked_by`` they have.
+
+    Attributes:
+        architecture: ``general.architecture``.
+        pairs_together: whether rotary positions rotate adjacent elements in the rows of queries and keys; then
+            ``rope_freqs.weight`` may slow each pair down.
+        attention_bias: whether its attention may have biases.
+        partial_rotary: whether heads may be rotated in part; then a file may have a tensor of angle factors for short
+            texts and one for long ones.
+        names: the names of tensors in the file.
+        scalars: the key and the default of fields of :class:`glinfer.config.ModelConfig` that scale or bound something.
+        inner_key: the key of the inner width of an MLP, or of each expert's.
+        marked_by: a key that the files of this family have, and those of other families of the architecture lack.
+        sections: whether a file lists the pairs of each position of an image; in text, all positions are equal.
+        keys_in_turn: whether value heads of a delta rule cycle through the key heads; otherwise value heads that share
+            a key head are adjacent.
+        more: reads windows, and what only this family has; its fields replace those read before.
+    """
+
+    architecture: str
+    pairs_together: bool = False
+    attention_bias: bool = True
+    partial_rotary: bool = False
+    names: Names = GGUF_NAMES
+    scalars: Mapping[str, tuple[str, float]] = field(default_factory=dict)
+    inner_key: str = "feed_forward_length"
+    marked_by: str = ""
+    sections: bool = False
+    keys_in_turn: bool = True
+    more: Callable[[Keys, Fields], Fields] = windows

@@ -1,0 +1,126 @@
+"""The names of a model's tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+
+@dataclass(frozen=True)
+class Names:
+    """Names of tensors without ``.weight`` and ``.bias``, in a checkpoint or in the files of one format.
+
+    The defaults are those of Llama in Hugging Face's transformers.
+
+    Attributes:
+        layer: the prefix of names inside a layer, with a placeholder for its number.
+        attention_norm, mlp_norm: the norms before the two branches of a layer.
+        attention_post_norm, mlp_post_norm: the norms after the branches.
+        projection: the projections of queries, keys and values, with a placeholder for the letter; without one, a
+            single matrix holds the rows of all three.
+        head_norm: the norms of heads of queries and keys, with a placeholder for the letter.
+        conv_in, conv, conv_out: the matrix before a convolution, with the rows of B, C and x; the depthwise
+            convolution's own weights; and the matrix after it.
+        decay_rate, decay_shift: the full names of the vectors for the decays of a delta rule, see
+            :func:`glinfer.ops.flat.delta.log_decay`.
+        delta_in: the matrices before a delta rule, with a placeholder for the letters ``qkv`` of queries, keys and
+            values, ``z`` of gates, ``a`` of decays, and ``b`` of the shares that are written.
+        delta_conv, delta_norm, delta_out: the convolution over queries, keys and values; the norm of the heads of
+            results; and the matrix after it.
+        gate, up: the two first matrices of a gated MLP; one name for both means a single matrix with the rows of both.
+        token_types, embedding_norm: vectors added to embeddings by token type, and the norm after the sum, if the
+            family has them.
+        dense: the matrices after the pooling, with a placeholder for their number.
+        letters: replacements for the placeholders, if they are not the letter or the number itself.
+        sinks: the sink logits of each head's softmax, if the family has them.
+        router: the matrix whose outputs choose the experts of a layer, if layers have them. ``gate``, ``up`` and
+            ``down`` then have a placeholder for an expert's number; without one, a tensor holds all experts.
+        shared_router, shared_gate, shared_up, shared_down: the vector that weights the shared expert, and its matrices,
+            if layers have one.
+        endings: suffixes instead of ``.weight`` or ``.bias``, by role and part, such as ``gate.bias``.
+    """
+
+    embeddings: str = "model.embed_tokens"
+    positions: str = ""
+    layer: str = "model.layers.{}."
+    attention_norm: str = "input_layernorm"
+    attention_post_norm: str = "post_attention_layernorm"
+    projection: str = "self_attn.{}_proj"
+    head_norm: str = "self_attn.{}_norm"
+    output: str = "self_attn.o_proj"
+    conv_in: str = "conv.in_proj"
+    conv: str = "conv.conv"
+    conv_out: str = "conv.out_proj"
+    decay_rate: str = "linear_attn.A_log"
+    decay_shift: str = "linear_attn.dt_bias"
+    delta_in: str = "linear_attn.in_proj_{}"
+    delta_conv: str = "linear_attn.conv1d"
+    delta_norm: str = "linear_attn.norm"
+    delta_out: str = "linear_attn.out_proj"
+    mlp_norm: str = "post_attention_layernorm"
+    mlp_post_norm: str = "post_feedforward_layernorm"
+    gate: str = "mlp.gate_proj"
+    up: str = "mlp.up_proj"
+    down: str = "mlp.down_proj"
+    final_norm: str = "model.norm"
+    head: str = "lm_head"
+    token_types: str = ""
+    embedding_norm: str = ""
+    dense: str = "dense.{}"
+    letters: Mapping[str, str] = field(default_factory=dict)
+    sinks: str = ""
+    router: str = ""
+    shared_router: str = ""
+    shared_gate: str = "mlp.shared_expert.gate_proj"
+    shared_up: str = "mlp.shared_expert.up_proj"
+    shared_down: str = "mlp.shared_expert.down_proj"
+    endings: Mapping[str, str] = field(default_factory=dict)
+
+    def of(self, role: str, layer: int | None = None, letter: str = "") -> str:
+        """The name of one of the roles above, in a layer or outside of all layers."""
+        name: str = getattr(self, role).format(self.letters.get(letter, letter))
+        return name if layer is None else self.layer.format(layer) + name
+
+    def vocabulary(self, *, tied: bool) -> str:
+        """The name of the head, or of the embeddings if the two are tied."""
+        return self.embeddings if tied else self.head
+
+
+GGUF_NAMES = Names(
+    embeddings="token_embd",
+    positions="position_embd",
+    layer="blk.{}.",
+    attention_norm="attn_norm",
+    attention_post_norm="post_attention_norm",
+    projection="attn_{}",
+    head_norm="attn_{}_norm",
+    output="attn_output",
+    sinks="attn_sinks",
+    conv_in="shortconv.in_proj",
+    conv="shortconv.conv",
+    conv_out="shortconv.out_proj",
+    decay_rate="ssm_a",
+    decay_shift="ssm_dt.bias",
+    delta_in="{}",
+    delta_conv="ssm_conv1d",
+    delta_norm="ssm_norm",
+    delta_out="ssm_out",
+    mlp_norm="ffn_norm",
+    mlp_post_norm="post_ffw_norm",
+    gate="ffn_gate",
+    up="ffn_up",
+    down="ffn_down",
+    final_norm="output_norm",
+    head="output",
+)
+"""Names in GGUF files, from gguf-py/gguf/constants.py of llama.cpp."""
+GGUF_SUM_NAMES = replace(
+    GGUF_NAMES,
+    token_types="token_types",
+    embedding_norm="token_embd_norm",
+    attention_post_norm="attn_output_norm",
+    mlp_post_norm="layer_output_norm",
+    final_norm="",
+    head="",
+)
+"""Names in GGUF files of models like BERT, with norms after the residual sums."""
