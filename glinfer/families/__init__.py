@@ -6,6 +6,8 @@ errors and limits, so configurations, formats and plans can all read it.
 
 from glinfer.families import (
     bert,
+    ernie4_5,
+    exaone4,
     gab,
     gemma,
     gemma2,
@@ -35,6 +37,7 @@ from glinfer.families import (
     qwen3_next,
     qwen3_vl,
     roberta,
+    seed_oss,
     smollm3,
     xlm_roberta,
 )
@@ -43,6 +46,7 @@ from glinfer.families.record import Family
 _MODULES = (
     *(gab, gpt2, gift_of_gab, llama, mistral, ministral, ministral3, qwen2, qwen3, qwen3_vl),
     *(gemma, gemma2, gemma3, smollm3, olmo2, olmo3, phi3, granite, lfm2, qwen3_5),
+    *(seed_oss, ernie4_5, exaone4),
     *(qwen3_moe, olmoe, granitemoe, gpt_oss, qwen3_5_moe, qwen3_next),
     *(bert, roberta, xlm_roberta, nomic_bert, modernbert, gemma_embedding),
 )

@@ -125,6 +125,9 @@ CONFIGS = {
         rope_scaling=YARN,
     ),
     "qwen3vl": config("qwen3_vl_text", head_dim=32, rope_theta=500000.0, tie_word_embeddings=True),
+    "seed_oss": config("seed_oss", attention_bias=True),
+    "ernie4_5": config("ernie4_5", tie_word_embeddings=True, rope_theta=500000.0),
+    "exaone4": config("exaone4"),  # it has windows in models of 64 layers alone
     "phi3": config("phi3", rope_scaling=LONG_PHI, partial_rotary_factor=0.75, layer_norm_eps=1e-5),
     "granite": config("granite", **GRANITE),
     "lfm2": config(

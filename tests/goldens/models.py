@@ -140,6 +140,15 @@ MODELS = {
         },
         seed=3,
     ),
+    "seed_oss": Made({**ODD, "model_type": "seed_oss", "head_dim": 20, "pad_token_id": 0, "mlp_bias": True}, seed=0),
+    "ernie4_5": Made({**ODD, "model_type": "ernie4_5", "head_dim": 20, "pad_token_id": 0, "rope_theta": 5e4}, seed=3),
+    "exaone4": Made(
+        {
+            **{**ODD, "model_type": "exaone4", "pad_token_id": 0, "num_hidden_layers": 5},
+            **{"sliding_window": 30, "sliding_window_pattern": 3, "rope_theta": 5e4},
+        },
+        seed=3,
+    ),
     "olmo3": Made(
         {
             **ODD,

@@ -70,7 +70,7 @@ def of_family(family: str) -> ModelConfig:
     """A model whose rows are whole blocks of 256, its heads shared, padded and in windows where the family has them."""
     rotary = FAMILIES[family].rotary
     shape = {"head_dim": 40, "num_key_value_heads": 2} if rotary else {}
-    window = 40 if family in ("mistral", "qwen3", "gemma2", "gemma3_text", "gpt_oss", "olmo3") else 0
+    window = 40 if family in ("mistral", "qwen3", "gemma2", "gemma3_text", "gpt_oss", "olmo3", "exaone4") else 0
     turned = {"rotary_layers": (1, 0)} if family in ("olmo2", "qwen3", "smollm3") else {}
     values = {"linear_value_head_dim": 64} if FAMILIES[family].delta_rule else {}
     bounded = {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0} if family == "gemma2" else {}
