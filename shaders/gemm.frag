@@ -61,13 +61,13 @@ uniform sampler2D gain;
 #endif
 #ifdef LORA
 #include "common/low_rank.glsl"
-#define LORA_ROW(n) ROWS * at.slot + n
-#define ADD_LORA(n) if (part == 0) total += low_rank(matrix_block, at.lane, LORA_ROW(n), ADAPTER_OF(LORA_ROW(n)), 0);
+#define LORA_ROW(n) ROWS * out_slot + n
+#define ADD_LORA(n) if (part == 0) total += low_rank(matrix_block, out_lane, LORA_ROW(n), ADAPTER_OF(LORA_ROW(n)), 0);
 #else
 #define ADD_LORA(n)
 #endif
 #if defined(LORA) && LORA_BIASED
-#define ADD_LORA_BIAS(n) if (part == 0) total += low_rank_bias(matrix_block, at.lane, ADAPTER_OF(LORA_ROW(n)));
+#define ADD_LORA_BIAS(n) if (part == 0) total += low_rank_bias(matrix_block, out_lane, ADAPTER_OF(LORA_ROW(n)));
 #else
 #define ADD_LORA_BIAS(n)
 #endif
@@ -77,7 +77,7 @@ EACH_ROW(DECLARE_SECOND)
 #ifdef NORMS
 uniform sampler2D norms;
 #define NORMS_PLACES NORMS_TILES, NORMS_PITCH, NORMS_SLOT_STEP, NORMS_BLOCK_STEP, NORMS_COLUMNS
-#define NORM_TEXEL(quad) FETCH(norms, (block_origin(at.slot, 0, NORMS_PLACES) + lane_offset(4 * (quad) + (at.lane & 3))), \
+#define NORM_TEXEL(quad) FETCH(norms, (block_origin(out_slot, 0, NORMS_PLACES) + lane_offset(4 * (quad) + (out_lane & 3))), \
                                ivec2(NORMS_WIDTH, NORMS_HEIGHT))
 #endif
 EACH_ROW(DECLARE_TARGET)
@@ -85,11 +85,11 @@ EACH_ROW(DECLARE_TARGET)
 uniform sampler2D chosen;
 #define CHOSEN_PLACES CHOSEN_TILES, CHOSEN_PITCH, CHOSEN_SLOT_STEP, CHOSEN_BLOCK_STEP, CHOSEN_COLUMNS
 #define CHOSEN_ROW(n) \
-    FETCH(chosen, (block_origin(at.slot, 0, CHOSEN_PLACES) + lane_offset(n)), ivec2(CHOSEN_WIDTH, CHOSEN_HEIGHT))
+    FETCH(chosen, (block_origin(out_slot, 0, CHOSEN_PLACES) + lane_offset(n)), ivec2(CHOSEN_WIDTH, CHOSEN_HEIGHT))
 #define LEAVE_OUT(n, X, R, Y, V, A, B, C, D, E, F, S) Y = vec4(0.0);
 #define X_SLOT(n) x_slots[n]
 #else
-#define X_SLOT(n) (ROWS * at.slot + (n))
+#define X_SLOT(n) (ROWS * out_slot + (n))
 #endif
 #ifdef PARTS
 flat in int part;
@@ -97,7 +97,7 @@ flat in int part;
 const int part = 0;
 #endif
 
-#define WEIGHT_LINE(n) (line_at(n, WEIGHT_COLUMNS, 8 * LINE_WORDS) + ivec2(at.lane & 7, 0))
+#define WEIGHT_LINE(n) (line_at(n, WEIGHT_COLUMNS, 8 * LINE_WORDS) + ivec2(out_lane & 7, 0))
 // The texel of the bias among a block's constants.
 #define BIAS_AT (4 * SCALED + CENTRED)
 
@@ -121,8 +121,8 @@ const int part = 0;
 #include "common/raw_input.glsl"
 float input_norm[ROWS];
 #define START_NORM(n, X, R, Y, V, A, B, C, D, E, F, S) \
-    input_norm[n] = input_norm_of(FETCH(X, block_origin(at.slot, X_BLOCKS - 1, X_PLACES), X_SIZE));
-#define SUM_PLACE(number) (block_origin(at.slot, number, X_PLACES) + inner)
+    input_norm[n] = input_norm_of(FETCH(X, block_origin(out_slot, X_BLOCKS - 1, X_PLACES), X_SIZE));
+#define SUM_PLACE(number) (block_origin(out_slot, number, X_PLACES) + inner)
 #define SUM_LANE (4 * ((inner.x >> 1) + 2 * (inner.y >> 1)) + (inner.x & 1) + 2 * (inner.y & 1))
 #if X_GATED
 #define PLACE_INPUT ivec2 from = SUM_PLACE(2 * block), second = SUM_PLACE(2 * block + 1); \
@@ -134,7 +134,7 @@ float input_norm[ROWS];
 #define FINISHED(n, X) activations(whole_sum(FETCH(X, from, X_SIZE), input_norm[n], bias))
 #endif
 #else
-#define PLACE_INPUT ivec2 from = block_origin(at.slot, block, X_PLACES) + inner;
+#define PLACE_INPUT ivec2 from = block_origin(out_slot, block, X_PLACES) + inner;
 #define FINISHED(n, X) FETCH(X, from, X_SIZE)
 #endif
 #define GAIN_INPUT(n, X, R, Y, V, A, B, C, D, E, F, S) GAINED(V)
@@ -293,8 +293,8 @@ float input_norm[ROWS];
 #define SCALE(A, B, C, D)
 #endif
 #if QUAD
-#define TOTAL(A, B, C, D) quad_share(vec4[4](A, B, C, D), at.lane)
-#define GATHERED(S) quad_sum(vec4(S.xy, 0.0, 0.0), at.lane) / float(DIM)
+#define TOTAL(A, B, C, D) quad_share(vec4[4](A, B, C, D), out_lane)
+#define GATHERED(S) quad_sum(vec4(S.xy, 0.0, 0.0), out_lane) / float(DIM)
 #else
 #define TOTAL(A, B, C, D) (A + B) + (C + D)
 #define GATHERED(S) S / float(DIM)
@@ -318,7 +318,7 @@ float input_norm[ROWS];
 #define ADD_RESIDUAL(R, Y)
 #endif
 #ifdef ROPE
-#define TURN(n, Y) Y = turned(Y, 16 * at.block + at.lane, ANGLES_OF(ROWS * at.slot + n));
+#define TURN(n, Y) Y = turned(Y, 16 * out_block + out_lane, ANGLES_OF(ROWS * out_slot + n));
 #else
 #define TURN(n, Y)
 #endif
@@ -331,7 +331,7 @@ float input_norm[ROWS];
 #endif
 #ifdef RAW
 #if QUAD
-#define GATHERED_OF_SHARE(S) quad_sum(vec4(S.xy, 0.0, 0.0), at.lane)
+#define GATHERED_OF_SHARE(S) quad_sum(vec4(S.xy, 0.0, 0.0), out_lane)
 #else
 #define GATHERED_OF_SHARE(S) S
 #endif
@@ -369,8 +369,8 @@ float input_norm[ROWS];
 #endif
 
 void main() {
-    Place at = output_place();
-    int member = at.lane & 3;
+    locate();
+    int member = out_lane & 3;
 #ifdef EXPERT_BLOCKS
     vec4 leader = CHOSEN_ROW(0);
     if (leader.z == 0.0) {
@@ -388,8 +388,8 @@ void main() {
     EACH_ROW(DECLARE_SUMS)
     int first = part * share;
 #ifdef RAW
-    bool gathers = at.block >= OUT_BLOCKS - 1;
-    at.block = min(at.block, OUT_BLOCKS - 2);
+    bool gathers = out_block >= OUT_BLOCKS - 1;
+    out_block = min(out_block, OUT_BLOCKS - 2);
 #endif
 #ifdef RAW_INPUT
     EACH_ROW(START_NORM)
@@ -400,7 +400,7 @@ void main() {
         int block = step >> 2;
         ivec2 corner = 2 * ivec2(step & 1, (step >> 1) & 1);
 #if QUAD
-        ivec2 inner = corner + ivec2(at.lane & 1, (at.lane >> 1) & 1);
+        ivec2 inner = corner + ivec2(out_lane & 1, (out_lane >> 1) & 1);
         PLACE_INPUT
         EACH_ROW(FETCH_INPUT)
         GATHER
@@ -418,13 +418,13 @@ void main() {
     // The gate's block comes first, then the block that it multiplies. Fetching the inputs twice is cheaper than twice the
     // sums.
     for (int half_block = 0; half_block < 2; half_block++) {
-        int matrix_block = 2 * (expert_block + at.block) + half_block;
+        int matrix_block = 2 * (expert_block + out_block) + half_block;
         EACH_ROW(START_SUMS)
 #else
-        int matrix_block = expert_block + at.block;
+        int matrix_block = expert_block + out_block;
 #endif
     // The line of this fragment's half block and step; the words of accumulator a begin 8 · PIECE · a texels on.
-    int number = (2 * matrix_block + (at.lane >> 3)) * STEPS + first;
+    int number = (2 * matrix_block + (out_lane >> 3)) * STEPS + first;
     ivec2 line = WEIGHT_LINE(number);
     // The test comes last: with a test at the top, llvmpipe would run the body once more in vain.
 #if GROUPED
@@ -461,7 +461,7 @@ void main() {
         int block = step >> 2;
         ivec2 corner = 2 * ivec2(step & 1, (step >> 1) & 1);
 #if QUAD
-        ivec2 inner = corner + ivec2(at.lane & 1, (at.lane >> 1) & 1);
+        ivec2 inner = corner + ivec2(out_lane & 1, (out_lane >> 1) & 1);
         PLACE_INPUT
         EACH_ROW(FETCH_INPUT)
         GATHER_INPUT
@@ -481,7 +481,7 @@ void main() {
     } while (step < first + share);
 #endif
 #if !defined(RAW) || SCALED || CENTRED
-    ivec2 here = line_at(matrix_block, CONSTS_COLUMNS, 16 * (BIAS_AT + 1)) + ivec2(at.lane, 0);
+    ivec2 here = line_at(matrix_block, CONSTS_COLUMNS, 16 * (BIAS_AT + 1)) + ivec2(out_lane, 0);
 #endif
     vec4 total, gathered;
 #ifndef RAW

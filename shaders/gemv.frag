@@ -69,7 +69,7 @@ uniform int position;
 #endif
 #include "common/low_rank.glsl"
 #ifdef ROWWISE
-#define LORA_ROW at.slot
+#define LORA_ROW out_slot
 #else
 #define LORA_ROW 0
 #endif
@@ -98,7 +98,7 @@ int x_slot, x_first;  // the slot of the inputs, and their first block there
 uniform sampler2D choice;
 #define CHOICE_PLACES CHOICE_TILES, CHOICE_PITCH, CHOICE_SLOT_STEP, CHOICE_BLOCK_STEP, CHOICE_COLUMNS
 #else
-#define matrix_block at.block
+#define matrix_block out_block
 #endif
 
 // The texel of the bias among a block's constants.
@@ -202,7 +202,7 @@ int line_of(int block, int lane, int step) {
     return (2 * block + (lane >> 3)) * STEPS + step;
 }
 
-#define WEIGHT_LINE(n, words) (line_at(n, WEIGHT_COLUMNS, 8 * (words)) + ivec2(at.lane & 7, 0))
+#define WEIGHT_LINE(n, words) (line_at(n, WEIGHT_COLUMNS, 8 * (words)) + ivec2(out_lane & 7, 0))
 
 #if GROUPED
 #define TURNS (16 - 12 * QUAD)
@@ -211,22 +211,22 @@ int line_of(int block, int lane, int step) {
 #endif
 
 void main() {
-    Place at = output_place();
-    int member = at.lane & 3;
+    locate();
+    int member = out_lane & 3;
 #ifdef ROWWISE
-    x_slot = at.slot;
+    x_slot = out_slot;
     x_first = 0;
 #endif
 #ifdef EXPERT_BLOCKS
-    int chosen = at.block / EXPERT_BLOCKS;
-    ivec2 place = block_origin(at.slot, chosen >> 4, CHOICE_PLACES) + lane_offset(chosen & 15);
+    int chosen = out_block / EXPERT_BLOCKS;
+    ivec2 place = block_origin(out_slot, chosen >> 4, CHOICE_PLACES) + lane_offset(chosen & 15);
     float expert = FETCH(choice, place, ivec2(CHOICE_WIDTH, CHOICE_HEIGHT)).x;
-    int matrix_block = int(expert + 0.5) * EXPERT_BLOCKS + at.block % EXPERT_BLOCKS;
+    int matrix_block = int(expert + 0.5) * EXPERT_BLOCKS + out_block % EXPERT_BLOCKS;
     x_first = chosen * X_PART;
 #endif
 #ifdef RAW
-    bool gathers = at.block >= OUT_BLOCKS - 1;
-    at.block = min(at.block, OUT_BLOCKS - 2);
+    bool gathers = out_block >= OUT_BLOCKS - 1;
+    out_block = min(out_block, OUT_BLOCKS - 2);
 #endif
 #ifdef RAW_INPUT
     input_norm = input_norm_of(sum_at(X_BLOCKS - 1, 0));
@@ -263,11 +263,11 @@ void main() {
 #define FETCH_SCALES(h)
 #endif
 #define FETCH_CONSTANTS(h) { \
-        ivec2 here = line_at(HALVES * matrix_block + h, CONSTS_COLUMNS, 16 * (BIAS_AT + 1)) + ivec2(at.lane, 0); \
+        ivec2 here = line_at(HALVES * matrix_block + h, CONSTS_COLUMNS, 16 * (BIAS_AT + 1)) + ivec2(out_lane, 0); \
         FETCH_BIAS(h) FETCH_SUMS(h) FETCH_SCALES(h) \
     }
     EACH_HALF(FETCH_CONSTANTS)
-#define START_LINE(h) lines[h] = line_of(HALVES * matrix_block + h, at.lane, first);
+#define START_LINE(h) lines[h] = line_of(HALVES * matrix_block + h, out_lane, first);
 #if GROUPED
     int lines[HALVES];
     EACH_HALF(START_LINE)
@@ -429,7 +429,7 @@ void main() {
     whole = all.y;
 #endif
 #if QUAD
-    vec4 gathered = quad_sum(vec4(squares, whole, 0.0, 0.0), at.lane);
+    vec4 gathered = quad_sum(vec4(squares, whole, 0.0, 0.0), out_lane);
     squares = gathered.x;
     whole = gathered.y;
 #endif
@@ -452,12 +452,12 @@ void main() {
         for (int a = 0; a < 4; a++) own[a] *= scale[4 * h + a] * (1.0 / UNIT);
 #endif
 #if QUAD
-        vec4 total = quad_share(own, at.lane);
+        vec4 total = quad_share(own, out_lane);
 #else
         vec4 total = (own[0] + own[1]) + (own[2] + own[3]);
 #endif
 #ifdef LORA
-        if (part == 0) total += low_rank(HALVES * matrix_block + h, at.lane, LORA_ROW, ADAPTER_OF(LORA_ROW), LORA_FIRST);
+        if (part == 0) total += low_rank(HALVES * matrix_block + h, out_lane, LORA_ROW, ADAPTER_OF(LORA_ROW), LORA_FIRST);
 #endif
 #if CENTRED
 #ifdef RAW
@@ -472,7 +472,7 @@ void main() {
 #ifndef RAW
         if (part == 0) total += bias[h];
 #if defined(LORA) && LORA_BIASED
-        if (part == 0) total += low_rank_bias(HALVES * matrix_block + h, at.lane, ADAPTER_OF(LORA_ROW));
+        if (part == 0) total += low_rank_bias(HALVES * matrix_block + h, out_lane, ADAPTER_OF(LORA_ROW));
 #endif
 #endif
         totals[h] = total;
@@ -493,7 +493,7 @@ void main() {
 #endif
 #endif
 #ifdef ROPE
-    y = turned(y, 16 * at.block + at.lane, position);
+    y = turned(y, 16 * out_block + out_lane, position);
 #endif
 #ifdef RESIDUAL
     y += FETCH(residual, IN_RESIDUAL(OUT_TEXEL), RESIDUAL_SIZE);

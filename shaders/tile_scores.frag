@@ -63,7 +63,7 @@ EACH_ROW(DECLARE_TARGET)
 #define KEPT(n, g, A) mix(vec4(0.0), A, lessThanEqual((first + 4 * (g) + next), ivec4(SEEN(n))))
 #if QUAD
 // Keys after a row's own token must not reach the sums, as in shaders/cached_scores.frag.
-#define TOTAL(n, A, B, C, D) quad_share(vec4[4](KEPT(n, 0, A), KEPT(n, 1, B), KEPT(n, 2, C), KEPT(n, 3, D)), at.lane)
+#define TOTAL(n, A, B, C, D) quad_share(vec4[4](KEPT(n, 0, A), KEPT(n, 1, B), KEPT(n, 2, C), KEPT(n, 3, D)), out_lane)
 #else
 #define TOTAL(n, A, B, C, D) A
 #endif
@@ -79,16 +79,16 @@ EACH_ROW(DECLARE_TARGET)
 #endif
 
 void main() {
-    Place at = output_place();
-    int group = at.slot / row_slots, tile = at.slot % row_slots;
+    locate();
+    int group = out_slot / row_slots, tile = out_slot % row_slots;
     uvec4 info = ROW_TEXEL(ROWS * tile, 0);
     int position = int(info.y), base = int(info.z);
 #ifdef AHEAD
     int last = int(ROW_TEXEL(ROWS * tile, 1).w);
 #endif
-    int query = QUERY_AT + at.block * HEAD_TEXELS, key = at.block / (HEADS / KV_HEADS) * HEAD_TEXELS;
-    int own = 64 * group + 4 * at.lane;
-    int member = at.lane & (SHARE - 1), first = own - 4 * member;
+    int query = QUERY_AT + out_block * HEAD_TEXELS, key = out_block / (HEADS / KV_HEADS) * HEAD_TEXELS;
+    int own = 64 * group + 4 * out_lane;
+    int member = out_lane & (SHARE - 1), first = own - 4 * member;
     // Skip tokens after all rows' own tokens; no pass reads their scores.
     if (first > SEEN(ROWS - 1)) discard;
     EACH_ROW(DECLARE_SUMS)

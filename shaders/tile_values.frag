@@ -63,11 +63,11 @@ flat in int part;
 #define ADD_D(n, X, R, Y, V, A, B, C, D, E, F, S) D += V.x * t0; D += V.y * t1; D += V.z * t2; D += V.w * t3;
 #if QUAD
 #define COMBINE(A, B, C, D, E, S) \
-    all = quad_max(S, at.lane); \
+    all = quad_max(S, out_lane); \
     scale = exp(S - all); \
-    E = quad_sum(E * scale, at.lane); \
+    E = quad_sum(E * scale, out_lane); \
     A *= scale; B *= scale; C *= scale; D *= scale; \
-    total = quad_share(vec4[4](A, B, C, D), at.lane);
+    total = quad_share(vec4[4](A, B, C, D), out_lane);
 #else
 #define COMBINE(A, B, C, D, E, S) total = A; all = S;
 #endif
@@ -76,15 +76,15 @@ flat in int part;
     Y = head < HEADS ? total / (dot(E, vec4(1.0)) SINK_WEIGHT(all)) : vec4(0.0);
 
 void main() {
-    Place at = output_place();
-    uvec4 info = ROW_TEXEL(ROWS * at.slot, 0);
-    int position = int(info.y), base = int(info.z), last = int(ROW_TEXEL(ROWS * at.slot, 1).w);
+    locate();
+    uvec4 info = ROW_TEXEL(ROWS * out_slot, 0);
+    int position = int(info.y), base = int(info.z), last = int(ROW_TEXEL(ROWS * out_slot, 1).w);
     int reach = SEEN(ROWS - 1);
     last = min(reach, last);
-    int texel = at.block * 16 + at.lane;
+    int texel = out_block * 16 + out_lane;
     int head = texel / HEAD_TEXELS;
     DECLARE_SINK(min(head, HEADS - 1))
-    int start = at.lane & (SHARE - 1);
+    int start = out_lane & (SHARE - 1);
     int value = (KV_HEADS + min(head, HEADS - 1) / (HEADS / KV_HEADS)) * HEAD_TEXELS + texel % HEAD_TEXELS - start;
     // Padding rows of the last slot may reach beyond the end of the cache, where tokens have weight zero for other rows.
     // All members of a quad take the same number of steps (common/quad.glsl); tokens that no row sees have weight zero too.
@@ -95,7 +95,7 @@ void main() {
 #endif
     int group = start;
     if (group < groups) do {
-        ivec2 scores_at = block_origin((group >> 4) * row_slots + at.slot, head, X_PLACES) + lane_offset(group & 15);
+        ivec2 scores_at = block_origin((group >> 4) * row_slots + out_slot, head, X_PLACES) + lane_offset(group & 15);
         EACH_ROW(PEAKS)
         group += SHARE;
     } while (group < groups);
@@ -103,7 +103,7 @@ void main() {
     group = start;
 #ifdef PARTS
     if (group < groups) do {
-        ivec2 scores_at = block_origin((group >> 4) * row_slots + at.slot, head, X_PLACES) + lane_offset(group & 15);
+        ivec2 scores_at = block_origin((group >> 4) * row_slots + out_slot, head, X_PLACES) + lane_offset(group & 15);
         EACH_ROW(ADD_WEIGHT)
         group += SHARE;
     } while (group < groups);
@@ -111,7 +111,7 @@ void main() {
     groups = min(groups, 16 * part + 16);
 #endif
     if (group < groups) do {
-        ivec2 scores_at = block_origin((group >> 4) * row_slots + at.slot, head, X_PLACES) + lane_offset(group & 15);
+        ivec2 scores_at = block_origin((group >> 4) * row_slots + out_slot, head, X_PLACES) + lane_offset(group & 15);
         ivec2 from = block_origin(base + 4 * group, value >> 4, CACHE_PLACES) + lane_offset(value & 15);
 #ifdef CACHE_SCALES_AT
         int block = value >> 4;

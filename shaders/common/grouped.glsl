@@ -66,9 +66,9 @@ Scales scales_of(uvec4 words, uvec4 halves) {
 #elif FORM_SCALES == SCALES_BYTES
     vec4 d = first_half(words);
 #if OFFSET == 4
-    vec4 one = vec4(ivec4((words >> 16) & 255u) - 32) * d, two = vec4(ivec4(words >> 24) - 32) * d;
+    vec4 one = vec4(ivec4((words >> 16u) & 255u) - 32) * d, two = vec4(ivec4(words >> 24u) - 32) * d;
 #else
-    vec4 one = vec4(ivec4(words << 8) >> 24) * d, two = vec4(ivec4(words) >> 24) * d;
+    vec4 one = vec4(ivec4(words << 8u) >> 24) * d, two = vec4(ivec4(words) >> 24) * d;
 #endif
     return Scales(one, two, -float(OFFSET) * one, -float(OFFSET) * two);
 #elif FORM_SCALES == SCALES_POWER
@@ -76,15 +76,15 @@ Scales scales_of(uvec4 words, uvec4 halves) {
     return Scales(d, d, vec4(0.0), vec4(0.0));
 #elif FORM_SCALES == SCALES_SIGNED_BYTES
     vec4 d = float(TABLE_UNIT) * first_half(halves);
-    return Scales(d * vec4(ivec4(words << 24) >> 24), d * vec4(ivec4(words << 16) >> 24), vec4(0.0), vec4(0.0));
+    return Scales(d * vec4(ivec4(words << 24u) >> 24), d * vec4(ivec4(words << 16u) >> 24), vec4(0.0), vec4(0.0));
 #elif SHARED_SCALES
     vec4 d = first_half(halves), least = -second_half(halves);
 #if FORM_SCALES == SCALES_SIX_BITS
     vec4 one = d * vec4(ivec4(words & 255u));
-    return Scales(one, one, least * vec4(ivec4((words >> 8) & 255u)), vec4(0.0));
+    return Scales(one, one, least * vec4(ivec4((words >> 8u) & 255u)), vec4(0.0));
 #else
-    return Scales(d * vec4(ivec4(words & 15u)), d * vec4(ivec4((words >> 8) & 15u)),
-                  least * vec4(ivec4((words >> 4) & 15u)), least * vec4(ivec4((words >> 12) & 15u)));
+    return Scales(d * vec4(ivec4(words & 15u)), d * vec4(ivec4((words >> 8u) & 15u)),
+                  least * vec4(ivec4((words >> 4u) & 15u)), least * vec4(ivec4((words >> 12u) & 15u)));
 #endif
 #else
     return Scales(vec4(0.0), vec4(0.0), vec4(0.0), vec4(0.0));
@@ -95,7 +95,7 @@ Scales scales_of(uvec4 words, uvec4 halves) {
 // The small scales of four outputs, two a word; accumulators 2p and 2p + 1 share texel p.
 uvec4 small_scales(uvec4 texel, int a) {
     uvec2 pair = (a & 1) == 0 ? texel.xy : texel.zw;
-    return uvec4(pair.x & 0xffffu, pair.x >> 16, pair.y & 0xffffu, pair.y >> 16);
+    return uvec4(pair.x & 0xffffu, pair.x >> 16u, pair.y & 0xffffu, pair.y >> 16u);
 }
 // The block scales of the outputs of accumulator a; with QUAD the member that owns the outputs has them.
 #if SHARED_BY_QUAD
@@ -116,18 +116,18 @@ uvec4 small_scales(uvec4 texel, int a) {
 vec4 bytes_times(uvec4 words, vec4 x) {
 #if defined(MANTISSA) && MANTISSA
     words ^= 0x80808080u;
-    return (NUMBER(words & 255u) - 128.0) * x.x + (NUMBER((words >> 8) & 255u) - 128.0) * x.y +
-           ((NUMBER((words >> 16) & 255u) - 128.0) * x.z + (NUMBER(words >> 24) - 128.0) * x.w);
+    return (NUMBER(words & 255u) - 128.0) * x.x + (NUMBER((words >> 8u) & 255u) - 128.0) * x.y +
+           ((NUMBER((words >> 16u) & 255u) - 128.0) * x.z + (NUMBER(words >> 24u) - 128.0) * x.w);
 #else
-    return (vec4(ivec4(words << 24) >> 24) * x.x + vec4(ivec4(words << 16) >> 24) * x.y) +
-           (vec4(ivec4(words << 8) >> 24) * x.z + vec4(ivec4(words) >> 24) * x.w);
+    return (vec4(ivec4(words << 24u) >> 24) * x.x + vec4(ivec4(words << 16u) >> 24) * x.y) +
+           (vec4(ivec4(words << 8u) >> 24) * x.z + vec4(ivec4(words) >> 24) * x.w);
 #endif
 }
 #elif FORM_TABLE
 // The values of four codes, in the lower nibble of each byte.
 vec4 codes_times(uvec4 words, vec4 x) {
-    return (table_numbers(CODES(words & 15u)) * x.x + table_numbers(CODES((words >> 8) & 15u)) * x.y) +
-           (table_numbers(CODES((words >> 16) & 15u)) * x.z + table_numbers(CODES((words >> 24) & 15u)) * x.w);
+    return (table_numbers(CODES(words & 15u)) * x.x + table_numbers(CODES((words >> 8u) & 15u)) * x.y) +
+           (table_numbers(CODES((words >> 16u) & 15u)) * x.z + table_numbers(CODES((words >> 24u) & 15u)) * x.w);
 }
 
 vec4 lower_times(uvec4 words, vec4 v) {
@@ -135,19 +135,19 @@ vec4 lower_times(uvec4 words, vec4 v) {
 }
 
 vec4 upper_times(uvec4 words, vec4 e) {
-    return codes_times(words >> 4, e);
+    return codes_times(words >> 4u, e);
 }
 #else
 #if FORM_HIGH == 0
 // The lower nibble of each byte, and the upper one.
 vec4 lower_times(uvec4 words, vec4 v) {
-    uvec4 upper = words >> 16;
+    uvec4 upper = words >> 16u;
     return (NUMBER(words & 15u) * v.x + NUMBER(words & 0xf00u) * (0.00390625 * v.y)) +
            (NUMBER(upper & 15u) * v.z + NUMBER(upper & 0xf00u) * (0.00390625 * v.w));
 }
 
 vec4 upper_times(uvec4 words, vec4 e) {
-    uvec4 upper = words >> 16;
+    uvec4 upper = words >> 16u;
     vec4 near = 0.0625 * e, far = 0.000244140625 * e;
     return (NUMBER(words & 0xf0u) * near.x + NUMBER(words & 0xf000u) * far.y) +
            (NUMBER(upper & 0xf0u) * near.z + NUMBER(upper & 0xf000u) * far.w);
@@ -155,7 +155,7 @@ vec4 upper_times(uvec4 words, vec4 e) {
 #else
 // Four numbers, one a byte.
 vec4 bytes_times(uvec4 numbers, vec4 x) {
-    uvec4 upper = numbers >> 16;
+    uvec4 upper = numbers >> 16u;
     return (NUMBER(numbers & 255u) * x.x + NUMBER(numbers & 0xff00u) * (0.00390625 * x.y)) +
            (NUMBER(upper & 255u) * x.z + NUMBER(upper & 0xff00u) * (0.00390625 * x.w));
 }
@@ -174,14 +174,14 @@ float sum_of(vec4 x) {
 #elif FORM_HIGH == 2
 #define DECLARE_HIGH(a) uvec4 bits_of_first = HIGH_TEXEL(a), bits_of_second = HIGH_TEXEL(4 + (a));
 #define DECLARE_WORDS(a, w) uvec4 word = LINE_TEXEL(4 * (w) + (a)); \
-    uvec4 bits = bits_of_first >> (2 * (w)), other = bits_of_second >> (2 * (w));
-#define FIRST_TIMES(w, V) bytes_times((word & 0x0f0f0f0fu) | ((bits & 0x03030303u) << 4), V)
-#define SECOND_TIMES(w, V) bytes_times(((word >> 4) & 0x0f0f0f0fu) | ((other & 0x03030303u) << 4), V)
+    uvec4 bits = bits_of_first >> uint(2 * (w)), other = bits_of_second >> uint(2 * (w));
+#define FIRST_TIMES(w, V) bytes_times((word & 0x0f0f0f0fu) | ((bits & 0x03030303u) << 4u), V)
+#define SECOND_TIMES(w, V) bytes_times(((word >> 4u) & 0x0f0f0f0fu) | ((other & 0x03030303u) << 4u), V)
 #elif FORM_HIGH == 1
 #define DECLARE_HIGH(a) uvec4 upper_bits = HIGH_TEXEL(a);
-#define DECLARE_WORDS(a, w) uvec4 word = LINE_TEXEL(4 * (w) + (a)), bits = upper_bits >> (w);
-#define FIRST_TIMES(w, V) bytes_times((word & 0x0f0f0f0fu) | ((bits & 0x01010101u) << 4), V)
-#define SECOND_TIMES(w, V) bytes_times(((word >> 4) & 0x0f0f0f0fu) | (bits & 0x10101010u), V)
+#define DECLARE_WORDS(a, w) uvec4 word = LINE_TEXEL(4 * (w) + (a)), bits = upper_bits >> uint(w);
+#define FIRST_TIMES(w, V) bytes_times((word & 0x0f0f0f0fu) | ((bits & 0x01010101u) << 4u), V)
+#define SECOND_TIMES(w, V) bytes_times(((word >> 4u) & 0x0f0f0f0fu) | (bits & 0x10101010u), V)
 #else
 #define DECLARE_WORDS(a, w) uvec4 word = LINE_TEXEL(4 * (w) + (a));
 #define FIRST_TIMES(w, V) lower_times(word, V)

@@ -137,17 +137,17 @@ vec4 group_weights(Group g, int j) {
     uvec4 words = j < 4 ? (j < 2 ? g.part0 : g.part1) : (j < 6 ? g.part2 : g.part3);
     uvec2 pair = (j & 1) == 0 ? words.xy : words.zw;
 #if FORMAT == BF16
-    return uintBitsToFloat(uvec4(pair.x << 16, pair.x & 0xffff0000u, pair.y << 16, pair.y & 0xffff0000u));
+    return uintBitsToFloat(uvec4(pair.x << 16u, pair.x & 0xffff0000u, pair.y << 16u, pair.y & 0xffff0000u));
 #elif MANTISSA
     pair ^= 0x80008000u;
-    return FLOATS(uvec4(pair.x & 0xffffu, pair.x >> 16, pair.y & 0xffffu, pair.y >> 16), 32768) * g.scale;
+    return FLOATS(uvec4(pair.x & 0xffffu, pair.x >> 16u, pair.y & 0xffffu, pair.y >> 16u), 32768) * g.scale;
 #else
-    return vec4(ivec4(pair.x << 16, pair.x, pair.y << 16, pair.y) >> 16) * g.scale;
+    return vec4(ivec4(pair.x << 16u, pair.x, pair.y << 16u, pair.y) >> 16) * g.scale;
 #endif
 }
 
 vec4 weights_at(int row, int texel) {
-    return group_weights(group_parts(row, texel >> 3, ivec4((texel >> 1) & 3)), texel & 7);
+    return group_weights(group_parts(row, texel >> 3u, ivec4((texel >> 1u) & 3)), texel & 7);
 }
 #else
 // Two halves of 16 numbers, a byte each, in the order of the weights, with the scale of each half (x, y) and the minimum
@@ -187,7 +187,7 @@ vec2 pair_at(int row, int section, int index) {
 
 // The lower two bytes of a word.
 vec2 two_bytes(uint word) {
-    return vec2(ivec2(uvec2(word, word >> 8) & 255u));
+    return vec2(ivec2(uvec2(word, word >> 8u) & 255u));
 }
 
 // Sixteen bits as the fifth bits of sixteen bytes: the product moves bit i of four to 4 + 8 · i, without collisions.
@@ -314,7 +314,7 @@ vec4 group_weights(Group g, int j) {
 #if LEAST == 128
     word ^= 0x80808080u;
 #endif
-    uvec4 numbers = uvec4(word & 255u, (word >> 8) & 255u, (word >> 16) & 255u, word >> 24);
+    uvec4 numbers = uvec4(word & 255u, (word >> 8u) & 255u, (word >> 16u) & 255u, word >> 24u);
 #if HAS_TABLE
     vec4 quants = table_numbers(CODES(numbers));
 #else
@@ -329,8 +329,8 @@ vec4 group_weights(Group g, int j) {
 }
 
 vec4 weights_at(int row, int texel) {
-    int part = (texel >> 2) & 1;
-    return group_weights(group_halves(row, texel >> 3, part, part), texel & 7);
+    int part = (texel >> 2u) & 1;
+    return group_weights(group_halves(row, texel >> 3u, part, part), texel & 7);
 }
 #endif
 #endif
