@@ -20,9 +20,8 @@ from glinfer.errors import PlanError
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS, blocks_for
 from glinfer.gl.layouts.matrix import FORMATS, TexelFormat
 from glinfer.gl.layouts.packing import LineLayout, Lines
-from glinfer.quant.formats import GROUP, WIDE, WIDE_WORDS, GroupForm, block_format, group_form
-from glinfer.quant.ggml import carried_of, words_of_carried
-from glinfer.quant.groups import Groups, Words, carried_from, groups_of_carried, groups_of_wide
+from glinfer.quant.formats import GROUP, GroupForm, group_form
+from glinfer.quant.groups import Groups, Words, groups_in, words_of_groups
 from glinfer.quant.threads import in_threads
 
 ROUND_GROUPS = 4
@@ -42,9 +41,7 @@ def line_texels(form: GroupForm) -> int:
 
 def words_for(weights: str, inputs: int) -> int:
     """Words of a row of ``inputs`` weights in a plan's tensor."""
-    if weights == WIDE:
-        return WIDE_WORDS * -(-inputs // GROUP)
-    return 4 * sum(block_format(weights).section_texels(inputs))
+    return 4 * sum(group_form(weights).section_texels(inputs))
 
 
 @dataclass(frozen=True)
@@ -136,10 +133,7 @@ class GroupedLayout(LineLayout):
             yield first, replace(self, rows=rows, _lines=replace(self._lines, blocks=blocks))
 
     def _lines_of(self, matrix: npt.NDArray[Any]) -> npt.NDArray[np.uint32]:
-        if self.weights == WIDE:
-            groups = groups_of_wide(matrix)
-        else:
-            groups = groups_of_carried(carried_of(matrix, self.weights, self.inputs), self.weights)
+        groups = groups_in(matrix, self.form, self.inputs)
         lines = np.empty((*self._outputs[:2], self._rounds, self._lines.line // _LANES, _LANES, 4), dtype=np.uint32)
         for place, part in zip(self._places(), self._parts(groups), strict=True):
             lines[:, :, :, place] = part
@@ -149,11 +143,7 @@ class GroupedLayout(LineLayout):
         """The words [rows, cols]; the inverse of pack."""
         lines = self._lines.split(texels).reshape(*self._outputs[:2], self._rounds, -1, _LANES, 4)
         low, high, scale, shared = (lines[:, :, :, place] for place in self._places())
-        groups = self._groups_from(low, high, scale, shared)
-        if self.weights == WIDE:
-            wide = np.concatenate([groups.low, groups.scale], axis=-1)
-            return wide.reshape(self.rows, -1)[:rows, :cols]
-        return words_of_carried(carried_from(groups, self.weights), self.weights, self.inputs)[:rows, :cols]
+        return words_of_groups(self._groups_from(low, high, scale, shared), self.form)[:rows, :cols]
 
     def _places(self) -> list[slice]:
         """The texels of a lane that hold the low bits, the bits above, the scales, and the scales of blocks."""
@@ -185,7 +175,7 @@ class GroupedLayout(LineLayout):
         if form.low_bits == 8:  # word t and word 4 + t side by side
             low = low.reshape(*head, 2, 4, 4, _LANES, 4).transpose(0, 1, 2, 4, 5, 3, 6, 7)
         high = self._ordered(groups.high, form.high_words)
-        words = 4 if self.weights == WIDE else 1
+        words = form.scale_words
         scale = self._ordered(groups.scale.reshape(*groups.low.shape[:2], words), words)
         scale = scale if words > 1 else scale[:, :, :, 0]
         shared = np.zeros((*head, 0, _LANES, 4), dtype=np.uint32)
@@ -213,6 +203,6 @@ class GroupedLayout(LineLayout):
         return Groups(
             self._restored(low, form.low_words),
             self._restored(high, form.high_words),
-            self._restored(scale, 4) if self.weights == WIDE else self._restored(scale, 1)[..., 0],
+            self._restored(scale, 4) if form.scale_words > 1 else self._restored(scale, 1)[..., 0],
             shares,
         )

@@ -18,9 +18,8 @@ from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.published.linear import ACTIVATIONS, activate, soft_cap
 from glinfer.ops.routing import gated
 from glinfer.ops.spec import Array, Params, Shapes, TensorSpec
-from glinfer.quant.formats import GROUP, SCALE_NUMBERS, WIDE_NUMBER, WORD_FORMATS, group_number, packing_of_group
+from glinfer.quant.formats import GROUP, WORD_FORMATS, group_number, packing_of_group
 from glinfer.quant.ggml import table_of
-from glinfer.quant.groups import wide_values
 from glinfer.quant.words import decode
 
 Defines = list[tuple[str, int | float]]
@@ -221,16 +220,7 @@ def target_defines(out: BlockLayout) -> Defines:
 
 def grouped_defines(weight: GroupedLayout) -> Defines:
     """The defines of shaders/common/grouped.glsl, besides the layout of the words."""
-    form = weight.form
-    return [
-        ("LINE_TEXELS", line_texels(form)),
-        ("FORM_LOW", form.low_bits),
-        ("FORM_HIGH", form.high_words),
-        ("FORM_SCALES", SCALE_NUMBERS[form.scales]),
-        ("OFFSET", form.offset),
-        ("FORM_TABLE", int(form.table is not None)),
-        *([] if form.table is None else form.table.defines()),
-    ]
+    return [("LINE_TEXELS", line_texels(weight.form)), *weight.form.defines()]
 
 
 def dense_inputs(matrix: Matrix, turning: Turning | None, *, raw: bool = False) -> list[tuple[str, str]]:
@@ -391,8 +381,6 @@ def finished_rows(raw: Array, consts: Array | None, params: Params) -> Array:
 def weights_of(words: Array, consts: Array, params: Params) -> Array:
     """For an oracle: the matrix [rows, inputs] in float64."""
     inputs = int(params["INPUTS"])
-    if params["GROUPED"] == WIDE_NUMBER:
-        return wide_values(words)
     if params["GROUPED"]:
         return table_of(words, int(params["GROUPED"]), inputs)
     return decode(words, consts[:, :4] if params["SCALED"] else None, format_name(params), inputs)
