@@ -53,7 +53,7 @@ vec4 query_texel(int row, int slot, int texel) {
 #endif
 }
 
-// The steps for a group of four keys are a macro, not a loop (shaders/gemv.frag says why).
+// The steps for a group of four keys are a macro, not a loop (shaders/gemm.frag says why).
 #if QUAD
 #define GROUPS 4
 #define SHARE 4

@@ -29,7 +29,7 @@ layout(location = 0) out vec4 y;
 
 #define LEAST -1e29  // below any score, and above the -1e30 of unseen tokens
 #include "common/sinks.glsl"
-// The steps for token t and texel g of the quad are a macro, not a loop (shaders/gemv.frag says why).
+// The steps for token t and texel g of the quad are a macro, not a loop (shaders/gemm.frag says why).
 #if QUAD
 #define GROUPS 4
 #define EACH_GROUP(DO, t) DO(t, 0) DO(t, 1) DO(t, 2) DO(t, 3)

@@ -1,6 +1,6 @@
 #version 300 es
 // 1 / sqrt(mean(x²) + EPS) of each of the ROWS rows of a slot, the mean over DIM inputs. A slot of the output is one block:
-// quad q has rows 4q to 4q + 3, and the last digits differ between members of a quad as in shaders/gemv.frag, where each
+// quad q has rows 4q to 4q + 3, and the last digits differ between members of a quad as in shaders/gemm.frag, where each
 // fragment adds up its quad's sums itself; members of other quads find their digits by their number.
 // With CENTRED the variance replaces the mean square, and quads 2 and 3 hold the means in the same order.
 // Row ROWS · slot + n of x is in slot `slot` of texture n.
