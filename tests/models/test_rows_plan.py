@@ -552,6 +552,6 @@ def test_draws_do_not_grow_with_rows_and_few_rows_are_not_grouped() -> None:
     counts = {rows: len(chunk_of(config, rows=rows).draws) for rows in (3, 4, 16, 64)}
     assert counts[4] == counts[16] == counts[64] == counts[3] + 3
     ops = {rows: [draw.op for draw in batch_of(config, sequences=rows).draws] for rows in (3, 4)}
-    assert ops[3].count("expert_gemm") == ops[4].count("tally_experts") - 2 == 0
+    assert ops[3].count("group_experts") == ops[4].count("tally_experts") - 2 == 0
     drafted = drafted_plan(PlanOptions(config, "f32", KernelOptions(), 2048), rows=16, cache_slots=64)
-    assert "expert_gemm" not in [draw.op for draw in drafted.draws]
+    assert "group_experts" not in [draw.op for draw in drafted.draws]

@@ -10,7 +10,7 @@ import numpy as np
 from glinfer.errors import PlanError
 from glinfer.families.layer import Experts
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BlockLayout, blocks_for
-from glinfer.gl.layouts.grouped import GroupedLayout, words_for
+from glinfer.gl.layouts.grouped import GroupedLayout, rounds_for, words_for
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.ops.fused.dense import (
     Defines,
@@ -220,11 +220,12 @@ def _check_matrix(shapes: Shapes, params: Params, rows: int) -> None:
     """Require weights and constants for ``rows`` rows, and a finish that parts and bare sums can have."""
     inputs, parts, form = int(params["INPUTS"]), int(params.get("PARTS", 1)), format_name(params)
     words = words_for(form, inputs) if params["GROUPED"] else WORD_FORMATS[form].piece_texels * -(-inputs // 4)
-    shapes.expect("weight", rows, words)
     shapes.expect("consts", rows, 4 * params["SCALED"] + params["CENTRED"] + 1)
+    shapes.expect("weight", rows, words)
     shapes.expect("gain", 1, inputs)
     check_low_rank(shapes, params, rows)
-    steps = int(params["STEPS"])
+    steps = rounds_for(inputs) if params["GROUPED"] else 4 * blocks_for(inputs)
+    shapes.require(params["STEPS"] == steps, "STEPS does not fit x")
     shapes.require(steps % (parts * int(params.get("UNROLL", 1))) == 0, f"{steps} steps in {parts} parts")
     finished = params["ACTIVATION"] or params["GATED"] or any(map(params.get, ("NORMS", "OUTPUT_CAP")))
     after = finished or params.get("OUT_HALF") or "r0" in shapes.by_name
