@@ -40,8 +40,8 @@ from glinfer.ops.fused.delta_chunk import (
 )
 from glinfer.ops.fused.dense import Matrix, RawRows, Turning, parts_of_steps, shared_parts
 from glinfer.ops.fused.experts import mix_experts, padded, route
-from glinfer.ops.fused.gemm import gemm
 from glinfer.ops.fused.gates import gate_heads
+from glinfer.ops.fused.gemm import gemm
 from glinfer.ops.fused.low_rank import ADAPTER, CHOICE_FLOATS, LowRankSum, lora_down
 from glinfer.ops.fused.norms import post_norm
 from glinfer.ops.fused.rows import RowInterleaved

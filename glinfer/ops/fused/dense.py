@@ -72,7 +72,7 @@ class RawRows:
         activation, eps: applied by the reader.
     """
 
-    sums: TensorSpec | RowInterleaved
+    sums: RowInterleaved
     matrix: Matrix
     activation: str
     eps: float
@@ -223,7 +223,7 @@ def grouped_defines(weight: GroupedLayout) -> Defines:
     return [("LINE_TEXELS", line_texels(weight.form)), *weight.form.defines()]
 
 
-def dense_inputs(matrix: Matrix, turning: Turning | None, *, raw: bool = False) -> list[tuple[str, str]]:
+def dense_inputs(matrix: Matrix, *, raw: bool = False) -> list[tuple[str, str]]:
     """The inputs besides the rows; ``raw`` omits constants that have only a bias."""
     found = [("weight", matrix.weight.name)]
     if not (raw and matrix.only_biases):
@@ -232,7 +232,7 @@ def dense_inputs(matrix: Matrix, turning: Turning | None, *, raw: bool = False) 
         found.append(("gain", matrix.gain.name))
     if matrix.low_rank is not None:
         found += matrix.low_rank.inputs
-    return found if turning is None else [*found, *turning.inputs]
+    return found
 
 
 def steps_of(matrix: Matrix) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -92,63 +92,43 @@ def gemm(
     Raises:
         PlanError: a tensor has another layout, or the matrix lacks whole blocks for each expert.
     """
-    read, alone, low_rank = x.sums if isinstance(x, RawRows) else x, slots is None, matrix.low_rank
+    alone, low_rank, steps = slots is None, matrix.low_rank, steps_of(matrix)
     targets = out if isinstance(out, RowInterleaved) else RowInterleaved((out,))
-    if not isinstance(read.layout, BlockLayout):
-        raise PlanError(f"draw {name}: expected rows in blocks")
-    count, steps = len(targets.tensors), steps_of(matrix)
-    defines: Defines = [
-        *dense_defines(
-            name,
-            read.layout,
-            matrix,
-            targets.layout,
-            norm_eps=norm_eps,
-            activation=activation,
-            cap=cap,
-            kernels=kernels,
-            raw=raw,
-        ),
-        ("ROWS", count),
-        ("TOGETHER", int(isinstance(read, TensorSpec))),
-        ("ALONE", int(alone)),
+    if norms is not None and norm_eps is not None:
+        raise PlanError(f"draw {name}: norms need no norm_eps")
+    layout, rows_bound = _bound_rows(name, x)
+    bound: list[_Bound] = [
+        rows_bound,
+        (dense_inputs(matrix, raw=raw), []),
+        _bound_positions(name, matrix, turning, rows, alone=alone),
+        ([], []) if norms is None else _bound(name, "norms", norms, ("NORMS", 1)),
+        _bound_experts(name, matrix, experts, choice, chosen, apart=apart),
+        ([], []) if residual is None else (residual.inputs("r"), [("RESIDUAL", 1)]),
     ]
-    inputs = [("x", read.name)] if isinstance(read, TensorSpec) else list(read.inputs())
-    inputs += dense_inputs(matrix, turning, raw=raw)
-    if count == 1 and not isinstance(matrix.weight.layout, GroupedLayout):
+    of_matrix = dense_defines(
+        name,
+        layout,
+        matrix,
+        targets.layout,
+        norm_eps=norm_eps,
+        activation=activation,
+        cap=cap,
+        kernels=kernels,
+        raw=raw,
+    )
+    defines: Defines = [*of_matrix, ("ROWS", len(targets.tensors)), ("ALONE", int(alone))]
+    if len(targets.tensors) == 1 and not isinstance(matrix.weight.layout, GroupedLayout):
         defines.append(("UNROLL", math.gcd(steps // parts, kernels.unroll)))
-    if isinstance(x, RawRows):
-        inputs += x.inputs
-        defines += x.defines(name)
-    if norms is not None:
-        if norm_eps is not None:
-            raise PlanError(f"draw {name}: norms need no norm_eps")
-        defines += [("NORMS", 1), *block_layout(name, norms).defines("NORMS")]
-        inputs.append(("norms", norms.name))
-    if turning is not None:
-        if rows is None and not alone:
-            raise PlanError(f"draw {name}: rotary positions need the table of rows")
-        defines += turning.defines(name)
-    table = rows if turning is not None and not alone else None if low_rank is None else low_rank.rows
-    if table is not None:
-        defines += table_layout(table).defines("ROWS")
-        inputs.append(("rows", table.name))
-    if experts is not None:
-        defines += _expert_defines(name, matrix, experts, choice, chosen, apart=apart)
-        inputs += [(key, each.name) for key, each in (("choice", choice), ("chosen", chosen)) if each is not None]
     if parts > 1:
         defines.append(("PARTS", parts))
-    if residual is not None:
-        inputs += residual.inputs("r")
-        defines.append(("RESIDUAL", 1))
     return DrawSpec(
         name=name,
         kind=kind,
         op="gemm",
-        inputs=tuple(inputs),
+        inputs=tuple(pair for inputs, _ in bound for pair in inputs),
         outputs=targets.names,
         size=(1 if slots is None else slots, targets.cols),
-        defines=tuple(defines),
+        defines=(*defines, *(define for _, further in bound for define in further)),
         uniforms=(("share", steps // parts),),
         per_run=(
             *((("position", turning.run_value),) if alone and turning is not None else ()),
@@ -163,18 +143,60 @@ def gemm(
     )
 
 
-def _expert_defines(
-    name: str, matrix: Matrix, experts: Experts, choice: TensorSpec | None, chosen: TensorSpec | None, *, apart: bool
-) -> Defines:
+_Bound = tuple[Sequence[tuple[str, str]], Defines]
+"""Inputs of a draw, and the defines that come with them."""
+
+
+def _bound(name: str, sampler: str, tensor: TensorSpec, *further: tuple[str, int | float]) -> _Bound:
+    return [(sampler, tensor.name)], [*block_layout(name, tensor).defines(sampler.upper()), *further]
+
+
+def _bound_rows(name: str, x: RowInterleaved | TensorSpec | RawRows) -> tuple[BlockLayout, _Bound]:
+    """The layout of the rows, and the rows."""
+    if isinstance(x, TensorSpec):
+        return block_layout(name, x), ([("x", x.name)], [("TOGETHER", 1)])
+    rows, consts, defines = (x.sums, x.inputs, x.defines(name)) if isinstance(x, RawRows) else (x, [], [])
+    return rows.layout, ([*rows.inputs(), *consts], [("TOGETHER", 0), *defines])
+
+
+def _bound_positions(
+    name: str, matrix: Matrix, turning: Turning | None, rows: TensorSpec | None, *, alone: bool
+) -> _Bound:
+    """The angles of positions, and the table of rows, which has the positions and adapters of many rows."""
+    inputs: list[tuple[str, str]] = []
+    defines: Defines = []
+    table = None if matrix.low_rank is None else matrix.low_rank.rows
+    if turning is not None:
+        if rows is None and not alone:
+            raise PlanError(f"draw {name}: rotary positions need the table of rows")
+        inputs, defines, table = turning.inputs, turning.defines(name), None if alone else rows
+    if table is not None:
+        inputs, defines = [*inputs, ("rows", table.name)], [*defines, *table_layout(table).defines("ROWS")]
+    return inputs, defines
+
+
+def _bound_experts(
+    name: str,
+    matrix: Matrix,
+    experts: Experts | None,
+    choice: TensorSpec | None,
+    chosen: TensorSpec | None,
+    *,
+    apart: bool,
+) -> _Bound:
+    """The choice of each row's experts, or the rows of each group."""
+    if experts is None:
+        return [], []
     blocks, rest = divmod(blocks_for(matrix.outputs), experts.count)
     if rest or matrix.outputs % BLOCK_FLOATS:
         raise PlanError(f"draw {name}: {matrix.weight.name} has no whole blocks for each of {experts.count} experts")
-    found: Defines = [("EXPERT_BLOCKS", blocks), ("EXPERTS", experts.count), ("USED", experts.used)]
     if choice is not None:
-        found += [("X_PART", blocks_for(matrix.inputs) if apart else 0), *block_layout(name, choice).defines("CHOICE")]
-    if chosen is not None:
-        found += block_layout(name, chosen).defines("CHOSEN")
-    return [*found, *(gate_defines(experts) if matrix.gated else [])]
+        inputs, defines = _bound(name, "choice", choice, ("X_PART", blocks_for(matrix.inputs) if apart else 0))
+    else:
+        assert chosen is not None
+        inputs, defines = _bound(name, "chosen", chosen)
+    defines += [("EXPERT_BLOCKS", blocks), ("EXPERTS", experts.count), ("USED", experts.used)]
+    return inputs, [*defines, *(gate_defines(experts) if matrix.gated else [])]
 
 
 def _check(shapes: Shapes, params: Params) -> None:
