@@ -118,7 +118,7 @@ class GroupForm:
     @property
     def scale_texels(self) -> int:
         """Texels of the scales of four groups, of four outputs each."""
-        return 2 if self.shared else 4 * self.scale_words
+        return 2 if self.scale_bytes == 2 else 4 * self.scale_words
 
     def section_texels(self, inputs: int) -> list[int]:
         """Texels of each section of a row of ``inputs`` weights: low bits, high bits, scales, half floats of blocks."""

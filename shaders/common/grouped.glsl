@@ -16,19 +16,21 @@ uniform highp usampler2D weight;
 #endif
 const int HIGH_AT = 16 * LOW_TEXELS, SCALES_AT = HIGH_AT + 4 * FORM_HIGH, SHARED_AT = SCALES_AT + 2;
 
-#if SHARED_SCALES
-// The small scales of four outputs, two a word; accumulators 2p and 2p + 1 share texel p.
-uvec4 small_scales(uvec4 texel, int a) {
+#if SHORT_SCALES
+// The scales of four outputs, two a word; accumulators 2p and 2p + 1 share texel p.
+uvec4 short_scales(uvec4 texel, int a) {
     uvec2 pair = (a & 1) == 0 ? texel.xy : texel.zw;
     return uvec4(pair.x & 0xffffu, pair.x >> 16u, pair.y & 0xffffu, pair.y >> 16u);
 }
 // The block scales of the outputs of accumulator a; with QUAD the member that owns the outputs has them.
-#if SHARED_BY_QUAD
+#if !SHARED_SCALES
+#define SHARED_TEXEL(a) uvec4(0u)
+#elif SHARED_BY_QUAD
 #define SHARED_TEXEL(a) FETCH(weight, (line + ivec2(8 * SHARED_AT + (a) - member, 0)), WEIGHT_SIZE)
 #else
 #define SHARED_TEXEL(a) LINE_TEXEL(SHARED_AT)
 #endif
-#define SCALES_OF(a) scales_of(small_scales(LINE_TEXEL(SCALES_AT + ((a) >> 1)), a), SHARED_TEXEL(a))
+#define SCALES_OF(a) scales_of(short_scales(LINE_TEXEL(SCALES_AT + ((a) >> 1)), a), SHARED_TEXEL(a))
 #elif FORM_SCALES == SCALES_FLOATS
 #define SCALE_FLOATS(k, a) uintBitsToFloat(LINE_TEXEL(SCALES_AT + 4 * (k) + (a)))
 #define SCALES_OF(a) Scales(SCALE_FLOATS(0, a), SCALE_FLOATS(1, a), SCALE_FLOATS(2, a), SCALE_FLOATS(3, a))

@@ -126,10 +126,10 @@ vec4 group_scales(int row, int group) {
 #if FORMAT == Q8_ROW
     return vec4(vec2(uintBitsToFloat(WEIGHT_TEXEL(row, SCALES_AT).x)), 0.0, 0.0);
 #else
-#if FORM_SCALES == SCALES_PAIR || FORM_SCALES == SCALES_BYTES
-    uint word = WEIGHT_TEXEL(row, SCALES_AT + (group >> 2))[group & 3];
-#else
+#if SHORT_SCALES
     uint word = (WEIGHT_TEXEL(row, SCALES_AT + (group >> 3))[(group >> 1) & 3] >> uint(16 * (group & 1))) & 0xffffu;
+#else
+    uint word = WEIGHT_TEXEL(row, SCALES_AT + (group >> 2))[group & 3];
 #endif
 #if SHARED_SCALES
     Scales s = scales_of(uvec4(word), uvec4(WEIGHT_TEXEL(row, SHARED_AT + (group >> 5))[(group >> 3) & 3]));

@@ -93,7 +93,7 @@ class GroupedLayout(LineLayout):
     def paired(self) -> tuple[int, int]:
         """First texel of a lane whose words hold the scales of two outputs each, and the texel after the last one."""
         scales = self._places()[2]
-        return (scales.start, scales.stop) if self.form.shared else (0, 0)
+        return (scales.start, scales.stop) if self.form.scale_bytes == 2 else (0, 0)
 
     @property
     def _outputs(self) -> tuple[int, ...]:
@@ -177,12 +177,12 @@ class GroupedLayout(LineLayout):
         high = self._ordered(groups.high, form.high_words)
         words = form.scale_words
         scale = self._ordered(groups.scale.reshape(*groups.low.shape[:2], words), words)
-        scale = scale if words > 1 else scale[:, :, :, 0]
         shared = np.zeros((*head, 0, _LANES, 4), dtype=np.uint32)
-        if form.shared:
+        if form.scale_bytes == 2:
             pairs = scale[..., 0::2] | (scale[..., 1::2] << np.uint32(16))  # two outputs a word
             # Accumulators 2p and 2p + 1 share texel p.
-            scale = pairs.reshape(*head, 2, 2, _LANES, 2).transpose(0, 1, 2, 3, 5, 4, 6).reshape(*head, 2, _LANES, 4)
+            scale = pairs.reshape(*head, 2, 2, _LANES, 2).transpose(0, 1, 2, 3, 5, 4, 6)
+        if form.shared:
             by_round = np.repeat(groups.shared[..., 0], 2, axis=1)
             padded = np.zeros((self._lines.blocks * BLOCK_FLOATS, self._rounds), dtype=np.uint32)
             padded[: by_round.shape[0], : by_round.shape[1]] = by_round
@@ -195,14 +195,16 @@ class GroupedLayout(LineLayout):
         if form.low_bits == 8:
             low = low.reshape(*head, 4, 4, 2, _LANES, 4).transpose(0, 1, 2, 5, 3, 4, 6, 7)
         shares = np.zeros((self.rows, -(-self.inputs // 256), 0), dtype=np.uint32)
-        if form.shared:
+        if form.scale_bytes == 2:
             pairs = scale.reshape(*head, 2, _LANES, 2, 2).transpose(0, 1, 2, 3, 5, 4, 6).reshape(*head, 4, _LANES, 2)
             scale = np.stack([pairs & 0xFFFF, pairs >> np.uint32(16)], axis=-1).reshape(*head, 4, _LANES, 4)
+        if form.shared:
             back = shared.reshape(*head, 2, 4, 4).transpose(0, 1, 3, 4, 5, 2).reshape(-1, self._rounds)
             shares = back[: self.rows, ::2, None]
+        scales = self._restored(scale, form.scale_words)
         return Groups(
             self._restored(low, form.low_words),
             self._restored(high, form.high_words),
-            self._restored(scale, 4) if form.scale_words > 1 else self._restored(scale, 1)[..., 0],
+            scales if form.scale_words > 1 else scales[..., 0],
             shares,
         )
