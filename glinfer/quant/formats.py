@@ -39,9 +39,9 @@ GROUP = 32
 """Weights that a shader unpacks together; a block is a whole number of groups, or its row is padded to one."""
 SCALE_BYTES = 4
 """Bytes of the float32 scale at the end of a row of ``Q8_ROW`` or ``Q16_ROW``."""
-HALF, PAIR, BYTES, SIX_BITS, FOUR_BITS, FLOATS = "half", "pair", "bytes", "six bits", "four bits", "floats"
+HALF, PAIR, SIX_BITS, FOUR_BITS, FLOATS = "half", "pair", "six bits", "four bits", "floats"
 SIGNED_BYTES, POWER = "signed bytes", "power"
-SCALE_NUMBERS = {HALF: 0, PAIR: 1, BYTES: 2, SIX_BITS: 3, FOUR_BITS: 4, FLOATS: 5, SIGNED_BYTES: 6, POWER: 7}
+SCALE_NUMBERS = {HALF: 0, PAIR: 1, SIX_BITS: 2, FOUR_BITS: 3, FLOATS: 4, SIGNED_BYTES: 5, POWER: 6}
 """The kinds of a group's scales, and their numbers in shaders/common/group_form.glsl."""
 WIDE, WIDE_NUMBER = "wide", 99
 """The packing of a matrix whose rows have different formats, and its number in shaders."""
@@ -74,10 +74,10 @@ class GroupForm:
 
     Attributes:
         planes: the bytes of the numbers.
-        scales: contents of a group's scale word: ``half``, d; ``pair``, d and a minimum; ``bytes``, d and a factor
-            for each half of the group; ``six bits``, a factor and a minimum's factor; ``four bits``, both of these for
-            each half; ``floats``, a float32 scale and a float32 minimum for each half; ``signed bytes``, a signed
-            factor for each half; ``power``, a power of two, the upper half of a float32.
+        scales: contents of a group's scale word: ``half``, d; ``pair``, d and a minimum; ``six bits``, a factor and a
+            minimum's factor; ``four bits``, both of these for each half of the group; ``floats``, a float32 scale and a
+            float32 minimum for each half; ``signed bytes``, a signed factor for each half; ``power``, a power of two,
+            the upper half of a float32.
         scale_start: offset of the half floats in a block.
         factor_start: offset of the factors in a block.
         low_bits: bits of a number in the low words, 4 or 8.
@@ -191,10 +191,10 @@ _Q5_0 = GroupForm((Plane(6, 16, 1, 4), Plane(2, 4, 4, 1, 4)), HALF, high_words=1
 _Q5_1 = GroupForm((Plane(8, 16, 1, 4), Plane(4, 4, 4, 1, 4)), PAIR, high_words=1)
 _Q8_0 = GroupForm((Plane(2, 32, 1, 8),), HALF, low_bits=8)
 _Q2_K = GroupForm((Plane(16, 64, 2, 2),), FOUR_BITS, scale_start=80)
-_Q3_K = GroupForm((Plane(32, 64, 2, 2), Plane(0, 32, 1, 1, 2)), BYTES, 108, 96, offset=4)
+_Q3_K = GroupForm((Plane(32, 64, 2, 2), Plane(0, 32, 1, 1, 2)), SIGNED_BYTES, 108, 96, offset=4)
 _Q4_K = GroupForm((Plane(16, 128, 4, 4),), SIX_BITS, factor_start=4)
 _Q5_K = GroupForm((Plane(48, 128, 4, 4), Plane(16, 32, 1, 1, 4)), SIX_BITS, factor_start=4, high_words=1)
-_Q6_K = GroupForm((Plane(0, 128, 2, 4), Plane(128, 64, 2, 2, 4)), BYTES, 208, 192, high_words=2, offset=32)
+_Q6_K = GroupForm((Plane(0, 128, 2, 4), Plane(128, 64, 2, 2, 4)), SIGNED_BYTES, 208, 192, high_words=2, offset=32)
 _IQ4_NL = GroupForm((Plane(2, 16, 1, 4),), HALF, table=IQ4_TABLE)
 _MXFP4 = GroupForm((Plane(1, 16, 1, 4),), POWER, table=FP4_TABLE)
 

@@ -9,7 +9,7 @@ array     shape                holds
                                16 on in the upper half; or [rows, groups, 8], all eight bits, in order
 ``high``  [rows, groups, 0–2]  the fifth bit of weight 4b + j as bit b of byte j; or the two bits above the
                                fourth, of weight 16k + 4b + j as bits 2b of byte j of word k
-``scale`` [rows, groups]       half floats, or a half float and two bytes, or 16 bits of small scales; four floats
+``scale`` [rows, groups]       half floats, or 16 bits of small scales, or two half floats; four floats
                                [rows, groups, 4] in the form ``wide``
 ``shared``[rows, blocks, 0–1]  a half float for scales and one for minima of a block of 256
 ========= ==================== ======================================================================
@@ -31,7 +31,6 @@ import numpy.typing as npt
 from glinfer.quant.coded import CODED, Coded, codes_in_order, codes_with_signs, decoded, encoded
 from glinfer.quant.formats import (
     BLOCK_GROUPS,
-    BYTES,
     FOUR_BITS,
     GROUP,
     HALF,
@@ -132,12 +131,7 @@ def _float_scales(scale: Words, shared: Words, form: GroupForm) -> npt.NDArray[n
     d, added = halves(scale), np.zeros(scale.shape, np.float32)
     if form.scales == PAIR:
         added = halves(scale >> np.uint32(16))
-    factors = [np.ones(scale.shape, np.float32)] * 2
-    if form.scales == BYTES:
-        as_bytes = [(scale >> np.uint32(shift)).astype(np.uint8) for shift in (16, 24)]
-        signed = [each.view(np.int8) if form.high_words else each.astype(np.int8) - np.int8(32) for each in as_bytes]
-        factors = [each.astype(np.float32) for each in signed]
-    return np.stack([d * factors[0], d * factors[1], added, added], axis=-1)
+    return np.stack([d, d, added, added], axis=-1)
 
 
 def wide_values(words: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
@@ -263,19 +257,16 @@ def _scales(blocks: Bytes, form: GroupForm) -> tuple[Words, Words]:
         exponents = blocks[:, :, form.scale_start].astype(np.uint32)
         # The smallest two are subnormal.
         return np.where(exponents < 2, 0x20 << exponents, (exponents - 1) << 7).astype(np.uint32), none
-    if form.scales in (HALF, BYTES):
+    factors = blocks[:, :, form.factor_start :]
+    if form.scales in (HALF, SIGNED_BYTES):
         first = _copied(blocks, form.scale_start, 2).view("<u2").astype(np.uint32)
-    else:
-        halves = _copied(blocks, form.scale_start, 4)
-    if form.scales == HALF:
-        return first[..., 0], none
+        if form.scales == HALF:
+            return first[..., 0], none
+        signed = factors[..., :16] if form.high_words else _six_bits(factors[..., :12]) - np.uint8(32)
+        return np.ascontiguousarray(signed).view("<u2").astype(np.uint32).reshape(rows, -1), first
+    halves = _copied(blocks, form.scale_start, 4)
     if form.scales == PAIR:
         return _words(halves)[..., 0], none
-    factors = blocks[:, :, form.factor_start :]
-    if form.scales == BYTES:
-        bytes_of = factors[..., :16] if form.high_words else _six_bits(factors[..., :12])
-        pairs = np.ascontiguousarray(bytes_of).view("<u2").astype(np.uint32)
-        return ((pairs << np.uint32(16)) | first).reshape(rows, -1), none
     if form.scales == FOUR_BITS:
         pairs = np.ascontiguousarray(factors[..., :16]).view("<u2").astype(np.uint32)
         return pairs.reshape(rows, -1), _words(halves)
@@ -307,12 +298,13 @@ def _put_scales(blocks: Bytes, scale: Words, shared: Words, form: GroupForm) -> 
         put(start, np.where(by_block < 1 << 7, by_block >> 6, (by_block >> 7) + 1), "u1")
     elif form.scales == PAIR:
         put(start, by_block, "<u4")
-    elif form.scales == BYTES:
-        put(start, by_block[..., :1] & 0xFFFF, "<u2")
-        factors = np.ascontiguousarray((by_block >> 16).astype("<u2")).view(np.uint8).reshape(rows, count, 16)
+    elif form.scales == SIGNED_BYTES:
+        put(start, shared, "<u2")
+        factors = np.ascontiguousarray(by_block.astype("<u2")).view(np.uint8).reshape(rows, count, 16)
         if form.high_words:
             blocks[:, :, at : at + 16] = factors
         else:
+            factors = factors + np.uint8(32)
             blocks[:, :, at : at + 8] = (factors[..., :8] & 15) | (factors[..., 8:] << 4)
             upper = (factors >> 4).reshape(rows, count, 4, 4) << np.array([0, 2, 4, 6], dtype=np.uint8)[:, None]
             blocks[:, :, at + 8 : at + 12] = np.bitwise_or.reduce(upper, axis=2)

@@ -3,17 +3,16 @@
 // FORM_TABLE numbers are four-bit codes, whose values common/codes.glsl computes.
 #define SCALES_HALF 0
 #define SCALES_PAIR 1
-#define SCALES_BYTES 2
-#define SCALES_SIX_BITS 3
-#define SCALES_FOUR_BITS 4
-#define SCALES_FLOATS 5
-#define SCALES_SIGNED_BYTES 6
-#define SCALES_POWER 7
+#define SCALES_SIX_BITS 2
+#define SCALES_FOUR_BITS 3
+#define SCALES_FLOATS 4
+#define SCALES_SIGNED_BYTES 5
+#define SCALES_POWER 6
 #define SHARED_SCALES \
     (FORM_SCALES == SCALES_SIX_BITS || FORM_SCALES == SCALES_FOUR_BITS || FORM_SCALES == SCALES_SIGNED_BYTES)
 // Whether a scale has 16 bits.
 #define SHORT_SCALES (SHARED_SCALES || FORM_SCALES == SCALES_HALF || FORM_SCALES == SCALES_POWER)
-#define HALVED (FORM_SCALES == SCALES_BYTES || FORM_SCALES >= SCALES_FOUR_BITS && FORM_SCALES <= SCALES_SIGNED_BYTES)
+#define HALVED (FORM_SCALES >= SCALES_FOUR_BITS && FORM_SCALES <= SCALES_SIGNED_BYTES)
 // Whether weights have terms besides number times scale.
 #define HAS_MINIMA \
     (FORM_SCALES == SCALES_PAIR || FORM_SCALES == SCALES_SIX_BITS || FORM_SCALES == SCALES_FOUR_BITS || FORM_SCALES == SCALES_FLOATS)
@@ -54,20 +53,17 @@ Scales scales_of(uvec4 words, uvec4 halves) {
 #elif FORM_SCALES == SCALES_PAIR
     vec4 d = first_half(words);
     return Scales(d, d, second_half(words), vec4(0.0));
-#elif FORM_SCALES == SCALES_BYTES
-    vec4 d = first_half(words);
-#if OFFSET == 4
-    vec4 one = vec4(ivec4((words >> 16u) & 255u) - 32) * d, two = vec4(ivec4(words >> 24u) - 32) * d;
-#else
-    vec4 one = vec4(ivec4(words << 8u) >> 24) * d, two = vec4(ivec4(words) >> 24) * d;
-#endif
-    return Scales(one, two, -float(OFFSET) * one, -float(OFFSET) * two);
 #elif FORM_SCALES == SCALES_POWER
     vec4 d = uintBitsToFloat(words << 16u);
     return Scales(d, d, vec4(0.0), vec4(0.0));
 #elif FORM_SCALES == SCALES_SIGNED_BYTES
+#if FORM_TABLE
     vec4 d = float(TABLE_UNIT) * first_half(halves);
-    return Scales(d * vec4(ivec4(words << 24u) >> 24), d * vec4(ivec4(words << 16u) >> 24), vec4(0.0), vec4(0.0));
+#else
+    vec4 d = first_half(halves);
+#endif
+    vec4 one = vec4(ivec4(words << 24u) >> 24) * d, two = vec4(ivec4(words << 16u) >> 24) * d;
+    return Scales(one, two, -float(OFFSET) * one, -float(OFFSET) * two);
 #elif SHARED_SCALES
     vec4 d = first_half(halves), least = -second_half(halves);
 #if FORM_SCALES == SCALES_SIX_BITS

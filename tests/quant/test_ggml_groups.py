@@ -64,14 +64,10 @@ def values_in(groups: Groups, name: str) -> Array:
         d = (words << np.uint32(16)).view(np.float32).astype(np.float64)
         scales, added = [d, d], [0 * one] * 2
     elif form.scales == formats.SIGNED_BYTES:
-        assert form.table is not None
-        d = halves(np.repeat(groups.shared[..., 0], 8, axis=1)) * form.table.unit
+        unit = 1.0 if form.table is None else form.table.unit
+        d = halves(np.repeat(groups.shared[..., 0], 8, axis=1)) * unit
         scales = [d * (words >> np.uint32(at)).astype(np.uint8).view(np.int8) for at in (0, 8)]
         added = [0 * one] * 2
-    elif form.scales == formats.BYTES:
-        factors = [((words >> np.uint32(shift)) & 255).astype(np.int64) for shift in (16, 24)]
-        signed = [each - 32 if name == "Q3_K" else each - 256 * (each > 127) for each in factors]
-        scales, added = [halves(words) * each for each in signed], [0 * one] * 2
     else:
         d, least = (halves(np.repeat(groups.shared[..., 0], 8, axis=1) >> np.uint32(shift)) for shift in (0, 16))
         bits = {formats.SIX_BITS: ((0, 0), (8, 8)), formats.FOUR_BITS: ((0, 8), (4, 12))}[form.scales]
