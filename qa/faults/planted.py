@@ -404,7 +404,7 @@ FAULTS = (
     ),
     Fault(
         "q2k-second-half-takes-the-first-minimum",
-        "shaders/common/grouped.glsl",
+        "shaders/common/group_form.glsl",
         "least * vec4(ivec4((words >> 12u) & 15u))",
         "least * vec4(ivec4((words >> 4u) & 15u))",
         ("tests/ops/test_fast_ops.py", "tests/ops", "tests/models"),

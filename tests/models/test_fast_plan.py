@@ -243,8 +243,8 @@ def test_a_billion_parameters_fit() -> None:
 def test_blocks_of_a_billion_parameters_take_so_many_bits_each() -> None:
     """With the scales; tied embeddings in blocks are read out of the vocabulary's matrix."""
     for form, bits in {
-        **{"F16": 16, "BF16": 16, "Q8_ROW": 8, "Q16_ROW": 16, "Q8_0": 9, "Q4_0": 5, "Q5_1": 6, "Q2_K": 4.75},
-        **{"Q3_K": 5, "Q4_K": 4.75, "Q5_K": 5.75, "Q6_K": 7, "MXFP4": 5, "IQ4_XS": 4.75, "IQ2_XXS": 4.75},
+        **{"F16": 16, "BF16": 16, "Q8_ROW": 8, "Q16_ROW": 16, "Q8_0": 8.5, "Q4_0": 4.5, "Q5_1": 6, "Q2_K": 4.75},
+        **{"Q3_K": 4.75, "Q4_K": 4.75, "Q5_K": 5.75, "Q6_K": 6.75, "MXFP4": 4.5, "IQ4_XS": 4.75, "IQ2_XXS": 4.75},
     }.items():
         plan = packed_plan(LLAMA_1B, form, edge=EDGE)
         assert plan.validate(PlanLimits(EDGE, 4, 16)) is plan
