@@ -2,8 +2,7 @@
 // Attention in one pass, without a matrix of scores: y[row] = softmax(SCALE · q[row] · k) · v. The softmax is online (Milakov
 // and Gimelshein 2018; Dao et al. 2022): the loop keeps a peak and a sum, and rescales the sums at each higher score.
 // q [matrices · QUERIES, D], matrices being HEADS heads of each sequence; k [kv matrices · KEYS, D] and v […, E] have
-// KV_HEADS heads of each, shared by HEADS / KV_HEADS queries' heads. With CAUSAL query r sees keys up to offset + r, with
-// WINDOW only the last WINDOW of them.
+// KV_HEADS heads of each, shared by HEADS / KV_HEADS queries' heads. With CAUSAL query r sees keys up to offset + r.
 // A fragment computes ROWS texels of a row, texel ROWS · c + i in target i; shaders/weave.frag joins the targets.
 // With PARTS > 1 it reads one of PARTS parts of the keys, PART_KEYS of them. The parts are stacked, and each row
 // has one more texel at its end with the part's peak and sum, by which weave.frag joins the parts.
@@ -51,14 +50,9 @@ void main() {
 #else
     int end = last;
 #endif
-#ifdef WINDOW
-    int begin = max(start, last - WINDOW + 1);
-#else
-    int begin = start;
-#endif
     float peak = MASKED, total = 0.0;
     EACH_ROW(BEGIN)
-    for (int key = begin; key <= end; key += 4) {
+    for (int key = start; key <= end; key += 4) {
         ivec4 next = key + ivec4(0, 1, 2, 3);
         ivec4 keys = first + min(next, ivec4(end));  // rows that the query does not see may have any values
         vec4 score = vec4(0.0);

@@ -53,7 +53,7 @@ vec4 query_texel(int row, int slot, int texel) {
 #endif
 }
 
-// The steps for a group of four keys are a macro, not a loop (shaders/gemv.frag says why).
+// The steps for a group of four keys are a macro, not a loop (shaders/gemm.frag says why).
 #if QUAD
 #define GROUPS 4
 #define SHARE 4
@@ -77,18 +77,18 @@ vec4 query_texel(int row, int slot, int texel) {
 #endif
 
 void main() {
-    Place at = output_place();
+    locate();
 #ifdef MANY
-    int row = at.slot % MANY;
+    int row = out_slot % MANY;
     uvec4 info = ROW_TEXEL(row, 0);
-    int position = int(info.y), base = int(info.z), group = at.slot / MANY;
+    int position = int(info.y), base = int(info.z), group = out_slot / MANY;
 #else
     const int base = 0, row = 0;
-    int group = at.slot;
+    int group = out_slot;
 #endif
-    int query = QUERY_AT + at.block * HEAD_TEXELS, key = at.block / (HEADS / KV_HEADS) * HEAD_TEXELS;
-    int own = 64 * group + 4 * at.lane;
-    int member = at.lane & (SHARE - 1), first = own - 4 * member;
+    int query = QUERY_AT + out_block * HEAD_TEXELS, key = out_block / (HEADS / KV_HEADS) * HEAD_TEXELS;
+    int own = 64 * group + 4 * out_lane;
+    int member = out_lane & (SHARE - 1), first = own - 4 * member;
     vec4 sum[GROUPS];
     EACH_GROUP(START)
     int end = HEAD_TEXELS;
@@ -125,7 +125,7 @@ void main() {
     // Keys after position may be left from a rewound sequence. They must not reach the sums, whose rounding depends on all
     // exchanged values.
     for (int g = 0; g < GROUPS; g++) sum[g] = mix(vec4(0.0), sum[g], lessThanEqual(first + 4 * g + next, ivec4(position)));
-    vec4 total = quad_share(sum, at.lane);
+    vec4 total = quad_share(sum, out_lane);
 #else
     vec4 total = sum[0];
 #endif

@@ -29,7 +29,7 @@ layout(location = 0) out vec4 y;
 
 #define LEAST -1e29  // below any score, and above the -1e30 of unseen tokens
 #include "common/sinks.glsl"
-// The steps for token t and texel g of the quad are a macro, not a loop (shaders/gemv.frag says why).
+// The steps for token t and texel g of the quad are a macro, not a loop (shaders/gemm.frag says why).
 #if QUAD
 #define GROUPS 4
 #define EACH_GROUP(DO, t) DO(t, 0) DO(t, 1) DO(t, 2) DO(t, 3)
@@ -58,20 +58,20 @@ vec4 score(int row, int head, int group) {
 }
 
 void main() {
-    Place at = output_place();
+    locate();
 #ifdef MANY
-    uvec4 info = ROW_TEXEL(at.slot, 0);
+    uvec4 info = ROW_TEXEL(out_slot, 0);
     int position = int(info.y), base = int(info.z);
 #else
     const int base = 0;
 #endif
-    int texel = at.block * 16 + at.lane;
+    int texel = out_block * 16 + out_lane;
     int head = texel / HEAD_TEXELS;
     DECLARE_SINK(min(head, HEADS - 1))
     // The head's values, and this fragment's texel of them.
     int value = (KV_HEADS + min(head, HEADS - 1) / (HEADS / KV_HEADS)) * HEAD_TEXELS + texel % HEAD_TEXELS;
 #if QUAD
-    int start = at.lane & 3, stride = 4;
+    int start = out_lane & 3, stride = 4;
     value -= start;
 #else
     int start = 0, stride = 1;
@@ -82,13 +82,13 @@ void main() {
     start += max(position - WINDOW + 1, 0) / 16 * 4;  // no query sees earlier tokens
 #endif
     vec4 peaks = vec4(LEAST_SCORE);
-    for (int group = start; group < groups; group += stride) peaks = max(peaks, score(at.slot, head, group));
+    for (int group = start; group < groups; group += stride) peaks = max(peaks, score(out_slot, head, group));
     float peak = ceil(max(max(peaks.x, peaks.y), max(peaks.z, peaks.w)));
     vec4 sum[GROUPS];
     EACH_GROUP(START, 0)
     vec4 weights = vec4(0.0);
 #ifdef PARTS
-    for (int group = start; group < groups; group += stride) weights += exp(score(at.slot, head, group) - peak);
+    for (int group = start; group < groups; group += stride) weights += exp(score(out_slot, head, group) - peak);
     for (int group = max(16 * part + (start & (stride - 1)), start); group < min(groups, 16 * part + 16); group += stride) {
 #else
     for (int group = start; group < groups; group += stride) {
@@ -107,18 +107,18 @@ void main() {
         vec2 scale[4] = vec2[4](SCALE_OF(0), SCALE_OF(1), SCALE_OF(2), SCALE_OF(3));
         EACH_VALUE(SCALE_VALUE)
 #endif
-        vec4 weight = exp(score(at.slot, head, group) - peak);
+        vec4 weight = exp(score(out_slot, head, group) - peak);
 #ifndef PARTS
         weights += weight;
 #endif
         EACH_VALUE(ADD_VALUE)
     }
 #if QUAD
-    float all = quad_max(peak, at.lane);
+    float all = quad_max(peak, out_lane);
     float scale = exp(peak - all);
-    weights = quad_sum(weights * scale, at.lane);
+    weights = quad_sum(weights * scale, out_lane);
     for (int g = 0; g < GROUPS; g++) sum[g] *= scale;
-    vec4 total = quad_share(sum, at.lane);
+    vec4 total = quad_share(sum, out_lane);
 #else
     vec4 total = sum[0];
     float all = peak;

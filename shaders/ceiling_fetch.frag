@@ -1,7 +1,7 @@
 #version 300 es
 // Measures texel fetches: y = the sum of ROUNDS · STEPS texels of x, each texel read ROUNDS times in a draw.
 // x is a texture of X_WIDTH × X_HEIGHT texels, of unsigned integers with INTEGERS 1 and of signed ones with 2; y is
-// 4 · BLOCKS_WIDE fragments wide. As in shaders/gemv.frag the 8 fragments of half a 4×4 block read 8 texels side by side,
+// 4 · BLOCKS_WIDE fragments wide. As in shaders/gemm.frag the 8 fragments of half a 4×4 block read 8 texels side by side,
 // step by step along the line; 8 · STEPS divides the line.
 // Each round reads the texels that another of the HALVES half blocks read in the last round, so no near cache has them.
 #include "common/blocks.glsl"

@@ -41,7 +41,7 @@ void main() {
     ivec2 offset = lane_offset((piece % 64) >> 2);
     vec4 step_of = vec4(0.0);
 #ifdef CHANGED
-    Changes by = changes_of(ROW_TEXEL(row, 0).w, source, first_slot + at.x);
+    find_changes(ROW_TEXEL(row, 0).w, source, first_slot + at.x);
 #endif
     best = drawn = vec4(LEAST);
     other = vec4(LEAST, 0.0, LEAST, 0.0);
@@ -73,7 +73,7 @@ void main() {
             lost = lost || (floatBitsToUint(logit) & 0x7fffffffu) > 0x7f800000u;
 #ifdef CHANGED
             int token = piece + (start + j) * PIECES;
-            logit = changed(by, logit, token, (piece & 1) == 0 ? change[j].xy : change[j].zw);
+            logit = changed(logit, token, (piece & 1) == 0 ? change[j].xy : change[j].zw);
 #endif
 #ifdef MASK
             logit = (bits[j] & 1u) > 0u ? logit : uintBitsToFloat(0xff800000u);

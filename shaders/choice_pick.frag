@@ -32,8 +32,8 @@ vec3 better(vec3 best, float score, float id, bool unsure) {
 }
 
 void main() {
-    Place at = output_place();
-    int row = at.slot - first_slot;
+    locate();
+    int row = out_slot - first_slot;
     float top_p = uintBitsToFloat(ROW_TEXEL(min(first_row + row, TABLE_ROWS - 1), 0).y);
     vec2 total = vec2(0.0);
     for (int start = 0; start < PIECES; start += UNROLL) {
@@ -45,7 +45,7 @@ void main() {
     float sure = top_p < 1.0 ? top_p * total.x * (1.0 - MARGIN) : DROPPED;
     float perhaps = top_p < 1.0 ? top_p * total.y * (1.0 + MARGIN) : DROPPED;
     vec3 best = vec3(LEAST, 0.0, 1.0);
-    for (int start = at.lane; start < PIECES; start += 16 * TOGETHER) {
+    for (int start = out_lane; start < PIECES; start += 16 * TOGETHER) {
         vec4 score[TOGETHER], fact[TOGETHER], rest[TOGETHER], least[TOGETHER], most[TOGETHER], last[TOGETHER];
         for (int j = 0; j < TOGETHER; j++) {
             int piece = start + 16 * j;

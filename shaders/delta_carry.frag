@@ -8,8 +8,8 @@
 layout(location = 0) out vec4 y;
 
 void main() {
-    Place at = output_place();
-    int row = at.slot, head = at.block / RUN_BLOCKS, texel = 16 * (at.block % RUN_BLOCKS) + at.lane;
+    locate();
+    int row = out_slot, head = out_block / RUN_BLOCKS, texel = 16 * (out_block % RUN_BLOCKS) + out_lane;
     int first = first_row(row), key = POSITION_OF(row) % SPAN, last = row - key - 1;
     y = vec4(0.0);
     if (head < HEADS && key < 4 * KEY_TEXELS) {

@@ -32,8 +32,8 @@ vec4 softplus(vec4 a) {
 }
 
 void main() {
-    Place at = output_place();
-    int position = POSITION_OF(at.slot), base = BASE_OF(at.slot), texel = 16 * at.block + at.lane;
+    locate();
+    int position = POSITION_OF(out_slot), base = BASE_OF(out_slot), texel = 16 * out_block + out_lane;
     y = vec4(0.0);
     if (texel < X_V) {
         int part = texel / X_K, inside = texel - part * X_K, keys = KEY_HEADS * KEY_TEXELS;
@@ -62,7 +62,7 @@ void main() {
         }
     } else {
         int inside = texel - X_BETA;
-        vec4 share = 1.0 / (1.0 + exp(-max(given(at.slot, 16 * SHARE_BLOCK + inside), -88.0)));
+        vec4 share = 1.0 / (1.0 + exp(-max(given(out_slot, 16 * SHARE_BLOCK + inside), -88.0)));
         y = mix(vec4(0.0), share, lessThan(4 * inside + ivec4(0, 1, 2, 3), ivec4(HEADS)));
     }
 }

@@ -7,9 +7,9 @@
 layout(location = 0) out vec4 y;
 
 void main() {
-    Place at = output_place();
-    int row = at.slot, position = POSITION_OF(row), base = BASE_OF(row), head = at.block / END_BLOCKS;
-    int key = position % SPAN, end = position - key, n = 64 * (at.block % END_BLOCKS) + 4 * at.lane;
+    locate();
+    int row = out_slot, position = POSITION_OF(row), base = BASE_OF(row), head = out_block / END_BLOCKS;
+    int key = position % SPAN, end = position - key, n = 64 * (out_block % END_BLOCKS) + 4 * out_lane;
     vec4 found = vec4(0.0);
     if (head < HEADS && n < SPAN && key < 4 * KEY_TEXELS && end > 0 && end <= POSITION_OF(first_row(row))) {
         float last = kept_decay(base + end - 1, head);

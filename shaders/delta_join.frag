@@ -13,15 +13,15 @@ vec4 of_product(int row, int block, int lane) {
 }
 
 void main() {
-    Place at = output_place();
-    int row = at.slot, head = at.block / RUN_BLOCKS, texel = 16 * (at.block % RUN_BLOCKS) + at.lane;
+    locate();
+    int row = out_slot, head = out_block / RUN_BLOCKS, texel = 16 * (out_block % RUN_BLOCKS) + out_lane;
     int second = row - row % SIZE, column = 4 * texel;
     y = vec4(0.0);
     if (head < HEADS && (row / SIZE & 1) == 1 && column < second && column >= second - SIZE) {
         vec4 weights;
         for (int other = second; other <= row; other++) {
             if ((other & 3) == 0) weights = inverted(row, head, other >> 2);
-            y -= weights[other & 3] * of_product(other, at.block, at.lane);
+            y -= weights[other & 3] * of_product(other, out_block, out_lane);
         }
     } else if (head < HEADS) {
         y = inverted(row, head, texel);

@@ -7,8 +7,8 @@
 layout(location = 0) out vec4 y;
 
 void main() {
-    Place at = output_place();
-    int row = at.slot, head = at.block / RUN_BLOCKS, texel = 16 * (at.block % RUN_BLOCKS) + at.lane;
+    locate();
+    int row = out_slot, head = out_block / RUN_BLOCKS, texel = 16 * (out_block % RUN_BLOCKS) + out_lane;
     int second = row - row % SIZE, column = 4 * texel;
     y = vec4(0.0);
     if (head < HEADS && (row / SIZE & 1) == 1 && column < second && column >= second - SIZE) {

@@ -12,19 +12,19 @@ vec4 result(int row, int texel) {
 }
 
 void main() {
-    Place at = output_place();
-    int texel = 16 * at.block + at.lane, inside = texel % VALUE_TEXELS;
+    locate();
+    int texel = 16 * out_block + out_lane, inside = texel % VALUE_TEXELS;
     y = vec4(0.0);
     if (texel < HEADS * VALUE_TEXELS) {
         float squares = 0.0;
         for (int i = 0; i < VALUE_TEXELS; i++) {
-            vec4 each = result(at.slot, texel - inside + i);
+            vec4 each = result(out_slot, texel - inside + i);
             squares += dot(each, each);
         }
-        ivec2 from = block_origin(at.slot, GATE_BLOCK + at.block, GATES_TILES, GATES_PITCH, GATES_SLOT_STEP, GATES_BLOCK_STEP,
-                                  GATES_COLUMNS) + lane_offset(at.lane);
+        ivec2 from = block_origin(out_slot, GATE_BLOCK + out_block, GATES_TILES, GATES_PITCH, GATES_SLOT_STEP, GATES_BLOCK_STEP,
+                                  GATES_COLUMNS) + lane_offset(out_lane);
         vec4 z = FETCH(gates, from, ivec2(GATES_WIDTH, GATES_HEIGHT));
         vec4 gain = FETCH(gains, ivec2(inside, 0), ivec2(GAINS_WIDTH, GAINS_HEIGHT));
-        y = result(at.slot, texel) * inversesqrt(squares / float(4 * VALUE_TEXELS) + float(EPS)) * gain * silu(z);
+        y = result(out_slot, texel) * inversesqrt(squares / float(4 * VALUE_TEXELS) + float(EPS)) * gain * silu(z);
     }
 }

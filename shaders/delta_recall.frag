@@ -7,15 +7,15 @@
 layout(location = 0) out vec4 y;
 
 void main() {
-    Place at = output_place();
-    int texel = 16 * at.block + at.lane;
+    locate();
+    int texel = 16 * out_block + out_lane;
     y = vec4(0.0);
 #if QUERIES
-    if (texel < HEADS * VALUE_TEXELS) y = recalled(at.slot, 0, texel, POSITION_OF(at.slot) + 1);
+    if (texel < HEADS * VALUE_TEXELS) y = recalled(out_slot, 0, texel, POSITION_OF(out_slot) + 1);
 #else
     if (texel < HEADS * VALUE_TEXELS) {
-        vec4 known = recalled(at.slot, X_K, texel, POSITION_OF(first_row(at.slot)));
-        y = share(at.slot, texel / VALUE_TEXELS) * (given(at.slot, X_V + texel) - known);
+        vec4 known = recalled(out_slot, X_K, texel, POSITION_OF(first_row(out_slot)));
+        y = share(out_slot, texel / VALUE_TEXELS) * (given(out_slot, X_V + texel) - known);
     }
 #endif
 }

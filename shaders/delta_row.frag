@@ -129,18 +129,18 @@ vec4 corrected(int row, int texel) {
 }
 
 void main() {
-    Place at = output_place();
-    int texel = 16 * at.block + at.lane;
+    locate();
+    int texel = 16 * out_block + out_lane;
     y = vec4(0.0);
     if (texel < C_G) {
-        y = given(at.slot, X_K + texel);
+        y = given(out_slot, X_K + texel);
     } else if (texel < C_U) {
-        y = given(at.slot, X_G + texel - C_G);
+        y = given(out_slot, X_G + texel - C_G);
     } else if (texel < C_S) {
         texel -= C_U;
-        if (texel < HEADS * VALUE_TEXELS) y = corrected(at.slot, texel);
+        if (texel < HEADS * VALUE_TEXELS) y = corrected(out_slot, texel);
     } else {
         texel -= C_S;
-        if (texel < HEADS * VALUE_TEXELS) y = state_row(at.slot, texel);
+        if (texel < HEADS * VALUE_TEXELS) y = state_row(out_slot, texel);
     }
 }

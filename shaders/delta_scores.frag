@@ -8,10 +8,10 @@ layout(location = 0) out vec4 of_key;
 layout(location = 1) out vec4 of_query;
 
 void main() {
-    Place at = output_place();
-    int position = POSITION_OF(at.slot), base = BASE_OF(at.slot);
-    int head = at.block / SPAN_BLOCKS, first = first_seen(position);
-    int start = first + at.block % SPAN_BLOCKS * 64 + 4 * at.lane;
+    locate();
+    int position = POSITION_OF(out_slot), base = BASE_OF(out_slot);
+    int head = out_block / SPAN_BLOCKS, first = first_seen(position);
+    int start = first + out_block % SPAN_BLOCKS * 64 + 4 * out_lane;
     int span = position - position % SPAN;  // the span begins with this token
     vec4 keys = vec4(0.0), queries = vec4(0.0);
     if (head < HEADS && start <= position) {
@@ -20,7 +20,7 @@ void main() {
         vec4 by_key = vec4(0.0), by_query = vec4(0.0);
         float by_own = 0.0;
         for (int i = 0; i < KEY_TEXELS; i++) {
-            vec4 k = given(at.slot, X_K + key + i), q = given(at.slot, key + i);
+            vec4 k = given(out_slot, X_K + key + i), q = given(out_slot, key + i);
             by_own += dot(q, k);
             for (int n = 0; n < 4; n++) {
                 vec4 each = kept(slots[n], key + i);
@@ -28,7 +28,7 @@ void main() {
                 by_query[n] += dot(q, each);
             }
         }
-        float own = own_decay(at.slot, head), before = first < span ? kept_decay(base + span - 1, head) : 0.0;
+        float own = own_decay(out_slot, head), before = first < span ? kept_decay(base + span - 1, head) : 0.0;
         for (int n = 0; n < 4; n++) {
             if (seen[n] < position) {
                 float decay = exp(own + (seen[n] < span ? before : 0.0) - kept_decay(slots[n], head));

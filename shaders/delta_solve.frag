@@ -7,8 +7,8 @@
 layout(location = 0) out vec4 y;
 
 void main() {
-    Place at = output_place();
-    int row = at.slot, head = at.block / RUN_BLOCKS, column = 4 * (16 * (at.block % RUN_BLOCKS) + at.lane);
+    locate();
+    int row = out_slot, head = out_block / RUN_BLOCKS, column = 4 * (16 * (out_block % RUN_BLOCKS) + out_lane);
     y = vec4(0.0);
     if (head < HEADS && column <= row && column >= row - row % CHUNK) {
         int begin = max(first_row(row), column);

@@ -6,13 +6,13 @@
 layout(location = 0) out vec4 y;
 
 void main() {
-    Place at = output_place();
-    int texel = 16 * at.block + at.lane, part = texel / X_K, inside = texel - part * X_K;
-    y = given(at.slot, texel);
+    locate();
+    int texel = 16 * out_block + out_lane, part = texel / X_K, inside = texel - part * X_K;
+    y = given(out_slot, texel);
     if (part < 2 && inside < KEY_HEADS * KEY_TEXELS) {
         float squares = 0.0;
         for (int i = 0; i < KEY_TEXELS; i++) {
-            vec4 each = given(at.slot, texel - inside % KEY_TEXELS + i);
+            vec4 each = given(out_slot, texel - inside % KEY_TEXELS + i);
             squares += dot(each, each);
         }
         y *= inversesqrt(squares + float(EPS));

@@ -26,10 +26,10 @@ vec4 embedding_of(int row, int column) {
 }
 
 #define EMBED(n, X, R, Y, V, A, B, C, D, E, F, S) \
-    Y = column < DIM_TEXELS ? embedding_of(ROWS * at.slot + n, column) : vec4(0.0);
+    Y = column < DIM_TEXELS ? embedding_of(ROWS * out_slot + n, column) : vec4(0.0);
 
 void main() {
-    Place at = output_place();
-    int column = at.block * 16 + at.lane;
+    locate();
+    int column = out_block * 16 + out_lane;
     EACH_ROW(EMBED)
 }

@@ -10,8 +10,8 @@ uniform int position;
 layout(location = 0) out vec4 y;
 
 void main() {
-    Place at = output_place();
-    int column = at.block * 16 + at.lane;
+    locate();
+    int column = out_block * 16 + out_lane;
     int id = token >= 0 ? token : best_candidate(position - 1);
     y = column < DIM_TEXELS ? embedding(id, position, column) : vec4(0.0);
 }

@@ -10,8 +10,9 @@ layout(location = 0) out vec4 y;
 
 void main() {
     row = output_place().x;
-    Choice last = choice_of(USED - 1);
+    vec3 scores;
+    int last = choice_of(USED - 1, scores);
     float logit = ROUTED(expert >> 2)[expert & 3];
-    bool chosen = !comes_after(logit, expert, last.logit, last.expert);
-    y = vec4(chosen ? weight_of(logit, last) : 0.0, 0.0, 0.0, 0.0);
+    bool chosen = !comes_after(logit, expert, scores.x, last);
+    y = vec4(chosen ? weight_of(logit, scores) : 0.0, 0.0, 0.0, 0.0);
 }

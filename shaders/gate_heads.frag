@@ -11,9 +11,9 @@ EACH_ROW(DECLARE_TARGET)
     Y = FETCH(X, from, ivec2(X_WIDTH, X_HEIGHT)) / (1.0 + exp(-max(FETCH(R, gate, ivec2(R_WIDTH, R_HEIGHT)), -88.0)));
 
 void main() {
-    Place at = output_place();
-    ivec2 from = block_origin(at.slot, at.block, X_TILES, X_PITCH, X_SLOT_STEP, X_BLOCK_STEP, X_COLUMNS) + lane_offset(at.lane);
-    ivec2 gate = block_origin(at.slot, GATE_BLOCK + at.block, R_TILES, R_PITCH, R_SLOT_STEP, R_BLOCK_STEP, R_COLUMNS) +
-                 lane_offset(at.lane);
+    locate();
+    ivec2 from = block_origin(out_slot, out_block, X_TILES, X_PITCH, X_SLOT_STEP, X_BLOCK_STEP, X_COLUMNS) + lane_offset(out_lane);
+    ivec2 gate = block_origin(out_slot, GATE_BLOCK + out_block, R_TILES, R_PITCH, R_SLOT_STEP, R_BLOCK_STEP, R_COLUMNS) +
+                 lane_offset(out_lane);
     EACH_ROW(FINISH)
 }

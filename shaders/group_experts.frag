@@ -7,11 +7,11 @@ uniform int held;
 layout(location = 0) out vec4 y;
 
 void main() {
-    Place at = output_place();
-    int place = 16 * at.block + at.lane;
+    locate();
+    int place = 16 * out_block + out_lane;
     y = vec4(0.0);
     if (place >= ROWS) return;
-    int expert = -1, left = at.slot, count = 0;  // groups from the first one of the expert on
+    int expert = -1, left = out_slot, count = 0;  // groups from the first one of the expert on
     for (int t = 0; t < EXPERT_TEXELS; t++) {
         ivec4 counts = tally_at(0, t);
         for (int c = 0; c < 4; c++) {

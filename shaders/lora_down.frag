@@ -15,13 +15,13 @@
 #define X_SIZE ivec2(X_WIDTH, X_HEIGHT)
 #if TOGETHER
 uniform sampler2D x;
-#define FETCH_INPUT(V) V = FETCH(x, IN_X(block_origin(at.slot, x_first + (step >> 2), X_PLACES) + inner), X_SIZE);
+#define FETCH_INPUT(V) V = FETCH(x, IN_X(block_origin(out_slot, x_first + (step >> 2), X_PLACES) + inner), X_SIZE);
 #else
 EACH_ROW(DECLARE_INPUT)
 // A block of t belongs to one row, so all fragments of a quad agree.
-#define PICK(n, X, R, Y, V, A, B, C, D, E, F, S) if (n == at.slot % ROWS) picked = FETCH(X, from, X_SIZE);
+#define PICK(n, X, R, Y, V, A, B, C, D, E, F, S) if (n == out_slot % ROWS) picked = FETCH(X, from, X_SIZE);
 #define FETCH_INPUT(V) \
-    { ivec2 from = block_origin(at.slot / ROWS, step >> 2, X_PLACES) + inner; vec4 picked; EACH_ROW(PICK) V = picked; }
+    { ivec2 from = block_origin(out_slot / ROWS, step >> 2, X_PLACES) + inner; vec4 picked; EACH_ROW(PICK) V = picked; }
 #endif
 uniform sampler2D down;
 uniform int share;
@@ -46,11 +46,11 @@ layout(location = 0) out vec4 t;
 #define DOWN(texel) FETCH(down, (line + ivec2(8 * (texel), 0)), ivec2(DOWN_WIDTH, DOWN_HEIGHT))
 
 void main() {
-    Place at = output_place();
-    int number = ADAPTER_OF(at.slot), own = 16 * at.block + at.lane, x_first = 0;
+    locate();
+    int number = ADAPTER_OF(out_slot), own = 16 * out_block + out_lane, x_first = 0;
 #ifdef EXPERTS
     int chosen = min(own / (RANKS / 4), USED - 1);
-    ivec2 place = block_origin(at.slot, chosen >> 4, CHOICE_PLACES) + lane_offset(chosen & 15);
+    ivec2 place = block_origin(out_slot, chosen >> 4, CHOICE_PLACES) + lane_offset(chosen & 15);
     int group = (number - 1) * EXPERTS + int(FETCH(choice, place, ivec2(CHOICE_WIDTH, CHOICE_HEIGHT)).x + 0.5);
     own -= chosen * (RANKS / 4);
     x_first = chosen * X_PART;

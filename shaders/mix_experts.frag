@@ -22,27 +22,27 @@ EACH_ROW(DECLARE_SECOND)
 #endif
 EACH_ROW(DECLARE_TARGET)
 
-vec4 mixed(int row, Place at) {
+vec4 mixed(int row) {
     vec4 sum = vec4(0.0);
     if (row >= held) return sum;
     for (int i = 0; i < USED; i++) {
         vec4 chosen = choice_at(row, i);
 #if PLACED
         int place = int(chosen.z + 0.5), target = place % ROWS;
-        ivec2 from = block_origin(place / ROWS, at.block, X_PLACES) + lane_offset(at.lane);
+        ivec2 from = block_origin(place / ROWS, out_block, X_PLACES) + lane_offset(out_lane);
         vec4 part = vec4(0.0);
         EACH_ROW(PICK)
 #else
-        ivec2 from = block_origin(row, i * OUT_BLOCKS + at.block, X_PLACES) + lane_offset(at.lane);
+        ivec2 from = block_origin(row, i * OUT_BLOCKS + out_block, X_PLACES) + lane_offset(out_lane);
         vec4 part = FETCH(x, IN_X(from), ivec2(X_WIDTH, X_HEIGHT));
 #endif
         sum += chosen.y * part;
     }
     return sum;
 }
-#define MIX(n, X, R, Y, V, A, B, C, D, E, F, S) Y = mixed(ROWS * at.slot + n, at) AND_RESIDUAL(R);
+#define MIX(n, X, R, Y, V, A, B, C, D, E, F, S) Y = mixed(ROWS * out_slot + n) AND_RESIDUAL(R);
 
 void main() {
-    Place at = output_place();
+    locate();
     EACH_ROW(MIX)
 }

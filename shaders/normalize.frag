@@ -23,23 +23,22 @@ layout(location = 1) out vec4 y;
 layout(location = 0) out vec4 y;
 #endif
 
-vec4 normalized(vec4 v, vec4 s, int cols) {
+vec4 normalized(vec4 v, vec4 s) {
 #if NORM == LAYER
     return (v - s.x - s.y) * inversesqrt(s.z / float(COLS) + float(EPS));
 #elif NORM == RMS
     return v * inversesqrt(s.x / float(COLS) + float(EPS));
 #elif NORM == SOFTMAX
-    return s.y == 0.0 ? vec4(1.0 / float(cols)) : exp(v - s.x) / s.y;
+    return s.y == 0.0 ? vec4(1.0 / float(COLS)) : exp(v - s.x) / s.y;
 #else
-    return s.y == 0.0 ? vec4(-log(float(cols))) : v - s.x - log(s.y);
+    return s.y == 0.0 ? vec4(-log(float(COLS))) : v - s.x - log(s.y);
 #endif
 }
 
 void main() {
     ivec2 at = output_place();
-    int cols = columns_in(at.x);
     vec4 v = values_at(at.x, at.y);
-    vec4 found = normalized(v, stats_of(at.x), cols);
+    vec4 found = normalized(v, stats_of(at.x));
 #if WEIGHTED
     found *= TEXEL(weight, at.y, WEIGHT_WIDTH, WEIGHT_HEIGHT) + float(OFFSET);
 #endif
@@ -49,5 +48,5 @@ void main() {
 #if ADDS
     added = v;
 #endif
-    y = trimmed(found, at.y, cols);
+    y = trimmed(found, at.y, COLS);
 }

@@ -6,7 +6,7 @@
 #include "common/each_row.glsl"
 #define X_PLACES X_TILES, X_PITCH, X_SLOT_STEP, X_BLOCK_STEP, X_COLUMNS
 #define NORMS_PLACES NORMS_TILES, NORMS_PITCH, NORMS_SLOT_STEP, NORMS_BLOCK_STEP, NORMS_COLUMNS
-#define NORM_TEXEL(quad) FETCH(norms, (block_origin(at.slot, 0, NORMS_PLACES) + lane_offset(4 * (quad) + (at.lane & 3))), \
+#define NORM_TEXEL(quad) FETCH(norms, (block_origin(out_slot, 0, NORMS_PLACES) + lane_offset(4 * (quad) + (out_lane & 3))), \
                                ivec2(NORMS_WIDTH, NORMS_HEIGHT))
 #define GAINS_ROW(row) FETCH(gains, ivec2((row) / GAINS_STACK * GAINS_TEXELS + texel, (row) % GAINS_STACK), \
                              ivec2(GAINS_WIDTH, GAINS_HEIGHT))
@@ -24,11 +24,11 @@ EACH_ROW(DECLARE_TARGET)
     Y = inside ? (FETCH(X, from, ivec2(X_WIDTH, X_HEIGHT)) LESS_MEAN(n)) * factors[n / 4][n % 4] * gain + bias : vec4(0.0);
 
 void main() {
-    Place at = output_place();
-    int texel = 16 * at.block + at.lane;
+    locate();
+    int texel = 16 * out_block + out_lane;
     bool inside = texel < DIM_TEXELS;
     texel = min(texel, DIM_TEXELS - 1);
-    ivec2 from = block_origin(at.slot, at.block, X_PLACES) + lane_offset(at.lane);
+    ivec2 from = block_origin(out_slot, out_block, X_PLACES) + lane_offset(out_lane);
     vec4 factors[(ROWS + 3) / 4];
     for (int i = 0; i < (ROWS + 3) / 4; i++) factors[i] = NORM_TEXEL(i);
 #if CENTRED

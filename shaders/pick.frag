@@ -40,7 +40,7 @@ vec2 better(vec2 best, vec4 score, int token) {
             v[j] = FETCH(X, IN_LOGITS(texel), LOGITS_SIZE); \
         } \
         for (int j = 0; j < UNROLL; j++) { \
-            int token = 64 * (start + j) + 4 * at.lane; \
+            int token = 64 * (start + j) + 4 * out_lane; \
             best = better(best, SCORE, token); \
         } \
     }
@@ -49,13 +49,13 @@ vec2 better(vec2 best, vec4 score, int token) {
                                    gumbel(uint(token + 2), noise_key), gumbel(uint(token + 3), noise_key))
 
 void main() {
-    Place at = output_place();
-    ivec2 offset = lane_offset(at.lane);
+    locate();
+    ivec2 offset = lane_offset(out_lane);
 #ifdef ROWS
-    uvec4 choice = ROW_TEXEL(at.slot, 1);
+    uvec4 choice = ROW_TEXEL(out_slot, 1);
     uint noise_key = choice.x;
     float inverse_temperature = uintBitsToFloat(choice.y), noise = float(choice.z & 1u);
-    int slot = at.slot / ROWS;
+    int slot = out_slot / ROWS;
 #else
     const int slot = 0;
 #endif
@@ -63,16 +63,16 @@ void main() {
     // A separate loop for each case, which llvmpipe skips; in a condition it would compute both sides.
     int plain = noise > 0.0 ? 0 : LOGITS_BLOCKS;
 #ifdef ROWS
-#define LOOK_PLAIN(n, X, R, Y, V, A, B, C, D, E, F, S) LOOK(X, at.slot % ROWS == n ? 0 : plain, plain, v[j])
+#define LOOK_PLAIN(n, X, R, Y, V, A, B, C, D, E, F, S) LOOK(X, out_slot % ROWS == n ? 0 : plain, plain, v[j])
     EACH_ROW(LOOK_PLAIN)
 #if ROWS == 1
     LOOK(x0, plain, LOGITS_BLOCKS, NOISY(v[j]))
 #else
     for (int block = plain; block < LOGITS_BLOCKS; block++) {
         ivec2 texel = block_origin(slot, block, LOGITS_PLACES) + offset;
-        int token = 64 * block + 4 * at.lane;
+        int token = 64 * block + 4 * out_lane;
         vec4 score;
-#define FETCH_OWN(n, X, R, Y, V, A, B, C, D, E, F, S) if (at.slot % ROWS == n) score = FETCH(X, IN_LOGITS(texel), LOGITS_SIZE);
+#define FETCH_OWN(n, X, R, Y, V, A, B, C, D, E, F, S) if (out_slot % ROWS == n) score = FETCH(X, IN_LOGITS(texel), LOGITS_SIZE);
         EACH_ROW(FETCH_OWN)
         best = better(best, NOISY(score), token);
     }

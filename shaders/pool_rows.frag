@@ -20,7 +20,7 @@ EACH_ROW(DECLARE_TARGET)
 #define TAKE_ROW(n, X, R, Y, V, A, B, C, D, E, F, S) \
     if (ROWS * slot + n >= first && ROWS * slot + n <= last) TAKE(FETCH(X, from, ivec2(X_WIDTH, X_HEIGHT)), ROWS * slot + n);
 
-vec4 pooled(int text, Place at) {
+vec4 pooled(int text) {
     uvec4 info = ROW_TEXEL(text, 0);
     int base = int(info.z), first = base + int(info.y), last = base + int(ROW_TEXEL(text, 1).w);
     float count = float(last - first + 1);
@@ -30,7 +30,7 @@ vec4 pooled(int text, Place at) {
     vec4 found = vec4(0.0);
 #endif
     for (int slot = first / ROWS; slot <= last / ROWS; slot++) {
-        ivec2 from = block_origin(slot, at.block, X_PLACES) + lane_offset(at.lane);
+        ivec2 from = block_origin(slot, out_block, X_PLACES) + lane_offset(out_lane);
         EACH_ROW(TAKE_ROW)
     }
 #if POOL == 0
@@ -48,8 +48,8 @@ vec4 pooled(int text, Place at) {
 #define FINISH(n, X, R, Y, V, A, B, C, D, E, F, S) Y = texts[n];
 
 void main() {
-    Place at = output_place();
+    locate();
     vec4 texts[ROWS];
-    for (int n = 0; n < ROWS; n++) texts[n] = pooled(ROWS * at.slot + n, at);
+    for (int n = 0; n < ROWS; n++) texts[n] = pooled(ROWS * out_slot + n);
     EACH_ROW(FINISH)
 }

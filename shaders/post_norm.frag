@@ -20,7 +20,7 @@ EACH_ROW(DECLARE_TARGET)
 #define DECLARE_SUM(n, X, R, Y, V, A, B, C, D, E, F, S) float S = 0.0;
 #define SQUARE(n, X, R, Y, V, A, B, C, D, E, F, S) { vec4 v = FETCH(X, IN_X(from), X_SIZE); S += dot(v, v); }
 #if QUAD
-#define WHOLE_SUM(S) quad_sum(vec4(S), at.lane).x
+#define WHOLE_SUM(S) quad_sum(vec4(S), out_lane).x
 #else
 #define WHOLE_SUM(S) S
 #endif
@@ -29,12 +29,12 @@ EACH_ROW(DECLARE_TARGET)
     Y = FETCH(X, IN_X(own), X_SIZE) * S * factor AND_RESIDUAL(R);
 
 void main() {
-    Place at = output_place();
+    locate();
     EACH_ROW(DECLARE_SUM)
     for (int step = 0; step < 4 * X_BLOCKS; step++) {
-        ivec2 corner = block_origin(at.slot, step >> 2, X_PLACES) + 2 * ivec2(step & 1, (step >> 1) & 1);
+        ivec2 corner = block_origin(out_slot, step >> 2, X_PLACES) + 2 * ivec2(step & 1, (step >> 1) & 1);
 #if QUAD
-        ivec2 from = corner + ivec2(at.lane & 1, (at.lane >> 1) & 1);
+        ivec2 from = corner + ivec2(out_lane & 1, (out_lane >> 1) & 1);
         EACH_ROW(SQUARE)
 #else
         for (int a = 0; a < 4; a++) {
@@ -43,7 +43,7 @@ void main() {
         }
 #endif
     }
-    vec4 factor = FETCH(gain, ivec2(min(16 * at.block + at.lane, GAIN_WIDTH - 1), 0), ivec2(GAIN_WIDTH, 1));
-    ivec2 own = block_origin(at.slot, at.block, X_PLACES) + lane_offset(at.lane);
+    vec4 factor = FETCH(gain, ivec2(min(16 * out_block + out_lane, GAIN_WIDTH - 1), 0), ivec2(GAIN_WIDTH, 1));
+    ivec2 own = block_origin(out_slot, out_block, X_PLACES) + lane_offset(out_lane);
     EACH_ROW(FINISH)
 }

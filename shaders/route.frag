@@ -12,11 +12,12 @@ int slot;
 layout(location = 0) out vec4 y;
 
 void main() {
-    Place at = output_place();
-    slot = at.slot;
-    int rank = 16 * at.block + at.lane;
-    Choice choice = choice_of(min(rank, USED - 1));
-    y = rank < USED ? vec4(float(choice.expert), weight_of(choice.logit, choice), 0.0, 0.0) : vec4(0.0);
+    locate();
+    slot = out_slot;
+    int rank = 16 * out_block + out_lane;
+    vec3 scores;
+    int expert = choice_of(min(rank, USED - 1), scores);
+    y = rank < USED ? vec4(float(expert), weight_of(scores.x, scores), 0.0, 0.0) : vec4(0.0);
 #if SHARED
     // Below -88 exp overflows, and the weight is less than any normal number.
     float last = ROUTED(EXPERTS >> 2)[EXPERTS & 3];

@@ -1,6 +1,6 @@
 #version 300 es
 // 1 / sqrt(mean(x²) + EPS) of each of the ROWS rows of a slot, the mean over DIM inputs. A slot of the output is one block:
-// quad q has rows 4q to 4q + 3, and the last digits differ between members of a quad as in shaders/gemv.frag, where each
+// quad q has rows 4q to 4q + 3, and the last digits differ between members of a quad as in shaders/gemm.frag, where each
 // fragment adds up its quad's sums itself; members of other quads find their digits by their number.
 // With CENTRED the variance replaces the mean square, and quads 2 and 3 hold the means in the same order.
 // Row ROWS · slot + n of x is in slot `slot` of texture n.
@@ -15,33 +15,33 @@ layout(location = 0) out vec4 y;
     { vec4 v = FETCH(X, from, ivec2(X_WIDTH, X_HEIGHT)); S += vec2(dot(v, v), (v.x + v.y) + (v.z + v.w)); }
 #define KEEP(n, S) norm[n] = S.x; mean[n] = S.y / float(DIM);
 #if QUAD
-#define FINISH(n, X, R, Y, V, A, B, C, D, E, F, S) sums = quad_sum(vec4(S, S), at.lane).xy; KEEP(n, sums)
+#define FINISH(n, X, R, Y, V, A, B, C, D, E, F, S) sums = quad_sum(vec4(S, S), out_lane).xy; KEEP(n, sums)
 #else
 #define FINISH(n, X, R, Y, V, A, B, C, D, E, F, S) KEEP(n, S)
 #endif
 
 void main() {
-    Place at = output_place();
+    locate();
     EACH_ROW(DECLARE_SUM)
 #if GROUPED
     // Four inputs at a time, in the order of a product over groups of 32; each member of a quad sums every fourth group.
     for (int turn = 0; turn < TURNS; turn++) {
 #if QUAD
-        int group = 4 * (turn >> 3) + (at.lane & 3), t = 4 * (turn & 1) + ((turn >> 1) & 3);
+        int group = 4 * (turn >> 3) + (out_lane & 3), t = 4 * (turn & 1) + ((turn >> 1) & 3);
 #else
         int group = turn >> 3, t = 4 * (turn & 1) + ((turn >> 1) & 3);
 #endif
         if (group < GROUPS) {
-            ivec2 from = block_origin(at.slot, group >> 1, X_PLACES) +
+            ivec2 from = block_origin(out_slot, group >> 1, X_PLACES) +
                          ivec2(2 * (t >> 2) + (t & 1), 2 * (group & 1) + ((t >> 1) & 1));
             EACH_ROW(SQUARE)
         }
     }
 #else
     for (int step = 0; step < STEPS; step++) {
-        ivec2 corner = block_origin(at.slot, step >> 2, X_PLACES) + 2 * ivec2(step & 1, (step >> 1) & 1);
+        ivec2 corner = block_origin(out_slot, step >> 2, X_PLACES) + 2 * ivec2(step & 1, (step >> 1) & 1);
 #if QUAD
-        ivec2 from = corner + ivec2(at.lane & 1, (at.lane >> 1) & 1);
+        ivec2 from = corner + ivec2(out_lane & 1, (out_lane >> 1) & 1);
         EACH_ROW(SQUARE)
 #else
         for (int a = 0; a < 4; a++) {
@@ -61,7 +61,7 @@ void main() {
 #endif
         norm[n] = inversesqrt(square + float(EPS));
     }
-    int quad = at.lane >> 2;
+    int quad = out_lane >> 2;
     vec4 low = vec4(norm[0], norm[1], norm[2], norm[3]), high = vec4(norm[4], norm[5], norm[6], norm[7]);
 #if CENTRED
     if (quad >= 2) {
@@ -70,5 +70,5 @@ void main() {
         quad -= 2;
     }
 #endif
-    y = at.block > 0 || 4 * quad >= ROWS ? vec4(0.0) : quad == 0 ? low : high;
+    y = out_block > 0 || 4 * quad >= ROWS ? vec4(0.0) : quad == 0 ? low : high;
 }

@@ -32,9 +32,9 @@ float sum_of(int row, int first, int end, float some, float mean, bool squared) 
 }
 #endif
 
-vec4 stats_of_part(int row, int first, int end, int cols) {
+vec4 stats_of_part(int row, int first, int end) {
 #if STAT == MOMENTS
-    float some = values_at(row, first).x, count = float(min(4 * end, cols) - 4 * first);
+    float some = values_at(row, first).x, count = float(min(4 * end, COLS) - 4 * first);
     float mean = sum_of(row, first, end, some, 0.0, false) / count;
     return vec4(some, mean, sum_of(row, first, end, some, mean, true), count);
 #elif STAT == LARGEST
@@ -42,7 +42,7 @@ vec4 stats_of_part(int row, int first, int end, int cols) {
     for (int texel = first; texel < end; texel++) {
         vec4 v = values_at(row, texel);
 #if COLS % 4
-        v = mix(v.xxxx, v, lessThan(columns_of(texel), ivec4(cols)));
+        v = mix(v.xxxx, v, lessThan(columns_of(texel), ivec4(COLS)));
 #endif
         bvec4 better = bvec4(beats(v.x, best.x), beats(v.y, best.y), beats(v.z, best.z), beats(v.w, best.w));
         best = mix(best, v, better);
@@ -56,8 +56,8 @@ vec4 stats_of_part(int row, int first, int end, int cols) {
     float largest = LOWEST, sum = 0.0;
     for (int texel = first; texel < end; texel++) {
         vec4 v = values_at(row, texel);
-#if CAUSAL || COLS % 4
-        v = mix(vec4(uintBitsToFloat(MINUS_INFINITY)), v, lessThan(columns_of(texel), ivec4(cols)));
+#if COLS % 4
+        v = mix(vec4(uintBitsToFloat(MINUS_INFINITY)), v, lessThan(columns_of(texel), ivec4(COLS)));
 #endif
         float higher = max(max(max(v.x, v.y), max(v.z, v.w)), largest);
         sum = sum * exp(largest - higher) + total(exp(v - higher));
@@ -71,6 +71,6 @@ vec4 stats_of_part(int row, int first, int end, int cols) {
 
 void main() {
     ivec2 at = output_place();
-    int cols = columns_in(at.x), first = at.y * PART_TEXELS;
-    y = stats_of_part(at.x, first, min(first + PART_TEXELS, (cols + 3) / 4), cols);
+    int first = at.y * PART_TEXELS;
+    y = stats_of_part(at.x, first, min(first + PART_TEXELS, (COLS + 3) / 4));
 }

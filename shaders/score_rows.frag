@@ -12,7 +12,7 @@ EACH_ROW(DECLARE_TARGET)
 #define LEAST -3.4e38
 #define DECLARE(n, X, R, Y, V, A, B, C, D, E, F, S) \
     vec4 V; float S = 0.0; Y = vec4(LEAST, 0.0, 0.0, LEAST); \
-    int R = int(ROW_TEXEL(ROWS * at.slot + n, 0).w);
+    int R = int(ROW_TEXEL(ROWS * out_slot + n, 0).w);
 #define KNOWN(V) mix(vec4(LEAST), V, lessThan(token + next, ivec4(VOCAB)))
 #define LOGITS(X) KNOWN(FETCH(X, from, ivec2(X_WIDTH, X_HEIGHT)))
 #define LARGEST(n, X, R, Y, V, A, B, C, D, E, F, S) \
@@ -25,18 +25,18 @@ EACH_ROW(DECLARE_TARGET)
 #define FINISH(n, X, R, Y, V, A, B, C, D, E, F, S) Y.y = Y.x > LEAST ? S : 0.0;
 
 void main() {
-    Place at = output_place();
-    ivec2 offset = lane_offset(at.lane);
+    locate();
+    ivec2 offset = lane_offset(out_lane);
     ivec4 next = ivec4(0, 1, 2, 3);
     EACH_ROW(DECLARE)
     for (int block = 0; block < X_BLOCKS; block++) {
-        ivec2 from = block_origin(at.slot, block, X_PLACES) + offset;
-        int token = 64 * block + 4 * at.lane;
+        ivec2 from = block_origin(out_slot, block, X_PLACES) + offset;
+        int token = 64 * block + 4 * out_lane;
         EACH_ROW(LARGEST)
     }
     for (int block = 0; block < X_BLOCKS; block++) {
-        ivec2 from = block_origin(at.slot, block, X_PLACES) + offset;
-        int token = 64 * block + 4 * at.lane;
+        ivec2 from = block_origin(out_slot, block, X_PLACES) + offset;
+        int token = 64 * block + 4 * out_lane;
         EACH_ROW(ADD)
     }
     EACH_ROW(FINISH)

@@ -43,19 +43,19 @@ vec4 convolved(int position, int base, int block, int lane) {
 }
 
 #if ALONE
-#define ROW_SUM(n) convolved(position, 0, at.block, at.lane)
+#define ROW_SUM(n) convolved(position, 0, out_block, out_lane)
 #else
 vec4 row_sum(int row, int block, int lane) {
     uvec4 info = ROW_TEXEL(row, 0);
     return convolved(int(info.y), int(info.z), block, lane);
 }
-#define ROW_SUM(n) row_sum(ROWS * at.slot + n, at.block, at.lane)
+#define ROW_SUM(n) row_sum(ROWS * out_slot + n, out_block, out_lane)
 #endif
 #define FINISH(n, X, R, Y, V, A, B, C, D, E, F, S) Y = inside ? FETCH(X, IN_X(from), X_SIZE) * ROW_SUM(n) : vec4(0.0);
 
 void main() {
-    Place at = output_place();
-    bool inside = 16 * at.block + at.lane < TAPS_TEXELS;  // the rest of the last block is padding
-    ivec2 from = block_origin(at.slot, GATE_BLOCK + at.block, X_PLACES) + lane_offset(at.lane);
+    locate();
+    bool inside = 16 * out_block + out_lane < TAPS_TEXELS;  // the rest of the last block is padding
+    ivec2 from = block_origin(out_slot, GATE_BLOCK + out_block, X_PLACES) + lane_offset(out_lane);
     EACH_ROW(FINISH)
 }

@@ -13,7 +13,7 @@ uint key_of(float value) {
     uint bits = floatBitsToUint(value);
     // LLVM 19 turns (bits & 0x7fffffffu) == 0u into a float comparison, where llvmpipe treats subnormal numbers as 0.
     if (bits == 0x80000000u) bits = 0u;
-    uint key = bits ^ ((bits >> 31) == 0u ? 0x80000000u : 0xffffffffu);
+    uint key = bits ^ ((bits >> 31u) == 0u ? 0x80000000u : 0xffffffffu);
     return (bits & 0x7fffffffu) > 0x7f800000u ? 0xffffffffu : key;
 }
 

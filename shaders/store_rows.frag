@@ -37,23 +37,23 @@ layout(location = 0) out vec4 y;
         vec4 v = FETCH(X, IN_X(from + lane_offset(i)), X_SIZE); \
         if (i < 8) peaks.x = peak_of(peaks.x, v); \
         else peaks.y = peak_of(peaks.y, v); \
-        if (i == at.lane) own = v; \
+        if (i == out_lane) own = v; \
     }
 
 void main() {
-    Place at = output_place();
+    locate();
 #if STRIP
     uvec4 info = ROW_TEXEL(0, 0);
-    int row = at.slot - int(info.y + info.z);
+    int row = out_slot - int(info.y + info.z);
 #elif defined(ALONE)
     const int row = 0;
 #endif
     int source = row % ROWS;
 #ifdef OUT_SCALES_AT
     // A texel of scales belongs to a block of two groups; a texel of numbers belongs to one group.
-    bool scales = at.block >= OUT_SCALES_AT;
-    int block = scales ? min(16 * (at.block - OUT_SCALES_AT) + at.lane, OUT_SCALES_AT - 1) : at.block;
-    int first = scales ? 0 : at.lane & 8, last = scales ? 16 : first + 8;
+    bool scales = out_block >= OUT_SCALES_AT;
+    int block = scales ? min(16 * (out_block - OUT_SCALES_AT) + out_lane, OUT_SCALES_AT - 1) : out_block;
+    int first = scales ? 0 : out_lane & 8, last = scales ? 16 : first + 8;
     ivec2 from = block_origin(row / ROWS, block, X_PLACES);
     uvec2 peaks = uvec2(0u);
     vec4 own = vec4(0.0);
@@ -61,9 +61,9 @@ void main() {
     uvec2 bits = uvec2(scale_bits(peaks.x), scale_bits(peaks.y));
     y = scales ? scale_texel(bits.x, bits.y) : bytes_of(own, first == 0 ? bits.x : bits.y);
 #else
-    ivec2 from = block_origin(row / ROWS, at.block, X_PLACES) + lane_offset(at.lane);
+    ivec2 from = block_origin(row / ROWS, out_block, X_PLACES) + lane_offset(out_lane);
 #ifdef FACTOR_BLOCK
-    ivec2 other = block_origin(row / ROWS, FACTOR_BLOCK + at.block, X_PLACES) + lane_offset(at.lane);
+    ivec2 other = block_origin(row / ROWS, FACTOR_BLOCK + out_block, X_PLACES) + lane_offset(out_lane);
 #endif
     y = vec4(0.0);
     EACH_ROW(TAKE)

@@ -10,9 +10,9 @@ layout(location = 0) out vec4 y;
 #define TAKE(n, X, R, Y, V, A, B, C, D, E, F, S) if (source == n) y = FETCH(X, from, ivec2(X_WIDTH, X_HEIGHT));
 
 void main() {
-    Place at = output_place();
+    locate();
     int source = row % ROWS;
-    ivec2 from = block_origin(row / ROWS, at.block, X_PLACES) + lane_offset(at.lane);
+    ivec2 from = block_origin(row / ROWS, out_block, X_PLACES) + lane_offset(out_lane);
     y = vec4(0.0);
     EACH_ROW(TAKE)
 }

@@ -7,10 +7,10 @@ uniform int held;
 layout(location = 0) out vec4 y;
 
 void main() {
-    Place at = output_place();
-    int first = 4 * (16 * at.block + at.lane);
+    locate();
+    int first = 4 * (16 * out_block + out_lane);
     y = vec4(0.0);
-    int row = at.slot == 0 ? 0 : SPAN * (at.slot - 1), end = at.slot == 0 ? held : min(held, row + SPAN);
+    int row = out_slot == 0 ? 0 : SPAN * (out_slot - 1), end = out_slot == 0 ? held : min(held, row + SPAN);
     for (; row < end; row++) {
         for (int i = 0; i < USED; i++) y += vec4(equal(ivec4(expert_at(row, i) - first), ivec4(0, 1, 2, 3)));
     }

@@ -32,43 +32,42 @@ uniform int row_slots;  // slots of rows in this run
 EACH_ROW(DECLARE_INPUT)
 EACH_ROW(DECLARE_TARGET)
 
+// The steps for a group of four keys are a macro, whose constant g numbers sums (shaders/gemm.frag says why).
 #if QUAD
 #define SHARE 4
+#define EACH_GROUP(DO) { const int g = 0; DO } { const int g = 1; DO } { const int g = 2; DO } { const int g = 3; DO }
 #else
 #define SHARE 1
+#define EACH_GROUP(DO) { const int g = 0; DO }
 #endif
 
-#define DECLARE_SUMS(n, X, R, Y, V, A, B, C, D, E, F, S) vec4 V, A = vec4(0.0), B = vec4(0.0), C = vec4(0.0), D = vec4(0.0);
+#define DECLARE_SUMS(n, X, R, Y, V, A, B, C, D, E, F, S) vec4 V, A[SHARE]; EACH_GROUP(A[g] = vec4(0.0);)
 #define FETCH_QUERY(n, X, R, Y, V, A, B, C, D, E, F, S) V = FETCH(X, query_at, ivec2(X_WIDTH, X_HEIGHT));
 #define KEY(i) vec4(FETCH(cache, (from + ivec2(4 * (i), 0)), CACHE_SIZE))
 #ifdef CACHE_SCALES_AT
 #define SCALE(i) scales_in(FETCH(cache, (scales_from + ivec2(4 * (i), 0)), CACHE_SIZE))
-#define FETCH_SCALES(g) \
-    { \
-        vec2 s0 = SCALE(4 * g), s1 = SCALE(4 * g + 1), s2 = SCALE(4 * g + 2), s3 = SCALE(4 * g + 3); \
-        low[g] = vec4(s0.x, s1.x, s2.x, s3.x); \
-        high[g] = vec4(s0.y, s1.y, s2.y, s3.y); \
-    }
-#define FETCH_KEYS(g) vec4 k0 = KEY(4 * g), k1 = KEY(4 * g + 1), k2 = KEY(4 * g + 2), k3 = KEY(4 * g + 3), \
+#define FETCH_SCALES \
+    vec2 s0 = SCALE(4 * g), s1 = SCALE(4 * g + 1), s2 = SCALE(4 * g + 2), s3 = SCALE(4 * g + 3); \
+    low[g] = vec4(s0.x, s1.x, s2.x, s3.x); \
+    high[g] = vec4(s0.y, s1.y, s2.y, s3.y);
+#define FETCH_KEYS vec4 k0 = KEY(4 * g), k1 = KEY(4 * g + 1), k2 = KEY(4 * g + 2), k3 = KEY(4 * g + 3), \
     scale = ((key + i) & 8) == 0 ? low[g] : high[g];
 #define DOTS(V) (vec4(dot(V, k0), dot(V, k1), dot(V, k2), dot(V, k3)) * scale)
 #else
-#define FETCH_KEYS(g) vec4 k0 = KEY(4 * g), k1 = KEY(4 * g + 1), k2 = KEY(4 * g + 2), k3 = KEY(4 * g + 3);
+#define FETCH_KEYS vec4 k0 = KEY(4 * g), k1 = KEY(4 * g + 1), k2 = KEY(4 * g + 2), k3 = KEY(4 * g + 3);
 #define DOTS(V) vec4(dot(V, k0), dot(V, k1), dot(V, k2), dot(V, k3))
 #endif
-#define ADD_A(n, X, R, Y, V, A, B, C, D, E, F, S) A += DOTS(V);
-#define ADD_B(n, X, R, Y, V, A, B, C, D, E, F, S) B += DOTS(V);
-#define ADD_C(n, X, R, Y, V, A, B, C, D, E, F, S) C += DOTS(V);
-#define ADD_D(n, X, R, Y, V, A, B, C, D, E, F, S) D += DOTS(V);
-#define KEPT(n, g, A) mix(vec4(0.0), A, lessThanEqual((first + 4 * (g) + next), ivec4(SEEN(n))))
+#define ADD_DOTS(n, X, R, Y, V, A, B, C, D, E, F, S) A[g] += DOTS(V);
+#define ADD_KEYS FETCH_KEYS EACH_ROW(ADD_DOTS)
+#define KEPT(n, g, A) mix(vec4(0.0), A[g], lessThanEqual((first + 4 * (g) + next), ivec4(SEEN(n))))
 #if QUAD
 // Keys after a row's own token must not reach the sums, as in shaders/cached_scores.frag.
-#define TOTAL(n, A, B, C, D) quad_share(vec4[4](KEPT(n, 0, A), KEPT(n, 1, B), KEPT(n, 2, C), KEPT(n, 3, D)), at.lane)
+#define TOTAL(n, A) quad_share(vec4[4](KEPT(n, 0, A), KEPT(n, 1, A), KEPT(n, 2, A), KEPT(n, 3, A)), out_lane)
 #else
-#define TOTAL(n, A, B, C, D) A
+#define TOTAL(n, A) A[0]
 #endif
 #define FINISH(n, X, R, Y, V, A, B, C, D, E, F, S) \
-    total = TOTAL(n, A, B, C, D); \
+    total = TOTAL(n, A); \
     total = CAPPED(total * float(SCORE_SCALE)); \
     Y = mix(vec4(-1e30), total, lessThanEqual(own + next, ivec4(SEEN(n)))); \
     LEAVE_OUT(n, Y)
@@ -79,16 +78,16 @@ EACH_ROW(DECLARE_TARGET)
 #endif
 
 void main() {
-    Place at = output_place();
-    int group = at.slot / row_slots, tile = at.slot % row_slots;
+    locate();
+    int group = out_slot / row_slots, tile = out_slot % row_slots;
     uvec4 info = ROW_TEXEL(ROWS * tile, 0);
     int position = int(info.y), base = int(info.z);
 #ifdef AHEAD
     int last = int(ROW_TEXEL(ROWS * tile, 1).w);
 #endif
-    int query = QUERY_AT + at.block * HEAD_TEXELS, key = at.block / (HEADS / KV_HEADS) * HEAD_TEXELS;
-    int own = 64 * group + 4 * at.lane;
-    int member = at.lane & (SHARE - 1), first = own - 4 * member;
+    int query = QUERY_AT + out_block * HEAD_TEXELS, key = out_block / (HEADS / KV_HEADS) * HEAD_TEXELS;
+    int own = 64 * group + 4 * out_lane;
+    int member = out_lane & (SHARE - 1), first = own - 4 * member;
     // Skip tokens after all rows' own tokens; no pass reads their scores.
     if (first > SEEN(ROWS - 1)) discard;
     EACH_ROW(DECLARE_SUMS)
@@ -105,23 +104,13 @@ void main() {
         int block = (key + i) >> 4, stop = min(HEAD_TEXELS, 16 * block + 16 - key);
         ivec2 scales_from = block_origin(base + first, CACHE_SCALES_AT + (block >> 4), CACHE_PLACES) + lane_offset(block & 15);
         vec4 low[SHARE], high[SHARE];
-        FETCH_SCALES(0)
-#if QUAD
-        FETCH_SCALES(1)
-        FETCH_SCALES(2)
-        FETCH_SCALES(3)
-#endif
+        EACH_GROUP(FETCH_SCALES)
         do {
 #endif
         ivec2 query_at = block_origin(tile, (query + i) >> 4, X_PLACES) + lane_offset((query + i) & 15);
         ivec2 from = block_origin(base + first, (key + i) >> 4, CACHE_PLACES) + lane_offset((key + i) & 15);
         EACH_ROW(FETCH_QUERY)
-        { FETCH_KEYS(0) EACH_ROW(ADD_A) }
-#if QUAD
-        { FETCH_KEYS(1) EACH_ROW(ADD_B) }
-        { FETCH_KEYS(2) EACH_ROW(ADD_C) }
-        { FETCH_KEYS(3) EACH_ROW(ADD_D) }
-#endif
+        EACH_GROUP(ADD_KEYS)
         i += SHARE;
 #ifdef CACHE_SCALES_AT
         } while (i < stop);

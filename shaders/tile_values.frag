@@ -27,14 +27,17 @@ flat in int part;
 
 #define LEAST -1e29  // below any score, and above the -1e30 of unseen tokens
 #include "common/sinks.glsl"
+// The steps for a texel of the quad are a macro, whose constant a numbers sums (shaders/gemm.frag says why).
 #if QUAD
 #define SHARE 4
+#define EACH_TEXEL(DO) { const int a = 0; DO } { const int a = 1; DO } { const int a = 2; DO } { const int a = 3; DO }
 #else
 #define SHARE 1
+#define EACH_TEXEL(DO) { const int a = 0; DO }
 #endif
 
 #define DECLARE_SUMS(n, X, R, Y, V, A, B, C, D, E, F, S) \
-    vec4 V = vec4(LEAST_SCORE), A = vec4(0.0), B = vec4(0.0), C = vec4(0.0), D = vec4(0.0), E = vec4(0.0); float S;
+    vec4 V = vec4(LEAST_SCORE), E = vec4(0.0), A[SHARE]; float S; EACH_TEXEL(A[a] = vec4(0.0);)
 #define SCORE(X) FETCH(X, scores_at, ivec2(X_WIDTH, X_HEIGHT))
 #define PEAKS(n, X, R, Y, V, A, B, C, D, E, F, S) V = max(V, SCORE(X));
 #define PEAK(n, X, R, Y, V, A, B, C, D, E, F, S) S = ceil(max(max(V.x, V.y), max(V.z, V.w)));
@@ -48,43 +51,43 @@ flat in int part;
 // padding rows, and their values may be left from a sequence with NaN: 0 × NaN is NaN.
 #ifdef CACHE_SCALES_AT
 #define SCALE(t) scales_in(FETCH(cache, (scales_from + ivec2(4 * (t), 0)), CACHE_SIZE))
-#define VALUE(t, a) (vec4(FETCH(cache, (from + ivec2(4 * (t) + ((a) & 1), (a) >> 1)), CACHE_SIZE)) * scale[t])
+#define VALUE(t) (vec4(FETCH(cache, (from + ivec2(4 * (t) + (a & 1), a >> 1)), CACHE_SIZE)) * scale[t])
 #else
-#define VALUE(t, a) FETCH(cache, (from + ivec2(4 * (t) + ((a) & 1), (a) >> 1)), CACHE_SIZE)
+#define VALUE(t) FETCH(cache, (from + ivec2(4 * (t) + (a & 1), a >> 1)), CACHE_SIZE)
 #endif
-#define FETCH_VALUES(a) vec4 t0 = VALUE(0, a), t1 = VALUE(1, a), t2 = VALUE(2, a), t3 = VALUE(3, a); \
+#define ADD_VALUES \
+    vec4 t0 = VALUE(0), t1 = VALUE(1), t2 = VALUE(2), t3 = VALUE(3); \
     t0 = held.x ? t0 : vec4(0.0); \
     t1 = held.y ? t1 : vec4(0.0); \
     t2 = held.z ? t2 : vec4(0.0); \
-    t3 = held.w ? t3 : vec4(0.0);
-#define ADD_A(n, X, R, Y, V, A, B, C, D, E, F, S) A += V.x * t0; A += V.y * t1; A += V.z * t2; A += V.w * t3;
-#define ADD_B(n, X, R, Y, V, A, B, C, D, E, F, S) B += V.x * t0; B += V.y * t1; B += V.z * t2; B += V.w * t3;
-#define ADD_C(n, X, R, Y, V, A, B, C, D, E, F, S) C += V.x * t0; C += V.y * t1; C += V.z * t2; C += V.w * t3;
-#define ADD_D(n, X, R, Y, V, A, B, C, D, E, F, S) D += V.x * t0; D += V.y * t1; D += V.z * t2; D += V.w * t3;
+    t3 = held.w ? t3 : vec4(0.0); \
+    EACH_ROW(ADD_WEIGHTED)
+#define ADD_WEIGHTED(n, X, R, Y, V, A, B, C, D, E, F, S) \
+    A[a] += V.x * t0; A[a] += V.y * t1; A[a] += V.z * t2; A[a] += V.w * t3;
 #if QUAD
-#define COMBINE(A, B, C, D, E, S) \
-    all = quad_max(S, at.lane); \
+#define COMBINE(A, E, S) \
+    all = quad_max(S, out_lane); \
     scale = exp(S - all); \
-    E = quad_sum(E * scale, at.lane); \
-    A *= scale; B *= scale; C *= scale; D *= scale; \
-    total = quad_share(vec4[4](A, B, C, D), at.lane);
+    E = quad_sum(E * scale, out_lane); \
+    EACH_TEXEL(A[a] *= scale;) \
+    total = quad_share(A, out_lane);
 #else
-#define COMBINE(A, B, C, D, E, S) total = A; all = S;
+#define COMBINE(A, E, S) total = A[0]; all = S;
 #endif
 #define FINISH(n, X, R, Y, V, A, B, C, D, E, F, S) \
-    COMBINE(A, B, C, D, E, S) \
+    COMBINE(A, E, S) \
     Y = head < HEADS ? total / (dot(E, vec4(1.0)) SINK_WEIGHT(all)) : vec4(0.0);
 
 void main() {
-    Place at = output_place();
-    uvec4 info = ROW_TEXEL(ROWS * at.slot, 0);
-    int position = int(info.y), base = int(info.z), last = int(ROW_TEXEL(ROWS * at.slot, 1).w);
+    locate();
+    uvec4 info = ROW_TEXEL(ROWS * out_slot, 0);
+    int position = int(info.y), base = int(info.z), last = int(ROW_TEXEL(ROWS * out_slot, 1).w);
     int reach = SEEN(ROWS - 1);
     last = min(reach, last);
-    int texel = at.block * 16 + at.lane;
+    int texel = out_block * 16 + out_lane;
     int head = texel / HEAD_TEXELS;
     DECLARE_SINK(min(head, HEADS - 1))
-    int start = at.lane & (SHARE - 1);
+    int start = out_lane & (SHARE - 1);
     int value = (KV_HEADS + min(head, HEADS - 1) / (HEADS / KV_HEADS)) * HEAD_TEXELS + texel % HEAD_TEXELS - start;
     // Padding rows of the last slot may reach beyond the end of the cache, where tokens have weight zero for other rows.
     // All members of a quad take the same number of steps (common/quad.glsl); tokens that no row sees have weight zero too.
@@ -95,7 +98,7 @@ void main() {
 #endif
     int group = start;
     if (group < groups) do {
-        ivec2 scores_at = block_origin((group >> 4) * row_slots + at.slot, head, X_PLACES) + lane_offset(group & 15);
+        ivec2 scores_at = block_origin((group >> 4) * row_slots + out_slot, head, X_PLACES) + lane_offset(group & 15);
         EACH_ROW(PEAKS)
         group += SHARE;
     } while (group < groups);
@@ -103,7 +106,7 @@ void main() {
     group = start;
 #ifdef PARTS
     if (group < groups) do {
-        ivec2 scores_at = block_origin((group >> 4) * row_slots + at.slot, head, X_PLACES) + lane_offset(group & 15);
+        ivec2 scores_at = block_origin((group >> 4) * row_slots + out_slot, head, X_PLACES) + lane_offset(group & 15);
         EACH_ROW(ADD_WEIGHT)
         group += SHARE;
     } while (group < groups);
@@ -111,7 +114,7 @@ void main() {
     groups = min(groups, 16 * part + 16);
 #endif
     if (group < groups) do {
-        ivec2 scores_at = block_origin((group >> 4) * row_slots + at.slot, head, X_PLACES) + lane_offset(group & 15);
+        ivec2 scores_at = block_origin((group >> 4) * row_slots + out_slot, head, X_PLACES) + lane_offset(group & 15);
         ivec2 from = block_origin(base + 4 * group, value >> 4, CACHE_PLACES) + lane_offset(value & 15);
 #ifdef CACHE_SCALES_AT
         int block = value >> 4;
@@ -122,12 +125,7 @@ void main() {
 #endif
         bvec4 held = lessThanEqual(4 * group + ivec4(0, 1, 2, 3), ivec4(last));
         EACH_ROW(WEIGHT)
-        { FETCH_VALUES(0) EACH_ROW(ADD_A) }
-#if QUAD
-        { FETCH_VALUES(1) EACH_ROW(ADD_B) }
-        { FETCH_VALUES(2) EACH_ROW(ADD_C) }
-        { FETCH_VALUES(3) EACH_ROW(ADD_D) }
-#endif
+        EACH_TEXEL(ADD_VALUES)
         group += SHARE;
     } while (group < groups);
     vec4 total;

@@ -24,7 +24,7 @@ uniform int position;
 #define POSITION_OF(n) position
 #else
 #include "common/row_info.glsl"
-#define POSITION_OF(n) ANGLES_OF(ROWS * at.slot + n)
+#define POSITION_OF(n) ANGLES_OF(ROWS * out_slot + n)
 #endif
 EACH_ROW(DECLARE_TARGET)
 
@@ -40,9 +40,9 @@ ivec2 place(int slot, int texel) {
 }
 
 void main() {
-    Place at = output_place();
-    int slot = ALONE == 1 ? 0 : at.slot;
-    int texel = 16 * at.block + at.lane;
+    locate();
+    int slot = ALONE == 1 ? 0 : out_slot;
+    int texel = 16 * out_block + out_lane;
     bool key = texel < KEY_TEXELS, normed = key || (texel >= QUERY_AT && texel < TEXELS);
 #ifdef WHOLE
     int width = key ? KEY_TEXELS : TEXELS - QUERY_AT;

@@ -1,19 +1,12 @@
-"""Blocks that textures hold in another form than files: four-bit codes, whose numbers are in a table.
+"""Blocks of GGML's formats whose weights become four-bit codes, with the number of each code in a table.
 
 GGML's formats of fewer than four bits encode eight or four weights as an index into a grid, and signs, scales and
-indices share words. A shader would have to read the grid for every weight, so blocks are converted without loss when
-they are loaded: the **carried** block of 256 weights is the same for all these formats.
+indices share words. A shader would have to read the grid for every weight, so blocks of 256 weights are converted
+without loss when they are loaded: into codes, a signed factor for every 16 weights, and one half float. A weight is
+half float · factor · number of the code.
 
-============= ====================================================================================
-bytes         hold
-============= ====================================================================================
-0 to 127      four bits a weight: 16 bytes hold weights 0-15 in the lower bits, 16-31 in the upper
-128 to 143    a signed factor for every 16 weights
-144, 145      a half float: a weight is half float · factor · number of the table
-============= ====================================================================================
-
-MXFP4 keeps its blocks of 17 bytes, with its codes in the order of their numbers. The conversion is reversible, except
-that some bytes of TQ1_0 have the same meaning: :func:`canonical`.
+MXFP4 keeps its blocks, with its codes in the order of their numbers. The conversion is reversible, except that some
+bytes of TQ1_0 have the same meaning: :func:`canonical`.
 
 Source of the formats: ggml-common.h and ggml-quants.c of GGML; the grids come from the package ``gguf``.
 """
@@ -29,13 +22,12 @@ import numpy as np
 import numpy.typing as npt
 
 from glinfer.errors import InputError, install_command
-from glinfer.quant.formats import CODED_BYTES, block_format
-from glinfer.quant.parts import Bytes, parts_of
+from glinfer.quant.formats import block_format
+from glinfer.quant.parts import Bytes
 
-_Codes = npt.NDArray[np.uint64]
 _WEIGHTS = 256
 _HALVES = _WEIGHTS // 16
-_HIGH = np.uint64(0x8888888888888888)
+_HIGH = np.uint32(0x88888888)
 _NEGATIVE = np.uint8(15)  # XOR with the code of a magnitude makes it negative
 
 
@@ -61,48 +53,23 @@ class _Codec:
     together: Callable[[Coded], Bytes]
 
 
-def carried(rows: Bytes, name: str) -> Bytes:
-    """Convert rows of a file's blocks [rows, bytes] to carried blocks.
+def decoded(rows: Bytes, name: str) -> Coded:
+    """Decode rows of a file's blocks [rows, bytes] of one of :data:`CODED`.
 
     Raises:
         InputError: the package gguf, which has the grids, is not installed.
     """
-    form = block_format(name)
-    if not form.carried:
-        return rows
-    blocks = np.ascontiguousarray(rows).reshape(-1, form.nbytes)
-    if name == "MXFP4":
-        found = _with_codes(blocks, _in_order)
-    else:
-        codes, factors, scale = _CODECS[name].apart(blocks)
-        nibbles = codes.reshape(-1, 8, 2, 16)
-        found = np.empty((len(blocks), CODED_BYTES), dtype=np.uint8)
-        found[:, :128] = (nibbles[:, :, 0] | (nibbles[:, :, 1] << np.uint8(4))).reshape(-1, 128)
-        found[:, 128:144] = factors.view(np.uint8)
-        found[:, 144:] = scale.astype("<u2").view(np.uint8).reshape(-1, 2)
-    return found.reshape(*rows.shape[:-1], -1)
+    return _CODECS[name].apart(np.ascontiguousarray(rows).reshape(-1, block_format(name).nbytes))
 
 
-def from_carried(rows: Bytes, name: str) -> Bytes:
-    """The reverse of :func:`carried`; codes that do not occur in files give arbitrary valid blocks."""
-    form = block_format(name)
-    if not form.carried:
-        return rows
-    blocks = np.ascontiguousarray(rows).reshape(-1, form.carried)
-    if name == "MXFP4":
-        found = _with_codes(blocks, _as_signs)
-    else:
-        packed = blocks[:, :128].reshape(-1, 8, 1, 16)
-        codes = np.concatenate([packed & np.uint8(15), packed >> np.uint8(4)], axis=2).reshape(-1, _WEIGHTS)
-        factors = np.ascontiguousarray(blocks[:, 128:144]).view(np.int8)
-        scale = np.ascontiguousarray(blocks[:, 144:]).view("<u2")[:, 0].astype(np.uint16)
-        found = _CODECS[name].together(Coded(codes, factors, scale))
-    return found.reshape(*rows.shape[:-1], -1)
+def encoded(coded: Coded, name: str) -> Bytes:
+    """The blocks [blocks, bytes] of :func:`decoded`; codes that do not occur in files give arbitrary valid blocks."""
+    return _CODECS[name].together(coded)
 
 
 def canonical(rows: Bytes, name: str) -> Bytes:
     """Rows of a file's blocks with a unique form: a byte of TQ1_0 holds five ternary values, some of them twice."""
-    return from_carried(carried(rows, name), name) if name == "TQ1_0" else rows
+    return encoded(decoded(rows, name), name).reshape(rows.shape) if name == "TQ1_0" else rows
 
 
 def scattered_scales(blocks: Bytes, name: str) -> npt.NDArray[np.uint16] | None:
@@ -110,29 +77,20 @@ def scattered_scales(blocks: Bytes, name: str) -> npt.NDArray[np.uint16] | None:
     return _iq1_m_scale(_words(blocks, 48, 8)) if name == "IQ1_M" else None
 
 
-def _with_codes(blocks: Bytes, change: Callable[[_Codes], _Codes]) -> Bytes:
-    """Blocks of MXFP4 with changed codes; ``change`` gets sixteen at a time."""
-    nbytes = blocks.shape[1]
-    codes = np.ascontiguousarray(parts_of(blocks, 1, nbytes - 1, nbytes)).view(np.uint64)
-    found = blocks.copy()
-    parts_of(found, 1, nbytes - 1, nbytes)[...] = change(codes).view(f"V{nbytes - 1}").reshape(-1, 1)
-    return found
+def codes_in_order(words: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
+    """Convert MXFP4's codes of sign and magnitude m in words to codes 7 - m and 8 + m."""
+    return words ^ _flips(words)
 
 
-def _in_order(codes: _Codes) -> _Codes:
-    """Convert codes of sign and magnitude to codes 7 - m and 8 + m."""
-    return codes ^ _flips(codes)
+def codes_with_signs(words: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
+    """The reverse of :func:`codes_in_order`."""
+    return words ^ _flips(~words)
 
 
-def _as_signs(codes: _Codes) -> _Codes:
-    """The reverse of :func:`_in_order`."""
-    return codes ^ _flips(~codes)
-
-
-def _flips(codes: _Codes) -> _Codes:
+def _flips(words: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
     """15 for each code whose highest bit is set, and 8 for the others."""
-    high = codes & _HIGH
-    return np.asarray((high - (high >> np.uint64(3))) | _HIGH)
+    high = words & _HIGH
+    return np.asarray((high - (high >> np.uint32(3))) | _HIGH)
 
 
 # Bits and bytes of blocks
@@ -453,3 +411,5 @@ _CODECS = {
     "TQ1_0": _Codec(_tq1_0, _to_tq1_0),
     "TQ2_0": _Codec(_tq2_0, _to_tq2_0),
 }
+CODED = tuple(_CODECS)
+"""The formats with codes in blocks of 256 weights."""

@@ -2,11 +2,11 @@
 
 To add a block format, add a row to :data:`BLOCK_FORMATS`; for a packing of words, add a row to :data:`WORD_FORMATS`.
 All other tables of formats are derived from these two. Shaders identify a format by its number:
-shaders/common/weights.glsl reads blocks one weight at a time, shaders/common/grouped.glsl multiplies them in groups of
-32, and shaders/common/unpack.glsl reads words.
+shaders/common/group_form.glsl decodes groups of 32 weights of blocks, and shaders/common/unpack.glsl reads words.
 
-Textures hold formats with tables or fewer than four bits as four-bit codes (:mod:`glinfer.quant.coded`).
-:mod:`glinfer.quant.tables` has the number of each code, and shaders/common/codes.glsl computes it.
+Textures hold blocks sorted into groups (:mod:`glinfer.quant.groups`), and formats with tables or fewer than four bits
+as four-bit codes (:mod:`glinfer.quant.coded`). :mod:`glinfer.quant.tables` has the number of each code, and
+shaders/common/codes.glsl computes it.
 
 The block formats and their names are GGML's (ggml-common.h, ggml-quants.c), except two with one float32 scale for a
 whole row: ``Q8_ROW`` of 8-bit and ``Q16_ROW`` of 16-bit integers. Their rows are the integers, then the scale.
@@ -15,7 +15,7 @@ whole row: ``Q8_ROW`` of 8-bit and ``Q16_ROW`` of 16-bit integers. Their rows ar
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from glinfer.errors import InputError
@@ -39,23 +39,15 @@ GROUP = 32
 """Weights that a shader unpacks together; a block is a whole number of groups, or its row is padded to one."""
 SCALE_BYTES = 4
 """Bytes of the float32 scale at the end of a row of ``Q8_ROW`` or ``Q16_ROW``."""
-HALF, PAIR, BYTES, SIX_BITS, FOUR_BITS, FLOATS = "half", "pair", "bytes", "six bits", "four bits", "floats"
+HALF, PAIR, SIX_BITS, FOUR_BITS, FLOATS = "half", "pair", "six bits", "four bits", "floats"
 SIGNED_BYTES, POWER = "signed bytes", "power"
-SCALE_NUMBERS = {HALF: 0, PAIR: 1, BYTES: 2, SIX_BITS: 3, FOUR_BITS: 4, FLOATS: 5, SIGNED_BYTES: 6, POWER: 7}
-"""The kinds of a group's scales, and their numbers in shaders/common/grouped.glsl."""
-WIDE, WIDE_NUMBER, WIDE_WORDS = "wide", 99, 12
-"""The packing of a matrix whose rows have different formats, its number in shaders, and its words a group."""
-CODED_BYTES = 146
-"""Bytes of a carried block of 256 weights: see :mod:`glinfer.quant.coded`."""
-
-
-@dataclass(frozen=True)
-class Section:
-    """Bytes [start, start + nbytes) of a block; each block takes ``stride`` bytes of the section in a texture."""
-
-    start: int
-    nbytes: int
-    stride: int
+SCALE_NUMBERS = {HALF: 0, PAIR: 1, SIX_BITS: 2, FOUR_BITS: 3, FLOATS: 4, SIGNED_BYTES: 5, POWER: 6}
+"""The kinds of a group's scales, and their numbers in shaders/common/group_form.glsl."""
+WIDE, WIDE_NUMBER = "wide", 99
+"""The packing of a matrix whose rows have different formats, and its number in shaders."""
+BLOCK_GROUPS = 8
+"""Groups of a block of 256 weights, which share half floats."""
+Define = tuple[str, int | float]
 
 
 @dataclass(frozen=True)
@@ -82,10 +74,10 @@ class GroupForm:
 
     Attributes:
         planes: the bytes of the numbers.
-        scales: contents of a group's scale word: ``half``, d; ``pair``, d and a minimum; ``bytes``, d and a factor
-            for each half of the group; ``six bits``, a factor and a minimum's factor; ``four bits``, both of these for
-            each half; ``floats``, a float32 scale and a float32 minimum for each half; ``signed bytes``, a signed
-            factor for each half; ``power``, a power of two as a float32, of which a block has only the exponent.
+        scales: contents of a group's scale word: ``half``, d; ``pair``, d and a minimum; ``six bits``, a factor and a
+            minimum's factor; ``four bits``, both of these for each half of the group; ``floats``, a float32 scale and a
+            float32 minimum for each half; ``signed bytes``, a signed factor for each half; ``power``, a power of two,
+            the upper half of a float32.
         scale_start: offset of the half floats in a block.
         factor_start: offset of the factors in a block.
         low_bits: bits of a number in the low words, 4 or 8.
@@ -114,9 +106,37 @@ class GroupForm:
         return self.scales in (SIX_BITS, FOUR_BITS, SIGNED_BYTES)
 
     @property
+    def scale_words(self) -> int:
+        """Words of a group's scale."""
+        return 4 if self.scales == FLOATS else 1
+
+    @property
+    def scale_bytes(self) -> int:
+        """Bytes of a number of a scale in a row."""
+        return 2 if self.shared or self.scales in (HALF, POWER) else 4
+
+    @property
     def scale_texels(self) -> int:
         """Texels of the scales of four groups, of four outputs each."""
-        return 2 if self.shared else 16 if self.scales == FLOATS else 4
+        return 2 if self.scale_bytes == 2 else 4 * self.scale_words
+
+    def section_texels(self, inputs: int) -> list[int]:
+        """Texels of each section of a row of ``inputs`` weights: low bits, high bits, scales, half floats of blocks."""
+        groups = -(-inputs // GROUP)
+        numbers = 4 * self.low_words, 4 * self.high_words, self.scale_words * self.scale_bytes
+        each = [groups * nbytes for nbytes in numbers]
+        return [-(-nbytes // TEXEL_BYTES) for nbytes in (*each, 4 * groups // BLOCK_GROUPS * self.shared)]
+
+    def defines(self) -> list[Define]:
+        """The defines of shaders/common/group_form.glsl."""
+        return [
+            ("FORM_LOW", self.low_bits),
+            ("FORM_HIGH", self.high_words),
+            ("FORM_SCALES", SCALE_NUMBERS[self.scales]),
+            ("OFFSET", self.offset),
+            ("FORM_TABLE", int(self.table is not None)),
+            *([] if self.table is None else self.table.defines()),
+        ]
 
 
 @dataclass(frozen=True)
@@ -125,28 +145,19 @@ class BlockFormat:
 
     Attributes:
         name: GGML's name, or ``Q8_ROW`` or ``Q16_ROW``.
-        number: the format's number in shaders/common/weights.glsl.
+        number: the format's number in shaders.
         weights: weights of a block; 0 if a row is one block.
         nbytes: bytes of a block, or of one weight if a row is one block.
-        sections: the order of the bytes in a texture.
         scales: (start, count) of the half floats in a block.
-        groups: the layout in groups of 32 for products; None for formats that products read as words.
-        carried: bytes of a carried block, to which sections and groups refer; 0 if textures keep a file's block.
+        groups: the layout in groups of 32 in textures; None for formats whose bytes keep their order.
     """
 
     name: str
     number: int
     weights: int
     nbytes: int
-    sections: tuple[Section, ...]
     scales: tuple[int, int] = (0, 0)
     groups: GroupForm | None = None
-    carried: int = 0
-
-    @property
-    def texture_bytes(self) -> int:
-        """Bytes of a block in textures."""
-        return self.carried or self.nbytes
 
     def row_bytes(self, inputs: int) -> int:
         """Bytes of a row of ``inputs`` weights in a file."""
@@ -155,42 +166,23 @@ class BlockFormat:
         return inputs // self.weights * self.nbytes
 
     def section_texels(self, inputs: int) -> list[int]:
-        """Texels of each section of a row."""
-        if not self.weights:
-            return [-(-inputs * self.nbytes // TEXEL_BYTES), 1]
-        blocks = inputs // self.weights
-        return [-(-blocks * section.stride // TEXEL_BYTES) for section in self.sections]
+        """Texels of each section of a row in a texture; without groups the numbers, then the scale of the row."""
+        if self.groups is not None:
+            return self.groups.section_texels(inputs)
+        return [-(-inputs * self.nbytes // TEXEL_BYTES), int(not self.weights)]
 
-    def defines(self, inputs: int) -> list[tuple[str, int | float]]:
-        """The defines of weights.glsl: the format, the first texel of each section in a row, and the table."""
+    def defines(self, inputs: int) -> list[Define]:
+        """The defines of shaders/common/weights.glsl: the format, the first texel of each section, and the form."""
         texels = self.section_texels(inputs)
-        starts = [sum(texels[:number]) for number in range(len(texels))]
-        table = self.groups.table.defines() if self.groups and self.groups.table else []
-        return [("FORMAT", self.number), *((f"SECTION{number}", start) for number, start in enumerate(starts)), *table]
-
-
-def _format(
-    name: str,
-    number: int,
-    weights: int,
-    scales: tuple[int, int],
-    *sections: tuple[int, int],
-    groups: GroupForm | None = None,
-) -> BlockFormat:
-    """A format of sections (start, bytes), most read first; the stride is the next size that divides a texel."""
-    made = tuple(
-        Section(start, nbytes, nbytes if nbytes >= TEXEL_BYTES else 1 << (nbytes - 1).bit_length())
-        for start, nbytes in sections
-    )
-    return BlockFormat(name, number, weights, sum(section.nbytes for section in made), made, scales, groups)
+        names = ("SCALES_AT",) if self.groups is None else ("HIGH_AT", "SCALES_AT", "SHARED_AT")
+        starts = [(name, sum(texels[: number + 1])) for number, name in enumerate(names)]
+        return [("FORMAT", self.number), *starts, *([] if self.groups is None else self.groups.defines())]
 
 
 def _coded(name: str, number: int, nbytes: int, scale_at: int | None, table: CodeTable) -> BlockFormat:
-    """A format with carried blocks of 256 weights; ``scale_at`` is the offset of the half float in a file's block."""
-    sections = (Section(0, 128, 128), Section(128, 16, 16), Section(144, 2, 2))
-    form = GroupForm((Plane(0, 128, 8, 4),), SIGNED_BYTES, scale_start=144, factor_start=128, table=table)
+    """A format of codes in blocks of 256 weights; ``scale_at`` is the offset of the half float in a block."""
     scales = (0, 0) if scale_at is None else (scale_at, 1)
-    return BlockFormat(name, number, 256, nbytes, sections, scales, form, CODED_BYTES)
+    return BlockFormat(name, number, 256, nbytes, scales, GroupForm((), SIGNED_BYTES, table=table))
 
 
 _Q4_0 = GroupForm((Plane(2, 16, 1, 4),), HALF, offset=8)
@@ -199,31 +191,31 @@ _Q5_0 = GroupForm((Plane(6, 16, 1, 4), Plane(2, 4, 4, 1, 4)), HALF, high_words=1
 _Q5_1 = GroupForm((Plane(8, 16, 1, 4), Plane(4, 4, 4, 1, 4)), PAIR, high_words=1)
 _Q8_0 = GroupForm((Plane(2, 32, 1, 8),), HALF, low_bits=8)
 _Q2_K = GroupForm((Plane(16, 64, 2, 2),), FOUR_BITS, scale_start=80)
-_Q3_K = GroupForm((Plane(32, 64, 2, 2), Plane(0, 32, 1, 1, 2)), BYTES, 108, 96, offset=4)
+_Q3_K = GroupForm((Plane(32, 64, 2, 2), Plane(0, 32, 1, 1, 2)), SIGNED_BYTES, 108, 96, offset=4)
 _Q4_K = GroupForm((Plane(16, 128, 4, 4),), SIX_BITS, factor_start=4)
 _Q5_K = GroupForm((Plane(48, 128, 4, 4), Plane(16, 32, 1, 1, 4)), SIX_BITS, factor_start=4, high_words=1)
-_Q6_K = GroupForm((Plane(0, 128, 2, 4), Plane(128, 64, 2, 2, 4)), BYTES, 208, 192, high_words=2, offset=32)
+_Q6_K = GroupForm((Plane(0, 128, 2, 4), Plane(128, 64, 2, 2, 4)), SIGNED_BYTES, 208, 192, high_words=2, offset=32)
 _IQ4_NL = GroupForm((Plane(2, 16, 1, 4),), HALF, table=IQ4_TABLE)
 _MXFP4 = GroupForm((Plane(1, 16, 1, 4),), POWER, table=FP4_TABLE)
 
 BLOCK_FORMATS = {
     made.name: made
     for made in (
-        _format("BF16", 1, 1, (0, 0), (0, 2)),
-        _format("Q4_0", 2, 32, (0, 1), (2, 16), (0, 2), groups=_Q4_0),
-        _format("Q4_1", 3, 32, (0, 2), (4, 16), (0, 4), groups=_Q4_1),
-        _format("Q5_0", 4, 32, (0, 1), (6, 16), (2, 4), (0, 2), groups=_Q5_0),
-        _format("Q5_1", 5, 32, (0, 2), (8, 16), (4, 4), (0, 4), groups=_Q5_1),
-        _format("Q8_0", 6, 32, (0, 1), (2, 32), (0, 2), groups=_Q8_0),
-        _format("Q2_K", 7, 256, (80, 2), (16, 64), (0, 16), (80, 4), groups=_Q2_K),
-        _format("Q3_K", 8, 256, (108, 1), (32, 64), (0, 32), (96, 14), groups=_Q3_K),
-        _format("Q4_K", 9, 256, (0, 2), (16, 128), (0, 16), groups=_Q4_K),
-        _format("Q5_K", 10, 256, (0, 2), (48, 128), (16, 32), (0, 16), groups=_Q5_K),
-        _format("Q6_K", 11, 256, (208, 1), (0, 128), (128, 64), (192, 16), (208, 2), groups=_Q6_K),
-        BlockFormat("Q8_ROW", 12, 0, 1, ()),
-        BlockFormat("Q16_ROW", 13, 0, 2, ()),
-        _format("IQ4_NL", 14, 32, (0, 1), (2, 16), (0, 2), groups=_IQ4_NL),
-        replace(_format("MXFP4", 15, 32, (0, 0), (1, 16), (0, 1), groups=_MXFP4), carried=17),
+        BlockFormat("BF16", 1, 1, 2),
+        BlockFormat("Q4_0", 2, 32, 18, (0, 1), _Q4_0),
+        BlockFormat("Q4_1", 3, 32, 20, (0, 2), _Q4_1),
+        BlockFormat("Q5_0", 4, 32, 22, (0, 1), _Q5_0),
+        BlockFormat("Q5_1", 5, 32, 24, (0, 2), _Q5_1),
+        BlockFormat("Q8_0", 6, 32, 34, (0, 1), _Q8_0),
+        BlockFormat("Q2_K", 7, 256, 84, (80, 2), _Q2_K),
+        BlockFormat("Q3_K", 8, 256, 110, (108, 1), _Q3_K),
+        BlockFormat("Q4_K", 9, 256, 144, (0, 2), _Q4_K),
+        BlockFormat("Q5_K", 10, 256, 176, (0, 2), _Q5_K),
+        BlockFormat("Q6_K", 11, 256, 210, (208, 1), _Q6_K),
+        BlockFormat("Q8_ROW", 12, 0, 1),
+        BlockFormat("Q16_ROW", 13, 0, 2),
+        BlockFormat("IQ4_NL", 14, 32, 18, (0, 1), _IQ4_NL),
+        BlockFormat("MXFP4", 15, 32, 17, (0, 0), _MXFP4),
         _coded("IQ4_XS", 16, 136, 0, IQ4_TABLE),
         _coded("IQ3_S", 17, 110, 0, IQ3_S_TABLE),
         _coded("IQ3_XXS", 18, 98, 0, IQ3_XXS_TABLE),

@@ -1,27 +1,25 @@
-"""GGML's blocks of weights: packing floats, unpacking, and the order of a block's bytes in a texture.
+"""GGML's blocks of weights: packing floats, unpacking, and the words of a texture.
 
 A block holds consecutive weights of a row, as small integers with scales. A file has the blocks in sequence, unaligned;
-a texture has the same bytes sorted by **section**: all quants of a row, then all its scales. Each section begins at a
-whole texel of 16 bytes. No bit changes, so the order is reversible. Formats with codes use the carried blocks of
-:mod:`glinfer.quant.coded`. shaders/common/weights.glsl reads these textures.
+a texture has them sorted into groups of 32 weights (:mod:`glinfer.quant.groups`). Rows without groups keep their bytes
+in order. No bit is lost, so the order is reversible. shaders/common/weights.glsl reads these textures.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from glinfer.errors import InputError, install_command
-from glinfer.quant.coded import carried, from_carried, scattered_scales
-from glinfer.quant.formats import BY_NUMBER, SCALE_BYTES, TEXEL_BYTES, BlockFormat, block_format
+from glinfer.quant.coded import scattered_scales
+from glinfer.quant.formats import BY_NUMBER, SCALE_BYTES, TEXEL_BYTES, WIDE_NUMBER, BlockFormat, block_format
+from glinfer.quant.groups import Words, blocks_from, groups_in, groups_of, wide_values, words_of_groups
 from glinfer.quant.packing import MAX_WEIGHT, PACKED_HERE, pack_blocks
-from glinfer.quant.parts import Bytes, Parts, parts_of
+from glinfer.quant.parts import Bytes, parts_of
 from glinfer.quant.threads import PIECE_WEIGHTS, in_threads
 
-Words = npt.NDArray[np.uint32]
 PACKABLE = (
     "Q4_0",
     "Q4_1",
@@ -71,48 +69,28 @@ def words_of(values: npt.NDArray[Any], name: str) -> Words:
     Raises:
         InputError: the rows are not a whole number of blocks, or :func:`pack` does not support the format.
     """
-    inputs = inputs_of(values, name)
+    form, inputs = block_format(name), inputs_of(values, name)
     blocks = values if values.dtype == np.uint8 else pack(values, name)
-    return words_of_carried(carried(blocks.reshape(-1, blocks.shape[-1]), name), name, inputs)
-
-
-def words_of_carried(rows: Bytes, name: str, inputs: int) -> Words:
-    """The texture's words of rows of carried blocks."""
-    form = block_format(name)
-    found = np.zeros((len(rows), TEXEL_BYTES * sum(form.section_texels(inputs))), dtype=np.uint8)
-    for of_texture, of_file in _sections(found, rows, form, inputs):
-        of_texture[...] = of_file
+    rows = np.ascontiguousarray(blocks.reshape(-1, blocks.shape[-1]))
+    if form.groups is not None:
+        return words_of_groups(groups_of(rows, name), form.groups)
+    numbers, scale = form.section_texels(inputs)
+    found = np.zeros((len(rows), TEXEL_BYTES * (numbers + scale)), dtype=np.uint8)
+    found[:, : inputs * form.nbytes] = rows[:, : inputs * form.nbytes]
+    if scale:
+        found[:, TEXEL_BYTES * numbers :][:, :SCALE_BYTES] = rows[:, -SCALE_BYTES:]
     return found.view("<u4").astype(np.uint32, copy=False)
-
-
-def _sections(sorted_bytes: Bytes, rows: Bytes, form: BlockFormat, inputs: int) -> Iterator[tuple[Parts, Parts]]:
-    """Views of each section's parts, one for each block: in rows sorted for a texture, and in rows of blocks."""
-    sizes = [(section.start, section.nbytes, section.stride) for section in form.sections]
-    count, nbytes = (inputs // form.weights, form.texture_bytes) if form.weights else (1, rows.shape[1])
-    if not form.weights:
-        integers = inputs * form.nbytes
-        sizes = [(0, integers, integers), (integers, SCALE_BYTES, SCALE_BYTES)]
-    at = 0
-    for texels, (start, size, stride) in zip(form.section_texels(inputs), sizes, strict=True):
-        section = sorted_bytes[:, at : at + count * stride]
-        yield parts_of(section, 0, size, stride), parts_of(rows, start, size, nbytes)
-        at += texels * TEXEL_BYTES
 
 
 def blocks_of(words: npt.NDArray[Any], name: str, inputs: int) -> Bytes:
     """The rows of blocks [rows, bytes] from a texture's words: the reverse of :func:`words_of`."""
-    return from_carried(carried_of(words, name, inputs), name)
-
-
-def carried_of(words: npt.NDArray[Any], name: str, inputs: int) -> Bytes:
-    """The rows of carried blocks from a texture's words."""
     form = block_format(name)
-    sorted_bytes = np.ascontiguousarray(words, dtype="<u4").view(np.uint8).reshape(len(words), -1)
-    nbytes = inputs // form.weights * form.texture_bytes if form.weights else form.row_bytes(inputs)
-    rows = np.zeros((len(words), nbytes), dtype=np.uint8)
-    for of_texture, of_file in _sections(sorted_bytes, rows, form, inputs):
-        of_file[...] = of_texture
-    return rows
+    if form.groups is not None:
+        return blocks_from(groups_in(words, form.groups, inputs), name)
+    plain = np.ascontiguousarray(words, dtype="<u4").view(np.uint8).reshape(len(words), -1)
+    numbers, scale = form.section_texels(inputs)
+    parts = plain[:, : inputs * form.nbytes], plain[:, TEXEL_BYTES * numbers :][:, : SCALE_BYTES * scale]
+    return np.concatenate(parts, axis=1)
 
 
 def dequantize(blocks: Bytes, name: str) -> npt.NDArray[np.float32]:
@@ -152,6 +130,8 @@ def table_of(weight: npt.NDArray[Any], number: int, inputs: int) -> npt.NDArray[
     """
     if not number:
         return np.asarray(weight, dtype=np.float64)
+    if number == WIDE_NUMBER:
+        return wide_values(weight)
     name = BY_NUMBER[number].name
     return dequantize(blocks_of(weight, name, inputs), name).astype(np.float64)
 

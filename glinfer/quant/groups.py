@@ -9,24 +9,28 @@ array     shape                holds
                                16 on in the upper half; or [rows, groups, 8], all eight bits, in order
 ``high``  [rows, groups, 0–2]  the fifth bit of weight 4b + j as bit b of byte j; or the two bits above the
                                fourth, of weight 16k + 4b + j as bits 2b of byte j of word k
-``scale`` [rows, groups]       half floats, or a half float and two bytes, or 16 bits of small scales, or a float
+``scale`` [rows, groups]       half floats, or 16 bits of small scales, or two half floats; four floats
+                               [rows, groups, 4] in the form ``wide``
 ``shared``[rows, blocks, 0–1]  a half float for scales and one for minima of a block of 256
 ========= ==================== ======================================================================
+
+The words of a row in a texture are these arrays one after the other, each from a whole texel on; scales of 16 bits are
+two a word. shaders/common/weights.glsl reads such rows, and :mod:`glinfer.gl.layouts.grouped` sorts them for products.
 
 Source of the formats: ggml-common.h and ggml-quants.c of GGML.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from glinfer.quant.coded import carried, from_carried
+from glinfer.quant.coded import CODED, Coded, codes_in_order, codes_with_signs, decoded, encoded
 from glinfer.quant.formats import (
-    BYTES,
+    BLOCK_GROUPS,
     FOUR_BITS,
     GROUP,
     HALF,
@@ -34,7 +38,8 @@ from glinfer.quant.formats import (
     POWER,
     SIGNED_BYTES,
     SIX_BITS,
-    WIDE_WORDS,
+    TEXEL_BYTES,
+    WIDE,
     GroupForm,
     block_format,
     group_form,
@@ -54,23 +59,49 @@ class Groups:
     shared: Words
 
 
-def wide_words(rows: Bytes, name: str) -> Words:
-    """Convert rows of blocks of any format to the form ``wide`` without loss: uint32 [rows, 12 · groups].
+def words_of_groups(groups: Groups, form: GroupForm) -> Words:
+    """The words [rows, words] of sorted groups in a texture."""
+    rows, count = groups.low.shape[:2]
+    arrays = groups.low, groups.high, groups.scale.astype(f"<u{form.scale_bytes}"), groups.shared
+    texels = form.section_texels(GROUP * count)
+    found, at = np.zeros((rows, TEXEL_BYTES * sum(texels)), dtype=np.uint8), 0
+    for array, size in zip(arrays, texels, strict=True):
+        part = np.ascontiguousarray(array).reshape(rows, -1).view(np.uint8)
+        found[:, at : at + part.shape[1]] = part
+        at += TEXEL_BYTES * size
+    return _words(found)
 
-    A group has eight words with its numbers as signed bytes, and four float32: the scales and the offsets of its
-    halves. A weight is number · scale + offset.
+
+def groups_in(words: npt.NDArray[Any], form: GroupForm, inputs: int) -> Groups:
+    """The sorted groups of rows of ``inputs`` weights: the reverse of :func:`words_of_groups`."""
+    plain = np.ascontiguousarray(words, dtype="<u4").view(np.uint8).reshape(len(words), -1)
+    count, at, found = -(-inputs // GROUP), 0, []
+    shapes = [(count, form.low_words), (count, form.high_words), (count, form.scale_words)]
+    shapes.append((count // BLOCK_GROUPS, int(form.shared)))
+    each_bytes = 4, 4, form.scale_bytes, 4
+    for shape, nbytes, size in zip(shapes, each_bytes, form.section_texels(inputs), strict=True):
+        part = np.ascontiguousarray(plain[:, at : at + shape[0] * shape[1] * nbytes]).view(f"<u{nbytes}")
+        found.append(part.astype(np.uint32, copy=False).reshape(len(words), *shape))
+        at += TEXEL_BYTES * size
+    low, high, scale, shared = found
+    return Groups(low, high, scale if form.scale_words > 1 else scale[..., 0], shared)
+
+
+def wide_words(rows: Bytes, name: str) -> Words:
+    """Convert rows of blocks of any format to the words of the form ``wide`` without loss.
+
+    A group has signed bytes, and four float32: the scales and the offsets of its halves. A weight is
+    number · scale + offset.
     """
-    form = group_form(name)
-    blocks = carried(np.ascontiguousarray(rows), name).reshape(len(rows), -1, block_format(name).texture_bytes)
-    numbers = _numbers(blocks, form).reshape(len(rows), -1, GROUP)
+    form, groups = group_form(name), groups_of(rows, name)
+    numbers = _numbers_from(groups, form)
     if form.table is not None:
         signed = form.table.numbers[numbers].view(np.uint8)
     else:
         signed = numbers if form.low_bits == 8 else (numbers.astype(np.int8) - np.int8(form.offset)).view(np.uint8)
-    scale, shared = _scales(blocks, form)
-    return np.concatenate([_words(signed), _float_scales(scale, shared, form).view(np.uint32)], axis=-1).reshape(
-        len(rows), -1
-    )
+    scale = _float_scales(groups.scale, groups.shared, form).view(np.uint32)
+    none = np.zeros((*numbers.shape[:2], 0), dtype=np.uint32)
+    return words_of_groups(Groups(_words(signed), none, scale, none), group_form(WIDE))
 
 
 def _float_scales(scale: Words, shared: Words, form: GroupForm) -> npt.NDArray[np.float32]:
@@ -80,7 +111,7 @@ def _float_scales(scale: Words, shared: Words, form: GroupForm) -> npt.NDArray[n
         return (words & np.uint32(0xFFFF)).astype("<u2").view(np.float16).astype(np.float32)
 
     if form.scales == POWER:
-        d = scale.view(np.float32)
+        d = (scale << np.uint32(16)).view(np.float32)
         return np.stack([d, d, np.zeros_like(d), np.zeros_like(d)], axis=-1)
     if form.scales == SIGNED_BYTES:
         unit = np.float32(1.0 if form.table is None else form.table.unit)
@@ -100,42 +131,37 @@ def _float_scales(scale: Words, shared: Words, form: GroupForm) -> npt.NDArray[n
     d, added = halves(scale), np.zeros(scale.shape, np.float32)
     if form.scales == PAIR:
         added = halves(scale >> np.uint32(16))
-    factors = [np.ones(scale.shape, np.float32)] * 2
-    if form.scales == BYTES:
-        as_bytes = [(scale >> np.uint32(shift)).astype(np.uint8) for shift in (16, 24)]
-        signed = [each.view(np.int8) if form.high_words else each.astype(np.int8) - np.int8(32) for each in as_bytes]
-        factors = [each.astype(np.float32) for each in signed]
-    return np.stack([d * factors[0], d * factors[1], added, added], axis=-1)
+    return np.stack([d, d, added, added], axis=-1)
 
 
 def wide_values(words: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
     """The weights [rows, inputs] of :func:`wide_words`, in float64."""
-    groups = np.ascontiguousarray(words, dtype="<u4").reshape(len(words), -1, WIDE_WORDS)
-    numbers = np.ascontiguousarray(groups[..., :8]).view(np.int8).reshape(len(words), -1, 2, GROUP // 2)
-    scales = np.ascontiguousarray(groups[..., 8:]).view("<f4").astype(np.float64)
+    form = group_form(WIDE)
+    groups = groups_in(words, form, GROUP * words.shape[1] // (form.low_words + form.scale_words))
+    numbers = _numbers_from(groups, form).view(np.int8).reshape(*groups.low.shape[:2], 2, GROUP // 2)
+    scales = groups.scale.view(np.float32).astype(np.float64)
     found = numbers * scales[..., :2, None] + scales[..., 2:, None]
     return np.asarray(found.reshape(len(words), -1))
 
 
-def groups_of_wide(words: npt.NDArray[Any]) -> Groups:
-    """The words of :func:`wide_words` sorted into groups, with scales [rows, groups, 4]."""
-    groups = words.reshape(len(words), -1, WIDE_WORDS)
-    none = np.zeros((len(words), groups.shape[1], 0), dtype=np.uint32)
-    return Groups(groups[..., :8], none, groups[..., 8:], none)
-
-
 def groups_of(rows: Bytes, name: str) -> Groups:
-    """Rows of blocks, uint8 [rows, bytes], sorted into groups."""
-    return groups_of_carried(carried(rows, name), name)
+    """Rows of blocks, uint8 [rows, bytes], sorted into groups.
 
-
-def groups_of_carried(rows: Bytes, name: str) -> Groups:
-    """Rows of carried blocks sorted into groups."""
-    form, block = group_form(name), block_format(name)
-    blocks = np.ascontiguousarray(rows).reshape(len(rows), -1, block.texture_bytes)
+    Raises:
+        InputError: the package gguf, which has the grids of some formats, is not installed.
+    """
+    form = group_form(name)
+    if name in CODED:
+        codes, factors, shared = decoded(rows, name)
+        numbers = codes.reshape(len(rows), -1, GROUP)
+        pairs, halves = factors.view("<u2").astype(np.uint32), shared.astype(np.uint32)
+        scales = pairs.reshape(len(rows), -1), halves.reshape(len(rows), -1, 1)
+        return Groups(_low(numbers, form), _high(numbers, form), *scales)
+    blocks = np.ascontiguousarray(rows).reshape(len(rows), -1, block_format(name).nbytes)
     (plane, *others), scales = form.planes, _scales(blocks, form)
     if not others and plane.chunks == 1 and plane.bits == form.low_bits:  # the same order as in the low words
         low = _words(_copied(blocks, plane.start, plane.nbytes))
+        low = codes_in_order(low) if name == "MXFP4" else low
         return Groups(low, np.zeros((*low.shape[:2], 0), dtype=np.uint32), *scales)
     numbers = _numbers(blocks, form).reshape(len(rows), -1, GROUP)
     return Groups(_low(numbers, form), _high(numbers, form), *scales)
@@ -143,24 +169,21 @@ def groups_of_carried(rows: Bytes, name: str) -> Groups:
 
 def blocks_from(groups: Groups, name: str) -> Bytes:
     """The rows of blocks from sorted groups: the reverse of :func:`groups_of`."""
-    return from_carried(carried_from(groups, name), name)
-
-
-def carried_from(groups: Groups, name: str) -> Bytes:
-    """The reverse of :func:`groups_of_carried`."""
+    if name == "MXFP4":
+        groups = replace(groups, low=codes_with_signs(groups.low))
     numbers = _numbers_from(groups, group_form(name)).reshape(len(groups.low), -1)
-    return _blocks_of(numbers, groups.scale, groups.shared, name)
+    return blocks_of_numbers(numbers, groups.scale, groups.shared, name)
 
 
 def blocks_of_numbers(numbers: Bytes, scale: Words, shared: Words, name: str) -> Bytes:
     """The rows of blocks from numbers or codes [rows, inputs], with ``scale`` and ``shared`` as in :class:`Groups`."""
-    return from_carried(_blocks_of(numbers, scale, shared, name), name)
-
-
-def _blocks_of(numbers: Bytes, scale: Words, shared: Words, name: str) -> Bytes:
     form, block = group_form(name), block_format(name)
     rows, count = len(numbers), numbers.shape[1] // block.weights
-    blocks = np.zeros((rows, count, block.texture_bytes), dtype=np.uint8)
+    if name in CODED:
+        factors = scale.astype("<u2").view(np.int8).reshape(rows * count, -1)
+        coded = Coded(numbers.reshape(rows * count, -1), factors, shared.astype(np.uint16).reshape(-1))
+        return encoded(coded, name).reshape(rows, -1)
+    blocks = np.zeros((rows, count, block.nbytes), dtype=np.uint8)
     numbers = numbers.reshape(rows, count, block.weights)
     for plane in form.planes:
         width, steps = plane.nbytes // plane.chunks, 8 // plane.bits
@@ -233,23 +256,17 @@ def _scales(blocks: Bytes, form: GroupForm) -> tuple[Words, Words]:
     if form.scales == POWER:
         exponents = blocks[:, :, form.scale_start].astype(np.uint32)
         # The smallest two are subnormal.
-        return np.where(exponents < 2, 0x200000 << exponents, (exponents - 1) << 23).astype(np.uint32), none
-    if form.scales == SIGNED_BYTES:
-        pairs = _copied(blocks, form.factor_start, 16).view("<u2").astype(np.uint32)
-        return pairs.reshape(rows, -1), _copied(blocks, form.scale_start, 2).view("<u2").astype(np.uint32)
-    if form.scales in (HALF, BYTES):
+        return np.where(exponents < 2, 0x20 << exponents, (exponents - 1) << 7).astype(np.uint32), none
+    factors = blocks[:, :, form.factor_start :]
+    if form.scales in (HALF, SIGNED_BYTES):
         first = _copied(blocks, form.scale_start, 2).view("<u2").astype(np.uint32)
-    else:
-        halves = _copied(blocks, form.scale_start, 4)
-    if form.scales == HALF:
-        return first[..., 0], none
+        if form.scales == HALF:
+            return first[..., 0], none
+        signed = factors[..., :16] if form.high_words else _six_bits(factors[..., :12]) - np.uint8(32)
+        return np.ascontiguousarray(signed).view("<u2").astype(np.uint32).reshape(rows, -1), first
+    halves = _copied(blocks, form.scale_start, 4)
     if form.scales == PAIR:
         return _words(halves)[..., 0], none
-    factors = blocks[:, :, form.factor_start :]
-    if form.scales == BYTES:
-        bytes_of = factors[..., :16] if form.high_words else _six_bits(factors[..., :12])
-        pairs = np.ascontiguousarray(bytes_of).view("<u2").astype(np.uint32)
-        return ((pairs << np.uint32(16)) | first).reshape(rows, -1), none
     if form.scales == FOUR_BITS:
         pairs = np.ascontiguousarray(factors[..., :16]).view("<u2").astype(np.uint32)
         return pairs.reshape(rows, -1), _words(halves)
@@ -278,18 +295,16 @@ def _put_scales(blocks: Bytes, scale: Words, shared: Words, form: GroupForm) -> 
     if form.scales == HALF:
         put(start, by_block, "<u2")
     elif form.scales == POWER:
-        put(start, np.where(by_block < 1 << 23, by_block >> 22, (by_block >> 23) + 1), "u1")
-    elif form.scales == SIGNED_BYTES:
-        put(at, by_block, "<u2")
-        put(start, shared, "<u2")
+        put(start, np.where(by_block < 1 << 7, by_block >> 6, (by_block >> 7) + 1), "u1")
     elif form.scales == PAIR:
         put(start, by_block, "<u4")
-    elif form.scales == BYTES:
-        put(start, by_block[..., :1] & 0xFFFF, "<u2")
-        factors = np.ascontiguousarray((by_block >> 16).astype("<u2")).view(np.uint8).reshape(rows, count, 16)
+    elif form.scales == SIGNED_BYTES:
+        put(start, shared, "<u2")
+        factors = np.ascontiguousarray(by_block.astype("<u2")).view(np.uint8).reshape(rows, count, 16)
         if form.high_words:
             blocks[:, :, at : at + 16] = factors
         else:
+            factors = factors + np.uint8(32)
             blocks[:, :, at : at + 8] = (factors[..., :8] & 15) | (factors[..., 8:] << 4)
             upper = (factors >> 4).reshape(rows, count, 4, 4) << np.array([0, 2, 4, 6], dtype=np.uint8)[:, None]
             blocks[:, :, at + 8 : at + 12] = np.bitwise_or.reduce(upper, axis=2)

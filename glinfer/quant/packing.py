@@ -250,7 +250,7 @@ def _three_bits(blocks: Floats, importance: Floats | None) -> tuple[Any, Any, An
         factors, d = _symmetric(scales.reshape(len(blocks), -1), weights.sum(axis=1).reshape(len(blocks), -1), 32)
     bits, d = _half(d)
     numbers = _rounded(groups, d[:, None] * factors, 4)
-    return numbers, _byte_words(bits, (factors + 32).astype(np.uint32)), np.zeros((len(blocks), 0), np.uint32)
+    return numbers, _factor_pairs(factors), bits
 
 
 def _six_bits(blocks: Floats, importance: Floats | None) -> tuple[Any, Any, Any]:
@@ -260,8 +260,7 @@ def _six_bits(blocks: Floats, importance: Floats | None) -> tuple[Any, Any, Any]
     factors, d = _signed_factors(scales.reshape(len(blocks), -1), 128)
     bits, d = _half(d)
     numbers = _rounded(groups, d[:, None] * factors, 32)
-    as_bytes = factors.astype(np.int8).view(np.uint8).astype(np.uint32)
-    return numbers, _byte_words(bits, as_bytes), np.zeros((len(blocks), 0), np.uint32)
+    return numbers, _factor_pairs(factors), bits
 
 
 def _signed_factors(scales: Floats, half: int) -> tuple[Floats, Floats]:
@@ -277,10 +276,9 @@ def _rounded(groups: Floats, scales: Floats, half: int) -> Bytes:
     return np.asarray(np.rint(_divided(groups, whole)).clip(-half, half - 1) + half).astype(np.uint8)
 
 
-def _byte_words(d: npt.NDArray[np.uint32], factors: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
-    """The scale word of each group of a block: a half float and the factors of its halves."""
-    pairs = factors.reshape(len(d), -1, 2)
-    return np.asarray(d[:, None] | (pairs[..., 0] << np.uint32(16)) | (pairs[..., 1] << np.uint32(24)))
+def _factor_pairs(factors: Floats) -> npt.NDArray[np.uint32]:
+    """The scale of each group of a block: the signed factors of its halves."""
+    return factors.astype(np.int8).view("<u2").astype(np.uint32)
 
 
 # Numbers from a table
@@ -313,8 +311,7 @@ def _of_table(blocks: Floats, importance: Floats | None) -> tuple[Any, Any, Any]
         return _nearest(groups, whole), bits, none
     factors, d = _signed_factors(scale.reshape(len(blocks), -1), 32)
     bits, d = _half(d)
-    as_bytes = factors.astype(np.int8).view(np.uint8).astype(np.uint32)
-    return _nearest(groups, (d[:, None] * factors).reshape(-1)), as_bytes | (as_bytes << np.uint32(8)), bits
+    return _nearest(groups, (d[:, None] * factors).reshape(-1)), _factor_pairs(np.repeat(factors, 2, axis=1)), bits
 
 
 def _nearest(groups: Floats, scales: Floats) -> Bytes:

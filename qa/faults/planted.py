@@ -398,15 +398,15 @@ FAULTS = (
     Fault(
         "byte-cache-scale-rounded-down",
         "shaders/common/bytes.glsl",
-        "(floatBitsToUint(size * (1.0 / 127.0)) + 0xffffu) >> 16",
-        "floatBitsToUint(size * (1.0 / 127.0)) >> 16",
+        "(floatBitsToUint(size * (1.0 / 127.0)) + 0xffffu) >> 16u",
+        "floatBitsToUint(size * (1.0 / 127.0)) >> 16u",
         ("tests/ops/test_byte_ops.py", "tests/ops", "tests/models"),
     ),
     Fault(
         "q2k-second-half-takes-the-first-minimum",
-        "shaders/common/grouped.glsl",
-        "least * vec4(ivec4((words >> 12) & 15u))",
-        "least * vec4(ivec4((words >> 4) & 15u))",
+        "shaders/common/group_form.glsl",
+        "least * vec4(ivec4((words >> 12u) & 15u))",
+        "least * vec4(ivec4((words >> 4u) & 15u))",
         ("tests/ops/test_fast_ops.py", "tests/ops", "tests/models"),
     ),
     Fault(

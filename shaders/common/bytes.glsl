@@ -11,20 +11,20 @@ uint peak_of(uint peak, vec4 v) {
 uint scale_bits(uint peak) {
     if (peak >= 0x7f800000u) return 0x7fc0u;
     float size = uintBitsToFloat(peak);
-    return size < 1e-30 ? 0u : (floatBitsToUint(size * (1.0 / 127.0)) + 0xffffu) >> 16;
+    return size < 1e-30 ? 0u : (floatBitsToUint(size * (1.0 / 127.0)) + 0xffffu) >> 16u;
 }
 
 ivec4 bytes_of(vec4 v, uint scale) {
     if (scale == 0u || scale >= 0x7f80u) return ivec4(0);
-    return clamp(ivec4(floor(v / uintBitsToFloat(scale << 16) + 0.5)), -127, 127);
+    return clamp(ivec4(floor(v / uintBitsToFloat(scale << 16u) + 0.5)), -127, 127);
 }
 
 ivec4 scale_texel(uint first, uint second) {
-    uint word = first | (second << 16);
+    uint word = first | (second << 16u);
     return ivec4(uvec4(word) << uvec4(24u, 16u, 8u, 0u)) >> 24;
 }
 
 vec2 scales_in(ivec4 texel) {
     uvec4 bytes = uvec4(texel) & 255u;
-    return uintBitsToFloat(uvec2(bytes.x | (bytes.y << 8), bytes.z | (bytes.w << 8)) << 16);
+    return uintBitsToFloat(uvec2(bytes.x | (bytes.y << 8u), bytes.z | (bytes.w << 8u)) << 16u);
 }

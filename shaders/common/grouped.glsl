@@ -1,44 +1,13 @@
 // One round of a product over a matrix in GGML's blocks, in the layout of glinfer/gl/layouts/grouped.py: 128 inputs in four
-// groups of 32. A fragment takes one group for 16 outputs (QUAD), or all four groups for its own four outputs.
-// FORM_LOW is 4 or 8 bits a number, FORM_HIGH the words above the lowest four bits, FORM_SCALES the kind of a group's
-// scales, OFFSET a number to subtract from each number. Sums of whole numbers times inputs are scaled eight inputs at a
-// time. Numbers are not shifted in their word; the inputs are divided by that power of two instead. With FORM_TABLE they
-// are four-bit codes, whose values common/codes.glsl computes.
+// groups of 32 (common/group_form.glsl). A fragment takes one group for 16 outputs (QUAD), or all four groups for its own four
+// outputs. Sums of whole numbers times inputs are scaled eight inputs at a time. Numbers are not shifted in their word; the
+// inputs are divided by that power of two instead.
+#include "common/group_form.glsl"
 #define WEIGHT_SIZE ivec2(WEIGHT_WIDTH, WEIGHT_HEIGHT)
 uniform highp usampler2D weight;
 
-#define SCALES_HALF 0
-#define SCALES_PAIR 1
-#define SCALES_BYTES 2
-#define SCALES_SIX_BITS 3
-#define SCALES_FOUR_BITS 4
-#define SCALES_FLOATS 5
-#define SCALES_SIGNED_BYTES 6
-#define SCALES_POWER 7
-#define SHARED_SCALES \
-    (FORM_SCALES == SCALES_SIX_BITS || FORM_SCALES == SCALES_FOUR_BITS || FORM_SCALES == SCALES_SIGNED_BYTES)
-#define HALVED (FORM_SCALES == SCALES_BYTES || FORM_SCALES >= SCALES_FOUR_BITS && FORM_SCALES <= SCALES_SIGNED_BYTES)
 #define LOW_TEXELS (FORM_LOW / 4)
-
-// Whole numbers of fewer than 23 bits as floats. GPUs run conversions at an eighth of the arithmetic rate.
-#if defined(MANTISSA) && MANTISSA
-#define NUMBER(bits) (uintBitsToFloat((bits) | 0x4b000000u) - 8388608.0)
-#else
-#define NUMBER(bits) vec4(ivec4(bits))
-#endif
-
-#if FORM_TABLE
-#ifndef MANTISSA
-#define MANTISSA 0
-#endif
-#include "common/codes.glsl"
-#endif
-
-// The factors of four outputs' numbers in the first and the second half of a group, and the terms to add for each unit
-// of the inputs' sum.
-struct Scales {
-    vec4 first, second, least_first, least_second;
-};
+#define NUMBER(bits) FLOATS(bits, 0)
 
 // Texel n of a lane's line, and the positions of the numbers' upper bits and of the scales.
 #define LINE_TEXEL(n) FETCH(weight, (line + ivec2(8 * (n), 0)), WEIGHT_SIZE)
@@ -47,63 +16,21 @@ struct Scales {
 #endif
 const int HIGH_AT = 16 * LOW_TEXELS, SCALES_AT = HIGH_AT + 4 * FORM_HIGH, SHARED_AT = SCALES_AT + 2;
 
-vec4 first_half(uvec4 words) {
-    return vec4(unpackHalf2x16(words.x).x, unpackHalf2x16(words.y).x, unpackHalf2x16(words.z).x, unpackHalf2x16(words.w).x);
-}
-
-vec4 second_half(uvec4 words) {
-    return vec4(unpackHalf2x16(words.x).y, unpackHalf2x16(words.y).y, unpackHalf2x16(words.z).y, unpackHalf2x16(words.w).y);
-}
-
-// The scales of accumulator a; `halves` has the scales of a whole block, and `pairs` is the texel with its small scales.
-Scales scales_of(uvec4 words, uvec4 halves) {
-#if FORM_SCALES == SCALES_HALF
-    vec4 d = first_half(words);
-    return Scales(d, d, -float(OFFSET) * d, vec4(0.0));
-#elif FORM_SCALES == SCALES_PAIR
-    vec4 d = first_half(words);
-    return Scales(d, d, second_half(words), vec4(0.0));
-#elif FORM_SCALES == SCALES_BYTES
-    vec4 d = first_half(words);
-#if OFFSET == 4
-    vec4 one = vec4(ivec4((words >> 16) & 255u) - 32) * d, two = vec4(ivec4(words >> 24) - 32) * d;
-#else
-    vec4 one = vec4(ivec4(words << 8) >> 24) * d, two = vec4(ivec4(words) >> 24) * d;
-#endif
-    return Scales(one, two, -float(OFFSET) * one, -float(OFFSET) * two);
-#elif FORM_SCALES == SCALES_POWER
-    vec4 d = uintBitsToFloat(words);
-    return Scales(d, d, vec4(0.0), vec4(0.0));
-#elif FORM_SCALES == SCALES_SIGNED_BYTES
-    vec4 d = float(TABLE_UNIT) * first_half(halves);
-    return Scales(d * vec4(ivec4(words << 24) >> 24), d * vec4(ivec4(words << 16) >> 24), vec4(0.0), vec4(0.0));
-#elif SHARED_SCALES
-    vec4 d = first_half(halves), least = -second_half(halves);
-#if FORM_SCALES == SCALES_SIX_BITS
-    vec4 one = d * vec4(ivec4(words & 255u));
-    return Scales(one, one, least * vec4(ivec4((words >> 8) & 255u)), vec4(0.0));
-#else
-    return Scales(d * vec4(ivec4(words & 15u)), d * vec4(ivec4((words >> 8) & 15u)),
-                  least * vec4(ivec4((words >> 4) & 15u)), least * vec4(ivec4((words >> 12) & 15u)));
-#endif
-#else
-    return Scales(vec4(0.0), vec4(0.0), vec4(0.0), vec4(0.0));
-#endif
-}
-
-#if SHARED_SCALES
-// The small scales of four outputs, two a word; accumulators 2p and 2p + 1 share texel p.
-uvec4 small_scales(uvec4 texel, int a) {
+#if SHORT_SCALES
+// The scales of four outputs, two a word; accumulators 2p and 2p + 1 share texel p.
+uvec4 short_scales(uvec4 texel, int a) {
     uvec2 pair = (a & 1) == 0 ? texel.xy : texel.zw;
-    return uvec4(pair.x & 0xffffu, pair.x >> 16, pair.y & 0xffffu, pair.y >> 16);
+    return uvec4(pair.x & 0xffffu, pair.x >> 16u, pair.y & 0xffffu, pair.y >> 16u);
 }
 // The block scales of the outputs of accumulator a; with QUAD the member that owns the outputs has them.
-#if SHARED_BY_QUAD
+#if !SHARED_SCALES
+#define SHARED_TEXEL(a) uvec4(0u)
+#elif SHARED_BY_QUAD
 #define SHARED_TEXEL(a) FETCH(weight, (line + ivec2(8 * SHARED_AT + (a) - member, 0)), WEIGHT_SIZE)
 #else
 #define SHARED_TEXEL(a) LINE_TEXEL(SHARED_AT)
 #endif
-#define SCALES_OF(a) scales_of(small_scales(LINE_TEXEL(SCALES_AT + ((a) >> 1)), a), SHARED_TEXEL(a))
+#define SCALES_OF(a) scales_of(short_scales(LINE_TEXEL(SCALES_AT + ((a) >> 1)), a), SHARED_TEXEL(a))
 #elif FORM_SCALES == SCALES_FLOATS
 #define SCALE_FLOATS(k, a) uintBitsToFloat(LINE_TEXEL(SCALES_AT + 4 * (k) + (a)))
 #define SCALES_OF(a) Scales(SCALE_FLOATS(0, a), SCALE_FLOATS(1, a), SCALE_FLOATS(2, a), SCALE_FLOATS(3, a))
@@ -114,20 +41,20 @@ uvec4 small_scales(uvec4 texel, int a) {
 // Four outputs' numbers times eight inputs: `v` has inputs 4w to 4w + 3 of the group, `e` the inputs 16 further on.
 #if FORM_LOW == 8
 vec4 bytes_times(uvec4 words, vec4 x) {
-#if defined(MANTISSA) && MANTISSA
+#if MANTISSA
     words ^= 0x80808080u;
-    return (NUMBER(words & 255u) - 128.0) * x.x + (NUMBER((words >> 8) & 255u) - 128.0) * x.y +
-           ((NUMBER((words >> 16) & 255u) - 128.0) * x.z + (NUMBER(words >> 24) - 128.0) * x.w);
+    return (NUMBER(words & 255u) - 128.0) * x.x + (NUMBER((words >> 8u) & 255u) - 128.0) * x.y +
+           ((NUMBER((words >> 16u) & 255u) - 128.0) * x.z + (NUMBER(words >> 24u) - 128.0) * x.w);
 #else
-    return (vec4(ivec4(words << 24) >> 24) * x.x + vec4(ivec4(words << 16) >> 24) * x.y) +
-           (vec4(ivec4(words << 8) >> 24) * x.z + vec4(ivec4(words) >> 24) * x.w);
+    return (vec4(ivec4(words << 24u) >> 24) * x.x + vec4(ivec4(words << 16u) >> 24) * x.y) +
+           (vec4(ivec4(words << 8u) >> 24) * x.z + vec4(ivec4(words) >> 24) * x.w);
 #endif
 }
 #elif FORM_TABLE
 // The values of four codes, in the lower nibble of each byte.
 vec4 codes_times(uvec4 words, vec4 x) {
-    return (table_numbers(CODES(words & 15u)) * x.x + table_numbers(CODES((words >> 8) & 15u)) * x.y) +
-           (table_numbers(CODES((words >> 16) & 15u)) * x.z + table_numbers(CODES((words >> 24) & 15u)) * x.w);
+    return (table_numbers(CODES(words & 15u)) * x.x + table_numbers(CODES((words >> 8u) & 15u)) * x.y) +
+           (table_numbers(CODES((words >> 16u) & 15u)) * x.z + table_numbers(CODES((words >> 24u) & 15u)) * x.w);
 }
 
 vec4 lower_times(uvec4 words, vec4 v) {
@@ -135,19 +62,19 @@ vec4 lower_times(uvec4 words, vec4 v) {
 }
 
 vec4 upper_times(uvec4 words, vec4 e) {
-    return codes_times(words >> 4, e);
+    return codes_times(words >> 4u, e);
 }
 #else
 #if FORM_HIGH == 0
 // The lower nibble of each byte, and the upper one.
 vec4 lower_times(uvec4 words, vec4 v) {
-    uvec4 upper = words >> 16;
+    uvec4 upper = words >> 16u;
     return (NUMBER(words & 15u) * v.x + NUMBER(words & 0xf00u) * (0.00390625 * v.y)) +
            (NUMBER(upper & 15u) * v.z + NUMBER(upper & 0xf00u) * (0.00390625 * v.w));
 }
 
 vec4 upper_times(uvec4 words, vec4 e) {
-    uvec4 upper = words >> 16;
+    uvec4 upper = words >> 16u;
     vec4 near = 0.0625 * e, far = 0.000244140625 * e;
     return (NUMBER(words & 0xf0u) * near.x + NUMBER(words & 0xf000u) * far.y) +
            (NUMBER(upper & 0xf0u) * near.z + NUMBER(upper & 0xf000u) * far.w);
@@ -155,7 +82,7 @@ vec4 upper_times(uvec4 words, vec4 e) {
 #else
 // Four numbers, one a byte.
 vec4 bytes_times(uvec4 numbers, vec4 x) {
-    uvec4 upper = numbers >> 16;
+    uvec4 upper = numbers >> 16u;
     return (NUMBER(numbers & 255u) * x.x + NUMBER(numbers & 0xff00u) * (0.00390625 * x.y)) +
            (NUMBER(upper & 255u) * x.z + NUMBER(upper & 0xff00u) * (0.00390625 * x.w));
 }
@@ -174,14 +101,14 @@ float sum_of(vec4 x) {
 #elif FORM_HIGH == 2
 #define DECLARE_HIGH(a) uvec4 bits_of_first = HIGH_TEXEL(a), bits_of_second = HIGH_TEXEL(4 + (a));
 #define DECLARE_WORDS(a, w) uvec4 word = LINE_TEXEL(4 * (w) + (a)); \
-    uvec4 bits = bits_of_first >> (2 * (w)), other = bits_of_second >> (2 * (w));
-#define FIRST_TIMES(w, V) bytes_times((word & 0x0f0f0f0fu) | ((bits & 0x03030303u) << 4), V)
-#define SECOND_TIMES(w, V) bytes_times(((word >> 4) & 0x0f0f0f0fu) | ((other & 0x03030303u) << 4), V)
+    uvec4 bits = bits_of_first >> uint(2 * (w)), other = bits_of_second >> uint(2 * (w));
+#define FIRST_TIMES(w, V) bytes_times((word & 0x0f0f0f0fu) | ((bits & 0x03030303u) << 4u), V)
+#define SECOND_TIMES(w, V) bytes_times(((word >> 4u) & 0x0f0f0f0fu) | ((other & 0x03030303u) << 4u), V)
 #elif FORM_HIGH == 1
 #define DECLARE_HIGH(a) uvec4 upper_bits = HIGH_TEXEL(a);
-#define DECLARE_WORDS(a, w) uvec4 word = LINE_TEXEL(4 * (w) + (a)), bits = upper_bits >> (w);
-#define FIRST_TIMES(w, V) bytes_times((word & 0x0f0f0f0fu) | ((bits & 0x01010101u) << 4), V)
-#define SECOND_TIMES(w, V) bytes_times(((word >> 4) & 0x0f0f0f0fu) | (bits & 0x10101010u), V)
+#define DECLARE_WORDS(a, w) uvec4 word = LINE_TEXEL(4 * (w) + (a)), bits = upper_bits >> uint(w);
+#define FIRST_TIMES(w, V) bytes_times((word & 0x0f0f0f0fu) | ((bits & 0x01010101u) << 4u), V)
+#define SECOND_TIMES(w, V) bytes_times(((word >> 4u) & 0x0f0f0f0fu) | (bits & 0x10101010u), V)
 #else
 #define DECLARE_WORDS(a, w) uvec4 word = LINE_TEXEL(4 * (w) + (a));
 #define FIRST_TIMES(w, V) lower_times(word, V)

@@ -6,9 +6,9 @@ float nearest_half(float x) {
     if (size > 0x7f800000u) return x;
     if (size >= 0x477ff000u) return uintBitsToFloat((bits & 0x80000000u) | 0x7f800000u);
     if (size >= 0x38800000u) {
-        size = (size + 0xfffu + ((size >> 13) & 1u)) & ~0x1fffu;
+        size = (size + 0xfffu + ((size >> 13u) & 1u)) & ~0x1fffu;
     } else {
-        uint cut = min(126u - (size >> 23), 25u);  // 14 to 25 of the 24 bits are below 2^-24
+        uint cut = min(126u - (size >> 23u), 25u);  // 14 to 25 of the 24 bits are below 2^-24
         uint digits = (size & 0x7fffffu) | 0x800000u;
         uint steps = (digits + (1u << (cut - 1u)) - 1u + ((digits >> cut) & 1u)) >> cut;
         size = floatBitsToUint(float(steps) * 5.9604644775390625e-8);

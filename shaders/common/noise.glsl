@@ -7,11 +7,11 @@ precision highp int;
 
 // Scramble 32 bits, one to one: lowbias32 of Wellons, "Prospecting for Hash Functions" (2018).
 uint mix_bits(uint h) {
-    h = h ^ (h >> 16);
+    h = h ^ (h >> 16u);
     h = h * 0x7feb352du;
-    h = h ^ (h >> 15);
+    h = h ^ (h >> 15u);
     h = h * 0x846ca68bu;
-    return h ^ (h >> 16);
+    return h ^ (h >> 16u);
 }
 
 // logf of Moshier's Cephes library, for normal x > 0. Drivers' log has errors of about 2^-22 just below 1, where the
@@ -40,6 +40,6 @@ float natural_log(float x) {
 float gumbel(uint token, uint noise_key) {
     uint bits = mix_bits(mix_bits(token) ^ noise_key);
     // The middles of 2^23 equal parts of (0, 1), exactly.
-    float u = (float(bits >> 9) + 0.5) * 1.1920928955078125e-7;
+    float u = (float(bits >> 9u) + 0.5) * 1.1920928955078125e-7;
     return -natural_log(-natural_log(u));
 }

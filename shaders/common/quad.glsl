@@ -19,11 +19,11 @@ vec4 along(vec4 v, int lane) {
 // The largest x of the four fragments. The halves of a number's bits are whole numbers, which derivatives pass exactly.
 vec4 halves_of(float x) {
     uint bits = floatBitsToUint(x);
-    return vec4(float(bits >> 16), float(bits & 0xffffu), 0.0, 0.0);
+    return vec4(float(bits >> 16u), float(bits & 0xffffu), 0.0, 0.0);
 }
 
 float joined(vec4 halves) {
-    return uintBitsToFloat((uint(halves.x) << 16) | uint(halves.y));
+    return uintBitsToFloat((uint(halves.x) << 16u) | uint(halves.y));
 }
 
 float quad_max(float x, int lane) {

@@ -1,4 +1,4 @@
-// Inputs that are raw sums of an earlier product (RAW in shaders/gemv.frag): the reader multiplies them by the norm, adds
+// Inputs that are raw sums of an earlier product (RAW in shaders/gemm.frag): the reader multiplies them by the norm, adds
 // the bias in x_consts, and applies the activation. With X_GATED, blocks of gates alternate with the blocks that they
 // multiply. The last block has the sum of the squares of the product's X_DIM inputs and, with X_CENTRED, their sum.
 #include "common/activation.glsl"

@@ -1,20 +1,16 @@
 // The experts that a row chooses by its router's outputs: the USED largest of EXPERTS logits, in ties the first.
 // Needs ROUTED(t), texel t of the EXPERT_TEXELS texels of the row's logits. Each choice scans the logits once, without
 // sorting.
-struct Choice {
-    int expert;     // choice number `rank`
-    float logit;
-    float largest;  // of all logits
-    float total;    // of exp(logit - largest), with NORMALISED over the chosen ones, else over all
-};
-
 // Whether an expert comes after expert `at`, with logit `last`, in the order of choice.
 bool comes_after(float logit, int expert, float last, int at) {
     return logit < last || (logit == last && expert > at);
 }
 
-Choice choice_of(int rank) {
-    Choice found = Choice(0, 0.0, 0.0, 0.0);
+// The expert of choice number `rank`. `scores` becomes its logit, the largest of all logits, and the total of
+// exp(logit - largest), with NORMALISED over the chosen experts, else over all.
+int choice_of(int rank, out vec3 scores) {
+    int chosen = 0;
+    scores = vec3(0.0);
     float last = 0.0;
     int at = -1;
     for (int n = 0; n < USED; n++) {
@@ -33,25 +29,25 @@ Choice choice_of(int rank) {
         }
         last = best;
         at = expert;
-        if (n == 0) found.largest = best;
+        if (n == 0) scores.y = best;
         if (n == rank) {
-            found.expert = expert;
-            found.logit = best;
+            chosen = expert;
+            scores.x = best;
         }
-        found.total += exp(best - found.largest);
+        scores.z += exp(best - scores.y);
     }
 #if !NORMALISED
-    found.total = 0.0;
+    scores.z = 0.0;
     for (int t = 0; t < EXPERT_TEXELS; t++) {
         vec4 logits = ROUTED(t);
         for (int c = 0; c < 4; c++) {
-            if (4 * t + c < EXPERTS) found.total += exp(logits[c] - found.largest);
+            if (4 * t + c < EXPERTS) scores.z += exp(logits[c] - scores.y);
         }
     }
 #endif
-    return found;
+    return chosen;
 }
 
-float weight_of(float logit, Choice choice) {
-    return exp(logit - choice.largest) / choice.total;
+float weight_of(float logit, vec3 scores) {
+    return exp(logit - scores.y) / scores.z;
 }

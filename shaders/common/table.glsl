@@ -18,31 +18,19 @@ vec4 table_row(int row, int column) {
     ivec2 line = line_at(number, WEIGHT_COLUMNS, 8 * LINE_TEXELS) + ivec2(lane, 0);
     Scales s = SCALES_OF(a);
     float factor = (t < 4 ? s.first : s.second)[output_number];
-#if FORM_LOW == 8
-    uint word = LINE_TEXEL(2 * (4 * w + a) + (t >> 2))[output_number];
-    vec4 numbers = vec4(ivec4(uvec4(word) << uvec4(24, 16, 8, 0)) >> 24);
-    return factor * numbers;
-#else
-    uint word = (LINE_TEXEL(4 * w + a)[output_number] >> (4 * (t >> 2))) & 0x0f0f0f0fu;
-#if FORM_HIGH == 1
-    word |= ((LINE_TEXEL(HIGH_AT + a)[output_number] >> t) & 0x01010101u) << 4;
-#elif FORM_HIGH == 2
-    word |= ((LINE_TEXEL(HIGH_AT + 4 * (t >> 2) + a)[output_number] >> (2 * w)) & 0x03030303u) << 4;
-#endif
-    uvec4 bytes = (uvec4(word) >> uvec4(0, 8, 16, 24)) & 255u;
-#if FORM_TABLE
-    return factor * table_numbers(CODES(bytes));
-#else
-    vec4 numbers = vec4(ivec4(bytes) - OFFSET);
-#if FORM_SCALES == SCALES_HALF || FORM_SCALES == SCALES_BYTES
-    return factor * numbers;
-#else
     // The minimum of a whole group is stored with its first half.
     float least = (t < 4 || !HALVED ? s.least_first : s.least_second)[output_number];
-    return factor * numbers + least;
+#if FORM_LOW == 8
+    uint word = LINE_TEXEL(2 * (4 * w + a) + (t >> 2))[output_number];
+#else
+    uint word = (LINE_TEXEL(4 * w + a)[output_number] >> uint(4 * (t >> 2))) & 0x0f0f0f0fu;
+#if FORM_HIGH == 1
+    word |= ((LINE_TEXEL(HIGH_AT + a)[output_number] >> uint(t)) & 0x01010101u) << 4u;
+#elif FORM_HIGH == 2
+    word |= ((LINE_TEXEL(HIGH_AT + 4 * (t >> 2) + a)[output_number] >> uint(2 * w)) & 0x03030303u) << 4u;
 #endif
 #endif
-#endif
+    return group_weights_of(word, factor, least);
 }
 #else
 uniform sampler2D wte;

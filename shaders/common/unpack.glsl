@@ -26,9 +26,9 @@
 #if WEIGHTS == WEIGHTS_BF16
 // A bfloat16 is the upper half of a float.
 #define COLUMN_X uintBitsToFloat(w0 & 0xffff0000u)
-#define COLUMN_Y uintBitsToFloat(w0 << 16)
+#define COLUMN_Y uintBitsToFloat(w0 << 16u)
 #define COLUMN_Z uintBitsToFloat(w1 & 0xffff0000u)
-#define COLUMN_W uintBitsToFloat(w1 << 16)
+#define COLUMN_W uintBitsToFloat(w1 << 16u)
 #elif WEIGHTS <= WEIGHTS_F16
 #define COLUMN_X w0
 #define COLUMN_Y w1
@@ -43,18 +43,18 @@
 vec4 float_of(uvec4 shifted) {
     return uintBitsToFloat((shifted & 0x007fffffu) ^ 0x3fc00000u) - 1.5;
 }
-#define FIRST(w) float_of((w) >> 9)
-#define SECOND(w) float_of((w) >> 1)
-#define SECOND_HALF(w) float_of((w) << 7)
+#define FIRST(w) float_of((w) >> 9u)
+#define SECOND(w) float_of((w) >> 1u)
+#define SECOND_HALF(w) float_of((w) << 7u)
 #define THIRD(w) SECOND_HALF(w)
-#define FOURTH(w) float_of((w) << 15)
+#define FOURTH(w) float_of((w) << 15u)
 #else
 #define UNIT 1.0
 #define FIRST(w) vec4(ivec4(w))
-#define SECOND(w) vec4(ivec4((w) << 8))
-#define SECOND_HALF(w) vec4(ivec4((w) << 16))
+#define SECOND(w) vec4(ivec4((w) << 8u))
+#define SECOND_HALF(w) vec4(ivec4((w) << 16u))
 #define THIRD(w) SECOND_HALF(w)
-#define FOURTH(w) vec4(ivec4((w) << 24))
+#define FOURTH(w) vec4(ivec4((w) << 24u))
 #endif
 #if WEIGHTS == WEIGHTS_I16
 // A file's integers must keep their value, so mask the lower numbers in the word.

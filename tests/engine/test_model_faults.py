@@ -358,7 +358,7 @@ def usually(family: str, plan: str, act: Callable[[Model], Any]) -> Array:
     [
         ("gab", "fast", "choice_list", {"LOOKUP_TEXTURE": 1}, [a_filtered_token]),
         ("gab", "fast", "gemm", {"ROWS": 8}, [short_logits, a_prompt, a_batch, scores]),
-        ("llama", "fast", "gemv", {"ROPE": 1, "QUAD": 1}, [short_logits, a_prompt]),
+        ("llama", "fast", "gemm", {"ROPE": 1, "QUAD": 1, "ALONE": 1}, [short_logits, a_prompt]),
         ("llama", "reference", "gate", {"LOOKUP_TEXTURE": 1}, [short_logits]),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -410,7 +410,7 @@ def test_later_plans_that_are_refused_in_every_form_leave_the_model_as_it_was(
 ) -> None:
     with opened(checkpoint_of("gab"), device) as model:
         expected, before = model.logits(SHORT), device.live_objects()
-        refuse("gemm")
+        refuse("gemm", ALONE=0)
         for act in (a_prompt, a_draft, a_batch, scores):
             with pytest.raises(ShaderError, match=r"^gemm\.frag:7: "):
                 act(model)
@@ -422,8 +422,8 @@ def test_kernels_that_were_asked_for_are_not_replaced(
     device: Device, refuse: Callable[..., list[str]], small: Path, tmp_path: Path
 ) -> None:
     kernels = default_for(device)
-    refuse("gemv", QUAD=1)
-    with pytest.raises(ShaderError, match=r"^gemv\.frag:7"):
+    refuse("gemm", QUAD=1, ALONE=1)
+    with pytest.raises(ShaderError, match=r"^gemm\.frag:7"):
         opened(checkpoint_of("gab"), device, kernels=kernels)
     refuse("gemm", ROWS=kernels.rows_per_draw)
     with opened(checkpoint_of("gab"), device, kernels=kernels) as model, pytest.raises(ShaderError, match=r"^gemm"):

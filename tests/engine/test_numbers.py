@@ -64,9 +64,9 @@ def check_traced(model: Model, weight: str, where: str) -> None:
 
 
 def test_the_pass_where_it_began_is_named_and_nothing_is_chosen(model: Model, reference: Model, llama: Model) -> None:
-    check_traced(model, "h.1.mlp.fc_in.consts", r"NaN began in pass h\.1\.mlp\.fc_in \(shaders/gemv\.frag\), token 0")
+    check_traced(model, "h.1.mlp.fc_in.consts", r"NaN began in pass h\.1\.mlp\.fc_in \(shaders/gemm\.frag\), token 0")
     check_traced(reference, "transformer.h.1.ln_2.bias", r"began in pass h\.1\.ln_2 \(.*over 6 tokens")
-    check_traced(llama, "h.1.attn.out_proj.consts", r"began in pass h\.1\.attn\.out_proj \(shaders/gemv\.frag\), tok")
+    check_traced(llama, "h.1.attn.out_proj.consts", r"began in pass h\.1\.attn\.out_proj \(shaders/gemm\.frag\), tok")
 
 
 def test_batches_and_scores_name_the_pass_too(model: Model) -> None:
@@ -103,7 +103,7 @@ class TestOneLostLogit:
             assert all(0 <= token < 300 for token in first + second)
             found = [each for each in caught if issubclass(each.category, GlinferWarning)]
             assert len(found) == 1
-            assert "began in pass lm_head (shaders/gemv.frag)" in str(found[0].message)
+            assert "began in pass lm_head (shaders/gemm.frag)" in str(found[0].message)
             if np.isnan(value):
                 assert 17 not in first + second
             elif options is GREEDY:

@@ -213,7 +213,7 @@ def test_few_rows_of_experts_have_a_plan_of_their_own() -> None:
     assert 9 < few < 100, "or this test shows nothing"
     assert [prefill.rows_for(tokens) for tokens in (few, few + 1)] == [few, 128]
     for rows in (few, 128):
-        assert any(draw.op == "expert_gemm" for draw in prefill.plan(rows).draws) == (rows == 128)
+        assert any(draw.op == "group_experts" for draw in prefill.plan(rows).draws) == (rows == 128)
 
 
 @pytest.mark.slow

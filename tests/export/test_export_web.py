@@ -451,7 +451,7 @@ def test_a_site_is_served_with_types_and_headers(served: HTTPConnection, site: P
         "/style.css": "text/css; charset=utf-8",
         "/plan.json": "application/json",
         "/weights.safetensors": "application/octet-stream",
-        "/shaders/gemv.frag": "text/plain; charset=utf-8",
+        "/shaders/gemm.frag": "text/plain; charset=utf-8",
         "/shaders/common/blocks.vert": "text/plain; charset=utf-8",
     }
     for path, expected in types.items():

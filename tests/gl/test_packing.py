@@ -70,7 +70,7 @@ def test_weights_come_back_and_nothing_else_is_in_the_texture(layout: GemvLayout
 @few
 @given(weights(), st.data())
 def test_a_word_lies_where_the_shader_looks_for_it(layout: GemvLayout, data: st.DataObject) -> None:
-    """The fragment that needs a weight, which of its steps and accumulators it is, and the texel by gemv.frag."""
+    """The fragment that needs a weight, which of its steps and accumulators it is, and the texel by gemm.frag."""
     words, piece, columns = numbered(layout), WORD_FORMATS[layout.weights].piece_texels, defined(layout)["COLUMNS"]
     texels = layout.pack(words)
     steps = 4 * -(-(layout.cols // piece * 4) // 64)

@@ -22,7 +22,7 @@ from glinfer.gl.layouts.packing import ConstantLayout, GemvLayout
 from glinfer.ops.fused.cached import MASKED, SLOT_TOKENS, Heads, cached_scores, cached_values, score_slots
 from glinfer.ops.fused.dense import Matrix, RawRows, Turning, shared_parts
 from glinfer.ops.fused.embed import embed_token
-from glinfer.ops.fused.gemv import gemv
+from glinfer.ops.fused.gemm import gemm
 from glinfer.ops.fused.low_rank import ADAPTER
 from glinfer.ops.fused.rows import RowInterleaved
 from glinfer.ops.fused.sample import pick
@@ -227,12 +227,12 @@ def gemv_draw(
         **({ADAPTER: (0, adapters)} if adapters else {}),
     }
     one = BlockDraw(kernels, ranges, edge)
-    x: TensorSpec | RawRows = (
-        one.blocks("x", normal(1, 1, inputs) + np.float32(0.25))
+    x: RowInterleaved | RawRows = (
+        RowInterleaved((one.blocks("x", normal(1, 1, inputs) + np.float32(0.25)),))
         if not finishes
         else (raw_row_of(one, inputs, finishes, gated=gate_before, sums=sums_before))
     )
-    added = one.blocks("r", normal(6, 1, outputs)) if residual else None
+    added = RowInterleaved((one.blocks("r", normal(6, 1, outputs)),)) if residual else None
     if adds:
         one.arrays[OUT] = normal(7, 1, outputs)
     aside = turn.aside if turn else 0
@@ -241,12 +241,13 @@ def gemv_draw(
     matrix = adapt(one, matrix, 1)
     outputs = RawRows.floats(matrix) if raw else outputs
     return one.draw(
-        gemv(
+        gemm(
             "draw",
             "draw",
             x,
             matrix,
             one.out(in_cache if slots else one.layout(1, outputs)),
+            slots=None,
             first="position" if slots else 0,
             norm_eps=1e-5 if norm else None,
             turning=turning_of(one, turn) if turn else None,
@@ -274,7 +275,7 @@ def raw_row_of(one: BlockDraw, inputs: int, activation: str, *, gated: bool, sum
     if biased or layout.cols == 1:
         consts = one.weight("before", normal(13, rows, layout.cols), layout)
     matrix = Matrix(consts, consts, width, gated=gated, biased=biased)
-    return RawRows(one.blocks("x", numbers), matrix, activation, 1e-5)
+    return RawRows(RowInterleaved((one.blocks("x", numbers),)), matrix, activation, 1e-5)
 
 
 def in_heads(seed: int, rows: int, heads: Heads, head_dim: int) -> Array:

@@ -246,7 +246,7 @@ def output(capsys: Capture, *arguments: str | Path, status: int = 0) -> tuple[st
 def test_it_shows_a_table_by_kind(bare: Path, capsys: Capture) -> None:
     text, _ = output(capsys, bare, *QUICK, "--tokens", "5")
     rows = {line.split()[0]: line.split() for line in text.splitlines() if line}
-    assert rows["attn.qkv"][1:3] == ["gemv", "2"]
+    assert rows["attn.qkv"][1:3] == ["gemm", "2"]
     assert rows["total"][1] == "15"
     assert list(rows).index("embed") < list(rows).index("attn.scores") < list(rows).index("pick")
     assert "token 5 of a sequence · plan fast · weights f32" in text

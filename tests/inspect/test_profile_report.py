@@ -63,7 +63,7 @@ class TestBytesOfTheFastPlan:
     def test_a_product_reads_its_matrix_whole_and_its_vector(self) -> None:
         found = self.at(1)["h.2.mlp.fc_in"]
         assert read_of(found, "weight") == 2048 * 512 * 4
-        assert read_of(found, "x") == 512 * 4
+        assert read_of(found, "x0") == 512 * 4
         assert read_of(found, "consts") == 2048 * 4
         assert found.written == 2048 * 4
 
@@ -208,7 +208,7 @@ def test_places_of_growth() -> None:
 def draw(index: int, name: str, kind: str, ms: float, size: int) -> DrawProfile:
     reads = (Read("weight", f"{name}.weight", "rgba32f", size), Read("x", "hidden.a", "rgba32f", 1000))
     return DrawProfile(
-        index, name, kind, "gemv", "gemv", reads, ("out",), 1, 64, {"STEPS": 4}, ms, 0.01, size + 1000, 256
+        index, name, kind, "gemm", "gemm", reads, ("out",), 1, 64, {"STEPS": 4}, ms, 0.01, size + 1000, 256
     )
 
 

@@ -205,8 +205,8 @@ VALUES_OF_ANOTHER_HEAD = "cached_values", "head = texel / HEAD_TEXELS", "head = 
 # The same for the fast plan, at the ninth token.
 FAST_FAULTS = {
     "another id": ("pick", "float(token + i));", "float(token + i + 1));", "pick"),
-    "ten times the epsilon": ("gemv", "+ float(EPS)", "+ 10.0 * float(EPS)", "h.0.attn.qkv"),
-    "residual all but missing": ("gemv", "y += FETCH(residual", "y += 1e-30 * FETCH(residual", "h.0.attn.out_proj"),
+    "ten times the epsilon": ("gemm", "gathered.x + float(EPS)", "gathered.x + 10.0 * float(EPS)", "h.0.attn.qkv"),
+    "residual all but missing": ("gemm", "Y += FETCH(R", "Y += 1e-30 * FETCH(R", "h.0.attn.out_proj"),
     "scores see the future": ("cached_scores", "ivec4(position)", "ivec4(position + 1)", "h.0.attn.scores"),
     "values of another head": (*VALUES_OF_ANOTHER_HEAD, "h.0.attn.values"),
     "noise a thousandth off": ("common/noise", "0.693359375", "0.6927", "pick"),

@@ -229,7 +229,7 @@ def test_what_is_beyond_half_floats_is_told_in_one_line_and_breaks_nothing_else(
             with pytest.raises(NumbersError) as caught:
                 use()
             assert "\n" not in str(caught.value)
-            assert "NaN began in pass h.0.attn.qkv (shaders/gemv.frag), token " in str(caught.value)
+            assert "NaN began in pass h.0.attn.qkv (shaders/gemm.frag), token " in str(caught.value)
             assert "half floats end at 65504: try cache='f32' (--cache f32)" in str(caught.value)
             for count in (1, 6, len(good)):
                 assert alike("f16")(model.logits(good[:count]), one_by_one(model, good[:count]))

@@ -14,7 +14,7 @@ from glinfer.gl.layouts.packing import ConstantLayout, GemvLayout
 from glinfer.models.plan import PlanBuilder
 from glinfer.ops import OPS
 from glinfer.ops.fused.dense import Matrix, dense_rows, format_name, turned_rows, weights_of
-from glinfer.ops.fused.gemv import gemv
+from glinfer.ops.fused.gemm import gemm
 from glinfer.ops.kernels import KernelOptions
 from glinfer.quant.formats import GROUP_FORMS, WIDE, WORD_FORMATS, is_scaled
 from glinfer.quant.ggml import dequantize, words_of
@@ -102,7 +102,7 @@ def drawn(name: str, inputs: int, **options: Any) -> Any:
     weight = plan.laid_out("w", "weight", kind.of(70, inputs, name, True, 2048))
     consts = plan.laid_out("c", "weight", ConstantLayout.of(70, is_scaled(name), True, 2048))
     x, y = (plan.laid_out(each, "input", BlockLayout.of((1, size), 2048)) for each, size in (("x", inputs), ("y", 70)))
-    return gemv("d", "d", x, Matrix(weight, consts, inputs), y, kernels=KernelOptions(), **options)
+    return gemm("d", "d", x, Matrix(weight, consts, inputs), y, slots=None, kernels=KernelOptions(), **options)
 
 
 def packed(name: str) -> tuple[Array, Array, Array]:
@@ -139,6 +139,6 @@ def test_every_format_is_multiplied_as_what_it_stands_for(name: str, limit: floa
     assert format_name(params) == name
     assert np.abs(weights_of(words, consts, params) - floats).max() <= limit
     x = RANDOM.standard_normal((1, 256))
-    found = OPS["gemv"].oracle({"x": x, "weight": words, "consts": consts}, params, (1, 70))
+    found = OPS["gemm"].oracle({"x": x, "weight": words, "consts": consts}, params, (1, 70))
     assert found.shape == (1, 70)
     assert np.abs(found - (x @ floats.astype(np.float64).T + 1)).max() <= 1e-12 + 256 * 4 * limit

@@ -22,14 +22,14 @@ from glinfer.ops.flat.activate import gate
 from glinfer.ops.flat.experts import expert_weight
 from glinfer.ops.fused.expert_groups import (
     SPAN,
-    expert_gemm,
     few_rows,
     group_experts,
     most_groups,
     place_experts,
     tally_experts,
 )
-from glinfer.ops.fused.experts import join_rows, mix_experts, padded, route, rowwise_gemv
+from glinfer.ops.fused.experts import join_rows, mix_experts, padded, route
+from glinfer.ops.fused.gemm import gemm
 from glinfer.ops.fused.low_rank import ADAPTER, ADAPTER_WORD, CHOICE_FLOATS, LowRankSum, lora_down
 from glinfer.ops.fused.rows import row_table
 from glinfer.ops.kernels import KernelOptions
@@ -167,7 +167,7 @@ def product_draw(
         one.by_row.clear()
         chosen = one.blocks("chosen", members.reshape(len(members), -1))
         out = one.deal(OUT, len(members), padded(outputs), "cache")
-        return one.draw(expert_gemm("draw", "draw", x, matrix, chosen, out, experts, **how))
+        return one.draw(gemm("draw", "draw", x, matrix, out, slots=len(members), experts=experts, chosen=chosen, **how))
     width = outputs
     if experts is not None:
         width = experts.used * padded(outputs)
@@ -175,7 +175,7 @@ def product_draw(
     if ranks:
         low_rank = adapters_of(one, experts, rows, matrix.weight.shape[0], ranks, by_row=by_row)
         matrix = dataclasses.replace(matrix, low_rank=low_rank)
-    return one.draw(rowwise_gemv("draw", "draw", x, matrix, one.out(one.layout(rows, width)), rows="rows", **how))
+    return one.draw(gemm("draw", "draw", x, matrix, one.out(one.layout(rows, width)), slots="rows", **how))
 
 
 def inputs_of(rows: int, inputs: int, experts: Experts | None, *, apart: bool) -> Array:
@@ -330,7 +330,7 @@ def test_a_matrix_without_whole_blocks_for_each_expert_is_refused() -> None:
     x, choice = one.blocks("x", normal(1, 1, 8)), one.blocks("choice", choices(1, experts))
     matrix, out = matrix_of(one, "f32", 128, 8), one.out(one.layout(1, 64))
     with pytest.raises(PlanError, match=r"\Adraw d: w has no whole blocks for each of 3 experts\Z"):
-        rowwise_gemv("d", "d", x, matrix, out, rows=1, kernels=KernelOptions(), experts=experts, choice=choice)
+        gemm("d", "d", x, matrix, out, slots=1, kernels=KernelOptions(), experts=experts, choice=choice)
 
 
 def groups_draw(kernels: KernelOptions, experts: Experts, rows: int, held: int) -> tuple[BlockDraw, Array, Array]:

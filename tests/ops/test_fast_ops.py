@@ -81,7 +81,7 @@ SHARED_FORMS: list[dict[str, Any]] = [
 ROWS_FORMS = [form for form in FORMS if "slots" not in form]
 
 
-# gemv
+# gemm of one row
 
 
 @tiered("place", range(len(FORMATS)), keep=(0, 3, 6, 9, 12, 18, 21, 24, 27))

@@ -126,7 +126,7 @@ def test_hundreds_of_rows_are_all_written(device: Device, cover: str, cell: int,
     ],
 )
 def test_a_row_of_a_product_has_the_bits_it_has_alone(device: Device, name: str, weights: str, number: int) -> None:
-    """In gemm as in gemv, whatever else is done to it."""
+    """Whatever else is done to it."""
     form = {key: value for key, value in FORMS[number].items() if key != "norms"}
     as_alone(device, KERNELS[name], weights, whole_blocks(weights, 96) if weights in BLOCKS else 150, form)
 
@@ -135,7 +135,7 @@ def test_a_row_of_a_product_has_the_bits_it_has_alone(device: Device, name: str,
 
 
 def as_alone(device: Device, kernels: KernelOptions, weights: str, inputs: int, form: dict[str, Any]) -> None:
-    """Each of eleven rows of a product, against float64, and to the last bit against gemv of that row."""
+    """Each of eleven rows of a product, against float64, and to the last bit against a product of that row alone."""
     alone = {name: value for name, value in form.items() if name != "parts"}
     one = gemm_draw(weights, kernels, 70, inputs, 11, **form)
     found = check(device, one, first_rows(one, 11), what=f"{weights} {form}")[0]
@@ -187,7 +187,7 @@ def test_a_norm_from_before_gives_the_bits_of_one_in_the_loop(
 def norms_as_in_the_loop(
     device: Device, kernels: KernelOptions, weights: str, inputs: int, rows: int, **options: bool
 ) -> Array:
-    """Rows of a product behind row_norms have the bits of gemv with its norm; what row_norms left."""
+    """Rows of a product behind row_norms have the bits of a product with its norm; what row_norms left."""
     if "llvmpipe" not in device.renderer:
         pytest.skip("compilers of other renderers may join a product and a sum in one shader and not in the other")
     centred = options.get("centred", False)

@@ -12,14 +12,14 @@ import pytest
 from each_case import each_case
 
 from glinfer.errors import InputError
-from glinfer.quant.coded import _grid, canonical, carried
-from glinfer.quant.formats import BLOCK_FORMATS, TEXEL_BYTES
+from glinfer.quant.coded import _grid, canonical
+from glinfer.quant.formats import BLOCK_FORMATS
 from glinfer.quant.ggml import PACKABLE, blocks_of, dequantize, inputs_of, pack, words_of
+from glinfer.quant.groups import groups_of
 
 Array = np.ndarray[Any, Any]
 WEIGHTS_GLSL = Path(__file__).resolve().parents[2] / "shaders" / "common" / "weights.glsl"
 ROW_FORMATS = ("Q8_ROW", "Q16_ROW")
-TAKEN_APART = [name for name, form in BLOCK_FORMATS.items() if form.carried]
 GGML = [name for name in BLOCK_FORMATS if name not in ROW_FORMATS]
 # The largest error of weights from -1 to 1: half a step; Q4_0 and Q5_0 have no step for one end, so a whole one.
 PACKED = {
@@ -56,29 +56,27 @@ def test_a_section_begins_where_the_shader_is_told(name: str) -> None:
     form = BLOCK_FORMATS[name]
     inputs = 5 * form.weights if form.weights else 37
     defines = dict(form.defines(inputs))
-    assert defines.pop("FORMAT") == form.number
-    table = [name for name in defines if name.startswith("TABLE_")]
-    assert bool(table) == (name in TAKEN_APART or name == "IQ4_NL")
-    starts = [int(start) * TEXEL_BYTES for at, start in defines.items() if at not in table]
-    assert list(defines)[: len(starts)] == [f"SECTION{number}" for number in range(len(starts))]
+    assert defines["FORMAT"] == form.number
+    row = words_of(random_rows(1, name, 1, 5 if form.weights else 37)[0], name)[0]
     blocks, _ = random_rows(1, name, 1, 5 if form.weights else 37)
-    row = words_of(blocks, name).view(np.uint8)[0]
-    if not form.weights:
-        assert np.array_equal(row[: inputs * form.nbytes], blocks[0, : inputs * form.nbytes])
-        assert np.array_equal(row[starts[1] : starts[1] + 4], blocks[0, -4:])
+    scales_at = 4 * int(defines["SCALES_AT"])
+    if form.groups is None:
+        assert np.array_equal(row.view(np.uint8)[: inputs * form.nbytes], blocks[0, : inputs * form.nbytes])
+        assert form.weights or np.array_equal(row[scales_at : scales_at + 1].view(np.uint8), blocks[0, -4:])
         return
-    blocks = carried(blocks, name)
-    last = blocks[0].reshape(-1, form.texture_bytes)[-1]
-    for start, section in zip(starts, form.sections, strict=True):
-        at = start + (len(blocks[0]) // form.texture_bytes - 1) * section.stride
-        assert np.array_equal(row[at : at + section.nbytes], last[section.start : section.start + section.nbytes])
+    groups = groups_of(blocks, name)
+    assert np.array_equal(row[: groups.low.size], groups.low.reshape(-1))
+    assert np.array_equal(row[4 * int(defines["HIGH_AT"]) :][: groups.high.size], groups.high.reshape(-1))
+    scales = row[scales_at:].view(f"<u{form.groups.scale_bytes}")
+    assert np.array_equal(scales[: groups.scale.size], groups.scale.reshape(-1))
+    assert np.array_equal(row[4 * int(defines["SHARED_AT"]) :][: groups.shared.size], groups.shared.reshape(-1))
 
 
 def test_the_shader_numbers_the_formats_as_python_does() -> None:
     named = re.findall(r"^#define (\w+) (\d+)$", WEIGHTS_GLSL.read_text("utf-8"), flags=re.MULTILINE)
     numbers = {name: int(number) for name, number in named if name in BLOCK_FORMATS}
-    assert numbers == {name: form.number for name, form in BLOCK_FORMATS.items()}
-    assert sorted(numbers.values()) == list(range(1, len(BLOCK_FORMATS) + 1))
+    assert numbers == {name: form.number for name, form in BLOCK_FORMATS.items() if form.groups is None}
+    assert sorted(form.number for form in BLOCK_FORMATS.values()) == list(range(1, len(BLOCK_FORMATS) + 1))
 
 
 @each_case("name", GGML)
@@ -86,9 +84,6 @@ def test_blocks_are_as_large_as_in_ggml(gguf: Any, name: str) -> None:
     weights, nbytes = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[name]]
     form = BLOCK_FORMATS[name]
     assert (form.weights, form.nbytes) == (weights, nbytes)
-    covered = sorted(byte for part in form.sections for byte in range(part.start, part.start + part.nbytes))
-    assert covered == list(range(form.texture_bytes)), "a byte of a block lies in no section, or in two"
-    assert all(TEXEL_BYTES % part.stride == 0 or part.stride % TEXEL_BYTES == 0 for part in form.sections)
 
 
 @each_case("name", PACKED)

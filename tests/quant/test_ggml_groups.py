@@ -12,7 +12,7 @@ from tiny_models import random_blocks
 from glinfer.errors import InputError
 from glinfer.formats.packed import PackedTensor
 from glinfer.quant import formats
-from glinfer.quant.coded import canonical, carried, from_carried
+from glinfer.quant.coded import canonical
 from glinfer.quant.formats import BLOCK_FORMATS, GROUP, GROUP_FORMS, WIDE, block_format, group_form
 from glinfer.quant.ggml import dequantize, not_finite
 from glinfer.quant.groups import Groups, blocks_from, groups_of, wide_values, wide_words
@@ -61,17 +61,13 @@ def values_in(groups: Groups, name: str) -> Array:
         d, least = halves(words), halves(words >> np.uint32(16)) if form.scales == formats.PAIR else 0 * one
         scales, added = [d, d], [least, least]
     elif form.scales == formats.POWER:
-        d = words.view(np.float32).astype(np.float64)
+        d = (words << np.uint32(16)).view(np.float32).astype(np.float64)
         scales, added = [d, d], [0 * one] * 2
     elif form.scales == formats.SIGNED_BYTES:
-        assert form.table is not None
-        d = halves(np.repeat(groups.shared[..., 0], 8, axis=1)) * form.table.unit
+        unit = 1.0 if form.table is None else form.table.unit
+        d = halves(np.repeat(groups.shared[..., 0], 8, axis=1)) * unit
         scales = [d * (words >> np.uint32(at)).astype(np.uint8).view(np.int8) for at in (0, 8)]
         added = [0 * one] * 2
-    elif form.scales == formats.BYTES:
-        factors = [((words >> np.uint32(shift)) & 255).astype(np.int64) for shift in (16, 24)]
-        signed = [each - 32 if name == "Q3_K" else each - 256 * (each > 127) for each in factors]
-        scales, added = [halves(words) * each for each in signed], [0 * one] * 2
     else:
         d, least = (halves(np.repeat(groups.shared[..., 0], 8, axis=1) >> np.uint32(shift)) for shift in (0, 16))
         bits = {formats.SIX_BITS: ((0, 0), (8, 8)), formats.FOUR_BITS: ((0, 8), (4, 12))}[form.scales]
@@ -143,7 +139,7 @@ def test_blocks_of_codes_come_back(name: str) -> None:
     """Enough of them for all places of the grids."""
     rows = np.random.default_rng(1).integers(0, 256, (600, 3 * BLOCK_FORMATS[name].nbytes), dtype=np.uint8)
     plain = canonical(rows, name)
-    assert np.array_equal(from_carried(carried(rows, name), name), plain)
+    assert np.array_equal(blocks_from(groups_of(rows, name), name), plain)
     assert np.array_equal(plain, rows) or name == "TQ1_0"
     with np.errstate(all="ignore"):
         assert np.array_equal(dequantize(plain, name), dequantize(rows, name), equal_nan=True)

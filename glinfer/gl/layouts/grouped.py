@@ -20,9 +20,8 @@ from glinfer.errors import PlanError
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS, blocks_for
 from glinfer.gl.layouts.matrix import FORMATS, TexelFormat
 from glinfer.gl.layouts.packing import LineLayout, Lines
-from glinfer.quant.formats import GROUP, WIDE, WIDE_WORDS, GroupForm, block_format, group_form
-from glinfer.quant.ggml import carried_of, words_of_carried
-from glinfer.quant.groups import Groups, Words, carried_from, groups_of_carried, groups_of_wide
+from glinfer.quant.formats import GROUP, GroupForm, group_form
+from glinfer.quant.groups import Groups, Words, groups_in, words_of_groups
 from glinfer.quant.threads import in_threads
 
 ROUND_GROUPS = 4
@@ -42,9 +41,7 @@ def line_texels(form: GroupForm) -> int:
 
 def words_for(weights: str, inputs: int) -> int:
     """Words of a row of ``inputs`` weights in a plan's tensor."""
-    if weights == WIDE:
-        return WIDE_WORDS * -(-inputs // GROUP)
-    return 4 * sum(block_format(weights).section_texels(inputs))
+    return 4 * sum(group_form(weights).section_texels(inputs))
 
 
 @dataclass(frozen=True)
@@ -96,7 +93,7 @@ class GroupedLayout(LineLayout):
     def paired(self) -> tuple[int, int]:
         """First texel of a lane whose words hold the scales of two outputs each, and the texel after the last one."""
         scales = self._places()[2]
-        return (scales.start, scales.stop) if self.form.shared else (0, 0)
+        return (scales.start, scales.stop) if self.form.scale_bytes == 2 else (0, 0)
 
     @property
     def _outputs(self) -> tuple[int, ...]:
@@ -136,10 +133,7 @@ class GroupedLayout(LineLayout):
             yield first, replace(self, rows=rows, _lines=replace(self._lines, blocks=blocks))
 
     def _lines_of(self, matrix: npt.NDArray[Any]) -> npt.NDArray[np.uint32]:
-        if self.weights == WIDE:
-            groups = groups_of_wide(matrix)
-        else:
-            groups = groups_of_carried(carried_of(matrix, self.weights, self.inputs), self.weights)
+        groups = groups_in(matrix, self.form, self.inputs)
         lines = np.empty((*self._outputs[:2], self._rounds, self._lines.line // _LANES, _LANES, 4), dtype=np.uint32)
         for place, part in zip(self._places(), self._parts(groups), strict=True):
             lines[:, :, :, place] = part
@@ -149,11 +143,7 @@ class GroupedLayout(LineLayout):
         """The words [rows, cols]; the inverse of pack."""
         lines = self._lines.split(texels).reshape(*self._outputs[:2], self._rounds, -1, _LANES, 4)
         low, high, scale, shared = (lines[:, :, :, place] for place in self._places())
-        groups = self._groups_from(low, high, scale, shared)
-        if self.weights == WIDE:
-            wide = np.concatenate([groups.low, groups.scale], axis=-1)
-            return wide.reshape(self.rows, -1)[:rows, :cols]
-        return words_of_carried(carried_from(groups, self.weights), self.weights, self.inputs)[:rows, :cols]
+        return words_of_groups(self._groups_from(low, high, scale, shared), self.form)[:rows, :cols]
 
     def _places(self) -> list[slice]:
         """The texels of a lane that hold the low bits, the bits above, the scales, and the scales of blocks."""
@@ -185,14 +175,14 @@ class GroupedLayout(LineLayout):
         if form.low_bits == 8:  # word t and word 4 + t side by side
             low = low.reshape(*head, 2, 4, 4, _LANES, 4).transpose(0, 1, 2, 4, 5, 3, 6, 7)
         high = self._ordered(groups.high, form.high_words)
-        words = 4 if self.weights == WIDE else 1
+        words = form.scale_words
         scale = self._ordered(groups.scale.reshape(*groups.low.shape[:2], words), words)
-        scale = scale if words > 1 else scale[:, :, :, 0]
         shared = np.zeros((*head, 0, _LANES, 4), dtype=np.uint32)
-        if form.shared:
+        if form.scale_bytes == 2:
             pairs = scale[..., 0::2] | (scale[..., 1::2] << np.uint32(16))  # two outputs a word
             # Accumulators 2p and 2p + 1 share texel p.
-            scale = pairs.reshape(*head, 2, 2, _LANES, 2).transpose(0, 1, 2, 3, 5, 4, 6).reshape(*head, 2, _LANES, 4)
+            scale = pairs.reshape(*head, 2, 2, _LANES, 2).transpose(0, 1, 2, 3, 5, 4, 6)
+        if form.shared:
             by_round = np.repeat(groups.shared[..., 0], 2, axis=1)
             padded = np.zeros((self._lines.blocks * BLOCK_FLOATS, self._rounds), dtype=np.uint32)
             padded[: by_round.shape[0], : by_round.shape[1]] = by_round
@@ -205,14 +195,16 @@ class GroupedLayout(LineLayout):
         if form.low_bits == 8:
             low = low.reshape(*head, 4, 4, 2, _LANES, 4).transpose(0, 1, 2, 5, 3, 4, 6, 7)
         shares = np.zeros((self.rows, -(-self.inputs // 256), 0), dtype=np.uint32)
-        if form.shared:
+        if form.scale_bytes == 2:
             pairs = scale.reshape(*head, 2, _LANES, 2, 2).transpose(0, 1, 2, 3, 5, 4, 6).reshape(*head, 4, _LANES, 2)
             scale = np.stack([pairs & 0xFFFF, pairs >> np.uint32(16)], axis=-1).reshape(*head, 4, _LANES, 4)
+        if form.shared:
             back = shared.reshape(*head, 2, 4, 4).transpose(0, 1, 3, 4, 5, 2).reshape(-1, self._rounds)
             shares = back[: self.rows, ::2, None]
+        scales = self._restored(scale, form.scale_words)
         return Groups(
             self._restored(low, form.low_words),
             self._restored(high, form.high_words),
-            self._restored(scale, 4) if self.weights == WIDE else self._restored(scale, 1)[..., 0],
+            scales if form.scale_words > 1 else scales[..., 0],
             shares,
         )

@@ -1,6 +1,6 @@
 """The layout of a matrix of packed words for products; pure NumPy, no GL.
 
-A fragment of shaders/gemv.frag adds up the products of 4×4 pieces (4 outputs × 4 inputs), four pieces a step. The
+A fragment of shaders/gemm.frag adds up the products of 4×4 pieces (4 outputs × 4 inputs), four pieces a step. The
 texture holds the pieces in reading order. A line is half a block (8 lanes, see :mod:`glinfer.gl.layouts.blocks`;
 llvmpipe computes 8 at once) and one step: 32 outputs × 16 inputs. The lines of all steps of a half are consecutive, so
 a renderer streams the weights from memory once, front to back.
@@ -128,7 +128,7 @@ class LineLayout:
         return self.width, self.height
 
     def defines(self, name: str) -> list[tuple[str, int]]:
-        """The texture's defines for gemv.frag, under the prefix ``name``."""
+        """The texture's defines for gemm.frag, under the prefix ``name``."""
         values = {"COLUMNS": self._lines.columns, "WIDTH": self.width, "HEIGHT": self.height}
         return [(f"{name}_{key}", value) for key, value in values.items()]
 

@@ -39,8 +39,9 @@ from glinfer.ops.fused.delta_chunk import (
     join_sizes,
 )
 from glinfer.ops.fused.dense import Matrix, RawRows, Turning, parts_of_steps, shared_parts
-from glinfer.ops.fused.experts import mix_experts, padded, route, rowwise_gemv
+from glinfer.ops.fused.experts import mix_experts, padded, route
 from glinfer.ops.fused.gates import gate_heads
+from glinfer.ops.fused.gemm import gemm
 from glinfer.ops.fused.low_rank import ADAPTER, CHOICE_FLOATS, LowRankSum, lora_down
 from glinfer.ops.fused.norms import post_norm
 from glinfer.ops.fused.rows import RowInterleaved
@@ -485,16 +486,16 @@ class Lowering(ABC):
         chooses, experts = experts, experts.stacked
         logits = self.row_vector("mlp.router", experts.count)
         choice = self.row_vector("mlp.choice", CHOICE_FLOATS * experts.used)
-        router, eps = self.recipes.router(layer), self.config.layer_norm_eps
+        router = self.recipes.router(layer)
         shared: dict[str, Any] = {"rows": self.counted, "kernels": self.kernels}
         self.adapt(router, x)
-        matrix = self.matrix(router)
-        self.plan.draw(rowwise_gemv(router.name, "mlp.router", x, matrix, logits, norm_eps=eps, **shared))
+        how: dict[str, Any] = {"norm_eps": self.config.layer_norm_eps, "slots": self.counted, "kernels": self.kernels}
+        self.plan.draw(gemm(router.name, "mlp.router", x, self.matrix(router), logits, **how))
         self.value(f"blocks.{layer}.mlp.router", View(chooses.count))
         self.plan.draw(route(f"{name}.choice", "mlp.choice", logits, choice, chooses, **shared))
         parts, choice = self.expert_products(layer, experts, x, choice)
         stream = None if residual.names == out.names else residual
-        how: dict[str, Any] = {"residual": stream, "slots": self.used, **shared}
+        how = {"residual": stream, "slots": self.used, **shared}
         self.plan.draw(mix_experts(f"{name}.mix", "mlp.mix", parts, choice, out, experts, **how))
 
     def expert_products(
@@ -507,12 +508,12 @@ class Lowering(ABC):
         config, up, down = self.config, self.recipes.up(layer), self.recipes.down(layer)
         inner = self.row_vector("mlp.inner", experts.used * padded(config.intermediate_size))
         parts = self.row_vector("mlp.parts", experts.used * padded(config.hidden_size))
-        chosen: dict[str, Any] = {"rows": self.counted, "kernels": self.kernels, "experts": experts, "choice": choice}
+        chosen: dict[str, Any] = {"slots": self.counted, "kernels": self.kernels, "experts": experts, "choice": choice}
         norm: dict[str, Any] = {"norm_eps": config.layer_norm_eps, "activation": config.hidden_act}
         self.adapt(up, x, choice=choice)
-        self.plan.draw(rowwise_gemv(up.name, "mlp.fc_in", x, self.matrix(up), inner, **norm, **chosen))
+        self.plan.draw(gemm(up.name, "mlp.fc_in", x, self.matrix(up), inner, **norm, **chosen))
         self.adapt(down, inner, choice=choice, apart=config.intermediate_size)
-        self.plan.draw(rowwise_gemv(down.name, "mlp.fc_out", inner, self.matrix(down), parts, apart=True, **chosen))
+        self.plan.draw(gemm(down.name, "mlp.fc_out", inner, self.matrix(down), parts, apart=True, **chosen))
         return parts, choice
 
     def expanded(self, layer: int, x: RowInterleaved) -> RowInterleaved | RawRows:

@@ -30,7 +30,6 @@ from glinfer.ops.fused.cached import SLOT_TOKENS, cached_scores, cached_values, 
 from glinfer.ops.fused.dense import RawRows, Turning
 from glinfer.ops.fused.embed import embed_rows
 from glinfer.ops.fused.expert_groups import (
-    expert_gemm,
     few_rows,
     group_experts,
     most_groups,
@@ -223,13 +222,13 @@ class _RowsLowering(Lowering):
         parts = self.in_groups("mlp.parts", groups, config.hidden_size)
         shared: dict[str, Any] = {"rows": self.counted, "kernels": self.kernels}
         norm: dict[str, Any] = {"norm_eps": config.layer_norm_eps, "activation": config.hidden_act}
-        kernels, into, out_of = self.kernels, self.matrix(up), self.matrix(down)
+        in_groups: dict[str, Any] = {"slots": groups, "experts": experts, "chosen": chosen, "kernels": self.kernels}
         self.plan.draw(
             tally_experts(f"{name}.tally", choice, tally, experts, **shared),
             place_experts(f"{name}.places", choice, tally, places, experts, targets=targets, **shared),
             group_experts(f"{name}.groups", choice, tally, chosen, experts, targets=targets, **shared),
-            expert_gemm(up.name, "mlp.fc_in", x, into, chosen, inner, experts, kernels=kernels, **norm),
-            expert_gemm(down.name, "mlp.fc_out", inner, out_of, chosen, parts, experts, kernels=kernels),
+            gemm(up.name, "mlp.fc_in", x, self.matrix(up), inner, **in_groups, **norm),
+            gemm(down.name, "mlp.fc_out", inner, self.matrix(down), parts, **in_groups),
         )
         return parts, places
 

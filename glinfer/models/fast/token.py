@@ -14,7 +14,6 @@ draws.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from glinfer.config import ModelConfig
@@ -30,7 +29,7 @@ from glinfer.models.transforms.recipe import Recipe
 from glinfer.ops.fused.cached import SLOT_TOKENS, cached_scores, cached_values, score_slots
 from glinfer.ops.fused.dense import RawRows
 from glinfer.ops.fused.embed import embed_token
-from glinfer.ops.fused.gemv import gemv
+from glinfer.ops.fused.gemm import gemm
 from glinfer.ops.fused.rows import RowInterleaved
 from glinfer.ops.fused.sample import pick
 from glinfer.ops.fused.tiles import store_row
@@ -133,17 +132,11 @@ class _TokenLowering(Lowering):
         x: RowInterleaved | TensorSpec | RawRows,
         out: RowInterleaved,
         *,
-        residual: RowInterleaved | None = None,
         raw: bool = False,
         **further: Any,
     ) -> None:
-        if isinstance(x, RawRows):
-            assert isinstance(x.sums, RowInterleaved)
-            x = replace(x, sums=x.sums.tensors[0])
-        else:
-            x = x.tensors[0] if isinstance(x, RowInterleaved) else x
-            self.adapt(recipe, x)
+        if not isinstance(x, RawRows):
+            self.adapt(recipe, x.tensors[0] if isinstance(x, RowInterleaved) else x)
         further["norm_eps"] = self.config.layer_norm_eps if recipe.norm and not raw else None
-        further["residual"] = None if residual is None else residual.tensors[0]
-        matrix, (target,) = self.matrix(recipe), out.tensors
-        self.plan.draw(gemv(recipe.name, recipe.kind, x, matrix, target, raw=raw, kernels=self.kernels, **further))
+        how: dict[str, Any] = {"slots": None, "raw": raw, "kernels": self.kernels}
+        self.plan.draw(gemm(recipe.name, recipe.kind, x, self.matrix(recipe), out, **how, **further))

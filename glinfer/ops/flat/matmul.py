@@ -59,44 +59,32 @@ def matmul(
         outputs = [scratch(f"{name}.target{i}", groups, product.n) for i in range(targets)]
     elif stacked or (blended and not finish.plain):
         outputs = [scratch(f"{name}.sums", (parts if stacked else 1) * rows, product.n)]
-
-    def shares(targets: int, parts: int) -> list[Define]:
-        """The split of rows over targets, and of k over parts."""
-        groups = -(-m // targets)
-        return [("M", m), ("ROWS", targets), ("ROW_GROUPS", groups), ("PARTS", parts), ("PART_ROWS", rows)]
-
-    defines = product.defines(mantissa=kernels.mantissa) + ([("M", 1)] if matvec else shares(targets, parts))
+    here = finish if outputs == [out] and not blended else PLAIN
+    defines = [*product.defines(mantissa=kernels.mantissa), *here.defines()]
+    defines += [("M", 1)] if matvec else _shares(product, targets, parts)
+    blending: dict[str, Any] = {}
     if blended or not matvec:
         defines.append(("PART_UNITS", strategy.part_units(product.units)))
-    here = finish if outputs == [out] and not blended else PLAIN
-    blending: dict[str, Any] = {}
     if blended:  # each instance computes a part of k, and blending adds them
         blending = {"instances": parts, "adds": True, "clears": "all", "vertex": "common/parts.vert"}
-    draw = flat_draw(
-        name,
-        kind,
-        "matvec" if matvec else "matmul",
-        [("x", x), ("weight", weight), *here.inputs()],
-        outputs,
-        kernels=kernels,
-        defines=[*defines, *here.defines(), *([("BLENDED", 1)] if blended else [])],
-        uniforms=here.uniforms(),
-        **blending,
-    )
+        defines.append(("BLENDED", 1))
+    inputs = [("x", x), ("weight", weight), *here.inputs()]
+    how: dict[str, Any] = {"kernels": kernels, "defines": defines, "uniforms": here.uniforms(), **blending}
+    draw = flat_draw(name, kind, "matvec" if matvec else "matmul", inputs, outputs, **how)
     if outputs == [out]:
         return [draw]
     # Joins the rows of targets, or adds up parts, and finishes the sums.
-    last = flat_draw(
-        f"{name}.finish",
-        kind,
-        "finish",
-        [*((f"x{i}", source) for i, source in enumerate(outputs)), *finish.inputs()],
-        [out],
-        kernels=kernels,
-        defines=[*shares(targets, parts if stacked else 1), *finish.defines()],
-        uniforms=finish.uniforms(),
-    )
-    return [draw, last]
+    inputs = [*((f"x{i}", source) for i, source in enumerate(outputs)), *finish.inputs()]
+    defines = [*_shares(product, targets, parts if stacked else 1), *finish.defines()]
+    how = {"kernels": kernels, "defines": defines, "uniforms": finish.uniforms()}
+    return [draw, flat_draw(f"{name}.finish", kind, "finish", inputs, [out], **how)]
+
+
+def _shares(product: Product, targets: int, parts: int) -> list[Define]:
+    """The split of rows over targets, and of k over parts."""
+    m = product.m
+    groups, rows = -(-m // targets), product.count * m
+    return [("M", m), ("ROWS", targets), ("ROW_GROUPS", groups), ("PARTS", parts), ("PART_ROWS", rows)]
 
 
 def _plain(params: Params) -> bool:

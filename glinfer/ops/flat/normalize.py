@@ -82,7 +82,6 @@ def normalized(
         ("ADDS", int(norm.residual is not None)),
         ("WEIGHTED", int(norm.weight is not None)),
         ("BIASED", int(norm.bias is not None)),
-        ("CAUSAL", 0),
     ]
     inputs = [("x", x), ("stats", stats), *norm.inputs()]
     outputs = [out] if norm.added is None else [norm.added, out]

@@ -62,7 +62,6 @@ def summarize(
         ("COLS", x.shape[1]),
         ("PART_TEXELS", -(-texels // parts)),
         ("ADDS", int(residual is not None)),
-        ("CAUSAL", 0),
     ]
     draws = [flat_draw(step, kind, "row_stats", inputs, [stats], kernels=kernels, defines=defines)]
     while parts > min(free, _MAX_FAN):

@@ -12,7 +12,6 @@ from glinfer.ops.fused import (
     experts,
     gates,
     gemm,
-    gemv,
     low_rank,
     norms,
     pool,

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from glinfer.errors import PlanError
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BlockLayout, RowLayout, blocks_for
-from glinfer.gl.layouts.grouped import GroupedLayout, line_texels, rounds_for, words_for
+from glinfer.gl.layouts.grouped import GroupedLayout, line_texels, rounds_for
 from glinfer.gl.layouts.packing import ConstantLayout, GemvLayout
-from glinfer.ops.fused.low_rank import LowRankSum, check_low_rank, low_rank_rows
+from glinfer.ops.fused.low_rank import LowRankSum, low_rank_rows
 from glinfer.ops.fused.rows import RowInterleaved
 from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.published.linear import ACTIVATIONS, activate, soft_cap
 from glinfer.ops.routing import gated
-from glinfer.ops.spec import Array, Params, Shapes, TensorSpec
-from glinfer.quant.formats import GROUP, SCALE_NUMBERS, WIDE_NUMBER, WORD_FORMATS, group_number, packing_of_group
+from glinfer.ops.spec import Array, Params, TensorSpec
+from glinfer.quant.formats import GROUP, WORD_FORMATS, group_number, packing_of_group
 from glinfer.quant.ggml import table_of
-from glinfer.quant.groups import wide_values
 from glinfer.quant.words import decode
 
 Defines = list[tuple[str, int | float]]
@@ -73,7 +72,7 @@ class RawRows:
         activation, eps: applied by the reader.
     """
 
-    sums: TensorSpec | RowInterleaved
+    sums: RowInterleaved
     matrix: Matrix
     activation: str
     eps: float
@@ -94,7 +93,7 @@ class RawRows:
         return [("x_consts", self.matrix.consts.name)] if self.biased else []
 
     def defines(self, name: str) -> Defines:
-        """The defines of a reader, in shaders/gemv.frag."""
+        """The defines of a reader, in shaders/gemm.frag."""
         consts = self.matrix.consts.layout
         if not isinstance(consts, ConstantLayout):
             raise PlanError(f"draw {name}: expected packed constants")
@@ -167,7 +166,7 @@ def dense_defines(
     cap: float = 0.0,
     raw: bool = False,
 ) -> Defines:
-    """The defines that shaders/gemv.frag and shaders/gemm.frag share; ``raw`` leaves the gate to the reader.
+    """The defines that shaders/gemm.frag besides those of rows; ``raw`` leaves the gate to the reader.
 
     Raises:
         PlanError: a tensor has another layout, or there is no such activation.
@@ -193,7 +192,7 @@ def dense_defines(
         ("FUSED", int(kernels.fused)),
         ("LOOKUP_TEXTURE", int(kernels.lookup_texture)),
         ("ACTIVATION", ACTIVATIONS[activation]),
-        ("STEPS", steps_of(weight, matrix.inputs)),
+        ("STEPS", steps_of(matrix)),
         ("INPUTS", matrix.inputs),
     ]
     if isinstance(weight, GroupedLayout):
@@ -221,19 +220,10 @@ def target_defines(out: BlockLayout) -> Defines:
 
 def grouped_defines(weight: GroupedLayout) -> Defines:
     """The defines of shaders/common/grouped.glsl, besides the layout of the words."""
-    form = weight.form
-    return [
-        ("LINE_TEXELS", line_texels(form)),
-        ("FORM_LOW", form.low_bits),
-        ("FORM_HIGH", form.high_words),
-        ("FORM_SCALES", SCALE_NUMBERS[form.scales]),
-        ("OFFSET", form.offset),
-        ("FORM_TABLE", int(form.table is not None)),
-        *([] if form.table is None else form.table.defines()),
-    ]
+    return [("LINE_TEXELS", line_texels(weight.form)), *weight.form.defines()]
 
 
-def dense_inputs(matrix: Matrix, turning: Turning | None, *, raw: bool = False) -> list[tuple[str, str]]:
+def dense_inputs(matrix: Matrix, *, raw: bool = False) -> list[tuple[str, str]]:
     """The inputs besides the rows; ``raw`` omits constants that have only a bias."""
     found = [("weight", matrix.weight.name)]
     if not (raw and matrix.only_biases):
@@ -242,22 +232,19 @@ def dense_inputs(matrix: Matrix, turning: Turning | None, *, raw: bool = False) 
         found.append(("gain", matrix.gain.name))
     if matrix.low_rank is not None:
         found += matrix.low_rank.inputs
-    return found if turning is None else [*found, *turning.inputs]
+    return found
 
 
-def steps_of(weight: GemvLayout | GroupedLayout, inputs: int) -> int:
+def steps_of(matrix: Matrix) -> int:
     """Steps of the loop over the inputs: of 16 inputs, or for groups rounds of 128."""
-    return rounds_for(inputs) if isinstance(weight, GroupedLayout) else 4 * blocks_for(inputs)
+    grouped = isinstance(matrix.weight.layout, GroupedLayout)
+    return rounds_for(matrix.inputs) if grouped else 4 * blocks_for(matrix.inputs)
 
 
 def shared_parts(matrix: Matrix, part_steps: int) -> int:
     """Instances that share a product, each of about ``part_steps`` steps of 16 inputs."""
-    layout = matrix.weight.layout
-    assert isinstance(layout, (GemvLayout, GroupedLayout))
-    steps = steps_of(layout, matrix.inputs)
-    return parts_of_steps(
-        steps, max(1, part_steps // 8) if isinstance(layout, GroupedLayout) and part_steps else part_steps
-    )
+    grouped = isinstance(matrix.weight.layout, GroupedLayout)
+    return parts_of_steps(steps_of(matrix), max(1, part_steps // 8) if grouped and part_steps else part_steps)
 
 
 def parts_of_steps(steps: int, each: int) -> int:
@@ -272,57 +259,6 @@ def format_name(params: Params) -> str:
     return next(name for name, form in WORD_FORMATS.items() if form.number == params["WEIGHTS"])
 
 
-def check_dense(shapes: Shapes, params: Params, outputs: int, *, residual: bool) -> None:
-    """Require weights and constants for ``outputs`` outputs, and parts that can be added."""
-    rows, inputs = outputs * (1 + int(params["GATED"])), int(params["INPUTS"])
-    if params["GATED"]:
-        rows = 2 * BLOCK_FLOATS * blocks_for(outputs)
-    shapes.expect("consts", rows, 4 * params["SCALED"] + params["CENTRED"] + 1)
-    shapes.expect("gain", 1, inputs)
-    check_low_rank(shapes, params, rows)
-    parts = int(params.get("PARTS", 1))
-    if params["GROUPED"]:
-        shapes.expect("weight", rows, words_for(format_name(params), inputs))
-        steps = rounds_for(inputs)
-    else:
-        shapes.expect("weight", rows, WORD_FORMATS[format_name(params)].piece_texels * -(-inputs // 4))
-        steps = 4 * blocks_for(inputs)
-    shapes.require(params["STEPS"] == steps, "STEPS does not fit x")
-    shapes.require(params["STEPS"] % (parts * int(params.get("UNROLL", 1))) == 0, f"{steps} steps in {parts} parts")
-    after = params["ACTIVATION"] or params["GATED"] or any(map(params.get, ("NORMS", "OUT_HALF", "OUTPUT_CAP")))
-    shapes.require(parts == 1 or not (after or residual), "parts are added up without activation, rounding or residual")
-
-
-def check_raw_input(shapes: Shapes, params: Params, names: Sequence[str], rows: int | None) -> None:
-    """Require bare sums under these samplers, and no further step in the product that reads them."""
-    blocks = (1 + int(params["X_GATED"])) * blocks_for(int(params["INPUTS"]))
-    for name in names:
-        shapes.expect(name, rows, BLOCK_FLOATS * (blocks + 1))
-    shapes.expect("x_consts", None, params.get("XC_BIAS_AT", 0) + 1)
-    shapes.require(("x_consts" in shapes.by_name) == bool(params["X_BIASED"]), "expected x_consts exactly for a bias")
-    further = ("NORM", "NORMS", "RAW", "OUTPUT_CAP")
-    finish = params["ACTIVATION"] or params["GATED"] or any(map(params.get, further))
-    shapes.require(not finish, "bare sums are finished for a product without norm, activation or gate")
-
-
-def check_raw(shapes: Shapes, params: Params) -> None:
-    """Require of a product of bare sums exactly the inputs and settings that it needs."""
-    outputs = shapes.rows("weight")
-    shapes.expect("output", None, BLOCK_FLOATS * (blocks_for(outputs) + 1))
-    further = ("NORM", "NORMS", "ROPE", "OUTPUT_CAP")
-    finish = params["ACTIVATION"] or params["GATED"] or any(map(params.get, further))
-    shapes.require(not finish, "bare sums have no norm, rotation, activation or gate")
-    needed = params["SCALED"] or params["CENTRED"]
-    shapes.require(("consts" in shapes.by_name) == bool(needed), "expected consts exactly for scales or weight sums")
-    check_dense(shapes, params, outputs, residual=False)
-
-
-def sums_of(inputs: Mapping[str, Array], params: Params, x: Array) -> Array:
-    """For an oracle: the bare sums of rows x [rows, inputs]."""
-    consts = inputs.get("consts", np.zeros((len(inputs["weight"]), 1)))
-    return dense_rows({**inputs, "consts": consts}, params, x, None, np.zeros(len(x), np.intp))
-
-
 def dense_rows(inputs: Mapping[str, Array], params: Params, x: Array, norms: Array | None, positions: Array) -> Array:
     """For an oracle: the outputs [rows, outputs] of rows x [rows, inputs], float64, without residual.
 
@@ -333,7 +269,7 @@ def dense_rows(inputs: Mapping[str, Array], params: Params, x: Array, norms: Arr
         norms: factors [rows, 1] of an earlier pass, or None.
         positions: the position of each row, for rotation.
     """
-    consts = inputs["consts"].astype(np.float64)
+    consts = inputs.get("consts", np.zeros((len(inputs["weight"]), 1))).astype(np.float64)
     weight = weights_of(inputs["weight"], consts, params)
     gained = x * inputs["gain"].astype(np.float64) if "gain" in inputs else x
     mean = x.mean(axis=1, keepdims=True) if params["CENTRED"] else np.zeros((len(x), 1))
@@ -391,8 +327,6 @@ def finished_rows(raw: Array, consts: Array | None, params: Params) -> Array:
 def weights_of(words: Array, consts: Array, params: Params) -> Array:
     """For an oracle: the matrix [rows, inputs] in float64."""
     inputs = int(params["INPUTS"])
-    if params["GROUPED"] == WIDE_NUMBER:
-        return wide_values(words)
     if params["GROUPED"]:
         return table_of(words, int(params["GROUPED"]), inputs)
     return decode(words, consts[:, :4] if params["SCALED"] else None, format_name(params), inputs)

@@ -16,19 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from glinfer.errors import PlanError
 from glinfer.families.layer import Experts
-from glinfer.gl.layouts.blocks import BLOCK_FLOATS, blocks_for
-from glinfer.gl.layouts.grouped import words_for
 from glinfer.gl.layouts.matrix import Extent
-from glinfer.ops.fused.dense import Matrix, dense_defines, dense_inputs, dense_rows, format_name
 from glinfer.ops.fused.draws import block_draw, block_layout
 from glinfer.ops.fused.low_rank import CHOICE_FLOATS
-from glinfer.ops.fused.rows import RowInterleaved, check_same, deinterleaved, gathered, optional_names
 from glinfer.ops.kernels import KernelOptions
-from glinfer.ops.routing import experts_read, gate_defines
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
-from glinfer.quant.formats import WORD_FORMATS
 
 SPAN = 16
 """Rows whose choices are counted together."""
@@ -142,68 +135,6 @@ def _choice_draw(
     return block_draw(name, "mlp.choice", op, inputs, (out.name,), size, defines, kernels=kernels, **further)
 
 
-def expert_gemm(
-    name: str,
-    kind: str,
-    x: TensorSpec | RowInterleaved,
-    matrix: Matrix,
-    chosen: TensorSpec,
-    out: RowInterleaved,
-    experts: Experts,
-    *,
-    norm_eps: float | None = None,
-    activation: str = "none",
-    kernels: KernelOptions,
-) -> DrawSpec:
-    """The product of :func:`glinfer.ops.fused.gemm.gemm` for each group of rows with the matrix of its expert.
-
-    chosen [groups, 4 · T] is what :func:`group_experts` wrote; out [groups · T, OUT] is interleaved, a slot a group.
-    x is one tensor with a row a slot, from which a group reads the rows in chosen, or is interleaved like out.
-    ``matrix`` stacks the matrices of all experts, each padded to whole blocks; ``experts`` bounds its gates. An unused
-    group becomes zero.
-
-    Raises:
-        PlanError: a tensor has another layout, or the matrix lacks whole blocks for each expert.
-    """
-    blocks, rest = divmod(blocks_for(matrix.outputs), experts.count)
-    if rest or matrix.outputs % BLOCK_FLOATS:
-        raise PlanError(f"draw {name}: {matrix.weight.name} has no whole blocks for each of {experts.count} experts")
-    together = isinstance(x, TensorSpec)
-    defines = dense_defines(
-        name,
-        block_layout(name, x) if isinstance(x, TensorSpec) else x.layout,
-        matrix,
-        out.layout,
-        norm_eps=norm_eps,
-        activation=activation,
-        kernels=kernels,
-    )
-    steps = int(dict(defines)["STEPS"])
-    defines += [
-        ("ROWS", len(out.tensors)),
-        ("TOGETHER", int(together)),
-        ("EXPERT_BLOCKS", blocks),
-        ("EXPERTS", experts.count),
-        ("USED", experts.used),
-        *block_layout(name, chosen).defines("CHOSEN"),
-        *(gate_defines(experts) if matrix.gated else []),
-    ]
-    inputs = [*([("x", x.name)] if isinstance(x, TensorSpec) else x.inputs()), *dense_inputs(matrix, None)]
-    return DrawSpec(
-        name=name,
-        kind=kind,
-        op="expert_gemm",
-        shader="gemm",
-        inputs=(*inputs, ("chosen", chosen.name)),
-        outputs=out.names,
-        size=(out.slots, out.cols),
-        defines=tuple(defines),
-        uniforms=(("share", steps),),
-        cover=kernels.cover,
-        largest_cell=kernels.largest_cell,
-    )
-
-
 def _check_tally(shapes: Shapes, params: Params) -> None:
     shapes.expect("output", tally_rows(shapes.rows("choice")), params["EXPERTS"])
     shapes.expect("choice", None, CHOICE_FLOATS * params["USED"])
@@ -265,52 +196,6 @@ def _oracle_groups(inputs: Mapping[str, Array], params: Params, size: tuple[int,
     return found.reshape(size)
 
 
-def _check_gemm(shapes: Shapes, params: Params) -> None:
-    (slots, outputs), inputs, halves = shapes.by_name["output"], int(params["INPUTS"]), 1 + int(params["GATED"])
-    blocks, rows = int(params["EXPERT_BLOCKS"]), int(params["ROWS"])
-    shapes.require(blocks_for(outputs) == blocks, f"{outputs} outputs are not {blocks} blocks")
-    shapes.expect("chosen", slots, CHOICE_FLOATS * rows)
-    if params["TOGETHER"]:
-        shapes.expect("x", None, inputs)
-    else:
-        check_same(shapes, params, slots, inputs)
-    needed = int(params["EXPERTS"]) * halves * BLOCK_FLOATS * blocks
-    shapes.expect("consts", needed, 4 * params["SCALED"] + params["CENTRED"] + 1)
-    shapes.expect("gain", 1, inputs)
-    form = format_name(params)
-    words = words_for(form, inputs) if params["GROUPED"] else WORD_FORMATS[form].piece_texels * -(-inputs // 4)
-    shapes.expect("weight", needed, words)
-
-
-def _oracle_gemm(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
-    rows, blocks = int(params["ROWS"]), int(params["EXPERT_BLOCKS"])
-    chosen = np.asarray(inputs["chosen"])[: size[0]].reshape(size[0] * rows, CHOICE_FLOATS)
-    used = np.repeat(chosen[::rows, 2] > 0, rows)
-    if params["TOGETHER"]:
-        x = float64(inputs, ["x"])[0][chosen[:, 0].astype(np.intp)]
-    else:
-        x = gathered(inputs, rows)[: len(chosen)]
-    each, found = BLOCK_FLOATS * blocks * (1 + int(params["GATED"])), np.zeros((len(chosen), size[1]))
-    experts = np.repeat(chosen[::rows, 1], rows).astype(np.intp)
-    for expert in np.unique(experts[used]):
-        own = {key: inputs[key][expert * each : (expert + 1) * each] for key in ("weight", "consts")}
-        places = np.nonzero(used & (experts == expert))[0]
-        made = dense_rows({**inputs, **own}, params, x[places], None, np.zeros(len(places), np.intp))
-        found[places] = made[:, : size[1]]
-    return deinterleaved(found, rows)
-
-
 register(Op("tally_experts", ("choice",), (), _check_tally, _oracle_tally))
 register(Op("place_experts", ("choice", "tally"), (), _check_place, _oracle_place))
 register(Op("group_experts", ("choice", "tally"), (), _check_groups, _oracle_groups))
-register(
-    Op(
-        "expert_gemm",
-        ("weight", "consts", "chosen"),
-        ("x", *optional_names(), "gain"),
-        _check_gemm,
-        _oracle_gemm,
-        either=("weight",),
-        parts=experts_read,
-    )
-)
