@@ -1,14 +1,14 @@
 #version 300 es
 // Queries, keys and values of a delta rule, and its decays: y [rows, q | k | v | G | beta], each from a whole block on.
-// cache has the channels q | k | v of each token, and from block DECAY_BLOCK on the inputs of its decays; x has the written share of
-// each row from block SHARE_BLOCK on. Channels are convolved over LENGTH tokens with taps [LENGTH, channels], then passed
-// through SiLU; with UNIT heads of q and k are divided by sqrt(Σ x² + EPS), and q multiplied by SCALE.
+// The ring inputs has the channels q | k | v of each token; x has the inputs of each row's decay from block DECAY_BLOCK on, and
+// of its written share from block SHARE_BLOCK on. Channels are convolved over LENGTH tokens with taps [LENGTH, channels],
+// then passed through SiLU; with UNIT heads of q and k are divided by sqrt(Σ x² + EPS), and q multiplied by SCALE.
 // G = Σ rate · softplus(a + shift) over the tokens of the span up to the row's own, with rate and shift in the rows of
-// decay; beta = sigmoid(b).
+// decay; cache has it for tokens before the run. beta = sigmoid(b).
 #include "common/block_pass.glsl"
 #include "common/delta.glsl"
 #include "common/activation.glsl"
-uniform sampler2D taps, decay;
+uniform sampler2D inputs, taps, decay;
 layout(location = 0) out vec4 y;
 
 vec4 tap(int k, int texel) {
@@ -19,10 +19,13 @@ vec4 of_heads(int row, int texel) {
     return FETCH(decay, ivec2(row / DECAY_STACK * DECAY_TEXELS + texel, row % DECAY_STACK), ivec2(DECAY_WIDTH, DECAY_HEIGHT));
 }
 
-vec4 channel(int position, int base, int texel) {
+vec4 channel(int position, int sequence, int texel) {
     vec4 sum = vec4(0.0);
     for (int k = max(0, LENGTH - 1 - position); k < LENGTH; k++) {
-        sum += tap(k, texel) * kept(base + position - LENGTH + 1 + k, texel);
+        int slot = sequence * INPUT_RING + (position - LENGTH + 1 + k) % INPUT_RING;
+        ivec2 from = block_origin(slot, texel >> 4, INPUTS_TILES, INPUTS_PITCH, INPUTS_SLOT_STEP, INPUTS_BLOCK_STEP, INPUTS_COLUMNS) +
+                     lane_offset(texel & 15);
+        sum += tap(k, texel) * FETCH(inputs, from, ivec2(INPUTS_WIDTH, INPUTS_HEIGHT));
     }
     return silu(sum);
 }
@@ -33,7 +36,7 @@ vec4 softplus(vec4 a) {
 
 void main() {
     Place at = output_place();
-    int position = POSITION_OF(at.slot), base = BASE_OF(at.slot), texel = 16 * at.block + at.lane;
+    int position = POSITION_OF(at.slot), sequence = SEQUENCE_OF(at.slot), texel = 16 * at.block + at.lane;
     y = vec4(0.0);
     if (texel < X_V) {
         int part = texel / X_K, inside = texel - part * X_K, keys = KEY_HEADS * KEY_TEXELS;
@@ -41,23 +44,25 @@ void main() {
         if (inside < keys) {
             float squares = 0.0;
             for (int i = 0; i < KEY_TEXELS; i++) {
-                vec4 each = channel(position, base, part * keys + inside - inside % KEY_TEXELS + i);
+                vec4 each = channel(position, sequence, part * keys + inside - inside % KEY_TEXELS + i);
                 squares += dot(each, each);
             }
-            y = channel(position, base, part * keys + inside) * inversesqrt(squares + float(EPS));
+            y = channel(position, sequence, part * keys + inside) * inversesqrt(squares + float(EPS));
             if (part == 0) y *= float(SCALE);
         }
 #else
-        if (inside < keys) y = channel(position, base, part * keys + inside);
+        if (inside < keys) y = channel(position, sequence, part * keys + inside);
 #endif
     } else if (texel < X_G) {
         int inside = texel - X_V;
-        if (inside < HEADS * VALUE_TEXELS) y = channel(position, base, 2 * KEY_HEADS * KEY_TEXELS + inside);
+        if (inside < HEADS * VALUE_TEXELS) y = channel(position, sequence, 2 * KEY_HEADS * KEY_TEXELS + inside);
     } else if (texel < X_BETA) {
         int inside = texel - X_G;
         if (4 * inside < HEADS) {
-            for (int seen = position - position % SPAN; seen <= position; seen++) {
-                y += of_heads(0, inside) * softplus(kept(base + seen, 16 * DECAY_BLOCK + inside) + of_heads(1, inside));
+            int first = first_row(at.slot), begin = position - at.slot + first, start = position - position % SPAN;
+            if (start < begin) y = kept(sequence, begin - 1, C_G + inside);
+            for (int row = max(first, at.slot - position + start); row <= at.slot; row++) {
+                y += of_heads(0, inside) * softplus(given(row, 16 * DECAY_BLOCK + inside) + of_heads(1, inside));
             }
         }
     } else {

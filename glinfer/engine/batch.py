@@ -209,6 +209,8 @@ class Batch:
         self.changes_by_passes = self.filters_by_passes and changes_fit(*size)
         self._table = row_table(rows)
         self._bases = np.arange(slots) * capacity
+        self._reached = np.zeros(slots, np.intp)
+        """For each place the number of its sequence's tokens that runs have reached, drafted and idle ones included."""
         try:
             self.session = root.companion(plan, ("weight",))
             for target in range(self._targets):  # now, so that requests make no lasting objects
@@ -230,15 +232,26 @@ class Batch:
 
     def run_prompt(self, place: int, ids: Sequence[int], position: int, adapter: int = 0, *, long: bool = False) -> int:
         """Run one piece of a prompt into the cache of a place, from ``position`` on; returns its number of tokens."""
-        return self._companions.chunk(len(ids)).run(ids, position, place * self.capacity, adapter, long=long)
+        count = self._companions.chunk(len(ids)).run(ids, position, place * self.capacity, adapter, long=long)
+        self._reach(np.array([place]), np.array([position]), count)
+        return count
 
     def is_long(self, tokens: int) -> bool:
         """Whether a sequence of ``tokens`` tokens uses the second set of angles, in models with two."""
         return self.session.plan.is_long(tokens)
 
     def copy(self, source: int, target: int, rows: int) -> None:
-        """Copy keys and values of the first ``rows`` tokens between places."""
-        self.session.copy_rows(source * self.capacity, target * self.capacity, rows)
+        """Copy what caches hold of the first ``rows`` tokens between places."""
+        self.session.copy_rows(source, target, rows)
+        self._reached[target] = self._reached[source]
+
+    def usable(self, place: int, tokens: int) -> int:
+        """The cached tokens of a place that remain if a sequence continues after its first ``tokens``: all or none."""
+        return self.session.plan.usable(tokens, int(self._reached[place]))
+
+    def _reach(self, places: npt.NDArray[np.intp], first: npt.NDArray[np.intp], count: int = 1) -> None:
+        """Note that a run writes ``count`` tokens of each place from ``first`` on; a sequence begins with token 0."""
+        self._reached[places] = np.maximum(np.where(first, self._reached[places], 0), first + count)
 
     def run(self, active: dict[int, Running], ahead: Collection[int], ends: Sequence[int]) -> Step:
         """Issue a step without waiting for it.
@@ -265,7 +278,7 @@ class Batch:
         ahead: Collection[int],
         ends: Sequence[int],
     ) -> None:
-        table, spots = self._table, np.asarray(ends)
+        table, spots = self._table, np.array(ends)
         table[:, [TOKEN, NOISE, ADAPTER_WORD]] = 0
         # Every place has a row in every run. An idle place's row is stored after the rows that the place keeps, and
         # attends to one group only.
@@ -277,6 +290,8 @@ class Batch:
         table[places, POSITION] = np.array(lengths) - 1
         table[places, BASE] = self._bases[places]
         table[places, ADAPTER_WORD] = [each.adapter for each in active.values()]
+        spots[places] = table[places, POSITION]
+        self._reach(np.arange(self.slots), spots)
         drawn = [place for place, each in picked.items() if not each.sampling.greedy]
         if drawn:
             samplers = [active[place].sampler for place in drawn]

@@ -49,6 +49,8 @@ class CachedSession(DecodeSession):
         self._places = self._picks.layout
         # Tokens, from the first on, whose keys and values are in the caches.
         self._cached = 0
+        # Tokens from the first on that runs have reached, refused drafts included.
+        self._reached = 0
         # Tokens of the sequence whose last residual stream is ready for the last block; 0: none is.
         self._residual_tokens = 0
         # Whether the cached keys use the second set of angles, in models with two.
@@ -79,12 +81,17 @@ class CachedSession(DecodeSession):
         self.draws_saved += first
         values["position"], values["token"], values[ADAPTER] = position, token, self.adapter
         values["long"] = int(self._long)
+        self._reach(position)
         self._bound.run(values, first=first, draws=draws, flush_every=self._flush_every)
 
     def _forget(self, length: int) -> None:
         super()._forget(length)
-        self._cached = min(self._cached, length)
+        self._cached = self._bound.plan.usable(min(self._cached, length), self._reached)
         self._residual_tokens = 0
+
+    def _reach(self, first: int, count: int = 1) -> None:
+        """Note that a run writes tokens from ``first`` on; a sequence begins with token 0."""
+        self._reached = max(self._reached if first else 0, first + count)
 
     def _turn_by(self, tokens: int) -> None:
         """Use the angles of a text of ``tokens`` tokens, and recompute cached keys that have other angles.
@@ -109,6 +116,7 @@ class CachedSession(DecodeSession):
             while self._cached < end:
                 ids, first = self._ids[self._cached : end], self._cached
                 self._cached += self._companions.chunk(len(ids)).run(ids, first, adapter=self.adapter, long=self._long)
+                self._reach(first, self._cached - first)
             self._residual_tokens = self._cached
         end = len(self._ids) - 1  # observers see one token at a time
         for position in range(self._cached, end):
@@ -145,7 +153,8 @@ class CachedSession(DecodeSession):
         choice = self._choice(options) if passes else None
         if choice is not None:
             # Prefill has half computed the last prompt token; an unsure choice must not rerun it from the start.
-            count = min(count, 1 if self._residual_tokens else self._run_length, AHEAD if options.penalises else STEPS)
+            most = min(AHEAD if options.penalises else STEPS, self._bound.plan.rewinds or STEPS)
+            count = min(count, 1 if self._residual_tokens else self._run_length, most)
             words = [change_word(number, number) for number in range(count)] if options.penalises else ()
             choice.write([0] * count, [options] * count, sampler.draws(count), changes=words)
         values["noise"] = 0.0 if options.greedy else 1.0
@@ -207,6 +216,7 @@ class CachedSession(DecodeSession):
         draws = sampler.draws(len(draft) + 1)
         runs = self._companions.drafted(len(draws))
         options = sampler.options if gpu_chooses(sampler.options, changes=False) else None
+        self._reach(first, len(draws))
         runs.choose([self._ids[first], *draft], first, options, draws, self.adapter, long=self._long)
         self.drafted += len(draft)
         candidates = None if options is None else runs.candidates(len(draws))
@@ -247,7 +257,7 @@ class CachedSession(DecodeSession):
         bound.copy_caches(self._bound)
         made = CachedSession(self._prefill, bound)
         # The residual stream is not copied; the copy reruns the last token when it needs logits.
-        made._cached, made._long = self._cached, self._long
+        made._cached, made._reached, made._long = self._cached, self._reached, self._long
         return made
 
     def _release(self) -> None:

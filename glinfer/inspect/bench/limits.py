@@ -22,7 +22,7 @@ from glinfer.inspect.ceiling import CeilingReport
 from glinfer.inspect.profile.traffic import draw_traffic
 from glinfer.models.fast.token import HEAD_DRAWS
 from glinfer.models.plan import Plan
-from glinfer.ops.fused.delta import DeltaHeads
+from glinfer.ops.fused.delta import seen
 from glinfer.ops.spec import DrawSpec
 from glinfer.quant.formats import CACHE_FORMATS
 
@@ -172,10 +172,11 @@ def _mixed(config: ModelConfig, layer: int, tokens: int) -> tuple[int, int]:
     if of.convolves:
         return min(tokens, of.taps) * config.hidden_size, of.taps * config.hidden_size
     if (rule := of.delta) is not None:
-        seen = DeltaHeads(rule).seen(tokens - 1)
+        after = seen(tokens - 1)
         # For a key and for a query: the state, then weights and corrections of the tokens after it.
-        each = rule.key * rule.value + seen * (rule.key + rule.value)
-        return seen * (rule.keys + rule.values), of.taps * rule.channels + 2 * rule.heads * each
+        each = rule.key * rule.value + after * (rule.key + rule.value)
+        state = rule.key * rule.values if tokens > after else 0
+        return state + after * (rule.keys + rule.values), of.taps * rule.channels + 2 * rule.heads * each
     each = 2 * config.head_dim * min(tokens, of.window or tokens)
     return config.num_key_value_heads * each, config.num_attention_heads * each
 
