@@ -165,10 +165,54 @@ def test_prompts_together_share_their_beginning(any_model: Model) -> None:
 
 
 @slow
+def test_a_place_that_has_lost_a_prefix_runs_it_again(model: Model) -> None:
+    """A place has only the newest tokens of what it ran: a prompt may continue those, and no earlier ones."""
+    options, prompt, wanted = {"max_tokens": 20, "temperature": 0}, IDS[:30], list[int]()
+    with model.scheduler(slots=2) as scheduler:
+        # A new text, one that goes on, one that goes on from an earlier token, and one that leaves the first early.
+        for kept, end, reused in ((None, [], 0), (20, [7], 49), (5, [8], 56), (-40, [3, 4], 0)):
+            if kept is not None:
+                prompt = [*prompt, *wanted][: len(prompt) + kept] + end
+            running = scheduler.insert(BatchRequest(prompt, options))
+            while len(scheduler):
+                scheduler.next()
+            assert running.result is not None
+            assert running.result.stats.reused_tokens == reused
+            wanted = model.generate(prompt, **options)
+            assert running.ids == wanted
+
+
+@slow
+def test_texts_are_scored_by_themselves(model: Model) -> None:
+    """Short and long ones, though they share the caches."""
+    texts = [IDS[:9], IDS[20:26], IDS, IDS[3:50]]
+    for text, found in zip(texts, model.score(texts), strict=True):
+        logits = np.array(stepped(model, text[:-1]), np.float64)
+        wanted = logits - np.log(np.exp(logits - logits.max(axis=1, keepdims=True)).sum(axis=1, keepdims=True))
+        wanted -= logits.max(axis=1, keepdims=True)
+        assert np.abs(found.logprobs - wanted[np.arange(len(text) - 1), text[1:]]).max() < 1e-4
+
+
+@slow
+def test_a_short_rewind_costs_nothing_and_a_long_one_all(model: Model) -> None:
+    rewinds, draws = model.engine.plan.rewinds, len(model.engine.plan.draws)
+    assert rewinds == 31
+    with model.session() as session:
+        session.prefill(IDS)
+        session.logits()
+        for tokens, most in ((rewinds, draws), (1, 3 * 2 * draws)):
+            session.rewind(tokens)
+            before = session.draws_issued
+            session.logits()
+            assert draws - 1 <= session.draws_issued - before <= most
+        assert session.draws_issued - before > 2 * draws, "the second went further back than the caches do"
+
+
+@slow
 def test_drafts_that_are_refused_leave_nothing(any_model: Model) -> None:
-    """Their rows are in the cache, behind those that count, over the end of a span too."""
+    """Their rows are in the cache, behind those that count, over the end of a span and of a ring too."""
     greedy = Sampler(SamplingOptions(temperature=0))
-    for count in (30, 40):
+    for count in (30, 40, 61):
         greedily = any_model.generate(IDS[:count], max_tokens=7, temperature=0)
         with any_model.session() as session:
             session.prefill(IDS[:count])
