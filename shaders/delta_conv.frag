@@ -1,7 +1,7 @@
 #version 300 es
 // Queries, keys and values of a delta rule, and its decays: y [rows, q | k | v | G | beta], each from a whole block on.
-// The ring inputs has the channels q | k | v of each token; x has the inputs of each row's decay from block DECAY_BLOCK on, and
-// of its written share from block SHARE_BLOCK on. Channels are convolved over LENGTH tokens with taps [LENGTH, channels],
+// x has the channels q | k | v of each row, the inputs of its decay from block DECAY_BLOCK on, and of its written share from
+// block SHARE_BLOCK on; the ring inputs has the channels of the tokens before the run. Channels are convolved over LENGTH tokens with taps [LENGTH, channels],
 // then passed through SiLU; with UNIT heads of q and k are divided by sqrt(Σ x² + EPS), and q multiplied by SCALE.
 // G = Σ rate · softplus(a + shift) over the tokens of the span up to the row's own, with rate and shift in the rows of
 // decay; cache has it for tokens before the run. beta = sigmoid(b).
@@ -19,13 +19,17 @@ vec4 of_heads(int row, int texel) {
     return FETCH(decay, ivec2(row / DECAY_STACK * DECAY_TEXELS + texel, row % DECAY_STACK), ivec2(DECAY_WIDTH, DECAY_HEIGHT));
 }
 
-vec4 channel(int position, int sequence, int texel) {
+vec4 channel(int row, int begin, int sequence, int texel) {
     vec4 sum = vec4(0.0);
-    for (int k = max(0, LENGTH - 1 - position); k < LENGTH; k++) {
-        int slot = sequence * INPUT_RING + (position - LENGTH + 1 + k) % INPUT_RING;
+    int start = POSITION_OF(row) - LENGTH + 1;  // the token of the first tap
+    for (int token = max(start, 0); token < begin; token++) {
+        int slot = sequence * INPUT_RING + token % INPUT_RING;
         ivec2 from = block_origin(slot, texel >> 4, INPUTS_TILES, INPUTS_PITCH, INPUTS_SLOT_STEP, INPUTS_BLOCK_STEP, INPUTS_COLUMNS) +
                      lane_offset(texel & 15);
-        sum += tap(k, texel) * FETCH(inputs, from, ivec2(INPUTS_WIDTH, INPUTS_HEIGHT));
+        sum += tap(token - start, texel) * FETCH(inputs, from, ivec2(INPUTS_WIDTH, INPUTS_HEIGHT));
+    }
+    for (int token = max(start, begin); token < start + LENGTH; token++) {
+        sum += tap(token - start, texel) * given(row - LENGTH + 1 + token - start, texel);
     }
     return silu(sum);
 }
@@ -36,7 +40,8 @@ vec4 softplus(vec4 a) {
 
 void main() {
     Place at = output_place();
-    int position = POSITION_OF(at.slot), sequence = SEQUENCE_OF(at.slot), texel = 16 * at.block + at.lane;
+    int row = at.slot, position = POSITION_OF(row), sequence = SEQUENCE_OF(row), texel = 16 * at.block + at.lane;
+    int first = first_row(row), begin = position - row + first;
     y = vec4(0.0);
     if (texel < X_V) {
         int part = texel / X_K, inside = texel - part * X_K, keys = KEY_HEADS * KEY_TEXELS;
@@ -44,30 +49,30 @@ void main() {
         if (inside < keys) {
             float squares = 0.0;
             for (int i = 0; i < KEY_TEXELS; i++) {
-                vec4 each = channel(position, sequence, part * keys + inside - inside % KEY_TEXELS + i);
+                vec4 each = channel(row, begin, sequence, part * keys + inside - inside % KEY_TEXELS + i);
                 squares += dot(each, each);
             }
-            y = channel(position, sequence, part * keys + inside) * inversesqrt(squares + float(EPS));
+            y = channel(row, begin, sequence, part * keys + inside) * inversesqrt(squares + float(EPS));
             if (part == 0) y *= float(SCALE);
         }
 #else
-        if (inside < keys) y = channel(position, sequence, part * keys + inside);
+        if (inside < keys) y = channel(row, begin, sequence, part * keys + inside);
 #endif
     } else if (texel < X_G) {
         int inside = texel - X_V;
-        if (inside < HEADS * VALUE_TEXELS) y = channel(position, sequence, 2 * KEY_HEADS * KEY_TEXELS + inside);
+        if (inside < HEADS * VALUE_TEXELS) y = channel(row, begin, sequence, 2 * KEY_HEADS * KEY_TEXELS + inside);
     } else if (texel < X_BETA) {
         int inside = texel - X_G;
         if (4 * inside < HEADS) {
-            int first = first_row(at.slot), begin = position - at.slot + first, start = position - position % SPAN;
+            int start = position - position % SPAN;
             if (start < begin) y = kept(sequence, begin - 1, C_G + inside);
-            for (int row = max(first, at.slot - position + start); row <= at.slot; row++) {
-                y += of_heads(0, inside) * softplus(given(row, 16 * DECAY_BLOCK + inside) + of_heads(1, inside));
+            for (int seen = max(first, row - position + start); seen <= row; seen++) {
+                y += of_heads(0, inside) * softplus(given(seen, 16 * DECAY_BLOCK + inside) + of_heads(1, inside));
             }
         }
     } else {
         int inside = texel - X_BETA;
-        vec4 share = 1.0 / (1.0 + exp(-max(given(at.slot, 16 * SHARE_BLOCK + inside), -88.0)));
+        vec4 share = 1.0 / (1.0 + exp(-max(given(row, 16 * SHARE_BLOCK + inside), -88.0)));
         y = mix(vec4(0.0), share, lessThan(4 * inside + ivec4(0, 1, 2, 3), ivec4(HEADS)));
     }
 }

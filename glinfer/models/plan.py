@@ -190,7 +190,8 @@ class Plan:
         for name in self.results:
             if name not in table or self.root(name) not in known:
                 raise PlanError(f"plan {self.name}: no draw writes its result {name}")
-        results = set(map(self.root, self.results))
+        # The next run may read a cache before it writes it.
+        results = {*map(self.root, self.results), *(name for name in read if table[name].kind == "cache")}
         for name in (name for name in unread if name not in results):
             raise PlanError(
                 f"draw {next(iter(unread[name].values()))} writes {name}, which no later draw reads; "

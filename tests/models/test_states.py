@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from made_models import of_family, opened
+from made_models import fresh, of_family, opened
 
 from glinfer.config import ModelConfig
 from glinfer.engine.model import Model
@@ -196,7 +196,7 @@ def test_texts_are_scored_by_themselves(model: Model) -> None:
 @slow
 def test_a_short_rewind_costs_nothing_and_a_long_one_all(model: Model) -> None:
     rewinds, draws = model.engine.plan.rewinds, len(model.engine.plan.draws)
-    assert rewinds == 31
+    assert rewinds == 28
     with model.session() as session:
         session.prefill(IDS)
         session.logits()
@@ -206,6 +206,31 @@ def test_a_short_rewind_costs_nothing_and_a_long_one_all(model: Model) -> None:
             session.logits()
             assert draws - 1 <= session.draws_issued - before <= most
         assert session.draws_issued - before > 2 * draws, "the second went further back than the caches do"
+
+
+@slow
+def test_a_long_rewind_continues_from_the_end_of_a_span_of_the_prompt(model: Model) -> None:
+    """While replies after it are cut back and others take their place; before it the text runs from its first token."""
+    first, starts = [*IDS[:50], *IDS[:25]], list[int]()
+    with model.session() as session:
+        reach = session._reach
+        session._reach = lambda start, count=1: (starts.append(start), reach(start, count))
+        session.prefill(first)
+        for prompt, start in (
+            ([*first[:70], 5, 6], 70),
+            ([*first[:65], 8], 64),
+            (first[:64], 0),
+            (first, 32),
+            ([*first[:64], 9], 64),
+            (first[:50], 0),
+            ([*first[:33], 7], 32),
+            ([*first[:20], 7, 8, 9], 0),
+        ):
+            session.generate_ids(95 - len(session))
+            starts.clear()
+            session.hold(prompt)
+            assert same(session.logits(), fresh(model, prompt)), prompt
+            assert min(starts) == start, prompt
 
 
 @slow
@@ -281,19 +306,7 @@ def test_the_draws_and_the_memory_of_a_delta_rule() -> None:
     """Thirteen draws; rings of what the convolution reads, of keys, decays and corrections, and of two states."""
     config = made_model().config
     plan = plan_for(config, "fast")
-    parts = [
-        "in_proj",
-        "store",
-        "conv",
-        "scores",
-        "row",
-        "row_store",
-        "fold.0",
-        "fold.1",
-        "results",
-        "mixed",
-        "out_proj",
-    ]
+    parts = ["in_proj", "conv", "store", "scores", "row", "row_store", "fold.0", "fold.1", "results", "mixed"]
     assert [draw.name.removeprefix("h.0.") for draw in plan.draws if draw.name.startswith("h.0.")] == [
         *(f"delta.{part}" for part in [*parts, "out_proj"]),
         *("mlp.fc_in", "mlp.fc_out"),
@@ -305,16 +318,16 @@ def test_the_draws_and_the_memory_of_a_delta_rule() -> None:
     assert sum(draw.name.startswith("h.2.") for draw in chunk.draws) == 13, "it ends with what later tokens need"
     for cache in ("f32", "f16"):
         made = fast_plan(PlanOptions(config, "f32", KernelOptions(), 2048, cache=cache))
-        # 80 channels in 2 blocks of 48 tokens; key, decay and correction in 3 of 64; a state of 12 rows in
+        # 80 channels in 2 blocks of 32 tokens; key, decay and correction in 3 of 64; a state of 12 rows in
         # 32 of a block. Floats whatever other caches hold.
-        for name, slots, blocks in (("inputs", 48, 2), ("cache", 64, 3), ("state.0", 32, 1), ("state.1", 32, 1)):
+        for name, slots, blocks in (("inputs", 32, 2), ("cache", 64, 3), ("state.0", 32, 1), ("state.1", 32, 1)):
             assert made.table[f"h.0.delta.{name}"].layout_within(2048).nbytes == slots * blocks * 64 * 4, name
         assert made.table["h.1.attn.cache"].format == {"f32": "rgba32f", "f16": "rgba16f"}[cache]
     assert weight_shapes(config)["model.layers.0.linear_attn.A_log"] == (4,)
 
 
 def test_the_memory_of_delta_rules_does_not_grow_with_the_context() -> None:
-    """Qwen 3.5 0.8B as published takes 78 MB beside keys and values, which grow."""
+    """Qwen 3.5 0.8B as published takes 71 MB beside keys and values, which grow."""
     shape = "family=qwen3_5_text,dim=1024,heads=8,kv_heads=2,head_dim=256,blocks=24,inner=3584,vocab=248320,context="
     found = []
     for context in (4096, 16384):
@@ -322,7 +335,7 @@ def test_the_memory_of_delta_rules_does_not_grow_with_the_context() -> None:
         sizes = {each.name: each.layout_within(16384).nbytes for each in plan.of_kind("cache")}
         found.append(sum(size for name, size in sizes.items() if ".delta." in name))
         assert context > 4096 or sum(sizes.values()) < 200e6
-    assert found[0] == found[1] < 80e6
+    assert found[0] == found[1] < 72e6
 
 
 def test_more_rows_than_a_span_are_no_plan() -> None:

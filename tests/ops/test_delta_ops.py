@@ -235,6 +235,12 @@ class Rows(BlockDraw):
                 usable[sequence * RING + seen % RING] = True
                 states[window // SPAN % 2, sequence] = window > 0
             arrays["cache"][~usable] = np.nan
+            if "inputs" in arrays:
+                ring, before = input_ring(TAPS), np.zeros(len(arrays["inputs"]), bool)
+                for sequence, position in places:
+                    begin = min(other for each, other in places if each == sequence)
+                    before[sequence * ring + np.arange(max(position - TAPS + 1, 0), begin) % ring] = True
+                arrays["inputs"][~before] = np.nan
             for name, held in zip(("state0", "state1"), states, strict=True):
                 if name in arrays:
                     arrays[name][np.repeat(~held, self.heads.state_rows)] = np.nan

@@ -12,15 +12,65 @@ from glinfer.engine.run.choice import Choice
 from glinfer.engine.run.decode import DecodeSession, Floats
 from glinfer.engine.sampler import OwnSampler, Sampler, SamplingOptions, gpu_chooses
 from glinfer.gl.layouts.blocks import BLOCK_EDGE, BLOCK_FLOATS, BlockLayout
+from glinfer.gl.texture import Texture
 from glinfer.models.fast.choice import STEPS
 from glinfer.models.fast.token import HEAD_DRAWS, LOGITS, PICKS
 from glinfer.models.session import Session
 from glinfer.ops.fused.allowed import Words
 from glinfer.ops.fused.changes import AHEAD, change_word
+from glinfer.ops.fused.delta import SPAN, snapshot_slots
 from glinfer.ops.fused.low_rank import ADAPTER
 from glinfer.ops.fused.sample import best_candidate, best_candidates, unsure
 
 _FIRST_RUN = 8  # tokens that passes choose before the first readback
+_MARGIN = 8
+"""Tokens before the end of a prompt that the next prompt of a chat may lack, such as the beginning of thoughts."""
+
+
+class _Snapshot:
+    """What rolling caches hold at the end of a span of a prompt, so that a long rewind need not start from token 0."""
+
+    def __init__(self, bound: Session) -> None:
+        """A snapshot of no tokens of a session's sequence."""
+        self.tokens = 0
+        self._bound = bound
+        self._textures: dict[str, Texture] = {}
+
+    def take(self, tokens: int) -> None:
+        """Copy what the caches hold after the first ``tokens`` tokens."""
+        self.tokens = 0
+        self._copy(tokens, back=False)
+        self.tokens = tokens
+
+    def put_back(self) -> None:
+        """Copy it back into the caches."""
+        self._copy(self.tokens, back=True)
+
+    def _copy(self, tokens: int, *, back: bool) -> None:
+        edge = self._bound.device.limits.max_texture_size
+        for tensor in self._bound.plan.of_kind("cache"):
+            layout, cache = tensor.layout, self._bound.texture(tensor.name)
+            if not isinstance(layout, BlockLayout) or not layout.rolls:
+                continue
+            pieces = snapshot_slots(tensor.name, layout, tokens)
+            if not pieces:
+                continue
+            name, rows = tensor.name.partition(".state.")[0], sum(slots for _, slots in pieces)
+            if name not in self._textures:  # one for both states
+                made = BlockLayout.by_block((rows, layout.cols), edge, together=4)
+                self._textures[name] = Texture(self._bound.device, made, f"snapshot of {name}")
+            kept, first = self._textures[name], 0
+            for slot, slots in pieces:
+                if back:
+                    cache.copy_rows(kept, first, slot, slots)
+                else:
+                    kept.copy_rows(cache, slot, first, slots)
+                first += slots
+
+    def release(self) -> None:
+        """Release its textures."""
+        for texture in self._textures.values():
+            texture.release()
 
 
 class CachedSession(DecodeSession):
@@ -50,7 +100,7 @@ class CachedSession(DecodeSession):
         # Tokens, from the first on, whose keys and values are in the caches.
         self._cached = 0
         # Tokens from the first on that runs have reached, refused drafts included.
-        self._reached = 0
+        self._reached, self._snapshot = 0, _Snapshot(bound)
         # Tokens of the sequence whose last residual stream is ready for the last block; 0: none is.
         self._residual_tokens = 0
         # Whether the cached keys use the second set of angles, in models with two.
@@ -86,6 +136,8 @@ class CachedSession(DecodeSession):
 
     def _forget(self, length: int) -> None:
         super()._forget(length)
+        if length < self._snapshot.tokens:
+            self._snapshot.tokens = 0
         self._cached = self._bound.plan.usable(min(self._cached, length), self._reached)
         self._residual_tokens = 0
 
@@ -107,16 +159,28 @@ class CachedSession(DecodeSession):
         limit, held = self._config.long_after, len(self._ids)
         return min(count, limit - held + 1) if held <= limit else count
 
+    def _put_back(self) -> None:
+        """Continue from the snapshot if the caches hold nothing else; earlier tokens are then out of reach."""
+        if not self._cached and 0 < self._snapshot.tokens < len(self._ids):
+            self._snapshot.put_back()
+            self._cached = self._snapshot.tokens
+            self._reached = self._cached + self._bound.plan.rewinds + 1
+
     def _catch_up(self) -> None:
         self._turn_by(len(self._ids))
+        self._put_back()
         # The chunk includes the last token, up to its last block, unless the context is full.
         end = min(len(self._ids), self._context)
         if not self._bound.observers and self._prefill.as_chunk(end - self._cached):
             self._residual_tokens = 0
+            span = (end - _MARGIN) // SPAN * SPAN if self._bound.plan.rewinds else 0
             while self._cached < end:
-                ids, first = self._ids[self._cached : end], self._cached
+                first = self._cached
+                ids = self._ids[first : span if first < span else end]
                 self._cached += self._companions.chunk(len(ids)).run(ids, first, adapter=self.adapter, long=self._long)
                 self._reach(first, self._cached - first)
+                if self._cached == span:
+                    self._snapshot.take(span)
             self._residual_tokens = self._cached
         end = len(self._ids) - 1  # observers see one token at a time
         for position in range(self._cached, end):
@@ -262,5 +326,6 @@ class CachedSession(DecodeSession):
 
     def _release(self) -> None:
         self._companions.release()
+        self._snapshot.release()
         if self._owns:
             self._bound.release()

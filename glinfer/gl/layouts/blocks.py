@@ -130,8 +130,8 @@ class BlockLayout:
     ) -> BlockLayout:
         """A layout that groups the same block of all slots, for a cache that is read block by block over many slots.
 
-        Every line holds a multiple of ``together`` slots, a multiple of 16, so slots that start at such a multiple are
-        side by side. The blocks ``aside`` have separate lines after all others.
+        Every line holds a multiple of ``together`` slots, so that many slots that start at such a multiple are side by
+        side; attention reads 16. The blocks ``aside`` have separate lines after all others.
 
         Raises:
             PlanError: the matrix is empty or too large.

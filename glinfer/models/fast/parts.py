@@ -353,12 +353,12 @@ class Lowering(ABC):
         projected = self.by_row(layer, "delta.rows", found, "delta.projected")
         layouts = heads.layouts(taps, self.cache_slots // self.every, self.max_texture_size)
         inputs, cache, *states = (self.plan.laid_out(f"{name}.{each}", "cache", layouts[each]) for each in layouts)
-        self.store(f"{name}.store", RowInterleaved((projected,)), inputs, "delta.store", input_ring(taps))
         # Of several consecutive rows lengths are a pass of their own, and corrections are solved for.
         raw, mixed = (self.row_vector(f"delta.{part}", heads.mixed) for part in ("raw", "given"))
         conv = projected, inputs, cache, self.of_layer(layer, "delta.taps"), self.of_layer(layer, "delta.decay")
         draw, eps = self.plan.draw, DELTA_EPS
         draw(delta_conv(f"{name}.conv", run, *conv, raw if piece else mixed, eps=eps, unit=not piece))
+        self.store(f"{name}.store", RowInterleaved((projected,)), inputs, "delta.store", input_ring(taps))
         if piece:
             draw(delta_unit(f"{name}.unit", run, raw, mixed, eps=eps))
         keys = self.row_vector("delta.scores.keys", heads.per_head)

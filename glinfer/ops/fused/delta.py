@@ -42,8 +42,11 @@ SPAN = 32
 """Tokens of a span, and the limit for the consecutive rows of one run, which thus complete at most one span."""
 RING = 2 * SPAN
 """Slots of a sequence for the rows of its tokens: a run sees its own and those since its first row's span began."""
-REWINDS = SPAN - 1
-"""The most tokens by which a sequence can be rewound; the one before them may then run again."""
+REWINDS = 28
+"""The most tokens by which a sequence can be rewound; the one before them may then run again.
+
+With the inputs of a convolution over four tokens that makes 32 slots.
+"""
 _TOGETHER = 16
 """Slots of a cache are laid out in whole groups of this many."""
 
@@ -59,7 +62,7 @@ def _grouped(slots: int) -> int:
 
 def input_ring(taps: int) -> int:
     """Slots of a sequence for the inputs of a convolution over ``taps`` tokens."""
-    return _grouped(SPAN + taps - 1)
+    return _grouped(max(REWINDS + taps, SPAN))
 
 
 @dataclass(frozen=True)
@@ -178,6 +181,17 @@ class DeltaHeads:
         return cls(DeltaRule(key_heads, heads, key, value, bool(params["IN_TURN"])))
 
 
+def snapshot_slots(cache: str, layout: BlockLayout, tokens: int) -> list[tuple[int, int]]:
+    """The (first slot, slots) of a rolling cache of one sequence from which it continues after ``tokens`` tokens.
+
+    ``cache`` is the tensor's name; ``tokens`` ends a span.
+    """
+    if cache.endswith(".inputs"):
+        ring = layout.every
+        return [((tokens + back) % ring, 1) for back in range(REWINDS + 1 - ring, 0)]
+    return [(0, layout.every)] if cache.endswith(f".state.{tokens // SPAN % 2}") else []
+
+
 def seen(position: int, rows: int = 1) -> int:
     """Tokens whose corrections ``rows`` consecutive rows from ``position`` on read."""
     return position % SPAN + rows
@@ -246,7 +260,7 @@ def delta_conv(
 ) -> DrawSpec:
     """Queries, keys, values, decays and shares of each row, out [rows, heads.mixed], from a product.
 
-    x has rows of ``heads.projected`` floats, whose channels are already in the ring ``inputs``. Channels pass through a
+    x has rows of ``heads.projected`` floats, the ring ``inputs`` channels of the tokens before. Channels pass through a
     convolution with taps [length, channels] and SiLU. Each head of queries and keys is divided by
     ``sqrt(Σ x² + eps)``, and queries also by the root of their number of elements; without ``unit`` :func:`delta_unit`
     does both later. decay [2, heads] has the factor of ``log(1 + exp(a + shift))``, below 0, and the shift; log decays
@@ -544,13 +558,12 @@ def _oracle_conv(inputs: Mapping[str, Array], params: Params, size: tuple[int, i
     heads, found, slots = DeltaHeads.of(params), np.zeros(size), int(params["INPUT_RING"])
     rule = heads.rule
     for row in rows_of(inputs, params, size[0]):
-        tokens = [row.position - len(taps) + 1 + k for k in range(len(taps))]
-        sums = sum(
-            taps[k] * ring[row.sequence * slots + token % slots, : rule.channels]
-            for k, token in enumerate(tokens)
-            if token >= 0
-        )
-        channels = activate(np.asarray(sums), ACTIVATIONS["silu"])
+        sums = np.zeros(rule.channels)
+        for tap, token in zip(taps[::-1], range(row.position, -1, -1), strict=False):
+            own = token >= row.begin
+            seen = x[row.of(token)] if own else ring[row.sequence * slots + token % slots]
+            sums += tap * seen[: rule.channels]
+        channels = activate(sums, ACTIVATIONS["silu"])
         for part, scale in ((0, rule.key**-0.5), (1, 1.0)):
             start, own = part * heads.k_at, channels[part * rule.keys : (part + 1) * rule.keys]
             found[row.number, start : start + rule.keys] = _unit(own, rule, scale, params) if params["UNIT"] else own
