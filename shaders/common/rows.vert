@@ -1,6 +1,6 @@
 #version 300 es
 // Covers the cache slots of rows 0, 1, …: every block of the slot of the row's token, by
-// block_cover.glsl. With RING the cache has a ring of so many slots for each sequence of EVERY slots of the table.
+// block_cover.glsl. With RING the cache has RING slots for each sequence, which has EVERY slots in the table.
 #include "common/block_cover.glsl"
 #include "common/row_info.glsl"
 flat out int row;
