@@ -560,9 +560,8 @@ def _oracle_conv(inputs: Mapping[str, Array], params: Params, size: tuple[int, i
     for row in rows_of(inputs, params, size[0]):
         sums = np.zeros(rule.channels)
         for tap, token in zip(taps[::-1], range(row.position, -1, -1), strict=False):
-            own = token >= row.begin
-            seen = x[row.of(token)] if own else ring[row.sequence * slots + token % slots]
-            sums += tap * seen[: rule.channels]
+            known = x[row.of(token)] if token >= row.begin else ring[row.sequence * slots + token % slots]
+            sums += tap * known[: rule.channels]
         channels = activate(sums, ACTIVATIONS["silu"])
         for part, scale in ((0, rule.key**-0.5), (1, 1.0)):
             start, own = part * heads.k_at, channels[part * rule.keys : (part + 1) * rule.keys]
