@@ -209,6 +209,22 @@ def test_a_short_rewind_costs_nothing_and_a_long_one_all(model: Model) -> None:
 
 
 @slow
+def test_an_interrupted_run_leaves_nothing(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its tokens are in the rings, and none of them is held."""
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with model.session() as session:
+        session.prefill(IDS[:40])
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(session, "_candidates", interrupted)
+            session.generate_ids(50)
+        assert same(session.logits(), fresh(model, IDS[:40]))
+        assert session.ids == IDS[:40]
+
+
+@slow
 def test_a_long_rewind_continues_from_the_end_of_a_span_of_the_prompt(model: Model) -> None:
     """While replies after it are cut back and others take their place; before it the text runs from its first token."""
     first, starts = [*IDS[:50], *IDS[:25]], list[int]()

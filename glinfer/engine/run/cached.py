@@ -100,7 +100,8 @@ class CachedSession(DecodeSession):
         # Tokens, from the first on, whose keys and values are in the caches.
         self._cached = 0
         # Tokens from the first on that runs have reached, refused drafts included.
-        self._reached, self._snapshot = 0, _Snapshot(bound)
+        self._reached = 0
+        self._snapshot = _Snapshot(bound)
         # Tokens of the sequence whose last residual stream is ready for the last block; 0: none is.
         self._residual_tokens = 0
         # Whether the cached keys use the second set of angles, in models with two.
@@ -138,7 +139,7 @@ class CachedSession(DecodeSession):
         super()._forget(length)
         if length < self._snapshot.tokens:
             self._snapshot.tokens = 0
-        self._cached = self._bound.plan.usable(min(self._cached, length), self._reached)
+        self._cached = min(self._cached, length)
         self._residual_tokens = 0
 
     def _reach(self, first: int, count: int = 1) -> None:
@@ -159,16 +160,18 @@ class CachedSession(DecodeSession):
         limit, held = self._config.long_after, len(self._ids)
         return min(count, limit - held + 1) if held <= limit else count
 
-    def _put_back(self) -> None:
-        """Continue from the snapshot if the caches hold nothing else; earlier tokens are then out of reach."""
+    def _go_back(self) -> None:
+        """Continue from the snapshot, or from the start, if the caches hold only tokens too far after those cached."""
+        self._cached = self._bound.plan.usable(self._cached, self._reached)
         if not self._cached and 0 < self._snapshot.tokens < len(self._ids):
             self._snapshot.put_back()
             self._cached = self._snapshot.tokens
+            # The tokens before are out of reach.
             self._reached = self._cached + self._bound.plan.rewinds + 1
 
     def _catch_up(self) -> None:
         self._turn_by(len(self._ids))
-        self._put_back()
+        self._go_back()
         # The chunk includes the last token, up to its last block, unless the context is full.
         end = min(len(self._ids), self._context)
         if not self._bound.observers and self._prefill.as_chunk(end - self._cached):
