@@ -218,8 +218,8 @@ def test_an_interrupted_run_leaves_nothing(model: Model, monkeypatch: pytest.Mon
 
     with model.session() as session:
         session.prefill(IDS[:40])
-        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(session, "_candidates", interrupted)
+        monkeypatch.setattr(session, "_candidates", interrupted)
+        with pytest.raises(KeyboardInterrupt):
             session.generate_ids(50)
         assert same(session.logits(), fresh(model, IDS[:40]))
         assert session.ids == IDS[:40]
