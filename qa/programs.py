@@ -147,7 +147,7 @@ def options_of(config: ModelConfig, kernels: str, form: str, cache_format: str =
 def plans_of(options: PlanOptions) -> dict[str, Callable[[], Plan]]:
     """The plans of a decoder."""
     config = options.config
-    longest = 48 if config.family.delta_rule else config.max_position_embeddings
+    longest = 32 if config.family.delta_rule else config.max_position_embeddings
     found: dict[str, Callable[[], Plan]] = {
         "token": partial(fast_plan, options),
         "prompt": partial(fitting_chunk_plan, options, rows=longest, cache_slots=192, export_residual=True),

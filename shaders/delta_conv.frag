@@ -1,14 +1,14 @@
 #version 300 es
 // Queries, keys and values of a delta rule, and its decays: y [rows, q | k | v | G | beta], each from a whole block on.
-// cache has the channels q | k | v of each token, and from block DECAY_BLOCK on the inputs of its decays; x has the written share of
-// each row from block SHARE_BLOCK on. Channels are convolved over LENGTH tokens with taps [LENGTH, channels], then passed
-// through SiLU; with UNIT heads of q and k are divided by sqrt(Σ x² + EPS), and q multiplied by SCALE.
+// x has the channels q | k | v of each row, the inputs of its decay from block DECAY_BLOCK on, and of its written share from
+// block SHARE_BLOCK on; the ring inputs has the channels of the tokens before the run. Channels are convolved over LENGTH tokens with taps [LENGTH, channels],
+// then passed through SiLU; with UNIT heads of q and k are divided by sqrt(Σ x² + EPS), and q multiplied by SCALE.
 // G = Σ rate · softplus(a + shift) over the tokens of the span up to the row's own, with rate and shift in the rows of
-// decay; beta = sigmoid(b).
+// decay; cache has it for tokens before the run. beta = sigmoid(b).
 #include "common/block_pass.glsl"
 #include "common/delta.glsl"
 #include "common/activation.glsl"
-uniform sampler2D taps, decay;
+uniform sampler2D inputs, taps, decay;
 layout(location = 0) out vec4 y;
 
 vec4 tap(int k, int texel) {
@@ -19,10 +19,17 @@ vec4 of_heads(int row, int texel) {
     return FETCH(decay, ivec2(row / DECAY_STACK * DECAY_TEXELS + texel, row % DECAY_STACK), ivec2(DECAY_WIDTH, DECAY_HEIGHT));
 }
 
-vec4 channel(int position, int base, int texel) {
+vec4 channel(int row, int begin, int sequence, int texel) {
     vec4 sum = vec4(0.0);
-    for (int k = max(0, LENGTH - 1 - position); k < LENGTH; k++) {
-        sum += tap(k, texel) * kept(base + position - LENGTH + 1 + k, texel);
+    int start = POSITION_OF(row) - LENGTH + 1;  // the token of the first tap
+    for (int token = max(start, 0); token < begin; token++) {
+        int slot = sequence * INPUT_RING + token % INPUT_RING;
+        ivec2 from = block_origin(slot, texel >> 4, INPUTS_TILES, INPUTS_PITCH, INPUTS_SLOT_STEP, INPUTS_BLOCK_STEP, INPUTS_COLUMNS) +
+                     lane_offset(texel & 15);
+        sum += tap(token - start, texel) * FETCH(inputs, from, ivec2(INPUTS_WIDTH, INPUTS_HEIGHT));
+    }
+    for (int token = max(start, begin); token < start + LENGTH; token++) {
+        sum += tap(token - start, texel) * given(row - LENGTH + 1 + token - start, texel);
     }
     return silu(sum);
 }
@@ -33,7 +40,8 @@ vec4 softplus(vec4 a) {
 
 void main() {
     locate();
-    int position = POSITION_OF(out_slot), base = BASE_OF(out_slot), texel = 16 * out_block + out_lane;
+    int row = out_slot, position = POSITION_OF(row), sequence = SEQUENCE_OF(row), texel = 16 * out_block + out_lane;
+    int first = first_row(row), begin = position - row + first;
     y = vec4(0.0);
     if (texel < X_V) {
         int part = texel / X_K, inside = texel - part * X_K, keys = KEY_HEADS * KEY_TEXELS;
@@ -41,28 +49,30 @@ void main() {
         if (inside < keys) {
             float squares = 0.0;
             for (int i = 0; i < KEY_TEXELS; i++) {
-                vec4 each = channel(position, base, part * keys + inside - inside % KEY_TEXELS + i);
+                vec4 each = channel(row, begin, sequence, part * keys + inside - inside % KEY_TEXELS + i);
                 squares += dot(each, each);
             }
-            y = channel(position, base, part * keys + inside) * inversesqrt(squares + float(EPS));
+            y = channel(row, begin, sequence, part * keys + inside) * inversesqrt(squares + float(EPS));
             if (part == 0) y *= float(SCALE);
         }
 #else
-        if (inside < keys) y = channel(position, base, part * keys + inside);
+        if (inside < keys) y = channel(row, begin, sequence, part * keys + inside);
 #endif
     } else if (texel < X_G) {
         int inside = texel - X_V;
-        if (inside < HEADS * VALUE_TEXELS) y = channel(position, base, 2 * KEY_HEADS * KEY_TEXELS + inside);
+        if (inside < HEADS * VALUE_TEXELS) y = channel(row, begin, sequence, 2 * KEY_HEADS * KEY_TEXELS + inside);
     } else if (texel < X_BETA) {
         int inside = texel - X_G;
         if (4 * inside < HEADS) {
-            for (int seen = position - position % SPAN; seen <= position; seen++) {
-                y += of_heads(0, inside) * softplus(kept(base + seen, 16 * DECAY_BLOCK + inside) + of_heads(1, inside));
+            int start = position - position % SPAN;
+            if (start < begin) y = kept(sequence, begin - 1, C_G + inside);
+            for (int seen = max(first, row - position + start); seen <= row; seen++) {
+                y += of_heads(0, inside) * softplus(given(seen, 16 * DECAY_BLOCK + inside) + of_heads(1, inside));
             }
         }
     } else {
         int inside = texel - X_BETA;
-        vec4 share = 1.0 / (1.0 + exp(-max(given(out_slot, 16 * SHARE_BLOCK + inside), -88.0)));
+        vec4 share = 1.0 / (1.0 + exp(-max(given(row, 16 * SHARE_BLOCK + inside), -88.0)));
         y = mix(vec4(0.0), share, lessThan(4 * inside + ivec4(0, 1, 2, 3), ivec4(HEADS)));
     }
 }

@@ -152,18 +152,21 @@ class Batch(Executor):
         config, kernels = options.config, options.kernels
         self.config, self.kernels, self.slots, self.capacity = config, kernels, slots, capacity
         self.piece = kernels.chunk
-        # With split sums or a delta rule, decoding and prefill add in different orders.
-        self.same_sums = kernels.part_steps == 0 and not kernels.split_values and not config.family.delta_rule
         self._nan_guard, self._targets = nan_guard, kernels.rows_per_draw
         self.filters_by_passes = filters_by_passes(root.device)
         self.logit_reads = 0
         """Rows of logits read back, for unsure choices or samplers that need a whole row."""
         plan = batch_plan(options, sequences=slots, capacity=capacity)
+        # With split sums, decoding and prefill add in different orders. A prefix of rolling caches is rarely found
+        # again, and their numbers depend on the pieces of a prompt anyway.
+        self.same_sums = plan.rewinds > 0 or (kernels.part_steps == 0 and not kernels.split_values)
         rows = plan.table[ROWS].shape[0]
         size = rows, config.vocab_size, root.device.limits.max_texture_size
         self.changes_by_passes = self.filters_by_passes and changes_fit(*size)
         self._table = row_table(rows)
         self._bases = np.arange(slots) * capacity
+        self._reached = np.zeros(slots, np.intp)
+        """For each place the number of its sequence's tokens that runs have reached, drafted and idle ones included."""
         try:
             self.session = root.companion(plan, ("weight",))
             for target in range(self._targets):  # now, so that requests make no lasting objects
@@ -188,6 +191,7 @@ class Batch(Executor):
         ids = each.held[each.cached : min(len(each.held) - 1, each.cached + most)]
         base = place * self.capacity
         count = self._companions.chunk(len(ids)).run(ids, each.cached, base, each.adapter, long=each.long)
+        self._reach(np.array([place]), np.array([each.cached]), count)
         return count, slots_for(count, self._targets) * self._targets
 
     def is_long(self, tokens: int) -> bool:
@@ -196,7 +200,16 @@ class Batch(Executor):
 
     def copy(self, source: int, target: int, rows: int) -> None:
         """See :class:`Executor`."""
-        self.session.copy_rows(source * self.capacity, target * self.capacity, rows)
+        self.session.copy_rows(source, target, rows)
+        self._reached[target] = self._reached[source]
+
+    def usable(self, place: int, tokens: int) -> int:
+        """See :class:`Executor`."""
+        return self.session.plan.usable(tokens, int(self._reached[place]))
+
+    def _reach(self, places: npt.NDArray[np.intp], first: npt.NDArray[np.intp], count: int = 1) -> None:
+        """Note that a run writes ``count`` tokens of each place from ``first`` on; a sequence begins with token 0."""
+        self._reached[places] = np.maximum(np.where(first, self._reached[places], 0), first + count)
 
     def run(self, active: dict[int, Running], ahead: Collection[int], ends: Sequence[int]) -> Step:
         """See :class:`Executor`."""
@@ -217,7 +230,7 @@ class Batch(Executor):
         ahead: Collection[int],
         ends: Sequence[int],
     ) -> None:
-        table, spots = self._table, np.asarray(ends)
+        table, spots = self._table, np.array(ends)
         table[:, [TOKEN, NOISE, ADAPTER_WORD]] = 0
         # Every place has a row in every run. An idle place's row is stored after the rows that the place keeps, and
         # attends to one group only.
@@ -229,6 +242,8 @@ class Batch(Executor):
         table[places, POSITION] = np.array(lengths) - 1
         table[places, BASE] = self._bases[places]
         table[places, ADAPTER_WORD] = [each.adapter for each in active.values()]
+        spots[places] = table[places, POSITION]
+        self._reach(np.arange(self.slots), spots)
         drawn = [place for place, each in picked.items() if not each.sampling.greedy]
         if drawn:
             samplers = [active[place].sampler for place in drawn]

@@ -303,7 +303,7 @@ class Scheduler(Closing):
         """Give a sequence a free place, with the longest prefix of its prompt in any place of its owner."""
         free = [place for place in self._places if place.running is None]
         wanted, owner = each.held[:-1], each.owner
-        shared = [common_prefix(self._kept(place), wanted) if place.owner == owner else 0 for place in self._places]
+        shared = [self._shared(place, wanted) if place.owner == owner else 0 for place in self._places]
         best = max(self._places, key=lambda place: (shared[place.number], place.running is None))
         rows = shared[best.number] if shared[best.number] >= MIN_REUSED else 0
         place = best if rows and best.running is None else min(free, key=lambda place: place.freed)
@@ -313,6 +313,10 @@ class Scheduler(Closing):
         each.cached = each.prompted = each.stats.reused_tokens = rows
         place.running, place.kept, place.owner = each, [], owner
         self._seats[each] = place
+
+    def _shared(self, place: _Place, wanted: list[int]) -> int:
+        """The first tokens of a place with which a prompt can begin."""
+        return self.batch.usable(place.number, common_prefix(self._kept(place), wanted))
 
     def _kept(self, place: _Place) -> list[int]:
         """The first tokens of a place whose keys and values equal those of prefill bit for bit."""

@@ -219,7 +219,8 @@ class TextScorer(Closing):
         row = 0
         for window in jobs:
             length = window.stop - window.start
-            if row + length > self.rows and together:
+            # Windows of one run share the caches, and some keep only the newest tokens.
+            if together and (row + length > self.rows or self.session.plan.rewinds):
                 yield together
                 together, row = [], 0
             if length > self.rows:

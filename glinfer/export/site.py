@@ -177,6 +177,7 @@ def export_web(
         "weights": weights,
         "cache": cache,
         **({"long_after": made.long_after} if made.long_after else {}),
+        **({"rewinds": made.rewinds} if made.rewinds else {}),
         "tokenizer": texts.tokenizer is not None,
         "licence": licence_of(path),
         **texts.about,

@@ -117,7 +117,7 @@ def written_rows(draw: DrawSpec, inputs: Mapping[str, Array], values: RunValues)
     places = OPS[draw.op].places
     if places is None:
         return np.arange(first, first + rows)
-    return places({sampler: inputs[tensor] for sampler, tensor in draw.inputs}, draw.params(values))[:rows]
+    return places({sampler: inputs[tensor] for sampler, tensor in draw.inputs}, draw.params(values), rows)
 
 
 def final_tensors(

@@ -18,6 +18,7 @@ from glinfer.gl.values import evaluate
 from glinfer.models.points import CapturePoint, View
 from glinfer.notebook import table
 from glinfer.ops import OPS, DrawSpec, TensorSpec
+from glinfer.ops.fused.delta import REWINDS
 from glinfer.ops.spec import COVERS, Op, RunValue, Shapes
 
 if TYPE_CHECKING:  # importing it loads OpenGL
@@ -65,6 +66,16 @@ class Plan:
     def is_long(self, tokens: int) -> bool:
         """Whether a text of ``tokens`` tokens turns by the second set of angles."""
         return 0 < self.long_after < tokens
+
+    @cached_property
+    def rewinds(self) -> int:
+        """The most tokens by which its caches can be rewound; 0 if they keep all tokens."""
+        layouts = (tensor.layout for tensor in self.of_kind("cache"))
+        return REWINDS if any(isinstance(each, BlockLayout) and each.rolls for each in layouts) else 0
+
+    def usable(self, tokens: int, reached: int) -> int:
+        """How many of the first ``tokens`` remain usable once runs have reached ``reached`` tokens: all or none."""
+        return 0 if 0 < self.rewinds < reached - tokens else tokens
 
     @cached_property
     def table(self) -> Mapping[str, TensorSpec]:
@@ -179,7 +190,8 @@ class Plan:
         for name in self.results:
             if name not in table or self.root(name) not in known:
                 raise PlanError(f"plan {self.name}: no draw writes its result {name}")
-        results = set(map(self.root, self.results))
+        # The next run may read a cache before it writes it.
+        results = {*map(self.root, self.results), *(name for name in read if table[name].kind == "cache")}
         for name in (name for name in unread if name not in results):
             raise PlanError(
                 f"draw {next(iter(unread[name].values()))} writes {name}, which no later draw reads; "

@@ -232,7 +232,9 @@ class Session:
             self.texture(tensor.name).copy_from(other.texture(tensor.name))
 
     def copy_rows(self, source: int, target: int, rows: int) -> None:
-        """Copy what ``rows`` slots from ``source`` on hold of their tokens to those from ``target`` on, in every cache.
+        """Copy what the first ``rows`` tokens of sequence ``source`` have in every cache to sequence ``target``.
+
+        Of caches that keep only the newest tokens everything is copied.
 
         The GPU copies them by way of a texture with room for one sequence, which is made once and kept.
 
@@ -250,8 +252,9 @@ class Session:
             between = replace(layout, **changes)
             if between not in self._between:
                 self._between[between] = Texture(self.device, between, "rows being copied")
-            self._between[between].copy_rows(texture, source, 0, rows)
-            texture.copy_rows(self._between[between], 0, target, rows)
+            count, each = layout.every if layout.rolls else rows, layout.every
+            self._between[between].copy_rows(texture, source * each, 0, count)
+            texture.copy_rows(self._between[between], 0, target * each, count)
 
     def require_alive(self) -> None:
         """Refuse a released session.

@@ -237,9 +237,10 @@ class Op:
 
     ``integers`` names the samplers, and ``"output"``, that hold whole numbers, ``either`` those that may hold whole
     numbers or floats; all others hold floats. ``places`` computes the rows of the output that a draw writes from its
-    inputs and its params; by default they are consecutive from the draw's first row on. ``regions`` names the
-    samplers, and ``"output"``, whose tensors may be regions of a texture (:mod:`glinfer.models.regions`), because the
-    shader gets their places from shaders/common/regions.glsl. ``parts`` computes which inputs are read only in part.
+    inputs, its params and its number of rows; by default they are consecutive from the draw's first row on.
+    ``regions`` names the samplers, and ``"output"``, whose tensors may be regions of a texture
+    (:mod:`glinfer.models.regions`), because the shader gets their places from shaders/common/regions.glsl. ``parts``
+    computes which inputs are read only in part.
     """
 
     name: str
@@ -249,7 +250,7 @@ class Op:
     oracle: Oracle = no_oracle
     integers: tuple[str, ...] = ()
     either: tuple[str, ...] = ()
-    places: Callable[[Mapping[str, Array], Params], Array] | None = None
+    places: Callable[[Mapping[str, Array], Params, int], Array] | None = None
     regions: tuple[str, ...] = ()
     parts: Parts | None = None
 

@@ -1,6 +1,6 @@
 #version 300 es
 // Covers the cache slots of rows 0, 1, …: every block of the slot of the row's token, by
-// block_cover.glsl.
+// block_cover.glsl. With RING the cache has RING slots for each sequence, which has EVERY slots in the table.
 #include "common/block_cover.glsl"
 #include "common/row_info.glsl"
 flat out int row;
@@ -9,5 +9,10 @@ void main() {
     int index = cover_index();
     row = index / OUT_BLOCKS;
     uvec4 info = texelFetch(rows, ivec2((row / ROWS_STACK) * ROWS_TEXELS, row % ROWS_STACK), 0);
-    cover(out_origin(int(info.y + info.z), index % OUT_BLOCKS), 1);
+#ifdef RING
+    int slot = int(info.z) / EVERY * RING + (int(info.y) + int(info.z) % EVERY) % RING;
+#else
+    int slot = int(info.y + info.z);
+#endif
+    cover(out_origin(slot, index % OUT_BLOCKS), 1);
 }

@@ -18,7 +18,7 @@ DELTA = {
     "linear_value_head_dim": 8,
     "linear_conv_kernel_dim": 3,
 }
-"""A delta rule of four heads, of which two share keys; its spans are of 48 tokens, and so are the longest pieces."""
+"""A delta rule of four heads, of which two share keys."""
 
 
 def layers_of(family: str) -> dict[str, Any]:
@@ -38,16 +38,12 @@ def layers_of(family: str) -> dict[str, Any]:
 
 
 FURTHER = {
-    "fast": {"conv": -1, "delta": 4, "gated": 1},
-    "batch": {"conv": -2, "delta": 4, "gated": 2},
-    "chunk": {"conv": -2, "delta": 11, "gated": 1},
-    "score": {"conv": -2, "delta": 11, "gated": 1},
+    "fast": {"conv": -1, "delta": 6, "gated": 1},
+    "batch": {"conv": -2, "delta": 6, "gated": 2},
+    "chunk": {"conv": -2, "delta": 9, "gated": 1},
+    "score": {"conv": -2, "delta": 9, "gated": 1},
 }
-"""Draws of a layer with a convolution, a delta rule, or gates, beyond one with attention alone, by plan.
-
-Those of ``chunk`` and ``score`` are for 5 to 32 rows of a run; a delta rule takes two more where they are up to twice
-as many, and four fewer where they are fewer.
-"""
+"""Draws of a layer with a convolution, a delta rule, or gates, beyond one with attention alone, by plan."""
 
 
 def further_draws(config: ModelConfig, plan: str = "fast", first: int = 0) -> int:

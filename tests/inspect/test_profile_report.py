@@ -143,14 +143,17 @@ class TestBytesOfOtherPlans:
         plan = plan_for(of_family("lfm2"), "fast", kernels=KernelOptions())
         assert read_of(by_name(plan, plan.values_for(40))["h.0.conv.mixed"], "cache") == 3 * 256 * 4
         plan = plan_for(of_family("qwen3_next"), "fast", kernels=KernelOptions())
-        # A span has 48 tokens. Position 99 is the fourth of its span, and sees the whole span before it.
-        # A row has keys, decays, corrections and a row of the state.
-        for place, seen in ((40, 40), (100, 48 + 4)):
+        # A row has keys, decays and corrections. Position 99 is the fourth of its span, and token 32 ends a span.
+        for place, seen, even, odd in ((32, 32, 0, 0), (40, 8, 0, 36), (100, 4, 0, 36), (65, 1, 36, 0)):
             found = by_name(plan, plan.values_for(place))
             for name in ("scores", "row", "results"):
-                assert read_of(found[f"h.0.delta.{name}"], "cache") == seen * (128 + 64 + 256 + 256) * 4, name
-            # 400 channels and 4 inputs of decays, in whole blocks, of three tokens.
-            assert read_of(found["h.0.delta.conv"], "cache") == 3 * (448 + 64) * 4
+                assert read_of(found[f"h.0.delta.{name}"], "cache") == seen * (128 + 64 + 256) * 4, name
+            states = [read_of(found["h.0.delta.results"], f"state{parity}") for parity in (0, 1)]
+            assert states == [even * 256 * 4, odd * 256 * 4]
+            span = 32 * (128 + 64 + 256) * 4 if place == 32 else 0
+            assert [read_of(found[f"h.0.delta.fold.{parity}"], "cache") for parity in (0, 1)] == [0, span]
+            # 400 channels, in whole blocks, of three tokens.
+            assert read_of(found["h.0.delta.conv"], "inputs") == 3 * 448 * 4
 
     def test_a_token_reads_the_matrices_of_the_experts_that_it_chooses(self) -> None:
         plan = plan_for(of_family("qwen3_next"), "fast", kernels=KernelOptions())  # 2 of 8, and a shared one
@@ -169,10 +172,9 @@ class TestBytesOfOtherPlans:
         assert read_of(found["embed"], "weight") == 2 * 256 * 4
         assert read_of(found["h.1.attn.q_turned"], "table") == 2 * 40 * 4
         options = PlanOptions(of_family("qwen3_next"), weights="f32", kernels=kernels, max_texture_size=EDGE)
-        plan = chunk_plan(options, rows=48, cache_slots=192)
+        plan = chunk_plan(options, rows=32, cache_slots=192)
         found = by_name(plan, plan.values_for(2))
         assert read_of(found["h.1.attn.turn"], "rope") == 2 * 48 * 4
-        assert read_of(found["h.0.delta.ends"], "cache") == 48 * (128 + 64) * 4  # keys and decays of a span
         assert read_of(found["h.0.mlp.fc_in"], "weight") == 2 * 3 * 2 * 256 * 256 * 4  # 3 experts a token
         plan = chunk_plan(dataclasses.replace(options, config=of_family("llama")), rows=48, cache_slots=192)
         assert read_of(by_name(plan, plan.values_for(2))["h.0.attn.qkv"], "rope") == 2 * 48 * 4

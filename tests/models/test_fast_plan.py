@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from changed_plans import rebound, redefined, with_draw
+from family_layers import further_draws
 from tiny_models import NORMS_OF_LAYERS, tiny
 
 from glinfer.config import ModelConfig
@@ -17,10 +18,11 @@ from glinfer.families import DECODERS
 from glinfer.formats.packed import block_weights
 from glinfer.formats.tensors import weight_shapes
 from glinfer.models.choice import WEIGHTS, plan_for
-from glinfer.models.fast.token import LOGITS, fast_plan
+from glinfer.models.fast.token import HEAD_DRAWS, LOGITS, fast_plan
 from glinfer.models.options import PlanOptions
 from glinfer.models.plan import Plan, PlanLimits, draw_table
 from glinfer.models.reference.gab import MAX_DRAWS
+from glinfer.models.transforms.recipe import Recipes
 from glinfer.ops.kernels import KernelOptions, default_kernels
 from glinfer.quant.formats import WEIGHT_FORMATS
 
@@ -86,6 +88,25 @@ def test_the_draws_are_6_times_blocks_plus_3() -> None:
         table = draw_table(plan, context)
         assert table.total == sum(row.count for row in table.rows) == len(plan.draws) == 6 * blocks + 3
         assert plan.max_rows == context
+
+
+def test_every_family_takes_six_draws_a_layer_and_more_for_norms_of_their_own() -> None:
+    """Whatever else it has: shared keys, windows, biases, tied embeddings, heads of any size."""
+    for (family, info), layers in itertools.product(DECODERS.items(), (1, 3)):
+        # A convolution has no heads to normalise, and six draws too; a delta rule has thirteen.
+        expected = DRAWS_OF_A_LAYER[family] * layers + 3 + further_draws(tiny(family, num_hidden_layers=layers))
+        shared: dict[str, Any] = {"mlp_bias": True}
+        if info.rotary:
+            shared |= {"num_attention_heads": 4, "num_key_value_heads": 2, "sliding_window": 5, "attention_bias": True}
+        for head_dim, tied in ((6, False), (66, True)):
+            config = tiny(family, head_dim, num_hidden_layers=layers, tie_word_embeddings=tied)
+            plan = plan_of(config)
+            assert len(plan.draws) == expected == draw_table(plan, 1).total, family
+            assert len(plan_of(dataclasses.replace(config, **shared)).draws) == expected, family
+        end = further_draws(config, first=layers - 1)
+        last = [draw.name for draw in plan.draws[plan.last_layer :]]
+        assert len(last) == DRAWS_OF_A_LAYER[family] + end + HEAD_DRAWS, family
+        assert (last[0], last[-1]) == (Recipes(config, "f32").mixing_in(layers - 1).name, "pick"), family
 
 
 def programs(plan: Plan) -> int:

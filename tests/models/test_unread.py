@@ -46,7 +46,10 @@ def plans_of(family: str, kernels: KernelOptions) -> Iterator[Plan]:
 
 
 def only_readers(plan: Plan) -> Iterator[tuple[str, str, str]]:
-    """(draw, sampler, tensor) of each input that nothing else reads, between the write before it and the next one."""
+    """(draw, sampler, tensor) of each input that nothing else reads, between the write before it and the next one.
+
+    The next write to a cache may be in the next run.
+    """
     reads = [
         (place, draw.name, sampler, plan.root(tensor))
         for place, draw in enumerate(plan.draws)
@@ -59,6 +62,8 @@ def only_readers(plan: Plan) -> Iterator[tuple[str, str, str]]:
             min((at for at in ends if at >= place), default=1 << 30),
         )
         others = [each for each in reads if each[3] == tensor and begin < each[0] <= end]
+        if plan.table[tensor].kind == "cache" and begin >= 0 and end > place + len(plan.draws):
+            others += [each for each in reads if each[3] == tensor and each[0] <= ends[0]]
         if sampler and len(others) == 1 and tensor not in map(plan.root, plan.results):
             yield draw, sampler, tensor
 

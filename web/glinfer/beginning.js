@@ -110,9 +110,9 @@ export class Beginning {
     await this.note.write(new Blob([checksum.buffer, about, ...texels]));
   }
 
-  /** The texels of the caches for the first tokens; null where they are not adjacent, or nothing is cached. */
+  /** The texels of the caches for the first tokens; null where they are not adjacent, or not cached, or soon overwritten. */
   parts(tokens) {
-    if (this.model.driver.cached === undefined) return null;
+    if (this.model.driver.cached === undefined || this.model.plan.model.rewinds) return null;
     const all = this.caches.map((texture) => ({ texture, found: firstSlots(texture.spec.layout, tokens) }));
     if (all.some(({ found }) => found === null)) return null;
     return all.flatMap(({ texture, found }) =>

@@ -53,6 +53,7 @@ export class CachedDriver {
     this.body = plan.draws.length - plan.head_draws; // draws of a token without its logits
     this.inputs = { noise: 0, inverse_temperature: 1, noise_key: 0 };
     this.cached = 0; // how many of the first tokens are in the caches
+    this.reached = 0; // how many of the first tokens runs have reached, refused guesses included
     this.long = false; // whether their keys are rotated by the second set of angles, where the model has two
     this.handedOver = 0; // the number of tokens after which the last one waits for its last layer; 0: none
     this.tables = {}; // of companions
@@ -69,8 +70,15 @@ export class CachedDriver {
    * @param {number} length
    */
   forget(length) {
-    this.cached = Math.min(this.cached, length);
+    const { rewinds = Infinity } = this.plan.model; // caches that keep only the newest tokens cannot go further back
+    const cached = Math.min(this.cached, length);
+    this.cached = this.reached - cached > rewinds ? 0 : cached;
     this.handedOver = 0;
+  }
+
+  /** Notes that a run writes `count` tokens from `first` on; a text begins with token 0. */
+  reach(first, count) {
+    this.reached = Math.max(first ? this.reached : 0, first + count);
   }
 
   /**
@@ -116,6 +124,7 @@ export class CachedDriver {
     const piece = ids.slice(first, Math.min(ids.length, this.context, first + rows.most));
     const inputs = rowsFeed(this.tables.rows, piece, first, { targets: rows.targets, long: this.long });
     this.upload("rows");
+    this.reach(first, piece.length);
     this.replay.run(inputs, { companion: "rows" });
     this.cached += piece.length;
   }
@@ -136,6 +145,7 @@ export class CachedDriver {
   run(token, position, { last, watch = null } = {}) {
     const halfDone = this.handedOver === position + 1 && !watch;
     this.handedOver = 0;
+    this.reach(position, 1);
     Object.assign(this.inputs, { token, position, long: Number(this.long) });
     this.replay.run(this.inputs, { first: halfDone ? this.rows.tail : 0, last, watch });
   }
@@ -170,7 +180,7 @@ export class CachedDriver {
     const { filters } = sampler;
     const first = ids.length - 1;
     // A half-done last token of a prompt cannot run again with the same bits, should its choice be unsure.
-    const longest = this.handedOver ? 1 : this.runLength;
+    const longest = this.handedOver ? 1 : Math.min(this.runLength, plan.model.rewinds ?? this.runLength);
     const count = this.alike(ids.length, filters ? Math.min(most, longest) : most);
     Object.assign(this.inputs, { noise: sampler.greedy ? 0 : 1, inverse_temperature: sampler.inverseTemperature });
     try {
@@ -220,6 +230,7 @@ export class CachedDriver {
     const how = { targets: drafted.targets, long: this.long, sampler };
     const inputs = rowsFeed(tables.drafted, rows, first, how);
     this.upload("drafted");
+    this.reach(first, rows.length);
     replay.run(inputs, { companion: "drafted", last: chooses && !filters ? undefined : drafted.draws.length - 1 });
     const chosen = [];
     try {

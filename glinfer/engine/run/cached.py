@@ -12,15 +12,65 @@ from glinfer.engine.run.choice import Choice
 from glinfer.engine.run.decode import DecodeSession, Floats
 from glinfer.engine.sampler import OwnSampler, Sampler, SamplingOptions, gpu_chooses
 from glinfer.gl.layouts.blocks import BLOCK_EDGE, BLOCK_FLOATS, BlockLayout
+from glinfer.gl.texture import Texture
 from glinfer.models.fast.choice import STEPS
 from glinfer.models.fast.token import HEAD_DRAWS, LOGITS, PICKS
 from glinfer.models.session import Session
 from glinfer.ops.fused.allowed import Words
 from glinfer.ops.fused.changes import AHEAD, change_word
+from glinfer.ops.fused.delta import SPAN, snapshot_slots
 from glinfer.ops.fused.low_rank import ADAPTER
 from glinfer.ops.fused.sample import best_candidate, best_candidates, unsure
 
 _FIRST_RUN = 8  # tokens that passes choose before the first readback
+_MARGIN = 8
+"""Tokens before the end of a prompt that the next prompt of a chat may lack, such as the beginning of thoughts."""
+
+
+class _Snapshot:
+    """What rolling caches hold at the end of a span of a prompt, so that a long rewind need not start from token 0."""
+
+    def __init__(self, bound: Session) -> None:
+        """A snapshot of no tokens of a session's sequence."""
+        self.tokens = 0
+        self._bound = bound
+        self._textures: dict[str, Texture] = {}
+
+    def take(self, tokens: int) -> None:
+        """Copy what the caches hold after the first ``tokens`` tokens."""
+        self.tokens = 0
+        self._copy(tokens, back=False)
+        self.tokens = tokens
+
+    def put_back(self) -> None:
+        """Copy it back into the caches."""
+        self._copy(self.tokens, back=True)
+
+    def _copy(self, tokens: int, *, back: bool) -> None:
+        edge = self._bound.device.limits.max_texture_size
+        for tensor in self._bound.plan.of_kind("cache"):
+            layout, cache = tensor.layout, self._bound.texture(tensor.name)
+            if not isinstance(layout, BlockLayout) or not layout.rolls:
+                continue
+            pieces = snapshot_slots(tensor.name, layout, tokens)
+            if not pieces:
+                continue
+            name, rows = tensor.name.partition(".state.")[0], sum(slots for _, slots in pieces)
+            if name not in self._textures:  # one for both states
+                made = BlockLayout.by_block((rows, layout.cols), edge, together=4)
+                self._textures[name] = Texture(self._bound.device, made, f"snapshot of {name}")
+            kept, first = self._textures[name], 0
+            for slot, slots in pieces:
+                if back:
+                    cache.copy_rows(kept, first, slot, slots)
+                else:
+                    kept.copy_rows(cache, slot, first, slots)
+                first += slots
+
+    def release(self) -> None:
+        """Release its textures."""
+        for texture in self._textures.values():
+            texture.release()
 
 
 class CachedSession(DecodeSession):
@@ -49,6 +99,9 @@ class CachedSession(DecodeSession):
         self._places = self._picks.layout
         # Tokens, from the first on, whose keys and values are in the caches.
         self._cached = 0
+        # Tokens from the first on that runs have reached, refused drafts included.
+        self._reached = 0
+        self._snapshot = _Snapshot(bound)
         # Tokens of the sequence whose last residual stream is ready for the last block; 0: none is.
         self._residual_tokens = 0
         # Whether the cached keys use the second set of angles, in models with two.
@@ -79,12 +132,19 @@ class CachedSession(DecodeSession):
         self.draws_saved += first
         values["position"], values["token"], values[ADAPTER] = position, token, self.adapter
         values["long"] = int(self._long)
+        self._reach(position)
         self._bound.run(values, first=first, draws=draws, flush_every=self._flush_every)
 
     def _forget(self, length: int) -> None:
         super()._forget(length)
+        if length < self._snapshot.tokens:
+            self._snapshot.tokens = 0
         self._cached = min(self._cached, length)
         self._residual_tokens = 0
+
+    def _reach(self, first: int, count: int = 1) -> None:
+        """Note that a run writes tokens from ``first`` on; a sequence begins with token 0."""
+        self._reached = max(self._reached if first else 0, first + count)
 
     def _turn_by(self, tokens: int) -> None:
         """Use the angles of a text of ``tokens`` tokens, and recompute cached keys that have other angles.
@@ -100,15 +160,30 @@ class CachedSession(DecodeSession):
         limit, held = self._config.long_after, len(self._ids)
         return min(count, limit - held + 1) if held <= limit else count
 
+    def _go_back(self) -> None:
+        """Continue from the snapshot, or from the start, if the caches hold only tokens too far after those cached."""
+        self._cached = self._bound.plan.usable(self._cached, self._reached)
+        if not self._cached and 0 < self._snapshot.tokens < len(self._ids):
+            self._snapshot.put_back()
+            self._cached = self._snapshot.tokens
+            # The tokens before are out of reach.
+            self._reached = self._cached + self._bound.plan.rewinds + 1
+
     def _catch_up(self) -> None:
         self._turn_by(len(self._ids))
+        self._go_back()
         # The chunk includes the last token, up to its last block, unless the context is full.
         end = min(len(self._ids), self._context)
         if not self._bound.observers and self._prefill.as_chunk(end - self._cached):
             self._residual_tokens = 0
+            span = (end - _MARGIN) // SPAN * SPAN if self._bound.plan.rewinds else 0
             while self._cached < end:
-                ids, first = self._ids[self._cached : end], self._cached
+                first = self._cached
+                ids = self._ids[first : span if first < span else end]
                 self._cached += self._companions.chunk(len(ids)).run(ids, first, adapter=self.adapter, long=self._long)
+                self._reach(first, self._cached - first)
+                if self._cached == span:
+                    self._snapshot.take(span)
             self._residual_tokens = self._cached
         end = len(self._ids) - 1  # observers see one token at a time
         for position in range(self._cached, end):
@@ -145,7 +220,8 @@ class CachedSession(DecodeSession):
         choice = self._choice(options) if passes else None
         if choice is not None:
             # Prefill has half computed the last prompt token; an unsure choice must not rerun it from the start.
-            count = min(count, 1 if self._residual_tokens else self._run_length, AHEAD if options.penalises else STEPS)
+            most = min(AHEAD if options.penalises else STEPS, self._bound.plan.rewinds or STEPS)
+            count = min(count, 1 if self._residual_tokens else self._run_length, most)
             words = [change_word(number, number) for number in range(count)] if options.penalises else ()
             choice.write([0] * count, [options] * count, sampler.draws(count), changes=words)
         values["noise"] = 0.0 if options.greedy else 1.0
@@ -207,6 +283,7 @@ class CachedSession(DecodeSession):
         draws = sampler.draws(len(draft) + 1)
         runs = self._companions.drafted(len(draws))
         options = sampler.options if gpu_chooses(sampler.options, changes=False) else None
+        self._reach(first, len(draws))
         runs.choose([self._ids[first], *draft], first, options, draws, self.adapter, long=self._long)
         self.drafted += len(draft)
         candidates = None if options is None else runs.candidates(len(draws))
@@ -247,10 +324,11 @@ class CachedSession(DecodeSession):
         bound.copy_caches(self._bound)
         made = CachedSession(self._prefill, bound)
         # The residual stream is not copied; the copy reruns the last token when it needs logits.
-        made._cached, made._long = self._cached, self._long
+        made._cached, made._reached, made._long = self._cached, self._reached, self._long
         return made
 
     def _release(self) -> None:
         self._companions.release()
+        self._snapshot.release()
         if self._owns:
             self._bound.release()

@@ -39,8 +39,9 @@ Forward = Callable[[Sequence[int]], Floats]
 class DecodeSession(Closing):
     """A sequence of tokens and the model's prediction of the next; made by :meth:`glinfer.engine.model.Model.session`.
 
-    Appending is cheap, rewinding is free, and held tokens are not computed again. Close a session after use, or use
-    it in a ``with`` block.
+    Appending is cheap, and held tokens are not computed again. Rewinding is free, but a model with delta rules that
+    goes back more than 28 tokens runs again from near the end of the last prompt, or from the start. Close a session
+    after use, or use it in a ``with`` block.
 
     A session runs at most ``context`` tokens. To run one more, it drops the oldest half and runs the rest again from
     position 0, so a sequence can grow without end. Tokens that the tokenizer puts before every text, such as ``<s>``,

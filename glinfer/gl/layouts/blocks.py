@@ -74,6 +74,7 @@ class BlockLayout:
             there, which no later run reads.
         every: slots of one sequence, which share the blocks aside; 1 without sequences.
         format_name: ``rgba32f`` or ``rgba16f``, or ``rgba8i`` for bytes with scales, which have no blocks aside.
+        rolls: whether the ``every`` slots of a sequence hold only what its newest tokens need.
     """
 
     rows: int
@@ -86,6 +87,7 @@ class BlockLayout:
     aside: int = 0
     every: int = 1
     format_name: str = "rgba32f"
+    rolls: bool = False
 
     @classmethod
     def of(
@@ -123,21 +125,22 @@ class BlockLayout:
         aside: int = 0,
         every: int = 1,
         format_name: str = "rgba32f",
+        rolls: bool = False,
+        together: int = 16,
     ) -> BlockLayout:
         """A layout that groups the same block of all slots, for a cache that is read block by block over many slots.
 
-        Every line holds a multiple of 16 slots, so 16 slots that start at a multiple of 16 are side by side. The
-        blocks ``aside`` have separate lines after all others.
+        Every line holds a multiple of ``together`` slots, so that many slots that start at such a multiple are side by
+        side; attention reads 16. The blocks ``aside`` have separate lines after all others.
 
         Raises:
             PlanError: the matrix is empty or too large.
         """
         _checked_blocks(shape)
-        together = 16
         slots = -(-shape[0] // together) * together
         columns = min(slots, max(together, max_texture_size // BLOCK_EDGE // together * together))
         slots = -(-slots // columns) * columns
-        made = cls(*shape, 1, BLOCK_EDGE * columns, columns, 1, slots, aside, every, format_name)
+        made = cls(*shape, 1, BLOCK_EDGE * columns, columns, 1, slots, aside, every, format_name, rolls)
         return made.checked(max_texture_size)
 
     def checked(self, max_texture_size: int) -> BlockLayout:

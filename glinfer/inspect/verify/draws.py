@@ -20,7 +20,7 @@ from glinfer.models.fast.choice import TABLE
 from glinfer.models.feed import runs
 from glinfer.models.oracle import RunValues, by_output, relative_error, rounding, run_draw, written_rows
 from glinfer.models.session import Hook, Session, weight_matrix
-from glinfer.ops import DrawSpec
+from glinfer.ops import OPS, DrawSpec
 from glinfer.ops.fused.choice import FILTER_WORDS
 from glinfer.ops.fused.rows import fill_choices, row_table
 from glinfer.ops.noise import noise_key
@@ -137,8 +137,9 @@ class _DrawChecker:
         self.planted, self.state = planted, StateCheck(session)
         self.findings: dict[str, list[StateFault]] = {spec.name: [] for spec in session.plan.draws}
         self.weights = {tensor.name: weight_matrix(tensor, weights) for tensor in session.plan.of_kind("weight")}
-        # Tensors in flat layouts are read whole, because rows in use need not be the first.
+        # Tensors whose rows in use need not be the first are read whole.
         self.whole = {tensor.name for tensor in session.plan.tensors if isinstance(tensor.layout, FlatLayout)}
+        self.whole |= {name for spec in session.plan.draws if OPS[spec.op].places for name in spec.writes}
         # Rows and columns in use of each tensor.
         self.extents = {
             tensor.name: tensor.shape if tensor.name in self.whole else (1, tensor.shape[1])

@@ -27,16 +27,19 @@ from glinfer.models.transforms.recipe import Recipe, Recipes
 from glinfer.ops.flat.delta import DELTA_EPS
 from glinfer.ops.fused.cached import SLOT_TOKENS, Heads, score_slots
 from glinfer.ops.fused.convolve import PARTS, part_floats, short_conv, store_gated
-from glinfer.ops.fused.delta import DeltaHeads, delta_conv, delta_norm, delta_recall, delta_row, delta_scores
-from glinfer.ops.fused.delta_chunk import (
-    MOST_ONE_BY_ONE,
-    delta_carry,
-    delta_ends,
-    delta_join,
-    delta_lower,
+from glinfer.ops.fused.delta import (
+    RING,
+    DeltaHeads,
+    DeltaRun,
+    delta_conv,
+    delta_correct,
+    delta_fold,
+    delta_norm,
+    delta_recall,
+    delta_scores,
     delta_solve,
     delta_unit,
-    join_sizes,
+    input_ring,
 )
 from glinfer.ops.fused.dense import Matrix, RawRows, Turning, parts_of_steps, shared_parts
 from glinfer.ops.fused.experts import mix_experts, padded, route
@@ -126,8 +129,8 @@ class Lowering(ABC):
         """Draw x in one tensor, a row a slot, which is called ``name``."""
 
     @abstractmethod
-    def store(self, name: str, x: RowInterleaved, cache: TensorSpec, kind: str) -> None:
-        """Draw the copy of rows to the slots of their tokens in a cache."""
+    def store(self, name: str, x: RowInterleaved, cache: TensorSpec, kind: str, ring: int = 0) -> None:
+        """Draw the copy of rows to their tokens' slots in a cache, or in rings of ``ring`` slots unless that is 0."""
 
     @abstractmethod
     def attend(self, layer: int, node: Attention, cache: TensorSpec) -> RowInterleaved | TensorSpec:
@@ -343,94 +346,52 @@ class Lowering(ABC):
 
     def apply_delta_rule(self, layer: int, node: DeltaMixing, *, ends: bool) -> TensorSpec | None:
         """Draw the delta rule of a layer, each row by itself in a slot, see :mod:`glinfer.ops.fused.delta`."""
-        heads, name, kernels = DeltaHeads(node.rule), f"h.{layer}.delta", self.kernels
+        name, heads, taps = f"h.{layer}.delta", DeltaHeads(node.rule), self.config.layer(layer).taps
+        piece = self.table.shape[0] if self.together and self.table is not None else 0
+        run = DeltaRun(heads, self.kernels, self.table, self.every, piece)
         found = self.rows("delta.projected", heads.projected)
         self.product(self.recipes.mixing_in(layer), self.hidden[0], found)
         projected = self.by_row(layer, "delta.rows", found, "delta.projected")
-        layouts = delta_cache_layouts(self.recipes, layer, self.cache_slots, self.every, self.max_texture_size)
-        inputs, cache = (
-            self.plan.laid_out(f"{name}.{part}", "cache", layout)
-            for part, layout in zip(("inputs", "cache"), layouts, strict=True)
-        )
-        self.store(f"{name}.store", RowInterleaved((projected,)), inputs, "delta.store")
-        mixed = self.delta_inputs(layer, projected, inputs, heads)
-        queries = None if ends else self.row_vector("delta.scores.queries", heads.scores)
-        self.keep_delta_rows(name, mixed, cache, queries, heads)
+        layouts = heads.layouts(taps, self.cache_slots // self.every, self.max_texture_size)
+        inputs, cache, *states = (self.plan.laid_out(f"{name}.{each}", "cache", layouts[each]) for each in layouts)
+        # Of several consecutive rows lengths are a pass of their own, and corrections are solved for.
+        raw, mixed = (self.row_vector(f"delta.{part}", heads.mixed) for part in ("raw", "given"))
+        conv = projected, inputs, cache, self.of_layer(layer, "delta.taps"), self.of_layer(layer, "delta.decay")
+        draw, eps = self.plan.draw, DELTA_EPS
+        draw(delta_conv(f"{name}.conv", run, *conv, raw if piece else mixed, eps=eps, unit=not piece))
+        self.store(f"{name}.store", RowInterleaved((projected,)), inputs, "delta.store", input_ring(taps))
+        if piece:
+            draw(delta_unit(f"{name}.unit", run, raw, mixed, eps=eps))
+        keys = self.row_vector("delta.scores.keys", heads.per_head)
+        queries = None if ends else self.row_vector("delta.scores.queries", heads.per_head)
+        draw(delta_scores(f"{name}.scores", run, mixed, cache, keys, queries))
+        even, odd = states
+        kept = self.row_vector("delta.kept", heads.kept)
+        draw(delta_recall(f"{name}.row", run, mixed, keys, cache, (even, odd), kept, queries=False))
+        if piece:
+            apart, kept = kept, self.row_vector("delta.corrected", heads.kept)
+            solved = self.row_vector("delta.solved", heads.per_head)
+            draw(delta_solve(f"{name}.solve", run, mixed, keys, solved))
+            draw(delta_correct(f"{name}.correct", run, apart, solved, kept))
+        self.store(f"{name}.row_store", RowInterleaved((kept,)), cache, "delta.store", RING)
+        draw(*(delta_fold(f"{name}.fold.{parity}", run, cache, (even, odd), parity) for parity in (0, 1)))
         if queries is None:
             return None
         results, out = (self.row_vector(f"delta.{part}", heads.rule.values) for part in ("results", "mixed"))
-        gains, eps = self.of_layer(layer, "delta.norm"), self.config.layer_norm_eps
-        shared: dict[str, Any] = {"rows": self.table, "kernels": kernels}
-        self.plan.draw(
-            delta_recall(f"{name}.results", mixed, queries, cache, results, heads, queries=True, **shared),
-            delta_norm(f"{name}.mixed", results, projected, gains, out, heads, eps=eps, **shared),
+        draw(
+            delta_recall(f"{name}.results", run, mixed, queries, cache, (even, odd), results, queries=True),
+            delta_norm(
+                f"{name}.mixed",
+                run,
+                results,
+                projected,
+                self.of_layer(layer, "delta.norm"),
+                out,
+                eps=self.config.layer_norm_eps,
+            ),
         )
         self.value(f"blocks.{layer}.delta.mixed", View(heads.rule.values))
         return out
-
-    @property
-    def piece(self) -> int:
-        """The most rows that follow each other in a sequence; 0 where none do."""
-        return self.table.shape[0] if self.together and self.table is not None else 0
-
-    @property
-    def solves(self) -> bool:
-        """Whether a run has more rows of a delta rule than are corrected one by one."""
-        return self.piece > MOST_ONE_BY_ONE
-
-    def delta_inputs(self, layer: int, projected: TensorSpec, inputs: TensorSpec, heads: DeltaHeads) -> TensorSpec:
-        """Draw queries, keys, values, decays and shares; where it solves, lengths are a pass of their own."""
-        name = f"h.{layer}.delta"
-        mixed, decay = self.row_vector("delta.given", heads.mixed), self.of_layer(layer, "delta.decay")
-        shared: dict[str, Any] = {"eps": DELTA_EPS, "rows": self.table, "kernels": self.kernels}
-        found = self.row_vector("delta.raw", heads.mixed) if self.solves else mixed
-        conv = projected, inputs, self.of_layer(layer, "delta.taps"), decay, found
-        self.plan.draw(delta_conv(f"{name}.conv", *conv, heads, unit=not self.solves, **shared))
-        if self.solves:
-            self.plan.draw(delta_unit(f"{name}.unit", found, mixed, heads, **shared))
-        return mixed
-
-    def keep_delta_rows(
-        self, name: str, mixed: TensorSpec, cache: TensorSpec, queries: TensorSpec | None, heads: DeltaHeads
-    ) -> None:
-        """Draw what a delta rule keeps of rows, and store it; ``queries`` gets the weights of tokens for those."""
-        kept, draw, piece = self.row_vector("delta.kept", heads.kept), self.plan.draw, self.piece
-        keys, rows = self.row_vector("delta.scores.keys", heads.scores), RowInterleaved((kept,))
-        shared: dict[str, Any] = {"rows": self.table, "kernels": self.kernels}
-        run: dict[str, Any] = {**shared, "piece": piece}
-        early, late = dict[str, Any](), dict[str, Any]()
-        if self.solves:
-            early["ends"] = ended = self.row_vector("delta.ends", heads.ends)
-            draw(delta_ends(f"{name}.ends", cache, ended, heads, **run))
-        if piece:
-            draw(delta_row(f"{name}.early", mixed, cache, kept, heads, **early, **run))
-            self.store(f"{name}.early_store", rows, cache, "delta.store")
-        draw(delta_scores(f"{name}.scores", mixed, cache, keys, queries, heads, **shared))
-        if piece:
-            late["apart"] = apart = self.row_vector("delta.apart", heads.rule.values)
-            draw(delta_recall(f"{name}.apart", mixed, keys, cache, apart, heads, queries=False, **run))
-        late |= self.solve_delta_rule(name, mixed, keys, heads, run) if self.solves else {"scores": keys}
-        draw(delta_row(f"{name}.row", mixed, cache, kept, heads, **late, **run))
-        self.store(f"{name}.row_store", rows, cache, "delta.store")
-
-    def solve_delta_rule(
-        self, name: str, mixed: TensorSpec, scores: TensorSpec, heads: DeltaHeads, run: dict[str, Any]
-    ) -> dict[str, TensorSpec]:
-        """Draw what makes the corrections of all rows of a run a product, see :mod:`glinfer.ops.fused.delta_chunk`.
-
-        Returns:
-            The further inputs of :func:`glinfer.ops.fused.delta.delta_row`.
-        """
-        columns, draw = heads.over_run(run["piece"]), self.plan.draw
-        solved, other = (self.row_vector(f"delta.{each}", columns) for each in ("solved", "other"))
-        draw(delta_solve(f"{name}.solve", mixed, scores, solved, heads, **run))
-        for number, size in enumerate(join_sizes(run["piece"])):
-            joined = self.row_vector("delta.solved" if number % 2 else "delta.joined", columns)
-            draw(delta_lower(f"{name}.lower.{size}", mixed, scores, solved, other, heads, size=size, **run))
-            draw(delta_join(f"{name}.join.{size}", solved, other, joined, heads, size=size, **run))
-            solved = joined
-        draw(delta_carry(f"{name}.carry", mixed, solved, other, heads, **run))
-        return {"solved": solved, "carry": other}
 
     def after_mixing(self, layer: Layer, mixed: RowInterleaved | TensorSpec) -> None:
         """Draw the rest of a layer: the output projection and the MLP, both added to the residual stream."""
@@ -580,19 +541,10 @@ def delta_layers(config: ModelConfig) -> list[int]:
     return [layer for layer in range(config.num_hidden_layers) if config.layer(layer).delta is not None]
 
 
-def delta_cache_layouts(
-    recipes: Recipes, layer: int, slots: int, every: int, max_texture_size: int
-) -> tuple[BlockLayout, BlockLayout]:
-    """The layouts of what the convolution before a delta rule reads, and of the rule's own cache.
-
-    Both are float32 whatever the format of other caches, since errors of a state go on from span to span.
-
-    Raises:
-        PlanError: one does not fit such textures.
-    """
-    heads = recipes.delta(layer)
-    inputs = BlockLayout.by_block((slots, heads.projected), max_texture_size, aside=heads.aside, every=every)
-    return inputs, BlockLayout.by_block((slots, heads.kept), max_texture_size, every=every)
+def rings_of(config: ModelConfig) -> list[int]:
+    """The slots of a sequence in each ring of a model's caches."""
+    taps = {config.layer(layer).taps for layer in delta_layers(config)}
+    return sorted({RING, *map(input_ring, taps)}) if taps else []
 
 
 def layer_cache_layouts(
@@ -603,8 +555,9 @@ def layer_cache_layouts(
     Raises:
         PlanError: one does not fit such textures.
     """
-    if recipes.config.layer(layer).delta is not None:
-        return delta_cache_layouts(recipes, layer, slots, every, max_texture_size)
+    of = recipes.config.layer(layer)
+    if of.delta is not None:
+        return tuple(DeltaHeads(of.delta).layouts(of.taps, slots // every, max_texture_size).values())
     return (layer_cache_layout(recipes, layer, slots, every, formats, max_texture_size),)
 
 

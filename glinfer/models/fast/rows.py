@@ -25,8 +25,9 @@ from glinfer.models.fast.parts import Lowering, adapter_values, delta_layers
 from glinfer.models.fast.token import HIDDEN
 from glinfer.models.options import PlanOptions
 from glinfer.models.plan import Plan
-from glinfer.models.transforms.recipe import Recipe, Recipes
+from glinfer.models.transforms.recipe import Recipe
 from glinfer.ops.fused.cached import SLOT_TOKENS, cached_scores, cached_values, score_slots
+from glinfer.ops.fused.delta import SPAN
 from glinfer.ops.fused.dense import RawRows, Turning
 from glinfer.ops.fused.embed import embed_rows
 from glinfer.ops.fused.expert_groups import (
@@ -186,8 +187,9 @@ class _RowsLowering(Lowering):
         layout = BlockLayout.of(shape, self.max_texture_size, tiles=self.kernels.row_tiles)
         return self.plan.laid_out(name, "activation", layout)
 
-    def store(self, name: str, x: RowInterleaved, cache: TensorSpec, kind: str) -> None:
-        how: dict[str, Any] = {"together": self.together, "kernels": self.kernels, "kind": kind}
+    def store(self, name: str, x: RowInterleaved, cache: TensorSpec, kind: str, ring: int = 0) -> None:
+        how: dict[str, Any] = {"together": self.together and not ring, "kernels": self.kernels, "kind": kind}
+        how["ring"] = (ring, self.every) if ring else None
         self.plan.draw(store_rows(name, x, self.table, cache, **how))
 
     def head(self) -> RowInterleaved:
@@ -273,9 +275,7 @@ def few_chunk_rows(options: PlanOptions) -> int:
     config, kernels, experts = options.config, options.kernels, options.config.layer(0).experts
     if experts is None:
         return 0
-    recipes = Recipes(config, options.weights, options.formats)
-    together = [recipes.delta(layer).most_together for layer in delta_layers(config)]
-    rows = min(kernels.chunk, config.max_position_embeddings, *together)
+    rows = min(kernels.chunk, config.max_position_embeddings, *([SPAN] if delta_layers(config) else []))
     return few_rows(rows, experts.stacked, config.hidden_size, config.intermediate_size, kernels)
 
 
@@ -309,11 +309,10 @@ class ChunkLowering(_RowsLowering):
         values += self.further_values(rows)
         super().__init__(self.name, values, options, rows, cache_slots, every)
         self.used = "row_slots"
-        together = [self.recipes.delta(layer).most_together for layer in delta_layers(config)]
-        found, most = self.table.shape[0], min(together, default=self.table.shape[0])
-        if found > most:
+        found = self.table.shape[0]
+        if found > SPAN and delta_layers(config):
             raise PlanError(
-                f"a plan for {found} rows that follow each other; expected at most {most}, as the delta rule of a "
+                f"a plan for {found} rows that follow each other; expected at most {SPAN}, as the delta rule of a "
                 "layer takes them in together"
             )
         # In one tile a cell covers few slots, and is skipped if none of them sees it.

@@ -6,7 +6,7 @@ their positions, written straight into the cache); the scores of all heads; soft
 one more, and so does the norm behind each branch; experts take three more, the router, the choice and the sum. A layer
 with a convolution takes six passes too: one product for its three parts, the product of two of them into the cache,
 the convolution with its gate, and the other three. Gates behind attention are one more, and a layer with a delta rule
-takes eleven, of which seven lie between its two products (:mod:`glinfer.ops.fused.delta`). A cache in bytes takes a
+takes thirteen, of which nine lie between its two products (:mod:`glinfer.ops.fused.delta`). A cache in bytes takes a
 pass more in each layer with attention, which rounds keys and values: a fragment of the product has four elements, too
 few to find a scale from. The embedding, the logits and the choice of the next token take one each: ``6 × layers + 3``
 draws.
@@ -18,8 +18,9 @@ from typing import Any
 
 from glinfer.config import ModelConfig
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS
+from glinfer.gl.values import Value
 from glinfer.graph.nodes import Attention
-from glinfer.models.fast.parts import Lowering, adapter_values, cache_slots
+from glinfer.models.fast.parts import Lowering, adapter_values, cache_slots, rings_of
 from glinfer.models.options import PlanOptions
 from glinfer.models.plan import Plan
 from glinfer.models.points import View
@@ -66,7 +67,14 @@ def run_values(config: ModelConfig, adapters: AdapterRanks = NO_ADAPTERS) -> lis
         RunValue("noise_key", 0, 2**32 - 1),
         *angle_values(config),
         *adapter_values(adapters),
+        *(RunValue(f"ring.{size}", 0, size - 1, _modulo("position", size)) for size in rings_of(config)),
     ]
+
+
+def _modulo(name: str, size: int) -> Value:
+    """The remainder of a run value."""
+    whole = "ceildiv", ("add", name, 1 - size), size
+    return "add", name, ("multiply", whole, -size)
 
 
 class _TokenLowering(Lowering):
@@ -112,8 +120,9 @@ class _TokenLowering(Lowering):
         """Declare the inner vector of an adapter."""
         return self.row_vector(name, ranks)
 
-    def store(self, name: str, x: RowInterleaved, cache: TensorSpec, kind: str) -> None:
-        self.plan.draw(store_row(name, x, cache, kind=kind, kernels=self.kernels))
+    def store(self, name: str, x: RowInterleaved, cache: TensorSpec, kind: str, ring: int = 0) -> None:
+        first = f"ring.{ring}" if ring else "position"
+        self.plan.draw(store_row(name, x, cache, kind=kind, first=first, kernels=self.kernels))
 
     def attend(self, layer: int, node: Attention, cache: TensorSpec) -> RowInterleaved:
         heads, name, to = self.recipes.heads(layer), f"h.{layer}.attn", f"blocks.{layer}.attn"

@@ -27,7 +27,6 @@ from glinfer.graph.nodes import Attention, Branch, Convolution, DeltaMixing, Exp
 from glinfer.models.ropes import rope_names
 from glinfer.ops.fused.cached import Heads
 from glinfer.ops.fused.convolve import PARTS, part_floats
-from glinfer.ops.fused.delta import DeltaHeads
 from glinfer.quant.formats import F16, F32, FROM_FILE, GROUP_FORMS, KEPT, WEIGHT_FORMATS, WIDE
 
 QUAD_FLOATS = 16
@@ -261,12 +260,6 @@ class Recipes:
     def gain_floats(self) -> int:
         """Floats of the gains of normalised queries and keys: of one head, or of all heads of queries."""
         return self.head_floats * (self.config.num_attention_heads if self.family.layer.head_norms == "width" else 1)
-
-    def delta(self, layer: int) -> DeltaHeads:
-        """The heads of a layer's delta rule."""
-        node = self.graph.layer(layer).mixing.body
-        assert isinstance(node, DeltaMixing)
-        return DeltaHeads(node.rule)
 
     def mixing_in(self, layer: int) -> Recipe:
         """The product that begins the branch of a layer that mixes tokens; its parts begin with whole blocks.

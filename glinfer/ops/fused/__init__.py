@@ -6,7 +6,6 @@ from glinfer.ops.fused import (
     choice,
     convolve,
     delta,
-    delta_chunk,
     embed,
     expert_groups,
     experts,

@@ -128,10 +128,14 @@ def turned_by(table: Array, params: Params, rows: int) -> Array:
     return np.asarray(np.minimum(words[:, POSITION] + second, rows - 1))
 
 
-def stored_places(inputs: Mapping[str, Array], params: Params) -> Array:
-    """For an oracle: the cache slots of the tokens of all rows of a table."""
-    table = inputs["rows"].astype(np.intp)
-    return np.asarray(table[:, POSITION] + table[:, BASE])
+def stored_places(inputs: Mapping[str, Array], params: Params, rows: int) -> Array:
+    """For an oracle: the cache slots of the tokens of the first ``rows`` rows of a table."""
+    table = inputs["rows"][:rows].astype(np.intp)
+    if "RING" not in params:
+        return np.asarray(table[:, POSITION] + table[:, BASE])
+    sequences, offsets = np.divmod(table[:, BASE], int(params["EVERY"]))
+    ring = int(params["RING"])
+    return np.asarray(sequences * ring + (table[:, POSITION] + offsets) % ring)
 
 
 def gathered(inputs: Mapping[str, Array], count: int, letter: str = "x") -> Array:

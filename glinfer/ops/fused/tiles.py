@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from glinfer.gl.layouts.blocks import BLOCK_FLOATS
 from glinfer.ops.fused.cached import (
     SLOT_TOKENS,
     Heads,
@@ -130,8 +131,12 @@ def store_rows(
     together: bool,
     kernels: KernelOptions,
     kind: str = "attn.store",
+    ring: tuple[int, int] | None = None,
 ) -> DrawSpec:
     """``cache[base + position] = x[r]`` for each row, with base and position from the table ``rows``. Run value: rows.
+
+    Columns of x beyond the cache's are not stored. With ``ring``, its slots and the slots of a sequence in the table,
+    the cache has a ring for each sequence.
 
     ``together`` means that the rows' slots are consecutive from the run value strip_first on; the cache's blocks aside
     are then not written. For a cache in bytes this draw rounds the numbers; x then also has columns of queries, which
@@ -146,6 +151,7 @@ def store_rows(
         *layout.defines("OUT"),
         ("ROWS", len(x.tensors)),
         ("STRIP", int(strip)),
+        *(() if ring is None else zip(("RING", "EVERY"), ring, strict=True)),
     )
     further: dict[str, Any] = {"cover": "strip"} if strip else {"vertex": "common/rows.vert"}
     inputs = *x.inputs(), ("rows", rows.name)
@@ -155,12 +161,18 @@ def store_rows(
 
 
 def store_row(
-    name: str, x: RowInterleaved, cache: TensorSpec, *, kind: str = "attn.store", kernels: KernelOptions
+    name: str,
+    x: RowInterleaved,
+    cache: TensorSpec,
+    *,
+    kind: str = "attn.store",
+    first: str = "position",
+    kernels: KernelOptions,
 ) -> DrawSpec:
-    """``cache[position] = x[0]``, the row of one token, in a sequence that begins in the first slot.
+    """``cache[first] = x[0]``, the row of one token, in a sequence that begins in the first slot.
 
     x [1, cols] is in one tensor; otherwise as :func:`store_rows`. ``kind`` is the group in tables of draws. Run value:
-    position.
+    ``first``.
     """
     defines = (
         *x.layout.defines("X"),
@@ -170,7 +182,7 @@ def store_row(
         ("ALONE", 1),
     )
     inputs, size = x.inputs(), (1, cache.shape[1])
-    further: dict[str, Any] = {"kernels": kernels, "shader": "store_rows", "first": "position"}
+    further: dict[str, Any] = {"kernels": kernels, "shader": "store_rows", "first": first}
     return block_draw(name, kind, "store_row", inputs, (cache.name,), size, defines, **further)
 
 
@@ -206,8 +218,9 @@ def _check_store(shapes: Shapes, params: Params) -> None:
     cols = shapes.by_name["x0"][1]
     check_same(shapes, params, None, cols)
     needed = shapes.by_name["output"][1]
-    more = "OUT_SCALES_AT" in params and needed % GROUP == 0  # no group has both stored and other columns
-    shapes.require(cols == needed or (more and cols > needed), f"x has {cols} columns; the cache stores {needed}")
+    # No block, or group of bytes, has both stored and other columns.
+    whole = needed % (GROUP if "OUT_SCALES_AT" in params else BLOCK_FLOATS) == 0
+    shapes.require(cols == needed or (whole and cols > needed), f"x has {cols} columns; the cache stores {needed}")
     if "rows" not in shapes.by_name:
         shapes.require(params["ROWS"] == 1, f"one row, found {params['ROWS']} textures")
 
