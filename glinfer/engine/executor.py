@@ -94,7 +94,11 @@ class Executor(Closing):
         return False
 
     def copy(self, source: int, target: int, rows: int) -> None:
-        """Copy keys and values of the first ``rows`` tokens between places."""
+        """Copy what caches hold of the first ``rows`` tokens between places."""
+
+    def usable(self, place: int, tokens: int) -> int:
+        """The cached tokens of a place that remain if a sequence continues after its first ``tokens``: all or none."""
+        return tokens
 
     def leave(self, each: Running) -> None:
         """Forget what was computed after the end of a sequence."""
