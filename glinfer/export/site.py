@@ -101,7 +101,7 @@ def web_root() -> Path:
     """
     package = Path(__file__).resolve().parent.parent
     for folder in (package / "web", package.parent / "web"):
-        if all((folder / name).exists() for name in (*_SITE, *_SEARCH, _LIBRARY_TEXTS, MARKDOWN_ANSWERS, "text")):
+        if all((folder / name).exists() for name in (*_SITE, *_SEARCH, _LIBRARY_TEXTS, MARKDOWN_ANSWERS, "text", "tour")):
             return folder
     raise FormatError(f"the web page is missing: neither {package}/web nor {package.parent}/web has {', '.join(_SITE)}")
 
@@ -181,10 +181,10 @@ def export_web(
         "licence": licence_of(path),
         **texts.about,
     }
-    values, order = _plan_file(about, made, export, checkpoint)
+    values, order = plan_file(about, made, export, checkpoint)
     if embeds:
         values["embedding"] = {**texts.embedding, **embedding_entry(made, export, checkpoint.config)}
-    with _replacing(target, page=page) as new:
+    with replacing(target, page=page) as new:
         _write_site(new, parts, export, texts)
         digest = hashlib.sha256()
         for name in (TOKENIZER, *(f"shaders/{name}" for name in export.shaders)):
@@ -194,7 +194,7 @@ def export_web(
         # Browsers cache these files by the fingerprint in the plan, which they always request.
         values["files"] = {"weights": files, "fingerprint": digest.hexdigest()}
         values["offline"] = None if single else _offline_version(new, values)
-        _write_json(new / PLAN, values)
+        write_json(new / PLAN, values)
         if single:
             (new / OFFLINE).unlink()
             _make_single(new, root / _FETCH)
@@ -202,7 +202,7 @@ def export_web(
     return ExportedSite(target, written, len(made.draws), values, tuple(notes))
 
 
-def _plan_file(
+def plan_file(
     about: Mapping[str, Any], plan: Plan, export: PlanExport, checkpoint: Checkpoint
 ) -> tuple[dict[str, Any], Array | None]:
     """Make the contents of ``plan.json`` and the order of the logits (None for embedding models)."""
@@ -269,12 +269,12 @@ def _parts(root: Path, libraries: Sequence[str], *, embeds: bool) -> dict[str, P
 
 def _write_site(new: Path, parts: Mapping[str, Path], export: PlanExport, texts: TextSupport) -> None:
     """Write all files except the weights and the plan."""
-    for name, file in _page_files(parts):
-        _copy(file, new / name)
+    for name, file in page_files(parts):
+        copy_file(file, new / name)
     for name in export.shaders:
-        _copy(shader_root() / name, new / "shaders" / name)
+        copy_file(shader_root() / name, new / "shaders" / name)
     if texts.tokenizer is not None:
-        _write_json(new / TOKENIZER, texts.tokenizer)
+        write_json(new / TOKENIZER, texts.tokenizer)
 
 
 def _offline_version(site: Path, plan: Mapping[str, Any]) -> dict[str, Any]:
@@ -296,7 +296,7 @@ def _opens(name: str) -> bool:
     return not (name in (TOKENIZER, PLAN, OFFLINE) or name.startswith("shaders/") or is_weights_file(name))
 
 
-def _page_files(parts: Mapping[str, Path]) -> Iterator[tuple[str, Path]]:
+def page_files(parts: Mapping[str, Path]) -> Iterator[tuple[str, Path]]:
     """The files of a site's page: path in the site, and source path."""
     for name, place in parts.items():
         if not place.is_dir():
@@ -309,7 +309,7 @@ def _page_files(parts: Mapping[str, Path]) -> Iterator[tuple[str, Path]]:
                 yield f"{name}/{inner.as_posix()}", file
 
 
-def _copy(source: Path, target: Path) -> None:
+def copy_file(source: Path, target: Path) -> None:
     """Copy a file's bytes but not its permissions, which may be read-only in an installed package."""
     with opened(source) as (file, _):
         data = file.read()
@@ -317,7 +317,7 @@ def _copy(source: Path, target: Path) -> None:
     target.write_bytes(data)
 
 
-def _write_json(path: Path, values: Mapping[str, Any]) -> None:
+def write_json(path: Path, values: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(values, ensure_ascii=False, allow_nan=False, separators=(",", ":")), encoding="utf-8")
 
 
@@ -375,7 +375,7 @@ def is_export(folder: Path) -> bool:
 
 
 @contextlib.contextmanager
-def _replacing(target: Path, *, page: bool) -> Iterator[Path]:
+def replacing(target: Path, *, page: bool) -> Iterator[Path]:
     """Yield a new folder; at the end of the block it, or its page, replaces ``target``. Removed on failure.
 
     Raises:
