@@ -1,15 +1,21 @@
 /** The page of `glinfer tour`: loads the plans, runs a token of each, and lets a person walk through its draws. */
 
-import { $, element, sentence } from "../page/elements.js";
+import { $, button, element, sentence } from "../page/elements.js";
 import { startTheme } from "../page/theme.js";
 import { computingCanvas, openContext } from "../glinfer/limits.js";
 import { loadParts, progressInWords } from "../glinfer/loading.js";
 import { Model, textsFor } from "../glinfer/model.js";
+import { BreakPanel } from "./break_panel.js";
+import { CHAPTERS } from "./chapters.js";
+import { checkDraws } from "./checks.js";
 import { DrawPanel } from "./draw_panel.js";
+import { Guide } from "./guide.js";
 import { Recording } from "./recording.js";
 import { openTour } from "./source.js";
 import { Timeline } from "./timeline.js";
-import { shown } from "./words.js";
+import { showTexel } from "./texel_panel.js";
+import { TokenPanel } from "./token_panel.js";
+import { shown, titleOf } from "./words.js";
 
 const PLAY_EACH = 350; // milliseconds
 const LABELS = { reference: "draws, as published", fast: "draws, fused", both: "Both" };
@@ -24,7 +30,22 @@ class Tour {
     this.draw = 0;
     this.timer = null;
     this.timeline = new Timeline((draw) => this.go(draw));
-    this.panel = new DrawPanel((id) => this.word(id), () => {});
+    this.panel = new DrawPanel((id) => this.word(id), (row, col) => this.chooseTexel(row, col));
+    const word = (id) => this.word(id);
+    this.token = new TokenPanel({
+      word,
+      open: (name, head) => this.openValue(name, head),
+      append: (id) => this.rerun([...this.tokens, id]),
+      cut: (count) => this.rerun(this.tokens.slice(0, count)),
+    });
+    this.bugs = new BreakPanel({
+      word,
+      recording: () => this.recordings.reference,
+      record: () => this.record("reference"),
+      go: (draw) => this.visit("reference", draw),
+      say: (text) => ($("status").textContent = text),
+    });
+    this.guide = new Guide({ open: (chapter, moves) => this.openChapter(chapter, moves), verify: () => this.verify() });
   }
 
   async start() {
@@ -36,13 +57,15 @@ class Tour {
       this.tour = tour;
       $("text").value = tour.text;
       await this.load("reference", sourceOf);
-      await this.run();
+      await this.run(this.ids());
+      this.bugs.offer(this.models.reference);
       $("run").disabled = false;
       if (tour.plans.fast) {
         await this.load("fast", sourceOf);
         await this.record("fast");
       }
       this.offerPlans();
+      this.guide.follow();
       $("status").textContent = "Ready.";
     } catch (error) {
       this.fail(error);
@@ -72,19 +95,25 @@ class Tour {
     return this.models.reference.tokenizer?.decode([id]) ?? String(id);
   }
 
-  /** Runs the text with all plans that are loaded. */
-  async run() {
+  /** Runs tokens with all plans that are loaded. */
+  async run(ids) {
     $("problem").hidden = true;
-    const ids = this.ids();
     const { context } = this.models.reference;
-    if (!ids.length || ids.length > context) {
+    if (!ids.length || ids.length > context || !ids.every((id) => Number.isInteger(id))) {
       this.fail(new Error(`the text has ${ids.length} tokens; expected 1 to ${context}`));
       return;
     }
-    this.tokens = ids;
-    this.recordings = {};
+    this.bugs.heal();
+    [this.tokens, this.token.token] = [ids, -1];
     for (const name of Object.keys(this.models)) await this.record(name);
     $("status").textContent = "Ready.";
+  }
+
+  /** Runs other tokens, and puts them into the form. */
+  async rerun(ids) {
+    const { tokenizer, before } = this.models.reference;
+    $("text").value = tokenizer ? tokenizer.decode(ids.slice(before.length)) : ids.join(" ");
+    await this.run(ids).catch((error) => this.fail(error));
   }
 
   /** Runs a plan, and shows its draws as they are issued. */
@@ -94,18 +123,37 @@ class Tour {
     const watched = name === this.plan;
     if (watched) this.showPlan();
     await recording.run((draw) => {
+      if (draw % 4 !== 3 && draw !== draws.length - 1) return;
       $("status").textContent = `Drawing ${draw + 1} of ${draws.length}…`;
-      if (watched && (draw % 4 === 3 || draw === draws.length - 1)) this.timeline.mark(draw, draw + 1);
+      if (watched) this.timeline.mark(draw, draw + 1);
     });
     this.recordings[name] = recording;
-    if (!watched) return;
-    this.showTokens();
-    this.go(Math.min(this.draw, draws.length - 1));
+    if (name === "reference") {
+      this.token.show(recording, this.tour.plans.reference.points);
+      this.showTokens();
+    }
+    if (watched) this.go(Math.min(this.draw, draws.length - 1));
+    return recording;
   }
 
+  /** The tokens as buttons, each of which shows the way of its token. */
   showTokens() {
-    const items = this.tokens.map((id, place) => element("li", { title: `token ${place}, id ${id}` }, shown(this.word(id)), element("small", { textContent: String(id) })));
-    $("tokens").replaceChildren(...items);
+    const buttons = this.tokens.map((id, place) => {
+      const made = button("", () => this.chooseToken(place), { title: `token ${place}, id ${id}` });
+      made.append(shown(this.word(id)), element("small", { textContent: String(id) }));
+      return made;
+    });
+    $("tokens").replaceChildren(...buttons.map((each) => element("li", {}, each)));
+    this.markToken();
+  }
+
+  markToken() {
+    [...$("tokens").querySelectorAll("button")].forEach((each, place) => each.setAttribute("aria-pressed", String(place === this.token.place)));
+  }
+
+  chooseToken(place) {
+    this.token.choose(place);
+    this.markToken();
   }
 
   offerPlans() {
@@ -144,10 +192,53 @@ class Tour {
     this.draw = Math.max(0, Math.min(draw, recording.plan.draws.length - 1));
     this.timeline.mark(this.draw);
     this.panel.show(recording, this.draw);
+    $("texel").hidden = true;
+  }
+
+  /** Shows how an element of the draw's target came about. */
+  chooseTexel(row, col) {
+    showTexel(this.recordings[this.plan], this.draw, row, col, (id) => this.word(id));
+  }
+
+  /** Shows a draw of a plan, and goes there. */
+  visit(view, draw) {
+    if (this.view !== view) this.choosePlan(view, draw);
+    else this.go(draw);
+    $("draw").scrollIntoView({ block: "start" });
+  }
+
+  /** Shows the draw of a named value of the reference plan. */
+  openValue(name, site = 0) {
+    const point = this.tour.plans.reference.points.find((each) => each.name === name);
+    this.visit("reference", point.sites[Math.min(site, point.sites.length - 1)][0]);
+  }
+
+  openChapter({ view, draw, texel, part }, moves) {
+    const { draws } = this.models[view === "fast" ? "fast" : "reference"].plan;
+    const found = draws.findIndex(({ name }) => draw.test(name));
+    this.choosePlan(this.models.fast ? view : "reference", Math.max(0, found));
+    if (!moves) return;
+    if (texel) this.panel.chooseElement(texel[0] < 0 ? this.tokens.length + texel[0] : texel[0], texel[1]);
+    if (matchMedia("(min-width: 75rem)").matches) $(part).scrollIntoView({ block: "start" });
+  }
+
+  /** Compares weights and draws; gives a sentence. */
+  async verify() {
+    const parts = [];
+    for (const [name, model] of Object.entries(this.models)) {
+      const { ok, checked, different } = await model.verifyTextures();
+      const told = ok ? "all identical" : `${different[0].name} differs`;
+      parts.push(`Plan ${name}: ${checked.textures} textures, ${checked.bytes.toLocaleString("en")} bytes, ${told}.`);
+    }
+    const { numbers, wrong } = checkDraws(this.recordings.reference, (id) => this.word(id));
+    parts.push(wrong ? `The first wrong draw is ${titleOf(this.recordings.reference.plan.draws[wrong.draw])}.` : `${numbers.toLocaleString("en")} numbers of the draws agree with float64.`);
+    return parts.join(" ");
   }
 
   repaint() {
-    if (this.recordings[this.plan]) this.go(this.draw);
+    if (!this.recordings[this.plan]) return;
+    this.panel.repaint();
+    this.token.attention.repaint();
   }
 
   play() {
@@ -176,13 +267,14 @@ class Tour {
     });
     $("form").addEventListener("submit", (event) => {
       event.preventDefault();
-      this.run().catch((error) => this.fail(error));
+      this.run(this.ids()).catch((error) => this.fail(error));
     });
     const keys = { ArrowRight: moves.forward, ArrowLeft: moves.back, Home: moves.first, End: moves.last };
     document.addEventListener("keydown", (event) => {
       if (event.altKey || event.ctrlKey || event.metaKey || event.target.closest("input, textarea, select, button, summary, a")) return;
       if (keys[event.key]) this.go(keys[event.key]());
       else if (event.key === " ") this.play();
+      else if (/^[1-8]$/.test(event.key)) location.hash = `chapter=${CHAPTERS[Number(event.key) - 1].id}`;
       else return;
       event.preventDefault();
     });

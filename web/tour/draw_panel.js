@@ -3,7 +3,7 @@
 import { $, element } from "../page/elements.js";
 import { assemble } from "../glinfer/program.js";
 import { evaluate } from "../glinfer/values.js";
-import { elementFinder } from "./places.js";
+import { elementFinder, elementPlace } from "./places.js";
 import { TextureView } from "./texture_view.js";
 import { bytes, exactly, sentenceOf, shown, titleOf } from "./words.js";
 
@@ -25,6 +25,11 @@ const WORK = {
   "cached_values.frag": (_, tokens) => tokens,
   "embed_token.frag": () => 1,
 };
+
+/** The elements of a head. */
+function headOf({ model: { config } }) {
+  return config.head_dim ?? config.hidden_size / config.num_attention_heads;
+}
 
 /** See the head of this file. */
 export class DrawPanel {
@@ -54,7 +59,7 @@ export class DrawPanel {
     $("draw-title").textContent = titleOf(draw);
     $("draw-words").textContent = sentenceOf(draw.kind);
     const [target] = step.outputs;
-    this.find = this.finder(target, true);
+    this.find = this.finder(target);
     this.title.textContent = `What it wrote: ${plan.textures[target.texture].name}`;
     this.output.show(this.picture(target, this.find));
     this.showInputs(draw);
@@ -63,10 +68,9 @@ export class DrawPanel {
   }
 
   /** The element at a number of a picture. */
-  finder(texels, writes) {
+  finder(texels) {
     const { layout } = this.recording.plan.textures[texels.texture];
-    const rows = writes || layout.rows <= 64 ? this.rowsOf(layout) : this.rowsOf(layout);
-    const find = elementFinder(layout, rows);
+    const find = elementFinder(layout, this.rowsOf(layout));
     return (x, y) => find(texels.x + Math.floor(x / texels.channels), texels.y + y, x % texels.channels);
   }
 
@@ -77,11 +81,12 @@ export class DrawPanel {
   }
 
   /** @returns {import("./texture_view.js").Shown} */
-  picture(texels, find = this.finder(texels, false)) {
+  picture(texels, find = this.finder(texels)) {
     const { plan, ids, model } = this.recording;
     const spec = plan.textures[texels.texture];
     const wide = texels.width * texels.channels;
-    const { head_dim: head, hidden_size: dim } = plan.model.config;
+    const { hidden_size: dim } = plan.model.config;
+    const head = headOf(plan);
     const perToken = spec.kind !== "weight" && spec.layout.kind === "matrix" && spec.layout.rows === model.context && texels.height <= ids.length;
     const square = spec.layout.cols === model.context;
     return {
@@ -102,7 +107,8 @@ export class DrawPanel {
   /** What an element is: its token, head, word, or its row and column. */
   describe({ kind, name, layout }, { row, col }) {
     const { ids, plan, model } = this.recording;
-    const { head_dim: head, hidden_size: dim, vocab_size: vocabulary } = plan.model.config;
+    const { hidden_size: dim, vocab_size: vocabulary } = plan.model.config;
+    const head = headOf(plan);
     const token = (place) => `token ${place} “${shown(this.wordOf(ids[place]))}”`;
     if (kind === "weight") {
       if (layout.rows === vocabulary) return `word “${shown(this.wordOf(row))}”, column ${col}`;
@@ -118,7 +124,7 @@ export class DrawPanel {
   showInputs(draw) {
     const { recording, index } = this;
     const { samplers } = recording.plan.programs[draw.program];
-    const figures = draw.inputs.map((texture, unit) => {
+    const figures = recording.steps[index].inputs.map((texture, unit) => {
       const sampler = samplers[unit];
       if (!this.inputs.has(sampler)) {
         const view = new TextureView({ height: INPUT_HEIGHT });
@@ -178,6 +184,18 @@ export class DrawPanel {
       if (file === fragment) return code;
       return element("details", {}, element("summary", { textContent: `${file}: ${lines.length} lines` }), code);
     }));
+  }
+
+  /** Chooses an element of the target. */
+  chooseElement(row, col) {
+    const [target] = this.recording.steps[this.index].outputs;
+    const { layout } = this.recording.plan.textures[target.texture];
+    const place = elementPlace(layout, Math.min(row, layout.rows - 1), Math.min(col, layout.cols - 1));
+    this.output.choose((place.x - target.x) * target.channels + place.channel, place.y - target.y);
+  }
+
+  repaint() {
+    for (const view of [this.output, ...[...this.inputs.values()].map((each) => each.view)]) view.repaint();
   }
 
   pick(x, y) {

@@ -5,7 +5,7 @@
 
 import { pauses } from "../glinfer/generate.js";
 import { pendingError } from "../glinfer/textures.js";
-import { evaluate, rectangleOf, runValues } from "../glinfer/values.js";
+import { rectangleOf, runValues } from "../glinfer/values.js";
 import { elementPlace } from "./places.js";
 
 /** @typedef {import("../glinfer/model.js").Model} Model */
@@ -17,9 +17,9 @@ import { elementPlace } from "./places.js";
  */
 
 /**
- * A draw that was issued: its targets, `milliseconds` with reading back, `gpu` nanoseconds where the renderer tells
- * them, and the name of a GL error, or null.
- * @typedef {{outputs: Texels[], milliseconds: number, gpu: number|null, error: string|null}} Step
+ * A draw that was issued: the textures that it sampled, its targets, `milliseconds` with reading back, `gpu` nanoseconds
+ * where the renderer tells them, and the name of a GL error, or null.
+ * @typedef {{inputs: number[], outputs: Texels[], milliseconds: number, gpu: number|null, error: string|null}} Step
  */
 
 /** All draws of one token. */
@@ -44,10 +44,9 @@ export class Recording {
    * @param {AbortSignal} [signal] ends the run early.
    */
   async run(seen = () => {}, signal) {
-    const { model, plan, ids } = this;
-    const { replay } = model;
-    const inputs = this.begin();
-    this.values = runValues(plan, inputs);
+    const { plan, model: { replay } } = this;
+    const given = this.begin();
+    this.values = runValues(plan, given);
     const pause = pauses();
     const timer = replay.gl.getExtension("EXT_disjoint_timer_query_webgl2");
     const queries = [];
@@ -55,11 +54,13 @@ export class Recording {
       const before = performance.now();
       const query = timer && replay.gl.createQuery();
       if (query) replay.gl.beginQuery(timer.TIME_ELAPSED_EXT, query);
-      const error = this.issue(inputs, index);
+      const error = this.issue(given, index);
       if (query) replay.gl.endQuery(timer.TIME_ELAPSED_EXT);
       queries.push(query);
-      const outputs = draw.outputs.map((texture) => this.read(texture, rectangleOf(draw.viewport, this.values)));
-      this.steps.push({ outputs, milliseconds: performance.now() - before, gpu: null, error });
+      const { textures, framebuffer } = replay.draws[index]; // which differ from the plan where a bug is planted
+      const [inputs, targets] = [textures, framebuffer.textures].map((each) => each.map((texture) => replay.textures.indexOf(texture)));
+      const outputs = targets.map((texture) => this.read(texture, rectangleOf(draw.viewport, this.values)));
+      this.steps.push({ inputs, outputs, milliseconds: performance.now() - before, gpu: null, error });
       seen(index);
       await pause();
       if (signal?.aborted) return;
@@ -138,7 +139,7 @@ export class Recording {
 
   /** The number of the last draw before another one that writes a texture; -1 where there is none. */
   writer(texture, draw) {
-    return this.plan.draws.findLastIndex(({ outputs }, index) => index < draw && outputs.includes(texture));
+    return this.steps.findLastIndex(({ outputs }, index) => index < draw && outputs.some((each) => each.texture === texture));
   }
 }
 
@@ -191,8 +192,3 @@ export function captured(recording, { sites, view, last_only: lastOnly }) {
   return { rows: sites.length * lines, cols, values };
 }
 
-/** Numbers of draw size: vertices and instances of a draw in a run. */
-export function sizeOf(draw, values) {
-  const [, , width, height] = rectangleOf(draw.viewport, values);
-  return { width, height, vertices: evaluate(draw.vertices, values) };
-}

@@ -91,6 +91,12 @@ export class TextureView {
     this.draw();
   }
 
+  /** Paints again, in the colours of now. */
+  repaint() {
+    this.image = null;
+    this.draw();
+  }
+
   resize(width, height) {
     const dots = globalThis.devicePixelRatio || 1;
     [this.canvas.width, this.canvas.height] = [Math.round(width * dots), Math.round(height * dots)];

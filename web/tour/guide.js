@@ -1,0 +1,52 @@
+/** The chapters beside the page: their list, and the text of the one that is open. */
+
+import { $, button, element } from "../page/elements.js";
+import { CHAPTERS } from "./chapters.js";
+
+/** See the head of this file. */
+export class Guide {
+  /** @param {object} actions `open(chapter)` shows the state of a chapter; `verify()` gives a text. */
+  constructor(actions) {
+    this.actions = actions;
+    this.number = -1;
+    const items = CHAPTERS.map(({ id, title }) => element("li", {}, element("a", { href: `#chapter=${id}`, textContent: title })));
+    $("chapters").replaceChildren(...items);
+    addEventListener("hashchange", () => this.follow());
+  }
+
+  /** Opens the chapter of the address, the first where there is none. */
+  follow() {
+    const id = new URLSearchParams(location.hash.slice(1)).get("chapter");
+    const number = CHAPTERS.findIndex((chapter) => chapter.id === id);
+    if (number !== this.number) this.open(Math.max(0, number), number >= 0);
+  }
+
+  /**
+   * Opens a chapter.
+   * @param {number} number
+   * @param {boolean} moves whether the page goes to the part that the chapter is about.
+   */
+  open(number, moves = true) {
+    const chapter = CHAPTERS[number];
+    if (!chapter) return;
+    this.number = number;
+    [...$("chapters").querySelectorAll("a")].forEach((link, index) => {
+      if (index === number) link.setAttribute("aria-current", "step");
+      else link.removeAttribute("aria-current");
+    });
+    const told = element("p", { className: "hint" });
+    told.setAttribute("role", "status");
+    const verify = async () => {
+      told.textContent = "Checking…";
+      told.textContent = await this.actions.verify();
+    };
+    const next = CHAPTERS[number + 1];
+    $("chapter").replaceChildren(
+      element("h3", { textContent: `${number + 1}. ${chapter.title}` }),
+      ...chapter.text.map((textContent) => element("p", { textContent })),
+      ...(chapter.action === "verify" ? [button("Check all of them", verify), told] : []),
+      ...(next ? [element("p", {}, element("a", { href: `#chapter=${next.id}`, textContent: `Next: ${next.title}` }))] : []),
+    );
+    this.actions.open(chapter, moves);
+  }
+}
