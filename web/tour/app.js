@@ -215,8 +215,8 @@ class Tour {
 
   openChapter({ view, draw, texel, part }, moves) {
     const { draws } = this.models[view === "fast" ? "fast" : "reference"].plan;
-    const found = draws.findIndex(({ name }) => draw.test(name));
-    this.choosePlan(this.models.fast ? view : "reference", Math.max(0, found));
+    const found = draw.map((pattern) => draws.findIndex(({ name }) => pattern.test(name))).find((index) => index >= 0);
+    this.choosePlan(this.models.fast ? view : "reference", found ?? 0);
     if (!moves) return;
     if (texel) this.panel.chooseElement(texel[0] < 0 ? this.tokens.length + texel[0] : texel[0], texel[1]);
     if (matchMedia("(min-width: 75rem)").matches) $(part).scrollIntoView({ block: "start" });

@@ -5,7 +5,7 @@ import { bugsOf } from "./bugs.js";
 import { checkDraws, continuation, firstDifference } from "./checks.js";
 import { shown, titleOf } from "./words.js";
 
-const WORDS = 8;
+const WORDS = 6;
 
 /** See the head of this file. */
 export class BreakPanel {

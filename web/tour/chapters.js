@@ -9,7 +9,7 @@
  * @property {string} title
  * @property {string[]} text paragraphs.
  * @property {"reference"|"fast"|"both"} view
- * @property {RegExp} draw matches the name of the draw; the first that fits.
+ * @property {RegExp[]} draw match the name of the draw; the first that any draw has.
  * @property {[number, number]} [texel] row and column of an element; a negative row counts from the last token.
  * @property {string} [part] the id of the part of the page to look at.
  * @property {string} [action] a button: `verify`.
@@ -26,7 +26,7 @@ export const CHAPTERS = [
       "One “paint this picture” is a draw. To find the next word, the model here needs 244 of them. Press Play, or the right arrow, and watch.",
     ],
     view: "reference",
-    draw: /^embed/,
+    draw: [/^embed/],
     part: "timeline",
   },
   {
@@ -38,7 +38,7 @@ export const CHAPTERS = [
       "Below, each line is a token. Click a square: it is a sum of just two numbers. Training has found these tables; nobody wrote them.",
     ],
     view: "reference",
-    draw: /^embed/,
+    draw: [/^embed/],
     texel: [-1, 17],
     part: "draw",
   },
@@ -51,7 +51,7 @@ export const CHAPTERS = [
       "Compare “What it wrote” with “What it read”: the pattern stays, the scale changes. Every block does this twice.",
     ],
     view: "reference",
-    draw: /ln_1|norm/,
+    draw: [/ln_1/, /norm/],
     texel: [-1, 3],
     part: "draw",
   },
@@ -61,10 +61,10 @@ export const CHAPTERS = [
     text: [
       "Attention lets a token look back at others. It asks with a query, each earlier token answers with a key, and query times key is a score.",
       "Softmax turns the scores of a row into shares of 100%. The token then takes a mix of the others' values, by these shares.",
-      "A head is one such way to look. This draw is the softmax of one head: a line for each token, a column for each token that it looks at. The upper right is empty, for nobody looks ahead. Step through the heads and compare.",
+      "A head is one such way to look. This draw is the softmax of one head: a line for each token, a column for each token that it looks at. The upper right is empty: no token looks ahead. Step through the heads and compare.",
     ],
     view: "reference",
-    draw: /h\.1\.attn\.head\.2\.probs|probs/,
+    draw: [/h\.1\.attn\.head\.2\.probs/, /probs/],
     texel: [-1, 3],
     part: "draw",
   },
@@ -77,7 +77,7 @@ export const CHAPTERS = [
       "The next draw adds what the open detectors know to the stream. Most of the model's numbers are in these two matrices.",
     ],
     view: "reference",
-    draw: /h\.2\.mlp\.fc_in|mlp/,
+    draw: [/h\.2\.mlp\.fc_in/, /mlp/],
     texel: [-1, 40],
     part: "draw",
   },
@@ -90,7 +90,7 @@ export const CHAPTERS = [
       "Turn the temperature down to 0, and the likeliest word always wins. Turn it up, and unlikely words get a chance. Append the winner, and all draws begin again.",
     ],
     view: "reference",
-    draw: /^lm_head/,
+    draw: [/^lm_head/],
     part: "token",
   },
   {
@@ -102,7 +102,7 @@ export const CHAPTERS = [
       "Colours show which of the 39 draws does the work of each of the 244. Click one, and its companions are outlined. Both plans give the same logits, up to the last digits.",
     ],
     view: "both",
-    draw: /h\.2\.attn\.head\.3\.probs|probs/,
+    draw: [/h\.2\.attn\.head\.3\.probs/, /probs/],
     part: "timeline",
   },
   {
@@ -114,7 +114,7 @@ export const CHAPTERS = [
       "Then we compute samples of each draw again in double precision, on the processor. Only rounding may differ. Below you can plant typical bugs and see who notices.",
     ],
     view: "reference",
-    draw: /h\.0\.attn\.q_proj|linear|attn/,
+    draw: [/h\.0\.attn\.q_proj/, /linear/, /attn/],
     texel: [-1, 5],
     part: "draw",
     action: "verify",

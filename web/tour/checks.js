@@ -14,18 +14,20 @@ function largestOf(values) {
 
 /**
  * Computes samples of each draw again in float64, from what the draw should have read.
- * @param {import("./recording.js").Recording} recording of the reference plan.
+ * @param {import("./recording.js").Recording} recording
  * @param {(id: number) => string} wordOf
  * @returns {{numbers: number, wrong: {draw: number, row: number, col: number}|null}} `wrong`: the first that is not equal.
  */
 export function checkDraws(recording, wordOf) {
   let numbers = 0;
   for (const [draw, { outputs: [target] }] of recording.steps.entries()) {
-    const { width, height, values } = target;
+    const { texture, width, height, values } = target;
+    const { layout } = recording.plan.textures[texture];
+    const newest = layout.rows === recording.model.context ? recording.ids.length - 1 : 0; // the row of a plan for one token
     const largest = largestOf(values);
     for (let sample = 0; sample < SAMPLES; sample++) {
-      const at = (sample * 7919 + draw * 31) % (width * height);
-      const [row, col] = [Math.floor(at / width), at % width];
+      const at = sample * 7919 + draw * 31;
+      const [row, col] = layout.kind === "matrix" ? [Math.floor(at / width) % height, at % width] : [newest, at % layout.cols];
       const found = explain(recording, draw, row, col, wordOf);
       if (!found) break;
       numbers++;

@@ -155,7 +155,7 @@ export class DrawPanel {
       Viewport: `${target.width} × ${target.height} texels`,
       Fragments: (evaluate(draw.vertices, values) && target.width * target.height).toLocaleString("en"),
       "Multiply-adds": WORK[fragment] ? (numbers * WORK[fragment](defines, ids.length)).toLocaleString("en") : "not counted",
-      Read: `${bytes(read)} from ${draw.inputs.length} textures`,
+      Read: `${bytes(read)} from ${draw.inputs.length} texture${draw.inputs.length === 1 ? "" : "s"}`,
       Written: bytes(size(target)),
       Uniforms: uniforms.map(([name, value]) => `${name} = ${value}`).join(", ") || "none",
       Time: gpu === null ? `${milliseconds.toFixed(1)} ms with reading back` : `${(gpu / 1000).toFixed(1)} µs`,

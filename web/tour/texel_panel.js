@@ -29,7 +29,7 @@ export function showTexel(recording, index, row, col, wordOf) {
 /** The largest terms, each with a bar, and the rest in one line. */
 function tableOf(ordered, { columns }) {
   const headings = ["of", ...columns, "adds", ""];
-  const head = element("thead", {}, element("tr", {}, ...headings.map((textContent) => element("th", { textContent, scope: "col" }))));
+  const head = element("thead", {}, element("tr", {}, ...headings.map((textContent) => (textContent ? element("th", { textContent, scope: "col" }) : element("td")))));
   const largest = Math.abs(ordered[0].value) || 1;
   const rows = ordered.slice(0, LARGEST).map(({ name, factors, value }) => {
     const bar = element("span", { className: value < 0 ? "term minus" : "term plus" });

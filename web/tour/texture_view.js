@@ -5,7 +5,7 @@ import { number } from "./words.js";
 
 const MASKED = -1e29;
 const SHARE = 0.995; // of the numbers, which the scale covers
-const ROOM_FOR_TEXT = 44; // pixels of a square in which its number is written
+const ROOM_FOR_TEXT = 50; // pixels of a square in which its number is written
 const SLOW = 1.25; // factor of a step of the wheel
 
 /**
@@ -173,6 +173,8 @@ export class TextureView {
   write(pen) {
     if (this.across < ROOM_FOR_TEXT || this.up < 14) return;
     const { width, height, values } = this.shown;
+    const style = getComputedStyle(this.root);
+    const [weak, strong] = [style.color, style.getPropertyValue("--on-plus")];
     pen.font = "11px ui-monospace, monospace";
     pen.textAlign = "center";
     pen.textBaseline = "middle";
@@ -180,8 +182,9 @@ export class TextureView {
     for (let y = Math.max(0, Math.floor(this.top / this.up)); y < Math.min(height, (this.top + this.size[1]) / this.up); y++) {
       for (let x = Math.max(0, first); x < Math.min(width, last); x++) {
         const value = values[y * width + x];
-        pen.fillStyle = Math.abs(value) > 0.6 * this.limit ? "#fff" : getComputedStyle(this.root).color;
-        pen.fillText(value <= MASKED ? "masked" : number(value), (x + 0.5) * this.across, (y + 0.5) * this.up, this.across - 4);
+        if (value <= MASKED) continue;
+        pen.fillStyle = Math.abs(value) > 0.6 * this.limit ? strong : weak;
+        pen.fillText(number(value), (x + 0.5) * this.across, (y + 0.5) * this.up, this.across - 4);
       }
     }
     pen.textAlign = "start";

@@ -50,7 +50,7 @@ export class Timeline {
     $("map").replaceChildren(...rowsOf(draws).map((row) => this.row(row, draws, over)));
     $("names").replaceChildren(...draws.map(({ name }) => element("option", { value: name })));
     $("scrub").max = String(draws.length);
-    const used = new Set(draws.map(({ kind }) => roleOf(kind).id));
+    const used = new Set((over?.draws ?? draws).map(({ kind }) => roleOf(kind).id));
     ROLES.forEach(({ id }, index) => ($("legend").children[index].hidden = !used.has(id)));
   }
 
@@ -89,7 +89,7 @@ export class Timeline {
   mark(draw, done = this.draws.length) {
     this.cells.forEach((cell, index) => {
       cell.classList.toggle("now", index === draw);
-      cell.classList.toggle("ahead", index >= done || (index > draw && done === this.draws.length));
+      cell.classList.toggle("ahead", index >= done || (!this.replacedBy && index > draw && done === this.draws.length));
       cell.classList.toggle("same", this.replacedBy !== null && this.replacedBy[index] === this.replacedBy[draw]);
     });
     this.fastCells.forEach((chip, owner) => chip.classList.toggle("same", owner === this.replacedBy[draw]));

@@ -9,10 +9,11 @@ import { number, shown } from "./words.js";
 
 const LISTED = 10; // words
 const DETECTORS = 8;
+const OPEN = 0.5; // what a detector says at least that counts as open
 
 /** A table with headings, numbers to the right. */
 function table(caption, headings, rows) {
-  const head = element("tr", {}, ...headings.map((textContent) => element("th", { scope: "col", textContent })));
+  const head = element("tr", {}, ...headings.map((textContent) => (textContent ? element("th", { scope: "col", textContent }) : element("td"))));
   const body = rows.map(({ cells, className = "" }) => element("tr", { className }, ...cells.map((cell) => element("td", {}, cell))));
   return element("table", {}, element("caption", { textContent: caption, className: "unseen" }), element("thead", {}, head), element("tbody", {}, ...body));
 }
@@ -160,10 +161,10 @@ export class TokenPanel {
     this.mlp.hidden = !hidden;
     if (!hidden) return;
     const order = [...hidden.keys()].sort((one, other) => Math.abs(hidden[other]) - Math.abs(hidden[one]));
-    const open = hidden.filter((value) => Math.abs(value) > 0.1).length;
+    const open = hidden.filter((value) => value > OPEN).length;
     const largest = Math.abs(hidden[order[0]]) || 1;
     const rows = order.slice(0, DETECTORS).map((index) => ({ cells: [`detector ${index}`, bar(Math.abs(hidden[index]) / largest, hidden[index] < 0 ? "term minus" : "term plus"), number(hidden[index])] }));
-    this.mlp.replaceChildren(element("h3", { textContent: `What the MLP of block ${this.block} detects` }), element("p", { className: "hint", textContent: `${open} of ${hidden.length} detectors are open (beyond ±0.1). The strongest:` }), table("Strongest detectors", ["", "", "value"], rows));
+    this.mlp.replaceChildren(element("h3", { textContent: `What the MLP of block ${this.block} detects` }), element("p", { className: "hint", textContent: `${open} of ${hidden.length} detectors are open, with more than ${OPEN}. The strongest:` }), table("Strongest detectors", ["", "", "value"], rows));
   }
 
   /** The likeliest words, what the sampler leaves of them, and the one that it draws. */

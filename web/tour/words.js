@@ -53,7 +53,7 @@ export function titleOf({ name, kind }) {
   const [, head] = /\.head\.(\d+)\./.exec(name) ?? [];
   const parts = [block && `Block ${block}`, head && `head ${head}`].filter(Boolean);
   const what = KINDS[kind]?.[0] ?? kind;
-  return parts.length ? `${parts.join(", ")}: ${what.charAt(0).toLowerCase()}${what.slice(1)}` : what;
+  return parts.length ? `${parts.join(", ")}: ${/^.[A-Z]/.test(what) ? what : what.charAt(0).toLowerCase() + what.slice(1)}` : what;
 }
 
 /** A sentence or two on what a draw does. */
@@ -61,9 +61,11 @@ export function sentenceOf(kind) {
   return KINDS[kind]?.[1] ?? "";
 }
 
+const SHORT = { "mlp.fc_in": "MLP in", "mlp.fc_out": "MLP out", "attn.out_proj": "attn out", lm_head: "logits", ln_f: "norm" };
+
 /** The short name of a kind, for cells of the timeline. */
 export function shortOf(kind) {
-  return kind.split(".").at(-1).replace("_proj", "").replace("fc_", "");
+  return SHORT[kind] ?? kind.split(".").at(-1).replace("_proj", "");
 }
 
 /** A token as it is shown: spaces and ends of lines can be seen. */
