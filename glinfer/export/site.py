@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from glinfer.engine.loading import read_model
+from glinfer.engine.report import plain
 from glinfer.errors import FormatError, InputError, PlanError
 from glinfer.export.companions import companions_of
 from glinfer.export.embedding import embedding_entry, exported_tokenizer
@@ -71,7 +72,10 @@ _SEARCH = ("style.css", "page/offline.js", "page/theme.js", "search", "embedding
 _SEARCH_PAGE = "search/index.html"
 """Page of an embedding model's site, written as ``index.html``."""
 _FETCH = "embedded.js"
-_OWN = {*_SITE, "search", "embedding", "text", "libraries", "shaders", PLAN, TOKENIZER}
+_TEXT = "Once upon a time"
+TOUR, _TOUR_PAGE, _TOUR_SOURCE = "tour.json", "tour.html", "tour/index.html"
+"""What the page of the tour needs to know of the site's model; the page, and where it comes from."""
+_OWN = {*_SITE, "tour", TOUR, _TOUR_PAGE, "search", "embedding", "text", "libraries", "shaders", PLAN, TOKENIZER}
 
 
 @dataclass(frozen=True)
@@ -163,7 +167,7 @@ def export_web(
     weights = weights_named(weights, checkpoint.formats(), plan)
     embeds = checkpoint.config.embeds
     texts, notes = (_embedded_texts if embeds else continued_texts)(path, tokenizer, checkpoint, root)
-    parts = _parts(root, texts.libraries, embeds=embeds)
+    parts = _parts(root, texts.libraries, embeds=embeds, tour=not (embeds or single))
     made, export = _laid_out(checkpoint, plan, weights, cache, kernels or web_kernels(weights), LIMITS[limits])
     size = made.texture_bytes(LIMITS[limits].max_texture_size, "weight")
     if single and size > MAX_SINGLE_FILE_BYTES:
@@ -193,6 +197,8 @@ def export_web(
         files = write_weights(new, export, weights_for(checkpoint, plan, weights), order, digest)
         # Browsers cache these files by the fingerprint in the plan, which they always request.
         values["files"] = {"weights": files, "fingerprint": digest.hexdigest()}
+        if _TOUR_PAGE in parts:
+            write_json(new / TOUR, {"text": starting_text(texts), "plans": {plan: {"points": points_of(made, export)}}})
         values["offline"] = None if single else _offline_version(new, values)
         write_json(new / PLAN, values)
         if single:
@@ -254,7 +260,26 @@ def _embedded_texts(
     return TextSupport(tokenizer, {}, (TOKENIZERS,), embedding), []
 
 
-def _parts(root: Path, libraries: Sequence[str], *, embeds: bool) -> dict[str, Path]:
+def starting_text(texts: TextSupport, text: str | None = None) -> str:
+    """The text that a tour starts with: the given one, or an example of the model."""
+    return text or next(iter(texts.about["examples"]), _TEXT if texts.tokenizer else "1 2 3")
+
+
+def points_of(plan: Plan, export: PlanExport) -> list[dict[str, Any]]:
+    """The named values of a plan (:mod:`glinfer.models.points`), with numbers of draws and textures."""
+    number = {draw.name: place for place, draw in enumerate(plan.draws)}
+    return [
+        {
+            "name": point.name,
+            "sites": [[number[draw], export.texture(tensor)] for draw, tensor in point.sites],
+            "view": plain(dataclasses.asdict(point.view)),
+            "last_only": point.last_only,
+        }
+        for point in plan.points.values()
+    ]
+
+
+def _parts(root: Path, libraries: Sequence[str], *, embeds: bool, tour: bool) -> dict[str, Path]:
     """The files and folders of a site's page, by their path in the site."""
     if embeds:
         own = {PAGE: root / _SEARCH_PAGE, **{name: root / name for name in _SEARCH}}
@@ -264,6 +289,8 @@ def _parts(root: Path, libraries: Sequence[str], *, embeds: bool) -> dict[str, P
         own = {name: root / name for name in _SITE}
     if MARKDOWN in libraries:
         own[ANSWERS] = root / MARKDOWN_ANSWERS
+    if tour:
+        own |= {_TOUR_PAGE: root / _TOUR_SOURCE, "tour": root / "tour"}
     return {**own, **library_files(root, libraries)}
 
 

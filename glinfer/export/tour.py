@@ -22,7 +22,6 @@ from typing import Any
 import numpy as np
 
 from glinfer.engine.loading import read_model
-from glinfer.engine.report import plain
 from glinfer.errors import InputError
 from glinfer.export.libraries import TOKENIZERS, library_files
 from glinfer.export.licence import licence_of
@@ -32,18 +31,21 @@ from glinfer.export.site import (
     LIMITS,
     PAGE,
     TOKENIZER,
+    TOUR,
     ExportedSite,
     check_target,
     copy_file,
     page_files,
     plan_file,
+    points_of,
     replacing,
+    starting_text,
     web_kernels,
     web_root,
     write_json,
 )
 from glinfer.export.texts import TextSupport, continued_texts
-from glinfer.export.weights import WEIGHTS, write_weights
+from glinfer.export.weights import write_weights
 from glinfer.formats import Checkpoint
 from glinfer.gl.program import shader_root
 from glinfer.hub import title_of
@@ -55,8 +57,7 @@ from glinfer.models.transforms.fold import FoldedWeights
 from glinfer.models.transforms.recipe import weight_name
 from glinfer.ops.spec import Array
 
-DEFAULT_TEXT = "Once upon a time"
-TOUR, STORE = "tour.json", "weights.bin"
+STORE = "weights.bin"
 _PAGE = "tour/index.html"
 _FILES = ("tour", "glinfer", "texts.js", "page/theme.js", "page/elements.js")
 _FETCH = "embedded.js"
@@ -115,7 +116,7 @@ def export_tour(
         write_json(
             new / TOUR,
             {
-                "text": text or next(iter(texts.about["examples"]), DEFAULT_TEXT),
+                "text": starting_text(texts, text),
                 "tensors": store.tensors,
                 "plans": {name: each[2] for name, each in plans.items()},
                 "replaced_by": replaced_by(made["reference"], made["fast"]),
@@ -156,17 +157,7 @@ def _write_plan(
     for file in files:
         segments[file["name"]] = store.segments(folder / file["name"], export, arrays)
         (folder / file["name"]).unlink()
-    number = {draw.name: place for place, draw in enumerate(plan.draws)}
-    points = [
-        {
-            "name": point.name,
-            "sites": [[number[draw], export.texture(tensor)] for draw, tensor in point.sites],
-            "view": plain(dataclasses.asdict(point.view)),
-            "last_only": point.last_only,
-        }
-        for point in plan.points.values()
-    ]
-    return plan, export, {"segments": segments, "points": points}
+    return plan, export, {"segments": segments, "points": points_of(plan, export)}
 
 
 def replaced_by(reference: Plan, fast: Plan) -> list[int]:

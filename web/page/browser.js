@@ -36,6 +36,7 @@ export class BrowserEngine {
     await leavePage(this.asked);
     const model = await this.load();
     keepPage(page.shared.plan, this.asked);
+    document.getElementById("tour").hidden = page.shared.plan.offline === null; // a single file has no other page
     return model;
   }
 

@@ -25,6 +25,7 @@ class Tour {
   constructor() {
     this.models = {};
     this.recordings = {};
+    this.main = "reference"; // the plan that everything beside the draws is about
     this.plan = "reference";
     this.view = "reference"; // or "fast", or "both"
     this.draw = 0;
@@ -56,13 +57,15 @@ class Tour {
       const { tour, sourceOf } = await openTour(new URL(".", document.baseURI));
       this.tour = tour;
       $("text").value = tour.text;
-      await this.load("reference", sourceOf);
+      const [first, ...others] = Object.keys(tour.plans);
+      [this.main, this.plan, this.view] = [first, first, first];
+      await this.load(first, sourceOf);
       await this.run(this.ids());
-      this.bugs.offer(this.models.reference);
+      if (first === "reference") this.bugs.offer(this.models.reference);
       $("run").disabled = false;
-      if (tour.plans.fast) {
-        await this.load("fast", sourceOf);
-        await this.record("fast");
+      for (const name of others) {
+        await this.load(name, sourceOf);
+        await this.record(name);
       }
       this.offerPlans();
       this.guide.follow();
@@ -77,28 +80,29 @@ class Tour {
     const words = progressInWords();
     const onProgress = (progress) => ($("status").textContent = words(progress));
     const context = openContext(computingCanvas());
-    const { plan, replay, tables, texts } = await loadParts(context, sourceOf(name), document.baseURI, textsFor, { cache: false, onProgress });
-    this.models[name] = new Model(replay, tables, texts, sourceOf(name));
+    const { plan, replay, tables, texts } = await loadParts(context, sourceOf(name), document.baseURI, textsFor, { cache: !this.tour.tensors, onProgress });
+    const made = (this.models[name] = new Model(replay, tables, texts, sourceOf(name)));
+    made.driver.rows = null; // every draw of the last token is issued, none ahead by a piece of the prompt
     const { model } = plan;
     $("about").textContent = `${model.name}: ${model.parameters.toLocaleString("en")} numbers, ${model.config.num_hidden_layers} blocks. Everything below is computed by this page, on your graphics processor.`;
   }
 
   /** The tokens of the text; with no tokenizer the text has ids. */
   ids() {
-    const { tokenizer, before } = this.models.reference;
+    const { tokenizer, before } = this.models[this.main];
     const text = $("text").value;
     if (!tokenizer) return text.split(/[\s,]+/).filter(Boolean).map(Number);
     return [...before, ...tokenizer.encode(text, { allowSpecial: false })];
   }
 
   word(id) {
-    return this.models.reference.tokenizer?.decode([id]) ?? String(id);
+    return this.models[this.main].tokenizer?.decode([id]) ?? String(id);
   }
 
   /** Runs tokens with all plans that are loaded. */
   async run(ids) {
     $("problem").hidden = true;
-    const { context } = this.models.reference;
+    const { context } = this.models[this.main];
     if (!ids.length || ids.length > context || !ids.every((id) => Number.isInteger(id))) {
       this.fail(new Error(`the text has ${ids.length} tokens; expected 1 to ${context}`));
       return;
@@ -111,7 +115,7 @@ class Tour {
 
   /** Runs other tokens, and puts them into the form. */
   async rerun(ids) {
-    const { tokenizer, before } = this.models.reference;
+    const { tokenizer, before } = this.models[this.main];
     $("text").value = tokenizer ? tokenizer.decode(ids.slice(before.length)) : ids.join(" ");
     await this.run(ids).catch((error) => this.fail(error));
   }
@@ -128,8 +132,8 @@ class Tour {
       if (watched) this.timeline.mark(draw, draw + 1);
     });
     this.recordings[name] = recording;
-    if (name === "reference") {
-      this.token.show(recording, this.tour.plans.reference.points);
+    if (name === this.main) {
+      this.token.show(recording, this.tour.plans[name].points);
       this.showTokens();
     }
     if (watched) this.go(Math.min(this.draw, draws.length - 1));
@@ -139,7 +143,7 @@ class Tour {
   /** The tokens as buttons, each of which shows the way of its token. */
   showTokens() {
     const buttons = this.tokens.map((id, place) => {
-      const made = button("", () => this.chooseToken(place), { title: `token ${place}, id ${id}` });
+      const made = button("", () => this.chooseToken(place), { title: `token ${place}, id ${id}`, disabled: this.main === "fast" });
       made.append(shown(this.word(id)), element("small", { textContent: String(id) }));
       return made;
     });
@@ -157,7 +161,7 @@ class Tour {
   }
 
   offerPlans() {
-    const names = [...Object.keys(this.models), ...(this.models.fast ? ["both"] : [])];
+    const names = [...Object.keys(this.models), ...(this.tour.replaced_by ? ["both"] : [])];
     const radios = names.map((name) => {
       const count = this.models[name]?.plan.draws.length;
       const input = element("input", { type: "radio", name: "plan", value: name, checked: name === this.view });
@@ -207,16 +211,16 @@ class Tour {
     $("draw").scrollIntoView({ block: "start" });
   }
 
-  /** Shows the draw of a named value of the reference plan. */
+  /** Shows the draw of a named value. */
   openValue(name, site = 0) {
-    const point = this.tour.plans.reference.points.find((each) => each.name === name);
-    this.visit("reference", point.sites[Math.min(site, point.sites.length - 1)][0]);
+    const point = this.tour.plans[this.main].points.find((each) => each.name === name);
+    this.visit(this.main, point.sites[Math.min(site, point.sites.length - 1)][0]);
   }
 
   openChapter({ view, draw, texel, part }, moves) {
-    const { draws } = this.models[view === "fast" ? "fast" : "reference"].plan;
+    const { draws } = this.models[this.main].plan;
     const found = draw.map((pattern) => draws.findIndex(({ name }) => pattern.test(name))).find((index) => index >= 0);
-    this.choosePlan(this.models.fast ? view : "reference", found ?? 0);
+    this.choosePlan(this.tour.replaced_by && this.models.fast ? view : this.main, found ?? 0);
     if (!moves) return;
     if (texel) this.panel.chooseElement(texel[0] < 0 ? this.tokens.length + texel[0] : texel[0], texel[1]);
     if (matchMedia("(min-width: 75rem)").matches) $(part).scrollIntoView({ block: "start" });
@@ -230,8 +234,8 @@ class Tour {
       const told = ok ? "all identical" : `${different[0].name} differs`;
       parts.push(`Plan ${name}: ${checked.textures} textures, ${checked.bytes.toLocaleString("en")} bytes, ${told}.`);
     }
-    const { numbers, wrong } = checkDraws(this.recordings.reference, (id) => this.word(id));
-    parts.push(wrong ? `The first wrong draw is ${titleOf(this.recordings.reference.plan.draws[wrong.draw])}.` : `${numbers.toLocaleString("en")} numbers of the draws agree with float64.`);
+    const { numbers, wrong } = checkDraws(this.recordings[this.main], (id) => this.word(id));
+    parts.push(wrong ? `The first wrong draw is ${titleOf(this.recordings[this.main].plan.draws[wrong.draw])}.` : `${numbers.toLocaleString("en")} numbers of the draws agree with float64.`);
     return parts.join(" ");
   }
 

@@ -2,7 +2,7 @@
 
 import { $, element } from "../page/elements.js";
 import { assemble } from "../glinfer/program.js";
-import { evaluate } from "../glinfer/values.js";
+import { evaluate, rectangleOf } from "../glinfer/values.js";
 import { elementFinder, elementPlace } from "./places.js";
 import { TextureView } from "./texture_view.js";
 import { bytes, exactly, sentenceOf, shown, titleOf } from "./words.js";
@@ -11,19 +11,19 @@ const OUTPUT_HEIGHT = 340;
 const INPUT_HEIGHT = 150;
 const WIDTHS = { r32f: 4, r32i: 4, rgba32f: 16, rgba16f: 8, rgba8i: 4, rgba32i: 16, rgba32ui: 16 };
 
-/** Multiply-adds of each number that a shader computes, by its defines and the tokens so far. */
+/** Multiply-adds of a draw by its shader: from the defines, the numbers of its viewport, the tokens so far, and the columns. */
 const WORK = {
-  "linear.frag": ({ IN }) => IN,
-  "layer_norm.frag": ({ DIM }) => 3 * DIM,
-  "attention_scores.frag": ({ HEAD_DIM }) => HEAD_DIM,
-  "attention_values.frag": (_, tokens) => tokens,
-  "softmax.frag": (_, tokens) => tokens,
-  "embed.frag": () => 1,
+  "linear.frag": ({ IN }, numbers) => IN * numbers,
+  "layer_norm.frag": ({ DIM }, numbers) => 3 * DIM * numbers,
+  "attention_scores.frag": ({ HEAD_DIM }, numbers) => HEAD_DIM * numbers,
+  "attention_values.frag": (_, numbers, tokens) => tokens * numbers,
+  "softmax.frag": (_, numbers, tokens) => tokens * numbers,
+  "embed.frag": (_, numbers) => numbers,
   "concat_head.frag": () => 0,
-  "gemv.frag": ({ INPUTS }) => INPUTS,
-  "cached_scores.frag": ({ HEAD_TEXELS }) => 4 * HEAD_TEXELS,
-  "cached_values.frag": (_, tokens) => tokens,
-  "embed_token.frag": () => 1,
+  "gemv.frag": ({ INPUTS }, numbers, tokens, cols) => INPUTS * cols,
+  "cached_scores.frag": ({ HEAD_TEXELS, HEADS }, numbers, tokens) => 4 * HEAD_TEXELS * HEADS * tokens,
+  "cached_values.frag": ({ HEAD_TEXELS, HEADS }, numbers, tokens) => 4 * HEAD_TEXELS * HEADS * tokens,
+  "embed_token.frag": (_, numbers, tokens, cols) => cols,
 };
 
 /** The elements of a head. */
@@ -149,12 +149,14 @@ export class DrawPanel {
     const size = ({ width, height, texture }) => width * height * WIDTHS[plan.textures[texture].format];
     const read = draw.inputs.map((texture) => size(this.recording.before(texture, this.index))).reduce((sum, each) => sum + each, 0);
     const numbers = target.width * target.height * target.channels;
+    const { cols } = plan.textures[target.texture].layout;
+    const [, , width, height] = rectangleOf(draw.viewport, values);
     const uniforms = [...Object.entries(draw.uniforms), ...Object.entries(draw.per_run).map(([name, key]) => [name, values[key]])];
     const facts = {
       Shader: fragment,
-      Viewport: `${target.width} × ${target.height} texels`,
-      Fragments: (evaluate(draw.vertices, values) && target.width * target.height).toLocaleString("en"),
-      "Multiply-adds": WORK[fragment] ? (numbers * WORK[fragment](defines, ids.length)).toLocaleString("en") : "not counted",
+      Viewport: `${width} × ${height} texels`,
+      Vertices: evaluate(draw.vertices, values).toLocaleString("en"),
+      "Multiply-adds": WORK[fragment] ? WORK[fragment](defines, numbers, ids.length, cols).toLocaleString("en") : "not counted",
       Read: `${bytes(read)} from ${draw.inputs.length} texture${draw.inputs.length === 1 ? "" : "s"}`,
       Written: bytes(size(target)),
       Uniforms: uniforms.map(([name, value]) => `${name} = ${value}`).join(", ") || "none",

@@ -95,13 +95,21 @@ export class Recording {
     return error;
   }
 
-  /** @returns {Texels} */
-  read(texture, [x, y, width, height]) {
+  /** Texels from (x, y) on; of a cache those of the tokens so far. @returns {Texels} */
+  read(texture, [x, y, all, height]) {
     const { replay } = this.model;
+    const width = Math.min(all, this.widthOf(this.plan.textures[texture]));
     const { channels } = replay.textures[texture];
-    const all = replay.framebuffer([texture]).read(x, y, width, height);
-    const values = channels === 4 ? all : all.filter((_, index) => index % 4 === 0);
+    const read = replay.framebuffer([texture]).read(x, y, width, height);
+    const values = channels === 4 ? read : read.filter((_, index) => index % 4 === 0);
     return { texture, x, y, width, height, channels, values };
+  }
+
+  /** Texels of a line that are in use: where a cache has a token in each column of blocks, those of the tokens. */
+  widthOf({ kind, width, layout }) {
+    const { tiles, slot_step: step, block_step: blocks, columns, aside } = layout;
+    const inColumns = kind === "cache" && layout.kind === "block" && tiles === 1 && step === 1 && blocks % columns === 0;
+    return inColumns && this.ids.length <= columns ? Math.min(width, 4 * Math.max(this.ids.length, aside)) : width;
   }
 
   /** Notes the times of queries that are done. */

@@ -107,15 +107,17 @@ function packed(matrix, { layout, channels }) {
 }
 
 /**
- * Loads tour.json and weights.bin.
+ * Loads tour.json and weights.bin. In an exported site the tour has the site's own plan and files.
  * @param {string|URL} base the address of the page.
- * @returns {Promise<{tour: object, store: Store, sourceOf: (plan: string) => object}>} `sourceOf` gives a source of a
- *   plan's files, see ../glinfer/source.js.
+ * @returns {Promise<{tour: object, sourceOf: (plan: string) => object}>} `sourceOf` gives a source of a plan's files, see
+ *   ../glinfer/source.js.
  * @throws {GlinferError} a file is missing.
  */
 export async function openTour(base) {
   const files = fetchSource(base);
-  const [tour, response] = await Promise.all([files.text("tour.json").then(JSON.parse), fetch(new URL("weights.bin", base))]);
+  const tour = JSON.parse(await files.text("tour.json"));
+  if (!tour.tensors) return { tour, sourceOf: () => files };
+  const response = await fetch(new URL("weights.bin", base));
   if (!response.ok) throw new GlinferError("weights.bin could not be loaded; write the page again");
   const store = new Store(await response.arrayBuffer(), tour.tensors);
   const sourceOf = (plan) => {
@@ -124,5 +126,5 @@ export async function openTour(base) {
     };
     return { ...files, text: (path) => files.text(path === "plan.json" ? `${plan}.json` : path), pieces, parts: pieces };
   };
-  return { tour, store, sourceOf };
+  return { tour, sourceOf };
 }

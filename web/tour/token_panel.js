@@ -35,7 +35,7 @@ export class TokenPanel {
     this.token = -1; // -1: the last one
     this.block = 0;
     this.settings = { temperature: 0.8, topK: 0, topP: 1, seed: 1 };
-    this.attention = new TextureView({ height: 200, onPick: (_, head) => this.actions.open(`blocks.${this.block}.attn.probs`, head) });
+    this.attention = new TextureView({ height: 200, onPick: (_, head) => this.openHead(head) });
     this.title = element("h2", { id: "token-title" });
     this.hint = element("p", { className: "hint" });
     this.cutter = button("", () => this.actions.cut(this.place + 1));
@@ -50,6 +50,12 @@ export class TokenPanel {
     this.result.setAttribute("aria-live", "polite");
     this.next.append(element("h3", { textContent: "The next word" }), this.sliders(), this.rows, this.result);
     $("token").append(this.title, this.hint, this.cutter, element("div", { className: "cards" }, this.stream, this.looks, this.mlp, this.next));
+  }
+
+  /** Goes to the draw that has the attention of a head. */
+  openHead(head) {
+    const name = ["probs", "scores"].map((part) => `blocks.${this.block}.attn.${part}`).find((each) => this.points.has(each));
+    this.actions.open(name, head);
   }
 
   blockChoice() {
@@ -119,18 +125,38 @@ export class TokenPanel {
     this.showNext();
   }
 
-  /** A named value, or null where the plan does not have it. */
+  /** A named value, whose mean may be taken away, or null where the plan does not have it. */
   value(name) {
-    const point = this.points.get(name);
+    const point = this.points.get(name) ?? this.points.get(`${name}.centred`);
     if (!point) return null;
     if (!this.values.has(name)) this.values.set(name, captured(this.recording, point));
     return this.values.get(name);
   }
 
-  /** The numbers of a token in a named value of one row a token. */
+  /** The numbers of a token in a named value of one row a token; a fast plan has those of the last token alone. */
   row(name) {
     const found = this.value(name);
-    return found && found.values.subarray(this.place * found.cols, (this.place + 1) * found.cols);
+    const line = found?.rows === 1 ? 0 : this.place;
+    return found && found.values.subarray(line * found.cols, (line + 1) * found.cols);
+  }
+
+  /** How much of each token every head takes, [heads × tokens]; null where the plan does not have it. */
+  shares() {
+    const { length } = this.recording.ids;
+    const probs = this.value(`blocks.${this.block}.attn.probs`);
+    const found = probs ?? this.value(`blocks.${this.block}.attn.scores`);
+    if (!found) return null;
+    const heads = this.recording.plan.driver === "fast" ? found.rows : found.rows / length;
+    const line = this.recording.plan.driver === "fast" ? 0 : this.place;
+    const values = new Float32Array(heads * length);
+    for (let head = 0; head < heads; head++) {
+      const start = ((head * found.rows) / heads + line) * length;
+      values.set(found.values.subarray(start, start + length).map(probs ? Number : Math.exp), head * length);
+      const row = values.subarray(head * length, (head + 1) * length);
+      const sum = row.reduce((total, each) => total + each, 0);
+      if (!probs) row.forEach((each, index) => (row[index] = each / sum));
+    }
+    return { heads, values };
   }
 
   showStream() {
@@ -140,18 +166,16 @@ export class TokenPanel {
     const norms = names.map((name) => [name, this.row(name)]).filter(([, row]) => row).map(([name, row]) => [name, Math.hypot(...row)]);
     const largest = Math.max(...norms.map(([, norm]) => norm));
     const label = (name) => name.replace("blocks.", "block ").replace(".resid_mid", " + attention").replace(".resid_post", " + MLP");
-    const rows = norms.map(([name, norm]) => ({ cells: [button(label(name), () => this.actions.open(name), { className: "link" }), bar(norm / largest), number(norm)] }));
+    const rows = norms.map(([name, norm]) => ({ cells: [button(label(name), () => this.actions.open(this.points.has(name) ? name : `${name}.centred`), { className: "link" }), bar(norm / largest), number(norm)] }));
     this.stream.replaceChildren(element("h3", { textContent: "Its stream grows" }), element("p", { className: "hint", textContent: "The length of its row of numbers, after each step that adds to it." }), table("Length of the stream", ["after", "", "length"], rows));
   }
 
   showBlock() {
     const { ids } = this.recording;
-    const probs = this.value(`blocks.${this.block}.attn.probs`);
-    this.looks.hidden = !probs;
-    if (probs) {
-      const heads = probs.rows / ids.length;
-      const values = new Float32Array(heads * ids.length);
-      for (let head = 0; head < heads; head++) values.set(probs.values.subarray((head * ids.length + this.place) * ids.length, (head * ids.length + this.place + 1) * ids.length), head * ids.length);
+    const shares = this.shares();
+    this.looks.hidden = !shares;
+    if (shares) {
+      const { heads, values } = shares;
       const word = (place) => shown(this.actions.word(ids[place]));
       const label = (x, y) => `head ${y} gives token ${x} “${word(x)}” ${(100 * values[y * ids.length + x]).toFixed(1)}%`;
       const lines = Array.from({ length: heads }, (_, head) => `head ${head}`);
