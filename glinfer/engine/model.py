@@ -625,7 +625,7 @@ class Model(Inspected, Embeds, Chatting):
         return draw_table(self.plan, tokens)
 
     def tour(self, text: str | Ids) -> Tour:
-        """Run a text, and record what every draw of its last token writes; a notebook shows the page of ``glinfer tour``.
+        """Run a text, and record what every draw of its last token writes. Notebooks show the page of ``glinfer tour``.
 
         Args:
             text: text (needs a tokenizer), or ids.

@@ -1,4 +1,4 @@
-"""Record every draw of one token: ``model.tour("text").draws[17].output``; notebooks show the page of ``glinfer tour``."""
+"""Record every draw of one token: ``model.tour("text").draws[17].output``. Notebooks show the page of the tour."""
 
 from __future__ import annotations
 
@@ -81,8 +81,9 @@ class Tour:
         """
         if self._path is None:
             raise InputError("this model was not loaded from a file; run 'glinfer tour FILE' on a saved one")
-        made: Path = importlib.import_module(_PAGES).export_tour(self._path, target, self._text, tokenizer=tokenizer).folder
-        return made
+        export_tour = importlib.import_module(_PAGES).export_tour
+        page: Path = export_tour(self._path, target, self._text, tokenizer=tokenizer).folder
+        return page
 
     def _repr_html_(self) -> str:
         with tempfile.TemporaryDirectory() as folder:

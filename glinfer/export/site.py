@@ -72,6 +72,7 @@ _SEARCH = ("style.css", "page/offline.js", "page/theme.js", "search", "embedding
 _SEARCH_PAGE = "search/index.html"
 """Page of an embedding model's site, written as ``index.html``."""
 _FETCH = "embedded.js"
+_ROOMS = ("text", "tour")
 _TEXT = "Once upon a time"
 TOUR, _TOUR_PAGE, _TOUR_SOURCE = "tour.json", "tour.html", "tour/index.html"
 """What the page of the tour needs to know of the site's model; the page, and where it comes from."""
@@ -105,7 +106,9 @@ def web_root() -> Path:
     """
     package = Path(__file__).resolve().parent.parent
     for folder in (package / "web", package.parent / "web"):
-        if all((folder / name).exists() for name in (*_SITE, *_SEARCH, _LIBRARY_TEXTS, MARKDOWN_ANSWERS, "text", "tour")):
+        if all(
+            (folder / name).exists() for name in (*_SITE, *_SEARCH, _LIBRARY_TEXTS, MARKDOWN_ANSWERS, "text", "tour")
+        ):
             return folder
     raise FormatError(f"the web page is missing: neither {package}/web nor {package.parent}/web has {', '.join(_SITE)}")
 
@@ -345,6 +348,7 @@ def copy_file(source: Path, target: Path) -> None:
 
 
 def write_json(path: Path, values: Mapping[str, Any]) -> None:
+    """Write a JSON file without spaces."""
     path.write_text(json.dumps(values, ensure_ascii=False, allow_nan=False, separators=(",", ":")), encoding="utf-8")
 
 

@@ -1,10 +1,10 @@
 """A tour of a model: one page that replays the draws of a token in the browser, and shows what each of them computes.
 
 The page has two plans of one model, ``reference`` and ``fast``, each as a site's ``plan.json`` describes it. They share
-their weights: ``weights.bin`` has each tensor of the file once, in half floats where these keep every bit. ``tour.json``
-says how the page makes the bytes of each plan's ``weights.safetensors`` from it: a *segment* is a run of bytes of
-``weights.bin``, or a texture that is computed from tensors of the file (see :func:`_derivation`). The export computes
-the same and compares all numbers; a texture that is not equal bit for bit is stored whole.
+their weights: ``weights.bin`` has each tensor of the file once, in half floats where these keep every bit. From it the
+page makes the bytes of each plan's ``weights.safetensors``, segment by segment as ``tour.json`` lists them: a run of
+bytes of ``weights.bin``, or a texture that is computed from tensors of the file (see :func:`_derivation`). The export
+computes the same and compares all numbers; a texture that is not equal bit for bit is stored whole.
 """
 
 from __future__ import annotations
@@ -142,9 +142,7 @@ def _write_plan(
     """Write ``<name>.json``; returns the plan, its export, and its entry in ``tour.json``."""
     config, formats, size = checkpoint.config, checkpoint.formats(), LIMITS[limits].max_texture_size
     chosen = weights_named(weights if name == "fast" else DEFAULT_WEIGHTS, formats, name)
-    plan = plan_for(
-        config, name, weights=chosen, formats=formats, kernels=web_kernels(chosen), max_texture_size=size
-    )
+    plan = plan_for(config, name, weights=chosen, formats=formats, kernels=web_kernels(chosen), max_texture_size=size)
     export = PlanExport(plan, LIMITS[limits])
     further = {"plan": name, "weights": chosen, **({"long_after": plan.long_after} if plan.long_after else {})}
     values, order = plan_file({**about, **further}, plan, export, checkpoint)

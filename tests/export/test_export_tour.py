@@ -61,5 +61,3 @@ def test_a_random_model_is_written_too_and_replaces_only_its_own_page(tmp_path: 
 def test_another_ending_is_refused_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["tour", "shakespeare", "--out", str(tmp_path / "tour.txt")]) == 2
     assert "name a page, such as tour.html" in capsys.readouterr().err
-
-

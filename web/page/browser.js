@@ -36,7 +36,6 @@ export class BrowserEngine {
     await leavePage(this.asked);
     const model = await this.load();
     keepPage(page.shared.plan, this.asked);
-    document.getElementById("tour").hidden = page.shared.plan.offline === null; // a single file has no other page
     return model;
   }
 
@@ -63,6 +62,7 @@ export class BrowserEngine {
         const first = page.shared.plan === null;
         page.shared.plan = plan;
         if (first) page.describe(aboutOf(plan)); // or the person's settings would be gone
+        document.getElementById("tour").hidden = plan.offline === null; // a single file has no other page
       },
       onProgress: (progress) => page.say(inWords(progress)),
     });

@@ -18,7 +18,7 @@ import { TokenPanel } from "./token_panel.js";
 import { shown, titleOf } from "./words.js";
 
 const PLAY_EACH = 350; // milliseconds
-const LABELS = { reference: "draws, as published", fast: "draws, fused", both: "Both" };
+const LABELS = { reference: "draws, step by step", fast: "draws, fused", both: "Both" };
 
 /** See the head of this file. */
 class Tour {
@@ -46,7 +46,7 @@ class Tour {
       go: (draw) => this.visit("reference", draw),
       say: (text) => ($("status").textContent = text),
     });
-    this.guide = new Guide({ open: (chapter, moves) => this.openChapter(chapter, moves), verify: () => this.verify() });
+    this.guide = new Guide({ open: (chapter, moves) => this.openChapter(chapter, moves), verify: () => this.verify(), draws: (name) => this.models[name]?.plan.draws.length });
   }
 
   async start() {
@@ -68,7 +68,7 @@ class Tour {
         await this.record(name);
       }
       this.offerPlans();
-      this.guide.follow();
+      this.guide.start();
       $("status").textContent = "Ready.";
     } catch (error) {
       this.fail(error);

@@ -50,7 +50,7 @@ export class BreakPanel {
     if (first) first.checked = true;
   }
 
-  /** Plants a bug, null for none, and tells what has changed. */
+  /** Plants a bug, null for none, and lists what has changed. */
   async choose(bug) {
     this.planted?.undo();
     this.planted = null;

@@ -7,7 +7,7 @@
  * @typedef {object} Chapter
  * @property {string} id its name in the address.
  * @property {string} title
- * @property {string[]} text paragraphs.
+ * @property {string[]} text paragraphs, with {reference} and {fast} for the numbers of draws.
  * @property {"reference"|"fast"|"both"} view
  * @property {RegExp[]} draw match the name of the draw; the first that any draw has.
  * @property {[number, number]} [texel] row and column of an element; a negative row counts from the last token.
@@ -23,7 +23,7 @@ export const CHAPTERS = [
     text: [
       "A graphics card paints millions of dots at once. Each dot is the result of a tiny program, a shader, that may read pictures and write one colour.",
       "A language model is multiplication and addition, millions of times. So we keep its numbers in pictures, called textures, and let shaders do the sums. Blue is below zero, red above.",
-      "One “paint this picture” is a draw. To find the next word, the model here needs 244 of them. Press Play, or the right arrow, and watch.",
+      "One “paint this picture” is a draw. To find the next word, the model here needs {reference} of them. Press Play, or the right arrow, and watch.",
     ],
     view: "reference",
     draw: [/^embed/],
@@ -95,11 +95,11 @@ export const CHAPTERS = [
   },
   {
     id: "fusing",
-    title: "From 244 to 39",
+    title: "From {reference} to {fast}",
     text: [
-      "The published engine computes all tokens again for each new word, one small step a draw. That is easy to read, and slow.",
+      "The first engine computes all tokens again for each new word, one small step a draw. That is easy to read, and slow.",
       "The fast plan keeps keys and values of earlier tokens, so that only the newest token is computed. Then it joins steps: all heads in one draw, the norm inside of the product.",
-      "Colours show which of the 39 draws does the work of each of the 244. Click one, and its companions are outlined. Both plans give the same logits, up to the last digits.",
+      "Colours show which of the {fast} draws does the work of each of the {reference}. Click one, and its companions are outlined. Both plans give the same logits, up to the last digits.",
     ],
     view: "both",
     draw: [/h\.2\.attn\.head\.3\.probs/, /attn.*probs/, /attn\.values/],

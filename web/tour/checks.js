@@ -4,7 +4,7 @@ import { explain } from "./explain.js";
 import { pendingError } from "../glinfer/textures.js";
 
 const TOLERANCE = 1e-4; // of the largest number of the target
-const SAMPLES = 24; // numbers of a draw
+const SAMPLES = 12; // numbers of a draw
 const MASKED = -1e29;
 
 /** The largest number of some texels, masks aside. */

@@ -61,14 +61,17 @@ const SHADERS = {
       exact: table + place,
     };
   },
-  "embed_token.frag": ({ read, values, word, ids }, row, col) => {
-    const [table, place] = [read("wte", ids.at(-1), col), values.position === undefined ? 0 : read("wpe", values.position, col)];
+  "embed_token.frag": ({ read, has, defines, values: { position }, word, ids }, row, col) => {
+    if (Number(defines.EMBEDDING_SCALE ?? 1) !== 1) return null;
+    const id = ids.at(-1);
+    const terms = [{ name: `word “${word(id)}”`, factors: [read("wte", id, col)], value: read("wte", id, col) }];
+    if (has("wpe")) terms.push({ name: `position ${position}`, factors: [read("wpe", position, col)], value: read("wpe", position, col) });
     return {
-      words: `Column ${col} of the word “${word(ids.at(-1))}” plus column ${col} of position ${values.position}. The mean over all columns was taken away before, when the weights were folded.`,
+      words: `Column ${col} of the word “${word(id)}”${has("wpe") ? ` plus column ${col} of position ${position}` : ""}, as the folded weights have them.`,
       columns: ["table"],
-      terms: [{ name: `word “${word(ids.at(-1))}”`, factors: [table], value: table }, { name: `position ${values.position}`, factors: [place], value: place }],
-      sums: [["sum", table + place]],
-      exact: table + place,
+      terms,
+      sums: [["sum", sumOf(terms)]],
+      exact: sumOf(terms),
     };
   },
   "layer_norm.frag": ({ read, defines: { DIM, EPS } }, row, col) => {

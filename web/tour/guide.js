@@ -5,13 +5,18 @@ import { CHAPTERS } from "./chapters.js";
 
 /** See the head of this file. */
 export class Guide {
-  /** @param {object} actions `open(chapter)` shows the state of a chapter; `verify()` gives a text. */
+  /** @param {object} actions `open(chapter)` shows the state of a chapter; `verify()` gives a text; `draws(plan)` a number. */
   constructor(actions) {
     this.actions = actions;
-    this.number = -1;
-    const items = CHAPTERS.map(({ id, title }) => element("li", {}, element("a", { href: `#chapter=${id}`, textContent: title })));
-    $("chapters").replaceChildren(...items);
+    this.number = null; // of the chapter that is open
     addEventListener("hashchange", () => this.follow());
+  }
+
+  /** Lists the chapters, and opens one. */
+  start() {
+    const items = CHAPTERS.map(({ id, title }) => element("li", {}, element("a", { href: `#chapter=${id}`, textContent: this.counted(title) })));
+    $("chapters").replaceChildren(...items);
+    this.follow();
   }
 
   /** Opens the chapter of the address, the first where there is none. */
@@ -19,6 +24,11 @@ export class Guide {
     const id = new URLSearchParams(location.hash.slice(1)).get("chapter");
     const number = CHAPTERS.findIndex((chapter) => chapter.id === id);
     if (number !== this.number) this.open(Math.max(0, number), number >= 0);
+  }
+
+  /** A text with the numbers of draws of this model. */
+  counted(text) {
+    return text.replace(/\{(\w+)\}/g, (_, plan) => this.actions.draws(plan) ?? "some hundred");
   }
 
   /**
@@ -42,10 +52,10 @@ export class Guide {
     };
     const next = CHAPTERS[number + 1];
     $("chapter").replaceChildren(
-      element("h3", { textContent: `${number + 1}. ${chapter.title}` }),
-      ...chapter.text.map((textContent) => element("p", { textContent })),
+      element("h3", { textContent: `${number + 1}. ${this.counted(chapter.title)}` }),
+      ...chapter.text.map((text) => element("p", { textContent: this.counted(text) })),
       ...(chapter.action === "verify" ? [button("Check all of them", verify), told] : []),
-      ...(next ? [element("p", {}, element("a", { href: `#chapter=${next.id}`, textContent: `Next: ${next.title}` }))] : []),
+      ...(next ? [element("p", {}, element("a", { href: `#chapter=${next.id}`, textContent: `Next: ${this.counted(next.title)}` }))] : []),
     );
     this.actions.open(chapter, moves);
   }

@@ -35,7 +35,11 @@ export class Store {
   floats(name) {
     const { at, shape, half } = this.tensors[name];
     const count = shape[0] * shape[1];
-    return half ? Float32Array.from(new Uint16Array(this.buffer, at, count), (bits) => HALVES[bits]) : new Float32Array(this.buffer, at, count);
+    if (!half) return new Float32Array(this.buffer, at, count);
+    const bits = new Uint16Array(this.buffer, at, count);
+    const values = new Float32Array(count);
+    for (let index = 0; index < count; index++) values[index] = HALVES[bits[index]];
+    return values;
   }
 
   /**

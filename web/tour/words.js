@@ -9,8 +9,8 @@ export const ROLES = [
   { id: "score", name: "Scores", kinds: /scores/ },
   { id: "share", name: "Softmax", kinds: /(probs|stats)/ },
   { id: "mix", name: "Mixing values", kinds: /(mixed|values|delta|conv)/ },
-  { id: "copy", name: "Copying heads", kinds: /joined|gate_heads/ },
-  { id: "add", name: "Back to the stream", kinds: /(out_proj|fc_out|down|sum)/ },
+  { id: "copy", name: "Copying heads", kinds: /joined|heads|last_row/ },
+  { id: "add", name: "Back to the stream", kinds: /(out_proj|fc_out|down|sum|residual)/ },
   { id: "mlp", name: "MLP", kinds: /(mlp|fc_in|gate|up|expert|route)/ },
 ];
 const OTHER = { id: "copy", name: "Other" };
@@ -26,6 +26,15 @@ const KINDS = {
   ln_1: ["Norm before attention", "Brings each row to mean 0 and spread 1, then stretches and shifts every column, so that no row shouts louder than another."],
   ln_2: ["Norm before the MLP", "Brings each row to mean 0 and spread 1 again, before the MLP reads it."],
   ln_f: ["Final norm", "Normalises the finished stream before it is compared with every word of the vocabulary."],
+  "attn.norm": ["Norm before attention", "Brings the spread of each row to 1, then stretches every column. A first draw may compute the spread, and a second one use it."],
+  "mlp.norm": ["Norm before the MLP", "Brings the spread of each row to 1 again, before the MLP reads it."],
+  "attn.rope": ["Turning by position", "Turns pairs of numbers by an angle that grows with the position, so that queries and keys know how far apart they are."],
+  "attn.heads": ["Sorting by heads", "Puts the numbers of each head together."],
+  residual: ["Adding to the stream", "Adds what the block has found to the stream."],
+  "mlp.gate_proj": ["MLP gate", "Multiplies each row by a wide matrix. Each result says how far a detector opens."],
+  "mlp.up_proj": ["MLP values", "Multiplies each row by a second wide matrix: what each detector lets through where it is open."],
+  "mlp.gate": ["Closing the gates", "Multiplies values and gates, after the activation function has closed most of them."],
+  "mlp.down_proj": ["MLP, second half", "Each open detector gives its own pattern of numbers."],
   "attn.q_proj": ["Queries", "Multiplies each row by a matrix. The result is what a token looks for in the tokens before it."],
   "attn.k_proj": ["Keys", "Multiplies each row by another matrix. The result is what a token offers to be found by."],
   "attn.v_proj": ["Values", "Multiplies each row by a third matrix. The result is what a token hands over to those that look at it."],
@@ -44,7 +53,7 @@ const KINDS = {
 };
 
 /**
- * The title of a draw: block, head and what it does.
+ * The title of a draw: block, head and role.
  * @param {{name: string, kind: string}} draw
  * @returns {string}
  */
