@@ -49,8 +49,8 @@ export class Store {
    */
   bytesOf(segment) {
     if (segment.at !== undefined) return new Uint8Array(this.buffer, segment.at, segment.bytes);
-    const matrix = this.derived(segment);
-    return new Uint8Array(packed(matrix, segment).buffer);
+    const { buffer, byteOffset, byteLength } = packed(this.derived(segment), segment);
+    return new Uint8Array(buffer, byteOffset, byteLength);
   }
 
   /** The matrix of a segment, row by row: the tensors' rows, times gains, centred; float64 until the end. */
