@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from glinfer.engine.stream import GeneratedText, TextStream, TokenStream
     from glinfer.engine.textures import TexturesReport
     from glinfer.engine.threaded import ThreadedModel
+    from glinfer.engine.tour import Tour, TourDraw
     from glinfer.gl.context import Device as OpenDevice
     from glinfer.gl.context import Limits
     from glinfer.models.plan import DrawTable
@@ -79,6 +80,8 @@ __all__ = [
     "ThreadedModel",
     "TokenStream",
     "Tokenizer",
+    "Tour",
+    "TourDraw",
     "__version__",
     "generate",
     "load",
@@ -96,6 +99,7 @@ _PLACES = {
     "engine.stream": ("GeneratedText", "TextStream", "TokenStream"),
     "engine.textures": ("TexturesReport",),
     "engine.threaded": ("ThreadedModel",),
+    "engine.tour": ("Tour", "TourDraw"),
     "gl.context": ("Limits",),
     "models.plan": ("DrawTable",),
     "ops.kernels": ("KernelOptions",),

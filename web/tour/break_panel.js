@@ -92,7 +92,7 @@ export class BreakPanel {
       const link = draw === null || draw < 0 ? [] : [button(`draw ${draw + 1}, ${titleOf(draws[draw])}`, () => this.actions.go(draw), { className: "link" })];
       return element("div", {}, element("dt", { textContent: name }), element("dd", {}, value, ...link));
     });
-    this.result.replaceChildren(element("p", { textContent: bug.text }), element("dl", { className: "facts wide" }, ...rows));
-    say("Ready.");
+    this.result.replaceChildren(element("p", { textContent: bug.text }), element("dl", { className: "facts" }, ...rows));
+    say(`Ready. A bug is planted: ${bug.title}.`);
   }
 }

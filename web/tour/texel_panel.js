@@ -5,6 +5,7 @@ import { explain } from "./explain.js";
 import { exactly, number } from "./words.js";
 
 const LARGEST = 12; // terms that are listed
+const ROUNDING = 1e-4; // a larger difference is not due to rounding
 
 /** Shows how an element of a draw came about; hides the panel where the page does not know. */
 export function showTexel(recording, index, row, col, wordOf) {
@@ -23,7 +24,8 @@ export function showTexel(recording, index, row, col, wordOf) {
     ["on your GPU, float32", exactly(found.found)],
     ["difference", Number.isNaN(error) ? "not a number" : error === 0 ? "none" : error.toExponential(1).replace("-", "−")],
   ];
-  $("texel-sum").replaceChildren(...lines.map(([name, value]) => element("div", {}, element("dt", { textContent: name }), element("dd", { textContent: value }))));
+  const bad = !(error <= ROUNDING * Math.max(1, Math.abs(found.exact)));
+  $("texel-sum").replaceChildren(...lines.map(([name, value]) => element("div", {}, element("dt", { textContent: name }), element("dd", { textContent: value, className: bad && name === "difference" ? "bad" : "" }))));
 }
 
 /** The largest terms, each with a bar, and the rest in one line. */
