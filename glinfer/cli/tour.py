@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-import webbrowser
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +42,5 @@ def tour(model: str, text: str | None, out: str | None, **options: Any) -> None:
         emit(f"note: {note}", err=True)
     plans = ", ".join(f"plan {name} with {draws} draws" for name, draws in made.plan["plans"].items())
     emit(f"wrote {page}: {plans}, {megabytes(made.bytes)}")
-    if out is None and webbrowser.open(page.as_uri()):
-        return
-    emit(f"open {page}")
+    if out is not None or click.launch(page.as_uri()) != 0:
+        emit(f"open {page}")
