@@ -46,7 +46,7 @@ class Tour {
       go: (draw) => this.visit("reference", draw),
       say: (text) => ($("status").textContent = text),
     });
-    this.guide = new Guide({ open: (chapter, moves) => this.openChapter(chapter, moves), verify: () => this.verify(), draws: (name) => this.models[name]?.plan.draws.length });
+    this.guide = new Guide({ open: (chapter, moves) => this.openChapter(chapter, moves), verify: () => this.verify(), draws: (name) => this.models[name]?.plan.draws.length, find: (name) => this.find(name) });
   }
 
   async start() {
@@ -239,6 +239,13 @@ class Tour {
     return parts.join(" ");
   }
 
+  /** Shows the draw of a name or number; false where there is none. */
+  find(name) {
+    const found = this.timeline.find(name);
+    if (found >= 0) this.go(found);
+    return found >= 0;
+  }
+
   repaint() {
     if (!this.recordings[this.plan]) return;
     this.panel.repaint();
@@ -265,9 +272,8 @@ class Tour {
     $("play").addEventListener("click", () => this.play());
     $("scrub").addEventListener("input", () => this.go(Number($("scrub").value) - 1));
     $("jump").addEventListener("change", () => {
-      const found = this.timeline.find($("jump").value);
-      $("jump").setCustomValidity(found < 0 ? "No draw has this name or number" : "");
-      if (found >= 0) this.go(found);
+      const found = this.find($("jump").value);
+      $("jump").setCustomValidity(found ? "" : "No draw has this name or number");
     });
     $("form").addEventListener("submit", (event) => {
       event.preventDefault();

@@ -87,14 +87,14 @@ const SHADERS = {
       exact: normal * weight + bias,
     };
   },
-  "linear.frag": ({ read, has, defines, values }, row, col) => {
+  "linear.frag": ({ read, has, defines, values, matrixRow }, row, col) => {
     const from = defines.LAST_ROW ? values.rows - 1 : row;
     const terms = Array.from({ length: defines.IN }, (_, index) => {
       const factors = [read("x", from, index), read("weight", col, index)];
       return { name: `input ${index}`, factors, value: factors[0] * factors[1] };
     });
     return {
-      words: `Row ${from} of x, number by number, times row ${col} of the matrix: ${defines.IN} products, added up.`,
+      words: `Row ${from} of x, number by number, times ${matrixRow(col)}: ${defines.IN} products, added up.`,
       columns: ["x", "weight"],
       terms,
       ...finished(sumOf(terms), {
@@ -153,7 +153,7 @@ const SHADERS = {
     const words = own ? `A copy of head ${head}.` : has("so_far") ? "A copy of the other texture: the column of another head." : "No head has come to this column yet.";
     return { words, columns: ["copied"], terms: [{ name: `column ${col}`, factors: [exact], value: exact }], sums: [], exact };
   },
-  "gemv.frag": ({ read, has, defines }, row, col, { outRow }) => {
+  "gemv.frag": ({ read, has, defines, matrixRow }, row, col) => {
     if (defines.GROUPED || defines.GATED || defines.ROPE !== undefined || defines.SCALED || defines.CENTRED || defines.WEIGHTS || has("gain")) return null;
     const x = Array.from({ length: defines.INPUTS }, (_, index) => read("x", 0, index));
     const factor = defines.NORM ? 1 / Math.sqrt(x.reduce((sum, each) => sum + each * each, 0) / defines.DIM + Number(defines.EPS)) : 1;
@@ -163,13 +163,13 @@ const SHADERS = {
     });
     const normal = defines.NORM ? `The row is divided by its spread ${(1 / factor).toPrecision(4)} in the same pass. ` : "";
     return {
-      words: `${normal}Each number of the row times row ${col} of the matrix: ${defines.INPUTS} products, added up.`,
+      words: `${normal}Each number of the row times ${matrixRow(col)}: ${defines.INPUTS} products, added up.`,
       columns: ["x", "weight"],
       terms,
       ...finished(sumOf(terms), {
         bias: read("consts", col, 0),
         activation: defines.ACTIVATION,
-        residual: has("residual") ? read("residual", outRow, col) : undefined,
+        residual: has("residual") ? read("residual", 0, col) : undefined,
       }),
     };
   },
@@ -240,12 +240,13 @@ export function explain(recording, index, row, col, wordOf) {
     word,
     square: layout.cols === recording.model.context,
     token: (place) => `token ${place} “${word(ids[place])}”`,
+    matrixRow: (output) => (layout.cols === plan.model.config.vocab_size ? `the row of the word “${word(output)}”` : `row ${output} of the matrix`),
     has: (sampler) => samplers.includes(sampler),
     read: (sampler, r, c) => {
       const texture = draw.inputs[samplers.indexOf(sampler)];
       return elementIn(recording.before(texture, index), plan.textures[texture].layout, r, c);
     },
   };
-  const found = SHADERS[fragment]?.(context, row, col, { outRow: 0 });
+  const found = SHADERS[fragment]?.(context, row, col);
   return found ? { ...found, found: elementIn(target, layout, row, col) } : null;
 }

@@ -5,7 +5,10 @@ import { CHAPTERS } from "./chapters.js";
 
 /** See the head of this file. */
 export class Guide {
-  /** @param {object} actions `open(chapter)` shows the state of a chapter; `verify()` gives a text; `draws(plan)` a number. */
+  /**
+   * @param {object} actions `open(chapter)` shows the state of a chapter; `verify()` gives a text; `draws(plan)` a number;
+   *   `find(name)` shows a draw.
+   */
   constructor(actions) {
     this.actions = actions;
     this.number = null; // of the chapter that is open
@@ -19,11 +22,13 @@ export class Guide {
     this.follow();
   }
 
-  /** Opens the chapter of the address, the first where there is none. */
+  /** Opens the chapter of the address, the first where there is none; an address may name a draw instead. */
   follow() {
-    const id = new URLSearchParams(location.hash.slice(1)).get("chapter");
+    const asked = new URLSearchParams(location.hash.slice(1));
+    const id = asked.get("chapter");
     const number = CHAPTERS.findIndex((chapter) => chapter.id === id);
     if (number !== this.number) this.open(Math.max(0, number), number >= 0);
+    if (asked.has("draw")) this.actions.find(asked.get("draw"));
   }
 
   /** A text with the numbers of draws of this model. */

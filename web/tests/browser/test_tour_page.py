@@ -181,6 +181,8 @@ def test_the_next_word_follows_the_temperature_and_is_appended(small_tour: str, 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_chapters_and_axe(small_tour: str, browse: Callable[..., Browsed], scheme: str) -> None:
     page = opened(browse, small_tour, colorScheme=scheme, reducedMotion="reduce")
+    page.do("evaluate", "location.hash = 'draw=h.3.ln_2'")
+    page.do("says", "#draw-number", "h.3.ln_2")
     titles = []
     for chapter in range(1, 9):
         page.do("keys", str(chapter))
