@@ -160,7 +160,7 @@ export class DrawPanel {
       Read: `${bytes(read)} from ${draw.inputs.length} texture${draw.inputs.length === 1 ? "" : "s"}`,
       Written: bytes(size(target)),
       Uniforms: uniforms.map(([name, value]) => `${name} = ${value}`).join(", ") || "none",
-      Time: gpu === null ? `${milliseconds.toFixed(1)} ms with reading back` : `${(gpu / 1000).toFixed(1)} µs`,
+      Time: gpu === null ? `${milliseconds.toFixed(1)} ms with reading back` : gpu < 1e6 ? `${(gpu / 1000).toFixed(1)} µs` : `${(gpu / 1e6).toFixed(1)} ms`,
       "OpenGL": error ?? "no error",
     };
     $("facts").replaceChildren(...Object.entries(facts).map(([name, value]) => element("div", {}, element("dt", { textContent: name }), element("dd", { textContent: value }))));
