@@ -13,6 +13,12 @@ export class Guide {
     this.actions = actions;
     this.number = null; // of the chapter that is open
     addEventListener("hashchange", () => this.follow());
+    $("guide").addEventListener("click", (event) => {
+      const link = event.target.closest("a[href^='#']");
+      if (!link) return;
+      event.preventDefault(); // in the frame of a notebook the link would lead to the notebook
+      location.hash = link.getAttribute("href");
+    });
   }
 
   /** Lists the chapters, and opens one. */

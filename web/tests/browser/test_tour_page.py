@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import numpy as np
 import pytest
@@ -46,6 +48,17 @@ SUMS = """(async () => {
 SAME = """(async () => {
   const { firstDifference } = await import("glinfer-site/tour/checks.js");
   return firstDifference(globalThis.healthy, tour.recordings.reference);
+})()"""
+IN_FRAME = """(async () => {
+  const frame = document.querySelector("iframe");
+  const text = (selector) => frame.contentDocument?.querySelector(selector)?.textContent ?? "";
+  const until = async (done) => {
+    while (!done()) await new Promise((resolve) => setTimeout(resolve, 50));
+  };
+  await until(() => text("#status") === "Ready.");
+  frame.contentDocument.querySelector("#chapters li:nth-child(5) a").click();
+  await until(() => text("#chapter h3").startsWith("5"));
+  return text("#draw-title");
 })()"""
 NOTICED = {
     # OpenGL's errors, weights bit for bit, each draw in float64: the draw, or whether it notices.
@@ -192,6 +205,16 @@ def test_chapters_and_axe(small_tour: str, browse: Callable[..., Browsed], schem
     page.do("click", "#chapter button")
     page.do("says", "#chapter [role=status]", "agree with float64")
     assert page.do("axe", True) == []
+    assert complained(page) == []
+
+
+def test_a_notebook_shows_the_page_in_a_frame(small_tour: str, browse: Callable[..., Browsed], tmp_path: Path) -> None:
+    with glinfer.load(unquote(urlsplit(small_tour).path).replace(".html", ".gab"), plan="reference") as model:
+        cell = model.tour("To be")._repr_html_()
+    (tmp_path / "notebook.html").write_text(f"<!DOCTYPE html><meta charset='utf-8'>{cell}", encoding="utf-8")
+    page = browse()
+    page.do("open", (tmp_path / "notebook.html").as_uri())
+    assert page.do("evaluate", IN_FRAME) == "Block 2: MLP, first half"
     assert complained(page) == []
 
 
