@@ -51,6 +51,7 @@ class Tour {
 
   async start() {
     startTheme($("theme"), () => this.repaint());
+    matchMedia("print").addEventListener("change", () => this.repaint());
     $("waiting").hidden = true;
     this.listen();
     try {

@@ -42,7 +42,10 @@ export class TextureView {
     this.foot = element("div", { className: "foot" }, this.scale, tools);
     this.root = element("div", { className: "view" }, this.canvas, this.foot, this.says);
     this.listen();
-    new ResizeObserver(() => this.fit()).observe(this.root);
+    new ResizeObserver(() => {
+      this.image = null; // on paper the colours are others
+      this.fit();
+    }).observe(this.root);
   }
 
   /** Shows numbers, with the same view where they have the size of those before. */
