@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from glinfer.engine.stream import GeneratedText, TextStream, TokenStream
     from glinfer.engine.textures import TexturesReport
     from glinfer.engine.threaded import ThreadedModel
+    from glinfer.engine.tour import Tour, TourDraw
     from glinfer.gl.context import Limits
     from glinfer.models.plan import DrawTable
     from glinfer.ops.kernels import KernelOptions
@@ -77,6 +78,8 @@ __all__ = [
     "ThreadedModel",
     "TokenStream",
     "Tokenizer",
+    "Tour",
+    "TourDraw",
     "__version__",
     "generate",
     "load",
@@ -95,6 +98,7 @@ _PLACES = {
     "engine.stream": ("GeneratedText", "TextStream", "TokenStream"),
     "engine.textures": ("TexturesReport",),
     "engine.threaded": ("ThreadedModel",),
+    "engine.tour": ("Tour", "TourDraw"),
     "gl.context": ("Limits",),
     "models.plan": ("DrawTable",),
     "ops.kernels": ("KernelOptions",),

@@ -20,7 +20,7 @@ API = {
         *("ChatSession", "ChatReply", "ChatStream", "Tokenizer", "Scheduler", "BatchRequest", "BatchResult"),
     ),
     "tensors": ("Device", "Tensor", "tensors.ops.Ops", "KernelOptions", "Limits"),
-    "inspection": ("Captured", "Seen", "TextScore", "DrawTable", "TexturesReport"),
+    "inspection": ("Captured", "Seen", "TextScore", "DrawTable", "TexturesReport", "Tour", "TourDraw"),
     "errors": ("errors\n    options: {filters: ['!^_', '!^[a-z]'], show_root_heading: false}",),
 }
 TITLES = {"text": "Text, chat and batches", "tensors": "Tensors and kernels"}

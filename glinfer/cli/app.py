@@ -132,6 +132,7 @@ _COMMANDS: Mapping[str, Mapping[str, tuple[str, str]]] = {
     "Inspect": {
         "info": ("info:info", "Show the renderer and a model's requirements."),
         "draws": ("draws:draws", "Count the draw calls of a token, by pass."),
+        "tour": ("tour:tour", "Walk through the draws of a token in the browser."),
         "look": ("look:look", "Plot attention, hidden states and weights."),
         "diff": ("diff:diff_command", "Compare two models, plans or renderers."),
     },

@@ -272,7 +272,9 @@ def load_model(
             ) from None
         raise
     find_form = None if found is None else partial(find_chat, path, found, config)
-    return Model(Loaded(engine, found, reason, stop_ids, owns_device, sampling, find_form, embedding), strict=strict)
+    where = os.path.abspath(path)  # noqa: PTH100
+    loaded = Loaded(engine, found, reason, stop_ids, owns_device, sampling, find_form, embedding, where)
+    return Model(loaded, strict=strict)
 
 
 @dataclass(frozen=True)

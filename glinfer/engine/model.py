@@ -28,6 +28,7 @@ from glinfer.engine.scheduler import Scheduler
 from glinfer.engine.score import TextScore
 from glinfer.engine.stream import CHUNK, GeneratedText, TextStream, TokenStream
 from glinfer.engine.textures import TexturesReport
+from glinfer.engine.tour import Tour, recorded
 from glinfer.errors import ContextError, InputError, StructureError
 from glinfer.formats.embedding import Embedding
 from glinfer.formats.sampling import NAMES
@@ -67,6 +68,7 @@ class Loaded:
         sampling: the default sampling options.
         find_form: finds the model's chat form for ``system`` and ``kwargs``; or None.
         embedding: prompts, lengths and other settings of an embedding model.
+        path: the model's file or directory; None if it was not loaded from one.
     """
 
     engine: Engine
@@ -77,6 +79,7 @@ class Loaded:
     sampling: SamplingOptions = NEUTRAL
     find_form: Callable[..., ChatForm] | None = None
     embedding: Embedding = field(default_factory=Embedding)
+    path: str | None = None
 
 
 class Model(Inspected, Embeds, Chatting):
@@ -116,7 +119,7 @@ class Model(Inspected, Embeds, Chatting):
         self._no_tokenizer_reason = loaded.no_tokenizer_reason
         self._stop_ids, self.sampling = loaded.stop_ids, loaded.sampling
         self._owns_device, self._find_form = loaded.owns_device, loaded.find_form
-        self._closed, self.embedding = False, loaded.embedding
+        self._closed, self.embedding, self._path = False, loaded.embedding, loaded.path
         self._compiler: Compiler | None = None
         self._run_times, self._same_tokens = RunTimes(), WeakSet[Model]()
         self._own = self.engine.session(own=True)
@@ -612,6 +615,21 @@ class Model(Inspected, Embeds, Chatting):
         In them the reference plan runs all tokens, the fast plan only the last.
         """
         return draw_table(self.plan, tokens)
+
+    def tour(self, text: str | Ids) -> Tour:
+        """Run a text, and record what every draw of its last token writes. Notebooks show the page of ``glinfer tour``.
+
+        Args:
+            text: text (needs a tokenizer), or ids.
+
+        Returns:
+            ``tour.draws[17].output`` is an array [rows, columns], and ``tour.write("tour.html")`` writes the page.
+
+        Raises:
+            InputError: the prompt is invalid, or empty.
+        """
+        self._require_open()
+        return recorded(self, text, self._path)
 
     def verify_textures(self, share: float = 1.0) -> TexturesReport:
         """Check the model's textures bit for bit, and the texture bindings of each draw.

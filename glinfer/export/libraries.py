@@ -1,5 +1,10 @@
 """npm libraries of pages, of which ``web/libraries`` has copies: their files, by library."""
 
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
 TOKENIZERS, JINJA, MARKDOWN = "tokenizers", "jinja", "markdown-it"
 _IN_MARKDOWN = ("entities", "linkify-it", "mdurl", "punycode", "uc.micro")
 LIBRARIES = {
@@ -11,3 +16,8 @@ LIBRARIES = {
     ),
 }
 """The files of each library, in ``web`` and in sites."""
+
+
+def library_files(web: Path, libraries: Iterable[str]) -> dict[str, Path]:
+    """The files of libraries in the folder of the page, by their path in a site."""
+    return {name: web / name for library in libraries for name in LIBRARIES[library]}

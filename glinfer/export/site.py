@@ -20,10 +20,11 @@ from pathlib import Path
 from typing import Any
 
 from glinfer.engine.loading import read_model
+from glinfer.engine.report import plain
 from glinfer.errors import FormatError, InputError, PlanError
 from glinfer.export.companions import companions_of
 from glinfer.export.embedding import embedding_entry, exported_tokenizer
-from glinfer.export.libraries import LIBRARIES, MARKDOWN, TOKENIZERS
+from glinfer.export.libraries import MARKDOWN, TOKENIZERS, library_files
 from glinfer.export.licence import licence_of
 from glinfer.export.page import single_file, single_file_note
 from glinfer.export.plan import PlanExport
@@ -71,7 +72,11 @@ _SEARCH = ("style.css", "page/offline.js", "page/theme.js", "search", "embedding
 _SEARCH_PAGE = "search/index.html"
 """Page of an embedding model's site, written as ``index.html``."""
 _FETCH = "embedded.js"
-_OWN = {*_SITE, "search", "embedding", "text", "libraries", "shaders", PLAN, TOKENIZER}
+_ROOMS = ("text", "tour")
+_TEXT = "Once upon a time"
+TOUR, _TOUR_PAGE, _TOUR_SOURCE = "tour.json", "tour.html", "tour/index.html"
+"""What the page of the tour needs to know of the site's model; the page, and where it comes from."""
+_OWN = {*_SITE, "tour", TOUR, _TOUR_PAGE, "search", "embedding", "text", "libraries", "shaders", PLAN, TOKENIZER}
 
 
 @dataclass(frozen=True)
@@ -101,7 +106,9 @@ def web_root() -> Path:
     """
     package = Path(__file__).resolve().parent.parent
     for folder in (package / "web", package.parent / "web"):
-        if all((folder / name).exists() for name in (*_SITE, *_SEARCH, _LIBRARY_TEXTS, MARKDOWN_ANSWERS, "text")):
+        if all(
+            (folder / name).exists() for name in (*_SITE, *_SEARCH, _LIBRARY_TEXTS, MARKDOWN_ANSWERS, "text", "tour")
+        ):
             return folder
     raise FormatError(f"the web page is missing: neither {package}/web nor {package.parent}/web has {', '.join(_SITE)}")
 
@@ -163,7 +170,7 @@ def export_web(
     weights = weights_named(weights, checkpoint.formats(), plan)
     embeds = checkpoint.config.embeds
     texts, notes = (_embedded_texts if embeds else continued_texts)(path, tokenizer, checkpoint)
-    parts = _parts(root, texts.libraries, embeds=embeds)
+    parts = _parts(root, texts.libraries, embeds=embeds, tour=not (embeds or single))
     made, export = _laid_out(checkpoint, plan, weights, cache, kernels or web_kernels(weights), LIMITS[limits])
     size = made.texture_bytes(LIMITS[limits].max_texture_size, "weight")
     if single and size > MAX_SINGLE_FILE_BYTES:
@@ -182,10 +189,10 @@ def export_web(
         "licence": licence_of(path),
         **texts.about,
     }
-    values, order = _plan_file(about, made, export, checkpoint)
+    values, order = plan_file(about, made, export, checkpoint)
     if embeds:
         values["embedding"] = {**texts.embedding, **embedding_entry(made, export, checkpoint.config)}
-    with _replacing(target, page=page) as new:
+    with replacing(target, page=page) as new:
         _write_site(new, parts, export, texts)
         digest = hashlib.sha256()
         for name in (TOKENIZER, *(f"shaders/{name}" for name in export.shaders)):
@@ -194,8 +201,10 @@ def export_web(
         files = write_weights(new, export, weights_for(checkpoint, plan, weights), order, digest)
         # Browsers cache these files by the fingerprint in the plan, which they always request.
         values["files"] = {"weights": files, "fingerprint": digest.hexdigest()}
+        if _TOUR_PAGE in parts:
+            write_json(new / TOUR, {"text": starting_text(texts), "plans": {plan: {"points": points_of(made, export)}}})
         values["offline"] = None if single else _offline_version(new, values)
-        _write_json(new / PLAN, values)
+        write_json(new / PLAN, values)
         if single:
             (new / OFFLINE).unlink()
             _make_single(new, root / _FETCH)
@@ -203,7 +212,7 @@ def export_web(
     return ExportedSite(target, written, len(made.draws), values, tuple(notes))
 
 
-def _plan_file(
+def plan_file(
     about: Mapping[str, Any], plan: Plan, export: PlanExport, checkpoint: Checkpoint
 ) -> tuple[dict[str, Any], Array | None]:
     """Make the contents of ``plan.json`` and the order of the logits (None for embedding models)."""
@@ -255,7 +264,26 @@ def _embedded_texts(
     return TextSupport(tokenizer, {}, (TOKENIZERS,), embedding), []
 
 
-def _parts(root: Path, libraries: Sequence[str], *, embeds: bool) -> dict[str, Path]:
+def starting_text(texts: TextSupport, text: str | None = None) -> str:
+    """The text that a tour starts with: the given one, or an example of the model."""
+    return text or next(iter(texts.about["examples"]), _TEXT if texts.tokenizer else "1 2 3")
+
+
+def points_of(plan: Plan, export: PlanExport) -> list[dict[str, Any]]:
+    """The named values of a plan (:mod:`glinfer.models.points`), with numbers of draws and textures."""
+    number = {draw.name: place for place, draw in enumerate(plan.draws)}
+    return [
+        {
+            "name": point.name,
+            "sites": [[number[draw], export.texture(tensor)] for draw, tensor in point.sites],
+            "view": plain(dataclasses.asdict(point.view)),
+            "last_only": point.last_only,
+        }
+        for point in plan.points.values()
+    ]
+
+
+def _parts(root: Path, libraries: Sequence[str], *, embeds: bool, tour: bool) -> dict[str, Path]:
     """The files and folders of a site's page, by their path in the site."""
     if embeds:
         own = {PAGE: root / _SEARCH_PAGE, **{name: root / name for name in _SEARCH}}
@@ -265,17 +293,19 @@ def _parts(root: Path, libraries: Sequence[str], *, embeds: bool) -> dict[str, P
         own = {name: root / name for name in _SITE}
     if MARKDOWN in libraries:
         own[ANSWERS] = root / MARKDOWN_ANSWERS
-    return {**own, **{name: root / name for library in libraries for name in LIBRARIES[library]}}
+    if tour:
+        own |= {_TOUR_PAGE: root / _TOUR_SOURCE, "tour": root / "tour"}
+    return {**own, **library_files(root, libraries)}
 
 
 def _write_site(new: Path, parts: Mapping[str, Path], export: PlanExport, texts: TextSupport) -> None:
     """Write all files except the weights and the plan."""
-    for name, file in _page_files(parts):
-        _copy(file, new / name)
+    for name, file in page_files(parts):
+        copy_file(file, new / name)
     for name in export.shaders:
-        _copy(shader_root() / name, new / "shaders" / name)
+        copy_file(shader_root() / name, new / "shaders" / name)
     if texts.tokenizer is not None:
-        _write_json(new / TOKENIZER, texts.tokenizer)
+        write_json(new / TOKENIZER, texts.tokenizer)
 
 
 def _offline_version(site: Path, plan: Mapping[str, Any]) -> dict[str, Any]:
@@ -297,7 +327,7 @@ def _opens(name: str) -> bool:
     return not (name in (TOKENIZER, PLAN, OFFLINE) or name.startswith("shaders/") or is_weights_file(name))
 
 
-def _page_files(parts: Mapping[str, Path]) -> Iterator[tuple[str, Path]]:
+def page_files(parts: Mapping[str, Path]) -> Iterator[tuple[str, Path]]:
     """The files of a site's page: path in the site, and source path."""
     for name, place in parts.items():
         if not place.is_dir():
@@ -310,7 +340,7 @@ def _page_files(parts: Mapping[str, Path]) -> Iterator[tuple[str, Path]]:
                 yield f"{name}/{inner.as_posix()}", file
 
 
-def _copy(source: Path, target: Path) -> None:
+def copy_file(source: Path, target: Path) -> None:
     """Copy a file's bytes but not its permissions, which may be read-only in an installed package."""
     with opened(source) as (file, _):
         data = file.read()
@@ -318,7 +348,8 @@ def _copy(source: Path, target: Path) -> None:
     target.write_bytes(data)
 
 
-def _write_json(path: Path, values: Mapping[str, Any]) -> None:
+def write_json(path: Path, values: Mapping[str, Any]) -> None:
+    """Write a JSON file without spaces."""
     path.write_text(json.dumps(values, ensure_ascii=False, allow_nan=False, separators=(",", ":")), encoding="utf-8")
 
 
@@ -376,7 +407,7 @@ def is_export(folder: Path) -> bool:
 
 
 @contextlib.contextmanager
-def _replacing(target: Path, *, page: bool) -> Iterator[Path]:
+def replacing(target: Path, *, page: bool) -> Iterator[Path]:
     """Yield a new folder; at the end of the block it, or its page, replaces ``target``. Removed on failure.
 
     Raises:

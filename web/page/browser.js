@@ -3,11 +3,17 @@
 import { progressInWords } from "../glinfer/loading.js";
 import { direct } from "../glinfer/threads.js";
 import { describeCheck } from "../glinfer/verify.js";
+import { element } from "./elements.js";
 import { LocalEngine } from "./local.js";
 import { keepPage, leavePage } from "./offline.js";
 import { takeThread } from "./thread.js";
 
 const LOST = "The browser dropped the graphics context, and the model with it.";
+
+/** A link to the page of the tour. */
+function offerTour() {
+  document.getElementById("theme").before(element("a", { id: "tour", href: "tour.html", textContent: "Tour" }));
+}
 
 /** An engine of the page, see page.js. */
 export class BrowserEngine {
@@ -62,6 +68,7 @@ export class BrowserEngine {
         const first = page.shared.plan === null;
         page.shared.plan = plan;
         if (first) page.describe(aboutOf(plan)); // or the person's settings would be gone
+        if (first && plan.offline !== null) offerTour(); // a single file has no other page
       },
       onProgress: (progress) => page.say(inWords(progress)),
     });

@@ -4,7 +4,8 @@
 //
 // Exports the model, opens the page in Chromium (GLINFER_CHROMIUM names another browser), lets it write with a seed, so
 // that a renderer always gives the same text, and takes web-light.png, web-dark.png and web-phone.png; web-start.png of
-// the page as it opens with ?verify=1; and server-page.png of the same page over the models of `glinfer serve`.
+// the page as it opens with ?verify=1; server-page.png of the same page over the models of `glinfer serve`; and
+// tour.png of the page of `glinfer tour`.
 
 import { spawn, spawnSync } from "node:child_process";
 import { existsSync, mkdirSync, mkdtempSync, rmSync, statSync } from "node:fs";
@@ -12,11 +13,13 @@ import os from "node:os";
 import path from "node:path";
 import process from "node:process";
 import { createInterface } from "node:readline";
+import { pathToFileURL } from "node:url";
 
 import { FLAGS, ROOT, findChromium, playwright, skip } from "./chromium.mjs";
 
 const GLINFER = path.join(ROOT, ".venv/bin/glinfer");
 const PROMPT = "ROMEO:\nWhat light";
+const TOUR_TEXT = "ROMEO:\nBut, soft! what light";
 const TEMPERATURE = 0.7;
 const SEED = 1;
 const TOKENS = 60;
@@ -74,6 +77,22 @@ async function picture(browser, address, file, { width, height, opening = false,
   if (size > LARGEST) throw new Error(`${file} has ${size} bytes; expected at most ${LARGEST}`);
 }
 
+/** The page of `glinfer tour`, at its chapter on attention. */
+async function tourPicture(browser, folder, file) {
+  const page = path.join(folder, "tour.html");
+  const { status, stderr } = spawnSync(GLINFER, ["tour", "shakespeare", TOUR_TEXT, "--out", page], { encoding: "utf8" });
+  if (status !== 0) throw new Error(`tour failed: ${stderr}`);
+  const shown = await browser.newPage({ viewport: { width: 1280, height: 1040 }, colorScheme: "light" });
+  shown.setDefaultTimeout(120_000);
+  await shown.goto(pathToFileURL(page).href);
+  await shown.locator("#status", { hasText: "Ready." }).waitFor();
+  await shown.click("#chapters li:nth-child(4) a");
+  await shown.evaluate(() => scrollTo(0, 0));
+  await shown.screenshot({ path: file });
+  await shown.close();
+  console.log(`${file}: ${statSync(file).size} bytes`);
+}
+
 /** Lets the model write some lines. */
 async function write(page) {
   const closed = await page.locator("#panel").isHidden();
@@ -119,6 +138,7 @@ async function main() {
   try {
     browser = await launcher.launch({ executablePath: chromium, headless: true, args: FLAGS });
     await pictures(browser, out, PICTURES, "serve-web", exportSite(folder));
+    await tourPicture(browser, folder, path.join(out, "tour.png"));
     await pictures(browser, out, SERVED, "serve", "shakespeare");
   } finally {
     await browser?.close();

@@ -1,0 +1,46 @@
+"""``glinfer tour``: a page that replays the draws of a token in the browser."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import click
+
+from glinfer.cli.common import context_option, gelu_option, megabytes, tokenizer_option, weights_option
+from glinfer.errors import InputError
+from glinfer.export.site import LIMITS, is_page
+from glinfer.export.tour import export_tour
+from glinfer.terminal import emit
+
+
+@click.command("tour")
+@click.argument("model", type=click.Path())
+@click.argument("text", required=False)
+@click.option("--out", type=click.Path(), help="Write the page to this .html file, and do not open it.")
+@weights_option
+@context_option
+@gelu_option
+@tokenizer_option
+@click.option("--limits", type=click.Choice(list(LIMITS)), default="usual", show_default=True, help="Texture size.")
+def tour(model: str, text: str | None, out: str | None, **options: Any) -> None:
+    """Open a page that runs MODEL on TEXT draw by draw, and shows what each draw computes.
+
+    The page runs the model in the browser, with the reference plan and the fast plan. It has a timeline of all draws,
+    their textures and shaders, and chapters that explain them. It is one self-contained file.
+
+    \b
+    glinfer tour shakespeare "But soft, what light"
+    glinfer tour model.gguf "Once upon a time" --out tour.html
+    """
+    if out is not None and not is_page(Path(out)):
+        raise InputError(f"{out}: found another ending than .html; name a page, such as tour.html")
+    page = Path(out) if out else Path(tempfile.mkdtemp(prefix="glinfer-tour-")) / "tour.html"
+    made = export_tour(model, page, text, **options)
+    for note in made.notes:
+        emit(f"note: {note}", err=True)
+    plans = ", ".join(f"plan {name} with {draws} draws" for name, draws in made.plan["plans"].items())
+    emit(f"wrote {page}: {plans}, {megabytes(made.bytes)}")
+    if out is not None or click.launch(page.as_uri()) != 0:
+        emit(f"open {page}")

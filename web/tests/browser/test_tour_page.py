@@ -1,0 +1,235 @@
+"""The page of ``glinfer tour`` in Chromium: its numbers are Python's, its checks find planted bugs, its parts work."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import numpy as np
+import pytest
+from browsed import EXPECTED, Browsed
+from scripted_models import random_file
+
+import glinfer
+from glinfer.engine.random_model import demo_tokenizer
+from glinfer.export.site import ExportedSite
+from glinfer.export.tour import export_tour
+from glinfer.formats import write_bpe
+from qa.renderers.browsers import serving
+
+pytestmark = [pytest.mark.gl, pytest.mark.web]
+
+TEXT = "ROMEO:\nBut, soft! what light"
+WIDTHS = (360, 768, 1280, 1920)
+READY = ("says", "#status", "Ready.")
+TOLERANCE = 1e-6  # of the largest number; two renderers round exp differently
+CAPTURED = """(async (plan) => {
+  const { captured } = await import("glinfer-site/tour/recording.js");
+  const text = (bytes) => btoa(Array.from(bytes, (byte) => String.fromCharCode(byte)).join(""));
+  return tour.tour.plans[plan].points.map((point) => {
+    const { rows, cols, values } = captured(tour.recordings[plan], point);
+    return [point.name, rows, cols, text(new Uint8Array(values.buffer))];
+  });
+})"""
+CHECKED = """(async () => {
+  const { checkDraws } = await import("glinfer-site/tour/checks.js");
+  return Object.values(tour.recordings).map((recording) => checkDraws(recording, String));
+})()"""
+SUMS = """(async () => {
+  const reports = [];
+  for (const model of Object.values(tour.models)) {
+    for (let part = 0; part < 2; part++) reports.push(await model.verifyTextures({ share: 0.5 }));
+  }
+  return reports.map(({ ok }) => ok);
+})()"""
+SAME = """(async () => {
+  const { firstDifference } = await import("glinfer-site/tour/checks.js");
+  return firstDifference(globalThis.healthy, tour.recordings.reference);
+})()"""
+IN_FRAME = """(async () => {
+  const frame = document.querySelector("iframe");
+  const text = (selector) => frame.contentDocument?.querySelector(selector)?.textContent ?? "";
+  const until = async (done) => {
+    while (!done()) await new Promise((resolve) => setTimeout(resolve, 50));
+  };
+  await until(() => text("#status") === "Ready.");
+  frame.contentDocument.querySelector("#chapters li:nth-child(5) a").click();
+  await until(() => text("#chapter h3").startsWith("5"));
+  return text("#draw-title");
+})()"""
+NOTICED = {
+    # OpenGL's errors, weights bit for bit, each draw in float64: the draw, or whether it notices.
+    "feedback": ("h.1.mlp.fc_in", True, "h.1.mlp.fc_in"),
+    "linear": (None, False, "h.0.mlp.fc_out"),
+    "uniform": ("lm_head", False, "lm_head"),
+    "transpose": (None, True, None),
+    "ping-pong": ("h.0.attn.head.1.joined", True, "h.0.attn.head.1.joined"),
+    "mask": (None, False, "h.0.attn.head.0.scores"),
+}
+SMALL = "blocks=6,heads=2,dim=32,vocab=300,context=64"
+
+
+@pytest.fixture(scope="module")
+def bundled_tour(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return export_tour("shakespeare", tmp_path_factory.mktemp("tour") / "tour & page.html", TEXT).folder.as_uri()
+
+
+@pytest.fixture(scope="module")
+def small_tour(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The tour of a random model with Gab's passes, all of whose draws are fast."""
+    path = random_file(tmp_path_factory.mktemp("small") / "small.gab", SMALL, 3)
+    write_bpe(demo_tokenizer(300), path.with_suffix(".bpe"))
+    return export_tour(path, path.with_suffix(".html"), "To be").folder.as_uri()
+
+
+def opened(browse: Callable[..., Browsed], address: str, **options: Any) -> Browsed:
+    page = browse(**options)
+    page.do("open", address)
+    page.do(*READY)
+    return page
+
+
+def complained(page: Browsed) -> list[str]:
+    assert all(address.startswith(("file:", "data:")) for address in page.asked)
+    return [line for line in page.console if EXPECTED not in line]
+
+
+def test_values_are_those_of_capture_and_agree_with_float64(bundled_tour: str, browse: Callable[..., Browsed]) -> None:
+    """To the bit up to the first exp, which renderers round differently."""
+    page = opened(browse, bundled_tour)
+    for plan in ("reference", "fast"):
+        found = page.do("evaluate", f"{CAPTURED}('{plan}')")
+        with glinfer.load("shakespeare", plan=plan) as model:
+            expected = model.capture("*", TEXT)
+        names = list(expected)
+        assert [name for name, *_ in found] == names
+        identical = ["embed.centred"] if plan == "fast" else names[: names.index("blocks.0.attn.probs")]
+        assert plan == "fast" or identical[-1] == "blocks.0.attn.scores"
+        for name, rows, cols, text in found:
+            theirs = np.frombuffer(base64.b64decode(text), np.float32)
+            ours = (expected[name][..., -1:, :] if plan == "fast" else expected[name]).reshape(rows * cols)
+            seen = ours > -1e29
+            assert (theirs[~seen] == ours[~seen]).all()
+            assert np.abs(theirs - ours)[seen].max() <= TOLERANCE * np.abs(ours[seen]).max(), name
+            assert name not in identical or theirs.tobytes() == ours.tobytes(), name
+    reference, fast = page.do("evaluate", CHECKED)
+    assert (reference["wrong"], fast["wrong"]) == (None, None)
+    assert reference["numbers"] == 12 * 244
+    assert page.do("evaluate", SUMS) == [True] * 4  # by the checksums of the texels that Python has packed
+    assert complained(page) == []
+
+
+def test_draws_are_stepped_through_and_laid_over_each_other(bundled_tour: str, browse: Callable[..., Browsed]) -> None:
+    page = opened(browse, bundled_tour)
+    assert page.do("text", "#count") == "1 of 244"
+    page.do("keys", "ArrowRight")
+    assert "h.0.ln_1" in page.do("text", "#draw-number")
+    page.do("keys", "End")
+    assert page.do("text", "#count") == "244 of 244"
+    page.do("fill", "#jump", "h.2.attn.head.3.scores")
+    page.do("press", "#jump", "Enter")
+    assert page.do("text", "#draw-title") == "Block 2, head 3: scores"
+    assert "attention_scores.frag" in page.do("text", "#facts")
+    page.do("click", "#shader summary")
+    assert "void main()" in page.do("text", "#source pre")
+    page.do("evaluate", "tour.panel.output.canvas.focus()")
+    page.do("keys", "ArrowDown")
+    assert "What token 1 “O” looks for, times what token 0 “R” offers" in page.do("text", "#texel-words")
+    assert "in float64" in page.do("text", "#texel-sum")
+    page.do("evaluate", "document.querySelector('#plans input[value=both]').click()")
+    assert page.do("evaluate", "document.querySelectorAll('.chip').length") == 39
+    page.do("evaluate", "document.querySelector('.chip[data-replaces=\"3\"]').click()")
+    assert page.do("evaluate", "document.querySelectorAll('.cell.same').length") == 24
+    assert "h.0.attn.head.0.probs" in page.do("text", "#draw-number")
+    for width in WIDTHS:
+        page.do("size", width, 800)
+        wide = "document.documentElement.scrollWidth > document.documentElement.clientWidth"
+        assert not page.do("evaluate", wide), width
+    page.do("evaluate", "document.querySelector('#plans input[value=fast]').click()")
+    assert page.do("text", "#count") == "4 of 39"
+    assert "h.0.attn.values" in page.do("text", "#draw-number")
+    assert complained(page) == []
+
+
+def test_bugs_are_noticed_by_the_checks_that_can(small_tour: str, browse: Callable[..., Browsed]) -> None:
+    page = opened(browse, small_tour)
+    page.do("evaluate", "(globalThis.healthy = tour.recordings.reference).steps.length")
+    names = page.do("evaluate", "tour.models.reference.plan.draws.map(({ name }) => name)")
+    for bug, (error, weights, wrong) in NOTICED.items():
+        page.do("evaluate", f"document.querySelector('input[value={bug}]').click()")
+        page.do("wait", ".bugs:enabled")
+        lines = page.do("evaluate", "[...document.querySelectorAll('#break dd')].map((each) => each.textContent)")
+        assert len(lines) == 5
+        for line, name in ((lines[2], error), (lines[4], wrong)):
+            assert ("does not notice" in line) == (name is None), bug
+            assert name is None or f"draw {names.index(name) + 1}," in line, bug
+        assert lines[3].startswith("notice it" if weights else "identical"), bug
+        assert bug != "mask" or "does not change" in lines[0]
+    page.do("evaluate", "document.querySelector('.bugs input').click()")
+    page.do("wait", ".bugs:enabled")
+    assert page.do("evaluate", SAME) == -1, "nothing stays of a bug"
+
+
+def test_the_next_word_follows_the_temperature_and_is_appended(small_tour: str, browse: Callable[..., Browsed]) -> None:
+    page = opened(browse, small_tour)
+    ids, logits = page.do("evaluate", "[tour.tokens, [...tour.token.value('logits').values]]")
+    likeliest = int(np.argmax(logits))
+    page.do("fill", "#set-temperature", "0")
+    assert page.do("evaluate", "tour.token.chosen") == likeliest
+    page.do("evaluate", "[...document.querySelectorAll('.result button')].at(-1).click()")
+    page.do("wait", f"#tokens li:nth-child({len(ids) + 1})")
+    page.do(*READY)
+    assert page.do("evaluate", "tour.tokens") == [*ids, likeliest]
+    page.do("evaluate", "document.querySelectorAll('#tokens button')[1].click()")
+    assert "token 1" in page.do("text", "#token-title")
+    page.do("fill", "#text", "To be " * 99)
+    page.do("click", "#run")
+    page.do("wait", "#problem:not(:empty)")
+    assert "expected 1 to 64" in page.do("text", "#problem")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_chapters_and_axe(small_tour: str, browse: Callable[..., Browsed], scheme: str) -> None:
+    page = opened(browse, small_tour, colorScheme=scheme, reducedMotion="reduce")
+    page.do("evaluate", "location.hash = 'draw=h.3.ln_2'")
+    page.do("says", "#draw-number", "h.3.ln_2")
+    titles = []
+    for chapter in range(1, 9):
+        page.do("keys", str(chapter))
+        page.do("wait", f"#chapters li:nth-child({chapter}) a[aria-current]")
+        titles.append(page.do("text", "#draw-title"))
+    assert len(set(titles)) >= 6
+    page.do("click", "#chapter button")
+    page.do("says", "#chapter [role=status]", "agree with float64")
+    assert page.do("axe", True) == []
+    assert complained(page) == []
+
+
+def test_a_notebook_shows_the_page_in_a_frame(small_tour: str, browse: Callable[..., Browsed], tmp_path: Path) -> None:
+    with glinfer.load(unquote(urlsplit(small_tour).path).replace(".html", ".gab"), plan="reference") as model:
+        cell = model.tour("To be")._repr_html_()
+    (tmp_path / "notebook.html").write_text(f"<!DOCTYPE html><meta charset='utf-8'>{cell}", encoding="utf-8")
+    page = browse()
+    page.do("open", (tmp_path / "notebook.html").as_uri())
+    assert page.do("evaluate", IN_FRAME) == "Block 2: MLP, first half"
+    assert complained(page) == []
+
+
+def test_a_site_has_the_tour_of_its_own_plan(
+    bundled: Callable[[str], ExportedSite], browse: Callable[..., Browsed]
+) -> None:
+    seen = browse()
+    with serving(bundled("q8").folder) as url:
+        seen.do("open", f"{url}?worker=0&offline=0&cache=0")
+        seen.do("wait", "#tour")
+        seen.do("click", "#tour")
+        seen.do(*READY)
+        assert seen.do("text", "#count") == "1 of 39"
+        assert seen.do("evaluate", "tour.verify()").startswith("Plan fast: 52 textures")
+        seen.do("keys", "End")
+        assert seen.do("text", "#draw-title") == "Candidates"
+        assert seen.do("axe", True) == []
+    assert [line for line in seen.console if EXPECTED not in line] == []

@@ -1,0 +1,122 @@
+/**
+ * Eight short chapters. Each opens the page in a state: a plan, the name of a draw, perhaps an element of it, a token,
+ * or a part of the page.
+ */
+
+/**
+ * @typedef {object} Chapter
+ * @property {string} id its name in the address.
+ * @property {string} title
+ * @property {string[]} text paragraphs, with {reference} and {fast} for the numbers of draws.
+ * @property {"reference"|"fast"|"both"} view
+ * @property {RegExp[]} draw match the name of the draw; the first that any draw has.
+ * @property {[number, number]} [texel] row and column of an element; a negative row counts from the last token.
+ * @property {string} [part] the id of the part of the page to look at.
+ * @property {string} [action] a button: `verify`.
+ */
+
+/** @type {Chapter[]} */
+export const CHAPTERS = [
+  {
+    id: "textures",
+    title: "Why textures?",
+    text: [
+      "A graphics card paints millions of dots at once. Each dot is the result of a tiny program, a shader, that may read pictures and write one colour.",
+      "A language model is multiplication and addition, millions of times. So we keep its numbers in pictures, called textures, and let shaders do the sums. Blue is below zero, red above.",
+      "One “paint this picture” is a draw. To find the next word, the model here needs {reference} of them. Press Play, or the right arrow, and watch.",
+    ],
+    view: "reference",
+    draw: [/^embed/],
+    part: "timeline",
+  },
+  {
+    id: "embedding",
+    title: "Embedding",
+    text: [
+      "The text is cut into tokens: words, or pieces of words. Each has a number, its id, shown below it.",
+      "A number like 356 means nothing by itself. So the first draw looks up a row of numbers for each token in a table, and adds a row for its position.",
+      "Below, each line is a token. Click a square: it is a sum of just two numbers. Training has found these tables; nobody wrote them.",
+    ],
+    view: "reference",
+    draw: [/^embed/],
+    texel: [-1, 17],
+    part: "draw",
+  },
+  {
+    id: "norm",
+    title: "Norm",
+    text: [
+      "After many additions some rows have large numbers and some have small ones. A norm makes them comparable, as a teacher rescales marks.",
+      "It subtracts the mean of the row and divides by its spread. Then each column gets a weight and a shift, which were learnt.",
+      "Compare “What it wrote” with “What it read”: the pattern stays, the scale changes. Every block does this twice.",
+    ],
+    view: "reference",
+    draw: [/ln_1/, /norm/, /qkv/],
+    texel: [-1, 3],
+    part: "draw",
+  },
+  {
+    id: "attention",
+    title: "Attention head by head",
+    text: [
+      "Attention lets a token look back at others. It asks with a query, each earlier token answers with a key, and query times key is a score.",
+      "Softmax turns the scores of a row into shares of 100%. The token then takes a mix of the others' values, by these shares.",
+      "A head is one such way to look. This draw is the softmax of one head: a line for each token, a column for each token that it looks at. The upper right is empty: no token looks ahead. Step through the heads and compare.",
+    ],
+    view: "reference",
+    draw: [/h\.1\.attn\.head\.2\.probs/, /attn.*probs/, /attn\.values/],
+    texel: [-1, 3],
+    part: "draw",
+  },
+  {
+    id: "mlp",
+    title: "MLP",
+    text: [
+      "After looking around, each token is worked on alone. A wide matrix compares its row with many patterns, its detectors.",
+      "The activation function lets strong matches through and closes the rest. That is why most of this picture is pale.",
+      "The next draw adds what the open detectors know to the stream. Most of the model's numbers are in these two matrices.",
+    ],
+    view: "reference",
+    draw: [/h\.2\.mlp\.fc_in/, /mlp/],
+    texel: [-1, 40],
+    part: "draw",
+  },
+  {
+    id: "sampling",
+    title: "Logits and sampling",
+    text: [
+      "At the end the last row is compared with every word. The result is a logit for each: how well it fits as the next word.",
+      "Now comes chance. Each logit is divided by the temperature and gets a little luck; the highest sum wins.",
+      "Turn the temperature down to 0, and the likeliest word always wins. Turn it up, and unlikely words get a chance. Append the winner, and all draws begin again.",
+    ],
+    view: "reference",
+    draw: [/^lm_head/],
+    part: "token",
+  },
+  {
+    id: "fusing",
+    title: "From {reference} to {fast}",
+    text: [
+      "The first engine computes all tokens again for each new word, one small step a draw. That is easy to read, and slow.",
+      "The fast plan keeps keys and values of earlier tokens, so that only the newest token is computed. Then it joins steps: all heads in one draw, the norm inside of the product.",
+      "Colours show which of the {fast} draws does the work of each of the {reference}. Click one, and its companions are outlined. Both plans give the same logits, up to the last digits.",
+    ],
+    view: "both",
+    draw: [/h\.2\.attn\.head\.3\.probs/, /attn.*probs/, /attn\.values/],
+    part: "timeline",
+  },
+  {
+    id: "round-trip",
+    title: "Round trip",
+    text: [
+      "How do we know that the card has the numbers that we gave it? A wrong filter or a swapped matrix gives text that still reads well.",
+      "So we read every texture of weights back, and compare it with the file, bit for bit.",
+      "Then we compute samples of each draw again in double precision, on the processor. Only rounding may differ. Below you can plant typical bugs and see who notices.",
+    ],
+    view: "reference",
+    draw: [/h\.0\.attn\.q_proj/, /linear/, /attn/],
+    texel: [-1, 5],
+    part: "draw",
+    action: "verify",
+  },
+];

@@ -1,0 +1,252 @@
+/**
+ * How one number of a target came about: what its fragment read, the terms of its sum, and the same number in float64.
+ * Each function below is a shader, by its name; float32 inputs are exact as JavaScript's numbers.
+ */
+
+import { elementIn } from "./recording.js";
+import { shown } from "./words.js";
+
+const MASKED = -1e30;
+const SLOT = 64; // tokens of a slot of scores
+
+/**
+ * @typedef {{name: string, factors: number[], value: number}} Term `factors` are what the shader multiplied.
+ * @typedef {object} Explanation
+ * @property {string} words
+ * @property {string[]} columns names of the factors.
+ * @property {Term[]} terms
+ * @property {[string, number][]} sums what is done with the sum of the terms, step by step.
+ * @property {number} exact the number in float64.
+ * @property {number} found the number that the draw has written.
+ */
+
+const sumOf = (terms) => terms.reduce((sum, { value }) => sum + value, 0);
+
+/** The activations of ../../shaders/common/activation.glsl, by their number. */
+const ACTIVATIONS = [
+  (x) => x,
+  (x) => 0.5 * x * (1 + Math.tanh(0.7978845608028654 * (x + 0.044715 * x ** 3))),
+  null, // the exact GELU needs erf, which JavaScript lacks
+  (x) => x / (1 + Math.exp(-x)),
+  Math.tanh,
+];
+const ACTIVATION_NAMES = ["", "GELU", "GELU", "SiLU", "tanh"];
+
+/** The mean of a row, and 1 / its spread. */
+function spread(row, eps) {
+  const mean = row.reduce((sum, x) => sum + x, 0) / row.length;
+  const variance = row.reduce((sum, x) => sum + (x - mean) ** 2, 0) / row.length;
+  return { mean, factor: 1 / Math.sqrt(variance + eps) };
+}
+
+/** Adds bias, activation and residual to a sum, and notes each step. */
+function finished(sum, { bias, activation = 0, residual }) {
+  const sums = [["sum of the products", sum]];
+  let value = sum;
+  if (bias !== undefined) sums.push(["plus the bias", (value += bias)]);
+  if (activation) sums.push([`after ${ACTIVATION_NAMES[activation]}`, (value = ACTIVATIONS[activation](value))]);
+  if (residual !== undefined) sums.push(["plus the stream", (value += residual)]);
+  return { sums, exact: value };
+}
+
+const SHADERS = {
+  "embed.frag": ({ read, word }, row, col) => {
+    const id = read("tokens", row, 0);
+    const [table, place] = [read("token_embedding", id, col), read("position_embedding", row, col)];
+    return {
+      words: `Column ${col} of the word “${word(id)}” plus column ${col} of position ${row}.`,
+      columns: ["table"],
+      terms: [{ name: `word ${id} “${word(id)}”`, factors: [table], value: table }, { name: `position ${row}`, factors: [place], value: place }],
+      sums: [["sum", table + place]],
+      exact: table + place,
+    };
+  },
+  "embed_token.frag": ({ read, has, defines, values: { position }, word, ids }, row, col) => {
+    if (Number(defines.EMBEDDING_SCALE ?? 1) !== 1) return null;
+    const id = ids.at(-1);
+    const terms = [{ name: `word “${word(id)}”`, factors: [read("wte", id, col)], value: read("wte", id, col) }];
+    if (has("wpe")) terms.push({ name: `position ${position}`, factors: [read("wpe", position, col)], value: read("wpe", position, col) });
+    return {
+      words: `Column ${col} of the word “${word(id)}”${has("wpe") ? ` plus column ${col} of position ${position}` : ""}, as the folded weights have them.`,
+      columns: ["table"],
+      terms,
+      sums: [["sum", sumOf(terms)]],
+      exact: sumOf(terms),
+    };
+  },
+  "layer_norm.frag": ({ read, defines: { DIM, EPS } }, row, col) => {
+    const x = Array.from({ length: DIM }, (_, index) => read("x", row, index));
+    const { mean, factor } = spread(x, Number(EPS));
+    const normal = (x[col] - mean) * factor;
+    const [weight, bias] = [read("weight", 0, col), read("bias", 0, col)];
+    return {
+      words: `The row has the mean ${mean.toPrecision(4)} and the spread ${(1 / factor).toPrecision(4)}. The number loses the mean, is divided by the spread, stretched by the weight and shifted by the bias.`,
+      columns: ["x", "normal", "weight"],
+      terms: [{ name: `column ${col}`, factors: [x[col], normal, weight], value: normal * weight }],
+      sums: [["times the weight", normal * weight], ["plus the bias", normal * weight + bias]],
+      exact: normal * weight + bias,
+    };
+  },
+  "linear.frag": ({ read, has, defines, values, matrixRow }, row, col) => {
+    const from = defines.LAST_ROW ? values.rows - 1 : row;
+    const terms = Array.from({ length: defines.IN }, (_, index) => {
+      const factors = [read("x", from, index), read("weight", col, index)];
+      return { name: `input ${index}`, factors, value: factors[0] * factors[1] };
+    });
+    return {
+      words: `Row ${from} of x, number by number, times ${matrixRow(col)}: ${defines.IN} products, added up.`,
+      columns: ["x", "weight"],
+      terms,
+      ...finished(sumOf(terms), {
+        bias: has("bias") ? read("bias", 0, col) : undefined,
+        activation: defines.ACTIVATION,
+        residual: has("residual") ? read("residual", row, col) : undefined,
+      }),
+    };
+  },
+  "attention_scores.frag": ({ read, defines: { HEAD_DIM, SCALE }, uniforms, token }, row, col) => {
+    if (col > row) return { words: `${token(col)} comes after ${token(row)}: masked.`, columns: [], terms: [], sums: [], exact: MASKED };
+    const terms = Array.from({ length: HEAD_DIM }, (_, index) => {
+      const factors = [read("q", row, uniforms.head * HEAD_DIM + index), read("k", col, uniforms.head * HEAD_DIM + index)];
+      return { name: `element ${index}`, factors, value: factors[0] * factors[1] };
+    });
+    const [sum, scale] = [sumOf(terms), Number(SCALE)];
+    return {
+      words: `What ${token(row)} looks for, times what ${token(col)} offers.`,
+      columns: ["query", "key"],
+      terms,
+      sums: [["sum of the products", sum], [`times ${scale.toPrecision(4)}`, sum * scale]],
+      exact: sum * scale,
+    };
+  },
+  "softmax.frag": ({ read, uniforms: { cols }, token, word, square }, row, col) => {
+    const x = Array.from({ length: cols }, (_, index) => read("x", row, index));
+    const largest = Math.max(...x);
+    const terms = x.map((score, index) => {
+      return { name: square ? token(index) : `“${word(index)}”`, factors: [score], value: Math.exp(score - largest) };
+    });
+    const sum = sumOf(terms);
+    return {
+      words: square ? `Of all that ${token(row)} can look at, the share of ${token(col)}.` : `Of all words, the share of “${word(col)}”.`,
+      columns: ["score"],
+      terms,
+      sums: [["sum of the powers", sum], ["this one divided by the sum", terms[col].value / sum]],
+      exact: terms[col].value / sum,
+    };
+  },
+  "attention_values.frag": ({ read, defines: { HEAD_DIM }, uniforms: { head, rows }, token }, row, col) => {
+    const terms = Array.from({ length: rows }, (_, index) => {
+      const factors = [read("probs", row, index), read("v", index, head * HEAD_DIM + col)];
+      return { name: token(index), factors, value: factors[0] * factors[1] };
+    });
+    return {
+      words: `Element ${col} of the values of all tokens, each times the share that ${token(row)} gives it.`,
+      columns: ["share", "value"],
+      terms,
+      sums: [["sum of the products", sumOf(terms)]],
+      exact: sumOf(terms),
+    };
+  },
+  "concat_head.frag": ({ read, has, defines: { HEAD_DIM }, uniforms: { head } }, row, col) => {
+    const own = Math.floor(col / HEAD_DIM) === head;
+    const exact = own ? read("mixed", row, col % HEAD_DIM) : has("so_far") ? read("so_far", row, col) : 0;
+    const words = own ? `A copy of head ${head}.` : has("so_far") ? "A copy of the other texture: the column of another head." : "No head has come to this column yet.";
+    return { words, columns: ["copied"], terms: [{ name: `column ${col}`, factors: [exact], value: exact }], sums: [], exact };
+  },
+  "gemv.frag": ({ read, has, defines, matrixRow }, row, col) => {
+    if (defines.GROUPED || defines.GATED || defines.ROPE !== undefined || defines.SCALED || defines.CENTRED || defines.WEIGHTS || has("gain")) return null;
+    const x = Array.from({ length: defines.INPUTS }, (_, index) => read("x", 0, index));
+    const factor = defines.NORM ? 1 / Math.sqrt(x.reduce((sum, each) => sum + each * each, 0) / defines.DIM + Number(defines.EPS)) : 1;
+    const terms = x.map((each, index) => {
+      const factors = [each * factor, read("weight", col, index)];
+      return { name: `input ${index}`, factors, value: factors[0] * factors[1] };
+    });
+    const normal = defines.NORM ? `The row is divided by its spread ${(1 / factor).toPrecision(4)} in the same pass. ` : "";
+    return {
+      words: `${normal}Each number of the row times ${matrixRow(col)}: ${defines.INPUTS} products, added up.`,
+      columns: ["x", "weight"],
+      terms,
+      ...finished(sumOf(terms), {
+        bias: read("consts", col, 0),
+        activation: defines.ACTIVATION,
+        residual: has("residual") ? read("residual", 0, col) : undefined,
+      }),
+    };
+  },
+  "cached_scores.frag": ({ read, defines, values: { position }, token }, row, col) => {
+    const [head, place] = [Math.floor(col / SLOT), row * SLOT + (col % SLOT)];
+    if (defines.SCORE_CAP !== undefined || defines.CACHE_SCALES_AT !== undefined) return null;
+    if (place > position) return { words: "There is no such token yet: masked.", columns: [], terms: [], sums: [], exact: MASKED };
+    const floats = 4 * defines.HEAD_TEXELS;
+    const keys = Math.floor(head / (defines.HEADS / defines.KV_HEADS)) * floats;
+    const terms = Array.from({ length: floats }, (_, index) => {
+      const factors = [read("cache", position, 4 * defines.QUERY_AT + head * floats + index), read("cache", place, keys + index)];
+      return { name: `element ${index}`, factors, value: factors[0] * factors[1] };
+    });
+    const [sum, scale] = [sumOf(terms), Number(defines.SCORE_SCALE)];
+    return {
+      words: `Head ${head}: what the newest token looks for, times what ${token(place)} offers.`,
+      columns: ["query", "key"],
+      terms,
+      sums: [["sum of the products", sum], [`times ${scale.toPrecision(4)}`, sum * scale]],
+      exact: sum * scale,
+    };
+  },
+  "cached_values.frag": ({ read, has, defines, values: { position }, token }, row, col) => {
+    if (has("sinks") || defines.CACHE_SCALES_AT !== undefined) return null;
+    const floats = 4 * defines.HEAD_TEXELS;
+    const head = Math.floor(col / floats);
+    const value = (defines.KV_HEADS + Math.floor(head / (defines.HEADS / defines.KV_HEADS))) * floats + (col % floats);
+    const scores = Array.from({ length: position + 1 }, (_, place) => read("scores", Math.floor(place / SLOT), head * SLOT + (place % SLOT)));
+    const largest = Math.max(...scores);
+    const powers = scores.map((score) => Math.exp(score - largest));
+    const sum = powers.reduce((one, other) => one + other, 0);
+    const terms = powers.map((power, place) => {
+      const factors = [power / sum, read("cache", place, value)];
+      return { name: token(place), factors, value: factors[0] * factors[1] };
+    });
+    return {
+      words: `Head ${head}: the scores become shares, and element ${col % floats} of every token's value is added up with them.`,
+      columns: ["share", "value"],
+      terms,
+      sums: [["sum of the products", sumOf(terms)]],
+      exact: sumOf(terms),
+    };
+  },
+};
+
+/**
+ * Explains an element of a draw's target.
+ * @param {import("./recording.js").Recording} recording
+ * @param {number} index of the draw.
+ * @param {number} row
+ * @param {number} col
+ * @param {(id: number) => string} wordOf the text of a token.
+ * @returns {Explanation|null} null where the page does not know the shader.
+ */
+export function explain(recording, index, row, col, wordOf) {
+  const { plan, ids, values, steps } = recording;
+  const draw = plan.draws[index];
+  const { fragment, defines, samplers } = plan.programs[draw.program];
+  const uniforms = { ...draw.uniforms, ...Object.fromEntries(Object.entries(draw.per_run).map(([name, key]) => [name, values[key]])) };
+  const [target] = steps[index].outputs;
+  const { layout } = plan.textures[target.texture];
+  const word = (id) => shown(wordOf(id));
+  const context = {
+    ids,
+    values,
+    defines,
+    uniforms,
+    word,
+    square: layout.cols === recording.model.context,
+    token: (place) => `token ${place} “${word(ids[place])}”`,
+    matrixRow: (output) => (layout.cols === plan.model.config.vocab_size ? `the row of the word “${word(output)}”` : `row ${output} of the matrix`),
+    has: (sampler) => samplers.includes(sampler),
+    read: (sampler, r, c) => {
+      const texture = draw.inputs[samplers.indexOf(sampler)];
+      return elementIn(recording.before(texture, index), plan.textures[texture].layout, r, c);
+    },
+  };
+  const found = SHADERS[fragment]?.(context, row, col);
+  return found ? { ...found, found: elementIn(target, layout, row, col) } : null;
+}
