@@ -54,6 +54,7 @@ NO_READERS = {
     **dict.fromkeys(("cli/generate", "export/convert"), "text that is taken as it is"),
     **dict.fromkeys(("cli/bench", "cli/draws", "cli/info", "cli/profile", "cli/tune"), "open devices by that name"),
     **dict.fromkeys(("inspect/diff/compare", "inspect/settings"), "open devices by that name"),
+    **dict.fromkeys(("engine/tour", "export/tour"), "files that they have just written"),
     "formats/files": "opens for all others",
 }
 """Modules whose calls look as if they read files that need a target, and why they do not."""
