@@ -535,7 +535,7 @@ def test_what_is_no_model_is_refused(path: Path, values: dict[str, Any], tensors
 @each_case(
     ("architecture", "more", "message"),
     [
-        ("mamba", {}, "found architecture 'mamba', which is not supported; expected one of those known: gpt2, llama"),
+        ("mamba", {}, "found architecture 'mamba', which is not supported; expected one of: gpt2, llama"),
         ("llama\n" * 100, {}, "found architecture 'llama"),
         ("llama", {"general__type": "adapter"}, "general.type is 'adapter'; expected a model"),
     ],

@@ -179,7 +179,7 @@ TURNS = ["sliding_attention", "full_attention"]
 @each_case(
     ("family", "values", "message"),
     [
-        ("gemma3n", {}, "found model_type 'gemma3n', which is not supported; expected one of the families known: 'g"),
+        ("gemma3n", {}, "found model_type 'gemma3n', which is not supported; expected one of the families known: g"),
         ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5, which is not supported; expected 1"),
         ("llama", {"num_local_experts": 8}, "num_local_experts is 8: a mixture of experts, which is not supported"),
         ("qwen2", {"num_experts": 60}, "num_experts is 60: a mixture of experts"),

@@ -7,7 +7,7 @@ import { GlinferError } from "./errors.js";
 
 const BITS = new Uint32Array(4).fill(0xf1a5c0de);
 const NUMBERS = new Float32Array(BITS.buffer); // which no pass writes
-const PRODUCTS = ["gemv.frag", "gemm.frag", "linear.frag", "matmul.frag"];
+const PRODUCTS = ["gemm.frag", "linear.frag", "matmul.frag"];
 
 /**
  * The places of the draws to watch: products, the longest ones, that are the last to write a texture of floats.

@@ -123,7 +123,7 @@ test("a page that nobody sees does not wait for timers, and one that is seen doe
 test("a product that writes nothing is named when something is read, and another one is watched then", () => {
   const spec = (number, input, output) => ({ ...draw(number, input, output), adds: false });
   const activations = PLAN.textures.map((each) => ({ ...each, kind: "activation" }));
-  const programs = [program("gemv.frag"), program("gemm.frag")];
+  const programs = [program("linear.frag"), program("gemm.frag")];
   const files = new Map([...FILES, ...programs.map(({ fragment }) => [fragment, "#version 300 es\n"])]);
   const plan = { ...PLAN, programs, textures: activations, run_values: [], draws: [spec(0, 0, 1), spec(1, 1, 2), spec(1, 0, 2)], companions: {} };
   let texel = 0;

@@ -153,9 +153,9 @@ const SHADERS = {
     const words = own ? `A copy of head ${head}.` : has("so_far") ? "A copy of the other texture: the column of another head." : "No head has come to this column yet.";
     return { words, columns: ["copied"], terms: [{ name: `column ${col}`, factors: [exact], value: exact }], sums: [], exact };
   },
-  "gemv.frag": ({ read, has, defines, matrixRow }, row, col) => {
-    if (defines.GROUPED || defines.GATED || defines.ROPE !== undefined || defines.SCALED || defines.CENTRED || defines.WEIGHTS || has("gain")) return null;
-    const x = Array.from({ length: defines.INPUTS }, (_, index) => read("x", 0, index));
+  "gemm.frag": ({ read, has, defines, matrixRow }, row, col) => {
+    if (defines.ROWS !== 1 || defines.GROUPED || defines.GATED || defines.ROPE !== undefined || defines.SCALED || defines.CENTRED || defines.WEIGHTS || has("gain")) return null;
+    const x = Array.from({ length: defines.INPUTS }, (_, index) => read("x0", 0, index));
     const factor = defines.NORM ? 1 / Math.sqrt(x.reduce((sum, each) => sum + each * each, 0) / defines.DIM + Number(defines.EPS)) : 1;
     const terms = x.map((each, index) => {
       const factors = [each * factor, read("weight", col, index)];
@@ -169,7 +169,7 @@ const SHADERS = {
       ...finished(sumOf(terms), {
         bias: read("consts", col, 0),
         activation: defines.ACTIVATION,
-        residual: has("residual") ? read("residual", 0, col) : undefined,
+        residual: has("r0") ? read("r0", 0, col) : undefined,
       }),
     };
   },

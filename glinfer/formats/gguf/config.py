@@ -84,7 +84,7 @@ def family_of(file: GgufFile) -> Family:
     families = marked or [each for each in families if not each.in_gguf.marked_by]
     if not families:
         raise FormatError(
-            f"{label}: found architecture {quoted(found)}, which is not supported; expected one of those known: {known}"
+            f"{label}: found architecture {quoted(found)}, which is not supported; expected one of: {known}"
         )
     return families[0]
 

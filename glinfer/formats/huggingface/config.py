@@ -48,7 +48,7 @@ def read_config(path: Path) -> ModelConfig:
     """
     label = shown(path)
     values = _text_settings(_without_nulls(read_json(path, MAX_CONFIG_BYTES)), label)
-    known = ", ".join(map(repr, recognised()))
+    known = ", ".join(recognised())
     if "model_type" not in values:
         raise FormatError(f"{label}: found no model_type; expected one of the families known: {known}")
     name = values["model_type"]
