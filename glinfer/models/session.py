@@ -30,7 +30,7 @@ from glinfer.models.stages import stage
 from glinfer.ops import DrawSpec, TensorSpec
 from glinfer.ops.spec import Array
 
-WATCHED = ("gemv", "raw_gemv", "gemm", "raw_gemm", "linear", "matmul")
+WATCHED = ("gemm", "linear", "matmul")
 """Ops whose draws are watched, see :mod:`glinfer.gl.sentinel`."""
 MEMORY_ADVICE = (
     "take a shorter context (--context), fewer bits (--weights q8, or file for GGUF blocks), a smaller model, "
