@@ -2,7 +2,7 @@
 
     python examples/11_look_inside.py [model]
 
-The names are those of glinfer.models.capture.names, the same in every plan that has them.
+The names are those of glinfer.program.capture.names, the same in every plan that has them.
 """
 
 import sys

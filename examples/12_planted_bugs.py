@@ -19,7 +19,7 @@ import glinfer
 from glinfer.gl.replay import Draw
 from glinfer.gl.state import GLState
 from glinfer.inspect.verify.draws import verify_draws
-from glinfer.models.session import Session
+from glinfer.program.session import Session
 
 PROMPT = "ROMEO:\nBut, soft!"
 

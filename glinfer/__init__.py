@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from glinfer.engine.threaded import ThreadedModel
     from glinfer.engine.tour import Tour, TourDraw
     from glinfer.gl.context import Limits
-    from glinfer.models.plan import DrawTable
-    from glinfer.ops.kernels import KernelOptions
+    from glinfer.kernels.options import KernelOptions
+    from glinfer.program.plan import DrawTable
     from glinfer.tensors.device import Device
     from glinfer.tensors.tensor import Tensor
     from glinfer.text.tokenizer import Tokenizer

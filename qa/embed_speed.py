@@ -12,11 +12,11 @@ import click
 import numpy as np
 import numpy.typing as npt
 
-from glinfer.batch.texts import read_texts
 from glinfer.cli.common import device_options, json_option, loaded, print_json, show_table
 from glinfer.errors import InputError
 from glinfer.inspect.tables import Column, Table
 from glinfer.inspect.timing import Work, in_turns
+from glinfer.jobs.texts import read_texts
 
 _STRIP = 500  # vectors that are compared with all others at a time
 _TEXT = (

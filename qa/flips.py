@@ -27,7 +27,7 @@ from glinfer.gl.context import Device
 from glinfer.gl.layouts.packing import ConstantLayout
 from glinfer.gl.texture import Texture
 from glinfer.inspect.tables import Column, Table
-from glinfer.models.session import Session
+from glinfer.program.session import Session
 from glinfer.quant.ggml import pack
 
 FLIPPED_FAMILIES = ("gab", "gpt2", "llama", "qwen3")

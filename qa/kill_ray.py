@@ -17,16 +17,16 @@ from typing import Any
 
 import click
 
-from glinfer.batch.job import BatchFiles, BatchJob
-from glinfer.batch.lines import LineResult, RequestLine
-from glinfer.batch.local import LocalSetup
-from glinfer.batch.manifest import file_digest
-from glinfer.batch.pool import Pool
-from glinfer.batch.requests import RequestForm
 from glinfer.cli.common import json_option, print_json
 from glinfer.config import ModelConfig
 from glinfer.engine.random_model import write_demo
 from glinfer.errors import InputError
+from glinfer.jobs.job import BatchFiles, BatchJob
+from glinfer.jobs.lines import LineResult, RequestLine
+from glinfer.jobs.local import LocalSetup
+from glinfer.jobs.manifest import file_digest
+from glinfer.jobs.pool import Pool
+from glinfer.jobs.requests import RequestForm
 from glinfer.ray.member import RESOURCE, RayMember, ray_pool
 from qa.kill_batch import REQUESTS, ROOT, SHAPE, BatchCommand, BrokenPromiseError, KillReport, check_same
 

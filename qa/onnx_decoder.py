@@ -16,7 +16,7 @@ import numpy as np
 
 from glinfer.errors import InputError
 from glinfer.formats import Checkpoint
-from glinfer.ops.spec import Array
+from glinfer.kernels.spec import Array
 
 _OPSET, _IR = 20, 10
 _CONTRIB = "com.microsoft"

@@ -19,11 +19,11 @@ from glinfer.cli.common import LIMITS, device_options, json_option, print_json, 
 from glinfer.errors import InputError
 from glinfer.inspect.tables import Column, Table
 from glinfer.inspect.timing import Work, in_turns, milliseconds
-from glinfer.models.plan import PlanBuilder
-from glinfer.models.session import Session
-from glinfer.ops.flat.matmul import matmul
-from glinfer.ops.flat.matmul_choice import LETTERS, candidates, choose, exact_place
-from glinfer.ops.flat.product import Product, Strategy
+from glinfer.kernels.flat.matmul import matmul
+from glinfer.kernels.flat.matmul_choice import LETTERS, candidates, choose, exact_place
+from glinfer.kernels.flat.product import Product, Strategy
+from glinfer.program.plan import PlanBuilder
+from glinfer.program.session import Session
 from glinfer.tensors.device import Device
 
 SAMPLES = 7
@@ -192,7 +192,7 @@ def share_near(found: Sequence[ShapeTimes]) -> float:
 
 
 def measured_map(found: Sequence[ShapeTimes]) -> tuple[str, ...]:
-    """Make a map for :mod:`glinfer.ops.flat.matmul_choice` from measured times.
+    """Make a map for :mod:`glinfer.kernels.flat.matmul_choice` from measured times.
 
     Each place takes the strategy with the lowest mean time relative to the fastest, over the shapes around it; near
     shapes count most. The map ends where the shapes do.

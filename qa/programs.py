@@ -31,21 +31,21 @@ from glinfer.export.site import LIMITS, web_kernels
 from glinfer.families import DECODERS, FAMILIES
 from glinfer.formats import Checkpoint
 from glinfer.formats.packed import PACKED_FORMATS
-from glinfer.models.choice import plan_for, weights_for
-from glinfer.models.compiled import compile_plan
-from glinfer.models.fast.choice import choice_plan
-from glinfer.models.fast.encode import encode_plan
-from glinfer.models.fast.rows import batch_plan, chunk_plan, drafted_plan, fitting_chunk_plan
-from glinfer.models.fast.token import HEAD_DRAWS, LOGITS, fast_plan
-from glinfer.models.feed import runs
-from glinfer.models.options import PlanOptions
-from glinfer.models.plan import Plan, PlanLimits
-from glinfer.models.reference.gab import reference_plan
-from glinfer.models.regions import places_in_one
-from glinfer.models.session import weight_matrix
-from glinfer.models.transforms.low_rank import AdapterRanks
-from glinfer.models.transforms.recipe import Recipes
-from glinfer.ops.kernels import KernelOptions, default_kernels, without_blending
+from glinfer.kernels.options import KernelOptions, default_kernels, without_blending
+from glinfer.lower.feed import runs
+from glinfer.lower.fused.choice import choice_plan
+from glinfer.lower.fused.encode import encode_plan
+from glinfer.lower.fused.rows import batch_plan, chunk_plan, drafted_plan, fitting_chunk_plan
+from glinfer.lower.fused.token import HEAD_DRAWS, LOGITS, fast_plan
+from glinfer.lower.options import PlanOptions
+from glinfer.lower.plain.gab import reference_plan
+from glinfer.lower.plans import plan_for, weights_for
+from glinfer.lower.weights.low_rank import AdapterRanks
+from glinfer.lower.weights.recipe import Recipes
+from glinfer.program.compiled import compile_plan
+from glinfer.program.plan import Plan, PlanLimits
+from glinfer.program.regions import places_in_one
+from glinfer.program.session import weight_matrix
 from glinfer.quant.formats import CACHE_FORMATS, FROM_FILE, WEIGHT_FORMATS
 from tests.helpers.family_layers import formats_of, of_family
 from tests.helpers.tiny_models import adapters_of, in_floats, in_formats

@@ -27,9 +27,9 @@ from glinfer.gl.context import Device
 from glinfer.inspect.info import list_devices
 from glinfer.inspect.settings import RunSetting
 from glinfer.inspect.tables import Column, Table
-from glinfer.models.choice import DEFAULT_PLAN, PLANS, check_choice, is_published, weights_for
-from glinfer.models.oracle import final_tensors
-from glinfer.models.reference.gab import LOGITS, TOKENS, reference_plan
+from glinfer.lower.plain.gab import LOGITS, TOKENS, reference_plan
+from glinfer.lower.plans import DEFAULT_PLAN, PLANS, check_choice, is_published, weights_for
+from glinfer.program.oracle import final_tensors
 from glinfer.text.tokenizer import Tokenizer, find_tokenizer
 
 Wide = npt.NDArray[np.float64]

@@ -32,7 +32,7 @@ import httpx
 
 from glinfer.cli.common import json_option, print_json, weights_option
 from glinfer.errors import InputError
-from glinfer.models.choice import DEFAULT_WEIGHTS
+from glinfer.lower.plans import DEFAULT_WEIGHTS
 
 ROOT = Path(__file__).resolve().parent.parent
 WORDS = ("ROMEO:", "JULIET:", "the king", "my lord", "what light", "this night", "thou art", "love", "a crown")

@@ -28,7 +28,7 @@ ENDS = {"lowest": "lowest-direct", "newest": "highest"}
 EXTRAS = ("gguf", "plots", "server")
 TOOLS = ("pytest", "pytest-xdist", "hypothesis", "jsonschema", "httpx", "openai")
 OTHERS = ("-n", "2", "-m", "not gl and not slow and not web and not package", "--ignore=tests/package", "tests")
-SHADERS = ("-n", "2", "tests/gl", "tests/ops", "tests/tensors")
+SHADERS = ("-n", "2", "tests/gl", "tests/kernels", "tests/tensors")
 PIP_AUDIT = ("pip-audit>=2.7,<3", "pip-audit", "--no-deps", "--disable-pip", "--progress-spinner=off", "-f", "json")
 CYCLONEDX = ("cyclonedx-bom>=7,<8", "cyclonedx-py", "environment", "--output-reproducible", "--of", "JSON")
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from glinfer import ModelConfig
-from glinfer.models.choice import PLANS, plan_for
+from glinfer.lower.plans import PLANS, plan_for
 
 OUT = Path(__file__).resolve().parent.parent / "docs" / "images" / "draws.svg"
 PARTS = {

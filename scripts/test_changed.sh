@@ -8,9 +8,9 @@ declare -A rooms=()
 for file in "$@"; do
     case $file in
         qa/*) found=(qa/tests) ;;
-        shaders/*) found=(tests/ops tests/tensors) ;;
+        shaders/*) found=(tests/kernels tests/tensors) ;;
         glinfer/families/*) found=(tests/models) ;;
-        glinfer/ray/*) found=(tests/batch) ;;
+        glinfer/ray/*) found=(tests/jobs) ;;
         glinfer/*/* | tests/*/*) found=("tests/$(cut -d/ -f2 <<<"$file")") ;;
         *) found=(tests/package) ;;
     esac

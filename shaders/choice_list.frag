@@ -1,5 +1,5 @@
 #version 300 es
-// First of three passes that choose a filtered token (glinfer/ops/fused/choice.py): it summarises each piece of the
+// First of three passes that choose a filtered token (glinfer/kernels/fused/choice.py): it summarises each piece of the
 // vocabulary. Piece p of PIECES has the tokens p, p + PIECES, …; step s is the token p + s · PIECES. Row r of the outputs
 // belongs to row first_row + r of the table, which names the row of logits, row ROWS · slot + n in slot `slot` of texture n.
 // Texel p of a row is

@@ -1,5 +1,5 @@
 #version 300 es
-// Last of three passes that choose a token (glinfer/ops/fused/choice.py): lane n of a block reads the pieces n, n + 16, …
+// Last of three passes that choose a token (glinfer/kernels/fused/choice.py): lane n of a block reads the pieces n, n + 16, …
 // and writes (score, id, unsure, 0) of the best candidate that top-p keeps, in ties the lowest id.
 // unsure is 1 if the choice may be another token: the best candidate may be dropped, unlisted tokens may be better, a logit
 // is NaN, or a score infinite. Slot first_slot + r belongs to row first_row + r of the table.

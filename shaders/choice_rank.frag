@@ -1,5 +1,5 @@
 #version 300 es
-// Second of three passes that choose a token (glinfer/ops/fused/choice.py): ranks. For the five candidates of its piece, the
+// Second of three passes that choose a token (glinfer/kernels/fused/choice.py): ranks. For the five candidates of its piece, the
 // four best and the other one of choice_list.frag, a fragment bounds the number and the weight of the row's tokens before
 // them. The lower bound counts larger logits; the upper bound also equal logits and unlisted tokens, which rank after the
 // fourth of their piece. A weight is exp((logit - largest logit) · inverse_temperature). Texel p of a row is

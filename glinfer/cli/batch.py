@@ -9,15 +9,15 @@ from typing import Any
 
 import click
 
-from glinfer.batch.job import BatchFiles, BatchJob
-from glinfer.batch.manifest import file_digest
-from glinfer.batch.prompts import PromptForm, PromptRunner, check_prompts
 from glinfer.cli.common import loaded, options, params_of, print_json, progress, say
 from glinfer.engine.batch import MAX_SLOTS
 from glinfer.engine.defaults import default_sampling, merged
 from glinfer.engine.fetching import found_model
 from glinfer.errors import InputError
 from glinfer.formats.files import shown
+from glinfer.jobs.job import BatchFiles, BatchJob
+from glinfer.jobs.manifest import file_digest
+from glinfer.jobs.prompts import PromptForm, PromptRunner, check_prompts
 from glinfer.structured.structure import OPTIONS
 from glinfer.terminal import emit
 from glinfer.text.assembler import TextAssembler

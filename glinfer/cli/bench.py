@@ -60,7 +60,7 @@ from glinfer.inspect.bench.engines import (
 )
 from glinfer.inspect.bench.reference import bench
 from glinfer.inspect.ceiling import FETCHED, CeilingReport, measure_ceilings, measure_products
-from glinfer.models.choice import DEFAULT_PLAN, DEFAULT_WEIGHTS, PLANS, check_choice
+from glinfer.lower.plans import DEFAULT_PLAN, DEFAULT_WEIGHTS, PLANS, check_choice
 from glinfer.structured.structure import Structure
 
 _LENGTHS = "1,8,64"

@@ -43,7 +43,7 @@ from glinfer.hub import named_on_a_hub, title_of
 from glinfer.inspect.info import list_devices
 from glinfer.inspect.tables import Column, Table
 from glinfer.inspect.tables import megabytes as megabytes
-from glinfer.models.choice import (
+from glinfer.lower.plans import (
     CACHES,
     DEFAULT_PLAN,
     DEFAULT_WEIGHTS,

@@ -29,11 +29,11 @@ from glinfer.errors import GlinferError, InputError
 from glinfer.formats.checkpoint import Checkpoint
 from glinfer.inspect.draws import DrawReport, measured, planned
 from glinfer.inspect.tables import Column, Table
-from glinfer.models.choice import PLANS, is_published, plan_for, same_draws, weights_for, weights_named
-from glinfer.models.plan import DrawRow, draw_table
-from glinfer.models.session import check_textures_fit
-from glinfer.models.transforms.low_rank import AdapterRanks
-from glinfer.models.tuning import kernels_for
+from glinfer.lower.plans import PLANS, is_published, plan_for, same_draws, weights_for, weights_named
+from glinfer.lower.weights.low_rank import AdapterRanks
+from glinfer.program.plan import DrawRow, draw_table
+from glinfer.program.session import check_textures_fit
+from glinfer.program.tuning import kernels_for
 from glinfer.terminal import emit
 
 

@@ -8,9 +8,6 @@ from typing import Any
 
 import click
 
-from glinfer.batch.manifest import file_digest
-from glinfer.batch.texts import read_texts
-from glinfer.batch.vectors import VectorFile, check_out
 from glinfer.cli.common import (
     device_options,
     gelu_option,
@@ -25,6 +22,9 @@ from glinfer.engine.fetching import found_model
 from glinfer.errors import InputError
 from glinfer.formats import unpacked
 from glinfer.formats.files import shown
+from glinfer.jobs.manifest import file_digest
+from glinfer.jobs.texts import read_texts
+from glinfer.jobs.vectors import VectorFile, check_out
 from glinfer.terminal import emit
 
 TOGETHER = 4096

@@ -22,7 +22,7 @@ from glinfer.engine.loading import read_model
 from glinfer.errors import InputError
 from glinfer.inspect.evaluate import EvalReport, evaluate
 from glinfer.inspect.tables import Column, Table
-from glinfer.models.choice import CACHES
+from glinfer.lower.plans import CACHES
 from glinfer.quant.formats import WEIGHT_FORMATS
 from glinfer.terminal import emit
 from glinfer.text.tokenizer import find_tokenizer

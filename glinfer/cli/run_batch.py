@@ -12,9 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from glinfer.batch.job import BatchFiles, BatchJob
-from glinfer.batch.lines import Shard
-from glinfer.batch.manifest import file_digest, files_of
 from glinfer.cli.batch import closing_line, job_facts, run_job
 from glinfer.cli.common import (
     LIMITS,
@@ -30,10 +27,13 @@ from glinfer.cli.common import (
 from glinfer.cli.serve import fetched_models, require_packages
 from glinfer.errors import InputError
 from glinfer.formats import find_model
+from glinfer.jobs.job import BatchFiles, BatchJob
+from glinfer.jobs.lines import Shard
+from glinfer.jobs.manifest import file_digest, files_of
 
 if TYPE_CHECKING:
-    from glinfer.batch.local import LocalSetup
-    from glinfer.batch.pool import Pool
+    from glinfer.jobs.local import LocalSetup
+    from glinfer.jobs.pool import Pool
 
 
 @click.command("run-batch")
@@ -71,8 +71,8 @@ def run_batch_command(models: tuple[str, ...], as_json: bool, quiet: bool, **giv
     glinfer run-batch -i in.jsonl.gz -o out-2.jsonl --shard 2/8 small=model.gguf
     """
     require_packages("run-batch", "batch")
-    from glinfer.batch.local import LocalSetup
-    from glinfer.batch.requests import RequestForm
+    from glinfer.jobs.local import LocalSetup
+    from glinfer.jobs.requests import RequestForm
 
     source, out, errors, restart = (given.pop(name) for name in ("source", "out", "errors", "restart"))
     files = BatchFiles(source, out, errors, restart, Shard.parse(given.pop("shard")))
@@ -131,10 +131,10 @@ def runner_of(
 
     ``paths`` and ``digests`` are those of the models.
     """
-    from glinfer.batch.claims import parse_devices, usual_processes
-    from glinfer.batch.local import LocalRunner
-    from glinfer.batch.pool import Pool
-    from glinfer.batch.process import ProcessMember
+    from glinfer.jobs.claims import parse_devices, usual_processes
+    from glinfer.jobs.local import LocalRunner
+    from glinfer.jobs.pool import Pool
+    from glinfer.jobs.process import ProcessMember
 
     if address is not None:
         from glinfer.ray.member import ray_pool

@@ -15,8 +15,8 @@ from glinfer.formats import Checkpoint
 from glinfer.gl.context import Device
 from glinfer.inspect.tables import Column, Table
 from glinfer.inspect.tune.kernels import tune
-from glinfer.models.choice import DEFAULT_WEIGHTS, weights_named
-from glinfer.models.tuning import TuningKey, default_for, kernels_file, load_tuned, runs_on, save_kernels
+from glinfer.lower.plans import DEFAULT_WEIGHTS, weights_named
+from glinfer.program.tuning import TuningKey, default_for, kernels_file, load_tuned, runs_on, save_kernels
 from glinfer.terminal import emit
 
 

@@ -24,17 +24,12 @@ from glinfer.engine.sampler import NEUTRAL, gpu_chooses, sample_rows
 from glinfer.errors import InputError, NumbersError, PlanError, StructureError
 from glinfer.gl.context import Device
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BlockLayout
-from glinfer.models.fast.parts import cache_format, cache_slots, layer_cache_layouts
-from glinfer.models.fast.rows import LOGITS, PICKS, ROWS, batch_plan, slots_for
-from glinfer.models.options import PlanOptions
-from glinfer.models.session import Session
-from glinfer.models.transforms.recipe import Recipes
-from glinfer.ops.fused.allowed import Words
-from glinfer.ops.fused.cached import SLOT_TOKENS, score_slots
-from glinfer.ops.fused.changes import change_word, changes_fit
-from glinfer.ops.fused.choice import CHANGES, FILTER_WORDS
-from glinfer.ops.fused.low_rank import ADAPTER_WORD
-from glinfer.ops.fused.rows import (
+from glinfer.kernels.fused.allowed import Words
+from glinfer.kernels.fused.cached import SLOT_TOKENS, score_slots
+from glinfer.kernels.fused.changes import change_word, changes_fit
+from glinfer.kernels.fused.choice import CHANGES, FILTER_WORDS
+from glinfer.kernels.fused.low_rank import ADAPTER_WORD
+from glinfer.kernels.fused.rows import (
     BASE,
     CHOICE_WORDS,
     CHOSEN,
@@ -48,8 +43,13 @@ from glinfer.ops.fused.rows import (
     TOKEN,
     row_table,
 )
-from glinfer.ops.fused.sample import best_candidates
-from glinfer.ops.noise import noise_keys
+from glinfer.kernels.fused.sample import best_candidates
+from glinfer.kernels.noise import noise_keys
+from glinfer.lower.fused.lowering import cache_format, cache_slots, layer_cache_layouts
+from glinfer.lower.fused.rows import LOGITS, PICKS, ROWS, batch_plan, slots_for
+from glinfer.lower.options import PlanOptions
+from glinfer.lower.weights.recipe import Recipes
+from glinfer.program.session import Session
 from glinfer.quant.formats import DEFAULT_CACHE, FROM_FILE
 from glinfer.structured.constraint import DeadEnd
 

@@ -1,4 +1,4 @@
-"""Capture, watch and patch the tensors of a running model, by the names of :mod:`glinfer.models.capture`."""
+"""Capture, watch and patch the tensors of a running model, by the names of :mod:`glinfer.program.capture`."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from glinfer.engine.ids import Ids, check_callback, whole_number
 from glinfer.engine.probabilities import softmax
 from glinfer.engine.run.decode import DecodeSession
 from glinfer.errors import InputError
-from glinfer.models.capture import Textures, chosen, sinks_tensor, span_of
-from glinfer.models.oracle import MASK_LIMIT
-from glinfer.models.plan import Plan
-from glinfer.models.points import CapturePoint, Span
-from glinfer.models.session import Observer, Session
+from glinfer.kernels import DrawSpec
+from glinfer.kernels.published.attention import MASKED
 from glinfer.notebook import table
-from glinfer.ops import DrawSpec
-from glinfer.ops.published.attention import MASKED
+from glinfer.program.capture import Textures, chosen, sinks_tensor, span_of
+from glinfer.program.oracle import MASK_LIMIT
+from glinfer.program.plan import Plan
+from glinfer.program.points import CapturePoint, Span
+from glinfer.program.session import Observer, Session
 
 Floats = npt.NDArray[np.float32]
 MAX_CAPTURE_BYTES = 1 << 32
@@ -38,7 +38,7 @@ class Seen:
     """A named tensor that a model computed in one run.
 
     Attributes:
-        name: see :mod:`glinfer.models.capture`.
+        name: see :mod:`glinfer.program.capture`.
         array: float32, with the run's tokens along the token axis of that name.
         first: position of the first of these tokens in the sequence.
         head: the first head in the array; not 0 only in patches of plans that compute heads one by one.
@@ -153,7 +153,7 @@ class Inspected(Closing):
     def names(self) -> list[str]:
         """The names of tensors to capture, watch or patch, in order of computation.
 
-        They depend on the plan. :mod:`glinfer.models.capture` describes them and their shapes.
+        They depend on the plan. :mod:`glinfer.program.capture` describes them and their shapes.
         """
         return list(self.plan.points)
 

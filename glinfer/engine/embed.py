@@ -21,12 +21,12 @@ from glinfer.engine.run.decode import DecodeSession, RecomputeSession
 from glinfer.engine.textures import WeightSource
 from glinfer.errors import InputError, NumbersError
 from glinfer.formats.embedding import Embedding
-from glinfer.models.fast.encode import EMBEDDINGS, TEXTS
-from glinfer.models.fast.rows import ROWS, slots_for
-from glinfer.models.feed import encode_feed, rows_of
-from glinfer.models.options import PlanOptions
-from glinfer.models.session import Session
-from glinfer.ops.fused.rows import input_names, interleaved, row_table
+from glinfer.kernels.fused.rows import input_names, interleaved, row_table
+from glinfer.lower.feed import encode_feed, rows_of
+from glinfer.lower.fused.encode import EMBEDDINGS, TEXTS
+from glinfer.lower.fused.rows import ROWS, slots_for
+from glinfer.lower.options import PlanOptions
+from glinfer.program.session import Session
 from glinfer.text.encoder import EncodedText, TextEncoder
 from glinfer.text.tokenizer import Tokenizer
 

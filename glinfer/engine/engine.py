@@ -1,7 +1,7 @@
 """The engine of a model: its bound plans, and the sequences, batches and scores that they compute.
 
-:class:`FastEngine` runs the fast plans of any family (:mod:`glinfer.models.fast.token`,
-:mod:`glinfer.models.fast.rows`), :class:`WholeEngine` the reference plan.
+:class:`FastEngine` runs the fast plans of any family (:mod:`glinfer.lower.fused.token`,
+:mod:`glinfer.lower.fused.rows`), :class:`WholeEngine` the reference plan.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from glinfer.engine.scheduler import Scheduler
 from glinfer.engine.score import TextScore, TextScorer
 from glinfer.engine.textures import TextureComparison, WeightSource
 from glinfer.errors import InputError, NumbersError
-from glinfer.models.choice import ReferencePlans
-from glinfer.models.options import PlanOptions
-from glinfer.models.plan import Plan
-from glinfer.models.reference.gab import LOGITS, PROBS, TOKENS
-from glinfer.models.session import Session
+from glinfer.lower.options import PlanOptions
+from glinfer.lower.plain.gab import LOGITS, PROBS, TOKENS
+from glinfer.lower.plans import ReferencePlans
+from glinfer.program.plan import Plan
+from glinfer.program.session import Session
 
 EMBEDS = "this model embeds texts and does not generate any; use embed or rerank"
 """Message when an embedding model should generate text."""

@@ -19,7 +19,7 @@ from glinfer.gl.context import Device, open_device
 from glinfer.gl.faults import bytes_text
 from glinfer.gl.memory import available_bytes, check_room
 from glinfer.hub import find_model, header_of, named_on_a_hub, origin_of
-from glinfer.models.plan import Plan
+from glinfer.program.plan import Plan
 
 if TYPE_CHECKING:
     from glinfer.hub import Check, Described

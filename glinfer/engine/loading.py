@@ -34,7 +34,10 @@ from glinfer.gl.context import Device, Limits, open_device
 from glinfer.gl.faults import bytes_text
 from glinfer.gl.memory import check_room
 from glinfer.gl.self_test import check_arithmetic
-from glinfer.models.choice import (
+from glinfer.kernels.options import KernelOptions
+from glinfer.kernels.spec import Array
+from glinfer.lower.options import PlanOptions
+from glinfer.lower.plans import (
     DEFAULT_PLAN,
     DEFAULT_WEIGHTS,
     USUAL_TEXTURE_SIZE,
@@ -46,14 +49,11 @@ from glinfer.models.choice import (
     weights_for,
     weights_named,
 )
-from glinfer.models.options import PlanOptions
-from glinfer.models.plan import Plan
-from glinfer.models.session import MEMORY_ADVICE, Session, check_textures_fit
-from glinfer.models.stages import stage
-from glinfer.models.transforms.low_rank import AdapterRanks
-from glinfer.models.tuning import kernels_for
-from glinfer.ops.kernels import KernelOptions
-from glinfer.ops.spec import Array
+from glinfer.lower.weights.low_rank import AdapterRanks
+from glinfer.program.plan import Plan
+from glinfer.program.session import MEMORY_ADVICE, Session, check_textures_fit
+from glinfer.program.stages import stage
+from glinfer.program.tuning import kernels_for
 from glinfer.quant.formats import DEFAULT_CACHE
 from glinfer.text.chat import find_chat
 from glinfer.text.stops import default_stops
@@ -350,10 +350,10 @@ def prepare(
     Args:
         checkpoint: the model.
         device: the device to run on.
-        plan: one of :data:`glinfer.models.choice.PLANS`.
-        weights: one of :data:`glinfer.models.choice.WEIGHTS`.
+        plan: one of :data:`glinfer.lower.plans.PLANS`.
+        weights: one of :data:`glinfer.lower.plans.WEIGHTS`.
         kernels: options of the passes; by default a good choice for the device.
-        cache: one of :data:`glinfer.models.choice.CACHES`.
+        cache: one of :data:`glinfer.lower.plans.CACHES`.
         adapters: the checkpoint's adapters; by default no text uses one unless it names it.
 
     Raises:
@@ -405,7 +405,7 @@ def random_weights(
 
     Args:
         config: the shape.
-        plan: the plan to check, one of :data:`glinfer.models.choice.PLANS`.
+        plan: the plan to check, one of :data:`glinfer.lower.plans.PLANS`.
         weights: its format of weights.
         cache: its format of keys and values.
         seed: of the weights.

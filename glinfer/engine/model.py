@@ -32,8 +32,8 @@ from glinfer.engine.tour import Tour, recorded
 from glinfer.errors import ContextError, InputError, StructureError
 from glinfer.formats.embedding import Embedding
 from glinfer.formats.sampling import NAMES
-from glinfer.models.plan import DrawTable, Plan, draw_table
-from glinfer.models.session import Session
+from glinfer.program.plan import DrawTable, Plan, draw_table
+from glinfer.program.session import Session
 from glinfer.structured.structure import ERROR, OPTIONS, take_structure, wants_whole
 from glinfer.text.chat import ChatForm, ReplySplitter
 from glinfer.text.labels import token_label

@@ -12,16 +12,16 @@ import numpy.typing as npt
 from glinfer.engine.run.choice import Choice
 from glinfer.engine.run.fallback import KernelChoice
 from glinfer.engine.sampler import SamplingOptions
-from glinfer.models.fast.parts import cache_slots
-from glinfer.models.fast.rows import LOGITS, PICKS, ROWS, drafted_plan, few_chunk_rows, fitting_chunk_plan
-from glinfer.models.feed import chunk_feed
-from glinfer.models.options import PlanOptions
-from glinfer.models.plan import Plan
-from glinfer.models.session import Session
-from glinfer.ops.fused.low_rank import ADAPTER
-from glinfer.ops.fused.rows import fill_choices, row_table
-from glinfer.ops.kernels import KernelOptions
-from glinfer.ops.noise import Drawn
+from glinfer.kernels.fused.low_rank import ADAPTER
+from glinfer.kernels.fused.rows import fill_choices, row_table
+from glinfer.kernels.noise import Drawn
+from glinfer.kernels.options import KernelOptions
+from glinfer.lower.feed import chunk_feed
+from glinfer.lower.fused.lowering import cache_slots
+from glinfer.lower.fused.rows import LOGITS, PICKS, ROWS, drafted_plan, few_chunk_rows, fitting_chunk_plan
+from glinfer.lower.options import PlanOptions
+from glinfer.program.plan import Plan
+from glinfer.program.session import Session
 
 Floats = npt.NDArray[np.float32]
 

@@ -1,7 +1,7 @@
 """Choose the next token from a row of logits: penalties, filters, one draw. NumPy only.
 
 Filters use float64; scores and draws use float32, as the shader does. Where :func:`gpu_chooses`, the GPU chooses the
-same tokens, with :mod:`glinfer.ops.fused.sample`, or :mod:`glinfer.ops.fused.choice` for filters.
+same tokens, with :mod:`glinfer.kernels.fused.sample`, or :mod:`glinfer.kernels.fused.choice` for filters.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import numpy.typing as npt
 from glinfer.engine.ids import index_of
 from glinfer.errors import InputError
 from glinfer.formats.files import words_of
+from glinfer.kernels.noise import Drawn, fold_seed, gumbel_of_keys, noise_keys
 from glinfer.notebook import table
-from glinfer.ops.noise import Drawn, fold_seed, gumbel_of_keys, noise_keys
 
 FloatArray = npt.NDArray[np.float64]
 History = Sequence[int] | npt.NDArray[Any]
@@ -105,7 +105,7 @@ class SamplingOptions:
 
     @cached_property
     def filter_words(self) -> npt.NDArray[np.uint32]:
-        """The filters for the passes of :mod:`glinfer.ops.fused.choice`, uint32 [3]."""
+        """The filters for the passes of :mod:`glinfer.kernels.fused.choice`, uint32 [3]."""
         top_k, top_p, min_p = (self.top_k, self.top_p, self.min_p) if self.filters else (0, 1.0, 0.0)
         reals = np.array([top_p if top_p == 1.0 else min(top_p, _BELOW_ONE), min_p], np.float32)
         return np.array([top_k if top_k < _MAX_TOP_K else 0, *reals.view(np.uint32)], np.uint32)
@@ -138,7 +138,7 @@ class Sampler:
 
     Greedy decoding takes the token with the largest logit after step 1, in ties the lowest id. Otherwise each
     remaining token gets the score ``float32(logit) × float32(1 / temperature) + noise``, from the logit after
-    step 1 and the Gumbel noise of :mod:`glinfer.ops.noise`, all in float32. The largest score wins, in ties the
+    step 1 and the Gumbel noise of :mod:`glinfer.kernels.noise`, all in float32. The largest score wins, in ties the
     lowest id. That draws from the softmax, and shaders do the same. The noise depends only on seed, step and id.
     So equal seeds and logits give equal tokens, and filters change a choice only if they remove its token.
 

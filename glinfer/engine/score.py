@@ -14,15 +14,15 @@ from glinfer.closing import Closing
 from glinfer.engine.ids import index_of
 from glinfer.engine.progress import Progress, no_progress, run_steps
 from glinfer.errors import InputError, NumbersError
-from glinfer.models.fast.parts import cache_slots
-from glinfer.models.fast.rows import ROWS, SCORES, fitting_chunk_plan, slots_for
-from glinfer.models.options import PlanOptions
-from glinfer.models.session import Session
+from glinfer.kernels.fused.cached import SLOT_TOKENS
+from glinfer.kernels.fused.low_rank import ADAPTER
+from glinfer.kernels.fused.rows import BASE, LAST, LONG, NOISE, POSITION, TOKEN, WANTED, interleaved, row_table
+from glinfer.kernels.fused.score import RowScores, log_probabilities
+from glinfer.lower.fused.lowering import cache_slots
+from glinfer.lower.fused.rows import ROWS, SCORES, fitting_chunk_plan, slots_for
+from glinfer.lower.options import PlanOptions
 from glinfer.notebook import table
-from glinfer.ops.fused.cached import SLOT_TOKENS
-from glinfer.ops.fused.low_rank import ADAPTER
-from glinfer.ops.fused.rows import BASE, LAST, LONG, NOISE, POSITION, TOKEN, WANTED, interleaved, row_table
-from glinfer.ops.fused.score import RowScores, log_probabilities
+from glinfer.program.session import Session
 
 SLOT_ALIGNMENT = 16
 """Alignment of the first cache slot of a text."""

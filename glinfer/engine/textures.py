@@ -19,11 +19,11 @@ from glinfer.formats.files import FileStamp, shown
 from glinfer.gl.layouts.grouped import GroupedLayout
 from glinfer.gl.layouts.matrix import TexelLayout
 from glinfer.gl.texture import Texture
-from glinfer.models.choice import weights_for
-from glinfer.models.session import Session, WrongTexture, line_checksums, weight_matrix
-from glinfer.models.transforms.restore import is_in_file
+from glinfer.kernels.spec import Array, TensorSpec
+from glinfer.lower.plans import weights_for
+from glinfer.lower.weights.restore import is_in_file
 from glinfer.notebook import table
-from glinfer.ops.spec import Array, TensorSpec
+from glinfer.program.session import Session, WrongTexture, line_checksums, weight_matrix
 
 WeightSource = Callable[[], Mapping[str, Array]]
 """Returns the arrays that a plan uploads, by tensor name; raises InputError if they are unavailable."""
@@ -36,7 +36,7 @@ class FileWeights:
     Attributes:
         read: reads the checkpoint.
         files: the stamps of all its files, by absolute path.
-        plan: one of :data:`glinfer.models.choice.PLANS`.
+        plan: one of :data:`glinfer.lower.plans.PLANS`.
         weights: their format in textures.
     """
 

@@ -16,8 +16,8 @@ import numpy.typing as npt
 from glinfer.engine.capture import Inspected
 from glinfer.engine.ids import Ids
 from glinfer.errors import InputError
-from glinfer.models.session import Observer, Session
-from glinfer.ops import DrawSpec
+from glinfer.kernels import DrawSpec
+from glinfer.program.session import Observer, Session
 
 Floats = npt.NDArray[np.float32]
 _PAGES = "glinfer.export.tour"

@@ -13,11 +13,11 @@ from dataclasses import replace
 from glinfer.engine.prefill import DRAFT_ROWS, MAX_SINGLE_TOKENS, Prefill
 from glinfer.errors import PlanError
 from glinfer.export.plan import Companion
-from glinfer.models.fast.choice import TABLE, choice_plan, logits_of
-from glinfer.models.fast.parts import cache_slots
-from glinfer.models.fast.rows import PICKS, ROWS, drafted_plan
-from glinfer.models.options import PlanOptions
-from glinfer.models.plan import Plan
+from glinfer.lower.fused.choice import TABLE, choice_plan, logits_of
+from glinfer.lower.fused.lowering import cache_slots
+from glinfer.lower.fused.rows import PICKS, ROWS, drafted_plan
+from glinfer.lower.options import PlanOptions
+from glinfer.program.plan import Plan
 
 PIECE = 64
 """Limit for the prompt tokens of one run, see docs/performance.md."""

@@ -22,9 +22,9 @@ from glinfer.errors import InputError
 from glinfer.export.plan import PlanExport
 from glinfer.formats import Checkpoint
 from glinfer.formats.embedding import Embedding
-from glinfer.models.fast.encode import EMBEDDINGS, TEXTS
-from glinfer.models.fast.rows import ROWS
-from glinfer.models.plan import Plan
+from glinfer.lower.fused.encode import EMBEDDINGS, TEXTS
+from glinfer.lower.fused.rows import ROWS
+from glinfer.program.plan import Plan
 from glinfer.text.encoder import TextEncoder
 from glinfer.text.tokenizer import Tokenizer, find_tokenizer
 

@@ -1,4 +1,4 @@
-"""Compiled plans (:mod:`glinfer.models.compiled`) as JSON for the WebGL2 runtime in ``web/``.
+"""Compiled plans (:mod:`glinfer.program.compiled`) as JSON for the WebGL2 runtime in ``web/``.
 
 Layouts have the fields that map a texel to its row and column, and back:
 
@@ -26,7 +26,7 @@ operation ``steps`` has pairs of numbers and an expression, see :data:`glinfer.g
 its vertices, its instances and the rectangles that it clears are expressions too.
 
 Companions are further plans over textures of the first plan, or of an earlier companion, as
-:meth:`glinfer.models.session.Session.companion` binds them.
+:meth:`glinfer.program.session.Session.companion` binds them.
 All plans share one table of programs and one of textures, which starts with those of the first plan.
 """
 
@@ -48,9 +48,9 @@ from glinfer.gl.layouts.matrix import Layout, TexelLayout
 from glinfer.gl.layouts.packing import ConstantLayout, GemvLayout
 from glinfer.gl.program import load_source
 from glinfer.gl.values import Value
-from glinfer.models.compiled import CompiledDraw, CompiledPlan, Shaders, compile_plan
-from glinfer.models.plan import Plan
-from glinfer.ops.spec import Array, RunValue, TensorSpec
+from glinfer.kernels.spec import Array, RunValue, TensorSpec
+from glinfer.program.compiled import CompiledDraw, CompiledPlan, Shaders, compile_plan
+from glinfer.program.plan import Plan
 
 _PICTURES = ("attn.probs", "attn.scores")
 _LINE_KEYS = {
@@ -217,7 +217,7 @@ class PlanExport:
         }
 
     def _draw(self, number: int, draw: CompiledDraw) -> dict[str, Any]:
-        """Describe a draw as :class:`glinfer.models.session.Session` binds it."""
+        """Describe a draw as :class:`glinfer.program.session.Session` binds it."""
         index, call = self._index[number], draw.call
         return {
             "name": draw.name,

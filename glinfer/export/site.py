@@ -36,8 +36,13 @@ from glinfer.gl.context import Limits
 from glinfer.gl.program import shader_root
 from glinfer.gl.signals import signals_held
 from glinfer.hub import title_of
+from glinfer.kernels.options import KernelOptions, default_kernels, without_blending
+from glinfer.kernels.spec import Array
 from glinfer.limits import MAX_SINGLE_FILE_BYTES
-from glinfer.models.choice import (
+from glinfer.lower.fused.token import HEAD_DRAWS, PICKS
+from glinfer.lower.options import PlanOptions
+from glinfer.lower.plain.decoder import LOGITS, TOKENS
+from glinfer.lower.plans import (
     DEFAULT_PLAN,
     DEFAULT_WEIGHTS,
     check_choice,
@@ -45,12 +50,7 @@ from glinfer.models.choice import (
     weights_for,
     weights_named,
 )
-from glinfer.models.fast.token import HEAD_DRAWS, PICKS
-from glinfer.models.options import PlanOptions
-from glinfer.models.plan import Plan
-from glinfer.models.reference.decoder import LOGITS, TOKENS
-from glinfer.ops.kernels import KernelOptions, default_kernels, without_blending
-from glinfer.ops.spec import Array
+from glinfer.program.plan import Plan
 from glinfer.quant.formats import DEFAULT_CACHE
 
 VERSION = 5
@@ -270,7 +270,7 @@ def starting_text(texts: TextSupport, text: str | None = None) -> str:
 
 
 def points_of(plan: Plan, export: PlanExport) -> list[dict[str, Any]]:
-    """The named values of a plan (:mod:`glinfer.models.points`), with numbers of draws and textures."""
+    """The named values of a plan (:mod:`glinfer.program.points`), with numbers of draws and textures."""
     number = {draw.name: place for place, draw in enumerate(plan.draws)}
     return [
         {

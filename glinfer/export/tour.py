@@ -49,13 +49,13 @@ from glinfer.export.weights import write_weights
 from glinfer.formats import Checkpoint
 from glinfer.gl.program import shader_root
 from glinfer.hub import title_of
+from glinfer.kernels.spec import Array
 from glinfer.limits import MAX_SINGLE_FILE_BYTES
-from glinfer.models.choice import DEFAULT_WEIGHTS, PLANS, plan_for, weights_for, weights_named
-from glinfer.models.plan import Plan
-from glinfer.models.points import CENTRED
-from glinfer.models.transforms.fold import FoldedWeights
-from glinfer.models.transforms.recipe import weight_name
-from glinfer.ops.spec import Array
+from glinfer.lower.plans import DEFAULT_WEIGHTS, PLANS, plan_for, weights_for, weights_named
+from glinfer.lower.weights.fold import FoldedWeights
+from glinfer.lower.weights.recipe import weight_name
+from glinfer.program.plan import Plan
+from glinfer.program.points import CENTRED
 
 STORE = "weights.bin"
 _PAGE = "tour/index.html"

@@ -18,9 +18,9 @@ import numpy as np
 
 from glinfer.errors import PlanError
 from glinfer.export.plan import PlanExport
+from glinfer.kernels.spec import Array, TensorSpec
 from glinfer.limits import MAX_SITE_FILE_BYTES
-from glinfer.models.session import weight_matrix
-from glinfer.ops.spec import Array, TensorSpec
+from glinfer.program.session import weight_matrix
 
 FORMAT = "glinfer-web"
 WEIGHTS = "weights.safetensors"

@@ -40,7 +40,7 @@ class Rope:
     Attributes:
         theta: the base.
         dim: number of rotated elements of a head, the first ones.
-        scaling: settings for long contexts, see :mod:`glinfer.ops.rotary`, as sorted pairs.
+        scaling: settings for long contexts, see :mod:`glinfer.kernels.rotary`, as sorted pairs.
     """
 
     theta: float
@@ -49,7 +49,7 @@ class Rope:
 
     @property
     def scales_queries(self) -> bool:
-        """Whether queries at later positions are larger, see :func:`glinfer.ops.rotary.query_scales`."""
+        """Whether queries at later positions are larger, see :func:`glinfer.kernels.rotary.query_scales`."""
         return any(name == QUERY_BETA for name, _ in self.scaling)
 
 

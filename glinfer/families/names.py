@@ -22,7 +22,7 @@ class Names:
         conv_in, conv, conv_out: the matrix before a convolution, with the rows of B, C and x; the depthwise
             convolution's own weights; and the matrix after it.
         decay_rate, decay_shift: the full names of the vectors for the decays of a delta rule, see
-            :func:`glinfer.ops.flat.delta.log_decay`.
+            :func:`glinfer.kernels.flat.delta.log_decay`.
         delta_in: the matrices before a delta rule, with a placeholder for the letters ``qkv`` of queries, keys and
             values, ``z`` of gates, ``a`` of decays, and ``b`` of the shares that are written.
         delta_conv, delta_norm, delta_out: the convolution over queries, keys and values; the norm of the heads of

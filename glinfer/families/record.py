@@ -112,7 +112,7 @@ class Family:
 
     @property
     def scaled_queries(self) -> bool:
-        """Whether queries may grow with their position, see :func:`glinfer.ops.rotary.query_scales`."""
+        """Whether queries may grow with their position, see :func:`glinfer.kernels.rotary.query_scales`."""
         return QUERY_BETA in self.usual.get("rope_scaling", ())
 
     @property

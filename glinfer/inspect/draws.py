@@ -13,11 +13,11 @@ from glinfer.config import ModelConfig
 from glinfer.engine.report import plain
 from glinfer.formats import Checkpoint
 from glinfer.gl.context import Device
-from glinfer.models.choice import USUAL_DRAW_BUFFERS, USUAL_TEXTURE_SIZE, USUAL_TEXTURE_UNITS
-from glinfer.models.feed import runs
-from glinfer.models.plan import DrawTable, Plan, PlanLimits, draw_table
-from glinfer.models.session import Session
-from glinfer.ops.spec import KINDS, Array
+from glinfer.kernels.spec import KINDS, Array
+from glinfer.lower.feed import runs
+from glinfer.lower.plans import USUAL_DRAW_BUFFERS, USUAL_TEXTURE_SIZE, USUAL_TEXTURE_UNITS
+from glinfer.program.plan import DrawTable, Plan, PlanLimits, draw_table
+from glinfer.program.session import Session
 
 
 @dataclass(frozen=True)

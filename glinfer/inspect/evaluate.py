@@ -20,11 +20,11 @@ from glinfer.engine.score import TextScore, check_stride, windows
 from glinfer.errors import InputError
 from glinfer.formats import Checkpoint
 from glinfer.gl.context import Device
-from glinfer.models.choice import DEFAULT_WEIGHTS, check_choice, is_published, weights_named
-from glinfer.models.reference.gab import LOGITS, TOKENS, reference_plan
-from glinfer.models.session import Session
-from glinfer.ops.kernels import KernelOptions
-from glinfer.ops.spec import Array
+from glinfer.kernels.options import KernelOptions
+from glinfer.kernels.spec import Array
+from glinfer.lower.plain.gab import LOGITS, TOKENS, reference_plan
+from glinfer.lower.plans import DEFAULT_WEIGHTS, check_choice, is_published, weights_named
+from glinfer.program.session import Session
 from glinfer.quant.formats import DEFAULT_CACHE
 from glinfer.text.tokenizer import Tokenizer
 
@@ -105,8 +105,8 @@ def evaluate(
         device: where to run.
         text: at least two tokens.
         plan: the name of the plan that computes the logits.
-        weights: the fast plan's weight format, one of :data:`glinfer.models.choice.WEIGHTS`.
-        cache: the format of keys and values, one of :data:`glinfer.models.choice.CACHES`.
+        weights: the fast plan's weight format, one of :data:`glinfer.lower.plans.WEIGHTS`.
+        cache: the format of keys and values, one of :data:`glinfer.lower.plans.CACHES`.
         kernels: kernel options; default: the tuned ones, or the defaults of the device.
         stride: tokens between windows, 1 to the context (default: half of it).
         on_progress: receives (finished windows, windows).

@@ -15,7 +15,8 @@ from glinfer.formats.sampling import named_sampling
 from glinfer.gl import egl
 from glinfer.gl.context import Device, Limits, open_device
 from glinfer.gl.self_test import self_test
-from glinfer.models.choice import (
+from glinfer.kernels.spec import KINDS
+from glinfer.lower.plans import (
     USUAL_DRAW_BUFFERS,
     USUAL_TEXTURE_SIZE,
     USUAL_TEXTURE_UNITS,
@@ -23,10 +24,9 @@ from glinfer.models.choice import (
     same_draws,
     weights_named,
 )
-from glinfer.models.plan import PlanLimits
-from glinfer.models.session import check_textures_fit
-from glinfer.models.tuning import kernels_for
-from glinfer.ops.spec import KINDS
+from glinfer.program.plan import PlanLimits
+from glinfer.program.session import check_textures_fit
+from glinfer.program.tuning import kernels_for
 from glinfer.text.chat import TemplateChat, find_chat
 from glinfer.text.stops import default_stops
 from glinfer.text.templates import find_template

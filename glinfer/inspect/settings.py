@@ -11,7 +11,7 @@ from typing import TypeVar
 from glinfer.errors import ContextError, GLError, PlanError
 from glinfer.gl import egl
 from glinfer.gl.context import Device, Limits, open_device
-from glinfer.models.choice import DEFAULT_PLAN, DEFAULT_WEIGHTS
+from glinfer.lower.plans import DEFAULT_PLAN, DEFAULT_WEIGHTS
 from glinfer.quant.formats import DEFAULT_CACHE
 
 Run = TypeVar("Run")

@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from glinfer.batch.claims import RESTART_SECONDS, claim_device
-from glinfer.batch.lines import LineResult, RequestLine
-from glinfer.batch.local import LocalRunner, LocalSetup
-from glinfer.batch.requests import URLS
 from glinfer.errors import InputError
 from glinfer.formats.jsonl import short
+from glinfer.jobs.claims import RESTART_SECONDS, claim_device
+from glinfer.jobs.lines import LineResult, RequestLine
+from glinfer.jobs.local import LocalRunner, LocalSetup
+from glinfer.jobs.requests import URLS
 
 _NAME = "model"
 Answer = Mapping[str, Any]
@@ -86,7 +86,7 @@ class Generator:
                 name of a field of the route overrides it for each row, unless its value is None.
             slots: concurrent sequences; default 32.
             memory: bytes of texture memory for their caches; default 1 GiB.
-            device: an EGL device; default: see :func:`glinfer.batch.claims.claim_device`.
+            device: an EGL device; default: see :func:`glinfer.jobs.claims.claim_device`.
             options: of :func:`glinfer.engine.loading.load_model`, such as ``weights="q8"``.
 
         Raises:

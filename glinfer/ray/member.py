@@ -12,14 +12,14 @@ from importlib import import_module
 from typing import Any
 
 from glinfer import __version__
-from glinfer.batch.claims import RESTART_SECONDS, claim_device
-from glinfer.batch.lines import RequestLine
-from glinfer.batch.local import LocalServer, LocalSetup
-from glinfer.batch.manifest import file_digest
-from glinfer.batch.pool import Answered, Died, Events, Failed, Member, Pool, Ready, result_json
 from glinfer.errors import GlinferError, InputError, install_command
 from glinfer.formats import find_model
 from glinfer.formats.files import words_of
+from glinfer.jobs.claims import RESTART_SECONDS, claim_device
+from glinfer.jobs.lines import RequestLine
+from glinfer.jobs.local import LocalServer, LocalSetup
+from glinfer.jobs.manifest import file_digest
+from glinfer.jobs.pool import Answered, Died, Events, Failed, Member, Pool, Ready, result_json
 
 _REACH_SECONDS = 10
 RESOURCE = "GL"

@@ -56,7 +56,7 @@ class Constraint:
         return self.ended or (not self._matcher.is_error() and bool(self._matcher.is_accepting()))
 
     def mask(self) -> Words:
-        """One bit for each token that may come next: a row of the table of :mod:`glinfer.ops.fused.allowed`.
+        """One bit for each token that may come next: a row of the table of :mod:`glinfer.kernels.fused.allowed`.
 
         The next call overwrites the array.
 

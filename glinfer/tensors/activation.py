@@ -7,8 +7,8 @@ from typing import Any
 import numpy.typing as npt
 
 from glinfer.errors import InputError
-from glinfer.ops.flat.activate import activation as activation_draw
-from glinfer.ops.flat.activate import gate as gate_draw
+from glinfer.kernels.flat.activate import activation as activation_draw
+from glinfer.kernels.flat.activate import gate as gate_draw
 from glinfer.tensors.base import Group, expect_activation, expect_floats, expect_same_shape
 from glinfer.tensors.tensor import Tensor
 

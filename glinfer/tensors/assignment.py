@@ -11,9 +11,9 @@ import numpy.typing as npt
 from glinfer.errors import InputError
 from glinfer.gl.layouts.flat import LANES
 from glinfer.gl.layouts.matrix import FORMATS
-from glinfer.ops.flat.draws import Define, Uniform
-from glinfer.ops.flat.strided import MAX_AXES
-from glinfer.ops.spec import Op, register
+from glinfer.kernels.flat.draws import Define, Uniform
+from glinfer.kernels.flat.strided import MAX_AXES
+from glinfer.kernels.spec import Op, register
 from glinfer.tensors.indexing import Index, Part, parts_of, shape_of
 from glinfer.tensors.movement import Movement, axes_of
 from glinfer.tensors.tensor import Shape, Tensor

@@ -9,9 +9,9 @@ import numpy.typing as npt
 
 from glinfer.errors import InputError
 from glinfer.gl.layouts.flat import LANES, texels_for
-from glinfer.ops.flat.draws import Define
-from glinfer.ops.flat.product import Product, Strategy
-from glinfer.ops.spec import Op, TensorSpec, register
+from glinfer.kernels.flat.draws import Define
+from glinfer.kernels.flat.product import Product, Strategy
+from glinfer.kernels.spec import Op, TensorSpec, register
 from glinfer.tensors.base import expect_floats
 from glinfer.tensors.matmul import Products
 from glinfer.tensors.passes import Passes

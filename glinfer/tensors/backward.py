@@ -6,7 +6,7 @@ from typing import Any
 
 from glinfer.errors import InputError
 from glinfer.gl.layouts.flat import texels_for
-from glinfer.ops.spec import Op, register
+from glinfer.kernels.spec import Op, register
 from glinfer.tensors.base import Group, expect_floats
 from glinfer.tensors.tensor import Tensor, is_whole
 

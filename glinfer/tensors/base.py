@@ -10,8 +10,8 @@ from typing import Any
 import numpy.typing as npt
 
 from glinfer.errors import InputError
-from glinfer.ops.published.linear import ACTIVATIONS
-from glinfer.ops.spec import DrawSpec, TensorSpec
+from glinfer.kernels.published.linear import ACTIVATIONS
+from glinfer.kernels.spec import DrawSpec, TensorSpec
 from glinfer.tensors.passes import Passes, float_type
 from glinfer.tensors.tensor import Shape, Tensor, TensorDevice, named
 

@@ -16,11 +16,11 @@ from glinfer.gl.context import Limits, open_device
 from glinfer.gl.layouts.flat import FlatLayout
 from glinfer.gl.program import ProgramCache
 from glinfer.gl.timers import timer_for
-from glinfer.models.plan import DrawRow, DrawTable
-from glinfer.models.session import Session
-from glinfer.models.tuning import default_for
-from glinfer.ops.kernels import KernelOptions
-from glinfer.ops.spec import Array
+from glinfer.kernels.options import KernelOptions
+from glinfer.kernels.spec import Array
+from glinfer.program.plan import DrawRow, DrawTable
+from glinfer.program.session import Session
+from glinfer.program.tuning import default_for
 from glinfer.quant.formats import BLOCK_FORMATS
 from glinfer.quant.ggml import inputs_of, words_of
 from glinfer.tensors.ops import Ops

@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 
 from glinfer.errors import InputError
-from glinfer.ops.flat.elementwise import arithmetic, broadcast_axes
-from glinfer.ops.flat.elementwise import scale as scale_draw
+from glinfer.kernels.flat.elementwise import arithmetic, broadcast_axes
+from glinfer.kernels.flat.elementwise import scale as scale_draw
 from glinfer.tensors.base import Group, expect_floats, expect_same_shape
 from glinfer.tensors.tensor import Tensor
 

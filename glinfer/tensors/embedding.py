@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from glinfer.errors import InputError
-from glinfer.ops.flat.lookup import lookup as lookup_draw
-from glinfer.ops.flat.lookup import position_add as position_draw
-from glinfer.ops.flat.lookup import table_defines
-from glinfer.ops.spec import Op, TensorSpec, register
+from glinfer.kernels.flat.lookup import lookup as lookup_draw
+from glinfer.kernels.flat.lookup import position_add as position_draw
+from glinfer.kernels.flat.lookup import table_defines
+from glinfer.kernels.spec import Op, TensorSpec, register
 from glinfer.tensors.base import Group, expect_floats
 from glinfer.tensors.passes import Passes
 from glinfer.tensors.tensor import TEXTURE_FORMATS, Tensor, is_whole

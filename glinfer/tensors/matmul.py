@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from glinfer.errors import InputError
-from glinfer.ops.flat.matmul import matmul as matmul_draws
-from glinfer.ops.flat.matmul_choice import explained, resolve
-from glinfer.ops.flat.product import Finish, Product, Strategy
-from glinfer.ops.spec import TensorSpec
+from glinfer.kernels.flat.matmul import matmul as matmul_draws
+from glinfer.kernels.flat.matmul_choice import explained, resolve
+from glinfer.kernels.flat.product import Finish, Product, Strategy
+from glinfer.kernels.spec import TensorSpec
 from glinfer.tensors.base import expect_activation, expect_floats
 from glinfer.tensors.elementwise import Elementwise
 from glinfer.tensors.movement import Movement
@@ -45,9 +45,9 @@ class Products(Elementwise, Movement):
             x: [..., M, K] or [K], of float32 or float16.
             y: [..., K, N] or [K]; leading axes broadcast.
             bias: [N].
-            activation: a key of :data:`glinfer.ops.published.linear.ACTIVATIONS`.
+            activation: a key of :data:`glinfer.kernels.published.linear.ACTIVATIONS`.
             residual: of the result's shape.
-            strategy: one of :data:`glinfer.ops.flat.matmul.STRATEGIES`; by default chosen by shape.
+            strategy: one of :data:`glinfer.kernels.flat.matmul.STRATEGIES`; by default chosen by shape.
             dtype: the result's type, float32 or float16.
             out: the tensor to write to; a new one by default.
 

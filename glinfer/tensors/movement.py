@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from glinfer.errors import InputError, PlanError
-from glinfer.ops.flat.movement import MAX_PARTS, concat, repack, strided_axes, strided_copy
-from glinfer.ops.flat.strided import Axis
-from glinfer.ops.spec import TensorSpec
+from glinfer.kernels.flat.movement import MAX_PARTS, concat, repack, strided_axes, strided_copy
+from glinfer.kernels.flat.strided import Axis
+from glinfer.kernels.spec import TensorSpec
 from glinfer.tensors.base import Group
 from glinfer.tensors.indexing import Index, parts_of
 from glinfer.tensors.passes import Passes

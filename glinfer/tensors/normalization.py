@@ -9,8 +9,8 @@ from typing import Any
 import numpy.typing as npt
 
 from glinfer.errors import InputError
-from glinfer.ops.flat.normalize import Norm, normalized
-from glinfer.ops.spec import TensorSpec
+from glinfer.kernels.flat.normalize import Norm, normalized
+from glinfer.kernels.spec import TensorSpec
 from glinfer.tensors.base import Group, expect_floats, expect_rows, expect_same_shape
 from glinfer.tensors.passes import Passes
 from glinfer.tensors.tensor import Tensor

@@ -10,12 +10,12 @@ import numpy.typing as npt
 
 from glinfer.errors import InputError, PlanError
 from glinfer.gl.texture import Texture
-from glinfer.models.plan import PlanBuilder
-from glinfer.models.session import Session
-from glinfer.ops.flat.draws import flat_draw, flat_layout
-from glinfer.ops.flat.movement import strided_copy
-from glinfer.ops.flat.strided import Axis
-from glinfer.ops.spec import DrawSpec, TensorSpec
+from glinfer.kernels.flat.draws import flat_draw, flat_layout
+from glinfer.kernels.flat.movement import strided_copy
+from glinfer.kernels.flat.strided import Axis
+from glinfer.kernels.spec import DrawSpec, TensorSpec
+from glinfer.program.plan import PlanBuilder
+from glinfer.program.session import Session
 from glinfer.tensors.storage import Storage
 from glinfer.tensors.tensor import TEXTURE_FORMATS, Shape, Tensor, TensorDevice, as_matrix
 
@@ -154,7 +154,7 @@ class Passes:
         name: str = "",
         **settings: Any,
     ) -> None:
-        """Append a draw of an op that no plan of a model has; see :func:`glinfer.ops.flat.draws.flat_draw`."""
+        """Append a draw of an op that no plan of a model has; see :func:`glinfer.kernels.flat.draws.flat_draw`."""
         self.draw(flat_draw(name or self.call, self.call, op, inputs, outputs, kernels=self.kernels, **settings))
 
     def copy(self, name: str, x: TensorSpec, out: TensorSpec, **offsets: int) -> None:

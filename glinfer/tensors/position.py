@@ -7,9 +7,9 @@ from typing import Any
 import numpy.typing as npt
 
 from glinfer.errors import InputError, PlanError
-from glinfer.ops.flat.rotate import rotate
-from glinfer.ops.rotary import Scaling, cosines_and_sines, rope_frequencies
-from glinfer.ops.spec import Array
+from glinfer.kernels.flat.rotate import rotate
+from glinfer.kernels.rotary import Scaling, cosines_and_sines, rope_frequencies
+from glinfer.kernels.spec import Array
 from glinfer.tensors.base import Group, expect_floats
 from glinfer.tensors.tensor import Tensor, TensorDevice, is_whole
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy.typing as npt
 
 from glinfer.errors import InputError
-from glinfer.ops.flat.stats import STATS, summarize
-from glinfer.ops.spec import Op, TensorSpec, register
+from glinfer.kernels.flat.stats import STATS, summarize
+from glinfer.kernels.spec import Op, TensorSpec, register
 from glinfer.tensors.base import Group, expect_rows
 from glinfer.tensors.passes import Passes
 from glinfer.tensors.tensor import Tensor

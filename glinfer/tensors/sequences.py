@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy.typing as npt
 
 from glinfer.errors import InputError
-from glinfer.ops.flat.convolve import causal_conv as causal_conv_draw
-from glinfer.ops.flat.delta import MAX_KEY_ELEMENTS, delta_rule
+from glinfer.kernels.flat.convolve import causal_conv as causal_conv_draw
+from glinfer.kernels.flat.delta import MAX_KEY_ELEMENTS, delta_rule
 from glinfer.tensors.base import Group, expect_floats
 from glinfer.tensors.tensor import Tensor
 

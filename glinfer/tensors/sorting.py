@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from glinfer.errors import InputError
 from glinfer.gl.layouts.flat import LANES
-from glinfer.ops.spec import Op, TensorSpec, register
+from glinfer.kernels.spec import Op, TensorSpec, register
 from glinfer.tensors.base import Group, expect_floats
 from glinfer.tensors.passes import Passes
 from glinfer.tensors.tensor import PACKED, Tensor, is_whole

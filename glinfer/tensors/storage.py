@@ -8,7 +8,7 @@ from glinfer.errors import InputError
 from glinfer.gl.context import Device as Context
 from glinfer.gl.layouts.flat import FlatLayout
 from glinfer.gl.texture import Texture
-from glinfer.ops.spec import Array
+from glinfer.kernels.spec import Array
 
 
 class Storage:

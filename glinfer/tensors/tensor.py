@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from glinfer.errors import InputError, PlanError
 from glinfer.gl.layouts.flat import LANES, FlatLayout
-from glinfer.ops.spec import Array
+from glinfer.kernels.spec import Array
 from glinfer.quant.formats import BLOCK_FORMATS
 from glinfer.quant.ggml import blocks_of
 from glinfer.tensors.storage import Storage

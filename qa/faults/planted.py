@@ -68,17 +68,17 @@ FAULTS = (
     # ops
     Fault(
         "llama3-rope-turns-in-radians",
-        "glinfer/ops/rotary.py",
+        "glinfer/kernels/rotary.py",
         "turns = original * angles / (2 * math.pi)",
         "turns = original * angles",
-        ("tests/tensors/test_position.py", "tests/ops", "tests/tensors", "tests/models"),
+        ("tests/tensors/test_position.py", "tests/kernels", "tests/tensors", "tests/models"),
     ),
     Fault(
         "equal-logits-take-the-highest-id",
-        "glinfer/ops/fused/sample.py",
+        "glinfer/kernels/fused/sample.py",
         "np.where(among, ids, np.inf).min(axis=1), best",
         "np.where(among, ids, -1.0).max(axis=1), best",
-        ("tests/ops/test_fast_ops.py", "tests/ops", "tests/engine"),
+        ("tests/kernels/test_fast_ops.py", "tests/kernels", "tests/engine"),
     ),
     # quant
     Fault(
@@ -135,28 +135,28 @@ FAULTS = (
     # models
     Fault(
         "kept-weights-lose-the-branch-scale",
-        "glinfer/models/transforms/fold.py",
+        "glinfer/lower/weights/fold.py",
         "        gain = gain * recipe.scale\n",
         "",
         ("tests/models/test_fold.py", "tests/models"),
     ),
     Fault(
         "reference-plan-ignores-windows",
-        "glinfer/models/reference/decoder.py",
+        "glinfer/lower/plain/decoder.py",
         "finish = Finish(scale=node.scale, cap=node.cap, causal=0, window=node.window)",
         "finish = Finish(scale=node.scale, cap=node.cap, causal=0)",
         ("tests/models/test_fold.py", "tests/models"),
     ),
     Fault(
         "fast-plan-leaves-logits-uncapped",
-        "glinfer/models/fast/token.py",
+        "glinfer/lower/fused/token.py",
         "stream, self.logits, cap=config.final_logit_softcapping)",
         "stream, self.logits)",
         ("tests/models/test_layers.py", "tests/models"),
     ),
     Fault(
         "token-types-dropped-from-pairs",
-        "glinfer/models/feed.py",
+        "glinfer/lower/feed.py",
         "np.asarray(types) * positions + np.arange(count) if positions else types",
         "np.arange(count) if positions else types",
         ("tests/models/test_encode_plan.py", "tests/models", "tests/engine"),
@@ -309,24 +309,24 @@ FAULTS = (
     # batch, ray
     Fault(
         "two-batches-write-one-file",
-        "glinfer/batch/results.py",
+        "glinfer/jobs/results.py",
         "alone = _locked(self._file)",
         "alone = True",
-        ("tests/batch/test_batch_files.py", "tests/batch"),
+        ("tests/jobs/test_batch_files.py", "tests/jobs"),
     ),
     Fault(
         "changed-request-counts-as-answered",
-        "glinfer/batch/lines.py",
+        "glinfer/jobs/lines.py",
         "hex_of([self.key, self.url, self.body])",
         "hex_of([self.key, self.url])",
-        ("tests/batch/test_requests.py", "tests/batch"),
+        ("tests/jobs/test_requests.py", "tests/jobs"),
     ),
     Fault(
         "columns-of-a-row-lose-to-the-common-body",
         "glinfer/ray/generator.py",
         "fields = {**self.body, **{name: value for name, value in own.items() if value is not None}}",
         "fields = {**{name: value for name, value in own.items() if value is not None}, **self.body}",
-        ("tests/batch/test_generator.py", "tests/batch"),
+        ("tests/jobs/test_generator.py", "tests/jobs"),
     ),
     # export
     Fault(
@@ -371,7 +371,7 @@ FAULTS = (
         "glinfer/cli/run_batch.py",
         "None if memory is None else memory << 20",
         "None if memory is None else memory << 10",
-        ("tests/batch/test_run_batch.py", "tests/batch", "tests/cli"),
+        ("tests/jobs/test_run_batch.py", "tests/jobs", "tests/cli"),
     ),
     # shaders
     Fault(
@@ -379,42 +379,42 @@ FAULTS = (
         "shaders/rotate.frag",
         "vec4(-v.y, v.x, -v.w, v.z) * t.yyww",
         "vec4(v.y, -v.x, v.w, -v.z) * t.yyww",
-        ("tests/tensors/test_every_kernel.py", "tests/tensors", "tests/ops"),
+        ("tests/tensors/test_every_kernel.py", "tests/tensors", "tests/kernels"),
     ),
     Fault(
         "window-of-decoding-one-token-wider",
         "shaders/cached_scores.frag",
         "int oldest = position - WINDOW + 1;",
         "int oldest = position - WINDOW;",
-        ("tests/ops/test_byte_ops.py", "tests/ops", "tests/models"),
+        ("tests/kernels/test_byte_ops.py", "tests/kernels", "tests/models"),
     ),
     Fault(
         "sink-left-out-of-the-softmax",
         "shaders/cached_values.frag",
         "(dot(weights, vec4(1.0)) SINK_WEIGHT(all))",
         "dot(weights, vec4(1.0))",
-        ("tests/ops/test_fast_ops.py", "tests/ops", "tests/models"),
+        ("tests/kernels/test_fast_ops.py", "tests/kernels", "tests/models"),
     ),
     Fault(
         "byte-cache-scale-rounded-down",
         "shaders/common/bytes.glsl",
         "(floatBitsToUint(size * (1.0 / 127.0)) + 0xffffu) >> 16u",
         "floatBitsToUint(size * (1.0 / 127.0)) >> 16u",
-        ("tests/ops/test_byte_ops.py", "tests/ops", "tests/models"),
+        ("tests/kernels/test_byte_ops.py", "tests/kernels", "tests/models"),
     ),
     Fault(
         "q2k-second-half-takes-the-first-minimum",
         "shaders/common/group_form.glsl",
         "least * vec4(ivec4((words >> 12u) & 15u))",
         "least * vec4(ivec4((words >> 4u) & 15u))",
-        ("tests/ops/test_fast_ops.py", "tests/ops", "tests/models"),
+        ("tests/kernels/test_fast_ops.py", "tests/kernels", "tests/models"),
     ),
     Fault(
         "weighted-pooling-counts-from-zero",
         "shaders/pool_rows.frag",
         "float(token - base + 1) * (v)",
         "float(token - base) * (v)",
-        ("tests/ops/test_encode_ops.py", "tests/ops", "tests/models"),
+        ("tests/kernels/test_encode_ops.py", "tests/kernels", "tests/models"),
     ),
     Fault(
         "ignored-targets-add-to-the-loss",
@@ -428,21 +428,21 @@ FAULTS = (
         "shaders/causal_conv.frag",
         "max(0, LENGTH - 1 - at.x % SEQUENCE)",
         "max(0, LENGTH - 1 - at.x)",
-        ("tests/tensors/test_sequences.py", "tests/tensors", "tests/ops"),
+        ("tests/tensors/test_sequences.py", "tests/tensors", "tests/kernels"),
     ),
     Fault(
         "padding-chosen-as-a-token",
         "shaders/pick.frag",
         "if (score[i] > best.x && token + i < VOCAB)",
         "if (score[i] > best.x)",
-        ("tests/ops/test_fast_ops.py", "tests/ops", "tests/engine"),
+        ("tests/kernels/test_fast_ops.py", "tests/kernels", "tests/engine"),
     ),
     Fault(
         "choice-forgets-a-replaced-token",
         "shaders/choice_list.frag",
         "(fourth > LEAST ? rest + 1.0 : rest) * weight",
         "rest * weight",
-        ("tests/engine/test_choice.py", "tests/engine", "tests/ops"),
+        ("tests/engine/test_choice.py", "tests/engine", "tests/kernels"),
     ),
     # web
     Fault(

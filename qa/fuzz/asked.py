@@ -14,15 +14,15 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from glinfer.batch.index import LineIndex
-from glinfer.batch.lines import RequestLine
-from glinfer.batch.manifest import check_manifest, write_manifest
-from glinfer.batch.places import Target
-from glinfer.batch.requests import RequestForm, sent_body
-from glinfer.batch.results import ResultFile, read_finished
 from glinfer.engine.requests import BatchRequest
 from glinfer.hub.choice import choose, gguf_choices, read_listing
 from glinfer.hub.names import HubName, hub_name
+from glinfer.jobs.index import LineIndex
+from glinfer.jobs.lines import RequestLine
+from glinfer.jobs.manifest import check_manifest, write_manifest
+from glinfer.jobs.places import Target
+from glinfer.jobs.requests import RequestForm, sent_body
+from glinfer.jobs.results import ResultFile, read_finished
 from glinfer.server import protocol
 from glinfer.server.errors import ApiError
 from glinfer.server.responses import _format, _plain, messages_of

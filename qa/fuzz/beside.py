@@ -17,9 +17,6 @@ from pathlib import Path
 import zstandard
 from huggingface_hub import constants
 
-from glinfer.batch.places import open_source
-from glinfer.batch.texts import arrow_modules, read_texts
-from glinfer.batch.vectors import VectorFile
 from glinfer.cli.chat import FORMAT, _read_chat
 from glinfer.config import ModelConfig
 from glinfer.errors import GlinferWarning
@@ -34,6 +31,9 @@ from glinfer.hub.names import HubName
 from glinfer.inspect.importance import read_importance
 from glinfer.inspect.look.output import earlier_pictures
 from glinfer.inspect.profile.compare import compare
+from glinfer.jobs.places import open_source
+from glinfer.jobs.texts import arrow_modules, read_texts
+from glinfer.jobs.vectors import VectorFile
 from glinfer.text.chat import check_messages
 from qa.fuzz import seeds
 from qa.fuzz.archives import zips

@@ -18,12 +18,6 @@ from typing import Any
 import gguf as _late  # noqa: F401 (readers import it late, which opens files and runs code)
 import numpy as np
 
-from glinfer.batch.index import LineIndex
-from glinfer.batch.lines import RequestLine
-from glinfer.batch.manifest import file_digest
-from glinfer.batch.places import Target
-from glinfer.batch.prompts import PromptForm
-from glinfer.batch.results import ResultFile, check_targets, read_finished
 from glinfer.config import ModelConfig
 from glinfer.engine.defaults import default_sampling
 from glinfer.errors import GlinferError, InputError
@@ -39,13 +33,19 @@ from glinfer.formats.huggingface.model import read_huggingface
 from glinfer.formats.manifest.model import read_manifest
 from glinfer.formats.safetensors import read_safetensors
 from glinfer.inspect.info import model_report
-from glinfer.models import tuning
-from glinfer.models.choice import plan_for, weights_for
-from glinfer.models.fast.token import fast_plan
-from glinfer.models.options import PlanOptions
-from glinfer.models.tuning import TuningKey, load_tuned
-from glinfer.ops.kernels import KernelOptions
-from glinfer.ops.rotary import rope_table
+from glinfer.jobs.index import LineIndex
+from glinfer.jobs.lines import RequestLine
+from glinfer.jobs.manifest import file_digest
+from glinfer.jobs.places import Target
+from glinfer.jobs.prompts import PromptForm
+from glinfer.jobs.results import ResultFile, check_targets, read_finished
+from glinfer.kernels.options import KernelOptions
+from glinfer.kernels.rotary import rope_table
+from glinfer.lower.fused.token import fast_plan
+from glinfer.lower.options import PlanOptions
+from glinfer.lower.plans import plan_for, weights_for
+from glinfer.program import tuning
+from glinfer.program.tuning import TuningKey, load_tuned
 from glinfer.text.parts import files_beside, text_parts
 from glinfer.text.stops import stop_ids_of
 from glinfer.text.template_worker import render

@@ -24,8 +24,8 @@ from unittest import mock
 import click
 from starlette.types import ASGIApp
 
-from glinfer.batch.local import LocalServer, LocalSetup
 from glinfer.cli.common import json_option, print_json
+from glinfer.jobs.local import LocalServer, LocalSetup
 from glinfer.server.app import make_app
 from glinfer.server.auth import Access
 from glinfer.server.routes import ROUTES

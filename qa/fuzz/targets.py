@@ -64,7 +64,7 @@ _GGUF = (
 )
 _TENSORS = ("formats/safetensors_file.py",)
 _HF = ("formats/huggingface/model.py", "formats/huggingface/files.py", "formats/json_files.py", *_TENSORS)
-_LINES = ("batch/prompts.py", "batch/results.py", "batch/index.py", "formats/jsonl.py")
+_LINES = ("jobs/prompts.py", "jobs/results.py", "jobs/index.py", "formats/jsonl.py")
 _SERVER = ("server/protocol.py", "server/limits.py", "server/structured.py", "server/responses.py")
 _STRUCTURES = ("structured/structure.py", "structured/compiler.py")
 _TOKENIZERS = ("text/tokenizers/huggingface.py", "text/tokenizers/check.py", "text/tokenizers/patterns.py")
@@ -132,7 +132,7 @@ _LIST = (
     ),
     Target(
         *("kernels", reads.kernels_seeds, reads.kernels, JSON, ("quads", "q8", "f16", "auto")),
-        modules=("models/tuning.py",),
+        modules=("program/tuning.py",),
     ),
     Target("batch", lambda: [reads.BATCH], reads.batch, LINES, words.BATCH, modules=_LINES),
     Target("results", reads.results_seeds, reads.results, LINES, words.BATCH, reads.prepare_batch, _LINES),
@@ -180,12 +180,12 @@ _LIST = (
     ),
     Target(
         *("requests", lambda: [asked.BATCH], asked.batch_requests, LINES, words.BODY),
-        modules=("batch/requests.py", "batch/lines.py", "batch/index.py", "formats/jsonl.py"),
+        modules=("jobs/requests.py", "jobs/lines.py", "jobs/index.py", "formats/jsonl.py"),
     ),
     Target(
         *("request_results", asked.result_seeds, asked.batch_results, first_byte(LINES, JSON), words.BODY),
         prepare=asked.prepare_batch,
-        modules=("batch/results.py", "batch/manifest.py"),
+        modules=("jobs/results.py", "jobs/manifest.py"),
     ),
     Target(
         *("structure", asked.structure_seeds, asked.structure, _STRUCTURE, words.STRUCTURE),
@@ -217,13 +217,13 @@ _LIST = (
     Target(
         *("texts", lambda: one_of_each(beside.texts()), beside.read_some_texts),
         *(first_byte(TEXT, LINES, TEXT, BYTES), ("\r\n", "\ufeff", '"', ",")),
-        modules=("batch/texts.py", "formats/jsonl.py"),
+        modules=("jobs/texts.py", "formats/jsonl.py"),
     ),
     Target(
         *("packed", lambda: one_of_each(beside.packed()), beside.unpack, first_byte(BYTES, BYTES)),
-        modules=("batch/places.py",),
+        modules=("jobs/places.py",),
     ),
-    Target("vectors", beside.vectors, beside.continue_vectors, BYTES, modules=("batch/vectors.py",)),
+    Target("vectors", beside.vectors, beside.continue_vectors, BYTES, modules=("jobs/vectors.py",)),
     Target("profile", beside.profiles, beside.profile, JSON, modules=("inspect/profile/compare.py",)),
     Target(
         *("site", lambda: one_of_each(beside.sites()), beside.site, first_byte(JSON, BYTES, JSON, TEXT, JSON)),

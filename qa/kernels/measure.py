@@ -20,7 +20,7 @@ from glinfer.formats.files import AnyPath, opened, replacing, shown
 from glinfer.gl.context import Limits
 from glinfer.inspect.tables import Column, Table
 from glinfer.inspect.timing import Spread, Work, in_turns
-from glinfer.models.oracle import relative_error
+from glinfer.program.oracle import relative_error
 from glinfer.tensors.device import Device
 from qa.kernels import cases as families
 from qa.kernels.cases.case import Found, KernelCase
@@ -63,7 +63,7 @@ class KernelRow:
     """One line of the table: a case, its errors and its time.
 
     Attributes:
-        errors: the largest relative error by form, see :func:`glinfer.models.oracle.relative_error`.
+        errors: the largest relative error by form, see :func:`glinfer.program.oracle.relative_error`.
         worst: the form, the shape and the textures with the largest error.
         problem: the message of the first check that was refused; empty if all checks ran.
         time: None without timing.

@@ -19,7 +19,7 @@ from glinfer.errors import InputError, install_command
 from glinfer.families import FAMILIES
 from glinfer.formats.checkpoint import Checkpoint, check_checkpoint
 from glinfer.inspect.bench.engines import GREEDY
-from glinfer.models.choice import is_published
+from glinfer.lower.plans import is_published
 from glinfer.quant.threads import cores
 
 Logits = npt.NDArray[np.float32]

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from glinfer.formats import Checkpoint
-from glinfer.models.oracle import final_tensors
-from glinfer.models.reference.gab import LOGITS, TOKENS, reference_plan
+from glinfer.lower.plain.gab import LOGITS, TOKENS, reference_plan
+from glinfer.program.oracle import final_tensors
 from qa.peers.peer import CheckedPeer, Logits
 
 

@@ -24,7 +24,7 @@ from glinfer.formats.huggingface.config import read_config
 from glinfer.formats.json_files import read_json
 from glinfer.formats.jsonl import parse_object
 from glinfer.formats.safetensors import read_safetensors
-from glinfer.models.tuning import load_tuned
+from glinfer.program.tuning import load_tuned
 from glinfer.server.errors import ApiError
 from glinfer.server.protocol import ChatCompletionRequest
 from glinfer.server.tool_calls import CallDeltas

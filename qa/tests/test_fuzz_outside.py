@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from glinfer.batch.manifest import file_digest
 from glinfer.errors import FormatError
 from glinfer.formats import load_checkpoint
 from glinfer.formats.files import inside
+from glinfer.jobs.manifest import file_digest
 from glinfer.text.templates import find_template
 from glinfer.text.tokenizer import Tokenizer
 from qa.fuzz import seeds

@@ -20,9 +20,9 @@ from tiers import tiered
 
 from glinfer.gl.context import Limits
 from glinfer.gl.program import load_source, shader_root
-from glinfer.models.compiled import shading
-from glinfer.models.session import Session
-from glinfer.ops import OPS, DrawSpec
+from glinfer.kernels import OPS, DrawSpec
+from glinfer.program.compiled import shading
+from glinfer.program.session import Session
 from glinfer.tensors.device import Device, Memory
 from glinfer.tensors.ops import Ops
 from qa.kernels import measure as kernels

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from qa_commands import run
 
-from glinfer.ops.flat.matmul_choice import LETTERS, MANY_ROWS, ONE_ROW
-from glinfer.ops.flat.product import STRATEGIES, Product
+from glinfer.kernels.flat.matmul_choice import LETTERS, MANY_ROWS, ONE_ROW
+from glinfer.kernels.flat.product import STRATEGIES, Product
 from qa.products import (
     ShapeTimes,
     share_near,

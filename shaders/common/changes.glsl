@@ -1,4 +1,4 @@
-// Penalties and biases of a row's logits from the table `changes` (glinfer/ops/fused/changes.py). CHANGED is the limit for
+// Penalties and biases of a row's logits from the table `changes` (glinfer/kernels/fused/changes.py). CHANGED is the limit for
 // tokens of the row that are in `picks` but not yet in the table.
 #ifdef CHANGED
 #include "common/picked.glsl"

@@ -1,4 +1,4 @@
-// Layouts and sums of the passes of a delta rule (glinfer/ops/fused/delta.py). A row of x has q | k | v | G | beta of one token,
+// Layouts and sums of the passes of a delta rule (glinfer/kernels/fused/delta.py). A row of x has q | k | v | G | beta of one token,
 // each from a whole block on; k, v, G and beta begin at texels X_K, X_V, X_G and X_BETA. A row of cache has k | G | u of one of
 // a sequence's last RING tokens, from C_G and C_U on: u is the correction that the token writes, and G the sum of the
 // logarithms of the decays from the start of its span of SPAN tokens on. state0 has the states at the starts of even spans,

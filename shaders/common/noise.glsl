@@ -1,4 +1,4 @@
-// Gumbel noise of one token at one step, the same as glinfer/ops/noise.py; change the two together.
+// Gumbel noise of one token at one step, the same as glinfer/kernels/noise.py; change the two together.
 //
 // noise_key is one number per step, from noise_key() there. Integers and u agree to the last bit, the noise to
 // the last bit or two, since compilers may fuse a product and a sum.

@@ -1,4 +1,4 @@
-// The table of a run's rows (glinfer/ops/fused/rows.py), two texels a row. The first has the row's token, its
+// The table of a run's rows (glinfer/kernels/fused/rows.py), two texels a row. The first has the row's token, its
 // position in its sequence, the cache slot where the sequence begins, and a target token or the number of an adapter; the
 // second has the numbers for the choice of its next token. ANGLES_OF is a row's row in the tables of angles; with ROPE_SET,
 // the number of positions in one of two sets, a bit selects the second set.

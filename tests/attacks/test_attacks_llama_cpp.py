@@ -16,7 +16,7 @@ from running_server import HELLO, Running, running
 
 from glinfer.errors import FormatError
 from glinfer.formats import load_checkpoint
-from glinfer.models.tuning import load_tuned
+from glinfer.program.tuning import load_tuned
 from glinfer.server.tool_calls import CallDeltas
 from glinfer.structured.tools import FORMS, ToolForm
 from qa.fuzz.mutate_gguf import parse_gguf

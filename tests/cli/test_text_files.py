@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from glinfer.batch.prompts import PromptForm
-from glinfer.batch.texts import read_texts
 from glinfer.cli.app import run
 from glinfer.cli.common import read_text
 from glinfer.errors import InputError
 from glinfer.formats.files import decode_text
 from glinfer.inspect import importance
+from glinfer.jobs.prompts import PromptForm
+from glinfer.jobs.texts import read_texts
 from glinfer.tensors import own
 
 Capture = pytest.CaptureFixture[str]

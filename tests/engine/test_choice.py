@@ -24,17 +24,17 @@ from glinfer.engine.sampler import Sampler, SamplingOptions, sample_rows
 from glinfer.errors import NumbersError, PlanError
 from glinfer.gl.context import Device
 from glinfer.inspect.verify.draws import choice_error
-from glinfer.models.choice import plan_for
-from glinfer.models.fast.choice import choice_plan
-from glinfer.models.oracle import by_output, run_draw
-from glinfer.ops import OPS
-from glinfer.ops.fused.allowed import allowed_tokens, mask_words
-from glinfer.ops.fused.changes import change_word
-from glinfer.ops.fused.choice import FILTER_WORDS, LISTED, pieces_for
-from glinfer.ops.fused.rows import fill_choices, row_table
-from glinfer.ops.fused.sample import best_candidates
-from glinfer.ops.kernels import KernelOptions
-from glinfer.ops.spec import Array
+from glinfer.kernels import OPS
+from glinfer.kernels.fused.allowed import allowed_tokens, mask_words
+from glinfer.kernels.fused.changes import change_word
+from glinfer.kernels.fused.choice import FILTER_WORDS, LISTED, pieces_for
+from glinfer.kernels.fused.rows import fill_choices, row_table
+from glinfer.kernels.fused.sample import best_candidates
+from glinfer.kernels.options import KernelOptions
+from glinfer.kernels.spec import Array
+from glinfer.lower.fused.choice import choice_plan
+from glinfer.lower.plans import plan_for
+from glinfer.program.oracle import by_output, run_draw
 
 VOCABS = (1, 2, 3, 4, 5, 63, 64, 65, 129, 257, 500, 513, 2047, 3001, 5256, 49152)
 

@@ -22,8 +22,8 @@ from glinfer.engine.run.decode import DecodeSession
 from glinfer.engine.run.stats import GenerationStats
 from glinfer.engine.sampler import Sampler, SamplingOptions
 from glinfer.engine.stream import TokenStream
-from glinfer.models.reference.gab import PROBS
-from glinfer.ops.fused.allowed import Words, mask_words
+from glinfer.kernels.fused.allowed import Words, mask_words
+from glinfer.lower.plain.gab import PROBS
 from glinfer.structured.constraint import DeadEnd
 
 pytestmark = [pytest.mark.gl, pytest.mark.usefixtures("chunk_at_once")]

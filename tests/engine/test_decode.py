@@ -25,9 +25,9 @@ from glinfer.errors import InputError, PlanError
 from glinfer.gl.context import open_device
 from glinfer.gl.program import Program, ProgramCache
 from glinfer.gl.texture import Texture
-from glinfer.models.choice import plan_for
-from glinfer.models.session import Session
-from glinfer.ops.noise import gumbel
+from glinfer.kernels.noise import gumbel
+from glinfer.lower.plans import plan_for
+from glinfer.program.session import Session
 from glinfer.quant.formats import WEIGHT_FORMATS
 
 pytestmark = [pytest.mark.gl, pytest.mark.usefixtures("chunk_at_once")]

@@ -24,8 +24,8 @@ from glinfer.formats.gguf import file as gguf_file
 from glinfer.formats.gguf.file import gguf_files_read_once
 from glinfer.formats.gguf.split import read_gguf_file
 from glinfer.gl.context import Limits, open_device
-from glinfer.models.choice import PLANS
-from glinfer.ops.kernels import KernelOptions
+from glinfer.kernels.options import KernelOptions
+from glinfer.lower.plans import PLANS
 from glinfer.text.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.gl

@@ -32,11 +32,11 @@ from glinfer.gl.layouts.matrix import Layout
 from glinfer.gl.program import Program
 from glinfer.inspect.settings import RunSetting
 from glinfer.inspect.verify.suite import CheckOptions, verify_everywhere
-from glinfer.models import session as session_module
-from glinfer.models.choice import PLANS, plan_for
-from glinfer.models.session import check_textures_fit
-from glinfer.models.tuning import default_for
-from glinfer.ops.kernels import KernelOptions
+from glinfer.kernels.options import KernelOptions
+from glinfer.lower.plans import PLANS, plan_for
+from glinfer.program import session as session_module
+from glinfer.program.session import check_textures_fit
+from glinfer.program.tuning import default_for
 
 pytestmark = pytest.mark.gl
 

@@ -20,7 +20,7 @@ from glinfer.engine.model import Model
 from glinfer.engine.requests import BatchRequest
 from glinfer.errors import FormatError, GlinferWarning, NumbersError
 from glinfer.formats import random_checkpoint, save_checkpoint
-from glinfer.models.choice import WEIGHTS
+from glinfer.lower.plans import WEIGHTS
 
 pytestmark = pytest.mark.gl
 

@@ -17,7 +17,7 @@ from glinfer.engine.model import Model
 from glinfer.engine.run.oracle import NumpyDevice
 from glinfer.errors import ContextError, InputError
 from glinfer.gl.context import Device, Limits
-from glinfer.models.oracle import relative_error
+from glinfer.program.oracle import relative_error
 
 IDS = [1, 2, 3, 4, 5, 6, 7]
 

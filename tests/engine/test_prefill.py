@@ -23,10 +23,10 @@ from glinfer.engine.run.cached import CachedSession
 from glinfer.engine.sampler import Sampler, SamplingOptions
 from glinfer.formats import save_checkpoint
 from glinfer.gl.context import Limits, open_device
-from glinfer.models.options import PlanOptions
-from glinfer.models.session import Session
-from glinfer.models.tuning import default_for
-from glinfer.ops.kernels import KernelOptions
+from glinfer.kernels.options import KernelOptions
+from glinfer.lower.options import PlanOptions
+from glinfer.program.session import Session
+from glinfer.program.tuning import default_for
 
 pytestmark = [pytest.mark.gl, pytest.mark.usefixtures("chunk_at_once")]
 

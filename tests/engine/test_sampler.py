@@ -14,7 +14,7 @@ from tiers import tiered
 
 from glinfer.engine.sampler import MIN_TEMPERATURE, Sampler, SamplingOptions
 from glinfer.errors import InputError
-from glinfer.ops.noise import gumbel, noise_key
+from glinfer.kernels.noise import gumbel, noise_key
 
 LOG_4321 = np.log(np.array([0.4, 0.3, 0.2, 0.1]))
 

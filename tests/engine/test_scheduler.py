@@ -20,7 +20,7 @@ from glinfer.engine.requests import BatchRequest, Running
 from glinfer.engine.scheduler import MIN_REUSED, Event, Scheduler
 from glinfer.errors import ContextError, InputError, NumbersError
 from glinfer.gl.readback import Readback
-from glinfer.models.session import Session
+from glinfer.program.session import Session
 from glinfer.text.reply import ChatPart
 
 pytestmark = pytest.mark.gl

@@ -18,7 +18,7 @@ from glinfer.engine.score import SLOT_ALIGNMENT, TextScore, windows
 from glinfer.errors import InputError
 from glinfer.gl.context import Limits
 from glinfer.inspect.evaluate import log_likelihoods
-from glinfer.models.session import Session
+from glinfer.program.session import Session
 
 pytestmark = pytest.mark.gl
 

@@ -18,8 +18,8 @@ from glinfer.engine.textures import TextureCheck, TexturesReport
 from glinfer.errors import InputError
 from glinfer.inspect.look.output import LookResult
 from glinfer.inspect.profile.measure import profile
-from glinfer.models.session import WrongTexture
 from glinfer.notebook import MAX_ROWS, picture, table
+from glinfer.program.session import WrongTexture
 
 pytestmark = pytest.mark.gl
 

@@ -19,8 +19,8 @@ from glinfer.engine.requests import BatchRequest
 from glinfer.engine.run.decode import DecodeSession
 from glinfer.engine.sampler import Sampler, SamplingOptions
 from glinfer.errors import GLError, InputError, NumbersError
-from glinfer.models.session import Session
-from glinfer.ops import DrawSpec
+from glinfer.kernels import DrawSpec
+from glinfer.program.session import Session
 
 pytestmark = pytest.mark.gl
 

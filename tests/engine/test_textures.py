@@ -23,7 +23,7 @@ from glinfer.formats import Checkpoint
 from glinfer.gl.layouts.packing import GemvLayout
 from glinfer.gl.texture import Texture
 from glinfer.inspect.verify.draws import verify_draws
-from glinfer.models.transforms import fold
+from glinfer.lower.weights import fold
 from qa.flips import flipped
 
 pytestmark = pytest.mark.gl

@@ -19,7 +19,7 @@ from glinfer.export.embedding import characters_of
 from glinfer.export.libraries import LIBRARIES, TOKENIZERS
 from glinfer.export.site import LIMITS, export_web, web_root
 from glinfer.formats import load_checkpoint
-from glinfer.models.choice import plan_for
+from glinfer.lower.plans import plan_for
 from glinfer.text.encoder import TextEncoder
 from glinfer.text.tokenizer import find_tokenizer
 

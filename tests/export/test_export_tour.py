@@ -12,7 +12,7 @@ from glinfer.cli.app import run
 from glinfer.config import ModelConfig
 from glinfer.errors import InputError
 from glinfer.export.tour import export_tour, replaced_by
-from glinfer.models.choice import plan_for
+from glinfer.lower.plans import plan_for
 
 LARGEST = 15_000_000
 

@@ -34,9 +34,9 @@ from glinfer.export.site import LIMITS, _offline_version, export_web, web_kernel
 from glinfer.formats import BpeModel, load_checkpoint, random_checkpoint, save_checkpoint, write_bpe
 from glinfer.gl.integer_targets import INTEGER_TARGETS
 from glinfer.gl.program import shader_root
-from glinfer.models.choice import plan_for, weights_for, weights_named
-from glinfer.models.plan import Plan
-from glinfer.models.session import weight_matrix
+from glinfer.lower.plans import plan_for, weights_for, weights_named
+from glinfer.program.plan import Plan
+from glinfer.program.session import weight_matrix
 
 GAB = ModelConfig.from_options("blocks=2,heads=3,dim=36,vocab=300,context=40")
 LLAMA = ModelConfig.from_options("family=llama,blocks=2,heads=4,kv_heads=2,dim=48,inner=72,vocab=301,context=48")

@@ -22,9 +22,9 @@ from glinfer.formats.huggingface import model as reader
 from glinfer.formats.huggingface.config import read_config
 from glinfer.formats.huggingface.files import find_tensors
 from glinfer.formats.safetensors_file import load_tensor, map_bytes
-from glinfer.ops.published.linear import ACTIVATIONS as KINDS
-from glinfer.ops.published.linear import activate
-from glinfer.ops.rotary import rope_frequencies
+from glinfer.kernels.published.linear import ACTIVATIONS as KINDS
+from glinfer.kernels.published.linear import activate
+from glinfer.kernels.rotary import rope_frequencies
 
 Q, EMBEDDING, HEAD = "model.layers.1.self_attn.q_proj.weight", "model.embed_tokens.weight", "lm_head.weight"
 

@@ -14,11 +14,11 @@ from each_case import each_case
 from goldens.gguf_models import CONFIGS
 from test_formats_gguf import refusal
 
-from glinfer.batch.manifest import file_digest
 from glinfer.errors import FormatError, InputError
 from glinfer.export.convert import convert_model
 from glinfer.formats import load_checkpoint, random_checkpoint, write_gguf
 from glinfer.formats.gguf.split import read_gguf_file
+from glinfer.jobs.manifest import file_digest
 from glinfer.text.parts import text_parts
 from glinfer.text.tokenizer import learn_bpe
 

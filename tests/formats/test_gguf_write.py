@@ -30,7 +30,7 @@ from glinfer.formats.gguf.split import read_gguf_file
 from glinfer.formats.gguf.words import EXPRESSIONS
 from glinfer.formats.gguf.write import DTYPES, INSTEAD, as_relative, write_gguf
 from glinfer.formats.packed import PackedTensor
-from glinfer.ops.rotary import rope_table
+from glinfer.kernels.rotary import rope_table
 from glinfer.quant.packing import PACKED_HERE
 from glinfer.text.tokenizer import Tokenizer, learn_bpe
 

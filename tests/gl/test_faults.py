@@ -43,9 +43,9 @@ from glinfer.gl.program import Program
 from glinfer.gl.raw import RawGL
 from glinfer.gl.replay import Draw, DrawCall, replay
 from glinfer.gl.texture import Framebuffer, Texture
-from glinfer.models.plan import PlanBuilder
-from glinfer.models.session import Session, check_textures_fit
-from glinfer.ops.spec import RunValue
+from glinfer.kernels.spec import RunValue
+from glinfer.program.plan import PlanBuilder
+from glinfer.program.session import Session, check_textures_fit
 
 pytestmark = pytest.mark.gl
 

@@ -34,9 +34,9 @@ from glinfer.gl.program import (
 )
 from glinfer.gl.replay import Draw, replay
 from glinfer.gl.texture import Texture
-from glinfer.models.compiled import shading
-from glinfer.models.session import Session
-from glinfer.ops import OPS, DrawSpec
+from glinfer.kernels import OPS, DrawSpec
+from glinfer.program.compiled import shading
+from glinfer.program.session import Session
 from qa.kernels.measure import all_cases
 
 pytestmark = pytest.mark.gl

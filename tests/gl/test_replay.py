@@ -20,9 +20,9 @@ from glinfer.gl.layouts.matrix import Layout
 from glinfer.gl.program import Program
 from glinfer.gl.replay import Draw, DrawCall, in_parts, replay
 from glinfer.gl.texture import Texture
-from glinfer.models.reference.gab import LOGITS, PROBS, TOKENS, reference_plan
-from glinfer.models.session import Session
-from glinfer.ops import DrawSpec
+from glinfer.kernels import DrawSpec
+from glinfer.lower.plain.gab import LOGITS, PROBS, TOKENS, reference_plan
+from glinfer.program.session import Session
 
 pytestmark = pytest.mark.gl
 

@@ -19,16 +19,16 @@ from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BlockLayout, RowLayout, bloc
 from glinfer.gl.layouts.grouped import GroupedLayout
 from glinfer.gl.layouts.matrix import TexelLayout
 from glinfer.gl.layouts.packing import ConstantLayout, GemvLayout
-from glinfer.ops.fused.cached import MASKED, SLOT_TOKENS, Heads, cached_scores, cached_values, score_slots
-from glinfer.ops.fused.dense import Matrix, RawRows, Turning, shared_parts
-from glinfer.ops.fused.embed import embed_token
-from glinfer.ops.fused.gemm import gemm
-from glinfer.ops.fused.low_rank import ADAPTER
-from glinfer.ops.fused.rows import RowInterleaved
-from glinfer.ops.fused.sample import pick
-from glinfer.ops.fused.turn import turn_heads
-from glinfer.ops.kernels import KernelOptions
-from glinfer.ops.spec import TensorSpec
+from glinfer.kernels.fused.cached import MASKED, SLOT_TOKENS, Heads, cached_scores, cached_values, score_slots
+from glinfer.kernels.fused.dense import Matrix, RawRows, Turning, shared_parts
+from glinfer.kernels.fused.embed import embed_token
+from glinfer.kernels.fused.gemm import gemm
+from glinfer.kernels.fused.low_rank import ADAPTER
+from glinfer.kernels.fused.rows import RowInterleaved
+from glinfer.kernels.fused.sample import pick
+from glinfer.kernels.fused.turn import turn_heads
+from glinfer.kernels.options import KernelOptions
+from glinfer.kernels.spec import TensorSpec
 from glinfer.quant.formats import GROUP_FORMS, WIDE, WORD_FORMATS, block_format
 from glinfer.quant.ggml import table_of, words_of
 from glinfer.quant.groups import wide_values, wide_words

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from glinfer.models.plan import Plan
-from glinfer.ops import DrawSpec
+from glinfer.kernels import DrawSpec
+from glinfer.program.plan import Plan
 
 
 def spec(name: str, plan: Plan) -> DrawSpec:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from flat_ops import flat_ops
 from shader_variants import variants
 
-from glinfer.ops import DrawSpec
+from glinfer.kernels import DrawSpec
 from qa.programs import planned
 
 FEW = ("qwen3_5_text ", "qwen3_moe ", "lfm2 ", "gemma2 ", "gab odd ", "bert ", "llama adapters", "choice")

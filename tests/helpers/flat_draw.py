@@ -11,9 +11,9 @@ from one_draw import Array, Case, OneDraw, Values
 
 from glinfer.errors import PlanError
 from glinfer.gl.context import Device as Context
-from glinfer.models.oracle import relative_error, run_plan
-from glinfer.models.session import Session
-from glinfer.ops.spec import DrawSpec, RunValue, TensorSpec
+from glinfer.kernels.spec import DrawSpec, RunValue, TensorSpec
+from glinfer.program.oracle import relative_error, run_plan
+from glinfer.program.session import Session
 from glinfer.tensors.device import Device
 from glinfer.tensors.tensor import TEXTURE_FORMATS, Tensor
 

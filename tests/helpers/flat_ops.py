@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import glinfer.tensors.ops  # noqa: F401 (registers the ops that only kernels draw)
-from glinfer.ops import OPS
-from glinfer.ops.spec import no_oracle
+from glinfer.kernels import OPS
+from glinfer.kernels.spec import no_oracle
 
 ONLY_IN_PLANS = {"squash", "expert_weight"}
 """Ops over such tensors that no kernel draws."""
@@ -12,5 +12,5 @@ ONLY_IN_PLANS = {"squash", "expert_weight"}
 
 def flat_ops() -> set[str]:
     """Ops of kernels; qa/tests/test_kernels.py draws each."""
-    flat = {name for name, op in OPS.items() if op.oracle.__module__.startswith("glinfer.ops.flat.")}
+    flat = {name for name, op in OPS.items() if op.oracle.__module__.startswith("glinfer.kernels.flat.")}
     return (flat - ONLY_IN_PLANS) | {name for name, op in OPS.items() if op.oracle is no_oracle}

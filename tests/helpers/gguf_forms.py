@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from glinfer.formats import Checkpoint
-from glinfer.models.choice import plan_for, weights_for
-from glinfer.models.fast.token import LOGITS
-from glinfer.models.feed import runs
-from glinfer.models.oracle import final_tensors
+from glinfer.lower.feed import runs
+from glinfer.lower.fused.token import LOGITS
+from glinfer.lower.plans import plan_for, weights_for
+from glinfer.program.oracle import final_tensors
 
 Array = np.ndarray[Any, Any]
 

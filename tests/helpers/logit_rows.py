@@ -13,14 +13,14 @@ from glinfer.engine.run.choice import Choice
 from glinfer.engine.sampler import Sampler
 from glinfer.gl.context import Device
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BlockLayout
-from glinfer.models.fast import rows
-from glinfer.models.fast import token as fast
-from glinfer.models.plan import Plan
-from glinfer.models.session import Session
-from glinfer.ops import TensorSpec
-from glinfer.ops.fused.allowed import Words, mask_words
-from glinfer.ops.fused.rows import deinterleaved
-from glinfer.ops.kernels import KernelOptions
+from glinfer.kernels import TensorSpec
+from glinfer.kernels.fused.allowed import Words, mask_words
+from glinfer.kernels.fused.rows import deinterleaved
+from glinfer.kernels.options import KernelOptions
+from glinfer.lower.fused import rows
+from glinfer.lower.fused import token as fast
+from glinfer.program.plan import Plan
+from glinfer.program.session import Session
 
 Floats = np.ndarray[Any, Any]
 

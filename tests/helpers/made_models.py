@@ -16,7 +16,7 @@ from glinfer.families import FAMILIES
 from glinfer.formats import Checkpoint, random_checkpoint
 from glinfer.formats.packed import PackedTensor, block_weights
 from glinfer.gl.context import open_device
-from glinfer.ops.kernels import KernelOptions
+from glinfer.kernels.options import KernelOptions
 from glinfer.quant.ggml import pack
 from qa.kernels.cases.embedding import random_blocks
 

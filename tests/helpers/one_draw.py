@@ -18,13 +18,13 @@ import numpy as np
 from glinfer.gl.context import Device
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BYTES, BlockLayout, RowLayout, blocks_for
 from glinfer.gl.layouts.matrix import TexelLayout
-from glinfer.models.compiled import Cells, cell_edges
-from glinfer.models.oracle import relative_error, run_draw, written_rows
-from glinfer.models.plan import Plan, PlanBuilder
-from glinfer.models.session import Session
-from glinfer.ops.fused.rows import ROW_WORDS, RowInterleaved, row_table
-from glinfer.ops.kernels import KernelOptions
-from glinfer.ops.spec import DrawSpec, RunValue, TensorSpec
+from glinfer.kernels.fused.rows import ROW_WORDS, RowInterleaved, row_table
+from glinfer.kernels.options import KernelOptions
+from glinfer.kernels.spec import DrawSpec, RunValue, TensorSpec
+from glinfer.program.compiled import Cells, cell_edges
+from glinfer.program.oracle import relative_error, run_draw, written_rows
+from glinfer.program.plan import Plan, PlanBuilder
+from glinfer.program.session import Session
 
 if TYPE_CHECKING:
     from typing_extensions import Self

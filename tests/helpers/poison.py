@@ -9,9 +9,9 @@ import numpy as np
 from glinfer.config import ModelConfig
 from glinfer.gl.layouts.blocks import BlockLayout
 from glinfer.gl.texture import Texture
-from glinfer.models.session import Session
-from glinfer.models.transforms.recipe import Recipes
-from glinfer.ops import TensorSpec
+from glinfer.kernels import TensorSpec
+from glinfer.lower.weights.recipe import Recipes
+from glinfer.program.session import Session
 from glinfer.quant.formats import FROM_FILE
 
 POISONS = (np.nan, np.inf, -np.inf, 1e38)

@@ -11,12 +11,12 @@ import numpy as np
 from one_draw import OUT, Array, Case, OneDraw, normal
 
 from glinfer.gl.context import Device
-from glinfer.ops.published.attention import attention_scores, attention_values, concat_head
-from glinfer.ops.published.embed import embed
-from glinfer.ops.published.layer_norm import layer_norm
-from glinfer.ops.published.linear import ACTIVATIONS, linear
-from glinfer.ops.published.softmax import softmax
-from glinfer.ops.spec import RunValue, TensorSpec
+from glinfer.kernels.published.attention import attention_scores, attention_values, concat_head
+from glinfer.kernels.published.embed import embed
+from glinfer.kernels.published.layer_norm import layer_norm
+from glinfer.kernels.published.linear import ACTIVATIONS, linear
+from glinfer.kernels.published.softmax import softmax
+from glinfer.kernels.spec import RunValue, TensorSpec
 
 
 class PublishedDraw(OneDraw):

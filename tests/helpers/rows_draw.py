@@ -29,13 +29,12 @@ from block_draw import (
 from one_draw import OUT, TABLE, Array, BlockDraw, Case, normal, stale_numbers
 
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BYTES, BlockLayout
-from glinfer.models.fast.rows import slots_for
-from glinfer.ops.fused.cached import MASKED, SLOT_TOKENS, Heads, cached_scores, cached_values, score_slots
-from glinfer.ops.fused.dense import Matrix, shared_parts
-from glinfer.ops.fused.embed import embed_rows
-from glinfer.ops.fused.gemm import gemm
-from glinfer.ops.fused.norms import norm_floats, post_norm, row_norms
-from glinfer.ops.fused.rows import (
+from glinfer.kernels.fused.cached import MASKED, SLOT_TOKENS, Heads, cached_scores, cached_values, score_slots
+from glinfer.kernels.fused.dense import Matrix, shared_parts
+from glinfer.kernels.fused.embed import embed_rows
+from glinfer.kernels.fused.gemm import gemm
+from glinfer.kernels.fused.norms import norm_floats, post_norm, row_norms
+from glinfer.kernels.fused.rows import (
     BASE,
     CHOSEN,
     INVERSE_TEMPERATURE,
@@ -47,12 +46,13 @@ from glinfer.ops.fused.rows import (
     WANTED,
     row_table,
 )
-from glinfer.ops.fused.sample import pick_rows
-from glinfer.ops.fused.score import score_rows
-from glinfer.ops.fused.tiles import store_rows, take_row, tile_scores, tile_values
-from glinfer.ops.fused.turn import turn_heads
-from glinfer.ops.kernels import KernelOptions
-from glinfer.ops.spec import TensorSpec
+from glinfer.kernels.fused.sample import pick_rows
+from glinfer.kernels.fused.score import score_rows
+from glinfer.kernels.fused.tiles import store_rows, take_row, tile_scores, tile_values
+from glinfer.kernels.fused.turn import turn_heads
+from glinfer.kernels.options import KernelOptions
+from glinfer.kernels.spec import TensorSpec
+from glinfer.lower.fused.rows import slots_for
 
 EPS = 1e-5
 

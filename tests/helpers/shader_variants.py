@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 
 from glinfer.gl.program import load_source
-from glinfer.models.compiled import shading
-from glinfer.ops import DrawSpec
+from glinfer.kernels import DrawSpec
+from glinfer.program.compiled import shading
 
 
 def variants(draws: Iterable[DrawSpec]) -> Iterator[tuple[str, str, DrawSpec]]:

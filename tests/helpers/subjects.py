@@ -14,8 +14,8 @@ from glinfer.config import ModelConfig
 from glinfer.families import FAMILIES
 from glinfer.formats import Checkpoint, random_checkpoint
 from glinfer.formats.packed import PackedTensor, block_weights
-from glinfer.models.transforms.fold import FoldedWeights
-from glinfer.ops.spec import Array
+from glinfer.kernels.spec import Array
+from glinfer.lower.weights.fold import FoldedWeights
 from glinfer.quant.ggml import pack
 from qa.kernels.cases.embedding import random_blocks
 

@@ -99,7 +99,7 @@ def write_embedder(
 
 def bert_vectors(config: ModelConfig, tensors: Mapping[str, Array], ids: list[int], types: list[int]) -> Array:
     """What BERT computes of one text, float64 [tokens, D], written down as the paper has it."""
-    from glinfer.ops.published.linear import ACTIVATIONS, activate
+    from glinfer.kernels.published.linear import ACTIVATIONS, activate
 
     weights = {name: np.asarray(tensor, np.float64) for name, tensor in tensors.items()}
     assert weights.keys() == weight_shapes(config).keys()

@@ -23,8 +23,8 @@ from glinfer.inspect.bench.engines import BatchDecoder
 from glinfer.inspect.bench.limits import Limit, Work, batch_work, fetched_bytes, limit_of, prompt_work, token_work
 from glinfer.inspect.ceiling import CeilingReport, FetchRate
 from glinfer.inspect.timing import Spread
-from glinfer.models.choice import plan_for
-from glinfer.models.tuning import default_kernels
+from glinfer.lower.plans import plan_for
+from glinfer.program.tuning import default_kernels
 
 pytestmark = pytest.mark.gl
 

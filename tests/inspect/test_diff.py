@@ -17,7 +17,7 @@ from glinfer.config import ModelConfig
 from glinfer.errors import ContextError, GlinferError, InputError
 from glinfer.formats import load_checkpoint, random_checkpoint, save_checkpoint
 from glinfer.inspect.diff.compare import SAME_FORMAT, RunConfig, diff
-from glinfer.models.oracle import relative_error
+from glinfer.program.oracle import relative_error
 
 pytestmark = pytest.mark.gl
 Capture = pytest.CaptureFixture[str]

@@ -31,7 +31,7 @@ from glinfer.inspect.diff.compare import (
 )
 from glinfer.inspect.diff.pictures import save_picture
 from glinfer.inspect.diff.weights import compared, diff_weights
-from glinfer.models.oracle import relative_error
+from glinfer.program.oracle import relative_error
 from glinfer.quant.ggml import pack
 
 Array = np.ndarray[Any, Any]

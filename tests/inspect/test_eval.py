@@ -19,8 +19,8 @@ from glinfer.cli.app import run
 from glinfer.engine.score import windows
 from glinfer.formats import load_checkpoint
 from glinfer.inspect.evaluate import log_likelihoods
-from glinfer.models.oracle import final_tensors
-from glinfer.models.reference.gab import LOGITS, TOKENS, reference_plan
+from glinfer.lower.plain.gab import LOGITS, TOKENS, reference_plan
+from glinfer.program.oracle import final_tensors
 from glinfer.text.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.gl

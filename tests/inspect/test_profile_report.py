@@ -32,11 +32,11 @@ from glinfer.inspect.profile.result import DrawProfile, GrowthPoint, ProfileRepo
 from glinfer.inspect.profile.trace import CPU_TRACK, DRAW_TRACK, trace, write_trace
 from glinfer.inspect.profile.traffic import DrawTraffic, Read, TextureUse, draw_traffic, min_seconds, part_of
 from glinfer.inspect.timing import Spread
-from glinfer.models.choice import plan_for
-from glinfer.models.fast.rows import chunk_plan
-from glinfer.models.options import PlanOptions
-from glinfer.models.plan import Plan
-from glinfer.ops.kernels import KernelOptions
+from glinfer.kernels.options import KernelOptions
+from glinfer.lower.fused.rows import chunk_plan
+from glinfer.lower.options import PlanOptions
+from glinfer.lower.plans import plan_for
+from glinfer.program.plan import Plan
 from glinfer.quant.formats import FROM_FILE
 
 jsonschema = pytest.importorskip("jsonschema")

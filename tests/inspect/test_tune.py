@@ -33,8 +33,8 @@ from glinfer.inspect.tune.kernels import (
     tune,
 )
 from glinfer.inspect.tune.search import Trial, descend, difference, ratios
-from glinfer.models.tuning import TuningKey, default_for, kernels_file, kernels_for, load_kernels
-from glinfer.ops.kernels import KernelOptions
+from glinfer.kernels.options import KernelOptions
+from glinfer.program.tuning import TuningKey, default_for, kernels_file, kernels_for, load_kernels
 
 pytestmark = pytest.mark.gl
 

@@ -14,8 +14,9 @@ import pytest
 from glinfer.config import ModelConfig
 from glinfer.errors import FormatError, InputError
 from glinfer.gl.context import Device, Limits
-from glinfer.models import tuning
-from glinfer.models.tuning import (
+from glinfer.kernels.options import KernelOptions
+from glinfer.program import tuning
+from glinfer.program.tuning import (
     Tuned,
     TuningKey,
     default_for,
@@ -26,7 +27,6 @@ from glinfer.models.tuning import (
     runs_on,
     save_kernels,
 )
-from glinfer.ops.kernels import KernelOptions
 
 KEY = TuningKey("llvmpipe (LLVM 15.0.6, 256 bits)", "OpenGL ES 3.2 Mesa 22.3.6", "width=512,weights=q8")
 KERNELS = KernelOptions(tiles=16, cover="quads", quad=False, unroll=8, part_steps=4)

@@ -25,7 +25,7 @@ from glinfer.gl.texture import Texture
 from glinfer.inspect.verify.draws import verify_draws
 from glinfer.inspect.verify.special import SPECIAL_BITS, verify_special_values
 from glinfer.inspect.verify.suite import VerifyRun, schema
-from glinfer.models.choice import plan_for
+from glinfer.lower.plans import plan_for
 
 pytestmark = pytest.mark.gl
 

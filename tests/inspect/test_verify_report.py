@@ -19,8 +19,8 @@ from glinfer.inspect.verify.greedy import GreedyCheck
 from glinfer.inspect.verify.special import SpecialCheck
 from glinfer.inspect.verify.state import KINDS, StateFault
 from glinfer.inspect.verify.suite import VERSION, VerifyReport, VerifyRun, every_format, schema
-from glinfer.models.choice import PLANS
-from glinfer.models.session import WrongTexture
+from glinfer.lower.plans import PLANS
+from glinfer.program.session import WrongTexture
 
 TEXTURE = TextureCheck(("wte",), 4, 300, "rgba32f", 19200)
 TEXEL = TexelDifference(1, 2, 3, None, None, 1, 0)

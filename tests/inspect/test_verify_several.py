@@ -28,7 +28,7 @@ from glinfer.gl.texture import Texture
 from glinfer.inspect.verify import suite as module
 from glinfer.inspect.verify.draws import verify_draws
 from glinfer.inspect.verify.suite import schema
-from glinfer.models.session import Session
+from glinfer.program.session import Session
 
 pytestmark = pytest.mark.gl
 

@@ -28,9 +28,9 @@ from glinfer.inspect.verify import suite as module
 from glinfer.inspect.verify.draws import DrawCheck, verify_draws
 from glinfer.inspect.verify.state import StateFault, low_precisions
 from glinfer.inspect.verify.suite import schema
-from glinfer.models.choice import plan_for
-from glinfer.models.session import Session
-from glinfer.ops import DrawSpec
+from glinfer.kernels import DrawSpec
+from glinfer.lower.plans import plan_for
+from glinfer.program.session import Session
 
 pytestmark = pytest.mark.gl
 

@@ -17,7 +17,7 @@ from glinfer.errors import FormatError
 from glinfer.formats import bundled_models, find_model, installed, load_checkpoint
 from glinfer.formats.installed import installed_models
 from glinfer.inspect.draws import planned
-from glinfer.models.choice import plan_for
+from glinfer.lower.plans import plan_for
 from glinfer.text.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.gl

@@ -10,16 +10,16 @@ from tiny_models import in_floats, tiny
 
 from glinfer.errors import InputError, PlanError
 from glinfer.gl.layouts.blocks import BlockLayout
-from glinfer.models.choice import check_choice, plan_for
-from glinfer.models.fast.rows import SCORES, batch_plan, chunk_plan
-from glinfer.models.fast.token import fast_plan
-from glinfer.models.feed import runs
-from glinfer.models.options import PlanOptions
-from glinfer.models.oracle import final_tensors, relative_error, rounding, stored
-from glinfer.models.plan import Plan
-from glinfer.models.transforms.fold import FoldedWeights
-from glinfer.ops.kernels import KernelOptions
-from glinfer.ops.spec import TensorSpec
+from glinfer.kernels.options import KernelOptions
+from glinfer.kernels.spec import TensorSpec
+from glinfer.lower.feed import runs
+from glinfer.lower.fused.rows import SCORES, batch_plan, chunk_plan
+from glinfer.lower.fused.token import fast_plan
+from glinfer.lower.options import PlanOptions
+from glinfer.lower.plans import check_choice, plan_for
+from glinfer.lower.weights.fold import FoldedWeights
+from glinfer.program.oracle import final_tensors, relative_error, rounding, stored
+from glinfer.program.plan import Plan
 
 HALVES = TensorSpec("x", (1, 1), "cache", "rgba16f")
 FLOATS = TensorSpec("x", (1, 1), "cache", "rgba32f")

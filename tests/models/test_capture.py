@@ -20,11 +20,11 @@ from glinfer.errors import ContextError, InputError
 from glinfer.formats import Checkpoint, random_checkpoint
 from glinfer.gl.context import open_device
 from glinfer.inspect.draws import runs
-from glinfer.models.capture import span_of
-from glinfer.models.choice import plan_for, weights_for
-from glinfer.models.oracle import relative_error, run_plan
-from glinfer.models.plan import Plan
-from glinfer.models.points import CENTRED, Matrices
+from glinfer.lower.plans import plan_for, weights_for
+from glinfer.program.capture import span_of
+from glinfer.program.oracle import relative_error, run_plan
+from glinfer.program.plan import Plan
+from glinfer.program.points import CENTRED, Matrices
 
 pytestmark = pytest.mark.gl
 

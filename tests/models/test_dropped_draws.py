@@ -15,7 +15,7 @@ from glinfer.errors import GLError, NumbersError
 from glinfer.formats import Checkpoint
 from glinfer.gl.context import Device, open_device
 from glinfer.gl.replay import Draw
-from glinfer.models.session import Session
+from glinfer.program.session import Session
 
 pytestmark = pytest.mark.gl
 

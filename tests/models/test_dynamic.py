@@ -16,8 +16,8 @@ from glinfer.config import ModelConfig
 from glinfer.errors import ConfigError
 from glinfer.families.layer import Rope
 from glinfer.formats.huggingface.config import read_config
-from glinfer.models.ropes import rope_of
-from glinfer.ops.rotary import rope_table
+from glinfer.kernels.rotary import rope_table
+from glinfer.lower.ropes import rope_of
 
 TRAINED, FACTOR, CONTEXT = 24, 4.0, 80
 OF_RANGE = 1e-4

@@ -13,14 +13,14 @@ from goldens.embedders import FORMS, RECORDED, SHAPE, pooled, texts, weights_of,
 
 import glinfer
 from glinfer.config import ModelConfig
-from glinfer.models.fast.encode import EMBEDDINGS, TEXTS, encode_plan
-from glinfer.models.fast.rows import ROWS
-from glinfer.models.feed import encode_feed
-from glinfer.models.options import PlanOptions
-from glinfer.models.oracle import final_tensors
-from glinfer.models.transforms.fold import FoldedWeights
-from glinfer.ops.fused.rows import interleaved, row_table
-from glinfer.ops.kernels import KernelOptions
+from glinfer.kernels.fused.rows import interleaved, row_table
+from glinfer.kernels.options import KernelOptions
+from glinfer.lower.feed import encode_feed
+from glinfer.lower.fused.encode import EMBEDDINGS, TEXTS, encode_plan
+from glinfer.lower.fused.rows import ROWS
+from glinfer.lower.options import PlanOptions
+from glinfer.lower.weights.fold import FoldedWeights
+from glinfer.program.oracle import final_tensors
 
 pytestmark = pytest.mark.gl
 

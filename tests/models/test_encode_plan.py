@@ -15,9 +15,9 @@ import glinfer
 from glinfer.engine.model import Model
 from glinfer.formats import load_checkpoint
 from glinfer.inspect.verify.draws import verify_draws
-from glinfer.models.choice import plan_for
-from glinfer.models.plan import draw_table
-from glinfer.ops.kernels import KernelOptions
+from glinfer.kernels.options import KernelOptions
+from glinfer.lower.plans import plan_for
+from glinfer.program.plan import draw_table
 
 pytestmark = pytest.mark.gl
 

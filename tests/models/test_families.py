@@ -18,14 +18,14 @@ from tiers import tiered
 
 from glinfer.families import DECODERS
 from glinfer.formats import Checkpoint, load_checkpoint
-from glinfer.models.choice import plan_for, weights_for
-from glinfer.models.fast.rows import LOGITS, ROWS, fitting_chunk_plan
-from glinfer.models.feed import chunk_feed, runs
-from glinfer.models.options import PlanOptions
-from glinfer.models.oracle import final_tensors
-from glinfer.models.transforms.fold import FoldedWeights
-from glinfer.ops.fused.rows import interleaved, row_table
-from glinfer.ops.kernels import KernelOptions
+from glinfer.kernels.fused.rows import interleaved, row_table
+from glinfer.kernels.options import KernelOptions
+from glinfer.lower.feed import chunk_feed, runs
+from glinfer.lower.fused.rows import LOGITS, ROWS, fitting_chunk_plan
+from glinfer.lower.options import PlanOptions
+from glinfer.lower.plans import plan_for, weights_for
+from glinfer.lower.weights.fold import FoldedWeights
+from glinfer.program.oracle import final_tensors
 
 pytestmark = pytest.mark.gl
 

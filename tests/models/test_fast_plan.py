@@ -17,13 +17,13 @@ from glinfer.errors import InputError, PlanError
 from glinfer.families import DECODERS
 from glinfer.formats.packed import block_weights
 from glinfer.formats.tensors import weight_shapes
-from glinfer.models.choice import WEIGHTS, plan_for
-from glinfer.models.fast.token import HEAD_DRAWS, LOGITS, fast_plan
-from glinfer.models.options import PlanOptions
-from glinfer.models.plan import Plan, PlanLimits, draw_table
-from glinfer.models.reference.gab import MAX_DRAWS
-from glinfer.models.transforms.recipe import Recipes
-from glinfer.ops.kernels import KernelOptions, default_kernels
+from glinfer.kernels.options import KernelOptions, default_kernels
+from glinfer.lower.fused.token import HEAD_DRAWS, LOGITS, fast_plan
+from glinfer.lower.options import PlanOptions
+from glinfer.lower.plain.gab import MAX_DRAWS
+from glinfer.lower.plans import WEIGHTS, plan_for
+from glinfer.lower.weights.recipe import Recipes
+from glinfer.program.plan import Plan, PlanLimits, draw_table
 from glinfer.quant.formats import WEIGHT_FORMATS
 
 GAB = ModelConfig.from_options("")

@@ -17,14 +17,14 @@ from glinfer.config import ModelConfig
 from glinfer.errors import PlanError
 from glinfer.gl.context import Device, Limits, open_device
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BlockLayout
-from glinfer.models.fast.token import LOGITS, PICKS, fast_plan
-from glinfer.models.options import PlanOptions
-from glinfer.models.oracle import relative_error, run_plan
-from glinfer.models.session import Session
-from glinfer.ops import DrawSpec
-from glinfer.ops.fused.sample import best_candidate
-from glinfer.ops.kernels import KernelOptions, default_kernels
-from glinfer.ops.noise import gumbel_of_key, noise_key
+from glinfer.kernels import DrawSpec
+from glinfer.kernels.fused.sample import best_candidate
+from glinfer.kernels.noise import gumbel_of_key, noise_key
+from glinfer.kernels.options import KernelOptions, default_kernels
+from glinfer.lower.fused.token import LOGITS, PICKS, fast_plan
+from glinfer.lower.options import PlanOptions
+from glinfer.program.oracle import relative_error, run_plan
+from glinfer.program.session import Session
 
 pytestmark = pytest.mark.gl
 

@@ -10,12 +10,12 @@ from tiny_models import tiny
 
 from glinfer.config import ModelConfig
 from glinfer.errors import PlanError
-from glinfer.models.choice import plan_for
-from glinfer.models.fast.rows import ROWS, chunk_plan, drafted_plan
-from glinfer.models.feed import chunk_feed, runs
-from glinfer.models.options import PlanOptions
-from glinfer.ops.fused.rows import BASE, NOISE_KEY, POSITION, TOKEN, WANTED, row_table
-from glinfer.ops.kernels import KernelOptions
+from glinfer.kernels.fused.rows import BASE, NOISE_KEY, POSITION, TOKEN, WANTED, row_table
+from glinfer.kernels.options import KernelOptions
+from glinfer.lower.feed import chunk_feed, runs
+from glinfer.lower.fused.rows import ROWS, chunk_plan, drafted_plan
+from glinfer.lower.options import PlanOptions
+from glinfer.lower.plans import plan_for
 
 IDS = [3, 1, 4, 1, 5, 9]
 

@@ -15,10 +15,10 @@ from glinfer.engine.model import Model
 from glinfer.formats import Checkpoint, random_checkpoint
 from glinfer.gl.context import Limits, open_device
 from glinfer.inspect.verify.draws import verify_draws
-from glinfer.models.choice import plan_for, weights_for
-from glinfer.models.feed import runs
-from glinfer.models.oracle import final_tensors
-from glinfer.ops.kernels import KernelOptions
+from glinfer.kernels.options import KernelOptions
+from glinfer.lower.feed import runs
+from glinfer.lower.plans import plan_for, weights_for
+from glinfer.program.oracle import final_tensors
 
 pytestmark = pytest.mark.gl
 

@@ -19,18 +19,18 @@ from glinfer.families import DECODERS, FAMILIES
 from glinfer.formats import Checkpoint
 from glinfer.formats.packed import PACKED_FORMATS, block_weights
 from glinfer.formats.tensors import weight_shapes
-from glinfer.models.choice import plan_for, weights_for
-from glinfer.models.fast.token import LOGITS, fast_plan
-from glinfer.models.feed import runs
-from glinfer.models.options import PlanOptions
-from glinfer.models.oracle import final_tensors, relative_error
-from glinfer.models.reference.gab import LOGITS as REFERENCE_LOGITS
-from glinfer.models.reference.gab import TOKENS, reference_plan
-from glinfer.models.session import weight_matrix
-from glinfer.models.transforms import fold as fold_module
-from glinfer.models.transforms.fold import FoldedWeights
-from glinfer.models.transforms.recipe import Recipes, taken
-from glinfer.ops.kernels import KernelOptions
+from glinfer.kernels.options import KernelOptions
+from glinfer.lower.feed import runs
+from glinfer.lower.fused.token import LOGITS, fast_plan
+from glinfer.lower.options import PlanOptions
+from glinfer.lower.plain.gab import LOGITS as REFERENCE_LOGITS
+from glinfer.lower.plain.gab import TOKENS, reference_plan
+from glinfer.lower.plans import plan_for, weights_for
+from glinfer.lower.weights import fold as fold_module
+from glinfer.lower.weights.fold import FoldedWeights
+from glinfer.lower.weights.recipe import Recipes, taken
+from glinfer.program.oracle import final_tensors, relative_error
+from glinfer.program.session import weight_matrix
 from glinfer.quant.formats import WEIGHT_FORMATS, WIDE
 from glinfer.quant.groups import wide_values
 

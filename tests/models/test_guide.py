@@ -12,9 +12,9 @@ from glinfer.config import ModelConfig
 from glinfer.gl.context import Limits
 from glinfer.gl.layouts.matrix import Layout
 from glinfer.gl.program import load_source, shader_root
-from glinfer.models.plan import Plan
-from glinfer.models.reference.gab import reference_plan
-from glinfer.ops.published.attention import MASKED
+from glinfer.kernels.published.attention import MASKED
+from glinfer.lower.plain.gab import reference_plan
+from glinfer.program.plan import Plan
 
 DOC = Path(__file__).resolve().parents[2] / "docs" / "shaders.md"
 GAB = ModelConfig.from_options("")

@@ -20,10 +20,10 @@ from glinfer.families.names import Names
 from glinfer.families.record import Family
 from glinfer.formats import Checkpoint, random_checkpoint, weight_shapes
 from glinfer.gl.context import Device, open_device
-from glinfer.models.choice import plan_for, weights_for
-from glinfer.models.feed import runs
-from glinfer.models.oracle import final_tensors
-from glinfer.ops.kernels import KernelOptions
+from glinfer.kernels.options import KernelOptions
+from glinfer.lower.feed import runs
+from glinfer.lower.plans import plan_for, weights_for
+from glinfer.program.oracle import final_tensors
 
 Array = np.ndarray[Any, Any]
 APART = Names(mlp_norm="pre_feedforward_layernorm")

@@ -23,9 +23,9 @@ from glinfer.families.names import GGUF_NAMES, Names
 from glinfer.families.record import Family
 from glinfer.formats import Checkpoint, load_checkpoint, random_checkpoint, save_checkpoint
 from glinfer.formats.gguf.split import read_gguf_file
-from glinfer.models.choice import plan_for, weights_for
-from glinfer.models.feed import runs
-from glinfer.models.oracle import final_tensors, relative_error
+from glinfer.lower.feed import runs
+from glinfer.lower.plans import plan_for, weights_for
+from glinfer.program.oracle import final_tensors, relative_error
 
 pytestmark = pytest.mark.gl
 

@@ -26,14 +26,14 @@ from glinfer.gl.context import Device, Limits, open_device
 from glinfer.gl.layouts.blocks import BlockLayout, RowLayout
 from glinfer.gl.region import Region
 from glinfer.gl.texture import Texture
-from glinfer.models import session as session_module
-from glinfer.models.fast.token import HIDDEN, LOGITS, PICKS, fast_plan
-from glinfer.models.options import PlanOptions
-from glinfer.models.plan import Plan
-from glinfer.models.regions import Place, places_in_one
-from glinfer.models.session import Session
-from glinfer.ops.kernels import KernelOptions
-from glinfer.ops.spec import Array
+from glinfer.kernels.options import KernelOptions
+from glinfer.kernels.spec import Array
+from glinfer.lower.fused.token import HIDDEN, LOGITS, PICKS, fast_plan
+from glinfer.lower.options import PlanOptions
+from glinfer.program import session as session_module
+from glinfer.program.plan import Plan
+from glinfer.program.regions import Place, places_in_one
+from glinfer.program.session import Session
 
 pytestmark = [pytest.mark.gl, pytest.mark.desktop]
 

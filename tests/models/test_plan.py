@@ -17,15 +17,15 @@ from glinfer.config import ModelConfig
 from glinfer.errors import PlanError
 from glinfer.formats.tensors import weight_shapes
 from glinfer.gl.layouts.flat import FlatLayout
-from glinfer.models.fast.token import fast_plan
-from glinfer.models.options import PlanOptions
-from glinfer.models.plan import Plan, PlanBuilder, PlanLimits, draw_table
-from glinfer.models.reference.gab import MAX_DRAWS, reference_plan
-from glinfer.ops import TensorSpec
-from glinfer.ops.flat.elementwise import scale
-from glinfer.ops.kernels import KernelOptions
-from glinfer.ops.published.linear import linear
-from glinfer.ops.spec import RunValue
+from glinfer.kernels import TensorSpec
+from glinfer.kernels.flat.elementwise import scale
+from glinfer.kernels.options import KernelOptions
+from glinfer.kernels.published.linear import linear
+from glinfer.kernels.spec import RunValue
+from glinfer.lower.fused.token import fast_plan
+from glinfer.lower.options import PlanOptions
+from glinfer.lower.plain.gab import MAX_DRAWS, reference_plan
+from glinfer.program.plan import Plan, PlanBuilder, PlanLimits, draw_table
 
 ROOT = Path(__file__).resolve().parents[2]
 GAB = ModelConfig.from_options("")
@@ -474,11 +474,11 @@ def test_an_absurd_model_is_refused_before_its_plan_is_built() -> None:
 def test_plans_need_no_opengl() -> None:
     code = (
         "import sys\nfrom glinfer.config import ModelConfig\n"
-        "from glinfer.models.fast.token import fast_plan\nfrom glinfer.models.options import PlanOptions\n"
-        "from glinfer.models.plan import draw_table\nfrom glinfer.models.reference.gab import reference_plan\n"
-        "from glinfer.models.reference.decoder import reference_decoder_plan\n"
-        "from glinfer.models.reference.weights import ReferenceOptions, stored_formats\n"
-        "from glinfer.ops.kernels import KernelOptions\nimport glinfer.models.transforms.fold, glinfer.models.oracle\n"
+        "from glinfer.lower.fused.token import fast_plan\nfrom glinfer.lower.options import PlanOptions\n"
+        "from glinfer.program.plan import draw_table\nfrom glinfer.lower.plain.gab import reference_plan\n"
+        "from glinfer.lower.plain.decoder import reference_decoder_plan\n"
+        "from glinfer.lower.plain.weights import ReferenceOptions, stored_formats\n"
+        "from glinfer.kernels.options import KernelOptions\nimport glinfer.lower.weights.fold, glinfer.program.oracle\n"
         "gab, kernels = ModelConfig.from_options(''), KernelOptions()\n"
         "llama = ModelConfig(31, 20, 2, 2, 48, 24, model_type='llama', hidden_act='silu')\n"
         "options = ReferenceOptions(llama, stored_formats(llama, 'f32'), kernels, 2048)\n"

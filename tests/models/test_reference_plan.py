@@ -15,9 +15,9 @@ from glinfer.errors import PlanError
 from glinfer.formats import random_checkpoint
 from glinfer.gl.context import Device, Limits, open_device
 from glinfer.gl.layouts.matrix import Layout
-from glinfer.models.oracle import relative_error, run_plan
-from glinfer.models.reference.gab import LOGITS, PROBS, TOKENS, reference_plan
-from glinfer.models.session import Session
+from glinfer.lower.plain.gab import LOGITS, PROBS, TOKENS, reference_plan
+from glinfer.program.oracle import relative_error, run_plan
+from glinfer.program.session import Session
 
 pytestmark = pytest.mark.gl
 

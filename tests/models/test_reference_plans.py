@@ -12,7 +12,11 @@ from glinfer.config import ModelConfig
 from glinfer.errors import InputError, PlanError
 from glinfer.families import DECODERS, FAMILIES
 from glinfer.formats.tensors import weight_shapes
-from glinfer.models.choice import (
+from glinfer.kernels.options import KernelOptions
+from glinfer.lower.feed import runs
+from glinfer.lower.plain.gab import reference_plan
+from glinfer.lower.plain.weights import DecoderWeights, stored_formats
+from glinfer.lower.plans import (
     DEFAULT_WEIGHTS,
     ReferencePlans,
     is_published,
@@ -21,11 +25,7 @@ from glinfer.models.choice import (
     weights_for,
     weights_named,
 )
-from glinfer.models.feed import runs
-from glinfer.models.oracle import final_tensors
-from glinfer.models.reference.gab import reference_plan
-from glinfer.models.reference.weights import DecoderWeights, stored_formats
-from glinfer.ops.kernels import KernelOptions
+from glinfer.program.oracle import final_tensors
 from glinfer.quant.formats import GROUP_FORMS
 
 EDGE = 16384

@@ -25,10 +25,10 @@ from glinfer.errors import InputError, NumbersError, PlanError
 from glinfer.formats import Checkpoint
 from glinfer.gl.context import Limits, open_device
 from glinfer.inspect.verify.greedy import verify_greedy
-from glinfer.models.fast.token import fast_plan
-from glinfer.models.options import PlanOptions
-from glinfer.models.session import Session
-from glinfer.ops.kernels import KernelOptions
+from glinfer.kernels.options import KernelOptions
+from glinfer.lower.fused.token import fast_plan
+from glinfer.lower.options import PlanOptions
+from glinfer.program.session import Session
 
 pytestmark = pytest.mark.gl
 

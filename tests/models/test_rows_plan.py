@@ -25,25 +25,8 @@ from glinfer.errors import PlanError
 from glinfer.formats import Checkpoint, random_checkpoint
 from glinfer.gl.layouts.blocks import BlockLayout
 from glinfer.gl.values import evaluate
-from glinfer.models.compiled import CELL_UNIFORMS, Cells, cell_edges, compile_plan
-from glinfer.models.fast.rows import (
-    LOGITS,
-    PICKS,
-    ROWS,
-    batch_plan,
-    chunk_plan,
-    fitting_chunk_plan,
-    slots_for,
-)
-from glinfer.models.fast.token import HIDDEN, fast_plan
-from glinfer.models.feed import chunk_feed, runs
-from glinfer.models.options import PlanOptions
-from glinfer.models.oracle import final_tensors, run_plan
-from glinfer.models.plan import Plan, PlanLimits
-from glinfer.models.transforms.fold import FoldedWeights
-from glinfer.models.transforms.recipe import Recipes
-from glinfer.ops.fused.cached import score_slots
-from glinfer.ops.fused.rows import (
+from glinfer.kernels.fused.cached import score_slots
+from glinfer.kernels.fused.rows import (
     BASE,
     CHOSEN,
     NOISE,
@@ -54,8 +37,25 @@ from glinfer.ops.fused.rows import (
     interleaved,
     row_table,
 )
-from glinfer.ops.fused.sample import best_candidate
-from glinfer.ops.kernels import KernelOptions
+from glinfer.kernels.fused.sample import best_candidate
+from glinfer.kernels.options import KernelOptions
+from glinfer.lower.feed import chunk_feed, runs
+from glinfer.lower.fused.rows import (
+    LOGITS,
+    PICKS,
+    ROWS,
+    batch_plan,
+    chunk_plan,
+    fitting_chunk_plan,
+    slots_for,
+)
+from glinfer.lower.fused.token import HIDDEN, fast_plan
+from glinfer.lower.options import PlanOptions
+from glinfer.lower.weights.fold import FoldedWeights
+from glinfer.lower.weights.recipe import Recipes
+from glinfer.program.compiled import CELL_UNIFORMS, Cells, cell_edges, compile_plan
+from glinfer.program.oracle import final_tensors, run_plan
+from glinfer.program.plan import Plan, PlanLimits
 
 Array = np.ndarray[Any, Any]
 SMALL = ModelConfig(37, 15, 3, 2, 70)

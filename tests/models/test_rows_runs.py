@@ -19,26 +19,9 @@ from glinfer.config import ModelConfig
 from glinfer.errors import PlanError
 from glinfer.gl.context import Device
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BlockLayout
-from glinfer.models.fast.parts import delta_layers
-from glinfer.models.fast.rows import (
-    LOGITS,
-    PICKS,
-    ROWS,
-    batch_plan,
-    chunk_plan,
-    drafted_plan,
-    slots_for,
-)
-from glinfer.models.fast.token import LOGITS as FAST_LOGITS
-from glinfer.models.fast.token import PICKS as FAST_PICKS
-from glinfer.models.fast.token import fast_plan
-from glinfer.models.options import PlanOptions
-from glinfer.models.oracle import relative_error, run_plan, written_rows
-from glinfer.models.plan import Plan
-from glinfer.models.session import Session
-from glinfer.ops import DrawSpec
-from glinfer.ops.fused.cached import score_slots
-from glinfer.ops.fused.rows import (
+from glinfer.kernels import DrawSpec
+from glinfer.kernels.fused.cached import score_slots
+from glinfer.kernels.fused.rows import (
     BASE,
     INVERSE_TEMPERATURE,
     LAST,
@@ -50,10 +33,27 @@ from glinfer.ops.fused.rows import (
     fill_choices,
     row_table,
 )
-from glinfer.ops.fused.sample import best_candidate
-from glinfer.ops.kernels import KernelOptions, default_kernels
-from glinfer.ops.noise import noise_key
-from glinfer.ops.spec import Array, TensorSpec
+from glinfer.kernels.fused.sample import best_candidate
+from glinfer.kernels.noise import noise_key
+from glinfer.kernels.options import KernelOptions, default_kernels
+from glinfer.kernels.spec import Array, TensorSpec
+from glinfer.lower.fused.lowering import delta_layers
+from glinfer.lower.fused.rows import (
+    LOGITS,
+    PICKS,
+    ROWS,
+    batch_plan,
+    chunk_plan,
+    drafted_plan,
+    slots_for,
+)
+from glinfer.lower.fused.token import LOGITS as FAST_LOGITS
+from glinfer.lower.fused.token import PICKS as FAST_PICKS
+from glinfer.lower.fused.token import fast_plan
+from glinfer.lower.options import PlanOptions
+from glinfer.program.oracle import relative_error, run_plan, written_rows
+from glinfer.program.plan import Plan
+from glinfer.program.session import Session
 
 pytestmark = pytest.mark.gl
 

@@ -22,11 +22,11 @@ from glinfer.formats.tensors import weight_shapes
 from glinfer.inspect.importance import _inputs
 from glinfer.inspect.verify.draws import verify_draws
 from glinfer.inspect.verify.greedy import verify_greedy
-from glinfer.models.choice import plan_for
-from glinfer.models.fast.rows import chunk_plan, fitting_chunk_plan
-from glinfer.models.fast.token import fast_plan
-from glinfer.models.options import PlanOptions
-from glinfer.ops.kernels import KernelOptions
+from glinfer.kernels.options import KernelOptions
+from glinfer.lower.fused.rows import chunk_plan, fitting_chunk_plan
+from glinfer.lower.fused.token import fast_plan
+from glinfer.lower.options import PlanOptions
+from glinfer.lower.plans import plan_for
 
 pytestmark = pytest.mark.gl
 slow = pytest.mark.slow

@@ -12,14 +12,14 @@ from tiny_models import in_formats, tiny
 
 from glinfer.errors import PlanError
 from glinfer.families import DECODERS, FAMILIES
-from glinfer.models.choice import plan_for
-from glinfer.models.fast.choice import choice_plan
-from glinfer.models.fast.encode import encode_plan
-from glinfer.models.fast.rows import batch_plan, chunk_plan, drafted_plan
-from glinfer.models.fast.token import fast_plan
-from glinfer.models.options import PlanOptions
-from glinfer.models.plan import Plan
-from glinfer.ops.kernels import KernelOptions, default_kernels
+from glinfer.kernels.options import KernelOptions, default_kernels
+from glinfer.lower.fused.choice import choice_plan
+from glinfer.lower.fused.encode import encode_plan
+from glinfer.lower.fused.rows import batch_plan, chunk_plan, drafted_plan
+from glinfer.lower.fused.token import fast_plan
+from glinfer.lower.options import PlanOptions
+from glinfer.lower.plans import plan_for
+from glinfer.program.plan import Plan
 
 KERNELS = (
     KernelOptions(),

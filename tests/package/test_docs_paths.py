@@ -12,8 +12,8 @@ from own_process import ROOT
 
 from glinfer.cli.app import cli
 from glinfer.config import ModelConfig
-from glinfer.models.choice import plan_for
-from glinfer.models.plan import draw_table
+from glinfer.lower.plans import plan_for
+from glinfer.program.plan import draw_table
 
 DOCUMENTS = [
     *(ROOT / name for name in ("README.md", "SECURITY.md", "CHANGELOG.md", "tests/README.md")),

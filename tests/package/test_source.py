@@ -47,10 +47,10 @@ ALLOWED = {
     ("engine/threaded.py", "asyncio"),
     ("engine/threaded.py", "concurrent"),  # a thread, and no processes
     # Batches ask the same routes, without a network.
-    ("batch/local.py", "asyncio"),
+    ("jobs/local.py", "asyncio"),
     # A process for each device, by an argument list and never by a shell.
-    ("batch/process.py", "subprocess"),
-    ("batch/claims.py", "subprocess"),
+    ("jobs/process.py", "subprocess"),
+    ("jobs/claims.py", "subprocess"),
     ("ray/member.py", "socket"),  # to find out whether a cluster answers
     ("server/connections.py", "http"),  # names of status codes
     ("server/auth.py", "urllib"),

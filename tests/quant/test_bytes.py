@@ -7,8 +7,8 @@ import pytest
 from each_case import each_case
 
 from glinfer.gl.layouts.blocks import BYTES, BlockLayout
-from glinfer.models.oracle import relative_error, rounding, stored
-from glinfer.ops.spec import TensorSpec
+from glinfer.kernels.spec import TensorSpec
+from glinfer.program.oracle import relative_error, rounding, stored
 from glinfer.quant.bytes import LEAST, factors_of, from_bytes, scales_for, to_bytes
 
 LAYOUT = BlockLayout.by_block((3, 100), 2048, format_name=BYTES)

@@ -17,13 +17,13 @@ from broken_driver import GUILTY, BrokenDriver
 from running_server import Running, running
 from tiers import tiered
 
-from glinfer.batch.lines import RequestLine
-from glinfer.batch.local import LocalRunner, LocalSetup
 from glinfer.engine import batch
 from glinfer.engine.batch import SchedulerOptions
 from glinfer.engine.requests import BatchRequest
 from glinfer.errors import ContextError, FormatError, GLError
 from glinfer.gl.context import Device, open_device
+from glinfer.jobs.lines import RequestLine
+from glinfer.jobs.local import LocalRunner, LocalSetup
 from glinfer.server.errors import ApiError
 from glinfer.server.metrics import Metrics
 from glinfer.server.served import ModelSource

@@ -14,7 +14,7 @@ from template_models import write_other
 from tiers import tiered
 
 from glinfer.errors import InputError, StructureError
-from glinfer.ops.fused.allowed import allowed_tokens, mask_words
+from glinfer.kernels.fused.allowed import allowed_tokens, mask_words
 from glinfer.structured import compiler as compiler_module
 from glinfer.structured.compiler import Compiler, TokenBytes
 from glinfer.structured.constraint import Constraint, DeadEnd

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from glinfer.errors import InputError
-from glinfer.models.oracle import relative_error
+from glinfer.program.oracle import relative_error
 from glinfer.tensors.device import Device
 from qa.kernels.cases.attention import attended
 

@@ -12,11 +12,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from glinfer.errors import InputError, PlanError
-from glinfer.models.oracle import relative_error
-from glinfer.ops.flat.activate import activation as activation_draw
-from glinfer.ops.flat.activate import gate as gate_draw
-from glinfer.ops.flat.elementwise import OPERATIONS, arithmetic, scale
-from glinfer.ops.flat.strided import Axis
+from glinfer.kernels.flat.activate import activation as activation_draw
+from glinfer.kernels.flat.activate import gate as gate_draw
+from glinfer.kernels.flat.elementwise import OPERATIONS, arithmetic, scale
+from glinfer.kernels.flat.strided import Axis
+from glinfer.program.oracle import relative_error
 from glinfer.tensors.device import Device
 from glinfer.tensors.tensor import Tensor
 from qa.kernels.cases.activation import expected as activated

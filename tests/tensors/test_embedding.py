@@ -14,11 +14,11 @@ from tiers import tiered
 
 from glinfer.errors import InputError, PlanError
 from glinfer.gl.layouts.flat import FlatLayout
-from glinfer.models.oracle import relative_error
-from glinfer.models.plan import PlanBuilder
-from glinfer.ops import DrawSpec, TensorSpec
-from glinfer.ops.flat.lookup import lookup, position_add
-from glinfer.ops.kernels import KernelOptions
+from glinfer.kernels import DrawSpec, TensorSpec
+from glinfer.kernels.flat.lookup import lookup, position_add
+from glinfer.kernels.options import KernelOptions
+from glinfer.program.oracle import relative_error
+from glinfer.program.plan import PlanBuilder
 from glinfer.quant.formats import BLOCK_FORMATS
 from glinfer.quant.ggml import dequantize
 from glinfer.tensors.device import Device

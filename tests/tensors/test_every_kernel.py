@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from glinfer.models.oracle import relative_error
+from glinfer.program.oracle import relative_error
 from glinfer.quant.formats import BLOCK_FORMATS
 from glinfer.tensors.device import Device
 from qa.kernels.cases.case import KernelCase

@@ -11,11 +11,11 @@ from flat_draw import FlatPlan
 from tiers import tiered
 
 from glinfer.errors import InputError
-from glinfer.models.oracle import relative_error
-from glinfer.ops.flat.matmul import matmul
-from glinfer.ops.flat.matmul_choice import candidates, choose
-from glinfer.ops.flat.product import STRATEGIES, Finish, Product, Strategy
-from glinfer.ops.kernels import KernelOptions
+from glinfer.kernels.flat.matmul import matmul
+from glinfer.kernels.flat.matmul_choice import candidates, choose
+from glinfer.kernels.flat.product import STRATEGIES, Finish, Product, Strategy
+from glinfer.kernels.options import KernelOptions
+from glinfer.program.oracle import relative_error
 from glinfer.tensors.device import Device
 
 pytestmark = pytest.mark.gl

@@ -13,10 +13,10 @@ from flat_draw import drawn, holds, same_bits
 from tiers import tiered
 
 from glinfer.errors import InputError, PlanError
-from glinfer.models.plan import PlanBuilder
-from glinfer.ops.flat.movement import concat, repack, strided_copy
-from glinfer.ops.flat.strided import Axis
-from glinfer.ops.spec import DrawSpec, TensorSpec
+from glinfer.kernels.flat.movement import concat, repack, strided_copy
+from glinfer.kernels.flat.strided import Axis
+from glinfer.kernels.spec import DrawSpec, TensorSpec
+from glinfer.program.plan import PlanBuilder
 from glinfer.tensors.device import Device
 from glinfer.tensors.tensor import TEXTURE_FORMATS, Tensor
 from qa.kernels.cases.movement import elements

@@ -12,9 +12,9 @@ from tiers import tiered
 
 from glinfer.errors import InputError
 from glinfer.gl.context import Device as Context
-from glinfer.models.oracle import relative_error
-from glinfer.ops.flat.normalize import NORMS, Norm, normalized
-from glinfer.ops.kernels import KernelOptions
+from glinfer.kernels.flat.normalize import NORMS, Norm, normalized
+from glinfer.kernels.options import KernelOptions
+from glinfer.program.oracle import relative_error
 from glinfer.tensors.device import Device
 from qa.kernels.cases.normalization import layer_norm, rms_norm
 

@@ -11,7 +11,7 @@ from each_case import each_case
 
 import glinfer
 from glinfer.errors import ContextError, InputError
-from glinfer.models.oracle import relative_error
+from glinfer.program.oracle import relative_error
 from glinfer.tensors.device import Device
 
 pytestmark = pytest.mark.gl

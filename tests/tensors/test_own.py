@@ -12,7 +12,7 @@ import pytest
 from flat_draw import padding
 
 from glinfer.errors import GlinferError, InputError, ShaderError
-from glinfer.models.oracle import relative_error
+from glinfer.program.oracle import relative_error
 from glinfer.tensors.device import Device
 from glinfer.tensors.tensor import Tensor
 

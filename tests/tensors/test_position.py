@@ -11,10 +11,10 @@ from flat_draw import drawn, padding
 from tiers import tiered
 
 from glinfer.errors import InputError, PlanError
-from glinfer.models.plan import PlanBuilder
-from glinfer.ops.flat.rotate import rotate
-from glinfer.ops.kernels import KernelOptions
-from glinfer.ops.rotary import rope_frequencies, rope_table
+from glinfer.kernels.flat.rotate import rotate
+from glinfer.kernels.options import KernelOptions
+from glinfer.kernels.rotary import rope_frequencies, rope_table
+from glinfer.program.plan import PlanBuilder
 from glinfer.tensors.device import Device
 from qa.kernels.cases.case import normal
 from qa.kernels.cases.position import expected

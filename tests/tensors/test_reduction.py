@@ -13,8 +13,8 @@ from tiers import tiered
 
 from glinfer.errors import InputError, PlanError
 from glinfer.gl.context import Device as Context
-from glinfer.ops.flat.stats import STATS, summarize
-from glinfer.ops.kernels import KernelOptions
+from glinfer.kernels.flat.stats import STATS, summarize
+from glinfer.kernels.options import KernelOptions
 from glinfer.tensors.device import Device
 
 pytestmark = pytest.mark.gl

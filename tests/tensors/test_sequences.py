@@ -8,7 +8,7 @@ from one_draw import normal
 from tiers import tiered
 
 from glinfer.errors import InputError
-from glinfer.ops.flat.delta import MAX_KEY_ELEMENTS, gated_delta
+from glinfer.kernels.flat.delta import MAX_KEY_ELEMENTS, gated_delta
 from glinfer.tensors.device import Device
 from qa.kernels.cases.convolution import expected as convolved
 from qa.kernels.cases.recurrence import expected, inputs

@@ -58,8 +58,8 @@ def record(folder: Path) -> None:
     from glinfer.config import ModelConfig
     from glinfer.engine.random_model import demo_tokenizer
     from glinfer.formats import random_checkpoint, save_checkpoint, write_bpe
-    from glinfer.models.tuning import Tuned, TuningKey, save_kernels
-    from glinfer.ops.kernels import KernelOptions
+    from glinfer.kernels.options import KernelOptions
+    from glinfer.program.tuning import Tuned, TuningKey, save_kernels
 
     folder.mkdir(parents=True)
     model = folder / "model.gab"

@@ -18,9 +18,9 @@ import pytest
 import glinfer
 from glinfer.cli.app import run
 from glinfer.export.site import FORMAT, VERSION
-from glinfer.models import tuning
-from glinfer.models.tuning import TuningKey, load_tuned
-from glinfer.ops.kernels import KernelOptions
+from glinfer.kernels.options import KernelOptions
+from glinfer.program import tuning
+from glinfer.program.tuning import TuningKey, load_tuned
 
 pytestmark = pytest.mark.gl
 
@@ -55,7 +55,7 @@ def test_tuned_kernels_are_taken_while_the_number_of_their_file_is_the_same(fold
     tuned = load_tuned(KEY)
     same = written["version"] == tuning.VERSION
     assert same == ({*written["kernels"]} == {each.name for each in dataclasses.fields(KernelOptions)}), (
-        "other fields of KernelOptions than the files of this version have; raise VERSION of glinfer/models/tuning.py"
+        "other fields of KernelOptions than the files of this version have; raise VERSION of glinfer/program/tuning.py"
     )
     assert (tuned is not None) == same
     if tuned is not None:

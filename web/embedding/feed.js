@@ -1,4 +1,4 @@
-/** The inputs of a run that embeds texts: the browser's side of `encode_feed` in glinfer/models/feed.py. No GL. */
+/** The inputs of a run that embeds texts: the browser's side of `encode_feed` in glinfer/lower/feed.py. No GL. */
 
 import { BASE, LAST, PLACE, POSITION, TOKEN } from "../glinfer/rows.js";
 

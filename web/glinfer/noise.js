@@ -1,5 +1,5 @@
 /**
- * Random numbers from (seed, step, token) without any state: glinfer/ops/noise.py, bit for bit, so that equal seeds
+ * Random numbers from (seed, step, token) without any state: glinfer/kernels/noise.py, bit for bit, so that equal seeds
  * choose equal tokens in both. 32-bit integers with wrap-around; float32 rounding after every operation.
  */
 

@@ -1,6 +1,6 @@
 /**
  * A plan bound to WebGL2 once, and the one loop that issues its draws and counts them: the browser's side of
- * glinfer/models/session.py and glinfer/gl/replay.py. Afterwards only uniform values and input textures change.
+ * glinfer/program/session.py and glinfer/gl/replay.py. Afterwards only uniform values and input textures change.
  */
 
 import { GlinferError } from "./errors.js";

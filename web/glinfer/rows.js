@@ -1,6 +1,6 @@
 /**
- * The inputs of a run over many rows: the browser's side of glinfer/ops/fused/rows.py, where each word of the table is
- * explained, and of `chunk_feed` in glinfer/models/feed.py. No GL.
+ * The inputs of a run over many rows: the browser's side of glinfer/kernels/fused/rows.py, where each word of the table is
+ * explained, and of `chunk_feed` in glinfer/lower/feed.py. No GL.
  */
 
 /** @typedef {import("./sampler.js").Sampler} Sampler */

@@ -12,15 +12,15 @@ import numpy as np
 from glinfer.config import ModelConfig
 from glinfer.export.plan import run_value_entry
 from glinfer.gl.layouts.blocks import RowLayout
-from glinfer.models.choice import plan_for
-from glinfer.models.compiled import compile_plan
-from glinfer.models.fast.rows import drafted_plan
-from glinfer.models.fast.token import fast_plan
-from glinfer.models.feed import chunk_feed, encode_feed
-from glinfer.models.options import PlanOptions
-from glinfer.models.plan import PlanLimits
-from glinfer.ops.kernels import KernelOptions
-from glinfer.ops.fused.rows import row_table
+from glinfer.lower.plans import plan_for
+from glinfer.program.compiled import compile_plan
+from glinfer.lower.fused.rows import drafted_plan
+from glinfer.lower.fused.token import fast_plan
+from glinfer.lower.feed import chunk_feed, encode_feed
+from glinfer.lower.options import PlanOptions
+from glinfer.program.plan import PlanLimits
+from glinfer.kernels.options import KernelOptions
+from glinfer.kernels.fused.rows import row_table
 
 def run(lengths, skipped, positions, pooling, size):
     rows, texts = row_table(48), row_table(12)

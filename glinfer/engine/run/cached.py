@@ -13,14 +13,14 @@ from glinfer.engine.run.decode import DecodeSession, Floats
 from glinfer.engine.sampler import OwnSampler, Sampler, SamplingOptions, gpu_chooses
 from glinfer.gl.layouts.blocks import BLOCK_EDGE, BLOCK_FLOATS, BlockLayout
 from glinfer.gl.texture import Texture
-from glinfer.models.fast.choice import STEPS
-from glinfer.models.fast.token import HEAD_DRAWS, LOGITS, PICKS
-from glinfer.models.session import Session
-from glinfer.ops.fused.allowed import Words
-from glinfer.ops.fused.changes import AHEAD, change_word
-from glinfer.ops.fused.delta import SPAN, snapshot_slots
-from glinfer.ops.fused.low_rank import ADAPTER
-from glinfer.ops.fused.sample import best_candidate, best_candidates, unsure
+from glinfer.kernels.fused.allowed import Words
+from glinfer.kernels.fused.changes import AHEAD, change_word
+from glinfer.kernels.fused.delta import SPAN, snapshot_slots
+from glinfer.kernels.fused.low_rank import ADAPTER
+from glinfer.kernels.fused.sample import best_candidate, best_candidates, unsure
+from glinfer.lower.fused.choice import STEPS
+from glinfer.lower.fused.token import HEAD_DRAWS, LOGITS, PICKS
+from glinfer.program.session import Session
 
 _FIRST_RUN = 8  # tokens that passes choose before the first readback
 _MARGIN = 8

@@ -10,21 +10,21 @@ from glinfer.engine.logits import LogitChanges
 from glinfer.engine.sampler import SamplingOptions
 from glinfer.gl.layouts.flat import LANES, FlatLayout
 from glinfer.gl.texture import Texture
-from glinfer.models.fast.choice import CHANGES, MASK, TABLE, choice_plan, logits_of
-from glinfer.models.session import Session
-from glinfer.ops.fused.allowed import Words
-from glinfer.ops.fused.changes import PENALTIES, bias_columns, code_columns
-from glinfer.ops.fused.choice import CHANGES as CHANGE_WORD
-from glinfer.ops.fused.choice import FILTER_WORDS
-from glinfer.ops.fused.rows import SOURCE, fill_choices, row_table
-from glinfer.ops.kernels import KernelOptions
-from glinfer.ops.noise import Drawn
+from glinfer.kernels.fused.allowed import Words
+from glinfer.kernels.fused.changes import PENALTIES, bias_columns, code_columns
+from glinfer.kernels.fused.choice import CHANGES as CHANGE_WORD
+from glinfer.kernels.fused.choice import FILTER_WORDS
+from glinfer.kernels.fused.rows import SOURCE, fill_choices, row_table
+from glinfer.kernels.noise import Drawn
+from glinfer.kernels.options import KernelOptions
+from glinfer.lower.fused.choice import CHANGES, MASK, TABLE, choice_plan, logits_of
+from glinfer.program.session import Session
 
 _NONE = LogitChanges()
 
 
 class ChangeTable:
-    """Writes rows of the table of :mod:`glinfer.ops.fused.changes`; for a known text only its new tokens."""
+    """Writes rows of the table of :mod:`glinfer.kernels.fused.changes`; for a known text only its new tokens."""
 
     def __init__(self, texture: Texture, vocab: int) -> None:
         """Use the texture of a table for ``vocab`` tokens."""
@@ -89,7 +89,7 @@ class Choice:
 
     Attributes:
         session: the bound plan; release it with the other session.
-        table: the filters and noise of each row, see :mod:`glinfer.ops.fused.choice`; :meth:`upload` sends it.
+        table: the filters and noise of each row, see :mod:`glinfer.kernels.fused.choice`; :meth:`upload` sends it.
         changes: the penalties and biases of each row, with ``changed``.
     """
 
@@ -128,8 +128,8 @@ class Choice:
             sources: for each row, the number of its row of logits.
             options: for each row.
             draws: for each row, :attr:`glinfer.engine.sampler.Sampler.draw`.
-            masks: for each row, its allowed tokens, see :mod:`glinfer.ops.fused.allowed`.
-            changes: for each row, :func:`glinfer.ops.fused.changes.change_word`, if logits change.
+            masks: for each row, its allowed tokens, see :mod:`glinfer.kernels.fused.allowed`.
+            changes: for each row, :func:`glinfer.kernels.fused.changes.change_word`, if logits change.
         """
         count = len(sources)
         self.table[:count, SOURCE] = sources

@@ -20,8 +20,8 @@ from glinfer.engine.ids import Ids, check_tokens, room_made, whole_number, whole
 from glinfer.engine.probabilities import softmax
 from glinfer.engine.sampler import OwnSampler, Sampler, SamplerFunction, SamplingOptions
 from glinfer.errors import ContextError, GLError, InputError, NumbersError
+from glinfer.kernels.fused.allowed import Words, allowed_tokens
 from glinfer.notebook import table
-from glinfer.ops.fused.allowed import Words, allowed_tokens
 from glinfer.text.labels import token_label
 from glinfer.text.tokenizer import Tokenizer
 
@@ -289,8 +289,8 @@ class DecodeSession(Closing):
         The choice is that of ``sampler.sample`` on :meth:`logits` with -inf for all other tokens.
 
         Args:
-            allowed: returns the bits of the allowed tokens, a row of the table of :mod:`glinfer.ops.fused.allowed` with
-                at least one bit set. It is called while the GPU computes the logits; its exceptions propagate.
+            allowed: returns the bits of the allowed tokens, a row of the table of :mod:`glinfer.kernels.fused.allowed`
+                with at least one bit set. It is called while the GPU computes the logits; its exceptions propagate.
             sampler: chooses the token.
 
         Raises:

@@ -1,8 +1,8 @@
 """Retry with the safest kernels when a driver rejects a shader.
 
-The options that differ between renderers (:class:`glinfer.ops.kernels.KernelOptions`) change speed and at most the last
-digits. A driver may reject a shader because of a compiler bug or too few registers. The plan is then built again from
-the plainest kernels, with a warning. Kernels that the caller has chosen are never replaced.
+The options that differ between renderers (:class:`glinfer.kernels.options.KernelOptions`) change speed and at most the
+last digits. A driver may reject a shader because of a compiler bug or too few registers. The plan is then built again
+from the plainest kernels, with a warning. Kernels that the caller has chosen are never replaced.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from glinfer.errors import GlinferWarning, ShaderError
-from glinfer.ops.kernels import KernelOptions
+from glinfer.kernels.options import KernelOptions
 
 T = TypeVar("T")
 

@@ -15,12 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from glinfer.errors import GlinferWarning, NumbersError
-from glinfer.models.capture import span_of
-from glinfer.models.oracle import written_rows
-from glinfer.models.session import Session
-from glinfer.ops import DrawSpec
-from glinfer.ops.fused.sample import NO_SCORE, best_candidate, best_candidates
-from glinfer.ops.spec import Array
+from glinfer.kernels import DrawSpec
+from glinfer.kernels.fused.sample import NO_SCORE, best_candidate, best_candidates
+from glinfer.kernels.spec import Array
+from glinfer.program.capture import span_of
+from glinfer.program.oracle import written_rows
+from glinfer.program.session import Session
 
 Floats = npt.NDArray[np.float32]
 _MAX_FLOAT = float(np.finfo(np.float32).max)
@@ -33,7 +33,7 @@ class _Finder:
         self.place = ""
 
     def drawn(self, session: Session, spec: DrawSpec, values: Mapping[str, int | float]) -> None:
-        """See :class:`glinfer.models.session.Observer`."""
+        """See :class:`glinfer.program.session.Observer`."""
         for name in () if self.place else spec.outputs:
             numbers = _written(session, spec, name, values)
             broken = ~np.isfinite(numbers)

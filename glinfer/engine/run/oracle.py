@@ -12,14 +12,14 @@ from glinfer.engine.run.decode import DecodeSession, Floats, RecomputeSession
 from glinfer.engine.textures import WeightSource
 from glinfer.errors import ContextError, InputError
 from glinfer.gl.context import Device, Limits
-from glinfer.models.choice import USUAL_DRAW_BUFFERS, USUAL_TEXTURE_SIZE, USUAL_TEXTURE_UNITS, ReferencePlans
-from glinfer.models.feed import runs
-from glinfer.models.options import PlanOptions
-from glinfer.models.oracle import by_output, run_plan
-from glinfer.models.plan import Plan
-from glinfer.models.reference.decoder import LOGITS
-from glinfer.models.session import Session, weight_matrix
-from glinfer.ops.spec import Array
+from glinfer.kernels.spec import Array
+from glinfer.lower.feed import runs
+from glinfer.lower.options import PlanOptions
+from glinfer.lower.plain.decoder import LOGITS
+from glinfer.lower.plans import USUAL_DRAW_BUFFERS, USUAL_TEXTURE_SIZE, USUAL_TEXTURE_UNITS, ReferencePlans
+from glinfer.program.oracle import by_output, run_plan
+from glinfer.program.plan import Plan
+from glinfer.program.session import Session, weight_matrix
 
 EXECUTORS = ("gl", "numpy")
 """The values of ``executor=`` and ``--executor``."""

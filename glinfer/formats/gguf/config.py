@@ -188,7 +188,7 @@ def _share(turned: int, head_dim: int) -> float:
 
 
 def _scaling(family: Family, keys: Keys, file: GgufFile, head_dim: int, context: int) -> dict[str, Any]:
-    """RoPE scaling in the form of Hugging Face's settings; see :mod:`glinfer.ops.rotary`.
+    """RoPE scaling in the form of Hugging Face's settings; see :mod:`glinfer.kernels.rotary`.
 
     llama.cpp multiplies YaRN's usual attention factor by the file's. The betas, and the ends of the ramp between them,
     are the model's own, as in the file. llama.cpp uses betas of 32 and 1 for all of these architectures, and ends the

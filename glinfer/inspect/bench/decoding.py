@@ -29,7 +29,7 @@ from glinfer.inspect.bench.limits import Limit, batch_work, fetched_bytes, limit
 from glinfer.inspect.ceiling import CeilingReport
 from glinfer.inspect.draws import example_ids
 from glinfer.inspect.timing import Spread, Work, in_turns
-from glinfer.models.stages import STAGES, stage, stage_times
+from glinfer.program.stages import STAGES, stage, stage_times
 from glinfer.quant.formats import DEFAULT_CACHE
 
 BLOCK_TOKENS = 16
@@ -54,7 +54,7 @@ class EngineReport:
         weight_bytes: weights that one token fetches.
         weight_texture: texture format of most of them.
         kernels: kernel options.
-        startup: seconds of each stage of :data:`glinfer.models.stages.STAGES` up to the first token.
+        startup: seconds of each stage of :data:`glinfer.program.stages.STAGES` up to the first token.
     """
 
     label: str

@@ -21,10 +21,10 @@ from glinfer.graph.model import Graph, graph_of
 from glinfer.graph.nodes import Attention, Convolution, DeltaMixing, ExpertMlps
 from glinfer.inspect.ceiling import CeilingReport
 from glinfer.inspect.profile.traffic import draw_traffic
-from glinfer.models.fast.token import HEAD_DRAWS
-from glinfer.models.feed import runs
-from glinfer.models.plan import Plan
-from glinfer.ops.spec import DrawSpec
+from glinfer.kernels.spec import DrawSpec
+from glinfer.lower.feed import runs
+from glinfer.lower.fused.token import HEAD_DRAWS
+from glinfer.program.plan import Plan
 
 _PARTS = ("fetch", "multiply", "passes")
 

@@ -12,7 +12,7 @@ from glinfer.engine.report import Report
 from glinfer.errors import InputError
 from glinfer.inspect.draws import example_ids
 from glinfer.inspect.timing import Spread, Work, in_turns
-from glinfer.models.reference.gab import LOGITS
+from glinfer.lower.plain.gab import LOGITS
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Comparison of two runs over the same tokens: of models, plans, weight formats or renderers.
 
-Tensors that both plans can capture (:mod:`glinfer.models.capture`) are compared in the order of computation, then
+Tensors that both plans can capture (:mod:`glinfer.program.capture`) are compared in the order of computation, then
 the predictions along the text. The models are opened one after the other, so that memory holds the larger of the two,
 captured tensors of the first tokens, and the compared logits. Both devices are opened first, so that a missing one is
 reported at once.
@@ -33,9 +33,9 @@ from glinfer.gl.context import Device
 from glinfer.inspect.diff.weights import WeightsDiff, diff_weights
 from glinfer.inspect.settings import RunSetting
 from glinfer.limits import MAX_DIFF_LOGITS
-from glinfer.models.choice import check_choice
-from glinfer.models.oracle import relative_errors
-from glinfer.models.points import CENTRED
+from glinfer.lower.plans import check_choice
+from glinfer.program.oracle import relative_errors
+from glinfer.program.points import CENTRED
 from glinfer.quant.formats import DEFAULT_CACHE, FROM_FILE
 from glinfer.text.tokenizer import find_tokenizer
 
@@ -326,7 +326,7 @@ def _centred(stream: Array) -> Array:
 
 
 def farthest(found: Array, expected: Array) -> tuple[float, tuple[int, ...] | None]:
-    """Return :func:`glinfer.models.oracle.relative_error` and its index; None if nothing differs."""
+    """Return :func:`glinfer.program.oracle.relative_error` and its index; None if nothing differs."""
     error = relative_errors(found, expected)
     place = int(error.argmax())
     worst = float(error.flat[place])
@@ -382,7 +382,7 @@ class TensorError:
     """Difference of one captured tensor between both sides.
 
     Attributes:
-        name: see :mod:`glinfer.models.capture`; ends in ``.centred`` if either side subtracts the mean.
+        name: see :mod:`glinfer.program.capture`; ends in ``.centred`` if either side subtracts the mean.
         error: largest difference, relative to the largest unmasked value of A; None if the shapes differ.
         identical: whether all bits are equal.
         place: position of the largest difference; None without one.

@@ -18,8 +18,8 @@ from glinfer.errors import InputError
 from glinfer.formats import Checkpoint
 from glinfer.formats.tensors import head_weight
 from glinfer.inspect.pieces import WeightRows
+from glinfer.kernels.published.linear import soft_cap
 from glinfer.limits import PIECE_ELEMENTS
-from glinfer.ops.published.linear import soft_cap
 
 Floats = npt.NDArray[np.float64]
 

@@ -23,7 +23,7 @@ from glinfer.formats import Checkpoint
 from glinfer.formats.files import reason, shown, work_folder
 from glinfer.inspect.look.options import LookOptions, prompt_ids
 from glinfer.inspect.pages import rendered, require_matplotlib
-from glinfer.models.choice import USUAL_TEXTURE_SIZE
+from glinfer.lower.plans import USUAL_TEXTURE_SIZE
 from glinfer.notebook import picture
 
 FORMAT, VERSION = "glinfer-look", 1

@@ -12,10 +12,10 @@ import numpy.typing as npt
 
 from glinfer.formats import Checkpoint
 from glinfer.inspect.pieces import Rows, WeightRows, spans
-from glinfer.models.choice import is_published, plan_for, reference_plans
-from glinfer.models.oracle import MASK_LIMIT
-from glinfer.models.plan import Plan
-from glinfer.ops.kernels import KernelOptions
+from glinfer.kernels.options import KernelOptions
+from glinfer.lower.plans import is_published, plan_for, reference_plans
+from glinfer.program.oracle import MASK_LIMIT
+from glinfer.program.plan import Plan
 
 Floats = npt.NDArray[np.floating]
 Stats = dict[str, float | int | None]

@@ -26,10 +26,10 @@ from glinfer.inspect.draws import example_ids
 from glinfer.inspect.profile.result import DrawProfile, GrowthPoint, ProfileReport
 from glinfer.inspect.profile.traffic import DrawTraffic, draw_traffic, textures_of
 from glinfer.inspect.timing import Spread, Work, in_turns, milliseconds
+from glinfer.kernels.spec import Array, DrawSpec
 from glinfer.limits import MAX_PROFILE_RUNS
-from glinfer.models.feed import runs
-from glinfer.models.session import Session
-from glinfer.ops.spec import Array, DrawSpec
+from glinfer.lower.feed import runs
+from glinfer.program.session import Session
 
 DEFAULT_TOKENS = 128
 """Position of the profiled token, or length of the sequence, by default."""

@@ -50,7 +50,7 @@ class DrawProfile:
 
     Attributes:
         index: position in the plan, from 0.
-        name, kind, op, shader: see :class:`glinfer.ops.spec.DrawSpec`.
+        name, kind, op, shader: see :class:`glinfer.kernels.spec.DrawSpec`.
         reads: bytes read of each input, see :mod:`glinfer.inspect.profile.traffic`.
         outputs: tensors by attachment.
         rows, cols: size of the output matrix.

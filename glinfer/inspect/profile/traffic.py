@@ -16,10 +16,10 @@ from glinfer.families import FAMILIES
 from glinfer.gl.layouts.blocks import BLOCK_EDGE, BLOCK_TEXELS, BlockLayout, RowLayout, float_bytes
 from glinfer.gl.layouts.flat import FlatLayout
 from glinfer.gl.layouts.matrix import Layout, TexelLayout
-from glinfer.models.plan import Plan
-from glinfer.models.ropes import ROPE
-from glinfer.models.session import Session
-from glinfer.ops.spec import DrawSpec, Part, parts_read
+from glinfer.kernels.spec import DrawSpec, Part, parts_read
+from glinfer.lower.ropes import ROPE
+from glinfer.program.plan import Plan
+from glinfer.program.session import Session
 
 Values = Mapping[str, int | float]
 _BLOCK = re.compile(r"\.(\d+)\.")

@@ -27,15 +27,15 @@ from glinfer.gl.context import Device
 from glinfer.inspect.draws import example_ids
 from glinfer.inspect.timing import milliseconds
 from glinfer.inspect.tune.search import Change, Search, Trial, descend
+from glinfer.kernels.options import KernelOptions
+from glinfer.kernels.spec import Array
 from glinfer.limits import MAX_TUNE_SECONDS
-from glinfer.models.fast.token import LOGITS, PICKS, fast_plan
-from glinfer.models.options import PlanOptions
-from glinfer.models.session import Session
-from glinfer.models.transforms.fold import FoldedWeights
-from glinfer.models.transforms.recipe import Formats
-from glinfer.models.tuning import Tuned, TuningKey, default_for, runs_on
-from glinfer.ops.kernels import KernelOptions
-from glinfer.ops.spec import Array
+from glinfer.lower.fused.token import LOGITS, PICKS, fast_plan
+from glinfer.lower.options import PlanOptions
+from glinfer.lower.weights.fold import FoldedWeights
+from glinfer.lower.weights.recipe import Formats
+from glinfer.program.session import Session
+from glinfer.program.tuning import Tuned, TuningKey, default_for, runs_on
 
 PLAINEST = KernelOptions(quad=False)
 """Options whose results all others must reproduce."""
@@ -65,7 +65,7 @@ MOVES: Mapping[str, Sequence[Change]] = {
 _CONTEXT = 128  # position of the timed token
 _DECODE_SHARE = 2 / 3  # share of the time for a single token's passes
 ROW_FIELDS = ("rows_per_draw", "row_tiles", "largest_cell", "blends", "chunk")
-"""Options of passes over many rows, see :class:`glinfer.ops.kernels.KernelOptions`."""
+"""Options of passes over many rows, see :class:`glinfer.kernels.options.KernelOptions`."""
 PROMPT, LONG_PROMPT = 512, 1024
 """Tokens of the timed prompt, within the context; ``chunk`` needs the long prompt."""
 

@@ -15,8 +15,8 @@ import numpy as np
 
 from glinfer.errors import GlinferError
 from glinfer.inspect.timing import Work, in_turns
-from glinfer.ops.kernels import KernelOptions
-from glinfer.ops.spec import Array
+from glinfer.kernels.options import KernelOptions
+from glinfer.kernels.spec import Array
 
 Change = Mapping[str, Any]
 

@@ -16,15 +16,15 @@ from glinfer.gl.layouts.blocks import BlockLayout
 from glinfer.gl.layouts.flat import FlatLayout
 from glinfer.gl.layouts.matrix import TexelLayout
 from glinfer.inspect.verify.state import StateCheck, StateFault
-from glinfer.models.fast.choice import TABLE
-from glinfer.models.feed import runs
-from glinfer.models.oracle import RunValues, by_output, relative_error, rounding, run_draw, written_rows
-from glinfer.models.session import Hook, Session, weight_matrix
-from glinfer.ops import OPS, DrawSpec
-from glinfer.ops.fused.choice import FILTER_WORDS
-from glinfer.ops.fused.rows import fill_choices, row_table
-from glinfer.ops.noise import noise_key
-from glinfer.ops.spec import Array
+from glinfer.kernels import OPS, DrawSpec
+from glinfer.kernels.fused.choice import FILTER_WORDS
+from glinfer.kernels.fused.rows import fill_choices, row_table
+from glinfer.kernels.noise import noise_key
+from glinfer.kernels.spec import Array
+from glinfer.lower.feed import runs
+from glinfer.lower.fused.choice import TABLE
+from glinfer.program.oracle import RunValues, by_output, relative_error, rounding, run_draw, written_rows
+from glinfer.program.session import Hook, Session, weight_matrix
 
 _FILTERS = SamplingOptions(top_k=5, top_p=0.9)
 DRAW_TOLERANCE = 1e-5
@@ -285,7 +285,7 @@ class _DrawChecker:
 
 
 def choice_error(name: str, found: Array, expected: Array) -> float:
-    """Return the largest error of the four channels of an output of :mod:`glinfer.ops.fused.choice`.
+    """Return the largest error of the four channels of an output of :mod:`glinfer.kernels.fused.choice`.
 
     Copied logits, ids and placeholder numbers must be equal; otherwise the error is infinite.
     """

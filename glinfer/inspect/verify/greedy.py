@@ -12,18 +12,18 @@ from glinfer.engine.ids import check_ids
 from glinfer.engine.report import Report
 from glinfer.formats import Checkpoint
 from glinfer.formats.checkpoint import with_context
-from glinfer.models.choice import USUAL_TEXTURE_SIZE, is_published, weights_for
-from glinfer.models.fast.parts import cache_slots
-from glinfer.models.fast.rows import SCORES, fitting_chunk_plan, slots_for
-from glinfer.models.feed import runs
-from glinfer.models.options import PlanOptions
-from glinfer.models.oracle import final_tensors
-from glinfer.models.reference.gab import LOGITS, TOKENS, reference_plan
-from glinfer.ops.fused.cached import SLOT_TOKENS
-from glinfer.ops.fused.rows import interleaved
-from glinfer.ops.fused.score import log_probabilities
-from glinfer.ops.kernels import KernelOptions
-from glinfer.ops.spec import Array
+from glinfer.kernels.fused.cached import SLOT_TOKENS
+from glinfer.kernels.fused.rows import interleaved
+from glinfer.kernels.fused.score import log_probabilities
+from glinfer.kernels.options import KernelOptions
+from glinfer.kernels.spec import Array
+from glinfer.lower.feed import runs
+from glinfer.lower.fused.lowering import cache_slots
+from glinfer.lower.fused.rows import SCORES, fitting_chunk_plan, slots_for
+from glinfer.lower.options import PlanOptions
+from glinfer.lower.plain.gab import LOGITS, TOKENS, reference_plan
+from glinfer.lower.plans import USUAL_TEXTURE_SIZE, is_published, weights_for
+from glinfer.program.oracle import final_tensors
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from glinfer.gl.program import Program
 from glinfer.gl.region import Region
 from glinfer.gl.replay import Draw
 from glinfer.gl.state import SWITCHES, GLState
-from glinfer.models.session import Session
-from glinfer.ops import DrawSpec
+from glinfer.kernels import DrawSpec
+from glinfer.program.session import Session
 
 KINDS = {
     "error": "an error of OpenGL",

@@ -27,8 +27,8 @@ from glinfer.inspect.settings import RunSetting, UnusableRun, run_each
 from glinfer.inspect.verify.draws import DrawCheck, verify_draws
 from glinfer.inspect.verify.greedy import GreedyCheck, verify_greedy
 from glinfer.inspect.verify.special import SpecialCheck, verify_special_values
-from glinfer.models.choice import check_choice, weights_named
-from glinfer.models.session import WrongTexture
+from glinfer.lower.plans import check_choice, weights_named
+from glinfer.program.session import WrongTexture
 from glinfer.quant.formats import DEFAULT_CACHE, FROM_FILE, WEIGHT_FORMATS
 
 VERSION = 2

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from glinfer.ops.published.linear import ACTIVATIONS, activate
-from glinfer.ops.spec import Array
+from glinfer.kernels.published.linear import ACTIVATIONS, activate
+from glinfer.kernels.spec import Array
 from glinfer.tensors.device import Device
 from qa.kernels.cases.case import Check, Found, KernelCase, Timed, normal
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from glinfer.ops.published.attention import MASKED
-from glinfer.ops.spec import Array
+from glinfer.kernels.published.attention import MASKED
+from glinfer.kernels.spec import Array
 from glinfer.tensors.device import Device
 from qa.kernels.cases.case import Found, KernelCase, normal
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from glinfer.ops.spec import Array
+from glinfer.kernels.spec import Array
 from glinfer.tensors.device import Device
 
 Found = tuple[Array, Array]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from glinfer.ops.spec import Array
+from glinfer.kernels.spec import Array
 from glinfer.quant.formats import BLOCK_FORMATS, block_format
 from glinfer.quant.ggml import dequantize
 from glinfer.quant.parts import Bytes

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from glinfer.ops.flat.product import STRATEGIES
-from glinfer.ops.published.linear import ACTIVATIONS, activate
-from glinfer.ops.spec import Array
+from glinfer.kernels.flat.product import STRATEGIES
+from glinfer.kernels.published.linear import ACTIVATIONS, activate
+from glinfer.kernels.spec import Array
 from glinfer.quant.formats import BLOCK_FORMATS
 from glinfer.tensors.device import Device
 from qa.kernels.cases.case import Found, KernelCase, normal

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from glinfer.ops.spec import Array
+from glinfer.kernels.spec import Array
 from glinfer.tensors.device import Device
 from qa.kernels.cases.case import Found, KernelCase, normal
 

@@ -23,9 +23,9 @@ from glinfer.export.site import ExportedSite, export_web
 from glinfer.formats import Checkpoint, random_checkpoint, save_checkpoint
 from glinfer.formats.packed import PackedTensor
 from glinfer.gl.program import VERTEX_SHADER, load_source
-from glinfer.models.plan import PlanBuilder
-from glinfer.ops.flat.elementwise import arithmetic
-from glinfer.ops.kernels import KernelOptions
+from glinfer.kernels.flat.elementwise import arithmetic
+from glinfer.kernels.options import KernelOptions
+from glinfer.program.plan import PlanBuilder
 from qa.kernels.cases.embedding import random_blocks
 
 pytestmark = [pytest.mark.gl, pytest.mark.web]

@@ -1,0 +1,181 @@
+"""The lines of a batch, the forms that parse them, and their results."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any
+
+from glinfer.errors import InputError
+from glinfer.formats.files import AnyPath, shown
+from glinfer.formats.jsonl import at_line, is_blank, parse_object, read_lines, short
+from glinfer.jobs.places import open_source
+from glinfer.limits import MAX_PROMPT_LINE_BYTES
+
+Key = str | int
+_KEY_BYTES = 16
+
+
+@dataclass(frozen=True)
+class RequestLine:
+    """One line of an input as a request.
+
+    Attributes:
+        number: its number in the file, from 1.
+        key: its unique id.
+        url: the route; empty for the prompts of one model.
+        body: the fields of the request.
+        digest: a hash of everything that determines the result; by default ``batch_req_`` and 24 hex digits.
+    """
+
+    number: int
+    key: Key
+    url: str
+    body: dict[str, Any]
+    digest: str = ""
+
+    def __post_init__(self) -> None:
+        """Hash the request."""
+        if not self.digest:
+            object.__setattr__(self, "digest", f"batch_req_{hex_of([self.key, self.url, self.body])[:24]}")
+
+    def to_json(self) -> dict[str, Any]:
+        """The line of an input, as JSON values."""
+        return {"custom_id": self.key, "method": "POST", "url": self.url, "body": self.body}
+
+
+@dataclass(frozen=True)
+class LineResult:
+    """The result of a line.
+
+    Attributes:
+        line: the line.
+        data: the object to write.
+        failed: whether it goes to the file of errors.
+        prompt_tokens, tokens, dropped: counts of prompt tokens, of generated tokens, and of tokens dropped by a full
+            context.
+    """
+
+    line: RequestLine
+    data: dict[str, Any]
+    failed: bool = False
+    prompt_tokens: int = 0
+    tokens: int = 0
+    dropped: int = 0
+
+
+class LineForm(ABC):
+    """The form of the lines of an input and of its results.
+
+    Attributes:
+        noun: the word for a line in messages.
+        example: a line, for messages.
+        twins: the end of a message about two lines with one id.
+        changed: part of a message about a line that has changed since its result was made.
+        result_start: the first bytes of every result.
+    """
+
+    noun: str
+    example: str
+    twins = "expected ids that differ"
+    changed = " has changed"
+    result_start = b'{"id": '
+
+    @abstractmethod
+    def parse(self, number: int, found: dict[str, Any]) -> RequestLine:
+        """Check the object of line ``number``.
+
+        Raises:
+            InputError: not a valid line.
+        """
+
+    @abstractmethod
+    def finished(self, found: dict[str, Any]) -> tuple[Key, str] | None:
+        """The id and the digest of the line of a result; None if the object is not a result."""
+
+    def read(self, path: AnyPath) -> Generator[RequestLine, None, None]:
+        """Yield the checked lines of a file, without empty ones.
+
+        Raises:
+            InputError: the file has no line, or one is malformed or longer than MAX_PROMPT_LINE_BYTES; names the line.
+            FormatError: the file cannot be read.
+        """
+        empty = True
+        with open_source(path) as file:
+            for number, data in read_lines(file, path, MAX_PROMPT_LINE_BYTES):
+                if not is_blank(data):
+                    empty = False
+                    with at_line(path, number):
+                        yield self.parse(number, parse_object(data, self.example))
+        if empty:
+            raise InputError(
+                f"{shown(path)}: found no {self.noun} in it; expected a JSON object a line, such as {self.example}"
+            )
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One of several parts of an input, by a hash of the ids.
+
+    Attributes:
+        number: from 1.
+        count: the number of parts.
+    """
+
+    number: int = 1
+    count: int = 1
+
+    @classmethod
+    def parse(cls, text: str) -> Shard:
+        """Read ``2/8``.
+
+        Raises:
+            InputError: the text has another form.
+        """
+        number, _, count = text.partition("/")
+        if all(part.isascii() and part.isdecimal() and len(part) < 10 for part in (number, count)):
+            found = cls(int(number), int(count))
+            if 1 <= found.number <= found.count:
+                return found
+        raise InputError(f"the shard is {short(text)}; expected a part and the number of parts, such as 1/8")
+
+    def has(self, key: Key) -> bool:
+        """Whether the line of an id is in this part."""
+        return self.count == 1 or int.from_bytes(hash_of(key)[:8], "big") % self.count == self.number - 1
+
+    def __str__(self) -> str:
+        """The text of :meth:`parse`."""
+        return f"{self.number}/{self.count}"
+
+
+def hex_of(value: object) -> str:
+    """The SHA-256 of a JSON value, in hex digits."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def hash_of(key: Key) -> bytes:
+    """A hash of an id, 16 bytes; a number and its digits are different ids."""
+    return hashlib.sha256(json.dumps(key).encode()).digest()[:_KEY_BYTES]
+
+
+def seed_of(key: Key) -> int:
+    """The default seed of a line: 63 bits of a hash of its id."""
+    return int.from_bytes(hashlib.sha256(b"seed " + json.dumps(key).encode()).digest()[:8], "big") >> 1
+
+
+def text_of(name: str, value: object, expected: str = "text") -> str:
+    """Check a text of a line.
+
+    Raises:
+        InputError: not a text, or not valid Unicode.
+    """
+    if not isinstance(value, str):
+        raise InputError(f"{name} is {short(value)}; expected {expected}")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(f"{name} has half a surrogate pair at character {error.start}; expected Unicode") from None
+    return value

@@ -1,0 +1,148 @@
+"""The gated delta rule over whole sequences, a linear attention with a state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from glinfer.errors import PlanError
+from glinfer.kernels.flat.draws import flat_draw
+from glinfer.kernels.options import KernelOptions
+from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
+
+DELTA_EPS = 1e-6
+"""Added to the sum of squares before queries and keys are divided by its root, as in training."""
+MAX_KEY_ELEMENTS = 256
+"""Limit for the elements of a key: a fragment holds a texel of the state for each."""
+
+
+def delta_rule(
+    name: str,
+    kind: str,
+    q: TensorSpec,
+    k: TensorSpec,
+    v: TensorSpec,
+    g: TensorSpec,
+    beta: TensorSpec,
+    out: TensorSpec,
+    *,
+    sequence: int,
+    scale: float,
+    norm_eps: float | None = None,
+    in_turn: bool = False,
+    kernels: KernelOptions,
+) -> DrawSpec:
+    """``out[t] = scale · Sᵀ q[t]`` for each head, where ``S = exp(g) · S``, then ``S += k ⊗ beta · (v - Sᵀ k)``.
+
+    Gated DeltaNet (Yang, Kautz and Hatamizadeh 2024, equation 10), in the recurrent form. The work grows with the
+    square of a sequence's length, because each element of the result updates its column of S from the first token on.
+
+    Args:
+        q, k: [rows · key heads, D_K]; each key head serves the same number of value heads.
+        v, out: [rows · heads, D_V].
+        g, beta: [rows, heads]; the logarithm of the decay, and the share of a correction that is written.
+        sequence: rows of each sequence, which begins with S = 0.
+        scale: factor of the results.
+        norm_eps: divide each q and k by ``sqrt(Σ x² + norm_eps)`` first; None for no division.
+        in_turn: whether value head h uses key head ``h mod key heads``; otherwise value heads that share a key head
+            are adjacent.
+
+    Raises:
+        PlanError: a tensor has another layout, or keys have more than :data:`MAX_KEY_ELEMENTS` elements.
+    """
+    if k.shape[1] > MAX_KEY_ELEMENTS:
+        raise PlanError(f"draw {name}: keys of {k.shape[1]} elements; expected at most {MAX_KEY_ELEMENTS}")
+    rows, heads = beta.shape
+    inputs = [("q", q), ("k", k), ("v", v), ("g", g), ("beta", beta)]
+    defines = [
+        ("HEADS", heads),
+        ("KEY_HEADS", max(1, k.shape[0] // rows)),
+        ("IN_TURN", int(in_turn)),
+        ("SEQUENCE", sequence),
+        ("SCALE", float(scale)),
+        ("NORMALIZE", int(norm_eps is not None)),
+        ("EPS", float(norm_eps or 0.0)),
+    ]
+    return flat_draw(name, kind, "delta_rule", inputs, [out], kernels=kernels, defines=defines)
+
+
+def sigmoid(name: str, kind: str, x: TensorSpec, out: TensorSpec, *, kernels: KernelOptions) -> DrawSpec:
+    """``out = 1 / (1 + exp(-x))``, element by element; x and out [R, C]."""
+    return flat_draw(name, kind, "squash", [("x", x)], [out], kernels=kernels, defines=[("DECAY", 0)])
+
+
+def log_decay(
+    name: str, kind: str, x: TensorSpec, rate: TensorSpec, shift: TensorSpec, out: TensorSpec, *, kernels: KernelOptions
+) -> DrawSpec:
+    """``out = -exp(rate) * log(1 + exp(x + shift))``, logarithms of decays; x and out [R, C], the others [1, C]."""
+    inputs = [("x", x), ("rate", rate), ("shift", shift)]
+    return flat_draw(name, kind, "squash", inputs, [out], kernels=kernels, defines=[("DECAY", 1)])
+
+
+def _check_squash(shapes: Shapes, params: Params) -> None:
+    rows, cols = shapes.by_name["output"]
+    shapes.expect("x", rows, cols)
+    for name in ("rate", "shift"):
+        shapes.expect(name, 1, cols)
+
+
+def _oracle_squash(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
+    x = float64(inputs, ["x"])[0][: size[0]]
+    if params["DECAY"]:
+        rate, shift = float64(inputs, ["rate", "shift"])
+        return np.asarray(-np.exp(rate) * np.logaddexp(0.0, x + shift))
+    return np.asarray(np.exp(-np.logaddexp(0.0, -x)))
+
+
+def _check(shapes: Shapes, params: Params) -> None:
+    rows, cols = shapes.by_name["output"]
+    heads, key_heads = int(params["HEADS"]), int(params["KEY_HEADS"])
+    shapes.require(rows % heads == 0, f"{rows} rows of results; expected a multiple of {heads} heads")
+    shapes.require(heads % key_heads == 0, f"{heads} heads of values cannot share {key_heads} of keys")
+    shapes.expect("v", rows, cols)
+    for name in ("q", "k"):
+        shapes.expect(name, rows // heads * key_heads, shapes.by_name["k"][1])
+    for name in ("g", "beta"):
+        shapes.expect(name, rows // heads, heads)
+
+
+def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
+    q, k, v, g, beta = float64(inputs, ["q", "k", "v", "g", "beta"])
+    rows, heads = beta.shape
+    q, k = (each.reshape(rows, int(params["KEY_HEADS"]), -1) for each in (q, k))
+    if params["NORMALIZE"]:
+        q, k = (each / np.sqrt((each**2).sum(axis=-1, keepdims=True) + params["EPS"]) for each in (q, k))
+    q, k = (of_values(each, heads, in_turn=bool(params["IN_TURN"])) for each in (q, k))
+    found, length = np.zeros((rows, heads, size[1])), int(params["SEQUENCE"])
+    for first in range(0, rows, length):
+        part = slice(first, first + length)
+        of_heads = v.reshape(rows, heads, -1)[part]
+        found[part] = gated_delta(q[part], k[part], of_heads, g[part], beta[part])[0]
+    return params["SCALE"] * found.reshape(size)
+
+
+def of_values(vectors: Array, heads: int, *, in_turn: bool) -> Array:
+    """For an oracle: queries or keys [rows, key heads, elements], repeated for each of ``heads`` value heads."""
+    shared = heads // vectors.shape[1]
+    return np.tile(vectors, (1, shared, 1)) if in_turn else np.repeat(vectors, shared, axis=1)
+
+
+def gated_delta(q: Array, k: Array, v: Array, g: Array, beta: Array, state: Array | None = None) -> tuple[Array, Array]:
+    """For an oracle: the results [T, H, D_V] of T tokens, and the state [H, D_K, D_V] after them.
+
+    q and k [T, H, D_K], v [T, H, D_V], g and beta [T, H]; ``state`` is the state before them, zeros by default.
+    """
+    found = np.zeros(v.shape)
+    state = np.zeros((*k.shape[1:], v.shape[-1])) if state is None else state
+    for token in range(len(v)):
+        state = state * np.exp(g[token])[:, None, None]
+        known = np.einsum("hkv,hk->hv", state, k[token])
+        change = beta[token][:, None] * (v[token] - known)
+        state = state + k[token][:, :, None] * change[:, None]
+        found[token] = np.einsum("hkv,hk->hv", state, q[token])
+    return found, state
+
+
+register(Op("delta_rule", ("q", "k", "v", "g", "beta"), (), _check, _oracle))
+register(Op("squash", ("x",), ("rate", "shift"), _check_squash, _oracle_squash))

@@ -1,0 +1,74 @@
+"""The base draw of all ops over tensors of any shape; their layout is :mod:`glinfer.gl.layouts.flat`.
+
+Every builder takes the draw's ``name``, its ``kind`` (a group in tables) and the renderer's ``kernels``, and raises
+PlanError if a tensor is not in the flat layout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from glinfer.errors import PlanError
+from glinfer.gl.layouts.flat import FlatLayout
+from glinfer.gl.layouts.matrix import Extent
+from glinfer.kernels.options import KernelOptions
+from glinfer.kernels.spec import DrawSpec, TensorSpec
+
+Define = tuple[str, int | float]
+Uniform = tuple[str, int | float | str]
+"""A uniform and its value: a number for all runs, or the name of a run value."""
+Scratch = Callable[[str, int, int], TensorSpec]
+"""Declares a float tensor (name, rows, cols) that only the draws of one call use."""
+
+
+def flat_layout(draw: str, tensor: TensorSpec) -> FlatLayout:
+    """The flat layout of a tensor.
+
+    Raises:
+        PlanError: the tensor has another layout.
+    """
+    if not isinstance(tensor.layout, FlatLayout):
+        raise PlanError(f"draw {draw}: {tensor.name} is not in the flat layout, four elements a texel")
+    return tensor.layout
+
+
+def flat_draw(
+    name: str,
+    kind: str,
+    op: str,
+    inputs: Sequence[tuple[str, TensorSpec]],
+    outputs: Sequence[TensorSpec],
+    *,
+    kernels: KernelOptions,
+    rows: Extent | None = None,
+    defines: Sequence[Define] = (),
+    uniforms: Sequence[Uniform] = (),
+    **settings: Any,
+) -> DrawSpec:
+    """A draw that covers the first ``rows`` rows (default: all) of outputs of one layout.
+
+    Its defines are each input's layout as ``<SAMPLER>_TEXELS``, ``_WIDTH`` and ``_HEIGHT``, the outputs' layout as
+    ``OUT_…``, their columns as ``OUT_COLS``, and ``defines``. ``settings`` are further fields of
+    :class:`glinfer.kernels.spec.DrawSpec`.
+
+    Raises:
+        PlanError: a tensor has another layout.
+    """
+    places: list[Define] = []
+    for sampler, tensor in inputs:
+        places += flat_layout(name, tensor).defines(sampler.upper())
+    rows_out, cols_out = outputs[0].shape
+    places += [*flat_layout(name, outputs[0]).defines("OUT"), ("OUT_COLS", cols_out)]
+    return DrawSpec(
+        name,
+        kind,
+        op,
+        inputs=tuple((sampler, tensor.name) for sampler, tensor in inputs),
+        outputs=tuple(output.name for output in outputs),
+        size=(rows_out if rows is None else rows, cols_out),
+        defines=(*places, ("LOOKUP_TEXTURE", int(kernels.lookup_texture)), *defines),
+        uniforms=tuple((uniform, value) for uniform, value in uniforms if not isinstance(value, str)),
+        per_run=tuple((uniform, value) for uniform, value in uniforms if isinstance(value, str)),
+        **settings,
+    )

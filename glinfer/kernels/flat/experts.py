@@ -1,0 +1,47 @@
+"""The weight of one expert in each row, from the router's logits; for reference plans only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from glinfer.families.layer import Experts
+from glinfer.kernels.flat import draws
+from glinfer.kernels.options import KernelOptions
+from glinfer.kernels.routing import route_defines, routed
+from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
+
+
+def expert_weight(
+    name: str, kind: str, logits: TensorSpec, out: TensorSpec, experts: Experts, *, expert: int, kernels: KernelOptions
+) -> DrawSpec:
+    """The weight of an expert in each row, out [rows, 1]; 0 if the row does not choose it.
+
+    logits [rows, experts]; experts are chosen as in :func:`glinfer.kernels.fused.experts.route`.
+    """
+    return draws.flat_draw(
+        name,
+        kind,
+        "expert_weight",
+        [("logits", logits)],
+        [out],
+        kernels=kernels,
+        defines=route_defines(experts),
+        uniforms=[("expert", expert)],
+    )
+
+
+def _check(shapes: Shapes, params: Params) -> None:
+    shapes.expect("logits", shapes.rows("output"), params["EXPERTS"])
+    shapes.expect("output", None, 1)
+    shapes.require(0 <= params["expert"] < params["EXPERTS"], f"there is no expert {params['expert']}")
+
+
+def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
+    (logits,) = float64(inputs, ["logits"])
+    chosen, weights = routed(logits[: size[0]], int(params["USED"]), bool(params["NORMALISED"]))
+    return np.asarray(np.where(chosen == params["expert"], weights, 0.0).sum(axis=1, keepdims=True))
+
+
+register(Op("expert_weight", ("logits",), (), _check, _oracle))

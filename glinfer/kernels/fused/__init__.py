@@ -1,0 +1,21 @@
+"""The fused ops of the fast plans, over packed weights, caches and many rows."""
+# ruff: noqa: F401 (an import registers the ops of its module)
+
+from glinfer.kernels.fused import (
+    cached,
+    choice,
+    convolve,
+    delta,
+    embed,
+    expert_groups,
+    experts,
+    gates,
+    gemm,
+    low_rank,
+    norms,
+    pool,
+    sample,
+    score,
+    tiles,
+    turn,
+)

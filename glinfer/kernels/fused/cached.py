@@ -1,0 +1,437 @@
+"""Attention of one new token over a cache, all heads at once: scores, then softmax and weighted sum in one pass.
+
+It serves one sequence or many. For many, the table of rows (:mod:`glinfer.kernels.fused.rows`) gives the position of
+each sequence's token, and the cache slot, a multiple of 64, at which the sequence begins.
+
+A cache in bytes (:mod:`glinfer.quant.bytes`) has only keys and values; the queries stay in the tensor that they were
+computed in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from glinfer.errors import PlanError
+from glinfer.gl.layouts.blocks import BLOCK_FLOATS, RowLayout, blocks_for
+from glinfer.kernels.fused.draws import block_draw, block_layout
+from glinfer.kernels.fused.rows import BASE, POSITION, table_layout
+from glinfer.kernels.options import KernelOptions
+from glinfer.kernels.published.attention import MASKED
+from glinfer.kernels.published.linear import soft_cap
+from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Part, Shapes, TensorSpec, float64, register
+
+SLOT_TOKENS = BLOCK_FLOATS
+"""Tokens of one slot of the scores, which holds one block a head."""
+
+
+def score_slots(tokens: int) -> int:
+    """Slots of scores for ``tokens`` tokens."""
+    return -(-tokens // SLOT_TOKENS)
+
+
+@dataclass(frozen=True)
+class Heads:
+    """The heads of one layer in a row of its cache: keys, then values, and from the next whole block on the queries.
+
+    Attributes:
+        count: heads of queries.
+        kv: heads of keys and values; each serves the same number of query heads.
+        floats: floats of one head with its padding, a multiple of 16.
+        scale: factor of the scores.
+        window: positions that a token sees, its own included; 0 for all.
+        cap: bound c of the scaled scores, c · tanh(score / c); 0 for none.
+        ahead: positions after its own that a token sees, in passes over many rows; None in a causal model.
+    """
+
+    count: int
+    kv: int
+    floats: int
+    scale: float = 1.0
+    window: int = 0
+    cap: float = 0.0
+    ahead: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse heads that the shaders cannot compute.
+
+        Raises:
+            PlanError: a head is not a whole number of quads, or query heads cannot share the key heads equally.
+        """
+        if self.floats % 16:
+            raise PlanError(f"a head of {self.floats} floats; expected whole quads of 16, padded with zeros")
+        if self.kv < 1 or self.count % self.kv:
+            raise PlanError(f"{self.count} heads of queries cannot share {self.kv} of keys")
+
+    @property
+    def kv_floats(self) -> int:
+        """Floats of all keys, or of all values."""
+        return self.kv * self.floats
+
+    @property
+    def queries_at(self) -> int:
+        """The first float of the queries, at the beginning of a block."""
+        return BLOCK_FLOATS * blocks_for(2 * self.kv_floats)
+
+    @property
+    def width(self) -> int:
+        """Floats of all queries."""
+        return self.count * self.floats
+
+    @property
+    def cols(self) -> int:
+        """Floats of a row."""
+        return self.queries_at + self.width
+
+    @property
+    def aside(self) -> int:
+        """Blocks of queries, which a cache keeps only for the last token."""
+        return blocks_for(self.width)
+
+    def defines(self, name: str, **tensors: TensorSpec) -> list[tuple[str, int | float]]:
+        """The defines of the heads for attention's shaders, and of tensors in blocks, named by their prefix.
+
+        Raises:
+            PlanError: a tensor is not in blocks.
+        """
+        found: list[tuple[str, int | float]] = [
+            ("HEADS", self.count),
+            ("KV_HEADS", self.kv),
+            ("HEAD_TEXELS", self.floats // 4),
+            ("QUERY_AT", self.queries_at // 4),
+            ("SCORE_SCALE", float(self.scale)),
+            ("WINDOW", self.window),
+            *([("SCORE_CAP", float(self.cap))] if self.cap else []),
+            *([] if self.ahead is None else [("AHEAD", self.ahead)]),
+        ]
+        for prefix, tensor in tensors.items():
+            found += block_layout(name, tensor).defines(prefix)
+        return found
+
+
+def cached_scores(
+    name: str,
+    cache: TensorSpec,
+    out: TensorSpec,
+    heads: Heads,
+    *,
+    kernels: KernelOptions,
+    rows: TensorSpec | None = None,
+    queries: TensorSpec | None = None,
+) -> DrawSpec:
+    """``out[t] = scale · q[position] · k[t]`` for each head and every token t that it sees; -1e30 for all others.
+
+    cache [positions, heads.cols] = k | v | q; out [slots, heads · 64], where a slot has 64 tokens of each head. Run
+    values: position, score_slots.
+
+    With the table ``rows`` it is computed for each row, and group g of 64 tokens of row r is in slot ``rows · g + r``
+    of out. Run value: score_slots, of all rows together.
+
+    A cache in bytes is k | v and needs ``queries`` [rows, heads.cols] = k | v | q, of one row without the table.
+    """
+    many = rows is not None
+    tensors = {"CACHE": cache, "OUT": out} if queries is None else {"CACHE": cache, "QUERIES": queries, "OUT": out}
+    return block_draw(
+        name,
+        "attn.scores",
+        "row_scores" if many else "cached_scores",
+        (("cache", cache.name), *([] if queries is None else [("queries", queries.name)]), *_table(rows)),
+        (out.name,),
+        ("score_slots", out.shape[1]),
+        (*heads.defines(name, **tensors), *_many(rows)),
+        kernels=kernels,
+        quad=True,
+        per_run=() if many else (("position", "position"),),
+        shader="cached_scores",
+    )
+
+
+def cached_values(
+    name: str,
+    scores: TensorSpec,
+    cache: TensorSpec,
+    out: TensorSpec,
+    heads: Heads,
+    *,
+    kernels: KernelOptions,
+    rows: TensorSpec | None = None,
+    sinks: TensorSpec | None = None,
+) -> DrawSpec:
+    """``out = softmax(scores) @ v`` for each head, [1, heads · head_floats]; see :func:`cached_scores`.
+
+    ``sinks`` [1, heads] adds a logit without a value to the softmax of each head.
+
+    With ``kernels.split_values`` an instance sums 64 tokens, and blending adds the instances.
+
+    With the table ``rows`` it is computed for each row, and out is [rows, heads · head_floats]. Many rows are not
+    split: each instance would search for the largest score again, and several rows give enough fragments.
+    """
+    many = rows is not None
+    parts: list[tuple[str, int | float]] = [("PARTS", 1)] if kernels.split_values and not many else []
+    return block_draw(
+        name,
+        "attn.values",
+        "row_values" if many else "cached_values",
+        (("scores", scores.name), ("cache", cache.name), *_table(rows), *sink_inputs(sinks)),
+        (out.name,),
+        (rows.shape[0] if rows is not None else 1, out.shape[1]),
+        (*heads.defines(name, SCORES=scores, CACHE=cache, OUT=out), *_many(rows), *parts, *sink_defines(name, sinks)),
+        kernels=kernels,
+        quad=True,
+        per_run=() if many else (("position", "position"),),
+        instances="score_slots" if parts else 1,
+        clears="all" if parts else "",
+        adds=bool(parts),
+        shader="cached_values",
+    )
+
+
+def _table(rows: TensorSpec | None) -> list[tuple[str, str]]:
+    return [] if rows is None else [("rows", rows.name)]
+
+
+def _many(rows: TensorSpec | None) -> list[tuple[str, int]]:
+    return [] if rows is None else [("MANY", rows.shape[0]), *table_layout(rows).defines("ROWS")]
+
+
+def sink_inputs(sinks: TensorSpec | None) -> list[tuple[str, str]]:
+    """The input with the sinks of heads."""
+    return [] if sinks is None else [("sinks", sinks.name)]
+
+
+def sink_defines(name: str, sinks: TensorSpec | None) -> list[tuple[str, int]]:
+    """The defines of shaders/common/sinks.glsl.
+
+    Raises:
+        PlanError: the sinks are not a row of a table.
+    """
+    if sinks is None:
+        return []
+    if not isinstance(sinks.layout, RowLayout):
+        raise PlanError(f"draw {name}: {sinks.name} is not a table of rows")
+    return [("SINKS", 1), *sinks.layout.defines("SINKS")]
+
+
+def sinks_in(inputs: Mapping[str, Array]) -> Array | None:
+    """For an oracle: the sinks [heads] of a draw, float64, or None."""
+    return inputs["sinks"][0].astype(np.float64) if "sinks" in inputs else None
+
+
+def heads_in(params: Params) -> Heads:
+    """The heads, from a draw's defines."""
+    texels = int(params["HEAD_TEXELS"])
+    ahead = int(params["AHEAD"]) if "AHEAD" in params else None
+    return Heads(
+        int(params["HEADS"]),
+        int(params["KV_HEADS"]),
+        4 * texels,
+        float(params["SCORE_SCALE"]),
+        int(params["WINDOW"]),
+        float(params.get("SCORE_CAP", 0.0)),
+        ahead,
+    )
+
+
+def in_bytes(params: Params) -> bool:
+    """Whether the cache of a draw is in bytes with scales."""
+    return "CACHE_SCALES_AT" in params
+
+
+def check_cache(shapes: Shapes, params: Params) -> int:
+    """Require a cache of keys, values and, unless in bytes, queries; returns the floats of all query heads."""
+    heads = heads_in(params)
+    shapes.expect("cache", None, heads.queries_at if in_bytes(params) else heads.cols)
+    # Whole slots of tokens are read, whatever the position.
+    shapes.require(shapes.rows("cache") % SLOT_TOKENS == 0, f"the cache has {shapes.rows('cache')} rows")
+    return heads.width
+
+
+def _check_position(shapes: Shapes, params: Params) -> int:
+    width = check_cache(shapes, params)
+    shapes.require(params["position"] < shapes.rows("cache"), f"position {params['position']} is outside the cache")
+    return width
+
+
+def _check_queries(shapes: Shapes, params: Params) -> None:
+    apart = "queries" in shapes.by_name
+    shapes.expect("queries", params.get("MANY", 1), heads_in(params).cols)
+    shapes.require(apart == in_bytes(params), "queries must be given for a cache in bytes, and for no other")
+
+
+def _check_scores(shapes: Shapes, params: Params) -> None:
+    _check_position(shapes, params)
+    _check_queries(shapes, params)
+    shapes.expect("output", shapes.rows("cache") // SLOT_TOKENS, params["HEADS"] * SLOT_TOKENS)
+
+
+def _check_values(shapes: Shapes, params: Params) -> None:
+    shapes.expect("output", 1, _check_position(shapes, params))
+    shapes.expect("sinks", 1, params["HEADS"])
+    shapes.expect("scores", shapes.rows("cache") // SLOT_TOKENS, params["HEADS"] * SLOT_TOKENS)
+
+
+def queries_of(rows: Array, heads: Heads) -> Array:
+    """For an oracle: [heads, rows, floats]."""
+    columns = rows[:, heads.queries_at : heads.queries_at + heads.width]
+    return np.asarray(columns.reshape(len(rows), heads.count, heads.floats).transpose(1, 0, 2))
+
+
+def keys_of(rows: Array, heads: Heads, *, values: bool = False) -> Array:
+    """For an oracle: the keys, or values, that each head of queries sees, [heads, rows, floats]."""
+    columns = rows[:, heads.kv_floats * values :][:, : heads.kv_floats]
+    apart = columns.reshape(len(rows), heads.kv, heads.floats).transpose(1, 0, 2)
+    return np.asarray(np.repeat(apart, heads.count // heads.kv, axis=0))
+
+
+def scores_of(queries: Array, keys: Array, position: int, slots: int, heads: Heads, last: int | None = None) -> Array:
+    """For an oracle: one query's scores [slots, heads · 64]; queries [heads, floats], keys [heads, tokens, floats].
+
+    ``last`` is the last token that the query sees, its own by default.
+    """
+    count, last = heads.count, position if last is None else last
+    padded = np.full((count, slots * SLOT_TOKENS), MASKED)
+    first = max(0, position + 1 - heads.window) if heads.window else 0
+    found = heads.scale * np.einsum("hd,htd->ht", queries, keys[:, : last + 1])
+    if heads.cap:
+        found = soft_cap(found, heads.cap)
+    padded[:, : last + 1] = np.where(np.arange(last + 1) >= first, found, MASKED)
+    return padded.reshape(count, slots, SLOT_TOKENS).transpose(1, 0, 2).reshape(slots, -1)
+
+
+def values_of(
+    scores: Array,
+    values: Array,
+    position: int,
+    window: int = 0,
+    last: int | None = None,
+    sinks: Array | None = None,
+) -> Array:
+    """For an oracle: one query's weighted sum [heads · floats]; scores [slots, heads · 64], values like keys.
+
+    ``last`` is the last token that the query sees, its own by default. ``sinks`` [heads] are logits without values.
+    """
+    heads, last = len(values), position if last is None else last
+    by_head = scores.reshape(len(scores), heads, SLOT_TOKENS).transpose(1, 0, 2).reshape(heads, -1)[:, : last + 1]
+    first = max(0, position + 1 - window) if window else 0
+    by_head = by_head[:, first:]
+    logits = by_head if sinks is None else np.concatenate([by_head, sinks[:, None]], axis=1)
+    weights = np.exp(logits - logits.max(axis=1, keepdims=True))
+    weights = (weights / weights.sum(axis=1, keepdims=True))[:, : by_head.shape[1]]
+    return np.asarray(np.einsum("ht,htd->hd", weights, values[:, first : last + 1]).reshape(-1))
+
+
+def _oracle_scores(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
+    (cache,) = float64(inputs, ["cache"])
+    heads, position = heads_in(params), int(params["position"])
+    if "queries" in inputs:
+        queries = queries_of(float64(inputs, ["queries"])[0], heads)[:, 0]
+    else:
+        queries = queries_of(cache, heads)[:, position]
+    return scores_of(queries, keys_of(cache, heads), position, size[0], heads)
+
+
+def _oracle_values(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
+    cache, scores = float64(inputs, ["cache", "scores"])
+    heads, position = heads_in(params), int(params["position"])
+    used = scores[: score_slots(position + 1)]
+    values = keys_of(cache, heads, values=True)
+    return values_of(used, values, position, heads.window, sinks=sinks_in(inputs))[None]
+
+
+def _check_row_scores(shapes: Shapes, params: Params) -> None:
+    _check_rows(shapes, params)
+    _check_queries(shapes, params)
+    groups = shapes.rows("output") // int(params["MANY"])
+    shapes.expect("output", groups * params["MANY"], params["HEADS"] * SLOT_TOKENS)
+
+
+def _check_row_values(shapes: Shapes, params: Params) -> None:
+    width = _check_rows(shapes, params)
+    shapes.expect("output", params["MANY"], width)
+    shapes.expect("scores", None, params["HEADS"] * SLOT_TOKENS)
+    shapes.expect("sinks", 1, params["HEADS"])
+
+
+def _check_rows(shapes: Shapes, params: Params) -> int:
+    width = check_cache(shapes, params)
+    shapes.expect("rows", params["MANY"], None)
+    return width
+
+
+def _oracle_row_scores(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
+    (cache,) = float64(inputs, ["cache"])
+    heads, rows, groups = heads_in(params), int(params["MANY"]), size[0] // int(params["MANY"])
+    found = np.full((groups, rows, size[1]), MASKED)
+    for row, info in enumerate(inputs["rows"].astype(np.intp)):
+        position, own = info[POSITION], cache[info[BASE] :]
+        if "queries" in inputs:
+            query = queries_of(float64(inputs, ["queries"])[0], heads)[:, row]
+        else:
+            query = queries_of(own, heads)[:, position]
+        found[:, row] = scores_of(query, keys_of(own, heads), position, max(groups, position // 64 + 1), heads)[:groups]
+    return found.reshape(size)
+
+
+def _oracle_row_values(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
+    cache, scores = float64(inputs, ["cache", "scores"])
+    heads, found = heads_in(params), np.zeros(size)
+    for row, info in enumerate(inputs["rows"].astype(np.intp)):
+        position = info[POSITION]
+        own = scores[row :: int(params["MANY"])][: score_slots(position + 1)]
+        values = keys_of(cache[info[BASE] :], heads, values=True)
+        found[row] = values_of(own, values, position, heads.window, sinks=sinks_in(inputs))
+    return found
+
+
+def _parts_of_values(params: Params) -> Mapping[str, Part]:
+    heads, tokens = heads_in(params), int(params["position"]) + 1
+    return {"cache": Part(floats=heads.kv_floats * min(tokens, heads.window or tokens))}
+
+
+def _parts_of_scores(params: Params) -> Mapping[str, Part]:
+    """The keys, which are as many as the values, and the token's queries if they are in the cache."""
+    beside = 0 if in_bytes(params) else heads_in(params).width
+    return {"cache": Part(floats=_parts_of_values(params)["cache"].floats + beside)}
+
+
+_CACHE = ("cache",)
+register(
+    Op(
+        "cached_scores",
+        _CACHE,
+        ("queries",),
+        _check_scores,
+        _oracle_scores,
+        either=_CACHE,
+        regions=("queries", "output"),
+        parts=_parts_of_scores,
+    )
+)
+register(
+    Op(
+        "cached_values",
+        ("scores", "cache"),
+        ("sinks",),
+        _check_values,
+        _oracle_values,
+        either=_CACHE,
+        regions=("scores", "output"),
+        parts=_parts_of_values,
+    )
+)
+register(
+    Op("row_scores", ("cache", "rows"), ("queries",), _check_row_scores, _oracle_row_scores, ("rows",), either=_CACHE)
+)
+register(
+    Op(
+        "row_values",
+        ("scores", "cache", "rows"),
+        ("sinks",),
+        _check_row_values,
+        _oracle_row_values,
+        ("rows",),
+        either=_CACHE,
+    )
+)

@@ -1,0 +1,82 @@
+"""The table of changes to logits for the passes of :mod:`glinfer.kernels.fused.choice`, read by
+shaders/common/changes.glsl.
+
+Row r of the table, float32 [rows, columns], belongs to row r of the logits. Columns 0 to 3 are the repetition penalty,
+its reciprocal, the presence penalty and the frequency penalty. Columns 4 + 2t and 5 + 2t are the bias and the code of
+token t: 2 · (times it was generated), plus 1 if the text contains it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from glinfer.errors import PlanError
+from glinfer.gl.layouts.flat import LANES, FlatLayout
+from glinfer.kernels.spec import Array, TensorSpec
+
+AHEAD = 8
+"""Limit for a row's tokens that the GPU has chosen and that are not in a table yet."""
+PENALTIES = slice(4)
+"""The columns of the penalties."""
+_LARGEST = float(np.finfo(np.float32).max)
+_LINE = 1024  # texels; rows begin at multiples of it, so at the beginning of a texture line
+
+
+def bias_columns(vocab: int) -> slice:
+    """The columns of the biases of all tokens."""
+    return slice(4, 4 + 2 * vocab, 2)
+
+
+def code_columns(vocab: int) -> slice:
+    """The columns of the codes of all tokens."""
+    return slice(5, 5 + 2 * vocab, 2)
+
+
+def changes_layout(rows: int, vocab: int, max_texture_size: int) -> FlatLayout:
+    """The layout of a table, whose rows are whole lines of texels.
+
+    Raises:
+        PlanError: it does not fit a texture.
+    """
+    texels = -(-(1 + -(-vocab // 2)) // _LINE) * _LINE
+    return FlatLayout.of((rows, LANES * texels), "rgba32f", max_texture_size)
+
+
+def changes_fit(rows: int, vocab: int, max_texture_size: int) -> bool:
+    """Whether a table fits a texture."""
+    try:
+        changes_layout(rows, vocab, max_texture_size)
+    except PlanError:
+        return False
+    return True
+
+
+def changes_defines(changes: TensorSpec) -> tuple[tuple[str, int], ...]:
+    """The defines of a draw that reads the table."""
+    assert isinstance(changes.layout, FlatLayout)
+    return ("CHANGED", AHEAD), *changes.layout.defines("CHANGES")
+
+
+def change_word(ahead: int = 0, back: int = 0) -> int:
+    """The word of a row, in the table of choices, whose logits change; the word is 0 if they do not.
+
+    ``ahead`` tokens of the row are not in a table yet; their picks begin ``back`` slots before the row's own.
+    """
+    return 1 + 2 * ahead + (back << 16)
+
+
+def changed_logits(logits: Array, table: Array, chosen: Array) -> Array:
+    """For an oracle: the logits [vocab] changed by a row of the table, and by the tokens ``chosen`` since.
+
+    Listed logits are compared exactly, so they are changed in float32 here too.
+    """
+    table = table.astype(np.float32)
+    repetition, reciprocal, presence, frequency = table[PENALTIES]
+    codes = table[code_columns(logits.size)]
+    times = np.bincount(chosen, minlength=logits.size).astype(np.float32)
+    counts, seen = np.floor(codes / 2) + times, codes % 2 + times > 0
+    added = table[bias_columns(logits.size)] - np.where(counts > 0, presence + frequency * counts, np.float32(0))
+    changed = logits.astype(np.float32) + added
+    with np.errstate(over="ignore", invalid="ignore"):
+        penalised = np.clip(changed * np.where(changed > 0, reciprocal, repetition), -_LARGEST, _LARGEST)
+    return np.asarray(np.where(seen & np.isfinite(changed), penalised, changed), dtype=np.float64)

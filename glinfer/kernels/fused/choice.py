@@ -1,0 +1,354 @@
+"""Three passes that choose a token for each row of logits, among the tokens that pass top-k, top-p and min-p.
+
+``choice_list`` cuts the vocabulary into pieces with a stride, because neighbours such as the digits are often alike.
+It lists the four largest logits of each piece and the best score among its other tokens. ``choice_rank`` computes the
+number and the weight of the tokens before each of these five candidates. ``choice_pick`` picks the best score among
+those that pass the filters. An unlisted token comes after the fourth of its piece, so the pick is nearly always sure.
+Otherwise it is marked as unsure, and the sampler reads the whole row (:class:`glinfer.engine.sampler.Sampler`).
+
+The filters' settings are in the table of rows (:mod:`glinfer.kernels.fused.rows`), in words that these passes need for
+nothing else: :data:`TOP_K` (0 for all), the bits of the float32 :data:`TOP_P` and :data:`MIN_P`, and :data:`CHANGES`,
+the word of :func:`glinfer.kernels.fused.changes.change_word`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BLOCK_TEXELS
+from glinfer.gl.layouts.flat import FlatLayout
+from glinfer.kernels.fused.allowed import allowed_tokens, check_mask, mask_defines
+from glinfer.kernels.fused.changes import changed_logits, changes_defines
+from glinfer.kernels.fused.draws import block_draw, block_layout
+from glinfer.kernels.fused.rows import (
+    DRAWN,
+    INVERSE_TEMPERATURE,
+    NOISE,
+    NOISE_KEY,
+    SOURCE,
+    RowInterleaved,
+    check_same,
+    gathered,
+    optional_names,
+    table_layout,
+)
+from glinfer.kernels.fused.sample import NO_SCORE, best_candidates
+from glinfer.kernels.noise import gumbel_at
+from glinfer.kernels.options import KernelOptions
+from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, register
+
+TOP_K, TOP_P, MIN_P, CHANGES = range(4)
+FILTER_WORDS = slice(3)
+"""The words of a row that hold its filters."""
+LISTED = 4
+"""Listed tokens of one piece: the channels of a texel."""
+_FEW_PIECES, _PIECES = 64, 128
+_FEW_TOKENS = 8192
+# A float32, which holds whole numbers up to 2**24, packs two steps.
+_STEPS = 4096
+_DROPPED, _MARGIN = 3e38, 1e-4
+
+
+def pieces_for(vocab: int) -> int:
+    """Pieces of a vocabulary, a power of two: more pieces take more time, fewer make the pick unsure more often."""
+    pieces = _FEW_PIECES if vocab <= _FEW_TOKENS else _PIECES
+    while pieces * _STEPS < vocab:
+        pieces *= 2
+    return pieces
+
+
+class Lists(NamedTuple):
+    """The outputs of ``choice_list``, each [rows, 4 · pieces] in flat texels of one layout."""
+
+    best: TensorSpec
+    drawn: TensorSpec
+    facts: TensorSpec
+    other: TensorSpec
+
+
+class Ranks(NamedTuple):
+    """The outputs of ``choice_rank``, in the layout of the lists."""
+
+    low: TensorSpec
+    high: TensorSpec
+    further: TensorSpec
+
+
+def choice_draws(
+    logits: RowInterleaved,
+    rows: TensorSpec,
+    lists: Lists,
+    ranks: Ranks,
+    picks: TensorSpec,
+    *,
+    vocab: int,
+    kernels: KernelOptions,
+    mask: TensorSpec | None = None,
+    changes: TensorSpec | None = None,
+) -> tuple[DrawSpec, DrawSpec, DrawSpec]:
+    """The three passes, for the rows of logits [rows, vocab] in the table ``rows``.
+
+    With ``mask``, the table of :mod:`glinfer.kernels.fused.allowed`, the logits of tokens that it does not allow are
+    -inf. With ``changes``, the table of :mod:`glinfer.kernels.fused.changes`, logits change first. Run values:
+    ``rows``, the number of rows to choose for; ``row``, the first of them; and ``slot``, the slot of picks [slots, 64]
+    for that row.
+    """
+    assert isinstance(lists.best.layout, FlatLayout)
+    table = (*table_layout(rows).defines("ROWS"), ("TABLE_ROWS", rows.shape[0]))
+    of_lists = (*lists.best.layout.defines("LIST"), ("PIECES", pieces_for(vocab)))
+    common = (*table, ("VOCAB", vocab), ("LOOKUP_TEXTURE", int(kernels.lookup_texture)))
+    size, per_run = ("rows", lists.best.shape[1]), (("first_row", "row"),)
+    masked = () if mask is None else (("mask", mask.name),)
+    changed = () if changes is None else (("changes", changes.name), ("picks", picks.name))
+    picked = (
+        () if changes is None else (*changes_defines(changes), *block_layout("choice.list", picks).defines("PICKS"))
+    )
+    return (
+        DrawSpec(
+            name="choice.list",
+            kind="choice",
+            op="choice_list",
+            inputs=(*logits.inputs(), ("rows", rows.name), *masked, *changed),
+            outputs=tuple(each.name for each in lists),
+            size=size,
+            defines=(
+                *logits.layout.defines("X"),
+                *(() if mask is None else mask_defines(mask)),
+                *picked,
+                *lists.best.layout.defines("OUT"),
+                ("ROWS", len(logits.tensors)),
+                ("PIECES", pieces_for(vocab)),
+                *common,
+            ),
+            per_run=per_run if changes is None else (*per_run, ("first_slot", "slot")),
+        ),
+        DrawSpec(
+            name="choice.rank",
+            kind="choice",
+            op="choice_rank",
+            inputs=(*_named(lists, "best", "facts", "other"), ("rows", rows.name)),
+            outputs=tuple(each.name for each in ranks),
+            size=size,
+            defines=(*lists.best.layout.defines("OUT"), *of_lists, *common),
+            per_run=per_run,
+        ),
+        block_draw(
+            "choice.pick",
+            "choice",
+            "choice_pick",
+            (*_named(lists, "drawn", "facts", "other"), *_named(ranks, *ranks._fields), ("rows", rows.name)),
+            (picks.name,),
+            ("rows", picks.shape[1]),
+            (*block_layout("choice.pick", picks).defines("OUT"), *of_lists, *table),
+            kernels=kernels,
+            per_run=(*per_run, ("first_slot", "slot")),
+            first="slot",
+        ),
+    )
+
+
+def _named(tensors: Lists | Ranks, *names: str) -> tuple[tuple[str, str], ...]:
+    return tuple((name, getattr(tensors, name).name) for name in names)
+
+
+def _rows_of(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> tuple[Array, Array]:
+    """The rows of the table to choose for, and their float32 words, both [rows, 8]."""
+    first = int(params["first_row"])
+    table = np.ascontiguousarray(inputs["rows"][first : first + size[0]], dtype=np.uint32)
+    return table, table.view(np.float32).astype(np.float64)
+
+
+def _check_list(shapes: Shapes, params: Params) -> None:
+    check_same(shapes, params, None, params["VOCAB"])
+    shapes.expect("output", None, LISTED * params["PIECES"])
+    if "MASK" in params:
+        check_mask(shapes, params)
+
+
+def _list_oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
+    logits, pieces, first = gathered(inputs, int(params["ROWS"])), int(params["PIECES"]), int(params["first_row"])
+    found = []
+    table, reals = _rows_of(inputs, params, size)
+    for number, row in enumerate(table):
+        scores = logits[row[SOURCE]]
+        if row[CHANGES]:
+            slot = int(params["first_slot"]) + number - int(row[CHANGES] >> 16)
+            picks = np.asarray(inputs["picks"])[slot : slot + (int(row[CHANGES] & 0xFFFF) >> 1)]
+            chosen = best_candidates(picks)[0] if len(picks) else np.zeros(0)
+            scores = changed_logits(scores, np.asarray(inputs["changes"][row[SOURCE]]), chosen.astype(np.int64))
+        if "mask" in inputs:
+            # Keep a NaN, so that a broken model is noticed.
+            allowed = allowed_tokens(inputs["mask"][first + number], scores.size) | np.isnan(scores)
+            scores = np.where(allowed, scores, -np.inf)
+        inverse = reals[number, INVERSE_TEMPERATURE] if row[NOISE] & DRAWN else 0.0
+        found.append(_lists_of(scores, pieces, inverse, reals[number, INVERSE_TEMPERATURE], int(row[NOISE_KEY])))
+    return np.stack(found, axis=1)
+
+
+def _lists_of(logits: Array, pieces: int, drawn_by: float, inverse: float, noise_key: int) -> Array:
+    """The lists of a row of logits [vocab], float64 [4, 4 · pieces]; ``drawn_by`` is 0 without noise."""
+    steps = -(-logits.size // pieces)
+    whole = np.full(max(steps, LISTED) * pieces, -np.inf)
+    whole[: logits.size] = logits
+    lost = np.isnan(whole).reshape(-1, pieces).any(axis=0)
+    values = np.nan_to_num(whole, nan=-np.inf, posinf=np.inf, neginf=-np.inf)
+    scores = values.astype(np.float32)
+    if drawn_by:  # in float32, like the shader
+        with np.errstate(over="ignore"):
+            scores = scores * np.float32(drawn_by) + gumbel_at(noise_key, np.arange(scores.size))
+    values, scores = values.reshape(-1, pieces), scores.reshape(-1, pieces).astype(np.float64)
+    order = np.argsort(-values, axis=0, kind="stable")
+    values, scores = np.take_along_axis(values, order, axis=0), np.take_along_axis(scores, order, axis=0)
+    listed = values[:LISTED] > NO_SCORE
+    best, drawn = (np.where(listed, each[:LISTED], NO_SCORE) for each in (values, scores))
+    step_of = np.where(listed, order[:LISTED], 0)
+    with np.errstate(over="ignore"):
+        rest = np.exp((values[LISTED:] - best[-1]) * inverse).sum(axis=0)
+    last = np.concatenate([np.full((1, pieces), NO_SCORE), scores[LISTED:]])
+    winner = last.argmax(axis=0)
+    there = (winner > 0) & (last.max(axis=0) > NO_SCORE)
+    place, columns = np.maximum(winner - 1, 0) + LISTED, np.arange(pieces)
+    rows = np.minimum(place, len(values) - 1)
+    zero = np.zeros(pieces)
+    other = [
+        np.where(there, last.max(axis=0), NO_SCORE),
+        np.where(there, order[rows, columns], 0),
+        np.where(there, values[rows, columns], NO_SCORE),
+        zero,
+    ]
+    facts = [
+        step_of[0] + _STEPS * step_of[1],
+        step_of[2] + _STEPS * step_of[3],
+        np.where(lost, -1.0, rest),
+        zero,
+    ]
+    return np.stack([each.T.reshape(-1) for each in (best, drawn, np.stack(facts), np.stack(other))])
+
+
+def _steps_of(facts: Array) -> Array:
+    """The steps [pieces, 4] of the listed tokens."""
+    packed = facts[:, :2].astype(np.int64)
+    return np.stack([packed % _STEPS, packed // _STEPS], axis=2).reshape(-1, LISTED)
+
+
+def _check_rank(shapes: Shapes, params: Params) -> None:
+    for name in ("best", "facts", "other", "output"):
+        shapes.expect(name, None, LISTED * params["PIECES"])
+
+
+def _rank_oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
+    pieces, vocab, found = int(params["PIECES"]), int(params["VOCAB"]), []
+    table, reals = _rows_of(inputs, params, size)
+    for number, row in enumerate(table):
+        best, facts, other = (
+            np.asarray(inputs[name][number], np.float64).reshape(pieces, LISTED) for name in ("best", "facts", "other")
+        )
+        found.append(_ranks_of(best, facts, other, vocab, int(row[TOP_K]), reals[number]))
+    return np.stack(found, axis=1)
+
+
+def _ranks_of(best: Array, facts: Array, other: Array, vocab: int, top_k: int, reals: Array) -> Array:
+    """low, high and further of the lists of one row, float64 [3, 4 · pieces]."""
+    pieces, inverse, min_p = len(best), reals[INVERSE_TEMPERATURE], reals[MIN_P]
+    # Five candidates of each piece, the last one unlisted.
+    logits = np.concatenate([best, other[:, 2:3]], axis=1)
+    with np.errstate(over="ignore", invalid="ignore"):  # infinite logits show in the scores
+        weights = np.exp((logits - best.max()) * inverse)
+    hidden = np.maximum(0, -(-(vocab - np.arange(pieces)) // pieces) - LISTED)
+    rest = np.maximum(facts[:, 2], 0.0) * weights[:, LISTED - 1]
+    kept, order = weights[:, :LISTED], np.argsort(-best.reshape(-1), kind="stable")
+    ranked, sums = -best.reshape(-1)[order], np.concatenate([[0.0], np.cumsum(kept.reshape(-1)[order])])
+    larger, level = (np.searchsorted(ranked, -logits, side) for side in ("left", "right"))
+    # Tokens of the same piece are in order, those of equal logits too.
+    own_larger = (best[:, None, :] > logits[:, :, None]).sum(axis=2)
+    own_level = (best[:, None, :] >= logits[:, :, None]).sum(axis=2)
+    own_sums = np.concatenate([np.zeros((pieces, 1)), np.cumsum(kept, axis=1)], axis=1)
+    place = np.arange(LISTED + 1)[None]
+    count, mass = larger - own_larger + place, sums[larger] - np.take_along_axis(own_sums, own_larger, 1) + own_sums
+    more = (level - larger) - (own_level - own_larger)
+    of_own = np.take_along_axis(own_sums, own_level, 1) - np.take_along_axis(own_sums, own_larger, 1)
+    more_mass = sums[level] - sums[larger] - of_own
+    ahead = best[:, LISTED - 1] >= logits[..., None]
+    ahead[np.arange(pieces), :, np.arange(pieces)] = False
+    more, more_mass = more + (ahead * hidden).sum(axis=2), more_mass + (ahead * rest).sum(axis=2)
+    more[:, LISTED] += np.maximum(hidden - 1, 0)
+    more_mass[:, LISTED] += rest
+    most = top_k or vocab
+    there = np.ones_like(logits, dtype=bool)
+    there[:, LISTED] = other[:, 0] > NO_SCORE
+    may, must = count < most, count + more < most
+    low = np.where(may & there & (weights >= min_p * (1.0 - _MARGIN)), mass, _DROPPED)
+    high = np.where(must & there & (weights >= min_p * (1.0 + _MARGIN)), mass + more_mass, _DROPPED)
+    first = (count + more == 0)[:, :LISTED]
+    low[:, :LISTED][first] = high[:, :LISTED][first] = -1.0
+    least = (must[:, :LISTED] * kept).sum(axis=1) + (rest if not top_k else 0.0)
+    greatest = (may[:, :LISTED] * kept).sum(axis=1) + may[:, LISTED - 1] * rest
+    further = np.stack([low[:, LISTED], high[:, LISTED], least, greatest], axis=1)
+    return np.stack([each.reshape(-1) for each in (low[:, :LISTED], high[:, :LISTED], further)])
+
+
+def _check_pick(shapes: Shapes, params: Params) -> None:
+    for name in ("drawn", "facts", "other", "low", "high", "further"):
+        shapes.expect(name, None, LISTED * params["PIECES"])
+    shapes.expect("output", None, BLOCK_FLOATS)
+
+
+def _pick_oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
+    pieces, found = int(params["PIECES"]), []
+    _, reals = _rows_of(inputs, params, size)
+    for number in range(size[0]):
+        drawn, facts, other, low, high, further = (
+            np.asarray(inputs[name][number], np.float64).reshape(pieces, LISTED)
+            for name in ("drawn", "facts", "other", "low", "high", "further")
+        )
+        top_p, (least, greatest) = reals[number, TOP_P], further[:, 2:].sum(axis=0)
+        sure = top_p * least * (1.0 - _MARGIN) if top_p < 1.0 else _DROPPED
+        perhaps = top_p * greatest * (1.0 + _MARGIN) if top_p < 1.0 else _DROPPED
+        ids = np.concatenate([_steps_of(facts), other[:, 1:2]], axis=1) * pieces + np.arange(pieces)[:, None]
+        scores = np.concatenate([drawn, other[:, :1]], axis=1)
+        may = np.concatenate([low, further[:, :1]], axis=1) < perhaps
+        may[:, LISTED] |= low[:, LISTED - 1] < perhaps
+        unsure = np.concatenate([high, further[:, 1:2]], axis=1) >= sure
+        block = np.zeros((BLOCK_TEXELS, 4))
+        for lane in range(BLOCK_TEXELS):
+            mine = np.s_[lane::BLOCK_TEXELS]
+            score = np.where(may[mine], scores[mine], NO_SCORE)
+            best = score.max()
+            if (facts[mine, 2] < 0.0).any():
+                block[lane] = -NO_SCORE, 0.0, 1.0, 0.0
+            elif best > NO_SCORE:
+                token = ids[mine][score == best].min()
+                wins = (score == best) & (ids[mine] == token)
+                block[lane] = best, token, best >= _DROPPED or unsure[mine][wins].any(), 0.0
+            else:
+                block[lane] = NO_SCORE, 0.0, 1.0, 0.0
+        found.append(block.reshape(-1))
+    return np.stack(found)
+
+
+register(
+    Op(
+        "choice_list",
+        ("rows",),
+        (*optional_names(), "mask", "changes", "picks"),
+        _check_list,
+        _list_oracle,
+        ("rows", "mask"),
+        regions=optional_names(),
+    )
+)
+register(Op("choice_rank", ("best", "facts", "other", "rows"), (), _check_rank, _rank_oracle, ("rows",)))
+register(
+    Op(
+        "choice_pick",
+        ("drawn", "facts", "other", "low", "high", "further", "rows"),
+        (),
+        _check_pick,
+        _pick_oracle,
+        ("rows",),
+        regions=("output",),
+    )
+)

@@ -1,0 +1,203 @@
+"""Short convolutions with a gate, C · conv(B · x), over a cache that has B · x of every position of a sequence.
+
+LFM2 (Liquid AI 2025) has them in place of attention. llama.cpp and transformers keep only the last rows of B · x of a
+sequence. Here a cache keeps all of them, like keys and values, and a token's position selects those that it sees. So
+sequences are copied, rewound, shared and drafted by the same rules. The ops read rows of :data:`PARTS` parts, each of
+whole blocks: B | C | x.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from glinfer.errors import PlanError
+from glinfer.gl.layouts.blocks import BLOCK_FLOATS, RowLayout, blocks_for
+from glinfer.gl.layouts.matrix import Extent
+from glinfer.kernels.fused.dense import target_defines
+from glinfer.kernels.fused.draws import block_draw, block_layout
+from glinfer.kernels.fused.rows import (
+    BASE,
+    POSITION,
+    RowInterleaved,
+    check_same,
+    deinterleaved,
+    gathered,
+    optional_names,
+    stored_places,
+    table_layout,
+)
+from glinfer.kernels.options import KernelOptions
+from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Part, Shapes, TensorSpec, float64, register
+
+PARTS = 3
+
+
+def part_floats(width: int) -> int:
+    """Floats of one of the parts B, C and x, each of whole blocks."""
+    return BLOCK_FLOATS * blocks_for(width)
+
+
+def store_gated(
+    name: str,
+    x: RowInterleaved,
+    cache: TensorSpec,
+    *,
+    rows: TensorSpec | None = None,
+    together: bool = False,
+    kernels: KernelOptions,
+) -> DrawSpec:
+    """``cache[base + position] = B[r] * x[r]`` for each row, with base and position from the table ``rows``.
+
+    x [rows, 3 · part_floats] = B | C | x, cache [slots, D]. Without the table there is one row, of the token at the run
+    value position, in a sequence that begins in the first slot. Run value: rows, or position. For ``together`` see
+    :func:`glinfer.kernels.fused.tiles.store_rows`.
+    """
+    layout, alone = block_layout(name, cache), rows is None
+    strip = together and layout.in_one_line
+    inputs: list[tuple[str, str]] = [*x.inputs()]
+    further: dict[str, Any] = {}
+    defines = [
+        *x.layout.defines("X"),
+        *target_defines(layout),
+        ("ROWS", len(x.tensors)),
+        ("STRIP", int(strip)),
+        ("FACTOR_BLOCK", 2 * blocks_for(cache.shape[1])),
+    ]
+    if rows is None:
+        defines.append(("ALONE", 1))
+    else:
+        inputs.append(("rows", rows.name))
+        defines += table_layout(rows).defines("ROWS")
+        further = {"cover": "strip"} if strip else {"vertex": "common/rows.vert"}
+    return block_draw(
+        name,
+        "conv.store",
+        "store_gated_row" if alone else "store_gated",
+        inputs,
+        (cache.name,),
+        (1 if alone else "rows", cache.shape[1]),
+        defines,
+        kernels=kernels,
+        shader="store_rows",
+        first="position" if alone else 0,
+        **further,
+    )
+
+
+def short_conv(
+    name: str,
+    x: RowInterleaved,
+    cache: TensorSpec,
+    taps: TensorSpec,
+    out: RowInterleaved,
+    *,
+    length: int,
+    rows: TensorSpec | None = None,
+    slots: Extent = 1,
+    kernels: KernelOptions,
+) -> DrawSpec:
+    """``out[r] = C[r] * (bias + Σ over k of taps[k] * cache[base + position - length + 1 + k])``, out [rows, D].
+
+    x and cache are as in :func:`store_gated`; a sequence has zeros before its first position. taps [length, D] may have
+    one more row, the bias. With the table ``rows`` it is computed for the rows of the first ``slots``
+    slots; without it for the token at the run value position, in a sequence that begins in the first slot.
+
+    Raises:
+        PlanError: a tensor has another layout.
+    """
+    if not isinstance(taps.layout, RowLayout):
+        raise PlanError(f"draw {name}: expected a table of taps")
+    inputs = [*x.inputs(), ("cache", cache.name), ("taps", taps.name)]
+    defines = [
+        *x.layout.defines("X"),
+        *block_layout(name, cache).defines("CACHE"),
+        ("CACHE_SLOTS", cache.shape[0]),
+        *taps.layout.defines("TAPS"),
+        *out.layout.defines("OUT"),
+        ("ROWS", len(out.tensors)),
+        ("ALONE", int(rows is None)),
+        ("LENGTH", length),
+        ("BIASED", taps.shape[0] - length),
+        ("GATE_BLOCK", blocks_for(out.cols)),
+    ]
+    if rows is not None:
+        inputs.append(("rows", rows.name))
+        defines += table_layout(rows).defines("ROWS")
+    return block_draw(
+        name,
+        "conv.mixed",
+        "short_conv",
+        inputs,
+        out.names,
+        (1 if rows is None else slots, out.cols),
+        defines,
+        kernels=kernels,
+        cells=rows is not None,
+        per_run=(("position", "position"),) if rows is None else (),
+    )
+
+
+def _check_store(shapes: Shapes, params: Params) -> None:
+    check_same(shapes, params, None, PARTS * part_floats(shapes.by_name["output"][1]))
+    if "rows" not in shapes.by_name:
+        shapes.require(params["ROWS"] == 1, f"found {params['ROWS']} textures; expected one row")
+
+
+def _oracle_store(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
+    x = gathered(inputs, int(params["ROWS"]))[: size[0]]
+    start = 2 * part_floats(size[1])
+    return np.asarray(x[:, : size[1]] * x[:, start : start + size[1]])
+
+
+def _check_conv(shapes: Shapes, params: Params) -> None:
+    width = shapes.by_name["output"][1]
+    check_same(shapes, params, None, PARTS * part_floats(width))
+    shapes.expect("cache", None, width)
+    shapes.expect("taps", params["LENGTH"] + params["BIASED"], width)
+    if params["ALONE"]:
+        shapes.require(params["position"] < shapes.rows("cache"), f"position {params['position']} is outside the cache")
+
+
+def _oracle_conv(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
+    count, length, width = int(params["ROWS"]), int(params["LENGTH"]), size[1]
+    x = gathered(inputs, count)[: size[0] * count]
+    cache, taps = float64(inputs, ["cache", "taps"])
+    gates = x[:, part_floats(width) :][:, :width]
+    if params["ALONE"]:
+        places = [(int(params["position"]), 0)]
+    else:
+        table = inputs["rows"].astype(np.intp)
+        places = [(info[POSITION], info[BASE]) for info in table[: len(x)]]
+    found = np.zeros((len(x), width))
+    for row, (position, base) in enumerate(places):
+        sums = taps[length].copy() if params["BIASED"] else np.zeros(width)
+        for k in range(max(0, length - 1 - position), length):
+            sums += taps[k] * cache[min(base + position - length + 1 + k, len(cache) - 1)]
+        found[row] = gates[row] * sums
+    return deinterleaved(found, count)
+
+
+def _parts(params: Params) -> Mapping[str, Part]:
+    """The rows of the cache that each token sees; consecutive tokens share rows."""
+    rows, length = 1 if params["ALONE"] else int(params["rows"]), int(params["LENGTH"])
+    together = "strip_first" in params or rows == 1
+    return {"cache": Part(rows + length - 1 if together else rows * length)}
+
+
+register(Op("store_gated_row", (), optional_names(), _check_store, _oracle_store, regions=optional_names()))
+register(Op("store_gated", ("rows",), optional_names(), _check_store, _oracle_store, ("rows",), places=stored_places))
+register(
+    Op(
+        "short_conv",
+        ("cache", "taps"),
+        (*optional_names(), "rows"),
+        _check_conv,
+        _oracle_conv,
+        ("rows",),
+        regions=(*optional_names(), "output"),
+        parts=_parts,
+    )
+)

@@ -1,0 +1,698 @@
+"""The gated delta rule over caches that keep only the newest tokens of a sequence, so that memory does not grow.
+
+Gated DeltaNet (Yang, Kautz and Hatamizadeh 2024) keeps a matrix S [D_K, D_V] for each value head:
+``S_t = exp(g_t) S_{t-1} + k_t ⊗ u_t`` with the correction ``u_t = beta_t (v_t - exp(g_t) S_{t-1}ᵀ k_t)``, and returns
+``S_tᵀ q_t``. Here tokens form **spans** of :data:`SPAN`. A sequence has three rings, whose slots follow from positions:
+
+* the inputs of the convolution before the rule;
+* a row for each of the last two spans' tokens: its key, its correction, and the decay G since its span began;
+* the states at the beginnings of the last two spans, one in each of two textures, as no draw samples its own target.
+
+A run of consecutive tokens reads the state S_c at the beginning of its first token's span, and adds the corrections
+since then, weighted by ``exp(decay) k_s · q_t`` as in attention over a window:
+``S_tᵀ q = exp(decay) S_cᵀ q + Σ exp(decay) (k_s · q) u_s``. The same sum with the token's key gives its correction. The
+last token of a span folds the span's corrections into the next state. All of this depends on positions alone, so a
+sequence continues from any of its last :data:`REWINDS` tokens; rows after that token are overwritten.
+
+Consecutive rows of one run need each other's corrections. If row i were the first of its run, its correction would be
+``a_i = beta_i (v_i - Sᵀ k_i)``. The rows j before it lower that by ``L_ij u_j`` with
+``L_ij = beta_i exp(decay) (k_j · k_i)``. So all corrections solve ``(I + L) U = A`` (Yang, Wang, Zhang, Shen and Kim
+2024). L does not depend on values, so :func:`delta_solve` inverts I + L once for each head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from glinfer.families.layer import DeltaRule
+from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BlockLayout, RowLayout, blocks_for
+from glinfer.kernels.flat.delta import of_values
+from glinfer.kernels.fused.draws import block_draw, block_layout
+from glinfer.kernels.fused.rows import BASE, POSITION, table_layout
+from glinfer.kernels.options import KernelOptions
+from glinfer.kernels.published.linear import ACTIVATIONS, activate
+from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Part, Shapes, TensorSpec, float64, register
+
+Defines = list[tuple[str, int | float]]
+SPAN = 32
+"""Tokens of a span, and the limit for the consecutive rows of one run, which thus complete at most one span."""
+RING = 2 * SPAN
+"""Slots of a sequence for the rows of its tokens: a run sees its own and those since its first row's span began."""
+REWINDS = 28
+"""The most tokens by which a sequence can be rewound; the one before them may then run again.
+
+With the inputs of a convolution over four tokens that makes 32 slots.
+"""
+_TOGETHER = 16
+"""Slots of a cache are laid out in whole groups of this many."""
+
+
+def _part(floats: int) -> int:
+    """Floats of a part of a row, rounded up to whole blocks."""
+    return BLOCK_FLOATS * blocks_for(floats)
+
+
+def _grouped(slots: int) -> int:
+    return -(-slots // _TOGETHER) * _TOGETHER
+
+
+def input_ring(taps: int) -> int:
+    """Slots of a sequence for the inputs of a convolution over ``taps`` tokens."""
+    return _grouped(max(REWINDS + taps, SPAN))
+
+
+@dataclass(frozen=True)
+class DeltaHeads:
+    """The parts of the rows that the passes of a delta rule read and write; offsets and widths are in floats."""
+
+    rule: DeltaRule
+
+    @property
+    def a_at(self) -> int:
+        """Offset of the decays' inputs in a row of the product before the rule, which begins with the channels."""
+        return _part(self.rule.channels)
+
+    @property
+    def b_at(self) -> int:
+        """Offset of the inputs of the written shares in a row of the product."""
+        return self.a_at + _part(self.rule.heads)
+
+    @property
+    def z_at(self) -> int:
+        """Offset of the results' gates in a row of the product."""
+        return self.b_at + _part(self.rule.heads)
+
+    @property
+    def projected(self) -> int:
+        """Floats of a row of the product."""
+        return self.z_at + self.rule.values
+
+    @property
+    def k_at(self) -> int:
+        """Offset of the keys in a mixed row: queries, keys, values, decays, shares."""
+        return _part(self.rule.keys)
+
+    @property
+    def v_at(self) -> int:
+        """Offset of the values in a mixed row."""
+        return 2 * self.k_at
+
+    @property
+    def g_at(self) -> int:
+        """Offset of the decays in a mixed row."""
+        return self.v_at + _part(self.rule.values)
+
+    @property
+    def beta_at(self) -> int:
+        """Offset of the shares in a mixed row."""
+        return self.g_at + _part(self.rule.heads)
+
+    @property
+    def mixed(self) -> int:
+        """Floats of a mixed row."""
+        return self.beta_at + self.rule.heads
+
+    @property
+    def u_at(self) -> int:
+        """Offset of the corrections in a row of the cache, after its keys and decays."""
+        return self.k_at + _part(self.rule.heads)
+
+    @property
+    def kept(self) -> int:
+        """Floats of a row of the cache."""
+        return self.u_at + self.rule.values
+
+    @property
+    def state_rows(self) -> int:
+        """Slots of a sequence for a state: one for each element of a key, and at least one for each row of a run."""
+        return max(_grouped(self.rule.key), SPAN)
+
+    @property
+    def per_head(self) -> int:
+        """Floats of a row with a block for each head, such as the weights of all tokens that a row sees."""
+        return self.rule.heads * BLOCK_FLOATS
+
+    def layouts(self, taps: int, sequences: int, max_texture_size: int) -> dict[str, BlockLayout]:
+        """The layouts of the caches of ``sequences`` sequences by name: inputs, rows, and both states.
+
+        All are float32 whatever the format of other caches, since errors of a state go on from span to span.
+
+        Raises:
+            PlanError: one does not fit such textures.
+        """
+
+        def ring(slots: int, floats: int, together: int = _TOGETHER) -> BlockLayout:
+            shape = sequences * slots, floats
+            return BlockLayout.by_block(shape, max_texture_size, every=slots, rolls=True, together=together)
+
+        state = ring(self.state_rows, self.rule.values, self.state_rows)  # each block of a state is in one line
+        inputs = ring(input_ring(taps), self.a_at)
+        return {"inputs": inputs, "cache": ring(RING, self.kept), "state.0": state, "state.1": state}
+
+    def defines(self) -> Defines:
+        """The defines of shaders/common/delta.glsl."""
+        rule = self.rule
+        return [
+            ("HEADS", rule.heads),
+            ("KEY_HEADS", rule.key_heads),
+            ("IN_TURN", int(rule.in_turn)),
+            ("KEY_TEXELS", rule.key // 4),
+            ("VALUE_TEXELS", rule.value // 4),
+            ("SPAN", SPAN),
+            ("RING", RING),
+            ("STATE_ROWS", self.state_rows),
+            ("X_K", self.k_at // 4),
+            ("X_V", self.v_at // 4),
+            ("X_G", self.g_at // 4),
+            ("X_BETA", self.beta_at // 4),
+            ("C_G", self.k_at // 4),
+            ("C_U", self.u_at // 4),
+        ]
+
+    @classmethod
+    def of(cls, params: Params) -> DeltaHeads:
+        """The heads of a draw's defines."""
+        key_heads, heads = (int(params[name]) for name in ("KEY_HEADS", "HEADS"))
+        key, value = (4 * int(params[f"{name}_TEXELS"]) for name in ("KEY", "VALUE"))
+        return cls(DeltaRule(key_heads, heads, key, value, bool(params["IN_TURN"])))
+
+
+def snapshot_slots(cache: str, layout: BlockLayout, tokens: int) -> list[tuple[int, int]]:
+    """The (first slot, slots) of a rolling cache of one sequence from which it continues after ``tokens`` tokens.
+
+    ``cache`` is the tensor's name; ``tokens`` ends a span.
+    """
+    if cache.endswith(".inputs"):
+        ring = layout.every
+        return [((tokens + back) % ring, 1) for back in range(REWINDS + 1 - ring, 0)]
+    return [(0, layout.every)] if cache.endswith(f".state.{tokens // SPAN % 2}") else []
+
+
+def seen(position: int, rows: int = 1) -> int:
+    """Tokens whose corrections ``rows`` consecutive rows from ``position`` on read."""
+    return position % SPAN + rows
+
+
+@dataclass(frozen=True)
+class DeltaRun:
+    """The rows of a run, one in each slot of the activations.
+
+    Attributes:
+        heads: the heads of the rule.
+        kernels: the kernel options.
+        rows: the table of rows; None for the one row of the token at the run value position.
+        every: slots of a sequence in caches of all tokens, in which the table counts.
+        piece: the most consecutive rows of a sequence; 0 where no rows follow each other.
+    """
+
+    heads: DeltaHeads
+    kernels: KernelOptions
+    rows: TensorSpec | None = None
+    every: int = 1
+    piece: int = 0
+
+    def draw(
+        self,
+        name: str,
+        part: str,
+        op: str,
+        inputs: Mapping[str, TensorSpec],
+        outputs: list[TensorSpec],
+        defines: Defines | None = None,
+        *,
+        placed: bool = True,
+        **further: Any,
+    ) -> DrawSpec:
+        """A draw over the rows; ``placed`` if it depends on their positions."""
+        found: Defines = [*self.heads.defines(), ("ALONE", int(self.rows is None)), *(defines or [])]
+        found.append(("PIECE", self.piece if placed else 0))
+        for sampler, tensor in inputs.items():
+            layout = tensor.layout
+            found += (layout if isinstance(layout, RowLayout) else block_layout(name, tensor)).defines(sampler.upper())
+        found += block_layout(name, outputs[0]).defines("OUT")
+        bound = [(sampler, tensor.name) for sampler, tensor in inputs.items()]
+        if self.rows is not None and placed:
+            bound.append(("rows", self.rows.name))
+            found += [*table_layout(self.rows).defines("ROWS"), ("EVERY", self.every)]
+        size = (1 if self.rows is None else "rows", outputs[0].shape[1])
+        per_run = (("position", "position"),) if self.rows is None and placed else ()
+        names = tuple(each.name for each in outputs)
+        how: dict[str, Any] = {"kernels": self.kernels, "per_run": per_run, **further}
+        return block_draw(name, f"delta.{part}", op, bound, names, size, found, **how)
+
+
+def delta_conv(
+    name: str,
+    run: DeltaRun,
+    x: TensorSpec,
+    inputs: TensorSpec,
+    cache: TensorSpec,
+    taps: TensorSpec,
+    decay: TensorSpec,
+    out: TensorSpec,
+    *,
+    eps: float,
+    unit: bool = True,
+) -> DrawSpec:
+    """Queries, keys, values, decays and shares of each row, out [rows, heads.mixed], from a product.
+
+    x has rows of ``heads.projected`` floats, the ring ``inputs`` channels of the tokens before. Channels pass through a
+    convolution with taps [length, channels] and SiLU. Each head of queries and keys is divided by
+    ``sqrt(Σ x² + eps)``, and queries also by the root of their number of elements; without ``unit`` :func:`delta_unit`
+    does both later. decay [2, heads] has the factor of ``log(1 + exp(a + shift))``, below 0, and the shift; log decays
+    are summed from the beginning of a span, after those of earlier runs in ``cache``.
+    """
+    heads = run.heads
+    defines: Defines = [
+        ("LENGTH", taps.shape[0]),
+        ("INPUT_RING", input_ring(taps.shape[0])),
+        ("UNIT", int(unit)),
+        ("EPS", float(eps)),
+        ("SCALE", heads.rule.key**-0.5),
+        ("DECAY_BLOCK", heads.a_at // BLOCK_FLOATS),
+        ("SHARE_BLOCK", heads.b_at // BLOCK_FLOATS),
+        ("ACTIVATION", ACTIVATIONS["silu"]),
+    ]
+    tensors = {"x": x, "inputs": inputs, "cache": cache, "taps": taps, "decay": decay}
+    return run.draw(name, "conv", "delta_conv", tensors, [out], defines)
+
+
+def delta_unit(name: str, run: DeltaRun, x: TensorSpec, out: TensorSpec, *, eps: float) -> DrawSpec:
+    """Divide queries and keys of each row by their norms, and copy the rest.
+
+    x and out have rows of ``heads.mixed`` floats; x is the output of :func:`delta_conv` without ``unit``, in which each
+    fragment would have to convolve its whole head for the norm.
+    """
+    defines: Defines = [("EPS", float(eps)), ("SCALE", run.heads.rule.key**-0.5)]
+    return run.draw(name, "unit", "delta_unit", {"x": x}, [out], defines, placed=False)
+
+
+def delta_scores(
+    name: str, run: DeltaRun, x: TensorSpec, cache: TensorSpec, of_keys: TensorSpec, of_queries: TensorSpec | None
+) -> DrawSpec:
+    """The weights, for each row's key and query, of the tokens since the beginning of the first row's span.
+
+    x [rows, heads.mixed]; cache has keys and decays of the tokens before the run. of_keys and of_queries, of one
+    layout, are [rows, heads.per_head]; of_queries is optional.
+    """
+    outputs = [of_keys] if of_queries is None else [of_keys, of_queries]
+    return run.draw(name, "scores", "delta_scores", {"x": x, "cache": cache}, outputs)
+
+
+def delta_recall(
+    name: str,
+    run: DeltaRun,
+    x: TensorSpec,
+    scores: TensorSpec,
+    cache: TensorSpec,
+    states: tuple[TensorSpec, TensorSpec],
+    out: TensorSpec,
+    *,
+    queries: bool,
+) -> DrawSpec:
+    """The output of the state for each row.
+
+    With ``queries`` it is the result of the rule, out [rows, values], from all tokens up to the row's own. Otherwise it
+    is a row of the cache, out [rows, heads.kept], with the correction as if the row were the first of its consecutive
+    rows: ``beta · (v - Sᵀ k)`` with S from the tokens before them all.
+    """
+    inputs = {"x": x, "scores": scores, "cache": cache, **_by_parity(states)}
+    part = "results" if queries else "row"
+    return run.draw(name, part, "delta_recall", inputs, [out], [("QUERIES", int(queries))])
+
+
+def _by_parity(states: tuple[TensorSpec, TensorSpec]) -> dict[str, TensorSpec]:
+    return {"state0": states[0], "state1": states[1]}
+
+
+def delta_solve(name: str, run: DeltaRun, x: TensorSpec, scores: TensorSpec, out: TensorSpec) -> DrawSpec:
+    """The inverse of I + L over the rows of a run, out [rows, heads.per_head] with a matrix for each head.
+
+    x [rows, heads.mixed] and scores are those of :func:`delta_scores` for keys.
+    """
+    return run.draw(name, "solve", "delta_solve", {"x": x, "scores": scores}, [out])
+
+
+def delta_correct(name: str, run: DeltaRun, apart: TensorSpec, solved: TensorSpec, out: TensorSpec) -> DrawSpec:
+    """The cache's rows of a run, out [rows, heads.kept], from those of :func:`delta_recall` for keys.
+
+    Their corrections are multiplied by the matrices ``solved`` of :func:`delta_solve`.
+    """
+    return run.draw(name, "correct", "delta_correct", {"apart": apart, "solved": solved}, [out])
+
+
+def delta_fold(
+    name: str, run: DeltaRun, cache: TensorSpec, states: tuple[TensorSpec, TensorSpec], parity: int
+) -> DrawSpec:
+    """The state after each row that completes a span, from the state before that span and the span's rows.
+
+    It writes the states of even spans (``parity`` 0) or of odd ones, from those of the others.
+    """
+    before, out = states[1 - parity], states[parity]
+    how: dict[str, Any] = {"vertex": "common/fold.vert", "cover": "quads"}
+    inputs, how["uniforms"] = {"cache": cache, "state": before}, (("parity", parity),)
+    return run.draw(name, "fold", "delta_fold", inputs, [out], **how)
+
+
+def delta_norm(
+    name: str, run: DeltaRun, x: TensorSpec, gates: TensorSpec, gains: TensorSpec, out: TensorSpec, *, eps: float
+) -> DrawSpec:
+    """``out = x / sqrt(mean(x²) + eps) · gains · silu(z)``, the mean over each head; x and out [rows, values].
+
+    gains [1, elements of a head]; z is in rows of ``heads.projected`` floats.
+    """
+    defines: Defines = [
+        ("EPS", float(eps)),
+        ("GATE_BLOCK", run.heads.z_at // BLOCK_FLOATS),
+        ("ACTIVATION", ACTIVATIONS["silu"]),
+    ]
+    inputs = {"x": x, "gates": gates, "gains": gains}
+    return run.draw(name, "mixed", "delta_norm", inputs, [out], defines, placed=False)
+
+
+def _check_conv(shapes: Shapes, params: Params) -> None:
+    heads = DeltaHeads.of(params)
+    shapes.expect("x", shapes.rows("output"), heads.projected)
+    shapes.expect("inputs", None, heads.a_at)
+    shapes.expect("cache", None, heads.kept)
+    shapes.expect("taps", params["LENGTH"], heads.rule.channels)
+    shapes.expect("decay", 2, heads.rule.heads)
+    shapes.expect("output", None, heads.mixed)
+
+
+def _check_rule(shapes: Shapes, params: Params) -> DeltaHeads:
+    """Check the inputs that all draws of the rule share; returns their heads."""
+    heads, rows = DeltaHeads.of(params), shapes.rows("output")
+    shapes.expect("x", rows, heads.mixed)
+    shapes.expect("cache", None, heads.kept)
+    shapes.expect("apart", rows, heads.kept)
+    for name in ("scores", "solved"):
+        shapes.expect(name, rows, heads.per_head)
+    for name in ("state", "state0", "state1"):
+        shapes.expect(name, None, heads.rule.values)
+    shapes.require(params["PIECE"] <= SPAN, f"{params['PIECE']} consecutive rows; expected at most {SPAN}")
+    return heads
+
+
+def _check_unit(shapes: Shapes, params: Params) -> None:
+    shapes.expect("output", None, _check_rule(shapes, params).mixed)
+
+
+def _check_per_head(shapes: Shapes, params: Params) -> None:
+    shapes.expect("output", None, _check_rule(shapes, params).per_head)
+
+
+def _check_recall(shapes: Shapes, params: Params) -> None:
+    heads = _check_rule(shapes, params)
+    shapes.expect("output", None, heads.rule.values if params["QUERIES"] else heads.kept)
+
+
+def _check_correct(shapes: Shapes, params: Params) -> None:
+    shapes.expect("output", None, _check_rule(shapes, params).kept)
+
+
+def _check_fold(shapes: Shapes, params: Params) -> None:
+    shapes.expect("output", None, _check_rule(shapes, params).rule.values)
+
+
+def _check_norm(shapes: Shapes, params: Params) -> None:
+    heads = DeltaHeads.of(params)
+    shapes.expect("x", shapes.rows("output"), heads.rule.values)
+    shapes.expect("gates", shapes.rows("output"), heads.projected)
+    shapes.expect("gains", 1, heads.rule.value)
+    shapes.expect("output", None, heads.rule.values)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of a run: its number, its position in the sequence with this number, and its first consecutive row."""
+
+    number: int
+    position: int
+    sequence: int
+    first: int
+
+    @property
+    def begin(self) -> int:
+        """The position of the first of the consecutive rows up to this one."""
+        return self.position - self.number + self.first
+
+    @property
+    def window(self) -> int:
+        """The first token whose correction the row reads: the one that begins the first row's span."""
+        return self.begin // SPAN * SPAN
+
+    def slot(self, position: int) -> int:
+        """The slot of a token's row in the cache."""
+        return self.sequence * RING + position % RING
+
+    def of(self, position: int) -> int:
+        """The number of the row of a token of the run."""
+        return self.number - self.position + position
+
+    def state_slots(self, heads: DeltaHeads) -> slice:
+        """The slots of the sequence's state."""
+        return slice(self.sequence * heads.state_rows, self.sequence * heads.state_rows + heads.rule.key)
+
+    def folds(self, params: Params) -> bool:
+        """Whether it completes a span before one of the parity that the draw writes."""
+        return (self.position + 1) % SPAN == 0 and (self.position + 1) // SPAN % 2 == params["parity"]
+
+
+def rows_of(inputs: Mapping[str, Array], params: Params, count: int) -> list[Row]:
+    """The rows of a run, as the shaders find them."""
+    if params["ALONE"]:
+        return [Row(0, int(params["position"]), 0, 0)]
+    table, found = inputs["rows"].astype(np.intp), list[Row]()
+    for number, info in enumerate(table[:count]):
+        sequence, offset = divmod(int(info[BASE]), int(params["EVERY"]))
+        position, first = int(info[POSITION]) + offset, number
+        if found and params["PIECE"]:
+            last = found[-1]
+            follows = last.sequence == sequence and last.position + 1 == position
+            first = last.first if follows else number
+        found.append(Row(number, position, sequence, first))
+    return found
+
+
+class _Parts:
+    """The parts of the rows of a run and of its caches, for the oracles."""
+
+    def __init__(self, inputs: Mapping[str, Array], params: Params) -> None:
+        """Split the inputs that the draw has into parts."""
+        self.heads = DeltaHeads.of(params)
+        rule = self.heads.rule
+        if "x" in inputs:
+            (x,) = float64(inputs, ["x"])
+            self.q, self.k = (self._by_head(x, at, rule.key_heads, rule.key) for at in (0, self.heads.k_at))
+            self.v = self._by_head(x, self.heads.v_at, rule.heads, rule.value)
+            self.g, self.beta = (x[:, at : at + rule.heads] for at in (self.heads.g_at, self.heads.beta_at))
+        if "cache" in inputs:
+            (cache,) = float64(inputs, ["cache"])
+            self.keys = self._by_head(cache, 0, rule.key_heads, rule.key)
+            self.decays = cache[:, self.heads.k_at : self.heads.k_at + rule.heads]
+            self.corrections = self._by_head(cache, self.heads.u_at, rule.heads, rule.value)
+        self.by_head = {
+            name: each.reshape(len(each), rule.heads, -1)
+            for name in ("scores", "solved", "state", "state0", "state1")
+            if name in inputs
+            for each in float64(inputs, [name])
+        }
+
+    def _by_head(self, rows: Array, at: int, heads: int, each: int) -> Array:
+        """A part as [rows, heads, elements]; key heads are repeated for all value heads that share them."""
+        found = rows[:, at : at + heads * each].reshape(len(rows), heads, each)
+        return of_values(found, self.heads.rule.heads, in_turn=self.heads.rule.in_turn)
+
+    def since(self, row: Row, position: int) -> Array:
+        """The logarithms of a row's decays since the span of an earlier position began, [heads]."""
+        end = position // SPAN * SPAN + SPAN
+        return np.asarray(self.g[row.number] + (self.g[row.of(end - 1)] if end <= row.position else 0.0))
+
+    def weights(self, row: Row, *, queries: bool) -> Array:
+        """The weights [heads, tokens] of the tokens that a row sees."""
+        found = np.zeros((self.heads.rule.heads, BLOCK_FLOATS))
+        vector = (self.q if queries else self.k)[row.number]
+        for position in range(row.window, row.position + queries):
+            own = position >= row.begin
+            key = self.k[row.of(position)] if own else self.keys[row.slot(position)]
+            decay = self.g[row.of(position)] if own else self.decays[row.slot(position)]
+            found[:, position - row.window] = np.exp(self.since(row, position) - decay) * (vector * key).sum(axis=-1)
+        return found
+
+    def recalled(self, row: Row, stop: int, *, queries: bool) -> Array:
+        """The output for a row's query or key from tokens before ``stop``, [heads, elements]."""
+        vector, found = (self.q if queries else self.k)[row.number], np.zeros(self.v.shape[1:])
+        if row.window:
+            state = self.by_head[f"state{row.window // SPAN % 2}"][row.state_slots(self.heads)]
+            found += np.exp(self.since(row, row.window))[:, None] * np.einsum("hk,khv->hv", vector, state)
+        for position in range(row.window, stop):
+            weight = self.by_head["scores"][row.number, :, position - row.window]
+            found += weight[:, None] * self.corrections[row.slot(position)]
+        return found
+
+    def folded(self, row: Row) -> Array:
+        """The state [key elements, heads, elements] after a row that completes a span."""
+        slots = [row.slot(position) for position in range(row.position + 1 - SPAN, row.position + 1)]
+        last = self.decays[slots[-1]]
+        weights = np.exp(last - self.decays[slots])[:, :, None] * self.keys[slots]
+        found = np.einsum("thk,thv->khv", weights, self.corrections[slots])
+        if row.position + 1 > SPAN:
+            found += np.exp(last)[:, None] * self.by_head["state"][row.state_slots(self.heads)]
+        return np.asarray(found)
+
+
+def _unit(x: Array, rule: DeltaRule, scale: float, params: Params) -> Array:
+    """``scale · x / sqrt(Σ x² + EPS)``, the sum over each head of queries or keys; x [.., keys]."""
+    by_head = x.reshape(*x.shape[:-1], rule.key_heads, rule.key)
+    norms = np.sqrt((by_head**2).sum(axis=-1, keepdims=True) + params["EPS"])
+    return np.asarray((scale * by_head / norms).reshape(x.shape))
+
+
+def _oracle_conv(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
+    x, ring, cache, taps, decay = float64(inputs, ["x", "inputs", "cache", "taps", "decay"])
+    heads, found, slots = DeltaHeads.of(params), np.zeros(size), int(params["INPUT_RING"])
+    rule = heads.rule
+    for row in rows_of(inputs, params, size[0]):
+        sums = np.zeros(rule.channels)
+        for tap, token in zip(taps[::-1], range(row.position, -1, -1), strict=False):
+            known = x[row.of(token)] if token >= row.begin else ring[row.sequence * slots + token % slots]
+            sums += tap * known[: rule.channels]
+        channels = activate(sums, ACTIVATIONS["silu"])
+        for part, scale in ((0, rule.key**-0.5), (1, 1.0)):
+            start, own = part * heads.k_at, channels[part * rule.keys : (part + 1) * rule.keys]
+            found[row.number, start : start + rule.keys] = _unit(own, rule, scale, params) if params["UNIT"] else own
+        found[row.number, heads.v_at : heads.v_at + rule.values] = channels[2 * rule.keys :]
+        start = row.position // SPAN * SPAN
+        a = x[row.of(max(start, row.begin)) : row.number + 1, heads.a_at : heads.a_at + rule.heads]
+        g = (decay[0] * np.logaddexp(0.0, a + decay[1])).sum(axis=0)
+        if start < row.begin:
+            g += cache[row.slot(row.begin - 1), heads.k_at : heads.k_at + rule.heads]
+        found[row.number, heads.g_at : heads.g_at + rule.heads] = g
+        shares = x[row.number, heads.b_at : heads.b_at + rule.heads]
+        found[row.number, heads.beta_at :] = np.exp(-np.logaddexp(0.0, -shares))
+    return found
+
+
+def _oracle_unit(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
+    heads, found = DeltaHeads.of(params), float64(inputs, ["x"])[0][: size[0]].copy()
+    for start, scale in ((0, heads.rule.key**-0.5), (heads.k_at, 1.0)):
+        part = slice(start, start + heads.rule.keys)
+        found[:, part] = _unit(found[:, part], heads.rule, scale, params)
+    return found
+
+
+def _oracle_scores(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
+    parts, rows = _Parts(inputs, params), rows_of(inputs, params, size[0])
+    found = [[parts.weights(row, queries=queries).reshape(-1) for row in rows] for queries in (False, True)]
+    return np.stack(found)
+
+
+def _oracle_recall(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
+    parts, found = _Parts(inputs, params), np.zeros(size)
+    heads, (x,) = parts.heads, float64(inputs, ["x"])
+    for row in rows_of(inputs, params, size[0]):
+        if params["QUERIES"]:
+            found[row.number] = parts.recalled(row, row.position + 1, queries=True).reshape(-1)
+            continue
+        known = parts.recalled(row, row.begin, queries=False)
+        correction = parts.beta[row.number][:, None] * (parts.v[row.number] - known)
+        found[row.number, : heads.k_at] = x[row.number, heads.k_at : heads.v_at]
+        found[row.number, heads.k_at : heads.u_at] = x[row.number, heads.g_at : heads.beta_at]
+        found[row.number, heads.u_at :] = correction.reshape(-1)
+    return found
+
+
+def _oracle_solve(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
+    parts, heads = _Parts(inputs, params), DeltaHeads.of(params).rule.heads
+    matrices = np.tile(np.eye(size[0]), (heads, 1, 1))
+    for row in rows_of(inputs, params, size[0]):
+        own = slice(row.begin - row.window, row.position - row.window)
+        lowered = parts.beta[row.number][:, None] * parts.by_head["scores"][row.number, :, own]
+        matrices[:, row.number, row.first : row.number] = lowered
+    found = np.zeros((size[0], heads, BLOCK_FLOATS))
+    found[:, :, : size[0]] = np.linalg.inv(matrices).transpose(1, 0, 2)
+    return found.reshape(size)
+
+
+def _oracle_correct(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
+    solved, (apart,) = _Parts(inputs, params).by_head["solved"], float64(inputs, ["apart"])
+    found, heads = apart[: size[0]].copy(), DeltaHeads.of(params)
+    corrections = apart[:, heads.u_at :].reshape(len(apart), heads.rule.heads, -1)
+    for row in rows_of(inputs, params, size[0]):
+        run = slice(row.first, row.number + 1)
+        corrected = np.einsum("ht,thv->hv", solved[row.number, :, run], corrections[run])
+        found[row.number, heads.u_at :] = corrected.reshape(-1)
+    return found
+
+
+def _folded_places(inputs: Mapping[str, Array], params: Params, rows: int) -> Array:
+    heads = DeltaHeads.of(params)
+    folding = [row for row in rows_of(inputs, params, rows) if row.folds(params)]
+    starts = np.array([row.sequence * heads.state_rows for row in folding], np.intp)
+    return (starts[:, None] + np.arange(heads.state_rows)).reshape(-1)
+
+
+def _oracle_fold(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
+    parts, found = _Parts(inputs, params), list[Array]()
+    for row in rows_of(inputs, params, size[0]):
+        if row.folds(params):
+            state = np.zeros((parts.heads.state_rows, size[1]))
+            state[: parts.heads.rule.key] = parts.folded(row).reshape(-1, size[1])
+            found.append(state)
+    return np.concatenate([*found, np.zeros((0, size[1]))])
+
+
+def _oracle_norm(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
+    x, gates, gains = float64(inputs, ["x", "gates", "gains"])
+    heads = DeltaHeads.of(params)
+    by_head = x[: size[0]].reshape(size[0], heads.rule.heads, -1)
+    normed = by_head / np.sqrt((by_head**2).mean(axis=-1, keepdims=True) + params["EPS"]) * gains[0]
+    z = gates[: size[0], heads.z_at : heads.z_at + heads.rule.values]
+    return np.asarray(normed.reshape(size) * activate(z, ACTIVATIONS["silu"]))
+
+
+def _rows(params: Params) -> int:
+    return 1 if params["ALONE"] else int(params["rows"])
+
+
+def _parts_of_conv(params: Params) -> Mapping[str, Part]:
+    """The channels that the convolution sees, and the decay of the token before."""
+    heads = DeltaHeads.of(params)
+    decay = Part(1, _part(heads.rule.heads) / heads.kept)
+    return {"inputs": Part(_rows(params) + int(params["LENGTH"]) - 1), "cache": decay}
+
+
+def _parts_of_rule(params: Params) -> Mapping[str, Part]:
+    """The tokens and the state that one row sees; those of a run, which share them, as if the first began a span."""
+    heads, position = DeltaHeads.of(params), int(params["position"]) if params["ALONE"] else SPAN
+    state = Part(heads.rule.key if position >= SPAN else 0)
+    even = position // SPAN % 2 == 0
+    none = Part(0)
+    states = {"state0": state if even else none, "state1": none if even else state}
+    return {"cache": Part(seen(position, _rows(params))), **states}
+
+
+def _parts_of_fold(params: Params) -> Mapping[str, Part]:
+    """A span and the state before it, where a span ends."""
+    position = int(params["position"]) if params["ALONE"] else SPAN - 1
+    folds = Row(0, position, 0, 0).folds(params)
+    return {"cache": Part(SPAN * folds), "state": Part(DeltaHeads.of(params).rule.key * folds)}
+
+
+_TABLE: dict[str, Any] = {"integers": ("rows",), "parts": _parts_of_rule}
+_CONV = ("x", "inputs", "cache", "taps", "decay")
+_STATES = ("state0", "state1")
+register(Op("delta_conv", _CONV, ("rows",), _check_conv, _oracle_conv, ("rows",), parts=_parts_of_conv))
+register(Op("delta_unit", ("x",), (), _check_unit, _oracle_unit))
+register(Op("delta_scores", ("x", "cache"), ("rows",), _check_per_head, _oracle_scores, **_TABLE))
+register(Op("delta_recall", ("x", "scores", "cache", *_STATES), ("rows",), _check_recall, _oracle_recall, **_TABLE))
+register(Op("delta_solve", ("x", "scores"), ("rows",), _check_per_head, _oracle_solve, ("rows",)))
+register(Op("delta_correct", ("apart", "solved"), ("rows",), _check_correct, _oracle_correct, ("rows",)))
+_FOLD: dict[str, Any] = {"integers": ("rows",), "places": _folded_places, "parts": _parts_of_fold}
+register(Op("delta_fold", ("cache", "state"), ("rows",), _check_fold, _oracle_fold, **_FOLD))
+register(Op("delta_norm", ("x", "gates", "gains"), (), _check_norm, _oracle_norm))

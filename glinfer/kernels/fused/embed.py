@@ -1,0 +1,211 @@
+"""Token embeddings, with learned positions if any: of one token, and of many rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from glinfer.errors import PlanError
+from glinfer.gl.layouts.blocks import BLOCK_FLOATS, RowLayout
+from glinfer.gl.layouts.grouped import GroupedLayout, rounds_for
+from glinfer.gl.layouts.matrix import Extent
+from glinfer.kernels.fused.dense import grouped_defines
+from glinfer.kernels.fused.draws import block_draw, block_layout
+from glinfer.kernels.fused.rows import CHOSEN, PLACE, POSITION, TOKEN, RowInterleaved, deinterleaved, table_layout
+from glinfer.kernels.fused.sample import best_candidate
+from glinfer.kernels.options import KernelOptions
+from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Part, Shapes, TensorSpec, float64, looked_up, register
+from glinfer.quant.formats import block_format
+from glinfer.quant.ggml import table_of
+
+
+def table_defines(
+    name: str, wte: TensorSpec, wpe: TensorSpec | None, width: int, scale: float
+) -> tuple[list[tuple[str, str]], list[tuple[str, int | float]]]:
+    """The inputs and the defines of shaders/common/table.glsl for a table of embeddings, [V, width].
+
+    Raises:
+        PlanError: a table has another layout.
+    """
+    defines: list[tuple[str, int | float]] = [
+        ("DIM_TEXELS", -(-width // 4)),
+        ("EMBEDDING_SCALE", float(scale)),
+        ("POSITIONS", int(wpe is not None)),
+    ]
+    if isinstance(wte.layout, GroupedLayout):
+        inputs = [("weight", wte.name)]
+        defines += [
+            *wte.layout.defines("WEIGHT"),
+            *grouped_defines(wte.layout),
+            ("STEPS", rounds_for(width)),
+            ("TABLE_FORMAT", block_format(wte.layout.weights).number),
+            ("QUAD_TABLE", int(wte.layout.quad)),
+            ("INPUTS", width),
+        ]
+    elif isinstance(wte.layout, RowLayout):
+        inputs = [("wte", wte.name)]
+        defines += [("TABLE_FORMAT", 0), *wte.layout.defines("WTE")]
+    else:
+        raise PlanError(f"draw {name}: expected a table of rows, or of packed rows")
+    if wpe is not None:
+        if not isinstance(wpe.layout, RowLayout):
+            raise PlanError(f"draw {name}: expected a table of positions")
+        inputs.append(("wpe", wpe.name))
+        defines += wpe.layout.defines("WPE")
+    return inputs, defines
+
+
+def _table(inputs: Mapping[str, Array], params: Params) -> Array:
+    """For an oracle: the table of embeddings [V, width], scaled."""
+    if params["TABLE_FORMAT"]:
+        table = table_of(inputs["weight"], int(params["TABLE_FORMAT"]), int(params["INPUTS"]))
+    else:
+        (table,) = float64(inputs, ["wte"])
+    return table * params["EMBEDDING_SCALE"]
+
+
+def _check_table(shapes: Shapes, params: Params) -> int:
+    """Require tables of one width; returns the number of tokens."""
+    cols = shapes.by_name["output"][1]
+    shapes.expect("wte", None, cols)
+    shapes.expect("wpe", None, cols)
+    shapes.require(("wpe" in shapes.by_name) == bool(params["POSITIONS"]), "POSITIONS does not fit its tables")
+    shapes.require(("weight" in shapes.by_name) == bool(params["TABLE_FORMAT"]), "TABLE_FORMAT does not fit its tables")
+    return shapes.rows("weight" if params["TABLE_FORMAT"] else "wte")
+
+
+def embed_token(
+    name: str,
+    wte: TensorSpec,
+    wpe: TensorSpec | None,
+    picks: TensorSpec,
+    out: TensorSpec,
+    *,
+    scale: float = 1.0,
+    kernels: KernelOptions,
+) -> DrawSpec:
+    """``out = scale · wte[token] + wpe[position]`` for one token, [1, D] in blocks.
+
+    wte [V, D] is a table of rows or a packed matrix, wpe [S, D] a table of rows or None. Run values: position; token,
+    or -1 for the best candidate in slot position - 1 of picks (see :mod:`glinfer.kernels.fused.sample`).
+    """
+    inputs, defines = table_defines(name, wte, wpe, out.shape[1], scale)
+    return block_draw(
+        name,
+        name,
+        "embed_token",
+        (*inputs, ("picks", picks.name)),
+        (out.name,),
+        (1, out.shape[1]),
+        (*defines, *block_layout(name, picks).defines("PICKS"), *block_layout(name, out).defines("OUT")),
+        kernels=kernels,
+        per_run=(("token", "token"), ("position", "position")),
+    )
+
+
+def _check_token(shapes: Shapes, params: Params) -> None:
+    shapes.expect("output", 1, None)
+    tokens = _check_table(shapes, params)
+    positions = shapes.rows("wpe") if params["POSITIONS"] else shapes.rows("picks")
+    shapes.require(params["position"] < positions, f"there is no position {params['position']}")
+    shapes.require(params["token"] < tokens, f"there is no token {params['token']}")
+
+
+def _oracle_token(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
+    position, token = int(params["position"]), int(params["token"])
+    if token < 0:
+        token = best_candidate(np.asarray(inputs["picks"])[position - 1])
+    found = _table(inputs, params)[token]
+    if params["POSITIONS"]:
+        found = found + float64(inputs, ["wpe"])[0][position]
+    return np.asarray(found.reshape(size))
+
+
+def _parts_of_token(params: Params) -> Mapping[str, Part]:
+    return {**dict.fromkeys(_TABLES, Part(1)), "picks": Part(int(params["token"] < 0))}
+
+
+_TABLES = ("wte", "weight", "wpe")
+register(
+    Op(
+        "embed_token",
+        ("picks",),
+        _TABLES,
+        _check_token,
+        _oracle_token,
+        integers=("weight",),
+        regions=("output",),
+        parts=_parts_of_token,
+    )
+)
+
+
+def embed_rows(
+    name: str,
+    rows: TensorSpec,
+    wte: TensorSpec,
+    wpe: TensorSpec | None,
+    out: RowInterleaved,
+    *,
+    slots: Extent,
+    picks: TensorSpec | None = None,
+    scale: float = 1.0,
+    typed: bool = False,
+    kernels: KernelOptions,
+) -> DrawSpec:
+    """``out[r] = scale · wte[token] + wpe[position]`` for the rows of the first ``slots`` slots.
+
+    With ``typed`` the table's word :data:`glinfer.kernels.fused.rows.PLACE` selects the row of wpe, not the position.
+
+    wte and wpe are as in :func:`embed_token`. The table ``rows`` gives token and position (see
+    :mod:`glinfer.kernels.fused.rows`); the token CHOSEN stands for the best candidate in slot r of ``picks`` [rows,
+    64].
+    """
+    inputs, defines = table_defines(name, wte, wpe, out.cols, scale)
+    if picks is not None:
+        inputs.append(("picks", picks.name))
+        defines += block_layout(name, picks).defines("PICKS")
+    return block_draw(
+        name,
+        name,
+        "embed_rows",
+        (("rows", rows.name), *inputs),
+        out.names,
+        (slots, out.cols),
+        (
+            *table_layout(rows).defines("ROWS"),
+            *defines,
+            *out.layout.defines("OUT"),
+            ("ROWS", len(out.tensors)),
+            *((("TYPED", 1),) if typed else ()),
+        ),
+        kernels=kernels,
+        cells=True,
+    )
+
+
+def _check_rows(shapes: Shapes, params: Params) -> None:
+    _check_table(shapes, params)
+    slots = shapes.rows("output")
+    shapes.require(shapes.rows("rows") >= slots * params["ROWS"], f"the table has {shapes.rows('rows')} rows")
+    if "picks" in shapes.by_name:
+        shapes.expect("picks", shapes.rows("rows"), BLOCK_FLOATS)
+
+
+def _oracle_rows(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
+    table = inputs["rows"][: size[0] * int(params["ROWS"])]
+    tokens = table[:, TOKEN].astype(np.intp)
+    for row in np.flatnonzero(tokens == CHOSEN):
+        tokens[row] = best_candidate(np.asarray(inputs["picks"])[row])
+    found = _table(inputs, params)[tokens]
+    if params["POSITIONS"]:
+        (wpe,) = float64(inputs, ["wpe"])
+        # Padding rows of the last slot may have positions beyond the table; their results are ignored.
+        places = table[:, PLACE if params.get("TYPED") else POSITION]
+        found = found + wpe[np.minimum(places, len(wpe) - 1)]
+    return deinterleaved(found, int(params["ROWS"]))
+
+
+_LOOKED_UP, _INTEGERS = (*_TABLES, "picks"), ("rows", "weight")
+register(Op("embed_rows", ("rows",), _LOOKED_UP, _check_rows, _oracle_rows, _INTEGERS, parts=looked_up(*_LOOKED_UP)))

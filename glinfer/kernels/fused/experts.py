@@ -1,0 +1,177 @@
+"""Passes of layers with experts: the choice for each row, products with the chosen experts' matrices, and their sum.
+
+The matrices of a layer's experts are stacked, each in whole blocks of outputs, so a product finds an expert's rows by
+its number. It reads the experts of a row from a texture that a pass wrote: nothing is read back, and no weights of
+other experts are fetched. Rows are in one tensor here, a row a slot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from glinfer.families.layer import Experts
+from glinfer.gl.layouts.blocks import BLOCK_FLOATS, blocks_for
+from glinfer.gl.layouts.matrix import Extent
+from glinfer.kernels.fused.draws import block_draw, block_layout
+from glinfer.kernels.fused.low_rank import CHOICE_FLOATS
+from glinfer.kernels.fused.rows import (
+    RowInterleaved,
+    check_same,
+    deinterleaved,
+    gathered,
+    optional_names,
+)
+from glinfer.kernels.options import KernelOptions
+from glinfer.kernels.routing import route_defines, routed
+from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
+
+
+def padded(floats: int) -> int:
+    """Floats of one expert's part of a row: whole blocks."""
+    return BLOCK_FLOATS * blocks_for(floats)
+
+
+def join_rows(
+    name: str, kind: str, x: RowInterleaved, out: TensorSpec, *, rows: Extent, kernels: KernelOptions
+) -> DrawSpec:
+    """``out[r] = x[r]`` for the first ``rows`` rows, from interleaved tensors into one, [rows, D] in blocks."""
+    defines = *x.layout.defines("X"), *block_layout(name, out).defines("OUT"), ("ROWS", len(x.tensors))
+    return block_draw(name, kind, "join_rows", x.inputs(), (out.name,), (rows, out.shape[1]), defines, kernels=kernels)
+
+
+def route(
+    name: str,
+    kind: str,
+    logits: TensorSpec,
+    out: TensorSpec,
+    experts: Experts,
+    *,
+    rows: Extent,
+    kernels: KernelOptions,
+) -> DrawSpec:
+    """The experts with the largest logits of each row, and the softmax that weighs them.
+
+    logits [rows, experts] and out [rows, 4 · used] in blocks; out has (expert, weight, 0, 0) for each choice, in
+    descending order, ties in order of experts. ``experts`` selects a softmax over the chosen experts or over all
+    (Shazeer et al. 2017). A shared expert adds one to both: its choice is the last one, and its weight the sigmoid of
+    the last logit.
+    """
+    defines = (
+        *block_layout(name, logits).defines("LOGITS"),
+        *block_layout(name, out).defines("OUT"),
+        *route_defines(experts),
+        ("SHARED", int(experts.shared)),
+    )
+    inputs, size = [("logits", logits.name)], (rows, out.shape[1])
+    return block_draw(name, kind, "route", inputs, (out.name,), size, defines, kernels=kernels)
+
+
+def mix_experts(
+    name: str,
+    kind: str,
+    x: TensorSpec | RowInterleaved,
+    choice: TensorSpec,
+    out: RowInterleaved,
+    experts: Experts,
+    *,
+    residual: RowInterleaved | None,
+    slots: Extent,
+    rows: Extent,
+    kernels: KernelOptions,
+) -> DrawSpec:
+    """``out[r] = sum over i of weight[r, i] · x[r, i] + residual[r]`` for the rows of the first ``slots`` slots.
+
+    x [rows, used · D], each part padded to whole blocks, and choice [rows, 4 · used] have a row a slot. Or
+    ``gemm`` wrote x [groups · T, D], interleaved, and ``place_experts`` the choice, with the places of its rows
+    (:mod:`glinfer.kernels.fused.expert_groups`). out [rows, D] and residual are interleaved. Without ``residual``
+    blending adds to out. Rows from number ``rows`` on are padding, to which nothing is added.
+    """
+    defines: list[tuple[str, int | float]] = [
+        *(block_layout(name, x) if isinstance(x, TensorSpec) else x.layout).defines("X"),
+        *block_layout(name, choice).defines("CHOICE"),
+        *out.layout.defines("OUT"),
+        ("ROWS", len(out.tensors)),
+        ("USED", experts.used),
+        ("PLACED", int(isinstance(x, RowInterleaved))),
+    ]
+    inputs = [*([("x", x.name)] if isinstance(x, TensorSpec) else x.inputs()), ("choice", choice.name)]
+    if residual is not None:
+        inputs += residual.inputs("r")
+        defines.append(("RESIDUAL", 1))
+    size, adds = (slots, out.cols), residual is None
+    held: dict[str, Any] = {"per_run" if isinstance(rows, str) else "uniforms": (("held", rows),)}
+    return block_draw(name, kind, "mix_experts", inputs, out.names, size, defines, kernels=kernels, adds=adds, **held)
+
+
+def _check_join(shapes: Shapes, params: Params) -> None:
+    check_same(shapes, params, None, shapes.by_name["output"][1])
+    rows = shapes.rows("x0") * int(params["ROWS"])
+    shapes.require(shapes.rows("output") <= rows, f"x has {rows} rows; {shapes.rows('output')} are written")
+
+
+def _oracle_join(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
+    return gathered(inputs, int(params["ROWS"]))[: size[0]]
+
+
+def _check_route(shapes: Shapes, params: Params) -> None:
+    shapes.expect("logits", shapes.rows("output"), params["EXPERTS"] + params["SHARED"])
+    shapes.expect("output", None, CHOICE_FLOATS * (params["USED"] + params["SHARED"]))
+    shapes.require(1 <= params["USED"] <= params["EXPERTS"], f"{params['USED']} of {params['EXPERTS']} experts")
+
+
+def _oracle_route(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
+    (logits,) = float64(inputs, ["logits"])
+    used, count, shared = int(params["USED"]), int(params["EXPERTS"]), int(params["SHARED"])
+    chosen, weights = routed(logits[: size[0], :count], used, bool(params["NORMALISED"]))
+    found = np.zeros((size[0], used + shared, CHOICE_FLOATS))
+    found[:, :used, 0], found[:, :used, 1] = chosen, weights
+    if shared:
+        found[:, used, 0], found[:, used, 1] = count, np.exp(-np.logaddexp(0.0, -logits[: size[0], count]))
+    return found.reshape(size)
+
+
+def _check_mix(shapes: Shapes, params: Params) -> None:
+    used, (slots, cols) = int(params["USED"]), shapes.by_name["output"]
+    rows = slots * int(params["ROWS"])
+    if params["PLACED"]:
+        check_same(shapes, params, None, cols)
+    else:
+        shapes.expect("x", None, used * padded(cols))
+        rows = min(rows, shapes.rows("x"))
+    shapes.expect("choice", None, CHOICE_FLOATS * used)
+    shapes.require(params["held"] <= min(rows, shapes.rows("choice")), f"{params['held']} rows of {rows}")
+    for name in optional_names("r"):
+        shapes.expect(name, None, cols)
+
+
+def _oracle_mix(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
+    rows, used, held = int(params["ROWS"]), int(params["USED"]), int(params["held"])
+    choice = float64(inputs, ["choice"])[0][:held].reshape(held, used, CHOICE_FLOATS)
+    weights = choice[:, :, 1]
+    if params["PLACED"]:
+        parts = gathered(inputs, rows)[choice[:, :, 2].astype(np.intp)]
+    else:
+        parts = float64(inputs, ["x"])[0][:held].reshape(held, used, -1)[:, :, : size[1]]
+    mixed = np.zeros((size[0] * rows, size[1]))
+    mixed[:held] = np.einsum("ri,rid->rd", weights, parts)[: len(mixed)]
+    if params.get("RESIDUAL"):
+        mixed = mixed + gathered(inputs, rows, "r")[: len(mixed)]
+    found = deinterleaved(mixed, rows)
+    return found + float64(inputs, ["output"])[0] if "output" in inputs else found
+
+
+register(Op("join_rows", (), optional_names(), _check_join, _oracle_join))
+register(Op("route", ("logits",), (), _check_route, _oracle_route, regions=("logits", "output")))
+register(
+    Op(
+        "mix_experts",
+        ("choice",),
+        ("x", *optional_names(), *optional_names("r")),
+        _check_mix,
+        _oracle_mix,
+        regions=("x", *optional_names("r"), "output"),
+    )
+)

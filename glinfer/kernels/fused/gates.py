@@ -1,0 +1,61 @@
+"""Gates after attention: each result times the sigmoid of its gate (Qwen Team 2025)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from glinfer.errors import PlanError
+from glinfer.gl.layouts.blocks import BLOCK_FLOATS
+from glinfer.gl.layouts.matrix import Extent
+from glinfer.kernels.fused.draws import block_draw
+from glinfer.kernels.fused.rows import RowInterleaved, check_same, deinterleaved, gathered, optional_names
+from glinfer.kernels.options import KernelOptions
+from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Shapes, register
+
+Defines = list[tuple[str, int | float]]
+
+
+def gate_heads(
+    name: str,
+    x: RowInterleaved,
+    gates: RowInterleaved,
+    out: RowInterleaved,
+    *,
+    gates_at: int,
+    slots: Extent = 1,
+    kernels: KernelOptions,
+) -> DrawSpec:
+    """``out = x · sigmoid(gate)``, x and out [rows, C]; the gates of a row are its floats from ``gates_at`` on.
+
+    Raises:
+        PlanError: ``gates_at`` is not at the beginning of a block.
+    """
+    if gates_at % BLOCK_FLOATS:
+        raise PlanError(f"draw {name}: gates from float {gates_at} on; expected a multiple of {BLOCK_FLOATS}")
+    defines: Defines = [
+        *x.layout.defines("X"),
+        *gates.layout.defines("R"),
+        *out.layout.defines("OUT"),
+        ("ROWS", len(out.tensors)),
+        ("GATE_BLOCK", gates_at // BLOCK_FLOATS),
+    ]
+    inputs = (*x.inputs(), *gates.inputs("r"))
+    return block_draw(name, "attn.gate", "gate_heads", inputs, out.names, (slots, out.cols), defines, kernels=kernels)
+
+
+def _check_gate(shapes: Shapes, params: Params) -> None:
+    cols = shapes.by_name["output"][1]
+    check_same(shapes, params, None, cols)
+    for name in optional_names("r"):
+        shapes.expect(name, None, BLOCK_FLOATS * params["GATE_BLOCK"] + cols)
+
+
+def _oracle_gate(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
+    count, start = int(params["ROWS"]), BLOCK_FLOATS * int(params["GATE_BLOCK"])
+    x, gates = (gathered(inputs, count, letter)[: size[0] * count] for letter in "xr")
+    return deinterleaved(x * np.exp(-np.logaddexp(0.0, -gates[:, start : start + size[1]])), count)
+
+
+register(Op("gate_heads", (), (*optional_names(), *optional_names("r")), _check_gate, _oracle_gate))

@@ -1,0 +1,348 @@
+"""Matrix products over packed weights, of one row or of many: one fragment, four outputs of several rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from glinfer.errors import PlanError
+from glinfer.families.layer import Experts
+from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BlockLayout, blocks_for
+from glinfer.gl.layouts.grouped import GroupedLayout, rounds_for, words_for
+from glinfer.gl.layouts.matrix import Extent
+from glinfer.kernels.fused.dense import (
+    Defines,
+    Matrix,
+    RawRows,
+    Turning,
+    dense_defines,
+    dense_inputs,
+    dense_rows,
+    finished_rows,
+    format_name,
+    raw_rows,
+    steps_of,
+)
+from glinfer.kernels.fused.draws import block_layout
+from glinfer.kernels.fused.low_rank import CHOICE_FLOATS, LORA_SAMPLERS, check_low_rank
+from glinfer.kernels.fused.norms import norm_floats
+from glinfer.kernels.fused.rows import (
+    RowInterleaved,
+    check_same,
+    deinterleaved,
+    gathered,
+    input_names,
+    optional_names,
+    table_layout,
+    turned_by,
+)
+from glinfer.kernels.options import KernelOptions
+from glinfer.kernels.routing import experts_read, gate_defines
+from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Part, Shapes, TensorSpec, float64, looked_up, register
+from glinfer.quant.formats import WORD_FORMATS
+
+
+def gemm(
+    name: str,
+    kind: str,
+    x: RowInterleaved | TensorSpec | RawRows,
+    matrix: Matrix,
+    out: RowInterleaved | TensorSpec,
+    *,
+    slots: Extent | None,
+    first: Extent = 0,
+    norm_eps: float | None = None,
+    norms: TensorSpec | None = None,
+    turning: Turning | None = None,
+    rows: TensorSpec | None = None,
+    residual: RowInterleaved | None = None,
+    activation: str = "none",
+    cap: float = 0.0,
+    experts: Experts | None = None,
+    choice: TensorSpec | None = None,
+    chosen: TensorSpec | None = None,
+    apart: bool = False,
+    kernels: KernelOptions,
+    parts: int = 1,
+    adds: bool = False,
+    clears: str = "",
+    raw: bool = False,
+) -> DrawSpec:
+    """``out[r] = activation(norm[r] · weight @ (gain · x[r]) + bias) + residual[r]`` for the rows of ``slots`` slots.
+
+    x and residual are interleaved like out, or x is one tensor with a row a slot. If ``slots`` is None there is one
+    row, and slot ``first`` of out is written. With ``norm_eps`` norm is 1 / sqrt(mean(x²) + eps): RMSNorm (Zhang and
+    Sennrich 2019), or LayerNorm if x has mean zero or the constants hold the weights' sums; ``norms`` is the output of
+    :func:`glinfer.kernels.fused.norms.row_norms` instead. A gated matrix gives ``out = activation(gate) · up``. With
+    ``turning`` queries and keys are rotated, by the positions in the table ``rows``, or one row by the run value
+    position. ``cap`` is the bound c of a final c · tanh(y / c); 0 for none.
+
+    With ``experts`` the matrix stacks the matrices of all experts, each padded to whole blocks; ``experts`` bounds its
+    gates. ``choice`` is the output of :func:`glinfer.kernels.fused.experts.route`: out has the products of a row's
+    experts side by side, and with ``apart`` x has an input for each, padded too, instead of one for all. Or ``chosen``
+    [slots, 4 · T] is what :func:`glinfer.kernels.fused.expert_groups.group_experts` wrote: each slot is a group of rows that
+    chose one expert, which are those in ``chosen`` if x is one tensor. An unused group becomes zero.
+
+    With ``adds`` blending adds the product to out, its own residual, or to zero after ``clears``. Then ``parts``
+    instances may share the inputs, without activation or gate; each computes the norm of all inputs. With ``raw`` out
+    is the sums of a :class:`RawRows`; this product finishes a RawRows as ``x``.
+
+    Raises:
+        PlanError: a tensor has another layout, or the matrix lacks whole blocks for each expert.
+    """
+    alone, low_rank, steps = slots is None, matrix.low_rank, steps_of(matrix)
+    targets = out if isinstance(out, RowInterleaved) else RowInterleaved((out,))
+    if norms is not None and norm_eps is not None:
+        raise PlanError(f"draw {name}: norms need no norm_eps")
+    layout, rows_bound = _bound_rows(name, x)
+    bound: list[_Bound] = [
+        rows_bound,
+        (dense_inputs(matrix, raw=raw), []),
+        _bound_positions(name, matrix, turning, rows, alone=alone),
+        ([], []) if norms is None else _bound(name, "norms", norms, ("NORMS", 1)),
+        _bound_experts(name, matrix, experts, choice, chosen, apart=apart),
+        ([], []) if residual is None else (residual.inputs("r"), [("RESIDUAL", 1)]),
+    ]
+    of_matrix = dense_defines(
+        name,
+        layout,
+        matrix,
+        targets.layout,
+        norm_eps=norm_eps,
+        activation=activation,
+        cap=cap,
+        kernels=kernels,
+        raw=raw,
+    )
+    defines: Defines = [*of_matrix, ("ROWS", len(targets.tensors)), ("ALONE", int(alone))]
+    if len(targets.tensors) == 1 and not isinstance(matrix.weight.layout, GroupedLayout):
+        defines.append(("UNROLL", math.gcd(steps // parts, kernels.unroll)))
+    if parts > 1:
+        defines.append(("PARTS", parts))
+    return DrawSpec(
+        name=name,
+        kind=kind,
+        op="gemm",
+        inputs=tuple(pair for inputs, _ in bound for pair in inputs),
+        outputs=targets.names,
+        size=(1 if slots is None else slots, targets.cols),
+        defines=(*defines, *(define for _, further in bound for define in further)),
+        uniforms=(("share", steps // parts),),
+        per_run=(
+            *((("position", turning.run_value),) if alone and turning is not None else ()),
+            *(() if low_rank is None else low_rank.per_run),
+        ),
+        first=first,
+        cover=kernels.cover,
+        largest_cell=0 if alone or isinstance(out, TensorSpec) else kernels.largest_cell,
+        instances=parts,
+        adds=adds,
+        clears=clears,
+    )
+
+
+_Bound = tuple[Sequence[tuple[str, str]], Defines]
+"""Inputs of a draw, and the defines that come with them."""
+
+
+def _bound(name: str, sampler: str, tensor: TensorSpec, *further: tuple[str, int | float]) -> _Bound:
+    return [(sampler, tensor.name)], [*block_layout(name, tensor).defines(sampler.upper()), *further]
+
+
+def _bound_rows(name: str, x: RowInterleaved | TensorSpec | RawRows) -> tuple[BlockLayout, _Bound]:
+    """The layout of the rows, and the rows."""
+    if isinstance(x, TensorSpec):
+        return block_layout(name, x), ([("x", x.name)], [("TOGETHER", 1)])
+    rows, consts, defines = (x.sums, x.inputs, x.defines(name)) if isinstance(x, RawRows) else (x, [], [])
+    return rows.layout, ([*rows.inputs(), *consts], [("TOGETHER", 0), *defines])
+
+
+def _bound_positions(
+    name: str, matrix: Matrix, turning: Turning | None, rows: TensorSpec | None, *, alone: bool
+) -> _Bound:
+    """The angles of positions, and the table of rows, which has the positions and adapters of many rows."""
+    inputs: list[tuple[str, str]] = []
+    defines: Defines = []
+    table = None if matrix.low_rank is None else matrix.low_rank.rows
+    if turning is not None:
+        if rows is None and not alone:
+            raise PlanError(f"draw {name}: rotary positions need the table of rows")
+        inputs, defines, table = turning.inputs, turning.defines(name), None if alone else rows
+    if table is not None:
+        inputs, defines = [*inputs, ("rows", table.name)], [*defines, *table_layout(table).defines("ROWS")]
+    return inputs, defines
+
+
+def _bound_experts(
+    name: str,
+    matrix: Matrix,
+    experts: Experts | None,
+    choice: TensorSpec | None,
+    chosen: TensorSpec | None,
+    *,
+    apart: bool,
+) -> _Bound:
+    """The choice of each row's experts, or the rows of each group."""
+    if experts is None:
+        return [], []
+    blocks, rest = divmod(blocks_for(matrix.outputs), experts.count)
+    if rest or matrix.outputs % BLOCK_FLOATS:
+        raise PlanError(f"draw {name}: {matrix.weight.name} has no whole blocks for each of {experts.count} experts")
+    if choice is not None:
+        inputs, defines = _bound(name, "choice", choice, ("X_PART", blocks_for(matrix.inputs) if apart else 0))
+    else:
+        assert chosen is not None
+        inputs, defines = _bound(name, "chosen", chosen)
+    defines += [("EXPERT_BLOCKS", blocks), ("EXPERTS", experts.count), ("USED", experts.used)]
+    return inputs, [*defines, *(gate_defines(experts) if matrix.gated else [])]
+
+
+def _check(shapes: Shapes, params: Params) -> None:
+    slots, outputs = shapes.by_name["output"]
+    rows, inputs = int(params["ROWS"]), int(params["INPUTS"])
+    matrix_rows, width = outputs, inputs
+    if params["GATED"]:
+        matrix_rows = 2 * BLOCK_FLOATS * blocks_for(outputs)
+    if params.get("RAW"):
+        matrix_rows = shapes.rows("weight")
+        shapes.expect("output", None, BLOCK_FLOATS * (blocks_for(matrix_rows) + 1))
+    if "EXPERTS" in params:
+        floats, used = BLOCK_FLOATS * int(params["EXPERT_BLOCKS"]), int(params["USED"])
+        matrix_rows = int(params["EXPERTS"]) * (1 + int(params["GATED"])) * floats
+        width = used * BLOCK_FLOATS * blocks_for(inputs) if params.get("X_PART") else inputs
+        columns = used * floats if "choice" in shapes.by_name else floats
+        shapes.require(BLOCK_FLOATS * blocks_for(outputs) == columns, f"{outputs} outputs; expected {columns}")
+        shapes.expect("choice", slots, CHOICE_FLOATS * used)
+        shapes.expect("chosen", slots, CHOICE_FLOATS * rows)
+    read = 1 if params["ALONE"] else slots
+    if params.get("RAW_INPUT"):
+        _check_raw_input(shapes, params, read)
+    elif params["TOGETHER"]:
+        found = shapes.rows("x")
+        shapes.expect("x", None, width)
+        enough = found >= read * rows or "chosen" in shapes.by_name
+        shapes.require(enough, f"x has {found} rows for {read} slots of {rows}")
+    else:
+        check_same(shapes, params, read, width)
+    if "norms" in shapes.by_name:
+        shapes.expect("norms", slots, norm_floats(rows, centred=bool(params["CENTRED"])))
+    for name in optional_names("r"):
+        shapes.expect(name, read, outputs)
+    if "lora_t" in shapes.by_name:
+        found = shapes.rows("lora_t")
+        shapes.require(found >= read * rows, f"lora_t has {found} rows for {read} slots of {rows}")
+    if params["ALONE"] and params.get("ROPE"):
+        shapes.require(params["position"] < shapes.rows("rope"), f"there is no position {params['position']}")
+    _check_matrix(shapes, params, matrix_rows)
+
+
+def _check_matrix(shapes: Shapes, params: Params, rows: int) -> None:
+    """Require weights and constants for ``rows`` rows, and a finish that parts and bare sums can have."""
+    inputs, parts, form = int(params["INPUTS"]), int(params.get("PARTS", 1)), format_name(params)
+    words = words_for(form, inputs) if params["GROUPED"] else WORD_FORMATS[form].piece_texels * -(-inputs // 4)
+    shapes.expect("consts", rows, 4 * params["SCALED"] + params["CENTRED"] + 1)
+    shapes.expect("weight", rows, words)
+    shapes.expect("gain", 1, inputs)
+    check_low_rank(shapes, params, rows)
+    steps = rounds_for(inputs) if params["GROUPED"] else 4 * blocks_for(inputs)
+    shapes.require(params["STEPS"] == steps, "STEPS does not fit x")
+    shapes.require(steps % (parts * int(params.get("UNROLL", 1))) == 0, f"{steps} steps in {parts} parts")
+    finished = params["ACTIVATION"] or params["GATED"] or any(map(params.get, ("NORMS", "OUTPUT_CAP")))
+    after = finished or params.get("OUT_HALF") or "r0" in shapes.by_name
+    shapes.require(parts == 1 or not after, "parts are added up without activation, rounding or residual")
+    constants = "consts" in shapes.by_name
+    if not params.get("RAW"):
+        shapes.require(constants, "a product needs consts")
+        return
+    finished = finished or any(map(params.get, ("NORM", "ROPE")))
+    shapes.require(not finished, "bare sums have no norm, rotation, activation or gate")
+    needed = bool(params["SCALED"] or params["CENTRED"])
+    shapes.require(constants == needed, "expected consts exactly for scales or weight sums")
+
+
+def _check_raw_input(shapes: Shapes, params: Params, slots: int) -> None:
+    """Require bare sums as inputs, and no further step in the product that reads them."""
+    blocks = (1 + int(params["X_GATED"])) * blocks_for(int(params["INPUTS"]))
+    for name in input_names(int(params["ROWS"])):
+        shapes.expect(name, slots, BLOCK_FLOATS * (blocks + 1))
+    shapes.expect("x_consts", None, params.get("XC_BIAS_AT", 0) + 1)
+    shapes.require(("x_consts" in shapes.by_name) == bool(params["X_BIASED"]), "expected x_consts exactly for a bias")
+    further = ("NORM", "NORMS", "RAW", "OUTPUT_CAP")
+    finish = params["ACTIVATION"] or params["GATED"] or any(map(params.get, further))
+    shapes.require(not finish, "bare sums are finished for a product without norm, activation or gate")
+
+
+def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
+    rows = int(params["ROWS"])
+    count = size[0] * rows
+    x = float64(inputs, ["x"])[0] if params["TOGETHER"] else gathered(inputs, rows)
+    if params.get("RAW_INPUT"):
+        x = finished_rows(x, inputs.get("x_consts"), params)
+    if "choice" in inputs or "chosen" in inputs:
+        return deinterleaved(_expert_rows(inputs, params, x, count)[:, : size[1]], rows)
+    x = np.pad(x[:count], [(0, max(0, count - len(x))), (0, 0)])  # padding rows fill the last slot
+    norms = None
+    if params.get("NORMS"):
+        found = float64(inputs, ["norms"])[0][: size[0], : norm_floats(rows)]
+        by_member = found.reshape(size[0], -1, 4, 4)[:, :, 0]  # one member's
+        norms = by_member.reshape(size[0], -1)[:, :rows].reshape(-1, 1)
+    positions = np.full(count, int(params.get("position", 0)))
+    if params.get("ROPE") and not params["ALONE"]:  # padding rows may be beyond the last position
+        positions = turned_by(inputs["rows"][:count], params, len(inputs["rope"]))
+    y = dense_rows(inputs, params, x, norms, positions)
+    y = raw_rows(y, x, params) if params.get("RAW") else y[:, : size[1]]
+    if "r0" in inputs:
+        y = y + gathered(inputs, rows, "r")[:count]
+    y = deinterleaved(y, rows)
+    return y + float64(inputs, ["output"])[0] if "output" in inputs else y
+
+
+def _expert_rows(inputs: Mapping[str, Array], params: Params, x: Array, count: int) -> Array:
+    """The products of ``count`` rows with their experts; zeros for unused groups."""
+    floats, width = BLOCK_FLOATS * int(params["EXPERT_BLOCKS"]), int(params["INPUTS"])
+    each, of_rows = floats * (1 + int(params["GATED"])), {}
+    if "choice" in inputs:
+        used = int(params["USED"])
+        experts = np.asarray(inputs["choice"])[:count].reshape(-1, CHOICE_FLOATS)[:, 0].astype(np.intp)
+        x = x[:count].reshape(count * used, -1) if params["X_PART"] else np.repeat(x[:count], used, axis=0)
+        x = x[:, :width]
+        if "lora_t" in inputs:
+            of_rows["lora_t"] = inputs["lora_t"][:count].reshape(count * used, -1)
+        if "rows" in inputs:
+            of_rows["rows"] = np.repeat(inputs["rows"][:count], used, axis=0)
+    else:
+        rows = int(params["ROWS"])
+        members = np.asarray(inputs["chosen"])[: count // rows].reshape(count, CHOICE_FLOATS)
+        experts = np.repeat(np.where(members[::rows, 2] > 0, members[::rows, 1], -1), rows).astype(np.intp)
+        x = x[members[:, 0].astype(np.intp)] if params["TOGETHER"] else x[:count]
+    found, positions = np.zeros((len(x), floats)), np.zeros(len(x), np.intp)
+    for expert in np.unique(experts[experts >= 0]):
+        own, stacked = experts == expert, [key for key in ("weight", "consts", "lora_up") if key in inputs]
+        part = {key: inputs[key][expert * each : (expert + 1) * each] for key in stacked}
+        part |= {key: array[own] for key, array in of_rows.items()}
+        found[own] = dense_rows({**inputs, **part}, params, x[own], None, positions[own])
+    return found.reshape(count, -1)
+
+
+def _parts(params: Params) -> Mapping[str, Part]:
+    return {**looked_up("rope")(params), **experts_read(params)}
+
+
+register(
+    Op(
+        "gemm",
+        ("weight",),
+        (
+            *("x", *optional_names(), *optional_names("r"), "consts", "norms", "gain", "rope", "rows", "x_consts"),
+            *("choice", "chosen", *LORA_SAMPLERS),
+        ),
+        _check,
+        _oracle,
+        integers=("rows",),
+        either=("weight",),
+        regions=("x", "x0", "r0", "output"),
+        parts=_parts,
+    )
+)

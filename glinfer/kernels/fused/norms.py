@@ -1,0 +1,220 @@
+"""Norms of rows in separate passes: factors that a product applies, norms after a branch, norms of the stream."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from glinfer.errors import PlanError
+from glinfer.gl.layouts.blocks import RowLayout, blocks_for
+from glinfer.gl.layouts.matrix import Extent
+from glinfer.kernels.fused.draws import block_draw, block_layout
+from glinfer.kernels.fused.rows import RowInterleaved, check_same, deinterleaved, gathered, optional_names
+from glinfer.kernels.options import KernelOptions
+from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
+from glinfer.quant.formats import GROUP
+
+
+def row_norms(
+    name: str,
+    kind: str,
+    x: RowInterleaved,
+    out: TensorSpec,
+    *,
+    slots: Extent,
+    eps: float,
+    centred: bool = False,
+    grouped: bool = False,
+    kernels: KernelOptions,
+) -> DrawSpec:
+    """1 / sqrt(mean(x[r]²) + eps) of each row of the first ``slots`` slots: RMSNorm's factor (Zhang and Sennrich 2019).
+
+    out [slots, :func:`norm_floats`] in blocks holds four rows a quad, once for each member of the quad. With
+    ``centred`` it is LayerNorm's factor, of the variance instead of the mean square, and quads 2 and 3 hold the means.
+    ``grouped`` sums in the order of a product over groups of 32 inputs.
+    """
+    defines = (
+        *x.layout.defines("X"),
+        *block_layout(name, out).defines("OUT"),
+        ("ROWS", len(x.tensors)),
+        ("STEPS", 4 * blocks_for(x.cols)),
+        ("DIM", x.cols),
+        ("EPS", eps),
+        ("CENTRED", int(centred)),
+        ("GROUPED", int(grouped)),
+        *_groups(x.cols, grouped, kernels.quad),
+    )
+    size = slots, out.shape[1]
+    return block_draw(
+        name, kind, "row_norms", x.inputs(), (out.name,), size, defines, kernels=kernels, quad=True, cells=True
+    )
+
+
+def _groups(cols: int, grouped: bool, quad: bool) -> list[tuple[str, int]]:
+    """The defines of groups: groups of 32 inputs, and the steps of four inputs of each fragment."""
+    if not grouped:
+        return []
+    groups = -(-cols // GROUP)
+    return [("GROUPS", groups), ("TURNS", 8 * (-(-groups // 4) if quad else groups))]
+
+
+def norm_floats(rows: int, *, centred: bool = False) -> int:
+    """Columns of the norms of ``rows`` rows a slot, and with ``centred`` of their means."""
+    quads = -(-rows // 4)
+    return 16 * (2 + quads if centred else quads)
+
+
+def _check_rows(shapes: Shapes, params: Params) -> None:
+    check_same(shapes, params, shapes.rows("output"), params["DIM"])
+    shapes.expect("output", None, norm_floats(int(params["ROWS"]), centred=bool(params["CENTRED"])))
+    shapes.require(params["STEPS"] == 4 * blocks_for(int(params["DIM"])), "STEPS does not fit x")
+
+
+def _oracle_rows(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
+    rows, centred = int(params["ROWS"]), bool(params["CENTRED"])
+    x = gathered(inputs, rows)[: size[0] * rows]
+    means = x.mean(axis=1) if centred else np.zeros(len(x))
+    factors = 1.0 / np.sqrt(np.mean((x - means[:, None]) ** 2, axis=1) + params["EPS"])
+    found = np.zeros((size[0], size[1] // 4))
+    found[:, :rows] = factors.reshape(size[0], rows)
+    if centred:
+        found[:, 8 : 8 + rows] = means.reshape(size[0], rows)
+    return np.repeat(found.reshape(size[0], -1, 1, 4), 4, axis=2).reshape(size)
+
+
+def post_norm(
+    name: str,
+    kind: str,
+    x: RowInterleaved,
+    gain: TensorSpec,
+    out: RowInterleaved,
+    *,
+    residual: RowInterleaved | None,
+    slots: Extent,
+    eps: float,
+    kernels: KernelOptions,
+) -> DrawSpec:
+    """``out[r] = x[r] / sqrt(mean(x[r]²) + eps) · gain + residual[r]`` for the rows of the first ``slots`` slots.
+
+    RMSNorm (Zhang and Sennrich 2019) of a branch's result, before it is added to the stream. x, residual and out are
+    interleaved alike, gain [1, D] is a table of one row. Without ``residual`` blending adds to out.
+
+    Raises:
+        PlanError: a tensor has another layout.
+    """
+    if not isinstance(gain.layout, RowLayout) or x.layout.blocks != out.layout.blocks:
+        raise PlanError(f"draw {name}: expected rows of one length, and a table of gains")
+    defines: list[tuple[str, int | float]] = [
+        *x.layout.defines("X"),
+        *out.layout.defines("OUT"),
+        ("ROWS", len(x.tensors)),
+        ("DIM", x.cols),
+        ("EPS", eps),
+        ("GAIN_WIDTH", -(-x.cols // 4)),
+    ]
+    inputs = [*x.inputs(), ("gain", gain.name)]
+    if residual is not None:
+        inputs += residual.inputs("r")
+        defines.append(("RESIDUAL", 1))
+    size, adds = (slots, out.cols), residual is None
+    return block_draw(
+        name,
+        kind,
+        "post_norm",
+        inputs,
+        out.names,
+        size,
+        defines,
+        kernels=kernels,
+        quad=True,
+        cells=slots != 1,
+        adds=adds,
+    )
+
+
+def _check_post(shapes: Shapes, params: Params) -> None:
+    check_same(shapes, params, None, params["DIM"])
+    shapes.expect("output", None, params["DIM"])
+    shapes.expect("gain", 1, params["DIM"])
+    for name in optional_names("r"):
+        shapes.expect(name, None, params["DIM"])
+
+
+def _oracle_post(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
+    rows = int(params["ROWS"])
+    x = gathered(inputs, rows)[: size[0] * rows]
+    normed = x / np.sqrt(np.mean(x**2, axis=1, keepdims=True) + params["EPS"]) * float64(inputs, ["gain"])[0]
+    if params.get("RESIDUAL"):
+        normed = normed + gathered(inputs, rows, "r")[: size[0] * rows]
+    found = deinterleaved(normed, rows)
+    return found + float64(inputs, ["output"])[0] if "output" in inputs else found
+
+
+register(
+    Op(
+        "post_norm",
+        ("gain",),
+        (*optional_names(), *optional_names("r")),
+        _check_post,
+        _oracle_post,
+        regions=(*optional_names(), *optional_names("r"), "output"),
+    )
+)
+register(Op("row_norms", (), optional_names(), _check_rows, _oracle_rows))
+
+
+def normalize_rows(
+    name: str,
+    kind: str,
+    x: RowInterleaved,
+    norms: TensorSpec,
+    gains: TensorSpec,
+    out: RowInterleaved,
+    *,
+    slots: Extent,
+    centred: bool,
+    kernels: KernelOptions,
+) -> DrawSpec:
+    """``out[r] = (x[r] - mean[r]) · factor[r] · gains[0] + gains[1]`` of each row of the first ``slots`` slots.
+
+    LayerNorm (Ba et al. 2016) or RMSNorm of the stream itself, by the factors, and with ``centred`` the means, that
+    :func:`row_norms` has computed. gains [1 or 2, D] are the gain, and the bias if the norm has one.
+    """
+    if not isinstance(gains.layout, RowLayout):
+        raise PlanError(f"draw {name}: expected a table of gains")
+    defines = (
+        *x.layout.defines("X"),
+        *block_layout(name, norms).defines("NORMS"),
+        *gains.layout.defines("GAINS"),
+        *out.layout.defines("OUT"),
+        ("ROWS", len(out.tensors)),
+        ("DIM", x.cols),
+        ("DIM_TEXELS", -(-x.cols // 4)),
+        ("CENTRED", int(centred)),
+        ("BIASED", int(gains.shape[0] > 1)),
+    )
+    inputs, size = (*x.inputs(), ("norms", norms.name), ("gains", gains.name)), (slots, out.cols)
+    return block_draw(name, kind, "normalize_rows", inputs, out.names, size, defines, kernels=kernels, cells=True)
+
+
+def _check_normalize(shapes: Shapes, params: Params) -> None:
+    slots, cols = shapes.by_name["output"]
+    rows, centred = int(params["ROWS"]), bool(params["CENTRED"])
+    check_same(shapes, params, None, cols)
+    shapes.expect("norms", slots, norm_floats(rows, centred=centred))
+    shapes.expect("gains", 1 + int(params["BIASED"]), cols)
+    shapes.require(params["DIM"] == cols, "DIM does not fit x")
+
+
+def _oracle_normalize(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
+    rows = int(params["ROWS"])
+    x, (norms, gains) = gathered(inputs, rows)[: size[0] * rows, : size[1]], float64(inputs, ["norms", "gains"])
+    by_member = norms[: size[0]].reshape(size[0], -1, 4, 4)[:, :, 0].reshape(size[0], -1)  # one member's
+    if params["CENTRED"]:
+        x = x - by_member[:, 8 : 8 + rows].reshape(-1, 1)
+    found = x * by_member[:, :rows].reshape(-1, 1) * gains[0]
+    return deinterleaved(found + gains[1] if params["BIASED"] else found, rows)
+
+
+register(Op("normalize_rows", ("norms", "gains"), optional_names(), _check_normalize, _oracle_normalize))

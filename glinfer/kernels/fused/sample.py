@@ -1,0 +1,145 @@
+"""The choice of the next token on the GPU: the best candidates of a row of logits, with or without noise."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BLOCK_TEXELS
+from glinfer.gl.layouts.matrix import Extent
+from glinfer.kernels.fused.draws import block_draw, block_layout
+from glinfer.kernels.fused.rows import (
+    DRAWN,
+    INVERSE_TEMPERATURE,
+    NOISE,
+    NOISE_KEY,
+    RowInterleaved,
+    check_same,
+    gathered,
+    optional_names,
+    table_layout,
+)
+from glinfer.kernels.noise import gumbel_at
+from glinfer.kernels.options import KernelOptions
+from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, register
+
+
+def pick(
+    name: str, logits: TensorSpec, out: TensorSpec, *, vocab: int, first: Extent = 0, kernels: KernelOptions
+) -> DrawSpec:
+    """The 16 candidates (score, id, 0, 0), one for each lane of a block, into slot ``first`` of out [slots, 64].
+
+    logits [1, vocab] are in blocks, and lane n reads their texels n, n + 16, … Run values: noise (0 or 1),
+    inverse_temperature, noise_key.
+    """
+    places = *block_layout(name, logits).defines("LOGITS"), *block_layout(name, out).defines("OUT")
+    return block_draw(
+        name,
+        "pick",
+        "pick",
+        (("logits", logits.name),),
+        (out.name,),
+        (1, out.shape[1]),
+        (*places, ("VOCAB", vocab)),
+        kernels=kernels,
+        per_run=(("noise", "noise"), ("inverse_temperature", "inverse_temperature"), ("noise_key", "noise_key")),
+        first=first,
+    )
+
+
+NO_SCORE = np.float32(-3.4e38)
+"""The score of a candidate without any logit that is a number, as in shaders/pick.frag."""
+
+
+def best_candidates(candidates: Array) -> tuple[Array, Array, Array]:
+    """Ids, scores and doubts [n] of the best of the candidates [n, 64] of picks; ties give the lowest id.
+
+    A doubt is 1 if :mod:`glinfer.kernels.fused.choice` leaves the choice to the whole row.
+    """
+    scores, ids, doubts = candidates[:, ::4], candidates[:, 1::4], candidates[:, 2::4]
+    best = scores.max(axis=1)
+    among = scores == best[:, None]
+    return np.where(among, ids, np.inf).min(axis=1), best, np.where(among, doubts, 0.0).max(axis=1)
+
+
+def best_candidate(candidates: Array) -> int:
+    """The id of the best of the candidates [64] of one pick."""
+    return int(best_candidates(candidates.reshape(1, -1))[0][0])
+
+
+def unsure(candidates: Array) -> bool:
+    """Whether the candidates [64] of one pick leave the choice to the whole row, see :func:`best_candidates`."""
+    return bool(best_candidates(candidates.reshape(1, -1))[2][0])
+
+
+def _check(shapes: Shapes, params: Params) -> None:
+    shapes.expect("logits", 1, params["VOCAB"])
+    shapes.expect("output", None, BLOCK_FLOATS)
+
+
+def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
+    logits = np.asarray(inputs["logits"])[0]
+    return _candidates(logits, bool(params["noise"]), params["inverse_temperature"], int(params["noise_key"]))[None]
+
+
+def _candidates(logits: Array, noise: bool, inverse_temperature: float, noise_key: int) -> Array:
+    """The candidates [64] of one row of logits [vocab]."""
+    # In float32 like the shader, because nearly equal scores decide the result.
+    scores = logits.astype(np.float32)
+    if noise:
+        scores = scores * np.float32(inverse_temperature) + gumbel_at(noise_key, np.arange(scores.size))
+    ids = np.arange(scores.size)
+    lane = (ids // 4) % BLOCK_TEXELS
+    found = np.zeros((BLOCK_TEXELS, 4))
+    found[:, 0] = NO_SCORE
+    for number in range(BLOCK_TEXELS):
+        mine = ids[lane == number]
+        if mine.size:
+            best = mine[np.argmax(scores[mine])]
+            found[number, :2] = scores[best], best
+    return found.reshape(-1)
+
+
+register(Op("pick", ("logits",), (), _check, _oracle, regions=("logits", "output")))
+
+
+def pick_rows(
+    name: str,
+    logits: RowInterleaved,
+    rows: TensorSpec,
+    out: TensorSpec,
+    *,
+    vocab: int,
+    count: Extent,
+    kernels: KernelOptions,
+) -> DrawSpec:
+    """:func:`pick` for the first ``count`` rows of the table ``rows``, each into its slot of out [rows, 64]."""
+    defines = (
+        *logits.layout.defines("LOGITS"),
+        *table_layout(rows).defines("ROWS"),
+        *block_layout(name, out).defines("OUT"),
+        ("ROWS", len(logits.tensors)),
+        ("VOCAB", vocab),
+    )
+    inputs, size = (*logits.inputs(), ("rows", rows.name)), (count, out.shape[1])
+    return block_draw(name, "pick", "pick_rows", inputs, (out.name,), size, defines, kernels=kernels, shader="pick")
+
+
+def _check_rows(shapes: Shapes, params: Params) -> None:
+    check_same(shapes, params, None, params["VOCAB"])
+    shapes.expect("output", None, BLOCK_FLOATS)
+
+
+def _oracle_rows(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
+    logits, table = gathered(inputs, int(params["ROWS"])), np.ascontiguousarray(inputs["rows"])
+    inverse = table[:, INVERSE_TEMPERATURE].copy().view(np.float32)
+    return np.stack(
+        [
+            _candidates(logits[row], bool(table[row, NOISE] & DRAWN), inverse[row], int(table[row, NOISE_KEY]))
+            for row in range(size[0])
+        ]
+    )
+
+
+register(Op("pick_rows", ("rows",), optional_names(), _check_rows, _oracle_rows, ("rows",)))

@@ -1,0 +1,326 @@
+"""Attention of many new tokens over a cache, several rows in a fragment, and the store of keys and values there.
+
+The rows of one slot are consecutive in one sequence (:mod:`glinfer.kernels.fused.rows`): row n of a slot has position
+p + n, where p is the position of its first row. The sequence's keys begin at a cache slot that is a multiple of 16. If
+rows see later tokens, they begin at the slot of the sequence's first row, and each block of all slots is in one line.
+Rows after the last held position of the sequence are padding; values that only they see count as zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from glinfer.gl.layouts.blocks import BLOCK_FLOATS
+from glinfer.kernels.fused.cached import (
+    SLOT_TOKENS,
+    Heads,
+    check_cache,
+    heads_in,
+    keys_of,
+    queries_of,
+    score_slots,
+    scores_of,
+    sink_defines,
+    sink_inputs,
+    sinks_in,
+    values_of,
+)
+from glinfer.kernels.fused.draws import block_draw, block_layout
+from glinfer.kernels.fused.rows import (
+    BASE,
+    LAST,
+    POSITION,
+    RowInterleaved,
+    check_same,
+    deinterleaved,
+    gathered,
+    optional_names,
+    stored_places,
+    table_layout,
+)
+from glinfer.kernels.options import KernelOptions
+from glinfer.kernels.published.attention import MASKED
+from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Part, Shapes, TensorSpec, float64, register
+from glinfer.quant.formats import GROUP
+
+
+def _tile_draw(
+    name: str,
+    kind: str,
+    op: str,
+    slots: str,
+    x: RowInterleaved,
+    cache: TensorSpec,
+    rows: TensorSpec,
+    out: RowInterleaved,
+    heads: Heads,
+    kernels: KernelOptions,
+    sinks: TensorSpec | None = None,
+    **further: Any,
+) -> DrawSpec:
+    defines = [
+        *heads.defines(name, CACHE=cache),
+        ("CACHE_SLOTS", cache.shape[0]),
+        *x.layout.defines("X"),
+        *table_layout(rows).defines("ROWS"),
+        *out.layout.defines("OUT"),
+        ("ROWS", len(out.tensors)),
+        *sink_defines(name, sinks),
+    ]
+    if further.get("adds"):
+        defines.append(("PARTS", 1))
+    inputs = *x.inputs(), ("cache", cache.name), ("rows", rows.name), *sink_inputs(sinks)
+    per_run = (("row_slots", "row_slots"),)
+    further |= {"quad": True, "cells": True, "per_run": per_run}
+    return block_draw(name, kind, op, inputs, out.names, (slots, out.cols), defines, kernels=kernels, **further)
+
+
+def tile_scores(
+    name: str,
+    queries: RowInterleaved,
+    cache: TensorSpec,
+    rows: TensorSpec,
+    out: RowInterleaved,
+    heads: Heads,
+    *,
+    kernels: KernelOptions,
+) -> DrawSpec:
+    """``out[r, t] = scale · q[r] · k[t]`` for each head and every token t that the row sees; -1e30 for others.
+
+    queries [rows, heads.cols] = k | v | q and cache [slots, heads.cols]; out [groups · slots, heads · 64] has group g
+    of 64 tokens of the rows of slot s in slot ``row_slots · g + s``. Run values: row_slots, the slots of rows;
+    score_slots = groups · row_slots.
+    """
+    tensors, vertex = (queries, cache, rows, out, heads), "common/causal.vert"
+    return _tile_draw(name, "attn.scores", "tile_scores", "score_slots", *tensors, kernels, vertex=vertex)
+
+
+def tile_values(
+    name: str,
+    scores: RowInterleaved,
+    cache: TensorSpec,
+    rows: TensorSpec,
+    out: RowInterleaved,
+    heads: Heads,
+    *,
+    kernels: KernelOptions,
+    sinks: TensorSpec | None = None,
+    split: bool = False,
+) -> DrawSpec:
+    """``out[r] = softmax(scores[r]) @ v`` for each head, out [rows, heads · head_floats]; see :func:`tile_scores`.
+
+    The ``sinks`` are those of :func:`glinfer.kernels.fused.cached.cached_values`.
+
+    With ``split`` an instance sums 64 tokens, and blending adds the instances, as in
+    :func:`glinfer.kernels.fused.cached.cached_values`. Further run value: score_groups, the groups of the longest row.
+    """
+    tensors = scores, cache, rows, out, heads
+    parts: dict[str, Any] = {"instances": "score_groups", "adds": True, "clears": "all"} if split else {}
+    return _tile_draw(name, "attn.values", "tile_values", "row_slots", *tensors, kernels, sinks, **parts)
+
+
+def store_rows(
+    name: str,
+    x: RowInterleaved,
+    rows: TensorSpec,
+    cache: TensorSpec,
+    *,
+    together: bool,
+    kernels: KernelOptions,
+    kind: str = "attn.store",
+    ring: tuple[int, int] | None = None,
+) -> DrawSpec:
+    """``cache[base + position] = x[r]`` for each row, with base and position from the table ``rows``. Run value: rows.
+
+    Columns of x beyond the cache's are not stored. With ``ring``, its slots and the slots of a sequence in the table,
+    the cache has a ring for each sequence.
+
+    ``together`` means that the rows' slots are consecutive from the run value strip_first on; the cache's blocks aside
+    are then not written. For a cache in bytes this draw rounds the numbers; x then also has columns of queries, which
+    are not stored.
+    """
+    layout = block_layout(name, cache)
+    strip = together and layout.in_one_line
+    cols = layout.kept_cols if strip and layout.aside else cache.shape[1]
+    defines = (
+        *x.layout.defines("X"),
+        *table_layout(rows).defines("ROWS"),
+        *layout.defines("OUT"),
+        ("ROWS", len(x.tensors)),
+        ("STRIP", int(strip)),
+        *(() if ring is None else zip(("RING", "EVERY"), ring, strict=True)),
+    )
+    further: dict[str, Any] = {"cover": "strip"} if strip else {"vertex": "common/rows.vert"}
+    inputs = *x.inputs(), ("rows", rows.name)
+    return block_draw(
+        name, kind, "store_rows", inputs, (cache.name,), ("rows", cols), defines, kernels=kernels, **further
+    )
+
+
+def store_row(
+    name: str,
+    x: RowInterleaved,
+    cache: TensorSpec,
+    *,
+    kind: str = "attn.store",
+    first: str = "position",
+    kernels: KernelOptions,
+) -> DrawSpec:
+    """``cache[first] = x[0]``, the row of one token, in a sequence that begins in the first slot.
+
+    x [1, cols] is in one tensor; otherwise as :func:`store_rows`. ``kind`` is the group in tables of draws. Run value:
+    ``first``.
+    """
+    defines = (
+        *x.layout.defines("X"),
+        *block_layout(name, cache).defines("OUT"),
+        ("ROWS", len(x.tensors)),
+        ("STRIP", 0),
+        ("ALONE", 1),
+    )
+    inputs, size = x.inputs(), (1, cache.shape[1])
+    further: dict[str, Any] = {"kernels": kernels, "shader": "store_rows", "first": first}
+    return block_draw(name, kind, "store_row", inputs, (cache.name,), size, defines, **further)
+
+
+def take_row(name: str, x: RowInterleaved, out: TensorSpec, *, kernels: KernelOptions) -> DrawSpec:
+    """``out = x[last_row]``, [1, D] in blocks. Run value: last_row."""
+    defines = *x.layout.defines("X"), *block_layout(name, out).defines("OUT"), ("ROWS", len(x.tensors))
+    size, per_run = (1, out.shape[1]), (("row", "last_row"),)
+    return block_draw(
+        name, "take", "take_row", x.inputs(), (out.name,), size, defines, kernels=kernels, per_run=per_run
+    )
+
+
+def _check_tiles(shapes: Shapes, params: Params) -> int:
+    width = check_cache(shapes, params)
+    needed = int(params["row_slots"] * params["ROWS"])
+    shapes.require(shapes.rows("rows") >= needed, f"the table has {shapes.rows('rows')} rows; {needed} are run")
+    return width
+
+
+def _check_scores(shapes: Shapes, params: Params) -> None:
+    _check_tiles(shapes, params)
+    check_same(shapes, params, None, heads_in(params).cols)
+    shapes.expect("output", None, params["HEADS"] * SLOT_TOKENS)
+
+
+def _check_values(shapes: Shapes, params: Params) -> None:
+    shapes.expect("output", None, _check_tiles(shapes, params))
+    check_same(shapes, params, None, params["HEADS"] * SLOT_TOKENS)
+    shapes.expect("sinks", 1, params["HEADS"])
+
+
+def _check_store(shapes: Shapes, params: Params) -> None:
+    cols = shapes.by_name["x0"][1]
+    check_same(shapes, params, None, cols)
+    needed = shapes.by_name["output"][1]
+    # No block, or group of bytes, has both stored and other columns.
+    whole = needed % (GROUP if "OUT_SCALES_AT" in params else BLOCK_FLOATS) == 0
+    shapes.require(cols == needed or (whole and cols > needed), f"x has {cols} columns; the cache stores {needed}")
+    if "rows" not in shapes.by_name:
+        shapes.require(params["ROWS"] == 1, f"one row, found {params['ROWS']} textures")
+
+
+def _rows_of(inputs: Mapping[str, Array], params: Params) -> list[tuple[int, int, int, int]]:
+    """(row, position, base, last position) of every row; as in the shaders, the first row of each slot gives them."""
+    count, table = int(params["ROWS"]), inputs["rows"].astype(np.intp)
+    firsts = table[: int(params["row_slots"]) * count : count]
+    return [
+        (count * slot + n, int(info[POSITION]) + n, int(info[BASE]), int(info[LAST]))
+        for slot, info in enumerate(firsts)
+        for n in range(count)
+    ]
+
+
+def _last_seen(heads: Heads, position: int, held: int, tokens: int) -> int:
+    """The last of ``tokens`` tokens that a row sees, in a sequence that ends with token ``held``."""
+    return min(position if heads.ahead is None else min(position + heads.ahead, held), tokens - 1)
+
+
+def _leave_unwritten(scores: Array, heads: Heads, last: int, params: Params) -> None:
+    """Set scores [groups, heads · 64] that no row of a slot sees to NaN, because the shader skips them."""
+    step = 16 if params["QUAD"] else 4
+    by_head = scores.reshape(len(scores), heads.count, SLOT_TOKENS)
+    tokens = np.arange(len(scores))[:, None] * SLOT_TOKENS + np.arange(SLOT_TOKENS)
+    by_head[np.broadcast_to((tokens // step * step > last)[:, None], by_head.shape)] = np.nan
+
+
+def _oracle_scores(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
+    (cache,) = float64(inputs, ["cache"])
+    count, row_slots = int(params["ROWS"]), int(params["row_slots"])
+    groups = size[0] // row_slots
+    heads = heads_in(params)
+    queries = queries_of(gathered(inputs, count), heads)
+    found = np.full((groups, row_slots * count, size[1]), MASKED)
+    for row, position, base, held in _rows_of(inputs, params):
+        keys = keys_of(cache[base:], heads)
+        last = _last_seen(heads, position, held, keys.shape[1])
+        padded = max(groups, score_slots(last + 1))
+        found[:, row] = scores_of(queries[:, row], keys, min(position, last), padded, heads, last)[:groups]
+        if heads.ahead is not None:
+            reach = _last_seen(heads, position + count - 1 - row % count, held, keys.shape[1])
+            _leave_unwritten(found[:, row], heads, reach, params)
+    return deinterleaved(found.reshape(-1, size[1]), count)
+
+
+def _oracle_values(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
+    (cache,) = float64(inputs, ["cache"])
+    count, row_slots = int(params["ROWS"]), int(params["row_slots"])
+    scores = gathered(inputs, count)
+    groups = len(scores) // (row_slots * count)
+    scores = scores[: groups * row_slots * count].reshape(groups, row_slots * count, -1)
+    heads, found = heads_in(params), np.zeros((row_slots * count, size[1]))
+    for row, position, base, held in _rows_of(inputs, params):
+        values = keys_of(cache[base:], heads, values=True)
+        values[:, held + 1 :] = 0
+        last = _last_seen(heads, position, held, min(values.shape[1], SLOT_TOKENS * len(scores)))
+        used = scores[: score_slots(last + 1), row]
+        found[row] = values_of(used, values, min(position, last), heads.window, last, sinks_in(inputs))
+    return deinterleaved(found, count)
+
+
+def _oracle_store(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
+    return gathered(inputs, int(params["ROWS"]))[: size[0], : size[1]]
+
+
+def _check_take(shapes: Shapes, params: Params) -> None:
+    check_same(shapes, params, None, shapes.by_name["output"][1])
+    rows = shapes.rows("x0") * int(params["ROWS"])
+    shapes.require(params["row"] < rows, f"there is no row {params['row']} of {rows}")
+
+
+def _oracle_take(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
+    return np.asarray(gathered(inputs, int(params["ROWS"]))[int(params["row"])][None])
+
+
+def _parts_of_tiles(params: Params) -> Mapping[str, Part]:
+    return {"cache": Part(floats=heads_in(params).kv_floats * int(params["strip_first"] + params["rows"]))}
+
+
+def _part_taken(params: Params) -> Mapping[str, Part]:
+    count = int(params["ROWS"])
+    return {f"x{number}": Part(int(number == params["row"] % count)) for number in range(count)}
+
+
+_TILES: dict[str, Any] = {"integers": ("rows",), "either": ("cache",), "parts": _parts_of_tiles}
+register(Op("tile_scores", ("cache", "rows"), optional_names(), _check_scores, _oracle_scores, **_TILES))
+register(Op("tile_values", ("cache", "rows"), (*optional_names(), "sinks"), _check_values, _oracle_values, **_TILES))
+_STORE: dict[str, Any] = {"either": ("output",)}
+register(
+    Op(
+        "store_rows",
+        ("rows",),
+        optional_names(),
+        _check_store,
+        _oracle_store,
+        ("rows",),
+        places=stored_places,
+        **_STORE,
+    )
+)
+register(Op("store_row", (), optional_names(), _check_store, _oracle_store, regions=optional_names(), **_STORE))
+register(Op("take_row", (), optional_names(), _check_take, _oracle_take, regions=("output",), parts=_part_taken))

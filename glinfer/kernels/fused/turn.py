@@ -1,0 +1,131 @@
+"""Normalises queries and keys, by head or all heads together, and rotates them by their positions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from glinfer.errors import PlanError
+from glinfer.gl.layouts.blocks import RowLayout
+from glinfer.gl.layouts.matrix import Extent
+from glinfer.kernels.fused.dense import Turning, target_defines, turned_rows
+from glinfer.kernels.fused.draws import block_draw
+from glinfer.kernels.fused.rows import (
+    RowInterleaved,
+    check_same,
+    deinterleaved,
+    gathered,
+    optional_names,
+    table_layout,
+    turned_by,
+)
+from glinfer.kernels.options import KernelOptions
+from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, looked_up, register
+
+
+def turn_heads(
+    name: str,
+    x: RowInterleaved,
+    gains: TensorSpec,
+    turning: Turning,
+    out: RowInterleaved,
+    *,
+    head_dim: int,
+    eps: float,
+    whole: bool = False,
+    rows: TensorSpec | None,
+    slots: Extent = 1,
+    first: Extent = 0,
+    kernels: KernelOptions,
+) -> DrawSpec:
+    """``out[r] = turned(x[r] / sqrt(mean(x[r]²) + eps) · gains)`` for each head of keys and queries; values stay.
+
+    x and out [rows, k | v | q], gains [2, head_floats] for keys and for queries: RMSNorm (Zhang and Sennrich 2019) over
+    ``head_dim`` elements. Further columns of x are ignored. With ``whole`` the mean is over all keys, or all queries,
+    of a row, and gains are [2, floats of all queries], padded with zeros for keys. Without a table of angles nothing is
+    rotated. With the table ``rows`` the rows of the first ``slots`` slots are rotated by their positions; without it
+    one row, by the run value position, and written into slot ``first`` of out.
+    """
+    alone = rows is None
+    if not isinstance(gains.layout, RowLayout):
+        raise PlanError(f"draw {name}: expected a table of gains")
+    inputs = [*x.inputs(), ("gains", gains.name), *turning.inputs]
+    defines = [
+        *x.layout.defines("X"),
+        *gains.layout.defines("GAINS"),
+        *turning.defines(name),
+        *target_defines(out.layout),
+        ("ROWS", len(out.tensors)),
+        ("ALONE", int(alone)),
+        ("TEXELS", out.cols // 4),
+        ("HEAD_DIM", head_dim),
+        ("EPS", eps),
+        *([("WHOLE", 1)] if whole else []),
+    ]
+    turns = turning.table is not None
+    if rows is not None and turns:
+        inputs.append(("rows", rows.name))
+        defines += table_layout(rows).defines("ROWS")
+    return block_draw(
+        name,
+        "attn.turn",
+        "turn_heads",
+        inputs,
+        out.names,
+        (1 if alone else slots, out.cols),
+        defines,
+        kernels=kernels,
+        cells=not alone,
+        per_run=(("position", turning.run_value),) if alone and turns else (),
+        first=first,
+    )
+
+
+def _check(shapes: Shapes, params: Params) -> None:
+    cols = shapes.by_name["output"][1]
+    found = shapes.by_name["x0"][1]
+    shapes.require(found >= cols, f"x0 has {found} columns; expected {cols} or more")
+    check_same(shapes, params, None, found)
+    shapes.expect("gains", 2, cols - 4 * params["QUERY_AT"] if params.get("WHOLE") else 4 * params["HEAD_TEXELS"])
+    shapes.expect("rope", None, 4 * (params["HEAD_TEXELS"] + params.get("QUERY_TURNS", 0)))
+    shapes.require(params["HEAD_DIM"] <= 4 * params["HEAD_TEXELS"], "a head is larger than its place")
+    if params["ALONE"] and params.get("ROPE"):
+        shapes.require(params["position"] < shapes.rows("rope"), f"there is no position {params['position']}")
+
+
+def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
+    count = int(params["ROWS"])
+    x = gathered(inputs, count)[: size[0] * count, : size[1]]
+    (gains,) = float64(inputs, ["gains"])
+    floats, keys, queries = (4 * int(params[name]) for name in ("HEAD_TEXELS", "KEY_TEXELS", "QUERY_AT"))
+    found = x.copy()
+    for part, gain in ((slice(0, keys), gains[0]), (slice(queries, size[1]), gains[1])):
+        width = x[:, part].shape[1]
+        normed = width if params.get("WHOLE") else floats
+        by_head = x[:, part].reshape(len(x), -1, normed)
+        elements = params["HEAD_DIM"] * normed // floats
+        norms = np.sqrt((by_head**2).sum(axis=-1, keepdims=True) / elements + params["EPS"])
+        found[:, part] = (by_head / norms * gain[:normed]).reshape(len(x), -1)
+    if not params.get("ROPE"):
+        return deinterleaved(found, count)
+    (rope,) = float64(inputs, ["rope"])
+    if params["ALONE"]:
+        positions = np.full(len(x), int(params["position"]))
+    else:
+        positions = turned_by(inputs["rows"][: len(x)], params, len(rope))
+    return deinterleaved(turned_rows(found, rope, params, positions), count)
+
+
+register(
+    Op(
+        "turn_heads",
+        ("gains",),
+        (*optional_names(), "rope", "rows"),
+        _check,
+        _oracle,
+        ("rows",),
+        regions=(*optional_names(), "output"),
+        parts=looked_up("rope"),
+    )
+)

@@ -1,0 +1,56 @@
+"""The choice of experts from a router's logits, and their gates: defines of shaders, and oracles."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from glinfer.families.layer import Experts
+from glinfer.kernels.published.linear import activate
+from glinfer.kernels.spec import Array, Params, Part
+
+
+def route_defines(experts: Experts) -> list[tuple[str, int]]:
+    """The defines of shaders/common/route.glsl."""
+    return [
+        ("EXPERTS", experts.count),
+        ("EXPERT_TEXELS", -(-experts.count // 4)),
+        ("USED", experts.used),
+        ("NORMALISED", int(experts.normed)),
+    ]
+
+
+def gate_defines(experts: Experts | None) -> list[tuple[str, float]]:
+    """The defines of shaders/common/limited_gate.glsl; none for a plain product of gate and up."""
+    if experts is None or not experts.limit:
+        return []
+    return [("GATE_LIMIT", float(experts.limit)), ("GATE_SLOPE", float(experts.slope))]
+
+
+def experts_read(params: Params) -> Mapping[str, Part]:
+    """The parts of the matrices of experts that a draw reads, if no two rows in use choose the same expert."""
+    if "EXPERTS" not in params:
+        return {}
+    share = min(1.0, params["rows"] * params["USED"] / params["EXPERTS"])
+    return dict.fromkeys(("weight", "consts"), Part(share=share))
+
+
+def gated(gate: Array, up: Array, params: Params) -> Array:
+    """For an oracle: the product of gate and up, bounded as in the defines."""
+    activation = int(params["ACTIVATION"])
+    if "GATE_LIMIT" not in params:
+        return np.asarray(activate(gate, activation) * up)
+    limit, slope = float(params["GATE_LIMIT"]), float(params["GATE_SLOPE"])
+    return np.asarray(
+        activate(slope * np.minimum(gate, limit), activation) / slope * (np.clip(up, -limit, limit) + 1.0)
+    )
+
+
+def routed(logits: Array, used: int, normalised: bool) -> tuple[Array, Array]:
+    """For an oracle: the chosen experts [rows, used] of logits [rows, experts], and their weights."""
+    chosen = np.argsort(-logits, axis=1, kind="stable")[:, :used]
+    found = np.exp(np.take_along_axis(logits, chosen, axis=1) - logits.max(axis=1, keepdims=True))
+    if normalised:
+        return chosen, found / found.sum(axis=1, keepdims=True)
+    return chosen, found / np.exp(logits - logits.max(axis=1, keepdims=True)).sum(axis=1, keepdims=True)

@@ -1,0 +1,1 @@
+"""Turns the graph of a model into plans: plain for the reference, fused for the fast plans."""

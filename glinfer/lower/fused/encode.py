@@ -1,0 +1,152 @@
+"""The plan ``encode``: whole texts at once, several in a run, and one vector of each.
+
+Each text begins in a slot of its own, and its rows see nothing of the others. All layers share
+one texture for keys and values. After the last layer the vectors of a text's tokens are pooled, and multiplied by the
+model's dense matrices.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from glinfer.errors import PlanError
+from glinfer.gl.layouts.blocks import BlockLayout, RowLayout
+from glinfer.graph.nodes import Layer
+from glinfer.kernels.fused.cached import SLOT_TOKENS, score_slots
+from glinfer.kernels.fused.norms import norm_floats, normalize_rows, row_norms
+from glinfer.kernels.fused.pool import pool_rows
+from glinfer.kernels.fused.rows import ROW_WORDS, RowInterleaved
+from glinfer.kernels.spec import RunValue, TensorSpec
+from glinfer.lower.fused.lowering import attention_layout
+from glinfer.lower.fused.rows import ChunkLowering, slots_for
+from glinfer.lower.options import PlanOptions
+from glinfer.program.plan import Plan
+
+TEXTS, EMBEDDINGS = "texts", "text.embeddings"
+_POOLED = {"mean_sqrt_len_tokens": "mean_sqrt_len", "max": "max", "weightedmean": "weightedmean"}
+"""The kind of :func:`glinfer.kernels.fused.pool.pool_rows` of a model's pooling; of one token alone it is the mean."""
+
+
+def encode_plan(options: PlanOptions, *, rows: int) -> Plan:
+    """The plan ``encode`` of a model that embeds texts.
+
+    Each run reads the tables ``rows`` and ``texts``, which are written before it
+    (:func:`glinfer.lower.feed.encode_feed`), and leaves the vector of text t in row t of ``text.embeddings``.
+    Inputs: those of :func:`glinfer.lower.fused.rows.chunk_plan`, and ``texts``, their number.
+
+    Args:
+        options: the options of all fast plans.
+        rows: the most rows of one run, and so the most tokens of a text; rounded up to whole slots.
+
+    Raises:
+        PlanError: there is no such format, or something does not fit a texture.
+    """
+    targets = options.kernels.rows_per_draw
+    rows = slots_for(rows, targets) * targets
+    # A text's last group of 16 tokens may extend past the last row.
+    cache_slots = SLOT_TOKENS * (score_slots(rows) + 1)
+    return _EncodeLowering(options, rows, cache_slots, cache_slots).build()
+
+
+def fitting_encode_plan(options: PlanOptions, *, rows: int) -> Plan:
+    """The plan ``encode`` of at most ``rows`` rows, halved until it fits a texture, but of no fewer than a text has.
+
+    Raises:
+        PlanError: a text of the whole context does not fit.
+    """
+    least = options.config.max_position_embeddings
+    rows = max(rows, least)
+    while True:
+        try:
+            return encode_plan(options, rows=rows)
+        except PlanError:
+            if rows <= least:
+                raise
+            rows = max(least, rows // 2)
+
+
+class _EncodeLowering(ChunkLowering):
+    name, has_head = "encode", True
+
+    def further_values(self, rows: int) -> list[RunValue]:
+        """The number of texts, and that of their slots."""
+        # As many texts as there are slots of rows, each of which belongs to one.
+        texts, targets = slots_for(rows, self.rows_per_draw), self.rows_per_draw
+        text_slots = RunValue("text_slots", 1, slots_for(texts, targets), ("ceildiv", "texts", targets))
+        return [RunValue("texts", 1, texts), text_slots]
+
+    def build(self, export_residual: bool = False) -> Plan:
+        config, family = self.config, self.recipes.family
+        # Where blending adds to the stream in place, what is normalised goes on in another texture.
+        self.other = self.rows("hidden.c", config.hidden_size) if self.kernels.blends else self.hidden[1]
+        slots = slots_for(self.slots, self.targets)
+        table = RowLayout.of((slots * self.targets, ROW_WORDS), "rgba32ui", self.max_texture_size)
+        self.texts, self.text_slots = self.plan.laid_out(TEXTS, "input", table), slots
+        if family.embedding_norm:
+            self.embed(out=self.other)
+            self.normalize("embed.norm", self.other, self.hidden[0])
+        else:
+            self.embed()
+        for layer in self.graph.layers:
+            self.draw_layer(layer)
+        self.finish()
+        return self.plan.build()
+
+    def layer_cache(self, layer: int) -> TensorSpec:
+        """Keys and values of one layer, in a texture that the next one overwrites."""
+        heads, form = self.recipes.heads(layer), self.cache_format.attention
+        layout = attention_layout(heads, self.cache_slots, self.every, form, self.max_texture_size)
+        if not layout.in_one_line:
+            raise PlanError(
+                f"keys of {self.cache_slots} tokens need several lines of texels; expected one; use fewer rows"
+            )
+        return self.plan.laid_out("row.cache", "activation", layout)
+
+    def normalize(self, name: str, x: RowInterleaved, out: RowInterleaved) -> None:
+        """Draw a norm of the stream itself."""
+        config, kernels = self.config, self.kernels
+        centred = self.recipes.family.norm == "layer"
+        shape = self.slots, norm_floats(self.targets, centred=centred)
+        layout = BlockLayout.by_block(shape, self.max_texture_size)
+        norms, gains = self.plan.laid_out("row.norms.whole", "activation", layout), self.of_model(name)
+        further: dict[str, Any] = {"slots": self.used, "centred": centred, "kernels": kernels}
+        self.plan.draw(
+            row_norms(f"{name}.factors", "norms", x, norms, eps=config.layer_norm_eps, **further),
+            normalize_rows(name, "normalize", x, norms, gains, out, **further),
+        )
+
+    def after_mixing(self, layer: Layer, mixed: RowInterleaved | TensorSpec) -> None:
+        """Draw the rest of a layer, with its norms behind each sum where the family has them there."""
+        if layer.mixing.sum_norm is None:
+            super().after_mixing(layer, mixed)
+            return
+        stream, other, in_place, number = self.hidden[0], self.other, self.kernels.blends, layer.number
+        out, down = self.recipes.mixing_out(number), self.recipes.down(number)
+        summed = stream if in_place else other
+        self.add(out, mixed, stream, summed)
+        between = other if in_place else stream
+        self.normalize(f"h.{number}.attn.norm", summed, between)
+        summed = between if in_place else other
+        self.add(down, self.expanded(number, between), between, summed)
+        self.normalize(f"h.{number}.mlp.norm", summed, stream)
+
+    def finish(self) -> None:
+        """Pool the rows of each text, and apply the steps after the pooling."""
+        config, x = self.config, self.hidden[0]
+        if self.recipes.family.layer.norms != "sum":
+            self.normalize("final.norm", x, self.other)
+            x = self.other
+        slots, dense = self.text_slots, config.dense
+        found = self.of_texts("text.pooled" if dense else EMBEDDINGS, slots, config.hidden_size)
+        how = _POOLED.get(config.pooling, "mean")
+        self.plan.draw(pool_rows("pool", x, self.texts, found, slots="text_slots", how=how, kernels=self.kernels))
+        for number, (outputs, _, activation) in enumerate(dense):
+            last = number == len(dense) - 1
+            out = self.of_texts(EMBEDDINGS if last else f"text.dense.{number}", slots, outputs)
+            self.product(self.recipes.dense(number), found, out, activation=activation, slots="text_slots")
+            found = out
+
+    def of_texts(self, name: str, slots: int, floats: int) -> RowInterleaved:
+        """A vector of each text."""
+        layout = BlockLayout.of((slots, floats), self.max_texture_size, tiles=self.kernels.row_tiles)
+        return self.rows_as(name, layout)

@@ -1,0 +1,591 @@
+"""The lowering of a graph to fused draws, for one row or for many: what all fast plans share.
+
+A norm is in the product after it; keys, values and queries are one product, and so are gate and up; heads are turned
+where they are computed; and blending adds branches to the residual stream where that is faster.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from typing import Any, Literal
+
+from glinfer.config import ModelConfig
+from glinfer.errors import PlanError
+from glinfer.families.layer import Experts
+from glinfer.gl.layouts.blocks import BYTES, BlockLayout, blocks_for
+from glinfer.gl.layouts.matrix import Extent
+from glinfer.graph.model import graph_of
+from glinfer.graph.nodes import Attention, Convolution, DeltaMixing, ExpertMlps, Layer, Mlp
+from glinfer.kernels.flat.delta import DELTA_EPS
+from glinfer.kernels.fused.cached import SLOT_TOKENS, Heads, score_slots
+from glinfer.kernels.fused.convolve import PARTS, part_floats, short_conv, store_gated
+from glinfer.kernels.fused.delta import (
+    RING,
+    DeltaHeads,
+    DeltaRun,
+    delta_conv,
+    delta_correct,
+    delta_fold,
+    delta_norm,
+    delta_recall,
+    delta_scores,
+    delta_solve,
+    delta_unit,
+    input_ring,
+)
+from glinfer.kernels.fused.dense import Matrix, RawRows, Turning, parts_of_steps, shared_parts
+from glinfer.kernels.fused.experts import mix_experts, padded, route
+from glinfer.kernels.fused.gates import gate_heads
+from glinfer.kernels.fused.gemm import gemm
+from glinfer.kernels.fused.low_rank import ADAPTER, CHOICE_FLOATS, LowRankSum, lora_down
+from glinfer.kernels.fused.norms import post_norm
+from glinfer.kernels.fused.rows import RowInterleaved
+from glinfer.kernels.fused.turn import turn_heads
+from glinfer.kernels.spec import RunValue, TensorSpec
+from glinfer.lower.options import PlanOptions
+from glinfer.lower.weights.fold import Weight, Weights
+from glinfer.lower.weights.low_rank import AdapterRanks
+from glinfer.lower.weights.recipe import Recipe, Recipes
+from glinfer.program.plan import PlanBuilder
+from glinfer.program.points import CENTRED, View
+from glinfer.quant.formats import CACHE_FORMATS, CacheChoice
+
+
+class Lowering(ABC):
+    """A fast plan under construction: the fused draws of a model's graph, for one row or for many.
+
+    All plans of one model declare a weight, or a cache of equally many slots, with one name and one layout, so that
+    they can share the textures.
+
+    Attributes:
+        table: the table of rows; None for the one row of the token at the run value ``position``.
+        used: the slots of rows that a run computes.
+        counted: its rows.
+        cache_slots, every: slots of the caches, and of each sequence.
+        hidden: the residual stream before and after a branch; the same tensors where blending adds to it in place.
+        qkv: keys, values and queries, where they do not go straight into the cache.
+        raw: the same before heads are normalised and turned, where that is a pass of its own.
+        branch: the output of a branch that is normalised before it is added, where layers have that.
+    """
+
+    few = False
+    """Whether rows are few, so that passes share their sums out as those of one row do."""
+    shares_norms = False
+    """Whether products behind a norm are shared out too, since rows are too few to fill a GPU."""
+    together = False
+    """Whether rows may follow each other in a sequence."""
+    table: TensorSpec | None = None
+    used: Extent = 1
+    counted: Extent = 1
+    adapter_table: TensorSpec | None = None
+    """The table of rows, where it says which adapter a row has."""
+
+    def __init__(
+        self,
+        name: str,
+        max_rows: int,
+        run_values: Sequence[RunValue],
+        options: PlanOptions,
+        *,
+        cache_slots: int,
+        every: int,
+    ) -> None:
+        """An empty plan."""
+        self.config, self.kernels, self.max_texture_size = options.config, options.kernels, options.max_texture_size
+        self.graph, self.cache_format = graph_of(options.config), cache_format(options.cache)
+        self.recipes, self.adapters = Weights(options.config, options.weights, options.formats), options.adapters
+        self.plan = PlanBuilder(name, max_rows, run_values, long_after=options.config.long_after)
+        self.cache_slots, self.every = cache_slots, every
+
+    def declare(self, *, in_place: bool, stores: bool) -> None:
+        """Declare what all layers share.
+
+        Args:
+            in_place: whether blending adds to the residual stream.
+            stores: whether a pass of its own puts keys and values into the cache.
+        """
+        config, width = self.config, self.config.hidden_size
+        first = self.rows("hidden.a", width)
+        self.hidden = first, first if in_place else self.rows("hidden.b", width)
+        normed, alone = self.graph.layer(0).mixing.post_norm is not None, bool(config.family.layer.head_norms)
+        # In the format of half floats where the cache is, so that every plan rounds keys, values and queries alike.
+        cols, form = self.recipes.heads(0).cols, self.cache_format.rows
+        self.qkv = self.rows("attn.qkv", cols, form) if stores else None
+        self.raw = self.rows("attn.raw", self.recipes.qkv_floats) if alone else None
+        self.branch = self.rows("branch", width) if normed else None
+
+    @abstractmethod
+    def rows(self, name: str, floats: int, format_name: str = "rgba32f") -> RowInterleaved:
+        """An activation of the rows of a run."""
+
+    @abstractmethod
+    def row_vector(self, name: str, floats: int) -> TensorSpec:
+        """An activation in one tensor, with a row a slot."""
+
+    @abstractmethod
+    def by_row(self, layer: int, kind: str, x: RowInterleaved, name: str) -> TensorSpec:
+        """Draw x in one tensor, a row a slot, which is called ``name``."""
+
+    @abstractmethod
+    def store(self, name: str, x: RowInterleaved, cache: TensorSpec, kind: str, ring: int = 0) -> None:
+        """Draw the copy of rows to their tokens' slots in a cache, or in rings of ``ring`` slots unless that is 0."""
+
+    @abstractmethod
+    def attend(self, layer: int, node: Attention, cache: TensorSpec) -> RowInterleaved | TensorSpec:
+        """Draw the attention of a layer over its cache."""
+
+    @abstractmethod
+    def product(
+        self,
+        recipe: Recipe,
+        x: RowInterleaved | TensorSpec | RawRows,
+        out: RowInterleaved,
+        *,
+        first: Extent = 0,
+        residual: RowInterleaved | None = None,
+        activation: str = "none",
+        cap: float = 0.0,
+        turning: Turning | None = None,
+        adds: bool = False,
+        parts: int = 1,
+        clears: str = "",
+        raw: bool = False,
+    ) -> None:
+        """Draw a product, with the norm of its recipe, or its bare sums."""
+
+    def value(self, name: str, view: View) -> None:
+        """Name what the last draw has written, in the plan of one sequence."""
+        if self.table is None:
+            self.plan.value(name, view)
+
+    def blocks(self, name: str, slots: int, floats: int) -> TensorSpec:
+        """An activation [slots, floats] in blocks."""
+        tiles, pitch = self.kernels.tiles, self.kernels.pitch
+        layout = BlockLayout.of((slots, floats), self.max_texture_size, tiles=tiles, pitch=pitch)
+        return self.plan.laid_out(name, "activation", layout)
+
+    def cache(self, name: str, slots: int, floats: int) -> TensorSpec:
+        """A cache [slots, floats]."""
+        layout = BlockLayout.by_block((slots, floats), self.max_texture_size)
+        return self.plan.laid_out(name, "cache", layout)
+
+    @property
+    def in_bytes(self) -> bool:
+        """Whether keys and values are kept in bytes, and queries where they are computed."""
+        return self.cache_format.attention == BYTES
+
+    def layer_cache(self, layer: int) -> TensorSpec:
+        """The cache of one layer: keys and values of tokens, queries once for each ``every`` tokens.
+
+        In bytes it has no queries. Of a convolution it is B · x of each token.
+        """
+        formats, size = self.cache_format, self.max_texture_size
+        layout = layer_cache_layout(self.recipes, layer, self.cache_slots, self.every, formats, size)
+        return self.plan.laid_out(f"h.{layer}.{self.config.layer(layer).branch}.cache", "cache", layout)
+
+    def weight(self, name: str, among: Iterable[Weight]) -> TensorSpec:
+        """The weight of this name."""
+        layout = next(each.layout for each in among if each.name == name)
+        return self.plan.laid_out(name, "weight", layout(self.kernels.quad, self.max_texture_size))
+
+    def of_model(self, name: str) -> TensorSpec:
+        """A weight outside of all products and layers, or a norm of the stream."""
+        return self.weight(name, self.recipes.of_model())
+
+    def of_layer(self, layer: int, kind: str) -> TensorSpec:
+        """A weight of a layer that no product has."""
+        return self.weight(f"h.{layer}.{kind}", self.recipes.of_layer(layer))
+
+    def of_product(self, recipe: Recipe, part: str) -> TensorSpec:
+        """A weight of a product."""
+        return self.weight(f"{recipe.name}.{part}", self.recipes.of_product(recipe, self.adapters))
+
+    def sinks(self, layer: int, node: Attention) -> TensorSpec | None:
+        """The sinks of a layer's heads; None where it has none."""
+        return None if node.sinks is None else self.of_layer(layer, "attn.sinks")
+
+    def tables(self) -> tuple[TensorSpec, TensorSpec | None]:
+        """The token embeddings, and those of positions, or None where positions are rotary."""
+        recipes = self.recipes
+        wte = self.of_product(recipes.head(), "weight") if recipes.table_is_head else self.of_model("wte")
+        return wte, self.of_model("wpe") if recipes.places else None
+
+    def matrix(self, recipe: Recipe) -> Matrix:
+        """The packed matrix of a product with its constants and its gain."""
+        weight, consts = (self.of_product(recipe, each) for each in ("weight", "consts"))
+        gain = self.of_product(recipe, "gain") if recipe.has_gain else None
+        biased = self.recipes.biased(recipe)
+        return Matrix(weight, consts, recipe.width, gain, recipe.gated, biased, self.low_rank(recipe))
+
+    def low_rank(self, recipe: Recipe) -> LowRankSum | None:
+        """What adapters add to a product; None where they change none of its matrices."""
+        _, ranks = self.adapters.places(recipe)
+        if not ranks:
+            return None
+        down, up = (self.of_product(recipe, each) for each in ("lora_down", "lora_up"))
+        experts = self.config.layer(0).experts
+        used = 1 if experts is None or recipe.experts == 1 else experts.stacked.used
+        inner = self.inner_of_adapters(f"lora.inner.{used * ranks}", used * ranks)
+        count, biased = len(self.adapters.names), self.recipes.norm_is_biased(recipe)
+        return LowRankSum(down, up, inner, count, biased, self.adapter_table, recipe.experts, used)
+
+    @abstractmethod
+    def inner_of_adapters(self, name: str, ranks: int) -> TensorSpec:
+        """Declare the inner vectors of adapters, [rows, ranks]."""
+
+    def adapt(self, recipe: Recipe, x: TensorSpec | RowInterleaved, **chosen: Any) -> None:
+        """Draw the inner vectors of the adapters of a product, for the product that follows, or of chosen experts."""
+        low_rank = self.low_rank(recipe)
+        if low_rank is None:
+            return
+        name, parts = f"{recipe.name}.lora", 1
+        if self.parts_of(recipe) > 1:
+            parts = parts_of_steps(4 * blocks_for(recipe.width), self.kernels.part_steps)
+        shared: dict[str, Any] = {"rows": self.counted, "parts": parts, "kernels": self.kernels}
+        self.plan.draw(lora_down(name, f"{recipe.kind}.lora", x, low_rank, **shared, **chosen))
+
+    def draw_layer(self, layer: Layer, *, ends: bool = False) -> None:
+        """Draw a layer; with ``ends`` only what it keeps for later tokens."""
+        number, node = layer.number, layer.mixing.body
+        mixed: RowInterleaved | TensorSpec | None
+        if isinstance(node, Convolution):
+            mixed = self.convolve(number, node, ends=ends)
+        elif isinstance(node, DeltaMixing):
+            mixed = self.apply_delta_rule(number, node, ends=ends)
+        else:
+            assert isinstance(node, Attention)
+            mixed = self.attention(number, node, ends=ends)
+        if mixed is not None:
+            self.after_mixing(layer, mixed)
+
+    def convolve(self, layer: int, node: Convolution, *, ends: bool) -> RowInterleaved | None:
+        """Draw the three parts of a layer's convolution, the product of two into the cache, and the rest."""
+        name, width = f"h.{layer}.conv", self.config.hidden_size
+        cache, x = self.layer_cache(layer), self.rows("conv.projected", PARTS * part_floats(width))
+        table: dict[str, Any] = {"rows": self.table, "kernels": self.kernels}
+        self.product(self.recipes.mixing_in(layer), self.hidden[0], x)
+        self.plan.draw(store_gated(f"{name}.store", x, cache, together=self.together, **table))
+        self.value(f"blocks.{layer}.conv.gated", View(width, rows="position"))
+        if ends:
+            return None
+        taps, mixed = self.of_layer(layer, "conv.taps"), self.rows("conv.mixed", width)
+        length = node.conv.weight.shape[2]
+        self.plan.draw(short_conv(f"{name}.mixed", x, cache, taps, mixed, length=length, slots=self.used, **table))
+        self.value(f"blocks.{layer}.conv.mixed", View(width))
+        return mixed
+
+    def attention(self, layer: int, node: Attention, *, ends: bool) -> RowInterleaved | TensorSpec | None:
+        """Draw keys, values and queries of a layer, what its heads see, and their gates where it has them."""
+        cache, to, dim = self.layer_cache(layer), f"blocks.{layer}.attn", self.config.head_dim
+        self.keys_and_values(layer, node, cache)
+        if ends:
+            return None
+        heads, mixed = self.recipes.heads(layer), self.attend(layer, node, cache)
+        if node.gated:
+            mixed = self.open_gates(layer, mixed)
+        self.value(f"{to}.joined", View(dim, heads.count, cols_apart=heads.floats, rows="only", joined=True))
+        return mixed
+
+    def keys_and_values(self, layer: int, node: Attention, cache: TensorSpec) -> None:
+        """Draw keys, values and queries of a layer, and keep keys and values in its cache."""
+        recipe, turning, name = self.recipes.qkv(layer), self.turning(layer, node), f"h.{layer}.attn"
+        out, clears, first = self.qkv, "all", dict[str, Any]()
+        if out is None:
+            out, clears, first = RowInterleaved((cache,)), "rows", {"first": "position"}
+        if self.raw is None:
+            shared = self.shared(self.shared_norm_parts(recipe, cache), clears)
+            self.product(recipe, self.hidden[0], out, turning=turning, **first, **shared)
+        else:
+            assert turning is not None
+            self.product(recipe, self.hidden[0], self.raw)
+            how: dict[str, Any] = {"head_dim": self.config.head_dim, "eps": self.config.layer_norm_eps, **first}
+            where: dict[str, Any] = {"rows": self.table, "slots": self.used, "kernels": self.kernels}
+            gains = self.of_layer(layer, "attn.qkv.turn")
+            self.plan.draw(turn_heads(f"{name}.turn", self.raw, gains, turning, out, whole=node.whole, **how, **where))
+        heads = self.recipes.heads(layer)
+        self.name_heads(layer, "q", heads.count, heads.queries_at)
+        if self.qkv is not None:
+            self.store(f"{name}.store", self.qkv, cache, "attn.store")
+        self.name_heads(layer, "k", heads.kv, 0)
+        self.name_heads(layer, "v", heads.kv, heads.kv_floats)
+
+    def name_heads(self, layer: int, letter: str, heads: int, start: int) -> None:
+        """Name queries, keys or values, which the last draw has written."""
+        order = () if letter == "v" else tuple(map(int, self.recipes.turned_places))
+        where: Literal["only", "position"] = "only" if self.qkv is not None and letter == "q" else "position"
+        floats, dim = self.recipes.head_floats, self.config.head_dim
+        view = View(dim, heads, cols_apart=floats, start=start, order=order, rows=where)
+        self.value(f"blocks.{layer}.attn.{letter}", view)
+
+    def turning(self, layer: int, node: Attention) -> Turning | None:
+        """The outputs that a layer turns by their positions or normalises; None where it does neither."""
+        heads, rope = self.recipes.heads(layer), node.rope
+        if rope is None:
+            normed = node.q_norm is not None
+            return Turning(None, heads.kv_floats, heads.queries_at, heads.floats) if normed else None
+        table = self.of_model(self.recipes.ropes[rope])
+        positions = self.config.max_position_embeddings if self.config.long_after else 0
+        return Turning(table, heads.kv_floats, heads.queries_at, positions=positions, apart=rope.scales_queries)
+
+    def open_gates(self, layer: int, mixed: RowInterleaved | TensorSpec) -> RowInterleaved | TensorSpec:
+        """Draw the results of attention times their gates."""
+        raw, slots = self.raw, self.used
+        assert raw is not None
+        out: RowInterleaved | TensorSpec
+        if isinstance(mixed, TensorSpec):
+            raw, slots = RowInterleaved((self.by_row(layer, "attn.rows", raw, "attn.raw"),)), self.counted
+            out = self.blocks("row.gated", *mixed.shape)
+            mixed, target = RowInterleaved((mixed,)), RowInterleaved((out,))
+        else:
+            out = target = self.rows("attn.gated", mixed.cols)
+        how: dict[str, Any] = {"gates_at": self.recipes.gates_at, "slots": slots, "kernels": self.kernels}
+        self.plan.draw(gate_heads(f"h.{layer}.attn.gated", mixed, raw, target, **how))
+        return out
+
+    def apply_delta_rule(self, layer: int, node: DeltaMixing, *, ends: bool) -> TensorSpec | None:
+        """Draw the delta rule of a layer, each row by itself in a slot, see :mod:`glinfer.kernels.fused.delta`."""
+        name, heads, taps = f"h.{layer}.delta", DeltaHeads(node.rule), self.config.layer(layer).taps
+        piece = self.table.shape[0] if self.together and self.table is not None else 0
+        run = DeltaRun(heads, self.kernels, self.table, self.every, piece)
+        found = self.rows("delta.projected", heads.projected)
+        self.product(self.recipes.mixing_in(layer), self.hidden[0], found)
+        projected = self.by_row(layer, "delta.rows", found, "delta.projected")
+        layouts = heads.layouts(taps, self.cache_slots // self.every, self.max_texture_size)
+        inputs, cache, *states = (self.plan.laid_out(f"{name}.{each}", "cache", layouts[each]) for each in layouts)
+        # Of several consecutive rows lengths are a pass of their own, and corrections are solved for.
+        raw, mixed = (self.row_vector(f"delta.{part}", heads.mixed) for part in ("raw", "given"))
+        conv = projected, inputs, cache, self.of_layer(layer, "delta.taps"), self.of_layer(layer, "delta.decay")
+        draw, eps = self.plan.draw, DELTA_EPS
+        draw(delta_conv(f"{name}.conv", run, *conv, raw if piece else mixed, eps=eps, unit=not piece))
+        self.store(f"{name}.store", RowInterleaved((projected,)), inputs, "delta.store", input_ring(taps))
+        if piece:
+            draw(delta_unit(f"{name}.unit", run, raw, mixed, eps=eps))
+        keys = self.row_vector("delta.scores.keys", heads.per_head)
+        queries = None if ends else self.row_vector("delta.scores.queries", heads.per_head)
+        draw(delta_scores(f"{name}.scores", run, mixed, cache, keys, queries))
+        even, odd = states
+        kept = self.row_vector("delta.kept", heads.kept)
+        draw(delta_recall(f"{name}.row", run, mixed, keys, cache, (even, odd), kept, queries=False))
+        if piece:
+            apart, kept = kept, self.row_vector("delta.corrected", heads.kept)
+            solved = self.row_vector("delta.solved", heads.per_head)
+            draw(delta_solve(f"{name}.solve", run, mixed, keys, solved))
+            draw(delta_correct(f"{name}.correct", run, apart, solved, kept))
+        self.store(f"{name}.row_store", RowInterleaved((kept,)), cache, "delta.store", RING)
+        draw(*(delta_fold(f"{name}.fold.{parity}", run, cache, (even, odd), parity) for parity in (0, 1)))
+        if queries is None:
+            return None
+        results, out = (self.row_vector(f"delta.{part}", heads.rule.values) for part in ("results", "mixed"))
+        draw(
+            delta_recall(f"{name}.results", run, mixed, queries, cache, (even, odd), results, queries=True),
+            delta_norm(
+                f"{name}.mixed",
+                run,
+                results,
+                projected,
+                self.of_layer(layer, "delta.norm"),
+                out,
+                eps=self.config.layer_norm_eps,
+            ),
+        )
+        self.value(f"blocks.{layer}.delta.mixed", View(heads.rule.values))
+        return out
+
+    def after_mixing(self, layer: Layer, mixed: RowInterleaved | TensorSpec) -> None:
+        """Draw the rest of a layer: the output projection and the MLP, both added to the residual stream."""
+        before, behind = self.hidden
+        number, node = layer.number, layer.mlp.body
+        stream, to = View(self.config.hidden_size), f"blocks.{number}"
+        self.add(self.recipes.mixing_out(number), mixed, before, behind)
+        self.value(f"{to}.resid_mid{self.centred}", stream)
+        if isinstance(node, ExpertMlps):
+            self.use_experts(number, node.choice, behind, before)
+        else:
+            self.add(self.recipes.down(number), self.expanded(number, behind), behind, before)
+        self.value(f"{to}.resid_post{self.centred}", stream)
+
+    @property
+    def centred(self) -> str:
+        """What the name of the stream ends in where its mean was taken away."""
+        return CENTRED if self.recipes.centred else ""
+
+    def add(
+        self, recipe: Recipe, x: RowInterleaved | TensorSpec | RawRows, residual: RowInterleaved, out: RowInterleaved
+    ) -> None:
+        """Draw a product that is added to the residual stream, normalised before where the layer has that."""
+        if recipe.post_norm:
+            assert self.branch is not None
+            self.product(recipe, x, self.branch, **self.shared(self.parts_of(recipe), "all"))
+            self.post_norm(recipe, self.branch, residual, out)
+        elif residual is not out:
+            self.product(recipe, x, out, residual=residual)
+        else:
+            self.product(recipe, x, out, adds=True, parts=self.parts_of(recipe))
+
+    @staticmethod
+    def shared(parts: int, clears: str) -> dict[str, Any]:
+        """The arguments of a product that instances share, whose sums blending adds up."""
+        return {"adds": True, "parts": parts, "clears": clears} if parts > 1 else {}
+
+    def parts_of(self, recipe: Recipe) -> int:
+        """Instances that share a product which blending adds to the residual stream."""
+        return shared_parts(self.matrix(recipe), self.kernels.part_steps)
+
+    def post_norm(self, recipe: Recipe, x: RowInterleaved, residual: RowInterleaved, out: RowInterleaved) -> None:
+        """Draw the norm behind a product, and the sum with the residual stream."""
+        name, kind = recipe.named(recipe.post_kind), recipe.post_kind
+        gains = self.weight(name, self.recipes.of_product(recipe, self.adapters))
+        how: dict[str, Any] = {"slots": self.used, "eps": self.config.layer_norm_eps, "kernels": self.kernels}
+        stream = None if residual.names == out.names else residual
+        self.plan.draw(post_norm(name, kind, x, gains, out, residual=stream, **how))
+
+    def use_experts(self, layer: int, experts: Experts, residual: RowInterleaved, out: RowInterleaved) -> None:
+        """Draw the choice of each row's experts, their products, and the sum that is added to the residual stream."""
+        name, x = f"h.{layer}.mlp", self.by_row(layer, "mlp.rows", residual, "mlp.rows")
+        chooses, experts = experts, experts.stacked
+        logits = self.row_vector("mlp.router", experts.count)
+        choice = self.row_vector("mlp.choice", CHOICE_FLOATS * experts.used)
+        router = self.recipes.router(layer)
+        shared: dict[str, Any] = {"rows": self.counted, "kernels": self.kernels}
+        self.adapt(router, x)
+        how: dict[str, Any] = {"norm_eps": self.config.layer_norm_eps, "slots": self.counted, "kernels": self.kernels}
+        self.plan.draw(gemm(router.name, "mlp.router", x, self.matrix(router), logits, **how))
+        self.value(f"blocks.{layer}.mlp.router", View(chooses.count))
+        self.plan.draw(route(f"{name}.choice", "mlp.choice", logits, choice, chooses, **shared))
+        parts, choice = self.expert_products(layer, experts, x, choice)
+        stream = None if residual.names == out.names else residual
+        how = {"residual": stream, "slots": self.used, **shared}
+        self.plan.draw(mix_experts(f"{name}.mix", "mlp.mix", parts, choice, out, experts, **how))
+
+    def expert_products(
+        self, layer: int, experts: Experts, x: TensorSpec, choice: TensorSpec
+    ) -> tuple[TensorSpec | RowInterleaved, TensorSpec]:
+        """Draw the products of rows with their experts; returns those, and the choices that say where each lies.
+
+        Here each row is computed by itself.
+        """
+        config, up, down = self.config, self.recipes.up(layer), self.recipes.down(layer)
+        inner = self.row_vector("mlp.inner", experts.used * padded(config.intermediate_size))
+        parts = self.row_vector("mlp.parts", experts.used * padded(config.hidden_size))
+        chosen: dict[str, Any] = {"slots": self.counted, "kernels": self.kernels, "experts": experts, "choice": choice}
+        norm: dict[str, Any] = {"norm_eps": config.layer_norm_eps, "activation": config.hidden_act}
+        self.adapt(up, x, choice=choice)
+        self.plan.draw(gemm(up.name, "mlp.fc_in", x, self.matrix(up), inner, **norm, **chosen))
+        self.adapt(down, inner, choice=choice, apart=config.intermediate_size)
+        self.plan.draw(gemm(down.name, "mlp.fc_out", inner, self.matrix(down), parts, apart=True, **chosen))
+        return parts, choice
+
+    def expanded(self, layer: int, x: RowInterleaved) -> RowInterleaved | RawRows:
+        """Draw the MLP's first product, which instances share if its reader finishes it; returns that one's input."""
+        recipe, config = self.recipes.up(layer), self.config
+        inner = self.rows("mlp.inner", self.inner_floats)
+        if not self.raw_inner:
+            self.product(recipe, x, inner, activation=config.hidden_act)
+            self.value(f"blocks.{layer}.mlp.hidden", View(config.intermediate_size))
+            return inner
+        self.product(recipe, x, inner, adds=True, parts=self.parts_of(recipe), clears="all", raw=True)
+        return RawRows(inner, self.matrix(recipe), config.hidden_act, config.layer_norm_eps)
+
+    @cached_property
+    def raw_inner(self) -> bool:
+        """Whether the MLP's first product leaves bare sums."""
+        kernels, first = self.kernels, self.graph.layer(0).mlp
+        shares = self.shares_norms and kernels.part_steps > 0 and kernels.split_inner
+        return shares and first.norm is not None and isinstance(first.body, Mlp) and not self._reads_inner
+
+    @cached_property
+    def _reads_inner(self) -> bool:
+        """Whether an adapter reads the row between the MLP's products, or adds to it after the norm."""
+        recipes, places = self.recipes, self.adapters.places
+        return any(
+            places(recipes.down(layer))[1] or (places(up := recipes.up(layer))[1] and recipes.norm_is_biased(up))
+            for layer in (range(self.config.num_hidden_layers) if self.adapters.names else ())
+        )
+
+    @cached_property
+    def inner_floats(self) -> int:
+        """Floats of a row between the MLP's products."""
+        return RawRows.floats(self.matrix(self.recipes.up(0))) if self.raw_inner else self.config.intermediate_size
+
+    def shared_norm_parts(self, recipe: Recipe, cache: TensorSpec) -> int:
+        """Instances that share keys, values and queries, which go into a slot of a cache; blending adds them up."""
+        layout = cache.layout
+        assert isinstance(layout, BlockLayout)
+        # Sums of half floats would be rounded once for each instance. Bytes are rounded in a pass behind.
+        into_slot = layout.format_name == "rgba32f" and layout.slot_is_rectangular
+        shared = self.kernels.split_norms and (into_slot or self.in_bytes)
+        return self.parts_of(recipe) if shared and self.shares_norms else 1
+
+
+def attention_layout(heads: Heads, slots: int, every: int, format_name: str, max_texture_size: int) -> BlockLayout:
+    """The layout of one layer's cache, see :meth:`Lowering.layer_cache`.
+
+    Raises:
+        PlanError: it does not fit such textures.
+    """
+    bytes_alone = format_name == BYTES
+    shape, aside = (slots, heads.queries_at if bytes_alone else heads.cols), 0 if bytes_alone else heads.aside
+    return BlockLayout.by_block(shape, max_texture_size, aside=aside, every=every, format_name=format_name)
+
+
+def adapter_values(adapters: AdapterRanks) -> list[RunValue]:
+    """The run value of plans whose rows all have one adapter, where the model has any."""
+    count = len(adapters.names)
+    return [RunValue(ADAPTER, 0, count, usual=adapters.default)] if count else []
+
+
+def delta_layers(config: ModelConfig) -> list[int]:
+    """The layers with a delta rule."""
+    return [layer for layer in range(config.num_hidden_layers) if config.layer(layer).delta is not None]
+
+
+def rings_of(config: ModelConfig) -> list[int]:
+    """The slots of a sequence in each ring of a model's caches."""
+    taps = {config.layer(layer).taps for layer in delta_layers(config)}
+    return sorted({RING, *map(input_ring, taps)}) if taps else []
+
+
+def layer_cache_layouts(
+    recipes: Recipes, layer: int, slots: int, every: int, formats: CacheChoice, max_texture_size: int
+) -> tuple[BlockLayout, ...]:
+    """The layouts of all caches of one layer.
+
+    Raises:
+        PlanError: one does not fit such textures.
+    """
+    of = recipes.config.layer(layer)
+    if of.delta is not None:
+        return tuple(DeltaHeads(of.delta).layouts(of.taps, slots // every, max_texture_size).values())
+    return (layer_cache_layout(recipes, layer, slots, every, formats, max_texture_size),)
+
+
+def layer_cache_layout(
+    recipes: Recipes, layer: int, slots: int, every: int, formats: CacheChoice, max_texture_size: int
+) -> BlockLayout:
+    """The layout of one layer's cache, see :meth:`Lowering.layer_cache`.
+
+    Raises:
+        PlanError: it does not fit such textures.
+    """
+    if recipes.config.layer(layer).convolves:
+        shape = slots, recipes.config.hidden_size
+        return BlockLayout.by_block(shape, max_texture_size, every=every, format_name=formats.convolution)
+    return attention_layout(recipes.heads(layer), slots, every, formats.attention, max_texture_size)
+
+
+def cache_format(cache: str) -> CacheChoice:
+    """The texture formats of a value of ``cache=``.
+
+    Raises:
+        PlanError: there is no such cache format.
+    """
+    if cache not in CACHE_FORMATS:
+        raise PlanError(f"there is no cache format {cache!r}; expected one of {', '.join(CACHE_FORMATS)}")
+    return CACHE_FORMATS[cache]
+
+
+def cache_slots(config: ModelConfig) -> int:
+    """Slots of a cache with room for one whole context."""
+    return score_slots(config.max_position_embeddings) * SLOT_TOKENS

@@ -1,0 +1,448 @@
+"""Plans for many rows at once over the fast plan's weights and caches: a chunk of one sequence, or a token of many.
+
+* ``chunk`` puts the keys and values of tokens that follow each other in a sequence into its cache. It ends with the
+  keys and values of the last block, since only the last token of a prompt needs more.
+* ``score`` goes on to the log-probability of each row's wanted token; its rows may belong to several sequences.
+* ``drafted`` goes on to the choice of the token after each row, as the table says: the rows are a sequence's newest
+  token and drafted ones after it.
+* ``batch`` runs one token of each of many sequences, which is given or was chosen by the run before, and chooses the
+  next ones.
+
+Every pass computes a row as the fast plan does, with the same weights and the same order of sums.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+from glinfer.errors import PlanError
+from glinfer.families.layer import Experts
+from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BlockLayout, RowLayout
+from glinfer.gl.layouts.matrix import Extent
+from glinfer.graph.nodes import Attention
+from glinfer.kernels.fused.cached import SLOT_TOKENS, cached_scores, cached_values, score_slots
+from glinfer.kernels.fused.delta import SPAN
+from glinfer.kernels.fused.dense import RawRows, Turning
+from glinfer.kernels.fused.embed import embed_rows
+from glinfer.kernels.fused.expert_groups import (
+    few_rows,
+    group_experts,
+    most_groups,
+    place_experts,
+    tally_experts,
+    tally_rows,
+)
+from glinfer.kernels.fused.experts import join_rows
+from glinfer.kernels.fused.gemm import gemm
+from glinfer.kernels.fused.low_rank import CHOICE_FLOATS
+from glinfer.kernels.fused.norms import norm_floats, row_norms
+from glinfer.kernels.fused.rows import ROW_WORDS, RowInterleaved
+from glinfer.kernels.fused.sample import pick_rows
+from glinfer.kernels.fused.score import score_rows
+from glinfer.kernels.fused.tiles import store_rows, take_row, tile_scores, tile_values
+from glinfer.kernels.spec import RunValue, TensorSpec
+from glinfer.lower.fused.lowering import Lowering, adapter_values, delta_layers
+from glinfer.lower.fused.token import HIDDEN
+from glinfer.lower.options import PlanOptions
+from glinfer.lower.weights.recipe import Recipe
+from glinfer.program.plan import Plan
+from glinfer.quant.formats import is_grouped
+
+ROWS, LOGITS, SCORES, PICKS = "rows", "row.logits", "row.likelihoods", "row.picks"
+
+
+def chunk_plan(
+    options: PlanOptions,
+    *,
+    rows: int,
+    cache_slots: int,
+    every: int | None = None,
+    likelihoods: bool = False,
+    export_residual: bool = False,
+) -> Plan:
+    """The plan ``chunk``, or with ``likelihoods`` the plan ``score``.
+
+    Each run reads the table ``rows``, which is written before it. Inputs: ``rows``, the rows of the table that are
+    run; ``longest``, the most tokens that a row sees, padding rows of the last slot included; ``strip_first``, the
+    cache slot of the first row.
+
+    Args:
+        options: the options of all fast plans.
+        rows: the most rows of one run; rounded up to whole slots.
+        cache_slots: slots of the caches, a multiple of 64.
+        every: slots of one sequence; all of them where it is left out.
+        likelihoods: compute the logits, and score each row's wanted token.
+        export_residual: copy row ``last_row``, a run value, before the last block to the decode plan, which continues
+            from there.
+
+    Raises:
+        PlanError: there is no such format, or something does not fit a texture.
+    """
+    builder = _ScoreLowering if likelihoods else ChunkLowering
+    return builder(options, rows, cache_slots, every or cache_slots).build(export_residual)
+
+
+def fitting_chunk_plan(options: PlanOptions, *, rows: int, **further: Any) -> Plan:
+    """The chunk plan of at most ``rows`` rows, halved until their scores fit a texture.
+
+    The arguments are those of :func:`chunk_plan`.
+
+    Raises:
+        PlanError: not even the rows of a single slot fit.
+    """
+    while True:
+        try:
+            return chunk_plan(options, rows=rows, **further)
+        except PlanError:
+            if rows <= options.kernels.rows_per_draw:
+                raise
+            rows = max(options.kernels.rows_per_draw, rows // 2)
+
+
+def batch_plan(options: PlanOptions, *, sequences: int, capacity: int) -> Plan:
+    """The plan ``batch``: one token of each of ``sequences`` sequences, a draw a layer more than the fast plan.
+
+    Sequence s has the cache slots from ``s · capacity`` on, and row s of the table ``rows``, which is written before
+    each run; its token may be the one that the run before chose. Inputs: ``rows``, always ``sequences``; ``longest``,
+    the tokens of the longest sequence.
+
+    Args:
+        options: the options of all fast plans.
+        sequences: number of sequences.
+        capacity: the most tokens of a sequence, a multiple of 64.
+
+    Raises:
+        PlanError: there is no such format, or something does not fit a texture.
+    """
+    return _BatchLowering(options, sequences, capacity).build()
+
+
+def drafted_plan(options: PlanOptions, *, rows: int, cache_slots: int) -> Plan:
+    """The plan ``drafted``: tokens that follow each other in a sequence, with the choice of the token after each.
+
+    Table, inputs and errors are those of :func:`chunk_plan`. The choice of row r is in row r of ``row.picks``,
+    drawn with the noise that the table gives the row (:func:`glinfer.kernels.fused.sample.pick_rows`); keys and values
+    go to the cache, so that a sequence keeps the rows that it accepts and overwrites the others.
+
+    Args:
+        options: the options of all fast plans.
+        rows: the most rows of one run.
+        cache_slots: slots of the caches, a multiple of 64.
+    """
+    return _DraftedLowering(options, rows, cache_slots, cache_slots).build()
+
+
+class _RowsLowering(Lowering):
+    """Rows in slots, one in each render target."""
+
+    table: TensorSpec
+    counted = "rows"
+
+    def __init__(
+        self, name: str, run_values: list[RunValue], options: PlanOptions, rows: int, cache_slots: int, every: int
+    ) -> None:
+        if rows < 1:
+            raise PlanError(f"a plan for {rows} rows; expected at least 1")
+        super().__init__(name, rows, run_values, options, cache_slots=cache_slots, every=every)
+        if cache_slots < 1 or cache_slots % SLOT_TOKENS:
+            raise PlanError(f"a cache of {cache_slots} slots; expected a multiple of {SLOT_TOKENS}")
+        self.targets = self.kernels.rows_per_draw
+        self.used = self.slots = slots_for(rows, self.targets)
+        table = RowLayout.of((self.slots * self.targets, ROW_WORDS), "rgba32ui", self.max_texture_size)
+        self.table = self.plan.laid_out(ROWS, "input", table)
+        self.declare(in_place=self.kernels.blends, stores=True)
+
+    def rows(self, name: str, floats: int, format_name: str = "rgba32f") -> RowInterleaved:
+        shape, tiles = (self.slots, floats), self.kernels.row_tiles
+        layout = BlockLayout.of(shape, self.max_texture_size, tiles=tiles, format_name=format_name)
+        return self.rows_as(f"row.{name.removeprefix('attn.').removeprefix('mlp.')}", layout)
+
+    def rows_as(self, name: str, layout: BlockLayout) -> RowInterleaved:
+        names = (f"{name}.{number}" for number in range(self.targets))
+        return RowInterleaved(tuple(self.plan.laid_out(each, "activation", layout) for each in names))
+
+    def row_vector(self, name: str, floats: int) -> TensorSpec:
+        return self.whole_vector(name, self.slots * self.targets, floats)
+
+    def whole_vector(self, name: str, slots: int, floats: int) -> TensorSpec:
+        """An activation [slots, floats]."""
+        layout = BlockLayout.of((slots, floats), self.max_texture_size, tiles=self.kernels.row_tiles)
+        return self.plan.laid_out(f"row.{name}", "activation", layout)
+
+    def by_row(self, layer: int, kind: str, x: RowInterleaved, name: str) -> TensorSpec:
+        joined = self.row_vector(name, x.cols)
+        self.plan.draw(join_rows(f"h.{layer}.{kind}", kind, x, joined, rows=self.counted, kernels=self.kernels))
+        return joined
+
+    def embed(self, picks: TensorSpec | None = None, out: RowInterleaved | None = None) -> None:
+        wte, wpe = self.tables()
+        how: dict[str, Any] = {"scale": self.config.embedding_scale, "typed": bool(self.config.type_vocab_size)}
+        how |= {"slots": self.used, "picks": picks, "kernels": self.kernels}
+        self.plan.draw(embed_rows("embed", self.table, wte, wpe, self.hidden[0] if out is None else out, **how))
+
+    def inner_of_adapters(self, name: str, ranks: int) -> TensorSpec:
+        """Declare the inner vectors of adapters, in a slot of one tensor for each row."""
+        shape = self.slots * self.targets, ranks
+        layout = BlockLayout.of(shape, self.max_texture_size, tiles=self.kernels.row_tiles)
+        return self.plan.laid_out(name, "activation", layout)
+
+    def store(self, name: str, x: RowInterleaved, cache: TensorSpec, kind: str, ring: int = 0) -> None:
+        how: dict[str, Any] = {"together": self.together and not ring, "kernels": self.kernels, "kind": kind}
+        how["ring"] = (ring, self.every) if ring else None
+        self.plan.draw(store_rows(name, x, self.table, cache, **how))
+
+    def head(self) -> RowInterleaved:
+        logits = self.rows(LOGITS.removeprefix("row."), self.config.vocab_size)
+        self.product(self.recipes.head(), self.hidden[0], logits, cap=self.config.final_logit_softcapping)
+        return logits
+
+    def pick(self, picks: TensorSpec) -> None:
+        """Choose the token after each row."""
+        vocab, logits = self.config.vocab_size, self.head()
+        how: dict[str, Any] = {"vocab": vocab, "count": "rows", "kernels": self.kernels}
+        self.plan.draw(pick_rows("pick", logits, self.table, picks, **how))
+
+    def expert_products(
+        self, layer: int, experts: Experts, x: TensorSpec, choice: TensorSpec
+    ) -> tuple[TensorSpec | RowInterleaved, TensorSpec]:
+        """Draw the products of rows with their experts, rows of one expert together unless they are few.
+
+        Where adapters change experts, each row is computed by itself, as its expert's adapter is its own.
+        """
+        up, down = self.recipes.up(layer), self.recipes.down(layer)
+        adapted = any(self.adapters.places(each)[1] for each in (up, down))
+        most = self.plan.max_rows
+        if self.few or adapted or most <= self.few_expert_rows or most * experts.used < experts.count:
+            return super().expert_products(layer, experts, x, choice)
+        name, config, targets = f"h.{layer}.mlp", self.config, self.targets
+        groups = most_groups(self.slots * targets, targets, experts)
+        tally = self.whole_vector("mlp.tally", tally_rows(self.slots * targets), experts.count)
+        chosen = self.whole_vector("mlp.groups", groups, CHOICE_FLOATS * targets)
+        places = self.row_vector("mlp.places", CHOICE_FLOATS * experts.used)
+        inner = self.in_groups("mlp.inner", groups, config.intermediate_size)
+        parts = self.in_groups("mlp.parts", groups, config.hidden_size)
+        shared: dict[str, Any] = {"rows": self.counted, "kernels": self.kernels}
+        norm: dict[str, Any] = {"norm_eps": config.layer_norm_eps, "activation": config.hidden_act}
+        in_groups: dict[str, Any] = {"slots": groups, "experts": experts, "chosen": chosen, "kernels": self.kernels}
+        self.plan.draw(
+            tally_experts(f"{name}.tally", choice, tally, experts, **shared),
+            place_experts(f"{name}.places", choice, tally, places, experts, targets=targets, **shared),
+            group_experts(f"{name}.groups", choice, tally, chosen, experts, targets=targets, **shared),
+            gemm(up.name, "mlp.fc_in", x, self.matrix(up), inner, **in_groups, **norm),
+            gemm(down.name, "mlp.fc_out", inner, self.matrix(down), parts, **in_groups),
+        )
+        return parts, places
+
+    @property
+    def few_expert_rows(self) -> int:
+        """The most rows that go one by one through their experts."""
+        experts, config = self.config.layer(0).experts, self.config
+        assert experts is not None
+        return few_rows(self.plan.max_rows, experts.stacked, config.hidden_size, config.intermediate_size, self.kernels)
+
+    def in_groups(self, name: str, groups: int, floats: int) -> RowInterleaved:
+        """An activation with a row in each place of each group of rows."""
+        names = [f"{name}.{number}" for number in range(self.targets)]
+        return RowInterleaved(tuple(self.whole_vector(each, groups, floats) for each in names))
+
+    def product(
+        self,
+        recipe: Recipe,
+        x: RowInterleaved | TensorSpec | RawRows,
+        out: RowInterleaved,
+        *,
+        turning: Turning | None = None,
+        raw: bool = False,
+        slots: Extent | None = None,
+        **further: Any,
+    ) -> None:
+        if not isinstance(x, RawRows):
+            self.adapt(recipe, x)
+        further |= self.norms_of(recipe, x) if recipe.norm and not raw else {}
+        further |= {"turning": turning, "rows": None if turning is None else self.table}
+        slots, matrix = self.used if slots is None else slots, self.matrix(recipe)
+        how: dict[str, Any] = {"slots": slots, "raw": raw, "kernels": self.kernels}
+        self.plan.draw(gemm(recipe.name, recipe.kind, x, matrix, out, **how, **further))
+
+    def norms_of(self, recipe: Recipe, x: RowInterleaved | TensorSpec | RawRows) -> dict[str, Any]:
+        """The norm of a product's rows, as arguments of :func:`gemm`: here the product computes it."""
+        return {"norm_eps": self.config.layer_norm_eps}
+
+
+def few_chunk_rows(options: PlanOptions) -> int:
+    """The most tokens of a prompt that take less time in a plan of their own, where experts take rows one by one."""
+    config, kernels, experts = options.config, options.kernels, options.config.layer(0).experts
+    if experts is None:
+        return 0
+    rows = min(kernels.chunk, config.max_position_embeddings, *([SPAN] if delta_layers(config) else []))
+    return few_rows(rows, experts.stacked, config.hidden_size, config.intermediate_size, kernels)
+
+
+class ChunkLowering(_RowsLowering):
+    """Rows that follow each other in a sequence, several of which may share a run."""
+
+    name = "chunk"
+    has_head = False
+    """Whether the last layer goes on to the end, and :meth:`finish` to a head."""
+    together = True
+
+    def __init__(self, options: PlanOptions, rows: int, cache_slots: int, every: int) -> None:
+        """Declare what all layers share."""
+        config, kernels, max_texture_size = options.config, options.kernels, options.max_texture_size
+        slots = max(1, slots_for(rows, kernels.rows_per_draw))
+        # A row sees its own sequence alone; the padding rows of the last slot may lie beyond its end.
+        longest = min(config.max_position_embeddings, cache_slots) + kernels.rows_per_draw
+        groups, seen = score_slots(longest), ("ceildiv", "longest", SLOT_TOKENS)
+        values = [
+            RunValue("longest", 1, longest, usual=longest),
+            RunValue("rows", 1, rows, usual="tokens"),
+            RunValue("row_slots", 1, slots, ("ceildiv", "rows", kernels.rows_per_draw)),
+            RunValue("score_slots", 1, groups * slots, ("multiply", seen, "row_slots")),
+            RunValue("strip_first", 0, cache_slots - 1),
+            RunValue("last_row", 0, rows - 1, ("add", "rows", -1)),
+            *adapter_values(options.adapters),
+        ]
+        if self.few and kernels.split_values:
+            values.append(RunValue("score_groups", 1, groups, seen))
+        self.rows_per_draw, self._few_chunk_rows = kernels.rows_per_draw, few_chunk_rows(options)
+        values += self.further_values(rows)
+        super().__init__(self.name, values, options, rows, cache_slots, every)
+        self.used = "row_slots"
+        found = self.table.shape[0]
+        if found > SPAN and delta_layers(config):
+            raise PlanError(
+                f"a plan for {found} rows that follow each other; expected at most {SPAN}, as the delta rule of a "
+                "layer takes them in together"
+            )
+        # In one tile a cell covers few slots, and is skipped if none of them sees it.
+        layout = BlockLayout.of((groups * slots, config.num_attention_heads * BLOCK_FLOATS), max_texture_size)
+        self.scores = self.rows_as("row.scores", layout)
+
+    @property
+    def few_expert_rows(self) -> int:
+        """As of the largest plan, so that a smaller one beside it is for rows that go one by one."""
+        return self._few_chunk_rows
+
+    def further_values(self, rows: int) -> list[RunValue]:
+        """The run values of this plan alone."""
+        return []
+
+    def build(self, export_residual: bool = False) -> Plan:
+        """The whole plan."""
+        self.embed()
+        last = self.config.num_hidden_layers - 1
+        for layer in self.graph.layers:
+            self.draw_layer(layer, ends=layer.number == last and not self.has_head)
+        self.finish()
+        results = self.plan.last_written
+        if export_residual:
+            stream = self.blocks(HIDDEN, 1, self.config.hidden_size)
+            self.plan.draw(take_row("take", self.hidden[0], stream, kernels=self.kernels))
+            results, self.plan.shared = (*results, HIDDEN), (HIDDEN,)
+        return self.plan.build(*results)
+
+    def finish(self) -> None:
+        """Draw what follows the last layer: nothing, since only the last token of a prompt needs a head."""
+
+    def attend(self, layer: int, node: Attention, cache: TensorSpec) -> RowInterleaved | TensorSpec:
+        """Draw the attention of a layer over its cache."""
+        heads, name, kernels = self.recipes.heads(layer), f"h.{layer}.attn", self.kernels
+        mixed = self.rows("attn.mixed", heads.width)
+        assert self.qkv is not None
+        how: dict[str, Any] = {"sinks": self.sinks(layer, node), "split": self.few and kernels.split_values}
+        self.plan.draw(
+            tile_scores(f"{name}.scores", self.qkv, cache, self.table, self.scores, heads, kernels=kernels),
+            tile_values(f"{name}.values", self.scores, cache, self.table, mixed, heads, kernels=kernels, **how),
+        )
+        return mixed
+
+    def norms_of(self, recipe: Recipe, x: RowInterleaved | TensorSpec | RawRows) -> dict[str, Any]:
+        """Draw the norms of a product's rows in a pass of their own, unless rows are few."""
+        if self.few:
+            return super().norms_of(recipe, x)
+        assert isinstance(x, RowInterleaved)
+        how: dict[str, Any] = {"centred": self.recipes.sums, "grouped": is_grouped(recipe.packing)}
+        how |= {"slots": self.used, "eps": self.config.layer_norm_eps, "kernels": self.kernels}
+        self.plan.draw(row_norms(f"{recipe.name}.norms", "norms", x, self.norms, **how))
+        return {"norms": self.norms}
+
+    @cached_property
+    def norms(self) -> TensorSpec:
+        """The norms of the rows, declared at the first use."""
+        shape = slots_for(self.plan.max_rows, self.targets), norm_floats(self.targets, centred=self.recipes.sums)
+        return self.plan.laid_out("row.norms", "activation", BlockLayout.by_block(shape, self.max_texture_size))
+
+    def parts_of(self, recipe: Recipe) -> int:
+        """One, unless rows are few: several rows are fragments enough."""
+        return super().parts_of(recipe) if self.few else 1
+
+
+class _ScoreLowering(ChunkLowering):
+    name, has_head = "score", True
+
+    def finish(self) -> None:
+        """Score each row's wanted token."""
+        logits, scores = self.head(), self.rows(SCORES.removeprefix("row."), BLOCK_FLOATS)
+        how: dict[str, Any] = {"vocab": self.config.vocab_size, "slots": self.used, "kernels": self.kernels}
+        self.plan.draw(score_rows("score", logits, self.table, scores, **how))
+
+
+class _DraftedLowering(ChunkLowering):
+    """Few rows: norms are computed in the products, and sums are shared out, as the plan ``fast`` does both."""
+
+    name, has_head, few, shares_norms = "drafted", True, True, True
+
+    def finish(self) -> None:
+        """Choose the token after each row."""
+        layout = BlockLayout.by_block((self.table.shape[0], BLOCK_FLOATS), self.max_texture_size)
+        self.pick(self.plan.laid_out(PICKS, "activation", layout))
+
+
+class _BatchLowering(_RowsLowering):
+    """A token of each of many sequences."""
+
+    def __init__(self, options: PlanOptions, sequences: int, capacity: int) -> None:
+        config, kernels = options.config, options.kernels
+        if capacity < 1 or capacity % SLOT_TOKENS:
+            raise PlanError(f"room for {capacity} tokens; expected a multiple of {SLOT_TOKENS}")
+        rows = slots_for(sequences, kernels.rows_per_draw) * kernels.rows_per_draw
+        longest = min(capacity, config.max_position_embeddings)
+        groups = score_slots(longest)
+        values = [
+            RunValue("longest", 1, longest, usual=longest),
+            RunValue("rows", sequences, sequences),
+            RunValue("score_slots", rows, groups * rows, ("multiply", ("ceildiv", "longest", SLOT_TOKENS), rows)),
+        ]
+        super().__init__("batch", values, options, sequences, sequences * capacity, capacity)
+        self.adapter_table = self.table
+        self.scores = self.blocks("row.scores", groups * rows, config.num_attention_heads * BLOCK_FLOATS)
+
+    def build(self) -> Plan:
+        picks = self.cache(PICKS, self.table.shape[0], BLOCK_FLOATS)
+        self.embed(picks)
+        for layer in self.graph.layers:
+            self.draw_layer(layer)
+        self.pick(picks)
+        return self.plan.build()
+
+    def attend(self, layer: int, node: Attention, cache: TensorSpec) -> TensorSpec:
+        rows, name, queries = self.table.shape[0], f"h.{layer}.attn", None
+        heads, kernels = self.recipes.heads(layer), self.kernels
+        if self.in_bytes:
+            assert self.qkv is not None
+            queries = self.row_vector("queries", heads.cols)
+            self.plan.draw(join_rows(f"{name}.queries", "attn.queries", self.qkv, queries, rows=rows, kernels=kernels))
+        mixed = self.blocks("row.mixed", rows, heads.width)
+        shared: dict[str, Any] = {"rows": self.table, "kernels": kernels}
+        sinks = self.sinks(layer, node)
+        self.plan.draw(
+            cached_scores(f"{name}.scores", cache, self.scores, heads, queries=queries, **shared),
+            cached_values(f"{name}.values", self.scores, cache, mixed, heads, sinks=sinks, **shared),
+        )
+        return mixed
+
+
+def slots_for(rows: int, targets: int) -> int:
+    """Slots of ``rows`` rows, one in each render target."""
+    return -(-rows // targets)

@@ -1,0 +1,151 @@
+"""The fast plan: one token a run over a cache of keys and values, in the fewest passes.
+
+A layer takes six passes with attention: keys, values and queries together (the norm in the product, heads turned by
+their positions, written straight into the cache); the scores of all heads; softmax and weighted sum; output projection
++ residual; the MLP's first product with its gate or activation; its second product + residual. Normalised heads take
+one more, and so does the norm behind each branch; experts take three more, the router, the choice and the sum. A layer
+with a convolution takes six passes too: one product for its three parts, the product of two of them into the cache,
+the convolution with its gate, and the other three. Gates behind attention are one more, and a layer with a delta rule
+takes thirteen, of which nine lie between its two products (:mod:`glinfer.kernels.fused.delta`). A cache in bytes takes
+a pass more in each layer with attention, which rounds keys and values: a fragment of the product has four elements, too
+few to find a scale from. The embedding, the logits and the choice of the next token take one each: ``6 × layers + 3``
+draws.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from glinfer.config import ModelConfig
+from glinfer.gl.layouts.blocks import BLOCK_FLOATS
+from glinfer.gl.values import Value
+from glinfer.graph.nodes import Attention
+from glinfer.kernels.fused.cached import SLOT_TOKENS, cached_scores, cached_values, score_slots
+from glinfer.kernels.fused.dense import RawRows
+from glinfer.kernels.fused.embed import embed_token
+from glinfer.kernels.fused.gemm import gemm
+from glinfer.kernels.fused.rows import RowInterleaved
+from glinfer.kernels.fused.sample import pick
+from glinfer.kernels.fused.tiles import store_row
+from glinfer.kernels.spec import RunValue, TensorSpec
+from glinfer.lower.fused.lowering import Lowering, adapter_values, cache_slots, rings_of
+from glinfer.lower.options import PlanOptions
+from glinfer.lower.ropes import angle_values
+from glinfer.lower.weights.low_rank import NO_ADAPTERS, AdapterRanks
+from glinfer.lower.weights.recipe import Recipe
+from glinfer.program.plan import Plan
+from glinfer.program.points import View
+
+PICKS, LOGITS, HIDDEN = "picks", "logits", "hidden.a"
+HEAD_DRAWS = 2
+"""The draws at the end (logits, pick), skipped for prompt tokens."""
+
+
+def fast_plan(options: PlanOptions) -> Plan:
+    """The plan ``fast``: one token a run.
+
+    Inputs: ``position`` of the token in the sequence; ``token``, its id, or -1 for the token that the run before
+    chose; ``noise`` (0 or 1), ``inverse_temperature`` and ``noise_key`` for the choice of the next token, see
+    :func:`glinfer.kernels.fused.sample.pick`; and where the model has two sets of angles, ``long``: 1 for a text that
+    turns by the second.
+
+    Raises:
+        PlanError: there is no such format, or something does not fit a texture.
+    """
+    return _TokenLowering(options).build()
+
+
+def run_values(config: ModelConfig, adapters: AdapterRanks = NO_ADAPTERS) -> list[RunValue]:
+    """The run values of the fast plan."""
+    context = config.max_position_embeddings
+    return [
+        RunValue("position", 0, context - 1, usual=("add", "tokens", -1)),
+        RunValue("score_slots", 1, score_slots(context), ("ceildiv", ("add", "position", 1), SLOT_TOKENS)),
+        RunValue("token", -1, config.vocab_size - 1, usual=0),
+        RunValue("noise", 0.0, 1.0),
+        RunValue("inverse_temperature", 0.0, 3.4e38),
+        RunValue("noise_key", 0, 2**32 - 1),
+        *angle_values(config),
+        *adapter_values(adapters),
+        *(RunValue(f"ring.{size}", 0, size - 1, _modulo("position", size)) for size in rings_of(config)),
+    ]
+
+
+def _modulo(name: str, size: int) -> Value:
+    """The remainder of a run value."""
+    whole = "ceildiv", ("add", name, 1 - size), size
+    return "add", name, ("multiply", whole, -size)
+
+
+class _TokenLowering(Lowering):
+    """One row, each activation in one tensor."""
+
+    shares_norms = True
+
+    def __init__(self, options: PlanOptions) -> None:
+        config, context, slots = options.config, options.config.max_position_embeddings, cache_slots(options.config)
+        values = run_values(config, options.adapters)
+        super().__init__("fast", context, values, options, cache_slots=slots, every=slots)
+        self.declare(in_place=self.kernels.part_steps > 0, stores=self.in_bytes)
+        self.scores = self.blocks("attn.scores", score_slots(context), config.num_attention_heads * BLOCK_FLOATS)
+        self.logits = self.rows(LOGITS, config.vocab_size)
+        # A run reads the choice of the run before in one draw and writes its own, a slot further, in another.
+        self.picks = self.cache(PICKS, context, BLOCK_FLOATS)
+
+    def rows(self, name: str, floats: int, format_name: str = "rgba32f") -> RowInterleaved:
+        return RowInterleaved((self.row_vector(name, floats),))
+
+    def row_vector(self, name: str, floats: int) -> TensorSpec:
+        return self.blocks(name, 1, floats)
+
+    def by_row(self, layer: int, kind: str, x: RowInterleaved, name: str) -> TensorSpec:
+        return x.tensors[0]
+
+    def build(self) -> Plan:
+        config, plan, stream = self.config, self.plan, self.hidden[0]
+        wte, wpe = self.tables()
+        scale = config.embedding_scale
+        plan.draw(embed_token("embed", wte, wpe, self.picks, stream.tensors[0], scale=scale, kernels=self.kernels))
+        plan.value(f"embed{self.centred}", View(config.hidden_size))
+        for layer in self.graph.layers:
+            plan.begin_layer()
+            self.draw_layer(layer)
+        self.product(self.recipes.head(), stream, self.logits, cap=config.final_logit_softcapping)
+        plan.value("logits", View(config.vocab_size, rows="only"))
+        logits, vocab = self.logits.tensors[0], config.vocab_size
+        plan.draw(pick("pick", logits, self.picks, vocab=vocab, first="position", kernels=self.kernels))
+        return plan.build()
+
+    def inner_of_adapters(self, name: str, ranks: int) -> TensorSpec:
+        """Declare the inner vector of an adapter."""
+        return self.row_vector(name, ranks)
+
+    def store(self, name: str, x: RowInterleaved, cache: TensorSpec, kind: str, ring: int = 0) -> None:
+        first = f"ring.{ring}" if ring else "position"
+        self.plan.draw(store_row(name, x, cache, kind=kind, first=first, kernels=self.kernels))
+
+    def attend(self, layer: int, node: Attention, cache: TensorSpec) -> RowInterleaved:
+        heads, name, to = self.recipes.heads(layer), f"h.{layer}.attn", f"blocks.{layer}.attn"
+        mixed, queries = self.rows("attn.mixed", heads.width), None if self.qkv is None else self.qkv.tensors[0]
+        how: dict[str, Any] = {"kernels": self.kernels}
+        self.plan.draw(cached_scores(f"{name}.scores", cache, self.scores, heads, queries=queries, **how))
+        self.value(f"{to}.scores", View("slots", heads.count))
+        how["sinks"] = self.sinks(layer, node)
+        self.plan.draw(cached_values(f"{name}.values", self.scores, cache, mixed.tensors[0], heads, **how))
+        self.value(f"{to}.mixed", View(self.config.head_dim, heads.count, cols_apart=heads.floats))
+        return mixed
+
+    def product(
+        self,
+        recipe: Recipe,
+        x: RowInterleaved | TensorSpec | RawRows,
+        out: RowInterleaved,
+        *,
+        raw: bool = False,
+        **further: Any,
+    ) -> None:
+        if not isinstance(x, RawRows):
+            self.adapt(recipe, x.tensors[0] if isinstance(x, RowInterleaved) else x)
+        further["norm_eps"] = self.config.layer_norm_eps if recipe.norm and not raw else None
+        how: dict[str, Any] = {"slots": None, "raw": raw, "kernels": self.kernels}
+        self.plan.draw(gemm(recipe.name, recipe.kind, x, self.matrix(recipe), out, **how, **further))

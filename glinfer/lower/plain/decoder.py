@@ -1,0 +1,481 @@
+"""The reference plan of models without a published one: the whole sequence in each run, one pass an operation.
+
+Every node of the graph becomes the obvious draws, no passes are fused, and a run keeps nothing for the next. Tensors
+lie four elements a texel, and weights are in the formats of their files (:mod:`glinfer.lower.plain.weights`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from glinfer.errors import PlanError
+from glinfer.families.layer import Rope
+from glinfer.graph.model import graph_of
+from glinfer.graph.nodes import (
+    Attention,
+    Branch,
+    Convolution,
+    DeltaMixing,
+    ExpertMlps,
+    Layer,
+    Linear,
+    Mlp,
+    ModelTensor,
+    Norm,
+)
+from glinfer.kernels.flat import normalize
+from glinfer.kernels.flat.activate import activation, gate
+from glinfer.kernels.flat.convolve import causal_conv
+from glinfer.kernels.flat.delta import DELTA_EPS, delta_rule, log_decay, sigmoid
+from glinfer.kernels.flat.elementwise import arithmetic, scale
+from glinfer.kernels.flat.experts import expert_weight
+from glinfer.kernels.flat.lookup import lookup, position_add
+from glinfer.kernels.flat.matmul import matmul
+from glinfer.kernels.flat.movement import concat, repack, strided_copy
+from glinfer.kernels.flat.normalize import normalized
+from glinfer.kernels.flat.product import Finish, Product, Strategy
+from glinfer.kernels.flat.rotate import rotate
+from glinfer.kernels.flat.strided import Axis
+from glinfer.kernels.fused.dense import ANGLES
+from glinfer.kernels.spec import RunValue, TensorSpec
+from glinfer.lower.plain.weights import ReferenceOptions
+from glinfer.lower.ropes import QUERIES, angle_values, rope_names
+from glinfer.program.plan import Plan, PlanBuilder
+from glinfer.program.points import View
+from glinfer.quant.formats import F16, F32, block_format
+
+TOKENS, LOGITS, PROBS, LAST_ROW = "tokens", "logits", "probs", "last_row"
+
+
+def reference_decoder_plan(options: ReferenceOptions, *, rows: int) -> Plan:
+    """The plan of a whole sequence of at most ``rows`` tokens; rows after the end of a shorter one are padding.
+
+    It computes the logits and probabilities, [1, vocab], of the row that the run value ``last_row`` names. The input
+    is ``tokens`` [rows, 1].
+
+    Raises:
+        PlanError: something does not fit a texture.
+    """
+    return _PlainLowering(options, rows).build()
+
+
+class _PlainLowering:
+    """A plan under construction: a method for each kind of node."""
+
+    def __init__(self, options: ReferenceOptions, rows: int) -> None:
+        self.config, self.stored, self.rows = options.config, options.stored, rows
+        self.names, self.width = options.config.family.names, options.config.hidden_size
+        self.graph = graph_of(options.config)
+        self.kernels, self.max_texture_size = options.kernels, options.max_texture_size
+        values = [
+            RunValue("rows", 1, rows, usual="tokens"),
+            RunValue(LAST_ROW, 0, rows - 1, ("add", "rows", -1)),
+            *angle_values(options.config, whole=True),
+        ]
+        self.plan = PlanBuilder("reference", rows, values, long_after=options.config.long_after)
+        self.declared: dict[str, TensorSpec] = {}
+        self.ropes = rope_names(options.config)
+        self.hidden, self.other = (self.scratch(f"hidden.{letter}", rows, self.width) for letter in "ab")
+
+    def build(self) -> Plan:
+        """Draw all passes: embedding, layers, logits and probabilities of the last row."""
+        self.embed(self.hidden)
+        for layer in self.graph.layers:
+            self.layer(layer)
+        self.head()
+        return self.plan.build()
+
+    def flat(self, name: str, kind: str, rows: int, cols: int, format_name: str = "rgba32f") -> TensorSpec:
+        """A tensor, declared at the first call.
+
+        Raises:
+            PlanError: it fits no texture.
+        """
+        if name not in self.declared:
+            try:
+                made = self.plan.flat(name, kind, rows, cols, format_name, self.max_texture_size)
+            except PlanError as error:
+                raise PlanError(f"tensor {name}: {error}") from None
+            self.declared[name] = made
+        found = self.declared[name]
+        if found.shape != (rows, cols):
+            raise PlanError(f"tensor {name} is {list(found.shape)}; expected {[rows, cols]}")
+        return found
+
+    def scratch(self, name: str, rows: int, cols: int) -> TensorSpec:
+        """An activation, which all layers share, so its name has no prefix of a layer."""
+        return self.flat(re.sub(r"^h\.\d+\.", "", name), "activation", rows, cols)
+
+    def vector(self, tensor: ModelTensor) -> TensorSpec:
+        """A norm's weight or a bias, [1, n]."""
+        return self.flat(tensor.name(self.names), "weight", 1, tensor.shape[0])
+
+    def taps(self, node: Linear) -> TensorSpec:
+        """The weights of a convolution, [positions, D]."""
+        width, _, length = node.weight.shape
+        return self.flat(node.weight.name(self.names), "weight", length, width)
+
+    def matrix(self, node: Linear) -> tuple[TensorSpec, str | None]:
+        """A matrix and its packed format, None for floats."""
+        name, (rows, inputs) = node.weight.name(self.names), node.weight.shape
+        kept = self.stored[name]
+        if kept in (F32, F16):
+            return self.flat(name, "weight", rows, inputs, "rgba32f" if kept == F32 else "rgba16f"), None
+        words = 4 * sum(block_format(kept).section_texels(inputs))
+        return self.flat(name, "weight", rows, words, "rgba32ui"), kept
+
+    def rope(self, rope: Rope, *, queries: bool) -> TensorSpec:
+        """The table of a kind of angles, of queries or of keys."""
+        name = self.ropes[rope] + (QUERIES if queries and rope.scales_queries else "")
+        return self.flat(name, "weight", self.config.angle_rows, rope.dim)
+
+    def embed(self, out: TensorSpec) -> None:
+        """Draw the embeddings of the tokens, scaled or with positions as the family has them."""
+        plan, factor, positions = self.plan, self.config.embedding_scale, self.graph.positions
+        table, kept = self.matrix(self.graph.embeddings)
+        tokens = self.flat(TOKENS, "input", self.rows, 1, "rgba32i")
+        first = self.scratch("embed.tokens", *out.shape) if factor != 1.0 or positions is not None else out
+        shared: dict[str, Any] = {"table_format": kept, "inputs": self.width, "kernels": self.kernels}
+        plan.draw(lookup("embed", "embed", tokens, table, first, **shared))
+        if factor != 1.0:
+            plan.draw(scale("embed.scale", "embed", first, out, factor=factor, kernels=self.kernels))
+        if positions is not None:
+            table, _ = self.matrix(positions)
+            how: dict[str, Any] = {"length": self.rows, "offset": 0, "padded": True, "kernels": self.kernels}
+            plan.draw(position_add("embed.positions", "embed", first, table, out, **how))
+        plan.value("embed", View(self.width))
+
+    def layer(self, layer: Layer) -> None:
+        """Draw both branches of a layer."""
+        for branch, sum_name in ((layer.mixing, "resid_mid"), (layer.mlp, "resid_post")):
+            name, to, body = f"h.{layer.number}.{branch.name}", f"blocks.{layer.number}.{branch.name}", branch.body
+            x = self.hidden
+            if branch.norm is not None:
+                x = self.norm(f"{name}.norm", f"{branch.name}.norm", branch.norm, x)
+                self.plan.value(f"{to}.norm", View(self.width))
+            if isinstance(body, Attention):
+                out = self.attention(name, to, body, x)
+            elif isinstance(body, Convolution):
+                out = self.convolution(name, to, body, x)
+            elif isinstance(body, DeltaMixing):
+                out = self.delta(name, to, body, x)
+            elif isinstance(body, Mlp):
+                out = self.mlp(name, to, body, x)
+            else:
+                out = self.experts(name, to, body, x)
+            self.end(name, to, branch, out)
+            self.plan.value(f"blocks.{layer.number}.{sum_name}", View(self.width))
+
+    def end(self, name: str, to: str, branch: Branch, out: TensorSpec) -> None:
+        """Draw the end of a branch: its norm and its factor, where it has them, and the sum with the stream."""
+        if branch.post_norm is not None:
+            out = self.norm(f"{name}.post_norm", f"{branch.name}.post_norm", branch.post_norm, out)
+        if branch.scale != 1.0:
+            scaled = self.scratch(f"{name}.scaled", *out.shape)
+            how: dict[str, Any] = {"factor": branch.scale, "kernels": self.kernels}
+            self.plan.draw(scale(f"{name}.scaled", f"{branch.name}.scale", out, scaled, **how))
+            out = scaled
+        self.plan.value(f"{to}.out", View(self.width))
+        self.combine(f"{name}.add", "residual", "add", self.hidden, out, self.other)
+        self.hidden, self.other = self.other, self.hidden
+
+    def combine(
+        self, name: str, kind: str, operation: str, a: TensorSpec, b: TensorSpec, out: TensorSpec
+    ) -> TensorSpec:
+        """Draw the sum or the product of two tensors, element by element."""
+        self.plan.draw(arithmetic(name, kind, a, b, out, operation=operation, kernels=self.kernels))
+        return out
+
+    def norm(self, name: str, kind: str, node: Norm, x: TensorSpec) -> TensorSpec:
+        """Draw the norm of x."""
+        out = self.scratch("normed" if x.shape[0] == self.rows else f"{name}.normed", *x.shape)
+        return self.normalize(name, kind, node, x, out)
+
+    def normalize(self, name: str, kind: str, node: Norm, x: TensorSpec, out: TensorSpec) -> TensorSpec:
+        """Draw the norm of the rows of x."""
+        bias = None if node.bias is None else self.vector(node.bias)
+        eps = self.config.layer_norm_eps
+        norm = normalize.Norm(node.kind, self.vector(node.weight), bias, eps=eps, offset=node.offset)
+        self.plan.draw(*normalized(name, kind, x, out, norm, scratch=self.scratch, kernels=self.kernels))
+        return out
+
+    def linear(
+        self,
+        name: str,
+        kind: str,
+        node: Linear,
+        x: TensorSpec,
+        out: TensorSpec | None = None,
+        *,
+        activation: str = "none",
+        scale: float = 1.0,
+        cap: float = 0.0,
+    ) -> TensorSpec:
+        """Draw ``out = activation(scale · x · weightᵀ + bias)``, bounded by a cap.
+
+        Where ``out`` is left out, it is a tensor of the draw's name. With a scale there is no bias, as :class:`Finish`
+        adds it unscaled.
+        """
+        weight, kept = self.matrix(node)
+        out = self.scratch(name, x.shape[0], node.outputs) if out is None else out
+        product = Product(x.shape[0], node.outputs, x.shape[1], transposed=True, table_format=kept)
+        bias = None if node.bias is None else self.vector(node.bias)
+        self.multiply(name, kind, x, weight, out, product, Finish(bias, activation, scale=scale, cap=cap))
+        return out
+
+    def multiply(
+        self, name: str, kind: str, x: TensorSpec, weight: TensorSpec, out: TensorSpec, product: Product, finish: Finish
+    ) -> None:
+        """Draw a product by the plainest strategy."""
+        how: dict[str, Any] = {"product": product, "strategy": Strategy("small"), "finish": finish}
+        self.plan.draw(*matmul(name, kind, x, weight, out, **how, kernels=self.kernels, scratch=self.scratch))
+
+    def copy(
+        self,
+        name: str,
+        kind: str,
+        x: TensorSpec,
+        shape: tuple[int, int],
+        axes: list[Axis],
+        *,
+        row_offset: int | str = 0,
+        col_offset: int = 0,
+    ) -> TensorSpec:
+        """Draw a copy of elements of x in another order."""
+        out = self.scratch(name, *shape)
+        how: dict[str, Any] = {"row_offset": row_offset, "col_offset": col_offset, "kernels": self.kernels}
+        self.plan.draw(strided_copy(name, kind, x, out, axes, **how))
+        return out
+
+    def attention(self, name: str, to: str, node: Attention, x: TensorSpec) -> TensorSpec:
+        """Draw the attention of a layer."""
+        config, rows, dim = self.config, self.rows, self.config.head_dim
+        heads, kv_heads, apart, gates = config.num_attention_heads, config.num_key_value_heads, {}, None
+        for letter, linear, norm in (("q", node.q, node.q_norm), ("k", node.k, node.k_norm), ("v", node.v, None)):
+            count, step = heads if letter == "q" else kv_heads, f"{name}.{letter}"
+            each = self.linear(f"{step}_proj", f"attn.{letter}_proj", linear, x)
+            if letter == "q" and node.gated:
+                axes = [Axis(rows, 1, 0), Axis(heads, 0, 2 * dim), Axis(dim, 0, 1)]
+                each, gates = (
+                    self.copy(f"{name}.{part}", "attn.parts", each, (rows, heads * dim), axes, col_offset=number * dim)
+                    for number, part in enumerate(("q_alone", "gate"))
+                )
+            if norm is not None:
+                each = self.head_norm(step, node, norm, each, count)
+            if letter != "v" and node.rope is not None:
+                each = self.turn(step, self.rope(node.rope, queries=letter == "q"), each, count)
+            axes = [Axis(count, 0, dim), Axis(rows, 1, 0), Axis(dim, 0, 1)]
+            apart[letter] = self.copy(step, "attn.heads", each, (count * rows, dim), axes)
+            self.plan.value(f"{to}.{letter}", View(dim, count, rows))
+        mixed = self.mix(name, to, node, apart)
+        axes = [Axis(rows, 1, 0), Axis(heads, rows, 0), Axis(dim, 0, 1)]
+        joined = self.copy(f"{name}.joined", "attn.joined", mixed, (rows, heads * dim), axes)
+        if gates is not None:
+            opened = self.scratch(f"{name}.opened", *joined.shape)
+            self.plan.draw(sigmoid(f"{name}.opened", "attn.gate", gates, opened, kernels=self.kernels))
+            out = self.scratch(f"{name}.gated", *joined.shape)
+            joined = self.combine(f"{name}.gated", "attn.gate", "multiply", joined, opened, out)
+        self.plan.value(f"{to}.joined", View(heads * dim))
+        return self.linear(f"{name}.out", "attn.out_proj", node.out, joined)
+
+    def head_norm(self, step: str, node: Attention, norm: Norm, x: TensorSpec, heads: int) -> TensorSpec:
+        """Draw the norm of heads of queries or keys, or of all of a row."""
+        kind = "attn.head_norm"
+        parts, dim = (1, x.shape[1]) if node.whole else (heads, self.config.head_dim)
+        by_head, normed = (self.scratch(f"{step}_{each}", self.rows * parts, dim) for each in ("heads", "normed"))
+        again = self.scratch(f"{step}_rows", *x.shape)
+        self.plan.draw(repack(f"{step}_heads", kind, x, by_head, kernels=self.kernels))
+        self.normalize(f"{step}_norm", kind, norm, by_head, normed)
+        self.plan.draw(repack(f"{step}_rows", kind, normed, again, kernels=self.kernels))
+        return again
+
+    def turn(self, step: str, table: TensorSpec, x: TensorSpec, heads: int) -> TensorSpec:
+        """Draw the rotation of heads of queries or keys."""
+        turned = self.scratch(f"{step}_turned", *x.shape)
+        interleaved, position = self.config.family.positions == "neighbours", ANGLES if self.config.long_after else 0
+        how: dict[str, Any] = {
+            "heads": heads,
+            "interleaved": interleaved,
+            "position": position,
+            "kernels": self.kernels,
+        }
+        self.plan.draw(rotate(f"{step}_turned", "attn.rope", x, table, turned, **how))
+        return turned
+
+    def mix(self, name: str, to: str, node: Attention, apart: Mapping[str, TensorSpec]) -> TensorSpec:
+        """Draw scores, probabilities and weighted sums of all heads; returns the sums [heads · rows, D]."""
+        config, rows, dim = self.config, self.rows, self.config.head_dim
+        heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
+        shared, square = heads // kv_heads, View("keys", heads, rows)
+        scores, probs = (self.scratch(f"{name}.{part}", heads * rows, rows) for part in ("scores", "probs"))
+        mixed = self.scratch(f"{name}.mixed", heads * rows, dim)
+        finish = Finish(scale=node.scale, cap=node.cap, causal=0, window=node.window)
+        batch, x_steps, weight_steps = (1, kv_heads, shared), (heads, shared, 1), (kv_heads, 1, 0)
+        product = Product(rows, rows, dim, transposed=True, batch=batch, x_steps=x_steps, weight_steps=weight_steps)
+        self.multiply(f"{name}.scores", "attn.scores", apart["q"], apart["k"], scores, product, finish)
+        self.plan.value(f"{to}.scores", square)
+        if node.sinks is not None:
+            self.probs_beside_sinks(name, node.sinks, scores)
+        else:
+            self.softmax(f"{name}.probs", "attn.probs", scores, probs)
+        self.plan.value(f"{to}.probs", square)
+        product = Product(rows, dim, rows, batch=batch, x_steps=x_steps, weight_steps=weight_steps)
+        self.multiply(f"{name}.mixed", "attn.mixed", probs, apart["v"], mixed, product, Finish())
+        self.plan.value(f"{to}.mixed", View(dim, heads, rows))
+        return mixed
+
+    def softmax(self, name: str, kind: str, x: TensorSpec, out: TensorSpec) -> None:
+        """Draw the softmax of rows."""
+        norm = normalize.Norm("softmax")
+        self.plan.draw(*normalized(name, kind, x, out, norm, scratch=self.scratch, kernels=self.kernels))
+
+    def probs_beside_sinks(self, name: str, sinks: ModelTensor, scores: TensorSpec) -> None:
+        """Draw the softmax of rows of scores with the sink of their head as one more, which is then left out."""
+        places, rows = scores.shape
+        of_each_row = [Axis(sinks.shape[0], 0, 1), Axis(rows, 0, 0)]
+        column = self.copy(f"{name}.sinks", "attn.sinks", self.vector(sinks), (places, 1), of_each_row)
+        joined, shared = (self.scratch(f"{name}.{part}", places, rows + 1) for part in ("with_sinks", "shares"))
+        self.plan.draw(concat(f"{name}.with_sinks", "attn.sinks", [scores, column], joined, kernels=self.kernels))
+        self.softmax(f"{name}.shares", "attn.sinks", joined, shared)
+        axes = [Axis(places, 1, 0), Axis(rows, 0, 1)]
+        self.copy(f"{name}.probs", "attn.probs", shared, (places, rows), axes)
+
+    def convolution(self, name: str, to: str, node: Convolution, x: TensorSpec) -> TensorSpec:
+        """Draw the convolution of a layer, C · conv(B · x)."""
+        rows, width = self.rows, self.width
+        joined, axes = (
+            self.linear(f"{name}.in_proj", "conv.in_proj", node.into, x),
+            [Axis(rows, 1, 0), Axis(width, 0, 1)],
+        )
+        b, c, value = (
+            self.copy(f"{name}.{letter}", "conv.parts", joined, (rows, width), axes, col_offset=number * width)
+            for number, letter in enumerate("bcx")
+        )
+        gated, convolved, mixed = (
+            self.scratch(f"{name}.{part}", rows, width) for part in ("gated", "convolved", "mixed")
+        )
+        bias = None if node.conv.bias is None else self.vector(node.conv.bias)
+        self.combine(f"{name}.gated", "conv.gate", "multiply", b, value, gated)
+        self.plan.value(f"{to}.gated", View(width))
+        taps = self.taps(node.conv)
+        self.plan.draw(
+            causal_conv(f"{name}.convolved", "conv", gated, taps, convolved, bias=bias, kernels=self.kernels)
+        )
+        self.combine(f"{name}.mixed", "conv.gate", "multiply", c, convolved, mixed)
+        self.plan.value(f"{to}.mixed", View(width))
+        return self.linear(f"{name}.out", "conv.out_proj", node.out, mixed)
+
+    def delta(self, name: str, to: str, node: DeltaMixing, x: TensorSpec) -> TensorSpec:
+        """Draw the gated delta rule of a layer, behind its convolution."""
+        rows, kernels, plan, of = self.rows, self.kernels, self.plan, node.rule
+        channels, z, a, b = (
+            self.linear(f"{name}.{letter}_proj", "delta.in_proj", each, x)
+            for letter, each in (("qkv", node.qkv), ("z", node.z), ("a", node.a), ("b", node.b))
+        )
+        convolved, mixed = (self.scratch(f"{name}.{part}", rows, of.channels) for part in ("convolved", "channels"))
+        plan.draw(
+            causal_conv(f"{name}.convolved", "delta.conv", channels, self.taps(node.conv), convolved, kernels=kernels),
+            activation(f"{name}.channels", "delta.conv", convolved, mixed, activation="silu", kernels=kernels),
+        )
+        apart, start = list[TensorSpec](), 0
+        key, value = (of.key_heads, of.key), (of.heads, of.value)
+        for letter, (heads, each) in (("q", key), ("k", key), ("v", value)):
+            axes = [Axis(rows, 1, 0), Axis(heads, 0, each), Axis(each, 0, 1)]
+            shape = rows * heads, each
+            apart.append(self.copy(f"{name}.{letter}", "delta.heads", mixed, shape, axes, col_offset=start))
+            start += heads * each
+        q, k, v = apart
+        g, beta = (self.scratch(f"{name}.{part}", rows, of.heads) for part in ("g", "beta"))
+        rate, shift = self.vector(node.rate), self.vector(node.shift)
+        results = self.scratch(f"{name}.heads", rows * of.heads, of.value)
+        rule: dict[str, Any] = {"sequence": rows, "scale": of.key**-0.5, "norm_eps": DELTA_EPS, "in_turn": of.in_turn}
+        plan.draw(
+            log_decay(f"{name}.g", "delta.decay", a, rate, shift, g, kernels=kernels),
+            sigmoid(f"{name}.beta", "delta.decay", b, beta, kernels=kernels),
+            delta_rule(f"{name}.heads", "delta.rule", q, k, v, g, beta, results, **rule, kernels=kernels),
+        )
+        scaled = self.scratch(f"{name}.heads_normed", *results.shape)
+        self.normalize(f"{name}.heads_norm", "delta.head_norm", node.norm, results, scaled)
+        joined, gated = (self.scratch(f"{name}.{part}", rows, of.values) for part in ("joined", "mixed"))
+        plan.draw(
+            repack(f"{name}.joined", "delta.joined", scaled, joined, kernels=kernels),
+            gate(f"{name}.mixed", "delta.gate", z, gated, up=joined, activation="silu", kernels=kernels),
+        )
+        plan.value(f"{to}.mixed", View(of.values))
+        return self.linear(f"{name}.out", "delta.out_proj", node.out, gated)
+
+    def mlp(self, name: str, to: str, node: Mlp, x: TensorSpec) -> TensorSpec:
+        """Draw an MLP."""
+        act, inner = self.config.hidden_act, View(node.up.outputs)
+        hidden = self.scratch(f"{name}.inner", self.rows, node.up.outputs)
+        if node.gate is None:
+            self.linear(f"{name}.up_proj", "mlp.up_proj", node.up, x, hidden, activation=act)
+        else:
+            gates = self.linear(f"{name}.gate_proj", "mlp.gate_proj", node.gate, x)
+            self.plan.value(f"{to}.gate", inner)
+            up = self.linear(f"{name}.up_proj", "mlp.up_proj", node.up, x)
+            self.plan.value(f"{to}.up", inner)
+            self.plan.draw(gate(f"{name}.gate", "mlp.gate", gates, hidden, up=up, activation=act, kernels=self.kernels))
+        self.plan.value(f"{to}.hidden", inner)
+        return self.linear(f"{name}.down", "mlp.down_proj", node.down, hidden)
+
+    def experts(self, name: str, to: str, node: ExpertMlps, x: TensorSpec) -> TensorSpec:
+        """Draw every expert of a layer for all rows, and the sum of each row's chosen experts."""
+        plan, kernels, rows, choice = self.plan, self.kernels, self.rows, node.choice
+        logits, weight = (
+            self.linear(f"{name}.router", "mlp.router", node.router, x),
+            self.scratch(f"{name}.weight", rows, 1),
+        )
+        plan.value(f"{to}.router", View(choice.count))
+        part, sums, other = (self.scratch(f"{name}.{each}", rows, self.width) for each in ("part", "sum.a", "sum.b"))
+
+        def add(own: str, out: TensorSpec, first: bool) -> None:
+            """Add an MLP's result times its weight to the sum."""
+            nonlocal sums, other
+            self.combine(f"{own}.part", "mlp.mix", "multiply", out, weight, sums if first else part)
+            if not first:
+                self.combine(f"{own}.sum", "mlp.mix", "add", sums, part, other)
+                sums, other = other, sums
+
+        for number, mlp in enumerate(node.experts):
+            own = f"{name}.experts.{number}"
+            out = self.expert(name, own, mlp, x, {"experts": choice})
+            which: dict[str, Any] = {"expert": number, "kernels": kernels}
+            plan.draw(expert_weight(f"{own}.weight", "mlp.choice", logits, weight, choice, **which))
+            add(own, out, number == 0)
+        if node.shared is not None and node.shared_router is not None:
+            own, logit = f"{name}.shared", self.scratch(f"{name}.shared_router", rows, 1)
+            self.linear(f"{own}.router", "mlp.router", node.shared_router, x, logit)
+            out = self.expert(name, own, node.shared, x, {})
+            plan.draw(sigmoid(f"{own}.weight", "mlp.choice", logit, weight, kernels=kernels))
+            add(own, out, False)
+        return sums
+
+    def expert(self, name: str, own: str, node: Mlp, x: TensorSpec, bounds: dict[str, object]) -> TensorSpec:
+        """Draw the MLP of an expert; all experts share their tensors."""
+        assert node.gate is not None
+        gates, up, hidden = (
+            self.scratch(f"{name}.{part}", self.rows, node.up.outputs) for part in ("gate_proj", "up_proj", "inner")
+        )
+        self.linear(f"{own}.gate_proj", "mlp.gate_proj", node.gate, x, gates)
+        self.linear(f"{own}.up_proj", "mlp.up_proj", node.up, x, up)
+        how: dict[str, Any] = {"activation": self.config.hidden_act, **bounds, "kernels": self.kernels}
+        self.plan.draw(gate(f"{own}.gate", "mlp.gate", gates, hidden, up=up, **how))
+        return self.linear(f"{own}.down", "mlp.down_proj", node.down, hidden, self.scratch(f"{name}.down", *x.shape))
+
+    def head(self) -> None:
+        """Draw the logits and the probabilities of the row that the run value ``last_row`` names."""
+        norm, vocab, plan = self.graph.final_norm, self.config.vocab_size, self.plan
+        assert norm is not None
+        axes = [Axis(1, 0, 0), Axis(self.width, 0, 1)]
+        x = self.copy("last_row", "lm_head", self.hidden, (1, self.width), axes, row_offset=LAST_ROW)
+        normed = self.norm("final_norm", "lm_head", norm, x)
+        plan.value("final_norm", View(self.width, rows="only"), last_only=True)
+        logits, probs = self.scratch(LOGITS, 1, vocab), self.scratch(PROBS, 1, vocab)
+        how: dict[str, Any] = {"scale": 1.0 / self.config.logits_scaling, "cap": self.config.final_logit_softcapping}
+        self.linear("lm_head", "lm_head", self.graph.head, normed, logits, **how)
+        plan.value("logits", View(vocab, rows="only"), last_only=True)
+        self.softmax(PROBS, PROBS, logits, probs)
+        plan.value("probs", View(vocab, rows="only"), last_only=True)

@@ -1,0 +1,480 @@
+"""The arrays that fast plans upload, made from a checkpoint by the recipes of :mod:`glinfer.lower.weights.recipe`.
+
+Every consumer of the residual stream is a norm. LayerNorm takes the mean away, so in a model of floats the mean can be
+taken away where the stream is written: from each embedding, and from the columns of the output projections. Then
+LayerNorm is a division by the root mean square, gamma scales the columns of the next matrix, beta times that
+matrix is a bias, and a product takes the mean of squares in its own loop. The rows behind a norm are centred too, since
+with quantised writers the stream's mean is only nearly zero.
+
+Where the bits of a file are kept, gamma becomes a gain of the inputs, and the sum of a row's weights times gamma says
+what the mean of the inputs adds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import chain
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from glinfer.errors import PlanError
+from glinfer.families.layer import Rope
+from glinfer.formats.checkpoint import Checkpoint
+from glinfer.formats.packed import PackedTensor
+from glinfer.gl.layouts.blocks import RowLayout
+from glinfer.gl.layouts.grouped import GroupedLayout
+from glinfer.gl.layouts.matrix import TexelLayout
+from glinfer.gl.layouts.packing import ConstantLayout, GemvLayout
+from glinfer.graph.nodes import Attention, Convolution, DeltaMixing, Linear, Norm
+from glinfer.kernels.fused.low_rank import RANK_STEP
+from glinfer.kernels.spec import Array
+from glinfer.lower.ropes import rope_of
+from glinfer.lower.weights.low_rank import AdapterRanks, down_matrix, up_matrix
+from glinfer.lower.weights.recipe import PADDING, Recipe, Recipes, taken, weight_name
+from glinfer.quant.formats import F16, F32, GROUP_FORMS, WIDE, WORD_FORMATS, is_grouped, is_scaled
+from glinfer.quant.ggml import integers_and_scales, words_of
+from glinfer.quant.groups import wide_words
+from glinfer.quant.parts import Bytes
+from glinfer.quant.threads import PIECE_WEIGHTS, in_threads
+from glinfer.quant.words import FILE_INTEGERS, encode, integer_words
+
+Wide = npt.NDArray[np.float64]
+_Matrix = Array | PackedTensor
+
+
+class Weight(NamedTuple):
+    """One array of the fast plans.
+
+    Attributes:
+        name: name of the tensor.
+        layout: its layout, given whether quads share their fetches and the largest side of a texture.
+        make: makes the array.
+        kept: tensors of the file whose bits the array keeps, in the order of its rows; empty for a computed array.
+        recipe: the product that the array is the matrix of.
+    """
+
+    name: str
+    layout: Callable[[bool, int], TexelLayout]
+    make: Callable[[FoldedWeights], Array]
+    kept: tuple[str, ...] = ()
+    recipe: Recipe | None = None
+
+
+class Weights(Recipes):
+    """Every weight of a model's fast plans: its name, its layout, and how it is made from a checkpoint.
+
+    Plans declare the weights that they read, and :class:`FoldedWeights` makes them.
+    """
+
+    def of_model(self) -> Iterator[Weight]:
+        """Embeddings ``wte`` [V, D], positions ``wpe`` [types · S, D], angles ``rope`` [S, head_floats].
+
+        The angles are twice as wide if queries have their own.
+
+        ``wte`` is left out if embeddings are read out of the vocabulary's matrix. Each norm of the stream itself has
+        ``norm`` [1 or 2, D], its gain and bias.
+        """
+        config, names, width = self.config, self.names, self.config.hidden_size
+        source, form = weight_name(names.embeddings), self.table_format
+        if not self.table_is_head:
+            stored = self._formats.get(source, F32)
+            keeps = form == {F32: "", F16: "rgba16f"}.get(stored, stored) and not self.centred
+            layout = (_words if form in GROUP_FORMS else _table)(config.vocab_size, width, form)
+            yield Weight("wte", layout, lambda made: made._table("wte", source, form), (source,) if keeps else ())
+        if self.places:
+            yield Weight("wpe", _table(self.places, width, self.positions_format), FoldedWeights._places)
+        for rope, name in self.ropes.items():
+            layout = _table(config.angle_rows, self.head_floats * (1 + rope.scales_queries))
+            yield Weight(name, layout, partial(FoldedWeights._rope, rope=rope))
+        norms = {"embed.norm": self.graph.embedding_norm}
+        for layer in self.graph.layers if self.family.layer.norms == "sum" else ():
+            norms |= {f"h.{layer.number}.{each.name}.norm": each.sum_norm for each in (layer.mixing, layer.mlp)}
+        norms["final.norm"] = self.graph.final_norm if config.embeds else None
+        for name, norm in norms.items():
+            if norm is not None:
+                layout = _table(1 + (norm.bias is not None), width)
+                yield Weight(name, layout, partial(FoldedWeights._norm_table, norm=norm))
+
+    def of_layer(self, layer: int) -> Iterator[Weight]:
+        """The weights of a layer that belong to no product.
+
+        A convolution over L positions has ``taps`` [L, channels], and a row more for its bias. A delta rule has
+        ``decay`` [2, heads], the factors and shifts of its decays, and ``norm`` [1, elements of a head]. Normalised
+        heads have ``turn`` [2, floats], the gains of keys and queries, of one head or of all. ``sinks`` is [1, heads].
+        """
+        branch = self.graph.layer(layer).mixing
+        node, name = branch.body, f"h.{layer}.{branch.name}"
+        if isinstance(node, Attention):
+            norms = [norm for norm in (node.k_norm, node.q_norm) if norm is not None]
+            if norms:
+                layout = _table(2, self.gain_floats)
+                yield Weight(f"{name}.qkv.turn", layout, lambda made: made._head_gains(norms, self.qkv(layer)))
+            if node.sinks is not None:
+                sinks = node.sinks.name(self.names)
+                yield Weight(f"{name}.sinks", _table(1, node.sinks.shape[0]), lambda made: made._take(sinks)[None])
+            return
+        assert isinstance(node, Convolution | DeltaMixing)
+        channels, _, length = node.conv.weight.shape
+        layout = _table(length + (node.conv.bias is not None), channels)
+        yield Weight(f"{name}.taps", layout, partial(FoldedWeights._taps_table, conv=node.conv))
+        if isinstance(node, DeltaMixing):
+            norm = weight_name(node.norm.name)
+            yield Weight(f"{name}.decay", _table(2, node.rule.heads), partial(FoldedWeights._decays, node=node))
+            yield Weight(f"{name}.norm", _table(1, node.rule.value), lambda made: made._take(norm)[None])
+
+    def of_product(self, recipe: Recipe, adapters: AdapterRanks) -> Iterator[Weight]:
+        """A product's ``weight`` [outputs, words] and ``consts`` [outputs, 1 to 6], which are made together.
+
+        A matrix that keeps its bits has ``gain`` [1, inputs], if a norm or a factor precedes it. A norm after the
+        product has ``post_norm`` [1, D], adapters ``lora_down`` and ``lora_up``, see
+        :mod:`glinfer.lower.weights.low_rank`.
+        """
+        name, outputs, packing = recipe.name, len(recipe.rows), recipe.packing
+        kept = tuple(map(weight_name, recipe.sources)) if recipe.kept and packing not in ("f32", WIDE) else ()
+        scaled, sums = is_scaled(packing), self.sums and bool(recipe.norm)
+        layout = _words(outputs, recipe.width, packing)
+        yield Weight(f"{name}.weight", layout, lambda made: made._made(recipe)[0], kept, recipe)
+        layout = partial(ConstantLayout.of, outputs, scaled, sums=sums)
+        yield Weight(f"{name}.consts", layout, lambda made: made._made(recipe)[1])
+        if recipe.has_gain:
+            yield Weight(f"{name}.gain", _table(1, recipe.width), lambda made: made._input_gain(recipe)[None])
+        if recipe.post_norm:
+            layout, factor = _table(1, self.config.hidden_size), self.config.residual_multiplier
+            yield Weight(
+                recipe.named(recipe.post_kind), layout, lambda made: made._gain(recipe.post_norm)[None] * factor
+            )
+        if ranks := adapters.places(recipe)[1]:
+            count, each = len(adapters.names), ranks + RANK_STEP * self.norm_is_biased(recipe)
+            layout = _words(count * recipe.experts * ranks, recipe.width, "f32", quads=False)
+            yield Weight(f"{name}.lora_down", layout, lambda made: made._down(recipe))
+            layout = _words(outputs, count * each, "f32", quads=False)
+            yield Weight(f"{name}.lora_up", layout, lambda made: made._up(recipe))
+
+
+def _table(rows: int, cols: int, form: str = "rgba32f") -> Callable[[bool, int], TexelLayout]:
+    """The layout of a weight that is read a row at a time."""
+    return lambda quad, size: RowLayout.of((rows, cols), form, size)
+
+
+def _words(rows: int, cols: int, packing: str, *, quads: bool = True) -> Callable[[bool, int], TexelLayout]:
+    """The layout of a matrix in a packing."""
+    kind: type[GroupedLayout] | type[GemvLayout] = GroupedLayout if is_grouped(packing) else GemvLayout
+    return lambda quad, size: kind.of(rows, cols, packing, quad and quads, size)
+
+
+class FoldedWeights(Mapping[str, Array]):
+    """The fast plans' weights by tensor name, see :class:`Weights`; each is made on demand, and not kept."""
+
+    def __init__(self, checkpoint: Checkpoint, weights: str) -> None:
+        """Make the weights from a checkpoint, in a weight format.
+
+        Raises:
+            PlanError: there is no such format.
+        """
+        self._checkpoint, self._adapters = checkpoint, list(checkpoint.adapters.values())
+        self._ranks = AdapterRanks.of(checkpoint.adapters)
+        self._recipes = recipes = Weights(checkpoint.config, weights, checkpoint.formats())
+        self._shapes = recipes.shapes
+        layers = map(recipes.of_layer, range(checkpoint.config.num_hidden_layers))
+        products = (recipes.of_product(each, self._ranks) for each in recipes.products())
+        self._weights = {each.name: each for each in chain(recipes.of_model(), *layers, *products)}
+        self._encoded: tuple[str, Array, Array] | None = None
+
+    def __getitem__(self, name: str) -> Array:
+        """One array.
+
+        Raises:
+            KeyError: there is no such tensor.
+            PlanError: the checkpoint lacks a tensor, or a weight is beyond the range of the format.
+        """
+        array = self._weights[name].make(self)
+        return array.astype(np.float32) if array.dtype == np.float64 else array
+
+    def kept_tensors(self, name: str) -> tuple[list[PackedTensor], Recipe | None]:
+        """The tensors whose bits an array keeps, in the order of its rows, and the recipe of a product.
+
+        Arrays that are computed have none: folded or quantised ones, and matrices in several formats.
+        """
+        weight = self._weights[name]
+        return [self._checkpoint.packed[each] for each in weight.kept], weight.recipe
+
+    def __contains__(self, name: object) -> bool:
+        """Whether there is such an array, without making it."""
+        return name in self._weights
+
+    def __iter__(self) -> Iterator[str]:
+        """The names of all arrays."""
+        return iter(self._weights)
+
+    def __len__(self) -> int:
+        """Number of arrays."""
+        return len(self._weights)
+
+    def _floats(self, name: str) -> Array:
+        try:
+            return self._checkpoint.floats(name)
+        except KeyError:
+            raise PlanError(f"the checkpoint has no tensor {name}") from None
+
+    def _take(self, name: str) -> Wide:
+        return np.asarray(self._floats(name), dtype=np.float64)
+
+    def _gain(self, norm: str) -> Wide:
+        return self._take(weight_name(norm)) + self._recipes.family.norm_offset
+
+    def _input_gain(self, recipe: Recipe) -> Wide:
+        """The factor of each input of a matrix that keeps its bits."""
+        gain = self._gain(recipe.norm) if recipe.norm else np.ones(self._shapes[weight_name(recipe.sources[0])][1])
+        gain = gain * recipe.scale
+        return gain if recipe.inputs is None else taken(gain, recipe.inputs)
+
+    def _made(self, recipe: Recipe) -> tuple[Array, Array]:
+        """Words and constants of a product, kept until another product is asked for."""
+        if self._encoded is None or self._encoded[0] != recipe.name:
+            try:
+                words, consts = self._kept(recipe) if recipe.kept else self._folded(recipe)
+            except PlanError as error:
+                raise PlanError(f"{recipe.name}: {error}") from None
+            self._encoded = recipe.name, words, consts
+        return self._encoded[1:]
+
+    def _bias(self, recipe: Recipe) -> Wide:
+        """The biases of the sources, or zeros."""
+        parts = []
+        for source in recipe.sources:
+            rows = self._rows_of(source)
+            parts.append(self._take(f"{source}.bias") if f"{source}.bias" in self._shapes else np.zeros(rows))
+        return np.concatenate(parts)
+
+    def _rows_of(self, source: str) -> int:
+        return self._shapes[weight_name(source)][0]
+
+    def _folded(self, recipe: Recipe) -> tuple[Array, Array]:
+        bias, sources = self._bias(recipe), [self._source(weight_name(source)) for source in recipe.sources]
+        gain, scale = self._gain(recipe.norm) if recipe.norm else None, recipe.scale
+        if self._recipes.family.norm == "layer":  # means are taken of whole columns
+            matrix = np.concatenate([self._take(weight_name(source)) for source in recipe.sources])
+            if gain is not None:
+                bias = bias + matrix @ self._norm_bias(recipe.norm)
+                matrix = _centred(matrix * gain, axis=1)
+            if scale != 1.0:
+                matrix, bias = matrix * scale, bias * scale
+            if recipe.writes_stream and self._recipes.centred:
+                matrix, bias = _centred(matrix, axis=0), bias - bias.mean()
+            sources, gain, scale = [matrix], None, 1.0
+        # One multiplication in floats rounds like one in doubles that is rounded afterwards, in half the time.
+        wide = self._recipes.family.norm == "layer" or self._recipes.family.norm_offset
+        dtype = np.dtype(np.float64 if wide else np.float32)
+        factors = None if gain is None else gain.astype(dtype)
+
+        def fold(rows: Array) -> tuple[Array, ...]:
+            rows = rows.astype(dtype, copy=False)
+            if factors is not None:
+                rows = rows * factors
+            if scale != 1.0:
+                rows = rows * dtype.type(scale)
+            return _encoded(rows, recipe)
+
+        words, *scales = _by_piece(sources, recipe, _float_rows, fold)
+        consts = self._consts(recipe, bias * scale, scales[0] if scales else None, np.zeros(len(bias)))
+        return words, consts
+
+    def _source(self, name: str) -> _Matrix:
+        """A matrix of the checkpoint, packed if it is."""
+        packed = self._checkpoint.packed.get(name)
+        return self._floats(name) if packed is None else packed
+
+    def _stacked(self, recipe: Recipe) -> Wide:
+        """A of all adapters of a product, as their files have it."""
+        columns = self._shapes[weight_name(recipe.sources[0])][1]
+        return down_matrix(recipe, self._ranks, self._adapters, columns)
+
+    def _down(self, recipe: Recipe) -> Array:
+        """A of all adapters of a product, with the norm before it folded in."""
+        matrix = self._stacked(recipe)
+        if recipe.norm:
+            matrix = matrix * self._gain(recipe.norm)
+            if self._recipes.family.norm == "layer":
+                matrix = _centred(matrix, axis=1)
+        matrix = matrix if recipe.inputs is None else taken(matrix, recipe.inputs, axis=1)
+        return encode(matrix.astype(np.float32), "f32")[0]
+
+    def _up(self, recipe: Recipe) -> Wide:
+        """B of all adapters of a product, in the order of its rows."""
+        rows = [self._rows_of(source) for source in recipe.sources]
+        biased = self._recipes.norm_is_biased(recipe)
+        behind = self._stacked(recipe) @ self._norm_bias(recipe.norm) if biased else None
+        matrix = up_matrix(recipe, self._ranks, self._adapters, rows, behind)
+        return _centred(matrix, axis=0) if recipe.writes_stream and self._recipes.centred else matrix
+
+    def _kept(self, recipe: Recipe) -> tuple[Array, Array]:
+        bias, sums = self._bias(recipe), np.zeros(sum(map(self._rows_of, recipe.sources)))
+        if recipe.norm and self._recipes.family.norm == "layer":
+            matrix = np.concatenate([self._take(weight_name(source)) for source in recipe.sources])
+            bias = bias + matrix @ self._norm_bias(recipe.norm)
+            sums = matrix @ self._input_gain(recipe)
+        bias = bias * recipe.scale
+        packed = [self._checkpoint.packed[weight_name(source)] for source in recipe.sources]
+        if recipe.packing == WIDE:
+            words: Array = taken(np.concatenate([wide_words(each.blocks, each.format) for each in packed]), recipe.rows)
+        elif recipe.packing in GROUP_FORMS:
+            (words,) = _by_piece(packed, recipe, _packed_rows, lambda rows: (words_of(rows, recipe.packing),))
+        elif recipe.packing in FILE_INTEGERS:
+            words, scales = self._kept_integers(recipe, np.concatenate([each.blocks for each in packed]))
+            return words, self._consts(recipe, bias, scales, sums)
+        else:
+            (words,) = _by_piece(packed, recipe, _float_rows, lambda rows: _encoded(rows, recipe))
+        return words, self._consts(recipe, bias, None, sums)
+
+    def _kept_integers(self, recipe: Recipe, blocks: Bytes) -> tuple[Array, Array]:
+        """The words and scales of rows of integers, each followed by its scale."""
+        numbers, scales = integers_and_scales(blocks, WORD_FORMATS[recipe.packing].keeps)
+        if recipe.inputs is not None:
+            numbers = taken(numbers, recipe.inputs, axis=1)
+        return integer_words(taken(numbers, recipe.rows), taken(scales, recipe.rows), recipe.packing)
+
+    def _consts(self, recipe: Recipe, bias: Wide, scales: Array | None, sums: Wide) -> Array:
+        parts = [] if scales is None else [scales]
+        if self._recipes.sums and recipe.norm:
+            parts.append(taken(sums, recipe.rows).astype(np.float32)[:, None])
+        parts.append(taken(bias, recipe.rows).astype(np.float32)[:, None])
+        return np.concatenate(parts, axis=1)
+
+    def _table(self, name: str, source: str, form: str) -> Array:
+        if form in GROUP_FORMS:
+            return words_of(np.ascontiguousarray(self._checkpoint.packed[source].blocks), form)
+        table = _centred(self._take(source), axis=1) if self._recipes.centred else self._source(source)
+        return self._stored(name, table, form)
+
+    def _stored(self, name: str, table: _Matrix, form: str) -> Array:
+        if form == "rgba32f":
+            return _float_rows(table, 0, table.shape[0]).astype(np.float32)
+        halves, step = np.empty(table.shape, dtype=np.float16), max(1, PIECE_WEIGHTS // table.shape[1])
+
+        def fill(start: int) -> None:
+            rows = _float_rows(table, start, start + step)
+            with np.errstate(over="ignore"):
+                halves[start : start + step] = rows
+            if not np.isfinite(halves[start : start + step]).all():
+                raise PlanError(f"{name}: a weight of {np.abs(rows).max():.3g} is beyond float16's 65504; use f32")
+
+        in_threads(fill, range(0, len(halves), step))
+        return halves
+
+    def _places(self) -> Array:
+        """Learned positions, [S, D]; with token types, their sums: those of the first type, then the second."""
+        names, config, form = self._recipes.names, self._checkpoint.config, self._recipes.positions_format
+        if not config.type_vocab_size:
+            return self._table("wpe", weight_name(names.positions), form)
+        places = self._take(weight_name(names.token_types))[:, None]
+        if not config.family.rotary:
+            places = places + self._take(weight_name(names.positions))
+        return self._stored("wpe", places.reshape(-1, config.hidden_size), form)
+
+    def _norm_bias(self, norm: str) -> Wide:
+        """The bias of a LayerNorm, or zeros."""
+        name = f"{norm}.bias"
+        return self._take(name) if name in self._shapes else np.zeros(self._checkpoint.config.hidden_size)
+
+    def _norm_table(self, norm: Norm) -> Array:
+        """The gain of a norm of the stream, and the bias of LayerNorm, [1 or 2, D]."""
+        gain = self._gain(norm.name)
+        return gain[None] if norm.bias is None else np.stack([gain, self._take(f"{norm.name}.bias")])
+
+    def _taps_table(self, conv: Linear) -> Array:
+        """The weights of a convolution, and its bias after them."""
+        taps = self._floats(weight_name(conv.name))[:, 0].T
+        bias = [] if conv.bias is None else [self._floats(f"{conv.name}.bias")[None]]
+        return np.ascontiguousarray(np.concatenate([taps, *bias]), dtype=np.float32)
+
+    def _decays(self, node: DeltaMixing) -> Array:
+        """The factors and shifts of the decays of a delta rule."""
+        rates, shifts = (self._take(each.name(self._recipes.names)) for each in (node.rate, node.shift))
+        return np.stack([-np.exp(rates), shifts])
+
+    def _rope(self, rope: Rope) -> Array:
+        """Cosine and sine of each pair of a head, [positions, head_floats]; the rest of a head is turned by nothing.
+
+        Queries that are scaled have theirs after those of keys.
+        """
+        config, found = self._checkpoint.config, []
+        for queries in (False, True)[: 1 + rope.scales_queries]:
+            table = rope_of(config, rope, queries=queries)
+            turns = np.zeros((len(table), self._recipes.head_floats), dtype=np.float32)
+            turns[:, 0::2] = 1.0
+            turns[:, : rope.dim] = table
+            found.append(turns)
+        return np.concatenate(found, axis=1)
+
+    def _head_gains(self, norms: Sequence[Norm], recipe: Recipe) -> Array:
+        """The gains of keys and of queries, in the order of a head's rows: of one head, or of all, then zeros."""
+        recipes, dim = self._recipes, self._checkpoint.config.head_dim
+        floats, found = recipes.head_floats, np.zeros((2, recipes.gain_floats), dtype=np.float32)
+        for row, norm in zip(found, norms, strict=True):
+            by_head = self._gain(norm.name).reshape(-1, dim)
+            row[: len(by_head) * floats] = taken(by_head, recipe.rows[:floats], axis=1).reshape(-1)
+        return found
+
+
+def _by_piece(
+    sources: Sequence[_Matrix],
+    recipe: Recipe,
+    read: Callable[[_Matrix, int, int], Array],
+    make: Callable[[Array], tuple[Array, ...]],
+) -> list[Array]:
+    """The arrays of a product, made of few rows of a source at a time, on several cores.
+
+    Args:
+        sources: the matrices whose rows the product has.
+        recipe: the product.
+        read: gives rows [start, end) of a source.
+        make: makes the rows of each array of such rows; of rows of zeros for padding.
+    """
+    empty = make(np.zeros_like(read(sources[0], 0, 1)))
+    found = [np.empty((len(recipe.rows), *each.shape[1:]), dtype=each.dtype) for each in empty]
+    for array, row in zip(found, empty, strict=True):
+        array[recipe.rows == PADDING] = row
+    order = np.argsort(recipe.rows, kind="stable")
+    in_order = recipe.rows[order]
+
+    def fill(piece: tuple[_Matrix, int, int, int]) -> None:
+        source, above, start, end = piece
+        places = order[slice(*np.searchsorted(in_order, (above + start, above + end)))]
+        for array, rows in zip(found, make(read(source, start, end)), strict=True):
+            array[places] = rows[recipe.rows[places] - above - start]
+
+    pieces, above, step = [], 0, max(1, PIECE_WEIGHTS // sources[0].shape[1])
+    for source in sources:
+        rows = source.shape[0]
+        pieces += [(source, above, start, min(start + step, rows)) for start in range(0, rows, step)]
+        above += rows
+    in_threads(fill, pieces)
+    return found
+
+
+def _packed_rows(source: _Matrix, start: int, end: int) -> Array:
+    """Rows [start, end) of a packed matrix, uint8 [rows, bytes]."""
+    assert isinstance(source, PackedTensor)
+    return np.ascontiguousarray(source.piece(start, end))
+
+
+def _float_rows(source: _Matrix, start: int, end: int) -> Array:
+    """Rows [start, end) of a matrix in floats."""
+    if isinstance(source, PackedTensor):
+        return PackedTensor(source.format, source.piece(start, end)).floats()
+    return source[start:end]
+
+
+def _encoded(rows: Array, recipe: Recipe) -> tuple[Array, ...]:
+    """The words of rows of floats, and the scales of integers."""
+    if recipe.inputs is not None:
+        rows = taken(rows, recipe.inputs, axis=1)
+    words, scales = encode(np.asarray(rows, dtype=np.float32), recipe.packing)
+    return (words,) if scales is None else (words, scales)
+
+
+def _centred(matrix: Wide, axis: int) -> Wide:
+    return np.asarray(matrix - matrix.mean(axis=axis, keepdims=True))

@@ -1,0 +1,438 @@
+"""Recipes for the products of fast plans: the tensors of a checkpoint that make a matrix, its rows and its packing.
+
+All families use the same steps. A matrix of floats is **folded**: it absorbs the gain and the bias of the norm before
+it, and for LayerNorm the mean. A matrix that its file has in half floats or blocks is **kept**: its bits stay, and the
+gain goes to the inputs instead. Rows are in the order in which passes write them: elements that rotary positions turn
+together lie side by side, heads are padded to whole quads, and blocks of gate and up alternate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from glinfer.config import ModelConfig
+from glinfer.errors import PlanError
+from glinfer.families.layer import Rope
+from glinfer.formats.tensors import weight_shapes
+from glinfer.gl.layouts.blocks import BLOCK_FLOATS, blocks_for
+from glinfer.graph.model import graph_of
+from glinfer.graph.nodes import Attention, Branch, Convolution, DeltaMixing, ExpertMlps, Linear, Mlp, Norm
+from glinfer.kernels.fused.cached import Heads
+from glinfer.kernels.fused.convolve import PARTS, part_floats
+from glinfer.lower.ropes import rope_names
+from glinfer.quant.formats import F16, F32, FROM_FILE, GROUP_FORMS, KEPT, WEIGHT_FORMATS, WIDE
+
+QUAD_FLOATS = 16
+PADDING = -1
+"""Row number that stands for a row of zeros."""
+Formats = Mapping[str, str]
+"""The format of each tensor of a file, see :meth:`glinfer.formats.checkpoint.Checkpoint.formats`."""
+Rows = npt.NDArray[np.intp]
+_Number = TypeVar("_Number", bound=np.generic)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One product of a fast plan.
+
+    Attributes:
+        kind: which product of a layer it is, such as ``attn.qkv``; tables group by it.
+        layer: the layer's number; None for a product outside of all layers.
+        sources: names of the matrices, stacked one below the other, without ``.weight``.
+        rows: row of the stacked sources for each row of the product; :data:`PADDING` for zeros.
+        inputs: column of the sources for each input, or :data:`PADDING`; None for all in order.
+        width: number of inputs, with the padding of heads.
+        packing: of :data:`glinfer.quant.formats.WORD_FORMATS` or of blocks in groups.
+        kept: whether the file's bits are kept, so that nothing is folded in.
+        norm: name of the norm before the product, without ``.weight``; empty for none.
+        writes_stream: whether the outputs are added to the residual stream.
+        post_norm: name of the norm after the product, before that sum; empty for none.
+        scale: factor of the outputs, which goes into the matrix, or into the gain of one whose bits are kept.
+        experts: how many experts have their sources one below the other, equally many each.
+        gated: whether blocks of gate and up alternate.
+    """
+
+    kind: str
+    layer: int | None
+    sources: tuple[str, ...]
+    rows: Rows
+    inputs: Rows | None
+    width: int
+    packing: str
+    kept: bool
+    norm: str = ""
+    writes_stream: bool = False
+    post_norm: str = ""
+    scale: float = 1.0
+    experts: int = 1
+    gated: bool = False
+
+    @property
+    def name(self) -> str:
+        """Name of the product, such as ``h.0.attn.qkv``."""
+        return self.named(self.kind)
+
+    def named(self, kind: str) -> str:
+        """The name of something of this kind in the same layer."""
+        return kind if self.layer is None else f"h.{self.layer}.{kind}"
+
+    @property
+    def has_gain(self) -> bool:
+        """Whether the inputs are multiplied by numbers of their own, since the matrix keeps its bits."""
+        return self.kept and (bool(self.norm) or self.scale != 1.0)
+
+    @property
+    def post_kind(self) -> str:
+        """The kind of the norm after the product."""
+        return f"{self.kind.rpartition('.')[0]}.post_norm"
+
+
+class Recipes:
+    """The products of all fast plans of one model.
+
+    Attributes:
+        config: the model's shape.
+        family, names: the record of its family, and the family's names of tensors.
+    """
+
+    def __init__(self, config: ModelConfig, weights: str, formats: Formats | None = None) -> None:
+        """Make the recipes of a model in a weight format.
+
+        Args:
+            config: the model's shape.
+            weights: ``file`` or a key of :data:`glinfer.quant.formats.WEIGHT_FORMATS`.
+            formats: the format of each tensor of the file; float32 where it is left out.
+
+        Raises:
+            PlanError: there is no such weight format, or heads cannot be turned.
+        """
+        if weights not in (*WEIGHT_FORMATS, FROM_FILE):
+            known = ", ".join((*WEIGHT_FORMATS, FROM_FILE))
+            raise PlanError(f"there is no weight format {weights!r}; expected one of {known}")
+        self.config, self.family, self.names, self.graph = config, config.family, config.family.names, graph_of(config)
+        self._weights, self._formats = weights, formats or {}
+        if self.family.rotary and config.head_dim % 2:
+            raise PlanError(f"heads of {config.head_dim} elements; expected an even number, as elements turn in pairs")
+        if self.family.rotary and (config.rotary_dim % 2 or not config.rotary_dim):
+            raise PlanError(
+                f"{config.rotary_dim} of {config.head_dim} elements of a head turn; expected an even number, as they "
+                "turn in pairs"
+            )
+
+    @property
+    def head_floats(self) -> int:
+        """Floats of one head, padded to whole quads."""
+        return head_floats(self.config)
+
+    def heads(self, layer: int) -> Heads:
+        """The heads of a layer in a row of its cache."""
+        config, of = self.config, self.config.layer(layer)
+        return Heads(
+            config.num_attention_heads,
+            config.num_key_value_heads,
+            self.head_floats,
+            of.score_scale,
+            of.window,
+            of.score_cap,
+            of.ahead if config.embeds else None,
+        )
+
+    @property
+    def normalizes(self) -> bool:
+        """Whether the stream itself is normalised somewhere, and not only inputs of products."""
+        return self.family.layer.norms == "sum" or self.family.embedding_norm
+
+    @cached_property
+    def ropes(self) -> dict[Rope, str]:
+        """The name of the table for each kind of angles, in the order of the layers that have them."""
+        return rope_names(self.config)
+
+    @cached_property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shape of every tensor of the checkpoint."""
+        return dict(weight_shapes(self.config))
+
+    @cached_property
+    def centred(self) -> bool:
+        """Whether folding takes the mean of the residual stream away where it is written."""
+        names = (name for name, shape in self.shapes.items() if len(shape) == 2)
+        return self._leads_all and (
+            self._weights != FROM_FILE or all(self._formats.get(name, F32) == F32 for name in names)
+        )
+
+    @property
+    def _leads_all(self) -> bool:
+        """Whether every reader of the stream is a LayerNorm."""
+        return self.family.norm == "layer" and self.family.layer.norms == "before" and not self.family.embedding_norm
+
+    @property
+    def sums(self) -> bool:
+        """Whether passes behind a norm take the mean away themselves, using the weights' sums."""
+        return self.family.norm == "layer" and not self.centred
+
+    def _recipe(
+        self,
+        kind: str,
+        layer: int | None,
+        sources: Sequence[Linear],
+        rows: Rows,
+        *,
+        before: Norm | None = None,
+        inputs: Rows | None = None,
+        head: bool = False,
+        exact: bool = False,
+        **further: Any,
+    ) -> Recipe:
+        """The recipe of a product with its packing; an ``exact`` one is never rounded."""
+        width, names = sources[0].inputs if inputs is None else len(inputs), tuple(each.name for each in sources)
+        found = {self._formats.get(weight_name(name), F32) for name in names}
+        (form,), whole = found if len(found) == 1 else (F32,), inputs is None
+        packing, kept = "f32", self._weights == FROM_FILE
+        if not kept and not exact:
+            choice = WEIGHT_FORMATS[self._weights]
+            packing = choice.vocabulary if head else choice.matrices
+        elif kept and len(found) > 1 and found <= GROUP_FORMS.keys() and whole:
+            packing = WIDE
+        elif kept and form != F32 and (whole or form not in GROUP_FORMS):
+            packing = KEPT[form]
+        else:
+            kept = False
+        norm = "" if before is None else before.name
+        return Recipe(kind, layer, names, rows, inputs, width, packing, kept, norm, **further)
+
+    @staticmethod
+    def _end(branch: Branch) -> dict[str, Any]:
+        """What follows the last product of a branch: a norm, and a factor."""
+        # A norm would take a factor before it away, so the factor is in the gain of the norm.
+        return {"scale": branch.scale} if branch.post_norm is None else {"post_norm": branch.post_norm.name}
+
+    def qkv(self, layer: int) -> Recipe:
+        """Keys, values and queries, in the order of a row of the cache."""
+        branch, heads, config = self.graph.layer(layer).mixing, self.heads(layer), self.config
+        node = branch.body
+        assert isinstance(node, Attention)
+        keys = _heads_in_place(config.num_key_value_heads, config.head_dim, heads.floats, self._turned_order)
+        values = _heads_in_place(config.num_key_value_heads, config.head_dim, heads.floats)
+        dim, count = config.head_dim, node.k.outputs
+        pitch = 2 * dim if node.gated else dim  # gates follow the queries of each head
+        queries = _heads_in_place(config.num_attention_heads, dim, heads.floats, self._turned_order, pitch)
+        between = np.full(heads.queries_at - 2 * heads.kv_floats, PADDING)
+        parts = [keys, _moved(values, count), between, _moved(queries, 2 * count)]
+        if node.gated:
+            gates = _heads_in_place(config.num_attention_heads, dim, heads.floats, None, pitch)
+            parts += [np.full(self.gates_at - heads.cols, PADDING), _moved(gates, 2 * count + dim)]
+        return self._recipe("attn.qkv", layer, (node.k, node.v, node.q), np.concatenate(parts), before=branch.norm)
+
+    @property
+    def gates_at(self) -> int:
+        """The first float of the gates of attention in a row of keys, values and queries, where a block begins."""
+        return BLOCK_FLOATS * blocks_for(self.heads(0).cols)
+
+    @property
+    def qkv_floats(self) -> int:
+        """Floats of a row of keys, values, queries and, where attention has them, gates."""
+        heads = self.heads(0)
+        return self.gates_at + heads.width if self.family.layer.gated else heads.cols
+
+    @cached_property
+    def _turned_order(self) -> Rows | None:
+        """The elements of a head in the order that puts rotary pairs side by side; None if they already are."""
+        if self.family.positions != "halves":
+            return None
+        turned = self.config.rotary_dim
+        pairs = np.arange(turned).reshape(2, turned // 2).T.reshape(-1)
+        return np.concatenate([pairs, np.arange(turned, self.config.head_dim)])
+
+    @property
+    def turned_places(self) -> Rows:
+        """The place of each element of a head of keys or queries within its head."""
+        order = self._turned_order
+        return np.arange(self.config.head_dim) if order is None else np.argsort(order)
+
+    @property
+    def gain_floats(self) -> int:
+        """Floats of the gains of normalised queries and keys: of one head, or of all heads of queries."""
+        return self.head_floats * (self.config.num_attention_heads if self.family.layer.head_norms == "width" else 1)
+
+    def mixing_in(self, layer: int) -> Recipe:
+        """The product that begins the branch of a layer that mixes tokens; its parts begin with whole blocks.
+
+        Of a convolution they are B, C and x; of a delta rule channels, decays, shares and gates.
+        """
+        branch = self.graph.layer(layer).mixing
+        node = branch.body
+        if isinstance(node, Convolution):
+            width = self.config.hidden_size
+            part = np.full(part_floats(width), PADDING)
+            part[:width] = np.arange(width)
+            rows, sources = [_moved(part, number * width) for number in range(PARTS)], [node.into]
+        elif isinstance(node, DeltaMixing):
+            rows, start, sources = [], 0, [node.qkv, node.a, node.b, node.z]
+            for each in sources[:-1]:
+                rows.append(_moved(_whole_blocks(np.arange(each.outputs)), start))
+                start += each.outputs
+            rows.append(start + np.arange(node.z.outputs))
+        else:
+            return self.qkv(layer)
+        return self._recipe(f"{branch.name}.in_proj", layer, sources, np.concatenate(rows), before=branch.norm)
+
+    def mixing_out(self, layer: int) -> Recipe:
+        """The product that ends the branch of a layer that mixes tokens."""
+        config, branch, inputs = self.config, self.graph.layer(layer).mixing, None
+        node = branch.body
+        assert isinstance(node, Attention | Convolution | DeltaMixing)
+        if isinstance(node, Attention) and config.head_dim != self.head_floats:
+            inputs = _heads_in_place(config.num_attention_heads, config.head_dim, self.head_floats)
+        kind, rows, end = f"{branch.name}.out_proj", np.arange(config.hidden_size), self._end(branch)
+        return self._recipe(kind, layer, (node.out,), rows, inputs=inputs, writes_stream=True, **end)
+
+    def router(self, layer: int) -> Recipe:
+        """The product that chooses experts; it is not rounded, since another expert is another result."""
+        branch = self.graph.layer(layer).mlp
+        node = branch.body
+        assert isinstance(node, ExpertMlps)
+        sources = (node.router,) if node.shared_router is None else (node.router, node.shared_router)
+        rows = np.arange(sum(each.outputs for each in sources))
+        return self._recipe("mlp.router", layer, sources, rows, before=branch.norm, exact=True)
+
+    def _mlps(self, layer: int) -> tuple[Branch, tuple[Mlp, ...]]:
+        """The MLPs of a layer, whose matrices are one below the other."""
+        branch = self.graph.layer(layer).mlp
+        node = branch.body
+        assert isinstance(node, Mlp | ExpertMlps)
+        return branch, node.stacked if isinstance(node, ExpertMlps) else (node,)
+
+    def up(self, layer: int) -> Recipe:
+        """The first product of the MLP, with alternating blocks of gate and up where the family has a gate."""
+        branch, mlps = self._mlps(layer)
+        inner, gated = mlps[0].up.outputs, mlps[0].gate is not None
+        rows, sources = _blocks_of_both(inner) if gated else np.arange(inner), [each.first for each in mlps]
+        rows = np.concatenate([_moved(rows, len(sources[0]) * inner * number) for number in range(len(mlps))])
+        further: dict[str, Any] = {"before": branch.norm, "gated": gated, "experts": len(mlps)}
+        return self._recipe("mlp.fc_in", layer, [*chain(*sources)], rows, **further)
+
+    def down(self, layer: int) -> Recipe:
+        """The second product of the MLP."""
+        branch, mlps = self._mlps(layer)
+        width = mlps[0].down.outputs
+        each = np.arange(width) if len(mlps) == 1 else _whole_blocks(np.arange(width))
+        rows = np.concatenate([_moved(each, width * number) for number in range(len(mlps))])
+        further: dict[str, Any] = {"writes_stream": True, "experts": len(mlps), **self._end(branch)}
+        return self._recipe("mlp.fc_out", layer, [each.down for each in mlps], rows, **further)
+
+    def dense(self, number: int) -> Recipe:
+        """A dense matrix after the pooling."""
+        node = self.graph.dense[number]
+        return self._recipe(f"dense.{number}", None, (node,), np.arange(node.outputs))
+
+    def products(self) -> list[Recipe]:
+        """All products of the model's plans."""
+        found = [] if self.config.embeds else [self.head()]
+        for layer in range(self.config.num_hidden_layers):
+            found += [self.mixing_in(layer), self.mixing_out(layer), self.up(layer), self.down(layer)]
+            found += [self.router(layer)] if self.config.layer(layer).experts is not None else []
+        return found + [self.dense(number) for number in range(len(self.config.dense))]
+
+    def head(self) -> Recipe:
+        """The vocabulary's matrix."""
+        further: dict[str, Any] = {"scale": 1.0 / self.config.logits_scaling, "head": True}
+        rows, norm = np.arange(self.config.vocab_size), self.graph.final_norm
+        return self._recipe("lm_head", None, (self.graph.head,), rows, before=norm, **further)
+
+    def biased(self, recipe: Recipe) -> bool:
+        """Whether the outputs of a product can have another bias than zero."""
+        norms = self.family.norm == "layer" and bool(recipe.norm)
+        return norms or any(f"{source}.bias" in self.shapes for source in recipe.sources)
+
+    def norm_is_biased(self, recipe: Recipe) -> bool:
+        """Whether the norm before a product has a bias."""
+        return f"{recipe.norm}.bias" in self.shapes
+
+    @property
+    def table_format(self) -> str:
+        """The format of embeddings: a texture format of floats, or the packing of a file's blocks."""
+        form = self._formats.get(weight_name(self.names.embeddings), F32)
+        if form in GROUP_FORMS and not self.centred:
+            return form
+        if self._weights != FROM_FILE:
+            return WEIGHT_FORMATS[self._weights].embeddings
+        return "rgba16f" if form == F16 else "rgba32f"
+
+    @property
+    def places(self) -> int:
+        """Rows of the table that is added to embeddings, of positions and token types; 0 for none."""
+        config = self.config
+        if self.family.rotary:
+            return config.type_vocab_size
+        return max(1, config.type_vocab_size) * config.max_position_embeddings
+
+    @property
+    def positions_format(self) -> str:
+        """The texture format of learned positions."""
+        if self._weights != FROM_FILE:
+            return WEIGHT_FORMATS[self._weights].embeddings
+        half = self._formats.get(weight_name(self.names.positions)) == F16 and not self.config.type_vocab_size
+        return "rgba16f" if half else "rgba32f"
+
+    @property
+    def table_is_head(self) -> bool:
+        """Whether embeddings are read out of the vocabulary's matrix."""
+        if self.config.embeds:
+            return False
+        head = self.head()
+        return self.config.tie_word_embeddings and head.kept and head.packing == self.table_format
+
+
+def weight_name(source: str) -> str:
+    """The name of a matrix in the checkpoint."""
+    return f"{source}.weight"
+
+
+def head_floats(config: ModelConfig) -> int:
+    """Floats of one head with its padding: whole quads."""
+    return -(-config.head_dim // QUAD_FLOATS) * QUAD_FLOATS
+
+
+def _heads_in_place(heads: int, dim: int, floats: int, order: Rows | None = None, pitch: int = 0) -> Rows:
+    """The source row of each of [heads · floats] rows: heads of ``dim`` rows in ``order``, then padding.
+
+    The heads of the source lie ``pitch`` rows apart, ``dim`` where it is left out.
+    """
+    place = np.full((heads, floats), PADDING)
+    place[:, :dim] = (pitch or dim) * np.arange(heads)[:, None] + (np.arange(dim) if order is None else order)
+    return place.reshape(-1)
+
+
+def _whole_blocks(rows: Rows) -> Rows:
+    """Rows with padding up to a whole number of blocks."""
+    blocks = np.full(blocks_for(len(rows)) * BLOCK_FLOATS, PADDING)
+    blocks[: len(rows)] = rows
+    return blocks
+
+
+def _blocks_of_both(inner: int) -> Rows:
+    """The rows of a gate [inner] above those that it multiplies, in blocks of both in turn."""
+    by_block = _whole_blocks(np.arange(inner)).reshape(-1, BLOCK_FLOATS)
+    return np.stack([by_block, _moved(by_block, inner)], axis=1).reshape(-1)
+
+
+def _moved(rows: Rows, by: int) -> Rows:
+    return np.where(rows == PADDING, PADDING, rows + by)
+
+
+def taken(array: npt.NDArray[_Number], rows: Rows, axis: int = 0) -> npt.NDArray[_Number]:
+    """The rows, or columns, ``rows`` of an array, with zeros for :data:`PADDING`."""
+    if len(rows) == array.shape[axis] and np.array_equal(rows, np.arange(len(rows))):
+        return array
+    found = np.take(array, np.where(rows == PADDING, 0, rows), axis=axis)
+    index: list[slice | npt.NDArray[np.bool_]] = [slice(None)] * array.ndim
+    index[axis] = rows == PADDING
+    found[tuple(index)] = 0
+    return found

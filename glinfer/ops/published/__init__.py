@@ -1,4 +1,0 @@
-"""The ops of Gab's published passes, one float a texel and one pass an operation."""
-# ruff: noqa: F401 (an import registers the ops of its module)
-
-from glinfer.ops.published import attention, embed, layer_norm, linear, softmax

@@ -1,0 +1,123 @@
+"""Ray: a cluster of three nodes on this machine; ``python -m qa kill-ray`` kills nodes and actors."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("ray", reason="ray is not installed")
+
+from glinfer.cli.app import run
+from glinfer.errors import InputError
+from glinfer.jobs.lines import RequestLine
+from glinfer.jobs.local import LocalRunner, LocalSetup
+from glinfer.ray.member import _devices, ray_pool
+from qa.kill_batch import comparable
+from qa.kill_ray import cluster_of
+
+COUNT = 60
+
+
+def test_devices_are_counted_by_their_own_name_or_as_gpus() -> None:
+    assert _devices({"CPU": 8, "GL": 3, "GPU": 4}) == (3, {"resources": {"GL": 1}, "num_cpus": 0})
+    assert _devices({"CPU": 8, "GPU": 4}) == (4, {"num_gpus": 1, "num_cpus": 0})
+    with pytest.raises(InputError, match="the cluster has neither GL nor GPU; start each node with its devices"):
+        _devices({"CPU": 8})
+
+
+def requests() -> list[RequestLine]:
+    bodies = [{"model": "m", "prompt": "Once"[: 1 + number % 4], "max_tokens": 6} for number in range(1, COUNT + 1)]
+    return [RequestLine(number, f"r{number}", "/v1/completions", body) for number, body in enumerate(bodies, start=1)]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """Three nodes, each with one device."""
+    with cluster_of(3) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory, small: Path) -> dict[str, Any]:
+    """What one process gives."""
+    with LocalRunner(LocalSetup([("m", str(small), {})])) as runner:
+        return {each.line.key: comparable(each.data) for each in runner.run(iter(requests()))}
+
+
+def results(path: Path) -> dict[str, Any]:
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    found = {line["custom_id"]: comparable(line) for line in lines}
+    assert len(found) == len(lines)
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.gl
+class TestCluster:
+    def test_a_dataset(self, cluster: Any, expected: dict[str, Any], small: Path) -> None:
+        import ray.data
+
+        from glinfer.ray import Generator
+
+        ray.init(cluster.address, log_to_driver=False, logging_level="ERROR")
+        ray.data.DataContext.get_current().enable_progress_bars = False
+        rows = [{"id": each.key, "prompt": each.body["prompt"]} for each in requests()]
+        try:
+            made = ray.data.from_items(rows).map_batches(
+                Generator,
+                fn_constructor_args=(str(small),),
+                fn_constructor_kwargs={"key": "id", "body": {"max_tokens": 6}},
+                compute=ray.data.ActorPoolStrategy(size=1),
+                batch_size=20,
+                num_cpus=0,
+                resources={"GL": 1},
+            )
+            found = made.take_all()
+        finally:
+            ray.shutdown()
+        assert len(found) == COUNT
+        texts = {key: each["response"]["body"]["choices"][0]["text"] for key, each in expected.items()}
+        assert {row["id"]: row["generated_text"] for row in found} == texts
+        assert {row["error"] for row in found} == {None}
+
+    def test_the_command(
+        self, cluster: Any, expected: dict[str, Any], small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+        source.write_text("".join(json.dumps(each.to_json()) + "\n" for each in requests()))
+        arguments = ["run-batch", "-i", str(source), "-o", str(out), "--ray", cluster.address]
+        assert run([*arguments, f"m={small}"]) == 0
+        assert capsys.readouterr().err.startswith(f"{COUNT} lines done · ")
+        assert results(out) == expected
+        assert run([*arguments, "--restart", f"m={tmp_path / 'none.gab'}"]) == 2
+        assert results(out) == expected
+
+    def test_a_node_with_another_file_is_refused(self, cluster: Any, small: Path) -> None:
+        setup = LocalSetup([("m", str(small), {})])
+        with (
+            pytest.raises(InputError, match="a node has another file there"),
+            ray_pool(cluster.address, setup, {"m": "0" * 16}),
+        ):
+            pass
+
+
+def test_no_cluster(small: Path) -> None:
+    with (
+        pytest.raises(InputError, match=r"no Ray cluster at 127\.0\.0\.1:1: .*refused; start one with: ray start"),
+        ray_pool("127.0.0.1:1", LocalSetup([("m", str(small), {})]), {}),
+    ):
+        pass
+
+
+def test_a_missing_package_is_named(
+    tmp_path: Path, small: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "ray", None)
+    source = tmp_path / "in.jsonl"
+    source.write_text(json.dumps(requests()[0].to_json()) + "\n")
+    assert run(["run-batch", "-i", str(source), "-o", str(tmp_path / "o"), "--ray", "auto", f"m={small}"]) == 2
+    assert "--ray needs the package ray, which is not installed; pip install" in capsys.readouterr().err

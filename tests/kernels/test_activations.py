@@ -1,0 +1,137 @@
+"""Every activation through every op that has one, over numbers of every exponent, against float64.
+
+Arguments come in as biases of products of zeros, so that an infinite one meets no other number on its way.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from block_draw import KERNELS, at, gemv_draw
+from one_draw import Array, BlockDraw, Case
+from published_draw import PublishedDraw
+from rows_draw import KERNELS as ROWS_KERNELS
+from rows_draw import first_rows, gemm_draw
+from tiers import tiered
+
+from glinfer.gl.context import Device
+from glinfer.gl.layouts.blocks import BLOCK_FLOATS
+from glinfer.kernels.flat.product import STRATEGIES
+from glinfer.kernels.published.linear import ACTIVATIONS, activate, linear
+from glinfer.tensors.device import Device as TensorDevice
+
+pytestmark = pytest.mark.gl
+
+EXPONENTS = 2.0 ** np.arange(-126, 128)[:, None] * [1.0, 1.3837, 1.99]
+SPECIAL = [0.0, 1e-45, 1e-42, 1.1e-38, 65504.0, 10.03, 13.0, 88.0, 3.4028234e38, np.inf]
+MAGNITUDES = np.concatenate([EXPONENTS.reshape(-1), np.arange(1, 16, 0.25), np.arange(16, 100, 4), SPECIAL])
+VALUES = np.concatenate([MAGNITUDES, -MAGNITUDES, [np.nan]]).astype(np.float32)
+UPS = np.array([1e30, -2.0, 3.0], np.float32)
+UP = UPS[np.arange(len(VALUES)) % 3]
+"""What gates let through: large numbers show what is left of a gate that ought to be closed."""
+CUT = 6e-37
+"""Below it a result may be 0: SiLU is -5.3e-37 at -88, where exp is as large as float32 holds."""
+RELATIVE = 2e-5
+every_activation = pytest.mark.parametrize("activation", ACTIVATIONS)
+
+
+def expected(values: Array, activation: str) -> Array:
+    return np.asarray(activate(values.astype(np.float64), ACTIVATIONS[activation]))
+
+
+def agrees(found: Array, wanted: Array, factor: Array | float = 1.0) -> None:
+    """Compare each number by itself: NaN and infinities exactly, others to ``RELATIVE`` or within CUT · factor."""
+    found = np.asarray(found, np.float64).reshape(wanted.shape)
+    with np.errstate(invalid="ignore", over="ignore"):
+        near = np.abs(found - wanted) <= np.maximum(RELATIVE * np.abs(wanted), CUT * np.abs(factor))
+    inside = np.abs(wanted) < 3.4e38
+    right = np.where(inside, near, (found == wanted) | (np.isnan(found) & np.isnan(wanted)) | _beyond(found, wanted))
+    wrong = np.flatnonzero(~right)
+    shown = [(VALUES[n % len(VALUES)], found.flat[n], wanted.flat[n]) for n in wrong[:8]]
+    assert right.all(), f"{len(wrong)} wrong; argument, found, expected: {shown}"
+
+
+def _beyond(found: Array, wanted: Array) -> Array:
+    """Whether a finite number that float32 does not hold became its infinity, or the largest number."""
+    return np.asarray(np.isfinite(wanted) & (np.sign(found) == np.sign(wanted)) & (np.abs(found) >= 3.4e38))
+
+
+@every_activation
+def test_the_oracle_has_the_limits(activation: str) -> None:
+    found = expected(np.array([-np.inf, -3e38, -0.0, 0.0, 3e38, np.inf, np.nan], np.float32), activation)
+    if activation == "tanh":
+        assert found[:6].tolist() == [-1, -1, 0, 0, 1, 1]
+        assert np.isnan(found[6])
+        return
+    if activation == "none":
+        assert found[0] == -np.inf
+    else:
+        assert (found[:3] == 0).all()
+    assert found[3] == 0
+    assert found[4] == np.float32(3e38)
+    assert found[5] == np.inf
+    assert np.isnan(found[6])
+
+
+@every_activation
+def test_published_linear(device: Device, activation: str) -> None:
+    one = PublishedDraw(1, 1)
+    zeros = np.zeros((len(VALUES), 1), np.float32)
+    x, weight, bias = one.input("x", zeros[:1]), one.weight("w", zeros), one.weight("b", VALUES[None])
+    one.draw(linear("draw", "draw", x, weight, one.out(1, len(VALUES)), bias=bias, activation=activation))
+    agrees(one.found(device), expected(VALUES, activation))
+
+
+@tiered("place", range(len(ACTIVATIONS)), keep=(1, 3))
+def test_kernels_of_tensors(dev: TensorDevice, place: int) -> None:
+    """The activation alone, a gate, and the finish of a product, in turn by every strategy."""
+    activation = list(ACTIVATIONS)[place]
+    wanted, gated = expected(VALUES, activation), expected(VALUES, activation) * UP
+    with dev.tensor(VALUES) as x, dev.ops.activate(x, activation) as y:
+        agrees(y.numpy(), wanted)
+        parts = [VALUES, UP] if place % 2 else [np.concatenate([VALUES, UP])]
+        with dev.ops.gate(*map(dev.tensor, parts), activation=activation) as z:
+            agrees(z.numpy(), gated, UP)
+        strategy = list(STRATEGIES)[place % len(STRATEGIES)]
+        if strategy == "split_k" and not dev.blends_floats:
+            return
+        weight = dev.tensor(np.zeros((len(VALUES), 64), np.float32))
+        zeros = dev.tensor(np.zeros((1 if strategy == "matvec" else 5, 64), np.float32))
+        with dev.ops.linear(zeros, weight, bias=x, activation=activation, strategy=strategy) as y:
+            agrees(y.numpy(), np.broadcast_to(wanted, y.shape))
+
+
+def in_biases(one: BlockDraw, *, gated: bool) -> tuple[Case, Array]:
+    """A run over zeros, whose biases are the arguments and, of a gated one, in turn blocks of ``UP``; its columns."""
+    outputs = len(VALUES)
+    biases = one.arrays["c"]
+    biases[:] = 0
+    places = np.arange(outputs)
+    if gated:
+        places = places // BLOCK_FLOATS * 2 * BLOCK_FLOATS + places % BLOCK_FLOATS
+        biases[places + BLOCK_FLOATS, -1] = UP
+    biases[places, -1] = VALUES
+    one.arrays["x"][:] = 0
+    return places
+
+
+@tiered(
+    ("activation", "gated"),
+    [(activation, (number + turn) % 2 == 1) for turn in range(2) for number, activation in enumerate(ACTIVATIONS)],
+    keep=len(ACTIVATIONS),
+)
+def test_the_ends_of_fused_products(device: Device, activation: str, gated: bool) -> None:
+    options: dict[str, Any] = {"activation": activation, "gated": gated}
+    wanted = expected(VALUES, activation) * (UP if gated else 1)
+    factor = UP if gated else 1.0
+    if gated == (activation in ("silu", "gelu")):
+        one = gemv_draw("f32", KERNELS["llvmpipe"], len(VALUES), 4, **options)
+        case = at(0)
+    else:
+        one = gemm_draw("f32", ROWS_KERNELS["llvmpipe"], len(VALUES), 4, 3, **options)
+        case = first_rows(one, 3)
+    in_biases(one, gated=gated)
+    found = one.run(device, case)[0][:3]
+    agrees(found, np.broadcast_to(wanted, found.shape), factor)

@@ -1,0 +1,421 @@
+"""The fast plan's ops on the GPU against their float64 oracles, on shapes, kernels and values chosen to break them."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+import rows_draw
+from block_draw import (
+    BLOCKS,
+    FLOATS_AND_ROWS,
+    GQA,
+    GROUP_SIZES,
+    KERNELS,
+    PADDED,
+    SHARED,
+    at,
+    embed_draw,
+    gemv_draw,
+    pick_draw,
+    scores_draw,
+    turn_draw,
+    values_draw,
+    weight_numbers,
+    whole_blocks,
+    with_kernels,
+)
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from one_draw import STALE, TOLERANCE, Array, Case, check, normal
+from tiers import tiered
+
+from glinfer.errors import PlanError
+from glinfer.gl.context import Device, Limits, open_device
+from glinfer.gl.program import shader_root
+from glinfer.kernels.fused.cached import MASKED, SLOT_TOKENS, Heads
+from glinfer.kernels.fused.sample import best_candidate
+from glinfer.kernels.options import KernelOptions, without_blending
+from glinfer.program.oracle import relative_error
+from glinfer.quant.formats import GROUP_FORMS as BLOCK_FORMS
+
+pytestmark = pytest.mark.gl
+
+WEIGHTS = FLOATS_AND_ROWS
+PLAIN = KERNELS["plain"]
+FORMATS = (*WEIGHTS, *BLOCKS)
+
+# Outputs and inputs: one of each, less than a quad, whole and ragged blocks of 64, more of one than of the other.
+SIZES = [(1, 1), (3, 17), (64, 64), (65, 128), (130, 70), (16, 300), (301, 36), (67, 260)]
+FORMS: list[dict[str, Any]] = [
+    {},
+    {"norm": True, "activation": "gelu_new"},
+    {"residual": True},
+    {"adds": True},
+    {"norm": True, "slots": 5},
+    {"activation": "gelu", "residual": True},
+    {"norm": True},
+    {"adds": True},
+    {"norm": True, "gain": True},
+    {"norm": True, "gain": True, "centred": True, "activation": "gelu_new"},
+    {"norm": True, "gain": True, "gated": True, "activation": "silu"},
+    {"norm": True, "turn": GQA, "slots": 9},
+    {"norm": True, "gain": True, "centred": True, "turn": PADDED},
+    {"gated": True, "activation": "gelu", "residual": True},
+]
+SHARED_FORMS: list[dict[str, Any]] = [
+    {"norm": True, "slots": 5, "shared": True},
+    {"raw": True},
+    {"adds": True, "finishes": "gelu_new"},
+    {"norm": True, "turn": GQA, "slots": 9, "shared": True},
+    {"raw": True, "gain": True, "centred": True},
+    {"adds": True, "finishes": "silu", "gate_before": True},
+    {"norm": True, "gain": True, "centred": True, "slots": 3, "shared": True},
+    {"raw": True, "gated": True},
+    {"adds": True, "finishes": "gelu", "gate_before": True, "sums_before": True},
+]
+"""Products that instances share although a norm, an activation or a gate is behind them."""
+ROWS_FORMS = [form for form in FORMS if "slots" not in form]
+
+
+# gemm of one row
+
+
+@tiered("place", range(len(FORMATS)), keep=(0, 3, 6, 9, 12, 18, 21, 24, 27))
+def test_products_agree_with_float64(device: Device, place: int) -> None:
+    """Every format, in turn with kernels, sizes and forms; test_rows_ops.py keeps other formats fast."""
+    weights = FORMATS[place]
+    forms = [*FORMS, *SHARED_FORMS]
+    form = forms[7 * place % len(forms)]
+    shares = list(KERNELS) if form in FORMS else ("GPU", "one by one, looked up", "mantissa")
+    name = shares[(place // 3 + 6) % len(shares)]
+    # The mean of one input leaves nothing but the errors of rounding.
+    outputs, inputs = SIZES[place % len(SIZES)] if place < len(WEIGHTS) else GROUP_SIZES[place % len(GROUP_SIZES)]
+    outputs, inputs = (3, 17) if inputs == 1 and form.get("centred") else (outputs, inputs)
+    inputs = whole_blocks(weights, inputs) if weights in BLOCKS else inputs
+    one = gemv_draw(weights, KERNELS[name], outputs, inputs, **form)
+    check(device, one, *cases_of(form), what=f"{weights} {outputs}×{inputs} {form} {name}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("turn", range(len(FORMS) + len(SHARED_FORMS)))
+def test_every_form_of_a_product_agrees_with_float64(device: Device, turn: int) -> None:
+    form = [*FORMS, *SHARED_FORMS][turn]
+    shares = list(KERNELS) if form in FORMS else ("GPU", "one by one, looked up", "mantissa")
+    weights, (outputs, inputs) = ("q8", "bf16", "Q5_1")[turn % 3], SIZES[1:][turn % (len(SIZES) - 1)]
+    inputs = whole_blocks(weights, inputs) if weights in BLOCKS else inputs
+    one = gemv_draw(weights, KERNELS[shares[turn % len(shares)]], outputs, inputs, **form)
+    check(device, one, *cases_of(form), what=f"{weights} {outputs}×{inputs} {form}")
+
+
+def cases_of(form: dict[str, Any]) -> list[Case]:
+    """Runs at the first and the last position that a product has."""
+    last = form.get("slots", 70 if "turn" in form else 1) - 1
+    return [at(position) for position in sorted({0, last})]
+
+
+@pytest.mark.slow
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_random_products_agree_with_float64(device: Device, data: st.DataObject) -> None:
+    """Of one row and of many, in every form of either."""
+    many = data.draw(st.booleans(), "many rows")
+    weights = data.draw(st.sampled_from(FORMATS), "weights")
+    form = data.draw(st.sampled_from(ROWS_FORMS if many else FORMS), "form")
+    table = rows_draw.KERNELS if many else KERNELS
+    kernels = dataclasses.replace(table[data.draw(st.sampled_from(sorted(table)), "kernels")], unroll=1)
+    # The mean of few inputs leaves little but the errors of rounding.
+    least = 16 if form.get("centred") else 1
+    outputs, inputs = data.draw(st.integers(1, 150), "outputs"), data.draw(st.integers(least, 150), "inputs")
+    inputs = whole_blocks(weights, inputs) if weights in BLOCKS else inputs
+    if many:
+        one = rows_draw.gemm_draw(weights, kernels, outputs, inputs, 19, **form)
+        check(device, one, rows_draw.first_rows(one, data.draw(st.integers(1, 19), "rows")))
+    else:
+        check(device, gemv_draw(weights, kernels, outputs, inputs, **form), *cases_of(form))
+
+
+@tiered(("weights", "outputs", "inputs", "edge"), [("q8", 700, 300, 256), ("Q4_K", 1400, 1024, 320)])
+def test_products_with_several_lines_in_a_row_agree_with_float64(
+    device: Device, weights: str, outputs: int, inputs: int, edge: int
+) -> None:
+    """Where a matrix has more lines than a texture is high they stand side by side."""
+    one = gemv_draw(weights, PLAIN, outputs, inputs, norm=True, edge=edge)
+    assert dict(one.spec.defines)["WEIGHT_COLUMNS"] == 2
+    check(device, one, at(0))
+
+
+@tiered(("weights", "kernels"), [("f32", "plain"), ("q8", "mantissa"), ("Q4_0", "plain")], keep=2)
+def test_long_sums_stay_accurate(device: Device, weights: str, kernels: str) -> None:
+    # By way of the mantissa the lowest bits are lost, 2^-24 of the largest weight, all the same way.
+    tolerance = 2 * TOLERANCE if KERNELS[kernels].mantissa else TOLERANCE
+    inputs = 2048 + (256 if weights in BLOCKS else 1)
+    check(device, gemv_draw(weights, KERNELS[kernels], 5, inputs), at(0), tolerance=tolerance)
+
+
+def test_a_product_adds_to_what_is_there(device: Device) -> None:
+    """In one instance and in several, the bias once."""
+    for part_steps, instances in ((4, 4), (0, 1)):
+        one = gemv_draw("f32", dataclasses.replace(PLAIN, part_steps=part_steps), 3, 256, adds=True)
+        one.arrays["x"][:] = 0
+        assert one.spec.instances == instances
+        assert np.array_equal(one.run(device, at(0))[0], one.arrays["out"] + one.arrays["c"][:, -1])
+
+
+def test_the_activation_comes_before_the_residual(device: Device) -> None:
+    one = gemv_draw("f32", PLAIN, 1, 1, activation="gelu_new", residual=True)
+    one.arrays |= {name: np.full((1, 1), value, np.float32) for name, value in (("x", 1), ("c", -101), ("r", 7))}
+    one.arrays["w"][:] = [[1, 0, 0, 0]]
+    assert one.run(device, at(0))[0] == 7.0  # gelu(1 - 101) + 7; any other order gives -93 or a gelu of 7
+
+
+def test_the_mean_is_that_of_layer_norm(device: Device) -> None:
+    """Against LayerNorm itself (Ba et al. 2016), written out; rows far from zero, too."""
+    one = gemv_draw("Q4_1", PLAIN, 70, 96, norm=True, gain=True, centred=True)
+    numbers = weight_numbers(one.arrays["w"], None, "Q4_1", 96)
+    rows = [normal(20 + place, 1, 96) + np.float32(offset) for place, offset in enumerate((0, 1, -8))]
+    for x, found in zip(rows, one.run(device, *[at(0, x=x) for x in rows]), strict=True):
+        wide = x.astype(np.float64)
+        normed = (wide - wide.mean()) / np.sqrt(wide.var() + 1e-5) * one.arrays["g"]
+        assert relative_error(found, normed @ numbers.T + one.arrays["c"][:, -1]) <= 1e-4
+
+
+# turn_heads
+
+
+# Heads of 6 in 16 floats, and of 64 over blocks, among fewer of keys; some that end in the middle of a block.
+TURNED = [(GQA, 16), (Heads(5, 5, 16), 6), (Heads(2, 1, 64), 64), (Heads(3, 1, 80), 66), (Heads(1, 1, 32), 18)]
+
+
+@tiered(("number", "name"), enumerate(("plain", "llvmpipe", "one by one", "llvmpipe", "plain")), keep=(1, 2))
+def test_heads_are_normalised_and_turned(device: Device, number: int, name: str) -> None:
+    heads, head_dim = TURNED[number]
+    one = turn_draw(KERNELS[name], heads, head_dim, slots=70 * (name != "llvmpipe"), aside=name == "plain")
+    found = check(device, one, at(0), at(69), what=f"{heads} {name}")
+    values = slice(heads.kv_floats, 2 * heads.kv_floats)
+    assert np.array_equal(found[1][:, values], one.arrays["x"][:, values]), "values stay as they are"
+
+
+# Attention
+
+
+# Heads, their width and the context: one head of one float, narrow heads, several quads, more than a block.
+HEADS = [(1, 1, 1), (3, 5, 70), (1, 16, 129), (8, 8, 64), (2, 64, 140), (1, 80, 200), (5, 17, 129), (4, 32, 66)]
+POSITIONS = (0, 1, 2, 3, 4, 5, 62, 63, 64, 65, 127, 128, 139)
+
+
+@tiered("name", ["llvmpipe", "GPU", "one by one, looked up", "mantissa, one by one"])
+@pytest.mark.parametrize("make", [scores_draw, values_draw])
+def test_attention_agrees_with_float64_at_every_position(device: Device, name: str, make: Any) -> None:
+    number = list(KERNELS).index(name)
+    heads, width, context = HEADS[(number + 2 * (make is scores_draw)) % len(HEADS)]
+    cases = [at(position) for position in (*POSITIONS, context - 1) if position < context]
+    check(device, make(KERNELS[name], heads, width, context), *cases, what=f"{heads} heads of {width} in {context}")
+
+
+@tiered("place", range(len(SHARED)), keep=2)
+@pytest.mark.parametrize("make", [scores_draw, values_draw])
+def test_attention_of_shared_heads_in_windows_agrees_with_float64(device: Device, place: int, make: Any) -> None:
+    """The query of the last token alone is there, as in a cache that keeps one, or in a slot of its own."""
+    shared = SHARED[place]
+    kernels = KERNELS[("GPU", "one by one", "plain", "mantissa", "one by one, looked up", "small points")[place]]
+    shape = {"kv": shared["kv"], "window": shared["window"], "aside": kernels.quad}
+    one = make(kernels, shared["heads"], shared["head_dim"], 140, **shape)
+    check(device, one, *[at(position) for position in (*POSITIONS, 19, 20, 35, 36)], what=f"{shared}")
+
+
+def test_scores_that_a_token_does_not_see_are_masked_and_others_are_products(device: Device) -> None:
+    for name, window in (("plain", 0), ("one by one", 7)):
+        for position in (0, 5, 7, 70, 129):
+            (found,) = check(device, scores_draw(KERNELS[name], 2, 4, 130, window=window), at(position))
+            tokens = found.reshape(-1, 2, SLOT_TOKENS).transpose(1, 0, 2).reshape(2, -1)
+            seen = np.arange(tokens.shape[1])
+            seen = (seen <= position) & (seen > position - (window or 1000))
+            assert (tokens[:, ~seen] == np.float32(MASKED)).all()
+            assert (np.abs(tokens[:, seen]) < 100).all()
+
+
+@tiered("name", ["plain", "one by one"])
+@pytest.mark.parametrize("make", [scores_draw, values_draw])
+def test_each_head_sees_its_own_columns_alone(device: Device, name: str, make: Any) -> None:
+    """A head is told apart by making all others enormous; two heads share each of keys and values."""
+    one, heads = make(KERNELS[name], 4, 16, 70, kv=2), Heads(4, 2, 16)
+    cases = []
+    for head in range(4):
+        others = np.ones(heads.cols, dtype=bool)
+        own = (head // 2, 2 + head // 2, heads.queries_at // 16 + head)
+        others[[16 * each + np.arange(16) for each in own]] = False
+        cases.append(at(69, cache=np.where(others, np.float32(1e20), one.arrays["cache"])))
+    for head, (found, case) in enumerate(zip(one.run(device, *cases), cases, strict=True)):
+        width = SLOT_TOKENS if make is scores_draw else 16
+        parts = (whole.reshape(-1, 4, width)[:, head] for whole in (found, one.expected(case)))
+        assert relative_error(*parts) <= TOLERANCE, f"head {head}"
+
+
+@with_kernels("GPU", "mantissa", "one by one")
+def test_equal_scores_give_the_mean_of_the_values(device: Device, kernels: KernelOptions) -> None:
+    one = values_draw(kernels, 2, 16, 70)
+    levels = [
+        np.full_like(one.arrays["scores"], level) for level in (0.0, 0.3, 90.0, -90.0, 1e4, -1e4, -3e6, -1e25, 1e25)
+    ]
+    cases = [at(position, scores=level) for level in levels for position in (0, 2, 66)]
+    values = one.arrays["cache"][:, 32:64].astype(np.float64)
+    for case, found in zip(cases, check(device, one, *cases), strict=True):
+        mean = values[: int(case.values["position"]) + 1].mean(axis=0)
+        assert np.abs(found[0] - mean).max() <= 1e-6
+
+
+@with_kernels("GPU", "mantissa", "one by one")
+def test_one_enormous_score_takes_it_all_wherever_it_is(device: Device, kernels: KernelOptions) -> None:
+    one, tokens, cases = values_draw(kernels, 2, 16, 70), (0, 1, 3, 6, 63, 64, 69), []
+    for token in tokens:
+        scores = np.clip(one.arrays["scores"], -5, 5)
+        scores.reshape(2, 2, SLOT_TOKENS)[token // SLOT_TOKENS, :, token % SLOT_TOKENS] = 1e4
+        cases.append(at(69, scores=scores))
+    for token, found in zip(tokens, one.run(device, *cases), strict=True):
+        exact = one.arrays["cache"][token, 32:64]
+        assert np.abs(found[0] - exact).max() <= 1e-6, f"token {token}"
+
+
+@tiered("name", ["GPU", "one by one"])
+def test_scores_of_every_size_give_exact_weights(device: Device, name: str) -> None:
+    """Peaks are rounded up to whole numbers: scores on both sides of one, near together and far apart."""
+    one = values_draw(KERNELS[name], 2, 16, 70)
+    check(device, one, *[at(69, scores=one.arrays["scores"] * np.float32(by)) for by in (1e-3, 0.3, 10, 300, 1e8)])
+    check(device, one, *[at(69, scores=one.arrays["scores"] + np.float32(by)) for by in (-3e5, -5e6, 5e6)])
+
+
+@tiered(("name", "window"), [("one by one", 20), ("GPU", 0), ("llvmpipe", 20)])
+def test_sinks_take_their_part_of_the_weights(device: Device, name: str, window: int) -> None:
+    """Smaller than all scores, among them, and larger than all; on both sides of whole numbers."""
+    sinks = ([-40, -3.5, 0], [2, 2.0001, 1.9999], [9, 40, 1e4], [-1e6, 0.5, -1e30])
+    cases = [at(position, sinks=np.array([each], np.float32)) for position in (0, 5, 63, 139) for each in sinks]
+    check(device, values_draw(KERNELS[name], 3, 17, 140, kv=1, window=window, sinks=cases[0].arrays["sinks"]), *cases)
+
+
+def test_what_is_stale_is_seen_where_it_counts(device: Device) -> None:
+    """That the tests above can fail: the huge numbers after the position, one place earlier."""
+    for make in (scores_draw, values_draw):
+        one = make(PLAIN, 4, 16, 70, kv=2)
+        cache = one.arrays["cache"].copy()
+        cache[20] = STALE
+        before, after = one.run(device, at(20), at(20, cache=cache))
+        assert not np.array_equal(before, after)
+
+
+# embed_token
+
+
+def embedding(token: int, position: int) -> Case:
+    return Case({"token": token, "position": position})
+
+
+@with_kernels("llvmpipe", "one by one", "GPU")
+def test_embeddings_agree_with_float64(device: Device, kernels: KernelOptions) -> None:
+    one = embed_draw(kernels, 37, 11, 70, weights="f16" if kernels.lookup_texture else "f32")
+    runs = [(0, 0), (36, 10), (5, 3), (-1, 1), (-1, 10)]
+    check(device, one, *[embedding(token, position) for token, position in runs])
+
+
+@tiered(("vocab", "context", "dim"), [(1, 1, 1), (40, 40, 65)])
+def test_embeddings_of_odd_sizes_agree_with_float64(device: Device, vocab: int, context: int, dim: int) -> None:
+    one = embed_draw(KERNELS["llvmpipe"], vocab, context, dim)
+    check(device, one, embedding(vocab - 1, context - 1), embedding(0, 0))
+
+
+@tiered("place", range(0, len(BLOCK_FORMS), 2), keep=(2, 7))
+def test_embeddings_out_of_blocks_are_the_table_rounded_once(device: Device, place: int) -> None:
+    """Every row and column of a table that a product may read as well; scaled, or with positions."""
+    weights, positions = list(BLOCK_FORMS)[place], place % 4 == 0
+    inputs, scale = whole_blocks(weights, 160), 1.0 if positions else 2.5
+    kernels = KERNELS["plain" if positions else "one by one, looked up"]
+    one = embed_draw(kernels, 67, 5, inputs, weights=weights, scale=scale, positions=positions)
+    runs = [embedding(token, 3) for token in (0, 1, 17, 33, 63, 64, 66)]
+    table = weight_numbers(one.arrays["wte"], None, weights, inputs)
+    for case, found in zip(runs, check(device, one, *runs, tolerance=3e-7), strict=True):
+        row = table[int(case.values["token"])] * scale + (one.arrays["wpe"][3] if positions else 0)
+        assert np.abs(found[0] - row).max() <= 3e-7 * np.abs(row).max()
+    check(device, one, embedding(-1, 4), tolerance=3e-7)
+
+
+def test_tables_in_several_stacks_agree_with_float64(device: Device) -> None:
+    one = embed_draw(PLAIN, 300, 200, 30, edge=128)
+    assert dict(one.spec.defines)["WTE_STACK"] == 128
+    runs = [(0, 0), (127, 127), (128, 128), (299, 199), (-1, 130)]
+    check(device, one, *[embedding(token, position) for token, position in runs])
+
+
+def test_every_position_takes_the_choice_of_the_one_before(device: Device) -> None:
+    one = embed_draw(PLAIN, 37, 12, 8)
+    candidates = one.arrays["picks"]
+    scores = candidates.reshape(12, 16, 4)[..., 0]
+    assert any((row == row.max()).sum() > 1 for row in scores), "there are ties, which the lowest id wins"
+    chosen = [best_candidate(row) for row in candidates]
+    assert len(set(chosen)) > 5
+    found = check(device, one, *[embedding(-1, position) for position in range(1, 12)])
+    for position, (token, row) in enumerate(zip(chosen[:-1], found, strict=True), start=1):
+        assert np.array_equal(row[0], one.arrays["wte"][token] + one.arrays["wpe"][position])
+
+
+# pick
+
+
+def greedy(position: int = 0, **arrays: Array) -> Case:
+    return Case({"noise": 0.0, "inverse_temperature": 1.0, "noise_key": 0, "position": position}, arrays)
+
+
+@tiered(("name", "vocab"), [("plain", 1), ("llvmpipe", 300), ("one by one", 67), ("small points", 1100)], keep=(1, 2))
+def test_candidates_are_the_best_of_each_lane(device: Device, name: str, vocab: int) -> None:
+    one = pick_draw(KERNELS[name], vocab)
+    cases = greedy(), greedy(2)
+    for case, found in zip(cases, one.run(device, *cases), strict=True):
+        assert np.array_equal(found, one.expected(case))
+        assert best_candidate(found[0]) == int(one.arrays["logits"][0].argmax())
+
+
+def test_of_equal_logits_the_lowest_id_wins_whatever_their_size(device: Device) -> None:
+    one = pick_draw(KERNELS["llvmpipe"], 300)
+    equal: list[list[int]] = [[7, 8], [8, 7 + 64], [0, 299], [64, 128, 63], list(range(300)), [141], [141]]
+    levels = [(-3.0, 1.5)] * 5 + [(-3e38, -2.7e38), (-1e30, 1e30)]
+    cases = []
+    for ids, (low, high) in zip(equal, levels, strict=True):
+        logits = np.full((1, 300), low, dtype=np.float32)
+        logits[0, ids] = high
+        cases.append(greedy(logits=logits))
+    for ids, case, found in zip(equal, cases, one.run(device, *cases), strict=True):
+        assert np.array_equal(found, one.expected(case))
+        assert best_candidate(found[0]) == min(ids)
+
+
+# Limits and OpenGLs
+
+
+def test_everything_runs_within_what_webgl2_guarantees() -> None:
+    with open_device(limits=Limits.webgl2_minimum()) as device:
+        assert device.limits.max_point_size == 1.0
+        assert not device.limits.float_targets
+        kernels = without_blending(KERNELS["small points"])
+        check(device, gemv_draw("q16", kernels, 130, 140, norm=True), at(0))
+        check(device, values_draw(kernels, 3, 20, 130), at(0), at(129))
+        with pytest.raises(PlanError, match="adds by blending, which needs float targets; choose others"):
+            values_draw(KERNELS["small points"], 3, 20, 130).run(device, at(0))
+        check(device, embed_draw(kernels, 2500, 40, 30), embedding(2499, 39))
+
+
+@pytest.mark.desktop
+def test_desktop_opengl_gives_the_same() -> None:
+    kernels = KERNELS["GPU"]
+    with open_device(api="desktop") as device:
+        check(device, gemv_draw("q8", kernels, 70, 130, adds=True), at(0))
+        check(device, values_draw(kernels, 2, 17, 66), at(0), at(65))
+        check(device, embed_draw(kernels, 7, 5, 70), embedding(-1, 3))
+
+
+def test_shaders_of_blocks_ask_for_full_precision() -> None:
+    """Without it a phone computes with 16 bits. Elsewhere nothing would show."""
+    text = (shader_root() / "common" / "blocks.glsl").read_text("utf-8")
+    for kind in ("float", "int", "sampler2D", "usampler2D"):
+        assert re.search(rf"^precision highp {kind};$", text, re.MULTILINE), kind

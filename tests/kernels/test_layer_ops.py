@@ -1,0 +1,114 @@
+"""What only some families have: norms behind branches, norms of all heads together, bounded scores and outputs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import block_draw
+import numpy as np
+import pytest
+from block_draw import at
+from one_draw import TABLE, check
+from rows_draw import (
+    KERNELS,
+    Run,
+    first_rows,
+    gemm_draw,
+    post_norm_draw,
+    tile_scores_draw,
+    turn_draw,
+    with_kernels,
+)
+from tiers import tiered
+
+from glinfer.errors import PlanError
+from glinfer.gl.context import Device
+from glinfer.kernels.fused.cached import Heads
+from glinfer.kernels.fused.rows import POSITION
+from glinfer.kernels.options import KernelOptions
+from glinfer.kernels.published.linear import soft_cap
+
+pytestmark = pytest.mark.gl
+number_of = list(KERNELS.values()).index
+
+
+def same(found: Any, expected: Any) -> bool:
+    return np.array_equal(np.ascontiguousarray(found).view(np.uint32), np.ascontiguousarray(expected).view(np.uint32))
+
+
+@with_kernels("llvmpipe", "one by one", "GPU")
+def test_norms_behind_branches_agree_with_float64(device: Device, kernels: KernelOptions) -> None:
+    """Added to a stream in another texture, or by blending; a row of zeros, and a large one."""
+    for cols, adds in ((300, False), ((1, 15, 64, 130)[number_of(kernels) % 4], kernels.blends)):
+        one = post_norm_draw(kernels, cols, 19, adds=adds)
+        one.arrays["x"][3], one.arrays["x"][5] = 0, one.arrays["x"][5] * 1e4
+        check(device, one, *[first_rows(one, rows) for rows in (1, 8, 19)], what=f"{cols}", tolerance=1e-6)
+
+
+TURNED = [(Heads(5, 5, 16), 6), (Heads(4, 2, 16), 16), (Heads(3, 1, 80), 66), (Heads(2, 1, 64), 64)]
+
+
+@tiered(("name", "turns"), [("llvmpipe", True), ("one by one", False), ("GPU", True)])
+def test_all_heads_are_normalised_together(device: Device, name: str, turns: bool) -> None:
+    kernels = KERNELS[name]
+    heads, head_dim = TURNED[number_of(kernels) % len(TURNED)]
+    one = turn_draw(kernels, heads, head_dim, 19, whole=True, turns=turns)
+    found = check(device, one, *[first_rows(one, rows) for rows in (1, 19)])[1]
+    values = slice(heads.kv_floats, 2 * heads.kv_floats)
+    assert same(found[:19, values], one.arrays["x"][:19, values]), "values stay as they are"
+    alone = block_draw.turn_draw(kernels, heads, head_dim, whole=True, turns=turns)
+    positions = one.arrays[TABLE][:, POSITION] if turns else np.zeros(19)
+    cases = [at(int(positions[row]), x=one.arrays["x"][row : row + 1]) for row in range(19)]
+    for row, expected in enumerate(alone.run(device, *cases)):
+        assert same(found[row], expected[0]), f"row {row}"
+
+
+@with_kernels("GPU", "one by one")
+def test_heads_that_do_not_turn_are_normalised_alone(device: Device, kernels: KernelOptions) -> None:
+    heads, head_dim = TURNED[number_of(kernels) % len(TURNED)]
+    one = turn_draw(kernels, heads, head_dim, 5, turns=False)
+    check(device, one, first_rows(one, 5))
+
+
+caps_in_kernels = tiered(("name", "cap"), [("llvmpipe", 0.5), ("one by one", 3.0), ("GPU", 50.0)])
+
+
+@caps_in_kernels
+def test_bounded_scores_agree_with_float64(device: Device, name: str, cap: float) -> None:
+    """Of one row and of many; what is masked is not bounded."""
+    kernels = KERNELS[name]
+    options: dict[str, Any] = {"kv": 2, "window": 9, "cap": cap}
+    alone = block_draw.scores_draw(kernels, 4, 10, 140, **options)
+    for found in check(device, alone, *[at(position) for position in (0, 5, 70, 139)], tolerance=1e-6):
+        seen = found > -1e29
+        assert np.abs(found[seen]).max() <= cap
+        assert (found[~seen] == np.float32(-1e30)).all()
+    many = tile_scores_draw(kernels, 4, 10, 20, **options)
+    check(device, many.one, many.case(Run(16, 7, 9), Run(64, 55, 5)), tolerance=1e-6)
+
+
+def test_a_bound_far_above_changes_little_and_one_below_much() -> None:
+    x = np.array([-40.0, -0.1, 0.0, 1e-3, 3.0, 80.0])
+    assert np.abs(soft_cap(x, 1e6) - x).max() <= 1e-6
+    assert soft_cap(x, 2.0).tolist() == pytest.approx([-2.0, -0.09991676, 0.0, 1e-3, 2 * np.tanh(1.5), 2.0], rel=1e-6)
+
+
+@caps_in_kernels
+def test_bounded_outputs_agree_with_float64(device: Device, name: str, cap: float) -> None:
+    """Small ones keep their digits, large ones come to the bound. The errors of sums stay what they are beside it."""
+    kernels = KERNELS[name]
+    outputs, inputs = ((65, 128), (3, 17), (130, 70))[number_of(kernels) % 3]
+    one = gemm_draw("f32", kernels, outputs, inputs, 9, norm=True, cap=cap)
+    one.arrays["x"][2] *= 1e-3
+    check(device, one, *[first_rows(one, rows) for rows in (1, 9)], tolerance=1e-5)
+    large = gemm_draw("f32", kernels, outputs, inputs, 9, cap=cap)
+    large.arrays["x"][1] *= 1e30
+    for found in check(device, large, first_rows(large, 9), tolerance=1e-5):
+        assert np.abs(found[1]).max() == np.float32(cap)
+    alone = block_draw.gemv_draw("f32", kernels, outputs, inputs, norm=True, cap=cap)
+    check(device, alone, at(0), tolerance=1e-5)
+
+
+def test_a_bound_is_no_part_of_sums_that_are_added_up() -> None:
+    with pytest.raises(PlanError, match="parts are added up without activation"):
+        gemm_draw("f32", KERNELS["GPU"], 65, 256, 4, adds=True, parts=True, cap=2.0).plan  # noqa: B018

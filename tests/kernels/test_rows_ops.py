@@ -1,0 +1,653 @@
+"""Passes over many rows on the GPU: against their float64 oracles, and to the last bit against passes over one row."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import block_draw
+import numpy as np
+import pytest
+from agreement import agree
+from block_draw import BLOCKS, FLOATS_AND_ROWS, GQA, GROUP_SIZES, PADDED, SHARED, at, gemv_draw, whole_blocks
+from one_draw import OUT, TABLE, TOLERANCE, Array, BlockDraw, Case, check, normal
+from rows_draw import (
+    KERNELS,
+    Attention,
+    Run,
+    embed_draw,
+    first_rows,
+    gemm_draw,
+    members_of,
+    norms_draw,
+    pick_draw,
+    random_scores,
+    row_scores_draw,
+    row_values_draw,
+    score_draw,
+    store_draw,
+    stored,
+    take_draw,
+    taken,
+    tile_scores_draw,
+    tile_values_draw,
+    turn_draw,
+    with_kernels,
+    with_scores,
+)
+from tiers import tiered
+
+from glinfer.engine.sampler import Sampler, SamplingOptions
+from glinfer.gl.context import Device, Limits, open_device
+from glinfer.kernels.fused.cached import Heads
+from glinfer.kernels.fused.rows import CHOSEN, INVERSE_TEMPERATURE, NOISE, NOISE_KEY, POSITION, TOKEN, WANTED
+from glinfer.kernels.fused.sample import best_candidate
+from glinfer.kernels.fused.score import log_probabilities
+from glinfer.kernels.options import KernelOptions
+from glinfer.program.oracle import relative_error
+
+pytestmark = pytest.mark.gl
+
+PLAIN = KERNELS["plain"]
+
+# Outputs and inputs: one of each, less than a quad, whole and ragged blocks of 64, more of one than of the other.
+SIZES = [(1, 1), (3, 17), (64, 64), (65, 128), (130, 70), (16, 300), (201, 36), (67, 260)]
+FORMS: list[dict[str, Any]] = [
+    {},
+    {"norm": True, "activation": "gelu_new"},
+    {"residual": True},
+    {"adds": True, "parts": True},
+    {"norms": True},
+    {"activation": "gelu", "residual": True},
+    {"adds": True},
+    {"together": True, "residual": True},
+    {"together": True, "norms": True, "activation": "gelu"},
+    {"norms": True, "gain": True},
+    {"norm": True, "gain": True, "centred": True},
+    {"norms": True, "gain": True, "gated": True, "activation": "silu"},
+    {"norms": True, "gain": True, "centred": True, "turn": GQA},
+    {"norm": True, "turn": PADDED},
+    {"norms": True, "centred": True, "gated": True, "activation": "gelu_new"},
+]
+FORMATS = (*FLOATS_AND_ROWS, *BLOCKS)
+POSITIONS = (0, 1, 15, 16, 63, 64, 100)
+
+
+def same(found: Array, expected: Array) -> bool:
+    """To the last bit."""
+    bits = (np.ascontiguousarray(part, dtype=np.float32).view(np.uint32) for part in (found, expected))
+    return np.array_equal(*bits)
+
+
+def number_of(kernels: KernelOptions) -> int:
+    return list(KERNELS.values()).index(kernels)
+
+
+def step_of(kernels: KernelOptions) -> int:
+    """How many tokens' scores are written, or left out, together."""
+    return 16 if kernels.quad else 4
+
+
+# gemm
+
+
+@tiered("place", range(len(FORMATS)), keep=(1, 4, 7, 11, 13, 16, 29))
+def test_products_agree_with_float64(device: Device, place: int) -> None:
+    """Every format, in turn with kernels, sizes and forms; one row, and as many as there may be."""
+    weights, form, name = FORMATS[place], FORMS[4 * place % len(FORMS)], list(KERNELS)[(place + 2) % len(KERNELS)]
+    # The mean of one input leaves nothing but the errors of rounding.
+    outputs, inputs = SIZES[1 + place % 7] if place < len(FLOATS_AND_ROWS) else GROUP_SIZES[place % len(GROUP_SIZES)]
+    inputs = whole_blocks(weights, inputs) if weights in BLOCKS else inputs
+    one = gemm_draw(weights, KERNELS[name], outputs, inputs, 19, **form)
+    cases = [first_rows(one, rows) for rows in (1, KERNELS[name].rows_per_draw + 1, 19)]
+    check(device, one, *cases, what=f"{weights} {outputs}×{inputs} {form} {name}")
+
+
+@tiered(
+    ("cover", "cell", "tiles", "pitch"),
+    [("points", 4, 1, 64), ("quads", 3, 1, 64), ("points", 2, 2, 32)],
+)
+def test_hundreds_of_rows_are_all_written(device: Device, cover: str, cell: int, tiles: int, pitch: int) -> None:
+    """However large the cells are, and however many slots they have to end with."""
+    kernels = KernelOptions(cover=cover, largest_cell=cell, tiles=tiles, pitch=pitch, rows_per_draw=2)
+    one = gemm_draw("q8", kernels, 130, 9, 900, adds=True)
+    check(device, one, *[first_rows(one, rows) for rows in (900, 769, 513, 128, 31)], what=f"{cell} {tiles}")
+
+
+@tiered(
+    ("name", "weights", "number"),
+    [
+        ("llvmpipe", "q8", 1),
+        ("one by one", "Q4_0", 13),
+        ("GPU", "bf16", 3),
+        ("mantissa", "i8", 10),
+        ("mantissa, one by one", "Q6_K", 11),
+    ],
+)
+def test_a_row_of_a_product_has_the_bits_it_has_alone(device: Device, name: str, weights: str, number: int) -> None:
+    """Whatever else is done to it."""
+    form = {key: value for key, value in FORMS[number].items() if key != "norms"}
+    as_alone(device, KERNELS[name], weights, whole_blocks(weights, 96) if weights in BLOCKS else 150, form)
+
+
+# A norm in the loop, with the mean; a gate; rotary positions; a sum in parts.
+
+
+def as_alone(device: Device, kernels: KernelOptions, weights: str, inputs: int, form: dict[str, Any]) -> None:
+    """Each of eleven rows of a product, against float64, and to the last bit against a product of that row alone."""
+    alone = {name: value for name, value in form.items() if name != "parts"}
+    one = gemm_draw(weights, kernels, 70, inputs, 11, **form)
+    found = check(device, one, first_rows(one, 11), what=f"{weights} {form}")[0]
+    positions = one.arrays[TABLE][:, POSITION] if "turn" in form else np.zeros(11, np.uint32)
+    cases = [
+        at(int(positions[row]), **{n: one.arrays[n][row : row + 1] for n in ("x", "r", OUT) if n in one.arrays})
+        for row in range(11)
+    ]
+    expected = gemv_draw(weights, kernels, 70, inputs, **alone).run(device, *cases)
+    for row in range(11):
+        assert agree(found[row], expected[row][0]), f"{weights} {form}: row {row}"
+
+
+# row_norms
+
+
+@with_kernels("llvmpipe", "one by one", "mantissa")
+def test_norms_agree_with_float64(device: Device, kernels: KernelOptions) -> None:
+    """The variance comes of the mean square and the mean, so rows far from zero keep fewer digits."""
+    for cols, centred, grouped in ((300, False, False), (15, True, False), (160, True, True)):
+        one = norms_draw(kernels, cols, 19, centred=centred, grouped=grouped)
+        one.arrays["x"][3], one.arrays["x"][5] = 3 * centred, one.arrays["x"][5] * 1e4
+        one.arrays["x"][3, ::2] += centred
+        cases = [first_rows(one, rows) for rows in (1, 8, 19)]
+        check(device, one, *cases, what=f"{cols}", tolerance=2e-6 if centred else 1e-6)
+
+
+@tiered(
+    ("name", "weights", "inputs", "centred"),
+    [
+        ("one by one", "Q8_0", 96, True),
+        ("llvmpipe", "q8", 16, False),
+        ("plain", "q8", 70, False),
+        ("GPU", "bf16", 70, True),
+        ("mantissa", "Q4_0", 160, False),
+    ],
+)
+def test_a_norm_from_before_gives_the_bits_of_one_in_the_loop(
+    device: Device, name: str, weights: str, inputs: int, centred: bool
+) -> None:
+    """With few inputs the members of a quad round their sums in four ways; the last group of 32 is not always full."""
+    kernels = KERNELS[name]
+    left = norms_as_in_the_loop(device, kernels, weights, inputs, 60, gain=centred, centred=centred)
+    if inputs == 16 and kernels.quad:
+        apart = members_of(left, kernels.rows_per_draw)[:60]
+        assert (apart != apart[:, :1]).any(), "no row would show whose norm is taken"
+
+
+def norms_as_in_the_loop(
+    device: Device, kernels: KernelOptions, weights: str, inputs: int, rows: int, **options: bool
+) -> Array:
+    """Rows of a product behind row_norms have the bits of a product with its norm; what row_norms left."""
+    if "llvmpipe" not in device.renderer:
+        pytest.skip("compilers of other renderers may join a product and a sum in one shader and not in the other")
+    centred = options.get("centred", False)
+    norms = norms_draw(kernels, inputs, rows, centred=centred, grouped=weights in BLOCKS)
+    norms.arrays["x"] *= 10.0 ** normal(4, *norms.arrays["x"].shape)
+    left, x = norms.run(device, first_rows(norms, rows))[0], norms.arrays["x"]
+    one = gemm_draw(weights, kernels, 70, inputs, rows, norms=True, **options)
+    found = one.run(device, first_rows(one, rows, x=x, norms=left))[0]
+    alone = gemv_draw(weights, kernels, 70, inputs, norm=True, **options)
+    for row, expected in enumerate(alone.run(device, *[at(0, x=x[row : row + 1]) for row in range(rows)])):
+        assert same(found[row], expected[0]), f"row {row}"
+    return left
+
+
+# turn_heads
+
+
+# Heads of 6 in 16 floats, and of 64 over blocks, among fewer of keys; some that end in the middle of a block.
+TURNED = [(Heads(5, 5, 16), 6), (GQA, 16), (Heads(3, 1, 80), 66), (Heads(2, 1, 64), 64), (Heads(1, 1, 32), 18)]
+
+
+@with_kernels("one by one, looked up", "llvmpipe", "GPU")
+def test_heads_are_normalised_and_turned_as_alone(device: Device, kernels: KernelOptions) -> None:
+    heads, head_dim = TURNED[number_of(kernels) % len(TURNED)]
+    one = turn_draw(kernels, heads, head_dim, 19)
+    found = check(device, one, *[first_rows(one, rows) for rows in (1, 19)])[1]
+    alone, positions = block_draw.turn_draw(kernels, heads, head_dim), one.arrays[TABLE][:, POSITION]
+    cases = [at(int(positions[row]), x=one.arrays["x"][row : row + 1]) for row in range(19)]
+    for row, expected in enumerate(alone.run(device, *cases)):
+        assert same(found[row], expected[0]), f"row {row}"
+
+
+# embed_rows
+
+
+@tiered(
+    ("name", "size", "weights"),
+    [("llvmpipe", (37, 11, 70), "f16"), ("one by one", (5, 3, 64), "f32"), ("GPU", (1, 1, 1), "f32")],
+)
+def test_embeddings_are_the_sums_of_two_rows(
+    device: Device, name: str, size: tuple[int, int, int], weights: str
+) -> None:
+    one = embed_draw(KERNELS[name], *size, 19, weights=weights)
+    cases = [first_rows(one, rows) for rows in (1, 8, 19)]
+    table, (wte, wpe) = one.arrays[TABLE], (one.arrays[name].astype(np.float32) for name in ("wte", "wpe"))
+    for case, found in zip(cases, check(device, one, *cases, what=f"{size}"), strict=True):
+        rows = int(case.values["rows"])
+        assert same(found[:rows], wte[table[:rows, TOKEN]] + wpe[table[:rows, POSITION]])
+
+
+@tiered(
+    ("weights", "name", "positions"),
+    [("Q4_0", "one by one", True), ("Q6_K", "llvmpipe", False)],
+    keep=0,
+)
+def test_embeddings_out_of_blocks_are_those_of_single_tokens(
+    device: Device, weights: str, name: str, positions: bool
+) -> None:
+    """Scaled, and with positions and without; to the last bit."""
+    kernels, shape = KERNELS[name], {"weights": weights, "positions": positions, "scale": 2.5}
+    one = embed_draw(kernels, 67, 5, whole_blocks(weights, 96), 19, **shape)
+    found, table = check(device, one, first_rows(one, 19), tolerance=3e-7)[0], one.arrays[TABLE]
+    alone = block_draw.embed_draw(kernels, 67, 5, whole_blocks(weights, 96), **shape)
+    cases = [Case({"token": int(row[TOKEN]), "position": int(row[POSITION])}) for row in table[:19]]
+    for row, expected in enumerate(alone.run(device, *cases)):
+        assert same(found[row], expected[0]), f"row {row}"
+
+
+@with_kernels("GPU", "one by one")
+def test_embeddings_of_what_the_run_before_chose(device: Device, kernels: KernelOptions) -> None:
+    one = embed_draw(kernels, 37, 11, 70, 19, chosen=True)
+    (found,), table = check(device, one, first_rows(one, 19)), one.arrays[TABLE]
+    assert (table[:19:2, TOKEN] == CHOSEN).all()
+    tokens = [
+        best_candidate(one.arrays["picks"][row]) if token == CHOSEN else int(token)
+        for row, token in enumerate(table[:19, TOKEN])
+    ]
+    wte, wpe = (one.arrays[name].astype(np.float32) for name in ("wte", "wpe"))
+    assert same(found[:19], wte[tokens] + wpe[table[:19, POSITION]])
+
+
+@pytest.mark.slow
+def test_tables_in_several_stacks(device: Device) -> None:
+    """The embeddings, and the table of rows itself."""
+    one = embed_draw(PLAIN, 300, 200, 30, 150, edge=128)
+    assert {dict(one.spec.defines)[name] for name in ("WTE_STACK", "WPE_STACK", "ROWS_STACK")} == {128}
+    one.arrays[TABLE][[0, 1, 127, 128, 149], TOKEN] = (299, 128, 127, 0, 298)
+    check(device, one, first_rows(one, 150), tolerance=1e-7)
+
+
+# store_rows
+
+
+PLACES: dict[str, list[tuple[int, int]]] = {
+    "one": [(0, 0)],
+    "the last": [(64, 63)],
+    "after each other": [(0, position) for position in range(5, 24)],
+    "to the end": [(16, position) for position in range(93, 112)],
+    "two sequences": [*((0, position) for position in range(16)), *((16, position) for position in range(3))],
+}
+APART = [(64 * (row % 2), 7 * row % 64) for row in range(19)]
+
+
+@with_kernels("llvmpipe", "one by one", "small points")
+def test_rows_that_follow_each_other_are_stored_as_a_strip(device: Device, kernels: KernelOptions) -> None:
+    """That nothing beside them changes is asked of every run."""
+    cols = (1, 64, 150)[number_of(kernels) % 3]
+    one = store_draw(kernels, cols, 19, 128, together=True)
+    assert (one.spec.cover, one.spec.vertex) == ("strip", "")
+    cases = [stored(one, places) for places in PLACES.values()]
+    check(device, one, *cases, tolerance=0)
+
+
+@with_kernels("one by one", "llvmpipe", "GPU")
+def test_rows_are_stored_wherever_they_belong(device: Device, kernels: KernelOptions) -> None:
+    one = store_draw(kernels, 150, 19, 128, together=False)
+    assert (one.spec.cover, one.spec.vertex) == (kernels.cover, "common/rows.vert")
+    check(device, one, *[stored(one, places) for places in (*PLACES.values(), APART)], tolerance=0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("together", [False, True])
+def test_rows_are_stored_in_a_cache_of_several_lines(device: Device, together: bool) -> None:
+    """Where no strip can be drawn the rows are looked up one by one."""
+    one = store_draw(KERNELS["mantissa, one by one"], 150, 19, 128, together=together, edge=128)
+    assert one.spec.vertex == "common/rows.vert"
+    check(device, one, *[stored(one, places) for places in PLACES.values()], tolerance=0)
+
+
+@with_kernels("llvmpipe", "one by one")
+def test_queries_are_kept_once_for_each_sequence(device: Device, kernels: KernelOptions) -> None:
+    """A strip leaves them out; rows of a batch put each into its sequence's place, and change no other's."""
+    strip = store_draw(kernels, 150, 19, 128, together=True, aside=2, every=128)
+    assert strip.spec.extent({"rows": 19})[1] == 64
+    check(device, strip, *[stored(strip, PLACES[name]) for name in ("one", "after each other")], tolerance=0)
+    batch = store_draw(kernels, 150, 3, 128, together=False, aside=2, every=32)
+    assert batch.spec.extent({"rows": 3})[1] == 150
+    check(device, batch, *[stored(batch, [(0, at), (96, 31), (32, 0)]) for at in (0, 5, 31)], tolerance=0)
+
+
+# take_row
+
+
+@with_kernels("mantissa", "one by one", "llvmpipe")
+def test_a_row_is_taken_by_itself(device: Device, kernels: KernelOptions) -> None:
+    one = take_draw(kernels, (150, 16, 1)[number_of(kernels) % 3], 19)
+    rows = (0, 1, kernels.rows_per_draw, 18)
+    for row, found in zip(rows, one.run(device, *[taken(one, row) for row in rows]), strict=True):
+        assert same(found[0], one.arrays["x"][row])
+        assert np.array_equal(one.expected(taken(one, row))[0], one.arrays["x"][row])
+
+
+# Attention
+
+
+def values_case(made: Attention, kernels: KernelOptions, *runs: Run) -> Case:
+    return with_scores(made, made.case(*runs), random_scores(made), step_of(kernels))
+
+
+def sequences(kernels: KernelOptions) -> list[tuple[Run, ...]]:
+    """Runs of one sequence from many positions on, and of several whose keys begin at multiples of 16."""
+    alone = [(Run(base, position, 9),) for position in POSITIONS for base in (0, 16, 64) if base + position <= 110]
+    return [
+        *alone[number_of(kernels) % 3 :: 3],
+        (Run(0, 0, 16), Run(16, 0, 16), Run(32, 0, 9)),
+        (Run(64, 63, 8), Run(0, 3, 5), Run(16, 16, 1), Run(48, 1, 2)),
+        (Run(0, 100, 1),),
+    ]
+
+
+MAKERS: list[tuple[Callable[..., Attention], Callable[..., Case]]] = [
+    (tile_scores_draw, lambda made, kernels, *runs: made.case(*runs)),
+    (tile_values_draw, values_case),
+]
+both_tiles = pytest.mark.parametrize(("make", "case"), MAKERS, ids=["scores", "values"])
+
+
+ATTENTION: list[tuple[str, dict[str, int]]] = [
+    ("llvmpipe", {"heads": 3, "head_dim": 15}),
+    ("one by one", SHARED[0]),
+    ("GPU", {"heads": 2, "head_dim": 64}),
+    ("mantissa", SHARED[3]),
+    ("small points", SHARED[1]),
+    ("one by one, looked up", {"heads": 1, "head_dim": 80}),
+]
+"""Heads apart from each other and shared in windows, in kernel options of all kinds."""
+
+
+@tiered(("name", "shape"), ATTENTION, keep=2)
+@both_tiles
+def test_attention_of_tiles_is_right_and_has_the_bits_of_rows_alone(
+    device: Device, name: str, shape: dict[str, int], make: Any, case: Any
+) -> None:
+    kernels = KERNELS[name]
+    made, runs = make(kernels, rows=64, **shape), (Run(64, 55, 12), Run(0, 0, 3), Run(32, 14, 4))
+    cases = [case(made, kernels, *runs), *[case(made, kernels, *runs) for runs in sequences(kernels)]]
+    found = check(device, made.one, *cases, what=f"{shape}")[0]
+    alone = scores_as_alone if make is tile_scores_draw else values_as_alone
+    alone(device, kernels, made, cases[0], runs, found)
+
+
+@pytest.mark.slow
+@both_tiles
+def test_caches_in_several_lines_agree_with_float64(device: Device, make: Any, case: Any) -> None:
+    kernels = KERNELS["llvmpipe"]
+    made = make(kernels, 2, 17, 24, edge=256)
+    check(device, made.one, *[case(made, kernels, *runs) for runs in sequences(kernels) if len(runs) == 1])
+
+
+def alone_with(made: Attention, run: Run, row: int, queries: Array | None = None) -> tuple[int, Array]:
+    """The position of one row of a run, and a cache that holds its sequence alone."""
+    position, cache = run.position + row, np.zeros_like(made.cache)
+    length = run.position + run.rows
+    cache[:length] = made.cache[run.base : run.base + length]
+    if queries is not None:
+        cache[position, made.heads.queries_at :] = queries[made.heads.queries_at :]
+    return position, cache
+
+
+def scores_as_alone(
+    device: Device, kernels: KernelOptions, made: Attention, case: Case, runs: tuple[Run, ...], found: Array
+) -> None:
+    """To the last bit, of each row up to its own token."""
+    by_head, rows, cases = made.by_head(found, case), rows_of(case, runs, kernels.rows_per_draw), []
+    for row, run, n in rows:
+        position, cache = alone_with(made, run, n, made.one.arrays["q"][row])
+        cases.append(at(position, cache=cache))
+    alone = one_query(block_draw.scores_draw, kernels, made)
+    for (row, run, n), expected in zip(rows, alone.run(device, *cases), strict=True):
+        until = run.position + n + 1
+        single = tokens_of(expected, made.heads.count)[:, :until]
+        assert same(by_head[row, :, :until], single), f"row {row} at {until - 1}"
+
+
+def one_query(make: Any, kernels: KernelOptions, made: Attention) -> BlockDraw:
+    """The same attention of a row alone."""
+    heads, dim = made.heads, round(made.heads.scale**-2)
+    further = {"sinks": made.one.arrays["sinks"]} if "sinks" in made.one.arrays else {}
+    draw: BlockDraw = make(kernels, heads.count, dim, len(made.cache), kv=heads.kv, window=heads.window, **further)
+    return draw
+
+
+def values_as_alone(
+    device: Device, kernels: KernelOptions, made: Attention, case: Case, runs: tuple[Run, ...], found: Array
+) -> None:
+    """To the last bit; the case has the random scores of ``made``."""
+    kernels = dataclasses.replace(kernels, split_values=False)  # shared out, the sums have another order
+    scores, rows, cases = random_scores(made), rows_of(case, runs, kernels.rows_per_draw), []
+    for row, run, n in rows:
+        position, cache = alone_with(made, run, n)
+        cases.append(at(position, cache=cache, scores=slots_of(scores[row])))
+    alone = one_query(block_draw.values_draw, kernels, made)
+    for (row, run, n), expected in zip(rows, alone.run(device, *cases), strict=True):
+        assert agree(found[row], expected[0]), f"row {row} at {run.position + n}"
+
+
+@tiered(("name", "window"), [("one by one", 20), ("llvmpipe", 0)])
+def test_sinks_of_tiles_are_right_and_have_the_bits_of_rows_alone(device: Device, name: str, window: int) -> None:
+    kernels = KERNELS[name]
+    made = tile_values_draw(kernels, 4, 17, 48, kv=2, window=window, sinks=normal(9, 1, 4, scale=5))
+    runs = (Run(64, 55, 12), Run(0, 0, 3), Run(32, 14, 4))
+    case = values_case(made, kernels, *runs)
+    (found,) = check(device, made.one, case)
+    values_as_alone(device, kernels, made, case, runs, found)
+
+
+def tokens_of(scores: Array, heads: int) -> Array:
+    """Slots [slots, heads · 64] of one row's scores as [heads, tokens]."""
+    return scores.reshape(-1, heads, 64).transpose(1, 0, 2).reshape(heads, -1)
+
+
+def slots_of(scores: Array) -> Array:
+    """The reverse."""
+    return scores.reshape(len(scores), -1, 64).transpose(1, 0, 2).reshape(-1, len(scores) * 64)
+
+
+def rows_of(case: Case, runs: tuple[Run, ...], targets: int) -> list[tuple[int, Run, int]]:
+    """(row, run, which of the run's) of every row that is somebody's."""
+    found, row = [], 0
+    for run in runs:
+        found += [(row + n, run, n) for n in range(run.rows)]
+        row += -(-run.rows // targets) * targets
+    assert [row for row, _, _ in found] == np.flatnonzero(case.real).tolist()
+    return found
+
+
+@with_kernels("one by one", "llvmpipe")
+def test_one_enormous_score_takes_it_all_wherever_it_is(device: Device, kernels: KernelOptions) -> None:
+    made = tile_values_draw(kernels, 2, 16, 8)
+    cases, tokens = [], (0, 1, 3, 6, 63, 64, 69)
+    for token in tokens:
+        scores = np.clip(random_scores(made), -5, 5) - np.float32(token * 1e7)
+        scores[:, :, token] = 1e4 - token * 1e7
+        cases.append(with_scores(made, made.case(Run(16, 69, 8)), scores, step_of(kernels)))
+    for token, found in zip(tokens, made.one.run(device, *cases), strict=True):
+        exact = made.cache[16 + token, made.heads.kv_floats : 2 * made.heads.kv_floats]
+        assert np.abs(found - exact).max() <= 1e-6, f"token {token}"
+
+
+BATCHES = [
+    (Run(0, 0), Run(64, 0), Run(128, 0)),
+    (Run(128, 63), Run(0, 100), Run(128, 15)),
+    (Run(64, 1), Run(0, 16), Run(128, 62)),
+    (Run(64, 127), Run(0, 62), Run(0, 63)),
+]
+
+
+def row_case(make: Any, made: Attention, runs: tuple[Run, ...]) -> Case:
+    """Sequences may overlap: which one's last token a row sees is its own."""
+    case = made.case(*runs)
+    return case if make is row_scores_draw else with_scores(made, case, random_scores(made), 64)
+
+
+@tiered(("name", "shape"), ATTENTION, keep=(1,))
+@pytest.mark.parametrize("make", [row_scores_draw, row_values_draw])
+def test_attention_of_a_row_of_each_sequence(device: Device, name: str, shape: dict[str, int], make: Any) -> None:
+    """Against float64, and to the last bit what each sequence gives alone."""
+    kernels = KERNELS[name]
+    shared = shape in SHARED
+    kept = {"every": 64} if shared and make is row_scores_draw and kernels.quad else {}
+    made = make(kernels, rows=3, **shape, **kept)
+    rows_as_alone(device, kernels, make, made, OWN_PARTS if shared else BATCHES)
+
+
+# Each sequence within its own part of the cache, as those are that keep one query each.
+OWN_PARTS = [
+    (Run(0, 0), Run(64, 0), Run(128, 0)),
+    (Run(128, 63), Run(0, 40), Run(64, 15)),
+    (Run(64, 1), Run(0, 36), Run(128, 62)),
+]
+
+
+@pytest.mark.slow
+def test_sinks_of_a_row_of_each_sequence(device: Device) -> None:
+    kernels = KERNELS["one by one"]
+    made = row_values_draw(kernels, 4, 17, 3, kv=2, window=20, sinks=normal(9, 1, 4, scale=5))
+    rows_as_alone(device, kernels, row_values_draw, made, OWN_PARTS)
+
+
+def rows_as_alone(
+    device: Device, kernels: KernelOptions, make: Any, made: Attention, batches: Sequence[tuple[Run, ...]]
+) -> None:
+    """A row of each of three sequences, against float64 and to the last bit against itself alone."""
+    heads = made.heads.count
+    cases = [row_case(make, made, runs) for runs in batches]
+    found = check(device, made.one, *cases, what=f"{made.heads}")
+    kernels = dataclasses.replace(kernels, split_values=False)  # as several rows never are
+    alone = one_query(block_draw.scores_draw if make is row_scores_draw else block_draw.values_draw, kernels, made)
+    scores = random_scores(made)
+    singles = []
+    for runs in batches:
+        for row, run in enumerate(runs):
+            position, cache = alone_with(made, run, 0)
+            own = {} if make is row_scores_draw else {"scores": slots_of(scores[row])}
+            singles.append(at(position, cache=cache, **own))
+    expected = iter(alone.run(device, *singles))
+    for case, runs, result in zip(cases, batches, found, strict=True):
+        for row, run in enumerate(runs):
+            until, single = run.position + 1, next(expected)
+            if make is row_scores_draw:
+                assert same(made.by_head(result, case)[row, :, :until], tokens_of(single, heads)[:, :until])
+            else:
+                assert agree(result[row], single[0])
+
+
+# score_rows
+
+
+def log_softmax(logits: Array) -> Array:
+    wide = logits.astype(np.float64)
+    top = wide.max(axis=1, keepdims=True)
+    return np.asarray(wide - top - np.log(np.exp(wide - top).sum(axis=1, keepdims=True)))
+
+
+@tiered("vocab", [300, 1, 63, 65])
+def test_likelihoods_are_those_of_a_softmax(device: Device, vocab: int) -> None:
+    one = score_draw(KERNELS[("plain", "llvmpipe", "one by one", "small points")[vocab % 4]], vocab, 19)
+    wanted = one.arrays[TABLE][:, WANTED].astype(int)
+    for level in (1.0, 30.0):
+        logits = one.arrays["x"] * np.float32(level)
+        cases = [first_rows(one, rows, x=logits) for rows in (1, 19)]
+        for case, found in zip(cases, check(device, one, *cases, what=f"{vocab}"), strict=True):
+            rows = int(case.values["rows"])
+            likelihoods, likeliest, best = log_probabilities(found[:rows])
+            expected = log_softmax(logits[:rows])
+            assert np.abs(likelihoods - expected[np.arange(rows), wanted[:rows]]).max() <= 1e-5 * level
+            assert np.array_equal(likeliest, logits[:rows].argmax(axis=1))
+            assert np.abs(best - expected.max(axis=1)).max() <= 1e-5 * level
+
+
+def test_every_token_may_be_the_wanted_one_and_the_likeliest(device: Device) -> None:
+    """Also where the logits are far from zero, or far from each other, or equal."""
+    one = score_draw(KERNELS["llvmpipe"], 130, 130)
+    wanted = one.arrays[TABLE].copy()
+    wanted[:130, WANTED] = np.arange(130)
+    some, peak = one.arrays["x"], np.zeros_like(one.arrays["x"])
+    peak[np.arange(130), np.arange(130)] = 1e4
+    for logits in (some, some + np.float32(1e3), some - np.float32(1e3), peak, -peak, np.zeros_like(some)):
+        case = first_rows(one, 130, x=logits, **{TABLE: wanted})
+        likelihoods, likeliest, best = log_probabilities(check(device, one, case)[0][:130])
+        expected = log_softmax(logits[:130])
+        assert relative_error(likelihoods, expected[np.arange(130), np.arange(130)]) <= TOLERANCE
+        assert np.array_equal(likeliest, logits[:130].argmax(axis=1)), "of equal ones the lowest id"
+        assert relative_error(best, expected.max(axis=1)) <= TOLERANCE
+
+
+# pick_rows
+
+
+@with_kernels("plain", "one by one", "llvmpipe")
+def test_choices_are_the_samplers(device: Device, kernels: KernelOptions) -> None:
+    """Rows with noise and without in one run, each with a temperature and a seed of its own."""
+    vocab = (300, 65, 1, 300, 3)[number_of(kernels) % 5]
+    one = pick_draw(kernels, vocab, 11)
+    options = [
+        SamplingOptions(temperature=(0.0, 0.7, 1.0, 1.9)[row % 4], seed=row) for row in range(len(one.arrays["x"]))
+    ]
+    for row, option in enumerate(options):
+        words = one.arrays[TABLE][row]
+        words[NOISE], words[NOISE_KEY] = not option.greedy, Sampler(option).noise_key()
+        words[INVERSE_TEMPERATURE] = np.float32(option.inverse_temperature).view(np.uint32)
+    cases = [first_rows(one, rows) for rows in (1, 11)]
+    for case, found in zip(cases, check(device, one, *cases, tolerance=1e-6), strict=True):
+        for row in range(int(case.values["rows"])):
+            assert best_candidate(found[row]) == Sampler(options[row]).sample(one.arrays["x"][row])
+    if vocab == 300:
+        assert len({best_candidate(row) for row in found}) > 5
+
+
+def test_of_equal_logits_the_lowest_id_wins_in_every_row(device: Device) -> None:
+    one = pick_draw(PLAIN, 300, 11)
+    one.arrays[TABLE][:, NOISE] = 0
+    logits = np.full((12, 300), -3.0, dtype=np.float32)
+    equal: list[list[int]] = [[7, 8], [8, 7 + 64], [0, 299], [64, 128, 63], list(range(300)), [299]]
+    for row in range(12):
+        logits[row, equal[row % 6]] = 1.5
+    found = check(device, one, first_rows(one, 11, x=logits), tolerance=0)[0][:11]
+    assert [best_candidate(row) for row in found] == [min(equal[row % 6]) for row in range(11)]
+
+
+# Limits and OpenGLs
+
+
+def everything(device: Device, kernels: KernelOptions, weights: str) -> None:
+    """A product, a strip, and attention."""
+    one = gemm_draw(weights, kernels, 70, 130, 11, norms=True, residual=True)
+    check(device, one, first_rows(one, 11))
+    one = store_draw(kernels, 70, 19, 128, together=True)
+    check(device, one, stored(one, PLACES["after each other"]), tolerance=0)
+    tiles = tile_values_draw(kernels, 2, 17, 16)
+    check(device, tiles.one, values_case(tiles, kernels, Run(16, 60, 9)))
+
+
+def test_everything_runs_within_what_webgl2_guarantees() -> None:
+    with open_device(limits=Limits.webgl2_minimum()) as device:
+        everything(device, KernelOptions(tiles=2, rows_per_draw=4, largest_cell=4), "q16")
+
+
+@pytest.mark.slow
+@pytest.mark.desktop
+def test_desktop_opengl_gives_the_same() -> None:
+    with open_device(api="desktop") as device:
+        everything(device, KERNELS["one by one"], "f32")
