@@ -82,8 +82,8 @@ def gemm(
     With ``experts`` the matrix stacks the matrices of all experts, each padded to whole blocks; ``experts`` bounds its
     gates. ``choice`` is the output of :func:`glinfer.kernels.fused.experts.route`: out has the products of a row's
     experts side by side, and with ``apart`` x has an input for each, padded too, instead of one for all. Or ``chosen``
-    [slots, 4 · T] is what :func:`glinfer.kernels.fused.expert_groups.group_experts` wrote: each slot is a group of rows that
-    chose one expert, which are those in ``chosen`` if x is one tensor. An unused group becomes zero.
+    [slots, 4 · T] is what :func:`glinfer.kernels.fused.expert_groups.group_experts` wrote: each slot is a group of rows
+    that chose one expert, which are those in ``chosen`` if x is one tensor. An unused group becomes zero.
 
     With ``adds`` blending adds the product to out, its own residual, or to zero after ``clears``. Then ``parts``
     instances may share the inputs, without activation or gate; each computes the norm of all inputs. With ``raw`` out
