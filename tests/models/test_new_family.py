@@ -187,7 +187,7 @@ def test_options_and_refusals_know_it(tmp_path: Path) -> None:
     assert len(plan_for(ModelConfig.from_options("family=unheard,blocks=3"), "fast").draws) == 7 * 3 + 3
     (tmp_path / "config.json").write_text('{"model_type": "unheard2"}')
     save_file({}, tmp_path / "model.safetensors")
-    with pytest.raises(FormatError, match=r"known: 'gpt2', .*, 'unheard' \(unheard is another family\)"):
+    with pytest.raises(FormatError, match=r"known: gpt2, .*, unheard \(unheard is another family\)"):
         load_checkpoint(tmp_path)
 
 
@@ -196,5 +196,5 @@ def test_without_its_record_it_is_refused(known: Checkpoint, tmp_path: Path, mon
     save_checkpoint(load_checkpoint(folder), tmp_path / "model.gguf")
     monkeypatch.delitem(FAMILIES, "unheard")
     for path, found in ((folder, "model_type 'unheard'"), (tmp_path / "model.gguf", "architecture 'unheard-of'")):
-        with pytest.raises(GlinferError, match=f"found {found}, which is not supported; expected one of .*qwen3"):
+        with pytest.raises(GlinferError, match=f"found {found}, which is not supported; expected one of.*: .*qwen3"):
             glinfer.load(path)
