@@ -36,7 +36,7 @@ void main() {
     else if (test == 3) y = vec4((word >> 13u) & 0x7ffu, (word << 7u) >> 20u, (bits << 20u) >> 24u, int(word) >> 24u);
     else if (test == 4) y = vec4(-size * 70000 / 7, (-size) >> 2u, (-size | 5) + 3, -size / 7);
     else if (test == 5) y = bytes(floatBitsToUint(a.z));
-    else if (test == 6) y = vec4(uintBitsToFloat((bits << 20u) | 0x3f000000u), unpackHalf2x16(packHalf2x16(a.xy)), a.w);
+    else if (test == 6) y = vec4(uintBitsToFloat((bits << 20u) | 0x3f000000u), unpackHalf2x16((bits << 20u) | 0x37ffu), a.w);
     else if (test == 7) y = exp(c.zyyw * vec4(20.0, 1.0, -1.0, 0.0) + vec4(0.0, 0.0, 0.0, -9.0));
     else if (test == 8) y = log(abs(vec4(a.x, b.x, c.x, 1e-30 * c.x)));
     else if (test == 9) y = vec4(sqrt(c.x), sqrt(abs(a.x) * 1e-20) * 1e10, sqrt(c.y - c.y), inversesqrt(c.x));
