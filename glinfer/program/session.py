@@ -32,6 +32,8 @@ from glinfer.program.stages import stage
 
 WATCHED = ("gemm", "linear", "matmul")
 """Ops whose draws are watched, see :mod:`glinfer.gl.sentinel`."""
+WATCH_EVERY = 4
+"""One run of this many is watched: each costs an NVIDIA H100 up to 0.2 ms."""
 MEMORY_ADVICE = (
     "take a shorter context (--context), fewer bits (--weights q8, or file for GGUF blocks), a smaller model, "
     "or a machine with more"
@@ -422,7 +424,9 @@ class Session:
         return issued
 
     def _watched(self, first: int, end: int) -> Draw | None:
-        """The product in [first, end) that this run watches, another one after each readback; None without products."""
+        """The product in [first, end) that this run watches, another one after each readback; None for none."""
+        if self.runs % WATCH_EVERY:
+            return None
         places = [place for place in self._watchable if first <= place < end]
         return self.draws[places[self.device.sentinels_read % len(places)]] if places else None
 

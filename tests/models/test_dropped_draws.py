@@ -15,7 +15,7 @@ from glinfer.errors import GLError, NumbersError
 from glinfer.formats import Checkpoint
 from glinfer.gl.context import Device, open_device
 from glinfer.gl.replay import Draw
-from glinfer.program.session import Session
+from glinfer.program.session import WATCH_EVERY, Session
 
 pytestmark = pytest.mark.gl
 
@@ -39,7 +39,7 @@ def watched(session: Session) -> list[str]:
 def several_logits(model: Model, count: int) -> None:
     """Runs with a readback each."""
     for start in range(count):
-        model.logits(IDS[start : start + 5])
+        model.logits([*IDS[:4], start % 20])
 
 
 @pytest.mark.parametrize("float_targets", [True, False])
@@ -54,13 +54,14 @@ def test_a_dropped_product_is_named(monkeypatch: pytest.MonkeyPatch, *, float_ta
                 with monkeypatch.context() as patch:
                     drop(patch, name)
                     with pytest.raises(GLError, match=rf"^pass {name} wrote nothing: .* dropped it without an error"):
-                        several_logits(model, 2 * len(names))
+                        several_logits(model, 2 * WATCH_EVERY * len(names))
             model.generate(IDS[:5], max_tokens=8, temperature=0)
 
 
 def test_several_sequences_notice_it_too(monkeypatch: pytest.MonkeyPatch, device: Device) -> None:
     with opened(of_family("llama"), device=device) as model:
         list(model.batch(REQUESTS, slots=3))
+        monkeypatch.setattr("glinfer.program.session.WATCH_EVERY", 1)
         drop(monkeypatch, "h.1.mlp.fc_in")
         with pytest.raises(GLError, match=r"^pass h.1.mlp.fc_in wrote nothing: "):
             list(model.batch(REQUESTS, slots=3))
