@@ -1,8 +1,8 @@
 """A sentinel: a texel that tells whether the driver ran a draw.
 
-Some drivers drop a long draw without an error, and the target keeps its old texels. So one draw of some runs is watched: a
-number that no pass writes is put into the first texel of its target right before it, and must be gone when results are
-read back. The cost is a clear and a readback of one texel.
+Some drivers drop a long draw without an error, and the target keeps its old texels. So one draw of some runs is
+watched: a number that no pass writes is put into the first texel of its target right before it, and must be gone when
+results are read back. The cost is a clear and a readback of one texel.
 """
 
 from __future__ import annotations
