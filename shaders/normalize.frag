@@ -2,7 +2,7 @@
 // The rows of x [rows, COLS], or of x + residual with ADDS (common/row_values.glsl), normalised by their statistics:
 //   LAYER  (x - mean) / sqrt(variance + EPS), by MOMENTS        RMS          x / sqrt(mean(x²) + EPS), by SQUARES
 //   SOFTMAX  exp(x) / sum(exp(x)), by EXPONENTS                 LOG_SOFTMAX  its logarithm
-// with WEIGHTED times weight + OFFSET, with BIASED plus bias, both [1, COLS]. With ADDS the first target gets the sum.
+// with WEIGHTED times weight + OFFSET, with BIASED plus bias, both [1, COLS]. With ADDS the second target gets the sum.
 #define LAYER 0
 #define RMS 1
 #define SOFTMAX 2
@@ -16,11 +16,9 @@ uniform sampler2D weight;
 #if BIASED
 uniform sampler2D bias;
 #endif
-#if ADDS
-layout(location = 0) out vec4 added;
-layout(location = 1) out vec4 y;
-#else
 layout(location = 0) out vec4 y;
+#if ADDS
+layout(location = 1) out vec4 added;
 #endif
 
 vec4 normalized(vec4 v, vec4 s) {

@@ -259,7 +259,7 @@ def run_bench(
         at = batch_context(usable, at)
         room = room_for(checkpoint.config, sizes, at, device.limits.max_texture_size, options["cache"])
         common = {"cache": options["cache"], "gelu": options["gelu"], "samplings": samplings}
-        common |= {"opening_seconds": opening, "imports_seconds": imports}
+        common |= {"opening_seconds": opening, "imports_seconds": imports, "zeros": bool(notes)}
         engines: list[tuple[Decoder, EngineReport]] = []
         models: dict[str, Model] = {}
         batches: dict[str, list[BatchDecoder]] = {}

@@ -76,6 +76,10 @@ class Linear(Node):
     weight: ModelTensor
     bias: ModelTensor | None = None
 
+    def parts(self) -> Iterator[object]:
+        """The weight, and the bias, of the many that a model has."""
+        return iter((self.weight, self.bias))
+
     @property
     def outputs(self) -> int:
         """The number of outputs."""

@@ -65,7 +65,7 @@ def web_files() -> list[str]:
     page = [ROOT / "web" / name for name in PAGE]
     modules = [
         file
-        for folder in ("embedding", "glinfer", "libraries", "page", "search", "server", "text")
+        for folder in ("embedding", "glinfer", "libraries", "page", "search", "server", "text", "tour")
         for file in (ROOT / "web" / folder).iterdir()
     ]
     return [f"glinfer/{file.relative_to(ROOT).as_posix()}" for file in (*page, *modules)]
@@ -75,7 +75,7 @@ def test_a_site_is_exported_from_the_wheel(installed: Installed) -> None:
     installed.glinfer("export-web", "shakespeare", "site", "--weights", "q8")
     for name in web_files():
         if not name.endswith("embedded.js") and not re.search(
-            "/web/(embedding|libraries|search|server|text|library_texts|answers|markdown_answers)\\b", name
+            "/web/(embedding|libraries|search|server|text|tour|library_texts|answers|markdown_answers)\\b", name
         ):
             part = name.removeprefix("glinfer/web/")
             assert (installed.work / "site" / part).read_bytes() == (ROOT / "web" / part).read_bytes()

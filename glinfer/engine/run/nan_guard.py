@@ -66,11 +66,12 @@ class NanGuard:
         strict: whether any NaN or infinity ends the run. Otherwise only logits without a usable number end it, and the
             first NaN or infinity causes a warning.
         traces: whether to find the pass where they began, by running the sequence again token by token.
+        zeros: whether logits may all be 0, as in a model of zeros that is only timed.
     """
 
     def __init__(self, bound: Session, new_session: Callable[[], AbstractContextManager[Any]]) -> None:
         """Check the bound plan; ``new_session`` makes a session for tracing."""
-        self.strict, self.traces = False, True
+        self.strict, self.traces, self.zeros = False, True, False
         self._bound, self._new_session = bound, new_session
         self._warned = self._tracing = False
 
@@ -80,7 +81,7 @@ class NanGuard:
         Raises:
             NumbersError: a logit is NaN or +inf with ``strict``, or no token can be chosen.
         """
-        if (np.isfinite(logits.max()) and logits.any()) or self._tracing:
+        if (np.isfinite(logits.max()) and (self.zeros or logits.any())) or self._tracing:
             return
         if not logits.any():
             self._report(f"all {logits.size} logits after {len(ids)} tokens are 0", ids, usable=False)
@@ -104,7 +105,7 @@ class NanGuard:
             NumbersError: the best score is infinite with ``strict``, or no candidate has a score.
         """
         best, whole = candidates[::4].max(), [*ids, *further]
-        if not candidates[::4].any():
+        if not self.zeros and not candidates[::4].any():
             self._report(f"the best logits after {len(whole)} tokens are all 0", whole, usable=False)
         if not NO_SCORE < best < np.inf:
             usable = bool(best == np.inf)

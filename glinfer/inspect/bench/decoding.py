@@ -187,6 +187,7 @@ def load_fast(
     opening_seconds: float = 0.0,
     imports_seconds: float = 0.0,
     samplings: Samplings = BOTH,
+    zeros: bool = False,
     on_progress: Progress = no_progress,
 ) -> tuple[Model, FastDecoder, EngineReport]:
     """Load a model for timing, up to its first token; the caller closes the model.
@@ -200,6 +201,7 @@ def load_fast(
         opening_seconds: time of opening the device, a part of the time to the first token.
         imports_seconds: Python's time before that, which counts only in ``startup``.
         samplings: samplings of the decoder.
+        zeros: whether all weights may be 0.
         on_progress: receives (uploaded bytes, bytes).
     """
     started = uploaded = time.perf_counter()
@@ -218,6 +220,7 @@ def load_fast(
             model = Model(Loaded(engine, None, reason, (), False, USUAL))
         else:
             model = load_model(path, weights=weights, cache=cache, gelu=gelu, device=device, on_upload=note)
+    model.engine.nan_guard.zeros = zeros
     try:
         loaded = time.perf_counter()
         session = model.session()

@@ -84,7 +84,7 @@ def normalized(
         ("BIASED", int(norm.bias is not None)),
     ]
     inputs = [("x", x), ("stats", stats), *norm.inputs()]
-    outputs = [out] if norm.added is None else [norm.added, out]
+    outputs = [out] if norm.added is None else [out, norm.added]
     return [*draws, flat_draw(name, kind, "normalize", inputs, outputs, kernels=kernels, defines=defines)]
 
 
@@ -115,7 +115,7 @@ def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) 
         found = found * (float64(inputs, ["weight"])[0] + params["OFFSET"])
     if "bias" in inputs:
         found = found + float64(inputs, ["bias"])[0]
-    return np.stack([x, found]) if params["ADDS"] else found
+    return np.stack([found, x]) if params["ADDS"] else found
 
 
 register(Op("normalize", ("x", "stats"), ("residual", "weight", "bias"), _check, _oracle))
