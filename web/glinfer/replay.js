@@ -216,7 +216,7 @@ export class Replay {
     const end = last ?? draws.length;
     const values = runValues(companion === null ? plan : plan.companions[companion], inputs);
     const state = unbound();
-    const places = this.watchable.get(draws).filter((place) => place >= first && place < end);
+    const places = (this.watchable.get(draws) ?? []).filter((place) => place >= first && place < end);
     const watched = places[this.sentinelsRead % places.length];
     for (let index = first; index < end; index++) {
       this.issue(draws[index], values, state, index === watched);

@@ -107,7 +107,7 @@ def full_contexts(vocab: int) -> list[dict[str, Any]]:
         stream = TokenStream(session, prompt, SamplingOptions(temperature=0), max_tokens=60, keep=kept)
         ids = list(stream)
         asked = {"context": context, "prompt": prompt, "before": before, "keep": keep}
-        found.append({**asked, "ids": ids, "held": session.ids, "dropped": session.dropped})
+        found.append({**asked, "ids": ids, "held": session.ids, "dropped": stream.stats.dropped})
     return found
 
 

@@ -38,7 +38,7 @@ class Browser:
         self.process.stdin.flush()
         found: dict[str, Any] = json.loads(self.process.stdout.readline())
         assert "failed" not in found, found["failed"]
-        assert found["errors"] == []
+        assert found["errors"] == [], found["errors"]
         return found
 
     def close(self) -> None:
