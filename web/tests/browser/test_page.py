@@ -175,6 +175,10 @@ def test_settings_open_over_a_narrow_page(site: str, browse: Callable[..., Brows
     page = browse(viewport={"width": 360, "height": 740})
     page.do("open", site)
     page.do("says", "#status", "Ready.")
+    send(page, "hi")
+    page.do("click", "#kept summary")
+    title = "getComputedStyle(document.querySelector('#conversations .title')).display"
+    assert page.do("evaluate", title) == "block", "a button of its own"
     shown = "[panel.hidden, document.activeElement.id, innerWidth - document.documentElement.scrollWidth]"
     page.do("evaluate", "(globalThis.panel = document.querySelector('#panel')).hidden")
     page.do("click", "#show-panel")
