@@ -72,7 +72,6 @@ _SEARCH = ("style.css", "page/offline.js", "page/theme.js", "search", "embedding
 _SEARCH_PAGE = "search/index.html"
 """Page of an embedding model's site, written as ``index.html``."""
 _FETCH = "embedded.js"
-_ROOMS = ("text", "tour")
 _TEXT = "Once upon a time"
 TOUR, _TOUR_PAGE, _TOUR_SOURCE = "tour.json", "tour.html", "tour/index.html"
 """What the page of the tour needs to know of the site's model; the page, and where it comes from."""

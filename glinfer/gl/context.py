@@ -353,15 +353,12 @@ def open_device(device: str | int | None = None, *, api: str | None = None, limi
         raise ContextError(f"unknown device {choice!r}; expected a number from 'glinfer info --device list' or 'auto'")
     if api == "desktop":
         return _open_desktop(0 if choice == "auto" else int(choice), limits)
-    devices = egl.list_devices()
     if choice != "auto":
-        if int(choice) >= len(devices):
-            raise ContextError(f"there is no EGL device {choice}; this machine has {len(devices)}, numbered from 0")
-        return _hand_over(egl.EglContext(devices[int(choice)]), "es", limits)
+        return hand_over(egl.EglContext(egl.device_at(int(choice))), "es", limits)
     failures = []
-    for candidate in sorted(devices, key=lambda found: found.is_software):
+    for candidate in sorted(egl.list_devices(), key=lambda found: found.is_software):
         try:
-            return _hand_over(egl.EglContext(candidate), "es", limits)
+            return hand_over(egl.EglContext(candidate), "es", limits)
         except (ContextError, GLError) as error:
             failures.append(f"device {candidate.index}: {error}")
     raise ContextError(f"no EGL device can run glinfer ({'; '.join(failures)}); {egl.INSTALL_HINT}")
@@ -379,10 +376,11 @@ def _open_desktop(index: int, limits: Limits | None) -> Device:
         raise ContextError(
             f"no desktop OpenGL 3.3 context opens ({error}); on Debian and Ubuntu it needs libgl1 beside libegl1"
         ) from None
-    return _hand_over(native, "desktop", limits)
+    return hand_over(native, "desktop", limits)
 
 
-def _hand_over(native: NativeContext, api: str, limits: Limits | None) -> Device:
+def hand_over(native: NativeContext, api: str, limits: Limits | None) -> Device:
+    """A device over a native context, which is released if none opens."""
     try:
         return Device(native, api, limits)
     except BaseException:

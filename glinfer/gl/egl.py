@@ -160,6 +160,18 @@ def list_devices() -> list[EglDevice]:
     return devices
 
 
+def device_at(index: int) -> EglDevice:
+    """The EGL device with this number.
+
+    Raises:
+        ContextError: there is none, or as :func:`list_devices`.
+    """
+    devices = list_devices()
+    if index >= len(devices):
+        raise ContextError(f"there is no EGL device {index}; this machine has {len(devices)}, numbered from 0")
+    return devices[index]
+
+
 class EglContext:
     """An OpenGL ES 3.0 context for ``moderngl.create_context(context=…)``."""
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from glinfer.errors import ContextError
 from glinfer.gl import egl
-from glinfer.gl.context import Device, Limits, NativeContext
+from glinfer.gl.context import Device, Limits, NativeContext, hand_over
 from glinfer.gl.raw import (
     GL_ALIASED_POINT_SIZE_RANGE,
     GL_COLOR_BUFFER_BIT,
@@ -172,12 +172,5 @@ def open_pretended(name: str, device: int = 0) -> Device:
     """
     if name not in PRETENCES:
         raise ContextError(f"there is no pretended device {name!r}; expected one of {', '.join(PRETENCES)}")
-    devices = egl.list_devices()
-    if device >= len(devices):
-        raise ContextError(f"there is no EGL device {device}; this machine has {len(devices)}, numbered from 0")
-    native = egl.EglContext(devices[device])
-    try:
-        return Device(PretendedContext(native, name, PRETENCES[name]), "es")
-    except BaseException:
-        native.release()
-        raise
+    native = egl.EglContext(egl.device_at(device))
+    return hand_over(PretendedContext(native, name, PRETENCES[name]), "es", None)

@@ -39,7 +39,6 @@ RSS = 2048  # MiB
 MOST_KEPT = 300  # accepted files that an unguided search goes on from
 MEMORY = Path("/dev/shm")  # files there are written in a hundredth of the time that a disk takes
 _STATUS = re.compile(r"cov: (\d+) ft: (\d+)")
-_RUNS = re.compile(r"^#(\d+)", re.MULTILINE)
 
 
 @dataclass
