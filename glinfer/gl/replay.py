@@ -15,7 +15,7 @@ from glinfer.gl.program import Program
 from glinfer.gl.raw import Rectangle
 from glinfer.gl.sentinel import Sentinel
 from glinfer.gl.texture import Framebuffer, Texture
-from glinfer.gl.values import Value, evaluate
+from glinfer.gl.values import Value, compiled
 
 Render = Callable[[int, int, int, int], None]
 """Draws, given the primitive mode, vertex count, first vertex and instance count."""
@@ -81,7 +81,7 @@ class Draw:
     def rectangle(self, values: Mapping[str, int | float]) -> Rectangle:
         """The texels that the draw may write with these run values."""
         viewport = self.call.viewport
-        return numbers_of(viewport, values) if viewport else self.framebuffer.textures[0].rectangle
+        return _rectangle_of(viewport)(values) if viewport else self.framebuffer.textures[0].rectangle
 
     def watch(self, values: RunValues) -> None:
         """Plant a sentinel into the first texel that the draw writes, right before it renders."""
@@ -91,10 +91,10 @@ class Draw:
         device.sentinel.plant(device.raw)
 
 
-def numbers_of(rectangle: Iterable[Value], values: Mapping[str, int | float]) -> Rectangle:
-    """(x, y, width, height) of a rectangle with these run values."""
-    x, y, width, height = (evaluate(each, values) for each in rectangle)
-    return x, y, width, height
+def _rectangle_of(numbers: Iterable[Value]) -> Callable[[RunValues], Rectangle]:
+    """A function that gives a rectangle from the run values."""
+    x, y, width, height = map(compiled, numbers)
+    return lambda values: (x(values), y(values), width(values), height(values))
 
 
 class _State:
@@ -114,7 +114,8 @@ class _State:
         device, target = framebuffer.device, framebuffer.gl
         if not _fixed(call.viewport):
             self.viewports.pop(target, None)
-            yield lambda values: setattr(target, "viewport", draw.rectangle(values)), None
+            size_of = _rectangle_of(call.viewport)
+            yield lambda values: setattr(target, "viewport", size_of(values)), None
         elif self.viewports.get(target) != (size := draw.rectangle({})):
             self.viewports[target] = size
             yield setattr, (target, "viewport", size)
@@ -122,6 +123,7 @@ class _State:
             self.target = target
             yield target.use, ()
         if framebuffer.part is not None and (draw.barrier or not self.settled):
+            assert device.texture_barrier is not None  # or the session has no regions
             self.settled = True
             yield device.texture_barrier, ()
         for unit, texture in enumerate(draw.textures):
@@ -143,20 +145,15 @@ class _State:
             yield device.gl.disable, (moderngl.BLEND,)
         self.blending = call.adds
         if call.clears:
-            fixed = all(map(_fixed, call.clears))
+            cleared = tuple(map(_rectangle_of, call.clears))
             for attachment, texture in enumerate(framebuffer.textures):
-                clear = partial(_clear, device, attachment, texture.form.kind, call.clears)
-                yield (
-                    (clear, None)
-                    if not fixed
-                    else (device.raw.clear_color, (attachment, 0, texture.form.kind, call.clears))
-                )
+                yield partial(_clear, device, attachment, texture.form.kind, cleared), None
         mode = moderngl.POINTS if call.points else moderngl.TRIANGLES
         render = in_parts(program.vertex_array.render, device.most_vertices)
         if _fixed((call.vertices, call.instances)):
             yield render, (mode, call.vertices, 0, call.instances)
         else:
-            yield partial(_render, render, mode, call), None
+            yield partial(_render, render, mode, compiled(call.vertices), compiled(call.instances)), None
 
 
 def _fixed(numbers: Iterable[Value]) -> bool:
@@ -168,12 +165,20 @@ def _set(program: Program, name: str, key: str, values: RunValues) -> None:
     program.set(name, values[key])
 
 
-def _clear(device: Device, attachment: int, kind: str, clears: Iterable[Iterable[Value]], values: RunValues) -> None:
-    device.raw.clear_color(attachment, 0, kind, [numbers_of(each, values) for each in clears])
+def _clear(
+    device: Device, attachment: int, kind: str, cleared: Iterable[Callable[[RunValues], Rectangle]], values: RunValues
+) -> None:
+    device.raw.clear_color(attachment, 0, kind, [rectangle(values) for rectangle in cleared])
 
 
-def _render(render: Render, mode: int, call: DrawCall, values: RunValues) -> None:
-    render(mode, evaluate(call.vertices, values), 0, evaluate(call.instances, values))
+def _render(
+    render: Render,
+    mode: int,
+    vertices: Callable[[RunValues], int],
+    instances: Callable[[RunValues], int],
+    values: RunValues,
+) -> None:
+    render(mode, vertices(values), 0, instances(values))
 
 
 def _make(calls: Iterable[Call], values: RunValues) -> None:

@@ -21,7 +21,7 @@ from glinfer.config import ModelConfig
 from glinfer.engine.batch import MAX_CACHE_BYTES, sequence_bytes
 from glinfer.errors import InputError
 from glinfer.gl.context import Device
-from glinfer.gl.replay import Draw, Tape, replay
+from glinfer.gl.replay import Tape, replay
 from glinfer.inspect import ceiling, timing
 from glinfer.inspect.bench.decoding import (
     DecodeReport,

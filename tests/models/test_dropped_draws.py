@@ -27,7 +27,7 @@ def drop(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
 
     def without(state: replay._State, draw: Draw) -> Iterator[replay.Call]:
         made = list(calls(state, draw))
-        return iter(made[:-1] + [(lambda _: None, None)] if draw.name == name else made)
+        return iter([*made[:-1], (lambda _: None, None)] if draw.name == name else made)
 
     monkeypatch.setattr(replay._State, "calls", without)
     monkeypatch.setattr(Session, "_tape", lambda self, first, end, _: Tape(self.device, self.draws[first:end]))
