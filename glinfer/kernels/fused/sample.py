@@ -65,7 +65,7 @@ def best_candidates(candidates: Array) -> tuple[Array, Array, Array]:
 
 def ordinary(best: Array) -> Array:
     """Whether the scores [n] of the best candidates are neither infinite, nor missing, nor 0 as in broken models."""
-    return (best > NO_SCORE) & (best < np.inf) & (best != 0.0)
+    return np.asarray((best > NO_SCORE) & (best < np.inf) & (best != 0.0))
 
 
 def best_candidate(candidates: Array) -> int:
