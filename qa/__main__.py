@@ -22,8 +22,7 @@ _COMMANDS: Mapping[str, Mapping[str, tuple[str, str]]] = {
     "Load": {
         "kill-batch": ("kill_batch:kill_batch", "Kill running batches; no result may be lost."),
         "serve-load": ("serve_load:serve_load_command", "Load a server with many clients at once."),
-        "soak": ("soak.command:soak_command", "Run many tokens and check for leaks and changes."),
-        "soak-server": ("soak.command:soak_server_command", "Load a server for an hour with the same checks."),
+        "soak": ("soak.command:soak_command", "Load a server for an hour and check for leaks and changes."),
     },
     "Release": {
         "api": ("api:api", "Compare the public names with those recorded."),
