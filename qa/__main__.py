@@ -15,7 +15,6 @@ _COMMANDS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "kernels": ("kernels.command:kernels", "Compare every kernel with float64, and time it."),
         "renderers": ("renderers.command:renderers_command", "Run the same checks on the renderers of many systems."),
         "programs": ("programs:programs_command", "Compare every plan with its recorded hash."),
-        "same": ("same:same_command", "Compare texts of all renderers and plans, token by token."),
         "style": ("style:style", "List phrases that are hard to read."),
         "supply": ("supply:supply", "Build and test with the oldest and newest dependencies."),
     },
