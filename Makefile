@@ -62,7 +62,7 @@ wheel: setup-dev ## Build the wheel into dist/
 
 fuzz: setup-dev ## Search each reader of files for what it cannot take, guided by coverage; FUZZ_SECONDS=60 each
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[fuzz]"
-	$(BIN)/python -m qa.fuzz.run --seconds $${FUZZ_SECONDS:-60} --lines
+	$(BIN)/python -m qa.fuzz.run --seconds $${FUZZ_SECONDS:-60}
 
 soak: setup-dev ## A server for an hour, and a batch of 10,000 prompts that is killed again and again
 	$(BIN)/python -m qa soak
