@@ -80,16 +80,6 @@ def test_every_draw_and_the_end_agree_with_float64(api: str, act: str) -> None:
             assert np.abs(session.read(PROBS) - exact).max() <= 1e-6
 
 
-def test_nothing_of_an_earlier_run_shows(session: Session) -> None:
-    fresh = {}
-    for rows in (CONTEXT, 1, 2, 5):
-        other = Session(PLAN, WEIGHTS, session.device)
-        fresh[rows] = forward(other, IDS[:rows])
-        other.release()
-    for rows in (1, CONTEXT, 2, CONTEXT, 1, 5, 2, 1, CONTEXT, 5):
-        assert same(forward(session, IDS[:rows]), fresh[rows]) == [], f"{rows} rows"
-
-
 @tiered(
     "limits",
     [Limits(TIGHTEST, 1, 4, 0, 1.0), Limits.webgl2_minimum(), Limits(TIGHTEST + 7, 4, 16, 16384, 1.0)],
