@@ -63,7 +63,7 @@ FAULTS = (
         "glinfer/tensors/attention.py",
         "return offset if causal else None",
         "return 0 if causal else None",
-        ("tests/tensors/test_attention.py", "tests/tensors"),
+        ("tests/tensors/test_sequences.py", "tests/tensors"),
     ),
     # ops
     Fault(
