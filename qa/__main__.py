@@ -10,6 +10,7 @@ from glinfer.cli.app import CONTEXT_SETTINGS, Commands, main
 
 _COMMANDS: Mapping[str, Mapping[str, tuple[str, str]]] = {
     "Check": {
+        "choices": ("choices:choices_command", "Compare sampling on the GPU with sampling in NumPy."),
         "faults": ("faults.run:faults_command", "Plant faults in a copy and report which tests find them."),
         "fuzz": ("fuzz.requests:fuzz_command", "Send malformed requests to every route of the server."),
         "kernels": ("kernels.command:kernels", "Compare every kernel with float64, and time it."),
@@ -33,6 +34,7 @@ _COMMANDS: Mapping[str, Mapping[str, tuple[str, str]]] = {
     "Measure": {
         "bench": ("bench:bench_with_peers", "Benchmark against PyTorch and llama.cpp."),
         "bench-web": ("bench_web:bench_web_command", "Benchmark against other engines in Chromium."),
+        "embed-speed": ("embed_speed:embed_speed_command", "Benchmark embeddings against PyTorch."),
         "products": ("products:products", "Time every strategy of 'matmul' on many shapes."),
     },
 }

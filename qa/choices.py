@@ -1,0 +1,107 @@
+"""``python -m qa choices``: texts of many settings of the sampler, chosen by passes and by NumPy."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator
+from typing import Any
+from unittest import mock
+
+import click
+import numpy as np
+
+from glinfer.cli.common import json_option, print_json, weights_option
+from glinfer.engine import batch
+from glinfer.engine.loading import load_model
+from glinfer.engine.model import Model
+from glinfer.engine.requests import BatchRequest
+
+_GRID: dict[str, list[Any]] = {
+    "temperature": [0.7, 0.2, 1.0, 1.5, 0],
+    "top_k": [40, 0, 1, 5, 200],
+    "top_p": [0.95, 1.0, 0.5, 0.9, 0.1],
+    "min_p": [0.0, 0.05, 0.3],
+    "repetition_penalty": [1.0, 1.1, 0.8],
+    "presence_penalty": [0.0, 0.6, -0.5],
+    "frequency_penalty": [0.0, 0.4],
+    "logit_bias": [{}, {5: 3.0, 11: -4.0}],
+}
+_OFTEN = 0.5  # how often an option has its first value, the usual one
+
+
+def settings(count: int, seed: int = 0) -> Iterator[dict[str, Any]]:
+    """Options of the sampler: first each value beside the usual ones, then values at random."""
+    usual = {name: values[0] for name, values in _GRID.items()}
+    single = ({**usual, name: value} for name, values in _GRID.items() for value in values[1:])
+    random = np.random.default_rng(seed)
+
+    def drawn() -> dict[str, Any]:
+        picks = {
+            name: 0 if random.random() < _OFTEN else random.integers(len(values)) for name, values in _GRID.items()
+        }
+        return {name: _GRID[name][pick] for name, pick in picks.items()}
+
+    return itertools.islice(itertools.chain([usual], single, iter(drawn, None)), count)
+
+
+def texts(model: Model, wanted: list[dict[str, Any]], tokens: int, *, passes: bool) -> tuple[list[list[int]], int]:
+    """The ids of a text by each setting, and the rows of logits that were read back for them."""
+    prompts = np.random.default_rng(1).integers(0, model.config.vocab_size, (len(wanted), 5)).tolist()
+    requests = [
+        BatchRequest(prompt, {**options, "max_tokens": tokens, "seed": number, "stop_ids": []}, number)
+        for number, (prompt, options) in enumerate(zip(prompts, wanted, strict=True))
+    ]
+    found: dict[int, list[int]] = {}
+    with mock.patch.object(batch, "filters_by_passes", return_value=passes), model.scheduler() as scheduler:
+        for request in requests:
+            scheduler.insert(request)
+        while len(scheduler):
+            for event in scheduler.next():
+                if event.result is not None:
+                    found[int(str(event.result.request.key))] = event.result.ids
+        assert isinstance(scheduler.batch, batch.Batch)
+        return [found[number] for number in range(len(requests))], scheduler.batch.logit_reads
+
+
+@click.command("choices")
+@click.argument("model", default="shakespeare")
+@click.option("--settings", "count", type=click.IntRange(1), default=200, show_default=True, help="Number of settings.")
+@click.option("--tokens", type=click.IntRange(1), default=100, show_default=True, help="Tokens of each text.")
+@weights_option
+@json_option
+def choices_command(model: str, count: int, tokens: int, weights: str, as_json: bool) -> None:
+    """Sample tokens of MODEL (default: shakespeare) on the GPU and in NumPy, with many sampler settings.
+
+    Both sample from the same logits. The exit status is 1 if a text differs.
+
+    \b
+    python -m qa choices
+    python -m qa choices smollm2 --settings 20 --tokens 50
+    """
+    wanted, seconds = list(settings(count)), []
+    with load_model(model, weights=weights) as loaded:
+        runs = []
+        for passes in (True, False):
+            start = time.perf_counter()
+            runs.append(texts(loaded, wanted, tokens, passes=passes))
+            seconds.append(time.perf_counter() - start)
+        renderer = loaded.device.renderer
+    (chosen, unsure), (expected, _) = runs
+    differing = [number for number in range(count) if chosen[number] != expected[number]]
+    total = sum(map(len, expected))
+    if as_json:
+        print_json({"renderer": renderer, "tokens": total, "unsure": unsure, "seconds": seconds,
+                    "differing": [{"setting": wanted[each], "passes": chosen[each], "numpy": expected[each]}
+                                  for each in differing]})  # fmt: skip
+    else:
+        click.echo(
+            f"{renderer}: {total} tokens, {count} settings, {len(differing)} texts differ; "
+            f"{unsure / total:.1%} of the choices were left to the whole row"
+        )
+        for each in differing:
+            place = next(
+                i for i, (one, other) in enumerate(zip(chosen[each], expected[each], strict=True)) if one != other
+            )
+            click.echo(f"  token {place} by {wanted[each]}: {chosen[each][place]} in place of {expected[each][place]}")
+    click.get_current_context().exit(1 if differing else 0)
