@@ -16,7 +16,7 @@ import numpy.typing as npt
 from glinfer.cli.common import device_options, json_option, opened, print_json, show_table, stage_bars
 from glinfer.config import ModelConfig
 from glinfer.engine.loading import bind
-from glinfer.engine.model import Loaded, Model
+from glinfer.engine.model import Model
 from glinfer.engine.progress import StagedProgress, no_staged_progress
 from glinfer.engine.textures import TexturesReport, as_bits
 from glinfer.errors import InputError
@@ -103,7 +103,7 @@ def flip_everywhere(
         checkpoint = model_of(family, form, seed)
         kept = "file" if form in (*FILE_FORMATS, "reference") else form
         engine = bind(checkpoint, device, "reference" if form == "reference" else "fast", kept)
-        with Model(Loaded(engine, None, "only token ids are run here", (), False)) as model:
+        with Model(engine) as model:
             kinds = kinds_of(model.bound)
             quiet = clean - _alarms(model, clean, random)
             yield Count(family, form, INTACT, len(model.bound.plan.of_kind("weight")), clean, quiet, quiet)

@@ -19,6 +19,7 @@ from glinfer.engine.engine import Engine
 from glinfer.engine.ids import check_count, check_ids
 from glinfer.engine.loading import bind, read_model
 from glinfer.engine.progress import Progress, StagedProgress, no_staged_progress
+from glinfer.engine.requests import BatchRequest, Running
 from glinfer.engine.sampler import Sampler, SamplingOptions
 from glinfer.engine.stream import TokenStream
 from glinfer.errors import ContextError, GLError, InputError
@@ -180,7 +181,8 @@ def _texts(engine: Engine, question: Question, advance: Progress) -> list[tuple[
     texts: list[tuple[int, ...]] = []
     for sampling in question.samplings:
         with engine.session() as session:
-            stream = TokenStream(session, question.prompt, sampling, max_tokens=count)
+            prompt = question.prompt
+            stream = TokenStream(session, Running(BatchRequest(prompt), list(prompt), sampling, count, frozenset()))
             for _ in stream:
                 advance(len(texts) * count + len(stream.ids), len(question.samplings) * count)
             texts.append(tuple(stream.ids))

@@ -34,11 +34,6 @@ class Chunks:
         self.session, self._targets, self._flush_every = session, kernels.rows_per_draw, kernels.flush_every
         self._table, self._texture = row_table(session.plan.table[ROWS].shape[0]), session.texture(ROWS)
 
-    @property
-    def draws_issued(self) -> int:
-        """Draw calls issued so far."""
-        return self.session.draws_issued
-
     def run(
         self,
         ids: Sequence[int],
@@ -65,18 +60,13 @@ class DraftedRows(Chunks):
     """Runs the plan ``drafted`` into the caches of one session."""
 
     def __init__(self, session: Session, kernels: KernelOptions) -> None:
-        """Use a session of the plan with these kernels; :meth:`release_choice` releases the choice plan."""
+        """Use a session of the plan with these kernels; :meth:`Prefill.give_back` releases both plans."""
         super().__init__(session, kernels)
         for target in range(self._targets):  # now, so that drafts make no lasting objects
             session.make_readable(f"{LOGITS}.{target}")
         self._kernels = kernels
-        self._choice: Choice | None = None
-
-    @property
-    def draws_issued(self) -> int:
-        """Draw calls issued so far."""
-        chosen = 0 if self._choice is None else self._choice.session.draws_issued
-        return self.session.draws_issued + chosen
+        self.choice: Choice | None = None
+        """The plan ``choice`` over the logits of the rows, bound at first use."""
 
     def choose(
         self,
@@ -108,10 +98,10 @@ class DraftedRows(Chunks):
         self.run(ids, position, adapter=adapter, long=long, draws=len(self.session.draws) - 1)
         if options is None:
             return
-        if self._choice is None:
-            self._choice = Choice(self.session, self._kernels)
-        self._choice.write(range(len(ids)), [options] * len(ids), draws)
-        self._choice.run(len(ids))
+        if self.choice is None:
+            self.choice = Choice(self.session, self._kernels)
+        self.choice.write(range(len(ids)), [options] * len(ids), draws)
+        self.choice.run(len(ids))
 
     def candidates(self, rows: int) -> Floats:
         """The candidates [rows, 64] of the last run."""
@@ -121,12 +111,6 @@ class DraftedRows(Chunks):
         """The logits [vocab] of a row of the last run."""
         slot, target = divmod(row, self._targets)
         return np.asarray(self.session.read_rows(f"{LOGITS}.{target}", slot)[0], dtype=np.float32)
-
-    def release_choice(self) -> None:
-        """Release the plan ``choice``; calling it again does nothing."""
-        if self._choice is not None:
-            self._choice.session.release()
-            self._choice = None
 
 
 MAX_SINGLE_TOKENS = 3
@@ -251,8 +235,8 @@ class Prefill:
 
     def give_back(self, runs: Chunks) -> None:
         """Release the runs of :meth:`into` or :meth:`drafted`, unless others share their scratch textures."""
-        if isinstance(runs, DraftedRows):
-            runs.release_choice()
+        if isinstance(runs, DraftedRows) and runs.choice is not None:
+            runs.choice.session.release()
         if runs.session not in self._firsts.values():
             runs.session.release()
 
@@ -275,8 +259,12 @@ class Companions:
     @property
     def draws_issued(self) -> int:
         """Draw calls issued so far, with those of the decoding plan."""
-        runs: list[Chunks | Choice] = [*self.chunks.values(), *self._drafted.values(), *self._choices.values()]
-        return self._bound.draws_issued + sum(each.draws_issued for each in runs)
+        choices = [
+            *self._choices.values(),
+            *(each.choice for each in self._drafted.values() if each.choice is not None),
+        ]
+        runs: list[Chunks | Choice] = [*self.chunks.values(), *self._drafted.values(), *choices]
+        return self._bound.draws_issued + sum(each.session.draws_issued for each in runs)
 
     def chunk(self, tokens: int) -> Chunks:
         """The chunk plan for a number of tokens."""

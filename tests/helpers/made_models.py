@@ -11,7 +11,7 @@ from family_layers import layers_of
 
 from glinfer.config import ModelConfig
 from glinfer.engine.loading import bind
-from glinfer.engine.model import Loaded, Model
+from glinfer.engine.model import Model
 from glinfer.families import FAMILIES
 from glinfer.formats import Checkpoint, random_checkpoint
 from glinfer.formats.packed import PackedTensor, block_weights
@@ -42,7 +42,7 @@ def opened(
     device = shared or open_device(**options)
     try:
         engine = bind(checkpoint, device, plan, weights, kernels, cache)
-        return Model(Loaded(engine, None, "none", (), shared is None))
+        return Model(engine, owns_device=shared is None)
     except BaseException:
         if shared is None:
             device.close()

@@ -18,7 +18,7 @@ from subjects import Subject, gab, of_family
 from tiers import tiered
 
 from glinfer.engine.loading import bind
-from glinfer.engine.model import Loaded, Model
+from glinfer.engine.model import Model
 from glinfer.errors import PlanError
 from glinfer.formats import Checkpoint
 from glinfer.gl import replay
@@ -236,7 +236,7 @@ def _blocks(layout: Any) -> BlockLayout:
 def model_of(made: Checkpoint, device: Device, **changes: Any) -> Iterator[Model]:
     kernels = dataclasses.replace(SPLIT, rows_per_draw=4, **changes)
     engine = bind(made, device, "fast", kernels=kernels)
-    with Model(Loaded(engine, None, "there is none", (), False)) as model:
+    with Model(engine) as model:
         yield model
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from glinfer.engine.engine import Engine
 from glinfer.engine.loading import prepare
-from glinfer.engine.model import Loaded, Model
+from glinfer.engine.model import Model
 from glinfer.engine.progress import StagedProgress, no_staged_progress
 from glinfer.engine.report import Report, plain
 from glinfer.engine.textures import TextureCheck
@@ -245,7 +245,7 @@ def _checked(
         with np.errstate(all="ignore"):  # NaN and infinite weights are quantised here too
             prepared = prepare(checkpoint, device, run.plan, run.weights, cache=run.cache)
             engine = prepared.bind(device, on_upload=partial(on_progress, "uploading weights"))
-        with Model(Loaded(engine, None, "only token ids are run here", (), False)) as model:
+        with Model(engine) as model:
             run = replace(run, textures=_textures(engine, on_progress))
             run = replace(run, special=tuple(verify_special_values(device)))
             if options.after is not None:
