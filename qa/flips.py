@@ -275,7 +275,7 @@ def flips_command(
     The exit status is 1 if a flip is missed or anything else is found.
     """
     named, forms = (tuple(filter(None, text.split(","))) for text in (families, weights))
-    with opened(options["device"], options["api"], options["limits"]) as device, stage_bars() as advance:
+    with opened(options) as device, stage_bars() as advance:
         counts = flip_everywhere(
             device, count=count, clean=clean, seed=seed, families=named, weights=forms, on_progress=advance
         )

@@ -254,7 +254,7 @@ def run_bench(
         for peer in peers:
             held.callback(peer.close)
         started = time.perf_counter()
-        device = held.enter_context(opened(options["device"], options["api"], options["limits"]))
+        device = held.enter_context(opened(options))
         opening = time.perf_counter() - started
         at = batch_context(usable, at)
         room = room_for(checkpoint.config, sizes, at, device.limits.max_texture_size, options["cache"])

@@ -138,7 +138,7 @@ def _profiled(model: str | None, config_text: str | None, options: dict[str, Any
             return _measured(held.engine, Path(model).name, options)
     how = {name: options[name] for name in ("plan", "weights", "cache")}
     checkpoint = random_weights(shape_asked_for(config_text or "", options), **how)
-    with opened(options["device"], options["api"], options["limits"]) as device:
+    with opened(options) as device:
         engine = bind(checkpoint, device, **how)
         del checkpoint  # folded weights are a copy
         return _measured(engine, f"random weights, {config_text or 'the shape of Gab'}", options)

@@ -14,7 +14,6 @@ import click
 
 from glinfer.cli.batch import closing_line, job_facts, run_job
 from glinfer.cli.common import (
-    LIMITS,
     device_options,
     json_option,
     lora_option,
@@ -84,14 +83,14 @@ def run_batch_command(models: tuple[str, ...], as_json: bool, quiet: bool, **giv
         "memory": None if memory is None else memory << 20,
         "piece": given.pop("piece"),
     }
-    device, api, webgl2 = given.pop("device"), given.pop("api"), given.pop("limits") == "webgl2"
+    device, api, limits = given.pop("device"), given.pop("api"), given.pop("limits")
     devices = given.pop("devices")
     address = given.pop("address")
     one_of({"--device": device, "--devices": devices, "--ray": address})
-    named = fetched_models(models, given, device=device, api=api, limits=LIMITS["webgl2" if webgl2 else "driver"])
+    named = fetched_models(models, given, device=device, api=api, limits=limits)
     if twice := next((name for name, _ in named if [each for each, _ in named].count(name) > 1), None):
         raise InputError(f"found two models with the name {twice}; rename one with NAME=MODEL")
-    setup = LocalSetup([(name, path, given) for name, path in named], scheduler, device, api, webgl2)
+    setup = LocalSetup([(name, path, given) for name, path in named], scheduler, device, api, limits is not None)
     tokenizer, paths = given["tokenizer"], {name: Path(find_model(path)) for name, path in named}
     fingerprint: dict[str, Any] = {
         "form": "requests",

@@ -11,7 +11,6 @@ from typing import Any
 import click
 
 from glinfer.cli.common import (
-    LIMITS,
     device_options,
     lora_option,
     model_options,
@@ -100,7 +99,7 @@ def serve_command(models: tuple[str, ...], **given: Any) -> None:
         None if page is None else Path(page),
         given.pop("device"),
         given.pop("api"),
-        LIMITS[given.pop("limits")],
+        given.pop("limits"),
     )
     named = fetched_models(models, given, device=options.device, api=options.api, limits=options.limits)
     sources = [ModelSource(name, path, given, scheduler) for name, path in named]

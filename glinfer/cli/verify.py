@@ -10,7 +10,6 @@ import click
 from click.core import ParameterSource
 
 from glinfer.cli.common import (
-    LIMITS,
     config_option,
     device_options,
     json_option,
@@ -59,7 +58,7 @@ def _settings(
     plan, api = options["plan"], options["api"]
     renderers = every_renderer(api) if all_devices else [(options["device"], api)]
     formats = every_format(checkpoint, plan) if all_weights else [options["weights"]]
-    common = {"plan": plan, "cache": options["cache"], "limits": LIMITS[options["limits"]]}
+    common = {"plan": plan, "cache": options["cache"], "limits": options["limits"]}
     return [
         RunSetting(device=device, api=api, weights=weights, **common)
         for device, api in renderers
