@@ -190,64 +190,41 @@ def run_bench(
     check_one_source(model, config_text, needed=False)
     if stored is not None and config_text is None:
         raise InputError("--stored is the format of random weights; add --config, or leave out --stored")
-    texts = [f"--{name}" for name in drafts]
-    if no_fetch and (texts or samplings is not BOTH or plan == "reference" or open_others is not None or model is None):
+    if no_fetch and (drafts or samplings is not BOTH or plan == "reference" or open_others or model is None):
         raise InputError(
             "--no-fetch times only the fast plan of a MODEL, on zeros; leave out --no-fetch or the other options"
         )
-    if texts:
-        others = {**given, "--lengths": lengths, "--ceiling": ceiling or None}
-        for name, value in {**others, "--config": config_text, "--peers": open_others}.items():
-            if value is not None:
-                raise InputError(f"{texts[0]} times texts and cannot be combined with {name}; leave one out")
-        if model is None:
-            raise InputError(f"{texts[0]} times texts; give a MODEL with a tokenizer")
-        formats = formats_of(DEFAULT_WEIGHTS if weights is None else weights)
-        if len(formats) > 1:
-            raise InputError(f"found {len(formats)} weight formats with {texts[0]}; expected one")
-        how = {"tokenizer": None, "plan": plan, "weights": formats[0], **options}
-        with loaded(model, **how) as opened_model, opened_drafts(opened_model, drafts) as guesses:
-            opened_model.require_tokenizer()
-            with progress("timing") as advance:
-                texts_report = bench_drafts(opened_model, guesses, runs, on_progress=advance)
-        print_json(texts_report.to_json()) if as_json else show_drafts(texts_report)
+    given |= {"--ceiling": ceiling or None, "--config": config_text}
+    if drafts:
+        given |= {"--lengths": lengths, "--peers": open_others}
+        _bench_drafts(model, formats_of(weights), drafts, given, runs, as_json, {"plan": plan, **options})
         return
     if plan == "reference":
-        given |= {"--weights": weights, "--ceiling": ceiling or None, "--config": config_text}
-        for name, value in given.items():
+        for name, value in {**given, "--weights": weights}.items():
             if value is not None:
                 raise InputError(f"{name} needs --plan fast; leave it out or use that plan")
         _bench_reference(model, parse_ids(_LENGTHS if lengths is None else lengths, "lengths"), runs, as_json, options)
         return
     if lengths is not None:
         raise InputError("--lengths needs --plan reference; use --contexts, or use that plan")
-    formats = formats_of(DEFAULT_WEIGHTS if weights is None else weights)
+    formats = formats_of(weights)
     found = parse_ids(_CONTEXTS if contexts is None else contexts, "contexts")
-    sizes, at = list[int](), _BATCHES_AT if contexts is None or not found else found[0]
-    if batch is not None:
-        sizes = list(dict.fromkeys(parse_ids(batch, "batch sizes")))
-        if not sizes or min(sizes) < 1:
-            raise InputError(f"found {batch!r} for --batch; expected batch sizes of at least 1, such as 1,8,32")
-    kept = [] if stored is None else [name.strip() for name in stored.split(",")]  # of matrices, and of experts
-    if not set(kept) <= set(PACKED_FORMATS) or len(kept) > 2:
-        raise InputError(
-            f"found {stored!r} for --stored; expected one format, or a second one for experts, from "
-            f"{', '.join(PACKED_FORMATS)}"
-        )
+    at = _BATCHES_AT if contexts is None or not found else found[0]
+    sizes, kept = _batch_sizes(batch), _stored_formats(stored)
     imports = time.process_time()  # CPU time so far, which is that of imports
     notes: tuple[str, ...] = ()
     with contextlib.ExitStack() as held:
         path: AnyPath | Checkpoint
         if config_text is not None:
             config = shape_asked_for(config_text, {**options, "context": None})
-            checkpoint = random_packed_checkpoint(config, kept[0], kept[-1]) if kept else random_weights(config)
-            path = checkpoint
+            path = checkpoint = random_packed_checkpoint(config, kept[0], kept[-1]) if kept else random_weights(config)
         else:
+            where: AnyPath = path_of(model)
             if no_fetch:
-                described = held.enter_context(described_model(path_of(model)))
+                described = held.enter_context(described_model(where))
+                where = described.path
                 samplings, notes = ({GREEDY: BOTH[GREEDY]}, (_ON_ZEROS,)) if described.is_copy else (BOTH, ())
-            where = described.path if no_fetch else found_model(path_of(model), tell=say)
-            path, checkpoint = read_model(where, gelu=options["gelu"])
+            path, checkpoint = read_model(where if no_fetch else found_model(where, tell=say), gelu=options["gelu"])
             checkpoint.check_finite()
         usable = contexts_within(checkpoint.config, found)[0]  # before anything slow begins
         peers = [] if open_others is None else open_others(checkpoint)
@@ -286,18 +263,37 @@ def run_bench(
     print_json(report.to_json()) if as_json else show_decoding(report, ceiling)
 
 
+def _batch_sizes(text: str | None) -> list[int]:
+    """Parse the sizes of ``--batch``."""
+    sizes = list(dict.fromkeys(parse_ids(text or "", "batch sizes")))
+    if text is not None and (not sizes or min(sizes) < 1):
+        raise InputError(f"found {text!r} for --batch; expected batch sizes of at least 1, such as 1,8,32")
+    return sizes
+
+
+def _stored_formats(text: str | None) -> list[str]:
+    """Parse ``--stored``: the format of matrices, and that of experts."""
+    kept = [] if text is None else [name.strip() for name in text.split(",")]
+    if not set(kept) <= set(PACKED_FORMATS) or len(kept) > 2:
+        raise InputError(
+            f"found {text!r} for --stored; expected one format, or a second one for experts, from "
+            f"{', '.join(PACKED_FORMATS)}"
+        )
+    return kept
+
+
 def names_of(text: str) -> list[str]:
     """Split names separated by commas, without repetitions."""
     return list(dict.fromkeys(filter(None, map(str.strip, text.split(",")))))
 
 
-def formats_of(text: str) -> list[str]:
-    """Split and check weight formats separated by commas.
+def formats_of(text: str | None) -> list[str]:
+    """Split and check weight formats separated by commas; None is the default.
 
     Raises:
         InputError: none is given, or one is unknown.
     """
-    formats = names_of(text)
+    formats = names_of(DEFAULT_WEIGHTS if text is None else text)
     if not formats:
         raise InputError(f"found {text!r}; expected at least one weight format, such as {DEFAULT_WEIGHTS}")
     for name in formats:
@@ -308,6 +304,34 @@ def formats_of(text: str) -> list[str]:
 def path_of(model: str | None) -> str:
     """Return the given model, or the demo's."""
     return str(write_demo(demo_folder())[0]) if model is None else model
+
+
+def _bench_drafts(
+    model: str | None,
+    formats: list[str],
+    drafts: dict[str, str],
+    given: dict[str, Any],
+    runs: int,
+    as_json: bool,
+    options: dict[str, Any],
+) -> None:
+    """Time texts with and without ``drafts``, which exclude the options ``given``."""
+    first = f"--{next(iter(drafts))}"
+    for name, value in given.items():
+        if value is not None:
+            raise InputError(f"{first} times texts and cannot be combined with {name}; leave one out")
+    if model is None:
+        raise InputError(f"{first} times texts; give a MODEL with a tokenizer")
+    if len(formats) > 1:
+        raise InputError(f"found {len(formats)} weight formats with {first}; expected one")
+    with (
+        loaded(model, tokenizer=None, weights=formats[0], **options) as opened_model,
+        opened_drafts(opened_model, drafts) as guesses,
+    ):
+        opened_model.require_tokenizer()
+        with progress("timing") as advance:
+            report = bench_drafts(opened_model, guesses, runs, on_progress=advance)
+    print_json(report.to_json()) if as_json else show_drafts(report)
 
 
 def _bench_reference(model: str | None, lengths: list[int], runs: int, as_json: bool, options: dict[str, Any]) -> None:
