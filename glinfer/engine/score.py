@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from glinfer.closing import Closing
-from glinfer.engine.ids import index_of
+from glinfer.engine.ids import check_within
 from glinfer.engine.progress import Progress, no_progress, run_steps
 from glinfer.errors import InputError, NumbersError
 from glinfer.kernels.fused.cached import SLOT_TOKENS
@@ -107,10 +107,9 @@ def check_stride(stride: SupportsIndex | None, context: int) -> int:
     Raises:
         InputError: not a whole number from 1 to the context.
     """
-    step = max(1, context // 2) if stride is None else index_of(stride)
-    if not 1 <= step <= context:
-        raise InputError(f"the stride is {stride!r}; expected 1 to {context}, the context of this model")
-    return step
+    if stride is None:
+        return max(1, context // 2)
+    return check_within("the stride", stride, context, ", the context of this model")
 
 
 def windows_of(texts: Sequence[Sequence[int]], context: int, stride: SupportsIndex | None) -> list[Window]:

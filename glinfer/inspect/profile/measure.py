@@ -15,6 +15,7 @@ from functools import partial
 from statistics import mean, median
 
 from glinfer.engine.engine import Engine, FastEngine, WholeEngine
+from glinfer.engine.ids import check_within
 from glinfer.engine.model import Model
 from glinfer.engine.prefill import Prefill
 from glinfer.engine.progress import Progress, StagedProgress, no_progress, no_staged_progress
@@ -85,8 +86,8 @@ def profile(
     """
     if timing not in TIMINGS:
         raise InputError(f"timing is {timing!r}; expected one of {', '.join(TIMINGS)}")
-    if runs is not None and (isinstance(runs, bool) or not isinstance(runs, int) or not 1 <= runs <= MAX_PROFILE_RUNS):
-        raise InputError(f"runs is {runs!r}; expected 1 to {MAX_PROFILE_RUNS}")
+    if runs is not None:
+        runs = check_within("runs", runs, MAX_PROFILE_RUNS)
     if prompt_tokens is not None and (tokens is not None or growth):
         other = "growth" if growth else "tokens"
         raise InputError(f"prompt_tokens and {other} cannot be combined: {other} needs a single token; leave one out")
@@ -222,8 +223,7 @@ class PlanRuns(ExitStack):
         Raises:
             InputError: the position is outside the context.
         """
-        place = min(DEFAULT_TOKENS, self.context) if tokens is None else tokens
-        self._check("tokens", place)
+        place = min(DEFAULT_TOKENS, self.context) if tokens is None else self._checked("tokens", tokens)
         ids = [int(token) for token in example_ids(self.engine.options.config, place)]
         engine, bound = self.engine, self._bound
         if not isinstance(engine, WholeEngine):
@@ -240,7 +240,7 @@ class PlanRuns(ExitStack):
             InputError: the prompt is longer than the context.
             PlanError: the plan does not fit the renderer.
         """
-        self._check("prompt_tokens", tokens)
+        tokens = self._checked("prompt_tokens", tokens)
         engine = self.engine
         if not isinstance(engine, FastEngine):
             return self.at(tokens)
@@ -260,9 +260,8 @@ class PlanRuns(ExitStack):
         tables, values = given
         return PlanRun(what, tokens, sessions, tables, sessions[-1].compiled.plan.values(values), flush_every, notes)
 
-    def _check(self, name: str, tokens: int) -> None:
-        if isinstance(tokens, bool) or not isinstance(tokens, int) or not 1 <= tokens <= self.context:
-            raise InputError(f"{name} is {tokens!r}; expected 1 to {self.context}, the context of this model")
+    def _checked(self, name: str, tokens: int) -> int:
+        return check_within(name, tokens, self.context, ", the context of this model")
 
 
 @dataclass
