@@ -209,16 +209,12 @@ class Prefill:
         """
         return self._choice.make(lambda kernels: Choice(bound, kernels, masked=masked, changed=changed))
 
-    def draft_width(self, rows: int) -> int:
-        """The rows that a pass computes at once in a run of ``rows`` drafted rows."""
-        return min(self.options.kernels.rows_per_draw, next(size for size in DRAFT_ROWS if size >= rows))
-
     def drafted(self, bound: Session, width: int) -> DraftedRows:
         """Bind the plan ``drafted`` to the caches of a session of another plan over the same weights.
 
         Args:
             bound: the session.
-            width: limit for the rows that a pass computes at once, see :meth:`draft_width`.
+            width: limit for the rows that a pass computes at once.
 
         Raises:
             PlanError: the plan does not fit the renderer.
@@ -281,7 +277,8 @@ class Companions:
 
     def drafted(self, rows: int) -> DraftedRows:
         """The plan for a number of drafted rows."""
-        width = self._prefill.draft_width(rows)
+        most = self._prefill.options.kernels.rows_per_draw
+        width = min(most, next(size for size in DRAFT_ROWS if size >= rows))
         if width not in self._drafted:
             self._drafted[width] = self._prefill.drafted(self._bound, width)
         return self._drafted[width]
