@@ -14,7 +14,6 @@ from made_models import IDS, mixed, of_family, opened
 
 import glinfer
 from glinfer.engine.model import Model
-from glinfer.engine.progress import run_steps
 from glinfer.engine.score import SLOT_ALIGNMENT, TextScore, windows
 from glinfer.errors import InputError
 from glinfer.gl.context import Limits
@@ -132,7 +131,7 @@ class TestRuns:
             ):
                 texts = [ids_of(count, place) for place, count in enumerate(counts)]
                 rows.clear()
-                found = run_steps(pieces.steps(texts))
+                found = pieces.score(texts)
                 assert rows == runs
                 for one, ids in zip(found, texts, strict=True):
                     assert_agree(one, stepped(pieces, ids))
