@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from glinfer.cli.common import device_options, json_option, opened, print_json, show_table, stage_bars
 from glinfer.config import ModelConfig
-from glinfer.engine.loading import bind
+from glinfer.engine.loading import prepare
 from glinfer.engine.model import Model
 from glinfer.engine.progress import StagedProgress, no_staged_progress
 from glinfer.engine.textures import TexturesReport, as_bits
@@ -102,7 +102,7 @@ def flip_everywhere(
         random = np.random.default_rng([seed, number])
         checkpoint = model_of(family, form, seed)
         kept = "file" if form in (*FILE_FORMATS, "reference") else form
-        engine = bind(checkpoint, device, "reference" if form == "reference" else "fast", kept)
+        engine = prepare(checkpoint, device, "reference" if form == "reference" else "fast", kept).bind(device)
         with Model(engine) as model:
             kinds = kinds_of(model.bound)
             quiet = clean - _alarms(model, clean, random)

@@ -17,7 +17,7 @@ from glinfer.cli.common import LIMITS, json_option, print_json, read_text, show_
 from glinfer.config import ModelConfig
 from glinfer.engine.engine import Engine
 from glinfer.engine.ids import check_count, check_ids
-from glinfer.engine.loading import bind, read_model
+from glinfer.engine.loading import prepare, read_model
 from glinfer.engine.progress import Progress, StagedProgress, no_staged_progress
 from glinfer.engine.requests import BatchRequest, Running
 from glinfer.engine.sampler import Sampler, SamplingOptions
@@ -161,7 +161,7 @@ def compare_everywhere(
             rows.append(SameRow(label(setting), problem=str(error)))
             continue
         with device:
-            engine = bind(checkpoint, device, setting.plan, setting.weights)
+            engine = prepare(checkpoint, device, setting.plan, setting.weights).bind(device)
             try:
                 found = _texts(engine, question, advance)
                 texts = found if texts is None else texts

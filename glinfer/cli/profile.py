@@ -24,7 +24,7 @@ from glinfer.cli.common import (
     stage_bars,
 )
 from glinfer.engine.engine import Engine
-from glinfer.engine.loading import bind, random_weights
+from glinfer.engine.loading import prepare, random_weights
 from glinfer.errors import InputError
 from glinfer.formats.files import replacing
 from glinfer.gl.timers import FENCES
@@ -139,7 +139,7 @@ def _profiled(model: str | None, config_text: str | None, options: dict[str, Any
     how = {name: options[name] for name in ("plan", "weights", "cache")}
     checkpoint = random_weights(shape_asked_for(config_text or "", options), **how)
     with opened(options) as device:
-        engine = bind(checkpoint, device, **how)
+        engine = prepare(checkpoint, device, **how).bind(device)
         del checkpoint  # folded weights are a copy
         return _measured(engine, f"random weights, {config_text or 'the shape of Gab'}", options)
 

@@ -14,7 +14,7 @@ from glinfer.closing import Closing
 from glinfer.config import ModelConfig
 from glinfer.engine.engine import Engine
 from glinfer.engine.ids import Ids, check_callback, whole_number
-from glinfer.engine.probabilities import softmax
+from glinfer.engine.logits import softmax
 from glinfer.engine.run.decode import DecodeSession
 from glinfer.errors import InputError
 from glinfer.kernels import DrawSpec

@@ -424,18 +424,6 @@ def random_weights(
     return random_checkpoint(config, seed)
 
 
-def bind(
-    checkpoint: Checkpoint,
-    device: Device,
-    plan: str,
-    weights: str = DEFAULT_WEIGHTS,
-    kernels: KernelOptions | None = None,
-    cache: str = DEFAULT_CACHE,
-) -> Engine:
-    """Bind a plan of a checkpoint to a device; see :func:`prepare`."""
-    return prepare(checkpoint, device, plan, weights, kernels, cache).bind(device)
-
-
 def _running_total(total: int, report: Callable[[int, int], None]) -> Callable[[int], None]:
     done = 0
 

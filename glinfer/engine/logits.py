@@ -1,4 +1,4 @@
-"""Logits read back: penalties and biases of requests, and log-probabilities for them."""
+"""Logits read back: softmax in float64, penalties and biases of requests, and log-probabilities for them."""
 
 from __future__ import annotations
 
@@ -11,12 +11,25 @@ import numpy as np
 import numpy.typing as npt
 
 from glinfer.engine.ids import real_number, whole_number
-from glinfer.engine.probabilities import log_softmax
 from glinfer.errors import InputError
 
 Floats = npt.NDArray[np.float32]
 MIN_LOGPROB = -9999.0
 """The log-probability of tokens that are never chosen, as in OpenAI's API; JSON has no infinities."""
+
+
+def log_softmax(logits: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
+    """Return log-probabilities along the last axis, in nats; NaN where a logit is NaN or the largest is infinite."""
+    with np.errstate(invalid="ignore"):
+        shifted = logits.astype(np.float64) - logits.max(axis=-1, keepdims=True)
+        return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True)))
+
+
+def softmax(logits: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
+    """Return probabilities along the last axis; NaN where a logit is NaN or the largest is infinite."""
+    with np.errstate(invalid="ignore"):
+        powers = np.exp(logits.astype(np.float64) - logits.max(axis=-1, keepdims=True))
+        return np.asarray(powers / powers.sum(axis=-1, keepdims=True))
 
 
 class TokenLogprob(NamedTuple):

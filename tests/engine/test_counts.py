@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from scripted_models import FAST_SMALL_DRAWS, FAST_TAIL_DRAWS, SMALL_DRAWS
 from token_streams import stream_of
 
+from glinfer.engine.logits import softmax
 from glinfer.engine.model import Model
 from glinfer.engine.prefill import MAX_SINGLE_TOKENS
-from glinfer.engine.probabilities import softmax
 from glinfer.engine.requests import BatchRequest
 from glinfer.engine.run.cached import CachedSession
 from glinfer.engine.run.decode import DecodeSession

@@ -20,7 +20,7 @@ import glinfer
 from glinfer.cli.app import run
 from glinfer.config import ModelConfig
 from glinfer.engine import loading
-from glinfer.engine.loading import bind, random_weights
+from glinfer.engine.loading import prepare, random_weights
 from glinfer.engine.model import Model
 from glinfer.engine.requests import BatchRequest
 from glinfer.engine.sampler import Sampler, SamplingOptions
@@ -61,7 +61,7 @@ def opened(
     kernels: KernelOptions | None = None,
 ) -> Model:
     """A model of a checkpoint that is in no file; the device stays."""
-    return Model(bind(checkpoint, device, plan, weights, kernels))
+    return Model(prepare(checkpoint, device, plan, weights, kernels).bind(device))
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import numpy as np
 from family_layers import layers_of
 
 from glinfer.config import ModelConfig
-from glinfer.engine.loading import bind
+from glinfer.engine.loading import prepare
 from glinfer.engine.model import Model
 from glinfer.families import FAMILIES
 from glinfer.formats import Checkpoint, random_checkpoint
@@ -41,7 +41,7 @@ def opened(
     shared = options.pop("device", None)
     device = shared or open_device(**options)
     try:
-        engine = bind(checkpoint, device, plan, weights, kernels, cache)
+        engine = prepare(checkpoint, device, plan, weights, kernels, cache).bind(device)
         return Model(engine, owns_device=shared is None)
     except BaseException:
         if shared is None:

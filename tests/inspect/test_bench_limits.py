@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import glinfer
-from glinfer.cli.bench_tables import show_limits
+from glinfer.cli.bench import show_limits
 from glinfer.config import ModelConfig
 from glinfer.engine import prefill
 from glinfer.engine.model import Model

@@ -14,7 +14,7 @@ from tiers import tiered
 import glinfer
 from glinfer.cli.app import run
 from glinfer.config import ModelConfig
-from glinfer.engine.probabilities import softmax
+from glinfer.engine.logits import softmax
 from glinfer.errors import ContextError
 from glinfer.formats import load_checkpoint, random_checkpoint, save_checkpoint
 from glinfer.inspect import figures

@@ -14,7 +14,7 @@ from tiers import tiered
 from glinfer.config import ModelConfig
 from glinfer.engine import capture
 from glinfer.engine.capture import Seen
-from glinfer.engine.loading import bind
+from glinfer.engine.loading import prepare
 from glinfer.engine.model import Model
 from glinfer.errors import ContextError, InputError
 from glinfer.formats import Checkpoint, random_checkpoint
@@ -49,7 +49,7 @@ def checkpoint(family: str, seed: int = 3) -> Checkpoint:
 def opened(made: Checkpoint, plan: str = "fast", weights: str = "file") -> Iterator[Model]:
     with (
         open_device() as device,
-        Model(bind(made, device, plan, weights)) as model,
+        Model(prepare(made, device, plan, weights).bind(device)) as model,
     ):
         yield model
 

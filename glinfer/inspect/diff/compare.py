@@ -23,8 +23,8 @@ import numpy.typing as npt
 from glinfer.config import ModelConfig
 from glinfer.engine.ids import check_ids, whole_number, whole_numbers
 from glinfer.engine.loading import load_model, read_model
+from glinfer.engine.logits import log_softmax
 from glinfer.engine.model import Model
-from glinfer.engine.probabilities import log_softmax
 from glinfer.engine.progress import Progress, no_progress
 from glinfer.engine.report import Report, plain
 from glinfer.errors import GlinferError, InputError

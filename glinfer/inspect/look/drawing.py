@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib.figure import Figure
 
+from glinfer.engine.logits import softmax
 from glinfer.engine.model import Model
-from glinfer.engine.probabilities import softmax
 from glinfer.engine.progress import Progress
 from glinfer.errors import InputError
 from glinfer.formats import Checkpoint, weight_shapes

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from glinfer.engine.probabilities import softmax
+from glinfer.engine.logits import softmax
 from glinfer.errors import InputError
 from glinfer.formats import Checkpoint
 from glinfer.formats.tensors import head_weight

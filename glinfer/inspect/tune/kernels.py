@@ -295,11 +295,6 @@ class PromptSearch(Search[PromptCandidate]):
             self._tokens = PROMPT
 
 
-def can_search(config: ModelConfig) -> bool:
-    """Whether a context is long enough for a chunk."""
-    return config.max_position_embeddings > MAX_SINGLE_TOKENS
-
-
 def moves_for(device: Device, weights: str) -> list[Sequence[Change]]:
     """List the options of single-token passes that apply to a device and a weight format."""
     whole_numbers = weights.startswith("q")
@@ -312,10 +307,10 @@ def moves_for(device: Device, weights: str) -> list[Sequence[Change]]:
 
 def row_moves_for(device: Device, config: ModelConfig) -> list[Sequence[Change]]:
     """List the options of passes over many rows that apply to a device and a model's shape."""
-    if not can_search(config):
+    context = config.max_position_embeddings
+    if context <= MAX_SINGLE_TOKENS:  # too short for a chunk
         return []
     found = [_runnable(device, changes) for name, changes in MOVES.items() if name in ROW_FIELDS]
-    context = config.max_position_embeddings
     return [[change for change in changes if change.get("chunk", 0) <= context] for changes in found]
 
 
