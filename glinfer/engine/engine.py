@@ -14,7 +14,7 @@ from typing import SupportsIndex
 import numpy as np
 
 from glinfer.engine.batch import Batch, SchedulerOptions, places_for
-from glinfer.engine.prefill import Prefill
+from glinfer.engine.prefill import Companions, Prefill
 from glinfer.engine.progress import Progress, no_progress, run_steps
 from glinfer.engine.requests import BatchRequest, Running
 from glinfer.engine.run.cached import CachedSession
@@ -159,7 +159,7 @@ class FastEngine(Engine):
     def sessions_for(self, tokens: int) -> list[Session]:
         """See :class:`Engine`; includes the plan that chooses filtered tokens."""
         if self._chosen is None:
-            self._chosen = self._prefill.choice(self.bound).session
+            self._chosen = Companions(self._prefill, self.bound).choice().session
         return [self.bound, self._chosen]
 
     def scheduler(

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from glinfer.engine.model import Model
-from glinfer.engine.prefill import Prefill
+from glinfer.engine.prefill import Companions, Prefill
 from glinfer.engine.progress import Progress, no_progress
 from glinfer.engine.report import Report
 from glinfer.gl.context import Device
@@ -184,7 +184,8 @@ def measure_products(model: Model, label: str, *, sample_seconds: float = _SAMPL
     with contextlib.ExitStack() as held:
         caches = model.bound.sharer()  # the model's own caches hold its sequence
         held.callback(caches.release)
-        chunks = Prefill(model.engine.options).into(caches)
+        prefill = Prefill(model.engine.options)
+        chunks = Companions(prefill, caches).chunk(prefill.rows)
         session = chunks.session
         held.callback(session.release)
         rows = session.plan.max_rows

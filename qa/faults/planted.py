@@ -193,7 +193,7 @@ FAULTS = (
     Fault(
         "prompt-plans-never-released",
         "glinfer/engine/prefill.py",
-        "if runs.session not in self._firsts.values():",
+        "if runs.session not in self._prefill.firsts.values():",
         "if runs.session is None:",
         ("tests/engine/test_decode.py", "tests/engine"),
     ),

@@ -17,7 +17,7 @@ from statistics import mean, median
 from glinfer.engine.engine import Engine, FastEngine, WholeEngine
 from glinfer.engine.ids import check_within
 from glinfer.engine.model import Model
-from glinfer.engine.prefill import Prefill
+from glinfer.engine.prefill import Companions, Prefill
 from glinfer.engine.progress import Progress, StagedProgress, no_progress, no_staged_progress
 from glinfer.errors import InputError
 from glinfer.gl.context import Device
@@ -240,7 +240,7 @@ class PlanRuns(ExitStack):
         if not isinstance(engine, FastEngine):
             return self.at(tokens)
         prefill = Prefill(engine.options)
-        session = prefill.into(self._bound).session
+        session = Companions(prefill, self._bound).chunk(prefill.rows).session
         self.callback(session.release)
         rows = min(tokens, session.plan.max_rows)
         (given,) = runs(session.plan, example_ids(engine.options.config, rows).tolist())

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from glinfer.config import ModelConfig
-from glinfer.engine.prefill import MAX_SINGLE_TOKENS, Prefill
+from glinfer.engine.prefill import MAX_SINGLE_TOKENS, Companions, Prefill
 from glinfer.engine.progress import Progress, no_progress
 from glinfer.engine.run.cached import CachedSession
 from glinfer.errors import InputError
@@ -236,7 +236,9 @@ class PromptCandidate:
         self.kernels = kernels
         self._ids = [int(token) for token in example_ids(config, min(LONG_PROMPT, config.max_position_embeddings))]
         prefill = Prefill(PlanOptions(config, weights, kernels, root.device.limits.max_texture_size, formats))
-        self._scratch = prefill.into(root).session  # compiles; further sessions share its textures
+        self._scratch = (
+            Companions(prefill, root).chunk(prefill.rows).session
+        )  # compiles; further sessions share its textures
         self._session = CachedSession(prefill, root, owns=False)
 
     def prefill(self, tokens: int) -> Array:
