@@ -236,9 +236,8 @@ class PromptCandidate:
         self.kernels = kernels
         self._ids = [int(token) for token in example_ids(config, min(LONG_PROMPT, config.max_position_embeddings))]
         prefill = Prefill(PlanOptions(config, weights, kernels, root.device.limits.max_texture_size, formats))
-        self._scratch = (
-            Companions(prefill, root).chunk(prefill.rows).session
-        )  # compiles; further sessions share its textures
+        # Compiles; further sessions share its textures.
+        self._scratch = Companions(prefill, root).chunk(prefill.rows).session
         self._session = CachedSession(prefill, root, owns=False)
 
     def prefill(self, tokens: int) -> Array:
