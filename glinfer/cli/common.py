@@ -291,6 +291,19 @@ def one_adapter(given: dict[str, Any]) -> None:
         (given["lora"],) = given["lora"].values()
 
 
+cache_limit_options = options(
+    click.option("--memory", type=click.IntRange(1), metavar="MiB", help="Limit for a model's caches. Default: 1024."),
+    click.option("--piece", type=click.IntRange(1), help="Prompt tokens processed between decode steps. Default: 512."),
+)
+"""``--memory`` and ``--piece`` of commands that answer requests."""
+
+
+def take_scheduler(given: dict[str, Any]) -> dict[str, Any]:
+    """Remove ``slots``, ``memory`` and ``piece`` from ``given``; return them for SchedulerOptions."""
+    taken = {name: given.pop(name) for name in ("slots", "memory", "piece")}
+    return taken | {"memory": None if taken["memory"] is None else taken["memory"] << 20}
+
+
 tokenizer_option = click.option(
     "--tokenizer",
     type=click.Path(),

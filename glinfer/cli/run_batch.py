@@ -14,6 +14,7 @@ import click
 
 from glinfer.cli.batch import closing_line, job_facts, run_job
 from glinfer.cli.common import (
+    cache_limit_options,
     device_options,
     json_option,
     lora_option,
@@ -21,6 +22,7 @@ from glinfer.cli.common import (
     one_of,
     print_json,
     say,
+    take_scheduler,
     tokenizer_option,
 )
 from glinfer.cli.serve import fetched_models, require_packages
@@ -43,8 +45,7 @@ if TYPE_CHECKING:
 @click.option("--restart", is_flag=True, help="Discard the results in OUT and ERR and start over.")
 @click.option("--shard", default="1/1", metavar="I/N", help="Run part I of N of IN, chosen by a hash of custom_id.")
 @click.option("--slots", type=click.IntRange(1, 256), help="Sequences at once, per model and device. Default: 32.")
-@click.option("--memory", type=click.IntRange(1), metavar="MiB", help="Limit for a model's caches. Default: 1024.")
-@click.option("--piece", type=click.IntRange(1), help="Prompt tokens processed between decode steps. Default: 512.")
+@cache_limit_options
 @click.option(
     "--devices",
     metavar="all|N,N…",
@@ -77,12 +78,7 @@ def run_batch_command(models: tuple[str, ...], as_json: bool, quiet: bool, **giv
     files = BatchFiles(source, out, errors, restart, Shard.parse(given.pop("shard")))
     if files.source == "-":
         raise InputError("-i needs a file, not standard input: it is read more than once")
-    memory = given.pop("memory")
-    scheduler = {
-        "slots": given.pop("slots"),
-        "memory": None if memory is None else memory << 20,
-        "piece": given.pop("piece"),
-    }
+    scheduler = take_scheduler(given)
     device, api, limits = given.pop("device"), given.pop("api"), given.pop("limits")
     devices = given.pop("devices")
     address = given.pop("address")

@@ -158,7 +158,7 @@ def fetch_rates(
 
     A sample takes ``least`` seconds; ``on_progress`` receives (finished rates, rates).
     """
-    wanted = dict.fromkeys((name, nearest_texels(name, max(size, STANDARD_BYTES))) for name, size in sizes)
+    wanted = dict.fromkeys((name, _nearest_texels(name, max(size, STANDARD_BYTES))) for name, size in sizes)
     found = []
     for done, (name, texels) in enumerate(wanted):
         on_progress(done, len(wanted))
@@ -201,7 +201,7 @@ def measure_products(model: Model, label: str, *, sample_seconds: float = _SAMPL
     return tuple(found)
 
 
-def nearest_texels(format_name: str, size: int) -> int:
+def _nearest_texels(format_name: str, size: int) -> int:
     """Return the power of two of texels nearest to ``size`` bytes, within the limits of shader and renderers."""
     power = round(math.log2(max(1, size / FORMATS[format_name].bytes_per_texel)))
     return min(_MAX_TEXELS, max(_EDGES[0] ** 2, 1 << power))
