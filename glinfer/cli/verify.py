@@ -33,11 +33,11 @@ from glinfer.inspect.settings import RunSetting, every_renderer, named
 from glinfer.inspect.tables import Column, Table
 from glinfer.inspect.verify.draws import DRAW_TOLERANCE
 from glinfer.inspect.verify.suite import (
+    SCHEMA,
     CheckOptions,
     VerifyReport,
     VerifyRun,
     every_format,
-    schema_text,
     verify_everywhere,
 )
 from glinfer.terminal import emit
@@ -47,7 +47,7 @@ _FINDINGS_SHOWN, _TEXELS_SHOWN = 12, 3
 
 def _show_schema(context: click.Context, _: click.Parameter, asked: bool) -> None:
     if asked:
-        emit(schema_text().rstrip("\n"))
+        emit(SCHEMA.read_text("utf-8").rstrip("\n"))
         context.exit(0)
 
 

@@ -5,7 +5,6 @@ glinfer/schemas/verify.schema.json describes the report's JSON document.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -33,7 +32,8 @@ from glinfer.quant.formats import DEFAULT_CACHE, FROM_FILE, WEIGHT_FORMATS
 
 VERSION = 2
 """Version of the JSON document; it changes with the meaning of a field."""
-_SCHEMA = Path(__file__).resolve().parents[2] / "schemas" / "verify.schema.json"
+SCHEMA = Path(__file__).resolve().parents[2] / "schemas" / "verify.schema.json"
+"""The JSON schema of the document (draft 2020-12)."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class VerifyRun(Report):
 
 @dataclass(frozen=True)
 class VerifyReport(Report):
-    """Finished runs and unusable ones; the JSON form is described by :func:`schema`.
+    """Finished runs and unusable ones; the JSON form is described by :data:`SCHEMA`.
 
     Attributes:
         model: source of the checkpoint.
@@ -134,17 +134,6 @@ class VerifyReport(Report):
         """Whether at least one run finished, and all passed."""
         accepted = self.load_refuses is None or self.allow_nan
         return accepted and bool(self.runs) and all(run.passed for run in self.runs)
-
-
-def schema_text() -> str:
-    """Return the JSON schema of the document (draft 2020-12)."""
-    return _SCHEMA.read_text("utf-8")
-
-
-def schema() -> dict[str, Any]:
-    """Parse the JSON schema of the document."""
-    found: dict[str, Any] = json.loads(schema_text())
-    return found
 
 
 @dataclass(frozen=True)
