@@ -207,12 +207,13 @@ class Companions:
     @property
     def draws_issued(self) -> int:
         """Draw calls issued so far, with those of the decoding plan."""
-        choices = [
-            *self._choices.values(),
-            *(each.choice for each in self._drafted.values() if each.choice is not None),
-        ]
-        runs: list[Chunks | Choice] = [*self.chunks.values(), *self._drafted.values(), *choices]
+        runs: list[Chunks | Choice] = [*self.chunks.values(), *self._drafted.values(), *self._every_choice]
         return self._bound.draws_issued + sum(each.session.draws_issued for each in runs)
+
+    @property
+    def _every_choice(self) -> list[Choice]:
+        drafted = self._drafted.values()
+        return [*self._choices.values(), *(each.choice for each in drafted if each.choice is not None)]
 
     def chunk(self, tokens: int) -> Chunks:
         """The chunk plan for a number of tokens.
@@ -256,9 +257,8 @@ class Companions:
 
     def release(self) -> None:
         """Release the plans, except those whose scratch textures other sequences share."""
-        drafted = self._drafted.values()
-        for choice in (*self._choices.values(), *(each.choice for each in drafted if each.choice is not None)):
+        for choice in self._every_choice:
             choice.session.release()
-        for runs in (*self.chunks.values(), *drafted):
+        for runs in (*self.chunks.values(), *self._drafted.values()):
             if runs.session not in self._prefill.firsts.values():
                 runs.session.release()
