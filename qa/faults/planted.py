@@ -368,9 +368,9 @@ FAULTS = (
     ),
     Fault(
         "batch-memory-in-kibibytes",
-        "glinfer/cli/run_batch.py",
-        "None if memory is None else memory << 20",
-        "None if memory is None else memory << 10",
+        "glinfer/cli/common.py",
+        'None if taken["memory"] is None else taken["memory"] << 20',
+        'None if taken["memory"] is None else taken["memory"] << 10',
         ("tests/jobs/test_run_batch.py", "tests/jobs", "tests/cli"),
     ),
     # shaders
