@@ -30,7 +30,7 @@ _PARTS = ("fetch", "multiply", "passes")
 
 
 @dataclass(frozen=True)
-class Work:
+class Workload:
     """Minimum work of one figure.
 
     Attributes:
@@ -84,28 +84,28 @@ class Limit(Report):
         return f"{100 * self.share(milliseconds):.0f}% {self.bound_by}"
 
 
-def limit_of(work: Work, ceiling: CeilingReport) -> Limit:
+def limit_of(work: Workload, ceiling: CeilingReport) -> Limit:
     """Return the lower bounds of some work; the ceilings must include its texture formats."""
     fetching = sum(size / ceiling.fetch(name, size).bytes_per_second for name, size in work.fetched.items() if size)
     multiplying = work.multiply_adds / ceiling.multiply_adds_per_second
     return Limit(1000.0 * fetching, 1000.0 * multiplying, ceiling.pass_us * work.passes / 1000.0)
 
 
-def token_work(model: Model, tokens: int) -> Work:
+def token_work(model: Model, tokens: int) -> Workload:
     """Return the work of the last of ``tokens`` tokens, chosen on the GPU."""
     return batch_work(model, tokens, 1, len(model.plan.draws))
 
 
-def batch_work(model: Model, tokens: int, sequences: int, passes: int) -> Work:
+def batch_work(model: Model, tokens: int, sequences: int, passes: int) -> Workload:
     """Return the work of one more token of each of several sequences of ``tokens`` tokens, in ``passes`` draws."""
     edge, layers = model.device.limits.max_texture_size, range(model.config.num_hidden_layers)
     fetched = fetched_bytes(model.plan, edge, model.plan.values_for(tokens), sequences=sequences)
     graph = graph_of(model.config)
     each = sum(_products(graph, layer) + _mixing(graph, layer, tokens) for layer in layers)
-    return Work(fetched, sequences * (each + math.prod(graph.embeddings.weight.shape)), passes)
+    return Workload(fetched, sequences * (each + math.prod(graph.embeddings.weight.shape)), passes)
 
 
-def prompt_work(model: Model, tokens: int) -> Work:
+def prompt_work(model: Model, tokens: int) -> Workload:
     """Return the work from a prompt of ``tokens`` tokens to the next token's logits, in chunks."""
     plan, graph, edge = model.plan, graph_of(model.config), model.device.limits.max_texture_size
     chunk = Prefill(model.engine.options).plan()
@@ -126,7 +126,7 @@ def prompt_work(model: Model, tokens: int) -> Work:
     passes = len(starts) * len(chunk.draws) + len(rest)
     if tokens <= MAX_SINGLE_TOKENS:
         passes = tokens * (len(plan.draws) - HEAD_DRAWS) + 1
-    return Work(fetched, multiply_adds, passes)
+    return Workload(fetched, multiply_adds, passes)
 
 
 def fetched_bytes(
