@@ -39,10 +39,14 @@ import numpy as np
 import numpy.typing as npt
 
 from glinfer.config import ModelConfig
+from glinfer.engine.defaults import USUAL
+from glinfer.engine.sampler import NEUTRAL, SamplingOptions
 from glinfer.errors import FormatError, PlanError
+from glinfer.export.examples import CHAT_EXAMPLES, TEXT_EXAMPLES
 from glinfer.export.libraries import JINJA, MARKDOWN, TOKENIZERS
 from glinfer.export.site import (
     LIMITS,
+    PAGE,
     PLAN,
     VERSION,
     check_target,
@@ -63,7 +67,9 @@ from glinfer.families.settings import shortest
 from glinfer.formats.gguf.config import ROPE_FREQS, USUAL_SETTINGS, config_of, metadata_of
 from glinfer.formats.gguf.file import VERSIONS, GgufFile, GgufTensor, ggml_types
 from glinfer.formats.gguf.model import rows_from_file
+from glinfer.formats.gguf.vocabulary import byte_letters
 from glinfer.formats.gguf.words import BEGIN_WITH_BOS, COMPOSED, EXPRESSIONS, WHOLE_WORDS
+from glinfer.formats.sampling import GGUF_OPTIONS, NAMES
 from glinfer.formats.tensors import stored_tensors
 from glinfer.gl.layouts.matrix import FORMATS
 from glinfer.gl.program import shader_root
@@ -110,6 +116,8 @@ _SETTINGS: Mapping[str, tuple[Any, ...]] = {
 _WINDOWS = "attention.sliding_window_pattern"
 _DROP = {"drop": "drop", "app.js": "drop_app.js", "page/worker.js": "drop/worker.js"}
 """The page's own modules, two of them in place of those of other sites."""
+_OWN_ONLY, _ANY_SITE = "connect-src 'self';", "connect-src 'self' https: http:;"
+"""What the page may request: its own site, and files at addresses that are entered."""
 HEAD = "lm_head"
 """The product of the logits."""
 Rows = npt.NDArray[np.intp]
@@ -199,16 +207,23 @@ def tables() -> dict[str, Any]:
             "string_bytes": MAX_GGUF_STRING_BYTES,
             "token_characters": MAX_TOKEN_CHARACTERS,
         },
+        "sampling": {"names": GGUF_OPTIONS, "usual": _options(USUAL), "neutral": _options(NEUTRAL)},
+        "examples": {"chat": CHAT_EXAMPLES, "text": TEXT_EXAMPLES},
         "vocabulary": {
             "expressions": {name: list(cuts) for name, cuts in EXPRESSIONS.items()},
             "whole_words": sorted(WHOLE_WORDS),
             "composed": sorted(COMPOSED),
             "begin_with_bos": sorted(BEGIN_WITH_BOS),
+            "byte_letters": byte_letters(),
             "ends": sorted(ENDS),
             "ends_a_message": ENDS_A_MESSAGE,
             "ends_a_reply": sorted(ENDS_A_REPLY),
         },
     }
+
+
+def _options(sampling: SamplingOptions) -> dict[str, float]:
+    return {name: getattr(sampling, name) for name in NAMES}
 
 
 def _block_entry(name: str) -> dict[str, Any]:
@@ -497,6 +512,8 @@ def export_drop(
     with replacing(target, page=False) as new:
         for name, file in page_files(parts):
             copy_file(file, new / name)
+        page = (new / PAGE).read_text(encoding="utf-8")
+        (new / PAGE).write_text(page.replace(_OWN_ONLY, _ANY_SITE), encoding="utf-8")
         (new / PROGRAMS).mkdir()
         entries = []
         for number, program in enumerate(programs):

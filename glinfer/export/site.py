@@ -77,7 +77,21 @@ _FETCH = "embedded.js"
 _TEXT = "Once upon a time"
 TOUR, _TOUR_PAGE, _TOUR_SOURCE = "tour.json", "tour.html", "tour/index.html"
 """What the page of the tour needs to know of the site's model; the page, and where it comes from."""
-_OWN = {*_SITE, "tour", TOUR, _TOUR_PAGE, "search", "embedding", "text", "libraries", "shaders", PLAN, TOKENIZER}
+_OWN = {
+    *_SITE,
+    "drop",
+    "programs",
+    "tour",
+    TOUR,
+    _TOUR_PAGE,
+    "search",
+    "embedding",
+    "text",
+    "libraries",
+    "shaders",
+    PLAN,
+    TOKENIZER,
+}
 
 
 @dataclass(frozen=True)
