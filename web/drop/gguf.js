@@ -53,13 +53,30 @@ export async function readHeader(file, tables) {
 /** The header goes on after the bytes that were read. */
 class TooShort extends GlinferError {}
 
-/** A text in quotes, as Python's messages have it. */
+/** A value as Python's messages quote it, shortened if it is long. */
 export function quoted(value) {
   if (value instanceof Unread) return value.words;
-  if (Array.isArray(value)) return `[${value.map(quoted).join(", ")}]`;
+  if (Array.isArray(value)) return `[${value.slice(0, MOST_ELEMENTS).map(quoted).join(", ")}${value.length > MOST_ELEMENTS ? ", ..." : ""}]`;
   if (typeof value !== "string") return typeof value === "boolean" ? (value ? "True" : "False") : String(value);
-  const escaped = value.replace(/[\p{Cc}\p{Cf}\\]/gu, (each) => JSON.stringify(each).slice(1, -1));
-  return value.includes("'") && !value.includes('"') ? `"${escaped}"` : `'${escaped.replaceAll("'", "\\'")}'`;
+  const whole = inQuotes(value.slice(0, MOST_LETTERS));
+  if (whole.length <= MOST_LETTERS) return whole;
+  const [first, last] = [Math.floor((MOST_LETTERS - 3) / 2), Math.ceil((MOST_LETTERS - 3) / 2)];
+  const ends = inQuotes(value.slice(0, first) + value.slice(Math.max(0, value.length - last)));
+  return `${ends.slice(0, first)}...${ends.slice(-last)}`;
+}
+
+const [MOST_LETTERS, MOST_ELEMENTS] = [120, 6];
+
+function inQuotes(text) {
+  const escaped = text.replace(/[\p{C}\p{Z}\\]/gu, (each) => (each === " " ? each : (NAMES[each] ?? numbered(each.codePointAt(0)))));
+  return text.includes("'") && !text.includes('"') ? `"${escaped}"` : `'${escaped.replaceAll("'", "\\'")}'`;
+}
+
+const NAMES = { "\n": "\\n", "\r": "\\r", "\t": "\\t", "\\": "\\\\" };
+
+function numbered(code) {
+  const [letter, digits] = code < 0x100 ? ["x", 2] : code < 0x10000 ? ["u", 4] : ["U", 8];
+  return `\\${letter}${code.toString(16).padStart(digits, "0")}`;
 }
 
 /** Reads a header front to back. */

@@ -71,12 +71,14 @@ export async function ggufSource(given, site) {
  * @throws {GlinferError} the browser has let go of them.
  */
 export async function keptGguf(fingerprint, site, base) {
-  const plan = await keptNote(base, fingerprint, NOTE).read();
+  const { version, offline } = JSON.parse(await site.text("plan.json"));
+  const note = await keptNote(base, fingerprint, NOTE).read();
+  const plan = note && JSON.parse(new TextDecoder().decode(note));
   const gone = () => new GlinferError("the browser no longer has this model; choose its file again");
-  if (!plan) throw gone();
-  const texts = { "plan.json": new TextDecoder().decode(plan), "tokenizer.json": null };
-  return filesOf(texts, site, () => {
-    throw gone();
+  if (plan?.version !== version) throw gone();
+  const texts = { "plan.json": JSON.stringify({ ...plan, offline }), "tokenizer.json": null };
+  return filesOf(texts, site, async function* () {
+    throw gone(); // a part of the weights was not kept
   });
 }
 

@@ -305,12 +305,13 @@ class RowEncoder {
     this.width = width;
     this.scales = new Float32Array(4);
     this.inverse = new Float64Array(4);
+    this.peaks = new Float64Array(4);
   }
 
   /** Encodes one row into words that are 32 apart; false where a weight is not finite. */
   encode(source, words, at) {
     const { gains, columns, row, width, scales, inverse } = this;
-    const peaks = [0, 0, 0, 0];
+    const peaks = this.peaks.fill(0);
     for (let index = 0; index < width; index++) {
       const from = columns ? columns[index] : index;
       let weight = from < 0 ? 0 : source[from];
@@ -327,7 +328,8 @@ class RowEncoder {
     }
     for (let word = 0; word < row.length / 4; word++) {
       const factor = inverse[word & 3];
-      let [found, behind] = [0, 0];
+      let found = 0;
+      let behind = 0;
       for (let place = 3; place >= 0; place--) {
         const exact = fround(fround(row[4 * word + place] * factor) - behind);
         const byte = max(-128, min(127, exact + TO_WHOLE - TO_WHOLE)) & 255;
