@@ -364,7 +364,7 @@ class Program:
 
     def contents(self) -> dict[str, Any]:
         """The contents of the program's file."""
-        rows = _RowTables()
+        rows, places = _RowTables(), {each["name"]: place for place, each in enumerate(self.plan["textures"])}
         width = [self.config.vocab_size, self.config.hidden_size]
         return {
             "tensors": {each.name: list(each.outer_shape) for each in self._files.values()},
@@ -374,13 +374,13 @@ class Program:
             "variants": {
                 form: list(changes(self.plan, self._plan(form)[0])) for form in self._embeddings if form != _USUAL
             },
-            "weights": list(self._steps(rows)),
+            "weights": sorted(self._steps(rows), key=lambda step: places[_texture(step)]),
             "rows": rows.tables,
             "offset": self._family.norm_offset,
         }
 
     def _steps(self, rows: _RowTables) -> Iterator[dict[str, Any]]:
-        """How the textures of weights are made, in the order in which a file of weights has them.
+        """How the textures of weights are made.
 
         ``kind`` is ``table`` for embeddings; ``angles`` with ``frequencies`` and a ``factor``; ``vectors`` with a
         ``source`` and ``rows`` for each row of gains; ``product`` with ``sources``, ``rows``, ``inputs``, ``gain`` and
@@ -445,6 +445,11 @@ class Program:
         if len(self._files[file].tensors) > 1:
             raise PlanError(f"{self.name}: web/drop does not split {file}; export the model itself")
         return file, tensor
+
+
+def _texture(step: Mapping[str, Any]) -> str:
+    """The first texture of a step."""
+    return f"{step['name']}.weight" if step["kind"] == "product" else str(step["name"])
 
 
 class _RowTables:
