@@ -296,7 +296,7 @@ class Program:
             return False
 
     def entry(self) -> dict[str, Any]:
-        """What ``drop`` of ``plan.json`` has of the program: what a file's metadata must be, and what it takes.
+        """What ``drop`` of ``plan.json`` has of the program: the metadata of its files, and its sizes.
 
         ``keys`` has the possible values of each key, ``required`` the keys that a file must have.
         """

@@ -65,7 +65,7 @@ export class Chooser {
     this.found = element("div", { id: "found", className: "row" });
     this.found.setAttribute("role", "status");
     const zone = element("label", { id: "zone", htmlFor: "file" }, element("strong", { textContent: "Drop a GGUF file here" }), " or choose one from this computer: ", file);
-    const hint = "The model runs on this computer, inside this page. The file is read here and sent nowhere.";
+    const hint = "The model runs on this computer, inside this page. The file is read here and sent nowhere. Browsers do not say how much graphics memory is free.";
     this.section = element("section", { id: "drop" }, zone, form, this.kept, this.found, element("p", { className: "hint", textContent: hint }), this.table(shapes));
     this.section.setAttribute("aria-label", "Choose a model");
     document.head.append(element("link", { rel: "stylesheet", href: "drop/drop.css" }));

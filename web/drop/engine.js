@@ -37,7 +37,9 @@ export class DropEngine extends BrowserEngine {
         if (chosen?.kept) remember(null);
         this.page.model = null;
         this.page.shared.plan = null;
-        this.page.showError(error);
+        const name = chosen?.gguf?.name;
+        if (name && error.message.startsWith(name)) this.page.showProblems([`${error.message}.`]); // begins with the file's name as it is
+        else this.page.showError(error);
       }
     }
   }

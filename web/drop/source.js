@@ -77,9 +77,8 @@ export async function keptGguf(fingerprint, site, base) {
   const gone = () => new GlinferError("the browser no longer has this model; choose its file again");
   if (plan?.version !== version) throw gone();
   const texts = { "plan.json": JSON.stringify({ ...plan, offline }), "tokenizer.json": null };
-  return filesOf(texts, site, async function* () {
-    throw gone(); // a part of the weights was not kept
-  });
+  const lacking = { next: () => Promise.reject(gone()) }; // where a part of the weights was not kept
+  return filesOf(texts, site, () => ({ [Symbol.asyncIterator]: () => lacking }));
 }
 
 /** Keeps the plan of a loaded model for `keptGguf`. */

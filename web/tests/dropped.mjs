@@ -18,7 +18,7 @@ import { LibraryTokenizer } from "../text/library.js";
 const folder = process.argv[2];
 const site = {
   text: async (name) => readFileSync(path.join(folder, name), "utf8"),
-  pieces: async function* (name) {
+  async *pieces(name) {
     yield readFileSync(path.join(folder, name));
   },
 };
