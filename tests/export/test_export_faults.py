@@ -31,8 +31,8 @@ from glinfer.engine import loading
 from glinfer.engine.random_model import demo_tokenizer
 from glinfer.export import convert as convert_module
 from glinfer.export import site
-from glinfer.formats import load_checkpoint, random_checkpoint, write_bpe
 from glinfer.formats import files as files_module
+from glinfer.formats import load_checkpoint, random_checkpoint, write_bpe
 from glinfer.formats.gguf.write import write_gguf
 from glinfer.lower.weights.recipe import Formats
 

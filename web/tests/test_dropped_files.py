@@ -18,10 +18,13 @@ from goldens.gguf_models import GEMMA3, LLAMA3, byte_level, piece_level
 from safetensors.numpy import load_file
 from template_models import CHATML
 
+from glinfer.cli.app import run
 from glinfer.config import ModelConfig
 from glinfer.engine.loading import read_model
 from glinfer.errors import ConfigError, FormatError, InputError
-from glinfer.export.drop import Shape, changes, export_drop, published_shapes
+from glinfer.export import drop
+from glinfer.export.drop import CONTEXT as CONTEXT_OF_PROGRAMS
+from glinfer.export.drop import Program, Shape, changes, export_drop, published_shapes
 from glinfer.export.site import LIMITS, laid_out, web_kernels
 from glinfer.export.texts import continued_texts, library_entry
 from glinfer.formats import random_checkpoint, save_checkpoint
@@ -226,6 +229,36 @@ def test_a_context_or_a_cache_that_cannot_be_is_refused(tmp_path: Path) -> None:
         export_drop(tmp_path / "site", cache="q9")
     with pytest.raises(ConfigError, match="the context is 0"):
         export_drop(tmp_path / "site", context=0, shapes=published_shapes()[:1])
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    out = str(tmp_path / "site")
+    for given, words in (
+        (["--drop", "model", out], "found two names"),
+        (["--drop", out, "--weights", "q8"], "found weights; --drop takes only --cache, --context and --json"),
+        (["--drop", out, "--cache", "q8", "--single-file"], "found single; --drop takes only"),
+        (["shakespeare"], "Missing argument 'OUT'"),
+    ):
+        assert run(["export-web", *given]) == 2
+        assert words in capsys.readouterr().err
+    monkeypatch.setattr(drop, "published_shapes", lambda: [Shape("small", CONFIGS["qwen3"])])
+    assert run(["export-web", "--drop", out, "--context", "32", "--cache", "q8", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["shapes"] == ["small"]
+    (entry,) = json.loads((tmp_path / "site" / "plan.json").read_text())["drop"]["shapes"]
+    assert entry["context"] == 32
+    assert run(["export-web", "--drop", out]) == 0, "an earlier export is not replaced"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", published_shapes(), ids=lambda shape: shape.name)
+def test_every_published_shape_has_a_program(shape: Shape) -> None:
+    program = Program(shape)
+    entry, contents = program.entry(), program.contents()
+    assert entry["context"] == CONTEXT_OF_PROGRAMS
+    assert entry["bytes"]["weights"] < entry["bytes"]["all"] < 3e9
+    kinds = [step["kind"] for step in contents["weights"]]
+    assert kinds.count("product") == 4 * shape.config.num_hidden_layers + 1
+    assert len(json.dumps(contents)) < 1e6
 
 
 @pytest.mark.slow
