@@ -5,7 +5,7 @@ each texture of weights is made of the file's tensors. ``web/drop/`` reads the f
 packs the weights as Python does for ``--weights q8``, the default for GGUF files.
 
 The site's ``plan.json`` has an entry ``drop``: ``shapes`` lists the programs with the metadata that a file must have,
-``types``, ``forms``, ``limits`` and ``vocabulary`` are the tables of file formats that JavaScript shares with Python.
+the other keys are tables of file formats, limits and texts that JavaScript shares with Python, see :func:`tables`.
 A program is a gzip file of JSON:
 
 ============= ==============================================================================================
@@ -29,8 +29,8 @@ import json
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
+from functools import cached_property, partial
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -49,6 +49,7 @@ from glinfer.export.site import (
     PAGE,
     PLAN,
     VERSION,
+    ExportedSite,
     check_target,
     copy_file,
     laid_out,
@@ -82,7 +83,9 @@ from glinfer.limits import (
     MAX_GGUF_NAME_BYTES,
     MAX_GGUF_SKIPPED,
     MAX_GGUF_STRING_BYTES,
+    MAX_REMOTE_HEADER_BYTES,
     MAX_TOKEN_CHARACTERS,
+    MAX_VOCABULARY_CHARACTERS,
 )
 from glinfer.lower.plans import DEFAULT_PLAN, check_choice
 from glinfer.lower.weights.fold import Weights
@@ -123,21 +126,40 @@ HEAD = "lm_head"
 Rows = npt.NDArray[np.intp]
 
 
-@dataclass(frozen=True)
-class Shape:
-    """A published shape.
+def published_shapes() -> dict[str, ModelConfig]:
+    """The shapes of the programs of a site, by their names in the page."""
+    llama3 = {
+        "rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+    }  # fmt: skip
+    usual = FAMILIES["gemma3_text"].usual
+    llama, qwen2, qwen3, gemma3 = (partial(_shape, name) for name in ("llama", "qwen2", "qwen3", "gemma3_text"))
+    return {
+        "SmolLM2 135M": llama(576, 1536, 30, (9, 3, 64), 49152, 8192, 1e5, 1e-5),
+        "SmolLM2 360M": llama(960, 2560, 32, (15, 5, 64), 49152, 8192, 1e5, 1e-5),
+        "SmolLM2 1.7B": llama(2048, 8192, 24, (32, 32, 64), 49152, 8192, 1.3e5, 1e-5),
+        "Llama 3.2 1B": llama(2048, 8192, 16, (32, 8, 64), 128256, 131072, 5e5, 1e-5, rope_scaling=llama3),
+        "Qwen2.5 0.5B": qwen2(896, 4864, 24, (14, 2, 64), 151936, 32768, 1e6, 1e-6, attention_bias=True),
+        "Qwen2.5 1.5B": qwen2(1536, 8960, 28, (12, 2, 128), 151936, 32768, 1e6, 1e-6, attention_bias=True),
+        "Qwen3 0.6B": qwen3(1024, 3072, 28, (16, 8, 128), 151936, 40960, 1e6, 1e-6),
+        "Qwen3 1.7B": qwen3(2048, 6144, 28, (16, 8, 128), 151936, 40960, 1e6, 1e-6),
+        "Gemma 3 270M": gemma3(640, 2048, 18, (4, 1, 256), 262144, 32768, 1e6, 1e-6, **usual),
+        "Gemma 3 1B": gemma3(1152, 6912, 26, (4, 1, 256), 262144, 32768, 1e6, 1e-6, **usual),
+    }
 
-    Attributes:
-        name: how the page calls it.
-        config: the model's shape, with all its positions.
-    """
 
-    name: str
-    config: ModelConfig
-
-
-def _shape(name: str, family: str, width: int, inner: int, layers: int, heads: tuple[int, int, int], vocabulary: int,
-           context: int, theta: float, epsilon: float, **further: Any) -> Shape:  # fmt: skip
+def _shape(
+    family: str,
+    width: int,
+    inner: int,
+    layers: int,
+    heads: tuple[int, int, int],
+    vocabulary: int,
+    context: int,
+    theta: float,
+    epsilon: float,
+    **further: Any,
+) -> ModelConfig:
     fields = {
         "model_type": family,
         "hidden_size": width,
@@ -151,43 +173,7 @@ def _shape(name: str, family: str, width: int, inner: int, layers: int, heads: t
         "tie_word_embeddings": True,
         **dict(zip(("num_attention_heads", "num_key_value_heads", "head_dim"), heads, strict=True)),
     }
-    return Shape(name, ModelConfig(**{**fields, **further}))
-
-
-def published_shapes() -> tuple[Shape, ...]:
-    """The shapes of the programs of a site."""
-    llama3 = {
-        "rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-        "original_max_position_embeddings": 8192,
-    }  # fmt: skip
-    gemma3 = FAMILIES["gemma3_text"].usual
-    return (
-        _shape("SmolLM2 135M", "llama", 576, 1536, 30, (9, 3, 64), 49152, 8192, 1e5, 1e-5),
-        _shape("SmolLM2 360M", "llama", 960, 2560, 32, (15, 5, 64), 49152, 8192, 1e5, 1e-5),
-        _shape("SmolLM2 1.7B", "llama", 2048, 8192, 24, (32, 32, 64), 49152, 8192, 1.3e5, 1e-5),
-        _shape("Llama 3.2 1B", "llama", 2048, 8192, 16, (32, 8, 64), 128256, 131072, 5e5, 1e-5, rope_scaling=llama3),
-        _shape("Qwen2.5 0.5B", "qwen2", 896, 4864, 24, (14, 2, 64), 151936, 32768, 1e6, 1e-6, attention_bias=True),
-        _shape("Qwen2.5 1.5B", "qwen2", 1536, 8960, 28, (12, 2, 128), 151936, 32768, 1e6, 1e-6, attention_bias=True),
-        _shape("Qwen3 0.6B", "qwen3", 1024, 3072, 28, (16, 8, 128), 151936, 40960, 1e6, 1e-6),
-        _shape("Qwen3 1.7B", "qwen3", 2048, 6144, 28, (16, 8, 128), 151936, 40960, 1e6, 1e-6),
-        _shape("Gemma 3 270M", "gemma3_text", 640, 2048, 18, (4, 1, 256), 262144, 32768, 1e6, 1e-6, **gemma3),
-        _shape("Gemma 3 1B", "gemma3_text", 1152, 6912, 26, (4, 1, 256), 262144, 32768, 1e6, 1e-6, **gemma3),
-    )
-
-
-@dataclass(frozen=True)
-class DropSite:
-    """A written site that opens GGUF files.
-
-    Attributes:
-        folder: the folder.
-        bytes: the size of all files.
-        shapes: the names of the shapes that it runs.
-    """
-
-    folder: Path
-    bytes: int
-    shapes: list[str]
+    return ModelConfig(**{**fields, **further})
 
 
 def tables() -> dict[str, Any]:
@@ -205,7 +191,9 @@ def tables() -> dict[str, Any]:
             "name_bytes": MAX_GGUF_NAME_BYTES,
             "skipped": MAX_GGUF_SKIPPED,
             "string_bytes": MAX_GGUF_STRING_BYTES,
+            "header_bytes": MAX_REMOTE_HEADER_BYTES,
             "token_characters": MAX_TOKEN_CHARACTERS,
+            "vocabulary_characters": MAX_VOCABULARY_CHARACTERS,
         },
         "sampling": {"names": GGUF_OPTIONS, "usual": _options(USUAL), "neutral": _options(NEUTRAL)},
         "examples": {"chat": CHAT_EXAMPLES, "text": TEXT_EXAMPLES},
@@ -248,24 +236,25 @@ def _block_entry(name: str) -> dict[str, Any]:
 class Program:
     """The ready program of one shape, see the module's docstring."""
 
-    def __init__(self, shape: Shape, context: int = CONTEXT, cache: str = DEFAULT_CACHE) -> None:
+    def __init__(self, name: str, shape: ModelConfig, context: int = CONTEXT, cache: str = DEFAULT_CACHE) -> None:
         """Describe the file of a shape.
 
         Args:
-            shape: the shape.
+            name: how the page calls the shape.
+            shape: the shape, with all its positions.
             context: tokens of the longest sequence; fewer if the model has fewer positions.
             cache: a key of :data:`glinfer.quant.formats.CACHE_FORMATS`.
 
         Raises:
             FormatError, InputError: no GGUF file describes the shape.
         """
-        self.name, self._cache = shape.name, cache
-        metadata, factors = metadata_of(shape.config)
-        self._family = shape.config.family
+        self.name, self._cache = name, cache
+        metadata, factors = metadata_of(shape)
+        self._family = shape.family
         self.architecture = self._family.in_gguf.architecture
         self.metadata = {key: _as_stored(value) for key, value in metadata.items()}
         self.factors = factors.get(ROPE_FREQS)
-        stored = stored_tensors(shape.config, self._family.in_gguf.names)
+        stored = stored_tensors(shape, self._family.in_gguf.names)
         self._files = {each.name: each for each in stored}
         self._whole = self._config(self.metadata)
         self.config = self._whole.with_context(min(context, self._whole.max_position_embeddings))
@@ -494,15 +483,15 @@ def export_drop(
     *,
     context: int = CONTEXT,
     cache: str = DEFAULT_CACHE,
-    shapes: Sequence[Shape] | None = None,
-) -> DropSite:
+    shapes: Mapping[str, ModelConfig] | None = None,
+) -> ExportedSite:
     """Write the page that opens GGUF files; ``folder`` appears, or is replaced, only when it is complete.
 
     Args:
         folder: a new or empty folder, or an earlier export.
         context: tokens of the longest sequence.
         cache: how keys and values are kept, as in :func:`glinfer.load`.
-        shapes: the shapes of its programs; default: :func:`published_shapes`.
+        shapes: the shapes of its programs by name; default: :func:`published_shapes`.
 
     Raises:
         InputError: ``folder`` is anything else; the context or the cache format is not possible.
@@ -511,7 +500,7 @@ def export_drop(
     check_choice(DEFAULT_PLAN, WEIGHTS, cache)
     target, root = Path(os.path.realpath(folder)), web_root()
     check_target(target)
-    programs = [Program(shape, context, cache) for shape in shapes or published_shapes()]
+    programs = [Program(name, shape, context, cache) for name, shape in (shapes or published_shapes()).items()]
     parts = site_parts(root, (TOKENIZERS, JINJA, MARKDOWN), embeds=False, tour=False)
     parts |= {name: root / file for name, file in _DROP.items()}
     with replacing(target, page=False) as new:
@@ -532,4 +521,4 @@ def export_drop(
         values["offline"] = offline_version(new, values)
         write_json(new / PLAN, values)
         written = sum(file.stat().st_size for file in new.rglob("*") if file.is_file())
-    return DropSite(target, written, [each["name"] for each in entries])
+    return ExportedSite(target, written, 0, values, ())

@@ -24,7 +24,11 @@ export class DropEngine extends BrowserEngine {
         chosen = await chooser.next();
         $("problem").hidden = true;
         this.page.say("Reading the file…");
-        if (!chosen.kept && !(await chooser.confirm(await examine(chosen.gguf, drop)))) continue;
+        if (!chosen.kept) {
+          const examined = await examine(chosen.gguf, drop);
+          if (!examined.file.local) this.page.say("Ready to download.");
+          if (!(await chooser.confirm(examined))) continue;
+        }
         this.more = chosen;
         const model = await super.load();
         chooser.close();

@@ -46,6 +46,8 @@ export async function readHeader(file, tables) {
       return reader.contents();
     } catch (error) {
       if (!(error instanceof TooShort) || bytes.length >= file.bytes) throw error;
+      const most = tables.limits.header_bytes;
+      if (bytes.length > most) throw new GlinferError(`${file.name}: its header has ${bytes.length} bytes or more, which exceeds the limit of ${most}`);
     }
   }
 }

@@ -35,6 +35,9 @@ class Vocabulary {
     if (this.tokens.some((text) => text.length > 2 * limits.token_characters)) {
       throw this.error(`a token exceeds the limit of ${limits.token_characters} characters`);
     }
+    if (this.tokens.reduce((sum, text) => sum + text.length, 0) > 2 * limits.vocabulary_characters) {
+      throw this.error(`its tokens have more than ${limits.vocabulary_characters} characters together; expected fewer`);
+    }
     this.ids = new Map();
     this.twice = new Set();
     for (const [token, text] of this.tokens.entries()) {

@@ -24,7 +24,7 @@ from glinfer.engine.loading import read_model
 from glinfer.errors import ConfigError, FormatError, InputError
 from glinfer.export import drop
 from glinfer.export.drop import CONTEXT as CONTEXT_OF_PROGRAMS
-from glinfer.export.drop import Program, Shape, changes, export_drop, published_shapes
+from glinfer.export.drop import Program, changes, export_drop, published_shapes
 from glinfer.export.site import LIMITS, laid_out, web_kernels
 from glinfer.export.texts import continued_texts, library_entry
 from glinfer.formats import random_checkpoint, save_checkpoint
@@ -59,14 +59,13 @@ FILES = [
     *(("qwen2", "q5_1"), ("qwen3", "q8_0"), ("gemma3", "q6_k"), ("wide", "q4_k"), ("wide", "q5_k")),
     *(("qwen2", "bfloat16"), ("qwen3", "float32")),
 ]
-CONTEXT = 64
+CONTEXT, SMOL = 64, "SmolLM2 135M"
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A site for all these shapes."""
-    shapes = [Shape(name, config) for name, config in CONFIGS.items()]
-    return export_drop(tmp_path_factory.mktemp("drop") / "site", context=CONTEXT, shapes=shapes).folder
+    return export_drop(tmp_path_factory.mktemp("drop") / "site", context=CONTEXT, shapes=CONFIGS).folder
 
 
 def opened(site: Path, jobs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -126,7 +125,7 @@ def test_tokenizers_and_templates_are_those_of_python(tmp_path: Path) -> None:
         piece_level(), {**piece_level(add_space_prefix=False), **chat},
     ]  # fmt: skip
     sizes = {len(each["tokenizer.ggml.tokens"]) for each in vocabularies}
-    shapes = [Shape(str(size), replace(CONFIGS["llama"], vocab_size=size)) for size in sizes]
+    shapes = {str(size): replace(CONFIGS["llama"], vocab_size=size) for size in sizes}
     site = export_drop(tmp_path / "site", context=CONTEXT, shapes=shapes).folder
     jobs, expected = [], []
     for number, vocabulary in enumerate(vocabularies):
@@ -228,7 +227,7 @@ def test_a_context_or_a_cache_that_cannot_be_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="there is no cache format"):
         export_drop(tmp_path / "site", cache="q9")
     with pytest.raises(ConfigError, match="the context is 0"):
-        export_drop(tmp_path / "site", context=0, shapes=published_shapes()[:1])
+        export_drop(tmp_path / "site", context=0, shapes={SMOL: published_shapes()[SMOL]})
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,7 +240,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeyp
     ):
         assert run(["export-web", *given]) == 2
         assert words in capsys.readouterr().err
-    monkeypatch.setattr(drop, "published_shapes", lambda: [Shape("small", CONFIGS["qwen3"])])
+    monkeypatch.setattr(drop, "published_shapes", lambda: {"small": CONFIGS["qwen3"]})
     assert run(["export-web", "--drop", out, "--context", "32", "--cache", "q8", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["shapes"] == ["small"]
     (entry,) = json.loads((tmp_path / "site" / "plan.json").read_text())["drop"]["shapes"]
@@ -250,21 +249,22 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeyp
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("shape", published_shapes(), ids=lambda shape: shape.name)
-def test_every_published_shape_has_a_program(shape: Shape) -> None:
-    program = Program(shape)
+@pytest.mark.parametrize("name", published_shapes())
+def test_every_published_shape_has_a_program(name: str) -> None:
+    shape = published_shapes()[name]
+    program = Program(name, shape)
     entry, contents = program.entry(), program.contents()
     assert entry["context"] == CONTEXT_OF_PROGRAMS
     assert entry["bytes"]["weights"] < entry["bytes"]["all"] < 3e9
     kinds = [step["kind"] for step in contents["weights"]]
-    assert kinds.count("product") == 4 * shape.config.num_hidden_layers + 1
+    assert kinds.count("product") == 4 * shape.num_hidden_layers + 1
     assert len(json.dumps(contents)) < 1e6
 
 
 @pytest.mark.slow
 def test_the_weights_of_a_published_file(tmp_path: Path) -> None:
     path = smollm2_file()
-    site = export_drop(tmp_path / "site", shapes=published_shapes()[:1]).folder
+    site = export_drop(tmp_path / "site", shapes={SMOL: published_shapes()[SMOL]}).folder
     (made,) = opened(site, [{"file": str(path), "out": str(tmp_path)}])
     check_weights(path, made, tmp_path)
     assert made["plan"]["model"]["chat"]["stop_ids"] == [2, 0]

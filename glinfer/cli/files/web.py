@@ -94,10 +94,11 @@ def _export_drop(folder: str, out: str | None, as_json: bool, options: dict[str,
         if given.get_parameter_source(name) is ParameterSource.COMMANDLINE and name not in _OF_DROP:
             raise InputError(f"found {name.replace('_', '-')}; --drop takes only --cache, --context and --json")
     made = export_drop(folder, cache=options["cache"], context=options["context"] or CONTEXT)
+    shapes = [each["name"] for each in made.plan["drop"]["shapes"]]
     if as_json:
-        print_json({"folder": str(made.folder), "bytes": made.bytes, "shapes": made.shapes})
+        print_json({"folder": str(made.folder), "bytes": made.bytes, "shapes": shapes})
         return
-    emit(f"wrote {folder}: a page for {', '.join(made.shapes)}, {megabytes(made.bytes)}")
+    emit(f"wrote {folder}: a page for {', '.join(shapes)}, {megabytes(made.bytes)}")
     emit(f"to view it: glinfer serve-web {folder}")
 
 

@@ -14,7 +14,7 @@ from template_models import CHATML
 
 import glinfer
 from glinfer.config import ModelConfig
-from glinfer.export.drop import Shape, export_drop
+from glinfer.export.drop import export_drop
 from glinfer.formats import random_checkpoint, save_checkpoint
 from qa.renderers.browsers import serving
 
@@ -70,7 +70,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory, files: dict[str, Path]) -> Path:
     """A page for their shapes, with a file beside it."""
-    shapes = [Shape(name, config) for name, (config, _) in MODELS.items()]
+    shapes = {name: config for name, (config, _) in MODELS.items()}
     made = export_drop(tmp_path_factory.mktemp("drop") / "site", context=CONTEXT, shapes=shapes).folder
     (made / "model.gguf").write_bytes(files["llama"].read_bytes())
     return made
