@@ -30,7 +30,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -127,53 +127,10 @@ Rows = npt.NDArray[np.intp]
 
 
 def published_shapes() -> dict[str, ModelConfig]:
-    """The shapes of the programs of a site, by their names in the page."""
-    llama3 = {
-        "rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-        "original_max_position_embeddings": 8192,
-    }  # fmt: skip
-    usual = FAMILIES["gemma3_text"].usual
-    llama, qwen2, qwen3, gemma3 = (partial(_shape, name) for name in ("llama", "qwen2", "qwen3", "gemma3_text"))
-    return {
-        "SmolLM2 135M": llama(576, 1536, 30, (9, 3, 64), 49152, 8192, 1e5, 1e-5),
-        "SmolLM2 360M": llama(960, 2560, 32, (15, 5, 64), 49152, 8192, 1e5, 1e-5),
-        "SmolLM2 1.7B": llama(2048, 8192, 24, (32, 32, 64), 49152, 8192, 1.3e5, 1e-5),
-        "Llama 3.2 1B": llama(2048, 8192, 16, (32, 8, 64), 128256, 131072, 5e5, 1e-5, rope_scaling=llama3),
-        "Qwen2.5 0.5B": qwen2(896, 4864, 24, (14, 2, 64), 151936, 32768, 1e6, 1e-6, attention_bias=True),
-        "Qwen2.5 1.5B": qwen2(1536, 8960, 28, (12, 2, 128), 151936, 32768, 1e6, 1e-6, attention_bias=True),
-        "Qwen3 0.6B": qwen3(1024, 3072, 28, (16, 8, 128), 151936, 40960, 1e6, 1e-6),
-        "Qwen3 1.7B": qwen3(2048, 6144, 28, (16, 8, 128), 151936, 40960, 1e6, 1e-6),
-        "Gemma 3 270M": gemma3(640, 2048, 18, (4, 1, 256), 262144, 32768, 1e6, 1e-6, **usual),
-        "Gemma 3 1B": gemma3(1152, 6912, 26, (4, 1, 256), 262144, 32768, 1e6, 1e-6, **usual),
-    }
-
-
-def _shape(
-    family: str,
-    width: int,
-    inner: int,
-    layers: int,
-    heads: tuple[int, int, int],
-    vocabulary: int,
-    context: int,
-    theta: float,
-    epsilon: float,
-    **further: Any,
-) -> ModelConfig:
-    fields = {
-        "model_type": family,
-        "hidden_size": width,
-        "intermediate_size": inner,
-        "num_hidden_layers": layers,
-        "vocab_size": vocabulary,
-        "max_position_embeddings": context,
-        "rope_theta": theta,
-        "layer_norm_eps": epsilon,
-        "hidden_act": FAMILIES[family].activation,
-        "tie_word_embeddings": True,
-        **dict(zip(("num_attention_heads", "num_key_value_heads", "head_dim"), heads, strict=True)),
-    }
-    return ModelConfig(**{**fields, **further})
+    """The shapes of the programs of a site, by their names in the page; add one to ``shapes.json``."""
+    listed = json.loads(Path(__file__).with_name("shapes.json").read_text(encoding="utf-8"))
+    acts = {name: family.activation for name, family in FAMILIES.items()}
+    return {name: ModelConfig(hidden_act=acts[each["model_type"]], **each) for name, each in listed.items()}
 
 
 def tables() -> dict[str, Any]:
