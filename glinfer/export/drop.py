@@ -68,7 +68,6 @@ from glinfer.families.settings import shortest
 from glinfer.formats.gguf.config import ROPE_FREQS, USUAL_SETTINGS, config_of, metadata_of
 from glinfer.formats.gguf.file import VERSIONS, GgufFile, GgufTensor, ggml_types
 from glinfer.formats.gguf.model import rows_from_file
-from glinfer.formats.gguf.vocabulary import byte_letters
 from glinfer.formats.gguf.words import BEGIN_WITH_BOS, COMPOSED, EXPRESSIONS, WHOLE_WORDS
 from glinfer.formats.sampling import GGUF_OPTIONS, NAMES
 from glinfer.formats.tensors import stored_tensors
@@ -159,7 +158,6 @@ def tables() -> dict[str, Any]:
             "whole_words": sorted(WHOLE_WORDS),
             "composed": sorted(COMPOSED),
             "begin_with_bos": sorted(BEGIN_WITH_BOS),
-            "byte_letters": byte_letters(),
             "ends": sorted(ENDS),
             "ends_a_message": ENDS_A_MESSAGE,
             "ends_a_reply": sorted(ENDS_A_REPLY),

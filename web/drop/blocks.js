@@ -3,16 +3,14 @@
  * and groups.py; `form` is an entry of `blocks` in the site's plan.json, which comes from Python's table.
  */
 
+import { numberOf } from "../glinfer/textures.js";
+
 const GROUP = 32; // weights with one scale word
 const HALF_BLOCK = 32; // outputs of a line of texels
 const { fround } = Math;
 
 /** The number of each half float, by its bits. */
-const HALVES = Float32Array.from({ length: 1 << 16 }, (_, bits) => {
-  const [exponent, fraction] = [(bits >> 10) & 31, bits & 0x3ff];
-  const size = exponent === 31 ? (fraction ? NaN : Infinity) : 2 ** (Math.max(1, exponent) - 25) * (fraction + (exponent ? 1024 : 0));
-  return bits & 0x8000 ? -size : size;
-});
+const HALVES = Float32Array.from({ length: 1 << 16 }, (_, bits) => numberOf(bits));
 
 /**
  * The bytes of a row of weights.

@@ -6,6 +6,7 @@
 
 import { GlinferError } from "../glinfer/errors.js";
 import { Jinja } from "../text/jinja.js";
+import { ALPHABET } from "../text/steps.js";
 import { quoted, Unread } from "./gguf.js";
 
 const PREFIX = "tokenizer.ggml.";
@@ -174,7 +175,7 @@ function mergesOf(vocabulary, ids, scores) {
 /** The bytes of each token, in base64. */
 function piecesOf(vocabulary) {
   const encoder = new TextEncoder();
-  const alphabet = new Map(vocabulary.known.byte_letters.map((letter, byte) => [letter, byte]));
+  const alphabet = new Map(ALPHABET.map((letter, byte) => [letter, byte]));
   const asTheyAre = new Set([...vocabulary.control, ...vocabulary.defined]);
   const bytesOf = (text, token) => {
     const byte = vocabulary.isByte(token) && FALLBACK.exec(text);
