@@ -35,7 +35,7 @@ _KEY_HEADS = "attention.head_count_kv"
 _YARN_LOG, _QUERY_BETA = "rope.scaling.yarn_log_multiplier", "attention.temperature_scale"
 _EPSILONS = {"layer": "attention.layer_norm_epsilon", "rms": "attention.layer_norm_rms_epsilon"}
 # Keys that change the computation, with their neutral values.
-_ONLY: dict[str, tuple[Any, ...]] = {
+USUAL_SETTINGS: dict[str, tuple[Any, ...]] = {
     "expert_count": (0,),
     "use_parallel_residual": (False,),
     "attention.clamp_kqv": (0.0,),
@@ -109,7 +109,7 @@ def config_of(file: GgufFile) -> ModelConfig:
     computed = {key for key, _ in form.scalars.values()}
     computed |= {"expert_count"} if family.experts else set()
     computed |= {_YARN_LOG} if family.scaled_queries else set()
-    for key, usual in _ONLY.items():
+    for key, usual in USUAL_SETTINGS.items():
         if key not in computed:
             keys.only(key, usual)
     keys.only("attention.causal", (not family.encodes,))
