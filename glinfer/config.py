@@ -23,6 +23,7 @@ from glinfer.families.layer import (
     DeltaRule,
     Experts,
     LayerConfig,
+    Mixing,
     Rope,
 )
 from glinfer.families.record import Family
@@ -32,7 +33,7 @@ _SHOWN_FIELDS = 6  # known fields that a message lists
 _MAY_BE_ZERO = (
     *("sliding_window", "max_window_layers", "type_vocab_size", "conv_L_cache"),
     *("num_experts", "num_experts_per_tok", "linear_num_key_heads", "linear_num_value_heads"),
-    *("linear_key_head_dim", "linear_value_head_dim", "linear_conv_kernel_dim"),
+    *("linear_key_head_dim", "linear_value_head_dim", "linear_conv_kernel_dim", "linear_norm_groups"),
 )
 MAX_EXPERTS = 1024
 """Limit for the experts of a layer, since each has its own tensor names."""
@@ -131,7 +132,9 @@ class ModelConfig:
     * ``linear_attention`` layers have the gated delta rule: ``linear_num_value_heads`` value heads of
       ``linear_value_head_dim`` elements share ``linear_num_key_heads`` heads of queries and keys of
       ``linear_key_head_dim``, after a convolution over ``linear_conv_kernel_dim`` positions. Value heads that share a
-      key head are consecutive, or, with ``linear_keys_in_turn`` (GGUF files), interleaved.
+      key head are consecutive, or, with ``linear_keys_in_turn`` (GGUF files), interleaved. In families with the scan of
+      Mamba-2 a key head is a group, keys have the elements of its state, ``conv_bias`` is the convolution's, and
+      results are normalised in ``linear_norm_groups`` parts (0: not).
 
     Raises:
         ConfigError: a field is out of range, or the heads do not divide the width.
@@ -181,6 +184,7 @@ class ModelConfig:
     linear_value_head_dim: int = 0
     linear_conv_kernel_dim: int = 0
     linear_keys_in_turn: bool = False
+    linear_norm_groups: int = 0
 
     def __post_init__(self) -> None:
         """Fill in defaults, then check every field."""
@@ -318,6 +322,12 @@ class ModelConfig:
             if not 4 <= value <= most or value % 4:
                 raise ConfigError(f"{name} is {value}; expected a multiple of 4 from 4 to {most}")
         self._check_taps("linear_conv_kernel_dim")
+        groups = self.linear_norm_groups
+        if groups and heads * self.linear_value_head_dim % (4 * groups):
+            raise ConfigError(
+                f"linear_norm_groups is {groups}; expected parts of whole fours of the {heads} heads of "
+                f"{self.linear_value_head_dim} elements"
+            )
 
     @property
     def family(self) -> Family:
@@ -352,8 +362,9 @@ class ModelConfig:
         if kind == CONV:
             return dataclasses.replace(layer, mixing="conv", taps=self.conv_L_cache, head_norms="")
         if kind == DELTA:
-            taps = self.linear_conv_kernel_dim
-            return dataclasses.replace(layer, mixing="delta", taps=taps, head_norms="", gated=False, delta=self._delta)
+            mixing: Mixing = "ssm" if family.scans else "delta"
+            taps, rule = self.linear_conv_kernel_dim, self._delta
+            return dataclasses.replace(layer, mixing=mixing, taps=taps, head_norms="", gated=False, delta=rule)
         slides = kind == SLIDING if kind else index >= self.max_window_layers and self.sliding_window > 0
         window = self.sliding_window if slides else 0
         return dataclasses.replace(
@@ -373,6 +384,8 @@ class ModelConfig:
             self.linear_key_head_dim,
             self.linear_value_head_dim,
             self.linear_keys_in_turn,
+            self.family.scans,
+            self.linear_norm_groups,
         )
 
     @property

@@ -121,7 +121,7 @@ class Graph:
         """Roles and letters of the matrices with a bias."""
         config, family = self.config, self.family
         attention = family.attention_biases if config.attention_bias else ()
-        conv = ("conv_in", "conv", "conv_out") if config.conv_bias else ()
+        conv = ("conv_in", "conv", "conv_out", "delta_conv") if config.conv_bias else ()
         return frozenset((*family.biases, *attention, *(family.mlp_biases if config.mlp_bias else ()), *conv))
 
     def _linear(
@@ -159,18 +159,21 @@ class Graph:
 
         if of.convolves:
             into, taps = linear("conv_in", 3 * width, width), linear("conv", width, 1, of.taps)
-            return Convolution(into, taps, linear("conv_out", width, width))
+            return Convolution((into,), taps, linear("conv_out", width, width))
         if (rule := of.delta) is not None:
             heads = rule.heads
             return DeltaMixing(
                 linear("delta_in", rule.channels, width, letter="qkv"),
                 linear("delta_in", rule.values, width, letter="z"),
-                linear("delta_in", heads, width, letter="b"),
+                None if rule.scan else linear("delta_in", heads, width, letter="b"),
                 linear("delta_in", heads, width, letter="a"),
                 linear("delta_conv", rule.channels, 1, of.taps),
                 ModelTensor("decay_shift", "", (heads,), number),
                 ModelTensor("decay_rate", "", (heads,), number),
-                self._norm("delta_norm", number, width=rule.value),
+                ModelTensor("skip", "", (heads,), number) if rule.scan else None,
+                self._norm("delta_norm", number, width=rule.values if rule.scan else rule.value)
+                if rule.norm_groups or not rule.scan
+                else None,
                 linear("delta_out", width, rule.values),
                 rule,
             )

@@ -137,33 +137,44 @@ class Attention(Node):
 class Convolution(Node):
     """``C · conv(B · x)``, whose first product has the rows of B, C and x."""
 
-    into: Linear
+    into: tuple[Linear]
     conv: Linear
     out: Linear
 
 
 @dataclass(frozen=True)
 class DeltaMixing(Node):
-    """The gated delta rule behind a convolution.
+    """The gated delta rule, or the scan of Mamba-2, behind a convolution.
 
     Attributes:
-        qkv, z, b, a: the products of channels, gates, shares and decays.
+        qkv, z, b, a: the products of channels, gates, shares and decays; a scan has no shares.
         conv: the taps over the channels.
         shift, rate: [heads], of the decays.
-        norm: the gains of a head's results.
+        skip: [heads], the factors by which a scan adds its values to its results.
+        norm: the gains of a head's results, or of all results of a scan, where it has a norm.
         rule: the heads.
     """
 
     qkv: Linear
     z: Linear
-    b: Linear
+    b: Linear | None
     a: Linear
     conv: Linear
     shift: ModelTensor
     rate: ModelTensor
-    norm: Norm
+    skip: ModelTensor | None
+    norm: Norm | None
     out: Linear
     rule: DeltaRule
+
+    @property
+    def into(self) -> tuple[Linear, ...]:
+        """The first products in the order of the rows of a file."""
+        return (self.qkv, self.z, self.b, self.a) if self.b is not None else (self.z, self.qkv, self.a)
+
+    def parts(self) -> Iterator[object]:
+        """The tensors as a file has them."""
+        return iter((*self.into, self.conv, self.shift, self.rate, self.skip, self.norm, self.out))
 
 
 Mixing = Attention | Convolution | DeltaMixing

@@ -58,6 +58,18 @@ GRANITE = {
 }
 
 
+SCAN = {
+    "layer_types": ("linear_attention", "full_attention", "linear_attention"),
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 32,
+    "linear_conv_kernel_dim": 4,
+    "linear_norm_groups": 2,
+    "conv_bias": True,
+}
+
+
 EXPERTS = {"num_experts": 6, "num_experts_per_tok": 2}
 
 
@@ -149,6 +161,7 @@ CONFIGS = {
     "qwen3next": config("qwen3_next", **{**QWEN35, **EXPERTS, "linear_num_value_heads": 6}, norm_topk_prob=True),
     "qwen3moe": config("qwen3_moe", **EXPERTS, norm_topk_prob=True, head_dim=32),
     "olmoe": config("olmoe", **EXPERTS, num_key_value_heads=4),
+    "granitehybrid": config("granitemoehybrid", **GRANITE, **SCAN, rotary_layers=(0,), num_hidden_layers=3),
     "granitemoe": config("granitemoe", **EXPERTS, norm_topk_prob=True, **GRANITE),
     # Angles that turn so far that YaRN's ramp has all pairs, wherever it ends: llama.cpp ends it at whole pairs.
     "gpt-oss": config(

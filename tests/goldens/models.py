@@ -73,6 +73,16 @@ DELTA = {
     "linear_key_head_dim": 16,
     "linear_value_head_dim": 12,
 }
+SCAN = {
+    "layer_types": ["linear_attention", "linear_attention", "full_attention"],
+    "num_hidden_layers": 3,
+    "mamba_n_heads": 6,
+    "mamba_d_head": "auto",
+    "mamba_d_state": 20,
+    "mamba_n_groups": 2,
+    "mamba_expand": 2,
+    "pad_token_id": 0,
+}
 FACTORS = [1.0, 1.25, 1.5, 2.0, 3.0, 4.5]
 GEMMA = {**EVEN, "model_type": "gemma", "head_dim": 20}
 GEMMA2 = {**GEMMA, "model_type": "gemma2", "num_hidden_layers": 3, "query_pre_attn_scalar": 40}
@@ -289,6 +299,13 @@ MODELS = {
     "olmoe": Made({**EVEN, **EXPERTS, "model_type": "olmoe", "pad_token_id": 0, "num_experts": 8}, seed=3),
     "granitemoe": Made(
         {**EVEN, **EXPERTS, "model_type": "granitemoe", **GRANITE, "pad_token_id": 0, "num_local_experts": 6}, seed=4
+    ),
+    "granitemoehybrid": Made(
+        {
+            **{**ODD, **SCAN, "model_type": "granitemoehybrid", **GRANITE, "num_local_experts": 0},
+            "shared_intermediate_size": 101,
+        },
+        seed=0,
     ),
     # As the published files have it but for the matrices' type, and with everything else that a file may say.
     "gpt_oss": Made(GPT_OSS, seed=1),

@@ -26,6 +26,8 @@ def layers_of(family: str) -> dict[str, Any]:
 
     Gates of experts have a bound that random numbers reach, in families where they have one.
     """
+    if FAMILIES[family].scans:
+        return {"layer_types": ("linear_attention", "full_attention"), **DELTA, "linear_norm_groups": 2, "conv_bias": True}
     if FAMILIES[family].delta_rule:
         return {"layer_types": ("linear_attention", "full_attention"), **DELTA}
     if FAMILIES[family].convolves:
@@ -38,10 +40,10 @@ def layers_of(family: str) -> dict[str, Any]:
 
 
 FURTHER = {
-    "fast": {"conv": -1, "delta": 6, "gated": 1},
-    "batch": {"conv": -2, "delta": 6, "gated": 2},
-    "chunk": {"conv": -2, "delta": 9, "gated": 1},
-    "score": {"conv": -2, "delta": 9, "gated": 1},
+    "fast": {"conv": -1, "delta": 6, "ssm": 8, "gated": 1},
+    "batch": {"conv": -2, "delta": 6, "ssm": 8, "gated": 2},
+    "chunk": {"conv": -2, "delta": 9, "ssm": 8, "gated": 1},
+    "score": {"conv": -2, "delta": 9, "ssm": 8, "gated": 1},
 }
 """Draws of a layer with a convolution, a delta rule, or gates, beyond one with attention alone, by plan."""
 

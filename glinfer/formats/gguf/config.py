@@ -291,11 +291,13 @@ def metadata_of(config: ModelConfig) -> tuple[dict[str, Any], Factors]:
             values[_SHARED_WIDTH] = config.intermediate_size
     if family.rotary:
         values[_KEY_HEADS] = config.num_key_value_heads
-        convolving = [config.layer(layer).convolves for layer in range(config.num_hidden_layers)]
+        layers = [config.layer(layer) for layer in range(config.num_hidden_layers)]
         if family.convolves:
             values["shortconv.l_cache"] = max(1, config.conv_L_cache)
-        if any(convolving):
-            values[_KEY_HEADS] = [0 if each else config.num_key_value_heads for each in convolving]
+        if any(each.convolves or each.mixing == "ssm" for each in layers):
+            values[_KEY_HEADS] = [config.num_key_value_heads if each.attends else 0 for each in layers]
+        if family.scans:
+            values["rope.scaling.finetuned"] = any(each.rope is not None for each in layers)
         for key in ("attention.key_length", "attention.value_length"):
             values[key] = config.head_dim
         values["rope.dimension_count"] = config.rotary_dim
@@ -327,15 +329,18 @@ def _refused(words: str) -> InputError:
 
 
 def _delta_metadata(config: ModelConfig) -> dict[str, Any]:
-    """The metadata for layers with the delta rule."""
-    if config.linear_key_head_dim != config.linear_value_head_dim:
+    """The metadata for layers with the delta rule or a scan."""
+    layers, scans = range(config.num_hidden_layers), config.family.scans
+    if config.linear_key_head_dim != config.linear_value_head_dim and not scans:
         raise _refused(f"the architecture {config.family.in_gguf.architecture} has values as long as keys")
-    layers = range(config.num_hidden_layers)
     attending = [layer for layer in layers if config.layer(layer).attends]
     if len(attending) == len(layers):
+        if scans:
+            return {}
         raise _refused(f"the architecture {config.family.in_gguf.architecture} has the delta rule in some layers")
+    interval = attending[0] + 1 if attending else config.num_hidden_layers + 1
     return {
-        "full_attention_interval": attending[0] + 1 if attending else config.num_hidden_layers + 1,
+        **({} if scans else {"full_attention_interval": interval}),
         "ssm.conv_kernel": config.linear_conv_kernel_dim,
         "ssm.state_size": config.linear_key_head_dim,
         "ssm.group_count": config.linear_num_key_heads,
@@ -357,8 +362,8 @@ def _check_read_back(config: ModelConfig, values: Mapping[str, Any], factors: Fa
         raise _refused(f"hidden_act is {config.hidden_act!r}, and {name} computes {family.activation!r}{near}")
     if config.attention_bias and not form.attention_bias:
         raise _refused(f"{name} has no biases in its attention")
-    if config.conv_bias:
-        raise _refused(f"{name} has no biases in its convolutions")
+    if config.conv_bias != (family.scans and bool(config.linear_num_value_heads)):
+        raise _refused(f"{name} has {'no' if config.conv_bias else 'always'} biases in its convolutions")
     for field, (_, usual) in form.scalars.items():
         if usual and not getattr(config, field):
             raise _refused(f"{name} always has {field}")

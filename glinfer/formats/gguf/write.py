@@ -230,10 +230,10 @@ def _data(stored: StoredTensor, form: str, checkpoint: Checkpoint, importance: I
         for tensor in stored.tensors
     ]
     joined = np.concatenate(parts) if len(parts) > 1 else parts[0]
-    if is_by_key(stored):
+    if is_by_key(config, stored):
         joined = joined[np.argsort(rows_by_part(stored, config))]
     joined = np.ascontiguousarray(joined)
-    return joined.reshape(stored.outer_shape) if joined.ndim > 2 else joined
+    return joined.reshape(stored.outer_shape) if joined.ndim != 2 else joined
 
 
 def _part(form: str, name: str, checkpoint: Checkpoint, importance: Importance) -> npt.NDArray[Any]:

@@ -173,8 +173,8 @@ def _products(graph: Graph, layer: int, *, cached: bool = False) -> int:
     node = graph.layer(layer)
     mixing, mlp = node.mixing.body, node.mlp.body
     if cached:
-        stored = {Attention: ("k", "v"), Convolution: ("into",), DeltaMixing: ("qkv", "z", "b", "a")}[type(mixing)]
-        return sum(math.prod(getattr(mixing, name).weight.shape) for name in stored)
+        stored = (mixing.k, mixing.v) if isinstance(mixing, Attention) else mixing.into
+        return sum(math.prod(each.weight.shape) for each in stored)
     weights = [*mixing.tensors()]
     if isinstance(mlp, ExpertMlps):
         used = mlp.experts[: graph.config.num_experts_per_tok]

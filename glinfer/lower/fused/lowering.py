@@ -42,6 +42,7 @@ from glinfer.kernels.fused.gemm import gemm
 from glinfer.kernels.fused.low_rank import ADAPTER, CHOICE_FLOATS, LowRankSum, lora_down
 from glinfer.kernels.fused.norms import post_norm
 from glinfer.kernels.fused.rows import RowInterleaved
+from glinfer.kernels.fused.scan import scan_gate, scan_norm, scan_row
 from glinfer.kernels.fused.turn import turn_heads
 from glinfer.kernels.spec import RunValue, TensorSpec
 from glinfer.lower.options import PlanOptions
@@ -345,52 +346,59 @@ class Lowering(ABC):
         return out
 
     def apply_delta_rule(self, layer: int, node: DeltaMixing, *, ends: bool) -> TensorSpec | None:
-        """Draw the delta rule of a layer, each row by itself in a slot, see :mod:`glinfer.kernels.fused.delta`."""
-        name, heads, taps = f"h.{layer}.delta", DeltaHeads(node.rule), self.config.layer(layer).taps
+        """Draw the delta rule or the scan of a layer, each row in a slot, see :mod:`glinfer.kernels.fused.delta`."""
+        kind, heads, of = self.config.layer(layer).branch, DeltaHeads(node.rule), self.config.layer(layer)
+        name, scan = f"h.{layer}.{kind}", node.rule.scan
         piece = self.table.shape[0] if self.together and self.table is not None else 0
         run = DeltaRun(heads, self.kernels, self.table, self.every, piece)
-        found = self.rows("delta.projected", heads.projected)
+        found = self.rows(f"{kind}.projected", heads.projected)
         self.product(self.recipes.mixing_in(layer), self.hidden[0], found)
-        projected = self.by_row(layer, "delta.rows", found, "delta.projected")
-        layouts = heads.layouts(taps, self.cache_slots // self.every, self.max_texture_size)
+        projected = self.by_row(layer, f"{kind}.rows", found, f"{kind}.projected")
+        layouts = heads.layouts(of.taps, self.cache_slots // self.every, self.max_texture_size)
         inputs, cache, *states = (self.plan.laid_out(f"{name}.{each}", "cache", layouts[each]) for each in layouts)
-        # Of several consecutive rows lengths are a pass of their own, and corrections are solved for.
-        raw, mixed = (self.row_vector(f"delta.{part}", heads.mixed) for part in ("raw", "given"))
-        conv = projected, inputs, cache, self.of_layer(layer, "delta.taps"), self.of_layer(layer, "delta.decay")
-        draw, eps = self.plan.draw, DELTA_EPS
-        draw(delta_conv(f"{name}.conv", run, *conv, raw if piece else mixed, eps=eps, unit=not piece))
-        self.store(f"{name}.store", RowInterleaved((projected,)), inputs, "delta.store", input_ring(taps))
-        if piece:
-            draw(delta_unit(f"{name}.unit", run, raw, mixed, eps=eps))
-        keys = self.row_vector("delta.scores.keys", heads.per_head)
-        queries = None if ends else self.row_vector("delta.scores.queries", heads.per_head)
-        draw(delta_scores(f"{name}.scores", run, mixed, cache, keys, queries))
+        # Of several consecutive rows of a delta rule lengths are a pass of their own, and corrections are solved for.
+        solves = piece > 0 and not scan
+        raw, mixed = (self.row_vector(f"{kind}.{part}", heads.mixed) for part in ("raw", "given"))
+        taps, decay = (self.of_layer(layer, f"{kind}.{part}") for part in ("taps", "decay"))
+        how: dict[str, Any] = {"length": of.taps, "eps": DELTA_EPS, "unit": not piece and not scan}
+        draw, given = self.plan.draw, raw if solves else mixed
+        draw(delta_conv(f"{name}.conv", run, projected, inputs, cache, taps, decay, given, **how))
+        self.store(f"{name}.store", RowInterleaved((projected,)), inputs, f"{kind}.store", input_ring(of.taps))
+        if solves:
+            draw(delta_unit(f"{name}.unit", run, raw, mixed, eps=DELTA_EPS))
+        keys = None if scan else self.row_vector(f"{kind}.scores.keys", heads.per_head)
+        queries = None if ends else self.row_vector(f"{kind}.scores.queries", heads.per_head)
+        if keys is not None or queries is not None:
+            draw(delta_scores(f"{name}.scores", run, mixed, cache, keys, queries))
         even, odd = states
-        kept = self.row_vector("delta.kept", heads.kept)
-        draw(delta_recall(f"{name}.row", run, mixed, keys, cache, (even, odd), kept, queries=False))
-        if piece:
-            apart, kept = kept, self.row_vector("delta.corrected", heads.kept)
-            solved = self.row_vector("delta.solved", heads.per_head)
+        kept = self.row_vector(f"{kind}.kept", heads.kept)
+        if keys is None:
+            draw(scan_row(f"{name}.row", run, mixed, kept))
+        else:
+            draw(delta_recall(f"{name}.row", run, mixed, keys, cache, (even, odd), kept, queries=False))
+        if solves and keys is not None:
+            apart, kept = kept, self.row_vector(f"{kind}.corrected", heads.kept)
+            solved = self.row_vector(f"{kind}.solved", heads.per_head)
             draw(delta_solve(f"{name}.solve", run, mixed, keys, solved))
             draw(delta_correct(f"{name}.correct", run, apart, solved, kept))
-        self.store(f"{name}.row_store", RowInterleaved((kept,)), cache, "delta.store", RING)
+        self.store(f"{name}.row_store", RowInterleaved((kept,)), cache, f"{kind}.store", RING)
         draw(*(delta_fold(f"{name}.fold.{parity}", run, cache, (even, odd), parity) for parity in (0, 1)))
         if queries is None:
             return None
-        results, out = (self.row_vector(f"delta.{part}", heads.rule.values) for part in ("results", "mixed"))
-        draw(
-            delta_recall(f"{name}.results", run, mixed, queries, cache, (even, odd), results, queries=True),
-            delta_norm(
-                f"{name}.mixed",
-                run,
-                results,
-                projected,
-                self.of_layer(layer, "delta.norm"),
-                out,
-                eps=self.config.layer_norm_eps,
-            ),
-        )
-        self.value(f"blocks.{layer}.delta.mixed", View(heads.rule.values))
+        results, out = (self.row_vector(f"{kind}.{part}", heads.rule.values) for part in ("results", "mixed"))
+        draw(delta_recall(f"{name}.results", run, mixed, queries, cache, (even, odd), results, queries=True))
+        eps, groups = self.config.layer_norm_eps, node.rule.norm_groups
+        if scan:
+            gated = self.row_vector(f"{kind}.gated", heads.rule.values) if groups else out
+            draw(scan_gate(f"{name}.gated", run, mixed, results, projected, decay, gated))
+            results = gated
+        if node.norm is not None:
+            gains = self.of_layer(layer, f"{kind}.norm")
+            if scan:
+                draw(scan_norm(f"{name}.mixed", run, results, gains, out, groups=groups, eps=eps))
+            else:
+                draw(delta_norm(f"{name}.mixed", run, results, projected, gains, out, eps=eps))
+        self.value(f"blocks.{layer}.{kind}.mixed", View(heads.rule.values))
         return out
 
     def after_mixing(self, layer: Layer, mixed: RowInterleaved | TensorSpec) -> None:
@@ -537,7 +545,7 @@ def adapter_values(adapters: AdapterRanks) -> list[RunValue]:
 
 
 def delta_layers(config: ModelConfig) -> list[int]:
-    """The layers with a delta rule."""
+    """The layers with a delta rule or a scan."""
     return [layer for layer in range(config.num_hidden_layers) if config.layer(layer).delta is not None]
 
 

@@ -312,8 +312,8 @@ class ChunkLowering(_RowsLowering):
         found = self.table.shape[0]
         if found > SPAN and delta_layers(config):
             raise PlanError(
-                f"a plan for {found} rows that follow each other; expected at most {SPAN}, as the delta rule of a "
-                "layer takes them in together"
+                f"a plan for {found} rows that follow each other; expected at most {SPAN}, as the state of a layer "
+                "takes them in together"
             )
         # In one tile a cell covers few slots, and is skipped if none of them sees it.
         layout = BlockLayout.of((groups * slots, config.num_attention_heads * BLOCK_FLOATS), max_texture_size)

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from glinfer.config import ModelConfig
 from glinfer.errors import PlanError
-from glinfer.families.layer import Rope
+from glinfer.families.layer import DeltaRule, Rope
 from glinfer.formats.tensors import weight_shapes
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS, blocks_for
 from glinfer.graph.model import graph_of
@@ -264,7 +264,8 @@ class Recipes:
     def mixing_in(self, layer: int) -> Recipe:
         """The product that begins the branch of a layer that mixes tokens; its parts begin with whole blocks.
 
-        Of a convolution they are B, C and x; of a delta rule channels, decays, shares and gates.
+        Of a convolution they are B, C and x; of a delta rule channels, decays, shares and gates. The channels of a scan
+        are put in the order of a delta rule, and it has no shares.
         """
         branch = self.graph.layer(layer).mixing
         node = branch.body
@@ -272,11 +273,12 @@ class Recipes:
             width = self.config.hidden_size
             part = np.full(part_floats(width), PADDING)
             part[:width] = np.arange(width)
-            rows, sources = [_moved(part, number * width) for number in range(PARTS)], [node.into]
+            rows, sources = [_moved(part, number * width) for number in range(PARTS)], [*node.into]
         elif isinstance(node, DeltaMixing):
-            rows, start, sources = [], 0, [node.qkv, node.a, node.b, node.z]
+            rows, start, sources = [], 0, [each for each in (node.qkv, node.a, node.b, node.z) if each is not None]
             for each in sources[:-1]:
-                rows.append(_moved(_whole_blocks(np.arange(each.outputs)), start))
+                own = channels_in_order(node.rule) if each is node.qkv else np.arange(each.outputs)
+                rows.append(_moved(_whole_blocks(own), start))
                 start += each.outputs
             rows.append(start + np.arange(node.z.outputs))
         else:
@@ -408,6 +410,12 @@ def _heads_in_place(heads: int, dim: int, floats: int, order: Rows | None = None
     place = np.full((heads, floats), PADDING)
     place[:, :dim] = (pitch or dim) * np.arange(heads)[:, None] + (np.arange(dim) if order is None else order)
     return place.reshape(-1)
+
+
+def channels_in_order(rule: DeltaRule) -> Rows:
+    """The channels of a file in the order queries, keys, values."""
+    sizes = rule.keys, rule.keys, rule.values
+    return np.concatenate([start + np.arange(size) for start, size in zip(rule.starts, sizes, strict=True)])
 
 
 def _whole_blocks(rows: Rows) -> Rows:
