@@ -32,7 +32,7 @@ from glinfer.limits import MAX_CONFIG_NUMBER
 _SHOWN_FIELDS = 6  # known fields that a message lists
 _MAY_BE_ZERO = (
     *("sliding_window", "max_window_layers", "type_vocab_size", "conv_L_cache"),
-    *("num_experts", "num_experts_per_tok", "linear_num_key_heads", "linear_num_value_heads"),
+    *("shared_intermediate_size", "num_experts", "num_experts_per_tok", "linear_num_key_heads", "linear_num_value_heads"),
     *("linear_key_head_dim", "linear_value_head_dim", "linear_conv_kernel_dim", "linear_norm_groups"),
 )
 MAX_EXPERTS = 1024
@@ -128,7 +128,8 @@ class ModelConfig:
     * ``conv`` layers: a gated convolution over ``conv_L_cache`` positions, with biases if ``conv_bias``.
     * ``num_experts`` (0: 8) experts of width ``intermediate_size``, of which a token uses ``num_experts_per_tok``
       (0: 2). With ``norm_topk_prob`` their weights add up to 1. ``swiglu_limit`` and ``swiglu_alpha`` are bound and
-      slope of their gates (0: the plain product), see :class:`glinfer.families.layer.Experts`.
+      slope of their gates (0: the plain product), see :class:`glinfer.families.layer.Experts`. All tokens also use an
+      MLP of width ``shared_intermediate_size`` (0: none), whose result has no weight.
     * ``linear_attention`` layers have the gated delta rule: ``linear_num_value_heads`` value heads of
       ``linear_value_head_dim`` elements share ``linear_num_key_heads`` heads of queries and keys of
       ``linear_key_head_dim``, after a convolution over ``linear_conv_kernel_dim`` positions. Value heads that share a
@@ -185,6 +186,7 @@ class ModelConfig:
     linear_conv_kernel_dim: int = 0
     linear_keys_in_turn: bool = False
     linear_norm_groups: int = 0
+    shared_intermediate_size: int = 0
 
     def __post_init__(self) -> None:
         """Fill in defaults, then check every field."""
@@ -247,6 +249,10 @@ class ModelConfig:
         if not self.family.experts:
             if count or used:
                 raise ConfigError(f"num_experts is {count} in a model of family {self.model_type}; expected none")
+            if self.shared_intermediate_size:
+                raise ConfigError(
+                    f"shared_intermediate_size is {self.shared_intermediate_size}; no layer of {self.model_type} has experts"
+                )
             if self.swiglu_limit:
                 raise ConfigError(f"swiglu_limit is {self.swiglu_limit:g}; no layer of {self.model_type} has experts")
         elif not 2 <= count <= MAX_EXPERTS:

@@ -294,7 +294,8 @@ class HuggingFace:
         windows: reads the fields of sliding windows, or of layers without attention.
         rope: reads the fields of rotary positions.
         more: reads what only this family has; its fields replace those read before.
-        variant: the ``model_type`` of its files, and a setting that is true in them, if it is another family's.
+        variant: the ``model_type`` of its files, and a setting that is true or above 0 in them, if it is another
+            family's.
         wrapped: the ``model_type`` of multimodal models whose ``text_config`` describes a model of this family.
         names: the names of tensors in the file; None if they are those of the checkpoint.
         prefix: the beginning of names that some files omit.

@@ -203,17 +203,17 @@ class Graph:
     def _mlps(self, number: int, of: LayerConfig) -> Mlp | ExpertMlps:
         if of.experts is None:
             return self._mlp(number)
-        width, shared = self.config.hidden_size, of.experts.shared
+        width, shared, alone = self.config.hidden_size, of.experts.shared, self.config.shared_intermediate_size
         return ExpertMlps(
             self._linear("router", of.experts.count, width, layer=number),
             tuple(self._mlp(number, letter=str(expert)) for expert in range(of.experts.count)),
             self._linear("shared_router", 1, width, layer=number) if shared else None,
-            self._mlp(number, "shared_") if shared else None,
+            self._mlp(number, "shared_", inner=alone) if shared or alone else None,
             of.experts,
         )
 
-    def _mlp(self, number: int, prefix: str = "", letter: str = "") -> Mlp:
-        width, inner = self.config.hidden_size, self.config.intermediate_size
+    def _mlp(self, number: int, prefix: str = "", letter: str = "", inner: int = 0) -> Mlp:
+        width, inner = self.config.hidden_size, inner or self.config.intermediate_size
         gate, up, down = (
             self._linear(f"{prefix}{role}", *shape, layer=number, letter=letter)
             for role, shape in (("gate", (inner, width)), ("up", (inner, width)), ("down", (width, inner)))

@@ -201,7 +201,7 @@ class ExpertMlps(Node):
     Attributes:
         router: the product whose outputs choose the experts.
         experts: the MLPs.
-        shared_router: the product that weights the shared one.
+        shared_router: the product that weights the shared one; None where its weight is 1, and it may have another width.
         shared: the MLP of all tokens.
         choice: how experts are chosen and weighted.
     """
@@ -221,8 +221,13 @@ class ExpertMlps(Node):
 
     @property
     def stacked(self) -> tuple[Mlp, ...]:
-        """All MLPs, the shared one last."""
-        return self.experts if self.shared is None else (*self.experts, self.shared)
+        """All MLPs with weights, the shared one last."""
+        return self.experts if self.shared is None or self.apart is not None else (*self.experts, self.shared)
+
+    @property
+    def apart(self) -> Mlp | None:
+        """The MLP of all tokens that is added without a weight, where there is one."""
+        return self.shared if self.shared_router is None else None
 
 
 @dataclass(frozen=True)

@@ -162,6 +162,13 @@ CONFIGS = {
     "qwen3moe": config("qwen3_moe", **EXPERTS, norm_topk_prob=True, head_dim=32),
     "olmoe": config("olmoe", **EXPERTS, num_key_value_heads=4),
     "granitehybrid": config("granitemoehybrid", **GRANITE, **SCAN, rotary_layers=(0,), num_hidden_layers=3),
+    "granitehybrid, experts": config(
+        "granitemoehybrid_moe",
+        **{**EXPERTS, **GRANITE, **SCAN, "num_hidden_layers": 3},
+        norm_topk_prob=True,
+        rotary_layers=(0,),
+        shared_intermediate_size=160,
+    ),
     "granitemoe": config("granitemoe", **EXPERTS, norm_topk_prob=True, **GRANITE),
     # Angles that turn so far that YaRN's ramp has all pairs, wherever it ends: llama.cpp ends it at whole pairs.
     "gpt-oss": config(

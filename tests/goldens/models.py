@@ -307,6 +307,14 @@ MODELS = {
         },
         seed=0,
     ),
+    "granitemoehybrid_moe": Made(
+        {
+            **{**EVEN, **SCAN, **EXPERTS, "model_type": "granitemoehybrid", **GRANITE, "num_local_experts": 6},
+            **{"layer_types": ["full_attention", "linear_attention"], "num_hidden_layers": 2, "mamba_n_heads": 8},
+            **{"shared_intermediate_size": 90, "mamba_conv_bias": False, "position_embedding_type": "rope"},
+        },
+        seed=3,
+    ),
     # As the published files have it but for the matrices' type, and with everything else that a file may say.
     "gpt_oss": Made(GPT_OSS, seed=1),
     "gpt_oss-limits": Made(

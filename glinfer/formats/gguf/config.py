@@ -134,6 +134,8 @@ def config_of(file: GgufFile) -> ModelConfig:
         inner = fields["intermediate_size"]
         if family.shared_expert and keys.whole(_SHARED_WIDTH, inner) != inner:
             raise keys.refused(_SHARED_WIDTH, f"{inner}, the width of other experts")
+        if "shared_intermediate_size" in family.usual:
+            fields["shared_intermediate_size"] = keys.whole(_SHARED_WIDTH)
     if family.rotary:
         fields.update(_rotary_fields(family, keys, file, fields))
     elif keys.whole(_KEY_HEADS, fields["num_attention_heads"]) != fields["num_attention_heads"]:
@@ -289,6 +291,8 @@ def metadata_of(config: ModelConfig) -> tuple[dict[str, Any], Factors]:
         values["expert_count"], values["expert_used_count"] = config.num_experts, config.num_experts_per_tok
         if family.shared_expert:
             values[_SHARED_WIDTH] = config.intermediate_size
+        elif config.shared_intermediate_size:
+            values[_SHARED_WIDTH] = config.shared_intermediate_size
     if family.rotary:
         values[_KEY_HEADS] = config.num_key_value_heads
         layers = [config.layer(layer) for layer in range(config.num_hidden_layers)]

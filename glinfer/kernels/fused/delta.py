@@ -19,9 +19,7 @@ Consecutive rows of one run need each other's corrections. If row i were the fir
 ``L_ij = beta_i exp(decay) (k_j · k_i)``. So all corrections solve ``(I + L) U = A`` (Yang, Wang, Zhang, Shen and Kim
 2024). L does not depend on values, so :func:`delta_solve` inverts I + L once for each head.
 
-The scan of Mamba-2 (Dao and Gu 2024) is the same with ``u_t = step_t x_t`` in place of a correction, the queries, keys
-and values C, B and x, and the decay ``rate · step``. Its passes are those of a rule that has nothing to correct, with
-:mod:`glinfer.kernels.fused.scan` for the rows of the cache, the gates and the norm.
+The scan of Mamba-2 is a rule without corrections, see :mod:`glinfer.kernels.fused.scan`.
 """
 
 from __future__ import annotations
@@ -271,8 +269,7 @@ def delta_conv(
     convolution with taps [length, channels], or a row more for biases, and SiLU. Each head of queries and keys is divided by
     ``sqrt(Σ x² + eps)``, and queries also by the root of their number of elements; without ``unit`` :func:`delta_unit`
     does both later. decay [2, heads] has the factor of ``log(1 + exp(a + shift))``, below 0, and the shift; log decays
-    are summed from the beginning of a span, after those of earlier runs in ``cache``. In a scan, shares are the
-    logarithms themselves, the steps, and decay has a third row for :func:`scan_gate`.
+    are summed from the beginning of a span, after those of earlier runs in ``cache``. A scan's shares are the logarithms.
     """
     heads = run.heads
     defines: Defines = [
@@ -329,13 +326,9 @@ def delta_recall(
     is a row of the cache, out [rows, heads.kept], with the correction as if the row were the first of its consecutive
     rows: ``beta · (v - Sᵀ k)`` with S from the tokens before them all.
     """
-    inputs = {"x": x, "scores": scores, "cache": cache, **_by_parity(states)}
+    inputs = {"x": x, "scores": scores, "cache": cache, "state0": states[0], "state1": states[1]}
     part = "results" if queries else "row"
     return run.draw(name, part, "delta_recall", inputs, [out], [("QUERIES", int(queries))])
-
-
-def _by_parity(states: tuple[TensorSpec, TensorSpec]) -> dict[str, TensorSpec]:
-    return {"state0": states[0], "state1": states[1]}
 
 
 def delta_solve(name: str, run: DeltaRun, x: TensorSpec, scores: TensorSpec, out: TensorSpec) -> DrawSpec:
@@ -583,8 +576,8 @@ def _oracle_conv(inputs: Mapping[str, Array], params: Params, size: tuple[int, i
             g += cache[row.slot(row.begin - 1), heads.k_at : heads.k_at + rule.heads]
         found[row.number, heads.g_at : heads.g_at + rule.heads] = g
         shares = x[row.number, heads.b_at : heads.b_at + rule.heads]
-        steps = np.logaddexp(0.0, shares + decay[1])
-        found[row.number, heads.beta_at :] = steps if rule.scan else np.exp(-np.logaddexp(0.0, -shares))
+        steps = np.logaddexp(0.0, shares + decay[1]) if rule.scan else np.exp(-np.logaddexp(0.0, -shares))
+        found[row.number, heads.beta_at :] = steps
     return found
 
 
@@ -599,8 +592,7 @@ def _oracle_unit(inputs: Mapping[str, Array], params: Params, size: tuple[int, i
 def _oracle_scores(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     parts, rows = _Parts(inputs, params), rows_of(inputs, params, size[0])
     sides = (True,) if parts.heads.rule.scan else (False, True)
-    found = [[parts.weights(row, queries=queries).reshape(-1) for row in rows] for queries in sides]
-    return np.stack(found)
+    return np.stack([[parts.weights(row, queries=queries).reshape(-1) for row in rows] for queries in sides])
 
 
 def _oracle_recall(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
@@ -682,8 +674,7 @@ def _parts_of_rule(params: Params) -> Mapping[str, Part]:
     """The tokens and the state that one row sees; those of a run, which share them, as if the first began a span."""
     heads, position = DeltaHeads.of(params), int(params["position"]) if params["ALONE"] else SPAN
     state = Part(heads.rule.key if position >= SPAN else 0)
-    even = position // SPAN % 2 == 0
-    none = Part(0)
+    even, none = position // SPAN % 2 == 0, Part(0)
     states = {"state0": state if even else none, "state1": none if even else state}
     return {"cache": Part(seen(position, _rows(params))), **states}
 
@@ -696,8 +687,7 @@ def _parts_of_fold(params: Params) -> Mapping[str, Part]:
 
 
 _TABLE: dict[str, Any] = {"integers": ("rows",), "parts": _parts_of_rule}
-_CONV = ("x", "inputs", "cache", "taps", "decay")
-_STATES = ("state0", "state1")
+_CONV, _STATES = ("x", "inputs", "cache", "taps", "decay"), ("state0", "state1")
 register(Op("delta_conv", _CONV, ("rows",), _check_conv, _oracle_conv, ("rows",), parts=_parts_of_conv))
 register(Op("delta_unit", ("x",), (), _check_unit, _oracle_unit))
 register(Op("delta_scores", ("x", "cache"), ("rows",), _check_per_head, _oracle_scores, **_TABLE))

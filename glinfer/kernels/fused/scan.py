@@ -1,6 +1,8 @@
 """The scan of Mamba-2 (Dao and Gu 2024): the passes that it does not share with the delta rule.
 
-:mod:`glinfer.kernels.fused.delta` explains the rows and caches, and has the passes of both.
+A scan is the rule of :mod:`glinfer.kernels.fused.delta` with ``u_t = step_t x_t`` in place of a correction, the queries,
+keys and values C, B and x, and the decay ``rate · step``. With rows, caches and passes of that module, it has its own
+for the rows of the cache, for its gates, and for the norm behind them.
 """
 
 from __future__ import annotations

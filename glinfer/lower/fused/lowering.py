@@ -409,7 +409,7 @@ class Lowering(ABC):
         self.add(self.recipes.mixing_out(number), mixed, before, behind)
         self.value(f"{to}.resid_mid{self.centred}", stream)
         if isinstance(node, ExpertMlps):
-            self.use_experts(number, node.choice, behind, before)
+            self.use_experts(number, node, behind, before)
         else:
             self.add(self.recipes.down(number), self.expanded(number, behind), behind, before)
         self.value(f"{to}.resid_post{self.centred}", stream)
@@ -449,10 +449,13 @@ class Lowering(ABC):
         stream = None if residual.names == out.names else residual
         self.plan.draw(post_norm(name, kind, x, gains, out, residual=stream, **how))
 
-    def use_experts(self, layer: int, experts: Experts, residual: RowInterleaved, out: RowInterleaved) -> None:
+    def use_experts(self, layer: int, node: ExpertMlps, residual: RowInterleaved, out: RowInterleaved) -> None:
         """Draw the choice of each row's experts, their products, and the sum that is added to the residual stream."""
         name, x = f"h.{layer}.mlp", self.by_row(layer, "mlp.rows", residual, "mlp.rows")
-        chooses, experts = experts, experts.stacked
+        chooses, experts = node.choice, node.choice.stacked
+        inner = None if node.apart is None else self.rows("mlp.shared", node.apart.up.outputs)
+        if inner is not None:
+            self.product(self.recipes.apart(layer)[0], residual, inner, activation=self.config.hidden_act)
         logits = self.row_vector("mlp.router", experts.count)
         choice = self.row_vector("mlp.choice", CHOICE_FLOATS * experts.used)
         router = self.recipes.router(layer)
@@ -463,6 +466,10 @@ class Lowering(ABC):
         self.value(f"blocks.{layer}.mlp.router", View(chooses.count))
         self.plan.draw(route(f"{name}.choice", "mlp.choice", logits, choice, chooses, **shared))
         parts, choice = self.expert_products(layer, experts, x, choice)
+        if inner is not None:  # added once the experts have read the stream
+            summed = out if residual.names == out.names else self.rows("mlp.shared_sum", out.cols)
+            self.add(self.recipes.apart(layer)[1], inner, residual, summed)
+            residual = summed
         stream = None if residual.names == out.names else residual
         how = {"residual": stream, "slots": self.used, **shared}
         self.plan.draw(mix_experts(f"{name}.mix", "mlp.mix", parts, choice, out, experts, **how))

@@ -489,6 +489,10 @@ class _PlainLowering:
             out = self.expert(name, own, node.shared, x, {})
             plan.draw(sigmoid(f"{own}.weight", "mlp.choice", logit, weight, kernels=kernels))
             add(own, out, False)
+        elif node.shared is not None:
+            own = f"{name}.shared"
+            out = self.expert(own, own, node.shared, x, {})
+            return self.combine(f"{own}.sum", "mlp.mix", "add", sums, out, other)
         return sums
 
     def expert(self, name: str, own: str, node: Mlp, x: TensorSpec, bounds: dict[str, object]) -> TensorSpec:

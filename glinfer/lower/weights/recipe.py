@@ -311,23 +311,34 @@ class Recipes:
         assert isinstance(node, Mlp | ExpertMlps)
         return branch, node.stacked if isinstance(node, ExpertMlps) else (node,)
 
-    def up(self, layer: int) -> Recipe:
+    def apart(self, layer: int) -> tuple[Recipe, Recipe]:
+        """Both products of an MLP beside the experts."""
+        node = self.graph.layer(layer).mlp.body
+        assert isinstance(node, ExpertMlps)
+        assert node.apart is not None
+        return self.up(layer, node.apart), self.down(layer, node.apart)
+
+    def up(self, layer: int, apart: Mlp | None = None) -> Recipe:
         """The first product of the MLP, with alternating blocks of gate and up where the family has a gate."""
         branch, mlps = self._mlps(layer)
+        mlps = mlps if apart is None else (apart,)
         inner, gated = mlps[0].up.outputs, mlps[0].gate is not None
         rows, sources = _blocks_of_both(inner) if gated else np.arange(inner), [each.first for each in mlps]
         rows = np.concatenate([_moved(rows, len(sources[0]) * inner * number) for number in range(len(mlps))])
         further: dict[str, Any] = {"before": branch.norm, "gated": gated, "experts": len(mlps)}
-        return self._recipe("mlp.fc_in", layer, [*chain(*sources)], rows, **further)
+        kind = "mlp.fc_in" if apart is None else "mlp.shared_in"
+        return self._recipe(kind, layer, [*chain(*sources)], rows, **further)
 
-    def down(self, layer: int) -> Recipe:
+    def down(self, layer: int, apart: Mlp | None = None) -> Recipe:
         """The second product of the MLP."""
         branch, mlps = self._mlps(layer)
+        mlps = mlps if apart is None else (apart,)
         width = mlps[0].down.outputs
         each = np.arange(width) if len(mlps) == 1 else _whole_blocks(np.arange(width))
         rows = np.concatenate([_moved(each, width * number) for number in range(len(mlps))])
         further: dict[str, Any] = {"writes_stream": True, "experts": len(mlps), **self._end(branch)}
-        return self._recipe("mlp.fc_out", layer, [each.down for each in mlps], rows, **further)
+        kind = "mlp.fc_out" if apart is None else "mlp.shared_out"
+        return self._recipe(kind, layer, [each.down for each in mlps], rows, **further)
 
     def dense(self, number: int) -> Recipe:
         """A dense matrix after the pooling."""
@@ -340,6 +351,7 @@ class Recipes:
         for layer in range(self.config.num_hidden_layers):
             found += [self.mixing_in(layer), self.mixing_out(layer), self.up(layer), self.down(layer)]
             found += [self.router(layer)] if self.config.layer(layer).experts is not None else []
+            found += self.apart(layer) if self.config.shared_intermediate_size else ()
         return found + [self.dense(number) for number in range(len(self.config.dense))]
 
     def head(self) -> Recipe:
