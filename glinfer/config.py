@@ -19,6 +19,7 @@ from glinfer.families.layer import (
     DELTA,
     FULL,
     LONGEST_CONVOLUTION,
+    MLP,
     SLIDING,
     DeltaRule,
     Experts,
@@ -42,7 +43,7 @@ LARGEST_DELTA_KEY = 256
 """Limit for the elements of a delta rule's key; each is a row of the state."""
 _CHECKED_APART = ("layer_norm_eps", "rope_theta", "rope_local_base_freq")
 _MAX_SCALE = 1e6  # limit for factors and caps, beyond which float32 overflows
-ACTIVATIONS = ("gelu", "gelu_new", "silu")
+ACTIVATIONS = ("gelu", "gelu_new", "silu", "relu2")
 """Valid values of ``hidden_act``."""
 POOLINGS = ("", "mean", "cls", "lasttoken", "max", "mean_sqrt_len_tokens", "weightedmean")
 """Valid values of ``pooling``, with the names of sentence-transformers."""
@@ -135,7 +136,8 @@ class ModelConfig:
       ``linear_key_head_dim``, after a convolution over ``linear_conv_kernel_dim`` positions. Value heads that share a
       key head are consecutive, or, with ``linear_keys_in_turn`` (GGUF files), interleaved. In families with the scan of
       Mamba-2 a key head is a group, keys have the elements of its state, ``conv_bias`` is the convolution's, and
-      results are normalised in ``linear_norm_groups`` parts (0: not).
+      results are normalised in ``linear_norm_groups`` parts (0: not). Layers of some families have one branch, which is
+      an MLP in those of kind ``mlp``.
 
     Raises:
         ConfigError: a field is out of range, or the heads do not divide the width.
@@ -262,7 +264,7 @@ class ModelConfig:
 
     def _check_layers(self) -> None:
         """Check the patterns of layers, and the factors and caps."""
-        for name, known in (("layer_types", (FULL, SLIDING, CONV, DELTA)), ("rotary_layers", (0, 1))):
+        for name, known in (("layer_types", (FULL, SLIDING, CONV, DELTA, MLP)), ("rotary_layers", (0, 1))):
             found = getattr(self, name)
             found = tuple(found) if isinstance(found, (list, tuple)) else found
             if not isinstance(found, tuple) or any(isinstance(each, bool) or each not in known for each in found):
@@ -271,6 +273,8 @@ class ModelConfig:
             object.__setattr__(self, name, found)
         family = FAMILIES.get(self.model_type) if isinstance(self.model_type, str) else None
         self._check_convolutions(family)
+        if MLP in self.layer_types and family is not None and not family.single:
+            raise ConfigError(f"layer_types has {MLP!r}; layers of {self.model_type} have two branches")
         self._check_delta_rule(family)
         if self.layer_types and self.max_window_layers:
             raise ConfigError(
@@ -365,6 +369,10 @@ class ModelConfig:
         family = self.family
         kind = self.layer_types[index % len(self.layer_types)] if self.layer_types else ""
         layer = dataclasses.replace(family.layer, branch_scale=self.residual_multiplier, experts=self._experts)
+        if family.single:
+            layer = dataclasses.replace(layer, mlp=kind == MLP)
+        if kind == MLP:
+            return dataclasses.replace(layer, mixing="none", head_norms="")
         if kind == CONV:
             return dataclasses.replace(layer, mixing="conv", taps=self.conv_L_cache, head_norms="")
         if kind == DELTA:

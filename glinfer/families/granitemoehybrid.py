@@ -75,6 +75,7 @@ FAMILY = Family(
         keys={"intermediate_size": ("shared_intermediate_size",)},
         scalars=granite.FAMILY.in_huggingface.scalars,
         only={**SAME_SCAN, "mamba_proj_bias": (False,)},
+        unused=("num_experts_per_tok",),
         windows=scan_layers,
         rope=rotates,
         names=_IN_FILE,

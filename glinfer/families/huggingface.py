@@ -290,6 +290,7 @@ class HuggingFace:
             fields of :class:`glinfer.config.ModelConfig`, or ``query_pre_attn_scalar``, whose root divides scores.
         experts: default number of experts of a layer, default number of a token, and the default of ``norm_topk_prob``;
             None if the weights of the chosen ones always add up to 1.
+        unused: settings of experts that its files may have although no layer reads them.
         only: settings that would change the computation, with their neutral values; other values are refused.
         windows: reads the fields of sliding windows, or of layers without attention.
         rope: reads the fields of rotary positions.
@@ -313,6 +314,7 @@ class HuggingFace:
     null_heads: bool = True
     scalars: Mapping[str, float] = field(default_factory=dict)
     experts: tuple[int, int, bool | None] = (0, 0, None)
+    unused: tuple[str, ...] = ()
     only: Mapping[str, tuple[object, ...]] = field(default_factory=lambda: SAME_MATHS)
     windows: Hook = no_window
     rope: Hook = angles

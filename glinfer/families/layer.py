@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
-FULL, SLIDING, CONV, DELTA = "full_attention", "sliding_attention", "conv", "linear_attention"
+FULL, SLIDING, CONV, DELTA, MLP = "full_attention", "sliding_attention", "conv", "linear_attention", "mlp"
 """The kinds of layers in ``layer_types`` of :class:`glinfer.config.ModelConfig`."""
 LONGEST_PERIOD = 1024
 """Limit for the period of a pattern in a file, since patterns are kept as lists."""
@@ -18,10 +18,10 @@ LONGEST_CONVOLUTION = 64
 """Limit for the positions of a convolution, since every element of its results reads all of them."""
 _Value = TypeVar("_Value")
 
-Mixing = Literal["attention", "conv", "delta", "ssm"]
+Mixing = Literal["attention", "conv", "delta", "ssm", "none"]
 """How a layer mixes tokens: causal attention, over all earlier tokens or a window; a gated short convolution,
 C · conv(B · x), depthwise over the last few tokens; the gated delta rule, a linear attention with a state that each
-token updates; or the state-space scan of Mamba-2, which is the same without corrections."""
+token updates; the state-space scan of Mamba-2, which is the same without corrections; or not at all."""
 NormPlaces = Literal["before", "after", "both", "sum"]
 """Norms of a layer: before each of its two branches, after it but before the residual sum, both, or after the sum, so
 that the stream itself is normalised."""
@@ -145,6 +145,7 @@ class LayerConfig:
         sinks: whether the softmax of each head has an additional learned logit without a value.
         experts: the experts of the MLP; None for a single MLP.
         gated: whether attention's results are multiplied by the sigmoid of gates, which are projected with the queries.
+        mlp: whether an MLP, or experts, follow the mixing of tokens.
         delta: the heads of the delta rule or of the scan; None in layers without either.
     """
 
@@ -161,6 +162,7 @@ class LayerConfig:
     sinks: bool = False
     experts: Experts | None = None
     gated: bool = False
+    mlp: bool = True
     delta: DeltaRule | None = None
 
     @property

@@ -29,6 +29,7 @@ class Family:
         positions: learned, or rotary with pairs half a head apart, or rotary with adjacent pairs.
         rope_theta: the default base of rotary angles.
         gated: whether the MLP has a gate.
+        single: whether a layer has one branch: it mixes tokens, or it is an MLP.
         scans: whether its layers with a state have the scan of Mamba-2 instead of the gated delta rule.
         activation: the usual ``hidden_act`` of models in files; GGUF files have no other.
         scaled_embeddings: whether embeddings are multiplied by the square root of the width.
@@ -57,6 +58,7 @@ class Family:
     positions: Literal["learned", "halves", "neighbours"] = "halves"
     rope_theta: float = 10000.0
     gated: bool = True
+    single: bool = False
     scans: bool = False
     activation: str = "silu"
     scaled_embeddings: bool = False

@@ -19,6 +19,7 @@ from glinfer.graph.nodes import (
     Mlp,
     ModelTensor,
     Norm,
+    Nothing,
 )
 
 
@@ -142,9 +143,12 @@ class Graph:
     def _made(self, number: int) -> Layer:
         of = self.config.layer(number)
         mixing = self._branch(of.branch, "attention", number, of, self._mixing(number, of))
-        return Layer(number, mixing, self._branch("mlp", "mlp", number, of, self._mlps(number, of)))
+        mlps = self._mlps(number, of) if of.mlp else Nothing()
+        return Layer(number, mixing, self._branch("mlp", "mlp", number, of, mlps))
 
     def _branch(self, name: str, role: str, number: int, of: LayerConfig, body: Mixing | Mlp | ExpertMlps) -> Branch:
+        if isinstance(body, Nothing):
+            return Branch(name, None, body, None, None, of.branch_scale)
         first = of.norm_before and (number or role == "mlp" or not self.family.embedding_norm)
         norm = self._norm(f"{role}_norm", number) if first else None
         behind = self._norm(f"{role}_post_norm", number) if of.norm_behind else None
@@ -153,6 +157,8 @@ class Graph:
 
     def _mixing(self, number: int, of: LayerConfig) -> Mixing:
         config, width = self.config, self.config.hidden_size
+        if of.mixing == "none":
+            return Nothing()
 
         def linear(role: str, rows: int, *columns: int, letter: str = "") -> Linear:
             return self._linear(role, rows, *columns, layer=number, letter=letter)

@@ -177,7 +177,12 @@ class DeltaMixing(Node):
         return iter((*self.into, self.conv, self.shift, self.rate, self.skip, self.norm, self.out))
 
 
-Mixing = Attention | Convolution | DeltaMixing
+@dataclass(frozen=True)
+class Nothing(Node):
+    """The body of a branch that a layer does not have."""
+
+
+Mixing = Attention | Convolution | DeltaMixing | Nothing
 
 
 @dataclass(frozen=True)
@@ -245,7 +250,7 @@ class Branch(Node):
 
     name: str
     norm: Norm | None
-    body: Mixing | Mlp | ExpertMlps
+    body: Mixing | Mlp | ExpertMlps | Nothing
     post_norm: Norm | None
     sum_norm: Norm | None
     scale: float
@@ -253,8 +258,13 @@ class Branch(Node):
 
 @dataclass(frozen=True)
 class Layer(Node):
-    """A layer: the branch that mixes tokens, then the one that takes each by itself."""
+    """A layer: the branch that mixes tokens, then the one that takes each by itself; one may have no body."""
 
     number: int
     mixing: Branch
     mlp: Branch
+
+    @property
+    def branches(self) -> tuple[Branch, ...]:
+        """The branches that the layer has."""
+        return tuple(each for each in (self.mixing, self.mlp) if not isinstance(each.body, Nothing))

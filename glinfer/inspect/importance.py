@@ -26,7 +26,7 @@ from glinfer.formats.gguf.write import Importance
 from glinfer.formats.tensors import stored_tensors, weight_shapes
 from glinfer.gl.context import Device
 from glinfer.graph.model import graph_of
-from glinfer.graph.nodes import Attention, Convolution, DeltaMixing, ExpertMlps, Mlp
+from glinfer.graph.nodes import Attention, ExpertMlps, Mlp, Nothing
 
 CHUNK = 512
 """Tokens in a chunk; chunks run independently."""
@@ -145,12 +145,13 @@ def _inputs(config: ModelConfig) -> Iterator[tuple[str, list[str]]]:
     """Yield names of captured tensors, each with the matrices whose input it is."""
     for layer in graph_of(config).layers:
         block, node, mlp = f"blocks.{layer.number}", layer.mixing.body, layer.mlp.body
-        if isinstance(node, Attention):
-            value, first = "joined", (node.q, node.k, node.v)
-        else:
-            value, first = "mixed", node.into
-        yield f"{block}.{layer.mixing.name}.norm", [f"{product.name}.weight" for product in first]
-        yield f"{block}.{layer.mixing.name}.{value}", [f"{node.out.name}.weight"]
+        if not isinstance(node, Nothing):
+            first = (node.q, node.k, node.v) if isinstance(node, Attention) else node.into
+            value = "joined" if isinstance(node, Attention) else "mixed"
+            yield f"{block}.{layer.mixing.name}.norm", [f"{product.name}.weight" for product in first]
+            yield f"{block}.{layer.mixing.name}.{value}", [f"{node.out.name}.weight"]
+        if isinstance(mlp, Nothing):
+            continue
         # The inputs of down are concatenated over experts without marks, so sizes separate them.
         assert isinstance(mlp, (Mlp, ExpertMlps))
         mlps = mlp.experts if isinstance(mlp, ExpertMlps) else (mlp,)

@@ -16,6 +16,7 @@ import tokenizers
 from tokenizers import models, pre_tokenizers, trainers
 
 from glinfer.config import ModelConfig
+from glinfer.families import FAMILIES
 from glinfer.formats.gguf.words import EXPRESSIONS
 
 Array = np.ndarray[Any, Any]
@@ -75,7 +76,7 @@ EXPERTS = {"num_experts": 6, "num_experts_per_tok": 2}
 
 def config(family: str, **more: Any) -> ModelConfig:
     groups = {} if family == "gpt2" else {"num_key_value_heads": 2}
-    act = "gelu_new" if family == "gpt2" or family.startswith("gemma") else "silu"
+    act = "gelu_new" if family == "gpt2" or family.startswith("gemma") else FAMILIES[family].activation
     return ModelConfig(**{**SIZES, **groups, "model_type": family, "hidden_act": act, **more})
 
 
@@ -168,6 +169,11 @@ CONFIGS = {
         norm_topk_prob=True,
         rotary_layers=(0,),
         shared_intermediate_size=160,
+    ),
+    "nemotron_h": config(
+        "nemotron_h",
+        **{**SCAN, "layer_types": ("linear_attention", "mlp", "full_attention"), "num_hidden_layers": 5},
+        rotary_layers=(0,),
     ),
     "granitemoe": config("granitemoe", **EXPERTS, norm_topk_prob=True, **GRANITE),
     # Angles that turn so far that YaRN's ramp has all pairs, wherever it ends: llama.cpp ends it at whole pairs.

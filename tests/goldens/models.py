@@ -315,6 +315,14 @@ MODELS = {
         },
         seed=3,
     ),
+    "nemotron_h": Made(
+        {
+            **{**ODD, "model_type": "nemotron_h", "head_dim": 10, "pad_token_id": 0},
+            "layers_block_type": ["linear_attention", "mlp", "linear_attention", "full_attention", "mlp"],
+            **{"num_hidden_layers": 5, "mamba_num_heads": 6, "mamba_head_dim": 12, "ssm_state_size": 20, "n_groups": 3},
+        },
+        seed=0,
+    ),
     # As the published files have it but for the matrices' type, and with everything else that a file may say.
     "gpt_oss": Made(GPT_OSS, seed=1),
     "gpt_oss-limits": Made(

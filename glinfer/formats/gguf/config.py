@@ -122,7 +122,7 @@ def config_of(file: GgufFile) -> ModelConfig:
         "num_attention_heads": keys.whole("attention.head_count"),
         "num_hidden_layers": block_counts(keys)[0],
         "max_position_embeddings": keys.whole("context_length"),
-        "intermediate_size": keys.whole(form.inner_key),
+        "intermediate_size": 1 if family.single else keys.whole(form.inner_key),
         "layer_norm_eps": keys.number(_EPSILONS[family.norm]),
         "hidden_act": family.activation,
         "model_type": family.name,
@@ -300,6 +300,9 @@ def metadata_of(config: ModelConfig) -> tuple[dict[str, Any], Factors]:
             values["shortconv.l_cache"] = max(1, config.conv_L_cache)
         if any(each.convolves or each.mixing == "ssm" for each in layers):
             values[_KEY_HEADS] = [config.num_key_value_heads if each.attends else 0 for each in layers]
+        if family.single:
+            values[_EPSILONS["layer"]] = config.layer_norm_eps  # llama.cpp asks for both
+            values["feed_forward_length"] = [config.intermediate_size if each.mlp else 0 for each in layers]
         if family.scans:
             values["rope.scaling.finetuned"] = any(each.rope is not None for each in layers)
         for key in ("attention.key_length", "attention.value_length"):

@@ -203,7 +203,7 @@ def _refuse_other_maths(family: Family, settings: Settings) -> None:
     for name, harmless in family.in_huggingface.only.items():
         settings.only(name, harmless)
     for name in () if family.experts else _EXPERTS:
-        if settings.values.get(name):
+        if settings.values.get(name) and name not in family.in_huggingface.unused:
             raise FormatError(
                 f"{settings.label}: {name} is {quoted(settings.values[name])}: a mixture of experts, which is not "
                 "supported; expected a model whose layers have one MLP each"

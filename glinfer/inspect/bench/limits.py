@@ -18,7 +18,7 @@ from glinfer.engine.model import Model
 from glinfer.engine.prefill import MAX_SINGLE_TOKENS, Prefill
 from glinfer.engine.report import Report
 from glinfer.graph.model import Graph, graph_of
-from glinfer.graph.nodes import Attention, Convolution, DeltaMixing, ExpertMlps
+from glinfer.graph.nodes import Attention, DeltaMixing, ExpertMlps, Nothing
 from glinfer.inspect.ceiling import CeilingReport
 from glinfer.inspect.profile.traffic import draw_traffic
 from glinfer.kernels.spec import DrawSpec
@@ -173,6 +173,8 @@ def _products(graph: Graph, layer: int, *, cached: bool = False) -> int:
     node = graph.layer(layer)
     mixing, mlp = node.mixing.body, node.mlp.body
     if cached:
+        if isinstance(mixing, Nothing):
+            return 0
         stored = (mixing.k, mixing.v) if isinstance(mixing, Attention) else mixing.into
         return sum(math.prod(each.weight.shape) for each in stored)
     weights = [*mixing.tensors()]
@@ -190,7 +192,8 @@ def _mixing(graph: Graph, layer: int, tokens: int) -> int:
     node = graph.layer(layer).mixing.body
     if isinstance(node, Attention):
         return 2 * node.out.inputs * min(tokens, node.window or tokens)
-    assert isinstance(node, (Convolution, DeltaMixing))
+    if isinstance(node, Nothing):
+        return 0
     taps = math.prod(node.conv.weight.shape)
     # The state is read for the key and for the query, and changed once.
     return taps + 3 * node.rule.heads * node.rule.key * node.rule.value if isinstance(node, DeltaMixing) else taps

@@ -17,7 +17,7 @@ from glinfer.families.layer import Experts
 from glinfer.gl.layouts.blocks import BYTES, BlockLayout, blocks_for
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.graph.model import graph_of
-from glinfer.graph.nodes import Attention, Convolution, DeltaMixing, ExpertMlps, Layer, Mlp
+from glinfer.graph.nodes import Attention, Convolution, DeltaMixing, ExpertMlps, Layer, Mlp, Nothing
 from glinfer.kernels.flat.delta import DELTA_EPS
 from glinfer.kernels.fused.cached import SLOT_TOKENS, Heads, score_slots
 from glinfer.kernels.fused.convolve import PARTS, part_floats, short_conv, store_gated
@@ -250,6 +250,10 @@ class Lowering(ABC):
     def draw_layer(self, layer: Layer, *, ends: bool = False) -> None:
         """Draw a layer; with ``ends`` only what it keeps for later tokens."""
         number, node = layer.number, layer.mixing.body
+        if isinstance(node, Nothing):
+            if not ends:
+                self.after_mixing(layer, None)
+            return
         mixed: RowInterleaved | TensorSpec | None
         if isinstance(node, Convolution):
             mixed = self.convolve(number, node, ends=ends)
@@ -401,14 +405,21 @@ class Lowering(ABC):
         self.value(f"blocks.{layer}.{kind}.mixed", View(heads.rule.values))
         return out
 
-    def after_mixing(self, layer: Layer, mixed: RowInterleaved | TensorSpec) -> None:
+    def after_mixing(self, layer: Layer, mixed: RowInterleaved | TensorSpec | None) -> None:
         """Draw the rest of a layer: the output projection and the MLP, both added to the residual stream."""
         before, behind = self.hidden
         number, node = layer.number, layer.mlp.body
         stream, to = View(self.config.hidden_size), f"blocks.{number}"
-        self.add(self.recipes.mixing_out(number), mixed, before, behind)
-        self.value(f"{to}.resid_mid{self.centred}", stream)
-        if isinstance(node, ExpertMlps):
+        if mixed is None or isinstance(node, Nothing):
+            self.hidden = behind, before  # a single branch leaves the stream in the other one
+        if mixed is None:
+            before, behind = behind, before
+        else:
+            self.add(self.recipes.mixing_out(number), mixed, before, behind)
+            self.value(f"{to}.resid_mid{self.centred}", stream)
+        if isinstance(node, Nothing):
+            pass
+        elif isinstance(node, ExpertMlps):
             self.use_experts(number, node, behind, before)
         else:
             self.add(self.recipes.down(number), self.expanded(number, behind), behind, before)
@@ -571,6 +582,8 @@ def layer_cache_layouts(
         PlanError: one does not fit such textures.
     """
     of = recipes.config.layer(layer)
+    if of.mixing == "none":
+        return ()
     if of.delta is not None:
         return tuple(DeltaHeads(of.delta).layouts(of.taps, slots // every, max_texture_size).values())
     return (layer_cache_layout(recipes, layer, slots, every, formats, max_texture_size),)

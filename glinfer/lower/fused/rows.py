@@ -43,7 +43,7 @@ from glinfer.kernels.fused.score import score_rows
 from glinfer.kernels.fused.tiles import store_rows, take_row, tile_scores, tile_values
 from glinfer.kernels.spec import RunValue, TensorSpec
 from glinfer.lower.fused.lowering import Lowering, adapter_values, delta_layers
-from glinfer.lower.fused.token import HIDDEN
+from glinfer.lower.fused.token import stream_before_last
 from glinfer.lower.options import PlanOptions
 from glinfer.lower.weights.recipe import Recipe
 from glinfer.program.plan import Plan
@@ -337,9 +337,9 @@ class ChunkLowering(_RowsLowering):
         self.finish()
         results = self.plan.last_written
         if export_residual:
-            stream = self.blocks(HIDDEN, 1, self.config.hidden_size)
+            stream = self.blocks(stream_before_last(self.config, self.kernels), 1, self.config.hidden_size)
             self.plan.draw(take_row("take", self.hidden[0], stream, kernels=self.kernels))
-            results, self.plan.shared = (*results, HIDDEN), (HIDDEN,)
+            results, self.plan.shared = (*results, stream.name), (stream.name,)
         return self.plan.build(*results)
 
     def finish(self) -> None:

@@ -149,7 +149,7 @@ class _PlainLowering:
 
     def layer(self, layer: Layer) -> None:
         """Draw both branches of a layer."""
-        for branch, sum_name in ((layer.mixing, "resid_mid"), (layer.mlp, "resid_post")):
+        for branch in layer.branches:
             name, to, body = f"h.{layer.number}.{branch.name}", f"blocks.{layer.number}.{branch.name}", branch.body
             x = self.hidden
             if branch.norm is not None:
@@ -164,9 +164,13 @@ class _PlainLowering:
             elif isinstance(body, Mlp):
                 out = self.mlp(name, to, body, x)
             else:
+                assert isinstance(body, ExpertMlps)
                 out = self.experts(name, to, body, x)
             self.end(name, to, branch, out)
-            self.plan.value(f"blocks.{layer.number}.{sum_name}", View(self.width))
+            if branch is layer.mixing:
+                self.plan.value(f"blocks.{layer.number}.resid_mid", View(self.width))
+            if branch is layer.branches[-1]:
+                self.plan.value(f"blocks.{layer.number}.resid_post", View(self.width))
 
     def end(self, name: str, to: str, branch: Branch, out: TensorSpec) -> None:
         """Draw the end of a branch: its norm and its factor, where it has them, and the sum with the stream."""

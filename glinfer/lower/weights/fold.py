@@ -28,7 +28,7 @@ from glinfer.gl.layouts.blocks import RowLayout
 from glinfer.gl.layouts.grouped import GroupedLayout
 from glinfer.gl.layouts.matrix import TexelLayout
 from glinfer.gl.layouts.packing import ConstantLayout, GemvLayout
-from glinfer.graph.nodes import Attention, Convolution, DeltaMixing, Linear, Norm
+from glinfer.graph.nodes import Attention, Convolution, DeltaMixing, Linear, Norm, Nothing
 from glinfer.kernels.fused.low_rank import RANK_STEP
 from glinfer.kernels.spec import Array
 from glinfer.lower.ropes import rope_of
@@ -116,6 +116,7 @@ class Weights(Recipes):
             if node.sinks is not None:
                 sinks = node.sinks.name(self.names)
                 yield Weight(f"{name}.sinks", _table(1, node.sinks.shape[0]), lambda made: made._take(sinks)[None])
+        if isinstance(node, Attention | Nothing):
             return
         assert isinstance(node, Convolution | DeltaMixing)
         channels, _, length = node.conv.weight.shape

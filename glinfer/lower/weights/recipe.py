@@ -349,7 +349,9 @@ class Recipes:
         """All products of the model's plans."""
         found = [] if self.config.embeds else [self.head()]
         for layer in range(self.config.num_hidden_layers):
-            found += [self.mixing_in(layer), self.mixing_out(layer), self.up(layer), self.down(layer)]
+            of = self.config.layer(layer)
+            found += [self.mixing_in(layer), self.mixing_out(layer)] if of.mixing != "none" else []
+            found += [self.up(layer), self.down(layer)] if of.mlp else []
             found += [self.router(layer)] if self.config.layer(layer).experts is not None else []
             found += self.apart(layer) if self.config.shared_intermediate_size else ()
         return found + [self.dense(number) for number in range(len(self.config.dense))]
