@@ -48,7 +48,7 @@ def _layers(settings: Settings, fields: Fields) -> Fields:
     return {"num_hidden_layers": len(kinds), "layer_types": shortest_pattern(kinds), **sizes, **groups}
 
 
-def _unrotated(settings: Settings, fields: Fields) -> Fields:
+def unrotated(settings: Settings, fields: Fields) -> Fields:
     """No layer rotates queries and keys."""
     return {"rotary_layers": (0,)}
 
@@ -102,7 +102,7 @@ FAMILY = Family(
         },
         unused=("n_routed_experts", "num_experts_per_tok", "moe_intermediate_size"),
         windows=_layers,
-        rope=_unrotated,
+        rope=unrotated,
         names=replace(NAMES, delta_in="mixer.in_proj"),
         prefix="backbone.",
     ),

@@ -115,6 +115,11 @@ class Family:
         return DELTA in self.usual.get("layer_types", ())
 
     @property
+    def attends(self) -> bool:
+        """Whether layers may have attention."""
+        return self.usual.get("layer_types", ()) != (DELTA,)
+
+    @property
     def scaled_queries(self) -> bool:
         """Whether queries may grow with their position, see :func:`glinfer.kernels.rotary.query_scales`."""
         return QUERY_BETA in self.usual.get("rope_scaling", ())

@@ -52,11 +52,11 @@ def scan_metadata(keys: Keys, fields: Fields) -> Fields:
     """The layers with a scan in a GGUF file, those without key-value heads, and its sizes."""
     name, layers = "attention.head_count_kv", fields["num_hidden_layers"]
     found = keys.listed(name)
-    found = found if isinstance(found, list) else [found] * layers
+    found = found if isinstance(found, list) else [found or 0] * layers
     counts = {each for each in found if is_whole(each, 1)}
     if len(found) != layers or len(counts) > 1 or any(each not in (0, *counts) for each in found):
         raise keys.refused(name, f"{layers} numbers, 0 or the same one")
-    heads = {"num_key_value_heads": max(found)} if counts else {}
+    heads = {"num_key_value_heads": max(counts, default=fields["num_attention_heads"])}
     pattern = shortest_pattern([FULL if each else DELTA for each in found])
     if DELTA not in pattern:
         return {**windows(keys, fields), **heads}

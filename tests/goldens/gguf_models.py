@@ -170,6 +170,7 @@ CONFIGS = {
         rotary_layers=(0,),
         shared_intermediate_size=160,
     ),
+    "mamba2": config("mamba2", **{**SCAN, "layer_types": ("linear_attention",)}, rotary_layers=(0,)),
     "nemotron_h": config(
         "nemotron_h",
         **{**SCAN, "layer_types": ("linear_attention", "mlp", "full_attention"), "num_hidden_layers": 5},

@@ -323,6 +323,14 @@ MODELS = {
         },
         seed=0,
     ),
+    "mamba2": Made(
+        {
+            **{**COMMON, "model_type": "mamba2", "pad_token_id": 0, "hidden_size": 60, "num_hidden_layers": 3},
+            **{"num_heads": 10, "head_dim": 12, "state_size": 20, "n_groups": 2, "use_conv_bias": False},
+            "max_position_embeddings": CONTEXT,
+        },
+        seed=3,
+    ),
     # As the published files have it but for the matrices' type, and with everything else that a file may say.
     "gpt_oss": Made(GPT_OSS, seed=1),
     "gpt_oss-limits": Made(

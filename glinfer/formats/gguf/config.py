@@ -119,7 +119,7 @@ def config_of(file: GgufFile) -> ModelConfig:
     fields: Fields = {
         "vocab_size": file.tensors[embeddings].shape[0],
         "hidden_size": keys.whole("embedding_length"),
-        "num_attention_heads": keys.whole("attention.head_count"),
+        "num_attention_heads": keys.whole("attention.head_count") if family.attends else 1,
         "num_hidden_layers": block_counts(keys)[0],
         "max_position_embeddings": keys.whole("context_length"),
         "intermediate_size": 1 if family.single else keys.whole(form.inner_key),
@@ -282,7 +282,7 @@ def metadata_of(config: ModelConfig) -> tuple[dict[str, Any], Factors]:
         "embedding_length": config.hidden_size,
         "block_count": config.num_hidden_layers,
         "feed_forward_length": config.intermediate_size,
-        "attention.head_count": config.num_attention_heads,
+        "attention.head_count": config.num_attention_heads if family.attends else 0,
         _EPSILONS[family.norm]: config.layer_norm_eps,
     }
     factors: Factors = {}
