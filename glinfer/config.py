@@ -32,8 +32,8 @@ from glinfer.limits import MAX_CONFIG_NUMBER
 
 _SHOWN_FIELDS = 6  # known fields that a message lists
 _MAY_BE_ZERO = (
-    *("sliding_window", "max_window_layers", "type_vocab_size", "conv_L_cache"),
-    *("shared_intermediate_size", "num_experts", "num_experts_per_tok", "linear_num_key_heads", "linear_num_value_heads"),
+    *("sliding_window", "max_window_layers", "type_vocab_size", "conv_L_cache", "shared_intermediate_size"),
+    *("num_experts", "num_experts_per_tok", "linear_num_key_heads", "linear_num_value_heads"),
     *("linear_key_head_dim", "linear_value_head_dim", "linear_conv_kernel_dim", "linear_norm_groups"),
 )
 MAX_EXPERTS = 1024
@@ -252,9 +252,8 @@ class ModelConfig:
             if count or used:
                 raise ConfigError(f"num_experts is {count} in a model of family {self.model_type}; expected none")
             if self.shared_intermediate_size:
-                raise ConfigError(
-                    f"shared_intermediate_size is {self.shared_intermediate_size}; no layer of {self.model_type} has experts"
-                )
+                found = f"shared_intermediate_size is {self.shared_intermediate_size}"
+                raise ConfigError(f"{found}; no layer of {self.model_type} has experts")
             if self.swiglu_limit:
                 raise ConfigError(f"swiglu_limit is {self.swiglu_limit:g}; no layer of {self.model_type} has experts")
         elif not 2 <= count <= MAX_EXPERTS:

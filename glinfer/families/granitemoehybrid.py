@@ -37,7 +37,9 @@ def scan_layers(settings: Settings, fields: Fields) -> Fields:
     known = Settings({**settings.values, _HEAD: max(1, inner // heads)}, settings.label) if automatic else settings
     found = scan_sizes(known, _SIZES, (128, 64, 256, 1, 4))
     if heads * found["linear_value_head_dim"] != inner:
-        raise settings.refused("mamba_n_heads", f"heads of {_HEAD} elements that make {inner}, mamba_expand · hidden_size")
+        raise settings.refused(
+            "mamba_n_heads", f"heads of {_HEAD} elements that make {inner}, mamba_expand · hidden_size"
+        )
     return {"layer_types": pattern, **found, "linear_norm_groups": found["linear_num_key_heads"]}
 
 

@@ -1,4 +1,4 @@
-"""Nemotron-H (NVIDIA 2025), and Nemotron Nano 2: each layer is a scan of Mamba-2, attention, or an MLP with ReLU squared.
+"""Nemotron-H (NVIDIA 2025), and Nemotron Nano 2: a layer is a scan of Mamba-2, attention, or an MLP with ReLU squared.
 
 Defaults follow NemotronHConfig in Hugging Face's transformers 5, which also raises steps to ``time_step_min``; NVIDIA's
 kernels and llama.cpp do not, and neither does glinfer. Queries and keys are not rotated.
@@ -36,13 +36,14 @@ NAMES = scanning(
 def _layers(settings: Settings, fields: Fields) -> Fields:
     """The kind of each layer, and the sizes of scans."""
     values = settings.values
-    if not settings.given(_LISTED) and isinstance(values.get(_PATTERN), str):
+    if not settings.given(_LISTED) and isinstance(values.get(_PATTERN), str) and values[_PATTERN]:
         listed = Settings({_LISTED: list(values[_PATTERN])}, settings.label)
         kinds = kinds_of(listed, _LISTED, len(values[_PATTERN]), _LETTERS, [])
     else:
-        found = values.get(_LISTED)
-        layers = len(found) if isinstance(found, list) else 0
-        kinds = kinds_of(settings, _LISTED, layers, {**KINDS, MLP: MLP}, [])
+        found = settings.value(_LISTED)
+        if not found or not isinstance(found, list):
+            raise settings.missing(_LISTED, "the kind of each layer")
+        kinds = kinds_of(settings, _LISTED, len(found), {**KINDS, MLP: MLP}, [])
     sizes = scan_sizes(settings, _SIZES, (128, 64, 128, 8, 4)) if DELTA in kinds else {}
     groups = {"linear_norm_groups": sizes["linear_num_key_heads"]} if sizes else {}
     return {"num_hidden_layers": len(kinds), "layer_types": shortest_pattern(kinds), **sizes, **groups}

@@ -117,7 +117,7 @@ class Family:
     @property
     def attends(self) -> bool:
         """Whether layers may have attention."""
-        return self.usual.get("layer_types", ()) != (DELTA,)
+        return bool(self.usual.get("layer_types", ()) != (DELTA,))
 
     @property
     def scaled_queries(self) -> bool:

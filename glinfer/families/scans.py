@@ -3,10 +3,11 @@
 import math
 from typing import Any
 
+from glinfer.errors import FormatError
 from glinfer.families.gguf import windows
 from glinfer.families.huggingface import SAME_MATHS, Fields
 from glinfer.families.layer import DELTA, FULL, LONGEST_CONVOLUTION, shortest_pattern
-from glinfer.families.settings import Keys, Settings, is_whole
+from glinfer.families.settings import Keys, Settings, is_whole, quoted
 
 _SIZES = (
     "linear_num_value_heads",
@@ -44,7 +45,9 @@ def kinds_of(settings: Settings, name: str, layers: int, known: dict[str, str], 
         raise settings.refused(name, f"a list of {layers} names, one a layer")
     for kind in found:
         if not isinstance(kind, str) or kind not in known:
-            raise settings.refused(name, f"only {', '.join(known)}, as other layers are not supported")
+            raise FormatError(
+                f"{settings.where(name)} has {quoted(kind)}, which is not supported; expected {', '.join(known)}"
+            )
     return [known[kind] for kind in found]
 
 

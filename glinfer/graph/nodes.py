@@ -206,7 +206,7 @@ class ExpertMlps(Node):
     Attributes:
         router: the product whose outputs choose the experts.
         experts: the MLPs.
-        shared_router: the product that weights the shared one; None where its weight is 1, and it may have another width.
+        shared_router: the product that weights the shared one; None where it has no weight, and perhaps another width.
         shared: the MLP of all tokens.
         choice: how experts are chosen and weighted.
     """
@@ -250,7 +250,7 @@ class Branch(Node):
 
     name: str
     norm: Norm | None
-    body: Mixing | Mlp | ExpertMlps | Nothing
+    body: Mixing | Mlp | ExpertMlps
     post_norm: Norm | None
     sum_norm: Norm | None
     scale: float

@@ -145,7 +145,7 @@ def _inputs(config: ModelConfig) -> Iterator[tuple[str, list[str]]]:
     """Yield names of captured tensors, each with the matrices whose input it is."""
     for layer in graph_of(config).layers:
         block, node, mlp = f"blocks.{layer.number}", layer.mixing.body, layer.mlp.body
-        if not isinstance(node, Nothing):
+        if not isinstance(node, Nothing | Mlp | ExpertMlps):
             first = (node.q, node.k, node.v) if isinstance(node, Attention) else node.into
             value = "joined" if isinstance(node, Attention) else "mixed"
             yield f"{block}.{layer.mixing.name}.norm", [f"{product.name}.weight" for product in first]

@@ -60,7 +60,7 @@ GRANITE = {
 
 
 SCAN = {
-    "layer_types": ("linear_attention", "full_attention", "linear_attention"),
+    "layer_types": ("linear_attention", "full_attention"),
     "linear_num_key_heads": 2,
     "linear_num_value_heads": 4,
     "linear_key_head_dim": 16,

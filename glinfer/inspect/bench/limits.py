@@ -18,7 +18,7 @@ from glinfer.engine.model import Model
 from glinfer.engine.prefill import MAX_SINGLE_TOKENS, Prefill
 from glinfer.engine.report import Report
 from glinfer.graph.model import Graph, graph_of
-from glinfer.graph.nodes import Attention, DeltaMixing, ExpertMlps, Nothing
+from glinfer.graph.nodes import Attention, DeltaMixing, ExpertMlps, Mlp, Nothing
 from glinfer.inspect.ceiling import CeilingReport
 from glinfer.inspect.profile.traffic import draw_traffic
 from glinfer.kernels.spec import DrawSpec
@@ -173,7 +173,7 @@ def _products(graph: Graph, layer: int, *, cached: bool = False) -> int:
     node = graph.layer(layer)
     mixing, mlp = node.mixing.body, node.mlp.body
     if cached:
-        if isinstance(mixing, Nothing):
+        if isinstance(mixing, Nothing | Mlp | ExpertMlps):
             return 0
         stored = (mixing.k, mixing.v) if isinstance(mixing, Attention) else mixing.into
         return sum(math.prod(each.weight.shape) for each in stored)
@@ -192,7 +192,7 @@ def _mixing(graph: Graph, layer: int, tokens: int) -> int:
     node = graph.layer(layer).mixing.body
     if isinstance(node, Attention):
         return 2 * node.out.inputs * min(tokens, node.window or tokens)
-    if isinstance(node, Nothing):
+    if isinstance(node, Nothing | Mlp | ExpertMlps):
         return 0
     taps = math.prod(node.conv.weight.shape)
     # The state is read for the key and for the query, and changed once.

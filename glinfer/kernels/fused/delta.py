@@ -266,10 +266,10 @@ def delta_conv(
     """Queries, keys, values, decays and shares of each row, out [rows, heads.mixed], from a product.
 
     x has rows of ``heads.projected`` floats, the ring ``inputs`` channels of the tokens before. Channels pass through a
-    convolution with taps [length, channels], or a row more for biases, and SiLU. Each head of queries and keys is divided by
-    ``sqrt(Σ x² + eps)``, and queries also by the root of their number of elements; without ``unit`` :func:`delta_unit`
+    convolution with taps [length, channels], or a row more for biases, and SiLU. Each head of queries and keys is
+    divided by ``sqrt(Σ x² + eps)``, queries also by the root of their elements; without ``unit`` :func:`delta_unit`
     does both later. decay [2, heads] has the factor of ``log(1 + exp(a + shift))``, below 0, and the shift; log decays
-    are summed from the beginning of a span, after those of earlier runs in ``cache``. A scan's shares are the logarithms.
+    are summed from the beginning of a span, after those of earlier runs in ``cache``. A scan's shares are these logs.
     """
     heads = run.heads
     defines: Defines = [
@@ -298,14 +298,14 @@ def delta_unit(name: str, run: DeltaRun, x: TensorSpec, out: TensorSpec, *, eps:
 
 
 def delta_scores(
-    name: str, run: DeltaRun, x: TensorSpec, cache: TensorSpec, of_keys: TensorSpec | None, of_queries: TensorSpec | None
+    name: str, run: DeltaRun, x: TensorSpec, cache: TensorSpec, keys: TensorSpec | None, queries: TensorSpec | None
 ) -> DrawSpec:
     """The weights, for each row's key and query, of the tokens since the beginning of the first row's span.
 
-    x [rows, heads.mixed]; cache has keys and decays of the tokens before the run. of_keys and of_queries, of one
-    layout, are [rows, heads.per_head]; of_queries is optional, and a scan has it alone.
+    x [rows, heads.mixed]; cache has keys and decays of the tokens before the run. The weights for keys and for queries,
+    of one layout, are [rows, heads.per_head]; those for queries are optional, and a scan has them alone.
     """
-    outputs = [each for each in (of_keys, of_queries) if each is not None]
+    outputs = [each for each in (keys, queries) if each is not None]
     return run.draw(name, "scores", "delta_scores", {"x": x, "cache": cache}, outputs)
 
 

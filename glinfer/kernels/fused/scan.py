@@ -1,8 +1,8 @@
 """The scan of Mamba-2 (Dao and Gu 2024): the passes that it does not share with the delta rule.
 
-A scan is the rule of :mod:`glinfer.kernels.fused.delta` with ``u_t = step_t x_t`` in place of a correction, the queries,
-keys and values C, B and x, and the decay ``rate · step``. With rows, caches and passes of that module, it has its own
-for the rows of the cache, for its gates, and for the norm behind them.
+A scan is the rule of :mod:`glinfer.kernels.fused.delta` with ``u_t = step_t x_t`` for a correction. Its queries,
+keys and values are C, B and x, and its decay is ``rate · step``. It has that module's rows, caches and passes, and its
+own for the rows of the cache, for its gates, and for the norm behind them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec
 
 
 def scan_row(name: str, run: DeltaRun, x: TensorSpec, out: TensorSpec) -> DrawSpec:
-    """The rows of the cache, out [rows, heads.kept], from x [rows, heads.mixed]: keys, decays, and values times steps."""
+    """The rows of the cache, out [rows, heads.kept], from x [rows, heads.mixed]: keys, decays, values times steps."""
     return run.draw(name, "row", "scan_row", {"x": x}, [out], placed=False)
 
 

@@ -38,7 +38,7 @@ from glinfer.lower.weights.recipe import Recipe
 from glinfer.program.plan import Plan
 from glinfer.program.points import View
 
-PICKS, LOGITS = "picks", "logits"
+PICKS, LOGITS, HIDDEN = "picks", "logits", "hidden.a"
 HEAD_DRAWS = 2
 """The draws at the end (logits, pick), skipped for prompt tokens."""
 
@@ -62,10 +62,9 @@ def stream_before_last(config: ModelConfig, kernels: KernelOptions) -> str:
 
     Without blending each branch writes to the other one of two.
     """
-    branches = sum(len(layer.branches) for layer in graph_of(config).layers) - len(
-        graph_of(config).layer(config.num_hidden_layers - 1).branches
-    )
-    return "hidden.b" if branches % 2 and not kernels.part_steps else "hidden.a"
+    graph = graph_of(config)
+    branches = sum(len(graph.layer(number).branches) for number in range(config.num_hidden_layers - 1))
+    return "hidden.b" if branches % 2 and not kernels.part_steps else HIDDEN
 
 
 def run_values(config: ModelConfig, adapters: AdapterRanks = NO_ADAPTERS) -> list[RunValue]:

@@ -407,11 +407,11 @@ class _PlainLowering:
             shares,
             delta_rule(f"{name}.heads", f"{kind}.rule", q, k, v, g, beta, results, **rule, kernels=kernels),
         )
-        joined, gated = (self.scratch(f"{name}.{part}", rows, of.values) for part in ("joined", "mixed"))
         if node.skip is not None:
             gated = self.gated_scan(name, node, results, v, apart["z"])
         else:
             assert node.norm is not None
+            joined, gated = (self.scratch(f"{name}.{part}", rows, of.values) for part in ("joined", "mixed"))
             scaled = self.scratch(f"{name}.heads_normed", *results.shape)
             self.normalize(f"{name}.heads_norm", f"{kind}.head_norm", node.norm, results, scaled)
             plan.draw(
@@ -421,9 +421,7 @@ class _PlainLowering:
         plan.value(f"{to}.mixed", View(of.values))
         return self.linear(f"{name}.out", f"{kind}.out_proj", node.out, gated)
 
-    def gated_scan(
-        self, name: str, node: DeltaMixing, results: TensorSpec, v: TensorSpec, z: TensorSpec
-    ) -> TensorSpec:
+    def gated_scan(self, name: str, node: DeltaMixing, results: TensorSpec, v: TensorSpec, z: TensorSpec) -> TensorSpec:
         """Draw what follows a scan: the sum with its values times their factors, gates, and the norm of groups."""
         rows, kernels, plan, of = self.rows, self.kernels, self.plan, node.rule
         assert node.skip is not None
@@ -443,8 +441,9 @@ class _PlainLowering:
         apart, normed = (self.scratch(f"{name}.{part}", *shape) for part in ("groups", "normed_groups"))
         again, mixed = (self.scratch(f"{name}.{part}", rows, of.values) for part in ("again", "mixed"))
         norm = normalize.Norm("rms", eps=self.config.layer_norm_eps)
+        how: dict[str, Any] = {"scratch": self.scratch, "kernels": kernels}
         plan.draw(repack(f"{name}.groups", "ssm.norm", gated, apart, kernels=kernels))
-        plan.draw(*normalized(f"{name}.group_norm", "ssm.norm", apart, normed, norm, scratch=self.scratch, kernels=kernels))
+        plan.draw(*normalized(f"{name}.group_norm", "ssm.norm", apart, normed, norm, **how))
         plan.draw(repack(f"{name}.again", "ssm.norm", normed, again, kernels=kernels))
         return self.combine(f"{name}.mixed", "ssm.norm", "multiply", again, self.vector(node.norm.weight), mixed)
 
