@@ -78,7 +78,7 @@ FAMILY = Family(
     mlp_biases=("up", "down"),
     usual={
         "hidden_act": "relu2",
-        "layer_types": (DELTA, MLP, DELTA, MLP, FULL, MLP),
+        "layer_types": tuple(_LETTERS[each] for each in f"M-M-M-M{4 * '*-M-M-M-M-M'}-"),
         "rotary_layers": (0,),
         "linear_num_key_heads": 8,
         "linear_num_value_heads": 128,

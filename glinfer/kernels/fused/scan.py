@@ -2,7 +2,7 @@
 
 A scan is the rule of :mod:`glinfer.kernels.fused.delta` with ``u_t = step_t x_t`` for a correction. Its queries,
 keys and values are C, B and x, and its decay is ``rate · step``. It has that module's rows, caches and passes, and its
-own for the rows of the cache, for its gates, and for the norm behind them.
+own for the rows of the cache, its gates and the norm after them.
 """
 
 from __future__ import annotations
