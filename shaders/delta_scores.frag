@@ -1,15 +1,12 @@
 #version 300 es
 // The weights of the tokens that each row of a delta rule sees, both [rows, HEADS · 64]: for token n of its window
 //   exp(decay since) · (k · k[n]) of_key for tokens before the row's own, exp(decay since) · (q · k[n]) of_query for those up to it;
-// all others are zero. A scan has no of_key. x and cache are those of shaders/common/delta.glsl; tokens of the run are in x.
+// all others are zero. With SCAN the first output has those of_query. x and cache are those of shaders/common/delta.glsl; tokens of
+// the run are in x.
 #include "common/block_pass.glsl"
 #include "common/delta.glsl"
-#ifdef SCAN
-layout(location = 0) out vec4 of_query;
-#else
 layout(location = 0) out vec4 of_key;
 layout(location = 1) out vec4 of_query;
-#endif
 
 void main() {
     locate();
@@ -47,8 +44,9 @@ void main() {
             queries[n] = seen <= position ? decay * (old ? old_queries[n] : queries[n]) : 0.0;
         }
     }
-#ifndef SCAN
-    of_key = keys;
+#ifdef SCAN
+    keys = queries;
 #endif
+    of_key = keys;
     of_query = queries;
 }
