@@ -6,11 +6,11 @@ Defaults follow GraniteMoeHybridConfig in Hugging Face's transformers 5. Hybrids
 from dataclasses import replace
 
 from glinfer.families import granite
-from glinfer.families.huggingface import Fields, HuggingFace, angles
+from glinfer.families.huggingface import SAME_MATHS, Fields, HuggingFace, angles
 from glinfer.families.layer import DELTA, shortest_pattern
 from glinfer.families.names import Names, scanning
 from glinfer.families.record import Family
-from glinfer.families.scans import KINDS, SAME_SCAN, kinds_of, scan_metadata, scan_sizes
+from glinfer.families.scans import KINDS, kinds_of, scan_metadata, scan_sizes
 from glinfer.families.settings import Keys, Settings
 
 NAMES = scanning(Names())
@@ -76,7 +76,8 @@ FAMILY = Family(
         sizes=(32000, 4096, 1024, 32, 32, 0, 0, 2048),
         keys={"intermediate_size": ("shared_intermediate_size",)},
         scalars=granite.FAMILY.in_huggingface.scalars,
-        only={**SAME_SCAN, "mamba_proj_bias": (False,)},
+        only={**SAME_MATHS, "mamba_proj_bias": (False,)},
+        activations={"hidden_act": {"silu": "silu", "swish": "silu"}},
         unused=("num_experts_per_tok",),
         windows=scan_layers,
         rope=rotates,

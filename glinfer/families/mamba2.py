@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from glinfer.families import nemotron_h
 from glinfer.families.gguf import Gguf
-from glinfer.families.huggingface import Fields, HuggingFace
+from glinfer.families.huggingface import SAME_MATHS, Fields, HuggingFace
 from glinfer.families.layer import DELTA
 from glinfer.families.names import GGUF_NAMES
 from glinfer.families.record import Family
-from glinfer.families.scans import SAME_SCAN, scan_metadata, scan_sizes
+from glinfer.families.scans import scan_metadata, scan_sizes
 from glinfer.families.settings import Keys, Settings
 
 _SIZES = ("num_heads", "head_dim", "state_size", "n_groups", "conv_kernel", "use_conv_bias")
@@ -44,7 +44,7 @@ FAMILY = Family(
         activations={"hidden_act": {"silu": "silu"}},
         eps=1e-5,
         keys={"layer_norm_eps": ("layer_norm_epsilon",), "head_dim": ()},
-        only={**SAME_SCAN, "use_bias": (False,)},
+        only={**SAME_MATHS, "use_bias": (False,)},
         windows=_scans,
         rope=nemotron_h.unrotated,
         names=replace(nemotron_h.NAMES, delta_in="mixer.in_proj"),

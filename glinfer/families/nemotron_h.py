@@ -7,11 +7,11 @@ kernels and llama.cpp do not, and neither does glinfer. Queries and keys are not
 from dataclasses import replace
 
 from glinfer.families.gguf import Gguf
-from glinfer.families.huggingface import Fields, HuggingFace
+from glinfer.families.huggingface import SAME_MATHS, Fields, HuggingFace
 from glinfer.families.layer import DELTA, FULL, MLP, shortest_pattern
 from glinfer.families.names import GGUF_NAMES, Names, scanning
 from glinfer.families.record import Family
-from glinfer.families.scans import KINDS, SAME_SCAN, kinds_of, scan_metadata, scan_sizes
+from glinfer.families.scans import KINDS, kinds_of, scan_metadata, scan_sizes
 from glinfer.families.settings import Keys, Settings, is_whole
 
 _LETTERS = {"M": DELTA, "*": FULL, "-": MLP}
@@ -37,8 +37,8 @@ def _layers(settings: Settings, fields: Fields) -> Fields:
     """The kind of each layer, and the sizes of scans."""
     values = settings.values
     if not settings.given(_LISTED) and isinstance(values.get(_PATTERN), str) and values[_PATTERN]:
-        listed = Settings({_LISTED: list(values[_PATTERN])}, settings.label)
-        kinds = kinds_of(listed, _LISTED, len(values[_PATTERN]), _LETTERS, [])
+        listed = Settings({_PATTERN: list(values[_PATTERN])}, settings.label)
+        kinds = kinds_of(listed, _PATTERN, len(values[_PATTERN]), _LETTERS, [])
     else:
         found = settings.value(_LISTED)
         if not found or not isinstance(found, list):
@@ -94,7 +94,7 @@ FAMILY = Family(
         eps=1e-5,
         keys={"layer_norm_eps": ("layer_norm_epsilon",)},
         only={
-            **SAME_SCAN,
+            **SAME_MATHS,
             "mamba_hidden_act": ("silu",),
             "attention_bias": (False,),
             "mamba_proj_bias": (False,),

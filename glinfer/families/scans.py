@@ -5,7 +5,7 @@ from typing import Any
 
 from glinfer.errors import FormatError
 from glinfer.families.gguf import windows
-from glinfer.families.huggingface import SAME_MATHS, Fields
+from glinfer.families.huggingface import Fields
 from glinfer.families.layer import DELTA, FULL, LONGEST_CONVOLUTION, shortest_pattern
 from glinfer.families.settings import Keys, Settings, is_whole, quoted
 
@@ -18,11 +18,7 @@ _SIZES = (
 )
 KINDS = {"attention": FULL, FULL: FULL, "mamba": DELTA, DELTA: DELTA}
 """The kinds of layers by their names in files."""
-SAME_SCAN: dict[str, tuple[object, ...]] = {
-    **SAME_MATHS,
-    "time_step_limit": ([0, math.inf], [0, {"__float__": "Infinity"}]),
-}
-"""Settings that would change a scan, and their neutral values."""
+_LIMIT, _NO_LIMITS = "time_step_limit", ([0, math.inf], [0, {"__float__": "Infinity"}])
 
 
 def scan_sizes(settings: Settings, names: tuple[str, ...], usual: tuple[int, ...]) -> Fields:
@@ -30,6 +26,8 @@ def scan_sizes(settings: Settings, names: tuple[str, ...], usual: tuple[int, ...
 
     The last of ``names`` says whether the convolution has biases, true by default.
     """
+    if settings.given(_LIMIT) and settings.value(_LIMIT) not in _NO_LIMITS:
+        raise settings.refused(_LIMIT, "[0, Infinity], as limits of steps are not supported")
     most = {names[4]: {"most": LONGEST_CONVOLUTION}}
     found: Fields = {
         field: settings.whole(name, each, **most.get(name, {}))
