@@ -88,6 +88,7 @@ FAMILY = Family(
         architecture="granitehybrid",
         names=replace(granite.FAMILY.in_gguf.names, letters={"qkv": "ssm_in", "z": "ssm_in", "a": "ssm_in"}),
         keys_in_turn=False,
+        attending="granite",
         more=hybrid_metadata,
     ),
 )

@@ -48,5 +48,6 @@ FAMILY = replace(
         _GGUF,
         names=replace(GGUF_EXPERT_NAMES, letters=_GGUF.names.letters),
         marked_by="expert_count",
+        attending="",
     ),
 )

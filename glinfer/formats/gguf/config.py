@@ -342,9 +342,8 @@ def _delta_metadata(config: ModelConfig) -> dict[str, Any]:
         raise _refused(f"the architecture {config.family.in_gguf.architecture} has values as long as keys")
     attending = [layer for layer in layers if config.layer(layer).attends]
     if len(attending) == len(layers):
-        if scans:
-            return {}
-        raise _refused(f"the architecture {config.family.in_gguf.architecture} has the delta rule in some layers")
+        part = "a scan" if scans else "the delta rule"
+        raise _refused(f"the architecture {config.family.in_gguf.architecture} has {part} in some layers")
     interval = attending[0] + 1 if attending else config.num_hidden_layers + 1
     return {
         **({} if scans else {"full_attention_interval": interval}),

@@ -85,6 +85,9 @@ def as_relative(checkpoint: Checkpoint) -> Checkpoint:
 
 
 def _relative(config: ModelConfig) -> ModelConfig:
+    form, layers = config.family.gguf, range(config.num_hidden_layers)
+    if form is not None and form.attending and all(config.layer(layer).attends for layer in layers):
+        return replace(config, model_type=form.attending)
     return replace(config, model_type=config.family.gguf_as or config.model_type)
 
 
@@ -142,6 +145,7 @@ def write_gguf(
     metadata, factors = metadata_of(_relative(checkpoint.config))
     if checkpoint.config.family.gguf_as:
         checkpoint = as_relative(checkpoint)
+    checkpoint = replace(checkpoint, config=_relative(checkpoint.config))
     form = checkpoint.config.family.in_gguf
     metadata.update(vocabulary_metadata(tokenizer, checkpoint.config.vocab_size))
     metadata.update(sampling_metadata(sampling or {}))
