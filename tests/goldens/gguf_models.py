@@ -170,7 +170,12 @@ CONFIGS = {
         rotary_layers=(0,),
         shared_intermediate_size=160,
     ),
-    "mamba2": config("mamba2", **{**SCAN, "layer_types": ("linear_attention",)}, rotary_layers=(0,)),
+    "mamba2": config(
+        "mamba2",
+        **{**SCAN, "layer_types": ("linear_attention",), "num_attention_heads": 1, "num_key_value_heads": 1},
+        intermediate_size=256,
+        rotary_layers=(0,),
+    ),
     "nemotron_h": config(
         "nemotron_h",
         **{**SCAN, "layer_types": ("linear_attention", "mlp", "full_attention"), "num_hidden_layers": 5},

@@ -122,7 +122,7 @@ def config_of(file: GgufFile) -> ModelConfig:
         "num_attention_heads": keys.whole("attention.head_count") if family.attends else 1,
         "num_hidden_layers": block_counts(keys)[0],
         "max_position_embeddings": keys.whole("context_length"),
-        "intermediate_size": 1 if family.single else keys.whole(form.inner_key),
+        "intermediate_size": 0 if family.single else keys.whole(form.inner_key),
         "layer_norm_eps": keys.number(_EPSILONS[family.norm]),
         "hidden_act": family.activation,
         "model_type": family.name,
