@@ -18,12 +18,16 @@ from glinfer.families import (
     gpt_oss,
     granite,
     granitemoe,
+    granitemoehybrid,
+    granitemoehybrid_moe,
     lfm2,
     llama,
+    mamba2,
     ministral,
     ministral3,
     mistral,
     modernbert,
+    nemotron_h,
     nomic_bert,
     olmo2,
     olmo3,
@@ -46,8 +50,8 @@ from glinfer.families.record import Family
 _MODULES = (
     *(gab, gpt2, gift_of_gab, llama, mistral, ministral, ministral3, qwen2, qwen3, qwen3_vl),
     *(gemma, gemma2, gemma3, smollm3, olmo2, olmo3, phi3, granite, lfm2, qwen3_5),
-    *(seed_oss, ernie4_5, exaone4),
-    *(qwen3_moe, olmoe, granitemoe, gpt_oss, qwen3_5_moe, qwen3_next),
+    *(seed_oss, ernie4_5, exaone4, granitemoehybrid, nemotron_h, mamba2),
+    *(qwen3_moe, olmoe, granitemoe, granitemoehybrid_moe, gpt_oss, qwen3_5_moe, qwen3_next),
     *(bert, roberta, xlm_roberta, nomic_bert, modernbert, gemma_embedding),
 )
 FAMILIES: dict[str, Family] = {module.FAMILY.name: module.FAMILY for module in _MODULES}

@@ -70,6 +70,7 @@ class Gguf:
         sections: whether a file lists the pairs of each position of an image; in text, all positions are equal.
         keys_in_turn: whether value heads of a delta rule cycle through the key heads; otherwise value heads that share
             a key head are adjacent.
+        attending: the family as which its models are written if all layers have attention; empty for none.
         more: reads windows, and what only this family has; its fields replace those read before.
     """
 
@@ -83,4 +84,5 @@ class Gguf:
     marked_by: str = ""
     sections: bool = False
     keys_in_turn: bool = True
+    attending: str = ""
     more: Callable[[Keys, Fields], Fields] = windows

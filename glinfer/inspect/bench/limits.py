@@ -18,7 +18,7 @@ from glinfer.engine.model import Model
 from glinfer.engine.prefill import MAX_SINGLE_TOKENS, Prefill
 from glinfer.engine.report import Report
 from glinfer.graph.model import Graph, graph_of
-from glinfer.graph.nodes import Attention, Convolution, DeltaMixing, ExpertMlps
+from glinfer.graph.nodes import Attention, DeltaMixing, ExpertMlps, Mlp, Nothing
 from glinfer.inspect.ceiling import CeilingReport
 from glinfer.inspect.profile.traffic import draw_traffic
 from glinfer.kernels.spec import DrawSpec
@@ -173,8 +173,10 @@ def _products(graph: Graph, layer: int, *, cached: bool = False) -> int:
     node = graph.layer(layer)
     mixing, mlp = node.mixing.body, node.mlp.body
     if cached:
-        stored = {Attention: ("k", "v"), Convolution: ("into",), DeltaMixing: ("qkv", "z", "b", "a")}[type(mixing)]
-        return sum(math.prod(getattr(mixing, name).weight.shape) for name in stored)
+        if isinstance(mixing, Nothing | Mlp | ExpertMlps):
+            return 0
+        stored = (mixing.k, mixing.v) if isinstance(mixing, Attention) else mixing.into
+        return sum(math.prod(each.weight.shape) for each in stored)
     weights = [*mixing.tensors()]
     if isinstance(mlp, ExpertMlps):
         used = mlp.experts[: graph.config.num_experts_per_tok]
@@ -190,7 +192,8 @@ def _mixing(graph: Graph, layer: int, tokens: int) -> int:
     node = graph.layer(layer).mixing.body
     if isinstance(node, Attention):
         return 2 * node.out.inputs * min(tokens, node.window or tokens)
-    assert isinstance(node, (Convolution, DeltaMixing))
+    if isinstance(node, Nothing | Mlp | ExpertMlps):
+        return 0
     taps = math.prod(node.conv.weight.shape)
     # The state is read for the key and for the query, and changed once.
     return taps + 3 * node.rule.heads * node.rule.key * node.rule.value if isinstance(node, DeltaMixing) else taps
