@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from glinfer.families.huggingface import Fields
 from glinfer.families.layer import FULL, LONGEST_PERIOD, SLIDING, every, shortest_pattern
@@ -70,7 +71,10 @@ class Gguf:
         sections: whether a file lists the pairs of each position of an image; in text, all positions are equal.
         keys_in_turn: whether value heads of a delta rule cycle through the key heads; otherwise value heads that share
             a key head are adjacent.
+        proportional: whether ``rope_freqs.weight`` says which pairs turn: their factor is 1, and that of others huge.
+        unused: a regular expression for tensors that are ignored.
         more: reads windows, and what only this family has; its fields replace those read before.
+        further: the keys of a :class:`glinfer.config.ModelConfig` that only this family has, or has in another form.
     """
 
     architecture: str
@@ -83,4 +87,7 @@ class Gguf:
     marked_by: str = ""
     sections: bool = False
     keys_in_turn: bool = True
+    proportional: bool = False
+    unused: str = "(?!)"
     more: Callable[[Keys, Fields], Fields] = windows
+    further: Callable[[Any], Mapping[str, Any]] = lambda config: {}

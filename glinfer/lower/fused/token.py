@@ -27,6 +27,7 @@ from glinfer.kernels.fused.gemm import gemm
 from glinfer.kernels.fused.rows import RowInterleaved
 from glinfer.kernels.fused.sample import pick
 from glinfer.kernels.fused.tiles import store_row
+from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.spec import RunValue, TensorSpec
 from glinfer.lower.fused.lowering import Lowering, adapter_values, cache_slots, rings_of
 from glinfer.lower.options import PlanOptions
@@ -36,7 +37,7 @@ from glinfer.lower.weights.recipe import Recipe
 from glinfer.program.plan import Plan
 from glinfer.program.points import View
 
-PICKS, LOGITS, HIDDEN = "picks", "logits", "hidden.a"
+PICKS, LOGITS, STREAMS = "picks", "logits", ("hidden.a", "hidden.b")
 HEAD_DRAWS = 2
 """The draws at the end (logits, pick), skipped for prompt tokens."""
 
@@ -69,6 +70,13 @@ def run_values(config: ModelConfig, adapters: AdapterRanks = NO_ADAPTERS) -> lis
         *adapter_values(adapters),
         *(RunValue(f"ring.{size}", 0, size - 1, _modulo("position", size)) for size in rings_of(config)),
     ]
+
+
+def stream_before(config: ModelConfig, kernels: KernelOptions, layer: int) -> str:
+    """The name of the residual stream before a layer of the fast plan."""
+    of = config.layer(layer)
+    moves = of.scaled + (0 if kernels.part_steps else 2 + bool(of.per_layer))
+    return STREAMS[moves * layer % 2]
 
 
 def _modulo(name: str, size: int) -> Value:
@@ -107,10 +115,12 @@ class _TokenLowering(Lowering):
         scale = config.embedding_scale
         plan.draw(embed_token("embed", wte, wpe, self.picks, stream.tensors[0], scale=scale, kernels=self.kernels))
         plan.value(f"embed{self.centred}", View(config.hidden_size))
+        self.embed_layers()
         for layer in self.graph.layers:
-            plan.begin_layer()
+            if layer.number < config.producing_layers:  # a prompt's last token continues from the last of these
+                plan.begin_layer()
             self.draw_layer(layer)
-        self.product(self.recipes.head(), stream, self.logits, cap=config.final_logit_softcapping)
+        self.product(self.recipes.head(), self.hidden[0], self.logits, cap=config.final_logit_softcapping)
         plan.value("logits", View(config.vocab_size, rows="only"))
         logits, vocab = self.logits.tensors[0], config.vocab_size
         plan.draw(pick("pick", logits, self.picks, vocab=vocab, first="position", kernels=self.kernels))
@@ -126,13 +136,14 @@ class _TokenLowering(Lowering):
 
     def attend(self, layer: int, node: Attention, cache: TensorSpec) -> RowInterleaved:
         heads, name, to = self.recipes.heads(layer), f"h.{layer}.attn", f"blocks.{layer}.attn"
-        mixed, queries = self.rows("attn.mixed", heads.width), None if self.qkv is None else self.qkv.tensors[0]
+        mixed = self.rows(self.name_of("attn.mixed", layer), heads.width)
+        queries = self.qkv(layer).tensors[0] if self.has_queries_apart(node) else None
         how: dict[str, Any] = {"kernels": self.kernels}
         self.plan.draw(cached_scores(f"{name}.scores", cache, self.scores, heads, queries=queries, **how))
         self.value(f"{to}.scores", View("slots", heads.count))
         how["sinks"] = self.sinks(layer, node)
         self.plan.draw(cached_values(f"{name}.values", self.scores, cache, mixed.tensors[0], heads, **how))
-        self.value(f"{to}.mixed", View(self.config.head_dim, heads.count, cols_apart=heads.floats))
+        self.value(f"{to}.mixed", View(node.head_dim, heads.count, cols_apart=heads.floats))
         return mixed
 
     def product(
