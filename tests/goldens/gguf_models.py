@@ -81,6 +81,13 @@ GEMMA3 = {
     "rope_theta": 1e6,
     "rope_local_base_freq": 10000.0,
 }
+GEMMA4: dict[str, Any] = {
+    **{**GEMMA3, "num_hidden_layers": 6, "layer_types": ("sliding_attention", "sliding_attention", "full_attention")},
+    "global_head_dim": 48,
+    "attention_multiplier": 1.0,
+    "rope_scaling": {"rope_type": "proportional", "partial_rotary_factor": 0.25},
+    "final_logit_softcapping": 3.0,
+}
 QWEN35: dict[str, Any] = {
     "num_hidden_layers": 5,
     "head_dim": 32,
@@ -105,6 +112,11 @@ CONFIGS = {
     "gemma": config("gemma", head_dim=32, tie_word_embeddings=True, sliding_window=20),
     "gemma2": config("gemma2", **GEMMA2, attn_logit_softcapping=2.0, final_logit_softcapping=3.0),
     "gemma3": config("gemma3_text", **GEMMA3),
+    "gemma4": config(
+        "gemma4_text",
+        **{**GEMMA4, "hidden_size_per_layer_input": 32, "num_kv_shared_layers": 3, "use_double_wide_mlp": True},
+    ),
+    "gemma4, dense": config("gemma4_text", **GEMMA4, num_global_key_value_heads=1, attention_k_eq_v=True),
     "smollm3": config("smollm3", num_hidden_layers=5, rotary_layers=(1, 1, 1, 0), tie_word_embeddings=True),
     "olmo2": config("olmo2"),
     "mistral3": config(

@@ -26,6 +26,12 @@ def layers_of(family: str) -> dict[str, Any]:
 
     Gates of experts have a bound that random numbers reach, in families where they have one.
     """
+    if FAMILIES[family].names.per_layer_table:
+        return {
+            "layer_types": ("sliding_attention", "full_attention"),
+            **{"sliding_window": 5, "global_head_dim": 24, "hidden_size_per_layer_input": 32},
+            **{"rope_scaling": FAMILIES[family].usual["rope_scaling"], "attention_multiplier": 1.0},
+        }
     if FAMILIES[family].delta_rule:
         return {"layer_types": ("linear_attention", "full_attention"), **DELTA}
     if FAMILIES[family].convolves:
