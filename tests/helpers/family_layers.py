@@ -85,11 +85,10 @@ def of_family(family: str) -> ModelConfig:
         256,
         model_type=family,
         hidden_act="silu" if FAMILIES[family].gated else "gelu_new",
-        sliding_window=window,
         **bounded,
         **turned,
         **shape,  # type: ignore[arg-type]
-        **{**layers_of(family), **values},
+        **{"sliding_window": window, **layers_of(family), **values},
     )
 
 

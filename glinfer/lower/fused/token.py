@@ -37,7 +37,7 @@ from glinfer.lower.weights.recipe import Recipe
 from glinfer.program.plan import Plan
 from glinfer.program.points import View
 
-PICKS, LOGITS, STREAMS = "picks", "logits", ("hidden.a", "hidden.b")
+PICKS, LOGITS, HIDDEN = "picks", "logits", "hidden.a"
 HEAD_DRAWS = 2
 """The draws at the end (logits, pick), skipped for prompt tokens."""
 
@@ -76,7 +76,7 @@ def stream_before(config: ModelConfig, kernels: KernelOptions, layer: int) -> st
     """The name of the residual stream before a layer of the fast plan."""
     of = config.layer(layer)
     moves = of.scaled + (0 if kernels.part_steps else 2 + bool(of.per_layer))
-    return STREAMS[moves * layer % 2]
+    return "hidden.b" if moves * layer % 2 else HIDDEN
 
 
 def _modulo(name: str, size: int) -> Value:
