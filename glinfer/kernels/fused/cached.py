@@ -257,7 +257,7 @@ def _check_position(shapes: Shapes, params: Params) -> int:
 
 def _check_queries(shapes: Shapes, params: Params) -> None:
     shapes.expect("queries", params.get("MANY", 1), heads_in(params).cols)
-    shapes.require("queries" in shapes.by_name or not in_bytes(params), "a cache in bytes needs queries")
+    shapes.require("queries" in shapes.by_name or not in_bytes(params), "queries must be given for a cache in bytes")
 
 
 def _check_scores(shapes: Shapes, params: Params) -> None:
