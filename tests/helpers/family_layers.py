@@ -57,7 +57,7 @@ def further_draws(config: ModelConfig, plan: str = "fast", first: int = 0) -> in
     found = 0
     for layer in range(first, config.num_hidden_layers):
         of = config.layer(layer)
-        found += FURTHER[plan].get("gated" if of.gated else of.mixing, 0)
+        found += FURTHER[plan].get("gated" if of.gated else of.mixing, 0) + 4 * (of.per_layer > 0) + of.scaled
         if plan == "chunk" and layer == config.num_hidden_layers - 1:  # it ends with what later tokens need
             found -= of.gated - of.convolves
     return found
