@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from glinfer.families import gemma3
+from glinfer.families.gemma2 import NAMES
 from glinfer.families.gguf import WINDOW, Gguf, windows
 from glinfer.families.huggingface import ACTIVATIONS, Fields, HuggingFace, angles_by_kind, listed_windows
 from glinfer.families.layer import FULL, SLIDING, LayerConfig
@@ -128,7 +129,7 @@ def _metadata(config: Any) -> dict[str, Any]:
     return found
 
 
-_NAMES = replace(gemma3.NAMES, per_layer_table="model.embed_tokens_per_layer.{}")
+_NAMES = replace(NAMES, per_layer_table="model.embed_tokens_per_layer.{}")
 
 FAMILY = Family(
     "gemma4_text",

@@ -319,10 +319,8 @@ class Lowering(ABC):
         """Draw keys, values and queries of a layer, and keep keys and values in its cache."""
         recipe, turning, name = self.recipes.qkv(layer), self.turning(layer, node), f"h.{layer}.attn"
         straight = not self.stores and node.source is None
-        if straight:
-            out, clears, first = RowInterleaved((cache,)), "rows", {"first": "position"}
-        else:
-            out, clears, first = self.qkv(layer), "all", dict[str, Any]()
+        out, clears = (RowInterleaved((cache,)), "rows") if straight else (self.qkv(layer), "all")
+        first: dict[str, Any] = {"first": "position"} if straight else {}
         if not self.normed_heads:
             shared = self.shared(self.shared_norm_parts(recipe, cache), clears)
             self.product(recipe, self.hidden[0], out, turning=turning, **first, **shared)

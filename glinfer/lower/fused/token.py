@@ -89,6 +89,7 @@ class _TokenLowering(Lowering):
     """One row, each activation in one tensor."""
 
     shares_norms = True
+    picks: TensorSpec
 
     def __init__(self, options: PlanOptions) -> None:
         config, context, slots = options.config, options.config.max_position_embeddings, cache_slots(options.config)

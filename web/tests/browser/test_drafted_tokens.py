@@ -66,6 +66,9 @@ def written(config: ModelConfig, folder: Path) -> Path:
     checkpoint = random_checkpoint(config, seed=3)
     if "lm_head.weight" in checkpoint.tensors:
         checkpoint.tensors["lm_head.weight"] *= 8  # likely tokens are few, as in models that were trained
+    for name in checkpoint.tensors if config.family.layer.norms == "both" else ():
+        if "post_" in name:  # branches weigh so little that texts repeat themselves
+            checkpoint.tensors[name] *= 0.03
     path = folder / "model.safetensors"
     save_checkpoint(checkpoint, path)
     return path
