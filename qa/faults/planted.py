@@ -150,8 +150,8 @@ FAULTS = (
     Fault(
         "fast-plan-leaves-logits-uncapped",
         "glinfer/lower/fused/token.py",
-        "stream, self.logits, cap=config.final_logit_softcapping)",
-        "stream, self.logits)",
+        "self.hidden[0], self.logits, cap=config.final_logit_softcapping)",
+        "self.hidden[0], self.logits)",
         ("tests/models/test_layers.py", "tests/models"),
     ),
     Fault(
