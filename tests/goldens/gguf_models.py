@@ -249,12 +249,17 @@ def byte_level(pre: str = "gpt-2", **changes: Any) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=1)
-def learned_pieces() -> tuple[str, ...]:
-    """Pieces as SentencePiece orders them: the joined ones first, then single characters."""
+def learned_model() -> dict[str, Any]:
+    """A vocabulary of pieces with its merges."""
     library = tokenizers.Tokenizer(models.BPE(unk_token="<unk>"))
     library.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
     library.train_from_iterator(LINES, trainers.BpeTrainer(vocab_size=900, show_progress=False))
-    vocabulary = json.loads(library.to_str())["model"]["vocab"]
+    return dict(json.loads(library.to_str())["model"])
+
+
+def learned_pieces() -> tuple[str, ...]:
+    """Pieces as SentencePiece orders them: the joined ones first, then single characters."""
+    vocabulary = learned_model()["vocab"]
     return tuple(sorted(vocabulary, key=lambda piece: (len(piece) == 1, vocabulary[piece])))
 
 
@@ -308,6 +313,7 @@ def vocabularies() -> dict[str, dict[str, Any]]:
         **{pre: byte_level(pre) for pre in sorted({cuts: name for name, cuts in EXPRESSIONS.items()}.values())},
         "pieces": piece_level(),
         "pieces, no space before": piece_level(add_space_prefix=False),
+        "pieces, merges": piece_level(model="gemma4", merges=[" ".join(each) for each in learned_model()["merges"]]),
         "pieces, an end": piece_level(add_bos_token=False, add_eos_token=True),
     }
 
