@@ -120,8 +120,11 @@ class Lowering(ABC):
         self.streams = first, self.rows("hidden.b", width) if layer.scaled or not in_place else first
         self.in_place, self.hidden = in_place, (first, first) if in_place else self.streams
         self.stores, self.normed_heads = stores, bool(layer.head_norms)
-        _ = (self.qkv(0) if stores else None), (self.raw(0) if self.normed_heads else None)
-        self.branch = self.rows("branch", width) if self.graph.layer(0).mixing.post_norm is not None else None
+        if stores:
+            self.qkv(0)
+        if self.normed_heads:
+            self.raw(0)
+        self.branch = None if self.graph.layer(0).mixing.post_norm is None else self.rows("branch", width)
 
     def name_of(self, name: str, layer: int) -> str:
         """The name of an activation of attention's heads; layers with other heads than the first have their own."""
