@@ -154,11 +154,11 @@ def _longrope(settings: _Settings, dim: int, theta: float, length: int) -> tuple
 _KINDS: Mapping[str, Callable[[_Settings, int, float, int], tuple[Array, float]]] = {
     "default": _default,
     "linear": _linear,
-    "proportional": _proportional,
     "dynamic": _dynamic,
     "llama3": _llama3,
     "yarn": _yarn,
     "longrope": _longrope,
+    "proportional": _proportional,
 }
 
 
