@@ -35,6 +35,7 @@ _MAY_BE_ZERO = (
     *("sliding_window", "max_window_layers", "type_vocab_size", "conv_L_cache", "shared_intermediate_size"),
     *("num_experts", "num_experts_per_tok", "linear_num_key_heads", "linear_num_value_heads"),
     *("linear_key_head_dim", "linear_value_head_dim", "linear_conv_kernel_dim", "linear_norm_groups"),
+    *("global_head_dim", "num_global_key_value_heads", "num_kv_shared_layers", "hidden_size_per_layer_input"),
 )
 MAX_EXPERTS = 1024
 """Limit for the experts of a layer, since each has its own tensor names."""
@@ -138,6 +139,10 @@ class ModelConfig:
       Mamba-2 a key head is a group, keys have the elements of its state, ``conv_bias`` is the convolution's, and
       results are normalised in ``linear_norm_groups`` parts (0: not). Layers of some families have one branch, which is
       an MLP in those of kind ``mlp``.
+    * ``global_head_dim`` and ``num_global_key_value_heads`` are the heads of layers without a window (0: as in the
+      others); with ``attention_k_eq_v`` their values are the keys before their norm. The last ``num_kv_shared_layers``
+      layers use the keys and values of the last layer of their kind before them; ``use_double_wide_mlp`` doubles the
+      width of their MLPs. ``hidden_size_per_layer_input`` is the width of the token embeddings of each layer.
 
     Raises:
         ConfigError: a field is out of range, or the heads do not divide the width.
@@ -189,6 +194,12 @@ class ModelConfig:
     linear_keys_in_turn: bool = False
     linear_norm_groups: int = 0
     shared_intermediate_size: int = 0
+    global_head_dim: int = 0
+    num_global_key_value_heads: int = 0
+    attention_k_eq_v: bool = False
+    num_kv_shared_layers: int = 0
+    use_double_wide_mlp: bool = False
+    hidden_size_per_layer_input: int = 0
 
     def __post_init__(self) -> None:
         """Fill in defaults, then check every field."""
@@ -220,11 +231,12 @@ class ModelConfig:
                 f"hidden_size {self.hidden_size} is not a multiple of num_attention_heads "
                 f"{self.num_attention_heads}; every head needs the same width"
             )
-        if self.num_attention_heads % self.num_key_value_heads:
-            raise ConfigError(
-                f"num_attention_heads {self.num_attention_heads} is not a multiple of num_key_value_heads "
-                f"{self.num_key_value_heads}; as many heads have to share each"
-            )
+        for name in ("num_key_value_heads", "num_global_key_value_heads"):
+            if self.num_attention_heads % (getattr(self, name) or 1):
+                raise ConfigError(
+                    f"num_attention_heads {self.num_attention_heads} is not a multiple of {name} "
+                    f"{getattr(self, name)}; as many heads have to share each"
+                )
         if not _is_number(self.layer_norm_eps, float) or not 0.0 < self.layer_norm_eps < 1.0:
             raise ConfigError(f"layer_norm_eps is {shown(self.layer_norm_eps)}; expected a number between 0 and 1")
         for name in ("rope_theta", *(("rope_local_base_freq",) if self.rope_local_base_freq else ())):
@@ -275,6 +287,7 @@ class ModelConfig:
         if MLP in self.layer_types and family is not None and not family.single:
             raise ConfigError(f"layer_types has {MLP!r}; layers of {self.model_type} have two branches")
         self._check_delta_rule(family)
+        self._check_shared_layers(family)
         if self.layer_types and self.max_window_layers:
             raise ConfigError(
                 "layer_types and max_window_layers both say which layers have a window; expected one of them"
@@ -338,6 +351,27 @@ class ModelConfig:
                 f"{self.linear_value_head_dim} elements"
             )
 
+    def _check_shared_layers(self, family: Family | None) -> None:
+        """Check the layers that use keys and values of others, and the embeddings of layers."""
+        if self.hidden_size_per_layer_input and family is not None and not family.names.per_layer_table:
+            raise ConfigError(
+                f"hidden_size_per_layer_input is {self.hidden_size_per_layer_input}; no layer of {self.model_type} has "
+                "embeddings of its own"
+            )
+        shared = range(self.producing_layers, self.num_hidden_layers)
+        pattern = self.layer_types or (FULL,)
+        kinds = {pattern[layer % len(pattern)] for layer in shared[: len(pattern)]}
+        if shared and not kinds <= {pattern[layer % len(pattern)] for layer in range(shared.start)[: len(pattern)]}:
+            raise ConfigError(
+                f"num_kv_shared_layers is {self.num_kv_shared_layers} of {self.num_hidden_layers} layers; expected a "
+                "layer of each kind before these, whose keys and values they use"
+            )
+
+    @property
+    def producing_layers(self) -> int:
+        """The number of layers that keep something for later tokens; the last ones may use keys and values of these."""
+        return max(0, self.num_hidden_layers - self.num_kv_shared_layers)
+
     @property
     def family(self) -> Family:
         """The record of the model's family.
@@ -366,8 +400,16 @@ class ModelConfig:
     def layer(self, index: int) -> LayerConfig:
         """The record of one layer, from the family's and the fields of all layers."""
         family = self.family
-        kind = self.layer_types[index % len(self.layer_types)] if self.layer_types else ""
-        layer = dataclasses.replace(family.layer, branch_scale=self.residual_multiplier, experts=self._experts)
+        kind, shared = self._kind(index), index >= self.producing_layers
+        layer = dataclasses.replace(
+            family.layer,
+            branch_scale=self.residual_multiplier,
+            experts=self._experts,
+            head_dim=self.head_dim,
+            kv_heads=self.num_key_value_heads,
+            inner=self.intermediate_size * (2 if shared and self.use_double_wide_mlp else 1),
+            per_layer=self.hidden_size_per_layer_input,
+        )
         if family.single:
             layer = dataclasses.replace(layer, mlp=kind == MLP)
         if kind == MLP:
@@ -380,14 +422,23 @@ class ModelConfig:
             return dataclasses.replace(layer, mixing=mixing, taps=taps, head_norms="", gated=False, delta=rule)
         slides = kind == SLIDING if kind else index >= self.max_window_layers and self.sliding_window > 0
         window = self.sliding_window if slides else 0
+        before = range(self.producing_layers - 1, -1, -1) if shared else ()
         return dataclasses.replace(
             layer,
+            head_dim=(0 if slides else self.global_head_dim) or self.head_dim,
+            kv_heads=(0 if slides else self.num_global_key_value_heads) or self.num_key_value_heads,
+            source=next((each for each in before if self._kind(each) == kind), None),
+            one_projection=self.attention_k_eq_v and not slides,
             window=window,
             ahead=0 if not family.encodes else window - 1 if window else ALL_AHEAD,
             rope=self._rope(index, local=slides),
             score_scale=self.attention_multiplier or self.head_dim**-0.5,
             score_cap=self.attn_logit_softcapping,
         )
+
+    def _kind(self, index: int) -> str:
+        """The kind of a layer in ``layer_types``; empty without them."""
+        return self.layer_types[index % len(self.layer_types)] if self.layer_types else ""
 
     @property
     def _delta(self) -> DeltaRule:
@@ -415,7 +466,8 @@ class ModelConfig:
             return None
         if local and self.rope_local_base_freq:
             return Rope(self.rope_local_base_freq, self.rotary_dim)
-        return Rope(self.rope_theta, self.rotary_dim, self.rope_scaling)
+        head_dim = (0 if local else self.global_head_dim) or self.head_dim
+        return Rope(self.rope_theta, int(head_dim * self.partial_rotary_factor), self.rope_scaling)
 
     @property
     def long_after(self) -> int:

@@ -6,8 +6,8 @@
 // the cache has room for whole slots of tokens.
 // With MANY there is a query for each of MANY sequences: rows gives its position, and the slot, a multiple of 64, where
 // its keys begin; its scores of group g are in slot MANY · g + row.
-// With CACHE_SCALES_AT the cache has bytes, and from that block on their scales (common/bytes.glsl), but no queries; then
-// queries, k | v | q in blocks, has the query of row `row`, or the only one.
+// With CACHE_SCALES_AT the cache has bytes, and from that block on their scales (common/bytes.glsl), but no queries. Then, or
+// where the cache is another layer's, queries, k | v | q in blocks, has the query of row `row`, or the only one.
 #include "common/block_pass.glsl"
 #ifdef SCORE_CAP
 #include "common/soft_cap.glsl"
@@ -22,7 +22,7 @@ uniform isampler2D cache;
 #else
 uniform sampler2D cache;
 #endif
-#ifdef CACHE_SCALES_AT
+#ifdef QUERIES_BLOCKS
 uniform sampler2D queries;
 #endif
 #ifdef MANY
@@ -40,7 +40,7 @@ ivec2 place(int slot, int texel) {
 
 // A texel of a query, which may be stored once for its whole sequence.
 vec4 query_texel(int row, int slot, int texel) {
-#if defined(CACHE_SCALES_AT)
+#if defined(QUERIES_BLOCKS)
     ivec2 from = block_origin(row, texel >> 4, QUERIES_TILES, QUERIES_PITCH, QUERIES_SLOT_STEP, QUERIES_BLOCK_STEP,
                               QUERIES_COLUMNS) + lane_offset(texel & 15);
     return FETCH(queries, IN_QUERIES(from), ivec2(QUERIES_WIDTH, QUERIES_HEIGHT));

@@ -4,6 +4,7 @@
 // k | v | q in blocks, is in slot `slot` of texture n. The mean is
 // over HEAD_DIM elements of a head HEAD_TEXELS texels wide, whose padding is zero. gains has a row for keys and one for
 // queries, of a head or with WHOLE of all heads. The last block of a row is padding after its TEXELS, and stays zero.
+// With VALUES the heads of values are divided too, but neither multiplied nor rotated.
 // With ALONE there is one row, of the token at position, and y is its slot of a cache.
 #include "common/block_pass.glsl"
 #include "common/each_row.glsl"
@@ -32,7 +33,8 @@ EACH_ROW(DECLARE_TARGET)
 #define SQUARE(n, X, R, Y, V, A, B, C, D, E, F, S) { vec4 v = FETCH(X, IN_X(from), X_SIZE); S += dot(v, v); }
 #define FINISH(n, X, R, Y, V, A, B, C, D, E, F, S) \
     Y = FETCH(X, IN_X(own), X_SIZE); \
-    if (normed) Y = turned(Y * inversesqrt(S / elements + float(EPS)) * gain, texel, POSITION_OF(n)); \
+    if (divided) Y *= inversesqrt(S / elements + float(EPS)); \
+    if (normed) Y = turned(Y * gain, texel, POSITION_OF(n)); \
     Y = stored(Y);
 
 ivec2 place(int slot, int texel) {
@@ -49,10 +51,15 @@ void main() {
 #else
     const int width = HEAD_TEXELS;
 #endif
+#ifdef VALUES
+    bool divided = normed || texel < 2 * KEY_TEXELS;
+#else
+    bool divided = normed;
+#endif
     float elements = float(width / HEAD_TEXELS * HEAD_DIM);
-    int inside = normed ? (key ? texel : texel - QUERY_AT) % width : 0;
+    int inside = divided ? (texel < QUERY_AT ? texel : texel - QUERY_AT) % width : 0;
     EACH_ROW(DECLARE_SUM)
-    if (normed) {
+    if (divided) {
         for (int i = 0; i < width; i++) {
             ivec2 from = place(slot, texel - inside + i);
             EACH_ROW(SQUARE)

@@ -86,9 +86,10 @@ def _cache_layouts(
 ) -> list[tuple[BlockLayout, int]]:
     """The layouts of the shared caches, each with its number of layers."""
     recipes, slots = Recipes(config, FROM_FILE), sequences * capacity
-    layers: dict[str, list[int]] = {}
-    for layer in range(config.num_hidden_layers):
-        layers.setdefault(config.layer(layer).mixing, []).append(layer)
+    layers: dict[tuple[str, int, int], list[int]] = {}
+    for layer in range(config.producing_layers):
+        of = config.layer(layer)
+        layers.setdefault((of.mixing, of.kv_heads, of.head_dim), []).append(layer)
     return [
         (layout, len(alike))
         for alike in layers.values()

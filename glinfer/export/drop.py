@@ -88,7 +88,7 @@ from glinfer.limits import (
 )
 from glinfer.lower.plans import DEFAULT_PLAN, check_choice
 from glinfer.lower.weights.fold import Weights
-from glinfer.lower.weights.recipe import PADDING, Recipe, weight_name
+from glinfer.lower.weights.recipe import PADDING, Recipe, head_floats, weight_name
 from glinfer.quant.formats import BLOCK_FORMATS, DEFAULT_CACHE
 from glinfer.text.tokenizers.gguf import ENDS, ENDS_A_MESSAGE, ENDS_A_REPLY
 
@@ -350,7 +350,7 @@ class Program:
             norms = [norm for norm in (node.k_norm, node.q_norm) if norm is not None]
             if norms:
                 recipe = made.qkv(layer)
-                order = rows.number(recipe.rows[: made.head_floats], config.head_dim)
+                order = rows.number(recipe.rows[: head_floats(config.head_dim)], config.head_dim)
                 vectors = [{"source": self._file(weight_name(norm.name))[0], "rows": order} for norm in norms]
                 yield {"kind": "vectors", "name": f"{recipe.name}.turn", "vectors": vectors}
         for recipe in made.products():

@@ -12,6 +12,7 @@ from glinfer.families import (
     gemma,
     gemma2,
     gemma3,
+    gemma4,
     gemma_embedding,
     gift_of_gab,
     gpt2,
@@ -49,7 +50,7 @@ from glinfer.families.record import Family
 
 _MODULES = (
     *(gab, gpt2, gift_of_gab, llama, mistral, ministral, ministral3, qwen2, qwen3, qwen3_vl),
-    *(gemma, gemma2, gemma3, smollm3, olmo2, olmo3, phi3, granite, lfm2, qwen3_5),
+    *(gemma, gemma2, gemma3, gemma4, smollm3, olmo2, olmo3, phi3, granite, lfm2, qwen3_5),
     *(seed_oss, ernie4_5, exaone4, granitemoehybrid, nemotron_h, mamba2),
     *(qwen3_moe, olmoe, granitemoe, granitemoehybrid_moe, gpt_oss, qwen3_5_moe, qwen3_next),
     *(bert, roberta, xlm_roberta, nomic_bert, modernbert, gemma_embedding),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from glinfer.families.huggingface import Fields
 from glinfer.families.layer import FULL, LONGEST_PERIOD, SLIDING, every, shortest_pattern
@@ -71,7 +72,10 @@ class Gguf:
         keys_in_turn: whether value heads of a delta rule cycle through the key heads; otherwise value heads that share
             a key head are adjacent.
         attending: the family as which its models are written if all layers have attention; empty for none.
+        proportional: whether ``rope_freqs.weight`` says which pairs turn: their factor is 1, and that of others huge.
+        unused: a regular expression for tensors that are ignored.
         more: reads windows, and what only this family has; its fields replace those read before.
+        further: the keys of a :class:`glinfer.config.ModelConfig` that only this family has, or has in another form.
     """
 
     architecture: str
@@ -85,4 +89,7 @@ class Gguf:
     sections: bool = False
     keys_in_turn: bool = True
     attending: str = ""
+    proportional: bool = False
+    unused: str = "(?!)"
     more: Callable[[Keys, Fields], Fields] = windows
+    further: Callable[[Any], Mapping[str, Any]] = lambda config: {}

@@ -40,6 +40,8 @@ UNUSED_POSITIONS = 2
 """Rows before the first one that texts use, in learned positions that are ``padded``."""
 _FULL_LAYERS = 28  # the usual max_window_layers
 _SHARE = "partial_rotary_factor"
+PROPORTIONAL = "proportional"
+"""The type of angles of which the first pairs of a head turn, by its whole width, and the others stay."""
 _OLD_LONGROPE = ("su", "yarn")  # its names in the first Phi-3 files
 _ORIGINAL, _POSITIONS = "original_max_position_embeddings", "max_position_embeddings"
 # The required and the optional numbers of each type.
@@ -182,12 +184,15 @@ def angles(
     return _angles(scaling, settings, fields, share, beta=beta)
 
 
-def angles_by_kind(settings: Settings, fields: Fields, local_theta: float) -> Fields:
+def angles_by_kind(settings: Settings, fields: Fields, local_theta: float, share: float = 0) -> Fields:
     """The angles of a family whose layers with a window have their own base, by default ``local_theta``.
 
-    A file has the settings of each kind of layer, or those of the others and the base of these.
+    A file has the settings of each kind of layer, or those of the others and the base of these. With a ``share``,
+    that share of the pairs turns in the other layers of a file without settings.
     """
     listed: dict[str, dict[str, Any]] = {FULL: {}, SLIDING: {}}
+    if share:
+        listed[FULL] = {"rope_type": PROPORTIONAL, _SHARE: share}
     if settings.given("rope_parameters"):
         found = settings.values["rope_parameters"]
         if not isinstance(found, dict) or any(
@@ -216,6 +221,14 @@ def _angles(scaling: Settings, settings: Settings, fields: Fields, share: float 
     found: Fields = {"rope_theta": holder.number("rope_theta", fields["rope_theta"])}
     head_dim = fields["head_dim"]
     kind = scaling.values.get("rope_type", scaling.values.get("type", "default"))
+    if kind == PROPORTIONAL:
+        factor = scaling.number("factor", 1.0)
+        found["rope_scaling"] = {
+            "rope_type": kind,
+            _SHARE: _share(scaling),
+            **({} if factor == 1 else {"factor": factor}),
+        }
+        return found
     if share:
         share = (scaling if scaling.given(_SHARE) else settings).number(_SHARE, share)  # older files have it outside
         if share > 1 or int(head_dim * share) % 2 or (head_dim and not int(head_dim * share)):
@@ -236,6 +249,14 @@ def _angles(scaling: Settings, settings: Settings, fields: Fields, share: float 
         scaled = _scaling(kind, scaling, settings, fields["max_position_embeddings"], head_dim)
         found["rope_scaling"] = {name: value for name, value in scaled.items() if beta or name != QUERY_BETA}
     return found
+
+
+def _share(scaling: Settings) -> float:
+    """The share of the pairs that turn."""
+    share = scaling.number(_SHARE, 1.0)
+    if share > 1:
+        raise scaling.refused(_SHARE, "at most 1")
+    return share
 
 
 def _scaling(kind: str, scaling: Settings, settings: Settings, positions: int, head_dim: int) -> dict[str, Any]:

@@ -147,6 +147,13 @@ class LayerConfig:
         gated: whether attention's results are multiplied by the sigmoid of gates, which are projected with the queries.
         mlp: whether an MLP, or experts, follow the mixing of tokens.
         delta: the heads of the delta rule or of the scan; None in layers without either.
+        head_dim, kv_heads: elements of a head, and heads of keys and values.
+        inner: the width of the MLP, or of each expert.
+        source: the earlier layer whose keys and values the attention uses; None if it has its own.
+        value_norms: whether the heads of values are normalised, without gains.
+        one_projection: whether values are the keys before their norm.
+        per_layer: elements of the layer's own token embedding, which a third branch uses; 0 without that branch.
+        scaled: whether a learned factor multiplies the stream after the layer.
     """
 
     mixing: Mixing = "attention"
@@ -164,6 +171,14 @@ class LayerConfig:
     gated: bool = False
     mlp: bool = True
     delta: DeltaRule | None = None
+    head_dim: int = 0
+    kv_heads: int = 0
+    inner: int = 0
+    source: int | None = None
+    value_norms: bool = False
+    one_projection: bool = False
+    per_layer: int = 0
+    scaled: bool = False
 
     @property
     def attends(self) -> bool:

@@ -38,6 +38,11 @@ class Names:
             ``down`` then have a placeholder for an expert's number; without one, a tensor holds all experts.
         shared_router, shared_gate, shared_up, shared_down: the vector that weights the shared expert, and its matrices,
             if layers have one.
+        per_layer_table: the token embeddings of each layer, with a placeholder for its number; without one, a tensor
+            holds those of all layers side by side.
+        per_layer_in, per_layer_norm: the matrix from the embeddings of a token to those of each layer, and their norm.
+        per_layer_gate, per_layer_out, per_layer_post_norm: the two matrices and the norm of a layer's third branch.
+        layer_scale: the factor of the stream after a layer.
         endings: suffixes instead of ``.weight`` or ``.bias``, by role and part, such as ``gate.bias``.
     """
 
@@ -76,6 +81,13 @@ class Names:
     shared_gate: str = "mlp.shared_expert.gate_proj"
     shared_up: str = "mlp.shared_expert.up_proj"
     shared_down: str = "mlp.shared_expert.down_proj"
+    per_layer_table: str = ""
+    per_layer_in: str = "model.per_layer_model_projection"
+    per_layer_norm: str = "model.per_layer_projection_norm"
+    per_layer_gate: str = "per_layer_input_gate"
+    per_layer_out: str = "per_layer_projection"
+    per_layer_post_norm: str = "post_per_layer_input_norm"
+    layer_scale: str = "layer_scalar"
     endings: Mapping[str, str] = field(default_factory=dict)
 
     def of(self, role: str, layer: int | None = None, letter: str = "") -> str:
@@ -115,6 +127,13 @@ GGUF_NAMES = Names(
     down="ffn_down",
     final_norm="output_norm",
     head="output",
+    per_layer_table="per_layer_token_embd",
+    per_layer_in="per_layer_model_proj",
+    per_layer_norm="per_layer_proj_norm",
+    per_layer_gate="inp_gate",
+    per_layer_out="proj",
+    per_layer_post_norm="post_norm",
+    layer_scale="layer_output_scale.weight",
 )
 """Names in GGUF files, from gguf-py/gguf/constants.py of llama.cpp."""
 GGUF_SUM_NAMES = replace(

@@ -175,6 +175,13 @@ class Keys(Settings):
             raise self.refused(name, "the same for all layers; such models are not supported")
         return value[0]
 
+    def smallest(self, name: str) -> int:
+        """Read a whole number of at least 1, or the smallest in a list with one for each layer."""
+        value = self.listed(name)
+        if not isinstance(value, list) or not value or not all(is_whole(each, 1) for each in value):
+            return self.whole(name)
+        return int(min(value))
+
     def missing(self, name: str, expected: str) -> FormatError:
         """An error for a key that the file has to have."""
         return FormatError(f"{self.where(name)} is missing, and this architecture needs it; get another conversion")

@@ -128,7 +128,7 @@ def _usual(tensor: ModelTensor, family: Family) -> float:
     """The mean that a tensor is drawn around; for decays, one that keeps a state for about twenty tokens."""
     if tensor.role == "decay_rate":
         return -3.0
-    if tensor.role == "delta_norm":
+    if tensor.role in ("delta_norm", "layer_scale"):
         return 1.0
     return 1.0 - family.norm_offset if tensor.is_gain else 0.0
 

@@ -22,7 +22,7 @@ EXPERT_ROLES = ("gate", "up", "down")
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """One tensor of a file, which holds the rows of one or more tensors of the model.
+    """One tensor of a file, which holds the rows, or the columns, of one or more tensors of the model.
 
     Attributes:
         name: its name in the file.
@@ -38,7 +38,14 @@ class StoredTensor:
     def shape(self) -> tuple[int, ...]:
         """The shape of all rows together."""
         first, *rest = self.tensors
+        if self.by_columns:
+            return (first.shape[0], sum(tensor.shape[1] for tensor in self.tensors))
         return (first.shape[0] + sum(tensor.shape[0] for tensor in rest), *first.shape[1:])
+
+    @property
+    def by_columns(self) -> bool:
+        """Whether the tensors are side by side, as the embeddings of layers are."""
+        return self.tensors[0].role == "per_layer_table" and len(self.tensors) > 1
 
     @property
     def experts(self) -> int:
@@ -62,7 +69,9 @@ class StoredTensor:
         return (rows, *inputs) if self.experts == 1 else (self.experts, rows // self.experts, *inputs)
 
     def split(self, rows: npt.NDArray[Any]) -> Iterator[tuple[ModelTensor, npt.NDArray[Any]]]:
-        """Split rows into those of each tensor, as views."""
+        """Split rows into those of each tensor, or into the columns of each, as views."""
+        if self.by_columns:
+            return zip(self.tensors, np.split(rows, len(self.tensors), axis=1), strict=True)
         ends = list(accumulate(tensor.shape[0] for tensor in self.tensors))
         return zip(self.tensors, np.split(rows, ends[:-1]), strict=True)
 
@@ -82,6 +91,8 @@ def weight_shapes(config: ModelConfig) -> Shapes:
     In gated attention, queries are [2·H·d, D]: the queries of each head, then its gates. In a delta rule with H heads
     of v values and G heads of k keys, queries, keys and values are [2·G·k + H·v, D], gates [H·v, D], decays and shares
     [H, D], and the output [D, H·v].
+    The embeddings of each layer with P elements are [V, P], and their projections together [layers·P, D]; the third
+    branch of a layer has [P, D], [D, P] and a norm [D], and the factor after the layer is [1].
     With E experts in a layer, the router is [E, D], and each expert has its own gate, up and down. A shared expert has
     these too, and a router [1, D] for its weight.
     """
@@ -112,18 +123,22 @@ def tensors_per_layer(config: ModelConfig) -> int:
     return max(_counts(config))
 
 
-def _counts(config: ModelConfig) -> list[int]:
-    """The number of tensors in each layer of one period of the layer pattern."""
-    period = min(config.num_hidden_layers, max(1, len(config.layer_types)))
-    return [sum(1 for _ in graph_of(config).layer(layer).tensors()) for layer in range(period)]
+def _counts(config: ModelConfig, first: int = 0) -> list[int]:
+    """The number of tensors in each layer of one period of the layer pattern, from the layer ``first`` on."""
+    period = min(config.num_hidden_layers - first, max(1, len(config.layer_types)))
+    return [sum(1 for _ in graph_of(config).layer(first + layer).tensors()) for layer in range(period)]
 
 
 def tensor_count(config: ModelConfig) -> int:
     """The number of tensors of a model, without listing them."""
-    outside = sum(tensor.layer is None for tensor in tensors_of(replace(config, num_hidden_layers=1)))
-    each = _counts(config)
-    times, rest = divmod(config.num_hidden_layers, len(each))
-    return outside + times * sum(each) + sum(each[:rest])
+    shared = config.producing_layers
+    alone = replace(config, num_hidden_layers=1, num_kv_shared_layers=0)
+    count = sum(1 for _ in tensors_of(alone)) - _counts(alone)[0]
+    for first, layers in ((0, shared), (shared, config.num_hidden_layers - shared)):
+        each = _counts(config, first)
+        times, rest = divmod(layers, max(1, len(each)))
+        count += times * sum(each) + sum(each[:rest])
+    return count
 
 
 def head_weight(config: ModelConfig) -> str:

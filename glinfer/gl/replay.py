@@ -211,7 +211,7 @@ class Tape:
         Args:
             device: of the draws.
             draws: in order.
-            flush_every: the driver starts work after so many draws; with 0 it may wait for the readback.
+            flush_every: the driver starts work after this number of draws; with 0 it may wait for the readback.
             after: called after each draw with its place; it must change no binding.
         """
         self.draws, self._device, state = tuple(draws), device, _State()

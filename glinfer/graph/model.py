@@ -20,6 +20,7 @@ from glinfer.graph.nodes import (
     ModelTensor,
     Norm,
     Nothing,
+    PerLayer,
 )
 
 
@@ -62,6 +63,18 @@ class Graph:
         return self._norm("embedding_norm", None) if self.family.embedding_norm else None
 
     @cached_property
+    def per_layer_in(self) -> Linear | None:
+        """The product from embeddings to the inputs of all layers' third branches, where layers have that."""
+        rows = self.config.num_hidden_layers * self.config.hidden_size_per_layer_input
+        return self._linear("per_layer_in", rows, self.config.hidden_size) if rows else None
+
+    @cached_property
+    def per_layer_norm(self) -> Norm | None:
+        """The norm of each layer's part of these inputs, where there are any."""
+        width = self.config.hidden_size_per_layer_input
+        return self._norm("per_layer_norm", None, width=width) if width else None
+
+    @cached_property
     def final_norm(self) -> Norm | None:
         """The norm after the last layer, where there is one."""
         return None if self.family.layer.norms == "sum" else self._norm("final_norm", None)
@@ -94,7 +107,8 @@ class Graph:
 
     def tensors(self) -> Iterator[ModelTensor]:
         """Every tensor of a model in order of computation; a head tied to the embeddings is left out."""
-        for node in (self.embeddings, self.positions, self.token_types, self.embedding_norm):
+        first = self.embeddings, self.positions, self.token_types, self.embedding_norm
+        for node in (*first, self.per_layer_in, self.per_layer_norm):
             yield from () if node is None else node.tensors()
         for layer in self.layers:
             yield from layer.tensors()
@@ -144,7 +158,18 @@ class Graph:
         of = self.config.layer(number)
         mixing = self._branch(of.branch, "attention", number, of, self._mixing(number, of))
         mlps = self._mlps(number, of) if of.mlp else Nothing()
-        return Layer(number, mixing, self._branch("mlp", "mlp", number, of, mlps))
+        mlp = self._branch("mlp", "mlp", number, of, mlps)
+        scale = ModelTensor("layer_scale", "", (1,), number) if of.scaled else None
+        return Layer(number, mixing, mlp, self._per_layer(number, of) if of.per_layer else None, scale)
+
+    def _per_layer(self, number: int, of: LayerConfig) -> Branch:
+        width, inner, vocab = self.config.hidden_size, of.per_layer, self.config.vocab_size
+        body = PerLayer(
+            self._linear("per_layer_gate", inner, width, layer=number),
+            self._linear("per_layer_table", vocab, inner, letter=str(number)),
+            self._linear("per_layer_out", width, inner, layer=number),
+        )
+        return Branch("per_layer", None, body, self._norm("per_layer_post_norm", number), None, of.branch_scale)
 
     def _branch(self, name: str, role: str, number: int, of: LayerConfig, body: Mixing | Mlp | ExpertMlps) -> Branch:
         if isinstance(body, Nothing):
@@ -183,16 +208,19 @@ class Graph:
                 linear("delta_out", width, rule.values),
                 rule,
             )
-        queries, keys = config.num_attention_heads * config.head_dim, config.num_key_value_heads * config.head_dim
+        queries, keys = config.num_attention_heads * of.head_dim, of.kv_heads * of.head_dim
+        own = of.source is None
         whole, rows = of.head_norms == "width", {"q": queries, "k": keys}
         q_norm, k_norm = (
-            self._norm("head_norm", number, letter, count if whole else config.head_dim) if of.head_norms else None
+            self._norm("head_norm", number, letter, count if whole else of.head_dim)
+            if of.head_norms and (own or letter == "q")
+            else None
             for letter, count in rows.items()
         )
         return Attention(
             linear("projection", (2 if of.gated else 1) * queries, width, letter="q"),
-            linear("projection", keys, width, letter="k"),
-            linear("projection", keys, width, letter="v"),
+            linear("projection", keys, width, letter="k") if own else None,
+            linear("projection", keys, width, letter="v") if own and not of.one_projection else None,
             linear("output", width, queries, letter="o"),
             ModelTensor("sinks", "weight", (config.num_attention_heads,), number) if of.sinks else None,
             q_norm,
@@ -204,22 +232,26 @@ class Graph:
             of.score_cap,
             of.window,
             of.ahead,
+            of.source,
+            of.value_norms,
+            of.head_dim,
+            of.kv_heads,
         )
 
     def _mlps(self, number: int, of: LayerConfig) -> Mlp | ExpertMlps:
         if of.experts is None:
-            return self._mlp(number)
+            return self._mlp(number, of)
         width, shared, alone = self.config.hidden_size, of.experts.shared, self.config.shared_intermediate_size
         return ExpertMlps(
             self._linear("router", of.experts.count, width, layer=number),
-            tuple(self._mlp(number, letter=str(expert)) for expert in range(of.experts.count)),
+            tuple(self._mlp(number, of, letter=str(expert)) for expert in range(of.experts.count)),
             self._linear("shared_router", 1, width, layer=number) if shared else None,
-            self._mlp(number, "shared_", inner=alone) if shared or alone else None,
+            self._mlp(number, of, "shared_", inner=alone) if shared or alone else None,
             of.experts,
         )
 
-    def _mlp(self, number: int, prefix: str = "", letter: str = "", inner: int = 0) -> Mlp:
-        width, inner = self.config.hidden_size, inner or self.config.intermediate_size
+    def _mlp(self, number: int, of: LayerConfig, prefix: str = "", letter: str = "", inner: int = 0) -> Mlp:
+        width, inner = self.config.hidden_size, inner or of.inner
         gate, up, down = (
             self._linear(f"{prefix}{role}", *shape, layer=number, letter=letter)
             for role, shape in (("gate", (inner, width)), ("up", (inner, width)), ("down", (width, inner)))

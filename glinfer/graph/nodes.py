@@ -108,6 +108,7 @@ class Attention(Node):
 
     Attributes:
         q, k, v, out: the products. With ``gated``, the rows of q are those of a head's queries, then of its gates.
+            Without v, values are the keys before their norm; without k, keys and values are those of layer ``source``.
         sinks: [heads], a logit of each head's softmax without a value, where there is one.
         q_norm, k_norm: the norms of heads, of ``whole`` rows or of each head.
         rope: the angles of positions; None where heads are not turned.
@@ -115,11 +116,14 @@ class Attention(Node):
         cap: bound c of scores, c · tanh(score / c); 0 for none.
         window: number of positions that a token sees, its own included; 0 for all.
         ahead: number of later positions that a token sees.
+        source: the earlier layer whose keys and values are used; None if it has its own.
+        value_norms: whether heads of values are normalised, without gains.
+        head_dim, kv_heads: elements of a head, and heads of keys and values.
     """
 
     q: Linear
-    k: Linear
-    v: Linear
+    k: Linear | None
+    v: Linear | None
     out: Linear
     sinks: ModelTensor | None
     q_norm: Norm | None
@@ -131,6 +135,10 @@ class Attention(Node):
     cap: float
     window: int
     ahead: int
+    source: int | None
+    value_norms: bool
+    head_dim: int
+    kv_heads: int
 
 
 @dataclass(frozen=True)
@@ -236,11 +244,24 @@ class ExpertMlps(Node):
 
 
 @dataclass(frozen=True)
+class PerLayer(Node):
+    """``out(activation(gate(x)) · inputs)``, where inputs are a layer's own embedding of the token.
+
+    They are ``(norm(projection) + √P · table[token]) / √2``, of the layer's P elements of a projection of the first
+    values of the stream.
+    """
+
+    gate: Linear
+    table: Linear
+    out: Linear
+
+
+@dataclass(frozen=True)
 class Branch(Node):
     """A part of a layer that adds to the residual stream: ``x + scale · post_norm(body(norm(x)))``.
 
     Attributes:
-        name: ``attn``, ``conv``, ``delta`` or ``mlp``.
+        name: ``attn``, ``conv``, ``delta``, ``mlp`` or ``per_layer``.
         norm: the norm before the body, where there is one.
         body: what it computes.
         post_norm: the norm after the body, where there is one.
@@ -250,7 +271,7 @@ class Branch(Node):
 
     name: str
     norm: Norm | None
-    body: Mixing | Mlp | ExpertMlps
+    body: Mixing | Mlp | ExpertMlps | PerLayer
     post_norm: Norm | None
     sum_norm: Norm | None
     scale: float
@@ -258,13 +279,23 @@ class Branch(Node):
 
 @dataclass(frozen=True)
 class Layer(Node):
-    """A layer: the branch that mixes tokens, then the one that takes each by itself; one may have no body."""
+    """A layer: the branch that mixes tokens, then those that take each by itself.
+
+    Attributes:
+        number: its number.
+        mixing, mlp: the first two branches; one may have no body.
+        per_layer: the branch of the layer's own embedding, where there is one.
+        scale: [1], the factor of the stream after all branches, where there is one.
+    """
 
     number: int
     mixing: Branch
     mlp: Branch
+    per_layer: Branch | None = None
+    scale: ModelTensor | None = None
 
     @property
     def branches(self) -> tuple[Branch, ...]:
         """The branches that the layer has."""
-        return tuple(each for each in (self.mixing, self.mlp) if not isinstance(each.body, Nothing))
+        given = filter(None, (self.mixing, self.mlp, self.per_layer))
+        return tuple(each for each in given if not isinstance(each.body, Nothing))

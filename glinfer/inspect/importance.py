@@ -26,7 +26,7 @@ from glinfer.formats.gguf.write import Importance
 from glinfer.formats.tensors import stored_tensors, weight_shapes
 from glinfer.gl.context import Device
 from glinfer.graph.model import graph_of
-from glinfer.graph.nodes import Attention, ExpertMlps, Mlp, Nothing
+from glinfer.graph.nodes import Attention, Convolution, DeltaMixing, ExpertMlps, Mlp, Nothing, PerLayer
 
 CHUNK = 512
 """Tokens in a chunk; chunks run independently."""
@@ -143,12 +143,15 @@ def importance_from(path: AnyPath, model: AnyPath, config: ModelConfig, **option
 
 def _inputs(config: ModelConfig) -> Iterator[tuple[str, list[str]]]:
     """Yield names of captured tensors, each with the matrices whose input it is."""
-    for layer in graph_of(config).layers:
+    graph = graph_of(config)
+    if graph.per_layer_in is not None:
+        yield "embed", [f"{graph.per_layer_in.name}.weight"]
+    for layer in graph.layers:
         block, node, mlp = f"blocks.{layer.number}", layer.mixing.body, layer.mlp.body
-        if not isinstance(node, Nothing | Mlp | ExpertMlps):
+        if isinstance(node, Attention | Convolution | DeltaMixing):
             first = (node.q, node.k, node.v) if isinstance(node, Attention) else node.into
             value = "joined" if isinstance(node, Attention) else "mixed"
-            yield f"{block}.{layer.mixing.name}.norm", [f"{product.name}.weight" for product in first]
+            yield f"{block}.{layer.mixing.name}.norm", [f"{each.name}.weight" for each in first if each is not None]
             yield f"{block}.{layer.mixing.name}.{value}", [f"{node.out.name}.weight"]
         if isinstance(mlp, Nothing):
             continue
@@ -158,6 +161,9 @@ def _inputs(config: ModelConfig) -> Iterator[tuple[str, list[str]]]:
         yield f"{block}.mlp.norm", [f"{product.name}.weight" for each in mlps for product in each.first]
         if not isinstance(mlp, ExpertMlps):
             yield f"{block}.mlp.hidden", [f"{mlp.down.name}.weight"]
+        if layer.per_layer is not None and isinstance(own := layer.per_layer.body, PerLayer):
+            yield f"{block}.resid_mlp", [f"{own.gate.name}.weight"]
+            yield f"{block}.per_layer.hidden", [f"{own.out.name}.weight"]
 
 
 def _floored(mean: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:

@@ -94,6 +94,12 @@ def _linear(settings: _Settings, dim: int, theta: float, length: int) -> tuple[A
     return _plain(dim, theta) / settings.number("factor"), 1.0
 
 
+def _proportional(settings: _Settings, dim: int, theta: float, length: int) -> tuple[Array, float]:
+    share = settings.number("partial_rotary_factor", 1.0)
+    turns = np.arange(dim // 2) < int(share * dim // 2)  # the other pairs stay
+    return _plain(dim, theta) / settings.number("factor", 1.0) * turns, 1.0
+
+
 def _dynamic(settings: _Settings, dim: int, theta: float, length: int) -> tuple[Array, float]:
     factor, original = settings.number("factor"), settings.original()
     if dim < 4:
@@ -152,6 +158,7 @@ _KINDS: Mapping[str, Callable[[_Settings, int, float, int], tuple[Array, float]]
     "llama3": _llama3,
     "yarn": _yarn,
     "longrope": _longrope,
+    "proportional": _proportional,
 }
 
 

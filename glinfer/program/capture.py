@@ -30,6 +30,8 @@ name                       array                    contents
 ``blocks.N.mlp.hidden``    [S, inner]               the input of the MLP's last product
 ``blocks.N.mlp.router``    [S, experts]             logits of the experts, in a block without ``gate`` and ``hidden``
 ``blocks.N.mlp.out``       [S, D]                   what the MLP adds to the stream
+``blocks.N.resid_mlp``     [S, D]                   the stream after the MLP, in a block with a third branch
+``blocks.N.per_layer.out`` [S, D]                   what that branch adds; its last product reads ``hidden``
 ``blocks.N.resid_post``    [S, D]                   the stream after the block
 ``final_norm``             [S, D]                   the stream, normalised for the vocabulary
 ``logits``, ``probs``      [S, vocab]               of the next token
@@ -120,6 +122,7 @@ _NEAREST = {
     "mlp.norm": ("mlp.hidden", "mlp.router"),
     "mlp.gate": ("mlp.hidden",),
     "mlp.up": ("mlp.hidden",),
+    "per_layer.out": ("resid_post",),
     "mlp.out": (f"resid_post{CENTRED}", "resid_post"),
     "resid_post": (f"resid_post{CENTRED}",),
     f"resid_mid{CENTRED}": ("resid_mid",),

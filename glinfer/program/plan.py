@@ -47,7 +47,7 @@ class Plan:
         draws: every pass in order.
         long_after: tokens of the longest text that turns by the first of two sets of angles; 0 where there is one set.
         results: the tensors for the caller or a later run; whatever else a draw writes, a later draw reads.
-        last_layer: number of the first draw of the last layer, in a plan for one token.
+        last_layer: number of the first draw of the last layer that later tokens need, in a plan for one token.
         points: the named values in the order of computation; only plans of one sequence have them.
         shared: the tensors, besides weights and caches, that another plan has too, over whose textures it is bound.
     """

@@ -11,7 +11,8 @@ Models that use OpenAI's harmony template write messages in channels: ``<|channe
 ``<|channel|>`` to ``<|message|>`` are a header, which is not shown. A message in the channel ``final``, or without a
 channel, is the answer; in any other channel it is thoughts. A header that names a recipient, ``to=functions.NAME``
 before or after its channel, makes the message a call of that tool. The prompt ends inside a header,
-``<|start|>assistant``, which the reply may continue.
+``<|start|>assistant``, which the reply may continue. Gemma 4 writes its thoughts in a channel too, from
+``<|channel>thought`` and a line break to ``<channel|>``, and the answer outside.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ NO_KWARGS: Mapping[str, Any] = MappingProxyType({})
 _NOT_LAST = "the last message is not a text of the assistant's; to continue a message, put the assistant's last"
 _TOOL_FIELDS = frozenset({"tool_calls", "tool_call_id", "name", "thinking"})
 _CHANNEL_TOKENS = ("<|start|>", "<|channel|>", "<|message|>")
+_CHANNEL_ENDS = ("<|channel>", "<channel|>")
 _FINAL = "final"
 _RECIPIENT = "to="
 _CALLED = re.compile(r"(?:^|\s)to=functions\.([\w.-]+)", re.ASCII)
@@ -70,12 +72,14 @@ class Channels:
     Attributes:
         start, channel, message: ids of ``<|start|>``, ``<|channel|>`` and ``<|message|>``.
         decode: converts token ids to text.
+        opens: whether the prompt ends inside a header, which a reply may continue.
     """
 
     start: int
     channel: int
     message: int
     decode: Callable[[Iterable[int]], str]
+    opens: bool = True
 
     def read(self, header: Sequence[int]) -> tuple[ReplyKind, str]:
         """The kind of a message by the ids of its header, and the name of the tool that it calls, or ""."""
@@ -282,10 +286,15 @@ class TemplateChat(ChatForm):
         if all(name in known and name in template.source for name in _CHANNEL_TOKENS):
             start, channel, message = (known[name] for name in _CHANNEL_TOKENS)
             self.channels = Channels(start, channel, message, tokenizer.decode)
+        if all(name in known and name in template.source for name in _CHANNEL_ENDS):
+            channel, self.answer = (known[name] for name in _CHANNEL_ENDS)
+            line_break = tokenizer.encode("\n", allow_special=False)[-1]
+            self.channels = Channels(channel, channel, line_break, tokenizer.decode, opens=False)
         template.ids(tokenizer, [*self._first, {"role": "user", "content": "Hello"}], kwargs=kwargs)
         ends = tuple(ends)
         # With channels, the token after a message may end each of a reply's messages.
-        end = None if self.channels is not None and ends else template.end_of_reply(tokenizer)
+        in_messages = self.channels is not None and self.channels.opens
+        end = None if in_messages and ends else template.end_of_reply(tokenizer)
         self.stop_ids = tuple(dict.fromkeys((*ends, *(() if end is None else (end,)))))
 
     def prompt(self, turns: Sequence[Turn], newest: Turn, *, think: bool = False) -> tuple[int, ...]:
@@ -453,7 +462,7 @@ class ReplySplitter:
         self._template, self._channels = template, template.channels
         self._kind: ReplyKind = "thinking" if think else "answer"
         # The header of a message so far; the first message may have none.
-        self._header: list[int] | None = None if self._channels is None else []
+        self._header: list[int] | None = [] if self._channels is not None and self._channels.opens else None
         self._certain, self._with_calls = False, calls
         self._done = False
         self.calls: list[str] = []

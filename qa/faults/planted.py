@@ -229,8 +229,8 @@ FAULTS = (
     Fault(
         "gguf-forgets-the-first-token-of-llama3",
         "glinfer/text/tokenizers/gguf.py",
-        'self.flag("add_bos_token", self.kind == "llama" or pre in BEGIN_WITH_BOS)',
-        'self.flag("add_bos_token", self.kind == "llama")',
+        'self.flag("add_bos_token", self.kind in ("llama", "gemma4") or pre in BEGIN_WITH_BOS)',
+        'self.flag("add_bos_token", self.kind in ("llama", "gemma4"))',
         ("tests/text/test_gguf_tokenizer.py", "tests/text"),
     ),
     Fault(

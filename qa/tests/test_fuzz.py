@@ -47,7 +47,8 @@ READS = re.compile(
     r"safe_open)\("
 )
 NO_READERS = {
-    **dict.fromkeys(("errors", "formats/bundled", "export/page", "inspect/pages", "server/page"), "files of packages"),
+    **dict.fromkeys(("errors", "formats/bundled", "export/drop", "export/page"), "files of packages"),
+    **dict.fromkeys(("inspect/pages", "server/page"), "files of packages"),
     **dict.fromkeys(("gl/memory", "gl/own", "gl/program", "tensors/own"), "the system's files, or shaders"),
     "inspect/verify/suite": "files of packages",
     **dict.fromkeys(("cli/common", "cli/diff", "cli/evaluate"), "text that is taken as it is"),

@@ -94,6 +94,13 @@ GEMMA3 = {
     "rope_theta": 1e6,
     "rope_local_base_freq": 10000.0,
 }
+GEMMA4: dict[str, Any] = {
+    **{**GEMMA3, "num_hidden_layers": 6, "layer_types": ("sliding_attention", "sliding_attention", "full_attention")},
+    "global_head_dim": 48,
+    "attention_multiplier": 1.0,
+    "rope_scaling": {"rope_type": "proportional", "partial_rotary_factor": 0.25},
+    "final_logit_softcapping": 3.0,
+}
 QWEN35: dict[str, Any] = {
     "num_hidden_layers": 5,
     "head_dim": 32,
@@ -118,6 +125,11 @@ CONFIGS = {
     "gemma": config("gemma", head_dim=32, tie_word_embeddings=True, sliding_window=20),
     "gemma2": config("gemma2", **GEMMA2, attn_logit_softcapping=2.0, final_logit_softcapping=3.0),
     "gemma3": config("gemma3_text", **GEMMA3),
+    "gemma4": config(
+        "gemma4_text",
+        **{**GEMMA4, "hidden_size_per_layer_input": 32, "num_kv_shared_layers": 3, "use_double_wide_mlp": True},
+    ),
+    "gemma4, dense": config("gemma4_text", **GEMMA4, num_global_key_value_heads=1, attention_k_eq_v=True),
     "smollm3": config("smollm3", num_hidden_layers=5, rotary_layers=(1, 1, 1, 0), tie_word_embeddings=True),
     "olmo2": config("olmo2"),
     "mistral3": config(
@@ -269,12 +281,17 @@ def byte_level(pre: str = "gpt-2", **changes: Any) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=1)
-def learned_pieces() -> tuple[str, ...]:
-    """Pieces as SentencePiece orders them: the joined ones first, then single characters."""
+def learned_model() -> dict[str, Any]:
+    """A vocabulary of pieces with its merges."""
     library = tokenizers.Tokenizer(models.BPE(unk_token="<unk>"))
     library.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
     library.train_from_iterator(LINES, trainers.BpeTrainer(vocab_size=900, show_progress=False))
-    vocabulary = json.loads(library.to_str())["model"]["vocab"]
+    return dict(json.loads(library.to_str())["model"])
+
+
+def learned_pieces() -> tuple[str, ...]:
+    """Pieces as SentencePiece orders them: the joined ones first, then single characters."""
+    vocabulary = learned_model()["vocab"]
     return tuple(sorted(vocabulary, key=lambda piece: (len(piece) == 1, vocabulary[piece])))
 
 
@@ -328,6 +345,7 @@ def vocabularies() -> dict[str, dict[str, Any]]:
         **{pre: byte_level(pre) for pre in sorted({cuts: name for name, cuts in EXPRESSIONS.items()}.values())},
         "pieces": piece_level(),
         "pieces, no space before": piece_level(add_space_prefix=False),
+        "pieces, merges": piece_level(model="gemma4", merges=[" ".join(each) for each in learned_model()["merges"]]),
         "pieces, an end": piece_level(add_bos_token=False, add_eos_token=True),
     }
 

@@ -87,6 +87,12 @@ FACTORS = [1.0, 1.25, 1.5, 2.0, 3.0, 4.5]
 GEMMA = {**EVEN, "model_type": "gemma", "head_dim": 20}
 GEMMA2 = {**GEMMA, "model_type": "gemma2", "num_hidden_layers": 3, "query_pre_attn_scalar": 40}
 GEMMA3 = {**GEMMA2, "model_type": "gemma3_text", "sliding_window": 30}
+GEMMA4 = {
+    **{**GEMMA, "model_type": "gemma4_text", "sliding_window": 30, "head_dim": 10, "global_head_dim": 12},
+    **{"num_hidden_layers": 6, "layer_types": [*["sliding_attention"] * 2, "full_attention"] * 2},
+    "vocab_size_per_layer_input": VOCAB,
+    "final_logit_softcapping": 6.0,
+}
 MODELS = {
     "llama": Made({**ODD, "model_type": "llama"}),
     "llama3-biases-tied": Made(
@@ -122,6 +128,19 @@ MODELS = {
             "tie_word_embeddings": False,
         },
         seed=2,
+    ),
+    "gemma4": Made(
+        {**GEMMA4, "hidden_size_per_layer_input": 12, "num_kv_shared_layers": 3, "use_double_wide_mlp": True}, seed=2
+    ),
+    "gemma4-dense": Made(
+        {
+            **GEMMA4,
+            "hidden_size_per_layer_input": 0,
+            "attention_k_eq_v": True,
+            "num_global_key_value_heads": 1,
+            "attention_bias": True,
+        },
+        seed=5,
     ),
     "smollm3": Made(
         {**ODD, "model_type": "smollm3", "pad_token_id": 0, "num_hidden_layers": 3, "no_rope_layer_interval": 2}, seed=1
@@ -431,8 +450,10 @@ def random_tensors(shapes: Shapes, seed: int, *, gain: float = 1.0, embedding: f
         elif name.endswith(".A_log"):  # states last for some tokens, or for hundreds
             tensors[name] = numbers.uniform(shape, 1.5) - np.float32(3.5)
         elif len(shape) >= 2:
-            embeds = any(part in name for part in ("embed", "wte", "wpe"))
+            embeds = any(part in name for part in ("embed", "wte", "wpe")) and "per_layer" not in name
             tensors[name] = numbers.uniform(shape, embedding if embeds else 0.26)
+        elif name.endswith(".layer_scalar"):
+            tensors[name] = numbers.uniform(shape, 0.3) + np.float32(0.8)
         elif name.endswith(".sinks"):
             tensors[name] = numbers.uniform(shape, 5.0)
         elif "norm" in name or ".ln_" in name:

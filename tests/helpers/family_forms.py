@@ -14,6 +14,7 @@ FEW = (
     "qwen3_moe ",
     "lfm2 ",
     "gemma2 ",
+    "gemma4_text ",
     "gab odd ",
     "bert ",
     "llama adapters",

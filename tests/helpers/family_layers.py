@@ -30,6 +30,12 @@ def layers_of(family: str) -> dict[str, Any]:
         other = "mlp" if FAMILIES[family].single else "full_attention"
         kinds = ("linear_attention", other) if FAMILIES[family].attends else ("linear_attention",)
         return {"layer_types": kinds, **DELTA, "linear_norm_groups": 2, "conv_bias": True}
+    if FAMILIES[family].names.per_layer_table:
+        return {
+            "layer_types": ("sliding_attention", "full_attention"),
+            **{"sliding_window": 5, "global_head_dim": 24, "hidden_size_per_layer_input": 32},
+            **{"rope_scaling": FAMILIES[family].usual["rope_scaling"], "attention_multiplier": 1.0},
+        }
     if FAMILIES[family].delta_rule:
         return {"layer_types": ("linear_attention", "full_attention"), **DELTA}
     if FAMILIES[family].convolves:
@@ -56,6 +62,7 @@ def further_draws(config: ModelConfig, plan: str = "fast", first: int = 0) -> in
     for layer in range(first, config.num_hidden_layers):
         of = config.layer(layer)
         found += FURTHER[plan].get("gated" if of.gated else of.mixing, 0) - 2 * (not of.mlp)
+        found += 4 * (of.per_layer > 0) + of.scaled
         if plan == "chunk" and layer == config.num_hidden_layers - 1:  # it ends with what later tokens need
             found -= of.gated - of.convolves
     return found
@@ -83,11 +90,10 @@ def of_family(family: str) -> ModelConfig:
         256,
         model_type=family,
         hidden_act="silu" if FAMILIES[family].gated else "gelu_new",
-        sliding_window=window,
         **bounded,
         **turned,
         **shape,  # type: ignore[arg-type]
-        **{**layers_of(family), **values},
+        **{"sliding_window": window, **layers_of(family), **values},
     )
 
 

@@ -25,6 +25,7 @@ NORMS_OF_LAYERS = {
     "qwen3": (1, 2, 0),
     "gemma2": (0, 2, 2),
     "gemma3_text": (1, 2, 2),
+    "gemma4_text": (1, 2, 2),
     "qwen3_vl_text": (1, 2, 0),
     "olmo2": (1, 0, 2),
     "olmo3": (1, 0, 2),

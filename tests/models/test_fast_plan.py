@@ -86,7 +86,9 @@ def test_every_family_takes_six_draws_a_layer_and_more_for_norms_of_their_own() 
     """Whatever else it has: shared keys, windows, biases, tied embeddings, heads of any size."""
     for (family, info), layers in itertools.product(DECODERS.items(), (1, 3)):
         # A convolution has no heads to normalise, and six draws too; a delta rule has thirteen.
-        expected = DRAWS_OF_A_LAYER[family] * layers + 3 + further_draws(tiny(family, num_hidden_layers=layers))
+        small = tiny(family, num_hidden_layers=layers)
+        expected = DRAWS_OF_A_LAYER[family] * layers + 3 + further_draws(small)
+        expected += small.hidden_size_per_layer_input > 0  # the projection for all layers
         shared: dict[str, Any] = {"mlp_bias": True}
         if info.rotary:
             shared |= {"num_attention_heads": 4, "num_key_value_heads": 2, "sliding_window": 5, "attention_bias": True}

@@ -115,6 +115,7 @@ def test_a_layer_is_as_its_family_and_its_configuration_say() -> None:
     config = FORMS["norms on both sides, windows with angles of their own, caps"]
     local, whole = config.layer(0), config.layer(1)
     common: dict[str, Any] = {"norms": "both", "head_norms": "head", "score_scale": 0.31, "score_cap": 1.5}
+    common |= {"head_dim": 20, "kv_heads": config.num_key_value_heads, "inner": config.intermediate_size}
     assert local == LayerConfig(window=17, rope=Rope(500.0, 20), **common)
     assert whole == LayerConfig(window=0, rope=Rope(3e4, 20, config.rope_scaling), **common)
     assert [config.layer(index) for index in (2, 3)] == [local, whole]

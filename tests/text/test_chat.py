@@ -477,6 +477,32 @@ def test_messages_in_channels_are_thoughts_and_an_answer(
     assert parts_of(in_channels(tmp_path), reply) == (thinking, answer)
 
 
+TURNS = (
+    "{% for m in messages %}<|turn>{{ m.role }}\n{{ m.content }}<turn|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|turn>model\n{% if not enable_thinking %}<|channel>thought\n<channel|>{% endif %}"
+    "{% endif %}"
+)
+
+
+@each_case(
+    ("reply", "thinking", "answer"),
+    [
+        ("<|channel>thought\nA\nB<channel|>Yes.<turn|>No.", "A\nB", "Yes."),
+        ("Yes.\nNo.<turn|>", "", "Yes.\nNo."),
+        ("\nYes.", "", "\nYes."),
+        ("<|channel>thought\n<channel|>Yes.", "", "Yes."),
+        ("<|channel>thought\nHm", "Hm", ""),
+        ("Yes.<|channel>thought\nA<channel|> No.", "A", "Yes. No."),
+    ],
+)
+def test_thoughts_may_be_a_channel_within_a_message(tmp_path: Path, reply: str, thinking: str, answer: str) -> None:
+    library = words()
+    names = ("<|turn>", "<turn|>", "<|channel>", "<channel|>")
+    library.add_special_tokens([tokenizers.AddedToken(name, special=True) for name in names])
+    chat = TemplateChat(jinja(TURNS), put(tmp_path, library), kwargs={"enable_thinking": True})
+    assert parts_of(chat, reply) == (thinking, answer)
+
+
 CALL = "<|channel|>commentary to=functions.f.g-1 <|constrain|>json<|message|>"
 
 

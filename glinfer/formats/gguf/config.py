@@ -17,7 +17,7 @@ from glinfer.config import ModelConfig
 from glinfer.errors import ConfigError, FormatError, InputError
 from glinfer.families import FAMILIES
 from glinfer.families.gguf import WINDOW
-from glinfer.families.huggingface import Fields
+from glinfer.families.huggingface import PROPORTIONAL, Fields
 from glinfer.families.layer import QUERY_BETA, one_side
 from glinfer.families.record import Family
 from glinfer.families.settings import Keys, is_whole, quoted
@@ -54,6 +54,7 @@ USUAL_SETTINGS: dict[str, tuple[Any, ...]] = {
 
 
 _DELTA_HEADS = ("linear_num_key_heads", "linear_num_value_heads")
+_STILL = 1e20  # least factor of the frequency of a pair that stays
 _GUESSING = "nextn_predict_layers"
 _SHARED_WIDTH = "expert_shared_feed_forward_length"
 _NEUTRAL = {
@@ -122,7 +123,7 @@ def config_of(file: GgufFile) -> ModelConfig:
         "num_attention_heads": keys.whole("attention.head_count") if family.attends else 1,
         "num_hidden_layers": block_counts(keys)[0],
         "max_position_embeddings": keys.whole("context_length"),
-        "intermediate_size": 0 if family.single else keys.whole(form.inner_key),
+        "intermediate_size": 0 if family.single else keys.smallest(form.inner_key),
         "layer_norm_eps": keys.number(_EPSILONS[family.norm]),
         "hidden_act": family.activation,
         "model_type": family.name,
@@ -227,6 +228,15 @@ def _scaling(family: Family, keys: Keys, file: GgufFile, head_dim: int, context:
         if kind != "yarn":
             raise keys.refused("rope.scaling.type", f"yarn, as {_QUERY_BETA} is set")
         found[QUERY_BETA] = keys.number(_QUERY_BETA)
+    if family.in_gguf.proportional:
+        factors = _factors(file, ROPE_FREQS, head_dim) if ROPE_FREQS in file.tensors else (1.0,)
+        turned = factors.count(1.0)
+        if not turned or factors[:turned] != (1.0,) * turned or min(factors[turned:], default=_STILL) < _STILL:
+            raise FormatError(
+                f"{file.source}: tensor {ROPE_FREQS!r} has other factors than 1 for the first pairs and {_STILL:g} or "
+                "more for the others, which is not supported; get another conversion"
+            )
+        return {"rope_type": PROPORTIONAL, "partial_rotary_factor": turned / len(factors)}
     if ROPE_FREQS not in file.tensors:  # if the architecture has no such tensor, check_names refuses it
         return found
     if found:
@@ -326,6 +336,7 @@ def metadata_of(config: ModelConfig) -> tuple[dict[str, Any], Factors]:
         values.update(scaling)
     for field, (key, _) in form.scalars.items():
         values[key] = getattr(config, field)
+    values.update(form.further(config))
     found = {f"{form.architecture}.{key}": value for key, value in values.items()}
     _check_read_back(config, found, factors)
     return found, factors
@@ -419,6 +430,10 @@ def _scaling_metadata(config: ModelConfig) -> tuple[dict[str, Any], Factors]:
     if kind == "yarn":
         return _yarn_metadata(scaling, original, scaling.get("factor") or longest / original), {}
     form = config.family.in_gguf
+    if form.proportional and kind == PROPORTIONAL and scaling.get("factor", 1.0) == 1.0:
+        pairs = (config.global_head_dim or config.head_dim) // 2
+        turns = np.arange(pairs) < int(scaling.get("partial_rotary_factor", 1.0) * pairs)
+        return {}, {ROPE_FREQS: np.where(turns, 1.0, 1e30).astype(np.float32)}
     if form.pairs_together:
         if kind == "llama3":
             return {}, {ROPE_FREQS: _llama3_factors(config, scaling)}

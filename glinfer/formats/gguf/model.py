@@ -5,6 +5,7 @@ Source of the order of rows: convert_hf_to_gguf.py of llama.cpp.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,7 +22,7 @@ from glinfer.formats.gguf.embedders import embedding_of, names_in, passed_over, 
 from glinfer.formats.gguf.file import GgufFile, GgufTensor, keys_of
 from glinfer.formats.gguf.split import read_gguf_file
 from glinfer.formats.huggingface.layouts import rows_by_part
-from glinfer.formats.packed import PACKED_FORMATS, PackedTensor
+from glinfer.formats.packed import PACKED_FORMATS, PackedTensor, block_weights
 from glinfer.formats.reranker import with_classifier
 from glinfer.formats.tensors import StoredTensor, stored_tensors, tensor_count
 from glinfer.graph.nodes import ModelTensor
@@ -69,11 +70,12 @@ def _check(config: ModelConfig, stored: list[StoredTensor], file: GgufFile) -> N
     """Compare names, types and shapes with those that the model needs; messages use the file's names."""
     expected = {tensor.name: tensor for tensor in stored}
     form = config.family.in_gguf
-    ignored = passed_over(file, config) | ({ROPE_FREQS} if form.pairs_together else set())
+    ignored = passed_over(file, config) | ({ROPE_FREQS} if form.pairs_together or form.proportional else set())
     ignored |= set(LONG_FACTORS.values()) if form.partial_rotary else set()
     layers, every_block = block_counts(keys_of(file, config.family))
     guessing = tuple(form.names.layer.format(layer) for layer in range(layers, every_block))
     ignored |= {name for name in file.tensors if name.startswith(guessing)}
+    ignored |= {name for name in file.tensors if name not in expected and re.fullmatch(form.unused, name)}
     counts = f"found {len(file.tensors)} tensors, expected {len(expected)} for {config.num_hidden_layers} blocks"
     check_names(expected, (name for name in file.tensors if name not in ignored), counts, file.source)
     for name, wanted in expected.items():
@@ -93,6 +95,8 @@ def _check(config: ModelConfig, stored: list[StoredTensor], file: GgufFile) -> N
 def _parts(config: ModelConfig, stored: StoredTensor, found: GgufTensor) -> Iterator[tuple[str, Rows | PackedTensor]]:
     """The model's tensors in one checked tensor of the file, by name."""
     is_packed = found.type != "F32" and len(stored.shape) == 2
+    if stored.by_columns and is_packed:
+        is_packed = stored.tensors[0].shape[1] % block_weights(found.type) == 0
     rows: Rows = found.rows() if is_packed else found.floats().reshape(stored.shape)
     if is_by_key(config, stored):
         rows = rows[rows_by_part(stored, config)]

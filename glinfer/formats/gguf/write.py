@@ -189,10 +189,11 @@ def _format(stored: StoredTensor, checkpoint: Checkpoint, dtype: str | None) -> 
         return "F32"  # rounding could change the choice of experts; llama.cpp keeps float32 too
     if stored.tensors[0].role == "positions":
         return wanted if wanted == F16 else "F32"
-    if wanted == "F32" or stored.shape[-1] % block_weights(wanted) == 0:
+    inputs = stored.tensors[0].shape[-1]
+    if wanted == "F32" or inputs % block_weights(wanted) == 0:
         return wanted
     smaller = INSTEAD.get(wanted, "F32")
-    return smaller if smaller == "F32" or stored.shape[-1] % block_weights(smaller) == 0 else "F32"
+    return smaller if smaller == "F32" or inputs % block_weights(smaller) == 0 else "F32"
 
 
 def _write(
@@ -233,7 +234,7 @@ def _data(stored: StoredTensor, form: str, checkpoint: Checkpoint, importance: I
         rows_for_file(config, tensor, _part(form, tensor.name(config.family.names), checkpoint, importance))
         for tensor in stored.tensors
     ]
-    joined = np.concatenate(parts) if len(parts) > 1 else parts[0]
+    joined = np.concatenate(parts, axis=int(stored.by_columns)) if len(parts) > 1 else parts[0]
     if is_by_key(config, stored):
         joined = joined[np.argsort(rows_by_part(stored, config))]
     joined = np.ascontiguousarray(joined)

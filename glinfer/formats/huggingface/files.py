@@ -25,7 +25,7 @@ OTHER_WEIGHTS = ("pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.
 """File names of weights in formats that cannot be read."""
 
 _TEXT = {"language_model.model.": "model.", "language_model.": "", "model.language_model.": "model."}
-_PICTURES = ("vision_tower.", "multi_modal_projector.", "visual.")
+_PICTURES = ("vision_tower.", "multi_modal_projector.", "visual.", "audio_tower.", "embed_vision.", "embed_audio.")
 _IS_A_SHARD = re.compile(r"(.+)-\d{5}-of-\d{5}\.safetensors")
 
 

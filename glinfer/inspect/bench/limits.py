@@ -18,7 +18,7 @@ from glinfer.engine.model import Model
 from glinfer.engine.prefill import MAX_SINGLE_TOKENS, Prefill
 from glinfer.engine.report import Report
 from glinfer.graph.model import Graph, graph_of
-from glinfer.graph.nodes import Attention, DeltaMixing, ExpertMlps, Mlp, Nothing
+from glinfer.graph.nodes import Attention, Convolution, DeltaMixing, ExpertMlps, PerLayer
 from glinfer.inspect.ceiling import CeilingReport
 from glinfer.inspect.profile.traffic import draw_traffic
 from glinfer.kernels.spec import DrawSpec
@@ -114,15 +114,16 @@ def prompt_work(model: Model, tokens: int) -> Workload:
         rows = min(chunk.max_rows, tokens - first)
         ((_, values),) = runs(chunk, [0] * rows, first)
         fetched.update(fetched_bytes(chunk, edge, values))
-    # The last token continues in the decode plan, from its last block.
+    # The last token continues in the decode plan, from the last block that keeps something for later tokens.
     rest = plan.draws[plan.last_layer : len(plan.draws) - HEAD_DRAWS + 1]
     fetched.update(fetched_bytes(plan, edge, plan.values_for(tokens), rest))
-    last = model.config.num_hidden_layers - 1
+    last, layers = model.config.producing_layers - 1, model.config.num_hidden_layers
     multiply_adds = tokens * sum(_products(graph, layer) for layer in range(last))
     multiply_adds += sum(_mixing(graph, layer, seen) for layer in range(last) for seen in range(1, tokens + 1))
-    # In the last block, prompt tokens other than the last need only their cache entries.
+    # In that block, prompt tokens other than the last need only their cache entries.
     multiply_adds += (tokens - 1) * _products(graph, last, cached=True)
-    multiply_adds += _products(graph, last) + _mixing(graph, last, tokens) + math.prod(graph.embeddings.weight.shape)
+    multiply_adds += sum(_products(graph, layer) + _mixing(graph, layer, tokens) for layer in range(last, layers))
+    multiply_adds += math.prod(graph.embeddings.weight.shape)
     passes = len(starts) * len(chunk.draws) + len(rest)
     if tokens <= MAX_SINGLE_TOKENS:
         passes = tokens * (len(plan.draws) - HEAD_DRAWS) + 1
@@ -173,11 +174,13 @@ def _products(graph: Graph, layer: int, *, cached: bool = False) -> int:
     node = graph.layer(layer)
     mixing, mlp = node.mixing.body, node.mlp.body
     if cached:
-        if isinstance(mixing, Nothing | Mlp | ExpertMlps):
+        if not isinstance(mixing, Attention | Convolution | DeltaMixing):
             return 0
         stored = (mixing.k, mixing.v) if isinstance(mixing, Attention) else mixing.into
-        return sum(math.prod(each.weight.shape) for each in stored)
+        return sum(math.prod(each.weight.shape) for each in stored if each is not None)
     weights = [*mixing.tensors()]
+    if node.per_layer is not None and isinstance(own := node.per_layer.body, PerLayer):
+        weights += [own.gate.weight, own.out.weight]
     if isinstance(mlp, ExpertMlps):
         used = mlp.experts[: graph.config.num_experts_per_tok]
         parts = (mlp.router, *used, mlp.shared_router, mlp.shared)
@@ -192,7 +195,7 @@ def _mixing(graph: Graph, layer: int, tokens: int) -> int:
     node = graph.layer(layer).mixing.body
     if isinstance(node, Attention):
         return 2 * node.out.inputs * min(tokens, node.window or tokens)
-    if isinstance(node, Nothing | Mlp | ExpertMlps):
+    if not isinstance(node, Convolution | DeltaMixing):
         return 0
     taps = math.prod(node.conv.weight.shape)
     # The state is read for the key and for the query, and changed once.

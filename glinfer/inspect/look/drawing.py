@@ -156,7 +156,7 @@ class Drawing:
             if not any(name.endswith("attn.probs") for name in names):
                 raise InputError("this plan has no attention probabilities; load the model with plan='reference'")
         chosen = [name for name in names if any(fnmatchcase(name, pattern) for pattern in needed)]
-        heads = config.num_attention_heads * (2 * length + 6 * config.head_dim)
+        heads = config.num_attention_heads * (2 * length + 6 * max(config.head_dim, config.global_head_dim))
         floats = length * (heads + 6 * config.hidden_size + 3 * config.intermediate_size)
         together = max(1, MAX_LOOK_BYTES // (4 * floats))
         for first in range(0, len(self.options.layers), together):

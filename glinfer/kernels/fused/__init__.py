@@ -13,6 +13,7 @@ from glinfer.kernels.fused import (
     gemm,
     low_rank,
     norms,
+    per_layer,
     pool,
     sample,
     scan,

@@ -129,7 +129,8 @@ def cached_scores(
     With the table ``rows`` it is computed for each row, and group g of 64 tokens of row r is in slot ``rows · g + r``
     of out. Run value: score_slots, of all rows together.
 
-    A cache in bytes is k | v and needs ``queries`` [rows, heads.cols] = k | v | q, of one row without the table.
+    A cache in bytes is k | v and needs ``queries`` [rows, heads.cols] = k | v | q, of one row without the table. The
+    cache of another layer needs them too.
     """
     many = rows is not None
     tensors = {"CACHE": cache, "OUT": out} if queries is None else {"CACHE": cache, "QUERIES": queries, "OUT": out}
@@ -255,9 +256,8 @@ def _check_position(shapes: Shapes, params: Params) -> int:
 
 
 def _check_queries(shapes: Shapes, params: Params) -> None:
-    apart = "queries" in shapes.by_name
     shapes.expect("queries", params.get("MANY", 1), heads_in(params).cols)
-    shapes.require(apart == in_bytes(params), "queries must be given for a cache in bytes, and for no other")
+    shapes.require("queries" in shapes.by_name or not in_bytes(params), "queries must be given for a cache in bytes")
 
 
 def _check_scores(shapes: Shapes, params: Params) -> None:

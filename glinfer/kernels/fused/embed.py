@@ -56,7 +56,7 @@ def table_defines(
     return inputs, defines
 
 
-def _table(inputs: Mapping[str, Array], params: Params) -> Array:
+def table_in(inputs: Mapping[str, Array], params: Params) -> Array:
     """For an oracle: the table of embeddings [V, width], scaled."""
     if params["TABLE_FORMAT"]:
         table = table_of(inputs["weight"], int(params["TABLE_FORMAT"]), int(params["INPUTS"]))
@@ -116,7 +116,7 @@ def _oracle_token(inputs: Mapping[str, Array], params: Params, size: tuple[int, 
     position, token = int(params["position"]), int(params["token"])
     if token < 0:
         token = best_candidate(np.asarray(inputs["picks"])[position - 1])
-    found = _table(inputs, params)[token]
+    found = table_in(inputs, params)[token]
     if params["POSITIONS"]:
         found = found + float64(inputs, ["wpe"])[0][position]
     return np.asarray(found.reshape(size))
@@ -193,14 +193,19 @@ def _check_rows(shapes: Shapes, params: Params) -> None:
         shapes.expect("picks", shapes.rows("rows"), BLOCK_FLOATS)
 
 
-def _oracle_rows(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
-    table = inputs["rows"][: size[0] * int(params["ROWS"])]
-    tokens = table[:, TOKEN].astype(np.intp)
+def tokens_in(inputs: Mapping[str, Array], rows: int) -> Array:
+    """For an oracle: the tokens of the first rows of the table of rows."""
+    tokens = inputs["rows"][:rows, TOKEN].astype(np.intp)
     for row in np.flatnonzero(tokens == CHOSEN):
         tokens[row] = best_candidate(np.asarray(inputs["picks"])[row])
-    found = _table(inputs, params)[tokens]
+    return tokens
+
+
+def _oracle_rows(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
+    rows = size[0] * int(params["ROWS"])
+    found = table_in(inputs, params)[tokens_in(inputs, rows)]
     if params["POSITIONS"]:
-        (wpe,) = float64(inputs, ["wpe"])
+        (wpe,), table = float64(inputs, ["wpe"]), inputs["rows"][:rows]
         # Padding rows of the last slot may have positions beyond the table; their results are ignored.
         places = table[:, PLACE if params.get("TYPED") else POSITION]
         found = found + wpe[np.minimum(places, len(wpe) - 1)]

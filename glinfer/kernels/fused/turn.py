@@ -34,12 +34,15 @@ def turn_heads(
     head_dim: int,
     eps: float,
     whole: bool = False,
+    values: bool = False,
     rows: TensorSpec | None,
     slots: Extent = 1,
     first: Extent = 0,
     kernels: KernelOptions,
 ) -> DrawSpec:
     """``out[r] = turned(x[r] / sqrt(mean(x[r]²) + eps) · gains)`` for each head of keys and queries; values stay.
+
+    With ``values`` their heads are divided too, without gains.
 
     x and out [rows, k | v | q], gains [2, head_floats] for keys and for queries: RMSNorm (Zhang and Sennrich 2019) over
     ``head_dim`` elements. Further columns of x are ignored. With ``whole`` the mean is over all keys, or all queries,
@@ -62,6 +65,7 @@ def turn_heads(
         ("HEAD_DIM", head_dim),
         ("EPS", eps),
         *([("WHOLE", 1)] if whole else []),
+        *([("VALUES", 1)] if values else []),
     ]
     turns = turning.table is not None
     if rows is not None and turns:
@@ -100,7 +104,9 @@ def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) 
     (gains,) = float64(inputs, ["gains"])
     floats, keys, queries = (4 * int(params[name]) for name in ("HEAD_TEXELS", "KEY_TEXELS", "QUERY_AT"))
     found = x.copy()
-    for part, gain in ((slice(0, keys), gains[0]), (slice(queries, size[1]), gains[1])):
+    parts = [(slice(0, keys), gains[0]), (slice(queries, size[1]), gains[1])]
+    parts += [(slice(keys, 2 * keys), np.ones(floats))] if params.get("VALUES") else []
+    for part, gain in parts:
         width = x[:, part].shape[1]
         normed = width if params.get("WHOLE") else floats
         by_head = x[:, part].reshape(len(x), -1, normed)

@@ -41,6 +41,7 @@ from glinfer.kernels.fused.gates import gate_heads
 from glinfer.kernels.fused.gemm import gemm
 from glinfer.kernels.fused.low_rank import ADAPTER, CHOICE_FLOATS, LowRankSum, lora_down
 from glinfer.kernels.fused.norms import post_norm
+from glinfer.kernels.fused.per_layer import per_layer_hidden, scale_rows
 from glinfer.kernels.fused.rows import RowInterleaved
 from glinfer.kernels.fused.scan import scan_gate, scan_norm, scan_row
 from glinfer.kernels.fused.turn import turn_heads
@@ -48,10 +49,13 @@ from glinfer.kernels.spec import RunValue, TensorSpec
 from glinfer.lower.options import PlanOptions
 from glinfer.lower.weights.fold import Weight, Weights
 from glinfer.lower.weights.low_rank import AdapterRanks
-from glinfer.lower.weights.recipe import Recipe, Recipes
+from glinfer.lower.weights.recipe import Recipe, Recipes, head_floats
 from glinfer.program.plan import PlanBuilder
 from glinfer.program.points import CENTRED, View
 from glinfer.quant.formats import CACHE_FORMATS, CacheChoice
+
+PROJECTED = "per_layer.in"
+"""The projections of embeddings for the third branches of all layers."""
 
 
 class Lowering(ABC):
@@ -66,8 +70,11 @@ class Lowering(ABC):
         counted: its rows.
         cache_slots, every: slots of the caches, and of each sequence.
         hidden: the residual stream before and after a branch; the same tensors where blending adds to it in place.
-        qkv: keys, values and queries, where they do not go straight into the cache.
-        raw: the same before heads are normalised and turned, where that is a pass of its own.
+        streams: the two tensors of the stream; the same where one is enough.
+        stores: whether a pass of its own puts keys and values into the cache.
+        normed_heads: whether normalising and turning heads is a pass of its own.
+        picks: the choices of the run before, where rows may take their tokens from these.
+        projected: the projections of embeddings for the third branches of all layers, where there are any.
         branch: the output of a branch that is normalised before it is added, where layers have that.
     """
 
@@ -80,6 +87,8 @@ class Lowering(ABC):
     table: TensorSpec | None = None
     used: Extent = 1
     counted: Extent = 1
+    picks: TensorSpec | None = None
+    projected: TensorSpec | None = None
     adapter_table: TensorSpec | None = None
     """The table of rows, where it says which adapter a row has."""
 
@@ -107,15 +116,34 @@ class Lowering(ABC):
             in_place: whether blending adds to the residual stream.
             stores: whether a pass of its own puts keys and values into the cache.
         """
-        config, width = self.config, self.config.hidden_size
+        width, layer = self.config.hidden_size, self.config.family.layer
         first = self.rows("hidden.a", width)
-        self.hidden = first, first if in_place else self.rows("hidden.b", width)
-        normed, alone = self.graph.layer(0).mixing.post_norm is not None, bool(config.family.layer.head_norms)
+        self.streams = first, self.rows("hidden.b", width) if layer.scaled or not in_place else first
+        self.in_place, self.hidden = in_place, (first, first) if in_place else self.streams
+        self.stores, self.normed_heads = stores, bool(layer.head_norms)
+        if stores:
+            self.qkv(0)
+        if self.normed_heads:
+            self.raw(0)
+        self.branch = None if self.graph.layer(0).mixing.post_norm is None else self.rows("branch", width)
+
+    def name_of(self, name: str, layer: int) -> str:
+        """The name of an activation of attention's heads; layers with other heads than the first have their own."""
+        heads, first = self.recipes.heads(layer), self.recipes.heads(0)
+        return name if (heads.kv, heads.floats) == (first.kv, first.floats) else f"{name}.{heads.kv}x{heads.floats}"
+
+    def qkv(self, layer: int) -> RowInterleaved:
+        """Keys, values and queries of a layer, where they do not go straight into its cache."""
         # In the format of half floats where the cache is, so that every plan rounds keys, values and queries alike.
-        cols, form = self.recipes.heads(0).cols, self.cache_format.rows
-        self.qkv = self.rows("attn.qkv", cols, form) if stores else None
-        self.raw = self.rows("attn.raw", self.recipes.qkv_floats) if alone else None
-        self.branch = self.rows("branch", width) if normed else None
+        return self.rows(self.name_of("attn.qkv", layer), self.recipes.heads(layer).cols, self.cache_format.rows)
+
+    def raw(self, layer: int) -> RowInterleaved:
+        """The same before heads are normalised and turned."""
+        return self.rows(self.name_of("attn.raw", layer), self.recipes.qkv_floats(layer))
+
+    def has_queries_apart(self, node: Attention) -> bool:
+        """Whether the cache that a layer reads has no place for its queries."""
+        return self.in_bytes or node.source is not None
 
     @abstractmethod
     def rows(self, name: str, floats: int, format_name: str = "rgba32f") -> RowInterleaved:
@@ -180,9 +208,11 @@ class Lowering(ABC):
     def layer_cache(self, layer: int) -> TensorSpec:
         """The cache of one layer: keys and values of tokens, queries once for each ``every`` tokens.
 
-        In bytes it has no queries. Of a convolution it is B · x of each token.
+        In bytes it has no queries. Of a convolution it is B · x of each token. Layers that share keys and values share
+        a cache.
         """
-        formats, size = self.cache_format, self.max_texture_size
+        formats, size, source = self.cache_format, self.max_texture_size, self.config.layer(layer).source
+        layer = layer if source is None else source
         layout = layer_cache_layout(self.recipes, layer, self.cache_slots, self.every, formats, size)
         return self.plan.laid_out(f"h.{layer}.{self.config.layer(layer).branch}.cache", "cache", layout)
 
@@ -283,7 +313,7 @@ class Lowering(ABC):
 
     def attention(self, layer: int, node: Attention, *, ends: bool) -> RowInterleaved | TensorSpec | None:
         """Draw keys, values and queries of a layer, what its heads see, and their gates where it has them."""
-        cache, to, dim = self.layer_cache(layer), f"blocks.{layer}.attn", self.config.head_dim
+        cache, to, dim = self.layer_cache(layer), f"blocks.{layer}.attn", node.head_dim
         self.keys_and_values(layer, node, cache)
         if ends:
             return None
@@ -296,31 +326,36 @@ class Lowering(ABC):
     def keys_and_values(self, layer: int, node: Attention, cache: TensorSpec) -> None:
         """Draw keys, values and queries of a layer, and keep keys and values in its cache."""
         recipe, turning, name = self.recipes.qkv(layer), self.turning(layer, node), f"h.{layer}.attn"
-        out, clears, first = self.qkv, "all", dict[str, Any]()
-        if out is None:
-            out, clears, first = RowInterleaved((cache,)), "rows", {"first": "position"}
-        if self.raw is None:
+        straight = not self.stores and node.source is None
+        out, clears = (RowInterleaved((cache,)), "rows") if straight else (self.qkv(layer), "all")
+        first: dict[str, Any] = {"first": "position"} if straight else {}
+        if not self.normed_heads:
             shared = self.shared(self.shared_norm_parts(recipe, cache), clears)
             self.product(recipe, self.hidden[0], out, turning=turning, **first, **shared)
         else:
             assert turning is not None
-            self.product(recipe, self.hidden[0], self.raw)
-            how: dict[str, Any] = {"head_dim": self.config.head_dim, "eps": self.config.layer_norm_eps, **first}
+            raw = self.raw(layer)
+            self.product(recipe, self.hidden[0], raw)
+            how: dict[str, Any] = {"head_dim": node.head_dim, "eps": self.config.layer_norm_eps, **first}
+            how |= {"whole": node.whole, "values": node.value_norms}
             where: dict[str, Any] = {"rows": self.table, "slots": self.used, "kernels": self.kernels}
             gains = self.of_layer(layer, "attn.qkv.turn")
-            self.plan.draw(turn_heads(f"{name}.turn", self.raw, gains, turning, out, whole=node.whole, **how, **where))
+            self.plan.draw(turn_heads(f"{name}.turn", raw, gains, turning, out, **how, **where))
         heads = self.recipes.heads(layer)
-        self.name_heads(layer, "q", heads.count, heads.queries_at)
-        if self.qkv is not None:
-            self.store(f"{name}.store", self.qkv, cache, "attn.store")
+        self.name_heads(layer, "q", heads.count, heads.queries_at, straight=straight)
+        if node.source is not None:
+            return
+        if not straight:
+            self.store(f"{name}.store", out, cache, "attn.store")
         self.name_heads(layer, "k", heads.kv, 0)
         self.name_heads(layer, "v", heads.kv, heads.kv_floats)
 
-    def name_heads(self, layer: int, letter: str, heads: int, start: int) -> None:
-        """Name queries, keys or values, which the last draw has written."""
-        order = () if letter == "v" else tuple(map(int, self.recipes.turned_places))
-        where: Literal["only", "position"] = "only" if self.qkv is not None and letter == "q" else "position"
-        floats, dim = self.recipes.head_floats, self.config.head_dim
+    def name_heads(self, layer: int, letter: str, heads: int, start: int, *, straight: bool = True) -> None:
+        """Name queries, keys or values, which the last draw has written, ``straight`` into the cache or not."""
+        dim = self.config.layer(layer).head_dim
+        order = () if letter == "v" else tuple(map(int, self.recipes.turned_places(dim)))
+        where: Literal["only", "position"] = "position" if straight else "only"
+        floats = head_floats(dim)
         view = View(dim, heads, cols_apart=floats, start=start, order=order, rows=where)
         self.value(f"blocks.{layer}.attn.{letter}", view)
 
@@ -336,8 +371,7 @@ class Lowering(ABC):
 
     def open_gates(self, layer: int, mixed: RowInterleaved | TensorSpec) -> RowInterleaved | TensorSpec:
         """Draw the results of attention times their gates."""
-        raw, slots = self.raw, self.used
-        assert raw is not None
+        raw, slots = self.raw(layer), self.used
         out: RowInterleaved | TensorSpec
         if isinstance(mixed, TensorSpec):
             raw, slots = RowInterleaved((self.by_row(layer, "attn.rows", raw, "attn.raw"),)), self.counted
@@ -407,23 +441,54 @@ class Lowering(ABC):
 
     def after_mixing(self, layer: Layer, mixed: RowInterleaved | TensorSpec | None) -> None:
         """Draw the rest of a layer: the output projection and the MLP, both added to the residual stream."""
-        before, behind = self.hidden
+        before, behind = self.hidden  # the stream, and where the next branch leaves it
         number, node = layer.number, layer.mlp.body
         stream, to = View(self.config.hidden_size), f"blocks.{number}"
-        if mixed is None or isinstance(node, Nothing):
-            self.hidden = behind, before  # a single branch leaves the stream in the other one
-        if mixed is None:
-            before, behind = behind, before
-        else:
+        if mixed is not None:
             self.add(self.recipes.mixing_out(number), mixed, before, behind)
             self.value(f"{to}.resid_mid{self.centred}", stream)
-        if isinstance(node, Nothing):
-            pass
-        elif isinstance(node, ExpertMlps):
-            self.use_experts(number, node, behind, before)
-        else:
-            self.add(self.recipes.down(number), self.expanded(number, behind), behind, before)
+            before, behind = behind, before
+        if isinstance(node, ExpertMlps):
+            self.use_experts(number, node, before, behind)
+        elif not isinstance(node, Nothing):
+            self.add(self.recipes.down(number), self.expanded(number, before), before, behind)
+        if not isinstance(node, Nothing):
+            before, behind = behind, before
+        if layer.per_layer is not None:
+            self.value(f"{to}.resid_mlp", stream)
+            self.add_per_layer(layer, before, behind)
+            before, behind = behind, before
+        if layer.scale is not None:
+            behind = self.streams[before is self.streams[0]]
+            how: dict[str, Any] = {"slots": self.used, "kernels": self.kernels}
+            self.plan.draw(scale_rows(f"h.{number}.scale", before, self.of_layer(number, "scale"), behind, **how))
+            before, behind = behind, behind if self.in_place else before
+        self.hidden = before, behind
         self.value(f"{to}.resid_post{self.centred}", stream)
+
+    def embed_layers(self) -> None:
+        """Draw the projections of embeddings for the third branches of all layers, where there are any."""
+        recipe = self.recipes.per_layer_in()
+        if recipe is not None:
+            found = self.rows("per_layer.in", len(recipe.rows))
+            self.product(recipe, self.hidden[0], found)
+            self.projected = self.by_row(0, "per_layer.rows", found, PROJECTED)
+
+    def add_per_layer(self, layer: Layer, residual: RowInterleaved, out: RowInterleaved) -> None:
+        """Draw the third branch of a layer, that of its own embedding."""
+        number, width = layer.number, self.config.hidden_size_per_layer_input
+        recipes = self.recipes.per_layer(number)
+        assert recipes is not None
+        assert self.projected is not None
+        gates, hidden = self.rows("per_layer.gate", width), self.rows("per_layer.hidden", width)
+        self.product(recipes[0], residual, gates, activation=self.config.hidden_act)
+        table, gain = self.of_layer(number, "per_layer.table"), self.of_model("per_layer.gain")
+        how: dict[str, Any] = {"rows": self.table, "picks": self.picks, "slots": self.used, "kernels": self.kernels}
+        how |= {"layer": number, "eps": self.config.layer_norm_eps}
+        name = f"h.{number}.per_layer.hidden"
+        self.plan.draw(per_layer_hidden(name, gates, self.projected, gain, table, hidden, **how))
+        self.value(f"blocks.{number}.per_layer.hidden", View(width))
+        self.add(recipes[1], hidden, residual, out)
 
     @property
     def centred(self) -> str:
@@ -506,10 +571,12 @@ class Lowering(ABC):
     def expanded(self, layer: int, x: RowInterleaved) -> RowInterleaved | RawRows:
         """Draw the MLP's first product, which instances share if its reader finishes it; returns that one's input."""
         recipe, config = self.recipes.up(layer), self.config
-        inner = self.rows("mlp.inner", self.inner_floats)
+        width, usual = config.layer(layer).inner, config.intermediate_size
+        name = "mlp.inner" if width == usual else f"mlp.inner.{width}"
+        inner = self.rows(name, RawRows.floats(self.matrix(recipe)) if self.raw_inner else width)
         if not self.raw_inner:
             self.product(recipe, x, inner, activation=config.hidden_act)
-            self.value(f"blocks.{layer}.mlp.hidden", View(config.intermediate_size))
+            self.value(f"blocks.{layer}.mlp.hidden", View(width))
             return inner
         self.product(recipe, x, inner, adds=True, parts=self.parts_of(recipe), clears="all", raw=True)
         return RawRows(inner, self.matrix(recipe), config.hidden_act, config.layer_norm_eps)
@@ -529,11 +596,6 @@ class Lowering(ABC):
             places(recipes.down(layer))[1] or (places(up := recipes.up(layer))[1] and recipes.norm_is_biased(up))
             for layer in (range(self.config.num_hidden_layers) if self.adapters.names else ())
         )
-
-    @cached_property
-    def inner_floats(self) -> int:
-        """Floats of a row between the MLP's products."""
-        return RawRows.floats(self.matrix(self.recipes.up(0))) if self.raw_inner else self.config.intermediate_size
 
     def shared_norm_parts(self, recipe: Recipe, cache: TensorSpec) -> int:
         """Instances that share keys, values and queries, which go into a slot of a cache; blending adds them up."""

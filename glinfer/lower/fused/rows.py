@@ -42,8 +42,8 @@ from glinfer.kernels.fused.sample import pick_rows
 from glinfer.kernels.fused.score import score_rows
 from glinfer.kernels.fused.tiles import store_rows, take_row, tile_scores, tile_values
 from glinfer.kernels.spec import RunValue, TensorSpec
-from glinfer.lower.fused.lowering import Lowering, adapter_values, delta_layers
-from glinfer.lower.fused.token import stream_before_last
+from glinfer.lower.fused.lowering import PROJECTED, Lowering, adapter_values, delta_layers
+from glinfer.lower.fused.token import stream_before
 from glinfer.lower.options import PlanOptions
 from glinfer.lower.weights.recipe import Recipe
 from glinfer.program.plan import Plan
@@ -176,10 +176,11 @@ class _RowsLowering(Lowering):
         return joined
 
     def embed(self, picks: TensorSpec | None = None, out: RowInterleaved | None = None) -> None:
-        wte, wpe = self.tables()
+        self.picks, (wte, wpe) = picks, self.tables()
         how: dict[str, Any] = {"scale": self.config.embedding_scale, "typed": bool(self.config.type_vocab_size)}
         how |= {"slots": self.used, "picks": picks, "kernels": self.kernels}
         self.plan.draw(embed_rows("embed", self.table, wte, wpe, self.hidden[0] if out is None else out, **how))
+        self.embed_layers()
 
     def inner_of_adapters(self, name: str, ranks: int) -> TensorSpec:
         """Declare the inner vectors of adapters, in a slot of one tensor for each row."""
@@ -331,15 +332,22 @@ class ChunkLowering(_RowsLowering):
     def build(self, export_residual: bool = False) -> Plan:
         """The whole plan."""
         self.embed()
-        last = self.config.num_hidden_layers - 1
-        for layer in self.graph.layers:
-            self.draw_layer(layer, ends=layer.number == last and not self.has_head)
+        # Later layers keep nothing for later tokens.
+        last = self.config.num_hidden_layers if self.has_head else self.config.producing_layers
+        for number in range(last):
+            self.draw_layer(self.graph.layer(number), ends=number == last - 1 and not self.has_head)
         self.finish()
         results = self.plan.last_written
         if export_residual:
-            stream = self.blocks(stream_before_last(self.config, self.kernels), 1, self.config.hidden_size)
-            self.plan.draw(take_row("take", self.hidden[0], stream, kernels=self.kernels))
-            results, self.plan.shared = (*results, stream.name), (stream.name,)
+            shared = {stream_before(self.config, self.kernels, last - 1): self.hidden[0]}
+            if self.projected is not None:
+                shared[PROJECTED] = RowInterleaved((self.projected,))
+            for name, rows in shared.items():
+                out = self.blocks(name, 1, rows.cols)
+                draw = f"take.{name}" if self.plan.shared else "take"
+                self.plan.draw(take_row(draw, rows, out, kernels=self.kernels))
+                self.plan.shared = (*self.plan.shared, name)
+            results = (*results, *shared)
         return self.plan.build(*results)
 
     def finish(self) -> None:
@@ -348,11 +356,10 @@ class ChunkLowering(_RowsLowering):
     def attend(self, layer: int, node: Attention, cache: TensorSpec) -> RowInterleaved | TensorSpec:
         """Draw the attention of a layer over its cache."""
         heads, name, kernels = self.recipes.heads(layer), f"h.{layer}.attn", self.kernels
-        mixed = self.rows("attn.mixed", heads.width)
-        assert self.qkv is not None
+        mixed = self.rows(self.name_of("attn.mixed", layer), heads.width)
         how: dict[str, Any] = {"sinks": self.sinks(layer, node), "split": self.few and kernels.split_values}
         self.plan.draw(
-            tile_scores(f"{name}.scores", self.qkv, cache, self.table, self.scores, heads, kernels=kernels),
+            tile_scores(f"{name}.scores", self.qkv(layer), cache, self.table, self.scores, heads, kernels=kernels),
             tile_values(f"{name}.values", self.scores, cache, self.table, mixed, heads, kernels=kernels, **how),
         )
         return mixed
@@ -429,11 +436,10 @@ class _BatchLowering(_RowsLowering):
     def attend(self, layer: int, node: Attention, cache: TensorSpec) -> TensorSpec:
         rows, name, queries = self.table.shape[0], f"h.{layer}.attn", None
         heads, kernels = self.recipes.heads(layer), self.kernels
-        if self.in_bytes:
-            assert self.qkv is not None
-            queries = self.row_vector("queries", heads.cols)
-            self.plan.draw(join_rows(f"{name}.queries", "attn.queries", self.qkv, queries, rows=rows, kernels=kernels))
-        mixed = self.blocks("row.mixed", rows, heads.width)
+        if self.has_queries_apart(node):
+            qkv, queries = self.qkv(layer), self.row_vector(self.name_of("queries", layer), heads.cols)
+            self.plan.draw(join_rows(f"{name}.queries", "attn.queries", qkv, queries, rows=rows, kernels=kernels))
+        mixed = self.blocks(self.name_of("row.mixed", layer), rows, heads.width)
         shared: dict[str, Any] = {"rows": self.table, "kernels": kernels}
         sinks = self.sinks(layer, node)
         self.plan.draw(

@@ -57,16 +57,6 @@ def fast_plan(options: PlanOptions) -> Plan:
     return _TokenLowering(options).build()
 
 
-def stream_before_last(config: ModelConfig, kernels: KernelOptions) -> str:
-    """The tensor of the residual stream before the last layer of the fast plan.
-
-    Without blending each branch writes to the other one of two.
-    """
-    graph = graph_of(config)
-    branches = sum(len(graph.layer(number).branches) for number in range(config.num_hidden_layers - 1))
-    return "hidden.b" if branches % 2 and not kernels.part_steps else HIDDEN
-
-
 def run_values(config: ModelConfig, adapters: AdapterRanks = NO_ADAPTERS) -> list[RunValue]:
     """The run values of the fast plan."""
     context = config.max_position_embeddings
@@ -83,6 +73,18 @@ def run_values(config: ModelConfig, adapters: AdapterRanks = NO_ADAPTERS) -> lis
     ]
 
 
+def stream_before(config: ModelConfig, kernels: KernelOptions, layer: int) -> str:
+    """The name of the residual stream before a layer of the fast plan.
+
+    A factor of the stream writes to the other one of two tensors, and without blending each branch does.
+    """
+    graph, moves = graph_of(config), 0
+    for number in range(layer):
+        of = graph.layer(number)
+        moves += (of.scale is not None) + (0 if kernels.part_steps else len(of.branches))
+    return "hidden.b" if moves % 2 else HIDDEN
+
+
 def _modulo(name: str, size: int) -> Value:
     """The remainder of a run value."""
     whole = "ceildiv", ("add", name, 1 - size), size
@@ -93,6 +95,7 @@ class _TokenLowering(Lowering):
     """One row, each activation in one tensor."""
 
     shares_norms = True
+    picks: TensorSpec
 
     def __init__(self, options: PlanOptions) -> None:
         config, context, slots = options.config, options.config.max_position_embeddings, cache_slots(options.config)
@@ -119,8 +122,10 @@ class _TokenLowering(Lowering):
         scale = config.embedding_scale
         plan.draw(embed_token("embed", wte, wpe, self.picks, stream.tensors[0], scale=scale, kernels=self.kernels))
         plan.value(f"embed{self.centred}", View(config.hidden_size))
+        self.embed_layers()
         for layer in self.graph.layers:
-            plan.begin_layer()
+            if layer.number < config.producing_layers:  # a prompt's last token continues from the last of these
+                plan.begin_layer()
             self.draw_layer(layer)
         self.product(self.recipes.head(), self.hidden[0], self.logits, cap=config.final_logit_softcapping)
         plan.value("logits", View(config.vocab_size, rows="only"))
@@ -138,13 +143,14 @@ class _TokenLowering(Lowering):
 
     def attend(self, layer: int, node: Attention, cache: TensorSpec) -> RowInterleaved:
         heads, name, to = self.recipes.heads(layer), f"h.{layer}.attn", f"blocks.{layer}.attn"
-        mixed, queries = self.rows("attn.mixed", heads.width), None if self.qkv is None else self.qkv.tensors[0]
+        mixed = self.rows(self.name_of("attn.mixed", layer), heads.width)
+        queries = self.qkv(layer).tensors[0] if self.has_queries_apart(node) else None
         how: dict[str, Any] = {"kernels": self.kernels}
         self.plan.draw(cached_scores(f"{name}.scores", cache, self.scores, heads, queries=queries, **how))
         self.value(f"{to}.scores", View("slots", heads.count))
         how["sinks"] = self.sinks(layer, node)
         self.plan.draw(cached_values(f"{name}.values", self.scores, cache, mixed.tensors[0], heads, **how))
-        self.value(f"{to}.mixed", View(self.config.head_dim, heads.count, cols_apart=heads.floats))
+        self.value(f"{to}.mixed", View(node.head_dim, heads.count, cols_apart=heads.floats))
         return mixed
 
     def product(

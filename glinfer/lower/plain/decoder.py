@@ -24,6 +24,7 @@ from glinfer.graph.nodes import (
     Mlp,
     ModelTensor,
     Norm,
+    PerLayer,
 )
 from glinfer.kernels.flat import normalize
 from glinfer.kernels.flat.activate import activation, gate
@@ -77,6 +78,9 @@ class _PlainLowering:
         self.plan = PlanBuilder("reference", rows, values, long_after=options.config.long_after)
         self.declared: dict[str, TensorSpec] = {}
         self.ropes = rope_names(options.config)
+        # Layers whose keys and values others use, and these, by layer.
+        self.sources = {self.config.layer(layer).source for layer in range(self.config.num_hidden_layers)}
+        self.kept: dict[int, dict[str, TensorSpec]] = {}
         self.hidden, self.other = (self.scratch(f"hidden.{letter}", rows, self.width) for letter in "ab")
 
     def build(self) -> Plan:
@@ -105,8 +109,11 @@ class _PlainLowering:
         return found
 
     def scratch(self, name: str, rows: int, cols: int) -> TensorSpec:
-        """An activation, which all layers share, so its name has no prefix of a layer."""
-        return self.flat(re.sub(r"^h\.\d+\.", "", name), "activation", rows, cols)
+        """An activation, which all layers share, so its name has no prefix of a layer; there is one for each shape."""
+        name = re.sub(r"^h\.\d+\.", "", name)
+        if name in self.declared and self.declared[name].shape != (rows, cols):
+            name = f"{name}.{rows}x{cols}"
+        return self.flat(name, "activation", rows, cols)
 
     def vector(self, tensor: ModelTensor) -> TensorSpec:
         """A norm's weight or a bias, [1, n]."""
@@ -146,9 +153,25 @@ class _PlainLowering:
             how: dict[str, Any] = {"length": self.rows, "offset": 0, "padded": True, "kernels": self.kernels}
             plan.draw(position_add("embed.positions", "embed", first, table, out, **how))
         plan.value("embed", View(self.width))
+        self.embed_layers(out)
+
+    def embed_layers(self, x: TensorSpec) -> None:
+        """Draw the projections of embeddings for all layers' third branches, each normalised, where there are any."""
+        product, norm = self.graph.per_layer_in, self.graph.per_layer_norm
+        if product is None or norm is None:
+            return
+        name, inner = "per_layer", self.config.hidden_size_per_layer_input
+        found = self.linear(f"{name}.in", name, product, x, scale=self.width**-0.5)
+        parts = found.shape[0] * self.config.num_hidden_layers
+        apart, normed = (self.scratch(f"{name}.{part}", parts, inner) for part in ("apart", "normed"))
+        self.plan.draw(repack(f"{name}.apart", name, found, apart, kernels=self.kernels))
+        self.normalize(f"{name}.norm", name, norm, apart, normed)
+        inputs = self.scratch(f"{name}.inputs", *found.shape)
+        self.plan.draw(repack(f"{name}.inputs", name, normed, inputs, kernels=self.kernels))
 
     def layer(self, layer: Layer) -> None:
         """Draw both branches of a layer."""
+        *_, last = layer.branches
         for branch in layer.branches:
             name, to, body = f"h.{layer.number}.{branch.name}", f"blocks.{layer.number}.{branch.name}", branch.body
             x = self.hidden
@@ -156,21 +179,51 @@ class _PlainLowering:
                 x = self.norm(f"{name}.norm", f"{branch.name}.norm", branch.norm, x)
                 self.plan.value(f"{to}.norm", View(self.width))
             if isinstance(body, Attention):
-                out = self.attention(name, to, body, x)
+                out = self.attention(name, to, body, x, layer.number)
             elif isinstance(body, Convolution):
                 out = self.convolution(name, to, body, x)
             elif isinstance(body, DeltaMixing):
                 out = self.delta(name, to, body, x)
             elif isinstance(body, Mlp):
                 out = self.mlp(name, to, body, x)
+            elif isinstance(body, PerLayer):
+                out = self.per_layer(name, to, body, x, layer.number)
             else:
                 assert isinstance(body, ExpertMlps)
                 out = self.experts(name, to, body, x)
             self.end(name, to, branch, out)
             if branch is layer.mixing:
                 self.plan.value(f"blocks.{layer.number}.resid_mid", View(self.width))
-            if branch is layer.branches[-1]:
-                self.plan.value(f"blocks.{layer.number}.resid_post", View(self.width))
+            elif branch is not last:
+                self.plan.value(f"blocks.{layer.number}.resid_mlp", View(self.width))
+            if branch is not last:
+                continue
+            if layer.scale is not None:
+                self.combine(f"{name}.scale", "scale", "multiply", self.hidden, self.vector(layer.scale), self.other)
+                self.hidden, self.other = self.other, self.hidden
+            self.plan.value(f"blocks.{layer.number}.resid_post", View(self.width))
+
+    def per_layer(self, name: str, to: str, node: PerLayer, x: TensorSpec, layer: int) -> TensorSpec:
+        """Draw the branch of a layer's own embedding."""
+        rows, inner, kind, how = self.rows, node.gate.outputs, "per_layer", {"kernels": self.kernels}
+        tokens = self.flat(TOKENS, "input", rows, 1, "rgba32i")
+        table, kept = self.matrix(node.table)
+        found, scaled, total, inputs, hidden = (
+            self.scratch(f"{name}.{part}", rows, inner) for part in ("tokens", "scaled", "sum", "inputs", "hidden")
+        )
+        axes = [Axis(rows, 1, 0), Axis(inner, 0, 1)]
+        all_inputs = self.scratch("per_layer.inputs", rows, self.config.num_hidden_layers * inner)
+        projected = self.copy(f"{name}.part", kind, all_inputs, (rows, inner), axes, col_offset=layer * inner)
+        self.plan.draw(
+            lookup(f"{name}.tokens", kind, tokens, table, found, table_format=kept, inputs=inner, **how),
+            scale(f"{name}.scaled", kind, found, scaled, factor=inner**0.5, **how),
+        )
+        self.combine(f"{name}.sum", kind, "add", projected, scaled, total)
+        self.plan.draw(scale(f"{name}.inputs", kind, total, inputs, factor=0.5**0.5, **how))
+        gates = self.linear(f"{name}.gate", kind, node.gate, x, activation=self.config.hidden_act)
+        self.combine(f"{name}.hidden", kind, "multiply", gates, inputs, hidden)
+        self.plan.value(f"{to}.hidden", View(inner))
+        return self.linear(f"{name}.out", kind, node.out, hidden)
 
     def end(self, name: str, to: str, branch: Branch, out: TensorSpec) -> None:
         """Draw the end of a branch: its norm and its factor, where it has them, and the sum with the stream."""
@@ -197,11 +250,14 @@ class _PlainLowering:
         out = self.scratch("normed" if x.shape[0] == self.rows else f"{name}.normed", *x.shape)
         return self.normalize(name, kind, node, x, out)
 
-    def normalize(self, name: str, kind: str, node: Norm, x: TensorSpec, out: TensorSpec) -> TensorSpec:
-        """Draw the norm of the rows of x."""
-        bias = None if node.bias is None else self.vector(node.bias)
+    def normalize(self, name: str, kind: str, node: Norm | None, x: TensorSpec, out: TensorSpec) -> TensorSpec:
+        """Draw the norm of the rows of x, RMSNorm without gains if there is no node."""
         eps = self.config.layer_norm_eps
-        norm = normalize.Norm(node.kind, self.vector(node.weight), bias, eps=eps, offset=node.offset)
+        if node is None:
+            norm = normalize.Norm("rms", eps=eps)
+        else:
+            bias = None if node.bias is None else self.vector(node.bias)
+            norm = normalize.Norm(node.kind, self.vector(node.weight), bias, eps=eps, offset=node.offset)
         self.plan.draw(*normalized(name, kind, x, out, norm, scratch=self.scratch, kernels=self.kernels))
         return out
 
@@ -246,18 +302,23 @@ class _PlainLowering:
         *,
         row_offset: int | str = 0,
         col_offset: int = 0,
+        out: TensorSpec | None = None,
     ) -> TensorSpec:
-        """Draw a copy of elements of x in another order."""
-        out = self.scratch(name, *shape)
+        """Draw a copy of elements of x in another order, by default into a tensor of the draw's name."""
+        out = self.scratch(name, *shape) if out is None else out
         how: dict[str, Any] = {"row_offset": row_offset, "col_offset": col_offset, "kernels": self.kernels}
         self.plan.draw(strided_copy(name, kind, x, out, axes, **how))
         return out
 
-    def attention(self, name: str, to: str, node: Attention, x: TensorSpec) -> TensorSpec:
+    def attention(self, name: str, to: str, node: Attention, x: TensorSpec, number: int) -> TensorSpec:
         """Draw the attention of a layer."""
-        config, rows, dim = self.config, self.rows, self.config.head_dim
-        heads, kv_heads, apart, gates = config.num_attention_heads, config.num_key_value_heads, {}, None
-        for letter, linear, norm in (("q", node.q, node.q_norm), ("k", node.k, node.k_norm), ("v", node.v, None)):
+        rows, dim, gates = self.rows, node.head_dim, None
+        heads, kv_heads = self.config.num_attention_heads, node.kv_heads
+        apart = {} if node.source is None else dict(self.kept[node.source])
+        products = ("q", node.q, node.q_norm), ("k", node.k, node.k_norm), ("v", node.v or node.k, None)
+        for letter, linear, norm in products:
+            if linear is None:
+                continue
             count, step = heads if letter == "q" else kv_heads, f"{name}.{letter}"
             each = self.linear(f"{step}_proj", f"attn.{letter}_proj", linear, x)
             if letter == "q" and node.gated:
@@ -266,13 +327,16 @@ class _PlainLowering:
                     self.copy(f"{name}.{part}", "attn.parts", each, (rows, heads * dim), axes, col_offset=number * dim)
                     for number, part in enumerate(("q_alone", "gate"))
                 )
-            if norm is not None:
+            if norm is not None or (letter == "v" and node.value_norms):
                 each = self.head_norm(step, node, norm, each, count)
             if letter != "v" and node.rope is not None:
                 each = self.turn(step, self.rope(node.rope, queries=letter == "q"), each, count)
             axes = [Axis(count, 0, dim), Axis(rows, 1, 0), Axis(dim, 0, 1)]
-            apart[letter] = self.copy(step, "attn.heads", each, (count * rows, dim), axes)
+            keeps, shape = letter != "q" and number in self.sources, (count * rows, dim)
+            out = self.flat(step, "activation", *shape) if keeps else None
+            apart[letter] = self.copy(step, "attn.heads", each, shape, axes, out=out)
             self.plan.value(f"{to}.{letter}", View(dim, count, rows))
+        self.kept[number] = {letter: apart[letter] for letter in "kv"}
         mixed = self.mix(name, to, node, apart)
         axes = [Axis(rows, 1, 0), Axis(heads, rows, 0), Axis(dim, 0, 1)]
         joined = self.copy(f"{name}.joined", "attn.joined", mixed, (rows, heads * dim), axes)
@@ -284,10 +348,10 @@ class _PlainLowering:
         self.plan.value(f"{to}.joined", View(heads * dim))
         return self.linear(f"{name}.out", "attn.out_proj", node.out, joined)
 
-    def head_norm(self, step: str, node: Attention, norm: Norm, x: TensorSpec, heads: int) -> TensorSpec:
-        """Draw the norm of heads of queries or keys, or of all of a row."""
+    def head_norm(self, step: str, node: Attention, norm: Norm | None, x: TensorSpec, heads: int) -> TensorSpec:
+        """Draw the norm of heads of queries, keys or values, without gains if there is none, or of all of a row."""
         kind = "attn.head_norm"
-        parts, dim = (1, x.shape[1]) if node.whole else (heads, self.config.head_dim)
+        parts, dim = (1, x.shape[1]) if node.whole else (heads, node.head_dim)
         by_head, normed = (self.scratch(f"{step}_{each}", self.rows * parts, dim) for each in ("heads", "normed"))
         again = self.scratch(f"{step}_rows", *x.shape)
         self.plan.draw(repack(f"{step}_heads", kind, x, by_head, kernels=self.kernels))
@@ -310,8 +374,8 @@ class _PlainLowering:
 
     def mix(self, name: str, to: str, node: Attention, apart: Mapping[str, TensorSpec]) -> TensorSpec:
         """Draw scores, probabilities and weighted sums of all heads; returns the sums [heads · rows, D]."""
-        config, rows, dim = self.config, self.rows, self.config.head_dim
-        heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
+        rows, dim = self.rows, node.head_dim
+        heads, kv_heads = self.config.num_attention_heads, node.kv_heads
         shared, square = heads // kv_heads, View("keys", heads, rows)
         scores, probs = (self.scratch(f"{name}.{part}", heads * rows, rows) for part in ("scores", "probs"))
         mixed = self.scratch(f"{name}.mixed", heads * rows, dim)

@@ -28,7 +28,7 @@ from glinfer.gl.layouts.blocks import RowLayout
 from glinfer.gl.layouts.grouped import GroupedLayout
 from glinfer.gl.layouts.matrix import TexelLayout
 from glinfer.gl.layouts.packing import ConstantLayout, GemvLayout
-from glinfer.graph.nodes import Attention, Convolution, DeltaMixing, Linear, Norm, Nothing
+from glinfer.graph.nodes import Attention, Convolution, DeltaMixing, Linear, Norm, Nothing, PerLayer
 from glinfer.kernels.fused.low_rank import RANK_STEP
 from glinfer.kernels.spec import Array
 from glinfer.lower.ropes import rope_of
@@ -77,17 +77,16 @@ class Weights(Recipes):
         ``wte`` is left out if embeddings are read out of the vocabulary's matrix. Each norm of the stream itself has
         ``norm`` [1 or 2, D], its gain and bias.
         """
-        config, names, width = self.config, self.names, self.config.hidden_size
-        source, form = weight_name(names.embeddings), self.table_format
+        config, width = self.config, self.config.hidden_size
         if not self.table_is_head:
-            stored = self._formats.get(source, F32)
-            keeps = form == {F32: "", F16: "rgba16f"}.get(stored, stored) and not self.centred
-            layout = (_words if form in GROUP_FORMS else _table)(config.vocab_size, width, form)
-            yield Weight("wte", layout, lambda made: made._table("wte", source, form), (source,) if keeps else ())
+            yield self._embeddings("wte", self.graph.embeddings)
+        if self.graph.per_layer_norm is not None:
+            gain, inner = self.graph.per_layer_norm.name, config.hidden_size_per_layer_input
+            yield Weight("per_layer.gain", _table(1, inner), lambda made: made._gain(gain)[None])
         if self.places:
             yield Weight("wpe", _table(self.places, width, self.positions_format), FoldedWeights._places)
         for rope, name in self.ropes.items():
-            layout = _table(config.angle_rows, self.head_floats * (1 + rope.scales_queries))
+            layout = _table(config.angle_rows, self.rope_floats(rope) * (1 + rope.scales_queries))
             yield Weight(name, layout, partial(FoldedWeights._rope, rope=rope))
         norms = {"embed.norm": self.graph.embedding_norm}
         for layer in self.graph.layers if self.family.layer.norms == "sum" else ():
@@ -98,6 +97,14 @@ class Weights(Recipes):
                 layout = _table(1 + (norm.bias is not None), width)
                 yield Weight(name, layout, partial(FoldedWeights._norm_table, norm=norm))
 
+    def _embeddings(self, name: str, node: Linear) -> Weight:
+        """A table of embeddings."""
+        source = weight_name(node.name)
+        form, stored = self.format_of_table(source), self._formats.get(source, F32)
+        keeps = form == {F32: "", F16: "rgba16f"}.get(stored, stored) and not self.centred
+        layout = (_words if form in GROUP_FORMS else _table)(node.outputs, node.inputs, form)
+        return Weight(name, layout, lambda made: made._table(name, source, form), (source,) if keeps else ())
+
     def of_layer(self, layer: int) -> Iterator[Weight]:
         """The weights of a layer that belong to no product.
 
@@ -105,14 +112,21 @@ class Weights(Recipes):
         ``decay`` [2, heads], the factors and shifts of its decays, and ``norm`` [1, elements of a head]. In a scan
         ``decay`` has a third row, the factors of its values, and ``norm`` [1, values] may be missing. Normalised
         heads have ``turn`` [2, floats], the gains of keys and queries, of one head or of all. ``sinks`` is [1, heads].
+        A layer may have its own embeddings ``table`` [V, P], and the factor ``scale`` [1, 1] of the stream.
         """
-        branch = self.graph.layer(layer).mixing
+        of = self.graph.layer(layer)
+        branch = of.mixing
+        if of.per_layer is not None:
+            assert isinstance(of.per_layer.body, PerLayer)
+            yield self._embeddings(f"h.{layer}.per_layer.table", of.per_layer.body.table)
+        if of.scale is not None:
+            factor = of.scale.name(self.names)
+            yield Weight(f"h.{layer}.scale", _table(1, 1), lambda made: made._take(factor)[None])
         node, name = branch.body, f"h.{layer}.{branch.name}"
         if isinstance(node, Attention):
-            norms = [norm for norm in (node.k_norm, node.q_norm) if norm is not None]
-            if norms:
-                layout = _table(2, self.gain_floats)
-                yield Weight(f"{name}.qkv.turn", layout, lambda made: made._head_gains(norms, self.qkv(layer)))
+            if node.q_norm is not None:
+                layout = _table(2, self.gain_floats(layer))
+                yield Weight(f"{name}.qkv.turn", layout, lambda made: made._head_gains(node, layer))
             if node.sinks is not None:
                 sinks = node.sinks.name(self.names)
                 yield Weight(f"{name}.sinks", _table(1, node.sinks.shape[0]), lambda made: made._take(sinks)[None])
@@ -410,19 +424,20 @@ class FoldedWeights(Mapping[str, Array]):
         config, found = self._checkpoint.config, []
         for queries in (False, True)[: 1 + rope.scales_queries]:
             table = rope_of(config, rope, queries=queries)
-            turns = np.zeros((len(table), self._recipes.head_floats), dtype=np.float32)
+            turns = np.zeros((len(table), self._recipes.rope_floats(rope)), dtype=np.float32)
             turns[:, 0::2] = 1.0
             turns[:, : rope.dim] = table
             found.append(turns)
         return np.concatenate(found, axis=1)
 
-    def _head_gains(self, norms: Sequence[Norm], recipe: Recipe) -> Array:
+    def _head_gains(self, node: Attention, layer: int) -> Array:
         """The gains of keys and of queries, in the order of a head's rows: of one head, or of all, then zeros."""
-        recipes, dim = self._recipes, self._checkpoint.config.head_dim
-        floats, found = recipes.head_floats, np.zeros((2, recipes.gain_floats), dtype=np.float32)
-        for row, norm in zip(found, norms, strict=True):
-            by_head = self._gain(norm.name).reshape(-1, dim)
-            row[: len(by_head) * floats] = taken(by_head, recipe.rows[:floats], axis=1).reshape(-1)
+        order = self._recipes.turned_head(node.head_dim)
+        found = np.zeros((2, self._recipes.gain_floats(layer)), dtype=np.float32)
+        for row, norm in zip(found, (node.k_norm, node.q_norm), strict=True):
+            if norm is not None:
+                by_head = self._gain(norm.name).reshape(-1, node.head_dim)
+                row[: len(by_head) * len(order)] = taken(by_head, order, axis=1).reshape(-1)
         return found
 
 

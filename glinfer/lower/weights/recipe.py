@@ -23,7 +23,7 @@ from glinfer.families.layer import DeltaRule, Rope
 from glinfer.formats.tensors import weight_shapes
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS, blocks_for
 from glinfer.graph.model import graph_of
-from glinfer.graph.nodes import Attention, Branch, Convolution, DeltaMixing, ExpertMlps, Linear, Mlp, Norm
+from glinfer.graph.nodes import Attention, Branch, Convolution, DeltaMixing, ExpertMlps, Linear, Mlp, Norm, PerLayer
 from glinfer.kernels.fused.cached import Heads
 from glinfer.kernels.fused.convolve import PARTS, part_floats
 from glinfer.lower.ropes import rope_names
@@ -118,26 +118,22 @@ class Recipes:
             raise PlanError(f"there is no weight format {weights!r}; expected one of {known}")
         self.config, self.family, self.names, self.graph = config, config.family, config.family.names, graph_of(config)
         self._weights, self._formats = weights, formats or {}
-        if self.family.rotary and config.head_dim % 2:
-            raise PlanError(f"heads of {config.head_dim} elements; expected an even number, as elements turn in pairs")
+        for dim in (config.head_dim, config.global_head_dim) if self.family.rotary else ():
+            if dim % 2:
+                raise PlanError(f"heads of {dim} elements; expected an even number, as elements turn in pairs")
         if self.family.rotary and (config.rotary_dim % 2 or not config.rotary_dim):
             raise PlanError(
                 f"{config.rotary_dim} of {config.head_dim} elements of a head turn; expected an even number, as they "
                 "turn in pairs"
             )
 
-    @property
-    def head_floats(self) -> int:
-        """Floats of one head, padded to whole quads."""
-        return head_floats(self.config)
-
     def heads(self, layer: int) -> Heads:
         """The heads of a layer in a row of its cache."""
         config, of = self.config, self.config.layer(layer)
         return Heads(
             config.num_attention_heads,
-            config.num_key_value_heads,
-            self.head_floats,
+            of.kv_heads,
+            head_floats(of.head_dim),
             of.score_scale,
             of.window,
             of.score_cap,
@@ -153,6 +149,11 @@ class Recipes:
     def ropes(self) -> dict[Rope, str]:
         """The name of the table for each kind of angles, in the order of the layers that have them."""
         return rope_names(self.config)
+
+    def rope_floats(self, rope: Rope) -> int:
+        """Floats of a head that turns by these angles."""
+        layers = map(self.config.layer, range(self.config.num_hidden_layers))
+        return next(head_floats(of.head_dim) for of in layers if of.rope == rope)
 
     @cached_property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -215,51 +216,55 @@ class Recipes:
 
     def qkv(self, layer: int) -> Recipe:
         """Keys, values and queries, in the order of a row of the cache."""
-        branch, heads, config = self.graph.layer(layer).mixing, self.heads(layer), self.config
+        branch, heads = self.graph.layer(layer).mixing, self.heads(layer)
         node = branch.body
         assert isinstance(node, Attention)
-        keys = _heads_in_place(config.num_key_value_heads, config.head_dim, heads.floats, self._turned_order)
-        values = _heads_in_place(config.num_key_value_heads, config.head_dim, heads.floats)
-        dim, count = config.head_dim, node.k.outputs
+        dim, order = node.head_dim, self._turned_order(node.head_dim)
         pitch = 2 * dim if node.gated else dim  # gates follow the queries of each head
-        queries = _heads_in_place(config.num_attention_heads, dim, heads.floats, self._turned_order, pitch)
-        between = np.full(heads.queries_at - 2 * heads.kv_floats, PADDING)
-        parts = [keys, _moved(values, count), between, _moved(queries, 2 * count)]
+        queries = _heads_in_place(heads.count, dim, heads.floats, order, pitch)
+        parts, sources, above = [], [each for each in (node.k, node.v, node.q) if each is not None], 0
+        if node.k is not None:
+            keys, values = (_heads_in_place(heads.kv, dim, heads.floats, each) for each in (order, None))
+            apart, above = 0 if node.v is None else node.k.outputs, node.k.outputs
+            parts, above = [keys, _moved(values, apart)], above + apart
+        between = np.full(heads.queries_at - sum(map(len, parts)), PADDING)
+        parts += [between, _moved(queries, above)]
         if node.gated:
-            gates = _heads_in_place(config.num_attention_heads, dim, heads.floats, None, pitch)
-            parts += [np.full(self.gates_at - heads.cols, PADDING), _moved(gates, 2 * count + dim)]
-        return self._recipe("attn.qkv", layer, (node.k, node.v, node.q), np.concatenate(parts), before=branch.norm)
+            gates = _heads_in_place(heads.count, dim, heads.floats, None, pitch)
+            parts += [np.full(self.gates_at - heads.cols, PADDING), _moved(gates, above + dim)]
+        return self._recipe("attn.qkv", layer, sources, np.concatenate(parts), before=branch.norm)
 
     @property
     def gates_at(self) -> int:
         """The first float of the gates of attention in a row of keys, values and queries, where a block begins."""
         return BLOCK_FLOATS * blocks_for(self.heads(0).cols)
 
-    @property
-    def qkv_floats(self) -> int:
+    def qkv_floats(self, layer: int) -> int:
         """Floats of a row of keys, values, queries and, where attention has them, gates."""
-        heads = self.heads(0)
+        heads = self.heads(layer)
         return self.gates_at + heads.width if self.family.layer.gated else heads.cols
 
-    @cached_property
-    def _turned_order(self) -> Rows | None:
+    def _turned_order(self, dim: int) -> Rows | None:
         """The elements of a head in the order that puts rotary pairs side by side; None if they already are."""
         if self.family.positions != "halves":
             return None
-        turned = self.config.rotary_dim
+        turned = int(dim * self.config.partial_rotary_factor)
         pairs = np.arange(turned).reshape(2, turned // 2).T.reshape(-1)
-        return np.concatenate([pairs, np.arange(turned, self.config.head_dim)])
+        return np.concatenate([pairs, np.arange(turned, dim)])
 
-    @property
-    def turned_places(self) -> Rows:
-        """The place of each element of a head of keys or queries within its head."""
-        order = self._turned_order
-        return np.arange(self.config.head_dim) if order is None else np.argsort(order)
+    def turned_places(self, dim: int) -> Rows:
+        """The place of each element of a head of keys or queries within its head of ``dim`` elements."""
+        order = self._turned_order(dim)
+        return np.arange(dim) if order is None else np.argsort(order)
 
-    @property
-    def gain_floats(self) -> int:
+    def turned_head(self, dim: int) -> Rows:
+        """The element at each place of a head of keys or queries, then padding."""
+        return _heads_in_place(1, dim, head_floats(dim), self._turned_order(dim))
+
+    def gain_floats(self, layer: int) -> int:
         """Floats of the gains of normalised queries and keys: of one head, or of all heads of queries."""
-        return self.head_floats * (self.config.num_attention_heads if self.family.layer.head_norms == "width" else 1)
+        heads = self.heads(layer)
+        return heads.width if self.family.layer.head_norms == "width" else heads.floats
 
     def mixing_in(self, layer: int) -> Recipe:
         """The product that begins the branch of a layer that mixes tokens; its parts begin with whole blocks.
@@ -290,8 +295,8 @@ class Recipes:
         config, branch, inputs = self.config, self.graph.layer(layer).mixing, None
         node = branch.body
         assert isinstance(node, Attention | Convolution | DeltaMixing)
-        if isinstance(node, Attention) and config.head_dim != self.head_floats:
-            inputs = _heads_in_place(config.num_attention_heads, config.head_dim, self.head_floats)
+        if isinstance(node, Attention) and node.head_dim != (floats := head_floats(node.head_dim)):
+            inputs = _heads_in_place(config.num_attention_heads, node.head_dim, floats)
         kind, rows, end = f"{branch.name}.out_proj", np.arange(config.hidden_size), self._end(branch)
         return self._recipe(kind, layer, (node.out,), rows, inputs=inputs, writes_stream=True, **end)
 
@@ -340,6 +345,29 @@ class Recipes:
         kind = "mlp.fc_out" if apart is None else "mlp.shared_out"
         return self._recipe(kind, layer, [each.down for each in mlps], rows, **further)
 
+    def per_layer_in(self) -> Recipe | None:
+        """The product from embeddings to all layers' own, whose parts begin with whole blocks; None without these."""
+        node, width, inner = self.graph.per_layer_in, self.config.hidden_size, self.config.hidden_size_per_layer_input
+        if node is None:
+            return None
+        part = _whole_blocks(np.arange(inner))
+        rows = np.concatenate([_moved(part, first) for first in range(0, node.outputs, inner)])
+        return self._recipe("per_layer.in", None, (node,), rows, scale=width**-0.5)
+
+    def per_layer(self, layer: int) -> tuple[Recipe, Recipe] | None:
+        """Both products of a layer's third branch; None without that."""
+        branch = self.graph.layer(layer).per_layer
+        if branch is None:
+            return None
+        node = branch.body
+        assert isinstance(node, PerLayer)
+        gate, out = (np.arange(each.outputs) for each in (node.gate, node.out))
+        further: dict[str, Any] = {"writes_stream": True, **self._end(branch)}
+        return (
+            self._recipe("per_layer.gate", layer, (node.gate,), gate),
+            self._recipe("per_layer.out", layer, (node.out,), out, **further),
+        )
+
     def dense(self, number: int) -> Recipe:
         """A dense matrix after the pooling."""
         node = self.graph.dense[number]
@@ -354,6 +382,8 @@ class Recipes:
             found += [self.up(layer), self.down(layer)] if of.mlp else []
             found += [self.router(layer)] if self.config.layer(layer).experts is not None else []
             found += self.apart(layer) if self.config.shared_intermediate_size else ()
+            found += self.per_layer(layer) or ()
+        found += [] if (projection := self.per_layer_in()) is None else [projection]
         return found + [self.dense(number) for number in range(len(self.config.dense))]
 
     def head(self) -> Recipe:
@@ -373,8 +403,12 @@ class Recipes:
 
     @property
     def table_format(self) -> str:
-        """The format of embeddings: a texture format of floats, or the packing of a file's blocks."""
-        form = self._formats.get(weight_name(self.names.embeddings), F32)
+        """The format of embeddings, see :meth:`format_of_table`."""
+        return self.format_of_table(weight_name(self.names.embeddings))
+
+    def format_of_table(self, name: str) -> str:
+        """The format of a table of embeddings: a texture format of floats, or the packing of a file's blocks."""
+        form = self._formats.get(name, F32)
         if form in GROUP_FORMS and not self.centred:
             return form
         if self._weights != FROM_FILE:
@@ -411,9 +445,9 @@ def weight_name(source: str) -> str:
     return f"{source}.weight"
 
 
-def head_floats(config: ModelConfig) -> int:
-    """Floats of one head with its padding: whole quads."""
-    return -(-config.head_dim // QUAD_FLOATS) * QUAD_FLOATS
+def head_floats(dim: int) -> int:
+    """Floats of a head of ``dim`` elements with its padding: whole quads."""
+    return -(-dim // QUAD_FLOATS) * QUAD_FLOATS
 
 
 def _heads_in_place(heads: int, dim: int, floats: int, order: Rows | None = None, pitch: int = 0) -> Rows:

@@ -1,9 +1,10 @@
 """Tokenizers of GGUF files, from the vocabulary in their metadata (``tokenizer.ggml.*``).
 
-Four kinds are supported. ``gpt2`` is byte-level BPE: tokens in the printable alphabet of bytes, merges, and the name of
+Five kinds are supported. ``gpt2`` is byte-level BPE: tokens in the printable alphabet of bytes, merges, and the name of
 the pre-tokenizer. ``llama`` is SentencePiece's BPE: tokens with ``▁`` for a space and a score each, and bytes as
-``<0x0A>``. It has no merges; neighbours with the best score join first. ``bert`` is WordPiece, with ``▁`` before tokens
-that begin a word instead of ``##`` before tokens that continue one. ``t5`` is SentencePiece's Unigram.
+``<0x0A>``. It has no merges; neighbours with the best score join first. ``gemma4`` has merges instead of scores.
+``bert`` is WordPiece, with ``▁`` before tokens that begin a word instead of ``##`` before tokens that continue one.
+``t5`` is SentencePiece's Unigram.
 
 Source: llama.cpp's ``llama-vocab.cpp``, which gives the same ids. The merges of ``llama`` are derived as in Hugging
 Face's converter of slow tokenizers.
@@ -41,6 +42,7 @@ _MERGES_FOR_EACH, _MERGES_FOR_ALL = 4, 1 << 16  # a vocabulary of 262 144 has 2 
 _KINDS = {
     "gpt2": "BPE of bytes",
     "llama": "SentencePiece's BPE",
+    "gemma4": "SentencePiece's BPE with merges",
     "bert": "WordPiece",
     "t5": "SentencePiece's Unigram",
 }
@@ -58,7 +60,7 @@ MARK = "##"
 # End-of-text tokens for files that do not name them; llama.cpp uses the same texts.
 ENDS = frozenset(
     {"<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|end_of_text|>",
-     "<EOT>", "<end_of_utterance>", "<｜end▁of▁sentence｜>", "<|return|>", "<|call|>"}
+     "<EOT>", "<end_of_utterance>", "<｜end▁of▁sentence｜>", "<|return|>", "<|call|>", "<turn|>"}
 )  # fmt: skip
 ENDS_A_MESSAGE, ENDS_A_REPLY = "<|end|>", frozenset({"<|return|>", "<|call|>"})
 
@@ -94,7 +96,7 @@ def gguf_tokenizer(metadata: Mapping[str, Any], source: str) -> HfModel:
         twice = quoted(next(iter(vocabulary.twice.values())))
         found = f"{source}: its vocabulary has {twice} more than once; text gets the first id"
         warnings.warn(found, GlinferWarning, stacklevel=2)
-    make = {"gpt2": _byte_level, "llama": _piece_level, "bert": _word_level, "t5": _scored}[vocabulary.kind]
+    make = {"gpt2": _byte_level, "bert": _word_level, "t5": _scored}.get(vocabulary.kind, _piece_level)
     library = make(vocabulary)
     control = vocabulary.control()
     defined = vocabulary.of_type(_USER_DEFINED) - control
@@ -106,7 +108,7 @@ def gguf_tokenizer(metadata: Mapping[str, Any], source: str) -> HfModel:
         _Pieces(vocabulary, control | defined),
         len(names),
         MappingProxyType({names[token]: token for token in sorted(control - vocabulary.twice.keys())}),
-        int(vocabulary.kind == "bert" or (vocabulary.kind != "gpt2" and vocabulary.flag("add_space_prefix", True))),
+        int(vocabulary.kind == "bert" or (vocabulary.kind != "gpt2" and vocabulary.begins_with_space)),
         library,
     )
 
@@ -207,7 +209,12 @@ class _Vocabulary:
         """Whether a token spells a byte; without types, SentencePiece's are recognised by their form."""
         if self.has("token_type"):
             return bool(self.types[token] == _BYTE)
-        return self.kind == "llama" and isinstance(from_fallback(self.tokens[token]), bytes)
+        return self.kind in ("llama", "gemma4") and isinstance(from_fallback(self.tokens[token]), bytes)
+
+    @property
+    def begins_with_space(self) -> bool:
+        """Whether a space precedes every text."""
+        return self.flag("add_space_prefix", self.kind != "gemma4")
 
     @cached_property
     def names(self) -> list[str]:
@@ -236,7 +243,7 @@ class _Vocabulary:
                 raise self.error(f"it has no token {missing[0]!r}, which WordPiece needs")
             return "bos", "sep"
         pre = self.metadata.get(_PREFIX + "pre")
-        first = self.flag("add_bos_token", self.kind == "llama" or pre in BEGIN_WITH_BOS)
+        first = self.flag("add_bos_token", self.kind in ("llama", "gemma4") or pre in BEGIN_WITH_BOS)
         last = self.flag("add_eos_token", self.kind == "t5")
         return "bos" * (first and "bos" in self.named), "eos" * (last and "eos" in self.named)
 
@@ -321,11 +328,13 @@ def _piece_level(vocabulary: _Vocabulary) -> tokenizers.Tokenizer:
     if sum(map(len, ids)) > MAX_VOCABULARY_CHARACTERS:
         most = f"{MAX_VOCABULARY_CHARACTERS} characters together"
         raise vocabulary.error(f"its tokens have more than {most}; expected fewer")
-    merges = _merges(vocabulary, ids, scores)
+    merges = _listed_merges(vocabulary) if vocabulary.kind == "gemma4" else _merges(vocabulary, ids, scores)
     # Each whole text is one word, which rarely repeats, so the library's cache of words is off.
     unknown = tokens[vocabulary.named["unknown"]] if "unknown" in vocabulary.named else None
     library = _library(vocabulary, merges, unk_token=unknown, fuse_unk=True, byte_fallback=True, cache_capacity=0)
     library.normalizer = _spaces(vocabulary, vocabulary.flag("remove_extra_whitespaces", False))
+    if vocabulary.kind == "gemma4":  # runs of line breaks are words
+        library.pre_tokenizer = pre_tokenizers.Split(Regex(r"\n+"), "isolated")
     return library
 
 
@@ -339,7 +348,7 @@ def _spaces(vocabulary: _Vocabulary, merged: bool) -> normalizers.Normalizer:
     steps: list[Any] = [_charsmap(vocabulary, charsmap)] if charsmap else []
     if merged:  # only at the ends of the text; ^ and $ also match at lines
         steps.append(normalizers.Replace(Regex(r"^(?<!\n) +| +$(?!\n)"), ""))
-    if vocabulary.flag("add_space_prefix", True):
+    if vocabulary.begins_with_space:
         steps.append(normalizers.Prepend("▁"))
     steps.append(normalizers.Replace(Regex(" +") if merged else " ", "▁"))
     return normalizers.Sequence(steps)

@@ -26,10 +26,19 @@ DELTA = dataclasses.replace(
     linear_value_head_dim=12,
 )
 MANY = ModelConfig.from_options("family=llama,blocks=1,heads=2,dim=32,inner=64,vocab=5000,context=96")
+SHARED = dataclasses.replace(
+    ModelConfig.from_options(f"family=gemma4_text,tied=0,head_dim=16,window=9,blocks=6,vocab=300,{SIZES}"),
+    layer_types=("sliding_attention", "sliding_attention", "full_attention"),
+    global_head_dim=24,
+    num_kv_shared_layers=3,
+    use_double_wide_mlp=True,
+    hidden_size_per_layer_input=12,
+)
 CASES = {
     "attention": (LLAMA, "q8"),
     "many tokens": (MANY, "f32"),
     "a delta rule": (DELTA, "f32"),
+    "shared keys and values": (SHARED, "f32"),
 }
 NAMES = {
     "temperature": "temperature",
@@ -57,6 +66,9 @@ def written(config: ModelConfig, folder: Path) -> Path:
     checkpoint = random_checkpoint(config, seed=3)
     if "lm_head.weight" in checkpoint.tensors:
         checkpoint.tensors["lm_head.weight"] *= 8  # likely tokens are few, as in models that were trained
+    for name in checkpoint.tensors if config.family.layer.norms == "both" else ():
+        if "post_" in name:  # branches weigh so little that texts repeat themselves
+            checkpoint.tensors[name] *= 0.03
     path = folder / "model.safetensors"
     save_checkpoint(checkpoint, path)
     return path

@@ -1,0 +1,157 @@
+"""Embeddings of each layer (Gemma 4): the input of a layer's third branch, and the factor of the stream after it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from glinfer.errors import PlanError
+from glinfer.gl.layouts.blocks import BLOCK_FLOATS, RowLayout, blocks_for
+from glinfer.gl.layouts.matrix import Extent
+from glinfer.kernels.fused.draws import block_draw, block_layout
+from glinfer.kernels.fused.embed import table_defines, table_in, tokens_in
+from glinfer.kernels.fused.rows import (
+    RowInterleaved,
+    check_same,
+    deinterleaved,
+    gathered,
+    optional_names,
+    table_layout,
+)
+from glinfer.kernels.fused.sample import best_candidate
+from glinfer.kernels.options import KernelOptions
+from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Part, Shapes, TensorSpec, float64, register
+
+
+def per_layer_hidden(
+    name: str,
+    gates: RowInterleaved,
+    projected: TensorSpec,
+    gain: TensorSpec,
+    table: TensorSpec,
+    out: RowInterleaved,
+    *,
+    layer: int,
+    eps: float,
+    slots: Extent,
+    rows: TensorSpec | None,
+    picks: TensorSpec | None,
+    kernels: KernelOptions,
+) -> DrawSpec:
+    """``out[r] = gates[r] · (p[r] / sqrt(mean(p[r]²) + eps) · gain + √P · table[token]) / √2``, P elements.
+
+    p is part ``layer`` of projected [rows, layers · P], a row a slot, whose parts begin with whole blocks; gain [1, P];
+    table [V, P] is a table of rows or a packed matrix. Rows and picks give the tokens as in
+    :func:`glinfer.kernels.fused.embed.embed_rows`, or without ``rows`` as in ``embed_token``.
+    """
+    width = out.cols
+    if not isinstance(gain.layout, RowLayout):
+        raise PlanError(f"draw {name}: expected a table of gains")
+    inputs, defines = table_defines(name, table, None, width, width**0.5)
+    inputs = [*gates.inputs(), ("projected", projected.name), ("gain", gain.name), *inputs]
+    defines += [
+        *gates.layout.defines("X"),
+        *block_layout(name, projected).defines("P"),
+        *out.layout.defines("OUT"),
+        ("ROWS", len(out.tensors)),
+        ("FIRST_BLOCK", layer * blocks_for(width)),
+        ("DIM", width),
+        ("EPS", eps),
+    ]
+    further: dict[str, Any] = {"cells": True}
+    if rows is None:
+        further = {"per_run": (("token", "token"), ("position", "position"))}
+    else:
+        inputs.append(("rows", rows.name))
+        defines += [*table_layout(rows).defines("ROWS"), ("MANY", 1)]
+    if picks is not None:
+        inputs.append(("picks", picks.name))
+        defines += block_layout(name, picks).defines("PICKS")
+    size = slots, width
+    return block_draw(
+        name, "per_layer.hidden", "per_layer_hidden", inputs, out.names, size, defines, kernels=kernels, **further
+    )
+
+
+def _check(shapes: Shapes, params: Params) -> None:
+    width = params["DIM"]
+    shapes.expect("output", None, width)
+    check_same(shapes, params, None, width)
+    shapes.expect("gain", 1, width)
+    shapes.expect("wte", None, width)
+    needed = BLOCK_FLOATS * params["FIRST_BLOCK"] + width
+    shapes.require(shapes.by_name["projected"][1] >= needed, f"projected has fewer than {needed} columns")
+
+
+def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
+    count, width, start = int(params["ROWS"]), int(params["DIM"]), BLOCK_FLOATS * int(params["FIRST_BLOCK"])
+    gates, rows = gathered(inputs, count)[: size[0] * count], size[0] * count
+    projected, gain = float64(inputs, ["projected", "gain"])
+    part = projected[:rows, start : start + width]
+    if "rows" in inputs:
+        tokens = tokens_in(inputs, rows)
+    else:
+        token = int(params["token"])
+        chosen = best_candidate(np.asarray(inputs["picks"])[int(params["position"]) - 1]) if token < 0 else token
+        tokens = np.array([chosen])
+    normed = part / np.sqrt(np.mean(part**2, axis=1, keepdims=True) + params["EPS"]) * gain
+    return deinterleaved(gates * (normed + table_in(inputs, params)[tokens]) * 0.5**0.5, count)
+
+
+def _parts(params: Params) -> Mapping[str, Part]:
+    return dict.fromkeys(_READ, Part(int(params.get("rows", 1))))
+
+
+_READ = ("wte", "weight", "picks")
+register(
+    Op(
+        "per_layer_hidden",
+        ("projected", "gain"),
+        (*optional_names(), *_READ, "rows"),
+        _check,
+        _oracle,
+        ("rows", "weight"),
+        regions=(*optional_names(), "output"),
+        parts=_parts,
+    )
+)
+
+
+def scale_rows(
+    name: str, x: RowInterleaved, factor: TensorSpec, out: RowInterleaved, *, slots: Extent, kernels: KernelOptions
+) -> DrawSpec:
+    """``out = factor · x`` for the rows of the first ``slots`` slots; x and out are interleaved alike, factor [1, 1].
+
+    Raises:
+        PlanError: a tensor has another layout.
+    """
+    if not isinstance(factor.layout, RowLayout) or x.layout.blocks != out.layout.blocks:
+        raise PlanError(f"draw {name}: expected rows of one length, and a table with the factor")
+    defines = (*x.layout.defines("X"), *out.layout.defines("OUT"), ("ROWS", len(x.tensors)))
+    inputs, size = (*x.inputs(), ("factor", factor.name)), (slots, out.cols)
+    return block_draw(name, "scale", "scale_rows", inputs, out.names, size, defines, kernels=kernels, cells=slots != 1)
+
+
+def _check_scale(shapes: Shapes, params: Params) -> None:
+    check_same(shapes, params, None, shapes.by_name["output"][1])
+    shapes.expect("factor", 1, 1)
+
+
+def _oracle_scale(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
+    rows = int(params["ROWS"])
+    found = gathered(inputs, rows)[: size[0] * rows, : size[1]] * float64(inputs, ["factor"])[0]
+    return deinterleaved(found, rows)
+
+
+register(
+    Op(
+        "scale_rows",
+        ("factor",),
+        optional_names(),
+        _check_scale,
+        _oracle_scale,
+        regions=(*optional_names(), "output"),
+    )
+)

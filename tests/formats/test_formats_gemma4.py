@@ -1,0 +1,159 @@
+"""Gemma 4's own settings and tensors, in Hugging Face directories and in GGUF files."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from each_case import each_case
+from goldens.gguf_models import CONFIGS
+from goldens.models import MODELS, model_tensors, save_tensors, write_model
+
+from glinfer.config import ModelConfig
+from glinfer.errors import ConfigError, FormatError, InputError
+from glinfer.formats import load_checkpoint, random_checkpoint, write_gguf
+from glinfer.formats.gguf.config import ROPE_FREQS, config_of, metadata_of
+from glinfer.formats.gguf.file import GgufFile, GgufTensor
+from glinfer.formats.huggingface.config import read_config
+from glinfer.formats.tensors import stored_tensors, tensor_count, weight_shapes
+
+E2B = MODELS["gemma4"].settings
+DENSE = MODELS["gemma4-dense"].settings
+WIDE_HEADS = {"head_dim": 12}
+TURNS = {"rope_type": "proportional"}
+
+
+def config_with(folder: Path, settings: dict[str, Any], **changes: Any) -> ModelConfig:
+    path = folder / "config.json"
+    path.write_text(json.dumps({**settings, **changes}), "utf-8")
+    return read_config(path)
+
+
+def test_layers_use_the_keys_and_values_of_the_last_of_their_kind(tmp_path: Path) -> None:
+    found = config_with(tmp_path, E2B)
+    layers = [found.layer(layer) for layer in range(6)]
+    assert [layer.source for layer in layers] == [None, None, None, 1, 1, 2]
+    assert [(layer.head_dim, layer.window) for layer in layers] == [(10, 30), (10, 30), (12, 0)] * 2
+    assert [layer.inner for layer in layers] == [100] * 3 + [200] * 3
+    assert found.producing_layers == 3
+    assert tensor_count(found) == len(weight_shapes(found)) == 103
+    assert ModelConfig.from_json(found.to_json()) == found
+
+
+@each_case(("settings", "own"), [(E2B, WIDE_HEADS), (DENSE, {**WIDE_HEADS, "num_key_value_heads": 1})])
+def test_both_forms_of_wide_heads(tmp_path: Path, settings: dict[str, Any], own: dict[str, Any]) -> None:
+    saved = {name: value for name, value in settings.items() if "global" not in name}
+    found = config_with(tmp_path, saved, per_layer_config={"2": own, "5": own})
+    assert found == config_with(tmp_path, settings)
+
+
+def test_the_last_layer_never_has_a_window(tmp_path: Path) -> None:
+    kinds = ["sliding_attention", "full_attention"]
+    found = config_with(tmp_path, E2B, layer_types=[*kinds, *kinds, *kinds[:1] * 2])
+    assert found.layer(5).window == 0
+
+
+@each_case(
+    ("changes", "message"),
+    [
+        ({"enable_moe_block": True}, "enable_moe_block is True; expected false, as layers with an MLP beside experts"),
+        ({"num_experts": 128}, "num_experts is 128: a mixture of experts, which is not supported"),
+        ({"vocab_size_per_layer_input": 7}, "vocab_size_per_layer_input is 7; expected 151, as vocab_size is"),
+        ({"num_kv_shared_layers": 6}, "num_kv_shared_layers is 6 of 6 layers; expected a layer of each kind before"),
+        ({"num_kv_shared_layers": 4}, "num_kv_shared_layers is 4 of 6 layers; expected a layer of each kind before"),
+        ({"use_bidirectional_attention": "all"}, "use_bidirectional_attention is 'all', which is not supported"),
+        ({"per_layer_config": {"2": WIDE_HEADS}}, "expected head_dim and num_key_value_heads of every layer without"),
+        ({"per_layer_config": {"2": WIDE_HEADS, "5": {"head_dim": 14}}}, "expected the same settings for every layer"),
+        ({"rope_parameters": {"full_attention": {**TURNS, "partial_rotary_factor": 2}}}, "is 2; expected at most 1"),
+    ],
+)
+def test_other_layers_are_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(FormatError, match=message):
+        config_with(tmp_path, E2B, **changes)
+
+
+def test_embeddings_of_layers_in_another_family_are_refused() -> None:
+    with pytest.raises(ConfigError, match="hidden_size_per_layer_input is 8; no layer of llama has embedd"):
+        ModelConfig(31, 16, 2, 2, 48, model_type="llama", hidden_act="silu", hidden_size_per_layer_input=8)
+
+
+def test_unused_keys_and_a_model_that_sees_are_read(tmp_path: Path) -> None:
+    folder = write_model(MODELS["gemma4"], tmp_path / "text")
+    made = load_checkpoint(folder)
+    tensors = model_tensors(MODELS["gemma4"], folder / "config.json")
+    table = tensors["model.embed_tokens_per_layer.weight"]
+    assert table.shape == (151, 72)
+    assert np.array_equal(made.floats("model.embed_tokens_per_layer.4.weight"), table[:, 48:60])
+    parts = {"k_proj": (20, 64), "v_proj": (20, 64), "k_norm": (10,)}
+    unused = {f"model.layers.3.self_attn.{part}.weight": np.ones(shape, np.float32) for part, shape in parts.items()}
+    seen = {name.replace("model.", "model.language_model.", 1): array for name, array in (tensors | unused).items()}
+    seen["model.audio_tower.w"] = seen["model.embed_vision.w"] = np.ones(3, np.float32)
+    save_tensors(seen, folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps({"model_type": "gemma4", "text_config": E2B}))
+    again = load_checkpoint(folder)
+    assert again.config == made.config
+    assert again.tensors.keys() == made.tensors.keys()
+
+
+def described(config: ModelConfig, **changes: Any) -> GgufFile:
+    """The metadata and tensors of a GGUF file of zeros, with other values of some keys."""
+    values, factors = metadata_of(config)
+    stored, nothing = stored_tensors(config, config.family.in_gguf.names), np.zeros(0, np.uint8)
+    tensors = {each.name: GgufTensor(each.name, "F32", each.outer_shape, nothing) for each in stored}
+    factors |= changes.pop("factors", {})
+    for name, numbers in factors.items():
+        tensors[name] = GgufTensor(name, "F32", numbers.shape, numbers.view(np.uint8))
+    return GgufFile({"general.architecture": "gemma4", **values, **changes}, tensors, "m")
+
+
+@each_case("name", ["gemma4", "gemma4, dense"])
+def test_metadata_is_read_back(name: str) -> None:
+    assert config_of(described(CONFIGS[name])) == CONFIGS[name]
+
+
+FACTORS = np.ones(24, np.float32)
+
+
+@each_case(
+    ("changes", "message"),
+    [
+        ({"gemma4.feed_forward_length": [96] * 5 + [200]}, "expected 96, or twice that in the last 3 layers"),
+        (
+            {"gemma4.attention.head_count_kv": [2, 1, 2, 2, 2, 2]},
+            "expected a list with one number for the layers",
+        ),
+        ({"gemma4.attention.value_length_swa": 8}, "value_length_swa is 8; expected 32, the width of a head"),
+        ({"factors": {ROPE_FREQS: 2 * FACTORS}}, "other factors than 1 for the first pairs"),
+        ({"factors": {ROPE_FREQS: FACTORS[::-1] * np.arange(1, 25, dtype=np.float32)}}, "other factors than 1"),
+        ({"gemma4.expert_count": 8}, "gemma4.expert_count is 8, which is not supported; expected 0"),
+    ],
+)
+def test_other_metadata_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(FormatError, match=message):
+        config_of(described(CONFIGS["gemma4"], **changes))
+
+
+def test_all_pairs_turn_without_factors() -> None:
+    file = described(CONFIGS["gemma4"])
+    found = config_of(dataclasses.replace(file, tensors={k: v for k, v in file.tensors.items() if k != ROPE_FREQS}))
+    assert dict(found.rope_scaling)["partial_rotary_factor"] == 1.0
+
+
+@each_case(("dtype", "form"), [("float16", "F16"), ("q8_0", "Q8_0"), ("q4_k", "F32")])
+def test_embeddings_of_layers_keep_their_blocks(tmp_path: Path, dtype: str, form: str) -> None:
+    """Blocks of 256 weights hold the embeddings of several layers here, so they are written in another format."""
+    made = random_checkpoint(CONFIGS["gemma4"], seed=3)
+    write_gguf(made, tmp_path / "m.gguf", dtype=dtype)
+    again, name = load_checkpoint(tmp_path / "m.gguf"), "model.embed_tokens_per_layer.5.weight"
+    assert (form == "F32") or again.packed[name].format == form
+    assert np.allclose(again.floats(name), made.floats(name), atol=0.02)
+
+
+def test_shared_numbers_of_heads_are_not_written_as_one_projection() -> None:
+    config = dataclasses.replace(CONFIGS["gemma4, dense"], num_global_key_value_heads=2)
+    with pytest.raises(InputError, match="one_projection is True, but False in the architecture gemma4"):
+        metadata_of(config)
