@@ -13,12 +13,13 @@ from glinfer.gl.context import Device
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.gl.program import Program
 from glinfer.gl.raw import Rectangle
-from glinfer.gl.sentinel import Sentinel
+from glinfer.gl.sentinel import EDGE, MOST, Sentinel
 from glinfer.gl.texture import Framebuffer, Texture
 from glinfer.gl.values import Value, evaluate
 
 Render = Callable[[int, int, int, int], None]
 """Draws, given the primitive mode, vertex count, first vertex and instance count."""
+_NONE: Mapping[str, bool] = {}
 _MANY_ROWS = 64  # a draw of this many rows may keep other threads waiting too long
 
 
@@ -140,13 +141,14 @@ def replay(
     after: Callable[[Draw], None] | None = None,
     *,
     flush_every: int = 0,
-    watched: Draw | None = None,
+    watched: Mapping[str, bool] = _NONE,
 ) -> int:
     """Issue ``draws`` in order and return the number of draw calls.
 
     State that the previous draw left right is not set again. The driver starts work after every ``flush_every`` draws;
     with 0 it may wait for the readback. ``before`` and ``after`` are called around each draw, to check one pass at a
-    time, and may change any binding. ``watched`` is the draw that a :class:`glinfer.gl.sentinel.Sentinel` watches.
+    time, and may change any binding. A :class:`glinfer.gl.sentinel.Sentinel` watches each draw that ``watched`` names,
+    with whether it may write zeros.
     """
     device.activate()
     framebuffer: Any = None
@@ -195,10 +197,11 @@ def replay(
                 rectangles = [numbers_of(each, values) for each in call.clears]
                 for attachment, texture in enumerate(draw.framebuffer.textures):
                     device.raw.clear_color(attachment, 0, texture.form.kind, rectangles)
-            if draw is watched:
-                kind = draw.framebuffer.textures[0].form.kind
-                device.sentinel = Sentinel(draw.name, framebuffer.glo, kind, *size[:2])
-                device.sentinel.plant(device.raw)
+            if draw.name in watched:
+                kind, edges = draw.framebuffer.textures[0].form.kind, (min(EDGE, size[2]), min(EDGE, size[3]))
+                sentinel = Sentinel(draw.name, framebuffer.glo, watched[draw.name], kind, *size[:2], *edges)
+                device.sentinels = [*device.sentinels, sentinel][-MOST:]
+                sentinel.plant(device.raw)
             vertices = frozen.vertices or evaluate(call.vertices, values)
             frozen.render(frozen.mode, vertices, 0, evaluate(call.instances, values))
             device.draws_issued += 1

@@ -1,8 +1,8 @@
-"""A sentinel: a texel that tells whether the driver ran a draw.
+"""Sentinels: texels that tell whether the driver ran a draw.
 
-Some drivers drop a long draw without an error, and the target keeps its old texels. So one draw of some runs is
-watched: a number that no pass writes is put into the first texel of its target right before it, and must be gone when
-results are read back. The cost is a clear and a readback of one texel.
+Some drivers drop a long draw without an error, or give zeros. The target of a dropped draw keeps its old texels. So a
+draw is watched: right before it, texels of its target get a number that no pass writes, and results are read back with
+these texels. The cost is a clear and a readback of 256 bytes.
 """
 
 from __future__ import annotations
@@ -15,44 +15,55 @@ from glinfer.gl.raw import GL_COLOR_ATTACHMENT0, GL_FRAMEBUFFER, READ_TYPES, Raw
 
 _BITS = 0xF1A5C0DE
 _NUMBER = struct.unpack("<f", struct.pack("<I", _BITS))[0]  # -1.6e30
-NBYTES = 16
-"""Bytes of a texel."""
+_WORD = struct.pack("<I", _BITS)
+EDGE = 4
+"""Texels a side that are watched."""
+NBYTES = 16 * EDGE * EDGE
+"""Bytes of the texels."""
+MOST = 16
+"""Limit for the sentinels that wait for a readback."""
 
 
 class Sentinel(NamedTuple):
-    """The watched texel (x, y) of a draw's first target, four floats or their bits.
+    """The watched texels of a draw's first target, four floats each or their bits.
 
     Attributes:
         draw: the draw's name.
         framebuffer: OpenGL's name of its framebuffer.
+        zeros: whether the draw may write zeros there.
         kind: the kind of its target's format, ``f`` or ``u``.
-        x, y: the texel.
+        x, y, width, height: the texels, at most 4 × 4.
     """
 
     draw: str
     framebuffer: int
+    zeros: bool
     kind: str
     x: int
     y: int
+    width: int
+    height: int
 
     def plant(self, raw: RawGL) -> None:
-        """Overwrite the texel; the framebuffer is bound."""
-        raw.clear_color(0, _BITS if self.kind == "u" else _NUMBER, self.kind, [(self.x, self.y, 1, 1)])
+        """Overwrite the texels; the framebuffer is bound."""
+        raw.clear_color(0, _BITS if self.kind == "u" else _NUMBER, self.kind, [self[4:]])
 
     def fetch(self, raw: RawGL, address: int) -> None:
-        """Read the texel into memory, or to this offset of the bound buffer."""
+        """Read the texels into memory, or to this offset of the bound buffer."""
         raw.bind_framebuffer(GL_FRAMEBUFFER, self.framebuffer)
         raw.read_buffer(GL_COLOR_ATTACHMENT0)
-        raw.read_pixels(self.x, self.y, 1, 1, *READ_TYPES[self.kind], address)
+        raw.read_pixels(*self[4:], *READ_TYPES[self.kind], address)
 
-    def check(self, texel: bytes, renderer: str) -> None:
-        """Raise an error if the texel is still there.
+    def check(self, texels: bytes, renderer: str) -> None:
+        """Raise an error if the texels are unchanged, or zero where the draw gives none.
 
         Raises:
             GLError: the driver dropped the draw.
         """
-        if texel == struct.pack("<4I", *[_BITS] * 4):
+        texels = texels[: 16 * self.width * self.height]
+        wrote = {_WORD * (len(texels) // 4): "nothing", **({} if self.zeros else {bytes(len(texels)): "only zeros"})}
+        if texels in wrote:
             raise GLError(
-                f"pass {self.draw} wrote nothing: {renderer} dropped it without an error, perhaps because it took too "
-                "long; choose another device (--device)"
+                f"pass {self.draw} wrote {wrote[texels]}: {renderer} dropped it without an error, perhaps because it "
+                "took too long; choose another device (--device)"
             )

@@ -35,6 +35,7 @@ from glinfer.gl.raw import (
     READ_TYPES,
     Rectangle,
 )
+from glinfer.gl.sentinel import NBYTES
 
 _MAX_NAMES = 1 << 16
 _READ_DTYPES = {GL_FLOAT: np.float32, GL_INT: np.int32, GL_UNSIGNED_INT: np.uint32}
@@ -305,8 +306,8 @@ class Framebuffer:
         raw.pixel_store(GL_PACK_ALIGNMENT, 4)
         left, bottom = texture.at
         raw.read_pixels(left + x, bottom + y, width, height, gl_format, gl_type, texels.ctypes.data)
-        if (sentinel := self.device.take_sentinel()) is not None:
-            watched = np.empty(4, np.uint32)
+        for sentinel in self.device.take_sentinels():
+            watched = np.empty(NBYTES, np.uint8)
             sentinel.fetch(raw, watched.ctypes.data)
             sentinel.check(watched.tobytes(), self.device.renderer)
         self.device.check(f"reading {texture.name} back", thorough=True)
@@ -332,8 +333,7 @@ class Framebuffer:
         if self.gl is not None:
             if not self.device.can_release():
                 return
-            if self.device.sentinel is not None and self.device.sentinel.framebuffer == self.gl.glo:
-                self.device.sentinel = None
+            self.device.sentinels = [each for each in self.device.sentinels if each.framebuffer != self.gl.glo]
             if self.device.gl.fbo is self.gl:
                 # After making a framebuffer, moderngl binds again the one that it believes bound; in ES,
                 # binding a deleted name makes a new framebuffer of that name.

@@ -6,7 +6,7 @@
 import { GlinferError } from "./errors.js";
 import { pauses, shortly } from "./generate.js";
 import { beginAll } from "./program.js";
-import { Sentinel, watchable } from "./sentinel.js";
+import { MOST, Sentinel, WATCH_EVERY, watchable } from "./sentinel.js";
 import { clearBuffer, Framebuffer, pendingError, Texture } from "./textures.js";
 import { evaluate, rectangleOf, runValues } from "./values.js";
 
@@ -47,8 +47,10 @@ export class Replay {
     this.draws = [];
     this.companions = new Map(); // the bound draws of companions, by name
     this.watchable = new Map(); // the places of the draws to watch, by the list of bound draws
-    this.sentinel = null; // it watches a draw of the last run until something is read
+    this.watched = new Set(); // draws that were watched once
+    this.sentinels = []; // they watch draws until something is read
     this.sentinelsRead = 0;
+    this.runs = 0;
     try {
       this.reset();
       const companions = Object.values(plan.companions).filter((each) => !each.on_demand);
@@ -216,10 +218,9 @@ export class Replay {
     const end = last ?? draws.length;
     const values = runValues(companion === null ? plan : plan.companions[companion], inputs);
     const state = unbound();
-    const places = (this.watchable.get(draws) ?? []).filter((place) => place >= first && place < end);
-    const watched = places[this.sentinelsRead % places.length];
+    const watched = this.watchedIn(draws, first, end);
     for (let index = first; index < end; index++) {
-      this.issue(draws[index], values, state, index === watched);
+      this.issue(draws[index], values, state, watched.includes(index));
       if (watch?.draw === index) {
         watch.seen();
         state.framebuffer = null;
@@ -229,6 +230,15 @@ export class Replay {
     this.drawsIssued += end - first;
     this.check("running the model");
     return end - first;
+  }
+
+  /** The places of the draws that this run watches: those that were never watched, else one in turn. */
+  watchedIn(draws, first, end) {
+    const places = (this.watchable.get(draws) ?? []).filter((place) => place >= first && place < end);
+    const fresh = places.filter((place) => !this.watched.has(draws[place]));
+    for (const place of fresh) this.watched.add(draws[place]);
+    if (fresh.length || this.runs++ % WATCH_EVERY) return fresh;
+    return places.length ? [places[this.sentinelsRead % places.length]] : [];
   }
 
   issue(draw, values, state, watched = false) {
@@ -261,7 +271,7 @@ export class Replay {
       state.blending = spec.adds;
     }
     if (spec.clears.length) clear(gl, draw, values);
-    if (watched) this.sentinel = new Sentinel(gl, draw, size[0], size[1]);
+    if (watched) this.sentinels = [...this.sentinels, new Sentinel(gl, draw, size)].slice(-MOST);
     gl.drawArraysInstanced(draw.mode, 0, evaluate(spec.vertices, values), evaluate(spec.instances, values));
   }
 
@@ -276,11 +286,11 @@ export class Replay {
    */
   read(texture, width, height, first = 0, left = 0) {
     const texels = this.framebuffer([texture]).read(left, first, width, height);
-    const { sentinel } = this;
-    if (sentinel) {
-      this.sentinel = null;
+    const { sentinels } = this;
+    if (sentinels.length) {
+      this.sentinels = [];
       this.sentinelsRead += 1;
-      sentinel.check();
+      for (const sentinel of sentinels) sentinel.check();
     }
     this.check(`reading ${this.plan.textures[texture].name} back`);
     return texels;
@@ -313,7 +323,8 @@ export class Replay {
     for (const made of [...this.framebuffers.values(), ...this.textures, ...this.programs]) made?.release();
     this.framebuffers.clear();
     this.watchable.clear();
-    this.sentinel = null;
+    this.watched.clear();
+    this.sentinels = [];
     this.textures = [];
     this.programs = [];
     this.draws = [];

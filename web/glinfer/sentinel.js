@@ -1,12 +1,16 @@
 /**
- * A texel that tells whether the driver ran a draw: some drop a long one without an error. The browser's side of
- * glinfer/gl/sentinel.py.
+ * Texels that tell whether the driver ran a draw: some drop a long one without an error, or give zeros. The browser's side
+ * of glinfer/gl/sentinel.py, and of `_watched` in glinfer/program/session.py.
  */
 
 import { GlinferError } from "./errors.js";
 
 const BITS = new Uint32Array(4).fill(0xf1a5c0de);
 const NUMBERS = new Float32Array(BITS.buffer); // which no pass writes
+const EDGE = 4; // texels a side
+const SMOOTH = 4; // activations up to this code give no long runs of zeros
+export const MOST = 16; // sentinels that wait for a readback
+export const WATCH_EVERY = 4; // one run of this many is watched, and the first run of each draw
 const PRODUCTS = ["gemm.frag", "linear.frag", "matmul.frag"];
 
 /**
@@ -25,34 +29,36 @@ export function watchable(draws) {
   });
 }
 
-/** The watched texel (x, y) of a draw's first target. */
+/** The watched texels of a draw's first target, from the corner of its viewport on. */
 export class Sentinel {
   /**
-   * Overwrites the texel; the draw's framebuffer is bound.
+   * Overwrites the texels; the draw's framebuffer is bound.
    * @param {WebGL2RenderingContext} gl
-   * @param {{spec: {name: string}, framebuffer: import("./textures.js").Framebuffer}} draw a bound one.
-   * @param {number} x
-   * @param {number} y
+   * @param {{spec: {name: string}, program: {spec: object}, framebuffer: import("./textures.js").Framebuffer}} draw a bound one.
+   * @param {number[]} viewport
    */
-  constructor(gl, { spec, framebuffer }, x, y) {
+  constructor(gl, { spec, program, framebuffer }, [x, y, width, height]) {
+    const { fragment, defines } = program.spec;
     this.name = spec.name;
+    this.mayBeZero = fragment === "matmul.frag" || Number(defines.ACTIVATION ?? 0) > SMOOTH || spec.name === "lm_head";
     this.framebuffer = framebuffer;
-    this.x = x;
-    this.y = y;
+    this.rectangle = [x, y, Math.min(EDGE, width), Math.min(EDGE, height)];
     gl.enable(gl.SCISSOR_TEST);
-    gl.scissor(x, y, 1, 1);
+    gl.scissor(...this.rectangle);
     if (framebuffer.textures[0].integer) gl.clearBufferuiv(gl.COLOR, 0, BITS);
     else gl.clearBufferfv(gl.COLOR, 0, NUMBERS);
     gl.disable(gl.SCISSOR_TEST);
   }
 
   /**
-   * Reads the texel back.
-   * @throws {GlinferError} it is still there: the driver dropped the draw.
+   * Reads the texels back.
+   * @throws {GlinferError} they are unchanged, or zero where the draw gives none: the driver dropped the draw.
    */
   check() {
-    const texel = new Uint32Array(this.framebuffer.readTexels(this.x, this.y, 1, 1).buffer);
-    if (texel.some((word, channel) => word !== BITS[channel])) return;
-    throw new GlinferError(`pass ${this.name} wrote nothing: the graphics driver dropped it without an error, perhaps because it took too long`);
+    const [x, y, width, height] = this.rectangle;
+    const words = new Uint32Array(this.framebuffer.readTexels(x, y, width, height).buffer);
+    if (words.some((word) => word !== words[0]) || (words[0] !== BITS[0] && (words[0] || this.mayBeZero))) return;
+    const wrote = words[0] ? "nothing" : "only zeros";
+    throw new GlinferError(`pass ${this.name} wrote ${wrote}: the graphics driver dropped it without an error, perhaps because it took too long`);
   }
 }
