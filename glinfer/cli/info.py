@@ -37,7 +37,7 @@ from glinfer.terminal import emit
 @click.option(
     "--pretend",
     type=click.Choice(list(PRETENCES)),
-    help=f"Pretend a device: {'; '.join(f'{name}, {each.about}' for name, each in PRETENCES.items())}.",
+    help="Pretend a device without extensions (webgl2), or one with a fault.",
 )
 @json_option
 def info(model: str | None, as_json: bool, **options: Any) -> None:

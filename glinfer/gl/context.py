@@ -115,8 +115,8 @@ class Device(Closing):
         driver_limits: the driver's own limits.
         draws_issued: draw calls issued since the device was opened.
         in_main_memory: whether its textures are in main memory, as with software renderers.
-        sentinels: the texels that watch draws, until results are read back.
-        sentinels_read: the number of readbacks with sentinels.
+        sentinel: the texel that watches a draw of the last run, until results are read back.
+        sentinels_read: the number of sentinels that were taken.
         most_vertices: limit for the vertices of one draw call; None for no limit.
         uploads_overtake: whether an upload may overwrite texels before earlier draws have read them.
         texture_barrier: lets later draws sample texels that earlier draws wrote to the texture they render to
@@ -131,7 +131,7 @@ class Device(Closing):
         self._closed = self._closing = False
         self._lost: tuple[str, str] | None = None  # the action, and the kind of reset
         self._awake: BinaryIO | None = None
-        self.sentinels: list[Sentinel] = []
+        self.sentinel: Sentinel | None = None
         self.sentinels_read = 0
         self.api = api
         self.draws_issued = 0
@@ -253,10 +253,10 @@ class Device(Closing):
             advice = f"{faults.no_room(nbytes)}: " if scarce else ""
             raise GLError(f"{doing}: {advice}{self.renderer} reported {', '.join(errors)}")
 
-    def take_sentinels(self) -> list[Sentinel]:
-        """The sentinels since the last readback, to read back now."""
-        found, self.sentinels = self.sentinels, []
-        self.sentinels_read += bool(found)
+    def take_sentinel(self) -> Sentinel | None:
+        """The sentinel of the last run, to read back now; None if it was taken before."""
+        found, self.sentinel = self.sentinel, None
+        self.sentinels_read += found is not None
         return found
 
     def adopt(self, item: Releasable) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import moderngl
@@ -13,7 +13,7 @@ from glinfer.gl.context import Device
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.gl.program import Program
 from glinfer.gl.raw import Rectangle
-from glinfer.gl.sentinel import EDGE, MOST, Sentinel
+from glinfer.gl.sentinel import EDGE, Sentinel
 from glinfer.gl.texture import Framebuffer, Texture
 from glinfer.gl.values import Value, evaluate
 
@@ -148,7 +148,7 @@ def replay(
     State that the previous draw left right is not set again. The driver starts work after every ``flush_every`` draws;
     with 0 it may wait for the readback. ``before`` and ``after`` are called around each draw, to check one pass at a
     time, and may change any binding. A :class:`glinfer.gl.sentinel.Sentinel` watches each draw that ``watched`` names,
-    with whether it may write zeros.
+    with whether for the first time.
     """
     device.activate()
     framebuffer: Any = None
@@ -197,13 +197,20 @@ def replay(
                 rectangles = [numbers_of(each, values) for each in call.clears]
                 for attachment, texture in enumerate(draw.framebuffer.textures):
                     device.raw.clear_color(attachment, 0, texture.form.kind, rectangles)
-            if draw.name in watched:
-                kind, edges = draw.framebuffer.textures[0].form.kind, (min(EDGE, size[2]), min(EDGE, size[3]))
-                sentinel = Sentinel(draw.name, framebuffer.glo, watched[draw.name], kind, *size[:2], *edges)
-                device.sentinels = [*device.sentinels, sentinel][-MOST:]
-                sentinel.plant(device.raw)
             vertices = frozen.vertices or evaluate(call.vertices, values)
-            frozen.render(frozen.mode, vertices, 0, evaluate(call.instances, values))
+            instances = evaluate(call.instances, values)
+            render = partial(frozen.render, frozen.mode, vertices, 0, instances)
+            first_time = watched.get(draw.name)
+            if first_time is not None:
+                kind, edges = draw.framebuffer.textures[0].form.kind, (min(EDGE, size[2]), min(EDGE, size[3]))
+                sentinel = Sentinel(draw.name, framebuffer.glo, kind, *size[:2], *edges)
+            if first_time:
+                sentinel.compare(device.raw, render, device.renderer)
+            else:
+                if first_time is not None:
+                    device.sentinel = sentinel
+                    sentinel.plant(device.raw)
+                render()
             device.draws_issued += 1
             issued += 1
             if frozen.finish is not None:

@@ -2,12 +2,16 @@
 
 Some drivers drop a long draw without an error, or give zeros. The target of a dropped draw keeps its old texels. So a
 draw is watched: right before it, texels of its target get a number that no pass writes, and results are read back with
-these texels. The cost is a clear and a readback of 256 bytes.
+these texels. The cost is a clear and a readback of 256 bytes. The first time the texels are also drawn alone, which no
+driver drops, and must be the same.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
+from contextlib import nullcontext
+from ctypes import addressof, create_string_buffer
 from typing import NamedTuple
 
 from glinfer.errors import GLError
@@ -16,12 +20,11 @@ from glinfer.gl.raw import GL_COLOR_ATTACHMENT0, GL_FRAMEBUFFER, READ_TYPES, Raw
 _BITS = 0xF1A5C0DE
 _NUMBER = struct.unpack("<f", struct.pack("<I", _BITS))[0]  # -1.6e30
 _WORD = struct.pack("<I", _BITS)
+_DROPPED = "dropped it without an error, perhaps because it took too long; choose another device (--device)"
 EDGE = 4
 """Texels a side that are watched."""
 NBYTES = 16 * EDGE * EDGE
 """Bytes of the texels."""
-MOST = 16
-"""Limit for the sentinels that wait for a readback."""
 
 
 class Sentinel(NamedTuple):
@@ -30,14 +33,12 @@ class Sentinel(NamedTuple):
     Attributes:
         draw: the draw's name.
         framebuffer: OpenGL's name of its framebuffer.
-        zeros: whether the draw may write zeros there.
         kind: the kind of its target's format, ``f`` or ``u``.
         x, y, width, height: the texels, at most 4 × 4.
     """
 
     draw: str
     framebuffer: int
-    zeros: bool
     kind: str
     x: int
     y: int
@@ -46,24 +47,38 @@ class Sentinel(NamedTuple):
 
     def plant(self, raw: RawGL) -> None:
         """Overwrite the texels; the framebuffer is bound."""
-        raw.clear_color(0, _BITS if self.kind == "u" else _NUMBER, self.kind, [self[4:]])
+        raw.clear_color(0, _BITS if self.kind == "u" else _NUMBER, self.kind, [self[3:]])
+
+    def compare(self, raw: RawGL, render: Callable[[], None], renderer: str) -> None:
+        """Draw only the texels, then all, and compare the texels; waits for both. The framebuffer is bound.
+
+        Raises:
+            GLError: they differ, or the driver dropped the draw.
+        """
+        found = []
+        for within in (raw.scissored(self[3:]), nullcontext()):
+            self.plant(raw)
+            with within:
+                render()
+            texels = create_string_buffer(NBYTES)
+            self.fetch(raw, addressof(texels))
+            found.append(texels.raw)
+        self.check(found[1], renderer)
+        if found[0] != found[1]:
+            raise GLError(f"pass {self.draw} wrote wrong numbers: {renderer} {_DROPPED}")
 
     def fetch(self, raw: RawGL, address: int) -> None:
         """Read the texels into memory, or to this offset of the bound buffer."""
         raw.bind_framebuffer(GL_FRAMEBUFFER, self.framebuffer)
         raw.read_buffer(GL_COLOR_ATTACHMENT0)
-        raw.read_pixels(*self[4:], *READ_TYPES[self.kind], address)
+        raw.read_pixels(*self[3:], *READ_TYPES[self.kind], address)
 
     def check(self, texels: bytes, renderer: str) -> None:
-        """Raise an error if the texels are unchanged, or zero where the draw gives none.
+        """Raise an error if the texels are unchanged.
 
         Raises:
             GLError: the driver dropped the draw.
         """
-        texels = texels[: 16 * self.width * self.height]
-        wrote = {_WORD * (len(texels) // 4): "nothing", **({} if self.zeros else {bytes(len(texels)): "only zeros"})}
-        if texels in wrote:
-            raise GLError(
-                f"pass {self.draw} wrote {wrote[texels]}: {renderer} dropped it without an error, perhaps because it "
-                "took too long; choose another device (--device)"
-            )
+        size = 16 * self.width * self.height
+        if texels[:size] == _WORD * (size // 4):
+            raise GLError(f"pass {self.draw} wrote nothing: {renderer} {_DROPPED}")

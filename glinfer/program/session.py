@@ -34,8 +34,6 @@ WATCHED = ("gemm", "linear", "matmul")
 """Ops whose draws are watched, see :mod:`glinfer.gl.sentinel`."""
 WATCH_EVERY = 4
 """One run of this many is watched: each costs an NVIDIA H100 up to 0.2 ms. The first run of each draw is too."""
-SMOOTH = 4
-"""Activations up to this code give no long runs of zeros."""
 MEMORY_ADVICE = (
     "take a shorter context (--context), fewer bits (--weights q8, or file for GGUF blocks), a smaller model, "
     "or a machine with more"
@@ -427,33 +425,32 @@ class Session:
         return issued
 
     def _watched(self, first: int, end: int) -> dict[str, bool]:
-        """The products in [first, end) that this run watches: those that were never watched, else one in turn."""
+        """The products in [first, end) that this run watches: those that were never watched, else one in turn.
+
+        Each with whether it is the first time.
+        """
         places = [place for place in self._watchable if first <= place < end]
-        chosen = [place for place in places if place not in self._once_watched]
-        if places and not chosen and self.runs % WATCH_EVERY == 0:
+        new = [place for place in places if place not in self._once_watched]
+        self._once_watched.update(new)
+        chosen = new
+        if places and not new and self.runs % WATCH_EVERY == 0:
             chosen = [places[self.device.sentinels_read % len(places)]]
-        self._once_watched.update(chosen)
-        return {self.draws[place].name: self._watchable[place] for place in chosen}
+        return {self.draws[place].name: bool(new) for place in chosen}
 
     @cached_property
-    def _watchable(self) -> dict[int, bool]:
-        """The places of products, the longest draws, that are the last to write activations of floats.
-
-        Each with whether it may give zeros: after activations like ReLU, and logits, which are checked anyway.
-        """
+    def _watchable(self) -> tuple[int, ...]:
+        """The places of products, the longest draws, that are the last to write activations of floats."""
         writers: dict[Texture, int] = {}
         for place, draw in enumerate(self.draws):
             writers.update((texture, place) for texture in draw.framebuffer.textures)
-        found = {}
+        found = []
         for texture, place in writers.items():
             draw, spec = self.draws[place], self.plan.draws[place]
             plain = texture is draw.framebuffer.textures[0] and texture.layout.format.name == "rgba32f"
             kinds = {self.plan.table[self.plan.root(name)].kind for name in spec.outputs}
             if plain and kinds == {"activation"} and spec.op in WATCHED and spec.first == 0 and not draw.call.adds:
-                defines = dict(spec.defines)
-                sparse = "EXPERT_BLOCKS" in defines or int(defines.get("ACTIVATION", 0)) > SMOOTH
-                found[place] = sparse or spec.op == "matmul" or spec.name == "lm_head"
-        return found
+                found.append(place)
+        return tuple(found)
 
     def _observed(self, values: Mapping[str, int | float], after: Hook | None) -> Hook:
         """The hook after each draw that calls the observers too."""

@@ -163,7 +163,7 @@ export class CachedDriver {
 
   /** Whether passes over the logits alone can choose the token. */
   chooses(sampler) {
-    return sampler.gpuChooses;
+    return sampler.gpuChooses && (sampler.greedy || this.replay.form.keys);
   }
 
   /**

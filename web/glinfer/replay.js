@@ -6,7 +6,7 @@
 import { GlinferError } from "./errors.js";
 import { pauses, shortly } from "./generate.js";
 import { beginAll } from "./program.js";
-import { MOST, Sentinel, WATCH_EVERY, watchable } from "./sentinel.js";
+import { Sentinel, WATCH_EVERY, watchable } from "./sentinel.js";
 import { clearBuffer, Framebuffer, pendingError, Texture } from "./textures.js";
 import { evaluate, rectangleOf, runValues } from "./values.js";
 
@@ -34,12 +34,14 @@ export class Replay {
    * @param {WebGL2RenderingContext} gl
    * @param {object} plan plan.json.
    * @param {Map<string, string>} shaders the text of each shader file.
+   * @param {import("./self_test.js").Form} form
    * @throws {GlinferError} something does not fit, or the driver refuses it.
    */
-  constructor(gl, plan, shaders) {
+  constructor(gl, plan, shaders, form = { floats: true, keys: true }) {
     this.gl = gl;
     this.plan = plan;
     this.shaders = shaders;
+    this.form = form;
     this.drawsIssued = 0;
     this.textures = [];
     this.programs = [];
@@ -48,7 +50,7 @@ export class Replay {
     this.companions = new Map(); // the bound draws of companions, by name
     this.watchable = new Map(); // the places of the draws to watch, by the list of bound draws
     this.watched = new Set(); // draws that were watched once
-    this.sentinels = []; // they watch draws until something is read
+    this.sentinel = null; // it watches a draw of the last run until something is read
     this.sentinelsRead = 0;
     this.runs = 0;
     try {
@@ -236,7 +238,6 @@ export class Replay {
   watchedIn(draws, first, end) {
     const places = (this.watchable.get(draws) ?? []).filter((place) => place >= first && place < end);
     const fresh = places.filter((place) => !this.watched.has(draws[place]));
-    for (const place of fresh) this.watched.add(draws[place]);
     if (fresh.length || this.runs++ % WATCH_EVERY) return fresh;
     return places.length ? [places[this.sentinelsRead % places.length]] : [];
   }
@@ -271,8 +272,18 @@ export class Replay {
       state.blending = spec.adds;
     }
     if (spec.clears.length) clear(gl, draw, values);
-    if (watched) this.sentinels = [...this.sentinels, new Sentinel(gl, draw, size)].slice(-MOST);
-    gl.drawArraysInstanced(draw.mode, 0, evaluate(spec.vertices, values), evaluate(spec.instances, values));
+    const drawn = () => gl.drawArraysInstanced(draw.mode, 0, evaluate(spec.vertices, values), evaluate(spec.instances, values));
+    const sentinel = watched ? new Sentinel(gl, draw, size) : null;
+    if (sentinel && !this.watched.has(draw)) {
+      this.watched.add(draw);
+      sentinel.compare(drawn);
+      return;
+    }
+    if (sentinel) {
+      this.sentinel = sentinel;
+      sentinel.plant();
+    }
+    drawn();
   }
 
   /**
@@ -286,11 +297,11 @@ export class Replay {
    */
   read(texture, width, height, first = 0, left = 0) {
     const texels = this.framebuffer([texture]).read(left, first, width, height);
-    const { sentinels } = this;
-    if (sentinels.length) {
-      this.sentinels = [];
+    const { sentinel } = this;
+    if (sentinel) {
+      this.sentinel = null;
       this.sentinelsRead += 1;
-      for (const sentinel of sentinels) sentinel.check();
+      sentinel.check();
     }
     this.check(`reading ${this.plan.textures[texture].name} back`);
     return texels;
@@ -324,7 +335,7 @@ export class Replay {
     this.framebuffers.clear();
     this.watchable.clear();
     this.watched.clear();
-    this.sentinels = [];
+    this.sentinel = null;
     this.textures = [];
     this.programs = [];
     this.draws = [];

@@ -1,6 +1,6 @@
 /**
- * Texels that tell whether the driver ran a draw: some drop a long one without an error, or give zeros. The browser's side
- * of glinfer/gl/sentinel.py, and of `_watched` in glinfer/program/session.py.
+ * Texels that tell whether the driver ran a draw: some drop a long one without an error, or give zeros. The browser's
+ * side of glinfer/gl/sentinel.py, and of `_watched` in glinfer/program/session.py.
  */
 
 import { GlinferError } from "./errors.js";
@@ -8,8 +8,6 @@ import { GlinferError } from "./errors.js";
 const BITS = new Uint32Array(4).fill(0xf1a5c0de);
 const NUMBERS = new Float32Array(BITS.buffer); // which no pass writes
 const EDGE = 4; // texels a side
-const SMOOTH = 4; // activations up to this code give no long runs of zeros
-export const MOST = 16; // sentinels that wait for a readback
 export const WATCH_EVERY = 4; // one run of this many is watched, and the first run of each draw
 const PRODUCTS = ["gemm.frag", "linear.frag", "matmul.frag"];
 
@@ -32,33 +30,60 @@ export function watchable(draws) {
 /** The watched texels of a draw's first target, from the corner of its viewport on. */
 export class Sentinel {
   /**
-   * Overwrites the texels; the draw's framebuffer is bound.
    * @param {WebGL2RenderingContext} gl
-   * @param {{spec: {name: string}, program: {spec: object}, framebuffer: import("./textures.js").Framebuffer}} draw a bound one.
+   * @param {{spec: {name: string}, framebuffer: import("./textures.js").Framebuffer}} draw a bound one.
    * @param {number[]} viewport
    */
-  constructor(gl, { spec, program, framebuffer }, [x, y, width, height]) {
-    const { fragment, defines } = program.spec;
+  constructor(gl, { spec, framebuffer }, [x, y, width, height]) {
+    this.gl = gl;
     this.name = spec.name;
-    this.mayBeZero = fragment === "matmul.frag" || Number(defines.ACTIVATION ?? 0) > SMOOTH || spec.name === "lm_head";
     this.framebuffer = framebuffer;
+    /** @type {[number, number, number, number]} */
     this.rectangle = [x, y, Math.min(EDGE, width), Math.min(EDGE, height)];
+  }
+
+  /**
+   * Overwrites the texels; the draw's framebuffer is bound.
+   * @param {() => void} then draws the texels alone, if given.
+   */
+  plant(then = () => {}) {
+    const { gl } = this;
     gl.enable(gl.SCISSOR_TEST);
     gl.scissor(...this.rectangle);
-    if (framebuffer.textures[0].integer) gl.clearBufferuiv(gl.COLOR, 0, BITS);
+    if (this.framebuffer.textures[0].integer) gl.clearBufferuiv(gl.COLOR, 0, BITS);
     else gl.clearBufferfv(gl.COLOR, 0, NUMBERS);
+    then();
     gl.disable(gl.SCISSOR_TEST);
   }
 
   /**
+   * Draws the texels alone, which no driver drops, then all, and compares the texels; waits for both.
+   * @param {() => void} draw
+   * @throws {GlinferError} they differ, or the driver dropped the draw.
+   */
+  compare(draw) {
+    this.plant(draw);
+    const alone = this.texels();
+    this.plant();
+    draw();
+    this.check();
+    const whole = this.texels();
+    if (whole.some((word, place) => word !== alone[place])) throw this.error("wrong numbers");
+  }
+
+  texels() {
+    return new Uint32Array(this.framebuffer.readTexels(...this.rectangle).buffer);
+  }
+
+  error(wrote) {
+    return new GlinferError(`pass ${this.name} wrote ${wrote}: the graphics driver dropped it without an error, perhaps because it took too long`);
+  }
+
+  /**
    * Reads the texels back.
-   * @throws {GlinferError} they are unchanged, or zero where the draw gives none: the driver dropped the draw.
+   * @throws {GlinferError} they are unchanged: the driver dropped the draw.
    */
   check() {
-    const [x, y, width, height] = this.rectangle;
-    const words = new Uint32Array(this.framebuffer.readTexels(x, y, width, height).buffer);
-    if (words.some((word) => word !== words[0]) || (words[0] !== BITS[0] && (words[0] || this.mayBeZero))) return;
-    const wrote = words[0] ? "nothing" : "only zeros";
-    throw new GlinferError(`pass ${this.name} wrote ${wrote}: the graphics driver dropped it without an error, perhaps because it took too long`);
+    if (this.texels().every((word) => word === BITS[0])) throw this.error("nothing");
   }
 }
