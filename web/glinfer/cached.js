@@ -121,7 +121,7 @@ export class CachedDriver {
   /** Runs the next tokens into the caches, as many as a run takes. */
   runPiece(ids) {
     const { rows, cached: first } = this;
-    const piece = ids.slice(first, Math.min(ids.length, this.context, first + rows.most));
+    const piece = ids.slice(first, Math.min(ids.length, this.context, first + this.replay.rowsOf("rows")));
     const inputs = rowsFeed(this.tables.rows, piece, first, { targets: rows.targets, long: this.long });
     this.upload("rows");
     this.reach(first, piece.length);

@@ -5,6 +5,7 @@
 
 import { GlinferError } from "./errors.js";
 import { pauses, shortly } from "./generate.js";
+import { Pace, texelsOf } from "./pace.js";
 import { beginAll } from "./program.js";
 import { Sentinel, WATCH_EVERY, watchable } from "./sentinel.js";
 import { clearBuffer, Framebuffer, pendingError, Texture } from "./textures.js";
@@ -53,11 +54,15 @@ export class Replay {
     this.sentinel = null; // it watches a draw of the last run until something is read
     this.sentinelsRead = 0;
     this.runs = 0;
+    this.pace = new Pace();
+    this.texels = new Map(); // of weights, by the list of bound draws
     try {
       this.reset();
-      const companions = Object.values(plan.companions).filter((each) => !each.on_demand);
+      // In the order in which a prompt and its answer need them.
+      const { rows, ...others } = plan.companions;
+      const needed = [rows, plan, ...Object.values(others)].filter((each) => each && !each.on_demand);
       for (const spec of plan.textures) this.textures.push(new Texture(gl, spec, true));
-      this.begin([plan, ...companions].flatMap(({ draws }) => draws));
+      this.begin(needed.flatMap(({ draws }) => draws));
       this.check("making the textures");
     } catch (error) {
       this.release();
@@ -162,6 +167,7 @@ export class Replay {
       for (const program of this.programsOf(draws)) program.finish();
       const bound = draws.map((draw) => this.bind(draw));
       this.watchable.set(bound, watchable(bound));
+      this.texels.set(bound, texelsOf(bound));
       this.check("preparing the model");
       return bound;
     } catch (error) {
@@ -221,6 +227,7 @@ export class Replay {
     const values = runValues(companion === null ? plan : plan.companions[companion], inputs);
     const state = unbound();
     const watched = this.watchedIn(draws, first, end);
+    if (companion !== null && values.rows) this.pace.begin(values.rows * this.texels.get(draws).all);
     for (let index = first; index < end; index++) {
       this.issue(draws[index], values, state, watched.includes(index));
       if (watch?.draw === index) {
@@ -311,10 +318,22 @@ export class Replay {
   async finished() {
     const { gl } = this;
     const fence = gl.fenceSync(gl.SYNC_GPU_COMMANDS_COMPLETE, 0);
+    const measured = this.pace.measure();
     gl.flush();
     do await shortly();
     while (!gl.isContextLost() && gl.clientWaitSync(fence, 0, 0) === gl.TIMEOUT_EXPIRED);
     gl.deleteSync(fence);
+    measured();
+  }
+
+  /**
+   * The rows of the next run of a companion, see pace.js.
+   * @param {string} name
+   * @returns {number}
+   */
+  rowsOf(name) {
+    const { most, targets } = this.plan.companions[name];
+    return this.pace.rows(this.texels.get(this.companion(name)), most, targets);
   }
 
   /**
@@ -334,6 +353,7 @@ export class Replay {
     for (const made of [...this.framebuffers.values(), ...this.textures, ...this.programs]) made?.release();
     this.framebuffers.clear();
     this.watchable.clear();
+    this.texels.clear();
     this.watched.clear();
     this.sentinel = null;
     this.textures = [];

@@ -9,7 +9,8 @@ const BITS = new Uint32Array(4).fill(0xf1a5c0de);
 const NUMBERS = new Float32Array(BITS.buffer); // which no pass writes
 const EDGE = 4; // texels a side
 export const WATCH_EVERY = 4; // one run of this many is watched, and the first run of each draw
-const PRODUCTS = ["gemm.frag", "linear.frag", "matmul.frag"];
+/** The shaders of products, the longest draws. */
+export const PRODUCTS = ["gemm.frag", "linear.frag", "matmul.frag"];
 
 /**
  * The places of the draws to watch: products, the longest ones, that are the last to write a texture of floats.
