@@ -26,7 +26,7 @@ from glinfer.formats import Checkpoint, load_checkpoint
 from glinfer.gl.context import Device
 from glinfer.gl.pretend import PRETENCES, open_pretended
 from glinfer.gl.self_test import failure
-from glinfer.inspect.info import EXTENSIONS, RendererReport, model_report, renderer_report, text_report
+from glinfer.inspect.info import EXTENSIONS, RendererReport, advice, model_report, renderer_report, text_report
 from glinfer.terminal import emit
 
 
@@ -70,10 +70,11 @@ def _describe(
     as_json: bool,
 ) -> None:
     """Show the renderer and the model on it."""
-    about = None
+    about, hint = None, ""
     try:
         with _opened(options) as device:
             report = renderer_report(device)
+            hint = "" if as_json or report.self_test else advice(device)
             if checkpoint is not None:
                 about = {**model_report(checkpoint, positions, device=device, **how), **around}
     except ContextError as error:
@@ -88,6 +89,8 @@ def _describe(
         print_json({**report.to_json(), "model": about})
         return
     _show_renderer(report)
+    if hint:
+        emit(hint)
     if about is not None and checkpoint is not None:
         emit()
         _show_model(checkpoint, about)
