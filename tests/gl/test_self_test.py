@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 from typing import Any
 
 import numpy as np
 import pytest
+from own_process import finished
 
 import glinfer
 from glinfer.errors import ContextError, GLError, NumbersError
-from glinfer.gl.context import Device, Limits, open_device
+from glinfer.gl.context import Device, Limits
 from glinfer.gl.layouts.matrix import Layout
 from glinfer.gl.pretend import PRETENCES, open_pretended
 from glinfer.gl.self_test import record, self_test
@@ -69,10 +72,24 @@ def test_this_machine_passes(device: Device) -> None:
     assert self_test(device) == {}
 
 
+DESKTOP = """
+import glinfer
+from glinfer.gl.context import open_device
+with open_device(api="desktop") as device, glinfer.load("shakespeare", device=device) as model:
+    print(device.version, model.generate([5, 3], max_tokens=8, temperature=0), sep="\\n")
+"""
+
+
 @pytest.mark.desktop
-def test_desktop_opengl_passes() -> None:
-    with open_device(api="desktop") as device:
-        assert self_test(device) == {}
+@pytest.mark.parametrize("version", ["3.3", "4.1"])
+def test_core_contexts_of_desktop_opengl_compute_the_same(version: str) -> None:
+    """Mesa's oldest and macOS's newest; contexts of Mesa have its newest version otherwise."""
+    glsl = f"{version.replace('.', '')}0"
+    environment = {"MESA_GL_VERSION_OVERRIDE": version, "MESA_GLSL_VERSION_OVERRIDE": glsl}
+    found = finished([sys.executable, "-c", DESKTOP], env={**os.environ, **environment}).stdout.splitlines()
+    with glinfer.load("shakespeare") as usual:
+        expected = str(usual.generate([5, 3], max_tokens=8, temperature=0))
+    assert (found[0].split(" Mesa")[0], found[1]) == (f"{version} (Core Profile)", expected)
 
 
 def test_a_device_without_extensions_passes_and_writes_the_same() -> None:
@@ -111,9 +128,7 @@ def test_float_targets_that_fail_are_replaced_by_integer_targets(name: str) -> N
         texture.release()
 
 
-@pytest.mark.parametrize(
-    ("name", "failed"), [("short", "uniforms of 32 bits"), ("fetches", "a product")]
-)
+@pytest.mark.parametrize(("name", "failed"), [("short", "uniforms of 32 bits"), ("fetches", "a product")])
 def test_the_failed_test_is_named(name: str, failed: str) -> None:
     with open_pretended(name) as device:
         assert set(self_test(device)) == {failed}
