@@ -21,7 +21,7 @@ from glinfer.gl.memory import MIN_CHECKED_BYTES, check_room
 from glinfer.gl.program import Program, ProgramCache
 from glinfer.gl.readback import Readback
 from glinfer.gl.region import Barriers, Region, check_feedback
-from glinfer.gl.replay import Draw, replay
+from glinfer.gl.replay import Draw, Tape, replay
 from glinfer.gl.texture import Framebuffer, Texture
 from glinfer.kernels import DrawSpec, TensorSpec
 from glinfer.kernels.spec import Array
@@ -143,6 +143,7 @@ class Session:
         self._state: Texture | None = None
         self._readbacks: list[Readback] = []
         self._held: set[Program] = set()
+        self._tapes: dict[tuple[int, int | None, int], Tape] = {}
         self._programs: ProgramCache = ProgramCache(device, shader_root) if programs is None else programs
         if owner is not None:
             owner._sharers.append(self)
@@ -402,7 +403,7 @@ class Session:
         """Replay every draw once with these inputs, or draws [first, draws); returns the draw calls issued.
 
         ``before`` and ``after`` are called with each draw's spec around it; ``flush_every`` is as in
-        :func:`glinfer.gl.replay.replay`.
+        :class:`glinfer.gl.replay.Tape`.
 
         Raises:
             PlanError: a run value is missing or out of range, or the session was released.
@@ -411,31 +412,41 @@ class Session:
         values = self.compiled.plan.values(inputs)
         if self.observers:
             after = self._observed(values, after)
-        issued = replay(
-            self.device,
-            self.draws[first:draws],
-            values,
-            None if before is None else lambda draw: before(self._specs[draw.name]),
-            None if after is None else lambda draw: after(self._specs[draw.name]),
-            flush_every=flush_every,
-            watched=self._watched(first, len(self.draws) if draws is None else draws),
-        )
+        watched = self._watched(first, draws)
+        if before is None and after is None:
+            issued = self._tape(first, draws, flush_every).run(values, watched)
+        else:
+            issued = replay(
+                self.device,
+                self.draws[first:draws],
+                values,
+                None if before is None else lambda draw: before(self._specs[draw.name]),
+                None if after is None else lambda draw: after(self._specs[draw.name]),
+                watched=watched,
+            )
         self.runs += 1
         self.draws_issued += issued
         return issued
 
-    def _watched(self, first: int, end: int) -> dict[str, bool]:
-        """The products in [first, end) that this run watches: those that were never watched, else one in turn.
+    def _tape(self, first: int, end: int | None, flush_every: int) -> Tape:
+        key = first, end, flush_every
+        if key not in self._tapes:
+            self._tapes[key] = Tape(self.device, self.draws[first:end], flush_every)
+        return self._tapes[key]
 
-        Each with whether it is the first time.
+    def _watched(self, first: int, end: int | None) -> dict[int, bool]:
+        """The places in draws[first:end] of the products that this run watches, and whether for the first time.
+
+        Those that were never watched, else one in turn.
         """
-        places = [place for place in self._watchable if first <= place < end]
+        run = range(len(self.draws))[first:end]
+        places = [place for place in self._watchable if place in run]
         new = [place for place in places if place not in self._once_watched]
         self._once_watched.update(new)
         chosen = new
         if places and not new and self.runs % WATCH_EVERY == 0:
             chosen = [places[self.device.sentinels_read % len(places)]]
-        return {self.draws[place].name: bool(new) for place in chosen}
+        return {run.index(place): bool(new) for place in chosen}
 
     @cached_property
     def _watchable(self) -> tuple[int, ...]:
