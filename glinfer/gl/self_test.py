@@ -88,10 +88,23 @@ def self_test(device: Device) -> dict[str, str]:
 _INPUTS = ("rgba32f", "rgba32ui")
 
 
-def check_arithmetic(device: Device) -> None:
-    """Run the self-test unless this renderer passed it in this process.
+def settle_targets(device: Device) -> dict[str, str]:
+    """Run the self-test; integer targets replace float targets that fail, if the device has no objects yet.
 
-    Integer targets replace float targets that fail, if the device has no objects yet.
+    Returns the failed tests, as :func:`self_test`; none if integer targets pass.
+    """
+    failed = self_test(device)
+    if failed and device.limits.float_targets and not device.live_objects():
+        limits = device.limits
+        device.limits = replace(limits, float_targets=False)
+        if not self_test(device):
+            return {}
+        device.limits = limits
+    return failed
+
+
+def check_arithmetic(device: Device) -> None:
+    """Run :func:`settle_targets` unless this renderer passed in this process.
 
     Raises:
         GLError: a test failed.
@@ -99,16 +112,11 @@ def check_arithmetic(device: Device) -> None:
     key = f"{device.description}, float targets {device.limits.float_targets}"
     if key in _passed:
         return
-    failed = self_test(device)
-    if failed and device.limits.float_targets and not device.live_objects():
-        limits = device.limits
-        device.limits = replace(limits, float_targets=False)
-        if not self_test(device):
-            return
-        device.limits = limits
-    if failed:
+    floats = device.limits.float_targets
+    if failed := settle_targets(device):
         raise GLError(failure(device.renderer, failed))
-    _passed.add(key)
+    if device.limits.float_targets == floats:
+        _passed.add(key)
 
 
 def failure(renderer: str, failed: Mapping[str, str]) -> str:

@@ -14,7 +14,7 @@ from glinfer.formats.files import AnyPath
 from glinfer.formats.sampling import named_sampling
 from glinfer.gl import egl
 from glinfer.gl.context import Device, Limits, open_device
-from glinfer.gl.self_test import self_test
+from glinfer.gl.self_test import settle_targets
 from glinfer.inspect.ceiling import multiply_add_rate
 from glinfer.kernels.spec import KINDS
 from glinfer.lower.plans import (
@@ -90,7 +90,7 @@ def renderer_report(device: Device) -> RendererReport:
         extensions={name: name in device.extensions or name in built_in for name in EXTENSIONS},
         limits=device.driver_limits,
         webgl2_minimum=Limits.webgl2_minimum(),
-        self_test=self_test(device),
+        self_test=settle_targets(device),
     )
 
 
