@@ -66,7 +66,9 @@ export function parsePlan(text) {
  *   of the weights' files that hold no texels.
  * @throws {GlinferError} the browser lacks something, or a file is missing, damaged or of another export.
  */
-export async function loadParts(gl, source, base, textsOf, { minimum = false, cache = true, onPlan, onProgress = () => {} } = {}) {
+export async function loadParts(gl, source, base, textsOf, { minimum = false, cache = true, onPlan, onProgress: report = () => {} } = {}) {
+  let failed = false; // after which the other parts report nothing
+  const onProgress = (progress) => failed || report(progress);
   onProgress({ part: "plan", done: 0, all: 1 });
   const given = parsePlan(await source.text("plan.json"));
   onPlan?.(given);
@@ -93,6 +95,7 @@ export async function loadParts(gl, source, base, textsOf, { minimum = false, ca
     ]);
     return { plan, replay, tables, texts };
   } catch (error) {
+    failed = true;
     await begun.then((replay) => replay.release(), () => {});
     throw error;
   }
