@@ -296,7 +296,7 @@ LIES = {
     ),
     "draws of zeros": (
         f"{EVERY_THIRD} gl[name] = function (...all) {{ if (++n % 3) given[name].apply(this, all); "
-        "else { this.clearBufferfv(this.COLOR, 0, [0, 0, 0, 0]); this.clearBufferuiv(this.COLOR, 0, [0, 0, 0, 0]); } };",
+        "else for (const kind of ['fv', 'uiv']) this[`clearBuffer${kind}`](this.COLOR, 0, [0, 0, 0, 0]); };",
         "compute wrong numbers in the test of arithmetic: found 0, 0, 0, 0; expected -0.4484295, ",
     ),
 }
