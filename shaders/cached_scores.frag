@@ -108,7 +108,7 @@ void main() {
         ivec2 scales_from = place(base + first, 16 * CACHE_SCALES_AT + block);
         vec2 scale[4 * GROUPS];
         EACH_GROUP(FETCH_SCALES)
-        do {
+        for (;;) {
 #endif
         vec4 q = query_texel(row, base + position, query + i);
         ivec2 from = place(base + first, key + i);
@@ -117,7 +117,8 @@ void main() {
         EACH_GROUP(ADD_DOTS)
         i += SHARE;
 #ifdef CACHE_SCALES_AT
-        } while (i < stop);
+            if (i >= stop) break;
+        }
 #endif
     }
     ivec4 next = ivec4(0, 1, 2, 3);

@@ -256,12 +256,13 @@ vec4 finished(Input v, float norm) {
 // Without quads, group a of a line and its words in order.
 #define WHOLE_GROUP \
     EACH_HALF(FETCH_SCALES) \
-    do { \
+    for (;;) { \
         int w = turn & 3, group = turn >> 2; \
         GROUP_INPUTS \
         EACH_HALF(TIMES_GROUP) \
         turn++; \
-    } while ((turn & 3) != 0);
+        if ((turn & 3) == 0) break; \
+    }
 #else
 #define LINE_WORDS (4 * PIECE)
 // The words of a 4×4 piece, fetched once for all rows, and its product with a texel of one row. The words of accumulator a
@@ -522,7 +523,7 @@ void main() {
 #else
     int turn = 16 * first, turns = 16 * (first + share);
 #endif
-    do {
+    for (;;) {
 #if QUAD
         EACH_HALF(EACH_QUARTER(FETCH_SCALES))
 #if KEEPS_HIGH
@@ -531,17 +532,19 @@ void main() {
             for (int n = 0; n < 4 * FORM_HIGH; n++) HIGH_TEXEL(n) = LINE_TEXEL(HIGH_AT + n);
         }
 #endif
-        do {
+        for (;;) {
             int w = turn & 3, group = turn - w + member;
             GROUP_INPUTS
             EACH_HALF(EACH_QUARTER(TIMES_GROUP))
             turn++;
-        } while ((turn & 3) != 0);
+            if ((turn & 3) == 0) break;
+        }
 #else
         EACH_QUARTER(WHOLE_GROUP)
 #endif
         EACH_HALF(NEXT_LINE)
-    } while (turn < turns);
+        if (turn >= turns) break;
+    }
 #elif UNROLL > 1
     for (int start = first; start < first + share; start += UNROLL) {
         // All fetches come before the first use, to wait for memory once.
@@ -578,7 +581,7 @@ void main() {
 #else
     // Each texel is used as soon as it is fetched, since llvmpipe would spill waiting texels to memory.
     int step = first;
-    do {
+    for (;;) {
         int block = step >> 2;
         ivec2 corner = 2 * ivec2(step & 1, (step >> 1) & 1);
 #if QUAD
@@ -589,7 +592,8 @@ void main() {
 #endif
         EACH_HALF(NEXT_LINE)
         step++;
-    } while (step < first + share);
+        if (step >= first + share) break;
+    }
 #endif
 #if ROWS > 1
     EACH_HALF(FETCH_CONSTANTS)

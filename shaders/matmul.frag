@@ -43,7 +43,7 @@ void main() {
     int first = WEIGHT_BATCH(batch) * OUT_COLS;
     ivec4 rows = first + min(columns_of(at.y), ivec4(OUT_COLS - 1));
     int unit = part * PART_UNITS, end = min(unit + PART_UNITS, UNITS);
-    do {
+    for (;;) {
         Group g0 = group_of(rows.x, unit), g1 = group_of(rows.y, unit), g2 = group_of(rows.z, unit), g3 = group_of(rows.w, unit);
         for (int j = 0; j < GROUP_TEXELS; j++) {
             int k = unit * GROUP_TEXELS + j;
@@ -55,18 +55,20 @@ void main() {
             EACH_ROW(ADD_ROWS)
         }
         unit++;
-    } while (unit < end);
+        if (unit >= end) break;
+    }
 #else
     int first = WEIGHT_BATCH(batch) * K * WEIGHT_TEXELS + at.y;
 #define W(i) TEXEL(weight, first + (4 * k + i) * WEIGHT_TEXELS, WEIGHT_WIDTH, WEIGHT_HEIGHT)
     int k = part * PART_UNITS, end = min(k + PART_UNITS, UNITS);
 #if UNITS > 0
-    do {
+    for (;;) {
         vec4 w0 = W(0), w1 = W(1), w2 = W(2), w3 = W(3);
         EACH_ROW(FETCH_X)
         EACH_ROW(ADD_COLUMNS)
         k++;
-    } while (k < end);
+        if (k >= end) break;
+    }
 #endif
 #if K % 4
     if (part == PARTS - 1) {

@@ -97,7 +97,7 @@ void main() {
     if (first + 4 * SHARE <= position - WINDOW + 1) i = HEAD_TEXELS;
     while (i < HEAD_TEXELS) {
 #else
-    do {
+    for (;;) {
 #endif
 #ifdef CACHE_SCALES_AT
         // The scales of this block of each key.
@@ -105,7 +105,7 @@ void main() {
         ivec2 scales_from = block_origin(base + first, CACHE_SCALES_AT + (block >> 4), CACHE_PLACES) + lane_offset(block & 15);
         vec4 low[SHARE], high[SHARE];
         EACH_GROUP(FETCH_SCALES)
-        do {
+        for (;;) {
 #endif
         ivec2 query_at = block_origin(tile, (query + i) >> 4, X_PLACES) + lane_offset((query + i) & 15);
         ivec2 from = block_origin(base + first, (key + i) >> 4, CACHE_PLACES) + lane_offset((key + i) & 15);
@@ -113,12 +113,14 @@ void main() {
         EACH_GROUP(ADD_KEYS)
         i += SHARE;
 #ifdef CACHE_SCALES_AT
-        } while (i < stop);
+            if (i >= stop) break;
+        }
 #endif
 #if WINDOW
     }
 #else
-    } while (i < HEAD_TEXELS);
+        if (i >= HEAD_TEXELS) break;
+    }
 #endif
     ivec4 next = ivec4(0, 1, 2, 3);
     vec4 total;

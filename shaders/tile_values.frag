@@ -97,23 +97,25 @@ void main() {
     start += max(position - WINDOW + 1, 0) / 16 * 4;  // no row sees earlier tokens
 #endif
     int group = start;
-    if (group < groups) do {
+    if (group < groups) for (;;) {
         ivec2 scores_at = block_origin((group >> 4) * row_slots + out_slot, head, X_PLACES) + lane_offset(group & 15);
         EACH_ROW(PEAKS)
         group += SHARE;
-    } while (group < groups);
+        if (group >= groups) break;
+    }
     EACH_ROW(PEAK)
     group = start;
 #ifdef PARTS
-    if (group < groups) do {
+    if (group < groups) for (;;) {
         ivec2 scores_at = block_origin((group >> 4) * row_slots + out_slot, head, X_PLACES) + lane_offset(group & 15);
         EACH_ROW(ADD_WEIGHT)
         group += SHARE;
-    } while (group < groups);
+        if (group >= groups) break;
+    }
     group = max(16 * part + (start & (SHARE - 1)), start);
     groups = min(groups, 16 * part + 16);
 #endif
-    if (group < groups) do {
+    if (group < groups) for (;;) {
         ivec2 scores_at = block_origin((group >> 4) * row_slots + out_slot, head, X_PLACES) + lane_offset(group & 15);
         ivec2 from = block_origin(base + 4 * group, value >> 4, CACHE_PLACES) + lane_offset(value & 15);
 #ifdef CACHE_SCALES_AT
@@ -127,7 +129,8 @@ void main() {
         EACH_ROW(WEIGHT)
         EACH_TEXEL(ADD_VALUES)
         group += SHARE;
-    } while (group < groups);
+        if (group >= groups) break;
+    }
     vec4 total;
     float all, scale;  // all: the largest score of all four fragments
     EACH_ROW(FINISH)

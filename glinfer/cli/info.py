@@ -25,7 +25,7 @@ from glinfer.formats import Checkpoint, load_checkpoint
 from glinfer.gl.context import Device
 from glinfer.gl.pretend import PRETENCES, open_pretended
 from glinfer.gl.self_test import failure
-from glinfer.inspect.info import EXTENSIONS, RendererReport, model_report, renderer_report, text_report
+from glinfer.inspect.info import EXTENSIONS, RendererReport, advice, model_report, renderer_report, text_report
 from glinfer.lower.plans import check_choice
 from glinfer.terminal import emit
 
@@ -37,7 +37,7 @@ from glinfer.terminal import emit
 @click.option(
     "--pretend",
     type=click.Choice(list(PRETENCES)),
-    help=f"Pretend a device: {'; '.join(f'{name}, {each.about}' for name, each in PRETENCES.items())}.",
+    help="Pretend a device without extensions (webgl2), or one with a fault.",
 )
 @json_option
 def info(model: str | None, as_json: bool, **options: Any) -> None:
@@ -64,6 +64,7 @@ def info(model: str | None, as_json: bool, **options: Any) -> None:
         try:
             with _opened(options) as device:
                 report, about = renderer_report(device), model_on(device)
+                hint = "" if as_json or report.self_test else advice(device)
         except ContextError as error:
             about = model_on(None)
             if as_json:
@@ -75,6 +76,8 @@ def info(model: str | None, as_json: bool, **options: Any) -> None:
         print_json({**report.to_json(), "model": about})
         return
     _show_renderer(report)
+    if hint:
+        emit(hint)
     if about is not None and checkpoint is not None:
         emit()
         _show_model(checkpoint, about)

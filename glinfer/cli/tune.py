@@ -12,7 +12,8 @@ from glinfer.cli.common import device_options, json_option, opened, print_json, 
 from glinfer.engine.loading import read_model
 from glinfer.engine.report import plain
 from glinfer.formats import Checkpoint
-from glinfer.gl.context import Device
+from glinfer.gl.context import Device, open_device
+from glinfer.inspect.info import software_device
 from glinfer.inspect.tables import Column, Table
 from glinfer.inspect.tune.kernels import tune
 from glinfer.lower.plans import DEFAULT_WEIGHTS, weights_named
@@ -40,7 +41,8 @@ def tune_command(model: str | None, weights: str, redo: bool, seconds: float, as
     prompt has 512 tokens, or fills a shorter context. The choice is saved in the cache folder for this renderer,
     driver, model shape and weight format; every later load uses it, and this command then shows it without a search.
     Tuning does not change results: a choice must compute the same logits as the simplest options. Without MODEL, Gab's
-    full shape is tuned with the random weights of 'glinfer demo'.
+    full shape is tuned with the random weights of 'glinfer demo'. A new choice for a GPU is timed beside the software
+    renderer, if there is one.
 
     \b
     glinfer tune shakespeare --weights f32,q8
@@ -71,12 +73,26 @@ def _tuned(device: Device, checkpoint: Checkpoint, weights: str, seconds: float,
         tuned = report.tuned
         save_kernels(key, tuned)
     of_search: dict[str, Any] = {"finished": None, "prompt": None, "seconds": None, "trials": []}
+    software = None
     if report is not None:
         of_search = {name: getattr(report, name) for name in of_search}
+        software = _on_software(device, checkpoint, weights)
     about = {"weights": weights, **dataclasses.asdict(tuned), "file": None if path is None else str(path)}
-    return {**about, "searched": report is not None, **plain(of_search), "renderer": device.description}
+    about |= {"searched": report is not None, **plain(of_search), "software": software}
+    return {**about, "renderer": device.description}
 
 
+def _on_software(device: Device, checkpoint: Checkpoint, weights: str) -> dict[str, Any] | None:
+    """The time of a token on the software renderer beside a GPU; None if there is none."""
+    index = None if device.in_main_memory else software_device()
+    if index is None:
+        return None
+    with open_device(index, api="es") as other:
+        tuned = tune(other, checkpoint, weights, seconds=_SOFTWARE_SECONDS).tuned
+        return {"device": index, "milliseconds": tuned.milliseconds, "renderer": other.description}
+
+
+_SOFTWARE_SECONDS = 2.0
 _TRIALS = (
     Column("change", lambda trial: ", ".join(f"{name} {value}" for name, value in trial["change"].items())),
     Column("time", lambda trial: trial["ratio"], ".0%"),
@@ -95,5 +111,10 @@ def _show(tuned: dict[str, Any], default: dict[str, Any]) -> None:
         tokens, *times = tuned["prompt"].values()
         rows.append((f"ms/prompt of {tokens} tokens", *(f"{milliseconds:.2f}" for milliseconds in times)))
     show((f"weights {tuned['weights']}", "tuned", "default"), rows)
+    if (software := tuned["software"]) is not None:
+        faster = (
+            f"; use it with --device {software['device']}" if software["milliseconds"] < tuned["milliseconds"] else ""
+        )
+        emit(f"\n{software['milliseconds']:.3f} ms/token on {software['renderer']}{faster}")
     where = "not saved: GLINFER_CACHE is empty" if tuned["file"] is None else f"saved in {tuned['file']}"
     emit(f"\n{where} · {tuned['renderer']}\n")

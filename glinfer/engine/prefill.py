@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -9,6 +10,7 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
+from glinfer.engine.pace import Pace
 from glinfer.engine.run.choice import Choice
 from glinfer.engine.run.fallback import KernelChoice
 from glinfer.engine.sampler import SamplingOptions
@@ -33,6 +35,7 @@ class Chunks:
         """Use a session of the chunk plan, which its owner releases."""
         self.session, self._targets, self._flush_every = session, kernels.rows_per_draw, kernels.flush_every
         self._table, self._texture = row_table(session.plan.table[ROWS].shape[0]), session.texture(ROWS)
+        self._pace = Pace(session, self._targets)
 
     def run(
         self,
@@ -48,11 +51,14 @@ class Chunks:
 
         ``long`` uses the second set of angles, in models with two; ``draws`` limits the draws of the run.
         """
-        rows = min(len(ids), self.session.plan.max_rows)
+        most, since = min(len(ids), self.session.plan.max_rows), time.perf_counter()
+        rows = self._pace.rows(most)
         given = chunk_feed(self._table, ids[:rows], position, self._targets, base, long=long)
         self.session.require_alive()
         self._texture.upload(self._table)
         self.session.run({**given, ADAPTER: adapter}, draws=draws, flush_every=self._flush_every)
+        if rows < most:
+            self._pace.measure(rows, since)
         return rows
 
 

@@ -47,6 +47,7 @@ from glinfer.gl.layouts.grouped import GroupedLayout
 from glinfer.gl.layouts.matrix import Layout, TexelLayout
 from glinfer.gl.layouts.packing import ConstantLayout, GemvLayout
 from glinfer.gl.program import load_source
+from glinfer.gl.self_test import RECORD
 from glinfer.gl.values import Value
 from glinfer.kernels.spec import Array, RunValue, TensorSpec
 from glinfer.program.compiled import CompiledDraw, CompiledPlan, Shaders, compile_plan
@@ -111,7 +112,7 @@ class PlanExport:
         self.weights = plan.of_kind("weight")
         self._draws = [[self._draw(number, draw) for draw in made.draws] for number, made in enumerate(self._plans)]
         files = {file for each in self._programs for file in (f"{each.fragment}.frag", each.vertex)}
-        self.shaders = sorted({INTEGER_TARGETS}.union(*map(_files, files)))
+        self.shaders = sorted({INTEGER_TARGETS, RECORD}.union(*map(_files, {"self_test.frag", *files})))
 
     def _indices(self, made: CompiledPlan, shared: Mapping[str, int]) -> dict[str, int]:
         """The index of each tensor's texture; appends textures that are not shared to the table."""

@@ -117,6 +117,7 @@ class Device(Closing):
         in_main_memory: whether its textures are in main memory, as with software renderers.
         sentinel: the texel that watches a draw of the last run, until results are read back.
         sentinels_read: the number of sentinels that were taken.
+        rate: rows × texels of weights in a second, once :mod:`glinfer.engine.pace` has measured it.
         most_vertices: limit for the vertices of one draw call; None for no limit.
         uploads_overtake: whether an upload may overwrite texels before earlier draws have read them.
         texture_barrier: lets later draws sample texels that earlier draws wrote to the texture they render to
@@ -135,6 +136,7 @@ class Device(Closing):
         self.sentinels_read = 0
         self.api = api
         self.draws_issued = 0
+        self.rate: float | None = None
         require, version = (300, "ES 3.0") if api == "es" else (330, "3.3")
         try:
             self.gl: Any = moderngl.create_context(require=require, context=cast(Any, native))

@@ -191,10 +191,16 @@ class RawGL:
         if rectangles is None:
             clear(GL_COLOR, attachment, values)
             return
+        for rectangle in rectangles:
+            with self.scissored(rectangle):
+                clear(GL_COLOR, attachment, values)
+
+    @contextmanager
+    def scissored(self, rectangle: Rectangle) -> Iterator[None]:
+        """Draw and clear only within a rectangle."""
+        self._scissor(*rectangle)
         self._enable(GL_SCISSOR_TEST)
         try:
-            for rectangle in rectangles:
-                self._scissor(*rectangle)
-                clear(GL_COLOR, attachment, values)
+            yield
         finally:
             self._disable(GL_SCISSOR_TEST)

@@ -13,7 +13,7 @@ from glinfer.gl.context import Device
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.gl.program import Program
 from glinfer.gl.raw import Rectangle
-from glinfer.gl.sentinel import Sentinel
+from glinfer.gl.sentinel import EDGE, Sentinel
 from glinfer.gl.texture import Framebuffer, Texture
 from glinfer.gl.values import Value, compiled
 
@@ -22,6 +22,9 @@ Render = Callable[[int, int, int, int], None]
 RunValues = Mapping[str, int | float]
 Call = tuple[Callable[..., object], tuple[Any, ...] | None]
 """A function to call, and its arguments; None for the run values."""
+Watched = Mapping[int, bool]
+"""Places of draws that a :class:`glinfer.gl.sentinel.Sentinel` watches, each with whether for the first time."""
+_NONE: Watched = {}
 _MANY_ROWS = 64  # a draw of this many rows may keep other threads waiting too long
 
 
@@ -83,12 +86,17 @@ class Draw:
         viewport = self.call.viewport
         return _rectangle_of(viewport)(values) if viewport else self.framebuffer.textures[0].rectangle
 
-    def watch(self, values: RunValues) -> None:
-        """Plant a sentinel into the first texel that the draw writes, right before it renders."""
-        device, (x, y, *_) = self.framebuffer.device, self.rectangle(values)
-        kind = self.framebuffer.textures[0].form.kind
-        device.sentinel = Sentinel(self.name, self.framebuffer.gl.glo, kind, x, y)
-        device.sentinel.plant(device.raw)
+    def watch(self, values: RunValues, render: Callable[[], None], *, first_time: bool) -> None:
+        """Render with a sentinel in the first texels of the draw, which are also drawn alone the first time."""
+        device, (x, y, width, height) = self.framebuffer.device, self.rectangle(values)
+        kind, edges = self.framebuffer.textures[0].form.kind, (min(EDGE, width), min(EDGE, height))
+        sentinel = Sentinel(self.name, self.framebuffer.gl.glo, kind, x, y, *edges)
+        if first_time:
+            sentinel.compare(device.raw, render, device.renderer)
+        else:
+            device.sentinel = sentinel
+            sentinel.plant(device.raw)
+            render()
 
 
 def _rectangle_of(numbers: Iterable[Value]) -> Callable[[RunValues], Rectangle]:
@@ -229,20 +237,18 @@ class Tape:
                 calls.append((after, (place,)))
         self._calls = tuple(calls)
 
-    def run(self, values: RunValues, watched: int | None = None) -> int:
-        """Issue the draws with these run values and return their number.
-
-        ``watched`` is the place of the draw that a :class:`glinfer.gl.sentinel.Sentinel` watches.
-        """
+    def run(self, values: RunValues, watched: Watched = _NONE) -> int:
+        """Issue the draws with these run values and return their number; a sentinel watches some of them."""
         device, calls = self._device, self._calls
         device.activate()
         try:
-            if watched is not None:
-                render = self._renders[watched]
-                _make(calls[:render], values)
-                self.draws[watched].watch(values)
-                calls = calls[render:]
-            _make(calls, values)
+            done = 0
+            for place, first_time in sorted(watched.items()):
+                render = self._renders[place]
+                _make(calls[done:render], values)
+                done = render + 1
+                self.draws[place].watch(values, partial(_make, calls[render:done], values), first_time=first_time)
+            _make(calls[done:], values)
         finally:
             if self._blends:
                 device.gl.disable(moderngl.BLEND)
@@ -258,7 +264,7 @@ def replay(
     before: Callable[[Draw], None] | None = None,
     after: Callable[[Draw], None] | None = None,
     *,
-    watched: int | None = None,
+    watched: Watched = _NONE,
 ) -> int:
     """Issue ``draws`` in order, one at a time, and return the number of draw calls.
 
@@ -274,9 +280,11 @@ def replay(
                 state = _State(state.blending)
             *calls, render = state.calls(draw)
             _make(calls, values)
-            if issued == watched:
-                draw.watch(values)
-            _make([render], values)
+            rendered = partial(_make, [render], values)
+            if issued in watched:
+                draw.watch(values, rendered, first_time=watched[issued])
+            else:
+                rendered()
             device.draws_issued += 1
             issued += 1
             if _waits(draw):

@@ -1,13 +1,15 @@
 """A test of a renderer's arithmetic against recorded numbers, before a model depends on it.
 
 Some drivers compute integers or uniforms with 16 bits, shift wrongly, or drop draws, without an error. The test is a
-small draw and its readback, a few times, once in a process for each renderer.
+small draw and its readback, a few times, once in a process for each renderer. web/glinfer/self_test.js runs the same.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -16,87 +18,93 @@ import numpy.typing as npt
 from glinfer.errors import GLError
 from glinfer.gl.context import Device
 from glinfer.gl.layouts.matrix import FORMATS, Layout
-from glinfer.gl.program import Program
-from glinfer.gl.replay import Draw, replay
-from glinfer.gl.texture import Texture
+from glinfer.gl.program import Program, shader_root
+from glinfer.gl.replay import Draw, DrawCall, replay
+from glinfer.gl.texture import Framebuffer, Texture
 
-_GIVEN = np.random.default_rng(7).uniform(-3, 3, (16, 4)).astype(np.float32)
-_GIVEN[2] = 2748, 1.5, 4.25, 0.625
-_WORD = 0x9E3779B9
+RECORD = "self_test.json"
+"""In the shader folder: the numbers given to shaders/self_test.frag, and each test with its results.
+
+``tolerance`` is the largest relative error; a test without it is exact.
+"""
+BLENDING, TARGETS = "adding by blending", "a second target"
 _ROUNDS = 4
-
-
-@dataclass(frozen=True)
-class SelfTest:
-    """One test: what it computes, the four numbers to expect, and the largest relative error."""
-
-    name: str
-    expected: tuple[float, float, float, float]
-    tolerance: float = 0.0
-
-
-def _tests() -> tuple[SelfTest, ...]:
-    a, b, c = _GIVEN[:3].astype(np.float64)
-    size, word = int(c[0]), _WORD
-
-    def of(name: str, *expected: float, tolerance: float = 0.0) -> SelfTest:
-        x, y, z, w = map(float, expected)
-        return SelfTest(name, (x, y, z, w), tolerance)
-
-    halves = np.array([size << 20 & 0xFFFFFFFF | 0x37FF], np.uint32).view(np.float16)
-    one = float(np.uint32((size << 20 & 0xFFFFFFFF) | 0x3F000000).view(np.float32))
-    powers = np.exp(a - a.max())
-    return (
-        of("arithmetic", a[0] + b[0], a[1] * b[1], a[2] / b[2], a[3] * b[3] + c[3], tolerance=1e-5),
-        of("uniforms of 32 bits", *word.to_bytes(4, "big")),
-        of("products of 32-bit integers", *(word * 0x85EBCA6B & 0xFFFFFFFF).to_bytes(4, "big")),
-        of("shifts", word >> 13 & 0x7FF, (word << 7 & 0xFFFFFFFF) >> 20, size >> 4, (word >> 24) - 256),
-        of("signed integers", -(size * 70000 // 7), -size >> 2, (-size | 5) + 3, -(size // 7)),
-        of("bits of floats", *_GIVEN[0, 2].tobytes()[::-1]),
-        of("floats and half floats from bits", one, *halves, a[3]),
-        of("exp", np.exp(20 * c[2]), np.exp(c[1]), np.exp(-c[1]), np.exp(-9), tolerance=1e-4),
-        of("log", *np.log(np.abs([a[0], b[0], size, 1e-30 * size])), tolerance=1e-4),
-        of("sqrt", size**0.5, abs(a[0]) ** 0.5, 0.0, size**-0.5, tolerance=1e-4),
-        of("a product", *(_GIVEN.astype(np.float64) * _GIVEN[::-1]).sum(axis=0), tolerance=1e-4),
-        of("a softmax", *powers / powers.sum(), tolerance=1e-4),
-        of("a readback", *a),
-    )
-
-
-TESTS = _tests()
-"""The tests, in the order of shaders/self_test.frag."""
 _passed: set[str] = set()
+
+
+@cache
+def record() -> dict[str, Any]:
+    """The contents of :data:`RECORD`."""
+    values: dict[str, Any] = json.loads((shader_root() / RECORD).read_text("utf-8"))
+    return values
 
 
 def self_test(device: Device) -> dict[str, str]:
     """Run the tests; returns the failed ones by name, with the numbers found and expected."""
-    given = Texture(device, Layout(1, 16, 16, 1, FORMATS["rgba32f"]), "the self-test's numbers", _GIVEN[None])
-    target = Texture(device, Layout(1, len(TESTS), len(TESTS), 1, FORMATS["rgba32f"]), "the self-test")
-    program = None
+    recorded = record()
+    tests, count = recorded["tests"], len(recorded["tests"])
+    held: list[Texture | Framebuffer | Program] = []
+
+    def texture(name: str, form: str, width: int, texels: npt.NDArray[Any] | None = None) -> Texture:
+        held.append(
+            made := Texture(device, Layout(1, width, width, 1, FORMATS[form]), f"the self-test's {name}", texels)
+        )
+        return made
+
+    expected = np.array([test["expected"] for test in tests])
+    allowed = np.array([[test.get("tolerance", 0.0)] for test in tests]) * np.abs(expected)
+    failed: dict[str, str] = {}
+
+    def compare(found: npt.NDArray[Any], wanted: npt.NDArray[Any], within: npt.NDArray[Any], name: str = "") -> None:
+        for number in np.flatnonzero(~(np.abs(found.astype(np.float64) - wanted) <= within).all(axis=1)):
+            failed[name or tests[number]["name"]] = f"found {_words(found[number])}; expected {_words(wanted[number])}"
+
     try:
-        program = Program(device, "self_test", {}, ["x"])
-        program.set("word", _WORD)
-        draw = Draw("self-test", program, target.framebuffer, (given,))
-        rounds = []
-        for _ in range(_ROUNDS):
-            target.fill(np.nan)
-            replay(device, [draw], {})
-            rounds.append(target.framebuffer.read(0, len(TESTS), 1)[0].astype(np.float64))
+        given = [np.array([recorded["given"]], np.float32), np.array([recorded["words"]], np.uint32)]
+        inputs = [
+            texture(name, form, each.shape[1], each) for name, form, each in zip("xw", _INPUTS, given, strict=True)
+        ]
+        targets = Framebuffer(device, [texture("target", "rgba32f", count) for _ in range(2)])
+        held.append(targets)
+        program = Program(device, "self_test", {}, ["x", "words"], formats=(_INPUTS, ("rgba32f",) * 2))
+        held.append(program)
+        program.set("word", recorded["word"])
+        program.set("number", recorded["number"])
+        for adds in [False] * _ROUNDS + [True] * device.blends_floats:
+            targets.fill(1.0 if adds else np.nan)
+            replay(device, [Draw("self-test", program, targets, tuple(inputs), DrawCall(adds=adds))], {})
+            first, second = (targets.read(target, count, 1)[0] for target in range(2))
+            if adds:
+                compare(first[-1:], expected[-1:] + 1.0, np.array(1e-6), BLENDING)
+                continue
+            compare(first, expected, allowed)
+            compare(second.view(np.int32), first[:, ::-1].view(np.int32), np.array(0), TARGETS)
     finally:
-        for each in (program, target, given):
-            if each is not None:
-                each.release()
-    failed = {}
-    for texels in rounds:
-        for test, found in zip(TESTS, texels, strict=True):
-            expected = np.array(test.expected)
-            if not (np.abs(found - expected) <= test.tolerance * np.abs(expected)).all():
-                failed[test.name] = f"found {_words(found)}; expected {_words(expected)}"
+        for each in reversed(held):
+            each.release()
+    return failed
+
+
+_INPUTS = ("rgba32f", "rgba32ui")
+
+
+def settle_targets(device: Device) -> dict[str, str]:
+    """Run the self-test; integer targets replace float targets that fail, if the device has no objects yet.
+
+    Returns the failed tests, as :func:`self_test`; none if integer targets pass.
+    """
+    failed = self_test(device)
+    if failed and device.limits.float_targets and not device.live_objects():
+        limits = device.limits
+        device.limits = replace(limits, float_targets=False)
+        if not self_test(device):
+            return {}
+        device.limits = limits
     return failed
 
 
 def check_arithmetic(device: Device) -> None:
-    """Run the self-test unless this renderer passed it in this process.
+    """Run :func:`settle_targets` unless this renderer passed in this process.
 
     Raises:
         GLError: a test failed.
@@ -104,9 +112,11 @@ def check_arithmetic(device: Device) -> None:
     key = f"{device.description}, float targets {device.limits.float_targets}"
     if key in _passed:
         return
-    if failed := self_test(device):
+    floats = device.limits.float_targets
+    if failed := settle_targets(device):
         raise GLError(failure(device.renderer, failed))
-    _passed.add(key)
+    if device.limits.float_targets == floats:
+        _passed.add(key)
 
 
 def failure(renderer: str, failed: Mapping[str, str]) -> str:

@@ -1,13 +1,17 @@
-"""A sentinel: a texel that tells whether the driver ran a draw.
+"""Sentinels: texels that tell whether the driver ran a draw.
 
-Some drivers drop a long draw without an error, and the target keeps its old texels. So one draw of some runs is
-watched: a number that no pass writes is put into the first texel of its target right before it, and must be gone when
-results are read back. The cost is a clear and a readback of one texel.
+Some drivers drop a long draw without an error, or give zeros. The target of a dropped draw keeps its old texels. So a
+draw is watched: right before it, texels of its target get a number that no pass writes, and results are read back with
+these texels. The cost is a clear and a readback of 256 bytes. The first time the texels are also drawn alone, which no
+driver drops, and must be the same.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
+from contextlib import nullcontext
+from ctypes import addressof, create_string_buffer
 from typing import NamedTuple
 
 from glinfer.errors import GLError
@@ -15,18 +19,22 @@ from glinfer.gl.raw import GL_COLOR_ATTACHMENT0, GL_FRAMEBUFFER, READ_TYPES, Raw
 
 _BITS = 0xF1A5C0DE
 _NUMBER = struct.unpack("<f", struct.pack("<I", _BITS))[0]  # -1.6e30
-NBYTES = 16
-"""Bytes of a texel."""
+_WORD = struct.pack("<I", _BITS)
+_DROPPED = "dropped it without an error, perhaps because it took too long; choose another device (--device)"
+EDGE = 4
+"""Texels a side that are watched."""
+NBYTES = 16 * EDGE * EDGE
+"""Bytes of the texels."""
 
 
 class Sentinel(NamedTuple):
-    """The watched texel (x, y) of a draw's first target, four floats or their bits.
+    """The watched texels of a draw's first target, four floats each or their bits.
 
     Attributes:
         draw: the draw's name.
         framebuffer: OpenGL's name of its framebuffer.
         kind: the kind of its target's format, ``f`` or ``u``.
-        x, y: the texel.
+        x, y, width, height: the texels, at most 4 × 4.
     """
 
     draw: str
@@ -34,25 +42,43 @@ class Sentinel(NamedTuple):
     kind: str
     x: int
     y: int
+    width: int
+    height: int
 
     def plant(self, raw: RawGL) -> None:
-        """Overwrite the texel; the framebuffer is bound."""
-        raw.clear_color(0, _BITS if self.kind == "u" else _NUMBER, self.kind, [(self.x, self.y, 1, 1)])
+        """Overwrite the texels; the framebuffer is bound."""
+        raw.clear_color(0, _BITS if self.kind == "u" else _NUMBER, self.kind, [self[3:]])
+
+    def compare(self, raw: RawGL, render: Callable[[], None], renderer: str) -> None:
+        """Draw only the texels, then all, and compare the texels; waits for both. The framebuffer is bound.
+
+        Raises:
+            GLError: they differ, or the driver dropped the draw.
+        """
+        found = []
+        for within in (raw.scissored(self[3:]), nullcontext()):
+            self.plant(raw)
+            with within:
+                render()
+            texels = create_string_buffer(NBYTES)
+            self.fetch(raw, addressof(texels))
+            found.append(texels.raw)
+        self.check(found[1], renderer)
+        if found[0] != found[1]:
+            raise GLError(f"pass {self.draw} wrote wrong numbers: {renderer} {_DROPPED}")
 
     def fetch(self, raw: RawGL, address: int) -> None:
-        """Read the texel into memory, or to this offset of the bound buffer."""
+        """Read the texels into memory, or to this offset of the bound buffer."""
         raw.bind_framebuffer(GL_FRAMEBUFFER, self.framebuffer)
         raw.read_buffer(GL_COLOR_ATTACHMENT0)
-        raw.read_pixels(self.x, self.y, 1, 1, *READ_TYPES[self.kind], address)
+        raw.read_pixels(*self[3:], *READ_TYPES[self.kind], address)
 
-    def check(self, texel: bytes, renderer: str) -> None:
-        """Raise an error if the texel is still there.
+    def check(self, texels: bytes, renderer: str) -> None:
+        """Raise an error if the texels are unchanged.
 
         Raises:
             GLError: the driver dropped the draw.
         """
-        if texel == struct.pack("<4I", *[_BITS] * 4):
-            raise GLError(
-                f"pass {self.draw} wrote nothing: {renderer} dropped it without an error, perhaps because it took too "
-                "long; choose another device (--device)"
-            )
+        size = 16 * self.width * self.height
+        if texels[:size] == _WORD * (size // 4):
+            raise GLError(f"pass {self.draw} wrote nothing: {renderer} {_DROPPED}")

@@ -35,6 +35,7 @@ from glinfer.gl.raw import (
     READ_TYPES,
     Rectangle,
 )
+from glinfer.gl.sentinel import NBYTES
 
 _MAX_NAMES = 1 << 16
 _READ_DTYPES = {GL_FLOAT: np.float32, GL_INT: np.int32, GL_UNSIGNED_INT: np.uint32}
@@ -306,7 +307,7 @@ class Framebuffer:
         left, bottom = texture.at
         raw.read_pixels(left + x, bottom + y, width, height, gl_format, gl_type, texels.ctypes.data)
         if (sentinel := self.device.take_sentinel()) is not None:
-            watched = np.empty(4, np.uint32)
+            watched = np.empty(NBYTES, np.uint8)
             sentinel.fetch(raw, watched.ctypes.data)
             sentinel.check(watched.tobytes(), self.device.renderer)
         self.device.check(f"reading {texture.name} back", thorough=True)

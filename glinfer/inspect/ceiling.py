@@ -143,7 +143,7 @@ def measure_ceilings(
     """
     wanted = [*((name, STANDARD_BYTES) for name in (FETCHED if formats is None else formats)), *sizes]
     fetches = fetch_rates(device, wanted, sample_seconds, lambda done, total: on_progress(done, total + 2))
-    multiply_adds = _multiply_adds(device, sample_seconds)
+    multiply_adds = multiply_add_rate(device, sample_seconds)
     on_progress(len(fetches) + 1, len(fetches) + 2)
     pass_us, issue_us, readback_us = _overheads(device)
     on_progress(len(fetches) + 2, len(fetches) + 2)
@@ -308,7 +308,8 @@ def fetch_rate(device: Device, format_name: str, texels: int, least: float) -> F
     return FetchRate(format_name, texels * FORMATS[format_name].bytes_per_texel, best, found[best])
 
 
-def _multiply_adds(device: Device, least: float) -> float:
+def multiply_add_rate(device: Device, least: float) -> float:
+    """Measure multiply-adds a second; a sample takes ``least`` seconds."""
     edge = _ALU_EDGE
     with _Resources(device) as bench:
         program = bench.program("ceiling_alu", {"ROUNDS": _ALU_ROUNDS}, [])

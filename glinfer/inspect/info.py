@@ -14,7 +14,8 @@ from glinfer.formats.files import AnyPath
 from glinfer.formats.sampling import named_sampling
 from glinfer.gl import egl
 from glinfer.gl.context import Device, Limits, open_device
-from glinfer.gl.self_test import self_test
+from glinfer.gl.self_test import settle_targets
+from glinfer.inspect.ceiling import multiply_add_rate
 from glinfer.kernels.spec import KINDS
 from glinfer.lower.plans import (
     USUAL_DRAW_BUFFERS,
@@ -40,6 +41,8 @@ EXTENSIONS = {
     "GL_KHR_robustness": "detection of a lost context",
 }
 
+SLOW = 5e10
+"""Multiply-adds a second below which a GPU may be slower than the CPU, as on a Raspberry Pi 5."""
 _IN_DESKTOP_CORE = {"GL_EXT_color_buffer_float", "GL_EXT_float_blend", "GL_EXT_disjoint_timer_query"}
 """Features in the core of desktop OpenGL 3.3."""
 
@@ -87,8 +90,23 @@ def renderer_report(device: Device) -> RendererReport:
         extensions={name: name in device.extensions or name in built_in for name in EXTENSIONS},
         limits=device.driver_limits,
         webgl2_minimum=Limits.webgl2_minimum(),
-        self_test=self_test(device),
+        self_test=settle_targets(device),
     )
+
+
+def software_device() -> int | None:
+    """The index of the first EGL device that is a software renderer; None if there is none."""
+    return next((found.index for found in egl.list_devices() if found.is_software), None)
+
+
+def advice(device: Device) -> str:
+    """Advice to try the software renderer, if this one is a slow GPU; empty otherwise."""
+    index = None if device.in_main_memory or device.api != "es" else software_device()
+    if index is None:
+        return ""
+    if multiply_add_rate(device, 0.001) > SLOW:
+        return ""
+    return f"this GPU may be slower than the CPU; try --device {index}, or time both with 'glinfer tune'"
 
 
 def list_devices() -> list[DeviceEntry]:

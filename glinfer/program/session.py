@@ -33,7 +33,7 @@ from glinfer.program.stages import stage
 WATCHED = ("gemm", "linear", "matmul")
 """Ops whose draws are watched, see :mod:`glinfer.gl.sentinel`."""
 WATCH_EVERY = 4
-"""One run of this many is watched: each costs an NVIDIA H100 up to 0.2 ms."""
+"""One run of this many is watched: each costs an NVIDIA H100 up to 0.2 ms. The first run of each draw is too."""
 MEMORY_ADVICE = (
     "take a shorter context (--context), fewer bits (--weights q8, or file for GGUF blocks), a smaller model, "
     "or a machine with more"
@@ -128,6 +128,7 @@ class Session:
             )
         self.plan, self.compiled, self.device, self._one_state = plan, compiled, device, one_state
         self.runs = self.draws_issued = 0
+        self._once_watched: set[int] = set()
         self._released = False
         self._owner, self._sharers = owner, list[Session]()
         self.observers: list[Observer] = [] if owner is None else owner.observers
@@ -433,13 +434,19 @@ class Session:
             self._tapes[key] = Tape(self.device, self.draws[first:end], flush_every)
         return self._tapes[key]
 
-    def _watched(self, first: int, end: int | None) -> int | None:
-        """The place in draws[first:end] of the product that this run watches, another one after each readback."""
-        if self.runs % WATCH_EVERY:
-            return None
+    def _watched(self, first: int, end: int | None) -> dict[int, bool]:
+        """The places in draws[first:end] of the products that this run watches, and whether for the first time.
+
+        Those that were never watched, else one in turn.
+        """
         run = range(len(self.draws))[first:end]
-        places = [run.index(place) for place in self._watchable if place in run]
-        return places[self.device.sentinels_read % len(places)] if places else None
+        places = [place for place in self._watchable if place in run]
+        new = [place for place in places if place not in self._once_watched]
+        self._once_watched.update(new)
+        chosen = new
+        if places and not new and self.runs % WATCH_EVERY == 0:
+            chosen = [places[self.device.sentinels_read % len(places)]]
+        return {run.index(place): bool(new) for place in chosen}
 
     @cached_property
     def _watchable(self) -> tuple[int, ...]:

@@ -47,14 +47,14 @@ READS = re.compile(
     r"safe_open)\("
 )
 NO_READERS = {
-    **dict.fromkeys(("errors", "formats/bundled", "export/drop", "export/page"), "files of packages"),
+    **dict.fromkeys(("errors", "formats/bundled", "export/drop", "export/page", "gl/self_test"), "files of packages"),
     **dict.fromkeys(("inspect/pages", "server/page"), "files of packages"),
     **dict.fromkeys(("gl/memory", "gl/own", "gl/program", "tensors/own"), "the system's files, or shaders"),
     "inspect/verify/suite": "files of packages",
     **dict.fromkeys(("cli/common", "cli/diff", "cli/evaluate"), "text that is taken as it is"),
     **dict.fromkeys(("cli/generate", "export/convert"), "text that is taken as it is"),
-    **dict.fromkeys(("cli/bench", "cli/draws", "cli/info", "cli/profile", "cli/tune"), "open devices by that name"),
-    **dict.fromkeys(("inspect/diff/compare", "inspect/settings"), "open devices by that name"),
+    **dict.fromkeys(("cli/bench", "cli/draws", "cli/info", "cli/profile", "cli/tune", "cli/verify"), "open devices"),
+    **dict.fromkeys(("inspect/diff/compare", "inspect/settings"), "open devices"),
     **dict.fromkeys(("engine/tour", "export/tour"), "files that they have just written"),
     "formats/files": "opens for all others",
 }

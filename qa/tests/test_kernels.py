@@ -7,21 +7,20 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from flat_ops import flat_ops
-from own_process import ROOT, finished
+from own_process import ROOT
+from reference_compiler import check_with_reference_compiler, sources_of
 from shader_variants import variants
 from tiers import tiered
 
 from glinfer.gl.context import Limits
-from glinfer.gl.program import load_source, shader_root
+from glinfer.gl.program import shader_root
 from glinfer.kernels import OPS, DrawSpec
-from glinfer.program.compiled import shading
 from glinfer.program.session import Session
 from glinfer.tensors.device import Device, Memory
 from glinfer.tensors.ops import Ops
@@ -195,21 +194,7 @@ def test_what_all_cases_draw(tmp_path: Path) -> None:
         text = (shader_root() / f"{shader}.frag").read_text("utf-8")
         for name in sorted(set(re.findall(r"^\s*#if(?:n?def)? !?(\w+)\s*$", text, re.MULTILINE)) & set().union(*seen)):
             assert len({defines.get(name) for defines in seen}) > 1, f"{shader}: {name} is always {seen[0].get(name)}"
-    compiler = shutil.which("glslangValidator")
-    if compiler is None:
-        pytest.skip("glslangValidator is not installed (package glslang-tools)")
-    names = []
-    for number, (shader, vertex, draw) in enumerate(variants(draws)):
-        _, defines, _ = shading(draw)
-        for file, kind in ((f"{shader}.frag", "frag"), (vertex, "vert")):
-            given = {} if vertex.endswith("triangle.vert") and kind == "vert" else defines
-            name = f"{number}-{shader}.{kind}"
-            (tmp_path / name).write_text(load_source(file, given, api="es").text)
-            names.append(name)
-    assert len(names) >= 2 * len({shader for case in CASES for shader in case.shaders})
-    done = finished([compiler, *names], cwd=tmp_path)
-    assert done.returncode == 0, done.stdout
-    assert "WARNING" not in done.stdout, done.stdout
+    check_with_reference_compiler(tmp_path, sources_of(draw for _, _, draw in variants(draws)))
 
 
 # The page

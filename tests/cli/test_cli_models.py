@@ -22,6 +22,8 @@ import glinfer
 from glinfer.cli.app import run
 from glinfer.engine.random_model import demo_tokenizer
 from glinfer.formats import load_checkpoint, write_bpe, write_gguf
+from glinfer.gl import faults
+from glinfer.inspect.info import software_device
 from glinfer.text.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.gl
@@ -189,10 +191,21 @@ class TestMeasuring:
     @pytest.mark.slow
     def test_kernels_are_tuned_and_kept(self, told: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("GLINFER_CACHE", str(tmp_path))
+        monkeypatch.setattr(faults, "in_main_memory", lambda renderer: False)  # a GPU is timed beside the CPU
         (found,) = told("tune q8.gguf --seconds 1")
         assert Path(found["file"]).is_relative_to(tmp_path)
         with glinfer.load("q8.gguf") as model:
             assert dataclasses.asdict(model.kernels) == found["kernels"]
+        assert found["software"]["milliseconds"] > 0
+
+    def test_a_slow_gpu_is_advised_to_try_the_software_renderer(
+        self, glin: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        assert "slower" not in glin("info")[0]
+        monkeypatch.setattr(faults, "in_main_memory", lambda renderer: False)
+        assert f"this GPU may be slower than the CPU; try --device {software_device()}, or" in glin("info")[0]
+        monkeypatch.setattr("glinfer.inspect.info.SLOW", 0.0)
+        assert "slower" not in glin("info")[0]
 
 
 class TestConvert:

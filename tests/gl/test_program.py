@@ -6,9 +6,8 @@ import dataclasses
 import functools
 import re
 import shutil
-import subprocess
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +17,18 @@ from family_forms import family_forms
 from flat_ops import flat_ops
 from one_draw import OneDraw
 from published_draw import concat_draw, every_form, values_draw
+from reference_compiler import check_with_reference_compiler, sources_of
 
 from glinfer.errors import PlanError, ShaderError
 from glinfer.gl.context import Device, open_device
 from glinfer.gl.layouts.matrix import Layout
 from glinfer.gl.program import (
     DESKTOP_VERSION,
-    VERTEX_SHADER,
     Program,
     ProgramCache,
     Source,
     explain,
+    integer_form,
     load_source,
     shader_root,
 )
@@ -362,31 +362,6 @@ def plan_specs(*, few: bool) -> list[DrawSpec]:
     return list(family_forms(few=few).values())
 
 
-def sources_of(spec: DrawSpec) -> dict[str, str]:
-    """The text of both shaders of a draw by its kind."""
-    vertex, defines, _ = shading(spec)
-    given = {} if vertex == VERTEX_SHADER else defines
-    texts = {"frag": load_source(f"{spec.shader}.frag", defines, api="es").text}
-    return {**texts, "vert": load_source(vertex, given, api="es").text}
-
-
-def check_with_reference_compiler(folder: Path, specs: Iterable[DrawSpec]) -> None:
-    compiler = shutil.which("glslangValidator")
-    if compiler is None:
-        pytest.skip("glslangValidator is not installed (package glslang-tools)")
-    names: dict[str, str] = {}
-    for number, spec in enumerate(specs):
-        for kind, text in sources_of(spec).items():
-            names.setdefault(text, f"{number}-{spec.op}.{kind}")
-    for text, name in names.items():
-        (folder / name).write_text(text)
-    done = subprocess.run(
-        [compiler, *names.values()], cwd=folder, capture_output=True, text=True, timeout=300, check=False
-    )
-    assert done.returncode == 0, done.stdout
-    assert "WARNING" not in done.stdout, done.stdout
-
-
 def test_every_shader_is_glsl_es_by_the_reference_compiler(tmp_path: Path) -> None:
     """Each pair of shader files with most and with fewest defines; a mistake in GLSL fails too."""
     pairs: dict[tuple[str, str], list[DrawSpec]] = defaultdict(list)
@@ -395,10 +370,32 @@ def test_every_shader_is_glsl_es_by_the_reference_compiler(tmp_path: Path) -> No
     kernels = {shader for case in all_cases() for shader in case.shaders}  # test_kernels.py compiles them
     assert {path.stem for path in shader_root().glob("*.frag")} == {shader for shader, _ in pairs} | NOT_OPS | kernels
     picked = [pick(specs, key=lambda spec: len(spec.defines)) for specs in pairs.values() for pick in (min, max)]
-    check_with_reference_compiler(tmp_path, picked)
-    (tmp_path / "bad.frag").write_text(f"{HEAD}void main() {{ y = 1.0f * 1; }}\n")
-    command = ["glslangValidator", tmp_path / "bad.frag"]
-    assert subprocess.run(command, capture_output=True, timeout=300, check=False).returncode != 0
+    integers = integer_form(load_source("copy.frag", {"COLS": 5}, api="es"), (), ("rgba16f",))
+    check_with_reference_compiler(tmp_path, [*sources_of(picked), ("frag", integers.text)])
+    with pytest.raises(AssertionError, match="ERROR: "):
+        check_with_reference_compiler(tmp_path, [("frag", f"{HEAD}void main() {{ y = 1.0f * 1; }}\n")])
+
+
+@pytest.mark.parametrize(
+    ("rule", "statement"),
+    [
+        ("words are shifted by uint amounts", "y = float(word << n);"),
+        ("words are shifted by uint amounts", "uint w = word; w >>= n; y = float(w);"),
+        ("uint(i) of an int is not shifted directly", "y = float(uint(n) >> 3u);"),
+        ("| of ints is not part of an arithmetic expression", "y = float((n | 5) + 3);"),
+        ("| of ints is not part of an arithmetic expression", "y = float((n * 3) | 5);"),
+        ("structs have no integers", "struct Pair { float x; ivec2 z; }; Pair p; p.x = 1.0; y = p.x;"),
+        ("loops test their condition first", "int i = 0; do i++; while (i < n); y = float(i);"),
+        ("NaN and infinity are found by their bits", "y = isnan(float(n)) ? 1.0 : 0.0;"),
+        ("everything is highp", "mediump float z = float(n); y = z;"),
+    ],
+)
+def test_the_rules_on_forms_that_drivers_compute_wrongly(tmp_path: Path, rule: str, statement: str) -> None:
+    head = f"{HEAD}precision highp int;\nuniform int n;\nuniform uint word;\nvoid main() {{"
+    good = "y = float(n << 2) + float(word >> 3u) + float((uint(n) | 1u) >> 4u);"
+    check_with_reference_compiler(tmp_path, [("frag", f"{head} {good} }}\n")])
+    with pytest.raises(AssertionError, match=re.escape(rule)):
+        check_with_reference_compiler(tmp_path, [("frag", f"{head} {statement} }}\n")])
 
 
 @pytest.mark.slow
@@ -418,7 +415,7 @@ def test_the_forms_cover_every_op_and_every_if() -> None:
 
 @pytest.mark.slow
 def test_forms_are_glsl_es_by_the_reference_compiler(tmp_path: Path) -> None:
-    check_with_reference_compiler(tmp_path, plan_specs(few=False)[::7])
+    check_with_reference_compiler(tmp_path, sources_of(plan_specs(few=False)[::7]))
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ from glinfer.config import ModelConfig
 from glinfer.engine.batch import MAX_CACHE_BYTES, sequence_bytes
 from glinfer.errors import InputError
 from glinfer.gl.context import Device
-from glinfer.gl.replay import Tape, replay
+from glinfer.gl.replay import Tape, Watched, replay
 from glinfer.inspect import ceiling, timing
 from glinfer.inspect.bench.decoding import (
     DecodeReport,
@@ -430,10 +430,10 @@ class TestCeiling:
         issued = list[tuple[str, int]]()
         run = Tape.run
 
-        def noted(tape: Tape, values: dict[str, int | float], watched: int | None = None) -> int:
+        def noted(tape: Tape, values: dict[str, int | float], watched: Watched | None = None) -> int:
             if len({draw.name for draw in tape.draws}) == 1:
                 issued.extend((draw.name, int(values["row_slots"])) for draw in tape.draws)
-            return run(tape, values, watched)
+            return run(tape, values, watched or {})
 
         monkeypatch.setattr(Tape, "run", noted)
         with glinfer.load(small, device=device, plan="fast") as model:

@@ -121,7 +121,7 @@ export class CachedDriver {
   /** Runs the next tokens into the caches, as many as a run takes. */
   runPiece(ids) {
     const { rows, cached: first } = this;
-    const piece = ids.slice(first, Math.min(ids.length, this.context, first + rows.most));
+    const piece = ids.slice(first, Math.min(ids.length, this.context, first + this.replay.rowsOf("rows")));
     const inputs = rowsFeed(this.tables.rows, piece, first, { targets: rows.targets, long: this.long });
     this.upload("rows");
     this.reach(first, piece.length);
@@ -163,7 +163,7 @@ export class CachedDriver {
 
   /** Whether passes over the logits alone can choose the token. */
   chooses(sampler) {
-    return sampler.gpuChooses;
+    return sampler.gpuChooses && (sampler.greedy || this.replay.form.keys);
   }
 
   /**

@@ -23,6 +23,7 @@ import { hasFloatTargets, missing } from "./limits.js";
 import { collectShaders } from "./program.js";
 import { Replay } from "./replay.js";
 import { headerLength, parseHeader, PREFIX, TYPES } from "./safetensors.js";
+import { FILES, formFor } from "./self_test.js";
 import { Reader } from "./source.js";
 
 const BAND_BYTES = 4 << 20; // of texels that are uploaded at once
@@ -53,7 +54,7 @@ export function parsePlan(text) {
 }
 
 /**
- * Loads and binds an exported model, after a check that the browser can run it. The parts run in parallel: while the driver
+ * Loads and binds an exported model, after a check and a test that the browser can run it. The parts run in parallel: while the driver
  * compiles, weights are read and uploaded, and the tokenizer is built.
  * @template T
  * @param {WebGL2RenderingContext|null} gl
@@ -65,16 +66,20 @@ export function parsePlan(text) {
  *   of the weights' files that hold no texels.
  * @throws {GlinferError} the browser lacks something, or a file is missing, damaged or of another export.
  */
-export async function loadParts(gl, source, base, textsOf, { minimum = false, cache = true, onPlan, onProgress = () => {} } = {}) {
+export async function loadParts(gl, source, base, textsOf, { minimum = false, cache = true, onPlan, onProgress: report = () => {} } = {}) {
+  let failed = false; // after which the other parts report nothing
+  const onProgress = (progress) => failed || report(progress);
   onProgress({ part: "plan", done: 0, all: 1 });
   const given = parsePlan(await source.text("plan.json"));
   onPlan?.(given);
   const lacks = missing(gl, given.requires, { minimum });
   if (lacks.length) throw new GlinferError(lacks.join(" "));
-  const plan = hasFloatTargets(gl, minimum) ? given : withIntegerTargets(given);
   onProgress({ part: "plan", done: 1, all: 1 });
-  const files = cache ? await keptSource(source, base, plan.files.fingerprint) : source;
-  const begun = shadersOf(plan, files, onProgress).then((shaders) => new Replay(gl, plan, shaders));
+  const files = cache ? await keptSource(source, base, given.files.fingerprint) : source;
+  const shaders = await shadersOf(given, files, onProgress);
+  const form = formFor(gl, shaders, hasFloatTargets(gl, minimum)); // which throws before weights are loaded
+  const plan = form.floats ? given : withIntegerTargets(given);
+  const begun = new Promise((resolve) => resolve(new Replay(gl, plan, shaders, form)));
   const tokenizer = plan.model.tokenizer === false ? Promise.resolve(null) : files.optional("tokenizer.json");
   try {
     const warm = begun.then((replay) => readied(replay, onProgress));
@@ -90,6 +95,7 @@ export async function loadParts(gl, source, base, textsOf, { minimum = false, ca
     ]);
     return { plan, replay, tables, texts };
   } catch (error) {
+    failed = true;
     await begun.then((replay) => replay.release(), () => {});
     throw error;
   }
@@ -104,7 +110,7 @@ async function readied(replay, onProgress) {
 const later = (milliseconds) => new Promise((resolve) => setTimeout(resolve, milliseconds));
 
 async function shadersOf(plan, files, onProgress) {
-  const names = plan.programs.flatMap(({ fragment, vertex, integers }) => [fragment, vertex, ...(integers ? [INTEGER_TARGETS] : [])]);
+  const names = [INTEGER_TARGETS, ...FILES, ...plan.programs.flatMap(({ fragment, vertex }) => [fragment, vertex])];
   let [done, all] = [0, 0];
   const tell = (more, ended) => onProgress({ part: "shaders", done: (done += ended), all: (all += more) });
   return collectShaders(names, async (name) => {

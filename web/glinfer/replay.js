@@ -5,8 +5,9 @@
 
 import { GlinferError } from "./errors.js";
 import { pauses, shortly } from "./generate.js";
+import { Pace, texelsOf } from "./pace.js";
 import { beginAll } from "./program.js";
-import { Sentinel, watchable } from "./sentinel.js";
+import { Sentinel, WATCH_EVERY, watchable } from "./sentinel.js";
 import { clearBuffer, Framebuffer, pendingError, Texture } from "./textures.js";
 import { evaluate, rectangleOf, runValues } from "./values.js";
 
@@ -34,12 +35,14 @@ export class Replay {
    * @param {WebGL2RenderingContext} gl
    * @param {object} plan plan.json.
    * @param {Map<string, string>} shaders the text of each shader file.
+   * @param {import("./self_test.js").Form} form
    * @throws {GlinferError} something does not fit, or the driver refuses it.
    */
-  constructor(gl, plan, shaders) {
+  constructor(gl, plan, shaders, form = { floats: true, keys: true }) {
     this.gl = gl;
     this.plan = plan;
     this.shaders = shaders;
+    this.form = form;
     this.drawsIssued = 0;
     this.textures = [];
     this.programs = [];
@@ -47,13 +50,19 @@ export class Replay {
     this.draws = [];
     this.companions = new Map(); // the bound draws of companions, by name
     this.watchable = new Map(); // the places of the draws to watch, by the list of bound draws
+    this.watched = new Set(); // draws that were watched once
     this.sentinel = null; // it watches a draw of the last run until something is read
     this.sentinelsRead = 0;
+    this.runs = 0;
+    this.pace = new Pace();
+    this.texels = new Map(); // of weights, by the list of bound draws
     try {
       this.reset();
-      const companions = Object.values(plan.companions).filter((each) => !each.on_demand);
+      // In the order in which a prompt and its answer need them.
+      const { rows, ...others } = plan.companions;
+      const needed = [rows, plan, ...Object.values(others)].filter((each) => each && !each.on_demand);
       for (const spec of plan.textures) this.textures.push(new Texture(gl, spec, true));
-      this.begin([plan, ...companions].flatMap(({ draws }) => draws));
+      this.begin(needed.flatMap(({ draws }) => draws));
       this.check("making the textures");
     } catch (error) {
       this.release();
@@ -158,6 +167,7 @@ export class Replay {
       for (const program of this.programsOf(draws)) program.finish();
       const bound = draws.map((draw) => this.bind(draw));
       this.watchable.set(bound, watchable(bound));
+      this.texels.set(bound, texelsOf(bound));
       this.check("preparing the model");
       return bound;
     } catch (error) {
@@ -216,10 +226,10 @@ export class Replay {
     const end = last ?? draws.length;
     const values = runValues(companion === null ? plan : plan.companions[companion], inputs);
     const state = unbound();
-    const places = (this.watchable.get(draws) ?? []).filter((place) => place >= first && place < end);
-    const watched = places[this.sentinelsRead % places.length];
+    const watched = this.watchedIn(draws, first, end);
+    if (companion !== null && values.rows) this.pace.begin(values.rows * this.texels.get(draws).all);
     for (let index = first; index < end; index++) {
-      this.issue(draws[index], values, state, index === watched);
+      this.issue(draws[index], values, state, watched.includes(index));
       if (watch?.draw === index) {
         watch.seen();
         state.framebuffer = null;
@@ -229,6 +239,14 @@ export class Replay {
     this.drawsIssued += end - first;
     this.check("running the model");
     return end - first;
+  }
+
+  /** The places of the draws that this run watches: those that were never watched, else one in turn. */
+  watchedIn(draws, first, end) {
+    const places = (this.watchable.get(draws) ?? []).filter((place) => place >= first && place < end);
+    const fresh = places.filter((place) => !this.watched.has(draws[place]));
+    if (fresh.length || this.runs++ % WATCH_EVERY) return fresh;
+    return places.length ? [places[this.sentinelsRead % places.length]] : [];
   }
 
   issue(draw, values, state, watched = false) {
@@ -261,8 +279,18 @@ export class Replay {
       state.blending = spec.adds;
     }
     if (spec.clears.length) clear(gl, draw, values);
-    if (watched) this.sentinel = new Sentinel(gl, draw, size[0], size[1]);
-    gl.drawArraysInstanced(draw.mode, 0, evaluate(spec.vertices, values), evaluate(spec.instances, values));
+    const drawn = () => gl.drawArraysInstanced(draw.mode, 0, evaluate(spec.vertices, values), evaluate(spec.instances, values));
+    const sentinel = watched ? new Sentinel(gl, draw, size) : null;
+    if (sentinel && !this.watched.has(draw)) {
+      this.watched.add(draw);
+      sentinel.compare(drawn);
+      return;
+    }
+    if (sentinel) {
+      this.sentinel = sentinel;
+      sentinel.plant();
+    }
+    drawn();
   }
 
   /**
@@ -290,10 +318,22 @@ export class Replay {
   async finished() {
     const { gl } = this;
     const fence = gl.fenceSync(gl.SYNC_GPU_COMMANDS_COMPLETE, 0);
+    const measured = this.pace.measure();
     gl.flush();
     do await shortly();
     while (!gl.isContextLost() && gl.clientWaitSync(fence, 0, 0) === gl.TIMEOUT_EXPIRED);
     gl.deleteSync(fence);
+    measured();
+  }
+
+  /**
+   * The rows of the next run of a companion, see pace.js.
+   * @param {string} name
+   * @returns {number}
+   */
+  rowsOf(name) {
+    const { most, targets } = this.plan.companions[name];
+    return this.pace.rows(this.texels.get(this.companion(name)), most, targets);
   }
 
   /**
@@ -313,6 +353,8 @@ export class Replay {
     for (const made of [...this.framebuffers.values(), ...this.textures, ...this.programs]) made?.release();
     this.framebuffers.clear();
     this.watchable.clear();
+    this.texels.clear();
+    this.watched.clear();
     this.sentinel = null;
     this.textures = [];
     this.programs = [];

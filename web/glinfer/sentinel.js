@@ -1,13 +1,16 @@
 /**
- * A texel that tells whether the driver ran a draw: some drop a long one without an error. The browser's side of
- * glinfer/gl/sentinel.py.
+ * Texels that tell whether the driver ran a draw: some drop a long one without an error, or give zeros. The browser's
+ * side of glinfer/gl/sentinel.py, and of `_watched` in glinfer/program/session.py.
  */
 
 import { GlinferError } from "./errors.js";
 
 const BITS = new Uint32Array(4).fill(0xf1a5c0de);
 const NUMBERS = new Float32Array(BITS.buffer); // which no pass writes
-const PRODUCTS = ["gemm.frag", "linear.frag", "matmul.frag"];
+const EDGE = 4; // texels a side
+export const WATCH_EVERY = 4; // one run of this many is watched, and the first run of each draw
+/** The shaders of products, the longest draws. */
+export const PRODUCTS = ["gemm.frag", "linear.frag", "matmul.frag"];
 
 /**
  * The places of the draws to watch: products, the longest ones, that are the last to write a texture of floats.
@@ -25,34 +28,63 @@ export function watchable(draws) {
   });
 }
 
-/** The watched texel (x, y) of a draw's first target. */
+/** The watched texels of a draw's first target, from the corner of its viewport on. */
 export class Sentinel {
   /**
-   * Overwrites the texel; the draw's framebuffer is bound.
    * @param {WebGL2RenderingContext} gl
    * @param {{spec: {name: string}, framebuffer: import("./textures.js").Framebuffer}} draw a bound one.
-   * @param {number} x
-   * @param {number} y
+   * @param {number[]} viewport
    */
-  constructor(gl, { spec, framebuffer }, x, y) {
+  constructor(gl, { spec, framebuffer }, [x, y, width, height]) {
+    this.gl = gl;
     this.name = spec.name;
     this.framebuffer = framebuffer;
-    this.x = x;
-    this.y = y;
+    /** @type {[number, number, number, number]} */
+    this.rectangle = [x, y, Math.min(EDGE, width), Math.min(EDGE, height)];
+  }
+
+  /**
+   * Overwrites the texels; the draw's framebuffer is bound.
+   * @param {() => void} then draws the texels alone, if given.
+   */
+  plant(then = () => {}) {
+    const { gl } = this;
     gl.enable(gl.SCISSOR_TEST);
-    gl.scissor(x, y, 1, 1);
-    if (framebuffer.textures[0].integer) gl.clearBufferuiv(gl.COLOR, 0, BITS);
+    gl.scissor(...this.rectangle);
+    if (this.framebuffer.textures[0].integer) gl.clearBufferuiv(gl.COLOR, 0, BITS);
     else gl.clearBufferfv(gl.COLOR, 0, NUMBERS);
+    then();
     gl.disable(gl.SCISSOR_TEST);
   }
 
   /**
-   * Reads the texel back.
-   * @throws {GlinferError} it is still there: the driver dropped the draw.
+   * Draws the texels alone, which no driver drops, then all, and compares the texels; waits for both.
+   * @param {() => void} draw
+   * @throws {GlinferError} they differ, or the driver dropped the draw.
+   */
+  compare(draw) {
+    this.plant(draw);
+    const alone = this.texels();
+    this.plant();
+    draw();
+    this.check();
+    const whole = this.texels();
+    if (whole.some((word, place) => word !== alone[place])) throw this.error("wrong numbers");
+  }
+
+  texels() {
+    return new Uint32Array(this.framebuffer.readTexels(...this.rectangle).buffer);
+  }
+
+  error(wrote) {
+    return new GlinferError(`pass ${this.name} wrote ${wrote}: the graphics driver dropped it without an error, perhaps because it took too long`);
+  }
+
+  /**
+   * Reads the texels back.
+   * @throws {GlinferError} they are unchanged: the driver dropped the draw.
    */
   check() {
-    const texel = new Uint32Array(this.framebuffer.readTexels(this.x, this.y, 1, 1).buffer);
-    if (texel.some((word, channel) => word !== BITS[channel])) return;
-    throw new GlinferError(`pass ${this.name} wrote nothing: the graphics driver dropped it without an error, perhaps because it took too long`);
+    if (this.texels().every((word) => word === BITS[0])) throw this.error("nothing");
   }
 }

@@ -10,6 +10,7 @@ import { keptNote } from "../glinfer/kept.js";
 import { computingCanvas, lossOf, rendererOf } from "../glinfer/limits.js";
 import { load } from "../glinfer/model.js";
 import { pictureName, readAttention } from "../glinfer/pictures.js";
+import { inWords } from "../glinfer/self_test.js";
 import { IdTokenizer } from "../glinfer/tokenizer.js";
 
 /** WebGL2 in this browser, in this thread. */
@@ -147,7 +148,7 @@ function keyOf({ message, answer }) {
   return JSON.stringify([message, answer]);
 }
 
-function takesOf({ plan, tokenizer, form, why, context, replay: { gl } }) {
+function takesOf({ plan, tokenizer, form, why, context, replay: { gl, form: computes } }) {
   const { chat, examples, config, draws_per_token: draws } = plan.model;
   const ofTokens = plan.pictures.some(({ name }) => name.includes(".head."));
   return {
@@ -161,5 +162,6 @@ function takesOf({ plan, tokenizer, form, why, context, replay: { gl } }) {
     pictures: plan.pictures.map(({ name }) => pictureName(name)),
     lines: ofTokens ? "tokens" : "heads",
     renderer: rendererOf(gl),
+    tested: inWords(computes),
   };
 }

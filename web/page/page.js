@@ -158,15 +158,16 @@ export class Page {
   /**
    * Takes messages from now on.
    * @param {{takes: "chat"|"text"|"ids", vocabulary: number, examples: string[], context: number, draws: number|null,
-   *   pictures: string[], lines: "heads"|"tokens", system?: boolean, drafts?: boolean, why?: string, renderer?: string}} can
-   *   the kind of input, whether a system prompt and guessing ahead are possible, why only this, the pictures, the renderer.
+   *   pictures: string[], lines: "heads"|"tokens", system?: boolean, drafts?: boolean, why?: string, renderer?: string, tested?: string}}
+   *   can the kind of input, whether a system prompt and guessing ahead are possible, why only this, the pictures, the
+   *   renderer, the result of its self-test.
    */
   ready(can) {
     this.can = can;
     this.chats = can.takes === "chat";
     $("system-field").hidden = !can.system;
     $("speculate").disabled = !can.drafts;
-    showCard([...this.model.card, ["Runs on", can.renderer]]);
+    showCard([...this.model.card, ["Runs on", can.renderer], ["Self-test", can.tested]]);
     this.attention.offer(can.pictures, can.lines);
     $("draws").textContent = String(can.draws ?? "–");
     $("length").max = String(can.context);

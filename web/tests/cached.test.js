@@ -33,6 +33,8 @@ function driver({ rows = true, longAfter = 0, broken = false, unsure = -1 } = {}
   const asked = new Set();
   const replay = {
     plan,
+    form: { floats: true, keys: true },
+    rowsOf: (name) => plan.companions[name].most,
     companion: (name) => asked.add(name),
     textures: [{ upload: () => assert.ok(asked.size) }],
     run: ({ position, token, strip_first: from, rows: count, row, slot, long }, { companion = null, first = 0, last }) =>

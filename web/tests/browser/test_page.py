@@ -276,6 +276,50 @@ def test_without_storage_the_page_works_and_says_so(site: str, browse: Callable[
     assert complained(page) == []
 
 
+GL = "const gl = WebGL2RenderingContext.prototype; const given = Object.assign({}, "
+GL += "...['uniform1ui', 'readPixels', 'drawArrays', 'drawArraysInstanced'].map((name) => ({ [name]: gl[name] }))); "
+EVERY_THIRD = "let n = 0; for (const name of ['drawArrays', 'drawArraysInstanced']) "
+LIES = {
+    "no drivers' lies": ("", "passed"),
+    "uniforms of 16 bits": (
+        "gl.uniform1ui = function (at, word) { given.uniform1ui.call(this, at, word & 0xffff); };",
+        "passed, tokens drawn by the processor",
+    ),
+    "floats that come back rounded": (
+        "gl.readPixels = function (...all) { given.readPixels.apply(this, all); const out = all.at(-1); "
+        "if (out instanceof Float32Array) out.forEach((x, n) => (out[n] = Math.round(64 * x) / 64)); };",
+        "passed, floats in integer textures",
+    ),
+    "dropped draws": (
+        f"{EVERY_THIRD} gl[name] = function (...all) {{ if (++n % 3) given[name].apply(this, all); }};",
+        "compute wrong numbers in the test of arithmetic: found NaN, NaN, NaN, NaN; expected -0.4484295, ",
+    ),
+    "draws of zeros": (
+        f"{EVERY_THIRD} gl[name] = function (...all) {{ if (++n % 3) given[name].apply(this, all); "
+        "else for (const kind of ['fv', 'uiv']) this[`clearBuffer${kind}`](this.COLOR, 0, [0, 0, 0, 0]); };",
+        "compute wrong numbers in the test of arithmetic: found 0, 0, 0, 0; expected -0.4484295, ",
+    ),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_lies_of_the_driver_are_avoided_or_reported(site: str, browse: Callable[..., Browsed], lie: str) -> None:
+    """In the first case before weights are loaded, with the usual answer otherwise."""
+    page = browse()
+    script, says = LIES[lie]
+    page.do("before", f"{{ {GL}{script} }}")
+    if says.startswith("passed"):
+        opened(page, site)
+        page.do("evaluate", "glinfer.page.turns.length")
+        assert page.do("text", "#card").endswith(f"Self-test{says}")
+        send(page, "hi")
+        assert turns(page) == [["hi", REPLY]]
+    else:
+        page.do("open", site)
+        page.do("says", "#problem", says)
+        assert not any("weights" in address for address in page.asked)
+
+
 def test_a_lost_context_is_said_and_the_model_loaded_again(site: str, browse: Callable[..., Browsed]) -> None:
     page = opened(browse(), site)
     lose = "glinfer.model.replay.gl.getExtension('WEBGL_lose_context').loseContext()"
