@@ -31,7 +31,8 @@ from glinfer.limits import MAX_CONFIG_NUMBER
 _SHOWN_FIELDS = 6  # known fields that a message lists
 _MAY_BE_ZERO = (
     *("sliding_window", "max_window_layers", "type_vocab_size", "conv_L_cache"),
-    *("num_experts", "num_experts_per_tok", "linear_num_key_heads", "linear_num_value_heads"),
+    *("num_experts", "num_experts_per_tok", "num_dense_layers", "dense_intermediate_size"),
+    *("linear_num_key_heads", "linear_num_value_heads"),
     *("linear_key_head_dim", "linear_value_head_dim", "linear_conv_kernel_dim"),
 )
 MAX_EXPERTS = 1024
@@ -126,8 +127,10 @@ class ModelConfig:
       :data:`POOLINGS` (empty in models that generate text), and (outputs, has bias, activation) of each later matrix.
     * ``conv`` layers: a gated convolution over ``conv_L_cache`` positions, with biases if ``conv_bias``.
     * ``num_experts`` (0: 8) experts of width ``intermediate_size``, of which a token uses ``num_experts_per_tok``
-      (0: 2). With ``norm_topk_prob`` their weights add up to 1. ``swiglu_limit`` and ``swiglu_alpha`` are bound and
-      slope of their gates (0: the plain product), see :class:`glinfer.families.layer.Experts`.
+      (0: 2). With ``norm_topk_prob`` their weights add up to 1. ``routed_scaling_factor`` multiplies weights. With
+      ``use_expert_bias`` learned numbers are added for the choice. The first ``num_dense_layers`` layers have one MLP
+      of width ``dense_intermediate_size`` (0: ``intermediate_size``). ``swiglu_limit`` and ``swiglu_alpha`` are bound
+      and slope of their gates (0: the plain product), see :class:`glinfer.families.layer.Experts`.
     * ``linear_attention`` layers have the gated delta rule: ``linear_num_value_heads`` value heads of
       ``linear_value_head_dim`` elements share ``linear_num_key_heads`` heads of queries and keys of
       ``linear_key_head_dim``, after a convolution over ``linear_conv_kernel_dim`` positions. Value heads that share a
@@ -175,6 +178,10 @@ class ModelConfig:
     norm_topk_prob: bool = False
     swiglu_limit: float = 0.0
     swiglu_alpha: float = 1.0
+    num_dense_layers: int = 0
+    dense_intermediate_size: int = 0
+    use_expert_bias: bool = False
+    routed_scaling_factor: float = 1.0
     linear_num_key_heads: int = 0
     linear_num_value_heads: int = 0
     linear_key_head_dim: int = 0
@@ -245,6 +252,10 @@ class ModelConfig:
                 raise ConfigError(f"num_experts is {count} in a model of family {self.model_type}; expected none")
             if self.swiglu_limit:
                 raise ConfigError(f"swiglu_limit is {self.swiglu_limit:g}; no layer of {self.model_type} has experts")
+        elif self.num_dense_layers >= self.num_hidden_layers:
+            raise ConfigError(
+                f"num_dense_layers is {self.num_dense_layers}; expected fewer than the {self.num_hidden_layers} layers"
+            )
         elif not 2 <= count <= MAX_EXPERTS:
             raise ConfigError(f"num_experts is {count}; expected a whole number from 2 to {MAX_EXPERTS}")
         elif used > count:
@@ -348,7 +359,8 @@ class ModelConfig:
         """The record of one layer, from the family's and the fields of all layers."""
         family = self.family
         kind = self.layer_types[index % len(self.layer_types)] if self.layer_types else ""
-        layer = dataclasses.replace(family.layer, branch_scale=self.residual_multiplier, experts=self._experts)
+        layer = dataclasses.replace(family.layer, branch_scale=self.residual_multiplier)
+        layer = dataclasses.replace(layer, experts=self.experts if index >= self.num_dense_layers else None)
         if kind == CONV:
             return dataclasses.replace(layer, mixing="conv", taps=self.conv_L_cache, head_norms="")
         if kind == DELTA:
@@ -376,12 +388,22 @@ class ModelConfig:
         )
 
     @property
-    def _experts(self) -> Experts | None:
+    def experts(self) -> Experts | None:
+        """The experts of the layers that have some; None in a family without."""
         if not self.family.experts:
             return None
         limit, slope = (self.swiglu_limit, self.swiglu_alpha) if self.swiglu_limit else (0.0, 1.0)
-        shared = self.family.shared_expert
-        return Experts(self.num_experts, self.num_experts_per_tok, self.norm_topk_prob, limit, slope, shared)
+        return Experts(
+            self.num_experts,
+            self.num_experts_per_tok,
+            self.norm_topk_prob,
+            limit,
+            slope,
+            shared=self.family.shared_expert,
+            sigmoid=self.family.sigmoid_router,
+            biased=self.use_expert_bias,
+            scale=self.routed_scaling_factor,
+        )
 
     def _rope(self, index: int, *, local: bool) -> Rope | None:
         turns = self.family.rotary and (not self.rotary_layers or self.rotary_layers[index % len(self.rotary_layers)])

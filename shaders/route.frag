@@ -7,6 +7,10 @@
 uniform sampler2D logits;
 #define ROUTED(t) FETCH(logits, IN_LOGITS(block_origin(slot, (t) >> 4, LOGITS_PLACES) + lane_offset((t) & 15)), \
                         ivec2(LOGITS_WIDTH, LOGITS_HEIGHT))
+#ifdef BIASED
+uniform sampler2D bias;
+#define BIAS(t) FETCH(bias, ivec2(t, 0), ivec2(BIAS_WIDTH, BIAS_HEIGHT))
+#endif
 int slot;
 #include "common/route.glsl"
 layout(location = 0) out vec4 y;
@@ -15,7 +19,7 @@ void main() {
     locate();
     slot = out_slot;
     int rank = 16 * out_block + out_lane;
-    vec3 scores;
+    vec4 scores;
     int expert = choice_of(min(rank, USED - 1), scores);
     y = rank < USED ? vec4(float(expert), weight_of(scores.x, scores), 0.0, 0.0) : vec4(0.0);
 #if SHARED

@@ -12,6 +12,8 @@ from glinfer.families.settings import Keys
 
 WINDOW = "attention.sliding_window"
 """The key of the window."""
+SIGMOID = 2
+"""The ``expert_gating_func`` of experts that are weighted by sigmoids."""
 
 
 def windows(keys: Keys, fields: Fields, period: int = 0, usual: int = 0, local_theta: float = 0.0) -> Fields:

@@ -60,13 +60,15 @@ class Experts:
     Attributes:
         count: number of experts.
         used: number of experts of a token: those with the largest router logits.
-        normed: whether the softmax of the weights is over the chosen experts, so that their weights add up to 1, or
-            over all experts.
+        normed: whether the weights of the chosen experts add up to ``scale``; otherwise a softmax is over all experts.
         limit: bound L of a gated MLP act(s · g) / s · (u + 1), whose gate g is at most L, and whose u is clamped to
             -L to L; 0 for the plain act(g) · u.
         slope: the factor s of that formula.
         shared: whether every token also uses one more expert, the last one, weighted by the sigmoid of one more router
             logit.
+        sigmoid: whether weights are sigmoids of the logits; otherwise they are a softmax.
+        biased: whether experts are chosen by their sigmoid plus a learned number.
+        scale: a factor of the weights.
     """
 
     count: int
@@ -75,6 +77,9 @@ class Experts:
     limit: float = 0.0
     slope: float = 1.0
     shared: bool = False
+    sigmoid: bool = False
+    biased: bool = False
+    scale: float = 1.0
 
     @property
     def stacked(self) -> Experts:

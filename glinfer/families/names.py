@@ -35,6 +35,8 @@ class Names:
         sinks: the sink logits of each head's softmax, if the family has them.
         router: the matrix whose outputs choose the experts of a layer, if layers have them. ``gate``, ``up`` and
             ``down`` then have a placeholder for an expert's number; without one, a tensor holds all experts.
+        expert_bias: the full name of the numbers that choose experts beside their sigmoids, if layers have them.
+        dense_gate, dense_up, dense_down: the matrices of the MLP in the first layers, if these have no experts.
         shared_router, shared_gate, shared_up, shared_down: the vector that weights the shared expert, and its matrices,
             if layers have one.
         endings: suffixes instead of ``.weight`` or ``.bias``, by role and part, such as ``gate.bias``.
@@ -70,6 +72,10 @@ class Names:
     letters: Mapping[str, str] = field(default_factory=dict)
     sinks: str = ""
     router: str = ""
+    expert_bias: str = ""
+    dense_gate: str = "mlp.gate_proj"
+    dense_up: str = "mlp.up_proj"
+    dense_down: str = "mlp.down_proj"
     shared_router: str = ""
     shared_gate: str = "mlp.shared_expert.gate_proj"
     shared_up: str = "mlp.shared_expert.up_proj"
@@ -110,6 +116,10 @@ GGUF_NAMES = Names(
     gate="ffn_gate",
     up="ffn_up",
     down="ffn_down",
+    dense_gate="ffn_gate",
+    dense_up="ffn_up",
+    dense_down="ffn_down",
+    expert_bias="exp_probs_b.bias",
     final_norm="output_norm",
     head="output",
 )

@@ -30,6 +30,7 @@ class Family:
         rope_theta: the default base of rotary angles.
         gated: whether the MLP has a gate.
         activation: the usual ``hidden_act`` of models in files; GGUF files have no other.
+        sigmoid_router: whether the weights of experts are sigmoids, see :class:`glinfer.families.layer.Experts`.
         scaled_embeddings: whether embeddings are multiplied by the square root of the width.
         encodes: whether its models only embed texts: tokens see later tokens, so texts cannot be continued.
         norm_biases: whether LayerNorm has a bias.
@@ -57,6 +58,7 @@ class Family:
     rope_theta: float = 10000.0
     gated: bool = True
     activation: str = "silu"
+    sigmoid_router: bool = False
     scaled_embeddings: bool = False
     encodes: bool = False
     norm_biases: bool = True

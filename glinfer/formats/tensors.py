@@ -94,15 +94,18 @@ def tensors_per_layer(config: ModelConfig) -> int:
 
 
 def _counts(config: ModelConfig) -> list[int]:
-    """The number of tensors in each layer of one period of the layer pattern."""
-    period = min(config.num_hidden_layers, max(1, len(config.layer_types)))
-    return [sum(1 for _ in graph_of(config).layer(layer).tensors()) for layer in range(period)]
+    """The number of tensors in each layer of one period of the layer pattern, all of them with experts if any are."""
+    period, alike = min(config.num_hidden_layers, max(1, len(config.layer_types))), replace(config, num_dense_layers=0)
+    return [sum(1 for _ in graph_of(alike).layer(layer).tensors()) for layer in range(period)]
 
 
 def tensor_count(config: ModelConfig) -> int:
     """The number of tensors of a model, without listing them."""
-    outside = sum(tensor.layer is None for tensor in tensors_of(replace(config, num_hidden_layers=1)))
-    each = _counts(config)
+    one = replace(config, num_hidden_layers=1, num_dense_layers=0)
+    outside, each = sum(tensor.layer is None for tensor in tensors_of(one)), _counts(config)
+    if config.num_dense_layers:
+        mlp = graph_of(config).layer(config.num_dense_layers).mlp, graph_of(config).layer(0).mlp
+        outside -= config.num_dense_layers * (sum(1 for _ in mlp[0].tensors()) - sum(1 for _ in mlp[1].tensors()))
     times, rest = divmod(config.num_hidden_layers, len(each))
     return outside + times * sum(each) + sum(each[:rest])
 

@@ -199,18 +199,20 @@ class Graph:
 
     def _mlps(self, number: int, of: LayerConfig) -> Mlp | ExpertMlps:
         if of.experts is None:
-            return self._mlp(number)
-        width, shared = self.config.hidden_size, of.experts.shared
+            return self._mlp(number, "dense_" if self.family.experts else "")
+        width, shared, count = self.config.hidden_size, of.experts.shared, of.experts.count
         return ExpertMlps(
-            self._linear("router", of.experts.count, width, layer=number),
-            tuple(self._mlp(number, letter=str(expert)) for expert in range(of.experts.count)),
+            self._linear("router", count, width, layer=number),
+            ModelTensor("expert_bias", "", (count,), number) if of.experts.biased else None,
+            tuple(self._mlp(number, letter=str(expert)) for expert in range(count)),
             self._linear("shared_router", 1, width, layer=number) if shared else None,
             self._mlp(number, "shared_") if shared else None,
             of.experts,
         )
 
     def _mlp(self, number: int, prefix: str = "", letter: str = "") -> Mlp:
-        width, inner = self.config.hidden_size, self.config.intermediate_size
+        config, width = self.config, self.config.hidden_size
+        inner = (config.dense_intermediate_size if prefix == "dense_" else 0) or config.intermediate_size
         gate, up, down = (
             self._linear(f"{prefix}{role}", *shape, layer=number, letter=letter)
             for role, shape in (("gate", (inner, width)), ("up", (inner, width)), ("down", (width, inner)))

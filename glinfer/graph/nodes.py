@@ -189,6 +189,7 @@ class ExpertMlps(Node):
 
     Attributes:
         router: the product whose outputs choose the experts.
+        choice_bias: [experts], numbers that are added for the choice, where there are any.
         experts: the MLPs.
         shared_router: the product that weights the shared one.
         shared: the MLP of all tokens.
@@ -196,6 +197,7 @@ class ExpertMlps(Node):
     """
 
     router: Linear
+    choice_bias: ModelTensor | None
     experts: tuple[Mlp, ...]
     shared_router: Linear | None
     shared: Mlp | None
@@ -203,7 +205,7 @@ class ExpertMlps(Node):
 
     def parts(self) -> Iterator[object]:
         """As a file has them: the first products of all experts, then their last ones."""
-        yield self.router
+        yield from (self.router, self.choice_bias)
         yield from (each.first for each in self.experts)
         yield from (each.down for each in self.experts)
         yield from (self.shared_router, self.shared)

@@ -250,7 +250,7 @@ def test_settings_that_cannot_be_run_are_named(
 def test_a_family_that_only_begins_like_a_known_one_is_another(tmp_path: Path) -> None:
     for name, near in (
         ("gemma4", "gemma"),
-        ("lfm2_moe", "lfm2"),
+        ("lfm2_vl", "lfm2"),
         ("gemma3n_text", "gemma"),
         ("qwen3_omni", "qwen3"),
         ("mixtral", None),

@@ -221,6 +221,22 @@ MODELS = {
         },
         seed=2,
     ),
+    "lfm2_moe": Made(
+        {
+            **ODD,
+            "model_type": "lfm2_moe",
+            "pad_token_id": 0,
+            "num_hidden_layers": 4,
+            "layer_types": ["conv", "full_attention", "conv", "full_attention"],
+            "moe_intermediate_size": 70,
+            "num_dense_layers": 1,
+            "num_experts": 9,
+            "num_experts_per_tok": 3,
+            "routed_scaling_factor": 1.3,
+            "rope_theta": 1e6,
+        },
+        seed=2,
+    ),
     # A period of four layers, and one of the shapes that a file may have; states last for tens of tokens.
     "qwen3_5": Made(
         {

@@ -30,6 +30,7 @@ NORMS_OF_LAYERS = {
     "olmo3": (1, 0, 2),
     "exaone4": (1, 0, 2),
     "lfm2": (1, 2, 0),
+    "lfm2_moe": (1, 2, 0),
     "qwen3_5_text": (1, 2, 0),
     "qwen3_moe": (1, 2, 0),
     "qwen3_5_moe_text": (1, 2, 0),

@@ -110,7 +110,9 @@ def test_half_precision_files_give_the_logits_of_their_rounded_weights(read: Rea
 
 
 # Learned positions, caps and windows, norms behind branches, two sets of angles, convolutions, delta rules, experts.
-ON_THE_DEVICE = ("llama", "gpt2-untied", "gemma2", "olmo2", "phi3", "lfm2-biases", "qwen3_5_moe", "gpt_oss-limits")
+ON_THE_DEVICE = (
+    *("llama", "gpt2-untied", "gemma2", "olmo2", "phi3", "lfm2-biases", "lfm2_moe", "qwen3_5_moe", "gpt_oss-limits"),
+)
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from glinfer.config import ModelConfig
 from glinfer.errors import ConfigError, FormatError, InputError
 from glinfer.families import FAMILIES
-from glinfer.families.gguf import WINDOW
+from glinfer.families.gguf import SIGMOID, WINDOW
 from glinfer.families.huggingface import Fields
 from glinfer.families.layer import QUERY_BETA, one_side
 from glinfer.families.record import Family
@@ -279,7 +279,7 @@ def metadata_of(config: ModelConfig) -> tuple[dict[str, Any], Factors]:
         "context_length": config.max_position_embeddings,
         "embedding_length": config.hidden_size,
         "block_count": config.num_hidden_layers,
-        "feed_forward_length": config.intermediate_size,
+        "feed_forward_length": config.dense_intermediate_size or config.intermediate_size,
         "attention.head_count": config.num_attention_heads,
         _EPSILONS[family.norm]: config.layer_norm_eps,
     }
@@ -287,6 +287,8 @@ def metadata_of(config: ModelConfig) -> tuple[dict[str, Any], Factors]:
     if family.experts:
         values[form.inner_key] = config.intermediate_size
         values["expert_count"], values["expert_used_count"] = config.num_experts, config.num_experts_per_tok
+        if family.sigmoid_router:
+            values["expert_gating_func"], values["leading_dense_block_count"] = SIGMOID, config.num_dense_layers
         if family.shared_expert:
             values[_SHARED_WIDTH] = config.intermediate_size
     if family.rotary:

@@ -225,7 +225,7 @@ class Lowering(ABC):
         if not ranks:
             return None
         down, up = (self.of_product(recipe, each) for each in ("lora_down", "lora_up"))
-        experts = self.config.layer(0).experts
+        experts = self.config.experts
         used = 1 if experts is None or recipe.experts == 1 else experts.stacked.used
         inner = self.inner_of_adapters(f"lora.inner.{used * ranks}", used * ranks)
         count, biased = len(self.adapters.names), self.recipes.norm_is_biased(recipe)
@@ -401,9 +401,10 @@ class Lowering(ABC):
         self.add(self.recipes.mixing_out(number), mixed, before, behind)
         self.value(f"{to}.resid_mid{self.centred}", stream)
         if isinstance(node, ExpertMlps):
-            self.use_experts(number, node.choice, behind, before)
+            self.use_experts(number, node, behind, before)
         else:
-            self.add(self.recipes.down(number), self.expanded(number, behind), behind, before)
+            assert isinstance(node, Mlp)
+            self.add(self.recipes.down(number), self.expanded(number, node, behind), behind, before)
         self.value(f"{to}.resid_post{self.centred}", stream)
 
     @property
@@ -441,10 +442,10 @@ class Lowering(ABC):
         stream = None if residual.names == out.names else residual
         self.plan.draw(post_norm(name, kind, x, gains, out, residual=stream, **how))
 
-    def use_experts(self, layer: int, experts: Experts, residual: RowInterleaved, out: RowInterleaved) -> None:
+    def use_experts(self, layer: int, node: ExpertMlps, residual: RowInterleaved, out: RowInterleaved) -> None:
         """Draw the choice of each row's experts, their products, and the sum that is added to the residual stream."""
         name, x = f"h.{layer}.mlp", self.by_row(layer, "mlp.rows", residual, "mlp.rows")
-        chooses, experts = experts, experts.stacked
+        chooses, experts = node.choice, node.choice.stacked
         logits = self.row_vector("mlp.router", experts.count)
         choice = self.row_vector("mlp.choice", CHOICE_FLOATS * experts.used)
         router = self.recipes.router(layer)
@@ -453,7 +454,8 @@ class Lowering(ABC):
         how: dict[str, Any] = {"norm_eps": self.config.layer_norm_eps, "slots": self.counted, "kernels": self.kernels}
         self.plan.draw(gemm(router.name, "mlp.router", x, self.matrix(router), logits, **how))
         self.value(f"blocks.{layer}.mlp.router", View(chooses.count))
-        self.plan.draw(route(f"{name}.choice", "mlp.choice", logits, choice, chooses, **shared))
+        bias = None if node.choice_bias is None else self.of_layer(layer, "mlp.expert_bias")
+        self.plan.draw(route(f"{name}.choice", "mlp.choice", logits, choice, chooses, bias=bias, **shared))
         parts, choice = self.expert_products(layer, experts, x, choice)
         stream = None if residual.names == out.names else residual
         how = {"residual": stream, "slots": self.used, **shared}
@@ -477,13 +479,13 @@ class Lowering(ABC):
         self.plan.draw(gemm(down.name, "mlp.fc_out", inner, self.matrix(down), parts, apart=True, **chosen))
         return parts, choice
 
-    def expanded(self, layer: int, x: RowInterleaved) -> RowInterleaved | RawRows:
+    def expanded(self, layer: int, node: Mlp, x: RowInterleaved) -> RowInterleaved | RawRows:
         """Draw the MLP's first product, which instances share if its reader finishes it; returns that one's input."""
         recipe, config = self.recipes.up(layer), self.config
-        inner = self.rows("mlp.inner", self.inner_floats)
+        inner = self.rows("mlp.inner" if config.experts is None else "mlp.dense", self.inner_floats)
         if not self.raw_inner:
             self.product(recipe, x, inner, activation=config.hidden_act)
-            self.value(f"blocks.{layer}.mlp.hidden", View(config.intermediate_size))
+            self.value(f"blocks.{layer}.mlp.hidden", View(node.up.outputs))
             return inner
         self.product(recipe, x, inner, adds=True, parts=self.parts_of(recipe), clears="all", raw=True)
         return RawRows(inner, self.matrix(recipe), config.hidden_act, config.layer_norm_eps)
@@ -506,8 +508,10 @@ class Lowering(ABC):
 
     @cached_property
     def inner_floats(self) -> int:
-        """Floats of a row between the MLP's products."""
-        return RawRows.floats(self.matrix(self.recipes.up(0))) if self.raw_inner else self.config.intermediate_size
+        """Floats of a row between the products of an MLP that is no expert, as in the first layer."""
+        first = self.graph.layer(0).mlp.body
+        assert isinstance(first, Mlp)
+        return RawRows.floats(self.matrix(self.recipes.up(0))) if self.raw_inner else first.up.outputs
 
     def shared_norm_parts(self, recipe: Recipe, cache: TensorSpec) -> int:
         """Instances that share keys, values and queries, which go into a slot of a cache; blending adds them up."""

@@ -409,6 +409,7 @@ class _PlainLowering:
     def mlp(self, name: str, to: str, node: Mlp, x: TensorSpec) -> TensorSpec:
         """Draw an MLP."""
         act, inner = self.config.hidden_act, View(node.up.outputs)
+        name = name if self.config.experts is None else f"{name}.dense"
         hidden = self.scratch(f"{name}.inner", self.rows, node.up.outputs)
         if node.gate is None:
             self.linear(f"{name}.up_proj", "mlp.up_proj", node.up, x, hidden, activation=act)
@@ -442,7 +443,8 @@ class _PlainLowering:
         for number, mlp in enumerate(node.experts):
             own = f"{name}.experts.{number}"
             out = self.expert(name, own, mlp, x, {"experts": choice})
-            which: dict[str, Any] = {"expert": number, "kernels": kernels}
+            bias = None if node.choice_bias is None else self.vector(node.choice_bias)
+            which: dict[str, Any] = {"expert": number, "bias": bias, "kernels": kernels}
             plan.draw(expert_weight(f"{own}.weight", "mlp.choice", logits, weight, choice, **which))
             add(own, out, number == 0)
         if node.shared is not None and node.shared_router is not None:

@@ -28,7 +28,7 @@ from glinfer.gl.layouts.blocks import RowLayout
 from glinfer.gl.layouts.grouped import GroupedLayout
 from glinfer.gl.layouts.matrix import TexelLayout
 from glinfer.gl.layouts.packing import ConstantLayout, GemvLayout
-from glinfer.graph.nodes import Attention, Convolution, DeltaMixing, Linear, Norm
+from glinfer.graph.nodes import Attention, Convolution, DeltaMixing, ExpertMlps, Linear, Norm
 from glinfer.kernels.fused.low_rank import RANK_STEP
 from glinfer.kernels.spec import Array
 from glinfer.lower.ropes import rope_of
@@ -103,8 +103,13 @@ class Weights(Recipes):
 
         A convolution over L positions has ``taps`` [L, channels], and a row more for its bias. A delta rule has
         ``decay`` [2, heads], the factors and shifts of its decays, and ``norm`` [1, elements of a head]. Normalised
-        heads have ``turn`` [2, floats], the gains of keys and queries, of one head or of all. ``sinks`` is [1, heads].
+        heads have ``turn`` [2, floats], the gains of keys and queries, of one head or of all. ``sinks`` is [1, heads],
+        and ``expert_bias`` [1, experts].
         """
+        mlp = self.graph.layer(layer).mlp.body
+        if isinstance(mlp, ExpertMlps) and mlp.choice_bias is not None:
+            bias, layout = mlp.choice_bias.name(self.names), _table(1, mlp.choice.count)
+            yield Weight(f"h.{layer}.mlp.expert_bias", layout, lambda made: made._take(bias)[None])
         branch = self.graph.layer(layer).mixing
         node, name = branch.body, f"h.{layer}.{branch.name}"
         if isinstance(node, Attention):
