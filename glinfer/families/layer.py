@@ -134,6 +134,7 @@ class LayerConfig:
         rope: rotary angles of queries and keys; None for no rotation.
         norms: see :data:`NormPlaces`.
         head_norms: see :data:`HeadNorms`.
+        turned_first: whether queries and keys are normalised after their rotation.
         score_scale: factor of attention scores.
         score_cap: bound c of scores, c · tanh(score / c); 0 for none.
         branch_scale: factor of a branch's result before it is added to the stream.
@@ -150,6 +151,7 @@ class LayerConfig:
     rope: Rope | None = None
     norms: NormPlaces = "before"
     head_norms: HeadNorms = ""
+    turned_first: bool = False
     score_scale: float = 1.0
     score_cap: float = 0.0
     branch_scale: float = 1.0

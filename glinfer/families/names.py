@@ -31,7 +31,8 @@ class Names:
         token_types, embedding_norm: vectors added to embeddings by token type, and the norm after the sum, if the
             family has them.
         dense: the matrices after the pooling, with a placeholder for their number.
-        letters: replacements for the placeholders, if they are not the letter or the number itself.
+        letters: replacements for the placeholders, if they are not the letter or the number itself; by role and letter,
+            such as ``head_norm.q``, for one role alone.
         sinks: the sink logits of each head's softmax, if the family has them.
         router: the matrix whose outputs choose the experts of a layer, if layers have them. ``gate``, ``up`` and
             ``down`` then have a placeholder for an expert's number; without one, a tensor holds all experts.
@@ -84,7 +85,7 @@ class Names:
 
     def of(self, role: str, layer: int | None = None, letter: str = "") -> str:
         """The name of one of the roles above, in a layer or outside of all layers."""
-        name: str = getattr(self, role).format(self.letters.get(letter, letter))
+        name: str = getattr(self, role).format(self.letters.get(f"{role}.{letter}", self.letters.get(letter, letter)))
         return name if layer is None else self.layer.format(layer) + name
 
     def vocabulary(self, *, tied: bool) -> str:

@@ -189,6 +189,7 @@ class Graph:
             q_norm,
             k_norm,
             whole,
+            of.turned_first,
             of.gated,
             of.rope,
             of.score_scale,

@@ -110,6 +110,7 @@ class Attention(Node):
         q, k, v, out: the products. With ``gated``, the rows of q are those of a head's queries, then of its gates.
         sinks: [heads], a logit of each head's softmax without a value, where there is one.
         q_norm, k_norm: the norms of heads, of ``whole`` rows or of each head.
+        turned_first: whether heads are normalised after their rotation.
         rope: the angles of positions; None where heads are not turned.
         scale: factor of the scores.
         cap: bound c of scores, c · tanh(score / c); 0 for none.
@@ -125,6 +126,7 @@ class Attention(Node):
     q_norm: Norm | None
     k_norm: Norm | None
     whole: bool
+    turned_first: bool
     gated: bool
     rope: Rope | None
     scale: float

@@ -149,6 +149,13 @@ MODELS = {
         },
         seed=3,
     ),
+    "hunyuan_v1_dense": Made(
+        {
+            **{**ODD, "model_type": "hunyuan_v1_dense", "head_dim": 20, "pad_token_id": 0, "attention_bias": True},
+            "rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e3, "alpha": 7.0, "factor": 1.0},
+        },
+        seed=7,
+    ),
     "olmo3": Made(
         {
             **ODD,

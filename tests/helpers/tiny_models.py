@@ -29,6 +29,7 @@ NORMS_OF_LAYERS = {
     "olmo2": (1, 0, 2),
     "olmo3": (1, 0, 2),
     "exaone4": (1, 0, 2),
+    "hunyuan_v1_dense": (1, 2, 0),
     "lfm2": (1, 2, 0),
     "lfm2_moe": (1, 2, 0),
     "qwen3_5_text": (1, 2, 0),

@@ -301,9 +301,10 @@ class Lowering(ABC):
             assert turning is not None
             self.product(recipe, self.hidden[0], self.raw)
             how: dict[str, Any] = {"head_dim": self.config.head_dim, "eps": self.config.layer_norm_eps, **first}
+            how |= {"whole": node.whole, "turned_first": node.turned_first}
             where: dict[str, Any] = {"rows": self.table, "slots": self.used, "kernels": self.kernels}
             gains = self.of_layer(layer, "attn.qkv.turn")
-            self.plan.draw(turn_heads(f"{name}.turn", self.raw, gains, turning, out, whole=node.whole, **how, **where))
+            self.plan.draw(turn_heads(f"{name}.turn", self.raw, gains, turning, out, **how, **where))
         heads = self.recipes.heads(layer)
         self.name_heads(layer, "q", heads.count, heads.queries_at)
         if self.qkv is not None:

@@ -262,10 +262,12 @@ class _PlainLowering:
                     self.copy(f"{name}.{part}", "attn.parts", each, (rows, heads * dim), axes, col_offset=number * dim)
                     for number, part in enumerate(("q_alone", "gate"))
                 )
-            if norm is not None:
+            if norm is not None and not node.turned_first:
                 each = self.head_norm(step, node, norm, each, count)
             if letter != "v" and node.rope is not None:
                 each = self.turn(step, self.rope(node.rope, queries=letter == "q"), each, count)
+            if norm is not None and node.turned_first:
+                each = self.head_norm(step, node, norm, each, count)
             axes = [Axis(count, 0, dim), Axis(rows, 1, 0), Axis(dim, 0, 1)]
             apart[letter] = self.copy(step, "attn.heads", each, (count * rows, dim), axes)
             self.plan.value(f"{to}.{letter}", View(dim, count, rows))

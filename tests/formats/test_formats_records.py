@@ -1,0 +1,28 @@
+"""Settings of families that are little more than a record, in Hugging Face directories."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from glinfer.config import ModelConfig
+from glinfer.errors import FormatError
+from glinfer.formats.huggingface.config import read_config
+
+
+def config_with(folder: Path, family: str, **settings: Any) -> ModelConfig:
+    (folder / "config.json").write_text(json.dumps({"model_type": family, **settings}))
+    return read_config(folder / "config.json")
+
+
+def test_hunyuan_has_a_larger_base_of_angles(tmp_path: Path) -> None:
+    scaling = {"type": "dynamic", "alpha": 1000.0, "factor": 1.0, "mscale": 1.0, "beta_fast": 32}
+    found = config_with(tmp_path, "hunyuan_v1_dense", head_dim=128, rope_theta=1e4, rope_scaling=scaling)
+    assert found.rope_theta == pytest.approx(11158840.0, rel=1e-6)  # as llama.cpp's converter has it
+    assert not found.rope_scaling
+    assert config_with(tmp_path, "hunyuan_v1_dense", rope_theta=5e3).rope_theta == 5e3
+    with pytest.raises(FormatError, match="rope_type is 'yarn'; expected another one, as heads are normalised after"):
+        config_with(tmp_path, "hunyuan_v1_dense", rope_parameters={"rope_type": "yarn", "factor": 4.0})
