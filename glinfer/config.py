@@ -32,6 +32,7 @@ _SHOWN_FIELDS = 6  # known fields that a message lists
 _MAY_BE_ZERO = (
     *("sliding_window", "max_window_layers", "type_vocab_size", "conv_L_cache"),
     *("num_experts", "num_experts_per_tok", "num_dense_layers", "dense_intermediate_size"),
+    "shared_expert_intermediate_size",
     *("linear_num_key_heads", "linear_num_value_heads"),
     *("linear_key_head_dim", "linear_value_head_dim", "linear_conv_kernel_dim"),
 )
@@ -129,8 +130,9 @@ class ModelConfig:
     * ``num_experts`` (0: 8) experts of width ``intermediate_size``, of which a token uses ``num_experts_per_tok``
       (0: 2). With ``norm_topk_prob`` their weights add up to 1. ``routed_scaling_factor`` multiplies weights. With
       ``use_expert_bias`` learned numbers are added for the choice. The first ``num_dense_layers`` layers have one MLP
-      of width ``dense_intermediate_size`` (0: ``intermediate_size``). ``swiglu_limit`` and ``swiglu_alpha`` are bound
-      and slope of their gates (0: the plain product), see :class:`glinfer.families.layer.Experts`.
+      of width ``dense_intermediate_size`` (0: ``intermediate_size``). A shared expert, in families that have one, is
+      ``shared_expert_intermediate_size`` wide (0: as the others). ``swiglu_limit`` and ``swiglu_alpha`` are bound and
+      slope of their gates (0: the plain product), see :class:`glinfer.families.layer.Experts`.
     * ``linear_attention`` layers have the gated delta rule: ``linear_num_value_heads`` value heads of
       ``linear_value_head_dim`` elements share ``linear_num_key_heads`` heads of queries and keys of
       ``linear_key_head_dim``, after a convolution over ``linear_conv_kernel_dim`` positions. Value heads that share a
@@ -180,6 +182,7 @@ class ModelConfig:
     swiglu_alpha: float = 1.0
     num_dense_layers: int = 0
     dense_intermediate_size: int = 0
+    shared_expert_intermediate_size: int = 0
     use_expert_bias: bool = False
     routed_scaling_factor: float = 1.0
     linear_num_key_heads: int = 0
@@ -232,6 +235,8 @@ class ModelConfig:
                 raise ConfigError(f"{name} is {shown(base)}; expected a number above 1, such as 10000.0")
         if self.attention_multiplier == self.head_dim**-0.5:
             object.__setattr__(self, "attention_multiplier", 0.0)
+        if self.shared_expert_intermediate_size == self.intermediate_size:
+            object.__setattr__(self, "shared_expert_intermediate_size", 0)
         self._check_layers()
         if known:
             self._check_experts()
@@ -400,6 +405,7 @@ class ModelConfig:
             limit,
             slope,
             shared=self.family.shared_expert,
+            apart=self.shared_expert_intermediate_size > 0,
             sigmoid=self.family.sigmoid_router,
             biased=self.use_expert_bias,
             scale=self.routed_scaling_factor,

@@ -12,6 +12,8 @@ from glinfer.families.settings import Keys
 
 WINDOW = "attention.sliding_window"
 """The key of the window."""
+SHARED_WIDTH = "expert_shared_feed_forward_length"
+"""The key of the width of an expert that all tokens share."""
 SIGMOID = 2
 """The ``expert_gating_func`` of experts that are weighted by sigmoids."""
 

@@ -66,6 +66,7 @@ class Experts:
         slope: the factor s of that formula.
         shared: whether every token also uses one more expert, the last one, weighted by the sigmoid of one more router
             logit.
+        apart: whether the shared expert has another width than the others, so that it has passes of its own.
         sigmoid: whether weights are sigmoids of the logits; otherwise they are a softmax.
         biased: whether experts are chosen by their sigmoid plus a learned number.
         scale: a factor of the weights.
@@ -77,13 +78,16 @@ class Experts:
     limit: float = 0.0
     slope: float = 1.0
     shared: bool = False
+    apart: bool = False
     sigmoid: bool = False
     biased: bool = False
     scale: float = 1.0
 
     @property
     def stacked(self) -> Experts:
-        """The same, with the shared expert counted among the others, for passes after the choice."""
+        """The same, with a shared expert of their width counted among the others, for passes after the choice."""
+        if self.apart:
+            return replace(self, shared=False)
         return replace(self, count=self.count + self.shared, used=self.used + self.shared, shared=False)
 
 

@@ -213,7 +213,8 @@ class Graph:
 
     def _mlp(self, number: int, prefix: str = "", letter: str = "") -> Mlp:
         config, width = self.config, self.config.hidden_size
-        inner = (config.dense_intermediate_size if prefix == "dense_" else 0) or config.intermediate_size
+        others = {"dense_": config.dense_intermediate_size, "shared_": config.shared_expert_intermediate_size}
+        inner = others.get(prefix, 0) or config.intermediate_size
         gate, up, down = (
             self._linear(f"{prefix}{role}", *shape, layer=number, letter=letter)
             for role, shape in (("gate", (inner, width)), ("up", (inner, width)), ("down", (width, inner)))

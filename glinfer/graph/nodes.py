@@ -214,8 +214,8 @@ class ExpertMlps(Node):
 
     @property
     def stacked(self) -> tuple[Mlp, ...]:
-        """All MLPs, the shared one last."""
-        return self.experts if self.shared is None else (*self.experts, self.shared)
+        """All MLPs of one width, the shared one last if it has that too."""
+        return self.experts if self.shared is None or self.choice.apart else (*self.experts, self.shared)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import pytest
 
 from glinfer.config import ModelConfig
 from glinfer.errors import FormatError
+from glinfer.families.layer import Experts
 from glinfer.formats.huggingface.config import read_config
 
 
@@ -26,3 +27,12 @@ def test_hunyuan_has_a_larger_base_of_angles(tmp_path: Path) -> None:
     assert config_with(tmp_path, "hunyuan_v1_dense", rope_theta=5e3).rope_theta == 5e3
     with pytest.raises(FormatError, match="rope_type is 'yarn'; expected another one, as heads are normalised after"):
         config_with(tmp_path, "hunyuan_v1_dense", rope_parameters={"rope_type": "yarn", "factor": 4.0})
+
+
+def test_qwen2_moe_has_a_shared_expert_of_another_width(tmp_path: Path) -> None:
+    found = config_with(tmp_path, "qwen2_moe", moe_intermediate_size=1408, num_experts=60, qkv_bias=False)
+    assert found.layer(0).experts == Experts(60, 4, normed=False, shared=True, apart=True)
+    assert found.shared_expert_intermediate_size == 5632
+    assert not found.attention_bias
+    with pytest.raises(FormatError, match="decoder_sparse_step is 2, which is not supported"):
+        config_with(tmp_path, "qwen2_moe", decoder_sparse_step=2)

@@ -161,6 +161,7 @@ CONFIGS = {
         norm_topk_prob=True,
     ),
     "qwen3next": config("qwen3_next", **{**QWEN35, **EXPERTS, "linear_num_value_heads": 6}, norm_topk_prob=True),
+    "qwen2moe": config("qwen2_moe", **EXPERTS, attention_bias=True, shared_expert_intermediate_size=160),
     "qwen3moe": config("qwen3_moe", **EXPERTS, norm_topk_prob=True, head_dim=32),
     "olmoe": config("olmoe", **EXPERTS, num_key_value_heads=4),
     "granitemoe": config("granitemoe", **EXPERTS, norm_topk_prob=True, **GRANITE),

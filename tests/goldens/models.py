@@ -277,6 +277,9 @@ MODELS = {
         },
         seed=3,
     ),
+    "qwen2_moe": Made(
+        {**ODD, **EXPERTS, "model_type": "qwen2_moe", "num_experts": 9, "shared_expert_intermediate_size": 130}, seed=0
+    ),
     "qwen3_moe": Made(
         {**ODD, **EXPERTS, "model_type": "qwen3_moe", "head_dim": 10, "num_experts": 9, "norm_topk_prob": True}, seed=4
     ),

@@ -36,6 +36,8 @@ def layers_of(family: str) -> dict[str, Any]:
     if FAMILIES[family].scaled_queries:
         yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8}
         return {"rope_scaling": {**yarn, "llama_4_scaling_beta": 0.3}}
+    if family == "qwen2_moe":
+        return {"shared_expert_intermediate_size": 512}
     limit = FAMILIES[family].usual.get("swiglu_limit", 0.0)
     return {"swiglu_limit": limit / 10, "swiglu_alpha": 1.5} if limit else {}
 

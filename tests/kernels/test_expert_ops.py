@@ -47,6 +47,7 @@ ROUTERS = [
     Experts(9, 3, True, sigmoid=True, biased=True, scale=1.5),
     Experts(6, 4, False, sigmoid=True, biased=True),
     Experts(5, 3, False, shared=True, sigmoid=True, scale=0.5),
+    Experts(7, 0, True, shared=True),
 ]
 PRODUCTS = [
     ("llvmpipe", "i8", "Q4_0"),
@@ -88,7 +89,19 @@ def logits_of(rows: int, experts: Experts) -> Array:
 @tiered(
     ("name", "experts"),
     zip(
-        ("llvmpipe", "one by one", "plain", "GPU", "mantissa", "plain", "one by one", "llvmpipe", "GPU", "plain"),
+        (
+            "llvmpipe",
+            "one by one",
+            "plain",
+            "GPU",
+            "mantissa",
+            "plain",
+            "one by one",
+            "llvmpipe",
+            "GPU",
+            "plain",
+            "GPU",
+        ),
         ROUTERS,
         strict=True,
     ),

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from glinfer.config import ModelConfig
 from glinfer.errors import ConfigError, FormatError, InputError
 from glinfer.families import FAMILIES
-from glinfer.families.gguf import SIGMOID, WINDOW
+from glinfer.families.gguf import SHARED_WIDTH, SIGMOID, WINDOW
 from glinfer.families.huggingface import Fields
 from glinfer.families.layer import QUERY_BETA, one_side
 from glinfer.families.record import Family
@@ -55,7 +55,6 @@ _ONLY: dict[str, tuple[Any, ...]] = {
 
 _DELTA_HEADS = ("linear_num_key_heads", "linear_num_value_heads")
 _GUESSING = "nextn_predict_layers"
-_SHARED_WIDTH = "expert_shared_feed_forward_length"
 _NEUTRAL = {
     "attn_logit_softcapping": 0.0,
     "final_logit_softcapping": 0.0,
@@ -131,9 +130,8 @@ def config_of(file: GgufFile) -> ModelConfig:
     if family.experts:
         fields["num_experts"], fields["num_experts_per_tok"] = map(keys.whole, ("expert_count", "expert_used_count"))
         fields["norm_topk_prob"] = True
-        inner = fields["intermediate_size"]
-        if family.shared_expert and keys.whole(_SHARED_WIDTH, inner) != inner:
-            raise keys.refused(_SHARED_WIDTH, f"{inner}, the width of other experts")
+        if family.shared_expert:
+            fields["shared_expert_intermediate_size"] = keys.whole(SHARED_WIDTH, fields["intermediate_size"])
     if family.rotary:
         fields.update(_rotary_fields(family, keys, file, fields))
     elif keys.whole(_KEY_HEADS, fields["num_attention_heads"]) != fields["num_attention_heads"]:
@@ -290,7 +288,7 @@ def metadata_of(config: ModelConfig) -> tuple[dict[str, Any], Factors]:
         if family.sigmoid_router:
             values["expert_gating_func"], values["leading_dense_block_count"] = SIGMOID, config.num_dense_layers
         if family.shared_expert:
-            values[_SHARED_WIDTH] = config.intermediate_size
+            values[SHARED_WIDTH] = config.shared_expert_intermediate_size or config.intermediate_size
     if family.rotary:
         values[_KEY_HEADS] = config.num_key_value_heads
         convolving = [config.layer(layer).convolves for layer in range(config.num_hidden_layers)]

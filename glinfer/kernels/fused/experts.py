@@ -58,7 +58,8 @@ def route(
     logits [rows, experts] and out [rows, 4 · used] in blocks; out has (expert, weight, 0, 0) for each choice, in
     descending order, ties in order of experts. ``experts`` selects a softmax over the chosen experts or over all
     (Shazeer et al. 2017), or sigmoids, to which ``bias`` [1, experts] is added for the choice (Wang et al. 2024). A
-    shared expert adds one to both: its choice is the last one, and its weight the sigmoid of the last logit.
+    shared expert adds one to both: its choice (expert, weight, row, 0) is the last one, and its weight the sigmoid of
+    the last logit. It is the only one if a row uses 0 others.
     """
     defines = (
         *block_layout(name, logits).defines("LOGITS"),
@@ -121,10 +122,13 @@ def _oracle_join(inputs: Mapping[str, Array], params: Params, size: tuple[int, i
 
 
 def _check_route(shapes: Shapes, params: Params) -> None:
-    shapes.expect("logits", shapes.rows("output"), params["EXPERTS"] + params["SHARED"])
+    shapes.expect("logits", shapes.rows("output"), None)
+    logits, count = shapes.by_name["logits"][1], params["EXPERTS"] + params["SHARED"]
+    shapes.require(logits >= count, f"{logits} logits; expected {count} or more")
     shapes.expect("bias", 1, params["EXPERTS"])
     shapes.expect("output", None, CHOICE_FLOATS * (params["USED"] + params["SHARED"]))
-    shapes.require(1 <= params["USED"] <= params["EXPERTS"], f"{params['USED']} of {params['EXPERTS']} experts")
+    used = params["USED"]
+    shapes.require(used <= params["EXPERTS"] and used + params["SHARED"] > 0, f"{used} of {params['EXPERTS']} experts")
 
 
 def _oracle_route(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
@@ -135,6 +139,7 @@ def _oracle_route(inputs: Mapping[str, Array], params: Params, size: tuple[int, 
     found[:, :used, 0], found[:, :used, 1] = chosen, weights
     if shared:
         found[:, used, 0], found[:, used, 1] = count, np.exp(-np.logaddexp(0.0, -logits[: size[0], count]))
+        found[:, used, 2] = np.arange(size[0])
     return found.reshape(size)
 
 

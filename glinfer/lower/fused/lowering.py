@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -447,20 +448,43 @@ class Lowering(ABC):
         """Draw the choice of each row's experts, their products, and the sum that is added to the residual stream."""
         name, x = f"h.{layer}.mlp", self.by_row(layer, "mlp.rows", residual, "mlp.rows")
         chooses, experts = node.choice, node.choice.stacked
-        logits = self.row_vector("mlp.router", experts.count)
-        choice = self.row_vector("mlp.choice", CHOICE_FLOATS * experts.used)
         router = self.recipes.router(layer)
+        logits = self.row_vector("mlp.router", len(router.rows))
+        choice = self.row_vector("mlp.choice", CHOICE_FLOATS * experts.used)
         shared: dict[str, Any] = {"rows": self.counted, "kernels": self.kernels}
         self.adapt(router, x)
         how: dict[str, Any] = {"norm_eps": self.config.layer_norm_eps, "slots": self.counted, "kernels": self.kernels}
         self.plan.draw(gemm(router.name, "mlp.router", x, self.matrix(router), logits, **how))
         self.value(f"blocks.{layer}.mlp.router", View(chooses.count))
         bias = None if node.choice_bias is None else self.of_layer(layer, "mlp.expert_bias")
-        self.plan.draw(route(f"{name}.choice", "mlp.choice", logits, choice, chooses, bias=bias, **shared))
+        first = replace(chooses, shared=False) if chooses.apart else chooses
+        self.plan.draw(route(f"{name}.choice", "mlp.choice", logits, choice, first, bias=bias, **shared))
+        if chooses.apart:
+            residual = self.use_shared_expert(layer, replace(chooses, used=0), logits, residual, out)
         parts, choice = self.expert_products(layer, experts, x, choice)
         stream = None if residual.names == out.names else residual
         how = {"residual": stream, "slots": self.used, **shared}
         self.plan.draw(mix_experts(f"{name}.mix", "mlp.mix", parts, choice, out, experts, **how))
+
+    def use_shared_expert(
+        self, layer: int, alone: Experts, logits: TensorSpec, residual: RowInterleaved, out: RowInterleaved
+    ) -> RowInterleaved:
+        """Draw a shared expert of another width, and its sum with the residual stream; returns that sum."""
+        name, config = f"h.{layer}.mlp.shared", self.config
+        up, down = (make(layer, shared=True) for make in (self.recipes.up, self.recipes.down))
+        inner, found = self.rows("mlp.shared.inner", down.width), self.rows("mlp.shared", config.hidden_size)
+        choice, in_place = self.row_vector("mlp.shared.choice", CHOICE_FLOATS), residual.names == out.names
+        summed = out if in_place else self.rows("mlp.shared.sum", config.hidden_size)
+        self.product(up, residual, inner, activation=config.hidden_act)
+        self.product(down, inner, found)
+        shared: dict[str, Any] = {"rows": self.counted, "kernels": self.kernels}
+        how: dict[str, Any] = {"residual": None if in_place else residual, "slots": self.used, **shared}
+        only = Experts(1, 1, normed=False)
+        self.plan.draw(
+            route(f"{name}.choice", "mlp.choice", logits, choice, alone, **shared),
+            mix_experts(f"{name}.mix", "mlp.mix", found, choice, summed, only, **how),
+        )
+        return summed
 
     def expert_products(
         self, layer: int, experts: Experts, x: TensorSpec, choice: TensorSpec

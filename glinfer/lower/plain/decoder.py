@@ -452,13 +452,13 @@ class _PlainLowering:
         if node.shared is not None and node.shared_router is not None:
             own, logit = f"{name}.shared", self.scratch(f"{name}.shared_router", rows, 1)
             self.linear(f"{own}.router", "mlp.router", node.shared_router, x, logit)
-            out = self.expert(name, own, node.shared, x, {})
+            out = self.expert(own if node.choice.apart else name, own, node.shared, x, {})
             plan.draw(sigmoid(f"{own}.weight", "mlp.choice", logit, weight, kernels=kernels))
             add(own, out, False)
         return sums
 
     def expert(self, name: str, own: str, node: Mlp, x: TensorSpec, bounds: dict[str, object]) -> TensorSpec:
-        """Draw the MLP of an expert; all experts share their tensors."""
+        """Draw the MLP of an expert; all experts of a width share their tensors."""
         assert node.gate is not None
         gates, up, hidden = (
             self.scratch(f"{name}.{part}", self.rows, node.up.outputs) for part in ("gate_proj", "up_proj", "inner")

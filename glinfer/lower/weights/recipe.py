@@ -302,30 +302,39 @@ class Recipes:
         rows = np.arange(sum(each.outputs for each in sources))
         return self._recipe("mlp.router", layer, sources, rows, before=branch.norm, exact=True)
 
-    def _mlps(self, layer: int) -> tuple[Branch, tuple[Mlp, ...]]:
-        """The MLPs of a layer, whose matrices are one below the other."""
+    def _mlps(self, layer: int, *, shared: bool) -> tuple[Branch, tuple[Mlp, ...]]:
+        """The MLPs of a layer, whose matrices are one below the other, or the ``shared`` one alone."""
         branch = self.graph.layer(layer).mlp
         node = branch.body
+        if shared:
+            assert isinstance(node, ExpertMlps)
+            assert node.shared is not None
+            return branch, (node.shared,)
         assert isinstance(node, Mlp | ExpertMlps)
         return branch, node.stacked if isinstance(node, ExpertMlps) else (node,)
 
-    def up(self, layer: int) -> Recipe:
-        """The first product of the MLP, with alternating blocks of gate and up where the family has a gate."""
-        branch, mlps = self._mlps(layer)
+    def up(self, layer: int, *, shared: bool = False) -> Recipe:
+        """The first product of the MLP, with alternating blocks of gate and up where the family has a gate.
+
+        With ``shared`` it is that of a shared expert that has passes of its own, and so in :meth:`down`.
+        """
+        branch, mlps = self._mlps(layer, shared=shared)
         inner, gated = mlps[0].up.outputs, mlps[0].gate is not None
         rows, sources = _blocks_of_both(inner) if gated else np.arange(inner), [each.first for each in mlps]
         rows = np.concatenate([_moved(rows, len(sources[0]) * inner * number) for number in range(len(mlps))])
         further: dict[str, Any] = {"before": branch.norm, "gated": gated, "experts": len(mlps)}
-        return self._recipe("mlp.fc_in", layer, [*chain(*sources)], rows, **further)
+        return self._recipe("mlp.shared_in" if shared else "mlp.fc_in", layer, [*chain(*sources)], rows, **further)
 
-    def down(self, layer: int) -> Recipe:
+    def down(self, layer: int, *, shared: bool = False) -> Recipe:
         """The second product of the MLP."""
-        branch, mlps = self._mlps(layer)
+        branch, mlps = self._mlps(layer, shared=shared)
         width = mlps[0].down.outputs
         each = np.arange(width) if len(mlps) == 1 else _whole_blocks(np.arange(width))
         rows = np.concatenate([_moved(each, width * number) for number in range(len(mlps))])
         further: dict[str, Any] = {"writes_stream": True, "experts": len(mlps), **self._end(branch)}
-        return self._recipe("mlp.fc_out", layer, [each.down for each in mlps], rows, **further)
+        return self._recipe(
+            "mlp.shared_out" if shared else "mlp.fc_out", layer, [each.down for each in mlps], rows, **further
+        )
 
     def dense(self, number: int) -> Recipe:
         """A dense matrix after the pooling."""
@@ -337,7 +346,10 @@ class Recipes:
         found = [] if self.config.embeds else [self.head()]
         for layer in range(self.config.num_hidden_layers):
             found += [self.mixing_in(layer), self.mixing_out(layer), self.up(layer), self.down(layer)]
-            found += [self.router(layer)] if self.config.layer(layer).experts is not None else []
+            experts = self.config.layer(layer).experts
+            found += [] if experts is None else [self.router(layer)]
+            if experts is not None and experts.apart:
+                found += [self.up(layer, shared=True), self.down(layer, shared=True)]
         return found + [self.dense(number) for number in range(len(self.config.dense))]
 
     def head(self) -> Recipe:
