@@ -137,6 +137,7 @@ class LayerConfig:
         ahead: number of later positions that a token sees.
         rope: rotary angles of queries and keys; None for no rotation.
         norms: see :data:`NormPlaces`.
+        parallel: whether both branches read the stream before the layer, behind one norm.
         head_norms: see :data:`HeadNorms`.
         turned_first: whether queries and keys are normalised after their rotation.
         score_scale: factor of attention scores.
@@ -154,6 +155,7 @@ class LayerConfig:
     ahead: int = 0
     rope: Rope | None = None
     norms: NormPlaces = "before"
+    parallel: bool = False
     head_norms: HeadNorms = ""
     turned_first: bool = False
     score_scale: float = 1.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cached_property, lru_cache
 
 from glinfer.config import ModelConfig
@@ -142,7 +143,8 @@ class Graph:
     def _made(self, number: int) -> Layer:
         of = self.config.layer(number)
         mixing = self._branch(of.branch, "attention", number, of, self._mixing(number, of))
-        return Layer(number, mixing, self._branch("mlp", "mlp", number, of, self._mlps(number, of)))
+        mlp = self._branch("mlp", "mlp", number, of, self._mlps(number, of))
+        return Layer(number, mixing, replace(mlp, norm=mixing.norm) if of.parallel else mlp, of.parallel)
 
     def _branch(self, name: str, role: str, number: int, of: LayerConfig, body: Mixing | Mlp | ExpertMlps) -> Branch:
         first = of.norm_before and (number or role == "mlp" or not self.family.embedding_norm)

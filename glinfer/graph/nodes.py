@@ -241,8 +241,16 @@ class Branch(Node):
 
 @dataclass(frozen=True)
 class Layer(Node):
-    """A layer: the branch that mixes tokens, then the one that takes each by itself."""
+    """A layer: the branch that mixes tokens, then the one that takes each by itself.
+
+    With ``parallel`` both read the stream before the layer, and share its norm.
+    """
 
     number: int
     mixing: Branch
     mlp: Branch
+    parallel: bool
+
+    def tensors(self) -> Iterator[ModelTensor]:
+        """Every weight once, in order of computation."""
+        return iter(dict.fromkeys(super().tensors()))

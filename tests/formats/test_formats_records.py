@@ -12,6 +12,7 @@ from glinfer.config import ModelConfig
 from glinfer.errors import FormatError
 from glinfer.families.layer import Experts
 from glinfer.formats.huggingface.config import read_config
+from glinfer.formats.tensors import tensor_count, weight_shapes
 
 
 def config_with(folder: Path, family: str, **settings: Any) -> ModelConfig:
@@ -36,3 +37,14 @@ def test_qwen2_moe_has_a_shared_expert_of_another_width(tmp_path: Path) -> None:
     assert not found.attention_bias
     with pytest.raises(FormatError, match="decoder_sparse_step is 2, which is not supported"):
         config_with(tmp_path, "qwen2_moe", decoder_sparse_step=2)
+
+
+def test_phi_shares_one_norm_and_is_refused_with_another(tmp_path: Path) -> None:
+    found = config_with(tmp_path, "phi")
+    assert (found.rotary_dim, found.head_dim, found.hidden_act) == (32, 64, "gelu_new")
+    names = list(weight_shapes(found))
+    assert len(names) == len(set(names)) == tensor_count(found) == 1 + 24 * 14 + 2 + 2
+    with pytest.raises(FormatError, match="qk_layernorm is True, which is not supported; expected false"):
+        config_with(tmp_path, "phi", qk_layernorm=True)
+    with pytest.raises(FormatError, match="tie_word_embeddings is True, which is not supported; expected false"):
+        config_with(tmp_path, "phi", tie_word_embeddings=True)

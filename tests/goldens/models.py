@@ -185,6 +185,9 @@ MODELS = {
         },
         seed=1,
     ),
+    "phi": Made(
+        {**ODD, "model_type": "phi", "hidden_size": 72, "partial_rotary_factor": 0.5, "layer_norm_eps": 1e-4}, seed=0
+    ),
     "phi3": Made(
         {
             **ROTARY,

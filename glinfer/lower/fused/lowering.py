@@ -400,13 +400,15 @@ class Lowering(ABC):
         before, behind = self.hidden
         number, node = layer.number, layer.mlp.body
         stream, to = View(self.config.hidden_size), f"blocks.{number}"
+        inner = self.expanded(number, node, before) if layer.parallel and isinstance(node, Mlp) else None
         self.add(self.recipes.mixing_out(number), mixed, before, behind)
         self.value(f"{to}.resid_mid{self.centred}", stream)
         if isinstance(node, ExpertMlps):
             self.use_experts(number, node, behind, before)
         else:
             assert isinstance(node, Mlp)
-            self.add(self.recipes.down(number), self.expanded(number, node, behind), behind, before)
+            inner = self.expanded(number, node, behind) if inner is None else inner
+            self.add(self.recipes.down(number), inner, behind, before)
         self.value(f"{to}.resid_post{self.centred}", stream)
 
     @property

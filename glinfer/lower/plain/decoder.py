@@ -149,9 +149,10 @@ class _PlainLowering:
 
     def layer(self, layer: Layer) -> None:
         """Draw both branches of a layer."""
+        before = self.hidden
         for branch, sum_name in ((layer.mixing, "resid_mid"), (layer.mlp, "resid_post")):
             name, to, body = f"h.{layer.number}.{branch.name}", f"blocks.{layer.number}.{branch.name}", branch.body
-            x = self.hidden
+            x = before if layer.parallel else self.hidden
             if branch.norm is not None:
                 x = self.norm(f"{name}.norm", f"{branch.name}.norm", branch.norm, x)
                 self.plan.value(f"{to}.norm", View(self.width))
