@@ -240,7 +240,7 @@ class ModelConfig:
         self._check_layers()
         if known:
             self._check_experts()
-        if self.hidden_act not in ACTIVATIONS:
+        if self.hidden_act not in ACTIVATIONS and not (known and self.hidden_act == self.family.activation):
             raise ConfigError(f"hidden_act is {shown(self.hidden_act)}; expected one of {', '.join(ACTIVATIONS)}")
         if self.pooling not in POOLINGS:
             raise ConfigError(

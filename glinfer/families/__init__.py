@@ -5,6 +5,7 @@ errors and limits, so configurations, formats and plans can all read it.
 """
 
 from glinfer.families import (
+    apertus,
     bert,
     ernie4_5,
     exaone4,
@@ -50,7 +51,7 @@ from glinfer.families.record import Family
 _MODULES = (
     *(gab, gpt2, gift_of_gab, llama, mistral, ministral, ministral3, qwen2, qwen3, qwen3_vl),
     *(gemma, gemma2, gemma3, smollm3, olmo2, olmo3, phi3, granite, lfm2, qwen3_5),
-    *(seed_oss, ernie4_5, exaone4, hunyuan_v1_dense, phi),
+    *(seed_oss, ernie4_5, exaone4, hunyuan_v1_dense, phi, apertus),
     *(qwen2_moe, qwen3_moe, olmoe, granitemoe, lfm2_moe, gpt_oss, qwen3_5_moe, qwen3_next),
     *(bert, roberta, xlm_roberta, nomic_bert, modernbert, gemma_embedding),
 )

@@ -12,6 +12,8 @@ from typing import Any, Literal, TypeVar
 
 FULL, SLIDING, CONV, DELTA = "full_attention", "sliding_attention", "conv", "linear_attention"
 """The kinds of layers in ``layer_types`` of :class:`glinfer.config.ModelConfig`."""
+XIELU = "xielu"
+"""The ``hidden_act`` with two learned numbers in each layer (Huang and Schlag 2024), of families without a gate."""
 LONGEST_PERIOD = 1024
 """Limit for the period of a pattern in a file, since patterns are kept as lists."""
 LONGEST_CONVOLUTION = 64

@@ -36,6 +36,7 @@ class Names:
         sinks: the sink logits of each head's softmax, if the family has them.
         router: the matrix whose outputs choose the experts of a layer, if layers have them. ``gate``, ``up`` and
             ``down`` then have a placeholder for an expert's number; without one, a tensor holds all experts.
+        alpha_p, alpha_n: the full names of the learned numbers of xIELU, for positive and for negative inputs.
         expert_bias: the full name of the numbers that choose experts beside their sigmoids, if layers have them.
         dense_gate, dense_up, dense_down: the matrices of the MLP in the first layers, if these have no experts.
         shared_router, shared_gate, shared_up, shared_down: the vector that weights the shared expert, and its matrices,
@@ -73,6 +74,8 @@ class Names:
     letters: Mapping[str, str] = field(default_factory=dict)
     sinks: str = ""
     router: str = ""
+    alpha_p: str = ""
+    alpha_n: str = ""
     expert_bias: str = ""
     dense_gate: str = "mlp.gate_proj"
     dense_up: str = "mlp.up_proj"
@@ -120,6 +123,8 @@ GGUF_NAMES = Names(
     dense_gate="ffn_gate",
     dense_up="ffn_up",
     dense_down="ffn_down",
+    alpha_p="xielu.alpha_p",
+    alpha_n="xielu.alpha_n",
     expert_bias="exp_probs_b.bias",
     final_norm="output_norm",
     head="output",

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import cached_property, lru_cache
 
 from glinfer.config import ModelConfig
-from glinfer.families.layer import LayerConfig
+from glinfer.families.layer import XIELU, LayerConfig
 from glinfer.graph.nodes import (
     Attention,
     Branch,
@@ -221,4 +221,6 @@ class Graph:
             self._linear(f"{prefix}{role}", *shape, layer=number, letter=letter)
             for role, shape in (("gate", (inner, width)), ("up", (inner, width)), ("down", (width, inner)))
         )
-        return Mlp(gate if self.family.gated else None, up, down)
+        roles = ("alpha_p", "alpha_n") if config.hidden_act == XIELU else ()
+        alphas = tuple(ModelTensor(role, "", (1,), number) for role in roles)
+        return Mlp(gate if self.family.gated else None, up, alphas, down)

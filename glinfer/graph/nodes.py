@@ -173,10 +173,14 @@ Mixing = Attention | Convolution | DeltaMixing
 
 @dataclass(frozen=True)
 class Mlp(Node):
-    """``down(activation(gate) · up)``, or ``down(activation(up))`` without a gate."""
+    """``down(activation(gate) · up)``, or ``down(activation(up))`` without a gate.
+
+    ``alphas`` are the learned numbers [1] of xIELU, for positive and for negative inputs; other activations have none.
+    """
 
     gate: Linear | None
     up: Linear
+    alphas: tuple[ModelTensor, ...]
     down: Linear
 
     @property

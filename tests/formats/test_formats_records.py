@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from tiny_models import tiny
 
 from glinfer.config import ModelConfig
 from glinfer.errors import FormatError
 from glinfer.families.layer import Experts
+from glinfer.formats import random_checkpoint, save_checkpoint
+from glinfer.formats.gguf.model import checkpoint_of
+from glinfer.formats.gguf.split import read_gguf_file
 from glinfer.formats.huggingface.config import read_config
 from glinfer.formats.tensors import tensor_count, weight_shapes
 
@@ -48,3 +54,20 @@ def test_phi_shares_one_norm_and_is_refused_with_another(tmp_path: Path) -> None
         config_with(tmp_path, "phi", qk_layernorm=True)
     with pytest.raises(FormatError, match="tie_word_embeddings is True, which is not supported; expected false"):
         config_with(tmp_path, "phi", tie_word_embeddings=True)
+
+
+def test_apertus_lists_the_numbers_of_its_activation_in_gguf(tmp_path: Path) -> None:
+    pytest.importorskip("gguf", reason="gguf is not installed (pip install 'glinfer[gguf]')")
+    made = random_checkpoint(tiny("apertus"), seed=3)
+    save_checkpoint(made, tmp_path / "a.gguf")
+    file = read_gguf_file(tmp_path / "a.gguf")
+    name = "model.layers.1.mlp.act_fn.alpha_n"
+    assert file.metadata["xielu.alpha_n"][1] == made.floats(name)[0]
+    assert not [each for each in file.tensors if "alpha" in each]
+    assert np.array_equal(checkpoint_of(file).floats(name), made.floats(name))
+    for key, value, words in (
+        ("xielu.beta", [0.5, 0.6], r"xielu.beta is \[0.5, 0.6\]; expected 0.5 for every layer"),
+        ("xielu.alpha_p", None, "xielu.alpha_p is None; expected a list of numbers, one a layer"),
+    ):
+        with pytest.raises(FormatError, match=words):
+            checkpoint_of(dataclasses.replace(file, metadata={**file.metadata, key: value}))

@@ -128,6 +128,7 @@ CONFIGS = {
     "seed_oss": config("seed_oss", attention_bias=True),
     "ernie4_5": config("ernie4_5", tie_word_embeddings=True, rope_theta=500000.0),
     "exaone4": config("exaone4"),  # it has windows in models of 64 layers alone
+    "apertus": config("apertus", hidden_act="xielu", rope_theta=1.2e7),
     "hunyuan-dense": config("hunyuan_v1_dense", head_dim=32, tie_word_embeddings=True, rope_theta=5e4),
     "phi2": config("phi", hidden_act="gelu_new", partial_rotary_factor=0.5, num_key_value_heads=4),
     "phi3": config("phi3", rope_scaling=LONG_PHI, partial_rotary_factor=0.75, layer_norm_eps=1e-5),

@@ -156,6 +156,7 @@ MODELS = {
         },
         seed=7,
     ),
+    "apertus": Made({**ODD, "model_type": "apertus", "head_dim": 20, "pad_token_id": 0}, seed=4),
     "olmo3": Made(
         {
             **ODD,
@@ -484,7 +485,13 @@ def model_tensors(made: Made, config: Path) -> dict[str, Array]:
     gain, embedding = 1.0 - read.family.norm_offset, 0.026 if gemma else 0.26
     stored = stored_tensors(read, read.family.in_huggingface.names or read.family.names)
     shapes = {each.name: file_shape(read, each) for each in stored}
-    return random_tensors(shapes, made.seed, gain=gain, embedding=embedding)
+    found = random_tensors(shapes, made.seed, gain=gain, embedding=embedding)
+    for name in [name for name in found if name.endswith(".alpha_p")]:  # transformers has constants beside them
+        found |= {
+            name.replace("alpha_p", part): np.array(number, np.float32)
+            for part, number in (("beta", 0.5), ("eps", -1e-6))
+        }
+    return found
 
 
 def write_model(made: Made, folder: Path, shards: int = 1) -> Path:

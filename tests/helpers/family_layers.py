@@ -36,6 +36,8 @@ def layers_of(family: str) -> dict[str, Any]:
     if FAMILIES[family].scaled_queries:
         yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8}
         return {"rope_scaling": {**yarn, "llama_4_scaling_beta": 0.3}}
+    if family == "apertus":
+        return {"hidden_act": "xielu"}
     if family == "qwen2_moe":
         return {"shared_expert_intermediate_size": 512}
     limit = FAMILIES[family].usual.get("swiglu_limit", 0.0)
@@ -83,12 +85,11 @@ def of_family(family: str) -> ModelConfig:
         130,
         256,
         model_type=family,
-        hidden_act="silu" if FAMILIES[family].gated else "gelu_new",
         sliding_window=window,
         **bounded,
         **turned,
         **shape,  # type: ignore[arg-type]
-        **{**layers_of(family), **values},
+        **{"hidden_act": "silu" if FAMILIES[family].gated else "gelu_new", **layers_of(family), **values},
     )
 
 

@@ -28,6 +28,7 @@ NORMS_OF_LAYERS = {
     "qwen3_vl_text": (1, 2, 0),
     "olmo2": (1, 0, 2),
     "olmo3": (1, 0, 2),
+    "apertus": (1, 2, 0),
     "exaone4": (1, 0, 2),
     "hunyuan_v1_dense": (1, 2, 0),
     "lfm2": (1, 2, 0),

@@ -408,7 +408,7 @@ def _scaling_metadata(config: ModelConfig) -> tuple[dict[str, Any], Factors]:
     if kind == "yarn":
         return _yarn_metadata(scaling, original, scaling.get("factor") or longest / original), {}
     form = config.family.in_gguf
-    if form.pairs_together:
+    if form.has_factors:
         if kind == "llama3":
             return {}, {ROPE_FREQS: _llama3_factors(config, scaling)}
         same = scaling.get("short_factor") == scaling.get("long_factor")

@@ -18,4 +18,5 @@ from glinfer.kernels.fused import (
     score,
     tiles,
     turn,
+    xielu,
 )

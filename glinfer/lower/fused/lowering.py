@@ -44,6 +44,7 @@ from glinfer.kernels.fused.low_rank import ADAPTER, CHOICE_FLOATS, LowRankSum, l
 from glinfer.kernels.fused.norms import post_norm
 from glinfer.kernels.fused.rows import RowInterleaved
 from glinfer.kernels.fused.turn import turn_heads
+from glinfer.kernels.fused.xielu import xielu_rows
 from glinfer.kernels.spec import RunValue, TensorSpec
 from glinfer.lower.options import PlanOptions
 from glinfer.lower.weights.fold import Weight, Weights
@@ -511,7 +512,11 @@ class Lowering(ABC):
         recipe, config = self.recipes.up(layer), self.config
         inner = self.rows("mlp.inner" if config.experts is None else "mlp.dense", self.inner_floats)
         if not self.raw_inner:
-            self.product(recipe, x, inner, activation=config.hidden_act)
+            self.product(recipe, x, inner, activation="none" if node.alphas else config.hidden_act)
+            if node.alphas:
+                linear, inner = inner, self.rows("mlp.activated", node.up.outputs)
+                alphas, name = self.of_layer(layer, "mlp.alphas"), f"h.{layer}.mlp.act"
+                self.plan.draw(xielu_rows(name, linear, alphas, inner, slots=self.used, kernels=self.kernels))
             self.value(f"blocks.{layer}.mlp.hidden", View(node.up.outputs))
             return inner
         self.product(recipe, x, inner, adds=True, parts=self.parts_of(recipe), clears="all", raw=True)
@@ -522,7 +527,8 @@ class Lowering(ABC):
         """Whether the MLP's first product leaves bare sums."""
         kernels, first = self.kernels, self.graph.layer(0).mlp
         shares = self.shares_norms and kernels.part_steps > 0 and kernels.split_inner
-        return shares and first.norm is not None and isinstance(first.body, Mlp) and not self._reads_inner
+        plain = isinstance(first.body, Mlp) and not first.body.alphas
+        return shares and first.norm is not None and plain and not self._reads_inner
 
     @cached_property
     def _reads_inner(self) -> bool:

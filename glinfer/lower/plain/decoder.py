@@ -26,7 +26,7 @@ from glinfer.graph.nodes import (
     Norm,
 )
 from glinfer.kernels.flat import normalize
-from glinfer.kernels.flat.activate import activation, gate
+from glinfer.kernels.flat.activate import activation, gate, xielu
 from glinfer.kernels.flat.convolve import causal_conv
 from glinfer.kernels.flat.delta import DELTA_EPS, delta_rule, log_decay, sigmoid
 from glinfer.kernels.flat.elementwise import arithmetic, scale
@@ -411,7 +411,8 @@ class _PlainLowering:
 
     def mlp(self, name: str, to: str, node: Mlp, x: TensorSpec) -> TensorSpec:
         """Draw an MLP."""
-        act, inner = self.config.hidden_act, View(node.up.outputs)
+        inner = View(node.up.outputs)
+        act = "none" if node.alphas else self.config.hidden_act
         name = name if self.config.experts is None else f"{name}.dense"
         hidden = self.scratch(f"{name}.inner", self.rows, node.up.outputs)
         if node.gate is None:
@@ -422,6 +423,10 @@ class _PlainLowering:
             up = self.linear(f"{name}.up_proj", "mlp.up_proj", node.up, x)
             self.plan.value(f"{to}.up", inner)
             self.plan.draw(gate(f"{name}.gate", "mlp.gate", gates, hidden, up=up, activation=act, kernels=self.kernels))
+        if node.alphas:
+            linear, hidden = hidden, self.scratch(f"{name}.activated", *hidden.shape)
+            positive, negative = map(self.vector, node.alphas)
+            self.plan.draw(xielu(f"{name}.act", "mlp.act", linear, positive, negative, hidden, kernels=self.kernels))
         self.plan.value(f"{to}.hidden", inner)
         return self.linear(f"{name}.down", "mlp.down_proj", node.down, hidden)
 

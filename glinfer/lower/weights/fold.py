@@ -28,7 +28,7 @@ from glinfer.gl.layouts.blocks import RowLayout
 from glinfer.gl.layouts.grouped import GroupedLayout
 from glinfer.gl.layouts.matrix import TexelLayout
 from glinfer.gl.layouts.packing import ConstantLayout, GemvLayout
-from glinfer.graph.nodes import Attention, Convolution, DeltaMixing, ExpertMlps, Linear, Norm
+from glinfer.graph.nodes import Attention, Convolution, DeltaMixing, ExpertMlps, Linear, Mlp, Norm
 from glinfer.kernels.fused.low_rank import RANK_STEP
 from glinfer.kernels.spec import Array
 from glinfer.lower.ropes import rope_of
@@ -104,9 +104,14 @@ class Weights(Recipes):
         A convolution over L positions has ``taps`` [L, channels], and a row more for its bias. A delta rule has
         ``decay`` [2, heads], the factors and shifts of its decays, and ``norm`` [1, elements of a head]. Normalised
         heads have ``turn`` [2, floats], the gains of keys and queries, of one head or of all. ``sinks`` is [1, heads],
-        and ``expert_bias`` [1, experts].
+        ``expert_bias`` [1, experts], and ``alphas`` [1, 2] are the numbers of xIELU.
         """
         mlp = self.graph.layer(layer).mlp.body
+        if isinstance(mlp, Mlp) and mlp.alphas:
+            alphas = [each.name(self.names) for each in mlp.alphas]
+            yield Weight(
+                f"h.{layer}.mlp.alphas", _table(1, 2), lambda made: np.concatenate([*map(made._take, alphas)])[None]
+            )
         if isinstance(mlp, ExpertMlps) and mlp.choice_bias is not None:
             bias, layout = mlp.choice_bias.name(self.names), _table(1, mlp.choice.count)
             yield Weight(f"h.{layer}.mlp.expert_bias", layout, lambda made: made._take(bias)[None])
