@@ -8,6 +8,7 @@ from glinfer.families import (
     apertus,
     bert,
     ernie4_5,
+    eurobert,
     exaone4,
     gab,
     gemma,
@@ -53,7 +54,7 @@ _MODULES = (
     *(gemma, gemma2, gemma3, smollm3, olmo2, olmo3, phi3, granite, lfm2, qwen3_5),
     *(seed_oss, ernie4_5, exaone4, hunyuan_v1_dense, phi, apertus),
     *(qwen2_moe, qwen3_moe, olmoe, granitemoe, lfm2_moe, gpt_oss, qwen3_5_moe, qwen3_next),
-    *(bert, roberta, xlm_roberta, nomic_bert, modernbert, gemma_embedding),
+    *(bert, roberta, xlm_roberta, nomic_bert, modernbert, gemma_embedding, eurobert),
 )
 FAMILIES: dict[str, Family] = {module.FAMILY.name: module.FAMILY for module in _MODULES}
 """Every family by its name, the ``model_type`` of its models."""
