@@ -45,6 +45,11 @@ def test_qwen2_moe_has_a_shared_expert_of_another_width(tmp_path: Path) -> None:
         config_with(tmp_path, "qwen2_moe", decoder_sparse_step=2)
 
 
+def test_adapters_inside_of_an_embedding_model_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(FormatError, match=r"lora_adaptations is \['retrieval.query'\], which is not supported"):
+        config_with(tmp_path, "xlm-roberta", lora_adaptations=["retrieval.query"], position_embedding_type="rotary")
+
+
 def test_phi_shares_one_norm_and_is_refused_with_another(tmp_path: Path) -> None:
     found = config_with(tmp_path, "phi")
     assert (found.rotary_dim, found.head_dim, found.hidden_act) == (32, 64, "gelu_new")
