@@ -180,17 +180,17 @@ class ModelConfig:
     norm_topk_prob: bool = False
     swiglu_limit: float = 0.0
     swiglu_alpha: float = 1.0
-    num_dense_layers: int = 0
-    dense_intermediate_size: int = 0
-    shared_expert_intermediate_size: int = 0
-    use_expert_bias: bool = False
-    routed_scaling_factor: float = 1.0
     linear_num_key_heads: int = 0
     linear_num_value_heads: int = 0
     linear_key_head_dim: int = 0
     linear_value_head_dim: int = 0
     linear_conv_kernel_dim: int = 0
     linear_keys_in_turn: bool = False
+    num_dense_layers: int = 0
+    dense_intermediate_size: int = 0
+    shared_expert_intermediate_size: int = 0
+    use_expert_bias: bool = False
+    routed_scaling_factor: float = 1.0
 
     def __post_init__(self) -> None:
         """Fill in defaults, then check every field."""

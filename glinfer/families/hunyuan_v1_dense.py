@@ -15,7 +15,7 @@ from glinfer.families.settings import Settings
 
 
 def _angles(settings: Settings, fields: Fields) -> Fields:
-    """The angles, none of which may change the lengths of heads, as these are normalised behind them."""
+    """The angles, none of which may change the lengths of heads, as these are normalised afterwards."""
     name = "rope_scaling" if settings.values.get("rope_scaling") else "rope_parameters"
     given = settings.value(name)
     scaling = Settings(given if isinstance(given, dict) else {}, f"{settings.label}: {name}")

@@ -541,7 +541,7 @@ class Lowering(ABC):
 
     @cached_property
     def inner_floats(self) -> int:
-        """Floats of a row between the products of an MLP that is no expert, as in the first layer."""
+        """Floats of a row between the products of an MLP in layers without experts, such as the first."""
         first = self.graph.layer(0).mlp.body
         assert isinstance(first, Mlp)
         return RawRows.floats(self.matrix(self.recipes.up(0))) if self.raw_inner else first.up.outputs
