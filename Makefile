@@ -62,11 +62,10 @@ wheel: setup-dev ## Build the wheel into dist/
 
 fuzz: setup-dev ## Search each reader of files for what it cannot take, guided by coverage; FUZZ_SECONDS=60 each
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[fuzz]"
-	$(BIN)/python -m qa.fuzz.run --seconds $${FUZZ_SECONDS:-60} --lines
+	$(BIN)/python -m qa.fuzz.run --seconds $${FUZZ_SECONDS:-60}
 
-soak: setup-dev ## 100,000 tokens in thousands of sequences, a server for an hour, and a batch of 10,000 prompts that is killed again and again
+soak: setup-dev ## A server for an hour, and a batch of 10,000 prompts that is killed again and again
 	$(BIN)/python -m qa soak
-	$(BIN)/python -m qa soak-server
 	$(BIN)/python -m qa kill-batch
 
 supply: setup-dev ## Build, install and test at both ends of all dependencies, on every Python here (15 minutes)

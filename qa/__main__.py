@@ -12,24 +12,17 @@ _COMMANDS: Mapping[str, Mapping[str, tuple[str, str]]] = {
     "Check": {
         "choices": ("choices:choices_command", "Compare sampling on the GPU with sampling in NumPy."),
         "faults": ("faults.run:faults_command", "Plant faults in a copy and report which tests find them."),
-        "flips": ("flips:flips_command", "Flip bits of live textures and count those detected."),
         "fuzz": ("fuzz.requests:fuzz_command", "Send malformed requests to every route of the server."),
         "kernels": ("kernels.command:kernels", "Compare every kernel with float64, and time it."),
         "renderers": ("renderers.command:renderers_command", "Run the same checks on the renderers of many systems."),
         "programs": ("programs:programs_command", "Compare every plan with its recorded hash."),
-        "same": ("same:same_command", "Compare texts of all renderers and plans, token by token."),
-        "structured": ("structured:structured_command", "Validate output for many JSON schemas and expressions."),
         "style": ("style:style", "List phrases that are hard to read."),
         "supply": ("supply:supply", "Build and test with the oldest and newest dependencies."),
     },
     "Load": {
-        "big-batch": ("big_batch:big_batch", "Run a million lines and check the memory."),
-        "health": ("health:health_command", "Time /health while the server reads the largest bodies."),
         "kill-batch": ("kill_batch:kill_batch", "Kill running batches; no result may be lost."),
-        "kill-ray": ("kill_ray:kill_ray", "Kill actors and nodes of a cluster; no result may be lost."),
         "serve-load": ("serve_load:serve_load_command", "Load a server with many clients at once."),
-        "soak": ("soak.command:soak_command", "Run many tokens and check for leaks and changes."),
-        "soak-server": ("soak.command:soak_server_command", "Load a server for an hour with the same checks."),
+        "soak": ("soak.command:soak_command", "Load a server for an hour and check for leaks and changes."),
     },
     "Release": {
         "api": ("api:api", "Compare the public names with those recorded."),
@@ -39,7 +32,6 @@ _COMMANDS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "lock": ("supply:lock", "Pin the test dependencies by hash."),
     },
     "Measure": {
-        "batch-speed": ("batch_speed:batch_speed", "Benchmark run-batch, with sampling and greedy."),
         "bench": ("bench:bench_with_peers", "Benchmark against PyTorch and llama.cpp."),
         "bench-web": ("bench_web:bench_web_command", "Benchmark against other engines in Chromium."),
         "embed-speed": ("embed_speed:embed_speed_command", "Benchmark embeddings against PyTorch."),

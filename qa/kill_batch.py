@@ -1,8 +1,8 @@
 """Stop ``run-batch`` or ``generate --batch`` in every rough way again and again; no result may be lost or changed.
 
 A file of prompts is run once without a stop. Then it is run with another file for results, and stopped at random
-moments: SIGKILL, SIGTERM and SIGINT while it starts, while it writes and in between; a file size limit and a full disk
-in the middle of a line; lines cut off at their end. After each stop the whole lines that were there have to be there
+moments: SIGKILL, SIGTERM and SIGINT while it starts, while it writes and in between; a file size limit in
+the middle of a line; lines cut off at their end. After each stop the whole lines that were there have to be there
 still, byte for byte. It is started again until it is done. At last every prompt must have exactly one result, and each
 line must be one of the run without a stop.
 """
@@ -52,13 +52,9 @@ class BrokenPromiseError(Exception):
     """A result was lost, doubled or changed, or a run ended in a wrong way."""
 
 
-class UntriedError(Exception):
-    """This machine does not allow a case to be tried."""
-
-
 @dataclass
 class KillReport:
-    """Counts of stops by kind, of runs and of damage; ``untried`` names cases that this machine does not allow."""
+    """Counts of stops by kind, of runs and of damage."""
 
     prompts: int
     stops: Counter[str] = field(default_factory=Counter)
@@ -68,7 +64,6 @@ class KillReport:
     leftovers: int = 0
     whole_seconds: float = 0.0
     stopped_seconds: float = 0.0
-    untried: list[str] = field(default_factory=list)
 
     @property
     def signals(self) -> int:
@@ -322,7 +317,6 @@ def torment(
     kills: int,
     full: int = 3,
     seed: int = 0,
-    tmpfs: bool = False,
     form: Form = PROMPTS,
     processes: int = 0,
     say: Callable[[str], None] = lambda line: None,
@@ -335,13 +329,13 @@ def torment(
         kills: signals that have to end a run.
         full: limits on the file's size that have to end a run.
         seed: seed of prompts, moments and damage.
-        tmpfs: try a full disk too, which takes the right to mount one.
         form: the form of the batch.
         processes: processes of devices that are killed in one more run.
         say: called with a line for each stop.
 
     Raises:
         BrokenPromiseError: something was lost, doubled or changed.
+        InputError: the runs are too short to be stopped.
     """
     rng = random.Random(seed)
     report = KillReport(prompts)
@@ -377,7 +371,7 @@ def torment(
             command.kept = b""
             report.rounds += 1
             if report.rounds > MAX_ROUNDS:
-                raise UntriedError("the runs are done before they are stopped; give more --prompts or fewer --kills")
+                raise InputError("the runs are done before they are stopped; give more --prompts or fewer --kills")
             continue
         troubles.pop()
         report.stops[name] += 1
@@ -395,52 +389,7 @@ def torment(
         say(f"killed {command.run_killing(rng, processes)} processes of devices in one run")
         check_same(results, expected, source, form)
     report.leftovers = len({each.name for each in results.parent.iterdir()} - {results.name, MANIFEST})
-    if tmpfs:
-        try:
-            on_full_disk(folder, model, source, expected, report, say, form)
-        except UntriedError as error:
-            report.untried.append(str(error))
     return report
-
-
-def on_full_disk(
-    folder: Path,
-    model: Path,
-    source: Path,
-    expected: Path,
-    report: KillReport,
-    say: Callable[[str], None],
-    form: Form,
-) -> None:
-    """Fill a small disk with results, twice; then make the disk larger and finish."""
-    total = expected.stat().st_size
-    size = max(8192, total * 2 // 5) // 4096 * 4096
-    if size >= total:
-        raise UntriedError(f"a full disk: {total} bytes of results do not fill the smallest one; give more --prompts")
-    disk = folder / "disk"
-    disk.mkdir()
-    if (
-        os.geteuid()
-        or subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", disk], capture_output=True, check=False
-        ).returncode
-    ):
-        raise UntriedError("a full disk: no tmpfs can be mounted here")
-    try:
-        command = BatchCommand(model, source, disk / "results.jsonl", report, form)
-        for _ in range(2):
-            with command.started() as process:
-                said = command.ended(process, (2,))
-            if "No space left on device" not in said:
-                raise BrokenPromiseError(f"a full disk ended it with {said!r}")
-            report.stops["full disk"] += 1
-            say(f"full disk: {command.kept.count(10)} lines, {len(content(command.out))} bytes: {said}")
-        subprocess.run(["mount", "-o", f"remount,size={size * 10}", disk], capture_output=True, check=True)
-        command.run()
-        check_same(command.out, expected, source, form)
-        report.leftovers += len({each.name for each in disk.iterdir()} - {command.out.name, MANIFEST})
-    finally:
-        subprocess.run(["umount", disk], capture_output=True, check=False)
 
 
 def check_all(results: Path, source: Path, form: Form = PROMPTS) -> None:
@@ -531,7 +480,6 @@ def kill_batch(
             kills=kills,
             full=full,
             seed=seed,
-            tmpfs=True,
             form=form,
             processes=processes,
             say=say,
@@ -539,8 +487,6 @@ def kill_batch(
     except BrokenPromiseError as error:
         click.echo(f"WRONG (seed {seed}, files in {place}): {error}", err=True)
         raise click.exceptions.Exit(1) from None
-    except UntriedError as error:
-        raise InputError(f"cannot try: {error}") from None
     if folder is None:
         shutil.rmtree(place)
     if as_json:
@@ -553,5 +499,3 @@ def kill_batch(
         f"{report.runs} runs, {report.torn} half lines found after a stop, {report.leftovers} files left over; "
         f"{report.whole_seconds:.0f} s without a stop, {report.stopped_seconds:.0f} s with them"
     )
-    for each in report.untried:
-        click.echo(f"not tried: {each}")

@@ -102,6 +102,7 @@ class RawGL:
                 ("u", "glClearBufferuiv", c_uint32),
             )
         }
+        self._zeros = {kind: (number * 4)() for kind, (_, number) in self._clears.items()}
         self._enable = function("glEnable", None, c_uint32)
         self._disable = function("glDisable", None, c_uint32)
         self._scissor = function("glScissor", None, *[c_int32] * 4)
@@ -186,7 +187,7 @@ class RawGL:
         ``kind`` is the attachment's :attr:`glinfer.gl.layouts.matrix.TexelFormat.kind`.
         """
         clear, number = self._clears[kind]
-        values = (number * 4)(*([value] * 4))
+        values = (number * 4)(*([value] * 4)) if value or isinstance(value, float) else self._zeros[kind]
         if rectangles is None:
             clear(GL_COLOR, attachment, values)
             return

@@ -1,11 +1,11 @@
-"""A bound draw, and the one loop that issues draws and counts them."""
+"""A bound draw, and what issues draws and counts them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 import moderngl
 
@@ -15,38 +15,14 @@ from glinfer.gl.program import Program
 from glinfer.gl.raw import Rectangle
 from glinfer.gl.sentinel import Sentinel
 from glinfer.gl.texture import Framebuffer, Texture
-from glinfer.gl.values import Value, evaluate
+from glinfer.gl.values import Value, compiled
 
 Render = Callable[[int, int, int, int], None]
 """Draws, given the primitive mode, vertex count, first vertex and instance count."""
+RunValues = Mapping[str, int | float]
+Call = tuple[Callable[..., object], tuple[Any, ...] | None]
+"""A function to call, and its arguments; None for the run values."""
 _MANY_ROWS = 64  # a draw of this many rows may keep other threads waiting too long
-
-
-class Frozen(NamedTuple):
-    """The functions and arguments of a draw, looked up once before the loop over draws.
-
-    Attributes:
-        target: moderngl's framebuffer, which regions of one texture share.
-        use, render: functions of its framebuffer and of its program.
-        barrier: the texture barrier, if the target is a region.
-        viewport: None if it depends on the run.
-        textures: (unit, OpenGL's texture, function that binds it).
-        held: current values of its program's uniforms, by name.
-        mode: primitive mode.
-        vertices: their number, 0 if it depends on the run.
-        finish: glFinish after software draws of many rows: moderngl's next call would wait while holding the GIL.
-    """
-
-    target: Any
-    use: Callable[[], None]
-    barrier: Callable[[], None] | None
-    viewport: Rectangle | None
-    textures: tuple[tuple[int, object, Callable[[int], None]], ...]
-    held: Mapping[str, int | float]
-    mode: int
-    vertices: int
-    finish: Callable[[], None] | None
-    render: Render
 
 
 def in_parts(render: Render, most: int | None) -> Render:
@@ -90,7 +66,7 @@ class DrawCall:
 
 @dataclass(frozen=True)
 class Draw:
-    """One draw with its full state frozen.
+    """One draw with its full state.
 
     ``barrier`` means that it needs a texture barrier before it, see :class:`glinfer.gl.region.Barriers`.
     """
@@ -105,112 +81,209 @@ class Draw:
     def rectangle(self, values: Mapping[str, int | float]) -> Rectangle:
         """The texels that the draw may write with these run values."""
         viewport = self.call.viewport
-        return numbers_of(viewport, values) if viewport else self.framebuffer.textures[0].rectangle
+        return _rectangle_of(viewport)(values) if viewport else self.framebuffer.textures[0].rectangle
 
-    @cached_property
-    def frozen(self) -> Frozen:
-        """The fixed state, looked up once."""
-        device, call = self.framebuffer.device, self.call
-        many = not isinstance(call.rows, int) or call.rows >= _MANY_ROWS
-        return Frozen(
-            target=self.framebuffer.gl,
-            use=self.framebuffer.gl.use,
-            barrier=None if self.framebuffer.part is None else device.texture_barrier,
-            viewport=self.rectangle({}) if all(isinstance(each, int) for each in call.viewport) else None,
-            textures=tuple((unit, texture.gl, texture.gl.use) for unit, texture in enumerate(self.textures)),
-            held=self.program.values,
-            mode=moderngl.POINTS if call.points else moderngl.TRIANGLES,
-            vertices=call.vertices if isinstance(call.vertices, int) else 0,
-            finish=device.raw.finish if many and device.in_main_memory else None,
-            render=in_parts(self.program.vertex_array.render, device.most_vertices),
-        )
+    def watch(self, values: RunValues) -> None:
+        """Plant a sentinel into the first texel that the draw writes, right before it renders."""
+        device, (x, y, *_) = self.framebuffer.device, self.rectangle(values)
+        kind = self.framebuffer.textures[0].form.kind
+        device.sentinel = Sentinel(self.name, self.framebuffer.gl.glo, kind, x, y)
+        device.sentinel.plant(device.raw)
 
 
-def numbers_of(rectangle: Iterable[Value], values: Mapping[str, int | float]) -> Rectangle:
-    """(x, y, width, height) of a rectangle with these run values."""
-    x, y, width, height = (evaluate(each, values) for each in rectangle)
-    return x, y, width, height
+def _rectangle_of(numbers: Iterable[Value]) -> Callable[[RunValues], Rectangle]:
+    """A function that gives a rectangle from the run values."""
+    x, y, width, height = map(compiled, numbers)
+    return lambda values: (x(values), y(values), width(values), height(values))
+
+
+class _State:
+    """What the earlier draws of a run have set."""
+
+    def __init__(self, blending: bool = False) -> None:
+        self.blending = blending
+        self.target: object = None
+        self.viewports: dict[object, Rectangle] = {}  # moderngl keeps one for each framebuffer, and sets it on use
+        self.textures: dict[int, object] = {}
+        self.uniforms: dict[tuple[Program, str], int | float | str] = {}
+        self.settled = False  # whether regions may sample texels that were written before this run
+
+    def calls(self, draw: Draw) -> Iterator[Call]:
+        """The calls that issue a draw, without those that would set what is set already; the last one renders."""
+        call, framebuffer, program = draw.call, draw.framebuffer, draw.program
+        device, target = framebuffer.device, framebuffer.gl
+        if not _fixed(call.viewport):
+            self.viewports.pop(target, None)
+            size_of = _rectangle_of(call.viewport)
+            yield lambda values: setattr(target, "viewport", size_of(values)), None
+        elif self.viewports.get(target) != (size := draw.rectangle({})):
+            self.viewports[target] = size
+            yield setattr, (target, "viewport", size)
+        if self.target is not target:
+            self.target = target
+            yield target.use, ()
+        if framebuffer.part is not None and (draw.barrier or not self.settled):
+            assert device.texture_barrier is not None  # or the session has no regions
+            self.settled = True
+            yield device.texture_barrier, ()
+        for unit, texture in enumerate(draw.textures):
+            if self.textures.get(unit) is not texture.gl:
+                self.textures[unit] = texture.gl
+                yield texture.gl.use, (unit,)
+        for name, constant in call.constants:
+            if self.uniforms.get((program, name)) != constant:
+                self.uniforms[program, name] = constant
+                yield program.set, (name, constant)
+        for name, key in call.per_run:
+            if self.uniforms.get((program, name)) != key:
+                self.uniforms[program, name] = key
+                yield partial(_set, program, name, key), None
+        if call.adds and not self.blending:
+            yield device.gl.enable, (moderngl.BLEND,)
+            yield setattr, (device.gl, "blend_func", (moderngl.ONE, moderngl.ONE))
+        elif self.blending and not call.adds:
+            yield device.gl.disable, (moderngl.BLEND,)
+        self.blending = call.adds
+        if call.clears:
+            cleared = tuple(map(_rectangle_of, call.clears))
+            for attachment, texture in enumerate(framebuffer.textures):
+                yield partial(_clear, device, attachment, texture.form.kind, cleared), None
+        mode = moderngl.POINTS if call.points else moderngl.TRIANGLES
+        render = in_parts(program.vertex_array.render, device.most_vertices)
+        if _fixed((call.vertices, call.instances)):
+            yield render, (mode, call.vertices, 0, call.instances)
+        else:
+            yield partial(_render, render, mode, compiled(call.vertices), compiled(call.instances)), None
+
+
+def _fixed(numbers: Iterable[Value]) -> bool:
+    """Whether no number depends on the run."""
+    return all(isinstance(each, int) for each in numbers)
+
+
+def _set(program: Program, name: str, key: str, values: RunValues) -> None:
+    program.set(name, values[key])
+
+
+def _clear(
+    device: Device, attachment: int, kind: str, cleared: Iterable[Callable[[RunValues], Rectangle]], values: RunValues
+) -> None:
+    device.raw.clear_color(attachment, 0, kind, [rectangle(values) for rectangle in cleared])
+
+
+def _render(
+    render: Render,
+    mode: int,
+    vertices: Callable[[RunValues], int],
+    instances: Callable[[RunValues], int],
+    values: RunValues,
+) -> None:
+    render(mode, vertices(values), 0, instances(values))
+
+
+def _make(calls: Iterable[Call], values: RunValues) -> None:
+    for function, arguments in calls:
+        function(values) if arguments is None else function(*arguments)
+
+
+def _waits(draw: Draw) -> bool:
+    """Whether to wait for a draw in software: moderngl's next call would wait for it while it holds the GIL."""
+    rows = draw.call.rows
+    return draw.framebuffer.device.in_main_memory and (not isinstance(rows, int) or rows >= _MANY_ROWS)
+
+
+class Tape:
+    """The calls that issue some draws in order, worked out once: on a GPU, this work took as long as the draws.
+
+    Attributes:
+        draws: the draws.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        draws: Sequence[Draw],
+        flush_every: int = 0,
+        after: Callable[[int], None] | None = None,
+    ) -> None:
+        """Work out the calls.
+
+        Args:
+            device: of the draws.
+            draws: in order.
+            flush_every: the driver starts work after so many draws; with 0 it may wait for the readback.
+            after: called after each draw with its place; it must change no binding.
+        """
+        self.draws, self._device, state = tuple(draws), device, _State()
+        self._blends = any(draw.call.adds for draw in draws)
+        self._renders: list[int] = []  # the place of each draw's last call
+        calls: list[Call] = []
+        for place, draw in enumerate(self.draws):
+            calls += state.calls(draw)
+            self._renders.append(len(calls) - 1)
+            if _waits(draw):
+                calls.append((device.raw.finish, ()))
+            elif flush_every and (place + 1) % flush_every == 0:
+                calls.append((device.raw.flush, ()))
+            if after is not None:
+                calls.append((after, (place,)))
+        self._calls = tuple(calls)
+
+    def run(self, values: RunValues, watched: int | None = None) -> int:
+        """Issue the draws with these run values and return their number.
+
+        ``watched`` is the place of the draw that a :class:`glinfer.gl.sentinel.Sentinel` watches.
+        """
+        device, calls = self._device, self._calls
+        device.activate()
+        try:
+            if watched is not None:
+                render = self._renders[watched]
+                _make(calls[:render], values)
+                self.draws[watched].watch(values)
+                calls = calls[render:]
+            _make(calls, values)
+        finally:
+            if self._blends:
+                device.gl.disable(moderngl.BLEND)
+        device.draws_issued += len(self.draws)
+        device.check("replaying the plan")
+        return len(self.draws)
 
 
 def replay(
     device: Device,
     draws: Iterable[Draw],
-    values: Mapping[str, int | float],
+    values: RunValues,
     before: Callable[[Draw], None] | None = None,
     after: Callable[[Draw], None] | None = None,
     *,
-    flush_every: int = 0,
-    watched: Draw | None = None,
+    watched: int | None = None,
 ) -> int:
-    """Issue ``draws`` in order and return the number of draw calls.
+    """Issue ``draws`` in order, one at a time, and return the number of draw calls.
 
-    State that the previous draw left right is not set again. The driver starts work after every ``flush_every`` draws;
-    with 0 it may wait for the readback. ``before`` and ``after`` are called around each draw, to check one pass at a
-    time, and may change any binding. ``watched`` is the draw that a :class:`glinfer.gl.sentinel.Sentinel` watches.
+    ``before`` and ``after`` are called around each draw and may change any binding; ``watched`` as in :meth:`Tape.run`.
     """
     device.activate()
-    framebuffer: Any = None
-    viewport: Rectangle | None = None
-    bound: dict[int, object] = {}
-    issued = 0
-    blending = False
-    settled = False  # whether regions may sample texels that were written before this run
+    state, issued = _State(), 0
     try:
         for draw in draws:
-            frozen = draw.frozen
-            if before is not None or after is not None:
-                framebuffer, viewport, settled = None, None, False
-                bound.clear()
             if before is not None:
                 before(draw)
-            if frozen.target is not framebuffer:
-                framebuffer = frozen.target
-                frozen.use()
-                viewport = framebuffer.viewport  # moderngl keeps one per framebuffer, and sets it on use
-            if frozen.barrier is not None and (draw.barrier or not settled):
-                frozen.barrier()
-                settled = True
-            size = frozen.viewport or draw.rectangle(values)
-            if size != viewport:
-                device.gl.viewport = viewport = size
-            for unit, texture, use in frozen.textures:
-                if bound.get(unit) is not texture:
-                    use(unit)
-                    bound[unit] = texture
-            call, program, held = draw.call, draw.program, frozen.held
-            for name, constant in call.constants:
-                if held.get(name) != constant:
-                    program.set(name, constant)
-            for name, key in call.per_run:
-                if held.get(name) != values[key]:
-                    program.set(name, values[key])
-            if call.adds and not blending:
-                blending = True
-                device.gl.enable(moderngl.BLEND)
-                device.gl.blend_func = moderngl.ONE, moderngl.ONE
-            elif blending and not call.adds:
-                device.gl.disable(moderngl.BLEND)
-                blending = False  # last, so that after an interrupt it is switched off again
-            if call.clears:
-                rectangles = [numbers_of(each, values) for each in call.clears]
-                for attachment, texture in enumerate(draw.framebuffer.textures):
-                    device.raw.clear_color(attachment, 0, texture.form.kind, rectangles)
-            if draw is watched:
-                kind = draw.framebuffer.textures[0].form.kind
-                device.sentinel = Sentinel(draw.name, framebuffer.glo, kind, *size[:2])
-                device.sentinel.plant(device.raw)
-            vertices = frozen.vertices or evaluate(call.vertices, values)
-            frozen.render(frozen.mode, vertices, 0, evaluate(call.instances, values))
+            if before is not None or after is not None:
+                state = _State(state.blending)
+            *calls, render = state.calls(draw)
+            _make(calls, values)
+            if issued == watched:
+                draw.watch(values)
+            _make([render], values)
             device.draws_issued += 1
             issued += 1
-            if frozen.finish is not None:
-                frozen.finish()
-            elif flush_every and issued % flush_every == 0:
-                device.raw.flush()
+            if _waits(draw):
+                device.raw.finish()
             if after is not None:
                 after(draw)
     finally:
-        if blending:
-            device.gl.disable(moderngl.BLEND)
+        device.gl.disable(moderngl.BLEND)
     device.check("replaying the plan")
     return issued

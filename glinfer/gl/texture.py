@@ -123,8 +123,8 @@ class Texture:
         if rest:
             self.upload_lines(lines, texels[lines : lines + 1, :rest])
 
-    def upload_lines(self, first: int, texels: npt.NDArray[Any]) -> None:
-        """Overwrite lines from ``first`` on with texels [lines, width] or [lines, width, 4], or the start of a line.
+    def upload_lines(self, first: int, texels: npt.NDArray[Any], column: int = 0) -> None:
+        """Overwrite lines from ``first`` on with texels [lines, width] or [lines, width, 4], each from ``column`` on.
 
         Raises:
             PlanError: the texture was released.
@@ -133,7 +133,7 @@ class Texture:
         if self.device.uploads_overtake:
             self.device.raw.finish()
         (x, y), (lines, width) = self.at, texels.shape[:2]
-        self.gl.write(texels, viewport=(x, y + first, width, lines), alignment=4)
+        self.gl.write(texels, viewport=(x + column, y + first, width, lines), alignment=4)
         self.device.check(f"uploading {self.name}")
 
     def read(self, rows: int | None = None, cols: int | None = None) -> npt.NDArray[Any]:

@@ -14,7 +14,7 @@ import contextlib
 import statistics
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from ctypes import byref, c_int32, c_int64, c_uint32, c_uint64, c_void_p
 from dataclasses import dataclass
 from itertools import pairwise
@@ -22,7 +22,7 @@ from typing import Any
 
 from glinfer.errors import ContextError, InputError
 from glinfer.gl.context import Device
-from glinfer.gl.replay import Draw, replay
+from glinfer.gl.replay import Draw, Tape
 
 GL_QUERY_COUNTER_BITS = 0x8864
 GL_QUERY_RESULT = 0x8866
@@ -169,7 +169,7 @@ class Timer(ABC):
     def run(self, values: Mapping[str, int | float], *, flush_every: int = 0) -> Timeline | None:
         """Issue all draws with these run values, and wait for them; None if the clock was disturbed.
 
-        ``flush_every`` as in :func:`glinfer.gl.replay.replay`.
+        ``flush_every`` as in :class:`glinfer.gl.replay.Tape`.
         """
 
     @abstractmethod
@@ -205,6 +205,8 @@ class TimestampTimer(Timer):
         # Whether the next draw has the same target; the last draw is followed by the next run's first.
         self._again = [one is other for one, other in pairwise([*targets, *targets[:1]])]
         self.queries = TimestampQueries(device, len(self.draws) + 1)
+        self._tape = Tape(device, self.draws, after=self._stamp)
+        self._flush_every = self._began = 0
 
     def run(self, values: Mapping[str, int | float], *, flush_every: int = 0) -> Timeline | None:
         """See :class:`Timer`."""
@@ -214,8 +216,11 @@ class TimestampTimer(Timer):
         queries.disjoint()  # forget earlier disturbances
         offset = self._offset()
         start = time.perf_counter_ns()
-        # Stamp in the list of draws, because replay's hooks would make it bind everything again.
-        replay(device, self._stamped(flush_every), values)
+        self._flush_every, self._issued, self._began = flush_every, [], time.perf_counter_ns()
+        queries.stamp(0)
+        if self._again[-1]:
+            device.raw.flush()
+        self._tape.run(values)
         finish()
         end = time.perf_counter_ns()
         stamps, first = queries.read(), queries.first()
@@ -230,19 +235,13 @@ class TimestampTimer(Timer):
         before, clock, after = time.perf_counter_ns(), self.queries.now(), time.perf_counter_ns()
         return (before + after) // 2 - clock if clock else 0
 
-    def _stamped(self, flush_every: int) -> Iterator[Draw]:
-        stamp, flush, clock = self.queries.stamp, self.device.raw.flush, time.perf_counter_ns
-        self._issued = issued = []
-        stamp(0)
-        if self._again[-1]:
-            flush()
-        for place, draw in enumerate(self.draws, start=1):
-            began = clock()
-            yield draw
-            issued.append((began, clock()))
-            stamp(place)
-            if self._again[place - 1] or (flush_every and place % flush_every == 0):
-                flush()
+    def _stamp(self, place: int) -> None:
+        """Stamp after the draw of this place."""
+        self._issued.append((self._began, time.perf_counter_ns()))
+        self.queries.stamp(place + 1)
+        if self._again[place] or (self._flush_every and (place + 1) % self._flush_every == 0):
+            self.device.raw.flush()
+        self._began = time.perf_counter_ns()
 
     def release(self) -> None:
         """Release the queries."""
@@ -259,26 +258,24 @@ class FenceTimer(Timer):
         super().__init__(device, draws)
         self.fence_ns = fence_ns(device)
         self._bounds: list[int] = []
+        self._tape = Tape(device, self.draws, after=self._fence)
 
     def run(self, values: Mapping[str, int | float], *, flush_every: int = 0) -> Timeline | None:
         """See :class:`Timer`; a fence flushes, so ``flush_every`` changes nothing."""
         self.device.activate()
         self.device.raw.finish()
         start = time.perf_counter_ns()
-        replay(self.device, self._fenced(), values)
+        self._issued, self._bounds = [], [start]
+        self._tape.run(values)
         end = time.perf_counter_ns()
         return Timeline(start, end, tuple(self._issued), tuple(self._bounds), self.fence_ns)
 
-    def _fenced(self) -> Iterator[Draw]:
-        finish, clock = self.device.raw.finish, time.perf_counter_ns
-        self._issued, self._bounds = [], [clock()]
-        for draw in self.draws:
-            began = clock()
-            yield draw
-            issued = clock()
-            finish()
-            self._bounds.append(clock())
-            self._issued.append((began, issued))
+    def _fence(self, place: int) -> None:
+        """Wait for the draw of this place."""
+        issued = time.perf_counter_ns()
+        self._issued.append((self._bounds[-1], issued))
+        self.device.raw.finish()
+        self._bounds.append(time.perf_counter_ns())
 
     def release(self) -> None:
         """Release nothing: a fence timer makes no objects."""

@@ -20,17 +20,27 @@ OPERATIONS: Mapping[str, Callable[[Any, Any], Any]] = {
 }
 
 
+def compiled(value: Value) -> Callable[[Mapping[str, Any]], Any]:
+    """A function that gives the number of an expression from the run values; it is faster than :func:`evaluate`."""
+    if isinstance(value, str):
+        return operator.itemgetter(value)
+    if not isinstance(value, tuple):
+        return lambda numbers: value
+    operation, left, right = value
+    second = compiled(right)
+    if operation == "steps":
+        return lambda numbers: _reached(left, second(numbers))
+    first, function = compiled(left), OPERATIONS[operation]
+    return lambda numbers: function(first(numbers), second(numbers))
+
+
+def _reached(steps: Any, number: Any) -> Any:
+    return next(given for start, given in reversed(steps) if start <= number)
+
+
 def evaluate(value: Value, numbers: Mapping[str, int | float]) -> Any:
     """The number that an expression gives with these run values."""
-    if isinstance(value, str):
-        return numbers[value]
-    if not isinstance(value, tuple):
-        return value
-    operation, left, right = value
-    if operation == "steps":
-        reached = evaluate(right, numbers)
-        return next(number for start, number in reversed(left) if start <= reached)
-    return OPERATIONS[operation](evaluate(left, numbers), evaluate(right, numbers))
+    return compiled(value)(numbers)
 
 
 def calculated(operation: str, left: Value, right: Value) -> Value:

@@ -10,9 +10,8 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,7 @@ from glinfer.engine.report import Report
 from glinfer.gl.context import Device
 from glinfer.gl.layouts.matrix import FORMATS, Layout
 from glinfer.gl.program import Program
-from glinfer.gl.replay import Draw, DrawCall, replay
+from glinfer.gl.replay import Draw, DrawCall, Tape
 from glinfer.gl.texture import Texture
 from glinfer.inspect.draws import example_ids
 from glinfer.inspect.timing import Work, in_turns, milliseconds
@@ -273,15 +272,20 @@ def _seconds(
     previous draw in its cache.
     """
 
-    def run(count: int) -> None:
-        replay(device, [draws[place % len(draws)] for place in range(count)], values or {}, flush_every=flush_every)
-        draws[(count - 1) % len(draws)].framebuffer.read(0, 1, 1)  # waits for all of them
+    def work(count: int) -> Callable[[], None]:
+        tape = Tape(device, [draws[place % len(draws)] for place in range(count)], flush_every)
+
+        def run() -> None:
+            tape.run(values or {})
+            tape.draws[-1].framebuffer.read(0, 1, 1)  # waits for all of them
+
+        return run
 
     count = len(draws)
-    run(count)  # some drivers compile at the first draw
-    while (taken := milliseconds(partial(run, count))) < 1000.0 * least and count < 1 << 14:
+    work(count)()  # some drivers compile at the first draw
+    while (taken := milliseconds(work(count))) < 1000.0 * least and count < 1 << 14:
         count *= 2
-    (times,) = in_turns([Work(partial(run, count))], _SAMPLES, warm_ups=0)
+    (times,) = in_turns([Work(work(count))], _SAMPLES, warm_ups=0)
     return min(taken, *times) / count / 1000.0
 
 
@@ -319,20 +323,20 @@ def _overheads(device: Device) -> tuple[float, float, float]:
         first, second, third = (bench.texture(edge, edge, filled=True) for _ in range(3))
         there, aside = bench.fetching(first, [second, third], 1)
         (back,) = bench.fetching(second, [first], 1)
-        chain, independent = [there, back] * (_CHAIN // 2), [there, aside] * (_CHAIN // 2)
+        chain, independent = (Tape(device, [there, each] * (_CHAIN // 2)) for each in (back, aside))
 
         def read(draw: Draw) -> None:
             draw.framebuffer.read(0, 1, 1)  # waits for all draws
 
         def chained() -> int:
-            issued = replay(device, chain, {})
+            issued = chain.run({})
             read(back)
             return issued
 
         works = (
             Work(chained, prepare=lambda: read(aside)),
             Work(lambda: read(back)),
-            Work(lambda: replay(device, independent, {})),
+            Work(lambda: independent.run({})),
         )
         times = in_turns(works, 4 * _SAMPLES, warm_ups=0)
     # Noise only adds time, so the smallest sample has the least noise.

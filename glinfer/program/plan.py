@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
@@ -14,7 +14,7 @@ from glinfer.errors import PlanError
 from glinfer.gl.layouts.blocks import BLOCK_EDGE, BlockLayout
 from glinfer.gl.layouts.flat import LANES, FlatLayout
 from glinfer.gl.layouts.matrix import FORMATS, Extent, TexelLayout
-from glinfer.gl.values import evaluate
+from glinfer.gl.values import compiled, evaluate
 from glinfer.kernels import OPS, DrawSpec, TensorSpec
 from glinfer.kernels.fused.delta import REWINDS
 from glinfer.kernels.spec import COVERS, Op, RunValue, Shapes
@@ -107,11 +107,16 @@ class Plan:
             PlanError: a run value is missing or out of range.
         """
         found: dict[str, int | float] = {}
-        for each in self.run_values:
-            number = inputs.get(each.name) if each.value is None else evaluate(each.value, found)
+        for each, computed in self._computed:
+            number = inputs.get(each.name) if computed is None else computed(found)
             each.check(number)
             found[each.name] = cast(float, number)
         return found
+
+    @cached_property
+    def _computed(self) -> list[tuple[RunValue, Callable[[Mapping[str, Any]], Any] | None]]:
+        """The run values, each with the function that computes it; None for an input."""
+        return [(each, None if each.value is None else compiled(each.value)) for each in self.run_values]
 
     def values_for(self, tokens: SupportsIndex, **inputs: int | float) -> dict[str, int | float]:
         """The run values of a run over ``tokens`` tokens, with the usual numbers for inputs that are not given.

@@ -21,7 +21,7 @@ from glinfer.gl.memory import MIN_CHECKED_BYTES, check_room
 from glinfer.gl.program import Program, ProgramCache
 from glinfer.gl.readback import Readback
 from glinfer.gl.region import Barriers, Region, check_feedback
-from glinfer.gl.replay import Draw, replay
+from glinfer.gl.replay import Draw, Tape, replay
 from glinfer.gl.texture import Framebuffer, Texture
 from glinfer.kernels import DrawSpec, TensorSpec
 from glinfer.kernels.spec import Array
@@ -142,6 +142,7 @@ class Session:
         self._state: Texture | None = None
         self._readbacks: list[Readback] = []
         self._held: set[Program] = set()
+        self._tapes: dict[tuple[int, int | None, int], Tape] = {}
         self._programs: ProgramCache = ProgramCache(device, shader_root) if programs is None else programs
         if owner is not None:
             owner._sharers.append(self)
@@ -401,7 +402,7 @@ class Session:
         """Replay every draw once with these inputs, or draws [first, draws); returns the draw calls issued.
 
         ``before`` and ``after`` are called with each draw's spec around it; ``flush_every`` is as in
-        :func:`glinfer.gl.replay.replay`.
+        :class:`glinfer.gl.replay.Tape`.
 
         Raises:
             PlanError: a run value is missing or out of range, or the session was released.
@@ -410,25 +411,35 @@ class Session:
         values = self.compiled.plan.values(inputs)
         if self.observers:
             after = self._observed(values, after)
-        issued = replay(
-            self.device,
-            self.draws[first:draws],
-            values,
-            None if before is None else lambda draw: before(self._specs[draw.name]),
-            None if after is None else lambda draw: after(self._specs[draw.name]),
-            flush_every=flush_every,
-            watched=self._watched(first, len(self.draws) if draws is None else draws),
-        )
+        watched = self._watched(first, draws)
+        if before is None and after is None:
+            issued = self._tape(first, draws, flush_every).run(values, watched)
+        else:
+            issued = replay(
+                self.device,
+                self.draws[first:draws],
+                values,
+                None if before is None else lambda draw: before(self._specs[draw.name]),
+                None if after is None else lambda draw: after(self._specs[draw.name]),
+                watched=watched,
+            )
         self.runs += 1
         self.draws_issued += issued
         return issued
 
-    def _watched(self, first: int, end: int) -> Draw | None:
-        """The product in [first, end) that this run watches, another one after each readback; None for none."""
+    def _tape(self, first: int, end: int | None, flush_every: int) -> Tape:
+        key = first, end, flush_every
+        if key not in self._tapes:
+            self._tapes[key] = Tape(self.device, self.draws[first:end], flush_every)
+        return self._tapes[key]
+
+    def _watched(self, first: int, end: int | None) -> int | None:
+        """The place in draws[first:end] of the product that this run watches, another one after each readback."""
         if self.runs % WATCH_EVERY:
             return None
-        places = [place for place in self._watchable if first <= place < end]
-        return self.draws[places[self.device.sentinels_read % len(places)]] if places else None
+        run = range(len(self.draws))[first:end]
+        places = [run.index(place) for place in self._watchable if place in run]
+        return places[self.device.sentinels_read % len(places)] if places else None
 
     @cached_property
     def _watchable(self) -> tuple[int, ...]:

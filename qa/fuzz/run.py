@@ -4,14 +4,12 @@ Each target runs in a process of its own under atheris (libFuzzer), which keeps 
 end it: each is printed once, by its place, and written to ``--finds``. Inputs that crash or hang are written there by
 libFuzzer, and the target continues in a new process. At the end a table shows the runs and the finds.
 
-Needs the packages of the extra ``fuzz``: atheris, and coverage for ``--lines``. ``--unguided`` needs no atheris: it
-damages seeds, kept cases and what was accepted of them, at random and faster, since nothing is instrumented.
+Needs the package of the extra ``fuzz``, atheris.
 """
 
 from __future__ import annotations
 
 import argparse
-import ast
 import contextlib
 import importlib.util
 import json
@@ -36,7 +34,6 @@ ROOT = Path(__file__).resolve().parents[2]
 HANG = 20  # seconds by the clock after which libFuzzer ends a process
 ADDRESS_SPACE = 3 << 30
 RSS = 2048  # MiB
-MOST_KEPT = 300  # accepted files that an unguided search goes on from
 MEMORY = Path("/dev/shm")  # files there are written in a hundredth of the time that a disk takes
 _STATUS = re.compile(r"cov: (\d+) ft: (\d+)")
 
@@ -51,7 +48,6 @@ class Result:
         coverage: edges of glinfer's code that were reached, as libFuzzer counts them.
         features: the same with how often.
         finds: kinds and places.
-        lines: share of the lines of the reader's modules that seeds and kept cases reach; with ``--lines`` only.
     """
 
     target: str
@@ -60,7 +56,6 @@ class Result:
     coverage: int = 0
     features: int = 0
     finds: list[str] = field(default_factory=list)
-    lines: float | None = None
 
     @property
     def rate(self) -> float:
@@ -135,31 +130,10 @@ def _watched(name: str, work: Path, finds: Path) -> Callable[[bytes], bool]:
     return one
 
 
-def search_here(name: str, work: Path, finds: Path, seconds: float, seed: int) -> None:
-    """Damage files at random in this process until the time is up, without looking at what they reach."""
-    from qa.fuzz.targets import TARGETS
-
-    target, random, started, count = TARGETS[name], Random(seed), time.monotonic(), 0
-    one = _watched(name, work, finds)
-    pool = [file.read_bytes() for file in sorted(work.iterdir())]
-    resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))
-    while time.monotonic() - started < seconds:
-        data = random.choice(pool)
-        for _ in range(random.choice((1, 1, 1, 2, 3))):
-            data = target.mutate(data, random)
-        data, count = data[: target.longest], count + 1
-        if one(data):
-            if len(pool) < MOST_KEPT:
-                pool.append(data)
-            elif random.random() < 0.1:
-                pool[random.randrange(len(pool))] = data
-    print(f"stat::number_of_executed_units: {count}", file=sys.stderr, flush=True)
-
-
 # Around it
 
 
-def fuzz(name: str, seconds: float, finds: Path, work: Path, *, guided: bool = True) -> Result:
+def fuzz(name: str, seconds: float, finds: Path, work: Path) -> Result:
     """Fuzz one target for so long, in as many processes as it takes."""
     result = Result(name)
     _fill(name, work)
@@ -170,7 +144,7 @@ def fuzz(name: str, seconds: float, finds: Path, work: Path, *, guided: bool = T
             sys.executable,
             "-m",
             f"{__package__}.run",
-            "--here" if guided else "--search-here",
+            "--here",
             name,
             str(work),
             str(finds),
@@ -231,45 +205,6 @@ def _follow(done: subprocess.Popen[bytes], result: Result) -> None:
     result.executions += runs
 
 
-def lines_reached(name: str) -> float:
-    """Which share of the lines of a reader's modules seeds and kept cases reach; what writes files is left out."""
-    command = [sys.executable, "-m", f"{__package__}.run", "--lines-here", name]
-    environment = {**os.environ, "TOKENIZERS_PARALLELISM": "false", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, stdout=subprocess.PIPE, check=True, env=environment, cwd=ROOT)
-    found, total = json.loads(done.stdout.splitlines()[-1])
-    return float(found / total)
-
-
-def lines_here(name: str) -> None:
-    """Count the lines in this process, and print how many were reached and how many there are."""
-    import coverage
-
-    watched = coverage.Coverage(source=["glinfer"], data_file=None)
-    watched.start()
-    from qa.fuzz.targets import TARGETS
-
-    target, found, total = TARGETS[name], 0, 0
-    with tempfile.TemporaryDirectory() as folder:
-        target.prepare(Path(folder))
-        for data in [*target.seeds(), *(file.read_bytes() for file in cases(name))]:
-            with contextlib.suppress(BaseException):
-                target.read(data, Path(folder))
-    watched.stop()
-    for module in target.modules:
-        path = ROOT / "glinfer" / module
-        _, lines, _, missing, _ = watched.analysis2(str(path))
-        counted = set(lines) - _written(path)
-        found, total = found + len(counted - set(missing)), total + len(counted)
-    print(json.dumps([found, total]))
-
-
-def _written(path: Path) -> set[int]:
-    """The lines of a module's functions that write files."""
-    functions = [node for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.FunctionDef)]
-    writing = [node for node in functions if node.name.lstrip("_").startswith(("write", "save", "stored", "remember"))]
-    return {line for node in writing for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)}
-
-
 def show(results: list[Result]) -> None:
     """Print the results and the finds."""
     from glinfer.cli.common import show_table  # late: what a fuzzing process imports has to be instrumented
@@ -278,7 +213,7 @@ def show(results: list[Result]) -> None:
 
     columns = (
         *(Column("target", "target"), Column("executions", "executions", ","), Column("a second", "rate", ",.0f")),
-        *(Column("edges", "coverage", ""), Column("features", "features", ""), Column("lines", "lines", ".0%")),
+        *(Column("edges", "coverage", ""), Column("features", "features", "")),
         Column("finds", lambda result: len(result.finds), ""),
     )
     show_table(Table("Targets", columns, results))
@@ -298,14 +233,12 @@ def _arguments(given: list[str] | None) -> argparse.Namespace:
         "--finds", type=Path, default=Path(".cache/fuzz/finds"), help="where files go that found something"
     )
     parser.add_argument("--keep", type=Path, help="where files go that reached new code, a folder for each target")
-    parser.add_argument("--unguided", action="store_true", help="at random instead, which needs no atheris")
-    parser.add_argument("--lines", action="store_true", help="measure which lines seeds and kept cases reach")
     parser.add_argument("--json", action="store_true", help="print the results as JSON")
     found = parser.parse_args(given)
     unknown = [name for name in found.targets if name not in TARGETS]
     if unknown:
         parser.error(f"there is no target {unknown[0]!r}; expected one of {', '.join(TARGETS)}")
-    if not found.unguided and importlib.util.find_spec("atheris") is None:
+    if importlib.util.find_spec("atheris") is None:
         from glinfer.errors import install_command
 
         parser.error(f"fuzzing needs the package atheris; {install_command('fuzz')}")
@@ -322,14 +255,12 @@ def main(given: list[str] | None = None) -> int:
         with tempfile.TemporaryDirectory(prefix="glinfer-fuzz-", dir=MEMORY if MEMORY.is_dir() else None) as scratch:
             work = Path(scratch, "reached")
             work.mkdir()
-            result = fuzz(name, options.seconds, options.finds.resolve(), work, guided=not options.unguided)
+            result = fuzz(name, options.seconds, options.finds.resolve(), work)
             if options.keep:
                 kept = options.keep / name
                 kept.mkdir(parents=True, exist_ok=True)
                 for file in work.iterdir():
                     shutil.copy(file, kept / file.name)
-        if options.lines:
-            result.lines = lines_reached(name)
         print(f"{name}: {result.executions:,} executions, {len(result.finds)} finds", file=sys.stderr, flush=True)
         return result
 
@@ -343,10 +274,4 @@ def main(given: list[str] | None = None) -> int:
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--here"]:
         fuzz_here(sys.argv[2], Path(sys.argv[3]), Path(sys.argv[4]), float(sys.argv[5]), int(sys.argv[6]))
-    if sys.argv[1:2] == ["--search-here"]:
-        search_here(sys.argv[2], Path(sys.argv[3]), Path(sys.argv[4]), float(sys.argv[5]), int(sys.argv[6]))
-        sys.exit()
-    if sys.argv[1:2] == ["--lines-here"]:
-        lines_here(sys.argv[2])
-        sys.exit()
     sys.exit(main())

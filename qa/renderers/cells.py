@@ -29,7 +29,7 @@ from glinfer.inspect.verify.suite import CheckOptions, verify_everywhere
 from glinfer.tensors.device import Device
 from qa.kernels.measure import all_cases, case_results, error_of
 from qa.renderers.operations import OPERATIONS, digest, draw_all
-from qa.same import Question, compare_everywhere
+from qa.renderers.texts import Question, compare_texts
 from tests.goldens import gab_records, recorded, write_gab_model
 from tests.goldens.figures import Figures
 from tests.goldens.models import write_recorded
@@ -155,7 +155,7 @@ def check_goldens(asked: Asked) -> Cell:
 
 
 def check_texts(asked: Asked) -> Cell:
-    """A greedy text and a drawn one of three families, token by token those of the first renderer; see qa/same.py."""
+    """A greedy text and a drawn one of three families, token by token those of the first renderer."""
     greedy, drawn = SamplingOptions(temperature=0, seed=0), SamplingOptions(temperature=TEMPERATURE, seed=SEED)
     texts, equal, count, drift, parted = {}, 0, 0, 0.0, list[str]()
     for name in ("shakespeare", *FAMILIES):
@@ -163,8 +163,7 @@ def check_texts(asked: Asked) -> Cell:
         question = Question(tuple(prompt_of(name)), asked.tokens, (greedy, drawn))
         recorded = [text[: asked.tokens] for text in asked.texts[name]] if asked.texts else None
         _, checkpoint = read_model(path)
-        report = compare_everywhere(checkpoint, [RunSetting(weights="f32", api=asked.api)], question, recorded=recorded)
-        (row,) = report.rows
+        row = compare_texts(checkpoint, RunSetting(weights="f32", api=asked.api), question, recorded)
         if row.problem:
             return Cell("texts", False, row.problem)
         texts[name], equal, count, drift = row.texts, equal + row.equal, count + len(row.texts), max(drift, row.drift)

@@ -10,7 +10,7 @@ from typing import Any
 
 from qa.serve_load import WORDS
 from qa.soak.models import ADAPTER, CHATS, EMBEDS
-from qa.soak.models import WORDS as KNOWN_WORDS
+from tests.helpers.tiny_embedders import WORDS as KNOWN_WORDS
 
 WRITES = "writes"
 """The name of the model that the soak is given."""

@@ -30,9 +30,9 @@ import httpx
 from glinfer.engine.progress import StagedProgress, no_staged_progress
 from glinfer.errors import InputError
 from qa.serve_load import AnswerError, started, stream_events
+from qa.soak.checks import MIN_SAMPLES, MIN_TOKENS, WARM_UP, Rates, SoakCheck, SoakReport, judge, judge_beside
 from qa.soak.models import ADAPTER, CHATS, EMBEDS, write_models
 from qa.soak.requests import WRITES, Asked, draw_requests, fingerprint, first_requests, joined, tokens_of
-from qa.soak.run import MIN_SAMPLES, MIN_TOKENS, WARM_UP, Rates, SoakCheck, SoakReport, judge, judge_beside
 from qa.soak.served import Settings
 from qa.soak.watch import Sample
 
@@ -308,7 +308,7 @@ def soak_server(
                     Load(new, answers, clients, seed).warm_up()
                     loads = Load(address, answers, clients, seed), Load(new, answers, clients, seed)
                     told = turns(*loads, pairs, lambda done: on_progress("beside a new server", done, pairs))
-                    beside.append(judge_beside(told, speed_drift, "server"))
+                    beside.append(judge_beside(told, speed_drift))
             except InputError as error:
                 run.stopped = f"after {answers.tokens} tokens: {error}"
         places = [place for place, first in enumerate(answers.first) if first or answers.begun[place]]

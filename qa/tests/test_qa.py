@@ -34,7 +34,7 @@ def test_it_runs_from_the_checkout(capsys: pytest.CaptureFixture[str]) -> None:
     assert done.stderr == "python -m qa: No such command 'nosuch' (see 'python -m qa --help')\n"
     assert run([]) == 0
     assert "Usage: python -m qa [OPTIONS] " in capsys.readouterr().out
-    assert run(["soak", "nosuch.gab"]) == 2
+    assert run(["bench", "nosuch.gab"]) == 2
     said = capsys.readouterr().err
     assert said.startswith("python -m qa: nosuch.gab: cannot read it")
     assert said.count("\n") == 1

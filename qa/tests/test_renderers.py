@@ -10,13 +10,18 @@ import numpy as np
 import pytest
 from qa_commands import run
 
+from glinfer.config import ModelConfig
+from glinfer.engine.sampler import SamplingOptions
 from glinfer.errors import InputError
-from glinfer.gl.context import open_device
+from glinfer.formats import random_checkpoint
+from glinfer.gl.context import Limits, open_device
+from glinfer.inspect.settings import RunSetting
 from qa.renderers import command, environments
 from qa.renderers.command import first_row, run_all, run_one
 from qa.renderers.environments import BOOKWORM, MissingError, System, make
 from qa.renderers.operations import COUNT, OPERATIONS, browser_jobs, digest, draw_all
 from qa.renderers.table import COLUMNS, RENDERERS, Renderer, Row, chosen, compare_bits, row_of, with_bits
+from qa.renderers.texts import Question, compare_texts
 
 FIRST = RENDERERS[0]
 GL = {name: name for name in ("exp", "kernel silu", "kernel gelu", "model llama")}
@@ -58,6 +63,28 @@ def test_rows_are_chosen_by_pattern_with_the_first_always_among_them() -> None:
 def test_the_command_lists_them(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["renderers", "--list", "--row", "nvidia/*"]) == 0
     assert capsys.readouterr().out.split() == [FIRST.name, "nvidia/es", "nvidia/desktop"]
+
+
+# Texts
+
+
+@pytest.mark.slow
+@pytest.mark.gl
+@pytest.mark.parametrize("family", ["", "family=llama,kv_heads=2,inner=28,"])
+def test_every_setting_writes_the_same_texts(family: str) -> None:
+    shape = f"{family}blocks=2,heads=4,dim=24,vocab=101,context=40"
+    checkpoint = random_checkpoint(ModelConfig.from_options(shape), scale=0.3)
+    question = Question((3, 100, 7), 30, (SamplingOptions(temperature=0, seed=0), SamplingOptions(seed=5)))
+    first = compare_texts(checkpoint, RunSetting(weights="f32"), question)
+    assert [len(text) for text in first.texts] == [30, 30]
+    for setting in (RunSetting(weights="f32", limits=Limits.webgl2_minimum()), RunSetting(plan="reference")):
+        row = compare_texts(checkpoint, setting, question, first.texts)
+        assert (row.equal, row.partings) == (2, ())
+        assert (0 if family else 1e-9) <= row.drift < 1e-5, "float32 is not float64"
+    other = [first.texts[0], (*first.texts[1][:4], 1 ^ first.texts[1][4], *first.texts[1][5:])]
+    row = compare_texts(checkpoint, RunSetting(weights="f32"), question, other)
+    assert (row.equal, [(each.text, each.place) for each in row.partings]) == (1, [(1, 4)])
+    assert "there is no EGL device 99" in compare_texts(checkpoint, RunSetting(device=99), question).problem
 
 
 # Bits

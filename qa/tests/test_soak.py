@@ -1,51 +1,41 @@
-"""``python -m qa soak``: what stays passes, and leaks, drifts and changed answers that are planted are found."""
+"""``python -m qa soak``: what stays passes, and answers that are planted to differ are found."""
 
 from __future__ import annotations
 
+import asyncio
 import json
-import os
-from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
-from click.testing import CliRunner
+from qa_commands import run
 
 import glinfer
-from glinfer.engine.model import Model
-from glinfer.engine.run.cached import CachedSession
-from glinfer.engine.run.decode import DecodeSession
 from glinfer.errors import InputError
 from qa.objects import driver_objects
+from qa.serve_load import AnswerError
 from qa.soak import command
-from qa.soak.command import soak_command
-from qa.soak.run import SoakCheck, SoakReport, judge, soak
-from qa.soak.watch import FixedTask, Sample, texture_bytes
-from qa.soak.workload import Workload
+from qa.soak import requests as soak_requests
+from qa.soak.checks import Rates, SoakReport, judge, judge_beside
+from qa.soak.models import ADAPTER, CHATS
+from qa.soak.requests import WRITES, Asked, draw_requests, fingerprint, first_requests, joined
+from qa.soak.server import Answer, Answers, Load, ask, judge_answers, soak_server
+from qa.soak.watch import Sample, texture_bytes
 
-pytestmark = pytest.mark.gl
+pytest.importorskip("starlette", reason="starlette is not installed (pip install 'glinfer[server]')")
+pytest.importorskip("llguidance", reason="llguidance is not installed (pip install 'glinfer[structured]')")
+
+KINDS = [*soak_requests._KINDS]
+STREAM = Asked("streams", "/v1/completions", {"prompt": "a", "stream": True})
+WHOLE = Asked("completions", "/v1/completions", {"prompt": "a"})
+USAGE = {"prompt_tokens": 2, "completion_tokens": 3, "total_tokens": 5}
 
 
-@pytest.fixture
-def model(small: Path) -> Iterator[Model]:
-    with glinfer.load(small) as opened:
-        yield opened
-
-
-@pytest.fixture
-def one_use(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Leave out the warm-up, and let only one kind of use come; ``beside`` is done with each."""
-
-    def only(name: str, beside: Callable[[], object] = lambda: None) -> None:
-        def everything(self: Workload) -> None:
-            use = self._uses[name]
-            self._uses = {name: lambda: (use(), beside())}  # type: ignore[dict-item, func-returns-value]
-            self._full_deck, self._overflow_odds = [name], 0.0
-
-        monkeypatch.setattr(Workload, "everything", everything)
-
-    return only
+def choice(text: str, reason: str | None = None, index: int = 0) -> dict[str, Any]:
+    return {"choices": [{"index": index, "text": text, "finish_reason": reason}]}
 
 
 def sample(**changes: Any) -> Sample:
@@ -108,89 +98,136 @@ class TestJudge:
 
     def test_what_differs_is_named(self) -> None:
         samples = [*[sample()] * 3, sample(tokens=77, differs=("tokens", "likelihoods"))]
-        checks = {check.name: check for check in judge(samples, ["no tokens", "no tokens"])}
+        checks = {check.name: check for check in judge(samples)}
         assert checks["answers as at first"].detail == "first after 77 tokens: tokens, likelihoods"
-        assert checks["mistakes refused"].detail == "not refused: no tokens"
-        assert checks["mistakes refused"].passed is False
 
 
-class TestSoak:
-    @pytest.mark.slow
-    def test_a_small_model_stays_as_it_was(self, small: Path) -> None:
-        arguments = [str(small), "--tokens", "400", "--samples", "8", "--seed", "3", "--json"]
-        done = CliRunner().invoke(soak_command, arguments)
-        told = json.loads(done.stdout)
-        bad = [check["name"] for check in told["checks"] if check["passed"] is False]
-        assert set(bad) <= {"speed beside a new model"}  # which a short run on a busy machine cannot tell
-        assert told["passed"] is (not bad)
-        assert done.exit_code == (1 if bad else 0)
-        assert (told["model"], told["plan"], told["seed"], told["stopped"]) == (str(small), "fast", 3, "")
-        assert told["tokens"] >= 400
-        assert told["sequences"] > 15
-        assert all(told["uses"].values())
-        assert told["uses"].keys() >= {"prompts", "forks", "overflows", "scores", "texts", "batches", "mistakes"}
-        samples = told["samples"]
-        assert len(samples) == 8
-        assert told["warm_up_tokens"] <= samples[0]["tokens"] < samples[-1]["tokens"]
-        if Path("/proc/self/statm").exists():
-            assert [check["name"] for check in told["checks"] if check["passed"] is None] == ["speed by the clock"]
+class TestRequests:
+    def test_each_kind_comes_before_one_comes_again(self) -> None:
+        drawn = draw_requests(0, 100)
+        assert {each.kind for each in drawn[: len(KINDS)]} == {*KINDS}
+        assert len({json.dumps(each.body, sort_keys=True) for each in drawn}) > 95
+        assert draw_requests(0, 100) == drawn != draw_requests(1, 100)
 
-    def test_bad_numbers(self, model: Model) -> None:
-        for given, words in (
-            ({"tokens": 99}, "tokens is 99; expected a whole number of at least 100"),
-            ({"sequences": 0}, "sessions is 0"),
-            ({"samples": 3}, "samples is 3"),
-            ({"seed": -1}, "seed is -1"),
-        ):
-            with pytest.raises(InputError, match=words):
-                soak(model, **{"tokens": 100, "fresh": nullcontext, **given})  # type: ignore[arg-type]
+    def test_they_are_what_the_server_takes(self) -> None:
+        """And mistakes are what it does not, or not of this model."""
+        from glinfer.server.errors import ApiError
+        from glinfer.server.routes import ROUTES
+
+        bodies = {route.path: route.body for route in ROUTES}
+        refused = 0
+        assert {each.body["model"] for each in first_requests()} == {WRITES, CHATS, ADAPTER}
+        for asked in [*first_requests(), *draw_requests(3, 300)]:
+            body = bodies[asked.path]
+            assert body is not None
+            try:
+                body.read(json.dumps(asked.body).encode())
+            except ApiError:
+                assert asked.refused, asked
+                refused += 1
+        assert refused > 3
 
 
-class TestPlanted:
-    @pytest.mark.slow
-    def test_leaks_and_changes_are_found(
-        self, model: Model, one_use: Callable[..., None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-    ) -> None:
-        kept: list[Any] = []
+class TestAnswers:
+    def answers(self, *texts: str, asked: Asked = STREAM, left: bool = False) -> Answers:
+        """What came of one request that was sent so many times."""
+        found = Answers.to([asked])
+        for text in texts:
+            found.add(0, Answer(f"[200, {text}]", {0: text}, 2), left=left)
+        return found
 
-        def keep() -> None:
-            kept.append((bytearray(os.urandom(1 << 23)), (tmp_path / "x").open("w")))
+    def test_what_is_the_same_alone(self) -> None:
+        found = self.answers("ab", "ab")
+        assert (found.total, found.tokens, found.other, found.counts) == (2, 4, {}, {"streams": 2})
+        assert found.differing(self.answers("ab")) == []
+        assert all(check.passed for check in judge_answers(found, self.answers("ab")))
 
-        one_use("mistakes", keep)
-        looks, logits, differing = list[FixedTask](), DecodeSession.logits, FixedTask.differing
+    def test_one_that_differs_is_found(self) -> None:
+        for texts, alone in ((("ab", "ab"), ("ac",)), (("ab", "ac"), ("ab",)), (("ac", "ab"), ("ab",)), (("ab",), ())):
+            found = self.answers(*texts)
+            assert found.differing(self.answers(*alone)) == [0]
+            check, _ = judge_answers(found, self.answers(*alone))
+            assert (check.passed, check.detail) == (False, json.dumps(dict(STREAM.body)))
 
-        def looked(self: FixedTask) -> Any:
-            looks.append(self)
-            return differing(self)
+    def test_who_went_away_had_the_beginning(self) -> None:
+        for had, same in (("a", True), ("ab", True), ("", True), ("b", False), ("abc", False)):
+            found = self.answers("", had, asked=replace(STREAM, leaves_after=1), left=True)
+            assert found.first == [None]
+            assert found.differing(self.answers("ab")) == ([] if same else [0]), had
 
-        def changing(self: DecodeSession) -> Any:
-            found = logits(self)
-            found[0] += 1e-6 if len(looks) > 1 else 0.0
-            return found
-
-        monkeypatch.setattr(FixedTask, "differing", looked)
-        monkeypatch.setattr(DecodeSession, "logits", changing)
-        monkeypatch.setattr(CachedSession, "_release", lambda self: None)
-        report = soak(model, 150, fresh=lambda: nullcontext(model), samples=4, trace=True)
-        for _, file in kept:
-            file.close()
-        found = {check.name: check.detail for check in report.failed}
-        assert found.keys() >= {"texture", "framebuffer", "driver: texture", "driver: framebuffer", "texture bytes"}
-        assert found.keys() >= {"memory of the process", "open files", "answers as at first"}
-        assert "logits of a prompt, logits of a fork, logits token by token" in found["answers as at first"]
-        assert any(__file__ in grown.place and grown.bytes > 1 << 23 for grown in report.grown)
-
-    def test_a_mistake_that_is_let_pass(self, model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-        workload = Workload(model, 0, 9.0)
-        workload._mistakes()
-        assert workload.accepted == []
-        monkeypatch.setattr(DecodeSession, "rewind", lambda self, count: None)
-        workload._mistakes()
-        assert workload.accepted == ["a rewind too far"]
+    def test_what_failed_is_told(self) -> None:
+        found = self.answers("a")
+        found.failed["chats: AnswerError 500"] += 3
+        _, check = judge_answers(found, self.answers("a"))
+        assert (check.passed, check.last, check.detail) == (False, 3, "3 × chats: AnswerError 500")
 
 
-class TestWatch:
-    def test_textures_are_counted_as_they_are_in_the_driver(self, model: Model) -> None:
+class TestClients:
+    def asked_of(self, answer: Callable[[httpx.Request], httpx.Response], asked: Asked, **options: Any) -> Answer:
+        async def run_one() -> Answer:
+            transport = httpx.MockTransport(answer)
+            async with httpx.AsyncClient(base_url="http://localhost", transport=transport) as http:
+                return await ask(http, asked, **options)
+
+        return asyncio.run(run_one())
+
+    def streamed(self, *events: Any, done: bool = True) -> Callable[[httpx.Request], httpx.Response]:
+        lines = [f"data: {json.dumps(each)}\n\n" for each in events] + ["data: [DONE]\n\n"] * done
+        return lambda request: httpx.Response(200, text="".join(lines))
+
+    def test_a_whole_answer(self) -> None:
+        body = {**choice("ab", "stop"), "usage": USAGE}
+        found = self.asked_of(lambda request: httpx.Response(200, json=body), WHOLE)
+        assert found == Answer(fingerprint(200, body), {0: "ab"}, 5)
+
+    def test_a_stream_and_one_that_is_left(self) -> None:
+        server = self.streamed(choice("a"), choice("b"), choice("c", "stop"), {"choices": [], "usage": USAGE})
+        whole = self.asked_of(server, STREAM)
+        assert (whole.texts, whole.tokens) == ({0: "abc"}, 5)
+        leaves = replace(STREAM, leaves_after=2)
+        assert self.asked_of(server, leaves) == Answer(
+            fingerprint(200, joined([choice("a"), choice("b")])), {0: "ab"}, 2
+        )
+        assert self.asked_of(server, leaves, stays=True) == whole
+
+    def test_refusals_are_due_or_not(self) -> None:
+        def refuse(request: httpx.Request) -> httpx.Response:
+            return httpx.Response(400, json={"error": {"message": "no"}})
+
+        assert self.asked_of(refuse, replace(WHOLE, refused=True)).tokens == 0
+        with pytest.raises(AnswerError, match=r'400 \{"error": \{"message": "no"\}\}'):
+            self.asked_of(refuse, WHOLE)
+        with pytest.raises(AnswerError, match="200"):
+            self.asked_of(lambda request: httpx.Response(200, json={}), replace(WHOLE, refused=True))
+        with pytest.raises(AnswerError, match="500"):
+            self.asked_of(lambda request: httpx.Response(500, json={}), replace(WHOLE, refused=True))
+
+    def test_a_stream_that_breaks(self) -> None:
+        for events in ([{"error": {"code": "broken_numbers"}}], []):
+            with pytest.raises(AnswerError, match="broken_numbers" if events else "cut off"):
+                self.asked_of(self.streamed(*events, done=False), STREAM)
+
+    def test_every_request_is_sent_so_many_times(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        sent: list[int] = []
+
+        async def answer(http: Any, asked: Asked) -> Answer:
+            sent.append(int(asked.body["number"]))
+            return Answer("", {}, 1)
+
+        monkeypatch.setattr("qa.soak.server.ask", answer)
+        answers = Answers.to([replace(WHOLE, body={"number": number}) for number in range(7)])
+        load = Load("http://localhost", answers, 3, seed=1)
+        load.each(2)
+        load.until(lambda: answers.tokens >= 40)
+        assert answers.tokens == 42, "each as often as the others"
+        load.until(lambda: True)
+        assert sorted(sent) == sorted([*range(7)] * 7), "between two samples there is something to be seen"
+
+
+@pytest.mark.gl
+def test_textures_are_counted_as_they_are_in_the_driver(small: Path) -> None:
+    with glinfer.load(small) as model:
+
         def counts() -> tuple[int, int, int]:
             return (
                 texture_bytes(model.device),
@@ -209,26 +246,60 @@ class TestWatch:
         assert counts() == before
 
 
-class TestCommand:
-    def test_the_exit_status(self, small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        seen: list[dict[str, Any]] = []
-        stayed, grew = (SoakCheck("texture", 10, last, 0.0, 0.1, last == 10) for last in (10, 11))
-        unknown = SoakCheck("open files", None, None, None, 0.0, None)
-        for check, stopped, status, words in (
-            (stayed, "", 0, "everything stayed"),
-            (grew, "", 1, "1 of 1 DID NOT STAY"),
-            (unknown, "after 7 tokens", 1, "ENDED EARLY after 7 tokens"),
-        ):
+def test_a_server_is_as_fast_as_a_new_one() -> None:
+    """By pairs: a machine that becomes twice as fast meanwhile, or is slow in one turn, says nothing."""
+    for aged, passed in ((97.5, True), (102.5, True), (96.5, False), (103.5, False)):
+        told = [Rates(aged * speed, 100.0 * speed) for speed in (1.0, 1.1, 1.5, 2.0)] + [Rates(10.0, 100.0)]
+        check = judge_beside(told, 0.03)
+        assert check.passed is passed
+        assert check.change == pytest.approx(aged / 100 - 1)
+        assert (check.first, check.last) == pytest.approx((110.0, aged * 1.1))
+        assert "5 pairs" in check.detail
 
-            def scripted(model: Model, tokens: int, *, _end: Any = ((check,), stopped), **given: Any) -> SoakReport:
-                seen.append({"tokens": tokens, **given})
-                return SoakReport("GL", "fast", "f32", "f32", 4, 1000, 40, {"forks": 3}, 2.0, 100, (), *_end)
 
-            monkeypatch.setattr(command, "soak", scripted)
-            given = ["--tokens", "1000", "--sessions", "9", "--seed", "4", "--trace"]
-            done = CliRunner().invoke(soak_command, [str(small), *given])
-            assert done.exit_code == status
-            assert words in done.stdout
-            assert "1,000 tokens in 40 sequences, 2 s: " in done.stdout
-        del seen[0]["on_progress"], seen[0]["fresh"]
-        assert seen[0] == {"tokens": 1000, "sequences": 9, "seed": 4, "samples": 40, "trace": True}
+def test_bad_numbers() -> None:
+    for name in ("tokens", "seconds", "clients", "requests", "samples", "pairs"):
+        with pytest.raises(InputError, match=f"{name} is 0; expected at least"):
+            soak_server("shakespeare", **{name: 0})  # type: ignore[arg-type]
+
+
+def test_the_command_gives_its_options_and_its_status(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen: list[Any] = []
+
+    def scripted(model: str, **options: Any) -> SoakReport:
+        seen.append((model, options))
+        checks = judge_answers(Answers.to([]), Answers.to([]))
+        return SoakReport("GL", "server", "f32", "f32", 4, 1000, 40, {}, 2.0, 100, (), checks, "a fault")
+
+    monkeypatch.setattr(command, "soak_server", scripted)
+    assert run(["soak", "--seconds", "9", "--tokens", "1000", "--clients", "2", "--seed", "4"]) == 1
+    assert "ENDED EARLY a fault" in capsys.readouterr().out
+    ((model, options),) = seen
+    del options["on_progress"]
+    assert (model, options.pop("device"), options.pop("speed_drift")) == ("shakespeare", None, 0.03)
+    given = {"tokens": 1000, "seconds": 9.0, "clients": 2, "slots": 8, "requests": 240, "seed": 4, "samples": 40}
+    assert options == {**given, "pairs": 20}
+
+
+@pytest.mark.slow
+@pytest.mark.gl
+def test_a_server_stays_as_it_was(capsys: pytest.CaptureFixture[str]) -> None:
+    few = "--tokens 100 --seconds 60 --samples 4 --requests 13 --clients 4 --slots 3 --pairs 1"
+    status = run(["soak", *few.split(), "--json"])
+    told = json.loads(capsys.readouterr().out)
+    bad = {check["name"]: check["detail"] for check in told["checks"] if check["passed"] is False}
+    # A short run does not fill what is made once, and a busy machine has no steady speed.
+    made_later = {"framebuffer", "texture", "program", "vertex array"}
+    made_later |= {f"driver: {name}" for name in made_later}
+    assert set(bad) <= made_later | {"speed beside a new server", "threads", "memory of the process"}
+    assert status == (1 if bad else 0)
+    checks = {check["name"]: check for check in told["checks"]}
+    assert checks["answers as alone"]["first"] == checks["answers as alone"]["last"] > 9
+    assert checks["connections"]["passed"]
+    assert checks["sequences of requests"]["passed"]
+    assert checks["requests that failed"]["passed"]
+    assert told["uses"].keys() == {*KINDS}
+    assert told["tokens"] >= 100
+    assert (told["plan"], told["stopped"], len(told["samples"])) == ("server", "", 4)

@@ -349,23 +349,6 @@ class TestInfo:
             assert "".join(name.split()) in "".join(out.split())  # the table may wrap a long path anywhere
 
 
-class TestBench:
-    def test_json(self, small: Path, capsys: Capture) -> None:
-        told = ran_json(capsys, "bench", small, "--plan", "reference", "--lengths", "1,5", "--runs", "2")
-        assert [(row["tokens"], row["runs"], row["draws"]) for row in told["rows"]] == [
-            (1, 2, SMALL_DRAWS),
-            (5, 2, SMALL_DRAWS),
-        ]
-        for row in told["rows"]:
-            assert 0 < row["fastest_ms"] <= row["median_ms"] <= row["slowest_ms"]
-
-    def test_table(self, small: Path, capsys: Capture) -> None:
-        out, err = ran(capsys, "bench", small, "--plan", "reference", "--lengths", "64", "--runs", "1")
-        assert re.search(rf"^ +64 +{SMALL_DRAWS} ", out, re.MULTILINE)
-        assert "plan reference · 1 runs of each" in out
-        assert err == ""
-
-
 class TestConvert:
     def test_there_and_back_is_the_same_file(self, small: Path, tmp_path: Path, capsys: Capture) -> None:
         between, back = tmp_path / "m.safetensors", tmp_path / "m.gab"

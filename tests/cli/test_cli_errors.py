@@ -70,21 +70,14 @@ def header(*numbers: int) -> bytes:
     return struct.pack("<7I", 0x47414231, *numbers)
 
 
+# tests/formats tries every damage; these show that each command says it.
 BAD_GAB: dict[str, tuple[Callable[[bytes], bytes], str]] = {
-    "empty": (lambda good: b"", "empty file"),
-    "half a header": (lambda good: good[:20], "20 bytes"),
     "one byte short": (lambda good: good[:-1], "1 bytes short"),
-    "one byte too long": (lambda good: good + b"\0", "padded"),
-    "big-endian": (lambda good: good[3::-1] + good[4:], "expected a GAB1, safetensors or GGUF checkpoint"),
     "version 2": (lambda good: header(2, *struct.unpack("<5I", good[8:28])) + good[28:], "version is 2"),
-    "terabytes": (lambda good: header(1, 1 << 24, 1 << 14, 8, 1 << 24, 1 << 24) + good[28:], "truncated"),
-    "all ones": (lambda good: b"\xff" * len(good), "first bytes ff ff"),
-    "no heads": (lambda good: header(1, 300, 32, 0, 2, 64) + good[28:], "num_attention_heads is 0"),
     "safetensors of nothing": (
         lambda good: struct.pack("<Q", 2) + b"{}",
         "a safetensors file that glinfer did not save",
     ),
-    "safetensors with a huge header": (lambda good: struct.pack("<Q", 1 << 62) + b"{}", "promise"),
 }
 
 
@@ -144,11 +137,7 @@ class TestCheckpoints:
 
 BAD_BPE: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "empty": (lambda good: b"", "0 bytes"),
-    "half of it": (lambda good: good[: len(good) // 2], "truncated"),
-    "one byte too long": (lambda good: good + b"\0", "padded"),
     "wrong magic": (lambda good: b"BPE2" + good[4:], "expected 0x42504531"),
-    "four billion merges": (lambda good: good[:8] + struct.pack("<2I", 255, 2**32 - 1) + good[16:], "next id"),
-    "as many and consistent": (lambda good: good[:8] + struct.pack("<2I", 2**32 - 1, 2**32 - 257), "truncated"),
     "a checkpoint": (lambda good: header(1, 300, 32, 4, 2, 64), "this is a GAB1 checkpoint"),
 }
 
@@ -300,23 +289,12 @@ class TestOptions:
     def test_a_shape_that_is_none(self, refused: Refused) -> None:
         for config, words in (
             ("blocks", "blocks='' in --config; expected a whole number"),
-            ("blocks=", "blocks='' in --config"),
-            ("blocks=1.5", "blocks='1.5' in --config"),
-            ("blocks=6 heads=8", "blocks='6 heads=8' in --config"),
             ("layers=4", "unknown name 'layers' in --config; known: vocab, dim, heads, blocks, context"),
-            ("=4", "unknown name '' in --config"),
-            ("llama", "unknown name 'llama' in --config; known: vocab, "),
             ("Gab", "family, or a whole shape: gab, gift_of_gab"),
             ("gab=6", "unknown name 'gab' in --config"),
-            ("blocks=0", "num_hidden_layers is 0; expected a whole number from 1"),
-            ("context=-1", "max_position_embeddings is -1"),
-            ("heads=3", "hidden_size 512 is not a multiple of num_attention_heads 3"),
-            ("vocab=99999999999999999999", "vocab_size is 99999999999999999999"),
-            ("blocks=" + "9" * 5000, "in --config; expected a whole number"),
             ("family=mamba", "family='mamba' in --config; expected one of gab, gpt2"),
             ("family=llama,heads=3,dim=32", "not a multiple of num_attention_heads 3"),
             ("family=llama,kv_heads=3", "not a multiple of num_key_value_heads 3"),
-            ("family=llama,inner=x", "inner='x' in --config; expected a whole number"),
             ("family=llama,blocks=1000000", "need more than 100000 draws"),
             ("none.json", "none.json: cannot read it"),
         ):

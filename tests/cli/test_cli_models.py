@@ -178,30 +178,8 @@ class TestChat:
 
 
 class TestMeasuring:
-    @pytest.mark.slow
-    def test_eval(self, told: Any) -> None:
-        floats, packed = (told(f"eval {path} --text text.txt --weights file") for path in ("hf", "q8.gguf"))
-        assert floats["bytes"] == packed["bytes"] > 70
-        assert packed["bits_per_byte"] == pytest.approx(floats["bits_per_byte"], rel=1e-3)
-        assert floats["bits_per_byte"] != packed["bits_per_byte"]
-
     def test_eval_of_the_reference_plan_is_refused(self, refused: Any) -> None:
         assert "the reference plan scores no texts of this llama" in refused("eval hf --text text.txt --plan reference")
-
-    @pytest.mark.slow
-    def test_verify(self, told: Any) -> None:
-        [found] = told(f"verify --config {SHAPE} --weights q8 --draws --greedy 5 --tokens 4")["runs"]
-        assert found["passed"]
-        assert all(texture["identical"] for texture in found["textures"])
-        assert len(found["draws"]) == DRAWS + 3, "with those of a choice with filters"
-        assert found["greedy"]["agreeing"] == 5 == len(found["greedy"]["chosen"])
-
-    @pytest.mark.slow
-    def test_bench(self, told: Any) -> None:
-        found = told("bench q8.gguf --contexts 8 --runs 1 --weights file,f32")
-        assert [row["label"] for row in found["rows"]] == 2 * ["glinfer file"] + 2 * ["glinfer f32"]
-        assert all(row["decode"]["median"] > 0 for row in found["rows"])
-        assert [engine["draws"] for engine in found["engines"]] == [DRAWS, DRAWS]
 
     def test_a_batch_by_the_reference_plan_is_refused(self, refused: Any, bare: Path, tmp_path: Path) -> None:
         (tmp_path / "prompts.jsonl").write_text('{"ids": [5, 6, 7]}\n', "utf-8")

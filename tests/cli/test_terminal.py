@@ -7,6 +7,8 @@ import json
 import sys
 import warnings
 from collections.abc import Sequence
+from io import StringIO
+from operator import itemgetter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,15 +16,17 @@ from typing import Any
 import pytest
 from each_case import each_case
 from rich.console import Console
+from rich.progress import Progress
 
 from glinfer import notebook
 from glinfer.cli import app
 from glinfer.cli.app import run
 from glinfer.cli.chat import _Chat
-from glinfer.cli.common import json_text, say, show, stage_bars
+from glinfer.cli.common import bar_columns, json_text, say, show, show_table, stage_bars
 from glinfer.cli.generate import print_stream
 from glinfer.engine.sampler import SamplingOptions
 from glinfer.errors import GlinferWarning
+from glinfer.inspect.tables import Column, Table
 from glinfer.terminal import PrintableStream, emit, printable
 
 HARM = "\x1b]0;pwned\x07\x9b31m\x9d8;;x\x9c\u202e\r\x7f\udc9b"
@@ -166,3 +170,89 @@ class TestErrors:
         sys.excepthook(RuntimeError, caught.value, None)
         assert f"RuntimeError: {SHOWN[:20]}" in plain.getvalue()
         assert harmless(plain.getvalue())
+
+
+# Tables on narrow terminals
+
+
+Capture = pytest.CaptureFixture[str]
+NAMES = ["h.0.attn.out_proj.weight", "cached_scores", "matmul, matvec, finish", "interleaved", "2,048 B"]
+
+
+@pytest.fixture(params=[80, 60, 40])
+def width(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setenv("COLUMNS", str(request.param))
+    return int(request.param)
+
+
+def check_whole(printed: str, cells: list[str]) -> None:
+    words = printed.split()
+    for cell in cells:
+        for word in cell.split():
+            assert word in words, f"{word} is broken"
+
+
+def test_no_word_is_broken(width: int, capsys: Capture) -> None:
+    show(("pass", "shader", "of what", "form", "read"), [NAMES], numbers=("read",))
+    printed = capsys.readouterr().out
+    check_whole(printed, NAMES)
+    assert "2,048 B" in printed, "a number is not wrapped"
+    assert max(len(line.rstrip()) for line in printed.splitlines()) <= max(width, 73)
+
+
+def test_columns_are_dropped_in_their_order(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    def headings(columns: int) -> list[str]:
+        monkeypatch.setenv("COLUMNS", str(columns))
+        names = ("name", "second", "third", "written")
+        items = [[letter * 20 for letter in "abcd"]]
+        made = Table("t", [Column(name, itemgetter(place)) for place, name in enumerate(names)], items)
+        show_table(made, drop=("written", "third"))
+        return capsys.readouterr().out.splitlines()[0].split()
+
+    assert headings(90) == ["name", "second", "third", "written"]
+    assert headings(80) == ["name", "second", "third"]
+    assert headings(50) == headings(20) == ["name", "second"]
+
+
+def test_the_table_of_a_profile(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    names = ("pass", "shader", "draws", "ms", "share", "read", "written", "GB/s", "of ceiling")
+    row = ["attn.out_proj", "cached_values", "30", "10.137", "65.0%", "114.7 MB", "0.4 MB", "10.5", "262%"]
+    columns = [Column(name, itemgetter(place), str if place > 1 else None) for place, name in enumerate(names)]
+    made = Table("t", columns, [row], row)
+    show_table(made, drop=("written",))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["pass", "shader", "draws", "ms", "share", "read", "GB/s", "of", "ceiling"]
+    assert max(map(len, lines)) <= 80
+    assert len(lines) == 3
+    markdown = made.markdown().splitlines()
+    assert markdown[:2] == [f"| {' | '.join(names)} |", "|---|---|---|---|---|---|---|---|---|"]
+    assert markdown[2] == markdown[3] == f"| {' | '.join(row)} |"
+
+
+# The bar of long commands, drawn at times that are made up
+
+
+def drawn(total: int | None, done: int, seconds: float) -> str:
+    """One line of the bar after so many seconds."""
+    now = [100.0]
+    console = Console(file=StringIO(), width=80, force_terminal=True, color_system=None)
+    bar = Progress(*bar_columns(), console=console, get_time=lambda: now[0], auto_refresh=False)
+    task = bar.add_task("soaking", total=total)
+    now[0] += seconds
+    bar.update(task, completed=done)
+    console.print(bar.get_renderable())
+    assert isinstance(console.file, StringIO)
+    return console.file.getvalue().strip()
+
+
+@pytest.mark.parametrize(("seconds", "shown"), [(0, "0:00:00 elapsed"), (83, "0:01:23 elapsed")])
+def test_the_time_says_what_it_is(seconds: float, shown: str) -> None:
+    assert drawn(200, 50, seconds).endswith(f" 25% {shown}")
+
+
+def test_a_bar_without_an_end_shows_no_percentage() -> None:
+    line = drawn(None, 50, 5)
+    assert line.startswith("soaking")
+    assert line.endswith("0:00:05 elapsed")
+    assert "%" not in line

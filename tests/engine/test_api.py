@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from made_models import of_family, opened
-from scripted_models import BYTES, FAST_SMALL_DRAWS, FAST_TAIL_DRAWS, SMALL_DRAWS, saying
+from scripted_models import BYTES, FAST_SMALL_DRAWS, FAST_TAIL_DRAWS, saying
 
 import glinfer
 from glinfer.engine.model import Model
@@ -41,13 +41,6 @@ class TestGenerating:
         assert text == model.require_tokenizer().decode(ids)
         assert all(type(token) is int for token in ids)
 
-    def test_the_pieces_of_a_stream_join_to_what_generate_gives(self, model: Model) -> None:
-        for seed in range(3):
-            whole = model.generate("Once upon", max_tokens=12, seed=seed)
-            pieces = list(model.stream("Once upon", max_tokens=12, seed=seed))
-            assert "".join(pieces) == whole
-            assert "" not in pieces
-
     def test_seeds(self, small: Path, model: Model) -> None:
         runs = [tuple(model.generate(PROMPT, max_tokens=12, seed=seed)) for seed in (1, 1, 2, 3)]
         assert runs[0] == runs[1]
@@ -56,31 +49,6 @@ class TestGenerating:
         with glinfer.load(small) as other:
             other.sampling = model.sampling
             assert tuple(other.generate(PROMPT, max_tokens=12, seed=1)) == runs[0], "the same after loading again"
-
-    def test_greedy_takes_the_argmax_and_needs_no_seed(self, model: Model) -> None:
-        sequence = list(PROMPT)
-        for _ in range(6):
-            sequence.append(int(model.logits(sequence).argmax()))
-        for seed in (None, 1, 2):
-            assert model.generate(PROMPT, max_tokens=6, temperature=0, seed=seed) == sequence[4:]
-        assert model.generate(PROMPT, max_tokens=6, top_k=1, seed=3) == sequence[4:]
-
-    def test_results_are_copies_that_later_runs_do_not_change(self, model: Model) -> None:
-        first, probs = model.logits([5]), model.probs([5])
-        kept = first.copy()
-        model.logits(list(range(100, 164)))
-        assert np.array_equal(first, kept)
-        first[:] = 0
-        assert np.array_equal(model.logits([5]), kept)
-        assert np.array_equal(model.probs([5]), probs)
-
-    def test_draws_of_the_reference_plan(self, reference: Model) -> None:
-        assert reference.draws().total == int(reference.draws(5)) == SMALL_DRAWS
-        assert sum(row.count for row in reference.draws().rows) == SMALL_DRAWS
-        assert reference.forward(PROMPT) == SMALL_DRAWS
-        stream = reference.stream(PROMPT, max_tokens=2)
-        list(stream)
-        assert (stream.stats.draws_per_token, stream.stats.prompt_draws) == (SMALL_DRAWS, 0)
 
     @pytest.mark.usefixtures("chunk_at_once")
     def test_draws_of_the_fast_plan(self, small: Path) -> None:
@@ -170,18 +138,6 @@ class TestClosing:
 
 
 class TestSeveralModels:
-    @pytest.mark.usefixtures("chunk_at_once")
-    def test_two_streams_of_one_model_do_not_mix(self, small: Path) -> None:
-        with glinfer.load(small) as model:
-            alone = [model.generate(prompt, max_tokens=6, seed=2) for prompt in ([5, 6], [7, 8, 9])]
-            streams = [model.stream(prompt, max_tokens=6, seed=2) for prompt in ([5, 6], [7, 8, 9])]
-            pairs = list(zip(*streams, strict=True))
-            assert [list(ids) for ids in zip(*pairs, strict=True)] == alone
-            # Each takes the model from the other, and has to have all its tokens run again: up to three one by one,
-            # more as a chunk, which leaves only the rest of the last one.
-            whole, rest = FAST_SMALL_DRAWS + 2, FAST_TAIL_DRAWS + 2
-            assert [stream.stats.draws for stream in streams] == [2 * whole + 4 * rest, whole + 5 * rest]
-
     def test_two_models_share_a_device(self, small: Path, llama: Model) -> None:
         alone = llama.logits([1, 2, 3])
         with open_device() as device:
@@ -285,14 +241,6 @@ def test_importing_loads_no_opengl_and_creates_no_context() -> None:
 
 
 # Prompts and options
-
-
-def test_whole_numbers_of_any_kind_are_ids(model: Model) -> None:
-    expected = model.generate(PROMPT, max_tokens=3, temperature=0)
-    kinds = (np.array(PROMPT), np.array(PROMPT, dtype=np.uint8), tuple(PROMPT), [np.uint16(each) for each in PROMPT])
-    for prompt in kinds:
-        assert model.generate(prompt, max_tokens=3, temperature=0) == expected  # type: ignore[call-overload]
-    assert len(model.generate([0, 299], max_tokens=1)) == 1, "the first and the last id"
 
 
 def test_prompts_that_cannot_be(model: Model) -> None:

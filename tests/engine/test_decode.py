@@ -15,7 +15,6 @@ from made_models import of_family, opened
 from scripted_models import FAST_SMALL_DRAWS, FAST_TAIL_DRAWS
 
 import glinfer
-from glinfer.config import ModelConfig
 from glinfer.engine.model import Model
 from glinfer.engine.prefill import MAX_SINGLE_TOKENS
 from glinfer.engine.run.cached import CachedSession
@@ -26,9 +25,7 @@ from glinfer.gl.context import open_device
 from glinfer.gl.program import Program, ProgramCache
 from glinfer.gl.texture import Texture
 from glinfer.kernels.noise import gumbel
-from glinfer.lower.plans import plan_for
 from glinfer.program.session import Session
-from glinfer.quant.formats import WEIGHT_FORMATS
 
 pytestmark = [pytest.mark.gl, pytest.mark.usefixtures("chunk_at_once")]
 
@@ -463,18 +460,3 @@ def close_call(logits: np.ndarray[Any, Any], sampler: Sampler, step: int, token:
     if not sampler.options.greedy:
         scores = scores + gumbel(sampler.seed, step, scores.size)
     return bool(scores.max() - scores[token] <= 4e-6)
-
-
-class TestBothPlans:
-    def test_gabs_draws_a_token_are_39(self) -> None:
-        gab = ModelConfig.from_options("")
-        for weights in WEIGHT_FORMATS:
-            assert len(plan_for(gab, "fast", weights=weights).draws) == 39
-        assert len(plan_for(gab, "reference").draws) == 244
-
-    def test_a_stop_inside_a_chunk_leaves_no_surplus(self, model: Model) -> None:
-        ids = model.generate(PROMPT, max_tokens=16, temperature=0)
-        place = next(place for place in range(2, 16) if ids[place] not in ids[:place])
-        assert model.generate(PROMPT, max_tokens=16, temperature=0, stop_ids=[ids[place]]) == ids[:place]
-        assert model._own.ids == [*PROMPT, *ids[: place + 1]]
-        assert model.generate(PROMPT, max_tokens=16, temperature=0) == ids

@@ -103,15 +103,6 @@ def test_each_forward_gets_the_whole_sequence_so_far() -> None:
     assert (prompt, stream.stats.finish_reason, stream.stats.tokens) == ([5, 6], "length", 5)
 
 
-def test_the_context_may_be_filled_to_the_last_place_and_used_once_more() -> None:
-    for prompt_tokens, fitting in ((1, 10), (9, 2), (10, 1)):
-        model = Counter()
-        stream = make(model, prompt=[0] * prompt_tokens, max_tokens=fitting, context=10)
-        assert len(list(stream)) == fitting
-        assert (stream.stats.finish_reason, stream.stats.dropped) == ("length", 0)
-        assert len(model.seen[-1]) == 10, "the last forward uses the whole context and no more"
-
-
 def test_when_the_context_is_full_the_oldest_half_is_dropped() -> None:
     for context, dropped in ((10, 5), (9, 5), (2, 1), (1, 1)):
         model = Counter()
@@ -202,14 +193,6 @@ def test_a_session_that_is_closed_ends_the_stream_with_an_error() -> None:
     with pytest.raises(ContextError, match="gone"):
         next(stream)
     assert (ends.count, stream.stats.finish_reason) == (1, "error")
-
-
-def test_a_stop_id_is_counted_but_not_yielded() -> None:
-    for max_tokens in (5, 3):  # as the last allowed token too
-        stream = make(stop_ids=[4, 17], max_tokens=max_tokens)
-        assert list(stream) == stream.ids == [2, 3]
-        assert (stream.stats.finish_reason, stream.stats.tokens) == ("stop", 3)
-    assert len(list(make(prompt=[4, 4], stop_ids=[4], max_tokens=2))) == 2, "one in the prompt stops nothing"
 
 
 def test_closing_ends_it_at_once() -> None:

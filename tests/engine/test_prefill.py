@@ -11,8 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 from agreement import agree
-from made_models import IDS as FAMILY_IDS
-from made_models import of_family, opened
 from scripted_models import random_file
 from tiny_models import in_floats, tiny
 
@@ -59,13 +57,6 @@ def pieces(small: Path) -> Iterator[Model]:
         yield opened
 
 
-@pytest.fixture(scope="module")
-def odd(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model whose every size is odd."""
-    shape = "vocab=131,dim=30,heads=3,blocks=2,context=90"
-    return random_file(tmp_path_factory.mktemp("odd") / "odd.gab", shape, seed=4)
-
-
 def stepped(model: Model, ids: list[int]) -> Floats:
     """The logits after tokens that were run one by one."""
     with model.session() as session:
@@ -104,36 +95,6 @@ class TestTheSameNumbers:
     def test_in_one_chunk_and_in_several(self, model: Model, pieces: Model) -> None:
         for made, tokens in itertools.product((model, pieces), (MAX_SINGLE_TOKENS + 1, 16, 17, CONTEXT)):
             assert agree(chunked(made, IDS[:tokens]), stepped(made, IDS[:tokens])), tokens
-
-    @pytest.mark.slow
-    @pytest.mark.parametrize(
-        "options",
-        [
-            {"weights": "q8"},
-            {"weights": "f16", "chunk": 7},
-            {"weights": "q16", "rows_per_draw": 8, "blends": True, "cover": "points", "tiles": 4, "largest_cell": 3},
-            {"weights": "q8l", "tiles": 3, "pitch": 96, "lookup_texture": True, "chunk": 9},
-        ],
-        ids=str,
-    )
-    def test_with_other_kernels_and_weights(self, odd: Path, options: dict[str, Any]) -> None:
-        weights = options.get("weights", "f32")
-        kernels = KernelOptions(**{name: value for name, value in options.items() if name != "weights"})
-        with glinfer.load(odd, kernels=kernels, weights=weights) as model:
-            for tokens in (6, 41, 90):
-                assert agree(chunked(model, IDS[:tokens]), stepped(model, IDS[:tokens])), tokens
-
-    @pytest.mark.slow
-    @pytest.mark.parametrize(("family", "size"), [("mistral", 7), ("gemma", 64)])
-    def test_of_other_families(self, family: str, size: int) -> None:
-        made = of_family(family, sliding_window=9 if family == "mistral" else 0)
-        with opened(made) as model:
-            prefill = model.engine._prefill  # type: ignore[attr-defined]
-            prefill.options = dataclasses.replace(
-                prefill.options, kernels=dataclasses.replace(model.kernels, chunk=size)
-            )
-            for tokens in (6, 48):
-                assert agree(chunked(model, FAMILY_IDS[:tokens]), stepped(model, FAMILY_IDS[:tokens])), tokens
 
 
 @pytest.mark.slow

@@ -88,20 +88,6 @@ def distribution(logits: Any, history: Any = (), **options: Any) -> list[float]:
     return list(Sampler(SamplingOptions(**options)).distribution(logits, history).tolist())
 
 
-def test_softmax_in_float64_and_temperature() -> None:
-    got = Sampler().distribution(LOG_4321.astype(np.float32))
-    assert got.dtype == np.float64
-    assert got == pytest.approx([0.4, 0.3, 0.2, 0.1], rel=1e-6)
-    assert distribution(LOG_4321, temperature=0.5) == pytest.approx([16 / 30, 9 / 30, 4 / 30, 1 / 30])
-
-
-def test_repetition_penalty_divides_positive_multiplies_negative_once_for_each_token() -> None:
-    logits = np.array([2.0, -2.0, 0.0, 1.0])
-    expected = np.exp([1.0, -4.0, 0.0, 1.0])
-    got = distribution(logits, [0, 1, 1, 0, 0, 2], repetition_penalty=2.0)
-    assert got == pytest.approx((expected / expected.sum()).tolist())
-
-
 def test_the_penalty_comes_before_greedy_choice() -> None:
     sampler = Sampler(SamplingOptions(temperature=0, repetition_penalty=3.0))
     assert sampler.sample(np.array([2.0, 1.0, 0.0]), []) == 0
@@ -131,20 +117,6 @@ def test_top_p_keeps_the_smallest_set_that_reaches_the_mass() -> None:
     # Of 0.4 and 0.3, which top-k leaves, the first holds 57 %: enough for 0.5, although it is only 40 % of everything.
     assert distribution(LOG_4321, top_k=2, top_p=0.5) == [1, 0, 0, 0]
     assert distribution(LOG_4321, top_p=0.5) == pytest.approx([4 / 7, 3 / 7, 0, 0])
-
-
-def test_min_p_is_a_fraction_of_the_largest() -> None:
-    logits = np.array([0.0, math.log(0.5), math.log(0.25), -50.0])
-    assert distribution(logits, min_p=0.3) == pytest.approx([2 / 3, 1 / 3, 0, 0])
-    assert distribution(np.array([3.0, 3.0, 2.9]), min_p=1.0) == [0.5, 0.5, 0]
-
-
-def test_minus_infinity_is_never_chosen() -> None:
-    logits = np.array([-np.inf, 0.0, -np.inf, 0.0])
-    assert distribution(logits, top_k=3, temperature=7.0) == [0, 0.5, 0, 0.5]
-    assert distribution(logits, [0, 1], repetition_penalty=0.5) == [0, 0.5, 0, 0.5]
-    sampler = Sampler(SamplingOptions(seed=1))
-    assert {sampler.sample(logits) for _ in range(200)} == {1, 3}
 
 
 @pytest.mark.filterwarnings("error")

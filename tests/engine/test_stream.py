@@ -66,33 +66,6 @@ def test_a_stop_string_ends_the_text_before_it_and_the_model_with_it() -> None:
     assert bytes(stream.ids) == b"one two", "ids are what was generated, the stop string with it"
 
 
-def test_text_that_only_begins_like_a_stop_string_is_given_back() -> None:
-    stream = make(b"one tw", stop=["two"])
-    assert "".join(stream) == "one tw"
-    assert stream.stats.finish_reason == "length"
-
-
-def test_nothing_of_a_stop_string_is_shown_before_it_is_certain() -> None:
-    stream = make(b"a<|end|>b", stop=["<|end|>"])
-    assert next(stream) == "a"
-    assert next(stream, None) is None
-    assert stream.stats.finish_reason == "stop"
-
-
-@pytest.mark.parametrize(
-    ("data", "stop", "text"),
-    [
-        (b"onestop", ["stop"], "one"),  # at the very end
-        (b"x.", [".", ".\n"], "x"),  # held for a longer one
-        ("aé€b".encode(), ["é€"], "a"),  # across a split character
-    ],
-)
-def test_a_stop_string_in_hard_places(data: bytes, stop: list[str], text: str) -> None:
-    stream = make(data, stop=stop)
-    assert "".join(stream) == text
-    assert stream.stats.finish_reason == "stop"
-
-
 def test_a_stop_id_ends_it_without_its_text() -> None:
     stream = make(b"ab!c", stop_ids=[ord("!")])
     assert "".join(stream) == "ab"

@@ -20,7 +20,6 @@ from glinfer.engine.model import Model
 from glinfer.engine.requests import BatchRequest
 from glinfer.errors import InputError, StructureError
 from glinfer.formats import random_checkpoint, save_checkpoint
-from qa.structured import cases, check_texts
 
 pytestmark = pytest.mark.gl
 pytest.importorskip("llguidance", reason="llguidance is not installed")
@@ -36,6 +35,7 @@ SCHEMA: dict[str, Any] = {
     "additionalProperties": False,
 }
 ANYTHING = "(?s:.)*"
+CORPUS = Path(__file__).parents[1] / "structured" / "corpus"
 
 
 @pytest.fixture(autouse=True)
@@ -192,8 +192,23 @@ def test_the_reference_plan(model: Model, reference: Model) -> None:
 
 @pytest.mark.slow
 def test_texts_of_the_corpus() -> None:
-    """Of every sixteenth case; ``python -m qa structured`` writes 20 texts of each."""
+    """Of every sixteenth schema and expression; jsonschema and Python's re validate those that are finished."""
+    lines = (CORPUS / "schemas.jsonl").read_text("utf-8").splitlines()
+    cases = [("json_schema", json.loads(line)["schema"]) for line in lines]
+    cases += [("regex", each) for each in json.loads((CORPUS / "regexes.json").read_text("utf-8"))]
+    requests = [
+        BatchRequest(
+            "JULIET:\n", {"seed": 5, "temperature": 1.5, "max_tokens": 120, option: value}, key=(option, value)
+        )
+        for option, value in cases[::16]
+    ]
+    finished = 0
     with glinfer.load("shakespeare") as model:
-        found = check_texts(model, cases()[::16], [5], tokens=120)
-    assert found.faults == []
-    assert found.finished > 0.85 * found.texts
+        for result in model.batch(requests):
+            (option, value), text = result.request.key, result.text  # type: ignore[misc]
+            finished += bool(result.stats.complete)
+            if result.stats.complete and option == "regex":
+                assert re.fullmatch(value, text or ""), (value, text)
+            elif result.stats.complete:
+                jsonschema.Draft202012Validator(value).validate(json.loads(text or ""))
+    assert finished > 0.85 * len(requests)

@@ -7,6 +7,7 @@ import math
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +18,13 @@ from made_models import IDS, mixed, of_family, opened, packed
 
 import glinfer
 from glinfer.engine.model import Model
-from glinfer.engine.textures import MAX_TEXELS, TexturesReport
+from glinfer.engine.textures import MAX_TEXELS, TexturesReport, as_bits
 from glinfer.errors import ContextError, InputError
 from glinfer.formats import Checkpoint
 from glinfer.gl.layouts.packing import GemvLayout
 from glinfer.gl.texture import Texture
 from glinfer.inspect.verify.draws import verify_draws
 from glinfer.lower.weights import fold
-from qa.flips import flipped
 
 pytestmark = pytest.mark.gl
 
@@ -47,6 +47,21 @@ MODELS: dict[str, tuple[Callable[[], Checkpoint], str, str]] = {
 def model_of(name: str) -> Model:
     make, plan, weights = MODELS[name]
     return opened(make(), plan, weights)
+
+
+@contextmanager
+def flipped(texture: Texture, x: int, y: int, channel: int, bit: int) -> Iterator[None]:
+    """Flip one bit of a bound texture within the block."""
+    line = texture.read_lines(y, 1)
+    texel = np.ascontiguousarray(line[:, x : x + 1])
+    changed = texel.copy()
+    numbers = as_bits(changed).reshape(-1)
+    numbers[channel] ^= numbers.dtype.type(1 << bit)
+    try:
+        texture.gl.write(numbers.view(texel.dtype).tobytes(), viewport=(x, y, 1, 1), alignment=4)
+        yield
+    finally:
+        texture.gl.write(texel.tobytes(), viewport=(x, y, 1, 1), alignment=4)
 
 
 def tokens(model: Model) -> list[int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +17,7 @@ from glinfer.gl import timers
 from glinfer.gl.context import Device, open_device
 from glinfer.gl.layouts.matrix import Layout
 from glinfer.gl.program import Program
-from glinfer.gl.replay import Draw, DrawCall
+from glinfer.gl.replay import Draw, DrawCall, Tape
 from glinfer.gl.texture import Texture
 from glinfer.gl.timers import (
     DISJOINT_QUERIES,
@@ -78,15 +78,22 @@ class Clock:
         self.now, self.target = 0, None
         self.batch: list[int | Callable[[int], None]] = []
         self.stamps: dict[int, int] = {}
-        finish, flush, stamp, issue = device.raw.finish, device.raw.flush, TimestampQueries.stamp, timers.replay
+        finish, flush, stamp = device.raw.finish, device.raw.flush, TimestampQueries.stamp
+        clock = self
 
-        def replayed(device: Device, draws: Iterable[Draw], values: Any) -> None:
-            for draw in draws:
-                issue(device, [draw], values)
-                if draw.framebuffer is not self.target:
-                    self.do()
-                self.target = draw.framebuffer
-                self.batch.append(1000 * int(draw.name.split()[0]))
+        class NotedTape(Tape):
+            def __init__(self, device: Device, draws: Sequence[Draw], *, after: Callable[[int], None]) -> None:
+                self.draws, self.after = tuple(draws), after
+
+            def run(self, values: Any, watched: int | None = None) -> int:
+                for place, draw in enumerate(self.draws):
+                    Tape(device, [draw]).run(values)
+                    if draw.framebuffer is not clock.target:
+                        clock.do()
+                    clock.target = draw.framebuffer
+                    clock.batch.append(1000 * int(draw.name.split()[0]))
+                    self.after(place)
+                return len(self.draws)
 
         def stamped(queries: TimestampQueries, place: int) -> None:
             stamp(queries, place)
@@ -96,7 +103,7 @@ class Clock:
             return lambda: (wait(), self.do())[1]
 
         patch.setattr(timers, "time", SimpleNamespace(perf_counter_ns=self.look))
-        patch.setattr(timers, "replay", replayed)
+        patch.setattr(timers, "Tape", NotedTape)
         patch.setattr(device.raw, "finish", done(finish))
         patch.setattr(device.raw, "flush", done(flush))
         patch.setattr(TimestampQueries, "stamp", stamped)

@@ -8,13 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from one_draw import OUT, TOLERANCE, normal
 from one_draw import check as check_cases
 from published_draw import (
     PublishedDraw,
-    concat_draw,
     every_form,
     layer_norm_draw,
     linear_draw,
@@ -24,7 +21,7 @@ from published_draw import (
 )
 from tiers import tiered
 
-from glinfer.gl.context import Device, open_device
+from glinfer.gl.context import Device
 from glinfer.kernels.published.attention import MASKED
 from glinfer.kernels.published.embed import embed
 from glinfer.kernels.published.layer_norm import layer_norm
@@ -68,30 +65,6 @@ def test_every_form_agrees_with_float64_when_wrapped(device: Device, shape: tupl
     for name, make in every_form(*shape):
         wrap_tightly(device, make())
         check(device, make(), name)
-
-
-@pytest.mark.slow
-@pytest.mark.desktop
-def test_every_form_agrees_with_float64_on_desktop() -> None:
-    with open_device(api="desktop") as device:
-        for name, make in every_form(*WRAPPED[0]):
-            wrap_tightly(device, make())
-            check(device, make(), name)
-
-
-@pytest.mark.slow
-@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.data())
-def test_random_shapes_agree_with_float64(device: Device, data: st.DataObject) -> None:
-    max_rows, heads = data.draw(st.integers(1, 17), "max_rows"), data.draw(st.integers(1, 5), "heads")
-    rows, head = data.draw(st.integers(1, max_rows), "rows"), data.draw(st.integers(0, heads - 1), "head")
-    width, other = data.draw(st.integers(1, 19), "head width"), data.draw(st.integers(1, 70), "other width")
-    forms = dict(every_form(rows, max_rows, heads, width, other, head))
-    one = forms[data.draw(st.sampled_from(sorted(forms)), "form")]()
-    device.limits = device.driver_limits
-    if data.draw(st.booleans(), "wrapped"):
-        wrap_tightly(device, one)
-    check(device, one)
 
 
 def test_long_sums_stay_accurate(device: Device) -> None:
@@ -278,17 +251,3 @@ def test_each_head_sees_only_its_own_columns(device: Device) -> None:
             for name in set(one.arrays) - {"p"}:
                 one.arrays[name][:, others] = np.nan
             check(device, one, f"head {head}")
-
-
-def test_joining_the_heads_one_by_one_is_concatenation(device: Device) -> None:
-    heads = 3
-    parts = [normal(head, 3, 4) for head in range(heads)]
-    joined = np.full((3, 4 * heads), 99, dtype=np.float32)
-    for head, part in enumerate(parts):
-        one = concat_draw(3, 3, heads, 4, head, first=head == 0)
-        one.arrays["m"] = part
-        if head:
-            one.arrays["s"] = joined
-        joined = check(device, one)
-        assert (joined[:, 4 * (head + 1) :] == 0).all()
-    assert np.array_equal(joined, np.concatenate(parts, axis=1))

@@ -1,17 +1,14 @@
-"""Passes over many rows on the GPU: against their float64 oracles, and to the last bit against passes over one row."""
+"""Passes over many rows on the GPU against their float64 oracles; tests/models/test_rows_runs.py compares bits."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-import block_draw
 import numpy as np
 import pytest
-from agreement import agree
-from block_draw import BLOCKS, FLOATS_AND_ROWS, GQA, GROUP_SIZES, PADDED, SHARED, at, gemv_draw, whole_blocks
-from one_draw import OUT, TABLE, TOLERANCE, Array, BlockDraw, Case, check, normal
+from block_draw import BLOCKS, FLOATS_AND_ROWS, GQA, GROUP_SIZES, PADDED, SHARED, whole_blocks
+from one_draw import TABLE, TOLERANCE, Array, Case, check, normal
 from rows_draw import (
     KERNELS,
     Attention,
@@ -19,7 +16,6 @@ from rows_draw import (
     embed_draw,
     first_rows,
     gemm_draw,
-    members_of,
     norms_draw,
     pick_draw,
     random_scores,
@@ -115,40 +111,6 @@ def test_hundreds_of_rows_are_all_written(device: Device, cover: str, cell: int,
     check(device, one, *[first_rows(one, rows) for rows in (900, 769, 513, 128, 31)], what=f"{cell} {tiles}")
 
 
-@tiered(
-    ("name", "weights", "number"),
-    [
-        ("llvmpipe", "q8", 1),
-        ("one by one", "Q4_0", 13),
-        ("GPU", "bf16", 3),
-        ("mantissa", "i8", 10),
-        ("mantissa, one by one", "Q6_K", 11),
-    ],
-)
-def test_a_row_of_a_product_has_the_bits_it_has_alone(device: Device, name: str, weights: str, number: int) -> None:
-    """Whatever else is done to it."""
-    form = {key: value for key, value in FORMS[number].items() if key != "norms"}
-    as_alone(device, KERNELS[name], weights, whole_blocks(weights, 96) if weights in BLOCKS else 150, form)
-
-
-# A norm in the loop, with the mean; a gate; rotary positions; a sum in parts.
-
-
-def as_alone(device: Device, kernels: KernelOptions, weights: str, inputs: int, form: dict[str, Any]) -> None:
-    """Each of eleven rows of a product, against float64, and to the last bit against a product of that row alone."""
-    alone = {name: value for name, value in form.items() if name != "parts"}
-    one = gemm_draw(weights, kernels, 70, inputs, 11, **form)
-    found = check(device, one, first_rows(one, 11), what=f"{weights} {form}")[0]
-    positions = one.arrays[TABLE][:, POSITION] if "turn" in form else np.zeros(11, np.uint32)
-    cases = [
-        at(int(positions[row]), **{n: one.arrays[n][row : row + 1] for n in ("x", "r", OUT) if n in one.arrays})
-        for row in range(11)
-    ]
-    expected = gemv_draw(weights, kernels, 70, inputs, **alone).run(device, *cases)
-    for row in range(11):
-        assert agree(found[row], expected[row][0]), f"{weights} {form}: row {row}"
-
-
 # row_norms
 
 
@@ -163,45 +125,6 @@ def test_norms_agree_with_float64(device: Device, kernels: KernelOptions) -> Non
         check(device, one, *cases, what=f"{cols}", tolerance=2e-6 if centred else 1e-6)
 
 
-@tiered(
-    ("name", "weights", "inputs", "centred"),
-    [
-        ("one by one", "Q8_0", 96, True),
-        ("llvmpipe", "q8", 16, False),
-        ("plain", "q8", 70, False),
-        ("GPU", "bf16", 70, True),
-        ("mantissa", "Q4_0", 160, False),
-    ],
-)
-def test_a_norm_from_before_gives_the_bits_of_one_in_the_loop(
-    device: Device, name: str, weights: str, inputs: int, centred: bool
-) -> None:
-    """With few inputs the members of a quad round their sums in four ways; the last group of 32 is not always full."""
-    kernels = KERNELS[name]
-    left = norms_as_in_the_loop(device, kernels, weights, inputs, 60, gain=centred, centred=centred)
-    if inputs == 16 and kernels.quad:
-        apart = members_of(left, kernels.rows_per_draw)[:60]
-        assert (apart != apart[:, :1]).any(), "no row would show whose norm is taken"
-
-
-def norms_as_in_the_loop(
-    device: Device, kernels: KernelOptions, weights: str, inputs: int, rows: int, **options: bool
-) -> Array:
-    """Rows of a product behind row_norms have the bits of a product with its norm; what row_norms left."""
-    if "llvmpipe" not in device.renderer:
-        pytest.skip("compilers of other renderers may join a product and a sum in one shader and not in the other")
-    centred = options.get("centred", False)
-    norms = norms_draw(kernels, inputs, rows, centred=centred, grouped=weights in BLOCKS)
-    norms.arrays["x"] *= 10.0 ** normal(4, *norms.arrays["x"].shape)
-    left, x = norms.run(device, first_rows(norms, rows))[0], norms.arrays["x"]
-    one = gemm_draw(weights, kernels, 70, inputs, rows, norms=True, **options)
-    found = one.run(device, first_rows(one, rows, x=x, norms=left))[0]
-    alone = gemv_draw(weights, kernels, 70, inputs, norm=True, **options)
-    for row, expected in enumerate(alone.run(device, *[at(0, x=x[row : row + 1]) for row in range(rows)])):
-        assert same(found[row], expected[0]), f"row {row}"
-    return left
-
-
 # turn_heads
 
 
@@ -210,18 +133,10 @@ TURNED = [(Heads(5, 5, 16), 6), (GQA, 16), (Heads(3, 1, 80), 66), (Heads(2, 1, 6
 
 
 @with_kernels("one by one, looked up", "llvmpipe", "GPU")
-def test_heads_are_normalised_and_turned_as_alone(device: Device, kernels: KernelOptions) -> None:
+def test_heads_are_normalised_and_turned(device: Device, kernels: KernelOptions) -> None:
     heads, head_dim = TURNED[number_of(kernels) % len(TURNED)]
-    first = number_of(kernels) % 2 == 1
-    one = turn_draw(kernels, heads, head_dim, 19, turned_first=first)
-    found = check(device, one, *[first_rows(one, rows) for rows in (1, 19)])[1]
-    alone, positions = (
-        block_draw.turn_draw(kernels, heads, head_dim, turned_first=first),
-        one.arrays[TABLE][:, POSITION],
-    )
-    cases = [at(int(positions[row]), x=one.arrays["x"][row : row + 1]) for row in range(19)]
-    for row, expected in enumerate(alone.run(device, *cases)):
-        assert same(found[row], expected[0]), f"row {row}"
+    one = turn_draw(kernels, heads, head_dim, 19, turned_first=number_of(kernels) % 2 == 1)
+    check(device, one, *[first_rows(one, rows) for rows in (1, 19)])
 
 
 # embed_rows
@@ -247,17 +162,11 @@ def test_embeddings_are_the_sums_of_two_rows(
     [("Q4_0", "one by one", True), ("Q6_K", "llvmpipe", False)],
     keep=0,
 )
-def test_embeddings_out_of_blocks_are_those_of_single_tokens(
-    device: Device, weights: str, name: str, positions: bool
-) -> None:
-    """Scaled, and with positions and without; to the last bit."""
-    kernels, shape = KERNELS[name], {"weights": weights, "positions": positions, "scale": 2.5}
-    one = embed_draw(kernels, 67, 5, whole_blocks(weights, 96), 19, **shape)
-    found, table = check(device, one, first_rows(one, 19), tolerance=3e-7)[0], one.arrays[TABLE]
-    alone = block_draw.embed_draw(kernels, 67, 5, whole_blocks(weights, 96), **shape)
-    cases = [Case({"token": int(row[TOKEN]), "position": int(row[POSITION])}) for row in table[:19]]
-    for row, expected in enumerate(alone.run(device, *cases)):
-        assert same(found[row], expected[0]), f"row {row}"
+def test_embeddings_out_of_blocks_are_scaled(device: Device, weights: str, name: str, positions: bool) -> None:
+    """With positions and without."""
+    shape = {"weights": weights, "positions": positions, "scale": 2.5}
+    one = embed_draw(KERNELS[name], 67, 5, whole_blocks(weights, 96), 19, **shape)
+    check(device, one, first_rows(one, 19), tolerance=3e-7)
 
 
 @with_kernels("GPU", "one by one")
@@ -382,15 +291,11 @@ ATTENTION: list[tuple[str, dict[str, int]]] = [
 
 @tiered(("name", "shape"), ATTENTION, keep=2)
 @both_tiles
-def test_attention_of_tiles_is_right_and_has_the_bits_of_rows_alone(
-    device: Device, name: str, shape: dict[str, int], make: Any, case: Any
-) -> None:
+def test_attention_of_tiles_is_right(device: Device, name: str, shape: dict[str, int], make: Any, case: Any) -> None:
     kernels = KERNELS[name]
     made, runs = make(kernels, rows=64, **shape), (Run(64, 55, 12), Run(0, 0, 3), Run(32, 14, 4))
     cases = [case(made, kernels, *runs), *[case(made, kernels, *runs) for runs in sequences(kernels)]]
-    found = check(device, made.one, *cases, what=f"{shape}")[0]
-    alone = scores_as_alone if make is tile_scores_draw else values_as_alone
-    alone(device, kernels, made, cases[0], runs, found)
+    check(device, made.one, *cases, what=f"{shape}")
 
 
 @pytest.mark.slow
@@ -401,81 +306,11 @@ def test_caches_in_several_lines_agree_with_float64(device: Device, make: Any, c
     check(device, made.one, *[case(made, kernels, *runs) for runs in sequences(kernels) if len(runs) == 1])
 
 
-def alone_with(made: Attention, run: Run, row: int, queries: Array | None = None) -> tuple[int, Array]:
-    """The position of one row of a run, and a cache that holds its sequence alone."""
-    position, cache = run.position + row, np.zeros_like(made.cache)
-    length = run.position + run.rows
-    cache[:length] = made.cache[run.base : run.base + length]
-    if queries is not None:
-        cache[position, made.heads.queries_at :] = queries[made.heads.queries_at :]
-    return position, cache
-
-
-def scores_as_alone(
-    device: Device, kernels: KernelOptions, made: Attention, case: Case, runs: tuple[Run, ...], found: Array
-) -> None:
-    """To the last bit, of each row up to its own token."""
-    by_head, rows, cases = made.by_head(found, case), rows_of(case, runs, kernels.rows_per_draw), []
-    for row, run, n in rows:
-        position, cache = alone_with(made, run, n, made.one.arrays["q"][row])
-        cases.append(at(position, cache=cache))
-    alone = one_query(block_draw.scores_draw, kernels, made)
-    for (row, run, n), expected in zip(rows, alone.run(device, *cases), strict=True):
-        until = run.position + n + 1
-        single = tokens_of(expected, made.heads.count)[:, :until]
-        assert same(by_head[row, :, :until], single), f"row {row} at {until - 1}"
-
-
-def one_query(make: Any, kernels: KernelOptions, made: Attention) -> BlockDraw:
-    """The same attention of a row alone."""
-    heads, dim = made.heads, round(made.heads.scale**-2)
-    further = {"sinks": made.one.arrays["sinks"]} if "sinks" in made.one.arrays else {}
-    draw: BlockDraw = make(kernels, heads.count, dim, len(made.cache), kv=heads.kv, window=heads.window, **further)
-    return draw
-
-
-def values_as_alone(
-    device: Device, kernels: KernelOptions, made: Attention, case: Case, runs: tuple[Run, ...], found: Array
-) -> None:
-    """To the last bit; the case has the random scores of ``made``."""
-    kernels = dataclasses.replace(kernels, split_values=False)  # shared out, the sums have another order
-    scores, rows, cases = random_scores(made), rows_of(case, runs, kernels.rows_per_draw), []
-    for row, run, n in rows:
-        position, cache = alone_with(made, run, n)
-        cases.append(at(position, cache=cache, scores=slots_of(scores[row])))
-    alone = one_query(block_draw.values_draw, kernels, made)
-    for (row, run, n), expected in zip(rows, alone.run(device, *cases), strict=True):
-        assert agree(found[row], expected[0]), f"row {row} at {run.position + n}"
-
-
 @tiered(("name", "window"), [("one by one", 20), ("llvmpipe", 0)])
-def test_sinks_of_tiles_are_right_and_have_the_bits_of_rows_alone(device: Device, name: str, window: int) -> None:
+def test_sinks_of_tiles_are_right(device: Device, name: str, window: int) -> None:
     kernels = KERNELS[name]
     made = tile_values_draw(kernels, 4, 17, 48, kv=2, window=window, sinks=normal(9, 1, 4, scale=5))
-    runs = (Run(64, 55, 12), Run(0, 0, 3), Run(32, 14, 4))
-    case = values_case(made, kernels, *runs)
-    (found,) = check(device, made.one, case)
-    values_as_alone(device, kernels, made, case, runs, found)
-
-
-def tokens_of(scores: Array, heads: int) -> Array:
-    """Slots [slots, heads · 64] of one row's scores as [heads, tokens]."""
-    return scores.reshape(-1, heads, 64).transpose(1, 0, 2).reshape(heads, -1)
-
-
-def slots_of(scores: Array) -> Array:
-    """The reverse."""
-    return scores.reshape(len(scores), -1, 64).transpose(1, 0, 2).reshape(-1, len(scores) * 64)
-
-
-def rows_of(case: Case, runs: tuple[Run, ...], targets: int) -> list[tuple[int, Run, int]]:
-    """(row, run, which of the run's) of every row that is somebody's."""
-    found, row = [], 0
-    for run in runs:
-        found += [(row + n, run, n) for n in range(run.rows)]
-        row += -(-run.rows // targets) * targets
-    assert [row for row, _, _ in found] == np.flatnonzero(case.real).tolist()
-    return found
+    check(device, made.one, values_case(made, kernels, Run(64, 55, 12), Run(0, 0, 3), Run(32, 14, 4)))
 
 
 @with_kernels("one by one", "llvmpipe")
@@ -508,12 +343,12 @@ def row_case(make: Any, made: Attention, runs: tuple[Run, ...]) -> Case:
 @tiered(("name", "shape"), ATTENTION, keep=(1,))
 @pytest.mark.parametrize("make", [row_scores_draw, row_values_draw])
 def test_attention_of_a_row_of_each_sequence(device: Device, name: str, shape: dict[str, int], make: Any) -> None:
-    """Against float64, and to the last bit what each sequence gives alone."""
     kernels = KERNELS[name]
     shared = shape in SHARED
     kept = {"every": 64} if shared and make is row_scores_draw and kernels.quad else {}
     made = make(kernels, rows=3, **shape, **kept)
-    rows_as_alone(device, kernels, make, made, OWN_PARTS if shared else BATCHES)
+    cases = [row_case(make, made, runs) for runs in (OWN_PARTS if shared else BATCHES)]
+    check(device, made.one, *cases, what=f"{made.heads}")
 
 
 # Each sequence within its own part of the cache, as those are that keep one query each.
@@ -526,35 +361,8 @@ OWN_PARTS = [
 
 @pytest.mark.slow
 def test_sinks_of_a_row_of_each_sequence(device: Device) -> None:
-    kernels = KERNELS["one by one"]
-    made = row_values_draw(kernels, 4, 17, 3, kv=2, window=20, sinks=normal(9, 1, 4, scale=5))
-    rows_as_alone(device, kernels, row_values_draw, made, OWN_PARTS)
-
-
-def rows_as_alone(
-    device: Device, kernels: KernelOptions, make: Any, made: Attention, batches: Sequence[tuple[Run, ...]]
-) -> None:
-    """A row of each of three sequences, against float64 and to the last bit against itself alone."""
-    heads = made.heads.count
-    cases = [row_case(make, made, runs) for runs in batches]
-    found = check(device, made.one, *cases, what=f"{made.heads}")
-    kernels = dataclasses.replace(kernels, split_values=False)  # as several rows never are
-    alone = one_query(block_draw.scores_draw if make is row_scores_draw else block_draw.values_draw, kernels, made)
-    scores = random_scores(made)
-    singles = []
-    for runs in batches:
-        for row, run in enumerate(runs):
-            position, cache = alone_with(made, run, 0)
-            own = {} if make is row_scores_draw else {"scores": slots_of(scores[row])}
-            singles.append(at(position, cache=cache, **own))
-    expected = iter(alone.run(device, *singles))
-    for case, runs, result in zip(cases, batches, found, strict=True):
-        for row, run in enumerate(runs):
-            until, single = run.position + 1, next(expected)
-            if make is row_scores_draw:
-                assert same(made.by_head(result, case)[row, :, :until], tokens_of(single, heads)[:, :until])
-            else:
-                assert agree(result[row], single[0])
+    made = row_values_draw(KERNELS["one by one"], 4, 17, 3, kv=2, window=20, sinks=normal(9, 1, 4, scale=5))
+    check(device, made.one, *[row_case(row_values_draw, made, runs) for runs in OWN_PARTS])
 
 
 # score_rows

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -13,8 +13,9 @@ from rounded_caches import REQUESTS
 from glinfer.engine.model import Model
 from glinfer.errors import GLError, NumbersError
 from glinfer.formats import Checkpoint
+from glinfer.gl import replay
 from glinfer.gl.context import Device, open_device
-from glinfer.gl.replay import Draw
+from glinfer.gl.replay import Draw, Tape
 from glinfer.program.session import WATCH_EVERY, Session
 
 pytestmark = pytest.mark.gl
@@ -22,13 +23,14 @@ pytestmark = pytest.mark.gl
 
 def drop(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Every draw of this name writes nothing from here on."""
-    frozen = Draw.__dict__["frozen"].func
+    calls = replay._State.calls
 
-    def without(draw: Draw) -> Any:
-        made = frozen(draw)
-        return made._replace(render=lambda *_: None) if draw.name == name else made
+    def without(state: replay._State, draw: Draw) -> Iterator[replay.Call]:
+        made = list(calls(state, draw))
+        return iter([*made[:-1], (lambda _: None, None)] if draw.name == name else made)
 
-    monkeypatch.setattr(Draw, "frozen", property(without))
+    monkeypatch.setattr(replay._State, "calls", without)
+    monkeypatch.setattr(Session, "_tape", lambda self, first, end, _: Tape(self.device, self.draws[first:end]))
 
 
 def watched(session: Session) -> list[str]:

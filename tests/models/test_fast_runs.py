@@ -9,14 +9,12 @@ import moderngl
 import numpy as np
 import pytest
 from block_draw import KERNELS as FORMS
-from one_draw import STALE, poisoned
 from subjects import Subject, gab, of_family
 from tiers import tiered
 
 from glinfer.config import ModelConfig
 from glinfer.errors import PlanError
 from glinfer.gl.context import Device, Limits, open_device
-from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BlockLayout
 from glinfer.kernels import DrawSpec
 from glinfer.kernels.fused.sample import best_candidate
 from glinfer.kernels.noise import gumbel_of_key, noise_key
@@ -66,13 +64,6 @@ def feed(session: Session, ids: Sequence[int], start: int = 0, **choice: Any) ->
 
 def chosen(session: Session, position: int) -> int:
     return best_candidate(session.read_rows(PICKS, position)[0])
-
-
-def kept(session: Session, name: str) -> Array:
-    """What a cache keeps of every slot."""
-    layout = session.plan.table[name].layout
-    assert isinstance(layout, BlockLayout)
-    return np.array(session.read(name)[:, : BLOCK_FLOATS * layout.kept_blocks])
 
 
 def same(found: Array, expected: Array) -> bool:
@@ -134,33 +125,6 @@ def test_points_larger_than_the_renderers_are_refused_before_anything_is_made() 
 
 
 # What earlier runs left
-
-
-@some_kernels
-def test_activations_full_of_nan_change_nothing(device: Device, name: str, subject: Subject) -> None:
-    session = make(device, name, subject)
-    clean = [feed(session, [token], place) for place, token in enumerate(IDS[:20])]
-    for place, token in enumerate(IDS[:20]):
-        for tensor in session.plan.of_kind("activation"):
-            session.texture(tensor.name).fill(np.nan)
-        assert same(feed(session, [token], place), clean[place]), f"position {place}"
-
-
-@some_kernels
-def test_huge_numbers_in_the_caches_after_the_position_change_nothing(
-    device: Device, name: str, subject: Subject
-) -> None:
-    """Nor does NaN between the blocks; only the places of slots to come have to be numbers."""
-    fresh, session = (make(device, name, subject) for _ in range(2))
-    for length in (1, 2, 15, 65):
-        for tensor in session.plan.of_kind("cache"):
-            texture = session.texture(tensor.name)
-            stale = np.full(tensor.shape, STALE, dtype=np.float32)
-            stale[:, ::2] *= -1
-            texture.gl.write(poisoned(texture.layout, stale))
-        assert same(feed(session, IDS[:length]), feed(fresh, IDS[:length])), f"{length} tokens"
-        for tensor in fresh.plan.of_kind("cache"):
-            fresh.texture(tensor.name).fill(0.0)
 
 
 @some_kernels
@@ -253,18 +217,3 @@ def test_a_token_issues_the_planned_draws_and_makes_nothing(device: Device, monk
     assert session.device.live_objects() == alive
     assert session.program_count == programs
     assert device.draws_issued - issued == 70 * (6 * 2 + 3)
-
-
-def test_caches_start_as_zeros_and_outlive_runs(device: Device) -> None:
-    session = make(device)
-    caches = [tensor.name for tensor in session.plan.of_kind("cache")]
-    assert not any(session.read(name).any() for name in caches)
-    feed(session, IDS[:5])
-    cache = kept(session, "h.1.attn.cache")
-    assert cache[:5].any(axis=1).all()
-    assert not cache[5:].any()
-    feed(session, IDS[5:6], 5)
-    after = kept(session, "h.1.attn.cache")
-    assert same(after[:5].copy(), cache[:5].copy())
-    assert after[5].any()
-    assert not after[6:].any()

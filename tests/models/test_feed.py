@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 from tiny_models import tiny
 
 from glinfer.config import ModelConfig
 from glinfer.errors import PlanError
-from glinfer.kernels.fused.rows import BASE, NOISE_KEY, POSITION, TOKEN, WANTED, row_table
+from glinfer.kernels.fused.rows import POSITION, TOKEN
 from glinfer.kernels.options import KernelOptions
-from glinfer.lower.feed import chunk_feed, runs
+from glinfer.lower.feed import runs
 from glinfer.lower.fused.rows import ROWS, chunk_plan, drafted_plan
 from glinfer.lower.options import PlanOptions
-from glinfer.lower.plans import plan_for
 
 IDS = [3, 1, 4, 1, 5, 9]
 
@@ -26,19 +24,6 @@ def chunk(config: ModelConfig, rows: int, targets: int = 4) -> Any:
         rows=rows,
         cache_slots=64,
     )
-
-
-@pytest.mark.parametrize("family", ["gab", "llama"])
-def test_the_fast_plan_runs_once_for_each_token(family: str) -> None:
-    plan = plan_for(tiny(family), "fast")
-    found = runs(plan, IDS)
-    assert [dict(inputs) for inputs, _ in found] == [{}] * 6
-    assert [values["token"] for _, values in found] == IDS
-    assert [values["position"] for _, values in found] == list(range(6))
-    for _, values in found:
-        assert {value.name for value in plan.run_values} == set(values)
-        for value in plan.run_values:
-            value.check(values[value.name])
 
 
 @pytest.mark.parametrize(("family", "targets"), [("gab", 4), ("llama", 1), ("llama", 8)])
@@ -57,31 +42,6 @@ def test_a_chunk_is_one_run_with_a_table(family: str, targets: int) -> None:
     for tokens in ([], [1] * 21):
         with pytest.raises(PlanError, match=rf"\Afound {len(tokens)} tokens; expected 1 to 20\Z"):
             runs(plan, tokens)
-
-
-def test_a_whole_sequence_is_one_run_of_the_reference_plans() -> None:
-    ((inputs, values),) = runs(plan_for(tiny("gab"), "reference"), IDS)
-    assert inputs["tokens"].tolist() == [[token] for token in IDS]
-    assert values == {"rows": 6}
-    ((inputs, values),) = runs(plan_for(tiny("llama"), "reference"), IDS)
-    assert inputs["tokens"].shape == (48, 1)
-    assert inputs["tokens"][:6, 0].tolist() == IDS
-    assert not inputs["tokens"][6:].any()
-    assert inputs["tokens"].dtype == np.int32
-    assert values == {"rows": 6, "last_row": 5}
-
-
-def test_what_follows_in_a_sequence_is_told_its_places() -> None:
-    table = row_table(12)
-    table[:, [WANTED, NOISE_KEY]] = 7
-    values = chunk_feed(table, [5, 6, 7], 62, 4, base=128)
-    assert table[:3, TOKEN].tolist() == [5, 6, 7]
-    assert table[:4, POSITION].tolist() == [62, 63, 64, 65], "padding goes on"
-    assert not table[4:, POSITION].any()
-    assert (table[:, BASE] == 128).all()
-    assert (table[:, [WANTED, NOISE_KEY]] == 7).all()
-    # One slot of four rows, the last of which looks back on 66 tokens.
-    assert values == {"rows": 3, "longest": 66, "strip_first": 190}
 
 
 def test_run_values_of_rows_follow_from_the_inputs() -> None:

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import math
-import re
 from pathlib import Path
 
 import pytest
 
 from glinfer.config import ModelConfig
-from glinfer.gl.context import Limits
-from glinfer.gl.layouts.matrix import Layout
-from glinfer.gl.program import load_source, shader_root
-from glinfer.kernels.published.attention import MASKED
+from glinfer.gl.program import load_source
 from glinfer.lower.plain.gab import reference_plan
 from glinfer.program.plan import Plan
 
@@ -41,19 +37,6 @@ def test_the_vocabulary_is_not_padded(plan: Plan) -> None:
     assert f"{(8192 - 5256) * 512 * 4 / 1e6:.1f} MB of zeros in each of two tables" in DOC.read_text("utf-8")
 
 
-def test_formats(plan: Plan) -> None:
-    """Ids are whole numbers, everything else is one float a texel."""
-    assert {tensor.name for tensor in plan.tensors if tensor.format != "r32f"} == {"tokens"}
-    assert plan.table["tokens"].format == "r32i"
-    assert "uniform isampler2D tokens;" in (shader_root() / "embed.frag").read_text("utf-8")
-
-
-def test_masked_scores() -> None:
-    assert MASKED == -1e30
-    assert "const float MASKED = -1e30;" in (shader_root() / "attention_scores.frag").read_text("utf-8")
-    assert table()["masked scores"] == "−1e30"
-
-
 def test_working_textures(plan: Plan) -> None:
     sizes = {tensor.name: 4 * math.prod(tensor.shape) for tensor in plan.tensors if tensor.kind != "weight"}
     assert sizes["attn.scores"] == sizes["attn.probs"] == sizes["mlp.inner"] == 16_777_216
@@ -77,20 +60,3 @@ def test_precisions(plan: Plan) -> None:
         for kind in ("float", "int", "sampler2D"):
             assert f"\nprecision highp {kind};\n" in text.partition("uniform ")[0], shader
     assert table()["precision of samplers"].startswith("`precision highp sampler2D;` too")
-
-
-def test_only_long_edges_are_wrapped(plan: Plan) -> None:
-    """Within WebGL2's limits what has a row or a column for each of 5,256 tokens, and on larger textures nothing."""
-
-    def wrapped(edge: int) -> set[str]:
-        return {tensor.name for tensor in plan.tensors if Layout.of(tensor.shape, tensor.format, edge).wrapped}
-
-    edge = Limits.webgl2_minimum().max_texture_size
-    assert wrapped(edge) == {"transformer.wte.weight", "lm_head.weight", "lm_head.bias", "logits", "probs"}
-    assert not wrapped(8192)
-
-
-def test_no_vertex_buffer() -> None:
-    text = (shader_root() / "common" / "triangle.vert").read_text("utf-8")
-    assert "gl_VertexID" in text
-    assert not re.search(r"^\s*(in|uniform) ", text, re.MULTILINE)

@@ -167,10 +167,10 @@ def test_a_barrier_stands_before_every_draw_that_needs_one(device: Device, monke
     assert barrier is not None
     monkeypatch.setattr(device, "texture_barrier", lambda: (made.append("barrier"), barrier()))
     session = Session(plan_of(device), GAB.folded, device, one_state=True)
-    rectangle = replay.Draw.rectangle
-    monkeypatch.setattr(replay.Draw, "rectangle", lambda draw, now: (made.append(draw.name), rectangle(draw, now))[1])
-    for draw in session.draws:
-        draw.__dict__["frozen"] = draw.frozen._replace(viewport=None)  # so that each draw asks for its viewport
+    calls = replay._State.calls
+    monkeypatch.setattr(
+        replay._State, "calls", lambda state, draw: [*list(calls(state, draw))[:-1], (made.append, (draw.name,))]
+    )
     shared = set(regions(session))
     for first in (0, 5, len(session.draws) - 2):
         made.clear()

@@ -80,33 +80,6 @@ def test_every_draw_and_the_end_agree_with_float64(api: str, act: str) -> None:
             assert np.abs(session.read(PROBS) - exact).max() <= 1e-6
 
 
-def test_nothing_of_an_earlier_run_shows(session: Session) -> None:
-    fresh = {}
-    for rows in (CONTEXT, 1, 2, 5):
-        other = Session(PLAN, WEIGHTS, session.device)
-        fresh[rows] = forward(other, IDS[:rows])
-        other.release()
-    for rows in (1, CONTEXT, 2, CONTEXT, 1, 5, 2, 1, CONTEXT, 5):
-        assert same(forward(session, IDS[:rows]), fresh[rows]) == [], f"{rows} rows"
-
-
-def test_activations_full_of_nan_change_nothing(session: Session) -> None:
-    clean = {rows: forward(session, IDS[:rows]) for rows in (1, 4, CONTEXT)}
-    for rows, expected in clean.items():
-        for tensor in PLAN.of_kind("activation"):
-            session.texture(tensor.name).fill(np.nan)
-        session.texture(TOKENS).fill(-1)
-        assert same(forward(session, IDS[:rows]), expected) == [], f"{rows} rows"
-
-
-def test_other_tokens_give_other_results(session: Session) -> None:
-    first = forward(session, IDS)
-    for place in (0, 1, 15, 16, 46, 47):
-        changed = list(IDS)
-        changed[place] = (changed[place] + 1) % ODD.vocab_size
-        assert not np.array_equal(forward(session, changed)[LOGITS], first[LOGITS]), f"token {place} is not seen"
-
-
 @tiered(
     "limits",
     [Limits(TIGHTEST, 1, 4, 0, 1.0), Limits.webgl2_minimum(), Limits(TIGHTEST + 7, 4, 16, 16384, 1.0)],

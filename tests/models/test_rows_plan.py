@@ -1,15 +1,10 @@
-"""Plans over many rows without a GPU: counts, limits, refusals, the cells that cover them, and that they are the model.
-
-Their float64 oracles are compared with those of the fast and the reference plan, a row at a time.
-"""
+"""Plans over many rows without a GPU: counts, limits, refusals, and the cells that cover them."""
 
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import re
-from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,47 +12,21 @@ import pytest
 from changed_plans import rebound, redefined, with_draw
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from tiers import tiered
-from tiny_models import in_floats, in_formats, tiny
 
 from glinfer.config import ModelConfig
 from glinfer.errors import PlanError
-from glinfer.formats import Checkpoint, random_checkpoint
 from glinfer.gl.layouts.blocks import BlockLayout
 from glinfer.gl.values import evaluate
-from glinfer.kernels.fused.cached import score_slots
-from glinfer.kernels.fused.rows import (
-    BASE,
-    CHOSEN,
-    NOISE,
-    POSITION,
-    TARGETS,
-    TOKEN,
-    WANTED,
-    interleaved,
-    row_table,
-)
-from glinfer.kernels.fused.sample import best_candidate
 from glinfer.kernels.options import KernelOptions
-from glinfer.lower.feed import chunk_feed, runs
 from glinfer.lower.fused.rows import (
-    LOGITS,
-    PICKS,
-    ROWS,
     batch_plan,
     chunk_plan,
     fitting_chunk_plan,
-    slots_for,
 )
-from glinfer.lower.fused.token import HIDDEN, fast_plan
 from glinfer.lower.options import PlanOptions
-from glinfer.lower.weights.fold import FoldedWeights
-from glinfer.lower.weights.recipe import Recipes
 from glinfer.program.compiled import CELL_UNIFORMS, Cells, cell_edges, compile_plan
-from glinfer.program.oracle import final_tensors, run_plan
 from glinfer.program.plan import Plan, PlanLimits
 
-Array = np.ndarray[Any, Any]
 SMALL = ModelConfig(37, 15, 3, 2, 70)
 WEBGL2 = PlanLimits(2048, 4, 16, 1.0)
 
@@ -105,32 +74,6 @@ def refused(message: str) -> Any:
 
 
 # Run values
-
-
-@every_plan
-def test_the_values_of_a_run_are_within_their_ranges(make: Callable[..., Plan]) -> None:
-    plan = make()
-    for tokens in (1, 2, plan.max_rows):
-        found = plan.values_for(tokens)
-        assert set(found) == {value.name for value in plan.run_values}
-        for value in plan.run_values:
-            value.check(found[value.name])
-    for tokens in (0, plan.max_rows + 1):
-        with refused(f"found {tokens} tokens; expected 1 to {plan.max_rows}, the context of this model"):
-            plan.values_for(tokens)
-
-
-def test_there_is_room_for_what_fills_up_the_last_slot() -> None:
-    """The rows of a slot are run together, and those behind the last real one look back furthest."""
-    for targets, context in itertools.product(TARGETS, (64, 70, 128)):
-        config = ModelConfig(7, 16, 1, 2, context)
-        plan = chunk_of(config, kernels=KernelOptions(rows_per_draw=targets), rows=64, cache_slots=128)
-        for position in range(context):
-            rows = min(64, context - position)
-            slots = slots_for(rows, targets)
-            longest = position + slots * targets
-            found = plan.values({"rows": rows, "longest": longest, "strip_first": position})
-            assert found["score_slots"] == slots * score_slots(longest)
 
 
 # Memory and limits
@@ -291,128 +234,7 @@ def test_a_defect_is_refused() -> None:
 # The model, in float64
 
 
-IDS = [int(token) for token in np.random.default_rng(4).integers(0, 37, 70)]
-
-
-@dataclasses.dataclass
-class Model:
-    """A model in a weight format, and what its file has."""
-
-    checkpoint: Checkpoint
-    weights: str = "f32"
-
-    @property
-    def config(self) -> ModelConfig:
-        return self.checkpoint.config
-
-    @cached_property
-    def arrays(self) -> dict[str, Array]:
-        return dict(FoldedWeights(self.checkpoint, self.weights))
-
-    @cached_property
-    def kept(self) -> int:
-        """Columns of a cache that hold keys and values."""
-        return 2 * Recipes(self.config, "f32").heads(0).kv_floats
-
-    def plan(self, make: Callable[..., Plan], **options: Any) -> Plan:
-        return make(self.config, self.weights, formats=self.checkpoint.formats(), **options)
-
-    def stepped(self, ids: Sequence[int]) -> tuple[dict[str, Array], list[Array]]:
-        """The caches and the logits after each token, a token at a time."""
-        plan = fast_plan(PlanOptions(self.config, self.weights, KernelOptions(), 2048, self.checkpoint.formats()))
-        caches: dict[str, Array] = {}
-        logits = [final_tensors(plan, self.arrays, *given, caches)["logits"][0] for given in runs(plan, ids)]
-        return caches, logits
-
-
-def shaped(family: str, head_dim: int, **changes: Any) -> ModelConfig:
-    return tiny(family, head_dim, vocab_size=37, max_position_embeddings=70, **changes)
-
-
 # Figures of transformers show what chunks of every family compute, see test_families.py; here are their ends.
-MODELS = {
-    "gab": Model(random_checkpoint(SMALL, seed=11, scale=0.3)),
-    "qwen3": Model(in_floats(shaped("qwen3", 18, num_attention_heads=4, num_key_value_heads=1)), "q8"),
-    "mistral": Model(in_floats(shaped("mistral", 8, sliding_window=5, max_window_layers=1))),
-    "gpt2": Model(in_formats(shaped("gpt2", 16, intermediate_size=64), "Q5_1"), "file"),
-}
-
-
-def chunk_inputs(plan: Plan, ids: Sequence[int], position: int, targets: int) -> tuple[dict[str, Array], Any]:
-    """The table and the run values of tokens that follow each other."""
-    table = row_table(plan.table[ROWS].shape[0])
-    values = plan.values(chunk_feed(table, ids, position, targets))
-    table[: len(ids), WANTED] = [*ids[1:], 0]
-    return {ROWS: table}, values
-
-
-@pytest.mark.parametrize(
-    ("name", "targets"), [("gab", 1), ("gab", 8), *((name, 4) for name in MODELS if name != "gab")]
-)
-def test_chunks_leave_the_caches_that_single_tokens_leave(name: str, targets: int) -> None:
-    model = MODELS[name]
-    expected, _ = model.stepped(IDS)
-    plan = model.plan(chunk_of, kernels=KernelOptions(rows_per_draw=targets, blends=targets > 2), rows=40)
-    caches: dict[str, Array] = {}
-    for start, end in ((0, 1), (1, 33), (33, 70)):
-        inputs, values = chunk_inputs(plan, IDS[start:end], start, targets)
-        assert len(list(run_plan(plan, model.arrays, inputs, values, caches))) == len(plan.draws)
-    assert caches
-    for cache, found in caches.items():
-        wanted = expected[cache][:, : model.kept]
-        assert wanted[:70].any(axis=1).all()
-        assert np.allclose(found[:70, : model.kept], wanted[:70], rtol=1e-9, atol=1e-11), cache
-        assert not found[70 + targets :, : model.kept].any()
-
-
-@pytest.mark.parametrize("last", [0, 36])
-def test_what_is_handed_over_is_the_stream_before_the_last_block(last: int) -> None:
-    """Of the row that is named: the fast plan's last block goes on from there to the same logits."""
-    model = MODELS["qwen3"]
-    plan = model.plan(chunk_of, rows=40, export_residual=True)
-    caches: dict[str, Array] = {}
-    inputs, values = chunk_inputs(plan, IDS[: last + 1], 0, 4)
-    stream = final_tensors(plan, model.arrays, inputs, values, caches)[HIDDEN]
-    fast = fast_plan(PlanOptions(model.config, weights="q8", kernels=KernelOptions(), max_texture_size=2048))
-    held: dict[str, Array] = {}
-    for inputs, values in runs(fast, IDS[: last + 1]):
-        ran = run_plan(fast, model.arrays, inputs, values, held)
-        streams = [written for draw, written in ran if draw.kind in ("embed", "mlp.fc_out")]
-    assert len(streams) == 3
-    assert np.allclose(stream, streams[-2], rtol=1e-9, atol=1e-11)
-
-
-@tiered("model", MODELS.values(), keep=(0, 2, 3), ids=MODELS)
-def test_a_batch_gives_each_sequence_what_it_gives_alone(model: Model) -> None:
-    """Three sequences of their own lengths and tokens, the longest over more than one group of 64."""
-    kernels = KernelOptions(rows_per_draw=2, blends=True, part_steps=2, split_values=True)
-    plan, ids = model.plan(batch_of, kernels=kernels), [IDS, IDS[::-1], IDS[3:40]]
-    starts, caches = (62, 5, 0), {}
-    alone = [model.stepped(each) for each in ids]
-    for name in (tensor.name for tensor in plan.of_kind("cache")):
-        caches[name] = np.zeros(plan.table[name].shape)
-        for number, (start, (own, _)) in enumerate(zip(starts, alone, strict=True) if name != PICKS else ()):
-            caches[name][128 * number : 128 * number + start] = own[name][:start]
-    for step in range(4):
-        table = row_table(plan.table[ROWS].shape[0])
-        for row, start in enumerate(starts):
-            table[row, [TOKEN, POSITION, BASE, NOISE]] = ids[row][start + step], start + step, 128 * row, 0
-        groups = score_slots(starts[0] + step + 1)
-        values = {"rows": 3, "score_slots": groups * len(table)}
-        found = final_tensors(plan, model.arrays, {ROWS: table}, values, caches)
-        logits = interleaved([found[f"{LOGITS}.{target}"] for target in range(kernels.rows_per_draw)])
-        for row, start in enumerate(starts):
-            expected = alone[row][1][start + step]
-            assert np.allclose(logits[row], expected, rtol=1e-9, atol=1e-10)
-            assert best_candidate(found[PICKS][row]) == int(expected.argmax())
-    # What was just chosen, whether the table says so or has the tokens.
-    table[:3, POSITION] += 1
-    given = []
-    for tokens in ([CHOSEN] * 3, [best_candidate(found[PICKS][row]) for row in range(3)]):
-        table[:3, TOKEN] = tokens
-        kept = {name: cache.copy() for name, cache in caches.items()}
-        given.append(final_tensors(plan, model.arrays, {ROWS: table}, values, kept)[f"{LOGITS}.0"])
-    assert np.array_equal(*given)
 
 
 def test_the_rows_of_a_chunk_are_halved_until_their_scores_fit() -> None:

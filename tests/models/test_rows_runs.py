@@ -9,7 +9,7 @@ import moderngl
 import numpy as np
 import pytest
 from agreement import agree
-from one_draw import STALE, in_turn, poisoned
+from one_draw import in_turn
 from rows_draw import KERNELS as FORMS
 from rows_draw import promised_norms
 from subjects import ODD, Subject, gab, of_family
@@ -371,24 +371,6 @@ def batch_is_right(device: Device, kernels: KernelOptions, subject: Subject) -> 
 
 
 # What earlier runs left
-
-
-@tiered("name", ["default", "one by one"])
-def test_what_earlier_runs_left_changes_nothing(device: Device, name: str) -> None:
-    """Activations full of NaN, and huge numbers in the caches after the last token."""
-    kernels = KERNELS[name]
-    session = Session(chunks(device, kernels, 40), FLOATS.folded, device)
-    found = []
-    for stale in (0.0, STALE):
-        for tensor in session.plan.of_kind("cache"):
-            texture = session.texture(tensor.name)
-            texture.gl.write(poisoned(texture.layout, np.full(tensor.shape, stale, dtype=np.float32)))
-        for tensor in session.plan.of_kind("activation"):
-            session.texture(tensor.name).fill(np.nan if stale else 1.0)
-        feed(session, IDS[:29], 0, kernels.rows_per_draw)
-        feed(session, IDS[29:66], 29, kernels.rows_per_draw)
-        found.append({name: cache[:66] for name, cache in caches_of(session).items()})
-    assert all(same(found[0][name], found[1][name]) for name in found[0])
 
 
 # What is shared

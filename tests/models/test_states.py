@@ -18,13 +18,11 @@ from glinfer.engine.requests import BatchRequest
 from glinfer.engine.sampler import Sampler, SamplingOptions
 from glinfer.errors import PlanError
 from glinfer.formats import Checkpoint
-from glinfer.formats.tensors import weight_shapes
 from glinfer.inspect.importance import _inputs
 from glinfer.inspect.verify.draws import verify_draws
 from glinfer.inspect.verify.greedy import verify_greedy
 from glinfer.kernels.options import KernelOptions
 from glinfer.lower.fused.rows import chunk_plan, fitting_chunk_plan
-from glinfer.lower.fused.token import fast_plan
 from glinfer.lower.options import PlanOptions
 from glinfer.lower.plans import plan_for
 
@@ -319,30 +317,6 @@ def test_every_draw_is_that_of_float64(model: Model) -> None:
     assert greedy.passed, greedy
 
 
-def test_the_draws_and_the_memory_of_a_delta_rule() -> None:
-    """Thirteen draws; rings of what the convolution reads, of keys, decays and corrections, and of two states."""
-    config = made_model().config
-    plan = plan_for(config, "fast")
-    parts = ["in_proj", "conv", "store", "scores", "row", "row_store", "fold.0", "fold.1", "results", "mixed"]
-    assert [draw.name.removeprefix("h.0.") for draw in plan.draws if draw.name.startswith("h.0.")] == [
-        *(f"delta.{part}" for part in [*parts, "out_proj"]),
-        *("mlp.fc_in", "mlp.fc_out"),
-    ]
-    assert len(plan.draws) == 13 + 8 + 13 + 3
-    options = PlanOptions(config, "f32", KernelOptions(), 2048)
-    chunk = chunk_plan(options, rows=16, cache_slots=128)
-    assert sum(draw.name.startswith("h.0.") for draw in chunk.draws) == 19, "the rows of a run are solved for together"
-    assert sum(draw.name.startswith("h.2.") for draw in chunk.draws) == 13, "it ends with what later tokens need"
-    for cache in ("f32", "f16"):
-        made = fast_plan(PlanOptions(config, "f32", KernelOptions(), 2048, cache=cache))
-        # 80 channels in 2 blocks of 32 tokens; key, decay and correction in 3 of 64; a state of 12 rows in
-        # 32 of a block. Floats whatever other caches hold.
-        for name, slots, blocks in (("inputs", 32, 2), ("cache", 64, 3), ("state.0", 32, 1), ("state.1", 32, 1)):
-            assert made.table[f"h.0.delta.{name}"].layout_within(2048).nbytes == slots * blocks * 64 * 4, name
-        assert made.table["h.1.attn.cache"].format == {"f32": "rgba32f", "f16": "rgba16f"}[cache]
-    assert weight_shapes(config)["model.layers.0.linear_attn.A_log"] == (4,)
-
-
 def test_the_memory_of_delta_rules_does_not_grow_with_the_context() -> None:
     """Qwen 3.5 0.8B as published takes 71 MB beside keys and values, which grow."""
     shape = "family=qwen3_5_text,dim=1024,heads=8,kv_heads=2,head_dim=256,blocks=24,inner=3584,vocab=248320,context="
@@ -379,21 +353,6 @@ def test_a_capture_shows_the_convolution() -> None:
     summed = sum(np.pad(gated, ((2 - k, 0), (0, 0)))[:9] * taps[:, k] for k in range(3))
     gates = plain["blocks.0.conv.norm"] @ checkpoint.floats("model.layers.0.conv.in_proj.weight")[64:128].T
     assert np.abs(gates * summed - plain["blocks.0.conv.mixed"]).max() <= 1e-4 * np.ptp(plain["blocks.0.conv.mixed"])
-
-
-def test_the_draws_and_the_memory_of_a_convolution() -> None:
-    """Six draws; a row of the width of the stream for each token, where attention keeps its keys and values."""
-    config = convolving().config
-    plan = plan_for(config, "fast")
-    assert [draw.kind for draw in plan.draws if draw.name.startswith("h.0.")] == [
-        *("conv.in_proj", "conv.store", "conv.mixed", "conv.out_proj", "mlp.fc_in", "mlp.fc_out")
-    ]
-    assert len(plan.draws) == 6 + 7 + 6 + 3
-    for cache, size in (("f32", 4), ("f16", 2)):
-        half = fast_plan(PlanOptions(config, "f32", KernelOptions(), 2048, cache=cache))
-        assert half.table["h.0.conv.cache"].shape == (128, 64)
-        assert half.table["h.0.conv.cache"].layout_within(2048).nbytes == 128 * 64 * size
-    assert weight_shapes(config)["model.layers.0.conv.conv.weight"] == (64, 1, 3)
 
 
 def test_every_input_of_a_matrix_can_be_watched() -> None:

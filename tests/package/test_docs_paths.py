@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import runpy
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from pathlib import Path
 import click
 from own_process import ROOT
 
+import glinfer
 from glinfer.cli.app import cli
 from glinfer.config import ModelConfig
 from glinfer.lower.plans import plan_for
@@ -107,3 +109,29 @@ def test_the_figure_shows_the_draws_of_both_plans() -> None:
     drawn = runpy.run_path(str(ROOT / "scripts" / "draws_figure.py"))["figure"]()
     assert drawn == (ROOT / "docs" / "images" / "draws.svg").read_text("utf-8"), "run scripts/draws_figure.py"
     assert drawn.count("<title>") == 244 + 39
+
+
+# The npm package beside the Python package
+
+
+WEB = Path(__file__).resolve().parents[2] / "web"
+
+
+def test_both_packages_have_one_version() -> None:
+    about = json.loads((WEB / "package" / "package.json").read_text())
+    assert (about["name"], about["version"]) == ("glinfer", glinfer.__version__)
+
+
+def test_the_readme_names_every_method() -> None:
+    readme = (WEB / "package" / "README.md").read_text()
+    remote = (WEB / "glinfer" / "host.js").read_text().partition("export class RemoteModel")[2].partition("\n}\n")[0]
+    methods = set(re.findall(r"^  (?:async )?(\w+)\(.*\) \{$", remote, re.MULTILINE)) - {"constructor", "figures"}
+    assert len(methods) > 10
+    missing = [name for name in sorted(methods) if f"`{name}`" not in readme]
+    assert missing == []
+
+
+def test_what_npm_installs_is_named_by_no_registry() -> None:
+    lock = json.loads((WEB / "package-lock.json").read_text())
+    assert lock["packages"]["node_modules/typescript"]["integrity"]
+    assert not [name for name, entry in lock["packages"].items() if "resolved" in entry]

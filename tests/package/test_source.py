@@ -10,6 +10,8 @@ import ast
 import sys
 from collections.abc import Callable, Iterator
 
+import pytest
+import tiers
 from sources import Nodes, nodes_of, package_sources
 
 # What may be imported, by the distributions that the wheel asks for; test_wheel.py compares with its metadata.
@@ -201,3 +203,26 @@ def test_the_rules_catch_bad_source_and_let_good_pass() -> None:
         assert len(list(rule(nodes_of(source)))) == 1, source
     for source in GOOD:
         assert [found for rule in RULES for found in rule(nodes_of(source))] == [], source
+
+
+# Which cases are generated for a choice of tiers
+
+
+@pytest.mark.parametrize(
+    ("expression", "cases"),
+    [
+        ("not slow and not web", ["fast"]),
+        ("slow", ["fast", "first slow", "second slow"]),
+        ("slow or not slow", ["fast", "first slow", "second slow"]),
+        ("web", ["fast"]),
+        ("", ["fast", "first slow", "second slow"]),
+    ],
+)
+def test_only_the_cases_that_can_be_selected_are_generated(
+    monkeypatch: pytest.MonkeyPatch, expression: str, cases: list[str]
+) -> None:
+    monkeypatch.setattr(tiers, "_generate_slow", True)
+    tiers.choose_tiers(expression)
+    made = tiers.tiered("case", ["fast", "first slow", pytest.param("second slow", marks=pytest.mark.slow)])
+    assert [case.values[0] for case in made.args[1]] == cases
+    assert tiers.tiered("case", ["only"]).args[1][0].values == ("only",), "no test is left without a case"

@@ -25,12 +25,6 @@ every_table = each_case("name", TABLES)
 pytest.importorskip("gguf", reason="gguf is not installed (pip install 'glinfer[gguf]')")
 
 
-def random_rows(name: str, rows: int, blocks: int, seed: int) -> Array:
-    """Rows of random bytes, scales and all."""
-    made = np.random.default_rng(seed).integers(0, 256, (rows, blocks * block_format(name).nbytes), dtype=np.uint8)
-    return canonical(made, name)
-
-
 def halves(words: Array) -> Array:
     return (words & 0xFFFF).astype("<u2").view("<f2").astype(np.float64)
 
@@ -76,20 +70,6 @@ def values_in(groups: Groups, name: str) -> Array:
         scales, added = [d * each for each in small], [-least * each for each in minima]
     found = numbers * np.stack(scales, axis=-1)[..., None] + np.stack(added, axis=-1)[..., None]
     return found.reshape(len(words), -1)
-
-
-@each_case("rows, blocks, seed", [(1, 1, 1), (2, 9, 2), (5, 4, 3)])
-@every_form
-def test_no_bit_is_lost(name: str, rows: int, blocks: int, seed: int) -> None:
-    data = random_rows(name, rows, blocks, seed)
-    groups = groups_of(data, name)
-    count, form = blocks * block_format(name).weights // GROUP, group_form(name)
-    assert groups.low.shape == (rows, count, form.low_words)
-    assert groups.high.shape == (rows, count, form.high_words)
-    assert groups.scale.shape == (rows, count)
-    assert groups.shared.size == (rows * blocks if form.shared else 0)
-    assert {each.dtype for each in (groups.low, groups.high, groups.scale, groups.shared)} == {np.dtype(np.uint32)}
-    assert np.array_equal(blocks_from(groups, name), data)
 
 
 @every_form

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import base64
 import math
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import openai
 import pytest
-from running_server import HELLO, WORDS, Running, opening
+from running_server import HELLO, WORDS, Running, opening, running
+from tiny_embedders import TEXTS, write_bert, write_embedder
 
 import glinfer
+from glinfer.server.limits import LIMITS
 
 pytestmark = pytest.mark.gl
 
@@ -126,3 +133,266 @@ def test_bad_requests(served: Running) -> None:
         answer = served.post(path, {"model": "speaker", **change})
         assert answer.status_code == 400, (path, change, answer.text)
         assert words in answer.json()["error"]["message"], (path, change)
+
+
+# POST /v1/responses by OpenAI's client, without state
+
+
+def test_a_response(client: openai.OpenAI) -> None:
+    parts = [{"type": "input_text", "text": "hi"}]
+    inputs: list[Any] = [
+        "hi",
+        [{"role": "user", "content": "hi"}],
+        [{"type": "message", "role": "user", "content": parts}],
+        [{"type": "reasoning", "id": "rs_1", "summary": []}, {"role": "user", "content": "hi"}],
+    ]
+    for given in inputs:
+        answer = client.responses.create(model="speaker", input=given)
+        assert (answer.output_text, answer.status, answer.id[:5]) == ("héy", "completed", "resp_"), given
+        assert answer.usage is not None
+        assert (answer.usage.input_tokens, answer.usage.output_tokens) == (len(opening("hi")), 5)
+
+
+def test_a_response_that_is_cut(client: openai.OpenAI) -> None:
+    answer = client.responses.create(model="speaker", input="hi", max_output_tokens=1)
+    assert (answer.output_text, answer.status) == ("h", "incomplete")
+    assert answer.incomplete_details is not None
+    assert answer.incomplete_details.reason == "max_output_tokens"
+
+
+def test_events(client: openai.OpenAI) -> None:
+    """As a client that writes code sends it, tools and all."""
+    given: dict[str, Any] = {
+        "model": "speaker",
+        "input": [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": "hi"}]}],
+        "tools": [{"type": "function", "name": "shell", "parameters": {}, "strict": False}],
+        "tool_choice": "auto",
+        "parallel_tool_calls": False,
+        "store": False,
+        "include": ["reasoning.encrypted_content"],
+        "prompt_cache_key": "x",
+    }
+    events = list(client.responses.create(stream=True, **given))
+    assert [event.type for event in events] == [
+        "response.created",
+        "response.in_progress",
+        "response.output_item.added",
+        "response.content_part.added",
+        *["response.output_text.delta"] * 3,
+        "response.output_text.done",
+        "response.content_part.done",
+        "response.output_item.done",
+        "response.completed",
+    ]
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    assert "".join(event.delta for event in events[4:7]) == "héy"
+    assert events[-1].response.output_text == "héy"
+    with client.responses.stream(**given) as stream:
+        assert stream.get_final_response().output_text == "héy"
+
+
+BAD_RESPONSES: list[tuple[dict[str, Any], str]] = [
+    ({"previous_response_id": "resp_1"}, "previous_response_id is not supported"),
+    ({"background": True}, "background is not supported"),
+    ({"text": {"format": {"type": "json_schema"}}}, "text.format needs a schema exactly if its type is json_schema"),
+    ({"text": {"format": {"type": "text", "schema": {}}}}, "exactly if its type is json_schema"),
+    ({"text": {"format": {"type": "sound"}}}, "found 'sound'"),
+    ({"tool_choice": "required"}, "but the request has no tools; send them"),
+    ({"tool_choice": "required", "tools": [{"type": "function", "name": "now"}]}, "has no place for tools"),
+    ({"tools": [{"type": "function", "name": "what now"}]}, "tools.0.function.name: found 'what now'"),
+    ({"input": [{"type": "item_reference", "id": "x"}]}, "none are kept"),
+    ({"input": [{"role": "user"}]}, "lacks role or content"),
+    ({"input": [{"type": "function_call", "name": "x"}]}, "lacks call_id, name or arguments"),
+    ({"input": [{"type": "function_call", "name": "x", "call_id": "a", "arguments": "["}]}, "not a JSON object"),
+    ({"input": [{"type": "function_call_output", "output": "x"}]}, "lacks call_id or output"),
+    ({"input": [{"type": "computer_call"}]}, "computer_call"),
+    ({"input": []}, "at least 1"),
+    ({"instructions": "Be kind."}, "no place for a system prompt"),
+]
+
+
+def test_bad_requests_responses(served: Running) -> None:
+    for change, words in BAD_RESPONSES:
+        answer = served.post("/v1/responses", {"model": "speaker", "input": "hi", **change})
+        assert answer.status_code == 400, answer.text
+        assert words in answer.json()["error"]["message"], change
+
+
+# POST /v1/attention
+
+
+TEXT = "What light through yonder window breaks? It is the east"
+
+
+def test_a_reply_stands_behind_its_conversation(served: Running) -> None:
+    asked = {"model": "speaker", "messages": HELLO, "reply": "<|end|>", "block": 0}
+    answer = served.post("/v1/attention", asked).json()
+    assert answer["tokens"][: len(opening("hi"))] == opening("hi")
+    assert opening("hi")[-2] not in answer["tokens"][len(opening("hi")) :], "a reply forges no control token"
+    assert np.allclose(np.array(answer["weights"]).sum(axis=1), 1, atol=1e-4)
+
+
+def test_others_have_the_text_that_they_have_alone(served: Running) -> None:
+    asked: dict[str, Any] = {"model": "small", "prompt": "Now is the winter", "max_tokens": 40, "seed": 3}
+    look = {"model": "small", "prompt": TEXT, "block": 0}
+    alone = served.post("/v1/completions", asked).json()["choices"]
+    weights = served.post("/v1/attention", look).json()["weights"]
+    with ThreadPoolExecutor(4) as pool:
+        text = pool.submit(served.post, "/v1/completions", asked)
+        looks = [pool.submit(served.post, "/v1/attention", look) for _ in range(3)]
+        assert text.result(60).json()["choices"] == alone
+        assert all(each.result(60).json()["weights"] == weights for each in looks)
+
+
+def test_bad_requests_attention(served: Running) -> None:
+    cases: tuple[tuple[dict[str, Any], str, str], ...] = (
+        ({"block": 2}, "block", "there is no block 2; expected 0 to 1"),
+        ({"block": -1}, "block", "found -1"),
+        ({"prompt": "x " * 400}, "prompt", "the context of small holds 64"),
+        ({"prompt": ""}, "prompt", "empty"),
+        ({"prompt": None}, "prompt", "either prompt or messages"),
+        ({"messages": HELLO}, "prompt", "either prompt or messages"),
+    )
+    for change, param, words in cases:
+        answer = served.post("/v1/attention", {"model": "small", "prompt": TEXT, "block": 0, **change})
+        error = answer.json()["error"]
+        assert (answer.status_code, error["param"]) == (400, param), change
+        assert words in error["message"], change
+
+
+def test_weights_are_those_of_python(served: Running, small: Path) -> None:
+    """Which are what the scores of that block give, and come in pieces of the text."""
+    answer = served.post("/v1/attention", {"model": "small", "prompt": TEXT, "block": 1}).json()
+    weights = np.array(answer["weights"])
+    with glinfer.load(small) as model:
+        steps, pieces = model.attention_steps(1, TEXT, piece=10), list[int]()
+        while True:
+            try:
+                pieces.append(next(steps))
+            except StopIteration as end:
+                found = end.value
+                break
+        count = len(model.require_tokenizer().encode(TEXT))
+        assert pieces == [*range(10, count - 1, 10), count - 1]
+        expected = model.capture("blocks.1.attn.scores", TEXT)["blocks.1.attn.scores"][:, -1]
+        powers = np.exp(expected - expected.max(axis=1, keepdims=True))
+        assert np.abs(found - powers / powers.sum(axis=1, keepdims=True)).max() < 1e-5
+        assert weights.shape == found.shape
+        assert np.abs(weights - found).max() < 1e-5
+        assert answer["tokens"] == model.require_tokenizer().encode(TEXT)
+        assert answer["usage"]["prompt_tokens"] == count
+        with pytest.raises(glinfer.errors.InputError, match="no block 2"):
+            next(model.attention_steps(2, TEXT))
+        with pytest.raises(glinfer.errors.InputError, match="context holds 64"):
+            next(model.attention_steps(0, [1] * 65))
+
+
+# POST /v1/embeddings and /v1/rerank, by OpenAI's client and a plain one
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("served")
+    write_embedder(folder / "embedder", prompts={"query": "in the rain "})
+    write_bert(folder / "ranker", architectures=["BertForSequenceClassification"], id2label={"0": "x"})
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(folder: Path, small: Path) -> Iterator[Running]:
+    names = ("embedder", "ranker")
+    with running(*((name, folder / name) for name in names), ("small", small), slots=2) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def expected(folder: Path) -> Any:
+    """What Python gets: the vectors of TEXTS, and of a cat with a prompt; and the ids of a cat, and its vector."""
+    with glinfer.load(folder / "embedder") as model:
+        ids = model.embedder.encoded(["cat"])[0].ids
+        return model.embed(TEXTS), model.embed("cat", prompt_name="query"), ids, model.embed("cat")
+
+
+@pytest.fixture(scope="module")
+def vectors(expected: Any) -> Any:
+    return expected[0]
+
+
+def test_openais_client_gets_what_python_gets(server: Running, vectors: Any) -> None:
+    with server.client() as client:
+        found = client.embeddings.create(model="embedder", input=TEXTS)  # which asks for base64 by itself
+        plain = client.embeddings.create(model="embedder", input=TEXTS, encoding_format="float")
+        short = client.embeddings.create(model="embedder", input=TEXTS[0], dimensions=5)
+    assert [each.index for each in found.data] == list(range(len(TEXTS)))
+    assert np.array_equal(np.array([each.embedding for each in found.data], np.float32), vectors)
+    assert np.array_equal(np.array([each.embedding for each in plain.data], np.float32), vectors)
+    assert len(short.data[0].embedding) == 5
+    assert np.isclose(np.linalg.norm(short.data[0].embedding), 1)
+    assert found.usage.prompt_tokens == found.usage.total_tokens > len(TEXTS)
+    body = {"model": "embedder", "input": TEXTS[0], "encoding_format": "base64"}
+    data = server.post("/v1/embeddings", body).json()["data"][0]["embedding"]
+    assert np.array_equal(np.frombuffer(base64.b64decode(data), "<f4"), vectors[0])
+
+
+def test_prompts_and_ids(server: Running, expected: Any) -> None:
+    _, wanted, ids, plain = expected
+    body = {"model": "embedder", "input": ["cat"], "prompt_name": "query"}
+    assert np.allclose(server.post("/v1/embeddings", body).json()["data"][0]["embedding"], wanted, atol=1e-7)
+    body = {"model": "embedder", "input": [ids]}
+    assert np.allclose(server.post("/v1/embeddings", body).json()["data"][0]["embedding"], plain, atol=1e-7)
+
+
+def test_rerank(server: Running, folder: Path) -> None:
+    texts = ["the dog", "a cat sat", "rain"]
+    with glinfer.load(folder / "ranker") as model:
+        wanted = model.rerank("cat?", texts)
+    body = {"model": "ranker", "query": "cat?", "documents": [texts[0], {"text": texts[1]}, texts[2]]}
+    found = server.post("/v1/rerank", {**body, "return_documents": True}).json()
+    assert [each["index"] for each in found["results"]] == [each.index for each in wanted]
+    assert np.allclose([each["relevance_score"] for each in found["results"]], [each.score for each in wanted])
+    assert [each["document"]["text"] for each in found["results"]] == [texts[each.index] for each in wanted]
+    assert len(server.post("/v1/rerank", {**body, "top_n": 1}).json()["results"]) == 1
+    by_vectors = server.post("/v1/rerank", {**body, "model": "embedder"})
+    assert by_vectors.status_code == 200
+
+
+def test_beside_a_model_that_continues(server: Running, vectors: Any) -> None:
+    with server.client() as client:
+        listed = {model.id: model.model_dump()["embeds"] for model in client.models.list()}
+        assert listed == {"embedder": True, "ranker": True, "small": False}
+        for _ in range(2):
+            assert client.completions.create(model="small", prompt="Once", max_tokens=3).choices[0].text
+            found = client.embeddings.create(model="embedder", input=TEXTS)
+            assert np.array_equal(np.array([each.embedding for each in found.data], np.float32), vectors)
+    assert server.metric("glinfer_draws_total", model="embedder") > 0
+
+
+BAD_EMBEDDINGS: list[tuple[str, dict[str, Any], str]] = [
+    ("/v1/embeddings", {"model": "small", "input": "a"}, "generates text"),
+    ("/v1/embeddings", {"model": "ranker", "input": "a"}, "use rerank"),
+    ("/v1/embeddings", {"model": "embedder", "input": "a", "dimensions": 99}, "dimensions is 99"),
+    ("/v1/embeddings", {"model": "embedder", "input": [[99]]}, "this vocabulary has ids"),
+    ("/v1/embeddings", {"model": "embedder", "input": []}, "input"),
+    ("/v1/embeddings", {"model": "embedder", "input": "a", "prompt_name": "x"}, "no prompt 'x'"),
+    ("/v1/embeddings", {"model": "embedder", "input": "a", "encoding_format": "int8"}, "encoding_format"),
+    ("/v1/rerank", {"model": "embedder", "query": "a", "documents": []}, "documents"),
+    ("/v1/rerank", {"model": "small", "query": "a", "documents": ["b"]}, "generates text"),
+    ("/v1/completions", {"model": "embedder", "prompt": "a"}, "this model embeds texts"),
+    ("/v1/score", {"model": "embedder", "input": "a cat"}, "this model embeds texts"),
+    ("/v1/attention", {"model": "embedder", "prompt": "a", "block": 0}, "this model embeds texts"),
+    ("/v1/chat/completions", {"model": "embedder", "messages": HELLO}, ""),
+]
+
+
+def test_what_is_refused(server: Running) -> None:
+    for path, body, said in BAD_EMBEDDINGS:
+        answer = server.post(path, body)
+        assert answer.status_code == 400, (body, answer.text)
+        assert said in answer.json()["error"]["message"], body
+
+
+def test_too_much_at_once(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("glinfer.server.texts.LIMITS", replace(LIMITS, embed_tokens=100))
+    answer = server.post("/v1/embeddings", {"model": "embedder", "input": ["cat " * 40] * 4})
+    assert answer.status_code == 400
+    assert "the texts have 160 tokens; expected at most 100 at once" in answer.json()["error"]["message"]

@@ -9,14 +9,20 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import httpx
 import openai
 import pytest
+from jsonschema import Draft202012Validator
 from own_process import finished
 from running_server import HELLO, Running, running
 
 from glinfer.errors import InputError
+from glinfer.export.site import web_root
+from glinfer.formats import load_checkpoint
 from glinfer.server.auth import Access
 from glinfer.server.limits import LIMITS, RequestLimits
+from glinfer.server.page import ChatPage
+from glinfer.server.routes import ROUTES, ApiRoute
 from glinfer.server.run import HttpServer, ServerOptions, check_access
 from glinfer.server.served import ModelSource
 
@@ -210,3 +216,123 @@ def test_the_examples_of_the_docs() -> None:
             done = finished([*runners[language], code])
             assert (done.returncode, done.stderr) == (0, ""), code
             assert "Alas, alas!" in done.stdout, done.stdout
+
+
+# The chat page at /
+
+
+def test_it_needs_no_key_and_its_requests_do(keyed: Running) -> None:
+    page = keyed.get("/")
+    assert (page.status_code, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert keyed.get("/v1/models").status_code == 401
+    for name in re.findall(r'(?:src|href)="([^":]+)"', page.text):
+        assert keyed.get(f"/{name}").status_code == 200, name
+    for path, headers in (("/", {}), ("/page/page.js", {"Authorization": "Bearer two"})):
+        assert keyed.request("POST", path, headers=headers).status_code == 405
+    assert keyed.request("HEAD", "/").status_code == 200
+
+
+def test_its_modules_are_all_that_they_import(keyed: Running) -> None:
+    """And nothing of the runtime for WebGL2, which stays with exported sites."""
+    paths = ChatPage().paths
+    assert {"/server/app.js", "/server/client.js", "/page/page.js", "/glinfer/pictures.js", "/answers.js"} <= paths
+    assert not paths & {"/app.js", "/page/local.js", "/glinfer/model.js"}
+    places = {"answers.js": web_root() / "markdown_answers.js"}
+    for path in paths - {"/", "/index.html"}:
+        answer = keyed.get(path)
+        assert answer.content == places.get(path[1:], web_root() / path[1:]).read_bytes()
+        kind = "text/css" if path.endswith(".css") else "text/javascript"
+        assert answer.headers["content-type"] == f"{kind}; charset=utf-8"
+
+
+def test_answers_are_formatted_by_the_library() -> None:
+    page = ChatPage()
+    assert "/libraries/markdown-it.js" in page.paths
+    assert not any("LICENSE" in path for path in page.paths)
+
+
+def test_no_script_but_its_own_may_run(keyed: Running) -> None:
+    page = keyed.get("/")
+    policy = dict(part.strip().split(" ", 1) for part in page.headers["content-security-policy"].split(";"))
+    assert (policy["default-src"], policy["script-src"], policy["connect-src"]) == ("'none'", "'self'", "'self'")
+    (in_page,) = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]+)"', page.text)
+    for part in in_page.split("; "):
+        name, value = part.split(" ", 1)
+        assert value == policy.get(name, policy["default-src"] if name != "worker-src" else "'self'"), name
+    assert not re.search(r"<script(?![^>]*\bsrc=)|\bon[a-z]+=|style=", page.text), "inline, which would not run"
+    for path in ChatPage().paths:
+        assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write", keyed.get(path).text), path
+
+
+def test_what_a_page_is_told_of_a_model(served: Running, small: Path) -> None:
+    models = {model["id"]: model for model in served.get("/v1/models").json()["data"]}
+    found, speaker = models["small"], models["speaker"]
+    assert (found["chat"], speaker["chat"], speaker["system"]) == (True, True, False)
+    assert (found["blocks"], found["weights"], found["max_model_len"]) == (2, "f32", 64)
+    assert found["parameters"] == load_checkpoint(small).parameter_count
+    assert found["licence"] == ""
+    assert found["sampling"] == {
+        "temperature": 0.7,
+        "top_k": 40,
+        "top_p": 0.95,
+        "min_p": 0.0,
+        "repetition_penalty": 1.0,
+    }
+    assert "What can you help me with?" in speaker["examples"]
+
+
+# The OpenAPI document, and requests made from it at random by schemathesis
+
+
+def test_the_document_names_every_route(served: Running) -> None:
+    document = served.get("/openapi.json").json()
+    assert document["openapi"] == "3.1.0"
+    assert {route.documented for route in ROUTES} | {"/openapi.json"} == set(document["paths"])
+    for path, operations in document["paths"].items():
+        for method in operations:
+            asked = httpx.request(method, served.url + path.replace("{model}", "speaker"), content=b"{}", timeout=240)
+            assert asked.status_code == (200 if method == "get" else 400), path
+        if "post" in operations:
+            assert {"400", "401", "413", "429", "503"} <= set(operations["post"]["responses"]), path
+    for schema in document["components"]["schemas"].values():
+        Draft202012Validator.check_schema(schema)
+    schema = document["components"]["schemas"]["Error"]
+    for path, body in (("/nowhere", {}), ("/v1/completions", {}), ("/v1/completions", {"model": "x", "prompt": "y"})):
+        Draft202012Validator(schema).validate(served.post(path, body).json())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.documented)
+def test_requests_at_random(served: Running, route: ApiRoute) -> None:
+    """No answer is a failure of the server, and each has a status, a type and a form that the document names."""
+    schemathesis = pytest.importorskip("schemathesis")
+    from hypothesis import HealthCheck, given, settings
+    from schemathesis.checks import not_a_server_error
+    from schemathesis.specs.openapi.checks import (
+        content_type_conformance,
+        response_schema_conformance,
+        status_code_conformance,
+    )
+
+    schema = schemathesis.openapi.from_url(f"{served.url}/openapi.json")
+    operation = schema[route.documented][route.method]
+    seen = []
+
+    @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(case=operation.as_strategy())
+    def ask(case: Any) -> None:
+        if isinstance(case.body, dict) and seen and len(seen) % 2:
+            case.body["model"] = "small"
+        seen.append(1)
+        case.call_and_validate(
+            timeout=60,
+            checks=(
+                not_a_server_error,
+                content_type_conformance,
+                response_schema_conformance,
+                status_code_conformance,
+            ),
+        )
+
+    ask()
+    assert len(seen) > 1 or route.body is None

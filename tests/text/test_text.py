@@ -90,50 +90,6 @@ def test_split_characters_come_whole_and_bad_bytes_become_replacement_characters
         assembler.push(b"a")
 
 
-def test_only_a_possible_start_of_a_stop_string_is_held_back() -> None:
-    assembler = TextAssembler(["<|end|>"])
-    assert assembler.push(b"a<b<|e") == "a<b"
-    assert assembler.push(b"x") == "<|ex"
-    assert assembler.push(b"<|en") == ""
-    assert not assembler.stopped
-    assert assembler.push(b"d|>gone") == ""
-    assert assembler.stopped
-    assert assembler.stop_string == "<|end|>"
-    assert assembler.push(b"later") == ""
-    assert assembler.finish() == ""
-
-
-def test_finish_shows_the_start_of_a_stop_string_that_did_not_come() -> None:
-    assembler = TextAssembler(["stop"])
-    assert assembler.push(b"do not sto") == "do not "
-    assert assembler.finish() == "sto"
-    assert not assembler.stopped
-    assert assembler.stop_string is None
-
-
-def test_the_earliest_start_wins_even_if_another_is_complete_first() -> None:
-    assembler = TextAssembler(["abcd", "c"])
-    assert assembler.push(b"abc") == ""
-    assert not assembler.stopped  # "abcd" starts earlier and may still come
-    assert assembler.push(b"d") == ""
-    assert assembler.stop_string == "abcd"
-
-    assembler = TextAssembler(["abcd", "c"])
-    assert assembler.push(b"abc") + assembler.push(b"x") == "ab"
-    assert assembler.stop_string == "c"
-
-
-def test_of_stop_strings_that_start_together_the_longest_is_reported() -> None:
-    for rest, found in ((b"\n", "\n\n"), (b"x", "\n")):
-        assembler = TextAssembler(["\n", "\n\n"])
-        assert assembler.push(b"hi\n") == "hi"
-        assert assembler.push(rest) == ""
-        assert assembler.stop_string == found
-    assembler = TextAssembler(["\n", "\n\n"])
-    assert assembler.push(b"hi\n") + assembler.finish() == "hi"
-    assert assembler.stop_string == "\n"
-
-
 @each_case(
     ("stop", "words"),
     [

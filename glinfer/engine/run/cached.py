@@ -17,7 +17,7 @@ from glinfer.kernels.fused.allowed import Words
 from glinfer.kernels.fused.changes import AHEAD, change_word
 from glinfer.kernels.fused.delta import SPAN, snapshot_slots
 from glinfer.kernels.fused.low_rank import ADAPTER
-from glinfer.kernels.fused.sample import best_candidate, best_candidates, unsure
+from glinfer.kernels.fused.sample import best_candidate, best_candidates, ordinary, unsure
 from glinfer.lower.fused.choice import STEPS
 from glinfer.lower.fused.token import HEAD_DRAWS, LOGITS, PICKS
 from glinfer.program.session import Session
@@ -217,29 +217,30 @@ class CachedSession(DecodeSession):
         self._catch_up()
         count = self._alike(count)
         values, first, step = self._values, len(self._ids) - 1, sampler.step
-        choice = self._choice(options) if passes else None
-        if choice is not None:
+        if passes:
             # Prefill has half computed the last prompt token; an unsure choice must not rerun it from the start.
             most = min(AHEAD if options.penalises else STEPS, self._bound.plan.rewinds or STEPS)
             count = min(count, 1 if self._residual_tokens else self._run_length, most)
+        choice, draws = self._choice(options) if passes else None, sampler.draws(count)
+        if choice is not None:
             words = [change_word(number, number) for number in range(count)] if options.penalises else ()
-            choice.write([0] * count, [options] * count, sampler.draws(count), changes=words)
+            choice.write([0] * count, [options] * count, draws, changes=words)
         values["noise"] = 0.0 if options.greedy else 1.0
         values["inverse_temperature"] = options.inverse_temperature
         try:
-            for number in range(count):
-                values["noise_key"] = 0 if options.greedy else sampler.noise_key()
+            for number, draw in enumerate(draws):
+                values["noise_key"] = 0 if draw is None else draw[0]
                 self._run(first + number, -1 if number else self._ids[first], None if choice is None else self._head)
                 if choice is not None:
                     choice.run(1, row=number, slot=first + number)
                 sampler.advance()
             chosen: list[int] = []
             found = self._candidates(first, count)
-            doubts = best_candidates(found)[2] if passes else np.zeros(count)
-            for candidates, doubt in zip(found, doubts, strict=True):
-                if doubt:
+            tokens, best, doubts = best_candidates(found)
+            for token, candidates, sound, doubt in zip(tokens, found, ordinary(best), doubts, strict=True):
+                if passes and doubt:
                     break
-                chosen.append(self._chosen(candidates, chosen))
+                chosen.append(int(token) if sound else self._chosen(candidates, chosen))
         except BaseException:
             sampler.step = step  # nothing was chosen
             raise

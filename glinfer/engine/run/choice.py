@@ -52,7 +52,8 @@ class ChangeTable:
         codes = numbers[code_columns(self._vocab)]
         codes[np.asarray(held, np.int64)] = 1
         codes += 2 * np.bincount(np.asarray(generated, np.int64), minlength=self._vocab)
-        self._upload(row * self._lines, self._lines)
+        line = row * self._lines
+        self._texture.upload_lines(line, self._texels[line : line + self._lines])
 
     def follow(
         self,
@@ -75,11 +76,9 @@ class ChangeTable:
             for token in held[count:]:
                 place = row * columns + code_columns(self._vocab).start + 2 * token
                 numbers[place] += 2 if numbers[place] % 2 else 3
-                self._upload(place // (LANES * self._texels.shape[1]), 1)
+                line, column = divmod(place // LANES, self._texels.shape[1])
+                self._texture.upload_lines(line, self._texels[line : line + 1, column : column + 1], column)
         self._followed[row] = text, len(held)
-
-    def _upload(self, line: int, lines: int) -> None:
-        self._texture.upload_lines(line, self._texels[line : line + lines])
 
 
 class Choice:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from glinfer.errors import GlinferWarning, NumbersError
 from glinfer.kernels import DrawSpec
-from glinfer.kernels.fused.sample import NO_SCORE, best_candidate, best_candidates
+from glinfer.kernels.fused.sample import NO_SCORE, best_candidate, best_candidates, ordinary
 from glinfer.kernels.spec import Array
 from glinfer.program.capture import span_of
 from glinfer.program.oracle import written_rows
@@ -122,7 +122,7 @@ class NanGuard:
             The chosen tokens and the errors, both by row.
         """
         tokens, best, _ = best_candidates(candidates)
-        sound = (best > NO_SCORE) & (best < np.inf) & candidates[:, ::4].any(axis=1)
+        sound = ordinary(best)
         chosen, broken = dict[int, int](), dict[int, NumbersError]()
         for row, held in ids.items():
             try:

@@ -63,6 +63,11 @@ def best_candidates(candidates: Array) -> tuple[Array, Array, Array]:
     return np.where(among, ids, np.inf).min(axis=1), best, np.where(among, doubts, 0.0).max(axis=1)
 
 
+def ordinary(best: Array) -> Array:
+    """Whether the scores [n] of the best candidates are neither infinite, nor missing, nor 0 as in broken models."""
+    return np.asarray((best > NO_SCORE) & (best < np.inf) & (best != 0.0))
+
+
 def best_candidate(candidates: Array) -> int:
     """The id of the best of the candidates [64] of one pick."""
     return int(best_candidates(candidates.reshape(1, -1))[0][0])

@@ -1,43 +1,28 @@
-"""Run a model for long, and check that memory, OpenGL's objects, files, speed and answers stay as they were.
+"""Whether the samples of a long run stay as they were.
 
-Thousands of sequences of all kinds are run (:mod:`qa.soak.workload`). From time to time everything but the model is
-closed and a sample is taken (:mod:`qa.soak.watch`). A warm-up, which does not count, makes what is made once and kept:
-programs, scratch textures, plans for many rows. Then the medians of the first and of the last quarter of the samples
-are compared. Whether the model has become slower is seen beside a new one, in turns with it: a shared machine is not
-equally fast all the time.
+A warm-up, which does not count, makes what is made once and kept: programs, scratch textures, plans for many rows. Then
+the medians of the first and of the last quarter of the samples are compared.
 """
 
 from __future__ import annotations
 
 import statistics
-import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
-from glinfer.engine.model import Model
-from glinfer.engine.progress import StagedProgress, no_staged_progress
-from glinfer.errors import GlinferError, InputError
-from glinfer.inspect.timing import Work, in_turns
-from qa.soak.watch import FixedTask, Grown, Sample, Tracer, counts
-from qa.soak.workload import Workload
+from qa.soak.watch import Sample
 
 MEMORY_GROWTH = 0.01
 """Largest growth of memory from the first quarter to the last, as a fraction."""
 PYTHON_GROWTH = 0.05
 """Largest growth of Python's objects, as a fraction: caches by prompt length fill slowly. One object leaked by each
 sequence would be more."""
-SPEED_DRIFT = 0.1
-"""Largest difference of speed from a new model, as a fraction."""
-_TURNS = 20
-"""Turns of both models, after two that do not count."""
 WARM_UP = 0.1
-"""Share of the tokens in the warm-up, which runs each use at least once; half of the tokens always follow it."""
+"""Share of the run in the warm-up."""
 DEFAULT_SAMPLES = 40
 MIN_SAMPLES = 4
 MIN_TOKENS = 100
-_TOKENS_A_SEQUENCE = 25
 _MEMORY, _BYTES = "memory of the process", "bytes"
 _PER_SECOND = "tok/s"
 
@@ -85,7 +70,6 @@ class SoakReport:
         samples: the samples in order.
         checks: the judged numbers.
         stopped: the error that ended the run early; empty if there was none.
-        grown: the lines of Python whose memory grew most, if it was traced.
     """
 
     renderer: str
@@ -101,7 +85,6 @@ class SoakReport:
     samples: list[Sample] = field(default_factory=list)
     checks: Sequence[SoakCheck] = ()
     stopped: str = ""
-    grown: tuple[Grown, ...] = ()
 
     @property
     def failed(self) -> tuple[SoakCheck, ...]:
@@ -118,114 +101,32 @@ class SoakReport:
         return {**asdict(self), "passed": self.passed}
 
 
-def soak(
-    model: Model,
-    tokens: int,
-    *,
-    fresh: Callable[[], AbstractContextManager[Model]],
-    sequences: int | None = None,
-    seed: int = 0,
-    samples: int = DEFAULT_SAMPLES,
-    trace: bool = False,
-    on_progress: StagedProgress = no_staged_progress,
-) -> SoakReport:
-    """Run a number of tokens, and take samples on the way.
-
-    Args:
-        model: the model; nothing else should use it, its device or this process meanwhile.
-        tokens: tokens to run; those of the probe are not counted.
-        fresh: loads the same model anew, whose speed is compared at the end.
-        sequences: about how many sequences to begin; by default one for 25 tokens.
-        seed: seed of the random uses.
-        samples: samples to take, evenly from the end of the warm-up to the end.
-        trace: find the lines of Python whose memory grows, which slows everything down.
-        on_progress: receives (stage, tokens run in it, its tokens); of the warm-up nobody knows how many follow.
-
-    Raises:
-        InputError: a number is too small or no whole number.
-    """
-    sequences = max(1, tokens // _TOKENS_A_SEQUENCE) if sequences is None else sequences
-    for name, found, least in (
-        ("tokens", tokens, MIN_TOKENS),
-        ("sessions", sequences, 1),
-        ("samples", samples, MIN_SAMPLES),
-        ("seed", seed, 0),
-    ):
-        if isinstance(found, bool) or not isinstance(found, int) or found < least:
-            raise InputError(f"{name} is {found!r}; expected a whole number of at least {least}")
-    run = SoakReport(model.device.description, model.plan.name, model.weights, model.cache, seed)
-    began, name = time.perf_counter(), "everything once"
-    workload, tracer, grown = Workload(model, seed, tokens / sequences), Tracer(), tuple[Grown, ...]()
-    probe, beside = FixedTask(model), list[SoakCheck]()
-
-    def sample() -> None:
-        before = run.samples[-1] if run.samples else None
-        differs, seconds = probe.differing(), time.perf_counter() - began
-        ran, taken = workload.tokens - (before.tokens if before else 0), seconds - (before.seconds if before else 0.0)
-        held = counts(model.device)
-        run.samples.append(Sample(workload.tokens, workload.sequences, seconds, **held,
-                                  tokens_per_second=ran / taken, differs=differs))  # fmt: skip
-
-    try:
-        on_progress("warming up", 0, 0)
-        workload.everything()
-        while workload.tokens < WARM_UP * tokens:
-            name = workload.step()
-        if trace:
-            tracer.start()
-        warm_up = run.warm_up_tokens = workload.tokens
-        sample()
-        rest = max(tokens - warm_up, tokens // 2)
-        apart = rest / (samples - 1)
-        on_progress("soaking", 0, rest)
-        while len(run.samples) < samples:
-            while workload.tokens < warm_up + len(run.samples) * apart:
-                name = workload.step()
-                on_progress("soaking", min(workload.tokens - warm_up, rest), rest)
-            sample()
-        grown = tracer.stop()
-        on_progress("beside a new model", 0, 0)
-        with fresh() as new:
-            works = [Work(probe.run), Work(FixedTask(new).run)]
-            times = in_turns(works, _TURNS, warm_ups=2)
-        rates = [Rates(*(1000.0 / each for each in pair)) for pair in zip(*times, strict=True)]
-        beside.append(judge_beside(rates, SPEED_DRIFT, "model"))
-    except GlinferError as error:
-        run.stopped = f"after {workload.tokens} tokens, behind {name!r}: {type(error).__name__}: {error}"
-    finally:
-        grown = grown or tracer.stop()
-    run.tokens, run.sequences, run.uses = workload.tokens, workload.sequences, dict(sorted(workload.counts.items()))
-    run.checks = [*judge(run.samples, workload.accepted), *beside]
-    run.seconds, run.grown = time.perf_counter() - began, grown
-    return run
-
-
 class Rates(NamedTuple):
-    """Tokens a second of two models or servers that had the same work in turns."""
+    """Tokens a second of two servers that had the same work in turns."""
 
     aged: float
     new: float
 
 
-def judge_beside(told: Sequence[Rates], limit: float, what: str) -> SoakCheck:
-    """Whether a model or a server is as fast as a new one, by the median ratio of their rates over all turns."""
+def judge_beside(told: Sequence[Rates], limit: float) -> SoakCheck:
+    """Whether a server is as fast as a new one, by the median ratio of their rates over all turns."""
     ratios = sorted(each.aged / each.new - 1 for each in told)
     change, quarter = statistics.median(ratios), len(ratios) // 4
     return SoakCheck(
-        f"speed beside a new {what}",
+        "speed beside a new server",
         statistics.median(each.new for each in told),
         statistics.median(each.aged for each in told),
         change,
         limit,
         abs(change) <= limit,
         _PER_SECOND,
-        f"a new {what} first, then this one; the middle half of {len(ratios)} pairs of turns {ratios[quarter]:+.1%} to "
+        f"a new server first, then this one; the middle half of {len(ratios)} pairs of turns {ratios[quarter]:+.1%} to "
         f"{ratios[-1 - quarter]:+.1%}",
     )
 
 
-def judge(samples: Sequence[Sample], accepted: Sequence[str] = ()) -> list[SoakCheck]:
-    """Judge samples, if any; ``accepted`` names mistakes that were not refused. Speed by the clock is not judged."""
+def judge(samples: Sequence[Sample]) -> list[SoakCheck]:
+    """Judge samples, if any. Speed by the clock is not judged."""
     if not samples:
         return []
     checks = [
@@ -247,9 +148,6 @@ def judge(samples: Sequence[Sample], accepted: Sequence[str] = ()) -> list[SoakC
     detail = f"first after {odd[0].tokens} tokens: {', '.join(odd[0].differs)}" if odd else ""
     equal = len(samples) - len(odd)
     checks.append(SoakCheck("answers as at first", len(samples), equal, None, 0.0, not odd, "samples", detail))
-    if accepted:
-        detail = f"not refused: {', '.join(sorted(set(accepted)))}"
-        checks.append(SoakCheck("mistakes refused", None, None, None, 0.0, False, detail=detail))
     return checks
 
 
