@@ -59,6 +59,9 @@ def further_draws(config: ModelConfig, plan: str = "fast", first: int = 0) -> in
     for layer in range(first, config.num_hidden_layers):
         of = config.layer(layer)
         found += FURTHER[plan].get("gated" if of.gated else of.mixing, 0)
+        if plan == "fast":  # an activation, a shared expert, or one MLP where others have experts
+            found += (config.hidden_act == "xielu") + 4 * (of.experts is not None and of.experts.apart)
+            found -= 3 * (config.family.experts and of.experts is None)
         if plan == "chunk" and layer == config.num_hidden_layers - 1:  # it ends with what later tokens need
             found -= of.gated - of.convolves
     return found
