@@ -462,9 +462,9 @@ class Lowering(ABC):
         bias = None if node.choice_bias is None else self.of_layer(layer, "mlp.expert_bias")
         first = replace(chooses, shared=False) if chooses.apart else chooses
         self.plan.draw(route(f"{name}.choice", "mlp.choice", logits, choice, first, bias=bias, **shared))
-        if chooses.apart:
-            residual = self.use_shared_expert(layer, replace(chooses, used=0), logits, residual, out)
         parts, choice = self.expert_products(layer, experts, x, choice)
+        if chooses.apart:  # it is added once the experts have read the stream
+            residual = self.use_shared_expert(layer, replace(chooses, used=0), logits, residual, out)
         stream = None if residual.names == out.names else residual
         how = {"residual": stream, "slots": self.used, **shared}
         self.plan.draw(mix_experts(f"{name}.mix", "mlp.mix", parts, choice, out, experts, **how))
