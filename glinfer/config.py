@@ -19,10 +19,12 @@ from glinfer.families.layer import (
     DELTA,
     FULL,
     LONGEST_CONVOLUTION,
+    MLP,
     SLIDING,
     DeltaRule,
     Experts,
     LayerConfig,
+    Mixing,
     Rope,
 )
 from glinfer.families.record import Family
@@ -30,11 +32,10 @@ from glinfer.limits import MAX_CONFIG_NUMBER
 
 _SHOWN_FIELDS = 6  # known fields that a message lists
 _MAY_BE_ZERO = (
-    *("sliding_window", "max_window_layers", "type_vocab_size", "conv_L_cache"),
+    *("sliding_window", "max_window_layers", "type_vocab_size", "conv_L_cache", "shared_intermediate_size"),
     *("num_experts", "num_experts_per_tok", "num_dense_layers", "dense_intermediate_size"),
-    "shared_expert_intermediate_size",
-    *("linear_num_key_heads", "linear_num_value_heads"),
-    *("linear_key_head_dim", "linear_value_head_dim", "linear_conv_kernel_dim"),
+    *("shared_expert_intermediate_size", "linear_num_key_heads", "linear_num_value_heads"),
+    *("linear_key_head_dim", "linear_value_head_dim", "linear_conv_kernel_dim", "linear_norm_groups"),
 )
 MAX_EXPERTS = 1024
 """Limit for the experts of a layer, since each has its own tensor names."""
@@ -43,7 +44,7 @@ LARGEST_DELTA_KEY = 256
 """Limit for the elements of a delta rule's key; each is a row of the state."""
 _CHECKED_APART = ("layer_norm_eps", "rope_theta", "rope_local_base_freq")
 _MAX_SCALE = 1e6  # limit for factors and caps, beyond which float32 overflows
-ACTIVATIONS = ("gelu", "gelu_new", "silu")
+ACTIVATIONS = ("gelu", "gelu_new", "silu", "relu2")
 """Valid values of ``hidden_act``."""
 POOLINGS = ("", "mean", "cls", "lasttoken", "max", "mean_sqrt_len_tokens", "weightedmean")
 """Valid values of ``pooling``, with the names of sentence-transformers."""
@@ -132,11 +133,15 @@ class ModelConfig:
       ``use_expert_bias`` learned numbers are added for the choice. The first ``num_dense_layers`` layers have one MLP
       of width ``dense_intermediate_size`` (0: ``intermediate_size``). A shared expert, in families that have one, is
       ``shared_expert_intermediate_size`` wide (0: as the others). ``swiglu_limit`` and ``swiglu_alpha`` are bound and
-      slope of their gates (0: the plain product), see :class:`glinfer.families.layer.Experts`.
+      slope of their gates (0: the plain product), see :class:`glinfer.families.layer.Experts`. All tokens also use an
+      MLP of width ``shared_intermediate_size`` (0: none), whose result has no weight.
     * ``linear_attention`` layers have the gated delta rule: ``linear_num_value_heads`` value heads of
       ``linear_value_head_dim`` elements share ``linear_num_key_heads`` heads of queries and keys of
       ``linear_key_head_dim``, after a convolution over ``linear_conv_kernel_dim`` positions. Value heads that share a
-      key head are consecutive, or, with ``linear_keys_in_turn`` (GGUF files), interleaved.
+      key head are consecutive, or, with ``linear_keys_in_turn`` (GGUF files), interleaved. In families with the scan of
+      Mamba-2 a key head is a group, keys have the elements of its state, ``conv_bias`` is the convolution's, and
+      results are normalised in ``linear_norm_groups`` parts (0: not). Layers of some families have one branch, which is
+      an MLP in those of kind ``mlp``.
 
     Raises:
         ConfigError: a field is out of range, or the heads do not divide the width.
@@ -186,6 +191,8 @@ class ModelConfig:
     linear_value_head_dim: int = 0
     linear_conv_kernel_dim: int = 0
     linear_keys_in_turn: bool = False
+    linear_norm_groups: int = 0
+    shared_intermediate_size: int = 0
     num_dense_layers: int = 0
     dense_intermediate_size: int = 0
     shared_expert_intermediate_size: int = 0
@@ -255,6 +262,9 @@ class ModelConfig:
         if not self.family.experts:
             if count or used:
                 raise ConfigError(f"num_experts is {count} in a model of family {self.model_type}; expected none")
+            if self.shared_intermediate_size:
+                found = f"shared_intermediate_size is {self.shared_intermediate_size}"
+                raise ConfigError(f"{found}; no layer of {self.model_type} has experts")
             if self.swiglu_limit:
                 raise ConfigError(f"swiglu_limit is {self.swiglu_limit:g}; no layer of {self.model_type} has experts")
         elif self.num_dense_layers >= self.num_hidden_layers:
@@ -268,7 +278,7 @@ class ModelConfig:
 
     def _check_layers(self) -> None:
         """Check the patterns of layers, and the factors and caps."""
-        for name, known in (("layer_types", (FULL, SLIDING, CONV, DELTA)), ("rotary_layers", (0, 1))):
+        for name, known in (("layer_types", (FULL, SLIDING, CONV, DELTA, MLP)), ("rotary_layers", (0, 1))):
             found = getattr(self, name)
             found = tuple(found) if isinstance(found, (list, tuple)) else found
             if not isinstance(found, tuple) or any(isinstance(each, bool) or each not in known for each in found):
@@ -277,6 +287,8 @@ class ModelConfig:
             object.__setattr__(self, name, found)
         family = FAMILIES.get(self.model_type) if isinstance(self.model_type, str) else None
         self._check_convolutions(family)
+        if MLP in self.layer_types and family is not None and not family.single:
+            raise ConfigError(f"layer_types has {MLP!r}; layers of {self.model_type} have two branches")
         self._check_delta_rule(family)
         if self.layer_types and self.max_window_layers:
             raise ConfigError(
@@ -334,6 +346,12 @@ class ModelConfig:
             if not 4 <= value <= most or value % 4:
                 raise ConfigError(f"{name} is {value}; expected a multiple of 4 from 4 to {most}")
         self._check_taps("linear_conv_kernel_dim")
+        groups = self.linear_norm_groups
+        if groups and heads * self.linear_value_head_dim % (4 * groups):
+            raise ConfigError(
+                f"linear_norm_groups is {groups}; expected parts of whole fours of the {heads} heads of "
+                f"{self.linear_value_head_dim} elements"
+            )
 
     @property
     def family(self) -> Family:
@@ -366,11 +384,16 @@ class ModelConfig:
         kind = self.layer_types[index % len(self.layer_types)] if self.layer_types else ""
         layer = dataclasses.replace(family.layer, branch_scale=self.residual_multiplier)
         layer = dataclasses.replace(layer, experts=self.experts if index >= self.num_dense_layers else None)
+        if family.single:
+            layer = dataclasses.replace(layer, mlp=kind == MLP)
+        if kind == MLP:
+            return dataclasses.replace(layer, mixing="none", head_norms="")
         if kind == CONV:
             return dataclasses.replace(layer, mixing="conv", taps=self.conv_L_cache, head_norms="")
         if kind == DELTA:
-            taps = self.linear_conv_kernel_dim
-            return dataclasses.replace(layer, mixing="delta", taps=taps, head_norms="", gated=False, delta=self._delta)
+            mixing: Mixing = "ssm" if family.scans else "delta"
+            taps, rule = self.linear_conv_kernel_dim, self._delta
+            return dataclasses.replace(layer, mixing=mixing, taps=taps, head_norms="", gated=False, delta=rule)
         slides = kind == SLIDING if kind else index >= self.max_window_layers and self.sliding_window > 0
         window = self.sliding_window if slides else 0
         return dataclasses.replace(
@@ -390,6 +413,8 @@ class ModelConfig:
             self.linear_key_head_dim,
             self.linear_value_head_dim,
             self.linear_keys_in_turn,
+            self.family.scans,
+            self.linear_norm_groups,
         )
 
     @property

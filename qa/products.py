@@ -15,7 +15,7 @@ import click
 import numpy as np
 import numpy.typing as npt
 
-from glinfer.cli.common import LIMITS, device_options, json_option, print_json, progress, show_table
+from glinfer.cli.common import device_options, json_option, print_json, progress, show_table
 from glinfer.errors import InputError
 from glinfer.inspect.tables import Column, Table
 from glinfer.inspect.timing import Work, in_turns, milliseconds
@@ -248,7 +248,7 @@ def products(count: int, seed: int, usual: bool, samples: int, show_map: bool, a
     if not (usual or count):
         raise InputError("found no shapes to time; leave --no-usual out, or give --random a number")
     shapes = [*(usual_products() if usual else []), *random_products(count, seed)]
-    with Device(options["device"], api=options["api"], limits=LIMITS[options["limits"]]) as device:
+    with Device(options["device"], api=options["api"], limits=options["limits"]) as device:
         with progress("multiplying") as advance:
             found = sweep(device, shapes, samples, advance)
         renderer = device.description

@@ -4,7 +4,8 @@
 // block SHARE_BLOCK on; the ring inputs has the channels of the tokens before the run. Channels are convolved over LENGTH tokens with taps [LENGTH, channels],
 // then passed through SiLU; with UNIT heads of q and k are divided by sqrt(Σ x² + EPS), and q multiplied by SCALE.
 // G = Σ rate · softplus(a + shift) over the tokens of the span up to the row's own, with rate and shift in the rows of
-// decay; cache has it for tokens before the run. beta = sigmoid(b).
+// decay; cache has it for tokens before the run. beta = sigmoid(b), or with SCAN softplus(a + shift). With BIASED the row of
+// taps after the last one is added.
 #include "common/block_pass.glsl"
 #include "common/delta.glsl"
 #include "common/activation.glsl"
@@ -20,7 +21,11 @@ vec4 of_heads(int row, int texel) {
 }
 
 vec4 channel(int row, int begin, int sequence, int texel) {
+#ifdef BIASED
+    vec4 sum = tap(LENGTH, texel);
+#else
     vec4 sum = vec4(0.0);
+#endif
     int start = POSITION_OF(row) - LENGTH + 1;  // the token of the first tap
     for (int token = max(start, 0); token < begin; token++) {
         int slot = sequence * INPUT_RING + token % INPUT_RING;
@@ -72,7 +77,11 @@ void main() {
         }
     } else {
         int inside = texel - X_BETA;
+#ifdef SCAN
+        vec4 share = softplus(given(row, 16 * SHARE_BLOCK + inside) + of_heads(1, min(inside, DECAY_TEXELS - 1)));
+#else
         vec4 share = 1.0 / (1.0 + exp(-max(given(row, 16 * SHARE_BLOCK + inside), -88.0)));
+#endif
         y = mix(vec4(0.0), share, lessThan(4 * inside + ivec4(0, 1, 2, 3), ivec4(HEADS)));
     }
 }

@@ -1,7 +1,7 @@
 #version 300 es
 // The gated delta rule, a linear attention with a matrix S [D_K, D_V] for each head of values. Token after token, from zeros at
 // the first row of each sequence:
-//   S = exp(g) · S;  S = S + k ⊗ beta · (v - Sᵀ k);  y = SCALE · Sᵀ q.
+//   S = exp(g) · S;  S = S + k ⊗ beta · (v - Sᵀ k), or with SCAN S = S + k ⊗ beta · v;  y = SCALE · Sᵀ q.
 // q, k [rows · KEY_HEADS, D_K]; v, y [rows · HEADS, D_V]; g, beta [rows, HEADS]; SEQUENCE rows a sequence. HEADS / KEY_HEADS heads
 // of values share one of keys: consecutive ones, or if IN_TURN is 1 those KEY_HEADS apart. With NORMALIZE q and k are
 // divided by sqrt(Σ x² + EPS). A fragment computes four columns of S for all tokens up to its own.
@@ -44,7 +44,11 @@ void main() {
         }
         float norm = factor(squares);
         vec4 value = TEXEL(v, (token * HEADS + head) * V_TEXELS + at.y, V_WIDTH, V_HEIGHT);
+#ifdef SCAN
+        vec4 change = rate * norm * value;
+#else
         vec4 change = rate * norm * (value - known * norm);
+#endif
         for (int i = 0; i < K_TEXELS; i++) {
             vec4 each = TEXEL(k, key + i, K_WIDTH, K_HEIGHT);
             for (int n = 0; n < 4; n++) state[4 * i + n] += each[n] * change;

@@ -1,7 +1,8 @@
 #version 300 es
 // The weights of the tokens that each row of a delta rule sees, both [rows, HEADS · 64]: for token n of its window
 //   exp(decay since) · (k · k[n]) of_key for tokens before the row's own, exp(decay since) · (q · k[n]) of_query for those up to it;
-// all others are zero. x and cache are those of shaders/common/delta.glsl; tokens of the run are in x.
+// all others are zero. With SCAN the first output has those of_query. x and cache are those of shaders/common/delta.glsl; tokens of
+// the run are in x.
 #include "common/block_pass.glsl"
 #include "common/delta.glsl"
 layout(location = 0) out vec4 of_key;
@@ -43,6 +44,9 @@ void main() {
             queries[n] = seen <= position ? decay * (old ? old_queries[n] : queries[n]) : 0.0;
         }
     }
+#ifdef SCAN
+    keys = queries;
+#endif
     of_key = keys;
     of_query = queries;
 }

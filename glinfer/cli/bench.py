@@ -10,7 +10,6 @@ from typing import Any
 
 import click
 
-from glinfer.cli.bench_tables import show_decoding, show_drafts, show_reference
 from glinfer.cli.common import (
     cache_option,
     check_one_source,
@@ -26,6 +25,8 @@ from glinfer.cli.common import (
     read_text,
     say,
     shape_asked_for,
+    show,
+    show_table,
 )
 from glinfer.cli.drafts import draft_options, opened_drafts, take_drafts
 from glinfer.engine.fetching import described_model, found_model, origin_report
@@ -36,6 +37,7 @@ from glinfer.errors import InputError
 from glinfer.formats import Checkpoint, random_packed_checkpoint
 from glinfer.formats.files import AnyPath
 from glinfer.formats.packed import PACKED_FORMATS
+from glinfer.formats.sampling import NAMES
 from glinfer.gl.context import Device
 from glinfer.inspect.bench.decoding import (
     DecodeReport,
@@ -47,9 +49,10 @@ from glinfer.inspect.bench.decoding import (
     texture_formats,
     with_limits,
 )
-from glinfer.inspect.bench.drafting import bench_drafts
+from glinfer.inspect.bench.drafting import DraftReport, bench_drafts
 from glinfer.inspect.bench.engines import (
     BOTH,
+    DEFAULT,
     EVERY_OPTION,
     GREEDY,
     BatchDecoder,
@@ -58,16 +61,55 @@ from glinfer.inspect.bench.engines import (
     room_for,
     structured,
 )
-from glinfer.inspect.bench.reference import bench
+from glinfer.inspect.bench.limits import Limit
+from glinfer.inspect.bench.reference import BenchReport, bench
 from glinfer.inspect.ceiling import FETCHED, CeilingReport, measure_ceilings, measure_products
+from glinfer.inspect.tables import Column, Table, megabytes
+from glinfer.inspect.timing import ms_text
 from glinfer.lower.plans import DEFAULT_PLAN, DEFAULT_WEIGHTS, PLANS, check_choice
 from glinfer.structured.structure import Structure
+from glinfer.terminal import emit
 
 _LENGTHS = "1,8,64"
 _CONTEXTS = "32,128,512,2000"
 _SHORT_SECONDS = 0.002  # duration of a sample, without --ceiling
 _ON_ZEROS = "the weights were not downloaded and are zeros: only greedy decoding is meaningful"
 _BATCHES_AT = 128  # context length of batches without --contexts
+
+_REFERENCE = (
+    *(Column("tokens", "tokens", ""), Column("draws", "draws", ""), Column("median ms", "median_ms", ",.2f")),
+    *(Column("fastest", "fastest_ms", ",.2f"), Column("slowest", "slowest_ms", ",.2f")),
+    Column("tok/s", "tokens_per_second", ",.2f"),
+)
+_DRAFTS = (
+    *(Column("text", "task"), Column("", "sampling"), Column("tokens", "tokens", "")),
+    *(Column("ms/token", "plain", str), Column("with drafts", "guessed", str), Column("speedup", "times_plain", ".2f")),
+    *(Column("accepted", "accepted", ""), Column("of", "drafted", "")),
+    Column("same text", lambda row: "yes" if row.same else "NO"),
+)
+_SAMPLING, _TOKENS = Column("sampling", "sampling"), Column("tokens", "context", "")
+_RATE, _OF_GREEDY = Column("tok/s", "tokens_per_second", ",.1f"), Column("of greedy", "of_greedy", ".0%")
+_DECODING = (
+    *(Column("decoding", "label"), _SAMPLING, _TOKENS, Column("ms/token", "decode", str), _RATE),
+    *(Column("pipelined", "pipelined", str), _OF_GREEDY),
+    Column("GB/s", lambda row: None if row.bytes_per_second is None else row.bytes_per_second / 1e9, ",.1f"),
+)
+_PREFILL = (
+    *(Column("prompt to logits", "label"), _TOKENS, Column("ms", "prefill", str)),
+    Column("tok/s", "prefill_tokens_per_second", ",.0f"),
+)
+_BATCH = (
+    *(Column("batch", "label"), _SAMPLING, _TOKENS),
+    *(Column("sequences", "sequences", ""), Column("ms/step", "step", str)),
+    *(Column("total tok/s", "tokens_per_second", ",.1f"), _OF_GREEDY, Column("× single", "times_single", ",.2f")),
+)
+_LIMITS = "limits, ms", "figure", "tokens", "fetching", "multiplying", "passes", "limit", "median", "of the limit"
+_FETCHING = (
+    *(Column("fetching", lambda rate: rate.format.upper()), Column("texture", "texture_bytes", megabytes)),
+    Column("G texels/s", lambda rate: rate.texels_per_second / 1e9, ",.2f"),
+    Column("GB/s", lambda rate: rate.bytes_per_second / 1e9, ",.1f"),
+    Column("function", "function"),
+)
 
 OpenEngines = Callable[[Checkpoint], Sequence[OpenedDecoder]]
 """Loads a checkpoint into other engines, timed interleaved with the fast plan; the benchmark closes them."""
@@ -182,7 +224,7 @@ def run_bench(
     Raises:
         InputError: an option is invalid, or belongs to the other plan.
     """
-    given = {"--contexts": contexts, "--batch": batch, "--every-option": every_option or None, "--json-schema": schema}
+    given: dict[str, Any] = {"--contexts": contexts, "--batch": batch, "--json-schema": schema}
     drafts, samplings = take_drafts(options), EVERY_OPTION if every_option else BOTH
     if schema is not None:
         samplings = {**samplings, **structured(Structure.checked("json_schema", read_text(schema)).text)}
@@ -190,71 +232,48 @@ def run_bench(
     check_one_source(model, config_text, needed=False)
     if stored is not None and config_text is None:
         raise InputError("--stored is the format of random weights; add --config, or leave out --stored")
-    texts = [f"--{name}" for name in drafts]
-    if no_fetch and (texts or samplings is not BOTH or plan == "reference" or open_others is not None or model is None):
+    if no_fetch and (drafts or samplings is not BOTH or plan == "reference" or open_others or model is None):
         raise InputError(
             "--no-fetch times only the fast plan of a MODEL, on zeros; leave out --no-fetch or the other options"
         )
-    if texts:
-        others = {**given, "--lengths": lengths, "--ceiling": ceiling or None}
-        for name, value in {**others, "--config": config_text, "--peers": open_others}.items():
-            if value is not None:
-                raise InputError(f"{texts[0]} times texts and cannot be combined with {name}; leave one out")
-        if model is None:
-            raise InputError(f"{texts[0]} times texts; give a MODEL with a tokenizer")
-        formats = formats_of(DEFAULT_WEIGHTS if weights is None else weights)
-        if len(formats) > 1:
-            raise InputError(f"found {len(formats)} weight formats with {texts[0]}; expected one")
-        how = {"tokenizer": None, "plan": plan, "weights": formats[0], **options}
-        with loaded(model, **how) as opened_model, opened_drafts(opened_model, drafts) as guesses:
-            opened_model.require_tokenizer()
-            with progress("timing") as advance:
-                texts_report = bench_drafts(opened_model, guesses, runs, on_progress=advance)
-        print_json(texts_report.to_json()) if as_json else show_drafts(texts_report)
+    given |= {"--every-option": every_option or None, "--ceiling": ceiling or None, "--config": config_text}
+    if drafts:
+        given |= {"--lengths": lengths, "--peers": open_others}
+        _bench_drafts(model, formats_of(weights), drafts, given, runs, as_json, {"plan": plan, **options})
         return
     if plan == "reference":
-        given |= {"--weights": weights, "--ceiling": ceiling or None, "--config": config_text}
-        for name, value in given.items():
+        for name, value in {**given, "--weights": weights}.items():
             if value is not None:
                 raise InputError(f"{name} needs --plan fast; leave it out or use that plan")
         _bench_reference(model, parse_ids(_LENGTHS if lengths is None else lengths, "lengths"), runs, as_json, options)
         return
     if lengths is not None:
         raise InputError("--lengths needs --plan reference; use --contexts, or use that plan")
-    formats = formats_of(DEFAULT_WEIGHTS if weights is None else weights)
+    formats = formats_of(weights)
     found = parse_ids(_CONTEXTS if contexts is None else contexts, "contexts")
-    sizes, at = list[int](), _BATCHES_AT if contexts is None or not found else found[0]
-    if batch is not None:
-        sizes = list(dict.fromkeys(parse_ids(batch, "batch sizes")))
-        if not sizes or min(sizes) < 1:
-            raise InputError(f"found {batch!r} for --batch; expected batch sizes of at least 1, such as 1,8,32")
-    kept = [] if stored is None else [name.strip() for name in stored.split(",")]  # of matrices, and of experts
-    if not set(kept) <= set(PACKED_FORMATS) or len(kept) > 2:
-        raise InputError(
-            f"found {stored!r} for --stored; expected one format, or a second one for experts, from "
-            f"{', '.join(PACKED_FORMATS)}"
-        )
+    at = _BATCHES_AT if contexts is None or not found else found[0]
+    sizes, kept = _batch_sizes(batch), _stored_formats(stored)
     imports = time.process_time()  # CPU time so far, which is that of imports
     notes: tuple[str, ...] = ()
     with contextlib.ExitStack() as held:
         path: AnyPath | Checkpoint
         if config_text is not None:
             config = shape_asked_for(config_text, {**options, "context": None})
-            checkpoint = random_packed_checkpoint(config, kept[0], kept[-1]) if kept else random_weights(config)
-            path = checkpoint
+            path = checkpoint = random_packed_checkpoint(config, kept[0], kept[-1]) if kept else random_weights(config)
         else:
+            where: AnyPath = path_of(model)
             if no_fetch:
-                described = held.enter_context(described_model(path_of(model)))
+                described = held.enter_context(described_model(where))
+                where = described.path
                 samplings, notes = ({GREEDY: BOTH[GREEDY]}, (_ON_ZEROS,)) if described.is_copy else (BOTH, ())
-            where = described.path if no_fetch else found_model(path_of(model), tell=say)
-            path, checkpoint = read_model(where, gelu=options["gelu"])
+            path, checkpoint = read_model(where if no_fetch else found_model(where, tell=say), gelu=options["gelu"])
             checkpoint.check_finite()
         usable = contexts_within(checkpoint.config, found)[0]  # before anything slow begins
         peers = [] if open_others is None else open_others(checkpoint)
         for peer in peers:
             held.callback(peer.close)
         started = time.perf_counter()
-        device = held.enter_context(opened(options["device"], options["api"], options["limits"]))
+        device = held.enter_context(opened(options))
         opening = time.perf_counter() - started
         at = batch_context(usable, at)
         room = room_for(checkpoint.config, sizes, at, device.limits.max_texture_size, options["cache"])
@@ -286,18 +305,37 @@ def run_bench(
     print_json(report.to_json()) if as_json else show_decoding(report, ceiling)
 
 
+def _batch_sizes(text: str | None) -> list[int]:
+    """Parse the sizes of ``--batch``."""
+    sizes = list(dict.fromkeys(parse_ids(text or "", "batch sizes")))
+    if text is not None and (not sizes or min(sizes) < 1):
+        raise InputError(f"found {text!r} for --batch; expected batch sizes of at least 1, such as 1,8,32")
+    return sizes
+
+
+def _stored_formats(text: str | None) -> list[str]:
+    """Parse ``--stored``: the format of matrices, and that of experts."""
+    kept = [] if text is None else [name.strip() for name in text.split(",")]
+    if not set(kept) <= set(PACKED_FORMATS) or len(kept) > 2:
+        raise InputError(
+            f"found {text!r} for --stored; expected one format, or a second one for experts, from "
+            f"{', '.join(PACKED_FORMATS)}"
+        )
+    return kept
+
+
 def names_of(text: str) -> list[str]:
     """Split names separated by commas, without repetitions."""
     return list(dict.fromkeys(filter(None, map(str.strip, text.split(",")))))
 
 
-def formats_of(text: str) -> list[str]:
-    """Split and check weight formats separated by commas.
+def formats_of(text: str | None) -> list[str]:
+    """Split and check weight formats separated by commas; None is the default.
 
     Raises:
         InputError: none is given, or one is unknown.
     """
-    formats = names_of(text)
+    formats = names_of(DEFAULT_WEIGHTS if text is None else text)
     if not formats:
         raise InputError(f"found {text!r}; expected at least one weight format, such as {DEFAULT_WEIGHTS}")
     for name in formats:
@@ -308,6 +346,34 @@ def formats_of(text: str) -> list[str]:
 def path_of(model: str | None) -> str:
     """Return the given model, or the demo's."""
     return str(write_demo(demo_folder())[0]) if model is None else model
+
+
+def _bench_drafts(
+    model: str | None,
+    formats: list[str],
+    drafts: dict[str, str],
+    given: dict[str, Any],
+    runs: int,
+    as_json: bool,
+    options: dict[str, Any],
+) -> None:
+    """Time texts with and without ``drafts``, which exclude the options ``given``."""
+    first = f"--{next(iter(drafts))}"
+    for name, value in given.items():
+        if value is not None:
+            raise InputError(f"{first} times texts and cannot be combined with {name}; leave one out")
+    if model is None:
+        raise InputError(f"{first} times texts; give a MODEL with a tokenizer")
+    if len(formats) > 1:
+        raise InputError(f"found {len(formats)} weight formats with {first}; expected one")
+    with (
+        loaded(model, tokenizer=None, weights=formats[0], **options) as opened_model,
+        opened_drafts(opened_model, drafts) as guesses,
+    ):
+        opened_model.require_tokenizer()
+        with progress("timing") as advance:
+            report = bench_drafts(opened_model, guesses, runs, on_progress=advance)
+    print_json(report.to_json()) if as_json else show_drafts(report)
 
 
 def _bench_reference(model: str | None, lengths: list[int], runs: int, as_json: bool, options: dict[str, Any]) -> None:
@@ -330,3 +396,103 @@ def _ceilings(device: Device, models: dict[str, Model], report: DecodeReport, *,
         found = measure_ceilings(device, sizes, formats=[*FETCHED, *formats], on_progress=advance)
         products = [product for label, model in models.items() for product in measure_products(model, label)]
     return dataclasses.replace(found, products=tuple(products))
+
+
+def show_reference(report: BenchReport) -> None:
+    """Print the times of the reference plan."""
+    show_table(Table("Reference plan", _REFERENCE, report.rows))
+    emit(
+        f"\nplan {report.plan} · {report.rows[0].runs} runs of each · loaded in {report.load_seconds:.2f} s · "
+        f"{report.programs} programs · {megabytes(report.texture_bytes)} of textures · {report.renderer}"
+    )
+
+
+def show_drafts(report: DraftReport) -> None:
+    """Print the times of texts with and without drafts."""
+    show_table(Table("Speculative decoding", _DRAFTS, report.rows))
+    emit(
+        f"\ndrafts: {report.drafts} · model {report.model} · weights {report.weights} · median (fastest–slowest) of "
+        f"{report.runs} texts, interleaved · {report.renderer}"
+    )
+
+
+def show_decoding(report: DecodeReport, ceiling: bool) -> None:
+    """Print the times of the fast plan and of other engines; ``ceiling`` adds the renderer's peak rates."""
+    peak = (Column("peak", report.of_fetch_ceiling, ".0%"),) if ceiling else ()
+    show_table(Table("Decoding", (*_DECODING, *peak), report.rows))
+    emit()
+    show_table(Table("Prefill", _PREFILL, list({(row.label, row.context): row for row in report.rows}.values())))
+    emit()
+    if report.batch:
+        show_table(Table("Batches", _BATCH, report.batch))
+        emit()
+    show_limits(report)
+    for about in report.engines:
+        if about.weights is not None:
+            _show_engine(about)
+    if ceiling and report.ceiling is not None:
+        _show_ceiling(report.ceiling)
+    for note in report.notes:
+        emit(f"note: {note}")
+    if options := report.samplings.get(DEFAULT):
+        values = ", ".join(f"{name} {options[name]:g}" for name in (*NAMES, "seed"))
+        emit(f"default sampling: {values} · of greedy: speed relative to greedy decoding")
+    emit(
+        f"plan {report.plan} · median (fastest–slowest) of {report.runs} blocks of {report.block_tokens} tokens, "
+        f"each token read back, or all at once (pipelined) · {report.renderer}"
+    )
+
+
+def show_limits(report: DecodeReport) -> None:
+    """Print each figure of the first sampling relative to its limit, if ceilings were measured."""
+    figures: list[tuple[str, str, int, float, Limit | None]] = []
+    first = report.rows[0].sampling
+    for row in (each for each in report.rows if each.sampling == first):
+        token = [("token, read back", row.decode), *([("token, pipelined", row.pipelined)] if row.pipelined else [])]
+        figures += [(row.label, name, row.context, spread.median, row.token_limit) for name, spread in token]
+        figures.append((row.label, "prompt", row.context, row.prefill.median, row.prefill_limit))
+    for batch in (each for each in report.batch if each.sampling == first):
+        figures.append((batch.label, f"batch of {batch.sequences}", batch.context, batch.step.median, batch.limit))
+    rows = [
+        (label, figure, str(context), *map(ms_text, (*limit.bounds, limit.limit_ms, median)), limit.text(median))
+        for label, figure, context, median, limit in figures
+        if limit is not None
+    ]
+    if rows:
+        show(_LIMITS, rows, numbers=_LIMITS[2:])
+        emit(
+            "of the limit: the largest of three lower bounds divided by the median. Each is the figure's work at the "
+            "rate of passes that only\nfetch, only multiply and add, or only wait for the previous pass.\n"
+        )
+
+
+def _show_engine(about: EngineReport) -> None:
+    textures, times = about.texture_bytes or {}, about.startup or {}
+    emit(
+        f"{about.label} · {about.draws} draws/token · {about.programs} programs, compiled and run once in "
+        f"{about.compile_seconds:.2f} s · loaded in {about.load_seconds:.2f} s · first token after "
+        f"{about.first_token_seconds:.2f} s · {megabytes(sum(textures.values()))} of textures, "
+        f"{megabytes(textures.get('cache', 0))} of it cache · {megabytes(about.weight_bytes or 0)} of weights per token"
+    )
+    parts = " · ".join(f"{name} {seconds:.2f}" for name, seconds in times.items())
+    emit(f"{about.label} · from process start to first token {sum(times.values()):.2f} s: {parts}")
+
+
+def _show_ceiling(ceiling: CeilingReport) -> None:
+    show_table(Table("Fetch rates", _FETCHING, ceiling.fetches))
+    emit("peak: bandwidth of the weights, as a share of the fetch rate of their texture")
+    emit(
+        f"{ceiling.multiply_adds_per_second / 1e9:,.1f} G multiply-adds/s · dependent pass {ceiling.pass_us:.1f} µs, "
+        f"issue {ceiling.issue_us:.1f} µs · readback {ceiling.readback_us:.1f} µs"
+    )
+    if ceiling.products:
+        columns = (
+            *(Column("prefill product", "label"), Column("draw", "draw")),
+            *(Column(name, name, "") for name in ("rows", "inputs", "outputs")),
+            Column("ms", "milliseconds", ms_text),
+            Column("G multiply-adds/s", lambda product: product.multiply_adds_per_second / 1e9, ",.1f"),
+            Column("of peak", ceiling.of_multiply_adds, ".0%"),
+        )
+        emit()
+        show_table(Table("Products", columns, ceiling.products))
+        emit("of peak: rows × inputs × outputs over the time of the draw, as a share of the multiply-adds above\n")

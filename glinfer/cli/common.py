@@ -205,10 +205,11 @@ device_options = options(
         "--limits",
         type=click.Choice(list(LIMITS)),
         default="driver",
+        callback=lambda _, __, name: LIMITS[name],
         help="Limits: the driver's (default) or WebGL2's guaranteed minimum, without extensions.",
     ),
 )
-"""``--device``, ``--api`` and ``--limits``."""
+"""``--device``, ``--api`` and ``--limits``, whose value is Limits, or None for the driver's."""
 cache_option = click.option(
     "--cache",
     type=click.Choice(CACHES),
@@ -290,6 +291,19 @@ def one_adapter(given: dict[str, Any]) -> None:
         (given["lora"],) = given["lora"].values()
 
 
+cache_limit_options = options(
+    click.option("--memory", type=click.IntRange(1), metavar="MiB", help="Limit for a model's caches. Default: 1024."),
+    click.option("--piece", type=click.IntRange(1), help="Prompt tokens processed between decode steps. Default: 512."),
+)
+"""``--memory`` and ``--piece`` of commands that answer requests."""
+
+
+def take_scheduler(given: dict[str, Any]) -> dict[str, Any]:
+    """Remove ``slots``, ``memory`` and ``piece`` from ``given``; return them for SchedulerOptions."""
+    taken = {name: given.pop(name) for name in ("slots", "memory", "piece")}
+    return taken | {"memory": None if taken["memory"] is None else taken["memory"] << 20}
+
+
 tokenizer_option = click.option(
     "--tokenizer",
     type=click.Path(),
@@ -317,14 +331,13 @@ config_option = click.option(
 )
 
 
-def opened(device: str | None, api: str | None, limits: str) -> Device:
-    """Open the device that the options name."""
-    return open_device(device, api=api, limits=LIMITS[limits])
+def opened(options: Mapping[str, Any]) -> Device:
+    """Open the device that :data:`device_options` name."""
+    return open_device(options["device"], api=options["api"], limits=options["limits"])
 
 
-def loaded(path: str, *, limits: str, **options: Any) -> Model:
+def loaded(path: str, **options: Any) -> Model:
     """Load a model with a command's options, and show a progress bar for the upload."""
-    options["limits"] = LIMITS[limits]
     how = {name: value for name, value in options.items() if name not in ("tokenizer", "strict", "lora")}
     found = fetched(path, tell=say, **how)  # before the bar, because a download shows its own
     with progress("uploading weights") as advance, _uncollected():
@@ -389,25 +402,20 @@ def stage_bars() -> Iterator[StagedProgress]:
         )
 
 
-def shape_of(text: str) -> ModelConfig:
-    """Parse ``--config``: a path to a config.json, or numbers such as ``blocks=6,heads=8``.
+def shape_asked_for(text: str, options: Mapping[str, Any]) -> ModelConfig:
+    """Parse ``--config``, a path to a config.json or numbers such as ``blocks=6,heads=8``; apply gelu and context.
 
     Raises:
         ConfigError: the numbers are inconsistent.
         FormatError: the file cannot be read, or describes an unknown kind of model.
     """
-    return read_config(Path(text)) if text.endswith(".json") else ModelConfig.from_options(text)
+    config = read_config(Path(text)) if text.endswith(".json") else ModelConfig.from_options(text)
+    return usual_context(config.with_gelu(options["gelu"]), options["context"])
 
 
-def shape_asked_for(config_text: str, options: Mapping[str, Any]) -> ModelConfig:
-    """Parse ``--config``, and apply ``--gelu`` and ``--context``."""
-    return usual_context(shape_of(config_text).with_gelu(options["gelu"]), options["context"])
-
-
-def planned_edge(limits: str) -> int:
+def planned_edge(limits: Limits | None) -> int:
     """Return the maximum texture size, by ``--limits``, of plans built without a renderer."""
-    least = LIMITS[limits]
-    return USUAL_TEXTURE_SIZE if least is None else least.max_texture_size
+    return USUAL_TEXTURE_SIZE if limits is None else limits.max_texture_size
 
 
 def check_one_source(model: str | None, config_text: str | None, *, needed: bool = True) -> None:
@@ -440,23 +448,13 @@ def model_or_shape(model: str | None, config_text: str | None, options: Mapping[
         PlanError: the shape is too large, found before weights are made.
     """
     check_one_source(model, config_text)
-    plan, weights, cache = plan_choice(options)
+    plan, how = options["plan"], {name: options[name] for name in ("weights", "cache")}
+    check_choice(plan, **how)
     if model is not None:
         return read_model(model, gelu=options["gelu"], context=options["context"])[1]
     config = shape_asked_for(config_text or "", options)
-    plan_for(config, plan, weights=weights, cache=cache, max_texture_size=planned_edge(options["limits"]))
-    return random_weights(config, plan, weights, cache)
-
-
-def plan_choice(options: Mapping[str, Any]) -> tuple[str, str, str]:
-    """Return the plan, the weight format and the cache format that options name.
-
-    Raises:
-        InputError: they do not go together.
-    """
-    plan, weights, cache = (str(options[name]) for name in ("plan", "weights", "cache"))
-    check_choice(plan, weights, cache)
-    return plan, weights, cache
+    plan_for(config, plan, **how, max_texture_size=planned_edge(options["limits"]))
+    return random_weights(config, plan, **how)
 
 
 def parse_ids(text: str, what: str = "token ids") -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from typing import Any
 
@@ -10,6 +11,7 @@ import click
 from glinfer.cli.chat import talk
 from glinfer.cli.common import device_options, loaded, model_options, model_title, one_of, tokenizer_option
 from glinfer.cli.generate import closing_line, print_stream
+from glinfer.engine.chat import ChatSession
 from glinfer.engine.model import Model
 from glinfer.engine.random_model import demo_folder, write_demo
 from glinfer.errors import InputError
@@ -54,18 +56,14 @@ def demo(
         model, tokenizer = str(checkpoint), str(vocabulary)
     path = _BUNDLED if model is None else model
     with loaded(path, tokenizer=tokenizer, **options) as opened:
-        if not random and _chats(opened):
-            _chat(opened, path, prompt, max_tokens or _MAX_REPLY)
-        else:
+        session = None
+        if not random:
+            with contextlib.suppress(InputError):  # the model cannot chat
+                session = opened.chat_session()
+        if session is None:
             _continue(opened, _PROMPT if prompt is None else prompt, max_tokens or _MAX_TOKENS)
-
-
-def _chats(model: Model) -> bool:
-    try:
-        model.chat_form()
-    except InputError:
-        return False
-    return True
+        else:
+            _chat(opened, session, model_title(path), prompt, max_tokens or _MAX_REPLY)
 
 
 def _continue(model: Model, prompt: str, max_tokens: int) -> None:
@@ -75,9 +73,8 @@ def _continue(model: Model, prompt: str, max_tokens: int) -> None:
     emit(closing_line(model, stream.stats))
 
 
-def _chat(model: Model, path: str, prompt: str | None, max_tokens: int) -> None:
+def _chat(model: Model, session: ChatSession, name: str, prompt: str | None, max_tokens: int) -> None:
     """Reply to the prompt or to a sample question; without a prompt, chat on a terminal."""
-    session = model.chat_session()
     message = _QUESTION if prompt is None else prompt
     stream = session.stream(message, max_tokens=max_tokens, seed=_SEED)
     emit(f"> {message}")
@@ -85,4 +82,4 @@ def _chat(model: Model, path: str, prompt: str | None, max_tokens: int) -> None:
     emit(closing_line(model, stream.stats))
     if prompt is None and sys.stdin.isatty() and sys.stdout.isatty():
         emit()
-        talk(model, model_title(path), session, model.sampling, max_tokens, {})
+        talk(model, name, session, model.sampling, max_tokens, {})

@@ -83,7 +83,7 @@ def draws(
         report = planned(config, plan, tokens, how["max_texture_size"])
         report = dataclasses.replace(report, estimate=not same_draws(config, name, formats))
     else:
-        with opened(options["device"], options["api"], options["limits"]) as device:
+        with opened(options) as device:
             how["max_texture_size"] = device.limits.max_texture_size
             how["kernels"] = kernels_for(device, config, weights)
             plan = plan_for(config, name, **how)

@@ -78,7 +78,7 @@ def eval_command(
     if chosen is None:
         raise InputError(reason)
     reports: list[EvalReport] = []
-    with opened(options["device"], options["api"], options["limits"]) as device:
+    with opened(options) as device:
         for weights, cache in formats:
             with progress(f"evaluating {weights}, cache {cache}") as advance:
                 how = {"plan": options["plan"], "weights": weights, "cache": cache, "stride": stride}

@@ -15,7 +15,6 @@ from glinfer.cli.common import (
     megabytes,
     model_options,
     opened,
-    plan_choice,
     print_json,
     show,
 )
@@ -27,6 +26,7 @@ from glinfer.gl.context import Device
 from glinfer.gl.pretend import PRETENCES, open_pretended
 from glinfer.gl.self_test import failure
 from glinfer.inspect.info import EXTENSIONS, RendererReport, model_report, renderer_report, text_report
+from glinfer.lower.plans import check_choice
 from glinfer.terminal import emit
 
 
@@ -46,44 +46,31 @@ def info(model: str | None, as_json: bool, **options: Any) -> None:
     If glinfer cannot run, one line reports what is missing and how to install it, and the exit status is 2. MODEL's
     requirements are then shown for a renderer with typical limits.
     """
-    how = dict(zip(("plan", "weights", "cache"), plan_choice(options), strict=True))
-    checkpoint = None
-    around: dict[str, Any] = {}
-    positions = 0
+    how = {name: options[name] for name in ("plan", "weights", "cache")}
+    check_choice(**how)
+    checkpoint: Checkpoint | None = None
+    facts: dict[str, Any] = {}
     with contextlib.ExitStack() as held:
         if model is not None:
             path = held.enter_context(described_model(model)).path
             whole = named_source(load_checkpoint(path), model)
             checkpoint = for_use(whole, gelu=options["gelu"], context=options["context"])
-            positions, around = whole.config.max_position_embeddings, text_report(path, checkpoint.config)
-            around |= {"origin": origin_report(checkpoint)}
-        _describe(checkpoint, positions, around, how, options, as_json=as_json)
+            how["positions"] = whole.config.max_position_embeddings
+            facts = {**text_report(path, checkpoint.config), "origin": origin_report(checkpoint)}
 
+        def model_on(device: Device | None) -> dict[str, Any] | None:
+            return None if checkpoint is None else {**model_report(checkpoint, device=device, **how), **facts}
 
-def _describe(
-    checkpoint: Checkpoint | None,
-    positions: int,
-    around: dict[str, Any],
-    how: dict[str, str],
-    options: dict[str, Any],
-    *,
-    as_json: bool,
-) -> None:
-    """Show the renderer and the model on it."""
-    about = None
-    try:
-        with _opened(options) as device:
-            report = renderer_report(device)
-            if checkpoint is not None:
-                about = {**model_report(checkpoint, positions, device=device, **how), **around}
-    except ContextError as error:
-        if checkpoint is not None:
-            about = {**model_report(checkpoint, positions, device=None, **how), **around}
-        if as_json:
-            print_json({"can_run": False, "problem": str(error), "model": about})
-        elif about is not None and checkpoint is not None:
-            _show_model(checkpoint, about, "fits typical limits")
-        raise
+        try:
+            with _opened(options) as device:
+                report, about = renderer_report(device), model_on(device)
+        except ContextError as error:
+            about = model_on(None)
+            if as_json:
+                print_json({"can_run": False, "problem": str(error), "model": about})
+            elif about is not None and checkpoint is not None:
+                _show_model(checkpoint, about, "fits typical limits")
+            raise
     if as_json:
         print_json({**report.to_json(), "model": about})
         return
@@ -97,7 +84,7 @@ def _describe(
 
 def _opened(options: dict[str, Any]) -> Device:
     if options["pretend"] is None:
-        return opened(options["device"], options["api"], options["limits"])
+        return opened(options)
     device = options["device"] or "0"
     if not device.isdecimal():
         raise ContextError(f"found the device {device!r}; --pretend expects a number from 'glinfer info --device list'")

@@ -24,7 +24,7 @@ from glinfer.cli.common import (
     stage_bars,
 )
 from glinfer.engine.engine import Engine
-from glinfer.engine.loading import bind, random_weights
+from glinfer.engine.loading import prepare, random_weights
 from glinfer.errors import InputError
 from glinfer.formats.files import replacing
 from glinfer.gl.timers import FENCES
@@ -138,8 +138,8 @@ def _profiled(model: str | None, config_text: str | None, options: dict[str, Any
             return _measured(held.engine, Path(model).name, options)
     how = {name: options[name] for name in ("plan", "weights", "cache")}
     checkpoint = random_weights(shape_asked_for(config_text or "", options), **how)
-    with opened(options["device"], options["api"], options["limits"]) as device:
-        engine = bind(checkpoint, device, **how)
+    with opened(options) as device:
+        engine = prepare(checkpoint, device, **how).bind(device)
         del checkpoint  # folded weights are a copy
         return _measured(engine, f"random weights, {config_text or 'the shape of Gab'}", options)
 

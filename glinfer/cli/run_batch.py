@@ -14,7 +14,7 @@ import click
 
 from glinfer.cli.batch import closing_line, job_facts, run_job
 from glinfer.cli.common import (
-    LIMITS,
+    cache_limit_options,
     device_options,
     json_option,
     lora_option,
@@ -22,6 +22,7 @@ from glinfer.cli.common import (
     one_of,
     print_json,
     say,
+    take_scheduler,
     tokenizer_option,
 )
 from glinfer.cli.serve import fetched_models, require_packages
@@ -44,8 +45,7 @@ if TYPE_CHECKING:
 @click.option("--restart", is_flag=True, help="Discard the results in OUT and ERR and start over.")
 @click.option("--shard", default="1/1", metavar="I/N", help="Run part I of N of IN, chosen by a hash of custom_id.")
 @click.option("--slots", type=click.IntRange(1, 256), help="Sequences at once, per model and device. Default: 32.")
-@click.option("--memory", type=click.IntRange(1), metavar="MiB", help="Limit for a model's caches. Default: 1024.")
-@click.option("--piece", type=click.IntRange(1), help="Prompt tokens processed between decode steps. Default: 512.")
+@cache_limit_options
 @click.option(
     "--devices",
     metavar="all|N,N…",
@@ -78,20 +78,15 @@ def run_batch_command(models: tuple[str, ...], as_json: bool, quiet: bool, **giv
     files = BatchFiles(source, out, errors, restart, Shard.parse(given.pop("shard")))
     if files.source == "-":
         raise InputError("-i needs a file, not standard input: it is read more than once")
-    memory = given.pop("memory")
-    scheduler = {
-        "slots": given.pop("slots"),
-        "memory": None if memory is None else memory << 20,
-        "piece": given.pop("piece"),
-    }
-    device, api, webgl2 = given.pop("device"), given.pop("api"), given.pop("limits") == "webgl2"
+    scheduler = take_scheduler(given)
+    device, api, limits = given.pop("device"), given.pop("api"), given.pop("limits")
     devices = given.pop("devices")
     address = given.pop("address")
     one_of({"--device": device, "--devices": devices, "--ray": address})
-    named = fetched_models(models, given, device=device, api=api, limits=LIMITS["webgl2" if webgl2 else "driver"])
+    named = fetched_models(models, given, device=device, api=api, limits=limits)
     if twice := next((name for name, _ in named if [each for each, _ in named].count(name) > 1), None):
         raise InputError(f"found two models with the name {twice}; rename one with NAME=MODEL")
-    setup = LocalSetup([(name, path, given) for name, path in named], scheduler, device, api, webgl2)
+    setup = LocalSetup([(name, path, given) for name, path in named], scheduler, device, api, limits is not None)
     tokenizer, paths = given["tokenizer"], {name: Path(find_model(path)) for name, path in named}
     fingerprint: dict[str, Any] = {
         "form": "requests",

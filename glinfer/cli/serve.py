@@ -11,13 +11,14 @@ from typing import Any
 import click
 
 from glinfer.cli.common import (
-    LIMITS,
+    cache_limit_options,
     device_options,
     lora_option,
     model_options,
     model_title,
     say,
     split_name,
+    take_scheduler,
     tokenizer_option,
 )
 from glinfer.engine.batch import SchedulerOptions
@@ -50,8 +51,7 @@ _KEY_VARIABLE = "GLINFER_API_KEY"
     help="Origin whose pages may send requests, such as https://example.org; * for all. Repeatable.",
 )
 @click.option("--slots", type=click.IntRange(1, 256), default=8, show_default=True, help="Sequences at once per model.")
-@click.option("--memory", type=click.IntRange(1), metavar="MiB", help="Limit for a model's caches. Default: 1024.")
-@click.option("--piece", type=click.IntRange(1), help="Prompt tokens processed between decode steps. Default: 512.")
+@cache_limit_options
 @click.option(
     "--queue",
     "waiting",
@@ -88,10 +88,7 @@ def serve_command(models: tuple[str, ...], **given: Any) -> None:
     keys = given.pop("keys") or tuple(filter(None, map(str.strip, os.environ.get(_KEY_VARIABLE, "").split(","))))
     access = Access(given.pop("host"), keys, given.pop("hosts"), given.pop("origins"))
     check_access(access, no_key=given.pop("no_api_key"))
-    memory, page = given.pop("memory"), given.pop("page")
-    scheduler = SchedulerOptions(
-        slots=given.pop("slots"), memory=None if memory is None else memory << 20, piece=given.pop("piece")
-    )
+    page, scheduler = given.pop("page"), SchedulerOptions(**take_scheduler(given))
     options = ServerOptions(
         access,
         given.pop("port"),
@@ -100,7 +97,7 @@ def serve_command(models: tuple[str, ...], **given: Any) -> None:
         None if page is None else Path(page),
         given.pop("device"),
         given.pop("api"),
-        LIMITS[given.pop("limits")],
+        given.pop("limits"),
     )
     named = fetched_models(models, given, device=options.device, api=options.api, limits=options.limits)
     sources = [ModelSource(name, path, given, scheduler) for name, path in named]

@@ -49,7 +49,7 @@ def tune_command(model: str | None, weights: str, redo: bool, seconds: float, as
     _, checkpoint = read_model(path_of(model))
     checkpoint.check_finite()
     formats = [weights_named(name, checkpoint.formats()) for name in formats_of(weights)]
-    with opened(options["device"], options["api"], options["limits"]) as device:
+    with opened(options) as device:
         found = [_tuned(device, checkpoint, name, seconds, redo) for name in formats]
         defaults = [default_for(device, name) for name in formats]
     if as_json:

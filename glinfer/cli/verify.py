@@ -10,7 +10,6 @@ import click
 from click.core import ParameterSource
 
 from glinfer.cli.common import (
-    LIMITS,
     config_option,
     device_options,
     json_option,
@@ -34,11 +33,11 @@ from glinfer.inspect.settings import RunSetting, every_renderer, named
 from glinfer.inspect.tables import Column, Table
 from glinfer.inspect.verify.draws import DRAW_TOLERANCE
 from glinfer.inspect.verify.suite import (
+    SCHEMA,
     CheckOptions,
     VerifyReport,
     VerifyRun,
     every_format,
-    schema_text,
     verify_everywhere,
 )
 from glinfer.terminal import emit
@@ -48,7 +47,7 @@ _FINDINGS_SHOWN, _TEXELS_SHOWN = 12, 3
 
 def _show_schema(context: click.Context, _: click.Parameter, asked: bool) -> None:
     if asked:
-        emit(schema_text().rstrip("\n"))
+        emit(SCHEMA.read_text("utf-8").rstrip("\n"))
         context.exit(0)
 
 
@@ -59,7 +58,7 @@ def _settings(
     plan, api = options["plan"], options["api"]
     renderers = every_renderer(api) if all_devices else [(options["device"], api)]
     formats = every_format(checkpoint, plan) if all_weights else [options["weights"]]
-    common = {"plan": plan, "cache": options["cache"], "limits": LIMITS[options["limits"]]}
+    common = {"plan": plan, "cache": options["cache"], "limits": options["limits"]}
     return [
         RunSetting(device=device, api=api, weights=weights, **common)
         for device, api in renderers

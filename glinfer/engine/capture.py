@@ -14,7 +14,7 @@ from glinfer.closing import Closing
 from glinfer.config import ModelConfig
 from glinfer.engine.engine import Engine
 from glinfer.engine.ids import Ids, check_callback, whole_number
-from glinfer.engine.probabilities import softmax
+from glinfer.engine.logits import softmax
 from glinfer.engine.run.decode import DecodeSession
 from glinfer.errors import InputError
 from glinfer.kernels import DrawSpec
@@ -241,8 +241,13 @@ class Inspected(Closing):
         self._require_open()
         check_callback("hook", hook)
         names = frozenset(chosen(self.plan.points, patterns, self.plan.name))
-        with self._from_the_start(_Watcher(names, hook)):
-            yield
+        self._own.rewind(len(self._own))  # earlier results are not reused
+        try:
+            with self._observing(_Watcher(names, hook)):
+                yield
+        finally:
+            if not self._own.closed:
+                self._own.rewind(len(self._own))
 
     @contextmanager
     def patch(self, name: str, change: npt.ArrayLike | Change) -> Iterator[None]:
@@ -271,17 +276,6 @@ class Inspected(Closing):
                 yield
         finally:
             self.engine.patches += 1
-
-    @contextmanager
-    def _from_the_start(self, observer: Observer) -> Iterator[None]:
-        """Observe everything from the first token on, without reusing earlier results."""
-        self._own.rewind(len(self._own))
-        try:
-            with self._observing(observer):
-                yield
-        finally:
-            if not self._own.closed:
-                self._own.rewind(len(self._own))
 
     @contextmanager
     def _observing(self, observer: Observer) -> Iterator[None]:

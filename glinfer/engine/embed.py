@@ -14,7 +14,7 @@ import numpy.typing as npt
 from glinfer.closing import Closing
 from glinfer.config import ModelConfig
 from glinfer.engine.engine import EMBEDS, Engine
-from glinfer.engine.ids import Ids, check_tokens
+from glinfer.engine.ids import Ids, check_tokens, check_within
 from glinfer.engine.option_names import named_options
 from glinfer.engine.progress import Progress, no_progress, run_steps
 from glinfer.engine.run.decode import DecodeSession, RecomputeSession
@@ -164,9 +164,8 @@ class Embedder:
         """
         if self.embedding.ranks:
             raise InputError("this model scores pairs of texts and makes no vectors; use rerank")
-        width = self.encoder.width
-        if dimensions is not None and (type(dimensions) is not int or not 1 <= dimensions <= width):
-            raise InputError(f"dimensions is {dimensions!r}; expected a whole number from 1 to {width}")
+        if dimensions is not None:
+            dimensions = check_within("dimensions", dimensions, self.encoder.width)
         before = self.prompt(prompt_name, prompt)
         encoded, skipped = self.encoded(texts, before), [self._uncounted(before)] * len(texts)
         unit = self.embedding.normalizes if normalize is None else normalize

@@ -14,8 +14,8 @@ from typing import SupportsIndex
 import numpy as np
 
 from glinfer.engine.batch import Batch, SchedulerOptions, places_for
-from glinfer.engine.prefill import Prefill
-from glinfer.engine.progress import Progress, no_progress
+from glinfer.engine.prefill import Companions, Prefill
+from glinfer.engine.progress import Progress, no_progress, run_steps
 from glinfer.engine.requests import BatchRequest, Running
 from glinfer.engine.run.cached import CachedSession
 from glinfer.engine.run.decode import DecodeSession, Floats, RecomputeSession
@@ -101,14 +101,17 @@ class Engine(ABC):
         adapter: int | None = None,
         on_progress: Progress = no_progress,
     ) -> list[TextScore]:
-        """The likelihood of texts, see :meth:`glinfer.engine.score.TextScorer.score`.
+        """The likelihood of texts, see :meth:`glinfer.engine.score.TextScorer.steps`.
+
+        ``on_progress`` receives (finished windows, windows).
 
         Raises:
-            InputError: as :meth:`glinfer.engine.score.TextScorer.score`, or the plan keeps no keys and values.
+            InputError: as :meth:`glinfer.engine.score.TextScorer.steps`, or the plan keeps no keys and values.
             NumbersError: the model's output is broken; names the pass where it began.
         """
         try:
-            return self.scorer().score(texts, stride=stride, adapter=adapter, on_progress=on_progress)
+            found: list[TextScore] = run_steps(self.scorer().steps(texts, stride=stride, adapter=adapter), on_progress)
+            return found
         except NumbersError as error:
             if not self.nan_guard.traces:
                 raise
@@ -156,7 +159,7 @@ class FastEngine(Engine):
     def sessions_for(self, tokens: int) -> list[Session]:
         """See :class:`Engine`; includes the plan that chooses filtered tokens."""
         if self._chosen is None:
-            self._chosen = self._prefill.choice(self.bound).session
+            self._chosen = Companions(self._prefill, self.bound).choice().session
         return [self.bound, self._chosen]
 
     def scheduler(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,10 +49,10 @@ class Fetching:
 
     def __call__(self, path: Path, weight_bytes: int) -> str:
         """Check a copy of a model without its weights; returns a line on the memory it needs."""
-        admit(path, weight_bytes)
+        told = admit(path, weight_bytes)
         checkpoint = self.read(path)
         if self.planned is None:
-            return ""
+            return told
         try:
             device = self.device if isinstance(self.device, Device) else open_device(self.device, **dict(self.options))
         except ContextError:
@@ -70,8 +70,10 @@ class Fetching:
         return f"{bytes_text(total)} of textures for a context of {checkpoint.config.max_position_embeddings}{room}"
 
 
-def admit(path: AnyPath, weight_bytes: int) -> None:
+def admit(path: AnyPath, weight_bytes: int) -> str:
     """Check the memory for a copy without weights, if its family's files are read whole (holes read as zeros).
+
+    Returns an empty line.
 
     Raises:
         PlanError: the memory does not suffice.
@@ -82,6 +84,7 @@ def admit(path: AnyPath, weight_bytes: int) -> None:
             check_room(2 * weight_bytes, f"reading this model takes {bytes_text(2 * weight_bytes)}", _ADVICE)
     elif folder.suffix == ".gab":
         check_room(weight_bytes, f"reading this model takes {bytes_text(weight_bytes)}", _ADVICE)
+    return ""
 
 
 def found_model(name: AnyPath, check: Check | None = None, tell: Callable[[str], None] | None = None) -> AnyPath:
@@ -92,16 +95,9 @@ def found_model(name: AnyPath, check: Check | None = None, tell: Callable[[str],
     return find_model(name, check=check or Fetching(load_checkpoint), tell=tell)
 
 
-@contextmanager
-def described_model(name: AnyPath) -> Iterator[Described]:
+def described_model(name: AnyPath) -> AbstractContextManager[Described]:
     """A path with all files of a model except the weights; see :func:`glinfer.hub.header_of`."""
-
-    def check(path: Path, weight_bytes: int) -> str:
-        admit(path, weight_bytes)
-        return ""
-
-    with header_of(name, check=check) as described:
-        yield described
+    return header_of(name, check=admit)
 
 
 def named_source(checkpoint: Checkpoint, name: AnyPath) -> Checkpoint:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, SupportsIndex
@@ -61,6 +62,26 @@ def index_of(value: object) -> int:
         return -1 if isinstance(value, (bool, np.bool_)) else max(-1, operator.index(value))  # type: ignore[arg-type]
     except TypeError:
         return -1
+
+
+def real_number(value: object) -> float:
+    """A number as a float; NaN for anything else, and for numbers beyond all floats."""
+    try:
+        number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+        return float(value) if number else math.nan  # type: ignore[arg-type]
+    except OverflowError:
+        return math.nan
+
+
+def check_within(name: str, value: object, most: int, of: str = "") -> int:
+    """Check a whole number from 1 to ``most``; ``of`` says what that is.
+
+    Raises:
+        InputError: it is not.
+    """
+    if not 1 <= (number := index_of(value)) <= most:
+        raise InputError(f"{name} is {value!r}; expected 1 to {most}{of}")
+    return number
 
 
 def whole_number(what: str, value: SupportsIndex) -> int:

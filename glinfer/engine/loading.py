@@ -19,7 +19,7 @@ from glinfer.engine.embed import EncodeEngine
 from glinfer.engine.engine import Engine, FastEngine, WholeEngine
 from glinfer.engine.fetching import Fetching, found_model
 from glinfer.engine.ids import check_callback
-from glinfer.engine.model import Loaded, Model
+from glinfer.engine.model import Model
 from glinfer.engine.option_names import named_options
 from glinfer.engine.run.fallback import KernelChoice
 from glinfer.engine.run.oracle import NumpyDevice, NumpyEngine, NumpySession, device_of
@@ -272,9 +272,18 @@ def load_model(
             ) from None
         raise
     find_form = None if found is None else partial(find_chat, path, found, config)
-    where = os.path.abspath(path)  # noqa: PTH100
-    loaded = Loaded(engine, found, reason, stop_ids, owns_device, sampling, find_form, embedding, where)
-    return Model(loaded, strict=strict)
+    return Model(
+        engine,
+        found,
+        no_tokenizer=reason,
+        stop_ids=stop_ids,
+        sampling=sampling,
+        find_form=find_form,
+        embedding=embedding,
+        path=os.path.abspath(path),  # noqa: PTH100
+        owns_device=owns_device,
+        strict=strict,
+    )
 
 
 @dataclass(frozen=True)
@@ -288,7 +297,6 @@ class Prepared:
         fixed: whether the caller has chosen the kernels. Otherwise plainer kernels replace them if the driver rejects a
             shader, see :mod:`glinfer.engine.run.fallback`.
         whole: the reference plans by length, for models without a published plan.
-        shaped: builds (plan, reference plans) with other kernels.
     """
 
     options: PlanOptions
@@ -296,7 +304,6 @@ class Prepared:
     arrays: Mapping[str, Array]
     fixed: bool
     whole: ReferencePlans | None
-    shaped: Callable[[KernelOptions], tuple[Plan, ReferencePlans | None]]
 
     def bind(
         self,
@@ -318,7 +325,9 @@ class Prepared:
 
         def bound(kernels: KernelOptions) -> Engine:
             options = dataclasses.replace(self.options, kernels=kernels)
-            plan, whole = self.shaped(kernels) if kernels != self.options.kernels else (self.plan, self.whole)
+            plan, whole = self.plan, self.whole
+            if kernels != self.options.kernels:
+                plan, whole = _plans(plan.name, options)
             total = plan.texture_bytes(device.limits.max_texture_size, "weight")
             weights = (lambda: self.arrays) if source is None else source
             if isinstance(device, NumpyDevice):
@@ -365,27 +374,20 @@ def prepare(
     kernels = kernels or (KernelOptions() if fixed else kernels_for(device, config, weights))
     adapters = AdapterRanks.of(checkpoint.adapters) if adapters is None else adapters
     options = PlanOptions(config, weights, kernels, edge, formats, cache, adapters)
-
-    def shaped(kernels: KernelOptions) -> tuple[Plan, ReferencePlans | None]:
-        if plan == "fast" or is_published(config, formats) or adapters.names:
-            made = plan_for(
-                config,
-                plan,
-                weights=weights,
-                cache=cache,
-                formats=formats,
-                kernels=kernels,
-                max_texture_size=edge,
-                adapters=adapters,
-            )
-            return made, None
-        plans = reference_plans(config, weights, formats, kernels, edge)
-        return plans.of(plans.rows_for(1)), plans
-
-    made, whole = shaped(kernels)
+    made, whole = _plans(plan, options)
     check_textures_fit(made, device, beside=_folded_bytes(made, edge) if plan == "fast" else 0)
     arrays = weights_for(checkpoint, plan, weights)
-    return Prepared(options, made, arrays, fixed, whole, shaped)
+    return Prepared(options, made, arrays, fixed, whole)
+
+
+def _plans(name: str, options: PlanOptions) -> tuple[Plan, ReferencePlans | None]:
+    """The plan of a name; and the reference plans by length, for models without a published plan."""
+    given = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
+    config, formats = given.pop("config"), options.formats
+    if name == "fast" or is_published(config, formats) or options.adapters.names:
+        return plan_for(config, name, **given), None
+    plans = reference_plans(config, options.weights, formats, options.kernels, options.max_texture_size)
+    return plans.of(plans.rows_for(1)), plans
 
 
 def _folded_bytes(plan: Plan, max_texture_size: int) -> int:
@@ -420,18 +422,6 @@ def random_weights(
     needed = sum(sizes) + max(4 * max(sizes), folded)  # drawn in float64
     check_room(needed, f"random weights takes {bytes_text(needed)}", MEMORY_ADVICE)
     return random_checkpoint(config, seed)
-
-
-def bind(
-    checkpoint: Checkpoint,
-    device: Device,
-    plan: str,
-    weights: str = DEFAULT_WEIGHTS,
-    kernels: KernelOptions | None = None,
-    cache: str = DEFAULT_CACHE,
-) -> Engine:
-    """Bind a plan of a checkpoint to a device; see :func:`prepare`."""
-    return prepare(checkpoint, device, plan, weights, kernels, cache).bind(device)
 
 
 def _running_total(total: int, report: Callable[[int, int], None]) -> Callable[[int], None]:

@@ -1,7 +1,8 @@
-"""Logits read back: penalties and biases of requests, and log-probabilities for them."""
+"""Logits read back: softmax in float64, penalties and biases of requests, and log-probabilities for them."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -9,13 +10,26 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from glinfer.engine.ids import whole_number
-from glinfer.engine.probabilities import log_softmax
+from glinfer.engine.ids import real_number, whole_number
 from glinfer.errors import InputError
 
 Floats = npt.NDArray[np.float32]
 MIN_LOGPROB = -9999.0
 """The log-probability of tokens that are never chosen, as in OpenAI's API; JSON has no infinities."""
+
+
+def log_softmax(logits: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
+    """Return log-probabilities along the last axis, in nats; NaN where a logit is NaN or the largest is infinite."""
+    with np.errstate(invalid="ignore"):
+        shifted = logits.astype(np.float64) - logits.max(axis=-1, keepdims=True)
+        return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True)))
+
+
+def softmax(logits: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
+    """Return probabilities along the last axis; NaN where a logit is NaN or the largest is infinite."""
+    with np.errstate(invalid="ignore"):
+        powers = np.exp(logits.astype(np.float64) - logits.max(axis=-1, keepdims=True))
+        return np.asarray(powers / powers.sum(axis=-1, keepdims=True))
 
 
 class TokenLogprob(NamedTuple):
@@ -71,8 +85,10 @@ class LogitChanges:
         Raises:
             InputError: not a finite number, or an id outside the vocabulary.
         """
-        named = {}
-        for token, value in (bias if isinstance(bias, Mapping) else _refuse_bias(bias)).items():
+        named, bias = {}, {} if bias is None else bias
+        if not isinstance(bias, Mapping):
+            raise InputError(f"logit_bias is {type(bias).__name__}; expected a mapping of token ids to numbers")
+        for token, value in bias.items():
             number = whole_number("for a token of logit_bias", token)
             if number >= vocab:
                 raise InputError(f"token {number} of logit_bias is outside the vocabulary; expected 0 to {vocab - 1}")
@@ -99,14 +115,7 @@ def change_logits(logits: Floats, asked: Mapping[int, tuple[LogitChanges, Sequen
     logits[list(asked)] += added
 
 
-def _refuse_bias(bias: object) -> Mapping[int, float]:
-    if bias is not None:
-        raise InputError(f"logit_bias is {type(bias).__name__}; expected a mapping of token ids to numbers")
-    return {}
-
-
 def _finite(name: str, value: object) -> float:
-    number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
-    if not number or not np.isfinite(float(value)):  # type: ignore[arg-type]
+    if not math.isfinite(number := real_number(value)):
         raise InputError(f"{name} is {value!r}; expected a finite number")
-    return float(value)  # type: ignore[arg-type]
+    return number

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, SupportsFloat, SupportsIndex, overload
 from weakref import WeakSet
 
@@ -33,7 +33,6 @@ from glinfer.errors import ContextError, InputError, StructureError
 from glinfer.formats.embedding import Embedding
 from glinfer.formats.sampling import NAMES
 from glinfer.program.plan import DrawTable, Plan, draw_table
-from glinfer.program.session import Session
 from glinfer.structured.structure import ERROR, OPTIONS, take_structure, wants_whole
 from glinfer.text.chat import ChatForm, ReplySplitter
 from glinfer.text.labels import token_label
@@ -53,33 +52,6 @@ class StreamOptions(ChatOptions, total=False):
 
     stop_ids: Ids | None
     keep: SupportsIndex
-
-
-@dataclass(frozen=True)
-class Loaded:
-    """The parts of a model.
-
-    Attributes:
-        engine: the bound plans.
-        tokenizer: the tokenizer, or None.
-        no_tokenizer_reason: why the tokenizer is None.
-        stop_ids: the ids that end a text by default.
-        owns_device: whether the device was opened for this model.
-        sampling: the default sampling options.
-        find_form: finds the model's chat form for ``system`` and ``kwargs``; or None.
-        embedding: prompts, lengths and other settings of an embedding model.
-        path: the model's file or directory; None if it was not loaded from one.
-    """
-
-    engine: Engine
-    tokenizer: Tokenizer | None
-    no_tokenizer_reason: str
-    stop_ids: tuple[int, ...]
-    owns_device: bool
-    sampling: SamplingOptions = NEUTRAL
-    find_form: Callable[..., ChatForm] | None = None
-    embedding: Embedding = field(default_factory=Embedding)
-    path: str | None = None
 
 
 class Model(Inspected, Embeds, Chatting):
@@ -103,23 +75,42 @@ class Model(Inspected, Embeds, Chatting):
         adapters: the loaded LoRA adapters; ``adapters.names`` has their names.
     """
 
-    def __init__(self, loaded: Loaded, *, strict: bool = False) -> None:
-        """Call :func:`load_model` instead."""
-        self.engine, self.tokenizer, options = loaded.engine, loaded.tokenizer, loaded.engine.options
-        self.config, self.weights, self.cache, self.kernels = (
-            options.config,
-            options.weights,
-            options.cache,
-            options.kernels,
-        )
-        self.adapters = options.adapters
-        self.bound: Session = loaded.engine.bound
-        self.device = self.bound.device
-        self.engine.nan_guard.strict = strict
-        self._no_tokenizer_reason = loaded.no_tokenizer_reason
-        self._stop_ids, self.sampling = loaded.stop_ids, loaded.sampling
-        self._owns_device, self._find_form = loaded.owns_device, loaded.find_form
-        self._closed, self.embedding, self._path = False, loaded.embedding, loaded.path
+    def __init__(
+        self,
+        engine: Engine,
+        tokenizer: Tokenizer | None = None,
+        *,
+        no_tokenizer: str = "this model was made without a tokenizer; use token ids",
+        stop_ids: tuple[int, ...] = (),
+        sampling: SamplingOptions = NEUTRAL,
+        find_form: Callable[..., ChatForm] | None = None,
+        embedding: Embedding | None = None,
+        path: str | None = None,
+        owns_device: bool = False,
+        strict: bool = False,
+    ) -> None:
+        """Call :func:`load_model` instead.
+
+        Args:
+            engine: the bound plans.
+            tokenizer: the tokenizer, if there is one.
+            no_tokenizer: the error where one is missing.
+            stop_ids: the ids that end a text by default.
+            sampling: the default sampling options.
+            find_form: finds the model's chat form for ``system`` and ``kwargs``.
+            embedding: settings of an embedding model.
+            path: the model's file or directory, if it was loaded from one.
+            owns_device: whether the device was opened for this model.
+            strict: as in :func:`load_model`.
+        """
+        options = engine.options
+        self.engine, self.bound, self.device = engine, engine.bound, engine.bound.device
+        self.config, self.weights, self.cache = options.config, options.weights, options.cache
+        self.kernels, self.adapters = options.kernels, options.adapters
+        engine.nan_guard.strict = strict
+        self.tokenizer, self._no_tokenizer, self._stop_ids = tokenizer, no_tokenizer, stop_ids
+        self.sampling, self.embedding, self._find_form = sampling, embedding or Embedding(), find_form
+        self._closed, self._owns_device, self._path = False, owns_device, path
         self._compiler: Compiler | None = None
         self._run_times, self._same_tokens = RunTimes(), WeakSet[Model]()
         self._own = self.engine.session(own=True)
@@ -299,22 +290,11 @@ class Model(Inspected, Embeds, Chatting):
         for name in ("sampler", *OPTIONS) if (speculate, draft) != (None, None) else ():
             if options[name] is not None:
                 raise InputError(f"found {name} together with speculation; leave out speculate and draft")
-        row, whole = self.checked(BatchRequest(prompt, options)), incomplete == ERROR
-        tokens = TokenStream(
-            self._own,
-            row.prompt,
-            row.sampling,
-            max_tokens=row.max_tokens,
-            stop_ids=tuple(row.stop_ids),
-            on_end=on_end,
-            speculation=self._speculation(speculate, draft),
-            constraint=row.constraint,
-            whole=whole and not isinstance(prompt, str),
-            adapter=row.adapter,
-            keep=row.keep,
-            sampler=row.own_sampler,
-        )
-        return TextStream(tokens, self.require_tokenizer(), stop, whole=whole) if isinstance(prompt, str) else tokens
+        whole, is_text = incomplete == ERROR, isinstance(prompt, str)
+        row = replace(self.checked(BatchRequest(prompt, options)), reply=None)  # a TextStream makes the text
+        speculation = self._speculation(speculate, draft)
+        tokens = TokenStream(self._own, row, on_end=on_end, speculation=speculation, whole=whole and not is_text)
+        return TextStream(tokens, self.require_tokenizer(), stop, whole=whole) if is_text else tokens
 
     def compiler(self) -> Compiler:
         """The compiler and cache of structures for this model's tokens; any thread may use it.
@@ -655,7 +635,7 @@ class Model(Inspected, Embeds, Chatting):
             InputError: the model has none.
         """
         if self.tokenizer is None:
-            raise InputError(self._no_tokenizer_reason, "this model has no tokenizer; send token ids")
+            raise InputError(self._no_tokenizer, "this model has no tokenizer; send token ids")
         return self.tokenizer
 
     def close(self) -> None:

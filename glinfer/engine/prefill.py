@@ -34,11 +34,6 @@ class Chunks:
         self.session, self._targets, self._flush_every = session, kernels.rows_per_draw, kernels.flush_every
         self._table, self._texture = row_table(session.plan.table[ROWS].shape[0]), session.texture(ROWS)
 
-    @property
-    def draws_issued(self) -> int:
-        """Draw calls issued so far."""
-        return self.session.draws_issued
-
     def run(
         self,
         ids: Sequence[int],
@@ -65,18 +60,13 @@ class DraftedRows(Chunks):
     """Runs the plan ``drafted`` into the caches of one session."""
 
     def __init__(self, session: Session, kernels: KernelOptions) -> None:
-        """Use a session of the plan with these kernels; :meth:`release_choice` releases the choice plan."""
+        """Use a session of the plan with these kernels; :meth:`Companions.release` releases both plans."""
         super().__init__(session, kernels)
         for target in range(self._targets):  # now, so that drafts make no lasting objects
             session.make_readable(f"{LOGITS}.{target}")
         self._kernels = kernels
-        self._choice: Choice | None = None
-
-    @property
-    def draws_issued(self) -> int:
-        """Draw calls issued so far."""
-        chosen = 0 if self._choice is None else self._choice.session.draws_issued
-        return self.session.draws_issued + chosen
+        self.choice: Choice | None = None
+        """The plan ``choice`` over the logits of the rows, bound at first use."""
 
     def choose(
         self,
@@ -108,10 +98,10 @@ class DraftedRows(Chunks):
         self.run(ids, position, adapter=adapter, long=long, draws=len(self.session.draws) - 1)
         if options is None:
             return
-        if self._choice is None:
-            self._choice = Choice(self.session, self._kernels)
-        self._choice.write(range(len(ids)), [options] * len(ids), draws)
-        self._choice.run(len(ids))
+        if self.choice is None:
+            self.choice = Choice(self.session, self._kernels)
+        self.choice.write(range(len(ids)), [options] * len(ids), draws)
+        self.choice.run(len(ids))
 
     def candidates(self, rows: int) -> Floats:
         """The candidates [rows, 64] of the last run."""
@@ -121,12 +111,6 @@ class DraftedRows(Chunks):
         """The logits [vocab] of a row of the last run."""
         slot, target = divmod(row, self._targets)
         return np.asarray(self.session.read_rows(f"{LOGITS}.{target}", slot)[0], dtype=np.float32)
-
-    def release_choice(self) -> None:
-        """Release the plan ``choice``; calling it again does nothing."""
-        if self._choice is not None:
-            self._choice.session.release()
-            self._choice = None
 
 
 MAX_SINGLE_TOKENS = 3
@@ -142,6 +126,10 @@ class Prefill:
 
     Attributes:
         options: how the plan is built.
+        kernels: the kernels in use.
+        cache_slots: cache slots of all sequences.
+        firsts: the first session of each chunk plan, by its rows, and of each ``drafted`` plan, by its kernels; the
+            others share its scratch textures.
     """
 
     def __init__(
@@ -158,13 +146,11 @@ class Prefill:
         ``export_residual`` lets the decode plan continue the last token from its last block. ``choice`` replaces the
         kernels if the driver rejects a shader; by default they are fixed.
         """
-        self._choice = KernelChoice(options.kernels, fixed=True) if choice is None else choice
-        self.options, self._export_residual = replace(options, kernels=self._choice.kernels), export_residual
+        self.kernels = KernelChoice(options.kernels, fixed=True) if choice is None else choice
+        self.options, self._export_residual = replace(options, kernels=self.kernels.kernels), export_residual
         self._capacity = cache_slots(options.config) if capacity is None else capacity
-        self._slots = sequences * self._capacity
-        # The first session of each chunk plan, by its rows, and of each ``drafted`` plan, by its kernels; the others
-        # share its scratch textures.
-        self._firsts: dict[int | KernelOptions, Session] = {}
+        self.cache_slots = sequences * self._capacity
+        self.firsts: dict[int | KernelOptions, Session] = {}
         self._singles = 0
 
     @property
@@ -182,7 +168,7 @@ class Prefill:
         return fitting_chunk_plan(
             self.options,
             rows=self.rows if rows is None else rows,
-            cache_slots=self._slots,
+            cache_slots=self.cache_slots,
             every=self._capacity,
             export_residual=self._export_residual,
         )
@@ -191,74 +177,20 @@ class Prefill:
         """Whether ``tokens`` new tokens run as a chunk instead of one by one."""
         if tokens <= MAX_SINGLE_TOKENS:
             return False
-        if any(isinstance(key, int) for key in self._firsts) or self._singles + tokens > MAX_SINGLE_TOKENS_BEFORE:
+        if any(isinstance(key, int) for key in self.firsts) or self._singles + tokens > MAX_SINGLE_TOKENS_BEFORE:
             return True
         self._singles += tokens
         return False
 
-    def into(self, bound: Session, rows: int | None = None) -> Chunks:
-        """Bind the plan of at most ``rows`` rows to the caches of a session of another plan over the same weights.
-
-        Raises:
-            PlanError: the plan does not fit the renderer.
-        """
-        rows = self.rows if rows is None else rows
-
-        def made(kernels: KernelOptions) -> Chunks:
-            self.options = replace(self.options, kernels=kernels)
-            return Chunks(self._session_of(rows, bound, partial(self.plan, rows)), kernels)
-
-        if rows in self._firsts:  # plans share scratch textures, so they need the same kernels
-            return made(self.options.kernels)
-        return self._choice.make(made)
-
-    def _session_of(self, key: int | KernelOptions, bound: Session, plan: Callable[[], Plan]) -> Session:
-        first = self._firsts.get(key)
+    def session_of(self, key: int | KernelOptions, bound: Session, plan: Callable[[], Plan]) -> Session:
+        """Bind a plan over the weights and caches of ``bound``; all sessions with one key share scratch textures."""
+        first = self.firsts.get(key)
         session = bound.companion(plan() if first is None else first.plan, scratch=first)
-        return self._firsts.setdefault(key, session) if first is None else session
-
-    def choice(self, bound: Session, *, masked: bool = False, changed: bool = False) -> Choice:
-        """Bind the plan ``choice`` to the logits of a session.
-
-        Raises:
-            PlanError: the plan does not fit the renderer.
-        """
-        return self._choice.make(lambda kernels: Choice(bound, kernels, masked=masked, changed=changed))
-
-    def draft_width(self, rows: int) -> int:
-        """The rows that a pass computes at once in a run of ``rows`` drafted rows."""
-        return min(self.options.kernels.rows_per_draw, next(size for size in DRAFT_ROWS if size >= rows))
-
-    def drafted(self, bound: Session, width: int) -> DraftedRows:
-        """Bind the plan ``drafted`` to the caches of a session of another plan over the same weights.
-
-        Args:
-            bound: the session.
-            width: limit for the rows that a pass computes at once, see :meth:`draft_width`.
-
-        Raises:
-            PlanError: the plan does not fit the renderer.
-        """
-
-        def made(kernels: KernelOptions) -> DraftedRows:
-            kernels = replace(kernels, rows_per_draw=min(kernels.rows_per_draw, width))
-            plan = partial(
-                drafted_plan, replace(self.options, kernels=kernels), rows=DRAFT_ROWS[-1], cache_slots=self._slots
-            )
-            return DraftedRows(self._session_of(kernels, bound, plan), kernels)
-
-        return self._choice.make(made)
-
-    def give_back(self, runs: Chunks) -> None:
-        """Release the runs of :meth:`into` or :meth:`drafted`, unless others share their scratch textures."""
-        if isinstance(runs, DraftedRows):
-            runs.release_choice()
-        if runs.session not in self._firsts.values():
-            runs.session.release()
+        return self.firsts.setdefault(key, session) if first is None else session
 
     def release(self) -> None:
         """Release the plans whose scratch textures sequences share."""
-        for session in self._firsts.values():
+        for session in self.firsts.values():
             session.release()
 
 
@@ -275,32 +207,58 @@ class Companions:
     @property
     def draws_issued(self) -> int:
         """Draw calls issued so far, with those of the decoding plan."""
-        runs: list[Chunks | Choice] = [*self.chunks.values(), *self._drafted.values(), *self._choices.values()]
-        return self._bound.draws_issued + sum(each.draws_issued for each in runs)
+        runs: list[Chunks | Choice] = [*self.chunks.values(), *self._drafted.values(), *self._every_choice]
+        return self._bound.draws_issued + sum(each.session.draws_issued for each in runs)
+
+    @property
+    def _every_choice(self) -> list[Choice]:
+        drafted = self._drafted.values()
+        return [*self._choices.values(), *(each.choice for each in drafted if each.choice is not None)]
 
     def chunk(self, tokens: int) -> Chunks:
-        """The chunk plan for a number of tokens."""
-        rows = self._prefill.rows_for(tokens)
+        """The chunk plan for a number of tokens.
+
+        Raises:
+            PlanError: the plan does not fit the renderer; also by :meth:`choice` and :meth:`drafted`.
+        """
+        prefill, rows = self._prefill, self._prefill.rows_for(tokens)
+
+        def made(kernels: KernelOptions) -> Chunks:
+            prefill.options = replace(prefill.options, kernels=kernels)
+            return Chunks(prefill.session_of(rows, self._bound, partial(prefill.plan, rows)), kernels)
+
         if rows not in self.chunks:
-            self.chunks[rows] = self._prefill.into(self._bound, rows)
+            # Plans share scratch textures, so they need the same kernels.
+            self.chunks[rows] = made(prefill.options.kernels) if rows in prefill.firsts else prefill.kernels.make(made)
         return self.chunks[rows]
 
     def choice(self, *, masked: bool = False, changed: bool = False) -> Choice:
         """The plan that chooses filtered tokens."""
         if (masked, changed) not in self._choices:
-            self._choices[masked, changed] = self._prefill.choice(self._bound, masked=masked, changed=changed)
+            self._choices[masked, changed] = self._prefill.kernels.make(
+                lambda kernels: Choice(self._bound, kernels, masked=masked, changed=changed)
+            )
         return self._choices[masked, changed]
 
     def drafted(self, rows: int) -> DraftedRows:
         """The plan for a number of drafted rows."""
-        width = self._prefill.draft_width(rows)
+        prefill = self._prefill
+        width = min(prefill.options.kernels.rows_per_draw, next(size for size in DRAFT_ROWS if size >= rows))
+
+        def made(kernels: KernelOptions) -> DraftedRows:
+            kernels = replace(kernels, rows_per_draw=min(kernels.rows_per_draw, width))
+            options = replace(prefill.options, kernels=kernels)
+            plan = partial(drafted_plan, options, rows=DRAFT_ROWS[-1], cache_slots=prefill.cache_slots)
+            return DraftedRows(prefill.session_of(kernels, self._bound, plan), kernels)
+
         if width not in self._drafted:
-            self._drafted[width] = self._prefill.drafted(self._bound, width)
+            self._drafted[width] = prefill.kernels.make(made)
         return self._drafted[width]
 
     def release(self) -> None:
         """Release the plans, except those whose scratch textures other sequences share."""
-        for each in self._choices.values():
-            each.session.release()
+        for choice in self._every_choice:
+            choice.session.release()
         for runs in (*self.chunks.values(), *self._drafted.values()):
-            self._prefill.give_back(runs)
+            if runs.session not in self._prefill.firsts.values():
+                runs.session.release()

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, SupportsIndex
 import numpy as np
 import numpy.typing as npt
 
-from glinfer.engine.ids import index_of
+from glinfer.engine.ids import index_of, real_number
 from glinfer.errors import InputError
 from glinfer.formats.files import words_of
 from glinfer.kernels.noise import Drawn, fold_seed, gumbel_of_keys, noise_keys
@@ -74,7 +74,7 @@ class SamplingOptions:
         """Check every field, and convert NumPy numbers to Python's."""
         for name, (allowed, expected) in _REALS.items():
             value = getattr(self, name)
-            number = _real(value)
+            number = real_number(value)
             if not allowed(number):  # nor is NaN
                 raise _bad(name, value, expected)
             object.__setattr__(self, name, number)
@@ -396,15 +396,6 @@ def checked_history(history: History, vocab: int) -> npt.NDArray[np.int64]:
         found = int(ids[outside.argmax()])
         raise InputError(f"token {found} in the history; expected ids from 0 to {vocab - 1}, as the logits have")
     return ids.astype(np.int64)
-
-
-def _real(value: object) -> float:
-    """A number as a float; NaN for anything else, and for numbers beyond all floats."""
-    try:
-        number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
-        return float(value) if number else math.nan  # type: ignore[arg-type]
-    except OverflowError:
-        return math.nan
 
 
 def _whole(name: str, value: object, expected: str) -> int:

@@ -11,8 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from glinfer.closing import Closing
-from glinfer.engine.ids import index_of
-from glinfer.engine.progress import Progress, no_progress, run_steps
+from glinfer.engine.ids import check_within
 from glinfer.errors import InputError, NumbersError
 from glinfer.kernels.fused.cached import SLOT_TOKENS
 from glinfer.kernels.fused.low_rank import ADAPTER
@@ -107,10 +106,9 @@ def check_stride(stride: SupportsIndex | None, context: int) -> int:
     Raises:
         InputError: not a whole number from 1 to the context.
     """
-    step = max(1, context // 2) if stride is None else index_of(stride)
-    if not 1 <= step <= context:
-        raise InputError(f"the stride is {stride!r}; expected 1 to {context}, the context of this model")
-    return step
+    if stride is None:
+        return max(1, context // 2)
+    return check_within("the stride", stride, context, ", the context of this model")
 
 
 def windows_of(texts: Sequence[Sequence[int]], context: int, stride: SupportsIndex | None) -> list[Window]:
@@ -165,37 +163,24 @@ class TextScorer(Closing):
     def _require_open(self) -> None:
         self.session.require_alive()
 
-    def score(
-        self,
-        texts: Sequence[Sequence[int]],
-        *,
-        stride: SupportsIndex | None = None,
-        adapter: int | None = None,
-        on_progress: Progress = no_progress,
-    ) -> list[TextScore]:
-        """The log-probability of every token of every text, except first tokens.
+    def steps(
+        self, texts: Sequence[Sequence[int]], *, stride: SupportsIndex | None = None, adapter: int | None = None
+    ) -> Generator[tuple[int, int], None, list[TextScore]]:
+        """The log-probability of every token of every text, except first tokens; in steps.
 
         A text longer than the context is read in windows of the whole context, which start ``stride`` tokens apart
-        (default: half of the context).
+        (default: half of the context). Between runs other code may use the model, but not this scorer.
 
         Args:
             texts: checked token ids, at least two in each text.
             stride: 1 to the context.
             adapter: the number of the LoRA adapter; by default the model's.
-            on_progress: called with (finished windows, windows).
+
+        Yields:
+            (finished windows, windows) after each run. The scores are the generator's result.
 
         Raises:
             InputError: a text is too short, the stride is outside the context, or the model's output is broken (NaN).
-        """
-        found: list[TextScore] = run_steps(self.steps(texts, stride=stride, adapter=adapter), on_progress)
-        return found
-
-    def steps(
-        self, texts: Sequence[Sequence[int]], *, stride: SupportsIndex | None = None, adapter: int | None = None
-    ) -> Generator[tuple[int, int], None, list[TextScore]]:
-        """:meth:`score` in steps: yield (finished windows, windows) after each run, and return the scores.
-
-        Between runs other code may use the model, but not this scorer. Raises as :meth:`score`.
         """
         adapter = self._adapter if adapter is None else adapter
         jobs = windows_of(texts, self.config.max_position_embeddings, stride)

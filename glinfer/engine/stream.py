@@ -10,15 +10,13 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from glinfer.closing import Closing
 from glinfer.engine.ids import check_callback, check_count
-from glinfer.engine.requests import BatchRequest, Running
+from glinfer.engine.requests import Running
 from glinfer.engine.run.alone import Alone
 from glinfer.engine.run.decode import DecodeSession
 from glinfer.engine.run.drafts import Speculation
 from glinfer.engine.run.stats import GenerationStats, require_complete
-from glinfer.engine.sampler import OwnSampler, SamplingOptions
 from glinfer.engine.scheduler import Scheduler
 from glinfer.errors import ContextError
-from glinfer.structured.constraint import Constraint
 from glinfer.text.reply import ChatPart, ReplyAssembler
 from glinfer.text.tokenizer import Tokenizer
 
@@ -92,50 +90,25 @@ class TokenStream(OneStream, Iterator[int]):
     def __init__(
         self,
         session: DecodeSession,
-        prompt: Sequence[int],
-        options: SamplingOptions,
+        row: Running,
         *,
-        max_tokens: SupportsIndex,
-        stop_ids: Sequence[int] = (),
         on_end: Callable[[], None] | None = None,
         speculation: Speculation | None = None,
-        constraint: Constraint | None = None,
         whole: bool = False,
-        adapter: int = 0,
-        keep: int = 0,
-        sampler: OwnSampler | None = None,
     ) -> None:
         """Prepare; nothing runs before the first ``next()``.
 
         Args:
             session: runs the model; other streams may use it between two tokens.
-            prompt: checked ids.
-            options: how to sample.
-            max_tokens: at least 1.
-            stop_ids: ids that end the stream; they are not yielded.
+            row: the checked request, without a ``reply``; its stop ids are not yielded.
             on_end: called once when the stream ends, for any reason.
-            speculation: drafts tokens, to compute several at once; does not change the tokens.
-            constraint: the allowed tokens; not together with ``speculation``.
+            speculation: drafts tokens, to compute several at once; does not change the tokens. Not together with a
+                constraint.
             whole: whether to raise StructureError if the text ends before it matches its structure.
-            adapter: the number of the LoRA adapter; 0 for none.
-            keep: the number of first tokens to keep when the context is full.
-            sampler: chooses the tokens instead of a Sampler with ``options``.
 
         Raises:
-            InputError: ``max_tokens`` is not a whole number of at least 1, or ``on_end`` not a function.
+            InputError: ``on_end`` is not a function.
         """
-        row = Running(
-            BatchRequest(prompt),
-            list(prompt),
-            options,
-            check_count("max_tokens", max_tokens),
-            frozenset(stop_ids),
-            constraint=constraint,
-            adapter=adapter,
-            keep=keep,
-            before=session.before,
-            own_sampler=sampler,
-        )
         self._alone, self._seconds = Alone(session, speculation), 0.0
         self._follow(row, row.stats, on_end, whole=whole)
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from glinfer.engine.ids import real_number
 from glinfer.engine.report import Report
 from glinfer.errors import GlinferError, InputError
 from glinfer.formats import Checkpoint
@@ -191,7 +192,11 @@ class _Weight(NamedTuple):
     tensor: TensorSpec
     texture: Texture
     checksums: list[int]
-    line_bytes: int
+
+    @property
+    def line_bytes(self) -> int:
+        """Bytes of a line of texels."""
+        return self.texture.layout.nbytes // self.texture.layout.height
 
 
 class TextureComparison:
@@ -205,16 +210,18 @@ class TextureComparison:
 
     def check(self, share: float = 1.0) -> TexturesReport:
         """Compare whole textures, or the next lines; see :meth:`glinfer.engine.model.Model.verify_textures`."""
-        share = _checked_share(share)
+        part = real_number(share)
+        if not 0 < part <= 1:
+            raise InputError(f"share is {share!r}; expected a number above 0 and at most 1")
         self._bound.require_alive()
-        if share == 1.0:
+        if part == 1.0:
             checks = list(self.whole())
             texels = sum(check.width * check.height for check in checks)
             checked = Checked(len(checks), texels, sum(check.bytes for check in checks))
             different = [check for check in checks if not check.passed]
         else:
-            checked, different = self._sample(share)
-        return TexturesReport(share, checked, tuple(different), tuple(self.wrong_textures()))
+            checked, different = self._sample(part)
+        return TexturesReport(part, checked, tuple(different), tuple(self.wrong_textures()))
 
     def wrong_textures(self) -> Iterator[WrongTexture]:
         """Find draws of all plans over these weights that sample a texture other than the one in their plan."""
@@ -251,7 +258,11 @@ class TextureComparison:
 
     def _sample(self, share: float) -> tuple[Checked, list[TextureCheck]]:
         if not self._weights:
-            self._weights = [self._weight(tensor) for tensor in self._bound.plan.of_kind("weight")]
+            bound = self._bound
+            self._weights = [
+                _Weight(each, bound.texture(each.name), bound.checksums[each.name])
+                for each in bound.plan.of_kind("weight")
+            ]
         nbytes = sum(weight.line_bytes * len(weight.checksums) for weight in self._weights)
         left, texels, read, textures = math.ceil(share * nbytes), 0, 0, set[int]()
         different: dict[int, list[int]] = {}
@@ -276,11 +287,6 @@ class TextureComparison:
         checks = [self._located(self._weights[number], lines) for number, lines in different.items()]
         return Checked(len(textures), texels, read), checks
 
-    def _weight(self, tensor: TensorSpec) -> _Weight:
-        texture = self._bound.texture(tensor.name)
-        line_bytes = texture.layout.nbytes // texture.layout.height
-        return _Weight(tensor, texture, self._bound.checksums[tensor.name], line_bytes)
-
     def _located(self, weight: _Weight, lines: list[int]) -> TextureCheck:
         """The check of a weight with differing lines, including texels if the weights are available."""
         described = self._described(weight.tensor)
@@ -300,13 +306,6 @@ class TextureComparison:
 def as_bits(array: Array) -> Array:
     """View the bits of each element as an unsigned integer of its size."""
     return np.ascontiguousarray(array).view(f"u{array.dtype.itemsize}")
-
-
-def _checked_share(share: float) -> float:
-    number = isinstance(share, (int, float, np.integer, np.floating)) and not isinstance(share, bool)
-    if not number or not 0 < share <= 1:
-        raise InputError(f"share is {share!r}; expected a number above 0 and at most 1")
-    return float(share)
 
 
 def _differences(check: TextureCheck, layout: TexelLayout, found: Array, expected: Array) -> TextureCheck:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from glinfer.formats import bundled_models, find_model
 
-_CHAT = ("What can you help me with?", "Tell me a short story about a fox.", "Why is the sky blue?")
-_TEXT = ("Once upon a time", "The city was quiet that night, and", "The best way to learn is")
+CHAT_EXAMPLES = ("What can you help me with?", "Tell me a short story about a fox.", "Why is the sky blue?")
+TEXT_EXAMPLES = ("Once upon a time", "The city was quiet that night, and", "The best way to learn is")
 
 
 def examples_for(path: str | PathLike[str], *, chats: bool) -> list[str]:
@@ -19,4 +19,9 @@ def examples_for(path: str | PathLike[str], *, chats: bool) -> list[str]:
         chats: whether the model replies to messages.
     """
     found = Path(find_model(path))
-    return list(next((model.examples for model in bundled_models() if model.path == found), _CHAT if chats else _TEXT))
+    return list(
+        next(
+            (model.examples for model in bundled_models() if model.path == found),
+            CHAT_EXAMPLES if chats else TEXT_EXAMPLES,
+        )
+    )

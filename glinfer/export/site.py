@@ -19,6 +19,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from glinfer.config import ModelConfig
 from glinfer.engine.loading import read_model
 from glinfer.engine.report import plain
 from glinfer.errors import FormatError, InputError, PlanError
@@ -50,6 +51,7 @@ from glinfer.lower.plans import (
     weights_for,
     weights_named,
 )
+from glinfer.lower.weights.recipe import Formats
 from glinfer.program.plan import Plan
 from glinfer.quant.formats import DEFAULT_CACHE
 
@@ -75,7 +77,21 @@ _FETCH = "embedded.js"
 _TEXT = "Once upon a time"
 TOUR, _TOUR_PAGE, _TOUR_SOURCE = "tour.json", "tour.html", "tour/index.html"
 """What the page of the tour needs to know of the site's model; the page, and where it comes from."""
-_OWN = {*_SITE, "tour", TOUR, _TOUR_PAGE, "search", "embedding", "text", "libraries", "shaders", PLAN, TOKENIZER}
+_OWN = {
+    *_SITE,
+    "drop",
+    "programs",
+    "tour",
+    TOUR,
+    _TOUR_PAGE,
+    "search",
+    "embedding",
+    "text",
+    "libraries",
+    "shaders",
+    PLAN,
+    TOKENIZER,
+}
 
 
 @dataclass(frozen=True)
@@ -169,8 +185,10 @@ def export_web(
     weights = weights_named(weights, checkpoint.formats(), plan)
     embeds = checkpoint.config.embeds
     texts, notes = (_embedded_texts if embeds else continued_texts)(path, tokenizer, checkpoint)
-    parts = _parts(root, texts.libraries, embeds=embeds, tour=not (embeds or single))
-    made, export = _laid_out(checkpoint, plan, weights, cache, kernels or web_kernels(weights), LIMITS[limits])
+    parts = site_parts(root, texts.libraries, embeds=embeds, tour=not (embeds or single))
+    made, export = laid_out(
+        checkpoint.config, checkpoint.formats(), plan, weights, cache, kernels or web_kernels(weights), LIMITS[limits]
+    )
     size = made.texture_bytes(LIMITS[limits].max_texture_size, "weight")
     if single and size > MAX_SINGLE_FILE_BYTES:
         raise InputError(
@@ -188,7 +206,7 @@ def export_web(
         "licence": licence_of(path),
         **texts.about,
     }
-    values, order = plan_file(about, made, export, checkpoint)
+    values, order = plan_file(about, made, export, checkpoint.config, checkpoint.parameter_count)
     if embeds:
         values["embedding"] = {**texts.embedding, **embedding_entry(made, export, checkpoint.config)}
     with replacing(target, page=page) as new:
@@ -202,7 +220,7 @@ def export_web(
         values["files"] = {"weights": files, "fingerprint": digest.hexdigest()}
         if _TOUR_PAGE in parts:
             write_json(new / TOUR, {"text": starting_text(texts), "plans": {plan: {"points": points_of(made, export)}}})
-        values["offline"] = None if single else _offline_version(new, values)
+        values["offline"] = None if single else offline_version(new, values)
         write_json(new / PLAN, values)
         if single:
             (new / OFFLINE).unlink()
@@ -212,7 +230,7 @@ def export_web(
 
 
 def plan_file(
-    about: Mapping[str, Any], plan: Plan, export: PlanExport, checkpoint: Checkpoint
+    about: Mapping[str, Any], plan: Plan, export: PlanExport, config: ModelConfig, parameters: int
 ) -> tuple[dict[str, Any], Array | None]:
     """Make the contents of ``plan.json`` and the order of the logits (None for embedding models)."""
     logits, order = export.logits(LOGITS) if LOGITS in plan.table else (None, None)
@@ -221,9 +239,9 @@ def plan_file(
         "version": VERSION,
         "model": {
             **about,
-            "parameters": checkpoint.parameter_count,
+            "parameters": parameters,
             "draws_per_token": len(plan.draws),
-            "config": checkpoint.config.to_dict(),
+            "config": config.to_dict(),
         },
         "driver": plan.name,
         **export.tables(),
@@ -237,11 +255,22 @@ def plan_file(
     return values, order
 
 
-def _laid_out(
-    checkpoint: Checkpoint, plan: str, weights: str, cache: str, kernels: KernelOptions, limits: Limits
+def laid_out(
+    config: ModelConfig,
+    formats: Formats,
+    plan: str,
+    weights: str,
+    cache: str,
+    kernels: KernelOptions,
+    limits: Limits,
 ) -> tuple[Plan, PlanExport]:
+    """A plan with its companions, laid out within limits.
+
+    Raises:
+        PlanError: it does not fit.
+    """
     try:
-        config, formats, size = checkpoint.config, checkpoint.formats(), limits.max_texture_size
+        size = limits.max_texture_size
         made = plan_for(
             config, plan, weights=weights, cache=cache, formats=formats, kernels=kernels, max_texture_size=size
         )
@@ -282,7 +311,7 @@ def points_of(plan: Plan, export: PlanExport) -> list[dict[str, Any]]:
     ]
 
 
-def _parts(root: Path, libraries: Sequence[str], *, embeds: bool, tour: bool) -> dict[str, Path]:
+def site_parts(root: Path, libraries: Sequence[str], *, embeds: bool, tour: bool) -> dict[str, Path]:
     """The files and folders of a site's page, by their path in the site."""
     if embeds:
         own = {PAGE: root / _SEARCH_PAGE, **{name: root / name for name in _SEARCH}}
@@ -307,7 +336,7 @@ def _write_site(new: Path, parts: Mapping[str, Path], export: PlanExport, texts:
         write_json(new / TOKENIZER, texts.tokenizer)
 
 
-def _offline_version(site: Path, plan: Mapping[str, Any]) -> dict[str, Any]:
+def offline_version(site: Path, plan: Mapping[str, Any]) -> dict[str, Any]:
     """The files that open the page of a site, with their SHA-256, and a unique version of this export.
 
     The files exclude those that browsers cache by fingerprint, the plan and the service worker; the version depends on

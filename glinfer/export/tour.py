@@ -145,7 +145,7 @@ def _write_plan(
     plan = plan_for(config, name, weights=chosen, formats=formats, kernels=web_kernels(chosen), max_texture_size=size)
     export = PlanExport(plan, LIMITS[limits])
     further = {"plan": name, "weights": chosen, **({"long_after": plan.long_after} if plan.long_after else {})}
-    values, order = plan_file({**about, **further}, plan, export, checkpoint)
+    values, order = plan_file({**about, **further}, plan, export, config, checkpoint.parameter_count)
     arrays, digest = weights_for(checkpoint, name, chosen), hashlib.sha256()
     files = write_weights(folder, export, arrays, order, digest)
     values["files"] = {"weights": files, "fingerprint": digest.hexdigest()}

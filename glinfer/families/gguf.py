@@ -76,6 +76,7 @@ class Gguf:
         constants: further such lists, of one number for all layers.
         keys_in_turn: whether value heads of a delta rule cycle through the key heads; otherwise value heads that share
             a key head are adjacent.
+        attending: the family as which its models are written if all layers have attention; empty for none.
         more: reads windows, and what only this family has; its fields replace those read before.
     """
 
@@ -92,6 +93,7 @@ class Gguf:
     listed: tuple[str, ...] = ()
     constants: Mapping[str, float] = field(default_factory=dict)
     keys_in_turn: bool = True
+    attending: str = ""
     more: Callable[[Keys, Fields], Fields] = windows
 
     @property

@@ -295,11 +295,13 @@ class HuggingFace:
             fields of :class:`glinfer.config.ModelConfig`, or ``query_pre_attn_scalar``, whose root divides scores.
         experts: default number of experts of a layer, default number of a token, and the default of ``norm_topk_prob``;
             None if the weights of the chosen ones always add up to 1.
+        unused: settings of experts that its files may have although no layer reads them.
         only: settings that would change the computation, with their neutral values; other values are refused.
         windows: reads the fields of sliding windows, or of layers without attention.
         rope: reads the fields of rotary positions.
         more: reads what only this family has; its fields replace those read before.
-        variant: the ``model_type`` of its files, and a setting that is true in them, if it is another family's.
+        variant: the ``model_type`` of its files, and a setting that is true or above 0 in them, if it is another
+            family's.
         wrapped: the ``model_type`` of multimodal models whose ``text_config`` describes a model of this family.
         names: the names of tensors in the file; None if they are those of the checkpoint.
         prefix: the beginning of names that some files omit.
@@ -317,6 +319,7 @@ class HuggingFace:
     null_heads: bool = True
     scalars: Mapping[str, float] = field(default_factory=dict)
     experts: tuple[int, int, bool | None] = (0, 0, None)
+    unused: tuple[str, ...] = ()
     only: Mapping[str, tuple[object, ...]] = field(default_factory=lambda: SAME_MATHS)
     windows: Hook = no_window
     rope: Hook = angles

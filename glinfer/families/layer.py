@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
-FULL, SLIDING, CONV, DELTA = "full_attention", "sliding_attention", "conv", "linear_attention"
+FULL, SLIDING, CONV, DELTA, MLP = "full_attention", "sliding_attention", "conv", "linear_attention", "mlp"
 """The kinds of layers in ``layer_types`` of :class:`glinfer.config.ModelConfig`."""
 XIELU = "xielu"
 """The ``hidden_act`` with two learned numbers in each layer (Huang and Schlag 2024), of families without a gate."""
@@ -20,10 +20,10 @@ LONGEST_CONVOLUTION = 64
 """Limit for the positions of a convolution, since every element of its results reads all of them."""
 _Value = TypeVar("_Value")
 
-Mixing = Literal["attention", "conv", "delta"]
+Mixing = Literal["attention", "conv", "delta", "ssm", "none"]
 """How a layer mixes tokens: causal attention, over all earlier tokens or a window; a gated short convolution,
-C · conv(B · x), depthwise over the last few tokens; or the gated delta rule, a linear attention with a state that each
-token updates."""
+C · conv(B · x), depthwise over the last few tokens; the gated delta rule, a linear attention with a state that each
+token updates; the state-space scan of Mamba-2, which is the same without corrections; or not at all."""
 NormPlaces = Literal["before", "after", "both", "sum"]
 """Norms of a layer: before each of its two branches, after it but before the residual sum, both, or after the sum, so
 that the stream itself is normalised."""
@@ -95,7 +95,7 @@ class Experts:
 
 @dataclass(frozen=True)
 class DeltaRule:
-    """The heads of a layer with the gated delta rule.
+    """The heads of a layer with the gated delta rule, or with the scan of Mamba-2.
 
     Attributes:
         key_heads: heads of queries and of keys.
@@ -104,6 +104,9 @@ class DeltaRule:
         value: elements of a value head.
         in_turn: whether value head h uses key head ``h mod key_heads``, as in GGUF files; otherwise value heads that
             share a key head are adjacent.
+        scan: whether each token writes its value times its step (Mamba-2), instead of a correction. Queries, keys and
+            values are C, B and x there, in the order x, B, C among the channels.
+        norm_groups: the parts of a scan's results that are normalised separately, after their gates; 0 for no norm.
     """
 
     key_heads: int
@@ -111,6 +114,8 @@ class DeltaRule:
     key: int
     value: int
     in_turn: bool = False
+    scan: bool = False
+    norm_groups: int = 0
 
     @property
     def keys(self) -> int:
@@ -126,6 +131,11 @@ class DeltaRule:
     def channels(self) -> int:
         """Elements of the convolution before the rule: queries, keys and values."""
         return 2 * self.keys + self.values
+
+    @property
+    def starts(self) -> tuple[int, int, int]:
+        """The first channels of queries, keys and values."""
+        return (self.values + self.keys, self.values, 0) if self.scan else (0, self.keys, 2 * self.keys)
 
 
 @dataclass(frozen=True)
@@ -148,7 +158,8 @@ class LayerConfig:
         sinks: whether the softmax of each head has an additional learned logit without a value.
         experts: the experts of the MLP; None for a single MLP.
         gated: whether attention's results are multiplied by the sigmoid of gates, which are projected with the queries.
-        delta: the heads of the delta rule; None in layers without it.
+        mlp: whether an MLP, or experts, follow the mixing of tokens.
+        delta: the heads of the delta rule or of the scan; None in layers without either.
     """
 
     mixing: Mixing = "attention"
@@ -166,6 +177,7 @@ class LayerConfig:
     sinks: bool = False
     experts: Experts | None = None
     gated: bool = False
+    mlp: bool = True
     delta: DeltaRule | None = None
 
     @property

@@ -23,6 +23,7 @@ class Names:
             convolution's own weights; and the matrix after it.
         decay_rate, decay_shift: the full names of the vectors for the decays of a delta rule, see
             :func:`glinfer.kernels.flat.delta.log_decay`.
+        skip: the full name of the factors by which a scan adds its values to its results.
         delta_in: the matrices before a delta rule, with a placeholder for the letters ``qkv`` of queries, keys and
             values, ``z`` of gates, ``a`` of decays, and ``b`` of the shares that are written.
         delta_conv, delta_norm, delta_out: the convolution over queries, keys and values; the norm of the heads of
@@ -57,6 +58,7 @@ class Names:
     conv_out: str = "conv.out_proj"
     decay_rate: str = "linear_attn.A_log"
     decay_shift: str = "linear_attn.dt_bias"
+    skip: str = "mamba.D"
     delta_in: str = "linear_attn.in_proj_{}"
     delta_conv: str = "linear_attn.conv1d"
     delta_norm: str = "linear_attn.norm"
@@ -111,6 +113,7 @@ GGUF_NAMES = Names(
     conv_out="shortconv.out_proj",
     decay_rate="ssm_a",
     decay_shift="ssm_dt.bias",
+    skip="ssm_d",
     delta_in="{}",
     delta_conv="ssm_conv1d",
     delta_norm="ssm_norm",
@@ -140,3 +143,17 @@ GGUF_SUM_NAMES = replace(
     head="",
 )
 """Names in GGUF files of models like BERT, with norms after the residual sums."""
+
+
+def scanning(names: Names, module: str = "mamba") -> Names:
+    """The names of a family with the scans of Mamba-2 in this module of a layer; files join its first products."""
+    return replace(
+        names,
+        decay_rate=f"{module}.A_log",
+        decay_shift=f"{module}.dt_bias",
+        skip=f"{module}.D",
+        delta_in=f"{module}.in_proj_{{}}",
+        delta_conv=f"{module}.conv1d",
+        delta_norm=f"{module}.norm",
+        delta_out=f"{module}.out_proj",
+    )

@@ -29,6 +29,8 @@ class Family:
         positions: learned, or rotary with pairs half a head apart, or rotary with adjacent pairs.
         rope_theta: the default base of rotary angles.
         gated: whether the MLP has a gate.
+        single: whether a layer has one branch: it mixes tokens, or it is an MLP.
+        scans: whether its layers with a state have the scan of Mamba-2 instead of the gated delta rule.
         activation: the usual ``hidden_act`` of models in files; GGUF files have no other.
         sigmoid_router: whether the weights of experts are sigmoids, see :class:`glinfer.families.layer.Experts`.
         scaled_embeddings: whether embeddings are multiplied by the square root of the width.
@@ -57,6 +59,8 @@ class Family:
     positions: Literal["learned", "halves", "neighbours"] = "halves"
     rope_theta: float = 10000.0
     gated: bool = True
+    single: bool = False
+    scans: bool = False
     activation: str = "silu"
     sigmoid_router: bool = False
     scaled_embeddings: bool = False
@@ -109,8 +113,13 @@ class Family:
 
     @property
     def delta_rule(self) -> bool:
-        """Whether layers may have the gated delta rule in place of attention."""
+        """Whether layers may have the gated delta rule, or a scan, in place of attention."""
         return DELTA in self.usual.get("layer_types", ())
+
+    @property
+    def attends(self) -> bool:
+        """Whether layers may have attention."""
+        return bool(self.usual.get("layer_types", ()) != (DELTA,))
 
     @property
     def scaled_queries(self) -> bool:

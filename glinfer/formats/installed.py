@@ -7,12 +7,15 @@ import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from glinfer.errors import FormatError
 from glinfer.formats.files import shown
 from glinfer.formats.zipped import USUAL_ZIP, is_model_zip
+
+if TYPE_CHECKING:
+    from importlib.metadata import Distribution
 
 PREFIX = "pypi:"
 """The prefix of the names of models in installed packages."""
@@ -92,11 +95,13 @@ def install_line(project: str) -> str:
 
 def installed_models() -> list[InstalledModel]:
     """Every model file that an installed distribution lists, except those of glinfer."""
+    from importlib import metadata  # slow to import; loading a file does not need it
+
     found = [model for each in metadata.distributions() for model in models_of(each)]
     return sorted(found, key=lambda each: (each.project.lower(), each.path))
 
 
-def models_of(distribution: metadata.Distribution) -> list[InstalledModel]:
+def models_of(distribution: Distribution) -> list[InstalledModel]:
     """The model files that an installed distribution lists; empty if its metadata is damaged."""
     found = []
     try:
@@ -124,6 +129,8 @@ def _folder(project: str) -> Path | None:
 
 def _folders(project: str) -> Iterator[Path]:
     """The folders of the model files it lists, of the modules it names, then of a module of its own name."""
+    from importlib import metadata  # slow to import; loading a file does not need it
+
     modules: list[str] = []
     try:
         distribution = metadata.distribution(project)

@@ -34,7 +34,9 @@ _GGUF_NAMES = {
     "repetition_penalty": "penalty_repeat",
 }
 _MAX_TOP_K = 2**31 - 1  # llama.cpp reads an int32; no vocabulary has more tokens
-NAMES = tuple(_GGUF_NAMES)
+GGUF_OPTIONS = {name: _GGUF + key for name, key in _GGUF_NAMES.items()}
+"""The metadata key of each sampling option in a GGUF file."""
+NAMES = tuple(GGUF_OPTIONS)
 """The sampling options that a model's files may set."""
 
 

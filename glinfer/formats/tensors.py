@@ -22,10 +22,17 @@ EXPERT_ROLES = ("gate", "up", "down")
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """One tensor of a file, which holds the rows of one or more tensors of the model."""
+    """One tensor of a file, which holds the rows of one or more tensors of the model.
+
+    Attributes:
+        name: its name in the file.
+        tensors: those of the model.
+        folded: the shape of a vector in GGUF files, if it is a matrix there.
+    """
 
     name: str
     tensors: tuple[ModelTensor, ...]
+    folded: tuple[int, ...] = ()
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -42,6 +49,8 @@ class StoredTensor:
     @property
     def outer_shape(self) -> tuple[int, ...]:
         """The shape in GGUF files, without the dimension of 1 of a convolution or a shared expert's router."""
+        if self.folded:
+            return self.folded
         if self.tensors[0].role == "shared_router":
             return self.shape[1:]
         return self.shape[::2] if len(self.shape) == 3 else self.stacked_shape
@@ -85,7 +94,17 @@ def stored_tensors(config: ModelConfig, names: Names) -> list[StoredTensor]:
     found: dict[str, list[ModelTensor]] = {}
     for tensor in tensors_of(config):
         found.setdefault(tensor.name(names), []).append(tensor)
-    return [StoredTensor(name, tuple(tensors)) for name, tensors in found.items()]
+    return [StoredTensor(name, tuple(each), _folded(config, each[0])) for name, each in found.items()]
+
+
+def _folded(config: ModelConfig, tensor: ModelTensor) -> tuple[int, ...]:
+    """The shape of a vector of a scan in GGUF files."""
+    rule = None if tensor.layer is None or not config.family.scans else config.layer(tensor.layer).delta
+    if rule is None or tensor.part == "bias":
+        return ()
+    if tensor.role == "delta_norm":
+        return rule.norm_groups, rule.values // rule.norm_groups
+    return (rule.heads, 1) if tensor.role in ("decay_rate", "skip") else ()
 
 
 def tensors_per_layer(config: ModelConfig) -> int:

@@ -20,6 +20,7 @@ from glinfer.graph.nodes import (
     Mlp,
     ModelTensor,
     Norm,
+    Nothing,
 )
 
 
@@ -122,7 +123,7 @@ class Graph:
         """Roles and letters of the matrices with a bias."""
         config, family = self.config, self.family
         attention = family.attention_biases if config.attention_bias else ()
-        conv = ("conv_in", "conv", "conv_out") if config.conv_bias else ()
+        conv = ("conv_in", "conv", "conv_out", "delta_conv") if config.conv_bias else ()
         return frozenset((*family.biases, *attention, *(family.mlp_biases if config.mlp_bias else ()), *conv))
 
     def _linear(
@@ -143,10 +144,13 @@ class Graph:
     def _made(self, number: int) -> Layer:
         of = self.config.layer(number)
         mixing = self._branch(of.branch, "attention", number, of, self._mixing(number, of))
-        mlp = self._branch("mlp", "mlp", number, of, self._mlps(number, of))
+        body = self._mlps(number, of) if of.mlp else Nothing()
+        mlp = self._branch("mlp", "mlp", number, of, body)
         return Layer(number, mixing, replace(mlp, norm=mixing.norm) if of.parallel else mlp, of.parallel)
 
     def _branch(self, name: str, role: str, number: int, of: LayerConfig, body: Mixing | Mlp | ExpertMlps) -> Branch:
+        if isinstance(body, Nothing):
+            return Branch(name, None, body, None, None, of.branch_scale)
         first = of.norm_before and (number or role == "mlp" or not self.family.embedding_norm)
         norm = self._norm(f"{role}_norm", number) if first else None
         behind = self._norm(f"{role}_post_norm", number) if of.norm_behind else None
@@ -155,24 +159,29 @@ class Graph:
 
     def _mixing(self, number: int, of: LayerConfig) -> Mixing:
         config, width = self.config, self.config.hidden_size
+        if of.mixing == "none":
+            return Nothing()
 
         def linear(role: str, rows: int, *columns: int, letter: str = "") -> Linear:
             return self._linear(role, rows, *columns, layer=number, letter=letter)
 
         if of.convolves:
             into, taps = linear("conv_in", 3 * width, width), linear("conv", width, 1, of.taps)
-            return Convolution(into, taps, linear("conv_out", width, width))
+            return Convolution((into,), taps, linear("conv_out", width, width))
         if (rule := of.delta) is not None:
             heads = rule.heads
             return DeltaMixing(
                 linear("delta_in", rule.channels, width, letter="qkv"),
                 linear("delta_in", rule.values, width, letter="z"),
-                linear("delta_in", heads, width, letter="b"),
+                None if rule.scan else linear("delta_in", heads, width, letter="b"),
                 linear("delta_in", heads, width, letter="a"),
                 linear("delta_conv", rule.channels, 1, of.taps),
                 ModelTensor("decay_shift", "", (heads,), number),
                 ModelTensor("decay_rate", "", (heads,), number),
-                self._norm("delta_norm", number, width=rule.value),
+                ModelTensor("skip", "", (heads,), number) if rule.scan else None,
+                self._norm("delta_norm", number, width=rule.values if rule.scan else rule.value)
+                if rule.norm_groups or not rule.scan
+                else None,
                 linear("delta_out", width, rule.values),
                 rule,
             )
@@ -204,19 +213,20 @@ class Graph:
         if of.experts is None:
             return self._mlp(number, "dense_" if self.family.experts else "")
         width, shared, count = self.config.hidden_size, of.experts.shared, of.experts.count
+        alone = self.config.shared_intermediate_size
         return ExpertMlps(
             self._linear("router", count, width, layer=number),
             ModelTensor("expert_bias", "", (count,), number) if of.experts.biased else None,
             tuple(self._mlp(number, letter=str(expert)) for expert in range(count)),
             self._linear("shared_router", 1, width, layer=number) if shared else None,
-            self._mlp(number, "shared_") if shared else None,
+            self._mlp(number, "shared_", inner=alone) if shared or alone else None,
             of.experts,
         )
 
-    def _mlp(self, number: int, prefix: str = "", letter: str = "") -> Mlp:
+    def _mlp(self, number: int, prefix: str = "", letter: str = "", inner: int = 0) -> Mlp:
         config, width = self.config, self.config.hidden_size
         others = {"dense_": config.dense_intermediate_size, "shared_": config.shared_expert_intermediate_size}
-        inner = others.get(prefix, 0) or config.intermediate_size
+        inner = inner or others.get(prefix, 0) or config.intermediate_size
         gate, up, down = (
             self._linear(f"{prefix}{role}", *shape, layer=number, letter=letter)
             for role, shape in (("gate", (inner, width)), ("up", (inner, width)), ("down", (width, inner)))

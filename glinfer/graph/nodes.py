@@ -139,36 +139,52 @@ class Attention(Node):
 class Convolution(Node):
     """``C · conv(B · x)``, whose first product has the rows of B, C and x."""
 
-    into: Linear
+    into: tuple[Linear]
     conv: Linear
     out: Linear
 
 
 @dataclass(frozen=True)
 class DeltaMixing(Node):
-    """The gated delta rule behind a convolution.
+    """The gated delta rule, or the scan of Mamba-2, behind a convolution.
 
     Attributes:
-        qkv, z, b, a: the products of channels, gates, shares and decays.
+        qkv, z, b, a: the products of channels, gates, shares and decays; a scan has no shares.
         conv: the taps over the channels.
         shift, rate: [heads], of the decays.
-        norm: the gains of a head's results.
+        skip: [heads], the factors by which a scan adds its values to its results.
+        norm: the gains of a head's results, or of all results of a scan, where it has a norm.
         rule: the heads.
     """
 
     qkv: Linear
     z: Linear
-    b: Linear
+    b: Linear | None
     a: Linear
     conv: Linear
     shift: ModelTensor
     rate: ModelTensor
-    norm: Norm
+    skip: ModelTensor | None
+    norm: Norm | None
     out: Linear
     rule: DeltaRule
 
+    @property
+    def into(self) -> tuple[Linear, ...]:
+        """The first products in the order of the rows of a file."""
+        return (self.qkv, self.z, self.b, self.a) if self.b is not None else (self.z, self.qkv, self.a)
 
-Mixing = Attention | Convolution | DeltaMixing
+    def parts(self) -> Iterator[object]:
+        """The tensors as a file has them."""
+        return iter((*self.into, self.conv, self.shift, self.rate, self.skip, self.norm, self.out))
+
+
+@dataclass(frozen=True)
+class Nothing(Node):
+    """The body of a branch that a layer does not have."""
+
+
+Mixing = Attention | Convolution | DeltaMixing | Nothing
 
 
 @dataclass(frozen=True)
@@ -197,7 +213,7 @@ class ExpertMlps(Node):
         router: the product whose outputs choose the experts.
         choice_bias: [experts], numbers that are added for the choice, where there are any.
         experts: the MLPs.
-        shared_router: the product that weights the shared one.
+        shared_router: the product that weights the shared one; None where it has no weight, and perhaps another width.
         shared: the MLP of all tokens.
         choice: how experts are chosen and weighted.
     """
@@ -218,8 +234,13 @@ class ExpertMlps(Node):
 
     @property
     def stacked(self) -> tuple[Mlp, ...]:
-        """All MLPs of one width, the shared one last if it has that too."""
-        return self.experts if self.shared is None or self.choice.apart else (*self.experts, self.shared)
+        """All MLPs of one width with weights, the shared one last if it is one of them."""
+        return self.experts if self.shared is None or self.apart is not None else (*self.experts, self.shared)
+
+    @property
+    def apart(self) -> Mlp | None:
+        """The MLP of all tokens if it has passes of its own: it has no weight, or another width than the others."""
+        return self.shared if self.shared_router is None or self.choice.apart else None
 
 
 @dataclass(frozen=True)
@@ -245,7 +266,7 @@ class Branch(Node):
 
 @dataclass(frozen=True)
 class Layer(Node):
-    """A layer: the branch that mixes tokens, then the one that takes each by itself.
+    """A layer: the branch that mixes tokens, then the one that takes each by itself; one may have no body.
 
     With ``parallel`` both read the stream before the layer, and share its norm.
     """
@@ -254,6 +275,11 @@ class Layer(Node):
     mixing: Branch
     mlp: Branch
     parallel: bool
+
+    @property
+    def branches(self) -> tuple[Branch, ...]:
+        """The branches that the layer has."""
+        return tuple(each for each in (self.mixing, self.mlp) if not isinstance(each.body, Nothing))
 
     def tensors(self) -> Iterator[ModelTensor]:
         """Every weight once, in order of computation."""

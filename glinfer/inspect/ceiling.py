@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from glinfer.engine.model import Model
-from glinfer.engine.prefill import Prefill
+from glinfer.engine.prefill import Companions, Prefill
 from glinfer.engine.progress import Progress, no_progress
 from glinfer.engine.report import Report
 from glinfer.gl.context import Device
@@ -157,7 +157,7 @@ def fetch_rates(
 
     A sample takes ``least`` seconds; ``on_progress`` receives (finished rates, rates).
     """
-    wanted = dict.fromkeys((name, nearest_texels(name, max(size, STANDARD_BYTES))) for name, size in sizes)
+    wanted = dict.fromkeys((name, _nearest_texels(name, max(size, STANDARD_BYTES))) for name, size in sizes)
     found = []
     for done, (name, texels) in enumerate(wanted):
         on_progress(done, len(wanted))
@@ -183,7 +183,8 @@ def measure_products(model: Model, label: str, *, sample_seconds: float = _SAMPL
     with contextlib.ExitStack() as held:
         caches = model.bound.sharer()  # the model's own caches hold its sequence
         held.callback(caches.release)
-        chunks = Prefill(model.engine.options).into(caches)
+        prefill = Prefill(model.engine.options)
+        chunks = Companions(prefill, caches).chunk(prefill.rows)
         session = chunks.session
         held.callback(session.release)
         rows = session.plan.max_rows
@@ -199,7 +200,7 @@ def measure_products(model: Model, label: str, *, sample_seconds: float = _SAMPL
     return tuple(found)
 
 
-def nearest_texels(format_name: str, size: int) -> int:
+def _nearest_texels(format_name: str, size: int) -> int:
     """Return the power of two of texels nearest to ``size`` bytes, within the limits of shader and renderers."""
     power = round(math.log2(max(1, size / FORMATS[format_name].bytes_per_texel)))
     return min(_MAX_TEXELS, max(_EDGES[0] ** 2, 1 << power))

@@ -12,8 +12,8 @@ import numpy as np
 
 from glinfer.config import ModelConfig
 from glinfer.engine.ids import check_ids
-from glinfer.engine.loading import bind
-from glinfer.engine.probabilities import log_softmax
+from glinfer.engine.loading import prepare
+from glinfer.engine.logits import log_softmax
 from glinfer.engine.progress import Progress, no_progress
 from glinfer.engine.report import Report
 from glinfer.engine.score import TextScore, check_stride, windows
@@ -128,7 +128,7 @@ def evaluate(
         session = Session(reference_plan(checkpoint.config, all_rows=True), checkpoint.tensors, device)
         engine = None
     else:
-        engine = bind(checkpoint, device, plan, weights, kernels, cache)
+        engine = prepare(checkpoint, device, plan, weights, kernels, cache).bind(device)
         session = engine.bound
     try:
         edge = device.limits.max_texture_size

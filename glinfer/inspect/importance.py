@@ -26,7 +26,7 @@ from glinfer.formats.gguf.write import Importance
 from glinfer.formats.tensors import stored_tensors, weight_shapes
 from glinfer.gl.context import Device
 from glinfer.graph.model import graph_of
-from glinfer.graph.nodes import Attention, Convolution, DeltaMixing, ExpertMlps, Mlp
+from glinfer.graph.nodes import Attention, ExpertMlps, Mlp, Nothing
 
 CHUNK = 512
 """Tokens in a chunk; chunks run independently."""
@@ -141,21 +141,17 @@ def importance_from(path: AnyPath, model: AnyPath, config: ModelConfig, **option
     return importance_of_text(model, text, **options)  # type: ignore[arg-type]
 
 
-_MIXING = {
-    Attention: (("norm", ("q", "k", "v")), ("joined", ("out",))),
-    Convolution: (("norm", ("into",)), ("mixed", ("out",))),
-    DeltaMixing: (("norm", ("qkv", "z", "a", "b")), ("mixed", ("out",))),
-}
-"""Captured values of a node that mixes tokens, each with the products whose input it is."""
-
-
 def _inputs(config: ModelConfig) -> Iterator[tuple[str, list[str]]]:
     """Yield names of captured tensors, each with the matrices whose input it is."""
     for layer in graph_of(config).layers:
         block, node, mlp = f"blocks.{layer.number}", layer.mixing.body, layer.mlp.body
-        for value, products in _MIXING[type(node)]:
-            names = [f"{getattr(node, product).name}.weight" for product in products]
-            yield f"{block}.{layer.mixing.name}.{value}", names
+        if not isinstance(node, Nothing | Mlp | ExpertMlps):
+            first = (node.q, node.k, node.v) if isinstance(node, Attention) else node.into
+            value = "joined" if isinstance(node, Attention) else "mixed"
+            yield f"{block}.{layer.mixing.name}.norm", [f"{product.name}.weight" for product in first]
+            yield f"{block}.{layer.mixing.name}.{value}", [f"{node.out.name}.weight"]
+        if isinstance(mlp, Nothing):
+            continue
         # The inputs of down are concatenated over experts without marks, so sizes separate them.
         assert isinstance(mlp, (Mlp, ExpertMlps))
         mlps = mlp.experts if isinstance(mlp, ExpertMlps) else (mlp,)

@@ -151,17 +151,14 @@ def parse_devices(text: str) -> list[int]:
     ``all`` means all hardware devices, or without hardware all devices.
 
     Raises:
-        InputError: the machine has no such device.
-        ContextError: EGL finds no device.
+        InputError: neither ``all`` nor numbers.
+        ContextError: the machine has no such device, or EGL finds none.
     """
-    devices = egl.list_devices()
     if text == "all":
+        devices = egl.list_devices()
         hardware = [each.index for each in devices if not each.is_software]
         return hardware or [each.index for each in devices]
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isascii() and part.isdecimal() and len(part) < 6 for part in parts):
         raise InputError(f"the devices are {short(text)}; expected all, or numbers such as 0,1")
-    numbers = list(map(int, parts))
-    if missing := [number for number in numbers if number >= len(devices)]:
-        raise InputError(f"there is no EGL device {missing[0]}; this machine has {len(devices)}, numbered from 0")
-    return numbers
+    return [egl.device_at(int(part)).index for part in parts]

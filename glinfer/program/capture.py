@@ -23,6 +23,7 @@ name                       array                    contents
 ``blocks.N.delta.norm``    [S, D]                   the stream, normalised for a delta rule, where a layer has one
 ``blocks.N.delta.mixed``   [S, values]              its results, normalised and gated, with the heads side by side
 ``blocks.N.delta.out``     [S, D]                   what the delta rule adds to the stream
+``blocks.N.ssm.…``         as of ``delta``          the same of a scan (Mamba-2), where a layer has one
 ``blocks.N.resid_mid``     [S, D]                   the stream after the branch that mixes tokens
 ``blocks.N.mlp.norm``      [S, D]                   the stream, normalised for the MLP
 ``blocks.N.mlp.gate``      [S, inner]               the gate before its activation; ``mlp.up`` is what it multiplies
@@ -113,6 +114,8 @@ _NEAREST = {
     "conv.out": ("resid_mid",),
     "delta.norm": ("delta.mixed",),
     "delta.out": ("resid_mid",),
+    "ssm.norm": ("ssm.mixed",),
+    "ssm.out": ("resid_mid",),
     "resid_mid": (f"resid_mid{CENTRED}",),
     "mlp.norm": ("mlp.hidden", "mlp.router"),
     "mlp.gate": ("mlp.hidden",),

@@ -150,8 +150,8 @@ FAULTS = (
     Fault(
         "fast-plan-leaves-logits-uncapped",
         "glinfer/lower/fused/token.py",
-        "stream, self.logits, cap=config.final_logit_softcapping)",
-        "stream, self.logits)",
+        "self.hidden[0], self.logits, cap=config.final_logit_softcapping)",
+        "self.hidden[0], self.logits)",
         ("tests/models/test_layers.py", "tests/models"),
     ),
     Fault(
@@ -193,7 +193,7 @@ FAULTS = (
     Fault(
         "prompt-plans-never-released",
         "glinfer/engine/prefill.py",
-        "if runs.session not in self._firsts.values():",
+        "if runs.session not in self._prefill.firsts.values():",
         "if runs.session is None:",
         ("tests/engine/test_decode.py", "tests/engine"),
     ),
@@ -368,9 +368,9 @@ FAULTS = (
     ),
     Fault(
         "batch-memory-in-kibibytes",
-        "glinfer/cli/run_batch.py",
-        "None if memory is None else memory << 20",
-        "None if memory is None else memory << 10",
+        "glinfer/cli/common.py",
+        'None if taken["memory"] is None else taken["memory"] << 20',
+        'None if taken["memory"] is None else taken["memory"] << 10',
         ("tests/jobs/test_run_batch.py", "tests/jobs", "tests/cli"),
     ),
     # shaders

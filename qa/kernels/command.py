@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from glinfer.cli.common import LIMITS, device_options, json_option, print_json, progress, show_table
+from glinfer.cli.common import device_options, json_option, print_json, progress, show_table
 from glinfer.errors import InputError
 from glinfer.quant.threads import cores
 from qa.kernels.measure import (
@@ -55,7 +55,7 @@ def kernels(names: tuple[str, ...], no_times: bool, page: str | None, as_json: b
             cases,
             device=options["device"],
             api=options["api"],
-            limits=LIMITS[options["limits"]],
+            limits=options["limits"],
             times=not no_times,
             processes=cores(),
             on_step=advance,

@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from glinfer.engine.engine import Engine
-from glinfer.engine.loading import bind
+from glinfer.engine.loading import prepare
+from glinfer.engine.requests import BatchRequest, Running
 from glinfer.engine.sampler import Sampler, SamplingOptions
 from glinfer.engine.stream import TokenStream
 from glinfer.errors import ContextError, GLError, InputError
@@ -94,7 +95,7 @@ def compare_texts(
     except (ContextError, GLError) as error:
         return TextsRow(problem=str(error))
     with device:
-        engine = bind(checkpoint, device, setting.plan, setting.weights)
+        engine = prepare(checkpoint, device, setting.plan, setting.weights).bind(device)
         try:
             found = _texts(engine, question)
             texts = found if recorded is None else [tuple(text) for text in recorded]
@@ -110,8 +111,9 @@ def _texts(engine: Engine, question: Question) -> list[tuple[int, ...]]:
     texts: list[tuple[int, ...]] = []
     for sampling in question.samplings:
         with engine.session() as session:
-            stream = TokenStream(session, question.prompt, sampling, max_tokens=count)
-            texts.append(tuple(stream))
+            request = BatchRequest(question.prompt)
+            row = Running(request, list(question.prompt), sampling, count, frozenset())
+            texts.append(tuple(TokenStream(session, row)))
     return texts
 
 

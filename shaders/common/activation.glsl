@@ -1,5 +1,5 @@
-// Activations of the MLP, chosen by ACTIVATION: 0 none, 1 GELU in its tanh form, 2 GELU in its erf form, 3 SiLU, 4 tanh; four
-// numbers at a time, without conditions: SwiftShader's compiler needs milliseconds for each.
+// Activations of the MLP, chosen by ACTIVATION: 0 none, 1 GELU in its tanh form, 2 GELU in its erf form, 3 SiLU, 4 tanh, 5 ReLU
+// squared; four numbers at a time, without conditions: SwiftShader's compiler needs milliseconds for each.
 // Each is 0 below the x at which float32 has no normal number for the result, and so at -Inf, where that is the limit. The
 // selection drops overflowed intermediates. A NaN passes through, because x is a factor or a dividend.
 #include "common/tanh.glsl"
@@ -40,7 +40,9 @@ vec4 silu(vec4 x) {
 }
 
 vec4 activations(vec4 x) {
-#if ACTIVATION == 4
+#if ACTIVATION == 5
+    return mix(x * x, vec4(0.0), lessThan(x, vec4(0.0)));
+#elif ACTIVATION == 4
     return tanh_of(x);
 #elif ACTIVATION == 3
     return silu(x);

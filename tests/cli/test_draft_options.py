@@ -6,6 +6,7 @@ import io
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from scripted_models import random_file, saying
@@ -129,13 +130,15 @@ class TestBench:
     def test_texts_that_differ_are_told(
         self, repeating: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        text = drafting._text
+        text = drafting._timed_text
 
-        def other(*given: object, **options: object) -> object:
-            ids, stats = text(*given, **options)  # type: ignore[arg-type]
-            return ([0, *ids] if "speculate" in options else ids), stats
+        def other(results: list[Any], *given: Any, **options: Any) -> float:
+            taken = text(results, *given, **options)
+            if "speculate" in options:
+                results[-1] = [0, *results[-1][0]], results[-1][1]
+            return taken
 
-        monkeypatch.setattr(drafting, "_text", other)
+        monkeypatch.setattr(drafting, "_timed_text", other)
         out, _ = said(capsys, "bench", repeating, "--speculate", "ngram", "--runs", "1")
         assert "drafts: ngram · model gab · weights f32 · median (fastest–slowest) of 1 texts, interleaved" in out
         assert out.count(" NO") == 4

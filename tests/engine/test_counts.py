@@ -12,16 +12,16 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scripted_models import FAST_SMALL_DRAWS, FAST_TAIL_DRAWS, SMALL_DRAWS
+from token_streams import stream_of
 
+from glinfer.engine.logits import softmax
 from glinfer.engine.model import Model
 from glinfer.engine.prefill import MAX_SINGLE_TOKENS
-from glinfer.engine.probabilities import softmax
 from glinfer.engine.requests import BatchRequest
 from glinfer.engine.run.cached import CachedSession
 from glinfer.engine.run.decode import DecodeSession
 from glinfer.engine.run.stats import GenerationStats
 from glinfer.engine.sampler import Sampler, SamplingOptions
-from glinfer.engine.stream import TokenStream
 from glinfer.kernels.fused.allowed import Words, mask_words
 from glinfer.lower.plain.gab import PROBS
 from glinfer.structured.constraint import DeadEnd
@@ -173,7 +173,7 @@ class Mixed:
 
     def stream(self, session: DecodeSession, planned: Planned, number: int) -> None:
         options, before = (GREEDY, FILTERED)[number % 2], (planned.issued, planned.saved)
-        stream = TokenStream(session, session.ids, options, max_tokens=number + 1)
+        stream = stream_of(session, session.ids, options, max_tokens=number + 1)
         stream.chunk = 1 + number // 2
         list(stream)
         planned.choose(number + 1, by_gpu=options is GREEDY)
@@ -286,7 +286,7 @@ def test_a_text_that_comes_to_a_dead_end_counts_what_was_run(model: Model) -> No
             self.left -= 1
 
     constraint: Any = DeadAfterTwo()
-    stats = counted(model, TokenStream(model._own, PROMPT, GREEDY, max_tokens=9, constraint=constraint))
+    stats = counted(model, stream_of(model._own, PROMPT, GREEDY, max_tokens=9, constraint=constraint))
     assert (stats.tokens, stats.finish_reason) == (2, "length")
 
 

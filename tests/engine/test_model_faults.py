@@ -20,8 +20,8 @@ import glinfer
 from glinfer.cli.app import run
 from glinfer.config import ModelConfig
 from glinfer.engine import loading
-from glinfer.engine.loading import bind, random_weights
-from glinfer.engine.model import Loaded, Model
+from glinfer.engine.loading import prepare, random_weights
+from glinfer.engine.model import Model
 from glinfer.engine.requests import BatchRequest
 from glinfer.engine.sampler import Sampler, SamplingOptions
 from glinfer.errors import ContextError, GLError, GlinferError, GlinferWarning, PlanError, ShaderError
@@ -61,7 +61,7 @@ def opened(
     kernels: KernelOptions | None = None,
 ) -> Model:
     """A model of a checkpoint that is in no file; the device stays."""
-    return Model(Loaded(bind(checkpoint, device, plan, weights, kernels), None, "none", (), False))
+    return Model(prepare(checkpoint, device, plan, weights, kernels).bind(device))
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from tiny_models import in_floats, tiny
 
 import glinfer
 from glinfer.cli.app import run
-from glinfer.engine.loading import bind
+from glinfer.engine.loading import prepare
 from glinfer.engine.model import Model
 from glinfer.engine.run.oracle import NumpyDevice
 from glinfer.errors import ContextError, InputError
@@ -36,7 +36,7 @@ def test_logits_and_choices_are_the_renderers(small: Path, plan: str) -> None:
 
 
 def logits_of(config: Any, plan: str, device: Device, ids: list[int]) -> Any:
-    engine = bind(in_floats(config), device, plan)
+    engine = prepare(in_floats(config), device, plan).bind(device)
     try:
         with engine.session() as session:
             session.prefill(ids)

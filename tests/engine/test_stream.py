@@ -10,11 +10,12 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from token_streams import stream_of
 
 from glinfer.config import ModelConfig
 from glinfer.engine.run.decode import RecomputeSession
 from glinfer.engine.sampler import SamplingOptions
-from glinfer.engine.stream import TextStream, TokenStream
+from glinfer.engine.stream import TextStream
 from glinfer.errors import InputError
 from glinfer.formats import BpeModel
 from glinfer.text.tokenizer import Tokenizer
@@ -44,7 +45,7 @@ def make(data: bytes, stop: Sequence[str] = (), *, error: Exception | None = Non
     extra = 0 if error is None else 1
     settings: dict[str, Any] = {"max_tokens": len(data) + extra, **options}
     session = RecomputeSession(CONFIG, Script(data, error))
-    return TextStream(TokenStream(session, [0], GREEDY, **settings), BYTES, stop)
+    return TextStream(stream_of(session, [0], GREEDY, **settings), BYTES, stop)
 
 
 @pytest.mark.parametrize("text", ["abc", "aé€🚀z", "日本語", "\u0000\u007f\u0080", "e\u0301", "\ufffd", "\ufeffx"])

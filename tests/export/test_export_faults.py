@@ -26,13 +26,15 @@ from tiers import tiered
 from tiny_models import tiny
 
 from glinfer.cli.app import run
+from glinfer.config import ModelConfig
 from glinfer.engine import loading
 from glinfer.engine.random_model import demo_tokenizer
 from glinfer.export import convert as convert_module
 from glinfer.export import site
-from glinfer.formats import Checkpoint, load_checkpoint, random_checkpoint, write_bpe
 from glinfer.formats import files as files_module
+from glinfer.formats import load_checkpoint, random_checkpoint, write_bpe
 from glinfer.formats.gguf.write import write_gguf
+from glinfer.lower.weights.recipe import Formats
 
 __all__ = ["heeds_ctrl_c"]
 
@@ -312,14 +314,14 @@ class TestConvert:
 def laid_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Plans are laid out once for each choice: that takes most of the time of an export, and writes nothing."""
     made: dict[object, object] = {}
-    lay_out = site._laid_out
+    lay_out = site.laid_out
 
-    def kept(checkpoint: Checkpoint, plan: str, *given: Any) -> object:
+    def kept(config: ModelConfig, formats: Formats, plan: str, *given: Any) -> object:
         if plan not in made:
-            made[plan] = lay_out(checkpoint, plan, *given)
+            made[plan] = lay_out(config, formats, plan, *given)
         return made[plan]
 
-    monkeypatch.setattr(site, "_laid_out", kept)
+    monkeypatch.setattr(site, "laid_out", kept)
 
 
 @pytest.mark.usefixtures("laid_out_once")

@@ -30,7 +30,7 @@ from glinfer.export import site as module
 from glinfer.export import weights as weights_module
 from glinfer.export.page import renamed
 from glinfer.export.serve import HOST, site_server
-from glinfer.export.site import LIMITS, _offline_version, export_web, web_kernels, web_root
+from glinfer.export.site import LIMITS, export_web, offline_version, web_kernels, web_root
 from glinfer.formats import BpeModel, load_checkpoint, random_checkpoint, save_checkpoint, write_bpe
 from glinfer.gl.integer_targets import INTEGER_TARGETS
 from glinfer.gl.program import shader_root
@@ -122,7 +122,7 @@ def test_the_files_that_open_the_page_are_listed_under_a_name_of_this_export(sit
     shutil.copytree(site, tmp_path / "edited")
     (tmp_path / "edited" / "style.css").write_text("body {}")
     plan = {**plan_of(site), "offline": None}
-    versions = {_offline_version(folder, plan)["version"] for folder in (site, tmp_path / "edited")}
+    versions = {offline_version(folder, plan)["version"] for folder in (site, tmp_path / "edited")}
     assert len(versions) == 2, "the version depends on the files"
 
 

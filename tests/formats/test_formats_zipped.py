@@ -21,7 +21,7 @@ from tiny_embedders import write_embedder
 
 from glinfer.cli.app import run
 from glinfer.errors import FormatError
-from glinfer.formats import installed, load_checkpoint, zipped
+from glinfer.formats import load_checkpoint, zipped
 from glinfer.formats.zipped import is_model_zip, unpacked
 
 Change = Callable[[zipfile.ZipInfo], None]
@@ -274,7 +274,7 @@ class TestInstalledPackages:
         else:
             path = tmp_path / "cats-1.dist-info" / damaged
             path.write_bytes(b"\xff" + path.read_bytes())
-        monkeypatch.setattr(installed.metadata, "distributions", partial(distributions, path=[str(tmp_path)]))
+        monkeypatch.setattr("importlib.metadata.distributions", partial(distributions, path=[str(tmp_path)]))
         assert run(["models"]) == 0
         shown = capsys.readouterr().out
         assert "pypi:dogs" in shown

@@ -69,6 +69,13 @@ def test_what_is_read_back_is_what_was_written(path: Path, name: str) -> None:
         assert np.abs(found.tensors[tensor] - values).max() <= rounding, tensor
 
 
+def test_a_hybrid_without_scans_is_written_as_granite(path: Path) -> None:
+    made = random_checkpoint(config("granitemoehybrid", attention_multiplier=0.25), seed=5)
+    found = written(path, made)
+    assert found.config == dataclasses.replace(made.config, model_type="granite")
+    assert all(np.array_equal(found.tensors[name], made.tensors[name]) for name in made.tensors)
+
+
 @each_case("dtype", DTYPES)
 @each_case("name", ["gpt2", "llama"])
 def test_dtypes(path: Path, name: str, dtype: str) -> None:

@@ -27,8 +27,12 @@ ANYWHERE = """
 """.split()  # noqa: SIM905
 
 
+NEEDED = {"nemotron_h": {"layers_block_type": ["linear_attention"]}}
+"""Settings without which transformers would make a model that is refused."""
+
+
 def read(folder: Path, family: str, **values: Any) -> ModelConfig:
-    (folder / "config.json").write_text(json.dumps({"model_type": family, **values}))
+    (folder / "config.json").write_text(json.dumps({"model_type": family, **NEEDED.get(family, {}), **values}))
     return read_config(folder / "config.json")
 
 

@@ -16,6 +16,7 @@ import tokenizers
 from tokenizers import models, pre_tokenizers, trainers
 
 from glinfer.config import ModelConfig
+from glinfer.families import FAMILIES
 from glinfer.formats.gguf.words import EXPRESSIONS
 
 Array = np.ndarray[Any, Any]
@@ -58,12 +59,24 @@ GRANITE = {
 }
 
 
+SCAN = {
+    "layer_types": ("linear_attention", "full_attention"),
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 32,
+    "linear_conv_kernel_dim": 4,
+    "linear_norm_groups": 2,
+    "conv_bias": True,
+}
+
+
 EXPERTS = {"num_experts": 6, "num_experts_per_tok": 2}
 
 
 def config(family: str, **more: Any) -> ModelConfig:
     groups = {} if family == "gpt2" else {"num_key_value_heads": 2}
-    act = "gelu_new" if family == "gpt2" or family.startswith("gemma") else "silu"
+    act = "gelu_new" if family == "gpt2" or family.startswith("gemma") else FAMILIES[family].activation
     return ModelConfig(**{**SIZES, **groups, "model_type": family, "hidden_act": act, **more})
 
 
@@ -166,6 +179,25 @@ CONFIGS = {
     "qwen2moe": config("qwen2_moe", **EXPERTS, attention_bias=True, shared_expert_intermediate_size=160),
     "qwen3moe": config("qwen3_moe", **EXPERTS, norm_topk_prob=True, head_dim=32),
     "olmoe": config("olmoe", **EXPERTS, num_key_value_heads=4),
+    "granitehybrid": config("granitemoehybrid", **GRANITE, **SCAN, rotary_layers=(0,), num_hidden_layers=3),
+    "granitehybrid, experts": config(
+        "granitemoehybrid_moe",
+        **{**EXPERTS, **GRANITE, **SCAN, "num_hidden_layers": 3},
+        norm_topk_prob=True,
+        rotary_layers=(0,),
+        shared_intermediate_size=160,
+    ),
+    "mamba2": config(
+        "mamba2",
+        **{**SCAN, "layer_types": ("linear_attention",), "num_attention_heads": 1, "num_key_value_heads": 1},
+        intermediate_size=256,
+        rotary_layers=(0,),
+    ),
+    "nemotron_h": config(
+        "nemotron_h",
+        **{**SCAN, "layer_types": ("linear_attention", "mlp", "full_attention"), "num_hidden_layers": 5},
+        rotary_layers=(0,),
+    ),
     "granitemoe": config("granitemoe", **EXPERTS, norm_topk_prob=True, **GRANITE),
     # Angles that turn so far that YaRN's ramp has all pairs, wherever it ends: llama.cpp ends it at whole pairs.
     "gpt-oss": config(

@@ -73,6 +73,16 @@ DELTA = {
     "linear_key_head_dim": 16,
     "linear_value_head_dim": 12,
 }
+SCAN = {
+    "layer_types": ["linear_attention", "linear_attention", "full_attention"],
+    "num_hidden_layers": 3,
+    "mamba_n_heads": 6,
+    "mamba_d_head": "auto",
+    "mamba_d_state": 20,
+    "mamba_n_groups": 2,
+    "mamba_expand": 2,
+    "pad_token_id": 0,
+}
 FACTORS = [1.0, 1.25, 1.5, 2.0, 3.0, 4.5]
 GEMMA = {**EVEN, "model_type": "gemma", "head_dim": 20}
 GEMMA2 = {**GEMMA, "model_type": "gemma2", "num_hidden_layers": 3, "query_pre_attn_scalar": 40}
@@ -319,6 +329,37 @@ MODELS = {
     "olmoe": Made({**EVEN, **EXPERTS, "model_type": "olmoe", "pad_token_id": 0, "num_experts": 8}, seed=3),
     "granitemoe": Made(
         {**EVEN, **EXPERTS, "model_type": "granitemoe", **GRANITE, "pad_token_id": 0, "num_local_experts": 6}, seed=4
+    ),
+    "granitemoehybrid": Made(
+        {
+            **{**ODD, **SCAN, "model_type": "granitemoehybrid", **GRANITE, "num_local_experts": 0},
+            "shared_intermediate_size": 101,
+        },
+        seed=0,
+    ),
+    "granitemoehybrid_moe": Made(
+        {
+            **{**EVEN, **SCAN, **EXPERTS, "model_type": "granitemoehybrid", **GRANITE, "num_local_experts": 6},
+            **{"layer_types": ["full_attention", "linear_attention"], "num_hidden_layers": 2, "mamba_n_heads": 8},
+            **{"shared_intermediate_size": 90, "mamba_conv_bias": False, "position_embedding_type": "rope"},
+        },
+        seed=3,
+    ),
+    "nemotron_h": Made(
+        {
+            **{**ODD, "model_type": "nemotron_h", "head_dim": 10, "pad_token_id": 0},
+            "layers_block_type": ["linear_attention", "mlp", "linear_attention", "full_attention", "mlp"],
+            **{"num_hidden_layers": 5, "mamba_num_heads": 6, "mamba_head_dim": 12, "ssm_state_size": 20, "n_groups": 3},
+        },
+        seed=0,
+    ),
+    "mamba2": Made(
+        {
+            **{**COMMON, "model_type": "mamba2", "pad_token_id": 0, "hidden_size": 60, "num_hidden_layers": 3},
+            **{"num_heads": 10, "head_dim": 12, "state_size": 20, "n_groups": 2, "use_conv_bias": False},
+            "max_position_embeddings": CONTEXT,
+        },
+        seed=3,
     ),
     # As the published files have it but for the matrices' type, and with everything else that a file may say.
     "gpt_oss": Made(GPT_OSS, seed=1),

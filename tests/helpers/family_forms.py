@@ -8,7 +8,18 @@ from shader_variants import variants
 from glinfer.kernels import DrawSpec
 from qa.programs import planned
 
-FEW = ("apertus ", "qwen3_5_text ", "qwen3_moe ", "lfm2 ", "gemma2 ", "gab odd ", "bert ", "llama adapters", "choice")
+FEW = (
+    "apertus ",
+    "qwen3_5_text ",
+    "nemotron_h ",
+    "qwen3_moe ",
+    "lfm2 ",
+    "gemma2 ",
+    "gab odd ",
+    "bert ",
+    "llama adapters",
+    "choice",
+)
 """Rows of programs that between them have a layer of each kind, and every shader."""
 KERNELS = ("software webgl2", "tuned")
 """Options that between them decide every #if both ways."""

@@ -26,6 +26,10 @@ def layers_of(family: str) -> dict[str, Any]:
 
     Gates of experts have a bound that random numbers reach, in families where they have one.
     """
+    if FAMILIES[family].scans:
+        other = "mlp" if FAMILIES[family].single else "full_attention"
+        kinds = ("linear_attention", other) if FAMILIES[family].attends else ("linear_attention",)
+        return {"layer_types": kinds, **DELTA, "linear_norm_groups": 2, "conv_bias": True}
     if FAMILIES[family].delta_rule:
         return {"layer_types": ("linear_attention", "full_attention"), **DELTA}
     if FAMILIES[family].sigmoid_router:
@@ -45,10 +49,10 @@ def layers_of(family: str) -> dict[str, Any]:
 
 
 FURTHER = {
-    "fast": {"conv": -1, "delta": 6, "gated": 1},
-    "batch": {"conv": -2, "delta": 6, "gated": 2},
-    "chunk": {"conv": -2, "delta": 9, "gated": 1},
-    "score": {"conv": -2, "delta": 9, "gated": 1},
+    "fast": {"conv": -1, "delta": 6, "ssm": 8, "gated": 1, "none": -4},
+    "batch": {"conv": -2, "delta": 6, "ssm": 8, "gated": 2, "none": -5},
+    "chunk": {"conv": -2, "delta": 9, "ssm": 8, "gated": 1, "none": -6},
+    "score": {"conv": -2, "delta": 9, "ssm": 8, "gated": 1, "none": -6},
 }
 """Draws of a layer with a convolution, a delta rule, or gates, beyond one with attention alone, by plan."""
 
@@ -58,7 +62,7 @@ def further_draws(config: ModelConfig, plan: str = "fast", first: int = 0) -> in
     found = 0
     for layer in range(first, config.num_hidden_layers):
         of = config.layer(layer)
-        found += FURTHER[plan].get("gated" if of.gated else of.mixing, 0)
+        found += FURTHER[plan].get("gated" if of.gated else of.mixing, 0) - 2 * (not of.mlp)
         if plan == "fast":  # an activation, a shared expert, or one MLP where others have experts
             found += (config.hidden_act == "xielu") + 4 * (of.experts is not None and of.experts.apart)
             found -= 3 * (config.family.experts and of.experts is None)

@@ -10,8 +10,8 @@ import numpy as np
 from family_layers import layers_of
 
 from glinfer.config import ModelConfig
-from glinfer.engine.loading import bind
-from glinfer.engine.model import Loaded, Model
+from glinfer.engine.loading import prepare
+from glinfer.engine.model import Model
 from glinfer.families import FAMILIES
 from glinfer.formats import Checkpoint, random_checkpoint
 from glinfer.formats.packed import PackedTensor, block_weights
@@ -41,8 +41,8 @@ def opened(
     shared = options.pop("device", None)
     device = shared or open_device(**options)
     try:
-        engine = bind(checkpoint, device, plan, weights, kernels, cache)
-        return Model(Loaded(engine, None, "none", (), shared is None))
+        engine = prepare(checkpoint, device, plan, weights, kernels, cache).bind(device)
+        return Model(engine, owns_device=shared is None)
     except BaseException:
         if shared is None:
             device.close()

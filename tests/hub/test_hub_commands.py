@@ -19,7 +19,7 @@ import glinfer
 from glinfer.cli.app import run
 from glinfer.errors import PlanError
 from glinfer.hub import find_model
-from glinfer.inspect.verify.suite import schema
+from glinfer.inspect.verify.suite import SCHEMA
 
 pytestmark = pytest.mark.gl
 NAME = "org/small-GGUF"
@@ -145,7 +145,7 @@ def test_a_model_by_name_is_the_one_of_its_file(hub: Hub) -> None:
 def test_a_report_has_the_commit(hub: Hub, gguf: bytes, capsys: Capture) -> None:
     repo = hub.add(NAME, {"small-Q8_0.gguf": gguf})
     report = told(capsys, "verify", NAME)
-    jsonschema.validate(report, schema())
+    jsonschema.validate(report, json.loads(SCHEMA.read_text()))
     assert report["origin"] == {"repo": NAME, "commit": repo.commit, "file": "small-Q8_0.gguf"}
     assert told(capsys, "verify", "shakespeare", "--limits", "webgl2")["origin"] is None
 

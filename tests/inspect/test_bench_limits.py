@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import glinfer
-from glinfer.cli.bench_tables import show_limits
+from glinfer.cli.bench import show_limits
 from glinfer.config import ModelConfig
 from glinfer.engine import prefill
 from glinfer.engine.model import Model
@@ -20,7 +20,7 @@ from glinfer.inspect.bench.decoding import (
     with_limits,
 )
 from glinfer.inspect.bench.engines import BatchDecoder
-from glinfer.inspect.bench.limits import Limit, Work, batch_work, fetched_bytes, limit_of, prompt_work, token_work
+from glinfer.inspect.bench.limits import Limit, Workload, batch_work, fetched_bytes, limit_of, prompt_work, token_work
 from glinfer.inspect.ceiling import CeilingReport, FetchRate
 from glinfer.inspect.timing import Spread
 from glinfer.lower.plans import plan_for
@@ -53,7 +53,7 @@ class TestWork:
         assert prompt_work(model, tokens).multiply_adds == first + last + HEAD
 
     def test_bytes_grow_with_cached_tokens_and_with_sequences(self, model: Model) -> None:
-        def fetched(work: Work) -> int:
+        def fetched(work: Workload) -> int:
             return sum(work.fetched.values())
 
         each = 2 * 2 * 4 * 16 * 4  # keys and values of two blocks, whose heads have 16 floats with padding
@@ -104,7 +104,7 @@ class TestWork:
 
 class TestLimit:
     def test_each_bound_is_work_over_a_rate(self) -> None:
-        limit = limit_of(Work({"rgba32f": 16_000_000, "rgba32ui": 32_000_000, "r32f": 0}, 6_000_000, 150), CEILING)
+        limit = limit_of(Workload({"rgba32f": 16_000_000, "rgba32ui": 32_000_000, "r32f": 0}, 6_000_000, 150), CEILING)
         assert (limit.fetch_ms, limit.multiply_ms, limit.passes_ms) == pytest.approx((2.0, 3.0, 1.5))
         assert (limit.bound_by, limit.limit_ms, limit.share(12.0)) == ("multiply", 3.0, 0.25)
         assert limit.to_json()["bound_by"] == "multiply"

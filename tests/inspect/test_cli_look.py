@@ -14,11 +14,11 @@ from tiers import tiered
 import glinfer
 from glinfer.cli.app import run
 from glinfer.config import ModelConfig
-from glinfer.engine.probabilities import softmax
+from glinfer.engine.logits import softmax
 from glinfer.errors import ContextError
 from glinfer.formats import load_checkpoint, random_checkpoint, save_checkpoint
 from glinfer.inspect import figures
-from glinfer.inspect.look.lens import lens_logits, logit_lens
+from glinfer.inspect.look.lens import head_pieces, logit_lens
 
 pytestmark = pytest.mark.gl
 
@@ -66,7 +66,8 @@ def test_the_lens_behind_the_last_block_says_what_the_model_says(tmp_path: Path,
         logits = model.logits(PROMPT)
     checkpoint = load_checkpoint(path)
     scale = float(np.abs(logits).max())
-    assert np.abs(lens_logits(checkpoint, stream)[-1] - logits).max() < 1e-4 * scale
+    pieces = [piece for _, piece in head_pieces(checkpoint, stream.astype(np.float64))]
+    assert np.abs(np.concatenate(pieces, axis=1)[-1] - logits).max() < 1e-4 * scale
     seen = logit_lens(checkpoint, [stream])
     assert np.abs(seen.last[0] - softmax(logits)).max() < 1e-5
     assert seen.ids[0, -1] == logits.argmax()

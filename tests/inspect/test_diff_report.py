@@ -32,6 +32,7 @@ from glinfer.inspect.diff.compare import (
 from glinfer.inspect.diff.pictures import save_picture
 from glinfer.inspect.diff.weights import compared, diff_weights
 from glinfer.program.oracle import relative_error
+from glinfer.program.points import CapturePoint, View
 from glinfer.quant.ggml import pack
 
 Array = np.ndarray[Any, Any]
@@ -181,8 +182,9 @@ class TestNumbers:
 
 
 def trace(arrays: dict[str, Array], draws: tuple[str, ...] = ("d",), sites: tuple[str, ...] = ("d",)) -> CapturedRun:
-    axes = {name: array.ndim - 2 for name, array in arrays.items()}
-    return CapturedRun(arrays, axes, dict.fromkeys(arrays, sites), draws, 6)
+    where = tuple((site, "x") for site in sites)
+    points = {name: CapturePoint(name, where, View(1, array.ndim - 2)) for name, array in arrays.items()}
+    return CapturedRun(arrays, points, draws, 6)
 
 
 class TestPasses:

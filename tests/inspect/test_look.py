@@ -25,7 +25,7 @@ from glinfer.inspect import figures, pieces
 from glinfer.inspect.figures import drawable, short, thinned
 from glinfer.inspect.look import lens as lens_module
 from glinfer.inspect.look.drawing import labelled_tokens
-from glinfer.inspect.look.lens import lens_logits, likeliest, logit_lens
+from glinfer.inspect.look.lens import head_pieces, likeliest, logit_lens
 from glinfer.inspect.look.options import LookOptions, prompt_ids
 from glinfer.inspect.look.output import check_folder, filling, look, page
 from glinfer.inspect.look.statistics import (
@@ -63,7 +63,8 @@ class TestLens:
         self, checkpoint: Checkpoint, monkeypatch: Patch
     ) -> None:
         streams = np.random.default_rng(2).normal(size=(3, 5, 32))
-        logits = np.stack([lens_logits(checkpoint, stream) for stream in streams])
+        pieces = [piece for _, piece in head_pieces(checkpoint, streams.reshape(15, 32))]
+        logits = np.concatenate(pieces, axis=1).reshape(3, 5, -1)
         monkeypatch.setattr(lens_module, "PIECE_ELEMENTS", 1)
         monkeypatch.setattr(lens_module, "_MIN_ROWS", 37)
         seen = logit_lens(checkpoint, list(streams))

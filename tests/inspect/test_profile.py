@@ -19,7 +19,7 @@ from glinfer.cli import profile as command
 from glinfer.cli.app import run
 from glinfer.config import ModelConfig
 from glinfer.engine.engine import Engine
-from glinfer.engine.loading import bind, load_model
+from glinfer.engine.loading import load_model, prepare
 from glinfer.errors import InputError, install_command
 from glinfer.formats import random_checkpoint
 from glinfer.gl.context import Device, open_device
@@ -37,7 +37,7 @@ LLAMA = "family=llama,blocks=2,heads=4,kv_heads=2,dim=32,inner=48,vocab=97,conte
 
 
 def engine_of(device: Device, options: str, plan: str = "fast", weights: str = "file") -> Engine:
-    return bind(random_checkpoint(ModelConfig.from_options(options)), device, plan, weights)
+    return prepare(random_checkpoint(ModelConfig.from_options(options)), device, plan, weights).bind(device)
 
 
 @pytest.fixture(scope="module")
@@ -305,7 +305,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     checkpoint = random_checkpoint(ModelConfig.from_options(SHAPE[1]))
     with open_device(api="es") as device:
         for weights in ("f32", "q8"):
-            found = profile(bind(checkpoint, device, "fast", weights), runs=2, label="m")
+            found = profile(prepare(checkpoint, device, "fast", weights).bind(device), runs=2, label="m")
             made.append(folder / f"{weights}.json")
             made[-1].write_text(json.dumps(found.to_json()))
     return made[0], made[1]

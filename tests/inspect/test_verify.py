@@ -24,7 +24,7 @@ from glinfer.gl.context import Device, Limits, open_device
 from glinfer.gl.texture import Texture
 from glinfer.inspect.verify.draws import verify_draws
 from glinfer.inspect.verify.special import SPECIAL_BITS, verify_special_values
-from glinfer.inspect.verify.suite import VerifyRun, schema
+from glinfer.inspect.verify.suite import SCHEMA, VerifyRun
 from glinfer.lower.plans import plan_for
 
 pytestmark = pytest.mark.gl
@@ -47,7 +47,7 @@ def one_run(text: str) -> dict[str, Any]:
         raise AssertionError(f"{constant} is not JSON")
 
     document = json.loads(text, parse_constant=refuse)
-    Draft202012Validator(schema()).validate(document)
+    Draft202012Validator(json.loads(SCHEMA.read_text())).validate(document)
     [run] = document["runs"]
     assert document["passed"] is run["passed"]
     return dict(run)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from glinfer.inspect.verify.draws import DrawCheck
 from glinfer.inspect.verify.greedy import GreedyCheck
 from glinfer.inspect.verify.special import SpecialCheck
 from glinfer.inspect.verify.state import KINDS, StateFault
-from glinfer.inspect.verify.suite import VERSION, VerifyReport, VerifyRun, every_format, schema
+from glinfer.inspect.verify.suite import SCHEMA, VERSION, VerifyReport, VerifyRun, every_format
 from glinfer.lower.plans import PLANS
 from glinfer.program.session import WrongTexture
 
@@ -66,7 +67,7 @@ BAD = {
 
 def validated(report: VerifyReport) -> dict[str, Any]:
     document = report.to_json()
-    Draft202012Validator(schema()).validate(document)
+    Draft202012Validator(json.loads(SCHEMA.read_text())).validate(document)
     return document
 
 
@@ -114,15 +115,15 @@ def test_the_schema_refuses_other_parts() -> None:
         document = VerifyReport("model.gab", (made(),)).to_json()
         del document[key]
         with pytest.raises(ValidationError):
-            Draft202012Validator(schema()).validate(document)
+            Draft202012Validator(json.loads(SCHEMA.read_text())).validate(document)
     document = VerifyReport("model.gab", (made(),)).to_json()
     document["runs"][0]["draws"][0]["colour"] = "red"
     with pytest.raises(ValidationError, match="colour"):
-        Draft202012Validator(schema()).validate(document)
+        Draft202012Validator(json.loads(SCHEMA.read_text())).validate(document)
 
 
 def test_the_schema_names_what_the_code_does() -> None:
-    parts = schema()["$defs"]
+    parts = json.loads(SCHEMA.read_text())["$defs"]
     assert parts["finding"]["properties"]["kind"]["enum"] == list(KINDS)
     assert parts["format"]["enum"] == list(FORMATS)
     assert tuple(parts["run"]["properties"]["api"]["enum"]) == APIS

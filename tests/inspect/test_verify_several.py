@@ -27,7 +27,7 @@ from glinfer.gl.egl import EglDevice
 from glinfer.gl.texture import Texture
 from glinfer.inspect.verify import suite as module
 from glinfer.inspect.verify.draws import verify_draws
-from glinfer.inspect.verify.suite import schema
+from glinfer.inspect.verify.suite import SCHEMA
 from glinfer.program.session import Session
 
 pytestmark = pytest.mark.gl
@@ -47,7 +47,7 @@ def told(capsys: Capture) -> Told:
     def verify(*arguments: object, status: int = 0) -> dict[str, Any]:
         assert run(["verify", *map(str, arguments), "--json"]) == status
         document: dict[str, Any] = json.loads(capsys.readouterr().out)
-        Draft202012Validator(schema()).validate(document)
+        Draft202012Validator(json.loads(SCHEMA.read_text())).validate(document)
         assert document["version"] == 2
         assert document["passed"] is (status == 0)
         return document
@@ -130,7 +130,7 @@ class TestSeveral:
         said = capsys.readouterr()
         assert said.err == f"glinfer: nothing could be run: {words}\n"
         document = json.loads(said.out)
-        Draft202012Validator(schema()).validate(document)
+        Draft202012Validator(json.loads(SCHEMA.read_text())).validate(document)
         assert (document["passed"], document["runs"], len(document["unusable"])) == (False, [], 2)
         assert run(arguments) == 2
         assert capsys.readouterr().out == ""
@@ -283,6 +283,6 @@ class TestErrors:
 def test_the_schema_is_printed_and_is_one(capsys: Capture) -> None:
     assert run(["verify", "--schema"]) == 0
     printed = json.loads(capsys.readouterr().out)
-    assert printed == schema()
+    assert printed == json.loads(SCHEMA.read_text())
     Draft202012Validator.check_schema(printed)
     assert printed["$schema"] == "https://json-schema.org/draft/2020-12/schema"

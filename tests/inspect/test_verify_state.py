@@ -27,7 +27,7 @@ from glinfer.gl.state import GLState
 from glinfer.inspect.verify import suite as module
 from glinfer.inspect.verify.draws import DrawCheck, verify_draws
 from glinfer.inspect.verify.state import StateFault, low_precisions
-from glinfer.inspect.verify.suite import schema
+from glinfer.inspect.verify.suite import SCHEMA
 from glinfer.kernels import DrawSpec
 from glinfer.lower.plans import plan_for
 from glinfer.program.session import Session
@@ -289,6 +289,6 @@ def test_the_command_names_the_draw_and_the_fault(small: Path, monkeypatch: Patc
     assert "draw 47, h.1.mlp.fc_in (shaders/linear.frag)" in said
     assert run(["verify", str(small), "--plan", "reference", "--draws", "--tokens", "3", "--json"]) == 1
     document = json.loads(capsys.readouterr().out)
-    Draft202012Validator(schema()).validate(document)
+    Draft202012Validator(json.loads(SCHEMA.read_text())).validate(document)
     [bad] = [draw for draw in document["runs"][0]["draws"] if draw["findings"]]
     assert bad["name"] == document["runs"][0]["first_bad_draw"]

@@ -224,7 +224,7 @@ def test_devices_by_number_or_all_of_hardware(monkeypatch: pytest.MonkeyPatch) -
     for text in ("", "a", "0,", "-1", "1.5", "all,0"):
         with pytest.raises(InputError, match="expected all, or numbers such as 0,1"):
             parse_devices(text)
-    with pytest.raises(InputError, match="there is no EGL device 3; this machine has 3, numbered from 0"):
+    with pytest.raises(ContextError, match="there is no EGL device 3; this machine has 3, numbered from 0"):
         parse_devices("0,3")
     assert [usual_processes(nbytes) for nbytes in (0, 1 << 30, (1 << 30) + 1)] == [2, 2, 1]
     del found[1:]

@@ -34,6 +34,7 @@ from glinfer.kernels.fused.delta import (
 )
 from glinfer.kernels.fused.gates import gate_heads
 from glinfer.kernels.fused.rows import BASE, POSITION, RowInterleaved
+from glinfer.kernels.fused.scan import scan_gate, scan_norm, scan_row
 from glinfer.kernels.fused.tiles import store_row, store_rows
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.spec import OPS, DrawSpec, TensorSpec
@@ -45,6 +46,7 @@ RULES = {
     "keys in turn": DeltaRule(2, 6, 12, 20, in_turn=True),
     "long keys": DeltaRule(1, 3, 36, 8),
     "whole blocks": DeltaRule(4, 4, 16, 16),
+    "scan": DeltaRule(2, 6, 12, 20, scan=True, norm_groups=3),
 }
 Places = Sequence[tuple[int, int]]
 PIECES: dict[str, Places] = {
@@ -72,6 +74,7 @@ SETUPS = [
     ("one by one, looked up", "shared keys", "apart"),
     ("small points", "shared keys", "pieces"),
 ]
+SCANS = [("llvmpipe", "scan", "pieces"), ("one by one", "scan", "alone"), ("GPU", "scan", "apart")]
 every_setup = tiered("place", range(len(SETUPS)), keep=3)
 """Kernel options, a rule, and how the rows of a run belong together."""
 
@@ -98,9 +101,12 @@ class Passes:
         def draw(op: str, cols: int, **further: Any) -> Array:
             return OPS[op].oracle(inputs, {**params, **further}, (count, cols))
 
-        inputs["scores"], of_queries = draw("delta_scores", heads.per_head)
-        kept = draw("delta_recall", heads.kept, QUERIES=0)
-        if not alone:
+        *of_keys, of_queries = draw("delta_scores", heads.per_head)
+        scan = heads.rule.scan
+        if not scan:
+            inputs["scores"] = of_keys[0]
+        kept = draw("scan_row", heads.kept) if scan else draw("delta_recall", heads.kept, QUERIES=0)
+        if not alone and not scan:
             inputs["apart"], inputs["solved"] = kept, draw("delta_solve", heads.per_head)
             kept = draw("delta_correct", heads.kept)
         self.cache[(first + np.arange(count)) % RING] = kept
@@ -139,10 +145,10 @@ def by_state(heads: DeltaHeads, given: Array) -> Array:
     sums = wide[:, heads.g_at : heads.g_at + rule.heads]
     begins = (np.arange(rows) % SPAN == 0)[:, None]
     g = sums - np.where(begins, 0.0, np.concatenate([sums[:1], sums[:-1]]))
-    return gated_delta(q, k, v, g, wide[:, heads.beta_at :])[0].reshape(rows, -1)
+    return gated_delta(q, k, v, g, wide[:, heads.beta_at :], scan=rule.scan)[0].reshape(rows, -1)
 
 
-@tiered("rule", list(RULES.values())[::-1], keep=(1, 2))
+@tiered("rule", list(RULES.values())[::-1], keep=(0, 2, 3))
 def test_rings_stand_for_the_state(rule: DeltaRule) -> None:
     """However a sequence runs, in whatever pieces, the results are those of the state over more than three rings."""
     heads = DeltaHeads(rule)
@@ -184,7 +190,7 @@ class Rows(BlockDraw):
     """A plan of one draw of the rule over rows of a table, or of one alone."""
 
     def __init__(self, place: int) -> None:
-        name, rule, self.form = SETUPS[place]
+        name, rule, self.form = [*SETUPS, *SCANS][place]
         self.alone, kernels = self.form == "alone", KERNELS[name]
         super().__init__(kernels, {"position": (0, 400)} if self.alone else {"rows": (1, ROWS)})
         self.heads, self.rows = DeltaHeads(RULES[rule]), 1 if self.alone else ROWS
@@ -347,7 +353,7 @@ def test_queries_keys_and_values_are_those_of_float64(device: Device, place: int
     decay = np.stack([-np.linspace(0.01, 2.0, rule.heads), np.linspace(-3.0, 3.0, rule.heads)]).astype(np.float32)
     taps = one.row_weight("taps", normal(3, TAPS, rule.channels)), one.row_weight("decay", decay)
     tensors = one.matrix("x", x), inputs, one.rows_before, *taps, one.target(heads.mixed)
-    made = delta_conv("draw", one.run_of, *tensors, eps=1e-6, unit=place % 2 == 0)
+    made = delta_conv("draw", one.run_of, *tensors, length=TAPS, eps=1e-6, unit=place % 2 == 0)
     check(device, one.draw_rule(made, own=False), *one.cases)
 
 
@@ -360,6 +366,47 @@ def test_results_are_normalised_and_gated(device: Device, place: int) -> None:
     gains, out = one.row_weight("gains", normal(3, 1, rule.value)), one.target(rule.values)
     one.draw(delta_norm("draw", one.run_of, x, gates, gains, out, eps=1e-5))
     check(device, one, *[Case({"rows": rows}, real=np.arange(ROWS) < rows) for rows in (1, 5, ROWS)])
+
+
+@pytest.mark.gl
+@pytest.mark.parametrize("number", range(len(SCANS)))
+def test_passes_of_a_scan_are_those_of_float64(device: Device, number: int) -> None:
+    """Its channels with biases and steps, the weights of queries alone, and rows, gates and norms of its own."""
+    place = len(SETUPS) + number
+    one = Rows(place)
+    heads, rule = one.heads, one.heads.rule
+    x = normal(1, one.rows, heads.projected)
+    x[:, heads.a_at + rule.heads : heads.z_at] = 0
+    inputs = one.cache("inputs", normal(2, SEQUENCES * input_ring(TAPS), heads.a_at))
+    taps = one.row_weight("taps", normal(3, TAPS + 1, rule.channels))
+    tensors = one.matrix("x", x), inputs, one.rows_before, taps, decay_rows(one), one.target(heads.mixed)
+    made = delta_conv("draw", one.run_of, *tensors, length=TAPS, eps=1e-6, unit=False)
+    check(device, one.draw_rule(made, own=False), *one.cases)
+    one = Rows(place)
+    made = delta_scores("draw", one.run_of, one.x, one.rows_before, None, one.target(heads.per_head))
+    check(device, one.draw_rule(made, own=False), *one.cases)
+    one = Rows(place)
+    one.draw(scan_row("draw", one.run_of, one.x, one.target(heads.kept)))
+    check(device, one, *one.cases)
+    one = Rows(place)
+    results, gates = (one.matrix(name, normal(4, one.rows, cols)) for name, cols in of_gates(heads))
+    one.draw(scan_gate("draw", one.run_of, one.x, results, gates, decay_rows(one), one.target(rule.values)))
+    check(device, one, *one.cases)
+    one = Rows(place)
+    x, gains = one.matrix("x", normal(1, one.rows, rule.values)), one.row_weight("gains", normal(3, 1, rule.values))
+    one.draw(scan_norm("draw", one.run_of, x, gains, one.target(rule.values), groups=3, eps=1e-5))
+    check(device, one, *one.cases)
+
+
+def decay_rows(one: Rows) -> TensorSpec:
+    """Factors and shifts of decays, and factors of values."""
+    heads = one.heads.rule.heads
+    rows = -np.linspace(0.01, 2.0, heads), np.linspace(-3.0, 3.0, heads), np.linspace(-1.0, 2.0, heads)
+    return one.row_weight("decay", np.stack(rows).astype(np.float32))
+
+
+def of_gates(heads: DeltaHeads) -> list[tuple[str, int]]:
+    return [("results", heads.rule.values), ("gates", heads.projected)]
 
 
 @pytest.mark.gl

@@ -81,6 +81,7 @@ BY_OTHER_WAYS = {
     "gelu": gelu_by_integral,
     "silu": silu_by_tanh,
     "tanh": tanh_by_exp,
+    "relu2": lambda x: x * x if x > 0 else 0.0,
 }
 
 

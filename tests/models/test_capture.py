@@ -14,8 +14,8 @@ from tiers import tiered
 from glinfer.config import ModelConfig
 from glinfer.engine import capture
 from glinfer.engine.capture import Seen
-from glinfer.engine.loading import bind
-from glinfer.engine.model import Loaded, Model
+from glinfer.engine.loading import prepare
+from glinfer.engine.model import Model
 from glinfer.errors import ContextError, InputError
 from glinfer.formats import Checkpoint, random_checkpoint
 from glinfer.gl.context import open_device
@@ -49,7 +49,7 @@ def checkpoint(family: str, seed: int = 3) -> Checkpoint:
 def opened(made: Checkpoint, plan: str = "fast", weights: str = "file") -> Iterator[Model]:
     with (
         open_device() as device,
-        Model(Loaded(bind(made, device, plan, weights), None, "there is none", (), False)) as model,
+        Model(prepare(made, device, plan, weights).bind(device)) as model,
     ):
         yield model
 
@@ -199,7 +199,7 @@ def test_bad_captures_are_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -
                 model.capture(patterns, IDS)  # type: ignore[arg-type]
         with pytest.raises(InputError, match="301"):
             model.capture("logits", [301])
-        with pytest.raises(InputError, match="there is none"):
+        with pytest.raises(InputError, match="made without a tokenizer"):
             model.capture("logits", "text")
         monkeypatch.setattr(capture, "MAX_CAPTURE_BYTES", 4 * 301 * len(IDS) - 1)
         with pytest.raises(InputError, match="name fewer or run a shorter prompt"):

@@ -17,8 +17,8 @@ from made_models import of_family as made_model
 from subjects import Subject, gab, of_family
 from tiers import tiered
 
-from glinfer.engine.loading import bind
-from glinfer.engine.model import Loaded, Model
+from glinfer.engine.loading import prepare
+from glinfer.engine.model import Model
 from glinfer.errors import PlanError
 from glinfer.formats import Checkpoint
 from glinfer.gl import replay
@@ -235,8 +235,8 @@ def _blocks(layout: Any) -> BlockLayout:
 @contextmanager
 def model_of(made: Checkpoint, device: Device, **changes: Any) -> Iterator[Model]:
     kernels = dataclasses.replace(SPLIT, rows_per_draw=4, **changes)
-    engine = bind(made, device, "fast", kernels=kernels)
-    with Model(Loaded(engine, None, "there is none", (), False)) as model:
+    engine = prepare(made, device, "fast", kernels=kernels).bind(device)
+    with Model(engine) as model:
         yield model
 
 

@@ -118,7 +118,7 @@ def test_every_weight_of_the_file_is_read() -> None:
     for family in OTHERS:
         config = tiny(family)
         plan = plan_for(config, "reference") if family in ROTARY else plans(config).of(48)
-        expected = set(weight_shapes(config)) | ({"rope"} if FAMILIES[family].rotary else set())
+        expected = set(weight_shapes(config)) | ({"rope"} if any(config.layer(each).rope for each in (0, 1)) else set())
         expected |= {"rope.queries"} if FAMILIES[family].scaled_queries else set()
         assert {tensor.name for tensor in plan.of_kind("weight")} == expected, family
         assert (plan.name, plan.max_rows) == ("reference", 48)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from tiers import tiered
 import glinfer
 from glinfer.cli.app import run
 from glinfer.engine.batch import SchedulerOptions, places_for, sequence_bytes
-from glinfer.engine.loading import prepare
+from glinfer.engine.loading import _plans, prepare
 from glinfer.engine.model import Model
 from glinfer.engine.requests import BatchRequest
 from glinfer.errors import InputError, NumbersError, PlanError
@@ -295,6 +296,7 @@ def test_other_kernels_keep_the_cache_that_was_asked_for() -> None:
     """Those that take the place of the chosen ones where a driver refuses a shader."""
     with open_device() as device:
         prepared = prepare(of_family("gab"), device, "fast", "q8", cache="f16")
-    for plan in (prepared.plan, prepared.shaped(KernelOptions())[0]):
+    other, _ = _plans("fast", replace(prepared.options, kernels=KernelOptions()))
+    for plan in (prepared.plan, other):
         formats = {tensor.name: tensor.format for tensor in plan.of_kind("cache")}
         assert formats == {"h.0.attn.cache": "rgba16f", "h.1.attn.cache": "rgba16f", "picks": "rgba32f"}

@@ -59,7 +59,13 @@ def convolving() -> Checkpoint:
     return of_family("lfm2", max_position_embeddings=96, num_hidden_layers=3, layer_types=CONVOLUTIONS)
 
 
-@pytest.fixture(scope="module", params=[made_model, convolving], ids=["delta rule", "convolution"])
+def scanning() -> Checkpoint:
+    """Scans of Mamba-2, in groups of two heads."""
+    own = {**SIZES, "partial_rotary_factor": 1.0, "linear_norm_groups": 2, "conv_bias": True}
+    return of_family("granitemoehybrid", **own)
+
+
+@pytest.fixture(scope="module", params=[made_model, convolving, scanning], ids=["delta rule", "convolution", "scan"])
 def any_model(request: pytest.FixtureRequest) -> Iterator[Model]:
     with opened(request.param()) as made:
         yield made
@@ -280,6 +286,26 @@ def test_a_capture_shows_the_results_of_the_rule(model: Model) -> None:
         assert np.abs(found - plain[name]).max() <= 1e-5 * np.ptp(plain[name]), name
 
 
+def test_both_plans_agree_about_a_scan() -> None:
+    """Tokens alone and together, over the ends of spans, and what a capture shows; eleven draws take its place."""
+    names, checkpoint = ["blocks.*.ssm.mixed"], scanning()
+    with opened(checkpoint, plan="reference") as reference:
+        plain = reference.capture(names, IDS[:40])
+    with opened(checkpoint) as model:
+        fast = model.capture(names, IDS[:40])
+        assert set(fast) == {"blocks.0.ssm.mixed", "blocks.2.ssm.mixed"}
+        for name, found in fast.items():
+            assert np.abs(found - plain[name]).max() <= 1e-5 * np.ptp(plain[name]), name
+        wanted = stepped(model, IDS[:70])
+        with model.session() as session:
+            session.prefill(IDS)
+            session.rewind(6)
+            session.prefill(IDS[69:70])
+            assert same(session.logits(), wanted[69])
+    plan = plan_for(checkpoint.config, "fast")
+    assert sum(draw.name.startswith("h.0.ssm.") for draw in plan.draws) == 12
+
+
 LONG = {**SIZES, "max_position_embeddings": 256, "linear_key_head_dim": 36, "linear_conv_kernel_dim": 3}
 
 
@@ -359,7 +385,7 @@ def test_every_input_of_a_matrix_can_be_watched() -> None:
     """Which those of a text are says how much errors of the matrix count when it is packed with few bits."""
     config = made_model().config
     inputs = dict(_inputs(config))
-    parts = [f"model.layers.0.linear_attn.in_proj_{part}.weight" for part in ("qkv", "z", "a", "b")]
+    parts = [f"model.layers.0.linear_attn.in_proj_{part}.weight" for part in ("qkv", "z", "b", "a")]
     assert inputs["blocks.0.delta.norm"] == parts
     assert inputs["blocks.2.delta.mixed"] == ["model.layers.2.linear_attn.out_proj.weight"]
     assert inputs.keys() <= plan_for(config, "reference", tokens=9).points.keys()

@@ -56,7 +56,7 @@ def package_files() -> list[str]:
 
 PAGE = (
     *("index.html", "app.js", "offline.js", "style.css", "embedded.js", "texts.js", "library_texts.js"),
-    *("answers.js", "markdown_answers.js"),
+    *("answers.js", "markdown_answers.js", "drop_app.js"),
 )
 
 
@@ -65,7 +65,7 @@ def web_files() -> list[str]:
     page = [ROOT / "web" / name for name in PAGE]
     modules = [
         file
-        for folder in ("embedding", "glinfer", "libraries", "page", "search", "server", "text", "tour")
+        for folder in ("drop", "embedding", "glinfer", "libraries", "page", "search", "server", "text", "tour")
         for file in (ROOT / "web" / folder).iterdir()
     ]
     return [f"glinfer/{file.relative_to(ROOT).as_posix()}" for file in (*page, *modules)]
@@ -75,7 +75,8 @@ def test_a_site_is_exported_from_the_wheel(installed: Installed) -> None:
     installed.glinfer("export-web", "shakespeare", "site", "--weights", "q8")
     for name in web_files():
         if not name.endswith("embedded.js") and not re.search(
-            "/web/(embedding|libraries|search|server|text|tour|library_texts|answers|markdown_answers)\\b", name
+            "/web/(drop|drop_app|embedding|libraries|search|server|text|tour|library_texts|answers|markdown_answers)\\b",
+            name,
         ):
             part = name.removeprefix("glinfer/web/")
             assert (installed.work / "site" / part).read_bytes() == (ROOT / "web" / part).read_bytes()

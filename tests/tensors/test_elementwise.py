@@ -168,7 +168,7 @@ def test_draws_that_do_not_fit_are_refused(dev: Device) -> None:
 def test_activations_that_do_not_fit_are_refused(dev: Device) -> None:
     x, options = np.zeros((2, 7), np.float32), {"activation": "silu", "kernels": dev.kernels}
     unknown = {**options, "activation": "relu"}
-    names = "none, gelu_new, gelu, silu, tanh"
+    names = "none, gelu_new, gelu, silu, tanh, relu2"
     for build, arrays, out, message in (
         (lambda a, y: gate_draw("d", "d", a, y, **options), {"x": x}, (2, 3), r"x is \[2, 7\]; expected \[2, 6\]"),
         (
@@ -204,11 +204,11 @@ REFUSED: list[tuple[Callable[[Any, Tensor, Tensor, Tensor], object], str]] = [
     ),
     (
         lambda o, x, y, i: o.gate(x, y, activation="relu"),
-        "gate: there is no activation 'relu'; known: none, gelu_new, gelu, silu, tanh",
+        "gate: there is no activation 'relu'; known: none, gelu_new, gelu, silu, tanh, relu2",
     ),
     (
         lambda o, x, y, i: o.activate(x, "relu"),
-        "activate: there is no activation 'relu'; known: none, gelu_new, gelu, silu, tanh",
+        "activate: there is no activation 'relu'; known: none, gelu_new, gelu, silu, tanh, relu2",
     ),
     (lambda o, x, y, i: o.silu_gate(x, y), "silu_gate: x is [2, 3] and up is [3, 2]; expected one shape"),
     (lambda o, x, y, i: o.silu_gate(x, i), "silu_gate: up is [2, 3] of int32; expected float32 or float16"),

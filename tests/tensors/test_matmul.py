@@ -168,7 +168,7 @@ def test_scores_outside_of_a_window_are_masked(dev: Device, small: Device, kind:
 
 
 def test_bad_calls_are_refused(dev: Device) -> None:
-    names = "none, gelu_new, gelu, silu, tanh"
+    names = "none, gelu_new, gelu, silu, tanh, relu2"
     x, y, whole, ops = dev.tensor(normal(3, 4)), dev.tensor(normal(4, 5)), dev.tensor([1, 2, 3]), dev.ops
     stack, other = dev.tensor(normal(2, 3, 4)), dev.tensor(normal(3, 4, 5))
     before = dev.memory().tensors

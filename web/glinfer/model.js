@@ -27,15 +27,15 @@ const KEPT_LOGITS = 4;
 /**
  * Loads an exported model that continues texts; ../embedding/embed.js loads those that embed them.
  * @param {string|URL} base the address of the exported folder.
- * @param {LoadOptions & {canvas?: HTMLCanvasElement|OffscreenCanvas}} options see loading.js; `canvas`: the one whose
- *   context computes.
+ * @param {LoadOptions & {canvas?: HTMLCanvasElement|OffscreenCanvas, source?: ReturnType<typeof fetchSource>}} options see
+ *   loading.js; `canvas`: the one whose context computes; `source`: where the files come from instead.
  * @returns {Promise<Model>}
  * @throws {GlinferError} the browser lacks something, a file is missing or damaged, or an option is invalid.
  */
-export async function load(base, { canvas = computingCanvas(), ...options } = {}) {
+export async function load(base, { canvas = computingCanvas(), source: given, ...options } = {}) {
   checkSpeculation(options.speculate ?? null);
   const address = new URL(base, globalThis.location?.href);
-  const source = fetchSource(address);
+  const source = given ?? fetchSource(address);
   const { replay, tables, texts } = await loadParts(openContext(canvas), source, address, textsFor, options);
   return new Model(replay, tables, texts, source, options);
 }

@@ -148,8 +148,12 @@ export function halfOf(bits) {
   return sign | (exponent < -14 ? (0x800000 | fraction) >>> dropped : ((exponent + 15) << 10) | (fraction >>> 13));
 }
 
-/** The number that a half float is, from its bits. */
-function numberOf(bits) {
+/**
+ * The number that a half float is.
+ * @param {number} bits
+ * @returns {number}
+ */
+export function numberOf(bits) {
   const [exponent, fraction] = [(bits >> 10) & 31, bits & 0x3ff];
   const size = exponent === 31 ? (fraction ? NaN : Infinity) : 2 ** (Math.max(1, exponent) - 25) * (fraction + (exponent ? 1024 : 0));
   return bits & 0x8000 ? -size : size;

@@ -1,6 +1,7 @@
 /** The page's engine over the model of its own site: in a worker, or in the page where the browser has none that can. */
 
 import { progressInWords } from "../glinfer/loading.js";
+import { load } from "../glinfer/model.js";
 import { direct } from "../glinfer/threads.js";
 import { describeCheck } from "../glinfer/verify.js";
 import { element } from "./elements.js";
@@ -19,6 +20,10 @@ function offerTour() {
 export class BrowserEngine {
   name = "browser";
   lost = false;
+  loadModel = load;
+  /** Further options of `loadModel`. */
+  more = {};
+  hasTour = true;
 
   /**
    * @param {URLSearchParams} asked `minimum=1` allows no more than WebGL2 promises; `verify=1` compares textures; `worker=0`
@@ -49,7 +54,7 @@ export class BrowserEngine {
   async load() {
     const { page } = this;
     this.link?.close();
-    const local = new LocalEngine();
+    const local = new LocalEngine(this.loadModel);
     const remote = await takeThread();
     const link = (this.link = remote ?? direct(local));
     this.lost = false;
@@ -64,11 +69,12 @@ export class BrowserEngine {
     const can = await link.call("open", document.baseURI, {
       minimum: this.minimum,
       cache: this.cache,
+      ...this.more,
       onPlan: (plan) => {
         const first = page.shared.plan === null;
         page.shared.plan = plan;
         if (first) page.describe(aboutOf(plan)); // or the person's settings would be gone
-        if (first && plan.offline !== null) offerTour(); // a single file has no other page
+        if (first && plan.offline !== null && this.hasTour) offerTour(); // a single file has no other page
       },
       onProgress: (progress) => page.say(inWords(progress)),
     });

@@ -14,7 +14,9 @@ import { IdTokenizer } from "../glinfer/tokenizer.js";
 
 /** WebGL2 in this browser, in this thread. */
 export class LocalEngine {
-  constructor() {
+  /** @param {typeof load} loadModel gives the model. */
+  constructor(loadModel = load) {
+    this.loadModel = loadModel;
     this.model = null;
     this.wish = null; // the picture that is wanted of the next token
     this.preparing = null; // what was begun last to be run ahead
@@ -33,7 +35,7 @@ export class LocalEngine {
    * @returns {Promise<object>} the kind of input and the options, see `Page.ready`.
    */
   async open(base, options) {
-    this.model = await load(base, { canvas: this.canvas, ...options });
+    this.model = await this.loadModel(base, { canvas: this.canvas, ...options });
     const { tokenizer, form, context, plan } = this.model;
     this.conversation = new Conversation(tokenizer ?? new IdTokenizer(), form, context, plan.model.stop_ids);
     this.encoded = new Map(); // turns by their texts, as the conversation has them

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import product
 from typing import Any
@@ -20,7 +20,8 @@ from texts_in_python import TEMPLATES, chat_tokenizer, given, render_here
 from glinfer.config import ModelConfig
 from glinfer.engine.chat import Chatting
 from glinfer.engine.ids import check_keep
-from glinfer.engine.run.decode import Floats, RecomputeSession
+from glinfer.engine.requests import BatchRequest, Running
+from glinfer.engine.run.decode import DecodeSession, Floats, RecomputeSession
 from glinfer.engine.sampler import SamplingOptions
 from glinfer.engine.stream import TokenStream
 from glinfer.export.texts import library_entry, template_entry
@@ -44,6 +45,22 @@ SAID: list[dict[str, Any]] = [
     {"edit": 0, "say": "z", "tokens": 5},
     *({"say": f"message {number}", "tokens": 3 + 7 * number} for number in range(8)),
 ]
+
+
+def greedy(
+    session: DecodeSession,
+    ids: Sequence[int],
+    *,
+    max_tokens: int,
+    stop_ids: Sequence[int] = (),
+    keep: int = 0,
+    on_end: Callable[[], None] | None = None,
+) -> TokenStream:
+    """The likeliest tokens after a prompt."""
+    sampling = SamplingOptions(temperature=0)
+    row = Running(BatchRequest(ids), list(ids), sampling, max_tokens, frozenset(stop_ids), keep=keep)
+    row.before = session.before
+    return TokenStream(session, row, on_end=on_end)
 
 
 def next_token(ids: Sequence[int]) -> int:
@@ -70,7 +87,7 @@ class Talker(Chatting):
 
     def _stream_ids(self, ids: Sequence[int], *, incomplete: str, **options: Any) -> TokenStream:
         self.prompts.append(list(ids))
-        return TokenStream(RecomputeSession(self.config, self._logits), ids, SamplingOptions(temperature=0), **options)
+        return greedy(RecomputeSession(self.config, self._logits), ids, **options)
 
     def _logits(self, ids: Sequence[int]) -> Floats:
         return np.eye(1, self.config.vocab_size, next_token(ids), dtype=np.float32)[0]
@@ -104,7 +121,7 @@ def full_contexts(vocab: int) -> list[dict[str, Any]]:
         session = RecomputeSession(config, lambda ids: np.eye(1, vocab, next_token(ids), dtype=np.float32)[0])
         session.before = before
         kept = check_keep(keep, context, len(prompt))
-        stream = TokenStream(session, prompt, SamplingOptions(temperature=0), max_tokens=60, keep=kept)
+        stream = greedy(session, prompt, max_tokens=60, keep=kept)
         ids = list(stream)
         asked = {"context": context, "prompt": prompt, "before": before, "keep": keep}
         found.append({**asked, "ids": ids, "held": session.ids, "dropped": stream.stats.dropped})

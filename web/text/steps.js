@@ -17,7 +17,8 @@ const WORDS = /[\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\p{Join_Control}]+|[^\p{Alphabeti
 const PUNCTUATION = "\\p{P}\\u0021-\\u002F\\u003A-\\u0040\\u005B-\\u0060\\u007B-\\u007E";
 const IDEOGRAPH =
   /[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\u{20000}-\u{2a6df}\u{2a700}-\u{2b73f}\u{2b740}-\u{2b81f}\u{2b920}-\u{2ceaf}\u{2f800}-\u{2fa1f}]/gu;
-const ALPHABET = byteLetters();
+/** The character that stands for each byte in a byte-level vocabulary. */
+export const ALPHABET = byteLetters();
 
 /**
  * Characters that BERT's normalizer and pre-tokenizer know, as Python's tables have them: insides of classes.

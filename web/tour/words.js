@@ -8,7 +8,7 @@ export const ROLES = [
   { id: "ask", name: "Queries, keys, values", kinds: /(q_proj|k_proj|v_proj|qkv|rope|turn|store)/ },
   { id: "score", name: "Scores", kinds: /scores/ },
   { id: "share", name: "Softmax", kinds: /(probs|stats)/ },
-  { id: "mix", name: "Mixing values", kinds: /(mixed|values|delta|conv)/ },
+  { id: "mix", name: "Mixing values", kinds: /(mixed|values|delta|ssm|conv)/ },
   { id: "copy", name: "Copying heads", kinds: /joined|heads|last_row/ },
   { id: "add", name: "Back to the stream", kinds: /(out_proj|fc_out|down|sum|residual)/ },
   { id: "mlp", name: "MLP", kinds: /(mlp|fc_in|gate|up|expert|route)/ },

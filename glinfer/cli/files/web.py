@@ -6,6 +6,7 @@ import contextlib
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from glinfer.cli.common import (
     cache_option,
@@ -18,14 +19,21 @@ from glinfer.cli.common import (
     tokenizer_option,
     weights_option,
 )
+from glinfer.errors import InputError
+from glinfer.export.drop import CONTEXT, export_drop
 from glinfer.export.serve import address, site_server
 from glinfer.export.site import LIMITS, ExportedSite, export_web
 from glinfer.terminal import emit
 
+_OF_DROP = ("model", "out", "drop", "cache", "context", "as_json")
+
 
 @click.command("export-web")
 @click.argument("model", type=click.Path())
-@click.argument("out", type=click.Path())
+@click.argument("out", type=click.Path(), required=False)
+@click.option(
+    "--drop", is_flag=True, help="Write a page that opens GGUF files, without a model; takes --cache and --context."
+)
 @plan_option
 @weights_option
 @cache_option
@@ -46,7 +54,7 @@ from glinfer.terminal import emit
     help="Write one self-contained page that opens as a file; OUT may then end in .html.",
 )
 @json_option
-def export_command(model: str, out: str, single: bool, as_json: bool, **options: Any) -> None:
+def export_command(model: str, out: str | None, drop: bool, single: bool, as_json: bool, **options: Any) -> None:
     """Export MODEL to the folder OUT as a website that runs it in the browser with WebGL2.
 
     An embedding model becomes a page that searches a folder of texts.
@@ -57,7 +65,13 @@ def export_command(model: str, out: str, single: bool, as_json: bool, **options:
     \b
     glinfer export-web shakespeare site/ --weights q8
     glinfer export-web shakespeare site.html --single-file
+    glinfer export-web --drop site/
     """
+    if drop:
+        _export_drop(model, out, as_json, options)
+        return
+    if out is None:
+        raise click.UsageError("Missing argument 'OUT'.", click.get_current_context())
     made = export_web(model, out, single=single, **options)
     for note in made.notes:
         emit(f"note: {note}", err=True)
@@ -69,6 +83,23 @@ def export_command(model: str, out: str, single: bool, as_json: bool, **options:
     emit(f"wrote {out}: {what}, {megabytes(made.bytes)}")
     page = out if made.folder.is_file() else f"{out.rstrip('/')}/index.html"
     emit(f"open {page}" if single else f"to view it: glinfer serve-web {out}")
+
+
+def _export_drop(folder: str, out: str | None, as_json: bool, options: dict[str, Any]) -> None:
+    """Write the page that opens GGUF files."""
+    if out is not None:
+        raise InputError(f"found two names, {folder} and {out}; with --drop give only the folder of the page")
+    given = click.get_current_context()
+    for name in given.params:
+        if given.get_parameter_source(name) is ParameterSource.COMMANDLINE and name not in _OF_DROP:
+            raise InputError(f"found {name.replace('_', '-')}; --drop takes only --cache, --context and --json")
+    made = export_drop(folder, cache=options["cache"], context=options["context"] or CONTEXT)
+    shapes = [each["name"] for each in made.plan["drop"]["shapes"]]
+    if as_json:
+        print_json({"folder": str(made.folder), "bytes": made.bytes, "shapes": shapes})
+        return
+    emit(f"wrote {folder}: a page for {', '.join(shapes)}, {megabytes(made.bytes)}")
+    emit(f"to view it: glinfer serve-web {folder}")
 
 
 def _summary(made: ExportedSite, single: bool) -> dict[str, object]:

@@ -108,11 +108,6 @@ class Choice:
         vocab = logits_of(bound.plan)[0].shape[1]
         self.changes = ChangeTable(self.session.texture(CHANGES), vocab) if changed else None
 
-    @property
-    def draws_issued(self) -> int:
-        """Draw calls issued so far."""
-        return self.session.draws_issued
-
     def write(
         self,
         sources: Sequence[int],

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from glinfer.closing import Closing
 from glinfer.config import ModelConfig
 from glinfer.engine.ids import Ids, check_tokens, room_made, whole_number, whole_numbers
-from glinfer.engine.probabilities import softmax
+from glinfer.engine.logits import softmax
 from glinfer.engine.sampler import OwnSampler, Sampler, SamplerFunction, SamplingOptions
 from glinfer.errors import ContextError, GLError, InputError, NumbersError
 from glinfer.kernels.fused.allowed import Words, allowed_tokens

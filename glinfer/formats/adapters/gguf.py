@@ -63,7 +63,7 @@ def read_gguf_adapter(path: AnyPath, config: ModelConfig) -> Adapter:
         scale = float(alpha) / pair.rank if alpha else 1.0
         where = f"{label}: tensor {quoted(name)}"
         stored = known[name]
-        order = rows_by_part(stored, config) if is_by_key(stored) else None
+        order = rows_by_part(stored, config) if is_by_key(config, stored) else None
         converted = partial(rows_from_file, config)
         in_turn = form.keys_in_turn
         matrices.update(

@@ -35,7 +35,7 @@ _KEY_HEADS = "attention.head_count_kv"
 _YARN_LOG, _QUERY_BETA = "rope.scaling.yarn_log_multiplier", "attention.temperature_scale"
 _EPSILONS = {"layer": "attention.layer_norm_epsilon", "rms": "attention.layer_norm_rms_epsilon"}
 # Keys that change the computation, with their neutral values.
-_ONLY: dict[str, tuple[Any, ...]] = {
+USUAL_SETTINGS: dict[str, tuple[Any, ...]] = {
     "expert_count": (0,),
     "use_parallel_residual": (False,),
     "attention.clamp_kqv": (0.0,),
@@ -108,7 +108,7 @@ def config_of(file: GgufFile) -> ModelConfig:
     computed = {key for key, _ in form.scalars.values()}
     computed |= {"expert_count"} if family.experts else set()
     computed |= {_YARN_LOG} if family.scaled_queries else set()
-    for key, usual in _ONLY.items():
+    for key, usual in USUAL_SETTINGS.items():
         if key not in computed:
             keys.only(key, usual)
     keys.only("attention.causal", (not family.encodes,))
@@ -118,10 +118,10 @@ def config_of(file: GgufFile) -> ModelConfig:
     fields: Fields = {
         "vocab_size": file.tensors[embeddings].shape[0],
         "hidden_size": keys.whole("embedding_length"),
-        "num_attention_heads": keys.whole("attention.head_count"),
+        "num_attention_heads": keys.whole("attention.head_count") if family.attends else 1,
         "num_hidden_layers": block_counts(keys)[0],
         "max_position_embeddings": keys.whole("context_length"),
-        "intermediate_size": keys.whole(form.inner_key),
+        "intermediate_size": 0 if family.single else keys.whole(form.inner_key),
         "layer_norm_eps": keys.number(_EPSILONS[family.norm]),
         "hidden_act": family.activation,
         "model_type": family.name,
@@ -132,6 +132,8 @@ def config_of(file: GgufFile) -> ModelConfig:
         fields["norm_topk_prob"] = True
         if family.shared_expert:
             fields["shared_expert_intermediate_size"] = keys.whole(SHARED_WIDTH, fields["intermediate_size"])
+        if "shared_intermediate_size" in family.usual:
+            fields["shared_intermediate_size"] = keys.whole(SHARED_WIDTH)
     if family.rotary:
         fields.update(_rotary_fields(family, keys, file, fields))
     elif keys.whole(_KEY_HEADS, fields["num_attention_heads"]) != fields["num_attention_heads"]:
@@ -278,7 +280,7 @@ def metadata_of(config: ModelConfig) -> tuple[dict[str, Any], Factors]:
         "embedding_length": config.hidden_size,
         "block_count": config.num_hidden_layers,
         "feed_forward_length": config.dense_intermediate_size or config.intermediate_size,
-        "attention.head_count": config.num_attention_heads,
+        "attention.head_count": config.num_attention_heads if family.attends else 0,
         _EPSILONS[family.norm]: config.layer_norm_eps,
     }
     factors: Factors = {}
@@ -289,13 +291,20 @@ def metadata_of(config: ModelConfig) -> tuple[dict[str, Any], Factors]:
             values["expert_gating_func"], values["leading_dense_block_count"] = SIGMOID, config.num_dense_layers
         if family.shared_expert:
             values[SHARED_WIDTH] = config.shared_expert_intermediate_size or config.intermediate_size
+        elif config.shared_intermediate_size:
+            values[SHARED_WIDTH] = config.shared_intermediate_size
     if family.rotary:
         values[_KEY_HEADS] = config.num_key_value_heads
-        convolving = [config.layer(layer).convolves for layer in range(config.num_hidden_layers)]
+        layers = [config.layer(layer) for layer in range(config.num_hidden_layers)]
         if family.convolves:
             values["shortconv.l_cache"] = max(1, config.conv_L_cache)
-        if any(convolving):
-            values[_KEY_HEADS] = [0 if each else config.num_key_value_heads for each in convolving]
+        if any(each.convolves or each.mixing == "ssm" for each in layers):
+            values[_KEY_HEADS] = [config.num_key_value_heads if each.attends else 0 for each in layers]
+        if family.single:
+            values[_EPSILONS["layer"]] = config.layer_norm_eps  # llama.cpp asks for both
+            values["feed_forward_length"] = [config.intermediate_size if each.mlp else 0 for each in layers]
+        if family.scans:
+            values["rope.scaling.finetuned"] = any(each.rope is not None for each in layers)
         for key in ("attention.key_length", "attention.value_length"):
             values[key] = config.head_dim
         values["rope.dimension_count"] = config.rotary_dim
@@ -327,15 +336,17 @@ def _refused(words: str) -> InputError:
 
 
 def _delta_metadata(config: ModelConfig) -> dict[str, Any]:
-    """The metadata for layers with the delta rule."""
-    if config.linear_key_head_dim != config.linear_value_head_dim:
+    """The metadata for layers with the delta rule or a scan."""
+    layers, scans = range(config.num_hidden_layers), config.family.scans
+    if config.linear_key_head_dim != config.linear_value_head_dim and not scans:
         raise _refused(f"the architecture {config.family.in_gguf.architecture} has values as long as keys")
-    layers = range(config.num_hidden_layers)
     attending = [layer for layer in layers if config.layer(layer).attends]
     if len(attending) == len(layers):
-        raise _refused(f"the architecture {config.family.in_gguf.architecture} has the delta rule in some layers")
+        part = "a scan" if scans else "the delta rule"
+        raise _refused(f"the architecture {config.family.in_gguf.architecture} has {part} in some layers")
+    interval = attending[0] + 1 if attending else config.num_hidden_layers + 1
     return {
-        "full_attention_interval": attending[0] + 1 if attending else config.num_hidden_layers + 1,
+        **({} if scans else {"full_attention_interval": interval}),
         "ssm.conv_kernel": config.linear_conv_kernel_dim,
         "ssm.state_size": config.linear_key_head_dim,
         "ssm.group_count": config.linear_num_key_heads,
@@ -357,8 +368,8 @@ def _check_read_back(config: ModelConfig, values: Mapping[str, Any], factors: Fa
         raise _refused(f"hidden_act is {config.hidden_act!r}, and {name} computes {family.activation!r}{near}")
     if config.attention_bias and not form.attention_bias:
         raise _refused(f"{name} has no biases in its attention")
-    if config.conv_bias:
-        raise _refused(f"{name} has no biases in its convolutions")
+    if config.conv_bias != (family.scans and bool(config.linear_num_value_heads)):
+        raise _refused(f"{name} has {'no' if config.conv_bias else 'always'} biases in its convolutions")
     for field, (_, usual) in form.scalars.items():
         if usual and not getattr(config, field):
             raise _refused(f"{name} always has {field}")

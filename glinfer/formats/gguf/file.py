@@ -154,7 +154,7 @@ def read_gguf_part(path: AnyPath) -> GgufFile:
             inconsistent.
         InputError: the package gguf is not installed.
     """
-    _types()  # first, so that a missing package is reported before a missing file
+    ggml_types()  # first, so that a missing package is reported before a missing file
     label = shown(path)
     known = _read.get()
     with opened(path) as (file, size):
@@ -195,7 +195,7 @@ def header_end(start: bytes, size: int, source: str) -> int | None:
 
 
 def _contents(mapped: Bytes, tensor_count: int, value_count: int, label: str) -> GgufFile:
-    types, sizes = _types()
+    types, sizes = ggml_types()
     reader = _Reader(mapped, label)
     metadata: dict[str, Any] = {}
     for number in range(value_count):
@@ -231,7 +231,7 @@ def _contents(mapped: Bytes, tensor_count: int, value_count: int, label: str) ->
     return GgufFile(MappingProxyType(metadata), MappingProxyType(tensors), label)
 
 
-def _types() -> tuple[Any, Mapping[Any, tuple[int, int]]]:
+def ggml_types() -> tuple[Any, Mapping[Any, tuple[int, int]]]:
     """GGML's types by number, and the weights and bytes of their blocks."""
     try:
         from gguf import GGML_QUANT_SIZES, GGMLQuantizationType

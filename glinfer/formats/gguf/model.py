@@ -115,16 +115,16 @@ def _parts(config: ModelConfig, stored: StoredTensor, found: GgufTensor) -> Iter
     """The model's tensors in one checked tensor of the file, by name."""
     is_packed = found.type != "F32" and len(stored.shape) == 2
     rows: Rows = found.rows() if is_packed else found.floats().reshape(stored.shape)
-    if is_by_key(stored):
+    if is_by_key(config, stored):
         rows = rows[rows_by_part(stored, config)]
     for tensor, part in stored.split(rows):
         own = rows_from_file(config, tensor, part)
         yield tensor.name(config.family.names), PackedTensor(found.type, own) if is_packed else own
 
 
-def is_by_key(stored: StoredTensor) -> bool:
+def is_by_key(config: ModelConfig, stored: StoredTensor) -> bool:
     """Whether a tensor joins several input matrices of a delta rule, whose rows are then grouped by key head."""
-    return stored.tensors[0].role == "delta_in" and len(stored.tensors) > 1
+    return stored.tensors[0].role == "delta_in" and len(stored.tensors) > 1 and not config.family.scans
 
 
 def rows_from_file(config: ModelConfig, tensor: ModelTensor, rows: Rows) -> Rows:

@@ -85,6 +85,9 @@ def as_relative(checkpoint: Checkpoint) -> Checkpoint:
 
 
 def _relative(config: ModelConfig) -> ModelConfig:
+    form, layers = config.family.gguf, range(config.num_hidden_layers)
+    if form is not None and form.attending and all(config.layer(layer).attends for layer in layers):
+        return replace(config, model_type=form.attending)
     return replace(config, model_type=config.family.gguf_as or config.model_type)
 
 
@@ -142,6 +145,7 @@ def write_gguf(
     metadata, factors = metadata_of(_relative(checkpoint.config))
     if checkpoint.config.family.gguf_as:
         checkpoint = as_relative(checkpoint)
+    checkpoint = replace(checkpoint, config=_relative(checkpoint.config))
     form = checkpoint.config.family.in_gguf
     metadata.update(vocabulary_metadata(tokenizer, checkpoint.config.vocab_size))
     metadata.update(sampling_metadata(sampling or {}))
@@ -236,10 +240,10 @@ def _data(stored: StoredTensor, form: str, checkpoint: Checkpoint, importance: I
         for tensor in stored.tensors
     ]
     joined = np.concatenate(parts) if len(parts) > 1 else parts[0]
-    if is_by_key(stored):
+    if is_by_key(config, stored):
         joined = joined[np.argsort(rows_by_part(stored, config))]
     joined = np.ascontiguousarray(joined)
-    return joined.reshape(stored.outer_shape) if joined.ndim > 2 else joined
+    return joined.reshape(stored.outer_shape) if joined.ndim != 2 else joined
 
 
 def _part(form: str, name: str, checkpoint: Checkpoint, importance: Importance) -> npt.NDArray[Any]:

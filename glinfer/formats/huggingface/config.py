@@ -15,7 +15,7 @@ from glinfer.families import FAMILIES
 from glinfer.families.huggingface import SHARED_WIDTH, SIZES, Fields
 from glinfer.families.layer import one_side
 from glinfer.families.record import Family
-from glinfer.families.settings import Settings, quoted
+from glinfer.families.settings import Settings, is_whole, quoted
 from glinfer.formats.files import shown
 from glinfer.formats.huggingface.layouts import has_blocks
 from glinfer.formats.json_files import read_json
@@ -62,7 +62,7 @@ def read_config(path: Path) -> ModelConfig:
     family = FAMILIES[name]
     for other in FAMILIES.values():
         kind, setting = other.huggingface.variant if other.huggingface else ("", "")
-        if kind == name and values.get(setting) is True:
+        if kind == name and (values.get(setting) is True or is_whole(values.get(setting), 1)):
             family = other
     quantized, method = values.get("quantization_config"), "mxfp4" if has_blocks(family.in_huggingface) else ""
     found = quantized.get("quant_method") if isinstance(quantized, dict) else None
@@ -203,13 +203,14 @@ def _refuse_other_maths(family: Family, settings: Settings) -> None:
     for name, harmless in family.in_huggingface.only.items():
         settings.only(name, harmless)
     for name in () if family.experts else _EXPERTS:
-        if settings.values.get(name):
+        if settings.values.get(name) and name not in family.in_huggingface.unused:
             raise FormatError(
                 f"{settings.label}: {name} is {quoted(settings.values[name])}: a mixture of experts, which is not "
                 "supported; expected a model whose layers have one MLP each"
             )
     for name in _SHARED_EXPERTS if family.experts else ():
-        if settings.values.get(name) and not (family.shared_expert and name == SHARED_WIDTH):
+        known = (family.shared_expert and name == SHARED_WIDTH) or name in family.usual
+        if settings.values.get(name) and not known:
             raise settings.refused(name, "none, as experts that all tokens share are not supported here")
 
 

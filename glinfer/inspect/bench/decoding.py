@@ -18,7 +18,7 @@ from typing import Any
 from glinfer.config import ModelConfig
 from glinfer.engine.defaults import USUAL
 from glinfer.engine.loading import load_model, prepare
-from glinfer.engine.model import Loaded, Model
+from glinfer.engine.model import Model
 from glinfer.engine.progress import Progress, no_progress
 from glinfer.engine.report import Report
 from glinfer.errors import InputError
@@ -216,8 +216,7 @@ def load_fast(
             with stage("plan"):
                 prepared = prepare(path, device, "fast", weights, cache=cache)
             engine = prepared.bind(device, on_upload=note)
-            reason = "random weights have no tokenizer; use token ids"
-            model = Model(Loaded(engine, None, reason, (), False, USUAL))
+            model = Model(engine, no_tokenizer="random weights have no tokenizer; use token ids", sampling=USUAL)
         else:
             model = load_model(path, weights=weights, cache=cache, gelu=gelu, device=device, on_upload=note)
     model.engine.nan_guard.zeros = zeros

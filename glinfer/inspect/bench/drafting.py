@@ -119,15 +119,10 @@ def bench_drafts(
     return DraftReport(model.config.model_type, model.weights, guesses, model.device.description, runs, tuple(rows))
 
 
-def _timed_text(results: list[tuple[list[int], GenerationStats]], *args: Any, **options: Any) -> float:
-    """Generate a text, see :func:`_text`, and keep it; returns milliseconds a token."""
-    results.append(_text(*args, **options))
-    stats = results[-1][1]
-    return 1000.0 * stats.seconds / stats.tokens
-
-
-def _text(model: Model, task: str, *, max_tokens: int, **options: Any) -> tuple[list[int], GenerationStats]:
-    """Generate the whole answer to a task, as a chat reply if the model can chat."""
+def _timed_text(
+    results: list[tuple[list[int], GenerationStats]], model: Model, task: str, *, max_tokens: int, **options: Any
+) -> float:
+    """Add the ids of the whole answer to a task, a chat reply if the model can chat; returns milliseconds a token."""
     stream: ChatStream | TextStream
     try:
         stream = model.stream_chat(task, max_tokens=max_tokens, **options)
@@ -145,4 +140,5 @@ def _text(model: Model, task: str, *, max_tokens: int, **options: Any) -> tuple[
         stream.reply()
     else:
         "".join(stream)
-    return stream.ids, stats
+    results.append((stream.ids, stats))
+    return 1000.0 * stats.seconds / stats.tokens

@@ -18,7 +18,7 @@ from glinfer.engine.model import Model
 from glinfer.engine.prefill import MAX_SINGLE_TOKENS, Prefill
 from glinfer.engine.report import Report
 from glinfer.graph.model import Graph, graph_of
-from glinfer.graph.nodes import Attention, Convolution, DeltaMixing, ExpertMlps
+from glinfer.graph.nodes import Attention, DeltaMixing, ExpertMlps, Mlp, Nothing
 from glinfer.inspect.ceiling import CeilingReport
 from glinfer.inspect.profile.traffic import draw_traffic
 from glinfer.kernels.spec import DrawSpec
@@ -30,7 +30,7 @@ _PARTS = ("fetch", "multiply", "passes")
 
 
 @dataclass(frozen=True)
-class Work:
+class Workload:
     """Minimum work of one figure.
 
     Attributes:
@@ -84,28 +84,28 @@ class Limit(Report):
         return f"{100 * self.share(milliseconds):.0f}% {self.bound_by}"
 
 
-def limit_of(work: Work, ceiling: CeilingReport) -> Limit:
+def limit_of(work: Workload, ceiling: CeilingReport) -> Limit:
     """Return the lower bounds of some work; the ceilings must include its texture formats."""
     fetching = sum(size / ceiling.fetch(name, size).bytes_per_second for name, size in work.fetched.items() if size)
     multiplying = work.multiply_adds / ceiling.multiply_adds_per_second
     return Limit(1000.0 * fetching, 1000.0 * multiplying, ceiling.pass_us * work.passes / 1000.0)
 
 
-def token_work(model: Model, tokens: int) -> Work:
+def token_work(model: Model, tokens: int) -> Workload:
     """Return the work of the last of ``tokens`` tokens, chosen on the GPU."""
     return batch_work(model, tokens, 1, len(model.plan.draws))
 
 
-def batch_work(model: Model, tokens: int, sequences: int, passes: int) -> Work:
+def batch_work(model: Model, tokens: int, sequences: int, passes: int) -> Workload:
     """Return the work of one more token of each of several sequences of ``tokens`` tokens, in ``passes`` draws."""
     edge, layers = model.device.limits.max_texture_size, range(model.config.num_hidden_layers)
     fetched = fetched_bytes(model.plan, edge, model.plan.values_for(tokens), sequences=sequences)
     graph = graph_of(model.config)
     each = sum(_products(graph, layer) + _mixing(graph, layer, tokens) for layer in layers)
-    return Work(fetched, sequences * (each + math.prod(graph.embeddings.weight.shape)), passes)
+    return Workload(fetched, sequences * (each + math.prod(graph.embeddings.weight.shape)), passes)
 
 
-def prompt_work(model: Model, tokens: int) -> Work:
+def prompt_work(model: Model, tokens: int) -> Workload:
     """Return the work from a prompt of ``tokens`` tokens to the next token's logits, in chunks."""
     plan, graph, edge = model.plan, graph_of(model.config), model.device.limits.max_texture_size
     chunk = Prefill(model.engine.options).plan()
@@ -126,7 +126,7 @@ def prompt_work(model: Model, tokens: int) -> Work:
     passes = len(starts) * len(chunk.draws) + len(rest)
     if tokens <= MAX_SINGLE_TOKENS:
         passes = tokens * (len(plan.draws) - HEAD_DRAWS) + 1
-    return Work(fetched, multiply_adds, passes)
+    return Workload(fetched, multiply_adds, passes)
 
 
 def fetched_bytes(
@@ -173,8 +173,10 @@ def _products(graph: Graph, layer: int, *, cached: bool = False) -> int:
     node = graph.layer(layer)
     mixing, mlp = node.mixing.body, node.mlp.body
     if cached:
-        stored = {Attention: ("k", "v"), Convolution: ("into",), DeltaMixing: ("qkv", "z", "b", "a")}[type(mixing)]
-        return sum(math.prod(getattr(mixing, name).weight.shape) for name in stored)
+        if isinstance(mixing, Nothing | Mlp | ExpertMlps):
+            return 0
+        stored = (mixing.k, mixing.v) if isinstance(mixing, Attention) else mixing.into
+        return sum(math.prod(each.weight.shape) for each in stored)
     weights = [*mixing.tensors()]
     if isinstance(mlp, ExpertMlps):
         used = mlp.experts[: graph.config.num_experts_per_tok]
@@ -190,7 +192,8 @@ def _mixing(graph: Graph, layer: int, tokens: int) -> int:
     node = graph.layer(layer).mixing.body
     if isinstance(node, Attention):
         return 2 * node.out.inputs * min(tokens, node.window or tokens)
-    assert isinstance(node, (Convolution, DeltaMixing))
+    if isinstance(node, Nothing | Mlp | ExpertMlps):
+        return 0
     taps = math.prod(node.conv.weight.shape)
     # The state is read for the key and for the query, and changed once.
     return taps + 3 * node.rule.heads * node.rule.key * node.rule.value if isinstance(node, DeltaMixing) else taps

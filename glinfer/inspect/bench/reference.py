@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from glinfer.engine.ids import check_within
 from glinfer.engine.model import Model
 from glinfer.engine.progress import Progress, no_progress
 from glinfer.engine.report import Report
@@ -64,9 +65,8 @@ def bench(
     if runs < 1 or not lengths:
         raise InputError(f"found {runs} runs of {len(lengths)} lengths; expected at least one of each")
     context = model.config.max_position_embeddings
-    outside = [length for length in lengths if not 1 <= length <= context]
-    if outside:
-        raise InputError(f"found a sequence length of {outside[0]}; expected 1 to {context}, the context of this model")
+    for length in lengths:
+        check_within("a sequence length", length, context, ", the context of this model")
 
     def run(ids: Sequence[int]) -> None:
         model.forward(ids)

@@ -23,8 +23,8 @@ import numpy.typing as npt
 from glinfer.config import ModelConfig
 from glinfer.engine.ids import check_ids, whole_number, whole_numbers
 from glinfer.engine.loading import load_model, read_model
+from glinfer.engine.logits import log_softmax
 from glinfer.engine.model import Model
-from glinfer.engine.probabilities import log_softmax
 from glinfer.engine.progress import Progress, no_progress
 from glinfer.engine.report import Report, plain
 from glinfer.errors import GlinferError, InputError
@@ -35,7 +35,7 @@ from glinfer.inspect.settings import RunSetting
 from glinfer.limits import MAX_DIFF_LOGITS
 from glinfer.lower.plans import check_choice
 from glinfer.program.oracle import relative_errors
-from glinfer.program.points import CENTRED
+from glinfer.program.points import CENTRED, CapturePoint
 from glinfer.quant.formats import DEFAULT_CACHE, FROM_FILE
 from glinfer.text.tokenizer import find_tokenizer
 
@@ -171,11 +171,10 @@ class _Side:
     ) -> _Ran:
         """Capture tensors of the first ``trace`` tokens, and the logits at ``places``."""
         given, first = self.given, ids[:trace]
-        options: dict[str, Any] = {
-            name: getattr(given, name) for name in ("plan", "weights", "cache", "gelu", "context")
-        }
+        names = ("plan", "weights", "cache", "gelu", "context")
+        options: dict[str, Any] = {name: getattr(given, name) for name in names}
         with self.named(), load_model(self.path, tokenizer=self.tokenizer, device=device, **options) as model:
-            plan, points, shapes = model.plan, model.plan.points, weight_shapes(model.config)
+            plan, shapes = model.plan, weight_shapes(model.config)
             kept = self.formats if model.weights == FROM_FILE else dict.fromkeys(shapes, model.weights.upper())
             facts = RunFacts(
                 model=os.fspath(given.model),
@@ -190,8 +189,7 @@ class _Side:
             )
             captured = CapturedRun(
                 arrays=model.capture("*", first),
-                axes={name: point.axis for name, point in points.items()},
-                sites={name: tuple(draw for draw, _ in point.sites) for name, point in points.items()},
+                points=plan.points,
                 draws=tuple(draw.name for draw in plan.draws),
                 tokens=len(first),
             )
@@ -237,15 +235,13 @@ class CapturedRun:
 
     Attributes:
         arrays: tensors by name, in the order of computation.
-        axes: token axis by name.
-        sites: draws that complete each tensor, by name.
+        points: where the plan has each tensor, by name.
         draws: names of all draws of the plan.
         tokens: number of tokens that ran.
     """
 
     arrays: Mapping[str, Floats]
-    axes: Mapping[str, int]
-    sites: Mapping[str, tuple[str, ...]]
+    points: Mapping[str, CapturePoint]
     draws: tuple[str, ...]
     tokens: int
 
@@ -293,7 +289,8 @@ def compare_passes(a: CapturedRun, b: CapturedRun) -> Iterator[TensorError]:
         other = next((each for each in (name, base, base + CENTRED) if each in b.arrays), None)
         if other is None:
             continue
-        x_rows, y_rows = _last_rows(x, b.arrays[other], a.axes[name])
+        axis, sites = a.points[name].axis, a.points[name].sites
+        x_rows, y_rows = _last_rows(x, b.arrays[other], axis)
         identical = x_rows.shape == y_rows.shape and x_rows.tobytes() == y_rows.tobytes()
         called, pair = name, (x_rows, y_rows)
         if other != name:
@@ -301,13 +298,13 @@ def compare_passes(a: CapturedRun, b: CapturedRun) -> Iterator[TensorError]:
             pair = x_rows if name == called else _centred(x_rows), y_rows if other == called else _centred(y_rows)
         shapes = x_rows.shape, y_rows.shape
         error, index = farthest(pair[1], pair[0]) if shapes[0] == shapes[1] else (None, None)
-        place, draw, sites = None, None, a.sites[name]
+        place, draw = None, None
         if index is not None:
             *heads, token, column = index
-            before = a.tokens - x_rows.shape[a.axes[name]]
+            before = a.tokens - x_rows.shape[axis]
             place = ElementPosition(before + token, heads[0] if heads else None, column)
         if a.draws == b.draws:  # several draws share the first axis equally
-            draw = sites[-1 if index is None or len(sites) == 1 else index[0] // (len(x) // len(sites))]
+            draw = sites[-1 if index is None or len(sites) == 1 else index[0] // (len(x) // len(sites))][0]
         yield TensorError(called, error, identical, place, draw, shapes)
 
 
@@ -316,8 +313,7 @@ def _last_rows(x: Floats, y: Floats, axis: int) -> tuple[Array, Array]:
     if x.ndim != y.ndim:
         return x, y
     count = min(x.shape[axis], y.shape[axis])
-    last = [slice(None)] * axis + [slice(-count, None)]
-    return x[tuple(last)], y[tuple(last)]
+    return x.take(range(-count, 0), axis), y.take(range(-count, 0), axis)
 
 
 def _centred(stream: Array) -> Array:

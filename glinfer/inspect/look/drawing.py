@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib.figure import Figure
 
+from glinfer.engine.logits import softmax
 from glinfer.engine.model import Model
-from glinfer.engine.probabilities import softmax
 from glinfer.engine.progress import Progress
 from glinfer.errors import InputError
 from glinfer.formats import Checkpoint, weight_shapes
@@ -101,13 +101,16 @@ class Drawing:
         return sum(of[kind] for kind in self.options.what)
 
     def document(self) -> dict[str, Any]:
-        """Return the collected contents of ``look.json``."""
+        """Return the collected contents of ``look.json``; pictures by kind, summaries first."""
+        ordered = sorted(
+            self.pictures, key=lambda each: (_ORDER.index(each["kind"]), not each["file"].endswith(_WHOLE))
+        )
         return {
             "tokens": self.tokens,
             "what": self.options.what,
             "layers": self.options.layers,
             **self.found,
-            "pictures": sorted(self.pictures, key=_page_order),
+            "pictures": ordered,
         }
 
     def run(self, model: Model, ids: Sequence[int]) -> None:
@@ -247,11 +250,6 @@ class Drawing:
             alt = f"Thumbnails and histograms of the {len(found)} weights {where}."
             name = "outside" if layer is None else f"block-{layer:03d}"
             self.add(WEIGHTS, layer, name, f"Weights {where}", alt, pictures.weights, looks=found)
-
-
-def _page_order(picture: dict[str, Any]) -> tuple[int, bool]:
-    """Sort by kind, summaries first."""
-    return _ORDER.index(picture["kind"]), not picture["file"].endswith(_WHOLE)
 
 
 def _pieces(length: int) -> list[tuple[int, int]]:

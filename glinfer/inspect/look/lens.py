@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from glinfer.engine.probabilities import softmax
+from glinfer.engine.logits import softmax
 from glinfer.errors import InputError
 from glinfer.formats import Checkpoint
 from glinfer.formats.tensors import head_weight
@@ -70,7 +70,7 @@ def logit_lens(checkpoint: Checkpoint, streams: Sequence[npt.NDArray[np.floating
     ids = np.zeros(len(rows), dtype=np.int64)
     last = np.empty((len(streams), checkpoint.config.vocab_size))
     with np.errstate(invalid="ignore", over="ignore"):
-        for first, logits in _head(checkpoint, rows):
+        for first, logits in head_pieces(checkpoint, rows):
             at_end = logits[length - 1 :: length]
             last[:, first : first + logits.shape[1]] = at_end
             largest = np.maximum(best, logits.max(axis=1))
@@ -88,12 +88,7 @@ def logit_lens(checkpoint: Checkpoint, streams: Sequence[npt.NDArray[np.floating
     )
 
 
-def lens_logits(checkpoint: Checkpoint, stream: npt.NDArray[np.floating]) -> Floats:
-    """Return the logits [rows, vocab] of one stream [rows, D]."""
-    return np.concatenate([logits for _, logits in _head(checkpoint, stream.astype(np.float64))], axis=1)
-
-
-def _head(checkpoint: Checkpoint, rows: Floats) -> Iterator[tuple[int, Floats]]:
+def head_pieces(checkpoint: Checkpoint, rows: Floats) -> Iterator[tuple[int, Floats]]:
     """Yield the logits of rows [R, D] in pieces of the vocabulary: (first token, [R, tokens])."""
     config, name = checkpoint.config, head_weight(checkpoint.config)
     normed, matrix = final_norm(checkpoint, rows), WeightRows(checkpoint, name)

@@ -15,8 +15,9 @@ from functools import partial
 from statistics import mean, median
 
 from glinfer.engine.engine import Engine, FastEngine, WholeEngine
+from glinfer.engine.ids import check_within
 from glinfer.engine.model import Model
-from glinfer.engine.prefill import Prefill
+from glinfer.engine.prefill import Companions, Prefill
 from glinfer.engine.progress import Progress, StagedProgress, no_progress, no_staged_progress
 from glinfer.errors import InputError
 from glinfer.gl.context import Device
@@ -26,7 +27,7 @@ from glinfer.inspect.draws import example_ids
 from glinfer.inspect.profile.result import DrawProfile, GrowthPoint, ProfileReport
 from glinfer.inspect.profile.traffic import DrawTraffic, draw_traffic, textures_of
 from glinfer.inspect.timing import Spread, Work, in_turns, milliseconds
-from glinfer.kernels.spec import Array, DrawSpec
+from glinfer.kernels.spec import Array
 from glinfer.limits import MAX_PROFILE_RUNS
 from glinfer.lower.feed import runs
 from glinfer.program.session import Session
@@ -85,8 +86,8 @@ def profile(
     """
     if timing not in TIMINGS:
         raise InputError(f"timing is {timing!r}; expected one of {', '.join(TIMINGS)}")
-    if runs is not None and (isinstance(runs, bool) or not isinstance(runs, int) or not 1 <= runs <= MAX_PROFILE_RUNS):
-        raise InputError(f"runs is {runs!r}; expected 1 to {MAX_PROFILE_RUNS}")
+    if runs is not None:
+        runs = check_within("runs", runs, MAX_PROFILE_RUNS)
     if prompt_tokens is not None and (tokens is not None or growth):
         other = "growth" if growth else "tokens"
         raise InputError(f"prompt_tokens and {other} cannot be combined: {other} needs a single token; leave one out")
@@ -94,12 +95,12 @@ def profile(
     device = engine.bound.device
     with PlanRuns(engine, apart=isinstance(model, Model)) as plan_runs:
         plan_run = plan_runs.at(tokens) if prompt_tokens is None else plan_runs.prompt(prompt_tokens)
-        measured = measure(plan_run, device, timing, runs, partial(on_progress, "timing draws"))
-        costs = traffic_of(plan_run, device)
+        measured = measure(plan_run, timing, runs, partial(on_progress, "timing draws"))
+        costs = plan_run.traffic()
         points, left_out = list[GrowthPoint](), list[str]()
         if growth:
             method = "auto" if measured.method == TIMESTAMPS else "fence"
-            points, left_out = measure_growth(plan_runs, device, method, partial(on_progress, "growth"))
+            points, left_out = measure_growth(plan_runs, method, partial(on_progress, "growth"))
         ceilings = measure_fetch_rates(costs, device, partial(on_progress, "ceilings")) if ceiling else []
         return ProfileReport(
             model=label,
@@ -129,7 +130,7 @@ def profile(
 
 def _draws(plan_run: PlanRun, measured: Timings, costs: Sequence[DrawTraffic]) -> list[DrawProfile]:
     found = []
-    times = zip(plan_run.specs, measured.draws_ms, measured.issue_ms, costs, strict=True)
+    times = zip(plan_run.session.plan.draws, measured.draws_ms, measured.issue_ms, costs, strict=True)
     for index, (spec, ms, issue_ms, cost) in enumerate(times):
         rows, cols = spec.extent(plan_run.values)
         found.append(
@@ -181,23 +182,18 @@ class PlanRun:
         """The bound plan."""
         return self.sessions[-1]
 
-    @property
-    def specs(self) -> tuple[DrawSpec, ...]:
-        """The draws of the plan."""
-        return self.session.plan.draws
-
     def write(self) -> None:
         """Upload the input tensors."""
         for name, array in self.inputs.items():
             self.session.write(name, array)
 
-    def run(self) -> None:
-        """Issue every draw of the run once."""
-        self.session.run(self.values, flush_every=self.flush_every)
-
     def timed(self, timer: Timer) -> Timeline | None:
         """Run once and time every draw; None if the renderer's clock was disturbed."""
         return timer.run(self.values, flush_every=self.flush_every)
+
+    def traffic(self) -> list[DrawTraffic]:
+        """Count what each draw reads and writes."""
+        return draw_traffic(self.session.plan, self.values, self.session.device.limits.max_texture_size)
 
 
 class PlanRuns(ExitStack):
@@ -222,8 +218,7 @@ class PlanRuns(ExitStack):
         Raises:
             InputError: the position is outside the context.
         """
-        place = min(DEFAULT_TOKENS, self.context) if tokens is None else tokens
-        self._check("tokens", place)
+        place = min(DEFAULT_TOKENS, self.context) if tokens is None else self._checked("tokens", tokens)
         ids = [int(token) for token in example_ids(self.engine.options.config, place)]
         engine, bound = self.engine, self._bound
         if not isinstance(engine, WholeEngine):
@@ -240,12 +235,12 @@ class PlanRuns(ExitStack):
             InputError: the prompt is longer than the context.
             PlanError: the plan does not fit the renderer.
         """
-        self._check("prompt_tokens", tokens)
+        tokens = self._checked("prompt_tokens", tokens)
         engine = self.engine
         if not isinstance(engine, FastEngine):
             return self.at(tokens)
         prefill = Prefill(engine.options)
-        session = prefill.into(self._bound).session
+        session = Companions(prefill, self._bound).chunk(prefill.rows).session
         self.callback(session.release)
         rows = min(tokens, session.plan.max_rows)
         (given,) = runs(session.plan, example_ids(engine.options.config, rows).tolist())
@@ -260,9 +255,8 @@ class PlanRuns(ExitStack):
         tables, values = given
         return PlanRun(what, tokens, sessions, tables, sessions[-1].compiled.plan.values(values), flush_every, notes)
 
-    def _check(self, name: str, tokens: int) -> None:
-        if isinstance(tokens, bool) or not isinstance(tokens, int) or not 1 <= tokens <= self.context:
-            raise InputError(f"{name} is {tokens!r}; expected 1 to {self.context}, the context of this model")
+    def _checked(self, name: str, tokens: int) -> int:
+        return check_within(name, tokens, self.context, ", the context of this model")
 
 
 @dataclass
@@ -318,12 +312,11 @@ def _ms(nanoseconds: float) -> float:
     return nanoseconds / 1e6
 
 
-def measure(plan_run: PlanRun, device: Device, timing: str, runs: int | None, on_progress: Progress) -> Timings:
+def measure(plan_run: PlanRun, timing: str, runs: int | None, on_progress: Progress) -> Timings:
     """Time plain and profiled runs alternately, after a warm-up of both.
 
     Args:
         plan_run: the run.
-        device: its renderer.
         timing: one of :data:`TIMINGS`.
         runs: number of each; default: as many as time allows.
         on_progress: receives (finished runs, runs).
@@ -333,24 +326,26 @@ def measure(plan_run: PlanRun, device: Device, timing: str, runs: int | None, on
     """
     plan_run.write()
     for _ in range(2):
-        _plain(plan_run, device)
-    timer, notes = _timer(plan_run, device, timing)
+        _plain(plan_run)
+    timer, notes = _timer(plan_run, timing)
     with timer:
         if runs is None:
-            pair = sum(_plain(plan_run, device)) + milliseconds(lambda: plan_run.timed(timer)) / 1000.0
+            pair = sum(_plain(plan_run)) + milliseconds(lambda: plan_run.timed(timer)) / 1000.0
             runs = max(_MIN_RUNS if pair < _SLOW_SECONDS else _MIN_SLOW_RUNS, min(_MAX_RUNS, int(_SECONDS / pair)))
-        found = _alternated(plan_run, device, timer, runs, on_progress)
+        found = _alternated(plan_run, timer, runs, on_progress)
     if not found.timelines:
-        raise InputError(f"the clock of {device.renderer} was disturbed in all runs; use --timing fence")
+        raise InputError(
+            f"the clock of {plan_run.session.device.renderer} was disturbed in all runs; use --timing fence"
+        )
     found.notes = notes
     return found
 
 
-def _alternated(plan_run: PlanRun, device: Device, timer: Timer, runs: int, on_progress: Progress) -> Timings:
+def _alternated(plan_run: PlanRun, timer: Timer, runs: int, on_progress: Progress) -> Timings:
     found = Timings(timer.method)
 
     def plain() -> None:
-        issue, rest = _plain(plan_run, device)
+        issue, rest = _plain(plan_run)
         found.issues.append(1000.0 * issue)
         found.walls.append(1000.0 * (issue + rest))
 
@@ -365,20 +360,22 @@ def _alternated(plan_run: PlanRun, device: Device, timer: Timer, runs: int, on_p
     return found
 
 
-def _plain(plan_run: PlanRun, device: Device) -> tuple[float, float]:
+def _plain(plan_run: PlanRun) -> tuple[float, float]:
     """Return seconds of a plain run: until its draws are issued, and from then until they are done."""
+    device = plan_run.session.device
     device.activate()
     device.raw.finish()
     began = time.perf_counter()
-    plan_run.run()
+    plan_run.session.run(plan_run.values, flush_every=plan_run.flush_every)
     issued = time.perf_counter()
     device.raw.finish()
     return issued - began, time.perf_counter() - issued
 
 
-def _timer(plan_run: PlanRun, device: Device, timing: str) -> tuple[Timer, list[str]]:
+def _timer(plan_run: PlanRun, timing: str) -> tuple[Timer, list[str]]:
     """Choose and warm up a timer; returns it with notes on the choice."""
-    draws, notes = plan_run.session.draws, list[str]()
+    session, notes = plan_run.session, list[str]()
+    device, draws = session.device, session.draws
     if timing != "fence":
         try:
             timer = TimestampTimer(device, draws)
@@ -422,9 +419,7 @@ def places(context: int) -> list[int]:
     return [*(place for place in found if place < context), context]
 
 
-def measure_growth(
-    plan_runs: PlanRuns, device: Device, timing: str, on_progress: Progress
-) -> tuple[list[GrowthPoint], list[str]]:
+def measure_growth(plan_runs: PlanRuns, timing: str, on_progress: Progress) -> tuple[list[GrowthPoint], list[str]]:
     """Measure other positions within the time limit; returns them, with a note if some were skipped."""
     wanted = places(plan_runs.context)
     found, started = list[GrowthPoint](), time.perf_counter()
@@ -434,26 +429,21 @@ def measure_growth(
         expected = _MIN_POSITION_RUNS * found[-1].wall_ms / 1000.0 * place / found[-1].tokens if found else 0.0
         if found and time.perf_counter() - started + expected > _GROWTH_SECONDS:
             return found, [f"growth is measured up to {found[-1].tokens} tokens; longer sequences would take too long"]
-        found.append(_growth_point(plan_runs.at(place), device, timing))
+        found.append(_growth_point(plan_runs.at(place), timing))
     on_progress(len(wanted), len(wanted))
     return found, []
 
 
-def _growth_point(plan_run: PlanRun, device: Device, timing: str) -> GrowthPoint:
+def _growth_point(plan_run: PlanRun, timing: str) -> GrowthPoint:
     plan_run.write()
     fewest, most = _GROWTH_RUNS
-    runs = max(fewest, min(most, int(_GROWTH_SAMPLE_SECONDS / (2 * sum(_plain(plan_run, device))))))
-    measured = measure(plan_run, device, timing, runs, no_progress)
+    runs = max(fewest, min(most, int(_GROWTH_SAMPLE_SECONDS / (2 * sum(_plain(plan_run))))))
+    measured = measure(plan_run, timing, runs, no_progress)
     kinds: dict[str, float] = {}
-    for spec, each in zip(plan_run.specs, measured.draws_ms, strict=True):
+    for spec, each in zip(plan_run.session.plan.draws, measured.draws_ms, strict=True):
         kinds[spec.kind] = kinds.get(spec.kind, 0.0) + each
-    read = sum(each.read for each in traffic_of(plan_run, device))
+    read = sum(each.read for each in plan_run.traffic())
     return GrowthPoint(plan_run.tokens, median(measured.walls), read, kinds)
-
-
-def traffic_of(plan_run: PlanRun, device: Device) -> list[DrawTraffic]:
-    """Count what each draw of a run reads and writes."""
-    return draw_traffic(plan_run.session.plan, plan_run.values, device.limits.max_texture_size)
 
 
 def measure_fetch_rates(costs: Sequence[DrawTraffic], device: Device, on_progress: Progress) -> list[FetchRate]:

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from glinfer.config import ModelConfig
-from glinfer.engine.prefill import MAX_SINGLE_TOKENS, Prefill
+from glinfer.engine.prefill import MAX_SINGLE_TOKENS, Companions, Prefill
 from glinfer.engine.progress import Progress, no_progress
 from glinfer.engine.run.cached import CachedSession
 from glinfer.errors import InputError
@@ -236,7 +236,8 @@ class PromptCandidate:
         self.kernels = kernels
         self._ids = [int(token) for token in example_ids(config, min(LONG_PROMPT, config.max_position_embeddings))]
         prefill = Prefill(PlanOptions(config, weights, kernels, root.device.limits.max_texture_size, formats))
-        self._scratch = prefill.into(root).session  # compiles; further sessions share its textures
+        # Compiles; further sessions share its textures.
+        self._scratch = Companions(prefill, root).chunk(prefill.rows).session
         self._session = CachedSession(prefill, root, owns=False)
 
     def prefill(self, tokens: int) -> Array:
@@ -295,11 +296,6 @@ class PromptSearch(Search[PromptCandidate]):
             self._tokens = PROMPT
 
 
-def can_search(config: ModelConfig) -> bool:
-    """Whether a context is long enough for a chunk."""
-    return config.max_position_embeddings > MAX_SINGLE_TOKENS
-
-
 def moves_for(device: Device, weights: str) -> list[Sequence[Change]]:
     """List the options of single-token passes that apply to a device and a weight format."""
     whole_numbers = weights.startswith("q")
@@ -312,10 +308,10 @@ def moves_for(device: Device, weights: str) -> list[Sequence[Change]]:
 
 def row_moves_for(device: Device, config: ModelConfig) -> list[Sequence[Change]]:
     """List the options of passes over many rows that apply to a device and a model's shape."""
-    if not can_search(config):
+    context = config.max_position_embeddings
+    if context <= MAX_SINGLE_TOKENS:  # too short for a chunk
         return []
     found = [_runnable(device, changes) for name, changes in MOVES.items() if name in ROW_FIELDS]
-    context = config.max_position_embeddings
     return [[change for change in changes if change.get("chunk", 0) <= context] for changes in found]
 
 

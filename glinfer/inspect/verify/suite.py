@@ -5,7 +5,6 @@ glinfer/schemas/verify.schema.json describes the report's JSON document.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,7 +15,7 @@ import numpy as np
 
 from glinfer.engine.engine import Engine
 from glinfer.engine.loading import prepare
-from glinfer.engine.model import Loaded, Model
+from glinfer.engine.model import Model
 from glinfer.engine.progress import StagedProgress, no_staged_progress
 from glinfer.engine.report import Report, plain
 from glinfer.engine.textures import TextureCheck
@@ -33,7 +32,8 @@ from glinfer.quant.formats import DEFAULT_CACHE, FROM_FILE, WEIGHT_FORMATS
 
 VERSION = 2
 """Version of the JSON document; it changes with the meaning of a field."""
-_SCHEMA = Path(__file__).resolve().parents[2] / "schemas" / "verify.schema.json"
+SCHEMA = Path(__file__).resolve().parents[2] / "schemas" / "verify.schema.json"
+"""The JSON schema of the document (draft 2020-12)."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class VerifyRun(Report):
 
 @dataclass(frozen=True)
 class VerifyReport(Report):
-    """Finished runs and unusable ones; the JSON form is described by :func:`schema`.
+    """Finished runs and unusable ones; the JSON form is described by :data:`SCHEMA`.
 
     Attributes:
         model: source of the checkpoint.
@@ -134,17 +134,6 @@ class VerifyReport(Report):
         """Whether at least one run finished, and all passed."""
         accepted = self.load_refuses is None or self.allow_nan
         return accepted and bool(self.runs) and all(run.passed for run in self.runs)
-
-
-def schema_text() -> str:
-    """Return the JSON schema of the document (draft 2020-12)."""
-    return _SCHEMA.read_text("utf-8")
-
-
-def schema() -> dict[str, Any]:
-    """Parse the JSON schema of the document."""
-    found: dict[str, Any] = json.loads(schema_text())
-    return found
 
 
 @dataclass(frozen=True)
@@ -245,7 +234,7 @@ def _checked(
         with np.errstate(all="ignore"):  # NaN and infinite weights are quantised here too
             prepared = prepare(checkpoint, device, run.plan, run.weights, cache=run.cache)
             engine = prepared.bind(device, on_upload=partial(on_progress, "uploading weights"))
-        with Model(Loaded(engine, None, "only token ids are run here", (), False)) as model:
+        with Model(engine) as model:
             run = replace(run, textures=_textures(engine, on_progress))
             run = replace(run, special=tuple(verify_special_values(device)))
             if options.after is not None:

@@ -1,4 +1,4 @@
-"""The gated delta rule over whole sequences, a linear attention with a state."""
+"""The gated delta rule and the scan of Mamba-2 over whole sequences, linear attentions with a state."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ def delta_rule(
     scale: float,
     norm_eps: float | None = None,
     in_turn: bool = False,
+    scan: bool = False,
     kernels: KernelOptions,
 ) -> DrawSpec:
     """``out[t] = scale · Sᵀ q[t]`` for each head, where ``S = exp(g) · S``, then ``S += k ⊗ beta · (v - Sᵀ k)``.
@@ -47,6 +48,7 @@ def delta_rule(
         norm_eps: divide each q and k by ``sqrt(Σ x² + norm_eps)`` first; None for no division.
         in_turn: whether value head h uses key head ``h mod key heads``; otherwise value heads that share a key head
             are adjacent.
+        scan: whether ``beta · v`` is written instead of a correction (Mamba-2, Dao and Gu 2024).
 
     Raises:
         PlanError: a tensor has another layout, or keys have more than :data:`MAX_KEY_ELEMENTS` elements.
@@ -63,6 +65,7 @@ def delta_rule(
         ("SCALE", float(scale)),
         ("NORMALIZE", int(norm_eps is not None)),
         ("EPS", float(norm_eps or 0.0)),
+        *([("SCAN", 1)] if scan else []),
     ]
     return flat_draw(name, kind, "delta_rule", inputs, [out], kernels=kernels, defines=defines)
 
@@ -80,6 +83,14 @@ def log_decay(
     return flat_draw(name, kind, "squash", inputs, [out], kernels=kernels, defines=[("DECAY", 1)])
 
 
+def softplus(
+    name: str, kind: str, x: TensorSpec, shift: TensorSpec, out: TensorSpec, *, kernels: KernelOptions
+) -> DrawSpec:
+    """``out = log(1 + exp(x + shift))``, the steps of a scan; x and out [R, C], shift [1, C]."""
+    inputs = [("x", x), ("shift", shift)]
+    return flat_draw(name, kind, "squash", inputs, [out], kernels=kernels, defines=[("DECAY", 2)])
+
+
 def _check_squash(shapes: Shapes, params: Params) -> None:
     rows, cols = shapes.by_name["output"]
     shapes.expect("x", rows, cols)
@@ -89,6 +100,8 @@ def _check_squash(shapes: Shapes, params: Params) -> None:
 
 def _oracle_squash(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     x = float64(inputs, ["x"])[0][: size[0]]
+    if params["DECAY"] == 2:
+        return np.asarray(np.logaddexp(0.0, x + float64(inputs, ["shift"])[0]))
     if params["DECAY"]:
         rate, shift = float64(inputs, ["rate", "shift"])
         return np.asarray(-np.exp(rate) * np.logaddexp(0.0, x + shift))
@@ -118,7 +131,7 @@ def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) 
     for first in range(0, rows, length):
         part = slice(first, first + length)
         of_heads = v.reshape(rows, heads, -1)[part]
-        found[part] = gated_delta(q[part], k[part], of_heads, g[part], beta[part])[0]
+        found[part] = gated_delta(q[part], k[part], of_heads, g[part], beta[part], scan="SCAN" in params)[0]
     return params["SCALE"] * found.reshape(size)
 
 
@@ -128,16 +141,19 @@ def of_values(vectors: Array, heads: int, *, in_turn: bool) -> Array:
     return np.tile(vectors, (1, shared, 1)) if in_turn else np.repeat(vectors, shared, axis=1)
 
 
-def gated_delta(q: Array, k: Array, v: Array, g: Array, beta: Array, state: Array | None = None) -> tuple[Array, Array]:
+def gated_delta(
+    q: Array, k: Array, v: Array, g: Array, beta: Array, state: Array | None = None, *, scan: bool = False
+) -> tuple[Array, Array]:
     """For an oracle: the results [T, H, D_V] of T tokens, and the state [H, D_K, D_V] after them.
 
     q and k [T, H, D_K], v [T, H, D_V], g and beta [T, H]; ``state`` is the state before them, zeros by default.
+    A ``scan`` writes values times beta instead of corrections.
     """
     found = np.zeros(v.shape)
     state = np.zeros((*k.shape[1:], v.shape[-1])) if state is None else state
     for token in range(len(v)):
         state = state * np.exp(g[token])[:, None, None]
-        known = np.einsum("hkv,hk->hv", state, k[token])
+        known = 0.0 if scan else np.einsum("hkv,hk->hv", state, k[token])
         change = beta[token][:, None] * (v[token] - known)
         state = state + k[token][:, :, None] * change[:, None]
         found[token] = np.einsum("hkv,hk->hv", state, q[token])

@@ -15,6 +15,7 @@ from glinfer.kernels.fused import (
     norms,
     pool,
     sample,
+    scan,
     score,
     tiles,
     turn,

@@ -18,6 +18,8 @@ Consecutive rows of one run need each other's corrections. If row i were the fir
 ``a_i = beta_i (v_i - Sᵀ k_i)``. The rows j before it lower that by ``L_ij u_j`` with
 ``L_ij = beta_i exp(decay) (k_j · k_i)``. So all corrections solve ``(I + L) U = A`` (Yang, Wang, Zhang, Shen and Kim
 2024). L does not depend on values, so :func:`delta_solve` inverts I + L once for each head.
+
+The scan of Mamba-2 is a rule without corrections, see :mod:`glinfer.kernels.fused.scan`.
 """
 
 from __future__ import annotations
@@ -78,8 +80,8 @@ class DeltaHeads:
 
     @property
     def b_at(self) -> int:
-        """Offset of the inputs of the written shares in a row of the product."""
-        return self.a_at + _part(self.rule.heads)
+        """Offset of the inputs of the written shares in a row of the product; a scan's are those of its decays."""
+        return self.a_at + (0 if self.rule.scan else _part(self.rule.heads))
 
     @property
     def z_at(self) -> int:
@@ -171,6 +173,7 @@ class DeltaHeads:
             ("X_BETA", self.beta_at // 4),
             ("C_G", self.k_at // 4),
             ("C_U", self.u_at // 4),
+            *([("SCAN", 1)] if rule.scan else []),
         ]
 
     @classmethod
@@ -178,7 +181,7 @@ class DeltaHeads:
         """The heads of a draw's defines."""
         key_heads, heads = (int(params[name]) for name in ("KEY_HEADS", "HEADS"))
         key, value = (4 * int(params[f"{name}_TEXELS"]) for name in ("KEY", "VALUE"))
-        return cls(DeltaRule(key_heads, heads, key, value, bool(params["IN_TURN"])))
+        return cls(DeltaRule(key_heads, heads, key, value, bool(params["IN_TURN"]), "SCAN" in params))
 
 
 def snapshot_slots(cache: str, layout: BlockLayout, tokens: int) -> list[tuple[int, int]]:
@@ -242,7 +245,8 @@ class DeltaRun:
         per_run = (("position", "position"),) if self.rows is None and placed else ()
         names = tuple(each.name for each in outputs)
         how: dict[str, Any] = {"kernels": self.kernels, "per_run": per_run, **further}
-        return block_draw(name, f"delta.{part}", op, bound, names, size, found, **how)
+        kind = f"{'ssm' if self.heads.rule.scan else 'delta'}.{part}"
+        return block_draw(name, kind, op, bound, names, size, found, **how)
 
 
 def delta_conv(
@@ -255,21 +259,23 @@ def delta_conv(
     decay: TensorSpec,
     out: TensorSpec,
     *,
+    length: int,
     eps: float,
     unit: bool = True,
 ) -> DrawSpec:
     """Queries, keys, values, decays and shares of each row, out [rows, heads.mixed], from a product.
 
     x has rows of ``heads.projected`` floats, the ring ``inputs`` channels of the tokens before. Channels pass through a
-    convolution with taps [length, channels] and SiLU. Each head of queries and keys is divided by
-    ``sqrt(Σ x² + eps)``, and queries also by the root of their number of elements; without ``unit`` :func:`delta_unit`
+    convolution with taps [length, channels], or a row more for biases, and SiLU. Each head of queries and keys is
+    divided by ``sqrt(Σ x² + eps)``, queries also by the root of their elements; without ``unit`` :func:`delta_unit`
     does both later. decay [2, heads] has the factor of ``log(1 + exp(a + shift))``, below 0, and the shift; log decays
-    are summed from the beginning of a span, after those of earlier runs in ``cache``.
+    are summed from the beginning of a span, after those of earlier runs in ``cache``. A scan's shares are these logs.
     """
     heads = run.heads
     defines: Defines = [
-        ("LENGTH", taps.shape[0]),
-        ("INPUT_RING", input_ring(taps.shape[0])),
+        ("LENGTH", length),
+        ("INPUT_RING", input_ring(length)),
+        *([("BIASED", 1)] if taps.shape[0] > length else []),
         ("UNIT", int(unit)),
         ("EPS", float(eps)),
         ("SCALE", heads.rule.key**-0.5),
@@ -292,14 +298,14 @@ def delta_unit(name: str, run: DeltaRun, x: TensorSpec, out: TensorSpec, *, eps:
 
 
 def delta_scores(
-    name: str, run: DeltaRun, x: TensorSpec, cache: TensorSpec, of_keys: TensorSpec, of_queries: TensorSpec | None
+    name: str, run: DeltaRun, x: TensorSpec, cache: TensorSpec, keys: TensorSpec | None, queries: TensorSpec | None
 ) -> DrawSpec:
     """The weights, for each row's key and query, of the tokens since the beginning of the first row's span.
 
-    x [rows, heads.mixed]; cache has keys and decays of the tokens before the run. of_keys and of_queries, of one
-    layout, are [rows, heads.per_head]; of_queries is optional.
+    x [rows, heads.mixed]; cache has keys and decays of the tokens before the run. The weights for keys and for queries,
+    of one layout, are [rows, heads.per_head]; those for queries are optional, and a scan has them alone.
     """
-    outputs = [of_keys] if of_queries is None else [of_keys, of_queries]
+    outputs = [each for each in (keys, queries) if each is not None]
     return run.draw(name, "scores", "delta_scores", {"x": x, "cache": cache}, outputs)
 
 
@@ -320,13 +326,9 @@ def delta_recall(
     is a row of the cache, out [rows, heads.kept], with the correction as if the row were the first of its consecutive
     rows: ``beta · (v - Sᵀ k)`` with S from the tokens before them all.
     """
-    inputs = {"x": x, "scores": scores, "cache": cache, **_by_parity(states)}
+    inputs = {"x": x, "scores": scores, "cache": cache, "state0": states[0], "state1": states[1]}
     part = "results" if queries else "row"
     return run.draw(name, part, "delta_recall", inputs, [out], [("QUERIES", int(queries))])
-
-
-def _by_parity(states: tuple[TensorSpec, TensorSpec]) -> dict[str, TensorSpec]:
-    return {"state0": states[0], "state1": states[1]}
 
 
 def delta_solve(name: str, run: DeltaRun, x: TensorSpec, scores: TensorSpec, out: TensorSpec) -> DrawSpec:
@@ -379,8 +381,8 @@ def _check_conv(shapes: Shapes, params: Params) -> None:
     shapes.expect("x", shapes.rows("output"), heads.projected)
     shapes.expect("inputs", None, heads.a_at)
     shapes.expect("cache", None, heads.kept)
-    shapes.expect("taps", params["LENGTH"], heads.rule.channels)
-    shapes.expect("decay", 2, heads.rule.heads)
+    shapes.expect("taps", int(params["LENGTH"]) + ("BIASED" in params), heads.rule.channels)
+    shapes.expect("decay", 3 if heads.rule.scan else 2, heads.rule.heads)
     shapes.expect("output", None, heads.mixed)
 
 
@@ -556,10 +558,10 @@ def _unit(x: Array, rule: DeltaRule, scale: float, params: Params) -> Array:
 def _oracle_conv(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     x, ring, cache, taps, decay = float64(inputs, ["x", "inputs", "cache", "taps", "decay"])
     heads, found, slots = DeltaHeads.of(params), np.zeros(size), int(params["INPUT_RING"])
-    rule = heads.rule
+    rule, length = heads.rule, int(params["LENGTH"])
     for row in rows_of(inputs, params, size[0]):
-        sums = np.zeros(rule.channels)
-        for tap, token in zip(taps[::-1], range(row.position, -1, -1), strict=False):
+        sums = taps[length].copy() if "BIASED" in params else np.zeros(rule.channels)
+        for tap, token in zip(taps[length - 1 :: -1], range(row.position, -1, -1), strict=False):
             known = x[row.of(token)] if token >= row.begin else ring[row.sequence * slots + token % slots]
             sums += tap * known[: rule.channels]
         channels = activate(sums, ACTIVATIONS["silu"])
@@ -574,7 +576,8 @@ def _oracle_conv(inputs: Mapping[str, Array], params: Params, size: tuple[int, i
             g += cache[row.slot(row.begin - 1), heads.k_at : heads.k_at + rule.heads]
         found[row.number, heads.g_at : heads.g_at + rule.heads] = g
         shares = x[row.number, heads.b_at : heads.b_at + rule.heads]
-        found[row.number, heads.beta_at :] = np.exp(-np.logaddexp(0.0, -shares))
+        steps = np.logaddexp(0.0, shares + decay[1]) if rule.scan else np.exp(-np.logaddexp(0.0, -shares))
+        found[row.number, heads.beta_at :] = steps
     return found
 
 
@@ -588,8 +591,8 @@ def _oracle_unit(inputs: Mapping[str, Array], params: Params, size: tuple[int, i
 
 def _oracle_scores(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     parts, rows = _Parts(inputs, params), rows_of(inputs, params, size[0])
-    found = [[parts.weights(row, queries=queries).reshape(-1) for row in rows] for queries in (False, True)]
-    return np.stack(found)
+    sides = (True,) if parts.heads.rule.scan else (False, True)
+    return np.stack([[parts.weights(row, queries=queries).reshape(-1) for row in rows] for queries in sides])
 
 
 def _oracle_recall(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
@@ -671,8 +674,7 @@ def _parts_of_rule(params: Params) -> Mapping[str, Part]:
     """The tokens and the state that one row sees; those of a run, which share them, as if the first began a span."""
     heads, position = DeltaHeads.of(params), int(params["position"]) if params["ALONE"] else SPAN
     state = Part(heads.rule.key if position >= SPAN else 0)
-    even = position // SPAN % 2 == 0
-    none = Part(0)
+    even, none = position // SPAN % 2 == 0, Part(0)
     states = {"state0": state if even else none, "state1": none if even else state}
     return {"cache": Part(seen(position, _rows(params))), **states}
 
@@ -685,8 +687,7 @@ def _parts_of_fold(params: Params) -> Mapping[str, Part]:
 
 
 _TABLE: dict[str, Any] = {"integers": ("rows",), "parts": _parts_of_rule}
-_CONV = ("x", "inputs", "cache", "taps", "decay")
-_STATES = ("state0", "state1")
+_CONV, _STATES = ("x", "inputs", "cache", "taps", "decay"), ("state0", "state1")
 register(Op("delta_conv", _CONV, ("rows",), _check_conv, _oracle_conv, ("rows",), parts=_parts_of_conv))
 register(Op("delta_unit", ("x",), (), _check_unit, _oracle_unit))
 register(Op("delta_scores", ("x", "cache"), ("rows",), _check_per_head, _oracle_scores, **_TABLE))

@@ -10,7 +10,7 @@ import numpy as np
 from glinfer.errors import PlanError
 from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Part, Shapes, TensorSpec, float64, register
 
-ACTIVATIONS = {"none": 0, "gelu_new": 1, "gelu": 2, "silu": 3, "tanh": 4}
+ACTIVATIONS = {"none": 0, "gelu_new": 1, "gelu": 2, "silu": 3, "tanh": 4, "relu2": 5}
 """Hugging Face's names of activations, and their numbers in shaders/common/activation.glsl."""
 
 
@@ -90,6 +90,8 @@ def activate(x: Array, activation: int) -> Array:
         return x
     if activation == ACTIVATIONS["tanh"]:
         return np.tanh(x)
+    if activation == ACTIVATIONS["relu2"]:
+        return np.asarray(np.maximum(x, 0.0) ** 2)
     function = _FUNCTIONS[activation]
     return np.where(x == -np.inf, -0.0, function(np.maximum(x, -1e100)))
 

@@ -115,11 +115,12 @@ class _EncodeLowering(ChunkLowering):
             normalize_rows(name, "normalize", x, norms, gains, out, **further),
         )
 
-    def after_mixing(self, layer: Layer, mixed: RowInterleaved | TensorSpec) -> None:
+    def after_mixing(self, layer: Layer, mixed: RowInterleaved | TensorSpec | None) -> None:
         """Draw the rest of a layer, with its norms behind each sum where the family has them there."""
         if layer.mixing.sum_norm is None:
             super().after_mixing(layer, mixed)
             return
+        assert mixed is not None
         stream, other, in_place, number = self.hidden[0], self.other, self.kernels.blends, layer.number
         out, down = self.recipes.mixing_out(number), self.recipes.down(number)
         summed = stream if in_place else other

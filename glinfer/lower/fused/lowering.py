@@ -18,7 +18,7 @@ from glinfer.families.layer import Experts
 from glinfer.gl.layouts.blocks import BYTES, BlockLayout, blocks_for
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.graph.model import graph_of
-from glinfer.graph.nodes import Attention, Convolution, DeltaMixing, ExpertMlps, Layer, Mlp
+from glinfer.graph.nodes import Attention, Convolution, DeltaMixing, ExpertMlps, Layer, Mlp, Nothing
 from glinfer.kernels.flat.delta import DELTA_EPS
 from glinfer.kernels.fused.cached import SLOT_TOKENS, Heads, score_slots
 from glinfer.kernels.fused.convolve import PARTS, part_floats, short_conv, store_gated
@@ -43,6 +43,7 @@ from glinfer.kernels.fused.gemm import gemm
 from glinfer.kernels.fused.low_rank import ADAPTER, CHOICE_FLOATS, LowRankSum, lora_down
 from glinfer.kernels.fused.norms import post_norm
 from glinfer.kernels.fused.rows import RowInterleaved
+from glinfer.kernels.fused.scan import scan_gate, scan_norm, scan_row
 from glinfer.kernels.fused.turn import turn_heads
 from glinfer.kernels.fused.xielu import xielu_rows
 from glinfer.kernels.spec import RunValue, TensorSpec
@@ -251,6 +252,10 @@ class Lowering(ABC):
     def draw_layer(self, layer: Layer, *, ends: bool = False) -> None:
         """Draw a layer; with ``ends`` only what it keeps for later tokens."""
         number, node = layer.number, layer.mixing.body
+        if isinstance(node, Nothing):
+            if not ends:
+                self.after_mixing(layer, None)
+            return
         mixed: RowInterleaved | TensorSpec | None
         if isinstance(node, Convolution):
             mixed = self.convolve(number, node, ends=ends)
@@ -348,63 +353,77 @@ class Lowering(ABC):
         return out
 
     def apply_delta_rule(self, layer: int, node: DeltaMixing, *, ends: bool) -> TensorSpec | None:
-        """Draw the delta rule of a layer, each row by itself in a slot, see :mod:`glinfer.kernels.fused.delta`."""
-        name, heads, taps = f"h.{layer}.delta", DeltaHeads(node.rule), self.config.layer(layer).taps
+        """Draw the delta rule or the scan of a layer, each row in a slot, see :mod:`glinfer.kernels.fused.delta`."""
+        kind, heads, of = self.config.layer(layer).branch, DeltaHeads(node.rule), self.config.layer(layer)
+        name, scan = f"h.{layer}.{kind}", node.rule.scan
         piece = self.table.shape[0] if self.together and self.table is not None else 0
         run = DeltaRun(heads, self.kernels, self.table, self.every, piece)
-        found = self.rows("delta.projected", heads.projected)
+        found = self.rows(f"{kind}.projected", heads.projected)
         self.product(self.recipes.mixing_in(layer), self.hidden[0], found)
-        projected = self.by_row(layer, "delta.rows", found, "delta.projected")
-        layouts = heads.layouts(taps, self.cache_slots // self.every, self.max_texture_size)
+        projected = self.by_row(layer, f"{kind}.rows", found, f"{kind}.projected")
+        layouts = heads.layouts(of.taps, self.cache_slots // self.every, self.max_texture_size)
         inputs, cache, *states = (self.plan.laid_out(f"{name}.{each}", "cache", layouts[each]) for each in layouts)
-        # Of several consecutive rows lengths are a pass of their own, and corrections are solved for.
-        raw, mixed = (self.row_vector(f"delta.{part}", heads.mixed) for part in ("raw", "given"))
-        conv = projected, inputs, cache, self.of_layer(layer, "delta.taps"), self.of_layer(layer, "delta.decay")
-        draw, eps = self.plan.draw, DELTA_EPS
-        draw(delta_conv(f"{name}.conv", run, *conv, raw if piece else mixed, eps=eps, unit=not piece))
-        self.store(f"{name}.store", RowInterleaved((projected,)), inputs, "delta.store", input_ring(taps))
-        if piece:
-            draw(delta_unit(f"{name}.unit", run, raw, mixed, eps=eps))
-        keys = self.row_vector("delta.scores.keys", heads.per_head)
-        queries = None if ends else self.row_vector("delta.scores.queries", heads.per_head)
-        draw(delta_scores(f"{name}.scores", run, mixed, cache, keys, queries))
+        # Of several consecutive rows of a delta rule lengths are a pass of their own, and corrections are solved for.
+        solves = piece > 0 and not scan
+        raw, mixed = (self.row_vector(f"{kind}.{part}", heads.mixed) for part in ("raw", "given"))
+        taps, decay = (self.of_layer(layer, f"{kind}.{part}") for part in ("taps", "decay"))
+        how: dict[str, Any] = {"length": of.taps, "eps": DELTA_EPS, "unit": not piece and not scan}
+        draw, given = self.plan.draw, raw if solves else mixed
+        draw(delta_conv(f"{name}.conv", run, projected, inputs, cache, taps, decay, given, **how))
+        self.store(f"{name}.store", RowInterleaved((projected,)), inputs, f"{kind}.store", input_ring(of.taps))
+        if solves:
+            draw(delta_unit(f"{name}.unit", run, raw, mixed, eps=DELTA_EPS))
+        keys = None if scan else self.row_vector(f"{kind}.scores.keys", heads.per_head)
+        queries = None if ends else self.row_vector(f"{kind}.scores.queries", heads.per_head)
+        if keys is not None or queries is not None:
+            draw(delta_scores(f"{name}.scores", run, mixed, cache, keys, queries))
         even, odd = states
-        kept = self.row_vector("delta.kept", heads.kept)
-        draw(delta_recall(f"{name}.row", run, mixed, keys, cache, (even, odd), kept, queries=False))
-        if piece:
-            apart, kept = kept, self.row_vector("delta.corrected", heads.kept)
-            solved = self.row_vector("delta.solved", heads.per_head)
+        kept = self.row_vector(f"{kind}.kept", heads.kept)
+        if keys is None:
+            draw(scan_row(f"{name}.row", run, mixed, kept))
+        else:
+            draw(delta_recall(f"{name}.row", run, mixed, keys, cache, (even, odd), kept, queries=False))
+        if solves and keys is not None:
+            apart, kept = kept, self.row_vector(f"{kind}.corrected", heads.kept)
+            solved = self.row_vector(f"{kind}.solved", heads.per_head)
             draw(delta_solve(f"{name}.solve", run, mixed, keys, solved))
             draw(delta_correct(f"{name}.correct", run, apart, solved, kept))
-        self.store(f"{name}.row_store", RowInterleaved((kept,)), cache, "delta.store", RING)
+        self.store(f"{name}.row_store", RowInterleaved((kept,)), cache, f"{kind}.store", RING)
         draw(*(delta_fold(f"{name}.fold.{parity}", run, cache, (even, odd), parity) for parity in (0, 1)))
         if queries is None:
             return None
-        results, out = (self.row_vector(f"delta.{part}", heads.rule.values) for part in ("results", "mixed"))
-        draw(
-            delta_recall(f"{name}.results", run, mixed, queries, cache, (even, odd), results, queries=True),
-            delta_norm(
-                f"{name}.mixed",
-                run,
-                results,
-                projected,
-                self.of_layer(layer, "delta.norm"),
-                out,
-                eps=self.config.layer_norm_eps,
-            ),
-        )
-        self.value(f"blocks.{layer}.delta.mixed", View(heads.rule.values))
+        results, out = (self.row_vector(f"{kind}.{part}", heads.rule.values) for part in ("results", "mixed"))
+        draw(delta_recall(f"{name}.results", run, mixed, queries, cache, (even, odd), results, queries=True))
+        eps, groups = self.config.layer_norm_eps, node.rule.norm_groups
+        if scan:
+            gated = self.row_vector(f"{kind}.gated", heads.rule.values) if groups else out
+            draw(scan_gate(f"{name}.gated", run, mixed, results, projected, decay, gated))
+            results = gated
+        if node.norm is not None:
+            gains = self.of_layer(layer, f"{kind}.norm")
+            if scan:
+                draw(scan_norm(f"{name}.mixed", run, results, gains, out, groups=groups, eps=eps))
+            else:
+                draw(delta_norm(f"{name}.mixed", run, results, projected, gains, out, eps=eps))
+        self.value(f"blocks.{layer}.{kind}.mixed", View(heads.rule.values))
         return out
 
-    def after_mixing(self, layer: Layer, mixed: RowInterleaved | TensorSpec) -> None:
+    def after_mixing(self, layer: Layer, mixed: RowInterleaved | TensorSpec | None) -> None:
         """Draw the rest of a layer: the output projection and the MLP, both added to the residual stream."""
         before, behind = self.hidden
         number, node = layer.number, layer.mlp.body
         stream, to = View(self.config.hidden_size), f"blocks.{number}"
         inner = self.expanded(number, node, before) if layer.parallel and isinstance(node, Mlp) else None
-        self.add(self.recipes.mixing_out(number), mixed, before, behind)
-        self.value(f"{to}.resid_mid{self.centred}", stream)
-        if isinstance(node, ExpertMlps):
+        if mixed is None or isinstance(node, Nothing):
+            self.hidden = behind, before  # a single branch leaves the stream in the other one
+        if mixed is None:
+            before, behind = behind, before
+        else:
+            self.add(self.recipes.mixing_out(number), mixed, before, behind)
+            self.value(f"{to}.resid_mid{self.centred}", stream)
+        if isinstance(node, Nothing):
+            pass
+        elif isinstance(node, ExpertMlps):
             self.use_experts(number, node, behind, before)
         else:
             assert isinstance(node, Mlp)
@@ -451,6 +470,9 @@ class Lowering(ABC):
         """Draw the choice of each row's experts, their products, and the sum that is added to the residual stream."""
         name, x = f"h.{layer}.mlp", self.by_row(layer, "mlp.rows", residual, "mlp.rows")
         chooses, experts = node.choice, node.choice.stacked
+        inner = None if node.apart is None else self.rows("mlp.shared", node.apart.up.outputs)
+        if inner is not None:
+            self.product(self.recipes.apart(layer)[0], residual, inner, activation=self.config.hidden_act)
         router = self.recipes.router(layer)
         logits = self.row_vector("mlp.router", len(router.rows))
         choice = self.row_vector("mlp.choice", CHOICE_FLOATS * experts.used)
@@ -463,31 +485,37 @@ class Lowering(ABC):
         first = replace(chooses, shared=False) if chooses.apart else chooses
         self.plan.draw(route(f"{name}.choice", "mlp.choice", logits, choice, first, bias=bias, **shared))
         parts, choice = self.expert_products(layer, experts, x, choice)
-        if chooses.apart:  # it is added once the experts have read the stream
-            residual = self.use_shared_expert(layer, replace(chooses, used=0), logits, residual, out)
+        if inner is not None:  # added once the experts have read the stream
+            summed = out if residual.names == out.names else self.rows("mlp.shared_sum", out.cols)
+            if chooses.apart:
+                self.add_weighted(layer, replace(chooses, used=0), logits, inner, residual, summed)
+            else:
+                self.add(self.recipes.apart(layer)[1], inner, residual, summed)
+            residual = summed
         stream = None if residual.names == out.names else residual
         how = {"residual": stream, "slots": self.used, **shared}
         self.plan.draw(mix_experts(f"{name}.mix", "mlp.mix", parts, choice, out, experts, **how))
 
-    def use_shared_expert(
-        self, layer: int, alone: Experts, logits: TensorSpec, residual: RowInterleaved, out: RowInterleaved
-    ) -> RowInterleaved:
-        """Draw a shared expert of another width, and its sum with the residual stream; returns that sum."""
-        name, config = f"h.{layer}.mlp.shared", self.config
-        up, down = (make(layer, shared=True) for make in (self.recipes.up, self.recipes.down))
-        inner, found = self.rows("mlp.shared.inner", down.width), self.rows("mlp.shared", config.hidden_size)
-        choice, in_place = self.row_vector("mlp.shared.choice", CHOICE_FLOATS), residual.names == out.names
-        summed = out if in_place else self.rows("mlp.shared.sum", config.hidden_size)
-        self.product(up, residual, inner, activation=config.hidden_act)
-        self.product(down, inner, found)
+    def add_weighted(
+        self,
+        layer: int,
+        alone: Experts,
+        logits: TensorSpec,
+        inner: RowInterleaved,
+        residual: RowInterleaved,
+        out: RowInterleaved,
+    ) -> None:
+        """Draw the result of a shared expert of another width times its weight, which is added to the stream."""
+        name, found = f"h.{layer}.mlp.shared", self.rows("mlp.shared_out", out.cols)
+        self.product(self.recipes.apart(layer)[1], inner, found)
+        choice, only = self.row_vector("mlp.shared_choice", CHOICE_FLOATS), Experts(1, 1, normed=False)
         shared: dict[str, Any] = {"rows": self.counted, "kernels": self.kernels}
-        how: dict[str, Any] = {"residual": None if in_place else residual, "slots": self.used, **shared}
-        only = Experts(1, 1, normed=False)
+        stream = None if residual.names == out.names else residual
+        how: dict[str, Any] = {"residual": stream, "slots": self.used, **shared}
         self.plan.draw(
             route(f"{name}.choice", "mlp.choice", logits, choice, alone, **shared),
-            mix_experts(f"{name}.mix", "mlp.mix", found, choice, summed, only, **how),
+            mix_experts(f"{name}.mix", "mlp.mix", found, choice, out, only, **how),
         )
-        return summed
 
     def expert_products(
         self, layer: int, experts: Experts, x: TensorSpec, choice: TensorSpec
@@ -542,9 +570,10 @@ class Lowering(ABC):
     @cached_property
     def inner_floats(self) -> int:
         """Floats of a row between the products of an MLP in layers without experts, such as the first."""
+        if self.raw_inner:
+            return RawRows.floats(self.matrix(self.recipes.up(0)))
         first = self.graph.layer(0).mlp.body
-        assert isinstance(first, Mlp)
-        return RawRows.floats(self.matrix(self.recipes.up(0))) if self.raw_inner else first.up.outputs
+        return first.up.outputs if isinstance(first, Mlp) else self.config.intermediate_size
 
     def shared_norm_parts(self, recipe: Recipe, cache: TensorSpec) -> int:
         """Instances that share keys, values and queries, which go into a slot of a cache; blending adds them up."""
@@ -574,7 +603,7 @@ def adapter_values(adapters: AdapterRanks) -> list[RunValue]:
 
 
 def delta_layers(config: ModelConfig) -> list[int]:
-    """The layers with a delta rule."""
+    """The layers with a delta rule or a scan."""
     return [layer for layer in range(config.num_hidden_layers) if config.layer(layer).delta is not None]
 
 
@@ -593,6 +622,8 @@ def layer_cache_layouts(
         PlanError: one does not fit such textures.
     """
     of = recipes.config.layer(layer)
+    if of.mixing == "none":
+        return ()
     if of.delta is not None:
         return tuple(DeltaHeads(of.delta).layouts(of.taps, slots // every, max_texture_size).values())
     return (layer_cache_layout(recipes, layer, slots, every, formats, max_texture_size),)

@@ -43,7 +43,7 @@ from glinfer.kernels.fused.score import score_rows
 from glinfer.kernels.fused.tiles import store_rows, take_row, tile_scores, tile_values
 from glinfer.kernels.spec import RunValue, TensorSpec
 from glinfer.lower.fused.lowering import Lowering, adapter_values, delta_layers
-from glinfer.lower.fused.token import HIDDEN
+from glinfer.lower.fused.token import stream_before_last
 from glinfer.lower.options import PlanOptions
 from glinfer.lower.weights.recipe import Recipe
 from glinfer.program.plan import Plan
@@ -312,8 +312,8 @@ class ChunkLowering(_RowsLowering):
         found = self.table.shape[0]
         if found > SPAN and delta_layers(config):
             raise PlanError(
-                f"a plan for {found} rows that follow each other; expected at most {SPAN}, as the delta rule of a "
-                "layer takes them in together"
+                f"a plan for {found} rows that follow each other; expected at most {SPAN}, as the state of a layer "
+                "takes them in together"
             )
         # In one tile a cell covers few slots, and is skipped if none of them sees it.
         layout = BlockLayout.of((groups * slots, config.num_attention_heads * BLOCK_FLOATS), max_texture_size)
@@ -337,9 +337,9 @@ class ChunkLowering(_RowsLowering):
         self.finish()
         results = self.plan.last_written
         if export_residual:
-            stream = self.blocks(HIDDEN, 1, self.config.hidden_size)
+            stream = self.blocks(stream_before_last(self.config, self.kernels), 1, self.config.hidden_size)
             self.plan.draw(take_row("take", self.hidden[0], stream, kernels=self.kernels))
-            results, self.plan.shared = (*results, HIDDEN), (HIDDEN,)
+            results, self.plan.shared = (*results, stream.name), (stream.name,)
         return self.plan.build(*results)
 
     def finish(self) -> None:

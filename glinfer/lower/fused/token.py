@@ -19,6 +19,7 @@ from typing import Any
 from glinfer.config import ModelConfig
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS
 from glinfer.gl.values import Value
+from glinfer.graph.model import graph_of
 from glinfer.graph.nodes import Attention
 from glinfer.kernels.fused.cached import SLOT_TOKENS, cached_scores, cached_values, score_slots
 from glinfer.kernels.fused.dense import RawRows
@@ -27,6 +28,7 @@ from glinfer.kernels.fused.gemm import gemm
 from glinfer.kernels.fused.rows import RowInterleaved
 from glinfer.kernels.fused.sample import pick
 from glinfer.kernels.fused.tiles import store_row
+from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.spec import RunValue, TensorSpec
 from glinfer.lower.fused.lowering import Lowering, adapter_values, cache_slots, rings_of
 from glinfer.lower.options import PlanOptions
@@ -53,6 +55,16 @@ def fast_plan(options: PlanOptions) -> Plan:
         PlanError: there is no such format, or something does not fit a texture.
     """
     return _TokenLowering(options).build()
+
+
+def stream_before_last(config: ModelConfig, kernels: KernelOptions) -> str:
+    """The tensor of the residual stream before the last layer of the fast plan.
+
+    Without blending each branch writes to the other one of two.
+    """
+    graph = graph_of(config)
+    branches = sum(len(graph.layer(number).branches) for number in range(config.num_hidden_layers - 1))
+    return "hidden.b" if branches % 2 and not kernels.part_steps else HIDDEN
 
 
 def run_values(config: ModelConfig, adapters: AdapterRanks = NO_ADAPTERS) -> list[RunValue]:
@@ -110,7 +122,7 @@ class _TokenLowering(Lowering):
         for layer in self.graph.layers:
             plan.begin_layer()
             self.draw_layer(layer)
-        self.product(self.recipes.head(), stream, self.logits, cap=config.final_logit_softcapping)
+        self.product(self.recipes.head(), self.hidden[0], self.logits, cap=config.final_logit_softcapping)
         plan.value("logits", View(config.vocab_size, rows="only"))
         logits, vocab = self.logits.tensors[0], config.vocab_size
         plan.draw(pick("pick", logits, self.picks, vocab=vocab, first="position", kernels=self.kernels))

@@ -28,7 +28,7 @@ from glinfer.graph.nodes import (
 from glinfer.kernels.flat import normalize
 from glinfer.kernels.flat.activate import activation, gate, xielu
 from glinfer.kernels.flat.convolve import causal_conv
-from glinfer.kernels.flat.delta import DELTA_EPS, delta_rule, log_decay, sigmoid
+from glinfer.kernels.flat.delta import DELTA_EPS, delta_rule, log_decay, sigmoid, softplus
 from glinfer.kernels.flat.elementwise import arithmetic, scale
 from glinfer.kernels.flat.experts import expert_weight
 from glinfer.kernels.flat.lookup import lookup, position_add
@@ -150,7 +150,7 @@ class _PlainLowering:
     def layer(self, layer: Layer) -> None:
         """Draw both branches of a layer."""
         before = self.hidden
-        for branch, sum_name in ((layer.mixing, "resid_mid"), (layer.mlp, "resid_post")):
+        for branch in layer.branches:
             name, to, body = f"h.{layer.number}.{branch.name}", f"blocks.{layer.number}.{branch.name}", branch.body
             x = before if layer.parallel else self.hidden
             if branch.norm is not None:
@@ -165,9 +165,13 @@ class _PlainLowering:
             elif isinstance(body, Mlp):
                 out = self.mlp(name, to, body, x)
             else:
+                assert isinstance(body, ExpertMlps)
                 out = self.experts(name, to, body, x)
             self.end(name, to, branch, out)
-            self.plan.value(f"blocks.{layer.number}.{sum_name}", View(self.width))
+            if branch is layer.mixing:
+                self.plan.value(f"blocks.{layer.number}.resid_mid", View(self.width))
+            if branch is layer.branches[-1]:
+                self.plan.value(f"blocks.{layer.number}.resid_post", View(self.width))
 
     def end(self, name: str, to: str, branch: Branch, out: TensorSpec) -> None:
         """Draw the end of a branch: its norm and its factor, where it has them, and the sum with the stream."""
@@ -349,7 +353,7 @@ class _PlainLowering:
         """Draw the convolution of a layer, C · conv(B · x)."""
         rows, width = self.rows, self.width
         joined, axes = (
-            self.linear(f"{name}.in_proj", "conv.in_proj", node.into, x),
+            self.linear(f"{name}.in_proj", "conv.in_proj", node.into[0], x),
             [Axis(rows, 1, 0), Axis(width, 0, 1)],
         )
         b, c, value = (
@@ -371,43 +375,80 @@ class _PlainLowering:
         return self.linear(f"{name}.out", "conv.out_proj", node.out, mixed)
 
     def delta(self, name: str, to: str, node: DeltaMixing, x: TensorSpec) -> TensorSpec:
-        """Draw the gated delta rule of a layer, behind its convolution."""
+        """Draw the gated delta rule or the scan of a layer, behind its convolution."""
         rows, kernels, plan, of = self.rows, self.kernels, self.plan, node.rule
-        channels, z, a, b = (
-            self.linear(f"{name}.{letter}_proj", "delta.in_proj", each, x)
-            for letter, each in (("qkv", node.qkv), ("z", node.z), ("a", node.a), ("b", node.b))
-        )
+        kind = "ssm" if of.scan else "delta"
+        letters = (("qkv", node.qkv), ("z", node.z), ("a", node.a), ("b", node.b))
+        apart = {
+            letter: self.linear(f"{name}.{letter}_proj", f"{kind}.in_proj", each, x)
+            for letter, each in letters
+            if each is not None
+        }
         convolved, mixed = (self.scratch(f"{name}.{part}", rows, of.channels) for part in ("convolved", "channels"))
+        bias = None if node.conv.bias is None else self.vector(node.conv.bias)
+        how: dict[str, Any] = {"bias": bias, "kernels": kernels}
         plan.draw(
-            causal_conv(f"{name}.convolved", "delta.conv", channels, self.taps(node.conv), convolved, kernels=kernels),
-            activation(f"{name}.channels", "delta.conv", convolved, mixed, activation="silu", kernels=kernels),
+            causal_conv(f"{name}.convolved", f"{kind}.conv", apart["qkv"], self.taps(node.conv), convolved, **how),
+            activation(f"{name}.channels", f"{kind}.conv", convolved, mixed, activation="silu", kernels=kernels),
         )
-        apart, start = list[TensorSpec](), 0
-        key, value = (of.key_heads, of.key), (of.heads, of.value)
-        for letter, (heads, each) in (("q", key), ("k", key), ("v", value)):
+        key, value, by_head = (of.key_heads, of.key), (of.heads, of.value), list[TensorSpec]()
+        for letter, (heads, each), start in zip("qkv", (key, key, value), of.starts, strict=True):
             axes = [Axis(rows, 1, 0), Axis(heads, 0, each), Axis(each, 0, 1)]
             shape = rows * heads, each
-            apart.append(self.copy(f"{name}.{letter}", "delta.heads", mixed, shape, axes, col_offset=start))
-            start += heads * each
-        q, k, v = apart
+            by_head.append(self.copy(f"{name}.{letter}", f"{kind}.heads", mixed, shape, axes, col_offset=start))
+        q, k, v = by_head
         g, beta = (self.scratch(f"{name}.{part}", rows, of.heads) for part in ("g", "beta"))
         rate, shift = self.vector(node.rate), self.vector(node.shift)
         results = self.scratch(f"{name}.heads", rows * of.heads, of.value)
         rule: dict[str, Any] = {"sequence": rows, "scale": of.key**-0.5, "norm_eps": DELTA_EPS, "in_turn": of.in_turn}
+        shares = sigmoid(f"{name}.beta", f"{kind}.decay", apart["b"], beta, kernels=kernels) if "b" in apart else None
+        if shares is None:
+            rule |= {"scale": 1.0, "norm_eps": None, "scan": True}
+            shares = softplus(f"{name}.beta", f"{kind}.decay", apart["a"], shift, beta, kernels=kernels)
         plan.draw(
-            log_decay(f"{name}.g", "delta.decay", a, rate, shift, g, kernels=kernels),
-            sigmoid(f"{name}.beta", "delta.decay", b, beta, kernels=kernels),
-            delta_rule(f"{name}.heads", "delta.rule", q, k, v, g, beta, results, **rule, kernels=kernels),
+            log_decay(f"{name}.g", f"{kind}.decay", apart["a"], rate, shift, g, kernels=kernels),
+            shares,
+            delta_rule(f"{name}.heads", f"{kind}.rule", q, k, v, g, beta, results, **rule, kernels=kernels),
         )
-        scaled = self.scratch(f"{name}.heads_normed", *results.shape)
-        self.normalize(f"{name}.heads_norm", "delta.head_norm", node.norm, results, scaled)
-        joined, gated = (self.scratch(f"{name}.{part}", rows, of.values) for part in ("joined", "mixed"))
-        plan.draw(
-            repack(f"{name}.joined", "delta.joined", scaled, joined, kernels=kernels),
-            gate(f"{name}.mixed", "delta.gate", z, gated, up=joined, activation="silu", kernels=kernels),
-        )
+        if node.skip is not None:
+            gated = self.gated_scan(name, node, results, v, apart["z"])
+        else:
+            assert node.norm is not None
+            joined, gated = (self.scratch(f"{name}.{part}", rows, of.values) for part in ("joined", "mixed"))
+            scaled = self.scratch(f"{name}.heads_normed", *results.shape)
+            self.normalize(f"{name}.heads_norm", f"{kind}.head_norm", node.norm, results, scaled)
+            plan.draw(
+                repack(f"{name}.joined", f"{kind}.joined", scaled, joined, kernels=kernels),
+                gate(f"{name}.mixed", f"{kind}.gate", apart["z"], gated, up=joined, activation="silu", kernels=kernels),
+            )
         plan.value(f"{to}.mixed", View(of.values))
-        return self.linear(f"{name}.out", "delta.out_proj", node.out, gated)
+        return self.linear(f"{name}.out", f"{kind}.out_proj", node.out, gated)
+
+    def gated_scan(self, name: str, node: DeltaMixing, results: TensorSpec, v: TensorSpec, z: TensorSpec) -> TensorSpec:
+        """Draw what follows a scan: the sum with its values times their factors, gates, and the norm of groups."""
+        rows, kernels, plan, of = self.rows, self.kernels, self.plan, node.rule
+        assert node.skip is not None
+        axes = [Axis(rows, 0, 0), Axis(of.heads, 0, 1)]
+        skip = self.copy(f"{name}.skip", "ssm.skip", self.vector(node.skip), (results.shape[0], 1), axes)
+        skipped, summed = (self.scratch(f"{name}.{part}", *results.shape) for part in ("skipped", "summed"))
+        self.combine(f"{name}.skipped", "ssm.skip", "multiply", v, skip, skipped)
+        self.combine(f"{name}.summed", "ssm.skip", "add", results, skipped, summed)
+        joined, gated = (self.scratch(f"{name}.{part}", rows, of.values) for part in ("joined", "gated"))
+        plan.draw(
+            repack(f"{name}.joined", "ssm.joined", summed, joined, kernels=kernels),
+            gate(f"{name}.gated", "ssm.gate", z, gated, up=joined, activation="silu", kernels=kernels),
+        )
+        if node.norm is None:
+            return gated
+        shape = rows * of.norm_groups, of.values // of.norm_groups
+        apart, normed = (self.scratch(f"{name}.{part}", *shape) for part in ("groups", "normed_groups"))
+        again, mixed = (self.scratch(f"{name}.{part}", rows, of.values) for part in ("again", "mixed"))
+        norm = normalize.Norm("rms", eps=self.config.layer_norm_eps)
+        how: dict[str, Any] = {"scratch": self.scratch, "kernels": kernels}
+        plan.draw(repack(f"{name}.groups", "ssm.norm", gated, apart, kernels=kernels))
+        plan.draw(*normalized(f"{name}.group_norm", "ssm.norm", apart, normed, norm, **how))
+        plan.draw(repack(f"{name}.again", "ssm.norm", normed, again, kernels=kernels))
+        return self.combine(f"{name}.mixed", "ssm.norm", "multiply", again, self.vector(node.norm.weight), mixed)
 
     def mlp(self, name: str, to: str, node: Mlp, x: TensorSpec) -> TensorSpec:
         """Draw an MLP."""
@@ -461,6 +502,10 @@ class _PlainLowering:
             out = self.expert(own if node.choice.apart else name, own, node.shared, x, {})
             plan.draw(sigmoid(f"{own}.weight", "mlp.choice", logit, weight, kernels=kernels))
             add(own, out, False)
+        elif node.shared is not None:
+            own = f"{name}.shared"
+            out = self.expert(own, own, node.shared, x, {})
+            return self.combine(f"{own}.sum", "mlp.mix", "add", sums, out, other)
         return sums
 
     def expert(self, name: str, own: str, node: Mlp, x: TensorSpec, bounds: dict[str, object]) -> TensorSpec:

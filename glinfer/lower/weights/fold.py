@@ -28,12 +28,12 @@ from glinfer.gl.layouts.blocks import RowLayout
 from glinfer.gl.layouts.grouped import GroupedLayout
 from glinfer.gl.layouts.matrix import TexelLayout
 from glinfer.gl.layouts.packing import ConstantLayout, GemvLayout
-from glinfer.graph.nodes import Attention, Convolution, DeltaMixing, ExpertMlps, Linear, Mlp, Norm
+from glinfer.graph.nodes import Attention, Convolution, DeltaMixing, ExpertMlps, Linear, Mlp, Norm, Nothing
 from glinfer.kernels.fused.low_rank import RANK_STEP
 from glinfer.kernels.spec import Array
 from glinfer.lower.ropes import rope_of
 from glinfer.lower.weights.low_rank import AdapterRanks, down_matrix, up_matrix
-from glinfer.lower.weights.recipe import PADDING, Recipe, Recipes, taken, weight_name
+from glinfer.lower.weights.recipe import PADDING, Recipe, Recipes, Rows, channels_in_order, taken, weight_name
 from glinfer.quant.formats import F16, F32, GROUP_FORMS, WIDE, WORD_FORMATS, is_grouped, is_scaled
 from glinfer.quant.ggml import integers_and_scales, words_of
 from glinfer.quant.groups import wide_words
@@ -102,7 +102,8 @@ class Weights(Recipes):
         """The weights of a layer that belong to no product.
 
         A convolution over L positions has ``taps`` [L, channels], and a row more for its bias. A delta rule has
-        ``decay`` [2, heads], the factors and shifts of its decays, and ``norm`` [1, elements of a head]. Normalised
+        ``decay`` [2, heads], the factors and shifts of its decays, and ``norm`` [1, elements of a head]. In a scan
+        ``decay`` has a third row, the factors of its values, and ``norm`` [1, values] may be missing. Normalised
         heads have ``turn`` [2, floats], the gains of keys and queries, of one head or of all. ``sinks`` is [1, heads],
         ``expert_bias`` [1, experts], and ``alphas`` [1, 2] are the numbers of xIELU.
         """
@@ -125,15 +126,19 @@ class Weights(Recipes):
             if node.sinks is not None:
                 sinks = node.sinks.name(self.names)
                 yield Weight(f"{name}.sinks", _table(1, node.sinks.shape[0]), lambda made: made._take(sinks)[None])
+        if isinstance(node, Attention | Nothing):
             return
         assert isinstance(node, Convolution | DeltaMixing)
         channels, _, length = node.conv.weight.shape
         layout = _table(length + (node.conv.bias is not None), channels)
-        yield Weight(f"{name}.taps", layout, partial(FoldedWeights._taps_table, conv=node.conv))
+        order = channels_in_order(node.rule) if isinstance(node, DeltaMixing) else None
+        yield Weight(f"{name}.taps", layout, partial(FoldedWeights._taps_table, conv=node.conv, order=order))
         if isinstance(node, DeltaMixing):
-            norm = weight_name(node.norm.name)
-            yield Weight(f"{name}.decay", _table(2, node.rule.heads), partial(FoldedWeights._decays, node=node))
-            yield Weight(f"{name}.norm", _table(1, node.rule.value), lambda made: made._take(norm)[None])
+            rows = 2 + (node.skip is not None)
+            yield Weight(f"{name}.decay", _table(rows, node.rule.heads), partial(FoldedWeights._decays, node=node))
+            if node.norm is not None:
+                norm, layout = weight_name(node.norm.name), _table(1, node.norm.weight.shape[0])
+                yield Weight(f"{name}.norm", layout, lambda made: made._take(norm)[None])
 
     def of_product(self, recipe: Recipe, adapters: AdapterRanks) -> Iterator[Weight]:
         """A product's ``weight`` [outputs, words] and ``consts`` [outputs, 1 to 6], which are made together.
@@ -394,16 +399,18 @@ class FoldedWeights(Mapping[str, Array]):
         gain = self._gain(norm.name)
         return gain[None] if norm.bias is None else np.stack([gain, self._take(f"{norm.name}.bias")])
 
-    def _taps_table(self, conv: Linear) -> Array:
-        """The weights of a convolution, and its bias after them."""
+    def _taps_table(self, conv: Linear, order: Rows | None) -> Array:
+        """The weights of a convolution, and its bias after them, with the channels in an order."""
         taps = self._floats(weight_name(conv.name))[:, 0].T
         bias = [] if conv.bias is None else [self._floats(f"{conv.name}.bias")[None]]
-        return np.ascontiguousarray(np.concatenate([taps, *bias]), dtype=np.float32)
+        table = np.concatenate([taps, *bias])
+        return np.ascontiguousarray(table if order is None else table[:, order], dtype=np.float32)
 
     def _decays(self, node: DeltaMixing) -> Array:
-        """The factors and shifts of the decays of a delta rule."""
-        rates, shifts = (self._take(each.name(self._recipes.names)) for each in (node.rate, node.shift))
-        return np.stack([-np.exp(rates), shifts])
+        """The factors and shifts of the decays of a delta rule, and the factors of a scan's values."""
+        parts = [each for each in (node.rate, node.shift, node.skip) if each is not None]
+        rates, *others = (self._take(each.name(self._recipes.names)) for each in parts)
+        return np.stack([-np.exp(rates), *others])
 
     def _rope(self, rope: Rope) -> Array:
         """Cosine and sine of each pair of a head, [positions, head_floats]; the rest of a head is turned by nothing.

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from glinfer.config import ModelConfig
 from glinfer.errors import PlanError
-from glinfer.families.layer import Rope
+from glinfer.families.layer import DeltaRule, Rope
 from glinfer.formats.tensors import weight_shapes
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS, blocks_for
 from glinfer.graph.model import graph_of
@@ -264,7 +264,8 @@ class Recipes:
     def mixing_in(self, layer: int) -> Recipe:
         """The product that begins the branch of a layer that mixes tokens; its parts begin with whole blocks.
 
-        Of a convolution they are B, C and x; of a delta rule channels, decays, shares and gates.
+        Of a convolution they are B, C and x; of a delta rule channels, decays, shares and gates. The channels of a scan
+        are put in the order of a delta rule, and it has no shares.
         """
         branch = self.graph.layer(layer).mixing
         node = branch.body
@@ -272,11 +273,12 @@ class Recipes:
             width = self.config.hidden_size
             part = np.full(part_floats(width), PADDING)
             part[:width] = np.arange(width)
-            rows, sources = [_moved(part, number * width) for number in range(PARTS)], [node.into]
+            rows, sources = [_moved(part, number * width) for number in range(PARTS)], [*node.into]
         elif isinstance(node, DeltaMixing):
-            rows, start, sources = [], 0, [node.qkv, node.a, node.b, node.z]
+            rows, start, sources = [], 0, [each for each in (node.qkv, node.a, node.b, node.z) if each is not None]
             for each in sources[:-1]:
-                rows.append(_moved(_whole_blocks(np.arange(each.outputs)), start))
+                own = channels_in_order(node.rule) if each is node.qkv else np.arange(each.outputs)
+                rows.append(_moved(_whole_blocks(own), start))
                 start += each.outputs
             rows.append(start + np.arange(node.z.outputs))
         else:
@@ -302,39 +304,41 @@ class Recipes:
         rows = np.arange(sum(each.outputs for each in sources))
         return self._recipe("mlp.router", layer, sources, rows, before=branch.norm, exact=True)
 
-    def _mlps(self, layer: int, *, shared: bool) -> tuple[Branch, tuple[Mlp, ...]]:
-        """The MLPs of a layer, whose matrices are one below the other, or the ``shared`` one alone."""
+    def _mlps(self, layer: int) -> tuple[Branch, tuple[Mlp, ...]]:
+        """The MLPs of a layer, whose matrices are one below the other."""
         branch = self.graph.layer(layer).mlp
         node = branch.body
-        if shared:
-            assert isinstance(node, ExpertMlps)
-            assert node.shared is not None
-            return branch, (node.shared,)
         assert isinstance(node, Mlp | ExpertMlps)
         return branch, node.stacked if isinstance(node, ExpertMlps) else (node,)
 
-    def up(self, layer: int, *, shared: bool = False) -> Recipe:
-        """The first product of the MLP, with alternating blocks of gate and up where the family has a gate.
+    def apart(self, layer: int) -> tuple[Recipe, Recipe]:
+        """Both products of an MLP beside the experts."""
+        node = self.graph.layer(layer).mlp.body
+        assert isinstance(node, ExpertMlps)
+        assert node.apart is not None
+        return self.up(layer, node.apart), self.down(layer, node.apart)
 
-        With ``shared`` it is that of a shared expert that has passes of its own, and so in :meth:`down`.
-        """
-        branch, mlps = self._mlps(layer, shared=shared)
+    def up(self, layer: int, apart: Mlp | None = None) -> Recipe:
+        """The first product of the MLP, with alternating blocks of gate and up where the family has a gate."""
+        branch, mlps = self._mlps(layer)
+        mlps = mlps if apart is None else (apart,)
         inner, gated = mlps[0].up.outputs, mlps[0].gate is not None
         rows, sources = _blocks_of_both(inner) if gated else np.arange(inner), [each.first for each in mlps]
         rows = np.concatenate([_moved(rows, len(sources[0]) * inner * number) for number in range(len(mlps))])
         further: dict[str, Any] = {"before": branch.norm, "gated": gated, "experts": len(mlps)}
-        return self._recipe("mlp.shared_in" if shared else "mlp.fc_in", layer, [*chain(*sources)], rows, **further)
+        kind = "mlp.fc_in" if apart is None else "mlp.shared_in"
+        return self._recipe(kind, layer, [*chain(*sources)], rows, **further)
 
-    def down(self, layer: int, *, shared: bool = False) -> Recipe:
+    def down(self, layer: int, apart: Mlp | None = None) -> Recipe:
         """The second product of the MLP."""
-        branch, mlps = self._mlps(layer, shared=shared)
+        branch, mlps = self._mlps(layer)
+        mlps = mlps if apart is None else (apart,)
         width = mlps[0].down.outputs
         each = np.arange(width) if len(mlps) == 1 else _whole_blocks(np.arange(width))
         rows = np.concatenate([_moved(each, width * number) for number in range(len(mlps))])
         further: dict[str, Any] = {"writes_stream": True, "experts": len(mlps), **self._end(branch)}
-        return self._recipe(
-            "mlp.shared_out" if shared else "mlp.fc_out", layer, [each.down for each in mlps], rows, **further
-        )
+        kind = "mlp.fc_out" if apart is None else "mlp.shared_out"
+        return self._recipe(kind, layer, [each.down for each in mlps], rows, **further)
 
     def dense(self, number: int) -> Recipe:
         """A dense matrix after the pooling."""
@@ -345,11 +349,12 @@ class Recipes:
         """All products of the model's plans."""
         found = [] if self.config.embeds else [self.head()]
         for layer in range(self.config.num_hidden_layers):
-            found += [self.mixing_in(layer), self.mixing_out(layer), self.up(layer), self.down(layer)]
-            experts = self.config.layer(layer).experts
-            found += [] if experts is None else [self.router(layer)]
-            if experts is not None and experts.apart:
-                found += [self.up(layer, shared=True), self.down(layer, shared=True)]
+            of = self.config.layer(layer)
+            found += [self.mixing_in(layer), self.mixing_out(layer)] if of.mixing != "none" else []
+            found += [self.up(layer), self.down(layer)] if of.mlp else []
+            found += [self.router(layer)] if of.experts is not None else []
+            node = self.graph.layer(layer).mlp.body
+            found += self.apart(layer) if isinstance(node, ExpertMlps) and node.apart is not None else ()
         return found + [self.dense(number) for number in range(len(self.config.dense))]
 
     def head(self) -> Recipe:
@@ -420,6 +425,12 @@ def _heads_in_place(heads: int, dim: int, floats: int, order: Rows | None = None
     place = np.full((heads, floats), PADDING)
     place[:, :dim] = (pitch or dim) * np.arange(heads)[:, None] + (np.arange(dim) if order is None else order)
     return place.reshape(-1)
+
+
+def channels_in_order(rule: DeltaRule) -> Rows:
+    """The channels of a file in the order queries, keys, values."""
+    sizes = rule.keys, rule.keys, rule.values
+    return np.concatenate([start + np.arange(size) for start, size in zip(rule.starts, sizes, strict=True)])
 
 
 def _whole_blocks(rows: Rows) -> Rows:

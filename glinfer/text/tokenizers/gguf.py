@@ -56,11 +56,11 @@ _ROBERTA = "roberta-bpe"
 MARK = "##"
 """Prefix of WordPiece tokens that continue a word, outside GGUF files."""
 # End-of-text tokens for files that do not name them; llama.cpp uses the same texts.
-_ENDS = frozenset(
+ENDS = frozenset(
     {"<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|end_of_text|>",
      "<EOT>", "<end_of_utterance>", "<｜end▁of▁sentence｜>", "<|return|>", "<|call|>"}
 )  # fmt: skip
-_ENDS_A_MESSAGE, _ENDS_A_REPLY = "<|end|>", frozenset({"<|return|>", "<|call|>"})
+ENDS_A_MESSAGE, ENDS_A_REPLY = "<|end|>", frozenset({"<|return|>", "<|call|>"})
 
 
 def read_gguf_tokenizer(path: AnyPath) -> HfModel:
@@ -132,7 +132,7 @@ def gguf_stops(metadata: Mapping[str, Any], source: str) -> tuple[int, ...]:
     named = [vocabulary.named[name] for name in ("eos", "eot", "eom") if name in vocabulary.named]
     known = {token: vocabulary.tokens[token] for token in sorted(vocabulary.control())}
     # If a reply can have several messages, the end of one does not end it; llama.cpp detects this by the same tokens.
-    ends = _ENDS - {_ENDS_A_MESSAGE} if set(known.values()) >= _ENDS_A_REPLY else _ENDS
+    ends = ENDS - {ENDS_A_MESSAGE} if set(known.values()) >= ENDS_A_REPLY else ENDS
     return tuple(dict.fromkeys(named + [token for token, text in known.items() if text in ends]))
 
 

@@ -1,0 +1,479 @@
+"""A site that runs GGUF files without Python: ready programs for the shapes of published models.
+
+A program holds what :func:`glinfer.export.site.export_web` computes from a model's shape: its ``plan.json``, and how
+each texture of weights is made of the file's tensors. ``web/drop/`` reads the file, finds the program of its shape, and
+packs the weights as Python does for ``--weights q8``, the default for GGUF files.
+
+The site's ``plan.json`` has an entry ``drop``: ``shapes`` lists the programs with the metadata that a file must have,
+the other keys are tables of file formats, limits and texts that JavaScript shares with Python, see :func:`tables`.
+A program is a gzip file of JSON:
+
+============= ==============================================================================================
+key           holds
+============= ==============================================================================================
+``tensors``   the shape of each tensor of the file, outermost dimension first
+``optional``  the same for tensors that some files have: a head, if it may be the embeddings
+``factors``   numbers that ``rope_freqs.weight`` must have; null for shapes without that tensor
+``plan``      ``plan.json`` for embeddings in Q8_0
+``variants``  for each other format of the embeddings, the differences of its plan: pairs of a path and a value
+``rows``      tables of row numbers as differences, -1 for a row of zeros
+``weights``   the textures of weights, see :meth:`Program._steps`
+``offset``    added to the gains of norms after the file's form of them was undone
+============= ==============================================================================================
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from glinfer.config import ModelConfig
+from glinfer.engine.defaults import USUAL
+from glinfer.engine.sampler import NEUTRAL, SamplingOptions
+from glinfer.errors import FormatError, PlanError
+from glinfer.export.examples import CHAT_EXAMPLES, TEXT_EXAMPLES
+from glinfer.export.libraries import JINJA, MARKDOWN, TOKENIZERS
+from glinfer.export.site import (
+    LIMITS,
+    PAGE,
+    PLAN,
+    VERSION,
+    ExportedSite,
+    check_target,
+    copy_file,
+    laid_out,
+    offline_version,
+    page_files,
+    plan_file,
+    replacing,
+    site_parts,
+    web_kernels,
+    web_root,
+    write_json,
+)
+from glinfer.export.weights import FORMAT
+from glinfer.families import FAMILIES
+from glinfer.families.settings import shortest
+from glinfer.formats.gguf.config import ROPE_FREQS, USUAL_SETTINGS, config_of, metadata_of
+from glinfer.formats.gguf.file import VERSIONS, GgufFile, GgufTensor, ggml_types
+from glinfer.formats.gguf.model import rows_from_file
+from glinfer.formats.gguf.words import BEGIN_WITH_BOS, COMPOSED, EXPRESSIONS, WHOLE_WORDS
+from glinfer.formats.sampling import GGUF_OPTIONS, NAMES
+from glinfer.formats.tensors import stored_tensors
+from glinfer.gl.layouts.matrix import FORMATS
+from glinfer.gl.program import shader_root
+from glinfer.graph.nodes import Attention, ModelTensor
+from glinfer.kernels.rotary import rope_frequencies
+from glinfer.limits import (
+    MAX_GGUF_DIMENSIONS,
+    MAX_GGUF_ELEMENTS,
+    MAX_GGUF_ENTRIES,
+    MAX_GGUF_NAME_BYTES,
+    MAX_GGUF_SKIPPED,
+    MAX_GGUF_STRING_BYTES,
+    MAX_REMOTE_HEADER_BYTES,
+    MAX_TOKEN_CHARACTERS,
+    MAX_VOCABULARY_CHARACTERS,
+)
+from glinfer.lower.plans import DEFAULT_PLAN, check_choice
+from glinfer.lower.weights.fold import Weights
+from glinfer.lower.weights.recipe import PADDING, Recipe, weight_name
+from glinfer.quant.formats import BLOCK_FORMATS, DEFAULT_CACHE
+from glinfer.text.tokenizers.gguf import ENDS, ENDS_A_MESSAGE, ENDS_A_REPLY
+
+WEIGHTS = "q8"
+"""The weight format of the programs, Python's default for GGUF files."""
+CONTEXT = 2048
+"""The context of a program, if the caller gives none."""
+PROGRAMS = "programs"
+"""The folder of the programs in a site."""
+BLOCKS = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K")
+"""The block formats that web/drop/blocks.js reads, besides F32, F16 and BF16."""
+_TEXTURE_SIZES = (4096, 8192, 16384)
+"""Texels a side that are tried for a program, one after another."""
+_USUAL = "Q8_0"
+"""The format of embeddings of most files."""
+_FLOATS = ("F32", "F16", "BF16")
+_SETTINGS: Mapping[str, tuple[Any, ...]] = {
+    **USUAL_SETTINGS,
+    "attention.causal": (True,),
+    "attention.sliding_window": (0,),
+    "nextn_predict_layers": (0,),
+    "rope.scaling.type": ("none", "linear"),
+    "rope.scaling.factor": (0.0, 1.0),
+    "rope.scale_linear": (0.0, 1.0),
+}
+"""Settings that change nothing for some families; a program accepts those that change nothing for its shape."""
+_WINDOWS = "attention.sliding_window_pattern"
+_DROP = {"drop": "drop", "app.js": "drop_app.js", "page/worker.js": "drop/worker.js"}
+"""The page's own modules, two of them in place of those of other sites."""
+_OWN_ONLY, _ANY_SITE = "connect-src 'self';", "connect-src 'self' https: http:;"
+"""What the page may request: its own site, and files at addresses that are entered."""
+HEAD = "lm_head"
+"""The product of the logits."""
+Rows = npt.NDArray[np.intp]
+
+
+def published_shapes() -> dict[str, ModelConfig]:
+    """The shapes of the programs of a site, by their names in the page; add one to ``shapes.json``."""
+    listed = json.loads(Path(__file__).with_name("shapes.json").read_text(encoding="utf-8"))
+    acts = {name: family.activation for name, family in FAMILIES.items()}
+    return {name: ModelConfig(hidden_act=acts[each["model_type"]], **each) for name, each in listed.items()}
+
+
+def tables() -> dict[str, Any]:
+    """The tables of file formats that JavaScript shares with Python, for ``drop`` of ``plan.json``."""
+    types, sizes = ggml_types()
+    return {
+        "versions": VERSIONS,
+        "types": {int(each): [each.name, *map(int, sizes[each])] for each in types if each in sizes},
+        "blocks": {name: _block_entry(name) for name in BLOCKS},
+        "readable": [*_FLOATS, *BLOCKS],
+        "limits": {
+            "dimensions": MAX_GGUF_DIMENSIONS,
+            "elements": MAX_GGUF_ELEMENTS,
+            "entries": MAX_GGUF_ENTRIES,
+            "name_bytes": MAX_GGUF_NAME_BYTES,
+            "skipped": MAX_GGUF_SKIPPED,
+            "string_bytes": MAX_GGUF_STRING_BYTES,
+            "header_bytes": MAX_REMOTE_HEADER_BYTES,
+            "token_characters": MAX_TOKEN_CHARACTERS,
+            "vocabulary_characters": MAX_VOCABULARY_CHARACTERS,
+        },
+        "sampling": {"names": GGUF_OPTIONS, "usual": _options(USUAL), "neutral": _options(NEUTRAL)},
+        "examples": {"chat": CHAT_EXAMPLES, "text": TEXT_EXAMPLES},
+        "vocabulary": {
+            "expressions": {name: list(cuts) for name, cuts in EXPRESSIONS.items()},
+            "whole_words": sorted(WHOLE_WORDS),
+            "composed": sorted(COMPOSED),
+            "begin_with_bos": sorted(BEGIN_WITH_BOS),
+            "ends": sorted(ENDS),
+            "ends_a_message": ENDS_A_MESSAGE,
+            "ends_a_reply": sorted(ENDS_A_REPLY),
+        },
+    }
+
+
+def _options(sampling: SamplingOptions) -> dict[str, float]:
+    return {name: getattr(sampling, name) for name in NAMES}
+
+
+def _block_entry(name: str) -> dict[str, Any]:
+    """A block format for web/drop/blocks.js, with the form of its groups (:mod:`glinfer.quant.groups`)."""
+    block = BLOCK_FORMATS[name]
+    form = block.groups
+    assert form is not None
+    return {
+        "weights": block.weights,
+        "bytes": block.nbytes,
+        "planes": [[each.start, each.nbytes, each.chunks, each.bits, each.position] for each in form.planes],
+        "scales": form.scales,
+        "scale_start": form.scale_start,
+        "factor_start": form.factor_start,
+        "low_bits": form.low_bits,
+        "high_words": form.high_words,
+        "offset": form.offset,
+        "halves": list(block.scales),
+    }
+
+
+class Program:
+    """The ready program of one shape, see the module's docstring."""
+
+    def __init__(self, name: str, shape: ModelConfig, context: int = CONTEXT, cache: str = DEFAULT_CACHE) -> None:
+        """Describe the file of a shape.
+
+        Args:
+            name: how the page calls the shape.
+            shape: the shape, with all its positions.
+            context: tokens of the longest sequence; fewer if the model has fewer positions.
+            cache: a key of :data:`glinfer.quant.formats.CACHE_FORMATS`.
+
+        Raises:
+            FormatError, InputError: no GGUF file describes the shape.
+        """
+        self.name, self._cache = name, cache
+        metadata, factors = metadata_of(shape)
+        self._family = shape.family
+        self.architecture = self._family.in_gguf.architecture
+        self.metadata = {key: _as_stored(value) for key, value in metadata.items()}
+        self.factors = factors.get(ROPE_FREQS)
+        stored = stored_tensors(shape, self._family.in_gguf.names)
+        self._files = {each.name: each for each in stored}
+        self._whole = self._config(self.metadata)
+        self.config = self._whole.with_context(min(context, self._whole.max_position_embeddings))
+        self._plans: dict[str, tuple[dict[str, Any], list[str]]] = {}
+        self._names = {
+            tensor.name(self._family.names): (each.name, tensor) for each in stored for tensor in each.tensors
+        }
+
+    def _config(self, metadata: Mapping[str, Any]) -> ModelConfig:
+        """The configuration of a file of this shape with other metadata.
+
+        Raises:
+            FormatError: the metadata is invalid.
+        """
+        none = np.zeros(0, np.uint8)
+        tensors = {each.name: GgufTensor(each.name, "F32", each.outer_shape, none) for each in self._files.values()}
+        if self.factors is not None:
+            tensors[ROPE_FREQS] = GgufTensor(ROPE_FREQS, "F32", self.factors.shape, self.factors.view(np.uint8))
+        values = {"general.architecture": self.architecture, **metadata}
+        return config_of(GgufFile(values, tensors, self.name))
+
+    def _accepts(self, key: str, value: Any) -> bool:
+        """Whether a file with another value of a key, None for none, has the same configuration."""
+        others = {name: each for name, each in self.metadata.items() if name != key}
+        try:
+            return self._config(others if value is None else {**others, key: value}) == self._whole
+        except FormatError:
+            return False
+
+    def entry(self) -> dict[str, Any]:
+        """What ``drop`` of ``plan.json`` has of the program: the metadata of its files, and its sizes.
+
+        ``keys`` has the possible values of each key, ``required`` the keys that a file must have.
+        """
+        before = f"{self.architecture}."
+        keys = {key: [value] for key, value in self.metadata.items()}
+        windows = [self.config.layer(layer).window > 0 for layer in range(self.config.num_hidden_layers)]
+        patterns = (len(self.config.layer_types), windows)
+        for name, values in {**_SETTINGS, _WINDOWS: patterns}.items():
+            keys.setdefault(before + name, []).extend(value for value in values if self._accepts(before + name, value))
+        sizes = {"weight": 0}
+        for each in self.plan["textures"]:
+            nbytes = each["width"] * each["height"] * FORMATS[each["format"]].bytes_per_texel
+            sizes[each["kind"]] = sizes.get(each["kind"], 0) + nbytes
+        return {
+            "name": self.name,
+            "architecture": self.architecture,
+            "keys": {key: values for key, values in keys.items() if values},
+            "required": [key for key in self.metadata if not self._accepts(key, None)],
+            "context": self.config.max_position_embeddings,
+            "bytes": {"weights": sizes["weight"], "all": sum(sizes.values())},
+            "requires": self.plan["requires"],
+        }
+
+    @cached_property
+    def plan(self) -> dict[str, Any]:
+        """``plan.json`` for embeddings in :data:`_USUAL`."""
+        return self._plan(_USUAL)[0]
+
+    @cached_property
+    def shaders(self) -> set[str]:
+        """The shader files of the plans."""
+        return set().union(*(self._plan(form)[1] for form in self._embeddings))
+
+    @property
+    def _head(self) -> str:
+        """The file's name of a head that is not the embeddings."""
+        return weight_name(self._family.in_gguf.names.head)
+
+    @property
+    def _embeddings(self) -> list[str]:
+        """The formats that embeddings of this width can have; ``F16`` stands for floats of any kind."""
+        return ["F16", *(name for name in BLOCKS if self.config.hidden_size % BLOCK_FORMATS[name].weights == 0)]
+
+    def _plan(self, form: str) -> tuple[dict[str, Any], list[str]]:
+        """``plan.json`` for embeddings in one format, and its shader files."""
+        if form not in self._plans:
+            embeddings = weight_name(self._family.names.embeddings)
+            problem = PlanError("")
+            for size in _TEXTURE_SIZES:
+                limits = replace(LIMITS["usual"], max_texture_size=size)
+                try:
+                    formats, kernels = {embeddings: form}, web_kernels(WEIGHTS)
+                    made, export = laid_out(self.config, formats, DEFAULT_PLAN, WEIGHTS, self._cache, kernels, limits)
+                    break
+                except PlanError as error:
+                    problem = error
+            else:
+                raise problem
+            about = {"name": self.name, "plan": DEFAULT_PLAN, "weights": WEIGHTS, "cache": self._cache}
+            parameters = sum(math.prod(each.shape) for each in self._files.values())
+            values, _ = plan_file(about, made, export, self.config, parameters)
+            # As read from JSON, to be compared with others.
+            self._plans[form] = json.loads(json.dumps(values)), export.shaders
+        return self._plans[form]
+
+    def contents(self) -> dict[str, Any]:
+        """The contents of the program's file."""
+        rows, places = _RowTables(), {each["name"]: place for place, each in enumerate(self.plan["textures"])}
+        width = [self.config.vocab_size, self.config.hidden_size]
+        return {
+            "tensors": {each.name: list(each.outer_shape) for each in self._files.values()},
+            "optional": {self._head: width} if self.config.tie_word_embeddings else {},
+            "factors": None if self.factors is None else self.factors.tolist(),
+            "plan": self.plan,
+            "variants": {
+                form: list(changes(self.plan, self._plan(form)[0])) for form in self._embeddings if form != _USUAL
+            },
+            "weights": sorted(self._steps(rows), key=lambda step: places[_texture(step)]),
+            "rows": rows.tables,
+            "offset": self._family.norm_offset,
+        }
+
+    def _steps(self, rows: _RowTables) -> Iterator[dict[str, Any]]:
+        """How the textures of weights are made.
+
+        ``kind`` is ``table`` for embeddings; ``angles`` with ``frequencies`` and a ``factor``; ``vectors`` with a
+        ``source`` and ``rows`` for each row of gains; ``product`` with ``sources``, ``rows``, ``inputs``, ``gain`` and
+        ``biases``. ``rows`` and ``inputs`` are numbers of tables, or null for all in order. Sources, gains and biases
+        are tensors of the file. A source is a list: the first that the file has is meant.
+        """
+        config, made = self.config, Weights(self.config, WEIGHTS)
+        unsupported = self._family.norm != "rms" or self._family.layer.norms == "sum" or config.long_after
+        if unsupported or not self._family.rotary or made.places or config.residual_multiplier != 1:
+            raise PlanError(f"{self.name}: web/drop has no such weights; export the model itself")
+        yield {"kind": "table", "name": "wte", "source": self._file(weight_name(made.graph.embeddings.name))[0]}
+        for rope, name in made.ropes.items():
+            if rope.scales_queries:
+                raise PlanError(f"{self.name}: web/drop does not scale queries; export the model itself")
+            frequencies, factor = rope_frequencies(
+                config.max_position_embeddings, rope.dim, rope.theta, dict(rope.scaling) or None
+            )
+            yield {"kind": "angles", "name": name, "frequencies": frequencies.tolist(), "factor": factor}
+        for layer in range(config.num_hidden_layers):
+            node = made.graph.layer(layer).mixing.body
+            if not isinstance(node, Attention) or node.sinks is not None or config.layer(layer).experts is not None:
+                raise PlanError(f"{self.name}: web/drop knows layers of attention and an MLP; export the model itself")
+            norms = [norm for norm in (node.k_norm, node.q_norm) if norm is not None]
+            if norms:
+                recipe = made.qkv(layer)
+                order = rows.number(recipe.rows[: made.head_floats], config.head_dim)
+                vectors = [{"source": self._file(weight_name(norm.name))[0], "rows": order} for norm in norms]
+                yield {"kind": "vectors", "name": f"{recipe.name}.turn", "vectors": vectors}
+        for recipe in made.products():
+            yield self._product(recipe, rows)
+            if recipe.post_norm:
+                vectors = [{"source": self._file(weight_name(recipe.post_norm))[0], "rows": None}]
+                yield {"kind": "vectors", "name": recipe.named(recipe.post_kind), "vectors": vectors}
+
+    def _product(self, recipe: Recipe, rows: _RowTables) -> dict[str, Any]:
+        if recipe.kept or recipe.scale != 1 or recipe.packing != WEIGHTS:
+            raise PlanError(f"{self.name}: web/drop does not pack {recipe.name} like that; export the model itself")
+        sources, biases, order, above = [], [], [], 0
+        rivals = [self._head] if recipe.name == HEAD and self.config.tie_word_embeddings else []
+        for name in recipe.sources:
+            file, tensor = self._file(weight_name(name))
+            bias = self._names.get(f"{name}.bias")
+            # Each row's number in the file, whose heads may have their elements in another order.
+            order.append(above + rows_from_file(self.config, tensor, np.arange(tensor.shape[0])))
+            sources.append([*rivals, file])
+            biases.append(None if bias is None else bias[0])
+            above += tensor.shape[0]
+        found = np.where(recipe.rows == PADDING, PADDING, np.concatenate(order)[recipe.rows])
+        return {
+            "kind": "product",
+            "name": recipe.name,
+            "sources": sources,
+            "rows": rows.number(found, above),
+            "inputs": None if recipe.inputs is None else rows.number(recipe.inputs, -1),
+            "gain": self._file(weight_name(recipe.norm))[0] if recipe.norm else None,
+            "biases": biases,
+        }
+
+    def _file(self, name: str) -> tuple[str, ModelTensor]:
+        """The name in the file of one of the model's tensors, and the tensor."""
+        file, tensor = self._names[name]
+        if len(self._files[file].tensors) > 1:
+            raise PlanError(f"{self.name}: web/drop does not split {file}; export the model itself")
+        return file, tensor
+
+
+def _texture(step: Mapping[str, Any]) -> str:
+    """The first texture of a step."""
+    return f"{step['name']}.weight" if step["kind"] == "product" else str(step["name"])
+
+
+class _RowTables:
+    """Tables of row numbers, each kept once."""
+
+    def __init__(self) -> None:
+        self.tables: list[list[int]] = []
+        self._numbers: dict[bytes, int] = {}
+
+    def number(self, rows: Rows, count: int) -> int | None:
+        """The number of a table; None if it is all of ``count`` rows in order."""
+        if len(rows) == count and np.array_equal(rows, np.arange(count)):
+            return None
+        key = np.asarray(rows, dtype=np.int64).tobytes()
+        if key not in self._numbers:
+            self._numbers[key] = len(self.tables)
+            self.tables.append(np.diff(rows, prepend=0).tolist())
+        return self._numbers[key]
+
+
+def changes(before: Any, after: Any, path: Sequence[str | int] = ()) -> Iterator[tuple[list[str | int], Any]]:
+    """The differences of two JSON documents: paths, and the values that the second has there."""
+    if isinstance(before, dict) and isinstance(after, dict) and before.keys() == after.keys():
+        pairs: Sequence[tuple[str | int, Any, Any]] = [(key, before[key], after[key]) for key in before]
+    elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
+        pairs = [(place, *both) for place, both in enumerate(zip(before, after, strict=True))]
+    else:
+        if before != after or type(before) is not type(after):
+            yield list(path), after
+        return
+    for key, one, other in pairs:
+        yield from changes(one, other, (*path, key))
+
+
+def _as_stored(value: Any) -> Any:
+    """A number as a file keeps it, in float32."""
+    return shortest(float(np.float32(value))) if isinstance(value, float) else value
+
+
+def export_drop(
+    folder: str | PathLike[str],
+    *,
+    context: int = CONTEXT,
+    cache: str = DEFAULT_CACHE,
+    shapes: Mapping[str, ModelConfig] | None = None,
+) -> ExportedSite:
+    """Write the page that opens GGUF files; ``folder`` appears, or is replaced, only when it is complete.
+
+    Args:
+        folder: a new or empty folder, or an earlier export.
+        context: tokens of the longest sequence.
+        cache: how keys and values are kept, as in :func:`glinfer.load`.
+        shapes: the shapes of its programs by name; default: :func:`published_shapes`.
+
+    Raises:
+        InputError: ``folder`` is anything else; the context or the cache format is not possible.
+        FormatError: the files cannot be written.
+    """
+    check_choice(DEFAULT_PLAN, WEIGHTS, cache)
+    target, root = Path(os.path.realpath(folder)), web_root()
+    check_target(target)
+    programs = [Program(name, shape, context, cache) for name, shape in (shapes or published_shapes()).items()]
+    parts = site_parts(root, (TOKENIZERS, JINJA, MARKDOWN), embeds=False, tour=False)
+    parts |= {name: root / file for name, file in _DROP.items()}
+    with replacing(target, page=False) as new:
+        for name, file in page_files(parts):
+            copy_file(file, new / name)
+        page = (new / PAGE).read_text(encoding="utf-8")
+        (new / PAGE).write_text(page.replace(_OWN_ONLY, _ANY_SITE), encoding="utf-8")
+        (new / PROGRAMS).mkdir()
+        entries = []
+        for number, program in enumerate(programs):
+            name = f"{PROGRAMS}/{number}.gz"
+            text = json.dumps(program.contents(), separators=(",", ":"), allow_nan=False).encode()
+            (new / name).write_bytes(gzip.compress(text, mtime=0))
+            entries.append({**program.entry(), "file": name})
+        for name in sorted(set().union(*(program.shaders for program in programs))):
+            copy_file(shader_root() / name, new / "shaders" / name)
+        values: dict[str, Any] = {"format": FORMAT, "version": VERSION, "drop": {"shapes": entries, **tables()}}
+        values["offline"] = offline_version(new, values)
+        write_json(new / PLAN, values)
+        written = sum(file.stat().st_size for file in new.rglob("*") if file.is_file())
+    return ExportedSite(target, written, 0, values, ())

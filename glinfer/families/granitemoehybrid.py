@@ -1,0 +1,94 @@
+"""Granite 4 (IBM 2025) with one MLP a layer: a Granite with scans of Mamba-2 in place of most attention.
+
+Defaults follow GraniteMoeHybridConfig in Hugging Face's transformers 5. Hybrids do not rotate queries and keys.
+"""
+
+from dataclasses import replace
+
+from glinfer.families import granite
+from glinfer.families.huggingface import SAME_MATHS, Fields, HuggingFace, angles
+from glinfer.families.layer import DELTA, shortest_pattern
+from glinfer.families.names import Names, scanning
+from glinfer.families.record import Family
+from glinfer.families.scans import KINDS, kinds_of, scan_metadata, scan_sizes
+from glinfer.families.settings import Keys, Settings
+
+NAMES = scanning(Names())
+_IN_FILE = replace(
+    NAMES,
+    delta_in="mamba.in_proj",
+    gate="shared_mlp.input_linear",
+    up="shared_mlp.input_linear",
+    down="shared_mlp.output_linear",
+)
+_SIZES = ("mamba_n_heads", "mamba_d_head", "mamba_d_state", "mamba_n_groups", "mamba_d_conv", "mamba_conv_bias")
+_HEAD = "mamba_d_head"
+
+
+def scan_layers(settings: Settings, fields: Fields) -> Fields:
+    """The layers with a scan, and its sizes."""
+    layers = fields["num_hidden_layers"]
+    pattern = shortest_pattern(kinds_of(settings, "layer_types", layers, KINDS, [DELTA] * layers))
+    if DELTA not in pattern:
+        return {}
+    inner = settings.whole("mamba_expand", 2) * fields["hidden_size"]
+    heads = settings.whole("mamba_n_heads", 128)
+    automatic = settings.value(_HEAD) in (None, "auto")
+    known = Settings({**settings.values, _HEAD: max(1, inner // heads)}, settings.label) if automatic else settings
+    found = scan_sizes(known, _SIZES, (128, 64, 256, 1, 4))
+    if heads * found["linear_value_head_dim"] != inner:
+        raise settings.refused(
+            "mamba_n_heads", f"heads of {_HEAD} elements that make {inner}, mamba_expand · hidden_size"
+        )
+    return {"layer_types": pattern, **found, "linear_norm_groups": found["linear_num_key_heads"]}
+
+
+def rotates(settings: Settings, fields: Fields) -> Fields:
+    """The angles of rotary positions, where the file asks for them."""
+    kind = settings.one_of("position_embedding_type", {"rope": "rope", "nope": ""}, "nope")
+    return {**angles(settings, fields), **({} if kind else {"rotary_layers": (0,)})}
+
+
+def hybrid_metadata(keys: Keys, fields: Fields) -> Fields:
+    """The layers with a scan in a GGUF file, and whether queries and keys are rotated."""
+    turns = keys.value("rope.scaling.finetuned")
+    return {**scan_metadata(keys, fields), **({} if turns is None or turns else {"rotary_layers": (0,)})}
+
+
+FAMILY = Family(
+    "granitemoehybrid",
+    names=NAMES,
+    scans=True,
+    attention_biases=("q", "k", "v", "o"),
+    usual={
+        "hidden_act": "silu",
+        "layer_types": ("linear_attention",) * 5 + ("full_attention",) + ("linear_attention",) * 4,
+        "rotary_layers": (0,),
+        "linear_num_key_heads": 1,
+        "linear_num_value_heads": 48,
+        "linear_key_head_dim": 128,
+        "linear_value_head_dim": 64,
+        "linear_conv_kernel_dim": 4,
+        "linear_norm_groups": 1,
+        "conv_bias": True,
+    },
+    huggingface=HuggingFace(
+        sizes=(32000, 4096, 1024, 32, 32, 0, 0, 2048),
+        keys={"intermediate_size": ("shared_intermediate_size",)},
+        scalars=granite.FAMILY.in_huggingface.scalars,
+        only={**SAME_MATHS, "mamba_proj_bias": (False,)},
+        activations={"hidden_act": {"silu": "silu", "swish": "silu"}},
+        unused=("num_experts_per_tok",),
+        windows=scan_layers,
+        rope=rotates,
+        names=_IN_FILE,
+    ),
+    gguf=replace(
+        granite.FAMILY.in_gguf,
+        architecture="granitehybrid",
+        names=replace(granite.FAMILY.in_gguf.names, letters={"qkv": "ssm_in", "z": "ssm_in", "a": "ssm_in"}),
+        keys_in_turn=False,
+        attending="granite",
+        more=hybrid_metadata,
+    ),
+)

@@ -1,0 +1,78 @@
+"""What families with the scan of Mamba-2 (Dao and Gu 2024) share in reading their files."""
+
+import math
+from typing import Any
+
+from glinfer.errors import FormatError
+from glinfer.families.gguf import windows
+from glinfer.families.huggingface import Fields
+from glinfer.families.layer import DELTA, FULL, LONGEST_CONVOLUTION, shortest_pattern
+from glinfer.families.settings import Keys, Settings, is_whole, quoted
+
+_SIZES = (
+    "linear_num_value_heads",
+    "linear_value_head_dim",
+    "linear_key_head_dim",
+    "linear_num_key_heads",
+    "linear_conv_kernel_dim",
+)
+KINDS = {"attention": FULL, FULL: FULL, "mamba": DELTA, DELTA: DELTA}
+"""The kinds of layers by their names in files."""
+_LIMIT, _NO_LIMITS = "time_step_limit", ([0, math.inf], [0, {"__float__": "Infinity"}])
+
+
+def scan_sizes(settings: Settings, names: tuple[str, ...], usual: tuple[int, ...]) -> Fields:
+    """The sizes of a scan: heads, their elements, the state's, groups and the positions of the convolution.
+
+    The last of ``names`` says whether the convolution has biases, true by default.
+    """
+    if settings.given(_LIMIT) and settings.value(_LIMIT) not in _NO_LIMITS:
+        raise settings.refused(_LIMIT, "[0, Infinity], as limits of steps are not supported")
+    most = {names[4]: {"most": LONGEST_CONVOLUTION}}
+    found: Fields = {
+        field: settings.whole(name, each, **most.get(name, {}))
+        for field, name, each in zip(_SIZES, names[:5], usual, strict=True)
+    }
+    return {**found, "conv_bias": settings.flag(names[5], default=True)}
+
+
+def kinds_of(settings: Settings, name: str, layers: int, known: dict[str, str], usual: list[str]) -> list[str]:
+    """The kind of each layer, listed under ``name`` in a file."""
+    found: Any = settings.value(name) if settings.given(name) else usual
+    if not isinstance(found, list) or len(found) != layers:
+        raise settings.refused(name, f"a list of {layers} names, one a layer")
+    for kind in found:
+        if not isinstance(kind, str) or kind not in known:
+            raise FormatError(
+                f"{settings.where(name)} has {quoted(kind)}, which is not supported; expected {', '.join(known)}"
+            )
+    return [known[kind] for kind in found]
+
+
+def scan_metadata(keys: Keys, fields: Fields) -> Fields:
+    """The layers with a scan in a GGUF file, those without key-value heads, and its sizes."""
+    name, layers = "attention.head_count_kv", fields["num_hidden_layers"]
+    found = keys.listed(name)
+    found = found if isinstance(found, list) else [found or 0] * layers
+    counts = {each for each in found if is_whole(each, 1)}
+    if len(found) != layers or len(counts) > 1 or any(each not in (0, *counts) for each in found):
+        raise keys.refused(name, f"{layers} numbers, 0 or the same one")
+    heads = {"num_key_value_heads": max(counts, default=fields["num_attention_heads"])}
+    pattern = shortest_pattern([FULL if each else DELTA for each in found])
+    if DELTA not in pattern:
+        return {**windows(keys, fields), **heads}
+    rows, inner = keys.whole("ssm.time_step_rank"), keys.whole("ssm.inner_size")
+    if inner % rows:
+        raise keys.refused("ssm.inner_size", f"a multiple of the {rows} heads of ssm.time_step_rank")
+    groups = keys.whole("ssm.group_count")
+    return {
+        **heads,
+        "layer_types": pattern,
+        "linear_num_key_heads": groups,
+        "linear_num_value_heads": rows,
+        "linear_key_head_dim": keys.whole("ssm.state_size"),
+        "linear_value_head_dim": inner // rows,
+        "linear_conv_kernel_dim": keys.whole("ssm.conv_kernel"),
+        "linear_norm_groups": groups,
+        "conv_bias": True,
+    }

@@ -1,0 +1,21 @@
+/** Loading a model out of a GGUF file. */
+
+import { load } from "../glinfer/model.js";
+import { fetchSource } from "../glinfer/source.js";
+import { ggufSource, keepPlan, keptGguf } from "./source.js";
+
+/**
+ * Loads the model of a GGUF file.
+ * @param {string|URL} base the address of a site of `glinfer export-web --drop`.
+ * @param {{gguf?: File|string, kept?: string} & Parameters<typeof load>[1]} options `gguf`: the file or its address; `kept`: the
+ *   fingerprint of one of an earlier visit; the others as in ../glinfer/model.js.
+ * @returns {Promise<import("../glinfer/model.js").Model>}
+ * @throws {GlinferError} the file cannot be read or is not supported, or the browser lacks something.
+ */
+export async function loadGguf(base, { gguf, kept, ...options }) {
+  const site = fetchSource(base);
+  const source = kept ? await keptGguf(kept, site, base) : await ggufSource(gguf, site);
+  const model = await load(base, { ...options, source });
+  if (options.cache ?? true) await keepPlan(JSON.parse(await source.text("plan.json")), base);
+  return model;
+}
