@@ -33,7 +33,8 @@ from glinfer.limits import MAX_CONFIG_NUMBER
 _SHOWN_FIELDS = 6  # known fields that a message lists
 _MAY_BE_ZERO = (
     *("sliding_window", "max_window_layers", "type_vocab_size", "conv_L_cache", "shared_intermediate_size"),
-    *("num_experts", "num_experts_per_tok", "linear_num_key_heads", "linear_num_value_heads"),
+    *("num_experts", "num_experts_per_tok", "num_dense_layers", "dense_intermediate_size"),
+    *("shared_expert_intermediate_size", "linear_num_key_heads", "linear_num_value_heads"),
     *("linear_key_head_dim", "linear_value_head_dim", "linear_conv_kernel_dim", "linear_norm_groups"),
     *("global_head_dim", "num_global_key_value_heads", "num_kv_shared_layers", "hidden_size_per_layer_input"),
 )
@@ -129,7 +130,10 @@ class ModelConfig:
       :data:`POOLINGS` (empty in models that generate text), and (outputs, has bias, activation) of each later matrix.
     * ``conv`` layers: a gated convolution over ``conv_L_cache`` positions, with biases if ``conv_bias``.
     * ``num_experts`` (0: 8) experts of width ``intermediate_size``, of which a token uses ``num_experts_per_tok``
-      (0: 2). With ``norm_topk_prob`` their weights add up to 1. ``swiglu_limit`` and ``swiglu_alpha`` are bound and
+      (0: 2). With ``norm_topk_prob`` their weights add up to 1. ``routed_scaling_factor`` multiplies weights. With
+      ``use_expert_bias`` learned numbers are added for the choice. The first ``num_dense_layers`` layers have one MLP
+      of width ``dense_intermediate_size`` (0: ``intermediate_size``). A shared expert, in families that have one, is
+      ``shared_expert_intermediate_size`` wide (0: as the others). ``swiglu_limit`` and ``swiglu_alpha`` are bound and
       slope of their gates (0: the plain product), see :class:`glinfer.families.layer.Experts`. All tokens also use an
       MLP of width ``shared_intermediate_size`` (0: none), whose result has no weight.
     * ``linear_attention`` layers have the gated delta rule: ``linear_num_value_heads`` value heads of
@@ -200,6 +204,11 @@ class ModelConfig:
     num_kv_shared_layers: int = 0
     use_double_wide_mlp: bool = False
     hidden_size_per_layer_input: int = 0
+    num_dense_layers: int = 0
+    dense_intermediate_size: int = 0
+    shared_expert_intermediate_size: int = 0
+    use_expert_bias: bool = False
+    routed_scaling_factor: float = 1.0
 
     def __post_init__(self) -> None:
         """Fill in defaults, then check every field."""
@@ -245,10 +254,12 @@ class ModelConfig:
                 raise ConfigError(f"{name} is {shown(base)}; expected a number above 1, such as 10000.0")
         if self.attention_multiplier == self.head_dim**-0.5:
             object.__setattr__(self, "attention_multiplier", 0.0)
+        if self.shared_expert_intermediate_size == self.intermediate_size:
+            object.__setattr__(self, "shared_expert_intermediate_size", 0)
         self._check_layers()
         if known:
             self._check_experts()
-        if self.hidden_act not in ACTIVATIONS:
+        if self.hidden_act not in ACTIVATIONS and not (known and self.hidden_act == self.family.activation):
             raise ConfigError(f"hidden_act is {shown(self.hidden_act)}; expected one of {', '.join(ACTIVATIONS)}")
         if self.pooling not in POOLINGS:
             raise ConfigError(
@@ -268,6 +279,10 @@ class ModelConfig:
                 raise ConfigError(f"{found}; no layer of {self.model_type} has experts")
             if self.swiglu_limit:
                 raise ConfigError(f"swiglu_limit is {self.swiglu_limit:g}; no layer of {self.model_type} has experts")
+        elif self.num_dense_layers >= self.num_hidden_layers:
+            raise ConfigError(
+                f"num_dense_layers is {self.num_dense_layers}; expected fewer than the {self.num_hidden_layers} layers"
+            )
         elif not 2 <= count <= MAX_EXPERTS:
             raise ConfigError(f"num_experts is {count}; expected a whole number from 2 to {MAX_EXPERTS}")
         elif used > count:
@@ -400,14 +415,15 @@ class ModelConfig:
     def layer(self, index: int) -> LayerConfig:
         """The record of one layer, from the family's and the fields of all layers."""
         family = self.family
-        kind, shared = self._kind(index), index >= self.producing_layers
+        kind, shared, dense = self._kind(index), index >= self.producing_layers, index < self.num_dense_layers
+        inner = (self.dense_intermediate_size if dense else 0) or self.intermediate_size
         layer = dataclasses.replace(
             family.layer,
             branch_scale=self.residual_multiplier,
-            experts=self._experts,
+            experts=None if dense else self.experts,
             head_dim=self.head_dim,
             kv_heads=self.num_key_value_heads,
-            inner=self.intermediate_size * (2 if shared and self.use_double_wide_mlp else 1),
+            inner=inner * (2 if shared and self.use_double_wide_mlp else 1),
             per_layer=self.hidden_size_per_layer_input,
         )
         if family.single:
@@ -453,12 +469,23 @@ class ModelConfig:
         )
 
     @property
-    def _experts(self) -> Experts | None:
+    def experts(self) -> Experts | None:
+        """The experts of the layers that have some; None in a family without."""
         if not self.family.experts:
             return None
         limit, slope = (self.swiglu_limit, self.swiglu_alpha) if self.swiglu_limit else (0.0, 1.0)
-        shared = self.family.shared_expert
-        return Experts(self.num_experts, self.num_experts_per_tok, self.norm_topk_prob, limit, slope, shared)
+        return Experts(
+            self.num_experts,
+            self.num_experts_per_tok,
+            self.norm_topk_prob,
+            limit,
+            slope,
+            shared=self.family.shared_expert,
+            apart=self.shared_expert_intermediate_size > 0,
+            sigmoid=self.family.sigmoid_router,
+            biased=self.use_expert_bias,
+            scale=self.routed_scaling_factor,
+        )
 
     def _rope(self, index: int, *, local: bool) -> Rope | None:
         turns = self.family.rotary and (not self.rotary_layers or self.rotary_layers[index % len(self.rotary_layers)])

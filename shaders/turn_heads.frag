@@ -1,6 +1,6 @@
 #version 300 es
 // Divides keys and queries by the root mean square of their head, or with WHOLE of all keys or all queries of the row;
-// multiplies them by gains, and with ROPE rotates them by their positions; values stay. Row ROWS · slot + n of x and y,
+// multiplies them by gains, and with ROPE rotates them by their positions (TURNED_FIRST: before the gains); values stay. Row ROWS · slot + n of x and y,
 // k | v | q in blocks, is in slot `slot` of texture n. The mean is
 // over HEAD_DIM elements of a head HEAD_TEXELS texels wide, whose padding is zero. gains has a row for keys and one for
 // queries, of a head or with WHOLE of all heads. The last block of a row is padding after its TEXELS, and stays zero.
@@ -31,10 +31,15 @@ EACH_ROW(DECLARE_TARGET)
 
 #define DECLARE_SUM(n, X, R, Y, V, A, B, C, D, E, F, S) float S = 0.0;
 #define SQUARE(n, X, R, Y, V, A, B, C, D, E, F, S) { vec4 v = FETCH(X, IN_X(from), X_SIZE); S += dot(v, v); }
+#ifdef TURNED_FIRST  // lengths stay, so only gains come after the rotation
+#define NORMED(Y, n) (turned(Y, texel, POSITION_OF(n)) * gain)
+#else
+#define NORMED(Y, n) turned(Y * gain, texel, POSITION_OF(n))
+#endif
 #define FINISH(n, X, R, Y, V, A, B, C, D, E, F, S) \
     Y = FETCH(X, IN_X(own), X_SIZE); \
     if (divided) Y *= inversesqrt(S / elements + float(EPS)); \
-    if (normed) Y = turned(Y * gain, texel, POSITION_OF(n)); \
+    if (normed) Y = NORMED(Y, n); \
     Y = stored(Y);
 
 ivec2 place(int slot, int texel) {

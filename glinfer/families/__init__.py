@@ -5,8 +5,10 @@ errors and limits, so configurations, formats and plans can all read it.
 """
 
 from glinfer.families import (
+    apertus,
     bert,
     ernie4_5,
+    eurobert,
     exaone4,
     gab,
     gemma,
@@ -21,7 +23,9 @@ from glinfer.families import (
     granitemoe,
     granitemoehybrid,
     granitemoehybrid_moe,
+    hunyuan_v1_dense,
     lfm2,
+    lfm2_moe,
     llama,
     mamba2,
     ministral,
@@ -33,8 +37,10 @@ from glinfer.families import (
     olmo2,
     olmo3,
     olmoe,
+    phi,
     phi3,
     qwen2,
+    qwen2_moe,
     qwen3,
     qwen3_5,
     qwen3_5_moe,
@@ -51,9 +57,9 @@ from glinfer.families.record import Family
 _MODULES = (
     *(gab, gpt2, gift_of_gab, llama, mistral, ministral, ministral3, qwen2, qwen3, qwen3_vl),
     *(gemma, gemma2, gemma3, gemma4, smollm3, olmo2, olmo3, phi3, granite, lfm2, qwen3_5),
-    *(seed_oss, ernie4_5, exaone4, granitemoehybrid, nemotron_h, mamba2),
-    *(qwen3_moe, olmoe, granitemoe, granitemoehybrid_moe, gpt_oss, qwen3_5_moe, qwen3_next),
-    *(bert, roberta, xlm_roberta, nomic_bert, modernbert, gemma_embedding),
+    *(seed_oss, ernie4_5, exaone4, granitemoehybrid, nemotron_h, mamba2, hunyuan_v1_dense, phi, apertus),
+    *(qwen2_moe, qwen3_moe, olmoe, granitemoe, granitemoehybrid_moe, lfm2_moe, gpt_oss, qwen3_5_moe, qwen3_next),
+    *(bert, roberta, xlm_roberta, nomic_bert, modernbert, gemma_embedding, eurobert),
 )
 FAMILIES: dict[str, Family] = {module.FAMILY.name: module.FAMILY for module in _MODULES}
 """Every family by its name, the ``model_type`` of its models."""

@@ -47,6 +47,7 @@ FAMILY = Family(
         tied=True,
         keys={"layer_norm_eps": ("layer_norm_eps",)},
         only={
+            "lora_adaptations": (None,),
             "position_embedding_type": ("absolute", None),
             "is_decoder": (False,),
             "add_cross_attention": (False,),

@@ -13,6 +13,10 @@ from glinfer.families.settings import Keys
 
 WINDOW = "attention.sliding_window"
 """The key of the window."""
+SHARED_WIDTH = "expert_shared_feed_forward_length"
+"""The key of the width of an expert that all tokens share."""
+SIGMOID = 2
+"""The ``expert_gating_func`` of experts that are weighted by sigmoids."""
 
 
 def windows(keys: Keys, fields: Fields, period: int = 0, usual: int = 0, local_theta: float = 0.0) -> Fields:
@@ -59,8 +63,8 @@ class Gguf:
 
     Attributes:
         architecture: ``general.architecture``.
-        pairs_together: whether rotary positions rotate adjacent elements in the rows of queries and keys; then
-            ``rope_freqs.weight`` may slow each pair down.
+        pairs_together: whether rotary positions rotate adjacent elements in the rows of queries and keys.
+        slowed_pairs: whether ``rope_freqs.weight`` may slow each pair down too; with ``pairs_together`` it always may.
         attention_bias: whether its attention may have biases.
         partial_rotary: whether heads may be rotated in part; then a file may have a tensor of angle factors for short
             texts and one for long ones.
@@ -69,6 +73,8 @@ class Gguf:
         inner_key: the key of the inner width of an MLP, or of each expert's.
         marked_by: a key that the files of this family have, and those of other families of the architecture lack.
         sections: whether a file lists the pairs of each position of an image; in text, all positions are equal.
+        listed: the roles of numbers, one a layer, that a file has as lists in its metadata, by the role's name.
+        constants: further such lists, of one number for all layers.
         keys_in_turn: whether value heads of a delta rule cycle through the key heads; otherwise value heads that share
             a key head are adjacent.
         attending: the family as which its models are written if all layers have attention; empty for none.
@@ -80,6 +86,7 @@ class Gguf:
 
     architecture: str
     pairs_together: bool = False
+    slowed_pairs: bool = False
     attention_bias: bool = True
     partial_rotary: bool = False
     names: Names = GGUF_NAMES
@@ -87,9 +94,16 @@ class Gguf:
     inner_key: str = "feed_forward_length"
     marked_by: str = ""
     sections: bool = False
+    listed: tuple[str, ...] = ()
+    constants: Mapping[str, float] = field(default_factory=dict)
     keys_in_turn: bool = True
     attending: str = ""
     proportional: bool = False
     unused: str = "(?!)"
     more: Callable[[Keys, Fields], Fields] = windows
     further: Callable[[Any], Mapping[str, Any]] = lambda config: {}
+
+    @property
+    def has_factors(self) -> bool:
+        """Whether a file may have ``rope_freqs.weight``."""
+        return self.pairs_together or self.slowed_pairs

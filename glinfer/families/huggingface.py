@@ -291,6 +291,11 @@ def _factors(scaling: Settings, name: str, head_dim: int) -> list[float]:
     return [numbers.number(each) for each in numbers.values]
 
 
+def shared_expert(settings: Settings, fields: Fields, usual: int) -> Fields:
+    """The width of an expert that all tokens share, by default ``usual``."""
+    return {"shared_expert_intermediate_size": settings.whole(SHARED_WIDTH, usual)}
+
+
 def nothing(settings: Settings, fields: Fields) -> Fields:
     """No further fields."""
     return {}

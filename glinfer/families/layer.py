@@ -12,6 +12,8 @@ from typing import Any, Literal, TypeVar
 
 FULL, SLIDING, CONV, DELTA, MLP = "full_attention", "sliding_attention", "conv", "linear_attention", "mlp"
 """The kinds of layers in ``layer_types`` of :class:`glinfer.config.ModelConfig`."""
+XIELU = "xielu"
+"""The ``hidden_act`` with two learned numbers in each layer (Huang and Schlag 2024), of families without a gate."""
 LONGEST_PERIOD = 1024
 """Limit for the period of a pattern in a file, since patterns are kept as lists."""
 LONGEST_CONVOLUTION = 64
@@ -60,13 +62,16 @@ class Experts:
     Attributes:
         count: number of experts.
         used: number of experts of a token: those with the largest router logits.
-        normed: whether the softmax of the weights is over the chosen experts, so that their weights add up to 1, or
-            over all experts.
+        normed: whether the weights of the chosen experts add up to ``scale``; otherwise a softmax is over all experts.
         limit: bound L of a gated MLP act(s · g) / s · (u + 1), whose gate g is at most L, and whose u is clamped to
             -L to L; 0 for the plain act(g) · u.
         slope: the factor s of that formula.
         shared: whether every token also uses one more expert, the last one, weighted by the sigmoid of one more router
             logit.
+        apart: whether the shared expert has another width than the others, so that it has passes of its own.
+        sigmoid: whether weights are sigmoids of the logits; otherwise they are a softmax.
+        biased: whether experts are chosen by their sigmoid plus a learned number.
+        scale: a factor of the weights.
     """
 
     count: int
@@ -75,10 +80,16 @@ class Experts:
     limit: float = 0.0
     slope: float = 1.0
     shared: bool = False
+    apart: bool = False
+    sigmoid: bool = False
+    biased: bool = False
+    scale: float = 1.0
 
     @property
     def stacked(self) -> Experts:
-        """The same, with the shared expert counted among the others, for passes after the choice."""
+        """The same, with a shared expert of their width counted among the others, for passes after the choice."""
+        if self.apart:
+            return replace(self, shared=False)
         return replace(self, count=self.count + self.shared, used=self.used + self.shared, shared=False)
 
 
@@ -138,7 +149,9 @@ class LayerConfig:
         ahead: number of later positions that a token sees.
         rope: rotary angles of queries and keys; None for no rotation.
         norms: see :data:`NormPlaces`.
+        parallel: whether both branches read the stream before the layer, behind one norm.
         head_norms: see :data:`HeadNorms`.
+        turned_first: whether queries and keys are normalised after their rotation.
         score_scale: factor of attention scores.
         score_cap: bound c of scores, c · tanh(score / c); 0 for none.
         branch_scale: factor of a branch's result before it is added to the stream.
@@ -162,7 +175,9 @@ class LayerConfig:
     ahead: int = 0
     rope: Rope | None = None
     norms: NormPlaces = "before"
+    parallel: bool = False
     head_norms: HeadNorms = ""
+    turned_first: bool = False
     score_scale: float = 1.0
     score_cap: float = 0.0
     branch_scale: float = 1.0

@@ -16,7 +16,7 @@ from glinfer.families.settings import Keys, Settings, is_whole
 _ATTENTION = "full_attn_idxs"
 
 
-def _convolved_layers(settings: Settings, fields: Fields) -> Fields:
+def convolved_layers(settings: Settings, fields: Fields) -> Fields:
     """The layers with a convolution, and its length in positions."""
     kinds = _kinds(settings, fields)
     if CONV not in kinds:
@@ -55,7 +55,7 @@ def _old_settings(settings: Settings, fields: Fields) -> Fields:
     return {"intermediate_size": inner, "tie_word_embeddings": tied}
 
 
-def _of_metadata(keys: Keys, fields: Fields) -> Fields:
+def layers_of_metadata(keys: Keys, fields: Fields) -> Fields:
     """In a GGUF file, a layer without key-value heads is a convolution."""
     name, layers = "attention.head_count_kv", fields["num_hidden_layers"]
     found = keys.listed(name)
@@ -103,8 +103,10 @@ FAMILY = Family(
         tied=True,
         keys={"layer_norm_eps": ("norm_eps",)},
         null_heads=False,
-        windows=_convolved_layers,
+        windows=convolved_layers,
         more=_old_settings,
     ),
-    gguf=Gguf("lfm2", attention_bias=False, names=replace(GGUF_NAMES, final_norm="token_embd_norm"), more=_of_metadata),
+    gguf=Gguf(
+        "lfm2", attention_bias=False, names=replace(GGUF_NAMES, final_norm="token_embd_norm"), more=layers_of_metadata
+    ),
 )

@@ -5,11 +5,12 @@ Defaults follow ModernBertConfig in Hugging Face's transformers. Its norms have 
 
 from dataclasses import replace
 
+from glinfer.families.gguf import WINDOW, Gguf
 from glinfer.families.huggingface import ACTIVATIONS, Fields, HuggingFace, layer_kinds
-from glinfer.families.layer import FULL, SLIDING
-from glinfer.families.names import Names
+from glinfer.families.layer import FULL, LONGEST_PERIOD, SLIDING
+from glinfer.families.names import GGUF_NAMES, Names
 from glinfer.families.record import Family
-from glinfer.families.settings import Settings
+from glinfer.families.settings import Keys, Settings
 
 _NAMES = Names(
     embeddings="model.embeddings.tok_embeddings",
@@ -36,6 +37,16 @@ def _local_layers(settings: Settings, fields: Fields) -> Fields:
         each = settings.whole("global_attn_every_n_layers", _EVERY)
         kinds = [SLIDING if layer % each else FULL for layer in range(fields["num_hidden_layers"])]
     return {"layer_types": tuple(kinds), "sliding_window": settings.whole("local_attention", _TOKENS, least=2)}
+
+
+def _of_metadata(keys: Keys, fields: Fields) -> Fields:
+    """The same in a GGUF file; the layers without a window are the first of each period."""
+    each = keys.whole(f"{WINDOW}_pattern", _EVERY, most=LONGEST_PERIOD)
+    return {
+        "layer_types": tuple(SLIDING if layer % each else FULL for layer in range(fields["num_hidden_layers"])),
+        "sliding_window": keys.whole(WINDOW, _TOKENS, least=2),
+        "rope_local_base_freq": keys.number("rope.freq_base_swa", _THETAS[SLIDING][1]),
+    }
 
 
 def _angles(settings: Settings, fields: Fields) -> Fields:
@@ -74,5 +85,11 @@ FAMILY = Family(
         only={"norm_bias": (False,), "attention_bias": (False,), "mlp_bias": (False,)},
         names=replace(_NAMES, projection="attn.Wqkv", gate="mlp.Wi", up="mlp.Wi"),
         buffers=r"(.*\.)?rotary_emb\..*|head\..*|decoder\..*",
+    ),
+    gguf=Gguf(
+        "modern-bert",
+        attention_bias=False,
+        names=replace(GGUF_NAMES, embedding_norm="token_embd_norm", gate="ffn_up", up="ffn_up", head=""),
+        more=_of_metadata,
     ),
 )

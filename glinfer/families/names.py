@@ -32,10 +32,14 @@ class Names:
         token_types, embedding_norm: vectors added to embeddings by token type, and the norm after the sum, if the
             family has them.
         dense: the matrices after the pooling, with a placeholder for their number.
-        letters: replacements for the placeholders, if they are not the letter or the number itself.
+        letters: replacements for the placeholders, if they are not the letter or the number itself; by role and letter,
+            such as ``head_norm.q``, for one role alone.
         sinks: the sink logits of each head's softmax, if the family has them.
         router: the matrix whose outputs choose the experts of a layer, if layers have them. ``gate``, ``up`` and
             ``down`` then have a placeholder for an expert's number; without one, a tensor holds all experts.
+        alpha_p, alpha_n: the full names of the learned numbers of xIELU, for positive and for negative inputs.
+        expert_bias: the full name of the numbers that choose experts beside their sigmoids, if layers have them.
+        dense_gate, dense_up, dense_down: the matrices of the MLP in the first layers, if these have no experts.
         shared_router, shared_gate, shared_up, shared_down: the vector that weights the shared expert, and its matrices,
             if layers have one.
         per_layer_table: the token embeddings of each layer, with a placeholder for its number; without one, a tensor
@@ -77,6 +81,12 @@ class Names:
     letters: Mapping[str, str] = field(default_factory=dict)
     sinks: str = ""
     router: str = ""
+    alpha_p: str = ""
+    alpha_n: str = ""
+    expert_bias: str = ""
+    dense_gate: str = "mlp.gate_proj"
+    dense_up: str = "mlp.up_proj"
+    dense_down: str = "mlp.down_proj"
     shared_router: str = ""
     shared_gate: str = "mlp.shared_expert.gate_proj"
     shared_up: str = "mlp.shared_expert.up_proj"
@@ -92,7 +102,7 @@ class Names:
 
     def of(self, role: str, layer: int | None = None, letter: str = "") -> str:
         """The name of one of the roles above, in a layer or outside of all layers."""
-        name: str = getattr(self, role).format(self.letters.get(letter, letter))
+        name: str = getattr(self, role).format(self.letters.get(f"{role}.{letter}", self.letters.get(letter, letter)))
         return name if layer is None else self.layer.format(layer) + name
 
     def vocabulary(self, *, tied: bool) -> str:
@@ -125,6 +135,12 @@ GGUF_NAMES = Names(
     gate="ffn_gate",
     up="ffn_up",
     down="ffn_down",
+    dense_gate="ffn_gate",
+    dense_up="ffn_up",
+    dense_down="ffn_down",
+    alpha_p="xielu.alpha_p",
+    alpha_n="xielu.alpha_n",
+    expert_bias="exp_probs_b.bias",
     final_norm="output_norm",
     head="output",
     per_layer_table="per_layer_token_embd",

@@ -5,22 +5,15 @@ of a layer in one tensor, gate above up.
 """
 
 from dataclasses import replace
+from functools import partial
 
 from glinfer.families import qwen3_5
-from glinfer.families.huggingface import SHARED_WIDTH, Fields
+from glinfer.families.huggingface import shared_expert
 from glinfer.families.qwen3_moe import EXPERT_NAMES, GGUF_EXPERT_NAMES
-from glinfer.families.settings import Settings
 
 NAMES = replace(EXPERT_NAMES, shared_router="mlp.shared_expert_gate")
 _JOINED = "mlp.experts.gate_up_proj"
 _GGUF = qwen3_5.FAMILY.in_gguf
-
-
-def _shared_width(settings: Settings, fields: Fields) -> Fields:
-    """The shared expert has to be as wide as the others."""
-    if settings.whole(SHARED_WIDTH, 512) != (inner := fields["intermediate_size"]):
-        raise settings.refused(SHARED_WIDTH, f"{inner}, the width of the other experts")
-    return {}
 
 
 FAMILY = replace(
@@ -45,7 +38,7 @@ FAMILY = replace(
             endings={f"{role}.weight": "" for role in ("gate", "up", "down")},
         ),
         experts=(256, 8, None),
-        more=_shared_width,
+        more=partial(shared_expert, usual=512),
         wrapped=("qwen3_5_moe",),
     ),
     gguf=replace(

@@ -32,6 +32,7 @@ class Family:
         single: whether a layer has one branch: it mixes tokens, or it is an MLP.
         scans: whether its layers with a state have the scan of Mamba-2 instead of the gated delta rule.
         activation: the usual ``hidden_act`` of models in files; GGUF files have no other.
+        sigmoid_router: whether the weights of experts are sigmoids, see :class:`glinfer.families.layer.Experts`.
         scaled_embeddings: whether embeddings are multiplied by the square root of the width.
         encodes: whether its models only embed texts: tokens see later tokens, so texts cannot be continued.
         norm_biases: whether LayerNorm has a bias.
@@ -61,6 +62,7 @@ class Family:
     single: bool = False
     scans: bool = False
     activation: str = "silu"
+    sigmoid_router: bool = False
     scaled_embeddings: bool = False
     encodes: bool = False
     norm_biases: bool = True

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cached_property, lru_cache
 
 from glinfer.config import ModelConfig
-from glinfer.families.layer import LayerConfig
+from glinfer.families.layer import XIELU, LayerConfig
 from glinfer.graph.nodes import (
     Attention,
     Branch,
@@ -157,10 +158,11 @@ class Graph:
     def _made(self, number: int) -> Layer:
         of = self.config.layer(number)
         mixing = self._branch(of.branch, "attention", number, of, self._mixing(number, of))
-        mlps = self._mlps(number, of) if of.mlp else Nothing()
-        mlp = self._branch("mlp", "mlp", number, of, mlps)
+        body = self._mlps(number, of) if of.mlp else Nothing()
+        mlp = self._branch("mlp", "mlp", number, of, body)
+        mlp = replace(mlp, norm=mixing.norm) if of.parallel else mlp
         scale = ModelTensor("layer_scale", "", (1,), number) if of.scaled else None
-        return Layer(number, mixing, mlp, self._per_layer(number, of) if of.per_layer else None, scale)
+        return Layer(number, mixing, mlp, self._per_layer(number, of) if of.per_layer else None, scale, of.parallel)
 
     def _per_layer(self, number: int, of: LayerConfig) -> Branch:
         width, inner, vocab = self.config.hidden_size, of.per_layer, self.config.vocab_size
@@ -226,6 +228,7 @@ class Graph:
             q_norm,
             k_norm,
             whole,
+            of.turned_first,
             of.gated,
             of.rope,
             of.score_scale,
@@ -240,20 +243,26 @@ class Graph:
 
     def _mlps(self, number: int, of: LayerConfig) -> Mlp | ExpertMlps:
         if of.experts is None:
-            return self._mlp(number, of)
-        width, shared, alone = self.config.hidden_size, of.experts.shared, self.config.shared_intermediate_size
+            return self._mlp(number, of, "dense_" if self.family.experts else "")
+        config, shared, count = self.config, of.experts.shared, of.experts.count
+        alone, width = config.shared_intermediate_size, config.hidden_size
         return ExpertMlps(
-            self._linear("router", of.experts.count, width, layer=number),
-            tuple(self._mlp(number, of, letter=str(expert)) for expert in range(of.experts.count)),
+            self._linear("router", count, width, layer=number),
+            ModelTensor("expert_bias", "", (count,), number) if of.experts.biased else None,
+            tuple(self._mlp(number, of, letter=str(expert)) for expert in range(count)),
             self._linear("shared_router", 1, width, layer=number) if shared else None,
-            self._mlp(number, of, "shared_", inner=alone) if shared or alone else None,
+            self._mlp(number, of, "shared_", inner=alone or config.shared_expert_intermediate_size)
+            if shared or alone
+            else None,
             of.experts,
         )
 
     def _mlp(self, number: int, of: LayerConfig, prefix: str = "", letter: str = "", inner: int = 0) -> Mlp:
-        width, inner = self.config.hidden_size, inner or of.inner
+        config, width, inner = self.config, self.config.hidden_size, inner or of.inner
         gate, up, down = (
             self._linear(f"{prefix}{role}", *shape, layer=number, letter=letter)
             for role, shape in (("gate", (inner, width)), ("up", (inner, width)), ("down", (width, inner)))
         )
-        return Mlp(gate if self.family.gated else None, up, down)
+        roles = ("alpha_p", "alpha_n") if config.hidden_act == XIELU else ()
+        alphas = tuple(ModelTensor(role, "", (1,), number) for role in roles)
+        return Mlp(gate if self.family.gated else None, up, alphas, down)

@@ -111,6 +111,7 @@ class Attention(Node):
             Without v, values are the keys before their norm; without k, keys and values are those of layer ``source``.
         sinks: [heads], a logit of each head's softmax without a value, where there is one.
         q_norm, k_norm: the norms of heads, of ``whole`` rows or of each head.
+        turned_first: whether heads are normalised after their rotation.
         rope: the angles of positions; None where heads are not turned.
         scale: factor of the scores.
         cap: bound c of scores, c · tanh(score / c); 0 for none.
@@ -129,6 +130,7 @@ class Attention(Node):
     q_norm: Norm | None
     k_norm: Norm | None
     whole: bool
+    turned_first: bool
     gated: bool
     rope: Rope | None
     scale: float
@@ -195,10 +197,14 @@ Mixing = Attention | Convolution | DeltaMixing | Nothing
 
 @dataclass(frozen=True)
 class Mlp(Node):
-    """``down(activation(gate) · up)``, or ``down(activation(up))`` without a gate."""
+    """``down(activation(gate) · up)``, or ``down(activation(up))`` without a gate.
+
+    ``alphas`` are the learned numbers [1] of xIELU, for positive and for negative inputs; other activations have none.
+    """
 
     gate: Linear | None
     up: Linear
+    alphas: tuple[ModelTensor, ...]
     down: Linear
 
     @property
@@ -213,6 +219,7 @@ class ExpertMlps(Node):
 
     Attributes:
         router: the product whose outputs choose the experts.
+        choice_bias: [experts], numbers that are added for the choice, where there are any.
         experts: the MLPs.
         shared_router: the product that weights the shared one; None where it has no weight, and perhaps another width.
         shared: the MLP of all tokens.
@@ -220,6 +227,7 @@ class ExpertMlps(Node):
     """
 
     router: Linear
+    choice_bias: ModelTensor | None
     experts: tuple[Mlp, ...]
     shared_router: Linear | None
     shared: Mlp | None
@@ -227,20 +235,20 @@ class ExpertMlps(Node):
 
     def parts(self) -> Iterator[object]:
         """As a file has them: the first products of all experts, then their last ones."""
-        yield self.router
+        yield from (self.router, self.choice_bias)
         yield from (each.first for each in self.experts)
         yield from (each.down for each in self.experts)
         yield from (self.shared_router, self.shared)
 
     @property
     def stacked(self) -> tuple[Mlp, ...]:
-        """All MLPs with weights, the shared one last."""
+        """All MLPs of one width with weights, the shared one last if it is one of them."""
         return self.experts if self.shared is None or self.apart is not None else (*self.experts, self.shared)
 
     @property
     def apart(self) -> Mlp | None:
-        """The MLP of all tokens that is added without a weight, where there is one."""
-        return self.shared if self.shared_router is None else None
+        """The MLP of all tokens if it has passes of its own: it has no weight, or another width than the others."""
+        return self.shared if self.shared_router is None or self.choice.apart else None
 
 
 @dataclass(frozen=True)
@@ -286,6 +294,7 @@ class Layer(Node):
         mixing, mlp: the first two branches; one may have no body.
         per_layer: the branch of the layer's own embedding, where there is one.
         scale: [1], the factor of the stream after all branches, where there is one.
+        parallel: whether the first two branches read the stream before the layer, and share its norm.
     """
 
     number: int
@@ -293,9 +302,14 @@ class Layer(Node):
     mlp: Branch
     per_layer: Branch | None = None
     scale: ModelTensor | None = None
+    parallel: bool = False
 
     @property
     def branches(self) -> tuple[Branch, ...]:
         """The branches that the layer has."""
         given = filter(None, (self.mixing, self.mlp, self.per_layer))
         return tuple(each for each in given if not isinstance(each.body, Nothing))
+
+    def tensors(self) -> Iterator[ModelTensor]:
+        """Every weight once, in order of computation."""
+        return iter(dict.fromkeys(super().tensors()))

@@ -10,14 +10,19 @@ from glinfer.families.layer import Experts
 from glinfer.kernels.published.linear import activate
 from glinfer.kernels.spec import Array, Params, Part
 
+_NO_SHARES = 1e-6  # is added to the total of sigmoids
 
-def route_defines(experts: Experts) -> list[tuple[str, int]]:
+
+def route_defines(experts: Experts) -> list[tuple[str, float]]:
     """The defines of shaders/common/route.glsl."""
+    further = [("SIGMOID", 1)] * experts.sigmoid + [("BIASED", 1)] * experts.biased
     return [
         ("EXPERTS", experts.count),
         ("EXPERT_TEXELS", -(-experts.count // 4)),
         ("USED", experts.used),
         ("NORMALISED", int(experts.normed)),
+        *further,
+        *([("WEIGHT_SCALE", float(experts.scale))] if experts.scale != 1.0 else []),
     ]
 
 
@@ -47,10 +52,16 @@ def gated(gate: Array, up: Array, params: Params) -> Array:
     )
 
 
-def routed(logits: Array, used: int, normalised: bool) -> tuple[Array, Array]:
+def routed(logits: Array, params: Params, bias: Array | None) -> tuple[Array, Array]:
     """For an oracle: the chosen experts [rows, used] of logits [rows, experts], and their weights."""
-    chosen = np.argsort(-logits, axis=1, kind="stable")[:, :used]
-    found = np.exp(np.take_along_axis(logits, chosen, axis=1) - logits.max(axis=1, keepdims=True))
-    if normalised:
-        return chosen, found / found.sum(axis=1, keepdims=True)
-    return chosen, found / np.exp(logits - logits.max(axis=1, keepdims=True)).sum(axis=1, keepdims=True)
+    scale, shares = params.get("WEIGHT_SCALE", 1.0), logits
+    if params.get("SIGMOID"):
+        shares = np.exp(-np.logaddexp(0.0, -logits))
+    ranks = logits if bias is None else shares + bias
+    chosen = np.argsort(-ranks, axis=1, kind="stable")[:, : int(params["USED"])]
+    if not params.get("SIGMOID"):
+        shares = np.exp(logits - logits.max(axis=1, keepdims=True))
+    found = np.take_along_axis(shares, chosen, axis=1)
+    if params["NORMALISED"]:
+        return chosen, scale * found / (found.sum(axis=1, keepdims=True) + _NO_SHARES * bool(params.get("SIGMOID")))
+    return chosen, scale * found / (1.0 if params.get("SIGMOID") else shares.sum(axis=1, keepdims=True))

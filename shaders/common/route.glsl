@@ -1,42 +1,70 @@
 // The experts that a row chooses by its router's outputs: the USED largest of EXPERTS logits, in ties the first.
 // Needs ROUTED(t), texel t of the EXPERT_TEXELS texels of the row's logits. Each choice scans the logits once, without
-// sorting.
-// Whether an expert comes after expert `at`, with logit `last`, in the order of choice.
-bool comes_after(float logit, int expert, float last, int at) {
-    return logit < last || (logit == last && expert > at);
+// sorting. With SIGMOID the weights are sigmoids, not a softmax; with BIASED too, experts are chosen by these plus BIAS(t).
+#ifdef SIGMOID
+float share_of(float logit, float largest) {
+    return logit < -88.0 ? 0.0 : 1.0 / (1.0 + exp(-logit));  // below -88 exp overflows
+}
+#define NO_SHARES 1e-6
+#else
+float share_of(float logit, float largest) {
+    return exp(logit - largest);
+}
+#define NO_SHARES 0.0
+#endif
+#ifdef BIASED
+vec4 ranks_of(int t) {
+    vec4 logits = ROUTED(t);
+    return BIAS(t) + vec4(share_of(logits.x, 0.0), share_of(logits.y, 0.0), share_of(logits.z, 0.0), share_of(logits.w, 0.0));
+}
+#define LOGIT_OF(expert, rank) ROUTED((expert) >> 2)[(expert) & 3]
+#else
+vec4 ranks_of(int t) {
+    return ROUTED(t);
+}
+#define LOGIT_OF(expert, rank) rank
+#endif
+
+// Whether an expert comes after expert `at`, with rank `last`, in the order of choice.
+bool comes_after(float rank, int expert, float last, int at) {
+    return rank < last || (rank == last && expert > at);
 }
 
-// The expert of choice number `rank`. `scores` becomes its logit, the largest of all logits, and the total of
-// exp(logit - largest), with NORMALISED over the chosen experts, else over all.
-int choice_of(int rank, out vec3 scores) {
+// The expert of choice number `number`. `scores` becomes its logit, that of the first choice, the divisor of its share, and
+// its rank. With NORMALISED the divisor is the total of the chosen experts, else of all, or 1 for sigmoids.
+int choice_of(int number, out vec4 scores) {
     int chosen = 0;
-    scores = vec3(0.0);
+    scores = vec4(0.0, 0.0, NO_SHARES, 0.0);
     float last = 0.0;
     int at = -1;
     for (int n = 0; n < USED; n++) {
         float best = -3.4e38;
         int expert = 0;
         for (int t = 0; t < EXPERT_TEXELS; t++) {
-            vec4 logits = ROUTED(t);
+            vec4 ranks = ranks_of(t);
             for (int c = 0; c < 4; c++) {
                 int e = 4 * t + c;
-                bool left = e < EXPERTS && (n == 0 || comes_after(logits[c], e, last, at));
-                if (left && logits[c] > best) {
-                    best = logits[c];
+                bool left = e < EXPERTS && (n == 0 || comes_after(ranks[c], e, last, at));
+                if (left && ranks[c] > best) {
+                    best = ranks[c];
                     expert = e;
                 }
             }
         }
         last = best;
         at = expert;
-        if (n == 0) scores.y = best;
-        if (n == rank) {
+        float logit = LOGIT_OF(expert, best);
+        if (n == 0) scores.y = logit;
+        if (n == number) {
             chosen = expert;
-            scores.x = best;
+            scores.x = logit;
+            scores.w = best;
         }
-        scores.z += exp(best - scores.y);
+        scores.z += share_of(logit, scores.y);
     }
-#if !NORMALISED
+#if !NORMALISED && defined(SIGMOID)
+    scores.z = 1.0;
+#elif !NORMALISED
     scores.z = 0.0;
     for (int t = 0; t < EXPERT_TEXELS; t++) {
         vec4 logits = ROUTED(t);
@@ -48,6 +76,10 @@ int choice_of(int rank, out vec3 scores) {
     return chosen;
 }
 
-float weight_of(float logit, vec3 scores) {
-    return exp(logit - scores.y) / scores.z;
+float weight_of(float logit, vec4 scores) {
+#ifdef WEIGHT_SCALE
+    return WEIGHT_SCALE * (share_of(logit, scores.y) / scores.z);
+#else
+    return share_of(logit, scores.y) / scores.z;
+#endif
 }

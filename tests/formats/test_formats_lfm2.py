@@ -15,6 +15,7 @@ from goldens.models import Made, write_model
 
 from glinfer.config import ModelConfig
 from glinfer.errors import ConfigError, FormatError, GlinferError
+from glinfer.families.layer import Experts
 from glinfer.formats import load_checkpoint, random_checkpoint, save_checkpoint
 from glinfer.formats.gguf.config import config_of
 from glinfer.formats.gguf.split import read_gguf_file
@@ -55,6 +56,17 @@ def test_the_published_settings_are_those_of_the_record(tmp_path: Path) -> None:
     assert config_with(tmp_path, PUBLISHED, full_attn_idxs=..., layer_types=listed) == found
     assert ModelConfig.from_json(found.to_json()) == found
     assert len(weight_shapes(found)) == tensor_count(found) == 1 + 10 * 8 + 6 * 11 + 1
+
+
+def test_the_settings_of_experts(tmp_path: Path) -> None:
+    given = {**SMALL, "model_type": "lfm2_moe", "moe_intermediate_size": 40, "num_experts": 6, "num_experts_per_tok": 2}
+    found = config_with(tmp_path, given, num_dense_layers=1, routed_scaling_factor=2.0, tie_embedding=False)
+    assert (found.intermediate_size, found.dense_intermediate_size, found.tie_word_embeddings) == (40, 96, False)
+    chosen = Experts(6, 2, True, sigmoid=True, biased=True, scale=2.0)
+    assert [found.layer(index).experts for index in range(3)] == [None, chosen, chosen]
+    assert len(weight_shapes(found)) == tensor_count(found) == 1 + 8 + (7 + 21) + (4 + 21) + 2
+    with pytest.raises(FormatError, match="num_dense_layers is 3; expected fewer than the 3 layers"):
+        config_with(tmp_path, given, num_dense_layers=3)
 
 
 @each_case(

@@ -137,7 +137,6 @@ def test_the_settings_of_files_with_experts(tmp_path: Path, settings: dict[str, 
 @each_case(
     ("settings", "changes", "message"),
     [
-        (EXPERTS, {"shared_expert_intermediate_size": 256}, "is 256; expected 512, the width of the other experts"),
         (EXPERTS, {"n_shared_experts": 1}, "n_shared_experts is 1; expected none, as experts that all tokens share"),
         (NEXT, {"mlp_only_layers": [1]}, r"mlp_only_layers is \[1\], which is not supported"),
         (NEXT, {"decoder_sparse_step": 2}, "decoder_sparse_step is 2, which is not supported"),
@@ -261,12 +260,16 @@ def test_what_is_refused_in_a_gguf_file_is_named(tmp_path: Path, key: str, value
         config_of(changed)
 
 
-def test_another_width_of_the_shared_expert_is_refused(tmp_path: Path) -> None:
+def test_the_shared_expert_may_have_another_width(tmp_path: Path) -> None:
     file = gguf_file(tmp_path, **NEXT_EXPERTS)
     assert file.metadata["qwen3next.expert_shared_feed_forward_length"] == 96
     key = "qwen3next.expert_shared_feed_forward_length"
-    with pytest.raises(FormatError, match=f"{key} is 48; expected 96, the width of other experts"):
-        config_of(dataclasses.replace(file, metadata={**file.metadata, key: 48}))
+    assert not config_of(file).shared_expert_intermediate_size
+    changed = dataclasses.replace(file, metadata={**file.metadata, key: 48})
+    assert config_of(changed).shared_expert_intermediate_size == 48
+    assert config_with(tmp_path, EXPERTS, shared_expert_intermediate_size=256).layer(0).experts == Experts(
+        256, 8, normed=True, shared=True, apart=True
+    )
 
 
 @each_case(

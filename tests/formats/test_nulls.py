@@ -19,10 +19,11 @@ ANYWHERE = """
     full_attention_interval full_attn_idxs global_attn_every_n_layers global_rope_theta id2label is_causal layer_types
     linear_conv_kernel_dim linear_key_head_dim linear_num_key_heads linear_num_value_heads linear_value_head_dim
     local_attention local_rope_theta max_window_layers mlp_bias no_rope_layer_interval no_rope_layers norm_topk_prob
-    num_experts num_experts_per_tok num_labels num_local_experts original_max_position_embeddings partial_rotary_factor
-    per_layer_config quantization_config rope_local_base_freq rope_parameters rope_scaling rope_theta
-    sentence_transformers shared_expert_intermediate_size sliding_window_pattern swiglu_alpha swiglu_limit tie_embedding
-    tie_word_embeddings type_vocab_size use_bidirectional_attention use_sliding_window
+    num_dense_layers num_experts num_experts_per_tok num_labels num_local_experts original_max_position_embeddings
+    partial_rotary_factor per_layer_config qkv_bias quantization_config rope_local_base_freq rope_parameters
+    rope_scaling rope_theta routed_scaling_factor sentence_transformers shared_expert_intermediate_size
+    sliding_window_pattern swiglu_alpha swiglu_limit tie_embedding tie_word_embeddings type_vocab_size
+    use_bidirectional_attention use_expert_bias use_sliding_window
 """.split()  # noqa: SIM905
 
 

@@ -36,6 +36,7 @@ FORMS: dict[str, tuple[str, dict[str, Any], str]] = {
         {"local_attention": 16, "cls_token_id": 2, "sep_token_id": 3, "global_attn_every_n_layers": 2},
         "mean",
     ),
+    "eurobert": ("EuroBert", {**GROUPED, "mlp_bias": True}, "mean"),
     "qwen3": ("Qwen3", GROUPED, "lasttoken"),
     "gemma_embedding": (
         "Gemma3Text",

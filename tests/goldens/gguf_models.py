@@ -153,6 +153,9 @@ CONFIGS = {
     "seed_oss": config("seed_oss", attention_bias=True),
     "ernie4_5": config("ernie4_5", tie_word_embeddings=True, rope_theta=500000.0),
     "exaone4": config("exaone4"),  # it has windows in models of 64 layers alone
+    "apertus": config("apertus", hidden_act="xielu", rope_theta=1.2e7),
+    "hunyuan-dense": config("hunyuan_v1_dense", head_dim=32, tie_word_embeddings=True, rope_theta=5e4),
+    "phi2": config("phi", hidden_act="gelu_new", partial_rotary_factor=0.5, num_key_value_heads=4),
     "phi3": config("phi3", rope_scaling=LONG_PHI, partial_rotary_factor=0.75, layer_norm_eps=1e-5),
     "granite": config("granite", **GRANITE),
     "lfm2": config(
@@ -163,6 +166,19 @@ CONFIGS = {
         rope_theta=1e6,
         tie_word_embeddings=True,
     ),
+    "lfm2moe": config(
+        "lfm2_moe",
+        **EXPERTS,
+        num_hidden_layers=4,
+        layer_types=("conv", "full_attention"),
+        conv_L_cache=3,
+        rope_theta=1e6,
+        tie_word_embeddings=True,
+        norm_topk_prob=True,
+        num_dense_layers=1,
+        dense_intermediate_size=160,
+        use_expert_bias=True,
+    ),
     "qwen35": config("qwen3_5_text", **QWEN35, tie_word_embeddings=True),
     # Heads of values take turns in those of keys.
     "qwen35, shared": config("qwen3_5_text", **{**QWEN35, "linear_num_value_heads": 6, "linear_keys_in_turn": True}),
@@ -172,6 +188,7 @@ CONFIGS = {
         norm_topk_prob=True,
     ),
     "qwen3next": config("qwen3_next", **{**QWEN35, **EXPERTS, "linear_num_value_heads": 6}, norm_topk_prob=True),
+    "qwen2moe": config("qwen2_moe", **EXPERTS, attention_bias=True, shared_expert_intermediate_size=160),
     "qwen3moe": config("qwen3_moe", **EXPERTS, norm_topk_prob=True, head_dim=32),
     "olmoe": config("olmoe", **EXPERTS, num_key_value_heads=4),
     "granitehybrid": config("granitemoehybrid", **GRANITE, **SCAN, rotary_layers=(0,), num_hidden_layers=3),

@@ -178,6 +178,14 @@ MODELS = {
         },
         seed=3,
     ),
+    "hunyuan_v1_dense": Made(
+        {
+            **{**ODD, "model_type": "hunyuan_v1_dense", "head_dim": 20, "pad_token_id": 0, "attention_bias": True},
+            "rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e3, "alpha": 7.0, "factor": 1.0},
+        },
+        seed=7,
+    ),
+    "apertus": Made({**ODD, "model_type": "apertus", "head_dim": 20, "pad_token_id": 0}, seed=4),
     "olmo3": Made(
         {
             **ODD,
@@ -206,6 +214,9 @@ MODELS = {
             },
         },
         seed=1,
+    ),
+    "phi": Made(
+        {**ODD, "model_type": "phi", "hidden_size": 72, "partial_rotary_factor": 0.5, "layer_norm_eps": 1e-4}, seed=0
     ),
     "phi3": Made(
         {
@@ -250,6 +261,22 @@ MODELS = {
         },
         seed=2,
     ),
+    "lfm2_moe": Made(
+        {
+            **ODD,
+            "model_type": "lfm2_moe",
+            "pad_token_id": 0,
+            "num_hidden_layers": 4,
+            "layer_types": ["conv", "full_attention", "conv", "full_attention"],
+            "moe_intermediate_size": 70,
+            "num_dense_layers": 1,
+            "num_experts": 9,
+            "num_experts_per_tok": 3,
+            "routed_scaling_factor": 1.3,
+            "rope_theta": 1e6,
+        },
+        seed=2,
+    ),
     # A period of four layers, and one of the shapes that a file may have; states last for tens of tokens.
     "qwen3_5": Made(
         {
@@ -282,6 +309,9 @@ MODELS = {
             "tie_word_embeddings": True,
         },
         seed=3,
+    ),
+    "qwen2_moe": Made(
+        {**ODD, **EXPERTS, "model_type": "qwen2_moe", "num_experts": 9, "shared_expert_intermediate_size": 130}, seed=0
     ),
     "qwen3_moe": Made(
         {**ODD, **EXPERTS, "model_type": "qwen3_moe", "head_dim": 10, "num_experts": 9, "norm_topk_prob": True}, seed=4
@@ -517,7 +547,13 @@ def model_tensors(made: Made, config: Path) -> dict[str, Array]:
     gain, embedding = 1.0 - read.family.norm_offset, 0.026 if gemma else 0.26
     stored = stored_tensors(read, read.family.in_huggingface.names or read.family.names)
     shapes = {each.name: file_shape(read, each) for each in stored}
-    return random_tensors(shapes, made.seed, gain=gain, embedding=embedding)
+    found = random_tensors(shapes, made.seed, gain=gain, embedding=embedding)
+    for name in [name for name in found if name.endswith(".alpha_p")]:  # transformers has constants beside them
+        found |= {
+            name.replace("alpha_p", part): np.array(number, np.float32)
+            for part, number in (("beta", 0.5), ("eps", -1e-6))
+        }
+    return found
 
 
 def write_model(made: Made, folder: Path, shards: int = 1) -> Path:

@@ -297,6 +297,7 @@ def turn_draw(
     aside: bool = False,
     whole: bool = False,
     turns: bool = True,
+    turned_first: bool = False,
     edge: int = 2048,
 ) -> BlockDraw:
     """Keys and queries of one row normalised and turned, into a cache with ``slots``."""
@@ -313,6 +314,7 @@ def turn_draw(
             head_dim=head_dim,
             eps=1e-5,
             whole=whole,
+            turned_first=turned_first,
             rows=None,
             first="position" if slots else 0,
             kernels=kernels,

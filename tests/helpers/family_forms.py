@@ -9,6 +9,7 @@ from glinfer.kernels import DrawSpec
 from qa.programs import planned
 
 FEW = (
+    "apertus ",
     "qwen3_5_text ",
     "nemotron_h ",
     "qwen3_moe ",

@@ -38,11 +38,18 @@ def layers_of(family: str) -> dict[str, Any]:
         }
     if FAMILIES[family].delta_rule:
         return {"layer_types": ("linear_attention", "full_attention"), **DELTA}
+    if FAMILIES[family].sigmoid_router:
+        dense = {"num_dense_layers": 1, "dense_intermediate_size": 512, "use_expert_bias": True}
+        return {"layer_types": ("conv", "full_attention"), "conv_L_cache": 3, **dense, "routed_scaling_factor": 1.5}
     if FAMILIES[family].convolves:
         return {"layer_types": ("conv", "full_attention"), "conv_L_cache": 3}
     if FAMILIES[family].scaled_queries:
         yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8}
         return {"rope_scaling": {**yarn, "llama_4_scaling_beta": 0.3}}
+    if family == "apertus":
+        return {"hidden_act": "xielu"}
+    if family == "qwen2_moe":
+        return {"shared_expert_intermediate_size": 512}
     limit = FAMILIES[family].usual.get("swiglu_limit", 0.0)
     return {"swiglu_limit": limit / 10, "swiglu_alpha": 1.5} if limit else {}
 
@@ -63,6 +70,9 @@ def further_draws(config: ModelConfig, plan: str = "fast", first: int = 0) -> in
         of = config.layer(layer)
         found += FURTHER[plan].get("gated" if of.gated else of.mixing, 0) - 2 * (not of.mlp)
         found += 4 * (of.per_layer > 0) + of.scaled
+        if plan == "fast":  # an activation, a shared expert, or one MLP where others have experts
+            found += (config.hidden_act == "xielu") + 4 * (of.experts is not None and of.experts.apart)
+            found -= 3 * (config.family.experts and of.experts is None)
         if plan == "chunk" and layer == config.num_hidden_layers - 1:  # it ends with what later tokens need
             found -= of.gated - of.convolves
     return found
@@ -81,6 +91,7 @@ def of_family(family: str) -> ModelConfig:
     turned = {"rotary_layers": (1, 0)} if family in ("olmo2", "qwen3", "smollm3") else {}
     values = {"linear_value_head_dim": 64} if FAMILIES[family].delta_rule else {}
     bounded = {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0} if family == "gemma2" else {}
+    usual = {"hidden_act": "silu" if FAMILIES[family].gated else "gelu_new", "sliding_window": window}
     return ModelConfig(
         70,
         256,
@@ -89,11 +100,10 @@ def of_family(family: str) -> ModelConfig:
         130,
         256,
         model_type=family,
-        hidden_act="silu" if FAMILIES[family].gated else "gelu_new",
         **bounded,
         **turned,
         **shape,  # type: ignore[arg-type]
-        **{"sliding_window": window, **layers_of(family), **values},
+        **usual | layers_of(family) | values,  # type: ignore[arg-type]
     )
 
 

@@ -6,7 +6,7 @@ import glinfer.tensors.ops  # noqa: F401 (registers the ops that only kernels dr
 from glinfer.kernels import OPS
 from glinfer.kernels.spec import no_oracle
 
-ONLY_IN_PLANS = {"squash", "expert_weight"}
+ONLY_IN_PLANS = {"squash", "expert_weight", "xielu"}
 """Ops over such tensors that no kernel draws."""
 
 

@@ -14,7 +14,7 @@ from glinfer.config import ModelConfig
 from glinfer.formats.tensors import stored_tensors
 
 Array = np.ndarray[Any, Any]
-EXPERTS = ("router", "shared_router", "shared_gate", "shared_up", "shared_down")
+EXPERTS = ("router", "shared_router", "shared_gate", "shared_up", "shared_down", "dense_gate", "dense_up", "dense_down")
 ALL = ("projection", "output", "delta_in", "delta_out", "gate", "up", "down", *EXPERTS)
 
 

@@ -71,11 +71,10 @@ def of_family(family: str, width: int = 64, **changes: Any) -> Checkpoint:
         2,
         48,
         2 * width,
-        hidden_act="silu" if FAMILIES[family].gated else "gelu_new",
         model_type=family,
         tie_word_embeddings=gpt2,
         num_key_value_heads=2 if FAMILIES[family].rotary else 4,
-        **layers_of(family),
+        **{"hidden_act": "silu" if FAMILIES[family].gated else "gelu_new", **layers_of(family)},
     )
     return random_checkpoint(dataclasses.replace(config, **changes), scale=0.6 / np.sqrt(width) + 0.05)
 

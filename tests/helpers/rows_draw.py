@@ -182,6 +182,7 @@ def turn_draw(
     *,
     whole: bool = False,
     turns: bool = True,
+    turned_first: bool = False,
 ) -> BlockDraw:
     """Keys and queries of rows normalised and turned, each by its own position."""
     one, slots, capacity = _over(kernels, rows, edge)
@@ -197,6 +198,7 @@ def turn_draw(
             head_dim=head_dim,
             eps=EPS,
             whole=whole,
+            turned_first=turned_first,
             rows=table,
             slots="row_slots",
             kernels=kernels,

@@ -70,10 +70,9 @@ def of_family(family: str, form: str) -> Subject:
         70,
         256 if wide else 96,
         model_type=family,
-        hidden_act="silu" if info.gated else "gelu_new",
         sliding_window=20 if family in ("mistral", "qwen3") else 0,
         **shape,
-        **layers_of(family),
+        **{"hidden_act": "silu" if info.gated else "gelu_new", **layers_of(family)},
     )
     floats = random_checkpoint(config, seed=11, scale=0.15)
     turns = itertools.cycle(MIXED if form == "mixed" else [form])

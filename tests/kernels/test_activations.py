@@ -10,15 +10,19 @@ from typing import Any
 import numpy as np
 import pytest
 from block_draw import KERNELS, at, gemv_draw
-from one_draw import Array, BlockDraw, Case
+from one_draw import OUT, Array, BlockDraw, Case, OneDraw, check
 from published_draw import PublishedDraw
 from rows_draw import KERNELS as ROWS_KERNELS
-from rows_draw import first_rows, gemm_draw
+from rows_draw import first_rows, gemm_draw, with_kernels
 from tiers import tiered
 
 from glinfer.gl.context import Device
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS
+from glinfer.gl.layouts.flat import FlatLayout
+from glinfer.kernels.flat.activate import xielu
 from glinfer.kernels.flat.product import STRATEGIES
+from glinfer.kernels.fused.xielu import xielu_rows
+from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.published.linear import ACTIVATIONS, activate, linear
 from glinfer.tensors.device import Device as TensorDevice
 
@@ -135,3 +139,30 @@ def test_the_ends_of_fused_products(device: Device, activation: str, gated: bool
     in_biases(one, gated=gated)
     found = one.run(device, case)[0][:3]
     agrees(found, np.broadcast_to(wanted, found.shape), factor)
+
+
+X = np.concatenate([np.linspace(-30, 30, 61), [-1e-7, -1e-3, -0.2, -0.26, 1e-7, 0, -1e4, 1e4], np.zeros(27)])
+"""Inputs of xIELU, among them those near its kink and on both sides of the end of its series."""
+
+
+@with_kernels("llvmpipe", "mantissa")
+def test_xielu_of_rows(device: Device, kernels: KernelOptions) -> None:
+    count = kernels.rows_per_draw
+    one = BlockDraw(kernels, {"rows": (1, 2 * count), "row_slots": (1, 2)}, count=count)
+    x = one.interleaved("x", np.tile(X, (2 * count, 1)).astype(np.float32))
+    slopes = one.row_weight("slopes", np.array([[0.3, -0.7]], np.float32))
+    one.draw(xielu_rows("draw", x, slopes, one.deal(OUT, 2, len(X), "cache"), slots="row_slots", kernels=kernels))
+    check(device, one, Case({"rows": count + 1, "row_slots": 2}, real=np.arange(2 * count) < count + 1))
+
+
+def test_xielu(device: Device) -> None:
+    one = OneDraw()
+    one.arrays |= {"x": np.tile(X[:-1], (3, 1)).astype(np.float32)}
+    one.arrays |= {"positive": np.full((1, 1), 5, np.float32), "negative": np.full((1, 1), -90, np.float32)}
+    shapes = [(name, "input", array.shape) for name, array in one.arrays.items()]
+    tensors = [
+        one.builder.laid_out(name, kind, FlatLayout.of(shape, "rgba32f", 64))
+        for name, kind, shape in (*shapes, (OUT, "cache", one.arrays["x"].shape))
+    ]
+    one.draw(xielu("draw", "draw", *tensors, kernels=KernelOptions()))
+    check(device, one, Case({}))

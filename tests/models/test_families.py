@@ -82,6 +82,15 @@ def test_logits_of_every_position_are_those_of_transformers(read: Reader, name: 
     check_float64(read(name), FIGURES[name], 64)
 
 
+@pytest.mark.parametrize("name", ["qwen2_moe", "phi", "lfm2_moe", "apertus"])
+def test_branches_read_the_stream_before_blending_adds_to_it(read: Reader, name: str) -> None:
+    made, figures, caches = read(name), FIGURES[name], dict[str, Array]()
+    plan = plan_for(made.config, "fast", kernels=KernelOptions(part_steps=2, split_values=True))
+    weights = dict(weights_for(made, "fast"))
+    for place, given in enumerate(runs(plan, figures.ids[:4])):
+        assert figures.error(place, final_tensors(plan, weights, *given, caches)["logits"][0]) <= FLOAT64, place
+
+
 @pytest.mark.parametrize("family", DECODERS)
 def test_a_whole_run_of_every_family_agrees_with_float64(family: str) -> None:
     made, ids = of_family(family), [3, 141, 59, 26]
@@ -110,7 +119,9 @@ def test_half_precision_files_give_the_logits_of_their_rounded_weights(read: Rea
 
 
 # Learned positions, caps and windows, norms behind branches, two sets of angles, convolutions, delta rules, experts.
-ON_THE_DEVICE = ("llama", "gpt2-untied", "gemma2", "olmo2", "phi3", "lfm2-biases", "qwen3_5_moe", "gpt_oss-limits")
+ON_THE_DEVICE = (
+    *("llama", "gpt2-untied", "gemma2", "olmo2", "phi3", "lfm2-biases", "lfm2_moe", "qwen3_5_moe", "gpt_oss-limits"),
+)
 
 
 @pytest.mark.slow

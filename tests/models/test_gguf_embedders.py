@@ -43,12 +43,20 @@ QWEN = ModelConfig(**SHAPE, **ROTARY, model_type="qwen3", hidden_act="silu", rop
 GEMMA = ModelConfig(
     **{**SHAPE, **ROTARY, **WINDOWS}, model_type="gemma_embedding", hidden_act="gelu_new", sliding_window=9
 )
+MODERN = ModelConfig(
+    **{**SHAPE, "num_hidden_layers": 4}, model_type="modernbert", hidden_act="gelu", sliding_window=9,
+    layer_types=("full_attention", "sliding_attention", "sliding_attention", "full_attention"),
+    rope_local_base_freq=500.0, rope_theta=1e5,
+)  # fmt: skip
+EURO = ModelConfig(**SHAPE, **{**ROTARY, "head_dim": 16}, model_type="eurobert", hidden_act="silu")
 SCORES = ((64, True, "tanh"), (1, True, "none"))
 FORMS: dict[str, tuple[ModelConfig, int]] = {
     "bert": (replace(BERT, pooling="mean"), MEAN),
     "bert, cls": (replace(BERT, pooling="cls", type_vocab_size=0), CLS),
     "bert, scores": (replace(BERT, pooling="cls", type_vocab_size=1, dense=SCORES), RANK),
     "nomic-bert": (replace(NOMIC, pooling="mean"), MEAN),
+    "modern-bert": (replace(MODERN, pooling="mean"), MEAN),
+    "eurobert": (replace(EURO, pooling="lasttoken"), LAST),
     "gemma-embedding": (
         replace(GEMMA, pooling="mean", dense=((128, False, "none"), (64, False, "none"))),
         MEAN,
@@ -57,6 +65,10 @@ FORMS: dict[str, tuple[ModelConfig, int]] = {
     "qwen3, yes or no": (replace(QWEN, pooling="lasttoken", dense=((2, False, "none"),)), RANK),
 }
 """Models, as their files are read, and the number of their pooling."""
+
+
+JOINED = {**dict.fromkeys("qkv", "Wqkv"), "gate": "Wi", "up": "Wi"}
+"""The joined matrices of the last parts of names."""
 
 
 def keys_of(config: ModelConfig, pooling: int) -> dict[str, Any]:
@@ -78,6 +90,8 @@ def keys_of(config: ModelConfig, pooling: int) -> dict[str, Any]:
     if family.rotary and family.norm == "rms":
         keys |= {f"attention.{name}_length": config.head_dim for name in ("key", "value")}
         keys["attention.head_count_kv"] = config.num_key_value_heads
+    if config.rope_local_base_freq:
+        keys["rope.freq_base_swa"] = config.rope_local_base_freq
     if config.sliding_window:
         keys["attention.sliding_window"] = 2 * (config.sliding_window - 1)
     if config.dense and pooling != RANK:
@@ -89,19 +103,21 @@ def keys_of(config: ModelConfig, pooling: int) -> dict[str, Any]:
 
 
 def renamed(checkpoint: Checkpoint) -> dict[str, Array]:
-    """The tensors as the converter finds them: under Hugging Face's names, with projections of Nomic's BERT joined."""
+    """The tensors as the converter finds them: under Hugging Face's names, with projections of some joined."""
     config = checkpoint.config
     found: dict[str, Array] = {}
     ranks = bool(config.dense) and config.model_type != "gemma_embedding"
     behind = ["classifier.dense", "classifier.out_proj"][-len(config.dense) :] if ranks else ["dense_2", "dense_3"]
     for name, tensor in checkpoint.tensors.items():
-        whose, _, part = name.removeprefix("bert.").rpartition(".")
+        beginning = "model." if config.model_type == "modernbert" else "bert."
+        whose, _, part = name.removeprefix(beginning).rpartition(".")
         if whose.startswith("dense."):
             whose = "cls.output" if config.model_type == "qwen3" else behind[int(whose[-1])]
         if config.family.norm_offset and whose.endswith("norm"):
             tensor = tensor + 1
-        if config.model_type == "nomic_bert" and whose.endswith((".q", ".k", ".v")):
-            joined = f"{whose[:-1]}Wqkv.{part}"
+        stem, _, last = whose.rpartition(".")
+        if config.model_type in ("nomic_bert", "modernbert") and (joined := JOINED.get(last)):
+            joined = f"{stem}.{joined}.{part}"
             found[joined] = np.concatenate([found[joined], tensor]) if joined in found else np.asarray(tensor)
             continue
         found[f"{whose}.{part}"] = np.asarray(tensor)

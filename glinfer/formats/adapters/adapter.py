@@ -14,14 +14,18 @@ from glinfer.errors import FormatError
 from glinfer.families.layer import DeltaRule
 from glinfer.families.names import Names
 from glinfer.families.settings import quoted
-from glinfer.formats.tensors import StoredTensor, stored_tensors
+from glinfer.formats.tensors import EXPERT_ROLES, StoredTensor, stored_tensors
 from glinfer.graph.nodes import ModelTensor
 from glinfer.limits import MAX_ADAPTER_RANK
 
 FloatArray = npt.NDArray[np.float32]
 Rows = npt.NDArray[np.intp]
-_OF_EXPERTS = ("router", "shared_router", "shared_gate", "shared_up", "shared_down")
-_ROLES = ("projection", "output", "delta_in", "delta_out", "gate", "up", "down", *_OF_EXPERTS, "head")
+_OF_EXPERTS = (
+    "router",
+    "shared_router",
+    *(f"{place}_{role}" for place in ("dense", "shared") for role in EXPERT_ROLES),
+)
+_ROLES = ("projection", "output", "delta_in", "delta_out", *EXPERT_ROLES, *_OF_EXPERTS, "head")
 """The roles of matrices that an adapter may change; see :class:`glinfer.families.names.Names`."""
 
 

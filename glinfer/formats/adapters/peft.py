@@ -31,7 +31,7 @@ from glinfer.formats.huggingface.model import loaded
 from glinfer.formats.json_files import read_json
 from glinfer.formats.packed import row_bytes
 from glinfer.formats.safetensors_file import STORED, FoundTensor, load_tensor, read_header
-from glinfer.formats.tensors import StoredTensor, stored_tensors, tensors_of
+from glinfer.formats.tensors import EXPERT_ROLES, StoredTensor, stored_tensors, tensors_of
 from glinfer.graph.nodes import ModelTensor
 from glinfer.limits import MAX_CONFIG_BYTES
 
@@ -44,8 +44,8 @@ _TOGETHER = 1 << 22  # weights compared at a time
 _STEPS = 6
 """Largest error of a row relative to its norm, in units of 2**-b for a format of b bits a weight; capped at 1."""
 _OTHERS = {"lora_embedding_": "embeddings", "lora_magnitude_vector": "DoRA", ".bias": "biases"}
-_EXPERTS = "mlp.experts"
-"""The module whose parameters ``gate_up_proj`` and ``down_proj`` hold all experts in transformers 5."""
+_EXPERTS = "experts"
+"""The end of the module whose parameters ``gate_up_proj`` and ``down_proj`` hold all experts in transformers 5."""
 _PART = re.compile(r"(.+)\.lora_(A|B)(?:\.default)?\.weight")
 _PLAIN: Mapping[str, tuple[object, ...]] = {
     "use_dora": (False,),
@@ -115,12 +115,13 @@ def read_peft(path: AnyPath, config: ModelConfig, base: Checkpoint | None = None
 def _modules_of_experts(config: ModelConfig, form: HuggingFace) -> dict[str, tuple[StoredTensor, StoredTensor]]:
     """The two parameters (gate with up, and down) of each module that holds a layer's experts, by module name."""
     names = form.names or config.family.names
-    if not names.down.startswith(_EXPERTS):
+    stem, _, rest = names.down.partition(f".{_EXPERTS}.")
+    if not rest:
         return {}
     parts: dict[str, tuple[list[ModelTensor], list[ModelTensor]]] = {}
     for tensor in tensors_of(config):
-        if tensor.layer is not None and tensor.part == "weight" and tensor.role in ("gate", "up", "down"):
-            module = names.layer.format(tensor.layer) + _EXPERTS
+        if tensor.layer is not None and tensor.part == "weight" and tensor.role in EXPERT_ROLES:
+            module = f"{names.layer.format(tensor.layer)}{stem}.{_EXPERTS}"
             parts.setdefault(module, ([], []))[tensor.role == "down"].append(tensor)
     return {
         module: (

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from glinfer.config import ModelConfig
 from glinfer.errors import ConfigError, FormatError, InputError
 from glinfer.families import FAMILIES
-from glinfer.families.gguf import WINDOW
+from glinfer.families.gguf import SHARED_WIDTH, SIGMOID, WINDOW
 from glinfer.families.huggingface import PROPORTIONAL, Fields
 from glinfer.families.layer import QUERY_BETA, one_side
 from glinfer.families.record import Family
@@ -56,7 +56,6 @@ USUAL_SETTINGS: dict[str, tuple[Any, ...]] = {
 _DELTA_HEADS = ("linear_num_key_heads", "linear_num_value_heads")
 _STILL = 1e20  # least factor of the frequency of a pair that stays
 _GUESSING = "nextn_predict_layers"
-_SHARED_WIDTH = "expert_shared_feed_forward_length"
 _NEUTRAL = {
     "attn_logit_softcapping": 0.0,
     "final_logit_softcapping": 0.0,
@@ -132,11 +131,10 @@ def config_of(file: GgufFile) -> ModelConfig:
     if family.experts:
         fields["num_experts"], fields["num_experts_per_tok"] = map(keys.whole, ("expert_count", "expert_used_count"))
         fields["norm_topk_prob"] = True
-        inner = fields["intermediate_size"]
-        if family.shared_expert and keys.whole(_SHARED_WIDTH, inner) != inner:
-            raise keys.refused(_SHARED_WIDTH, f"{inner}, the width of other experts")
+        if family.shared_expert:
+            fields["shared_expert_intermediate_size"] = keys.whole(SHARED_WIDTH, fields["intermediate_size"])
         if "shared_intermediate_size" in family.usual:
-            fields["shared_intermediate_size"] = keys.whole(_SHARED_WIDTH)
+            fields["shared_intermediate_size"] = keys.whole(SHARED_WIDTH)
     if family.rotary:
         fields.update(_rotary_fields(family, keys, file, fields))
     elif keys.whole(_KEY_HEADS, fields["num_attention_heads"]) != fields["num_attention_heads"]:
@@ -291,7 +289,7 @@ def metadata_of(config: ModelConfig) -> tuple[dict[str, Any], Factors]:
         "context_length": config.max_position_embeddings,
         "embedding_length": config.hidden_size,
         "block_count": config.num_hidden_layers,
-        "feed_forward_length": config.intermediate_size,
+        "feed_forward_length": config.dense_intermediate_size or config.intermediate_size,
         "attention.head_count": config.num_attention_heads if family.attends else 0,
         _EPSILONS[family.norm]: config.layer_norm_eps,
     }
@@ -299,10 +297,12 @@ def metadata_of(config: ModelConfig) -> tuple[dict[str, Any], Factors]:
     if family.experts:
         values[form.inner_key] = config.intermediate_size
         values["expert_count"], values["expert_used_count"] = config.num_experts, config.num_experts_per_tok
+        if family.sigmoid_router:
+            values["expert_gating_func"], values["leading_dense_block_count"] = SIGMOID, config.num_dense_layers
         if family.shared_expert:
-            values[_SHARED_WIDTH] = config.intermediate_size
+            values[SHARED_WIDTH] = config.shared_expert_intermediate_size or config.intermediate_size
         elif config.shared_intermediate_size:
-            values[_SHARED_WIDTH] = config.shared_intermediate_size
+            values[SHARED_WIDTH] = config.shared_intermediate_size
     if family.rotary:
         values[_KEY_HEADS] = config.num_key_value_heads
         layers = [config.layer(layer) for layer in range(config.num_hidden_layers)]
@@ -434,7 +434,7 @@ def _scaling_metadata(config: ModelConfig) -> tuple[dict[str, Any], Factors]:
         pairs = (config.global_head_dim or config.head_dim) // 2
         turns = np.arange(pairs) < int(scaling.get("partial_rotary_factor", 1.0) * pairs)
         return {}, {ROPE_FREQS: np.where(turns, 1.0, 1e30).astype(np.float32)}
-    if form.pairs_together:
+    if form.has_factors:
         if kind == "llama3":
             return {}, {ROPE_FREQS: _llama3_factors(config, scaling)}
         same = scaling.get("short_factor") == scaling.get("long_factor")

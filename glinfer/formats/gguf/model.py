@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from glinfer.errors import FormatError
 from glinfer.families.settings import quoted
 from glinfer.formats.checkpoint import Checkpoint, check_names
 from glinfer.formats.files import AnyPath
-from glinfer.formats.gguf.config import LONG_FACTORS, ROPE_FREQS, block_counts, config_of
+from glinfer.formats.gguf.config import LONG_FACTORS, ROPE_FREQS, block_counts, config_of, family_of
 from glinfer.formats.gguf.embedders import embedding_of, names_in, passed_over, says_yes_or_no
 from glinfer.formats.gguf.file import GgufFile, GgufTensor, keys_of
 from glinfer.formats.gguf.split import read_gguf_file
@@ -28,6 +29,7 @@ from glinfer.formats.tensors import StoredTensor, stored_tensors, tensor_count
 from glinfer.graph.nodes import ModelTensor
 
 Rows = npt.NDArray[Any]
+_ROUNDED = 0.01  # largest error of a constant of a file relative to its value, which may have been a bfloat16
 _READ = ("F32", *(name for name in PACKED_FORMATS if not name.endswith("_ROW")))
 
 
@@ -48,7 +50,7 @@ def read_gguf(path: AnyPath) -> Checkpoint:
 
 def checkpoint_of(file: GgufFile) -> Checkpoint:
     """Convert a GGUF file that has been read; see :func:`read_gguf`."""
-    config = config_of(file)
+    file, config = _with_listed(file), config_of(file)
     # Checked before names are listed: the block count comes from a file and may be absurd.
     if config.num_hidden_layers > len(file.tensors):
         raise FormatError(
@@ -66,11 +68,30 @@ def checkpoint_of(file: GgufFile) -> Checkpoint:
     return with_classifier(found, yes, no, embedding.pair or config.family.rerank_prompt)
 
 
+def _with_listed(file: GgufFile) -> GgufFile:
+    """A file with the numbers of layers that its metadata list as tensors [1]."""
+    form, tensors = family_of(file).in_gguf, dict(file.tensors)
+    for role in form.listed:
+        key = getattr(form.names, role)
+        found = file.metadata.get(key)
+        if not isinstance(found, list) or not all(isinstance(each, float) for each in found):
+            raise FormatError(f"{file.source}: {key} is {quoted(found)}; expected a list of numbers, one a layer")
+        for layer, number in enumerate(found):
+            name = form.names.of(role, layer)
+            tensors[name] = GgufTensor(name, "F32", (1,), np.array([number], "<f4").view(np.uint8))
+    for key, number in form.constants.items():
+        found = file.metadata.get(key, number)
+        given = found if isinstance(found, list) else [found]
+        if any(not isinstance(each, float) or abs(each / number - 1) > _ROUNDED for each in given):
+            raise FormatError(f"{file.source}: {key} is {quoted(found)}; expected {number:g} for every layer")
+    return replace(file, tensors=tensors)
+
+
 def _check(config: ModelConfig, stored: list[StoredTensor], file: GgufFile) -> None:
     """Compare names, types and shapes with those that the model needs; messages use the file's names."""
     expected = {tensor.name: tensor for tensor in stored}
     form = config.family.in_gguf
-    ignored = passed_over(file, config) | ({ROPE_FREQS} if form.pairs_together or form.proportional else set())
+    ignored = passed_over(file, config) | ({ROPE_FREQS} if form.has_factors or form.proportional else set())
     ignored |= set(LONG_FACTORS.values()) if form.partial_rotary else set()
     layers, every_block = block_counts(keys_of(file, config.family))
     guessing = tuple(form.names.layer.format(layer) for layer in range(layers, every_block))

@@ -154,7 +154,13 @@ def write_gguf(
     planned = [
         _Planned(stored.name, stored.outer_shape, _format(stored, checkpoint, dtype), stored)
         for stored in stored_tensors(checkpoint.config, form.names)
+        if stored.tensors[0].role not in form.listed
     ]
+    layers, names = range(checkpoint.config.num_hidden_layers), checkpoint.config.family.names
+    for role in form.listed:
+        numbers = [checkpoint.floats(names.of(role, layer)) for layer in layers]
+        metadata[getattr(form.names, role)] = np.concatenate(numbers).tolist()
+    metadata.update({key: [number] * len(layers) for key, number in form.constants.items()})
     planned += [_Planned(name, numbers.shape, "F32") for name, numbers in factors.items()]
     with replacing(path) as temporary:
         writer = gguf.GGUFWriter(temporary, form.architecture)

@@ -47,6 +47,43 @@ def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) 
     return np.asarray(activate(x[: size[0]], int(params["ACTIVATION"])))
 
 
+def xielu(
+    name: str,
+    kind: str,
+    x: TensorSpec,
+    positive: TensorSpec,
+    negative: TensorSpec,
+    out: TensorSpec,
+    *,
+    kernels: KernelOptions,
+) -> DrawSpec:
+    """``out = xIELU(x)``, x and out [R, C]; positive and negative [1, 1] are learned numbers, see :func:`xielu_of`."""
+    inputs = [("x", x), ("positive", positive), ("negative", negative)]
+    return flat_draw(name, kind, "xielu", inputs, [out], kernels=kernels)
+
+
+def xielu_of(x: Array, positive: float, negative: float) -> Array:
+    """For an oracle: a · x² + x / 2 above 0 and b · (exp(x) - 1 - x) + x / 2 below (Huang and Schlag 2024).
+
+    The learned numbers p and n give a = softplus(p) and b = 1 / 2 + softplus(n). transformers limits x to at most -1e-6
+    in exp, which changes results by less than b · 1e-6.
+    """
+    least = np.minimum(x, 0.0)
+    below = (0.5 + np.logaddexp(0.0, negative)) * (np.expm1(least) - least)
+    return np.asarray(np.where(x > 0, np.logaddexp(0.0, positive) * x**2, below) + 0.5 * x)
+
+
+def _check_xielu(shapes: Shapes, params: Params) -> None:
+    shapes.expect("output", *shapes.by_name["x"])
+    for name in ("positive", "negative"):
+        shapes.expect(name, 1, 1)
+
+
+def _oracle_xielu(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
+    x, positive, negative = float64(inputs, ["x", "positive", "negative"])
+    return xielu_of(x[: size[0]], positive[0, 0], negative[0, 0])
+
+
 def gate(
     name: str,
     kind: str,
@@ -96,4 +133,5 @@ def _oracle_gate(inputs: Mapping[str, Array], params: Params, size: tuple[int, i
 
 
 register(Op("activation", ("x",), (), _check, _oracle))
+register(Op("xielu", ("x", "positive", "negative"), (), _check_xielu, _oracle_xielu))
 register(Op("gate", ("x",), ("up",), _check_gate, _oracle_gate))

@@ -14,17 +14,25 @@ from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec
 
 
 def expert_weight(
-    name: str, kind: str, logits: TensorSpec, out: TensorSpec, experts: Experts, *, expert: int, kernels: KernelOptions
+    name: str,
+    kind: str,
+    logits: TensorSpec,
+    out: TensorSpec,
+    experts: Experts,
+    *,
+    expert: int,
+    kernels: KernelOptions,
+    bias: TensorSpec | None = None,
 ) -> DrawSpec:
     """The weight of an expert in each row, out [rows, 1]; 0 if the row does not choose it.
 
-    logits [rows, experts]; experts are chosen as in :func:`glinfer.kernels.fused.experts.route`.
+    logits [rows, experts], bias [1, experts]; experts are chosen as in :func:`glinfer.kernels.fused.experts.route`.
     """
     return draws.flat_draw(
         name,
         kind,
         "expert_weight",
-        [("logits", logits)],
+        [("logits", logits), *([] if bias is None else [("bias", bias)])],
         [out],
         kernels=kernels,
         defines=route_defines(experts),
@@ -34,14 +42,15 @@ def expert_weight(
 
 def _check(shapes: Shapes, params: Params) -> None:
     shapes.expect("logits", shapes.rows("output"), params["EXPERTS"])
+    shapes.expect("bias", 1, params["EXPERTS"])
     shapes.expect("output", None, 1)
     shapes.require(0 <= params["expert"] < params["EXPERTS"], f"there is no expert {params['expert']}")
 
 
 def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     (logits,) = float64(inputs, ["logits"])
-    chosen, weights = routed(logits[: size[0]], int(params["USED"]), bool(params["NORMALISED"]))
+    chosen, weights = routed(logits[: size[0]], params, inputs.get("bias"))
     return np.asarray(np.where(chosen == params["expert"], weights, 0.0).sum(axis=1, keepdims=True))
 
 
-register(Op("expert_weight", ("logits",), (), _check, _oracle))
+register(Op("expert_weight", ("logits",), ("bias",), _check, _oracle))

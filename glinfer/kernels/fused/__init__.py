@@ -20,4 +20,5 @@ from glinfer.kernels.fused import (
     score,
     tiles,
     turn,
+    xielu,
 )

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from glinfer.families.layer import Experts
-from glinfer.gl.layouts.blocks import BLOCK_FLOATS, blocks_for
+from glinfer.gl.layouts.blocks import BLOCK_FLOATS, RowLayout, blocks_for
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.kernels.fused.draws import block_draw, block_layout
 from glinfer.kernels.fused.low_rank import CHOICE_FLOATS
@@ -51,13 +51,15 @@ def route(
     *,
     rows: Extent,
     kernels: KernelOptions,
+    bias: TensorSpec | None = None,
 ) -> DrawSpec:
     """The experts with the largest logits of each row, and the softmax that weighs them.
 
     logits [rows, experts] and out [rows, 4 · used] in blocks; out has (expert, weight, 0, 0) for each choice, in
     descending order, ties in order of experts. ``experts`` selects a softmax over the chosen experts or over all
-    (Shazeer et al. 2017). A shared expert adds one to both: its choice is the last one, and its weight the sigmoid of
-    the last logit.
+    (Shazeer et al. 2017), or sigmoids, to which ``bias`` [1, experts] is added for the choice (Wang et al. 2024). A
+    shared expert adds one to both: its choice (expert, weight, row, 0) is the last one, and its weight the sigmoid of
+    the last logit. It is the only one if a row uses 0 others.
     """
     defines = (
         *block_layout(name, logits).defines("LOGITS"),
@@ -66,6 +68,9 @@ def route(
         ("SHARED", int(experts.shared)),
     )
     inputs, size = [("logits", logits.name)], (rows, out.shape[1])
+    if bias is not None:
+        assert isinstance(bias.layout, RowLayout)
+        inputs, defines = [*inputs, ("bias", bias.name)], (*defines, *bias.layout.defines("BIAS"))
     return block_draw(name, kind, "route", inputs, (out.name,), size, defines, kernels=kernels)
 
 
@@ -117,19 +122,24 @@ def _oracle_join(inputs: Mapping[str, Array], params: Params, size: tuple[int, i
 
 
 def _check_route(shapes: Shapes, params: Params) -> None:
-    shapes.expect("logits", shapes.rows("output"), params["EXPERTS"] + params["SHARED"])
+    shapes.expect("logits", shapes.rows("output"), None)
+    logits, count = shapes.by_name["logits"][1], params["EXPERTS"] + params["SHARED"]
+    shapes.require(logits >= count, f"{logits} logits; expected {count} or more")
+    shapes.expect("bias", 1, params["EXPERTS"])
     shapes.expect("output", None, CHOICE_FLOATS * (params["USED"] + params["SHARED"]))
-    shapes.require(1 <= params["USED"] <= params["EXPERTS"], f"{params['USED']} of {params['EXPERTS']} experts")
+    used = params["USED"]
+    shapes.require(used <= params["EXPERTS"] and used + params["SHARED"] > 0, f"{used} of {params['EXPERTS']} experts")
 
 
 def _oracle_route(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     (logits,) = float64(inputs, ["logits"])
     used, count, shared = int(params["USED"]), int(params["EXPERTS"]), int(params["SHARED"])
-    chosen, weights = routed(logits[: size[0], :count], used, bool(params["NORMALISED"]))
+    chosen, weights = routed(logits[: size[0], :count], params, inputs.get("bias"))
     found = np.zeros((size[0], used + shared, CHOICE_FLOATS))
     found[:, :used, 0], found[:, :used, 1] = chosen, weights
     if shared:
         found[:, used, 0], found[:, used, 1] = count, np.exp(-np.logaddexp(0.0, -logits[: size[0], count]))
+        found[:, used, 2] = np.arange(size[0])
     return found.reshape(size)
 
 
@@ -164,7 +174,7 @@ def _oracle_mix(inputs: Mapping[str, Array], params: Params, size: tuple[int, in
 
 
 register(Op("join_rows", (), optional_names(), _check_join, _oracle_join))
-register(Op("route", ("logits",), (), _check_route, _oracle_route, regions=("logits", "output")))
+register(Op("route", ("logits",), ("bias",), _check_route, _oracle_route, regions=("logits", "output")))
 register(
     Op(
         "mix_experts",

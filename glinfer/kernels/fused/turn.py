@@ -35,6 +35,7 @@ def turn_heads(
     eps: float,
     whole: bool = False,
     values: bool = False,
+    turned_first: bool = False,
     rows: TensorSpec | None,
     slots: Extent = 1,
     first: Extent = 0,
@@ -47,8 +48,9 @@ def turn_heads(
     x and out [rows, k | v | q], gains [2, head_floats] for keys and for queries: RMSNorm (Zhang and Sennrich 2019) over
     ``head_dim`` elements. Further columns of x are ignored. With ``whole`` the mean is over all keys, or all queries,
     of a row, and gains are [2, floats of all queries], padded with zeros for keys. Without a table of angles nothing is
-    rotated. With the table ``rows`` the rows of the first ``slots`` slots are rotated by their positions; without it
-    one row, by the run value position, and written into slot ``first`` of out.
+    rotated. With ``turned_first`` heads are rotated before all this; then no angle may change lengths. With the table
+    ``rows`` the rows of the first ``slots`` slots are rotated by their positions; without it one row, by the run value
+    position, and written into slot ``first`` of out.
     """
     alone = rows is None
     if not isinstance(gains.layout, RowLayout):
@@ -66,6 +68,7 @@ def turn_heads(
         ("EPS", eps),
         *([("WHOLE", 1)] if whole else []),
         *([("VALUES", 1)] if values else []),
+        *([("TURNED_FIRST", 1)] if turned_first else []),
     ]
     turns = turning.table is not None
     if rows is not None and turns:
@@ -102,9 +105,16 @@ def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) 
     count = int(params["ROWS"])
     x = gathered(inputs, count)[: size[0] * count, : size[1]]
     (gains,) = float64(inputs, ["gains"])
+    if params.get("TURNED_FIRST"):
+        return deinterleaved(_normed(_turned(x, inputs, params), gains, params), count)
+    return deinterleaved(_turned(_normed(x, gains, params), inputs, params), count)
+
+
+def _normed(x: Array, gains: Array, params: Params) -> Array:
+    """Rows with keys and queries normalised and multiplied by gains."""
     floats, keys, queries = (4 * int(params[name]) for name in ("HEAD_TEXELS", "KEY_TEXELS", "QUERY_AT"))
     found = x.copy()
-    parts = [(slice(0, keys), gains[0]), (slice(queries, size[1]), gains[1])]
+    parts = [(slice(0, keys), gains[0]), (slice(queries, x.shape[1]), gains[1])]
     parts += [(slice(keys, 2 * keys), np.ones(floats))] if params.get("VALUES") else []
     for part, gain in parts:
         width = x[:, part].shape[1]
@@ -113,14 +123,19 @@ def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) 
         elements = params["HEAD_DIM"] * normed // floats
         norms = np.sqrt((by_head**2).sum(axis=-1, keepdims=True) / elements + params["EPS"])
         found[:, part] = (by_head / norms * gain[:normed]).reshape(len(x), -1)
+    return found
+
+
+def _turned(x: Array, inputs: Mapping[str, Array], params: Params) -> Array:
+    """Rows with keys and queries rotated by their positions, if they are."""
     if not params.get("ROPE"):
-        return deinterleaved(found, count)
+        return x
     (rope,) = float64(inputs, ["rope"])
     if params["ALONE"]:
         positions = np.full(len(x), int(params["position"]))
     else:
         positions = turned_by(inputs["rows"][: len(x)], params, len(rope))
-    return deinterleaved(turned_rows(found, rope, params, positions), count)
+    return turned_rows(x, rope, params, positions)
 
 
 register(

@@ -11,7 +11,7 @@ from typing import Any
 
 from glinfer.errors import PlanError
 from glinfer.gl.layouts.blocks import BlockLayout, RowLayout
-from glinfer.graph.nodes import Layer
+from glinfer.graph.nodes import Layer, Mlp
 from glinfer.kernels.fused.cached import SLOT_TOKENS, score_slots
 from glinfer.kernels.fused.norms import norm_floats, normalize_rows, row_norms
 from glinfer.kernels.fused.pool import pool_rows
@@ -128,7 +128,8 @@ class _EncodeLowering(ChunkLowering):
         between = other if in_place else stream
         self.normalize(f"h.{number}.attn.norm", summed, between)
         summed = between if in_place else other
-        self.add(down, self.expanded(number, between), between, summed)
+        assert isinstance(layer.mlp.body, Mlp)
+        self.add(down, self.expanded(number, layer.mlp.body, between), between, summed)
         self.normalize(f"h.{number}.mlp.norm", summed, stream)
 
     def finish(self) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -45,6 +46,7 @@ from glinfer.kernels.fused.per_layer import per_layer_hidden, scale_rows
 from glinfer.kernels.fused.rows import RowInterleaved
 from glinfer.kernels.fused.scan import scan_gate, scan_norm, scan_row
 from glinfer.kernels.fused.turn import turn_heads
+from glinfer.kernels.fused.xielu import xielu_rows
 from glinfer.kernels.spec import RunValue, TensorSpec
 from glinfer.lower.options import PlanOptions
 from glinfer.lower.weights.fold import Weight, Weights
@@ -256,7 +258,7 @@ class Lowering(ABC):
         if not ranks:
             return None
         down, up = (self.of_product(recipe, each) for each in ("lora_down", "lora_up"))
-        experts = self.config.layer(0).experts
+        experts = self.config.experts
         used = 1 if experts is None or recipe.experts == 1 else experts.stacked.used
         inner = self.inner_of_adapters(f"lora.inner.{used * ranks}", used * ranks)
         count, biased = len(self.adapters.names), self.recipes.norm_is_biased(recipe)
@@ -337,7 +339,7 @@ class Lowering(ABC):
             raw = self.raw(layer)
             self.product(recipe, self.hidden[0], raw)
             how: dict[str, Any] = {"head_dim": node.head_dim, "eps": self.config.layer_norm_eps, **first}
-            how |= {"whole": node.whole, "values": node.value_norms}
+            how |= {"whole": node.whole, "values": node.value_norms, "turned_first": node.turned_first}
             where: dict[str, Any] = {"rows": self.table, "slots": self.used, "kernels": self.kernels}
             gains = self.of_layer(layer, "attn.qkv.turn")
             self.plan.draw(turn_heads(f"{name}.turn", raw, gains, turning, out, **how, **where))
@@ -444,14 +446,16 @@ class Lowering(ABC):
         before, behind = self.hidden  # the stream, and where the next branch leaves it
         number, node = layer.number, layer.mlp.body
         stream, to = View(self.config.hidden_size), f"blocks.{number}"
+        inner = self.expanded(number, node, before) if layer.parallel and isinstance(node, Mlp) else None
         if mixed is not None:
             self.add(self.recipes.mixing_out(number), mixed, before, behind)
             self.value(f"{to}.resid_mid{self.centred}", stream)
             before, behind = behind, before
         if isinstance(node, ExpertMlps):
             self.use_experts(number, node, before, behind)
-        elif not isinstance(node, Nothing):
-            self.add(self.recipes.down(number), self.expanded(number, before), before, behind)
+        elif isinstance(node, Mlp):
+            inner = self.expanded(number, node, before) if inner is None else inner
+            self.add(self.recipes.down(number), inner, before, behind)
         if not isinstance(node, Nothing):
             before, behind = behind, before
         if layer.per_layer is not None:
@@ -532,23 +536,49 @@ class Lowering(ABC):
         inner = None if node.apart is None else self.rows("mlp.shared", node.apart.up.outputs)
         if inner is not None:
             self.product(self.recipes.apart(layer)[0], residual, inner, activation=self.config.hidden_act)
-        logits = self.row_vector("mlp.router", experts.count)
-        choice = self.row_vector("mlp.choice", CHOICE_FLOATS * experts.used)
         router = self.recipes.router(layer)
+        logits = self.row_vector("mlp.router", len(router.rows))
+        choice = self.row_vector("mlp.choice", CHOICE_FLOATS * experts.used)
         shared: dict[str, Any] = {"rows": self.counted, "kernels": self.kernels}
         self.adapt(router, x)
         how: dict[str, Any] = {"norm_eps": self.config.layer_norm_eps, "slots": self.counted, "kernels": self.kernels}
         self.plan.draw(gemm(router.name, "mlp.router", x, self.matrix(router), logits, **how))
         self.value(f"blocks.{layer}.mlp.router", View(chooses.count))
-        self.plan.draw(route(f"{name}.choice", "mlp.choice", logits, choice, chooses, **shared))
+        bias = None if node.choice_bias is None else self.of_layer(layer, "mlp.expert_bias")
+        first = replace(chooses, shared=False) if chooses.apart else chooses
+        self.plan.draw(route(f"{name}.choice", "mlp.choice", logits, choice, first, bias=bias, **shared))
         parts, choice = self.expert_products(layer, experts, x, choice)
         if inner is not None:  # added once the experts have read the stream
             summed = out if residual.names == out.names else self.rows("mlp.shared_sum", out.cols)
-            self.add(self.recipes.apart(layer)[1], inner, residual, summed)
+            if chooses.apart:
+                self.add_weighted(layer, replace(chooses, used=0), logits, inner, residual, summed)
+            else:
+                self.add(self.recipes.apart(layer)[1], inner, residual, summed)
             residual = summed
         stream = None if residual.names == out.names else residual
         how = {"residual": stream, "slots": self.used, **shared}
         self.plan.draw(mix_experts(f"{name}.mix", "mlp.mix", parts, choice, out, experts, **how))
+
+    def add_weighted(
+        self,
+        layer: int,
+        alone: Experts,
+        logits: TensorSpec,
+        inner: RowInterleaved,
+        residual: RowInterleaved,
+        out: RowInterleaved,
+    ) -> None:
+        """Draw the result of a shared expert of another width times its weight, which is added to the stream."""
+        name, found = f"h.{layer}.mlp.shared", self.rows("mlp.shared_out", out.cols)
+        self.product(self.recipes.apart(layer)[1], inner, found)
+        choice, only = self.row_vector("mlp.shared_choice", CHOICE_FLOATS), Experts(1, 1, normed=False)
+        shared: dict[str, Any] = {"rows": self.counted, "kernels": self.kernels}
+        stream = None if residual.names == out.names else residual
+        how: dict[str, Any] = {"residual": stream, "slots": self.used, **shared}
+        self.plan.draw(
+            route(f"{name}.choice", "mlp.choice", logits, choice, alone, **shared),
+            mix_experts(f"{name}.mix", "mlp.mix", found, choice, out, only, **how),
+        )
 
     def expert_products(
         self, layer: int, experts: Experts, x: TensorSpec, choice: TensorSpec
@@ -568,14 +598,19 @@ class Lowering(ABC):
         self.plan.draw(gemm(down.name, "mlp.fc_out", inner, self.matrix(down), parts, apart=True, **chosen))
         return parts, choice
 
-    def expanded(self, layer: int, x: RowInterleaved) -> RowInterleaved | RawRows:
+    def expanded(self, layer: int, node: Mlp, x: RowInterleaved) -> RowInterleaved | RawRows:
         """Draw the MLP's first product, which instances share if its reader finishes it; returns that one's input."""
         recipe, config = self.recipes.up(layer), self.config
-        width, usual = config.layer(layer).inner, config.intermediate_size
-        name = "mlp.inner" if width == usual else f"mlp.inner.{width}"
+        width = node.up.outputs
+        usual = width == config.intermediate_size and config.experts is None
+        name = "mlp.inner" if usual else f"mlp.inner.{width}"
         inner = self.rows(name, RawRows.floats(self.matrix(recipe)) if self.raw_inner else width)
         if not self.raw_inner:
-            self.product(recipe, x, inner, activation=config.hidden_act)
+            self.product(recipe, x, inner, activation="none" if node.alphas else config.hidden_act)
+            if node.alphas:
+                linear, inner = inner, self.rows("mlp.activated", width)
+                alphas, name = self.of_layer(layer, "mlp.alphas"), f"h.{layer}.mlp.act"
+                self.plan.draw(xielu_rows(name, linear, alphas, inner, slots=self.used, kernels=self.kernels))
             self.value(f"blocks.{layer}.mlp.hidden", View(width))
             return inner
         self.product(recipe, x, inner, adds=True, parts=self.parts_of(recipe), clears="all", raw=True)
@@ -586,7 +621,8 @@ class Lowering(ABC):
         """Whether the MLP's first product leaves bare sums."""
         kernels, first = self.kernels, self.graph.layer(0).mlp
         shares = self.shares_norms and kernels.part_steps > 0 and kernels.split_inner
-        return shares and first.norm is not None and isinstance(first.body, Mlp) and not self._reads_inner
+        plain = isinstance(first.body, Mlp) and not first.body.alphas
+        return shares and first.norm is not None and plain and not self._reads_inner
 
     @cached_property
     def _reads_inner(self) -> bool:

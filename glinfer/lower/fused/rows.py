@@ -238,7 +238,7 @@ class _RowsLowering(Lowering):
     @property
     def few_expert_rows(self) -> int:
         """The most rows that go one by one through their experts."""
-        experts, config = self.config.layer(0).experts, self.config
+        experts, config = self.config.experts, self.config
         assert experts is not None
         return few_rows(self.plan.max_rows, experts.stacked, config.hidden_size, config.intermediate_size, self.kernels)
 
@@ -273,7 +273,7 @@ class _RowsLowering(Lowering):
 
 def few_chunk_rows(options: PlanOptions) -> int:
     """The most tokens of a prompt that take less time in a plan of their own, where experts take rows one by one."""
-    config, kernels, experts = options.config, options.kernels, options.config.layer(0).experts
+    config, kernels, experts = options.config, options.kernels, options.config.experts
     if experts is None:
         return 0
     rows = min(kernels.chunk, config.max_position_embeddings, *([SPAN] if delta_layers(config) else []))

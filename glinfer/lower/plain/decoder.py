@@ -27,7 +27,7 @@ from glinfer.graph.nodes import (
     PerLayer,
 )
 from glinfer.kernels.flat import normalize
-from glinfer.kernels.flat.activate import activation, gate
+from glinfer.kernels.flat.activate import activation, gate, xielu
 from glinfer.kernels.flat.convolve import causal_conv
 from glinfer.kernels.flat.delta import DELTA_EPS, delta_rule, log_decay, sigmoid, softplus
 from glinfer.kernels.flat.elementwise import arithmetic, scale
@@ -171,10 +171,10 @@ class _PlainLowering:
 
     def layer(self, layer: Layer) -> None:
         """Draw both branches of a layer."""
-        *_, last = layer.branches
+        before, (*_, last) = self.hidden, layer.branches
         for branch in layer.branches:
             name, to, body = f"h.{layer.number}.{branch.name}", f"blocks.{layer.number}.{branch.name}", branch.body
-            x = self.hidden
+            x = before if layer.parallel else self.hidden
             if branch.norm is not None:
                 x = self.norm(f"{name}.norm", f"{branch.name}.norm", branch.norm, x)
                 self.plan.value(f"{to}.norm", View(self.width))
@@ -327,10 +327,12 @@ class _PlainLowering:
                     self.copy(f"{name}.{part}", "attn.parts", each, (rows, heads * dim), axes, col_offset=number * dim)
                     for number, part in enumerate(("q_alone", "gate"))
                 )
-            if norm is not None or (letter == "v" and node.value_norms):
+            if (norm is not None and not node.turned_first) or (letter == "v" and node.value_norms):
                 each = self.head_norm(step, node, norm, each, count)
             if letter != "v" and node.rope is not None:
                 each = self.turn(step, self.rope(node.rope, queries=letter == "q"), each, count)
+            if norm is not None and node.turned_first:
+                each = self.head_norm(step, node, norm, each, count)
             axes = [Axis(count, 0, dim), Axis(rows, 1, 0), Axis(dim, 0, 1)]
             keeps, shape = letter != "q" and number in self.sources, (count * rows, dim)
             out = self.flat(step, "activation", *shape) if keeps else None
@@ -513,7 +515,9 @@ class _PlainLowering:
 
     def mlp(self, name: str, to: str, node: Mlp, x: TensorSpec) -> TensorSpec:
         """Draw an MLP."""
-        act, inner = self.config.hidden_act, View(node.up.outputs)
+        inner = View(node.up.outputs)
+        act = "none" if node.alphas else self.config.hidden_act
+        name = name if self.config.experts is None else f"{name}.dense"
         hidden = self.scratch(f"{name}.inner", self.rows, node.up.outputs)
         if node.gate is None:
             self.linear(f"{name}.up_proj", "mlp.up_proj", node.up, x, hidden, activation=act)
@@ -523,6 +527,10 @@ class _PlainLowering:
             up = self.linear(f"{name}.up_proj", "mlp.up_proj", node.up, x)
             self.plan.value(f"{to}.up", inner)
             self.plan.draw(gate(f"{name}.gate", "mlp.gate", gates, hidden, up=up, activation=act, kernels=self.kernels))
+        if node.alphas:
+            linear, hidden = hidden, self.scratch(f"{name}.activated", *hidden.shape)
+            positive, negative = map(self.vector, node.alphas)
+            self.plan.draw(xielu(f"{name}.act", "mlp.act", linear, positive, negative, hidden, kernels=self.kernels))
         self.plan.value(f"{to}.hidden", inner)
         return self.linear(f"{name}.down", "mlp.down_proj", node.down, hidden)
 
@@ -547,13 +555,14 @@ class _PlainLowering:
         for number, mlp in enumerate(node.experts):
             own = f"{name}.experts.{number}"
             out = self.expert(name, own, mlp, x, {"experts": choice})
-            which: dict[str, Any] = {"expert": number, "kernels": kernels}
+            bias = None if node.choice_bias is None else self.vector(node.choice_bias)
+            which: dict[str, Any] = {"expert": number, "bias": bias, "kernels": kernels}
             plan.draw(expert_weight(f"{own}.weight", "mlp.choice", logits, weight, choice, **which))
             add(own, out, number == 0)
         if node.shared is not None and node.shared_router is not None:
             own, logit = f"{name}.shared", self.scratch(f"{name}.shared_router", rows, 1)
             self.linear(f"{own}.router", "mlp.router", node.shared_router, x, logit)
-            out = self.expert(name, own, node.shared, x, {})
+            out = self.expert(own if node.choice.apart else name, own, node.shared, x, {})
             plan.draw(sigmoid(f"{own}.weight", "mlp.choice", logit, weight, kernels=kernels))
             add(own, out, False)
         elif node.shared is not None:
@@ -563,7 +572,7 @@ class _PlainLowering:
         return sums
 
     def expert(self, name: str, own: str, node: Mlp, x: TensorSpec, bounds: dict[str, object]) -> TensorSpec:
-        """Draw the MLP of an expert; all experts share their tensors."""
+        """Draw the MLP of an expert; all experts of a width share their tensors."""
         assert node.gate is not None
         gates, up, hidden = (
             self.scratch(f"{name}.{part}", self.rows, node.up.outputs) for part in ("gate_proj", "up_proj", "inner")

@@ -28,7 +28,7 @@ from glinfer.gl.layouts.blocks import RowLayout
 from glinfer.gl.layouts.grouped import GroupedLayout
 from glinfer.gl.layouts.matrix import TexelLayout
 from glinfer.gl.layouts.packing import ConstantLayout, GemvLayout
-from glinfer.graph.nodes import Attention, Convolution, DeltaMixing, Linear, Norm, Nothing, PerLayer
+from glinfer.graph.nodes import Attention, Convolution, DeltaMixing, ExpertMlps, Linear, Mlp, Norm, Nothing, PerLayer
 from glinfer.kernels.fused.low_rank import RANK_STEP
 from glinfer.kernels.spec import Array
 from glinfer.lower.ropes import rope_of
@@ -111,17 +111,26 @@ class Weights(Recipes):
         A convolution over L positions has ``taps`` [L, channels], and a row more for its bias. A delta rule has
         ``decay`` [2, heads], the factors and shifts of its decays, and ``norm`` [1, elements of a head]. In a scan
         ``decay`` has a third row, the factors of its values, and ``norm`` [1, values] may be missing. Normalised
-        heads have ``turn`` [2, floats], the gains of keys and queries, of one head or of all. ``sinks`` is [1, heads].
-        A layer may have its own embeddings ``table`` [V, P], and the factor ``scale`` [1, 1] of the stream.
+        heads have ``turn`` [2, floats], the gains of keys and queries, of one head or of all. ``sinks`` is [1, heads],
+        ``expert_bias`` [1, experts], and ``alphas`` [1, 2] are the numbers of xIELU. A layer may have its own
+        embeddings ``table`` [V, P], and the factor ``scale`` [1, 1] of the stream.
         """
         of = self.graph.layer(layer)
-        branch = of.mixing
+        branch, mlp = of.mixing, of.mlp.body
         if of.per_layer is not None:
             assert isinstance(of.per_layer.body, PerLayer)
             yield self._embeddings(f"h.{layer}.per_layer.table", of.per_layer.body.table)
         if of.scale is not None:
             factor = of.scale.name(self.names)
             yield Weight(f"h.{layer}.scale", _table(1, 1), lambda made: made._take(factor)[None])
+        if isinstance(mlp, Mlp) and mlp.alphas:
+            alphas = [each.name(self.names) for each in mlp.alphas]
+            yield Weight(
+                f"h.{layer}.mlp.alphas", _table(1, 2), lambda made: np.concatenate([*map(made._take, alphas)])[None]
+            )
+        if isinstance(mlp, ExpertMlps) and mlp.choice_bias is not None:
+            bias, layout = mlp.choice_bias.name(self.names), _table(1, mlp.choice.count)
+            yield Weight(f"h.{layer}.mlp.expert_bias", layout, lambda made: made._take(bias)[None])
         node, name = branch.body, f"h.{layer}.{branch.name}"
         if isinstance(node, Attention):
             if node.q_norm is not None:

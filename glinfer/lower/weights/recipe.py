@@ -380,8 +380,9 @@ class Recipes:
             of = self.config.layer(layer)
             found += [self.mixing_in(layer), self.mixing_out(layer)] if of.mixing != "none" else []
             found += [self.up(layer), self.down(layer)] if of.mlp else []
-            found += [self.router(layer)] if self.config.layer(layer).experts is not None else []
-            found += self.apart(layer) if self.config.shared_intermediate_size else ()
+            found += [self.router(layer)] if of.experts is not None else []
+            node = self.graph.layer(layer).mlp.body
+            found += self.apart(layer) if isinstance(node, ExpertMlps) and node.apart is not None else ()
             found += self.per_layer(layer) or ()
         found += [] if (projection := self.per_layer_in()) is None else [projection]
         return found + [self.dense(number) for number in range(len(self.config.dense))]

@@ -1,0 +1,23 @@
+"""EuroBERT (Boizard et al. 2025): a Llama whose tokens also see later tokens.
+
+Defaults follow EuroBertConfig in Hugging Face's transformers 5.
+"""
+
+from glinfer.families.gguf import Gguf
+from glinfer.families.huggingface import SAME_MATHS, HuggingFace
+from glinfer.families.record import Family
+
+FAMILY = Family(
+    "eurobert",
+    encodes=True,
+    attention_biases=("q", "k", "v", "o"),
+    mlp_biases=("gate", "up", "down"),
+    usual={"hidden_act": "silu", "pooling": "mean", "tie_word_embeddings": True},
+    huggingface=HuggingFace(
+        sizes=(128256, 768, 3072, 12, 12, 0, 0, 8192),
+        eps=1e-5,
+        only={**SAME_MATHS, "is_causal": (False, None), "use_bidirectional_attention": (True, None)},
+        buffers=r"(.*\.)?rotary_emb\.inv_freq|lm_head\..*",
+    ),
+    gguf=Gguf("eurobert", attention_bias=False),
+)

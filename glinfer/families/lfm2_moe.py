@@ -1,0 +1,76 @@
+"""LFM2 with experts (Liquid AI 2025): an LFM2 whose layers, after the first ones, have many small MLPs.
+
+Experts are weighted by sigmoids, and chosen by these plus a learned number (Wang et al. 2024). Defaults follow
+Lfm2MoeConfig in Hugging Face's transformers 5.
+"""
+
+from dataclasses import replace
+
+from glinfer.families import lfm2
+from glinfer.families.gguf import SIGMOID
+from glinfer.families.huggingface import Fields
+from glinfer.families.qwen3_moe import GGUF_EXPERT_NAMES
+from glinfer.families.settings import Keys, Settings
+
+
+def _experts(settings: Settings, fields: Fields) -> Fields:
+    """The first layers, which have no experts, and how those of the others are chosen."""
+    return {
+        "num_dense_layers": settings.whole("num_dense_layers", 2, least=0),
+        "dense_intermediate_size": settings.whole("intermediate_size", 7168),
+        "use_expert_bias": settings.flag("use_expert_bias", default=True),
+        "routed_scaling_factor": settings.number("routed_scaling_factor", 1.0),
+        "tie_word_embeddings": settings.flag("tie_embedding", default=fields["tie_word_embeddings"]),
+    }
+
+
+def _of_metadata(keys: Keys, fields: Fields) -> Fields:
+    keys.only("expert_gating_func", (SIGMOID,))
+    return {
+        **lfm2.layers_of_metadata(keys, fields),
+        "num_dense_layers": keys.whole("leading_dense_block_count", least=0),
+        "dense_intermediate_size": keys.whole("feed_forward_length"),
+        "use_expert_bias": True,
+    }
+
+
+FAMILY = replace(
+    lfm2.FAMILY,
+    name="lfm2_moe",
+    sigmoid_router=True,
+    names=replace(
+        lfm2.FAMILY.names,
+        gate="feed_forward.experts.{}.w1",
+        up="feed_forward.experts.{}.w3",
+        down="feed_forward.experts.{}.w2",
+        router="feed_forward.gate",
+        expert_bias="feed_forward.expert_bias",
+        dense_gate="feed_forward.w1",
+        dense_up="feed_forward.w3",
+        dense_down="feed_forward.w2",
+    ),
+    usual={
+        **lfm2.FAMILY.usual,
+        "norm_topk_prob": True,
+        "use_expert_bias": True,
+        "num_dense_layers": 2,
+        "dense_intermediate_size": 7168,
+        "layer_types": ("conv", "conv")
+        + ("full_attention", "conv", "conv", "conv") * 4
+        + ("full_attention", "conv", "conv") * 2,
+    },
+    huggingface=replace(
+        lfm2.FAMILY.in_huggingface,
+        sizes=(65536, 2048, 1792, 32, 32, 8, 0, 128000),
+        keys={"layer_norm_eps": ("norm_eps",), "intermediate_size": ("moe_intermediate_size",)},
+        experts=(32, 4, True),
+        more=_experts,
+    ),
+    gguf=replace(
+        lfm2.FAMILY.in_gguf,
+        architecture="lfm2moe",
+        names=replace(GGUF_EXPERT_NAMES, final_norm="token_embd_norm"),
+        inner_key="expert_feed_forward_length",
+        more=_of_metadata,
+    ),
+)

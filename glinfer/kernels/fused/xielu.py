@@ -1,0 +1,44 @@
+"""xIELU (Huang and Schlag 2024), an activation with two learned numbers in each layer, in a pass of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from glinfer.errors import PlanError
+from glinfer.gl.layouts.blocks import RowLayout
+from glinfer.gl.layouts.matrix import Extent
+from glinfer.kernels.flat.activate import xielu_of
+from glinfer.kernels.fused.draws import block_draw
+from glinfer.kernels.fused.rows import RowInterleaved, check_same, deinterleaved, gathered, optional_names
+from glinfer.kernels.options import KernelOptions
+from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
+
+
+def xielu_rows(
+    name: str, x: RowInterleaved, slopes: TensorSpec, out: RowInterleaved, *, slots: Extent, kernels: KernelOptions
+) -> DrawSpec:
+    """``out = xIELU(x)``, x and out [rows, C]; slopes [1, 2] has the learned numbers, see :func:`xielu_of`.
+
+    Raises:
+        PlanError: slopes are not a table of rows.
+    """
+    if not isinstance(slopes.layout, RowLayout):
+        raise PlanError(f"draw {name}: {slopes.name} is not a table of rows")
+    defines = [*x.layout.defines("X"), *out.layout.defines("OUT"), *slopes.layout.defines("SLOPES")]
+    defines.append(("ROWS", len(out.tensors)))
+    inputs, size = (*x.inputs(), ("slopes", slopes.name)), (slots, out.cols)
+    return block_draw(name, "mlp.act", "xielu_rows", inputs, out.names, size, defines, kernels=kernels)
+
+
+def _check(shapes: Shapes, params: Params) -> None:
+    check_same(shapes, params, None, shapes.by_name["output"][1])
+    shapes.expect("slopes", 1, 2)
+
+
+def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
+    count = int(params["ROWS"])
+    (slopes,) = float64(inputs, ["slopes"])
+    return deinterleaved(xielu_of(gathered(inputs, count)[: size[0] * count, : size[1]], *slopes[0]), count)
+
+
+register(Op("xielu_rows", ("slopes",), optional_names(), _check, _oracle))

@@ -1,0 +1,78 @@
+"""Settings of families that are little more than a record, in Hugging Face directories."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tiny_models import tiny
+
+from glinfer.config import ModelConfig
+from glinfer.errors import FormatError
+from glinfer.families.layer import Experts
+from glinfer.formats import random_checkpoint, save_checkpoint
+from glinfer.formats.gguf.model import checkpoint_of
+from glinfer.formats.gguf.split import read_gguf_file
+from glinfer.formats.huggingface.config import read_config
+from glinfer.formats.tensors import tensor_count, weight_shapes
+
+
+def config_with(folder: Path, family: str, **settings: Any) -> ModelConfig:
+    (folder / "config.json").write_text(json.dumps({"model_type": family, **settings}))
+    return read_config(folder / "config.json")
+
+
+def test_hunyuan_has_a_larger_base_of_angles(tmp_path: Path) -> None:
+    scaling = {"type": "dynamic", "alpha": 1000.0, "factor": 1.0, "mscale": 1.0, "beta_fast": 32}
+    found = config_with(tmp_path, "hunyuan_v1_dense", head_dim=128, rope_theta=1e4, rope_scaling=scaling)
+    assert found.rope_theta == pytest.approx(11158840.0, rel=1e-6)  # as llama.cpp's converter has it
+    assert not found.rope_scaling
+    assert config_with(tmp_path, "hunyuan_v1_dense", rope_theta=5e3).rope_theta == 5e3
+    with pytest.raises(FormatError, match="rope_type is 'yarn'; expected another one, as heads are normalised after"):
+        config_with(tmp_path, "hunyuan_v1_dense", rope_parameters={"rope_type": "yarn", "factor": 4.0})
+
+
+def test_qwen2_moe_has_a_shared_expert_of_another_width(tmp_path: Path) -> None:
+    found = config_with(tmp_path, "qwen2_moe", moe_intermediate_size=1408, num_experts=60, qkv_bias=False)
+    assert found.layer(0).experts == Experts(60, 4, normed=False, shared=True, apart=True)
+    assert found.shared_expert_intermediate_size == 5632
+    assert not found.attention_bias
+    with pytest.raises(FormatError, match="decoder_sparse_step is 2, which is not supported"):
+        config_with(tmp_path, "qwen2_moe", decoder_sparse_step=2)
+
+
+def test_adapters_inside_of_an_embedding_model_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(FormatError, match=r"lora_adaptations is \['retrieval.query'\], which is not supported"):
+        config_with(tmp_path, "xlm-roberta", lora_adaptations=["retrieval.query"], position_embedding_type="rotary")
+
+
+def test_phi_shares_one_norm_and_is_refused_with_another(tmp_path: Path) -> None:
+    found = config_with(tmp_path, "phi")
+    assert (found.rotary_dim, found.head_dim, found.hidden_act) == (32, 64, "gelu_new")
+    names = list(weight_shapes(found))
+    assert len(names) == len(set(names)) == tensor_count(found) == 1 + 24 * 14 + 2 + 2
+    with pytest.raises(FormatError, match="qk_layernorm is True, which is not supported; expected false"):
+        config_with(tmp_path, "phi", qk_layernorm=True)
+    with pytest.raises(FormatError, match="tie_word_embeddings is True, which is not supported; expected false"):
+        config_with(tmp_path, "phi", tie_word_embeddings=True)
+
+
+def test_apertus_lists_the_numbers_of_its_activation_in_gguf(tmp_path: Path) -> None:
+    pytest.importorskip("gguf", reason="gguf is not installed (pip install 'glinfer[gguf]')")
+    made = random_checkpoint(tiny("apertus"), seed=3)
+    save_checkpoint(made, tmp_path / "a.gguf")
+    file = read_gguf_file(tmp_path / "a.gguf")
+    name = "model.layers.1.mlp.act_fn.alpha_n"
+    assert file.metadata["xielu.alpha_n"][1] == made.floats(name)[0]
+    assert not [each for each in file.tensors if "alpha" in each]
+    assert np.array_equal(checkpoint_of(file).floats(name), made.floats(name))
+    for key, value, words in (
+        ("xielu.beta", [0.5, 0.6], r"xielu.beta is \[0.5, 0.6\]; expected 0.5 for every layer"),
+        ("xielu.alpha_p", None, "xielu.alpha_p is None; expected a list of numbers, one a layer"),
+    ):
+        with pytest.raises(FormatError, match=words):
+            checkpoint_of(dataclasses.replace(file, metadata={**file.metadata, key: value}))
