@@ -37,6 +37,7 @@ from glinfer.terminal import emit
 @click.option(
     "--pretend",
     type=click.Choice(list(PRETENCES)),
+    metavar="NAME",
     help="Pretend a device without extensions (webgl2), or one with a fault.",
 )
 @json_option

@@ -45,7 +45,7 @@ from glinfer.kernels.fused.rows import (
 )
 from glinfer.kernels.fused.sample import best_candidates
 from glinfer.kernels.noise import noise_keys
-from glinfer.lower.fused.lowering import cache_format, cache_slots, layer_cache_layouts
+from glinfer.lower.fused.caches import cache_format, cache_slots, layer_cache_layouts
 from glinfer.lower.fused.rows import LOGITS, PICKS, ROWS, batch_plan, slots_for
 from glinfer.lower.options import PlanOptions
 from glinfer.lower.weights.recipe import Recipes

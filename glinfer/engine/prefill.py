@@ -19,7 +19,7 @@ from glinfer.kernels.fused.rows import fill_choices, row_table
 from glinfer.kernels.noise import Drawn
 from glinfer.kernels.options import KernelOptions
 from glinfer.lower.feed import chunk_feed
-from glinfer.lower.fused.lowering import cache_slots
+from glinfer.lower.fused.caches import cache_slots
 from glinfer.lower.fused.rows import LOGITS, PICKS, ROWS, drafted_plan, few_chunk_rows, fitting_chunk_plan
 from glinfer.lower.options import PlanOptions
 from glinfer.program.plan import Plan

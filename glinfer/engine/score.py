@@ -17,7 +17,7 @@ from glinfer.kernels.fused.cached import SLOT_TOKENS
 from glinfer.kernels.fused.low_rank import ADAPTER
 from glinfer.kernels.fused.rows import BASE, LAST, LONG, NOISE, POSITION, TOKEN, WANTED, interleaved, row_table
 from glinfer.kernels.fused.score import RowScores, log_probabilities
-from glinfer.lower.fused.lowering import cache_slots
+from glinfer.lower.fused.caches import cache_slots
 from glinfer.lower.fused.rows import ROWS, SCORES, fitting_chunk_plan, slots_for
 from glinfer.lower.options import PlanOptions
 from glinfer.notebook import table

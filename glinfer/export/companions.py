@@ -13,8 +13,8 @@ from dataclasses import replace
 from glinfer.engine.prefill import DRAFT_ROWS, MAX_SINGLE_TOKENS, Prefill
 from glinfer.errors import PlanError
 from glinfer.export.plan import Companion
+from glinfer.lower.fused.caches import cache_slots
 from glinfer.lower.fused.choice import TABLE, choice_plan, logits_of
-from glinfer.lower.fused.lowering import cache_slots
 from glinfer.lower.fused.rows import PICKS, ROWS, drafted_plan
 from glinfer.lower.options import PlanOptions
 from glinfer.program.plan import Plan

@@ -37,7 +37,7 @@ from glinfer.kernels.fused.sample import best_candidate
 from glinfer.kernels.noise import noise_key
 from glinfer.kernels.options import KernelOptions, default_kernels
 from glinfer.kernels.spec import Array, TensorSpec
-from glinfer.lower.fused.lowering import delta_layers
+from glinfer.lower.fused.caches import delta_layers
 from glinfer.lower.fused.rows import (
     LOGITS,
     PICKS,

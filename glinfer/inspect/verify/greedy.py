@@ -18,7 +18,7 @@ from glinfer.kernels.fused.score import log_probabilities
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.spec import Array
 from glinfer.lower.feed import runs
-from glinfer.lower.fused.lowering import cache_slots
+from glinfer.lower.fused.caches import cache_slots
 from glinfer.lower.fused.rows import SCORES, fitting_chunk_plan, slots_for
 from glinfer.lower.options import PlanOptions
 from glinfer.lower.plain.gab import LOGITS, TOKENS, reference_plan

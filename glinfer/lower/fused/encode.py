@@ -17,7 +17,7 @@ from glinfer.kernels.fused.norms import norm_floats, normalize_rows, row_norms
 from glinfer.kernels.fused.pool import pool_rows
 from glinfer.kernels.fused.rows import ROW_WORDS, RowInterleaved
 from glinfer.kernels.spec import RunValue, TensorSpec
-from glinfer.lower.fused.lowering import attention_layout
+from glinfer.lower.fused.caches import attention_layout
 from glinfer.lower.fused.rows import ChunkLowering, slots_for
 from glinfer.lower.options import PlanOptions
 from glinfer.program.plan import Plan

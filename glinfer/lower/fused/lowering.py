@@ -12,15 +12,12 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any, Literal
 
-from glinfer.config import ModelConfig
-from glinfer.errors import PlanError
 from glinfer.families.layer import Experts
 from glinfer.gl.layouts.blocks import BYTES, BlockLayout, blocks_for
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.graph.model import graph_of
 from glinfer.graph.nodes import Attention, Convolution, DeltaMixing, ExpertMlps, Layer, Mlp, Nothing
 from glinfer.kernels.flat.delta import DELTA_EPS
-from glinfer.kernels.fused.cached import SLOT_TOKENS, Heads, score_slots
 from glinfer.kernels.fused.convolve import PARTS, part_floats, short_conv, store_gated
 from glinfer.kernels.fused.delta import (
     RING,
@@ -48,13 +45,13 @@ from glinfer.kernels.fused.scan import scan_gate, scan_norm, scan_row
 from glinfer.kernels.fused.turn import turn_heads
 from glinfer.kernels.fused.xielu import xielu_rows
 from glinfer.kernels.spec import RunValue, TensorSpec
+from glinfer.lower.fused.caches import cache_format, layer_cache_layout
 from glinfer.lower.options import PlanOptions
 from glinfer.lower.weights.fold import Weight, Weights
 from glinfer.lower.weights.low_rank import AdapterRanks
-from glinfer.lower.weights.recipe import Recipe, Recipes, head_floats
+from glinfer.lower.weights.recipe import Recipe, head_floats
 from glinfer.program.plan import PlanBuilder
 from glinfer.program.points import CENTRED, View
-from glinfer.quant.formats import CACHE_FORMATS, CacheChoice
 
 PROJECTED = "per_layer.in"
 """The projections of embeddings for the third branches of all layers."""
@@ -643,75 +640,7 @@ class Lowering(ABC):
         return self.parts_of(recipe) if shared and self.shares_norms else 1
 
 
-def attention_layout(heads: Heads, slots: int, every: int, format_name: str, max_texture_size: int) -> BlockLayout:
-    """The layout of one layer's cache, see :meth:`Lowering.layer_cache`.
-
-    Raises:
-        PlanError: it does not fit such textures.
-    """
-    bytes_alone = format_name == BYTES
-    shape, aside = (slots, heads.queries_at if bytes_alone else heads.cols), 0 if bytes_alone else heads.aside
-    return BlockLayout.by_block(shape, max_texture_size, aside=aside, every=every, format_name=format_name)
-
-
 def adapter_values(adapters: AdapterRanks) -> list[RunValue]:
     """The run value of plans whose rows all have one adapter, where the model has any."""
     count = len(adapters.names)
     return [RunValue(ADAPTER, 0, count, usual=adapters.default)] if count else []
-
-
-def delta_layers(config: ModelConfig) -> list[int]:
-    """The layers with a delta rule or a scan."""
-    return [layer for layer in range(config.num_hidden_layers) if config.layer(layer).delta is not None]
-
-
-def rings_of(config: ModelConfig) -> list[int]:
-    """The slots of a sequence in each ring of a model's caches."""
-    taps = {config.layer(layer).taps for layer in delta_layers(config)}
-    return sorted({RING, *map(input_ring, taps)}) if taps else []
-
-
-def layer_cache_layouts(
-    recipes: Recipes, layer: int, slots: int, every: int, formats: CacheChoice, max_texture_size: int
-) -> tuple[BlockLayout, ...]:
-    """The layouts of all caches of one layer.
-
-    Raises:
-        PlanError: one does not fit such textures.
-    """
-    of = recipes.config.layer(layer)
-    if of.mixing == "none":
-        return ()
-    if of.delta is not None:
-        return tuple(DeltaHeads(of.delta).layouts(of.taps, slots // every, max_texture_size).values())
-    return (layer_cache_layout(recipes, layer, slots, every, formats, max_texture_size),)
-
-
-def layer_cache_layout(
-    recipes: Recipes, layer: int, slots: int, every: int, formats: CacheChoice, max_texture_size: int
-) -> BlockLayout:
-    """The layout of one layer's cache, see :meth:`Lowering.layer_cache`.
-
-    Raises:
-        PlanError: it does not fit such textures.
-    """
-    if recipes.config.layer(layer).convolves:
-        shape = slots, recipes.config.hidden_size
-        return BlockLayout.by_block(shape, max_texture_size, every=every, format_name=formats.convolution)
-    return attention_layout(recipes.heads(layer), slots, every, formats.attention, max_texture_size)
-
-
-def cache_format(cache: str) -> CacheChoice:
-    """The texture formats of a value of ``cache=``.
-
-    Raises:
-        PlanError: there is no such cache format.
-    """
-    if cache not in CACHE_FORMATS:
-        raise PlanError(f"there is no cache format {cache!r}; expected one of {', '.join(CACHE_FORMATS)}")
-    return CACHE_FORMATS[cache]
-
-
-def cache_slots(config: ModelConfig) -> int:
-    """Slots of a cache with room for one whole context."""
-    return score_slots(config.max_position_embeddings) * SLOT_TOKENS

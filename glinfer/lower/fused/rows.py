@@ -42,7 +42,8 @@ from glinfer.kernels.fused.sample import pick_rows
 from glinfer.kernels.fused.score import score_rows
 from glinfer.kernels.fused.tiles import store_rows, take_row, tile_scores, tile_values
 from glinfer.kernels.spec import RunValue, TensorSpec
-from glinfer.lower.fused.lowering import PROJECTED, Lowering, adapter_values, delta_layers
+from glinfer.lower.fused.caches import delta_layers
+from glinfer.lower.fused.lowering import PROJECTED, Lowering, adapter_values
 from glinfer.lower.fused.token import stream_before
 from glinfer.lower.options import PlanOptions
 from glinfer.lower.weights.recipe import Recipe

@@ -30,7 +30,8 @@ from glinfer.kernels.fused.sample import pick
 from glinfer.kernels.fused.tiles import store_row
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.spec import RunValue, TensorSpec
-from glinfer.lower.fused.lowering import Lowering, adapter_values, cache_slots, rings_of
+from glinfer.lower.fused.caches import cache_slots, rings_of
+from glinfer.lower.fused.lowering import Lowering, adapter_values
 from glinfer.lower.options import PlanOptions
 from glinfer.lower.ropes import angle_values
 from glinfer.lower.weights.low_rank import NO_ADAPTERS, AdapterRanks

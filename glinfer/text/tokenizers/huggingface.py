@@ -246,7 +246,7 @@ def with_decoder(model: HfModel) -> str:
     library = tokenizers.Tokenizer.from_str(model.library.to_str())
     if library.decoder is not None:
         return str(library.to_str(pretty=True))
-    if library.pre_tokenizer is not None:
+    if library.pre_tokenizer is not None and not getattr(library.model, "byte_fallback", False):
         library.decoder = decoders.ByteLevel()
     else:
         steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
