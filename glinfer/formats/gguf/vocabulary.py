@@ -165,7 +165,8 @@ def _is_of_pieces(values: Mapping[str, Any]) -> bool:
     kinds = [step["type"] for step in steps]
     cuts = _steps(values.get("pre_tokenizer"), "pretokenizers")
     # The normalizer leaves no spaces, so a Split at spaces does nothing.
-    if any(cut["type"] != "Split" or cut["pattern"] != {"String": " "} or cut.get("invert") for cut in cuts):
+    split = all(cut["type"] == "Split" and cut["pattern"] == {"String": " "} and not cut.get("invert") for cut in cuts)
+    if not split and not _cuts_line_breaks(values):
         return False
     if model["type"] != "BPE" or not model.get("byte_fallback"):
         return False
@@ -173,8 +174,16 @@ def _is_of_pieces(values: Mapping[str, Any]) -> bool:
     return replaced and (len(kinds) == 1 or (kinds[:-1] == ["Prepend"] and steps[0]["prepend"] == "▁"))
 
 
+def _cuts_line_breaks(values: Mapping[str, Any]) -> bool:
+    """Whether runs of line breaks are words, as in Gemma 4."""
+    cuts = _steps(values.get("pre_tokenizer"), "pretokenizers")
+    return [(cut["type"], cut.get("pattern"), cut.get("behavior"), cut.get("invert")) for cut in cuts] == [
+        ("Split", {"Regex": r"\n+"}, "Isolated", False)
+    ]
+
+
 def _pieces_metadata(values: Mapping[str, Any], rows: int) -> dict[str, Any]:
-    """The metadata of SentencePiece's BPE, in which scores replace the order of merges."""
+    """The metadata of SentencePiece's BPE, in which scores replace the order of merges, except in Gemma 4."""
     model = values["model"]
     tokens: dict[int, str] = {token: piece for piece, token in model["vocab"].items()}
     kinds = {token: _BYTE if _BYTE_PIECE.fullmatch(piece) else _NORMAL for token, piece in tokens.items()}
@@ -185,13 +194,16 @@ def _pieces_metadata(values: Mapping[str, Any], rows: int) -> dict[str, Any]:
     first, last = _around(values.get("post_processor"))
     _check_found(tokens, (), (first, last))
     _check_rows(tokens, rows)
+    merges = [merge.split(" ") if isinstance(merge, str) else merge for merge in model["merges"]]
     ranks: dict[str, int] = {}
-    for rank, merge in enumerate(model["merges"]):
-        ranks.setdefault("".join(merge.split(" ") if isinstance(merge, str) else merge), rank)
-    found = {
-        "model": "llama",
+    for rank, merge in enumerate(merges):
+        ranks.setdefault("".join(merge), rank)
+    found: dict[str, Any] = {"model": "llama"}
+    if _cuts_line_breaks(values):
+        found = {"model": "gemma4", "merges": [" ".join(merge) for merge in merges]}
+    found |= {
         "tokens": [tokens.get(token, f"[PAD{token}]") for token in range(rows)],
-        "scores": [-float(ranks.get(tokens.get(token, ""), len(model["merges"]))) for token in range(rows)],
+        "scores": [-float(ranks.get(tokens.get(token, ""), len(merges))) for token in range(rows)],
         "token_type": [kinds.get(token, _UNUSED) for token in range(rows)],
         "add_space_prefix": len(_steps(values.get("normalizer"), "normalizers")) == 2,
         "add_bos_token": first is not None,
