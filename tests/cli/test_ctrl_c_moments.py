@@ -126,3 +126,33 @@ def test_ctrl_c_at_any_moment_of_a_batch_in_processes(small: Path, tmp_path: Pat
     assert all(line.startswith("interrupted: ") for line in lines) or status == 0
     assert status in (0, 130, -signal.SIGINT)
     assert not out.exists() or out.read_bytes()[-1:] in (b"", b"\n")
+
+
+CALLBACK = """
+import time, weakref
+from glinfer.cli import keep_interrupts
+def interrupted(reference):
+    raise KeyboardInterrupt
+class Held: pass
+keep_interrupts()
+held = Held()
+reference = weakref.ref(held, interrupted)
+try:
+    del held
+    time.sleep(30)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+def test_ctrl_c_in_a_callback_of_python_is_neither_told_nor_lost() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", CALLBACK],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+        check=False,
+        preexec_fn=heed_ctrl_c,
+    )
+    assert (done.stdout, done.stderr) == ("interrupted\n", "")
