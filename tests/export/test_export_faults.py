@@ -338,7 +338,7 @@ class TestExport:
         """With a page of three files, since each line of copying is a place."""
         root = few_files(tmp_path / "web")
         parts = {name: root / name for name in ("index.html", "offline.js", "page")}
-        monkeypatch.setattr(site, "_parts", lambda *given, **named: parts)
+        monkeypatch.setattr(site, "site_parts", lambda *given, **named: parts)
         interrupted_at_each_line(exporting(former=True), site, step=5)
 
     def test_a_former_site_that_cannot_be_put_back_is_named(

@@ -48,7 +48,8 @@ def plans_of(family: str, kernels: KernelOptions) -> Iterator[Plan]:
 def only_readers(plan: Plan) -> Iterator[tuple[str, str, str]]:
     """(draw, sampler, tensor) of each input that nothing else reads, between the write before it and the next one.
 
-    The next write to a cache may be in the next run.
+    The next write to a cache may be in the next run. States are left out: the next run may read them, so a plan may
+    leave them unread, as it leaves keys and values of the last layer of a prompt.
     """
     reads = [
         (place, draw.name, sampler, plan.root(tensor))
@@ -56,6 +57,8 @@ def only_readers(plan: Plan) -> Iterator[tuple[str, str, str]]:
         for sampler, tensor in (*draw.inputs, *(("", name) for name in draw.writes if draw.needs_output))
     ]
     for place, draw, sampler, tensor in reads:
+        if ".state." in tensor:
+            continue
         ends = [at for at, each in enumerate(plan.draws) if tensor in map(plan.root, each.writes)]
         begin, end = (
             max((at for at in ends if at < place), default=-1),
