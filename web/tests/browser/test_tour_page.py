@@ -134,7 +134,7 @@ def test_draws_are_stepped_through_and_laid_over_each_other(bundled_tour: str, b
     assert page.do("text", "#draw-title") == "Block 2, head 3: scores"
     assert "attention_scores.frag" in page.do("text", "#facts")
     page.do("click", "#shader summary")
-    assert "void main()" in page.do("text", "#source pre")
+    page.do("says", "#source > pre", "void main()")  # the browser tells of an opened <details> a little later
     page.do("evaluate", "tour.panel.output.canvas.focus()")
     page.do("keys", "ArrowDown")
     assert "What token 1 “O” looks for, times what token 0 “R” offers" in page.do("text", "#texel-words")
