@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from abc import abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from glinfer.config import ModelConfig
 from glinfer.engine.engine import EMBEDS, Engine
 from glinfer.engine.ids import Ids, check_tokens, check_within
 from glinfer.engine.option_names import named_options
+from glinfer.engine.pace import Pace
 from glinfer.engine.progress import Progress, no_progress, run_steps
 from glinfer.engine.run.decode import DecodeSession, RecomputeSession
 from glinfer.engine.textures import WeightSource
@@ -42,6 +44,7 @@ class EncodeEngine(Engine):
         self.config, self._targets = options.config, options.kernels.rows_per_draw
         self._rows, self._texts = (row_table(bound.plan.table[name].shape[0]) for name in (ROWS, TEXTS))
         self._names = [f"{EMBEDDINGS}.{number}" for number in range(len(input_names(self._targets)))]
+        self._pace = Pace(bound, self._targets)
         self.width = bound.plan.table[self._names[0]].shape[1]
 
     def _new_session(self, own: bool) -> DecodeSession:
@@ -66,6 +69,7 @@ class EncodeEngine(Engine):
         found, done = np.zeros((len(texts), self.width), np.float32), 0
         for run in self._runs(texts):
             self.bound.require_alive()
+            since = time.perf_counter()
             positions = 0 if self.config.family.rotary else self.config.max_position_embeddings
             chosen, pooling = [texts[place] for place in run], self.config.pooling
             tables = self._rows, self._texts
@@ -74,6 +78,7 @@ class EncodeEngine(Engine):
             self.bound.write(ROWS, self._rows)
             self.bound.write(TEXTS, self._texts)
             self.bound.run(given, flush_every=self.options.kernels.flush_every)
+            self._pace.measure(int(given["rows"]), len(self._rows), since)
             slots = slots_for(len(run), self._targets)
             parts = [np.asarray(self.bound.read(name, rows=slots)) for name in self._names]
             found[run] = interleaved(parts)[: len(run), : self.width]
@@ -90,7 +95,7 @@ class EncodeEngine(Engine):
         lengths = [rows_of(len(text.ids), self._targets) for text in texts]
         run, used = list[int](), 0
         for place in sorted(range(len(texts)), key=lambda each: -len(texts[each].ids)):
-            if run and (used + lengths[place] > len(self._rows) or len(run) == len(self._texts)):
+            if run and (used + lengths[place] > self._pace.rows(len(self._rows)) or len(run) == len(self._texts)):
                 yield run
                 run, used = [], 0
             run.append(place)

@@ -41,7 +41,12 @@ class Pace:
         allowed = int(_LONGEST * rate / self._largest) // self._targets * self._targets
         return min(most, max(self._targets, allowed))
 
-    def measure(self, rows: int, since: float) -> None:
-        """Wait for a run of ``rows`` rows that began at ``since``, by :func:`time.perf_counter`."""
-        self._device.raw.finish()
-        self._device.rate = rows * self._all / max(time.perf_counter() - since, 1e-6)
+    def measure(self, rows: int, most: int, since: float) -> None:
+        """Wait for a run of ``rows`` rows that began at ``since``, by :func:`time.perf_counter`, and note its rate.
+
+        Runs of all ``most`` rows that a plan can have are not measured while the rate allows them, nor are short runs.
+        """
+        allowed = self.rows(most)
+        if allowed < most and 2 * rows > allowed:
+            self._device.raw.finish()
+            self._device.rate = rows * self._all / max(time.perf_counter() - since, 1e-6)

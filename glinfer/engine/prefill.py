@@ -57,8 +57,7 @@ class Chunks:
         self.session.require_alive()
         self._texture.upload(self._table)
         self.session.run({**given, ADAPTER: adapter}, draws=draws, flush_every=self._flush_every)
-        if rows < most:
-            self._pace.measure(rows, since)
+        self._pace.measure(rows, most, since)
         return rows
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import SupportsIndex
@@ -12,6 +13,7 @@ import numpy.typing as npt
 
 from glinfer.closing import Closing
 from glinfer.engine.ids import check_within
+from glinfer.engine.pace import Pace
 from glinfer.errors import InputError, NumbersError
 from glinfer.kernels.fused.cached import SLOT_TOKENS
 from glinfer.kernels.fused.low_rank import ADAPTER
@@ -159,6 +161,7 @@ class TextScorer(Closing):
         self.session = root.companion(plan, ("weight",))
         self.rows = plan.max_rows
         self._table = row_table(plan.table[ROWS].shape[0])
+        self._pace = Pace(self.session, kernels.rows_per_draw)
 
     def _require_open(self) -> None:
         self.session.require_alive()
@@ -205,12 +208,15 @@ class TextScorer(Closing):
         for window in jobs:
             length = window.stop - window.start
             # Windows of one run share the caches, and some keep only the newest tokens.
-            if together and (row + length > self.rows or self.session.plan.rewinds):
+            if together and (row + length > self._pace.rows(self.rows) or self.session.plan.rewinds):
                 yield together
                 together, row = [], 0
-            if length > self.rows:
-                for first in range(window.start, window.stop, self.rows):
-                    yield [_Piece(window, first, min(self.rows, window.stop - first), 0, 0)]
+            if length > self._pace.rows(self.rows):
+                first = window.start
+                while first < window.stop:
+                    piece = _Piece(window, first, min(self._pace.rows(self.rows), window.stop - first), 0, 0)
+                    yield [piece]
+                    first += piece.length
                 continue
             together.append(_Piece(window, window.start, length, row, row))
             row = -(-(row + length) // SLOT_ALIGNMENT) * SLOT_ALIGNMENT
@@ -219,7 +225,7 @@ class TextScorer(Closing):
 
     def _run(self, texts: Sequence[Sequence[int]], run: Sequence[_Piece], adapter: int) -> RowScores:
         """Run once, and return the scores of every row's next token."""
-        table, targets = self._table, self._kernels.rows_per_draw
+        table, targets, since = self._table, self._kernels.rows_per_draw, time.perf_counter()
         for piece in run:
             # Padding rows continue the positions; their results and cache slots are ignored.
             positions = np.arange(len(table) - piece.row) + piece.first - piece.window.start
@@ -236,6 +242,7 @@ class TextScorer(Closing):
         self.session.write(ROWS, table)
         given = {"rows": rows, "longest": longest, "strip_first": strip_first, ADAPTER: adapter}
         self.session.run(given, flush_every=self._kernels.flush_every)
+        self._pace.measure(rows, self.rows, since)
         slots = slots_for(rows, targets)
         parts = [self.session.read(f"{SCORES}.{number}", rows=slots) for number in range(targets)]
         with np.errstate(divide="ignore", invalid="ignore"):  # refused below

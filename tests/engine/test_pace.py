@@ -1,15 +1,22 @@
-"""Pieces of a prompt on slow GPUs: as many rows as the slowest draw computes in 50 ms."""
+"""Runs on slow GPUs: as many rows as the slowest draw computes in 50 ms."""
 
 from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from made_models import of_family, opened
+from tiny_embedders import TEXTS, write_embedder
 
+import glinfer
 from glinfer.engine import pace
 from glinfer.engine.pace import Pace
 from glinfer.engine.prefill import Chunks
+from glinfer.engine.score import TextScorer
 from glinfer.gl.context import open_device
+from glinfer.kernels.fused.score import RowScores
 
 pytestmark = pytest.mark.gl
 IDS = [place % 50 for place in range(40)]
@@ -42,6 +49,47 @@ def test_a_slow_gpu_runs_small_pieces_with_the_same_logits(monkeypatch: pytest.M
         device.rate = 1e30
         model.logits(IDS)  # nothing is cached of it
         assert (pieces[-1], device.rate) == (whole[-1], 1e30), "a piece that was not cut is not measured"
+
+
+def test_scores_are_cut_and_stay_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pace, "SLOW", 1.0)
+    with open_device() as device, opened(of_family("llama"), device=device) as model:
+        texts = [IDS, IDS[:9], IDS[::-1]]
+        expected = model.score(texts)
+        pieces: list[object] = []
+        run = TextScorer._run
+
+        def noted(scorer: TextScorer, *args: Any) -> RowScores:
+            pieces.extend(args[1])
+            return run(scorer, *args)
+
+        monkeypatch.setattr(TextScorer, "_run", noted)
+        device.in_main_memory = False
+        found = model.score(texts)
+        for ours, theirs in zip(found, expected, strict=True):
+            assert np.array_equal(ours.logprobs, theirs.logprobs)
+        assert device.rate is not None
+        assert device.rate > 1.0
+        assert len(pieces) > len(texts)
+        device.rate = 1.0
+        model.score([IDS[:2]])
+        assert device.rate == 1.0, "a run of a token is too short to measure"
+
+
+def test_texts_to_embed_are_spread_over_more_runs(tmp_path: Path) -> None:
+    write_embedder(tmp_path / "bert")
+    with open_device() as device, glinfer.load(tmp_path / "bert", device=device) as model:
+        texts = TEXTS * 2
+        expected, runs = model.embed(texts), list[int]()
+        device.in_main_memory = False
+        device.rate = 1.0
+        found = model.embed(texts, on_progress=lambda done, _: runs.append(done))
+        assert np.array_equal(found, expected)
+        assert runs[0] == 1, "a text is not cut"
+        assert device.rate > 1.0
+        device.rate = 1e30
+        assert np.array_equal(model.embed(texts, on_progress=lambda done, _: runs.append(done)), expected)
+        assert (runs[-1], device.rate) == (len(texts), 1e30)
 
 
 def test_rows_follow_the_rate() -> None:

@@ -196,7 +196,8 @@ export class EmbeddingModel {
   /** A run of the plan at a time. */
   async run(encoded, signal, onProgress) {
     const { tables, inputs, targets, replay } = this;
-    const size = { rows: tables.rows.layout.rows, texts: tables.texts.layout.rows, targets };
+    const most = tables.rows.layout.rows;
+    const size = { rows: () => replay.rowsOf(null, { most, targets }), texts: tables.texts.layout.rows, targets };
     const found = new Array(encoded.length);
     let done = 0;
     for (const places of runsOf(encoded.map(({ ids }) => ids.length), size)) {

@@ -5,25 +5,25 @@ import { BASE, LAST, PLACE, POSITION, TOKEN } from "../glinfer/rows.js";
 /** @typedef {import("../glinfer/rows.js").TableTexels} TableTexels */
 
 /**
- * Which texts go into one run each: longest first, so that those of a run are of like length.
+ * The texts of each run: longest first, so that a run has texts of similar length.
  * @param {number[]} lengths tokens of each text.
- * @param {{rows: number, texts: number, targets: number}} size of the tables, and rows that a pass computes at once.
- * @returns {number[][]} places of texts.
+ * @param {{rows: () => number, texts: number, targets: number}} size the rows and texts that the next run may have, and the
+ *   rows of a pass.
+ * @returns {Generator<number[]>} places of texts.
  */
-export function runsOf(lengths, { rows, texts, targets }) {
-  const runs = [];
-  let used = Infinity;
+export function* runsOf(lengths, { rows, texts, targets }) {
+  let [run, used] = [[], 0];
   const order = Array.from(lengths.keys()).sort((one, other) => lengths[other] - lengths[one] || one - other);
   for (const place of order) {
     const needed = rowsOf(lengths[place], targets);
-    if (used + needed > rows || runs.at(-1).length === texts) {
-      runs.push([]);
-      used = 0;
+    if (run.length && (used + needed > rows() || run.length === texts)) {
+      yield run;
+      [run, used] = [[], 0];
     }
-    runs.at(-1).push(place);
+    run.push(place);
     used += needed;
   }
-  return runs;
+  if (run.length) yield run;
 }
 
 /** Rows of a text of `tokens` tokens, rounded up to whole slots. */

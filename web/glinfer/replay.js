@@ -227,7 +227,7 @@ export class Replay {
     const values = runValues(companion === null ? plan : plan.companions[companion], inputs);
     const state = unbound();
     const watched = this.watchedIn(draws, first, end);
-    if (companion !== null && values.rows) this.pace.begin(values.rows * this.texels.get(draws).all);
+    if (values.rows) this.pace.begin(values.rows * this.texels.get(draws).all);
     for (let index = first; index < end; index++) {
       this.issue(draws[index], values, state, watched.includes(index));
       if (watch?.draw === index) {
@@ -327,13 +327,14 @@ export class Replay {
   }
 
   /**
-   * The rows of the next run of a companion, see pace.js.
-   * @param {string} name
+   * The rows of the next run, see pace.js.
+   * @param {string|null} companion the plan, null for the first one.
+   * @param {{most: number, targets: number}} size the rows that the plan can have, and the rows of a pass.
    * @returns {number}
    */
-  rowsOf(name) {
-    const { most, targets } = this.plan.companions[name];
-    return this.pace.rows(this.texels.get(this.companion(name)), most, targets);
+  rowsOf(companion, { most, targets } = this.plan.companions[companion]) {
+    const draws = companion === null ? this.draws : this.companion(companion);
+    return this.pace.rows(this.texels.get(draws), most, targets);
   }
 
   /**

@@ -122,8 +122,11 @@ test("a run value that is missing or out of range is refused", () => {
 });
 
 test("texts go into runs longest first, until rows or places run out", () => {
-  const size = { rows: 16, texts: 3, targets: 4 };
-  assert.deepEqual(runsOf([1, 9, 4, 16, 1, 5], size), [[3], [1], [5, 2, 0], [4]]);
-  assert.deepEqual(runsOf([1, 1, 1, 1], size), [[0, 1, 2], [3]]);
-  assert.deepEqual(runsOf([], size), []);
+  let rows = 16;
+  const runs = (lengths) => [...runsOf(lengths, { rows: () => rows, texts: 3, targets: 4 })];
+  assert.deepEqual(runs([1, 9, 4, 16, 1, 5]), [[3], [1], [5, 2, 0], [4]]);
+  assert.deepEqual(runs([1, 1, 1, 1]), [[0, 1, 2], [3]]);
+  assert.deepEqual(runs([]), []);
+  rows = 8; // on a slow device; a text is not cut
+  assert.deepEqual(runs([1, 9, 4, 16, 1, 5]), [[3], [1], [5], [2, 0], [4]]);
 });
