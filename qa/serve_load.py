@@ -289,7 +289,7 @@ def serve_load(
     texts = [prompt_of(draw) for _ in range(prompts)]
     with tempfile.TemporaryDirectory() as folder:
         report.batch_rates.append(batch_rate(model, Path(folder), report, texts, weights))
-        with server(model, slots, clients if queue is None else queue, weights) as (address, process):
+        with server(model, slots, 2 * clients if queue is None else queue, weights) as (address, process):
             httpx.post(f"{address}/v1/completions", json={"model": "load", "prompt": "a"}, timeout=120)
             report.memory_start = resident(process)
             firsts = load(address, report, seconds, texts)
@@ -309,7 +309,11 @@ def serve_load(
 @click.option(
     "--max-tokens", type=click.IntRange(1), default=32, show_default=True, help="Maximum tokens of an answer."
 )
-@click.option("--queue", type=click.IntRange(0), help="Requests that may wait. Default: the number of clients.")
+@click.option(
+    "--queue",
+    type=click.IntRange(0),
+    help="Requests that may wait. Default: twice the number of clients, of which one address may take half.",
+)
 @click.option("--prompts", type=click.IntRange(1), default=200, show_default=True, help="Prompts, used in turn.")
 @weights_option
 @json_option
