@@ -204,8 +204,8 @@ def _compared(told: dict[str, Any], ways: Sequence[Mapping[str, Any]], count: in
         for part, each in (("prompt", 1), ("decode", count)):
             for key in ("seconds", "processors"):
                 numbers = [sample[key] / each for sample in found[part] if sample[key] is not None]
-                found[f"{part}_{key}"] = statistics.median(numbers) if numbers else None
-                found[f"{part}_{key}_ends"] = [min(numbers), max(numbers)] if numbers else None
+                ends = {"fastest": min(numbers), "slowest": max(numbers)} if numbers else {}
+                found[f"{part}_{key}"] = {"median": statistics.median(numbers), **ends} if numbers else None
         found["peer"] = way["peer"]
     return told
 
@@ -235,7 +235,7 @@ def _print(name: str, told: Mapping[str, Any]) -> None:
 
 
 def _both(way: Mapping[str, Any], part: str, factor: float, digits: int) -> str:
-    clock, processors = (way[f"{part}_{key}"] for key in ("seconds", "processors"))
+    clock, processors = (way[f"{part}_{key}"] and way[f"{part}_{key}"]["median"] for key in ("seconds", "processors"))
     if clock is None:
         return ""
     return f"{clock * factor:.{digits}f}" + ("" if processors is None else f" ({processors * factor:.{digits}f})")

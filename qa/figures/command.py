@@ -118,12 +118,9 @@ def read_kept() -> dict[str, Figures]:
 
 def keep(figures: Sequence[Figures], path: Path) -> None:
     """Write figures to a file, a row a line."""
-    texts = []
-    for each in figures:
-        rows = ",\n".join(f"  {json.dumps(row, ensure_ascii=False)}" for row in each["rows"])
-        head = json.dumps({**each, "rows": None}, indent=1, ensure_ascii=False)
-        texts.append(head.replace('"rows": null', f'"rows": [\n{rows}\n ]'))
-    path.write_text(f"[{', '.join(texts)}]\n", "utf-8")
+    rows = re.compile(r"\{[^{}]+\}")  # the innermost objects
+    text = json.dumps(figures, indent=1, ensure_ascii=False)
+    path.write_text(f"{rows.sub(lambda row: json.dumps(json.loads(row[0]), ensure_ascii=False), text)}\n", "utf-8")
 
 
 def outdated(kept: Mapping[str, Figures], changelog: str) -> list[str]:
@@ -191,11 +188,12 @@ def write_inputs(folder: Path, lines: int) -> None:
 
 def without_missing_peers(command: str) -> tuple[str, list[str]]:
     """A command of ``qa bench`` without the peers that are not installed, and these."""
-    found = re.search(r" bench .*--peers (\S+)", command)
-    peers = found[1].split(",") if found else []
-    missing = [name for name in peers if not all(map(importlib.util.find_spec, PEERS[name][0]))]
-    left = ",".join(name for name in peers if name not in missing)
-    return (command.replace(f"--peers {found[1]}", f"--peers {left or shlex.quote('')}") if found else command), missing
+    found = re.search(r"(?<= bench )(.*--peers )(\S+)", command)
+    if found is None:
+        return command, []
+    has = {name: all(map(importlib.util.find_spec, PEERS[name][0])) for name in found[2].split(",")}
+    left = ",".join(name for name in has if has[name])
+    return command.replace(found[0], f"{found[1]}{left or chr(34) * 2}"), [name for name in has if not has[name]]
 
 
 def smaller(command: str) -> str:
