@@ -35,6 +35,7 @@ from qa.steps import ROOT, StepError, run
 
 KEPT = ROOT / "docs" / "figures"
 TEXT = ROOT.parent / "shared" / "text" / "tinyshakespeare.txt"
+NAMES = {f"{machine}-{name}" for name, each in MEASURES.items() for machine in BATCH_LINES if getattr(each, machine)}
 FIELDS = {"name", "version", "commit", "date", "machine", "renderer", "load", "commands", "rows"}
 TABLE = re.compile(r"(<!-- figures (.+?) -->\n)(?:\*[^*]*\*\n\n(?:\|.*\n)*)?")
 NUMBER = re.compile(r"(<!--= (.+?) -->).*?(<!--=-->)", re.DOTALL)
@@ -74,23 +75,25 @@ def number_text(words: str, kept: Mapping[str, Figures]) -> str:
     """
     name, *starts, column = (part.strip() for part in words.split("|"))
     for row in kept[name]["rows"] if name in kept else []:
-        cells = map(str, row.values())
-        if column in row and all(cell.startswith(start) for cell, start in zip(cells, starts, strict=False)):
+        fits = all(f"{cell} ".startswith(f"{start} ") for cell, start in zip(row.values(), starts, strict=False))
+        if fits and column in row:
             return cell_text(row[column][0] if isinstance(row[column], list) else row[column])
     raise InputError(f"found no figure {words!r} in docs/figures; expected NAME | first cells | column")
 
 
 def written(text: str, kept: Mapping[str, Figures]) -> str:
-    """A document with its tables and numbers as they are kept.
+    """A document with its tables and numbers as they are kept; a table that was never measured is empty.
 
     Raises:
-        InputError: it names figures that are not kept.
+        InputError: it names a table that does not exist, or a number that is not kept.
     """
 
     def table(found: re.Match[str]) -> str:
-        if missing := set(found[2].split()) - kept.keys():
-            raise InputError(f"found no figures {min(missing)!r} in docs/figures; measure them, or remove their table")
-        return found[1] + table_text([kept[name] for name in found[2].split()])
+        names = found[2].split()
+        if unknown := set(names) - NAMES:
+            raise InputError(f"found a table of {min(unknown)!r}; expected some of {', '.join(sorted(NAMES))}")
+        here = [kept[name] for name in names if name in kept]
+        return found[1] + (table_text(here) if here else "")
 
     return NUMBER.sub(lambda found: found[1] + number_text(found[2], kept) + found[3], TABLE.sub(table, text))
 
@@ -101,10 +104,9 @@ def read_figures(path: Path) -> list[Figures]:
     Raises:
         InputError: it has none.
     """
-    names = {f"{machine}-{name}" for name in MEASURES for machine in BATCH_LINES}
     try:
         found = json.loads(path.read_text("utf-8"))
-        if found and all(each.keys() >= FIELDS and each["name"] in names for each in found):
+        if found and all(each.keys() >= FIELDS and each["name"] in NAMES for each in found):
             return list(found)
     except (ValueError, OSError, AttributeError, TypeError):
         pass
@@ -283,7 +285,7 @@ def figures_command(
     if out is not None:
         return 0
     kept, check, wrong = read_kept(), how["check"], list[str]()
-    for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
+    for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))):
         text = path.read_text("utf-8")
         if (expected := written(text, kept)) != text:
             wrong.append(f"{path.relative_to(ROOT)} {'differs; run --write' if check else 'is written'}")
