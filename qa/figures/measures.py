@@ -37,7 +37,7 @@ def _times(row: Row) -> Row:
 
 def next_to(base: float, other: float) -> str:
     """How fast another engine is, next to glinfer's time ``base``."""
-    return f"{base / other:.2g}× faster" if other < base else f"{other / base:.2g}× slower"
+    return f"{base / other:.1f}× faster" if other < base else f"{other / base:.1f}× slower"
 
 
 def _decoding(label: str, report: Any) -> Iterator[Row]:
