@@ -147,7 +147,7 @@ def measured(name: str, machine: str, facts: Figures, *, quick: bool) -> Figures
             try:
                 rows += MEASURES[name].rows(label, result_of(possible, Path(made)))
             except StepError as error:
-                problems[label or name] = str(error).splitlines()[-1]
+                problems[label or name] = re.sub(r".* ended with exit status \d+: ", "", str(error).splitlines()[-1])
     if not rows:
         raise StepError(next(iter(problems.values())))
     first, second = list(rows[0])[:2]
@@ -216,7 +216,8 @@ def facts_of(machine: str | None, commit: str | None) -> tuple[str, Figures]:
         raise InputError(f"found {renderer} for --machine {machine}; leave it out, or choose by GLINFER_DEVICE")
     if commit is None:
         try:
-            commit = run("git", "describe", "--always", "--dirty", "--abbrev=8", "--exclude=*").strip()
+            changed = run("git", "status", "--porcelain", "--", "glinfer", "shaders", "web")
+            commit = run("git", "rev-parse", "--short=8", "HEAD").strip() + ("-dirty" if changed else "")
         except (StepError, OSError):
             raise InputError("found no git repository; name the measured commit: --commit HASH") from None
     processor = platform.processor() or platform.machine()
