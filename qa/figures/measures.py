@@ -128,7 +128,7 @@ def _reference(label: str, report: Any) -> Iterator[Row]:
 
 def _web(label: str, found: Any) -> Iterator[Row]:
     """A row for each engine; the name of a way is ``engine, weights`` and maybe more."""
-    rows, ours = dict[str, Row](), dict[str, float]()
+    rows, ours = dict[str, Row](), dict[str, Any]()
     first = {"": label} if label else {}
     for model, told in found.items():
         for way in told["ways"]:
@@ -137,10 +137,12 @@ def _web(label: str, found: Any) -> Iterator[Row]:
             row = rows.setdefault(name, {**first, "engine": name, "next to glinfer": None})
             row |= {f"{key}: token": _spread(way["decode_seconds"], factor=1000)}
             row |= {f"{key}: prompt, s": way["prompt_seconds"] and _spread(way["prompt_seconds"])}
-            base = ours.setdefault(key, way["decode_seconds"]["median"])
+            base = ours.setdefault(key, way)
             if engine != "glinfer":
-                speed = f"{key} token {next_to(base, way['decode_seconds']['median'])}"
-                row["next to glinfer"] = ", ".join(filter(None, (row["next to glinfer"], speed)))
+                parts = {"token": "decode_seconds", "prompt": "prompt_seconds"}
+                both = (f"{part} {next_to(base[time]['median'], way[time]['median'])}"
+                        for part, time in parts.items() if way[time])  # fmt: skip
+                row["next to glinfer"] = "; ".join(filter(None, (row["next to glinfer"], f"{key}: {', '.join(both)}")))
         absent = (line.partition(", ")[0] for line in told["left_out"])
         rows |= {name: {**first, "engine": name, "next to glinfer": "not installed"} for name in absent}
     yield from rows.values()
