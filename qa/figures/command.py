@@ -25,6 +25,7 @@ import click
 from glinfer import __version__
 from glinfer.cli.common import one_of
 from glinfer.errors import InputError
+from glinfer.formats.files import reason
 from glinfer.inspect.tables import Column, Table
 from glinfer.inspect.timing import digits_of
 from glinfer.quant.threads import cores
@@ -120,9 +121,15 @@ def read_kept() -> dict[str, Figures]:
 
 def keep(figures: Sequence[Figures], path: Path) -> None:
     """Write figures to a file, a row a line."""
-    rows = re.compile(r"\{[^{}]+\}")  # the innermost objects
-    text = json.dumps(figures, indent=1, ensure_ascii=False)
-    path.write_text(f"{rows.sub(lambda row: json.dumps(json.loads(row[0]), ensure_ascii=False), text)}\n", "utf-8")
+    texts = []
+    for each in figures:
+        rows = ",\n".join(f"  {json.dumps(row, ensure_ascii=False)}" for row in each["rows"])
+        head = json.dumps({**each, "rows": None}, indent=1, ensure_ascii=False)
+        texts.append(head.replace('"rows": null', f'"rows": [\n{rows}\n ]'))
+    try:
+        path.write_text(f"[{', '.join(texts)}]\n", "utf-8")
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written: {reason(error)}") from None
 
 
 def outdated(kept: Mapping[str, Figures], changelog: str) -> list[str]:
@@ -235,6 +242,8 @@ def measure_all(only: Sequence[str], kind: str, facts: Figures, out: Path | None
         InputError: nothing could be measured.
     """
     done = list[Figures]()
+    if out is not None:
+        keep(done, out)  # a file that cannot be written is refused before minutes of work
     for name in (name for name in only or MEASURES if getattr(MEASURES[name], kind)):
         began = time.monotonic()
         try:

@@ -126,11 +126,13 @@ def test_files_of_another_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.gl
 def test_what_does_not_go_together(capsys: Capture, tmp_path: Path) -> None:
+    other = {"cpu": "gpu", "gpu": "cpu"}[command.facts_of(None, "a")[0]]
     for words, said in (
         (["--quick"], "--quick gives no figures to publish"),
         (["--only", "gab,nosuch"], "found 'nosuch' for --only"),
         (["--add", str(tmp_path / "none"), "--check"], "found both --add and --check"),
-        (["--machine", "gpu", "--out", str(tmp_path / "out")], "for --machine gpu"),
+        (["--machine", other, "--out", str(tmp_path / "out")], f"for --machine {other}"),
+        (["--quick", "--commit", "a", "--out", str(tmp_path / "no" / "out")], "out: cannot be written: "),
     ):
         assert run(["figures", *words]) == 2
         assert said in capsys.readouterr().err
