@@ -84,7 +84,9 @@ def bench_web_command(
         if not as_json:
             _print(name, told[name])
     if as_json:
-        print_json(told)
+        about = dict.fromkeys(way["about"] for found in told.values() for way in found["ways"])
+        chromium = next(iter(told.values()))["chromium"]
+        print_json({"renderer": " · ".join((f"Chromium {chromium}", *about)), "models": told})
 
 
 def _packages() -> Path:

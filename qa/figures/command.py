@@ -152,7 +152,10 @@ def measured(name: str, machine: str, facts: Figures, *, quick: bool) -> Figures
             possible, missing = without_missing_peers(smaller(command) if quick else command)
             problems |= dict.fromkeys(missing, "not installed")
             try:
-                rows += MEASURES[name].rows(label, result_of(possible, Path(made)))
+                found = result_of(possible, Path(made))
+                rows += MEASURES[name].rows(label, found)
+                if isinstance(found, dict) and "renderer" in found:  # a browser has its own
+                    facts = {**facts, "renderer": found["renderer"]}
             except StepError as error:
                 problems[label or name] = re.sub(r".* ended with exit status \d+: ", "", str(error).splitlines()[-1])
     if not rows:

@@ -130,7 +130,7 @@ def _web(label: str, found: Any) -> Iterator[Row]:
     """A row for each engine; the name of a way is ``engine, weights`` and maybe more."""
     rows, ours = dict[str, Row](), dict[str, Any]()
     first = {"": label} if label else {}
-    for model, told in found.items():
+    for model, told in found["models"].items():
         for way in told["ways"]:
             engine, weights, *more = way["name"].split(", ")
             name, key = ", ".join((engine, *more)), f"{model} {weights}"
