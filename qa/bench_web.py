@@ -11,17 +11,19 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import click
 
-from glinfer.cli.common import json_option, print_json
+from glinfer.cli.common import json_option, print_json, show_table
 from glinfer.engine.loading import read_model
 from glinfer.engine.random_model import write_demo
 from glinfer.errors import InputError
 from glinfer.export.site import export_web, web_root
 from glinfer.formats import save_checkpoint
+from glinfer.inspect.tables import Column, Table
 from qa.onnx_decoder import write_onnx_decoder
 
 PEERS: Mapping[str, tuple[str, ...]] = {
@@ -66,7 +68,9 @@ def bench_web_command(
     node = shutil.which("node")
     if node is None:
         raise InputError("there is no Node.js here; install 20.19 or newer")
-    chosen = _installed([name for name in peers.split(",") if name])
+    chosen, left_out = _installed([name for name in peers.split(",") if name])
+    for line in left_out:
+        click.echo(f"left out: {line}", err=True)
     settings = {"check": _CHECKED, "rounds": rounds, "count": count}
     told = {}
     for name in models.split(","):
@@ -76,32 +80,33 @@ def bench_web_command(
             number = threads or max(os.cpu_count() or 2, 2)
             ways, ids = _written(name, path, folder, chosen, tokens=tokens, threads=number)
             asked = {"folder": made, "packages": str(_packages()), "ways": ways, "ids": ids, **settings}
-            told[name] = _compared(_driven(node, asked), ways, count)
+            told[name] = {**_compared(_driven(node, asked), ways, count), "left_out": left_out}
         if not as_json:
-            _print(name, told[name], tokens, count)
+            _print(name, told[name])
     if as_json:
-        print_json(told)
+        about = dict.fromkeys(way["about"] for found in told.values() for way in found["ways"])
+        chromium = next(iter(told.values()))["chromium"]
+        print_json({"renderer": " · ".join((f"Chromium {chromium}", *about)), "models": told})
 
 
 def _packages() -> Path:
     return web_root() / "node_modules"
 
 
-def _installed(names: Sequence[str]) -> list[str]:
-    """Those of some peers that can be run; a line for each of the others."""
-    found = []
+def _installed(names: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Those of some peers that can be run, and a line for each of the others."""
+    found, left_out = list[str](), list[str]()
     for name in names:
         if name not in PEERS:
             raise InputError(f"there is no peer {name!r}; expected some of {', '.join(PEERS)}")
         missing = [package for package in PEERS[name] if not (_packages() / package).is_dir()]
         if missing:
-            click.echo(f"left out: {name}, without {missing[0]}; run: {_INSTALL}", err=True)
+            left_out.append(f"{name}, without {missing[0]}; run: {_INSTALL}")
         elif name == "transformers" and importlib.util.find_spec("onnx") is None:
-            run = f"{sys.executable} -m pip install onnx"
-            click.echo(f"left out: {name}, without the Python package onnx; run: {run}", err=True)
+            left_out.append(f"{name}, without the Python package onnx; run: {sys.executable} -m pip install onnx")
         else:
             found.append(name)
-    return found
+    return found, left_out
 
 
 def _written(
@@ -201,7 +206,8 @@ def _compared(told: dict[str, Any], ways: Sequence[Mapping[str, Any]], count: in
         for part, each in (("prompt", 1), ("decode", count)):
             for key in ("seconds", "processors"):
                 numbers = [sample[key] / each for sample in found[part] if sample[key] is not None]
-                found[f"{part}_{key}"] = statistics.median(numbers) if numbers else None
+                ends = {"fastest": min(numbers), "slowest": max(numbers)} if numbers else {}
+                found[f"{part}_{key}"] = {"median": statistics.median(numbers), **ends} if numbers else None
         found["peer"] = way["peer"]
     return told
 
@@ -212,36 +218,26 @@ def _allowed(way: Mapping[str, Any], ours: Mapping[str, Any]) -> float:
     return _ROUNDED_INPUTS if way["model"].startswith("/transformers-q8") else _AGREED[way["weights"]]
 
 
-def _print(name: str, told: Mapping[str, Any], tokens: int, count: int) -> None:
-    """A Markdown table: seconds by the clock, and in brackets those of processors."""
-    rounds = len(told["ways"][0]["decode"])
-    head = f"{name}, medians of {rounds} turns", "tokens/s", "ms a token", f"prompt of {tokens}, s", "log p", "greedy"
-    click.echo(f"| {' | '.join(head)} |\n|{'---|' * len(head)}")
-    for way in told["ways"]:
-        token = way["decode_seconds"]
-        cells = (
-            way["name"],
-            "" if token is None else f"{1 / token:.1f}",
-            _both(way, "decode", 1000, 1),
-            _both(way, "prompt", 1, 2),
-            f"{way['difference']:.0e}",
-            f"{way['same_tokens']} of {len(way['ids'])}",
-        )
-        click.echo(f"| {' | '.join(cells)} |")
-    growing = next((way for way in told["ways"] if way["name"] == _TENSORFLOW), None)
-    for way in told["ways"]:
-        if growing and way["peer"] == "glinfer":
-            clock, processors = (growing[f"decode_{key}"] / way[f"decode_{key}"] for key in ("seconds", "processors"))
-            click.echo(
-                f"{_TENSORFLOW}: {clock:.1f} times as long a token as {way['name']}, of processors {processors:.1f}"
-            )
+_COLUMNS = (
+    Column("engine", itemgetter("name")),
+    Column("ms a token", lambda way: _both(way, "decode", 1000, 1)),
+    Column("prompt, s", lambda way: _both(way, "prompt", 1, 2)),
+    Column("log p", itemgetter("difference"), ".0e"),
+    Column("greedy", lambda way: f"{way['same_tokens']} of {len(way['ids'])}"),
+)
+
+
+def _print(name: str, told: Mapping[str, Any]) -> None:
+    """Seconds by the clock, and in brackets those of processors."""
+    show_table(Table(name, _COLUMNS, told["ways"]))
     for about in dict.fromkeys(way["about"] for way in told["ways"]):
         click.echo(about)
-    click.echo(f"Chromium {told['chromium']}; {count} tokens a turn; load {os.getloadavg()[0]:.1f}\n")
+    rounds = len(told["ways"][0]["decode"])
+    click.echo(f"Chromium {told['chromium']}; medians of {rounds} turns; load {os.getloadavg()[0]:.1f}\n")
 
 
 def _both(way: Mapping[str, Any], part: str, factor: float, digits: int) -> str:
-    clock, processors = (way[f"{part}_{key}"] for key in ("seconds", "processors"))
+    clock, processors = (way[f"{part}_{key}"] and way[f"{part}_{key}"]["median"] for key in ("seconds", "processors"))
     if clock is None:
         return ""
     return f"{clock * factor:.{digits}f}" + ("" if processors is None else f" ({processors * factor:.{digits}f})")

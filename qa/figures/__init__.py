@@ -1,0 +1,1 @@
+"""Every published figure: measured by commands, kept as JSON in docs/figures, and written into the documents."""
