@@ -11,6 +11,7 @@ from glinfer.formats.tensors import tensors_per_layer
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.spec import Array
 from glinfer.lower.fused.encode import fitting_encode_plan
+from glinfer.lower.fused.image import image_plan
 from glinfer.lower.fused.token import fast_plan
 from glinfer.lower.options import PlanOptions
 from glinfer.lower.plain.decoder import reference_decoder_plan
@@ -139,6 +140,7 @@ def plan_for(
     max_texture_size: int = USUAL_TEXTURE_SIZE,
     tokens: int | None = None,
     adapters: AdapterRanks = NO_ADAPTERS,
+    images: bool = False,
 ) -> Plan:
     """The plan called ``name`` for a model of this shape.
 
@@ -152,6 +154,7 @@ def plan_for(
         max_texture_size: limit of the renderer, in texels a side.
         tokens: the sequence that shall run; reference plans of decoders have a length. Left out, a whole context.
         adapters: the LoRA adapters beside the fast plan's weights.
+        images: whether prompts may have rows of images.
 
     Raises:
         InputError: there is no such plan or format, or they do not go together.
@@ -167,7 +170,9 @@ def plan_for(
         )
     if name == "fast":
         check_layers(config, 6)  # a layer takes at least six
-        options = PlanOptions(config, weights, kernels, max_texture_size, formats, cache, adapters)
+        options = PlanOptions(config, weights, kernels, max_texture_size, formats, cache, adapters, images)
+        if config.patch_floats:
+            return image_plan(options)
         if config.embeds:
             return fitting_encode_plan(options, rows=ENCODED_CHUNKS * kernels.chunk)
         return fast_plan(options)

@@ -45,7 +45,7 @@ def encode_plan(options: PlanOptions, *, rows: int) -> Plan:
     rows = slots_for(rows, targets) * targets
     # A text's last group of 16 tokens may extend past the last row.
     cache_slots = SLOT_TOKENS * (score_slots(rows) + 1)
-    return _EncodeLowering(options, rows, cache_slots, cache_slots).build()
+    return EncodeLowering(options, rows, cache_slots, cache_slots).build()
 
 
 def fitting_encode_plan(options: PlanOptions, *, rows: int) -> Plan:
@@ -65,7 +65,9 @@ def fitting_encode_plan(options: PlanOptions, *, rows: int) -> Plan:
             rows = max(least, rows // 2)
 
 
-class _EncodeLowering(ChunkLowering):
+class EncodeLowering(ChunkLowering):
+    """Whole texts, or images, whose rows all see each other."""
+
     name, has_head = "encode", True
 
     def further_values(self, rows: int) -> list[RunValue]:
