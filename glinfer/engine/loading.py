@@ -63,7 +63,6 @@ from glinfer.text.stops import default_stops
 from glinfer.text.tokenizer import Tokenizer, find_tokenizer
 
 _NUMPY = "the numpy executor does not run images; leave executor out"
-_WHOLE = "images need the fast plan; load the model without plan='reference'"
 
 DEFAULT_ADAPTER = "default"
 """The name of an adapter given without a name."""
@@ -258,8 +257,7 @@ def load_model(
             found, reason = find_tokenizer(path, tokenizer, config)
             stop_ids, sampling = default_stops(path, found, config), default_sampling(path)
     with stage("file"):
-        refused = _NUMPY if executor == "numpy" else _WHOLE if plan == "reference" else ""
-        vision = refused or read_vision(path, config, mmproj)
+        vision = _NUMPY if executor == "numpy" else read_vision(path, config, mmproj)
     pictured = isinstance(vision, Vision)
     again = {name: os.path.abspath(where) for name, where in given.items()}  # noqa: PTH100
     read = partial(read_model, os.path.abspath(path), gelu=gelu, context=context, lora=again)  # noqa: PTH100
@@ -420,7 +418,8 @@ def _plans(name: str, options: PlanOptions) -> tuple[Plan, ReferencePlans | None
     config, formats = given.pop("config"), options.formats
     if name == "fast" or is_published(config, formats) or options.adapters.names:
         return plan_for(config, name, **given), None
-    plans = reference_plans(config, options.weights, formats, options.kernels, options.max_texture_size)
+    edge, images = options.max_texture_size, options.images
+    plans = reference_plans(config, options.weights, formats, options.kernels, edge, images=images)
     return plans.of(plans.rows_for(1)), plans
 
 

@@ -24,7 +24,7 @@ from glinfer.lower.fused.rows import IMAGES, LOGITS, PICKS, ROWS, drafted_plan, 
 from glinfer.lower.options import PlanOptions
 from glinfer.program.plan import Plan
 from glinfer.program.session import Session
-from glinfer.text.images import BEYOND, ImageToken, image_rows
+from glinfer.text.images import BEYOND, image_rows
 
 Floats = npt.NDArray[np.float32]
 

@@ -56,7 +56,9 @@ class ImageEngine(EncodeEngine):
         parts = [np.asarray(self.bound.read(name, rows=slots_for(tokens, targets))) for name in self._names]
         found = interleaved(parts)[:tokens, : self.width].astype(np.float32)
         if not np.isfinite(found).all():
-            raise NumbersError("an image's row has NaN or an infinity in it; expected finite numbers: its model is broken")
+            raise NumbersError(
+                "an image's row has NaN or an infinity in it; expected finite numbers: its model is broken"
+            )
         return found
 
 

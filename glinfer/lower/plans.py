@@ -105,7 +105,13 @@ class ReferencePlans(ReferenceOptions):
 
 
 def reference_plans(
-    config: ModelConfig, weights: str, formats: Formats | None, kernels: KernelOptions, max_texture_size: int
+    config: ModelConfig,
+    weights: str,
+    formats: Formats | None,
+    kernels: KernelOptions,
+    max_texture_size: int,
+    *,
+    images: bool = False,
 ) -> ReferencePlans:
     """The reference plans of a model without a published one, whose file has its tensors in ``formats``.
 
@@ -116,7 +122,7 @@ def reference_plans(
         raise InputError("a model that embeds texts has no reference plan; leave plan out, and verify its draws")
     check_layers(config, 2 * tensors_per_layer(config))
     stored = stored_formats(config, weights, formats)
-    return ReferencePlans(config, stored, kernels, max_texture_size)
+    return ReferencePlans(config, stored, kernels, max_texture_size, images)
 
 
 def check_layers(config: ModelConfig, draws: int) -> None:
@@ -178,7 +184,7 @@ def plan_for(
         return fast_plan(options)
     if is_published(config, formats):
         return reference_plan(config)
-    plans = reference_plans(config, weights, formats, kernels, max_texture_size)
+    plans = reference_plans(config, weights, formats, kernels, max_texture_size, images=images)
     return plans.of(config.max_position_embeddings if tokens is None else plans.rows_for(tokens))
 
 

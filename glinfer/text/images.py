@@ -27,7 +27,14 @@ from glinfer.errors import FormatError, InputError, install_command
 from glinfer.families.settings import quoted
 from glinfer.formats.files import opened, shown
 from glinfer.formats.vision import ImageForm, Vision
-from glinfer.limits import MAX_IMAGE_BYTES, MAX_IMAGE_PIXELS, MAX_IMAGE_RATIO, MAX_IMAGE_SIDE, MAX_IMAGES, MAX_KNOWN_IMAGES
+from glinfer.limits import (
+    MAX_IMAGE_BYTES,
+    MAX_IMAGE_PIXELS,
+    MAX_IMAGE_RATIO,
+    MAX_IMAGE_SIDE,
+    MAX_IMAGES,
+    MAX_KNOWN_IMAGES,
+)
 from glinfer.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -112,7 +119,9 @@ def conversation_of(messages: object, read: Callable[[object], tuple[str | int, 
                 budget -= len(content.images)
                 if message.get("role") != "user":
                     role = quoted(message.get("role"))
-                    raise InputError(f"message {place} of the role {role} has an image; expected it in a user's message")
+                    raise InputError(
+                        f"message {place} of the role {role} has an image; expected it in a user's message"
+                    )
             message = {**message, "content": content}
         found.append(message)
     return found
@@ -122,6 +131,11 @@ def without_images(ids: Sequence[int]) -> Sequence[int]:
     """The tokens of the vocabulary among tokens."""
     pictured = any(isinstance(token, ImageToken) for token in ids)
     return [token for token in ids if not isinstance(token, ImageToken)] if pictured else ids
+
+
+def placeholders(ids: Sequence[int], tokenizer: Tokenizer) -> list[int]:
+    """Tokens with the control token of images in place of those of images."""
+    return [tokenizer.control_tokens[IMAGE] if isinstance(token, ImageToken) else token for token in ids]
 
 
 class Pictured(str):
@@ -225,7 +239,7 @@ def content_of(
         raise InputError(f"{where} has {len(images)} images; {_FEW}")
     for place, part in enumerate(given):
         kind = part.get("type") if isinstance(part, Mapping) else None
-        if kind in _TEXTS and isinstance(part["text"] if "text" in part else None, str):
+        if kind in _TEXTS and isinstance(part.get("text"), str):
             found.append(part["text"])
         elif kind in ("image", "image_url", "input_image"):
             found.append(read(_source_of(part, f"part {place} of {where}")))

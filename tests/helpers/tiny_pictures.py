@@ -70,12 +70,12 @@ def write_smolvlm(folder: Path, dtype: str = "float32", seed: int = 7, **config:
     folder.mkdir(parents=True, exist_ok=True)
     _write_tokenizer(folder)
     text, tower = weights(seed)
-    tensors = {f"model.text_model.{name.removeprefix('model.')}": text[name] for name in text if name != "lm_head.weight"}
-    tensors["lm_head.weight"] = text["lm_head.weight"]
+    tensors = {name.replace("model.", "model.text_model.", 1): array for name, array in text.items()}
     for name, array in tower.items():
         is_patch = name.endswith("patch_embedding.weight")
         tensors[f"model.{name}"] = array.reshape(-1, 3, PATCH, PATCH) if is_patch else array
-    save_file({name: np.ascontiguousarray(array, dtype) for name, array in tensors.items()}, folder / "model.safetensors")
+    stored = {name: np.ascontiguousarray(array, dtype) for name, array in tensors.items()}
+    save_file(stored, folder / "model.safetensors")
     values = {
         "model_type": "smolvlm",
         "architectures": ["SmolVLMForConditionalGeneration"],

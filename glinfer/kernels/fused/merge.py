@@ -14,9 +14,7 @@ from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Shapes, register
 _TEXEL = 4
 
 
-def merge_rows(
-    name: str, x: RowInterleaved, out: RowInterleaved, *, slots: Extent, kernels: KernelOptions
-) -> DrawSpec:
+def merge_rows(name: str, x: RowInterleaved, out: RowInterleaved, *, slots: Extent, kernels: KernelOptions) -> DrawSpec:
     """Row t of out [tokens, m · D] is rows m · t to m · t + m - 1 of x [rows, D] side by side.
 
     Raises:

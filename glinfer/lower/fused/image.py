@@ -52,9 +52,7 @@ class _ImageLowering(EncodeLowering):
 
     def build(self, export_residual: bool = False) -> Plan:
         config = self.config
-        layout = BlockLayout.of(
-            (self.slots, config.patch_floats), self.max_texture_size, tiles=self.kernels.row_tiles
-        )
+        layout = BlockLayout.of((self.slots, config.patch_floats), self.max_texture_size, tiles=self.kernels.row_tiles)
         pixels = self.rows_as(PIXELS, layout, "input")
         product, (first, second) = self.recipes.patches(), self.hidden
         assert product is not None
