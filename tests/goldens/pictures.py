@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import tokenizers
 from PIL import Image
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import save_file
 from tokenizers import decoders, models, pre_tokenizers
 
 from glinfer.config import ModelConfig
 from glinfer.families import TOWERS
 from glinfer.formats import random_checkpoint
+from glinfer.graph.model import graph_of
 
 Array = np.ndarray[Any, Any]
 SIDE, PATCH, SCALE, LONGEST = 32, 4, 2, 64
@@ -48,6 +49,8 @@ TEMPLATE = (
     "{% if add_generation_prompt %}{{ 'Assistant:' }}{% endif %}"
 )
 """SmolVLM's own."""
+IMAGE_SIZES = [(70, 50), (30, 90), (32, 32), (64, 40), (200, 10), (9, 33)]
+"""Widths and heights."""
 PROCESSOR = {
     "do_image_splitting": True,
     "image_mean": [0.5, 0.5, 0.5],
@@ -115,17 +118,13 @@ def write_smolvlm(folder: Path, dtype: str = "float32", seed: int = 7, **config:
 
 def _write_tokenizer(folder: Path) -> None:
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    library = tokenizers.Tokenizer(models.BPE({text: token for token, text in enumerate(letters)}, []))
+    ids = {text: token for token, text in enumerate([*letters[:-1], "he"])}  # GGUF files need a merge
+    library = tokenizers.Tokenizer(models.BPE(ids, [("h", "e")]))
     library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     library.decoder = decoders.ByteLevel()
     library.add_special_tokens(CONTROL)
     library.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE}))
-
-
-def tensors_of(folder: Path) -> dict[str, Array]:
-    """The tensors of a written directory."""
-    return dict(load_file(folder / "model.safetensors"))
 
 
 def picture(width: int = 70, height: int = 50, seed: int = 0) -> Image.Image:
@@ -137,3 +136,77 @@ def picture(width: int = 70, height: int = 50, seed: int = 0) -> Image.Image:
 def about(image: object, text: str = "What is it?") -> list[dict[str, Any]]:
     """A conversation of one question about an image."""
     return [{"role": "user", "content": [{"type": "image", "image": image}, {"type": "text", "text": text}]}]
+
+
+def write_mmproj(path: Path, seed: int = 7, **changes: object) -> Path:
+    """llama.cpp's file of the image encoder; ``changes`` are metadata by the end of their key, None for none."""
+    import gguf
+
+    writer = gguf.GGUFWriter(path, "clip")
+    keys: dict[str, Any] = {
+        "has_vision_encoder": True,
+        "projector_type": "idefics3",
+        "use_gelu": True,
+        "vision.image_size": SIDE,
+        "vision.patch_size": PATCH,
+        "vision.embedding_length": TOWER.hidden_size,
+        "vision.feed_forward_length": TOWER.intermediate_size,
+        "vision.block_count": TOWER.num_hidden_layers,
+        "vision.attention.head_count": TOWER.num_attention_heads,
+        "vision.attention.layer_norm_epsilon": TOWER.layer_norm_eps,
+        "vision.projection_dim": TEXT.hidden_size,
+        "vision.projector.scale_factor": SCALE,
+        "vision.preproc_image_size": LONGEST,
+        "vision.image_mean": [0.5, 0.5, 0.5],
+        "vision.image_std": [0.5, 0.5, 0.5],
+        **changes,
+    }
+    add = {bool: writer.add_bool, str: writer.add_string, int: writer.add_uint32, float: writer.add_float32}
+    for name, value in keys.items():
+        if value is not None:
+            add.get(type(value), writer.add_array)(f"clip.{name}", value)
+    ours, theirs = TOWERS["siglip"].names, TOWERS["siglip"].in_gguf.names
+    for tensor in graph_of(TOWER).tensors():
+        array = weights(seed)[1][tensor.name(ours)]
+        if tensor.role == "patches" and tensor.part == "weight":
+            array = array.reshape(-1, 3, PATCH, PATCH)
+        kind = np.float16 if array.ndim == 2 and tensor.role != "embeddings" else np.float32
+        writer.add_tensor(tensor.name(theirs), np.ascontiguousarray(array, kind))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def tower_rows(patches: Array, places: Array, tensors: dict[str, Array], config: ModelConfig = TOWER) -> Array:
+    """The rows of a square, as SigLIP and SmolVLM's connector compute them, in float64."""
+
+    def take(name: str) -> Array:
+        return np.asarray(tensors[name], np.float64)
+
+    def linear(x: Array, name: str) -> Array:
+        return np.asarray(x @ take(f"{name}.weight").T + take(f"{name}.bias"))
+
+    def norm(x: Array, name: str) -> Array:
+        x = x - x.mean(-1, keepdims=True)
+        x = x / np.sqrt((x * x).mean(-1, keepdims=True) + config.layer_norm_eps)
+        return np.asarray(x * take(f"{name}.weight") + take(f"{name}.bias"))
+
+    tower, heads, dim = "vision_model.", config.num_attention_heads, config.head_dim
+    x = linear(patches.astype(np.float64), f"{tower}embeddings.patch_embedding")
+    x = x + take(f"{tower}embeddings.position_embedding.weight")[places]
+    for number in range(config.num_hidden_layers):
+        layer = f"{tower}encoder.layers.{number}."
+        y = norm(x, f"{layer}layer_norm1")
+        q, k, v = (
+            linear(y, f"{layer}self_attn.{letter}_proj").reshape(-1, heads, dim).transpose(1, 0, 2) for letter in "qkv"
+        )
+        scores = np.exp(q @ k.transpose(0, 2, 1) * dim**-0.5)
+        mixed = (scores / scores.sum(-1, keepdims=True) @ v).transpose(1, 0, 2).reshape(len(x), -1)
+        x = x + linear(mixed, f"{layer}self_attn.out_proj")
+        y = linear(norm(x, f"{layer}layer_norm2"), f"{layer}mlp.fc1")
+        y = 0.5 * y * (1 + np.tanh(np.sqrt(2 / np.pi) * (y + 0.044715 * y**3)))
+        x = x + linear(y, f"{layer}mlp.fc2")
+    x = norm(x, f"{tower}post_layernorm").reshape(len(x) // config.patches_per_token, -1)
+    return np.asarray(x @ take("connector.modality_projection.proj.weight").T)
