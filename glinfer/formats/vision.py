@@ -74,7 +74,7 @@ def read_vision(path: AnyPath, config: ModelConfig, mmproj: AnyPath | None = Non
         mmproj: llama.cpp's file of an image encoder; by default the only one beside a GGUF file.
 
     Raises:
-        FormatError: the encoder of ``mmproj``, or of a Hugging Face model that is supported, is damaged or does not fit.
+        FormatError: the encoder of ``mmproj``, or of a supported Hugging Face model, is damaged or does not fit.
     """
     if mmproj is not None:
         found: Vision | str = _in_gguf(mmproj)

@@ -78,6 +78,7 @@ class EncodeLowering(ChunkLowering):
         return [RunValue("texts", 1, texts), text_slots]
 
     def build(self, export_residual: bool = False) -> Plan:
+        """The whole plan."""
         config, family = self.config, self.recipes.family
         # Where blending adds to the stream in place, what is normalised goes on in another texture.
         self.other = self.rows("hidden.c", config.hidden_size) if self.kernels.blends else self.hidden[1]
