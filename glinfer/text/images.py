@@ -295,7 +295,7 @@ def decoded(image: object) -> Image:
             # The limit of pixels below holds before pixels are decoded.
             image = Image.open(io.BytesIO(image), formats=_FORMATS)
         except Exception as error:  # Pillow's readers raise many kinds
-            raise _unreadable(label, error, "its bytes are none of " + ", ".join(_FORMATS)) from None
+            raise _unreadable(label, error, "expected " + ", ".join(_FORMATS)) from None
     if not isinstance(image, Image.Image):
         raise InputError(f"the image is {type(image).__name__}; expected a path, bytes, or an Image of Pillow")
     width, height = image.size

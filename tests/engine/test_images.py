@@ -204,7 +204,7 @@ def bytes_of(image: Image.Image, form: str = "PNG") -> bytes:
         ([{"type": "image", "image": "/none.png"}], "/none.png: cannot read it"),
         ([{"type": "image", "image": b"GIF89a"}], "the image cannot be decoded"),
         ([{"type": "image", "image": bytes_of(picture())[:200]}], "its pixels are damaged"),
-        ([{"type": "image", "image": bytes_of(picture(), "TIFF")}], "none of JPEG, PNG"),
+        ([{"type": "image", "image": bytes_of(picture(), "TIFF")}], "expected JPEG, PNG"),
         ([{"type": "image", "image": 3}], "the image is int"),
         ([{"type": "image"}], "part 0 of message 0 has no image"),
         ([{"type": "video", "video": "a"}], "expected {'type': 'text'"),
