@@ -59,11 +59,6 @@ class Vision:
     checkpoint: Checkpoint
     form: ImageForm
 
-    @property
-    def patches_a_side(self) -> int:
-        """Patches of a side of a square."""
-        return self.form.side // self.checkpoint.config.patch_size
-
 
 def read_vision(path: AnyPath, config: ModelConfig, mmproj: AnyPath | None = None) -> Vision | str:
     """The image encoder of a model, or why it takes no images.
@@ -103,11 +98,11 @@ def _beside(path: Path) -> Vision | str:
 
 def _fitting(fields: Mapping[str, Any], side: int, scale: int, label: str) -> ModelConfig:
     """The shape of an encoder."""
-    patches, rest = divmod(side, fields["patch_size"])
-    if rest or patches % scale or not 1 <= patches <= math.isqrt(MAX_PATCHES) or side > MAX_IMAGE_SIDE:
+    patches = side // fields["patch_size"]
+    if patches % scale or not 1 <= patches <= math.isqrt(MAX_PATCHES) or side > MAX_IMAGE_SIDE:
         raise FormatError(
             f"{label}: images of {side} pixels a side in patches of {fields['patch_size']}, joined {scale} × {scale}; "
-            f"expected whole numbers of both, and at most {MAX_PATCHES} patches"
+            f"expected whole tokens, and at most {MAX_PATCHES} patches"
         )
     usual = {name: value for name, value in _SIGLIP.usual.items() if name not in fields}
     count = {"vocab_size": patches**2, "max_position_embeddings": patches**2, "patches_per_token": scale**2}

@@ -184,7 +184,8 @@ class ImageReader:
         """The rows of a square of pixels [side, side, 3]."""
         mean, std = np.array(self.form.mean, np.float32), np.array(self.form.std, np.float32)
         scaled = np.asarray((pixels.astype(np.float32) / np.float32(255) - mean) / std, np.float32)
-        patches = self.form.side // self.patch
+        patches = self.form.side // self.patch  # pixels beyond the last whole patch are not seen
+        scaled = scaled[: patches * self.patch, : patches * self.patch]
         by_patch = scaled.reshape(patches, self.patch, patches, self.patch, 3).transpose(0, 2, 4, 1, 3)
         order = merged_order(patches, self.scale)
         return self._encode(by_patch.reshape(patches**2, -1)[order], order)

@@ -272,7 +272,7 @@ def test_llama_cpps_files(folder: Path, tmp_path: Path, model: Model) -> None:
     [
         ({"projector_type": "mlp"}, "type 'mlp'.*expected idefics3"),
         ({"projector_type": None}, "found no image encoder"),
-        ({"vision.image_size": 30}, "expected whole numbers"),
+        ({"vision.image_size": 30}, "expected whole tokens"),
         ({"vision.block_count": 3}, "is missing"),
         ({"vision.block_count": 100000}, "fewer tensors"),
         ({"vision.patch_size": 8}, "has shape"),
@@ -290,9 +290,9 @@ def test_damaged_encoders(tmp_path: Path, changes: dict[str, Any], words: str) -
 @each_case(
     ("name", "values", "words"),
     [
-        ("config.json", {"scale_factor": 3}, "expected whole numbers"),
-        ("config.json", {"vision_config": {"image_size": 32}}, "patches"),
-        ("preprocessor_config.json", {"max_image_size": {"longest_edge": 16}}, "expected 32"),
+        ("config.json", {"scale_factor": 3}, "expected whole tokens"),
+        ("config.json", {"vision_config": {"image_size": 34}}, "patches"),
+        ("preprocessor_config.json", {"max_image_size": {"longest_edge": 16}}, "expected 34"),
         ("preprocessor_config.json", {"image_std": [0, 1, 1]}, "above 0"),
         ("preprocessor_config.json", {"do_normalize": False}, "expected true"),
     ],

@@ -18,7 +18,7 @@ from glinfer.formats import random_checkpoint
 from glinfer.graph.model import graph_of
 
 Array = np.ndarray[Any, Any]
-SIDE, PATCH, SCALE, LONGEST = 32, 4, 2, 64
+SIDE, PATCH, SCALE, LONGEST, SEED = 34, 4, 2, 68, 8
 TEXT = ModelConfig(
     320, 64, 4, 2, 640, 96, 1e-5, "silu", "llama", num_key_value_heads=2, head_dim=16, tie_word_embeddings=False
 )
@@ -49,7 +49,7 @@ TEMPLATE = (
     "{% if add_generation_prompt %}{{ 'Assistant:' }}{% endif %}"
 )
 """SmolVLM's own."""
-IMAGE_SIZES = [(70, 50), (30, 90), (32, 32), (64, 40), (200, 10), (9, 33)]
+IMAGE_SIZES = [(70, 50), (30, 90), (34, 34), (68, 40), (200, 10), (9, 33)]
 """Widths and heights."""
 PROCESSOR = {
     "do_image_splitting": True,
@@ -61,14 +61,14 @@ PROCESSOR = {
 }
 
 
-def weights(seed: int = 7) -> tuple[dict[str, Array], dict[str, Array]]:
+def weights(seed: int = SEED) -> tuple[dict[str, Array], dict[str, Array]]:
     """The tensors of the language model and of the image encoder, under glinfer's names."""
     text, tower = (random_checkpoint(config, seed=seed, scale=0.2).tensors for config in (TEXT, TOWER))
     grown = {name: 1.5 * array if "patch_embedding.weight" in name else array for name, array in tower.items()}
     return dict(text), grown
 
 
-def write_smolvlm(folder: Path, dtype: str = "float32", seed: int = 7, **config: Any) -> Path:
+def write_smolvlm(folder: Path, dtype: str = "float32", seed: int = SEED, **config: Any) -> Path:
     """A directory of the model; ``config`` changes settings of config.json."""
     folder.mkdir(parents=True, exist_ok=True)
     _write_tokenizer(folder)
@@ -138,7 +138,7 @@ def about(image: object, text: str = "What is it?") -> list[dict[str, Any]]:
     return [{"role": "user", "content": [{"type": "image", "image": image}, {"type": "text", "text": text}]}]
 
 
-def write_mmproj(path: Path, seed: int = 7, **changes: object) -> Path:
+def write_mmproj(path: Path, seed: int = SEED, **changes: object) -> Path:
     """llama.cpp's file of the image encoder; ``changes`` are metadata by the end of their key, None for none."""
     import gguf
 
