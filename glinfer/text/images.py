@@ -31,7 +31,6 @@ from glinfer.limits import (
     MAX_IMAGE_BYTES,
     MAX_IMAGE_PIXELS,
     MAX_IMAGE_RATIO,
-    MAX_IMAGE_SIDE,
     MAX_IMAGES,
     MAX_KNOWN_IMAGES,
 )
@@ -347,20 +346,9 @@ def squares_of(image: Image, form: ImageForm) -> tuple[list[npt.NDArray[np.uint8
 
 
 def _longest_side(width: int, height: int, longest: int) -> tuple[int, int]:
-    ratio = width / height
-    if width >= height:
-        width, height = longest, int(longest / ratio)
-        height += height % 2
-    else:
-        width, height = int(longest * ratio), longest
-        width += width % 2
-    width, height = max(width, 1), max(height, 1)
-    if max(width, height) <= MAX_IMAGE_SIDE:
-        return width, height
-    ratio = width / height
-    if width >= height:
-        return MAX_IMAGE_SIDE, max(1, int(MAX_IMAGE_SIDE / ratio))
-    return max(1, int(MAX_IMAGE_SIDE * ratio)), MAX_IMAGE_SIDE
+    other = int(longest / (width / height)) if width >= height else int(longest * (width / height))
+    other += other % 2
+    return (longest, max(other, 1)) if width >= height else (max(other, 1), longest)
 
 
 def _whole_squares(width: int, height: int, side: int) -> tuple[int, int]:

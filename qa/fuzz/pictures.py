@@ -22,6 +22,11 @@ def encoders() -> Files:
     return {name: made[name] for name in _NAMES}
 
 
+def prepare(folder: Path) -> None:
+    """A whole directory."""
+    write_smolvlm(folder)
+
+
 def encoder(data: bytes, folder: Path) -> None:
     """An encoder, and squares for it."""
     path = put_one(encoders(), data, folder)

@@ -215,7 +215,7 @@ _LIST = (
     ),
     Target(
         *("encoder", lambda: one_of_each(pictures.encoders()), pictures.encoder, first_byte(GGUF, JSON, JSON)),
-        prepare=lambda folder: pictures.write_smolvlm(folder),
+        prepare=pictures.prepare,
         modules=("formats/vision.py",),
         longest=1 << 18,
     ),
