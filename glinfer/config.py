@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from glinfer.errors import ConfigError
-from glinfer.families import DEFAULT, DEFAULT_SHAPE, FAMILIES, SHAPES
+from glinfer.families import DEFAULT, DEFAULT_SHAPE, FAMILIES, SHAPES, TOWERS
 from glinfer.families.layer import (
     ALL_AHEAD,
     CONV,
@@ -37,6 +37,7 @@ _MAY_BE_ZERO = (
     *("shared_expert_intermediate_size", "linear_num_key_heads", "linear_num_value_heads"),
     *("linear_key_head_dim", "linear_value_head_dim", "linear_conv_kernel_dim", "linear_norm_groups"),
     *("global_head_dim", "num_global_key_value_heads", "num_kv_shared_layers", "hidden_size_per_layer_input"),
+    *("patch_size", "patches_per_token"),
 )
 MAX_EXPERTS = 1024
 """Limit for the experts of a layer, since each has its own tensor names."""
@@ -147,6 +148,8 @@ class ModelConfig:
       others); with ``attention_k_eq_v`` their values are the keys before their norm. The last ``num_kv_shared_layers``
       layers use the keys and values of the last layer of their kind before them; ``use_double_wide_mlp`` doubles the
       width of their MLPs. ``hidden_size_per_layer_input`` is the width of the token embeddings of each layer.
+    * In an image encoder the rows are patches of ``patch_size`` × ``patch_size`` pixels (0: tokens of text), the
+      vocabulary is their places, and ``patches_per_token`` neighbours together make a token of the language model.
 
     Raises:
         ConfigError: a field is out of range, or the heads do not divide the width.
@@ -209,6 +212,8 @@ class ModelConfig:
     shared_expert_intermediate_size: int = 0
     use_expert_bias: bool = False
     routed_scaling_factor: float = 1.0
+    patch_size: int = 0
+    patches_per_token: int = 0
 
     def __post_init__(self) -> None:
         """Fill in defaults, then check every field."""
@@ -394,12 +399,17 @@ class ModelConfig:
         Raises:
             KeyError: the family is unknown, which readers of files refuse earlier.
         """
-        return FAMILIES[self.model_type]
+        return TOWERS[self.model_type] if self.model_type in TOWERS else FAMILIES[self.model_type]
 
     @property
     def embeds(self) -> bool:
         """Whether this is an embedding model, which does not generate text."""
         return bool(self.pooling)
+
+    @property
+    def patch_floats(self) -> int:
+        """Numbers of a patch of an image, three for each pixel; 0 in a model of text."""
+        return 3 * self.patch_size**2
 
     @property
     def rotary_dim(self) -> int:

@@ -125,6 +125,22 @@ MAX_REMOTE_HEADER_BYTES = 1 << 26
 MAX_PARTS = 512
 """Parts of split weights."""
 
+# Images
+MAX_IMAGE_BYTES = 20_000_000
+"""Size of an image's file."""
+MAX_IMAGE_PIXELS = 50_000_000
+"""Pixels of an image; decoded ones take three bytes each."""
+MAX_IMAGES = 16
+"""Images of one conversation."""
+MAX_IMAGE_SIDE = 4096
+"""Pixels of the longest side to which an image is resized, as in transformers."""
+MAX_IMAGE_RATIO = 64
+"""Longest side of an image, relative to the shortest."""
+MAX_PATCHES = 1 << 14
+"""Patches of a square that an encoder sees at once; SmolVLM has 1024."""
+MAX_KNOWN_IMAGES = 8
+"""Images whose rows a model keeps for the next conversation."""
+
 # Structures: JSON schemas, regular expressions, grammars and choices
 MAX_STRUCTURE_BYTES = 1 << 18
 """Bytes of one structure; schemas of real interfaces have about 10 000."""

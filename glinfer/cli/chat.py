@@ -6,7 +6,7 @@ import dataclasses
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,8 +17,10 @@ import click
 from glinfer.cli.common import (
     device_options,
     executor_option,
+    image_option,
     loaded,
     lora_option,
+    mmproj_option,
     model_options,
     model_title,
     one_adapter,
@@ -35,6 +37,7 @@ from glinfer.cli.generate import (
     structure_options,
     take_sampling,
     take_structured,
+    user_message,
 )
 from glinfer.engine.chat import MAX_TOKENS, ChatSession, ChatStream
 from glinfer.engine.defaults import merged
@@ -67,6 +70,7 @@ _HELP = """\
   /min-p X           minimum probability relative to the best token; 0 for all
   /seed N            same seed, same reply; 'none' uses a new seed each time
   /think             turn thinking before the answer on or off
+  /image FILE        add an image to the next message
   /quit              leave (or Ctrl-D); Ctrl-C stops a reply or clears the line
   For several lines, end each but the last with a backslash, or enclose them in \"\"\"."""
 
@@ -75,6 +79,8 @@ _HELP = """\
 @click.argument("model", type=click.Path(), required=False)
 @model_option
 @tokenizer_option
+@image_option
+@mmproj_option
 @sampling_options(MAX_TOKENS)
 @click.option("--system", default="", help="System prompt, if the model's chat template supports one.")
 @click.option("--think", is_flag=True, help="Enable thinking before the answer.")
@@ -92,7 +98,9 @@ _HELP = """\
 @device_options
 @executor_option
 @strict_option
-def chat(model: str | None, named_model: str | None, think: bool, system: str, **options: Any) -> None:
+def chat(
+    model: str | None, named_model: str | None, think: bool, system: str, images: tuple[str, ...], **options: Any
+) -> None:
     """Chat with MODEL in the terminal, until /quit or Ctrl-D.
 
     Uses the model's chat template, or Gab's chat format. Type /help for the commands. When the context is full, the
@@ -109,7 +117,10 @@ def chat(model: str | None, named_model: str | None, think: bool, system: str, *
     with loaded(path, **options) as opened, opened_drafts(opened, drafts) as guesses:
         session = opened.chat_session(system=system, think=think, template_kwargs=arguments)
         name = model_title(path)
-        refused = talk(opened, name, session, merged(opened.sampling, given), max_tokens, {**guesses, **structured})
+        for each in images:
+            opened.read_image(each)  # refuses it now
+        further = {**guesses, **structured}
+        refused = talk(opened, name, session, merged(opened.sampling, given), max_tokens, further, images)
     if refused:
         raise click.exceptions.Exit(2)
 
@@ -121,9 +132,10 @@ def talk(
     sampling: SamplingOptions,
     max_tokens: int,
     further: dict[str, Any],
+    images: Sequence[str] = (),
 ) -> bool:
     """Run a conversation on a terminal or a pipe; returns whether a message from a pipe was refused."""
-    return _Chat(model, name, session, sampling, max_tokens, further).run()
+    return _Chat(model, name, session, sampling, max_tokens, further, list(images)).run()
 
 
 @dataclass
@@ -134,6 +146,7 @@ class _Chat:
     sampling: SamplingOptions
     max_tokens: int
     further: dict[str, Any]
+    images: list[str]  # for the next message
     tries: int = 0  # regenerated replies since the last message
 
     def __post_init__(self) -> None:
@@ -150,6 +163,7 @@ class _Chat:
             **{f"/{name.replace('_', '-')}": partial(self.set, name) for name in _FIELDS},
             "/seed": self.set_seed,
             "/think": self.toggle_think,
+            "/image": self.add_image,
         }
 
     def run(self) -> bool:
@@ -173,7 +187,10 @@ class _Chat:
                     self.command(name, value.strip())
                 else:
                     self.tries = 0
-                    self.show(self.session.stream(message, **self.options))
+                    given = user_message(self.images, message)["content"] if self.images else message
+                    stream = self.session.stream(given, **self.options)
+                    self.images = []
+                    self.show(stream)
             except InputError as error:
                 emit(f"  {error}" if self.interactive else f"glinfer: {error}", err=True)
                 refused |= not self.interactive
@@ -254,6 +271,12 @@ class _Chat:
             self.sampling = dataclasses.replace(self.sampling, seed=None)
             return "  every reply uses a new seed"
         return self.set("seed", value)
+
+    def add_image(self, value: str) -> str:
+        file = _file_of("/image", value)
+        self.model.read_image(file)  # refuses it now
+        self.images.append(str(file))
+        return f"  the next message has {len(self.images)} image{'' if len(self.images) == 1 else 's'}"
 
     def toggle_think(self, _: str) -> str:
         self.session.set_think(not self.session.think)

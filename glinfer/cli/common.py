@@ -310,6 +310,20 @@ tokenizer_option = click.option(
     help="Tokenizer: a .bpe file, a tokenizer.json or its directory, or a .gguf file, whose chat template is used too. "
     "Default: the one in or next to the model, if it matches.",
 )
+mmproj_option = click.option(
+    "--mmproj",
+    type=click.Path(),
+    metavar="FILE",
+    help="llama.cpp's image encoder of a .gguf model. Default: the only mmproj file beside it.",
+)
+image_option = click.option(
+    "--image",
+    "images",
+    type=click.Path(),
+    multiple=True,
+    metavar="FILE",
+    help="Image for the user's first message, if the model takes images. Repeatable.",
+)
 strict_option = click.option(
     "--strict",
     is_flag=True,

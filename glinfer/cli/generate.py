@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import click
@@ -14,9 +14,11 @@ from glinfer.cli.common import (
     Command,
     device_options,
     executor_option,
+    image_option,
     json_option,
     loaded,
     lora_option,
+    mmproj_option,
     model_options,
     one_adapter,
     one_of,
@@ -29,6 +31,7 @@ from glinfer.cli.common import (
     tokenizer_option,
 )
 from glinfer.cli.drafts import draft_options, opened_drafts, take_drafts
+from glinfer.engine.chat import ChatStream
 from glinfer.engine.defaults import USUAL
 from glinfer.engine.model import Model
 from glinfer.engine.run.stats import GenerationStats
@@ -153,6 +156,8 @@ def take_sampling(given: dict[str, Any]) -> dict[str, Any]:
     help="Read the prompt from this file, without one final newline; '-' is standard input.",
 )
 @tokenizer_option
+@image_option
+@mmproj_option
 @click.option("--ids", help="Prompt as token ids, such as 13,132,251. Prints ids; needs no tokenizer.")
 @sampling_options(128)
 @click.option("--stop", multiple=True, help="Stop at this text. Repeatable.")
@@ -178,6 +183,7 @@ def generate(
     as_json: bool,
     echo: bool | None,
     quiet: bool,
+    images: tuple[str, ...],
     **options: Any,
 ) -> None:
     """Continue PROMPT with MODEL and stream the text.
@@ -189,6 +195,8 @@ def generate(
     --batch runs the prompts of a file together. Each line is a JSON object such as {"prompt": "Once"} or
     {"ids": [13, 132]}, optionally with an "id" and sampling options. Results are written to OUT as they finish;
     rerun the same command to resume. Line n uses the seed SEED + n - 1.
+
+    With --image, PROMPT is a user's message about the images, and the text is the model's reply.
 
     \b
     glinfer generate model.gab "Once upon a time" --max-tokens 40 --seed 1
@@ -205,6 +213,8 @@ def generate(
     batch, drafts = take_batch(options, single=found), take_drafts(options)
     structured = take_structured(options)
     if batch is not None:
+        if images:
+            raise InputError("--image needs a single prompt; leave out --image or --batch")
         for name in drafts:
             raise InputError(f"--{name} needs a single prompt; leave out --{name} or --batch")
         chosen = {name: options.pop(name) for name in ("max_tokens", "stop", "keep")}
@@ -226,8 +236,15 @@ def generate(
     one_adapter(options)
     max_tokens, sampling = options.pop("max_tokens"), take_sampling(options)
     ends = {name: options.pop(name) for name in ("stop", "keep")}
+    if images and (ids is not None or ends["keep"]):
+        raise InputError(f"--image goes with a text; leave out {'--keep' if ids is None else '--ids'}")
     with loaded(path, **options) as opened, opened_drafts(opened, drafts) as guesses:
-        stream = opened.stream(given, max_tokens=max_tokens, **ends, **sampling, **structured, **guesses)
+        how = {"max_tokens": max_tokens, **sampling, **structured, **guesses}
+        stream: TextStream | TokenStream | ChatStream
+        if images:
+            stream = opened.stream_chat([user_message(images, given)], stop=ends["stop"], **how)
+        else:
+            stream = opened.stream(given, **ends, **how)
         if as_json:
             print_json(_collected(opened, given, stream, max_tokens))
             return
@@ -236,6 +253,12 @@ def generate(
         print_stream(stream)
         if not quiet:
             emit(closing_line(opened, stream.stats), err=True)
+
+
+def user_message(images: Sequence[str], text: object) -> dict[str, Any]:
+    """A user's message of a text about images."""
+    parts = [{"type": "image", "image": image} for image in images]
+    return {"role": "user", "content": [*parts, {"type": "text", "text": text}]}
 
 
 def print_stream(stream: Iterable[str | int]) -> None:
@@ -264,7 +287,7 @@ def closing_line(model: Model, stats: GenerationStats, *, renderer: bool = True)
 
 
 def _collected(
-    model: Model, prompt: str | list[int], stream: TextStream | TokenStream, max_tokens: int
+    model: Model, prompt: str | list[int], stream: TextStream | TokenStream | ChatStream, max_tokens: int
 ) -> dict[str, Any]:
     pieces: list[str] = []
     with progress("generating") as advance:
@@ -276,7 +299,7 @@ def _collected(
     names += ["complete", "draws_per_token", "seconds", "tokens_per_second"]
     return {
         "prompt": prompt,
-        "text": "".join(pieces) if isinstance(stream, TextStream) else None,
+        "text": None if isinstance(stream, TokenStream) else "".join(pieces),
         "ids": stream.ids,
         **{name: getattr(stream.stats, name) for name in names},
         "plan": model.plan.name,

@@ -14,6 +14,7 @@ from glinfer.cli.common import (
     cache_limit_options,
     device_options,
     lora_option,
+    mmproj_option,
     model_options,
     model_title,
     say,
@@ -67,6 +68,7 @@ _KEY_VARIABLE = "GLINFER_API_KEY"
     "--page", type=click.Path(exists=True, file_okay=False), help="Folder to serve at /. Default: a chat page."
 )
 @tokenizer_option
+@mmproj_option
 @lora_option
 @model_options
 @device_options
@@ -132,12 +134,12 @@ def fetched_models(models: Sequence[str], options: Mapping[str, Any], **where: A
         where: its ``device``, ``api`` and ``limits``.
 
     Raises:
-        InputError: ``tokenizer`` or ``lora`` is given with several models.
+        InputError: ``tokenizer``, ``mmproj`` or ``lora`` is given with several models.
     """
-    for name in ("tokenizer", "lora"):
-        if options[name] is not None and len(models) > 1:
+    for name in ("tokenizer", "mmproj", "lora"):
+        if options.get(name) is not None and len(models) > 1:
             raise InputError(f"--{name} needs a single MODEL, found {len(models)}; leave out --{name}")
-    how = {name: value for name, value in options.items() if name not in ("tokenizer", "lora")} | where
+    how = {name: value for name, value in options.items() if name not in ("tokenizer", "mmproj", "lora")} | where
     named = map(named_model, models)
     return [
         (name, path if named_on_a_hub(path) is None else os.fspath(fetched(path, tell=say, **how)))

@@ -52,6 +52,7 @@ from glinfer.lower.weights.recipe import Recipes
 from glinfer.program.session import Session
 from glinfer.quant.formats import DEFAULT_CACHE, FROM_FILE
 from glinfer.structured.constraint import DeadEnd
+from glinfer.text.images import without_images
 
 MAX_SLOTS = 32
 """Default limit for concurrent sequences; more add little speed, and each needs a cache."""
@@ -385,7 +386,7 @@ class Batch(Executor):
             numbers = list(rows)
             given = changed if len(numbers) == len(changed) else changed[numbers]
             # Only penalties need the earlier tokens, and checking hundreds of them a row takes time.
-            held = [each.held if each.sampling.penalises else () for each in rows.values()]
+            held = [without_images(each.held) if each.sampling.penalises else () for each in rows.values()]
             tokens = sample_rows([each.sampler for each in rows.values()], given, held)
             chosen.update(zip(numbers, tokens, strict=True))
         found.chosen.update((places[row], token) for row, token in chosen.items())

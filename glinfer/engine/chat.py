@@ -20,6 +20,7 @@ from glinfer.structured.structure import ERROR, PARTIAL, structure_of, wants_who
 from glinfer.text.assembler import TextAssembler
 from glinfer.text.chat import NO_KWARGS, ChatForm, ReplySplitter, check_last, check_messages
 from glinfer.text.conversation import Conversation
+from glinfer.text.images import ImageReader, content_of, conversation_of
 from glinfer.text.reply import ChatPart, ReplyAssembler
 from glinfer.text.templates import Message
 from glinfer.text.tokenizer import Tokenizer
@@ -199,7 +200,7 @@ class ChatSession:
         Raises:
             InputError: see :func:`glinfer.text.chat.check_messages`; the conversation stays as it is.
         """
-        system, texts = check_messages(messages)
+        system, texts = check_messages(self._model.read_messages(messages))
         if len(texts) % 2:
             raise InputError("the last message is the user's; expected the assistant's reply to it")
         form = self._model.chat_form(system, self._template_kwargs)
@@ -211,16 +212,18 @@ class ChatSession:
         self._conversation.reset()
 
     @named_options(ChatOptions)
-    def stream(self, message: str, **options: Unpack[ChatOptions]) -> ChatStream:
+    def stream(self, message: str | Sequence[Message], **options: Unpack[ChatOptions]) -> ChatStream:
         """Send a message, and stream the reply, which is remembered when the stream ends or closes.
+
+        The message is a text, or a list of parts with images, see :meth:`Chatting.stream_chat`.
 
         Raises:
             InputError: the message is empty or too long, or an option is invalid.
         """
-        return self._stream(options, message)
+        return self._stream(options, content_of(message, "the message", self._model.read_image))
 
     @named_options(ChatOptions)
-    def send(self, message: str, **options: Unpack[ChatOptions]) -> ChatReply:
+    def send(self, message: str | Sequence[Message], **options: Unpack[ChatOptions]) -> ChatReply:
         """Send a message, and return the whole reply. Options and errors are those of :meth:`stream`."""
         return self.stream(message, **options).reply()
 
@@ -294,6 +297,7 @@ class Chatting(Closing):
 
     config: ModelConfig
     _find_form: Callable[..., ChatForm] | None
+    _images: ImageReader | str
     _form: tuple[Any, ChatForm] | None = None
 
     @abstractmethod
@@ -303,6 +307,20 @@ class Chatting(Closing):
     @abstractmethod
     def _stream_ids(self, ids: Ids, **options: Any) -> TokenStream:
         """Continue a prompt of ids, as :meth:`glinfer.engine.model.Model.stream` does."""
+
+    def read_image(self, image: object) -> tuple[str | int, ...]:
+        """The prompt of an image, see :meth:`glinfer.text.images.ImageReader.prompt`.
+
+        Raises:
+            InputError: the model takes no images, or this one cannot be read.
+        """
+        if isinstance(self._images, str):
+            raise InputError(self._images)
+        return self._images.prompt(image)
+
+    def read_messages(self, messages: object) -> Any:
+        """A conversation with its images read, see :func:`glinfer.text.images.conversation_of`."""
+        return conversation_of(messages, self.read_image)
 
     def chat_form(self, system: str = "", template_kwargs: Mapping[str, Any] = NO_KWARGS) -> ChatForm:
         """The chat form of the model: its Jinja template, or Gab's; see :func:`glinfer.text.chat.find_chat`.
@@ -351,7 +369,9 @@ class Chatting(Closing):
         Args:
             messages: one user message as text; or the whole conversation in the form of OpenAI's API, the user's newest
                 message last: ``[{"role": "user", "content": "Hello"}]``. A ``system`` message may come first, if the
-                model's template accepts it.
+                model's template accepts it. The content of a user's message may be a list of parts, for models that
+                take images: ``{"type": "text", "text": "…"}`` and ``{"type": "image", "image": …}``, a path, the bytes
+                of a file or an Image of Pillow; or OpenAI's ``image_url`` with a data URL.
             think: whether the model thinks before it answers; iterating skips the thoughts.
             **options: ``max_tokens`` (512) and the others of :class:`ChatOptions`; ``template_kwargs`` as in
                 :meth:`chat_session`; ``continue_final_message`` to continue the last message, which is then the
@@ -360,10 +380,10 @@ class Chatting(Closing):
         The reply ends at an end token of the model. Close the stream if you do not read it to its end.
 
         Raises:
-            InputError: the model cannot chat; messages are empty, out of turn or too long for the context; or an
-                option is invalid.
+            InputError: the model cannot chat; messages are empty, out of turn or too long for the context; an image
+                cannot be read, or the model takes none; or an option is invalid.
         """
-        system, texts = check_messages(messages)
+        system, texts = check_messages(self.read_messages(messages))
         kwargs, continued = options.pop("template_kwargs", NO_KWARGS), options.pop("continue_final_message", False)
         check_last(texts, continued=continued)
         session = self.chat_session(system=system, think=think, template_kwargs=kwargs)

@@ -26,10 +26,12 @@ from glinfer.engine.score import TextScore, TextScorer
 from glinfer.engine.textures import TextureComparison, WeightSource
 from glinfer.errors import InputError, NumbersError
 from glinfer.lower.options import PlanOptions
+from glinfer.lower.plain.decoder import IMAGES
 from glinfer.lower.plain.gab import LOGITS, PROBS, TOKENS
 from glinfer.lower.plans import ReferencePlans
 from glinfer.program.plan import Plan
 from glinfer.program.session import Session
+from glinfer.text.images import BEYOND, image_rows
 
 EMBEDS = "this model embeds texts and does not generate any; use embed or rerank"
 """Message when an embedding model should generate text."""
@@ -200,6 +202,10 @@ class WholeEngine(Engine):
         (session,) = self.sessions_for(len(ids))
         table = np.zeros((session.plan.max_rows, 1), dtype=np.int32)
         table[: len(ids), 0] = ids
+        if found := image_rows(ids):
+            rows = np.zeros(session.plan.table[IMAGES].shape, np.float32)
+            table[list(found), 0], rows[list(found)] = BEYOND, list(found.values())
+            session.write(IMAGES, rows)
         session.write(TOKENS, table)
         issued = session.run(session.plan.values_for(len(ids)))
         self._issued += issued

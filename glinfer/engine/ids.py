@@ -12,19 +12,28 @@ import numpy.typing as npt
 
 from glinfer.config import ModelConfig
 from glinfer.errors import InputError
+from glinfer.text.images import ImageToken
 
 Ids = Sequence[SupportsIndex] | npt.NDArray[np.integer[Any]]
 """Token ids of a caller."""
 
 
-def check_tokens(what: str, ids: Iterable[SupportsIndex], config: ModelConfig, *, first: int = 0) -> list[int]:
-    """Check ids against a model's vocabulary and return a plain list; ``first`` is the index of the first id.
+def check_tokens(
+    what: str, ids: Iterable[SupportsIndex], config: ModelConfig, *, first: int = 0, images: bool = False
+) -> list[int]:
+    """Check ids against a model's vocabulary and return a list; ``first`` is the index of the first id.
+
+    With ``images`` tokens of the model's images are allowed too.
 
     Raises:
         InputError: an id is not a whole number or is outside the vocabulary.
     """
     checked = whole_numbers(what, ids)
     for place, token in enumerate(checked, start=first):
+        if images and isinstance(token, ImageToken) and token.square.reader.width == config.hidden_size:
+            continue
+        if isinstance(token, ImageToken):
+            raise InputError(f"token {place} of {what} is a part of an image; expected ids of this model's vocabulary")
         if not 0 <= token < config.vocab_size:
             raise InputError(
                 f"token {place} of {what} is {token}; this vocabulary has ids 0 to {config.vocab_size - 1}"
@@ -49,7 +58,7 @@ def whole_numbers(what: str, values: Iterable[SupportsIndex]) -> list[int]:
             found = f"{type(value).__name__} at place {place} of {what}"
             if isinstance(value, (bool, np.bool_)):
                 raise TypeError
-            numbers.append(operator.index(value))
+            numbers.append(value if isinstance(value, ImageToken) else operator.index(value))
     except TypeError:
         raise InputError(f"found {found}; expected a sequence of whole numbers, which are token ids") from None
     return numbers
@@ -133,7 +142,9 @@ def check_ids(ids: Iterable[SupportsIndex], config: ModelConfig) -> list[int]:
     context = config.max_position_embeddings
     if len(checked) > context:
         raise InputError(f"the prompt has {len(checked)} tokens; this model's context holds {context}")
-    return check_tokens("the prompt", checked, config)
+    if isinstance(checked[-1], ImageToken):
+        raise InputError("the prompt ends with an image; expected text after it")
+    return check_tokens("the prompt", checked, config, images=True)
 
 
 def check_count(name: str, value: object) -> int:

@@ -24,12 +24,14 @@ from glinfer.engine.option_names import named_options
 from glinfer.engine.run.fallback import KernelChoice
 from glinfer.engine.run.oracle import NumpyDevice, NumpyEngine, NumpySession, device_of
 from glinfer.engine.textures import FileWeights, WeightSource
+from glinfer.engine.vision import ImageEncoder, ImageEngine
 from glinfer.errors import InputError, PlanError
 from glinfer.formats import Checkpoint, load_checkpoint, random_checkpoint, unpacked, weight_shapes
 from glinfer.formats.adapters.merge import read_adapter
 from glinfer.formats.checkpoint import with_context
 from glinfer.formats.files import noted_files
 from glinfer.formats.gguf.file import gguf_files_read_once
+from glinfer.formats.vision import Vision, read_vision
 from glinfer.gl.context import Device, Limits, open_device
 from glinfer.gl.faults import bytes_text
 from glinfer.gl.memory import check_room
@@ -56,8 +58,11 @@ from glinfer.program.stages import stage
 from glinfer.program.tuning import kernels_for
 from glinfer.quant.formats import DEFAULT_CACHE
 from glinfer.text.chat import find_chat
+from glinfer.text.images import ImageReader
 from glinfer.text.stops import default_stops
 from glinfer.text.tokenizer import Tokenizer, find_tokenizer
+
+_NUMPY = "the numpy executor does not run images; leave executor out"
 
 DEFAULT_ADAPTER = "default"
 """The name of an adapter given without a name."""
@@ -172,6 +177,7 @@ def load_model(
     path: str | PathLike[str],
     *,
     tokenizer: str | PathLike[str] | Tokenizer | None = None,
+    mmproj: str | PathLike[str] | None = None,
     plan: str = DEFAULT_PLAN,
     weights: str = DEFAULT_WEIGHTS,
     cache: str = DEFAULT_CACHE,
@@ -196,6 +202,8 @@ def load_model(
             The contents of a file decide its format.
         tokenizer: a ``.bpe`` file, a ``tokenizer.json`` or its directory, or a Tokenizer. By default the vocabulary of
             a ``.gguf``, or ``<checkpoint>.bpe``, ``model.bpe`` or ``tokenizer.json`` next to the checkpoint.
+        mmproj: llama.cpp's file of an image encoder; by default the only ``mmproj`` file beside a ``.gguf``. Hugging
+            Face models bring their own.
         plan: ``fast`` runs each token once; ``reference`` runs plain passes over the whole sequence for each token.
         weights: ``file`` keeps the file's format; ``f32`` and the other keys of
             :data:`glinfer.quant.formats.WEIGHT_FORMATS` convert; ``auto`` is ``q8`` for GGUF blocks, else ``file``.
@@ -248,6 +256,9 @@ def load_model(
         with stage("tokenizer"):
             found, reason = find_tokenizer(path, tokenizer, config)
             stop_ids, sampling = default_stops(path, found, config), default_sampling(path)
+    with stage("file"):
+        vision = _NUMPY if executor == "numpy" else read_vision(path, config, mmproj)
+    pictured = isinstance(vision, Vision)
     again = {name: os.path.abspath(where) for name, where in given.items()}  # noqa: PTH100
     read = partial(read_model, os.path.abspath(path), gelu=gelu, context=context, lora=again)  # noqa: PTH100
     with stage("context"):
@@ -258,7 +269,7 @@ def load_model(
             with stage("context"):
                 check_arithmetic(opened)
         with stage("plan"):
-            prepared = prepare(checkpoint, opened, plan, weights, kernels, cache, adapters)
+            prepared = prepare(checkpoint, opened, plan, weights, kernels, cache, adapters, images=pictured)
         embedding = checkpoint.embedding
         del checkpoint  # folded weights are a second copy, and textures may be a third in the same memory
         source = FileWeights(lambda: read()[1], files, plan, prepared.options.weights)
@@ -271,7 +282,21 @@ def load_model(
                 f"Python has no memory left for this model ({error or 'none at all'}); {MEMORY_ADVICE}"
             ) from None
         raise
-    find_form = None if found is None else partial(find_chat, path, found, config)
+    find_form = None if found is None else partial(find_chat, path, found, config, images=pictured)
+
+    def bind_images() -> ImageEngine:
+        assert isinstance(vision, Vision)
+        vision.checkpoint.check_finite()
+        made = prepare(vision.checkpoint, opened, "fast", weights).bind(opened, shader_root=shader_root)
+        assert isinstance(made, ImageEngine)
+        return made
+
+    images: ImageReader | str
+    encoder = ImageEncoder(bind_images)
+    if isinstance(vision, Vision):
+        images = reason if found is None else ImageReader(vision, found, config.vocab_size, encoder.rows)
+    else:
+        images = vision
     return Model(
         engine,
         found,
@@ -280,6 +305,8 @@ def load_model(
         sampling=sampling,
         find_form=find_form,
         embedding=embedding,
+        images=images,
+        image_encoder=encoder,
         path=os.path.abspath(path),  # noqa: PTH100
         owns_device=owns_device,
         strict=strict,
@@ -338,6 +365,8 @@ class Prepared:
             )
             if plan.name == "reference":
                 return WholeEngine(options, session, weights, whole)
+            if options.config.patch_floats:
+                return ImageEngine(options, session, weights)
             if options.config.embeds:
                 return EncodeEngine(options, session, weights)
             return FastEngine(options, session, weights, fixed=fixed)
@@ -353,6 +382,8 @@ def prepare(
     kernels: KernelOptions | None = None,
     cache: str = DEFAULT_CACHE,
     adapters: AdapterRanks | None = None,
+    *,
+    images: bool = False,
 ) -> Prepared:
     """Choose and build the plan of a checkpoint for a device, and prepare its weights.
 
@@ -364,6 +395,7 @@ def prepare(
         kernels: options of the passes; by default a good choice for the device.
         cache: one of :data:`glinfer.lower.plans.CACHES`.
         adapters: the checkpoint's adapters; by default no text uses one unless it names it.
+        images: whether prompts may have rows of images.
 
     Raises:
         PlanError: the plan does not fit the device or its memory, or a weight does not fit the format.
@@ -373,7 +405,7 @@ def prepare(
     fixed = kernels is not None or isinstance(device, NumpyDevice)
     kernels = kernels or (KernelOptions() if fixed else kernels_for(device, config, weights))
     adapters = AdapterRanks.of(checkpoint.adapters) if adapters is None else adapters
-    options = PlanOptions(config, weights, kernels, edge, formats, cache, adapters)
+    options = PlanOptions(config, weights, kernels, edge, formats, cache, adapters, images)
     made, whole = _plans(plan, options)
     check_textures_fit(made, device, beside=_folded_bytes(made, edge) if plan == "fast" else 0)
     arrays = weights_for(checkpoint, plan, weights)
@@ -386,7 +418,8 @@ def _plans(name: str, options: PlanOptions) -> tuple[Plan, ReferencePlans | None
     config, formats = given.pop("config"), options.formats
     if name == "fast" or is_published(config, formats) or options.adapters.names:
         return plan_for(config, name, **given), None
-    plans = reference_plans(config, options.weights, formats, options.kernels, options.max_texture_size)
+    edge, images = options.max_texture_size, options.images
+    plans = reference_plans(config, options.weights, formats, options.kernels, edge, images=images)
     return plans.of(plans.rows_for(1)), plans
 
 

@@ -29,12 +29,14 @@ from glinfer.engine.score import TextScore
 from glinfer.engine.stream import CHUNK, GeneratedText, TextStream, TokenStream
 from glinfer.engine.textures import TexturesReport
 from glinfer.engine.tour import Tour, recorded
+from glinfer.engine.vision import ImageEncoder
 from glinfer.errors import ContextError, InputError, StructureError
 from glinfer.formats.embedding import Embedding
 from glinfer.formats.sampling import NAMES
 from glinfer.program.plan import DrawTable, Plan, draw_table
 from glinfer.structured.structure import ERROR, OPTIONS, take_structure, wants_whole
 from glinfer.text.chat import ChatForm, ReplySplitter
+from glinfer.text.images import ImageReader, without_images
 from glinfer.text.labels import token_label
 from glinfer.text.reply import ReplyAssembler
 from glinfer.text.tokenizer import Tokenizer
@@ -85,6 +87,8 @@ class Model(Inspected, Embeds, Chatting):
         sampling: SamplingOptions = NEUTRAL,
         find_form: Callable[..., ChatForm] | None = None,
         embedding: Embedding | None = None,
+        images: ImageReader | str = "this model was made without files, and takes no images",
+        image_encoder: ImageEncoder | None = None,
         path: str | None = None,
         owns_device: bool = False,
         strict: bool = False,
@@ -99,6 +103,8 @@ class Model(Inspected, Embeds, Chatting):
             sampling: the default sampling options.
             find_form: finds the model's chat form for ``system`` and ``kwargs``.
             embedding: settings of an embedding model.
+            images: reads images, or why the model takes none.
+            image_encoder: the bound part of the model that sees them, which the model releases.
             path: the model's file or directory, if it was loaded from one.
             owns_device: whether the device was opened for this model.
             strict: as in :func:`load_model`.
@@ -110,6 +116,7 @@ class Model(Inspected, Embeds, Chatting):
         engine.nan_guard.strict = strict
         self.tokenizer, self._no_tokenizer, self._stop_ids = tokenizer, no_tokenizer, stop_ids
         self.sampling, self.embedding, self._find_form = sampling, embedding or Embedding(), find_form
+        self._images, self._image_encoder = images, image_encoder
         self._closed, self._owns_device, self._path = False, owns_device, path
         self._compiler: Compiler | None = None
         self._run_times, self._same_tokens = RunTimes(), WeakSet[Model]()
@@ -292,6 +299,8 @@ class Model(Inspected, Embeds, Chatting):
                 raise InputError(f"found {name} together with speculation; leave out speculate and draft")
         whole, is_text = incomplete == ERROR, isinstance(prompt, str)
         row = replace(self.checked(BatchRequest(prompt, options)), reply=None)  # a TextStream makes the text
+        if (speculate, draft) != (None, None) and len(without_images(row.prompt)) < len(row.prompt):
+            raise InputError("found an image together with speculation; leave out speculate and draft")
         speculation = self._speculation(speculate, draft)
         tokens = TokenStream(self._own, row, on_end=on_end, speculation=speculation, whole=whole and not is_text)
         return TextStream(tokens, self.require_tokenizer(), stop, whole=whole) if is_text else tokens
@@ -650,6 +659,8 @@ class Model(Inspected, Embeds, Chatting):
             try:
                 self._own.close(_CLOSED)
                 self.bound.release()
+                if self._image_encoder is not None:
+                    self._image_encoder.release()
             finally:
                 if self._owns_device:  # even after an interrupt; releases the rest
                     self.device.close()

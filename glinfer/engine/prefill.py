@@ -20,10 +20,11 @@ from glinfer.kernels.noise import Drawn
 from glinfer.kernels.options import KernelOptions
 from glinfer.lower.feed import chunk_feed
 from glinfer.lower.fused.caches import cache_slots
-from glinfer.lower.fused.rows import LOGITS, PICKS, ROWS, drafted_plan, few_chunk_rows, fitting_chunk_plan
+from glinfer.lower.fused.rows import IMAGES, LOGITS, PICKS, ROWS, drafted_plan, few_chunk_rows, fitting_chunk_plan
 from glinfer.lower.options import PlanOptions
 from glinfer.program.plan import Plan
 from glinfer.program.session import Session
+from glinfer.text.images import BEYOND, image_rows
 
 Floats = npt.NDArray[np.float32]
 
@@ -36,6 +37,7 @@ class Chunks:
         self.session, self._targets, self._flush_every = session, kernels.rows_per_draw, kernels.flush_every
         self._table, self._texture = row_table(session.plan.table[ROWS].shape[0]), session.texture(ROWS)
         self._pace = Pace(session, self._targets)
+        self._images = session.plan.table.get(IMAGES)
 
     def run(
         self,
@@ -53,6 +55,12 @@ class Chunks:
         """
         most, since = min(len(ids), self.session.plan.max_rows), time.perf_counter()
         rows = self._pace.rows(most)
+        if self._images is not None and (found := image_rows(ids[:rows])):
+            # The rows of an image may run another plan first.
+            table = np.zeros(self._images.shape, np.float32)
+            table[list(found)] = list(found.values())
+            self.session.write(IMAGES, table)
+            ids = [BEYOND if place in found else token for place, token in enumerate(ids[:rows])]
         given = chunk_feed(self._table, ids[:rows], position, self._targets, base, long=long)
         self.session.require_alive()
         self._texture.upload(self._table)

@@ -49,6 +49,7 @@ from glinfer.families import (
     qwen3_vl,
     roberta,
     seed_oss,
+    siglip,
     smollm3,
     xlm_roberta,
 )
@@ -63,6 +64,8 @@ _MODULES = (
 )
 FAMILIES: dict[str, Family] = {module.FAMILY.name: module.FAMILY for module in _MODULES}
 """Every family by its name, the ``model_type`` of its models."""
+TOWERS = {siglip.FAMILY.name: siglip.FAMILY}
+"""The families of image encoders, whose models are parts of others."""
 DECODERS = {name: family for name, family in FAMILIES.items() if not family.encodes}
 """The families whose models generate text."""
 DEFAULT, DEFAULT_SHAPE = gab.FAMILY.name, gab.SHAPE

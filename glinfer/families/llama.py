@@ -13,6 +13,6 @@ FAMILY = Family(
     attention_biases=("q", "k", "v", "o"),
     mlp_biases=("gate", "up", "down"),
     usual={"hidden_act": "silu"},
-    huggingface=HuggingFace(sizes=(32000, 4096, 11008, 32, 32, 0, 0, 2048)),
+    huggingface=HuggingFace(sizes=(32000, 4096, 11008, 32, 32, 0, 0, 2048), wrapped=("smolvlm", "idefics3")),
     gguf=GGUF,
 )

@@ -29,6 +29,7 @@ class Names:
         delta_conv, delta_norm, delta_out: the convolution over queries, keys and values; the norm of the heads of
             results; and the matrix after it.
         gate, up: the two first matrices of a gated MLP; one name for both means a single matrix with the rows of both.
+        patches: the matrix from the pixels of a patch to its first vector, in an image encoder.
         token_types, embedding_norm: vectors added to embeddings by token type, and the norm after the sum, if the
             family has them.
         dense: the matrices after the pooling, with a placeholder for their number.
@@ -75,6 +76,7 @@ class Names:
     down: str = "mlp.down_proj"
     final_norm: str = "model.norm"
     head: str = "lm_head"
+    patches: str = ""
     token_types: str = ""
     embedding_norm: str = ""
     dense: str = "dense.{}"

@@ -27,7 +27,7 @@ class StoredTensor:
     Attributes:
         name: its name in the file.
         tensors: those of the model.
-        folded: the shape of a vector in GGUF files, if it is a matrix there.
+        folded: the shape of a vector in GGUF files, if it is a matrix there; or of the pixels of patches in all files.
     """
 
     name: str
@@ -109,7 +109,9 @@ def stored_tensors(config: ModelConfig, names: Names) -> list[StoredTensor]:
 
 
 def _folded(config: ModelConfig, tensor: ModelTensor) -> tuple[int, ...]:
-    """The shape of a vector of a scan in GGUF files."""
+    """The shape of a vector of a scan in GGUF files, or of the pixels of patches in all files."""
+    if tensor.role == "patches" and tensor.part == "weight":
+        return tensor.shape[0], 3, config.patch_size, config.patch_size
     rule = None if tensor.layer is None or not config.family.scans else config.layer(tensor.layer).delta
     if rule is None or tensor.part == "bias":
         return ()

@@ -59,6 +59,12 @@ class Graph:
         return self._table("token_types", types) if types else None
 
     @cached_property
+    def patches(self) -> Linear | None:
+        """The product of the pixels of a patch, in an image encoder."""
+        floats = self.config.patch_floats
+        return self._linear("patches", self.config.hidden_size, floats) if floats else None
+
+    @cached_property
     def embedding_norm(self) -> Norm | None:
         """The norm after the sum of embeddings, where there is one."""
         return self._norm("embedding_norm", None) if self.family.embedding_norm else None
@@ -83,7 +89,7 @@ class Graph:
     @cached_property
     def dense(self) -> tuple[Linear, ...]:
         """The matrices after the pooling."""
-        found, inputs = [], self.config.hidden_size
+        found, inputs = [], self.config.hidden_size * max(1, self.config.patches_per_token)
         for number, (outputs, biased, _) in enumerate(self.config.dense):
             found.append(self._linear("dense", outputs, inputs, letter=str(number), biased=biased))
             inputs = outputs
@@ -108,7 +114,7 @@ class Graph:
 
     def tensors(self) -> Iterator[ModelTensor]:
         """Every tensor of a model in order of computation; a head tied to the embeddings is left out."""
-        first = self.embeddings, self.positions, self.token_types, self.embedding_norm
+        first = self.embeddings, self.positions, self.token_types, self.patches, self.embedding_norm
         for node in (*first, self.per_layer_in, self.per_layer_norm):
             yield from () if node is None else node.tensors()
         for layer in self.layers:

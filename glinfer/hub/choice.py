@@ -31,6 +31,7 @@ _FLOATS = ("F16", "BF16", F32)
 _AROUND = (
     *(CONFIG, "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
     *("chat_template.jinja", "additional_chat_templates/tool_use.jinja", "chat_template.json", GENERATION_CONFIG),
+    *("preprocessor_config.json", "processor_config.json"),
 )
 """Files that are fetched besides the weights; never ``.bin``, ``.pt`` or ``.py``."""
 _SLOW = ("tokenizer.model", "vocab.json", "merges.txt")  # fetched without a tokenizer.json

@@ -24,6 +24,7 @@ class PlanOptions:
         formats: the format of each tensor in the file; None for float32.
         cache: the format of keys and values, a key of :data:`glinfer.quant.formats.CACHE_FORMATS`.
         adapters: the LoRA adapters that run beside the weights.
+        images: whether prompts may have rows of images, which the plan of prompts takes from a texture.
     """
 
     config: ModelConfig
@@ -33,3 +34,4 @@ class PlanOptions:
     formats: Formats | None = None
     cache: str = DEFAULT_CACHE
     adapters: AdapterRanks = NO_ADAPTERS
+    images: bool = False

@@ -11,6 +11,7 @@ from glinfer.formats.tensors import tensors_per_layer
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.spec import Array
 from glinfer.lower.fused.encode import fitting_encode_plan
+from glinfer.lower.fused.image import image_plan
 from glinfer.lower.fused.token import fast_plan
 from glinfer.lower.options import PlanOptions
 from glinfer.lower.plain.decoder import reference_decoder_plan
@@ -104,7 +105,13 @@ class ReferencePlans(ReferenceOptions):
 
 
 def reference_plans(
-    config: ModelConfig, weights: str, formats: Formats | None, kernels: KernelOptions, max_texture_size: int
+    config: ModelConfig,
+    weights: str,
+    formats: Formats | None,
+    kernels: KernelOptions,
+    max_texture_size: int,
+    *,
+    images: bool = False,
 ) -> ReferencePlans:
     """The reference plans of a model without a published one, whose file has its tensors in ``formats``.
 
@@ -115,7 +122,7 @@ def reference_plans(
         raise InputError("a model that embeds texts has no reference plan; leave plan out, and verify its draws")
     check_layers(config, 2 * tensors_per_layer(config))
     stored = stored_formats(config, weights, formats)
-    return ReferencePlans(config, stored, kernels, max_texture_size)
+    return ReferencePlans(config, stored, kernels, max_texture_size, images)
 
 
 def check_layers(config: ModelConfig, draws: int) -> None:
@@ -139,6 +146,7 @@ def plan_for(
     max_texture_size: int = USUAL_TEXTURE_SIZE,
     tokens: int | None = None,
     adapters: AdapterRanks = NO_ADAPTERS,
+    images: bool = False,
 ) -> Plan:
     """The plan called ``name`` for a model of this shape.
 
@@ -152,6 +160,7 @@ def plan_for(
         max_texture_size: limit of the renderer, in texels a side.
         tokens: the sequence that shall run; reference plans of decoders have a length. Left out, a whole context.
         adapters: the LoRA adapters beside the fast plan's weights.
+        images: whether prompts may have rows of images.
 
     Raises:
         InputError: there is no such plan or format, or they do not go together.
@@ -167,13 +176,15 @@ def plan_for(
         )
     if name == "fast":
         check_layers(config, 6)  # a layer takes at least six
-        options = PlanOptions(config, weights, kernels, max_texture_size, formats, cache, adapters)
+        options = PlanOptions(config, weights, kernels, max_texture_size, formats, cache, adapters, images)
+        if config.patch_floats:
+            return image_plan(options)
         if config.embeds:
             return fitting_encode_plan(options, rows=ENCODED_CHUNKS * kernels.chunk)
         return fast_plan(options)
     if is_published(config, formats):
         return reference_plan(config)
-    plans = reference_plans(config, weights, formats, kernels, max_texture_size)
+    plans = reference_plans(config, weights, formats, kernels, max_texture_size, images=images)
     return plans.of(config.max_position_embeddings if tokens is None else plans.rows_for(tokens))
 
 

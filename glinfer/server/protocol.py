@@ -211,17 +211,47 @@ class TextPart(Strict):
     """Ignored."""
 
 
-def joined(content: str | Sequence[TextPart]) -> str:
-    """The text of a message's content."""
-    return content if isinstance(content, str) else "".join(part.text for part in content)
+class ImageUrl(Strict):
+    """The place of an image."""
+
+    url: StrictStr
+    """A data URL: ``data:image/png;base64,…``; nothing is fetched."""
+    detail: StrictStr | None = None
+    """Ignored."""
+
+
+class ImagePart(Strict):
+    """An image in a user's message, for models that take images."""
+
+    type: Literal["image_url", "input_image"]
+    image_url: ImageUrl | StrictStr
+    detail: StrictStr | None = None
+    """Ignored."""
+
+
+Part = Annotated[TextPart | ImagePart, Field(discriminator="type")]
+
+
+def joined(content: str | Sequence[TextPart | ImagePart]) -> str | list[dict[str, Any]]:
+    """The text of a message's content, or its parts if there are images; see :mod:`glinfer.text.images`."""
+    if isinstance(content, str):
+        return content
+    if all(isinstance(part, TextPart) for part in content):
+        return "".join(part.text for part in content if isinstance(part, TextPart))
+    return [
+        {"type": "text", "text": part.text}
+        if isinstance(part, TextPart)
+        else {"type": "image_url", "image_url": getattr(part.image_url, "url", part.image_url)}
+        for part in content
+    ]
 
 
 class ChatMessage(Strict):
     """A message of a chat."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: StrictStr | Several[TextPart] | None = None
-    """The text; optional in an assistant's message with calls."""
+    content: StrictStr | Several[Part] | None = None
+    """The text, or parts; optional in an assistant's message with calls."""
     name: StrictStr | None = None
     """The name of a tool, for templates that use it; otherwise ignored."""
     refusal: StrictStr | None = None
@@ -354,7 +384,7 @@ class InputItem(Strict):
 
     type: Literal["message", "reasoning", "item_reference", "function_call", "function_call_output"] | None = None
     role: Literal["system", "developer", "user", "assistant"] | None = None
-    content: StrictStr | Several[TextPart] | None = None
+    content: StrictStr | Several[Part] | None = None
     id: StrictStr | None = None
     """Ignored."""
     status: StrictStr | None = None

@@ -162,6 +162,7 @@ class Served:
             InputError: its template refuses the messages.
         """
         form = self.chat_form()
+        messages = self.loaded.read_messages(messages)
         self.refuse_long([message["content"] for message in messages], by_bytes=True)
         try:
             return list(form.encode_messages(messages, tools, self.refuse_long, how))

@@ -22,6 +22,7 @@ from glinfer.server.generation import Usage, in_steps, new_id, now, scored
 from glinfer.server.limits import LIMITS
 from glinfer.server.state import Asked
 from glinfer.text.chat import OPEN
+from glinfer.text.images import placeholders
 
 
 async def _ids(asked: Asked[Any], body: protocol.TokenizeRequest, reply: str = "") -> list[int]:
@@ -48,7 +49,7 @@ async def _ids(asked: Asked[Any], body: protocol.TokenizeRequest, reply: str = "
 
 async def tokenize(asked: Asked[protocol.TokenizeRequest]) -> ASGIApp:
     """The token ids of a text or conversation."""
-    ids = await _ids(asked, asked.body)
+    ids = placeholders(await _ids(asked, asked.body), asked.served.tokenizer)
     return await asked.answer(lambda: {"tokens": ids, "count": len(ids), "max_model_len": asked.served.context})
 
 
@@ -90,7 +91,8 @@ async def apply_template(asked: Asked[protocol.ApplyTemplateRequest]) -> ASGIApp
     """The prompt of a conversation, as text and as token ids."""
     served = asked.served
     messages, how = protocol.conversation(asked.body.messages), asked.body.rendering()
-    ids = await asked.off_loop(lambda: served.chat_ids(messages, None, how), "messages", slow=True)
+    found = await asked.off_loop(lambda: served.chat_ids(messages, None, how), "messages", slow=True)
+    ids = placeholders(found, served.tokenizer)
     return await asked.answer(lambda: {"prompt": served.tokenizer.decode(ids), "tokens": ids})
 
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from types import MappingProxyType
 from typing import Any, Literal
@@ -348,6 +348,7 @@ def find_chat(
     *,
     system: str = "",
     kwargs: Mapping[str, Any] = NO_KWARGS,
+    images: bool = False,
 ) -> ChatForm:
     """Find the chat form of a model: its Jinja template, see :func:`template_of`, else Gab's form.
 
@@ -357,6 +358,7 @@ def find_chat(
         config: the model's shape.
         system: a system prompt, which only a Jinja template accepts.
         kwargs: arguments for the template.
+        images: whether the model takes images.
 
     Raises:
         FormatError: a file of the template is damaged.
@@ -365,6 +367,7 @@ def find_chat(
     path = find_model(path)
     template = template_of(path, tokenizer, config)
     if template is not None:
+        template = replace(template, pictured=images)
         return TemplateChat(template, tokenizer, default_stops(path, tokenizer, config), system=system, kwargs=kwargs)
     missing = next((text for text in _CHAT_TOKENS if text not in tokenizer.control_tokens), None)
     if missing is not None:

@@ -36,6 +36,7 @@ from glinfer.limits import (
     MAX_TEMPLATE_CHARACTERS,
 )
 from glinfer.text import template_worker
+from glinfer.text.images import IMAGE, Pictured, template_content
 from glinfer.text.own_process import ProcessError, answer_of
 from glinfer.text.tokenizer import Tokenizer
 from glinfer.text.tokenizers.gguf import named_tokens
@@ -69,6 +70,7 @@ class JinjaTemplate:
         tokens: texts of special tokens by their names in the template, such as ``bos_token``.
         label: the template's file, for error messages.
         tool_source: another source for conversations with tools, or None.
+        pictured: whether it gets contents as lists of parts, as those of models that take images do.
 
     Raises:
         InputError: a source is not a text, or is too long.
@@ -78,6 +80,7 @@ class JinjaTemplate:
     tokens: Mapping[str, str]
     label: str
     tool_source: str | None = None
+    pictured: bool = False
 
     def __post_init__(self) -> None:
         """Check types and lengths; rendering finds syntax errors."""
@@ -139,7 +142,7 @@ class JinjaTemplate:
         """
         variables: dict[str, Any] = {
             **kwargs,
-            "messages": [dict(message) for message in messages],
+            "messages": [self._given(message) for message in messages],
             "add_generation_prompt": add_generation_prompt,
             "tools": list(tools) if tools else None,
             "documents": None,
@@ -190,7 +193,23 @@ class JinjaTemplate:
             parts = [*parts[:at], text if after.startswith(" ") else text.rstrip()]
         if check is not None:
             check(["".join(parts)])
-        return tokenizer.encode_mixed(known[part] if place % 2 else part for place, part in enumerate(parts))
+        contents = (message.get("content") for message in messages)
+        images = [image for each in contents if isinstance(each, Pictured) for image in each.images]
+        mixed: list[str | int] = []
+        for place, part in enumerate(parts):
+            written = place % 2 and part == IMAGE and self.pictured
+            if written and not images:
+                raise self._error("the model's chat template has more images than the messages")
+            mixed += images.pop(0) if written else (known[part] if place % 2 else part,)
+        if images:
+            raise self._error(f"the model's chat template leaves {len(images)} images out")
+        return tokenizer.encode_mixed(mixed)
+
+    def _given(self, message: Message) -> dict[str, Any]:
+        """A message in the form that the template gets."""
+        content = message.get("content")
+        listed = {"content": template_content(content)} if self.pictured and isinstance(content, str) else {}
+        return {**message, **listed}
 
     def end_of_reply(self, tokenizer: Tokenizer) -> int | None:
         """The control token that the template puts right after a reply, or None."""

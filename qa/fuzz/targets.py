@@ -10,7 +10,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from qa.fuzz import archives, asked, beside, folders, reads, seeds, words
+from qa.fuzz import archives, asked, beside, folders, pictures, reads, seeds, words
 from qa.fuzz.mutate import BPE, BYTES, GAB, JSON, LINES, SAFETENSORS, TEXT, Form, first_byte, words_of
 from qa.fuzz.mutate_gguf import GGUF
 from qa.fuzz.reads import one_of_each
@@ -213,6 +213,13 @@ _LIST = (
         modules=("formats/zipped.py",),
         longest=1 << 16,
     ),
+    Target(
+        *("encoder", lambda: one_of_each(pictures.encoders()), pictures.encoder, first_byte(GGUF, JSON, JSON)),
+        prepare=pictures.prepare,
+        modules=("formats/vision.py",),
+        longest=1 << 18,
+    ),
+    Target("image", pictures.images, pictures.image, BYTES, modules=("text/images.py",)),
     Target("importance", beside.importances, beside.importance, GGUF, modules=("inspect/importance.py",)),
     Target(
         *("texts", lambda: one_of_each(beside.texts()), beside.read_some_texts),

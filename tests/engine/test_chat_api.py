@@ -124,7 +124,7 @@ REFUSED: list[tuple[Any, str]] = [
     (["hi"], "message 0 is str; expected a mapping of role and content"),
     ([{"role": "user"}], "message 0 has no content"),
     ([{"content": "hi"}], "message 0 has no role"),
-    ([{"role": "user", "content": ["hi"]}], "the content of message 0 is list; expected text"),
+    ([{"role": "user", "content": ["hi"]}], "part 0 of message 0 is 'hi'; expected {'type': 'text'"),
     ([{"role": "tool", "content": "hi"}], "message 0 has the role 'tool'; expected system or user there"),
     ([*HELLO, *HELLO], "message 1 has the role 'user'; expected assistant there"),
     ([*HELLO, SYSTEM], "message 1 has the role 'system'; expected assistant there"),

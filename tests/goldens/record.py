@@ -56,6 +56,7 @@ from .models import (
     write_model,
     write_with_head,
 )
+from .pictures import IMAGE_SIZES, PROCESSOR, TEMPLATE, TOKENS, about, picture, write_smolvlm
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported: everything is made here
 import torch
@@ -186,6 +187,39 @@ def longrope() -> dict[str, Any]:
             whole = Figures.of(ids[:tokens], peer_logits(model, ids[:tokens]))
             found["texts"][tokens] = whole.logprobs[: tokens - 1].tolist()
     return found
+
+
+def images() -> dict[str, Any]:
+    """A SmolVLM: squares of images of several sizes, and logits over a prompt with an image and a greedy reply."""
+    from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
+    from transformers.models.smolvlm.processing_smolvlm import get_image_prompt_string
+
+    processor, squares = SmolVLMImageProcessorPil(**PROCESSOR), {}
+    for size in IMAGE_SIZES:
+        made = processor([[picture(*size)]], return_tensors="np", return_row_col_info=True)
+        pixels = made["pixel_values"][0]
+        places = [each[:, ::7, ::7].reshape(-1)[:24].tolist() for each in pixels]
+        squares["x".join(map(str, size))] = {"rows": made["rows"], "cols": made["cols"], "pixels": places}
+    with folder() as path:
+        write_smolvlm(path)
+        tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=str(path / "tokenizer.json"))
+        peer = transformers.SmolVLMForConditionalGeneration.from_pretrained(
+            path, dtype=torch.float32, attn_implementation="eager", output_loading_info=True
+        )
+        assert not any(peer[1].values()), peer[1]
+        model, sha256 = peer[0].eval(), digest(path / "model.safetensors")
+    made = processor([[picture()]], return_tensors="pt", return_row_col_info=True)
+    around = ("<fake_token_around_image>", "<image>", "<global-img>")
+    image = get_image_prompt_string(made["rows"][0][0], made["cols"][0][0], TOKENS, *around)
+    rendered = render_jinja_template([about(None)], chat_template=TEMPLATE, add_generation_prompt=True)[0][0]
+
+    def logits_of(ids: list[int]) -> Array:
+        with torch.no_grad():
+            return np.asarray(model(torch.tensor([ids]), pixel_values=made["pixel_values"]).logits[0].double().numpy())
+
+    start = tokenizer(rendered.replace("<image>", image), add_special_tokens=False)["input_ids"]
+    figures = Figures.of(ids := greedy(logits_of, start, GREEDY), logits_of(ids)).to_json()
+    return {"squares": squares, "prompt": len(start), "sha256": sha256, **figures}
 
 
 def embedders() -> dict[str, Any]:
@@ -589,7 +623,7 @@ SECTIONS: dict[str, Callable[[], Any]] = {
     each.__name__: each
     for each in (
         *(families, longrope, embedders, halves, adapters, tokens, text, templates, chat),
-        *(settings, ropes, activations, saves, heads, score, peers),
+        *(settings, ropes, activations, saves, heads, score, peers, images),
         *(llama_logits, llama_ids, llama_smollm2),
     )
 }

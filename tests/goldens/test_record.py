@@ -19,7 +19,7 @@ VECTORS = 1e-5
 """Of the largest element of a vector: transformers turns and normalises in float32 also where all else is float64, and
 processors round that differently."""
 SLACK = {
-    **dict.fromkeys(("families", "halves", "adapters", "peers", "llama_logits", "longrope"), LOGITS),
+    **dict.fromkeys(("families", "halves", "adapters", "peers", "llama_logits", "longrope", "images"), LOGITS),
     "embedders": VECTORS,
 }
 UNSTABLE = {"transformers_version"}

@@ -284,9 +284,13 @@ def embed_draw(
     scale: float = 1.0,
     positions: bool = True,
     chosen: bool = False,
+    images: bool = False,
     edge: int = 2048,
 ) -> BlockDraw:
-    """The embeddings of random tokens at random positions; with ``chosen`` every other one was chosen before."""
+    """The embeddings of random tokens at random positions; with ``chosen`` every other one was chosen before.
+
+    With ``images`` every third one is a row of an image.
+    """
     one, slots, capacity = _over(kernels, rows, edge)
     table, random = one.table(capacity), np.random.default_rng(9)
     one.arrays[TABLE][:, TOKEN] = random.integers(0, vocab, capacity)
@@ -300,6 +304,9 @@ def embed_draw(
         picks = one.cache("picks", candidates.reshape(-1, BLOCK_FLOATS))
         one.arrays[TABLE][::2, TOKEN] = CHOSEN
     options: dict[str, Any] = {"slots": "row_slots", "picks": picks, "scale": scale, "kernels": kernels}
+    if images:
+        options["images"] = one.row_weight("images", normal(5, capacity, dim))
+        one.arrays[TABLE][::3, TOKEN] = vocab + np.arange(len(one.arrays[TABLE][::3]))
     return one.draw(embed_rows("draw", table, *tables, out, **options))
 
 

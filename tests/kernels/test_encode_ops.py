@@ -23,6 +23,7 @@ from tiers import tiered
 
 from glinfer.gl.context import Device
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BlockLayout
+from glinfer.kernels.fused.merge import merge_rows
 from glinfer.kernels.fused.norms import normalize_rows
 from glinfer.kernels.fused.pool import KINDS, pool_rows
 from glinfer.kernels.fused.rows import BASE, LAST, POSITION, row_table
@@ -78,6 +79,28 @@ def test_pooling(device: Device, place: int) -> None:
     spans = [(0, 0, 0), (8, 0, 22), (32, 3, 9), (48, 5, 5), *((56 + 8 * n, n % 2, 3 + n % 4) for n in range(9))]
     one, case = pool_draw(kernels, 70, spans, how)
     check(device, one, case)
+
+
+@tiered(("name", "cols", "merged"), [("llvmpipe", 20, 4), ("plain", 64, 16), ("one by one", 100, 3), ("GPU", 12, 9)])
+def test_neighbouring_rows_become_one(device: Device, name: str, cols: int, merged: int) -> None:
+    kernels, rows = KERNELS[name], 11
+    count = kernels.rows_per_draw
+    slots = -(-rows // count)
+    one = BlockDraw(kernels, {"text_slots": (1, slots)}, count=count)
+    x = one.interleaved("x", normal(1, slots * count * merged, cols))
+    one.by_row.clear()
+    out = one.deal(OUT, slots, cols * merged, "cache")
+    one.draw(merge_rows("draw", x, out, slots="text_slots", kernels=kernels))
+    real = np.arange(slots * count) < rows
+    (found,) = check(device, one, Case({"text_slots": slots}, {}, real))
+    assert np.array_equal(found[:rows], one.arrays["x"][: rows * merged].reshape(rows, -1))
+
+
+def test_rows_that_do_not_join() -> None:
+    one = BlockDraw(KernelOptions(), {"text_slots": (1, 1)}, count=KernelOptions().rows_per_draw)
+    x, out = one.interleaved("x", normal(1, 8, 6)), one.deal(OUT, 1, 12, "cache")
+    with pytest.raises(Exception, match="expected a multiple, and whole fours"):
+        merge_rows("d", x, out, slots="text_slots", kernels=KernelOptions())
 
 
 def looking_ahead(made: Attention, ahead: int) -> Attention:

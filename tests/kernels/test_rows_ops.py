@@ -182,6 +182,13 @@ def test_embeddings_of_what_the_run_before_chose(device: Device, kernels: Kernel
     assert same(found[:19], wte[tokens] + wpe[table[:19, POSITION]])
 
 
+@tiered(("name", "weights"), [("llvmpipe", "f32"), ("one by one", "f32"), ("GPU", "Q8_0")])
+def test_rows_of_images_among_tokens(device: Device, name: str, weights: str) -> None:
+    one = embed_draw(KERNELS[name], 64, 11, 96, 19, weights=weights, images=True, positions=False)
+    (found,) = check(device, one, first_rows(one, 19))
+    assert same(found[:19:3], one.arrays["images"][:19:3])
+
+
 @pytest.mark.slow
 def test_tables_in_several_stacks(device: Device) -> None:
     """The embeddings, and the table of rows itself."""

@@ -11,6 +11,7 @@ from glinfer.engine.prefill import DRAFT_ROWS, Companions, Prefill
 from glinfer.engine.run.choice import Choice
 from glinfer.engine.run.decode import DecodeSession, Floats
 from glinfer.engine.sampler import OwnSampler, Sampler, SamplingOptions, gpu_chooses
+from glinfer.errors import InputError
 from glinfer.gl.layouts.blocks import BLOCK_EDGE, BLOCK_FLOATS, BlockLayout
 from glinfer.gl.texture import Texture
 from glinfer.kernels.fused.allowed import Words
@@ -21,6 +22,7 @@ from glinfer.kernels.fused.sample import best_candidate, best_candidates, ordina
 from glinfer.lower.fused.choice import STEPS
 from glinfer.lower.fused.token import HEAD_DRAWS, LOGITS, PICKS
 from glinfer.program.session import Session
+from glinfer.text.images import IN_PROMPTS, ImageToken
 
 _FIRST_RUN = 8  # tokens that passes choose before the first readback
 _MARGIN = 8
@@ -125,6 +127,8 @@ class CachedSession(DecodeSession):
 
         If prefill has computed the token up to its last block, only the rest runs.
         """
+        if isinstance(token, ImageToken):
+            raise InputError(IN_PROMPTS)
         values = self._values
         half_done = self._residual_tokens == position + 1 and not self._bound.observers
         first = self._tail if half_done else 0
@@ -174,7 +178,8 @@ class CachedSession(DecodeSession):
         self._go_back()
         # The chunk includes the last token, up to its last block, unless the context is full.
         end = min(len(self._ids), self._context)
-        if not self._bound.observers and self._prefill.as_chunk(end - self._cached):
+        pictured = any(isinstance(token, ImageToken) for token in self._ids[self._cached : end])
+        if not self._bound.observers and (pictured or self._prefill.as_chunk(end - self._cached)):
             self._residual_tokens = 0
             span = (end - _MARGIN) // SPAN * SPAN if self._bound.plan.rewinds else 0
             while self._cached < end:

@@ -19,6 +19,7 @@ from glinfer.kernels.noise import Drawn
 from glinfer.kernels.options import KernelOptions
 from glinfer.lower.fused.choice import CHANGES, MASK, TABLE, choice_plan, logits_of
 from glinfer.program.session import Session
+from glinfer.text.images import without_images
 
 _NONE = LogitChanges()
 
@@ -50,7 +51,7 @@ class ChangeTable:
         numbers[PENALTIES] = *options.penalty_factors, changes.presence_penalty, changes.frequency_penalty
         numbers[bias_columns(self._vocab)][list(changes.bias)] = list(changes.bias.values())
         codes = numbers[code_columns(self._vocab)]
-        codes[np.asarray(held, np.int64)] = 1
+        codes[np.asarray(without_images(held), np.int64)] = 1
         codes += 2 * np.bincount(np.asarray(generated, np.int64), minlength=self._vocab)
         line = row * self._lines
         self._texture.upload_lines(line, self._texels[line : line + self._lines])

@@ -22,6 +22,7 @@ from glinfer.engine.sampler import OwnSampler, Sampler, SamplerFunction, Samplin
 from glinfer.errors import ContextError, GLError, InputError, NumbersError
 from glinfer.kernels.fused.allowed import Words, allowed_tokens
 from glinfer.notebook import table
+from glinfer.text.images import without_images
 from glinfer.text.labels import token_label
 from glinfer.text.tokenizer import Tokenizer
 
@@ -139,7 +140,7 @@ class DecodeSession(Closing):
         if isinstance(ids, str):
             tokenizer = self._tokenizer()
             ids = tokenizer.encode_more(ids) if self._ids else tokenizer.encode(ids)
-        self._extend(check_tokens("the tokens", ids, self._config))
+        self._extend(check_tokens("the tokens", ids, self._config, images=True))
 
     def _tokenizer(self) -> Tokenizer:
         if self.require_tokenizer is None:
@@ -193,7 +194,7 @@ class DecodeSession(Closing):
             ids = self._tokenizer().encode(ids)
         wanted = ids if isinstance(ids, list) else whole_numbers("the tokens", ids)
         common = common_prefix(self._ids, wanted)
-        new = check_tokens("the tokens", wanted[common:], self._config, first=common)
+        new = check_tokens("the tokens", wanted[common:], self._config, first=common, images=True)
         if common < len(self._ids):
             self._cut(common)
         self._extend(new)
@@ -393,7 +394,7 @@ class DecodeSession(Closing):
         if self.nan_guard is not None:
             logits = self.nan_guard.usable(logits)
         row = logits if words is None else only_allowed(logits, words)
-        return sampler.sample(row, self._ids if ids is None else ids)
+        return sampler.sample(row, without_images(self._ids if ids is None else ids))
 
     def _accept(self, draft: list[int], sampler: Sampler) -> list[int]:
         """:meth:`accept` of a draft that fits the context."""

@@ -6,7 +6,7 @@ Source of the order of rows: convert_hf_to_gguf.py of llama.cpp.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from glinfer.config import ModelConfig
 from glinfer.errors import FormatError
+from glinfer.families.names import Names
 from glinfer.families.settings import quoted
 from glinfer.formats.checkpoint import Checkpoint, check_names
 from glinfer.formats.files import AnyPath
@@ -99,6 +100,27 @@ def _check(config: ModelConfig, stored: list[StoredTensor], file: GgufFile) -> N
     ignored |= {name for name in file.tensors if name not in expected and re.fullmatch(form.unused, name)}
     counts = f"found {len(file.tensors)} tensors, expected {len(expected)} for {config.num_hidden_layers} blocks"
     check_names(expected, (name for name in file.tensors if name not in ignored), counts, file.source)
+    _check_shapes(expected, file)
+
+
+def checked_parts(config: ModelConfig, file: GgufFile, names: Names) -> Checkpoint:
+    """The tensors with these names in a file, which has no others.
+
+    Raises:
+        FormatError: a tensor is missing, unknown, of another shape or of an unknown type.
+    """
+    if config.num_hidden_layers > len(file.tensors):
+        raise FormatError(f"{file.source}: the metadata name {config.num_hidden_layers} blocks; found fewer tensors")
+    stored = stored_tensors(config, names)
+    expected = {tensor.name: tensor for tensor in stored}
+    counts = f"found {len(file.tensors)} tensors, expected {len(expected)}"
+    check_names(expected, file.tensors, counts, file.source)
+    _check_shapes(expected, file)
+    parts = (part for each in stored for part in _parts(config, each, file.tensors[each.name]))
+    return Checkpoint.of_parts(config, parts, file.source, files=file.paths)
+
+
+def _check_shapes(expected: Mapping[str, StoredTensor], file: GgufFile) -> None:
     for name, wanted in expected.items():
         found = file.tensors[name]
         if found.type not in _READ:
@@ -118,7 +140,7 @@ def _parts(config: ModelConfig, stored: StoredTensor, found: GgufTensor) -> Iter
     is_packed = found.type != "F32" and len(stored.shape) == 2
     if stored.by_columns and is_packed:
         is_packed = stored.tensors[0].shape[1] % block_weights(found.type) == 0
-    rows: Rows = found.rows() if is_packed else found.floats().reshape(stored.shape)
+    rows: Rows = found.rows().reshape(stored.shape[0], -1) if is_packed else found.floats().reshape(stored.shape)
     if is_by_key(config, stored):
         rows = rows[rows_by_part(stored, config)]
     for tensor, part in stored.split(rows):

@@ -24,8 +24,14 @@ INDEX = "model.safetensors.index.json"
 OTHER_WEIGHTS = ("pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5", "flax_model.msgpack")
 """File names of weights in formats that cannot be read."""
 
-_TEXT = {"language_model.model.": "model.", "language_model.": "", "model.language_model.": "model."}
-_PICTURES = ("vision_tower.", "multi_modal_projector.", "visual.", "audio_tower.", "embed_vision.", "embed_audio.")
+_TEXT = {
+    **{"language_model.model.": "model.", "language_model.": "", "model.language_model.": "model."},
+    "model.text_model.": "model.",
+}
+_PICTURES = (
+    *("vision_tower.", "multi_modal_projector.", "visual.", "audio_tower.", "embed_vision.", "embed_audio."),
+    *("vision_model.", "connector."),
+)
 _IS_A_SHARD = re.compile(r"(.+)-\d{5}-of-\d{5}\.safetensors")
 
 

@@ -54,6 +54,8 @@ def has_blocks(form: HuggingFace) -> bool:
 def file_shape(config: ModelConfig, stored: StoredTensor) -> tuple[int, ...]:
     """The shape that a tensor of floats has in files of the family."""
     layout, shape = layout_of(stored, config.family.in_huggingface), stored.stacked_shape
+    if stored.tensors[0].role == "patches":
+        return stored.folded or shape
     if layout == PADDED:
         return (shape[0] + UNUSED_POSITIONS, *shape[1:])
     turned = layout == TRANSPOSED or (layout == ALTERNATING and len(stored.shape) == 2)

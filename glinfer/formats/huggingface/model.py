@@ -90,7 +90,7 @@ def read_huggingface(path: AnyPath) -> Checkpoint:
             stored[0] = head  # some software stores tied tensors under the head's name
         else:
             stored.append(replace(head, tensors=(replace(embedding.tensors[0], role="head"),)))
-    _check(config, stored, found, head_name, label)
+    check_tensors(config, stored, found, head_name, label)
     if config.tie_word_embeddings and len(stored) > 1 and stored[-1].name == head_name:
         if same_bytes((found[embedding.name], found[head_name])):
             stored.pop()
@@ -154,10 +154,14 @@ def loaded(
     return Checkpoint.of_parts(config, ((tensor.name(names), own) for tensor, own in parts), source)
 
 
-def _check(
+def check_tensors(
     config: ModelConfig, stored: list[StoredTensor], found: Mapping[str, FoundTensor], head_name: str, label: str
 ) -> None:
-    """Compare names, types and shapes with those that the model needs; messages use the file's names."""
+    """Compare names, types and shapes with those that the model needs; messages use the file's names.
+
+    Raises:
+        FormatError: one is missing, unknown, of another type or shape.
+    """
     expected = {each.name: each for each in stored}
     counts = f"found {len(found)} tensors, expected {len(expected)} for {_counted(config)}"
     if expected.keys() - found.keys() == {head_name} and found.keys() <= expected.keys():

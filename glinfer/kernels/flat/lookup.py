@@ -24,9 +24,12 @@ def lookup(
     *,
     table_format: str | None,
     inputs: int,
+    images: TensorSpec | None = None,
     kernels: KernelOptions,
 ) -> DrawSpec:
     """``out[r] = weight[ids[r]]``; zeros for an id outside the table, such as one below 0.
+
+    With ``images`` [R, ``inputs``], in floats, ``out[r] = images[r]`` for an id beyond the table.
 
     ids is an int32 matrix whose elements, in row-major order, belong to the rows of out; further elements are ignored.
     weight [V, ``inputs``] holds the words of rows packed as ``table_format``. With None it holds floats, or int32 as
@@ -42,7 +45,7 @@ def lookup(
         ("WEIGHT_ROWS", weight.shape[0]),
         ("IDS_COLS", ids.shape[1]),
     ]
-    tensors = [("ids", ids), ("weight", weight)]
+    tensors = [("ids", ids), ("weight", weight), *([] if images is None else [("images", images)])]
     return flat_draw(name, kind, "lookup", tensors, [out], kernels=kernels, defines=defines)
 
 
@@ -103,6 +106,7 @@ def _check_lookup(shapes: Shapes, params: Params) -> None:
     rows, cols = shapes.by_name["ids"]
     wanted = shapes.rows("output")
     shapes.expect("ids", None, params["IDS_COLS"])
+    shapes.expect("images", wanted, shapes.by_name["output"][1])
     shapes.require(rows * cols >= wanted, f"ids has {rows * cols} elements for {wanted} rows of the output")
 
 
@@ -112,6 +116,8 @@ def _lookup(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) 
     there = (ids >= 0) & (ids < len(table))
     found = np.zeros((size[0], table.shape[1]))
     found[there] = table[ids[there]]
+    if "images" in inputs:
+        found[ids >= len(table)] = inputs["images"][: size[0]][ids >= len(table)]
     return found
 
 
@@ -132,5 +138,7 @@ def _add_positions(inputs: Mapping[str, Array], params: Params, size: tuple[int,
 
 
 _EITHER = ("weight", "output")
-register(Op("lookup", ("ids", "weight"), (), _check_lookup, _lookup, ("ids",), _EITHER, parts=looked_up("weight")))
+register(
+    Op("lookup", ("ids", "weight"), ("images",), _check_lookup, _lookup, ("ids",), _EITHER, parts=looked_up("weight"))
+)
 register(Op("position_add", ("x", "table"), (), _check_positions, _add_positions, parts=looked_up("table")))

@@ -12,6 +12,7 @@ from glinfer.kernels.fused import (
     gates,
     gemm,
     low_rank,
+    merge,
     norms,
     per_layer,
     pool,

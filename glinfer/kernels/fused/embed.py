@@ -150,6 +150,7 @@ def embed_rows(
     *,
     slots: Extent,
     picks: TensorSpec | None = None,
+    images: TensorSpec | None = None,
     scale: float = 1.0,
     typed: bool = False,
     kernels: KernelOptions,
@@ -157,6 +158,7 @@ def embed_rows(
     """``out[r] = scale · wte[token] + wpe[position]`` for the rows of the first ``slots`` slots.
 
     With ``typed`` the table's word :data:`glinfer.kernels.fused.rows.PLACE` selects the row of wpe, not the position.
+    Where a token is beyond the vocabulary, ``out[r] = images[r]``, a table [rows, D].
 
     wte and wpe are as in :func:`embed_token`. The table ``rows`` gives token and position (see
     :mod:`glinfer.kernels.fused.rows`); the token CHOSEN stands for the best candidate in slot r of ``picks`` [rows,
@@ -166,6 +168,11 @@ def embed_rows(
     if picks is not None:
         inputs.append(("picks", picks.name))
         defines += block_layout(name, picks).defines("PICKS")
+    if images is not None:
+        if not isinstance(images.layout, RowLayout):
+            raise PlanError(f"draw {name}: expected a table of rows of images")
+        inputs.append(("images", images.name))
+        defines += [*images.layout.defines("IMAGES"), ("TOKENS", wte.shape[0])]
     return block_draw(
         name,
         name,
@@ -191,6 +198,7 @@ def _check_rows(shapes: Shapes, params: Params) -> None:
     shapes.require(shapes.rows("rows") >= slots * params["ROWS"], f"the table has {shapes.rows('rows')} rows")
     if "picks" in shapes.by_name:
         shapes.expect("picks", shapes.rows("rows"), BLOCK_FLOATS)
+    shapes.expect("images", None, shapes.by_name["output"][1])
 
 
 def tokens_in(inputs: Mapping[str, Array], rows: int) -> Array:
@@ -203,7 +211,10 @@ def tokens_in(inputs: Mapping[str, Array], rows: int) -> Array:
 
 def _oracle_rows(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     rows = size[0] * int(params["ROWS"])
-    found = table_in(inputs, params)[tokens_in(inputs, rows)]
+    table, tokens = table_in(inputs, params), tokens_in(inputs, rows)
+    found = table[np.minimum(tokens, len(table) - 1)]
+    if "images" in inputs:
+        found = np.where(tokens[:, None] < len(table), found, float64(inputs, ["images"])[0][:rows])
     if params["POSITIONS"]:
         (wpe,), table = float64(inputs, ["wpe"]), inputs["rows"][:rows]
         # Padding rows of the last slot may have positions beyond the table; their results are ignored.
@@ -212,5 +223,5 @@ def _oracle_rows(inputs: Mapping[str, Array], params: Params, size: tuple[int, i
     return deinterleaved(found, int(params["ROWS"]))
 
 
-_LOOKED_UP, _INTEGERS = (*_TABLES, "picks"), ("rows", "weight")
+_LOOKED_UP, _INTEGERS = (*_TABLES, "picks", "images"), ("rows", "weight")
 register(Op("embed_rows", ("rows",), _LOOKED_UP, _check_rows, _oracle_rows, _INTEGERS, parts=looked_up(*_LOOKED_UP)))

@@ -45,7 +45,7 @@ def encode_plan(options: PlanOptions, *, rows: int) -> Plan:
     rows = slots_for(rows, targets) * targets
     # A text's last group of 16 tokens may extend past the last row.
     cache_slots = SLOT_TOKENS * (score_slots(rows) + 1)
-    return _EncodeLowering(options, rows, cache_slots, cache_slots).build()
+    return EncodeLowering(options, rows, cache_slots, cache_slots).build()
 
 
 def fitting_encode_plan(options: PlanOptions, *, rows: int) -> Plan:
@@ -65,7 +65,9 @@ def fitting_encode_plan(options: PlanOptions, *, rows: int) -> Plan:
             rows = max(least, rows // 2)
 
 
-class _EncodeLowering(ChunkLowering):
+class EncodeLowering(ChunkLowering):
+    """Whole texts, or images, whose rows all see each other."""
+
     name, has_head = "encode", True
 
     def further_values(self, rows: int) -> list[RunValue]:
@@ -76,6 +78,7 @@ class _EncodeLowering(ChunkLowering):
         return [RunValue("texts", 1, texts), text_slots]
 
     def build(self, export_residual: bool = False) -> Plan:
+        """The whole plan."""
         config, family = self.config, self.recipes.family
         # Where blending adds to the stream in place, what is normalised goes on in another texture.
         self.other = self.rows("hidden.c", config.hidden_size) if self.kernels.blends else self.hidden[1]

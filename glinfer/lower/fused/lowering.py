@@ -102,7 +102,8 @@ class Lowering(ABC):
         every: int,
     ) -> None:
         """An empty plan."""
-        self.config, self.kernels, self.max_texture_size = options.config, options.kernels, options.max_texture_size
+        self.options, self.max_texture_size = options, options.max_texture_size
+        self.config, self.kernels = options.config, options.kernels
         self.graph, self.cache_format = graph_of(options.config), cache_format(options.cache)
         self.recipes, self.adapters = Weights(options.config, options.weights, options.formats), options.adapters
         self.plan = PlanBuilder(name, max_rows, run_values, long_after=options.config.long_after)

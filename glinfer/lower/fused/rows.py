@@ -50,7 +50,7 @@ from glinfer.lower.weights.recipe import Recipe
 from glinfer.program.plan import Plan
 from glinfer.quant.formats import is_grouped
 
-ROWS, LOGITS, SCORES, PICKS = "rows", "row.logits", "row.likelihoods", "row.picks"
+ROWS, LOGITS, SCORES, PICKS, IMAGES = "rows", "row.logits", "row.likelihoods", "row.picks", "images"
 
 
 def chunk_plan(
@@ -154,14 +154,19 @@ class _RowsLowering(Lowering):
         self.table = self.plan.laid_out(ROWS, "input", table)
         self.declare(in_place=self.kernels.blends, stores=True)
 
+    @property
+    def images(self) -> TensorSpec | None:
+        """The rows of images among the rows of a run; None where it has none."""
+        return None
+
     def rows(self, name: str, floats: int, format_name: str = "rgba32f") -> RowInterleaved:
         shape, tiles = (self.slots, floats), self.kernels.row_tiles
         layout = BlockLayout.of(shape, self.max_texture_size, tiles=tiles, format_name=format_name)
         return self.rows_as(f"row.{name.removeprefix('attn.').removeprefix('mlp.')}", layout)
 
-    def rows_as(self, name: str, layout: BlockLayout) -> RowInterleaved:
+    def rows_as(self, name: str, layout: BlockLayout, kind: str = "activation") -> RowInterleaved:
         names = (f"{name}.{number}" for number in range(self.targets))
-        return RowInterleaved(tuple(self.plan.laid_out(each, "activation", layout) for each in names))
+        return RowInterleaved(tuple(self.plan.laid_out(each, kind, layout) for each in names))
 
     def row_vector(self, name: str, floats: int) -> TensorSpec:
         return self.whole_vector(name, self.slots * self.targets, floats)
@@ -179,7 +184,7 @@ class _RowsLowering(Lowering):
     def embed(self, picks: TensorSpec | None = None, out: RowInterleaved | None = None) -> None:
         self.picks, (wte, wpe) = picks, self.tables()
         how: dict[str, Any] = {"scale": self.config.embedding_scale, "typed": bool(self.config.type_vocab_size)}
-        how |= {"slots": self.used, "picks": picks, "kernels": self.kernels}
+        how |= {"slots": self.used, "picks": picks, "images": self.images, "kernels": self.kernels}
         self.plan.draw(embed_rows("embed", self.table, wte, wpe, self.hidden[0] if out is None else out, **how))
         self.embed_layers()
 
@@ -307,6 +312,7 @@ class ChunkLowering(_RowsLowering):
         ]
         if self.few and kernels.split_values:
             values.append(RunValue("score_groups", 1, groups, seen))
+        self.config = config
         self.rows_per_draw, self._few_chunk_rows = kernels.rows_per_draw, few_chunk_rows(options)
         values += self.further_values(rows)
         super().__init__(self.name, values, options, rows, cache_slots, every)
@@ -374,6 +380,14 @@ class ChunkLowering(_RowsLowering):
         how |= {"slots": self.used, "eps": self.config.layer_norm_eps, "kernels": self.kernels}
         self.plan.draw(row_norms(f"{recipe.name}.norms", "norms", x, self.norms, **how))
         return {"norms": self.norms}
+
+    @property
+    def images(self) -> TensorSpec | None:
+        """The rows of images among the tokens of a prompt, of models that take images."""
+        if not self.options.images or type(self) is not ChunkLowering:
+            return None
+        layout = RowLayout.of((self.table.shape[0], self.config.hidden_size), "rgba32f", self.max_texture_size)
+        return self.plan.laid_out(IMAGES, "input", layout)
 
     @cached_property
     def norms(self) -> TensorSpec:

@@ -47,7 +47,7 @@ from glinfer.program.plan import Plan, PlanBuilder
 from glinfer.program.points import View
 from glinfer.quant.formats import F16, F32, block_format
 
-TOKENS, LOGITS, PROBS, LAST_ROW = "tokens", "logits", "probs", "last_row"
+TOKENS, LOGITS, PROBS, LAST_ROW, IMAGES = "tokens", "logits", "probs", "last_row", "images"
 
 
 def reference_decoder_plan(options: ReferenceOptions, *, rows: int) -> Plan:
@@ -66,7 +66,7 @@ class _PlainLowering:
     """A plan under construction: a method for each kind of node."""
 
     def __init__(self, options: ReferenceOptions, rows: int) -> None:
-        self.config, self.stored, self.rows = options.config, options.stored, rows
+        self.config, self.stored, self.rows, self.images = options.config, options.stored, rows, options.images
         self.names, self.width = options.config.family.names, options.config.hidden_size
         self.graph = graph_of(options.config)
         self.kernels, self.max_texture_size = options.kernels, options.max_texture_size
@@ -144,7 +144,8 @@ class _PlainLowering:
         table, kept = self.matrix(self.graph.embeddings)
         tokens = self.flat(TOKENS, "input", self.rows, 1, "rgba32i")
         first = self.scratch("embed.tokens", *out.shape) if factor != 1.0 or positions is not None else out
-        shared: dict[str, Any] = {"table_format": kept, "inputs": self.width, "kernels": self.kernels}
+        images = self.flat(IMAGES, "input", self.rows, self.width) if self.images else None
+        shared: dict[str, Any] = {"table_format": kept, "inputs": self.width, "kernels": self.kernels, "images": images}
         plan.draw(lookup("embed", "embed", tokens, table, first, **shared))
         if factor != 1.0:
             plan.draw(scale("embed.scale", "embed", first, out, factor=factor, kernels=self.kernels))
@@ -205,7 +206,8 @@ class _PlainLowering:
 
     def per_layer(self, name: str, to: str, node: PerLayer, x: TensorSpec, layer: int) -> TensorSpec:
         """Draw the branch of a layer's own embedding."""
-        rows, inner, kind, how = self.rows, node.gate.outputs, "per_layer", {"kernels": self.kernels}
+        rows, inner, kind = self.rows, node.gate.outputs, "per_layer"
+        how: dict[str, Any] = {"kernels": self.kernels}
         tokens = self.flat(TOKENS, "input", rows, 1, "rgba32i")
         table, kept = self.matrix(node.table)
         found, scaled, total, inputs, hidden = (

@@ -32,12 +32,14 @@ class ReferenceOptions:
         stored: the format of each tensor, see :func:`stored_formats`.
         kernels: how passes are shaped.
         max_texture_size: limit of the renderer, in texels a side.
+        images: whether prompts may have rows of images.
     """
 
     config: ModelConfig
     stored: Mapping[str, str]
     kernels: KernelOptions
     max_texture_size: int
+    images: bool = False
 
 
 def stored_formats(config: ModelConfig, weights: str, formats: Mapping[str, str] | None = None) -> dict[str, str]:

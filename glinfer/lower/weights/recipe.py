@@ -354,6 +354,12 @@ class Recipes:
         rows = np.concatenate([_moved(part, first) for first in range(0, node.outputs, inner)])
         return self._recipe("per_layer.in", None, (node,), rows, scale=width**-0.5)
 
+    def patches(self) -> Recipe | None:
+        """The product of the pixels of patches; None in a model of text."""
+        node = self.graph.patches
+        rows = np.arange(self.config.hidden_size)
+        return None if node is None else self._recipe("patches", None, (node,), rows, writes_stream=True)
+
     def per_layer(self, layer: int) -> tuple[Recipe, Recipe] | None:
         """Both products of a layer's third branch; None without that."""
         branch = self.graph.layer(layer).per_layer
@@ -384,7 +390,7 @@ class Recipes:
             node = self.graph.layer(layer).mlp.body
             found += self.apart(layer) if isinstance(node, ExpertMlps) and node.apart is not None else ()
             found += self.per_layer(layer) or ()
-        found += [] if (projection := self.per_layer_in()) is None else [projection]
+        found += [each for each in (self.per_layer_in(), self.patches()) if each is not None]
         return found + [self.dense(number) for number in range(len(self.config.dense))]
 
     def head(self) -> Recipe:

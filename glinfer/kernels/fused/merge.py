@@ -1,0 +1,51 @@
+"""Joining consecutive rows: neighbouring patches of an image make one row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from glinfer.errors import PlanError
+from glinfer.gl.layouts.matrix import Extent
+from glinfer.kernels.fused.draws import block_draw
+from glinfer.kernels.fused.rows import RowInterleaved, check_same, deinterleaved, gathered, optional_names
+from glinfer.kernels.options import KernelOptions
+from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Shapes, register
+
+_TEXEL = 4
+
+
+def merge_rows(name: str, x: RowInterleaved, out: RowInterleaved, *, slots: Extent, kernels: KernelOptions) -> DrawSpec:
+    """Row t of out [tokens, m · D] is rows m · t to m · t + m - 1 of x [rows, D] side by side.
+
+    Raises:
+        PlanError: a row of out is not a whole number of rows of x, or a row of x no whole number of texels.
+    """
+    merged, rest = divmod(out.cols, x.cols)
+    if rest or x.cols % _TEXEL:
+        raise PlanError(
+            f"draw {name}: rows of {x.cols} floats make rows of {out.cols}; expected a multiple, and whole fours"
+        )
+    defines = (
+        *x.layout.defines("X"),
+        *out.layout.defines("OUT"),
+        ("ROWS", len(out.tensors)),
+        ("MERGED", merged),
+        ("X_TEXELS", x.cols // _TEXEL),
+    )
+    size = slots, out.cols
+    return block_draw(name, "merge", "merge_rows", x.inputs(), out.names, size, defines, kernels=kernels, cells=True)
+
+
+def _check(shapes: Shapes, params: Params) -> None:
+    slots, cols = shapes.by_name["output"]
+    check_same(shapes, params, None, _TEXEL * params["X_TEXELS"])
+    shapes.require(cols == _TEXEL * params["X_TEXELS"] * params["MERGED"], f"the output has {cols} columns")
+    shapes.require(shapes.rows("x0") >= slots * params["MERGED"], f"x has {shapes.rows('x0')} slots")
+
+
+def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
+    count, rows = int(params["ROWS"]), size[0] * int(params["ROWS"])
+    return deinterleaved(gathered(inputs, count)[: rows * int(params["MERGED"])].reshape(rows, -1), count)
+
+
+register(Op("merge_rows", (), optional_names(), _check, _oracle))

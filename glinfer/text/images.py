@@ -1,0 +1,368 @@
+"""Images in conversations: decoding within limits, squares of pixels, and the tokens that stand for them in a prompt.
+
+An image becomes tokens of numbers beyond the vocabulary, other ones for each image, so that prompts with equal ids have
+equal images. Each token knows its square, whose rows the image encoder computes when a prompt first needs them.
+The sizes of squares and the texts around them are those of transformers' processors of SmolVLM and Idefics 3.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import io
+import math
+import os
+import re
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import count
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from glinfer.errors import FormatError, InputError, install_command
+from glinfer.families.settings import quoted
+from glinfer.formats.files import opened, shown
+from glinfer.formats.vision import ImageForm, Vision
+from glinfer.limits import (
+    MAX_IMAGE_BYTES,
+    MAX_IMAGE_PIXELS,
+    MAX_IMAGE_RATIO,
+    MAX_IMAGES,
+    MAX_KNOWN_IMAGES,
+)
+from glinfer.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+Floats = npt.NDArray[np.float32]
+Encode = Callable[[Floats, npt.NDArray[np.intp]], Floats]
+"""The patches of a square and their places → its rows, see :meth:`glinfer.engine.vision.ImageEngine.rows`."""
+IMAGE = "<image>"
+"""The control token that chat templates write for an image."""
+BEYOND = 2**31 - 1
+"""A token beyond every vocabulary, for the table of rows."""
+IN_PROMPTS = "images run only as parts of prompts, with text after them, and while no activation is observed"
+"""Message when a token of an image would run alone."""
+_AROUND, _WHOLE, _PART = "<fake_token_around_image>", "<global-img>", "<row_{}_col_{}>"
+_MARK = "[image]"
+_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP")
+_DATA = re.compile(r"data:image/[\w.+-]+;base64,", re.ASCII)
+_TEXTS = ("text", "input_text", "output_text")
+_FEW = f"expected at most {MAX_IMAGES} in a conversation"
+
+
+class Square:
+    """A square of an image: its pixels, and its rows after the first use."""
+
+    def __init__(self, pixels: npt.NDArray[np.uint8], reader: ImageReader) -> None:
+        """Hold pixels [side, side, 3]."""
+        self._pixels, self.reader = pixels, reader
+        self._rows: Floats | None = None
+
+    @property
+    def rows(self) -> Floats:
+        """The rows [tokens, width]; the first use runs the image encoder, in the thread of the model."""
+        if self._rows is None:
+            self._rows = self.reader.encoded(self._pixels)
+            self._pixels = self._pixels[:0]
+        return self._rows
+
+
+class ImageToken(int):
+    """A token of a prompt that stands for a part of an image; its number is beyond the vocabulary.
+
+    Attributes:
+        square: the square that it belongs to.
+        place: the row of that square.
+    """
+
+    square: Square
+    place: int
+
+    @classmethod
+    def of(cls, number: int, square: Square, place: int) -> ImageToken:
+        """The token of one row."""
+        made = cls(number)
+        made.square, made.place = square, place
+        return made
+
+    @property
+    def row(self) -> Floats:
+        """Its row [width]."""
+        return np.asarray(self.square.rows[self.place])
+
+
+def image_rows(ids: Sequence[int]) -> dict[int, Floats]:
+    """The rows of images among tokens, by place."""
+    return {place: token.row for place, token in enumerate(ids) if isinstance(token, ImageToken)}
+
+
+def conversation_of(messages: object, read: Callable[[object], tuple[str | int, ...]]) -> Any:
+    """A conversation whose contents are texts, some of them :class:`Pictured`; malformed messages stay as they are.
+
+    Raises:
+        InputError: as :func:`content_of`; or a message that is not a user's has an image.
+    """
+    if not isinstance(messages, (list, tuple)):
+        return messages
+    found, budget = [], MAX_IMAGES
+    for place, message in enumerate(messages):
+        if isinstance(message, Mapping) and isinstance(message.get("content"), (list, tuple)):
+            content = content_of(message["content"], f"message {place}", read, budget)
+            if isinstance(content, Pictured):
+                budget -= len(content.images)
+                if message.get("role") != "user":
+                    role = quoted(message.get("role"))
+                    raise InputError(
+                        f"message {place} of the role {role} has an image; expected it in a user's message"
+                    )
+            message = {**message, "content": content}
+        found.append(message)
+    return found
+
+
+def without_images(ids: Sequence[int]) -> Sequence[int]:
+    """The tokens of the vocabulary among tokens."""
+    pictured = any(isinstance(token, ImageToken) for token in ids)
+    return [token for token in ids if not isinstance(token, ImageToken)] if pictured else ids
+
+
+def placeholders(ids: Sequence[int], tokenizer: Tokenizer) -> list[int]:
+    """Tokens with the control token of images in place of those of images."""
+    return [tokenizer.control_tokens[IMAGE] if isinstance(token, ImageToken) else token for token in ids]
+
+
+class Pictured(str):
+    """The content of a message with images; as a text it has a mark in the place of each.
+
+    Attributes:
+        parts: texts, and the prompt of each image: texts, control tokens and :class:`ImageToken`.
+    """
+
+    parts: tuple[str | tuple[str | int, ...], ...]
+
+    @classmethod
+    def of(cls, parts: Iterable[str | tuple[str | int, ...]]) -> Pictured:
+        """The content with these parts."""
+        parts = tuple(parts)
+        made = cls("".join(each if isinstance(each, str) else _MARK for each in parts))
+        made.parts = parts
+        return made
+
+    @property
+    def images(self) -> list[tuple[str | int, ...]]:
+        """The prompts of its images."""
+        return [each for each in self.parts if not isinstance(each, str)]
+
+
+def template_content(content: str) -> list[dict[str, str]]:
+    """The content of a message in the form for templates of models that take images."""
+    parts = content.parts if isinstance(content, Pictured) else (content,)
+    return [{"type": "text", "text": each} if isinstance(each, str) else {"type": "image"} for each in parts]
+
+
+class ImageReader:
+    """Reads images of one model; any thread may use it, but only the model's own computes rows."""
+
+    def __init__(self, vision: Vision, tokenizer: Tokenizer, vocab: int, encode: Encode) -> None:
+        """Read images for an encoder, whose rows ``encode`` computes."""
+        config = vision.checkpoint.config
+        self.width = config.dense[0][0]
+        self.form, self.patch, self.scale = vision.form, config.patch_size, math.isqrt(config.patches_per_token)
+        self.tokens = config.max_position_embeddings // config.patches_per_token
+        self._control, self._encode = tokenizer.control_tokens, encode
+        self._numbers, self._lock = count(vocab, self.tokens), Lock()
+        self._known = OrderedDict[bytes, list[tuple[int, Square]]]()
+
+    def encoded(self, pixels: npt.NDArray[np.uint8]) -> Floats:
+        """The rows of a square of pixels [side, side, 3]."""
+        mean, std = np.array(self.form.mean, np.float32), np.array(self.form.std, np.float32)
+        scaled = np.asarray((pixels.astype(np.float32) / np.float32(255) - mean) / std, np.float32)
+        patches = self.form.side // self.patch  # pixels beyond the last whole patch are not seen
+        scaled = scaled[: patches * self.patch, : patches * self.patch]
+        by_patch = scaled.reshape(patches, self.patch, patches, self.patch, 3).transpose(0, 2, 4, 1, 3)
+        order = merged_order(patches, self.scale)
+        return self._encode(by_patch.reshape(patches**2, -1)[order], order)
+
+    def prompt(self, image: object) -> tuple[str | int, ...]:
+        """The texts, control tokens and image tokens of an image: a path, the bytes of a file, or Pillow's Image.
+
+        Raises:
+            InputError: the image cannot be read, or is beyond a limit; or Pillow is not installed.
+        """
+        squares, rows, cols = squares_of(decoded(image), self.form)
+        key = hashlib.sha256(b"".join(each.tobytes() for each in squares) + bytes((rows, cols))).digest()
+        with self._lock:
+            known = self._known.pop(key, None)
+            if known is None:
+                known = [(next(self._numbers), Square(each, self)) for each in squares]
+            self._known[key] = known
+            while len(self._known) > MAX_KNOWN_IMAGES:
+                self._known.popitem(last=False)
+        parts = [self._tokens(*each) for each in known]
+        found: list[str | int] = []
+        for place, part in enumerate(parts[:-1]):
+            row, col = divmod(place, cols)
+            found += (self._named(_AROUND), self._named(_PART.format(row + 1, col + 1)), *part)
+            found += ("\n",) if col == cols - 1 else ()
+        found += ("\n",) if rows else ()
+        return (*found, self._named(_AROUND), self._named(_WHOLE), *parts[-1], self._named(_AROUND))
+
+    def _tokens(self, first: int, square: Square) -> list[ImageToken]:
+        return [ImageToken.of(first + place, square, place) for place in range(self.tokens)]
+
+    def _named(self, token: str) -> str | int:
+        return self._control.get(token, token)
+
+
+def content_of(
+    given: object, where: str, read: Callable[[object], tuple[str | int, ...]], budget: int = MAX_IMAGES
+) -> str:
+    """The content of a message from a text, or from a list of parts, of which ``read`` gives the prompts of images.
+
+    Other values are returned as they are.
+
+    Raises:
+        InputError: a part is malformed, an image cannot be read, or there are more than ``budget``; ``where`` names the
+            message.
+    """
+    if isinstance(given, str) or not isinstance(given, (list, tuple)):
+        return given  # type: ignore[return-value]  # other types are refused with the message
+    found: list[str | tuple[str | int, ...]] = []
+    images = [part for part in given if isinstance(part, Mapping) and part.get("type") not in _TEXTS]
+    if len(images) > budget:
+        raise InputError(f"{where} has {len(images)} images; {_FEW}")
+    for place, part in enumerate(given):
+        kind = part.get("type") if isinstance(part, Mapping) else None
+        if kind in _TEXTS and isinstance(part.get("text"), str):
+            found.append(part["text"])
+        elif kind in ("image", "image_url", "input_image"):
+            found.append(read(_source_of(part, f"part {place} of {where}")))
+        else:
+            raise InputError(
+                f"part {place} of {where} is {quoted(part)}; expected {{'type': 'text', 'text': …}} or "
+                "{'type': 'image', 'image': …}"
+            )
+    return Pictured.of(found) if any(not isinstance(each, str) for each in found) else "".join(map(str, found))
+
+
+def _source_of(part: Mapping[str, Any], where: str) -> object:
+    """What an image's part names: an image, or the bytes of its data URL."""
+    if part["type"] == "image" and (given := part.get("image")) is not None:
+        return given
+    url = part.get("image_url", part.get("url"))
+    url = url.get("url") if isinstance(url, Mapping) else url
+    if not isinstance(url, str):
+        raise InputError(f"{where} has no image; expected image, or image_url with a data URL")
+    found = _DATA.match(url)
+    if found is None:
+        raise InputError(
+            f"{where} has the URL {quoted(url[:40])}; expected a data URL, data:image/png;base64,… (nothing is fetched)"
+        )
+    if len(url) > 2 * MAX_IMAGE_BYTES:
+        raise InputError(f"{where} has a URL of {len(url)} characters; expected an image of {MAX_IMAGE_BYTES} bytes")
+    try:
+        return base64.b64decode(url[found.end() :], validate=True)
+    except (binascii.Error, ValueError):
+        raise InputError(f"{where} has a data URL whose base64 is damaged; send the image again") from None
+
+
+def decoded(image: object) -> Image:
+    """An image in red, green and blue, turned as its file says.
+
+    Args:
+        image: the path of a file, its bytes, or Pillow's Image.
+
+    Raises:
+        InputError: the image cannot be read, or is beyond a limit; or Pillow is not installed.
+    """
+    try:
+        from PIL import Image, ImageOps
+    except ImportError:
+        raise InputError(f"images need the package pillow; install it: {install_command('vision')}") from None
+    label = "the image"
+    if isinstance(image, (str, os.PathLike)):
+        label, image = shown(image), _file_of(image)
+    if isinstance(image, (bytes, bytearray)):
+        if len(image) > MAX_IMAGE_BYTES:
+            raise InputError(f"{label} has {len(image)} bytes; expected at most {MAX_IMAGE_BYTES}")
+        try:
+            # The limit of pixels below holds before pixels are decoded.
+            image = Image.open(io.BytesIO(image), formats=_FORMATS)
+        except Exception as error:  # Pillow's readers raise many kinds
+            raise _unreadable(label, error, "expected " + ", ".join(_FORMATS)) from None
+    if not isinstance(image, Image.Image):
+        raise InputError(f"the image is {type(image).__name__}; expected a path, bytes, or an Image of Pillow")
+    width, height = image.size
+    if width * height > MAX_IMAGE_PIXELS or not width or not height:
+        raise InputError(f"{label} has {width} × {height} pixels; expected 1 to {MAX_IMAGE_PIXELS} in all")
+    if max(width, height) > MAX_IMAGE_RATIO * min(width, height):
+        raise InputError(f"{label} has {width} × {height} pixels; expected sides of a ratio up to {MAX_IMAGE_RATIO}")
+    try:
+        return ImageOps.exif_transpose(image).convert("RGB")
+    except Exception as error:
+        raise _unreadable(label, error, "its pixels are damaged") from None
+
+
+def _file_of(path: str | os.PathLike[str]) -> bytes:
+    try:
+        with opened(path) as (stream, size):
+            if size > MAX_IMAGE_BYTES:
+                raise InputError(f"{shown(path)} has {size} bytes; expected at most {MAX_IMAGE_BYTES}")
+            return stream.read()
+    except FormatError as error:
+        raise InputError(str(error)) from None
+
+
+def _unreadable(label: str, error: Exception, what: str) -> InputError:
+    return InputError(f"{label} cannot be decoded: {what} ({type(error).__name__}); give another image")
+
+
+def squares_of(image: Image, form: ImageForm) -> tuple[list[npt.NDArray[np.uint8]], int, int]:
+    """The squares [side, side, 3] of an image, row by row and then the whole; and rows and columns, 0 for one square.
+
+    The image's longest side becomes ``form.longest``, then both sides whole squares.
+    """
+    side = form.side
+
+    def resized(given: Image, width: int, height: int) -> Image:
+        return given if given.size == (width, height) else given.resize((width, height), form.filter)
+
+    image = resized(image, *_longest_side(*image.size, form.longest))
+    if not form.splits:
+        return [np.asarray(resized(image, side, side))], 0, 0
+    image = resized(image, *_whole_squares(*image.size, side))
+    rows, cols = image.height // side, image.width // side
+    if rows == cols == 1:
+        return [np.asarray(image)], 0, 0
+    pixels = np.asarray(image)
+    parts = [pixels[r * side : (r + 1) * side, c * side : (c + 1) * side] for r in range(rows) for c in range(cols)]
+    return [*parts, np.asarray(resized(image, side, side))], rows, cols
+
+
+def _longest_side(width: int, height: int, longest: int) -> tuple[int, int]:
+    other = int(longest / (width / height)) if width >= height else int(longest * (width / height))
+    other += other % 2
+    return (longest, max(other, 1)) if width >= height else (max(other, 1), longest)
+
+
+def _whole_squares(width: int, height: int, side: int) -> tuple[int, int]:
+    ratio = width / height
+    if width >= height:
+        width = math.ceil(width / side) * side
+        height = math.ceil(int(width / ratio) / side) * side
+    else:
+        height = math.ceil(height / side) * side
+        width = math.ceil(int(height * ratio) / side) * side
+    return width, height
+
+
+def merged_order(patches: int, scale: int) -> npt.NDArray[np.intp]:
+    """The numbers of the patches of a square, row by row, in the order in which those of a token are neighbours."""
+    grid = np.arange(patches**2).reshape(patches // scale, scale, patches // scale, scale)
+    return np.asarray(grid.transpose(0, 2, 1, 3).reshape(-1))

@@ -1,0 +1,212 @@
+"""A small SmolVLM with random weights: a directory as transformers saves it, and llama.cpp's two files of the same."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tokenizers
+from PIL import Image
+from safetensors.numpy import save_file
+from tokenizers import decoders, models, pre_tokenizers
+
+from glinfer.config import ModelConfig
+from glinfer.families import TOWERS
+from glinfer.formats import random_checkpoint
+from glinfer.graph.model import graph_of
+
+Array = np.ndarray[Any, Any]
+SIDE, PATCH, SCALE, LONGEST, SEED = 34, 4, 2, 68, 8
+TEXT = ModelConfig(
+    320, 64, 4, 2, 640, 96, 1e-5, "silu", "llama", num_key_value_heads=2, head_dim=16, tie_word_embeddings=False
+)
+TOWER = ModelConfig(
+    (SIDE // PATCH) ** 2,
+    48,
+    4,
+    2,
+    (SIDE // PATCH) ** 2,
+    80,
+    1e-6,
+    model_type="siglip",
+    patch_size=PATCH,
+    patches_per_token=SCALE**2,
+    dense=((64, False, "none"),),
+    **TOWERS["siglip"].usual,
+)
+TOKENS = (SIDE // PATCH // SCALE) ** 2
+CONTROL = [
+    *("<|im_start|>", "<end_of_utterance>", "<fake_token_around_image>", "<global-img>", "<image>"),
+    *(f"<row_{row}_col_{col}>" for row in range(1, 5) for col in range(1, 5)),
+]
+TEMPLATE = (
+    "<|im_start|>{% for message in messages %}{{message['role'] | capitalize}}"
+    "{% if message['content'][0]['type'] == 'image' %}{{':'}}{% else %}{{': '}}{% endif %}"
+    "{% for line in message['content'] %}{% if line['type'] == 'text' %}{{line['text']}}"
+    "{% elif line['type'] == 'image' %}{{ '<image>' }}{% endif %}{% endfor %}<end_of_utterance>\n{% endfor %}"
+    "{% if add_generation_prompt %}{{ 'Assistant:' }}{% endif %}"
+)
+"""SmolVLM's own."""
+IMAGE_SIZES = [(70, 50), (30, 90), (34, 34), (68, 40), (200, 10), (9, 33)]
+"""Widths and heights."""
+PROCESSOR = {
+    "do_image_splitting": True,
+    "image_mean": [0.5, 0.5, 0.5],
+    "image_std": [0.5, 0.5, 0.5],
+    "max_image_size": {"longest_edge": SIDE},
+    "size": {"longest_edge": LONGEST},
+    "resample": 1,
+}
+
+
+def weights(seed: int = SEED) -> tuple[dict[str, Array], dict[str, Array]]:
+    """The tensors of the language model and of the image encoder, under glinfer's names."""
+    text, tower = (random_checkpoint(config, seed=seed, scale=0.2).tensors for config in (TEXT, TOWER))
+    grown = {name: 1.5 * array if "patch_embedding.weight" in name else array for name, array in tower.items()}
+    return dict(text), grown
+
+
+def write_smolvlm(folder: Path, dtype: str = "float32", seed: int = SEED, **config: Any) -> Path:
+    """A directory of the model; ``config`` changes settings of config.json."""
+    folder.mkdir(parents=True, exist_ok=True)
+    _write_tokenizer(folder)
+    text, tower = weights(seed)
+    tensors = {name.replace("model.", "model.text_model.", 1): array for name, array in text.items()}
+    for name, array in tower.items():
+        is_patch = name.endswith("patch_embedding.weight")
+        tensors[f"model.{name}"] = array.reshape(-1, 3, PATCH, PATCH) if is_patch else array
+    stored = {name: np.ascontiguousarray(array, dtype) for name, array in tensors.items()}
+    save_file(stored, folder / "model.safetensors")
+    values = {
+        "model_type": "smolvlm",
+        "architectures": ["SmolVLMForConditionalGeneration"],
+        "image_token_id": 256 + CONTROL.index("<image>"),
+        "pad_token_id": 0,
+        "scale_factor": SCALE,
+        "tie_word_embeddings": False,
+        "text_config": {
+            "model_type": "llama",
+            "vocab_size": TEXT.vocab_size,
+            "hidden_size": TEXT.hidden_size,
+            "intermediate_size": TEXT.intermediate_size,
+            "num_hidden_layers": TEXT.num_hidden_layers,
+            "num_attention_heads": TEXT.num_attention_heads,
+            "num_key_value_heads": TEXT.num_key_value_heads,
+            "head_dim": TEXT.head_dim,
+            "max_position_embeddings": TEXT.max_position_embeddings,
+            "rms_norm_eps": TEXT.layer_norm_eps,
+            "pad_token_id": 0,
+            "tie_word_embeddings": False,
+        },
+        "vision_config": {
+            "model_type": "smolvlm_vision",
+            "hidden_size": TOWER.hidden_size,
+            "intermediate_size": TOWER.intermediate_size,
+            "num_hidden_layers": TOWER.num_hidden_layers,
+            "num_attention_heads": TOWER.num_attention_heads,
+            "image_size": SIDE,
+            "patch_size": PATCH,
+        },
+    }
+    (folder / "config.json").write_text(json.dumps({**values, **config}))
+    (folder / "preprocessor_config.json").write_text(json.dumps(PROCESSOR))
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": 256 + 1}))
+    return folder
+
+
+def _write_tokenizer(folder: Path) -> None:
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    ids = {text: token for token, text in enumerate([*letters[:-1], "he"])}  # GGUF files need a merge
+    library = tokenizers.Tokenizer(models.BPE(ids, [("h", "e")]))
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    library.decoder = decoders.ByteLevel()
+    library.add_special_tokens(CONTROL)
+    library.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE}))
+
+
+def picture(width: int = 70, height: int = 50, seed: int = 0) -> Image.Image:
+    """An image of smooth colours."""
+    random = np.random.default_rng(seed).integers(0, 256, (4, 5, 3), np.uint8)
+    return Image.fromarray(random).resize((width, height), Image.Resampling.BICUBIC)
+
+
+def about(image: object, text: str = "What is it?") -> list[dict[str, Any]]:
+    """A conversation of one question about an image."""
+    return [{"role": "user", "content": [{"type": "image", "image": image}, {"type": "text", "text": text}]}]
+
+
+def write_mmproj(path: Path, seed: int = SEED, **changes: object) -> Path:
+    """llama.cpp's file of the image encoder; ``changes`` are metadata by the end of their key, None for none."""
+    import gguf
+
+    writer = gguf.GGUFWriter(path, "clip")
+    keys: dict[str, Any] = {
+        "has_vision_encoder": True,
+        "projector_type": "idefics3",
+        "use_gelu": True,
+        "vision.image_size": SIDE,
+        "vision.patch_size": PATCH,
+        "vision.embedding_length": TOWER.hidden_size,
+        "vision.feed_forward_length": TOWER.intermediate_size,
+        "vision.block_count": TOWER.num_hidden_layers,
+        "vision.attention.head_count": TOWER.num_attention_heads,
+        "vision.attention.layer_norm_epsilon": TOWER.layer_norm_eps,
+        "vision.projection_dim": TEXT.hidden_size,
+        "vision.projector.scale_factor": SCALE,
+        "vision.preproc_image_size": LONGEST,
+        "vision.image_mean": [0.5, 0.5, 0.5],
+        "vision.image_std": [0.5, 0.5, 0.5],
+        **changes,
+    }
+    add = {bool: writer.add_bool, str: writer.add_string, int: writer.add_uint32, float: writer.add_float32}
+    for name, value in keys.items():
+        if value is not None:
+            add.get(type(value), writer.add_array)(f"clip.{name}", value)
+    ours, theirs = TOWERS["siglip"].names, TOWERS["siglip"].in_gguf.names
+    for tensor in graph_of(TOWER).tensors():
+        array = weights(seed)[1][tensor.name(ours)]
+        if tensor.role == "patches" and tensor.part == "weight":
+            array = array.reshape(-1, 3, PATCH, PATCH)
+        kind = np.float16 if array.ndim == 2 and tensor.role != "embeddings" else np.float32
+        writer.add_tensor(tensor.name(theirs), np.ascontiguousarray(array, kind))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def tower_rows(patches: Array, places: Array, tensors: dict[str, Array], config: ModelConfig = TOWER) -> Array:
+    """The rows of a square, as SigLIP and SmolVLM's connector compute them, in float64."""
+
+    def take(name: str) -> Array:
+        return np.asarray(tensors[name], np.float64)
+
+    def linear(x: Array, name: str) -> Array:
+        return np.asarray(x @ take(f"{name}.weight").T + take(f"{name}.bias"))
+
+    def norm(x: Array, name: str) -> Array:
+        x = x - x.mean(-1, keepdims=True)
+        x = x / np.sqrt((x * x).mean(-1, keepdims=True) + config.layer_norm_eps)
+        return np.asarray(x * take(f"{name}.weight") + take(f"{name}.bias"))
+
+    tower, heads, dim = "vision_model.", config.num_attention_heads, config.head_dim
+    x = linear(patches.astype(np.float64), f"{tower}embeddings.patch_embedding")
+    x = x + take(f"{tower}embeddings.position_embedding.weight")[places]
+    for number in range(config.num_hidden_layers):
+        layer = f"{tower}encoder.layers.{number}."
+        y = norm(x, f"{layer}layer_norm1")
+        q, k, v = (
+            linear(y, f"{layer}self_attn.{letter}_proj").reshape(-1, heads, dim).transpose(1, 0, 2) for letter in "qkv"
+        )
+        scores = np.exp(q @ k.transpose(0, 2, 1) * dim**-0.5)
+        mixed = (scores / scores.sum(-1, keepdims=True) @ v).transpose(1, 0, 2).reshape(len(x), -1)
+        x = x + linear(mixed, f"{layer}self_attn.out_proj")
+        y = linear(norm(x, f"{layer}layer_norm2"), f"{layer}mlp.fc1")
+        y = 0.5 * y * (1 + np.tanh(np.sqrt(2 / np.pi) * (y + 0.044715 * y**3)))
+        x = x + linear(y, f"{layer}mlp.fc2")
+    x = norm(x, f"{tower}post_layernorm").reshape(len(x) // config.patches_per_token, -1)
+    return np.asarray(x @ take("connector.modality_projection.proj.weight").T)
