@@ -87,7 +87,7 @@ def record(folder: Path) -> None:
     talk = ("chat", "model.gab", "--max-tokens", "6", "--temperature", "0")
     glinfer_command(folder, *talk, typed="abab\n/save talk.json\n")
     profile = glinfer_command(folder, "profile", "model.gab", "--json")
-    (folder / "profile.json").write_text(profile, "utf-8")
+    (folder / "profile.json").write_text(json.dumps(json.loads(profile)) + "\n", "utf-8")
     glinfer_command(folder, "export-web", "model.gab", str(folder / "site"), "--weights", "q8")
     pack(folder / "site", folder / "site.tar.xz")
     said = {
