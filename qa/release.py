@@ -11,6 +11,7 @@ import click
 
 import glinfer
 from glinfer.errors import GlinferError
+from qa.api import Snapshot
 from qa.steps import ROOT, StepError, run
 from qa.supply import run_tests
 
@@ -58,6 +59,16 @@ def wheel() -> str:
     return f"the same bytes twice ({told}): {', '.join(f'dist/{name}' for name in names)}"
 
 
+def recorded(version: str) -> str:
+    """Check that names and files are recorded as those of the version, for later versions to keep and to read."""
+    if (marked := Snapshot.read().released) != version:
+        raise StepError(f"qa/api.json is of {marked or 'no release'}; run 'python -m qa api --released'")
+    folder = f"tests/upgrade/recorded/{version}"
+    if not (ROOT / folder).is_dir():
+        raise StepError(f"{folder} is missing; run 'python -I tests/upgrade/record.py {folder}'")
+    return f"qa/api.json and {folder}"
+
+
 def qa(*words: str) -> str:
     """Run a command of 'python -m qa'; returns the last line of its output."""
     told = run(sys.executable, "-m", "qa", *words, lines=40).strip()
@@ -74,6 +85,7 @@ CHECKS: Mapping[str, tuple[str, Check]] = {
     "tag": ("everything is committed, and the tag is free", tag),
     "lint": ("style and types", lambda: run("make", "--silent", "lint", lines=40).splitlines()[-1]),
     "api": ("public names are those of qa/api.json", lambda: qa("api")),
+    "records": ("names and files of this version are recorded", lambda: recorded(glinfer.__version__)),
     "wheel": ("wheel and sdist, built twice", wheel),
     "sbom": ("bill of materials", lambda: qa("sbom", f"dist/glinfer-{glinfer.__version__}-py3-none-any.whl")),
     "audit": ("known vulnerabilities of the lock", lambda: qa("audit")),

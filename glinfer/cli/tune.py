@@ -17,7 +17,15 @@ from glinfer.inspect.info import software_device
 from glinfer.inspect.tables import Column, Table
 from glinfer.inspect.tune.kernels import tune
 from glinfer.lower.plans import DEFAULT_WEIGHTS, weights_named
-from glinfer.program.tuning import TuningKey, default_for, kernels_file, load_tuned, runs_on, save_kernels
+from glinfer.program.tuning import (
+    TuningKey,
+    default_for,
+    file_to_write,
+    kernels_file,
+    load_tuned,
+    runs_on,
+    save_kernels,
+)
 from glinfer.terminal import emit
 
 
@@ -68,6 +76,7 @@ def _tuned(device: Device, checkpoint: Checkpoint, weights: str, seconds: float,
     tuned = None if redo or kept is None or not runs_on(device, kept.kernels) else kept
     path = kernels_file(key)
     if tuned is None:
+        file_to_write(key)  # else the search could not be kept
         with progress(f"tuning {weights}") as advance:
             report = tune(device, checkpoint, weights, seconds=seconds, on_progress=advance)
         tuned = report.tuned

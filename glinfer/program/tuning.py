@@ -8,6 +8,7 @@ as absent, and the default takes its place. An empty environment variable GLINFE
 from __future__ import annotations
 
 import dataclasses
+import errno
 import hashlib
 import json
 import os
@@ -180,23 +181,38 @@ def _kernels(values: Mapping[str, Any]) -> KernelOptions:
     return KernelOptions(**values)
 
 
-def save_kernels(key: TuningKey, tuned: Tuned) -> Path | None:
-    """Keep a choice for the next load; returns the file, or None where there is no folder for it.
+def file_to_write(key: TuningKey) -> Path | None:
+    """The file of a key's choice, in a folder that is there and takes files; None where there is no folder for it.
 
     Raises:
-        InputError: the folder cannot be made.
-        FormatError: the file cannot be written.
+        InputError: the folder cannot be made or written to.
     """
     path = kernels_file(key)
     if path is None:
         return None
-    values = {"version": VERSION, **dataclasses.asdict(key), **dataclasses.asdict(tuned)}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        if not os.access(path.parent, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except OSError as error:
         raise InputError(
-            f"{path.parent}: cannot make this folder: {reason(error)}; set GLINFER_CACHE to another one, or to nothing"
+            f"{path.parent}: cannot write to this folder: {reason(error)}; "
+            "set GLINFER_CACHE to another one, or to nothing"
         ) from None
+    return path
+
+
+def save_kernels(key: TuningKey, tuned: Tuned) -> Path | None:
+    """Keep a choice for the next load; returns the file, or None where there is no folder for it.
+
+    Raises:
+        InputError: the folder cannot be made or written to.
+        FormatError: the file cannot be written.
+    """
+    path = file_to_write(key)
+    if path is None:
+        return None
+    values = {"version": VERSION, **dataclasses.asdict(key), **dataclasses.asdict(tuned)}
     with replacing(path) as temporary:
         temporary.write_text(json.dumps(values, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     return path

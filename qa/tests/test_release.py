@@ -13,7 +13,8 @@ from qa_commands import run
 
 import glinfer
 from qa import release
-from qa.release import SkippedError, changelog, check
+from qa.api import Snapshot
+from qa.release import SkippedError, changelog, check, recorded
 from qa.steps import StepError
 
 LOG = "# Changelog\n\nAll changes.\n\n## 0.2.0 (2027-01-02)\n\n### Added\n\n## 0.1.0 (2026-11-24)\n"
@@ -41,6 +42,13 @@ def test_versions() -> None:
     for version in ("0.1", "v0.1.0", "0.1.0.dev1", "0.01.0", "", "0.1.0-rc1"):
         with pytest.raises(StepError, match=r"expected one like 0\.1\.0"):
             changelog(f"## {version} (2027-01-02)", version)
+
+
+def test_records_of_the_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Snapshot, "read", lambda: Snapshot("0.1.0", {}, {}))
+    assert recorded("0.1.0") == "qa/api.json and tests/upgrade/recorded/0.1.0"
+    with pytest.raises(StepError, match=r"^qa/api\.json is of 0\.1\.0; run 'python -m qa api --released'$"):
+        recorded("9.0.0")
 
 
 class TestTag:

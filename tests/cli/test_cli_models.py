@@ -198,6 +198,13 @@ class TestMeasuring:
             assert dataclasses.asdict(model.kernels) == found["kernels"]
         assert found["software"]["milliseconds"] > 0
 
+    def test_a_cache_that_takes_no_files_is_refused_before_the_search(
+        self, refused: Any, bare: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("GLINFER_CACHE", "/dev/null")
+        monkeypatch.setattr("glinfer.cli.tune.tune", None)
+        assert "/dev/null/kernels: cannot write to this folder" in refused("tune", bare)
+
     def test_a_slow_gpu_is_advised_to_try_the_software_renderer(
         self, glin: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:

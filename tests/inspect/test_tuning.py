@@ -132,7 +132,9 @@ def test_a_folder_of_that_name_is_absent_and_said_when_it_is_in_the_way(cache: P
 def test_a_folder_that_cannot_be_made(monkeypatch: Patch) -> None:
     monkeypatch.setenv("GLINFER_CACHE", "/dev/null")
     assert load_tuned(KEY) is None
-    with pytest.raises(InputError, match="/dev/null/kernels: cannot make this folder: Not a directory; set GLINFER_"):
+    with pytest.raises(
+        InputError, match="/dev/null/kernels: cannot write to this folder: Not a directory; set GLINFER_"
+    ):
         save_kernels(KEY, TUNED)
 
 

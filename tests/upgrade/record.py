@@ -3,9 +3,9 @@
     cd CHECKOUT_OF_THAT_VERSION && python -I …/tests/upgrade/record.py FOLDER
 
 It imports the glinfer of the current directory, and writes: a small model, a cache of tuned kernels, two batches that
-were stopped in the middle, an exported site, and in ``said.json`` what that version made of them.
-`tests/upgrade/recorded` was written so; its files are never edited. Record a release anew beside them, and let
-test_upgrade.py read both.
+were stopped in the middle, a conversation, a profile, an exported site, and in ``said.json`` what that version made of
+them. `tests/upgrade/recorded` was written so; its files are never edited after a release. Record the next release
+beside them, and let test_upgrade.py read both.
 """
 
 from __future__ import annotations
@@ -27,10 +27,14 @@ SITE = ("plan.json", "weights.safetensors", "tokenizer.json", "shaders")
 PROMPT, TOKENS = [97, 98], 12
 
 
-def glinfer_command(folder: Path, *words: str) -> None:
-    """Run a command of that version in the folder."""
+def glinfer_command(folder: Path, *words: str, typed: str = "") -> str:
+    """Run a command of that version in the folder; returns its standard output."""
     variables = {**os.environ, "PYTHONPATH": str(Path.cwd()), "GLINFER_CACHE": ""}
-    subprocess.run([sys.executable, "-m", "glinfer", *words], cwd=folder, env=variables, check=True)
+    command = [sys.executable, "-m", "glinfer", *words]
+    done = subprocess.run(
+        command, cwd=folder, env=variables, check=True, input=typed, text=True, stdout=subprocess.PIPE
+    )
+    return done.stdout
 
 
 def stop(path: Path) -> list[str]:
@@ -80,6 +84,10 @@ def record(folder: Path) -> None:
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
     glinfer_command(folder, "generate", "model.gab", "--batch", "prompts.jsonl", "--out", "prompts.out.jsonl")
     glinfer_command(folder, "run-batch", "-i", "requests.jsonl", "-o", "requests.out.jsonl", "model.gab")
+    talk = ("chat", "model.gab", "--max-tokens", "6", "--temperature", "0")
+    glinfer_command(folder, *talk, typed="abab\n/save talk.json\n")
+    profile = glinfer_command(folder, "profile", "model.gab", "--json")
+    (folder / "profile.json").write_text(json.dumps(json.loads(profile)) + "\n", "utf-8")
     glinfer_command(folder, "export-web", "model.gab", str(folder / "site"), "--weights", "q8")
     pack(folder / "site", folder / "site.tar.xz")
     said = {

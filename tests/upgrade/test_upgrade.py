@@ -1,12 +1,13 @@
 """Files that an earlier version wrote for itself: they are gone on with, count as absent, or are refused in one line.
 
-`recorded` has what record.py wrote with an earlier state of 0.1.0, tuned kernels in the form before that, and a site in
-the form after it. Of files of a later version only the numbers are known: they are made here from those.
+`recorded` has what record.py wrote with 0.1.0, and tuned kernels and a site in forms before that. Of files of a later
+version only the numbers are known: they are made here from those.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import shutil
 import tarfile
@@ -25,14 +26,13 @@ from glinfer.program.tuning import TuningKey, load_tuned
 pytestmark = pytest.mark.gl
 
 HERE = Path(__file__).parent
-RECORDED = HERE / "recorded" / "0.1.0a"
+RECORDED = HERE / "recorded" / "0.1.0"
 SAID: dict[str, Any] = json.loads((RECORDED / "said.json").read_text("utf-8"))
 KEY = TuningKey(**SAID["key"])
 VERSION_BEFORE: str = SAID["version"]
-AS_BEFORE = ["--slots", "4", "--weights", "file"]  # the default of weights was another one
 COMMANDS = {
-    "prompts": ["generate", "model.gab", "--batch", "prompts.jsonl", "--out", "prompts.out.jsonl", *AS_BEFORE],
-    "requests": ["run-batch", "-i", "requests.jsonl", "-o", "requests.out.jsonl", "model.gab", *AS_BEFORE],
+    "prompts": ["generate", "model.gab", "--batch", "prompts.jsonl", "--out", "prompts.out.jsonl"],
+    "requests": ["run-batch", "-i", "requests.jsonl", "-o", "requests.out.jsonl", "model.gab"],
 }
 
 
@@ -131,7 +131,23 @@ def test_a_batch_of_a_later_version_is_refused_in_one_line(
         assert path.read_bytes() == before
 
 
-@pytest.mark.parametrize(("site", "before"), [("0.1.0a/site.tar.xz", 4), ("site-version-4.tar.xz", 1)])
+def test_a_conversation_goes_on(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"/load talk.json\nab\n/save talk.json\n")))
+    before = json.loads((folder / "talk.json").read_text("utf-8"))["messages"]
+    assert run(["chat", "model.gab", "--temperature", "0", "--max-tokens", "4"]) == 0, capsys.readouterr().err
+    after = json.loads((folder / "talk.json").read_text("utf-8"))["messages"]
+    assert after[: len(before)] == before
+    assert [each["role"] for each in after] == ["user", "assistant"] * 2
+
+
+def test_a_profile_is_compared(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["profile", "--compare", "profile.json", "profile.json"]) == 0, capsys.readouterr().err
+    assert "(+0.0%)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("site", "before"), [("0.1.0/site.tar.xz", 0), ("site-version-4.tar.xz", 1)])
 def test_a_site_has_a_number_by_which_the_runtime_refuses_it(site: str, before: int) -> None:
     """A site has its own runtime, which goes on; web/tests/browser/test_upgraded_site.py gives it today's."""
     with tarfile.open(HERE / "recorded" / site) as archive:
