@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 import pytest
+from click.testing import CliRunner
 from each_case import each_case
 from own_process import finished
 from small_models import hugging_face_files, small_gguf
@@ -22,6 +23,8 @@ from tiny_embedders import write_embedder
 import glinfer
 
 llm = pytest.importorskip("llm", reason="llm is not installed; pip install -e '.[llm]'")
+from llm.cli import cli as commands  # noqa: E402
+
 from glinfer import llm_plugin  # noqa: E402
 from glinfer.llm_plugin import AsyncGlinferModel, GlinferEmbedding, GlinferModel, PluginError  # noqa: E402
 
@@ -45,29 +48,33 @@ def speaker(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_other(folder, {first: "yes", second: "again"})[0]
 
 
-def said(*arguments: str, home: Path, status: int = 0, typed: str = "") -> str:
-    """What a command of llm prints; its errors have one line."""
-    environment = {**os.environ, "LLM_USER_PATH": str(home), "GLINFER_CACHE": ""}
-    done = finished([sys.executable, "-m", "llm", *arguments], env=environment, input=typed)
-    assert done.returncode == status, done.stderr
-    assert done.stderr.count("\n") == (status != 0), done.stderr
-    return done.stderr if status else done.stdout
+def test_a_command(speaker: Path, tmp_path: Path) -> None:
+    """It finds the entry point, and leaves nothing open."""
+    command = ["llm", "-m", "glinfer", "-o", "model", str(speaker), "-o", "temperature", "0", "-u", "hi"]
+    done = finished([sys.executable, "-m", *command], env={**os.environ, "LLM_USER_PATH": str(tmp_path)})
+    assert (done.returncode, done.stdout) == (0, "yes\n"), done.stderr
+    assert done.stderr.endswith(" input, 4 output\n")
 
 
-def test_commands(speaker: Path, tmp_path: Path) -> None:
-    """The entry point is found, a conversation goes on, and the logs have tokens and draws."""
-    listed = said("models", "-q", "glinfer", home=tmp_path).splitlines()
+def test_commands_of_a_conversation(speaker: Path, tmp_path: Path) -> None:
+    def said(*arguments: str, status: int = 0, typed: str = "") -> str:
+        done = CliRunner().invoke(commands, arguments, input=typed, env={"LLM_USER_PATH": str(tmp_path)})
+        assert done.exit_code == status, done.output
+        assert not llm_plugin._opened
+        return done.output
+
+    listed = said("models", "-q", "glinfer").splitlines()
     assert listed[:2] == ["GlinferModel: glinfer", "GlinferModel: glinfer/shakespeare"]
-    asked = ("-m", "glinfer", "-o", "model", str(speaker), "-o", "temperature", "0")
-    assert said(*asked, "hi", home=tmp_path) == "yes\n"
-    assert said("-c", "hi", "-o", "model", str(speaker), home=tmp_path) == "again\n"
-    newest = json.loads(said("logs", "-n", "1", "--json", home=tmp_path))[0]
+    which = ("-o", "model", str(speaker), "-o", "temperature", "0")
+    assert said("-m", "glinfer", *which, "hi") == "yes\n"
+    assert said("-c", *which, "hi") == "again\n"
+    newest = json.loads(said("logs", "-n", "1", "--json"))[0]
     assert (newest["model"], newest["output_tokens"]) == ("glinfer", len("again") + 1)
     assert newest["response_json"]["finish_reason"] == "stop"
     assert newest["response_json"]["draws"] > 0
-    assert said("-m", "glinfer", "hi", home=tmp_path, status=1).startswith("Error: glinfer needs a model: -o model")
-    error = said("chat", "-m", "glinfer", "-o", "model", "none.gguf", home=tmp_path, status=1, typed="hi\n")
-    assert error.startswith("Error: none.gguf: cannot read it")
+    assert said("-m", "glinfer", "hi", status=1).startswith("Error: glinfer needs a model: -o model FILE")
+    error = said("chat", "-m", "glinfer", "-o", "model", "none.gguf", status=1, typed="hi\n").splitlines()[-1]
+    assert "Error: none.gguf: cannot read it" in error
 
 
 def test_a_conversation_in_python(speaker: Path) -> None:
