@@ -219,7 +219,7 @@ def _chats(model: Model, path: AnyPath) -> bool:
     try:
         model.chat_form()
     except InputError:
-        if model.config.embeds or template_of(path, model.require_tokenizer(), model.config) is not None:
+        if template_of(path, model.require_tokenizer(), model.config) is not None:
             raise
         return False
     return True

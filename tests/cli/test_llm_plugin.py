@@ -156,6 +156,8 @@ def test_vectors(tmp_path: Path) -> None:
         want = plain.embed(texts).tolist()
     assert list(model.embed_multi(texts, batch_size=2)) == want
     assert model.embed("rain") == want[1]
+    with pytest.raises(PluginError, match="embeds texts and does not generate any"):
+        GlinferModel("m", tmp_path / "bert").prompt("the cat").text()
     with pytest.raises(PluginError, match="generates text and makes no vectors"):
         GlinferEmbedding("glinfer/shakespeare", Path("shakespeare")).embed("a")
 
