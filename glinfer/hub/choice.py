@@ -190,9 +190,9 @@ def choose(repository: Repository, shards_of: Callable[[RemoteFile], Iterable[st
     if found:
         what = f"{len(found)} files of {quant or found[0].quant or 'weights without a quantisation in their names'}"
     among = found or ggufs
-    listed = ", ".join(f"{_tag(each, among)} ({_megabytes(each.size)})" for each in among[:_SHOWN])
+    listed = ", ".join(f"{tag(each, among)} ({_megabytes(each.size)})" for each in among[:_SHOWN])
     more = f" and {len(among) - _SHOWN} more" if len(among) > _SHOWN else ""
-    raise repository.error(f"{what}; choose one of {listed}{more}, as {repository.name.repo}:{_tag(among[0], among)}")
+    raise repository.error(f"{what}; choose one of {listed}{more}, as {repository.name.repo}:{tag(among[0], among)}")
 
 
 def gguf_choices(files: Iterable[RemoteFile]) -> list[Chosen]:
@@ -247,7 +247,7 @@ def _usual(ggufs: Sequence[Chosen]) -> list[Chosen]:
     return [each for each in integers or floats if each.quant == best.quant]
 
 
-def _tag(model: Chosen, among: Sequence[Chosen]) -> str:
+def tag(model: Chosen, among: Sequence[Chosen]) -> str:
     """The part of a name after ``:`` that selects one of several models."""
     alone = model.quant and [each.quant for each in among].count(model.quant) == 1
     return model.quant if alone else PurePosixPath(model.stem).name

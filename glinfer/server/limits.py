@@ -47,7 +47,7 @@ class RequestLimits:
     prompts: int = 128
     choices: int = 32
     sequences: int = 128
-    stop_strings: int = 16
+    stop_strings: int = 32
     stop_characters: int = 1000
     logprobs: int = 20
     tools: int = 128

@@ -45,9 +45,14 @@ def document() -> dict[str, Any]:
             schema = {"$ref": _REF.format(model=route.body.__name__)}
             operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
         paths[route.documented] = {route.method.lower(): operation}
-    paths["/v1/models/{model}"]["get"]["parameters"] = [
-        {"name": "model", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
-    ]
+    for path, where in (("/v1/models/{model}", "path"), ("/tokenizer_info", "query")):
+        named = {
+            "name": "model",
+            "in": where,
+            "required": where == "path",
+            "schema": {"type": "string", "minLength": 1},
+        }
+        paths[path]["get"]["parameters"] = [named]
     return {
         "openapi": "3.1.0",
         "info": {"title": "glinfer", "version": __version__},

@@ -16,6 +16,7 @@ from glinfer.server.limits import LIMITS, MAX_FIELDS, Several, Strict, few
 from glinfer.text.chat import Rendering
 
 Number = StrictInt | StrictFloat
+ModelName = Annotated[StrictStr, Field(min_length=1, max_length=LIMITS.model_characters)]
 Ids = Annotated[Several[StrictInt], Field(min_length=1)]
 Text = Annotated[StrictStr, Field(min_length=1)]
 Stop = Annotated[StrictStr, Field(min_length=1, max_length=LIMITS.stop_characters)]
@@ -38,7 +39,7 @@ class RequestBody(Strict):
     neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
     ignored: ClassVar[frozenset[str]] = frozenset({"user", "metadata", "store", "service_tier", "safety_identifier"})
 
-    model: Annotated[StrictStr, Field(min_length=1, max_length=LIMITS.model_characters)]
+    model: ModelName
     """The name of a model in /v1/models."""
 
     @classmethod
@@ -492,8 +493,12 @@ class RerankRequest(RequestBody):
 class TokenizeRequest(RenderedBody):
     """POST /tokenize."""
 
+    model: ModelName | None = None  # type: ignore[assignment]
+    """The name of a model; may be left out if there is only one."""
     prompt: StrictStr | None = None
     """A text; control tokens in it are recognised, as in a completion's prompt."""
+    add_special_tokens: bool | None = None
+    """Put the tokenizer's tokens around the text of ``prompt``, such as ``<s>`` (the default)."""
     messages: Messages | None = None
     """A conversation instead of ``prompt``."""
 
@@ -510,6 +515,8 @@ class AttentionRequest(TokenizeRequest):
 class DetokenizeRequest(RequestBody):
     """POST /detokenize."""
 
+    model: ModelName | None = None  # type: ignore[assignment]
+    """As for /tokenize."""
     tokens: Annotated[Several[StrictInt], Field(max_length=LIMITS.detokenize_tokens)]
     """Token ids."""
 

@@ -70,6 +70,14 @@ def _model(served: Served, adapter: str | None) -> dict[str, Any]:
     return {**head, **served.facts} if ready else head
 
 
+async def tokenizer_info(request: Request) -> Response:
+    """The tokens that begin and end a model's texts, for clients that tokenize here, such as lm-evaluation-harness."""
+    served, _ = ServerState.of(request).model(request.query_params.get("model"))
+    tokenizer, ends = served.tokenizer, served.loaded.stop_ids
+    named = {"bos_token": tokenizer.around[0][:1], "eos_token": ends[:1]}
+    return json_answer({name: tokenizer.decode(ids) if ids else None for name, ids in named.items()})
+
+
 async def health(request: Request) -> Response:
     """Whether the server is ready: 200 when its models are loaded, 503 before that and during shutdown."""
     state = ServerState.of(request)
@@ -93,6 +101,7 @@ ROUTES = (
     ApiRoute("/v1/attention", texts.attention, "Attention of a prompt's last token.", protocol.AttentionRequest),
     ApiRoute("/tokenize", texts.tokenize, "Token ids of a text or a conversation.", protocol.TokenizeRequest),
     ApiRoute("/detokenize", texts.detokenize, "Text of token ids.", protocol.DetokenizeRequest),
+    ApiRoute("/tokenizer_info", tokenizer_info, "The tokens that begin and end texts of ?model=NAME."),
     ApiRoute("/apply-template", texts.apply_template, "The prompt of a conversation.", protocol.ApplyTemplateRequest),
     ApiRoute("/v1/models", models, "The models."),
     ApiRoute("/v1/models/{model:path}", model, "One model."),

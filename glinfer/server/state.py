@@ -59,13 +59,18 @@ class ServerState:
         state: ServerState = request.app.state.glinfer
         return state
 
-    def model(self, name: str) -> tuple[Runner, str | None]:
+    def model(self, name: str | None) -> tuple[Runner, str | None]:
         """The model with this name, and its LoRA adapter if the name is ``adapter`` or ``model:adapter``.
 
         Raises:
-            ApiError: no model has this name.
+            ApiError: no model has this name; or the name is None, and there are several models.
         """
         served = self.worker.served
+        if name is None:
+            if len(served) != 1:
+                message = f"the request names no model; expected one of {', '.join(served)}"
+                raise ApiError(message, param="model", code="missing_parameter")
+            (name,) = served
         if name in served:
             return served[name], None
         adapters = [(each, own) for each in served.values() for own in each.source.adapters]

@@ -37,7 +37,8 @@ async def _ids(asked: Asked[Any], body: protocol.TokenizeRequest, reply: str = "
 
     def work() -> list[int]:
         if prompt is not None:
-            return served.tokenizer.encode(prompt + reply)
+            plain = body.add_special_tokens is False
+            return (served.tokenizer.encode_more if plain else served.tokenizer.encode)(prompt + reply)
         # A reply's text never spells control tokens.
         return [
             *served.chat_ids(protocol.conversation(body.messages or []), None, how),

@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from own_process import finished
+from own_process import DEADLINE, finished
 from tiers import tiered
+
+import glinfer
 
 pytestmark = pytest.mark.gl
 
@@ -104,7 +106,8 @@ def test_the_first_examples_are_short() -> None:
 def test_the_page_of_examples_has_each_once() -> None:
     page = (EXAMPLES / "README.md").read_text("utf-8")
     named = [line.partition("](")[2].partition(")")[0] for line in page.splitlines() if line.startswith("* [")]
-    assert sorted(named) == [*sorted(path.name for path in EXAMPLES.glob("[0-9]*.py")), "train/"]
+    examples = [path.name for pattern in ("[0-9]*.py", "*.ipynb") for path in EXAMPLES.glob(pattern)]
+    assert sorted(named) == sorted([*examples, "train/"])
 
 
 def test_the_sampler_of_example_5_is_right() -> None:
@@ -148,6 +151,29 @@ def test_example(name: str, tmp_path: Path) -> None:
         assert texts == [line for line in lines if not line.startswith(("  verify", "    "))]
         without_text = [line for line in lines if not line.startswith("  writes")]
         assert found == without_text
+
+
+@pytest.mark.slow
+def test_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jupyter's kernel runs it; it is kept without outputs, since the page alone has 14 MB."""
+    nbformat = pytest.importorskip("nbformat", reason="nbclient is not installed; pip install -e '.[all-tests]'")
+    client = pytest.importorskip("nbclient", reason="nbclient is not installed; pip install -e '.[all-tests]'")
+    monkeypatch.setenv("PYTHONPATH", str(EXAMPLES.parent), prepend=":")
+    notebook = nbformat.read(EXAMPLES / "tour.ipynb", as_version=4)
+    nbformat.validate(notebook)
+    code = {cell.id: cell for cell in notebook.cells if cell.cell_type == "code"}
+    assert [cell.outputs for cell in code.values()] == [[]] * len(code)
+    client.NotebookClient(notebook, timeout=DEADLINE, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    shown = {name: "".join(map(str, cell.outputs)) for name, cell in code.items()}
+    with glinfer.load("shakespeare") as model:
+        want = model.generate("ROMEO:", max_tokens=60, seed=1)
+    assert "".join(output.text for output in code["stream"].outputs) == want
+    assert "6 float32 arrays" in shown["capture"]
+    assert "image/png" in shown["picture"]
+    assert "244 and 39" in shown["draws"]
+    assert "<table>" in shown["draws"]
+    assert "TourDraw(number=17" in shown["tour"]
+    assert "<iframe srcdoc=" in shown["page"]
 
 
 def test_the_page_has_the_bugs_in_two_parts() -> None:

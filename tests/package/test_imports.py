@@ -36,7 +36,7 @@ ORDER = (
         "tensors",
         "engine",
     ),
-    *(PUBLIC, "inspect", "export", "server", "jobs", "ray", "cli", "__main__"),
+    *(PUBLIC, "inspect", "export", "server", "jobs", "ray", "cli", "llm_plugin", "__main__"),
 )
 ALLOWED = {room: set(ORDER[: place + 1]) for place, room in enumerate(ORDER)}
 # Beside the others, and never with OpenGL: files and shapes; names, files and the network; tokenizers and templates;

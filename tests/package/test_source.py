@@ -19,7 +19,7 @@ CORE = {"moderngl", "glcontext", "numpy", "safetensors", "tokenizers", "jinja2",
 OF_CORE = CORE | {"markupsafe"}  # Jinja's own, of which Jinja gives out no other name
 EXTRAS = {
     *("gguf", "llguidance", "matplotlib", "pyarrow", "starlette", "uvicorn", "h11", "pydantic", "prometheus_client"),
-    *("huggingface_hub", "PIL"),
+    *("huggingface_hub", "PIL", "llm"),
 }
 
 CODE = {"eval", "exec", "compile", "__import__"}
@@ -46,8 +46,7 @@ ALLOWED = {
     ("server/run.py", "socket"),
     *((f"server/{name}.py", "asyncio") for name in ("connections", "off_loop", "run", "state", "streaming", "worker")),
     ("server/off_loop.py", "concurrent"),  # threads, and no processes
-    ("engine/threaded.py", "asyncio"),
-    ("engine/threaded.py", "concurrent"),  # a thread, and no processes
+    *((f"{name}.py", what) for name in ("engine/threaded", "llm_plugin") for what in ("asyncio", "concurrent")),
     # Batches ask the same routes, without a network.
     ("jobs/local.py", "asyncio"),
     # A process for each device, by an argument list and never by a shell.
