@@ -354,4 +354,4 @@ def test_the_npm_package_runs_sites_of_both_kinds(
     assert found["ranked"] == [each.index for each in ranked]
     assert found["error"] == "this model embeds texts, and has no chat"
     assert found["gone"]
-    assert found["none"] == "plan.json could not be loaded: the server answered 404"
+    assert found["none"] == f"{url}nowhere/plan.json could not be loaded: the server answered 404"
