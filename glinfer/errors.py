@@ -7,6 +7,7 @@ The command line catches only these errors, prints the line and exits with statu
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -94,6 +95,15 @@ def nearest(name: str, names: Iterable[str]) -> str:
     return " or ".join(bare[each] for each in begun[:3] or difflib.get_close_matches(wanted, bare, n=1))
 
 
+def pip() -> str:
+    """The command of this Python's pip: ``pip`` if a shell finds this one, else by the path of the interpreter."""
+    import shlex  # only errors need these
+    import shutil
+
+    found, here = shutil.which("pip"), Path(sys.executable)
+    return "pip" if found and Path(found).parent == here.parent else f"{shlex.quote(str(here))} -m pip"
+
+
 def install_command(extra: str) -> str:
     """The command that installs one of glinfer's extras, from the source that glinfer was installed from."""
     from importlib import metadata  # slow to import; only errors need it
@@ -104,8 +114,8 @@ def install_command(extra: str) -> str:
     except (metadata.PackageNotFoundError, ValueError):
         origin = {}
     if (_PACKAGE.parent / "pyproject.toml").is_file():
-        return f"pip install -e '{_PACKAGE.parent}[{extra}]'"
+        return f"{pip()} install -e '{_PACKAGE.parent}[{extra}]'"
     if url := origin.get("url"):
         kind = origin.get("vcs_info", {}).get("vcs")
-        return f"pip install 'glinfer[{extra}] @ {kind + '+' if kind else ''}{url}'"
-    return f"pip install 'glinfer[{extra}]'"
+        return f"{pip()} install 'glinfer[{extra}] @ {kind + '+' if kind else ''}{url}'"
+    return f"{pip()} install 'glinfer[{extra}]'"

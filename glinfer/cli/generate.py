@@ -37,7 +37,7 @@ from glinfer.engine.model import Model
 from glinfer.engine.run.stats import GenerationStats
 from glinfer.engine.sampler import SamplingOptions
 from glinfer.engine.stream import TextStream, TokenStream
-from glinfer.errors import InputError
+from glinfer.errors import GlinferError, InputError
 from glinfer.formats.files import shown
 from glinfer.structured.structure import OPTIONS, PARTIAL, structure_of
 from glinfer.terminal import emit
@@ -262,9 +262,13 @@ def user_message(images: Sequence[str], text: object) -> dict[str, Any]:
 
 
 def print_stream(stream: Iterable[str | int]) -> None:
-    """Print pieces of text as they arrive, or ids separated by commas."""
-    for number, piece in enumerate(stream):
-        emit(f"{',' if number else ''}{piece}" if isinstance(piece, int) else piece, nl=False)
+    """Print pieces of text as they arrive, or ids separated by commas; an error begins on its own line."""
+    try:
+        for number, piece in enumerate(stream):
+            emit(f"{',' if number else ''}{piece}" if isinstance(piece, int) else piece, nl=False)
+    except GlinferError:
+        emit()
+        raise
     emit()
 
 

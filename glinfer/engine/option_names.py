@@ -35,7 +35,7 @@ def named_options(*passed_on: type, call: str = "") -> Callable[[Method], Method
 
     def decorated(method: Method) -> Method:
         parameters = signature(method).parameters.values()
-        known = {each.name for each in parameters if each.kind is not each.VAR_KEYWORD}
+        known = {each.name for each in parameters if each.kind is not each.VAR_KEYWORD} - {"self"}
         known |= {name for options in passed_on for name in options.__annotations__}
 
         @functools.wraps(method)

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from glinfer.engine.loading import read_model
+from glinfer.engine.loading import for_use, read_model
 from glinfer.errors import InputError
 from glinfer.export.libraries import TOKENIZERS, library_files
 from glinfer.export.licence import licence_of
@@ -61,6 +61,7 @@ STORE = "weights.bin"
 _PAGE = "tour/index.html"
 _FILES = ("tour", "glinfer", "texts.js", "page/theme.js", "page/elements.js")
 _FETCH = "embedded.js"
+_CONTEXT = 256  # tokens of rotary models; the reference plan has the scores of all pairs of them in a texture
 _HEADER = struct.Struct("<Q")
 
 
@@ -82,7 +83,7 @@ def export_tour(
         target: the page: a new name, or an earlier export.
         text: the text that the page starts with; default: an example of the model.
         weights: weight format of the fast plan; the reference plan has the file's numbers.
-        context, gelu, tokenizer: as in :func:`glinfer.load`.
+        context, gelu, tokenizer: as in :func:`glinfer.load`, but rotary models have 256 tokens of context.
         limits: a key of :data:`glinfer.export.site.LIMITS`.
 
     Raises:
@@ -94,6 +95,9 @@ def export_tour(
     check_target(page)
     root = web_root()
     path, checkpoint = read_model(path, gelu=gelu, context=context)
+    if context is None and checkpoint.config.family.rotary:
+        most = min(checkpoint.config.max_position_embeddings, _CONTEXT)
+        checkpoint = for_use(checkpoint, gelu=gelu, context=most)
     if checkpoint.config.embeds:
         raise InputError(f"{path}: this model embeds texts; a tour needs a model that generates text")
     checkpoint.check_finite()

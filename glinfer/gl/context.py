@@ -206,7 +206,8 @@ class Device(Closing):
             raise self._refusal()
         if threading.get_ident() != self._thread:
             raise ContextError(
-                "an OpenGL context belongs to the thread that opened it; load the model in the thread that uses it"
+                "an OpenGL context belongs to the thread that opened it; load the model in the thread that uses it, "
+                "or use glinfer.ThreadedModel"
             )
 
     def _refusal(self) -> ContextError:

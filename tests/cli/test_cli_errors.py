@@ -217,6 +217,7 @@ class TestPrompts:
     def test_a_model_is_given_once(self, small: Path, refused: Refused) -> None:
         assert "Missing argument 'MODEL'" in refused("generate")
         assert "Missing argument 'MODEL'" in refused("chat")
+        assert "Missing argument 'OUT'" in refused("export-web", "--drop")
         for arguments in (["generate", small, "text", "-m", small], ["chat", small, "-m", small]):
             assert "found --model and the argument" in refused(*arguments)
 

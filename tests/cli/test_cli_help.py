@@ -195,6 +195,8 @@ class TestCompletion:
 
 
 class TestExtras:
+    found: str | None = str(Path(sys.executable).parent / "pip")
+
     def told(self, monkeypatch: pytest.MonkeyPatch, package: Path, direct_url: str | None) -> str:
         class Distribution:
             def read_text(self, name: str) -> str | None:
@@ -203,6 +205,7 @@ class TestExtras:
 
         monkeypatch.setattr(errors, "_PACKAGE", package)
         monkeypatch.setattr("importlib.metadata.distribution", lambda _: Distribution())
+        monkeypatch.setattr("shutil.which", lambda _: self.found)
         return install_command("gguf")
 
     def test_the_command_is_right_where_it_came_from(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -215,6 +218,8 @@ class TestExtras:
         assert self.told(monkeypatch, package, folder) == "pip install 'glinfer[gguf] @ file:///src/glinfer'"
         (tmp_path / "pyproject.toml").touch()
         assert self.told(monkeypatch, package, None) == f"pip install -e '{tmp_path}[gguf]'"
+        for self.found in ("/elsewhere/pip", None):  # of another Python, or none
+            assert self.told(monkeypatch, package, None) == f"{sys.executable} -m pip install -e '{tmp_path}[gguf]'"
 
     def test_messages_name_it(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.setitem(sys.modules, "gguf", None)

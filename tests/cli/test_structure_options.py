@@ -51,7 +51,10 @@ def test_generate(small: Path, tmp_path: Path, schema: str, capsys: pytest.Captu
     assert made.stdout.strip() in ("yea", "nay")
     cut = [*map(str, given), "--json-schema", schema, "-n", "4"]
     assert command(cut) == 2
-    assert "does not match the requested structure" in capsys.readouterr().err
+    shown = capsys.readouterr()
+    assert "does not match the requested structure" in shown.err
+    assert shown.out.startswith("{")
+    assert shown.out.endswith("\n"), "the error has its own line"
     partial = run(*cut, "--partial")
     assert partial.exit_code == 0
     assert partial.stdout.startswith("{")

@@ -26,7 +26,10 @@ pytestmark = pytest.mark.gl
 
 SHAPE = SMALL.replace("blocks=2", "blocks=1")
 PROMPT = [13, 132, 251, 70, 9]
-OTHER_THREAD = "an OpenGL context belongs to the thread that opened it; load the model in the thread that uses it"
+OTHER_THREAD = (
+    "an OpenGL context belongs to the thread that opened it; load the model in the thread that uses it, "
+    "or use glinfer.ThreadedModel"
+)
 
 Uses = dict[str, Callable[[], object]]
 

@@ -10,11 +10,12 @@ from scripted_models import SMALL, random_file
 
 from glinfer.cli.app import run
 from glinfer.config import ModelConfig
-from glinfer.errors import InputError
+from glinfer.errors import InputError, PlanError
 from glinfer.export.tour import export_tour, replaced_by
 from glinfer.lower.plans import plan_for
 
 LARGEST = 15_000_000
+LONG = "family=llama,blocks=2,heads=8,kv_heads=2,dim=64,inner=128,vocab=300,context=8192"
 
 
 def embedded(page: str, name: str) -> bool:
@@ -56,6 +57,13 @@ def test_a_random_model_is_written_too_and_replaces_only_its_own_page(tmp_path: 
     (tmp_path / "other.html").write_text("<p>mine</p>")
     with pytest.raises(InputError, match="not an earlier export"):
         export_tour(path, tmp_path / "other.html")
+
+
+def test_a_long_context_is_cut_to_one_whose_scores_fit(tmp_path: Path) -> None:
+    path = random_file(tmp_path / "model.safetensors", LONG, 1)
+    assert export_tour(path, tmp_path / "tour.html", "1 2 3").plan["plans"]["fast"] == 15
+    with pytest.raises(PlanError, match="scores"):
+        export_tour(path, tmp_path / "whole.html", "1 2 3", context=4096)
 
 
 def test_another_ending_is_refused_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -176,10 +176,13 @@ async function* alone(model, sampler, options) {
   }
 }
 
-/** A sampler; missing options are the model's own settings. */
+/** A sampler; missing options are the model's own settings. Refuses options that no text has. */
 function samplerOf(model, given) {
   const { temperature, top_k: topK, top_p: topP, min_p: minP, repetition_penalty: repetitionPenalty } = model.plan.model.generation;
-  return new Sampler({ temperature, topK, topP, minP, repetitionPenalty, ...given });
+  const own = { temperature, topK, topP, minP, repetitionPenalty, seed: null };
+  const unknown = Object.keys(given).find((name) => !Object.hasOwn(own, name));
+  if (unknown) throw new GlinferError(`there is no option ${unknown}; expected some of maxTokens, ${Object.keys(own).join(", ")}, speculate, keep, stopIds, signal`);
+  return new Sampler({ ...own, ...given });
 }
 
 function checkCount(count) {

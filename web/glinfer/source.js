@@ -43,7 +43,7 @@ export function fetchSource(base) {
     }
   };
   const found = (path, response) => {
-    if (!response.ok) throw new GlinferError(`${path} could not be loaded: the server answered ${response.status}`);
+    if (!response.ok) throw new GlinferError(`${new URL(path, base)} could not be loaded: the server answered ${response.status}`);
     return response;
   };
   const open = (path, bytes) => new FetchedParts((options) => get(path, options).then((answer) => found(path, answer)), path, bytes);

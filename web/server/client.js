@@ -115,5 +115,7 @@ export class Client {
 }
 
 function errorOf(error, status) {
-  return new ServerError(error?.message ?? `the server answered ${status}`, status, error?.code ?? null);
+  // Of a wrong key the rest is advice on headers, which the page sends.
+  const message = error?.code === "invalid_api_key" ? error.message.split(";")[0] : error?.message;
+  return new ServerError(message ?? `the server answered ${status}`, status, error?.code ?? null);
 }

@@ -78,15 +78,15 @@ export class TextureView {
     this.scale.replaceChildren(`−${number(this.limit)} `, bar, ` ${number(this.limit)}`, element("span", { className: "quiet" }, `  ${[largest, ...notes].join(", ")}`));
   }
 
-  /** All of it, as wide as there is room. */
+  /** All columns, and all lines where each has room for a word. */
   fit() {
     if (!this.shown || !this.root.clientWidth) return;
     const { width, height, lines } = this.shown;
     const room = this.root.clientWidth;
-    const roomForWords = Math.min(22, this.most / height) >= 10;
-    this.gutter = lines && roomForWords && room > 400 ? 72 : 0;
+    const each = this.most / height;
+    this.gutter = lines && each >= 10 && room > 400 ? 72 : 0;
     this.across = Math.min(64, (room - this.gutter) / width);
-    this.up = Math.min(48, Math.max(this.across, Math.min(22, this.most / height)));
+    this.up = Math.min(48, each < 10 ? Math.max(this.across, each) : Math.min(each, Math.max(this.across, 22)));
     const high = Math.max(20, Math.min(this.most, Math.ceil(this.up * height)));
     this.least = [this.across, this.up];
     [this.left, this.top] = [0, 0];

@@ -29,7 +29,7 @@ _OF_DROP = ("model", "out", "drop", "cache", "context", "as_json")
 
 
 @click.command("export-web")
-@click.argument("model", type=click.Path())
+@click.argument("model", type=click.Path(), metavar="MODEL", required=False)
 @click.argument("out", type=click.Path(), required=False)
 @click.option(
     "--drop", is_flag=True, help="Write a page that opens GGUF files, without a model; takes --cache and --context."
@@ -54,7 +54,7 @@ _OF_DROP = ("model", "out", "drop", "cache", "context", "as_json")
     help="Write one self-contained page that opens as a file; OUT may then end in .html.",
 )
 @json_option
-def export_command(model: str, out: str | None, drop: bool, single: bool, as_json: bool, **options: Any) -> None:
+def export_command(model: str | None, out: str | None, drop: bool, single: bool, as_json: bool, **options: Any) -> None:
     """Export MODEL to the folder OUT as a website that runs it in the browser with WebGL2.
 
     An embedding model becomes a page that searches a folder of texts.
@@ -67,6 +67,8 @@ def export_command(model: str, out: str | None, drop: bool, single: bool, as_jso
     glinfer export-web shakespeare site.html --single-file
     glinfer export-web --drop site/
     """
+    if model is None:
+        raise click.UsageError(f"Missing argument '{'OUT' if drop else 'MODEL'}'.", click.get_current_context())
     if drop:
         _export_drop(model, out, as_json, options)
         return

@@ -69,6 +69,6 @@ def require_complete(stats: GenerationStats, text: str | None = None) -> None:
     if stats.complete is False and stats.finish_reason in ("length", "context"):
         raise StructureError(
             f"the text ends after {stats.tokens} tokens and does not match the requested structure; allow more "
-            "max_tokens, or accept incomplete text with incomplete='partial'",
+            "tokens (max_tokens), or take incomplete text (--partial; in Python incomplete='partial')",
             text,
         )

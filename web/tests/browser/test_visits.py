@@ -332,6 +332,7 @@ def test_the_npm_package_runs_sites_of_both_kinds(
       const model = await load(".");
       const found = { threaded: [model.threaded] };
       found.reply = (await model.chat(here.prompt, { maxTokens: here.tokens, temperature: 0 })).text;
+      found.unknown = await model.chat("Hi", { maxToken: 5 }).catch(({ message }) => message);
       await model.release();
       const other = await load("vectors/", { worker: false });
       found.threaded.push(other.threaded);
@@ -352,6 +353,7 @@ def test_the_npm_package_runs_sites_of_both_kinds(
     assert found["reply"] == first.reply(PROMPT, TOKENS)
     np.testing.assert_allclose(found["vectors"], vectors, atol=1e-5)
     assert found["ranked"] == [each.index for each in ranked]
+    assert found["unknown"].startswith("there is no option maxToken; expected some of maxTokens, ")
     assert found["error"] == "this model embeds texts, and has no chat"
     assert found["gone"]
-    assert found["none"] == "plan.json could not be loaded: the server answered 404"
+    assert found["none"] == f"{url}nowhere/plan.json could not be loaded: the server answered 404"
