@@ -9,7 +9,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ import numpy as np
 
 from glinfer.errors import InputError
 from glinfer.export.site import export_web
-from glinfer.formats import load_checkpoint, save_checkpoint
+from glinfer.formats import find_model, load_checkpoint, save_checkpoint
 from glinfer.terminal import emit
 from qa.pictures.draws import figure
 from qa.pictures.terminal import PROMPT, Event, animated, lines_of, record
@@ -29,10 +29,11 @@ from web.tests.browser.browsed import Browsed, Browser
 
 IMAGES = ROOT / "docs" / "images"
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-COLUMNS = 124
+COLUMNS = 160
 _CHAT_COLUMNS = 88
 _TOUR_TEXT = "ROMEO:\nBut, soft! what light"
 _BLOCK = re.compile(r"```console\n(.*?)```", re.DOTALL)
+_LEAVE = f"{PROMPT}/quit"
 _OTHERS = re.compile(r"[\d.,]+ tok/s.*| · OpenGL .*")
 """What another run prints otherwise: speeds and the renderer."""
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome")
@@ -91,12 +92,12 @@ class Studio:
         run(sys.executable, "-m", "glinfer", *arguments)
 
     def make_pair(self) -> None:
-        """Write good.gab and bad.gab, which has one square matrix transposed."""
-        good = load_checkpoint("shakespeare")
-        save_checkpoint(good, self.folder / "good.gab")
-        name = "transformer.h.2.attn.out_proj.weight"
-        bad = {**good.tensors, name: np.ascontiguousarray(good.tensors[name].T)}
-        save_checkpoint(type(good)(good.config, bad, good.source), self.folder / "bad.gab")
+        """Write good.gab and bad.gab, which has one square matrix transposed, with their tokenizers."""
+        good, name = load_checkpoint("shakespeare"), "transformer.h.2.attn.out_proj.weight"
+        bad = replace(good, tensors={**good.tensors, name: np.ascontiguousarray(good.floats(name).T)})
+        for file, checkpoint in {"good": good, "bad": bad}.items():
+            save_checkpoint(checkpoint, self.folder / f"{file}.gab")
+            shutil.copyfile(Path(find_model("shakespeare")).with_suffix(".bpe"), self.folder / f"{file}.bpe")
 
 
 def _draws(studio: Studio) -> None:
@@ -115,9 +116,8 @@ def _diff(studio: Studio) -> None:
 def _look(studio: Studio) -> None:
     inside = studio.folder / "inside"
     studio.glinfer("look", "shakespeare", "JULIET:\nO Romeo, wherefore art thou Romeo?", "--out", str(inside))
-    for name, pattern in {"look-lens": "*lens*", "look-attention": "*attention*"}.items():
-        pictures = sorted(path for path in inside.rglob(f"{pattern}.png") if "dark" not in str(path))
-        shutil.copyfile(pictures[0], IMAGES / f"{name}.png")
+    for name, file in {"look-lens": "lens/positions-000.png", "look-attention": "attention/overview.png"}.items():
+        shutil.copyfile(inside / file, IMAGES / f"{name}.png")
     page = studio.page((inside / "index.html").as_uri(), 1100, 820, "dark")
     page.do("click", "text=Attention")
     studio.shoot(page, "look-page.png")
@@ -211,19 +211,11 @@ def _chat(studio: Studio) -> None:
 def run_block(studio: Studio, block: str, columns: int) -> list[Event]:
     """What the first command of a transcript prints in a terminal; its lines after ``> `` are typed."""
     command, *lines = block.splitlines()
-    typed = [line.removeprefix(PROMPT) for line in lines if line.startswith(PROMPT)]
-    if typed and typed[-1] != "/quit":
-        typed.append("/quit")
+    typed = [line.removeprefix(PROMPT) for line in lines if line.startswith(PROMPT) and line != _LEAVE]
     differs = " || true" if " diff " in command else ""  # whose exit status says that the models differ
     shell = ["bash", "-c", command.removeprefix("$ ") + differs]
-    events = record(shell, typed, studio.folder, columns, studio.tools)
-    return _without_quit(events) if typed else events
-
-
-def _without_quit(events: list[Event]) -> list[Event]:
-    """A chat up to its last answer."""
-    last = max(place for place, (_, text) in enumerate(events) if text.endswith(PROMPT))
-    return [*events[:last], (events[last][0], events[last][1].removesuffix(PROMPT))]
+    leave = _LEAVE.removeprefix(PROMPT) if typed else ""
+    return record(shell, typed, studio.folder, columns, studio.tools, leave)
 
 
 def updated(block: str, printed: Sequence[str], place: str) -> str:
@@ -235,7 +227,7 @@ def updated(block: str, printed: Sequence[str], place: str) -> str:
     command, *lines = block.splitlines()
     rest, found = iter(printed), [command]
     for line in lines:
-        if not line or line in ("…", f"{PROMPT}/quit"):
+        if not line or line in ("…", _LEAVE):
             found.append(line)
             continue
         same = next((each for each in rest if _OTHERS.sub("", each) == _OTHERS.sub("", line)), None)

@@ -32,11 +32,16 @@ _STYLE = """text{font:13px ui-monospace,SFMono-Regular,Menlo,Consolas,"DejaVu Sa
 white-space:pre;animation-timing-function:step-end;animation-iteration-count:infinite}
 .d{fill:#57606a}.c{fill:#0a6b3d;font-weight:600}.page{fill:#fff;stroke:#c9c9c9}
 @media(prefers-color-scheme:dark){text{fill:#e8eaed}.d{fill:#a2acb8}.c{fill:#7ee2a8}.page{fill:#14171c;stroke:#3c424b}}
-@media(prefers-reduced-motion:reduce){text{animation:none!important}}"""
+@media(prefers-reduced-motion:reduce){text{animation:none!important}}#still:target text{animation:none!important}"""
 
 
 def record(
-    command: Sequence[str], typed: Sequence[str], folder: Path, columns: int, variables: Mapping[str, str]
+    command: Sequence[str],
+    typed: Sequence[str],
+    folder: Path,
+    columns: int,
+    variables: Mapping[str, str],
+    leave: str = "",
 ) -> list[Event]:
     """Run a command in a terminal, and type a line at each prompt ``> ``.
 
@@ -46,6 +51,7 @@ def record(
         folder: where it runs.
         columns: of the terminal.
         variables: of the environment, besides those of this process.
+        leave: a last line, which ends the program; what is printed after it is not recorded.
 
     Raises:
         StepError: it failed, or printed nothing for three minutes.
@@ -57,7 +63,8 @@ def record(
         command, cwd=folder, env=environment, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True
     )
     os.close(theirs)
-    start, waiting, found, said, keys = time.monotonic(), list(typed), list[Event](), b"", b""
+    start, waiting, found = time.monotonic(), list(typed), list[Event]()
+    said, keys, left = b"", b"", False
     try:
         while keys or select.select([ours], [], [], _SILENCE)[0]:
             if not select.select([ours], [], [], _KEY)[0]:
@@ -69,9 +76,11 @@ def record(
             except OSError:  # it has ended
                 break
             said += data
-            found.append((time.monotonic() - start, data.decode("utf-8", "replace")))
-            if waiting and said.endswith(PROMPT.encode()):
-                keys = f"{waiting.pop(0)}\n".encode()
+            if not left:
+                found.append((time.monotonic() - start, data.decode("utf-8", "replace")))
+            if said.endswith(PROMPT.encode()) and (waiting or leave):
+                left = not waiting
+                keys = f"{leave if left else waiting.pop(0)}\n".encode()
         else:
             process.kill()
     finally:
@@ -136,7 +145,8 @@ def lines_of(events: Sequence[Event], columns: int) -> list[str]:
 def animated(command: str, events: Sequence[Event], columns: int) -> str:
     """An SVG that shows a recorded run again and again, in its own time; pauses are cut to 1.2 s.
 
-    It has its own background for light and dark pages, and stands still where a reader prefers that.
+    It has its own background for light and dark pages. It stands still where a reader prefers that, and as
+    ``chat.svg#still``, since Chromium does not tell images what readers prefer.
     """
     screen = Screen(columns).play([(0.0, f"\x1b[0m$ {command}\r\n"), *events])
     seconds = sorted({at for at, *_ in screen.runs()})
@@ -166,7 +176,8 @@ def animated(command: str, events: Sequence[Event], columns: int) -> str:
             f"<title>{escape(command)}</title>",
             f"<style>{_STYLE}text{{animation-duration:{length:.2f}s}}{keyframes}</style>",
             f'<rect class="page" x=".5" y=".5" width="{width - 1:g}" height="{height - 1}" rx="8"/>',
+            '<g id="still">',
             *body,
-            "</svg>\n",
+            "</g></svg>\n",
         ]
     )
