@@ -78,7 +78,7 @@ export class TextureView {
     this.scale.replaceChildren(`−${number(this.limit)} `, bar, ` ${number(this.limit)}`, element("span", { className: "quiet" }, `  ${[largest, ...notes].join(", ")}`));
   }
 
-  /** All of it, as wide as there is room. */
+  /** As wide as there is room: all lines of a picture that has a word for each, otherwise squares at least. */
   fit() {
     if (!this.shown || !this.root.clientWidth) return;
     const { width, height, lines } = this.shown;
@@ -86,7 +86,8 @@ export class TextureView {
     const roomForWords = Math.min(22, this.most / height) >= 10;
     this.gutter = lines && roomForWords && room > 400 ? 72 : 0;
     this.across = Math.min(64, (room - this.gutter) / width);
-    this.up = Math.min(48, Math.max(this.across, Math.min(22, this.most / height)));
+    const all = this.most / height;
+    this.up = lines ? Math.min(48, all, Math.max(this.across, 22)) : Math.min(48, Math.max(this.across, Math.min(22, all)));
     const high = Math.max(20, Math.min(this.most, Math.ceil(this.up * height)));
     this.least = [this.across, this.up];
     [this.left, this.top] = [0, 0];

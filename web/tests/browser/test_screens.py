@@ -72,16 +72,16 @@ def in_chat(page: Browsed, address: str) -> None:
     page.do("evaluate", "document.activeElement.blur()")
 
 
-def blocks_of(picture: Path) -> list[str]:
-    """A line of digits for each line of blocks."""
+def blocks_of(picture: Path) -> str:
+    """The digits of each line of blocks."""
     with Image.open(picture) as image:
         size = (image.width // BLOCK, image.height // BLOCK)
         levels = np.asarray(image.convert("L").resize(size, Image.Resampling.BOX))
-    return [line.tobytes().hex() for line in levels]
+    return " ".join(line.tobytes().hex() for line in levels)
 
 
-def lightness(lines: list[str]) -> np.ndarray[Any, Any]:
-    return np.array([list(bytes.fromhex(line)) for line in lines], np.float64)
+def lightness(lines: str) -> np.ndarray[Any, Any]:
+    return np.array([list(bytes.fromhex(line)) for line in lines.split()], np.float64)
 
 
 def apart(one: list[float], other: list[float]) -> bool:
@@ -111,7 +111,7 @@ def test_a_page_looks_as_it_did(
 
 def look_at(page: Browsed, name: str, scheme: str, folder: Path) -> None:
     """Compare the parts of a page and its picture at each width."""
-    known: dict[str, list[str]] = json.loads(SCREENS.read_text())
+    known: dict[str, str] = json.loads(SCREENS.read_text())
     for width in WIDTHS:
         place = f"{name} {scheme} {width}"
         page.do("size", width, HEIGHT)
