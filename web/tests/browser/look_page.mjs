@@ -49,6 +49,7 @@ async function use(page, steps) {
   await page.keyboard.press("ArrowRight");
   await step("viewer, next");
   await page.getByText("Full size").click();
+  await page.waitForFunction(() => document.getElementById("viewer-picture").complete);
   await step("viewer, full");
   await page.keyboard.press("Escape");
   await page.waitForFunction(() => document.activeElement.matches("figure a"));

@@ -272,6 +272,7 @@ def test_a_site_has_the_tour_of_its_own_plan(
         seen.do("open", f"{url}?worker=0&offline=0&cache=0")
         seen.do("wait", "#tour")
         seen.do("click", "#tour")
+        seen.do("wait", "#timeline")  # the page before has a status too
         seen.do(*READY)
         assert seen.do("text", "#count") == "1 of 39"
         assert seen.do("evaluate", "tour.verify()").startswith("Plan fast: 52 textures")
