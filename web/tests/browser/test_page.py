@@ -341,7 +341,7 @@ def test_a_lost_context_is_said_and_the_model_loaded_again(site: str, browse: Ca
     page.do("click", ".turn:last-child .again")
     page.do("says", "#status", "Done.")
     assert turns(page) == [["hi", REPLY]]
-    page.do("evaluate", f"glinfer.page.reloaded = performance.now(), {lose}")  # so soon again: only when it is asked for
+    page.do("evaluate", f"glinfer.page.reloaded = performance.now(), {lose}")  # so soon again: only if asked
     page.do("click", "#problem button")
     page.do("says", "#status", "The model was lost and has been loaded again.")
     assert turns(page) == [["hi", REPLY]]
