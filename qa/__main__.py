@@ -27,6 +27,7 @@ _COMMANDS: Mapping[str, Mapping[str, tuple[str, str]]] = {
     "Release": {
         "api": ("api:api", "Compare the public names with those recorded."),
         "audit": ("supply:audit_command", "Check pinned dependencies for known vulnerabilities."),
+        "pictures": ("pictures.command:pictures", "Make the pictures and transcripts of the documents."),
         "release": ("release:release", "Run the release checklist."),
         "sbom": ("supply:sbom", "Write the bill of materials of a wheel."),
         "lock": ("supply:lock", "Pin the test dependencies by hash."),

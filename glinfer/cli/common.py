@@ -409,7 +409,8 @@ def stage_bars() -> Iterator[StagedProgress]:
     if not console.is_terminal:
         yield no_staged_progress  # older versions of rich write an empty line for a disabled bar
         return
-    with ProgressBar(*bar_columns(), console=console, transient=True) as bar:
+    # Redirected, the bar would write through PrintableStream, which shows signs of its escapes.
+    with ProgressBar(*bar_columns(), console=console, transient=True, redirect_stderr=False) as bar:
         task = bar.add_task("", total=None)
         yield lambda stage, done, total: bar.update(
             task, description=printable(stage), completed=done, total=total or None

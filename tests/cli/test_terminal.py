@@ -127,11 +127,16 @@ class TestReports:
         assert SHOWN in notebook.table(("a",), [(HARM,)])
 
     def test_stages_of_bars(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(sys, "stderr", found := Terminal())
+        found = Terminal()
+        monkeypatch.setattr(sys, "stderr", PrintableStream(found))
         monkeypatch.setenv("TERM", "xterm")
         with stage_bars() as advance:
             advance(f"loading {HARM}[/red]", 1, 2)
+            print(HARM, end="", file=sys.stderr)
         assert "\x1b]" not in found.getvalue()
+        assert "\r\x1b[2K" in found.getvalue(), "the bar moves the cursor"
+        assert "⟨1B⟩[2K" not in found.getvalue()
+        assert SHOWN in found.getvalue()
 
 
 class TestErrors:

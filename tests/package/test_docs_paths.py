@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import runpy
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from glinfer.cli.app import cli
 from glinfer.config import ModelConfig
 from glinfer.lower.plans import plan_for
 from glinfer.program.plan import draw_table
+from qa.pictures.draws import figure
 
 DOCUMENTS = [
     *(ROOT / name for name in ("README.md", "SECURITY.md", "CHANGELOG.md", "tests/README.md")),
@@ -106,8 +106,8 @@ def test_the_page_of_gab_names_the_passes_of_the_plan() -> None:
 
 
 def test_the_figure_shows_the_draws_of_both_plans() -> None:
-    drawn = runpy.run_path(str(ROOT / "scripts" / "draws_figure.py"))["figure"]()
-    assert drawn == (ROOT / "docs" / "images" / "draws.svg").read_text("utf-8"), "run scripts/draws_figure.py"
+    drawn = figure()
+    assert drawn == (ROOT / "docs" / "images" / "draws.svg").read_text("utf-8"), "python -m qa pictures --only draws"
     assert drawn.count("<title>") == 244 + 39
 
 

@@ -111,7 +111,7 @@ class Tour {
     this.bugs.heal();
     [this.tokens, this.token.token] = [ids, -1];
     for (const name of Object.keys(this.models)) await this.record(name);
-    $("status").textContent = "Ready.";
+    if (Object.keys(this.tour.plans).every((name) => this.recordings[name])) $("status").textContent = "Ready.";
   }
 
   /** Runs other tokens, and puts them into the form. */

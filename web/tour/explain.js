@@ -4,10 +4,13 @@
  */
 
 import { elementIn } from "./recording.js";
+import { weightReader } from "./weights.js";
 import { shown } from "./words.js";
 
 const MASKED = -1e30;
 const SLOT = 64; // tokens of a slot of scores
+const BLOCK = 64; // outputs of a block; a gate's blocks alternate with those that it multiplies
+const UNKNOWN = ["PARTS", "RAW", "RAW_INPUT", "EXPERT_BLOCKS", "LORA", "NORMS", "OUTPUT_CAP"]; // parts of gemm.frag
 
 /**
  * @typedef {{name: string, factors: number[], value: number}} Term `factors` are what the shader multiplied.
@@ -22,15 +25,24 @@ const SLOT = 64; // tokens of a slot of scores
 
 const sumOf = (terms) => terms.reduce((sum, { value }) => sum + value, 0);
 
+/** The error function, by its series of positive terms. */
+function erf(x) {
+  if (Math.abs(x) > 6) return Math.sign(x);
+  let [term, sum] = [x, x];
+  for (let n = 1; Math.abs(term) > 1e-17 * Math.abs(sum); n++) sum += term *= (2 * x * x) / (2 * n + 1);
+  return (2 / Math.sqrt(Math.PI)) * Math.exp(-x * x) * sum;
+}
+
 /** The activations of ../../shaders/common/activation.glsl, by their number. */
 const ACTIVATIONS = [
   (x) => x,
   (x) => 0.5 * x * (1 + Math.tanh(0.7978845608028654 * (x + 0.044715 * x ** 3))),
-  null, // the exact GELU needs erf, which JavaScript lacks
+  (x) => 0.5 * x * (1 + erf(x / Math.SQRT2)),
   (x) => x / (1 + Math.exp(-x)),
   Math.tanh,
+  (x) => Math.max(x, 0) ** 2,
 ];
-const ACTIVATION_NAMES = ["", "GELU", "GELU", "SiLU", "tanh"];
+const ACTIVATION_NAMES = ["", "GELU", "GELU", "SiLU", "tanh", "ReLU squared"];
 
 /** The mean of a row, and 1 / its spread. */
 function spread(row, eps) {
@@ -40,13 +52,20 @@ function spread(row, eps) {
 }
 
 /** Adds bias, activation and residual to a sum, and notes each step. */
-function finished(sum, { bias, activation = 0, residual }) {
-  const sums = [["sum of the products", sum]];
+function finished(sum, { bias, activation = 0, residual, sums = [["sum of the products", sum]] }) {
   let value = sum;
   if (bias !== undefined) sums.push(["plus the bias", (value += bias)]);
   if (activation) sums.push([`after ${ACTIVATION_NAMES[activation]}`, (value = ACTIVATIONS[activation](value))]);
   if (residual !== undefined) sums.push(["plus the stream", (value += residual)]);
   return { sums, exact: value };
+}
+
+/** The products of a row of numbers with a row of a matrix. */
+function products(x, weight, row, name = "") {
+  return x.map((each, index) => {
+    const factors = [each, weight(row, index)];
+    return { name: `input ${index}${name}`, factors, value: factors[0] * factors[1] };
+  });
 }
 
 const SHADERS = {
@@ -61,13 +80,13 @@ const SHADERS = {
       exact: table + place,
     };
   },
-  "embed_token.frag": ({ read, has, defines, values: { position }, word, ids }, row, col) => {
-    if (Number(defines.EMBEDDING_SCALE ?? 1) !== 1) return null;
+  "embed_token.frag": ({ read, weights, has, defines, values: { position }, word, ids }, row, col) => {
     const id = ids.at(-1);
-    const terms = [{ name: `word “${word(id)}”`, factors: [read("wte", id, col)], value: read("wte", id, col) }];
+    const table = has("weight") ? weights()(id, col) : read("wte", id, col);
+    const terms = [{ name: `word “${word(id)}”`, factors: [table], value: table * Number(defines.EMBEDDING_SCALE) }];
     if (has("wpe")) terms.push({ name: `position ${position}`, factors: [read("wpe", position, col)], value: read("wpe", position, col) });
     return {
-      words: `Column ${col} of the word “${word(id)}”${has("wpe") ? ` plus column ${col} of position ${position}` : ""}, as the folded weights have them.`,
+      words: `Column ${col} of the word “${word(id)}”${has("wpe") ? ` plus column ${col} of position ${position}` : ""}, as the fast plan's weights have them.`,
       columns: ["table"],
       terms,
       sums: [["sum", sumOf(terms)]],
@@ -89,10 +108,8 @@ const SHADERS = {
   },
   "linear.frag": ({ read, has, defines, values, matrixRow }, row, col) => {
     const from = defines.LAST_ROW ? values.rows - 1 : row;
-    const terms = Array.from({ length: defines.IN }, (_, index) => {
-      const factors = [read("x", from, index), read("weight", col, index)];
-      return { name: `input ${index}`, factors, value: factors[0] * factors[1] };
-    });
+    const x = Array.from({ length: defines.IN }, (_, index) => read("x", from, index));
+    const terms = products(x, (...at) => read("weight", ...at), col);
     return {
       words: `Row ${from} of x, number by number, times ${matrixRow(col)}: ${defines.IN} products, added up.`,
       columns: ["x", "weight"],
@@ -153,24 +170,86 @@ const SHADERS = {
     const words = own ? `A copy of head ${head}.` : has("so_far") ? "A copy of the other texture: the column of another head." : "No head has come to this column yet.";
     return { words, columns: ["copied"], terms: [{ name: `column ${col}`, factors: [exact], value: exact }], sums: [], exact };
   },
-  "gemm.frag": ({ read, has, defines, matrixRow }, row, col) => {
-    if (defines.ROWS !== 1 || defines.GROUPED || defines.GATED || defines.ROPE !== undefined || defines.SCALED || defines.CENTRED || defines.WEIGHTS || has("gain")) return null;
-    const x = Array.from({ length: defines.INPUTS }, (_, index) => read("x0", 0, index));
-    const factor = defines.NORM ? 1 / Math.sqrt(x.reduce((sum, each) => sum + each * each, 0) / defines.DIM + Number(defines.EPS)) : 1;
-    const terms = x.map((each, index) => {
-      const factors = [each * factor, read("weight", col, index)];
-      return { name: `input ${index}`, factors, value: factors[0] * factors[1] };
-    });
-    const normal = defines.NORM ? `The row is divided by its spread ${(1 / factor).toPrecision(4)} in the same pass. ` : "";
+  "matmul.frag": ({ read, weights, has, defines, matrixRow }, row, col) => {
+    if (!defines.TRANSPOSED || defines.PARTS !== 1 || defines.ROWS !== 1 || ["BATCHED", "CAP", "CAUSAL"].some((each) => each in defines)) return null;
+    const terms = products(Array.from({ length: defines.K }, (_, index) => read("x", row, index)), weights(), col);
     return {
-      words: `${normal}Each number of the row times ${matrixRow(col)}: ${defines.INPUTS} products, added up.`,
+      words: `Row ${row} of x, number by number, times ${matrixRow(col)}: ${defines.K} products, added up.`,
       columns: ["x", "weight"],
       terms,
-      ...finished(sumOf(terms), {
-        bias: read("consts", col, 0),
+      ...finished(sumOf(terms) * Number(defines.SCALE), {
+        bias: has("bias") ? read("bias", 0, col) : undefined,
         activation: defines.ACTIVATION,
-        residual: has("r0") ? read("r0", 0, col) : undefined,
+        residual: has("residual") ? read("residual", row, col) : undefined,
       }),
+    };
+  },
+  "gate.frag": ({ read, defines }, row, col) => {
+    if (defines.PACKED || "GATE_LIMIT" in defines) return null;
+    const [gate, up] = [read("x", row, col), read("up", row, col)];
+    const open = ACTIVATIONS[defines.ACTIVATION](gate);
+    return {
+      words: `Detector ${col}: its value, times how far its gate opens.`,
+      columns: ["gate", "value"],
+      terms: [{ name: `column ${col}`, factors: [gate, up], value: open * up }],
+      sums: [[`the gate after ${ACTIVATION_NAMES[defines.ACTIVATION]}`, open], ["times the value", open * up]],
+      exact: open * up,
+    };
+  },
+  "gemm.frag": ({ read, weights, has, defines, uniforms: { position }, matrixRow }, row, col) => {
+    const weight = weights();
+    if (weight === null || defines.ROWS !== 1 || UNKNOWN.some((each) => each in defines)) return null;
+    const given = Array.from({ length: defines.INPUTS }, (_, index) => read("x0", 0, index));
+    const mean = defines.CENTRED ? given.reduce((sum, each) => sum + each, 0) / defines.DIM : 0;
+    const squares = given.reduce((sum, each) => sum + each * each, 0) / defines.DIM - mean * mean;
+    const factor = defines.NORM ? 1 / Math.sqrt(squares + Number(defines.EPS)) : 1;
+    const x = given.map((each, index) => each * factor * (has("gain") ? read("gain", 0, index) : 1));
+    const biasAt = 4 * defines.SCALED + defines.CENTRED;
+    /** The sum of an output of the matrix, with its bias; `name` says which one if there are two. */
+    const output = (number, name = "") => {
+      const terms = products(x, weight, number, name && `, ${name}`);
+      const sums = [[name ? `${name}: sum of the products` : "sum of the products", sumOf(terms)]];
+      let value = sumOf(terms);
+      if (defines.CENTRED) sums.push(["less the mean of the row", (value -= mean * factor * read("consts", number, biasAt - 1))]);
+      const bias = read("consts", number, biasAt);
+      if (bias !== 0) sums.push(["plus the bias", (value += bias)]);
+      return { terms, sums, value };
+    };
+    const normal = defines.NORM ? `The row is divided by its spread ${(1 / factor).toPrecision(4)} in the same pass. ` : "";
+    const columns = ["x", "weight"];
+    if (defines.GATED) {
+      const first = Math.floor(col / BLOCK) * 2 * BLOCK + (col % BLOCK);
+      const [gate, up] = [output(first, "gate"), output(first + BLOCK, "value")];
+      const open = ACTIVATIONS[defines.ACTIVATION](gate.value);
+      return {
+        words: `${normal}Detector ${col} has two rows of the matrix, ${defines.INPUTS} products each: one says how far its gate opens, the other what it lets through.`,
+        columns,
+        terms: [...gate.terms, ...up.terms],
+        sums: [...gate.sums, [`the gate after ${ACTIVATION_NAMES[defines.ACTIVATION]}`, open], ...up.sums, ["gate times value", open * up.value]],
+        exact: open * up.value,
+      };
+    }
+    const [texel, floats] = [col >> 2, 4 * defines.HEAD_TEXELS];
+    if ("ROPE" in defines && (texel < defines.KEY_TEXELS || texel >= defines.QUERY_AT)) {
+      const query = texel >= defines.QUERY_AT;
+      const place = ((query ? col - 4 * defines.QUERY_AT : col) % floats) + (query ? 4 * (defines.QUERY_TURNS ?? 0) : 0);
+      const [cos, sin] = [read("rope", position, place & ~1), read("rope", position, place | 1)];
+      const [own, other] = [output(col, "own"), output(col ^ 1, "neighbour")];
+      const exact = own.value * cos + other.value * (col & 1 ? sin : -sin);
+      return {
+        words: `${normal}Columns ${col & ~1} and ${col | 1} are a pair, ${defines.INPUTS} products each, which position ${position} turns: cosine ${cos.toPrecision(4)}, sine ${sin.toPrecision(4)}.`,
+        columns,
+        terms: [...own.terms, ...other.terms],
+        sums: [...own.sums, ...other.sums, ["the pair, turned", exact]],
+        exact,
+      };
+    }
+    const { terms, sums, value } = output(col);
+    return {
+      words: `${normal}Each number of the row times ${matrixRow(col)}: ${defines.INPUTS} products, added up.`,
+      columns,
+      terms,
+      ...finished(value, { activation: defines.ACTIVATION, residual: has("r0") ? read("r0", 0, col) : undefined, sums }),
     };
   },
   "cached_scores.frag": ({ read, defines, values: { position }, token }, row, col) => {
@@ -232,6 +311,8 @@ export function explain(recording, index, row, col, wordOf) {
   const [target] = steps[index].outputs;
   const { layout } = plan.textures[target.texture];
   const word = (id) => shown(wordOf(id));
+  const textureOf = (sampler) => draw.inputs[samplers.indexOf(sampler)];
+  const read = (sampler, r, c) => elementIn(recording.before(textureOf(sampler), index), plan.textures[textureOf(sampler)].layout, r, c);
   const context = {
     ids,
     values,
@@ -242,9 +323,11 @@ export function explain(recording, index, row, col, wordOf) {
     token: (place) => `token ${place} “${word(ids[place])}”`,
     matrixRow: (output) => (layout.cols === plan.model.config.vocab_size ? `the row of the word “${word(output)}”` : `row ${output} of the matrix`),
     has: (sampler) => samplers.includes(sampler),
-    read: (sampler, r, c) => {
-      const texture = draw.inputs[samplers.indexOf(sampler)];
-      return elementIn(recording.before(texture, index), plan.textures[texture].layout, r, c);
+    read,
+    weights: () => {
+      const { layout: packing } = plan.textures[textureOf("weight")];
+      if (packing.kind === "packed") return null;
+      return weightReader(recording.before(textureOf("weight"), index), packing, defines, (...at) => read("weight", ...at), (...at) => read("consts", ...at));
     },
   };
   const found = SHADERS[fragment]?.(context, row, col);

@@ -28,10 +28,10 @@ export function elementPlace(layout, row, col) {
     case "constants":
       return inLine(line * Math.floor(row / BLOCK_FLOATS) + 16 * col + ((row % BLOCK_FLOATS) >> 2), row & 3);
     case "words": {
-      // A line has half a block of 64 outputs, four in each texel, and 16 inputs.
-      if (layout.texels !== 4) return null;
-      const half = (row >> 5) * (layout.lines_per_block / 2) + (col >> 4);
-      return inLine(half * line + 8 * (col & 15) + ((row & 31) >> 2), row & 3);
+      // A line has half a block of 64 outputs, four in each texel, and the words of 16 inputs.
+      const words = 4 * layout.texels;
+      const half = (row >> 5) * (layout.lines_per_block / 2) + Math.floor(col / words);
+      return inLine(half * line + 8 * (col % words) + ((row & 31) >> 2), row & 3);
     }
     default:
       return null;

@@ -78,7 +78,7 @@ export class TextureView {
     this.scale.replaceChildren(`−${number(this.limit)} `, bar, ` ${number(this.limit)}`, element("span", { className: "quiet" }, `  ${[largest, ...notes].join(", ")}`));
   }
 
-  /** All columns, and all lines where each has room for a word. */
+  /** As wide as there is room: all lines of a picture that has a word for each or room for one, otherwise squares at least. */
   fit() {
     if (!this.shown || !this.root.clientWidth) return;
     const { width, height, lines } = this.shown;
@@ -86,7 +86,7 @@ export class TextureView {
     const each = this.most / height;
     this.gutter = lines && each >= 10 && room > 400 ? 72 : 0;
     this.across = Math.min(64, (room - this.gutter) / width);
-    this.up = Math.min(48, each < 10 ? Math.max(this.across, each) : Math.min(each, Math.max(this.across, 22)));
+    this.up = Math.min(48, lines || each >= 10 ? Math.min(each, Math.max(this.across, 22)) : Math.max(this.across, each));
     const high = Math.max(20, Math.min(this.most, Math.ceil(this.up * height)));
     this.least = [this.across, this.up];
     [this.left, this.top] = [0, 0];

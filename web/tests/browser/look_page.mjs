@@ -49,9 +49,13 @@ async function use(page, steps) {
   await page.keyboard.press("ArrowRight");
   await step("viewer, next");
   await page.getByText("Full size").click();
+  await page.waitForFunction(() => document.getElementById("viewer-picture").complete);
   await step("viewer, full");
   await page.keyboard.press("Escape");
-  await page.waitForFunction(() => document.activeElement.matches("figure a"));
+  // The browser gives the focus back to the first picture; the page's event of closing, to the last one, comes later.
+  await page.waitForFunction(() => {
+    return document.activeElement.getAttribute("href") === document.getElementById("viewer-picture").getAttribute("src");
+  });
   await step("closed");
 }
 

@@ -7,7 +7,7 @@
 // {"choose": [SELECTOR, VALUE]}, {"files": [SELECTOR, PATHS]}, {"wait": SELECTOR}, {"gone": SELECTOR},
 // {"says": [SELECTOR, TEXT]} waits for an element with that text, {"text": SELECTOR}, {"evaluate": EXPRESSION},
 // {"before": SCRIPT} runs before a page's own, {"keys": KEY} presses it wherever the focus is, {"reload": true},
-// {"tab": N} goes to the tab of that number, and opens it, {"size": [WIDTH, HEIGHT]}, {"axe": true} gives what axe-core
+// {"tab": N} goes to the tab of that number, and opens it, {"size": [WIDTH, HEIGHT]}, {"picture": [FILE, WHOLE]}, {"axe": true} gives what axe-core
 // finds fault with. {"drive": ASKED}, {"look": ADDRESS} and {"report": ADDRESS} open pages of their own, see drive.mjs,
 // look_page.mjs and profile_page.mjs. Out: {"value": …, "console": […], "errors": […], "asked": […]}, of which the last three
 // are new since the step before, or {"failed": WHY}.
@@ -86,6 +86,7 @@ const KINDS = {
   tab: goTo,
   size: ([width, height]) => page.setViewportSize({ width, height }),
   axe: faults,
+  picture: ([path, fullPage]) => page.screenshot({ path, fullPage }).then(() => null),
 };
 
 /** Does a step; one that hangs fails. */

@@ -143,7 +143,7 @@ def test_stop_ends_the_work(served: Running, browse: Callable[..., ChatPage]) ->
             page.do("fill", "#message", "ROMEO:")
             page.do("click", "#send")
             page.do("says", "#status", "Writing…")
-            page.do("wait", "#speed:not(:text('–'))")
+            page.do("wait", "#log .turn:last-child .answer:not(:empty)")
             early = page.last
             assert len(early) > len("ROMEO:"), "shown while the rest is written"
             page.do(*stop)

@@ -14,19 +14,17 @@ import subnormals
 from goldens import ModelWriter, gab_records, recorded
 from goldens.models import LONGROPE, write_model
 from scripted_models import SMALL
-from sites import ChatSite
+from sites import ChatSite, in_blocks_of_256
 
 import glinfer
 from glinfer.config import ModelConfig
 from glinfer.engine.model import Model
 from glinfer.export.site import ExportedSite, export_web
-from glinfer.formats import Checkpoint, random_checkpoint, save_checkpoint
-from glinfer.formats.packed import PackedTensor
+from glinfer.formats import random_checkpoint, save_checkpoint
 from glinfer.gl.program import VERTEX_SHADER, load_source
 from glinfer.kernels.flat.elementwise import arithmetic
 from glinfer.kernels.options import KernelOptions
 from glinfer.program.plan import PlanBuilder
-from qa.kernels.cases.embedding import random_blocks
 
 pytestmark = [pytest.mark.gl, pytest.mark.web]
 
@@ -200,18 +198,6 @@ def test_other_families_from_blocks_of_a_file(run_site: Drive, tmp_path: Path, f
     made = export_web(path, tmp_path / "site", weights="file", limits="webgl2")
     assert made.draws == draws + 3
     compare_with_python(run_site, made, path, [299, 7, 250, 1, 16, 90], weights="file")
-
-
-def in_blocks_of_256(config: ModelConfig, forms: list[str]) -> Checkpoint:
-    """A random model whose matrices have random blocks of these formats in turn."""
-    floats, random = random_checkpoint(config, seed=6), np.random.default_rng(6)
-    matrices = [name for name, tensor in floats.tensors.items() if tensor.ndim == 2]
-    packed = {}
-    for place, name in enumerate(matrices):
-        form = forms[place % len(forms)]
-        packed[name] = PackedTensor(form, random_blocks(random, form, *floats.tensors[name].shape))
-    vectors = {name: tensor for name, tensor in floats.tensors.items() if name not in packed}
-    return Checkpoint(config, vectors, "blocks of 256", packed)
 
 
 @pytest.mark.parametrize(

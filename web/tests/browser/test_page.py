@@ -132,6 +132,7 @@ def test_answers_are_formatted_edited_and_written_again(site: str, browse: Calla
     second = turns(page)[1][1]
     page.do("click", ".turn:last-child .again")
     page.do("says", "#status", "Done.")
+    page.do("wait", "#stop:disabled")  # buttons beside answers are hidden until the conversation is kept
     assert turns(page) == [["hi", REPLY], ["you", second]]
     # By keys alone: the first message is written anew, and the second turn is dropped.
     page.do("evaluate", "document.querySelector('.turn .actions button:nth-child(2)').focus()")
@@ -340,7 +341,7 @@ def test_a_lost_context_is_said_and_the_model_loaded_again(site: str, browse: Ca
     page.do("click", ".turn:last-child .again")
     page.do("says", "#status", "Done.")
     assert turns(page) == [["hi", REPLY]]
-    page.do("evaluate", lose)  # so soon again: only when it is asked for
+    page.do("evaluate", f"glinfer.page.reloaded = performance.now(), {lose}")  # so soon again: only if asked
     page.do("click", "#problem button")
     page.do("says", "#status", "The model was lost and has been loaded again.")
     assert turns(page) == [["hi", REPLY]]
@@ -424,6 +425,7 @@ def test_axe_finds_nothing(site: str, browse: Callable[..., Browsed]) -> None:
     send(page, "hi")
     page.do("click", "#inside summary")
     page.do("click", "#conversations .title")
+    page.do("wait", "#message:focus")  # the conversation is shown again
     page.do("click", ".turn .actions button:nth-child(2)")
     assert page.do("axe", True) == [], "with an answer, the model's card and a message that is edited"
     page.do("click", "#theme")

@@ -12,12 +12,14 @@ import numpy as np
 import pytest
 from browsed import EXPECTED, Browsed
 from scripted_models import random_file
+from sites import in_blocks_of_256
 
 import glinfer
+from glinfer.config import ModelConfig
 from glinfer.engine.random_model import demo_tokenizer
 from glinfer.export.site import ExportedSite
 from glinfer.export.tour import export_tour
-from glinfer.formats import write_bpe
+from glinfer.formats import random_checkpoint, save_checkpoint, write_bpe
 from qa.renderers.browsers import serving
 
 pytestmark = [pytest.mark.gl, pytest.mark.web]
@@ -37,6 +39,24 @@ CAPTURED = """(async (plan) => {
 CHECKED = """(async () => {
   const { checkDraws } = await import("glinfer-site/tour/checks.js");
   return Object.values(tour.recordings).map((recording) => checkDraws(recording, String));
+})()"""
+EXPLAINED = """(async () => {
+  const { explain } = await import("glinfer-site/tour/explain.js");
+  const products = ["gemm.frag", "matmul.frag", "gate.frag", "linear.frag", "embed_token.frag"];
+  return Object.values(tour.recordings).map((recording) => {
+    const { plan, ids } = recording;
+    const known = plan.draws.map((draw, index) => {
+      const { fragment, defines } = plan.programs[draw.program];
+      if (!products.includes(fragment) || "BATCHED" in defines) return [];
+      const { rows, cols } = plan.textures[draw.outputs[0]].layout;
+      const row = Math.min(rows, ids.length) - 1;
+      const places = Array.from({ length: 40 }, (_, each) => (each * 7919 + 31 * index) % cols);
+      const seen = places.map((col) => explain(recording, index, row, col, String));
+      const largest = Math.max(...seen.map((each) => Math.abs(each?.exact)));
+      return seen.map((each) => [draw.name, Math.abs(each.found - each.exact) / largest]);
+    }).flat();
+    return [known.length, ...known.reduce((one, other) => (one[1] > other[1] ? one : other))];
+  });
 })()"""
 SUMS = """(async () => {
   const reports = [];
@@ -69,6 +89,8 @@ NOTICED = {
     "ping-pong": ("h.0.attn.head.1.joined", True, "h.0.attn.head.1.joined"),
     "mask": (None, False, "h.0.attn.head.0.scores"),
 }
+LLAMA = "blocks=2,heads=4,kv_heads=2,dim=64,inner=128,vocab=300,context=64"
+WIDE = "blocks=1,heads=4,dim=256,inner=256,vocab=300,context=64"
 SMALL = "blocks=6,heads=2,dim=32,vocab=300,context=64"
 
 
@@ -119,6 +141,30 @@ def test_values_are_those_of_capture_and_agree_with_float64(bundled_tour: str, b
     assert (reference["wrong"], fast["wrong"]) == (None, None)
     assert reference["numbers"] == 12 * 244
     assert page.do("evaluate", SUMS) == [True] * 4  # by the checksums of the texels that Python has packed
+    assert complained(page) == []
+
+
+FORMS: dict[str, tuple[str, str, str | list[str]]] = {
+    "q8": (f"family=llama,{LLAMA}", "q8", "float32"),
+    "q16": (f"family=gpt2,{WIDE}", "q16", "float32"),
+    "bf16": (f"family=llama,{LLAMA}", "file", "bfloat16"),
+    "q5_1": (f"family=gpt2,{WIDE}", "file", "q5_1"),
+    "K": (f"family=llama,{WIDE},kv_heads=2", "file", ["Q4_K", "Q6_K", "Q2_K"]),
+    "codes": (f"family=llama,{WIDE},kv_heads=2", "file", ["IQ4_NL", "MXFP4", "Q3_K"]),
+}
+"""Shape, ``weights``, and the format of the file: LayerNorm and RMSNorm, gates, rotary positions, integers, blocks."""
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_products_of_packed_weights_are_explained(browse: Callable[..., Browsed], tmp_path: Path, form: str) -> None:
+    options, weights, dtype = FORMS[form]
+    path, config = tmp_path / ("m.safetensors" if dtype == "float32" else "m.gguf"), ModelConfig.from_options(options)
+    checkpoint = in_blocks_of_256(config, dtype) if isinstance(dtype, list) else random_checkpoint(config, seed=4)
+    save_checkpoint(checkpoint, path, dtype="file" if isinstance(dtype, list) else dtype)
+    page = opened(browse, export_tour(path, tmp_path / "tour.html", "1 2 3", weights=weights).folder.as_uri())
+    for count, name, error in page.do("evaluate", EXPLAINED):
+        assert count >= 40 * 4
+        assert error <= TOLERANCE * 10, name
     assert complained(page) == []
 
 
@@ -226,6 +272,7 @@ def test_a_site_has_the_tour_of_its_own_plan(
         seen.do("open", f"{url}?worker=0&offline=0&cache=0")
         seen.do("wait", "#tour")
         seen.do("click", "#tour")
+        seen.do("wait", "#timeline")  # the page before has a status too
         seen.do(*READY)
         assert seen.do("text", "#count") == "1 of 39"
         assert seen.do("evaluate", "tour.verify()").startswith("Plan fast: 52 textures")

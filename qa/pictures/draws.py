@@ -1,21 +1,16 @@
 """Draw docs/images/draws.svg: every draw of a token of Gab, by the reference plan and by the fast plan.
 
-    .venv/bin/python scripts/draws_figure.py [OUT]
-
 The cells are the draws of both plans as `glinfer draws --config gab` counts them. The figure has its own background, so
 that it can be read on a light or a dark page.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 from glinfer import ModelConfig
 from glinfer.lower.plans import PLANS, plan_for
 
-OUT = Path(__file__).resolve().parent.parent / "docs" / "images" / "draws.svg"
 PARTS = {
     "ends": ("embedding, vocabulary, choice", "#aa3377", "#e07fb4"),
     "norm": ("LayerNorm", "#6f6f6f", "#b4b4b4"),
@@ -103,7 +98,3 @@ def figure() -> str:
             "</svg>\n",
         ]
     )
-
-
-if __name__ == "__main__":
-    Path(sys.argv[1] if len(sys.argv) > 1 else OUT).write_text(figure(), encoding="utf-8")

@@ -1,0 +1,1 @@
+"""``python -m qa pictures``: the pictures and transcripts of the documents, made again."""
