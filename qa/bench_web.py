@@ -68,7 +68,7 @@ def bench_web_command(
         raise InputError("there is no Node.js here; install 20.19 or newer")
     chosen = _installed([name for name in peers.split(",") if name])
     settings = {"check": _CHECKED, "rounds": rounds, "count": count}
-    told = {}
+    timings = {}
     for name in models.split(","):
         with tempfile.TemporaryDirectory(prefix="glinfer-bench-web-") as made:
             folder = Path(made)
@@ -76,11 +76,11 @@ def bench_web_command(
             number = threads or max(os.cpu_count() or 2, 2)
             ways, ids = _written(name, path, folder, chosen, tokens=tokens, threads=number)
             asked = {"folder": made, "packages": str(_packages()), "ways": ways, "ids": ids, **settings}
-            told[name] = _compared(_driven(node, asked), ways, count)
+            timings[name] = _compared(_driven(node, asked), ways, count)
         if not as_json:
-            _print(name, told[name], tokens, count)
+            _print(name, timings[name], tokens, count)
     if as_json:
-        print_json(told)
+        print_json(timings)
 
 
 def _packages() -> Path:
@@ -178,18 +178,18 @@ def _driven(node: str, asked: Mapping[str, Any]) -> dict[str, Any]:
     done = subprocess.run([node, str(driver)], input=json.dumps(asked), capture_output=True, text=True, check=False)
     if done.returncode or not done.stdout.startswith("{"):
         raise InputError(f"the browser could not be driven: {(done.stderr or done.stdout).strip()[-400:]}")
-    told: dict[str, Any] = json.loads(done.stdout)
-    return told
+    timings: dict[str, Any] = json.loads(done.stdout)
+    return timings
 
 
-def _compared(told: dict[str, Any], ways: Sequence[Mapping[str, Any]], count: int) -> dict[str, Any]:
+def _compared(timings: dict[str, Any], ways: Sequence[Mapping[str, Any]], count: int) -> dict[str, Any]:
     """Add medians, and what each engine differs by from glinfer with weights of the same format.
 
     Raises:
         InputError: an engine computes something else.
     """
-    ours = {way["weights"]: found for way, found in zip(ways, told["ways"], strict=True) if way["peer"] == "glinfer"}
-    for way, found in zip(ways, told["ways"], strict=True):
+    ours = {way["weights"]: found for way, found in zip(ways, timings["ways"], strict=True) if way["peer"] == "glinfer"}
+    for way, found in zip(ways, timings["ways"], strict=True):
         judge = ours.get(way["weights"], ours[min(ours)])
         expected, top = dict(judge["top"]), dict(found["top"])
         both = expected.keys() & top.keys()
@@ -203,7 +203,7 @@ def _compared(told: dict[str, Any], ways: Sequence[Mapping[str, Any]], count: in
                 numbers = [sample[key] / each for sample in found[part] if sample[key] is not None]
                 found[f"{part}_{key}"] = statistics.median(numbers) if numbers else None
         found["peer"] = way["peer"]
-    return told
+    return timings
 
 
 def _allowed(way: Mapping[str, Any], ours: Mapping[str, Any]) -> float:
@@ -212,12 +212,12 @@ def _allowed(way: Mapping[str, Any], ours: Mapping[str, Any]) -> float:
     return _ROUNDED_INPUTS if way["model"].startswith("/transformers-q8") else _AGREED[way["weights"]]
 
 
-def _print(name: str, told: Mapping[str, Any], tokens: int, count: int) -> None:
+def _print(name: str, timings: Mapping[str, Any], tokens: int, count: int) -> None:
     """A Markdown table: seconds by the clock, and in brackets those of processors."""
-    rounds = len(told["ways"][0]["decode"])
+    rounds = len(timings["ways"][0]["decode"])
     head = f"{name}, medians of {rounds} turns", "tokens/s", "ms a token", f"prompt of {tokens}, s", "log p", "greedy"
     click.echo(f"| {' | '.join(head)} |\n|{'---|' * len(head)}")
-    for way in told["ways"]:
+    for way in timings["ways"]:
         token = way["decode_seconds"]
         cells = (
             way["name"],
@@ -228,16 +228,16 @@ def _print(name: str, told: Mapping[str, Any], tokens: int, count: int) -> None:
             f"{way['same_tokens']} of {len(way['ids'])}",
         )
         click.echo(f"| {' | '.join(cells)} |")
-    growing = next((way for way in told["ways"] if way["name"] == _TENSORFLOW), None)
-    for way in told["ways"]:
+    growing = next((way for way in timings["ways"] if way["name"] == _TENSORFLOW), None)
+    for way in timings["ways"]:
         if growing and way["peer"] == "glinfer":
             clock, processors = (growing[f"decode_{key}"] / way[f"decode_{key}"] for key in ("seconds", "processors"))
             click.echo(
                 f"{_TENSORFLOW}: {clock:.1f} times as long a token as {way['name']}, of processors {processors:.1f}"
             )
-    for about in dict.fromkeys(way["about"] for way in told["ways"]):
+    for about in dict.fromkeys(way["about"] for way in timings["ways"]):
         click.echo(about)
-    click.echo(f"Chromium {told['chromium']}; {count} tokens a turn; load {os.getloadavg()[0]:.1f}\n")
+    click.echo(f"Chromium {timings['chromium']}; {count} tokens a turn; load {os.getloadavg()[0]:.1f}\n")
 
 
 def _both(way: Mapping[str, Any], part: str, factor: float, digits: int) -> str:

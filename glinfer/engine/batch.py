@@ -392,8 +392,8 @@ class Batch(Executor):
         asked = [row for row in chosen if active[places[row]].top is not None]
         if asked:
             tops = [active[places[row]].top or 0 for row in asked]
-            told = token_logprobs(logits[asked], [chosen[row] for row in asked], tops)
-            for row, logprob in zip(asked, told, strict=True):
+            logprobs = token_logprobs(logits[asked], [chosen[row] for row in asked], tops)
+            for row, logprob in zip(asked, logprobs, strict=True):
                 active[places[row]].logprobs.append(logprob)
 
     def _logits(self, places: Sequence[int]) -> npt.NDArray[np.float32]:

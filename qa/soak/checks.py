@@ -108,14 +108,14 @@ class Rates(NamedTuple):
     new: float
 
 
-def judge_beside(told: Sequence[Rates], limit: float) -> SoakCheck:
+def judge_beside(rates: Sequence[Rates], limit: float) -> SoakCheck:
     """Whether a server is as fast as a new one, by the median ratio of their rates over all turns."""
-    ratios = sorted(each.aged / each.new - 1 for each in told)
+    ratios = sorted(each.aged / each.new - 1 for each in rates)
     change, quarter = statistics.median(ratios), len(ratios) // 4
     return SoakCheck(
         "speed beside a new server",
-        statistics.median(each.new for each in told),
-        statistics.median(each.aged for each in told),
+        statistics.median(each.new for each in rates),
+        statistics.median(each.aged for each in rates),
         change,
         limit,
         abs(change) <= limit,
