@@ -117,12 +117,6 @@ class TestDraws:
         assert found[0] == found[1] == found[2]
         assert found[0]["draws"] == DRAWS
 
-    @tiered("what", [f"--config {SHAPE}", "q8.gguf --weights file", "hf --plan reference"])
-    def test_a_real_token_issues_as_many(self, told: Any, what: str) -> None:
-        found = told(f"draws {what} --measure --tokens 5")
-        assert found["issued"] == found["draws"]
-        assert found["agrees"]
-
     def test_a_shape_of_a_billion_parameters_needs_no_weights(self, told: Any, refused: Any) -> None:
         found = told(f"draws --config {ABOUT_1B}")
         assert found["draws"] == 6 * 16 + 3
@@ -209,29 +203,6 @@ class TestMeasuring:
 
 
 class TestConvert:
-    def same(self, first: str | Path, second: str | Path) -> None:
-        one, two = load_checkpoint(first), load_checkpoint(second)
-        assert one.formats().keys() == two.formats().keys()
-        for name in one.formats():
-            np.testing.assert_array_equal(one.floats(name), two.floats(name))
-
-    def test_floats_keep_their_bits_there_and_back(self, glin: Any, tmp_path: Path) -> None:
-        steps = ["hf", tmp_path / "a.gguf", tmp_path / "b.safetensors", tmp_path / "c.gguf", tmp_path / "d.safetensors"]
-        for source, target in itertools.pairwise(steps):
-            glin("convert", source, target)
-            self.same("hf", target)
-        steps = ["g.gab", tmp_path / "g.safetensors", tmp_path / "h.gab"]
-        for source, target in itertools.pairwise(steps):
-            glin("convert", source, target)
-        assert (tmp_path / "h.gab").read_bytes() == Path("g.gab").read_bytes()
-
-    def test_packed_weights(self, glin: Any, tmp_path: Path) -> None:
-        glin("convert q8.gguf", tmp_path / "a.gguf")
-        assert load_checkpoint(tmp_path / "a.gguf").formats() == load_checkpoint("q8.gguf").formats()
-        glin("convert q8.gguf", tmp_path / "b.safetensors")
-        assert set(load_checkpoint(tmp_path / "b.safetensors").formats().values()) == {"F32"}
-        for target in ("a.gguf", "b.safetensors"):
-            self.same("q8.gguf", tmp_path / target)
 
     def test_a_gguf_takes_the_tokenizer_along(self, glin: Any, tmp_path: Path) -> None:
         for source, text in (("hf", "the cat"), ("g.gab", "the <|end|>")):
