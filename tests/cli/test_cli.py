@@ -12,6 +12,7 @@ from pydoc_data.topics import topics
 from typing import Any
 
 import pytest
+from commands import ran, ran_json, refused
 from scripted_models import FAST_SMALL_DRAWS, SMALL, SMALL_DRAWS, random_file
 
 import glinfer
@@ -20,7 +21,6 @@ from glinfer.engine.random_model import demo_folder, demo_tokenizer, write_demo
 from glinfer.errors import InputError
 from glinfer.formats import load_checkpoint, save_checkpoint, write_bpe
 from glinfer.inspect.draws import DrawReport
-from glinfer.quant.formats import WEIGHT_FORMATS
 from glinfer.text.tokenizer import learn_bpe
 
 pytestmark = pytest.mark.gl
@@ -29,27 +29,6 @@ Capture = pytest.CaptureFixture[str]
 CLOSING = re.compile(
     rf"^{FAST_SMALL_DRAWS + 2} draws/token · (\d+) tokens · [\d.]+ tok/s · OpenGL ES 3\.\d .* · .+$", re.MULTILINE
 )
-
-
-def refuse_constant(constant: str) -> None:
-    raise AssertionError(f"{constant} is not JSON")
-
-
-def ran(capsys: Capture, *arguments: str | Path, status: int = 0) -> tuple[str, str]:
-    """Run a command that should end with ``status``; returns what it wrote to standard output and error."""
-    found = run([str(argument) for argument in arguments])
-    said = capsys.readouterr()
-    assert found == status, said.err
-    return said.out, said.err
-
-
-def ran_json(capsys: Capture, *arguments: str | Path) -> dict[str, Any]:
-    """Run a command with ``--json``: exactly one document, strict JSON, and nothing on standard error."""
-    out, err = ran(capsys, *arguments, "--json")
-    assert err == ""
-    told = json.loads(out, parse_constant=refuse_constant)
-    assert isinstance(told, dict)
-    return told
 
 
 class TestGenerate:
@@ -289,8 +268,7 @@ class TestInfo:
         assert "can run here" not in out
         assert err.startswith("glinfer: llvmpipe")
         assert err.endswith("choose another device (glinfer info --device list)\n")
-        assert run(["info", "--pretend", "short", "--device", "auto"]) == 2
-        assert "--pretend expects a number" in capsys.readouterr().err
+        assert "--pretend expects a number" in refused(capsys, "info", "--pretend", "short", "--device", "auto")
 
     def test_a_context_that_is_cut_and_what_stands_around_a_model(self, tmp_path: Path, capsys: Capture) -> None:
         shape = "family=llama,blocks=1,heads=2,dim=8,inner=8,vocab=300"

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import io
-import itertools
 import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import commands
 import pytest
+from commands import ran, ran_json
 from scripted_models import SMALL, random_file
 from small_models import SHAPE, hugging_face_files, letters
 from small_models import small as llama
 from tiers import tiered
 
 import glinfer
-from glinfer.cli.app import run
 from glinfer.engine.random_model import demo_tokenizer
-from glinfer.formats import load_checkpoint, write_bpe, write_gguf
+from glinfer.formats import write_bpe, write_gguf
 from glinfer.gl import faults
 from glinfer.inspect.info import software_device
 from glinfer.text.tokenizer import Tokenizer
@@ -61,39 +60,21 @@ def glin(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> Call
     monkeypatch.chdir(folder)
 
     def call(line: str, *more: object, status: int = 0) -> tuple[str, str]:
-        found = run([*line.split(), *map(str, more)])
-        said = capsys.readouterr()
-        assert found == status, said.err
-        return said.out, said.err
+        return ran(capsys, *line.split(), *more, status=status)
 
     return call
 
 
 @pytest.fixture
-def told(glin: Any) -> Callable[..., Any]:
+def told(glin: Any, capsys: Capture) -> Callable[..., Any]:
     """The same with ``--json``: the document alone, and nothing on standard error."""
-
-    def call(line: str, *more: object) -> Any:
-        out, err = glin(line, *more, "--json")
-        assert err == ""
-        return json.loads(out)
-
-    return call
+    return lambda line, *more: ran_json(capsys, *line.split(), *more)
 
 
 @pytest.fixture
-def refused(glin: Any) -> Callable[..., str]:
+def refused(glin: Any, capsys: Capture) -> Callable[..., str]:
     """The one line that a command says when it ends with exit status 2."""
-
-    def call(line: str, *more: object) -> str:
-        out, err = glin(line, *more, status=2)
-        assert out == ""
-        assert err.startswith("glinfer: ")
-        assert err.endswith("\n")
-        assert err.count("\n") == 1
-        return str(err)
-
-    return call
+    return lambda line, *more: commands.refused(capsys, *line.split(), *more)
 
 
 class TestInfo:
@@ -203,7 +184,6 @@ class TestMeasuring:
 
 
 class TestConvert:
-
     def test_a_gguf_takes_the_tokenizer_along(self, glin: Any, tmp_path: Path) -> None:
         for source, text in (("hf", "the cat"), ("g.gab", "the <|end|>")):
             glin("convert", source, tmp_path / "a.gguf")

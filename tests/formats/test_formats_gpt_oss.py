@@ -176,9 +176,8 @@ class TestExperts:
     ) -> None:
         given = {**tensors, **{FIRST + name: array for name, array in changes.items()}}
         folder = write(tmp_path, SETTINGS, {name: array for name, array in given.items() if array is not None})
-        with pytest.raises(FormatError, match=words) as refused:
+        with pytest.raises(FormatError, match=words):
             load_checkpoint(folder)
-        assert "\n" not in str(refused.value)
 
     def test_floats_stored_as_rows_of_outputs_are_refused(self, tmp_path: Path) -> None:
         made = floats(tmp_path)

@@ -191,9 +191,8 @@ class TestBadMetadata:
         ],
     )
     def test_of_bytes(self, changes: dict[str, Any], words: str) -> None:
-        with pytest.raises(FormatError, match=f"^m.gguf: .*{words}") as error:
+        with pytest.raises(FormatError, match=f"^m.gguf: .*{words}"):
             made(byte_level(**changes))
-        assert "\n" not in str(error.value)
 
     @each_case(
         ("changes", "words"),
