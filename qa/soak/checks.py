@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
+from glinfer.engine.report import Report
 from qa.soak.watch import Sample
 
 MEMORY_GROWTH = 0.01
@@ -54,7 +55,7 @@ class SoakCheck:
 
 
 @dataclass
-class SoakReport:
+class SoakReport(Report):
     """A long run, filled while it goes on: the tokens, the samples, and the checks.
 
     Attributes:
@@ -71,6 +72,8 @@ class SoakReport:
         checks: the judged numbers.
         stopped: the error that ended the run early; empty if there was none.
     """
+
+    derived = ("passed",)
 
     renderer: str
     plan: str
@@ -95,10 +98,6 @@ class SoakReport:
     def passed(self) -> bool:
         """Whether all numbers stayed and no error ended the run early."""
         return not self.failed and not self.stopped
-
-    def to_json(self) -> dict[str, Any]:
-        """The report as plain JSON values."""
-        return {**asdict(self), "passed": self.passed}
 
 
 class Rates(NamedTuple):
