@@ -246,6 +246,24 @@ def gl_audit(request: pytest.FixtureRequest) -> Iterator[Audit | None]:
     assert not audit.complaints, "; ".join(audit.complaints)
 
 
+@pytest.fixture(autouse=True)
+def one_line_each() -> Iterator[None]:
+    """Fail a test in which an error or a warning of glinfer has a message of several lines."""
+    from glinfer.errors import GlinferError, GlinferWarning
+
+    several: list[str] = []
+
+    def note(error: Exception, *given: object) -> None:
+        Exception.__init__(error, *given)
+        several.extend(text for text in map(str, given) if "\n" in text)
+
+    with pytest.MonkeyPatch.context() as patch:
+        for kind in (GlinferError, GlinferWarning):
+            patch.setattr(kind, "__init__", note, raising=False)
+        yield
+    assert not several, f"a message has several lines: {several}"
+
+
 @pytest.fixture
 def device() -> Iterator[Device]:
     """An open OpenGL ES device, closed after the test."""

@@ -109,8 +109,8 @@ def install_command(extra: str) -> str:
     from importlib import metadata  # slow to import; only errors need it
 
     try:
-        told = metadata.distribution("glinfer").read_text("direct_url.json")
-        origin = json.loads(told or "{}")
+        text = metadata.distribution("glinfer").read_text("direct_url.json")
+        origin = json.loads(text or "{}")
     except (metadata.PackageNotFoundError, ValueError):
         origin = {}
     if (_PACKAGE.parent / "pyproject.toml").is_file():

@@ -50,8 +50,8 @@ class Snapshot:
 
     def write(self) -> None:
         """Write the file."""
-        told = {"released": self.released, "deprecated": self.deprecated, "names": dict(sorted(self.names.items()))}
-        SNAPSHOT.write_text(json.dumps(told, indent=1, ensure_ascii=False) + "\n", "utf-8")
+        document = {"released": self.released, "deprecated": self.deprecated, "names": dict(sorted(self.names.items()))}
+        SNAPSHOT.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", "utf-8")
 
 
 def current() -> dict[str, str]:

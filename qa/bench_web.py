@@ -72,7 +72,7 @@ def bench_web_command(
     for line in left_out:
         click.echo(f"left out: {line}", err=True)
     settings = {"check": _CHECKED, "rounds": rounds, "count": count}
-    told = {}
+    timings = {}
     for name in models.split(","):
         with tempfile.TemporaryDirectory(prefix="glinfer-bench-web-") as made:
             folder = Path(made)
@@ -80,13 +80,13 @@ def bench_web_command(
             number = threads or max(os.cpu_count() or 2, 2)
             ways, ids = _written(name, path, folder, chosen, tokens=tokens, threads=number)
             asked = {"folder": made, "packages": str(_packages()), "ways": ways, "ids": ids, **settings}
-            told[name] = {**_compared(_driven(node, asked), ways, count), "left_out": left_out}
+            timings[name] = {**_compared(_driven(node, asked), ways, count), "left_out": left_out}
         if not as_json:
-            _print(name, told[name])
+            _print(name, timings[name])
     if as_json:
-        about = dict.fromkeys(way["about"] for found in told.values() for way in found["ways"])
-        chromium = next(iter(told.values()))["chromium"]
-        print_json({"renderer": " · ".join((f"Chromium {chromium}", *about)), "models": told})
+        about = dict.fromkeys(way["about"] for found in timings.values() for way in found["ways"])
+        chromium = next(iter(timings.values()))["chromium"]
+        print_json({"renderer": " · ".join((f"Chromium {chromium}", *about)), "models": timings})
 
 
 def _packages() -> Path:
@@ -183,18 +183,18 @@ def _driven(node: str, asked: Mapping[str, Any]) -> dict[str, Any]:
     done = subprocess.run([node, str(driver)], input=json.dumps(asked), capture_output=True, text=True, check=False)
     if done.returncode or not done.stdout.startswith("{"):
         raise InputError(f"the browser could not be driven: {(done.stderr or done.stdout).strip()[-400:]}")
-    told: dict[str, Any] = json.loads(done.stdout)
-    return told
+    timings: dict[str, Any] = json.loads(done.stdout)
+    return timings
 
 
-def _compared(told: dict[str, Any], ways: Sequence[Mapping[str, Any]], count: int) -> dict[str, Any]:
+def _compared(timings: dict[str, Any], ways: Sequence[Mapping[str, Any]], count: int) -> dict[str, Any]:
     """Add medians, and what each engine differs by from glinfer with weights of the same format.
 
     Raises:
         InputError: an engine computes something else.
     """
-    ours = {way["weights"]: found for way, found in zip(ways, told["ways"], strict=True) if way["peer"] == "glinfer"}
-    for way, found in zip(ways, told["ways"], strict=True):
+    ours = {way["weights"]: found for way, found in zip(ways, timings["ways"], strict=True) if way["peer"] == "glinfer"}
+    for way, found in zip(ways, timings["ways"], strict=True):
         judge = ours.get(way["weights"], ours[min(ours)])
         expected, top = dict(judge["top"]), dict(found["top"])
         both = expected.keys() & top.keys()
@@ -209,7 +209,7 @@ def _compared(told: dict[str, Any], ways: Sequence[Mapping[str, Any]], count: in
                 ends = {"fastest": min(numbers), "slowest": max(numbers)} if numbers else {}
                 found[f"{part}_{key}"] = {"median": statistics.median(numbers), **ends} if numbers else None
         found["peer"] = way["peer"]
-    return told
+    return timings
 
 
 def _allowed(way: Mapping[str, Any], ours: Mapping[str, Any]) -> float:
@@ -227,13 +227,13 @@ _COLUMNS = (
 )
 
 
-def _print(name: str, told: Mapping[str, Any]) -> None:
+def _print(name: str, timings: Mapping[str, Any]) -> None:
     """Seconds by the clock, and in brackets those of processors."""
-    show_table(Table(name, _COLUMNS, told["ways"]))
-    for about in dict.fromkeys(way["about"] for way in told["ways"]):
+    show_table(Table(name, _COLUMNS, timings["ways"]))
+    for about in dict.fromkeys(way["about"] for way in timings["ways"]):
         click.echo(about)
-    rounds = len(told["ways"][0]["decode"])
-    click.echo(f"Chromium {told['chromium']}; medians of {rounds} turns; load {os.getloadavg()[0]:.1f}\n")
+    rounds = len(timings["ways"][0]["decode"])
+    click.echo(f"Chromium {timings['chromium']}; medians of {rounds} turns; load {os.getloadavg()[0]:.1f}\n")
 
 
 def _both(way: Mapping[str, Any], part: str, factor: float, digits: int) -> str:

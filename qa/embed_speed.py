@@ -64,20 +64,20 @@ def embed_speed_command(
         best = {name: min(each) / 1000.0 for name, each in zip(ways, times, strict=True)}
         tokens = opened.embedder.request(texts).tokens
         renderer = opened.device.description
-    told: dict[str, Any] = {"texts": len(texts), "tokens": tokens, "renderer": renderer, "seconds": best}
-    told["texts_per_second"] = {name: len(texts) / seconds for name, seconds in best.items()}
+    report: dict[str, Any] = {"texts": len(texts), "tokens": tokens, "renderer": renderer, "seconds": best}
+    report["texts_per_second"] = {name: len(texts) / seconds for name, seconds in best.items()}
     if peer is not None:
         own, other = (np.asarray(each, np.float64) for each in found.values())
-        told["ratio"] = best["glinfer"] / best["sentence-transformers"]
-        told["largest_difference"] = float(np.abs(own - other).max())
+        report["ratio"] = best["glinfer"] / best["sentence-transformers"]
+        report["largest_difference"] = float(np.abs(own - other).max())
         cosines = (own * other).sum(axis=1) / np.linalg.norm(own, axis=1) / np.linalg.norm(other, axis=1)
-        told["smallest_cosine"] = float(cosines.min())
+        report["smallest_cosine"] = float(cosines.min())
         ours, theirs = nearest(own), nearest(other)
         unit = own / np.linalg.norm(own, axis=1, keepdims=True)
-        told["same_neighbours"] = int((ours == theirs).sum())
-        told["largest_lead"] = float((unit * (unit[ours] - unit[theirs])).sum(axis=1).max())
+        report["same_neighbours"] = int((ours == theirs).sum())
+        report["largest_lead"] = float((unit * (unit[ours] - unit[theirs])).sum(axis=1).max())
     if as_json:
-        print_json(told)
+        print_json(report)
         return
     columns = (
         *(Column("engine", itemgetter(0)), Column("seconds", itemgetter(1), ".2f")),
@@ -88,9 +88,9 @@ def embed_speed_command(
     click.echo(f"{len(texts)} texts, {tokens} tokens; {renderer}")
     if peer is not None:
         click.echo(
-            f"ratio {told['ratio']:.2f}; largest difference {told['largest_difference']:.2e}, smallest cosine "
-            f"{told['smallest_cosine']:.9f}; {told['same_neighbours']} of {len(texts)} nearest neighbours are the "
-            f"same, others lead by {told['largest_lead']:.2e} at most"
+            f"ratio {report['ratio']:.2f}; largest difference {report['largest_difference']:.2e}, smallest cosine "
+            f"{report['smallest_cosine']:.9f}; {report['same_neighbours']} of {len(texts)} nearest neighbours are the "
+            f"same, others lead by {report['largest_lead']:.2e} at most"
         )
 
 

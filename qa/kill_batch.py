@@ -116,15 +116,15 @@ class Form:
     same: Callable[[bytes], bytes] = bytes
 
 
-def comparable(told: dict[str, Any]) -> dict[str, Any]:
+def comparable(answer: dict[str, Any]) -> dict[str, Any]:
     """A result without values that differ between two runs: ids of responses, times, and counts of cached tokens."""
-    response = told["response"]
+    response = answer["response"]
     if response is None:
-        return told
+        return answer
     body = {name: value for name, value in response["body"].items() if name not in ("id", "created", "created_at")}
     if "usage" in body:
         body["usage"] = {name: count for name, count in body["usage"].items() if not name.endswith("_details")}
-    return {**told, "response": {"status_code": response["status_code"], "body": body}}
+    return {**answer, "response": {"status_code": response["status_code"], "body": body}}
 
 
 def _comparable(line: bytes) -> bytes:

@@ -53,10 +53,10 @@ def tag() -> str:
 
 def wheel() -> str:
     """Build twice, and leave wheel and sdist in dist/."""
-    told = run_tests(sys.executable, "-m", "slow or not slow", "tests/package/test_reproducible.py")
+    output = run_tests(sys.executable, "-m", "slow or not slow", "tests/package/test_reproducible.py")
     run(sys.executable, "-m", "build", "--no-isolation", "--sdist", "--wheel", "--outdir", DIST, lines=40)
     names = sorted(each.name for each in DIST.glob(f"glinfer-{glinfer.__version__}[-.]*") if each.suffix != ".json")
-    return f"the same bytes twice ({told}): {', '.join(f'dist/{name}' for name in names)}"
+    return f"the same bytes twice ({output}): {', '.join(f'dist/{name}' for name in names)}"
 
 
 def recorded(version: str) -> str:
@@ -71,10 +71,10 @@ def recorded(version: str) -> str:
 
 def qa(*words: str) -> str:
     """Run a command of 'python -m qa'; returns the last line of its output."""
-    told = run(sys.executable, "-m", "qa", *words, lines=40).strip()
-    if skipped := re.search(r": skipped: (.*)", told):
+    output = run(sys.executable, "-m", "qa", *words, lines=40).strip()
+    if skipped := re.search(r": skipped: (.*)", output):
         raise SkippedError(skipped[1])
-    return told.splitlines()[-1]
+    return output.splitlines()[-1]
 
 
 CHECKS: Mapping[str, tuple[str, Check]] = {

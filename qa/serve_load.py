@@ -23,7 +23,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -31,6 +31,7 @@ import click
 import httpx
 
 from glinfer.cli.common import json_option, print_json, weights_option
+from glinfer.engine.report import Report
 from glinfer.errors import InputError
 from glinfer.lower.plans import DEFAULT_WEIGHTS
 
@@ -41,7 +42,7 @@ START_SECONDS = 120.0
 
 
 @dataclass
-class LoadReport:
+class LoadReport(Report):
     """What clients of a server saw.
 
     Attributes:
@@ -54,6 +55,8 @@ class LoadReport:
         batch_rates: tokens a second of ``generate --batch``, before and after.
         memory_start, memory_end: resident bytes of the server, after a first answer and at the end; None if unknown.
     """
+
+    derived = ("rate", "share")
 
     clients: int
     slots: int
@@ -329,7 +332,7 @@ def serve_load_command(model: str, clients: int, seconds: float, as_json: bool, 
     """
     report = serve_load(model, clients, seconds, **options)
     if as_json:
-        print_json({**asdict(report), "rate": report.rate, "share": report.share})
+        print_json(report.to_json())
     else:
         click.echo(
             f"{clients} clients for {report.seconds:.0f} s, {report.slots} slots: {report.requests:,} answers, "

@@ -68,8 +68,8 @@ def audit(pinned: Mapping[str, str]) -> tuple[str, bool]:
                 answer = uv("tool", "run", "--from", *PIP_AUDIT, "-s", service, "-r", listed, passing=1)
                 if known := [one for one in json.loads(answer)["dependencies"] if "vulns" in one]:
                     bad = [f"{one['name']} {one['version']}: {bug['id']}" for one in known for bug in one["vulns"]]
-                    told = f"{len(known)} of {len(pinned)} looked up ({service})"
-                    return f"{told}: {', '.join(bad) or 'none known'}", bool(bad)
+                    output = f"{len(known)} of {len(pinned)} looked up ({service})"
+                    return f"{output}: {', '.join(bad) or 'none known'}", bool(bad)
     return "skipped: neither PyPI nor OSV answers pip-audit", False
 
 
@@ -99,8 +99,8 @@ def audit_command() -> None:
     python -m qa audit
     """
     found = {python: audit(locked(LOCK.read_text("utf-8"), python)) for python in (PYTHONS[0], PYTHONS[-1])}
-    for python, (told, _) in found.items():
-        click.echo(f"Python {python}: {told}")
+    for python, (output, _) in found.items():
+        click.echo(f"Python {python}: {output}")
     raise click.exceptions.Exit(int(any(bad for _, bad in found.values())))
 
 
@@ -131,8 +131,8 @@ def sbom(wheel: Path, out: Path | None) -> None:
 def run_tests(python: str | Path, *options: str, cwd: Path = ROOT, **variables: str) -> str:
     """Run tests; returns how many passed, such as ``3205 passed, 3 skipped``."""
     command = (python, "-m", "pytest", "-q", "-rfE", "--tb=short", "--disable-warnings", "-p", "no:cacheprovider")
-    told = run(*command, *options, cwd=cwd, lines=40, variables=variables)
-    return re.sub(r" in [\d.]+s.*| \(.*", "", told.strip().splitlines()[-1]).strip("= ")
+    output = run(*command, *options, cwd=cwd, lines=40, variables=variables)
+    return re.sub(r" in [\d.]+s.*| \(.*", "", output.strip().splitlines()[-1]).strip("= ")
 
 
 def check(python: str, end: str, place: Path, source: Path, with_gl: bool) -> Iterator[str]:
@@ -141,8 +141,8 @@ def check(python: str, end: str, place: Path, source: Path, with_gl: bool) -> It
     extras = (f"--extra={each}" for each in EXTRAS)
     pinned = resolve(limits, python, f"--resolution={ENDS[end]}", "--only-binary=:all:", *extras)
     yield " ".join(f"{name} {version}" for name, version in pinned.items())
-    told, bad = audit(pinned)
-    yield f"{'FAILED: ' * bad}vulnerabilities: {told}"
+    output, bad = audit(pinned)
+    yield f"{'FAILED: ' * bad}vulnerabilities: {output}"
     try:
         uv("venv", "--quiet", "--python", python, place / "venv")
     except StepError as error:

@@ -249,10 +249,10 @@ def run_bench(
         return
     if lengths is not None:
         raise InputError("--lengths needs --plan reference; use --contexts, or use that plan")
-    formats = formats_of(weights)
     found = parse_ids(_CONTEXTS if contexts is None else contexts, "contexts")
     at = _BATCHES_AT if contexts is None or not found else found[0]
-    sizes, kept = _batch_sizes(batch), _stored_formats(stored)
+    asked = _Asked(formats_of(weights), found, at, _batch_sizes(batch), runs, ceiling)
+    kept = _stored_formats(stored)
     imports = time.process_time()  # CPU time so far, which is that of imports
     notes: tuple[str, ...] = ()
     with contextlib.ExitStack() as held:
@@ -268,41 +268,68 @@ def run_bench(
                 samplings, notes = ({GREEDY: BOTH[GREEDY]}, (_ON_ZEROS,)) if described.is_copy else (BOTH, ())
             path, checkpoint = read_model(where if no_fetch else found_model(where, tell=say), gelu=options["gelu"])
             checkpoint.check_finite()
-        usable = contexts_within(checkpoint.config, found)[0]  # before anything slow begins
+        contexts_within(checkpoint.config, found)  # before anything slow begins
         peers = [] if open_others is None else open_others(checkpoint)
         for peer in peers:
             held.callback(peer.close)
+        how = {"samplings": samplings, "imports_seconds": imports, "zeros": bool(notes), "cache": options["cache"]}
+        report = _bench_fast(path, checkpoint, asked, peers, options, {**how, "gelu": options["gelu"]})
+    report = dataclasses.replace(report, notes=(*report.notes, *notes))
+    print_json(report.to_json()) if as_json else show_decoding(report, ceiling)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Asked:
+    """What of the fast plan is timed: weight formats, contexts, batches at one of these, runs, and all ceilings."""
+
+    formats: list[str]
+    contexts: list[int]
+    batches_at: int
+    sizes: list[int]
+    runs: int
+    ceiling: bool
+
+
+def _bench_fast(
+    path: AnyPath | Checkpoint,
+    checkpoint: Checkpoint,
+    asked: _Asked,
+    peers: Sequence[Decoder],
+    options: dict[str, Any],
+    how: dict[str, Any],
+) -> DecodeReport:
+    """Time the fast plan beside ``peers``; ``options`` open the device, and ``how`` goes to :func:`load_fast`."""
+    config, samplings = checkpoint.config, how["samplings"]
+    with contextlib.ExitStack() as held:
         started = time.perf_counter()
         device = held.enter_context(opened(options))
         opening = time.perf_counter() - started
-        at = batch_context(usable, at)
-        room = room_for(checkpoint.config, sizes, at, device.limits.max_texture_size, options["cache"])
-        common = {"cache": options["cache"], "gelu": options["gelu"], "samplings": samplings}
-        common |= {"opening_seconds": opening, "imports_seconds": imports, "zeros": bool(notes)}
+        at = batch_context(contexts_within(config, asked.contexts)[0], asked.batches_at)
+        room = room_for(config, asked.sizes, at, device.limits.max_texture_size, options["cache"])
         engines: list[tuple[Decoder, EngineReport]] = []
         models: dict[str, Model] = {}
         batches: dict[str, list[BatchDecoder]] = {}
-        for name in formats:
+        for name in asked.formats:
             with progress(f"loading {name}") as advance:
-                bound, engine, about = load_fast(path, name, device, on_progress=advance, **common)
+                bound, engine, about = load_fast(
+                    path, name, device, opening_seconds=opening, on_progress=advance, **how
+                )
             held.callback(bound.close)
             engines.append((engine, about))
             models[about.label] = bound
-            for size in sizes:
+            for size in asked.sizes:
                 batches.setdefault(about.label, []).append(BatchDecoder(bound, size, room, samplings))
                 held.callback(batches[about.label][-1].close)
         engines += [(peer, EngineReport(peer.label)) for peer in peers]
         with progress("timing") as advance:
             together: dict[str, Any] = {"batches": batches, "batches_at": at, "renderer": device.description}
-            timed = bench_decoding(engines, checkpoint.config, found, runs, on_progress=advance, **together)
+            timed = bench_decoding(engines, config, asked.contexts, asked.runs, on_progress=advance, **together)
         timed = dataclasses.replace(
             timed,
             origin=origin_report(checkpoint),
             samplings={name: {**dataclasses.asdict(bound.sampling), **given} for name, given in samplings.items()},
-            notes=(*timed.notes, *notes),
         )
-        report = with_limits(timed, models, _ceilings(device, models, timed, whole=ceiling))
-    print_json(report.to_json()) if as_json else show_decoding(report, ceiling)
+        return with_limits(timed, models, _ceilings(device, models, timed, whole=asked.ceiling))
 
 
 def _batch_sizes(text: str | None) -> list[int]:

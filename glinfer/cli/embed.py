@@ -82,11 +82,11 @@ def embed(model: str, source: str, out: str, column: str | None, restart: bool, 
             before, started = file.done, time.perf_counter()
             texts = itertools.islice(read_texts(source, column), before, None)
 
-            def told(done: int, _: int) -> None:  # of this part, which is not in the file yet
+            def advance_part(done: int, _: int) -> None:  # of this part, which is not in the file yet
                 advance(file.done + done, total)
 
             while part := list(itertools.islice(texts, TOGETHER)):
-                file.add(opened.embed(part, **settings, on_progress=told))
+                file.add(opened.embed(part, **settings, on_progress=advance_part))
             seconds = time.perf_counter() - started
             file.finish(lambda: read_texts(source, column))
         draws, renderer = opened.bound.draws_issued, opened.device.description

@@ -216,7 +216,8 @@ class Batch(Executor):
     def run(self, active: dict[int, Running], ahead: Collection[int], ends: Sequence[int]) -> Step:
         """See :class:`Executor`."""
         draws = self.draws_issued
-        picked = {place: each for place, each in active.items() if self._by_gpu(each)}
+        able = {place: each for place, each in active.items() if each.able and not each.unsure}
+        picked = {place: each for place, each in able.items() if self._passes_choose(each)}
         self._run(active, picked, ahead, ends)
         picks = self._picks[self.session.runs % 2]
         if picked:
@@ -282,11 +283,8 @@ class Batch(Executor):
                     choice.changes.follow(place, text, each.sampling, each.held, each.changes, each.ids)
         return [change_word(place in ahead) if each.changed else 0 for place, each in rows.items()]
 
-    def _by_gpu(self, each: Running) -> bool:
-        """Whether passes choose the next token of a sequence, without a readback."""
-        return each.able and not each.unsure and self._passes_choose(each)
-
     def _passes_choose(self, each: Running) -> bool:
+        """Whether passes choose the next token of a sequence that is able and sure, without a readback."""
         if each.changed and not self.changes_by_passes:
             return False
         return gpu_chooses(each.sampling, filters=self.filters_by_passes)
@@ -393,8 +391,8 @@ class Batch(Executor):
         asked = [row for row in chosen if active[places[row]].top is not None]
         if asked:
             tops = [active[places[row]].top or 0 for row in asked]
-            told = token_logprobs(logits[asked], [chosen[row] for row in asked], tops)
-            for row, logprob in zip(asked, told, strict=True):
+            logprobs = token_logprobs(logits[asked], [chosen[row] for row in asked], tops)
+            for row, logprob in zip(asked, logprobs, strict=True):
                 active[places[row]].logprobs.append(logprob)
 
     def _logits(self, places: Sequence[int]) -> npt.NDArray[np.float32]:

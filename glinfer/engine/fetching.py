@@ -49,10 +49,10 @@ class Fetching:
 
     def __call__(self, path: Path, weight_bytes: int) -> str:
         """Check a copy of a model without its weights; returns a line on the memory it needs."""
-        told = admit(path, weight_bytes)
+        bound = admit(path, weight_bytes)
         checkpoint = self.read(path)
         if self.planned is None:
-            return told
+            return bound
         try:
             device = self.device if isinstance(self.device, Device) else open_device(self.device, **dict(self.options))
         except ContextError:

@@ -129,7 +129,7 @@ class Running:
         self.logprobs: list[TokenLogprob] = []
         self.error: Exception | None = None
         self.due = 0.0
-        self._told = 0, 0
+        self._reported = 0, 0
         self._end_if_done()
 
     @property
@@ -213,12 +213,12 @@ class Running:
 
     def has_news(self, now: float) -> bool:
         """Whether an event is due; the end of a sequence and pieces of a call never wait, to keep their order."""
-        return self.ended or self.due <= now or any(part.kind == "call" for part in self.parts[self._told[1] :])
+        return self.ended or self.due <= now or any(part.kind == "call" for part in self.parts[self._reported[1] :])
 
     def news(self) -> tuple[list[int], list[ChatPart]]:
         """The new tokens and pieces of text since the last call."""
-        ids, parts = self._told
-        self._told = len(self.ids), len(self.parts)
+        ids, parts = self._reported
+        self._reported = len(self.ids), len(self.parts)
         return self.ids[ids:], self.parts[parts:]
 
     def end(self, reason: str) -> None:

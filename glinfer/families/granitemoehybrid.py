@@ -23,6 +23,8 @@ _IN_FILE = replace(
 )
 _SIZES = ("mamba_n_heads", "mamba_d_head", "mamba_d_state", "mamba_n_groups", "mamba_d_conv", "mamba_conv_bias")
 _HEAD = "mamba_d_head"
+_IN_FILES = {"linear_num_value_heads": 128, "linear_key_head_dim": 256}
+"""The sizes of files that leave them out, where those of a shape given as options are others."""
 
 
 def scan_layers(settings: Settings, fields: Fields) -> Fields:
@@ -32,10 +34,10 @@ def scan_layers(settings: Settings, fields: Fields) -> Fields:
     if DELTA not in pattern:
         return {}
     inner = settings.whole("mamba_expand", 2) * fields["hidden_size"]
-    heads = settings.whole("mamba_n_heads", 128)
+    heads = settings.whole("mamba_n_heads", _IN_FILES["linear_num_value_heads"])
     automatic = settings.value(_HEAD) in (None, "auto")
     known = Settings({**settings.values, _HEAD: max(1, inner // heads)}, settings.label) if automatic else settings
-    found = scan_sizes(known, _SIZES, (128, 64, 256, 1, 4))
+    found = scan_sizes(known, _SIZES, {**FAMILY.usual, **_IN_FILES})
     if heads * found["linear_value_head_dim"] != inner:
         raise settings.refused(
             "mamba_n_heads", f"heads of {_HEAD} elements that make {inner}, mamba_expand · hidden_size"

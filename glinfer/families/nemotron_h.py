@@ -44,7 +44,7 @@ def _layers(settings: Settings, fields: Fields) -> Fields:
         if not found or not isinstance(found, list):
             raise settings.missing(_LISTED, "the kind of each layer")
         kinds = kinds_of(settings, _LISTED, len(found), {**KINDS, MLP: MLP}, [])
-    sizes = scan_sizes(settings, _SIZES, (128, 64, 128, 8, 4)) if DELTA in kinds else {}
+    sizes = scan_sizes(settings, _SIZES, FAMILY.usual) if DELTA in kinds else {}
     groups = {"linear_norm_groups": sizes["linear_num_key_heads"]} if sizes else {}
     return {"num_hidden_layers": len(kinds), "layer_types": shortest_pattern(kinds), **sizes, **groups}
 

@@ -1,6 +1,7 @@
 """What families with the scan of Mamba-2 (Dao and Gu 2024) share in reading their files."""
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from glinfer.errors import FormatError
@@ -21,17 +22,18 @@ KINDS = {"attention": FULL, FULL: FULL, "mamba": DELTA, DELTA: DELTA}
 _LIMIT, _NO_LIMITS = "time_step_limit", ([0, math.inf], [0, {"__float__": "Infinity"}])
 
 
-def scan_sizes(settings: Settings, names: tuple[str, ...], usual: tuple[int, ...]) -> Fields:
+def scan_sizes(settings: Settings, names: tuple[str, ...], usual: Mapping[str, int]) -> Fields:
     """The sizes of a scan: heads, their elements, the state's, groups and the positions of the convolution.
 
-    The last of ``names`` says whether the convolution has biases, true by default.
+    The last of ``names`` says whether the convolution has biases, true by default. ``usual`` has the sizes of a file
+    that leaves them out, by field.
     """
     if settings.given(_LIMIT) and settings.value(_LIMIT) not in _NO_LIMITS:
         raise settings.refused(_LIMIT, "[0, Infinity], as limits of steps are not supported")
     most = {names[4]: {"most": LONGEST_CONVOLUTION}}
     found: Fields = {
-        field: settings.whole(name, each, **most.get(name, {}))
-        for field, name, each in zip(_SIZES, names[:5], usual, strict=True)
+        field: settings.whole(name, usual[field], **most.get(name, {}))
+        for field, name in zip(_SIZES, names[:5], strict=True)
     }
     return {**found, "conv_bias": settings.flag(names[5], default=True)}
 

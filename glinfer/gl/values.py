@@ -21,7 +21,7 @@ OPERATIONS: Mapping[str, Callable[[Any, Any], Any]] = {
 
 
 def compiled(value: Value) -> Callable[[Mapping[str, Any]], Any]:
-    """A function that gives the number of an expression from the run values; it is faster than :func:`evaluate`."""
+    """A function that gives the number of an expression from the run values."""
     if isinstance(value, str):
         return operator.itemgetter(value)
     if not isinstance(value, tuple):
@@ -38,15 +38,10 @@ def _reached(steps: Any, number: Any) -> Any:
     return next(given for start, given in reversed(steps) if start <= number)
 
 
-def evaluate(value: Value, numbers: Mapping[str, int | float]) -> Any:
-    """The number that an expression gives with these run values."""
-    return compiled(value)(numbers)
-
-
 def calculated(operation: str, left: Value, right: Value) -> Value:
     """An operation on two expressions in its shortest form, such as a number if both are numbers."""
     if right == {"add": 0, "multiply": 1, "ceildiv": 1}.get(operation):
         return left
     if isinstance(left, str | tuple) or isinstance(right, str | tuple):
         return operation, left, right
-    return evaluate((operation, left, right), {})  # type: ignore[no-any-return]
+    return compiled((operation, left, right))({})  # type: ignore[no-any-return]

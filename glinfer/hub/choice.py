@@ -113,13 +113,13 @@ class Chosen:
         return numbered[1] if numbered else self.opened[: -len(".gguf")]
 
 
-def read_listing(name: HubName, told: Mapping[str, Any]) -> Repository:
+def read_listing(name: HubName, answer: Mapping[str, Any]) -> Repository:
     """The repository in a hub's answer.
 
     Raises:
         HubError: the answer lacks a commit or a list of files.
     """
-    commit, entries = told.get("sha"), told.get("siblings")
+    commit, entries = answer.get("sha"), answer.get("siblings")
     if not isinstance(commit, str) or not COMMIT.fullmatch(commit):
         raise HubError(f"{name}: the hub answered with commit {quoted(commit)}; expected 40 hexadecimal digits")
     if name.revision != commit and COMMIT.fullmatch(name.revision):

@@ -202,7 +202,7 @@ def _words(error: Exception) -> str:
 def _refused(name: HubName, path: str, response: Any) -> HubError:
     """The error for an answer without the requested content."""
     status, headers, host = response.status_code, response.headers, _host(name)
-    code, told = headers.get("X-Error-Code", ""), words_of(headers.get("X-Error-Message", ""), 120)
+    code, words = headers.get("X-Error-Code", ""), words_of(headers.get("X-Error-Message", ""), 120)
     page = f"{require_hub(name).constants.ENDPOINT}/{name.repo}"
     if code == "GatedRepo":
         line = f"this model is gated: accept its terms at {page}, then set HF_TOKEN to your token"
@@ -210,12 +210,12 @@ def _refused(name: HubName, path: str, response: Any) -> HubError:
         line = f"{name.repo} has no revision {name.revision}; {page} lists its branches and tags"
     elif code == "EntryNotFound":
         line = f"{name.repo} has no file {shown(path)} at this revision; {page} lists its files"
-    elif status == 401 and told.startswith("Invalid credentials"):
+    elif status == 401 and words.startswith("Invalid credentials"):
         line = f"{host} rejects the token in HF_TOKEN or from 'hf auth login'; renew it, or unset HF_TOKEN"
     elif code == "RepoNotFound" or status in (401, 404):
         line = f"{host} has no such repository, or a private one; check the name, or set HF_TOKEN for it"
     elif status == 403:
-        line = f"{host} forbids it{f' ({told})' if told else ''}; see {page}, and check HF_TOKEN"
+        line = f"{host} forbids it{f' ({words})' if words else ''}; see {page}, and check HF_TOKEN"
     elif status == 407:
         return UnreachableError(f"{name}: the proxy requires a name and a password; put them into HTTPS_PROXY")
     elif status == 429:
@@ -226,7 +226,7 @@ def _refused(name: HubName, path: str, response: Any) -> HubError:
     elif status >= 500:
         return UnreachableError(f"{name}: {host} has an internal error ({status}); try again later")
     else:
-        line = f"{host} answered with status {status}{f' ({told})' if told else ''}; check HF_ENDPOINT"
+        line = f"{host} answered with status {status}{f' ({words})' if words else ''}; check HF_ENDPOINT"
     return HubError(f"{name}: {line}")
 
 

@@ -252,7 +252,7 @@ class _Resources(contextlib.ExitStack):
             "HALVES": targets[0].layout.width * targets[0].layout.height // 8,
             "ROUNDS": rounds,
             "UNROLL": min(steps, 8),
-            "INTEGERS": int(layout.format.is_integer) + int(layout.format.is_signed),
+            "INTEGERS": "fui".index(layout.format.kind),
             "LOOKUP_TEXTURE": int(lookup),
         }
         program = self.program("ceiling_fetch", defines, ["x"], layout.format.name)

@@ -135,24 +135,24 @@ def text_report(path: AnyPath, config: ModelConfig) -> dict[str, Any]:
         config: its shape.
     """
     tokenizer, reason = find_tokenizer(path, None, config)
-    told: dict[str, Any] = {"tokenizer": None, "chat": {"form": None, "problem": reason}, "end_tokens": []}
+    report: dict[str, Any] = {"tokenizer": None, "chat": {"form": None, "problem": reason}, "end_tokens": []}
     if tokenizer is not None:
-        told["tokenizer"] = {"kind": tokenizer.kind, "tokens": tokenizer.vocab_size}
-        told["chat"] = _chat(path, tokenizer, config)
+        report["tokenizer"] = {"kind": tokenizer.kind, "tokens": tokenizer.vocab_size}
+        report["chat"] = _chat(path, tokenizer, config)
     else:
-        told["tokenizer_problem"] = reason
+        report["tokenizer_problem"] = reason
     try:
-        told["end_tokens"] = [
+        report["end_tokens"] = [
             {"id": token, "text": "" if tokenizer is None else tokenizer.token_bytes(token).decode("utf-8", "replace")}
             for token in default_stops(path, tokenizer, config)
         ]
     except GlinferError as error:
-        told["end_tokens_problem"] = str(error)
+        report["end_tokens_problem"] = str(error)
     try:
-        told["sampling"], _ = named_sampling(path)
+        report["sampling"], _ = named_sampling(path)
     except GlinferError as error:
-        told["sampling"], told["sampling_problem"] = {}, str(error)
-    return told
+        report["sampling"], report["sampling_problem"] = {}, str(error)
+    return report
 
 
 def _chat(path: AnyPath, tokenizer: Tokenizer, config: ModelConfig) -> dict[str, Any]:

@@ -32,10 +32,10 @@ def write_manifest(target: Target, fingerprint: Fingerprint) -> None:
     Raises:
         FormatError: the manifest cannot be written.
     """
-    path, told = target.manifest, json.dumps({"glinfer": __version__, **fingerprint}, indent=1) + "\n"
+    path, text = target.manifest, json.dumps({"glinfer": __version__, **fingerprint}, indent=1) + "\n"
     try:
-        if not path.exists() or path.read_text(encoding="utf-8", errors="replace") != told:
-            path.write_text(told, encoding="utf-8")
+        if not path.exists() or path.read_text(encoding="utf-8", errors="replace") != text:
+            path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise FormatError(
             f"{shown(path)}: cannot write it: {reason(error)}; check the free space and the permissions"

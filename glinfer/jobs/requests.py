@@ -68,13 +68,13 @@ def answered(line: RequestLine, status: int, request_id: str, body: Any) -> Line
     usage = (body.get("usage") if isinstance(body, dict) else None) or {}
     prompt = usage.get("prompt_tokens", usage.get("input_tokens", 0))
     tokens = usage.get("completion_tokens", usage.get("output_tokens", 0))
-    return LineResult(line, _told(line, response, None), status != 200, prompt, tokens)
+    return LineResult(line, _result(line, response, None), status != 200, prompt, tokens)
 
 
 def unanswered(line: RequestLine, code: str, message: str) -> LineResult:
     """The result of a request without a response."""
-    return LineResult(line, _told(line, None, {"code": code, "message": message}), failed=True)
+    return LineResult(line, _result(line, None, {"code": code, "message": message}), failed=True)
 
 
-def _told(line: RequestLine, response: dict[str, Any] | None, error: dict[str, Any] | None) -> dict[str, Any]:
+def _result(line: RequestLine, response: dict[str, Any] | None, error: dict[str, Any] | None) -> dict[str, Any]:
     return {"id": line.digest, "custom_id": line.key, "response": response, "error": error}

@@ -127,9 +127,9 @@ class ResultFile(Closing):
         """Whether an earlier run left the file complete."""
         return not self._finished.torn and (self.target.plain or not self.target.working.exists())
 
-    def write(self, told: dict[str, Any]) -> None:
+    def write(self, result: dict[str, Any]) -> None:
         """Add a result."""
-        data = json.dumps(told, ensure_ascii=False).encode() + b"\n"
+        data = json.dumps(result, ensure_ascii=False).encode() + b"\n"
         assert self._file is not None  # opened before
         try:
             while data:

@@ -145,8 +145,8 @@ def _write_safetensors(path: Path, vectors: Vectors, texts: Callable[[], Iterabl
 def _write_jsonl(path: Path, vectors: Vectors, texts: Callable[[], Iterable[str]]) -> None:
     with path.open("w", encoding="utf-8") as file:
         for text, vector in zip(texts(), vectors, strict=True):
-            told = {"text": text, "embedding": [float(str(number)) for number in vector]}
-            file.write(json.dumps(told, ensure_ascii=False) + "\n")
+            line = {"text": text, "embedding": [float(str(number)) for number in vector]}
+            file.write(json.dumps(line, ensure_ascii=False) + "\n")
 
 
 def _write_parquet(path: Path, vectors: Vectors, texts: Callable[[], Iterable[str]]) -> None:

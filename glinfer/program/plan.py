@@ -14,7 +14,7 @@ from glinfer.errors import PlanError
 from glinfer.gl.layouts.blocks import BLOCK_EDGE, BlockLayout
 from glinfer.gl.layouts.flat import LANES, FlatLayout
 from glinfer.gl.layouts.matrix import FORMATS, Extent, TexelLayout
-from glinfer.gl.values import compiled, evaluate
+from glinfer.gl.values import compiled
 from glinfer.kernels import OPS, DrawSpec, TensorSpec
 from glinfer.kernels.fused.delta import REWINDS
 from glinfer.kernels.spec import COVERS, Op, RunValue, Shapes
@@ -127,11 +127,12 @@ class Plan:
         if not isinstance(tokens, SupportsIndex) or not 1 <= operator.index(tokens) <= self.max_rows:
             raise PlanError(f"found {tokens!r} tokens; expected 1 to {self.max_rows}, the context of this model")
         counted = {"tokens": operator.index(tokens)}
-        usual = {
-            each.name: each.smallest if each.usual is None else evaluate(each.usual, counted)
-            for each in self.run_values
-        }
-        return self.values({**usual, **inputs})
+        return self.values({**{name: number(counted) for name, number in self._usual}, **inputs})
+
+    @cached_property
+    def _usual(self) -> list[tuple[str, Callable[[Mapping[str, Any]], Any]]]:
+        """The run values, each with the function that gives its usual number from ``tokens``."""
+        return [(each.name, compiled(each.smallest if each.usual is None else each.usual)) for each in self.run_values]
 
     def texture_bytes(self, max_texture_size: int, kind: str | None = None) -> int:
         """Bytes of texture memory of all tensors, or of one kind, on a renderer with textures of this size."""

@@ -36,12 +36,12 @@ def _ray() -> Any:
 class Answerer:
     """An actor: claims a device of its machine, loads the models, and answers lines."""
 
-    async def start(self, told: Mapping[str, Any], version: str, digests: Mapping[str, str]) -> dict[str, Any]:
+    async def start(self, result: Mapping[str, Any], version: str, digests: Mapping[str, str]) -> dict[str, Any]:
         """Load the models; returns ``refused`` with the reason if they cannot be loaded or differ from ``digests``."""
         try:
             if version != __version__:
                 raise InputError(f"a node has glinfer {__version__}; expected {version}, as on this machine")
-            setup = LocalSetup(**told)
+            setup = LocalSetup(**result)
             for name, path, _ in setup.models:
                 if file_digest(find_model(path)) != digests[name]:
                     raise InputError(f"{path}: a node has another file there; expected the file of this machine")
@@ -82,12 +82,12 @@ class RayMember(Member):
         reference.future().add_done_callback(done)
 
     @staticmethod
-    def _started(told: Mapping[str, Any]) -> Ready | Failed:
-        return Failed(InputError(told["refused"])) if "refused" in told else Ready(*told["ready"])
+    def _started(result: Mapping[str, Any]) -> Ready | Failed:
+        return Failed(InputError(result["refused"])) if "refused" in result else Ready(*result["ready"])
 
     def send(self, number: int, line: RequestLine) -> None:
         """Send a line."""
-        self._when_done(self.actor.answer.remote(line), lambda told: Answered(number, **told))
+        self._when_done(self.actor.answer.remote(line), lambda result: Answered(number, **result))
 
     def close(self) -> None:
         """Kill the actor."""

@@ -249,8 +249,8 @@ class OutputItems:
             yield "response.output_text.done", {**place, "text": part["text"], "logprobs": []}
             yield "response.content_part.done", {**place, "part": part}
         else:
-            told = {"name": item["name"], "arguments": item["arguments"]}
-            yield "response.function_call_arguments.done", {**self._place, **told}
+            function = {"name": item["name"], "arguments": item["arguments"]}
+            yield "response.function_call_arguments.done", {**self._place, **function}
         yield "response.output_item.done", {"output_index": len(self.items) - 1, "item": item}
 
 

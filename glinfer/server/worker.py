@@ -145,7 +145,7 @@ class Worker:
         self._open_device, self._on_failure, self._on_ready = open_device, on_failure, on_ready
         self._device: Device | None = None
         self._commands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._told: list[tuple[Channel, Any]] = []
+        self._outgoing: list[tuple[Channel, Any]] = []
         self._thread = threading.Thread(target=self._run, name="glinfer-gl", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ended = self._stopped = False
@@ -325,7 +325,7 @@ class Worker:
     def _restart(self, runner: Runner, error: GLError) -> None:
         """End the sequences of a model, keep its weights, and create a new scheduler."""
         log(error)
-        self._told += [(channel, refused(error, runner.name)) for channel in {*runner.requests.values()}]
+        self._outgoing += [(channel, refused(error, runner.name)) for channel in {*runner.requests.values()}]
         runner.requests.clear()
         runner.draws = 0
         assert runner.model is not None  # it has run
@@ -349,7 +349,7 @@ class Worker:
                 self._count_end(name, each)
             each.due = math.inf if channel.whole else now + EVENT_SECONDS * (len(runner.requests) - 1)
             if event.result is not None or not channel.whole:
-                self._told.append((channel, event))
+                self._outgoing.append((channel, event))
         self._count_draws(runner, scheduler.batch.draws_issued)
 
     def _count_draws(self, runner: Runner, draws: int) -> None:
@@ -376,14 +376,14 @@ class Worker:
             self._count_textures()
             if runner.scheduler is None and runner.model is not None:
                 self._count_draws(runner, runner.model.bound.draws_issued)
-        self._told.append((channel, outcome))
+        self._outgoing.append((channel, outcome))
         runner.works.popleft()  # and the client has its next turn after all others
         runner.works = deque(sorted(runner.works, key=lambda work: work[0].client == channel.client))
 
     def _insert(self, channel: Channel, sequences: Sequence[Running]) -> None:
         runner = channel.served
         if runner.scheduler is None:
-            self._told.append((channel, not_ready("the model is being loaded")))
+            self._outgoing.append((channel, not_ready("the model is being loaded")))
             return
         try:
             for each in sequences:
@@ -392,12 +392,12 @@ class Worker:
                 self.metrics.prompt_tokens.labels(runner.name).inc(len(each.prompt))
         except GlinferError as error:
             self._cancel(channel)
-            self._told.append((channel, refused(error, runner.name)))
+            self._outgoing.append((channel, refused(error, runner.name)))
         self._count_sequences()
 
     def _insert_work(self, channel: Channel, start: Callable[[Model], Steps]) -> None:
         if channel.served.model is None:
-            self._told.append((channel, not_ready("the model is being loaded")))
+            self._outgoing.append((channel, not_ready("the model is being loaded")))
         else:
             channel.served.works.append((channel, _started(start, channel.served.model)))
 
@@ -416,7 +416,7 @@ class Worker:
             for channel in {*runner.requests.values(), *(owner for owner, _ in runner.works)}:
                 if runner.scheduler is not None and self.failure is None:
                     self._cancel(channel)
-                self._told.append((channel, error))
+                self._outgoing.append((channel, error))
             runner.requests.clear()
             runner.works.clear()
 
@@ -448,11 +448,11 @@ class Worker:
     def _deliver(self) -> None:
         """Send all new items to the event loop in one call, and update the metrics."""
         self._count_sequences()
-        if self._told:
-            told, self._told = self._told, []
+        if self._outgoing:
+            items, self._outgoing = self._outgoing, []
 
             def tell() -> None:
-                for channel, item in told:
+                for channel, item in items:
                     channel.put(item)
 
             self._tell_loop(tell)

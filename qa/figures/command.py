@@ -177,9 +177,9 @@ def result_of(command: str, folder: Path) -> Any:
         variable, _, settings[variable] = words.pop(0).partition("=")
     start = [sys.executable, "-m", "glinfer"] if words[0] == "glinfer" else [sys.executable]
     # Status 1 means that a check failed, which is a result too.
-    told = run(*start, *words[1:], "--json", cwd=folder, passing=1, variables=settings)
+    printed = run(*start, *words[1:], "--json", cwd=folder, passing=1, variables=settings)
     try:
-        return json.loads(told)
+        return json.loads(printed)
     except ValueError:
         raise StepError(f"'{command}' printed no JSON") from None
 

@@ -130,8 +130,8 @@ def _web(label: str, found: Any) -> Iterator[Row]:
     """A row for each engine; the name of a way is ``engine, weights`` and maybe more."""
     rows, ours = dict[str, Row](), dict[str, Any]()
     first = {"": label} if label else {}
-    for model, told in found["models"].items():
-        for way in told["ways"]:
+    for model, result in found["models"].items():
+        for way in result["ways"]:
             engine, weights, *more = way["name"].split(", ")
             name, key = ", ".join((engine, *more)), f"{model} {weights}"
             row = rows.setdefault(name, {**first, "engine": name, "next to glinfer": None})
@@ -143,7 +143,7 @@ def _web(label: str, found: Any) -> Iterator[Row]:
                 both = (f"{part} {next_to(base[time]['median'], way[time]['median'])}"
                         for part, time in parts.items() if way[time])  # fmt: skip
                 row["next to glinfer"] = "; ".join(filter(None, (row["next to glinfer"], f"{key}: {', '.join(both)}")))
-        absent = (line.partition(", ")[0] for line in told["left_out"])
+        absent = (line.partition(", ")[0] for line in result["left_out"])
         rows |= {name: {**first, "engine": name, "next to glinfer": "not installed"} for name in absent}
     yield from rows.values()
 

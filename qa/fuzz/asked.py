@@ -209,8 +209,8 @@ def result_seeds() -> list[bytes]:
     with tempfile.TemporaryDirectory() as folder:
         lines = _scanned(put(Path(folder), "requests.jsonl", BATCH))
     answer = {"status_code": 200, "request_id": "r", "body": {"usage": {"prompt_tokens": 1}}}
-    told = [{"id": line.digest, "custom_id": line.key, "response": answer, "error": None} for line in lines]
-    made = [json.dumps(each, ensure_ascii=False).encode() + b"\n" for each in told]
+    answers = [{"id": line.digest, "custom_id": line.key, "response": answer, "error": None} for line in lines]
+    made = [json.dumps(each, ensure_ascii=False).encode() + b"\n" for each in answers]
     manifest = seeds.compact({"glinfer": "0.1.0", "model": {"m": "0123"}, "weights": "f32"})
     return [b"\0" + b"".join(made), b"\0" + b"".join(made)[:-9], b"\0", b"\1" + manifest]
 
@@ -423,7 +423,7 @@ def reply(data: bytes, folder: Path) -> None:
         for piece in _cut(text, step):
             parts.push(piece, last=False)
         parts.push("", last=True)
-        assert _told(whole) == _told(parts), text
+        assert _calls(whole) == _calls(parts), text
         if isinstance(form, ToolForm):
             parts_of = ToolParser(form).push(text)
             assert sum(len(part.text) + len(part.name) + len(part.arguments) for part in parts_of) <= len(text)
@@ -435,6 +435,6 @@ def reply(data: bytes, folder: Path) -> None:
         assert len(said) <= len(data)
 
 
-def _told(deltas: CallDeltas) -> dict[str, Any]:
+def _calls(deltas: CallDeltas) -> dict[str, Any]:
     message = deltas.message()
     return {**message, "tool_calls": [each["function"] for each in message.get("tool_calls", ())]}

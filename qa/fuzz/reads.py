@@ -128,8 +128,8 @@ def _use_shape(short: Checkpoint, positions: int, parameters: int) -> None:
     shape = (short.config, tuple(short.formats().items()), positions, parameters)
     if shape in _planned:
         return
-    told = model_report(short, positions, "fast", "file", "f32", None)
-    assert told["parameters"] <= parameters
+    report = model_report(short, positions, "fast", "file", "f32", None)
+    assert report["parameters"] <= parameters
     plan_for(short.config, "fast", formats=short.formats()).validate()
     if len(_planned) == _MOST_PLANNED:
         _planned.clear()
@@ -454,8 +454,8 @@ def prepare_batch(folder: Path) -> None:
 def results_seeds() -> list[bytes]:
     with tempfile.TemporaryDirectory() as folder:
         lines = _scanned(put(Path(folder), "in.jsonl", BATCH))
-    told = {"text": "é", "ids": [1], "finish_reason": "stop", "prompt_tokens": 1, "tokens": 1}
-    results = [{"id": line.key, **told, "prompt_sha": line.digest} for line in lines]
+    report = {"text": "é", "ids": [1], "finish_reason": "stop", "prompt_tokens": 1, "tokens": 1}
+    results = [{"id": line.key, **report, "prompt_sha": line.digest} for line in lines]
     made = [seeds.compact(result).replace(b'{"id":', b'{"id": ') + b"\n" for result in results]
     return [b"".join(made), b"".join(made[:2])[:-20], b""]
 

@@ -266,8 +266,8 @@ def main(given: list[str] | None = None) -> int:
 
     with ThreadPoolExecutor(options.jobs) as pool:
         results = list(pool.map(one, options.targets))
-    told: Any = [{**asdict(result), "rate": round(result.rate, 1)} for result in results]
-    print(json.dumps(told)) if options.json else show(results)
+    report: Any = [{**asdict(result), "rate": round(result.rate, 1)} for result in results]
+    print(json.dumps(report)) if options.json else show(results)
     return int(any(result.finds for result in results))
 
 

@@ -6,15 +6,15 @@ import os
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from importlib import import_module
 from multiprocessing import get_context
 from pkgutil import iter_modules
-from typing import Any
 
 import numpy as np
 
+from glinfer.engine.report import Report
 from glinfer.errors import GlinferError, InputError
 from glinfer.formats.files import AnyPath, opened, replacing, shown
 from glinfer.gl.context import Limits
@@ -59,7 +59,7 @@ def error_text(error: float) -> str:
 
 
 @dataclass(frozen=True)
-class KernelRow:
+class KernelRow(Report):
     """One line of the table: a case, its errors and its time.
 
     Attributes:
@@ -68,6 +68,8 @@ class KernelRow:
         problem: the message of the first check that was refused; empty if all checks ran.
         time: None without timing.
     """
+
+    derived = ("error", "passed")
 
     kernel: str
     family: str
@@ -92,7 +94,7 @@ class KernelRow:
 
 
 @dataclass(frozen=True)
-class KernelReport:
+class KernelReport(Report):
     """Errors and times of several kernels on one renderer."""
 
     renderer: str
@@ -102,11 +104,6 @@ class KernelReport:
     def failed(self) -> list[KernelRow]:
         """The kernels with an error above their tolerance."""
         return [row for row in self.rows if not row.passed]
-
-    def to_json(self) -> dict[str, Any]:
-        """The report as plain JSON values."""
-        rows = [{**asdict(row), "error": row.error, "passed": row.passed} for row in self.rows]
-        return {"renderer": self.renderer, "rows": rows}
 
     def table(self, *, page: bool = False) -> Table:
         """Tabulate the kernels, for a terminal or for a ``page``, which marks names as code."""

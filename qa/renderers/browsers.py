@@ -65,12 +65,12 @@ def check_browser(renderer: Renderer, texts: Mapping[str, Sequence[Sequence[int]
             path = name if name == "shakespeare" else cells.golden_file(name)
             made = export_web(path, Path(folder) / name, plan="reference" if name == _GAB else "fast")
             jobs = _jobs(name, renderer, texts)
-            told = _drive(node, browser, renderer, made.folder, [*jobs, {"kind": "verify"}])
+            output = _drive(node, browser, renderer, made.folder, [*jobs, {"kind": "verify"}])
             if name == _GAB:
-                yield {"renderer": told["renderer"]}
-                if not all(words in told["renderer"] for words in renderer.expects):
+                yield {"renderer": output["renderer"]}
+                if not all(words in output["renderer"] for words in renderer.expects):
                     return
-            *results, verify = told["results"]
+            *results, verify = output["results"]
             for job, found in zip(jobs, results, strict=True):
                 if job["kind"] == "draw":
                     named = list(OPERATIONS)[len(bits)]

@@ -153,18 +153,18 @@ def _process(renderer: Renderer, texts: Texts) -> Iterator[Mapping[str, Any]]:
         for line in process.stdout:
             begun = True
             yield json.loads(line)
-        told = process.stderr.read().strip().splitlines() or ["it said nothing"]
+        lines = process.stderr.read().strip().splitlines() or ["it said nothing"]
     if process.returncode and not begun:
-        raise MissingError(_why(told))
+        raise MissingError(_why(lines))
     if process.returncode:
-        raise RuntimeError(f"the process ended with status {process.returncode}: {told[-1]}")
+        raise RuntimeError(f"the process ended with status {process.returncode}: {lines[-1]}")
 
 
-def _why(told: Sequence[str]) -> str:
+def _why(lines: Sequence[str]) -> str:
     """One line of what a process said that opened nothing."""
-    if any(_NEWER in line for line in told):
+    if any(_NEWER in line for line in lines):
         return f"{Path(sys.executable).name} needs a newer C library than this system has"
-    return told[-1].removeprefix("glinfer.errors.").removeprefix("ContextError: ")
+    return lines[-1].removeprefix("glinfer.errors.").removeprefix("ContextError: ")
 
 
 def _words(row: Row, check: str) -> str:

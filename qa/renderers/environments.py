@@ -124,8 +124,8 @@ def _run(*command: str) -> None:
     except subprocess.TimeoutExpired:
         raise MissingError(f"{command[0]} took more than {_TIMEOUT} seconds; try again") from None
     if done.returncode:
-        told = (done.stderr or done.stdout).strip().splitlines() or ["it said nothing"]
-        raise MissingError(f"{command[0]} failed: {told[-1]}; it needs the network, and a mirror that has this release")
+        last = ["it said nothing", *(done.stderr or done.stdout).strip().splitlines()][-1]
+        raise MissingError(f"{command[0]} failed: {last}; it needs the network, and a mirror that has this release")
 
 
 def triple() -> str:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
+from glinfer.engine.report import Report
 from qa.soak.watch import Sample
 
 MEMORY_GROWTH = 0.01
@@ -54,7 +55,7 @@ class SoakCheck:
 
 
 @dataclass
-class SoakReport:
+class SoakReport(Report):
     """A long run, filled while it goes on: the tokens, the samples, and the checks.
 
     Attributes:
@@ -71,6 +72,8 @@ class SoakReport:
         checks: the judged numbers.
         stopped: the error that ended the run early; empty if there was none.
     """
+
+    derived = ("passed",)
 
     renderer: str
     plan: str
@@ -96,10 +99,6 @@ class SoakReport:
         """Whether all numbers stayed and no error ended the run early."""
         return not self.failed and not self.stopped
 
-    def to_json(self) -> dict[str, Any]:
-        """The report as plain JSON values."""
-        return {**asdict(self), "passed": self.passed}
-
 
 class Rates(NamedTuple):
     """Tokens a second of two servers that had the same work in turns."""
@@ -108,14 +107,14 @@ class Rates(NamedTuple):
     new: float
 
 
-def judge_beside(told: Sequence[Rates], limit: float) -> SoakCheck:
+def judge_beside(rates: Sequence[Rates], limit: float) -> SoakCheck:
     """Whether a server is as fast as a new one, by the median ratio of their rates over all turns."""
-    ratios = sorted(each.aged / each.new - 1 for each in told)
+    ratios = sorted(each.aged / each.new - 1 for each in rates)
     change, quarter = statistics.median(ratios), len(ratios) // 4
     return SoakCheck(
         "speed beside a new server",
-        statistics.median(each.new for each in told),
-        statistics.median(each.aged for each in told),
+        statistics.median(each.new for each in rates),
+        statistics.median(each.aged for each in rates),
         change,
         limit,
         abs(change) <= limit,

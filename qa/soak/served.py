@@ -70,8 +70,8 @@ class CountingServer(HttpServer):
         served = next(iter(self.worker.served.values()))
         channel = Channel(served, 1)
         self.worker.work(channel, _counting)
-        told = await channel.get()
-        return {**told, "live": live, "connections": len(connections)}
+        counts = await channel.get()
+        return {**counts, "live": live, "connections": len(connections)}
 
 
 def _counting(model: Any) -> Steps:

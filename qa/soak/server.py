@@ -151,7 +151,7 @@ class Load:
         self._address, self._answers, self._clients = address, answers, clients
         self._draw = random.Random(seed)
         self._ended, self._began, self._asking = 0.0, 0.0, False
-        self._tokens, self._told = 0, 0.0
+        self._tokens, self._since = 0, 0.0
 
     @property
     def seconds(self) -> float:
@@ -160,8 +160,8 @@ class Load:
 
     def rate(self) -> float:
         """Tokens a second since the last time that this was asked."""
-        tokens, seconds = self._tokens, self.seconds - self._told
-        self._tokens, self._told = 0, self.seconds
+        tokens, seconds = self._tokens, self.seconds - self._since
+        self._tokens, self._since = 0, self.seconds
         return tokens / seconds if seconds else 0.0
 
     def warm_up(self) -> None:
@@ -307,8 +307,8 @@ def soak_server(
                 with started(settings.command()) as (new, _):
                     Load(new, answers, clients, seed).warm_up()
                     loads = Load(address, answers, clients, seed), Load(new, answers, clients, seed)
-                    told = turns(*loads, pairs, lambda done: on_progress("beside a new server", done, pairs))
-                    beside.append(judge_beside(told, speed_drift))
+                    rates = turns(*loads, pairs, lambda done: on_progress("beside a new server", done, pairs))
+                    beside.append(judge_beside(rates, speed_drift))
             except InputError as error:
                 run.stopped = f"after {answers.tokens} tokens: {error}"
         places = [place for place, first in enumerate(answers.first) if first or answers.begun[place]]
@@ -345,8 +345,8 @@ def judge_answers(answers: Answers, alone: Answers) -> tuple[SoakCheck, ...]:
     said = "; ".join(json.dumps(dict(answers.asked[place].body))[:200] for place in odd[:_SHOWN])
     same = SoakCheck("answers as alone", len(compared), len(compared) - len(odd), None, 0.0, not odd, "requests", said)
     failed = answers.failed + alone.failed
-    told = "; ".join(f"{count} × {error}" for error, count in failed.most_common(_SHOWN))
-    return same, SoakCheck("requests that failed", 0, failed.total(), None, 0.0, not failed, "requests", told)
+    listed = "; ".join(f"{count} × {error}" for error, count in failed.most_common(_SHOWN))
+    return same, SoakCheck("requests that failed", 0, failed.total(), None, 0.0, not failed, "requests", listed)
 
 
 def _counts(process: subprocess.Popen[str]) -> dict[str, Any]:

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import io
-import itertools
 import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import commands
 import pytest
+from commands import ran, ran_json
 from scripted_models import SMALL, random_file
 from small_models import SHAPE, hugging_face_files, letters
 from small_models import small as llama
 from tiers import tiered
 
 import glinfer
-from glinfer.cli.app import run
 from glinfer.engine.random_model import demo_tokenizer
-from glinfer.formats import load_checkpoint, write_bpe, write_gguf
+from glinfer.formats import write_bpe, write_gguf
 from glinfer.gl import faults
 from glinfer.inspect.info import software_device
 from glinfer.text.tokenizer import Tokenizer
@@ -61,39 +60,21 @@ def glin(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> Call
     monkeypatch.chdir(folder)
 
     def call(line: str, *more: object, status: int = 0) -> tuple[str, str]:
-        found = run([*line.split(), *map(str, more)])
-        said = capsys.readouterr()
-        assert found == status, said.err
-        return said.out, said.err
+        return ran(capsys, *line.split(), *more, status=status)
 
     return call
 
 
 @pytest.fixture
-def told(glin: Any) -> Callable[..., Any]:
+def told(glin: Any, capsys: Capture) -> Callable[..., Any]:
     """The same with ``--json``: the document alone, and nothing on standard error."""
-
-    def call(line: str, *more: object) -> Any:
-        out, err = glin(line, *more, "--json")
-        assert err == ""
-        return json.loads(out)
-
-    return call
+    return lambda line, *more: ran_json(capsys, *line.split(), *more)
 
 
 @pytest.fixture
-def refused(glin: Any) -> Callable[..., str]:
+def refused(glin: Any, capsys: Capture) -> Callable[..., str]:
     """The one line that a command says when it ends with exit status 2."""
-
-    def call(line: str, *more: object) -> str:
-        out, err = glin(line, *more, status=2)
-        assert out == ""
-        assert err.startswith("glinfer: ")
-        assert err.endswith("\n")
-        assert err.count("\n") == 1
-        return str(err)
-
-    return call
+    return lambda line, *more: commands.refused(capsys, *line.split(), *more)
 
 
 class TestInfo:
@@ -116,12 +97,6 @@ class TestDraws:
         found = [told(f"draws {what}") for what in ("hf", "--config hf/config.json", f"--config {SHAPE}")]
         assert found[0] == found[1] == found[2]
         assert found[0]["draws"] == DRAWS
-
-    @tiered("what", [f"--config {SHAPE}", "q8.gguf --weights file", "hf --plan reference"])
-    def test_a_real_token_issues_as_many(self, told: Any, what: str) -> None:
-        found = told(f"draws {what} --measure --tokens 5")
-        assert found["issued"] == found["draws"]
-        assert found["agrees"]
 
     def test_a_shape_of_a_billion_parameters_needs_no_weights(self, told: Any, refused: Any) -> None:
         found = told(f"draws --config {ABOUT_1B}")
@@ -216,30 +191,6 @@ class TestMeasuring:
 
 
 class TestConvert:
-    def same(self, first: str | Path, second: str | Path) -> None:
-        one, two = load_checkpoint(first), load_checkpoint(second)
-        assert one.formats().keys() == two.formats().keys()
-        for name in one.formats():
-            np.testing.assert_array_equal(one.floats(name), two.floats(name))
-
-    def test_floats_keep_their_bits_there_and_back(self, glin: Any, tmp_path: Path) -> None:
-        steps = ["hf", tmp_path / "a.gguf", tmp_path / "b.safetensors", tmp_path / "c.gguf", tmp_path / "d.safetensors"]
-        for source, target in itertools.pairwise(steps):
-            glin("convert", source, target)
-            self.same("hf", target)
-        steps = ["g.gab", tmp_path / "g.safetensors", tmp_path / "h.gab"]
-        for source, target in itertools.pairwise(steps):
-            glin("convert", source, target)
-        assert (tmp_path / "h.gab").read_bytes() == Path("g.gab").read_bytes()
-
-    def test_packed_weights(self, glin: Any, tmp_path: Path) -> None:
-        glin("convert q8.gguf", tmp_path / "a.gguf")
-        assert load_checkpoint(tmp_path / "a.gguf").formats() == load_checkpoint("q8.gguf").formats()
-        glin("convert q8.gguf", tmp_path / "b.safetensors")
-        assert set(load_checkpoint(tmp_path / "b.safetensors").formats().values()) == {"F32"}
-        for target in ("a.gguf", "b.safetensors"):
-            self.same("q8.gguf", tmp_path / target)
-
     def test_a_gguf_takes_the_tokenizer_along(self, glin: Any, tmp_path: Path) -> None:
         for source, text in (("hf", "the cat"), ("g.gab", "the <|end|>")):
             glin("convert", source, tmp_path / "a.gguf")

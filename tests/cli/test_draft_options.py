@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import ran
 from scripted_models import random_file, saying
 
-from glinfer.cli.app import run
 from glinfer.engine.random_model import demo_tokenizer
 from glinfer.engine.run.drafts import RunTimes
 from glinfer.formats import save_checkpoint, write_bpe
@@ -38,21 +38,15 @@ def repeating(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def said(capsys: Capture, *arguments: str | Path, status: int = 0) -> tuple[str, str]:
-    assert run([*map(str, arguments)]) == status
-    found = capsys.readouterr()
-    return found.out, found.err
-
-
 def test_generate_says_the_same_and_counts_guesses(repeating: Path, capsys: Capture) -> None:
-    plain, before = said(capsys, "generate", repeating, "one two three", "-n", "45")
-    text, told = said(capsys, "generate", repeating, "one two three", "-n", "45", "--speculate", "ngram")
+    plain, before = ran(capsys, "generate", repeating, "one two three", "-n", "45")
+    text, told = ran(capsys, "generate", repeating, "one two three", "-n", "45", "--speculate", "ngram")
     assert text == plain
     assert "guesses" not in before
     right, drafted = map(int, re.search(r" tokens · (\d+) of (\d+) drafts accepted · ", told).groups())  # type: ignore[union-attr]
     assert 10 < right <= drafted
     assert float(told.split(" draws/token")[0].split()[-1]) < 9, "9 draws for each without them"
-    out, _ = said(capsys, "generate", repeating, "one two three", "-n", "45", "--speculate", "ngram", "--json")
+    out, _ = ran(capsys, "generate", repeating, "one two three", "-n", "45", "--speculate", "ngram", "--json")
     assert (json.loads(out)["accepted"], json.loads(out)["drafted"]) == (right, drafted)
 
 
@@ -61,9 +55,9 @@ def test_a_draft_model_is_loaded_beside(small: Path, repeating: Path, tmp_path: 
     copy = tmp_path / "copy.gab"
     copy.write_bytes(small.read_bytes())
     write_bpe(demo_tokenizer(300), copy.with_suffix(".bpe"))
-    plain, _ = said(capsys, "generate", small, "one", "-n", "20", "--seed", "3")
+    plain, _ = ran(capsys, "generate", small, "one", "-n", "20", "--seed", "3")
     for draft in (repeating, copy):
-        text, told = said(capsys, "generate", small, "one", "-n", "20", "--seed", "3", "--draft", draft)
+        text, told = ran(capsys, "generate", small, "one", "-n", "20", "--seed", "3", "--draft", draft)
         assert text == plain
         assert "drafts accepted" in told
 
@@ -72,7 +66,7 @@ def test_chat_takes_them(repeating: Path, capsys: Capture, monkeypatch: pytest.M
     replies = []
     for options in ([], ["--speculate", "ngram"], ["--draft", str(repeating)]):
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"hi hi hi\nhi hi hi\n"), encoding="utf-8"))
-        replies.append(said(capsys, "chat", repeating, "--seed", "1", "-n", "8", *options)[0])
+        replies.append(ran(capsys, "chat", repeating, "--seed", "1", "-n", "8", *options)[0])
     assert replies[0] == replies[1] == replies[2] != ""
 
 
@@ -83,7 +77,7 @@ def test_what_cannot_be_is_refused_in_a_line(small: Path, capsys: Capture) -> No
         (["--draft", "shakespeare"], "the draft model (512 tokens) has another tokenizer than the model (300 tokens)"),
         (["--speculate", "ngram", "--plan", "reference"], "drafts need the fast plan"),
     ):
-        _, told = said(capsys, "generate", small, "Once", *arguments, status=2)
+        _, told = ran(capsys, "generate", small, "Once", *arguments, status=2)
         assert words in told
         assert told.count("\n") == 1
 
@@ -92,7 +86,7 @@ def test_a_batch_takes_no_drafts(small: Path, tmp_path: Path, capsys: Capture) -
     (tmp_path / "prompts.jsonl").write_text('{"prompt": "Once"}\n')
     batch = ["--batch", tmp_path / "prompts.jsonl", "--out", tmp_path / "out.jsonl"]
     for option in (["--speculate", "ngram"], ["--draft", "x"]):
-        _, told = said(capsys, "generate", small, *batch, *option, status=2)
+        _, told = ran(capsys, "generate", small, *batch, *option, status=2)
         assert f"{option[0]} needs a single prompt; leave out {option[0]} or --batch" in told
 
 
@@ -105,7 +99,7 @@ class TestBench:
         monkeypatch.setattr(drafting.bench_drafts, "__kwdefaults__", usual)
 
     def test_texts_with_guesses_and_without(self, repeating: Path, capsys: Capture) -> None:
-        out, _ = said(capsys, "bench", repeating, "--speculate", "ngram", "--runs", "1", "--json")
+        out, _ = ran(capsys, "bench", repeating, "--speculate", "ngram", "--runs", "1", "--json")
         report = json.loads(out)
         assert [(row["task"], row["sampling"]) for row in report["rows"]] == [
             ("copy", "greedy"),
@@ -122,7 +116,7 @@ class TestBench:
 
     @pytest.mark.slow
     def test_a_reply_where_the_model_can_chat(self, small: Path, capsys: Capture) -> None:
-        out, _ = said(capsys, "bench", small, "--draft", small, "--runs", "1", "--json")
+        out, _ = ran(capsys, "bench", small, "--draft", small, "--runs", "1", "--json")
         report = json.loads(out)
         assert report["drafts"] == "model of gab"
         assert all(row["acceptance"] in (1.0, None) for row in report["rows"])
@@ -139,7 +133,7 @@ class TestBench:
             return taken
 
         monkeypatch.setattr(drafting, "_timed_text", other)
-        out, _ = said(capsys, "bench", repeating, "--speculate", "ngram", "--runs", "1")
+        out, _ = ran(capsys, "bench", repeating, "--speculate", "ngram", "--runs", "1")
         assert "drafts: ngram · model gab · weights f32 · median (fastest–slowest) of 1 texts, interleaved" in out
         assert out.count(" NO") == 4
 
@@ -154,14 +148,14 @@ class TestBench:
             (["--draft", "x"], "found both speculate and a draft model"),
             (["--plan", "reference"], "drafts need the fast plan"),
         ):
-            _, told = said(capsys, "bench", small, "--speculate", "ngram", *arguments, status=2)
+            _, told = ran(capsys, "bench", small, "--speculate", "ngram", *arguments, status=2)
             assert words in told
             assert told.count("\n") == 1
 
     def test_a_model_that_texts_do_not_fit(self, tmp_path: Path, capsys: Capture) -> None:
         path = random_file(tmp_path / "tiny.gab", "vocab=300,dim=32,heads=4,blocks=1,context=24")
         write_bpe(demo_tokenizer(300), path.with_suffix(".bpe"))
-        _, told = said(capsys, "bench", path, "--speculate", "ngram", status=2)
+        _, told = ran(capsys, "bench", path, "--speculate", "ngram", status=2)
         assert re.search(r"found a context of 24 tokens; expected \d+ for a task and 40 for its answer", told)
-        _, told = said(capsys, "bench", "--speculate", "ngram", status=2)
+        _, told = ran(capsys, "bench", "--speculate", "ngram", status=2)
         assert "--speculate times texts; give a MODEL with a tokenizer" in told

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import ran
 
 from glinfer.cli.app import run
 from glinfer.cli.common import read_text
@@ -80,8 +81,7 @@ def test_commands(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     prompt = MARK + b"Once\r\nupon\r\n"
     (tmp_path / "prompt.txt").write_bytes(prompt)
     usual = ["-n", "3", "-t", "0", "-q", "--echo"]
-    assert run(["generate", str(small), "Once\nupon", *usual]) == 0
-    expected = capsys.readouterr().out
+    expected = ran(capsys, "generate", small, "Once\nupon", *usual)[0]
     for arguments in ([], ["-"], ["-p", "-"], ["-f", "-"], ["-f", str(tmp_path / "prompt.txt")]):
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(prompt), encoding="ascii"))
         assert run(["generate", str(small), *arguments, *usual]) == 0

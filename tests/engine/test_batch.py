@@ -202,7 +202,6 @@ class TestMemory:
         with pytest.raises(InputError) as refusal:
             model.batch([BatchRequest(PROMPT)], memory=1000)
         line = str(refusal.value)
-        assert "\n" not in line
         assert "the cache of one sequence of 64 tokens takes" in line
         assert "found room for 0.0 MB; allow more, or ask for less" in line
         assert model.device.live_objects() == before
@@ -220,7 +219,6 @@ class TestRefusals:
             with pytest.raises(InputError) as refusal:
                 model.batch([BatchRequest([1, 2, 3]), request])
             assert words in str(refusal.value)
-            assert "\n" not in str(refusal.value)
         for given, words in (
             ({"slots": 0}, "slots is 0; expected a whole number of at least 1"),
             ({"slots": 1.5}, "slots is 1.5; expected"),

@@ -96,9 +96,8 @@ def test_values_of_the_wrong_type_are_refused_in_a_line(small: Path, model: Mode
         (model.generate, [[1], [True]], "request 1: found bool at place 0 of the prompt"),
     ]
     for call, given, message in refused:
-        with pytest.raises(GlinferError, match=rf"\A{message}") as caught:
+        with pytest.raises(GlinferError, match=rf"\A{message}"):
             call(given)
-        assert "\n" not in str(caught.value)
     assert model.sampling == NEUTRAL
     assert (chat.system, chat.think) == ("", False)
 

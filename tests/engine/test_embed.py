@@ -124,9 +124,8 @@ CONTINUES: list[Callable[[Model], Any]] = [
 def test_refusals(folder: Path, model: Model) -> None:
     continues = "this model embeds texts and does not generate any; use embed or rerank"
     for run, said in (*REFUSED, *((run, continues) for run in CONTINUES)):
-        with pytest.raises(InputError, match=said) as caught:
+        with pytest.raises(InputError, match=said):
             run(model)
-        assert "\n" not in str(caught.value)
     with pytest.raises(InputError, match="the numpy executor does not run models that embed texts; leave executor out"):
         glinfer.load(folder, executor="numpy")
     with pytest.raises(InputError, match="a model that embeds texts has no reference plan"):

@@ -176,9 +176,8 @@ def test_refusals(folder: Path, model: Model) -> None:
         ([folder / "a"], "lora is list"),
         (folder / "none", "no such adapter"),
     ):
-        with pytest.raises(GlinferError, match=words) as error:
+        with pytest.raises(GlinferError, match=words):
             glinfer.load(folder / "model.safetensors", device=model.device, lora=lora)  # type: ignore[arg-type]
-        assert "\n" not in str(error.value)
     with pytest.raises(InputError, match="beside the fast plan"):
         glinfer.load(folder / "model.safetensors", device=model.device, lora=folder / "a", plan="reference")
 

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 from broken_driver import GUILTY, INNOCENT, LOST, NO_NAME, REFUSED, BrokenDriver, mended
+from commands import refused
 from made_models import of_family
 from scripted_models import SMALL
 from tiers import tiered
 
 import glinfer
-from glinfer.cli.app import run
 from glinfer.config import ModelConfig
 from glinfer.engine import loading
 from glinfer.engine.loading import prepare, random_weights
@@ -82,7 +82,6 @@ def device(driver: BrokenDriver) -> Iterator[Device]:
 def told(error: GlinferError) -> None:
     """What is said when an allocation has failed: which texture, how large, and what to do."""
     said = str(error)
-    assert "\n" not in said
     assert isinstance(error, GLError)
     assert said.startswith(("creating texture ", "creating the framebuffer of "))
     assert "found no memory for " in said
@@ -210,7 +209,6 @@ class TestTooLarge:
             assert "cache " in said or plan == "reference"
             free = "of memory, and 10.0 kB are free here; take a shorter context (--context), fewer bits "
             assert f"{free}(--weights q8, or file for GGUF blocks), a smaller model" in said
-            assert "\n" not in said
 
     def test_sequences_that_no_longer_fit(self, device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
         if not device.in_main_memory:
@@ -256,9 +254,7 @@ def test_large_shapes_are_refused_before_random_weights_are_made(
             with pytest.raises(PlanError, match=rf"^plan {plan} takes .* and 10\.0 GB are free here"):
                 check_textures_fit(plan_for(config, plan, kernels=default_for(device)), device)
     for command in (["verify"], ["bench"]):
-        assert run([*command, "--config", "heads=16,dim=4096,blocks=30,vocab=16000,context=512"]) == 2
-        said = capsys.readouterr().err
-        assert said.count("\n") == 1
+        said = refused(capsys, *command, "--config", "heads=16,dim=4096,blocks=30,vocab=16000,context=512")
         assert "of memory, and 10.0 GB are free here; take a shorter context (--context)" in said
 
 
@@ -288,9 +284,8 @@ def test_a_lost_model_is_loaded_again_and_a_session_goes_on_from_its_tokens(
         session.generate_ids(4, again)
     assert again.step == 4, "nothing was chosen"
     for use in (lambda: model.logits(SHORT), lambda: model.generate(SHORT, max_tokens=1), session.logits):
-        with pytest.raises(ContextError, match=r"^the graphics context was lost") as caught:
+        with pytest.raises(ContextError, match=r"^the graphics context was lost"):
             use()
-        assert "\n" not in str(caught.value)
     assert session.ids == IDS[:20] + written[:4]
     session.close()
     model.close()
@@ -385,7 +380,6 @@ def test_a_refused_shader_is_replaced_by_a_plainer_one_with_one_warning(
     assert refused
     assert [warning.category for warning in caught] == [GlinferWarning]
     said = str(caught[0].message)
-    assert "\n" not in said
     assert f"{shader}.frag:7" in said
     assert "lookup_texture=False" in said
     assert not device.live_objects()

@@ -53,7 +53,6 @@ def check_traced(model: Model, weight: str, where: str) -> None:
         for options in (GREEDY, DRAWN, FILTERED):
             with pytest.raises(NumbersError, match=where) as caught:
                 model.generate([9, *IDS], max_tokens=3, **options)  # type: ignore[arg-type]
-            assert "\n" not in str(caught.value)
             assert "the model's output is broken" in str(caught.value)
         with pytest.raises(NumbersError, match=where):
             model.logits([8, *IDS])

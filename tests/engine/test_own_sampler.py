@@ -58,9 +58,8 @@ def test_a_structure_says_what_may_come(model: Model) -> None:
 @pytest.mark.parametrize("chosen", [1.0, float("nan"), -1, 300, None, "a", True, np.zeros((2, 2))])
 def test_what_is_no_token_is_refused(model: Model, chosen: Any) -> None:
     for prompt in (PROMPT, [PROMPT]):
-        with pytest.raises(InputError, match=r"^your sampler returned .+; expected a token id from 0 to 299$") as found:
+        with pytest.raises(InputError, match=r"^your sampler returned .+; expected a token id from 0 to 299$"):
             model.generate(prompt, sampler=lambda *_: chosen)
-        assert "\n" not in str(found.value)
     assert len(model.generate(PROMPT, max_tokens=2)) == 2
 
 

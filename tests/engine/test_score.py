@@ -169,7 +169,6 @@ class TestRefusals:
             with pytest.raises(InputError) as refusal:
                 model.score(texts)
             assert words in str(refusal.value)
-            assert "\n" not in str(refusal.value)
         for stride in (0, -1, CONTEXT + 1, 1.5, "2", True):
             with pytest.raises(InputError, match=f"the stride is {stride!r}; expected 1 to {CONTEXT}"):
                 model.score([[1, 2, 3]], stride=stride)  # type: ignore[arg-type]
@@ -193,9 +192,8 @@ class TestRefusals:
         try:
             for broken in (np.nan, np.inf):
                 texture.upload(np.full_like(kept, broken))
-                with pytest.raises(InputError, match="the model's output is broken") as refusal:
+                with pytest.raises(InputError, match="the model's output is broken"):
                     model.score([[1, 2, 3]])
-                assert "\n" not in str(refusal.value)
         finally:
             texture.upload(kept)
         assert np.isfinite(model.score([[1, 2, 3]])[0].total)

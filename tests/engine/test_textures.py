@@ -286,9 +286,8 @@ class TestFiles:
         else:
             path.write_bytes(path.read_bytes())
             os.utime(path, ns=(0, path.stat().st_mtime_ns + 1))
-        with pytest.raises(InputError, match=r"own\.gab is (gone|now|written again).*share below 1.*or load") as told:
+        with pytest.raises(InputError, match=r"own\.gab is (gone|now|written again).*share below 1.*or load"):
             loaded.verify_textures()
-        assert "\n" not in str(told.value)
         assert loaded.verify_textures(0.5).ok
         with flipped(loaded.bound.texture("wpe"), 1, 2, 0, 5):
             reports = [loaded.verify_textures(0.5) for _ in range(2)]

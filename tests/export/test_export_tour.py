@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from commands import refused
 from scripted_models import SMALL, random_file
 
 from glinfer.cli.app import run
@@ -67,5 +68,4 @@ def test_a_long_context_is_cut_to_one_whose_scores_fit(tmp_path: Path) -> None:
 
 
 def test_another_ending_is_refused_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["tour", "shakespeare", "--out", str(tmp_path / "tour.txt")]) == 2
-    assert "name a page, such as tour.html" in capsys.readouterr().err
+    assert "name a page, such as tour.html" in refused(capsys, "tour", "shakespeare", "--out", tmp_path / "tour.txt")

@@ -148,7 +148,6 @@ def test_settings_that_are_refused(tmp_path: Path, settings: dict[str, Any], wor
     with pytest.raises(FormatError, match=r"adapter_config\.json") as error:
         read_adapter(write_peft(tmp_path, made_pairs(LLAMA, roles=["down"]), **settings), LLAMA)
     assert words in str(error.value)
-    assert "\n" not in str(error.value)
 
 
 ONES, MODEL = np.ones((3, 20), np.float32), "base_model.model."
@@ -174,7 +173,6 @@ def test_tensors_that_are_refused(tmp_path: Path, name: str, array: Any, words: 
     with pytest.raises(FormatError, match="adapter_model") as error:
         read_adapter(tmp_path, LLAMA)
     assert words in str(error.value)
-    assert "\n" not in str(error.value)
 
 
 def test_files_that_are_refused(tmp_path: Path) -> None:

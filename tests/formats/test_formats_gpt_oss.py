@@ -12,7 +12,8 @@ import pytest
 from each_case import each_case
 from gguf import GGUFReader
 from gguf_forms import logits_of, rewritten
-from goldens.gguf_models import CONFIGS, IDS, llama_logits
+from goldens.gguf_models import CONFIGS, IDS
+from goldens.llama import llama_logits
 from goldens.models import MODELS, model_tensors, save_tensors, write_model
 from safetensors.numpy import save_file
 
@@ -175,9 +176,8 @@ class TestExperts:
     ) -> None:
         given = {**tensors, **{FIRST + name: array for name, array in changes.items()}}
         folder = write(tmp_path, SETTINGS, {name: array for name, array in given.items() if array is not None})
-        with pytest.raises(FormatError, match=words) as refused:
+        with pytest.raises(FormatError, match=words):
             load_checkpoint(folder)
-        assert "\n" not in str(refused.value)
 
     def test_floats_stored_as_rows_of_outputs_are_refused(self, tmp_path: Path) -> None:
         made = floats(tmp_path)
@@ -300,15 +300,13 @@ class TestGguf:
     @pytest.mark.slow
     def test_llama_cpp_computes_the_same_with_blocks(self, tmp_path: Path) -> None:
         """It rounds the inputs of such matrices to 8 bits; a model of other weights is much further away."""
-        library = pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed (make test-all)")
-        library.llama_backend_init()
         made = random_checkpoint(CONFIGS["gpt-oss"], seed=5, scale=0.1)
         experts = {name: array for name, array in made.tensors.items() if "experts" in name and array.ndim == 2}
         packed = {name: PackedTensor("MXFP4", pack(array, "MXFP4")) for name, array in experts.items()}
         rest = {name: array for name, array in made.tensors.items() if name not in packed}
         blocks = Checkpoint(made.config, rest, "made", packed)
         write_gguf(blocks, tmp_path / "m.gguf", dtype=None)
-        theirs, ours = llama_logits(library, tmp_path / "m.gguf", IDS), logits_of(blocks, IDS)
+        theirs, ours = llama_logits(tmp_path / "m.gguf", IDS)[-1], logits_of(blocks, IDS)
         assert np.abs(ours - theirs).max() < 0.02 * np.ptp(theirs)
         assert np.abs(logits_of(made, IDS) - theirs).max() > np.abs(ours - theirs).max()
 

@@ -103,7 +103,6 @@ def refusal(path: Path) -> str:
     with pytest.raises(FormatError) as caught:
         read_manifest(path)
     message = str(caught.value)
-    assert "\n" not in message
     assert len(message) < 600
     return message
 

@@ -81,7 +81,6 @@ def test_what_is_refused(tmp_path: Path, file: str, change: Any, said: str) -> N
     (tmp_path / "m" / file).write_text(json.dumps(change))
     with pytest.raises(FormatError, match=said) as caught:
         load_checkpoint(tmp_path / "m")
-    assert "\n" not in str(caught.value)
     assert str(tmp_path) in str(caught.value)
 
 

@@ -16,10 +16,10 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from commands import ran
 from each_case import each_case
 from tiny_embedders import write_embedder
 
-from glinfer.cli.app import run
 from glinfer.errors import FormatError
 from glinfer.formats import load_checkpoint, zipped
 from glinfer.formats.zipped import is_model_zip, unpacked
@@ -275,7 +275,6 @@ class TestInstalledPackages:
             path = tmp_path / "cats-1.dist-info" / damaged
             path.write_bytes(b"\xff" + path.read_bytes())
         monkeypatch.setattr("importlib.metadata.distributions", partial(distributions, path=[str(tmp_path)]))
-        assert run(["models"]) == 0
-        shown = capsys.readouterr().out
+        shown = ran(capsys, "models")[0]
         assert "pypi:dogs" in shown
         assert "pypi:cats" not in shown

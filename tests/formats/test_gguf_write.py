@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
-import logging
 import stat
 from pathlib import Path
 from typing import Any
@@ -14,10 +13,10 @@ import numpy as np
 import pytest
 import tokenizers
 from each_case import each_case
-from gguf_embedders import llama_ids
 from gguf_forms import logits_of, rewritten
 from goldens import recorded
-from goldens.gguf_models import COMPARED, CONFIGS, GAB, IDS, LLAMA3, config, llama_logits
+from goldens.gguf_models import COMPARED, CONFIGS, GAB, IDS, LLAMA3, config
+from goldens.llama import llama_ids, llama_logits
 from tiers import tiered
 from tokenizers import models, normalizers, pre_tokenizers, processors, trainers
 
@@ -245,14 +244,6 @@ def test_a_failure_leaves_the_old_file(path: Path) -> None:
 # llama.cpp
 
 
-@pytest.fixture(scope="module")
-def llama() -> Any:
-    library = pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed (make test-all)")
-    logging.getLogger("llama-cpp-python").setLevel(logging.CRITICAL)  # the library's own
-    library.llama_backend_init()
-    return library
-
-
 ALIKE = ["gpt2, own head", "llama, biases", "llama, linear", "gemma", "qwen35", "qwen35moe", "olmoe", "granitemoe"]
 
 
@@ -330,14 +321,14 @@ def test_rows_by_heads_of_keys_stay_in_their_blocks(path: Path, tmp_path: Path) 
 
 @pytest.mark.slow
 @each_case(("name", "form"), OTHER_FORMS)
-def test_llama_cpp_reads_other_forms_alike(llama: Any, path: Path, tmp_path: Path, name: str, form: str) -> None:
+def test_llama_cpp_reads_other_forms_alike(path: Path, tmp_path: Path, name: str, form: str) -> None:
     made = written(path, random_checkpoint(COMPARED[name], seed=5, scale=0.1))
     other_form(path, tmp_path / "other.gguf", form)
-    assert np.abs(llama_logits(llama, tmp_path / "other.gguf", IDS) - logits_of(made, IDS)).max() < 2e-5
+    assert np.abs(llama_logits(tmp_path / "other.gguf", IDS)[-1] - logits_of(made, IDS)).max() < 2e-5
 
 
 @pytest.mark.slow
-def test_llama_cpp_bounds_gates_alike(llama: Any, path: Path) -> None:
+def test_llama_cpp_bounds_gates_alike(path: Path) -> None:
     """Gates and what they multiply are so large here that bounds show, and sinks take most of a softmax."""
     made = random_checkpoint(COMPARED["gpt-oss"], seed=5, scale=0.1)
     larger = {"gate_proj.weight": 60, "up_proj.weight": 60, "sinks.weight": 30}
@@ -351,7 +342,7 @@ def test_llama_cpp_bounds_gates_alike(llama: Any, path: Path) -> None:
     free = dataclasses.replace(made, config=dataclasses.replace(made.config, swiglu_limit=1e6))
     assert np.abs(logits_of(free, IDS) - expected).max() > 0.1
     tolerance = 1e-5 * np.ptp(expected)
-    assert np.abs(llama_logits(llama, path, IDS) - expected).max() < tolerance
+    assert np.abs(llama_logits(path, IDS)[-1] - expected).max() < tolerance
     assert np.abs(logits_of(found, IDS) - expected).max() < tolerance
 
 
@@ -367,10 +358,10 @@ def test_the_logits_of_every_dtype_are_those_of_llama_cpp(path: Path, name: str,
 
 @pytest.mark.slow
 @each_case("dtype", SEARCHED)
-def test_llama_cpp_reads_blocks_of_256(llama: Any, path: Path, dtype: str) -> None:
+def test_llama_cpp_reads_blocks_of_256(path: Path, dtype: str) -> None:
     made = random_checkpoint(dataclasses.replace(WIDE, tie_word_embeddings=False), seed=5, scale=0.03)
     expected = logits_of(written(path, made, dtype=dtype), IDS)
-    theirs = llama_logits(llama, path, IDS)
+    theirs = llama_logits(path, IDS)[-1]
     assert np.abs(theirs - expected).max() < 0.12, "it rounds activations too, to 8 bits"
     assert np.abs(theirs - logits_of(made, IDS)).max() > 1e-4
 

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.gl
 @pytest.fixture(autouse=True)
 def imported():
     # Not before the first suite has run.
-    from glinfer.errors import ShaderError
+    from glinfer.errors import GlinferError, ShaderError
     from glinfer.gl.context import open_device
     from glinfer.gl.layouts.matrix import Layout
     from glinfer.gl.program import Program
@@ -71,6 +71,11 @@ def test_bad_owned(device):
 
 def test_bad_never_closed():
     open_device()
+
+
+def test_bad_several_lines():
+    with pytest.raises(GlinferError):
+        raise GlinferError("one line\\nand another")
 
 
 def test_bad_error_never_closed():
@@ -127,6 +132,7 @@ def test_each_mess_is_caught_and_nothing_else(tmp_path: Path) -> None:
         "test_bad_buffer": "'Buffer': [1]",
         "test_bad_program": "'Program': [1]",
         "test_bad_owned": "did not release {'texture': 1}",
+        "test_bad_several_lines": "one line\\nand another",
         "test_bad_never_closed": "never closed",
         "test_bad_error_never_closed": "GL_INVALID_ENUM pending",
         "test_bad_error_pending": "GL_INVALID_ENUM",

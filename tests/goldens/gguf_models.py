@@ -10,7 +10,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import tokenizers
 from tokenizers import models, pre_tokenizers, trainers
@@ -18,8 +17,6 @@ from tokenizers import models, pre_tokenizers, trainers
 from glinfer.config import ModelConfig
 from glinfer.families import FAMILIES
 from glinfer.formats.gguf.words import EXPRESSIONS
-
-Array = np.ndarray[Any, Any]
 
 IDS = [3, 7, 1, 9, 12, 44, 2, 80, 5, 33, 21, 17]
 SIZES: dict[str, Any] = {
@@ -225,25 +222,6 @@ CONFIGS = {
 }
 COMPARED = {**CONFIGS, "gab": GAB, "mistral": config("mistral"), "llama3": config("llama", rope_scaling=LLAMA3)}
 """The models whose logits are compared."""
-
-
-def llama_logits(llama: Any, path: Path, ids: list[int]) -> Array:
-    """The logits of the last of some tokens in llama.cpp, with a cache of float32."""
-    model = llama.llama_model_load_from_file(str(path).encode(), llama.llama_model_default_params())
-    assert model, "llama.cpp refused the file"
-    options = llama.llama_context_default_params()
-    options.n_ctx = options.n_batch = 64
-    options.n_threads = options.n_threads_batch = 1
-    options.type_k = options.type_v = llama.GGML_TYPE_F32
-    options.flash_attn_type = llama.LLAMA_FLASH_ATTN_TYPE_DISABLED
-    context = llama.llama_init_from_model(model, options)
-    tokens = (llama.llama_token * len(ids))(*ids)  # the batch points at them
-    assert llama.llama_decode(context, llama.llama_batch_get_one(tokens, len(ids))) == 0
-    count = llama.llama_vocab_n_tokens(llama.llama_model_get_vocab(model))
-    found = np.ctypeslib.as_array(llama.llama_get_logits_ith(context, -1), shape=(count,)).copy()
-    llama.llama_free(context)
-    llama.llama_model_free(model)
-    return found
 
 
 # Vocabularies

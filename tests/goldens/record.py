@@ -36,7 +36,7 @@ from glinfer.quant.packing import PACKED_HERE
 from glinfer.text.tokenizer import Tokenizer
 from qa.peers.peer import open_peers
 
-from . import HERE, digest, gguf_models, gift, given, smollm2_file, write_gab_model
+from . import HERE, digest, gguf_models, gift, given, llama, smollm2_file, write_gab_model
 from .adapters import ADAPTED, write_adapter
 from .embedders import FORMS, RECORDED, SHAPE, pooled, replace_weights, weights_of, write_pooling
 from .figures import Figures, spots
@@ -536,20 +536,12 @@ def peers() -> dict[str, Any]:
 # llama.cpp
 
 
-def llama_library() -> Any:
-    import llama_cpp
-
-    logging.getLogger("llama-cpp-python").setLevel(logging.CRITICAL)  # the library's own
-    llama_cpp.llama_backend_init()
-    return llama_cpp
-
-
 def llama_logits() -> dict[str, Any]:
     """Every fourth logit of the GGUF files of gguf_models.COMPARED, and of two of them in every type that rounds.
 
     Types whose packing is searched are compared with llama.cpp itself: what a search finds may differ in a last bit.
     """
-    library, found = llama_library(), {}
+    found = {}
     cases = [(name, "float32") for name in gguf_models.COMPARED]
     rounded = [dtype for dtype, (kind, _) in DTYPES.items() if kind not in PACKED_HERE]
     cases += [(name, dtype) for name in ("gab", "llama") for dtype in rounded if dtype != "float32"]
@@ -557,22 +549,20 @@ def llama_logits() -> dict[str, Any]:
         with folder() as path:
             made = random_checkpoint(gguf_models.COMPARED[name], seed=5, scale=0.1)
             write_gguf(made, path / "model.gguf", dtype=dtype)
-            logits = gguf_models.llama_logits(library, path / "model.gguf", gguf_models.IDS)
-            found[name if dtype == "float32" else f"{name}, {dtype}"] = logits.astype(float)[::4].tolist()
+            logits = llama.llama_logits(path / "model.gguf", gguf_models.IDS)[-1]
+            found[name if dtype == "float32" else f"{name}, {dtype}"] = logits[::4].tolist()
     return found
 
 
 def llama_ids() -> dict[str, Any]:
     """Ids of gguf_models.COMPARED_TEXTS by each vocabulary, control tokens as tokens; of some as plain text, too."""
-    library, found = llama_library(), {}
+    found = {}
     for name, metadata in gguf_models.vocabularies().items():
         with folder() as path:
             file = gguf_models.write_vocabulary(path / "m.gguf", metadata)
-            theirs = library.Llama(str(file), vocab_only=True, verbose=False)
-            texts = [text.encode() for text in gguf_models.COMPARED_TEXTS]
-            found[name] = {"special": [theirs.tokenize(text, add_bos=True, special=True) for text in texts]}
+            found[name] = {"special": llama.llama_ids(file, gguf_models.COMPARED_TEXTS)}
             if name in ("gpt-2", "pieces"):
-                found[name]["plain"] = [theirs.tokenize(text, add_bos=False, special=False) for text in texts]
+                found[name]["plain"] = llama.llama_ids(file, gguf_models.COMPARED_TEXTS, special=False)
     return {"learned": gguf_models.learned_digest(), **found}
 
 
@@ -581,7 +571,7 @@ def llama_smollm2() -> dict[str, Any]:
 
     Beside that the ids of texts, conversations in its template, and a chat.
     """
-    library = llama_library()
+    library = llama.llama_cpp()
     options = {"type_k": library.GGML_TYPE_F32, "type_v": library.GGML_TYPE_F32, "n_threads": 1, "n_threads_batch": 1}
     model = library.Llama(str(smollm2_file()), n_ctx=256, verbose=False, **options)
 

@@ -1,4 +1,4 @@
-"""GGUF files of models that embed texts, as llama.cpp's converters write them, and llama.cpp's vectors.
+"""GGUF files of models that embed texts, as llama.cpp's converters write them.
 
 Names of tensors are those that the package gguf has for the names in Hugging Face's files, so that they are not
 glinfer's own.
@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from llama_cpp_peer import llama_cpp
 
 Array = np.ndarray[Any, Any]
 MEAN, CLS, LAST, RANK = 1, 2, 3, 4
@@ -64,42 +63,3 @@ def word_pieces(
         "tokenizer.ggml.token_type": [CONTROL if text in control else NORMAL for text in vocabulary],
         **{f"tokenizer.ggml.{name}_token_id": ids[text] for name, text in named.items()},
     }
-
-
-def llama_vectors(path: Path, texts: Sequence[Sequence[int]], width: int, most: int = 512) -> Array:
-    """llama.cpp's vector of each list of ids, float32 [n, width], pooled as the file says and not normalised."""
-    llama = llama_cpp()
-    options = llama.llama_model_default_params()
-    options.n_gpu_layers, options.use_mmap, options.use_extra_bufts = 0, False, False
-    model = llama.llama_model_load_from_file(str(path).encode(), options)
-    assert model, f"llama.cpp cannot load {path}"
-    settings = llama.llama_context_default_params()
-    settings.n_ctx = settings.n_batch = settings.n_ubatch = most
-    settings.n_threads = settings.n_threads_batch = 2
-    settings.embeddings = True
-    settings.type_k = settings.type_v = llama.GGML_TYPE_F32
-    settings.flash_attn_type = llama.LLAMA_FLASH_ATTN_TYPE_DISABLED
-    context = llama.llama_init_from_model(model, settings)
-    assert context, f"llama.cpp opens no context for {path}"
-    found = []
-    for ids in texts:
-        batch = llama.llama_batch_init(len(ids), 0, 1)
-        batch.n_tokens = len(ids)
-        for place, token in enumerate(ids):
-            batch.token[place], batch.pos[place], batch.n_seq_id[place] = token, place, 1
-            batch.seq_id[place][0], batch.logits[place] = 0, True
-        memory = llama.llama_get_memory(context)
-        if memory:
-            llama.llama_memory_clear(memory, True)
-        assert llama.llama_decode(context, batch) == 0
-        found.append(np.ctypeslib.as_array(llama.llama_get_embeddings_seq(context, 0), shape=(width,)).copy())
-        llama.llama_batch_free(batch)
-    llama.llama_free(context)
-    llama.llama_model_free(model)
-    return np.array(found)
-
-
-def llama_ids(path: Path, texts: Iterable[str]) -> list[list[int]]:
-    """llama.cpp's tokens of texts, with what stands around them."""
-    model = llama_cpp().Llama(str(path), vocab_only=True, verbose=False)
-    return [model.tokenize(text.encode(), add_bos=True, special=True) for text in texts]

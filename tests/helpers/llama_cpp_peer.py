@@ -1,4 +1,4 @@
-"""llama.cpp's logits of a GGUF file, and a NumPy model of how it rounds.
+"""A NumPy model of how llama.cpp rounds, and files that it quantises.
 
 The NumPy model (float64, from the file's own weights unpacked) computes a GPT-2 or a Llama twice over: exactly, and
 with what llama.cpp does to the activations on a CPU. Source of the roundings: ``type_traits_cpu`` in ggml-cpu.c (which
@@ -8,31 +8,20 @@ ggml-quants.c, ``ggml_vec_gelu_f32`` in vec.h.
 
 from __future__ import annotations
 
-import logging
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from goldens.llama import THREADS, llama_cpp
 
 from glinfer.families import FAMILIES
 from glinfer.formats import Checkpoint
 from glinfer.formats.tensors import head_weight
 
 Array = np.ndarray[Any, Any]
-THREADS = 2
-
-
-def llama_cpp() -> Any:
-    """The package, saying only the worst."""
-    import llama_cpp
-
-    logging.getLogger("llama-cpp-python").setLevel(logging.CRITICAL)
-    llama_cpp.llama_backend_init()
-    return llama_cpp
 
 
 def quantise(source: Path, target: Path, kind: str, *, pure: bool) -> None:
@@ -42,53 +31,6 @@ def quantise(source: Path, target: Path, kind: str, *, pure: bool) -> None:
     options.ftype = getattr(llama, f"LLAMA_FTYPE_MOSTLY_{kind}")
     options.nthread, options.pure, options.allow_requantize = THREADS, pure, False
     assert llama.llama_model_quantize(str(source).encode(), str(target).encode(), options) == 0
-
-
-@contextmanager
-def _context(path: Path, positions: int) -> Iterator[Any]:
-    """llama.cpp with the model on the CPU: keys and values float32, attention step by step."""
-    llama = llama_cpp()
-    options = llama.llama_model_default_params()
-    options.n_gpu_layers, options.use_mmap = 0, False
-    model = llama.llama_model_load_from_file(str(path).encode(), options)
-    assert model, f"llama.cpp cannot load {path}"
-    try:
-        settings = llama.llama_context_default_params()
-        settings.n_ctx = settings.n_batch = settings.n_ubatch = positions
-        settings.n_threads = settings.n_threads_batch = THREADS
-        settings.offload_kqv = settings.op_offload = False
-        settings.type_k = settings.type_v = llama.GGML_TYPE_F32
-        settings.flash_attn_type = llama.LLAMA_FLASH_ATTN_TYPE_DISABLED
-        context = llama.llama_init_from_model(model, settings)
-        assert context, f"llama.cpp opens no context for {path}"
-        try:
-            yield context
-        finally:
-            llama.llama_free(context)
-    finally:
-        llama.llama_model_free(model)
-
-
-def llama_logits(path: Path, ids: list[int], vocab: int, *, together: bool = True) -> Array:
-    """llama.cpp's logits [tokens, vocab] after each token; the tokens in one batch or one after the other."""
-    llama = llama_cpp()
-    step = len(ids) if together else 1
-    found = []
-    with _context(path, max(256, len(ids))) as context:
-        batch = llama.llama_batch_init(step, 0, 1)
-        try:
-            for start in range(0, len(ids), step):
-                batch.n_tokens = step
-                for place in range(step):
-                    batch.token[place], batch.pos[place] = ids[start + place], start + place
-                    batch.n_seq_id[place], batch.seq_id[place][0], batch.logits[place] = 1, 0, True
-                assert llama.llama_decode(context, batch) == 0
-                for place in range(step):
-                    pointer = llama.llama_get_logits_ith(context, place)
-                    found.append(np.ctypeslib.as_array(pointer, shape=(vocab,)).astype(np.float64))
-        finally:
-            llama.llama_batch_free(batch)
-    return np.stack(found)
 
 
 # How llama.cpp rounds activations

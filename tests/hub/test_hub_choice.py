@@ -108,9 +108,8 @@ def test_weights_are_matched_without_regard_to_case(quant: str, expected: str) -
 def test_several_or_none_are_told_with_sizes_and_nothing_is_guessed(
     files: tuple[str, ...], quant: str, words: str
 ) -> None:
-    with pytest.raises(HubError, match=words) as caught:
+    with pytest.raises(HubError, match=words):
         chosen(repository(*files, quant=quant))
-    assert "\n" not in str(caught.value)
 
 
 def test_a_folder_of_a_repository_is_a_model_of_its_own() -> None:

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from commands import refused
 from each_case import each_case
 from hub_server import Hub
 
-from glinfer.cli.app import run
 from glinfer.errors import HubError
 from glinfer.hub import cache as cache_module
 from glinfer.hub import find_model
@@ -27,12 +27,7 @@ def said(hub: Hub, cache: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[
     """The one line that a command prints which fails; the cache has no file afterwards."""
 
     def line(name: str = NAME, command: str = "pull") -> str:
-        assert run([command, name]) == 2
-        printed = capsys.readouterr()
-        assert not printed.out
-        assert printed.err.count("\n") == 1, printed.err
-        assert printed.err.startswith("glinfer: ")
-        return printed.err.removeprefix("glinfer: ").rstrip()
+        return refused(capsys, command, name).removeprefix("glinfer: ").rstrip()
 
     yield line
     assert not [each for each in cache.glob("models--*/**/*") if each.is_file()]

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import commands
 import numpy as np
 import pytest
 from agreement import agree
@@ -16,7 +17,6 @@ from scripted_models import SMALL_DRAWS, random_file
 from tiers import tiered
 
 import glinfer
-from glinfer.cli.app import run
 from glinfer.config import ModelConfig
 from glinfer.engine.batch import MAX_CACHE_BYTES, sequence_bytes
 from glinfer.errors import InputError
@@ -47,10 +47,7 @@ CEILING = CeilingReport("renderer", FETCHES, 2e9, 10.0, 5.0, 20.0)
 
 
 def ran(capsys: Capture, *arguments: str | Path, status: int = 0) -> str:
-    found = run([str(argument) for argument in arguments])
-    said = capsys.readouterr()
-    assert found == status, said.err
-    return said.out if status == 0 else said.err
+    return commands.ran(capsys, *arguments, status=status)[status != 0]
 
 
 class Clock:

@@ -7,12 +7,12 @@ import re
 from pathlib import Path
 from typing import Any
 
+import commands
 import numpy as np
 import pytest
 from tiers import tiered
 
 import glinfer
-from glinfer.cli.app import run
 from glinfer.config import ModelConfig
 from glinfer.engine.logits import softmax
 from glinfer.errors import ContextError
@@ -39,10 +39,7 @@ MODELS = {
 
 def ran(capsys: Capture, *arguments: str | Path, status: int = 0) -> tuple[str, str]:
     """Run ``glinfer look``; what it wrote to standard output and error."""
-    found = run(["look", *map(str, arguments)])
-    said = capsys.readouterr()
-    assert found == status, said.err
-    return said.out, said.err
+    return commands.ran(capsys, "look", *arguments, status=status)
 
 
 @pytest.fixture(autouse=True)

@@ -8,11 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import commands
 import numpy as np
 import pytest
+from commands import refused
 
 import glinfer
-from glinfer.cli.app import run
 from glinfer.config import ModelConfig
 from glinfer.errors import ContextError, GlinferError, InputError
 from glinfer.formats import load_checkpoint, random_checkpoint, save_checkpoint
@@ -91,6 +92,7 @@ class TestWeights:
         report = diff(RunConfig(bare), RunConfig(other, plan="reference"), IDS)
         assert report.weights is not None
         assert list(report.weights.groups) == ["B is A × 1.25"]
+        assert [each["name"] for each in report.to_json()["weights"]["different"]] == [FC_IN]
         found = report.first_beyond
         assert found is not None
         assert found.name == "blocks.0.mlp.hidden"
@@ -174,20 +176,9 @@ class TestRefused:
 
 
 def ran(capsys: Capture, *arguments: object, status: int = 0) -> str:
-    found = run(["diff", *map(str, arguments)])
-    said = capsys.readouterr()
-    assert found == status, said
-    assert said.err == ""
-    return said.out
-
-
-def refused(capsys: Capture, *arguments: object) -> str:
-    assert run(["diff", *map(str, arguments)]) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.startswith("glinfer: ")
-    assert said.err.count("\n") == 1
-    return said.err
+    out, err = commands.ran(capsys, "diff", *arguments, status=status)
+    assert err == ""
+    return out
 
 
 class TestRuns:
@@ -241,7 +232,7 @@ class TestRuns:
         text.write_text("light and dark, é. " * 50, encoding="utf-8")
         arguments = (small, "--b", "context=6", "--text", text, "--json")
         assert len(json.loads(ran(capsys, *arguments, "--tolerance", 10))["ids"]) == 6
-        assert "7 tokens; this model's context holds 6" in refused(capsys, *arguments, "--tokens", 7)
+        assert "7 tokens; this model's context holds 6" in refused(capsys, "diff", *arguments, "--tokens", 7)
 
     @pytest.mark.slow
     def test_a_reference_side_says_that_it_skips(self, bare: Path, capsys: Capture) -> None:
@@ -270,7 +261,7 @@ def test_bad_input_is_told_in_one_line(bare: Path, small: Path, tmp_path: Path, 
         (("--text", "nowhere.txt"), "nowhere.txt: cannot read it"),
         (("nowhere.gab", "--ids", "1"), "B: nowhere.gab: cannot read it"),
     ):
-        assert expected in refused(capsys, bare, *arguments)
+        assert expected in refused(capsys, "diff", bare, *arguments)
     path = tmp_path / "latin.txt"
     path.write_bytes("caf\xe9".encode("latin-1"))
-    assert "is not UTF-8 (byte 3); expected a text file" in refused(capsys, small, "--text", path)
+    assert "is not UTF-8 (byte 3); expected a text file" in refused(capsys, "diff", small, "--text", path)

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from commands import ran_json, refused
 from goldens import recorded
 from goldens.given import VERSE
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiers import tiered
 
-from glinfer.cli.app import run
 from glinfer.engine.score import windows
 from glinfer.formats import load_checkpoint
 from glinfer.inspect.evaluate import log_likelihoods
@@ -36,8 +35,7 @@ def text_file(tmp_path: Path) -> Path:
 
 
 def evaluated(capsys: Capture, *arguments: str | Path) -> dict[str, Any]:
-    assert run(["eval", *map(str, arguments), "--json"]) == 0
-    report: dict[str, Any] = json.loads(capsys.readouterr().out)
+    report: dict[str, Any] = ran_json(capsys, "eval", *arguments)
     return report
 
 
@@ -87,10 +85,8 @@ def test_bad_options(small: Path, text_file: Path, capsys: Capture) -> None:
         (["--text", "missing.txt"], "missing.txt: cannot read it"),
         (["--tokenizer", "missing.bpe"], "missing.bpe: cannot read it"),
     ):
-        assert run(["eval", str(small), "--text", str(text_file), *options]) == 2
-        errors = capsys.readouterr().err
+        errors = refused(capsys, "eval", small, "--text", text_file, *options)
         assert words in errors
-        assert errors.count("\n") == 1
 
 
 def test_bad_texts(small: Path, bare: Path, text_file: Path, capsys: Capture) -> None:
@@ -101,8 +97,7 @@ def test_bad_texts(small: Path, bare: Path, text_file: Path, capsys: Capture) ->
         (bare, b"abc", "no tokenizer was given"),
     ):
         text_file.write_bytes(content)
-        assert run(["eval", str(model), "--text", str(text_file)]) == 2
-        assert words in capsys.readouterr().err
+        assert words in refused(capsys, "eval", model, "--text", text_file)
 
 
 @settings(max_examples=25)

@@ -474,9 +474,8 @@ class TestCompare:
             found = report().to_json()
             damage(found)
             (tmp_path / "x.json").write_text(json.dumps(found))
-            with pytest.raises(FormatError, match=r"x.json: found a report that is damaged") as raised:
+            with pytest.raises(FormatError, match=r"x.json: found a report that is damaged"):
                 read_summary(tmp_path / "x.json")
-            assert "\n" not in str(raised.value)
 
 
 def test_draws_add_up_to_a_usual_run_whatever_disturbs_some() -> None:

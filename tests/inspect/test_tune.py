@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,11 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from commands import ran, ran_json, refused
 from scripted_models import random_file
 from tiers import tiered
 
 import glinfer
-from glinfer.cli.app import run
 from glinfer.config import ModelConfig
 from glinfer.errors import InputError, PlanError
 from glinfer.formats import load_checkpoint
@@ -295,8 +294,7 @@ class TestRows:
 
 
 def tuned(capsys: Capture, *arguments: str | Path) -> list[dict[str, Any]]:
-    assert run(["tune", *map(str, arguments), "--json"]) == 0
-    found: list[dict[str, Any]] = json.loads(capsys.readouterr().out)
+    found: list[dict[str, Any]] = ran_json(capsys, "tune", *arguments)
     return found
 
 
@@ -305,8 +303,7 @@ class TestCommand:
         self, small: Path, device: Device, capsys: Capture, monkeypatch: Patch
     ) -> None:
         favour(monkeypatch, unroll=2)
-        assert run(["tune", str(small)]) == 0
-        out = capsys.readouterr().out
+        out = ran(capsys, "tune", small)[0]
         for words in ("unroll 2", " trials in ", "saved in "):
             assert words in out
         config = load_checkpoint(small).config
@@ -331,5 +328,4 @@ class TestCommand:
             (["--seconds", "1e9"], "less than a day"),
             (["--weights", "f7"], "there is no weight format 'f7'"),
         ):
-            assert run(["tune", str(small), *arguments]) == 2
-            assert words in capsys.readouterr().err
+            assert words in refused(capsys, "tune", small, *arguments)

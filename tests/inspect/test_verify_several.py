@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from commands import ran, refused
 from jsonschema import Draft202012Validator
 from scripted_models import SMALL
 from tiers import tiered
@@ -117,8 +118,7 @@ class TestSeveral:
             {"device": device, "api": api, "weights": None, "problem": f"planted: {device} {api}"}
             for device, api in ((1, "es"), (0, "desktop"), (1, "desktop"))
         ]
-        assert run(["verify", str(small), "--all-devices"]) == 0
-        said = capsys.readouterr().out
+        said = ran(capsys, "verify", small, "--all-devices")[0]
         assert "device 1, es, unusable: planted: 1 es" in said
         assert "1 run: all passed · 3 unusable" in said
 
@@ -276,13 +276,11 @@ class TestErrors:
             (["--all-devices", "--device", "0"], "--all-devices checks every renderer; leave out --device"),
             (["--plan", "reference", "--weights", "q8"], "the reference plan keeps its weights in f32"),
         ):
-            assert run(["verify", str(small), *options]) == 2
-            assert words in capsys.readouterr().err
+            assert words in refused(capsys, "verify", small, *options)
 
 
 def test_the_schema_is_printed_and_is_one(capsys: Capture) -> None:
-    assert run(["verify", "--schema"]) == 0
-    printed = json.loads(capsys.readouterr().out)
+    printed = json.loads(ran(capsys, "verify", "--schema")[0])
     assert printed == json.loads(SCHEMA.read_text())
     Draft202012Validator.check_schema(printed)
     assert printed["$schema"] == "https://json-schema.org/draft/2020-12/schema"

@@ -14,6 +14,7 @@ import moderngl
 import numpy as np
 import pytest
 from bound_engines import checked_draws
+from commands import ran_json
 from each_case import each_case
 from jsonschema import Draft202012Validator
 from scripted_models import SMALL
@@ -287,8 +288,7 @@ def test_the_command_names_the_draw_and_the_fault(small: Path, monkeypatch: Patc
     assert "feedback loop of mlp.inner: found sampled as x" in said
     assert "the first draw that" in said
     assert "draw 47, h.1.mlp.fc_in (shaders/linear.frag)" in said
-    assert run(["verify", str(small), "--plan", "reference", "--draws", "--tokens", "3", "--json"]) == 1
-    document = json.loads(capsys.readouterr().out)
+    document = ran_json(capsys, "verify", small, "--plan", "reference", "--draws", "--tokens", "3", status=1)
     Draft202012Validator(json.loads(SCHEMA.read_text())).validate(document)
     [bad] = [draw for draw in document["runs"][0]["draws"] if draw["findings"]]
     assert bad["name"] == document["runs"][0]["first_bad_draw"]

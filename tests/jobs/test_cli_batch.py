@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import ran
 from tiers import tiered
 
 import glinfer
-from glinfer.cli.app import run
 from glinfer.engine.model import Model
 from glinfer.errors import InputError
 from glinfer.jobs.results import ResultFile
@@ -41,10 +41,7 @@ def write(path: Path, lines: list[dict[str, Any]]) -> Path:
 
 def batch(capsys: Capture, *arguments: object, status: int = 0) -> tuple[str, str]:
     """Run ``glinfer generate`` with these; returns what it wrote to standard output and error."""
-    found = run(["generate", *map(str, arguments)])
-    said = capsys.readouterr()
-    assert found == status, said.err
-    return said.out, said.err
+    return ran(capsys, "generate", *arguments, status=status)
 
 
 def results(out: Path) -> dict[object, dict[str, Any]]:

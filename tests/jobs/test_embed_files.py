@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from commands import refused
 from safetensors.numpy import load_file
 from tiny_embedders import write_bert, write_embedder
 
@@ -59,9 +60,8 @@ class TestTexts:
         )
         for name, data, column, said in refused:
             (tmp_path / name).write_bytes(data)
-            with pytest.raises(InputError, match=said) as caught:
+            with pytest.raises(InputError, match=said):
                 list(read_texts(tmp_path / name, column))
-            assert "\n" not in str(caught.value), name
         with pytest.raises(FormatError, match="cannot read it"):
             list(read_texts(tmp_path / "none.txt"))
 
@@ -160,8 +160,6 @@ class TestCommand:
             (small, {}, "this model generates text"),
             (ranker, {}, "scores pairs of texts"),
         ):
-            assert run(["embed", str(asked), *(part for pair in {**given, **change}.items() for part in pair)]) == 2
-            error = capsys.readouterr().err
+            error = refused(capsys, "embed", asked, *(part for pair in {**given, **change}.items() for part in pair))
             assert said in error
-            assert error.count("\n") == 1
             assert sorted(each.name for each in tmp_path.iterdir()) == ["b.txt", "empty.txt"], change

@@ -115,7 +115,6 @@ class TestLines:
             said = str(caught.value)
             assert said.startswith(f"{source}:2: ")
             assert words in said
-            assert "\n" not in said
             assert len(said) < len(str(source)) + 400
             assert [path.name for path in tmp_path.iterdir()] == ["in.jsonl"], words
         with pytest.raises(InputError, match=r"in\.jsonl: found no request in it; expected a JSON object a line"):
@@ -315,7 +314,6 @@ class TestCompressed:
             source.write_bytes(broken)
             with pytest.raises(GlinferError) as caught:
                 run(source, tmp_path / "out.jsonl")
-            assert "\n" not in str(caught.value)
             assert str(source) in str(caught.value)
             assert not (tmp_path / "out.jsonl").exists()
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import ran
 
 pytest.importorskip("pydantic", reason="pydantic is not installed")
 
@@ -87,10 +88,7 @@ def results(*paths: Path) -> dict[str, dict[str, Any]]:
 
 
 def batch(capsys: Capture, *arguments: object, status: int = 0) -> tuple[str, str]:
-    found = run(["run-batch", *map(str, arguments)])
-    said = capsys.readouterr()
-    assert found == status, said.err
-    return said.out, said.err
+    return ran(capsys, "run-batch", *arguments, status=status)
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from commands import ran_json, refused
 from tiny_embedders import write_bert
 
 from glinfer.cli.app import run
@@ -72,8 +73,7 @@ def test_its_name_works_where_a_model_is_asked_for(
     ):
         assert run(command) == 0, command
     capsys.readouterr()
-    assert run(["models", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = ran_json(capsys, "models")
     assert [model["name"] for model in found if model["kind"] == "bundled"] == list(BUNDLED)
     assert run(["models"]) == 0
     assert "shakespeare" in capsys.readouterr().out
@@ -86,8 +86,7 @@ def test_a_file_of_that_name_comes_first(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_an_unknown_name_is_answered_with_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["generate", "shakespear", "ROMEO:"]) == 2
-    errors = capsys.readouterr().err
+    errors = refused(capsys, "generate", "shakespear", "ROMEO:")
     assert errors == (
         "glinfer: shakespear: there is no such file, and no bundled model of that name; did you mean shakespeare?\n"
     )
@@ -104,11 +103,12 @@ def test_who_asks_for_gab_without_its_files_is_told_where_they_are(
     unread = "cannot read it: No such file or directory; check the path"
     for command in (["generate", "MODEL", "hi"], ["chat", "MODEL"], ["draws", "MODEL"], ["info", "MODEL"]):
         for name, said in (("gab", "there is no such file"), ("Gab", "there is no such file"), ("x/model.gab", unread)):
-            assert run([name if part == "MODEL" else part for part in command]) == 2
-            assert capsys.readouterr().err == f"glinfer: {name}: {said}; {advice}"
+            assert (
+                refused(capsys, *(name if part == "MODEL" else part for part in command))
+                == f"glinfer: {name}: {said}; {advice}"
+            )
     Path("model.gab").mkdir()  # one that is there but unfit gets the advice for its own fault
-    assert run(["info", "model.gab"]) == 2
-    assert "gszauer" not in capsys.readouterr().err
+    assert "gszauer" not in refused(capsys, "info", "model.gab")
 
 
 @pytest.fixture
@@ -215,6 +215,5 @@ def test_the_training_script_learns_and_exports(tmp_path: Path, capsys: pytest.C
     assert facts["losses"][-1] < 0.5 * facts["losses"][0], "the loss must fall"
     assert (out / "loss.png").read_bytes().startswith(b"\x89PNG")
     for name in ("model.safetensors", "model.gab"):
-        assert run(["eval", str(out / name), "--text", str(text), "--last", "0.1", "--json"]) == 0
-        report = json.loads(capsys.readouterr().out)
+        report = ran_json(capsys, "eval", out / name, "--text", text, "--last", "0.1")
         assert report["bits_per_byte"] == pytest.approx(facts["held_out_bits_per_byte"], abs=1e-3)

@@ -43,7 +43,6 @@ def config_or_short_line(read: Callable[[str], ModelConfig], text: str) -> Model
         return read(text)
     except ConfigError as error:
         line = str(error)
-    assert "\n" not in line
     assert len(line) < 300
     return None
 
@@ -185,7 +184,6 @@ def test_any_options_text_gives_a_model_or_one_line(text: str) -> None:
 @given(configs())
 def test_json_and_back(config: ModelConfig) -> None:
     text = config.to_json()
-    assert "\n" not in text
     assert ModelConfig.from_json(text) == config
     assert ModelConfig.from_json(json.dumps(json.loads(text), indent=2)) == config
     assert ModelConfig.from_mapping(dataclasses.asdict(config)) == config

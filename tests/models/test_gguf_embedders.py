@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gguf_embedders import CLS, LAST, MEAN, RANK, Array, llama_vectors, word_pieces, write_gguf_file
+from gguf_embedders import CLS, LAST, MEAN, RANK, Array, word_pieces, write_gguf_file
+from goldens.llama import llama_vectors
 from tiny_embedders import TEXTS, VOCABULARY, write_bert
 
 import glinfer
@@ -165,7 +166,6 @@ WITHIN = {"F32": 2e-5, "table": 2e-3, "F16": 4e-3, "Q8_0": 3e-2, "Q4_0": 3e-2}
 @pytest.mark.slow
 @pytest.mark.parametrize(("form", "dtype"), [*zip(FORMS, itertools.cycle(("F32", "Q8_0", "F16"))), ("bert", "Q4_0")])
 def test_vectors_of_llama_cpp(tmp_path: Path, form: str, dtype: str) -> None:
-    pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed (make test-all)")
     path, texts = write_model(tmp_path / "m.gguf", form, dtype), given(290)
     options = {} if FORMS[form][0].hidden_act == "silu" else {"gelu": "tanh"}
     ours = raw_vectors(path, texts, **options)

@@ -26,7 +26,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from llama_cpp_peer import Arithmetic, llama_logits, quantise
+from goldens.llama import llama_logits
+from llama_cpp_peer import Arithmetic, quantise
 
 import glinfer
 from glinfer.config import ModelConfig
@@ -181,8 +182,8 @@ def compare(path: Path, ids: list[int], ours: Array | None = None) -> Comparison
         exact=Arithmetic(checkpoint).logits(ids),
         rounded=Arithmetic(checkpoint, rounding=True).logits(ids),
         ours=glinfer_logits(path, ids) if ours is None else ours,
-        theirs=llama_logits(path, ids, checkpoint.config.vocab_size, together=False),
-        batched=llama_logits(path, ids, checkpoint.config.vocab_size),
+        theirs=llama_logits(path, ids, together=False),
+        batched=llama_logits(path, ids),
     )
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from glinfer.config import ModelConfig
 from glinfer.errors import PlanError
 from glinfer.gl.layouts.blocks import BlockLayout
-from glinfer.gl.values import evaluate
+from glinfer.gl.values import compiled
 from glinfer.kernels.options import KernelOptions
 from glinfer.lower.fused.rows import (
     batch_plan,
@@ -160,16 +160,16 @@ def test_cells_cover_all_blocks_of_the_first_slots_and_little_else(case: tuple[B
 def test_draws_in_cells_compute_them_from_their_slots() -> None:
     kernels = KernelOptions(cover="quads", largest_cell=4, rows_per_draw=4, tiles=2)
     plan, seen = chunk_of(rows=96, kernels=kernels), set()
-    compiled = compile_plan(plan, PlanLimits(2048, 8, 16))
+    made = compile_plan(plan, PlanLimits(2048, 8, 16))
     for tokens in (1, 5, 9, 33, 64, 96):
-        values = compiled.plan.values(plan.values_for(tokens))
-        for spec, draw in zip(plan.draws, compiled.draws, strict=True):
+        values = made.plan.values(plan.values_for(tokens))
+        for spec, draw in zip(plan.draws, made.draws, strict=True):
             if spec.largest_cell:
-                layout = compiled.layouts[spec.outputs[0]]
+                layout = made.layouts[spec.outputs[0]]
                 assert isinstance(layout, BlockLayout)
                 slots = spec.extent(values)[0]
                 *uniforms, count = Cells.of(layout, slots, int(cell_edges(layout, slots, spec.largest_cell)))
-                assert evaluate(draw.call.vertices, values) == 6 * count
+                assert compiled(draw.call.vertices)(values) == 6 * count
                 given = {**dict(draw.call.constants), **{name: values[key] for name, key in draw.call.per_run}}
                 assert [given[name] for name in CELL_UNIFORMS] == uniforms
                 seen.add(int(uniforms[0]))

@@ -96,7 +96,6 @@ def test_an_input_bound_to_another_tensor_is_refused(family: str) -> None:
         for draw, sampler, tensor, twin in random.Random(1).sample(cases, min(12, len(cases))):
             said = refusal(rebound(draw, sampler, twin, plan))
             assert said, f"{family}, {plan.name}: {draw} reads {twin} as {sampler}, and nothing reads {tensor}"
-            assert "\n" not in said
             found += 1
             unread += tensor in said and "read" in said
     assert unread > found // 4 > 0, "few were refused because a tensor is unread"

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import ran, refused
 from goldens.gguf_models import K, byte_level
 from made_adapters import made_pairs, write_gguf_adapter, write_peft
 from running_server import Running, running
 from tiny_models import tiny
 
 import glinfer
-from glinfer.cli.app import run
 from glinfer.engine.batch import SchedulerOptions
 from glinfer.formats import random_checkpoint, write_gguf
 from glinfer.server.served import ModelSource
@@ -79,10 +79,7 @@ def adapters(folder: Path) -> tuple[str, ...]:
 
 def said(capsys: Capture, *arguments: object, status: int = 0) -> str:
     """What a command prints, or the one line by which it refuses."""
-    assert run([*map(str, arguments)]) == status
-    found = capsys.readouterr()
-    assert status == 0 or found.err.count("\n") == 1
-    return found.err if status else found.out
+    return refused(capsys, *arguments) if status else ran(capsys, *arguments)[0]
 
 
 @pytest.mark.slow

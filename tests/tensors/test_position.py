@@ -197,7 +197,6 @@ def test_bad_scalings_are_refused() -> None:
         with pytest.raises(InputError) as refused:
             rope_table(4, 8, 10000.0, scaling)
         assert message in str(refused.value)
-        assert "\n" not in str(refused.value)
 
 
 def test_bad_calls_are_refused(dev: Device) -> None:

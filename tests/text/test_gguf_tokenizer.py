@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from each_case import each_case
-from gguf_embedders import llama_ids, word_pieces
+from gguf_embedders import word_pieces
 from goldens import recorded
 from goldens.gguf_models import (
     COMPARED_TEXTS,
@@ -22,6 +22,7 @@ from goldens.gguf_models import (
     vocabularies,
     write_vocabulary,
 )
+from goldens.llama import llama_ids
 from tiny_embedders import VOCABULARY
 
 from glinfer.config import ModelConfig
@@ -190,9 +191,8 @@ class TestBadMetadata:
         ],
     )
     def test_of_bytes(self, changes: dict[str, Any], words: str) -> None:
-        with pytest.raises(FormatError, match=f"^m.gguf: .*{words}") as error:
+        with pytest.raises(FormatError, match=f"^m.gguf: .*{words}"):
             made(byte_level(**changes))
-        assert "\n" not in str(error.value)
 
     @each_case(
         ("changes", "words"),
@@ -303,7 +303,6 @@ class TestUnigram:
 
     @pytest.mark.slow
     def test_ids_are_those_of_llama_cpp(self, tmp_path: Path) -> None:
-        pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed (make test-all)")
         path = write_vocabulary(tmp_path / "m.gguf", self.metadata())
         ours = Tokenizer.from_file(path)
         for text, ids in zip(self.TEXTS, llama_ids(path, self.TEXTS), strict=True):

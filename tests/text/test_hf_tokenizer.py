@@ -297,7 +297,6 @@ class TestRefused:
         with pytest.raises(FormatError, match=error) as caught:
             Tokenizer.from_file(put(make(), tmp_path))
         assert str(tmp_path) in str(caught.value)
-        assert "\n" not in str(caught.value)
 
     @each_case(
         "content",
@@ -315,7 +314,6 @@ class TestRefused:
         path.write_bytes(content)
         with pytest.raises(FormatError, match=r"tokenizer\.json: this is not a tokenizer\.json, or a dam") as caught:
             Tokenizer.from_file(path)
-        assert "\n" not in str(caught.value)
         assert len(str(caught.value)) < 500
 
     def test_other_files_and_folders_are_named(self, tmp_path: Path) -> None:

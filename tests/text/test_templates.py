@@ -64,7 +64,6 @@ class TestRendering:
 def check_refused(source: str, words: str) -> None:
     with pytest.raises(InputError, match=f"^m: the model's chat template cannot be used: .*{words}") as error:
         made(source).render([USER])
-    assert "\n" not in str(error.value)
     assert len(str(error.value)) < 400
 
 

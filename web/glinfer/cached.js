@@ -272,7 +272,7 @@ export class CachedDriver {
 }
 
 /** A plan without caches, which runs the whole sequence for each token. */
-export class WholeDriver {
+class WholeDriver {
   /**
    * @param {object} plan plan.json.
    * @param {Replay} replay

@@ -3,7 +3,7 @@
 import { GlinferError } from "./errors.js";
 
 /** Vendor-neutral names of the limits that a plan asks for, and the minimum of each that WebGL2 promises. */
-export const MINIMUM = { max_texture_size: 2048, draw_buffers: 4, texture_units: 16, point_size: 1 };
+const MINIMUM = { max_texture_size: 2048, draw_buffers: 4, texture_units: 16, point_size: 1 };
 
 const WORDS = {
   max_texture_size: ["textures of", "texels a side", "your graphics driver allows"],
@@ -60,7 +60,7 @@ export function rendererOf(gl) {
  * @param {boolean} minimum pretend no more than WebGL2 promises, whatever the driver says.
  * @returns {typeof MINIMUM}
  */
-export function limitsOf(gl, minimum = false) {
+function limitsOf(gl, minimum = false) {
   if (minimum) return { ...MINIMUM };
   return {
     max_texture_size: gl.getParameter(gl.MAX_TEXTURE_SIZE),

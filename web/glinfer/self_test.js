@@ -21,7 +21,7 @@ const FLOATS = "rgba32f";
  * @returns {{name: string, found: number[], expected: number[]}[]} the failed tests.
  * @throws {GlinferError} the driver refuses the shader or its targets.
  */
-export function selfTest(gl, files, integers) {
+function selfTest(gl, files, integers) {
   const { tests, given, words, word, number } = JSON.parse(files.get("self_test.json"));
   const made = [];
   const keep = (each) => (made.push(each), each);

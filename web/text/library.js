@@ -91,7 +91,7 @@ function trimmedEnd(text) {
  * @param {Record<string, number>} control ids of the special tokens by their texts.
  * @returns {object}
  */
-export function withoutSpecial(json, control) {
+function withoutSpecial(json, control) {
   const names = new Map(
     Object.entries(control)
       .filter(([text]) => Array.from(text).length > 1)

@@ -52,7 +52,7 @@ function reshaded(replay, kind, change) {
 }
 
 /** @type {Bug[]} */
-export const BUGS = [
+const BUGS = [
   {
     id: "feedback",
     title: "Feedback loop",

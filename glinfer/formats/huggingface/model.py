@@ -98,15 +98,11 @@ def read_huggingface(path: AnyPath) -> Checkpoint:
             config = replace(config, tie_word_embeddings=False)
     files = (config_file, weights, *{each.file: None for each in found.values()}, *behind.files)
     read = loaded(config, stored, found, shown(path))
-    dense = {f"{names_behind(config, n)}.{part}": load_tensor(each) for n, part, each in behind.tensors()}
+    name_of = config.family.names.of
+    dense = {f"{name_of('dense', None, str(n))}.{part}": load_tensor(each) for n, part, each in behind.tensors()}
     tensors = MappingProxyType({**read.tensors, **dense})
     read = replace(read, tensors=tensors, files=files, embedding=settings)
     return read if behind.tokens is None else of_two_tokens(read, *behind.tokens)
-
-
-def names_behind(config: ModelConfig, number: int) -> str:
-    """The name of a dense layer after the pooling in a checkpoint."""
-    return config.family.names.of("dense", None, str(number))
 
 
 def _with_sentence(config: ModelConfig, config_file: Path) -> tuple[ModelConfig, Embedding, Sentence]:

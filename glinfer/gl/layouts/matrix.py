@@ -50,11 +50,6 @@ class TexelFormat:
         """Whether shaders read it through an isampler2D or usampler2D."""
         return self.kind != "f"
 
-    @property
-    def is_signed(self) -> bool:
-        """Whether shaders read it through an isampler2D."""
-        return self.kind == "i"
-
 
 FORMATS = {
     "r32f": TexelFormat("r32f", np.float32, "f4"),

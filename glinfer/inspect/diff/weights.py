@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from glinfer.engine.progress import Progress, no_progress
+from glinfer.engine.report import Report, plain
 from glinfer.formats import Checkpoint
 from glinfer.inspect.pieces import Rows, WeightRows, spans
 
@@ -48,7 +48,7 @@ class TensorDiff:
 
 
 @dataclass(frozen=True)
-class WeightsDiff:
+class WeightsDiff(Report):
     """All tensors of two checkpoints, those of A first."""
 
     tensors: tuple[TensorDiff, ...]
@@ -71,7 +71,7 @@ class WeightsDiff:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values; identical tensors are only counted."""
-        different = [dataclasses.asdict(tensor) for tensor in self.tensors if tensor.kind != IDENTICAL]
+        different = [plain(tensor) for tensor in self.tensors if tensor.kind != IDENTICAL]
         return {"tensors": len(self.tensors), "identical": len(self.tensors) - len(different), "different": different}
 
 

@@ -215,9 +215,9 @@ class Drawing:
             values |= {"layers": rows, "labels": self.labels[part]}
             self.add(LENS, None, f"positions-{first:03d}", title, alt, pictures.lens, **values)
         own = [(self.label(token), seen.last[:, token]) for token, _ in seen.top(len(rows) - 1, _FOLLOWED)]
-        says = [f"{row}: {found[0][0]} {100 * found[0][1]:.0f}%" for row, found in zip(rows, top, strict=True) if found]
+        each = [f"{row}: {found[0][0]} {100 * found[0][1]:.0f}%" for row, found in zip(rows, top, strict=True) if found]
         title = "Logit lens at the last position"
-        alt = f"The likeliest tokens at the last position by layer. {'; '.join(says)}."
+        alt = f"The likeliest tokens at the last position by layer. {'; '.join(each)}."
         self.add(LENS, None, "last", title, alt, pictures.lens_last, top=top, layers=rows, follow=own)
 
     def _lens_numbers(self, rows: Sequence[str], seen: Lens, logits: Floats | None) -> dict[str, Any]:

@@ -401,5 +401,5 @@ def _histogram(axes: Axes, look: WeightSummary) -> None:
         axes.axvline(0.0, color=OKABE_ITO[1], linewidth=0.7)
     axes.minorticks_off()
     if look.stats["mean"] is not None:
-        told = " · ".join(f"{name} {look.stats[name] or 0:.3g}" for name in ("min", "max", "mean", "std"))
-        axes.set_xlabel(told.replace("-", "−"), loc="right")
+        numbers = " · ".join(f"{name} {look.stats[name] or 0:.3g}" for name in ("min", "max", "mean", "std"))
+        axes.set_xlabel(numbers.replace("-", "−"), loc="right")

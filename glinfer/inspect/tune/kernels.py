@@ -123,7 +123,7 @@ def tune(
         raise InputError(f"found a time limit of {seconds} seconds; expected more than 0 and less than a day")
     started = time.perf_counter()
 
-    def told(may_go_on: Callable[[], bool]) -> Callable[[], bool]:
+    def timed(may_go_on: Callable[[], bool]) -> Callable[[], bool]:
         def ask() -> bool:
             elapsed, limit = round(1000 * (time.perf_counter() - started)), round(1000 * seconds)
             on_progress(min(elapsed, limit), limit)
@@ -139,14 +139,14 @@ def tune(
 
     search = Search(bind, default_for(device, weights), PLAINEST, started + _DECODE_SHARE * seconds)
     try:
-        _, trials, finished = descend(search.start, moves_for(device, weights), search.try_out, told(search.may_go_on))
+        _, trials, finished = descend(search.start, moves_for(device, weights), search.try_out, timed(search.may_go_on))
         milliseconds, before = search.confirm()
         kernels, prompt = search.best.kernels, None
         moves, deadline = row_moves_for(device, checkpoint.config), started + seconds
         if any(moves) and time.perf_counter() < deadline:
             rows = PromptSearch(checkpoint.config, search.best, weights, deadline, formats)
             try:
-                _, more, ended = descend(rows.start, moves, rows.try_out, told(rows.may_go_on))
+                _, more, ended = descend(rows.start, moves, rows.try_out, timed(rows.may_go_on))
                 prompt = PromptTimes(min(PROMPT, checkpoint.config.max_position_embeddings), *rows.confirm())
             finally:
                 rows.release()

@@ -278,10 +278,10 @@ class _DrawChecker:
         ids = np.clip(found[:, 1], 0, logits.shape[1] - 1).astype(np.intp)
         alone = np.full_like(logits, -1e30)
         alone[0, ids] = logits[0, ids]
-        told = run_draw(spec, {spec.input("logits"): alone}, self.values).reshape(-1, 4)
-        if not np.array_equal(found[:, 1:], told[:, 1:]):
+        chosen = run_draw(spec, {spec.input("logits"): alone}, self.values).reshape(-1, 4)
+        if not np.array_equal(found[:, 1:], chosen[:, 1:]):
             return float("inf")
-        return max(relative_error(found[:, 0], scores[:, 0]) for scores in (told, expected))
+        return max(relative_error(found[:, 0], scores[:, 0]) for scores in (chosen, expected))
 
 
 def choice_error(name: str, found: Array, expected: Array) -> float:
