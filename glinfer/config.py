@@ -20,6 +20,7 @@ from glinfer.families.layer import (
     FULL,
     LONGEST_CONVOLUTION,
     MLP,
+    MOE,
     SLIDING,
     DeltaRule,
     Experts,
@@ -142,7 +143,7 @@ class ModelConfig:
       key head are consecutive, or, with ``linear_keys_in_turn`` (GGUF files), interleaved. In families with the scan of
       Mamba-2 a key head is a group, keys have the elements of its state, ``conv_bias`` is the convolution's, and
       results are normalised in ``linear_norm_groups`` parts (0: not). Layers of some families have one branch, which is
-      an MLP in those of kind ``mlp``.
+      an MLP in those of kind ``mlp``, and experts in those of kind ``moe``.
     * ``global_head_dim`` and ``num_global_key_value_heads`` are the heads of layers without a window (0: as in the
       others); with ``attention_k_eq_v`` their values are the keys before their norm. The last ``num_kv_shared_layers``
       layers use the keys and values of the last layer of their kind before them; ``use_double_wide_mlp`` doubles the
@@ -290,7 +291,7 @@ class ModelConfig:
 
     def _check_layers(self) -> None:
         """Check the patterns of layers, and the factors and caps."""
-        for name, known in (("layer_types", (FULL, SLIDING, CONV, DELTA, MLP)), ("rotary_layers", (0, 1))):
+        for name, known in (("layer_types", (FULL, SLIDING, CONV, DELTA, MLP, MOE)), ("rotary_layers", (0, 1))):
             found = getattr(self, name)
             found = tuple(found) if isinstance(found, (list, tuple)) else found
             if not isinstance(found, tuple) or any(isinstance(each, bool) or each not in known for each in found):
@@ -299,8 +300,10 @@ class ModelConfig:
             object.__setattr__(self, name, found)
         family = FAMILIES.get(self.model_type) if isinstance(self.model_type, str) else None
         self._check_convolutions(family)
-        if MLP in self.layer_types and family is not None and not family.single:
-            raise ConfigError(f"layer_types has {MLP!r}; layers of {self.model_type} have two branches")
+        for kind, may_have in ((MLP, "single"), (MOE, "experts")):
+            if kind in self.layer_types and family is not None and not (family.single and getattr(family, may_have)):
+                words = "have two branches" if not family.single else "have no experts"
+                raise ConfigError(f"layer_types has {kind!r}; layers of {self.model_type} {words}")
         self._check_delta_rule(family)
         self._check_shared_layers(family)
         if self.layer_types and self.max_window_layers:
@@ -415,7 +418,8 @@ class ModelConfig:
     def layer(self, index: int) -> LayerConfig:
         """The record of one layer, from the family's and the fields of all layers."""
         family = self.family
-        kind, shared, dense = self._kind(index), index >= self.producing_layers, index < self.num_dense_layers
+        kind, shared = self._kind(index), index >= self.producing_layers
+        dense = kind != MOE if family.single else index < self.num_dense_layers
         inner = (self.dense_intermediate_size if dense else 0) or self.intermediate_size
         layer = dataclasses.replace(
             family.layer,
@@ -427,8 +431,8 @@ class ModelConfig:
             per_layer=self.hidden_size_per_layer_input,
         )
         if family.single:
-            layer = dataclasses.replace(layer, mlp=kind == MLP)
-        if kind == MLP:
+            layer = dataclasses.replace(layer, mlp=kind in (MLP, MOE))
+        if layer.mlp and family.single:
             return dataclasses.replace(layer, mixing="none", head_norms="")
         if kind == CONV:
             return dataclasses.replace(layer, mixing="conv", taps=self.conv_L_cache, head_norms="")

@@ -33,6 +33,7 @@ from glinfer.families import (
     mistral,
     modernbert,
     nemotron_h,
+    nemotron_h_moe,
     nomic_bert,
     olmo2,
     olmo3,
@@ -58,7 +59,18 @@ _MODULES = (
     *(gab, gpt2, gift_of_gab, llama, mistral, ministral, ministral3, qwen2, qwen3, qwen3_vl),
     *(gemma, gemma2, gemma3, gemma4, smollm3, olmo2, olmo3, phi3, granite, lfm2, qwen3_5),
     *(seed_oss, ernie4_5, exaone4, granitemoehybrid, nemotron_h, mamba2, hunyuan_v1_dense, phi, apertus),
-    *(qwen2_moe, qwen3_moe, olmoe, granitemoe, granitemoehybrid_moe, lfm2_moe, gpt_oss, qwen3_5_moe, qwen3_next),
+    *(
+        qwen2_moe,
+        qwen3_moe,
+        olmoe,
+        granitemoe,
+        granitemoehybrid_moe,
+        nemotron_h_moe,
+        lfm2_moe,
+        gpt_oss,
+        qwen3_5_moe,
+        qwen3_next,
+    ),
     *(bert, roberta, xlm_roberta, nomic_bert, modernbert, gemma_embedding, eurobert),
 )
 FAMILIES: dict[str, Family] = {module.FAMILY.name: module.FAMILY for module in _MODULES}

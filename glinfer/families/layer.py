@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
-FULL, SLIDING, CONV, DELTA, MLP = "full_attention", "sliding_attention", "conv", "linear_attention", "mlp"
+FULL, SLIDING, CONV, DELTA = "full_attention", "sliding_attention", "conv", "linear_attention"
+MLP, MOE = "mlp", "moe"
 """The kinds of layers in ``layer_types`` of :class:`glinfer.config.ModelConfig`."""
 XIELU = "xielu"
 """The ``hidden_act`` with two learned numbers in each layer (Huang and Schlag 2024), of families without a gate."""

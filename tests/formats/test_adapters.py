@@ -59,7 +59,7 @@ def test_the_sum_of_a_peft_adapter_is_the_models_in_float64(tmp_path: Path, fami
     for layer in layers:
         expected += {"attention": 4, "delta": 5, "ssm": 4}.get(layer.mixing, 0)
         if layer.mlp:
-            expected += mlp if layer.experts is None else (3 * layer.experts.count + 1 + 4 * layer.experts.shared)
+            expected += mlp if layer.experts is None else (mlp * layer.experts.count + 1 + 4 * layer.experts.shared)
     assert len(changed) == expected
     for name in made.tensors.keys() - changed:
         assert found.tensors[name] is made.tensors[name]

@@ -210,6 +210,12 @@ CONFIGS = {
         **{**SCAN, "layer_types": ("linear_attention", "mlp", "full_attention"), "num_hidden_layers": 5},
         rotary_layers=(0,),
     ),
+    "nemotron_h_moe": config(
+        "nemotron_h_moe",
+        **{**SCAN, **EXPERTS, "layer_types": ("linear_attention", "moe", "full_attention"), "num_hidden_layers": 5},
+        **{"rotary_layers": (0,), "norm_topk_prob": True, "use_expert_bias": True, "routed_scaling_factor": 2.5},
+        shared_intermediate_size=160,
+    ),
     "granitemoe": config("granitemoe", **EXPERTS, norm_topk_prob=True, **GRANITE),
     # Angles that turn so far that YaRN's ramp has all pairs, wherever it ends: llama.cpp ends it at whole pairs.
     "gpt-oss": config(

@@ -372,6 +372,22 @@ MODELS = {
         },
         seed=0,
     ),
+    "nemotron_h_moe": Made(
+        {
+            **{
+                **ODD,
+                **EXPERTS,
+                "model_type": "nemotron_h",
+                "head_dim": 10,
+                "pad_token_id": 0,
+                "intermediate_size": 90,
+            },
+            "layers_block_type": ["linear_attention", "moe", "full_attention", "mlp", "moe"],
+            **{"num_hidden_layers": 5, "mamba_num_heads": 6, "mamba_head_dim": 12, "ssm_state_size": 20, "n_groups": 3},
+            **{"n_routed_experts": 7, "moe_shared_expert_intermediate_size": 50, "routed_scaling_factor": 2.5},
+        },
+        seed=0,
+    ),
     "mamba2": Made(
         {
             **{**COMMON, "model_type": "mamba2", "pad_token_id": 0, "hidden_size": 60, "num_hidden_layers": 3},

@@ -27,7 +27,7 @@ def layers_of(family: str) -> dict[str, Any]:
     Gates of experts have a bound that random numbers reach, in families where they have one.
     """
     if FAMILIES[family].scans:
-        other = "mlp" if FAMILIES[family].single else "full_attention"
+        other = ("moe" if FAMILIES[family].experts else "mlp") if FAMILIES[family].single else "full_attention"
         kinds = ("linear_attention", other) if FAMILIES[family].attends else ("linear_attention",)
         return {"layer_types": kinds, **DELTA, "linear_norm_groups": 2, "conv_bias": True}
     if FAMILIES[family].names.per_layer_table:

@@ -573,14 +573,15 @@ class _PlainLowering:
 
     def expert(self, name: str, own: str, node: Mlp, x: TensorSpec, bounds: dict[str, object]) -> TensorSpec:
         """Draw the MLP of an expert; all experts of a width share their tensors."""
-        assert node.gate is not None
-        gates, up, hidden = (
-            self.scratch(f"{name}.{part}", self.rows, node.up.outputs) for part in ("gate_proj", "up_proj", "inner")
-        )
-        self.linear(f"{own}.gate_proj", "mlp.gate_proj", node.gate, x, gates)
-        self.linear(f"{own}.up_proj", "mlp.up_proj", node.up, x, up)
-        how: dict[str, Any] = {"activation": self.config.hidden_act, **bounds, "kernels": self.kernels}
-        self.plan.draw(gate(f"{own}.gate", "mlp.gate", gates, hidden, up=up, **how))
+        parts, act = ("gate_proj", "up_proj", "inner"), self.config.hidden_act
+        gates, up, hidden = (self.scratch(f"{name}.{part}", self.rows, node.up.outputs) for part in parts)
+        if node.gate is None:
+            self.linear(f"{own}.up_proj", "mlp.up_proj", node.up, x, hidden, activation=act)
+        else:
+            self.linear(f"{own}.gate_proj", "mlp.gate_proj", node.gate, x, gates)
+            self.linear(f"{own}.up_proj", "mlp.up_proj", node.up, x, up)
+            how: dict[str, Any] = {"activation": act, **bounds, "kernels": self.kernels}
+            self.plan.draw(gate(f"{own}.gate", "mlp.gate", gates, hidden, up=up, **how))
         return self.linear(f"{own}.down", "mlp.down_proj", node.down, hidden, self.scratch(f"{name}.down", *x.shape))
 
     def head(self) -> None:

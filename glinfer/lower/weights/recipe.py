@@ -328,7 +328,8 @@ class Recipes:
         branch, mlps = self._mlps(layer)
         mlps = mlps if apart is None else (apart,)
         inner, gated = mlps[0].up.outputs, mlps[0].gate is not None
-        rows, sources = _blocks_of_both(inner) if gated else np.arange(inner), [each.first for each in mlps]
+        each = np.arange(inner) if len(mlps) == 1 else _whole_blocks(np.arange(inner))
+        rows, sources = _blocks_of_both(inner) if gated else each, [each.first for each in mlps]
         rows = np.concatenate([_moved(rows, len(sources[0]) * inner * number) for number in range(len(mlps))])
         further: dict[str, Any] = {"before": branch.norm, "gated": gated, "experts": len(mlps)}
         kind = "mlp.fc_in" if apart is None else "mlp.shared_in"
