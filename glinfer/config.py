@@ -15,6 +15,7 @@ from glinfer.errors import ConfigError
 from glinfer.families import DEFAULT, DEFAULT_SHAPE, FAMILIES, SHAPES
 from glinfer.families.layer import (
     ALL_AHEAD,
+    BOTH,
     CONV,
     DELTA,
     FULL,
@@ -143,7 +144,8 @@ class ModelConfig:
       key head are consecutive, or, with ``linear_keys_in_turn`` (GGUF files), interleaved. In families with the scan of
       Mamba-2 a key head is a group, keys have the elements of its state, ``conv_bias`` is the convolution's, and
       results are normalised in ``linear_norm_groups`` parts (0: not). Layers of some families have one branch, which is
-      an MLP in those of kind ``mlp``, and experts in those of kind ``moe``.
+      an MLP in those of kind ``mlp``, and experts in those of kind ``moe``. Layers of kind ``hybrid`` have attention
+      and a scan, which read the same stream.
     * ``global_head_dim`` and ``num_global_key_value_heads`` are the heads of layers without a window (0: as in the
       others); with ``attention_k_eq_v`` their values are the keys before their norm. The last ``num_kv_shared_layers``
       layers use the keys and values of the last layer of their kind before them; ``use_double_wide_mlp`` doubles the
@@ -291,7 +293,7 @@ class ModelConfig:
 
     def _check_layers(self) -> None:
         """Check the patterns of layers, and the factors and caps."""
-        for name, known in (("layer_types", (FULL, SLIDING, CONV, DELTA, MLP, MOE)), ("rotary_layers", (0, 1))):
+        for name, known in (("layer_types", (FULL, SLIDING, CONV, DELTA, BOTH, MLP, MOE)), ("rotary_layers", (0, 1))):
             found = getattr(self, name)
             found = tuple(found) if isinstance(found, (list, tuple)) else found
             if not isinstance(found, tuple) or any(isinstance(each, bool) or each not in known for each in found):
@@ -348,8 +350,9 @@ class ModelConfig:
 
     def _check_delta_rule(self, family: Family | None) -> None:
         """Check the layers with the delta rule."""
-        may_have = family is None or family.delta_rule
-        if not self._check_kind(DELTA, "linear_num_value_heads", "has the delta rule", may_have=may_have):
+        kind = BOTH if BOTH in self.layer_types else DELTA
+        may_have = family is None or (family.both if kind == BOTH else family.delta_rule)
+        if not self._check_kind(kind, "linear_num_value_heads", "has the delta rule", may_have=may_have):
             return
         key_heads, heads = self.linear_num_key_heads, self.linear_num_value_heads
         if not key_heads or not heads or heads % key_heads:
@@ -435,7 +438,7 @@ class ModelConfig:
         if layer.mlp and family.single:
             return dataclasses.replace(layer, mixing="none", head_norms="")
         if kind == CONV:
-            return dataclasses.replace(layer, mixing="conv", taps=self.conv_L_cache, head_norms="")
+            return dataclasses.replace(layer, mixing="conv", taps=self.conv_L_cache, head_norms="", head_gates=False)
         if kind == DELTA:
             mixing: Mixing = "ssm" if family.scans else "delta"
             taps, rule = self.linear_conv_kernel_dim, self._delta
@@ -454,6 +457,8 @@ class ModelConfig:
             rope=self._rope(index, local=slides),
             score_scale=self.attention_multiplier or self.head_dim**-0.5,
             score_cap=self.attn_logit_softcapping,
+            delta=self._delta if kind == BOTH else None,
+            taps=self.linear_conv_kernel_dim if kind == BOTH else 0,
         )
 
     def _kind(self, index: int) -> str:

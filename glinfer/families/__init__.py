@@ -10,6 +10,7 @@ from glinfer.families import (
     ernie4_5,
     eurobert,
     exaone4,
+    falcon_h1,
     gab,
     gemma,
     gemma2,
@@ -26,6 +27,7 @@ from glinfer.families import (
     hunyuan_v1_dense,
     lfm2,
     lfm2_moe,
+    lfm3,
     llama,
     mamba2,
     ministral,
@@ -57,8 +59,8 @@ from glinfer.families.record import Family
 
 _MODULES = (
     *(gab, gpt2, gift_of_gab, llama, mistral, ministral, ministral3, qwen2, qwen3, qwen3_vl),
-    *(gemma, gemma2, gemma3, gemma4, smollm3, olmo2, olmo3, phi3, granite, lfm2, qwen3_5),
-    *(seed_oss, ernie4_5, exaone4, granitemoehybrid, nemotron_h, mamba2, hunyuan_v1_dense, phi, apertus),
+    *(gemma, gemma2, gemma3, gemma4, smollm3, olmo2, olmo3, phi3, granite, lfm2, lfm3, qwen3_5),
+    *(seed_oss, ernie4_5, exaone4, granitemoehybrid, falcon_h1, nemotron_h, mamba2, hunyuan_v1_dense, phi, apertus),
     *(
         qwen2_moe,
         qwen3_moe,

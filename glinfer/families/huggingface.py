@@ -334,6 +334,8 @@ class HuggingFace:
         layouts: how the file stores the tensors of a role, see :mod:`glinfer.formats.huggingface.layouts`; by default
             as [out, in].
         classifier: the names of a classifier's matrices, and the activations between them; empty without one.
+        factors: reads the factors that the family puts into its matrices, one a matrix or one a row, by role, or by
+            role and letter.
     """
 
     sizes: tuple[int, ...]
@@ -356,3 +358,4 @@ class HuggingFace:
     buffers: str = r"(.*\.)?rotary_emb\.inv_freq"
     layouts: Mapping[str, str] = field(default_factory=dict)
     classifier: tuple[str, ...] = ()
+    factors: Hook = nothing

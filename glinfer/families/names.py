@@ -19,6 +19,7 @@ class Names:
         projection: the projections of queries, keys and values, with a placeholder for the letter; without one, a
             single matrix holds the rows of all three.
         head_norm: the norms of heads of queries and keys, with a placeholder for the letter.
+        head_gate: the matrix of one gate for each head of results, if the family has it.
         conv_in, conv, conv_out: the matrix before a convolution, with the rows of B, C and x; the depthwise
             convolution's own weights; and the matrix after it.
         decay_rate, decay_shift: the full names of the vectors for the decays of a delta rule, see
@@ -58,6 +59,7 @@ class Names:
     projection: str = "self_attn.{}_proj"
     head_norm: str = "self_attn.{}_norm"
     output: str = "self_attn.o_proj"
+    head_gate: str = ""
     conv_in: str = "conv.in_proj"
     conv: str = "conv.conv"
     conv_out: str = "conv.out_proj"

@@ -107,8 +107,9 @@ class Attention(Node):
     """Attention of heads over the keys that each token sees.
 
     Attributes:
-        q, k, v, out: the products. With ``gated``, the rows of q are those of a head's queries, then of its gates.
-            Without v, values are the keys before their norm; without k, keys and values are those of layer ``source``.
+        q, k, v, gate, out: the products. With ``gated``, the rows of q are those of a head's queries, then of its
+            gates; a ``gate`` has one output for each head instead. Without v, values are the keys before their norm;
+            without k, keys and values are those of layer ``source``.
         sinks: [heads], a logit of each head's softmax without a value, where there is one.
         q_norm, k_norm: the norms of heads, of ``whole`` rows or of each head.
         turned_first: whether heads are normalised after their rotation.
@@ -125,6 +126,7 @@ class Attention(Node):
     q: Linear
     k: Linear | None
     v: Linear | None
+    gate: Linear | None
     out: Linear
     sinks: ModelTensor | None
     q_norm: Norm | None
@@ -291,7 +293,8 @@ class Layer(Node):
 
     Attributes:
         number: its number.
-        mixing, mlp: the first two branches; one may have no body.
+        mixing, mlp: the branch that mixes tokens, and the next one; one may have no body.
+        beside: a scan that reads the same stream as the attention, where there is one.
         per_layer: the branch of the layer's own embedding, where there is one.
         scale: [1], the factor of the stream after all branches, where there is one.
         parallel: whether the first two branches read the stream before the layer, and share its norm.
@@ -299,15 +302,22 @@ class Layer(Node):
 
     number: int
     mixing: Branch
+    beside: Branch | None
     mlp: Branch
     per_layer: Branch | None = None
     scale: ModelTensor | None = None
     parallel: bool = False
 
     @property
+    def mixings(self) -> tuple[Branch, ...]:
+        """The branches that mix tokens; the layer may have none."""
+        given = filter(None, (self.mixing, self.beside))
+        return tuple(each for each in given if not isinstance(each.body, Nothing))
+
+    @property
     def branches(self) -> tuple[Branch, ...]:
         """The branches that the layer has."""
-        given = filter(None, (self.mixing, self.mlp, self.per_layer))
+        given = filter(None, (self.mixing, self.beside, self.mlp, self.per_layer))
         return tuple(each for each in given if not isinstance(each.body, Nothing))
 
     def tensors(self) -> Iterator[ModelTensor]:

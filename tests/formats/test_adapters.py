@@ -20,10 +20,11 @@ from glinfer.config import ModelConfig
 from glinfer.errors import FormatError, InputError
 from glinfer.export.convert import convert_model
 from glinfer.families import DECODERS
+from glinfer.families.huggingface import nothing
 from glinfer.formats import load_checkpoint, save_checkpoint
 from glinfer.formats.adapters.merge import merged, read_adapter
 
-FORMS = sorted(name for name, family in DECODERS.items() if family.huggingface is not None)
+FORMS = sorted(n for n, each in DECODERS.items() if each.huggingface and each.huggingface.factors is nothing)
 LLAMA = tiny("llama")
 QUERY = "model.layers.0.self_attn.q_proj"
 
@@ -108,6 +109,12 @@ def test_heads_of_a_delta_rule_come_in_the_order_of_the_model(tmp_path: Path) ->
         for key, shared in itertools.product(range(2), range(3)):
             for one, same in zip(found[False][3 * key + shared], found[True][2 * shared + key], strict=True):
                 np.testing.assert_array_equal(one, same)
+
+
+def test_peft_adapters_of_a_model_with_factors_are_refused(tmp_path: Path) -> None:
+    folder = write_peft(tmp_path, made_pairs(tiny("falcon_h1")))
+    with pytest.raises(FormatError, match=r"factors of its matrices.*convert_lora_to_gguf"):
+        read_adapter(folder, tiny("falcon_h1"))
 
 
 def test_scales_are_those_of_peft(tmp_path: Path) -> None:

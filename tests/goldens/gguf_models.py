@@ -199,6 +199,8 @@ CONFIGS = {
         rotary_layers=(0,),
         shared_intermediate_size=160,
     ),
+    "falcon-h1": config("falcon_h1", **{**SCAN, "layer_types": ("hybrid",), "linear_norm_groups": 0}, head_dim=32),
+    "falcon-h1, norms": config("falcon_h1", **{**SCAN, "layer_types": ("hybrid",)}, tie_word_embeddings=True),
     "mamba2": config(
         "mamba2",
         **{**SCAN, "layer_types": ("linear_attention",), "num_attention_heads": 1, "num_key_value_heads": 1},

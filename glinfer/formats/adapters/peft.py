@@ -20,7 +20,7 @@ import numpy as np
 
 from glinfer.config import ModelConfig
 from glinfer.errors import FormatError
-from glinfer.families.huggingface import HuggingFace
+from glinfer.families.huggingface import HuggingFace, nothing
 from glinfer.families.names import Names
 from glinfer.families.settings import quoted
 from glinfer.formats.adapters.adapter import Adapter, FloatArray, LowRank, Pair, adaptable, low_ranks, refused_name
@@ -87,6 +87,11 @@ def read_peft(path: AnyPath, config: ModelConfig, base: Checkpoint | None = None
     if config.family.huggingface is None:
         raise FormatError(f"{label}: this model is {config.model_type}; expected a Hugging Face family")
     form = config.family.in_huggingface
+    if form.factors is not nothing:
+        raise FormatError(
+            f"{label}: this model is {config.model_type}, whose files have factors of its matrices, so adapters of "
+            "PEFT are not supported; expected a GGUF adapter: convert it with llama.cpp's convert_lora_to_gguf.py"
+        )
     stored_as = form.names or config.family.names
     pairs, others = _pairs(weights)
     _check_copies(others, config, stored_as, base, shown(weights))

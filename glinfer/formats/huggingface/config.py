@@ -25,7 +25,7 @@ _EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "num_experts
 _SHARED_EXPERTS = ("n_shared_experts", SHARED_WIDTH, "shared_intermediate_size")
 _CLASSIFIER = "ForSequenceClassification"
 _CAPS = ("attn_logit_softcapping", "final_logit_softcapping")
-_NULLS = (*_CAPS, "sliding_window", "num_key_value_heads", "block_ffn_dim_multiplier", "factor")
+_NULLS = (*_CAPS, "sliding_window", "num_key_value_heads", "block_ffn_dim_multiplier", "factor", "mamba_d_ssm")
 """Settings for which transformers distinguishes null from missing."""
 _NESTED = 3  # text_config may have rope settings by layer type
 _OF_HEADS = ("num_key_value_heads", "head_dim")  # sizes of families with rotary positions

@@ -174,7 +174,7 @@ class _PlainLowering:
         before, (*_, last) = self.hidden, layer.branches
         for branch in layer.branches:
             name, to, body = f"h.{layer.number}.{branch.name}", f"blocks.{layer.number}.{branch.name}", branch.body
-            x = before if layer.parallel else self.hidden
+            x = before if layer.parallel or branch is layer.beside else self.hidden
             if branch.norm is not None:
                 x = self.norm(f"{name}.norm", f"{branch.name}.norm", branch.norm, x)
                 self.plan.value(f"{to}.norm", View(self.width))
@@ -192,9 +192,9 @@ class _PlainLowering:
                 assert isinstance(body, ExpertMlps)
                 out = self.experts(name, to, body, x)
             self.end(name, to, branch, out)
-            if branch is layer.mixing:
+            if branch in layer.mixings[-1:]:
                 self.plan.value(f"blocks.{layer.number}.resid_mid", View(self.width))
-            elif branch is not last:
+            elif branch is not last and branch is not layer.mixing:
                 self.plan.value(f"blocks.{layer.number}.resid_mlp", View(self.width))
             if branch is not last:
                 continue
@@ -342,6 +342,10 @@ class _PlainLowering:
         mixed = self.mix(name, to, node, apart)
         axes = [Axis(rows, 1, 0), Axis(heads, rows, 0), Axis(dim, 0, 1)]
         joined = self.copy(f"{name}.joined", "attn.joined", mixed, (rows, heads * dim), axes)
+        if node.gate is not None:
+            found = self.linear(f"{name}.gate_proj", "attn.gate", node.gate, x)
+            axes = [Axis(rows, 1, 0), Axis(heads, 0, 1), Axis(dim, 0, 0)]
+            gates = self.copy(f"{name}.gate", "attn.parts", found, (rows, heads * dim), axes)
         if gates is not None:
             opened = self.scratch(f"{name}.opened", *joined.shape)
             self.plan.draw(sigmoid(f"{name}.opened", "attn.gate", gates, opened, kernels=self.kernels))
