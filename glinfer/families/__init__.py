@@ -25,6 +25,7 @@ from glinfer.families import (
     granitemoehybrid,
     granitemoehybrid_moe,
     hunyuan_v1_dense,
+    jina_embeddings_v3,
     lfm2,
     lfm2_moe,
     lfm3,
@@ -73,7 +74,7 @@ _MODULES = (
         qwen3_5_moe,
         qwen3_next,
     ),
-    *(bert, roberta, xlm_roberta, nomic_bert, modernbert, gemma_embedding, eurobert),
+    *(bert, roberta, xlm_roberta, jina_embeddings_v3, nomic_bert, modernbert, gemma_embedding, eurobert),
 )
 FAMILIES: dict[str, Family] = {module.FAMILY.name: module.FAMILY for module in _MODULES}
 """Every family by its name, the ``model_type`` of its models."""
