@@ -494,6 +494,7 @@ class ModelConfig:
             sigmoid=self.family.sigmoid_router,
             biased=self.use_expert_bias,
             scale=self.routed_scaling_factor,
+            own_norms=bool(self.family.names.expert_norm),
         )
 
     def _rope(self, index: int, *, local: bool) -> Rope | None:

@@ -16,6 +16,7 @@ from glinfer.families import (
     gemma2,
     gemma3,
     gemma4,
+    gemma4_moe,
     gemma_embedding,
     gift_of_gab,
     gpt2,
@@ -62,18 +63,8 @@ _MODULES = (
     *(gab, gpt2, gift_of_gab, llama, mistral, ministral, ministral3, qwen2, qwen3, qwen3_vl),
     *(gemma, gemma2, gemma3, gemma4, smollm3, olmo2, olmo3, phi3, granite, lfm2, lfm3, qwen3_5),
     *(seed_oss, ernie4_5, exaone4, granitemoehybrid, falcon_h1, nemotron_h, mamba2, hunyuan_v1_dense, phi, apertus),
-    *(
-        qwen2_moe,
-        qwen3_moe,
-        olmoe,
-        granitemoe,
-        granitemoehybrid_moe,
-        nemotron_h_moe,
-        lfm2_moe,
-        gpt_oss,
-        qwen3_5_moe,
-        qwen3_next,
-    ),
+    *(qwen2_moe, qwen3_moe, olmoe, granitemoe, granitemoehybrid_moe, nemotron_h_moe, gemma4_moe, lfm2_moe, gpt_oss),
+    *(qwen3_5_moe, qwen3_next),
     *(bert, roberta, xlm_roberta, jina_embeddings_v3, nomic_bert, modernbert, gemma_embedding, eurobert),
 )
 FAMILIES: dict[str, Family] = {module.FAMILY.name: module.FAMILY for module in _MODULES}

@@ -73,6 +73,7 @@ class Experts:
         sigmoid: whether weights are sigmoids of the logits; otherwise they are a softmax.
         biased: whether experts are chosen by their sigmoid plus a learned number.
         scale: a factor of the weights.
+        own_norms: whether router, experts and shared expert have norms of their own, and each expert a factor.
     """
 
     count: int
@@ -85,6 +86,7 @@ class Experts:
     sigmoid: bool = False
     biased: bool = False
     scale: float = 1.0
+    own_norms: bool = False
 
     @property
     def stacked(self) -> Experts:

@@ -14,6 +14,7 @@ from glinfer.graph.nodes import (
     Convolution,
     DeltaMixing,
     ExpertMlps,
+    ExpertNorms,
     Layer,
     Linear,
     Mixing,
@@ -263,6 +264,13 @@ class Graph:
             if shared or alone
             else None,
             of.experts,
+            self._expert_norms(number, count) if of.experts.own_norms else None,
+        )
+
+    def _expert_norms(self, number: int, count: int) -> ExpertNorms:
+        roles = ("router_norm", "expert_norm", "shared_post_norm", "expert_post_norm")
+        return ExpertNorms(
+            *(self._norm(each, number) for each in roles), ModelTensor("expert_scale", "", (count,), number)
         )
 
     def _mlp(self, number: int, of: LayerConfig, prefix: str = "", letter: str = "", inner: int = 0) -> Mlp:

@@ -216,6 +216,24 @@ class Mlp(Node):
 
 
 @dataclass(frozen=True)
+class ExpertNorms(Node):
+    """Norms of experts beside those of their branch.
+
+    Attributes:
+        router, experts: the norms before them, in place of the branch's; the router's input is divided by the root of
+            the width too.
+        shared, chosen: the norms after the shared MLP and after the sum of the others, before these two are added.
+        scale: [experts], factors of the weights.
+    """
+
+    router: Norm
+    experts: Norm
+    shared: Norm
+    chosen: Norm
+    scale: ModelTensor
+
+
+@dataclass(frozen=True)
 class ExpertMlps(Node):
     """MLPs of which each token uses a few, and perhaps one more that all tokens use.
 
@@ -226,6 +244,7 @@ class ExpertMlps(Node):
         shared_router: the product that weights the shared one; None where it has no weight, and perhaps another width.
         shared: the MLP of all tokens.
         choice: how experts are chosen and weighted.
+        norms: the norms of router and MLPs, where they have their own.
     """
 
     router: Linear
@@ -234,13 +253,14 @@ class ExpertMlps(Node):
     shared_router: Linear | None
     shared: Mlp | None
     choice: Experts
+    norms: ExpertNorms | None = None
 
     def parts(self) -> Iterator[object]:
         """As a file has them: the first products of all experts, then their last ones."""
         yield from (self.router, self.choice_bias)
         yield from (each.first for each in self.experts)
         yield from (each.down for each in self.experts)
-        yield from (self.shared_router, self.shared)
+        yield from (self.shared_router, self.shared, self.norms)
 
     @property
     def stacked(self) -> tuple[Mlp, ...]:

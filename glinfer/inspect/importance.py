@@ -160,6 +160,8 @@ def _inputs(config: ModelConfig) -> Iterator[tuple[str, list[str]]]:
         # The inputs of down are concatenated over experts without marks, so sizes separate them.
         assert isinstance(mlp, (Mlp, ExpertMlps))
         mlps = mlp.experts if isinstance(mlp, ExpertMlps) else (mlp,)
+        if isinstance(mlp, ExpertMlps) and mlp.norms is not None and mlp.shared is not None:
+            mlps = (mlp.shared,)  # inputs of the others have a norm of their own
         yield f"{block}.mlp.norm", [f"{product.name}.weight" for each in mlps for product in each.first]
         if not isinstance(mlp, ExpertMlps):
             yield f"{block}.mlp.hidden", [f"{mlp.down.name}.weight"]

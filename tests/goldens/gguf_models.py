@@ -130,6 +130,11 @@ CONFIGS = {
         **{**GEMMA4, "hidden_size_per_layer_input": 32, "num_kv_shared_layers": 3, "use_double_wide_mlp": True},
     ),
     "gemma4, dense": config("gemma4_text", **GEMMA4, num_global_key_value_heads=1, attention_k_eq_v=True),
+    "gemma4, experts": config(
+        "gemma4_moe",
+        **{**GEMMA4, **EXPERTS, "num_hidden_layers": 3, "num_global_key_value_heads": 1, "attention_k_eq_v": True},
+        **{"norm_topk_prob": True, "shared_intermediate_size": 160},
+    ),
     "smollm3": config("smollm3", num_hidden_layers=5, rotary_layers=(1, 1, 1, 0), tie_word_embeddings=True),
     "olmo2": config("olmo2"),
     "mistral3": config(

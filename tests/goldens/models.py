@@ -142,6 +142,14 @@ MODELS = {
         },
         seed=5,
     ),
+    "gemma4_moe": Made(
+        {
+            **{**GEMMA4, "hidden_size_per_layer_input": 0, "attention_k_eq_v": True, "num_global_key_value_heads": 1},
+            **{"enable_moe_block": True, "num_experts": 7, "top_k_experts": 3, "moe_intermediate_size": 70},
+            **{"num_hidden_layers": 3, "layer_types": ["sliding_attention", "sliding_attention", "full_attention"]},
+        },
+        seed=2,
+    ),
     "smollm3": Made(
         {**ODD, "model_type": "smollm3", "pad_token_id": 0, "num_hidden_layers": 3, "no_rope_layer_interval": 2}, seed=1
     ),

@@ -134,7 +134,7 @@ def config_of(file: GgufFile) -> ModelConfig:
         if family.shared_expert:
             fields["shared_expert_intermediate_size"] = keys.whole(SHARED_WIDTH, fields["intermediate_size"])
         if "shared_intermediate_size" in family.usual:
-            fields["shared_intermediate_size"] = keys.whole(SHARED_WIDTH)
+            fields["shared_intermediate_size"] = keys.whole(form.shared_key)
     if family.rotary:
         fields.update(_rotary_fields(family, keys, file, fields))
     elif keys.whole(_KEY_HEADS, fields["num_attention_heads"]) != fields["num_attention_heads"]:
@@ -304,7 +304,7 @@ def metadata_of(config: ModelConfig) -> tuple[dict[str, Any], Factors]:
         if family.shared_expert:
             values[SHARED_WIDTH] = config.shared_expert_intermediate_size or config.intermediate_size
         elif config.shared_intermediate_size:
-            values[SHARED_WIDTH] = config.shared_intermediate_size
+            values[form.shared_key] = config.shared_intermediate_size
     if family.rotary:
         values[_KEY_HEADS] = config.num_key_value_heads
         layers = [config.layer(layer) for layer in range(config.num_hidden_layers)]

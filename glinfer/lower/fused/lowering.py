@@ -552,8 +552,12 @@ class Lowering(ABC):
         self.value(f"blocks.{layer}.mlp.router", View(chooses.count))
         bias = None if node.choice_bias is None else self.of_layer(layer, "mlp.expert_bias")
         first = replace(chooses, shared=False) if chooses.apart else chooses
-        self.plan.draw(route(f"{name}.choice", "mlp.choice", logits, choice, first, bias=bias, **shared))
+        scales = None if node.norms is None else self.of_layer(layer, "mlp.expert_scale")
+        self.plan.draw(route(f"{name}.choice", "mlp.choice", logits, choice, first, bias=bias, scales=scales, **shared))
         parts, choice = self.expert_products(layer, experts, x, choice)
+        if node.norms is not None and inner is not None:
+            self.add_normed(layer, experts, inner, parts, choice, residual, out)
+            return
         if inner is not None:  # added once the experts have read the stream
             summed = out if residual.names == out.names else self.rows("mlp.shared_sum", out.cols)
             if chooses.apart:
@@ -564,6 +568,45 @@ class Lowering(ABC):
         stream = None if residual.names == out.names else residual
         how = {"residual": stream, "slots": self.used, **shared}
         self.plan.draw(mix_experts(f"{name}.mix", "mlp.mix", parts, choice, out, experts, **how))
+
+    def add_normed(
+        self,
+        layer: int,
+        experts: Experts,
+        inner: RowInterleaved,
+        parts: TensorSpec | RowInterleaved,
+        choice: TensorSpec,
+        residual: RowInterleaved,
+        out: RowInterleaved,
+    ) -> None:
+        """Draw the sum of experts and the shared one, each normalised, whose norm is added to the stream."""
+        name, how = f"h.{layer}.mlp", {"slots": self.used, "kernels": self.kernels}
+        shared, chosen, first, both = (
+            self.rows(f"mlp.{each}", out.cols) for each in ("shared_out", "chosen", "shared_normed", "both")
+        )
+        self.product(self.recipes.apart(layer)[1], inner, shared)
+        mixed = mix_experts(
+            f"{name}.mix",
+            "mlp.mix",
+            parts,
+            choice,
+            chosen,
+            experts,
+            residual=None,
+            rows=self.counted,
+            alone=True,
+            **how,
+        )
+        self.plan.draw(mixed)
+        stream = None if residual.names == out.names else residual
+        for part, x, to, beside in (
+            ("shared", shared, first, None),
+            ("chosen", chosen, both, first),
+            ("sum", both, out, stream),
+        ):
+            gains, alone = self.of_layer(layer, f"mlp.norm.{part}"), part == "shared"
+            further: dict[str, Any] = {"residual": beside, "eps": self.config.layer_norm_eps, "alone": alone, **how}
+            self.plan.draw(post_norm(f"{name}.norm.{part}", "mlp.post_norm", x, gains, to, **further))
 
     def add_weighted(
         self,

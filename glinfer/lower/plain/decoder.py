@@ -540,18 +540,26 @@ class _PlainLowering:
 
     def experts(self, name: str, to: str, node: ExpertMlps, x: TensorSpec) -> TensorSpec:
         """Draw every expert of a layer for all rows, and the sum of each row's chosen experts."""
-        plan, kernels, rows, choice = self.plan, self.kernels, self.rows, node.choice
-        logits, weight = (
-            self.linear(f"{name}.router", "mlp.router", node.router, x),
-            self.scratch(f"{name}.weight", rows, 1),
-        )
+        plan, kernels, rows, choice, beside = self.plan, self.kernels, self.rows, node.choice, None
+        own, norms, scale, scales = f"{name}.shared", node.norms, 1.0, None
+        if norms is not None and node.shared is not None:
+            beside = self.scratch(f"{own}.normed", rows, self.width)
+            self.normalize(f"{own}.norm", "mlp.norm", norms.shared, self.expert(own, own, node.shared, x, {}), beside)
+            x, scale = self.norm(f"{name}.router.norm", "mlp.norm", norms.router, self.hidden), self.width**-0.5
+            scales = self.vector(norms.scale)
+        logits = self.linear(f"{name}.router", "mlp.router", node.router, x, scale=scale)
+        weight = self.scratch(f"{name}.weight", rows, 1)
+        if norms is not None:
+            x = self.norm(f"{name}.experts.norm", "mlp.norm", norms.experts, self.hidden)
         plan.value(f"{to}.router", View(choice.count))
         part, sums, other = (self.scratch(f"{name}.{each}", rows, self.width) for each in ("part", "sum.a", "sum.b"))
+        scaled = weight if scales is None else self.scratch(f"{name}.scaled_weight", rows, 1)
 
         def add(own: str, out: TensorSpec, first: bool) -> None:
             """Add an MLP's result times its weight to the sum."""
             nonlocal sums, other
-            self.combine(f"{own}.part", "mlp.mix", "multiply", out, weight, sums if first else part)
+            by = weight if scales is None else scaled
+            self.combine(f"{own}.part", "mlp.mix", "multiply", out, by, sums if first else part)
             if not first:
                 self.combine(f"{own}.sum", "mlp.mix", "add", sums, part, other)
                 sums, other = other, sums
@@ -562,7 +570,15 @@ class _PlainLowering:
             bias = None if node.choice_bias is None else self.vector(node.choice_bias)
             which: dict[str, Any] = {"expert": number, "bias": bias, "kernels": kernels}
             plan.draw(expert_weight(f"{own}.weight", "mlp.choice", logits, weight, choice, **which))
+            if scales is not None:
+                factor = self.copy(
+                    f"{name}.factor", "mlp.choice", scales, (rows, 1), [Axis(rows, 0, 0)], col_offset=number
+                )
+                self.combine(f"{own}.scaled", "mlp.choice", "multiply", weight, factor, scaled)
             add(own, out, number == 0)
+        if norms is not None and beside is not None:
+            normed = self.norm(f"{name}.chosen.norm", "mlp.norm", norms.chosen, sums)
+            return self.combine(f"{name}.both", "mlp.mix", "add", normed, beside, other)
         if node.shared is not None and node.shared_router is not None:
             own, logit = f"{name}.shared", self.scratch(f"{name}.shared_router", rows, 1)
             self.linear(f"{own}.router", "mlp.router", node.shared_router, x, logit)

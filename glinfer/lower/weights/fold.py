@@ -131,6 +131,14 @@ class Weights(Recipes):
         if isinstance(mlp, ExpertMlps) and mlp.choice_bias is not None:
             bias, layout = mlp.choice_bias.name(self.names), _table(1, mlp.choice.count)
             yield Weight(f"h.{layer}.mlp.expert_bias", layout, lambda made: made._take(bias)[None])
+        if isinstance(mlp, ExpertMlps) and mlp.norms is not None:
+            assert of.mlp.post_norm is not None
+            scales, layout = mlp.norms.scale.name(self.names), _table(1, mlp.choice.count)
+            yield Weight(f"h.{layer}.mlp.expert_scale", layout, lambda made: made._take(scales)[None])
+            norms = {"shared": mlp.norms.shared, "chosen": mlp.norms.chosen, "sum": of.mlp.post_norm}
+            for name, norm in norms.items():
+                gain = partial(FoldedWeights._gain_row, norm=norm.name)
+                yield Weight(f"h.{layer}.mlp.norm.{name}", _table(1, self.config.hidden_size), gain)
         for branch in of.mixings:
             yield from self._of_mixing(layer, branch)
 
@@ -257,6 +265,9 @@ class FoldedWeights(Mapping[str, Array]):
 
     def _gain(self, norm: str) -> Wide:
         return self._take(weight_name(norm)) + self._recipes.family.norm_offset
+
+    def _gain_row(self, norm: str) -> Wide:
+        return self._gain(norm)[None]
 
     def _input_gain(self, recipe: Recipe) -> Wide:
         """The factor of each input of a matrix that keeps its bits."""

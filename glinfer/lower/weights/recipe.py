@@ -312,7 +312,9 @@ class Recipes:
         assert isinstance(node, ExpertMlps)
         sources = (node.router,) if node.shared_router is None else (node.router, node.shared_router)
         rows = np.arange(sum(each.outputs for each in sources))
-        return self._recipe("mlp.router", layer, sources, rows, before=branch.norm, exact=True)
+        norms = node.norms
+        before, scale = (branch.norm, 1.0) if norms is None else (norms.router, self.config.hidden_size**-0.5)
+        return self._recipe("mlp.router", layer, sources, rows, before=before, exact=True, scale=scale)
 
     def _mlps(self, layer: int) -> tuple[Branch, tuple[Mlp, ...]]:
         """The MLPs of a layer, whose matrices are one below the other."""
@@ -336,7 +338,9 @@ class Recipes:
         each = np.arange(inner) if len(mlps) == 1 else _whole_blocks(np.arange(inner))
         rows, sources = _blocks_of_both(inner) if gated else each, [each.first for each in mlps]
         rows = np.concatenate([_moved(rows, len(sources[0]) * inner * number) for number in range(len(mlps))])
-        further: dict[str, Any] = {"before": branch.norm, "gated": gated, "experts": len(mlps)}
+        norms = branch.body.norms if isinstance(branch.body, ExpertMlps) and apart is None else None
+        before = branch.norm if norms is None else norms.experts
+        further: dict[str, Any] = {"before": before, "gated": gated, "experts": len(mlps)}
         kind = "mlp.fc_in" if apart is None else "mlp.shared_in"
         return self._recipe(kind, layer, [*chain(*sources)], rows, **further)
 
@@ -347,7 +351,8 @@ class Recipes:
         width = mlps[0].down.outputs
         each = np.arange(width) if len(mlps) == 1 else _whole_blocks(np.arange(width))
         rows = np.concatenate([_moved(each, width * number) for number in range(len(mlps))])
-        further: dict[str, Any] = {"writes_stream": True, "experts": len(mlps), **self._end(branch)}
+        alone = isinstance(branch.body, ExpertMlps) and branch.body.norms is not None  # their norms are passes
+        further: dict[str, Any] = {"writes_stream": True, "experts": len(mlps), **({} if alone else self._end(branch))}
         kind = "mlp.fc_out" if apart is None else "mlp.shared_out"
         return self._recipe(kind, layer, [each.down for each in mlps], rows, **further)
 
