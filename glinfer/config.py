@@ -288,6 +288,8 @@ class ModelConfig:
             )
         elif not 2 <= count <= MAX_EXPERTS:
             raise ConfigError(f"num_experts is {count}; expected a whole number from 2 to {MAX_EXPERTS}")
+        elif self.family.names.expert_norm and not self.shared_intermediate_size:
+            raise ConfigError("shared_intermediate_size is 0; expected the width of the MLP beside the experts")
         elif used > count:
             raise ConfigError(f"num_experts_per_tok is {used}; expected at most {count}, the number of experts")
 

@@ -312,7 +312,8 @@ class TemplateChat(ChatForm):
             self.channels = Channels(channel, channel, line_break, tokenizer.decode, opens=False)
         ends = tuple(ends)
         if all(name in known and name in template.source for name in _CALL_TOKENS):
-            self.call_tokens = CallTokens(*(known[name] for name in _CALL_TOKENS), tokenizer.decode)
+            opening, closing, quote = (known[name] for name in _CALL_TOKENS)
+            self.call_tokens = CallTokens(opening, closing, quote, tokenizer.decode)
             ends += (known[_AFTER_CALLS],) if _AFTER_CALLS in known else ()
         template.ids(tokenizer, [*self._first, {"role": "user", "content": "Hello"}], kwargs=kwargs)
         # With channels, the token after a message may end each of a reply's messages.

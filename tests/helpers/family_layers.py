@@ -37,6 +37,7 @@ def layers_of(family: str) -> dict[str, Any]:
             "layer_types": ("sliding_attention", "full_attention"),
             **{"sliding_window": 5, "global_head_dim": 24, "hidden_size_per_layer_input": 32},
             **{"rope_scaling": FAMILIES[family].usual["rope_scaling"], "attention_multiplier": 1.0},
+            **({"shared_intermediate_size": 512} if FAMILIES[family].experts else {}),
         }
     if FAMILIES[family].delta_rule:
         return {"layer_types": ("linear_attention", "full_attention"), **DELTA}
@@ -68,8 +69,8 @@ FURTHER = {
     "score": {"conv": -2, "delta": 9, "ssm": 8, "gated": 1, "none": -6},
 }
 """Draws of a layer with a convolution, a delta rule, or gates, beyond one with attention alone, by plan."""
-BESIDE = {"fast": 12, "batch": 13, "chunk": 14, "score": 14}
-"""Draws of a scan beside attention, by plan."""
+BESIDE = 12
+"""Draws of a scan beside attention in the fast plan."""
 
 
 def further_draws(config: ModelConfig, plan: str = "fast", first: int = 0) -> int:
@@ -78,9 +79,10 @@ def further_draws(config: ModelConfig, plan: str = "fast", first: int = 0) -> in
     for layer in range(first, config.num_hidden_layers):
         of = config.layer(layer)
         found += FURTHER[plan].get("gated" if of.gated or of.head_gates else of.mixing, 0) - 2 * (not of.mlp)
-        found += 4 * (of.per_layer > 0) + of.scaled + BESIDE[plan] * (of.attends and of.delta is not None)
+        found += 4 * (of.per_layer > 0) + of.scaled + BESIDE * (of.attends and of.delta is not None)
         if plan == "fast":  # an activation, a shared expert, or one MLP where others have experts
-            found += (config.hidden_act == "xielu") + 4 * (of.experts is not None and of.experts.apart)
+            own = of.experts is not None and (of.experts.apart or of.experts.own_norms)
+            found += (config.hidden_act == "xielu") + 4 * own
             found -= 3 * (config.family.experts and of.experts is None)
         if plan == "chunk" and layer == config.num_hidden_layers - 1:  # it ends with what later tokens need
             found -= (of.gated or of.head_gates) - of.convolves

@@ -120,13 +120,13 @@ def read_peft(path: AnyPath, config: ModelConfig, base: Checkpoint | None = None
 def _modules_of_experts(config: ModelConfig, form: HuggingFace) -> dict[str, tuple[StoredTensor, StoredTensor]]:
     """The two parameters (gate with up, and down) of each module that holds a layer's experts, by module name."""
     names = form.names or config.family.names
-    stem, _, rest = names.down.partition(f".{_EXPERTS}.")
+    stem, _, rest = f".{names.down}".partition(f".{_EXPERTS}.")
     if not rest:
         return {}
     parts: dict[str, tuple[list[ModelTensor], list[ModelTensor]]] = {}
     for tensor in tensors_of(config):
         if tensor.layer is not None and tensor.part == "weight" and tensor.role in EXPERT_ROLES:
-            module = f"{names.layer.format(tensor.layer)}{stem}.{_EXPERTS}"
+            module = f"{names.layer.format(tensor.layer)}{stem}.{_EXPERTS}".replace("..", ".")
             parts.setdefault(module, ([], []))[tensor.role == "down"].append(tensor)
     return {
         module: (

@@ -30,7 +30,7 @@ def gate_heads(
 ) -> DrawSpec:
     """``out = x · sigmoid(gate)``, x and out [rows, C]; the gates of a row are its floats from ``gates_at`` on.
 
-    With ``head_floats`` one gate is for so many floats, a multiple of 4; otherwise each float has its own.
+    With ``head_floats`` one gate is for a head of that size, a multiple of 4; otherwise each float has its own.
 
     Raises:
         PlanError: ``gates_at`` is not at the beginning of a block.

@@ -580,7 +580,7 @@ class Lowering(ABC):
         out: RowInterleaved,
     ) -> None:
         """Draw the sum of experts and the shared one, each normalised, whose norm is added to the stream."""
-        name, how = f"h.{layer}.mlp", {"slots": self.used, "kernels": self.kernels}
+        name, how = f"h.{layer}.mlp", dict[str, Any](slots=self.used, kernels=self.kernels)
         shared, chosen, first, both = (
             self.rows(f"mlp.{each}", out.cols) for each in ("shared_out", "chosen", "shared_normed", "both")
         )

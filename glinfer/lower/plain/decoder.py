@@ -571,9 +571,9 @@ class _PlainLowering:
             which: dict[str, Any] = {"expert": number, "bias": bias, "kernels": kernels}
             plan.draw(expert_weight(f"{own}.weight", "mlp.choice", logits, weight, choice, **which))
             if scales is not None:
-                factor = self.copy(
-                    f"{name}.factor", "mlp.choice", scales, (rows, 1), [Axis(rows, 0, 0)], col_offset=number
-                )
+                factor = self.scratch(f"{name}.factor", rows, 1)
+                axes = [Axis(rows, 0, 0), Axis(1, 0, 0)]
+                self.copy(f"{own}.factor", "mlp.choice", scales, (rows, 1), axes, col_offset=number, out=factor)
                 self.combine(f"{own}.scaled", "mlp.choice", "multiply", weight, factor, scaled)
             add(own, out, number == 0)
         if norms is not None and beside is not None:
