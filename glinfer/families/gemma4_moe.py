@@ -44,7 +44,15 @@ FAMILY = replace(
     _DENSE,
     name="gemma4_moe",
     names=NAMES,
-    usual={**_DENSE.usual, "norm_topk_prob": True, "shared_intermediate_size": 2112},
+    usual={
+        **_DENSE.usual,
+        "sliding_window": 1024,
+        "global_head_dim": 512,
+        "num_global_key_value_heads": 2,
+        "attention_k_eq_v": True,
+        "norm_topk_prob": True,
+        "shared_intermediate_size": 2112,
+    },
     huggingface=replace(
         _FORM,
         keys={"intermediate_size": ("moe_intermediate_size",)},
