@@ -268,9 +268,12 @@ class Graph:
         )
 
     def _expert_norms(self, number: int, count: int) -> ExpertNorms:
-        roles = ("router_norm", "expert_norm", "shared_post_norm", "expert_post_norm")
         return ExpertNorms(
-            *(self._norm(each, number) for each in roles), ModelTensor("expert_scale", "", (count,), number)
+            self._norm("router_norm", number),
+            self._norm("expert_norm", number),
+            self._norm("shared_post_norm", number),
+            self._norm("expert_post_norm", number),
+            ModelTensor("expert_scale", "", (count,), number),
         )
 
     def _mlp(self, number: int, of: LayerConfig, prefix: str = "", letter: str = "", inner: int = 0) -> Mlp:

@@ -151,7 +151,7 @@ def _factors(config: ModelConfig, config_file: Path) -> Mapping[str, Array]:
     """The factors of tensors, by role and letter."""
     values = Settings(read_json(config_file, MAX_CONFIG_BYTES), shown(config_file))
     found = config.family.in_huggingface.factors(values, dataclasses.asdict(config))
-    return {name: np.float32(factor) for name, factor in found.items()}
+    return {name: np.asarray(factor, np.float32) for name, factor in found.items()}
 
 
 def _counted(config: ModelConfig) -> str:
