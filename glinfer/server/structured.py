@@ -220,7 +220,7 @@ def _call_form(served: Served) -> CallForm:
     if not chat.template_source:
         raise StructureError(f"the chat template of {served.name} has no place for tools; leave them out")
     form = tool_form(chat.template_source)
-    tokens = chat.call_tokens if form == FORMS["gemma"] else chat.channels
+    tokens = chat.call_tokens if form == FORMS["gemma4"] else chat.channels
     if isinstance(form, MessageForm) and tokens is None:
         raise StructureError(
             f"the tokenizer of {served.name} lacks the control tokens of its template's calls; leave tools out"

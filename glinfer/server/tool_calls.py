@@ -17,7 +17,7 @@ class CallDeltas:
     def __init__(self, form: CallForm) -> None:
         """Start an answer of a model with this call form."""
         self._parser = ToolParser(form) if isinstance(form, ToolForm) else None
-        self._gemma, self._arguments = form == FORMS["gemma"], GemmaArguments()
+        self._gemma, self._arguments = form == FORMS["gemma4"], GemmaArguments()
         self._apart = -1
         self._content = ""
         self._calls: list[dict[str, Any]] = []

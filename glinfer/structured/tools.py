@@ -9,7 +9,7 @@ Five forms are supported, and the template's source shows which one a model has 
 * ``harmony`` (gpt-oss): a call is a separate message, whose header names the tool:
   ``<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>{…}<|call|>``. Text cannot spell these control
   tokens, so :class:`glinfer.text.chat.ReplySplitter` finds these calls instead of a parser here.
-* ``gemma`` (Gemma 4): control tokens enclose a call and its texts, see :mod:`glinfer.structured.gemma`.
+* ``gemma4`` (Gemma 4): control tokens enclose a call and its texts, see :mod:`glinfer.structured.gemma`.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class MessageForm:
     """Tool calls between control tokens.
 
     Attributes:
-        name: ``harmony``, or ``gemma``, whose calls stand within a message.
+        name: ``harmony``, or ``gemma4``, whose calls stand within a message.
     """
 
     name: str
@@ -89,7 +89,7 @@ FORMS: Mapping[str, CallForm] = {
         ToolForm("list", _TAG + "[", '{"name": "', _ARGUMENTS, "}", ", ", "]" + _END_TAG, True),
         ToolForm("bare", '{"name": "', "", '", "parameters": ', "}", "", "", False),
         MessageForm("harmony"),
-        MessageForm("gemma"),
+        MessageForm("gemma4"),
     )
 }
 """The call forms by name."""
@@ -104,7 +104,7 @@ def tool_form(template: str) -> CallForm:
     if "<|channel|>" in template and "functions." in template:
         return FORMS["harmony"]
     if OPENING in template:
-        return FORMS["gemma"]
+        return FORMS["gemma4"]
     if _TAG in template:
         return FORMS["list" if _TAG + "[" in template else "hermes"]
     if "python_tag" in template or '"parameters": ' in template:
@@ -124,7 +124,7 @@ def call_grammar(form: CallForm, tools: Sequence[Tool], *, required: bool, paral
             may come before them.
         parallel: allow several calls if the form has them.
     """
-    if form == FORMS["gemma"]:
+    if form == FORMS["gemma4"]:
         schemas = {tool.name: (tool.parameters or _NO_ARGUMENTS, tool.strict) for tool in tools}
         return gemma_grammar(schemas, required=required, parallel=parallel)
     written = _message_call if isinstance(form, MessageForm) else partial(_call, form)

@@ -142,7 +142,7 @@ def test_calls_between_control_tokens(
     gemma: tuple[Compiler, Tokenizer], required: bool, parallel: bool, good: list[str], bad: list[str]
 ) -> None:
     compiler, words = gemma
-    grammar = call_grammar(FORMS["gemma"], TOOLS, required=required, parallel=parallel)
+    grammar = call_grammar(FORMS["gemma4"], TOOLS, required=required, parallel=parallel)
     assert [text for text in good if not accepts(compiler, grammar, words.encode(text))] == []
     assert [text for text in bad if accepts(compiler, grammar, words.encode(text))] == []
     assert not accepts(compiler, grammar, words.encode("<|tool_call>") + words.encode(GEMMA_NOW, allow_special=False))
@@ -182,7 +182,7 @@ def test_arguments_between_control_tokens(
     """What the grammar lets through becomes JSON, in pieces of any size."""
     (compiler, words), draw = gemma, random.Random(2)
     text = f"call:f{{{arguments}}}"
-    grammar = call_grammar(FORMS["gemma"], [Tool("f", ORDER)], required=True, parallel=False)
+    grammar = call_grammar(FORMS["gemma4"], [Tool("f", ORDER)], required=True, parallel=False)
     accepted = accepts(compiler, grammar, words.encode(f"<|tool_call>{text}<tool_call|>"))
     assert accepted is (value is not None)
     for _ in range(20 * accepted):
@@ -197,7 +197,7 @@ def test_arguments_between_control_tokens(
 def test_strict_arguments_between_control_tokens_are_refused_where_a_keyword_is_unknown() -> None:
     tool = Tool("f", {"type": "object", "properties": {"a": {"type": "string", "pattern": "x"}}}, strict=True)
     with pytest.raises(StructureError, match="'pattern' in a of the tool f is not supported"):
-        call_grammar(FORMS["gemma"], [tool], required=True, parallel=False)
+        call_grammar(FORMS["gemma4"], [tool], required=True, parallel=False)
 
 
 @each_case(
@@ -232,6 +232,6 @@ def test_the_form_follows_from_the_template() -> None:
     assert tool_form("{{ tools }} <tool_call>[").name == "list"
     assert tool_form('{{ tools }} {"name": x, "parameters": y}').name == "bare"
     assert tool_form("{{ tools }} <|start|>assistant to=functions.{{ x }}<|channel|>").name == "harmony"
-    assert tool_form("{{ tools }} {{ '<|tool_call>call:' + name }}").name == "gemma"
+    assert tool_form("{{ tools }} {{ '<|tool_call>call:' + name }}").name == "gemma4"
     with pytest.raises(StructureError, match="tool calls in an unknown form"):
         tool_form("{{ tools }}")
