@@ -65,7 +65,7 @@ _MODULES = (
     *(seed_oss, ernie4_5, exaone4, granitemoehybrid, falcon_h1, nemotron_h, mamba2, hunyuan_v1_dense, phi, apertus),
     *(qwen2_moe, qwen3_moe, olmoe, granitemoe, granitemoehybrid_moe, nemotron_h_moe, gemma4_moe, lfm2_moe, gpt_oss),
     *(qwen3_5_moe, qwen3_next),
-    *(bert, roberta, xlm_roberta, jina_embeddings_v3, nomic_bert, modernbert, gemma_embedding, eurobert),
+    *(bert, roberta, xlm_roberta, nomic_bert, modernbert, gemma_embedding, eurobert, jina_embeddings_v3),
 )
 FAMILIES: dict[str, Family] = {module.FAMILY.name: module.FAMILY for module in _MODULES}
 """Every family by its name, the ``model_type`` of its models."""
