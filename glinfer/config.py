@@ -15,11 +15,13 @@ from glinfer.errors import ConfigError
 from glinfer.families import DEFAULT, DEFAULT_SHAPE, FAMILIES, SHAPES, TOWERS
 from glinfer.families.layer import (
     ALL_AHEAD,
+    BOTH,
     CONV,
     DELTA,
     FULL,
     LONGEST_CONVOLUTION,
     MLP,
+    MOE,
     SLIDING,
     DeltaRule,
     Experts,
@@ -143,7 +145,8 @@ class ModelConfig:
       key head are consecutive, or, with ``linear_keys_in_turn`` (GGUF files), interleaved. In families with the scan of
       Mamba-2 a key head is a group, keys have the elements of its state, ``conv_bias`` is the convolution's, and
       results are normalised in ``linear_norm_groups`` parts (0: not). Layers of some families have one branch, which is
-      an MLP in those of kind ``mlp``.
+      an MLP in those of kind ``mlp``, and experts in those of kind ``moe``. Layers of kind ``hybrid`` have attention
+      and a scan, which read the same stream.
     * ``global_head_dim`` and ``num_global_key_value_heads`` are the heads of layers without a window (0: as in the
       others); with ``attention_k_eq_v`` their values are the keys before their norm. The last ``num_kv_shared_layers``
       layers use the keys and values of the last layer of their kind before them; ``use_double_wide_mlp`` doubles the
@@ -290,12 +293,14 @@ class ModelConfig:
             )
         elif not 2 <= count <= MAX_EXPERTS:
             raise ConfigError(f"num_experts is {count}; expected a whole number from 2 to {MAX_EXPERTS}")
+        elif self.family.names.expert_norm and not self.shared_intermediate_size:
+            raise ConfigError("shared_intermediate_size is 0; expected the width of the MLP beside the experts")
         elif used > count:
             raise ConfigError(f"num_experts_per_tok is {used}; expected at most {count}, the number of experts")
 
     def _check_layers(self) -> None:
         """Check the patterns of layers, and the factors and caps."""
-        for name, known in (("layer_types", (FULL, SLIDING, CONV, DELTA, MLP)), ("rotary_layers", (0, 1))):
+        for name, known in (("layer_types", (FULL, SLIDING, CONV, DELTA, BOTH, MLP, MOE)), ("rotary_layers", (0, 1))):
             found = getattr(self, name)
             found = tuple(found) if isinstance(found, (list, tuple)) else found
             if not isinstance(found, tuple) or any(isinstance(each, bool) or each not in known for each in found):
@@ -304,8 +309,10 @@ class ModelConfig:
             object.__setattr__(self, name, found)
         family = FAMILIES.get(self.model_type) if isinstance(self.model_type, str) else None
         self._check_convolutions(family)
-        if MLP in self.layer_types and family is not None and not family.single:
-            raise ConfigError(f"layer_types has {MLP!r}; layers of {self.model_type} have two branches")
+        for kind, may_have in ((MLP, "single"), (MOE, "experts")):
+            if kind in self.layer_types and family is not None and not (family.single and getattr(family, may_have)):
+                words = "have two branches" if not family.single else "have no experts"
+                raise ConfigError(f"layer_types has {kind!r}; layers of {self.model_type} {words}")
         self._check_delta_rule(family)
         self._check_shared_layers(family)
         if self.layer_types and self.max_window_layers:
@@ -350,8 +357,9 @@ class ModelConfig:
 
     def _check_delta_rule(self, family: Family | None) -> None:
         """Check the layers with the delta rule."""
-        may_have = family is None or family.delta_rule
-        if not self._check_kind(DELTA, "linear_num_value_heads", "has the delta rule", may_have=may_have):
+        kind = BOTH if BOTH in self.layer_types else DELTA
+        may_have = family is None or (family.both if kind == BOTH else family.delta_rule)
+        if not self._check_kind(kind, "linear_num_value_heads", "has the delta rule", may_have=may_have):
             return
         key_heads, heads = self.linear_num_key_heads, self.linear_num_value_heads
         if not key_heads or not heads or heads % key_heads:
@@ -425,7 +433,8 @@ class ModelConfig:
     def layer(self, index: int) -> LayerConfig:
         """The record of one layer, from the family's and the fields of all layers."""
         family = self.family
-        kind, shared, dense = self._kind(index), index >= self.producing_layers, index < self.num_dense_layers
+        kind, shared = self._kind(index), index >= self.producing_layers
+        dense = kind != MOE if family.single else index < self.num_dense_layers
         inner = (self.dense_intermediate_size if dense else 0) or self.intermediate_size
         layer = dataclasses.replace(
             family.layer,
@@ -437,11 +446,11 @@ class ModelConfig:
             per_layer=self.hidden_size_per_layer_input,
         )
         if family.single:
-            layer = dataclasses.replace(layer, mlp=kind == MLP)
-        if kind == MLP:
+            layer = dataclasses.replace(layer, mlp=kind in (MLP, MOE))
+        if layer.mlp and family.single:
             return dataclasses.replace(layer, mixing="none", head_norms="")
         if kind == CONV:
-            return dataclasses.replace(layer, mixing="conv", taps=self.conv_L_cache, head_norms="")
+            return dataclasses.replace(layer, mixing="conv", taps=self.conv_L_cache, head_norms="", head_gates=False)
         if kind == DELTA:
             mixing: Mixing = "ssm" if family.scans else "delta"
             taps, rule = self.linear_conv_kernel_dim, self._delta
@@ -460,6 +469,8 @@ class ModelConfig:
             rope=self._rope(index, local=slides),
             score_scale=self.attention_multiplier or self.head_dim**-0.5,
             score_cap=self.attn_logit_softcapping,
+            delta=self._delta if kind == BOTH else None,
+            taps=self.linear_conv_kernel_dim if kind == BOTH else 0,
         )
 
     def _kind(self, index: int) -> str:
@@ -495,6 +506,7 @@ class ModelConfig:
             sigmoid=self.family.sigmoid_router,
             biased=self.use_expert_bias,
             scale=self.routed_scaling_factor,
+            own_norms=bool(self.family.names.expert_norm),
         )
 
     def _rope(self, index: int, *, local: bool) -> Rope | None:

@@ -10,11 +10,13 @@ from glinfer.families import (
     ernie4_5,
     eurobert,
     exaone4,
+    falcon_h1,
     gab,
     gemma,
     gemma2,
     gemma3,
     gemma4,
+    gemma4_moe,
     gemma_embedding,
     gift_of_gab,
     gpt2,
@@ -24,8 +26,10 @@ from glinfer.families import (
     granitemoehybrid,
     granitemoehybrid_moe,
     hunyuan_v1_dense,
+    jina_embeddings_v3,
     lfm2,
     lfm2_moe,
+    lfm3,
     llama,
     mamba2,
     ministral,
@@ -33,6 +37,7 @@ from glinfer.families import (
     mistral,
     modernbert,
     nemotron_h,
+    nemotron_h_moe,
     nomic_bert,
     olmo2,
     olmo3,
@@ -57,10 +62,11 @@ from glinfer.families.record import Family
 
 _MODULES = (
     *(gab, gpt2, gift_of_gab, llama, mistral, ministral, ministral3, qwen2, qwen3, qwen3_vl),
-    *(gemma, gemma2, gemma3, gemma4, smollm3, olmo2, olmo3, phi3, granite, lfm2, qwen3_5),
-    *(seed_oss, ernie4_5, exaone4, granitemoehybrid, nemotron_h, mamba2, hunyuan_v1_dense, phi, apertus),
-    *(qwen2_moe, qwen3_moe, olmoe, granitemoe, granitemoehybrid_moe, lfm2_moe, gpt_oss, qwen3_5_moe, qwen3_next),
-    *(bert, roberta, xlm_roberta, nomic_bert, modernbert, gemma_embedding, eurobert),
+    *(gemma, gemma2, gemma3, gemma4, smollm3, olmo2, olmo3, phi3, granite, lfm2, lfm3, qwen3_5),
+    *(seed_oss, ernie4_5, exaone4, granitemoehybrid, falcon_h1, nemotron_h, mamba2, hunyuan_v1_dense, phi, apertus),
+    *(qwen2_moe, qwen3_moe, olmoe, granitemoe, granitemoehybrid_moe, nemotron_h_moe, gemma4_moe, lfm2_moe, gpt_oss),
+    *(qwen3_5_moe, qwen3_next),
+    *(bert, roberta, xlm_roberta, nomic_bert, modernbert, gemma_embedding, eurobert, jina_embeddings_v3),
 )
 FAMILIES: dict[str, Family] = {module.FAMILY.name: module.FAMILY for module in _MODULES}
 """Every family by its name, the ``model_type`` of its models."""

@@ -50,10 +50,8 @@ def _heads(settings: Settings) -> Fields:
     return {ours: found.whole(name) if found.given(name) else 0 for name, ours in _HEADS.items()}
 
 
-def _more(settings: Settings, fields: Fields) -> Fields:
+def heads_and_layers(settings: Settings, fields: Fields) -> Fields:
     """Heads, shared layers and embeddings of layers."""
-    if settings.flag("enable_moe_block"):
-        raise settings.refused("enable_moe_block", "false, as layers with an MLP beside experts are not supported")
     width = settings.whole("hidden_size_per_layer_input", 256, least=0)
     rows = settings.whole("vocab_size_per_layer_input", 262144)
     if width and rows != fields["vocab_size"]:
@@ -77,7 +75,8 @@ def _of_metadata(keys: Keys, fields: Fields) -> Fields:
     for key, dim in (("attention.value_length_swa", narrow), ("rope.dimension_count_swa", narrow)):
         if keys.whole(key, dim) != dim:
             raise keys.refused(key, f"{dim}, the width of a head")
-    shared, inner = keys.whole("attention.shared_kv_layers", 0, least=0), fields["intermediate_size"]
+    shared = keys.whole("attention.shared_kv_layers", 0, least=0)
+    inner = fields.get("shared_intermediate_size") or fields["intermediate_size"]
     widths = keys.listed("feed_forward_length")
     widths = widths if isinstance(widths, list) else [widths] * layers
     doubled = [inner] * max(0, layers - shared) + [2 * inner] * shared
@@ -153,7 +152,7 @@ FAMILY = Family(
         windows=_layers,
         rope=partial(angles_by_kind, local_theta=gemma3.LOCAL_THETA, share=_SHARE),
         scalars={"final_logit_softcapping": 0.0},
-        more=_more,
+        more=heads_and_layers,
         wrapped=("gemma4",),
         names=replace(_NAMES, per_layer_table="model.embed_tokens_per_layer"),
         # Files have keys and values of layers that use those of others.

@@ -8,7 +8,7 @@ from functools import partial
 
 from glinfer.families import gemma3
 from glinfer.families.gguf import Gguf, windows
-from glinfer.families.huggingface import SAME_MATHS
+from glinfer.families.huggingface import SAME_MATHS, marked
 
 _FORM = gemma3.FAMILY.in_huggingface
 
@@ -20,7 +20,7 @@ FAMILY = replace(
     usual={**gemma3.FAMILY.usual, "pooling": "mean"},
     huggingface=replace(
         _FORM,
-        variant=(gemma3.FAMILY.name, "use_bidirectional_attention"),
+        variant=(gemma3.FAMILY.name, marked("use_bidirectional_attention")),
         only={**SAME_MATHS, "is_causal": (False, None), "use_bidirectional_attention": (True,)},
     ),
     gguf=Gguf("gemma-embedding", attention_bias=False, more=partial(windows, period=6, local_theta=gemma3.LOCAL_THETA)),

@@ -71,6 +71,7 @@ class Gguf:
         names: the names of tensors in the file.
         scalars: the key and the default of fields of :class:`glinfer.config.ModelConfig` that scale or bound something.
         inner_key: the key of the inner width of an MLP, or of each expert's.
+        shared_key: the key of the width of an MLP that all tokens use without a weight.
         marked_by: a key that the files of this family have, and those of other families of the architecture lack.
         sections: whether a file lists the pairs of each position of an image; in text, all positions are equal.
         listed: the roles of numbers, one a layer, that a file has as lists in its metadata, by the role's name.
@@ -92,6 +93,7 @@ class Gguf:
     names: Names = GGUF_NAMES
     scalars: Mapping[str, tuple[str, float]] = field(default_factory=dict)
     inner_key: str = "feed_forward_length"
+    shared_key: str = SHARED_WIDTH
     marked_by: str = ""
     sections: bool = False
     listed: tuple[str, ...] = ()

@@ -33,16 +33,19 @@ def scan_layers(settings: Settings, fields: Fields) -> Fields:
     pattern = shortest_pattern(kinds_of(settings, "layer_types", layers, KINDS, [DELTA] * layers))
     if DELTA not in pattern:
         return {}
-    inner = settings.whole("mamba_expand", 2) * fields["hidden_size"]
+    found = scan_heads(settings, settings.whole("mamba_expand", 2) * fields["hidden_size"])
+    return {"layer_types": pattern, **found, "linear_norm_groups": found["linear_num_key_heads"]}
+
+
+def scan_heads(settings: Settings, inner: int, words: str = "mamba_expand · hidden_size") -> Fields:
+    """The sizes of a scan whose heads have ``inner`` elements together."""
     heads = settings.whole("mamba_n_heads", _IN_FILES["linear_num_value_heads"])
     automatic = settings.value(_HEAD) in (None, "auto")
     known = Settings({**settings.values, _HEAD: max(1, inner // heads)}, settings.label) if automatic else settings
     found = scan_sizes(known, _SIZES, {**FAMILY.usual, **_IN_FILES})
     if heads * found["linear_value_head_dim"] != inner:
-        raise settings.refused(
-            "mamba_n_heads", f"heads of {_HEAD} elements that make {inner}, mamba_expand · hidden_size"
-        )
-    return {"layer_types": pattern, **found, "linear_norm_groups": found["linear_num_key_heads"]}
+        raise settings.refused("mamba_n_heads", f"heads of {_HEAD} elements that make {inner}, {words}")
+    return found
 
 
 def rotates(settings: Settings, fields: Fields) -> Fields:

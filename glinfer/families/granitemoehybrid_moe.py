@@ -6,7 +6,7 @@ Defaults follow GraniteMoeHybridConfig in Hugging Face's transformers 5.
 from dataclasses import replace
 
 from glinfer.families import granitemoehybrid
-from glinfer.families.huggingface import Fields
+from glinfer.families.huggingface import Fields, marked
 from glinfer.families.names import scanning
 from glinfer.families.qwen3_moe import EXPERT_NAMES, GGUF_EXPERT_NAMES
 from glinfer.families.settings import Settings
@@ -42,7 +42,7 @@ FAMILY = replace(
         ),
         experts=(8, 2, None),
         more=_shared_width,
-        variant=(_DENSE.name, "num_local_experts"),
+        variant=(_DENSE.name, marked("num_local_experts")),
     ),
     gguf=replace(
         _GGUF,

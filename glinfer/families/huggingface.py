@@ -14,7 +14,7 @@ from typing import Any
 from glinfer.errors import FormatError
 from glinfer.families.layer import FULL, LONGEST_PERIOD, QUERY_BETA, SLIDING, every, shortest_pattern
 from glinfer.families.names import Names
-from glinfer.families.settings import Settings, quoted
+from glinfer.families.settings import Settings, is_whole, quoted
 
 Fields = dict[str, Any]
 """Fields of :class:`glinfer.config.ModelConfig` by name."""
@@ -296,6 +296,11 @@ def shared_expert(settings: Settings, fields: Fields, usual: int) -> Fields:
     return {"shared_expert_intermediate_size": settings.whole(SHARED_WIDTH, usual)}
 
 
+def marked(name: str) -> Callable[[Settings], bool]:
+    """Whether a setting is true or above 0."""
+    return lambda settings: settings.value(name) is True or is_whole(settings.value(name), 1)
+
+
 def nothing(settings: Settings, fields: Fields) -> Fields:
     """No further fields."""
     return {}
@@ -316,13 +321,12 @@ class HuggingFace:
             fields of :class:`glinfer.config.ModelConfig`, or ``query_pre_attn_scalar``, whose root divides scores.
         experts: default number of experts of a layer, default number of a token, and the default of ``norm_topk_prob``;
             None if the weights of the chosen ones always add up to 1.
-        unused: settings of experts that its files may have although no layer reads them.
+        unused: settings of experts, or of shared ones, that its files may have although no layer reads them.
         only: settings that would change the computation, with their neutral values; other values are refused.
         windows: reads the fields of sliding windows, or of layers without attention.
         rope: reads the fields of rotary positions.
         more: reads what only this family has; its fields replace those read before.
-        variant: the ``model_type`` of its files, and a setting that is true or above 0 in them, if it is another
-            family's.
+        variant: the ``model_type`` of its files, and whether settings are of this family, if it is another family's.
         wrapped: the ``model_type`` of multimodal models whose ``text_config`` describes a model of this family.
         names: the names of tensors in the file; None if they are those of the checkpoint.
         prefix: the beginning of names that some files omit.
@@ -330,6 +334,8 @@ class HuggingFace:
         layouts: how the file stores the tensors of a role, see :mod:`glinfer.formats.huggingface.layouts`; by default
             as [out, in].
         classifier: the names of a classifier's matrices, and the activations between them; empty without one.
+        factors: reads the factors that the family puts into its matrices, one a matrix or one a row, by role, or by
+            role and letter.
     """
 
     sizes: tuple[int, ...]
@@ -345,10 +351,11 @@ class HuggingFace:
     windows: Hook = no_window
     rope: Hook = angles
     more: Hook = nothing
-    variant: tuple[str, str] = ("", "")
+    variant: tuple[str, Callable[[Settings], bool]] = ("", lambda settings: False)
     wrapped: tuple[str, ...] = ()
     names: Names | None = None
     prefix: str = "model."
     buffers: str = r"(.*\.)?rotary_emb\.inv_freq"
     layouts: Mapping[str, str] = field(default_factory=dict)
     classifier: tuple[str, ...] = ()
+    factors: Hook = nothing

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
-FULL, SLIDING, CONV, DELTA, MLP = "full_attention", "sliding_attention", "conv", "linear_attention", "mlp"
+FULL, SLIDING, CONV, DELTA = "full_attention", "sliding_attention", "conv", "linear_attention"
+BOTH, MLP, MOE = "hybrid", "mlp", "moe"
 """The kinds of layers in ``layer_types`` of :class:`glinfer.config.ModelConfig`."""
 XIELU = "xielu"
 """The ``hidden_act`` with two learned numbers in each layer (Huang and Schlag 2024), of families without a gate."""
@@ -72,6 +73,7 @@ class Experts:
         sigmoid: whether weights are sigmoids of the logits; otherwise they are a softmax.
         biased: whether experts are chosen by their sigmoid plus a learned number.
         scale: a factor of the weights.
+        own_norms: whether router, experts and shared expert have norms of their own, and each expert a factor.
     """
 
     count: int
@@ -84,6 +86,7 @@ class Experts:
     sigmoid: bool = False
     biased: bool = False
     scale: float = 1.0
+    own_norms: bool = False
 
     @property
     def stacked(self) -> Experts:
@@ -158,8 +161,10 @@ class LayerConfig:
         sinks: whether the softmax of each head has an additional learned logit without a value.
         experts: the experts of the MLP; None for a single MLP.
         gated: whether attention's results are multiplied by the sigmoid of gates, which are projected with the queries.
+        head_gates: whether each head has one gate instead, which a matrix of its own projects.
         mlp: whether an MLP, or experts, follow the mixing of tokens.
-        delta: the heads of the delta rule or of the scan; None in layers without either.
+        delta: the heads of the delta rule or of the scan; None in layers without either. In layers with attention it
+            reads the same stream beside it.
         head_dim, kv_heads: elements of a head, and heads of keys and values.
         inner: the width of the MLP, or of each expert.
         source: the earlier layer whose keys and values the attention uses; None if it has its own.
@@ -184,6 +189,7 @@ class LayerConfig:
     sinks: bool = False
     experts: Experts | None = None
     gated: bool = False
+    head_gates: bool = False
     mlp: bool = True
     delta: DeltaRule | None = None
     head_dim: int = 0

@@ -19,6 +19,7 @@ class Names:
         projection: the projections of queries, keys and values, with a placeholder for the letter; without one, a
             single matrix holds the rows of all three.
         head_norm: the norms of heads of queries and keys, with a placeholder for the letter.
+        head_gate: the matrix of one gate for each head of results, if the family has it.
         conv_in, conv, conv_out: the matrix before a convolution, with the rows of B, C and x; the depthwise
             convolution's own weights; and the matrix after it.
         decay_rate, decay_shift: the full names of the vectors for the decays of a delta rule, see
@@ -39,6 +40,9 @@ class Names:
         router: the matrix whose outputs choose the experts of a layer, if layers have them. ``gate``, ``up`` and
             ``down`` then have a placeholder for an expert's number; without one, a tensor holds all experts.
         alpha_p, alpha_n: the full names of the learned numbers of xIELU, for positive and for negative inputs.
+        router_norm, expert_norm: the norms before router and experts, if they have their own.
+        shared_post_norm, expert_post_norm: the norms after the shared expert and after the others.
+        expert_scale: the full name of the factors of experts, if they have norms of their own.
         expert_bias: the full name of the numbers that choose experts beside their sigmoids, if layers have them.
         dense_gate, dense_up, dense_down: the matrices of the MLP in the first layers, if these have no experts.
         shared_router, shared_gate, shared_up, shared_down: the vector that weights the shared expert, and its matrices,
@@ -59,6 +63,7 @@ class Names:
     projection: str = "self_attn.{}_proj"
     head_norm: str = "self_attn.{}_norm"
     output: str = "self_attn.o_proj"
+    head_gate: str = ""
     conv_in: str = "conv.in_proj"
     conv: str = "conv.conv"
     conv_out: str = "conv.out_proj"
@@ -85,6 +90,11 @@ class Names:
     router: str = ""
     alpha_p: str = ""
     alpha_n: str = ""
+    router_norm: str = ""
+    expert_norm: str = ""
+    shared_post_norm: str = ""
+    expert_post_norm: str = ""
+    expert_scale: str = ""
     expert_bias: str = ""
     dense_gate: str = "mlp.gate_proj"
     dense_up: str = "mlp.up_proj"

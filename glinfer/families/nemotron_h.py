@@ -8,13 +8,13 @@ from dataclasses import replace
 
 from glinfer.families.gguf import Gguf
 from glinfer.families.huggingface import SAME_MATHS, Fields, HuggingFace
-from glinfer.families.layer import DELTA, FULL, MLP, shortest_pattern
+from glinfer.families.layer import DELTA, FULL, MLP, MOE, shortest_pattern
 from glinfer.families.names import GGUF_NAMES, Names, scanning
 from glinfer.families.record import Family
 from glinfer.families.scans import KINDS, kinds_of, scan_metadata, scan_sizes
 from glinfer.families.settings import Keys, Settings, is_whole
 
-_LETTERS = {"M": DELTA, "*": FULL, "-": MLP}
+_LETTERS = {"M": DELTA, "*": FULL, "-": MLP, "E": MOE}
 _LISTED, _PATTERN = "layers_block_type", "hybrid_override_pattern"
 _SIZES = ("mamba_num_heads", "mamba_head_dim", "ssm_state_size", "n_groups", "conv_kernel", "use_conv_bias")
 NAMES = scanning(
@@ -33,7 +33,7 @@ NAMES = scanning(
 )
 
 
-def _layers(settings: Settings, fields: Fields) -> Fields:
+def layers_of(settings: Settings, fields: Fields) -> Fields:
     """The kind of each layer, and the sizes of scans."""
     values = settings.values
     if not settings.given(_LISTED) and isinstance(values.get(_PATTERN), str) and values[_PATTERN]:
@@ -43,7 +43,7 @@ def _layers(settings: Settings, fields: Fields) -> Fields:
         found = settings.value(_LISTED)
         if not found or not isinstance(found, list):
             raise settings.missing(_LISTED, "the kind of each layer")
-        kinds = kinds_of(settings, _LISTED, len(found), {**KINDS, MLP: MLP}, [])
+        kinds = kinds_of(settings, _LISTED, len(found), {**KINDS, MLP: MLP, MOE: MOE}, [])
     sizes = scan_sizes(settings, _SIZES, FAMILY.usual) if DELTA in kinds else {}
     groups = {"linear_norm_groups": sizes["linear_num_key_heads"]} if sizes else {}
     return {"num_hidden_layers": len(kinds), "layer_types": shortest_pattern(kinds), **sizes, **groups}
@@ -54,8 +54,8 @@ def unrotated(settings: Settings, fields: Fields) -> Fields:
     return {"rotary_layers": (0,)}
 
 
-def _metadata(keys: Keys, fields: Fields) -> Fields:
-    """The kind of each layer in a GGUF file: an MLP has a width, and attention heads of keys."""
+def metadata_of_layers(keys: Keys, fields: Fields, wide: str = MLP) -> Fields:
+    """The kind of each layer in a GGUF file: a ``wide`` one has a width, and attention heads of keys."""
     name, layers = "feed_forward_length", fields["num_hidden_layers"]
     widths = keys.listed(name)
     widths = widths if isinstance(widths, list) else [widths] * layers
@@ -63,7 +63,7 @@ def _metadata(keys: Keys, fields: Fields) -> Fields:
         raise keys.refused(name, f"{layers} numbers, 0 or the same one")
     found = scan_metadata(keys, fields)
     pattern = found.get("layer_types", (FULL,))
-    kinds = [MLP if width else pattern[layer % len(pattern)] for layer, width in enumerate(widths)]
+    kinds = [wide if width else pattern[layer % len(pattern)] for layer, width in enumerate(widths)]
     inner = {"intermediate_size": max(widths)} if any(widths) else {}
     return {**found, **inner, "layer_types": shortest_pattern(kinds), "rotary_layers": (0,)}
 
@@ -101,8 +101,8 @@ FAMILY = Family(
             "use_bias": (False,),
             "num_nextn_predict_layers": (0,),
         },
-        unused=("n_routed_experts", "num_experts_per_tok", "moe_intermediate_size"),
-        windows=_layers,
+        unused=("n_routed_experts", "n_shared_experts", "num_experts_per_tok", "moe_intermediate_size"),
+        windows=layers_of,
         rope=unrotated,
         names=replace(NAMES, delta_in="mixer.in_proj"),
         prefix="backbone.",
@@ -112,6 +112,6 @@ FAMILY = Family(
         attention_bias=False,
         keys_in_turn=False,
         names=replace(GGUF_NAMES, mlp_norm="attn_norm", letters={"qkv": "ssm_in", "z": "ssm_in", "a": "ssm_in"}),
-        more=_metadata,
+        more=metadata_of_layers,
     ),
 )

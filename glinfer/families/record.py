@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from glinfer.families.gguf import Gguf
 from glinfer.families.huggingface import HuggingFace
-from glinfer.families.layer import CONV, DELTA, QUERY_BETA, LayerConfig
+from glinfer.families.layer import BOTH, CONV, DELTA, QUERY_BETA, LayerConfig
 from glinfer.families.names import Names
 
 
@@ -114,7 +114,12 @@ class Family:
     @property
     def delta_rule(self) -> bool:
         """Whether layers may have the gated delta rule, or a scan, in place of attention."""
-        return DELTA in self.usual.get("layer_types", ())
+        return DELTA in self.usual.get("layer_types", ()) or self.both
+
+    @property
+    def both(self) -> bool:
+        """Whether layers may have a scan beside attention."""
+        return BOTH in self.usual.get("layer_types", ())
 
     @property
     def attends(self) -> bool:

@@ -63,13 +63,16 @@ def scan_metadata(keys: Keys, fields: Fields) -> Fields:
     pattern = shortest_pattern([FULL if each else DELTA for each in found])
     if DELTA not in pattern:
         return {**windows(keys, fields), **heads}
+    return {**heads, "layer_types": pattern, **sizes_of_metadata(keys)}
+
+
+def sizes_of_metadata(keys: Keys) -> Fields:
+    """The sizes of a scan in a GGUF file."""
     rows, inner = keys.whole("ssm.time_step_rank"), keys.whole("ssm.inner_size")
     if inner % rows:
         raise keys.refused("ssm.inner_size", f"a multiple of the {rows} heads of ssm.time_step_rank")
     groups = keys.whole("ssm.group_count")
     return {
-        **heads,
-        "layer_types": pattern,
         "linear_num_key_heads": groups,
         "linear_num_value_heads": rows,
         "linear_key_head_dim": keys.whole("ssm.state_size"),

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 
 from glinfer.config import ModelConfig
-from glinfer.families.layer import XIELU, LayerConfig
+from glinfer.families.layer import XIELU, DeltaRule, LayerConfig
 from glinfer.graph.nodes import (
     Attention,
     Branch,
     Convolution,
     DeltaMixing,
     ExpertMlps,
+    ExpertNorms,
     Layer,
     Linear,
     Mixing,
@@ -164,11 +165,15 @@ class Graph:
     def _made(self, number: int) -> Layer:
         of = self.config.layer(number)
         mixing = self._branch(of.branch, "attention", number, of, self._mixing(number, of))
+        beside = None
+        if of.attends and of.delta is not None:
+            beside = self._branch("ssm", "attention", number, of, self._delta(number, of, of.delta))
         body = self._mlps(number, of) if of.mlp else Nothing()
         mlp = self._branch("mlp", "mlp", number, of, body)
         mlp = replace(mlp, norm=mixing.norm) if of.parallel else mlp
         scale = ModelTensor("layer_scale", "", (1,), number) if of.scaled else None
-        return Layer(number, mixing, mlp, self._per_layer(number, of) if of.per_layer else None, scale, of.parallel)
+        per_layer = self._per_layer(number, of) if of.per_layer else None
+        return Layer(number, mixing, beside, mlp, per_layer, scale, of.parallel)
 
     def _per_layer(self, number: int, of: LayerConfig) -> Branch:
         width, inner, vocab = self.config.hidden_size, of.per_layer, self.config.vocab_size
@@ -199,23 +204,8 @@ class Graph:
         if of.convolves:
             into, taps = linear("conv_in", 3 * width, width), linear("conv", width, 1, of.taps)
             return Convolution((into,), taps, linear("conv_out", width, width))
-        if (rule := of.delta) is not None:
-            heads = rule.heads
-            return DeltaMixing(
-                linear("delta_in", rule.channels, width, letter="qkv"),
-                linear("delta_in", rule.values, width, letter="z"),
-                None if rule.scan else linear("delta_in", heads, width, letter="b"),
-                linear("delta_in", heads, width, letter="a"),
-                linear("delta_conv", rule.channels, 1, of.taps),
-                ModelTensor("decay_shift", "", (heads,), number),
-                ModelTensor("decay_rate", "", (heads,), number),
-                ModelTensor("skip", "", (heads,), number) if rule.scan else None,
-                self._norm("delta_norm", number, width=rule.values if rule.scan else rule.value)
-                if rule.norm_groups or not rule.scan
-                else None,
-                linear("delta_out", width, rule.values),
-                rule,
-            )
+        if of.delta is not None and not of.attends:
+            return self._delta(number, of, of.delta)
         queries, keys = config.num_attention_heads * of.head_dim, of.kv_heads * of.head_dim
         own = of.source is None
         whole, rows = of.head_norms == "width", {"q": queries, "k": keys}
@@ -229,6 +219,7 @@ class Graph:
             linear("projection", (2 if of.gated else 1) * queries, width, letter="q"),
             linear("projection", keys, width, letter="k") if own else None,
             linear("projection", keys, width, letter="v") if own and not of.one_projection else None,
+            linear("head_gate", config.num_attention_heads, width) if of.head_gates else None,
             linear("output", width, queries, letter="o"),
             ModelTensor("sinks", "weight", (config.num_attention_heads,), number) if of.sinks else None,
             q_norm,
@@ -247,6 +238,24 @@ class Graph:
             of.kv_heads,
         )
 
+    def _delta(self, number: int, of: LayerConfig, rule: DeltaRule) -> DeltaMixing:
+        heads, width, linear = rule.heads, self.config.hidden_size, partial(self._linear, layer=number)
+        return DeltaMixing(
+            linear("delta_in", rule.channels, width, letter="qkv"),
+            linear("delta_in", rule.values, width, letter="z"),
+            None if rule.scan else linear("delta_in", heads, width, letter="b"),
+            linear("delta_in", heads, width, letter="a"),
+            linear("delta_conv", rule.channels, 1, of.taps),
+            ModelTensor("decay_shift", "", (heads,), number),
+            ModelTensor("decay_rate", "", (heads,), number),
+            ModelTensor("skip", "", (heads,), number) if rule.scan else None,
+            self._norm("delta_norm", number, width=rule.values if rule.scan else rule.value)
+            if rule.norm_groups or not rule.scan
+            else None,
+            linear("delta_out", width, rule.values),
+            rule,
+        )
+
     def _mlps(self, number: int, of: LayerConfig) -> Mlp | ExpertMlps:
         if of.experts is None:
             return self._mlp(number, of, "dense_" if self.family.experts else "")
@@ -261,6 +270,16 @@ class Graph:
             if shared or alone
             else None,
             of.experts,
+            self._expert_norms(number, count) if of.experts.own_norms else None,
+        )
+
+    def _expert_norms(self, number: int, count: int) -> ExpertNorms:
+        return ExpertNorms(
+            self._norm("router_norm", number),
+            self._norm("expert_norm", number),
+            self._norm("shared_post_norm", number),
+            self._norm("expert_post_norm", number),
+            ModelTensor("expert_scale", "", (count,), number),
         )
 
     def _mlp(self, number: int, of: LayerConfig, prefix: str = "", letter: str = "", inner: int = 0) -> Mlp:

@@ -107,8 +107,9 @@ class Attention(Node):
     """Attention of heads over the keys that each token sees.
 
     Attributes:
-        q, k, v, out: the products. With ``gated``, the rows of q are those of a head's queries, then of its gates.
-            Without v, values are the keys before their norm; without k, keys and values are those of layer ``source``.
+        q, k, v, gate, out: the products. With ``gated``, the rows of q are those of a head's queries, then of its
+            gates; a ``gate`` has one output for each head instead. Without v, values are the keys before their norm;
+            without k, keys and values are those of layer ``source``.
         sinks: [heads], a logit of each head's softmax without a value, where there is one.
         q_norm, k_norm: the norms of heads, of ``whole`` rows or of each head.
         turned_first: whether heads are normalised after their rotation.
@@ -125,6 +126,7 @@ class Attention(Node):
     q: Linear
     k: Linear | None
     v: Linear | None
+    gate: Linear | None
     out: Linear
     sinks: ModelTensor | None
     q_norm: Norm | None
@@ -214,6 +216,24 @@ class Mlp(Node):
 
 
 @dataclass(frozen=True)
+class ExpertNorms(Node):
+    """Norms of experts beside those of their branch.
+
+    Attributes:
+        router, experts: the norms before them, in place of the branch's; the router's input is divided by the root of
+            the width too.
+        shared, chosen: the norms after the shared MLP and after the sum of the others, before these two are added.
+        scale: [experts], factors of the weights.
+    """
+
+    router: Norm
+    experts: Norm
+    shared: Norm
+    chosen: Norm
+    scale: ModelTensor
+
+
+@dataclass(frozen=True)
 class ExpertMlps(Node):
     """MLPs of which each token uses a few, and perhaps one more that all tokens use.
 
@@ -224,6 +244,7 @@ class ExpertMlps(Node):
         shared_router: the product that weights the shared one; None where it has no weight, and perhaps another width.
         shared: the MLP of all tokens.
         choice: how experts are chosen and weighted.
+        norms: the norms of router and MLPs, where they have their own.
     """
 
     router: Linear
@@ -232,13 +253,14 @@ class ExpertMlps(Node):
     shared_router: Linear | None
     shared: Mlp | None
     choice: Experts
+    norms: ExpertNorms | None = None
 
     def parts(self) -> Iterator[object]:
         """As a file has them: the first products of all experts, then their last ones."""
         yield from (self.router, self.choice_bias)
         yield from (each.first for each in self.experts)
         yield from (each.down for each in self.experts)
-        yield from (self.shared_router, self.shared)
+        yield from (self.shared_router, self.shared, self.norms)
 
     @property
     def stacked(self) -> tuple[Mlp, ...]:
@@ -291,7 +313,8 @@ class Layer(Node):
 
     Attributes:
         number: its number.
-        mixing, mlp: the first two branches; one may have no body.
+        mixing, mlp: the branch that mixes tokens, and the next one; one may have no body.
+        beside: a scan that reads the same stream as the attention, where there is one.
         per_layer: the branch of the layer's own embedding, where there is one.
         scale: [1], the factor of the stream after all branches, where there is one.
         parallel: whether the first two branches read the stream before the layer, and share its norm.
@@ -299,15 +322,22 @@ class Layer(Node):
 
     number: int
     mixing: Branch
+    beside: Branch | None
     mlp: Branch
     per_layer: Branch | None = None
     scale: ModelTensor | None = None
     parallel: bool = False
 
     @property
+    def mixings(self) -> tuple[Branch, ...]:
+        """The branches that mix tokens; the layer may have none."""
+        given = filter(None, (self.mixing, self.beside))
+        return tuple(each for each in given if not isinstance(each.body, Nothing))
+
+    @property
     def branches(self) -> tuple[Branch, ...]:
         """The branches that the layer has."""
-        given = filter(None, (self.mixing, self.mlp, self.per_layer))
+        given = filter(None, (self.mixing, self.beside, self.mlp, self.per_layer))
         return tuple(each for each in given if not isinstance(each.body, Nothing))
 
     def tensors(self) -> Iterator[ModelTensor]:

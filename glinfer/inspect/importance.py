@@ -147,17 +147,21 @@ def _inputs(config: ModelConfig) -> Iterator[tuple[str, list[str]]]:
     if graph.per_layer_in is not None:
         yield "embed", [f"{graph.per_layer_in.name}.weight"]
     for layer in graph.layers:
-        block, node, mlp = f"blocks.{layer.number}", layer.mixing.body, layer.mlp.body
-        if isinstance(node, Attention | Convolution | DeltaMixing):
+        block, mlp = f"blocks.{layer.number}", layer.mlp.body
+        for branch in layer.mixings:
+            node, name = branch.body, f"{block}.{branch.name}"
+            assert isinstance(node, Attention | Convolution | DeltaMixing)
             first = (node.q, node.k, node.v) if isinstance(node, Attention) else node.into
             value = "joined" if isinstance(node, Attention) else "mixed"
-            yield f"{block}.{layer.mixing.name}.norm", [f"{each.name}.weight" for each in first if each is not None]
-            yield f"{block}.{layer.mixing.name}.{value}", [f"{node.out.name}.weight"]
+            yield f"{name}.norm", [f"{each.name}.weight" for each in first if each is not None]
+            yield f"{name}.{value}", [f"{node.out.name}.weight"]
         if isinstance(mlp, Nothing):
             continue
         # The inputs of down are concatenated over experts without marks, so sizes separate them.
         assert isinstance(mlp, (Mlp, ExpertMlps))
         mlps = mlp.experts if isinstance(mlp, ExpertMlps) else (mlp,)
+        if isinstance(mlp, ExpertMlps) and mlp.norms is not None and mlp.shared is not None:
+            mlps = (mlp.shared,)  # inputs of the others have a norm of their own
         yield f"{block}.mlp.norm", [f"{product.name}.weight" for each in mlps for product in each.first]
         if not isinstance(mlp, ExpertMlps):
             yield f"{block}.mlp.hidden", [f"{mlp.down.name}.weight"]

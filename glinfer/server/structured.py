@@ -13,7 +13,7 @@ from glinfer.server.json_text import parsed_json
 from glinfer.server.limits import LIMITS, Several, Strict
 from glinfer.server.served import Served
 from glinfer.structured.structure import ANY_OBJECT
-from glinfer.structured.tools import CallForm, MessageForm, Tool, call_grammar, tool_form
+from glinfer.structured.tools import FORMS, CallForm, MessageForm, Tool, call_grammar, tool_form
 
 ToolName = Annotated[StrictStr, Field(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
 
@@ -203,7 +203,7 @@ def tool_use(
     )
     definitions = list[dict[str, Any]]()
     for each in functions:
-        # Templates with calls as messages require a description.
+        # Templates with calls between control tokens require a description.
         described = {"description": each.description or ""} if isinstance(form, MessageForm) else {}
         function = {**each.model_dump(exclude_none=True, exclude={"type"}), **described}
         definitions.append({"type": "function", "function": function})
@@ -220,7 +220,8 @@ def _call_form(served: Served) -> CallForm:
     if not chat.template_source:
         raise StructureError(f"the chat template of {served.name} has no place for tools; leave them out")
     form = tool_form(chat.template_source)
-    if isinstance(form, MessageForm) and chat.channels is None:
+    tokens = chat.call_tokens if form == FORMS["gemma4"] else chat.channels
+    if isinstance(form, MessageForm) and tokens is None:
         raise StructureError(
             f"the tokenizer of {served.name} lacks the control tokens of its template's calls; leave tools out"
         )

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from glinfer.server.generation import new_id
-from glinfer.structured.tools import CallForm, ToolForm, ToolParser, ToolPart
+from glinfer.structured.gemma import GemmaArguments
+from glinfer.structured.tools import FORMS, CallForm, ToolForm, ToolParser, ToolPart
 from glinfer.text.reply import ChatPart
 
 
@@ -16,6 +17,7 @@ class CallDeltas:
     def __init__(self, form: CallForm) -> None:
         """Start an answer of a model with this call form."""
         self._parser = ToolParser(form) if isinstance(form, ToolForm) else None
+        self._gemma, self._arguments = form == FORMS["gemma4"], GemmaArguments()
         self._apart = -1
         self._content = ""
         self._calls: list[dict[str, Any]] = []
@@ -30,7 +32,10 @@ class CallDeltas:
 
     def _message(self, part: ChatPart) -> ToolPart:
         self._apart += bool(part.name)
-        return ToolPart(call=self._apart, name=part.name, arguments=part.text)
+        if self._gemma and part.name:
+            self._arguments = GemmaArguments()
+        text = self._arguments.push(part.text) if self._gemma else part.text
+        return ToolPart(call=self._apart, name=part.name, arguments=text)
 
     def _delta(self, part: ToolPart) -> dict[str, Any]:
         if part.call is None:

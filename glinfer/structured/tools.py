@@ -1,6 +1,6 @@
 """Tool calls in replies: the form of each family of chat templates, a grammar for its replies, and a parser.
 
-Four forms are supported, and the template's source shows which one a model has learned:
+Five forms are supported, and the template's source shows which one a model has learned:
 
 * ``hermes`` (Hermes, Qwen 2.5 and 3, SmolLM3): ``<tool_call>``, a line ``{"name": …, "arguments": {…}}``,
   ``</tool_call>``; several calls follow each other.
@@ -9,6 +9,7 @@ Four forms are supported, and the template's source shows which one a model has 
 * ``harmony`` (gpt-oss): a call is a separate message, whose header names the tool:
   ``<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>{…}<|call|>``. Text cannot spell these control
   tokens, so :class:`glinfer.text.chat.ReplySplitter` finds these calls instead of a parser here.
+* ``gemma4`` (Gemma 4): control tokens enclose a call and its texts, see :mod:`glinfer.structured.gemma`.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from functools import partial
 from typing import Any
 
 from glinfer.errors import StructureError
+from glinfer.structured.gemma import OPENING, gemma_grammar
 from glinfer.structured.names import named_by_patterns
 
 _TAG, _END_TAG = "<tool_call>", "</tool_call>"
@@ -69,10 +71,10 @@ class ToolForm:
 
 @dataclass(frozen=True)
 class MessageForm:
-    """Tool calls as separate messages.
+    """Tool calls between control tokens.
 
     Attributes:
-        name: ``harmony``.
+        name: ``harmony``, or ``gemma4``, whose calls stand within a message.
     """
 
     name: str
@@ -87,6 +89,7 @@ FORMS: Mapping[str, CallForm] = {
         ToolForm("list", _TAG + "[", '{"name": "', _ARGUMENTS, "}", ", ", "]" + _END_TAG, True),
         ToolForm("bare", '{"name": "', "", '", "parameters": ', "}", "", "", False),
         MessageForm("harmony"),
+        MessageForm("gemma4"),
     )
 }
 """The call forms by name."""
@@ -100,6 +103,8 @@ def tool_form(template: str) -> CallForm:
     """
     if "<|channel|>" in template and "functions." in template:
         return FORMS["harmony"]
+    if OPENING in template:
+        return FORMS["gemma4"]
     if _TAG in template:
         return FORMS["list" if _TAG + "[" in template else "hermes"]
     if "python_tag" in template or '"parameters": ' in template:
@@ -119,6 +124,9 @@ def call_grammar(form: CallForm, tools: Sequence[Tool], *, required: bool, paral
             may come before them.
         parallel: allow several calls if the form has them.
     """
+    if form == FORMS["gemma4"]:
+        schemas = {tool.name: (tool.parameters or _NO_ARGUMENTS, tool.strict) for tool in tools}
+        return gemma_grammar(schemas, required=required, parallel=parallel)
     written = _message_call if isinstance(form, MessageForm) else partial(_call, form)
     rules = [f"call{number}: {written(tool)}" for number, tool in enumerate(tools)]
     rules.append(f"call: {' | '.join(f'call{number}' for number in range(len(tools)))}")

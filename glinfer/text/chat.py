@@ -12,7 +12,8 @@ Models that use OpenAI's harmony template write messages in channels: ``<|channe
 channel, is the answer; in any other channel it is thoughts. A header that names a recipient, ``to=functions.NAME``
 before or after its channel, makes the message a call of that tool. The prompt ends inside a header,
 ``<|start|>assistant``, which the reply may continue. Gemma 4 writes its thoughts in a channel too, from
-``<|channel>thought`` and a line break to ``<channel|>``, and the answer outside.
+``<|channel>thought`` and a line break to ``<channel|>``, and the answer outside. Its calls are
+``<|tool_call>call:NAME{key:value}<tool_call|>``, in which the token ``<|"|>`` encloses texts.
 """
 
 from __future__ import annotations
@@ -45,6 +46,8 @@ _NOT_LAST = "the last message is not a text of the assistant's; to continue a me
 _TOOL_FIELDS = frozenset({"tool_calls", "tool_call_id", "name", "thinking"})
 _CHANNEL_TOKENS = ("<|start|>", "<|channel|>", "<|message|>")
 _CHANNEL_ENDS = ("<|channel>", "<channel|>")
+_CALL_TOKENS = ("<|tool_call>", "<tool_call|>", '<|"|>')
+_AFTER_CALLS = "<|tool_response>"
 _FINAL = "final"
 _RECIPIENT = "to="
 _CALLED = re.compile(r"(?:^|\s)to=functions\.([\w.-]+)", re.ASCII)
@@ -92,6 +95,21 @@ class Channels:
 
 
 @dataclass(frozen=True)
+class CallTokens:
+    """The control tokens of calls within a reply.
+
+    Attributes:
+        opening, closing, quote: ids of ``<|tool_call>``, ``<tool_call|>`` and ``<|"|>``.
+        decode: converts token ids to text.
+    """
+
+    opening: int
+    closing: int
+    quote: int
+    decode: Callable[[Iterable[int]], str]
+
+
+@dataclass(frozen=True)
 class Rendering:
     """How a conversation becomes a prompt.
 
@@ -120,6 +138,7 @@ class ChatForm(ABC):
         answer: the token between the model's thoughts and its answer, or None.
         no_think: the reason why ``think`` is None.
         channels: the tokens of messages in channels, or None.
+        call_tokens: the tokens of calls within a reply, or None.
         template_source: the source of the form's Jinja template if it uses tools, else "".
     """
 
@@ -128,6 +147,7 @@ class ChatForm(ABC):
     answer: int | None = None
     no_think: str
     channels: Channels | None = None
+    call_tokens: CallTokens | None = None
     template_source = ""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -290,8 +310,12 @@ class TemplateChat(ChatForm):
             channel, self.answer = (known[name] for name in _CHANNEL_ENDS)
             line_break = tokenizer.encode("\n", allow_special=False)[-1]
             self.channels = Channels(channel, channel, line_break, tokenizer.decode, opens=False)
-        template.ids(tokenizer, [*self._first, {"role": "user", "content": "Hello"}], kwargs=kwargs)
         ends = tuple(ends)
+        if all(name in known and name in template.source for name in _CALL_TOKENS):
+            opening, closing, quote = (known[name] for name in _CALL_TOKENS)
+            self.call_tokens = CallTokens(opening, closing, quote, tokenizer.decode)
+            ends += (known[_AFTER_CALLS],) if _AFTER_CALLS in known else ()
+        template.ids(tokenizer, [*self._first, {"role": "user", "content": "Hello"}], kwargs=kwargs)
         # With channels, the token after a message may end each of a reply's messages.
         in_messages = self.channels is not None and self.channels.opens
         end = None if in_messages and ends else template.end_of_reply(tokenizer)
@@ -460,13 +484,17 @@ class ReplySplitter:
         Args:
             template: the form of the chat.
             think: as in the prompt.
-            calls: report messages in channels that call tools as calls; otherwise they are thoughts.
+            calls: report calls of tools; otherwise those in channels are thoughts, and others belong to the answer.
         """
         self._template, self._channels = template, template.channels
         self._kind: ReplyKind = "thinking" if think else "answer"
         # The header of a message so far; the first message may have none.
         self._header: list[int] | None = [] if self._channels is not None and self._channels.opens else None
         self._certain, self._with_calls = False, calls
+        self._marks = template.call_tokens if calls else None
+        # The beginning of a call, up to its arguments; then tokens that are shown with the next one.
+        self._opened: list[int] | None = None
+        self._waiting: list[int] = []
         self._done = False
         self.calls: list[str] = []
 
@@ -480,6 +508,10 @@ class ReplySplitter:
         self._done = self._done or token in self._template.stop_ids
         if self._done:
             return self.finish()
+        if self._marks is not None and (
+            self._opened is not None or self._kind == "call" or token == self._marks.opening
+        ):
+            return self._call(self._marks, token)
         if self._channels is not None:
             if token == self._channels.start or (token == self._channels.channel and self._header is None):
                 self._header, self._certain = [], True
@@ -494,7 +526,26 @@ class ReplySplitter:
     def finish(self) -> list[tuple[ReplyKind, int]]:
         """End the reply and return its first tokens if they were held back as a possible header."""
         held, self._header = () if self._certain else self._header or (), None
-        return [shown for token in held for shown in self._shown(token)]
+        waiting, self._waiting = self._waiting, []
+        return [*(("call", token) for token in waiting), *(shown for token in held for shown in self._shown(token))]
+
+    def _call(self, marks: CallTokens, token: int) -> list[tuple[ReplyKind, int]]:
+        """Add a token of a call: its name once that is certain, then its arguments."""
+        if token == marks.opening:
+            self._opened = []
+        elif self._opened is not None:
+            self._opened.append(token)
+            name, found, _ = marks.decode(self._opened).partition("{")
+            if found:
+                self.calls.append(name.strip().removeprefix("call:"))
+                self._kind, self._waiting, self._opened = "call", self._opened, None
+        else:
+            waiting, self._waiting = [*self._waiting, token], []
+            if token == marks.closing:
+                self._kind = "answer"
+            shown = (each for each in waiting if each == marks.quote or each not in self._template.control_ids)
+            return [("call", each) for each in shown]
+        return []
 
     def _shown(self, token: int) -> list[tuple[ReplyKind, int]]:
         return [] if token in self._template.control_ids else [(self._kind, token)]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -32,9 +32,10 @@ from glinfer.server.tool_calls import CallDeltas
 from glinfer.structured import compiler as compilers
 from glinfer.structured.compiler import Compiler
 from glinfer.structured.constraint import DeadEnd
+from glinfer.structured.gemma import GemmaArguments
 from glinfer.structured.structure import Structure, structure_of
 from glinfer.structured.tools import FORMS, Tool, ToolForm, ToolParser, call_grammar
-from glinfer.text.chat import Channels, ReplySplitter
+from glinfer.text.chat import CallTokens, Channels, ReplySplitter
 from glinfer.text.reply import ReplyAssembler
 from glinfer.text.template_worker import compiled, parts_of, text_of
 from glinfer.text.templates import JinjaTemplate
@@ -390,12 +391,16 @@ class _Form:
     think: int | None = ord("^")
     answer: int | None = ord("$")
     channels: Channels | None = None
+    call_tokens: CallTokens | None = None
     control_ids: frozenset[int] = frozenset({0, ord("^"), ord("$")})
 
 
-_HARMONY = Channels(
-    ord("<"), ord("|"), ord(">"), lambda ids: bytes(token % 256 for token in ids).decode(errors="replace")
-)
+def _decoded(ids: Iterable[int]) -> str:
+    return bytes(token % 256 for token in ids).decode(errors="replace")
+
+
+_HARMONY = Channels(ord("<"), ord("|"), ord(">"), _decoded)
+_CALLS = CallTokens(ord("<"), ord(">"), ord('"'), _decoded)
 
 
 def reply_seeds() -> list[bytes]:
@@ -406,6 +411,7 @@ def reply_seeds() -> list[bytes]:
         '{"name": "look", "parameters": {"a": 1}}',
         "|analysis>thoughts<assistant|final>the answer^more$end\0x",
         '|analysis>hm<assistant to=functions.look|commentary json>{}<|commentary to=functions.b >{"a": 1',
+        'Wait.<call:look{city:"Rome",n:[1,{a:true}]}><call:now{}>more<call:<{a:<|"|>}<|"|>}',
     ]
     return [bytes([place]) + text.encode() for place, text in enumerate(texts)]
 
@@ -427,8 +433,10 @@ def reply(data: bytes, folder: Path) -> None:
         if isinstance(form, ToolForm):
             parts_of = ToolParser(form).push(text)
             assert sum(len(part.text) + len(part.name) + len(part.arguments) for part in parts_of) <= len(text)
-    for channels in (None, _HARMONY):
-        splitter: Any = ReplySplitter(_Form(channels=channels), calls=True)  # type: ignore[arg-type]
+    converted = GemmaArguments()
+    assert "".join(map(converted.push, _cut(text, step))) == GemmaArguments().push(text), text
+    for chat in (_Form(), _Form(channels=_HARMONY), _Form(call_tokens=_CALLS)):
+        splitter: Any = ReplySplitter(chat, calls=True)  # type: ignore[arg-type]
         assembler = ReplyAssembler(_words(), ["STOP"], splitter)
         said = "".join(part.text for token in data[1:] for part in assembler.push(token))
         said += "".join(part.text for part in assembler.finish())

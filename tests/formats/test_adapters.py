@@ -20,10 +20,11 @@ from glinfer.config import ModelConfig
 from glinfer.errors import FormatError, InputError
 from glinfer.export.convert import convert_model
 from glinfer.families import DECODERS
+from glinfer.families.huggingface import nothing
 from glinfer.formats import load_checkpoint, save_checkpoint
 from glinfer.formats.adapters.merge import merged, read_adapter
 
-FORMS = sorted(name for name, family in DECODERS.items() if family.huggingface is not None)
+FORMS = sorted(n for n, each in DECODERS.items() if each.huggingface and each.huggingface.factors is nothing)
 LLAMA = tiny("llama")
 QUERY = "model.layers.0.self_attn.q_proj"
 
@@ -59,7 +60,9 @@ def test_the_sum_of_a_peft_adapter_is_the_models_in_float64(tmp_path: Path, fami
     for layer in layers:
         expected += {"attention": 4, "delta": 5, "ssm": 4}.get(layer.mixing, 0)
         if layer.mlp:
-            expected += mlp if layer.experts is None else (3 * layer.experts.count + 1 + 4 * layer.experts.shared)
+            beside = mlp * (layer.experts is not None and config.shared_intermediate_size > 0)
+            expected += mlp if layer.experts is None else (mlp * layer.experts.count + 1 + 4 * layer.experts.shared)
+            expected += beside
     assert len(changed) == expected
     for name in made.tensors.keys() - changed:
         assert found.tensors[name] is made.tensors[name]
@@ -108,6 +111,12 @@ def test_heads_of_a_delta_rule_come_in_the_order_of_the_model(tmp_path: Path) ->
         for key, shared in itertools.product(range(2), range(3)):
             for one, same in zip(found[False][3 * key + shared], found[True][2 * shared + key], strict=True):
                 np.testing.assert_array_equal(one, same)
+
+
+def test_peft_adapters_of_a_model_with_factors_are_refused(tmp_path: Path) -> None:
+    folder = write_peft(tmp_path, made_pairs(tiny("falcon_h1")))
+    with pytest.raises(FormatError, match=r"factors of its matrices.*convert_lora_to_gguf"):
+        read_adapter(folder, tiny("falcon_h1"))
 
 
 def test_scales_are_those_of_peft(tmp_path: Path) -> None:

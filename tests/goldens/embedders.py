@@ -30,6 +30,7 @@ FORMS: dict[str, tuple[str, dict[str, Any], str]] = {
     "bert": ("Bert", {}, "mean"),
     "roberta": ("Roberta", {"type_vocab_size": 1}, "cls"),
     "xlm-roberta": ("XLMRoberta", {"type_vocab_size": 1}, "cls"),
+    "jina_embeddings_v3": ("JinaEmbeddingsV3", {"type_vocab_size": 1}, "mean"),
     "nomic_bert": ("NomicBert", {}, "mean"),
     "modernbert": (
         "ModernBert",

@@ -127,6 +127,11 @@ CONFIGS = {
         **{**GEMMA4, "hidden_size_per_layer_input": 32, "num_kv_shared_layers": 3, "use_double_wide_mlp": True},
     ),
     "gemma4, dense": config("gemma4_text", **GEMMA4, num_global_key_value_heads=1, attention_k_eq_v=True),
+    "gemma4, experts": config(
+        "gemma4_moe",
+        **{**GEMMA4, **EXPERTS, "num_hidden_layers": 3, "num_global_key_value_heads": 1, "attention_k_eq_v": True},
+        **{"norm_topk_prob": True, "shared_intermediate_size": 160},
+    ),
     "smollm3": config("smollm3", num_hidden_layers=5, rotary_layers=(1, 1, 1, 0), tie_word_embeddings=True),
     "olmo2": config("olmo2"),
     "mistral3": config(
@@ -196,6 +201,8 @@ CONFIGS = {
         rotary_layers=(0,),
         shared_intermediate_size=160,
     ),
+    "falcon-h1": config("falcon_h1", **{**SCAN, "layer_types": ("hybrid",), "linear_norm_groups": 0}, head_dim=32),
+    "falcon-h1, norms": config("falcon_h1", **{**SCAN, "layer_types": ("hybrid",)}, tie_word_embeddings=True),
     "mamba2": config(
         "mamba2",
         **{**SCAN, "layer_types": ("linear_attention",), "num_attention_heads": 1, "num_key_value_heads": 1},
@@ -206,6 +213,12 @@ CONFIGS = {
         "nemotron_h",
         **{**SCAN, "layer_types": ("linear_attention", "mlp", "full_attention"), "num_hidden_layers": 5},
         rotary_layers=(0,),
+    ),
+    "nemotron_h_moe": config(
+        "nemotron_h_moe",
+        **{**SCAN, **EXPERTS, "layer_types": ("linear_attention", "moe", "full_attention"), "num_hidden_layers": 5},
+        **{"rotary_layers": (0,), "norm_topk_prob": True, "use_expert_bias": True, "routed_scaling_factor": 2.5},
+        shared_intermediate_size=160,
     ),
     "granitemoe": config("granitemoe", **EXPERTS, norm_topk_prob=True, **GRANITE),
     # Angles that turn so far that YaRN's ramp has all pairs, wherever it ends: llama.cpp ends it at whole pairs.

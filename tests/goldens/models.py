@@ -142,6 +142,14 @@ MODELS = {
         },
         seed=5,
     ),
+    "gemma4_moe": Made(
+        {
+            **{**GEMMA4, "hidden_size_per_layer_input": 0, "attention_k_eq_v": True, "num_global_key_value_heads": 1},
+            **{"enable_moe_block": True, "num_experts": 7, "top_k_experts": 3, "moe_intermediate_size": 70},
+            **{"num_hidden_layers": 3, "layer_types": ["sliding_attention", "sliding_attention", "full_attention"]},
+        },
+        seed=2,
+    ),
     "smollm3": Made(
         {**ODD, "model_type": "smollm3", "pad_token_id": 0, "num_hidden_layers": 3, "no_rope_layer_interval": 2}, seed=1
     ),
@@ -261,6 +269,14 @@ MODELS = {
         },
         seed=2,
     ),
+    "lfm3": Made(
+        {
+            **{**ODD, "model_type": "lfm3", "head_dim": 20, "pad_token_id": 0, "num_hidden_layers": 5},
+            **{"layer_types": ["conv", "sliding_attention", "full_attention", "conv", "sliding_attention"]},
+            **{"sliding_window": 30, "conv_L_cache": 5},
+        },
+        seed=0,
+    ),
     "lfm2_moe": Made(
         {
             **ODD,
@@ -371,6 +387,40 @@ MODELS = {
             **{"num_hidden_layers": 5, "mamba_num_heads": 6, "mamba_head_dim": 12, "ssm_state_size": 20, "n_groups": 3},
         },
         seed=0,
+    ),
+    "nemotron_h_moe": Made(
+        {
+            **{
+                **ODD,
+                **EXPERTS,
+                "model_type": "nemotron_h",
+                "head_dim": 10,
+                "pad_token_id": 0,
+                "intermediate_size": 90,
+            },
+            "layers_block_type": ["linear_attention", "moe", "full_attention", "mlp", "moe"],
+            **{"num_hidden_layers": 5, "mamba_num_heads": 6, "mamba_head_dim": 12, "ssm_state_size": 20, "n_groups": 3},
+            **{"n_routed_experts": 7, "moe_shared_expert_intermediate_size": 50, "routed_scaling_factor": 2.5},
+        },
+        seed=0,
+    ),
+    "falcon_h1": Made(
+        {
+            **{**ODD, "model_type": "falcon_h1", "pad_token_id": 0, "rope_theta": 1e6, "head_dim": 20},
+            **{"mamba_d_ssm": 72, "mamba_n_heads": 6, "mamba_d_head": "auto", "mamba_d_state": 20, "mamba_n_groups": 2},
+            **{"embedding_multiplier": 1.7, "lm_head_multiplier": 0.8, "mlp_multipliers": [0.7, 0.6]},
+            **{"key_multiplier": 0.4, "attention_in_multiplier": 1.1, "attention_out_multiplier": 0.9},
+            **{"ssm_multipliers": [0.7, 0.5, 0.35, 1.2, 1.4], "ssm_in_multiplier": 1.3, "ssm_out_multiplier": 0.8},
+        },
+        seed=0,
+    ),
+    "falcon_h1-norms": Made(
+        {
+            **{**EVEN, "model_type": "falcon_h1", "pad_token_id": 0, "tie_word_embeddings": True},
+            **{"mamba_d_ssm": None, "mamba_expand": 1, "mamba_n_heads": 4, "mamba_d_head": 16, "mamba_d_state": 12},
+            **{"mamba_rms_norm": True, "mamba_norm_before_gate": False, "mamba_n_groups": 2},
+        },
+        seed=1,
     ),
     "mamba2": Made(
         {

@@ -26,8 +26,10 @@ def layers_of(family: str) -> dict[str, Any]:
 
     Gates of experts have a bound that random numbers reach, in families where they have one.
     """
+    if FAMILIES[family].both:
+        return {"layer_types": ("hybrid",), **DELTA, "linear_norm_groups": 2, "conv_bias": True}
     if FAMILIES[family].scans:
-        other = "mlp" if FAMILIES[family].single else "full_attention"
+        other = ("moe" if FAMILIES[family].experts else "mlp") if FAMILIES[family].single else "full_attention"
         kinds = ("linear_attention", other) if FAMILIES[family].attends else ("linear_attention",)
         return {"layer_types": kinds, **DELTA, "linear_norm_groups": 2, "conv_bias": True}
     if FAMILIES[family].names.per_layer_table:
@@ -35,6 +37,7 @@ def layers_of(family: str) -> dict[str, Any]:
             "layer_types": ("sliding_attention", "full_attention"),
             **{"sliding_window": 5, "global_head_dim": 24, "hidden_size_per_layer_input": 32},
             **{"rope_scaling": FAMILIES[family].usual["rope_scaling"], "attention_multiplier": 1.0},
+            **({"shared_intermediate_size": 512} if FAMILIES[family].experts else {}),
         }
     if FAMILIES[family].delta_rule:
         return {"layer_types": ("linear_attention", "full_attention"), **DELTA}
@@ -42,7 +45,12 @@ def layers_of(family: str) -> dict[str, Any]:
         dense = {"num_dense_layers": 1, "dense_intermediate_size": 512, "use_expert_bias": True}
         return {"layer_types": ("conv", "full_attention"), "conv_L_cache": 3, **dense, "routed_scaling_factor": 1.5}
     if FAMILIES[family].convolves:
-        return {"layer_types": ("conv", "full_attention"), "conv_L_cache": 3}
+        window = {"sliding_window": 5} if family == "lfm3" else {}
+        return {
+            "layer_types": ("conv", "sliding_attention" if window else "full_attention"),
+            "conv_L_cache": 3,
+            **window,
+        }
     if FAMILIES[family].scaled_queries:
         yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8}
         return {"rope_scaling": {**yarn, "llama_4_scaling_beta": 0.3}}
@@ -61,6 +69,8 @@ FURTHER = {
     "score": {"conv": -2, "delta": 9, "ssm": 8, "gated": 1, "none": -6},
 }
 """Draws of a layer with a convolution, a delta rule, or gates, beyond one with attention alone, by plan."""
+BESIDE = 12
+"""Draws of a scan beside attention in the fast plan."""
 
 
 def further_draws(config: ModelConfig, plan: str = "fast", first: int = 0) -> int:
@@ -68,13 +78,14 @@ def further_draws(config: ModelConfig, plan: str = "fast", first: int = 0) -> in
     found = 0
     for layer in range(first, config.num_hidden_layers):
         of = config.layer(layer)
-        found += FURTHER[plan].get("gated" if of.gated else of.mixing, 0) - 2 * (not of.mlp)
-        found += 4 * (of.per_layer > 0) + of.scaled
+        found += FURTHER[plan].get("gated" if of.gated or of.head_gates else of.mixing, 0) - 2 * (not of.mlp)
+        found += 4 * (of.per_layer > 0) + of.scaled + BESIDE * (of.attends and of.delta is not None)
         if plan == "fast":  # an activation, a shared expert, or one MLP where others have experts
-            found += (config.hidden_act == "xielu") + 4 * (of.experts is not None and of.experts.apart)
+            own = of.experts is not None and (of.experts.apart or of.experts.own_norms)
+            found += (config.hidden_act == "xielu") + 4 * own
             found -= 3 * (config.family.experts and of.experts is None)
         if plan == "chunk" and layer == config.num_hidden_layers - 1:  # it ends with what later tokens need
-            found -= of.gated - of.convolves
+            found -= (of.gated or of.head_gates) - of.convolves
     return found
 
 

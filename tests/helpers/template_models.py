@@ -20,22 +20,32 @@ CHATML = (
 )
 
 
+GEMMA_TOKENS = ("<|tool_call>", "<tool_call|>", '<|"|>', "<|channel>", "<channel|>", "<|tool_response>")
 HARMONY_TOKENS = ("<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|constrain|>", "<|return|>", "<|call|>")
 
 
 def write_other(
-    folder: Path, script: dict[int, str], template: str | None = CHATML, *, harmony: bool = False, context: int = 192
+    folder: Path,
+    script: dict[int, str],
+    template: str | None = CHATML,
+    *,
+    harmony: bool = False,
+    gemma: bool = False,
+    context: int = 192,
 ) -> tuple[Path, Tokenizer]:
     """A model of another family that says these texts from these positions on, each with its ``<|im_end|>``.
 
-    With ``harmony`` it has the control tokens of gpt-oss too, and its texts end as those do.
+    With ``harmony`` it has the control tokens of gpt-oss too, and its texts end as those do; with ``gemma`` those of
+    Gemma 4.
     """
     library = tokenizers.Tokenizer(
         models.BPE({text: token for token, text in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}, [])
     )
     library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     library.decoder = decoders.ByteLevel()
-    library.add_special_tokens(["<|im_start|>", "<|im_end|>", *(HARMONY_TOKENS if harmony else ())])
+    library.add_special_tokens(
+        ["<|im_start|>", "<|im_end|>", *(HARMONY_TOKENS if harmony else GEMMA_TOKENS if gemma else ())]
+    )
     library.save(str(folder / "tokenizer.json"))
     config = {} if template is None else {"chat_template": template}
     (folder / "tokenizer_config.json").write_text(json.dumps(config))

@@ -26,6 +26,8 @@ NORMS_OF_LAYERS = {
     "gemma2": (0, 2, 2),
     "gemma3_text": (1, 2, 2),
     "gemma4_text": (1, 2, 2),
+    "gemma4_moe": (1, 2, 2),
+    "lfm3": (1, 2, 2),
     "qwen3_vl_text": (1, 2, 0),
     "olmo2": (1, 0, 2),
     "olmo3": (1, 0, 2),

@@ -411,12 +411,15 @@ def of_gates(heads: DeltaHeads) -> list[tuple[str, int]]:
 
 @pytest.mark.gl
 @with_kernels("llvmpipe", "mantissa")
-def test_results_of_attention_are_gated(device: Device, kernels: KernelOptions) -> None:
+@pytest.mark.parametrize("head_floats", [0, 16])
+def test_results_of_attention_are_gated(device: Device, kernels: KernelOptions, head_floats: int) -> None:
     count = kernels.rows_per_draw
     one = BlockDraw(kernels, {"rows": (1, 2 * count), "row_slots": (1, 2)}, count=count)
-    x, gates = one.interleaved("x", normal(1, 2 * count, 48)), one.interleaved("r", normal(2, 2 * count, 128 + 48))
+    width = 48 // (head_floats or 1)
+    x, gates = one.interleaved("x", normal(1, 2 * count, 48)), one.interleaved("r", normal(2, 2 * count, 128 + width))
     out = one.deal(OUT, 2, 48, "cache")
-    one.draw(gate_heads("draw", x, gates, out, gates_at=128, slots="row_slots", kernels=kernels))
+    how: dict[str, Any] = {"gates_at": 128, "head_floats": head_floats, "slots": "row_slots", "kernels": kernels}
+    one.draw(gate_heads("draw", x, gates, out, **how))
     real = np.arange(2 * count) < count + 1
     check(device, one, Case({"rows": count + 1, "row_slots": 2}, real=real))
     with pytest.raises(PlanError, match="gates from float 100 on; expected a multiple of 64"):

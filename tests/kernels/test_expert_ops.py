@@ -100,7 +100,10 @@ def test_the_choice_of_experts(device: Device, name: str, experts: Experts) -> N
     logits = one.blocks("logits", given)
     out = one.out(one.layout(5, CHOICE_FLOATS * experts.stacked.used))
     bias = one.row_weight("bias", bias_of(experts)) if experts.biased else None
-    one.draw(route("draw", "draw", logits, out, experts, bias=bias, rows="rows", kernels=KERNELS[name]))
+    factors = normal(9, 1, experts.count) if experts.normed else None
+    scales = None if factors is None else one.row_weight("scales", factors)
+    how: dict[str, Any] = {"bias": bias, "scales": scales, "rows": "rows", "kernels": KERNELS[name]}
+    one.draw(route("draw", "draw", logits, out, experts, **how))
     equal = all_rows(5).changed(logits=np.zeros_like(given))
     (_, found) = check(device, one, all_rows(5), equal)
     first = found.reshape(5, -1, CHOICE_FLOATS)[:, : experts.used, 0]

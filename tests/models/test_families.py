@@ -82,7 +82,7 @@ def test_logits_of_every_position_are_those_of_transformers(read: Reader, name: 
     check_float64(read(name), FIGURES[name], 64)
 
 
-@pytest.mark.parametrize("name", ["qwen2_moe", "phi", "lfm2_moe", "apertus"])
+@pytest.mark.parametrize("name", ["qwen2_moe", "phi", "lfm2_moe", "apertus", "gemma4_moe", "falcon_h1"])
 def test_branches_read_the_stream_before_blending_adds_to_it(read: Reader, name: str) -> None:
     made, figures, caches = read(name), FIGURES[name], dict[str, Array]()
     plan = plan_for(made.config, "fast", kernels=KernelOptions(part_steps=2, split_values=True))
@@ -121,6 +121,7 @@ def test_half_precision_files_give_the_logits_of_their_rounded_weights(read: Rea
 # Learned positions, caps and windows, norms behind branches, two sets of angles, convolutions, delta rules, experts.
 ON_THE_DEVICE = (
     *("llama", "gpt2-untied", "gemma2", "olmo2", "phi3", "lfm2-biases", "lfm2_moe", "qwen3_5_moe", "gpt_oss-limits"),
+    *("nemotron_h_moe", "falcon_h1", "lfm3", "gemma4_moe"),
 )
 
 
@@ -149,7 +150,11 @@ def test_tokens_prompts_and_scores_on_the_device(read: Reader, name: str) -> Non
 # Sequences of every length are padded to those of a plan; they begin, and end, at their edges.
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "lengths"), [("llama", (2, 64, 131)), ("gemma3-scaled", (65,)), ("qwen3_5_moe", (65,))]
+    ("name", "lengths"),
+    [
+        *(("llama", (2, 64, 131)), ("gemma3-scaled", (65,)), ("qwen3_5_moe", (65,)), ("nemotron_h_moe", (65,))),
+        *(("falcon_h1", (65,)), ("lfm3", (65,)), ("gemma4_moe", (65,))),
+    ],
 )
 def test_the_reference_plan(read: Reader, name: str, lengths: tuple[int, ...]) -> None:
     with opened(read(name), "reference") as model:
@@ -189,6 +194,19 @@ MISTAKES = {
         with_tensor(f"{SECOND}.self_attn.q_proj.weight", lambda x: np.roll(x, x.shape[0] // 6, axis=0)),
     ),
     "positions are not scaled": ("llama3-biases-tied", with_config(rope_scaling=())),
+    "no gate of a head": ("lfm3", with_tensor(f"{SECOND}.self_attn.gate_proj.weight", lambda x: 0 * x)),
+    "factors of experts in another order": (
+        "gemma4_moe",
+        with_tensor(f"{SECOND}.router.per_expert_scale", lambda x: np.roll(x, 1)),
+    ),
+    "gains before experts in another order": (
+        "gemma4_moe",
+        with_tensor(f"{FIRST}.pre_feedforward_layernorm_2.weight", lambda x: np.roll(x, 1)),
+    ),
+    "a scan beside attention in another order": (
+        "falcon_h1",
+        with_tensor(f"{SECOND}.mamba.in_proj_qkv.weight", lambda x: np.roll(x, x.shape[0] // 4, axis=0)),
+    ),
     "no window": ("mistral", with_config(sliding_window=0)),
     "a window one token too wide": ("qwen2-windows", with_config(sliding_window=31)),
     "another activation": ("gemma", with_config(hidden_act="silu")),

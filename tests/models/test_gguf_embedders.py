@@ -40,6 +40,7 @@ LAYERS = ("sliding_attention",) * 5 + ("full_attention",)
 WINDOWS = {"num_hidden_layers": 7, "layer_types": LAYERS, "rope_local_base_freq": 10000.0, "rope_theta": 1e6}
 BERT = ModelConfig(**SHAPE, model_type="bert", hidden_act="gelu", layer_norm_eps=1e-12, type_vocab_size=2)
 NOMIC = replace(BERT, model_type="nomic_bert", hidden_act="silu", rope_theta=1000.0)
+JINA = replace(BERT, model_type="jina_embeddings_v3", rope_theta=20000.0, type_vocab_size=1)
 QWEN = ModelConfig(**SHAPE, **ROTARY, model_type="qwen3", hidden_act="silu", rope_theta=1e6)
 GEMMA = ModelConfig(
     **{**SHAPE, **ROTARY, **WINDOWS}, model_type="gemma_embedding", hidden_act="gelu_new", sliding_window=9
@@ -56,6 +57,7 @@ FORMS: dict[str, tuple[ModelConfig, int]] = {
     "bert, cls": (replace(BERT, pooling="cls", type_vocab_size=0), CLS),
     "bert, scores": (replace(BERT, pooling="cls", type_vocab_size=1, dense=SCORES), RANK),
     "nomic-bert": (replace(NOMIC, pooling="mean"), MEAN),
+    "jina-bert-v3": (replace(JINA, pooling="mean"), MEAN),
     "modern-bert": (replace(MODERN, pooling="mean"), MEAN),
     "eurobert": (replace(EURO, pooling="lasttoken"), LAST),
     "gemma-embedding": (
@@ -117,7 +119,7 @@ def renamed(checkpoint: Checkpoint) -> dict[str, Array]:
         if config.family.norm_offset and whose.endswith("norm"):
             tensor = tensor + 1
         stem, _, last = whose.rpartition(".")
-        if config.model_type in ("nomic_bert", "modernbert") and (joined := JOINED.get(last)):
+        if config.model_type in ("nomic_bert", "modernbert", "jina_embeddings_v3") and (joined := JOINED.get(last)):
             joined = f"{stem}.{joined}.{part}"
             found[joined] = np.concatenate([found[joined], tensor]) if joined in found else np.asarray(tensor)
             continue

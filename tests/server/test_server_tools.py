@@ -247,6 +247,38 @@ def test_thoughts_that_led_to_a_call_go_back(channels: Running) -> None:
     assert found["tokens"].count(control) == 2, "what the model has thought became a control token"
 
 
+GEMMA = HERMES.replace("<tool_call>", """'<|tool_call>' '<tool_call|>' '<|"|>' '<|channel>' '<channel|>'""")
+CALLS = (
+    '<|channel>thought\nHm.<channel|>Wait.<|tool_call>call:look{city:<|"|>R"o<|"|>}<tool_call|>'
+    "<|tool_call>call:now{}<tool_call|><|tool_response>"
+)
+
+
+@pytest.fixture(scope="module")
+def between(tmp_path_factory: pytest.TempPathFactory, no_processes: None) -> Iterator[Running]:
+    """``caller`` thinks, speaks and makes two calls, as Gemma 4 does."""
+    folder = tmp_path_factory.mktemp("between")
+    _, words = write_other(folder, {}, gemma=True)
+    path, _ = write_other(folder, {len(words.encode(PROMPT)) - 1: CALLS}, GEMMA, gemma=True)
+    with running(("caller", path), slots=2) as server:
+        yield server
+
+
+def test_calls_between_control_tokens(between: Running) -> None:
+    (choice,) = asked(between).choices
+    assert (choice.message.content, choice.finish_reason) == ("Wait.", "tool_calls")
+    assert choice.message.reasoning_content == "Hm."
+    found = [(call.function.name, json.loads(call.function.arguments)) for call in choice.message.tool_calls]
+    assert found == [("look", {"city": 'R"o'}), ("now", {})]
+    pieces = asked(between, stream=True, parallel_tool_calls=False)
+    assert streamed(pieces) == ("Wait.", ["look"], {"city": 'R"o'})
+    named = {"type": "function", "function": {"name": "now"}}
+    (choice,) = asked(between, tool_choice=named, max_tokens=120).choices
+    assert [call.function.name for call in choice.message.tool_calls] == ["now"]
+    output = {item.type: item for item in responded(between).output}
+    assert json.loads(output["function_call"].arguments) in ({"city": 'R"o'}, {})
+
+
 WRONG = {"name": "a", "arguments": "["}
 STRICT = {"name": "a", "parameters": {"not": {}}, "strict": True}
 BAD: list[tuple[Any, str, str]] = [

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 from each_case import each_case
@@ -12,6 +14,7 @@ from template_models import write_other
 from glinfer.errors import StructureError
 from glinfer.structured import compiler as compiler_module
 from glinfer.structured.compiler import Compiler
+from glinfer.structured.gemma import GemmaArguments
 from glinfer.structured.structure import Structure
 from glinfer.structured.tools import FORMS, Tool, ToolForm, ToolParser, call_grammar, tool_form
 from glinfer.text.tokenizer import Tokenizer
@@ -108,6 +111,95 @@ def test_replies_in_channels(
     assert not accepts(compiler, grammar, words.encode(ASKED, allow_special=False))
 
 
+@pytest.fixture(scope="module")
+def gemma(tmp_path_factory: pytest.TempPathFactory) -> tuple[Compiler, Tokenizer]:
+    """Tokens of bytes, and the control tokens of Gemma 4."""
+    pytest.importorskip("llguidance", reason="llguidance is not installed")
+    _, words = write_other(tmp_path_factory.mktemp("gemma"), {}, gemma=True)
+    return Compiler(words, words.vocab_size), words
+
+
+GEMMA_LOOK = '<|tool_call>call:look{city:<|"|>Pa"<ris}<|"|>,n:[1,-2]}<tool_call|>'
+GEMMA_NOW = "<|tool_call>call:now{}<tool_call|>"
+THINKING = "<|channel>thought\nA<channel|>"
+
+
+@each_case(
+    ("required", "parallel", "good", "bad"),
+    [
+        (
+            False,
+            True,
+            ["", "hello", THINKING + "hi" + GEMMA_LOOK, GEMMA_LOOK + GEMMA_NOW, GEMMA_LOOK.replace(",n:[1,-2]", "")],
+            [GEMMA_LOOK.replace("city", "town"), GEMMA_LOOK.replace("-2", "2.5"), GEMMA_NOW.replace("now", "no"),
+             GEMMA_LOOK + "more", GEMMA_LOOK[:-12], '<|tool_call>call:look{n:[1]}<tool_call|>'],
+        ),
+        (False, False, [GEMMA_NOW, "hello"], [GEMMA_NOW + GEMMA_NOW]),
+        (True, True, [GEMMA_LOOK, THINKING + GEMMA_NOW], ["", "hello", THINKING, "hi" + GEMMA_NOW]),
+    ],
+)  # fmt: skip
+def test_calls_between_control_tokens(
+    gemma: tuple[Compiler, Tokenizer], required: bool, parallel: bool, good: list[str], bad: list[str]
+) -> None:
+    compiler, words = gemma
+    grammar = call_grammar(FORMS["gemma4"], TOOLS, required=required, parallel=parallel)
+    assert [text for text in good if not accepts(compiler, grammar, words.encode(text))] == []
+    assert [text for text in bad if accepts(compiler, grammar, words.encode(text))] == []
+    assert not accepts(compiler, grammar, words.encode("<|tool_call>") + words.encode(GEMMA_NOW, allow_special=False))
+
+
+ORDER: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "b": {"enum": ["x", 3, None]},
+        "A": {"anyOf": [{"type": "boolean"}, {"type": "object", "properties": {"k": {"type": "number"}}}]},
+        "c": {"type": ["string", "null"]},
+        "d": {},
+    },
+    "required": ["b"],
+}
+
+
+@each_case(
+    ("arguments", "value"),
+    [
+        ('b:<|"|>x<|"|>', {"b": "x"}),
+        ("b:3,c:null", {"b": 3, "c": None}),
+        ('A:true,b:null,c:<|"|>\n"\\:,<|"|>', {"A": True, "b": None, "c": '\n"\\:,'}),
+        (
+            'A:{k:1.5},b:3,d:{x y:[<|"|>é<|"|>,{}]}'.replace("x y", "xy"),
+            {"A": {"k": 1.5}, "b": 3, "d": {"xy": ["é", {}]}},
+        ),
+        ("A:{},b:3,d:[[],2]", {"A": {}, "b": 3, "d": [[], 2]}),
+        ("c:null,b:3", None),
+        ("b:4", None),
+        ("A:3,b:3", None),
+    ],
+)
+def test_arguments_between_control_tokens(
+    gemma: tuple[Compiler, Tokenizer], arguments: str, value: dict[str, Any] | None
+) -> None:
+    """What the grammar lets through becomes JSON, in pieces of any size."""
+    (compiler, words), draw = gemma, random.Random(2)
+    text = f"call:f{{{arguments}}}"
+    grammar = call_grammar(FORMS["gemma4"], [Tool("f", ORDER)], required=True, parallel=False)
+    accepted = accepts(compiler, grammar, words.encode(f"<|tool_call>{text}<tool_call|>"))
+    assert accepted is (value is not None)
+    for _ in range(20 * accepted):
+        found, start, made = "", 0, GemmaArguments()
+        while start < len(text):
+            size = draw.choice((1, 2, 5, 40))
+            found += made.push(text[start : start + size])
+            start += size
+        assert json.loads(found) == value
+
+
+def test_strict_arguments_between_control_tokens_are_refused_where_a_keyword_is_unknown() -> None:
+    tool = Tool("f", {"type": "object", "properties": {"a": {"type": "string", "pattern": "x"}}}, strict=True)
+    with pytest.raises(StructureError, match="'pattern' in a of the tool f is not supported"):
+        call_grammar(FORMS["gemma4"], [tool], required=True, parallel=False)
+
+
 @each_case(
     ("form", "text", "said", "calls"),
     [
@@ -140,5 +232,6 @@ def test_the_form_follows_from_the_template() -> None:
     assert tool_form("{{ tools }} <tool_call>[").name == "list"
     assert tool_form('{{ tools }} {"name": x, "parameters": y}').name == "bare"
     assert tool_form("{{ tools }} <|start|>assistant to=functions.{{ x }}<|channel|>").name == "harmony"
+    assert tool_form("{{ tools }} {{ '<|tool_call>call:' + name }}").name == "gemma4"
     with pytest.raises(StructureError, match="tool calls in an unknown form"):
         tool_form("{{ tools }}")

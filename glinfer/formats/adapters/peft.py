@@ -20,7 +20,7 @@ import numpy as np
 
 from glinfer.config import ModelConfig
 from glinfer.errors import FormatError
-from glinfer.families.huggingface import HuggingFace
+from glinfer.families.huggingface import HuggingFace, nothing
 from glinfer.families.names import Names
 from glinfer.families.settings import quoted
 from glinfer.formats.adapters.adapter import Adapter, FloatArray, LowRank, Pair, adaptable, low_ranks, refused_name
@@ -87,6 +87,11 @@ def read_peft(path: AnyPath, config: ModelConfig, base: Checkpoint | None = None
     if config.family.huggingface is None:
         raise FormatError(f"{label}: this model is {config.model_type}; expected a Hugging Face family")
     form = config.family.in_huggingface
+    if form.factors is not nothing:
+        raise FormatError(
+            f"{label}: this model is {config.model_type}, whose files have factors of its matrices, so adapters of "
+            "PEFT are not supported; expected a GGUF adapter: convert it with llama.cpp's convert_lora_to_gguf.py"
+        )
     stored_as = form.names or config.family.names
     pairs, others = _pairs(weights)
     _check_copies(others, config, stored_as, base, shown(weights))
@@ -115,13 +120,13 @@ def read_peft(path: AnyPath, config: ModelConfig, base: Checkpoint | None = None
 def _modules_of_experts(config: ModelConfig, form: HuggingFace) -> dict[str, tuple[StoredTensor, StoredTensor]]:
     """The two parameters (gate with up, and down) of each module that holds a layer's experts, by module name."""
     names = form.names or config.family.names
-    stem, _, rest = names.down.partition(f".{_EXPERTS}.")
+    stem, _, rest = f".{names.down}".partition(f".{_EXPERTS}.")
     if not rest:
         return {}
     parts: dict[str, tuple[list[ModelTensor], list[ModelTensor]]] = {}
     for tensor in tensors_of(config):
         if tensor.layer is not None and tensor.part == "weight" and tensor.role in EXPERT_ROLES:
-            module = f"{names.layer.format(tensor.layer)}{stem}.{_EXPERTS}"
+            module = f"{names.layer.format(tensor.layer)}{stem}.{_EXPERTS}".replace("..", ".")
             parts.setdefault(module, ([], []))[tensor.role == "down"].append(tensor)
     return {
         module: (

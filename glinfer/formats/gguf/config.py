@@ -18,7 +18,7 @@ from glinfer.errors import ConfigError, FormatError, InputError
 from glinfer.families import FAMILIES
 from glinfer.families.gguf import SHARED_WIDTH, SIGMOID, WINDOW
 from glinfer.families.huggingface import PROPORTIONAL, Fields
-from glinfer.families.layer import QUERY_BETA, one_side
+from glinfer.families.layer import BOTH, QUERY_BETA, one_side
 from glinfer.families.record import Family
 from glinfer.families.settings import Keys, is_whole, quoted
 from glinfer.formats.gguf.embedders import embedding_fields, names_in
@@ -134,7 +134,7 @@ def config_of(file: GgufFile) -> ModelConfig:
         if family.shared_expert:
             fields["shared_expert_intermediate_size"] = keys.whole(SHARED_WIDTH, fields["intermediate_size"])
         if "shared_intermediate_size" in family.usual:
-            fields["shared_intermediate_size"] = keys.whole(SHARED_WIDTH)
+            fields["shared_intermediate_size"] = keys.whole(form.shared_key)
     if family.rotary:
         fields.update(_rotary_fields(family, keys, file, fields))
     elif keys.whole(_KEY_HEADS, fields["num_attention_heads"]) != fields["num_attention_heads"]:
@@ -177,6 +177,8 @@ def _rotary_fields(family: Family, keys: Keys, file: GgufFile, fields: Fields) -
         found["sliding_window"] = one_side(found["sliding_window"])
     if found.get("linear_num_value_heads"):
         found["linear_keys_in_turn"] = form.keys_in_turn and len({found[name] for name in _DELTA_HEADS}) > 1
+    if BOTH in found.get("layer_types", ()) and f"{names.of('delta_norm', 0)}.weight" not in file.tensors:
+        found["linear_norm_groups"] = 0
     if "num_key_value_heads" not in found:
         found["num_key_value_heads"] = keys.whole(_KEY_HEADS, heads)
     return found
@@ -302,7 +304,7 @@ def metadata_of(config: ModelConfig) -> tuple[dict[str, Any], Factors]:
         if family.shared_expert:
             values[SHARED_WIDTH] = config.shared_expert_intermediate_size or config.intermediate_size
         elif config.shared_intermediate_size:
-            values[SHARED_WIDTH] = config.shared_intermediate_size
+            values[form.shared_key] = config.shared_intermediate_size
     if family.rotary:
         values[_KEY_HEADS] = config.num_key_value_heads
         layers = [config.layer(layer) for layer in range(config.num_hidden_layers)]
@@ -351,7 +353,7 @@ def _delta_metadata(config: ModelConfig) -> dict[str, Any]:
     layers, scans = range(config.num_hidden_layers), config.family.scans
     if config.linear_key_head_dim != config.linear_value_head_dim and not scans:
         raise _refused(f"the architecture {config.family.in_gguf.architecture} has values as long as keys")
-    attending = [layer for layer in layers if config.layer(layer).attends]
+    attending = [layer for layer in layers if config.layer(layer).delta is None]
     if len(attending) == len(layers):
         part = "a scan" if scans else "the delta rule"
         raise _refused(f"the architecture {config.family.in_gguf.architecture} has {part} in some layers")

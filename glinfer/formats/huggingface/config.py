@@ -15,7 +15,7 @@ from glinfer.families import FAMILIES
 from glinfer.families.huggingface import SHARED_WIDTH, SIZES, Fields
 from glinfer.families.layer import one_side
 from glinfer.families.record import Family
-from glinfer.families.settings import Settings, is_whole, quoted
+from glinfer.families.settings import Settings, quoted
 from glinfer.formats.files import shown
 from glinfer.formats.huggingface.layouts import has_blocks
 from glinfer.formats.json_files import read_json
@@ -25,7 +25,7 @@ _EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "num_experts
 _SHARED_EXPERTS = ("n_shared_experts", SHARED_WIDTH, "shared_intermediate_size")
 _CLASSIFIER = "ForSequenceClassification"
 _CAPS = ("attn_logit_softcapping", "final_logit_softcapping")
-_NULLS = (*_CAPS, "sliding_window", "num_key_value_heads", "block_ffn_dim_multiplier", "factor")
+_NULLS = (*_CAPS, "sliding_window", "num_key_value_heads", "block_ffn_dim_multiplier", "factor", "mamba_d_ssm")
 """Settings for which transformers distinguishes null from missing."""
 _NESTED = 3  # text_config may have rope settings by layer type
 _OF_HEADS = ("num_key_value_heads", "head_dim")  # sizes of families with rotary positions
@@ -59,10 +59,9 @@ def read_config(path: Path) -> ModelConfig:
             f"{label}: found model_type {quoted(name)}, which is not supported; expected one of the families known: "
             f"{known}{hint}"
         )
-    family = FAMILIES[name]
+    family, settings = FAMILIES[name], Settings(values, label)
     for other in FAMILIES.values():
-        kind, setting = other.huggingface.variant if other.huggingface else ("", "")
-        if kind == name and (values.get(setting) is True or is_whole(values.get(setting), 1)):
+        if other.huggingface and other.huggingface.variant[0] == name and other.huggingface.variant[1](settings):
             family = other
     quantized, method = values.get("quantization_config"), "mxfp4" if has_blocks(family.in_huggingface) else ""
     found = quantized.get("quant_method") if isinstance(quantized, dict) else None
@@ -73,7 +72,7 @@ def read_config(path: Path) -> ModelConfig:
             "get its float32, float16 or bfloat16 weights, or quantised ones in a GGUF file"
         )
     try:
-        config = ModelConfig(**_fields(family, Settings(values, label)))
+        config = ModelConfig(**_fields(family, settings))
     except ConfigError as error:
         raise FormatError(f"{label}: it describes no possible model: {error}") from None
     check_scaling(config, label)
@@ -200,16 +199,17 @@ def _scalars(usual: Mapping[str, float], settings: Settings) -> Fields:
 
 
 def _refuse_other_maths(family: Family, settings: Settings) -> None:
-    for name, harmless in family.in_huggingface.only.items():
+    form = family.in_huggingface
+    for name, harmless in form.only.items():
         settings.only(name, harmless)
     for name in () if family.experts else _EXPERTS:
-        if settings.values.get(name) and name not in family.in_huggingface.unused:
+        if settings.values.get(name) and name not in form.unused:
             raise FormatError(
                 f"{settings.label}: {name} is {quoted(settings.values[name])}: a mixture of experts, which is not "
                 "supported; expected a model whose layers have one MLP each"
             )
     for name in _SHARED_EXPERTS if family.experts else ():
-        known = (family.shared_expert and name == SHARED_WIDTH) or name in family.usual
+        known = (family.shared_expert and name == SHARED_WIDTH) or name in (*family.usual, *form.unused)
         if settings.values.get(name) and not known:
             raise settings.refused(name, "none, as experts that all tokens share are not supported here")
 
@@ -253,7 +253,7 @@ def _expert_fields(family: Family, settings: Settings) -> Fields:
     if not family.experts:
         return {}
     count, used, normed = family.in_huggingface.experts
-    found = {key: settings.whole(key, count) for key in ("num_experts", "num_local_experts") if key in settings.values}
+    found = {key: settings.whole(key, count) for key in _EXPERTS[:3] if key in settings.values}
     (key, count), *others = list(found.items()) or [("num_experts", count)]
     for other, value in others:
         if value != count:

@@ -5,16 +5,20 @@ The record of a family has the names of tensors in its files, which of them are 
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
+import numpy as np
+import numpy.typing as npt
+
 from glinfer.config import ModelConfig
 from glinfer.errors import FormatError
 from glinfer.families.names import Names
-from glinfer.families.settings import quoted
+from glinfer.families.settings import Settings, quoted
 from glinfer.formats.checkpoint import Checkpoint, check_names
 from glinfer.formats.embedding import Embedding
 from glinfer.formats.files import AnyPath, shown
@@ -32,10 +36,15 @@ from glinfer.formats.huggingface.layouts import (
 )
 from glinfer.formats.huggingface.sentence import Sentence, read_sentence, with_tokenizers_length
 from glinfer.formats.json_files import read_json
+from glinfer.formats.packed import PackedTensor
 from glinfer.formats.reranker import of_two_tokens
 from glinfer.formats.safetensors_file import STORED, FoundTensor, load_tensor, map_bytes, same_bytes
 from glinfer.formats.tensors import StoredTensor, stored_tensors
+from glinfer.graph.nodes import ModelTensor
 from glinfer.limits import MAX_CONFIG_BYTES
+
+Array = npt.NDArray[np.float32]
+NO_FACTORS: Mapping[str, Array] = MappingProxyType({})
 
 
 def read_huggingface(path: AnyPath) -> Checkpoint:
@@ -97,7 +106,7 @@ def read_huggingface(path: AnyPath) -> Checkpoint:
         else:
             config = replace(config, tie_word_embeddings=False)
     files = (config_file, weights, *{each.file: None for each in found.values()}, *behind.files)
-    read = loaded(config, stored, found, shown(path))
+    read = loaded(config, stored, found, shown(path), _factors(config, config_file))
     name_of = config.family.names.of
     dense = {f"{name_of('dense', None, str(n))}.{part}": load_tensor(each) for n, part, each in behind.tensors()}
     tensors = MappingProxyType({**read.tensors, **dense})
@@ -134,6 +143,13 @@ def _names(config: ModelConfig, behind: Sentence) -> Names:
     return replace(names, dense="{}", letters={**names.letters, **found})
 
 
+def _factors(config: ModelConfig, config_file: Path) -> Mapping[str, Array]:
+    """The factors of tensors, by role and letter."""
+    values = Settings(read_json(config_file, MAX_CONFIG_BYTES), shown(config_file))
+    found = config.family.in_huggingface.factors(values, dataclasses.asdict(config))
+    return {name: np.asarray(factor, np.float32) for name, factor in found.items()}
+
+
 def _counted(config: ModelConfig) -> str:
     """The number of layers, and its name in config.json."""
     key, *_ = config.family.in_huggingface.keys.get("num_hidden_layers", ("num_hidden_layers",))
@@ -141,13 +157,25 @@ def _counted(config: ModelConfig) -> str:
 
 
 def loaded(
-    config: ModelConfig, stored: list[StoredTensor], found: Mapping[str, FoundTensor], source: str
+    config: ModelConfig,
+    stored: list[StoredTensor],
+    found: Mapping[str, FoundTensor],
+    source: str,
+    factors: Mapping[str, Array] = NO_FACTORS,
 ) -> Checkpoint:
-    """Load tensors that have been checked."""
+    """Load tensors that have been checked, times their factors by role and letter, which make them float32."""
     data = map_bytes({k: v for each in stored for k, v in mapped_parts(each.name, found[each.name]).items()})
     parts = (part for each in stored for part in parts_in(config, each, found[each.name], data))
     names = config.family.names
-    return Checkpoint.of_parts(config, ((tensor.name(names), own) for tensor, own in parts), source)
+
+    def scaled(tensor: ModelTensor, own: Array | PackedTensor) -> Array | PackedTensor:
+        factor = factors.get(f"{tensor.role}.{tensor.letter}" if tensor.letter else tensor.role)
+        if factor is None or (factor == 1).all():
+            return own
+        floats = own.floats() if isinstance(own, PackedTensor) else own
+        return floats * (factor[:, None] if factor.ndim else factor)
+
+    return Checkpoint.of_parts(config, ((tensor.name(names), scaled(tensor, own)) for tensor, own in parts), source)
 
 
 def check_tensors(

@@ -18,7 +18,7 @@ from glinfer.engine.model import Model
 from glinfer.engine.prefill import MAX_SINGLE_TOKENS, Prefill
 from glinfer.engine.report import Report
 from glinfer.graph.model import Graph, graph_of
-from glinfer.graph.nodes import Attention, Convolution, DeltaMixing, ExpertMlps, PerLayer
+from glinfer.graph.nodes import Attention, Convolution, DeltaMixing, ExpertMlps, Linear, PerLayer
 from glinfer.inspect.ceiling import CeilingReport
 from glinfer.inspect.profile.traffic import draw_traffic
 from glinfer.kernels.spec import DrawSpec
@@ -172,13 +172,14 @@ def _products(graph: Graph, layer: int, *, cached: bool = False) -> int:
     Of the experts, a row uses as many as the router chooses.
     """
     node = graph.layer(layer)
-    mixing, mlp = node.mixing.body, node.mlp.body
+    mlp, bodies = node.mlp.body, [branch.body for branch in node.mixings]
     if cached:
-        if not isinstance(mixing, Attention | Convolution | DeltaMixing):
-            return 0
-        stored = (mixing.k, mixing.v) if isinstance(mixing, Attention) else mixing.into
+        stored: list[Linear | None] = []
+        for body in bodies:
+            assert isinstance(body, Attention | Convolution | DeltaMixing)
+            stored += (body.k, body.v) if isinstance(body, Attention) else body.into
         return sum(math.prod(each.weight.shape) for each in stored if each is not None)
-    weights = [*mixing.tensors()]
+    weights = [each for body in bodies for each in body.tensors()]
     if node.per_layer is not None and isinstance(own := node.per_layer.body, PerLayer):
         weights += [own.gate.weight, own.out.weight]
     if isinstance(mlp, ExpertMlps):
@@ -192,11 +193,13 @@ def _products(graph: Graph, layer: int, *, cached: bool = False) -> int:
 
 def _mixing(graph: Graph, layer: int, tokens: int) -> int:
     """Count the multiply-adds of the last of some tokens with what a layer keeps of the tokens before it."""
-    node = graph.layer(layer).mixing.body
-    if isinstance(node, Attention):
-        return 2 * node.out.inputs * min(tokens, node.window or tokens)
-    if not isinstance(node, Convolution | DeltaMixing):
-        return 0
-    taps = math.prod(node.conv.weight.shape)
-    # The state is read for the key and for the query, and changed once.
-    return taps + 3 * node.rule.heads * node.rule.key * node.rule.value if isinstance(node, DeltaMixing) else taps
+    found = 0
+    for node in (branch.body for branch in graph.layer(layer).mixings):
+        if isinstance(node, Attention):
+            found += 2 * node.out.inputs * min(tokens, node.window or tokens)
+            continue
+        assert isinstance(node, Convolution | DeltaMixing)
+        found += math.prod(node.conv.weight.shape)
+        if isinstance(node, DeltaMixing):  # the state is read for the key and for the query, and changed once
+            found += 3 * node.rule.heads * node.rule.key * node.rule.value
+    return found

@@ -52,6 +52,7 @@ def route(
     rows: Extent,
     kernels: KernelOptions,
     bias: TensorSpec | None = None,
+    scales: TensorSpec | None = None,
 ) -> DrawSpec:
     """The experts with the largest logits of each row, and the softmax that weighs them.
 
@@ -59,7 +60,7 @@ def route(
     descending order, ties in order of experts. ``experts`` selects a softmax over the chosen experts or over all
     (Shazeer et al. 2017), or sigmoids, to which ``bias`` [1, experts] is added for the choice (Wang et al. 2024). A
     shared expert adds one to both: its choice (expert, weight, row, 0) is the last one, and its weight the sigmoid of
-    the last logit. It is the only one if a row uses 0 others.
+    the last logit. It is the only one if a row uses 0 others. ``scales`` [1, experts] are factors of the weights.
     """
     defines = (
         *block_layout(name, logits).defines("LOGITS"),
@@ -68,9 +69,10 @@ def route(
         ("SHARED", int(experts.shared)),
     )
     inputs, size = [("logits", logits.name)], (rows, out.shape[1])
-    if bias is not None:
-        assert isinstance(bias.layout, RowLayout)
-        inputs, defines = [*inputs, ("bias", bias.name)], (*defines, *bias.layout.defines("BIAS"))
+    for sampler, table in (("bias", bias), ("scales", scales)):
+        if table is not None:
+            assert isinstance(table.layout, RowLayout)
+            inputs, defines = [*inputs, (sampler, table.name)], (*defines, *table.layout.defines(sampler.upper()))
     return block_draw(name, kind, "route", inputs, (out.name,), size, defines, kernels=kernels)
 
 
@@ -86,13 +88,14 @@ def mix_experts(
     slots: Extent,
     rows: Extent,
     kernels: KernelOptions,
+    alone: bool = False,
 ) -> DrawSpec:
     """``out[r] = sum over i of weight[r, i] · x[r, i] + residual[r]`` for the rows of the first ``slots`` slots.
 
     x [rows, used · D], each part padded to whole blocks, and choice [rows, 4 · used] have a row a slot. Or
     ``gemm`` wrote x [groups · T, D], interleaved, and ``place_experts`` the choice, with the places of its rows
     (:mod:`glinfer.kernels.fused.expert_groups`). out [rows, D] and residual are interleaved. Without ``residual``
-    blending adds to out. Rows from number ``rows`` on are padding, to which nothing is added.
+    blending adds to out, unless the sum is ``alone``. Rows from number ``rows`` on are padding: nothing is added.
     """
     defines: list[tuple[str, int | float]] = [
         *(block_layout(name, x) if isinstance(x, TensorSpec) else x.layout).defines("X"),
@@ -106,7 +109,7 @@ def mix_experts(
     if residual is not None:
         inputs += residual.inputs("r")
         defines.append(("RESIDUAL", 1))
-    size, adds = (slots, out.cols), residual is None
+    size, adds = (slots, out.cols), residual is None and not alone
     held: dict[str, Any] = {"per_run" if isinstance(rows, str) else "uniforms": (("held", rows),)}
     return block_draw(name, kind, "mix_experts", inputs, out.names, size, defines, kernels=kernels, adds=adds, **held)
 
@@ -125,7 +128,8 @@ def _check_route(shapes: Shapes, params: Params) -> None:
     shapes.expect("logits", shapes.rows("output"), None)
     logits, count = shapes.by_name["logits"][1], params["EXPERTS"] + params["SHARED"]
     shapes.require(logits >= count, f"{logits} logits; expected {count} or more")
-    shapes.expect("bias", 1, params["EXPERTS"])
+    for table in ("bias", "scales"):
+        shapes.expect(table, 1, params["EXPERTS"])
     shapes.expect("output", None, CHOICE_FLOATS * (params["USED"] + params["SHARED"]))
     used = params["USED"]
     shapes.require(used <= params["EXPERTS"] and used + params["SHARED"] > 0, f"{used} of {params['EXPERTS']} experts")
@@ -136,7 +140,8 @@ def _oracle_route(inputs: Mapping[str, Array], params: Params, size: tuple[int, 
     used, count, shared = int(params["USED"]), int(params["EXPERTS"]), int(params["SHARED"])
     chosen, weights = routed(logits[: size[0], :count], params, inputs.get("bias"))
     found = np.zeros((size[0], used + shared, CHOICE_FLOATS))
-    found[:, :used, 0], found[:, :used, 1] = chosen, weights
+    scales = np.asarray(inputs["scales"])[0, chosen] if "scales" in inputs else 1.0
+    found[:, :used, 0], found[:, :used, 1] = chosen, weights * scales
     if shared:
         found[:, used, 0], found[:, used, 1] = count, np.exp(-np.logaddexp(0.0, -logits[: size[0], count]))
         found[:, used, 2] = np.arange(size[0])
@@ -174,7 +179,7 @@ def _oracle_mix(inputs: Mapping[str, Array], params: Params, size: tuple[int, in
 
 
 register(Op("join_rows", (), optional_names(), _check_join, _oracle_join))
-register(Op("route", ("logits",), ("bias",), _check_route, _oracle_route, regions=("logits", "output")))
+register(Op("route", ("logits",), ("bias", "scales"), _check_route, _oracle_route, regions=("logits", "output")))
 register(
     Op(
         "mix_experts",

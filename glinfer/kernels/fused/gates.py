@@ -24,10 +24,13 @@ def gate_heads(
     out: RowInterleaved,
     *,
     gates_at: int,
+    head_floats: int = 0,
     slots: Extent = 1,
     kernels: KernelOptions,
 ) -> DrawSpec:
     """``out = x · sigmoid(gate)``, x and out [rows, C]; the gates of a row are its floats from ``gates_at`` on.
+
+    With ``head_floats`` one gate is for a head of that size, a multiple of 4; otherwise each float has its own.
 
     Raises:
         PlanError: ``gates_at`` is not at the beginning of a block.
@@ -40,6 +43,7 @@ def gate_heads(
         *out.layout.defines("OUT"),
         ("ROWS", len(out.tensors)),
         ("GATE_BLOCK", gates_at // BLOCK_FLOATS),
+        *([("HEAD_FLOATS", head_floats)] if head_floats else []),
     ]
     inputs = (*x.inputs(), *gates.inputs("r"))
     return block_draw(name, "attn.gate", "gate_heads", inputs, out.names, (slots, out.cols), defines, kernels=kernels)
@@ -48,14 +52,18 @@ def gate_heads(
 def _check_gate(shapes: Shapes, params: Params) -> None:
     cols = shapes.by_name["output"][1]
     check_same(shapes, params, None, cols)
+    each = int(params.get("HEAD_FLOATS", 1))
+    shapes.require(cols % each == 0 and each in (1, each // 4 * 4), f"{cols} floats in heads of {each}")
     for name in optional_names("r"):
-        shapes.expect(name, None, BLOCK_FLOATS * params["GATE_BLOCK"] + cols)
+        shapes.expect(name, None, BLOCK_FLOATS * params["GATE_BLOCK"] + cols // each)
 
 
 def _oracle_gate(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     count, start = int(params["ROWS"]), BLOCK_FLOATS * int(params["GATE_BLOCK"])
     x, gates = (gathered(inputs, count, letter)[: size[0] * count] for letter in "xr")
-    return deinterleaved(x * np.exp(-np.logaddexp(0.0, -gates[:, start : start + size[1]])), count)
+    each = int(params.get("HEAD_FLOATS", 1))
+    gates = np.repeat(gates[:, start : start + size[1] // each], each, axis=1)
+    return deinterleaved(x * np.exp(-np.logaddexp(0.0, -gates)), count)
 
 
 register(Op("gate_heads", (), (*optional_names(), *optional_names("r")), _check_gate, _oracle_gate))

@@ -94,11 +94,13 @@ def post_norm(
     slots: Extent,
     eps: float,
     kernels: KernelOptions,
+    alone: bool = False,
 ) -> DrawSpec:
     """``out[r] = x[r] / sqrt(mean(x[r]²) + eps) · gain + residual[r]`` for the rows of the first ``slots`` slots.
 
     RMSNorm (Zhang and Sennrich 2019) of a branch's result, before it is added to the stream. x, residual and out are
-    interleaved alike, gain [1, D] is a table of one row. Without ``residual`` blending adds to out.
+    interleaved alike, gain [1, D] is a table of one row. Without ``residual`` blending adds to out,
+    unless the norm is ``alone``.
 
     Raises:
         PlanError: a tensor has another layout.
@@ -117,7 +119,7 @@ def post_norm(
     if residual is not None:
         inputs += residual.inputs("r")
         defines.append(("RESIDUAL", 1))
-    size, adds = (slots, out.cols), residual is None
+    size, adds = (slots, out.cols), residual is None and not alone
     return block_draw(
         name,
         kind,

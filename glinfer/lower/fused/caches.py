@@ -42,11 +42,12 @@ def layer_cache_layouts(
         PlanError: one does not fit such textures.
     """
     of = recipes.config.layer(layer)
-    if of.mixing == "none":
-        return ()
+    found: list[BlockLayout] = []
+    if of.attends or of.convolves:
+        found.append(layer_cache_layout(recipes, layer, slots, every, formats, max_texture_size))
     if of.delta is not None:
-        return tuple(DeltaHeads(of.delta).layouts(of.taps, slots // every, max_texture_size).values())
-    return (layer_cache_layout(recipes, layer, slots, every, formats, max_texture_size),)
+        found += DeltaHeads(of.delta).layouts(of.taps, slots // every, max_texture_size).values()
+    return tuple(found)
 
 
 def layer_cache_layout(

@@ -11,7 +11,7 @@ from typing import Any
 
 from glinfer.errors import PlanError
 from glinfer.gl.layouts.blocks import BlockLayout, RowLayout
-from glinfer.graph.nodes import Layer, Mlp
+from glinfer.graph.nodes import Branch, Layer, Mlp
 from glinfer.kernels.fused.cached import SLOT_TOKENS, score_slots
 from glinfer.kernels.fused.norms import norm_floats, normalize_rows, row_norms
 from glinfer.kernels.fused.pool import pool_rows
@@ -118,16 +118,16 @@ class EncodeLowering(ChunkLowering):
             normalize_rows(name, "normalize", x, norms, gains, out, **further),
         )
 
-    def after_mixing(self, layer: Layer, mixed: RowInterleaved | TensorSpec | None) -> None:
+    def after_mixing(self, layer: Layer, mixed: list[tuple[Branch, RowInterleaved | TensorSpec]]) -> None:
         """Draw the rest of a layer, with its norms behind each sum where the family has them there."""
         if layer.mixing.sum_norm is None:
             super().after_mixing(layer, mixed)
             return
-        assert mixed is not None
+        ((_, joined),) = mixed
         stream, other, in_place, number = self.hidden[0], self.other, self.kernels.blends, layer.number
         out, down = self.recipes.mixing_out(number), self.recipes.down(number)
         summed = stream if in_place else other
-        self.add(out, mixed, stream, summed)
+        self.add(out, joined, stream, summed)
         between = other if in_place else stream
         self.normalize(f"h.{number}.attn.norm", summed, between)
         summed = between if in_place else other

@@ -16,7 +16,7 @@ from glinfer.families.layer import Experts
 from glinfer.gl.layouts.blocks import BYTES, BlockLayout, blocks_for
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.graph.model import graph_of
-from glinfer.graph.nodes import Attention, Convolution, DeltaMixing, ExpertMlps, Layer, Mlp, Nothing
+from glinfer.graph.nodes import Attention, Branch, Convolution, DeltaMixing, ExpertMlps, Layer, Mlp, Nothing
 from glinfer.kernels.flat.delta import DELTA_EPS
 from glinfer.kernels.fused.convolve import PARTS, part_floats, short_conv, store_gated
 from glinfer.kernels.fused.delta import (
@@ -74,6 +74,7 @@ class Lowering(ABC):
         normed_heads: whether normalising and turning heads is a pass of its own.
         picks: the choices of the run before, where rows may take their tokens from these.
         projected: the projections of embeddings for the third branches of all layers, where there are any.
+        kept: the caches that the last layer has written, where later tokens need nothing else of it.
         branch: the output of a branch that is normalised before it is added, where layers have that.
     """
 
@@ -107,7 +108,7 @@ class Lowering(ABC):
         self.graph, self.cache_format = graph_of(options.config), cache_format(options.cache)
         self.recipes, self.adapters = Weights(options.config, options.weights, options.formats), options.adapters
         self.plan = PlanBuilder(name, max_rows, run_values, long_after=options.config.long_after)
-        self.cache_slots, self.every = cache_slots, every
+        self.cache_slots, self.every, self.kept = cache_slots, every, list[str]()
 
     def declare(self, *, in_place: bool, stores: bool) -> None:
         """Declare what all layers share.
@@ -279,21 +280,25 @@ class Lowering(ABC):
 
     def draw_layer(self, layer: Layer, *, ends: bool = False) -> None:
         """Draw a layer; with ``ends`` only what it keeps for later tokens."""
-        number, node = layer.number, layer.mixing.body
-        if isinstance(node, Nothing):
-            if not ends:
-                self.after_mixing(layer, None)
-            return
-        mixed: RowInterleaved | TensorSpec | None
+        found: list[tuple[Branch, RowInterleaved | TensorSpec]] = []
+        for branch in layer.mixings:
+            mixed = self.mixed(layer.number, branch, ends=ends)
+            if mixed is None:
+                self.kept += self.plan.last_written
+            else:
+                found.append((branch, mixed))
+        if not ends:
+            self.after_mixing(layer, found)
+
+    def mixed(self, layer: int, branch: Branch, *, ends: bool) -> RowInterleaved | TensorSpec | None:
+        """Draw what a branch mixes; with ``ends`` only what it keeps."""
+        node = branch.body
         if isinstance(node, Convolution):
-            mixed = self.convolve(number, node, ends=ends)
-        elif isinstance(node, DeltaMixing):
-            mixed = self.apply_delta_rule(number, node, ends=ends)
-        else:
-            assert isinstance(node, Attention)
-            mixed = self.attention(number, node, ends=ends)
-        if mixed is not None:
-            self.after_mixing(layer, mixed)
+            return self.convolve(layer, node, ends=ends)
+        if isinstance(node, DeltaMixing):
+            return self.apply_delta_rule(layer, branch, node, ends=ends)
+        assert isinstance(node, Attention)
+        return self.attention(layer, node, ends=ends)
 
     def convolve(self, layer: int, node: Convolution, *, ends: bool) -> RowInterleaved | None:
         """Draw the three parts of a layer's convolution, the product of two into the cache, and the rest."""
@@ -318,8 +323,8 @@ class Lowering(ABC):
         if ends:
             return None
         heads, mixed = self.recipes.heads(layer), self.attend(layer, node, cache)
-        if node.gated:
-            mixed = self.open_gates(layer, mixed)
+        if node.gated or node.gate is not None:
+            mixed = self.open_gates(layer, mixed, 0 if node.gated else heads.floats)
         self.value(f"{to}.joined", View(dim, heads.count, cols_apart=heads.floats, rows="only", joined=True))
         return mixed
 
@@ -369,8 +374,10 @@ class Lowering(ABC):
         positions = self.config.max_position_embeddings if self.config.long_after else 0
         return Turning(table, heads.kv_floats, heads.queries_at, positions=positions, apart=rope.scales_queries)
 
-    def open_gates(self, layer: int, mixed: RowInterleaved | TensorSpec) -> RowInterleaved | TensorSpec:
-        """Draw the results of attention times their gates."""
+    def open_gates(
+        self, layer: int, mixed: RowInterleaved | TensorSpec, head_floats: int
+    ) -> RowInterleaved | TensorSpec:
+        """Draw the results of attention times their gates, one for each ``head_floats`` of them unless that is 0."""
         raw, slots = self.raw(layer), self.used
         out: RowInterleaved | TensorSpec
         if isinstance(mixed, TensorSpec):
@@ -380,17 +387,18 @@ class Lowering(ABC):
         else:
             out = target = self.rows("attn.gated", mixed.cols)
         how: dict[str, Any] = {"gates_at": self.recipes.gates_at, "slots": slots, "kernels": self.kernels}
+        how["head_floats"] = head_floats
         self.plan.draw(gate_heads(f"h.{layer}.attn.gated", mixed, raw, target, **how))
         return out
 
-    def apply_delta_rule(self, layer: int, node: DeltaMixing, *, ends: bool) -> TensorSpec | None:
+    def apply_delta_rule(self, layer: int, branch: Branch, node: DeltaMixing, *, ends: bool) -> TensorSpec | None:
         """Draw the delta rule or the scan of a layer, each row in a slot, see :mod:`glinfer.kernels.fused.delta`."""
-        kind, heads, of = self.config.layer(layer).branch, DeltaHeads(node.rule), self.config.layer(layer)
+        kind, heads, of = branch.name, DeltaHeads(node.rule), self.config.layer(layer)
         name, scan = f"h.{layer}.{kind}", node.rule.scan
         piece = self.table.shape[0] if self.together and self.table is not None else 0
         run = DeltaRun(heads, self.kernels, self.table, self.every, piece)
         found = self.rows(f"{kind}.projected", heads.projected)
-        self.product(self.recipes.mixing_in(layer), self.hidden[0], found)
+        self.product(self.recipes.mixing_in(layer, branch), self.hidden[0], found)
         projected = self.by_row(layer, f"{kind}.rows", found, f"{kind}.projected")
         layouts = heads.layouts(of.taps, self.cache_slots // self.every, self.max_texture_size)
         inputs, cache, *states = (self.plan.laid_out(f"{name}.{each}", "cache", layouts[each]) for each in layouts)
@@ -439,16 +447,17 @@ class Lowering(ABC):
         self.value(f"blocks.{layer}.{kind}.mixed", View(heads.rule.values))
         return out
 
-    def after_mixing(self, layer: Layer, mixed: RowInterleaved | TensorSpec | None) -> None:
-        """Draw the rest of a layer: the output projection and the MLP, both added to the residual stream."""
+    def after_mixing(self, layer: Layer, mixed: list[tuple[Branch, RowInterleaved | TensorSpec]]) -> None:
+        """Draw the rest of a layer: output projections and the MLP, all added to the residual stream."""
         before, behind = self.hidden  # the stream, and where the next branch leaves it
         number, node = layer.number, layer.mlp.body
         stream, to = View(self.config.hidden_size), f"blocks.{number}"
         inner = self.expanded(number, node, before) if layer.parallel and isinstance(node, Mlp) else None
-        if mixed is not None:
-            self.add(self.recipes.mixing_out(number), mixed, before, behind)
-            self.value(f"{to}.resid_mid{self.centred}", stream)
+        for branch, each in mixed:
+            self.add(self.recipes.mixing_out(number, branch), each, before, behind)
             before, behind = behind, before
+        if mixed:
+            self.value(f"{to}.resid_mid{self.centred}", stream)
         if isinstance(node, ExpertMlps):
             self.use_experts(number, node, before, behind)
         elif isinstance(node, Mlp):
@@ -544,8 +553,12 @@ class Lowering(ABC):
         self.value(f"blocks.{layer}.mlp.router", View(chooses.count))
         bias = None if node.choice_bias is None else self.of_layer(layer, "mlp.expert_bias")
         first = replace(chooses, shared=False) if chooses.apart else chooses
-        self.plan.draw(route(f"{name}.choice", "mlp.choice", logits, choice, first, bias=bias, **shared))
+        scales = None if node.norms is None else self.of_layer(layer, "mlp.expert_scale")
+        self.plan.draw(route(f"{name}.choice", "mlp.choice", logits, choice, first, bias=bias, scales=scales, **shared))
         parts, choice = self.expert_products(layer, experts, x, choice)
+        if node.norms is not None and inner is not None:
+            self.add_normed(layer, experts, inner, parts, choice, residual, out)
+            return
         if inner is not None:  # added once the experts have read the stream
             summed = out if residual.names == out.names else self.rows("mlp.shared_sum", out.cols)
             if chooses.apart:
@@ -556,6 +569,45 @@ class Lowering(ABC):
         stream = None if residual.names == out.names else residual
         how = {"residual": stream, "slots": self.used, **shared}
         self.plan.draw(mix_experts(f"{name}.mix", "mlp.mix", parts, choice, out, experts, **how))
+
+    def add_normed(
+        self,
+        layer: int,
+        experts: Experts,
+        inner: RowInterleaved,
+        parts: TensorSpec | RowInterleaved,
+        choice: TensorSpec,
+        residual: RowInterleaved,
+        out: RowInterleaved,
+    ) -> None:
+        """Draw the sum of experts and the shared one, each normalised, whose norm is added to the stream."""
+        name, how = f"h.{layer}.mlp", dict[str, Any](slots=self.used, kernels=self.kernels)
+        shared, chosen, first, both = (
+            self.rows(f"mlp.{each}", out.cols) for each in ("shared_out", "chosen", "shared_normed", "both")
+        )
+        self.product(self.recipes.apart(layer)[1], inner, shared)
+        mixed = mix_experts(
+            f"{name}.mix",
+            "mlp.mix",
+            parts,
+            choice,
+            chosen,
+            experts,
+            residual=None,
+            rows=self.counted,
+            alone=True,
+            **how,
+        )
+        self.plan.draw(mixed)
+        stream = None if residual.names == out.names else residual
+        for part, x, to, beside in (
+            ("shared", shared, first, None),
+            ("chosen", chosen, both, first),
+            ("sum", both, out, stream),
+        ):
+            gains, alone = self.of_layer(layer, f"mlp.norm.{part}"), part == "shared"
+            further: dict[str, Any] = {"residual": beside, "eps": self.config.layer_norm_eps, "alone": alone, **how}
+            self.plan.draw(post_norm(f"{name}.norm.{part}", "mlp.post_norm", x, gains, to, **further))
 
     def add_weighted(
         self,

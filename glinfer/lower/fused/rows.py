@@ -344,7 +344,7 @@ class ChunkLowering(_RowsLowering):
         for number in range(last):
             self.draw_layer(self.graph.layer(number), ends=number == last - 1 and not self.has_head)
         self.finish()
-        results = self.plan.last_written
+        results = self.plan.last_written if self.has_head else tuple(self.kept)
         if export_residual:
             shared = {stream_before(self.config, self.kernels, last - 1): self.hidden[0]}
             if self.projected is not None:

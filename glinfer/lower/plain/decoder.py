@@ -175,7 +175,7 @@ class _PlainLowering:
         before, (*_, last) = self.hidden, layer.branches
         for branch in layer.branches:
             name, to, body = f"h.{layer.number}.{branch.name}", f"blocks.{layer.number}.{branch.name}", branch.body
-            x = before if layer.parallel else self.hidden
+            x = before if layer.parallel or branch is layer.beside else self.hidden
             if branch.norm is not None:
                 x = self.norm(f"{name}.norm", f"{branch.name}.norm", branch.norm, x)
                 self.plan.value(f"{to}.norm", View(self.width))
@@ -193,9 +193,9 @@ class _PlainLowering:
                 assert isinstance(body, ExpertMlps)
                 out = self.experts(name, to, body, x)
             self.end(name, to, branch, out)
-            if branch is layer.mixing:
+            if branch in layer.mixings[-1:]:
                 self.plan.value(f"blocks.{layer.number}.resid_mid", View(self.width))
-            elif branch is not last:
+            elif branch is not last and branch is not layer.mixing:
                 self.plan.value(f"blocks.{layer.number}.resid_mlp", View(self.width))
             if branch is not last:
                 continue
@@ -344,6 +344,10 @@ class _PlainLowering:
         mixed = self.mix(name, to, node, apart)
         axes = [Axis(rows, 1, 0), Axis(heads, rows, 0), Axis(dim, 0, 1)]
         joined = self.copy(f"{name}.joined", "attn.joined", mixed, (rows, heads * dim), axes)
+        if node.gate is not None:
+            found = self.linear(f"{name}.gate_proj", "attn.gate", node.gate, x)
+            axes = [Axis(rows, 1, 0), Axis(heads, 0, 1), Axis(dim, 0, 0)]
+            gates = self.copy(f"{name}.gate", "attn.parts", found, (rows, heads * dim), axes)
         if gates is not None:
             opened = self.scratch(f"{name}.opened", *joined.shape)
             self.plan.draw(sigmoid(f"{name}.opened", "attn.gate", gates, opened, kernels=self.kernels))
@@ -538,18 +542,26 @@ class _PlainLowering:
 
     def experts(self, name: str, to: str, node: ExpertMlps, x: TensorSpec) -> TensorSpec:
         """Draw every expert of a layer for all rows, and the sum of each row's chosen experts."""
-        plan, kernels, rows, choice = self.plan, self.kernels, self.rows, node.choice
-        logits, weight = (
-            self.linear(f"{name}.router", "mlp.router", node.router, x),
-            self.scratch(f"{name}.weight", rows, 1),
-        )
+        plan, kernels, rows, choice, beside = self.plan, self.kernels, self.rows, node.choice, None
+        own, norms, scale, scales = f"{name}.shared", node.norms, 1.0, None
+        if norms is not None and node.shared is not None:
+            beside = self.scratch(f"{own}.normed", rows, self.width)
+            self.normalize(f"{own}.norm", "mlp.norm", norms.shared, self.expert(own, own, node.shared, x, {}), beside)
+            x, scale = self.norm(f"{name}.router.norm", "mlp.norm", norms.router, self.hidden), self.width**-0.5
+            scales = self.vector(norms.scale)
+        logits = self.linear(f"{name}.router", "mlp.router", node.router, x, scale=scale)
+        weight = self.scratch(f"{name}.weight", rows, 1)
+        if norms is not None:
+            x = self.norm(f"{name}.experts.norm", "mlp.norm", norms.experts, self.hidden)
         plan.value(f"{to}.router", View(choice.count))
         part, sums, other = (self.scratch(f"{name}.{each}", rows, self.width) for each in ("part", "sum.a", "sum.b"))
+        scaled = weight if scales is None else self.scratch(f"{name}.scaled_weight", rows, 1)
 
         def add(own: str, out: TensorSpec, first: bool) -> None:
             """Add an MLP's result times its weight to the sum."""
             nonlocal sums, other
-            self.combine(f"{own}.part", "mlp.mix", "multiply", out, weight, sums if first else part)
+            by = weight if scales is None else scaled
+            self.combine(f"{own}.part", "mlp.mix", "multiply", out, by, sums if first else part)
             if not first:
                 self.combine(f"{own}.sum", "mlp.mix", "add", sums, part, other)
                 sums, other = other, sums
@@ -560,7 +572,15 @@ class _PlainLowering:
             bias = None if node.choice_bias is None else self.vector(node.choice_bias)
             which: dict[str, Any] = {"expert": number, "bias": bias, "kernels": kernels}
             plan.draw(expert_weight(f"{own}.weight", "mlp.choice", logits, weight, choice, **which))
+            if scales is not None:
+                factor = self.scratch(f"{name}.factor", rows, 1)
+                axes = [Axis(rows, 0, 0), Axis(1, 0, 0)]
+                self.copy(f"{own}.factor", "mlp.choice", scales, (rows, 1), axes, col_offset=number, out=factor)
+                self.combine(f"{own}.scaled", "mlp.choice", "multiply", weight, factor, scaled)
             add(own, out, number == 0)
+        if norms is not None and beside is not None:
+            normed = self.norm(f"{name}.chosen.norm", "mlp.norm", norms.chosen, sums)
+            return self.combine(f"{name}.both", "mlp.mix", "add", normed, beside, other)
         if node.shared is not None and node.shared_router is not None:
             own, logit = f"{name}.shared", self.scratch(f"{name}.shared_router", rows, 1)
             self.linear(f"{own}.router", "mlp.router", node.shared_router, x, logit)
@@ -575,14 +595,15 @@ class _PlainLowering:
 
     def expert(self, name: str, own: str, node: Mlp, x: TensorSpec, bounds: dict[str, object]) -> TensorSpec:
         """Draw the MLP of an expert; all experts of a width share their tensors."""
-        assert node.gate is not None
-        gates, up, hidden = (
-            self.scratch(f"{name}.{part}", self.rows, node.up.outputs) for part in ("gate_proj", "up_proj", "inner")
-        )
-        self.linear(f"{own}.gate_proj", "mlp.gate_proj", node.gate, x, gates)
-        self.linear(f"{own}.up_proj", "mlp.up_proj", node.up, x, up)
-        how: dict[str, Any] = {"activation": self.config.hidden_act, **bounds, "kernels": self.kernels}
-        self.plan.draw(gate(f"{own}.gate", "mlp.gate", gates, hidden, up=up, **how))
+        parts, act = ("gate_proj", "up_proj", "inner"), self.config.hidden_act
+        gates, up, hidden = (self.scratch(f"{name}.{part}", self.rows, node.up.outputs) for part in parts)
+        if node.gate is None:
+            self.linear(f"{own}.up_proj", "mlp.up_proj", node.up, x, hidden, activation=act)
+        else:
+            self.linear(f"{own}.gate_proj", "mlp.gate_proj", node.gate, x, gates)
+            self.linear(f"{own}.up_proj", "mlp.up_proj", node.up, x, up)
+            how: dict[str, Any] = {"activation": act, **bounds, "kernels": self.kernels}
+            self.plan.draw(gate(f"{own}.gate", "mlp.gate", gates, hidden, up=up, **how))
         return self.linear(f"{own}.down", "mlp.down_proj", node.down, hidden, self.scratch(f"{name}.down", *x.shape))
 
     def head(self) -> None:

@@ -28,7 +28,7 @@ from glinfer.gl.layouts.blocks import RowLayout
 from glinfer.gl.layouts.grouped import GroupedLayout
 from glinfer.gl.layouts.matrix import TexelLayout
 from glinfer.gl.layouts.packing import ConstantLayout, GemvLayout
-from glinfer.graph.nodes import Attention, Convolution, DeltaMixing, ExpertMlps, Linear, Mlp, Norm, Nothing, PerLayer
+from glinfer.graph.nodes import Attention, Branch, Convolution, DeltaMixing, ExpertMlps, Linear, Mlp, Norm, PerLayer
 from glinfer.kernels.fused.low_rank import RANK_STEP
 from glinfer.kernels.spec import Array
 from glinfer.lower.ropes import rope_of
@@ -116,7 +116,7 @@ class Weights(Recipes):
         embeddings ``table`` [V, P], and the factor ``scale`` [1, 1] of the stream.
         """
         of = self.graph.layer(layer)
-        branch, mlp = of.mixing, of.mlp.body
+        mlp = of.mlp.body
         if of.per_layer is not None:
             assert isinstance(of.per_layer.body, PerLayer)
             yield self._embeddings(f"h.{layer}.per_layer.table", of.per_layer.body.table)
@@ -131,6 +131,19 @@ class Weights(Recipes):
         if isinstance(mlp, ExpertMlps) and mlp.choice_bias is not None:
             bias, layout = mlp.choice_bias.name(self.names), _table(1, mlp.choice.count)
             yield Weight(f"h.{layer}.mlp.expert_bias", layout, lambda made: made._take(bias)[None])
+        if isinstance(mlp, ExpertMlps) and mlp.norms is not None:
+            assert of.mlp.post_norm is not None
+            scales, layout = mlp.norms.scale.name(self.names), _table(1, mlp.choice.count)
+            yield Weight(f"h.{layer}.mlp.expert_scale", layout, lambda made: made._take(scales)[None])
+            norms = {"shared": mlp.norms.shared, "chosen": mlp.norms.chosen, "sum": of.mlp.post_norm}
+            for name, norm in norms.items():
+                gain = partial(FoldedWeights._gain_row, norm=norm.name)
+                yield Weight(f"h.{layer}.mlp.norm.{name}", _table(1, self.config.hidden_size), gain)
+        for branch in of.mixings:
+            yield from self._of_mixing(layer, branch)
+
+    def _of_mixing(self, layer: int, branch: Branch) -> Iterator[Weight]:
+        """The weights of a branch that mixes tokens which belong to no product."""
         node, name = branch.body, f"h.{layer}.{branch.name}"
         if isinstance(node, Attention):
             if node.q_norm is not None:
@@ -139,7 +152,7 @@ class Weights(Recipes):
             if node.sinks is not None:
                 sinks = node.sinks.name(self.names)
                 yield Weight(f"{name}.sinks", _table(1, node.sinks.shape[0]), lambda made: made._take(sinks)[None])
-        if isinstance(node, Attention | Nothing):
+        if isinstance(node, Attention):
             return
         assert isinstance(node, Convolution | DeltaMixing)
         channels, _, length = node.conv.weight.shape
@@ -252,6 +265,9 @@ class FoldedWeights(Mapping[str, Array]):
 
     def _gain(self, norm: str) -> Wide:
         return self._take(weight_name(norm)) + self._recipes.family.norm_offset
+
+    def _gain_row(self, norm: str) -> Wide:
+        return self._gain(norm)[None]
 
     def _input_gain(self, recipe: Recipe) -> Wide:
         """The factor of each input of a matrix that keeps its bits."""

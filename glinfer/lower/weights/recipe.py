@@ -222,7 +222,7 @@ class Recipes:
         dim, order = node.head_dim, self._turned_order(node.head_dim)
         pitch = 2 * dim if node.gated else dim  # gates follow the queries of each head
         queries = _heads_in_place(heads.count, dim, heads.floats, order, pitch)
-        parts, sources, above = [], [each for each in (node.k, node.v, node.q) if each is not None], 0
+        parts, sources, above = [], [each for each in (node.k, node.v, node.q, node.gate) if each is not None], 0
         if node.k is not None:
             keys, values = (_heads_in_place(heads.kv, dim, heads.floats, each) for each in (order, None))
             apart, above = 0 if node.v is None else node.k.outputs, node.k.outputs
@@ -232,6 +232,9 @@ class Recipes:
         if node.gated:
             gates = _heads_in_place(heads.count, dim, heads.floats, None, pitch)
             parts += [np.full(self.gates_at - heads.cols, PADDING), _moved(gates, above + dim)]
+        elif node.gate is not None:
+            gates = above + node.q.outputs + np.arange(heads.count)
+            parts += [np.full(self.gates_at - heads.cols, PADDING), gates]
         return self._recipe("attn.qkv", layer, sources, np.concatenate(parts), before=branch.norm)
 
     @property
@@ -242,7 +245,9 @@ class Recipes:
     def qkv_floats(self, layer: int) -> int:
         """Floats of a row of keys, values, queries and, where attention has them, gates."""
         heads = self.heads(layer)
-        return self.gates_at + heads.width if self.family.layer.gated else heads.cols
+        of = self.family.layer
+        gates = heads.width if of.gated else heads.count if of.head_gates else 0
+        return self.gates_at + gates if gates else heads.cols
 
     def _turned_order(self, dim: int) -> Rows | None:
         """The elements of a head in the order that puts rotary pairs side by side; None if they already are."""
@@ -266,13 +271,13 @@ class Recipes:
         heads = self.heads(layer)
         return heads.width if self.family.layer.head_norms == "width" else heads.floats
 
-    def mixing_in(self, layer: int) -> Recipe:
-        """The product that begins the branch of a layer that mixes tokens; its parts begin with whole blocks.
+    def mixing_in(self, layer: int, branch: Branch | None = None) -> Recipe:
+        """The product that begins a branch of a layer that mixes tokens, by default the first.
 
-        Of a convolution they are B, C and x; of a delta rule channels, decays, shares and gates. The channels of a scan
-        are put in the order of a delta rule, and it has no shares.
+        Its parts begin with whole blocks. Of a convolution they are B, C and x; of a delta rule channels, decays,
+        shares and gates. The channels of a scan are put in the order of a delta rule, and it has no shares.
         """
-        branch = self.graph.layer(layer).mixing
+        branch = branch or self.graph.layer(layer).mixing
         node = branch.body
         if isinstance(node, Convolution):
             width = self.config.hidden_size
@@ -290,9 +295,9 @@ class Recipes:
             return self.qkv(layer)
         return self._recipe(f"{branch.name}.in_proj", layer, sources, np.concatenate(rows), before=branch.norm)
 
-    def mixing_out(self, layer: int) -> Recipe:
-        """The product that ends the branch of a layer that mixes tokens."""
-        config, branch, inputs = self.config, self.graph.layer(layer).mixing, None
+    def mixing_out(self, layer: int, branch: Branch | None = None) -> Recipe:
+        """The product that ends a branch of a layer that mixes tokens, by default the first."""
+        config, branch, inputs = self.config, branch or self.graph.layer(layer).mixing, None
         node = branch.body
         assert isinstance(node, Attention | Convolution | DeltaMixing)
         if isinstance(node, Attention) and node.head_dim != (floats := head_floats(node.head_dim)):
@@ -307,7 +312,9 @@ class Recipes:
         assert isinstance(node, ExpertMlps)
         sources = (node.router,) if node.shared_router is None else (node.router, node.shared_router)
         rows = np.arange(sum(each.outputs for each in sources))
-        return self._recipe("mlp.router", layer, sources, rows, before=branch.norm, exact=True)
+        norms = node.norms
+        before, scale = (branch.norm, 1.0) if norms is None else (norms.router, self.config.hidden_size**-0.5)
+        return self._recipe("mlp.router", layer, sources, rows, before=before, exact=True, scale=scale)
 
     def _mlps(self, layer: int) -> tuple[Branch, tuple[Mlp, ...]]:
         """The MLPs of a layer, whose matrices are one below the other."""
@@ -328,9 +335,12 @@ class Recipes:
         branch, mlps = self._mlps(layer)
         mlps = mlps if apart is None else (apart,)
         inner, gated = mlps[0].up.outputs, mlps[0].gate is not None
-        rows, sources = _blocks_of_both(inner) if gated else np.arange(inner), [each.first for each in mlps]
+        each = np.arange(inner) if len(mlps) == 1 else _whole_blocks(np.arange(inner))
+        rows, sources = _blocks_of_both(inner) if gated else each, [each.first for each in mlps]
         rows = np.concatenate([_moved(rows, len(sources[0]) * inner * number) for number in range(len(mlps))])
-        further: dict[str, Any] = {"before": branch.norm, "gated": gated, "experts": len(mlps)}
+        norms = branch.body.norms if isinstance(branch.body, ExpertMlps) and apart is None else None
+        before = branch.norm if norms is None else norms.experts
+        further: dict[str, Any] = {"before": before, "gated": gated, "experts": len(mlps)}
         kind = "mlp.fc_in" if apart is None else "mlp.shared_in"
         return self._recipe(kind, layer, [*chain(*sources)], rows, **further)
 
@@ -341,7 +351,8 @@ class Recipes:
         width = mlps[0].down.outputs
         each = np.arange(width) if len(mlps) == 1 else _whole_blocks(np.arange(width))
         rows = np.concatenate([_moved(each, width * number) for number in range(len(mlps))])
-        further: dict[str, Any] = {"writes_stream": True, "experts": len(mlps), **self._end(branch)}
+        alone = isinstance(branch.body, ExpertMlps) and branch.body.norms is not None  # their norms are passes
+        further: dict[str, Any] = {"writes_stream": True, "experts": len(mlps), **({} if alone else self._end(branch))}
         kind = "mlp.fc_out" if apart is None else "mlp.shared_out"
         return self._recipe(kind, layer, [each.down for each in mlps], rows, **further)
 
@@ -384,7 +395,8 @@ class Recipes:
         found = [] if self.config.embeds else [self.head()]
         for layer in range(self.config.num_hidden_layers):
             of = self.config.layer(layer)
-            found += [self.mixing_in(layer), self.mixing_out(layer)] if of.mixing != "none" else []
+            for branch in self.graph.layer(layer).mixings:
+                found += [self.mixing_in(layer, branch), self.mixing_out(layer, branch)]
             found += [self.up(layer), self.down(layer)] if of.mlp else []
             found += [self.router(layer)] if of.experts is not None else []
             node = self.graph.layer(layer).mlp.body
