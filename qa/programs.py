@@ -28,13 +28,14 @@ from glinfer.errors import InputError, PlanError
 from glinfer.export.companions import companions_of
 from glinfer.export.plan import PlanExport, layout_entry
 from glinfer.export.site import LIMITS, web_kernels
-from glinfer.families import DECODERS, FAMILIES
+from glinfer.families import DECODERS, FAMILIES, TOWERS
 from glinfer.formats import Checkpoint
 from glinfer.formats.packed import PACKED_FORMATS
 from glinfer.kernels.options import KernelOptions, default_kernels, without_blending
 from glinfer.lower.feed import runs
 from glinfer.lower.fused.choice import choice_plan
 from glinfer.lower.fused.encode import encode_plan
+from glinfer.lower.fused.image import image_plan
 from glinfer.lower.fused.rows import batch_plan, chunk_plan, drafted_plan, fitting_chunk_plan
 from glinfer.lower.fused.token import HEAD_DRAWS, LOGITS, fast_plan
 from glinfer.lower.options import PlanOptions
@@ -72,6 +73,15 @@ EMBEDDERS = {
     name: replace(of_family(name), pooling=POOLINGS[1 + number % 5], type_vocab_size=2 * (name == "bert"))
     for number, name in enumerate([*(name for name in FAMILIES if name not in DECODERS), "qwen3"])
 }
+TOWER = ModelConfig(
+    *(36, 24, 3, 2, 36, 40),
+    model_type="siglip",
+    patch_size=5,
+    patches_per_token=9,
+    dense=((28, False, "none"),),
+    **TOWERS["siglip"].usual,
+)
+"""A small image encoder."""
 FEW = ("llama", "gpt2", "qwen3_moe")
 """Models whose programs are recorded with adapters, and for every packed format."""
 ROUNDED = tuple(WEIGHT_FORMATS)[1:]
@@ -175,6 +185,8 @@ def planned() -> Iterator[tuple[str, str, int, Callable[[], Plan]]]:
         for (model, config), form in product(EMBEDDERS.items(), ("f32", "q8", "mixed")):
             make = partial(encode_plan, options_of(config, name, form), rows=20)
             yield f"{model} encode", f"{name} {form}", edge, make
+        for form in ("f32", "q8"):
+            yield "siglip image", f"{name} {form}", edge, partial(image_plan, options_of(TOWER, name, form))
         for model in FEW:
             ranks = AdapterRanks.of(_adapters(MODELS[model]))
             options = replace(options_of(MODELS[model], name, "f32"), adapters=ranks)

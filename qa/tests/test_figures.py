@@ -72,7 +72,7 @@ def test_peers_and_commands_that_are_missing_are_rows(monkeypatch: pytest.Monkey
     def result_of(words: str, folder: Path) -> Any:
         ran.append(words)
         if words.startswith("glinfer"):
-            raise StepError("a first line\nit ended")
+            raise StepError("it ended")
         return 5
 
     monkeypatch.setattr(command, "result_of", result_of)

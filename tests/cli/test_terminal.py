@@ -100,7 +100,7 @@ class TestModels:
 
     def test_the_parts_of_a_reply(self, monkeypatch: pytest.MonkeyPatch) -> None:
         terminal = on_a_terminal(monkeypatch)
-        chat = _Chat(SimpleNamespace(), "m", SimpleNamespace(), SamplingOptions(), 8, {})  # type: ignore[arg-type]
+        chat = _Chat(SimpleNamespace(), "m", SimpleNamespace(), SamplingOptions(), 8, {}, [])  # type: ignore[arg-type]
         before = None
         for kind in ("thinking", "answer"):
             for piece in PIECES:

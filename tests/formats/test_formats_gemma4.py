@@ -60,7 +60,6 @@ def test_the_last_layer_never_has_a_window(tmp_path: Path) -> None:
 @each_case(
     ("changes", "message"),
     [
-        ({"enable_moe_block": True}, "enable_moe_block is True; expected false, as layers with an MLP beside experts"),
         ({"num_experts": 128}, "num_experts is 128: a mixture of experts, which is not supported"),
         ({"vocab_size_per_layer_input": 7}, "vocab_size_per_layer_input is 7; expected 151, as vocab_size is"),
         ({"num_kv_shared_layers": 6}, "num_kv_shared_layers is 6 of 6 layers; expected a layer of each kind before"),
@@ -129,7 +128,6 @@ FACTORS = np.ones(24, np.float32)
         ({"gemma4.attention.value_length_swa": 8}, "value_length_swa is 8; expected 32, the width of a head"),
         ({"factors": {ROPE_FREQS: 2 * FACTORS}}, "other factors than 1 for the first pairs"),
         ({"factors": {ROPE_FREQS: FACTORS[::-1] * np.arange(1, 25, dtype=np.float32)}}, "other factors than 1"),
-        ({"gemma4.expert_count": 8}, "gemma4.expert_count is 8, which is not supported; expected 0"),
     ],
 )
 def test_other_metadata_is_refused(changes: dict[str, Any], message: str) -> None:

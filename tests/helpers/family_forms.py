@@ -20,6 +20,7 @@ FEW = (
     "bert ",
     "llama adapters",
     "choice",
+    "siglip image",
 )
 """Rows of programs that between them have a layer of each kind, and every shader."""
 KERNELS = ("software webgl2", "tuned")

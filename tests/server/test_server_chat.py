@@ -153,7 +153,7 @@ BAD: list[tuple[dict[str, Any], str | None, str]] = [
     ({"n": 33}, "n", "found 33"),
     ({"top_logprobs": 2}, "top_logprobs", "needs logprobs"),
     ({"logprobs": True, "top_logprobs": 21}, "top_logprobs", "found 21"),
-    ({"stop": ["x"] * 17}, "stop", "16"),
+    ({"stop": ["x"] * 33}, "stop", "32"),
     ({"stop": ""}, "stop", "at least 1"),
     ({"logit_bias": {"x": 1}}, "logit_bias", "expected a token id"),
     ({"logit_bias": {"300": 1}}, None, "outside the vocabulary"),

@@ -21,7 +21,7 @@ from glinfer.formats.huggingface.layouts import has_blocks
 from glinfer.formats.json_files import read_json
 from glinfer.limits import MAX_CONFIG_BYTES, MAX_CONFIG_NUMBER
 
-_EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "num_experts_per_tok", "moe_intermediate_size")
+_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "num_experts_per_tok", "moe_intermediate_size")
 _SHARED_EXPERTS = ("n_shared_experts", SHARED_WIDTH, "shared_intermediate_size")
 _CLASSIFIER = "ForSequenceClassification"
 _CAPS = ("attn_logit_softcapping", "final_logit_softcapping")
