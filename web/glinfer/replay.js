@@ -227,7 +227,8 @@ export class Replay {
     const values = runValues(companion === null ? plan : plan.companions[companion], inputs);
     const state = unbound();
     const watched = this.watchedIn(draws, first, end);
-    if (values.rows) this.pace.begin(values.rows * this.texels.get(draws).all);
+    const texels = this.texels.get(draws); // none for draws that the tour has changed
+    if (texels && values.rows) this.pace.begin(values.rows * texels.all);
     for (let index = first; index < end; index++) {
       this.issue(draws[index], values, state, watched.includes(index));
       if (watch?.draw === index) {

@@ -89,6 +89,7 @@ found.detokenized = (await client.post(`${address}/detokenize`, { body: { model:
 found.template = (await client.post(`${address}/apply-template`, { body: { model: "speaker", messages: HELLO } })).prompt;
 found.score = (await client.post("/score", { body: { model: "shakespeare", input: ["ROMEO:"] } })).data[0];
 found.attention = (await client.post("/attention", { body: { model: "shakespeare", prompt: "ROMEO:", block: 0 } })).weights.length;
+found.marks = await client.get(`${address}/tokenizer_info?model=speaker`);
 found.health = await client.get(`${address}/health`);
 
 found.noModel = await refusal(client.chat.completions.create({ model: "nobody", messages: HELLO }));

@@ -100,6 +100,7 @@ def test_tokens(found: dict[str, Any]) -> None:
     assert found["tokens"] == opening("hi")
     assert found["detokenized"] == "hi"
     assert "hi" in found["template"]
+    assert found["marks"] == {"bos_token": None, "eos_token": "<|end|>"}
     assert found["attention"] > 1
     assert found["health"] == {"status": "ready"}
 
