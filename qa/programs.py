@@ -168,7 +168,7 @@ def plans_of(options: PlanOptions) -> dict[str, Callable[[], Plan]]:
     }
     if options.weights not in ROUNDED and options.cache == "f32" and not options.adapters.names:
         how: dict[str, Any] = {"weights": options.weights, "formats": options.formats, "kernels": options.kernels}
-        edge = options.max_texture_size
+        edge, how["images"] = options.max_texture_size, options.images
         found["reference"] = partial(plan_for, config, "reference", max_texture_size=edge, tokens=20, **how)
     return found
 
@@ -187,6 +187,9 @@ def planned() -> Iterator[tuple[str, str, int, Callable[[], Plan]]]:
             yield f"{model} encode", f"{name} {form}", edge, make
         for form in ("f32", "q8"):
             yield "siglip image", f"{name} {form}", edge, partial(image_plan, options_of(TOWER, name, form))
+        pictured = plans_of(replace(options_of(MODELS["llama"], name, "f32"), images=True))
+        for kind in ("prompt", "reference"):
+            yield "llama images", f"{name} {kind}", edge, pictured[kind]
         for model in FEW:
             ranks = AdapterRanks.of(_adapters(MODELS[model]))
             options = replace(options_of(MODELS[model], name, "f32"), adapters=ranks)

@@ -21,6 +21,7 @@ FEW = (
     "llama adapters",
     "choice",
     "siglip image",
+    "llama images",
 )
 """Rows of programs that between them have a layer of each kind, and every shader."""
 KERNELS = ("software webgl2", "tuned")

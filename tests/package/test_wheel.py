@@ -99,8 +99,9 @@ def test_the_bundled_model_writes_verse_at_once(installed: Installed) -> None:
     assert TEXT.startswith(succeed(done).rstrip("\n"))
     assert done.stderr.startswith("39 draws/token · 16 tokens")
     assert json.loads(installed.glinfer("generate", "shakespeare", PROMPT, *options, "--json"))["ids"] == TOKENS
-    (model,) = json.loads(installed.glinfer("models", "--json"))
-    assert Path(model["path"]).is_relative_to(installed.venv)
+    models = json.loads(installed.glinfer("models", "--json"))
+    assert {model["name"] for model in models} == {"shakespeare", "tiny"}
+    assert all(Path(model["path"]).is_relative_to(installed.venv) for model in models)
     assert list(installed.work.glob("*shakespeare*")) == [], "nothing is unpacked into the user's folder"
 
 
