@@ -53,7 +53,7 @@ class Chunks:
 
         ``long`` uses the second set of angles, in models with two; ``draws`` limits the draws of the run.
         """
-        most, since = min(len(ids), self.session.plan.max_rows), time.perf_counter()
+        most = min(len(ids), self.session.plan.max_rows)
         rows = self._pace.rows(most)
         if self._images is not None and (found := image_rows(ids[:rows])):
             # The rows of an image may run another plan first.
@@ -61,6 +61,7 @@ class Chunks:
             table[list(found)] = list(found.values())
             self.session.write(IMAGES, table)
             ids = [BEYOND if place in found else token for place, token in enumerate(ids[:rows])]
+        since = time.perf_counter()  # after the plan of images
         given = chunk_feed(self._table, ids[:rows], position, self._targets, base, long=long)
         self.session.require_alive()
         self._texture.upload(self._table)
