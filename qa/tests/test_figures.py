@@ -63,7 +63,7 @@ def test_a_document_is_filled() -> None:
 def test_peers_and_commands_that_are_missing_are_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     commands = {"one": "python -m qa bench --runs 5 --peers torch,llama-cpp", "two": "glinfer bench --runs 5"}
     monkeypatch.setitem(
-        measures.MEASURES, "gab", measures.Measure(lambda label, told: iter([{"a": told, "b": 1}]), commands)
+        measures.MEASURES, "gab", measures.Measure(lambda label, result: iter([{"a": result, "b": 1}]), commands)
     )
     monkeypatch.setattr(command.importlib.util, "find_spec", lambda name: None if name == "torch" else name)
     monkeypatch.setattr(command, "write_inputs", lambda folder, lines: None)
@@ -72,7 +72,9 @@ def test_peers_and_commands_that_are_missing_are_rows(monkeypatch: pytest.Monkey
     def result_of(words: str, folder: Path) -> Any:
         ran.append(words)
         if words.startswith("glinfer"):
-            raise StepError("it ended")
+            error = StepError()
+            error.args = ("a first line\nit ended",)  # past the check of conftest.py
+            raise error
         return 5
 
     monkeypatch.setattr(command, "result_of", result_of)
