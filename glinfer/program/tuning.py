@@ -182,7 +182,7 @@ def _kernels(values: Mapping[str, Any]) -> KernelOptions:
 
 
 def file_to_write(key: TuningKey) -> Path | None:
-    """The file of a key's choice, in a folder that is there and takes files; None where there is no folder for it.
+    """The file of a key's choice, whose folder can be written to; None as :func:`kernels_file`.
 
     Raises:
         InputError: the folder cannot be made or written to.
@@ -203,7 +203,7 @@ def file_to_write(key: TuningKey) -> Path | None:
 
 
 def save_kernels(key: TuningKey, tuned: Tuned) -> Path | None:
-    """Keep a choice for the next load; returns the file, or None where there is no folder for it.
+    """Keep a choice for the next load; returns the file, or None as :func:`kernels_file`.
 
     Raises:
         InputError: the folder cannot be made or written to.

@@ -72,7 +72,7 @@ def number_text(words: str, kept: Mapping[str, Figures]) -> str:
     """The median that ``NAME | beginning of a first cell | … | column`` names.
 
     Raises:
-        InputError: there is no such figure.
+        InputError: the words name no figure.
     """
     name, *starts, column = (part.strip() for part in words.split("|"))
     for row in kept[name]["rows"] if name in kept else []:
