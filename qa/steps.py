@@ -22,11 +22,12 @@ def run(
     """Run a command with more environment variables; returns its standard output.
 
     Raises:
-        StepError: its exit status is greater than ``passing``; the message has the last ``lines`` lines of its output.
+        StepError: its exit status is greater than ``passing``, or it failed and printed nothing on standard output; the
+            message has the last ``lines`` lines of its output.
     """
     environment = {**os.environ, "PYTHONPATH": "", **(variables or {})}
     done = subprocess.run(command, cwd=cwd, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True)
-    if not 0 <= done.returncode <= passing:
+    if not 0 <= done.returncode <= passing or (done.returncode and not done.stdout.strip()):
         last = "\n".join(f"{done.stdout}\n{done.stderr}".strip().splitlines()[-lines:])
         raise StepError(f"'{' '.join(map(str, command[:5]))} …' ended with exit status {done.returncode}: {last}")
     return done.stdout

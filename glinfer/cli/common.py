@@ -145,6 +145,8 @@ def read_text(path: str) -> str:
     """
     if path == "-":
         return decode_text(sys.stdin.buffer.read(), "standard input")
+    if path.lstrip().startswith(("{", "[")) and not os.path.lexists(path):
+        raise InputError(f"found JSON, {shown(path)}; expected the name of a file that has it, or - for standard input")
     try:
         return decode_text(Path(path).read_bytes(), shown(path), "a text file")
     except (OSError, ValueError) as error:

@@ -17,7 +17,7 @@ from typing import Any
 from glinfer.errors import ContextError
 from glinfer.gl.faults import ContextLostError
 
-INSTALL_HINT = "install it with: sudo apt-get install -y libegl1 libgles2 libgl1-mesa-dri"
+INSTALL_HINT = "install it with: sudo apt-get update && sudo apt-get install -y libegl1 libgles2 libgl1-mesa-dri"
 
 _EGL_NONE = 0x3038
 _EGL_SURFACE_TYPE = 0x3033

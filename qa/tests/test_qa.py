@@ -11,6 +11,7 @@ from own_process import ROOT, finished
 from qa_commands import run
 
 from glinfer.cli.app import cli
+from qa import steps
 from qa.__main__ import qa
 
 NAMES = qa.list_commands(click.Context(qa))
@@ -46,3 +47,9 @@ def test_nothing_in_the_wheel_refers_to_it() -> None:
         files = [path for path in (ROOT / folder).rglob("*") if path.suffix in suffixes]
         assert files, "found no files: nothing would be checked"
         assert [str(path) for path in files if re.search(r"\bqa\b", path.read_text("utf-8"))] == []
+
+
+def test_command_that_fails_without_a_result() -> None:
+    assert steps.run(sys.executable, "-c", "print('found'); raise SystemExit(1)", passing=1) == "found\n"
+    with pytest.raises(steps.StepError, match=r"exit status 1: no result$"):
+        steps.run(sys.executable, "-c", "raise SystemExit('no result')", passing=1)

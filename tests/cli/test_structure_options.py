@@ -66,6 +66,7 @@ def test_bad_options(small: Path) -> None:
         (["--regex", "a", "--choices", "b"], "found both regex and choices"),
         (["--regex", "a", "--speculate", "ngram"], "found regex together with speculation"),
         (["--json-schema", "nowhere.json"], "nowhere.json"),
+        (["--json-schema", '{"type": "object"}'], "expected the name of a file that has it, or - for standard input"),
         (["--grammar", "nowhere.lark"], "nowhere.lark"),
     ):
         found = run("generate", small, "ROMEO:", *options)
