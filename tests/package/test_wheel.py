@@ -66,7 +66,7 @@ def web_files() -> list[str]:
     page = [ROOT / "web" / name for name in PAGE]
     modules = [
         file
-        for folder in ("drop", "embedding", "glinfer", "libraries", "page", "search", "server", "text", "tour")
+        for folder in ("drop", "embedding", "glinfer", "libraries", "page", "search", "server", "text", "tour", "tours")
         for file in (ROOT / "web" / folder).iterdir()
     ]
     return [f"glinfer/{file.relative_to(ROOT).as_posix()}" for file in (*page, *modules)]

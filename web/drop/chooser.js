@@ -52,8 +52,9 @@ export class Chooser {
     this.minimum = minimum;
     this.gl = openContext(computingCanvas());
     this.choose = () => {};
-    const file = element("input", { type: "file", id: "file", accept: ".gguf" });
-    file.addEventListener("change", () => file.files[0] && this.choose({ gguf: file.files[0] }));
+    this.waiting = null; // what was chosen while a download waited for consent
+    const file = element("input", { type: "file", id: "file", accept: ".gguf", multiple: true });
+    file.addEventListener("change", () => file.files.length && this.choose({ gguf: [...file.files] }));
     const address = element("input", { type: "text", id: "address", placeholder: "https://huggingface.co/…/model.gguf", autocomplete: "off", spellcheck: false });
     const form = element("form", { id: "address-form", className: "row" });
     form.append(element("label", {}, "Or the address of one ", address), element("button", { type: "submit", textContent: "Look" }));
@@ -64,7 +65,7 @@ export class Chooser {
     this.kept = element("div", { className: "row" });
     this.found = element("div", { id: "found", className: "row" });
     this.found.setAttribute("role", "status");
-    const zone = element("label", { id: "zone", htmlFor: "file" }, element("strong", { textContent: "Drop a GGUF file here" }), " or choose one from this computer: ", file);
+    const zone = element("label", { id: "zone", htmlFor: "file" }, element("strong", { textContent: "Drop a GGUF file here" }), " (all parts of it, if it has several), or choose from this computer: ", file);
     const hint = "The model runs on this computer, inside this page. The file is read here and sent nowhere. Browsers do not say how much graphics memory is free.";
     this.section = element("section", { id: "drop" }, zone, form, this.kept, this.found, element("p", { className: "hint", textContent: hint }), this.table(shapes));
     this.section.setAttribute("aria-label", "Choose a model");
@@ -76,7 +77,7 @@ export class Chooser {
   dragged(event) {
     if (this.section.hidden || !event.dataTransfer?.types.includes("Files")) return;
     event.preventDefault(); // or the browser would open the file
-    if (event.type === "drop" && event.dataTransfer.files[0]) this.choose({ gguf: event.dataTransfer.files[0] });
+    if (event.type === "drop" && event.dataTransfer.files.length) this.choose({ gguf: [...event.dataTransfer.files] });
   }
 
   /** The models that this page runs, what each takes, and whether this device can hold it. */
@@ -85,12 +86,17 @@ export class Chooser {
       const { lacks, doubts } = fitOf(shape, this.gl, this.minimum);
       return element("li", { className: lacks.length ? "lacking" : "" }, `${shape.name}: ${takesOf(shape)}. ${[...lacks, doubts].join(" ")}`);
     });
-    return element("details", { open: true }, element("summary", { textContent: "Models that this page runs" }), element("ul", {}, ...rows));
+    return element("details", {}, element("summary", { textContent: "Models that this page runs" }), element("ul", {}, ...rows));
   }
 
-  /** What was chosen: the file or its address, or the fingerprint of a kept model. */
-  next() {
+  /** What was chosen: the files or an address, or the fingerprint of a kept model. */
+  async next() {
     this.section.hidden = false;
+    if (this.waiting) {
+      const given = this.waiting;
+      this.waiting = null;
+      return given;
+    }
     const known = remembered();
     this.kept.replaceChildren(...(known ? [button(`Open ${known.name} again`, () => this.choose({ kept: known.fingerprint }), { id: "again" })] : []));
     return new Promise((resolve) => (this.choose = resolve));
@@ -111,9 +117,8 @@ export class Chooser {
     this.found.replaceChildren(element("span", { textContent: words }));
     if (file.local) return true;
     return new Promise((resolve) => {
-      const choose = this.choose;
       this.choose = (given) => {
-        choose(given);
+        this.waiting = given;
         resolve(false);
       };
       this.found.append(button("Download and open", () => resolve(true), { id: "download" }));
