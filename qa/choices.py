@@ -116,8 +116,8 @@ def _in_browser(model: str, weights: str, count: int, tokens: int) -> None:
         wanted = [{name: each[name] for name in _PAGE_NAMES} for each in settings(count)]
         total, reads, differing, renderer = 0, 0, [], ""
         texts_found = browser_texts(model, weights, wanted, tokens, studio.browser)
-        for options, (renderer, chosen, expected, read) in zip(wanted, texts_found, strict=True):
-            total, reads = total + len(chosen), reads + read
+        for options, (named, chosen, expected, read) in zip(wanted, texts_found, strict=True):
+            renderer, total, reads = named, total + len(chosen), reads + read
             pairs = enumerate(zip(chosen, expected, strict=True))
             differing += [(options, place, *pair) for place, pair in pairs if pair[0] != pair[1]]
     finally:

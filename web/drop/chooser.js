@@ -67,7 +67,7 @@ export class Chooser {
     this.found.setAttribute("role", "status");
     const zone = element("label", { id: "zone", htmlFor: "file" }, element("strong", { textContent: "Drop a GGUF file here" }), " (all parts of it, if it has several), or choose from this computer: ", file);
     const hint = "The model runs on this computer, inside this page. The file is read here and sent nowhere. Browsers do not say how much graphics memory is free.";
-    this.section = element("section", { id: "drop" }, zone, form, this.kept, this.found, element("p", { className: "hint", textContent: hint }), this.table(shapes));
+    this.section = element("section", { id: "drop" }, this.kept, zone, form, this.found, element("p", { className: "hint", textContent: hint }), this.table(shapes));
     this.section.setAttribute("aria-label", "Choose a model");
     document.head.append(element("link", { rel: "stylesheet", href: "drop/drop.css" }));
     $("welcome").before(this.section);
@@ -86,7 +86,9 @@ export class Chooser {
       const { lacks, doubts } = fitOf(shape, this.gl, this.minimum);
       return element("li", { className: lacks.length ? "lacking" : "" }, `${shape.name}: ${takesOf(shape)}. ${[...lacks, doubts].join(" ")}`);
     });
-    return element("details", {}, element("summary", { textContent: "Models that this page runs" }), element("ul", {}, ...rows));
+    const made = element("details", {}, element("summary", { textContent: "Models that this page runs" }), element("ul", {}, ...rows));
+    made.addEventListener("toggle", () => made.scrollIntoView({ block: "start" }));
+    return made;
   }
 
   /** What was chosen: the files or an address, or the fingerprint of a kept model. */

@@ -33,7 +33,7 @@ export async function openBytes(given) {
  * The address of a file; pages of files on Hugging Face stand for the files.
  * @param {string} given
  * @returns {URL}
- * @throws {GlinferError} it is no address of a file.
+ * @throws {GlinferError} it does not name a file.
  */
 export function addressOf(given) {
   const address = parsed(given.trim());

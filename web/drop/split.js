@@ -58,7 +58,7 @@ function namesOf({ source }, number, count, opened) {
   const more = missing.length > MOST_NAMED ? ` and ${missing.length - MOST_NAMED} more` : "";
   if (missing.length) throw new GlinferError(`${what}; found no ${missing.slice(0, MOST_NAMED).join(", ")}${more}; choose all parts together`);
   const other = opened && [...opened.keys()].find((each) => !names.includes(each));
-  if (other) throw new GlinferError(`${what}, and ${other} is no part of it; choose the parts of one model`);
+  if (other) throw new GlinferError(`${what}, and ${other} does not belong to it; choose the parts of one model`);
   return names;
 }
 

@@ -226,7 +226,7 @@ def test_a_model_in_parts_is_the_whole_one(site: Path, tmp_path: Path) -> None:
     assert weights[0] == weights[1]
     expected = (
         "this is part 1 of 3 of a model; found no model-00003-of-00003.gguf; choose all parts together",
-        "this is part 1 of 3 of a model, and other-00002-of-00003.gguf is no part of it",
+        "this is part 1 of 3 of a model, and other-00002-of-00003.gguf does not belong to it",
         "expected a name that ends in -00001-of-00003.gguf, by which the others are found; restore its name",
         "this is a whole model, and 2 files were chosen; choose one, or all parts of one",
     )

@@ -151,9 +151,9 @@ def test_a_file_at_an_address_is_loaded_in_parts(site: Path, files: dict[str, Pa
 class _Hub(BaseHTTPRequestHandler):
     """Hugging Face and the storage that it redirects to, each at its own origin, as its headers were in 2026.
 
-    ``/m/resolve/main/NAME`` of the first is at ``/signed/NAME`` of the second. NAME chooses a fault: ``gated`` needs
-    a login, ``closed`` may not be read by other sites, ``whole`` comes whole, ``unsized`` hides its length, ``broken`` breaks
-    off twice in each part.
+    ``/m/resolve/main/NAME`` of the first is at ``/signed/NAME`` of the second. NAME chooses a fault: ``gated`` needs a
+    login, ``closed`` may not be read by other sites, ``whole`` comes whole, ``unsized`` hides its length, ``broken``
+    breaks off twice in a part.
     """
 
     data, storage, asked = b"", "", Counter[str]()
