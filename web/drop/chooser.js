@@ -3,7 +3,7 @@
 import { GlinferError } from "../glinfer/errors.js";
 import { computingCanvas, missing, openContext } from "../glinfer/limits.js";
 import { $, button, element } from "../page/elements.js";
-import { takesOf } from "./programs.js";
+import { megabytesOf } from "./programs.js";
 
 const REMEMBERED = "glinfer-dropped"; // in localStorage, by the page's address
 const GIGABYTE = 1e9;
@@ -84,9 +84,9 @@ export class Chooser {
   table(shapes) {
     const rows = shapes.map((shape) => {
       const { lacks, doubts } = fitOf(shape, this.gl, this.minimum);
-      return element("li", { className: lacks.length ? "lacking" : "" }, `${shape.name}: ${takesOf(shape)}. ${[...lacks, doubts].join(" ")}`);
+      return element("li", { className: lacks.length ? "lacking" : "" }, `${shape.name}: ${megabytesOf(shape)}. ${[...lacks, doubts].join(" ")}`);
     });
-    const made = element("details", {}, element("summary", { textContent: "Models that this page runs" }), element("ul", {}, ...rows));
+    const made = element("details", {}, element("summary", { textContent: "Models that this page runs, and their graphics memory" }), element("ul", {}, ...rows));
     made.addEventListener("toggle", () => made.scrollIntoView({ block: "start" }));
     return made;
   }
@@ -115,7 +115,7 @@ export class Chooser {
     if (lacks.length) throw new GlinferError(lacks.join(" "));
     const megabytes = Math.ceil(file.bytes / 1e6).toLocaleString("en");
     const download = file.local ? "" : ` ${megabytes} MB are downloaded.`;
-    const words = `${file.name} is ${shape.name}. It takes ${takesOf(shape)}.${download} ${doubts}`.trim();
+    const words = `${file.name} is ${shape.name}. It takes ${megabytesOf(shape)} of graphics memory.${download} ${doubts}`.trim();
     this.found.replaceChildren(element("span", { textContent: words }));
     if (file.local) return true;
     return new Promise((resolve) => {

@@ -149,10 +149,10 @@ function planFor({ plan, variants, tokens }, type, size) {
 }
 
 /**
- * What a shape takes, in words.
+ * The graphics memory of a shape, in words.
  * @param {{name: string, bytes: {weights: number, all: number}}} shape
  * @returns {string}
  */
-export function takesOf({ bytes }) {
-  return `${Math.ceil(bytes.all / MEGABYTE).toLocaleString("en")} MB of graphics memory`;
+export function megabytesOf({ bytes }) {
+  return `${Math.ceil(bytes.all / MEGABYTE).toLocaleString("en")} MB`;
 }
