@@ -76,7 +76,7 @@ def test_a_site_is_exported_from_the_wheel(installed: Installed) -> None:
     installed.glinfer("export-web", "shakespeare", "site", "--weights", "q8")
     for name in web_files():
         if not name.endswith("embedded.js") and not re.search(
-            "/web/(drop|drop_app|embedding|libraries|search|server|text|tour|library_texts|answers|markdown_answers)\\b",
+            "/web/(drop|drop_app|embedding|libraries|search|server|text|tours?|library_texts|answers|markdown_answers)\\b",
             name,
         ):
             part = name.removeprefix("glinfer/web/")
