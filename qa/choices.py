@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import itertools
 import time
 from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from unittest import mock
 
@@ -16,6 +19,11 @@ from glinfer.engine import batch
 from glinfer.engine.loading import load_model
 from glinfer.engine.model import Model
 from glinfer.engine.requests import BatchRequest
+from glinfer.engine.sampler import Sampler, SamplingOptions
+from glinfer.export.site import export_web
+from qa.pictures.command import Studio
+from qa.renderers.browsers import serving
+from web.tests.browser.browsed import Browser
 
 _GRID: dict[str, list[Any]] = {
     "temperature": [0.7, 0.2, 1.0, 1.5, 0],
@@ -27,6 +35,15 @@ _GRID: dict[str, list[Any]] = {
     "frequency_penalty": [0.0, 0.4],
     "logit_bias": [{}, {5: 3.0, 11: -4.0}],
 }
+_PAGE_NAMES = {
+    "temperature": "temperature",
+    "top_k": "topK",
+    "top_p": "topP",
+    "min_p": "minP",
+    "repetition_penalty": "repetitionPenalty",
+}
+"""The options that a page has, and its names for them."""
+_AT_ONCE = 5  # texts of one visit to the page, whose logits come back together
 _OFTEN = 0.5  # how often an option has its first value, the usual one
 
 
@@ -64,13 +81,62 @@ def texts(model: Model, wanted: list[dict[str, Any]], tokens: int, *, passes: bo
         return [found[number] for number in range(len(requests))], scheduler.batch.logit_reads
 
 
+def browser_texts(
+    path: str, weights: str, wanted: list[dict[str, Any]], tokens: int, browser: Browser
+) -> Iterator[tuple[str, list[int], list[int], int]]:
+    """For each setting the ids that the page of an export chooses, those of NumPy from the same logits, and reads."""
+    with TemporaryDirectory(prefix="glinfer-choices-") as folder:
+        site = export_web(path, Path(folder) / "site", weights=weights)
+        vocab = site.plan["model"]["config"]["vocab_size"]
+        prompts = np.random.default_rng(1).integers(0, vocab, (len(wanted), 5)).tolist()
+        jobs = [
+            {"kind": "choices", "ids": prompt, "count": tokens, "options": {**_of_page(options), "seed": number}}
+            for number, (prompt, options) in enumerate(zip(prompts, wanted, strict=True))
+        ]
+        with serving(site.folder) as url:
+            for start in range(0, len(jobs), _AT_ONCE):
+                asked = {"url": f"{url}?worker=0&cache=0&offline=0", "jobs": jobs[start : start + _AT_ONCE]}
+                done = browser.do("drive", asked)["value"]
+                for number, found in enumerate(done["results"], start):
+                    rows = np.frombuffer(base64.b64decode(found["logits"]), np.float32).reshape(tokens, vocab)
+                    sampler, ids = Sampler(SamplingOptions(**wanted[number], seed=number)), found["ids"]
+                    before = [[*prompts[number], *ids[:place]] for place in range(tokens)]
+                    expected = [sampler.sample(row, history) for row, history in zip(rows, before, strict=True)]
+                    yield done["renderer"], ids, expected, found["reads"]
+
+
+def _of_page(options: dict[str, Any]) -> dict[str, Any]:
+    return {_PAGE_NAMES[name]: value for name, value in options.items()}
+
+
+def _in_browser(model: str, weights: str, count: int, tokens: int) -> None:
+    """Compare the page in Chromium on SwiftShader; prints a line, and exits with 1 if a token differs."""
+    studio = Studio(Path())
+    try:
+        wanted = [{name: each[name] for name in _PAGE_NAMES} for each in settings(count)]
+        total, reads, differing, renderer = 0, 0, [], ""
+        texts_found = browser_texts(model, weights, wanted, tokens, studio.browser)
+        for options, (named, chosen, expected, read) in zip(wanted, texts_found, strict=True):
+            renderer, total, reads = named, total + len(chosen), reads + read
+            pairs = enumerate(zip(chosen, expected, strict=True))
+            differing += [(options, place, *pair) for place, pair in pairs if pair[0] != pair[1]]
+    finally:
+        studio.close()
+    click.echo(f"{renderer}: {total} tokens, {count} settings, {len(differing)} tokens differ; {reads / total:.1%} of "
+               "the choices read the whole row")  # fmt: skip
+    for options, place, one, other in differing:
+        click.echo(f"  token {place} by {options}: {one} in place of {other}")
+    click.get_current_context().exit(1 if differing else 0)
+
+
 @click.command("choices")
 @click.argument("model", default="shakespeare")
 @click.option("--settings", "count", type=click.IntRange(1), default=200, show_default=True, help="Number of settings.")
 @click.option("--tokens", type=click.IntRange(1), default=100, show_default=True, help="Tokens of each text.")
 @weights_option
+@click.option("--browser", is_flag=True, help="Compare the exported page in Chromium, without penalties of counts.")
 @json_option
-def choices_command(model: str, count: int, tokens: int, weights: str, as_json: bool) -> None:
+def choices_command(model: str, count: int, tokens: int, weights: str, browser: bool, as_json: bool) -> None:
     """Sample tokens of MODEL (default: shakespeare) on the GPU and in NumPy, with many sampler settings.
 
     Both sample from the same logits. The exit status is 1 if a text differs.
@@ -78,7 +144,10 @@ def choices_command(model: str, count: int, tokens: int, weights: str, as_json: 
     \b
     python -m qa choices
     python -m qa choices smollm2 --settings 20 --tokens 50
+    python -m qa choices --browser --settings 50
     """
+    if browser:
+        _in_browser(model, weights, count, tokens)
     wanted, seconds = list(settings(count)), []
     with load_model(model, weights=weights) as loaded:
         runs = []

@@ -11,7 +11,7 @@ import click
 from glinfer.cli.common import context_option, gelu_option, megabytes, tokenizer_option, weights_option
 from glinfer.errors import InputError
 from glinfer.export.site import LIMITS, is_page
-from glinfer.export.tour import export_tour
+from glinfer.export.tour import export_tour, export_tours
 from glinfer.terminal import emit
 
 
@@ -19,12 +19,13 @@ from glinfer.terminal import emit
 @click.argument("model", type=click.Path())
 @click.argument("text", required=False)
 @click.option("--out", type=click.Path(), help="Write the page to this .html file, and do not open it.")
+@click.option("--small", type=click.Path(), help="Write a folder that gives phones the tour of this smaller model.")
 @weights_option
 @context_option
 @gelu_option
 @tokenizer_option
 @click.option("--limits", type=click.Choice(list(LIMITS)), default="usual", show_default=True, help="Texture size.")
-def tour(model: str, text: str | None, out: str | None, **options: Any) -> None:
+def tour(model: str, text: str | None, out: str | None, small: str | None, **options: Any) -> None:
     """Open a page that runs MODEL on TEXT draw by draw, and shows what each draw computes.
 
     The page runs the model in the browser, with the reference plan and the fast plan. It has a timeline of all draws,
@@ -33,14 +34,22 @@ def tour(model: str, text: str | None, out: str | None, **options: Any) -> None:
     \b
     glinfer tour shakespeare "But soft, what light"
     glinfer tour model.gguf "Once upon a time" --out tour.html
+    glinfer tour shakespeare --small tiny --out tour/
     """
-    if out is not None and not is_page(Path(out)):
+    if small is not None and (out is None or is_page(Path(out))):
+        raise InputError("--small writes a folder for a web server; name it with --out, as --out tour/")
+    if small is None and out is not None and not is_page(Path(out)):
         raise InputError(f"{out}: found another ending than .html; name a page, such as tour.html")
     page = Path(out) if out else Path(tempfile.mkdtemp(prefix="glinfer-tour-")) / "tour.html"
-    made = export_tour(model, page, text, **options)
+    if small is None:
+        made = export_tour(model, page, text, **options)
+    else:
+        made = export_tours(model, small, page, text, **options)
     for note in made.notes:
         emit(f"note: {note}", err=True)
     plans = ", ".join(f"plan {name} with {draws} draws" for name, draws in made.plan["plans"].items())
     emit(f"wrote {page}: {plans}, {megabytes(made.bytes)}")
-    if out is not None or click.launch(page.as_uri()) != 0:
+    if small is not None:
+        emit(f"serve it with: glinfer serve-web {page}")
+    elif out is not None or click.launch(page.as_uri()) != 0:
         emit(f"open {page}")

@@ -13,9 +13,12 @@ key           holds
 ============= ==============================================================================================
 ``tensors``   the shape of each tensor of the file, outermost dimension first
 ``optional``  the same for tensors that some files have: a head, if it may be the embeddings
-``factors``   numbers that ``rope_freqs.weight`` must have; null for shapes without that tensor
-``plan``      ``plan.json`` for embeddings in Q8_0
-``variants``  for each other format of the embeddings, the differences of its plan: pairs of a path and a value
+``factors``   the numbers of ``rope_freqs.weight`` in the published file; null for shapes without that tensor
+``plan``      ``plan.json`` for embeddings in Q8_0, with few blocks
+``variants``  for each other format of the embeddings, ``F16``, or format and vocabulary, ``F16 32001``, the differences
+              of its plan: pairs of a path and a value
+``tokens``    the sizes of the vocabulary, and the tensors with a row for each token
+``repeats``   the blocks of the plan, and how many of them repeat, see :func:`repeated_blocks`
 ``rows``      tables of row numbers as differences, -1 for a row of zeros
 ``weights``   the textures of weights, see :meth:`Program._steps`
 ``offset``    added to the gains of norms after the file's form of them was undone
@@ -64,6 +67,7 @@ from glinfer.export.site import (
 )
 from glinfer.export.weights import FORMAT
 from glinfer.families import FAMILIES
+from glinfer.families.layer import Rope
 from glinfer.families.settings import shortest
 from glinfer.formats.gguf.config import ROPE_FREQS, USUAL_SETTINGS, config_of, metadata_of
 from glinfer.formats.gguf.file import VERSIONS, GgufFile, GgufTensor, ggml_types
@@ -80,6 +84,7 @@ from glinfer.limits import (
     MAX_GGUF_ELEMENTS,
     MAX_GGUF_ENTRIES,
     MAX_GGUF_NAME_BYTES,
+    MAX_GGUF_PARTS,
     MAX_GGUF_SKIPPED,
     MAX_GGUF_STRING_BYTES,
     MAX_REMOTE_HEADER_BYTES,
@@ -87,6 +92,7 @@ from glinfer.limits import (
     MAX_VOCABULARY_CHARACTERS,
 )
 from glinfer.lower.plans import DEFAULT_PLAN, check_choice
+from glinfer.lower.ropes import rope_names
 from glinfer.lower.weights.fold import Weights
 from glinfer.lower.weights.recipe import PADDING, Recipe, head_floats, weight_name
 from glinfer.quant.formats import BLOCK_FORMATS, DEFAULT_CACHE
@@ -127,9 +133,29 @@ Rows = npt.NDArray[np.intp]
 
 def published_shapes() -> dict[str, ModelConfig]:
     """The shapes of the programs of a site, by their names in the page; add one to ``shapes.json``."""
-    listed = json.loads(Path(__file__).with_name("shapes.json").read_text(encoding="utf-8"))
     acts = {name: family.activation for name, family in FAMILIES.items()}
-    return {name: ModelConfig(hidden_act=acts[each["model_type"]], **each) for name, each in listed.items()}
+    return {name: ModelConfig(hidden_act=acts[each["model_type"]], **each) for name, (each, *_) in _listed().items()}
+
+
+def published_vocabularies() -> dict[str, list[int]]:
+    """Further sizes of the vocabulary of each published shape, as its finetunes have them."""
+    return {name: sizes for name, (_, *sizes) in _listed().items()}
+
+
+def _listed() -> dict[str, list[Any]]:
+    found: dict[str, list[Any]] = json.loads(Path(__file__).with_name("shapes.json").read_text(encoding="utf-8"))
+    return found
+
+
+def repeated_blocks(config: ModelConfig) -> tuple[int, int]:
+    """The number of blocks of a program's plan, and the number that repeat; 0 if the model has too few to repeat any.
+
+    Blocks [step, 2 · step) of the plan stand for any number of further groups of ``step`` blocks.
+    """
+    layers = [config.layer(number) for number in range(config.num_hidden_layers)]
+    step = next(each for each in range(1, len(layers) + 1) if layers[each:] == layers[:-each])
+    blocks = 2 * step + 1 + (len(layers) - 1) % step
+    return (blocks, step) if blocks <= len(layers) else (len(layers), 0)
 
 
 def tables() -> dict[str, Any]:
@@ -144,6 +170,7 @@ def tables() -> dict[str, Any]:
             "dimensions": MAX_GGUF_DIMENSIONS,
             "elements": MAX_GGUF_ELEMENTS,
             "entries": MAX_GGUF_ENTRIES,
+            "parts": MAX_GGUF_PARTS,
             "name_bytes": MAX_GGUF_NAME_BYTES,
             "skipped": MAX_GGUF_SKIPPED,
             "string_bytes": MAX_GGUF_STRING_BYTES,
@@ -191,7 +218,14 @@ def _block_entry(name: str) -> dict[str, Any]:
 class Program:
     """The ready program of one shape, see the module's docstring."""
 
-    def __init__(self, name: str, shape: ModelConfig, context: int = CONTEXT, cache: str = DEFAULT_CACHE) -> None:
+    def __init__(
+        self,
+        name: str,
+        shape: ModelConfig,
+        context: int = CONTEXT,
+        cache: str = DEFAULT_CACHE,
+        vocabularies: Sequence[int] = (),
+    ) -> None:
         """Describe the file of a shape.
 
         Args:
@@ -199,11 +233,14 @@ class Program:
             shape: the shape, with all its positions.
             context: tokens of the longest sequence; fewer if the model has fewer positions.
             cache: a key of :data:`glinfer.quant.formats.CACHE_FORMATS`.
+            vocabularies: further sizes of the vocabulary.
 
         Raises:
             FormatError, InputError: no GGUF file describes the shape.
         """
-        self.name, self._cache = name, cache
+        self.name, self._cache, self._blocks = name, cache, shape.num_hidden_layers
+        self._vocabularies, self.repeats = (shape.vocab_size, *vocabularies), repeated_blocks(shape)
+        shape = replace(shape, num_hidden_layers=self.repeats[0])
         metadata, factors = metadata_of(shape)
         self._family = shape.family
         self.architecture = self._family.in_gguf.architecture
@@ -213,7 +250,7 @@ class Program:
         self._files = {each.name: each for each in stored}
         self._whole = self._config(self.metadata)
         self.config = self._whole.with_context(min(context, self._whole.max_position_embeddings))
-        self._plans: dict[str, tuple[dict[str, Any], list[str]]] = {}
+        self._plans: dict[tuple[str, int], tuple[dict[str, Any], list[str]]] = {}
         self._names = {
             tensor.name(self._family.names): (each.name, tensor) for each in stored for tensor in each.tensors
         }
@@ -239,6 +276,11 @@ class Program:
         except FormatError:
             return False
 
+    def _grows_to(self, blocks: int) -> bool:
+        """Whether a file with another number of blocks differs in nothing else."""
+        metadata = {**self.metadata, f"{self.architecture}.block_count": blocks}
+        return self._config(metadata) == replace(self._whole, num_hidden_layers=blocks)
+
     def entry(self) -> dict[str, Any]:
         """What ``drop`` of ``plan.json`` has of the program: the metadata of its files, and its sizes.
 
@@ -246,33 +288,58 @@ class Program:
         """
         before = f"{self.architecture}."
         keys = {key: [value] for key, value in self.metadata.items()}
-        windows = [self.config.layer(layer).window > 0 for layer in range(self.config.num_hidden_layers)]
+        windows = [self.config.layer(layer).window > 0 for layer in range(self.repeats[0])]
         patterns = (len(self.config.layer_types), windows)
         for name, values in {**_SETTINGS, _WINDOWS: patterns}.items():
             keys.setdefault(before + name, []).extend(value for value in values if self._accepts(before + name, value))
-        sizes = {"weight": 0}
-        for each in self.plan["textures"]:
-            nbytes = each["width"] * each["height"] * FORMATS[each["format"]].bytes_per_texel
-            sizes[each["kind"]] = sizes.get(each["kind"], 0) + nbytes
+        blocks, step = self.repeats
+        for each in (found for found in keys.get(before + _WINDOWS, []) if found == windows):
+            each += [windows[blocks - step + number % step] for number in range(self._blocks - blocks)]
+        keys[before + "vocab_size"] = list(self._vocabularies)
+        counts = range(blocks, 2 * self._blocks, step) if step else ()
+        keys[before + "block_count"] = [self._blocks, *filter(self._grows_to, counts)]
         return {
             "name": self.name,
             "architecture": self.architecture,
             "keys": {key: values for key, values in keys.items() if values},
+            "free": [key for key, _ in self._free_angles().values()],
             "required": [key for key in self.metadata if not self._accepts(key, None)],
+            "repeats": self.repeats,
             "context": self.config.max_position_embeddings,
-            "bytes": {"weights": sizes["weight"], "all": sum(sizes.values())},
+            "bytes": self._bytes(),
             "requires": self.plan["requires"],
         }
+
+    def _bytes(self) -> dict[str, int]:
+        """Bytes of the textures of the published shape, of its weights, and of a group of blocks that repeats."""
+        blocks, step = self.repeats
+        repeated = {f"h.{number}" for number in range(step, 2 * step)}
+        found = {"weights": 0, "all": 0, "group": 0}
+        for each in self.plan["textures"]:
+            repeats = ".".join(each["name"].split(".")[:2]) in repeated
+            times = 1 + (self._blocks - blocks) // step if repeats else 1
+            nbytes = each["width"] * each["height"] * FORMATS[each["format"]].bytes_per_texel
+            found["all"] += times * nbytes
+            found["weights"] += times * nbytes * (each["kind"] == "weight")
+            found["group"] += nbytes * repeats
+        return found
+
+    def _free_angles(self) -> dict[Rope, tuple[str, float]]:
+        """The key of the base of each kind of angles that a file may have otherwise, and its value in this shape."""
+        free = (rope for rope in rope_names(self.config) if rope.theta == self.config.rope_theta)
+        scaled = ("default", "longrope" if self.factors is not None else "default")
+        key = f"{self.architecture}.rope.freq_base"
+        return {each: (key, each.theta) for each in free if dict(each.scaling).get("rope_type", "default") in scaled}
 
     @cached_property
     def plan(self) -> dict[str, Any]:
         """``plan.json`` for embeddings in :data:`_USUAL`."""
-        return self._plan(_USUAL)[0]
+        return self._plan(_USUAL, self._vocabularies[0])[0]
 
     @cached_property
     def shaders(self) -> set[str]:
         """The shader files of the plans."""
-        return set().union(*(self._plan(form)[1] for form in self._embeddings))
+        return set().union(*(self._plan(form, self._vocabularies[0])[1] for form in self._embeddings))
 
     @property
     def _head(self) -> str:
@@ -284,16 +351,17 @@ class Program:
         """The formats that embeddings of this width can have; ``F16`` stands for floats of any kind."""
         return ["F16", *(name for name in BLOCKS if self.config.hidden_size % BLOCK_FORMATS[name].weights == 0)]
 
-    def _plan(self, form: str) -> tuple[dict[str, Any], list[str]]:
-        """``plan.json`` for embeddings in one format, and its shader files."""
-        if form not in self._plans:
+    def _plan(self, form: str, tokens: int) -> tuple[dict[str, Any], list[str]]:
+        """``plan.json`` for embeddings in one format and for a size of the vocabulary, and its shader files."""
+        if (form, tokens) not in self._plans:
+            config = replace(self.config, vocab_size=tokens)
             embeddings = weight_name(self._family.names.embeddings)
             problem = PlanError("")
             for size in _TEXTURE_SIZES:
                 limits = replace(LIMITS["usual"], max_texture_size=size)
                 try:
                     formats, kernels = {embeddings: form}, web_kernels(WEIGHTS)
-                    made, export = laid_out(self.config, formats, DEFAULT_PLAN, WEIGHTS, self._cache, kernels, limits)
+                    made, export = laid_out(config, formats, DEFAULT_PLAN, WEIGHTS, self._cache, kernels, limits)
                     break
                 except PlanError as error:
                     problem = error
@@ -301,10 +369,10 @@ class Program:
                 raise problem
             about = {"name": self.name, "plan": DEFAULT_PLAN, "weights": WEIGHTS, "cache": self._cache}
             parameters = sum(math.prod(each.shape) for each in self._files.values())
-            values, _ = plan_file(about, made, export, self.config, parameters)
+            values, _ = plan_file(about, made, export, config, parameters)
             # As read from JSON, to be compared with others.
-            self._plans[form] = json.loads(json.dumps(values)), export.shaders
-        return self._plans[form]
+            self._plans[form, tokens] = json.loads(json.dumps(values)), export.shaders
+        return self._plans[form, tokens]
 
     def contents(self) -> dict[str, Any]:
         """The contents of the program's file."""
@@ -316,8 +384,16 @@ class Program:
             "factors": None if self.factors is None else self.factors.tolist(),
             "plan": self.plan,
             "variants": {
-                form: list(changes(self.plan, self._plan(form)[0])) for form in self._embeddings if form != _USUAL
+                form if tokens == self.config.vocab_size else f"{form} {tokens}": list(changes(self.plan, plan))
+                for tokens in self._vocabularies
+                for form in self._embeddings
+                if (plan := self._plan(form, tokens)[0]) is not self.plan
             },
+            "tokens": {
+                "sizes": self._vocabularies,
+                "tensors": [self._file(weight_name(self._family.names.embeddings))[0], self._head],
+            },
+            "repeats": self.repeats,
             "weights": sorted(self._steps(rows), key=lambda step: places[_texture(step)]),
             "rows": rows.tables,
             "offset": self._family.norm_offset,
@@ -326,7 +402,8 @@ class Program:
     def _steps(self, rows: _RowTables) -> Iterator[dict[str, Any]]:
         """How the textures of weights are made.
 
-        ``kind`` is ``table`` for embeddings; ``angles`` with ``frequencies`` and a ``factor``; ``vectors`` with a
+        ``kind`` is ``table`` for embeddings; ``angles`` with ``frequencies``, a ``factor``,
+        and ``base``, the key of a base that files may have otherwise, with its usual value, or null; ``vectors`` with a
         ``source`` and ``rows`` for each row of gains; ``product`` with ``sources``, ``rows``, ``inputs``, ``gain`` and
         ``biases``. ``rows`` and ``inputs`` are numbers of tables, or null for all in order. Sources, gains and biases
         are tensors of the file. A source is a list: the first that the file has is meant.
@@ -336,13 +413,15 @@ class Program:
         if unsupported or not self._family.rotary or made.places or config.residual_multiplier != 1:
             raise PlanError(f"{self.name}: web/drop has no such weights; export the model itself")
         yield {"kind": "table", "name": "wte", "source": self._file(weight_name(made.graph.embeddings.name))[0]}
+        free = self._free_angles()
         for rope, name in made.ropes.items():
             if rope.scales_queries:
                 raise PlanError(f"{self.name}: web/drop does not scale queries; export the model itself")
             frequencies, factor = rope_frequencies(
                 config.max_position_embeddings, rope.dim, rope.theta, dict(rope.scaling) or None
             )
-            yield {"kind": "angles", "name": name, "frequencies": frequencies.tolist(), "factor": factor}
+            angles = {"frequencies": frequencies.tolist(), "factor": factor, "base": free.get(rope)}
+            yield {"kind": "angles", "name": name, **angles}
         for layer in range(config.num_hidden_layers):
             node = made.graph.layer(layer).mixing.body
             if not isinstance(node, Attention) or node.sinks is not None or config.layer(layer).experts is not None:
@@ -439,6 +518,7 @@ def export_drop(
     context: int = CONTEXT,
     cache: str = DEFAULT_CACHE,
     shapes: Mapping[str, ModelConfig] | None = None,
+    vocabularies: Mapping[str, Sequence[int]] | None = None,
 ) -> ExportedSite:
     """Write the page that opens GGUF files; ``folder`` appears, or is replaced, only when it is complete.
 
@@ -447,6 +527,7 @@ def export_drop(
         context: tokens of the longest sequence.
         cache: how keys and values are kept, as in :func:`glinfer.load`.
         shapes: the shapes of its programs by name; default: :func:`published_shapes`.
+        vocabularies: further sizes of their vocabularies by name; default: :func:`published_vocabularies`.
 
     Raises:
         InputError: ``folder`` is anything else; the context or the cache format is not possible.
@@ -455,7 +536,9 @@ def export_drop(
     check_choice(DEFAULT_PLAN, WEIGHTS, cache)
     target, root = Path(os.path.realpath(folder)), web_root()
     check_target(target)
-    programs = [Program(name, shape, context, cache) for name, shape in (shapes or published_shapes()).items()]
+    shapes = published_shapes() if shapes is None else shapes
+    sizes = published_vocabularies() if vocabularies is None else vocabularies
+    programs = [Program(name, shape, context, cache, sizes.get(name, ())) for name, shape in shapes.items()]
     parts = site_parts(root, (TOKENIZERS, JINJA, MARKDOWN), embeds=False, tour=False)
     parts |= {name: root / file for name, file in _DROP.items()}
     with replacing(target, page=False) as new:

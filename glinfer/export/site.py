@@ -75,15 +75,19 @@ _SEARCH_PAGE = "search/index.html"
 """Page of an embedding model's site, written as ``index.html``."""
 _FETCH = "embedded.js"
 _TEXT = "Once upon a time"
-TOUR, _TOUR_PAGE, _TOUR_SOURCE = "tour.json", "tour.html", "tour/index.html"
+TOUR, TOUR_PAGE, _TOUR_SOURCE = "tour.json", "tour.html", "tour/index.html"
 """What the page of the tour needs to know of the site's model; the page, and where it comes from."""
+SMALL_TOUR_PAGE = "small.html"
+"""The tour of a second model for phones, in a folder of two tours."""
 _OWN = {
     *_SITE,
     "drop",
     "programs",
     "tour",
     TOUR,
-    _TOUR_PAGE,
+    TOUR_PAGE,
+    SMALL_TOUR_PAGE,
+    "choose.js",
     "search",
     "embedding",
     "text",
@@ -218,7 +222,7 @@ def export_web(
         files = write_weights(new, export, weights_for(checkpoint, plan, weights), order, digest)
         # Browsers cache these files by the fingerprint in the plan, which they always request.
         values["files"] = {"weights": files, "fingerprint": digest.hexdigest()}
-        if _TOUR_PAGE in parts:
+        if TOUR_PAGE in parts:
             write_json(new / TOUR, {"text": starting_text(texts), "plans": {plan: {"points": points_of(made, export)}}})
         values["offline"] = None if single else offline_version(new, values)
         write_json(new / PLAN, values)
@@ -322,7 +326,7 @@ def site_parts(root: Path, libraries: Sequence[str], *, embeds: bool, tour: bool
     if MARKDOWN in libraries:
         own[ANSWERS] = root / MARKDOWN_ANSWERS
     if tour:
-        own |= {_TOUR_PAGE: root / _TOUR_SOURCE, "tour": root / "tour"}
+        own |= {TOUR_PAGE: root / _TOUR_SOURCE, "tour": root / "tour"}
     return {**own, **library_files(root, libraries)}
 
 

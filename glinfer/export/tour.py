@@ -30,8 +30,10 @@ from glinfer.export.plan import PlanExport, layout_entry
 from glinfer.export.site import (
     LIMITS,
     PAGE,
+    SMALL_TOUR_PAGE,
     TOKENIZER,
     TOUR,
+    TOUR_PAGE,
     ExportedSite,
     check_target,
     copy_file,
@@ -75,6 +77,7 @@ def export_tour(
     gelu: str | None = None,
     tokenizer: str | PathLike[str] | None = None,
     limits: str = "usual",
+    other: str | None = None,
 ) -> ExportedSite:
     """Write the tour of a model as one self-contained page, which appears only when it is complete. Needs no OpenGL.
 
@@ -85,6 +88,7 @@ def export_tour(
         weights: weight format of the fast plan; the reference plan has the file's numbers.
         context, gelu, tokenizer: as in :func:`glinfer.load`, but rotary models have 256 tokens of context.
         limits: a key of :data:`glinfer.export.site.LIMITS`.
+        other: the page of another model's tour, to which this one links.
 
     Raises:
         InputError: the target is something else, the model embeds texts, or it is too large for one page.
@@ -121,6 +125,7 @@ def export_tour(
             new / TOUR,
             {
                 "text": starting_text(texts, text),
+                "other": other,
                 "tensors": store.tensors,
                 "plans": {name: each[2] for name, each in plans.items()},
                 "replaced_by": replaced_by(made["reference"], made["fast"]),
@@ -132,6 +137,39 @@ def export_tour(
         size = (new / PAGE).stat().st_size
     counts = {name: len(plan.draws) for name, plan in made.items()}
     return ExportedSite(page, size, counts["reference"], {"plans": counts}, tuple(notes))
+
+
+def export_tours(
+    path: str | PathLike[str],
+    small: str | PathLike[str],
+    target: str | PathLike[str],
+    text: str | None = None,
+    **options: Any,
+) -> ExportedSite:
+    """Write a folder for a web server: the tours of two models, and a page that opens the one for the visitor's device.
+
+    Devices that are narrow, have little memory or a slow line get ``small``. Each tour links to the other.
+
+    Args:
+        path, text, options: as for :func:`export_tour`.
+        small: the second model.
+        target: a new or empty folder, or an earlier export.
+
+    Raises:
+        InputError, PlanError, FormatError: as :func:`export_tour`, for each model.
+    """
+    folder, root = Path(target).absolute(), web_root() / "tours"
+    check_target(folder)
+    pages = {TOUR_PAGE: path, SMALL_TOUR_PAGE: small}
+    with replacing(folder, page=False) as new:
+        made = {}
+        for (page, model), other in zip(pages.items(), reversed(pages), strict=True):
+            made[page] = export_tour(model, new / page, text, other=other, **options)
+        for file in sorted(root.iterdir()):
+            copy_file(file, new / file.name)
+    first, second = made.values()
+    notes = tuple(dict.fromkeys((*first.notes, *second.notes)))
+    return ExportedSite(folder, first.bytes + second.bytes, first.draws, first.plan, notes)
 
 
 def _write_plan(

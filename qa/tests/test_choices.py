@@ -10,6 +10,7 @@ import pytest
 from qa_commands import run
 
 from glinfer.engine.model import Model
+from glinfer.errors import InputError
 from qa import choices
 
 pytestmark = pytest.mark.gl
@@ -23,6 +24,19 @@ def test_settings_begin_with_each_value_alone() -> None:
         assert sum(each[name] != usual[name] for name in usual) == 1
     assert len({str(each) for each in found}) > values + 20
     assert found == list(choices.settings(60))
+
+
+@pytest.mark.web
+def test_the_page_is_compared_by_its_own_logits(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    line = ["choices", "tiny", "--browser", "--settings", "4", "--tokens", "6"]
+    try:
+        assert run(line) == 0
+    except InputError as error:
+        pytest.skip(str(error))
+    assert "24 tokens, 4 settings, 0 tokens differ" in capsys.readouterr().out
+    monkeypatch.setattr(choices.Sampler, "sample", lambda *_: -1)
+    assert run(line) == 1
+    assert "24 tokens differ" in capsys.readouterr().out
 
 
 def test_texts_are_equal_and_a_difference_is_told(

@@ -67,5 +67,14 @@ def test_a_long_context_is_cut_to_one_whose_scores_fit(tmp_path: Path) -> None:
         export_tour(path, tmp_path / "whole.html", "1 2 3", context=4096)
 
 
+def test_two_tours_in_a_folder_link_to_each_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "tour"
+    for _ in range(2):  # the second export replaces the first
+        assert run(["tour", "tiny", "1 2", "--small", "tiny", "--out", str(out)]) == 0
+    assert "glinfer serve-web" in capsys.readouterr().out
+    assert sorted(each.name for each in out.iterdir()) == ["choose.js", "index.html", "small.html", "tour.html"]
+
+
 def test_another_ending_is_refused_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "name it with --out" in refused(capsys, "tour", "tiny", "--small", "tiny", "--out", tmp_path / "tour.html")
     assert "name a page, such as tour.html" in refused(capsys, "tour", "shakespeare", "--out", tmp_path / "tour.txt")

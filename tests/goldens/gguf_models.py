@@ -319,6 +319,26 @@ def piece_level(**changes: Any) -> dict[str, Any]:
     }
 
 
+UNIGRAM = ("<s>", "<pad>", "</s>", "<unk>", "▁the", "▁c", "at", "▁", "t", "h", "e", "c", "a", "▁cat", "s", ".")
+"""A vocabulary like XLM-RoBERTa's: pieces with scores."""
+
+
+def unigram(**changes: Any) -> dict[str, Any]:
+    special = {"bos": 0, "eos": 2, "unknown": 3, "seperator": 2, "padding": 1}
+    return {
+        K + "model": "t5",
+        K + "tokens": list(UNIGRAM),
+        K + "scores": [0.0] * 4 + [-2.0 - number / 8 for number in range(len(UNIGRAM) - 4)],
+        K + "token_type": [3, 3, 3, 2] + [1] * (len(UNIGRAM) - 4),
+        K + "add_space_prefix": True,
+        K + "remove_extra_whitespaces": True,
+        K + "add_bos_token": True,
+        K + "add_eos_token": True,
+        **{f"{K}{name}_token_id": token for name, token in special.items()},
+        **{K + name: value for name, value in changes.items()},
+    }
+
+
 def write_vocabulary(path: Path, metadata: Mapping[str, Any]) -> Path:
     """A GGUF file with this metadata and no tensors."""
     gguf = pytest.importorskip("gguf", reason="gguf is not installed (pip install 'glinfer[gguf]')")

@@ -66,7 +66,7 @@ def web_files() -> list[str]:
     page = [ROOT / "web" / name for name in PAGE]
     modules = [
         file
-        for folder in ("drop", "embedding", "glinfer", "libraries", "page", "search", "server", "text", "tour")
+        for folder in ("drop", "embedding", "glinfer", "libraries", "page", "search", "server", "text", "tour", "tours")
         for file in (ROOT / "web" / folder).iterdir()
     ]
     return [f"glinfer/{file.relative_to(ROOT).as_posix()}" for file in (*page, *modules)]
@@ -76,7 +76,7 @@ def test_a_site_is_exported_from_the_wheel(installed: Installed) -> None:
     installed.glinfer("export-web", "shakespeare", "site", "--weights", "q8")
     for name in web_files():
         if not name.endswith("embedded.js") and not re.search(
-            "/web/(drop|drop_app|embedding|libraries|search|server|text|tour|library_texts|answers|markdown_answers)\\b",
+            "/web/(drop|drop_app|embedding|libraries|search|server|text|tours?|library_texts|answers|markdown_answers)\\b",
             name,
         ):
             part = name.removeprefix("glinfer/web/")

@@ -19,6 +19,7 @@ from goldens.gguf_models import (
     learned_digest,
     piece_level,
     texts,
+    unigram,
     vocabularies,
     write_vocabulary,
 )
@@ -275,23 +276,7 @@ class TestWordPiece:
 class TestUnigram:
     """XLM-RoBERTa's vocabulary: pieces with scores."""
 
-    PIECES = ("<s>", "<pad>", "</s>", "<unk>", "▁the", "▁c", "at", "▁", "t", "h", "e", "c", "a", "▁cat", "s", ".")
-
-    def metadata(self, **changes: Any) -> dict[str, Any]:
-        special = {"bos": 0, "eos": 2, "unknown": 3, "seperator": 2, "padding": 1}
-        return {
-            K + "model": "t5",
-            K + "tokens": list(self.PIECES),
-            K + "scores": [0.0] * 4 + [-2.0 - number / 8 for number in range(len(self.PIECES) - 4)],
-            K + "token_type": [3, 3, 3, 2] + [1] * (len(self.PIECES) - 4),
-            K + "add_space_prefix": True,
-            K + "remove_extra_whitespaces": True,
-            K + "add_bos_token": True,
-            K + "add_eos_token": True,
-            **{f"{K}{name}_token_id": token for name, token in special.items()},
-            **{K + name: value for name, value in changes.items()},
-        }
-
+    metadata = staticmethod(unigram)
     TEXTS = ("the cat", "  the   cats. ", "", "hat", "the 日本 cat", "tehcat", "</s> the")
 
     def test_ids(self) -> None:

@@ -3,7 +3,7 @@
 import { GlinferError } from "../glinfer/errors.js";
 import { computingCanvas, missing, openContext } from "../glinfer/limits.js";
 import { $, button, element } from "../page/elements.js";
-import { takesOf } from "./programs.js";
+import { megabytesOf } from "./programs.js";
 
 const REMEMBERED = "glinfer-dropped"; // in localStorage, by the page's address
 const GIGABYTE = 1e9;
@@ -52,8 +52,9 @@ export class Chooser {
     this.minimum = minimum;
     this.gl = openContext(computingCanvas());
     this.choose = () => {};
-    const file = element("input", { type: "file", id: "file", accept: ".gguf" });
-    file.addEventListener("change", () => file.files[0] && this.choose({ gguf: file.files[0] }));
+    this.waiting = null; // what was chosen while a download waited for consent
+    const file = element("input", { type: "file", id: "file", accept: ".gguf", multiple: true });
+    file.addEventListener("change", () => file.files.length && this.choose({ gguf: [...file.files] }));
     const address = element("input", { type: "text", id: "address", placeholder: "https://huggingface.co/…/model.gguf", autocomplete: "off", spellcheck: false });
     const form = element("form", { id: "address-form", className: "row" });
     form.append(element("label", {}, "Or the address of one ", address), element("button", { type: "submit", textContent: "Look" }));
@@ -64,9 +65,9 @@ export class Chooser {
     this.kept = element("div", { className: "row" });
     this.found = element("div", { id: "found", className: "row" });
     this.found.setAttribute("role", "status");
-    const zone = element("label", { id: "zone", htmlFor: "file" }, element("strong", { textContent: "Drop a GGUF file here" }), " or choose one from this computer: ", file);
+    const zone = element("label", { id: "zone", htmlFor: "file" }, element("strong", { textContent: "Drop a GGUF file here" }), " (all parts of it, if it has several), or choose from this computer: ", file);
     const hint = "The model runs on this computer, inside this page. The file is read here and sent nowhere. Browsers do not say how much graphics memory is free.";
-    this.section = element("section", { id: "drop" }, zone, form, this.kept, this.found, element("p", { className: "hint", textContent: hint }), this.table(shapes));
+    this.section = element("section", { id: "drop" }, this.kept, zone, form, this.found, element("p", { className: "hint", textContent: hint }), this.table(shapes));
     this.section.setAttribute("aria-label", "Choose a model");
     document.head.append(element("link", { rel: "stylesheet", href: "drop/drop.css" }));
     $("welcome").before(this.section);
@@ -76,21 +77,28 @@ export class Chooser {
   dragged(event) {
     if (this.section.hidden || !event.dataTransfer?.types.includes("Files")) return;
     event.preventDefault(); // or the browser would open the file
-    if (event.type === "drop" && event.dataTransfer.files[0]) this.choose({ gguf: event.dataTransfer.files[0] });
+    if (event.type === "drop" && event.dataTransfer.files.length) this.choose({ gguf: [...event.dataTransfer.files] });
   }
 
   /** The models that this page runs, what each takes, and whether this device can hold it. */
   table(shapes) {
     const rows = shapes.map((shape) => {
       const { lacks, doubts } = fitOf(shape, this.gl, this.minimum);
-      return element("li", { className: lacks.length ? "lacking" : "" }, `${shape.name}: ${takesOf(shape)}. ${[...lacks, doubts].join(" ")}`);
+      return element("li", { className: lacks.length ? "lacking" : "" }, `${shape.name}: ${megabytesOf(shape)}. ${[...lacks, doubts].join(" ")}`);
     });
-    return element("details", { open: true }, element("summary", { textContent: "Models that this page runs" }), element("ul", {}, ...rows));
+    const made = element("details", {}, element("summary", { textContent: "Models that this page runs, and their graphics memory" }), element("ul", {}, ...rows));
+    made.addEventListener("toggle", () => made.scrollIntoView({ block: "start" }));
+    return made;
   }
 
-  /** What was chosen: the file or its address, or the fingerprint of a kept model. */
-  next() {
+  /** What was chosen: the files or an address, or the fingerprint of a kept model. */
+  async next() {
     this.section.hidden = false;
+    if (this.waiting) {
+      const given = this.waiting;
+      this.waiting = null;
+      return given;
+    }
     const known = remembered();
     this.kept.replaceChildren(...(known ? [button(`Open ${known.name} again`, () => this.choose({ kept: known.fingerprint }), { id: "again" })] : []));
     return new Promise((resolve) => (this.choose = resolve));
@@ -107,13 +115,12 @@ export class Chooser {
     if (lacks.length) throw new GlinferError(lacks.join(" "));
     const megabytes = Math.ceil(file.bytes / 1e6).toLocaleString("en");
     const download = file.local ? "" : ` ${megabytes} MB are downloaded.`;
-    const words = `${file.name} is ${shape.name}. It takes ${takesOf(shape)}.${download} ${doubts}`.trim();
+    const words = `${file.name} is ${shape.name}. It takes ${megabytesOf(shape)} of graphics memory.${download} ${doubts}`.trim();
     this.found.replaceChildren(element("span", { textContent: words }));
     if (file.local) return true;
     return new Promise((resolve) => {
-      const choose = this.choose;
       this.choose = (given) => {
-        choose(given);
+        this.waiting = given;
         resolve(false);
       };
       this.found.append(button("Download and open", () => resolve(true), { id: "download" }));

@@ -41,8 +41,8 @@ export class DropEngine extends BrowserEngine {
         if (chosen?.kept) remember(null);
         this.page.model = null;
         this.page.shared.plan = null;
-        const name = chosen?.gguf?.name;
-        if (name && error.message.startsWith(name)) this.page.showProblems([`${error.message}.`]); // begins with the file's name as it is
+        const names = [chosen?.gguf].flat().map((each) => each?.name);
+        if (names.some((name) => name && error.message.startsWith(name))) this.page.showProblems([`${error.message}.`]); // begins with the file's name as it is
         else this.page.showError(error);
       }
     }

@@ -4,6 +4,10 @@ import { GlinferError } from "../glinfer/errors.js";
 
 const WINDOW = 8 << 20; // bytes of one request
 const WINDOWS = 4; // that are held
+const HUB = ["huggingface.co", "hf.co"];
+const AGAIN = [1000, 4000]; // milliseconds until a request is repeated that failed in the middle of a file
+const PASSING = [408, 429, 500, 502, 503, 504]; // answers after which it is
+const BY_HAND = "download the file, and choose it here";
 
 /**
  * @typedef {object} GgufBytes
@@ -22,14 +26,37 @@ const WINDOWS = 4; // that are held
  */
 export async function openBytes(given) {
   if (typeof given !== "string") return ofFile(given);
-  let address;
-  try {
-    address = new URL(given.trim());
-  } catch {
-    throw new GlinferError(`${given} is not an address; expected one that begins with https:`);
+  return new RemoteFile(addressOf(given)).opened();
+}
+
+/**
+ * The address of a file; pages of files on Hugging Face stand for the files.
+ * @param {string} given
+ * @returns {URL}
+ * @throws {GlinferError} it does not name a file.
+ */
+export function addressOf(given) {
+  const address = parsed(given.trim());
+  if (!["http:", "https:"].includes(address?.protocol)) {
+    throw new GlinferError(`${given.trim()} is not an address; expected one that begins with https:`);
   }
-  if (address.hostname === "huggingface.co") address.pathname = address.pathname.replace("/blob/", "/resolve/");
-  return new RemoteFile(address).opened();
+  if (HUB.includes(address.hostname)) {
+    const [, owner, model, kind, ...rest] = address.pathname.split("/");
+    if (!["blob", "resolve"].includes(kind) || rest.length < 2) {
+      throw new GlinferError(`${address.href} is not the address of a file; open the files of ${model ? `${owner}/${model}` : "a model"}, and copy the address of one that ends in .gguf`);
+    }
+    address.hostname = HUB[0];
+    address.pathname = ["", owner, model, "resolve", ...rest].join("/");
+  }
+  return address;
+}
+
+function parsed(text) {
+  try {
+    return new URL(text);
+  } catch {
+    return null;
+  }
 }
 
 function ofFile(file) {
@@ -57,10 +84,16 @@ class RemoteFile {
     const response = await this.ask("bytes=0-0");
     const [, total] = /\/(\d+)$/.exec(response.headers.get("Content-Range") ?? "") ?? [];
     await response.body?.cancel();
-    this.bytes = Number(total ?? (await this.fetch({ method: "HEAD" })).headers.get("Content-Length") ?? 0);
-    if (!this.bytes) throw new GlinferError(`${this.name}: its server does not say how long it is; download the file, and choose it here`);
+    this.bytes = Number(total ?? (await this.length()));
+    if (!this.bytes) throw new GlinferError(`${this.name}: its server does not say how long it is; ${BY_HAND}`);
     this.version = `${this.address.href} ${this.bytes} ${response.headers.get("ETag") ?? response.headers.get("Last-Modified")}`;
     return this;
+  }
+
+  /** The length of the file where other sites may not read the answer's range. */
+  async length() {
+    const response = await this.fetch({ method: "HEAD" });
+    return response.ok ? response.headers.get("Content-Length") : 0;
   }
 
   /** See `GgufBytes`. */
@@ -89,25 +122,42 @@ class RemoteFile {
   }
 
   async part(begin, end) {
-    const response = await this.ask(`bytes=${begin}-${end - 1}`);
-    const bytes = new Uint8Array(await response.arrayBuffer().catch(() => new ArrayBuffer(0)));
-    if (bytes.length !== end - begin) throw new GlinferError(`${this.name} could not be loaded: the connection broke; try again`);
-    return bytes;
+    for (const wait of [...AGAIN, null]) {
+      try {
+        const response = await this.ask(`bytes=${begin}-${end - 1}`);
+        const bytes = new Uint8Array(await response.arrayBuffer().catch(() => new ArrayBuffer(0)));
+        if (bytes.length === end - begin) return bytes;
+        throw new PassingError(`${this.name} could not be loaded: the connection broke; try again`);
+      } catch (error) {
+        if (!(error instanceof PassingError) || wait === null) throw error;
+        await new Promise((resolve) => setTimeout(resolve, wait));
+      }
+    }
   }
 
   async ask(range) {
     const response = await this.fetch({ headers: { Range: range }, cache: "no-store" });
-    if (response.status === 206) return response;
+    const { status } = response;
+    if (status === 206) return response;
     await response.body?.cancel();
-    const found = response.ok ? "gives no parts of files" : `answered ${response.status}`;
-    throw new GlinferError(`${this.name} could not be loaded: the server ${found}; download the file, and choose it here`);
+    const failed = `${this.name} could not be loaded: `;
+    if (response.ok) throw new GlinferError(`${failed}the server gives no parts of files; ${BY_HAND}`);
+    if (PASSING.includes(status)) throw new PassingError(`${failed}the server answered ${status}; try again later`);
+    if (status === 401 || status === 403) throw new GlinferError(`${failed}the server answered ${status}, as files do that need a login, or are not there; ${BY_HAND}`);
+    throw new GlinferError(`${failed}the server answered ${status}; check the address`);
   }
 
   async fetch(options) {
     try {
       return await fetch(this.address, { ...options, referrerPolicy: "no-referrer", credentials: "omit" });
     } catch {
-      throw new GlinferError(`${this.name} could not be loaded from ${this.address.host}; check the address and the connection, or download the file and choose it here`);
+      const { host, protocol } = this.address;
+      const secure = globalThis.location?.protocol === "https:" && protocol === "http:";
+      const why = secure ? "a page at https: may load only https: addresses" : "there is no connection to it, or it does not let other sites read its files (CORS)";
+      throw new PassingError(`${this.name} could not be loaded from ${host}: ${why}; check the address, or ${BY_HAND}`);
     }
   }
 }
+
+/** A failure that may have gone when it is tried again. */
+class PassingError extends GlinferError {}

@@ -26,7 +26,8 @@ export class Unread {
 }
 
 /**
- * @typedef {{name: string, type: string, shape: number[], begin: number, end: number}} GgufTensor `shape`: outermost first.
+ * @typedef {{name: string, type: string, shape: number[], file: import("./file.js").GgufBytes, begin: number, end: number}} GgufTensor
+ *   `shape`: outermost first.
  * @typedef {{source: string, metadata: Map<string, any>, tensors: Map<string, GgufTensor>, header: Uint8Array}} GgufHeader
  *   `header`: its bytes.
  */
@@ -83,8 +84,8 @@ function numbered(code) {
 
 /** Reads a header front to back. */
 class HeaderReader {
-  constructor(bytes, { name, bytes: size }, { versions, types, limits }) {
-    Object.assign(this, { bytes, size, versions, types, limits, source: name });
+  constructor(bytes, file, { versions, types, limits }) {
+    Object.assign(this, { bytes, file, size: file.bytes, versions, types, limits, source: file.name });
     this.view = new DataView(bytes.buffer, bytes.byteOffset, bytes.length);
     this.text = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
     this.at = HEADER;
@@ -142,7 +143,7 @@ class HeaderReader {
   placed({ name, shape, type, offset }, start) {
     const where = `tensor ${quoted(name)}`;
     const known = this.types[type];
-    if (!known) return { name, type: `type ${type}`, shape: shape.map(Number), begin: 0, end: 0 }; // refused where it is needed
+    if (!known) return { name, type: `type ${type}`, shape: shape.map(Number), file: this.file, begin: 0, end: 0 }; // refused where it is needed
     const [kind, weights, nbytes] = known;
     const row = shape.at(-1);
     if (BigInt(row) % BigInt(weights)) {
@@ -154,7 +155,7 @@ class HeaderReader {
     if (end > this.size) {
       this.refuse(where, `is at bytes ${begin} to ${end}, but the file has ${this.size}; it is truncated, get it again`);
     }
-    return { name, type: kind, shape: shape.map(Number), begin: Number(begin), end: Number(end) };
+    return { name, type: kind, shape: shape.map(Number), file: this.file, begin: Number(begin), end: Number(end) };
   }
 
   refuse(what, words, between = " ") {

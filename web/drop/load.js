@@ -7,7 +7,7 @@ import { ggufSource, keepPlan, keptGguf } from "./source.js";
 /**
  * Loads the model of a GGUF file.
  * @param {string|URL} base the address of a site of `glinfer export-web --drop`.
- * @param {{gguf?: File|string, kept?: string} & Parameters<typeof load>[1]} options `gguf`: the file or its address; `kept`: the
+ * @param {{gguf?: File|File[]|string, kept?: string} & Parameters<typeof load>[1]} options `gguf`: the file, all parts of one model, or an address; `kept`: the
  *   fingerprint of one of an earlier visit; the others as in ../glinfer/model.js.
  * @returns {Promise<import("../glinfer/model.js").Model>}
  * @throws {GlinferError} the file cannot be read or is not supported, or the browser lacks something.

@@ -7,9 +7,8 @@ import { crc32 } from "../glinfer/checksum.js";
 import { GlinferError } from "../glinfer/errors.js";
 import { keptNote } from "../glinfer/kept.js";
 import { inOrder, PART, Reader } from "../glinfer/source.js";
-import { openBytes } from "./file.js";
-import { readHeader } from "./gguf.js";
-import { checkTensors, planFor, shapeOf } from "./programs.js";
+import { programFor, shapeOf } from "./programs.js";
+import { readModel } from "./split.js";
 import { textsOfFile } from "./vocabulary.js";
 import { Weights } from "./weights.js";
 
@@ -19,21 +18,20 @@ const NOTE = "dropped-plan";
 /** @typedef {ReturnType<typeof import("../glinfer/source.js").fetchSource>} SiteSource */
 
 /**
- * Reads a file's header, and finds its shape. Nothing else of the file is read.
- * @param {File|string} given the file or its address.
+ * Reads the header of a model, and finds its shape. Nothing else of the file is read.
+ * @param {File|File[]|string} given the file, all its parts, or an address.
  * @param {object} tables `drop` of the site's plan.json.
  * @returns {Promise<{file: import("./file.js").GgufBytes, header: import("./gguf.js").GgufHeader, shape: object}>}
  * @throws {GlinferError} the file cannot be read, or has no program here.
  */
 export async function examine(given, tables) {
-  const file = await openBytes(given);
-  const header = await readHeader(file, tables);
+  const { file, header } = await readModel(given, tables);
   return { file, header, shape: shapeOf(header, tables) };
 }
 
 /**
  * The files of an export of a GGUF file.
- * @param {File|string} given the file or its address.
+ * @param {File|File[]|string} given the file, all its parts, or an address.
  * @param {SiteSource} site
  * @returns {Promise<SiteSource>}
  * @throws {GlinferError} as `examine`; the tensors are not those of the shape.
@@ -42,12 +40,9 @@ export async function ggufSource(given, site) {
   const { drop, version, offline } = JSON.parse(await site.text("plan.json"));
   const { file, header, shape } = await examine(given, drop);
   const packed = await bytesOf(site, shape.file);
-  const program = JSON.parse(await new Response(new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"))).text());
-  checkTensors(header, program, drop);
-  checkFactors(header, program, await factorsOf(file, header));
-  const embeddings = program.weights.find(({ kind }) => kind === "table").source;
-  program.plan = planFor(program, header.tensors.get(embeddings).type);
-  const weights = new Weights(file, header, program, drop.blocks);
+  const ready = JSON.parse(await new Response(new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"))).text());
+  const program = programFor(header, ready, drop);
+  const weights = new Weights(header, program, drop.blocks);
   const { tokenizer, about } = textsOfFile(header, drop);
   const parts = [header.header, packed, new TextEncoder().encode(file.version)];
   const fingerprint = parts.map((bytes) => crc32(bytes).toString(16).padStart(8, "0")).join("");
@@ -119,16 +114,4 @@ async function bytesOf(site, path) {
   const pieces = [];
   for await (const piece of site.pieces(path)) pieces.push(piece);
   return new Uint8Array(await new Blob(pieces).arrayBuffer());
-}
-
-async function factorsOf(file, { tensors }) {
-  const tensor = tensors.get("rope_freqs.weight");
-  return tensor ? new Float32Array((await file.read(tensor.begin, tensor.end)).buffer) : null;
-}
-
-/** Compares the factors of frequencies with those of the program's angles. */
-function checkFactors({ source }, { factors }, found) {
-  if (factors && factors.some((each, index) => Math.fround(each) !== found[index])) {
-    throw new GlinferError(`${source}: tensor 'rope_freqs.weight' has other factors than the published model; make a page for it with: glinfer export-web ${source} site/`);
-  }
 }

@@ -1,7 +1,7 @@
 /**
  * The tokenizer and the chat form that a GGUF file's metadata describes, as the site's tokenizer.json and `model` of plan.json
  * have them. The browser's side of glinfer/text/tokenizers/gguf.py and glinfer/export/texts.py, for byte-level BPE and
- * SentencePiece's BPE.
+ * SentencePiece's BPE and Unigram. WordPiece is missing: only models that embed texts have it.
  */
 
 import { GlinferError } from "../glinfer/errors.js";
@@ -11,8 +11,14 @@ import { quoted, Unread } from "./gguf.js";
 
 const PREFIX = "tokenizer.ggml.";
 const [UNKNOWN, CONTROL, USER_DEFINED, BYTE] = [2, 3, 4, 6]; // types of tokens
-const KINDS = { gpt2: "BPE of bytes", llama: "SentencePiece's BPE" };
-const USUAL_IDS = { llama: { bos: 1, eos: 2, unknown: 0 } };
+const KINDS = {
+  gpt2: ["BPE of bytes", byteLevel],
+  llama: ["SentencePiece's BPE", pieceLevel],
+  gemma4: ["SentencePiece's BPE with merges", pieceLevel],
+  t5: ["SentencePiece's Unigram", scored],
+};
+const USUAL_IDS = { llama: { bos: 1, eos: 2, unknown: 0 }, t5: { eos: 1, unknown: 2 } };
+const PIECES = ["llama", "gemma4"]; // kinds with bytes as tokens
 const NAMED = ["bos", "eos", "eot", "eom", "unknown"];
 const MERGES = [4, 1 << 16]; // for each token, and for all
 const FALLBACK = /^<0x([0-9A-F]{2})>$/i;
@@ -27,7 +33,7 @@ class Vocabulary {
     const kind = this.value("model");
     if (typeof kind !== "string" || !Object.hasOwn(KINDS, kind)) {
       const found = [undefined, "none", "no_vocab"].includes(kind) ? "no tokenizer" : `a tokenizer of kind ${quoted(kind)}`;
-      const words = Object.entries(KINDS).map(([name, each]) => `'${name}' (${each})`);
+      const words = Object.entries(KINDS).map(([name, [each]]) => `'${name}' (${each})`);
       throw this.error(`found ${found}; expected one of the kinds ${words.join(", ")}`);
     }
     this.kind = kind;
@@ -85,14 +91,19 @@ class Vocabulary {
   }
 
   isByte(token) {
-    return this.typed ? this.types[token] === BYTE : this.kind === "llama" && FALLBACK.test(this.tokens[token]);
+    return this.typed ? this.types[token] === BYTE : PIECES.includes(this.kind) && FALLBACK.test(this.tokens[token]);
+  }
+
+  /** Whether a space precedes every text. */
+  get beginsWithSpace() {
+    return this.kind !== "gpt2" && this.flag("add_space_prefix", this.kind !== "gemma4");
   }
 
   /** The ids before and after a text. */
   get around() {
-    const begins = this.flag("add_bos_token", this.kind === "llama" || this.known.begin_with_bos.includes(this.value("pre")));
+    const begins = this.flag("add_bos_token", PIECES.includes(this.kind) || this.known.begin_with_bos.includes(this.value("pre")));
     const ids = (wanted, name) => (wanted && this.named.has(name) ? [this.named.get(name)] : []);
-    return [ids(begins, "bos"), ids(this.flag("add_eos_token", false), "eos")];
+    return [ids(begins, "bos"), ids(this.flag("add_eos_token", this.kind === "t5"), "eos")];
   }
 
   /** The ids that end a text: those that the file names, and control tokens with well-known spellings. */
@@ -106,14 +117,10 @@ class Vocabulary {
   }
 }
 
-/** Byte-level BPE within words. */
-function byteLevel(vocabulary) {
-  const { known, ids } = vocabulary;
-  const name = vocabulary.value("pre") ?? "default";
-  if (typeof name !== "string" || !Object.hasOwn(known.expressions, name)) {
-    throw vocabulary.error(`its pre-tokenizer is not supported (${PREFIX}pre is ${quoted(name)})`);
-  }
-  const merges = vocabulary.list("merges", "string").map((text, number) => {
+/** The merges that the file lists, checked against its tokens. */
+function listedMerges(vocabulary) {
+  const { ids } = vocabulary;
+  return vocabulary.list("merges", "string").map((text, number) => {
     const border = text.indexOf(" ", 1); // a space at the beginning belongs to the left token
     const pair = border > 0 ? [text.slice(0, border), text.slice(border + 1)] : [text, ""];
     const lacks = [...pair, pair.join("")].find((each) => !ids.has(each));
@@ -123,6 +130,16 @@ function byteLevel(vocabulary) {
     }
     return pair;
   });
+}
+
+/** Byte-level BPE within words. */
+function byteLevel(vocabulary) {
+  const { known } = vocabulary;
+  const name = vocabulary.value("pre") ?? "default";
+  if (typeof name !== "string" || !Object.hasOwn(known.expressions, name)) {
+    throw vocabulary.error(`its pre-tokenizer is not supported (${PREFIX}pre is ${quoted(name)})`);
+  }
+  const merges = listedMerges(vocabulary);
   const cuts = known.expressions[name].map((expression) => ({ type: "Split", pattern: { Regex: expression }, behavior: "Isolated", invert: false }));
   return {
     normalizer: known.composed.includes(name) ? { type: "NFC" } : null,
@@ -133,26 +150,62 @@ function byteLevel(vocabulary) {
 
 /** SentencePiece's BPE: whole texts with ▁ for spaces, and bytes for characters without a token. */
 function pieceLevel(vocabulary) {
-  if (vocabulary.value("precompiled_charsmap") !== undefined || vocabulary.flag("remove_extra_whitespaces", false)) {
-    throw vocabulary.error("its tokenizer changes characters or spaces, which is not supported here");
-  }
-  const { tokens } = vocabulary;
-  const scores = vocabulary.value("scores") === undefined ? tokens.map(() => 0) : vocabulary.list("scores", "number", tokens.length);
-  if (!scores.every(Number.isFinite)) throw vocabulary.error(`${PREFIX}scores has a number that is not finite; expected finite numbers`);
+  const { tokens, kind } = vocabulary;
+  const scores = vocabulary.value("scores") === undefined ? tokens.map(() => 0) : scoresOf(vocabulary);
   const ids = new Map([...vocabulary.ids].filter(([, token]) => !vocabulary.isControl.has(token) && !vocabulary.isByte(token)));
-  const prepends = vocabulary.flag("add_space_prefix", true) ? [{ type: "Prepend", prepend: "▁" }] : [];
   const unknown = vocabulary.named.get("unknown");
   return {
-    normalizer: { type: "Sequence", normalizers: [...prepends, { type: "Replace", pattern: { String: " " }, content: "▁" }] },
-    pre_tokenizer: null,
+    normalizer: spaces(vocabulary, vocabulary.flag("remove_extra_whitespaces", false)),
+    pre_tokenizer: kind === "gemma4" ? { type: "Split", pattern: { Regex: "\\n+" }, behavior: "Isolated", invert: false } : null,
     model: {
       type: "BPE",
-      merges: mergesOf(vocabulary, ids, scores),
+      merges: kind === "gemma4" ? listedMerges(vocabulary) : mergesOf(vocabulary, ids, scores),
       byte_fallback: true,
       fuse_unk: true,
       unk_token: unknown === undefined ? null : tokens[unknown],
     },
   };
+}
+
+/** SentencePiece's Unigram: the segmentation of a text with the largest sum of scores. */
+function scored(vocabulary) {
+  const { tokens, twice, named } = vocabulary;
+  const scores = scoresOf(vocabulary);
+  if (!named.has("unknown")) throw vocabulary.error("it has no unknown token, which Unigram needs");
+  // Of several tokens with the same text the first counts; no normalised text has a space.
+  const vocab = tokens.map((text, token) => [twice.has(token) ? ` ${token} ` : text, scores[token]]);
+  return {
+    normalizer: spaces(vocabulary, vocabulary.flag("remove_extra_whitespaces", true)),
+    pre_tokenizer: null,
+    model: { type: "Unigram", vocab, unk_id: named.get("unknown"), byte_fallback: tokens.some((_, token) => vocabulary.isByte(token)) },
+  };
+}
+
+function scoresOf(vocabulary) {
+  const found = vocabulary.list("scores", "number", vocabulary.tokens.length);
+  if (!found.every(Number.isFinite)) throw vocabulary.error(`${PREFIX}scores has a number that is not finite; expected finite numbers`);
+  return found;
+}
+
+/** SentencePiece's normalisation: a table of characters, then ▁ for each space; `merged`: one for several, and none at the ends. */
+function spaces(vocabulary, merged) {
+  const charsmap = vocabulary.value("precompiled_charsmap");
+  const replace = (pattern, content) => ({ type: "Replace", pattern, content });
+  const steps = charsmap?.length === 0 || charsmap === undefined ? [] : [{ type: "Precompiled", precompiled_charsmap: tableOf(vocabulary, charsmap) }];
+  if (merged) steps.push(replace({ Regex: "(?<![\\s\\S]) +| +(?![\\s\\S])" }, "")); // at the ends of the text, not of lines
+  if (vocabulary.beginsWithSpace) steps.push({ type: "Prepend", prepend: "▁" });
+  return { type: "Sequence", normalizers: [...steps, replace(merged ? { Regex: " +" } : { String: " " }, "▁")] };
+}
+
+/** A table of characters in base64. */
+function tableOf(vocabulary, charsmap) {
+  const key = `${PREFIX}precompiled_charsmap`;
+  const isByte = (each) => Number.isInteger(each) && each >= -128 && each < 256;
+  if (!Array.isArray(charsmap) || !charsmap.every(isByte)) throw vocabulary.error(`${key} is ${quoted(charsmap)}; expected a list of bytes`);
+  const bytes = Uint8Array.from(charsmap);
+  const size = bytes.length < 4 ? -1 : new DataView(bytes.buffer).getUint32(0, true);
+  if (size < 4 || size % 4 || size > bytes.length - 4) throw vocabulary.error(`${key} is damaged`);
+  return btoa(Array.from(bytes, (byte) => String.fromCharCode(byte)).join(""));
 }
 
 /** Every split of a token into two other tokens, the token with the best score first, then the longest parts. */
@@ -181,7 +234,7 @@ function piecesOf(vocabulary) {
     const byte = vocabulary.isByte(token) && FALLBACK.exec(text);
     if (byte) return [Number.parseInt(byte[1], 16)];
     if (asTheyAre.has(token)) return encoder.encode(text);
-    if (vocabulary.kind === "llama") return encoder.encode(text.replaceAll("▁", " "));
+    if (vocabulary.kind !== "gpt2") return encoder.encode(text.replaceAll("▁", " "));
     const bytes = Array.from(text, (letter) => alphabet.get(letter));
     return bytes.includes(undefined) ? encoder.encode(text) : bytes; // such a token is plain text
   };
@@ -201,8 +254,8 @@ function tokenizerOf(vocabulary) {
     lstrip: false,
     rstrip: false,
   });
-  const library = (kind === "llama" ? pieceLevel : byteLevel)(vocabulary);
-  library.model.vocab = Object.fromEntries(vocabulary.ids);
+  const library = KINDS[kind][1](vocabulary);
+  library.model.vocab ??= Object.fromEntries(vocabulary.ids);
   library.added_tokens = [...control.map(added(true)), ...defined.map(added(false))];
   return {
     kind: "library",
@@ -210,7 +263,7 @@ function tokenizerOf(vocabulary) {
     characters: null,
     pieces: piecesOf(vocabulary),
     control: Object.fromEntries(control.filter((token) => !twice.has(token)).map((token) => [tokens[token], token])),
-    prefix: Number(kind === "llama" && vocabulary.flag("add_space_prefix", true)),
+    prefix: Number(vocabulary.beginsWithSpace),
     before,
     after,
     probes: [], // there are no ids of Python's
@@ -259,7 +312,7 @@ function samplingOf({ metadata }, { names, usual, neutral }) {
 export function textsOfFile(header, tables) {
   const licence = header.metadata.get("general.license.name") ?? header.metadata.get("general.license");
   const about = {
-    name: header.source.replace(/\.gguf$/i, ""),
+    name: header.source.replace(/(-\d{5}-of-\d{5})?\.gguf$/i, ""),
     licence: typeof licence === "string" ? licence : "",
     generation: samplingOf(header, tables.sampling),
     tokenizer: false,

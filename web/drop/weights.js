@@ -18,6 +18,7 @@ const STEP_WORDS = 128; // of half a block and 16 inputs
 const TO_WHOLE = 1.5 * 2 ** 52; // added and subtracted, it rounds to whole numbers, ties to even
 const SMALLEST = 2 ** -126; // normal float32
 const LARGEST_HALF = 65504;
+const ROPE_FREQS = "rope_freqs.weight";
 const [CHECKSUMS, ORDER] = ["line_checksums", "logits_order"];
 const FORMATS = {
   rgba32ui: ["U32", Uint32Array],
@@ -28,13 +29,12 @@ const FORMATS = {
 /** A program with the file that it was found for. */
 export class Weights {
   /**
-   * @param {import("./file.js").GgufBytes} file
    * @param {import("./gguf.js").GgufHeader} header
    * @param {object} program see programs.js.
    * @param {Record<string, object>} forms block formats.
    */
-  constructor(file, header, program, forms) {
-    Object.assign(this, { file, header, program, forms });
+  constructor(header, program, forms) {
+    Object.assign(this, { header, program, forms });
     this.textures = new Map(program.plan.textures.map((each) => [each.name, each]));
     this.rows = program.rows.map((differences) => {
       let at = 0;
@@ -111,9 +111,9 @@ export class Weights {
   }
 
   /** Rows [start, end) of a tensor, as the file has them. */
-  read({ begin, type, shape }, start, end) {
+  read({ file, begin, type, shape }, start, end) {
     const row = rowBytes(type, shape.at(-1), this.forms);
-    return this.file.read(begin + start * row, begin + end * row);
+    return file.read(begin + start * row, begin + end * row);
   }
 
   async floats(tensor, start = 0, end = tensor.shape.length === 1 ? 1 : tensor.shape[0]) {
@@ -168,8 +168,25 @@ export class Weights {
     }
   }
 
+  /** The angles per position of each pair: the program's, or computed for other numbers of the file, as in Python. */
+  async frequencies({ frequencies, base }) {
+    if (!base) return frequencies;
+    const [key, usual] = base;
+    const theta = this.header.metadata.get(key) ?? usual;
+    const { factors } = this.program;
+    const found = factors && (await this.floats(this.tensor(ROPE_FREQS)));
+    if (found && !found.every((each) => each > 0 && each < Infinity)) {
+      throw new GlinferError(`${this.header.source}: tensor '${ROPE_FREQS}' has numbers not above 0; the file is damaged, get it again`);
+    }
+    if (fround(usual) === theta && !found?.some((each, index) => each !== fround(factors[index]))) return frequencies;
+    const decimal = Number(theta.toPrecision(7)); // files have float32
+    const exact = fround(decimal) === theta ? decimal : theta;
+    return frequencies.map((_, pair) => exact ** (-pair / frequencies.length) / (found?.[pair] ?? 1));
+  }
+
   /** Cosine and sine of each pair of a head's elements; what is not rotated has 1 and 0. */
-  async *angles({ name, frequencies, factor }) {
+  async *angles({ name, factor, ...step }) {
+    const frequencies = await this.frequencies(step);
     const { cols } = this.textures.get(name).layout;
     yield* this.lines(name, async (start, end) => {
       const found = new Float32Array((end - start) * cols);

@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from goldens.gguf_models import GEMMA3, LLAMA3, byte_level, piece_level
+from goldens.gguf_models import GEMMA3, LLAMA3, byte_level, piece_level, unigram, vocabularies
 from safetensors.numpy import load_file
+from small_models import split_gguf
 from template_models import CHATML
 
 from glinfer.cli.app import run
@@ -24,13 +25,14 @@ from glinfer.engine.loading import read_model
 from glinfer.errors import ConfigError, FormatError, InputError
 from glinfer.export import drop
 from glinfer.export.drop import CONTEXT as CONTEXT_OF_PROGRAMS
-from glinfer.export.drop import Program, changes, export_drop, published_shapes
+from glinfer.export.drop import changes, export_drop, published_shapes
 from glinfer.export.site import LIMITS, laid_out, web_kernels
 from glinfer.export.texts import continued_texts, library_entry
 from glinfer.formats import random_checkpoint, save_checkpoint
 from glinfer.formats.gguf.file import read_gguf_part
 from glinfer.lower.plain.decoder import LOGITS
 from glinfer.lower.plans import weights_for
+from glinfer.lower.weights.recipe import weight_name
 from glinfer.program.session import weight_matrix
 from glinfer.text.tokenizer import find_tokenizer
 from tests.goldens import smollm2_file
@@ -53,7 +55,25 @@ CONFIGS = {
         **{**WIDE, "hidden_act": "gelu_new", **GEMMA3, "sliding_window": 16, "model_type": "gemma3_text"}
     ),
     "wide": ModelConfig(**WIDE, model_type="llama", rope_theta=5e5),
+    "deep": ModelConfig(**{**SIZES, "num_hidden_layers": 4, "num_key_value_heads": 4}, model_type="llama"),
+    "pattern": ModelConfig(
+        **{**SIZES, "hidden_act": "gelu_new", "num_hidden_layers": 7}, model_type="gemma2", sliding_window=16,
+        layer_types=("sliding_attention", "full_attention"), attn_logit_softcapping=50.0, final_logit_softcapping=30.0,
+    ),
+}  # fmt: skip
+ANGLES = {"rope_theta": 25000.0}
+OTHERS = {
+    "theta": (replace(CONFIGS["llama"], **ANGLES), "q8_0"),
+    "factors": (
+        replace(CONFIGS["scaled angles"], rope_scaling=tuple({**LLAMA3, "factor": 4.0}.items()), **ANGLES),
+        "q8_0",
+    ),
+    "3 blocks": (replace(CONFIGS["deep"], num_hidden_layers=3), "q8_0"),
+    "7 blocks": (replace(CONFIGS["deep"], num_hidden_layers=7, vocab_size=302), "q4_0"),
+    "more tokens": (replace(CONFIGS["deep"], vocab_size=333, **ANGLES), "float16"),
+    "11 blocks": (replace(CONFIGS["pattern"], num_hidden_layers=11), "q8_0"),
 }
+"""Files of a shape with another base of angles, factors, number of blocks or vocabulary."""
 FILES = [
     *(("llama", "q4_0"), ("padded heads", "q5_0"), ("scaled angles", "float16"), ("own head", "q4_1")),
     *(("qwen2", "q5_1"), ("qwen3", "q8_0"), ("gemma3", "q6_k"), ("wide", "q4_k"), ("wide", "q5_k")),
@@ -65,7 +85,9 @@ CONTEXT, SMOL = 64, "SmolLM2 135M"
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A site for all these shapes."""
-    return export_drop(tmp_path_factory.mktemp("drop") / "site", context=CONTEXT, shapes=CONFIGS).folder
+    return export_drop(
+        tmp_path_factory.mktemp("drop") / "site", context=CONTEXT, shapes=CONFIGS, vocabularies={"deep": (302, 333)}
+    ).folder
 
 
 def opened(site: Path, jobs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -100,11 +122,11 @@ def check_weights(path: Path, made: dict[str, Any], folder: Path) -> None:
 
 
 def test_weights_and_plans_are_those_of_python(site: Path, tmp_path: Path) -> None:
-    jobs = []
-    for number, (name, dtype) in enumerate(FILES):
+    jobs, files = [], [*((CONFIGS[name], dtype) for name, dtype in FILES), *OTHERS.values()]
+    for number, (config, dtype) in enumerate(files):
         folder = tmp_path / str(number)
         folder.mkdir()
-        save_checkpoint(random_checkpoint(CONFIGS[name], number), folder / "model.gguf", dtype=dtype)
+        save_checkpoint(random_checkpoint(config, number), folder / "model.gguf", dtype=dtype)
         jobs.append({"file": str(folder / "model.gguf"), "out": str(folder)})
     for job, made in zip(jobs, opened(site, jobs), strict=True):
         check_weights(Path(job["file"]), made, Path(job["out"]))
@@ -120,15 +142,15 @@ def write_model(path: Path, vocabulary: dict[str, Any], seed: int = 0) -> Path:
 
 def test_tokenizers_and_templates_are_those_of_python(tmp_path: Path) -> None:
     chat = {"tokenizer.chat_template": CHATML, "tokenizer.ggml.add_bos_token": True}
-    vocabularies = [
+    metadata = [
         byte_level("smollm"), {**byte_level("qwen2"), **chat}, byte_level("llama-bpe"),
-        piece_level(), {**piece_level(add_space_prefix=False), **chat},
+        piece_level(), {**piece_level(add_space_prefix=False), **chat}, unigram(), vocabularies()["pieces, merges"],
     ]  # fmt: skip
-    sizes = {len(each["tokenizer.ggml.tokens"]) for each in vocabularies}
+    sizes = {len(each["tokenizer.ggml.tokens"]) for each in metadata}
     shapes = {str(size): replace(CONFIGS["llama"], vocab_size=size) for size in sizes}
     site = export_drop(tmp_path / "site", context=CONTEXT, shapes=shapes).folder
     jobs, expected = [], []
-    for number, vocabulary in enumerate(vocabularies):
+    for number, vocabulary in enumerate(metadata):
         path = write_model(tmp_path / f"{number}.gguf", vocabulary)
         _, checkpoint = read_model(path)
         tokenizer, _ = find_tokenizer(path, None, checkpoint.config)
@@ -181,6 +203,37 @@ def test_damaged_headers_get_the_sentence_of_python(site: Path, tmp_path: Path) 
     assert [pair for pair in zip(words, expected, strict=True) if pair[0] != pair[1]] == []
 
 
+def test_a_model_in_parts_is_the_whole_one(site: Path, tmp_path: Path) -> None:
+    whole, folders = tmp_path / "model.gguf", [tmp_path / str(number) for number in range(6)]
+    save_checkpoint(random_checkpoint(CONFIGS["llama"], 1), whole, dtype="q8_0")
+    parts = [tmp_path / f"model-0000{number}-of-00003.gguf" for number in (1, 2, 3)]
+    for path, data in zip(parts, split_gguf(whole.read_bytes(), 3), strict=True):
+        path.write_bytes(data)
+    other = tmp_path / "other-00002-of-00003.gguf"
+    other.write_bytes(parts[1].read_bytes())
+    (tmp_path / "renamed.gguf").write_bytes(parts[0].read_bytes())
+    cases: list[list[Path]] = [
+        [whole], parts[::-1], parts[:2], [*parts, other], [tmp_path / "renamed.gguf", *parts[1:]], [whole, other],
+    ]  # fmt: skip
+    jobs = []
+    for folder, files in zip(folders, cases, strict=True):
+        folder.mkdir()
+        jobs.append({"file": list(map(str, files)), "out": str(folder)})
+    one, several, *refused = opened(site, jobs)
+    assert {**one["plan"]["model"], "why": None} == {**several["plan"]["model"], "why": None}
+    assert one["plan"]["files"]["fingerprint"] != several["plan"]["files"]["fingerprint"]
+    weights = [(folder / "weights.safetensors").read_bytes() for folder in folders[:2]]
+    assert weights[0] == weights[1]
+    expected = (
+        "this is part 1 of 3 of a model; found no model-00003-of-00003.gguf; choose all parts together",
+        "this is part 1 of 3 of a model, and other-00002-of-00003.gguf does not belong to it",
+        "expected a name that ends in -00001-of-00003.gguf, by which the others are found; restore its name",
+        "this is a whole model, and 2 files were chosen; choose one, or all parts of one",
+    )
+    for found, words in zip(refused, expected, strict=True):
+        assert words in found["error"]
+
+
 def test_unsupported_files_get_one_sentence(site: Path, tmp_path: Path) -> None:
     files = {
         "gpt2": (
@@ -188,9 +241,11 @@ def test_unsupported_files_get_one_sentence(site: Path, tmp_path: Path) -> None:
             "q8_0",
         ),
         "shape": (replace(CONFIGS["llama"], intermediate_size=192), "q8_0"),
-        "theta": (replace(CONFIGS["llama"], rope_theta=2e4), "q8_0"),
+        "norms": (replace(CONFIGS["llama"], layer_norm_eps=1e-6), "q8_0"),
+        "blocks": (replace(CONFIGS["llama"], num_hidden_layers=3), "q8_0"),
+        "group": (replace(CONFIGS["pattern"], num_hidden_layers=8), "q8_0"),
         "yarn": (replace(CONFIGS["qwen2"], rope_scaling=(("factor", 2.0), ("rope_type", "yarn"))), "q8_0"),
-        "factors": (replace(CONFIGS["scaled angles"], rope_scaling=tuple({**LLAMA3, "factor": 4.0}.items())), "q8_0"),
+        "vocabulary": (replace(CONFIGS["deep"], vocab_size=301), "q8_0"),
         "type": (CONFIGS["llama"], "iq4_nl"),
         "infinite": (CONFIGS["llama"], "float16"),
     }
@@ -206,9 +261,11 @@ def test_unsupported_files_get_one_sentence(site: Path, tmp_path: Path) -> None:
         "found architecture 'gpt2', which is not supported here; expected one of: llama, qwen2, qwen3, gemma3",
         "its shape (llama: embedding_length 64, block_count 2, feed_forward_length 192, attention.head_count 4, "
         "attention.head_count_kv 2) has no program here",
-        "llama.rope.freq_base is 20000; expected 10000, as in llama",
+        "llama.attention.layer_norm_rms_epsilon is 0.000001; expected 0.00001, as in llama",
+        "its shape (llama: embedding_length 64, block_count 3, feed_forward_length 160",
+        "its shape (gemma2: embedding_length 64, block_count 8, feed_forward_length 160",
         "qwen2.rope.scaling.type is 'yarn'; expected 'none' or 'linear', as in qwen2",
-        "tensor 'rope_freqs.weight' has other factors than the published model",
+        "llama.vocab_size is 301; expected 300 or 302 or 333",
         "tensor 'token_embd.weight' is IQ4_NL, which is not supported here; known: F32, F16, BF16, Q4_0",
         "is NaN or infinite",
     ]
@@ -249,16 +306,29 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeyp
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", published_shapes())
-def test_every_published_shape_has_a_program(name: str) -> None:
-    shape = published_shapes()[name]
-    program = Program(name, shape)
-    entry, contents = program.entry(), program.contents()
-    assert entry["context"] == CONTEXT_OF_PROGRAMS
-    assert entry["bytes"]["weights"] < entry["bytes"]["all"] < 3e9
-    kinds = [step["kind"] for step in contents["weights"]]
-    assert kinds.count("product") == 4 * shape.num_hidden_layers + 1
-    assert len(json.dumps(contents)) < 1e6
+def test_programs_of_published_shapes_are_the_plans_of_python(tmp_path: Path) -> None:
+    """Each plan with all its blocks, for files whose tensors have no bytes."""
+    shapes = published_shapes()
+    site = export_drop(tmp_path / "site", shapes=shapes, vocabularies={}).folder
+    entries = {each["name"]: each for each in json.loads((site / "plan.json").read_text())["drop"]["shapes"]}
+    jobs = []
+    for name, shape in shapes.items():
+        entry = entries[name]
+        assert entry["context"] == min(CONTEXT_OF_PROGRAMS, shape.max_position_embeddings)
+        assert entry["bytes"]["weights"] < entry["bytes"]["all"] < 6e9
+        jobs.append(
+            {"program": entry["file"], "architecture": entry["architecture"], "blocks": shape.num_hidden_layers}
+        )
+    for (name, shape), made in zip(shapes.items(), opened(site, jobs), strict=True):
+        config = shape.with_context(entries[name]["context"])
+        size = made["plan"]["requires"]["max_texture_size"]
+        embeddings = {weight_name(shape.family.names.embeddings): "Q8_0"}
+        limits = replace(LIMITS["usual"], max_texture_size=max(4096, size))
+        _, export = laid_out(config, embeddings, "fast", "q8", "f32", web_kernels("q8"), limits)
+        expected = json.loads(json.dumps(export.tables()))
+        assert {key: made["plan"][key] for key in expected} == expected, name
+        assert sum(each["width"] * each["height"] for each in expected["textures"]) > 0
+        assert made["plan"]["model"]["draws_per_token"] == len(expected["draws"])
 
 
 @pytest.mark.slow

@@ -69,6 +69,7 @@ class Tour {
         await this.record(name);
       }
       this.offerPlans();
+      if (tour.other) $("about").append(" ", element("a", { href: tour.other, textContent: "Another model." }));
       this.guide.start();
       $("status").textContent = "Ready.";
     } catch (error) {

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +27,14 @@ KEEPS = """(async () => {
 class Browser:
     """Chromium, and the process of Node.js that drives it."""
 
-    def __init__(self, node: str, chromium: str) -> None:
-        """Start both."""
-        command = [node, str(DRIVER), chromium]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    def __init__(
+        self, node: str, chromium: str, flags: Sequence[str] = (), variables: Mapping[str, str] | None = None
+    ) -> None:
+        """Start both; flags replace those for SwiftShader, and variables are added to the environment."""
+        command, pipe = [node, str(DRIVER), chromium, *flags], subprocess.PIPE
+        self.process = subprocess.Popen(
+            command, stdin=pipe, stdout=pipe, text=True, env={**os.environ, **(variables or {})}
+        )
 
     def do(self, kind: str, given: Any) -> dict[str, Any]:
         """Take a step, see steps.mjs; nothing may have been thrown, and no dialog opened."""

@@ -15,6 +15,7 @@
 //   {"kind": "stream", "ids": [1, 2], "count": 50, "options": {…}, "flat": true}   what model.stream gives; where "flat" is
 //       said, every run counts as equally long, so that guesses always pay
 //   {"kind": "encode", "text": "…"}                               ids of a text, and what they decode to
+//   {"kind": "choices", "ids": […], "count": 100, "options": {…}}   ids that the page chooses, and base64 of all their logits
 //   {"kind": "verify", "share": 0.1, "calls": 10}                 reports of so many checks of textures, or why there is none
 //   {"kind": "flip", "times": 1, "seed": 1}     a random bit flipped in each weight in turn, and what a check says of each
 //   {"kind": "overwrite", "texture": "wte", "y": 1, "lines": 2}   zeros in lines of a texture
@@ -108,6 +109,31 @@ async function work(jobs) {
     const made = {};
     if (job.kind === "draw") {
       made.bits = globalThis.drawOnce(gl, job);
+    } else if (job.kind === "choices") {
+      const { Sampler } = await import(new URL("glinfer/sampler.js", document.baseURI));
+      const sampler = new Sampler(job.options);
+      const again = () => {
+        model.rewind(model.ids.length);
+        job.ids.forEach((id) => model.step(id));
+      };
+      again();
+      const read = model.readLogits.bind(model);
+      Object.assign(made, { ids: [], reads: 0 });
+      model.readLogits = () => ((made.reads += 1), read());
+      while (made.ids.length < job.count) made.ids.push(...model.choose(Math.min(8, job.count - made.ids.length), sampler));
+      delete model.readLogits;
+      again();
+      const rows = made.ids.map((id) => {
+        const logits = model.logits();
+        model.step(id);
+        return logits;
+      });
+      const url = await new Promise((resolve) => {
+        const reader = new FileReader();
+        reader.onload = () => resolve(reader.result);
+        reader.readAsDataURL(new Blob(rows));
+      });
+      made.logits = url.slice(url.indexOf(",") + 1);
     } else if (job.kind === "encode") {
       made.ids = model.tokenizer.encode(job.text);
       made.text = model.tokenizer.decode(made.ids);

@@ -1,6 +1,6 @@
 // Starts Chromium, and does there what it is told, step by step: a line of JSON in, a line of JSON out.
 //
-//   node steps.mjs CHROMIUM
+//   node steps.mjs CHROMIUM [FLAGS]
 //
 // Steps: {"context": OPTIONS} closes all tabs and opens one in a new context of Playwright, with options such as
 // {"colorScheme": "dark"}; {"open": ADDRESS}, {"fill": [SELECTOR, TEXT]}, {"press": [SELECTOR, KEY]}, {"click": SELECTOR},
@@ -26,8 +26,9 @@ const LONGEST = 60_000; // milliseconds
 const HANGS = 280_000;
 
 // Pages are put together without the renderer: in software that takes longer than most of what the pages compute.
-const args = [...FLAGS, "--disable-gpu-compositing"];
-const browser = await chromium.launch({ executablePath: process.argv[2], headless: true, args });
+const [given, ...others] = process.argv.slice(2);
+const args = [...(others.length ? others : FLAGS), "--disable-gpu-compositing"];
+const browser = await chromium.launch({ executablePath: given, headless: true, args });
 let driven = null;
 let [context, page, tabs] = [null, null, []];
 let said = { console: [], errors: [], asked: [] };

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
+import threading
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +110,8 @@ def test_a_dropped_file_replies_as_in_python_and_again_without_its_server(
         browsed.do("open", url)
         browsed.do("wait", "#zone")
         assert browsed.do("axe") == []
-        assert "MB of graphics memory" in browsed.do("text", "#drop li >> nth=0")
+        assert " MB." in browsed.do("text", "#drop li >> nth=0")
+        browsed.do("click", "#drop summary")
         assert browsed.do("evaluate", DROPS) == [False, False], "the page leaves the file to the browser"
         assert reply(browsed) == wanted
         assert browsed.do("evaluate", "glinfer.plan.model.name") == "dropped"
@@ -142,6 +148,98 @@ def test_a_file_at_an_address_is_loaded_in_parts(site: Path, files: dict[str, Pa
     check_console(browsed)
 
 
+class _Hub(BaseHTTPRequestHandler):
+    """Hugging Face and the storage that it redirects to, each at its own origin, as its headers were in 2026.
+
+    ``/m/resolve/main/NAME`` of the first is at ``/signed/NAME`` of the second. NAME chooses a fault: ``gated`` needs a
+    login, ``closed`` may not be read by other sites, ``whole`` comes whole, ``unsized`` hides its length, ``broken``
+    breaks off twice in a part.
+    """
+
+    data, storage, asked = b"", "", Counter[str]()
+
+    def log_message(self, *given: object) -> None:
+        """Say nothing."""
+
+    def answer(self, status: int, body: bytes = b"", cut: int = 0, **headers: object) -> None:
+        self.send_response(status)
+        for name, value in {"Content-Length": len(body), **headers}.items():
+            self.send_header(name.replace("_", "-"), str(value))
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(body[: len(body) - cut])
+
+    def do_GET(self) -> None:
+        place, name = self.path.rsplit("/", 1)
+        self.asked[f"{self.command} {place}"] += 1
+        origin = {"Access_Control_Allow_Origin": self.headers.get("Origin", "*"), "Vary": "Origin"}
+        exposed = {"Access_Control_Expose_Headers": "X-Linked-Size,X-Linked-ETag,ETag,Content-Range,X-Error-Message"}
+        if place == "/m/resolve/main":
+            if name.startswith("gated"):
+                self.answer(401, b"Access is restricted", **origin, **exposed, X_Error_Code="GatedRepo")
+            elif name.startswith("none"):
+                self.answer(404, b"Entry not found", **origin, **exposed)
+            else:
+                linked = {"X_Linked_Size": len(self.data), "X_Linked_ETag": '"of the file"', "ETag": '"of the link"'}
+                self.answer(302, b"Found", **origin, **exposed, **linked, Location=f"{self.storage}signed/{name}")
+            return
+        found = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
+        shared = {} if name.startswith("closed") else {"Access_Control_Allow_Origin": "*"}
+        if not name.startswith("unsized"):
+            shared["Access_Control_Expose_Headers"] = "Content-Range,ETag"
+        if (self.command == "HEAD" and not found) or name.startswith("whole") or found is None:
+            self.answer(200, self.data, **shared)
+        else:
+            first, last = int(found[1]), min(int(found[2]), len(self.data) - 1)
+            part, self.asked[name] = self.data[first : last + 1], self.asked[name] + 1
+            breaks = name.startswith("broken") and len(part) > 1 and self.asked[name] < 4
+            sizes = {"Content_Range": f"bytes {first}-{last}/{len(self.data)}", "ETag": '"of the file"'}
+            self.answer(206, part, len(part) // 2 if breaks else 0, **shared, **sizes)
+
+    do_HEAD = do_GET  # noqa: N815 - the name of http.server
+
+
+@pytest.fixture
+def hub(files: dict[str, Path]) -> Iterator[str]:
+    """The address of the first origin; the second is the handler's ``storage``."""
+    servers = [ThreadingHTTPServer(("127.0.0.1", 0), _Hub) for _ in range(2)]
+    threads = [threading.Thread(target=each.serve_forever, kwargs={"poll_interval": 0.02}) for each in servers]
+    first, second = (f"http://127.0.0.1:{each.server_address[1]}/" for each in servers)
+    _Hub.data, _Hub.storage = files["llama"].read_bytes(), second
+    _Hub.asked.clear()
+    for thread in threads:
+        thread.start()
+    yield f"{first}m/resolve/main/"
+    for server, thread in zip(servers, threads, strict=True):
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def test_a_file_of_a_hub_that_redirects_to_another_origin(
+    site: Path, files: dict[str, Path], browsed: Browsed, hub: str
+) -> None:
+    with serving(site) as url:
+        browsed.do("open", f"{url}?cache=0&offline=0")
+        for name, words in (
+            ("gated.gguf", "Gated.gguf could not be loaded: the server answered 401, as files do that need a login"),
+            ("none.gguf", "None.gguf could not be loaded: the server answered 404; check the address"),
+            ("closed.gguf", "or it does not let other sites read its files (CORS); check the address"),
+            ("whole.gguf", "Whole.gguf could not be loaded: the server gives no parts of files; download the file"),
+        ):
+            browsed.do("fill", "#address", hub + name)
+            browsed.do("press", "#address", "Enter")
+            browsed.do("says", "#problem li", words)
+        for name in ("unsized.gguf", "broken.gguf"):
+            browsed.do("fill", "#address", hub + name)
+            browsed.do("press", "#address", "Enter")
+            browsed.do("says", "#found", f"{name} is llama. It takes")
+        browsed.do("click", "#download")
+        assert reply(browsed) == expected(files["llama"])
+    assert _Hub.asked["broken.gguf"] > 4, "nothing broke off"
+    assert _Hub.asked["GET /signed"] <= _Hub.asked["GET /m/resolve/main"], "an address expires: each part asks the hub"
+
+
 def test_files_that_cannot_run_get_one_sentence_and_the_next_one_runs(
     site: Path, files: dict[str, Path], browsed: Browsed, tmp_path: Path
 ) -> None:
@@ -159,7 +257,9 @@ def test_files_that_cannot_run_get_one_sentence_and_the_next_one_runs(
             browsed.do("says", "#problem li", words)
         browsed.do("fill", "#address", f"{url}missing.gguf")
         browsed.do("press", "#address", "Enter")
-        browsed.do("says", "#problem li", "Missing.gguf could not be loaded: the server answered 404")
+        browsed.do(
+            "says", "#problem li", "Missing.gguf could not be loaded: the server answered 404; check the address"
+        )
         browsed.do("files", "#file", [str(files["llama"])])
         assert reply(browsed) == expected(files["llama"])
 
@@ -171,6 +271,7 @@ def test_a_device_with_small_textures_is_told_before(site: Path, browsed: Browse
     lacks = "The model needs textures of 1048576 texels a side; your graphics driver allows"
     with serving(site) as url:
         browsed.do("open", f"{url}?cache=0&offline=0")
+        browsed.do("click", "#drop summary")
         browsed.do("says", "#drop li.lacking", lacks)
         browsed.do("evaluate", DROPS)
         browsed.do("says", "#problem li", lacks)

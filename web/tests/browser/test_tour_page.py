@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,17 +11,18 @@ from urllib.parse import unquote, urlsplit
 
 import numpy as np
 import pytest
-from browsed import EXPECTED, Browsed
+from browsed import EXPECTED, Browsed, Browser
 from scripted_models import random_file
 from sites import in_blocks_of_256
 
 import glinfer
 from glinfer.config import ModelConfig
 from glinfer.engine.random_model import demo_tokenizer
-from glinfer.export.site import ExportedSite
-from glinfer.export.tour import export_tour
+from glinfer.export.site import ExportedSite, web_kernels
+from glinfer.export.tour import export_tour, export_tours
 from glinfer.formats import random_checkpoint, save_checkpoint, write_bpe
 from qa.renderers.browsers import serving
+from qa.renderers.table import RENDERERS
 
 pytestmark = [pytest.mark.gl, pytest.mark.web]
 
@@ -36,6 +38,11 @@ CAPTURED = """(async (plan) => {
     return [point.name, rows, cols, text(new Uint8Array(values.buffer))];
   });
 })"""
+_LLVM = r"LLVM ([\d.]+),? (\d+) bits"
+RENDERER = """(async () => {
+  const { rendererOf } = await import("glinfer-site/glinfer/limits.js");
+  return rendererOf(Object.values(tour.models)[0].replay.gl);
+})()"""
 CHECKED = """(async () => {
   const { checkDraws } = await import("glinfer-site/tour/checks.js");
   return Object.values(tour.recordings).map((recording) => checkDraws(recording, String));
@@ -117,6 +124,47 @@ def opened(browse: Callable[..., Browsed], address: str, **options: Any) -> Brow
 def complained(page: Browsed) -> list[str]:
     assert all(address.startswith(("file:", "data:")) for address in page.asked)
     return [line for line in page.console if EXPECTED not in line]
+
+
+def test_every_draw_has_the_bits_of_python_on_the_same_renderer(bundled_tour: str, node: str, chromium: str) -> None:
+    """Chromium on Mesa's llvmpipe, as Python's device here is."""
+    row = next(each for each in RENDERERS if each.name == "chromium/llvmpipe")
+    with glinfer.load("shakespeare", plan="reference") as model:
+        ours = model.device.renderer
+    if "llvmpipe" not in ours:
+        pytest.skip(f"Python's renderer is {ours}, not Mesa's llvmpipe")
+    browser = Browser(node, chromium, row.flags, row.variables)
+    try:
+        page = Browsed(browser)
+        page.do("open", bundled_tour)
+        page.do(*READY)
+        theirs = page.do("evaluate", RENDERER)
+        if re.findall(_LLVM, theirs) != re.findall(_LLVM, ours):
+            pytest.skip(f"Chromium's renderer is {theirs}; expected that of Python, {ours}")
+        found = {plan: page.do("evaluate", f"{CAPTURED}('{plan}')") for plan in ("reference", "fast")}
+    finally:
+        browser.do("context", None)
+        browser.close()
+    for plan, values in found.items():
+        kernels = None if plan == "reference" else web_kernels("f32")
+        with glinfer.load("shakespeare", plan=plan, kernels=kernels) as model:
+            expected = model.capture("*", TEXT)
+        assert [name for name, *_ in values] == list(expected)
+        for name, rows, cols, text in values:
+            wanted = (expected[name][..., -1:, :] if plan == "fast" else expected[name]).reshape(rows * cols)
+            assert base64.b64decode(text) == wanted.tobytes(), f"{plan} {name}"
+
+
+def test_a_folder_of_two_tours_opens_the_one_for_the_device(browse: Callable[..., Browsed], tmp_path: Path) -> None:
+    files = [random_file(tmp_path / f"{name}.gab", SMALL, 3) for name in ("large", "less")]
+    folder = export_tours(*files, tmp_path / "tours", "1 2 3").folder
+    with serving(folder) as url:
+        for width, page, name in ((360, "small.html", "less"), (1280, "tour.html", "large")):
+            found = opened(browse, f"{url}#draw=lm_head", viewport={"width": width, "height": 800})
+            assert found.do("evaluate", "location.pathname + location.hash") == f"/{page}#draw=lm_head"
+            assert found.do("text", "#about").startswith(f"{name}: ")
+        found.do("click", "#about a")
+        found.do("says", "#about", "less: ")
 
 
 def test_values_are_those_of_capture_and_agree_with_float64(bundled_tour: str, browse: Callable[..., Browsed]) -> None:
