@@ -7,6 +7,7 @@ headers are our own: the package's describe the machine and cost a request. What
 from __future__ import annotations
 
 import contextlib
+import importlib
 import io
 import json
 import logging
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from glinfer.errors import HubError, InputError, install_command
+from glinfer.errors import HubError, InputError, install_command, required
 from glinfer.formats.files import shown, words_of
 from glinfer.hub.choice import RemoteFile, Repository, read_listing
 from glinfer.hub.names import HubName
@@ -33,20 +34,14 @@ def require_hub(name: object) -> Any:
     Raises:
         InputError: it is not installed, or too old; the error says how to install it.
     """
-    try:
-        import huggingface_hub
-    except ImportError:
-        found = "fetching models of a hub needs the package huggingface_hub, which is not installed"
-        raise InputError(f"{shown(str(name))}: {found}; {install_command('hub')}") from None
-    version = huggingface_hub.__version__
+    hub = required("huggingface_hub", "hub", f"{shown(str(name))}: fetching models of a hub needs")
+    version = hub.__version__
     if tuple(map(int, version.split(".")[:2])) < (1, 20):
         found = f"found huggingface_hub {version}; expected 1.20 or later"
         raise InputError(f"{shown(str(name))}: {found}; {install_command('hub')}")
-    import huggingface_hub.constants  # the package imports its parts on demand
-    import huggingface_hub.errors
-    import huggingface_hub.utils
-
-    return huggingface_hub
+    for part in ("constants", "errors", "utils"):  # the package imports its parts on demand
+        importlib.import_module(f"huggingface_hub.{part}")
+    return hub
 
 
 def list_files(name: HubName) -> Repository:

@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from glinfer.errors import FormatError, GlinferError, InputError, install_command
+from glinfer.errors import FormatError, GlinferError, required
 from glinfer.formats.files import AnyPath, cache_folder, kind_of, opened, reason, replacing, shown, words_of
 
 _ADDRESS = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://")
@@ -39,22 +39,11 @@ def _zstd() -> Any:
     try:
         return importlib.import_module("compression.zstd")
     except ImportError:
-        pass
-    try:
-        return importlib.import_module("zstandard")
-    except ImportError:
-        raise InputError(
-            f"files that end in {_ZSTD} need the package zstandard, which is not installed; {install_command('batch')}"
-        ) from None
+        return required("zstandard", "batch", f"files that end in {_ZSTD} need")
 
 
 def _fsspec(path: AnyPath) -> Any:
-    try:
-        return importlib.import_module("fsspec")
-    except ImportError:
-        raise InputError(
-            f"{shown(path)}: addresses need the package fsspec, which is not installed; {install_command('batch')}"
-        ) from None
+    return required("fsspec", "batch", f"{shown(path)}: addresses need")
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import importlib
 import io
 import itertools
 import json
@@ -11,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from glinfer.errors import InputError, install_command
+from glinfer.errors import InputError, required
 from glinfer.formats.files import AnyPath, decode_text, opened, shown, words_of
 from glinfer.formats.jsonl import at_line, is_blank, parse_object, read_lines, short
 from glinfer.limits import MAX_PROMPT_LINE_BYTES
@@ -103,10 +102,8 @@ def arrow_modules() -> tuple[Any, Any]:
     Raises:
         InputError: pyarrow is not installed.
     """
-    try:
-        return importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
-    except ImportError:
-        raise InputError(f"Parquet files need the package pyarrow; {install_command('parquet')}") from None
+    arrow, parquet = (required(name, "parquet", "Parquet files need") for name in ("pyarrow", "pyarrow.parquet"))
+    return arrow, parquet
 
 
 def _column(names: list[str], column: str | None, path: AnyPath) -> int:

@@ -8,11 +8,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import partial
-from importlib import import_module
 from typing import Any
 
 from glinfer import __version__
-from glinfer.errors import GlinferError, InputError, install_command
+from glinfer.errors import GlinferError, InputError, required
 from glinfer.formats import find_model
 from glinfer.formats.files import words_of
 from glinfer.jobs.claims import RESTART_SECONDS, claim_device
@@ -27,10 +26,7 @@ RESOURCE = "GL"
 
 
 def _ray() -> Any:
-    try:
-        return import_module("ray")
-    except ImportError:
-        raise InputError(f"--ray needs the package ray, which is not installed; {install_command('ray')}") from None
+    return required("ray", "ray", "--ray needs")
 
 
 class Answerer:

@@ -26,7 +26,7 @@ from typing import Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from glinfer.errors import FormatError, InputError, install_command
+from glinfer.errors import FormatError, required
 from glinfer.families.record import Family
 from glinfer.families.settings import Keys, Unread, quoted
 from glinfer.formats.files import AnyPath, FileStamp, opened, shown
@@ -233,13 +233,8 @@ def _contents(mapped: Bytes, tensor_count: int, value_count: int, label: str) ->
 
 def ggml_types() -> tuple[Any, Mapping[Any, tuple[int, int]]]:
     """GGML's types by number, and the weights and bytes of their blocks."""
-    try:
-        from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
-    except ImportError:
-        raise InputError(
-            f"GGUF files are read with the package gguf, which is not installed; {install_command('gguf')}"
-        ) from None
-    return GGMLQuantizationType, GGML_QUANT_SIZES
+    gguf = required("gguf", "gguf", "GGUF files are read with")
+    return gguf.GGMLQuantizationType, gguf.GGML_QUANT_SIZES
 
 
 def _counts(start: bytes, size: int, label: str) -> tuple[int, int]:
