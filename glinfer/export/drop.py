@@ -42,7 +42,7 @@ from glinfer.config import ModelConfig
 from glinfer.engine.defaults import USUAL
 from glinfer.engine.sampler import NEUTRAL, SamplingOptions
 from glinfer.errors import FormatError, PlanError
-from glinfer.export.examples import CHAT_EXAMPLES, TEXT_EXAMPLES
+from glinfer.export.card import CHAT_EXAMPLES, TEXT_EXAMPLES
 from glinfer.export.libraries import JINJA, MARKDOWN, TOKENIZERS
 from glinfer.export.site import (
     LIMITS,

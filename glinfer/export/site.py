@@ -23,10 +23,10 @@ from glinfer.config import ModelConfig
 from glinfer.engine.loading import read_model
 from glinfer.engine.report import plain
 from glinfer.errors import FormatError, InputError, PlanError
+from glinfer.export.card import licence_of
 from glinfer.export.companions import companions_of
 from glinfer.export.embedding import embedding_entry, exported_tokenizer
 from glinfer.export.libraries import MARKDOWN, TOKENIZERS, library_files
-from glinfer.export.licence import licence_of
 from glinfer.export.page import single_file, single_file_note
 from glinfer.export.plan import PlanExport
 from glinfer.export.texts import TextSupport, continued_texts

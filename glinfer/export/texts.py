@@ -19,8 +19,8 @@ from typing import Any
 
 from glinfer.engine.defaults import default_sampling
 from glinfer.errors import FormatError, InputError
+from glinfer.export.card import examples_for
 from glinfer.export.embedding import PROBES, characters_of
-from glinfer.export.examples import examples_for
 from glinfer.export.libraries import JINJA, MARKDOWN, TOKENIZERS
 from glinfer.formats import BpeModel, Checkpoint, read_bpe
 from glinfer.formats.gab.bpe import is_merges_json, read_merges_json

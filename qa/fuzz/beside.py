@@ -20,7 +20,7 @@ from huggingface_hub import constants
 from glinfer.cli.chat import FORMAT, _read_chat
 from glinfer.config import ModelConfig
 from glinfer.errors import GlinferWarning
-from glinfer.export.licence import licence_of
+from glinfer.export.card import licence_of
 from glinfer.export.page import single_file_note
 from glinfer.export.site import check_target, is_export
 from glinfer.formats.installed import models_of
