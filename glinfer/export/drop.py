@@ -50,17 +50,17 @@ from glinfer.export.site import (
     PLAN,
     VERSION,
     ExportedSite,
+    bytes_in,
     check_target,
-    copy_file,
     laid_out,
     offline_version,
-    page_files,
     plan_file,
     replacing,
     site_parts,
     web_kernels,
     web_root,
     write_json,
+    write_page,
 )
 from glinfer.export.weights import FORMAT
 from glinfer.families import FAMILIES
@@ -72,7 +72,6 @@ from glinfer.formats.gguf.words import BEGIN_WITH_BOS, COMPOSED, EXPRESSIONS, WH
 from glinfer.formats.sampling import GGUF_OPTIONS, NAMES
 from glinfer.formats.tensors import stored_tensors
 from glinfer.gl.layouts.matrix import FORMATS
-from glinfer.gl.program import shader_root
 from glinfer.graph.nodes import Attention, ModelTensor
 from glinfer.kernels.rotary import rope_frequencies
 from glinfer.limits import (
@@ -459,8 +458,7 @@ def export_drop(
     parts = site_parts(root, (TOKENIZERS, JINJA, MARKDOWN), embeds=False, tour=False)
     parts |= {name: root / file for name, file in _DROP.items()}
     with replacing(target, page=False) as new:
-        for name, file in page_files(parts):
-            copy_file(file, new / name)
+        write_page(new, parts, set().union(*(program.shaders for program in programs)))
         page = (new / PAGE).read_text(encoding="utf-8")
         (new / PAGE).write_text(page.replace(_OWN_ONLY, _ANY_SITE), encoding="utf-8")
         (new / PROGRAMS).mkdir()
@@ -470,10 +468,8 @@ def export_drop(
             text = json.dumps(program.contents(), separators=(",", ":"), allow_nan=False).encode()
             (new / name).write_bytes(gzip.compress(text, mtime=0))
             entries.append({**program.entry(), "file": name})
-        for name in sorted(set().union(*(program.shaders for program in programs))):
-            copy_file(shader_root() / name, new / "shaders" / name)
         values: dict[str, Any] = {"format": FORMAT, "version": VERSION, "drop": {"shapes": entries, **tables()}}
         values["offline"] = offline_version(new, values)
         write_json(new / PLAN, values)
-        written = sum(file.stat().st_size for file in new.rglob("*") if file.is_file())
+        written = bytes_in(new)
     return ExportedSite(target, written, 0, values, ())

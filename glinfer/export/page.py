@@ -44,9 +44,9 @@ def single_file(site: Path, fetch: Path) -> Iterator[str]:
     Raises:
         FormatError: the page names a missing file, or a module cannot be embedded.
     """
-    modules = {name: path for name, path in _files(site) if name.endswith(".js")}
+    modules = {name: path for name, path in site_files(site) if name.endswith(".js")}
     imports = {f"{_PREFIX}{name}": _data_url(renamed(name, path)) for name, path in modules.items()}
-    data = [(name, path.read_bytes()) for name, path in _files(site) if not name.endswith((".js", ".css", ".html"))]
+    data = [(name, path.read_bytes()) for name, path in site_files(site) if not name.endswith((".js", ".css", ".html"))]
     import_map = json.dumps({"imports": imports})
     head = [f'<script type="importmap">{import_map}</script>']
     head += [element for name, content in data for element in _elements(name, content)]
@@ -62,7 +62,8 @@ def single_file(site: Path, fetch: Path) -> Iterator[str]:
     return iter(page.parts)
 
 
-def _files(site: Path) -> list[tuple[str, Path]]:
+def site_files(site: Path) -> list[tuple[str, Path]]:
+    """The files of a site, sorted: path in the site, and path."""
     return [(path.relative_to(site).as_posix(), path) for path in sorted(site.rglob("*")) if path.is_file()]
 
 

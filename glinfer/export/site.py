@@ -13,7 +13,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -27,7 +27,7 @@ from glinfer.export.card import licence_of
 from glinfer.export.companions import companions_of
 from glinfer.export.embedding import embedding_entry, exported_tokenizer
 from glinfer.export.libraries import MARKDOWN, TOKENIZERS, library_files
-from glinfer.export.page import single_file, single_file_note
+from glinfer.export.page import PAGE, single_file, single_file_note, site_files
 from glinfer.export.plan import PlanExport
 from glinfer.export.texts import TextSupport, continued_texts
 from glinfer.export.weights import FORMAT, is_weights_file, write_weights
@@ -56,7 +56,7 @@ from glinfer.program.plan import Plan
 from glinfer.quant.formats import DEFAULT_CACHE
 
 VERSION = 5
-PLAN, TOKENIZER, PAGE = "plan.json", "tokenizer.json", "index.html"
+PLAN, TOKENIZER = "plan.json", "tokenizer.json"
 LIMITS: Mapping[str, Limits] = {
     "usual": dataclasses.replace(Limits.webgl2_minimum(), max_texture_size=4096),
     "webgl2": Limits.webgl2_minimum(),
@@ -210,7 +210,7 @@ def export_web(
     if embeds:
         values["embedding"] = {**texts.embedding, **embedding_entry(made, export, checkpoint.config)}
     with replacing(target, page=page) as new:
-        _write_site(new, parts, export, texts)
+        write_page(new, parts, export.shaders, texts.tokenizer)
         digest = hashlib.sha256()
         for name in (TOKENIZER, *(f"shaders/{name}" for name in export.shaders)):
             if (new / name).is_file():
@@ -225,7 +225,7 @@ def export_web(
         if single:
             (new / OFFLINE).unlink()
             _make_single(new, root / _FETCH)
-        written = sum(file.stat().st_size for file in new.rglob("*") if file.is_file())
+        written = bytes_in(new)
     return ExportedSite(target, written, len(made.draws), values, tuple(notes))
 
 
@@ -326,14 +326,16 @@ def site_parts(root: Path, libraries: Sequence[str], *, embeds: bool, tour: bool
     return {**own, **library_files(root, libraries)}
 
 
-def _write_site(new: Path, parts: Mapping[str, Path], export: PlanExport, texts: TextSupport) -> None:
-    """Write all files except the weights and the plan."""
-    for name, file in page_files(parts):
-        copy_file(file, new / name)
-    for name in export.shaders:
-        copy_file(shader_root() / name, new / "shaders" / name)
-    if texts.tokenizer is not None:
-        write_json(new / TOKENIZER, texts.tokenizer)
+def write_page(
+    new: Path, parts: Mapping[str, Path], shaders: Iterable[str], tokenizer: Mapping[str, Any] | None = None
+) -> None:
+    """Write the page and its runtime, see :func:`site_parts`, the shaders, and the tokenizer if there is one."""
+    for name, file in _page_files(parts):
+        _copy_file(file, new / name)
+    for name in sorted(set(shaders)):
+        _copy_file(shader_root() / name, new / "shaders" / name)
+    if tokenizer is not None:
+        write_json(new / TOKENIZER, tokenizer)
 
 
 def offline_version(site: Path, plan: Mapping[str, Any]) -> dict[str, Any]:
@@ -342,8 +344,8 @@ def offline_version(site: Path, plan: Mapping[str, Any]) -> dict[str, Any]:
     The files exclude those that browsers cache by fingerprint, the plan and the service worker; the version depends on
     the last two as well.
     """
-    found = {path.relative_to(site).as_posix(): path for path in sorted(site.rglob("*")) if path.is_file()}
-    digests = {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in found.items() if _opens(name)}
+    files = site_files(site)
+    digests = {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files if _opens(name)}
     worker = (site / OFFLINE).read_bytes()
     named = json.dumps([plan, digests], ensure_ascii=False, sort_keys=True).encode()
     version = hashlib.sha256(worker + named).hexdigest()
@@ -355,7 +357,7 @@ def _opens(name: str) -> bool:
     return not (name in (TOKENIZER, PLAN, OFFLINE) or name.startswith("shaders/") or is_weights_file(name))
 
 
-def page_files(parts: Mapping[str, Path]) -> Iterator[tuple[str, Path]]:
+def _page_files(parts: Mapping[str, Path]) -> Iterator[tuple[str, Path]]:
     """The files of a site's page: path in the site, and source path."""
     for name, place in parts.items():
         if not place.is_dir():
@@ -368,7 +370,7 @@ def page_files(parts: Mapping[str, Path]) -> Iterator[tuple[str, Path]]:
                 yield f"{name}/{inner.as_posix()}", file
 
 
-def copy_file(source: Path, target: Path) -> None:
+def _copy_file(source: Path, target: Path) -> None:
     """Copy a file's bytes but not its permissions, which may be read-only in an installed package."""
     with opened(source) as (file, _):
         data = file.read()
@@ -379,6 +381,11 @@ def copy_file(source: Path, target: Path) -> None:
 def write_json(path: Path, values: Mapping[str, Any]) -> None:
     """Write a JSON file without spaces."""
     path.write_text(json.dumps(values, ensure_ascii=False, allow_nan=False, separators=(",", ":")), encoding="utf-8")
+
+
+def bytes_in(folder: Path) -> int:
+    """The size of all files in a folder."""
+    return sum(path.stat().st_size for _, path in site_files(folder))
 
 
 def _make_single(new: Path, fetch: Path) -> None:
