@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from glinfer.errors import FormatError
 from glinfer.families.settings import quoted
-from glinfer.formats.files import opened, shown, words_of
+from glinfer.formats.files import read_whole, shown, words_of
 from glinfer.limits import MAX_JSON_VALUES
 
 _Kind = TypeVar("_Kind")
@@ -44,11 +44,7 @@ def read_json_list(path: Path, longest: int) -> list[Any]:
 
 
 def _read(path: Path, longest: int, most: int, kind: type[_Kind], expected: str) -> _Kind:
-    label = shown(path)
-    with opened(path) as (file, size):
-        text = file.read(min(size, longest) + 1)  # read() allocates its argument at once
-    if len(text) > longest:
-        raise FormatError(f"{label}: found JSON of {max(size, len(text))} bytes, which exceeds the limit of {longest}")
+    label, text = shown(path), read_whole(path, longest, "JSON")
     check_values(text, label, most)
     try:
         values = json.loads(text)

@@ -13,7 +13,7 @@ from io import FileIO
 from pathlib import Path
 
 from glinfer.errors import ContextError, InputError
-from glinfer.formats.files import reason, shown
+from glinfer.formats.files import lock, reason, shown
 from glinfer.formats.jsonl import short
 from glinfer.gl import egl
 from glinfer.gl.cuda import CudaName
@@ -118,16 +118,12 @@ def _unhidden_names() -> list[CudaName]:
 
 def _leased(folder: Path, index: int) -> FileIO | None:
     """The lease of a device; None if another process has it."""
-    import fcntl
-
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         file = (folder / f"device-{index}").open("ab", buffering=0)
     except OSError as error:
         raise ContextError(f"{shown(folder)}: no lease can be kept there: {reason(error)}; set TMPDIR") from None
-    try:
-        fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    if lock(file.fileno()) is False:
         file.close()
         return None
     return file

@@ -11,7 +11,7 @@ from typing import Any
 
 from glinfer import __version__
 from glinfer.errors import FormatError, InputError
-from glinfer.formats.files import AnyPath, inside, opened, reason, shown
+from glinfer.formats.files import AnyPath, inside, opened, reason, shown, writing
 from glinfer.formats.gguf.split import gguf_parts
 from glinfer.formats.huggingface.files import CONFIG
 from glinfer.formats.jsonl import parse_object, short
@@ -33,13 +33,9 @@ def write_manifest(target: Target, fingerprint: Fingerprint) -> None:
         FormatError: the manifest cannot be written.
     """
     path, text = target.manifest, json.dumps({"glinfer": __version__, **fingerprint}, indent=1) + "\n"
-    try:
+    with writing(path):
         if not path.exists() or path.read_text(encoding="utf-8", errors="replace") != text:
             path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise FormatError(
-            f"{shown(path)}: cannot write it: {reason(error)}; check the free space and the permissions"
-        ) from None
 
 
 def check_manifest(target: Target, fingerprint: Fingerprint, *, required: bool) -> None:

@@ -11,6 +11,7 @@ import itertools
 import json
 import os
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -19,7 +20,7 @@ import numpy.typing as npt
 
 from glinfer.closing import Closing
 from glinfer.errors import FormatError, InputError
-from glinfer.formats.files import AnyPath, reason, replacing, shown
+from glinfer.formats.files import AnyPath, replacing, shown, writing
 from glinfer.jobs.texts import arrow_modules
 
 Vectors = npt.NDArray[np.float32]
@@ -47,13 +48,11 @@ class VectorFile(Closing):
         self.part = self.out.with_name(f"{self.out.name}.part")
         head = json.dumps({**about, "width": width}, sort_keys=True)
         self._head = hashlib.sha256(head.encode()).hexdigest().encode().ljust(_HEAD - 1) + b"\n"
-        try:
+        with self._writing():
             self._file: BinaryIO = self.part.open("r+b" if self.part.exists() and not restart else "w+b")
             self.done = self._rows_in()
             self._file.seek(_HEAD + 4 * width * self.done)
             self._file.truncate()
-        except OSError as error:
-            raise self._failed(error) from None
 
     def _rows_in(self) -> int:
         """Count whole rows in the part file; write the first line of a new one."""
@@ -75,11 +74,9 @@ class VectorFile(Closing):
         Raises:
             FormatError: the file cannot be written.
         """
-        try:
+        with self._writing():
             self._file.write(np.ascontiguousarray(vectors, dtype="<f4").tobytes())
             self._file.flush()
-        except OSError as error:
-            raise self._failed(error) from None
         self.done += len(vectors)
 
     def finish(self, texts: Callable[[], Iterable[str]]) -> None:
@@ -103,11 +100,9 @@ class VectorFile(Closing):
         """Close the part file without removing it."""
         self._file.close()
 
-    def _failed(self, error: OSError) -> FormatError:
-        return FormatError(
-            f"{shown(self.part)}: cannot write it: {reason(error)}; check the free space and the permissions; the "
-            "vectors in it stay, and the same command continues"
-        )
+    def _writing(self) -> AbstractContextManager[None]:
+        advice = "check the free space and the permissions; the vectors in it stay, and the same command continues"
+        return writing(self.part, advice)
 
 
 def check_out(out: AnyPath) -> None:

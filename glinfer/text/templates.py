@@ -26,7 +26,7 @@ from typing import Any
 
 from glinfer.errors import FormatError, InputError, OptionError
 from glinfer.families.settings import quoted
-from glinfer.formats.files import AnyPath, inside, is_directory, opened, shown, words_of
+from glinfer.formats.files import AnyPath, inside, is_directory, read_whole, shown, words_of
 from glinfer.formats.gguf.file import is_gguf
 from glinfer.formats.gguf.split import read_gguf_file
 from glinfer.limits import (
@@ -276,12 +276,11 @@ def _in_gguf(path: AnyPath) -> JinjaTemplate | None:
 
 
 def _text_of(file: Path) -> str:
-    with opened(file) as (stream, size):
-        data = stream.read(min(size, 4 * MAX_TEMPLATE_CHARACTERS) + 1)  # a character has at most four bytes
+    data = read_whole(file, 4 * MAX_TEMPLATE_CHARACTERS, "a chat template")  # a character has at most four bytes
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise FormatError(f"{shown(file)}: byte {error.start} of {size} is not UTF-8; expected text") from None
+        raise FormatError(f"{shown(file)}: byte {error.start} of {len(data)} is not UTF-8; expected text") from None
 
 
 def _named_in(several: list[Any], label: str) -> tuple[Any, Any]:

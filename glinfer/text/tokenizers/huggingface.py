@@ -28,7 +28,7 @@ from tokenizers.processors import BertProcessing
 
 from glinfer.errors import FormatError, GlinferError, InputError
 from glinfer.families.settings import quoted
-from glinfer.formats.files import AnyPath, inside, is_directory, opened, shown, words_of
+from glinfer.formats.files import AnyPath, inside, is_directory, read_whole, shown, words_of
 from glinfer.formats.gguf.vocabulary import byte_letters
 from glinfer.formats.json_files import check_values, is_unicode, read_json
 from glinfer.limits import MAX_TOKENIZER_BYTES, MAX_TOKENIZER_CONFIG_BYTES, MAX_TOKENIZER_VALUES, MAX_TOKENS
@@ -145,7 +145,7 @@ def read_hf_tokenizer(path: AnyPath) -> HfModel:
             )
         inside(path)
     label = shown(path)
-    data = read_whole(path, f"a {TOKENIZER_FILE}")
+    data = read_whole(path, MAX_TOKENIZER_BYTES, f"a {TOKENIZER_FILE}")
     check_values(data, label, MAX_TOKENIZER_VALUES)
     damaged = f"{label}: this is not a {TOKENIZER_FILE}, or a damaged one"
     with library_errors(damaged, FormatError):
@@ -157,18 +157,6 @@ def read_hf_tokenizer(path: AnyPath) -> HfModel:
     with library_errors(damaged, FormatError):
         library = tokenizers.Tokenizer.from_buffer(data)
     return of_library(library, path)
-
-
-def read_whole(path: Path, what: str, most: int = MAX_TOKENIZER_BYTES) -> bytes:
-    """The bytes of a file; ``what`` names its contents in errors.
-
-    Raises:
-        FormatError: it cannot be read, or has more than ``most`` bytes.
-    """
-    with opened(path) as (file, size):
-        if size > most:
-            raise FormatError(f"{shown(path)}: found {what} of {size} bytes, which exceeds the limit of {most}")
-        return file.read(size)
 
 
 def json_beside(path: Path, name: str = CONFIG_FILE) -> dict[str, Any]:
@@ -188,7 +176,7 @@ def word_pieces_of(path: Path) -> tokenizers.Tokenizer:
         FormatError: the file cannot be read, is not a WordPiece vocabulary, or lacks the tokens around a text.
     """
     label = shown(path)
-    data = read_whole(path, "a vocabulary")
+    data = read_whole(path, MAX_TOKENIZER_BYTES, "a vocabulary")
     try:
         lines = data.decode("utf-8").split("\n")
     except UnicodeDecodeError as error:
