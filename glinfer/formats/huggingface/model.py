@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -69,7 +70,8 @@ def read_huggingface(path: AnyPath) -> Checkpoint:
             supported; a tensor is missing, unknown, of another type or shape.
     """
     config_file, weights = locate(path)
-    config, settings, behind = _with_sentence(read_config(config_file), config_file)
+    values = read_json(config_file, MAX_CONFIG_BYTES)
+    config, settings, behind = _with_sentence(read_config(config_file), values, config_file.parent)
     form = config.family.in_huggingface
     names = _names(config, behind)
     label = shown(weights)
@@ -106,7 +108,7 @@ def read_huggingface(path: AnyPath) -> Checkpoint:
         else:
             config = replace(config, tie_word_embeddings=False)
     files = (config_file, weights, *{each.file: None for each in found.values()}, *behind.files)
-    read = loaded(config, stored, found, shown(path), _factors(config, config_file))
+    read = loaded(config, stored, found, shown(path), _factors(config, Settings(values, shown(config_file))))
     name_of = config.family.names.of
     dense = {f"{name_of('dense', None, str(n))}.{part}": load_tensor(each) for n, part, each in behind.tensors()}
     tensors = MappingProxyType({**read.tensors, **dense})
@@ -114,19 +116,16 @@ def read_huggingface(path: AnyPath) -> Checkpoint:
     return read if behind.tokens is None else of_two_tokens(read, *behind.tokens)
 
 
-def _with_sentence(config: ModelConfig, config_file: Path) -> tuple[ModelConfig, Embedding, Sentence]:
+def _with_sentence(
+    config: ModelConfig, values: Mapping[str, Any], folder: Path
+) -> tuple[ModelConfig, Embedding, Sentence]:
     """The configuration with pooling and dense layers, the embedding settings, and the modules next to the weights."""
-    values = read_json(config_file, MAX_CONFIG_BYTES)
-    ranks = classifies(config.family, values)
-    sentence = read_sentence(config_file.parent)
+    ranks, sentence = classifies(config.family, values), read_sentence(folder)
     if config.embeds or ranks or sentence.pooling or sentence.tokens is not None:
-        sentence = with_tokenizers_length(sentence, config_file.parent)
+        sentence = with_tokenizers_length(sentence, folder)
     if ranks:  # the classifier replaces pooling and dense layers
-        return (
-            config,
-            replace(sentence.embedding, ranks=True, squashes=squashes(values)),
-            Sentence(files=sentence.files),
-        )
+        embedding = replace(sentence.embedding, ranks=True, squashes=squashes(values))
+        return config, embedding, Sentence(files=sentence.files)
     if sentence.pooling:
         shapes = tuple(each.shape for each in sentence.dense)
         config = replace(config, pooling=sentence.pooling, dense=shapes, tie_word_embeddings=True)
@@ -143,10 +142,9 @@ def _names(config: ModelConfig, behind: Sentence) -> Names:
     return replace(names, dense="{}", letters={**names.letters, **found})
 
 
-def _factors(config: ModelConfig, config_file: Path) -> Mapping[str, Array]:
+def _factors(config: ModelConfig, settings: Settings) -> Mapping[str, Array]:
     """The factors of tensors, by role and letter."""
-    values = Settings(read_json(config_file, MAX_CONFIG_BYTES), shown(config_file))
-    found = config.family.in_huggingface.factors(values, dataclasses.asdict(config))
+    found = config.family.in_huggingface.factors(settings, dataclasses.asdict(config))
     return {name: np.asarray(factor, np.float32) for name, factor in found.items()}
 
 
