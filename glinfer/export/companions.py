@@ -29,9 +29,6 @@ def companions_of(options: PlanOptions, plan: Plan) -> list[Companion]:
     Args:
         options: how the plans are built.
         plan: the fast plan.
-
-    Raises:
-        PlanError: a plan does not fit the textures.
     """
     found, drafted = [_rows(options, plan), _choice("choice", plan, options)], _drafted(options)
     if drafted is None:

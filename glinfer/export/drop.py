@@ -44,9 +44,9 @@ from glinfer.engine.sampler import NEUTRAL, SamplingOptions
 from glinfer.errors import FormatError, PlanError
 from glinfer.export.card import CHAT_EXAMPLES, TEXT_EXAMPLES
 from glinfer.export.libraries import JINJA, MARKDOWN, TOKENIZERS
+from glinfer.export.page import PAGE
 from glinfer.export.site import (
     LIMITS,
-    PAGE,
     PLAN,
     VERSION,
     ExportedSite,
@@ -198,9 +198,6 @@ class Program:
             shape: the shape, with all its positions.
             context: tokens of the longest sequence; fewer if the model has fewer positions.
             cache: a key of :data:`glinfer.quant.formats.CACHE_FORMATS`.
-
-        Raises:
-            FormatError, InputError: no GGUF file describes the shape.
         """
         self.name, self._cache = name, cache
         metadata, factors = metadata_of(shape)
@@ -218,11 +215,7 @@ class Program:
         }
 
     def _config(self, metadata: Mapping[str, Any]) -> ModelConfig:
-        """The configuration of a file of this shape with other metadata.
-
-        Raises:
-            FormatError: the metadata is invalid.
-        """
+        """The configuration of a file of this shape with other metadata."""
         none = np.zeros(0, np.uint8)
         tensors = {each.name: GgufTensor(each.name, "F32", each.outer_shape, none) for each in self._files.values()}
         if self.factors is not None:

@@ -40,9 +40,6 @@ def single_file(site: Path, fetch: Path) -> Iterator[str]:
     """Embed a site into its page, and yield the page in pieces, after reading all files.
 
     ``fetch`` is the script that lets the page find its embedded files.
-
-    Raises:
-        FormatError: the page names a missing file, or a module cannot be embedded.
     """
     modules = {name: path for name, path in site_files(site) if name.endswith(".js")}
     imports = {f"{_PREFIX}{name}": _data_url(renamed(name, path)) for name, path in modules.items()}
@@ -73,11 +70,7 @@ def imports_of(module: str) -> list[str]:
 
 
 def renamed(name: str, path: Path) -> str:
-    """Rename a module's relative imports to the keys of the import map.
-
-    Raises:
-        FormatError: an import cannot be served by an import map.
-    """
+    """Rename a module's relative imports to the keys of the import map."""
     folder = posixpath.dirname(name)
 
     def whole(match: re.Match[str]) -> str:

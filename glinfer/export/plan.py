@@ -93,12 +93,7 @@ class PlanExport:
     """
 
     def __init__(self, plan: Plan, limits: Limits, companions: Sequence[Companion] = ()) -> None:
-        """Lay the plans out.
-
-        Raises:
-            PlanError: a plan breaks the limits, or two plans share a texture with different layouts.
-            ShaderError: a shader file is missing or damaged.
-        """
+        """Lay the plans out."""
         self.plan, self._companions = plan, tuple(companions)
         self._plans = [compile_plan(each, limits) for each in (plan, *(each.plan for each in companions))]
         self._textures: list[dict[str, Any]] = []

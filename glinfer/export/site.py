@@ -114,11 +114,7 @@ class ExportedSite:
 
 
 def web_root() -> Path:
-    """Find the folder of the page and its runtime in the installed package, or next to it in a source checkout.
-
-    Raises:
-        FormatError: neither folder has it.
-    """
+    """Find the folder of the page and its runtime in the installed package, or next to it in a source checkout."""
     package = Path(__file__).resolve().parent.parent
     for folder in (package / "web", package.parent / "web"):
         if all(
@@ -264,11 +260,7 @@ def laid_out(
     kernels: KernelOptions,
     limits: Limits,
 ) -> tuple[Plan, PlanExport]:
-    """A plan with its companions, laid out within limits.
-
-    Raises:
-        PlanError: it does not fit.
-    """
+    """A plan with its companions, laid out within limits."""
     try:
         size = limits.max_texture_size
         made = plan_for(
@@ -403,11 +395,7 @@ def is_page(target: Path) -> bool:
 
 
 def check_target(target: Path) -> None:
-    """Check that an export may make or replace a folder, or a page.
-
-    Raises:
-        InputError: the target exists and is not an earlier export, or has further files.
-    """
+    """Check that an export may make or replace a folder, or a page."""
     if not os.path.lexists(target):
         if not target.parent.is_dir():
             raise InputError(f"{shown(target)}: there is no folder {shown(target.parent)}; make it, or name another")
@@ -443,11 +431,7 @@ def is_export(folder: Path) -> bool:
 
 @contextlib.contextmanager
 def replacing(target: Path, *, page: bool) -> Iterator[Path]:
-    """Yield a new folder; at the end of the block it, or its page, replaces ``target``. Removed on failure.
-
-    Raises:
-        FormatError: an operating system error inside the block, such as a full disk.
-    """
+    """Yield a new folder; at the end of the block it, or its page, replaces ``target``. Removed on failure."""
     old = target
     try:
         with work_folder(target.parent) as new:

@@ -86,9 +86,6 @@ def continued_texts(
 
     Returns:
         The text support, and notes on missing features.
-
-    Raises:
-        InputError, FormatError: the tokenizer, the stop ids or the sampling defaults cannot be read.
     """
     config = checkpoint.config
     found, why = find_tokenizer(path, given, config)
@@ -129,9 +126,6 @@ def library_entry(tokenizer: Tokenizer) -> dict[str, Any]:
     ``library`` is the tokenizer's ``tokenizer.json`` without the ids around a text, which are ``before`` and ``after``.
     ``pieces`` has the bytes of each id in base64, ``probes`` texts with their ids in each pipeline of
     web/text/library.js.
-
-    Raises:
-        InputError: the page does not support a step of the tokenizer.
     """
     values: dict[str, Any] = json.loads(tokenizer.library_json())
     values.update(truncation=None, padding=None, post_processor=None, decoder=None)

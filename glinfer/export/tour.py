@@ -25,11 +25,10 @@ from glinfer.engine.loading import for_use, read_model
 from glinfer.errors import InputError
 from glinfer.export.card import licence_of
 from glinfer.export.libraries import TOKENIZERS, library_files
-from glinfer.export.page import single_file
+from glinfer.export.page import PAGE, single_file
 from glinfer.export.plan import PlanExport, layout_entry
 from glinfer.export.site import (
     LIMITS,
-    PAGE,
     TOUR,
     ExportedSite,
     check_target,

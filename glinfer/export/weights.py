@@ -79,9 +79,6 @@ def write_weights(
     Returns:
         For ``plan.json``, the ``name`` of each file, its size in ``bytes``, and the ``crc32`` of its header and
         checksums, by which the page recognises the files of the plan.
-
-    Raises:
-        PlanError: a weight is missing, or its shape is not the plan's.
     """
     files = weight_files(export)
     last = next(reversed(files))

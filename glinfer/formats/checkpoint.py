@@ -141,10 +141,6 @@ def check_tensors(config: ModelConfig, found: Mapping[str, tuple[str, tuple[int,
         found: type (``float32``, or for a matrix one of :data:`glinfer.formats.packed.PACKED_FORMATS`) and shape of
             each tensor found.
         source: the prefix of messages.
-
-    Raises:
-        FormatError: the family is unknown, or a tensor is missing, unknown, or of the wrong type or shape; names the
-            first one and, for a wrong name, the nearest right one.
     """
     if config.model_type not in FAMILIES:
         raise FormatError(f"{source}: model_type is {quoted(config.model_type)}; expected one of {', '.join(FAMILIES)}")
@@ -177,11 +173,7 @@ def check_tensors(config: ModelConfig, found: Mapping[str, tuple[str, tuple[int,
 
 
 def check_names(expected: Iterable[str], found: Iterable[str], counts: str, source: str) -> None:
-    """Compare the names of tensors; messages end with ``counts``.
-
-    Raises:
-        FormatError: a tensor is missing or unknown; names the first, and the nearest right name.
-    """
+    """Compare the names of tensors; messages end with ``counts``."""
     expected, found = dict.fromkeys(expected), dict.fromkeys(found)
     missing = [name for name in expected if name not in found]
     unknown = [name for name in found if name not in expected]

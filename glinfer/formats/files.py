@@ -121,11 +121,7 @@ def is_plain_path(path: str) -> bool:
 
 
 def check_path(what: str, path: object) -> None:
-    """Refuse values that are not a str or a path, and empty ones, which pathlib reads as the current folder.
-
-    Raises:
-        InputError: the value is not a path, or is empty; names ``what``.
-    """
+    """Refuse values that are not a str or a path, and empty ones, which pathlib reads as the current folder."""
     if not isinstance(path, (str, os.PathLike)) or not isinstance(os.fspath(path), str):
         raise InputError(f"{what} is {type(path).__name__}; expected a path, as a str or a pathlib.Path")
     if not os.fspath(path):
@@ -144,11 +140,7 @@ def _usable(path: AnyPath) -> str:
 
 
 def cache_folder() -> Path:
-    """The folder for glinfer's own files: $GLINFER_CACHE, else ``glinfer`` in $XDG_CACHE_HOME or in ~/.cache.
-
-    Raises:
-        InputError: neither variable is set, and the user has no home directory.
-    """
+    """The folder for glinfer's own files: $GLINFER_CACHE, else ``glinfer`` in $XDG_CACHE_HOME or in ~/.cache."""
     own = os.environ.get("GLINFER_CACHE")
     if own:
         return Path(own)
@@ -208,11 +200,7 @@ def inside(path: Path) -> Path:
 
 
 def check_size(found: int, expected: int, label: str) -> None:
-    """Compare a file's size in bytes with what its header promises.
-
-    Raises:
-        FormatError: the file is truncated or padded; names both sizes and the difference.
-    """
+    """Compare a file's size in bytes with what its header promises."""
     if found != expected:
         what, by = ("truncated", "short") if found < expected else ("padded", "too long")
         raise FormatError(
@@ -282,9 +270,6 @@ def work_folder(parent: Path, mode: int = 0o777) -> Iterator[Path]:
 
     A process locks its folder until it exits. Unlocked folders are leftovers of killed processes, and are removed
     first.
-
-    Raises:
-        OSError: the folder cannot be made.
     """
     folder, held = parent / f".glinfer-{secrets.token_hex(8)}.tmp", -1
     _remove_leftovers(parent)

@@ -15,11 +15,7 @@ _Kind = TypeVar("_Kind")
 
 
 def check_values(text: bytes, label: str, most: int = MAX_JSON_VALUES) -> None:
-    """Refuse JSON of more than ``most`` values, before it is parsed.
-
-    Raises:
-        FormatError: the text has more opening brackets and commas than ``most``.
-    """
+    """Refuse JSON of more than ``most`` values, before it is parsed."""
     found = text.count(b",") + text.count(b"[") + text.count(b"{")
     if found > most:
         raise FormatError(f"{label}: found JSON of some {found} values, which exceeds the limit of {most}")
@@ -35,11 +31,7 @@ def read_json(path: Path, longest: int, most: int = MAX_JSON_VALUES) -> dict[str
 
 
 def read_json_list(path: Path, longest: int) -> list[Any]:
-    """Read the JSON array in a file of at most ``longest`` bytes.
-
-    Raises:
-        FormatError: as in :func:`read_json`, but for an array.
-    """
+    """Read the JSON array in a file of at most ``longest`` bytes."""
     return _read(path, longest, MAX_JSON_VALUES, list, "an array")
 
 
@@ -59,11 +51,7 @@ def _read(path: Path, longest: int, most: int, kind: type[_Kind], expected: str)
 
 
 def check_plain_name(name: str, what: str, beside: str) -> None:
-    """Refuse a file name, read from a file, that leads to another folder.
-
-    Raises:
-        FormatError: the name is a path; the message begins with ``what``.
-    """
+    """Refuse a file name, read from a file, that leads to another folder."""
     # Windows rules cover every separator and drive, so a plain name is plain on every system.
     if PureWindowsPath(name).name != name or name in ("", ".", ".."):
         raise FormatError(

@@ -56,10 +56,6 @@ def named_sampling(path: AnyPath) -> tuple[dict[str, Any], str]:
 
     Args:
         path: the model's file or directory, or the name of a bundled model.
-
-    Raises:
-        FormatError: the file cannot be read.
-        InputError: the package gguf, which reads GGUF files, is not installed.
     """
     path = find_model(path)
     if is_gguf(path):

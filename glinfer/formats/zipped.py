@@ -203,12 +203,7 @@ def _write(packed: zipfile.ZipFile, entries: Iterable[zipfile.ZipInfo], folder: 
 
 
 def _check(packed: zipfile.ZipFile, path: Path) -> int:
-    """Refuse unsafe entries before anything is written; returns the size of all entries in bytes.
-
-    Raises:
-        FormatError: the file exceeds a limit, or an entry leaves the folder, is a link, overlaps another one or has
-            its name, is encrypted, or has an unusual compression method.
-    """
+    """Refuse unsafe entries before anything is written; returns the size of all entries in bytes."""
     entries, size = packed.infolist(), path.stat().st_size
     total, most = sum(entry.file_size for entry in entries), min(MAX_ZIP_BYTES, MAX_ZIP_GROWTH * size + ZIP_SLACK)
     if len(entries) > MAX_ZIP_ENTRIES or total > most:

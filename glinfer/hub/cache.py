@@ -116,9 +116,6 @@ class RepositoryCache:
             file: a file of it.
             start: a file with the first ``count`` bytes, which are then not fetched again.
             count: the number of these bytes.
-
-        Raises:
-            HubError: the file cannot be fetched or written, or differs from the hub's list and is discarded.
         """
         lock = self._root / ".locks" / self.folder.name / f"{file.digest}.lock"
         place, blob, partial = self.place(repository.commit, file.path), self.blob(file), self.blob(file, ".incomplete")
@@ -186,11 +183,7 @@ class RepositoryCache:
 
 @contextlib.contextmanager
 def disk_errors(name: object, folder: Path) -> Iterator[None]:
-    """Turn errors of the operating system within the block into a one-line HubError.
-
-    Raises:
-        HubError: the block raised an OSError.
-    """
+    """Turn errors of the operating system within the block into a one-line HubError."""
     try:
         yield
     except OSError as error:
@@ -234,9 +227,6 @@ def remove(name: HubName, chosen: dict[str, list[str]] | None = None) -> tuple[l
 
     Returns:
         The commits of the removed files, and the number of freed bytes.
-
-    Raises:
-        HubError: the cache has no such files, or they cannot be removed.
     """
     cache, scanned, freed = RepositoryCache(name.repo), _scan(), 0
     repos = [repo for repo in (scanned.repos if scanned else ()) if repo.repo_path == cache.folder]

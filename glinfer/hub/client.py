@@ -64,11 +64,7 @@ def list_files(name: HubName) -> Repository:
 
 
 def piece(repository: Repository, file: RemoteFile, start: int, end: int) -> bytes:
-    """Bytes [start, end) of a file, in one request.
-
-    Raises:
-        HubError: as for :func:`list_files`; or the hub does not support ranges, or sends fewer bytes.
-    """
+    """Bytes [start, end) of a file, in one request."""
     name = repository.name
     headers = {**_headers(name), "Range": f"bytes={start}-{end - 1}"}
     data = _read(name, _url(repository, file), end - start, headers, file.path)
@@ -79,11 +75,7 @@ def piece(repository: Repository, file: RemoteFile, start: int, end: int) -> byt
 
 
 def download(repository: Repository, file: RemoteFile, partial: Path) -> None:
-    """Append a file's missing bytes to ``partial``; a progress bar is on a terminal's standard error.
-
-    Raises:
-        HubError: as for :func:`list_files`; or the connection broke repeatedly, and what has arrived stays.
-    """
+    """Append a file's missing bytes to ``partial``; a progress bar is on a terminal's standard error."""
     from huggingface_hub.file_download import http_get
 
     name = repository.name
@@ -155,11 +147,7 @@ def _host(name: HubName) -> str:
 
 @contextlib.contextmanager
 def one_line(name: HubName, path: str = "") -> Iterator[None]:
-    """Turn errors of requests within the block into one line, and keep the package's warnings of retries to itself.
-
-    Raises:
-        HubError: the block raised an error of the HTTP library.
-    """
+    """Turn errors of requests within the block into one line, and keep the package's warnings of retries to itself."""
     hub = require_hub(name)
     errors, host, logger = hub.errors, _host(name), logging.getLogger("huggingface_hub")
     # Of httpx, or httpx2.

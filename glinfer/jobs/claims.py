@@ -55,9 +55,6 @@ def claim_device(leases: Path | None = None, *, wait: float = 0.0) -> Claim:
     Args:
         leases: the folder of the lease files; default: ``glinfer-leases-UID`` in the system's temporary folder.
         wait: seconds to wait for a lease, such as that of an ending process.
-
-    Raises:
-        ContextError: EGL does not have the named GPU, or every device has a lease.
     """
     devices = egl.list_devices()
     wanted = os.environ.get(_VISIBLE, "").split(",")[0].strip()
@@ -145,10 +142,6 @@ def parse_devices(text: str) -> list[int]:
     """The devices for ``all``, or for numbers such as ``0,1``; a number given twice starts two processes.
 
     ``all`` means all hardware devices, or without hardware all devices.
-
-    Raises:
-        InputError: neither ``all`` nor numbers.
-        ContextError: the machine has no such device, or EGL finds none.
     """
     if text == "all":
         devices = egl.list_devices()

@@ -81,10 +81,6 @@ class BatchJob(Closing):
             files: the files.
             fingerprint: everything that determines results apart from the lines.
             manifest_required: whether to refuse earlier results without a manifest.
-
-        Raises:
-            InputError: a line is invalid, or earlier results do not match.
-            FormatError: a file cannot be read or written.
         """
         self._out = Target(files.out)
         errors = None if files.errors is None else Target(files.errors)

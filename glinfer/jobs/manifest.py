@@ -28,9 +28,6 @@ def write_manifest(target: Target, fingerprint: Fingerprint) -> None:
     """Write the manifest of ``target``, unless it is up to date.
 
     It is written in place while the file of results is empty, so a torn manifest does no harm.
-
-    Raises:
-        FormatError: the manifest cannot be written.
     """
     path, text = target.manifest, json.dumps({"glinfer": __version__, **fingerprint}, indent=1) + "\n"
     with writing(path):
@@ -45,9 +42,6 @@ def check_manifest(target: Target, fingerprint: Fingerprint, *, required: bool) 
         target: the file of earlier results.
         fingerprint: of this run.
         required: whether to refuse results without a manifest.
-
-    Raises:
-        InputError: values differ (names the first three), or the manifest is missing or malformed.
     """
     path, ours = target.manifest, {"glinfer": __version__, **fingerprint}
     if not path.exists():
@@ -86,9 +80,6 @@ def file_digest(path: AnyPath) -> str:
 
     The digest of a directory includes the names and contents of its .json, .safetensors and .bin files. A config.json,
     a manifest, or a safetensors file next to a config.json stands for its directory; a GGUF file includes all parts.
-
-    Raises:
-        FormatError: a file cannot be read.
     """
     digest, parts = hashlib.sha256(), files_of(path)
     for part in parts or [Path(path)]:

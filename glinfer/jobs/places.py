@@ -48,12 +48,7 @@ def _fsspec(path: AnyPath) -> Any:
 
 @contextmanager
 def open_source(path: AnyPath) -> Iterator[BinaryIO]:
-    """Open a file for reading, decompressed by its name; errors inside the block are reported too.
-
-    Raises:
-        FormatError: the file cannot be read, or is not compressed as its name says.
-        InputError: a package is missing.
-    """
+    """Open a file for reading, decompressed by its name; errors inside the block are reported too."""
     with ExitStack() as stack:
         file = stack.enter_context(_reached(path, "rb")) if is_address(path) else stack.enter_context(opened(path))[0]
         kind = packing(path)
@@ -133,12 +128,7 @@ class Target:
             return False
 
     def check(self) -> None:
-        """Check that the file can be written, without writing.
-
-        Raises:
-            FormatError: its folder is missing or not writable, or it is not a regular file.
-            InputError: a package is missing.
-        """
+        """Check that the file can be written, without writing."""
         if self.packing == _ZSTD:
             _zstd()
         if self.remote:
@@ -187,11 +177,7 @@ class Target:
             shutil.copyfileobj(file, plain)
 
     def publish(self) -> None:
-        """Write the final file, and remove the working file; does nothing for a plain file.
-
-        Raises:
-            FormatError: the file cannot be written; the working file stays.
-        """
+        """Write the final file, and remove the working file; does nothing for a plain file."""
         if self.plain or not self.working.exists():
             return
         if self.remote:

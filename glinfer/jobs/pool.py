@@ -126,11 +126,7 @@ class Pool(Closing):
         self._lines: Iterator[RequestLine] | None = None
 
     def __enter__(self) -> Self:
-        """Start all members, and wait until one is ready.
-
-        Raises:
-            GlinferError: the members cannot be started.
-        """
+        """Start all members, and wait until one is ready."""
         try:
             for start in self._starts:
                 with signals_held():  # an interrupt would lose the member
@@ -148,11 +144,7 @@ class Pool(Closing):
         return self._past_draws + sum(place.draws for place in self._places)
 
     def run(self, lines: Iterator[RequestLine]) -> Iterator[LineResult]:
-        """Yield results as they finish.
-
-        Raises:
-            ContextError: the pool was closed, or this process was forked from the one that started the members.
-        """
+        """Yield results as they finish."""
         self._lines = lines
         try:
             while True:

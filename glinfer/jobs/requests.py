@@ -19,11 +19,7 @@ URLS = {route.path: route.body for route in ROUTES if route.body is not None and
 
 
 def sent_body(line: RequestLine) -> dict[str, Any]:
-    """The body to send, with a seed from the line's id if the route accepts a seed and the body has none.
-
-    Raises:
-        ApiError: the request wants a stream.
-    """
+    """The body to send, with a seed from the line's id if the route accepts a seed and the body has none."""
     if line.body.get("stream") is True:
         raise ApiError("a batch has no streams; leave stream out", param="stream", code="unsupported_parameter")
     if line.body.get("seed") is None and "seed" in URLS[line.url].model_fields:

@@ -35,12 +35,7 @@ class FinishedLines:
 
 
 def check_targets(source: AnyPath, out: Target, errors: Target | None = None) -> None:
-    """Check that results can be written, without writing.
-
-    Raises:
-        InputError: a file is given twice.
-        FormatError: a folder is missing or not writable, or a file is not a regular file.
-    """
+    """Check that results can be written, without writing."""
     for each in filter(None, (out, errors)):
         if each.is_same(source):
             raise InputError(f"{shown(each.path)}: this is the input itself; expected another file for the results")
@@ -53,10 +48,6 @@ def read_finished(target: Target, index: LineIndex) -> FinishedLines:
     """Read the results of an earlier run, if any, and record them in ``index``; changes no file.
 
     The last line may be torn if that run was interrupted; every other line must be the result of a line of the index.
-
-    Raises:
-        InputError: a line is malformed, repeated, or belongs to a missing or changed line.
-        FormatError: the file cannot be read.
     """
     path = target.newest()
     if path is None:
@@ -99,12 +90,7 @@ class ResultFile(Closing):
         self._file: FileIO | None = None
 
     def open(self) -> None:
-        """Lock the file, truncate it to the finished lines in place, and open it at its end.
-
-        Raises:
-            InputError: another run writes to it, or has written since it was read.
-            FormatError: the file cannot be written.
-        """
+        """Lock the file, truncate it to the finished lines in place, and open it at its end."""
         finished = self._finished
         if finished.total is not None:
             self.target.unpack()

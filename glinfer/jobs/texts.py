@@ -97,11 +97,7 @@ def _parquet_rows(path: AnyPath, column: str | None) -> Iterator[str]:
 
 
 def arrow_modules() -> tuple[Any, Any]:
-    """The modules pyarrow and pyarrow.parquet.
-
-    Raises:
-        InputError: pyarrow is not installed.
-    """
+    """The modules pyarrow and pyarrow.parquet."""
     arrow, parquet = (required(name, "parquet", "Parquet files need") for name in ("pyarrow", "pyarrow.parquet"))
     return arrow, parquet
 

@@ -37,12 +37,7 @@ class VectorFile(Closing):
     """
 
     def __init__(self, out: AnyPath, about: dict[str, Any], width: int, *, restart: bool = False) -> None:
-        """Open the part file of ``out``, for vectors of ``width`` numbers made with the settings ``about``.
-
-        Raises:
-            InputError: an unknown suffix, or an earlier part file with other settings.
-            FormatError: the file cannot be written.
-        """
+        """Open the part file of ``out``, for vectors of ``width`` numbers made with the settings ``about``."""
         self.out, self.width = Path(out), width
         check_out(out)
         self.part = self.out.with_name(f"{self.out.name}.part")
@@ -69,22 +64,14 @@ class VectorFile(Closing):
         return (os.fstat(self._file.fileno()).st_size - _HEAD) // (4 * self.width)
 
     def add(self, vectors: Vectors) -> None:
-        """Write the vectors of the next texts.
-
-        Raises:
-            FormatError: the file cannot be written.
-        """
+        """Write the vectors of the next texts."""
         with self._writing():
             self._file.write(np.ascontiguousarray(vectors, dtype="<f4").tobytes())
             self._file.flush()
         self.done += len(vectors)
 
     def finish(self, texts: Callable[[], Iterable[str]]) -> None:
-        """Write the result and remove the part file; ``texts`` returns the texts again, for forms that include them.
-
-        Raises:
-            FormatError: the result cannot be written.
-        """
+        """Write the result and remove the part file; ``texts`` returns the texts again, for forms that include them."""
         self._file.flush()
         shape = self.done, self.width
         vectors: Vectors = np.zeros(shape, "<f4")
@@ -106,12 +93,7 @@ class VectorFile(Closing):
 
 
 def check_out(out: AnyPath) -> None:
-    """Check the suffix and folder of a result before anything runs.
-
-    Raises:
-        InputError: an unknown suffix, or pyarrow is needed and not installed.
-        FormatError: the folder does not exist.
-    """
+    """Check the suffix and folder of a result before anything runs."""
     kind = Path(out).suffix.lower()
     if kind not in _WRITERS:
         raise InputError(f"{shown(out)}: the name ends in {kind!r}; expected one of {', '.join(_WRITERS)}")

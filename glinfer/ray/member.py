@@ -98,9 +98,6 @@ def ray_pool(address: str, setup: LocalSetup, digests: Mapping[str, str]) -> Ite
         address: for ``ray.init``: ``auto``, ``local``, ``HOST:PORT`` or ``ray://HOST:PORT``.
         setup: the models.
         digests: of the model files, by model name.
-
-    Raises:
-        InputError: Ray is missing, the cluster is unreachable or has no devices, or a node cannot load the models.
     """
     ray = _ray()
     ours = not ray.is_initialized()
@@ -133,11 +130,7 @@ def _reach(address: str) -> None:
 
 
 def _devices(resources: Mapping[str, float]) -> tuple[int, dict[str, Any]]:
-    """The number of actors that a cluster has room for, and the resources of each.
-
-    Raises:
-        InputError: the cluster has no devices.
-    """
+    """The number of actors that a cluster has room for, and the resources of each."""
     if (count := int(resources.get(RESOURCE, 0))) > 0:
         return count, {"resources": {RESOURCE: 1}, "num_cpus": 0}
     if (count := int(resources.get("GPU", 0))) > 0:

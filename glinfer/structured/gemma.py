@@ -38,9 +38,6 @@ def gemma_grammar(tools: Mapping[str, tuple[Mapping[str, Any], bool]], *, requir
         tools: the schema of each tool's arguments by its name, and whether unsupported keywords are refused.
         required: require a call, without other text than thoughts.
         parallel: allow several calls.
-
-    Raises:
-        StructureError: a strict schema has an unsupported keyword.
     """
     rules, calls = list(_RULES), []
     for number, (name, (schema, strict)) in enumerate(tools.items()):

@@ -42,11 +42,7 @@ class Structure:
 
     @classmethod
     def checked(cls, kind: Kind, given: object) -> Structure:
-        """The structure that one option requests.
-
-        Raises:
-            StructureError: the value has the wrong type, is too large, or is nested too deep.
-        """
+        """The structure that one option requests."""
         made = cls(kind, _TEXTS[kind](given))
         if not is_unicode(made.text):
             raise StructureError(f"{kind} has half a surrogate pair; expected valid Unicode")
@@ -61,11 +57,7 @@ class Structure:
 
 
 def structure_of(given: Mapping[str, Any]) -> Structure | None:
-    """The structure that the options request, or None.
-
-    Raises:
-        InputError: several are given, or a value is invalid.
-    """
+    """The structure that the options request, or None."""
     named = [(kind, given[kind]) for kind in OPTIONS if given.get(kind) is not None]
     if len(named) > 1:
         raise InputError(f"found both {named[0][0]} and {named[1][0]}; give one of them")
@@ -73,11 +65,7 @@ def structure_of(given: Mapping[str, Any]) -> Structure | None:
 
 
 def wants_whole(incomplete: object) -> bool:
-    """Whether the option ``incomplete`` makes a text with an incomplete structure an error.
-
-    Raises:
-        InputError: it has another value.
-    """
+    """Whether the option ``incomplete`` makes a text with an incomplete structure an error."""
     if incomplete not in (ERROR, PARTIAL):
         raise InputError(f"incomplete is {quoted(incomplete)}; expected {ERROR!r} or {PARTIAL!r}")
     return incomplete == ERROR

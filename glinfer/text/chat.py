@@ -234,11 +234,7 @@ class ChatTemplate(ChatForm):
         return ids
 
     def opening(self, user_ids: Iterable[int], *, think: bool = False) -> tuple[int, ...]:
-        """The newest turn up to where the model writes: ``<|user|>…<|end|><|assistant|>``, or with a thinking token.
-
-        Raises:
-            InputError: ``think`` is set and the vocabulary has no thinking token.
-        """
+        """The newest turn up to where the model writes: ``<|user|>…<|end|><|assistant|>``, or with a thinking token."""
         if think and self.think is None:
             raise InputError(self.no_think)
         return (self.user, *user_ids, self.end, *(self._thinking if think else (self.assistant,)))
@@ -353,9 +349,6 @@ def template_of(path: AnyPath, tokenizer: Tokenizer, config: ModelConfig) -> Jin
     """The Jinja template of a model's chats: that of a tokenizer from another place, else its own; None without one.
 
     Also None for families that always use Gab's form, or use it if the tokenizer has its tokens.
-
-    Raises:
-        FormatError, InputError: as :func:`glinfer.text.templates.find_template`.
     """
     chat = config.family.own_chat
     if chat == "always" or (chat == "with tokens" and tokenizer.control_tokens.keys() >= set(_CHAT_TOKENS)):
@@ -437,11 +430,7 @@ def check_messages(messages: str | Sequence[Message]) -> tuple[str, list[str]]:
 
 
 def check_last(texts: Sequence[str], *, continued: bool = False) -> None:
-    """Refuse a conversation from :func:`check_messages` that ends with the wrong role.
-
-    Raises:
-        InputError: the last text is the assistant's, or the user's if it is to be ``continued``.
-    """
+    """Refuse a conversation from :func:`check_messages` that ends with the wrong role."""
     if continued and len(texts) % 2:
         raise InputError(_NOT_LAST)
     if not continued and not len(texts) % 2:

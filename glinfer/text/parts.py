@@ -74,11 +74,7 @@ class TextParts:
 
 
 def text_parts(checkpoint: AnyPath, given: AnyPath | None, config: ModelConfig) -> TextParts:
-    """Find the text parts of a model, with the ``given`` tokenizer or else its own.
-
-    Raises:
-        FormatError, InputError: as :func:`glinfer.text.tokenizer.find_tokenizer`, or another part's file is damaged.
-    """
+    """Find the text parts of a model, with the ``given`` tokenizer or else its own."""
     tokenizer, reason = find_tokenizer(checkpoint, given, config)
     generation = find_generation_config(checkpoint)
     sampling, source = recommended_sampling(checkpoint)
@@ -164,12 +160,7 @@ def _name_stops(values: dict[str, Any], stops: tuple[int, ...]) -> None:
 
 
 def files_beside(parts: TextParts, target: AnyPath) -> dict[Path, bytes]:
-    """The files to write beside ``target``, and their bytes: ``TARGET.bpe``, or Hugging Face's files.
-
-    Raises:
-        FormatError: a file can no longer be read.
-        InputError: a ``tokenizer.json`` cannot hold the tokenizer of a GGUF file.
-    """
+    """The files to write beside ``target``, and their bytes: ``TARGET.bpe``, or Hugging Face's files."""
     tokenizer, target = parts.tokenizer, Path(target)
     found = _generation_config(parts)
     generation = {} if found is None else {target.with_name(GENERATION_CONFIG): found}

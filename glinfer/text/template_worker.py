@@ -280,11 +280,7 @@ def _environment() -> Environment:
 
 
 def compiled(source: str) -> Template:
-    """Compile a template with the settings, tests and functions of transformers.
-
-    Raises:
-        Exception: any error of jinja2.
-    """
+    """Compile a template with the settings, tests and functions of transformers."""
     return _environment().from_string(source)
 
 
@@ -316,9 +312,6 @@ def render(source: str, variables: Mapping[str, Any], most: int, tokens: Mapping
         variables: untrusted variables: ``messages``, ``tools``, ``add_generation_prompt``, …
         most: limit of the text's length in characters.
         tokens: variables that count as the template's own text: ``bos_token``, …
-
-    Raises:
-        Exception: any error of jinja2 or of a function that the template calls.
     """
     return text_of(compiled(source), variables, most, tokens)
 

@@ -136,9 +136,6 @@ class JinjaTemplate:
 
         Returns:
             Texts at even indices, control tokens at odd ones.
-
-        Raises:
-            InputError: as :meth:`render`.
         """
         variables: dict[str, Any] = {
             **kwargs,

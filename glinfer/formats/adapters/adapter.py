@@ -108,9 +108,6 @@ def low_ranks(
         order: row indices that put the file's rows in the model's order; None if they are in it.
         in_turn: whether the file interleaves the value heads of a delta rule that share a key head.
         converted: puts the rows of B of a matrix in the model's order.
-
-    Raises:
-        FormatError: A or B is missing, has the wrong shape or rank, or has numbers that are not finite.
     """
     *several, rows, columns = stored.stacked_shape
     for letter, found in (("A", pair.down), ("B", pair.up)):

@@ -76,9 +76,6 @@ def read_peft(path: AnyPath, config: ModelConfig, base: Checkpoint | None = None
         path: the directory.
         config: the model's shape.
         base: the model; without it, an adapter with copies is refused.
-
-    Raises:
-        FormatError: a file is missing or damaged, or the adapter is not plain LoRA or belongs to another model.
     """
     folder = Path(path)
     settings_file, weights = _located(folder)

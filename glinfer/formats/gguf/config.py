@@ -67,11 +67,7 @@ _NEUTRAL = {
 
 
 def family_of(file: GgufFile) -> Family:
-    """The family of the model in a file, by its architecture.
-
-    Raises:
-        FormatError: the architecture is unknown, or the file is not a whole model.
-    """
+    """The family of the model in a file, by its architecture."""
     found, label = file.metadata.get("general.architecture"), file.source
     known = ", ".join(dict.fromkeys(family.gguf.architecture for family in FAMILIES.values() if family.gguf))
     if found is None:
@@ -275,11 +271,7 @@ Factors = dict[str, npt.NDArray[np.float32]]
 
 
 def metadata_of(config: ModelConfig) -> tuple[dict[str, Any], Factors]:
-    """The metadata that describes a model, and the tensors of frequency factors that it needs.
-
-    Raises:
-        InputError: no GGUF architecture computes this model.
-    """
+    """The metadata that describes a model, and the tensors of frequency factors that it needs."""
     family, form = config.family, config.family.gguf
     if config.embeds:
         raise _refused("it embeds texts; expected one that generates text")
@@ -369,11 +361,7 @@ def _delta_metadata(config: ModelConfig) -> dict[str, Any]:
 
 
 def _check_read_back(config: ModelConfig, values: Mapping[str, Any], factors: Factors) -> None:
-    """Check that a file with this metadata is read as the same model.
-
-    Raises:
-        InputError: it would be another model; names the first difference.
-    """
+    """Check that a file with this metadata is read as the same model."""
     form, family = config.family.in_gguf, config.family
     name = f"the architecture {form.architecture}"
     if config.hidden_act != family.activation:

@@ -81,11 +81,7 @@ class GgufTensor:
         return self.data.reshape(-1, row_bytes(self.type, self.shape[-1]))
 
     def floats(self) -> npt.NDArray[np.float32]:
-        """The numbers, float32 in the tensor's shape: a view if they are float32.
-
-        Raises:
-            InputError: there is no such packed format.
-        """
+        """The numbers, float32 in the tensor's shape: a view if they are float32."""
         if self.type == "F32":
             return self.data.view("<f4").astype(np.float32, copy=False).reshape(self.shape)
         return PackedTensor(self.type, self.rows()).floats().reshape(self.shape)
@@ -171,11 +167,7 @@ def read_gguf_part(path: AnyPath) -> GgufFile:
 
 
 def header_end(start: bytes, size: int, source: str) -> int | None:
-    """The end of the header of a GGUF file of ``size`` bytes, from its first bytes; None if more are needed.
-
-    Raises:
-        FormatError: the header is invalid, truncated or too long; messages begin with ``source``.
-    """
+    """The end of the header of a GGUF file of ``size`` bytes, from its first bytes; None if more are needed."""
     tensor_count, value_count = _counts(start[: _HEADER.size], size, source)
     reader = _Reader(np.frombuffer(start, np.uint8), source)
     try:

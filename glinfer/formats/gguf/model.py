@@ -103,11 +103,7 @@ def _check_blocks(count: int, file: GgufFile) -> None:
 def checked_parts(
     config: ModelConfig, file: GgufFile, names: Names, ignored: Collection[str] = frozenset()
 ) -> Checkpoint:
-    """The tensors with these names in a file, which has no others than the ``ignored``; messages use these names.
-
-    Raises:
-        FormatError: a tensor is missing, unknown, of another shape or of an unknown type.
-    """
+    """The tensors with these names in a file, which has no others than the ``ignored``; messages use these names."""
     _check_blocks(config.num_hidden_layers, file)
     stored = stored_tensors(config, names)
     expected = {tensor.name: tensor for tensor in stored}

@@ -40,9 +40,6 @@ def locate(path: AnyPath) -> tuple[Path, Path]:
 
     ``path`` is a model's directory or its config.json (either means the model.safetensors there, else the index), a
     safetensors file (these weights), an index, or a shard (the index it belongs to).
-
-    Raises:
-        FormatError: the file is missing, or the model lacks another file that it needs.
     """
     if is_directory(path):
         folder = Path(path)
@@ -92,12 +89,7 @@ def _save_as_safetensors(label: str, name: str) -> FormatError:
 
 
 def find_tensors(weights: Path) -> dict[str, FoundTensor]:
-    """Find every tensor in a safetensors file, or in the shards of an index, by name; reads headers only.
-
-    Raises:
-        FormatError: a file is missing, unreadable, damaged or cut short; the index names a shard outside its own
-            directory, or does not agree with its shards.
-    """
+    """Find every tensor in a safetensors file, or in the shards of an index, by name; reads headers only."""
     if not weights.name.endswith(".json"):
         return read_header(weights)[0]
     label = shown(weights)
@@ -141,11 +133,7 @@ def text_tensors(found: Mapping[str, FoundTensor]) -> dict[str, FoundTensor]:
 
 
 def weight_map(index: Path) -> dict[str, str]:
-    """The shard of each tensor, from an index; every shard is a plain file name.
-
-    Raises:
-        FormatError: the index cannot be read, has no such map, or names a file elsewhere.
-    """
+    """The shard of each tensor, from an index; every shard is a plain file name."""
     label = shown(index)
     placed = read_json(index, MAX_INDEX_BYTES).get("weight_map")
     if not isinstance(placed, dict) or not placed:

@@ -179,11 +179,7 @@ def loaded(
 def check_tensors(
     config: ModelConfig, stored: list[StoredTensor], found: Mapping[str, FoundTensor], head_name: str, label: str
 ) -> None:
-    """Compare names, types and shapes with those that the model needs; messages use the file's names.
-
-    Raises:
-        FormatError: one is missing, unknown, of another type or shape.
-    """
+    """Compare names, types and shapes with those that the model needs; messages use the file's names."""
     expected = {each.name: each for each in stored}
     counts = f"found {len(found)} tensors, expected {len(expected)} for {_counted(config)}"
     if expected.keys() - found.keys() == {head_name} and found.keys() <= expected.keys():

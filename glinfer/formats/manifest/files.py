@@ -54,11 +54,7 @@ class Shards:
         return len(self._holding(place)) == 1
 
     def read(self, place: ByteRange) -> Bytes:
-        """Read a range: a view of the mapped file, or a copy if it continues in the next.
-
-        Raises:
-            FormatError: a file can no longer be read, or became shorter.
-        """
+        """Read a range: a view of the mapped file, or a copy if it continues in the next."""
         parts = []
         for file in self._holding(place):
             if file not in self._mapped:
@@ -75,23 +71,14 @@ class Shards:
 
 
 def whole(value: object, what: str, label: str) -> int:
-    """Check a number of bytes from a manifest.
-
-    Raises:
-        FormatError: it is not a whole number, or larger than any file.
-    """
+    """Check a number of bytes from a manifest."""
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_FILE_OFFSET:
         raise FormatError(f"{label}: {what} is {quoted(value)}; expected a whole number of bytes, at least 0")
     return value
 
 
 def find_shards(values: Mapping[str, Any], manifest: Path) -> Shards:
-    """Find the files that a manifest names in its directory; only their sizes are read.
-
-    Raises:
-        FormatError: the manifest names no file, or one outside its directory; or a file is missing, unreadable, or
-            differs in length from the manifest.
-    """
+    """Find the files that a manifest names in its directory; only their sizes are read."""
     label = shown(manifest)
     named = _named(values, label)
     missing = [name for name in named if not os.path.lexists(manifest.parent / name)]

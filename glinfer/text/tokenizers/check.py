@@ -51,10 +51,6 @@ def check_tokenizer(values: Mapping[str, Any], label: str) -> None:
     Args:
         values: the contents of the file, whose ``model`` is an object.
         label: the file, for error messages.
-
-    Raises:
-        FormatError: the tokens of this kind of model have no bytes; there are too many steps, or they lengthen a text
-            too much or put too much around it; an expression takes too long.
     """
     _check_model(values["model"], label)
     growth = 1.0
@@ -69,11 +65,7 @@ def check_tokenizer(values: Mapping[str, Any], label: str) -> None:
 
 
 def check_kind(kind: object, label: str) -> None:
-    """Refuse kinds of models whose tokens have no bytes.
-
-    Raises:
-        FormatError: the kind is neither BPE, Unigram nor WordPiece.
-    """
+    """Refuse kinds of models whose tokens have no bytes."""
     if kind not in ("BPE", "Unigram", WORD_PIECE):
         shown = kind if isinstance(kind, str) and kind.isidentifier() else quoted(kind)
         raise FormatError(

@@ -66,12 +66,7 @@ ENDS_A_MESSAGE, ENDS_A_REPLY = "<|end|>", frozenset({"<|return|>", "<|call|>"})
 
 
 def read_gguf_tokenizer(path: AnyPath) -> HfModel:
-    """The tokenizer of the model in a GGUF file; see :func:`gguf_tokenizer`.
-
-    Raises:
-        FormatError: the file cannot be read, or has no supported tokenizer.
-        InputError: the package gguf is not installed.
-    """
+    """The tokenizer of the model in a GGUF file; see :func:`gguf_tokenizer`."""
     file = read_gguf_file(path)
     return gguf_tokenizer(file.metadata, file.source)
 
@@ -86,10 +81,6 @@ def gguf_tokenizer(metadata: Mapping[str, Any], source: str) -> HfModel:
     Args:
         metadata: by name, from :func:`glinfer.formats.gguf.split.read_gguf_file`.
         source: the file, for error messages.
-
-    Raises:
-        FormatError: the vocabulary is missing or of an unsupported kind; its pre-tokenizer is unknown; its lists do
-            not match.
     """
     vocabulary = _Vocabulary(metadata, source)
     if vocabulary.twice:
@@ -114,22 +105,14 @@ def gguf_tokenizer(metadata: Mapping[str, Any], source: str) -> HfModel:
 
 
 def named_tokens(metadata: Mapping[str, Any], source: str) -> dict[str, str]:
-    """The texts of the tokens that a file names, by Hugging Face's names: ``bos``, ``eos`` and ``unk``.
-
-    Raises:
-        FormatError: as :func:`gguf_tokenizer`, except for an unknown pre-tokenizer.
-    """
+    """The texts of the tokens that a file names, by Hugging Face's names: ``bos``, ``eos`` and ``unk``."""
     vocabulary = _Vocabulary(metadata, source)
     found = ((name, vocabulary.named.get("unknown" if name == "unk" else name)) for name in ("bos", "eos", "unk"))
     return {name: vocabulary.names[token] for name, token in found if token is not None}
 
 
 def gguf_stops(metadata: Mapping[str, Any], source: str) -> tuple[int, ...]:
-    """The end-of-text ids: ``eos``, ``eot`` and ``eom``, and control tokens known to have the same meaning.
-
-    Raises:
-        FormatError: as :func:`named_tokens`.
-    """
+    """The end-of-text ids: ``eos``, ``eot`` and ``eom``, and control tokens known to have the same meaning."""
     vocabulary = _Vocabulary(metadata, source)
     named = [vocabulary.named[name] for name in ("eos", "eot", "eom") if name in vocabulary.named]
     known = {token: vocabulary.tokens[token] for token in sorted(vocabulary.control())}

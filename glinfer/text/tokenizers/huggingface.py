@@ -68,11 +68,7 @@ class HfModel:
     library: tokenizers.Tokenizer
 
     def ids(self, text: str, *, allow_special: bool) -> list[int]:
-        """Token ids of ``text``; with ``allow_special``, also the special tokens that the file puts around a text.
-
-        Raises:
-            InputError: the vocabulary cannot express the text.
-        """
+        """Token ids of ``text``; with ``allow_special``, also the special tokens that the file puts around a text."""
         library = self.library if allow_special else self._plain
         with library_errors("the tokenizer cannot encode this text", InputError):
             return library_ids(library, text, allow_special=allow_special)
@@ -128,10 +124,6 @@ def read_hf_tokenizer(path: AnyPath) -> HfModel:
 
     Args:
         path: the file or its directory.
-
-    Raises:
-        FormatError: a file cannot be read or is damaged; the tokens of this kind of tokenizer have no bytes
-            (WordLevel, BPE with marks at the ends of words).
     """
     path = Path(path)
     if path.name == VOCABULARY_FILE:
@@ -160,21 +152,13 @@ def read_hf_tokenizer(path: AnyPath) -> HfModel:
 
 
 def json_beside(path: Path, name: str = CONFIG_FILE) -> dict[str, Any]:
-    """The object in a JSON file beside another file; empty without it.
-
-    Raises:
-        FormatError: it cannot be read, or has no object.
-    """
+    """The object in a JSON file beside another file; empty without it."""
     file = path.with_name(name)
     return read_json(inside(file), MAX_TOKENIZER_CONFIG_BYTES) if os.path.lexists(file) else {}
 
 
 def word_pieces_of(path: Path) -> tokenizers.Tokenizer:
-    """BERT's tokenizer from a ``vocab.txt``, one token a line, with the ``tokenizer_config.json`` beside it.
-
-    Raises:
-        FormatError: the file cannot be read, is not a WordPiece vocabulary, or lacks the tokens around a text.
-    """
+    """BERT's tokenizer from a ``vocab.txt``, one token a line, with the ``tokenizer_config.json`` beside it."""
     label = shown(path)
     data = read_whole(path, MAX_TOKENIZER_BYTES, "a vocabulary")
     try:

@@ -37,9 +37,6 @@ def read_slow_tokenizer(path: Path) -> HfModel:
 
     Special and added tokens come from ``tokenizer_config.json``, ``special_tokens_map.json`` and
     ``added_tokens.json`` beside it.
-
-    Raises:
-        FormatError: a file is missing or damaged, or the kind of tokenizer is not supported.
     """
     config = {**json_beside(path, "special_tokens_map.json"), **json_beside(path)}
     try:
