@@ -23,17 +23,14 @@ from pathlib import Path
 from glinfer.errors import FormatError
 
 PAGE = "index.html"
+NOTE = "<!-- glinfer-web 1, single file -->"
+"""The comment that identifies such a page near its start."""
 _PREFIX = "glinfer-site/"
 # A static import, or export … from, at the start of a line, with the quoted name.
 _IMPORT = re.compile(r'^((?:import|export)\b[^;"\']*?)(["\'])(\.{1,2}/[^"\']+)\2', re.MULTILINE)
 # Imports that an import map cannot serve, outside of comments.
 _ODD = re.compile(r"""^(?!\s*(?:\*|/[*/])).*?(\bfrom\s*["']\.|\bimport\s*\(|\bimport\.meta\.url\b)""", re.MULTILINE)
 _PIECE = 24 << 20  # bytes of a file in one element; a multiple of 3, so that base64 pieces can be joined
-
-
-def single_file_note() -> str:
-    """Return the comment that identifies such a page near its start."""
-    return "<!-- glinfer-web 1, single file -->"
 
 
 def single_file(site: Path, fetch: Path) -> Iterator[str]:
@@ -145,7 +142,7 @@ class _Page(HTMLParser):
         self.parts.append(f"</{tag}>")
 
     def handle_decl(self, decl: str) -> None:
-        self.parts += [f"<!{decl}>", "\n", single_file_note()]
+        self.parts += [f"<!{decl}>", "\n", NOTE]
 
     def handle_data(self, data: str) -> None:
         self.parts.append(data)

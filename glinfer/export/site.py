@@ -27,7 +27,7 @@ from glinfer.export.card import licence_of
 from glinfer.export.companions import companions_of
 from glinfer.export.embedding import embedding_entry, exported_tokenizer
 from glinfer.export.libraries import MARKDOWN, TOKENIZERS, library_files
-from glinfer.export.page import PAGE, single_file, single_file_note, site_files
+from glinfer.export.page import NOTE, PAGE, single_file, site_files
 from glinfer.export.plan import PlanExport
 from glinfer.export.texts import TextSupport, continued_texts
 from glinfer.export.weights import FORMAT, is_weights_file, write_weights
@@ -424,7 +424,7 @@ def is_export(folder: Path) -> bool:
             found = json.loads((folder / PLAN).read_text(encoding="utf-8"))
             return isinstance(found, dict) and found.get("format") == FORMAT
         with (folder if folder.is_file() else folder / PAGE).open("rb") as file:
-            return single_file_note().encode() in file.read(1024)
+            return NOTE.encode() in file.read(1024)
     except (OSError, ValueError, RecursionError):
         return False
 

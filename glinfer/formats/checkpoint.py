@@ -199,11 +199,9 @@ def nearest(name: str, others: Iterable[str], verb: str) -> str:
 
 def check_checkpoint(checkpoint: Checkpoint) -> None:
     """Check a checkpoint's tensors with :func:`check_tensors` before they are written."""
-    found: dict[str, tuple[str, tuple[int, ...]]] = {
-        name: (tensor.dtype.name, tensor.shape) for name, tensor in checkpoint.tensors.items()
-    }
-    found.update((name, (tensor.format, tensor.shape)) for name, tensor in checkpoint.packed.items())
-    check_tensors(checkpoint.config, found, checkpoint.source)
+    floats = {name: (tensor.dtype.name, tensor.shape) for name, tensor in checkpoint.tensors.items()}
+    packed = {name: (tensor.format, tensor.shape) for name, tensor in checkpoint.packed.items()}
+    check_tensors(checkpoint.config, {**floats, **packed}, checkpoint.source)
 
 
 def with_context(checkpoint: Checkpoint, positions: int | None) -> Checkpoint:

@@ -199,13 +199,13 @@ def inside(path: Path) -> Path:
     return path
 
 
-def check_size(found: int, expected: int, label: str) -> None:
-    """Compare a file's size in bytes with what its header promises."""
+def check_size(found: int, expected: int, label: str, promise: str = "its header promises") -> None:
+    """Compare a file's size in bytes with a promise; the error names both, and the difference."""
     if found != expected:
         what, by = ("truncated", "short") if found < expected else ("padded", "too long")
         raise FormatError(
-            f"{label}: {what}: found {found} bytes, but its header promises {expected}: "
-            f"{abs(found - expected)} bytes {by}; get the file again"
+            f"{label}: {what}: found {found} bytes, but {promise} {expected}: {abs(found - expected)} bytes {by}; "
+            "get the file again"
         )
 
 

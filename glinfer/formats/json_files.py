@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Collection
 from pathlib import Path, PureWindowsPath
 from typing import Any, TypeVar
 
@@ -57,6 +59,16 @@ def check_plain_name(name: str, what: str, beside: str) -> None:
         raise FormatError(
             f"{what} {quoted(name)} is a path; expected the plain name of a file beside {beside}; "
             "do not trust these files"
+        )
+
+
+def check_present(names: Collection[str], source: Path, what: str, beside: str) -> None:
+    """Refuse a file that names others (``what``) which are not all in its folder."""
+    missing = [name for name in names if not os.path.lexists(source.parent / name)]
+    if missing:
+        raise FormatError(
+            f"{shown(source)}: {len(missing)} of the {len(names)} {what} it names are missing, first "
+            f"{quoted(missing[0])}; expected them beside {beside}; get the missing files"
         )
 
 

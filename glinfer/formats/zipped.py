@@ -64,7 +64,8 @@ def unpacked(path: AnyPath) -> AnyPath:
         if os.path.lexists(folder / _CONFIG) or not os.path.lexists(packed):
             return path
         return unpacked(inside(packed))
-    if not (is_zip(path) and _has_a_model(Path(path))):
+    # PyTorch's pickled weights are zip files too, without a configuration.
+    if not is_zip(path) or not (Path(path).suffix == ".zip" or is_model_zip(Path(path))):
         return path
     digest = hashlib.sha256()
     with opened(path) as (file, _):
@@ -86,11 +87,6 @@ def is_zip(path: AnyPath) -> bool:
             return file.read(len(ZIP_MAGIC)) == ZIP_MAGIC
     except (OSError, ValueError):
         return False
-
-
-def _has_a_model(path: Path) -> bool:
-    """Whether a zip file holds a model; PyTorch's pickled weights are zip files too, without a configuration."""
-    return path.suffix == ".zip" or is_model_zip(path)
 
 
 def is_model_zip(path: Path) -> bool:
@@ -127,7 +123,8 @@ def dropped_if_refused(path: AnyPath) -> Iterator[None]:
         yield
     except GlinferError:
         for folder in _used.intersection((Path(path), *Path(path).parents)):
-            _remove(folder)
+            shutil.rmtree(folder, ignore_errors=True)
+            _remove_empty(folder.parent)
         raise
 
 
@@ -181,15 +178,12 @@ def _unpack(path: Path, target: Path) -> None:
             raise FormatError(f"{shown(path)}: {said}, which is not supported; get the model from elsewhere") from None
         raise FormatError(f"{shown(path)}: damaged zip file: {said}; get the file again") from None
     finally:
-        with contextlib.suppress(OSError):
-            target.parent.rmdir()  # unless something is in it
+        _remove_empty(target.parent)
 
 
-def _remove(folder: Path) -> None:
-    """Remove a folder, and its parent if that is then empty."""
-    shutil.rmtree(folder, ignore_errors=True)
+def _remove_empty(folder: Path) -> None:
     with contextlib.suppress(OSError):
-        folder.parent.rmdir()
+        folder.rmdir()
 
 
 def _write(packed: zipfile.ZipFile, entries: Iterable[zipfile.ZipInfo], folder: Path) -> None:

@@ -310,8 +310,8 @@ FAULTS = (
     Fault(
         "two-batches-write-one-file",
         "glinfer/jobs/results.py",
-        "alone = _locked(self._file)",
-        "alone = True",
+        "locked = lock(self._file.fileno())",
+        "locked = True",
         ("tests/jobs/test_batch_files.py", "tests/jobs"),
     ),
     Fault(

@@ -21,6 +21,7 @@ VOCABULARY_KEYS = "tokenizer."
 """The prefix of the metadata keys of vocabulary and chat template in a GGUF file."""
 _MODEL = "tokenizer.ggml.model"
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = 1, 2, 3, 4, 5, 6  # llama.cpp's types of tokens
+_PAD = "[PAD{}]"  # rows without a token, which llama.cpp requires
 _CONTROL_PIECE = re.compile(rb"<\|[a-z_]+\|>")
 _BYTE_PIECE = re.compile(r"<0x[0-9A-F]{2}>")
 _ENDS = ("<|end|>", "<|im_end|>", "<|eot_id|>", "<|end_of_text|>", "<|endoftext|>", "<end_of_turn>", "</s>")
@@ -60,7 +61,7 @@ def vocabulary_metadata(tokenizer: Vocabulary | None, rows: int) -> dict[str, An
     values: dict[str, Any] = {
         "tokenizer.ggml.model": "gpt2",
         "tokenizer.ggml.pre": cut,
-        "tokenizer.ggml.tokens": [tokens.get(token, f"[PAD{token}]") for token in range(rows)],
+        "tokenizer.ggml.tokens": [tokens.get(token, _PAD.format(token)) for token in range(rows)],
         "tokenizer.ggml.token_type": [kinds.get(token, _UNUSED) for token in range(rows)],
         "tokenizer.ggml.merges": merges,
         "tokenizer.ggml.add_bos_token": first is not None,
@@ -93,7 +94,7 @@ def padded(values: Mapping[str, Any], rows: int) -> dict[str, Any]:
     """Pad a vocabulary's metadata to one token for each row of the model, which llama.cpp requires."""
     found, missing = dict(values), rows - len(values["tokenizer.ggml.tokens"])
     more: dict[str, list[Any]] = {
-        "tokens": [f"[PAD{row}]" for row in range(rows - missing, rows)],
+        "tokens": [_PAD.format(row) for row in range(rows - missing, rows)],
         "token_type": [_UNUSED] * missing,
         "scores": [0.0] * missing,
     }
@@ -202,7 +203,7 @@ def _pieces_metadata(values: Mapping[str, Any], rows: int) -> dict[str, Any]:
     if _cuts_line_breaks(values):
         found = {"model": "gemma4", "merges": [" ".join(merge) for merge in merges]}
     found |= {
-        "tokens": [tokens.get(token, f"[PAD{token}]") for token in range(rows)],
+        "tokens": [tokens.get(token, _PAD.format(token)) for token in range(rows)],
         "scores": [-float(ranks.get(tokens.get(token, ""), len(merges))) for token in range(rows)],
         "token_type": [kinds.get(token, _UNUSED) for token in range(rows)],
         "add_space_prefix": len(list(steps_of(values.get("normalizer"), "normalizers"))) == 2,

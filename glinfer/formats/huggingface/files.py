@@ -13,7 +13,7 @@ from pathlib import Path
 from glinfer.errors import FormatError
 from glinfer.families.settings import quoted
 from glinfer.formats.files import AnyPath, inside, is_directory, opened, shown
-from glinfer.formats.json_files import check_plain_name, read_json
+from glinfer.formats.json_files import check_plain_name, check_present, read_json
 from glinfer.formats.safetensors_file import FoundTensor, read_header
 from glinfer.limits import MAX_INDEX_BYTES
 
@@ -95,12 +95,7 @@ def find_tensors(weights: Path) -> dict[str, FoundTensor]:
     label = shown(weights)
     placed = weight_map(weights)
     shards = sorted(set(placed.values()))
-    missing = [name for name in shards if not os.path.lexists(weights.parent / name)]
-    if missing:
-        raise FormatError(
-            f"{label}: {len(missing)} of the {len(shards)} shards it names are missing, first {quoted(missing[0])}; "
-            "expected them beside the index; get the missing files"
-        )
+    check_present(shards, weights, "shards", "the index")
     found: dict[str, FoundTensor] = {}
     for shard in shards:
         held = read_header(inside(weights.parent / shard))[0]

@@ -7,7 +7,6 @@ sha256 sums are not checked: that would read every file completely, which memory
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from glinfer.errors import FormatError
-from glinfer.families.settings import quoted
-from glinfer.formats.files import inside, opened, shown
-from glinfer.formats.json_files import check_plain_name
+from glinfer.families.settings import is_whole, quoted
+from glinfer.formats.files import check_size, inside, opened, shown
+from glinfer.formats.json_files import check_plain_name, check_present
 from glinfer.formats.safetensors_file import FoundTensor, map_bytes
 from glinfer.limits import MAX_FILE_OFFSET
 from glinfer.quant.parts import Bytes
@@ -72,7 +71,7 @@ class Shards:
 
 def whole(value: object, what: str, label: str) -> int:
     """Check a number of bytes from a manifest."""
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_FILE_OFFSET:
+    if not isinstance(value, int) or not is_whole(value, 0) or value > MAX_FILE_OFFSET:
         raise FormatError(f"{label}: {what} is {quoted(value)}; expected a whole number of bytes, at least 0")
     return value
 
@@ -81,23 +80,14 @@ def find_shards(values: Mapping[str, Any], manifest: Path) -> Shards:
     """Find the files that a manifest names in its directory; only their sizes are read."""
     label = shown(manifest)
     named = _named(values, label)
-    missing = [name for name in named if not os.path.lexists(manifest.parent / name)]
-    if missing:
-        raise FormatError(
-            f"{label}: {len(missing)} of the {len(named)} files it names are missing, first {quoted(missing[0])}; "
-            "expected them beside the manifest; get the missing files"
-        )
+    check_present(named, manifest, "files", "the manifest")
     sizes: dict[Path, int] = {}
     for name, length in named.items():
         file = inside(manifest.parent / name)
         with opened(file) as (_, size):
             pass
-        if length is not None and size != length:
-            what = "truncated" if size < length else "padded"
-            raise FormatError(
-                f"{shown(file)}: {what}: found {size} bytes, but {quoted(manifest.name)} says {length}; "
-                "get the file again"
-            )
+        if length is not None:
+            check_size(size, length, shown(file), f"{quoted(manifest.name)} says")
         sizes[file] = size
     shards = Shards(sizes)
     if values.get("byte_length") is not None:
