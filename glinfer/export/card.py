@@ -26,12 +26,6 @@ def licence_of(path: str | PathLike[str]) -> str:
 
     It is in a bundled model's card, in ``general.license`` of a GGUF file, or in the front matter of ``README.md`` in
     a Hugging Face directory. There ``license_name`` is preferred to ``license``, which may be ``other``.
-
-    Args:
-        path: the model's file or directory, or the name of a bundled model.
-
-    Returns:
-        The name on one line; empty if no file names one.
     """
     found, bundled = Path(find_model(path)), _bundled(path)
     if bundled is not None:
@@ -41,12 +35,7 @@ def licence_of(path: str | PathLike[str]) -> str:
 
 
 def examples_for(path: str | PathLike[str], *, chats: bool) -> list[str]:
-    """Example prompts: those of a bundled model's card, or general ones for chats or plain texts.
-
-    Args:
-        path: the model's file or directory, or the name of a bundled model.
-        chats: whether the model replies to messages.
-    """
+    """Example prompts: those of a bundled model's card, or general ones for chats or plain texts."""
     bundled, usual = _bundled(path), CHAT_EXAMPLES if chats else TEXT_EXAMPLES
     return list(usual if bundled is None else bundled.examples)
 

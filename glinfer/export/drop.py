@@ -191,14 +191,7 @@ class Program:
     """The ready program of one shape, see the module's docstring."""
 
     def __init__(self, name: str, shape: ModelConfig, context: int = CONTEXT, cache: str = DEFAULT_CACHE) -> None:
-        """Describe the file of a shape.
-
-        Args:
-            name: how the page calls the shape.
-            shape: the shape, with all its positions.
-            context: tokens of the longest sequence; fewer if the model has fewer positions.
-            cache: a key of :data:`glinfer.quant.formats.CACHE_FORMATS`.
-        """
+        """Describe the file of a shape."""
         self.name, self._cache = name, cache
         metadata, factors = metadata_of(shape)
         self._family = shape.family

@@ -77,16 +77,7 @@ class TextSupport:
 def continued_texts(
     path: str | PathLike[str], given: str | PathLike[str] | None, checkpoint: Checkpoint
 ) -> tuple[TextSupport, list[str]]:
-    """Find the tokenizer, stop ids and chat form of a model that generates text.
-
-    Args:
-        path: the model's file or directory.
-        given: its tokenizer, as in :func:`glinfer.load`.
-        checkpoint: the model.
-
-    Returns:
-        The text support, and notes on missing features.
-    """
+    """Find the tokenizer, stop ids and chat form of a model that generates text, and note what the page lacks."""
     config = checkpoint.config
     found, why = find_tokenizer(path, given, config)
     sampling = default_sampling(path)

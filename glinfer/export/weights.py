@@ -68,13 +68,8 @@ def write_weights(
 ) -> list[dict[str, Any]]:
     """Write packed texels, one array at a time; the safetensors library would sort, and need all in memory.
 
-    Args:
-        folder: the folder of the files.
-        export: the plan of the weights.
-        arrays: the weights by name.
-        order: the index of each token's logit among the numbers read back, stored in the last file; None without
-            logits.
-        digest: updated with the headers and the checksums.
+    ``order``, the index of each token's logit among the numbers read back, is stored in the last file. ``digest`` is
+    updated with the headers and the checksums.
 
     Returns:
         For ``plan.json``, the ``name`` of each file, its size in ``bytes``, and the ``crc32`` of its header and

@@ -134,13 +134,9 @@ def _not_finite(tensor: FloatArray) -> tuple[int, int]:
 
 
 def check_tensors(config: ModelConfig, found: Mapping[str, tuple[str, tuple[int, ...]]], source: str) -> None:
-    """Compare names, types and shapes with :func:`glinfer.formats.tensors.weight_shapes`.
+    """Compare names, types and shapes of tensors with :func:`glinfer.formats.tensors.weight_shapes`.
 
-    Args:
-        config: the model that the tensors should form.
-        found: type (``float32``, or for a matrix one of :data:`glinfer.formats.packed.PACKED_FORMATS`) and shape of
-            each tensor found.
-        source: the prefix of messages.
+    ``found`` has the type (``float32``, or for a matrix one of PACKED_FORMATS) and the shape of each.
     """
     if config.model_type not in FAMILIES:
         raise FormatError(f"{source}: model_type is {quoted(config.model_type)}; expected one of {', '.join(FAMILIES)}")

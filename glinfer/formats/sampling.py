@@ -50,9 +50,6 @@ def named_sampling(path: AnyPath) -> tuple[dict[str, Any], str]:
 
     ``do_sample: false`` in a ``generation_config.json`` means a temperature of 0. A number that is exactly a float32
     becomes its shortest decimal, 0.6 instead of 0.60000002384, so that it is the same in every format.
-
-    Args:
-        path: the model's file or directory, or the name of a bundled model.
     """
     path = find_model(path)
     if is_gguf(path):

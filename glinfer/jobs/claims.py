@@ -51,10 +51,6 @@ def claim_device(leases: Path | None = None, *, wait: float = 0.0) -> Claim:
 
     If CUDA_VISIBLE_DEVICES names a GPU, EGL_NV_device_cuda finds its device. Otherwise the first hardware device
     without a lease is leased. Without hardware, all processes share the software renderer.
-
-    Args:
-        leases: the folder of the lease files; default: ``glinfer-leases-UID`` in the system's temporary folder.
-        wait: seconds to wait for a lease, such as that of an ending process.
     """
     devices = egl.list_devices()
     wanted = os.environ.get(_VISIBLE, "").split(",")[0].strip()

@@ -36,13 +36,7 @@ def write_manifest(target: Target, fingerprint: Fingerprint) -> None:
 
 
 def check_manifest(target: Target, fingerprint: Fingerprint, *, required: bool) -> None:
-    """Compare the manifest of earlier results with this run.
-
-    Args:
-        target: the file of earlier results.
-        fingerprint: of this run.
-        required: whether to refuse results without a manifest.
-    """
+    """Compare the manifest of earlier results with this run."""
     path, ours = target.manifest, {"glinfer": __version__, **fingerprint}
     if not path.exists():
         if required:

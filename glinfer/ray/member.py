@@ -92,13 +92,7 @@ class RayMember(Member):
 
 @contextmanager
 def ray_pool(address: str, setup: LocalSetup, digests: Mapping[str, str]) -> Iterator[Pool]:
-    """A pool with an actor for each device of the cluster.
-
-    Args:
-        address: for ``ray.init``: ``auto``, ``local``, ``HOST:PORT`` or ``ray://HOST:PORT``.
-        setup: the models.
-        digests: of the model files, by model name.
-    """
+    """A pool with an actor for each device of the cluster at ``address``, which is that of ``ray.init``."""
     ray = _ray()
     ours = not ray.is_initialized()
     if ours:

@@ -27,9 +27,6 @@ def stop_ids_of(path: AnyPath) -> tuple[int, ...]:
     ``generation_config.json`` is skipped with a GlinferWarning. If that file cannot be read it is skipped, and
     :func:`glinfer.formats.sampling.recommended_sampling` warns of it. A GGUF file's ids come from
     :func:`glinfer.text.tokenizers.gguf.gguf_stops`; an unusable vocabulary has none.
-
-    Args:
-        path: the directory, a file in it, or the GGUF file.
     """
     if is_gguf(path):
         found_in = read_gguf_file(path)

@@ -328,14 +328,9 @@ def arguments_of(source: str, tokens: Iterable[str]) -> list[str]:
 
 
 def parts_of(text: str, names: Iterable[str]) -> list[str]:
-    """Cut a text at the control tokens that the template wrote.
+    """Cut the result of :func:`render` at the control tokens that the template wrote, the longest of ``names`` first.
 
-    Args:
-        text: the result of :func:`render`.
-        names: spellings of control tokens; the longest match counts.
-
-    Returns:
-        Texts at even indices, control tokens at odd ones.
+    Texts are at even indices, control tokens at odd ones.
     """
     plain, parts, at = _plain(text), list[str](), 0
     runs = [found.span() for found in re.finditer(b"\1+", own_of(text))]

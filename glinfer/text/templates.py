@@ -229,9 +229,6 @@ def find_template(path: AnyPath) -> JinjaTemplate | None:
     ``tokenizer_config.json``: a text, or a list of named templates, of which ``default`` is used.
     The template ``tool_use``, there or in ``additional_chat_templates``, is for conversations with tools.
 
-    Args:
-        path: the directory, a file in it, or the GGUF file.
-
     Raises:
         FormatError: a file cannot be read or is damaged; none of several templates is the default.
         InputError: the template is not a text, or is too long; a GGUF file needs the package gguf.

@@ -70,12 +70,7 @@ def read_peft(path: AnyPath, config: ModelConfig, base: Checkpoint | None = None
     alpha / √rank with ``use_rslora``. A parameter that holds all experts (``target_parameters``) has two matrices for
     each expert. Matrices may be float32, float16 or bfloat16, and become float32. PEFT also saves copies of the head
     or embeddings if an adapter changes one of them or ``modules_to_save`` names them. Copies that equal the model's
-    are ignored.
-
-    Args:
-        path: the directory.
-        config: the model's shape.
-        base: the model; without it, an adapter with copies is refused.
+    are ignored; without ``base``, the model, they are refused.
     """
     folder = Path(path)
     settings_file, weights = _located(folder)

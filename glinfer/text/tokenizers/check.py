@@ -46,12 +46,7 @@ _MAX_LITERALS = 16  # characters of an expression that are tried besides the usu
 
 
 def check_tokenizer(values: Mapping[str, Any], label: str) -> None:
-    """Refuse steps that could do harm, or that no tokenizer of a language model needs.
-
-    Args:
-        values: the contents of the file, whose ``model`` is an object.
-        label: the file, for error messages.
-    """
+    """Refuse steps that could do harm, or that no tokenizer of a language model needs."""
     _check_model(values["model"], label)
     growth = 1.0
     for name, several in _PARTS.items():

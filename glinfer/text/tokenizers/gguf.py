@@ -77,10 +77,6 @@ def gguf_tokenizer(metadata: Mapping[str, Any], source: str) -> HfModel:
     Control tokens are those of type control and unknown, and those that the file names as ``bos``, ``eos``, ``eot``,
     ``eom`` or unknown. For SentencePiece's BPE, llama.cpp joins pairs of equal score from left to right; here their
     order may differ. Real vocabularies have distinct scores.
-
-    Args:
-        metadata: by name, from :func:`glinfer.formats.gguf.split.read_gguf_file`.
-        source: the file, for error messages.
     """
     vocabulary = _Vocabulary(metadata, source)
     if vocabulary.twice:

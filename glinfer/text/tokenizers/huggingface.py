@@ -121,9 +121,6 @@ def read_hf_tokenizer(path: AnyPath) -> HfModel:
     alone decides the tokens around a text, and ``add_bos_token`` has no effect. The second file may add tokens
     (``added_tokens_decoder``), which get the next ids, and names further special tokens; names without an id are left
     out, as the model has no row for them. Padding and truncation settings are ignored.
-
-    Args:
-        path: the file or its directory.
     """
     path = Path(path)
     if path.name == VOCABULARY_FILE:
