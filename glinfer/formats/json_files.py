@@ -23,23 +23,23 @@ def check_values(text: bytes, label: str, most: int = MAX_JSON_VALUES) -> None:
         raise FormatError(f"{label}: found JSON of some {found} values, which exceeds the limit of {most}")
 
 
-def read_json(path: Path, longest: int, most: int = MAX_JSON_VALUES) -> dict[str, Any]:
-    """Read the JSON object in a file of at most ``longest`` bytes and ``most`` values.
+def read_json(path: Path, longest: int) -> dict[str, Any]:
+    """Read the JSON object in a file of at most ``longest`` bytes and MAX_JSON_VALUES values.
 
     Raises:
         FormatError: the file cannot be read, exceeds a limit, is not JSON, or holds something other than an object.
     """
-    return _read(path, longest, most, dict, "an object with names and values")
+    return _read(path, longest, dict, "an object with names and values")
 
 
 def read_json_list(path: Path, longest: int) -> list[Any]:
     """Read the JSON array in a file of at most ``longest`` bytes."""
-    return _read(path, longest, MAX_JSON_VALUES, list, "an array")
+    return _read(path, longest, list, "an array")
 
 
-def _read(path: Path, longest: int, most: int, kind: type[_Kind], expected: str) -> _Kind:
+def _read(path: Path, longest: int, kind: type[_Kind], expected: str) -> _Kind:
     label, text = shown(path), read_whole(path, longest, "JSON")
-    check_values(text, label, most)
+    check_values(text, label)
     try:
         values = json.loads(text)
     except RecursionError:

@@ -14,6 +14,7 @@ from glinfer.formats.files import AnyPath, shown
 from glinfer.formats.jsonl import at_line, is_blank, parse_object, read_lines, short
 from glinfer.jobs.places import open_source
 from glinfer.limits import MAX_PROMPT_LINE_BYTES
+from glinfer.text.tokenizer import encodable
 
 Key = str | int
 _KEY_BYTES = 16
@@ -157,8 +158,4 @@ def text_of(name: str, value: object, expected: str = "text") -> str:
     """Check a text of a line."""
     if not isinstance(value, str):
         raise InputError(f"{name} is {short(value)}; expected {expected}")
-    try:
-        value.encode()
-    except UnicodeEncodeError as error:
-        raise InputError(f"{name} has half a surrogate pair at character {error.start}; expected Unicode") from None
-    return value
+    return encodable(value, name)

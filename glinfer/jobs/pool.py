@@ -214,8 +214,7 @@ class Pool(Closing):
         for line in held:
             killed = self._killed[line.number] = self._killed.get(line.number, 0) + 1
             if killed > MAX_RETRIES:
-                message = f"the processes that ran it died {killed} times: {event.message}"
-                yield unanswered(line, "process_died", message)
+                yield unanswered(line, f"the processes that ran it died {killed} times: {event.message}")
             else:
                 (self._alone if killed == MAX_RETRIES else self._again).append(line)
 

@@ -67,9 +67,9 @@ def answered(line: RequestLine, status: int, request_id: str, body: Any) -> Line
     return LineResult(line, _result(line, response, None), status != 200, prompt, tokens)
 
 
-def unanswered(line: RequestLine, code: str, message: str) -> LineResult:
-    """The result of a request without a response."""
-    return LineResult(line, _result(line, None, {"code": code, "message": message}), failed=True)
+def unanswered(line: RequestLine, message: str) -> LineResult:
+    """The result of a request without a response, as its processes died."""
+    return LineResult(line, _result(line, None, {"code": "process_died", "message": message}), failed=True)
 
 
 def _result(line: RequestLine, response: dict[str, Any] | None, error: dict[str, Any] | None) -> dict[str, Any]:

@@ -110,9 +110,7 @@ class Compiler:
         """The number of cached structures."""
         return len(self._kept)
 
-    def constraint(
-        self, structure: Structure, stop_ids: Collection[int] = (), kind: type[Constraint] = Constraint
-    ) -> Constraint:
+    def constraint(self, structure: Structure, stop_ids: Collection[int] = ()) -> Constraint:
         """The constraint of a new text; ``stop_ids`` end it where the structure allows an end.
 
         Raises:
@@ -133,7 +131,7 @@ class Compiler:
                 len(self._kept) > MAX_COMPILED or sum(len(each.text) for each in self._kept) > MAX_COMPILED_BYTES
             ):
                 self._kept.popitem(last=False)
-            return kind(matcher.deep_copy(), self._vocab, stop_ids)
+            return Constraint(matcher.deep_copy(), self._vocab, stop_ids)
 
     def _compiled(self, structure: Structure, grammar: str) -> LLMatcher:
         from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper

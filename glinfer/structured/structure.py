@@ -43,7 +43,7 @@ class Structure:
     @classmethod
     def checked(cls, kind: Kind, given: object) -> Structure:
         """The structure that one option requests."""
-        made = cls(kind, _TEXTS[kind](given))
+        made = cls(kind, _text_of(kind, given))
         if not is_unicode(made.text):
             raise StructureError(f"{kind} has half a surrogate pair; expected valid Unicode")
         size = len(made.text.encode("utf-8", "replace"))
@@ -121,15 +121,16 @@ def _values(given: object) -> Iterator[tuple[int, object]]:
             waiting += [(depth + 1, each) for each in inner]
 
 
-def _plain_text(kind: Kind) -> Any:
-    def text(given: object) -> str:
-        if not isinstance(given, str):
-            raise StructureError(f"{kind} is {type(given).__name__}; expected a text")
-        if not given:
-            raise StructureError(f"{kind} is empty; expected at least one character")
-        return given
-
-    return text
+def _text_of(kind: Kind, given: object) -> str:
+    if kind == "json_schema":
+        return _schema_text(given)
+    if kind == "choices":
+        return _choices_text(given)
+    if not isinstance(given, str):
+        raise StructureError(f"{kind} is {type(given).__name__}; expected a text")
+    if not given:
+        raise StructureError(f"{kind} is empty; expected at least one character")
+    return given
 
 
 def _choices_text(given: object) -> str:
@@ -141,14 +142,6 @@ def _choices_text(given: object) -> str:
         if not isinstance(each, str) or not each or not is_unicode(each):
             raise StructureError(f"choice {place} is {quoted(each)}; expected a text of at least one character")
     return json.dumps(list(dict.fromkeys(given)), ensure_ascii=False)
-
-
-_TEXTS = {
-    "json_schema": _schema_text,
-    "regex": _plain_text("regex"),
-    "grammar": _plain_text("grammar"),
-    "choices": _choices_text,
-}
 
 
 def _depth(text: str) -> int:

@@ -251,8 +251,8 @@ FAULTS = (
     Fault(
         "second-text-continues-the-first-structure",
         "glinfer/structured/compiler.py",
-        "return kind(matcher.deep_copy(), self._vocab, stop_ids)",
-        "return kind(matcher, self._vocab, stop_ids)",
+        "return Constraint(matcher.deep_copy(), self._vocab, stop_ids)",
+        "return Constraint(matcher, self._vocab, stop_ids)",
         ("tests/structured/test_structures.py", "tests/structured", "tests/engine"),
     ),
     Fault(

@@ -206,12 +206,18 @@ class _Vocabulary:
     def around(self) -> TemplateProcessing | None:
         """The template of the tokens around a text and around a pair of texts, or None."""
         first, last = self._ends()
-        pair, used = self._between(first, last), {name for name in (first, last) if name}
+        begin, end = ([f"{name}:0"] if name else [] for name in (first, last))
+        single = [*begin, "$A:0", *end]
+        pair = [*single, *begin, "$B:0", *end]
+        if self.kind == "bert":  # its second text has type 1
+            pair = [*single, "$B:1", f"{last}:1"]
+        elif first and last and (self.kind == "t5" or self.metadata.get(_PREFIX + "pre") == _ROBERTA):
+            pair = [*single, *end, "$B:0", *end]  # two tokens between the texts
+        used = {name for name in (first, last) if name}
         # The template uses names instead of a token's text, which may have spaces and colons.
         special = [
             {"id": name, "ids": [self.named[name]], "tokens": [self.names[self.named[name]]]} for name in sorted(used)
         ]
-        single = [*([f"{first}:0"] if first else []), "$A:0", *([f"{last}:0"] if last else [])]
         return TemplateProcessing(single=single, pair=pair, special_tokens=special) if used else None
 
     def _ends(self) -> tuple[str, str]:
@@ -225,15 +231,6 @@ class _Vocabulary:
         first = self.flag("add_bos_token", self.kind in ("llama", "gemma4") or pre in BEGIN_WITH_BOS)
         last = self.flag("add_eos_token", self.kind == "t5")
         return "bos" * (first and "bos" in self.named), "eos" * (last and "eos" in self.named)
-
-    def _between(self, first: str, last: str) -> list[str]:
-        """The template of a pair: BERT's second text has type 1, RoBERTa's has two tokens before it."""
-        begin = [f"{first}:0"] if first else []
-        if self.kind == "bert":
-            return [*begin, "$A:0", f"{last}:0", "$B:1", f"{last}:1"]
-        if first and last and (self.kind == "t5" or self.metadata.get(_PREFIX + "pre") == _ROBERTA):
-            return [*begin, "$A:0", f"{last}:0", f"{last}:0", "$B:0", f"{last}:0"]
-        return [*begin, "$A:0", *([f"{last}:0"] if last else []), *begin, "$B:0", *([f"{last}:0"] if last else [])]
 
 
 class _Pieces(Mapping[int, bytes]):
