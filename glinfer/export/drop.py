@@ -65,8 +65,8 @@ from glinfer.export.site import (
 from glinfer.export.weights import FORMAT
 from glinfer.families import FAMILIES
 from glinfer.families.settings import shortest
-from glinfer.formats.gguf.config import ROPE_FREQS, USUAL_SETTINGS, config_of, metadata_of
-from glinfer.formats.gguf.file import VERSIONS, GgufFile, GgufTensor, ggml_types
+from glinfer.formats.gguf.config import ROPE_FREQS, USUAL_SETTINGS, config_from, metadata_of
+from glinfer.formats.gguf.file import VERSIONS, ggml_types
 from glinfer.formats.gguf.model import rows_from_file
 from glinfer.formats.gguf.words import BEGIN_WITH_BOS, COMPOSED, EXPRESSIONS, WHOLE_WORDS
 from glinfer.formats.sampling import GGUF_OPTIONS, NAMES
@@ -209,12 +209,8 @@ class Program:
 
     def _config(self, metadata: Mapping[str, Any]) -> ModelConfig:
         """The configuration of a file of this shape with other metadata."""
-        none = np.zeros(0, np.uint8)
-        tensors = {each.name: GgufTensor(each.name, "F32", each.outer_shape, none) for each in self._files.values()}
-        if self.factors is not None:
-            tensors[ROPE_FREQS] = GgufTensor(ROPE_FREQS, "F32", self.factors.shape, self.factors.view(np.uint8))
-        values = {"general.architecture": self.architecture, **metadata}
-        return config_of(GgufFile(values, tensors, self.name))
+        factors = {} if self.factors is None else {ROPE_FREQS: self.factors}
+        return config_from(metadata, self._family, self._files.values(), factors, self.name)
 
     def _accepts(self, key: str, value: Any) -> bool:
         """Whether a file with another value of a key, None for none, has the same configuration."""

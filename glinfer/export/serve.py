@@ -142,9 +142,6 @@ def site_server(folder: str | PathLike[str], port: int = 0) -> ThreadingHTTPServ
     Args:
         folder: an output of ``glinfer export-web``.
         port: a port, or 0 for any free one.
-
-    Raises:
-        InputError: the folder is a file or not an exported site, or the port is in use.
     """
     site = Path(folder)
     if site.is_file():

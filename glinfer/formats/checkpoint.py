@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -20,7 +20,7 @@ from glinfer.families.settings import quoted
 from glinfer.formats.adapters.adapter import Adapter
 from glinfer.formats.embedding import Embedding
 from glinfer.formats.packed import PACKED_FORMATS, PackedTensor, block_weights
-from glinfer.formats.tensors import tensor_count, weight_shapes
+from glinfer.formats.tensors import weight_shapes
 
 FloatArray = npt.NDArray[np.float32]
 _MAX_TRIED_CHARACTERS, _MAX_TRIED_NAMES = 128, 1000  # in the search for the nearest name
@@ -140,15 +140,9 @@ def check_tensors(config: ModelConfig, found: Mapping[str, tuple[str, tuple[int,
     """
     if config.model_type not in FAMILIES:
         raise FormatError(f"{source}: model_type is {quoted(config.model_type)}; expected one of {', '.join(FAMILIES)}")
-    expected = tensor_count(config)
-    # Checked before names are listed: the block count comes from a file and may be absurd.
-    if config.num_hidden_layers > len(found):
-        raise FormatError(
-            f"{source}: found {len(found)} tensors; expected {expected} for the {config.num_hidden_layers} "
-            "blocks of its configuration; these weights do not match it"
-        )
+    check_blocks(config.num_hidden_layers, found, "blocks of its configuration", source)
     shapes = weight_shapes(config)
-    check_names(shapes, found, f"found {len(found)} tensors, expected {expected}", source)
+    check_names(shapes, found, f"found {len(found)} tensors, expected {len(shapes)}", source)
     for name, shape in shapes.items():
         kind, found_shape = found[name]
         if found_shape != shape:
@@ -166,6 +160,15 @@ def check_tensors(config: ModelConfig, found: Mapping[str, tuple[str, tuple[int,
                 f"{source}: tensor {name!r} is {kind} with rows of {shape[-1]} weights; expected whole blocks of "
                 f"{block_weights(kind)}"
             )
+
+
+def check_blocks(count: int, found: Collection[str], blocks: str, source: str) -> None:
+    """Refuse more ``blocks`` than tensors, before names are listed: a file may name absurdly many blocks."""
+    if count > len(found):
+        raise FormatError(
+            f"{source}: found {len(found)} tensors; expected more for the {count} {blocks}; these weights do not match "
+            "it"
+        )
 
 
 def check_names(expected: Iterable[str], found: Iterable[str], counts: str, source: str) -> None:
@@ -201,11 +204,7 @@ def check_checkpoint(checkpoint: Checkpoint) -> None:
 
 
 def with_context(checkpoint: Checkpoint, positions: int | None) -> Checkpoint:
-    """The same model for sequences of at most ``positions`` tokens; None changes nothing.
-
-    Raises:
-        ConfigError: ``positions`` is above :attr:`glinfer.config.ModelConfig.most_positions`, or below 1.
-    """
+    """The same model for sequences of at most ``positions`` tokens; None changes nothing."""
     config = checkpoint.config.with_context(positions)
     name = f"{config.family.names.positions}.weight"
     tensors, packed = dict(checkpoint.tensors), dict(checkpoint.packed)

@@ -81,11 +81,7 @@ def words_of(error: object, most: int = 300) -> str:
 
 
 def decode_text(data: bytes, source: str, expected: str = "text") -> str:
-    """Decode a user's UTF-8 text; drop a byte-order mark at its start, and convert CR LF to LF.
-
-    Raises:
-        InputError: the text is UTF-16, or not UTF-8; names ``source`` and the byte.
-    """
+    """Decode a user's UTF-8 text; drop a byte-order mark at its start, and convert CR LF to LF."""
     start = data[:2]
     if start in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) or (len(start) == 2 and start.count(0) == 1):
         raise InputError(

@@ -29,11 +29,7 @@ class UnreachableError(HubError):
 
 
 def require_hub(name: object) -> Any:
-    """The package ``huggingface_hub``.
-
-    Raises:
-        InputError: it is not installed, or too old; the error says how to install it.
-    """
+    """The package ``huggingface_hub``."""
     hub = required("huggingface_hub", "hub", f"{shown(str(name))}: fetching models of a hub needs")
     version = hub.__version__
     if tuple(map(int, version.split(".")[:2])) < (1, 20):
@@ -45,12 +41,7 @@ def require_hub(name: object) -> Any:
 
 
 def list_files(name: HubName) -> Repository:
-    """The repository at the requested revision.
-
-    Raises:
-        HubError: the repository or revision does not exist or may not be read, or the answer is invalid.
-        UnreachableError: the hub does not answer or is overloaded.
-    """
+    """The repository at the requested revision; an UnreachableError if the hub does not answer or is overloaded."""
     endpoint = require_hub(name).constants.ENDPOINT
     url = f"{endpoint}/api/models/{name.repo}/revision/{quote(name.revision, safe='')}?blobs=true"
     label = f"{name}: the answer of {_host(name)}"

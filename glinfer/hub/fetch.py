@@ -128,9 +128,6 @@ def header_of(name: AnyPath, *, check: Check | None = None) -> Iterator[Describe
     """A path with a model's configuration, vocabulary and tensor types, without fetching any weights.
 
     For a local model this is its own path; a copy of headers is deleted after the block.
-
-    Raises:
-        GlinferError: as for :func:`find_model`.
     """
     wanted = named_on_a_hub(name)
     found = None if wanted is None else find(wanted)

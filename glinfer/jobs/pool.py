@@ -7,12 +7,12 @@ import os
 import queue
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from glinfer.closing import Closing
-from glinfer.errors import ContextError
+from glinfer.errors import ContextError, InputError
 from glinfer.gl.signals import signals_held
 from glinfer.jobs.lines import LineResult, RequestLine
 from glinfer.jobs.requests import unanswered
@@ -99,6 +99,15 @@ class _Place:
 def result_json(result: LineResult) -> dict[str, Any]:
     """A result as JSON values, for the pool."""
     return {"data": result.data, "failed": result.failed, "counts": [result.prompt_tokens, result.tokens]}
+
+
+def event_of(message: Mapping[str, Any]) -> Event:
+    """The event in a message of a process or an actor: ``ready``, ``refused`` or ``died``, else an answer."""
+    if "ready" in message:
+        return Ready(*message["ready"])
+    if "refused" in message:
+        return Failed(InputError(message["refused"]))
+    return Died(message["died"]) if "died" in message else Answered(**message)
 
 
 class Pool(Closing):

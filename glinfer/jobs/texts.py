@@ -25,10 +25,6 @@ def read_texts(path: AnyPath, column: str | None = None) -> Iterator[str]:
     Args:
         path: ``.txt`` has a text a line, ``.jsonl`` an object a line, ``.csv`` and ``.parquet`` rows.
         column: the key or the column of the text; by default ``text``, or the only column.
-
-    Raises:
-        InputError: an unknown suffix, or a line or row without the text; names it.
-        FormatError: the file cannot be read.
     """
     kind = Path(path).suffix.lower()
     if kind not in _READERS:

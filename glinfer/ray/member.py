@@ -18,7 +18,7 @@ from glinfer.jobs.claims import RESTART_SECONDS, claim_device
 from glinfer.jobs.lines import RequestLine
 from glinfer.jobs.local import LocalServer, LocalSetup
 from glinfer.jobs.manifest import file_digest
-from glinfer.jobs.pool import Answered, Died, Events, Failed, Member, Pool, Ready, result_json
+from glinfer.jobs.pool import Answered, Died, Events, Member, Pool, event_of, result_json
 
 _REACH_SECONDS = 10
 RESOURCE = "GL"
@@ -65,7 +65,7 @@ class RayMember(Member):
         """Start the actor; ``actor`` is Ray's remote class with its resources."""
         self._events = events
         self.actor = actor.remote()
-        self._when_done(self.actor.start.remote(asdict(setup), __version__, dict(digests)), self._started)
+        self._when_done(self.actor.start.remote(asdict(setup), __version__, dict(digests)), event_of)
 
     def _when_done(self, reference: Any, then: Any) -> None:
         def done(future: Any) -> None:
@@ -76,10 +76,6 @@ class RayMember(Member):
                 self._events.put((self, Died(words_of(error))))
 
         reference.future().add_done_callback(done)
-
-    @staticmethod
-    def _started(result: Mapping[str, Any]) -> Ready | Failed:
-        return Failed(InputError(result["refused"])) if "refused" in result else Ready(*result["ready"])
 
     def send(self, number: int, line: RequestLine) -> None:
         """Send a line."""

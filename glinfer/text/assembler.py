@@ -49,11 +49,7 @@ class TextAssembler:
         return self.stop_string is not None
 
     def push(self, data: bytes) -> str:
-        """Add one token's bytes and return the text that is now certain, often "".
-
-        Raises:
-            InputError: :meth:`finish` was already called.
-        """
+        """Add one token's bytes and return the text that is now certain, often ""."""
         if self._finished:
             raise InputError("this text is finished; make a new TextAssembler for the next one")
         if self.stopped:

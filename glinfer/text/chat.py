@@ -190,9 +190,13 @@ class ChatForm(ABC):
                 form does not use; the message to continue is not the assistant's.
         """
 
-    def reply_text(self, turn: Turn) -> str:
-        """The text of a turn's reply."""
-        return self._tokenizer.decode(turn.reply_ids) if turn.reply is None else turn.reply
+    def messages_of(self, turns: Iterable[Turn]) -> list[Message]:
+        """The messages of turns: a user's and its reply, in turn."""
+        found: list[Message] = []
+        for turn in turns:
+            reply = self._tokenizer.decode(turn.reply_ids) if turn.reply is None else turn.reply
+            found += ({"role": "user", "content": turn.message}, {"role": "assistant", "content": reply})
+        return found
 
 
 class ChatTemplate(ChatForm):
@@ -299,16 +303,21 @@ class TemplateChat(ChatForm):
         self._first: tuple[Message, ...] = ({"role": "system", "content": system},) if system else ()
         self.template_source = template.with_tools if template.takes_tools else ""
         known = tokenizer.control_tokens
-        if all(name in known and name in template.source for name in _CHANNEL_TOKENS):
-            start, channel, message = (known[name] for name in _CHANNEL_TOKENS)
+
+        def written(names: Sequence[str]) -> list[int]:
+            """The ids of control tokens; none if the template does not write all of them."""
+            return [known[name] for name in names] if all(n in known and n in template.source for n in names) else []
+
+        if found := written(_CHANNEL_TOKENS):
+            start, channel, message = found
             self.channels = Channels(start, channel, message, tokenizer.decode)
-        if all(name in known and name in template.source for name in _CHANNEL_ENDS):
-            channel, self.answer = (known[name] for name in _CHANNEL_ENDS)
+        if found := written(_CHANNEL_ENDS):
+            channel, self.answer = found
             line_break = tokenizer.encode("\n", allow_special=False)[-1]
             self.channels = Channels(channel, channel, line_break, tokenizer.decode, opens=False)
         ends = tuple(ends)
-        if all(name in known and name in template.source for name in _CALL_TOKENS):
-            opening, closing, quote = (known[name] for name in _CALL_TOKENS)
+        if found := written(_CALL_TOKENS):
+            opening, closing, quote = found
             self.call_tokens = CallTokens(opening, closing, quote, tokenizer.decode)
             ends += (known[_AFTER_CALLS],) if _AFTER_CALLS in known else ()
         template.ids(tokenizer, [*self._first, {"role": "user", "content": "Hello"}], kwargs=kwargs)
@@ -321,10 +330,7 @@ class TemplateChat(ChatForm):
         """As :meth:`ChatForm.prompt`, with the system prompt first."""
         if think:
             raise InputError(self.no_think)
-        messages = list(self._first)
-        for turn in (*turns, newest):
-            reply = {"role": "assistant", "content": self.reply_text(turn)}
-            messages += ({"role": "user", "content": turn.message}, reply)
+        messages = [*self._first, *self.messages_of((*turns, newest))]
         if newest.reply_ids:
             return self.encode_messages(messages, how=Rendering(continue_final_message=True))
         return self.encode_messages(messages[:-1])
@@ -464,6 +470,7 @@ class ReplySplitter:
     tokens after the end are not shown. A reply that begins without a header is an answer.
 
     Attributes:
+        done: whether a stop token has ended the reply.
         calls: the names of the tools called so far; always empty without the argument ``calls``.
     """
 
@@ -484,18 +491,13 @@ class ReplySplitter:
         # The beginning of a call, up to its arguments; then tokens that are shown with the next one.
         self._opened: list[int] | None = None
         self._waiting: list[int] = []
-        self._done = False
+        self.done = False
         self.calls: list[str] = []
-
-    @property
-    def done(self) -> bool:
-        """Whether a stop token has ended the reply."""
-        return self._done
 
     def push(self, token: int) -> list[tuple[ReplyKind, int]]:
         """Add a generated token and return the tokens to show that are now certain, often this one."""
-        self._done = self._done or token in self._template.stop_ids
-        if self._done:
+        self.done = self.done or token in self._template.stop_ids
+        if self.done:
             return self.finish()
         if self._marks is not None and (
             self._opened is not None or self._kind == "call" or token == self._marks.opening

@@ -1,9 +1,6 @@
 """The text parts of a model (tokenizer, template, end tokens, sampling), and how conversion writes them.
 
 A ``.gguf`` holds them in its metadata; other formats have files with Hugging Face's names, or a ``.bpe``, beside them.
-:func:`glinfer.text.tokenizer.find_tokenizer`, :func:`glinfer.text.templates.find_template`,
-:func:`glinfer.text.stops.default_stops` and :func:`glinfer.formats.sampling.recommended_sampling` read both, so the
-converted model has the same ids, prompts, ends and sampling defaults.
 """
 
 from __future__ import annotations
@@ -89,11 +86,7 @@ def text_parts(checkpoint: AnyPath, given: AnyPath | None, config: ModelConfig) 
 
 
 def gguf_metadata(parts: TextParts, rows: int) -> dict[str, Any] | None:
-    """The metadata of a GGUF file for a model with ``rows`` embedding rows; None without a tokenizer.
-
-    Raises:
-        InputError: llama.cpp does not support the tokenizer, or would give other ids.
-    """
+    """The metadata of a GGUF file for a model with ``rows`` embedding rows; None without a tokenizer."""
     tokenizer = parts.tokenizer
     if tokenizer is None:
         return None

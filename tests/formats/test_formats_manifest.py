@@ -299,7 +299,7 @@ def test_wrong_settings_of_the_manifest(tmp_path: Path, change: dict[str, Any], 
         ({"vocab_size": 0}, "its architecture describes no possible model: vocab_size is 0; expected a whole number"),
         ({"hidden_size": None}, "its architecture has no hidden_size; expected vocab_size, hidden_size"),
         ({"head_dim": 3}, "head_dim is 3; expected an even number"),
-        ({"num_hidden_layers": 1 << 24}, "found 20 tensors; expected 150994946 for the 16777216 blocks"),
+        ({"num_hidden_layers": 1 << 24}, "found 20 tensors; expected more for the 16777216 blocks"),
         ({"mlp_bias": False}, "unknown tensor 'model.layers.0.mlp.up_proj.bias'"),
     ],
 )

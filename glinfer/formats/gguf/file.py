@@ -119,11 +119,7 @@ _read: ContextVar[dict[tuple[str, FileStamp], GgufFile] | None] = ContextVar("re
 
 
 def is_gguf(path: AnyPath) -> bool:
-    """Whether there is a GGUF file at ``path``, by its first bytes; False where there is no regular file.
-
-    Raises:
-        FormatError: there is one that cannot be read.
-    """
+    """Whether there is a GGUF file at ``path``, by its first bytes; False where there is no regular file."""
     if not os.path.isfile(path):  # noqa: PTH113 (Path.is_file raises where a folder above may not be searched)
         return False
     with opened(path) as (file, _):
@@ -144,11 +140,6 @@ def read_gguf_part(path: AnyPath) -> GgufFile:
     """Read one GGUF file of version 2 or 3; the tensors' bytes are mapped into memory, not read.
 
     For models in several files, see :func:`glinfer.formats.gguf.split.read_gguf_file`.
-
-    Raises:
-        FormatError: the file cannot be read, is not GGUF, has another version, is big-endian, truncated or
-            inconsistent.
-        InputError: the package gguf is not installed.
     """
     ggml_types()  # first, so that a missing package is reported before a missing file
     label = shown(path)

@@ -16,8 +16,8 @@ import numpy.typing as npt
 from glinfer.config import ModelConfig
 from glinfer.errors import FormatError
 from glinfer.families.names import Names
-from glinfer.families.settings import quoted
-from glinfer.formats.checkpoint import Checkpoint, check_names
+from glinfer.families.settings import Settings, quoted
+from glinfer.formats.checkpoint import Checkpoint, check_blocks, check_names
 from glinfer.formats.files import AnyPath
 from glinfer.formats.gguf.config import LONG_FACTORS, ROPE_FREQS, block_counts, config_of, family_of
 from glinfer.formats.gguf.embedders import embedding_of, names_in, passed_over, says_yes_or_no
@@ -30,6 +30,7 @@ from glinfer.formats.tensors import StoredTensor, stored_tensors
 from glinfer.graph.nodes import ModelTensor
 
 Rows = npt.NDArray[Any]
+_BLOCKS = "blocks of its metadata"
 _ROUNDED = 0.01  # largest error of a constant of a file relative to its value, which may have been a bfloat16
 _READ = ("F32", *(name for name in PACKED_FORMATS if not name.endswith("_ROW")))
 
@@ -68,7 +69,7 @@ def _with_listed(file: GgufFile) -> GgufFile:
         key = getattr(form.names, role)
         found = file.metadata.get(key)
         if not isinstance(found, list) or not all(isinstance(each, float) for each in found):
-            raise FormatError(f"{file.source}: {key} is {quoted(found)}; expected a list of numbers, one a layer")
+            raise Settings(file.metadata, file.source).refused(key, "a list of numbers, one a layer")
         for layer, number in enumerate(found):
             name = form.names.of(role, layer)
             tensors[name] = GgufTensor(name, "F32", (1,), np.array([number], "<f4").view(np.uint8))
@@ -86,25 +87,16 @@ def _ignored(config: ModelConfig, file: GgufFile) -> set[str]:
     ignored = passed_over(file, config) | ({ROPE_FREQS} if form.has_factors or form.proportional else set())
     ignored |= set(LONG_FACTORS.values()) if form.partial_rotary else set()
     layers, every_block = block_counts(keys_of(file, config.family))
-    _check_blocks(every_block, file)
+    check_blocks(every_block, file.tensors, _BLOCKS, file.source)
     guessing = tuple(form.names.layer.format(layer) for layer in range(layers, every_block))
     return ignored | {name for name in file.tensors if name.startswith(guessing) or re.fullmatch(form.unused, name)}
-
-
-def _check_blocks(count: int, file: GgufFile) -> None:
-    """Refuse a number of blocks above that of tensors, before names are listed: it may be absurd."""
-    if count > len(file.tensors):
-        raise FormatError(
-            f"{file.source}: found {len(file.tensors)} tensors; expected more for the {count} blocks of its metadata; "
-            "the file is damaged, get it again"
-        )
 
 
 def checked_parts(
     config: ModelConfig, file: GgufFile, names: Names, ignored: Collection[str] = frozenset()
 ) -> Checkpoint:
     """The tensors with these names in a file, which has no others than the ``ignored``; messages use these names."""
-    _check_blocks(config.num_hidden_layers, file)
+    check_blocks(config.num_hidden_layers, file.tensors, _BLOCKS, file.source)
     stored = stored_tensors(config, names)
     expected = {tensor.name: tensor for tensor in stored}
     counts = f"found {len(file.tensors)} tensors, expected {len(expected)} for {config.num_hidden_layers} blocks"

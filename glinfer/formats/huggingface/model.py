@@ -20,7 +20,7 @@ from glinfer.config import ModelConfig
 from glinfer.errors import FormatError
 from glinfer.families.names import Names
 from glinfer.families.settings import Settings, quoted
-from glinfer.formats.checkpoint import Checkpoint, check_names
+from glinfer.formats.checkpoint import Checkpoint, check_blocks, check_names
 from glinfer.formats.embedding import Embedding
 from glinfer.formats.files import AnyPath, shown
 from glinfer.formats.huggingface.config import classifies, read_config, squashes
@@ -76,12 +76,7 @@ def read_huggingface(path: AnyPath) -> Checkpoint:
     names = _names(config, behind)
     label = shown(weights)
     found = with_blocks(text_tensors(find_tensors(weights)) if form.wrapped else find_tensors(weights), form)
-    # Checked before names are listed: the block count comes from a file and may be absurd.
-    if config.num_hidden_layers > len(found):
-        raise FormatError(
-            f"{label}: found {len(found)} tensors; expected more for the {_counted(config)} "
-            f"of {shown(config_file)}; these weights do not match it"
-        )
+    check_blocks(config.num_hidden_layers, found, f"{_layers(config)} of {shown(config_file)}", label)
     prefixed = 2 * sum(name.startswith(form.prefix) for name in found) >= len(found)
     buffer = re.compile(form.buffers)
     stored = stored_tensors(replace(config, dense=()) if behind.dense else config, names)
@@ -148,10 +143,10 @@ def _factors(config: ModelConfig, settings: Settings) -> Mapping[str, Array]:
     return {name: np.asarray(factor, np.float32) for name, factor in found.items()}
 
 
-def _counted(config: ModelConfig) -> str:
-    """The number of layers, and its name in config.json."""
+def _layers(config: ModelConfig) -> str:
+    """The word for layers, with the name of their number in config.json."""
     key, *_ = config.family.in_huggingface.keys.get("num_hidden_layers", ("num_hidden_layers",))
-    return f"{config.num_hidden_layers} layers ({key})"
+    return f"layers ({key})"
 
 
 def loaded(
@@ -181,7 +176,7 @@ def check_tensors(
 ) -> None:
     """Compare names, types and shapes with those that the model needs; messages use the file's names."""
     expected = {each.name: each for each in stored}
-    counts = f"found {len(found)} tensors, expected {len(expected)} for {_counted(config)}"
+    counts = f"found {len(found)} tensors, expected {len(expected)} for {config.num_hidden_layers} {_layers(config)}"
     if expected.keys() - found.keys() == {head_name} and found.keys() <= expected.keys():
         raise FormatError(
             f"{label}: tensor {quoted(head_name)} is missing, and config.json says that it is not tied to the "
