@@ -323,9 +323,9 @@ def write_page(
 ) -> None:
     """Write the page and its runtime, see :func:`site_parts`, the shaders, and the tokenizer if there is one."""
     for name, file in _page_files(parts):
-        _copy_file(file, new / name)
+        copy_file(file, new / name)
     for name in sorted(set(shaders)):
-        _copy_file(shader_root() / name, new / "shaders" / name)
+        copy_file(shader_root() / name, new / "shaders" / name)
     if tokenizer is not None:
         write_json(new / TOKENIZER, tokenizer)
 
@@ -362,7 +362,7 @@ def _page_files(parts: Mapping[str, Path]) -> Iterator[tuple[str, Path]]:
                 yield f"{name}/{inner.as_posix()}", file
 
 
-def _copy_file(source: Path, target: Path) -> None:
+def copy_file(source: Path, target: Path) -> None:
     """Copy a file's bytes but not its permissions, which may be read-only in an installed package."""
     with opened(source) as (file, _):
         data = file.read()

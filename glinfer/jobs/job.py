@@ -114,7 +114,7 @@ class BatchJob(Closing):
         return self.count - self.before
 
     def todo(self) -> Iterator[RequestLine]:
-        """The lines that had no result before this run; errors as in :meth:`LineIndex.todo`."""
+        """The lines that had no result before this run."""
         return self.index.todo()
 
     def run(

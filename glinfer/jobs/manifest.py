@@ -86,7 +86,7 @@ def file_digest(path: AnyPath) -> str:
 
 
 def files_of(path: AnyPath) -> list[Path]:
-    """The files of a checkpoint with several files; empty if ``path`` is the only one. Errors as in file_digest."""
+    """The files of a checkpoint with several files; empty if ``path`` is the only one."""
     folder = Path(path)
     stands = folder.suffix == ".json" or (folder.suffix == ".safetensors" and (folder.parent / CONFIG).exists())
     if stands and not folder.is_dir():

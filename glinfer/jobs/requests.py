@@ -35,7 +35,7 @@ class RequestForm(LineForm):
     result_start = b'{"id": "batch_req_'
 
     def parse(self, number: int, found: dict[str, Any]) -> RequestLine:
-        """Check a line except its body, which the route checks; errors as in :meth:`LineForm.parse`."""
+        """Check a line except its body, which the route checks."""
         for key in found:
             if key not in _KEYS:
                 raise InputError(f"unknown key {short(key)}; known: {', '.join(_KEYS)}")

@@ -72,7 +72,7 @@ def wants_whole(incomplete: object) -> bool:
 
 
 def take_structure(options: dict[str, Any]) -> Structure | None:
-    """Remove the options that request a structure from ``options``; errors as in :func:`structure_of`."""
+    """Remove the options that request a structure from ``options``."""
     return structure_of({kind: options.pop(kind, None) for kind in OPTIONS})
 
 

@@ -81,9 +81,7 @@ class Tokenizer:
         ``tokenizer.json`` may be Hugging Face's or a second-generation Gab's; its first bytes decide.
 
         Raises:
-            FormatError: as :func:`glinfer.formats.gab.bpe.read_bpe`, :func:`glinfer.formats.gab.bpe.read_merges_json`,
-                :func:`glinfer.text.tokenizers.huggingface.read_hf_tokenizer` or
-                :func:`glinfer.text.tokenizers.gguf.read_gguf_tokenizer`.
+            FormatError: a file cannot be read or is damaged, or its kind of tokenizer is not supported.
             InputError: a GGUF file needs the package gguf, which is not installed.
         """
         folder = is_directory(path)
