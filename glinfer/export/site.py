@@ -117,11 +117,9 @@ def web_root() -> Path:
     """Find the folder of the page and its runtime in the installed package, or next to it in a source checkout."""
     package = Path(__file__).resolve().parent.parent
     for folder in (package / "web", package.parent / "web"):
-        if all(
-            (folder / name).exists() for name in (*_SITE, *_SEARCH, _LIBRARY_TEXTS, MARKDOWN_ANSWERS, "text", "tour")
-        ):
+        if (folder / PAGE).is_file():
             return folder
-    raise FormatError(f"the web page is missing: neither {package}/web nor {package.parent}/web has {', '.join(_SITE)}")
+    raise FormatError(f"the web page is missing: neither {package}/web nor {package.parent}/web has {PAGE}")
 
 
 def web_kernels(weights: str = "f32") -> KernelOptions:

@@ -137,10 +137,10 @@ def _passing_folder() -> Path:
 
 def _model_in(folder: Path, path: AnyPath) -> Path:
     """The folder itself, or its only subfolder that has a model."""
-    places = [folder, *sorted(each for each in folder.iterdir() if each.is_dir())]
-    found = [each for each in places if (each / _CONFIG).is_file()]
-    found = found[:1] if found[:1] == [folder] else found
-    if not [each for each in found if each == folder or len(found) == 1]:
+    if (folder / _CONFIG).is_file():
+        return folder
+    found = [each for each in folder.iterdir() if (each / _CONFIG).is_file()]
+    if len(found) != 1:
         raise FormatError(f"{shown(path)}: found no model in it; expected one {_CONFIG} with the weights beside it")
     return found[0]
 
