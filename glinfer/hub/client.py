@@ -35,8 +35,9 @@ def require_hub(name: object) -> Any:
     if tuple(map(int, version.split(".")[:2])) < (1, 20):
         found = f"found huggingface_hub {version}; expected 1.20 or later"
         raise InputError(f"{shown(str(name))}: {found}; {install_command('hub')}")
-    for part in ("constants", "errors", "utils"):  # the package imports its parts on demand
-        importlib.import_module(f"huggingface_hub.{part}")
+    importlib.import_module("huggingface_hub.constants")  # the package imports its parts on demand
+    importlib.import_module("huggingface_hub.errors")
+    importlib.import_module("huggingface_hub.utils")
     return hub
 
 

@@ -94,8 +94,8 @@ def _parquet_rows(path: AnyPath, column: str | None) -> Iterator[str]:
 
 def arrow_modules() -> tuple[Any, Any]:
     """The modules pyarrow and pyarrow.parquet."""
-    arrow, parquet = (required(name, "parquet", "Parquet files need") for name in ("pyarrow", "pyarrow.parquet"))
-    return arrow, parquet
+    need = "Parquet files need"
+    return required("pyarrow", "parquet", need), required("pyarrow.parquet", "parquet", need)
 
 
 def _column(names: list[str], column: str | None, path: AnyPath) -> int:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from glinfer.errors import FormatError
-from glinfer.families.settings import is_whole, quoted
+from glinfer.families.settings import Settings, quoted
 from glinfer.formats.files import check_size, inside, opened, shown
 from glinfer.formats.json_files import check_plain_name, check_present
 from glinfer.formats.safetensors_file import FoundTensor, map_bytes
@@ -69,11 +69,9 @@ class Shards:
         return [file for file in found if self._sizes[file]]  # empty files cannot be mapped
 
 
-def whole(value: object, what: str, label: str) -> int:
-    """Check a number of bytes from a manifest."""
-    if not isinstance(value, int) or not is_whole(value, 0) or value > MAX_FILE_OFFSET:
-        raise FormatError(f"{label}: {what} is {quoted(value)}; expected a whole number of bytes, at least 0")
-    return value
+def bytes_at(settings: Settings, name: str) -> int:
+    """A number of bytes, or an offset, in a manifest."""
+    return settings.whole(name, least=0, most=MAX_FILE_OFFSET)
 
 
 def find_shards(values: Mapping[str, Any], manifest: Path) -> Shards:
@@ -91,7 +89,7 @@ def find_shards(values: Mapping[str, Any], manifest: Path) -> Shards:
         sizes[file] = size
     shards = Shards(sizes)
     if values.get("byte_length") is not None:
-        promised = whole(values["byte_length"], "byte_length", label)
+        promised = bytes_at(Settings(values, label), "byte_length")
         if promised != shards.nbytes:
             raise FormatError(
                 f"{label}: its {len(sizes)} files have {shards.nbytes} bytes together, but its byte_length is "
@@ -113,11 +111,12 @@ def _named(values: Mapping[str, Any], label: str) -> dict[str, int | None]:
     named: dict[str, int | None] = {}
     for entry in listed:
         values_of = entry if isinstance(entry, Mapping) else {"file": entry}
-        name, length = values_of.get("file"), values_of.get("length")
+        name = values_of.get("file")
         if not isinstance(name, str):
             raise FormatError(f"{label}: found {quoted(name)} for a file of weights; expected its name")
         check_plain_name(name, f"{label}: the file", "the manifest")
         if name in named:
             raise FormatError(f"{label}: it names the file {quoted(name)} twice; expected every file once")
-        named[name] = None if length is None else whole(length, f"length of {quoted(name)}", label)
+        settings = Settings(values_of, f"{label}: the file {quoted(name)}")
+        named[name] = bytes_at(settings, "length") if settings.given("length") else None
     return named
