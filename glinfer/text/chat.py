@@ -177,13 +177,9 @@ class ChatForm(ABC):
     def encode_messages(
         self, messages: Sequence[Message], tools: Tools | None = None, check: Check | None = None, how: Rendering = OPEN
     ) -> tuple[int, ...]:
-        """Token ids of a conversation, up to where the model begins its reply.
+        """Token ids of a conversation, oldest message first, up to where the model begins its reply.
 
-        Args:
-            messages: the conversation, oldest message first.
-            tools: tools for the prompt.
-            check: raises an error to refuse the texts before they are encoded.
-            how: how the prompt ends, and the arguments of the chat template.
+        ``check`` raises an error to refuse the texts before they are encoded.
 
         Raises:
             InputError: a message is malformed, or the form has no place for it; tools or arguments were given that the
@@ -375,14 +371,6 @@ def find_chat(
 ) -> ChatForm:
     """Find the chat form of a model: its Jinja template, see :func:`template_of`, else Gab's form.
 
-    Args:
-        path: the model's file or directory, or the name of a bundled model.
-        tokenizer: the model's.
-        config: the model's shape.
-        system: a system prompt, which only a Jinja template accepts.
-        kwargs: arguments for the template.
-        images: whether the model takes images.
-
     Raises:
         FormatError: a file of the template is damaged.
         InputError: the model has neither form, the template cannot be used, or the form has no system prompt.
@@ -475,12 +463,9 @@ class ReplySplitter:
     """
 
     def __init__(self, template: ChatForm, *, think: bool = False, calls: bool = False) -> None:
-        """Start a reply.
+        """Start a reply; ``think`` is as in the prompt.
 
-        Args:
-            template: the form of the chat.
-            think: as in the prompt.
-            calls: report calls of tools; otherwise those in channels are thoughts, and others belong to the answer.
+        Without ``calls``, calls of tools in channels are thoughts, and others belong to the answer.
         """
         self._template, self._channels = template, template.channels
         self._kind: ReplyKind = "thinking" if think else "answer"

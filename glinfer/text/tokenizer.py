@@ -56,10 +56,7 @@ class Tokenizer:
     Face and in a GGUF file they are the tokens marked as special or control.
 
     Args:
-        model: the result of :func:`glinfer.formats.gab.bpe.read_bpe`,
-            :func:`glinfer.formats.gab.bpe.read_merges_json`,
-            :func:`glinfer.text.tokenizers.huggingface.read_hf_tokenizer` or
-            :func:`glinfer.text.tokenizers.gguf.read_gguf_tokenizer`.
+        model: what a reader of :mod:`glinfer.formats.gab.bpe` or :mod:`glinfer.text.tokenizers` returned.
         path: the file or directory that ``model`` was read from, or None.
 
     Attributes:
