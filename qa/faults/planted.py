@@ -113,7 +113,7 @@ FAULTS = (
     Fault(
         "rank-stabilised-adapter-scaled-as-plain",
         "glinfer/formats/adapters/peft.py",
-        "float(alpha) / (math.sqrt(rank) if stabilised else rank)",
+        'float(alpha) / (math.sqrt(rank) if settings.flag("use_rslora") else rank)',
         "float(alpha) / rank",
         ("tests/formats/test_adapters.py", "tests/formats", "tests/models"),
     ),
