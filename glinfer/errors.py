@@ -6,10 +6,12 @@ The command line catches only these errors, prints the line and exits with statu
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 _PACKAGE = Path(__file__).resolve().parent
 
@@ -119,3 +121,16 @@ def install_command(extra: str) -> str:
         kind = origin.get("vcs_info", {}).get("vcs")
         return f"{pip()} install 'glinfer[{extra}] @ {kind + '+' if kind else ''}{url}'"
     return f"{pip()} install 'glinfer[{extra}]'"
+
+
+def required(module: str, extra: str, what: str) -> Any:
+    """Import a module of an optional package.
+
+    Raises:
+        InputError: it is not installed; the message begins with ``what`` and says which extra to install.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        problem = f"{what} the package {module.partition('.')[0]}, which is not installed"
+        raise InputError(f"{problem}; {install_command(extra)}", problem) from None

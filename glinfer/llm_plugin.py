@@ -40,6 +40,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 NAME = "glinfer"
 """The model whose option ``model`` names any file, directory or model; the names of others begin with it."""
+_KNOWN = f"{__name__}.known"  # the key of the models in click's data of a command
 _LOADING = {"model", "context"}
 _HEADER_BYTES = 1 << 16  # the start of a GGUF file, with its settings before the vocabulary
 _TOGETHER = 256  # texts to embed at once
@@ -299,6 +300,15 @@ def known_models() -> Iterator[Known]:
             yield Known(f"{NAME}/{repo}{at}", Path(revision.snapshot_path), _embeds(Path(revision.snapshot_path)))
 
 
+def _of_command() -> Iterable[Known]:
+    """:func:`known_models`, searched once for each command: llm asks for models several times."""
+    context = click.get_current_context(silent=True)
+    found = {} if context is None else context.meta
+    if _KNOWN not in found:
+        found[_KNOWN] = tuple(known_models())
+    return found[_KNOWN]
+
+
 def _embeds(path: Path) -> bool:
     """Whether a model embeds texts, by what can be seen at once; opening it tells for certain."""
     try:
@@ -314,7 +324,7 @@ def _embeds(path: Path) -> bool:
 def register_models(register: Callable[..., None]) -> None:
     """Register the models that generate texts."""
     register(GlinferModel(NAME), AsyncGlinferModel(NAME))
-    for name, path, embeds in known_models():
+    for name, path, embeds in _of_command():
         if not embeds:
             register(GlinferModel(name, path), AsyncGlinferModel(name, path))
 
@@ -322,6 +332,6 @@ def register_models(register: Callable[..., None]) -> None:
 @llm.hookimpl
 def register_embedding_models(register: Callable[..., None]) -> None:
     """Register the models that embed texts."""
-    for name, path, embeds in known_models():
+    for name, path, embeds in _of_command():
         if embeds:
             register(GlinferEmbedding(name, path))

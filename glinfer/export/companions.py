@@ -24,15 +24,7 @@ PIECE = 64
 
 
 def companions_of(options: PlanOptions, plan: Plan) -> list[Companion]:
-    """The companions of a model's fast plan.
-
-    Args:
-        options: how the plans are built.
-        plan: the fast plan.
-
-    Raises:
-        PlanError: a plan does not fit the textures.
-    """
+    """The companions of a model's fast plan."""
     found, drafted = [_rows(options, plan), _choice("choice", plan, options)], _drafted(options)
     if drafted is None:
         return found

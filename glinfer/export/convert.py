@@ -98,7 +98,8 @@ def convert_model(
     if parts.sampling:
         parts = replace(parts, sampling=usable_sampling(path)[0])
     beside = {} if in_itself else files_beside(parts, target)
-    found = (*checkpoint.files, *(() if tokenizer is None else (Path(tokenizer),)), *_own_file(parts))
+    own = () if parts.tokenizer is None or parts.tokenizer.path is None else (parts.tokenizer.path,)
+    found = (*checkpoint.files, *(() if tokenizer is None else (Path(tokenizer),)), *own)
     _check_target(Path(target), found)
     new = {file: data for file, data in beside.items() if not _has(file, data)}
     _check_beside(new, Path(target), found)
@@ -115,11 +116,6 @@ def convert_model(
             checkpoint, target, dtype=dtype, tokenizer=metadata, sampling=parts.sampling, importance=importance
         )
     return Converted(checkpoint, Path(target).stat().st_size, tuple(beside), parts)
-
-
-def _own_file(parts: TextParts) -> tuple[Path, ...]:
-    tokenizer = parts.tokenizer
-    return () if tokenizer is None or tokenizer.path is None else (tokenizer.path,)
 
 
 def _same(file: Path, others: Iterable[Path]) -> Path | None:

@@ -45,38 +45,37 @@ from glinfer.config import ModelConfig
 from glinfer.engine.defaults import USUAL
 from glinfer.engine.sampler import NEUTRAL, SamplingOptions
 from glinfer.errors import FormatError, PlanError
-from glinfer.export.examples import CHAT_EXAMPLES, TEXT_EXAMPLES
+from glinfer.export.card import CHAT_EXAMPLES, TEXT_EXAMPLES
 from glinfer.export.libraries import JINJA, MARKDOWN, TOKENIZERS
+from glinfer.export.page import PAGE
 from glinfer.export.site import (
     LIMITS,
-    PAGE,
     PLAN,
     VERSION,
     ExportedSite,
+    bytes_in,
     check_target,
-    copy_file,
     laid_out,
     offline_version,
-    page_files,
     plan_file,
     replacing,
     site_parts,
     web_kernels,
     web_root,
     write_json,
+    write_page,
 )
 from glinfer.export.weights import FORMAT
 from glinfer.families import FAMILIES
 from glinfer.families.layer import Rope
 from glinfer.families.settings import shortest
-from glinfer.formats.gguf.config import ROPE_FREQS, USUAL_SETTINGS, config_of, metadata_of
-from glinfer.formats.gguf.file import VERSIONS, GgufFile, GgufTensor, ggml_types
+from glinfer.formats.gguf.config import ROPE_FREQS, USUAL_SETTINGS, config_from, metadata_of
+from glinfer.formats.gguf.file import VERSIONS, ggml_types
 from glinfer.formats.gguf.model import rows_from_file
 from glinfer.formats.gguf.words import BEGIN_WITH_BOS, COMPOSED, EXPRESSIONS, WHOLE_WORDS
 from glinfer.formats.sampling import GGUF_OPTIONS, NAMES
 from glinfer.formats.tensors import stored_tensors
 from glinfer.gl.layouts.matrix import FORMATS
-from glinfer.gl.program import shader_root
 from glinfer.graph.nodes import Attention, ModelTensor
 from glinfer.kernels.rotary import rope_frequencies
 from glinfer.limits import (
@@ -256,17 +255,9 @@ class Program:
         }
 
     def _config(self, metadata: Mapping[str, Any]) -> ModelConfig:
-        """The configuration of a file of this shape with other metadata.
-
-        Raises:
-            FormatError: the metadata is invalid.
-        """
-        none = np.zeros(0, np.uint8)
-        tensors = {each.name: GgufTensor(each.name, "F32", each.outer_shape, none) for each in self._files.values()}
-        if self.factors is not None:
-            tensors[ROPE_FREQS] = GgufTensor(ROPE_FREQS, "F32", self.factors.shape, self.factors.view(np.uint8))
-        values = {"general.architecture": self.architecture, **metadata}
-        return config_of(GgufFile(values, tensors, self.name))
+        """The configuration of a file of this shape with other metadata."""
+        factors = {} if self.factors is None else {ROPE_FREQS: self.factors}
+        return config_from(metadata, self._family, self._files.values(), factors, self.name)
 
     def _accepts(self, key: str, value: Any) -> bool:
         """Whether a file with another value of a key, None for none, has the same configuration."""
@@ -542,8 +533,7 @@ def export_drop(
     parts = site_parts(root, (TOKENIZERS, JINJA, MARKDOWN), embeds=False, tour=False)
     parts |= {name: root / file for name, file in _DROP.items()}
     with replacing(target, page=False) as new:
-        for name, file in page_files(parts):
-            copy_file(file, new / name)
+        write_page(new, parts, set().union(*(program.shaders for program in programs)))
         page = (new / PAGE).read_text(encoding="utf-8")
         (new / PAGE).write_text(page.replace(_OWN_ONLY, _ANY_SITE), encoding="utf-8")
         (new / PROGRAMS).mkdir()
@@ -553,10 +543,8 @@ def export_drop(
             text = json.dumps(program.contents(), separators=(",", ":"), allow_nan=False).encode()
             (new / name).write_bytes(gzip.compress(text, mtime=0))
             entries.append({**program.entry(), "file": name})
-        for name in sorted(set().union(*(program.shaders for program in programs))):
-            copy_file(shader_root() / name, new / "shaders" / name)
         values: dict[str, Any] = {"format": FORMAT, "version": VERSION, "drop": {"shapes": entries, **tables()}}
         values["offline"] = offline_version(new, values)
         write_json(new / PLAN, values)
-        written = sum(file.stat().st_size for file in new.rglob("*") if file.is_file())
+        written = bytes_in(new)
     return ExportedSite(target, written, 0, values, ())

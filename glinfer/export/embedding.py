@@ -46,11 +46,7 @@ PROBES = (
 def exported_tokenizer(
     path: str | PathLike[str], given: str | PathLike[str] | None, checkpoint: Checkpoint
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the ``tokenizer.json`` of an embedding model, and the entry for texts in the plan.
-
-    Raises:
-        InputError: the model has no tokenizer, or the page cannot run it.
-    """
+    """Return the ``tokenizer.json`` of an embedding model, and the entry for texts in the plan."""
     config, embedding = checkpoint.config, checkpoint.embedding
     width = config.dense[-1][0] if config.dense else config.hidden_size
     if embedding.ranks and width != 1:

@@ -23,6 +23,8 @@ from pathlib import Path
 from glinfer.errors import FormatError
 
 PAGE = "index.html"
+NOTE = "<!-- glinfer-web 1, single file -->"
+"""The comment that identifies such a page near its start."""
 _PREFIX = "glinfer-site/"
 # A static import, or export … from, at the start of a line, with the quoted name.
 _IMPORT = re.compile(r'^((?:import|export)\b[^;"\']*?)(["\'])(\.{1,2}/[^"\']+)\2', re.MULTILINE)
@@ -31,22 +33,14 @@ _ODD = re.compile(r"""^(?!\s*(?:\*|/[*/])).*?(\bfrom\s*["']\.|\bimport\s*\(|\bim
 _PIECE = 24 << 20  # bytes of a file in one element; a multiple of 3, so that base64 pieces can be joined
 
 
-def single_file_note() -> str:
-    """Return the comment that identifies such a page near its start."""
-    return "<!-- glinfer-web 1, single file -->"
-
-
 def single_file(site: Path, fetch: Path) -> Iterator[str]:
     """Embed a site into its page, and yield the page in pieces, after reading all files.
 
     ``fetch`` is the script that lets the page find its embedded files.
-
-    Raises:
-        FormatError: the page names a missing file, or a module cannot be embedded.
     """
-    modules = {name: path for name, path in _files(site) if name.endswith(".js")}
+    modules = {name: path for name, path in site_files(site) if name.endswith(".js")}
     imports = {f"{_PREFIX}{name}": _data_url(renamed(name, path)) for name, path in modules.items()}
-    data = [(name, path.read_bytes()) for name, path in _files(site) if not name.endswith((".js", ".css", ".html"))]
+    data = [(name, path.read_bytes()) for name, path in site_files(site) if not name.endswith((".js", ".css", ".html"))]
     import_map = json.dumps({"imports": imports})
     head = [f'<script type="importmap">{import_map}</script>']
     head += [element for name, content in data for element in _elements(name, content)]
@@ -62,7 +56,8 @@ def single_file(site: Path, fetch: Path) -> Iterator[str]:
     return iter(page.parts)
 
 
-def _files(site: Path) -> list[tuple[str, Path]]:
+def site_files(site: Path) -> list[tuple[str, Path]]:
+    """The files of a site, sorted: path in the site, and path."""
     return [(path.relative_to(site).as_posix(), path) for path in sorted(site.rglob("*")) if path.is_file()]
 
 
@@ -72,11 +67,7 @@ def imports_of(module: str) -> list[str]:
 
 
 def renamed(name: str, path: Path) -> str:
-    """Rename a module's relative imports to the keys of the import map.
-
-    Raises:
-        FormatError: an import cannot be served by an import map.
-    """
+    """Rename a module's relative imports to the keys of the import map."""
     folder = posixpath.dirname(name)
 
     def whole(match: re.Match[str]) -> str:
@@ -151,7 +142,7 @@ class _Page(HTMLParser):
         self.parts.append(f"</{tag}>")
 
     def handle_decl(self, decl: str) -> None:
-        self.parts += [f"<!{decl}>", "\n", single_file_note()]
+        self.parts += [f"<!{decl}>", "\n", NOTE]
 
     def handle_data(self, data: str) -> None:
         self.parts.append(data)

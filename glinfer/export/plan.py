@@ -54,12 +54,15 @@ from glinfer.program.compiled import CompiledDraw, CompiledPlan, Shaders, compil
 from glinfer.program.plan import Plan
 
 _PICTURES = ("attn.probs", "attn.scores")
-_LINE_KEYS = {
+_LAYOUT_KEYS: Mapping[type, tuple[str, ...]] = {
+    Layout: ("matrix", "wrapped"),
+    FlatLayout: ("flat", "row_texels"),
+    BlockLayout: ("block", "blocks", "tiles", "pitch", "columns", "slot_step", "block_step", "aside", "every"),
     GemvLayout: ("words", "line", "lines_per_block", "texels"),
     ConstantLayout: ("constants", "line"),
     GroupedLayout: ("groups", "line", "lines_per_block", "paired"),
 }
-_BLOCK_KEYS = ("blocks", "tiles", "pitch", "columns", "slot_step", "block_step", "aside", "every")
+"""The kind of each layout, and the fields of its entry."""
 
 
 @dataclass(frozen=True)
@@ -93,12 +96,7 @@ class PlanExport:
     """
 
     def __init__(self, plan: Plan, limits: Limits, companions: Sequence[Companion] = ()) -> None:
-        """Lay the plans out.
-
-        Raises:
-            PlanError: a plan breaks the limits, or two plans share a texture with different layouts.
-            ShaderError: a shader file is missing or damaged.
-        """
+        """Lay the plans out."""
         self.plan, self._companions = plan, tuple(companions)
         self._plans = [compile_plan(each, limits) for each in (plan, *(each.plan for each in companions))]
         self._textures: list[dict[str, Any]] = []
@@ -268,18 +266,11 @@ def layout_entry(layout: TexelLayout) -> dict[str, Any]:
         "width": layout.width,
         "height": layout.height,
     }
-    if isinstance(layout, Layout):
-        return {"kind": "matrix", **entry, "wrapped": layout.wrapped}
-    if isinstance(layout, FlatLayout):
-        return {"kind": "flat", **entry, "row_texels": layout.row_texels}
-    if isinstance(layout, BlockLayout):
-        return {"kind": "block", **entry, **{key: getattr(layout, key) for key in _BLOCK_KEYS}}
     if isinstance(layout, RowLayout):
         return {"kind": "table", **entry, "stack": layout.stack, "row_texels": layout.texels}
-    if isinstance(layout, GemvLayout | ConstantLayout | GroupedLayout) and not layout.quad:
-        kind, *keys = _LINE_KEYS[type(layout)]
-        return {"kind": kind, **entry, **{key: getattr(layout, key) for key in keys}}
-    return {"kind": "packed", **entry}
+    known = () if getattr(layout, "quad", False) else _LAYOUT_KEYS.get(type(layout), ())
+    kind, *keys = known or ("packed",)
+    return {"kind": kind, **entry, **{key: getattr(layout, key) for key in keys}}
 
 
 def run_value_entry(value: RunValue) -> dict[str, Any]:

@@ -137,15 +137,7 @@ class _Server(ThreadingHTTPServer):
 
 
 def site_server(folder: str | PathLike[str], port: int = 0) -> ThreadingHTTPServer:
-    """Make a server of an exported site, bound to the loopback address and not yet serving.
-
-    Args:
-        folder: an output of ``glinfer export-web``.
-        port: a port, or 0 for any free one.
-
-    Raises:
-        InputError: the folder is a file or not an exported site, or the port is in use.
-    """
+    """Make a server of an exported site, bound to the loopback address and not yet serving; port 0 is any free one."""
     site = Path(folder)
     if site.is_file():
         raise InputError(f"{shown(folder)}: this is a file; open it in a browser, or give the folder of a site")

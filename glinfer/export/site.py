@@ -13,7 +13,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -23,11 +23,11 @@ from glinfer.config import ModelConfig
 from glinfer.engine.loading import read_model
 from glinfer.engine.report import plain
 from glinfer.errors import FormatError, InputError, PlanError
+from glinfer.export.card import licence_of
 from glinfer.export.companions import companions_of
 from glinfer.export.embedding import embedding_entry, exported_tokenizer
 from glinfer.export.libraries import MARKDOWN, TOKENIZERS, library_files
-from glinfer.export.licence import licence_of
-from glinfer.export.page import single_file, single_file_note
+from glinfer.export.page import NOTE, PAGE, single_file, site_files
 from glinfer.export.plan import PlanExport
 from glinfer.export.texts import TextSupport, continued_texts
 from glinfer.export.weights import FORMAT, is_weights_file, write_weights
@@ -56,7 +56,7 @@ from glinfer.program.plan import Plan
 from glinfer.quant.formats import DEFAULT_CACHE
 
 VERSION = 5
-PLAN, TOKENIZER, PAGE = "plan.json", "tokenizer.json", "index.html"
+PLAN, TOKENIZER = "plan.json", "tokenizer.json"
 LIMITS: Mapping[str, Limits] = {
     "usual": dataclasses.replace(Limits.webgl2_minimum(), max_texture_size=4096),
     "webgl2": Limits.webgl2_minimum(),
@@ -118,18 +118,12 @@ class ExportedSite:
 
 
 def web_root() -> Path:
-    """Find the folder of the page and its runtime in the installed package, or next to it in a source checkout.
-
-    Raises:
-        FormatError: neither folder has it.
-    """
+    """Find the folder of the page and its runtime in the installed package, or next to it in a source checkout."""
     package = Path(__file__).resolve().parent.parent
     for folder in (package / "web", package.parent / "web"):
-        if all(
-            (folder / name).exists() for name in (*_SITE, *_SEARCH, _LIBRARY_TEXTS, MARKDOWN_ANSWERS, "text", "tour")
-        ):
+        if (folder / PAGE).is_file():
             return folder
-    raise FormatError(f"the web page is missing: neither {package}/web nor {package.parent}/web has {', '.join(_SITE)}")
+    raise FormatError(f"the web page is missing: neither {package}/web nor {package.parent}/web has {PAGE}")
 
 
 def web_kernels(weights: str = "f32") -> KernelOptions:
@@ -214,7 +208,7 @@ def export_web(
     if embeds:
         values["embedding"] = {**texts.embedding, **embedding_entry(made, export, checkpoint.config)}
     with replacing(target, page=page) as new:
-        _write_site(new, parts, export, texts)
+        write_page(new, parts, export.shaders, texts.tokenizer)
         digest = hashlib.sha256()
         for name in (TOKENIZER, *(f"shaders/{name}" for name in export.shaders)):
             if (new / name).is_file():
@@ -229,7 +223,7 @@ def export_web(
         if single:
             (new / OFFLINE).unlink()
             _make_single(new, root / _FETCH)
-        written = sum(file.stat().st_size for file in new.rglob("*") if file.is_file())
+        written = bytes_in(new)
     return ExportedSite(target, written, len(made.draws), values, tuple(notes))
 
 
@@ -268,11 +262,7 @@ def laid_out(
     kernels: KernelOptions,
     limits: Limits,
 ) -> tuple[Plan, PlanExport]:
-    """A plan with its companions, laid out within limits.
-
-    Raises:
-        PlanError: it does not fit.
-    """
+    """A plan with its companions, laid out within limits."""
     try:
         size = limits.max_texture_size
         made = plan_for(
@@ -330,14 +320,16 @@ def site_parts(root: Path, libraries: Sequence[str], *, embeds: bool, tour: bool
     return {**own, **library_files(root, libraries)}
 
 
-def _write_site(new: Path, parts: Mapping[str, Path], export: PlanExport, texts: TextSupport) -> None:
-    """Write all files except the weights and the plan."""
-    for name, file in page_files(parts):
+def write_page(
+    new: Path, parts: Mapping[str, Path], shaders: Iterable[str], tokenizer: Mapping[str, Any] | None = None
+) -> None:
+    """Write the page and its runtime, see :func:`site_parts`, the shaders, and the tokenizer if there is one."""
+    for name, file in _page_files(parts):
         copy_file(file, new / name)
-    for name in export.shaders:
+    for name in sorted(set(shaders)):
         copy_file(shader_root() / name, new / "shaders" / name)
-    if texts.tokenizer is not None:
-        write_json(new / TOKENIZER, texts.tokenizer)
+    if tokenizer is not None:
+        write_json(new / TOKENIZER, tokenizer)
 
 
 def offline_version(site: Path, plan: Mapping[str, Any]) -> dict[str, Any]:
@@ -346,8 +338,8 @@ def offline_version(site: Path, plan: Mapping[str, Any]) -> dict[str, Any]:
     The files exclude those that browsers cache by fingerprint, the plan and the service worker; the version depends on
     the last two as well.
     """
-    found = {path.relative_to(site).as_posix(): path for path in sorted(site.rglob("*")) if path.is_file()}
-    digests = {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in found.items() if _opens(name)}
+    files = site_files(site)
+    digests = {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files if _opens(name)}
     worker = (site / OFFLINE).read_bytes()
     named = json.dumps([plan, digests], ensure_ascii=False, sort_keys=True).encode()
     version = hashlib.sha256(worker + named).hexdigest()
@@ -359,7 +351,7 @@ def _opens(name: str) -> bool:
     return not (name in (TOKENIZER, PLAN, OFFLINE) or name.startswith("shaders/") or is_weights_file(name))
 
 
-def page_files(parts: Mapping[str, Path]) -> Iterator[tuple[str, Path]]:
+def _page_files(parts: Mapping[str, Path]) -> Iterator[tuple[str, Path]]:
     """The files of a site's page: path in the site, and source path."""
     for name, place in parts.items():
         if not place.is_dir():
@@ -385,6 +377,11 @@ def write_json(path: Path, values: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(values, ensure_ascii=False, allow_nan=False, separators=(",", ":")), encoding="utf-8")
 
 
+def bytes_in(folder: Path) -> int:
+    """The size of all files in a folder."""
+    return sum(path.stat().st_size for _, path in site_files(folder))
+
+
 def _make_single(new: Path, fetch: Path) -> None:
     """Replace the files of a finished export by a page that embeds them."""
     page = single_file(new, fetch)
@@ -400,11 +397,7 @@ def is_page(target: Path) -> bool:
 
 
 def check_target(target: Path) -> None:
-    """Check that an export may make or replace a folder, or a page.
-
-    Raises:
-        InputError: the target exists and is not an earlier export, or has further files.
-    """
+    """Check that an export may make or replace a folder, or a page."""
     if not os.path.lexists(target):
         if not target.parent.is_dir():
             raise InputError(f"{shown(target)}: there is no folder {shown(target.parent)}; make it, or name another")
@@ -433,18 +426,14 @@ def is_export(folder: Path) -> bool:
             found = json.loads((folder / PLAN).read_text(encoding="utf-8"))
             return isinstance(found, dict) and found.get("format") == FORMAT
         with (folder if folder.is_file() else folder / PAGE).open("rb") as file:
-            return single_file_note().encode() in file.read(1024)
+            return NOTE.encode() in file.read(1024)
     except (OSError, ValueError, RecursionError):
         return False
 
 
 @contextlib.contextmanager
 def replacing(target: Path, *, page: bool) -> Iterator[Path]:
-    """Yield a new folder; at the end of the block it, or its page, replaces ``target``. Removed on failure.
-
-    Raises:
-        FormatError: an operating system error inside the block, such as a full disk.
-    """
+    """Yield a new folder; at the end of the block it, or its page, replaces ``target``. Removed on failure."""
     old = target
     try:
         with work_folder(target.parent) as new:

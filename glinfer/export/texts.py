@@ -8,22 +8,20 @@ export includes the ids of probe texts and conversations, which the page checks 
 from __future__ import annotations
 
 import base64
-import contextlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from os import PathLike
-from pathlib import Path
 from typing import Any
 
 from glinfer.engine.defaults import default_sampling
-from glinfer.errors import FormatError, InputError
+from glinfer.errors import InputError
+from glinfer.export.card import examples_for
 from glinfer.export.embedding import PROBES, characters_of
-from glinfer.export.examples import examples_for
 from glinfer.export.libraries import JINJA, MARKDOWN, TOKENIZERS
-from glinfer.formats import BpeModel, Checkpoint, read_bpe
-from glinfer.formats.gab.bpe import is_merges_json, read_merges_json
+from glinfer.formats import BpeModel, Checkpoint
+from glinfer.formats.gguf.vocabulary import steps_of
 from glinfer.formats.sampling import NAMES
 from glinfer.text.chat import ChatTemplate, TemplateChat, find_chat, template_of
 from glinfer.text.stops import default_stops
@@ -79,19 +77,7 @@ class TextSupport:
 def continued_texts(
     path: str | PathLike[str], given: str | PathLike[str] | None, checkpoint: Checkpoint
 ) -> tuple[TextSupport, list[str]]:
-    """Find the tokenizer, stop ids and chat form of a model that generates text.
-
-    Args:
-        path: the model's file or directory.
-        given: its tokenizer, as in :func:`glinfer.load`.
-        checkpoint: the model.
-
-    Returns:
-        The text support, and notes on missing features.
-
-    Raises:
-        InputError, FormatError: the tokenizer, the stop ids or the sampling defaults cannot be read.
-    """
+    """Find the tokenizer, stop ids and chat form of a model that generates text, and note what the page lacks."""
     config = checkpoint.config
     found, why = find_tokenizer(path, given, config)
     sampling = default_sampling(path)
@@ -105,15 +91,19 @@ def continued_texts(
     }
     if found is None:
         return TextSupport(None, about), [f"the site takes token ids only: {why}"]
-    bpe = _bpe_of(path, given, config.vocab_size)
-    entry: dict[str, Any]
-    libraries: tuple[str, ...] = () if bpe is not None else (TOKENIZERS, JINJA)
+    vocabulary = found.vocabulary
+    has_library = not isinstance(vocabulary, BpeModel)
+    libraries: tuple[str, ...] = (TOKENIZERS, JINJA) if has_library else ()
     try:
-        entry = library_entry(found) if bpe is None else tokenizer_entry(bpe, found.control_tokens)
+        entry = (
+            tokenizer_entry(vocabulary, found.control_tokens)
+            if isinstance(vocabulary, BpeModel)
+            else library_entry(found)
+        )
     except InputError as error:
         about["why"] = str(error)
         return TextSupport(None, about), [f"the site takes token ids only: {error}"]
-    about["chat"], about["why"] = _chat_of(path, found, checkpoint, has_library=bpe is None)
+    about["chat"], about["why"] = _chat_of(path, found, checkpoint, has_library=has_library)
     about["examples"] = examples_for(path, chats=about["chat"] is not None)
     notes = [f"the site generates text but does not chat: {about['why']}"] if about["why"] else []
     if about["chat"] is not None:
@@ -127,9 +117,6 @@ def library_entry(tokenizer: Tokenizer) -> dict[str, Any]:
     ``library`` is the tokenizer's ``tokenizer.json`` without the ids around a text, which are ``before`` and ``after``.
     ``pieces`` has the bytes of each id in base64, ``probes`` texts with their ids in each pipeline of
     web/text/library.js.
-
-    Raises:
-        InputError: the page does not support a step of the tokenizer.
     """
     values: dict[str, Any] = json.loads(tokenizer.library_json())
     values.update(truncation=None, padding=None, post_processor=None, decoder=None)
@@ -168,17 +155,9 @@ def _check_steps(values: Mapping[str, Any]) -> None:
         ("normalizer", "normalizers", NORMALIZERS),
         ("pre_tokenizer", "pretokenizers", PRE_TOKENIZERS),
     ):
-        for kind in _kinds(values[name], several):
-            if kind not in known:
-                raise InputError(f"the page does not support the {name} {kind} of this model's tokenizer")
-
-
-def _kinds(step: Mapping[str, Any] | None, several: str) -> list[str]:
-    if step is None:
-        return []
-    if step["type"] == "Sequence":
-        return [kind for each in step[several] for kind in _kinds(each, several)]
-    return [step["type"]]
+        for step in steps_of(values[name], several):
+            if step["type"] not in known:
+                raise InputError(f"the page does not support the {name} {step['type']} of this model's tokenizer")
 
 
 def _chat_of(
@@ -233,25 +212,6 @@ def _ids(template: JinjaTemplate, tokenizer: Tokenizer, messages: Sequence[Messa
         return template.ids(tokenizer, messages)
     except InputError:
         return None
-
-
-def _bpe_of(path: str | PathLike[str], given: str | PathLike[str] | None, size: int) -> BpeModel | None:
-    """Read the merges of the tokenizer of :func:`glinfer.text.tokenizer.find_tokenizer`; None for other kinds."""
-    folder = Path(path) if Path(path).is_dir() else Path(path).parent
-    beside = (Path(path).with_suffix(".bpe"), folder / "model.bpe", folder / "tokenizer.json")
-    for file in beside if given is None else (Path(given),):
-        if not file.is_file() or isinstance(given, Tokenizer):
-            continue
-        with contextlib.suppress(FormatError):
-            if file.suffix != ".json":
-                model = read_bpe(file)
-            elif is_merges_json(file):
-                model = read_merges_json(file)
-            else:
-                continue
-            if len(model.vocabulary) == size:
-                return model
-    return None
 
 
 def tokenizer_entry(model: BpeModel, control: Mapping[str, int]) -> dict[str, Any]:

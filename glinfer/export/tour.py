@@ -23,21 +23,18 @@ import numpy as np
 
 from glinfer.engine.loading import for_use, read_model
 from glinfer.errors import InputError
+from glinfer.export.card import licence_of
 from glinfer.export.libraries import TOKENIZERS, library_files
-from glinfer.export.licence import licence_of
-from glinfer.export.page import single_file
+from glinfer.export.page import PAGE, single_file
 from glinfer.export.plan import PlanExport, layout_entry
 from glinfer.export.site import (
     LIMITS,
-    PAGE,
     SMALL_TOUR_PAGE,
-    TOKENIZER,
     TOUR,
     TOUR_PAGE,
     ExportedSite,
     check_target,
     copy_file,
-    page_files,
     plan_file,
     points_of,
     replacing,
@@ -45,11 +42,11 @@ from glinfer.export.site import (
     web_kernels,
     web_root,
     write_json,
+    write_page,
 )
 from glinfer.export.texts import TextSupport, continued_texts
 from glinfer.export.weights import write_weights
 from glinfer.formats import Checkpoint
-from glinfer.gl.program import shader_root
 from glinfer.hub import title_of
 from glinfer.kernels.spec import Array
 from glinfer.limits import MAX_SINGLE_FILE_BYTES
@@ -349,9 +346,5 @@ def _write_page(new: Path, root: Path, exports: Sequence[PlanExport], texts: Tex
     parts = {PAGE: root / _PAGE, **{name: root / name for name in _FILES}}
     if TOKENIZERS in texts.libraries:
         parts |= {"text": root / "text", "texts.js": root / "library_texts.js"}
-    for name, file in page_files({**parts, **library_files(root, texts.libraries)}):
-        copy_file(file, new / name)
-    for shader in sorted({each for export in exports for each in export.shaders}):
-        copy_file(shader_root() / shader, new / "shaders" / shader)
-    if texts.tokenizer is not None:
-        write_json(new / TOKENIZER, texts.tokenizer)
+    shaders = [each for export in exports for each in export.shaders]
+    write_page(new, {**parts, **library_files(root, texts.libraries)}, shaders, texts.tokenizer)

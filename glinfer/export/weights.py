@@ -68,20 +68,12 @@ def write_weights(
 ) -> list[dict[str, Any]]:
     """Write packed texels, one array at a time; the safetensors library would sort, and need all in memory.
 
-    Args:
-        folder: the folder of the files.
-        export: the plan of the weights.
-        arrays: the weights by name.
-        order: the index of each token's logit among the numbers read back, stored in the last file; None without
-            logits.
-        digest: updated with the headers and the checksums.
+    ``order``, the index of each token's logit among the numbers read back, is stored in the last file. ``digest`` is
+    updated with the headers and the checksums.
 
     Returns:
         For ``plan.json``, the ``name`` of each file, its size in ``bytes``, and the ``crc32`` of its header and
         checksums, by which the page recognises the files of the plan.
-
-    Raises:
-        PlanError: a weight is missing, or its shape is not the plan's.
     """
     files = weight_files(export)
     last = next(reversed(files))

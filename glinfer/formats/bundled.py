@@ -36,17 +36,11 @@ def bundled_models() -> tuple[BundledModel, ...]:
     for card in sorted(FOLDER.glob("*.json")):
         facts = json.loads(card.read_text(encoding="utf-8"))
         path, tokenizer = card.with_suffix(".safetensors"), card.with_suffix(".bpe")
+        own = {name: facts[name] for name in ("description", "licence", "parameters", "bits_per_byte")}
+        nbytes = path.stat().st_size + tokenizer.stat().st_size
         models.append(
             BundledModel(
-                name=card.stem,
-                description=facts["description"],
-                licence=facts["licence"],
-                parameters=facts["parameters"],
-                bits_per_byte=facts["bits_per_byte"],
-                examples=tuple(facts["examples"]),
-                path=path,
-                tokenizer=tokenizer,
-                bytes=path.stat().st_size + tokenizer.stat().st_size,
+                card.stem, **own, examples=tuple(facts["examples"]), path=path, tokenizer=tokenizer, bytes=nbytes
             )
         )
     return tuple(models)

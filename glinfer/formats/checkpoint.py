@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -20,7 +20,7 @@ from glinfer.families.settings import quoted
 from glinfer.formats.adapters.adapter import Adapter
 from glinfer.formats.embedding import Embedding
 from glinfer.formats.packed import PACKED_FORMATS, PackedTensor, block_weights
-from glinfer.formats.tensors import tensor_count, weight_shapes
+from glinfer.formats.tensors import weight_shapes
 
 FloatArray = npt.NDArray[np.float32]
 _MAX_TRIED_CHARACTERS, _MAX_TRIED_NAMES = 128, 1000  # in the search for the nearest name
@@ -134,29 +134,15 @@ def _not_finite(tensor: FloatArray) -> tuple[int, int]:
 
 
 def check_tensors(config: ModelConfig, found: Mapping[str, tuple[str, tuple[int, ...]]], source: str) -> None:
-    """Compare names, types and shapes with :func:`glinfer.formats.tensors.weight_shapes`.
+    """Compare names, types and shapes of tensors with :func:`glinfer.formats.tensors.weight_shapes`.
 
-    Args:
-        config: the model that the tensors should form.
-        found: type (``float32``, or for a matrix one of :data:`glinfer.formats.packed.PACKED_FORMATS`) and shape of
-            each tensor found.
-        source: the prefix of messages.
-
-    Raises:
-        FormatError: the family is unknown, or a tensor is missing, unknown, or of the wrong type or shape; names the
-            first one and, for a wrong name, the nearest right one.
+    ``found`` has the type (``float32``, or for a matrix one of PACKED_FORMATS) and the shape of each.
     """
     if config.model_type not in FAMILIES:
         raise FormatError(f"{source}: model_type is {quoted(config.model_type)}; expected one of {', '.join(FAMILIES)}")
-    expected = tensor_count(config)
-    # Checked before names are listed: the block count comes from a file and may be absurd.
-    if config.num_hidden_layers > len(found):
-        raise FormatError(
-            f"{source}: found {len(found)} tensors; expected {expected} for the {config.num_hidden_layers} "
-            "blocks of its configuration; these weights do not match it"
-        )
+    check_blocks(config.num_hidden_layers, found, "blocks of its configuration", source)
     shapes = weight_shapes(config)
-    check_names(shapes, found, f"found {len(found)} tensors, expected {expected}", source)
+    check_names(shapes, found, f"found {len(found)} tensors, expected {len(shapes)}", source)
     for name, shape in shapes.items():
         kind, found_shape = found[name]
         if found_shape != shape:
@@ -176,12 +162,17 @@ def check_tensors(config: ModelConfig, found: Mapping[str, tuple[str, tuple[int,
             )
 
 
-def check_names(expected: Iterable[str], found: Iterable[str], counts: str, source: str) -> None:
-    """Compare the names of tensors; messages end with ``counts``.
+def check_blocks(count: int, found: Collection[str], blocks: str, source: str) -> None:
+    """Refuse more ``blocks`` than tensors, before names are listed: a file may name absurdly many blocks."""
+    if count > len(found):
+        raise FormatError(
+            f"{source}: found {len(found)} tensors; expected more for the {count} {blocks}; these weights do not match "
+            "it"
+        )
 
-    Raises:
-        FormatError: a tensor is missing or unknown; names the first, and the nearest right name.
-    """
+
+def check_names(expected: Iterable[str], found: Iterable[str], counts: str, source: str) -> None:
+    """Compare the names of tensors; messages end with ``counts``."""
     expected, found = dict.fromkeys(expected), dict.fromkeys(found)
     missing = [name for name in expected if name not in found]
     unknown = [name for name in found if name not in expected]
@@ -207,19 +198,13 @@ def nearest(name: str, others: Iterable[str], verb: str) -> str:
 
 def check_checkpoint(checkpoint: Checkpoint) -> None:
     """Check a checkpoint's tensors with :func:`check_tensors` before they are written."""
-    found: dict[str, tuple[str, tuple[int, ...]]] = {
-        name: (tensor.dtype.name, tensor.shape) for name, tensor in checkpoint.tensors.items()
-    }
-    found.update((name, (tensor.format, tensor.shape)) for name, tensor in checkpoint.packed.items())
-    check_tensors(checkpoint.config, found, checkpoint.source)
+    floats = {name: (tensor.dtype.name, tensor.shape) for name, tensor in checkpoint.tensors.items()}
+    packed = {name: (tensor.format, tensor.shape) for name, tensor in checkpoint.packed.items()}
+    check_tensors(checkpoint.config, {**floats, **packed}, checkpoint.source)
 
 
 def with_context(checkpoint: Checkpoint, positions: int | None) -> Checkpoint:
-    """The same model for sequences of at most ``positions`` tokens; None changes nothing.
-
-    Raises:
-        ConfigError: ``positions`` is above :attr:`glinfer.config.ModelConfig.most_positions`, or below 1.
-    """
+    """The same model for sequences of at most ``positions`` tokens; None changes nothing."""
     config = checkpoint.config.with_context(positions)
     name = f"{config.family.names.positions}.weight"
     tensors, packed = dict(checkpoint.tensors), dict(checkpoint.packed)

@@ -81,11 +81,7 @@ def words_of(error: object, most: int = 300) -> str:
 
 
 def decode_text(data: bytes, source: str, expected: str = "text") -> str:
-    """Decode a user's UTF-8 text; drop a byte-order mark at its start, and convert CR LF to LF.
-
-    Raises:
-        InputError: the text is UTF-16, or not UTF-8; names ``source`` and the byte.
-    """
+    """Decode a user's UTF-8 text; drop a byte-order mark at its start, and convert CR LF to LF."""
     start = data[:2]
     if start in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) or (len(start) == 2 and start.count(0) == 1):
         raise InputError(
@@ -121,11 +117,7 @@ def is_plain_path(path: str) -> bool:
 
 
 def check_path(what: str, path: object) -> None:
-    """Refuse values that are not a str or a path, and empty ones, which pathlib reads as the current folder.
-
-    Raises:
-        InputError: the value is not a path, or is empty; names ``what``.
-    """
+    """Refuse values that are not a str or a path, and empty ones, which pathlib reads as the current folder."""
     if not isinstance(path, (str, os.PathLike)) or not isinstance(os.fspath(path), str):
         raise InputError(f"{what} is {type(path).__name__}; expected a path, as a str or a pathlib.Path")
     if not os.fspath(path):
@@ -144,11 +136,7 @@ def _usable(path: AnyPath) -> str:
 
 
 def cache_folder() -> Path:
-    """The folder for glinfer's own files: $GLINFER_CACHE, else ``glinfer`` in $XDG_CACHE_HOME or in ~/.cache.
-
-    Raises:
-        InputError: neither variable is set, and the user has no home directory.
-    """
+    """The folder for glinfer's own files: $GLINFER_CACHE, else ``glinfer`` in $XDG_CACHE_HOME or in ~/.cache."""
     own = os.environ.get("GLINFER_CACHE")
     if own:
         return Path(own)
@@ -207,17 +195,13 @@ def inside(path: Path) -> Path:
     return path
 
 
-def check_size(found: int, expected: int, label: str) -> None:
-    """Compare a file's size in bytes with what its header promises.
-
-    Raises:
-        FormatError: the file is truncated or padded; names both sizes and the difference.
-    """
+def check_size(found: int, expected: int, label: str, promise: str = "its header promises") -> None:
+    """Compare a file's size in bytes with a promise; the error names both, and the difference."""
     if found != expected:
         what, by = ("truncated", "short") if found < expected else ("padded", "too long")
         raise FormatError(
-            f"{label}: {what}: found {found} bytes, but its header promises {expected}: "
-            f"{abs(found - expected)} bytes {by}; get the file again"
+            f"{label}: {what}: found {found} bytes, but {promise} {expected}: {abs(found - expected)} bytes {by}; "
+            "get the file again"
         )
 
 
@@ -262,15 +246,26 @@ def opened(path: AnyPath) -> Iterator[tuple[BinaryIO, int]]:
         raise FormatError(f"{shown(path)}: cannot read it: {reason(error)}; {_advice(path, error)}") from None
 
 
+def read_whole(path: AnyPath, most: int, what: str) -> bytes:
+    """The bytes of a regular file of at most ``most`` bytes; ``what`` names its contents in the error.
+
+    Raises:
+        FormatError: the file cannot be read, or has more bytes.
+    """
+    with opened(path) as (file, size):
+        data = file.read(min(size, most) + 1)  # read() allocates its argument at once
+    if len(data) > most:
+        found = f"found {what} of {max(size, len(data))} bytes"
+        raise FormatError(f"{shown(path)}: {found}, which exceeds the limit of {most}")
+    return data
+
+
 @contextlib.contextmanager
 def work_folder(parent: Path, mode: int = 0o777) -> Iterator[Path]:
     """Create a folder for unfinished files in ``parent``, and remove it at the end unless the block renamed it.
 
     A process locks its folder until it exits. Unlocked folders are leftovers of killed processes, and are removed
     first.
-
-    Raises:
-        OSError: the folder cannot be made.
     """
     folder, held = parent / f".glinfer-{secrets.token_hex(8)}.tmp", -1
     _remove_leftovers(parent)
@@ -296,23 +291,45 @@ def _remove_leftovers(parent: Path) -> None:
 
 def _held(folder: Path, *, wait: bool) -> int:
     """Lock a folder: its descriptor, -1 if another process holds it or it is gone, 0 without lock support."""
-    try:
-        import fcntl
-    except ImportError:  # not on Windows
+    if not hasattr(os, "O_DIRECTORY"):  # not on Windows
         return 0
     try:
         place = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except FileNotFoundError:
         return -1
+    locked = lock(place, wait=wait)
+    if locked and folder.is_dir():
+        return place
+    os.close(place)
+    return 0 if locked is None else -1
+
+
+def lock(place: int, *, wait: bool = False) -> bool | None:
+    """Lock an open file or folder by its descriptor, until it is closed.
+
+    Returns:
+        False if another process holds the lock; None if the system or the file system has no locks.
+    """
+    try:
+        import fcntl
+    except ImportError:  # not on Windows
+        return None
     try:
         fcntl.flock(place, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        if folder.is_dir():
-            return place
-        found = -1
-    except OSError as error:  # some network file systems have no locks
-        found = -1 if isinstance(error, BlockingIOError) else 0
-    os.close(place)
-    return found
+    except BlockingIOError:
+        return False
+    except OSError:  # some network file systems have no locks
+        return None
+    return True
+
+
+@contextlib.contextmanager
+def writing(path: AnyPath, advice: str = "check the free space and the permissions") -> Iterator[None]:
+    """Turn errors of the operating system within the block into a FormatError in one line that ends with ``advice``."""
+    try:
+        yield
+    except OSError as error:
+        raise FormatError(f"{shown(path)}: cannot write it: {reason(error)}; {advice}") from None
 
 
 @contextlib.contextmanager
@@ -329,7 +346,7 @@ def replacing(path: AnyPath) -> Iterator[Path]:
     """
     # Not Path.resolve, which raises its own kind of error for a link that points at itself.
     target = Path(os.path.realpath(_usable(path)))
-    try:
+    with writing(path, "check the directory, its permissions and the free space"):
         if target.exists() and not target.is_file():
             found = kind_of(target.stat().st_mode)
             raise FormatError(f"{shown(path)}: found {found}; expected a regular file to replace or a new name")
@@ -342,7 +359,3 @@ def replacing(path: AnyPath) -> Iterator[Path]:
             yield temporary
             temporary.chmod(mode)  # libraries that recreate the file reset its permissions
             temporary.replace(target)
-    except OSError as error:
-        raise FormatError(
-            f"{shown(path)}: cannot write it: {reason(error)}; check the directory, its permissions and the free space"
-        ) from None

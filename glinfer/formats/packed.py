@@ -33,11 +33,7 @@ class PackedTensor:
     blocks: Bytes
 
     def __post_init__(self) -> None:
-        """Check that the bytes are a matrix in that format.
-
-        Raises:
-            InputError: the format is unknown, or the bytes are not a matrix whose rows are whole blocks.
-        """
+        """Check that the bytes are a matrix in that format."""
         if self.format != F16:
             block_format(self.format)
         if self.blocks.ndim != 2 or self.blocks.dtype != np.uint8 or self.blocks.size == 0:
@@ -134,9 +130,6 @@ class GatheredTensor(PackedTensor):
             shape: (rows, inputs).
             gather: returns the bytes [rows, bytes of a row] of a slice of rows.
             is_finite: a faster check, of the scales alone; true if all weights are finite.
-
-        Raises:
-            InputError: the format is unknown.
         """
         if form != F16:
             block_format(form)

@@ -17,11 +17,7 @@ from glinfer.formats.checkpoint import Checkpoint
 
 
 def of_two_tokens(checkpoint: Checkpoint, yes: int, no: int) -> Checkpoint:
-    """Convert a generative model to a reranker that scores token ``yes`` against token ``no`` after a pair.
-
-    Raises:
-        FormatError: a token is outside the vocabulary, or the family has no known prompt for pairs.
-    """
+    """Convert a generative model to a reranker that scores token ``yes`` against token ``no`` after a pair."""
     config = checkpoint.config
     prompt = config.family.rerank_prompt
     if not prompt or not (0 <= yes < config.vocab_size and 0 <= no < config.vocab_size):

@@ -58,11 +58,7 @@ class FoundTensor:
 
 
 def read_header(path: Path, longest: int = MAX_HEADER_BYTES) -> tuple[dict[str, FoundTensor], dict[str, str]]:
-    """Read the tensors and the metadata in the header of a safetensors file; the library checks it too.
-
-    Raises:
-        FormatError: not a readable regular file, not a safetensors file, or a damaged, truncated or padded one.
-    """
+    """Read the tensors and the metadata in the header of a safetensors file; the library checks it too."""
     label = shown(path)
     with opened(path) as (file, size):
         start = file.read(_LENGTH.size)
@@ -119,11 +115,7 @@ def _parsed(text: bytes) -> dict[str, tuple[str, tuple[int, ...], tuple[int, int
 
 
 def load_tensor(found: FoundTensor) -> npt.NDArray[np.float32]:
-    """One tensor of a type in :data:`STORED`, in its shape in the file: a view of the file if it is float32.
-
-    Raises:
-        FormatError: the file can no longer be read, or became shorter.
-    """
+    """One tensor of a type in :data:`STORED`, in its shape in the file: a view of the file if it is float32."""
     return floats_of(map_bytes({"": found})[""], found)
 
 
@@ -131,9 +123,6 @@ def map_bytes(tensors: Mapping[str, FoundTensor]) -> dict[str, Bytes]:
     """The bytes of tensors by name: read-only views of their files, each of which is mapped once.
 
     Types are those of :data:`STORED`, or have one byte. Pages are read on first access.
-
-    Raises:
-        FormatError: a file can no longer be read, or became shorter.
     """
     maps: dict[Path, Bytes] = {}
     ends: dict[Path, int] = {}
@@ -151,11 +140,7 @@ def map_bytes(tensors: Mapping[str, FoundTensor]) -> dict[str, Bytes]:
 
 
 def same_bytes(tensors: tuple[FoundTensor, FoundTensor]) -> bool:
-    """Whether two tensors have the same type, shape and bytes; reads up to the first difference.
-
-    Raises:
-        FormatError: a file can no longer be read, or became shorter.
-    """
+    """Whether two tensors have the same type, shape and bytes; reads up to the first difference."""
     one, other = tensors
     if (one.dtype, one.shape) != (other.dtype, other.shape):
         return False

@@ -24,18 +24,15 @@ from glinfer.formats.json_files import read_json
 from glinfer.formats.names import find_model
 from glinfer.limits import MAX_CONFIG_BYTES
 
-_GGUF = "general.sampling."
-# Names in GGUF files, by the fields of SamplingOptions; the sources are gguf-py and common/common.cpp of llama.cpp.
-_GGUF_NAMES = {
-    "temperature": "temp",
-    "top_k": "top_k",
-    "top_p": "top_p",
-    "min_p": "min_p",
-    "repetition_penalty": "penalty_repeat",
-}
 _MAX_TOP_K = 2**31 - 1  # llama.cpp reads an int32; no vocabulary has more tokens
-GGUF_OPTIONS = {name: _GGUF + key for name, key in _GGUF_NAMES.items()}
-"""The metadata key of each sampling option in a GGUF file."""
+GGUF_OPTIONS = {
+    "temperature": "general.sampling.temp",
+    "top_k": "general.sampling.top_k",
+    "top_p": "general.sampling.top_p",
+    "min_p": "general.sampling.min_p",
+    "repetition_penalty": "general.sampling.penalty_repeat",
+}
+"""The metadata key of each sampling option in a GGUF file; sources: gguf-py and common/common.cpp of llama.cpp."""
 NAMES = tuple(GGUF_OPTIONS)
 """The sampling options that a model's files may set."""
 
@@ -53,13 +50,6 @@ def named_sampling(path: AnyPath) -> tuple[dict[str, Any], str]:
 
     ``do_sample: false`` in a ``generation_config.json`` means a temperature of 0. A number that is exactly a float32
     becomes its shortest decimal, 0.6 instead of 0.60000002384, so that it is the same in every format.
-
-    Args:
-        path: the model's file or directory, or the name of a bundled model.
-
-    Raises:
-        FormatError: the file cannot be read.
-        InputError: the package gguf, which reads GGUF files, is not installed.
     """
     path = find_model(path)
     if is_gguf(path):
@@ -90,7 +80,7 @@ def sampling_metadata(named: Mapping[str, Any]) -> dict[str, Any]:
             with np.errstate(over="ignore"):
                 fits = shortest(float(np.float32(value))) == value
             found = float(value) if fits else np.float64(value)
-        values[_GGUF + _GGUF_NAMES[name]] = found
+        values[GGUF_OPTIONS[name]] = found
     return values
 
 
@@ -105,8 +95,7 @@ def generation_config(named: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _in_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    found = {name: metadata.get(_GGUF + key) for name, key in _GGUF_NAMES.items()}
-    named = {name: value for name, value in found.items() if value is not None}
+    named = {name: metadata[key] for name, key in GGUF_OPTIONS.items() if metadata.get(key) is not None}
     for name in ("temperature", "top_k"):  # llama.cpp treats negative values as 0
         if isinstance(named.get(name), (int, float)):
             named[name] = max(named[name], 0)

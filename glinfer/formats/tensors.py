@@ -121,35 +121,13 @@ def _folded(config: ModelConfig, tensor: ModelTensor) -> tuple[int, ...]:
 
 
 def tensors_per_layer(config: ModelConfig) -> int:
-    """The most tensors of a layer, without listing all layers: a file may name absurdly many."""
-    return max(_counts(config))
-
-
-def _counts(config: ModelConfig, first: int = 0) -> list[int]:
-    """The number of tensors in each layer of one period of the layer pattern, from the layer ``first`` on.
+    """The most tensors of a layer, without listing all layers: a file may name absurdly many.
 
     All layers count as layers with experts if any are.
     """
-    period, alike = config.num_hidden_layers - first, replace(config, num_dense_layers=0)
-    layers = range(first, first + min(period, max(1, len(config.layer_types))))
-    return [sum(1 for _ in graph_of(alike).layer(layer).tensors()) for layer in layers]
-
-
-def tensor_count(config: ModelConfig) -> int:
-    """The number of tensors of a model, without listing them."""
-    shared = config.producing_layers
-    alone = replace(config, num_hidden_layers=1, num_kv_shared_layers=0, num_dense_layers=0)
-    count = sum(1 for _ in tensors_of(alone)) - _counts(alone)[0]
-    for first, layers in ((0, shared), (shared, config.num_hidden_layers - shared)):
-        each = _counts(config, first)
-        times, rest = divmod(layers, max(1, len(each)))
-        count += times * sum(each) + sum(each[:rest])
-    if config.num_dense_layers:
-        graph = graph_of(config)
-        mlps = (graph.layer(layer).mlp for layer in (config.num_dense_layers, 0))
-        experts, dense = (sum(1 for _ in mlp.tensors()) for mlp in mlps)
-        count -= config.num_dense_layers * (experts - dense)
-    return count
+    graph = graph_of(replace(config, num_dense_layers=0))
+    period = min(config.num_hidden_layers, max(1, len(config.layer_types)))
+    return max(sum(1 for _ in graph.layer(layer).tensors()) for layer in range(period))
 
 
 def head_weight(config: ModelConfig) -> str:

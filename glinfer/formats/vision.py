@@ -12,7 +12,7 @@ from glinfer.config import ModelConfig
 from glinfer.errors import ConfigError, FormatError
 from glinfer.families import TOWERS
 from glinfer.families.settings import Settings, is_whole, quoted
-from glinfer.formats.checkpoint import Checkpoint
+from glinfer.formats.checkpoint import Checkpoint, check_blocks
 from glinfer.formats.files import AnyPath, is_directory, shown
 from glinfer.formats.gguf.file import is_gguf
 from glinfer.formats.gguf.model import checked_parts
@@ -139,8 +139,7 @@ def _in_huggingface(path: AnyPath) -> Vision | str:
     stored = stored_tensors(config, _SIGLIP.names)
     found = {name.removeprefix("model."): each for name, each in find_tensors(weights).items()}
     found = {name: each for name, each in found.items() if name.startswith(("vision_model.", "connector."))}
-    if config.num_hidden_layers > len(found):
-        raise FormatError(f"{label}: vision_config names {config.num_hidden_layers} layers; found fewer tensors")
+    check_blocks(config.num_hidden_layers, found, "layers of vision_config", label)
     check_tensors(config, stored, found, "", shown(weights))
     form = _processor(config_file.parent, side)
     return form if isinstance(form, str) else Vision(loaded(config, stored, found, shown(path)), form)

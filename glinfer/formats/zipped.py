@@ -64,7 +64,8 @@ def unpacked(path: AnyPath) -> AnyPath:
         if os.path.lexists(folder / _CONFIG) or not os.path.lexists(packed):
             return path
         return unpacked(inside(packed))
-    if not (is_zip(path) and _has_a_model(Path(path))):
+    # PyTorch's pickled weights are zip files too, without a configuration.
+    if not is_zip(path) or not (Path(path).suffix == ".zip" or is_model_zip(Path(path))):
         return path
     digest = hashlib.sha256()
     with opened(path) as (file, _):
@@ -86,11 +87,6 @@ def is_zip(path: AnyPath) -> bool:
             return file.read(len(ZIP_MAGIC)) == ZIP_MAGIC
     except (OSError, ValueError):
         return False
-
-
-def _has_a_model(path: Path) -> bool:
-    """Whether a zip file holds a model; PyTorch's pickled weights are zip files too, without a configuration."""
-    return path.suffix == ".zip" or is_model_zip(path)
 
 
 def is_model_zip(path: Path) -> bool:
@@ -127,7 +123,8 @@ def dropped_if_refused(path: AnyPath) -> Iterator[None]:
         yield
     except GlinferError:
         for folder in _used.intersection((Path(path), *Path(path).parents)):
-            _remove(folder)
+            shutil.rmtree(folder, ignore_errors=True)
+            _remove_empty(folder.parent)
         raise
 
 
@@ -140,10 +137,10 @@ def _passing_folder() -> Path:
 
 def _model_in(folder: Path, path: AnyPath) -> Path:
     """The folder itself, or its only subfolder that has a model."""
-    places = [folder, *sorted(each for each in folder.iterdir() if each.is_dir())]
-    found = [each for each in places if (each / _CONFIG).is_file()]
-    found = found[:1] if found[:1] == [folder] else found
-    if not [each for each in found if each == folder or len(found) == 1]:
+    if (folder / _CONFIG).is_file():
+        return folder
+    found = [each for each in folder.iterdir() if (each / _CONFIG).is_file()]
+    if len(found) != 1:
         raise FormatError(f"{shown(path)}: found no model in it; expected one {_CONFIG} with the weights beside it")
     return found[0]
 
@@ -181,15 +178,12 @@ def _unpack(path: Path, target: Path) -> None:
             raise FormatError(f"{shown(path)}: {said}, which is not supported; get the model from elsewhere") from None
         raise FormatError(f"{shown(path)}: damaged zip file: {said}; get the file again") from None
     finally:
-        with contextlib.suppress(OSError):
-            target.parent.rmdir()  # unless something is in it
+        _remove_empty(target.parent)
 
 
-def _remove(folder: Path) -> None:
-    """Remove a folder, and its parent if that is then empty."""
-    shutil.rmtree(folder, ignore_errors=True)
+def _remove_empty(folder: Path) -> None:
     with contextlib.suppress(OSError):
-        folder.parent.rmdir()
+        folder.rmdir()
 
 
 def _write(packed: zipfile.ZipFile, entries: Iterable[zipfile.ZipInfo], folder: Path) -> None:
@@ -203,12 +197,7 @@ def _write(packed: zipfile.ZipFile, entries: Iterable[zipfile.ZipInfo], folder: 
 
 
 def _check(packed: zipfile.ZipFile, path: Path) -> int:
-    """Refuse unsafe entries before anything is written; returns the size of all entries in bytes.
-
-    Raises:
-        FormatError: the file exceeds a limit, or an entry leaves the folder, is a link, overlaps another one or has
-            its name, is encrypted, or has an unusual compression method.
-    """
+    """Refuse unsafe entries before anything is written; returns the size of all entries in bytes."""
     entries, size = packed.infolist(), path.stat().st_size
     total, most = sum(entry.file_size for entry in entries), min(MAX_ZIP_BYTES, MAX_ZIP_GROWTH * size + ZIP_SLACK)
     if len(entries) > MAX_ZIP_ENTRIES or total > most:

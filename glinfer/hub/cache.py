@@ -111,14 +111,7 @@ class RepositoryCache:
     def fetch(self, repository: Repository, file: RemoteFile, start: Path | None = None, count: int = 0) -> None:
         """Fetch a file that the cache lacks, compare its hash, and link its name; an earlier download is resumed.
 
-        Args:
-            repository: the file's repository.
-            file: a file of it.
-            start: a file with the first ``count`` bytes, which are then not fetched again.
-            count: the number of these bytes.
-
-        Raises:
-            HubError: the file cannot be fetched or written, or differs from the hub's list and is discarded.
+        ``start`` is a file with the first ``count`` bytes, which are then not fetched again.
         """
         lock = self._root / ".locks" / self.folder.name / f"{file.digest}.lock"
         place, blob, partial = self.place(repository.commit, file.path), self.blob(file), self.blob(file, ".incomplete")
@@ -186,11 +179,7 @@ class RepositoryCache:
 
 @contextlib.contextmanager
 def disk_errors(name: object, folder: Path) -> Iterator[None]:
-    """Turn errors of the operating system within the block into a one-line HubError.
-
-    Raises:
-        HubError: the block raised an OSError.
-    """
+    """Turn errors of the operating system within the block into a one-line HubError."""
     try:
         yield
     except OSError as error:
@@ -226,17 +215,10 @@ def _scan() -> Any:
 
 
 def remove(name: HubName, chosen: dict[str, list[str]] | None = None) -> tuple[list[str], int]:
-    """Remove a repository's files from the cache.
+    """Remove files of a repository from the cache, and return their commits and the number of freed bytes.
 
-    Args:
-        name: the repository; a revision other than ``main`` selects its commit, else all commits are removed.
-        chosen: the paths of files to remove, by commit; all files by default.
-
-    Returns:
-        The commits of the removed files, and the number of freed bytes.
-
-    Raises:
-        HubError: the cache has no such files, or they cannot be removed.
+    Files are those of the name's revision, or of all commits for ``main``; ``chosen`` has their paths by commit, else
+    all files are removed.
     """
     cache, scanned, freed = RepositoryCache(name.repo), _scan(), 0
     repos = [repo for repo in (scanned.repos if scanned else ()) if repo.repo_path == cache.folder]

@@ -114,11 +114,7 @@ class Chosen:
 
 
 def read_listing(name: HubName, answer: Mapping[str, Any]) -> Repository:
-    """The repository in a hub's answer.
-
-    Raises:
-        HubError: the answer lacks a commit or a list of files.
-    """
+    """The repository in a hub's answer."""
     commit, entries = answer.get("sha"), answer.get("siblings")
     if not isinstance(commit, str) or not COMMIT.fullmatch(commit):
         raise HubError(f"{name}: the hub answered with commit {quoted(commit)}; expected 40 hexadecimal digits")
@@ -154,11 +150,7 @@ def base_format(quant: str) -> str:
 
 
 def choose(repository: Repository, shards_of: Callable[[RemoteFile], Iterable[str]]) -> Chosen:
-    """The files of the named model; ``shards_of`` reads the names of the shards in an index.
-
-    Raises:
-        HubError: no file or several files match; the error lists the candidates with their sizes.
-    """
+    """The files of the named model; ``shards_of`` reads the names of the shards in an index."""
     path, quant = repository.name.path, repository.name.quant
     folder, ending = os.path.dirname(path), PurePosixPath(path).suffix.lower()  # noqa: PTH120 (no path of this system)
     prefix = f"{path}/" if path else ""

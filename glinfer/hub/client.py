@@ -7,6 +7,7 @@ headers are our own: the package's describe the machine and cost a request. What
 from __future__ import annotations
 
 import contextlib
+import importlib
 import io
 import json
 import logging
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from glinfer.errors import HubError, InputError, install_command
+from glinfer.errors import HubError, InputError, install_command, required
 from glinfer.formats.files import shown, words_of
 from glinfer.hub.choice import RemoteFile, Repository, read_listing
 from glinfer.hub.names import HubName
@@ -28,34 +29,20 @@ class UnreachableError(HubError):
 
 
 def require_hub(name: object) -> Any:
-    """The package ``huggingface_hub``.
-
-    Raises:
-        InputError: it is not installed, or too old; the error says how to install it.
-    """
-    try:
-        import huggingface_hub
-    except ImportError:
-        found = "fetching models of a hub needs the package huggingface_hub, which is not installed"
-        raise InputError(f"{shown(str(name))}: {found}; {install_command('hub')}") from None
-    version = huggingface_hub.__version__
+    """The package ``huggingface_hub``."""
+    hub = required("huggingface_hub", "hub", f"{shown(str(name))}: fetching models of a hub needs")
+    version = hub.__version__
     if tuple(map(int, version.split(".")[:2])) < (1, 20):
         found = f"found huggingface_hub {version}; expected 1.20 or later"
         raise InputError(f"{shown(str(name))}: {found}; {install_command('hub')}")
-    import huggingface_hub.constants  # the package imports its parts on demand
-    import huggingface_hub.errors
-    import huggingface_hub.utils
-
-    return huggingface_hub
+    importlib.import_module("huggingface_hub.constants")  # the package imports its parts on demand
+    importlib.import_module("huggingface_hub.errors")
+    importlib.import_module("huggingface_hub.utils")
+    return hub
 
 
 def list_files(name: HubName) -> Repository:
-    """The repository at the requested revision.
-
-    Raises:
-        HubError: the repository or revision does not exist or may not be read, or the answer is invalid.
-        UnreachableError: the hub does not answer or is overloaded.
-    """
+    """The repository at the requested revision; an UnreachableError if the hub does not answer or is overloaded."""
     endpoint = require_hub(name).constants.ENDPOINT
     url = f"{endpoint}/api/models/{name.repo}/revision/{quote(name.revision, safe='')}?blobs=true"
     label = f"{name}: the answer of {_host(name)}"
@@ -69,11 +56,7 @@ def list_files(name: HubName) -> Repository:
 
 
 def piece(repository: Repository, file: RemoteFile, start: int, end: int) -> bytes:
-    """Bytes [start, end) of a file, in one request.
-
-    Raises:
-        HubError: as for :func:`list_files`; or the hub does not support ranges, or sends fewer bytes.
-    """
+    """Bytes [start, end) of a file, in one request."""
     name = repository.name
     headers = {**_headers(name), "Range": f"bytes={start}-{end - 1}"}
     data = _read(name, _url(repository, file), end - start, headers, file.path)
@@ -84,11 +67,7 @@ def piece(repository: Repository, file: RemoteFile, start: int, end: int) -> byt
 
 
 def download(repository: Repository, file: RemoteFile, partial: Path) -> None:
-    """Append a file's missing bytes to ``partial``; a progress bar is on a terminal's standard error.
-
-    Raises:
-        HubError: as for :func:`list_files`; or the connection broke repeatedly, and what has arrived stays.
-    """
+    """Append a file's missing bytes to ``partial``; a progress bar is on a terminal's standard error."""
     from huggingface_hub.file_download import http_get
 
     name = repository.name
@@ -160,11 +139,7 @@ def _host(name: HubName) -> str:
 
 @contextlib.contextmanager
 def one_line(name: HubName, path: str = "") -> Iterator[None]:
-    """Turn errors of requests within the block into one line, and keep the package's warnings of retries to itself.
-
-    Raises:
-        HubError: the block raised an error of the HTTP library.
-    """
+    """Turn errors of requests within the block into one line, and keep the package's warnings of retries to itself."""
     hub = require_hub(name)
     errors, host, logger = hub.errors, _host(name), logging.getLogger("huggingface_hub")
     # Of httpx, or httpx2.

@@ -128,9 +128,6 @@ def header_of(name: AnyPath, *, check: Check | None = None) -> Iterator[Describe
     """A path with a model's configuration, vocabulary and tensor types, without fetching any weights.
 
     For a local model this is its own path; a copy of headers is deleted after the block.
-
-    Raises:
-        GlinferError: as for :func:`find_model`.
     """
     wanted = named_on_a_hub(name)
     found = None if wanted is None else find(wanted)
@@ -149,10 +146,6 @@ def find(name: HubName) -> Found:
 
     Only the cache is used with ``HF_HUB_OFFLINE``, and for files of a full commit that it has. If the hub cannot be
     reached, a copy in the cache is used with a warning.
-
-    Raises:
-        HubError: the model does not exist, or the hub cannot be reached and the cache has no copy.
-        InputError: the package huggingface_hub is not installed.
     """
     hub, cache = require_hub(name), RepositoryCache(name.repo)
     if hub.constants.HF_HUB_OFFLINE:
@@ -185,11 +178,7 @@ def find(name: HubName) -> Found:
 
 
 def cached(name: HubName, cache: RepositoryCache) -> Found | None:
-    """The cached files of a named model; None without any.
-
-    Raises:
-        HubError: some of its files are missing.
-    """
+    """The cached files of a named model; None without any."""
     held = cache.repository(name)
     if held is None:
         return None
@@ -204,10 +193,6 @@ def header_copy(
 
     Yields the copy, and the number of leading bytes that were fetched of each file. Errors of glinfer within the block
     name the model instead of the copy.
-
-    Raises:
-        HubError: a file cannot be fetched, or its header is too long.
-        FormatError: a header is damaged.
     """
     name = repository.name
     # The folder's name avoids characters at which an operating system's error would be cut.

@@ -13,7 +13,7 @@ from io import FileIO
 from pathlib import Path
 
 from glinfer.errors import ContextError, InputError
-from glinfer.formats.files import reason, shown
+from glinfer.formats.files import lock, reason, shown
 from glinfer.formats.jsonl import short
 from glinfer.gl import egl
 from glinfer.gl.cuda import CudaName
@@ -51,13 +51,6 @@ def claim_device(leases: Path | None = None, *, wait: float = 0.0) -> Claim:
 
     If CUDA_VISIBLE_DEVICES names a GPU, EGL_NV_device_cuda finds its device. Otherwise the first hardware device
     without a lease is leased. Without hardware, all processes share the software renderer.
-
-    Args:
-        leases: the folder of the lease files; default: ``glinfer-leases-UID`` in the system's temporary folder.
-        wait: seconds to wait for a lease, such as that of an ending process.
-
-    Raises:
-        ContextError: EGL does not have the named GPU, or every device has a lease.
     """
     devices = egl.list_devices()
     wanted = os.environ.get(_VISIBLE, "").split(",")[0].strip()
@@ -118,16 +111,12 @@ def _unhidden_names() -> list[CudaName]:
 
 def _leased(folder: Path, index: int) -> FileIO | None:
     """The lease of a device; None if another process has it."""
-    import fcntl
-
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         file = (folder / f"device-{index}").open("ab", buffering=0)
     except OSError as error:
         raise ContextError(f"{shown(folder)}: no lease can be kept there: {reason(error)}; set TMPDIR") from None
-    try:
-        fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    if lock(file.fileno()) is False:
         file.close()
         return None
     return file
@@ -149,10 +138,6 @@ def parse_devices(text: str) -> list[int]:
     """The devices for ``all``, or for numbers such as ``0,1``; a number given twice starts two processes.
 
     ``all`` means all hardware devices, or without hardware all devices.
-
-    Raises:
-        InputError: neither ``all`` nor numbers.
-        ContextError: the machine has no such device, or EGL finds none.
     """
     if text == "all":
         devices = egl.list_devices()

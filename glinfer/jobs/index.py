@@ -44,12 +44,7 @@ class LineIndex(Closing):
             )
 
     def scan(self) -> None:
-        """Read and check the whole input.
-
-        Raises:
-            InputError: a line is malformed, two lines have one id (names both), or the input is empty.
-            FormatError: the file cannot be read, or the disk has no room for the index.
-        """
+        """Read and check the whole input."""
         rows: list[tuple[int, bytes, str]] = []
         with _on_disk():
             self._base.execute("BEGIN")
@@ -101,11 +96,7 @@ class LineIndex(Closing):
         return ""
 
     def todo(self) -> Iterator[RequestLine]:
-        """Read the input again, and yield the lines without a result.
-
-        Raises:
-            InputError: the input has changed since it was scanned.
-        """
+        """Read the input again, and yield the lines without a result."""
         changed = InputError(f"{shown(self.source)}: it was changed while it was read; run the same command again")
         with _on_disk():
             rows = self._base.execute("SELECT number, digest FROM lines WHERE finished = 0 ORDER BY number")

@@ -76,15 +76,7 @@ class BatchJob(Closing):
     ) -> None:
         """Check the input and the files; nothing is written before :meth:`run`.
 
-        Args:
-            form: the form of the lines.
-            files: the files.
-            fingerprint: everything that determines results apart from the lines.
-            manifest_required: whether to refuse earlier results without a manifest.
-
-        Raises:
-            InputError: a line is invalid, or earlier results do not match.
-            FormatError: a file cannot be read or written.
+        With ``manifest_required``, earlier results without a manifest are refused.
         """
         self._out = Target(files.out)
         errors = None if files.errors is None else Target(files.errors)
@@ -122,7 +114,7 @@ class BatchJob(Closing):
         return self.count - self.before
 
     def todo(self) -> Iterator[RequestLine]:
-        """The lines that had no result before this run; errors as in :meth:`LineIndex.todo`."""
+        """The lines that had no result before this run."""
         return self.index.todo()
 
     def run(
@@ -132,13 +124,7 @@ class BatchJob(Closing):
         on_progress: Progress = no_progress,
         draws: Callable[[], int] = lambda: 0,
     ) -> None:
-        """Run the remaining lines, and write each result when it arrives.
-
-        Args:
-            runner: answers the lines.
-            on_progress: called with (lines finished, lines).
-            draws: returns the draws issued so far.
-        """
+        """Run the remaining lines, and write each result when it arrives; ``draws`` counts the draws issued so far."""
         started, before = time.perf_counter(), draws()
         found = runner.run(self.todo())
         try:

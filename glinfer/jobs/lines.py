@@ -14,6 +14,7 @@ from glinfer.formats.files import AnyPath, shown
 from glinfer.formats.jsonl import at_line, is_blank, parse_object, read_lines, short
 from glinfer.jobs.places import open_source
 from glinfer.limits import MAX_PROMPT_LINE_BYTES
+from glinfer.text.tokenizer import encodable
 
 Key = str | int
 _KEY_BYTES = 16
@@ -86,23 +87,14 @@ class LineForm(ABC):
 
     @abstractmethod
     def parse(self, number: int, found: dict[str, Any]) -> RequestLine:
-        """Check the object of line ``number``.
-
-        Raises:
-            InputError: not a valid line.
-        """
+        """Check the object of line ``number``."""
 
     @abstractmethod
     def finished(self, found: dict[str, Any]) -> tuple[Key, str] | None:
         """The id and the digest of the line of a result; None if the object is not a result."""
 
     def read(self, path: AnyPath) -> Generator[RequestLine, None, None]:
-        """Yield the checked lines of a file, without empty ones.
-
-        Raises:
-            InputError: the file has no line, or one is malformed or longer than MAX_PROMPT_LINE_BYTES; names the line.
-            FormatError: the file cannot be read.
-        """
+        """Yield the checked lines of a file, without empty ones."""
         empty = True
         with open_source(path) as file:
             for number, data in read_lines(file, path, MAX_PROMPT_LINE_BYTES):
@@ -130,11 +122,7 @@ class Shard:
 
     @classmethod
     def parse(cls, text: str) -> Shard:
-        """Read ``2/8``.
-
-        Raises:
-            InputError: the text has another form.
-        """
+        """Read ``2/8``."""
         number, _, count = text.partition("/")
         if all(part.isascii() and part.isdecimal() and len(part) < 10 for part in (number, count)):
             found = cls(int(number), int(count))
@@ -167,15 +155,7 @@ def seed_of(key: Key) -> int:
 
 
 def text_of(name: str, value: object, expected: str = "text") -> str:
-    """Check a text of a line.
-
-    Raises:
-        InputError: not a text, or not valid Unicode.
-    """
+    """Check a text of a line."""
     if not isinstance(value, str):
         raise InputError(f"{name} is {short(value)}; expected {expected}")
-    try:
-        value.encode()
-    except UnicodeEncodeError as error:
-        raise InputError(f"{name} has half a surrogate pair at character {error.start}; expected Unicode") from None
-    return value
+    return encodable(value, name)

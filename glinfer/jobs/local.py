@@ -74,11 +74,7 @@ class LocalServer:
         self._state = ServerState(self.worker)
 
     async def start(self) -> None:
-        """Load the models.
-
-        Raises:
-            GlinferError: a model cannot be loaded.
-        """
+        """Load the models."""
         self.worker.start()
         await self._until_ready()
 
@@ -106,11 +102,7 @@ class LocalServer:
         return sum(each.model.device.draws_issued for each in self.worker.served.values() if each.model)
 
     async def answer(self, line: RequestLine) -> LineResult:
-        """Answer one line, with at most MAX_RETRIES retries after lost contexts.
-
-        Raises:
-            GlinferError: the context was lost and cannot be reopened.
-        """
+        """Answer one line, with at most MAX_RETRIES retries after lost contexts."""
         request_id = f"req-{secrets.token_hex(8)}"
         for left in reversed(range(MAX_RETRIES + 1)):
             status, body = await self._answer(line)
@@ -145,11 +137,7 @@ class LocalMember(Member):
     """The models in this process; their event loop has a thread, so that Ctrl-C never comes inside it."""
 
     def __init__(self, setup: LocalSetup, events: Events) -> None:
-        """Start the thread.
-
-        Raises:
-            ContextError: the system cannot start another thread.
-        """
+        """Start the thread."""
         self._setup, self._events, self._ended = setup, events, threading.Event()
         self._tasks = set[asyncio.Task[None]]()
         self._loop = asyncio.new_event_loop()

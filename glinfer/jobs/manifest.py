@@ -11,7 +11,7 @@ from typing import Any
 
 from glinfer import __version__
 from glinfer.errors import FormatError, InputError
-from glinfer.formats.files import AnyPath, inside, opened, reason, shown
+from glinfer.formats.files import AnyPath, inside, opened, reason, shown, writing
 from glinfer.formats.gguf.split import gguf_parts
 from glinfer.formats.huggingface.files import CONFIG
 from glinfer.formats.jsonl import parse_object, short
@@ -28,31 +28,15 @@ def write_manifest(target: Target, fingerprint: Fingerprint) -> None:
     """Write the manifest of ``target``, unless it is up to date.
 
     It is written in place while the file of results is empty, so a torn manifest does no harm.
-
-    Raises:
-        FormatError: the manifest cannot be written.
     """
     path, text = target.manifest, json.dumps({"glinfer": __version__, **fingerprint}, indent=1) + "\n"
-    try:
+    with writing(path):
         if not path.exists() or path.read_text(encoding="utf-8", errors="replace") != text:
             path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise FormatError(
-            f"{shown(path)}: cannot write it: {reason(error)}; check the free space and the permissions"
-        ) from None
 
 
 def check_manifest(target: Target, fingerprint: Fingerprint, *, required: bool) -> None:
-    """Compare the manifest of earlier results with this run.
-
-    Args:
-        target: the file of earlier results.
-        fingerprint: of this run.
-        required: whether to refuse results without a manifest.
-
-    Raises:
-        InputError: values differ (names the first three), or the manifest is missing or malformed.
-    """
+    """Compare the manifest of earlier results with this run."""
     path, ours = target.manifest, {"glinfer": __version__, **fingerprint}
     if not path.exists():
         if required:
@@ -90,9 +74,6 @@ def file_digest(path: AnyPath) -> str:
 
     The digest of a directory includes the names and contents of its .json, .safetensors and .bin files. A config.json,
     a manifest, or a safetensors file next to a config.json stands for its directory; a GGUF file includes all parts.
-
-    Raises:
-        FormatError: a file cannot be read.
     """
     digest, parts = hashlib.sha256(), files_of(path)
     for part in parts or [Path(path)]:
@@ -105,7 +86,7 @@ def file_digest(path: AnyPath) -> str:
 
 
 def files_of(path: AnyPath) -> list[Path]:
-    """The files of a checkpoint with several files; empty if ``path`` is the only one. Errors as in file_digest."""
+    """The files of a checkpoint with several files; empty if ``path`` is the only one."""
     folder = Path(path)
     stands = folder.suffix == ".json" or (folder.suffix == ".safetensors" and (folder.parent / CONFIG).exists())
     if stands and not folder.is_dir():

@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from glinfer.errors import FormatError, GlinferError, InputError, install_command
+from glinfer.errors import FormatError, GlinferError, required
 from glinfer.formats.files import AnyPath, cache_folder, kind_of, opened, reason, replacing, shown, words_of
 
 _ADDRESS = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://")
@@ -39,32 +39,16 @@ def _zstd() -> Any:
     try:
         return importlib.import_module("compression.zstd")
     except ImportError:
-        pass
-    try:
-        return importlib.import_module("zstandard")
-    except ImportError:
-        raise InputError(
-            f"files that end in {_ZSTD} need the package zstandard, which is not installed; {install_command('batch')}"
-        ) from None
+        return required("zstandard", "batch", f"files that end in {_ZSTD} need")
 
 
 def _fsspec(path: AnyPath) -> Any:
-    try:
-        return importlib.import_module("fsspec")
-    except ImportError:
-        raise InputError(
-            f"{shown(path)}: addresses need the package fsspec, which is not installed; {install_command('batch')}"
-        ) from None
+    return required("fsspec", "batch", f"{shown(path)}: addresses need")
 
 
 @contextmanager
 def open_source(path: AnyPath) -> Iterator[BinaryIO]:
-    """Open a file for reading, decompressed by its name; errors inside the block are reported too.
-
-    Raises:
-        FormatError: the file cannot be read, or is not compressed as its name says.
-        InputError: a package is missing.
-    """
+    """Open a file for reading, decompressed by its name; errors inside the block are reported too."""
     with ExitStack() as stack:
         file = stack.enter_context(_reached(path, "rb")) if is_address(path) else stack.enter_context(opened(path))[0]
         kind = packing(path)
@@ -144,12 +128,7 @@ class Target:
             return False
 
     def check(self) -> None:
-        """Check that the file can be written, without writing.
-
-        Raises:
-            FormatError: its folder is missing or not writable, or it is not a regular file.
-            InputError: a package is missing.
-        """
+        """Check that the file can be written, without writing."""
         if self.packing == _ZSTD:
             _zstd()
         if self.remote:
@@ -198,11 +177,7 @@ class Target:
             shutil.copyfileobj(file, plain)
 
     def publish(self) -> None:
-        """Write the final file, and remove the working file; does nothing for a plain file.
-
-        Raises:
-            FormatError: the file cannot be written; the working file stays.
-        """
+        """Write the final file, and remove the working file; does nothing for a plain file."""
         if self.plain or not self.working.exists():
             return
         if self.remote:

@@ -7,12 +7,12 @@ import os
 import queue
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from glinfer.closing import Closing
-from glinfer.errors import ContextError
+from glinfer.errors import ContextError, InputError
 from glinfer.gl.signals import signals_held
 from glinfer.jobs.lines import LineResult, RequestLine
 from glinfer.jobs.requests import unanswered
@@ -101,6 +101,15 @@ def result_json(result: LineResult) -> dict[str, Any]:
     return {"data": result.data, "failed": result.failed, "counts": [result.prompt_tokens, result.tokens]}
 
 
+def event_of(message: Mapping[str, Any]) -> Event:
+    """The event in a message of a process or an actor: ``ready``, ``refused`` or ``died``, else an answer."""
+    if "ready" in message:
+        return Ready(*message["ready"])
+    if "refused" in message:
+        return Failed(InputError(message["refused"]))
+    return Died(message["died"]) if "died" in message else Answered(**message)
+
+
 class Pool(Closing):
     """Answers lines with several members; use it in a ``with`` block.
 
@@ -126,11 +135,7 @@ class Pool(Closing):
         self._lines: Iterator[RequestLine] | None = None
 
     def __enter__(self) -> Self:
-        """Start all members, and wait until one is ready.
-
-        Raises:
-            GlinferError: the members cannot be started.
-        """
+        """Start all members, and wait until one is ready."""
         try:
             for start in self._starts:
                 with signals_held():  # an interrupt would lose the member
@@ -148,11 +153,7 @@ class Pool(Closing):
         return self._past_draws + sum(place.draws for place in self._places)
 
     def run(self, lines: Iterator[RequestLine]) -> Iterator[LineResult]:
-        """Yield results as they finish.
-
-        Raises:
-            ContextError: the pool was closed, or this process was forked from the one that started the members.
-        """
+        """Yield results as they finish."""
         self._lines = lines
         try:
             while True:
@@ -222,8 +223,7 @@ class Pool(Closing):
         for line in held:
             killed = self._killed[line.number] = self._killed.get(line.number, 0) + 1
             if killed > MAX_RETRIES:
-                message = f"the processes that ran it died {killed} times: {event.message}"
-                yield unanswered(line, "process_died", message)
+                yield unanswered(line, f"the processes that ran it died {killed} times: {event.message}")
             else:
                 (self._alone if killed == MAX_RETRIES else self._again).append(line)
 

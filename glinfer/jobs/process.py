@@ -14,11 +14,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
-from glinfer.errors import ContextError, GlinferError, InputError
+from glinfer.errors import ContextError, GlinferError
 from glinfer.formats.files import reason, words_of
 from glinfer.jobs.lines import RequestLine
 from glinfer.jobs.local import LocalMember, LocalSetup
-from glinfer.jobs.pool import Answered, Died, Event, Events, Failed, Member, Ready
+from glinfer.jobs.pool import Answered, Died, Event, Events, Failed, Member, Ready, event_of
 from glinfer.terminal import PrintableStream
 
 _CLOSING_SECONDS = 10
@@ -74,14 +74,7 @@ class ProcessMember(Member):
     def _take(self) -> None:
         assert self.process.stdout is not None
         for message in _messages(self.process.stdout):
-            if "ready" in message:
-                self._events.put((self, Ready(*message["ready"])))
-            elif "refused" in message:
-                self._events.put((self, Failed(InputError(message["refused"]))))
-            elif "died" in message:
-                self._events.put((self, Died(message["died"])))
-            else:
-                self._events.put((self, Answered(message["number"], message["result"], message["draws"])))
+            self._events.put((self, event_of(message)))
 
     def close(self) -> None:
         """End the process, and kill it if it does not end in time."""

@@ -49,7 +49,7 @@ class PromptForm(LineForm):
         self.defaults, self.made_with = defaults, made_with
 
     def parse(self, number: int, found: dict[str, Any]) -> RequestLine:
-        """Check a prompt and its options; errors as in :meth:`LineForm.parse`."""
+        """Check a prompt and its options."""
         for key in found:
             if key not in _KEYS:
                 raise InputError(f"unknown key {short(key)}; known: {', '.join(_KEYS)}")

@@ -19,11 +19,7 @@ URLS = {route.path: route.body for route in ROUTES if route.body is not None and
 
 
 def sent_body(line: RequestLine) -> dict[str, Any]:
-    """The body to send, with a seed from the line's id if the route accepts a seed and the body has none.
-
-    Raises:
-        ApiError: the request wants a stream.
-    """
+    """The body to send, with a seed from the line's id if the route accepts a seed and the body has none."""
     if line.body.get("stream") is True:
         raise ApiError("a batch has no streams; leave stream out", param="stream", code="unsupported_parameter")
     if line.body.get("seed") is None and "seed" in URLS[line.url].model_fields:
@@ -39,7 +35,7 @@ class RequestForm(LineForm):
     result_start = b'{"id": "batch_req_'
 
     def parse(self, number: int, found: dict[str, Any]) -> RequestLine:
-        """Check a line except its body, which the route checks; errors as in :meth:`LineForm.parse`."""
+        """Check a line except its body, which the route checks."""
         for key in found:
             if key not in _KEYS:
                 raise InputError(f"unknown key {short(key)}; known: {', '.join(_KEYS)}")
@@ -71,9 +67,9 @@ def answered(line: RequestLine, status: int, request_id: str, body: Any) -> Line
     return LineResult(line, _result(line, response, None), status != 200, prompt, tokens)
 
 
-def unanswered(line: RequestLine, code: str, message: str) -> LineResult:
-    """The result of a request without a response."""
-    return LineResult(line, _result(line, None, {"code": code, "message": message}), failed=True)
+def unanswered(line: RequestLine, message: str) -> LineResult:
+    """The result of a request without a response, as its processes died."""
+    return LineResult(line, _result(line, None, {"code": "process_died", "message": message}), failed=True)
 
 
 def _result(line: RequestLine, response: dict[str, Any] | None, error: dict[str, Any] | None) -> dict[str, Any]:

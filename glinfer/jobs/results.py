@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from io import FileIO
 from typing import Any
 
 from glinfer.closing import Closing
-from glinfer.errors import FormatError, InputError
-from glinfer.formats.files import AnyPath, opened, reason, shown
+from glinfer.errors import InputError
+from glinfer.formats.files import AnyPath, lock, opened, shown, writing
 from glinfer.formats.jsonl import parse_object, read_lines
 from glinfer.jobs.index import LineIndex
 from glinfer.jobs.lines import LineForm
@@ -34,12 +35,7 @@ class FinishedLines:
 
 
 def check_targets(source: AnyPath, out: Target, errors: Target | None = None) -> None:
-    """Check that results can be written, without writing.
-
-    Raises:
-        InputError: a file is given twice.
-        FormatError: a folder is missing or not writable, or a file is not a regular file.
-    """
+    """Check that results can be written, without writing."""
     for each in filter(None, (out, errors)):
         if each.is_same(source):
             raise InputError(f"{shown(each.path)}: this is the input itself; expected another file for the results")
@@ -52,10 +48,6 @@ def read_finished(target: Target, index: LineIndex) -> FinishedLines:
     """Read the results of an earlier run, if any, and record them in ``index``; changes no file.
 
     The last line may be torn if that run was interrupted; every other line must be the result of a line of the index.
-
-    Raises:
-        InputError: a line is malformed, repeated, or belongs to a missing or changed line.
-        FormatError: the file cannot be read.
     """
     path = target.newest()
     if path is None:
@@ -98,29 +90,22 @@ class ResultFile(Closing):
         self._file: FileIO | None = None
 
     def open(self) -> None:
-        """Lock the file, truncate it to the finished lines in place, and open it at its end.
-
-        Raises:
-            InputError: another run writes to it, or has written since it was read.
-            FormatError: the file cannot be written.
-        """
+        """Lock the file, truncate it to the finished lines in place, and open it at its end."""
         finished = self._finished
         if finished.total is not None:
             self.target.unpack()
         path = self.target.working
-        try:
+        with self._writing():
             path.parent.mkdir(parents=True, exist_ok=True)
             # Unbuffered, so that an interrupt loses nothing.
             self._file = path.open("ab", buffering=0)
-            alone = _locked(self._file)  # before reading its size
-            if not alone or finished.total not in (None, os.fstat(self._file.fileno()).st_size):
+            locked = lock(self._file.fileno())  # before reading its size
+            if locked is False or finished.total not in (None, os.fstat(self._file.fileno()).st_size):
                 raise InputError(
                     f"{shown(path)}: another run writes to it; wait for its end, or give another --out; "
                     "the same command continues where it stopped"
                 )
             self._file.truncate(finished.size)
-        except OSError as error:
-            raise self._failed(error) from None
 
     @property
     def whole(self) -> bool:
@@ -131,11 +116,9 @@ class ResultFile(Closing):
         """Add a result."""
         data = json.dumps(result, ensure_ascii=False).encode() + b"\n"
         assert self._file is not None  # opened before
-        try:
+        with self._writing():
             while data:
                 data = data[self._file.write(data) :]
-        except OSError as error:
-            raise self._failed(error) from None
 
     @property
     def lines(self) -> int:
@@ -145,31 +128,12 @@ class ResultFile(Closing):
         with self.target.working.open("rb") as file:
             return sum(piece.count(b"\n") for piece in iter(lambda: file.read(_CHUNK), b""))
 
-    def _failed(self, error: OSError) -> FormatError:
-        return FormatError(
-            f"{shown(self.target.working)}: cannot write it: {reason(error)}; check the free space and the "
-            "permissions; the lines in it stay finished, and the same command runs the others"
-        )
+    def _writing(self) -> AbstractContextManager[None]:
+        advice = "check the free space and the permissions; the lines in it stay finished, and the same command runs"
+        return writing(self.target.working, f"{advice} the others")
 
     def close(self) -> None:
         """Close the file; calling it again does nothing."""
         if self._file is not None:
-            try:
+            with self._writing():  # some network file systems write only now
                 self._file.close()
-            except OSError as error:  # some network file systems write only now
-                raise self._failed(error) from None
-
-
-def _locked(file: FileIO) -> bool:
-    """Lock a file against other runs; False if another run holds the lock, True if the system has no locks."""
-    try:
-        import fcntl
-    except ImportError:  # not on Windows
-        return True
-    try:
-        fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:  # some network file systems have no locks
-        pass
-    return True

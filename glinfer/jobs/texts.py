@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import importlib
 import io
 import itertools
 import json
@@ -11,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from glinfer.errors import InputError, install_command
+from glinfer.errors import InputError, required
 from glinfer.formats.files import AnyPath, decode_text, opened, shown, words_of
 from glinfer.formats.jsonl import at_line, is_blank, parse_object, read_lines, short
 from glinfer.limits import MAX_PROMPT_LINE_BYTES
@@ -26,10 +25,6 @@ def read_texts(path: AnyPath, column: str | None = None) -> Iterator[str]:
     Args:
         path: ``.txt`` has a text a line, ``.jsonl`` an object a line, ``.csv`` and ``.parquet`` rows.
         column: the key or the column of the text; by default ``text``, or the only column.
-
-    Raises:
-        InputError: an unknown suffix, or a line or row without the text; names it.
-        FormatError: the file cannot be read.
     """
     kind = Path(path).suffix.lower()
     if kind not in _READERS:
@@ -98,15 +93,9 @@ def _parquet_rows(path: AnyPath, column: str | None) -> Iterator[str]:
 
 
 def arrow_modules() -> tuple[Any, Any]:
-    """The modules pyarrow and pyarrow.parquet.
-
-    Raises:
-        InputError: pyarrow is not installed.
-    """
-    try:
-        return importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
-    except ImportError:
-        raise InputError(f"Parquet files need the package pyarrow; {install_command('parquet')}") from None
+    """The modules pyarrow and pyarrow.parquet."""
+    need = "Parquet files need"
+    return required("pyarrow", "parquet", need), required("pyarrow.parquet", "parquet", need)
 
 
 def _column(names: list[str], column: str | None, path: AnyPath) -> int:

@@ -11,6 +11,7 @@ import itertools
 import json
 import os
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -19,7 +20,7 @@ import numpy.typing as npt
 
 from glinfer.closing import Closing
 from glinfer.errors import FormatError, InputError
-from glinfer.formats.files import AnyPath, reason, replacing, shown
+from glinfer.formats.files import AnyPath, replacing, shown, writing
 from glinfer.jobs.texts import arrow_modules
 
 Vectors = npt.NDArray[np.float32]
@@ -36,24 +37,17 @@ class VectorFile(Closing):
     """
 
     def __init__(self, out: AnyPath, about: dict[str, Any], width: int, *, restart: bool = False) -> None:
-        """Open the part file of ``out``, for vectors of ``width`` numbers made with the settings ``about``.
-
-        Raises:
-            InputError: an unknown suffix, or an earlier part file with other settings.
-            FormatError: the file cannot be written.
-        """
+        """Open the part file of ``out``, for vectors of ``width`` numbers made with the settings ``about``."""
         self.out, self.width = Path(out), width
         check_out(out)
         self.part = self.out.with_name(f"{self.out.name}.part")
         head = json.dumps({**about, "width": width}, sort_keys=True)
         self._head = hashlib.sha256(head.encode()).hexdigest().encode().ljust(_HEAD - 1) + b"\n"
-        try:
+        with self._writing():
             self._file: BinaryIO = self.part.open("r+b" if self.part.exists() and not restart else "w+b")
             self.done = self._rows_in()
             self._file.seek(_HEAD + 4 * width * self.done)
             self._file.truncate()
-        except OSError as error:
-            raise self._failed(error) from None
 
     def _rows_in(self) -> int:
         """Count whole rows in the part file; write the first line of a new one."""
@@ -70,24 +64,14 @@ class VectorFile(Closing):
         return (os.fstat(self._file.fileno()).st_size - _HEAD) // (4 * self.width)
 
     def add(self, vectors: Vectors) -> None:
-        """Write the vectors of the next texts.
-
-        Raises:
-            FormatError: the file cannot be written.
-        """
-        try:
+        """Write the vectors of the next texts."""
+        with self._writing():
             self._file.write(np.ascontiguousarray(vectors, dtype="<f4").tobytes())
             self._file.flush()
-        except OSError as error:
-            raise self._failed(error) from None
         self.done += len(vectors)
 
     def finish(self, texts: Callable[[], Iterable[str]]) -> None:
-        """Write the result and remove the part file; ``texts`` returns the texts again, for forms that include them.
-
-        Raises:
-            FormatError: the result cannot be written.
-        """
+        """Write the result and remove the part file; ``texts`` returns the texts again, for forms that include them."""
         self._file.flush()
         shape = self.done, self.width
         vectors: Vectors = np.zeros(shape, "<f4")
@@ -103,20 +87,13 @@ class VectorFile(Closing):
         """Close the part file without removing it."""
         self._file.close()
 
-    def _failed(self, error: OSError) -> FormatError:
-        return FormatError(
-            f"{shown(self.part)}: cannot write it: {reason(error)}; check the free space and the permissions; the "
-            "vectors in it stay, and the same command continues"
-        )
+    def _writing(self) -> AbstractContextManager[None]:
+        advice = "check the free space and the permissions; the vectors in it stay, and the same command continues"
+        return writing(self.part, advice)
 
 
 def check_out(out: AnyPath) -> None:
-    """Check the suffix and folder of a result before anything runs.
-
-    Raises:
-        InputError: an unknown suffix, or pyarrow is needed and not installed.
-        FormatError: the folder does not exist.
-    """
+    """Check the suffix and folder of a result before anything runs."""
     kind = Path(out).suffix.lower()
     if kind not in _WRITERS:
         raise InputError(f"{shown(out)}: the name ends in {kind!r}; expected one of {', '.join(_WRITERS)}")

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from glinfer.errors import InputError, install_command
+from glinfer.errors import required
 from glinfer.quant.formats import block_format
 from glinfer.quant.parts import Bytes
 
@@ -181,11 +181,7 @@ def _key(numbers: Bytes, bits: int) -> npt.NDArray[Any]:
 @cache
 def _grid(name: str) -> _Grid:
     """The grid of a format, with the code 8 + m for magnitude m, or 4t + 1 for number t of IQ1."""
-    try:
-        from gguf import quants
-    except ImportError:
-        raise InputError(f"the package gguf is not installed; {install_command('gguf')}") from None
-    source: Any = getattr(quants, name)
+    source: Any = getattr(required("gguf", "gguf", "GGML's formats need").quants, name)
     source.init_grid()
     values = np.asarray(source.grid).reshape(source.grid_shape)
     numbers = np.searchsorted(np.array(source.grid_map, dtype=values.dtype), values).astype(np.uint8)

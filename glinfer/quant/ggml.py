@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from glinfer.errors import InputError, install_command
+from glinfer.errors import InputError, required
 from glinfer.quant.coded import scattered_scales
 from glinfer.quant.formats import BY_NUMBER, SCALE_BYTES, TEXEL_BYTES, WIDE_NUMBER, BlockFormat, block_format
 from glinfer.quant.groups import Words, blocks_from, groups_in, groups_of, wide_values, words_of_groups
@@ -232,8 +232,5 @@ def _rounded_blocks(floats: npt.NDArray[np.float32], name: str) -> Bytes:
 
 
 def _gguf() -> tuple[Any, Any]:
-    try:
-        from gguf import GGMLQuantizationType, quants
-    except ImportError:
-        raise InputError(f"the package gguf is not installed; {install_command('gguf')}") from None
-    return quants, GGMLQuantizationType
+    gguf = required("gguf", "gguf", "GGML's formats need")
+    return gguf.quants, gguf.GGMLQuantizationType

@@ -8,18 +8,17 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import partial
-from importlib import import_module
 from typing import Any
 
 from glinfer import __version__
-from glinfer.errors import GlinferError, InputError, install_command
+from glinfer.errors import GlinferError, InputError, required
 from glinfer.formats import find_model
 from glinfer.formats.files import words_of
 from glinfer.jobs.claims import RESTART_SECONDS, claim_device
 from glinfer.jobs.lines import RequestLine
 from glinfer.jobs.local import LocalServer, LocalSetup
 from glinfer.jobs.manifest import file_digest
-from glinfer.jobs.pool import Answered, Died, Events, Failed, Member, Pool, Ready, result_json
+from glinfer.jobs.pool import Answered, Died, Events, Member, Pool, event_of, result_json
 
 _REACH_SECONDS = 10
 RESOURCE = "GL"
@@ -27,10 +26,7 @@ RESOURCE = "GL"
 
 
 def _ray() -> Any:
-    try:
-        return import_module("ray")
-    except ImportError:
-        raise InputError(f"--ray needs the package ray, which is not installed; {install_command('ray')}") from None
+    return required("ray", "ray", "--ray needs")
 
 
 class Answerer:
@@ -69,7 +65,7 @@ class RayMember(Member):
         """Start the actor; ``actor`` is Ray's remote class with its resources."""
         self._events = events
         self.actor = actor.remote()
-        self._when_done(self.actor.start.remote(asdict(setup), __version__, dict(digests)), self._started)
+        self._when_done(self.actor.start.remote(asdict(setup), __version__, dict(digests)), event_of)
 
     def _when_done(self, reference: Any, then: Any) -> None:
         def done(future: Any) -> None:
@@ -80,10 +76,6 @@ class RayMember(Member):
                 self._events.put((self, Died(words_of(error))))
 
         reference.future().add_done_callback(done)
-
-    @staticmethod
-    def _started(result: Mapping[str, Any]) -> Ready | Failed:
-        return Failed(InputError(result["refused"])) if "refused" in result else Ready(*result["ready"])
 
     def send(self, number: int, line: RequestLine) -> None:
         """Send a line."""
@@ -96,16 +88,7 @@ class RayMember(Member):
 
 @contextmanager
 def ray_pool(address: str, setup: LocalSetup, digests: Mapping[str, str]) -> Iterator[Pool]:
-    """A pool with an actor for each device of the cluster.
-
-    Args:
-        address: for ``ray.init``: ``auto``, ``local``, ``HOST:PORT`` or ``ray://HOST:PORT``.
-        setup: the models.
-        digests: of the model files, by model name.
-
-    Raises:
-        InputError: Ray is missing, the cluster is unreachable or has no devices, or a node cannot load the models.
-    """
+    """A pool with an actor for each device of the cluster at ``address``, which is that of ``ray.init``."""
     ray = _ray()
     ours = not ray.is_initialized()
     if ours:
@@ -137,11 +120,7 @@ def _reach(address: str) -> None:
 
 
 def _devices(resources: Mapping[str, float]) -> tuple[int, dict[str, Any]]:
-    """The number of actors that a cluster has room for, and the resources of each.
-
-    Raises:
-        InputError: the cluster has no devices.
-    """
+    """The number of actors that a cluster has room for, and the resources of each."""
     if (count := int(resources.get(RESOURCE, 0))) > 0:
         return count, {"resources": {RESOURCE: 1}, "num_cpus": 0}
     if (count := int(resources.get("GPU", 0))) > 0:

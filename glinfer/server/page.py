@@ -10,8 +10,8 @@ from starlette.responses import Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
-from glinfer.export.page import imports_of
-from glinfer.export.site import ANSWERS, MARKDOWN_ANSWERS, PAGE, web_root
+from glinfer.export.page import PAGE, imports_of
+from glinfer.export.site import ANSWERS, MARKDOWN_ANSWERS, web_root
 from glinfer.export.static import HEADERS, media_type
 
 _ENTRY, _OWN_ENTRY = 'src="app.js"', 'src="server/app.js"'

@@ -14,8 +14,7 @@ from glinfer.engine.engine import EMBEDS
 from glinfer.engine.loading import DEFAULT_ADAPTER
 from glinfer.engine.model import Model
 from glinfer.errors import InputError, OptionError
-from glinfer.export.examples import examples_for
-from glinfer.export.licence import licence_of
+from glinfer.export.card import examples_for, licence_of
 from glinfer.formats import weight_shapes
 from glinfer.formats.sampling import NAMES
 from glinfer.server.errors import ApiError, log, not_ready, refused
@@ -100,7 +99,7 @@ class Served:
             self.form, self.no_chat = None, str(refused(error, self.name))
             if error.public != str(error):
                 log(f"{self.name}: {error}")
-        chats = self.form is not None
+        chats, exemplary = self.form is not None, model.tokenizer is not None and not model.config.embeds
         self.facts = {
             "max_model_len": model.config.max_position_embeddings,
             "chat": chats,
@@ -112,7 +111,7 @@ class Served:
             "weights": model.weights,
             "renderer": model.device.description,
             "sampling": {name: getattr(model.sampling, name) for name in NAMES},
-            "examples": examples_for(self.source.path, chats=chats) if model.tokenizer is not None else [],
+            "examples": examples_for(self.source.path, chats=chats) if exemplary else [],
         }
         self.slots, self.model = slots, model
 

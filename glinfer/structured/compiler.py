@@ -15,7 +15,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
-from glinfer.errors import InputError, StructureError, install_command
+from glinfer.errors import InputError, StructureError, required
 from glinfer.formats.files import words_of
 from glinfer.limits import (
     MAX_COMPILE_BYTES,
@@ -110,9 +110,7 @@ class Compiler:
         """The number of cached structures."""
         return len(self._kept)
 
-    def constraint(
-        self, structure: Structure, stop_ids: Collection[int] = (), kind: type[Constraint] = Constraint
-    ) -> Constraint:
+    def constraint(self, structure: Structure, stop_ids: Collection[int] = ()) -> Constraint:
         """The constraint of a new text; ``stop_ids`` end it where the structure allows an end.
 
         Raises:
@@ -133,7 +131,7 @@ class Compiler:
                 len(self._kept) > MAX_COMPILED or sum(len(each.text) for each in self._kept) > MAX_COMPILED_BYTES
             ):
                 self._kept.popitem(last=False)
-            return kind(matcher.deep_copy(), self._vocab, stop_ids)
+            return Constraint(matcher.deep_copy(), self._vocab, stop_ids)
 
     def _compiled(self, structure: Structure, grammar: str) -> LLMatcher:
         from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
@@ -162,22 +160,19 @@ if hasattr(os, "register_at_fork"):
 
 def _grammar(structure: Structure) -> str:
     """The structure in llguidance's form."""
-    try:
-        from llguidance import LLMatcher, regex_to_lark
-    except ImportError:
-        missing = "structured output needs the package llguidance, which is not installed"
-        raise InputError(f"{missing}; {install_command('structured')}", missing) from None
+    library = required("llguidance", "structured", "structured output needs")
+    matcher: type[LLMatcher] = library.LLMatcher
     if structure.kind == "json_schema":
         try:
-            return str(LLMatcher.grammar_from_json_schema(structure.text, _JSON_DEFAULTS, _JSON_ALWAYS))
+            return str(matcher.grammar_from_json_schema(structure.text, _JSON_DEFAULTS, _JSON_ALWAYS))
         except ValueError as error:
             raise _refused(structure, str(error)) from None
     if structure.kind == "regex":
         # The digits of \d besides 0-9 depend on the version of Unicode.
-        return str(LLMatcher.grammar_from_lark(f"start: /{regex_to_lark(structure.text, 'd')}/"))
+        return str(matcher.grammar_from_lark(f"start: /{library.regex_to_lark(structure.text, 'd')}/"))
     if structure.kind == "choices":
-        return str(LLMatcher.grammar_from_lark(f"start: {' | '.join(map(json.dumps, json.loads(structure.text)))}"))
-    return str(LLMatcher.grammar_from_lark(structure.text))
+        return str(matcher.grammar_from_lark(f"start: {' | '.join(map(json.dumps, json.loads(structure.text)))}"))
+    return str(matcher.grammar_from_lark(structure.text))
 
 
 def _require_compilable(structure: Structure, grammar: str) -> None:

@@ -76,11 +76,7 @@ class Constraint:
         return self._row
 
     def forced(self, most: int) -> list[int]:
-        """Push the tokens that must come next, at most ``most``, and return them; often none.
-
-        Raises:
-            StructureError: the structure is too complex here.
-        """
+        """Push the tokens that must come next, at most ``most``, and return them; often none."""
         if most < 1 or self.done:
             return []
         found = list(self._matcher.compute_ff_tokens())[:most]
@@ -91,11 +87,7 @@ class Constraint:
         return self._taken(found)
 
     def push(self, token: int) -> None:
-        """Append a token that the last mask allows.
-
-        Raises:
-            StructureError: it is not allowed, or the structure is too complex here.
-        """
+        """Append a token that the last mask allows."""
         if token in self._stop_ids:
             self.ended = True
         else:

@@ -32,16 +32,7 @@ _RULES = (
 
 
 def gemma_grammar(tools: Mapping[str, tuple[Mapping[str, Any], bool]], *, required: bool, parallel: bool) -> str:
-    """The grammar of replies with calls, in llguidance's Lark notation.
-
-    Args:
-        tools: the schema of each tool's arguments by its name, and whether unsupported keywords are refused.
-        required: require a call, without other text than thoughts.
-        parallel: allow several calls.
-
-    Raises:
-        StructureError: a strict schema has an unsupported keyword.
-    """
+    """The grammar of replies with calls, in llguidance's Lark notation."""
     rules, calls = list(_RULES), []
     for number, (name, (schema, strict)) in enumerate(tools.items()):
         found = _Schema(f"a{number}", rules, name, strict=strict)

@@ -26,11 +26,7 @@ _FORMATS = {"date": _DATE, "date-time": f"{_DATE}T{_TIME}", "time": _TIME, "uuid
 
 
 def named_by_patterns(text: str) -> str:
-    """Rewrite each ``propertyNames`` in a schema's JSON; the result may refuse some valid objects.
-
-    Raises:
-        StructureError: it cannot be rewritten.
-    """
+    """Rewrite each ``propertyNames`` in a schema's JSON; the result may refuse some valid objects."""
     if f'"{_KEY}"' not in text:
         return text
     root = json.loads(text)

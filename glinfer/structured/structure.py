@@ -42,12 +42,8 @@ class Structure:
 
     @classmethod
     def checked(cls, kind: Kind, given: object) -> Structure:
-        """The structure that one option requests.
-
-        Raises:
-            StructureError: the value has the wrong type, is too large, or is nested too deep.
-        """
-        made = cls(kind, _TEXTS[kind](given))
+        """The structure that one option requests."""
+        made = cls(kind, _text_of(kind, given))
         if not is_unicode(made.text):
             raise StructureError(f"{kind} has half a surrogate pair; expected valid Unicode")
         size = len(made.text.encode("utf-8", "replace"))
@@ -61,11 +57,7 @@ class Structure:
 
 
 def structure_of(given: Mapping[str, Any]) -> Structure | None:
-    """The structure that the options request, or None.
-
-    Raises:
-        InputError: several are given, or a value is invalid.
-    """
+    """The structure that the options request, or None."""
     named = [(kind, given[kind]) for kind in OPTIONS if given.get(kind) is not None]
     if len(named) > 1:
         raise InputError(f"found both {named[0][0]} and {named[1][0]}; give one of them")
@@ -73,18 +65,14 @@ def structure_of(given: Mapping[str, Any]) -> Structure | None:
 
 
 def wants_whole(incomplete: object) -> bool:
-    """Whether the option ``incomplete`` makes a text with an incomplete structure an error.
-
-    Raises:
-        InputError: it has another value.
-    """
+    """Whether the option ``incomplete`` makes a text with an incomplete structure an error."""
     if incomplete not in (ERROR, PARTIAL):
         raise InputError(f"incomplete is {quoted(incomplete)}; expected {ERROR!r} or {PARTIAL!r}")
     return incomplete == ERROR
 
 
 def take_structure(options: dict[str, Any]) -> Structure | None:
-    """Remove the options that request a structure from ``options``; errors as in :func:`structure_of`."""
+    """Remove the options that request a structure from ``options``."""
     return structure_of({kind: options.pop(kind, None) for kind in OPTIONS})
 
 
@@ -133,15 +121,16 @@ def _values(given: object) -> Iterator[tuple[int, object]]:
             waiting += [(depth + 1, each) for each in inner]
 
 
-def _plain_text(kind: Kind) -> Any:
-    def text(given: object) -> str:
-        if not isinstance(given, str):
-            raise StructureError(f"{kind} is {type(given).__name__}; expected a text")
-        if not given:
-            raise StructureError(f"{kind} is empty; expected at least one character")
-        return given
-
-    return text
+def _text_of(kind: Kind, given: object) -> str:
+    if kind == "json_schema":
+        return _schema_text(given)
+    if kind == "choices":
+        return _choices_text(given)
+    if not isinstance(given, str):
+        raise StructureError(f"{kind} is {type(given).__name__}; expected a text")
+    if not given:
+        raise StructureError(f"{kind} is empty; expected at least one character")
+    return given
 
 
 def _choices_text(given: object) -> str:
@@ -153,14 +142,6 @@ def _choices_text(given: object) -> str:
         if not isinstance(each, str) or not each or not is_unicode(each):
             raise StructureError(f"choice {place} is {quoted(each)}; expected a text of at least one character")
     return json.dumps(list(dict.fromkeys(given)), ensure_ascii=False)
-
-
-_TEXTS = {
-    "json_schema": _schema_text,
-    "regex": _plain_text("regex"),
-    "grammar": _plain_text("grammar"),
-    "choices": _choices_text,
-}
 
 
 def _depth(text: str) -> int:

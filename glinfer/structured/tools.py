@@ -96,11 +96,7 @@ FORMS: Mapping[str, CallForm] = {
 
 
 def tool_form(template: str) -> CallForm:
-    """The call form of a chat template, found in its source.
-
-    Raises:
-        StructureError: the form is not supported.
-    """
+    """The call form of a chat template, found in its source."""
     if "<|channel|>" in template and "functions." in template:
         return FORMS["harmony"]
     if OPENING in template:

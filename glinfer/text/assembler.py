@@ -19,6 +19,9 @@ class TextAssembler:
     there, ``stop_string`` is the longest. The result depends only on the bytes, not on how they were split:
     with the stop strings ``"a"`` and ``"ab"``, an ``"a"`` is held back until the next character decides.
 
+    Attributes:
+        stop_string: the stop string that ended the text, or None.
+
     Raises:
         InputError: ``stop`` is neither a non-empty string nor a sequence of them.
     """
@@ -38,24 +41,15 @@ class TextAssembler:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._held = ""
         self._finished = False
-        self._stop_string: str | None = None
+        self.stop_string: str | None = None
 
     @property
     def stopped(self) -> bool:
         """Whether a stop string was found; everything after it is ignored."""
-        return self._stop_string is not None
-
-    @property
-    def stop_string(self) -> str | None:
-        """The stop string that ended the text, or None."""
-        return self._stop_string
+        return self.stop_string is not None
 
     def push(self, data: bytes) -> str:
-        """Add one token's bytes and return the text that is now certain, often "".
-
-        Raises:
-            InputError: :meth:`finish` was already called.
-        """
+        """Add one token's bytes and return the text that is now certain, often ""."""
         if self._finished:
             raise InputError("this text is finished; make a new TextAssembler for the next one")
         if self.stopped:
@@ -81,7 +75,7 @@ class TextAssembler:
             self._held = held[open_at:]
             return held[:open_at]
         self._held = ""
-        self._stop_string = next(s for s in self._stop if held.startswith(s, found))  # longest first
+        self.stop_string = next(s for s in self._stop if held.startswith(s, found))  # longest first
         return held[:found]
 
     def _open_tail(self, held: str) -> int:

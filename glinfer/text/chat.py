@@ -177,22 +177,22 @@ class ChatForm(ABC):
     def encode_messages(
         self, messages: Sequence[Message], tools: Tools | None = None, check: Check | None = None, how: Rendering = OPEN
     ) -> tuple[int, ...]:
-        """Token ids of a conversation, up to where the model begins its reply.
+        """Token ids of a conversation, oldest message first, up to where the model begins its reply.
 
-        Args:
-            messages: the conversation, oldest message first.
-            tools: tools for the prompt.
-            check: raises an error to refuse the texts before they are encoded.
-            how: how the prompt ends, and the arguments of the chat template.
+        ``check`` raises an error to refuse the texts before they are encoded.
 
         Raises:
             InputError: a message is malformed, or the form has no place for it; tools or arguments were given that the
                 form does not use; the message to continue is not the assistant's.
         """
 
-    def reply_text(self, turn: Turn) -> str:
-        """The text of a turn's reply."""
-        return self._tokenizer.decode(turn.reply_ids) if turn.reply is None else turn.reply
+    def messages_of(self, turns: Iterable[Turn]) -> list[Message]:
+        """The messages of turns: a user's and its reply, in turn."""
+        found: list[Message] = []
+        for turn in turns:
+            reply = self._tokenizer.decode(turn.reply_ids) if turn.reply is None else turn.reply
+            found += ({"role": "user", "content": turn.message}, {"role": "assistant", "content": reply})
+        return found
 
 
 class ChatTemplate(ChatForm):
@@ -234,11 +234,7 @@ class ChatTemplate(ChatForm):
         return ids
 
     def opening(self, user_ids: Iterable[int], *, think: bool = False) -> tuple[int, ...]:
-        """The newest turn up to where the model writes: ``<|user|>…<|end|><|assistant|>``, or with a thinking token.
-
-        Raises:
-            InputError: ``think`` is set and the vocabulary has no thinking token.
-        """
+        """The newest turn up to where the model writes: ``<|user|>…<|end|><|assistant|>``, or with a thinking token."""
         if think and self.think is None:
             raise InputError(self.no_think)
         return (self.user, *user_ids, self.end, *(self._thinking if think else (self.assistant,)))
@@ -303,16 +299,21 @@ class TemplateChat(ChatForm):
         self._first: tuple[Message, ...] = ({"role": "system", "content": system},) if system else ()
         self.template_source = template.with_tools if template.takes_tools else ""
         known = tokenizer.control_tokens
-        if all(name in known and name in template.source for name in _CHANNEL_TOKENS):
-            start, channel, message = (known[name] for name in _CHANNEL_TOKENS)
+
+        def written(names: Sequence[str]) -> list[int]:
+            """The ids of control tokens; none if the template does not write all of them."""
+            return [known[name] for name in names] if all(n in known and n in template.source for n in names) else []
+
+        if found := written(_CHANNEL_TOKENS):
+            start, channel, message = found
             self.channels = Channels(start, channel, message, tokenizer.decode)
-        if all(name in known and name in template.source for name in _CHANNEL_ENDS):
-            channel, self.answer = (known[name] for name in _CHANNEL_ENDS)
+        if found := written(_CHANNEL_ENDS):
+            channel, self.answer = found
             line_break = tokenizer.encode("\n", allow_special=False)[-1]
             self.channels = Channels(channel, channel, line_break, tokenizer.decode, opens=False)
         ends = tuple(ends)
-        if all(name in known and name in template.source for name in _CALL_TOKENS):
-            opening, closing, quote = (known[name] for name in _CALL_TOKENS)
+        if found := written(_CALL_TOKENS):
+            opening, closing, quote = found
             self.call_tokens = CallTokens(opening, closing, quote, tokenizer.decode)
             ends += (known[_AFTER_CALLS],) if _AFTER_CALLS in known else ()
         template.ids(tokenizer, [*self._first, {"role": "user", "content": "Hello"}], kwargs=kwargs)
@@ -325,10 +326,7 @@ class TemplateChat(ChatForm):
         """As :meth:`ChatForm.prompt`, with the system prompt first."""
         if think:
             raise InputError(self.no_think)
-        messages = list(self._first)
-        for turn in (*turns, newest):
-            reply = {"role": "assistant", "content": self.reply_text(turn)}
-            messages += ({"role": "user", "content": turn.message}, reply)
+        messages = [*self._first, *self.messages_of((*turns, newest))]
         if newest.reply_ids:
             return self.encode_messages(messages, how=Rendering(continue_final_message=True))
         return self.encode_messages(messages[:-1])
@@ -353,9 +351,6 @@ def template_of(path: AnyPath, tokenizer: Tokenizer, config: ModelConfig) -> Jin
     """The Jinja template of a model's chats: that of a tokenizer from another place, else its own; None without one.
 
     Also None for families that always use Gab's form, or use it if the tokenizer has its tokens.
-
-    Raises:
-        FormatError, InputError: as :func:`glinfer.text.templates.find_template`.
     """
     chat = config.family.own_chat
     if chat == "always" or (chat == "with tokens" and tokenizer.control_tokens.keys() >= set(_CHAT_TOKENS)):
@@ -375,14 +370,6 @@ def find_chat(
     images: bool = False,
 ) -> ChatForm:
     """Find the chat form of a model: its Jinja template, see :func:`template_of`, else Gab's form.
-
-    Args:
-        path: the model's file or directory, or the name of a bundled model.
-        tokenizer: the model's.
-        config: the model's shape.
-        system: a system prompt, which only a Jinja template accepts.
-        kwargs: arguments for the template.
-        images: whether the model takes images.
 
     Raises:
         FormatError: a file of the template is damaged.
@@ -437,11 +424,7 @@ def check_messages(messages: str | Sequence[Message]) -> tuple[str, list[str]]:
 
 
 def check_last(texts: Sequence[str], *, continued: bool = False) -> None:
-    """Refuse a conversation from :func:`check_messages` that ends with the wrong role.
-
-    Raises:
-        InputError: the last text is the assistant's, or the user's if it is to be ``continued``.
-    """
+    """Refuse a conversation from :func:`check_messages` that ends with the wrong role."""
     if continued and len(texts) % 2:
         raise InputError(_NOT_LAST)
     if not continued and not len(texts) % 2:
@@ -475,16 +458,14 @@ class ReplySplitter:
     tokens after the end are not shown. A reply that begins without a header is an answer.
 
     Attributes:
+        done: whether a stop token has ended the reply.
         calls: the names of the tools called so far; always empty without the argument ``calls``.
     """
 
     def __init__(self, template: ChatForm, *, think: bool = False, calls: bool = False) -> None:
-        """Start a reply.
+        """Start a reply; ``think`` is as in the prompt.
 
-        Args:
-            template: the form of the chat.
-            think: as in the prompt.
-            calls: report calls of tools; otherwise those in channels are thoughts, and others belong to the answer.
+        Without ``calls``, calls of tools in channels are thoughts, and others belong to the answer.
         """
         self._template, self._channels = template, template.channels
         self._kind: ReplyKind = "thinking" if think else "answer"
@@ -495,18 +476,13 @@ class ReplySplitter:
         # The beginning of a call, up to its arguments; then tokens that are shown with the next one.
         self._opened: list[int] | None = None
         self._waiting: list[int] = []
-        self._done = False
+        self.done = False
         self.calls: list[str] = []
-
-    @property
-    def done(self) -> bool:
-        """Whether a stop token has ended the reply."""
-        return self._done
 
     def push(self, token: int) -> list[tuple[ReplyKind, int]]:
         """Add a generated token and return the tokens to show that are now certain, often this one."""
-        self._done = self._done or token in self._template.stop_ids
-        if self._done:
+        self.done = self.done or token in self._template.stop_ids
+        if self.done:
             return self.finish()
         if self._marks is not None and (
             self._opened is not None or self._kind == "call" or token == self._marks.opening

@@ -42,18 +42,10 @@ class Conversation:
     @property
     def messages(self) -> list[Message]:
         """The finished turns that are still remembered as messages, oldest first."""
-        found: list[Message] = []
-        for turn in self._turns:
-            reply = {"role": "assistant", "content": self.template.reply_text(turn)}
-            found += ({"role": "user", "content": turn.message}, reply)
-        return found
+        return self.template.messages_of(self._turns)
 
     def restore(self, exchanges: Iterable[tuple[str, str]]) -> None:
-        """Replace all turns by pairs of a user's message and its reply.
-
-        Raises:
-            InputError: a message is empty, or a text has no UTF-8 form; the turns stay as they are.
-        """
+        """Replace all turns by pairs of a user's message and its reply."""
         self._turns, self._open = [given_turn(self.template, *each) for each in exchanges], None
 
     def prompt(self, message: str, *, think: bool = False, reserve: int, drop: bool = True) -> ChatPrompt:
@@ -76,9 +68,6 @@ class Conversation:
         """The ids to run for another reply to the newest message; :meth:`add_reply` then replaces the first reply.
 
         With ``continued`` the ids end with the first reply, and :meth:`add_reply` extends it.
-
-        Raises:
-            InputError: there is no turn yet, or as :meth:`prompt`.
         """
         if not self._turns:
             raise InputError("there is no reply yet; send a message first")
@@ -107,9 +96,6 @@ class Conversation:
         Only the answer is remembered: without the stop token and anything after it, without control tokens, and
         without thoughts. Thoughts end at the model's ``<|assistant|>`` (``</think>``); a reply that ends before it
         is remembered as empty. Turns that the prompt left out are forgotten now.
-
-        Raises:
-            InputError: no prompt is open.
         """
         if self._open is None:
             raise InputError("there is no open turn to reply to; ask for a prompt first")

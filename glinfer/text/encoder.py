@@ -58,9 +58,6 @@ class TextEncoder:
         """The tokens of a prompt form, with ``first`` as its {query} and each of the others as its {text}.
 
         Only the text at {text} is truncated, and no special tokens are added.
-
-        Raises:
-            InputError: the form leaves no room for a text.
         """
         first = self._checked(first, 0)
         before, behind = (part.replace("{query}", first) for part in form.split("{text}", 1))

@@ -25,12 +25,8 @@ def answer_of(
 ) -> Mapping[str, Any]:
     """The answer of a script's function ``answer``, which takes and returns a JSON object.
 
-    Args:
-        script: the file of the script.
-        request: the argument of its function.
-        seconds: limit of processor time.
-        clock: limit of wall time in seconds; twice ``seconds`` by default.
-        memory: limit in bytes.
+    Its limits are ``seconds`` of processor time, ``clock`` seconds in all (twice as many by default), and ``memory``
+    bytes.
 
     Raises:
         ProcessError: it was stopped, could not be started, or did not answer.

@@ -1,9 +1,6 @@
 """The text parts of a model (tokenizer, template, end tokens, sampling), and how conversion writes them.
 
 A ``.gguf`` holds them in its metadata; other formats have files with Hugging Face's names, or a ``.bpe``, beside them.
-:func:`glinfer.text.tokenizer.find_tokenizer`, :func:`glinfer.text.templates.find_template`,
-:func:`glinfer.text.stops.default_stops` and :func:`glinfer.formats.sampling.recommended_sampling` read both, so the
-converted model has the same ids, prompts, ends and sampling defaults.
 """
 
 from __future__ import annotations
@@ -74,11 +71,7 @@ class TextParts:
 
 
 def text_parts(checkpoint: AnyPath, given: AnyPath | None, config: ModelConfig) -> TextParts:
-    """Find the text parts of a model, with the ``given`` tokenizer or else its own.
-
-    Raises:
-        FormatError, InputError: as :func:`glinfer.text.tokenizer.find_tokenizer`, or another part's file is damaged.
-    """
+    """Find the text parts of a model, with the ``given`` tokenizer or else its own."""
     tokenizer, reason = find_tokenizer(checkpoint, given, config)
     generation = find_generation_config(checkpoint)
     sampling, source = recommended_sampling(checkpoint)
@@ -93,11 +86,7 @@ def text_parts(checkpoint: AnyPath, given: AnyPath | None, config: ModelConfig) 
 
 
 def gguf_metadata(parts: TextParts, rows: int) -> dict[str, Any] | None:
-    """The metadata of a GGUF file for a model with ``rows`` embedding rows; None without a tokenizer.
-
-    Raises:
-        InputError: llama.cpp does not support the tokenizer, or would give other ids.
-    """
+    """The metadata of a GGUF file for a model with ``rows`` embedding rows; None without a tokenizer."""
     tokenizer = parts.tokenizer
     if tokenizer is None:
         return None
@@ -164,12 +153,7 @@ def _name_stops(values: dict[str, Any], stops: tuple[int, ...]) -> None:
 
 
 def files_beside(parts: TextParts, target: AnyPath) -> dict[Path, bytes]:
-    """The files to write beside ``target``, and their bytes: ``TARGET.bpe``, or Hugging Face's files.
-
-    Raises:
-        FormatError: a file can no longer be read.
-        InputError: a ``tokenizer.json`` cannot hold the tokenizer of a GGUF file.
-    """
+    """The files to write beside ``target``, and their bytes: ``TARGET.bpe``, or Hugging Face's files."""
     tokenizer, target = parts.tokenizer, Path(target)
     found = _generation_config(parts)
     generation = {} if found is None else {target.with_name(GENERATION_CONFIG): found}

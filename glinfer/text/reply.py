@@ -25,9 +25,6 @@ class ReplyAssembler:
     """Collects generated tokens and hands out text as soon as it is certain; see :class:`TextAssembler`.
 
     Stop strings end the answer; thoughts and calls may contain them.
-
-    Raises:
-        InputError: ``stop`` is neither a non-empty string nor a sequence of them.
     """
 
     def __init__(

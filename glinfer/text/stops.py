@@ -27,13 +27,6 @@ def stop_ids_of(path: AnyPath) -> tuple[int, ...]:
     ``generation_config.json`` is skipped with a GlinferWarning. If that file cannot be read it is skipped, and
     :func:`glinfer.formats.sampling.recommended_sampling` warns of it. A GGUF file's ids come from
     :func:`glinfer.text.tokenizers.gguf.gguf_stops`; an unusable vocabulary has none.
-
-    Args:
-        path: the directory, a file in it, or the GGUF file.
-
-    Raises:
-        FormatError: ``config.json`` is damaged, or its ``eos_token_id`` is malformed; a GGUF file cannot be read.
-        InputError: the package gguf, which reads GGUF files, is not installed.
     """
     if is_gguf(path):
         found_in = read_gguf_file(path)
@@ -68,9 +61,6 @@ def named_stops(checkpoint: AnyPath, tokenizer: Tokenizer | None, config: ModelC
     """The end-of-text ids that a model's files name, else those in the files of its tokenizer.
 
     Empty for families whose record names end tokens.
-
-    Raises:
-        FormatError, InputError: as :func:`stop_ids_of`.
     """
     if config.family.stops:
         return ()
@@ -85,9 +75,6 @@ def default_stops(checkpoint: AnyPath, tokenizer: Tokenizer | None, config: Mode
     """The end-of-text ids of a model: those of :func:`named_stops`, else the tokenizer's ``<|end|>``.
 
     If the record of its family names end tokens, they are always the tokenizer's ids of these.
-
-    Raises:
-        FormatError, InputError: as :func:`stop_ids_of`.
     """
     if known := named_stops(checkpoint, tokenizer, config):
         return known

@@ -280,11 +280,7 @@ def _environment() -> Environment:
 
 
 def compiled(source: str) -> Template:
-    """Compile a template with the settings, tests and functions of transformers.
-
-    Raises:
-        Exception: any error of jinja2.
-    """
+    """Compile a template with the settings, tests and functions of transformers."""
     return _environment().from_string(source)
 
 
@@ -316,9 +312,6 @@ def render(source: str, variables: Mapping[str, Any], most: int, tokens: Mapping
         variables: untrusted variables: ``messages``, ``tools``, ``add_generation_prompt``, …
         most: limit of the text's length in characters.
         tokens: variables that count as the template's own text: ``bos_token``, …
-
-    Raises:
-        Exception: any error of jinja2 or of a function that the template calls.
     """
     return text_of(compiled(source), variables, most, tokens)
 
@@ -335,14 +328,9 @@ def arguments_of(source: str, tokens: Iterable[str]) -> list[str]:
 
 
 def parts_of(text: str, names: Iterable[str]) -> list[str]:
-    """Cut a text at the control tokens that the template wrote.
+    """Cut the result of :func:`render` at the control tokens that the template wrote, the longest of ``names`` first.
 
-    Args:
-        text: the result of :func:`render`.
-        names: spellings of control tokens; the longest match counts.
-
-    Returns:
-        Texts at even indices, control tokens at odd ones.
+    Texts are at even indices, control tokens at odd ones.
     """
     plain, parts, at = _plain(text), list[str](), 0
     runs = [found.span() for found in re.finditer(b"\1+", own_of(text))]

@@ -26,7 +26,7 @@ from typing import Any
 
 from glinfer.errors import FormatError, InputError, OptionError
 from glinfer.families.settings import quoted
-from glinfer.formats.files import AnyPath, inside, is_directory, opened, shown, words_of
+from glinfer.formats.files import AnyPath, inside, is_directory, read_whole, shown, words_of
 from glinfer.formats.gguf.file import is_gguf
 from glinfer.formats.gguf.split import read_gguf_file
 from glinfer.limits import (
@@ -101,27 +101,9 @@ class JinjaTemplate:
         """Whether that source uses tools."""
         return _TOOLS.search(self.with_tools) is not None
 
-    def render(
-        self,
-        messages: Sequence[Message],
-        *,
-        add_generation_prompt: bool = True,
-        tools: Tools | None = None,
-        kwargs: Mapping[str, Any] = MappingProxyType({}),
-    ) -> str:
-        """The text of a conversation, the same as from transformers' ``apply_chat_template``.
-
-        Args:
-            messages: the conversation, oldest message first.
-            add_generation_prompt: end with the text that opens the assistant's next message.
-            tools: the tools that the model may call.
-            kwargs: further variables, as transformers' ``**kwargs``.
-
-        Raises:
-            InputError: the template is invalid, refuses these messages, or exceeds a limit of time, memory or text.
-        """
-        given: Any = {"add_generation_prompt": add_generation_prompt, "tools": tools, "kwargs": kwargs}
-        return "".join(self.parts((), messages, **given))
+    def render(self, messages: Sequence[Message], **options: Any) -> str:
+        """The text of a conversation, with the arguments of :meth:`parts`."""
+        return "".join(self.parts((), messages, **options))
 
     def parts(
         self,
@@ -132,13 +114,20 @@ class JinjaTemplate:
         tools: Tools | None = None,
         kwargs: Mapping[str, Any] = MappingProxyType({}),
     ) -> list[str]:
-        """As :meth:`render`, but cut at the control tokens in ``names`` that the template wrote.
+        """The text of a conversation, the same as from transformers' ``apply_chat_template``, in parts.
+
+        Args:
+            names: the control tokens; where the template wrote one, the text is cut.
+            messages: the conversation, oldest message first.
+            add_generation_prompt: end with the text that opens the assistant's next message.
+            tools: the tools that the model may call.
+            kwargs: further variables, as transformers' ``**kwargs``.
 
         Returns:
             Texts at even indices, control tokens at odd ones.
 
         Raises:
-            InputError: as :meth:`render`.
+            InputError: the template is invalid, refuses these messages, or exceeds a limit of time, memory or text.
         """
         variables: dict[str, Any] = {
             **kwargs,
@@ -170,14 +159,14 @@ class JinjaTemplate:
         kwargs: Mapping[str, Any] = MappingProxyType({}),
         continue_final_message: bool = False,
     ) -> list[int]:
-        """Token ids of a conversation; the other arguments are those of :meth:`render`.
+        """Token ids of a conversation; the other arguments are those of :meth:`parts`.
 
         Args:
             check: raises an error to refuse the rendered text before it is encoded.
             continue_final_message: end with the text of the last message, as in transformers.
 
         Raises:
-            InputError: as :meth:`render`, or a message has no UTF-8 form.
+            InputError: as :meth:`parts`, or a message has no UTF-8 form.
         """
         known, last = tokenizer.control_tokens, messages[-1] if messages else {}
         if continue_final_message:
@@ -240,9 +229,6 @@ def find_template(path: AnyPath) -> JinjaTemplate | None:
     ``tokenizer_config.json``: a text, or a list of named templates, of which ``default`` is used.
     The template ``tool_use``, there or in ``additional_chat_templates``, is for conversations with tools.
 
-    Args:
-        path: the directory, a file in it, or the GGUF file.
-
     Raises:
         FormatError: a file cannot be read or is damaged; none of several templates is the default.
         InputError: the template is not a text, or is too long; a GGUF file needs the package gguf.
@@ -276,12 +262,11 @@ def _in_gguf(path: AnyPath) -> JinjaTemplate | None:
 
 
 def _text_of(file: Path) -> str:
-    with opened(file) as (stream, size):
-        data = stream.read(min(size, 4 * MAX_TEMPLATE_CHARACTERS) + 1)  # a character has at most four bytes
+    data = read_whole(file, 4 * MAX_TEMPLATE_CHARACTERS, "a chat template")  # a character has at most four bytes
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise FormatError(f"{shown(file)}: byte {error.start} of {size} is not UTF-8; expected text") from None
+        raise FormatError(f"{shown(file)}: byte {error.start} of {len(data)} is not UTF-8; expected text") from None
 
 
 def _named_in(several: list[Any], label: str) -> tuple[Any, Any]:

@@ -56,10 +56,7 @@ class Tokenizer:
     Face and in a GGUF file they are the tokens marked as special or control.
 
     Args:
-        model: the result of :func:`glinfer.formats.gab.bpe.read_bpe`,
-            :func:`glinfer.formats.gab.bpe.read_merges_json`,
-            :func:`glinfer.text.tokenizers.huggingface.read_hf_tokenizer` or
-            :func:`glinfer.text.tokenizers.gguf.read_gguf_tokenizer`.
+        model: what a reader of :mod:`glinfer.formats.gab.bpe` or :mod:`glinfer.text.tokenizers` returned.
         path: the file or directory that ``model`` was read from, or None.
 
     Attributes:
@@ -81,9 +78,7 @@ class Tokenizer:
         ``tokenizer.json`` may be Hugging Face's or a second-generation Gab's; its first bytes decide.
 
         Raises:
-            FormatError: as :func:`glinfer.formats.gab.bpe.read_bpe`, :func:`glinfer.formats.gab.bpe.read_merges_json`,
-                :func:`glinfer.text.tokenizers.huggingface.read_hf_tokenizer` or
-                :func:`glinfer.text.tokenizers.gguf.read_gguf_tokenizer`.
+            FormatError: a file cannot be read or is damaged, or its kind of tokenizer is not supported.
             InputError: a GGUF file needs the package gguf, which is not installed.
         """
         folder = is_directory(path)
@@ -232,8 +227,9 @@ class Tokenizer:
             if isinstance(part, str):
                 text += part
                 continue
-            text = text.lstrip() if last in self._takes_right else text
-            text = text.rstrip() if part in self._takes_left else text
+            takes_left, takes_right = self._taking
+            text = text.lstrip() if last in takes_right else text
+            text = text.rstrip() if part in takes_left else text
             if text:
                 ids += (self._source if last is None else self._later).ids(encodable(text), allow_special=False)
             if part is not None:
@@ -253,18 +249,12 @@ class Tokenizer:
         return dataclasses.replace(self._source, library=tokenizers.Tokenizer.from_str(never))
 
     @cached_property
-    def _takes_left(self) -> frozenset[int]:
-        return self._taking("lstrip")
-
-    @cached_property
-    def _takes_right(self) -> frozenset[int]:
-        return self._taking("rstrip")
-
-    def _taking(self, side: str) -> frozenset[int]:
-        if not isinstance(self._source, HfModel):
-            return frozenset()
-        added = self._source.library.get_added_tokens_decoder().items()
-        return frozenset(token for token, flags in added if flags.special and getattr(flags, side))
+    def _taking(self) -> tuple[frozenset[int], frozenset[int]]:
+        """The special tokens that absorb the spaces before them, and those that absorb the spaces after them."""
+        known = self._source.library.get_added_tokens_decoder() if isinstance(self._source, HfModel) else {}
+        special = [(token, flags) for token, flags in known.items() if flags.special]
+        left, right = (frozenset(token for token, flags in special if getattr(flags, f"{side}strip")) for side in "lr")
+        return left, right
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of ``ids``: their bytes as UTF-8, with U+FFFD for bad bytes.

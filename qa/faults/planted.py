@@ -113,7 +113,7 @@ FAULTS = (
     Fault(
         "rank-stabilised-adapter-scaled-as-plain",
         "glinfer/formats/adapters/peft.py",
-        "float(alpha) / (math.sqrt(rank) if stabilised else rank)",
+        'float(alpha) / (math.sqrt(rank) if settings.flag("use_rslora") else rank)',
         "float(alpha) / rank",
         ("tests/formats/test_adapters.py", "tests/formats", "tests/models"),
     ),
@@ -251,8 +251,8 @@ FAULTS = (
     Fault(
         "second-text-continues-the-first-structure",
         "glinfer/structured/compiler.py",
-        "return kind(matcher.deep_copy(), self._vocab, stop_ids)",
-        "return kind(matcher, self._vocab, stop_ids)",
+        "return Constraint(matcher.deep_copy(), self._vocab, stop_ids)",
+        "return Constraint(matcher, self._vocab, stop_ids)",
         ("tests/structured/test_structures.py", "tests/structured", "tests/engine"),
     ),
     Fault(
@@ -310,8 +310,8 @@ FAULTS = (
     Fault(
         "two-batches-write-one-file",
         "glinfer/jobs/results.py",
-        "alone = _locked(self._file)",
-        "alone = True",
+        "locked = lock(self._file.fileno())",
+        "locked = True",
         ("tests/jobs/test_batch_files.py", "tests/jobs"),
     ),
     Fault(

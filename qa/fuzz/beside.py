@@ -20,8 +20,8 @@ from huggingface_hub import constants
 from glinfer.cli.chat import FORMAT, _read_chat
 from glinfer.config import ModelConfig
 from glinfer.errors import GlinferWarning
-from glinfer.export.licence import licence_of
-from glinfer.export.page import single_file_note
+from glinfer.export.card import licence_of
+from glinfer.export.page import NOTE
 from glinfer.export.site import check_target, is_export
 from glinfer.formats.installed import models_of
 from glinfer.formats.tensors import stored_tensors
@@ -137,7 +137,7 @@ def sites() -> Files:
     """What exports and pictures leave in a folder, and a model's card."""
     return {
         "plan.json": b'{"format": "glinfer-web", "version": 1}',
-        "page/index.html": f"<!doctype html>\n{single_file_note()}\n".encode(),
+        "page/index.html": f"<!doctype html>\n{NOTE}\n".encode(),
         "look.json": b'{"format": "glinfer-look", "pictures": [{"file": "attention/a-1.png", "dark": "x/../y.png"}]}',
         "card/README.md": b"---\nlicense: other\nlicense_name: mine\n---\n# Model\n",
         "card/config.json": b"{}",

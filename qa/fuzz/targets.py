@@ -235,7 +235,7 @@ _LIST = (
     Target(
         *("site", lambda: one_of_each(beside.sites()), beside.site, first_byte(JSON, BYTES, JSON, TEXT, JSON)),
         words=("license: ", "---\n", "\r\n", "license_name: |", "\x1b"),
-        modules=("export/site.py", "export/licence.py", "inspect/look/output.py"),
+        modules=("export/site.py", "export/card.py", "inspect/look/output.py"),
     ),
     Target("saved_chat", beside.saved_chats, beside.saved_chat, JSON, words.BODY, modules=("cli/chat.py",)),
     Target(

@@ -26,7 +26,7 @@ llm = pytest.importorskip("llm", reason="llm is not installed; pip install -e '.
 from llm.cli import cli as commands  # noqa: E402
 
 from glinfer import llm_plugin  # noqa: E402
-from glinfer.llm_plugin import AsyncGlinferModel, GlinferEmbedding, GlinferModel, PluginError  # noqa: E402
+from glinfer.llm_plugin import AsyncGlinferModel, GlinferEmbedding, GlinferModel, Known, PluginError  # noqa: E402
 
 pytestmark = [pytest.mark.gl, pytest.mark.slow]
 ASKED = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
@@ -75,6 +75,20 @@ def test_commands_of_a_conversation(speaker: Path, tmp_path: Path) -> None:
     assert said("-m", "glinfer", "hi", status=1).startswith("Error: glinfer needs a model: -o model FILE")
     error = said("chat", "-m", "glinfer", "-o", "model", "none.gguf", status=1, typed="hi\n").splitlines()[-1]
     assert "Error: none.gguf: cannot read it" in error
+
+
+def test_a_command_searches_for_models_once(speaker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    searches: list[Known] = []
+
+    def known() -> Iterator[Known]:
+        searches.append(Known("glinfer/speaker", speaker, False))
+        yield searches[-1]
+
+    monkeypatch.setattr(llm_plugin, "known_models", known)
+    for count in (1, 2):
+        arguments = ("-m", "glinfer/speaker", "-o", "temperature", "0", "hi")
+        done = CliRunner().invoke(commands, arguments, env={"LLM_USER_PATH": str(tmp_path)})
+        assert (done.output, len(searches)) == ("yes\n", count)
 
 
 def test_a_conversation_in_python(speaker: Path) -> None:

@@ -274,7 +274,7 @@ def test_llama_cpps_files(folder: Path, tmp_path: Path, model: Model) -> None:
         ({"projector_type": None}, "found no image encoder"),
         ({"vision.image_size": 30}, "expected whole tokens"),
         ({"vision.block_count": 3}, "is missing"),
-        ({"vision.block_count": 100000}, "fewer tensors"),
+        ({"vision.block_count": 100000}, "expected more for the 100000 blocks"),
         ({"vision.patch_size": 8}, "has shape"),
         ({"vision.projection_dim": 32}, "has shape"),
         ({"vision.image_mean": [0.5]}, "three numbers"),

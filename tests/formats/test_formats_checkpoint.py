@@ -22,7 +22,6 @@ from glinfer.formats import (
     write_gab,
 )
 from glinfer.formats.gab.file import float_count, stored_arrays
-from glinfer.formats.tensors import tensor_count
 from glinfer.quant import threads
 
 SMALL = ModelConfig.from_options("vocab=7,dim=6,heads=3,blocks=2,context=5")
@@ -50,7 +49,6 @@ def test_counting_an_absurd_model_takes_no_memory() -> None:
         block = 4 * width + 4 * width**2 + 4 * width * (width + 1) + width * (4 * width + 1)
         expected = (2 << 24) * width + (block << 24) + 2 * width + (width << 24) + (1 << 24)
         assert float_count(absurd) == expected
-        assert tensor_count(absurd) == 6 + (12 << 24)
         assert tracemalloc.get_traced_memory()[1] < 100_000
     finally:
         tracemalloc.stop()

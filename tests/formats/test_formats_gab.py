@@ -190,7 +190,7 @@ def test_a_model_with_wrong_tensors_is_not_written(
         (ModelConfig(3, 2, 1, 1, 2, layer_norm_eps=1e-6), "layer_norm_eps is 1e-06; GAB1 can only hold 1e-05"),
         (ModelConfig(3, 2, 1, 1, 2, model_type="llama"), "the family 'llama', with embeddings of its own; GAB1 can"),
         (ModelConfig(3, 2, 1, 1, 2, tie_word_embeddings=True), "the family 'gab', with tied embeddings; GAB1 can only"),
-        (ModelConfig(3, 2, 1, 1 << 24, 2), "found 18 tensors; expected 201326598 for the 16777216 blocks"),
+        (ModelConfig(3, 2, 1, 1 << 24, 2), "found 18 tensors; expected more for the 16777216 blocks"),
     ],
 )
 def test_a_configuration_that_the_format_cannot_hold_is_not_written(

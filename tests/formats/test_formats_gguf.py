@@ -458,7 +458,12 @@ def test_factors_of_the_pairs(path: Path) -> None:
     [
         ({"block_count": None}, {}, "llama.block_count is missing, and this architecture needs it"),
         ({"block_count": "two"}, {}, "llama.block_count is 'two'"),
-        ({"block_count": 1 << 23}, {}, "found 21 tensors; expected about 75497475"),
+        ({"block_count": 1 << 23}, {}, "found 21 tensors; expected more for the 8388608 blocks"),
+        (
+            {"block_count": 1 << 31, "nextn_predict_layers": (1 << 31) - 2},
+            {},
+            "found 21 tensors; expected more for the 2147483648 blocks",
+        ),
         ({"attention.head_count_kv": 3}, {}, "num_attention_heads 4 is not a multiple of num_key_value_heads 3"),
         ({"attention.head_count_kv": [2, 2]}, {}, ""),
         ({"attention.head_count_kv": [2, 1]}, {}, r"head_count_kv is \[2, 1\]; expected the same for all layers"),

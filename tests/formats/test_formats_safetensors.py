@@ -188,9 +188,7 @@ def test_wrong_tensors(tmp_path: Path, changes: dict[str, np.ndarray | None], me
 def test_an_absurd_block_count_is_refused_by_the_number_of_tensors(tmp_path: Path) -> None:
     config = json.dumps({**json.loads(SMALL.to_json()), "num_hidden_layers": 1 << 24})
     save_file(_tensors(), tmp_path / "m.safetensors", {**METADATA, "config": config})
-    assert _refusal(tmp_path / "m.safetensors").startswith(
-        "found 18 tensors; expected 201326598 for the 16777216 blocks"
-    )
+    assert _refusal(tmp_path / "m.safetensors").startswith("found 18 tensors; expected more for the 16777216 blocks")
 
 
 def test_writing_a_wrong_model_leaves_nothing(tmp_path: Path) -> None:

@@ -152,7 +152,7 @@ class TestPrompts:
         ({}, 'expected either "prompt" (text) or "ids" (token ids) in it, and not both'),
         ({"prompt": "x", "ids": [1]}, 'expected either "prompt"'),
         ({"prompt": 5}, "prompt is 5; expected text"),
-        (b'{"prompt": "a\\ud800"}', "prompt has half a surrogate pair at character 1"),
+        (b'{"prompt": "a\\ud800"}', "prompt has half a surrogate pair (U+D800) at character 1"),
         (b'{"prompt": "a", "prompt": "b"}', 'the key "prompt" appears twice'),
         ({"ids": []}, "the prompt is empty"),
         ({"ids": "12"}, 'ids is "12"; expected a list of token ids'),

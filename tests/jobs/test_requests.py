@@ -186,7 +186,7 @@ class TestRestart:
             "r0": {"id": line.digest, "custom_id": "r0", "response": response, "error": None},
         }
         assert (totals.prompt_tokens, totals.tokens, totals.failed) == (2, 3, 0)
-        lost = unanswered(line, "process_died", "three times").data
+        lost = unanswered(line, "three times").data
         assert (lost["response"], lost["error"]) == (None, {"code": "process_died", "message": "three times"})
 
     def test_what_was_made_otherwise_is_refused_with_what_differs(

@@ -82,7 +82,7 @@ def imported_names(nodes: Nodes) -> Iterator[tuple[int, str]]:
         elif isinstance(node, ast.Call) and node.args:
             called = ast.unparse(node.func).rpartition(".")[2]
             name = node.args[0]
-            if called in {"import_module", "__import__"} and isinstance(name, ast.Constant):
+            if called in {"import_module", "required", "__import__"} and isinstance(name, ast.Constant):
                 yield node.lineno, str(name.value)
 
 

@@ -358,8 +358,13 @@ def test_rerank(server: Running, folder: Path) -> None:
 
 def test_beside_a_model_that_continues(server: Running, vectors: Any) -> None:
     with server.client() as client:
-        listed = {model.id: model.model_dump()["embeds"] for model in client.models.list()}
-        assert listed == {"embedder": True, "ranker": True, "small": False}
+        listed = {model.id: model.model_dump() for model in client.models.list()}
+        assert {name: each["embeds"] for name, each in listed.items()} == {
+            "embedder": True,
+            "ranker": True,
+            "small": False,
+        }
+        assert not listed["embedder"]["examples"], "they are prompts to continue"
         for _ in range(2):
             assert client.completions.create(model="small", prompt="Once", max_tokens=3).choices[0].text
             found = client.embeddings.create(model="embedder", input=TEXTS)

@@ -99,18 +99,8 @@ def low_ranks(
 ) -> Iterator[tuple[str, LowRank]]:
     """Split the update of a stored tensor: the name and the update of each matrix of the model in it.
 
-    Args:
-        config: the model's shape.
-        stored: the tensor of the file.
-        pair: A and B.
-        scale: the factor of their product.
-        where: the prefix of messages, which names the tensor.
-        order: row indices that put the file's rows in the model's order; None if they are in it.
-        in_turn: whether the file interleaves the value heads of a delta rule that share a key head.
-        converted: puts the rows of B of a matrix in the model's order.
-
-    Raises:
-        FormatError: A or B is missing, has the wrong shape or rank, or has numbers that are not finite.
+    ``order`` has row indices that put the file's rows in the model's order, and ``converted`` converts the rows of B of
+    a matrix. ``in_turn`` is whether the file interleaves the value heads of a delta rule that share a key head.
     """
     *several, rows, columns = stored.stacked_shape
     for letter, found in (("A", pair.down), ("B", pair.up)):

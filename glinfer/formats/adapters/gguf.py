@@ -35,10 +35,6 @@ def read_gguf_adapter(path: AnyPath, config: ModelConfig) -> Adapter:
     has two matrices: ``.lora_a`` [rank, in] and ``.lora_b`` [out, rank], with a leading dimension for experts if the
     tensor holds all of them. The scale is alpha / rank, or 1 if alpha is 0, as in llama.cpp. Rows of B are put in
     glinfer's order, like the rows of a GGUF model.
-
-    Raises:
-        FormatError: the file is damaged, is not an adapter, or belongs to another model.
-        InputError: the package gguf is not installed.
     """
     file = read_gguf_part(path)
     label, values = file.source, file.metadata

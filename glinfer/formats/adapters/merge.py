@@ -65,9 +65,6 @@ def merged(checkpoint: Checkpoint, adapters: Iterable[Adapter]) -> Checkpoint:
     """Merge adapters into the model's matrices: W + scale · B @ A, summed in float64 and rounded once.
 
     Changed matrices become float32, whatever their format was; the others are unchanged.
-
-    Raises:
-        FormatError: a sum is not a finite float32.
     """
     tensors, packed = dict(checkpoint.tensors), dict(checkpoint.packed)
     files = list(checkpoint.files)

@@ -6,6 +6,7 @@ more than the two matrices, and are refused by name.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import re
@@ -22,7 +23,7 @@ from glinfer.config import ModelConfig
 from glinfer.errors import FormatError
 from glinfer.families.huggingface import HuggingFace, nothing
 from glinfer.families.names import Names
-from glinfer.families.settings import quoted
+from glinfer.families.settings import Settings, quoted
 from glinfer.formats.adapters.adapter import Adapter, FloatArray, LowRank, Pair, adaptable, low_ranks, refused_name
 from glinfer.formats.checkpoint import Checkpoint
 from glinfer.formats.files import AnyPath, inside, shown
@@ -70,20 +71,13 @@ def read_peft(path: AnyPath, config: ModelConfig, base: Checkpoint | None = None
     alpha / √rank with ``use_rslora``. A parameter that holds all experts (``target_parameters``) has two matrices for
     each expert. Matrices may be float32, float16 or bfloat16, and become float32. PEFT also saves copies of the head
     or embeddings if an adapter changes one of them or ``modules_to_save`` names them. Copies that equal the model's
-    are ignored.
-
-    Args:
-        path: the directory.
-        config: the model's shape.
-        base: the model; without it, an adapter with copies is refused.
-
-    Raises:
-        FormatError: a file is missing or damaged, or the adapter is not plain LoRA or belongs to another model.
+    are ignored; without ``base``, the model, they are refused.
     """
     folder = Path(path)
     settings_file, weights = _located(folder)
-    settings, label = read_json(settings_file, MAX_CONFIG_BYTES), shown(settings_file)
-    _check_plain(settings, label)
+    label = shown(settings_file)
+    settings = Settings(read_json(settings_file, MAX_CONFIG_BYTES), label)
+    _check_plain(settings)
     if config.family.huggingface is None:
         raise FormatError(f"{label}: this model is {config.model_type}; expected a Hugging Face family")
     form = config.family.in_huggingface
@@ -109,7 +103,7 @@ def read_peft(path: AnyPath, config: ModelConfig, base: Checkpoint | None = None
         where = f"{shown(weights)}: tensor {quoted(name)}"
         if stored.experts > 1:
             pair = _by_expert(pair, stored, alternate=layout_of(stored, form) == ALTERNATING)
-        scale = _scale(settings, stored.name.removesuffix(".weight"), pair.rank, label)
+        scale = _scale(settings, stored.name.removesuffix(".weight"), pair.rank)
         order = rows_by_part(stored, config) if layout_of(stored, form) == BY_KEY else None
         matrices.update(low_ranks(config, stored, pair, scale, where, order=order))
     if not matrices:
@@ -170,18 +164,18 @@ def _located(folder: Path) -> tuple[Path, Path]:
     raise FormatError(f"{shown(folder)}: found {CONFIG} but no weights beside it; expected {WEIGHTS}")
 
 
-def _check_plain(settings: Mapping[str, Any], label: str) -> None:
-    kind = settings.get("peft_type")
-    if kind != "LORA":
-        raise FormatError(f"{label}: peft_type is {quoted(kind)}, which is not supported; expected 'LORA'")
+def _check_plain(settings: Settings) -> None:
+    label = settings.label
+    if settings.value("peft_type") != "LORA":
+        raise settings.refused("peft_type", "'LORA', as no other type is supported")
     for key, plain in _PLAIN.items():
-        found = settings.get(key)
+        found = settings.value(key)
         if found is not None and not any(found == value and type(found) is type(value) for value in plain):
             raise FormatError(
                 f"{label}: {key} is {quoted(found)}, which is not supported; expected {quoted([*plain, None][0])}; "
                 "merge the adapter with PEFT"
             )
-    start = settings.get("init_lora_weights", True)
+    start = settings.value("init_lora_weights")
     if isinstance(start, str) and start.lower().startswith(_CHANGES_BASE):
         raise FormatError(
             f"{label}: init_lora_weights is {quoted(start)}, which changes the model's own weights too; save the "
@@ -189,32 +183,29 @@ def _check_plain(settings: Mapping[str, Any], label: str) -> None:
         )
 
 
-def _scale(settings: Mapping[str, Any], name: str, rank: int, label: str) -> float:
+def _scale(settings: Settings, name: str, rank: int) -> float:
     """The scale of one module's update, as PEFT computes it."""
-    alpha: Any = 8 if settings.get("lora_alpha") is None else settings["lora_alpha"]
-    patterns = settings.get("alpha_pattern") or {}
+    alpha: Any = settings.value("lora_alpha") if settings.given("lora_alpha") else 8
+    patterns = settings.value("alpha_pattern") or {}
     if not isinstance(patterns, dict):
-        raise FormatError(f"{label}: alpha_pattern is {quoted(patterns)}; expected an object of numbers")
+        raise settings.refused("alpha_pattern", "an object of numbers")
     for pattern, value in patterns.items():
-        if _matches(pattern, name, label):
+        if _matches(pattern, name, settings):
             alpha = value
             break
     if isinstance(alpha, bool) or not isinstance(alpha, (int, float)) or not abs(alpha) <= sys.float_info.max:
-        raise FormatError(f"{label}: alpha of {quoted(name)} is {quoted(alpha)}; expected a number")
-    stabilised = settings.get("use_rslora", False)
-    if not isinstance(stabilised, (bool, type(None))):
-        raise FormatError(f"{label}: use_rslora is {quoted(stabilised)}; expected true or false")
-    return float(alpha) / (math.sqrt(rank) if stabilised else rank)
+        raise FormatError(f"{settings.label}: alpha of {quoted(name)} is {quoted(alpha)}; expected a number")
+    return float(alpha) / (math.sqrt(rank) if settings.flag("use_rslora") else rank)
 
 
-def _matches(pattern: str, name: str, label: str) -> bool:
+def _matches(pattern: str, name: str, settings: Settings) -> bool:
     """Whether a key of alpha_pattern, a regular expression for the end of a name, matches a module."""
-    if re.fullmatch(r"[\w.^\\|()\[\]*+?$-]{1,200}", pattern) is None or re.search(r"[*+]\)?[*+]", pattern):
-        raise FormatError(f"{label}: alpha_pattern has the key {quoted(pattern)}; expected the name of a module")
-    try:
-        return re.match(rf"(.*\.)?({pattern})$", name) is not None
-    except re.error:
-        raise FormatError(f"{label}: alpha_pattern has the key {quoted(pattern)}; expected a module's name") from None
+    plain = re.fullmatch(r"[\w.^\\|()\[\]*+?$-]{1,200}", pattern) and not re.search(r"[*+]\)?[*+]", pattern)
+    with contextlib.suppress(re.error):
+        if plain:
+            return re.match(rf"(.*\.)?({pattern})$", name) is not None
+    found = f"{settings.label}: alpha_pattern has the key {quoted(pattern)}"
+    raise FormatError(f"{found}; expected the name of a module")
 
 
 def _pairs(weights: Path) -> tuple[dict[str, Pair], dict[str, FoundTensor]]:

@@ -197,11 +197,7 @@ def write_bpe(model: BpeModel, path: AnyPath) -> None:
 
 
 def is_merges_json(path: AnyPath) -> bool:
-    """Whether a file is the ``tokenizer.json`` of second-generation Gab, not Hugging Face's file of that name.
-
-    Raises:
-        FormatError: the file cannot be read.
-    """
+    """Whether a file is the ``tokenizer.json`` of second-generation Gab, not Hugging Face's file of that name."""
     with opened(path) as (file, _):
         return _OWN_JSON.match(file.read(64)) is not None
 

@@ -6,7 +6,7 @@ Sources: docs/gguf.md of the ggml project, and how llama.cpp (llama-model.cpp, l
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -24,7 +24,7 @@ from glinfer.families.settings import Keys, is_whole, quoted
 from glinfer.formats.gguf.embedders import embedding_fields, names_in
 from glinfer.formats.gguf.file import GgufFile, GgufTensor, keys_of
 from glinfer.formats.huggingface.config import check_scaling
-from glinfer.formats.tensors import stored_tensors
+from glinfer.formats.tensors import StoredTensor, stored_tensors
 
 ROPE_FREQS = "rope_freqs.weight"
 """The tensor of frequency factors in some files: the divisor of each pair's frequency, float32 [pairs]."""
@@ -67,11 +67,7 @@ _NEUTRAL = {
 
 
 def family_of(file: GgufFile) -> Family:
-    """The family of the model in a file, by its architecture.
-
-    Raises:
-        FormatError: the architecture is unknown, or the file is not a whole model.
-    """
+    """The family of the model in a file, by its architecture."""
     found, label = file.metadata.get("general.architecture"), file.source
     known = ", ".join(dict.fromkeys(family.gguf.architecture for family in FAMILIES.values() if family.gguf))
     if found is None:
@@ -275,11 +271,7 @@ Factors = dict[str, npt.NDArray[np.float32]]
 
 
 def metadata_of(config: ModelConfig) -> tuple[dict[str, Any], Factors]:
-    """The metadata that describes a model, and the tensors of frequency factors that it needs.
-
-    Raises:
-        InputError: no GGUF architecture computes this model.
-    """
+    """The metadata that describes a model, and the tensors of frequency factors that it needs."""
     family, form = config.family, config.family.gguf
     if config.embeds:
         raise _refused("it embeds texts; expected one that generates text")
@@ -369,11 +361,7 @@ def _delta_metadata(config: ModelConfig) -> dict[str, Any]:
 
 
 def _check_read_back(config: ModelConfig, values: Mapping[str, Any], factors: Factors) -> None:
-    """Check that a file with this metadata is read as the same model.
-
-    Raises:
-        InputError: it would be another model; names the first difference.
-    """
+    """Check that a file with this metadata is read as the same model."""
     form, family = config.family.in_gguf, config.family
     name = f"the architecture {form.architecture}"
     if config.hidden_act != family.activation:
@@ -386,12 +374,8 @@ def _check_read_back(config: ModelConfig, values: Mapping[str, Any], factors: Fa
     for field, (_, usual) in form.scalars.items():
         if usual and not getattr(config, field):
             raise _refused(f"{name} always has {field}")
-    stored = stored_tensors(config, form.names)
-    tensors = {each.name: GgufTensor(each.name, "F32", each.outer_shape, _NONE) for each in stored}
-    for key, numbers in factors.items():
-        tensors[key] = GgufTensor(key, "F32", numbers.shape, numbers.view(np.uint8))
     try:
-        found = config_of(GgufFile({"general.architecture": form.architecture, **values}, tensors, name))
+        found = config_from(values, family, stored_tensors(config, form.names), factors, name)
     except FormatError as error:
         raise _refused(str(error)) from None
     for number in range(config.num_hidden_layers):
@@ -403,7 +387,15 @@ def _check_read_back(config: ModelConfig, values: Mapping[str, Any], factors: Fa
                 raise _refused(f"{where}{field} is {value}, but {other} in {name}")
 
 
-_NONE = np.zeros(0, np.uint8)
+def config_from(
+    values: Mapping[str, Any], family: Family, stored: Iterable[StoredTensor], factors: Factors, source: str
+) -> ModelConfig:
+    """The configuration that a file with this metadata and these tensors has; errors as of :func:`config_of`."""
+    none = np.zeros(0, np.uint8)
+    tensors = {each.name: GgufTensor(each.name, "F32", each.outer_shape, none) for each in stored}
+    for key, numbers in factors.items():
+        tensors[key] = GgufTensor(key, "F32", numbers.shape, numbers.view(np.uint8))
+    return config_of(GgufFile({"general.architecture": family.in_gguf.architecture, **values}, tensors, source))
 
 
 def _layer(config: ModelConfig, number: int) -> Fields:

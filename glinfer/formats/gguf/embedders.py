@@ -59,11 +59,7 @@ def passed_over(file: GgufFile, config: ModelConfig) -> set[str]:
 
 
 def embedding_fields(family: Family, keys: Keys, file: GgufFile) -> dict[str, Any]:
-    """The configuration fields of an embedding model; empty for a generative one.
-
-    Raises:
-        FormatError: the pooling type is unknown, or a classifier lacks its last matrix.
-    """
+    """The configuration fields of an embedding model; empty for a generative one."""
     kind = _kind(file, keys)
     if kind == _NONE and not family.encodes:
         return {}

@@ -26,7 +26,7 @@ from typing import Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from glinfer.errors import FormatError, InputError, install_command
+from glinfer.errors import FormatError, required
 from glinfer.families.record import Family
 from glinfer.families.settings import Keys, Unread, quoted
 from glinfer.formats.files import AnyPath, FileStamp, opened, shown
@@ -81,11 +81,7 @@ class GgufTensor:
         return self.data.reshape(-1, row_bytes(self.type, self.shape[-1]))
 
     def floats(self) -> npt.NDArray[np.float32]:
-        """The numbers, float32 in the tensor's shape: a view if they are float32.
-
-        Raises:
-            InputError: there is no such packed format.
-        """
+        """The numbers, float32 in the tensor's shape: a view if they are float32."""
         if self.type == "F32":
             return self.data.view("<f4").astype(np.float32, copy=False).reshape(self.shape)
         return PackedTensor(self.type, self.rows()).floats().reshape(self.shape)
@@ -123,11 +119,7 @@ _read: ContextVar[dict[tuple[str, FileStamp], GgufFile] | None] = ContextVar("re
 
 
 def is_gguf(path: AnyPath) -> bool:
-    """Whether there is a GGUF file at ``path``, by its first bytes; False where there is no regular file.
-
-    Raises:
-        FormatError: there is one that cannot be read.
-    """
+    """Whether there is a GGUF file at ``path``, by its first bytes; False where there is no regular file."""
     if not os.path.isfile(path):  # noqa: PTH113 (Path.is_file raises where a folder above may not be searched)
         return False
     with opened(path) as (file, _):
@@ -148,11 +140,6 @@ def read_gguf_part(path: AnyPath) -> GgufFile:
     """Read one GGUF file of version 2 or 3; the tensors' bytes are mapped into memory, not read.
 
     For models in several files, see :func:`glinfer.formats.gguf.split.read_gguf_file`.
-
-    Raises:
-        FormatError: the file cannot be read, is not GGUF, has another version, is big-endian, truncated or
-            inconsistent.
-        InputError: the package gguf is not installed.
     """
     ggml_types()  # first, so that a missing package is reported before a missing file
     label = shown(path)
@@ -171,11 +158,7 @@ def read_gguf_part(path: AnyPath) -> GgufFile:
 
 
 def header_end(start: bytes, size: int, source: str) -> int | None:
-    """The end of the header of a GGUF file of ``size`` bytes, from its first bytes; None if more are needed.
-
-    Raises:
-        FormatError: the header is invalid, truncated or too long; messages begin with ``source``.
-    """
+    """The end of the header of a GGUF file of ``size`` bytes, from its first bytes; None if more are needed."""
     tensor_count, value_count = _counts(start[: _HEADER.size], size, source)
     reader = _Reader(np.frombuffer(start, np.uint8), source)
     try:
@@ -233,13 +216,8 @@ def _contents(mapped: Bytes, tensor_count: int, value_count: int, label: str) ->
 
 def ggml_types() -> tuple[Any, Mapping[Any, tuple[int, int]]]:
     """GGML's types by number, and the weights and bytes of their blocks."""
-    try:
-        from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
-    except ImportError:
-        raise InputError(
-            f"GGUF files are read with the package gguf, which is not installed; {install_command('gguf')}"
-        ) from None
-    return GGMLQuantizationType, GGML_QUANT_SIZES
+    gguf = required("gguf", "gguf", "GGUF files are read with")
+    return gguf.GGMLQuantizationType, gguf.GGML_QUANT_SIZES
 
 
 def _counts(start: bytes, size: int, label: str) -> tuple[int, int]:

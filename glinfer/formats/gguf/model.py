@@ -6,7 +6,7 @@ Source of the order of rows: convert_hf_to_gguf.py of llama.cpp.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -16,8 +16,8 @@ import numpy.typing as npt
 from glinfer.config import ModelConfig
 from glinfer.errors import FormatError
 from glinfer.families.names import Names
-from glinfer.families.settings import quoted
-from glinfer.formats.checkpoint import Checkpoint, check_names
+from glinfer.families.settings import Settings, quoted
+from glinfer.formats.checkpoint import Checkpoint, check_blocks, check_names
 from glinfer.formats.files import AnyPath
 from glinfer.formats.gguf.config import LONG_FACTORS, ROPE_FREQS, block_counts, config_of, family_of
 from glinfer.formats.gguf.embedders import embedding_of, names_in, passed_over, says_yes_or_no
@@ -26,10 +26,11 @@ from glinfer.formats.gguf.split import read_gguf_file
 from glinfer.formats.huggingface.layouts import rows_by_part
 from glinfer.formats.packed import PACKED_FORMATS, PackedTensor, block_weights
 from glinfer.formats.reranker import with_classifier
-from glinfer.formats.tensors import StoredTensor, stored_tensors, tensor_count
+from glinfer.formats.tensors import StoredTensor, stored_tensors
 from glinfer.graph.nodes import ModelTensor
 
 Rows = npt.NDArray[Any]
+_BLOCKS = "blocks of its metadata"
 _ROUNDED = 0.01  # largest error of a constant of a file relative to its value, which may have been a bfloat16
 _READ = ("F32", *(name for name in PACKED_FORMATS if not name.endswith("_ROW")))
 
@@ -52,17 +53,9 @@ def read_gguf(path: AnyPath) -> Checkpoint:
 def checkpoint_of(file: GgufFile) -> Checkpoint:
     """Convert a GGUF file that has been read; see :func:`read_gguf`."""
     file, config = _with_listed(file), config_of(file)
-    # Checked before names are listed: the block count comes from a file and may be absurd.
-    if config.num_hidden_layers > len(file.tensors):
-        raise FormatError(
-            f"{file.source}: found {len(file.tensors)} tensors; expected about {tensor_count(config)} for the "
-            f"{config.num_hidden_layers} blocks of its metadata; the file is damaged, get it again"
-        )
-    stored = stored_tensors(config, names_in(file, config.family))
-    _check(config, stored, file)
-    parts = (part for expected in stored for part in _parts(config, expected, file.tensors[expected.name]))
+    found = checked_parts(config, file, names_in(file, config.family), _ignored(config, file))
     embedding = embedding_of(file, config)
-    found = Checkpoint.of_parts(config, parts, file.source, files=file.paths, embedding=embedding)
+    found = replace(found, embedding=embedding)
     if not says_yes_or_no(file, config):
         return found
     yes, no = found.floats(f"{config.family.names.of('dense', None, '0')}.weight")
@@ -76,7 +69,7 @@ def _with_listed(file: GgufFile) -> GgufFile:
         key = getattr(form.names, role)
         found = file.metadata.get(key)
         if not isinstance(found, list) or not all(isinstance(each, float) for each in found):
-            raise FormatError(f"{file.source}: {key} is {quoted(found)}; expected a list of numbers, one a layer")
+            raise Settings(file.metadata, file.source).refused(key, "a list of numbers, one a layer")
         for layer, number in enumerate(found):
             name = form.names.of(role, layer)
             tensors[name] = GgufTensor(name, "F32", (1,), np.array([number], "<f4").view(np.uint8))
@@ -88,39 +81,27 @@ def _with_listed(file: GgufFile) -> GgufFile:
     return replace(file, tensors=tensors)
 
 
-def _check(config: ModelConfig, stored: list[StoredTensor], file: GgufFile) -> None:
-    """Compare names, types and shapes with those that the model needs; messages use the file's names."""
-    expected = {tensor.name: tensor for tensor in stored}
+def _ignored(config: ModelConfig, file: GgufFile) -> set[str]:
+    """The names of tensors that the model does not need, although they belong to its file."""
     form = config.family.in_gguf
     ignored = passed_over(file, config) | ({ROPE_FREQS} if form.has_factors or form.proportional else set())
     ignored |= set(LONG_FACTORS.values()) if form.partial_rotary else set()
     layers, every_block = block_counts(keys_of(file, config.family))
+    check_blocks(every_block, file.tensors, _BLOCKS, file.source)
     guessing = tuple(form.names.layer.format(layer) for layer in range(layers, every_block))
-    ignored |= {name for name in file.tensors if name.startswith(guessing)}
-    ignored |= {name for name in file.tensors if name not in expected and re.fullmatch(form.unused, name)}
-    counts = f"found {len(file.tensors)} tensors, expected {len(expected)} for {config.num_hidden_layers} blocks"
-    check_names(expected, (name for name in file.tensors if name not in ignored), counts, file.source)
-    _check_shapes(expected, file)
+    return ignored | {name for name in file.tensors if name.startswith(guessing) or re.fullmatch(form.unused, name)}
 
 
-def checked_parts(config: ModelConfig, file: GgufFile, names: Names) -> Checkpoint:
-    """The tensors with these names in a file, which has no others.
-
-    Raises:
-        FormatError: a tensor is missing, unknown, of another shape or of an unknown type.
-    """
-    if config.num_hidden_layers > len(file.tensors):
-        raise FormatError(f"{file.source}: the metadata name {config.num_hidden_layers} blocks; found fewer tensors")
+def checked_parts(
+    config: ModelConfig, file: GgufFile, names: Names, ignored: Collection[str] = frozenset()
+) -> Checkpoint:
+    """The tensors with these names in a file, which has no others than the ``ignored``; messages use these names."""
+    check_blocks(config.num_hidden_layers, file.tensors, _BLOCKS, file.source)
     stored = stored_tensors(config, names)
     expected = {tensor.name: tensor for tensor in stored}
-    counts = f"found {len(file.tensors)} tensors, expected {len(expected)}"
-    check_names(expected, file.tensors, counts, file.source)
-    _check_shapes(expected, file)
-    parts = (part for each in stored for part in _parts(config, each, file.tensors[each.name]))
-    return Checkpoint.of_parts(config, parts, file.source, files=file.paths)
-
-
-def _check_shapes(expected: Mapping[str, StoredTensor], file: GgufFile) -> None:
+    counts = f"found {len(file.tensors)} tensors, expected {len(expected)} for {config.num_hidden_layers} blocks"
+    given = (name for name in file.tensors if name in expected or name not in ignored)
+    check_names(expected, given, counts, file.source)
     for name, wanted in expected.items():
         found = file.tensors[name]
         if found.type not in _READ:
@@ -133,6 +114,8 @@ def _check_shapes(expected: Mapping[str, StoredTensor], file: GgufFile) -> None:
                 f"{file.source}: tensor {quoted(name)} has shape {quoted(list(found.shape))}; expected "
                 f"{list(wanted.outer_shape)} from the metadata (outermost first)"
             )
+    parts = (part for each in stored for part in _parts(config, each, file.tensors[each.name]))
+    return Checkpoint.of_parts(config, parts, file.source, files=file.paths)
 
 
 def _parts(config: ModelConfig, stored: StoredTensor, found: GgufTensor) -> Iterator[tuple[str, Rows | PackedTensor]]:

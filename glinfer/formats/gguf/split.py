@@ -14,7 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from glinfer.errors import FormatError
-from glinfer.families.settings import quoted
+from glinfer.families.settings import Settings, quoted
 from glinfer.formats.files import AnyPath, inside, shown
 from glinfer.formats.gguf.file import GgufFile, GgufTensor, is_gguf, read_gguf_part
 from glinfer.limits import MAX_GGUF_PARTS
@@ -38,8 +38,9 @@ def read_gguf_file(path: AnyPath) -> GgufFile:
     count = found.metadata.get(COUNT, 1)
     if isinstance(count, int) and count in (0, 1):
         return found
-    number = _number(found, NUMBER, 0, MAX_GGUF_PARTS)
-    count = _number(found, COUNT, number + 1, MAX_GGUF_PARTS)
+    settings = Settings(found.metadata, found.source)
+    number = settings.whole(NUMBER, least=0, most=MAX_GGUF_PARTS)
+    count = settings.whole(COUNT, least=number + 1, most=MAX_GGUF_PARTS)
     return _joined(found, [read_gguf_part(each) for each in _paths(path, number, count, found.source)])
 
 
@@ -54,16 +55,6 @@ def gguf_parts(path: AnyPath) -> list[Path]:
 
 def _named(given: Path, start: str, count: int) -> list[Path]:
     return [given.with_name(f"{start}-{place:05}-of-{count:05}.gguf") for place in range(1, count + 1)]
-
-
-def _number(part: GgufFile, key: str, least: int, most: int) -> int:
-    found = part.metadata.get(key)
-    if not isinstance(found, int) or isinstance(found, bool) or not least <= found <= most:
-        raise FormatError(
-            f"{part.source}: its {key} is {quoted(found)}; expected a whole number from {least} to {most}; the file is "
-            "damaged, get it again"
-        )
-    return found
 
 
 def _paths(path: AnyPath, number: int, count: int, label: str) -> list[Path]:
@@ -89,7 +80,7 @@ def _paths(path: AnyPath, number: int, count: int, label: str) -> list[Path]:
 
 def _joined(given: GgufFile, parts: list[GgufFile]) -> GgufFile:
     """Join all parts to one file, with the metadata of the first."""
-    total = _number(given, TENSORS, 0, 1 << 31)
+    total = Settings(given.metadata, given.source).whole(TENSORS, least=0)
     tensors: dict[str, GgufTensor] = {}
     for place, part in enumerate(parts):
         for key, value in {NUMBER: place, COUNT: len(parts), TENSORS: total}.items():

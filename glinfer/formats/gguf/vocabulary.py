@@ -7,7 +7,7 @@ Sources: docs/gguf.md of the ggml project for the keys, and llama.cpp's llama-vo
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from glinfer.errors import InputError
@@ -21,6 +21,7 @@ VOCABULARY_KEYS = "tokenizer."
 """The prefix of the metadata keys of vocabulary and chat template in a GGUF file."""
 _MODEL = "tokenizer.ggml.model"
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = 1, 2, 3, 4, 5, 6  # llama.cpp's types of tokens
+_PAD = "[PAD{}]"  # rows without a token, which llama.cpp requires
 _CONTROL_PIECE = re.compile(rb"<\|[a-z_]+\|>")
 _BYTE_PIECE = re.compile(r"<0x[0-9A-F]{2}>")
 _ENDS = ("<|end|>", "<|im_end|>", "<|eot_id|>", "<|end_of_text|>", "<|endoftext|>", "<end_of_turn>", "</s>")
@@ -60,7 +61,7 @@ def vocabulary_metadata(tokenizer: Vocabulary | None, rows: int) -> dict[str, An
     values: dict[str, Any] = {
         "tokenizer.ggml.model": "gpt2",
         "tokenizer.ggml.pre": cut,
-        "tokenizer.ggml.tokens": [tokens.get(token, f"[PAD{token}]") for token in range(rows)],
+        "tokenizer.ggml.tokens": [tokens.get(token, _PAD.format(token)) for token in range(rows)],
         "tokenizer.ggml.token_type": [kinds.get(token, _UNUSED) for token in range(rows)],
         "tokenizer.ggml.merges": merges,
         "tokenizer.ggml.add_bos_token": first is not None,
@@ -93,7 +94,7 @@ def padded(values: Mapping[str, Any], rows: int) -> dict[str, Any]:
     """Pad a vocabulary's metadata to one token for each row of the model, which llama.cpp requires."""
     found, missing = dict(values), rows - len(values["tokenizer.ggml.tokens"])
     more: dict[str, list[Any]] = {
-        "tokens": [f"[PAD{row}]" for row in range(rows - missing, rows)],
+        "tokens": [_PAD.format(row) for row in range(rows - missing, rows)],
         "token_type": [_UNUSED] * missing,
         "scores": [0.0] * missing,
     }
@@ -161,9 +162,9 @@ def _add(values: Mapping[str, Any], tokens: dict[int, str], kinds: dict[int, int
 
 def _is_of_pieces(values: Mapping[str, Any]) -> bool:
     """Whether a ``tokenizer.json`` is SentencePiece's BPE: whole texts with ▁ for spaces, and tokens for bytes."""
-    model, steps = values["model"], _steps(values.get("normalizer"), "normalizers")
+    model, steps = values["model"], list(steps_of(values.get("normalizer"), "normalizers"))
     kinds = [step["type"] for step in steps]
-    cuts = _steps(values.get("pre_tokenizer"), "pretokenizers")
+    cuts = steps_of(values.get("pre_tokenizer"), "pretokenizers")
     # The normalizer leaves no spaces, so a Split at spaces does nothing.
     split = all(cut["type"] == "Split" and cut["pattern"] == {"String": " "} and not cut.get("invert") for cut in cuts)
     if not split and not _cuts_line_breaks(values):
@@ -176,7 +177,7 @@ def _is_of_pieces(values: Mapping[str, Any]) -> bool:
 
 def _cuts_line_breaks(values: Mapping[str, Any]) -> bool:
     """Whether runs of line breaks are words, as in Gemma 4."""
-    cuts = _steps(values.get("pre_tokenizer"), "pretokenizers")
+    cuts = steps_of(values.get("pre_tokenizer"), "pretokenizers")
     return [(cut["type"], cut.get("pattern"), cut.get("behavior"), cut.get("invert")) for cut in cuts] == [
         ("Split", {"Regex": r"\n+"}, "Isolated", False)
     ]
@@ -202,10 +203,10 @@ def _pieces_metadata(values: Mapping[str, Any], rows: int) -> dict[str, Any]:
     if _cuts_line_breaks(values):
         found = {"model": "gemma4", "merges": [" ".join(merge) for merge in merges]}
     found |= {
-        "tokens": [tokens.get(token, f"[PAD{token}]") for token in range(rows)],
+        "tokens": [tokens.get(token, _PAD.format(token)) for token in range(rows)],
         "scores": [-float(ranks.get(tokens.get(token, ""), len(merges))) for token in range(rows)],
         "token_type": [kinds.get(token, _UNUSED) for token in range(rows)],
-        "add_space_prefix": len(_steps(values.get("normalizer"), "normalizers")) == 2,
+        "add_space_prefix": len(list(steps_of(values.get("normalizer"), "normalizers"))) == 2,
         "add_bos_token": first is not None,
         "add_eos_token": last is not None,
     }
@@ -220,8 +221,8 @@ def _cut(values: Mapping[str, Any], *, whole_words: bool) -> tuple[str, str]:
     Some names also imply that a word that is a token becomes that token before any merge (``whole_words``).
     A name that differs in this is second choice: merges mostly give the same token, and the caller compares ids.
     """
-    steps = _steps(values.get("pre_tokenizer"), "pretokenizers")
-    normalizers = [step["type"] for step in _steps(values.get("normalizer"), "normalizers")]
+    steps = list(steps_of(values.get("pre_tokenizer"), "pretokenizers"))
+    normalizers = [step["type"] for step in steps_of(values.get("normalizer"), "normalizers")]
     if not steps or steps[-1]["type"] != "ByteLevel" or steps[-1]["add_prefix_space"]:
         return "", "it does not cut text into bytes (ByteLevel), or puts a space before it (add_prefix_space)"
     found = [_expression(step) for step in steps[:-1]]
@@ -247,15 +248,20 @@ def _expression(step: Mapping[str, Any]) -> str | None:
     return found and found.replace("\r", r"\r").replace("\n", r"\n")
 
 
-def _steps(part: Mapping[str, Any] | None, several: str) -> list[Mapping[str, Any]]:
-    if part is None:
-        return []
-    return list(part[several]) if part["type"] == "Sequence" else [part]
+def steps_of(part: Mapping[str, Any] | None, several: str) -> Iterator[Mapping[str, Any]]:
+    """The steps of a part of a ``tokenizer.json``, in order; ``several`` is the key of a sequence's steps."""
+    waiting = [] if part is None else [part]
+    while waiting:
+        step = waiting.pop()
+        if step["type"] == "Sequence":
+            waiting += reversed(step[several])
+        else:
+            yield step
 
 
 def _around(part: Mapping[str, Any] | None) -> tuple[int | None, int | None]:
     """The tokens added before and after a text, or None."""
-    for step in _steps(part, "processors"):
+    for step in steps_of(part, "processors"):
         if step["type"] == "TemplateProcessing":
             pieces, special = step["single"], step["special_tokens"]
             ends = [piece.get("SpecialToken", {}).get("id") for piece in (pieces[0], pieces[-1])]

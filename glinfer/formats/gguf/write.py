@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from glinfer.config import ModelConfig
-from glinfer.errors import InputError, install_command
+from glinfer.errors import InputError, required
 from glinfer.families.settings import Unread
 from glinfer.formats.checkpoint import Checkpoint, FloatArray, check_checkpoint
 from glinfer.formats.files import AnyPath, replacing
@@ -138,7 +138,7 @@ def write_gguf(
             the dtype; or the package gguf is not installed.
         FormatError: tensors do not match the configuration, or the file cannot be written.
     """
-    gguf = _package()
+    gguf = required("gguf", "gguf", "GGUF files are written with")
     if dtype is not None and dtype not in DTYPES:
         raise InputError(f"dtype is {dtype!r}; expected one of {', '.join(DTYPES)}, or None for tensors as they are")
     check_checkpoint(checkpoint)
@@ -166,16 +166,6 @@ def write_gguf(
         writer = gguf.GGUFWriter(temporary, form.architecture)
         with contextlib.closing(writer):
             _write(gguf, writer, checkpoint, metadata, factors, planned, importance or {})
-
-
-def _package() -> Any:
-    try:
-        import gguf
-    except ImportError:
-        raise InputError(
-            f"GGUF files are written with the package gguf, which is not installed; {install_command('gguf')}"
-        ) from None
-    return gguf
 
 
 def _format(stored: StoredTensor, checkpoint: Checkpoint, dtype: str | None) -> str:

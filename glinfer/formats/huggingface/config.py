@@ -80,11 +80,7 @@ def read_config(path: Path) -> ModelConfig:
 
 
 def _text_settings(values: Mapping[str, Any], label: str) -> dict[str, Any]:
-    """The settings of the language model in a multimodal one, ``text_config``; others are returned unchanged.
-
-    Raises:
-        FormatError: ``text_config`` is missing.
-    """
+    """The settings of the language model in a multimodal one, ``text_config``; others are returned unchanged."""
     name = values.get("model_type")
     around = [each.name for each in FAMILIES.values() if each.huggingface and name in each.huggingface.wrapped]
     if not around:
@@ -108,11 +104,7 @@ def _without_nulls(values: Mapping[str, Any], depth: int = _NESTED) -> dict[str,
 
 
 def _fields(family: Family, settings: Settings) -> Fields:
-    """The fields of :class:`glinfer.config.ModelConfig` that a ``config.json`` describes.
-
-    Raises:
-        FormatError: a setting is invalid or not supported.
-    """
+    """The fields of :class:`glinfer.config.ModelConfig` that a ``config.json`` describes."""
     form = family.in_huggingface
     _refuse_other_maths(family, settings)
     fields: Fields = {name: _size(family, settings, name) for name in SIZES if family.rotary or name not in _OF_HEADS}
@@ -266,12 +258,7 @@ def _expert_fields(family: Family, settings: Settings) -> Fields:
 
 
 def check_scaling(config: ModelConfig, label: str) -> None:
-    """Refuse RoPE scaling with numbers out of range, from any format.
-
-    Raises:
-        FormatError: a number is absurdly small or large; or ``longrope``, which divides by the logarithm of the
-            original context, has one of a single position.
-    """
+    """Refuse RoPE scaling with numbers out of range, from any format."""
     scaling = dict(config.rope_scaling)
     least = 2 if scaling.get("rope_type", scaling.get("type")) == "longrope" else 1
     for name, value in scaling.items():

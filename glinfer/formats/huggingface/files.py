@@ -13,7 +13,7 @@ from pathlib import Path
 from glinfer.errors import FormatError
 from glinfer.families.settings import quoted
 from glinfer.formats.files import AnyPath, inside, is_directory, opened, shown
-from glinfer.formats.json_files import check_plain_name, read_json
+from glinfer.formats.json_files import check_plain_name, check_present, read_json
 from glinfer.formats.safetensors_file import FoundTensor, read_header
 from glinfer.limits import MAX_INDEX_BYTES
 
@@ -40,9 +40,6 @@ def locate(path: AnyPath) -> tuple[Path, Path]:
 
     ``path`` is a model's directory or its config.json (either means the model.safetensors there, else the index), a
     safetensors file (these weights), an index, or a shard (the index it belongs to).
-
-    Raises:
-        FormatError: the file is missing, or the model lacks another file that it needs.
     """
     if is_directory(path):
         folder = Path(path)
@@ -92,23 +89,13 @@ def _save_as_safetensors(label: str, name: str) -> FormatError:
 
 
 def find_tensors(weights: Path) -> dict[str, FoundTensor]:
-    """Find every tensor in a safetensors file, or in the shards of an index, by name; reads headers only.
-
-    Raises:
-        FormatError: a file is missing, unreadable, damaged or cut short; the index names a shard outside its own
-            directory, or does not agree with its shards.
-    """
+    """Find every tensor in a safetensors file, or in the shards of an index, by name; reads headers only."""
     if not weights.name.endswith(".json"):
         return read_header(weights)[0]
     label = shown(weights)
     placed = weight_map(weights)
     shards = sorted(set(placed.values()))
-    missing = [name for name in shards if not os.path.lexists(weights.parent / name)]
-    if missing:
-        raise FormatError(
-            f"{label}: {len(missing)} of the {len(shards)} shards it names are missing, first {quoted(missing[0])}; "
-            "expected them beside the index; get the missing files"
-        )
+    check_present(shards, weights, "shards", "the index")
     found: dict[str, FoundTensor] = {}
     for shard in shards:
         held = read_header(inside(weights.parent / shard))[0]
@@ -141,11 +128,7 @@ def text_tensors(found: Mapping[str, FoundTensor]) -> dict[str, FoundTensor]:
 
 
 def weight_map(index: Path) -> dict[str, str]:
-    """The shard of each tensor, from an index; every shard is a plain file name.
-
-    Raises:
-        FormatError: the index cannot be read, has no such map, or names a file elsewhere.
-    """
+    """The shard of each tensor, from an index; every shard is a plain file name."""
     label = shown(index)
     placed = read_json(index, MAX_INDEX_BYTES).get("weight_map")
     if not isinstance(placed, dict) or not placed:

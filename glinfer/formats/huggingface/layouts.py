@@ -126,11 +126,7 @@ class FoundBlocks(FoundTensor):
 
 
 def with_blocks(found: Mapping[str, FoundTensor], form: HuggingFace) -> dict[str, FoundTensor]:
-    """The tensors of a file, with blocks and their scales joined under the name of the matrix.
-
-    Raises:
-        FormatError: blocks or scales have another type, or their shapes do not match.
-    """
+    """The tensors of a file, with blocks and their scales joined under the name of the matrix."""
     joined = dict(found)
     for name in found if has_blocks(form) else ():
         stem, scales = name.removesuffix(BLOCKS), found.get(name.removesuffix(BLOCKS) + SCALES)

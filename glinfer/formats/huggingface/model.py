@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +20,7 @@ from glinfer.config import ModelConfig
 from glinfer.errors import FormatError
 from glinfer.families.names import Names
 from glinfer.families.settings import Settings, quoted
-from glinfer.formats.checkpoint import Checkpoint, check_names
+from glinfer.formats.checkpoint import Checkpoint, check_blocks, check_names
 from glinfer.formats.embedding import Embedding
 from glinfer.formats.files import AnyPath, shown
 from glinfer.formats.huggingface.config import classifies, read_config, squashes
@@ -69,17 +70,13 @@ def read_huggingface(path: AnyPath) -> Checkpoint:
             supported; a tensor is missing, unknown, of another type or shape.
     """
     config_file, weights = locate(path)
-    config, settings, behind = _with_sentence(read_config(config_file), config_file)
+    values = read_json(config_file, MAX_CONFIG_BYTES)
+    config, settings, behind = _with_sentence(read_config(config_file), values, config_file.parent)
     form = config.family.in_huggingface
     names = _names(config, behind)
     label = shown(weights)
     found = with_blocks(text_tensors(find_tensors(weights)) if form.wrapped else find_tensors(weights), form)
-    # Checked before names are listed: the block count comes from a file and may be absurd.
-    if config.num_hidden_layers > len(found):
-        raise FormatError(
-            f"{label}: found {len(found)} tensors; expected more for the {_counted(config)} "
-            f"of {shown(config_file)}; these weights do not match it"
-        )
+    check_blocks(config.num_hidden_layers, found, f"{_layers(config)} of {shown(config_file)}", label)
     prefixed = 2 * sum(name.startswith(form.prefix) for name in found) >= len(found)
     buffer = re.compile(form.buffers)
     stored = stored_tensors(replace(config, dense=()) if behind.dense else config, names)
@@ -106,7 +103,7 @@ def read_huggingface(path: AnyPath) -> Checkpoint:
         else:
             config = replace(config, tie_word_embeddings=False)
     files = (config_file, weights, *{each.file: None for each in found.values()}, *behind.files)
-    read = loaded(config, stored, found, shown(path), _factors(config, config_file))
+    read = loaded(config, stored, found, shown(path), _factors(config, Settings(values, shown(config_file))))
     name_of = config.family.names.of
     dense = {f"{name_of('dense', None, str(n))}.{part}": load_tensor(each) for n, part, each in behind.tensors()}
     tensors = MappingProxyType({**read.tensors, **dense})
@@ -114,19 +111,16 @@ def read_huggingface(path: AnyPath) -> Checkpoint:
     return read if behind.tokens is None else of_two_tokens(read, *behind.tokens)
 
 
-def _with_sentence(config: ModelConfig, config_file: Path) -> tuple[ModelConfig, Embedding, Sentence]:
+def _with_sentence(
+    config: ModelConfig, values: Mapping[str, Any], folder: Path
+) -> tuple[ModelConfig, Embedding, Sentence]:
     """The configuration with pooling and dense layers, the embedding settings, and the modules next to the weights."""
-    values = read_json(config_file, MAX_CONFIG_BYTES)
-    ranks = classifies(config.family, values)
-    sentence = read_sentence(config_file.parent)
+    ranks, sentence = classifies(config.family, values), read_sentence(folder)
     if config.embeds or ranks or sentence.pooling or sentence.tokens is not None:
-        sentence = with_tokenizers_length(sentence, config_file.parent)
+        sentence = with_tokenizers_length(sentence, folder)
     if ranks:  # the classifier replaces pooling and dense layers
-        return (
-            config,
-            replace(sentence.embedding, ranks=True, squashes=squashes(values)),
-            Sentence(files=sentence.files),
-        )
+        embedding = replace(sentence.embedding, ranks=True, squashes=squashes(values))
+        return config, embedding, Sentence(files=sentence.files)
     if sentence.pooling:
         shapes = tuple(each.shape for each in sentence.dense)
         config = replace(config, pooling=sentence.pooling, dense=shapes, tie_word_embeddings=True)
@@ -143,17 +137,16 @@ def _names(config: ModelConfig, behind: Sentence) -> Names:
     return replace(names, dense="{}", letters={**names.letters, **found})
 
 
-def _factors(config: ModelConfig, config_file: Path) -> Mapping[str, Array]:
+def _factors(config: ModelConfig, settings: Settings) -> Mapping[str, Array]:
     """The factors of tensors, by role and letter."""
-    values = Settings(read_json(config_file, MAX_CONFIG_BYTES), shown(config_file))
-    found = config.family.in_huggingface.factors(values, dataclasses.asdict(config))
+    found = config.family.in_huggingface.factors(settings, dataclasses.asdict(config))
     return {name: np.asarray(factor, np.float32) for name, factor in found.items()}
 
 
-def _counted(config: ModelConfig) -> str:
-    """The number of layers, and its name in config.json."""
+def _layers(config: ModelConfig) -> str:
+    """The word for layers, with the name of their number in config.json."""
     key, *_ = config.family.in_huggingface.keys.get("num_hidden_layers", ("num_hidden_layers",))
-    return f"{config.num_hidden_layers} layers ({key})"
+    return f"layers ({key})"
 
 
 def loaded(
@@ -181,13 +174,9 @@ def loaded(
 def check_tensors(
     config: ModelConfig, stored: list[StoredTensor], found: Mapping[str, FoundTensor], head_name: str, label: str
 ) -> None:
-    """Compare names, types and shapes with those that the model needs; messages use the file's names.
-
-    Raises:
-        FormatError: one is missing, unknown, of another type or shape.
-    """
+    """Compare names, types and shapes with those that the model needs; messages use the file's names."""
     expected = {each.name: each for each in stored}
-    counts = f"found {len(found)} tensors, expected {len(expected)} for {_counted(config)}"
+    counts = f"found {len(found)} tensors, expected {len(expected)} for {config.num_hidden_layers} {_layers(config)}"
     if expected.keys() - found.keys() == {head_name} and found.keys() <= expected.keys():
         raise FormatError(
             f"{label}: tensor {quoted(head_name)} is missing, and config.json says that it is not tied to the "

@@ -71,11 +71,7 @@ def _settings(file: Path) -> Settings:
 
 
 def read_sentence(folder: Path) -> Sentence:
-    """Read the sentence-transformers files next to a model; without them, all settings are empty.
-
-    Raises:
-        FormatError: a file is damaged, or names a module that is not supported; names it.
-    """
+    """Read the sentence-transformers files next to a model; without them, all settings are empty."""
     found = Sentence()
     modules = folder / MODULES
     if os.path.lexists(modules):

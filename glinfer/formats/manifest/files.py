@@ -7,7 +7,6 @@ sha256 sums are not checked: that would read every file completely, which memory
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from glinfer.errors import FormatError
-from glinfer.families.settings import quoted
-from glinfer.formats.files import inside, opened, shown
-from glinfer.formats.json_files import check_plain_name
+from glinfer.families.settings import Settings, quoted
+from glinfer.formats.files import check_size, inside, opened, shown
+from glinfer.formats.json_files import check_plain_name, check_present
 from glinfer.formats.safetensors_file import FoundTensor, map_bytes
 from glinfer.limits import MAX_FILE_OFFSET
 from glinfer.quant.parts import Bytes
@@ -54,11 +53,7 @@ class Shards:
         return len(self._holding(place)) == 1
 
     def read(self, place: ByteRange) -> Bytes:
-        """Read a range: a view of the mapped file, or a copy if it continues in the next.
-
-        Raises:
-            FormatError: a file can no longer be read, or became shorter.
-        """
+        """Read a range: a view of the mapped file, or a copy if it continues in the next."""
         parts = []
         for file in self._holding(place):
             if file not in self._mapped:
@@ -74,47 +69,27 @@ class Shards:
         return [file for file in found if self._sizes[file]]  # empty files cannot be mapped
 
 
-def whole(value: object, what: str, label: str) -> int:
-    """Check a number of bytes from a manifest.
-
-    Raises:
-        FormatError: it is not a whole number, or larger than any file.
-    """
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_FILE_OFFSET:
-        raise FormatError(f"{label}: {what} is {quoted(value)}; expected a whole number of bytes, at least 0")
-    return value
+def bytes_at(settings: Settings, name: str) -> int:
+    """A number of bytes, or an offset, in a manifest."""
+    return settings.whole(name, least=0, most=MAX_FILE_OFFSET)
 
 
 def find_shards(values: Mapping[str, Any], manifest: Path) -> Shards:
-    """Find the files that a manifest names in its directory; only their sizes are read.
-
-    Raises:
-        FormatError: the manifest names no file, or one outside its directory; or a file is missing, unreadable, or
-            differs in length from the manifest.
-    """
+    """Find the files that a manifest names in its directory; only their sizes are read."""
     label = shown(manifest)
     named = _named(values, label)
-    missing = [name for name in named if not os.path.lexists(manifest.parent / name)]
-    if missing:
-        raise FormatError(
-            f"{label}: {len(missing)} of the {len(named)} files it names are missing, first {quoted(missing[0])}; "
-            "expected them beside the manifest; get the missing files"
-        )
+    check_present(named, manifest, "files", "the manifest")
     sizes: dict[Path, int] = {}
     for name, length in named.items():
         file = inside(manifest.parent / name)
         with opened(file) as (_, size):
             pass
-        if length is not None and size != length:
-            what = "truncated" if size < length else "padded"
-            raise FormatError(
-                f"{shown(file)}: {what}: found {size} bytes, but {quoted(manifest.name)} says {length}; "
-                "get the file again"
-            )
+        if length is not None:
+            check_size(size, length, shown(file), f"{quoted(manifest.name)} says")
         sizes[file] = size
     shards = Shards(sizes)
     if values.get("byte_length") is not None:
-        promised = whole(values["byte_length"], "byte_length", label)
+        promised = bytes_at(Settings(values, label), "byte_length")
         if promised != shards.nbytes:
             raise FormatError(
                 f"{label}: its {len(sizes)} files have {shards.nbytes} bytes together, but its byte_length is "
@@ -136,11 +111,12 @@ def _named(values: Mapping[str, Any], label: str) -> dict[str, int | None]:
     named: dict[str, int | None] = {}
     for entry in listed:
         values_of = entry if isinstance(entry, Mapping) else {"file": entry}
-        name, length = values_of.get("file"), values_of.get("length")
+        name = values_of.get("file")
         if not isinstance(name, str):
             raise FormatError(f"{label}: found {quoted(name)} for a file of weights; expected its name")
         check_plain_name(name, f"{label}: the file", "the manifest")
         if name in named:
             raise FormatError(f"{label}: it names the file {quoted(name)} twice; expected every file once")
-        named[name] = None if length is None else whole(length, f"length of {quoted(name)}", label)
+        settings = Settings(values_of, f"{label}: the file {quoted(name)}")
+        named[name] = bytes_at(settings, "length") if settings.given("length") else None
     return named

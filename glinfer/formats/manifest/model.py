@@ -29,7 +29,7 @@ from glinfer.families.settings import Settings, is_whole, quoted
 from glinfer.formats.checkpoint import Checkpoint, check_tensors
 from glinfer.formats.files import AnyPath, inside, is_directory, shown
 from glinfer.formats.json_files import read_json
-from glinfer.formats.manifest.files import ByteRange, Shards, find_shards, whole
+from glinfer.formats.manifest.files import ByteRange, Shards, bytes_at, find_shards
 from glinfer.formats.packed import PackedTensor
 from glinfer.limits import MAX_MANIFEST_BYTES, MAX_TENSOR_EDGE
 
@@ -140,14 +140,12 @@ def _check_version(values: Mapping[str, Any], entries: Mapping[str, _Entry], lab
             f"{label}: found format_version {quoted(version)}, which is not supported; expected {_VERSION}; get the "
             "newest files of the model"
         )
-    name, order = values.get("format"), values.get("endianness")
-    name, order = _FORMAT if name is None else name, "little" if order is None else order
+    name = _FORMAT if values.get("format") is None else values["format"]
     if not isinstance(name, str) or not name.startswith(_FORMAT):
         raise FormatError(
             f"{label}: found format {quoted(name)}, which is not supported; expected {_FORMAT}-f32 or {_FORMAT}-q8"
         )
-    if order != "little":
-        raise FormatError(f"{label}: found endianness {quoted(order)}, which is not supported; expected 'little'")
+    Settings(values, label).only("endianness", ("little", None))
 
 
 def _config(values: Mapping[str, Any], entries: Mapping[str, _Entry], label: str) -> ModelConfig:
@@ -227,8 +225,8 @@ def _place(found: object, part: str, nbytes: int, why: str, where: str) -> ByteR
     """The byte range of a part of a tensor, which must have ``nbytes`` bytes."""
     if not isinstance(found, Mapping):
         raise FormatError(f"{where} has no {part} but {quoted(found)}; expected an object with offset and length")
-    offset = whole(found.get("offset"), f"offset of {part}", where)
-    length = whole(found.get("length"), f"length of {part}", where)
+    settings = Settings(found, f"{where}: {part}")
+    offset, length = bytes_at(settings, "offset"), bytes_at(settings, "length")
     if length != nbytes:
         raise FormatError(f"{where} has {length} bytes of {part}; expected {nbytes} for {why}")
     return ByteRange(offset, length)

@@ -46,16 +46,7 @@ _MAX_LITERALS = 16  # characters of an expression that are tried besides the usu
 
 
 def check_tokenizer(values: Mapping[str, Any], label: str) -> None:
-    """Refuse steps that could do harm, or that no tokenizer of a language model needs.
-
-    Args:
-        values: the contents of the file, whose ``model`` is an object.
-        label: the file, for error messages.
-
-    Raises:
-        FormatError: the tokens of this kind of model have no bytes; there are too many steps, or they lengthen a text
-            too much or put too much around it; an expression takes too long.
-    """
+    """Refuse steps that could do harm, or that no tokenizer of a language model needs."""
     _check_model(values["model"], label)
     growth = 1.0
     for name, several in _PARTS.items():
@@ -69,11 +60,7 @@ def check_tokenizer(values: Mapping[str, Any], label: str) -> None:
 
 
 def check_kind(kind: object, label: str) -> None:
-    """Refuse kinds of models whose tokens have no bytes.
-
-    Raises:
-        FormatError: the kind is neither BPE, Unigram nor WordPiece.
-    """
+    """Refuse kinds of models whose tokens have no bytes."""
     if kind not in ("BPE", "Unigram", WORD_PIECE):
         shown = kind if isinstance(kind, str) and kind.isidentifier() else quoted(kind)
         raise FormatError(

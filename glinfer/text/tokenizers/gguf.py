@@ -66,12 +66,7 @@ ENDS_A_MESSAGE, ENDS_A_REPLY = "<|end|>", frozenset({"<|return|>", "<|call|>"})
 
 
 def read_gguf_tokenizer(path: AnyPath) -> HfModel:
-    """The tokenizer of the model in a GGUF file; see :func:`gguf_tokenizer`.
-
-    Raises:
-        FormatError: the file cannot be read, or has no supported tokenizer.
-        InputError: the package gguf is not installed.
-    """
+    """The tokenizer of the model in a GGUF file; see :func:`gguf_tokenizer`."""
     file = read_gguf_file(path)
     return gguf_tokenizer(file.metadata, file.source)
 
@@ -82,14 +77,6 @@ def gguf_tokenizer(metadata: Mapping[str, Any], source: str) -> HfModel:
     Control tokens are those of type control and unknown, and those that the file names as ``bos``, ``eos``, ``eot``,
     ``eom`` or unknown. For SentencePiece's BPE, llama.cpp joins pairs of equal score from left to right; here their
     order may differ. Real vocabularies have distinct scores.
-
-    Args:
-        metadata: by name, from :func:`glinfer.formats.gguf.split.read_gguf_file`.
-        source: the file, for error messages.
-
-    Raises:
-        FormatError: the vocabulary is missing or of an unsupported kind; its pre-tokenizer is unknown; its lists do
-            not match.
     """
     vocabulary = _Vocabulary(metadata, source)
     if vocabulary.twice:
@@ -114,22 +101,14 @@ def gguf_tokenizer(metadata: Mapping[str, Any], source: str) -> HfModel:
 
 
 def named_tokens(metadata: Mapping[str, Any], source: str) -> dict[str, str]:
-    """The texts of the tokens that a file names, by Hugging Face's names: ``bos``, ``eos`` and ``unk``.
-
-    Raises:
-        FormatError: as :func:`gguf_tokenizer`, except for an unknown pre-tokenizer.
-    """
+    """The texts of the tokens that a file names, by Hugging Face's names: ``bos``, ``eos`` and ``unk``."""
     vocabulary = _Vocabulary(metadata, source)
     found = ((name, vocabulary.named.get("unknown" if name == "unk" else name)) for name in ("bos", "eos", "unk"))
     return {name: vocabulary.names[token] for name, token in found if token is not None}
 
 
 def gguf_stops(metadata: Mapping[str, Any], source: str) -> tuple[int, ...]:
-    """The end-of-text ids: ``eos``, ``eot`` and ``eom``, and control tokens known to have the same meaning.
-
-    Raises:
-        FormatError: as :func:`named_tokens`.
-    """
+    """The end-of-text ids: ``eos``, ``eot`` and ``eom``, and control tokens known to have the same meaning."""
     vocabulary = _Vocabulary(metadata, source)
     named = [vocabulary.named[name] for name in ("eos", "eot", "eom") if name in vocabulary.named]
     known = {token: vocabulary.tokens[token] for token in sorted(vocabulary.control())}
@@ -227,12 +206,18 @@ class _Vocabulary:
     def around(self) -> TemplateProcessing | None:
         """The template of the tokens around a text and around a pair of texts, or None."""
         first, last = self._ends()
-        pair, used = self._between(first, last), {name for name in (first, last) if name}
+        begin, end = ([f"{name}:0"] if name else [] for name in (first, last))
+        single = [*begin, "$A:0", *end]
+        pair = [*single, *begin, "$B:0", *end]
+        if self.kind == "bert":  # its second text has type 1
+            pair = [*single, "$B:1", f"{last}:1"]
+        elif first and last and (self.kind == "t5" or self.metadata.get(_PREFIX + "pre") == _ROBERTA):
+            pair = [*single, *end, "$B:0", *end]  # two tokens between the texts
+        used = {name for name in (first, last) if name}
         # The template uses names instead of a token's text, which may have spaces and colons.
         special = [
             {"id": name, "ids": [self.named[name]], "tokens": [self.names[self.named[name]]]} for name in sorted(used)
         ]
-        single = [*([f"{first}:0"] if first else []), "$A:0", *([f"{last}:0"] if last else [])]
         return TemplateProcessing(single=single, pair=pair, special_tokens=special) if used else None
 
     def _ends(self) -> tuple[str, str]:
@@ -246,15 +231,6 @@ class _Vocabulary:
         first = self.flag("add_bos_token", self.kind in ("llama", "gemma4") or pre in BEGIN_WITH_BOS)
         last = self.flag("add_eos_token", self.kind == "t5")
         return "bos" * (first and "bos" in self.named), "eos" * (last and "eos" in self.named)
-
-    def _between(self, first: str, last: str) -> list[str]:
-        """The template of a pair: BERT's second text has type 1, RoBERTa's has two tokens before it."""
-        begin = [f"{first}:0"] if first else []
-        if self.kind == "bert":
-            return [*begin, "$A:0", f"{last}:0", "$B:1", f"{last}:1"]
-        if first and last and (self.kind == "t5" or self.metadata.get(_PREFIX + "pre") == _ROBERTA):
-            return [*begin, "$A:0", f"{last}:0", f"{last}:0", "$B:0", f"{last}:0"]
-        return [*begin, "$A:0", *([f"{last}:0"] if last else []), *begin, "$B:0", *([f"{last}:0"] if last else [])]
 
 
 class _Pieces(Mapping[int, bytes]):

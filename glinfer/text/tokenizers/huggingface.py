@@ -28,7 +28,7 @@ from tokenizers.processors import BertProcessing
 
 from glinfer.errors import FormatError, GlinferError, InputError
 from glinfer.families.settings import quoted
-from glinfer.formats.files import AnyPath, inside, is_directory, opened, shown, words_of
+from glinfer.formats.files import AnyPath, inside, is_directory, read_whole, shown, words_of
 from glinfer.formats.gguf.vocabulary import byte_letters
 from glinfer.formats.json_files import check_values, is_unicode, read_json
 from glinfer.limits import MAX_TOKENIZER_BYTES, MAX_TOKENIZER_CONFIG_BYTES, MAX_TOKENIZER_VALUES, MAX_TOKENS
@@ -68,11 +68,7 @@ class HfModel:
     library: tokenizers.Tokenizer
 
     def ids(self, text: str, *, allow_special: bool) -> list[int]:
-        """Token ids of ``text``; with ``allow_special``, also the special tokens that the file puts around a text.
-
-        Raises:
-            InputError: the vocabulary cannot express the text.
-        """
+        """Token ids of ``text``; with ``allow_special``, also the special tokens that the file puts around a text."""
         library = self.library if allow_special else self._plain
         with library_errors("the tokenizer cannot encode this text", InputError):
             return library_ids(library, text, allow_special=allow_special)
@@ -125,13 +121,6 @@ def read_hf_tokenizer(path: AnyPath) -> HfModel:
     alone decides the tokens around a text, and ``add_bos_token`` has no effect. The second file may add tokens
     (``added_tokens_decoder``), which get the next ids, and names further special tokens; names without an id are left
     out, as the model has no row for them. Padding and truncation settings are ignored.
-
-    Args:
-        path: the file or its directory.
-
-    Raises:
-        FormatError: a file cannot be read or is damaged; the tokens of this kind of tokenizer have no bytes
-            (WordLevel, BPE with marks at the ends of words).
     """
     path = Path(path)
     if path.name == VOCABULARY_FILE:
@@ -145,7 +134,7 @@ def read_hf_tokenizer(path: AnyPath) -> HfModel:
             )
         inside(path)
     label = shown(path)
-    data = read_whole(path, f"a {TOKENIZER_FILE}")
+    data = read_whole(path, MAX_TOKENIZER_BYTES, f"a {TOKENIZER_FILE}")
     check_values(data, label, MAX_TOKENIZER_VALUES)
     damaged = f"{label}: this is not a {TOKENIZER_FILE}, or a damaged one"
     with library_errors(damaged, FormatError):
@@ -159,36 +148,16 @@ def read_hf_tokenizer(path: AnyPath) -> HfModel:
     return of_library(library, path)
 
 
-def read_whole(path: Path, what: str, most: int = MAX_TOKENIZER_BYTES) -> bytes:
-    """The bytes of a file; ``what`` names its contents in errors.
-
-    Raises:
-        FormatError: it cannot be read, or has more than ``most`` bytes.
-    """
-    with opened(path) as (file, size):
-        if size > most:
-            raise FormatError(f"{shown(path)}: found {what} of {size} bytes, which exceeds the limit of {most}")
-        return file.read(size)
-
-
 def json_beside(path: Path, name: str = CONFIG_FILE) -> dict[str, Any]:
-    """The object in a JSON file beside another file; empty without it.
-
-    Raises:
-        FormatError: it cannot be read, or has no object.
-    """
+    """The object in a JSON file beside another file; empty without it."""
     file = path.with_name(name)
     return read_json(inside(file), MAX_TOKENIZER_CONFIG_BYTES) if os.path.lexists(file) else {}
 
 
 def word_pieces_of(path: Path) -> tokenizers.Tokenizer:
-    """BERT's tokenizer from a ``vocab.txt``, one token a line, with the ``tokenizer_config.json`` beside it.
-
-    Raises:
-        FormatError: the file cannot be read, is not a WordPiece vocabulary, or lacks the tokens around a text.
-    """
+    """BERT's tokenizer from a ``vocab.txt``, one token a line, with the ``tokenizer_config.json`` beside it."""
     label = shown(path)
-    data = read_whole(path, "a vocabulary")
+    data = read_whole(path, MAX_TOKENIZER_BYTES, "a vocabulary")
     try:
         lines = data.decode("utf-8").split("\n")
     except UnicodeDecodeError as error:

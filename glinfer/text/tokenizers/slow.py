@@ -17,18 +17,11 @@ import tokenizers
 
 from glinfer.errors import FormatError
 from glinfer.families.settings import quoted
-from glinfer.formats.files import shown
+from glinfer.formats.files import read_whole, shown
 from glinfer.formats.json_files import read_json
-from glinfer.limits import MAX_TOKENIZER_CONFIG_BYTES, MAX_TOKENS
+from glinfer.limits import MAX_TOKENIZER_BYTES, MAX_TOKENIZER_CONFIG_BYTES, MAX_TOKENS
 from glinfer.text.tokenizers.gguf import gguf_tokenizer
-from glinfer.text.tokenizers.huggingface import (
-    HfModel,
-    json_beside,
-    named_tokens_in,
-    of_library,
-    read_whole,
-    with_decoder,
-)
+from glinfer.text.tokenizers.huggingface import HfModel, json_beside, named_tokens_in, of_library, with_decoder
 
 PIECES_FILE, WORDS_FILE, MERGES_FILE = "tokenizer.model", "vocab.json", "merges.txt"
 _K = "tokenizer.ggml."
@@ -44,9 +37,6 @@ def read_slow_tokenizer(path: Path) -> HfModel:
 
     Special and added tokens come from ``tokenizer_config.json``, ``special_tokens_map.json`` and
     ``added_tokens.json`` beside it.
-
-    Raises:
-        FormatError: a file is missing or damaged, or the kind of tokenizer is not supported.
     """
     config = {**json_beside(path, "special_tokens_map.json"), **json_beside(path)}
     try:
@@ -84,7 +74,8 @@ def _words(path: Path, config: Mapping[str, Any]) -> dict[str, Any]:
     model = "" if known else json_beside(path, "config.json").get("model_type", "gpt2")
     cut = _CUTS.get(str(model or name).lower().removesuffix("fast").removesuffix("tokenizer"), "gpt-2" if model else "")
     words = read_json(path.with_name(WORDS_FILE), MAX_TOKENIZER_CONFIG_BYTES)
-    lines = read_whole(path.with_name(MERGES_FILE), "merges of a tokenizer").decode(errors="replace").splitlines()
+    merges = read_whole(path.with_name(MERGES_FILE), MAX_TOKENIZER_BYTES, "merges of a tokenizer")
+    lines = merges.decode(errors="replace").splitlines()
     problem = "" if cut else f"found the class {quoted(name)}; expected a tokenizer of GPT-2 or Qwen"
     if config.get("add_prefix_space"):
         problem = "found add_prefix_space; expected a tokenizer that puts no space before a text"
@@ -106,7 +97,7 @@ def _words(path: Path, config: Mapping[str, Any]) -> dict[str, Any]:
 
 def _pieces(path: Path) -> dict[str, Any]:
     """The metadata of a SentencePiece model."""
-    data = read_whole(path, "a SentencePiece model", MAX_TOKENIZER_CONFIG_BYTES)
+    data = read_whole(path, MAX_TOKENIZER_CONFIG_BYTES, "a SentencePiece model")
     try:
         fields = list(_fields(data))
         pieces = [{1: b"", 2: bytes(4), 3: _NORMAL, **dict(_fields(value))} for number, value in fields if number == 1]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import gguf
 
-from glinfer.export.licence import licence_of
+from glinfer.export.card import licence_of
 
 
 def test_the_card_of_a_directory(tmp_path: Path) -> None:
