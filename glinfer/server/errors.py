@@ -7,8 +7,6 @@ from contextlib import suppress
 from typing import Any
 
 import click
-from starlette.exceptions import HTTPException
-from starlette.requests import Request
 from starlette.responses import Response
 
 from glinfer import errors
@@ -17,10 +15,6 @@ from glinfer.terminal import printable
 
 FAILED = "the server failed; see its log"
 _OF_FILES = (errors.ConfigError, errors.FormatError, errors.HubError, errors.ShaderError)
-_UNKNOWN = {
-    404: ("there is no such route", "unknown_url"),
-    405: ("this route does not allow the method", "method_not_allowed"),
-}
 
 
 class ApiError(errors.GlinferError):
@@ -96,22 +90,3 @@ def log(line: object) -> None:
     """Write a line to standard error, if it is still open."""
     with suppress(OSError, ValueError):
         click.echo(printable(f"glinfer: {line}"), err=True)
-
-
-async def api_error(request: Request, error: Exception) -> Response:
-    """Answer with an :class:`ApiError`."""
-    assert isinstance(error, ApiError)
-    return error.response()
-
-
-async def http_error(request: Request, error: Exception) -> Response:
-    """Answer requests that Starlette itself refuses: unknown routes and methods."""
-    assert isinstance(error, HTTPException)
-    status, place = error.status_code, f"{request.method} {request.scope['path']}"
-    words, code = _UNKNOWN.get(status, (error.detail, None))
-    return ApiError(f"{words}: {place}; see /openapi.json", status=status, code=code, headers=error.headers).response()
-
-
-async def unexpected_error(request: Request, error: Exception) -> Response:
-    """Answer after an unexpected exception, whose traceback is in the server's log."""
-    return ApiError(FAILED, status=500, code="internal_error").response()

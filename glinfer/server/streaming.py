@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from typing import Any
 
 from starlette.types import Message, Receive, Scope, Send
@@ -34,18 +34,49 @@ async def _gone(receive: Receive) -> None:
 
 async def unless_gone(work: Awaitable[None], receive: Receive) -> None:
     """Await ``work``, and cancel it when the client disconnects."""
-    task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_gone(receive))
+    task, gone, left = asyncio.current_task(), asyncio.ensure_future(_gone(receive)), False
+    assert task is not None
+
+    def leave(done: asyncio.Future[None]) -> None:
+        nonlocal left
+        if not done.cancelled() and not over:
+            left = task.cancel()
+
+    over = False
+    gone.add_done_callback(leave)
     try:
-        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            task.result()
+        await work
+    except asyncio.CancelledError:
+        if not left:
+            raise
     finally:
-        for each in (task, gone):
-            each.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
-        with contextlib.suppress(asyncio.CancelledError):
-            await gone
+        over = True
+        gone.cancel()
+
+
+@contextlib.contextmanager
+def within(seconds: float) -> Iterator[None]:
+    """Limit the time of the block.
+
+    Raises:
+        TimeoutError: it takes longer.
+    """
+    task, late = asyncio.current_task(), False
+    assert task is not None
+
+    def end() -> None:
+        nonlocal late
+        late = task.cancel()
+
+    timer = asyncio.get_running_loop().call_later(seconds, end)
+    try:
+        yield
+    except asyncio.CancelledError:
+        if not late:
+            raise
+        raise TimeoutError from None
+    finally:
+        timer.cancel()
 
 
 class EventStream:
@@ -70,7 +101,6 @@ class EventStream:
                         await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
                     if event:
                         await send(_body(event))
-                    await asyncio.sleep(0)  # lets other tasks run, and a disconnected client be noticed
         except Exception as error:
             if not started:
                 raise

@@ -18,7 +18,7 @@ from sources import Nodes, nodes_of, package_sources
 CORE = {"moderngl", "glcontext", "numpy", "safetensors", "tokenizers", "jinja2", "click", "rich"}
 OF_CORE = CORE | {"markupsafe"}  # Jinja's own, of which Jinja gives out no other name
 EXTRAS = {
-    *("gguf", "llguidance", "matplotlib", "pyarrow", "starlette", "uvicorn", "h11", "pydantic", "prometheus_client"),
+    *("gguf", "llguidance", "matplotlib", "pyarrow", "starlette", "uvicorn", "pydantic", "prometheus_client"),
     *("huggingface_hub", "PIL", "llm"),
 }
 
