@@ -259,24 +259,27 @@ class Scheduler(Closing):
 
         With ``overdue``, the one that has waited longest, if that is more than PATIENCE pieces.
         """
-        free = any(place.running is None for place in self._places)
         seated = [each for each in self._line if each in self._seats]
-        able = list(self._line) if free else seated
+        able = list(self._line) if len(self._seats) < self.slots else seated
         if overdue:
             able = [each for each in able if each.waited > PATIENCE]
         if not able:
             return None
-        under_way, seats = Counter[Hashable](), Counter(each.request.client for each in self._seats)
-        for each in seated:
-            under_way[each.request.client] += each.cached
-
-        def turn(each: Running) -> tuple[int, ...]:
-            client = each.request.client
-            pieces = -(-(len(each.held) - each.cached) // self.piece)
-            return not each.resumes, under_way[client], each.cached, 0 if each in self._seats else seats[client], pieces
-
         # In ties min and max take the first, which has waited longest.
-        chosen = max(able, key=lambda each: each.waited) if overdue else min(able, key=turn)
+        if overdue:
+            chosen = max(able, key=lambda each: each.waited)
+        else:
+            under_way, seats = Counter[Hashable](), Counter(each.request.client for each in self._seats)
+            for each in seated:
+                under_way[each.request.client] += each.cached
+
+            def turn(each: Running) -> tuple[int, ...]:
+                client = each.request.client
+                pieces = -(-(len(each.held) - each.cached) // self.piece)
+                own = 0 if each in self._seats else seats[client]
+                return not each.resumes, under_way[client], each.cached, own, pieces
+
+            chosen = min(able, key=turn)
         if chosen in self._seats:
             return chosen
         leaders = (each for each in seated if each.owner == chosen.owner)

@@ -10,6 +10,7 @@ import asyncio
 from http import HTTPStatus
 from typing import Any, ClassVar
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from glinfer.server.errors import ApiError
@@ -86,13 +87,26 @@ class BoundedConnection(HttpToolsProtocol):
         self._received += data
         while self._received and not self.pipeline and not self.transport.is_closing():
             piece, self._received = self._received[:_PIECE], self._received[_PIECE:]
-            super().data_received(piece)
+            self._parse(piece)
             if self._header is not None:
                 self._header += len(piece)
                 if self._header > _MAX_HEADER:
                     self.send_400_response(f"the header has more than {_MAX_HEADER} bytes")
         if self._received:
             self.flow.pause_reading()
+
+    def _parse(self, piece: bytes) -> None:
+        self._unset_keepalive_if_required()
+        try:
+            self.parser.feed_data(piece)
+        except httptools.HttpParserUpgrade as end:
+            # Offers of other protocols are ignored, but this parser skips their bodies: another one gets the request.
+            head = [b"%s %s HTTP/1.1" % (self.parser.get_method(), self.url)]
+            head += [b"%s: %s" % each for each in self.headers if each[0] != b"upgrade"]
+            self.parser = httptools.HttpRequestParser(self)
+            self._received = b"\r\n".join((*head, b"", b"")) + piece[end.args[0] :] + self._received
+        except httptools.HttpParserError:
+            self.send_400_response("Invalid HTTP request received.")
 
     def on_message_begin(self) -> None:
         """Begin a header."""
@@ -108,15 +122,23 @@ class BoundedConnection(HttpToolsProtocol):
         """Begin a request; a complete header ends its deadline.
 
         Raises:
-            ValueError: the header is ambiguous; the parser reports it as malformed.
+            ValueError: the header is ambiguous or asks for a tunnel; the parser reports it as malformed.
         """
-        names = [name for name, _ in self.headers]
+        hosts = [value for name, value in self.headers if name == b"host"]
         codings = [value.lower() for name, value in self.headers if name == b"transfer-encoding"]
-        if names.count(b"host") != (self.parser.get_http_version() != "1.0") or codings not in ([], [b"chunked"]):
+        if len(hosts) != 1 and (hosts or self.parser.get_http_version() != "1.0"):
+            raise ValueError
+        if codings not in ([], [b"chunked"]) or self.parser.get_method() == b"CONNECT":
             raise ValueError
         self._header = None
-        super().on_headers_complete()
-        self._settle()
+        if not self.parser.should_upgrade():
+            super().on_headers_complete()
+            self._settle()
+
+    def on_message_complete(self) -> None:
+        """End a request."""
+        if not self.parser.should_upgrade():
+            super().on_message_complete()
 
     def on_response_complete(self) -> None:
         """Wait for the next request, even if the rest of this one still arrives."""

@@ -20,7 +20,7 @@ from glinfer.server.json_text import json_answer
 from glinfer.server.limits import LIMITS, ConnectionLimits
 from glinfer.server.off_loop import Threads
 from glinfer.server.protocol import RequestBody
-from glinfer.server.streaming import unless_gone, within
+from glinfer.server.streaming import EndedError, unless_gone, within
 from glinfer.server.worker import Runner, Worker
 
 Body = TypeVar("Body", bound=RequestBody)
@@ -208,13 +208,13 @@ async def read_body(scope: Scope, receive: Receive, seconds: float) -> bytes:
     if promised > most:
         if "expect" not in headers and promised <= 2 * most:
             # A client whose connection closes while it sends may not see the answer.
-            with contextlib.suppress(TimeoutError, ApiError), within(_THROWING_SECONDS):
+            with contextlib.suppress(EndedError, ApiError), within(_THROWING_SECONDS):
                 await read()
         raise too_large()
     try:
         with within(seconds):
             await read()
-    except TimeoutError:
+    except EndedError:
         raise ApiError(
             f"the body did not arrive within {seconds:g} s", status=408, code="body_too_slow", headers=_CLOSE
         ) from None

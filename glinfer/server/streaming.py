@@ -26,57 +26,63 @@ def event_bytes(data: dict[str, Any], name: str = "") -> bytes:
     return (f"event: {name}\n".encode() if name else b"") + b"data: " + json_bytes(data) + b"\n\n"
 
 
-async def _gone(receive: Receive) -> None:
-    """Wait until the client has disconnected."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
+class EndedError(Exception):
+    """A block was ended early."""
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[Callable[[], None]]:
+    """A block of the current task, and a function that ends it from a callback; it does nothing after the block.
+
+    Raises:
+        EndedError: the function was called.
+    """
+    task, called, over = asyncio.current_task(), False, False
+    assert task is not None
+
+    def interrupt() -> None:
+        nonlocal called
+        called = called or (not over and task.cancel())
+
+    try:
+        yield interrupt
+    except asyncio.CancelledError:
+        if not called:
+            raise
+        raise EndedError from None
+    finally:
+        over = True
 
 
 async def unless_gone(work: Awaitable[None], receive: Receive) -> None:
     """Await ``work``, and cancel it when the client disconnects."""
-    task, gone, left = asyncio.current_task(), asyncio.ensure_future(_gone(receive)), False
-    assert task is not None
 
-    def leave(done: asyncio.Future[None]) -> None:
-        nonlocal left
-        if not done.cancelled() and not over:
-            left = task.cancel()
+    async def leave() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        interrupt()
 
-    over = False
-    gone.add_done_callback(leave)
-    try:
-        await work
-    except asyncio.CancelledError:
-        if not left:
-            raise
-    finally:
-        over = True
-        gone.cancel()
+    with contextlib.suppress(EndedError), interruptible() as interrupt:
+        gone = asyncio.ensure_future(leave())
+        try:
+            await work
+        finally:
+            gone.cancel()
 
 
 @contextlib.contextmanager
 def within(seconds: float) -> Iterator[None]:
-    """Limit the time of the block.
+    """Limit the time of a block.
 
     Raises:
-        TimeoutError: it takes longer.
+        EndedError: it takes longer.
     """
-    task, late = asyncio.current_task(), False
-    assert task is not None
-
-    def end() -> None:
-        nonlocal late
-        late = task.cancel()
-
-    timer = asyncio.get_running_loop().call_later(seconds, end)
-    try:
-        yield
-    except asyncio.CancelledError:
-        if not late:
-            raise
-        raise TimeoutError from None
-    finally:
-        timer.cancel()
+    with interruptible() as interrupt:
+        timer = asyncio.get_running_loop().call_later(seconds, interrupt)
+        try:
+            yield
+        finally:
+            timer.cancel()
 
 
 class EventStream:
