@@ -84,29 +84,33 @@ class BoundedConnection(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse data, up to a request that waits for the answers of earlier ones."""
-        self._received += data
-        while self._received and not self.pipeline and not self.transport.is_closing():
-            piece, self._received = self._received[:_PIECE], self._received[_PIECE:]
-            self._parse(piece)
+        data, at = self._received + data, 0
+        while at < len(data) and not self.pipeline and not self.transport.is_closing():
+            piece, at = data[at : at + _PIECE], at + _PIECE
+            if again := self._parse(piece):
+                data, at = again + data[at:], 0
             if self._header is not None:
                 self._header += len(piece)
                 if self._header > _MAX_HEADER:
                     self.send_400_response(f"the header has more than {_MAX_HEADER} bytes")
+        self._received = data[at:]
         if self._received:
             self.flow.pause_reading()
 
-    def _parse(self, piece: bytes) -> None:
+    def _parse(self, piece: bytes) -> bytes:
+        """Parse a piece; returns what another parser has to read instead of its end."""
         self._unset_keepalive_if_required()
         try:
             self.parser.feed_data(piece)
         except httptools.HttpParserUpgrade as end:
-            # Offers of other protocols are ignored, but this parser skips their bodies: another one gets the request.
+            # Offers of other protocols are ignored, but this parser would skip the body.
             head = [b"%s %s HTTP/1.1" % (self.parser.get_method(), self.url)]
             head += [b"%s: %s" % each for each in self.headers if each[0] != b"upgrade"]
             self.parser = httptools.HttpRequestParser(self)
-            self._received = b"\r\n".join((*head, b"", b"")) + piece[end.args[0] :] + self._received
+            return b"\r\n".join((*head, b"", b"")) + piece[end.args[0] :]
         except httptools.HttpParserError:
             self.send_400_response("Invalid HTTP request received.")
+        return b""
 
     def on_message_begin(self) -> None:
         """Begin a header."""
