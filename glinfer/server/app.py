@@ -14,7 +14,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from glinfer.server.auth import OPEN_ROUTES, Access, check_key, check_site
-from glinfer.server.errors import FAILED, ApiError
+from glinfer.server.errors import ApiError, failed
 from glinfer.server.json_text import json_answer
 from glinfer.server.openapi import DOCUMENT, document
 from glinfer.server.page import ChatPage, Folder
@@ -84,7 +84,7 @@ class App:
             await self._refuse(error, scope, receive, sending)
         except Exception:
             if not started:
-                await self._refuse(ApiError(FAILED, status=500, code="internal_error"), scope, receive, sending)
+                await self._refuse(failed(), scope, receive, sending)
             raise  # uvicorn logs the traceback
 
     async def _refuse(self, error: ApiError, scope: Scope, receive: Receive, send: Send) -> None:

@@ -13,7 +13,6 @@ from glinfer import errors
 from glinfer.server.json_text import json_answer
 from glinfer.terminal import printable
 
-FAILED = "the server failed; see its log"
 _OF_FILES = (errors.ConfigError, errors.FormatError, errors.HubError, errors.ShaderError)
 
 
@@ -57,6 +56,11 @@ class ApiError(errors.GlinferError):
         return json_answer(self.body(), self.status, self.headers)
 
 
+def failed() -> ApiError:
+    """The error 500 for a fault whose cause is in the server's log."""
+    return ApiError("the server failed; see its log", status=500, code="internal_error")
+
+
 def not_ready(message: str) -> ApiError:
     """The error 503 while a model is loading or the server shuts down."""
     return again_soon(message, "not_ready")
@@ -77,7 +81,7 @@ def refused(error: errors.GlinferError, name: str, **how: Any) -> ApiError:
     """
     if isinstance(error, _OF_FILES):
         log(f"{name}: {error}")
-        return ApiError(FAILED, status=500, code="internal_error")
+        return failed()
     if isinstance(error, errors.GLError):  # mostly a lack of memory
         return again_soon(str(error), "driver_error")
     if isinstance(error, errors.NumbersError):

@@ -9,7 +9,7 @@ from typing import Any
 
 from starlette.types import Message, Receive, Scope, Send
 
-from glinfer.server.errors import FAILED, ApiError, log
+from glinfer.server.errors import ApiError, failed, log
 from glinfer.server.json_text import json_bytes
 
 DONE = b"data: [DONE]\n\n"
@@ -112,7 +112,7 @@ class EventStream:
                 raise
             if not isinstance(error, ApiError):
                 log(f"a stream failed: {type(error).__name__}: {error}")
-                error = ApiError(FAILED, status=500)
+                error = failed()
             await send(_body(self._on_error(error)))
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 

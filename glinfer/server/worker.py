@@ -25,7 +25,7 @@ from glinfer.engine.requests import Running
 from glinfer.engine.scheduler import Event, Scheduler
 from glinfer.errors import ContextError, GLError, GlinferError
 from glinfer.gl.context import Device
-from glinfer.server.errors import FAILED, ApiError, again_soon, log, not_ready, refused
+from glinfer.server.errors import ApiError, again_soon, failed, log, not_ready, refused
 from glinfer.server.limits import EMBED_REQUESTS, share
 from glinfer.server.metrics import Metrics
 from glinfer.server.served import ModelSource, Served
@@ -387,7 +387,7 @@ class Worker:
             outcome = refused(error, runner.name)
         except Exception as error:  # which ends this request, and not the others
             traceback.print_exception(error)
-            outcome = ApiError(FAILED, status=500)
+            outcome = failed()
         finally:
             self._count_textures()
             if runner.scheduler is None and runner.model is not None:
