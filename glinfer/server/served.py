@@ -90,7 +90,8 @@ class Served:
     def count(self, client: Hashable, more: int) -> None:
         """Add to a client's live sequences, or subtract ended ones."""
         self.clients[client] += more
-        self.clients += Counter()  # drops clients at 0
+        if not self.clients[client]:
+            del self.clients[client]
 
     def take(self, model: Model, slots: int) -> None:
         """Become ready with a loaded model."""
