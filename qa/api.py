@@ -154,7 +154,7 @@ def _routes() -> Iterator[tuple[str, str]]:
     from glinfer.server.routes import ROUTES
 
     for route in ROUTES:
-        name = f"{route.method} {route.documented}"
+        name = f"{route.method} {route.path}"
         yield name, "route"
         if route.body is not None:
             for field, about in route.body.model_fields.items():

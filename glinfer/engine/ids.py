@@ -29,6 +29,8 @@ def check_tokens(
         InputError: an id is not a whole number or is outside the vocabulary.
     """
     checked = whole_numbers(what, ids)
+    if {*map(type, checked)} <= {int} and 0 <= min(checked, default=0) <= max(checked, default=0) < config.vocab_size:
+        return checked
     for place, token in enumerate(checked, start=first):
         if images and isinstance(token, ImageToken) and token.square.reader.width == config.hidden_size:
             continue
@@ -47,6 +49,8 @@ def whole_numbers(what: str, values: Iterable[SupportsIndex]) -> list[int]:
     Raises:
         InputError: not a sequence of whole numbers.
     """
+    if isinstance(values, list) and {*map(type, values)} <= {int}:
+        return values[:]
     # Python accepts bytes and booleans as whole numbers, and iterates dicts and sets; here all are mistakes.
     found, numbers = f"{type(values).__name__} for {what}", list[int]()
     if isinstance(values, (bytes, bytearray)):

@@ -100,6 +100,8 @@ class Scheduler(Closing):
         capacity: the tokens of a cache, prompt and continuation together.
         piece: limit for the prompt tokens of one :meth:`next`, counted in whole groups of the rows that a pass computes
             at once.
+        on_pause: :meth:`next` calls this before it waits for the GPU or runs a prompt, which is a good time for other
+            threads.
     """
 
     def __init__(
@@ -121,6 +123,7 @@ class Scheduler(Closing):
         self.slots, self.capacity = batch.slots, batch.capacity
         self.piece = batch.piece if piece is None else piece
         self.batch, self._check, self._usable = batch, check, usable
+        self.on_pause: Callable[[], None] = lambda: None
         self._places = [_Place(number) for number in range(batch.slots)]
         self._seats: dict[Running, _Place] = {}
         # Sequences with uncached tokens, with or without a place.
@@ -165,6 +168,11 @@ class Scheduler(Closing):
         return len({*self._seats, *self._line}) + len(self._ended)
 
     @property
+    def running(self) -> int:
+        """The number of sequences that have a place; any thread may ask."""
+        return len(self._seats)
+
+    @property
     def waiting(self) -> int:
         """The number of sequences that wait for a place."""
         return sum(each not in self._seats for each in self._line)
@@ -189,10 +197,10 @@ class Scheduler(Closing):
                 return [_event(each) for each in ended]
             self._run_prompts()
             step, self._ahead = self._ahead or self._issue(None), None
-            if step is None:
-                return []
-            self._ahead = self._issue(step)
-            return self._events(step)
+            if step is not None:
+                self._ahead = self._issue(step)
+            self.on_pause()
+            return [] if step is None else self._events(step)
         except BaseException:
             self.close()
             raise
@@ -251,24 +259,27 @@ class Scheduler(Closing):
 
         With ``overdue``, the one that has waited longest, if that is more than PATIENCE pieces.
         """
-        free = any(place.running is None for place in self._places)
         seated = [each for each in self._line if each in self._seats]
-        able = list(self._line) if free else seated
+        able = list(self._line) if len(self._seats) < self.slots else seated
         if overdue:
             able = [each for each in able if each.waited > PATIENCE]
         if not able:
             return None
-        under_way, seats = Counter[Hashable](), Counter(each.request.client for each in self._seats)
-        for each in seated:
-            under_way[each.request.client] += each.cached
-
-        def turn(each: Running) -> tuple[int, ...]:
-            client = each.request.client
-            pieces = -(-(len(each.held) - each.cached) // self.piece)
-            return not each.resumes, under_way[client], each.cached, 0 if each in self._seats else seats[client], pieces
-
         # In ties min and max take the first, which has waited longest.
-        chosen = max(able, key=lambda each: each.waited) if overdue else min(able, key=turn)
+        if overdue:
+            chosen = max(able, key=lambda each: each.waited)
+        else:
+            under_way, seats = Counter[Hashable](), Counter(each.request.client for each in self._seats)
+            for each in seated:
+                under_way[each.request.client] += each.cached
+
+            def turn(each: Running) -> tuple[int, ...]:
+                client = each.request.client
+                pieces = -(-(len(each.held) - each.cached) // self.piece)
+                own = 0 if each in self._seats else seats[client]
+                return not each.resumes, under_way[client], each.cached, own, pieces
+
+            chosen = min(able, key=turn)
         if chosen in self._seats:
             return chosen
         leaders = (each for each in seated if each.owner == chosen.owner)
@@ -285,6 +296,7 @@ class Scheduler(Closing):
         end, started, draws = len(each.held) - 1, time.perf_counter(), self.batch.draws_issued
         each.waited = 0
         if each.cached < end:
+            self.on_pause()
             rows, used = self.batch.run_prompt(place.number, each, most)
             # Decoded tokens may come between the prompt and forced tokens.
             each.prompted = each.cached + rows if each.prompted == each.cached else each.prompted

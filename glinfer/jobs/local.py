@@ -21,7 +21,7 @@ from glinfer.gl.context import Limits, open_device
 from glinfer.jobs.lines import LineResult, RequestLine
 from glinfer.jobs.pool import MAX_RETRIES, Answered, Event, Events, Failed, Member, Pool, Ready, result_json
 from glinfer.jobs.requests import answered, sent_body
-from glinfer.server.errors import FAILED, ApiError
+from glinfer.server.errors import ApiError, failed
 from glinfer.server.metrics import Metrics
 from glinfer.server.routes import ROUTES
 from glinfer.server.served import ModelSource
@@ -121,11 +121,11 @@ class LocalServer:
             response = cast(Response, await _ENDPOINTS[line.url].answer(self._state, [data]))
             return response.status_code, json.loads(bytes(response.body))
         except ApiError as error:
-            failed = error
+            found = error
         except Exception as error:
             traceback.print_exception(error)
-            failed = ApiError(FAILED, status=500, code="internal_error")
-        return failed.status, failed.body()
+            found = failed()
+        return found.status, found.body()
 
     async def stop(self) -> None:
         """Close the models and the server's threads; calling it again does nothing."""

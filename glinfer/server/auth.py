@@ -6,15 +6,14 @@ import base64
 import hashlib
 import hmac
 import ipaddress
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Scope
 
 from glinfer.server.errors import ApiError
-from glinfer.server.metrics import Metrics
 from glinfer.server.state import CLIENT
 
 OPEN_ROUTES = frozenset({"/health"})
@@ -102,26 +101,7 @@ def _key_of(given: str) -> bytes | None:
         return None
 
 
-class Guard:
-    """Middleware that refuses a request if ``check`` raises an error."""
-
-    def __init__(self, app: ASGIApp, check: Callable[[Scope, Headers], None], metrics: Metrics) -> None:
-        """Guard ``app``."""
-        self.app, self.check, self.metrics = app, check, metrics
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, or refuse it."""
-        if scope["type"] == "http":
-            try:
-                self.check(scope, Headers(scope=scope))
-            except ApiError as error:
-                self.metrics.rejected.labels(error.code).inc()
-                await error.response()(scope, receive, send)
-                return
-        await self.app(scope, receive, send)
-
-
-def check_site(access: Access, scope: Scope, headers: Headers) -> None:
+def check_site(access: Access, headers: Headers) -> None:
     """Refuse unknown hosts and origins.
 
     Raises:

@@ -10,7 +10,7 @@ from starlette.types import ASGIApp
 from glinfer.engine.logits import TokenLogprob
 from glinfer.engine.requests import BatchRequest, Running
 from glinfer.server.errors import ApiError
-from glinfer.server.generation import Chunks, Usage, chat_requests, ended, generating, new_id, now
+from glinfer.server.generation import Chunks, Usage, answer_size, chat_requests, ended, generating, new_id, now
 from glinfer.server.protocol import ChatCompletionRequest, conversation
 from glinfer.server.state import Asked
 from glinfer.server.streaming import Events, EventStream
@@ -59,7 +59,7 @@ class _Answer:
             choices = [self._choice(index, each) for index, each in enumerate(sequences)]
             return {**self.head, "choices": choices, "usage": self.usage.body()}
 
-        return await self.asked.answer(made)
+        return await self.asked.answer(made, answer_size(sequences))
 
     def _choice(self, index: int, sequence: Running) -> dict[str, Any]:
         result, calls = sequence.result, self.calls[index]

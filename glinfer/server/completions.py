@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -13,7 +14,17 @@ from glinfer.engine.logits import TokenLogprob
 from glinfer.engine.requests import BatchRequest
 from glinfer.engine.score import TextScore
 from glinfer.server.errors import ApiError
-from glinfer.server.generation import Chunks, Usage, ended, generating, new_id, now, scored, structured_options
+from glinfer.server.generation import (
+    Chunks,
+    Usage,
+    answer_size,
+    ended,
+    generating,
+    new_id,
+    now,
+    scored,
+    structured_options,
+)
 from glinfer.server.limits import LIMITS
 from glinfer.server.protocol import CompletionRequest, listed
 from glinfer.server.served import Served
@@ -34,7 +45,9 @@ async def completions(asked: Asked[CompletionRequest]) -> ASGIApp:
     if (count := len(given) * (body.n or 1)) > LIMITS.sequences:
         message = f"the request has {count} sequences; this server takes at most {LIMITS.sequences} at once"
         raise ApiError(message, param="n")
-    prompts = await asked.off_loop(lambda: [ids_of(served, prompt) for prompt in given], "prompt")
+    prompts = await asked.off_loop(
+        lambda: [ids_of(served, prompt) for prompt in given], "prompt", size=sum(map(len, given))
+    )
     wanted = MAX_TOKENS if body.max_tokens is None else body.max_tokens
     rooms = [served.room(ids, least=min(1, wanted)) for ids in prompts]
     structure = await structured_options(asked, body.structures())
@@ -127,7 +140,8 @@ class _Answer:
                 choices.append(self._choice(index, text + more, logprobs, reason))
             return {**self.head, "choices": choices, "usage": self.usage.body()}
 
-        return await self.asked.answer(made)
+        size = math.inf if self.body.echo else answer_size(sequences)
+        return await self.asked.answer(made, size)
 
     async def events(self) -> Events:
         """The chunks of the answer."""
@@ -142,11 +156,11 @@ class _Answer:
                     lengths[index] = len(text)
                     yield chunks.chunk(self._choice(index, text, logprobs, None if self.requests else "length"))
             async for index, event, found in news:
-                reason = None if event.result is None else event.result.stats.finish_reason
+                reason, text = None if event.result is None else event.result.stats.finish_reason, event.text
                 logprobs = completion_logprobs(self.tokenizer, event.ids, found, lengths[index]) if found else None
-                lengths[index] += len(event.text)
-                if event.text or logprobs or reason:
-                    yield chunks.chunk(self._choice(index, event.text, logprobs, reason))
+                lengths[index] += len(text)
+                if text or logprobs or reason:
+                    yield chunks.chunk(self._choice(index, text, logprobs, reason))
         for last in chunks.end():
             yield last
 

@@ -10,8 +10,8 @@ import asyncio
 from http import HTTPStatus
 from typing import Any, ClassVar
 
-import h11
-from uvicorn.protocols.http.h11_impl import H11Protocol
+import httptools
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from glinfer.server.errors import ApiError
 from glinfer.server.limits import ConnectionLimits
@@ -32,7 +32,12 @@ class _Open:
             self._transport.write(data)
 
 
-class BoundedConnection(H11Protocol):
+_PIECE = 4096
+"""Bytes to parse at once; the requests in them that wait for an earlier answer take memory."""
+_MAX_HEADER = 1 << 16
+
+
+class BoundedConnection(HttpToolsProtocol):
     """An HTTP/1.1 connection; :func:`bounded` makes the class for one server.
 
     A connection is idle until the header of a request is complete. At the limit of connections, a new one ends the one
@@ -46,6 +51,9 @@ class BoundedConnection(H11Protocol):
     addresses: ClassVar[dict[str | None, dict[BoundedConnection, None]]]
     _deadline: asyncio.TimerHandle | None = None
     _unread: asyncio.TimerHandle | None = None
+    _received = b""
+    _header: int | None = None
+    """Bytes of the incomplete header so far."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Accept a connection, or refuse it."""
@@ -74,17 +82,74 @@ class BoundedConnection(H11Protocol):
             del self.addresses[address]
         super().connection_lost(exc)
 
-    def handle_events(self) -> None:
-        """Handle received data; a complete header ends its deadline."""
-        before = self.cycle
-        super().handle_events()
-        if self.cycle is not before:
+    def data_received(self, data: bytes) -> None:
+        """Parse data, up to a request that waits for the answers of earlier ones."""
+        data, at = self._received + data, 0
+        while at < len(data) and not self.pipeline and not self.transport.is_closing():
+            piece, at = data[at : at + _PIECE], at + _PIECE
+            if again := self._parse(piece):
+                data, at = again + data[at:], 0
+            if self._header is not None:
+                self._header += len(piece)
+                if self._header > _MAX_HEADER:
+                    self.send_400_response(f"the header has more than {_MAX_HEADER} bytes")
+        self._received = data[at:]
+        if self._received:
+            self.flow.pause_reading()
+
+    def _parse(self, piece: bytes) -> bytes:
+        """Parse a piece; returns what another parser has to read instead of its end."""
+        self._unset_keepalive_if_required()
+        try:
+            self.parser.feed_data(piece)
+        except httptools.HttpParserUpgrade as end:
+            # Offers of other protocols are ignored, but this parser would skip the body.
+            head = [b"%s %s HTTP/1.1" % (self.parser.get_method(), self.url)]
+            head += [b"%s: %s" % each for each in self.headers if each[0] != b"upgrade"]
+            self.parser = httptools.HttpRequestParser(self)
+            return b"\r\n".join((*head, b"", b"")) + piece[end.args[0] :]
+        except httptools.HttpParserError:
+            self.send_400_response("Invalid HTTP request received.")
+        return b""
+
+    def on_message_begin(self) -> None:
+        """Begin a header."""
+        self._header = 0
+        super().on_message_begin()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Keep a field of the header, and ignore those after a body."""
+        if self._header is not None:
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        """Begin a request; a complete header ends its deadline.
+
+        Raises:
+            ValueError: the header is ambiguous or asks for a tunnel; the parser reports it as malformed.
+        """
+        hosts = [value for name, value in self.headers if name == b"host"]
+        codings = [value.lower() for name, value in self.headers if name == b"transfer-encoding"]
+        if len(hosts) != 1 and (hosts or self.parser.get_http_version() != "1.0"):
+            raise ValueError
+        if codings not in ([], [b"chunked"]) or self.parser.get_method() == b"CONNECT":
+            raise ValueError
+        self._header = None
+        if not self.parser.should_upgrade():
+            super().on_headers_complete()
             self._settle()
+
+    def on_message_complete(self) -> None:
+        """End a request."""
+        if not self.parser.should_upgrade():
+            super().on_message_complete()
 
     def on_response_complete(self) -> None:
         """Wait for the next request, even if the rest of this one still arrives."""
-        self._await_request()
+        if not self.pipeline:
+            self._await_request()
         super().on_response_complete()
+        self.data_received(b"")
 
     def pause_writing(self) -> None:
         """Start the deadline of a client that does not read its answer."""
@@ -123,20 +188,14 @@ class BoundedConnection(H11Protocol):
     def _refuse(self, error: ApiError) -> None:
         """Answer with an error, unless another answer has begun, and close."""
         body = bytes(error.response().body)
-        headers = {"Content-Type": "application/json", "Content-Length": str(len(body)), "Connection": "close"}
-        events = (
-            h11.Response(
-                status_code=error.status,
-                headers=list((headers | error.headers).items()),
-                reason=HTTPStatus(error.status).phrase.encode(),
-            ),
-            h11.Data(data=body),
-            h11.EndOfMessage(),
-        )
-        if self.cycle is not None and not self.cycle.response_complete:
+        headers = {"content-type": "application/json", "content-length": len(body), "connection": "close"}
+        lines = [f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}"]
+        lines += [f"{name}: {value}" for name, value in (headers | error.headers).items()]
+        answering = self.cycle is not None and not self.cycle.response_complete
+        if not self.pipeline and not (answering and self.cycle.response_started):
+            self.transport.write("\r\n".join((*lines, "", "")).encode() + body)
+        if answering:
             self.cycle.disconnected = True
-        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-            self.transport.write(b"".join(self.conn.send(event) or b"" for event in events))
         self.transport.close()
 
 

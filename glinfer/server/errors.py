@@ -7,20 +7,13 @@ from contextlib import suppress
 from typing import Any
 
 import click
-from starlette.exceptions import HTTPException
-from starlette.requests import Request
 from starlette.responses import Response
 
 from glinfer import errors
 from glinfer.server.json_text import json_answer
 from glinfer.terminal import printable
 
-FAILED = "the server failed; see its log"
 _OF_FILES = (errors.ConfigError, errors.FormatError, errors.HubError, errors.ShaderError)
-_UNKNOWN = {
-    404: ("there is no such route", "unknown_url"),
-    405: ("this route does not allow the method", "method_not_allowed"),
-}
 
 
 class ApiError(errors.GlinferError):
@@ -63,6 +56,11 @@ class ApiError(errors.GlinferError):
         return json_answer(self.body(), self.status, self.headers)
 
 
+def failed() -> ApiError:
+    """The error 500 for a fault whose cause is in the server's log."""
+    return ApiError("the server failed; see its log", status=500, code="internal_error")
+
+
 def not_ready(message: str) -> ApiError:
     """The error 503 while a model is loading or the server shuts down."""
     return again_soon(message, "not_ready")
@@ -83,7 +81,7 @@ def refused(error: errors.GlinferError, name: str, **how: Any) -> ApiError:
     """
     if isinstance(error, _OF_FILES):
         log(f"{name}: {error}")
-        return ApiError(FAILED, status=500, code="internal_error")
+        return failed()
     if isinstance(error, errors.GLError):  # mostly a lack of memory
         return again_soon(str(error), "driver_error")
     if isinstance(error, errors.NumbersError):
@@ -96,22 +94,3 @@ def log(line: object) -> None:
     """Write a line to standard error, if it is still open."""
     with suppress(OSError, ValueError):
         click.echo(printable(f"glinfer: {line}"), err=True)
-
-
-async def api_error(request: Request, error: Exception) -> Response:
-    """Answer with an :class:`ApiError`."""
-    assert isinstance(error, ApiError)
-    return error.response()
-
-
-async def http_error(request: Request, error: Exception) -> Response:
-    """Answer requests that Starlette itself refuses: unknown routes and methods."""
-    assert isinstance(error, HTTPException)
-    status, place = error.status_code, f"{request.method} {request.scope['path']}"
-    words, code = _UNKNOWN.get(status, (error.detail, None))
-    return ApiError(f"{words}: {place}; see /openapi.json", status=status, code=code, headers=error.headers).response()
-
-
-async def unexpected_error(request: Request, error: Exception) -> Response:
-    """Answer after an unexpected exception, whose traceback is in the server's log."""
-    return ApiError(FAILED, status=500, code="internal_error").response()

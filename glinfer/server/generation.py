@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -15,18 +16,21 @@ from glinfer.engine.requests import BatchRequest, Running
 from glinfer.engine.scheduler import Event
 from glinfer.engine.score import TextScore
 from glinfer.server.errors import ApiError, refused
+from glinfer.server.json_text import json_bytes
 from glinfer.server.protocol import StreamOptions
 from glinfer.server.state import Asked
 from glinfer.server.streaming import DONE, event_bytes
 from glinfer.server.structured import tool_use
 from glinfer.server.worker import Channel, Steps
-from glinfer.structured.structure import structure_of
+from glinfer.structured.structure import OPTIONS, structure_of
 from glinfer.structured.tools import CallForm, MessageForm
 from glinfer.text.chat import Rendering
 from glinfer.text.templates import Message
 
 News = tuple[int, Event, list[TokenLogprob]]
 """The number of a sequence, its event, and the log-probabilities of the event's ids."""
+_CHECK_SIZE = 100
+"""The size of the work of checking a request without a structure, see :data:`glinfer.server.off_loop.SMALL`."""
 
 
 def new_id(prefix: str) -> str:
@@ -64,15 +68,16 @@ class Chunks:
     def __init__(self, head: dict[str, Any], usage: Usage, options: StreamOptions | None) -> None:
         """Write chunks with the current counts of ``usage``."""
         self._head, self._usage = head, usage
+        self._begin = b"data: " + json_bytes(head)[:-1] + b',"choices":['
         self._running = bool(options and options.continuous_usage_stats)
         self._shown = self._running or bool(options and options.include_usage)
 
     def chunk(self, choice: dict[str, Any]) -> bytes:
         """A chunk of one choice."""
-        data = {**self._head, "choices": [choice]}
+        usage = b""
         if self._shown:
-            data["usage"] = self._usage.body() if self._running else None
-        return event_bytes(data)
+            usage = b',"usage":' + json_bytes(self._usage.body() if self._running else None)
+        return b"".join((self._begin, json_bytes(choice), b"]", usage, b"}\n\n"))
 
     def end(self) -> list[bytes]:
         """The last events: the counts, if requested, and ``[DONE]``."""
@@ -100,7 +105,9 @@ async def generating(
     channel.whole = whole
     try:
         model = asked.served.loaded
-        sequences = await asked.off_loop(lambda: [model.checked(request) for request in requests])
+        structured = any(requests[0].options.get(kind) is not None for kind in OPTIONS)
+        size = math.inf if structured else sum(len(each.prompt) + _CHECK_SIZE for each in requests)
+        sequences = await asked.off_loop(lambda: [model.checked(request) for request in requests], size=size)
         worker.submit(channel, sequences)
         yield _news(channel, sequences, usage)
     finally:
@@ -122,6 +129,11 @@ async def _news(channel: Channel, sequences: Sequence[Running], usage: Usage) ->
         yield number, event, event.sequence.logprobs[start : lengths[number]]
     usage.completion = sum(sequence.stats.tokens for sequence in sequences)
     usage.cached = sum(sequence.stats.reused_tokens for sequence in sequences[:: usage.each])
+
+
+def answer_size(sequences: Sequence[Running]) -> int:
+    """The size of the work of writing the answers of sequences, see :data:`glinfer.server.off_loop.SMALL`."""
+    return sum(len(each.ids) * (1 + 10 * (each.top or 0)) for each in sequences)
 
 
 async def ended(asked: Asked[Any], requests: Sequence[BatchRequest], usage: Usage) -> list[Running]:

@@ -26,6 +26,16 @@ def parsed_json(data: bytes, most: int) -> Any:
         ValueError: it is not JSON; has NaN, an infinity or half a surrogate pair; has more than ``most`` values; or is
             nested too deep.
     """
+    if 5 * len(data) > most or data.count(b"[") + data.count(b"{") > LIMITS.body_depth:  # others are within the limits
+        _count(data, most)
+    found = json.loads(data.decode("utf-8-sig"), parse_constant=_no_constant)
+    if b"\\ud" in data.lower() and not is_unicode(_text(found)):
+        raise ValueError("found half a surrogate pair, which has no UTF-8 form")
+    return found
+
+
+def _count(data: bytes, most: int) -> None:
+    """Count the values of JSON; errors as in :func:`parsed_json`."""
     bare = np.frombuffer(data.replace(b"\\\\", b"").replace(b'\\"', b""), np.uint8)
     bare = bare[np.cumsum(bare == ord('"'), dtype=np.uint8) % 2 == 0]  # wrapping around keeps the parity
     opened = (bare == ord("[")) | (bare == ord("{"))
@@ -35,10 +45,6 @@ def parsed_json(data: bytes, most: int) -> Any:
         raise ValueError(f"found some {values} values, expected at most {most}")
     if np.cumsum(opened.astype(np.int8) - closed, dtype=np.int32).max(initial=0) > LIMITS.body_depth:
         raise ValueError(f"found more than {LIMITS.body_depth} nested lists and objects")
-    found = json.loads(data.decode("utf-8-sig"), parse_constant=_no_constant)
-    if b"\\ud" in data.lower() and not is_unicode(_text(found)):
-        raise ValueError("found half a surrogate pair, which has no UTF-8 form")
-    return found
 
 
 def _no_constant(name: str) -> None:

@@ -1,8 +1,12 @@
-"""Threads for slow work of requests, shared among clients: tokenizing, parsing, templates, structures, long answers."""
+"""Threads for slow work of requests, shared among clients: tokenizing, parsing, templates, structures, long answers.
+
+A thread's turn takes the interpreter from the OpenGL thread several times, so small work runs on the event loop.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from collections import Counter
 from collections.abc import Callable, Hashable
@@ -22,6 +26,8 @@ _Outcome = tuple[Any, Exception | None]
 THREADS = 6
 """Threads of a pool. More would not help: their work is short or waits for a child process. Each keeps its own
 memory arena, so a server with many threads would grow for hours."""
+SMALL = 2048
+"""The largest work, in characters or tokens, that runs on the event loop; it takes a millisecond at most."""
 
 
 def thread_pool(name: str, threads: int = THREADS) -> ThreadPoolExecutor:
@@ -72,8 +78,8 @@ class Threads:
         """Whether a request awaits work."""
         return bool(self._asked)
 
-    async def run(self, work: Callable[[], Result], client: Hashable) -> Result:
-        """Run ``work`` on a thread when it is the client's turn, and return its result.
+    async def run(self, work: Callable[[], Result], client: Hashable, size: float = math.inf) -> Result:
+        """Run ``work`` on a thread when it is the client's turn, or at once if it is SMALL; return its result.
 
         A cancelled request leaves the queue; work that has begun keeps its thread until it ends.
 
@@ -81,18 +87,21 @@ class Threads:
             GlinferError: the work raised it.
             RuntimeError: the work raised another exception, which a future or the event loop might not carry.
         """
+        found, error = self._outcome(work) if size <= SMALL else await self._queued(work, client)
+        if error is not None:
+            raise error
+        result: Result = found
+        return result
+
+    async def _queued(self, work: Callable[[], Any], client: Hashable) -> _Outcome:
         answer: asyncio.Future[_Outcome] = asyncio.get_running_loop().create_future()
         self._asked.add(answer)
         self._waiting.append(_Work(work, client, answer))
         self._begin()
         try:
-            found, error = await answer
+            return await answer
         finally:
             self._asked.discard(answer)
-        if error is not None:
-            raise error
-        result: Result = found
-        return result
 
     def abandon(self, error: GlinferError) -> None:
         """End every waiting request with an error, and kill the processes that work has started."""

@@ -8,7 +8,7 @@ from pydantic.json_schema import models_json_schema
 
 from glinfer import __version__
 from glinfer.server.auth import OPEN_ROUTES
-from glinfer.server.routes import ROUTES
+from glinfer.server.routes import MODEL, ROUTES
 
 _ERRORS = {
     "400": "The request cannot be run.",
@@ -40,12 +40,12 @@ def document() -> dict[str, Any]:
     for route in ROUTES:
         answer = {**_JSON, "text/event-stream": _TEXT} if route.streams else _JSON
         answer = {"text/plain": _TEXT} if route.path == "/metrics" else answer
-        operation = _operation(route.documented, route.summary, answer)
+        operation = _operation(route.path, route.summary, answer)
         if route.body is not None:
             schema = {"$ref": _REF.format(model=route.body.__name__)}
             operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
-        paths[route.documented] = {route.method.lower(): operation}
-    for path, where in (("/v1/models/{model}", "path"), ("/tokenizer_info", "query")):
+        paths[route.path] = {route.method.lower(): operation}
+    for path, where in ((MODEL, "path"), ("/tokenizer_info", "query")):
         named = {
             "name": "model",
             "in": where,

@@ -45,15 +45,11 @@ class ChatPage:
             self._files[f"/{name}"] = file.read_bytes()
         self.paths = frozenset(self._files)
 
-    def file(self, path: str) -> bytes:
-        """The file at a path of ``paths``."""
-        return self._files[path]
-
-    async def answer(self, request: Request) -> Response:
-        """Answer with a file."""
-        path = request.url.path
+    async def answer(self, state: object, request: Request) -> Response:
+        """Answer with the file at a path of ``paths``."""
+        path = request.scope["path"]
         headers = {**HEADERS, "Content-Security-Policy": _POLICY}
-        return Response(self.file(path), headers=headers, media_type=media_type(PAGE if path == "/" else path))
+        return Response(self._files[path], headers=headers, media_type=media_type(PAGE if path == "/" else path))
 
 
 def _modules(root: Path, entry: str) -> dict[str, Path]:

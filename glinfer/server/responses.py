@@ -10,7 +10,7 @@ from starlette.types import ASGIApp
 
 from glinfer.engine.requests import BatchRequest, Running
 from glinfer.server.errors import ApiError
-from glinfer.server.generation import Usage, chat_requests, ended, generating, new_id, now
+from glinfer.server.generation import Usage, answer_size, chat_requests, ended, generating, new_id, now
 from glinfer.server.protocol import InputItem, ResponseRequest, joined
 from glinfer.server.state import Asked
 from glinfer.server.streaming import Events, EventStream, event_bytes
@@ -93,7 +93,7 @@ class _Answer:
                 pass  # the events are not sent
             return self._response(status)
 
-        return await self.asked.answer(made)
+        return await self.asked.answer(made, answer_size([sequence]))
 
     def _event(self, name: str, /, **data: Any) -> bytes:
         self.number += 1

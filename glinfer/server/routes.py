@@ -18,20 +18,23 @@ from glinfer.server.responses import responses
 from glinfer.server.served import Served
 from glinfer.server.state import ServerState
 
+MODELS = "/v1/models/"
+MODEL = f"{MODELS}{{model}}"
+
 
 @dataclass(frozen=True)
 class ApiRoute:
     """A route.
 
     Attributes:
-        path: the path in Starlette's form.
-        endpoint: answers a request, or an :class:`glinfer.server.state.Asked` for a route with a body.
+        path: the path, in OpenAPI's form.
+        endpoint: answers an :class:`glinfer.server.state.Asked`, or without a body the server's state and a request.
         summary: its description in the OpenAPI document.
         body: the model of its body, or None for a route without one.
     """
 
     path: str
-    endpoint: Callable[[Any], Awaitable[ASGIApp]]
+    endpoint: Callable[..., Awaitable[ASGIApp]]
     summary: str
     body: type[protocol.RequestBody] | None = None
 
@@ -45,22 +48,16 @@ class ApiRoute:
         """Whether it can answer with server-sent events."""
         return self.body is not None and issubclass(self.body, protocol.DrawnBody)
 
-    @property
-    def documented(self) -> str:
-        """The path in OpenAPI's form."""
-        return self.path.replace(":path", "")
 
-
-async def models(request: Request) -> Response:
+async def models(state: ServerState, request: Request) -> Response:
     """List the models."""
-    state = ServerState.of(request)
     listed = [(each, own) for each in state.worker.served.values() for own in (None, *each.source.adapters)]
     return json_answer({"object": "list", "data": [_model(*each) for each in listed]})
 
 
-async def model(request: Request) -> Response:
+async def model(state: ServerState, request: Request) -> Response:
     """Describe one model."""
-    return json_answer(_model(*ServerState.of(request).model(request.path_params["model"])))
+    return json_answer(_model(*state.model(request.scope["path"].removeprefix(MODELS))))
 
 
 def _model(served: Served, adapter: str | None) -> dict[str, Any]:
@@ -70,25 +67,23 @@ def _model(served: Served, adapter: str | None) -> dict[str, Any]:
     return {**head, **served.facts} if ready else head
 
 
-async def tokenizer_info(request: Request) -> Response:
+async def tokenizer_info(state: ServerState, request: Request) -> Response:
     """The tokens that begin and end a model's texts, for clients that tokenize here, such as lm-evaluation-harness."""
-    served, _ = ServerState.of(request).model(request.query_params.get("model"))
+    served, _ = state.model(request.query_params.get("model"))
     tokenizer, ends = served.tokenizer, served.loaded.stop_ids
     named = {"bos_token": tokenizer.around[0][:1], "eos_token": ends[:1]}
     return json_answer({name: tokenizer.decode(ids) if ids else None for name, ids in named.items()})
 
 
-async def health(request: Request) -> Response:
+async def health(state: ServerState, request: Request) -> Response:
     """Whether the server is ready: 200 when its models are loaded, 503 before that and during shutdown."""
-    state = ServerState.of(request)
     status = "ending" if state.ending else "ready" if state.worker.ready else "loading"
     return json_answer({"status": status}, 200 if status == "ready" else 503)
 
 
-async def metrics(request: Request) -> Response:
+async def metrics(state: ServerState, request: Request) -> Response:
     """The metrics for Prometheus."""
-    text = ServerState.of(request).worker.metrics.text()
-    return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+    return Response(state.worker.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 ROUTES = (
@@ -104,7 +99,7 @@ ROUTES = (
     ApiRoute("/tokenizer_info", tokenizer_info, "The tokens that begin and end texts of ?model=NAME."),
     ApiRoute("/apply-template", texts.apply_template, "The prompt of a conversation.", protocol.ApplyTemplateRequest),
     ApiRoute("/v1/models", models, "The models."),
-    ApiRoute("/v1/models/{model:path}", model, "One model."),
+    ApiRoute(MODEL, model, "One model."),
     ApiRoute("/health", health, "Whether the server is ready."),
     ApiRoute("/metrics", metrics, "Metrics for Prometheus."),
 )

@@ -20,7 +20,7 @@ from glinfer.errors import InputError
 from glinfer.formats.files import reason
 from glinfer.gl.context import Limits, open_device
 from glinfer.gl.malloc import return_large_blocks
-from glinfer.server.app import make_app
+from glinfer.server.app import App
 from glinfer.server.auth import Access, is_loopback
 from glinfer.server.connections import BoundedConnection, bounded
 from glinfer.server.errors import not_ready
@@ -120,7 +120,7 @@ class HttpServer:
         connections = options.connections.fitted()
         self.state = ServerState(self.worker, options.page, connections)
         config = uvicorn.Config(
-            make_app(self.state, options.access),
+            App(self.state, options.access),
             http=bounded(connections, self.worker.metrics),
             ws="none",
             proxy_headers=False,  # otherwise a client could claim another's address, and with it its share and prefixes

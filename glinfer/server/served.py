@@ -89,7 +89,8 @@ class Served:
     def count(self, client: Hashable, more: int) -> None:
         """Add to a client's live sequences, or subtract ended ones."""
         self.clients[client] += more
-        self.clients += Counter()  # drops clients at 0
+        if not self.clients[client]:
+            del self.clients[client]
 
     def take(self, model: Model, slots: int) -> None:
         """Become ready with a loaded model."""
@@ -169,18 +170,20 @@ class Served:
             raise refused(error, self.name, param="chat_template_kwargs", code="unsupported_parameter") from None
 
     def refuse_long(self, texts: Sequence[str], most: int | None = None, *, by_bytes: bool = False) -> None:
-        """Refuse texts of more than ``most`` tokens (default: the context) without encoding all of them.
+        """Refuse long texts of more than ``most`` tokens (default: the context) without encoding all of them.
 
         ``by_bytes`` compares only the number of bytes, which is fast.
 
         Raises:
             ApiError: the texts have more bytes than ``most`` of the longest token, or their beginning has more tokens.
         """
-        limit = self.context if most is None else most
+        limit, size = self.context if most is None else most, sum(map(len, texts))
+        if size <= _LONG_TEXTS and not by_bytes:
+            return
         if self._longest is None:
             self._longest = max(map(len, map(self.tokenizer.token_bytes, range(self.loaded.config.vocab_size))))
         self._refuse(-(-sum(len(text.encode("utf-8", "replace")) for text in texts) // max(1, self._longest)), limit)
-        if not by_bytes and sum(map(len, texts)) > _LONG_TEXTS:
+        if not by_bytes:
             least = 0
             for text in texts:
                 least += self.tokenizer.beginning(text, limit - least)[1]

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
+import math
 from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from starlette.requests import ClientDisconnect, Request
+from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -20,7 +20,7 @@ from glinfer.server.json_text import json_answer
 from glinfer.server.limits import LIMITS, ConnectionLimits
 from glinfer.server.off_loop import Threads
 from glinfer.server.protocol import RequestBody
-from glinfer.server.streaming import unless_gone
+from glinfer.server.streaming import EndedError, unless_gone, within
 from glinfer.server.worker import Runner, Worker
 
 Body = TypeVar("Body", bound=RequestBody)
@@ -52,12 +52,6 @@ class ServerState:
     quick: Threads = field(default_factory=partial(Threads, "glinfer-work"))
     slow: Threads = field(default_factory=partial(Threads, "glinfer-slow"))
     ending: bool = False
-
-    @classmethod
-    def of(cls, request: Request) -> ServerState:
-        """The state of the server that received a request."""
-        state: ServerState = request.app.state.glinfer
-        return state
 
     def model(self, name: str | None) -> tuple[Runner, str | None]:
         """The model with this name, and its LoRA adapter if the name is ``adapter`` or ``model:adapter``.
@@ -120,8 +114,10 @@ class Asked(Generic[Body]):
     body: Body
     client: Hashable
 
-    async def off_loop(self, work: Callable[[], Result], param: str | None = None, *, slow: bool = False) -> Result:
-        """Run ``work`` on a thread when it is the client's turn.
+    async def off_loop(
+        self, work: Callable[[], Result], param: str | None = None, *, size: float = math.inf, slow: bool = False
+    ) -> Result:
+        """Run ``work`` on a thread when it is the client's turn, or at once if its ``size`` is small.
 
         ``param`` names its field of the request in errors; ``slow`` work starts a separate process.
 
@@ -129,15 +125,15 @@ class Asked(Generic[Body]):
             ApiError: the work raised a GlinferError; see :func:`glinfer.server.errors.refused`.
         """
         try:
-            return await (self.state.slow if slow else self.state.quick).run(work, self.client)
+            return await (self.state.slow if slow else self.state.quick).run(work, self.client, size)
         except ApiError:
             raise
         except GlinferError as error:
             raise refused(error, self.served.name, param=param) from None
 
-    async def answer(self, make: Callable[[], dict[str, Any]]) -> Response:
-        """The JSON answer from ``make``, made and written off the event loop."""
-        return await self.off_loop(lambda: json_answer(make()))
+    async def answer(self, make: Callable[[], dict[str, Any]], size: float = math.inf) -> Response:
+        """The JSON answer from ``make``, made and written as :meth:`off_loop` does its work."""
+        return await self.off_loop(lambda: json_answer(make()), size=size)
 
 
 class Endpoint(Generic[Body]):
@@ -147,18 +143,16 @@ class Endpoint(Generic[Body]):
         """Read bodies of this kind, and answer them with ``respond``."""
         self._kind, self._respond = kind, respond
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request.
+    async def respond(self, state: ServerState, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request over ASGI.
 
         Raises:
             ApiError: the server is shutting down, the body is too large or invalid, the model does not exist, or the
                 route refuses the request.
         """
-        request = Request(scope, receive)
-        state = ServerState.of(request)
         if state.ending:
             raise not_ready("the server is shutting down, and accepts no new requests")
-        data = [await read_body(request, state.connections.body_seconds)]
+        data = [await read_body(scope, receive, state.connections.body_seconds)]
 
         async def work() -> None:
             await (await self.answer(state, data, scope.get(CLIENT)))(scope, receive, send)
@@ -169,7 +163,7 @@ class Endpoint(Generic[Body]):
         """The answer to a body, the only item of ``data``, which is removed to free its memory early.
 
         Raises:
-            ApiError: as in :meth:`__call__`.
+            ApiError: as in :meth:`respond`.
         """
         given = data.pop()
         if len(given) > LIMITS.body_bytes:
@@ -188,38 +182,40 @@ def too_large() -> ApiError:
     return ApiError(message, status=413, code="body_too_large", headers=_CLOSE)
 
 
-async def read_body(request: Request, seconds: float) -> bytes:
+async def read_body(scope: Scope, receive: Receive, seconds: float) -> bytes:
     """The bytes of a request's body.
 
     Raises:
         ApiError: the body exceeds the limit, takes longer than ``seconds``, or the client disconnects.
     """
-    most = LIMITS.body_bytes
-    given = request.headers.get("content-length", "0")
+    most, headers, parts = LIMITS.body_bytes, Headers(scope=scope), list[bytes]()
+    given = headers.get("content-length", "0")
     promised = int(given) if given.isascii() and given.isdecimal() and len(given) <= 20 else 1 << 80
-    parts = list[bytes]()
 
     async def read() -> None:
-        size = 0
-        async for part in request.stream():
+        size, more = 0, True
+        while more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise ApiError("the client has disconnected", status=499, code="client_gone")
+            part, more = message.get("body", b""), message.get("more_body", False)
             size += len(part)
             if promised <= most:
                 if size > most:
                     raise too_large()
                 parts.append(part)
 
-    try:
-        if promised <= most:
-            await asyncio.wait_for(read(), seconds)
-            return b"".join(parts)
-        if "expect" not in request.headers and promised <= 2 * most:
+    if promised > most:
+        if "expect" not in headers and promised <= 2 * most:
             # A client whose connection closes while it sends may not see the answer.
-            with contextlib.suppress(asyncio.TimeoutError, ClientDisconnect):
-                await asyncio.wait_for(read(), _THROWING_SECONDS)
+            with contextlib.suppress(EndedError, ApiError), within(_THROWING_SECONDS):
+                await read()
         raise too_large()
-    except asyncio.TimeoutError:
+    try:
+        with within(seconds):
+            await read()
+    except EndedError:
         raise ApiError(
             f"the body did not arrive within {seconds:g} s", status=408, code="body_too_slow", headers=_CLOSE
         ) from None
-    except ClientDisconnect:
-        raise ApiError("the client has disconnected", status=499, code="client_gone") from None
+    return b"".join(parts)

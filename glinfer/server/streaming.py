@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from typing import Any
 
 from starlette.types import Message, Receive, Scope, Send
 
-from glinfer.server.errors import FAILED, ApiError, log
+from glinfer.server.errors import ApiError, failed, log
 from glinfer.server.json_text import json_bytes
 
 DONE = b"data: [DONE]\n\n"
@@ -26,26 +26,63 @@ def event_bytes(data: dict[str, Any], name: str = "") -> bytes:
     return (f"event: {name}\n".encode() if name else b"") + b"data: " + json_bytes(data) + b"\n\n"
 
 
-async def _gone(receive: Receive) -> None:
-    """Wait until the client has disconnected."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
+class EndedError(Exception):
+    """A block was ended early."""
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[Callable[[], None]]:
+    """A block of the current task, and a function that ends it from a callback; it does nothing after the block.
+
+    Raises:
+        EndedError: the function was called.
+    """
+    task, called, over = asyncio.current_task(), False, False
+    assert task is not None
+
+    def interrupt() -> None:
+        nonlocal called
+        called = called or (not over and task.cancel())
+
+    try:
+        yield interrupt
+    except asyncio.CancelledError:
+        if not called:
+            raise
+        raise EndedError from None
+    finally:
+        over = True
 
 
 async def unless_gone(work: Awaitable[None], receive: Receive) -> None:
     """Await ``work``, and cancel it when the client disconnects."""
-    task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_gone(receive))
-    try:
-        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            task.result()
-    finally:
-        for each in (task, gone):
-            each.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
-        with contextlib.suppress(asyncio.CancelledError):
-            await gone
+
+    async def leave() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        interrupt()
+
+    with contextlib.suppress(EndedError), interruptible() as interrupt:
+        gone = asyncio.ensure_future(leave())
+        try:
+            await work
+        finally:
+            gone.cancel()
+
+
+@contextlib.contextmanager
+def within(seconds: float) -> Iterator[None]:
+    """Limit the time of a block.
+
+    Raises:
+        EndedError: it takes longer.
+    """
+    with interruptible() as interrupt:
+        timer = asyncio.get_running_loop().call_later(seconds, interrupt)
+        try:
+            yield
+        finally:
+            timer.cancel()
 
 
 class EventStream:
@@ -70,13 +107,12 @@ class EventStream:
                         await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
                     if event:
                         await send(_body(event))
-                    await asyncio.sleep(0)  # lets other tasks run, and a disconnected client be noticed
         except Exception as error:
             if not started:
                 raise
             if not isinstance(error, ApiError):
                 log(f"a stream failed: {type(error).__name__}: {error}")
-                error = ApiError(FAILED, status=500)
+                error = failed()
             await send(_body(self._on_error(error)))
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 

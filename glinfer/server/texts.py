@@ -7,6 +7,7 @@ and /v1/rerank.
 from __future__ import annotations
 
 import base64
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -45,13 +46,20 @@ async def _ids(asked: Asked[Any], body: protocol.TokenizeRequest, reply: str = "
             *served.tokenizer.encode(reply, allow_special=False),
         ]
 
-    return await asked.off_loop(work, "messages" if prompt is None else "prompt", slow=prompt is None)
+    return await asked.off_loop(
+        work,
+        "messages" if prompt is None else "prompt",
+        size=len(prompt + reply) if prompt else math.inf,
+        slow=prompt is None,
+    )
 
 
 async def tokenize(asked: Asked[protocol.TokenizeRequest]) -> ASGIApp:
     """The token ids of a text or conversation."""
     ids = placeholders(await _ids(asked, asked.body), asked.served.tokenizer)
-    return await asked.answer(lambda: {"tokens": ids, "count": len(ids), "max_model_len": asked.served.context})
+    return await asked.answer(
+        lambda: {"tokens": ids, "count": len(ids), "max_model_len": asked.served.context}, len(ids)
+    )
 
 
 async def attention(asked: Asked[protocol.AttentionRequest]) -> ASGIApp:
@@ -84,8 +92,12 @@ async def detokenize(asked: Asked[protocol.DetokenizeRequest]) -> ASGIApp:
     """The text of token ids."""
     served, tokens = asked.served, asked.body.tokens
     config = served.loaded.config
-    text = await asked.off_loop(lambda: served.tokenizer.decode(check_tokens("the tokens", tokens, config)), "tokens")
-    return await asked.answer(lambda: {"prompt": text})
+
+    def made() -> str:
+        return served.tokenizer.decode(check_tokens("the tokens", tokens, config))
+
+    text = await asked.off_loop(made, "tokens", size=len(tokens))
+    return await asked.answer(lambda: {"prompt": text}, len(text))
 
 
 async def apply_template(asked: Asked[protocol.ApplyTemplateRequest]) -> ASGIApp:

@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Hashable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from glinfer.engine.loading import load_model
@@ -24,13 +25,13 @@ from glinfer.engine.requests import Running
 from glinfer.engine.scheduler import Event, Scheduler
 from glinfer.errors import ContextError, GLError, GlinferError
 from glinfer.gl.context import Device
-from glinfer.server.errors import FAILED, ApiError, again_soon, log, not_ready, refused
+from glinfer.server.errors import ApiError, again_soon, failed, log, not_ready, refused
 from glinfer.server.limits import EMBED_REQUESTS, share
 from glinfer.server.metrics import Metrics
 from glinfer.server.served import ModelSource, Served
 
-EVENT_SECONDS = 0.001
-"""Shortest time between two events of a stream, for each other running sequence; many send 1,000 a second in all."""
+EVENT_SECONDS = 0.002
+"""Shortest time between two events of a stream, for each other running sequence; many send 500 a second in all."""
 REOPEN_TRIES = 5
 """Attempts to reopen a lost context, a second apart, before the server gives up."""
 
@@ -109,6 +110,16 @@ class Runner(Served):
         """Whether sequences or other work are waiting or running."""
         return bool(self.requests or self.works)
 
+    @property
+    def running(self) -> int:
+        """The number of running sequences; any thread may ask."""
+        return 0 if self.scheduler is None else self.scheduler.running
+
+    @property
+    def waiting(self) -> int:
+        """The number of sequences that wait for a place."""
+        return max(0, self.live - self.running - len(self.works))
+
 
 class Worker:
     """The thread of OpenGL and its models.
@@ -141,6 +152,9 @@ class Worker:
         """
         self.served = {source.name: Runner(source) for source in sources}
         self.metrics, self.max_waiting = metrics, max_waiting
+        for name, runner in self.served.items():
+            metrics.running.labels(name).set_function(partial(getattr, runner, "running"))
+            metrics.waiting.labels(name).set_function(partial(getattr, runner, "waiting"))
         self.failure: BaseException | None = None
         self._open_device, self._on_failure, self._on_ready = open_device, on_failure, on_ready
         self._device: Device | None = None
@@ -238,7 +252,8 @@ class Worker:
                 for runner in self.served.values():
                     if runner.busy:
                         self._step(runner)
-                self._deliver()
+                if not any(runner.requests for runner in self.served.values()):
+                    self._deliver()  # otherwise the next step's pause does
         except _StoppedError:
             pass
         except BaseException as error:
@@ -287,10 +302,11 @@ class Worker:
         if self._stopped:
             raise _StoppedError
 
-    @staticmethod
-    def _schedule(runner: Runner, model: Model) -> Scheduler:
+    def _schedule(self, runner: Runner, model: Model) -> Scheduler:
         options = {name: value for name, value in vars(runner.source.scheduler).items() if value is not None}
         runner.scheduler = model.scheduler(**options)
+        # The event loop takes the interpreter to send events: while the GPU computes, this costs no time.
+        runner.scheduler.on_pause = self._deliver
         return runner.scheduler
 
     def _close(self) -> None:
@@ -371,7 +387,7 @@ class Worker:
             outcome = refused(error, runner.name)
         except Exception as error:  # which ends this request, and not the others
             traceback.print_exception(error)
-            outcome = ApiError(FAILED, status=500)
+            outcome = failed()
         finally:
             self._count_textures()
             if runner.scheduler is None and runner.model is not None:
@@ -393,7 +409,6 @@ class Worker:
         except GlinferError as error:
             self._cancel(channel)
             self._outgoing.append((channel, refused(error, runner.name)))
-        self._count_sequences()
 
     def _insert_work(self, channel: Channel, start: Callable[[Model], Steps]) -> None:
         if channel.served.model is None:
@@ -446,8 +461,7 @@ class Worker:
     # Telling and counting
 
     def _deliver(self) -> None:
-        """Send all new items to the event loop in one call, and update the metrics."""
-        self._count_sequences()
+        """Send all new items to the event loop in one call."""
         if self._outgoing:
             items, self._outgoing = self._outgoing, []
 
@@ -461,12 +475,6 @@ class Worker:
         assert self._loop is not None
         with suppress(RuntimeError):  # the loop was closed: nobody waits any more
             self._loop.call_soon_threadsafe(call)
-
-    def _count_sequences(self) -> None:
-        for runner in self.served.values():
-            waiting = 0 if runner.scheduler is None else runner.scheduler.waiting
-            self.metrics.waiting.labels(runner.name).set(waiting)
-            self.metrics.running.labels(runner.name).set(len(runner.requests) - waiting)
 
     def _count_end(self, name: str, each: Running) -> None:
         stats = each.stats

@@ -22,11 +22,10 @@ from typing import Any
 from unittest import mock
 
 import click
-from starlette.types import ASGIApp
 
 from glinfer.cli.common import json_option, print_json
 from glinfer.jobs.local import LocalServer, LocalSetup
-from glinfer.server.app import make_app
+from glinfer.server.app import App
 from glinfer.server.auth import Access
 from glinfer.server.routes import ROUTES
 from glinfer.server.state import ServerState
@@ -185,7 +184,7 @@ class Applications:
         )
         self._states = [ServerState(self.local.worker, each) for each in (None, None, page)]
         access = Access(), Access(keys=("one", "two"), origins=("https://friend.example",)), Access()
-        self.apps: list[ASGIApp] = [make_app(*each) for each in zip(self._states, access, strict=True)]
+        self.apps = [App(*each) for each in zip(self._states, access, strict=True)]
 
     async def ask(self, request: Request, finds: dict[str, str]) -> int:
         """The status of the answer; what is raised is added to ``finds``."""

@@ -18,7 +18,17 @@ from sources import Nodes, nodes_of, package_sources
 CORE = {"moderngl", "glcontext", "numpy", "safetensors", "tokenizers", "jinja2", "click", "rich"}
 OF_CORE = CORE | {"markupsafe"}  # Jinja's own, of which Jinja gives out no other name
 EXTRAS = {
-    *("gguf", "llguidance", "matplotlib", "pyarrow", "starlette", "uvicorn", "h11", "pydantic", "prometheus_client"),
+    *(
+        "gguf",
+        "llguidance",
+        "matplotlib",
+        "pyarrow",
+        "starlette",
+        "uvicorn",
+        "httptools",
+        "pydantic",
+        "prometheus_client",
+    ),
     *("huggingface_hub", "PIL", "llm"),
 }
 
@@ -44,7 +54,7 @@ ALLOWED = {
     ("export/serve.py", "http"),
     # `glinfer serve` listens where it is told to, and has an event loop; it parses Host and Origin.
     ("server/run.py", "socket"),
-    *((f"server/{name}.py", "asyncio") for name in ("connections", "off_loop", "run", "state", "streaming", "worker")),
+    *((f"server/{name}.py", "asyncio") for name in ("connections", "off_loop", "run", "streaming", "worker")),
     ("server/off_loop.py", "concurrent"),  # threads, and no processes
     *((f"{name}.py", what) for name in ("engine/threaded", "llm_plugin") for what in ("asyncio", "concurrent")),
     # Batches ask the same routes, without a network.

@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import json
 import math
+import re
 import socket
 from collections.abc import Iterator
 from typing import Any
@@ -109,7 +110,6 @@ class TestFraming:
             "POST /\r\n\r\n",
             "POST /v1/completions HTTP/1.1\r\n\r\n",
             "GET /health HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n",
-            "GET  /health HTTP/1.1\r\nHost: localhost\r\n\r\n",
             "GET /hea\x01lth HTTP/1.1\r\nHost: localhost\r\n\r\n",
             "GET /health HTTP/1.1\r\nHost: localhost\r\nX: " + "a" * (1 << 17) + "\r\n\r\n",
             "\x16\x03\x01\x02\x00\x01\x00",
@@ -127,6 +127,24 @@ class TestFraming:
         answer = raw(served, (self.HEAD + length + "Transfer-Encoding: chunked\r\n\r\n" + chunks).encode())
         assert answer.startswith((b"HTTP/1.1 200 ", b"HTTP/1.1 400 ")), answer[:200]
         assert answer.count(b"HTTP/1.1") == 1
+
+    def test_requests_without_a_pause_are_answered_in_order(self, served: Running) -> None:
+        """Those after the first few wait as bytes, since each parsed request takes memory."""
+        asked = "".join(f"GET /v1/models/{number} HTTP/1.1\r\nHost: localhost\r\n\r\n" for number in range(500))
+        answer = raw(served, (asked + "GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").encode())
+        assert [int(found) for found in re.findall(rb"there is no model '(\d+)'", answer)] == list(range(500))
+        assert answer.count(b"HTTP/1.1 404 ") == 500
+        assert answer.count(b"HTTP/1.1 200 ") == 1
+
+    def test_fields_after_a_body_and_offers_of_other_protocols_are_ignored(self, served: Running) -> None:
+        chunks = f"{len(self.BODY):x}\r\n{self.BODY}\r\n0\r\n" + "Host: evil.example\r\n" * 1000 + "\r\n"
+        answer = raw(served, (self.HEAD + "Transfer-Encoding: chunked\r\n\r\n" + chunks).encode())
+        assert answer.startswith(b"HTTP/1.1 200 ")
+        head = self.HEAD.replace("close", "Upgrade, HTTP2-Settings") + "Upgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n"
+        asked = f"{head}Content-Length: {len(self.BODY)}\r\n\r\n{self.BODY}{self.HIDDEN}"
+        answer = raw(served, asked.encode(), seconds=5)
+        assert answer.count(b"HTTP/1.1 200 ") == 2
+        assert b"text_completion" in answer
 
     def test_chunks_that_are_none(self, served: Running, capfd: pytest.CaptureFixture[str]) -> None:
         for chunk in ("zz", "-1", "fffffffffffffffffffff", "5\r\nabcdefgh", "5;" + "a" * 99999):
@@ -295,7 +313,7 @@ class TestKeys:
             method = "POST" if path in POSTS else "GET"
             header = b"Authorization: " + given + b"\r\n" if given else b""
             length = b"Content-Length: 100000\r\n" if path in POSTS else b""  # of which nothing is ever sent
-            head = f"{method} {path.replace('{model:path}', 'x')} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+            head = f"{method} {path.replace('{model}', 'x')} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
             answer = raw(keyed, head.encode() + header + length + b"\r\n")
             # The page asks for the key itself, and is the same for everybody.
             expected = b"HTTP/1.1 200 " if path in ("/health", "/") else b"HTTP/1.1 401 "

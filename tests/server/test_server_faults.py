@@ -137,7 +137,7 @@ class TestGraphics:
 
         expected = content(own.post(TEXT, PICKED))
         fail_once(monkeypatch, GLError("drawing: no memory, planted"))
-        monkeypatch.setattr(Worker, "_schedule", staticmethod(scheduling))
+        monkeypatch.setattr(Worker, "_schedule", scheduling)
         assert refused(own.post(TEXT, PICKED), "driver_error") == "drawing: no memory, planted"
         own.ready()
         assert content(own.post(TEXT, PICKED)) == expected

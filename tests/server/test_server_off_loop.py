@@ -20,6 +20,7 @@ from small_models import letters
 from glinfer.engine.model import Model
 from glinfer.engine.random_model import demo_tokenizer
 from glinfer.errors import InputError
+from glinfer.server import off_loop
 from glinfer.server.auth import Access
 from glinfer.server.limits import LIMITS, share
 from glinfer.server.off_loop import Threads
@@ -57,6 +58,7 @@ class Held:
             return encode(tokenizer, text, **options)
 
         monkeypatch.setattr(Tokenizer, "encode", waiting)
+        monkeypatch.setattr(off_loop, "SMALL", -1)  # otherwise short texts are encoded on the event loop
 
     def go(self) -> None:
         self._free.set()
