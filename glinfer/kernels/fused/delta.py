@@ -31,15 +31,14 @@ from typing import Any
 import numpy as np
 
 from glinfer.families.layer import DeltaRule
-from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BlockLayout, RowLayout, blocks_for
+from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BlockLayout, blocks_for
 from glinfer.kernels.flat.delta import of_values
-from glinfer.kernels.fused.draws import block_draw, block_layout
-from glinfer.kernels.fused.rows import BASE, POSITION, table_layout
+from glinfer.kernels.fused.draws import Defines, Inputs, block_draw
+from glinfer.kernels.fused.rows import BASE, POSITION
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.published.linear import ACTIVATIONS, activate
 from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Part, Shapes, TensorSpec, float64, register
 
-Defines = list[tuple[str, int | float]]
 SPAN = 32
 """Tokens of a span, and the limit for the consecutive rows of one run, which thus complete at most one span."""
 RING = 2 * SPAN
@@ -233,20 +232,13 @@ class DeltaRun:
         """A draw over the rows; ``placed`` if it depends on their positions."""
         found: Defines = [*self.heads.defines(), ("ALONE", int(self.rows is None)), *(defines or [])]
         found.append(("PIECE", self.piece if placed else 0))
-        for sampler, tensor in inputs.items():
-            layout = tensor.layout
-            found += (layout if isinstance(layout, RowLayout) else block_layout(name, tensor)).defines(sampler.upper())
-        found += block_layout(name, outputs[0]).defines("OUT")
-        bound = [(sampler, tensor.name) for sampler, tensor in inputs.items()]
         if self.rows is not None and placed:
-            bound.append(("rows", self.rows.name))
-            found += [*table_layout(self.rows).defines("ROWS"), ("EVERY", self.every)]
-        size = (1 if self.rows is None else "rows", outputs[0].shape[1])
-        per_run = (("position", "position"),) if self.rows is None and placed else ()
-        names = tuple(each.name for each in outputs)
-        how: dict[str, Any] = {"kernels": self.kernels, "per_run": per_run, **further}
-        kind = f"{'ssm' if self.heads.rule.scan else 'delta'}.{part}"
-        return block_draw(name, kind, op, bound, names, size, found, **how)
+            found.append(("EVERY", self.every))
+        elif placed:
+            further["per_run"] = (("position", "position"),)
+        kind, rows = f"{'ssm' if self.heads.rule.scan else 'delta'}.{part}", 1 if self.rows is None else "rows"
+        given: Inputs = {**inputs, "rows": self.rows if placed else None}
+        return block_draw(name, kind, op, given, outputs, rows, found, kernels=self.kernels, **further)
 
 
 def delta_conv(

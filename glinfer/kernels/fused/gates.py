@@ -9,12 +9,10 @@ import numpy as np
 from glinfer.errors import PlanError
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS
 from glinfer.gl.layouts.matrix import Extent
-from glinfer.kernels.fused.draws import block_draw
+from glinfer.kernels.fused.draws import Inputs, block_draw
 from glinfer.kernels.fused.rows import RowInterleaved, check_same, deinterleaved, gathered, optional_names
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Shapes, register
-
-Defines = list[tuple[str, int | float]]
 
 
 def gate_heads(
@@ -37,16 +35,9 @@ def gate_heads(
     """
     if gates_at % BLOCK_FLOATS:
         raise PlanError(f"draw {name}: gates from float {gates_at} on; expected a multiple of {BLOCK_FLOATS}")
-    defines: Defines = [
-        *x.layout.defines("X"),
-        *gates.layout.defines("R"),
-        *out.layout.defines("OUT"),
-        ("ROWS", len(out.tensors)),
-        ("GATE_BLOCK", gates_at // BLOCK_FLOATS),
-        *([("HEAD_FLOATS", head_floats)] if head_floats else []),
-    ]
-    inputs = (*x.inputs(), *gates.inputs("r"))
-    return block_draw(name, "attn.gate", "gate_heads", inputs, out.names, (slots, out.cols), defines, kernels=kernels)
+    defines = [("GATE_BLOCK", gates_at // BLOCK_FLOATS), *([("HEAD_FLOATS", head_floats)] if head_floats else [])]
+    inputs: Inputs = {"x": x, "r": gates}
+    return block_draw(name, "attn.gate", "gate_heads", inputs, out, slots, defines, kernels=kernels)
 
 
 def _check_gate(shapes: Shapes, params: Params) -> None:

@@ -25,15 +25,8 @@ def merge_rows(name: str, x: RowInterleaved, out: RowInterleaved, *, slots: Exte
         raise PlanError(
             f"draw {name}: rows of {x.cols} floats make rows of {out.cols}; expected a multiple, and whole fours"
         )
-    defines = (
-        *x.layout.defines("X"),
-        *out.layout.defines("OUT"),
-        ("ROWS", len(out.tensors)),
-        ("MERGED", merged),
-        ("X_TEXELS", x.cols // _TEXEL),
-    )
-    size = slots, out.cols
-    return block_draw(name, "merge", "merge_rows", x.inputs(), out.names, size, defines, kernels=kernels, cells=True)
+    defines = [("MERGED", merged), ("X_TEXELS", x.cols // _TEXEL)]
+    return block_draw(name, "merge", "merge_rows", {"x": x}, out, slots, defines, kernels=kernels, cells=True)
 
 
 def _check(shapes: Shapes, params: Params) -> None:

@@ -23,12 +23,10 @@ from glinfer.kernels.fused.cached import (
     queries_of,
     score_slots,
     scores_of,
-    sink_defines,
-    sink_inputs,
     sinks_in,
     values_of,
 )
-from glinfer.kernels.fused.draws import block_draw, block_layout
+from glinfer.kernels.fused.draws import Inputs, block_draw, block_layout
 from glinfer.kernels.fused.rows import (
     BASE,
     LAST,
@@ -39,7 +37,6 @@ from glinfer.kernels.fused.rows import (
     gathered,
     optional_names,
     stored_places,
-    table_layout,
 )
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.published.attention import MASKED
@@ -61,21 +58,12 @@ def _tile_draw(
     sinks: TensorSpec | None = None,
     **further: Any,
 ) -> DrawSpec:
-    defines = [
-        *heads.defines(name, CACHE=cache),
-        ("CACHE_SLOTS", cache.shape[0]),
-        *x.layout.defines("X"),
-        *table_layout(rows).defines("ROWS"),
-        *out.layout.defines("OUT"),
-        ("ROWS", len(out.tensors)),
-        *sink_defines(name, sinks),
-    ]
+    inputs: Inputs = {"x": x, "cache": cache, "rows": rows, "sinks": sinks}
+    defines = [*heads.defines, ("CACHE_SLOTS", cache.shape[0]), *([("SINKS", 1)] if sinks is not None else [])]
     if further.get("adds"):
         defines.append(("PARTS", 1))
-    inputs = *x.inputs(), ("cache", cache.name), ("rows", rows.name), *sink_inputs(sinks)
-    per_run = (("row_slots", "row_slots"),)
-    further |= {"quad": True, "cells": True, "per_run": per_run}
-    return block_draw(name, kind, op, inputs, out.names, (slots, out.cols), defines, kernels=kernels, **further)
+    further |= {"quad": True, "cells": True, "per_run": (("row_slots", "row_slots"),)}
+    return block_draw(name, kind, op, inputs, out, slots, defines, kernels=kernels, **further)
 
 
 def tile_scores(
@@ -145,19 +133,10 @@ def store_rows(
     layout = block_layout(name, cache)
     strip = together and layout.in_one_line
     cols = layout.kept_cols if strip and layout.aside else cache.shape[1]
-    defines = (
-        *x.layout.defines("X"),
-        *table_layout(rows).defines("ROWS"),
-        *layout.defines("OUT"),
-        ("ROWS", len(x.tensors)),
-        ("STRIP", int(strip)),
-        *(() if ring is None else zip(("RING", "EVERY"), ring, strict=True)),
-    )
-    further: dict[str, Any] = {"cover": "strip"} if strip else {"vertex": "common/rows.vert"}
-    inputs = *x.inputs(), ("rows", rows.name)
-    return block_draw(
-        name, kind, "store_rows", inputs, (cache.name,), ("rows", cols), defines, kernels=kernels, **further
-    )
+    defines = [("STRIP", int(strip)), *(() if ring is None else zip(("RING", "EVERY"), ring, strict=True))]
+    how: dict[str, Any] = {"cover": "strip"} if strip else {"vertex": "common/rows.vert"}
+    how |= {"kernels": kernels, "size": ("rows", cols)}
+    return block_draw(name, kind, "store_rows", {"x": x, "rows": rows}, cache, "rows", defines, **how)
 
 
 def store_row(
@@ -174,25 +153,13 @@ def store_row(
     x [1, cols] is in one tensor; otherwise as :func:`store_rows`. ``kind`` is the group in tables of draws. Run value:
     ``first``.
     """
-    defines = (
-        *x.layout.defines("X"),
-        *block_layout(name, cache).defines("OUT"),
-        ("ROWS", len(x.tensors)),
-        ("STRIP", 0),
-        ("ALONE", 1),
-    )
-    inputs, size = x.inputs(), (1, cache.shape[1])
-    further: dict[str, Any] = {"kernels": kernels, "shader": "store_rows", "first": first}
-    return block_draw(name, kind, "store_row", inputs, (cache.name,), size, defines, **further)
+    how: dict[str, Any] = {"kernels": kernels, "shader": "store_rows", "first": first}
+    return block_draw(name, kind, "store_row", {"x": x}, cache, 1, [("STRIP", 0), ("ALONE", 1)], **how)
 
 
 def take_row(name: str, x: RowInterleaved, out: TensorSpec, *, kernels: KernelOptions) -> DrawSpec:
     """``out = x[last_row]``, [1, D] in blocks. Run value: last_row."""
-    defines = *x.layout.defines("X"), *block_layout(name, out).defines("OUT"), ("ROWS", len(x.tensors))
-    size, per_run = (1, out.shape[1]), (("row", "last_row"),)
-    return block_draw(
-        name, "take", "take_row", x.inputs(), (out.name,), size, defines, kernels=kernels, per_run=per_run
-    )
+    return block_draw(name, "take", "take_row", {"x": x}, out, 1, kernels=kernels, per_run=(("row", "last_row"),))
 
 
 def _check_tiles(shapes: Shapes, params: Params) -> int:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from glinfer.errors import PlanError
-from glinfer.gl.layouts.blocks import RowLayout
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.kernels.flat.activate import xielu_of
-from glinfer.kernels.fused.draws import block_draw
+from glinfer.kernels.fused.draws import Inputs, block_draw, expect_table
 from glinfer.kernels.fused.rows import RowInterleaved, check_same, deinterleaved, gathered, optional_names
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
@@ -22,12 +20,8 @@ def xielu_rows(
     Raises:
         PlanError: slopes are not a table of rows.
     """
-    if not isinstance(slopes.layout, RowLayout):
-        raise PlanError(f"draw {name}: {slopes.name} is not a table of rows")
-    defines = [*x.layout.defines("X"), *out.layout.defines("OUT"), *slopes.layout.defines("SLOPES")]
-    defines.append(("ROWS", len(out.tensors)))
-    inputs, size = (*x.inputs(), ("slopes", slopes.name)), (slots, out.cols)
-    return block_draw(name, "mlp.act", "xielu_rows", inputs, out.names, size, defines, kernels=kernels)
+    inputs: Inputs = {"x": x, "slopes": expect_table(name, slopes)}
+    return block_draw(name, "mlp.act", "xielu_rows", inputs, out, slots, kernels=kernels)
 
 
 def _check(shapes: Shapes, params: Params) -> None:
