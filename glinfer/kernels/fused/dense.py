@@ -12,6 +12,7 @@ from glinfer.errors import PlanError
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BlockLayout, blocks_for
 from glinfer.gl.layouts.grouped import GroupedLayout, line_texels, rounds_for
 from glinfer.gl.layouts.packing import ConstantLayout, GemvLayout
+from glinfer.kernels.flat.rotate import turned_pairs
 from glinfer.kernels.fused.draws import Defines, Inputs, expect_table
 from glinfer.kernels.fused.low_rank import LowRankSum, low_rank_rows
 from glinfer.kernels.fused.rows import RowInterleaved
@@ -333,10 +334,8 @@ def turned_rows(y: Array, table: Array, params: Params, positions: Array) -> Arr
     apart = 4 * int(params.get("QUERY_TURNS", 0))
     found = y.copy()
     for start, end, first in ((0, keys, 0), (queries, y.shape[1], apart)):
-        part = y[:, start:end].reshape(len(y), -1, floats // 2, 2)
         turns = table[positions, None, first : first + floats]
-        cos, sin = turns[..., 0::2], turns[..., 1::2]
-        one, two = part[..., 0], part[..., 1]
-        moved = np.stack([one * cos - two * sin, one * sin + two * cos], axis=-1)
-        found[:, start:end] = moved.reshape(len(y), -1)
+        by_head = y[:, start:end].reshape(len(y), -1, floats)
+        turned = turned_pairs(by_head, turns[..., 0::2], turns[..., 1::2], interleaved=True)
+        found[:, start:end] = turned.reshape(len(y), -1)
     return found
