@@ -6,24 +6,12 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from glinfer.errors import PlanError
 from glinfer.families.layer import Experts
 from glinfer.kernels.flat.draws import flat_draw, same_shape
 from glinfer.kernels.options import KernelOptions
-from glinfer.kernels.published.linear import ACTIVATIONS, activate
+from glinfer.kernels.published.linear import activate, activation_number
 from glinfer.kernels.routing import gate_defines, gated
 from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
-
-
-def activation_number(draw: str, activation: str) -> int:
-    """The number of an activation in shaders/common/activation.glsl.
-
-    Raises:
-        PlanError: there is no such activation.
-    """
-    if activation not in ACTIVATIONS:
-        raise PlanError(f"draw {draw}: activation {activation!r}; known: {', '.join(ACTIVATIONS)}")
-    return ACTIVATIONS[activation]
 
 
 def activation(

@@ -81,9 +81,6 @@ def short_conv(
     x and cache are as in :func:`store_gated`; a sequence has zeros before its first position. taps [length, D] may have
     one more row, the bias. With the table ``rows`` it is computed for the rows of the first ``slots``
     slots; without it for the token at the run value position, in a sequence that begins in the first slot.
-
-    Raises:
-        PlanError: a tensor has another layout.
     """
     inputs: Inputs = {"x": x, "cache": cache, "taps": expect_table(name, taps), "rows": rows}
     defines = [

@@ -17,7 +17,7 @@ from glinfer.kernels.fused.draws import Defines, Inputs, expect_table
 from glinfer.kernels.fused.low_rank import LowRankSum, low_rank_rows
 from glinfer.kernels.fused.rows import RowInterleaved
 from glinfer.kernels.options import KernelOptions
-from glinfer.kernels.published.linear import ACTIVATIONS, activate, soft_cap
+from glinfer.kernels.published.linear import ACTIVATIONS, activate, activation_number, soft_cap
 from glinfer.kernels.routing import gated
 from glinfer.kernels.spec import Array, Params, TensorSpec
 from glinfer.quant.formats import GROUP, WORD_FORMATS, group_number, packing_of_group
@@ -176,8 +176,6 @@ def dense_defines(
     weight, consts = matrix.weight.layout, matrix.consts.layout
     if not isinstance(weight, (GemvLayout, GroupedLayout)) or not isinstance(consts, ConstantLayout):
         raise PlanError(f"draw {name}: expected packed weights and constants")
-    if activation not in ACTIVATIONS:
-        raise PlanError(f"draw {name}: activation {activation!r}; known: {', '.join(ACTIVATIONS)}")
     alternates = matrix.gated and not raw
     if alternates and matrix.weight.shape[0] % (2 * BLOCK_FLOATS):
         raise PlanError(f"draw {name}: {matrix.weight.name} has no pairs of whole blocks of outputs")
@@ -189,7 +187,7 @@ def dense_defines(
         ("GATED", int(alternates)),
         ("MANTISSA", int(kernels.mantissa)),
         ("FUSED", int(kernels.fused)),
-        ("ACTIVATION", ACTIVATIONS[activation]),
+        ("ACTIVATION", activation_number(name, activation)),
         ("STEPS", steps_of(matrix)),
         ("INPUTS", matrix.inputs),
     ]

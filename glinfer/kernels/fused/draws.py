@@ -1,4 +1,7 @@
-"""The base draw of the fused ops, over rows in blocks; for the layout see :mod:`glinfer.gl.layouts.blocks`."""
+"""The base draw of the fused ops, over rows in blocks; for the layout see :mod:`glinfer.gl.layouts.blocks`.
+
+Every builder raises PlanError if a tensor has another layout.
+"""
 
 from __future__ import annotations
 

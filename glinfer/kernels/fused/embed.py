@@ -23,11 +23,7 @@ from glinfer.quant.ggml import table_of
 def table_defines(
     name: str, wte: TensorSpec, wpe: TensorSpec | None, width: int, scale: float
 ) -> tuple[Inputs, Defines]:
-    """The inputs and the defines of shaders/common/table.glsl for a table of embeddings, [V, width].
-
-    Raises:
-        PlanError: a table has another layout.
-    """
+    """The inputs and the defines of shaders/common/table.glsl for a table of embeddings, [V, width]."""
     defines: Defines = [
         ("DIM_TEXELS", -(-width // 4)),
         ("EMBEDDING_SCALE", float(scale)),

@@ -109,9 +109,6 @@ def lora_down(
     x is interleaved, or one tensor with a row a slot. ``parts`` instances share the inputs, and blending adds them.
     With ``choice``, the output of :func:`glinfer.kernels.fused.experts.route`, inner has the vectors of a row's experts
     side by side. With ``apart`` x has ``apart`` inputs for each expert, padded to whole blocks, instead of shared ones.
-
-    Raises:
-        PlanError: a tensor has another layout.
     """
     together = isinstance(x, TensorSpec)
     width = apart or (x.shape[1] if isinstance(x, TensorSpec) else x.cols)

@@ -96,9 +96,6 @@ def post_norm(
     RMSNorm (Zhang and Sennrich 2019) of a branch's result, before it is added to the stream. x, residual and out are
     interleaved alike, gain [1, D] is a table of one row. Without ``residual`` blending adds to out,
     unless the norm is ``alone``.
-
-    Raises:
-        PlanError: a tensor has another layout.
     """
     if x.layout.blocks != out.layout.blocks:
         raise PlanError(f"draw {name}: expected rows of one length")

@@ -101,11 +101,7 @@ register(
 def scale_rows(
     name: str, x: RowInterleaved, factor: TensorSpec, out: RowInterleaved, *, slots: Extent, kernels: KernelOptions
 ) -> DrawSpec:
-    """``out = factor · x`` for the rows of the first ``slots`` slots; x and out are interleaved alike, factor [1, 1].
-
-    Raises:
-        PlanError: a tensor has another layout.
-    """
+    """``out = factor · x`` for the rows of the first ``slots`` slots; x and out are alike, factor [1, 1]."""
     if x.layout.blocks != out.layout.blocks:
         raise PlanError(f"draw {name}: expected rows of one length")
     inputs: Inputs = {"x": x, "factor": expect_table(name, factor).name}

@@ -15,11 +15,7 @@ from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec
 def xielu_rows(
     name: str, x: RowInterleaved, slopes: TensorSpec, out: RowInterleaved, *, slots: Extent, kernels: KernelOptions
 ) -> DrawSpec:
-    """``out = xIELU(x)``, x and out [rows, C]; slopes [1, 2] has the learned numbers, see :func:`xielu_of`.
-
-    Raises:
-        PlanError: slopes are not a table of rows.
-    """
+    """``out = xIELU(x)``, x and out [rows, C]; slopes [1, 2] has the learned numbers, see :func:`xielu_of`."""
     inputs: Inputs = {"x": x, "slopes": expect_table(name, slopes)}
     return block_draw(name, "mlp.act", "xielu_rows", inputs, out, slots, kernels=kernels)
 
