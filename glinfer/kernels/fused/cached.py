@@ -127,9 +127,8 @@ def cached_scores(
     A cache in bytes is k | v and needs ``queries`` [rows, heads.cols] = k | v | q, of one row without the table. The
     cache of another layer needs them too.
     """
-    op, how = _one_or_many("row_scores", "cached_scores", rows)
+    op, defines, how = _one_or_many("row_scores", "cached_scores", heads, rows)
     inputs: Inputs = {"cache": cache, "queries": queries, "rows": rows}
-    defines = [*heads.defines, *_many(rows)]
     return block_draw(name, "attn.scores", op, inputs, out, "score_slots", defines, kernels=kernels, **how)
 
 
@@ -153,24 +152,23 @@ def cached_values(
     With the table ``rows`` it is computed for each row, and out is [rows, heads · head_floats]. Many rows are not
     split: each instance would search for the largest score again, and several rows give enough fragments.
     """
-    op, how = _one_or_many("row_values", "cached_values", rows)
+    op, defines, how = _one_or_many("row_values", "cached_values", heads, rows)
     inputs: Inputs = {"scores": scores, "cache": cache, "rows": rows, "sinks": sinks}
     count = 1 if rows is None else rows.shape[0]
-    defines = [*heads.defines, *_many(rows), *([("SINKS", 1)] if sinks is not None else [])]
+    if sinks is not None:
+        defines.append(("SINKS", 1))
     if kernels.split_values and rows is None:
         defines.append(("PARTS", 1))
         how |= {"instances": "score_slots", "clears": "all", "adds": True}
     return block_draw(name, "attn.values", op, inputs, out, count, defines, kernels=kernels, **how)
 
 
-def _one_or_many(many: str, one: str, rows: TensorSpec | None) -> tuple[str, dict[str, Any]]:
-    """The op for many rows or for one, and settings of its draw."""
+def _one_or_many(many: str, one: str, heads: Heads, rows: TensorSpec | None) -> tuple[str, Defines, dict[str, Any]]:
+    """The op for many rows or for one, and the defines and further settings of its draw."""
     how: dict[str, Any] = {"quad": True, "shader": one}
-    return (one, {**how, "per_run": (("position", "position"),)}) if rows is None else (many, how)
-
-
-def _many(rows: TensorSpec | None) -> Defines:
-    return [] if rows is None else [("MANY", rows.shape[0])]
+    if rows is None:
+        return one, heads.defines, {**how, "per_run": (("position", "position"),)}
+    return many, [*heads.defines, ("MANY", rows.shape[0])], how
 
 
 def sinks_in(inputs: Mapping[str, Array]) -> Array | None:

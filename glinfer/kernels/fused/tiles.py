@@ -43,27 +43,7 @@ from glinfer.kernels.published.attention import MASKED
 from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Part, Shapes, TensorSpec, float64, register
 from glinfer.quant.formats import GROUP
 
-
-def _tile_draw(
-    name: str,
-    kind: str,
-    op: str,
-    slots: str,
-    x: RowInterleaved,
-    cache: TensorSpec,
-    rows: TensorSpec,
-    out: RowInterleaved,
-    heads: Heads,
-    kernels: KernelOptions,
-    sinks: TensorSpec | None = None,
-    **further: Any,
-) -> DrawSpec:
-    inputs: Inputs = {"x": x, "cache": cache, "rows": rows, "sinks": sinks}
-    defines = [*heads.defines, ("CACHE_SLOTS", cache.shape[0]), *([("SINKS", 1)] if sinks is not None else [])]
-    if further.get("adds"):
-        defines.append(("PARTS", 1))
-    further |= {"quad": True, "cells": True, "per_run": (("row_slots", "row_slots"),)}
-    return block_draw(name, kind, op, inputs, out, slots, defines, kernels=kernels, **further)
+_OF_SLOTS: dict[str, Any] = {"quad": True, "cells": True, "per_run": (("row_slots", "row_slots"),)}
 
 
 def tile_scores(
@@ -82,8 +62,10 @@ def tile_scores(
     of 64 tokens of the rows of slot s in slot ``row_slots · g + s``. Run values: row_slots, the slots of rows;
     score_slots = groups · row_slots.
     """
-    tensors, vertex = (queries, cache, rows, out, heads), "common/causal.vert"
-    return _tile_draw(name, "attn.scores", "tile_scores", "score_slots", *tensors, kernels, vertex=vertex)
+    inputs: Inputs = {"x": queries, "cache": cache, "rows": rows}
+    defines = [*heads.defines, ("CACHE_SLOTS", cache.shape[0])]
+    how: dict[str, Any] = {**_OF_SLOTS, "kernels": kernels, "vertex": "common/causal.vert"}
+    return block_draw(name, "attn.scores", "tile_scores", inputs, out, "score_slots", defines, **how)
 
 
 def tile_values(
@@ -105,9 +87,13 @@ def tile_values(
     With ``split`` an instance sums 64 tokens, and blending adds the instances, as in
     :func:`glinfer.kernels.fused.cached.cached_values`. Further run value: score_groups, the groups of the longest row.
     """
-    tensors = scores, cache, rows, out, heads
-    parts: dict[str, Any] = {"instances": "score_groups", "adds": True, "clears": "all"} if split else {}
-    return _tile_draw(name, "attn.values", "tile_values", "row_slots", *tensors, kernels, sinks, **parts)
+    inputs: Inputs = {"x": scores, "cache": cache, "rows": rows, "sinks": sinks}
+    defines = [*heads.defines, ("CACHE_SLOTS", cache.shape[0]), *([("SINKS", 1)] if sinks is not None else [])]
+    how: dict[str, Any] = {**_OF_SLOTS, "kernels": kernels}
+    if split:
+        defines.append(("PARTS", 1))
+        how |= {"instances": "score_groups", "adds": True, "clears": "all"}
+    return block_draw(name, "attn.values", "tile_values", inputs, out, "row_slots", defines, **how)
 
 
 def store_rows(
