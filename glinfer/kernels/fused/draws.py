@@ -104,3 +104,8 @@ def block_draw(
         "defines": (*layouts, *defines),
     }
     return DrawSpec(name, kind, op, tuple(pairs), tuple(each.name for each in written), **{**fields, **further})
+
+
+def of_run(uniform: str, value: Extent) -> dict[str, Any]:
+    """The field of a DrawSpec that sets a uniform to a number, or to the run value of a name."""
+    return {"per_run" if isinstance(value, str) else "uniforms": ((uniform, value),)}

@@ -15,7 +15,7 @@ import numpy as np
 from glinfer.families.layer import Experts
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS, blocks_for
 from glinfer.gl.layouts.matrix import Extent
-from glinfer.kernels.fused.draws import Defines, Inputs, block_draw
+from glinfer.kernels.fused.draws import Defines, Inputs, block_draw, of_run
 from glinfer.kernels.fused.low_rank import CHOICE_FLOATS
 from glinfer.kernels.fused.rows import R_ROWS, X_ROWS, RowInterleaved, check_same, deinterleaved, gathered
 from glinfer.kernels.options import KernelOptions
@@ -86,8 +86,7 @@ def mix_experts(
     if residual is not None:
         inputs |= residual.inputs("r")
         defines.append(("RESIDUAL", 1))
-    how: dict[str, Any] = {"kernels": kernels, "adds": residual is None and not alone}
-    how["per_run" if isinstance(rows, str) else "uniforms"] = (("held", rows),)
+    how: dict[str, Any] = {"kernels": kernels, "adds": residual is None and not alone, **of_run("held", rows)}
     return block_draw(name, kind, "mix_experts", inputs, out, slots, defines, **how)
 
 
