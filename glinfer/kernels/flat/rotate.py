@@ -30,7 +30,7 @@ def rotate(
 
     Args:
         x: sequences of ``sequence`` rows each; one sequence by default.
-        table: [positions, rotary_dim] of :func:`glinfer.kernels.rotary.rope_table`.
+        table: [positions, rotary_dim] of :func:`glinfer.kernels.rotary.cosines_and_sines`.
         out: a tensor like x.
         heads: heads side by side in a row.
         interleaved: rotate elements (2i, 2i + 1) of a head, not (i, i + rotary_dim / 2).
