@@ -9,19 +9,8 @@
 // With CACHE_SCALES_AT the cache has bytes, and from that block on their scales (common/bytes.glsl), but no queries. Then, or
 // where the cache is another layer's, queries, k | v | q in blocks, has the query of row `row`, or the only one.
 #include "common/block_pass.glsl"
-#ifdef SCORE_CAP
 #include "common/soft_cap.glsl"
-#define CAPPED(scores) soft_capped(scores, float(SCORE_CAP))
-#else
-#define CAPPED(scores) scores
-#endif
-#define CACHE_SIZE ivec2(CACHE_WIDTH, CACHE_HEIGHT)
-#ifdef CACHE_SCALES_AT
-#include "common/bytes.glsl"
-uniform isampler2D cache;
-#else
-uniform sampler2D cache;
-#endif
+#include "common/cache.glsl"
 #ifdef QUERIES_BLOCKS
 uniform sampler2D queries;
 #endif
@@ -34,15 +23,13 @@ layout(location = 0) out vec4 y;
 
 // The position of a texel of a slot's vector; 16 slots from a multiple of 16 on are side by side.
 ivec2 place(int slot, int texel) {
-    return block_origin(slot, texel >> 4, CACHE_TILES, CACHE_PITCH, CACHE_SLOT_STEP, CACHE_BLOCK_STEP, CACHE_COLUMNS) +
-           lane_offset(texel & 15);
+    return texel_place(slot, texel, CACHE_PLACES);
 }
 
 // A texel of a query, which may be stored once for its whole sequence.
 vec4 query_texel(int row, int slot, int texel) {
 #if defined(QUERIES_BLOCKS)
-    ivec2 from = block_origin(row, texel >> 4, QUERIES_TILES, QUERIES_PITCH, QUERIES_SLOT_STEP, QUERIES_BLOCK_STEP,
-                              QUERIES_COLUMNS) + lane_offset(texel & 15);
+    ivec2 from = texel_place(row, texel, QUERIES_TILES, QUERIES_PITCH, QUERIES_SLOT_STEP, QUERIES_BLOCK_STEP, QUERIES_COLUMNS);
     return FETCH(queries, IN_QUERIES(from), ivec2(QUERIES_WIDTH, QUERIES_HEIGHT));
 #elif defined(CACHE_ASIDE)
     ivec2 from = aside_origin(slot / CACHE_EVERY, (texel >> 4) - CACHE_ASIDE, CACHE_ASIDE_SLOTS, CACHE_COLUMNS,

@@ -9,14 +9,8 @@
 // With CACHE_SCALES_AT the cache has bytes, and from that block on their scales (common/bytes.glsl).
 // With PARTS each instance adds up the values of 64 tokens, and blending adds the instances up.
 #include "common/block_pass.glsl"
-#define CACHE_SIZE ivec2(CACHE_WIDTH, CACHE_HEIGHT)
 uniform sampler2D scores;
-#ifdef CACHE_SCALES_AT
-#include "common/bytes.glsl"
-uniform isampler2D cache;
-#else
-uniform sampler2D cache;
-#endif
+#include "common/cache.glsl"
 #ifdef MANY
 #include "common/row_info.glsl"
 #else
@@ -94,8 +88,7 @@ void main() {
     for (int group = start; group < groups; group += stride) {
 #endif
         // Four tokens side by side, and of each the texels of the quad.
-        ivec2 from = block_origin(base + 4 * group, value >> 4, CACHE_TILES, CACHE_PITCH, CACHE_SLOT_STEP, CACHE_BLOCK_STEP,
-                                  CACHE_COLUMNS) + lane_offset(value & 15);
+        ivec2 from = texel_place(base + 4 * group, value, CACHE_PLACES);
 #ifdef CACHE_SCALES_AT
         int block = value >> 4;
         ivec2 scales_from = block_origin(base + 4 * group, CACHE_SCALES_AT + (block >> 4), CACHE_TILES, CACHE_PITCH,

@@ -18,9 +18,8 @@
 #include "common/row_info.glsl"
 #include "common/allowed.glsl"
 #include "common/changes.glsl"
-#define X_PLACES X_TILES, X_PITCH, X_SLOT_STEP, X_BLOCK_STEP, X_COLUMNS
 #define FETCH_LOGITS(n, X, R, Y, V, A, B, C, D, E, F, S) \
-    if (source % ROWS == n) v[j] = FETCH(X, IN_X(texel), ivec2(X_WIDTH, X_HEIGHT));
+    if (source % ROWS == n) v[j] = FETCH(X, IN_X(texel), X_SIZE);
 #define LEAST -3.4e38
 #define UNROLL 4  // texels to fetch together
 EACH_ROW(DECLARE_INPUT)

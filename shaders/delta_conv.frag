@@ -9,6 +9,7 @@
 #include "common/block_pass.glsl"
 #include "common/delta.glsl"
 #include "common/activation.glsl"
+#include "common/softplus.glsl"
 uniform sampler2D inputs, taps, decay;
 layout(location = 0) out vec4 y;
 
@@ -29,18 +30,13 @@ vec4 channel(int row, int begin, int sequence, int texel) {
     int start = POSITION_OF(row) - LENGTH + 1;  // the token of the first tap
     for (int token = max(start, 0); token < begin; token++) {
         int slot = sequence * INPUT_RING + token % INPUT_RING;
-        ivec2 from = block_origin(slot, texel >> 4, INPUTS_TILES, INPUTS_PITCH, INPUTS_SLOT_STEP, INPUTS_BLOCK_STEP, INPUTS_COLUMNS) +
-                     lane_offset(texel & 15);
+        ivec2 from = texel_place(slot, texel, INPUTS_TILES, INPUTS_PITCH, INPUTS_SLOT_STEP, INPUTS_BLOCK_STEP, INPUTS_COLUMNS);
         sum += tap(token - start, texel) * FETCH(inputs, from, ivec2(INPUTS_WIDTH, INPUTS_HEIGHT));
     }
     for (int token = max(start, begin); token < start + LENGTH; token++) {
         sum += tap(token - start, texel) * given(row - LENGTH + 1 + token - start, texel);
     }
     return silu(sum);
-}
-
-vec4 softplus(vec4 a) {
-    return mix(log(1.0 + exp(min(a, 20.0))), a, greaterThan(a, vec4(20.0)));
 }
 
 void main() {

@@ -14,11 +14,11 @@ EACH_ROW(DECLARE_TARGET)
 #define GATE(T) T
 #endif
 #define FINISH(n, X, R, Y, V, A, B, C, D, E, F, S) \
-    Y = FETCH(X, from, ivec2(X_WIDTH, X_HEIGHT)) / (1.0 + exp(-max(GATE(FETCH(R, gate, ivec2(R_WIDTH, R_HEIGHT))), -88.0)));
+    Y = FETCH(X, from, X_SIZE) / (1.0 + exp(-max(GATE(FETCH(R, gate, ivec2(R_WIDTH, R_HEIGHT))), -88.0)));
 
 void main() {
     locate();
-    ivec2 from = block_origin(out_slot, out_block, X_TILES, X_PITCH, X_SLOT_STEP, X_BLOCK_STEP, X_COLUMNS) + lane_offset(out_lane);
+    ivec2 from = block_origin(out_slot, out_block, X_PLACES) + lane_offset(out_lane);
 #ifdef HEAD_FLOATS
     int head = 4 * (16 * out_block + out_lane) / HEAD_FLOATS, own = GATE_BLOCK + (head >> 6), lane = (head >> 2) & 15;
 #else

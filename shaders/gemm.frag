@@ -41,8 +41,6 @@ uniform WEIGHT_SAMPLER weight;
 #endif
 #include "common/half.glsl"
 #include "common/lines.glsl"
-#define X_PLACES X_TILES, X_PITCH, X_SLOT_STEP, X_BLOCK_STEP, X_COLUMNS
-#define X_SIZE ivec2(X_WIDTH, X_HEIGHT)
 #if TOGETHER
 uniform sampler2D x;
 #else
@@ -86,10 +84,7 @@ uniform int position;
 EACH_ROW(DECLARE_SECOND)
 #endif
 #ifdef NORMS
-uniform sampler2D norms;
-#define NORMS_PLACES NORMS_TILES, NORMS_PITCH, NORMS_SLOT_STEP, NORMS_BLOCK_STEP, NORMS_COLUMNS
-#define NORM_TEXEL(quad) FETCH(norms, (block_origin(out_slot, 0, NORMS_PLACES) + lane_offset(4 * (quad) + (out_lane & 3))), \
-                               ivec2(NORMS_WIDTH, NORMS_HEIGHT))
+#include "common/norms.glsl"
 #endif
 EACH_ROW(DECLARE_TARGET)
 #ifdef PARTS
@@ -115,8 +110,7 @@ int x_slots[ROWS];
 #define X_SLOT(n) out_slot
 #endif
 #ifdef X_PART
-uniform sampler2D choice;
-#define CHOICE_PLACES CHOICE_TILES, CHOICE_PITCH, CHOICE_SLOT_STEP, CHOICE_BLOCK_STEP, CHOICE_COLUMNS
+#include "common/choices.glsl"
 int x_first, choice_number;
 #define LORA_FIRST (choice_number * LORA_STEPS)
 #else
@@ -393,11 +387,6 @@ vec4 finished(Input v, float norm) {
 #else
 #define TURN(n, Y)
 #endif
-#ifdef RESIDUAL
-#define ADD_RESIDUAL(R, Y) Y += FETCH(R, IN_R(OUT_TEXEL), R_SIZE);
-#else
-#define ADD_RESIDUAL(R, Y)
-#endif
 #if GATED && defined(GATE_LIMIT)
 #define ACTIVATE(Y, E) if (HALF == 0) E = total; else Y = gated(E, total);
 #elif GATED
@@ -431,7 +420,7 @@ vec4 finished(Input v, float norm) {
     if (part == 0) total += bias[h]; \
     ADD_LORA_BIAS(n) \
     ACTIVATE(Y, E)
-#define STORE(n, X, R, Y, V, A, B, C, D, E, F, S) BOUNDED(Y) TURN(n, Y) ADD_RESIDUAL(R, Y) Y = stored(Y);
+#define STORE(n, X, R, Y, V, A, B, C, D, E, F, S) BOUNDED(Y) TURN(n, Y) Y = stored(Y AND_RESIDUAL(R));
 #endif
 
 void main() {
@@ -444,9 +433,7 @@ void main() {
     int first_block = out_block;
 #ifdef X_PART
     choice_number = out_block / EXPERT_BLOCKS;
-    ivec2 place = block_origin(out_slot, choice_number >> 4, CHOICE_PLACES) + lane_offset(choice_number & 15);
-    float expert = FETCH(choice, place, ivec2(CHOICE_WIDTH, CHOICE_HEIGHT)).x;
-    first_block = int(expert + 0.5) * EXPERT_BLOCKS + out_block % EXPERT_BLOCKS;
+    first_block = expert_at(out_slot, choice_number) * EXPERT_BLOCKS + out_block % EXPERT_BLOCKS;
     x_first = choice_number * X_PART;
 #elif defined(EXPERT_BLOCKS)
     vec4 leader = CHOSEN_ROW(0);

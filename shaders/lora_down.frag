@@ -11,8 +11,6 @@
 #include "common/block_pass.glsl"
 #include "common/each_row.glsl"
 #include "common/lines.glsl"
-#define X_PLACES X_TILES, X_PITCH, X_SLOT_STEP, X_BLOCK_STEP, X_COLUMNS
-#define X_SIZE ivec2(X_WIDTH, X_HEIGHT)
 #if TOGETHER
 uniform sampler2D x;
 #define FETCH_INPUT(V) V = FETCH(x, IN_X(block_origin(out_slot, x_first + (step >> 2), X_PLACES) + inner), X_SIZE);
@@ -33,8 +31,7 @@ uniform int adapter;
 #define ADAPTER_OF(row) adapter
 #endif
 #ifdef EXPERTS
-uniform sampler2D choice;
-#define CHOICE_PLACES CHOICE_TILES, CHOICE_PITCH, CHOICE_SLOT_STEP, CHOICE_BLOCK_STEP, CHOICE_COLUMNS
+#include "common/choices.glsl"
 #endif
 #ifdef PARTS
 flat in int part;
@@ -50,8 +47,7 @@ void main() {
     int number = ADAPTER_OF(out_slot), own = 16 * out_block + out_lane, x_first = 0;
 #ifdef EXPERTS
     int chosen = min(own / (RANKS / 4), USED - 1);
-    ivec2 place = block_origin(out_slot, chosen >> 4, CHOICE_PLACES) + lane_offset(chosen & 15);
-    int group = (number - 1) * EXPERTS + int(FETCH(choice, place, ivec2(CHOICE_WIDTH, CHOICE_HEIGHT)).x + 0.5);
+    int group = (number - 1) * EXPERTS + expert_at(out_slot, chosen);
     own -= chosen * (RANKS / 4);
     x_first = chosen * X_PART;
 #else

@@ -5,20 +5,16 @@
 // row ROWS · slot + n of residual and y is in slot `slot` of texture n. Rows from number `held` on are padding: zero.
 #include "common/block_pass.glsl"
 #include "common/each_row.glsl"
-#define X_PLACES X_TILES, X_PITCH, X_SLOT_STEP, X_BLOCK_STEP, X_COLUMNS
 #include "common/choices.glsl"
 #if PLACED
 EACH_ROW(DECLARE_INPUT)
-#define PICK(n, X, R, Y, V, A, B, C, D, E, F, S) if (target == n) part = FETCH(X, from, ivec2(X_WIDTH, X_HEIGHT));
+#define PICK(n, X, R, Y, V, A, B, C, D, E, F, S) if (target == n) part = FETCH(X, from, X_SIZE);
 #else
 uniform sampler2D x;
 #endif
 uniform int held;
 #ifdef RESIDUAL
 EACH_ROW(DECLARE_SECOND)
-#define AND_RESIDUAL(R) + FETCH(R, IN_R(OUT_TEXEL), R_SIZE)
-#else
-#define AND_RESIDUAL(R)
 #endif
 EACH_ROW(DECLARE_TARGET)
 
@@ -34,7 +30,7 @@ vec4 mixed(int row) {
         EACH_ROW(PICK)
 #else
         ivec2 from = block_origin(row, i * OUT_BLOCKS + out_block, X_PLACES) + lane_offset(out_lane);
-        vec4 part = FETCH(x, IN_X(from), ivec2(X_WIDTH, X_HEIGHT));
+        vec4 part = FETCH(x, IN_X(from), X_SIZE);
 #endif
         sum += chosen.y * part;
     }

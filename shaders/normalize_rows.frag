@@ -4,14 +4,10 @@
 // with BIASED a row of biases, DIM_TEXELS texels each. Row ROWS · slot + n of x and y is in slot `slot` of texture n.
 #include "common/block_pass.glsl"
 #include "common/each_row.glsl"
-#define X_PLACES X_TILES, X_PITCH, X_SLOT_STEP, X_BLOCK_STEP, X_COLUMNS
-#define NORMS_PLACES NORMS_TILES, NORMS_PITCH, NORMS_SLOT_STEP, NORMS_BLOCK_STEP, NORMS_COLUMNS
-#define NORM_TEXEL(quad) FETCH(norms, (block_origin(out_slot, 0, NORMS_PLACES) + lane_offset(4 * (quad) + (out_lane & 3))), \
-                               ivec2(NORMS_WIDTH, NORMS_HEIGHT))
 #define GAINS_ROW(row) FETCH(gains, ivec2((row) / GAINS_STACK * GAINS_TEXELS + texel, (row) % GAINS_STACK), \
                              ivec2(GAINS_WIDTH, GAINS_HEIGHT))
 EACH_ROW(DECLARE_INPUT)
-uniform sampler2D norms;
+#include "common/norms.glsl"
 uniform sampler2D gains;
 EACH_ROW(DECLARE_TARGET)
 
@@ -21,7 +17,7 @@ EACH_ROW(DECLARE_TARGET)
 #define LESS_MEAN(n)
 #endif
 #define FINISH(n, X, R, Y, V, A, B, C, D, E, F, S) \
-    Y = inside ? (FETCH(X, from, ivec2(X_WIDTH, X_HEIGHT)) LESS_MEAN(n)) * factors[n / 4][n % 4] * gain + bias : vec4(0.0);
+    Y = inside ? (FETCH(X, from, X_SIZE) LESS_MEAN(n)) * factors[n / 4][n % 4] * gain + bias : vec4(0.0);
 
 void main() {
     locate();

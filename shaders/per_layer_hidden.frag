@@ -51,11 +51,11 @@ vec4 inputs_of(int row, int column) {
 }
 
 #define FINISH(n, X, R, Y, V, A, B, C, D, E, F, S) \
-    Y = column < DIM_TEXELS ? FETCH(X, IN_X(own), ivec2(X_WIDTH, X_HEIGHT)) * inputs_of(ROWS * out_slot + n, column) : vec4(0.0);
+    Y = column < DIM_TEXELS ? FETCH(X, IN_X(own), X_SIZE) * inputs_of(ROWS * out_slot + n, column) : vec4(0.0);
 
 void main() {
     locate();
     int column = 16 * out_block + out_lane;
-    ivec2 own = block_origin(out_slot, out_block, X_TILES, X_PITCH, X_SLOT_STEP, X_BLOCK_STEP, X_COLUMNS) + lane_offset(out_lane);
+    ivec2 own = block_origin(out_slot, out_block, X_PLACES) + lane_offset(out_lane);
     EACH_ROW(FINISH)
 }

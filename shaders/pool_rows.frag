@@ -6,7 +6,6 @@
 #include "common/block_pass.glsl"
 #include "common/each_row.glsl"
 #include "common/row_info.glsl"
-#define X_PLACES X_TILES, X_PITCH, X_SLOT_STEP, X_BLOCK_STEP, X_COLUMNS
 EACH_ROW(DECLARE_INPUT)
 EACH_ROW(DECLARE_TARGET)
 
@@ -18,7 +17,7 @@ EACH_ROW(DECLARE_TARGET)
 #define TAKE(v, token) found += v
 #endif
 #define TAKE_ROW(n, X, R, Y, V, A, B, C, D, E, F, S) \
-    if (ROWS * slot + n >= first && ROWS * slot + n <= last) TAKE(FETCH(X, from, ivec2(X_WIDTH, X_HEIGHT)), ROWS * slot + n);
+    if (ROWS * slot + n >= first && ROWS * slot + n <= last) TAKE(FETCH(X, from, X_SIZE), ROWS * slot + n);
 
 vec4 pooled(int text) {
     uvec4 info = ROW_TEXEL(text, 0);

@@ -5,14 +5,9 @@
 // in blocks; gain has DIM numbers in a row. With QUAD the four fragments of a quad share the sum.
 #include "common/block_pass.glsl"
 #include "common/each_row.glsl"
-#define X_PLACES X_TILES, X_PITCH, X_SLOT_STEP, X_BLOCK_STEP, X_COLUMNS
-#define X_SIZE ivec2(X_WIDTH, X_HEIGHT)
 EACH_ROW(DECLARE_INPUT)
 #ifdef RESIDUAL
 EACH_ROW(DECLARE_SECOND)
-#define AND_RESIDUAL(R) + FETCH(R, IN_R(OUT_TEXEL), R_SIZE)
-#else
-#define AND_RESIDUAL(R)
 #endif
 uniform sampler2D gain;
 EACH_ROW(DECLARE_TARGET)

@@ -5,8 +5,7 @@
 #include "common/block_pass.glsl"
 #define LOGITS_PLACES LOGITS_TILES, LOGITS_PITCH, LOGITS_SLOT_STEP, LOGITS_BLOCK_STEP, LOGITS_COLUMNS
 uniform sampler2D logits;
-#define ROUTED(t) FETCH(logits, IN_LOGITS(block_origin(slot, (t) >> 4, LOGITS_PLACES) + lane_offset((t) & 15)), \
-                        ivec2(LOGITS_WIDTH, LOGITS_HEIGHT))
+#define ROUTED(t) FETCH(logits, IN_LOGITS(texel_place(slot, t, LOGITS_PLACES)), ivec2(LOGITS_WIDTH, LOGITS_HEIGHT))
 #ifdef BIASED
 uniform sampler2D bias;
 #define BIAS(t) FETCH(bias, ivec2(t, 0), ivec2(BIAS_WIDTH, BIAS_HEIGHT))

@@ -6,13 +6,12 @@
 // Row ROWS · slot + n of x is in slot `slot` of texture n.
 #include "common/block_pass.glsl"
 #include "common/each_row.glsl"
-#define X_PLACES X_TILES, X_PITCH, X_SLOT_STEP, X_BLOCK_STEP, X_COLUMNS
 EACH_ROW(DECLARE_INPUT)
 layout(location = 0) out vec4 y;
 
 #define DECLARE_SUM(n, X, R, Y, V, A, B, C, D, E, F, S) vec2 S = vec2(0.0);
 #define SQUARE(n, X, R, Y, V, A, B, C, D, E, F, S) \
-    { vec4 v = FETCH(X, from, ivec2(X_WIDTH, X_HEIGHT)); S += vec2(dot(v, v), (v.x + v.y) + (v.z + v.w)); }
+    { vec4 v = FETCH(X, from, X_SIZE); S += vec2(dot(v, v), (v.x + v.y) + (v.z + v.w)); }
 #define KEEP(n, S) norm[n] = S.x; mean[n] = S.y / float(DIM);
 #if QUAD
 #define FINISH(n, X, R, Y, V, A, B, C, D, E, F, S) sums = quad_sum(vec4(S, S), out_lane).xy; KEEP(n, sums)

@@ -7,11 +7,11 @@ EACH_ROW(DECLARE_INPUT)
 uniform sampler2D factor;
 EACH_ROW(DECLARE_TARGET)
 
-#define FINISH(n, X, R, Y, V, A, B, C, D, E, F, S) Y = FETCH(X, IN_X(from), ivec2(X_WIDTH, X_HEIGHT)) * by;
+#define FINISH(n, X, R, Y, V, A, B, C, D, E, F, S) Y = FETCH(X, IN_X(from), X_SIZE) * by;
 
 void main() {
     locate();
-    ivec2 from = block_origin(out_slot, out_block, X_TILES, X_PITCH, X_SLOT_STEP, X_BLOCK_STEP, X_COLUMNS) + lane_offset(out_lane);
+    ivec2 from = block_origin(out_slot, out_block, X_PLACES) + lane_offset(out_lane);
     float by = FETCH(factor, ivec2(0), ivec2(1)).x;
     EACH_ROW(FINISH)
 }

@@ -5,7 +5,6 @@
 #include "common/block_pass.glsl"
 #include "common/each_row.glsl"
 #include "common/row_info.glsl"
-#define X_PLACES X_TILES, X_PITCH, X_SLOT_STEP, X_BLOCK_STEP, X_COLUMNS
 EACH_ROW(DECLARE_INPUT)
 EACH_ROW(DECLARE_TARGET)
 
@@ -14,7 +13,7 @@ EACH_ROW(DECLARE_TARGET)
     vec4 V; float S = 0.0; Y = vec4(LEAST, 0.0, 0.0, LEAST); \
     int R = int(ROW_TEXEL(ROWS * out_slot + n, 0).w);
 #define KNOWN(V) mix(vec4(LEAST), V, lessThan(token + next, ivec4(VOCAB)))
-#define LOGITS(X) KNOWN(FETCH(X, from, ivec2(X_WIDTH, X_HEIGHT)))
+#define LOGITS(X) KNOWN(FETCH(X, from, X_SIZE))
 #define LARGEST(n, X, R, Y, V, A, B, C, D, E, F, S) \
     V = LOGITS(X); \
     for (int i = 0; i < 4; i++) { \

@@ -7,8 +7,6 @@
 // With ALONE there is one row, of the token at position, whose sequence begins in the cache's first slot.
 #include "common/block_pass.glsl"
 #include "common/each_row.glsl"
-#define X_PLACES X_TILES, X_PITCH, X_SLOT_STEP, X_BLOCK_STEP, X_COLUMNS
-#define X_SIZE ivec2(X_WIDTH, X_HEIGHT)
 EACH_ROW(DECLARE_INPUT)
 uniform sampler2D cache, taps;
 #if ALONE

@@ -2,6 +2,7 @@
 // y = sigmoid(x), element by element; or with DECAY 1 the logarithm of a decay, -exp(rate) · softplus(x + shift), with a
 // rate and a shift for each column; or with DECAY 2 softplus(x + shift). x, y [rows, C], rate and shift [1, C].
 #include "common/flat.glsl"
+#include "common/softplus.glsl"
 uniform sampler2D x;
 #if DECAY
 uniform sampler2D shift;
@@ -10,11 +11,6 @@ uniform sampler2D shift;
 uniform sampler2D rate;
 #endif
 layout(location = 0) out vec4 y;
-
-// log(1 + exp(x)), which equals x in float32 from 20 on.
-vec4 softplus(vec4 x) {
-    return mix(log(1.0 + exp(min(x, 20.0))), x, greaterThan(x, vec4(20.0)));
-}
 
 void main() {
     ivec2 at = output_place();

@@ -11,8 +11,6 @@
 #ifdef OUT_SCALES_AT
 #include "common/bytes.glsl"
 #endif
-#define X_PLACES X_TILES, X_PITCH, X_SLOT_STEP, X_BLOCK_STEP, X_COLUMNS
-#define X_SIZE ivec2(X_WIDTH, X_HEIGHT)
 EACH_ROW(DECLARE_INPUT)
 #if STRIP
 #include "common/row_info.glsl"

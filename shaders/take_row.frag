@@ -2,12 +2,11 @@
 // Takes one of many rows: y = x[row], [1, DIM] in blocks. Row ROWS · slot + n of x is in slot `slot` of texture n.
 #include "common/block_pass.glsl"
 #include "common/each_row.glsl"
-#define X_PLACES X_TILES, X_PITCH, X_SLOT_STEP, X_BLOCK_STEP, X_COLUMNS
 EACH_ROW(DECLARE_INPUT)
 uniform int row;
 layout(location = 0) out vec4 y;
 
-#define TAKE(n, X, R, Y, V, A, B, C, D, E, F, S) if (source == n) y = FETCH(X, from, ivec2(X_WIDTH, X_HEIGHT));
+#define TAKE(n, X, R, Y, V, A, B, C, D, E, F, S) if (source == n) y = FETCH(X, from, X_SIZE);
 
 void main() {
     locate();

@@ -13,21 +13,8 @@
 #include "common/each_row.glsl"
 #include "common/row_info.glsl"
 #include "common/seen.glsl"
-#ifdef SCORE_CAP
 #include "common/soft_cap.glsl"
-#define CAPPED(scores) soft_capped(scores, float(SCORE_CAP))
-#else
-#define CAPPED(scores) scores
-#endif
-#define CACHE_SIZE ivec2(CACHE_WIDTH, CACHE_HEIGHT)
-#define CACHE_PLACES CACHE_TILES, CACHE_PITCH, CACHE_SLOT_STEP, CACHE_BLOCK_STEP, CACHE_COLUMNS
-#define X_PLACES X_TILES, X_PITCH, X_SLOT_STEP, X_BLOCK_STEP, X_COLUMNS
-#ifdef CACHE_SCALES_AT
-#include "common/bytes.glsl"
-uniform isampler2D cache;
-#else
-uniform sampler2D cache;
-#endif
+#include "common/cache.glsl"
 uniform int row_slots;  // slots of rows in this run
 EACH_ROW(DECLARE_INPUT)
 EACH_ROW(DECLARE_TARGET)
@@ -42,7 +29,7 @@ EACH_ROW(DECLARE_TARGET)
 #endif
 
 #define DECLARE_SUMS(n, X, R, Y, V, A, B, C, D, E, F, S) vec4 V, A[SHARE]; EACH_GROUP(A[g] = vec4(0.0);)
-#define FETCH_QUERY(n, X, R, Y, V, A, B, C, D, E, F, S) V = FETCH(X, query_at, ivec2(X_WIDTH, X_HEIGHT));
+#define FETCH_QUERY(n, X, R, Y, V, A, B, C, D, E, F, S) V = FETCH(X, query_at, X_SIZE);
 #define KEY(i) vec4(FETCH(cache, (from + ivec2(4 * (i), 0)), CACHE_SIZE))
 #ifdef CACHE_SCALES_AT
 #define SCALE(i) scales_in(FETCH(cache, (scales_from + ivec2(4 * (i), 0)), CACHE_SIZE))
@@ -107,8 +94,8 @@ void main() {
         EACH_GROUP(FETCH_SCALES)
         for (;;) {
 #endif
-        ivec2 query_at = block_origin(tile, (query + i) >> 4, X_PLACES) + lane_offset((query + i) & 15);
-        ivec2 from = block_origin(base + first, (key + i) >> 4, CACHE_PLACES) + lane_offset((key + i) & 15);
+        ivec2 query_at = texel_place(tile, query + i, X_PLACES);
+        ivec2 from = texel_place(base + first, key + i, CACHE_PLACES);
         EACH_ROW(FETCH_QUERY)
         EACH_GROUP(ADD_KEYS)
         i += SHARE;

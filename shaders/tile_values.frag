@@ -9,15 +9,7 @@
 #include "common/each_row.glsl"
 #include "common/row_info.glsl"
 #include "common/seen.glsl"
-#define CACHE_SIZE ivec2(CACHE_WIDTH, CACHE_HEIGHT)
-#define CACHE_PLACES CACHE_TILES, CACHE_PITCH, CACHE_SLOT_STEP, CACHE_BLOCK_STEP, CACHE_COLUMNS
-#define X_PLACES X_TILES, X_PITCH, X_SLOT_STEP, X_BLOCK_STEP, X_COLUMNS
-#ifdef CACHE_SCALES_AT
-#include "common/bytes.glsl"
-uniform isampler2D cache;
-#else
-uniform sampler2D cache;
-#endif
+#include "common/cache.glsl"
 uniform int row_slots;  // slots of rows in this run
 EACH_ROW(DECLARE_INPUT)
 EACH_ROW(DECLARE_TARGET)
@@ -38,7 +30,7 @@ flat in int part;
 
 #define DECLARE_SUMS(n, X, R, Y, V, A, B, C, D, E, F, S) \
     vec4 V = vec4(LEAST_SCORE), E = vec4(0.0), A[SHARE]; float S; EACH_TEXEL(A[a] = vec4(0.0);)
-#define SCORE(X) FETCH(X, scores_at, ivec2(X_WIDTH, X_HEIGHT))
+#define SCORE(X) FETCH(X, scores_at, X_SIZE)
 #define PEAKS(n, X, R, Y, V, A, B, C, D, E, F, S) V = max(V, SCORE(X));
 #define PEAK(n, X, R, Y, V, A, B, C, D, E, F, S) S = ceil(max(max(V.x, V.y), max(V.z, V.w)));
 #ifdef PARTS
@@ -117,7 +109,7 @@ void main() {
 #endif
     if (group < groups) for (;;) {
         ivec2 scores_at = block_origin((group >> 4) * row_slots + out_slot, head, X_PLACES) + lane_offset(group & 15);
-        ivec2 from = block_origin(base + 4 * group, value >> 4, CACHE_PLACES) + lane_offset(value & 15);
+        ivec2 from = texel_place(base + 4 * group, value, CACHE_PLACES);
 #ifdef CACHE_SCALES_AT
         int block = value >> 4;
         ivec2 scales_from = block_origin(base + 4 * group, CACHE_SCALES_AT + (block >> 4), CACHE_PLACES) + lane_offset(block & 15);

@@ -14,8 +14,6 @@
 #define turned(y, texel, position) (y)
 #endif
 #include "common/half.glsl"
-#define X_PLACES X_TILES, X_PITCH, X_SLOT_STEP, X_BLOCK_STEP, X_COLUMNS
-#define X_SIZE ivec2(X_WIDTH, X_HEIGHT)
 EACH_ROW(DECLARE_INPUT)
 uniform sampler2D gains;
 #ifndef ROPE
@@ -43,7 +41,7 @@ EACH_ROW(DECLARE_TARGET)
     Y = stored(Y);
 
 ivec2 place(int slot, int texel) {
-    return block_origin(slot, texel >> 4, X_PLACES) + lane_offset(texel & 15);
+    return texel_place(slot, texel, X_PLACES);
 }
 
 void main() {

@@ -8,11 +8,11 @@ uniform sampler2D slopes;
 EACH_ROW(DECLARE_INPUT)
 EACH_ROW(DECLARE_TARGET)
 
-#define FINISH(n, X, R, Y, V, A, B, C, D, E, F, S) Y = xielu(FETCH(X, from, ivec2(X_WIDTH, X_HEIGHT)), learned.x, learned.y);
+#define FINISH(n, X, R, Y, V, A, B, C, D, E, F, S) Y = xielu(FETCH(X, from, X_SIZE), learned.x, learned.y);
 
 void main() {
     locate();
     vec4 learned = FETCH(slopes, ivec2(0), ivec2(SLOPES_WIDTH, SLOPES_HEIGHT));
-    ivec2 from = block_origin(out_slot, out_block, X_TILES, X_PITCH, X_SLOT_STEP, X_BLOCK_STEP, X_COLUMNS) + lane_offset(out_lane);
+    ivec2 from = block_origin(out_slot, out_block, X_PLACES) + lane_offset(out_lane);
     EACH_ROW(FINISH)
 }

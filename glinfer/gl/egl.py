@@ -184,21 +184,17 @@ class EglContext:
         self._egl = _egl()
         self._display = self._egl.display(device)
         self._context: int | None = self._egl.es3_context(self._display)
-        self.activate()
+        self.__enter__()
 
     def load(self, name: str) -> int:
         """The address of one GL function, 0 when the driver has none."""
         return int(self._egl.get_proc_address(name.encode()) or 0)
 
-    def activate(self) -> None:
+    def __enter__(self) -> EglContext:
         """Make this context the current one of the calling thread."""
         if self._context is None:
             raise ContextError("this OpenGL context was released")
         self._egl.activate(self._display, self._context)
-
-    def __enter__(self) -> EglContext:
-        """Make the context current (moderngl's protocol)."""
-        self.activate()
         return self
 
     def __exit__(self, *_: object) -> None:

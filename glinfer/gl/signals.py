@@ -9,44 +9,36 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Iterator
 from types import FrameType
 
 _NUMBERS = tuple(map(int, signal.valid_signals()))
 
 
 @contextlib.contextmanager
-def signals_held(end: Callable[[], None] | None = None) -> Iterator[Collection[int]]:
+def signals_held() -> Iterator[None]:
     """Delay the handlers of signals that arrive within the block to its end, and call each once.
 
     Python runs handlers only in its main thread, so in other threads this does nothing.
-
-    Args:
-        end: called when a signal first arrives, to end the block soon; a second one then calls its handler at once.
-
-    Yields:
-        The numbers of the signals that have arrived.
     """
     came: dict[int, FrameType | None] = {}
     if threading.current_thread() is not threading.main_thread():
-        yield came
+        yield
         return
     handlers = {number: handler for number in _NUMBERS if callable(handler := signal.getsignal(number))}
     holding = True
 
     def hold(number: int, frame: FrameType | None) -> None:
         # If not holding, another handler's error prevented the original from being restored.
-        if not holding or (end is not None and number in came):
+        if holding:
+            came[number] = frame
+        else:
             handlers[number](number, frame)
-            return
-        came[number] = frame
-        if end is not None:
-            end()
 
     try:
         for number in handlers:
             signal.signal(number, hold)
-        yield came
+        yield
     finally:
         try:  # signals that arrive here are still delayed
             for number, handler in reversed(handlers.items()):

@@ -27,8 +27,6 @@ FoldedSeed = tuple[int, int]
 Drawn = tuple[int, float] | None
 """(noise key, 1 / temperature) of a token that is drawn; None for the likeliest token."""
 
-# The largest vocabulary that ModelConfig allows.
-_MAX_COUNT = 1 << 24
 _MASK = 0xFFFFFFFF
 # 2**32 divided by the golden ratio: a start other than 0, which mix() would not change.
 _START = 0x9E3779B9
@@ -105,43 +103,19 @@ def _mix_one(h: int) -> int:
     return h ^ (h >> 16)
 
 
-def uniform_bits(key: int, count: int) -> Bits:
-    """32 random bits for each of the tokens 0, 1, …: uint32 [count].
+def random_bits(keys: Bits, tokens: npt.NDArray[np.integer]) -> Bits:
+    """32 random bits of token n for key n: uint32 [n] for ids [n] and keys [n], or one key [1].
 
     Tokens are scrambled before the key is mixed in. Without that, two keys that differ only in low bits would give
     the same numbers to neighbouring tokens.
-
-    Args:
-        key: from :func:`noise_key`.
-        count: number of tokens, at most 2**24.
-
-    Raises:
-        InputError: one of them is not a whole number, negative, or too large.
     """
-    return _bits_of(_whole("noise key", key, _MASK), np.arange(_whole("count", count, _MAX_COUNT), dtype=np.uint32))
-
-
-def gumbel(seed: int, step: int, count: int) -> Floats:
-    """Standard Gumbel noise for the tokens 0, 1, … at one step: float32 [count], from -2.9 to 16.7.
-
-    Args:
-        seed: 0 or more, of any size.
-        step: 0 or more; taken modulo 2**32.
-        count: number of tokens, at most 2**24.
-
-    Raises:
-        InputError: one of them is not a whole number, negative, or too large.
-    """
-    return gumbel_of_key(noise_key(seed, step), count)
-
-
-def gumbel_of_key(key: int, count: int) -> Floats:
-    """The noise of :func:`gumbel` for the seed and step of ``key``: float32 [count], the same limits and errors."""
-    return _gumbel_of(uniform_bits(key, count))
+    return mix(mix(tokens.astype(np.uint32)) ^ keys)
 
 
 def gumbel_at(key: int, tokens: npt.NDArray[np.integer]) -> Floats:
-    """The same noise for some tokens only: float32 [n] for ids [n], each from 0 to 2**32 - 1.
+    """Standard Gumbel noise of some tokens at one step: float32 [n] for ids [n], from -2.9 to 16.7.
+
+    ``key`` is that of the step, from :func:`noise_key`; ids are from 0 to 2**32 - 1.
 
     Raises:
         InputError: the key is not a whole number from 0 to 2**32 - 1.
@@ -151,11 +125,7 @@ def gumbel_at(key: int, tokens: npt.NDArray[np.integer]) -> Floats:
 
 def gumbel_of_keys(keys: Bits, tokens: npt.NDArray[np.integer]) -> Floats:
     """The noise of token n at the step of key n: float32 [n] for ids [n] and keys [n], or one key [1]."""
-    return _gumbel_of(mix(mix(tokens.astype(np.uint32)) ^ keys))
-
-
-def _bits_of(key: int, tokens: Bits) -> Bits:
-    return mix(mix(tokens) ^ np.uint32(key))
+    return _gumbel_of(random_bits(keys, tokens))
 
 
 def _gumbel_of(bits: Bits) -> Floats:

@@ -216,18 +216,3 @@ def query_scales(positions: int, scaling: Scaling) -> Array:
     settings = _Settings(str(scaling.get("rope_type")), scaling)
     beta, original = settings.number(QUERY_BETA), settings.original()
     return np.asarray(1 + beta * np.log1p(np.arange(positions) // original))
-
-
-def rope_table(
-    positions: int, rotary_dim: int, theta: float = 10000.0, scaling: Scaling | None = None
-) -> tuple[Array, float]:
-    """The table for :func:`glinfer.kernels.flat.rotate.rotate`, and the attention factor of the scaling.
-
-    The table, float32 [positions, rotary_dim], has (cos, sin) of each pair, already times the attention factor.
-    ``dynamic`` and ``longrope`` use ``positions`` as the length of the context.
-
-    Raises:
-        InputError: see :func:`rope_frequencies`.
-    """
-    frequencies, factor = rope_frequencies(positions, rotary_dim, theta, scaling)
-    return cosines_and_sines(positions, frequencies, factor), factor

@@ -40,7 +40,7 @@ from glinfer.jobs.places import Target
 from glinfer.jobs.prompts import PromptForm
 from glinfer.jobs.results import ResultFile, check_targets, read_finished
 from glinfer.kernels.options import KernelOptions
-from glinfer.kernels.rotary import rope_table
+from glinfer.kernels.rotary import cosines_and_sines, rope_frequencies
 from glinfer.lower.fused.token import fast_plan
 from glinfer.lower.options import PlanOptions
 from glinfer.lower.plans import plan_for, weights_for
@@ -100,7 +100,8 @@ def use_config(config: ModelConfig) -> None:
     config.with_context(1)
     if config.rope_scaling or config.model_type not in ("gab", "gpt2"):
         positions = min(config.max_position_embeddings, 16)
-        rope_table(positions, min(config.head_dim, 64) & ~1 or 2, config.rope_theta, dict(config.rope_scaling))
+        width, scaling = min(config.head_dim, 64) & ~1 or 2, dict(config.rope_scaling)
+        cosines_and_sines(positions, *rope_frequencies(positions, width, config.rope_theta, scaling))
 
 
 def use_checkpoint(checkpoint: Checkpoint) -> None:

@@ -24,3 +24,8 @@ ivec2 lane_offset(int lane) {
     int quad = lane >> 2;
     return ivec2(2 * (quad & 1) + (lane & 1), 2 * (quad >> 1) + ((lane >> 1) & 1));
 }
+
+// The place of a texel of a slot.
+ivec2 texel_place(int slot, int texel, int tiles, int pitch, int slot_step, int block_step, int columns) {
+    return block_origin(slot, texel >> 4, tiles, pitch, slot_step, block_step, columns) + lane_offset(texel & 15);
+}

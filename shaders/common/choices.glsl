@@ -6,7 +6,7 @@
 uniform sampler2D choice;
 
 vec4 choice_at(int row, int i) {
-    return FETCH(choice, (block_origin(row, i >> 4, CHOICE_PLACES) + lane_offset(i & 15)), ivec2(CHOICE_WIDTH, CHOICE_HEIGHT));
+    return FETCH(choice, texel_place(row, i, CHOICE_PLACES), ivec2(CHOICE_WIDTH, CHOICE_HEIGHT));
 }
 
 int expert_at(int row, int i) {
@@ -19,7 +19,7 @@ uniform sampler2D tally;
 
 // The counts of experts 4t to 4t + 3.
 ivec4 tally_at(int slot, int t) {
-    ivec2 from = block_origin(slot, t >> 4, TALLY_PLACES) + lane_offset(t & 15);
+    ivec2 from = texel_place(slot, t, TALLY_PLACES);
     return ivec4(FETCH(tally, from, ivec2(TALLY_WIDTH, TALLY_HEIGHT)) + 0.5);
 }
 

@@ -21,13 +21,6 @@
 #else
 #define IN_LOGITS(place) (place)
 #endif
-#ifdef RESIDUAL_AT_X
-#define IN_RESIDUAL(place) ((place) + ivec2(RESIDUAL_AT_X, RESIDUAL_AT_Y))
-#define RESIDUAL_SIZE ivec2(RESIDUAL_WIDTH, RESIDUAL_HEIGHT)
-#else
-#define IN_RESIDUAL(place) (place)
-#define RESIDUAL_SIZE ivec2(OUT_WIDTH, OUT_HEIGHT)  // it lies as the output does
-#endif
 #ifdef R_AT_X
 #define IN_R(place) ((place) + ivec2(R_AT_X, R_AT_Y))
 #define R_SIZE ivec2(R_WIDTH, R_HEIGHT)

@@ -13,6 +13,7 @@ import pytest
 from agreement import agree
 from made_models import of_family, opened
 from scripted_models import FAST_SMALL_DRAWS, FAST_TAIL_DRAWS
+from whole_noise import gumbel
 
 import glinfer
 from glinfer.engine.model import Model
@@ -24,7 +25,6 @@ from glinfer.errors import InputError, PlanError
 from glinfer.gl.context import open_device
 from glinfer.gl.program import Program, ProgramCache
 from glinfer.gl.texture import Texture
-from glinfer.kernels.noise import gumbel
 from glinfer.program.session import Session
 
 pytestmark = [pytest.mark.gl, pytest.mark.usefixtures("chunk_at_once")]

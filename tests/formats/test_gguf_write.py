@@ -17,6 +17,7 @@ from gguf_forms import logits_of, rewritten
 from goldens import recorded
 from goldens.gguf_models import COMPARED, CONFIGS, GAB, IDS, LLAMA3, config
 from goldens.llama import llama_ids, llama_logits
+from rope_tables import rope_table
 from tiers import tiered
 from tokenizers import models, normalizers, pre_tokenizers, processors, trainers
 
@@ -29,7 +30,6 @@ from glinfer.formats.gguf.split import read_gguf_file
 from glinfer.formats.gguf.words import EXPRESSIONS
 from glinfer.formats.gguf.write import DTYPES, INSTEAD, as_relative, write_gguf
 from glinfer.formats.packed import PackedTensor
-from glinfer.kernels.rotary import rope_table
 from glinfer.quant.packing import PACKED_HERE
 from glinfer.text.tokenizer import Tokenizer, learn_bpe
 

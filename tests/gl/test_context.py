@@ -293,7 +293,7 @@ def test_a_released_context_refuses_to_become_current() -> None:
     native.release()
     native.release()
     with pytest.raises(ContextError, match=r"released"):
-        native.activate()
+        native.__enter__()
 
 
 # Several devices in one process

@@ -176,7 +176,7 @@ def test_a_layout_is_needed() -> None:
     one = BlockDraw(KernelOptions(), {"row_slots": (1, 2)}, count=4)
     x = one.deal("x", 2, 64)
     norms = one.builder.laid_out("norms", "input", BlockLayout.by_block((2, 32), 2048))
-    with pytest.raises(Exception, match="expected a table of gains"):
+    with pytest.raises(Exception, match="norms is not a table of rows"):
         normalize_rows("d", "d", x, norms, norms, x, slots="row_slots", centred=True, kernels=KernelOptions())
     with pytest.raises(Exception, match="there is no pooling 'median'"):
         pool_rows("d", x, norms, x, slots="row_slots", how="median", kernels=KernelOptions())

@@ -11,6 +11,7 @@ import pytest
 from block_draw import KERNELS, pick_draw
 from one_draw import Case
 from tiers import tiered
+from whole_noise import gumbel_of_key, uniform_bits
 
 from glinfer.gl.context import Device, open_device
 from glinfer.gl.layouts.matrix import Layout
@@ -19,7 +20,7 @@ from glinfer.gl.replay import Draw, DrawCall, replay
 from glinfer.gl.texture import Texture
 from glinfer.kernels import noise
 from glinfer.kernels.fused.sample import best_candidate
-from glinfer.kernels.noise import gumbel_of_key, noise_key, uniform_bits
+from glinfer.kernels.noise import noise_key
 
 pytestmark = pytest.mark.gl
 

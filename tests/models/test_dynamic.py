@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 from goldens.models import EVEN, Made, prompt, write_model
+from rope_tables import rope_table
 
 import glinfer
 from glinfer.config import ModelConfig
 from glinfer.errors import ConfigError
 from glinfer.families.layer import Rope
 from glinfer.formats.huggingface.config import read_config
-from glinfer.kernels.rotary import rope_table
 from glinfer.lower.ropes import rope_of
 
 TRAINED, FACTOR, CONTEXT = 24, 4.0, 80

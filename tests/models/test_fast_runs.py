@@ -11,13 +11,14 @@ import pytest
 from block_draw import KERNELS as FORMS
 from subjects import Subject, gab, of_family
 from tiers import tiered
+from whole_noise import gumbel_of_key
 
 from glinfer.config import ModelConfig
 from glinfer.errors import PlanError
 from glinfer.gl.context import Device, Limits, open_device
 from glinfer.kernels import DrawSpec
 from glinfer.kernels.fused.sample import best_candidate
-from glinfer.kernels.noise import gumbel_of_key, noise_key
+from glinfer.kernels.noise import noise_key
 from glinfer.kernels.options import KernelOptions, default_kernels
 from glinfer.lower.fused.token import LOGITS, PICKS, fast_plan
 from glinfer.lower.options import PlanOptions

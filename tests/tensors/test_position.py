@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 from flat_draw import drawn, padding
+from rope_tables import rope_table
 from tiers import tiered
 
 from glinfer.errors import InputError, PlanError
 from glinfer.kernels.flat.rotate import rotate
 from glinfer.kernels.options import KernelOptions
-from glinfer.kernels.rotary import rope_frequencies, rope_table
+from glinfer.kernels.rotary import rope_frequencies
 from glinfer.program.plan import PlanBuilder
 from glinfer.tensors.device import Device
 from qa.kernels.cases.case import normal

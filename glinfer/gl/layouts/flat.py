@@ -101,20 +101,12 @@ class FlatLayout:
         return [(f"{name}_TEXELS", self.row_texels), (f"{name}_WIDTH", self.width), (f"{name}_HEIGHT", self.height)]
 
     def region(self, rows: int, cols: int) -> tuple[int, int]:
-        """Width and height in texels of the whole lines that hold [0:rows, 0:cols].
-
-        Raises:
-            PlanError: the matrix has no such part.
-        """
+        """Width and height in texels of the whole lines that hold [0:rows, 0:cols]."""
         check_part(self, rows, cols)
         return self.width, -(-rows * self.row_texels // self.width)
 
     def pack(self, matrix: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Texels [h, w, 4] of the first ``len(matrix)`` rows; bits are kept, padding is zero.
-
-        Raises:
-            PlanError: the matrix has the wrong columns, no rows or too many, or the wrong type.
-        """
+        """Texels [h, w, 4] of the first ``len(matrix)`` rows; bits are kept, padding is zero."""
         check_rows(self, matrix)
         width, height = self.region(*matrix.shape)
         texels = np.zeros((height * width, LANES), dtype=matrix.dtype)

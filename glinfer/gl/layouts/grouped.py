@@ -105,11 +105,7 @@ class GroupedLayout(LineLayout):
         return rounds_for(self.inputs)
 
     def pack(self, matrix: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Texels [h, w, 4] of the words [rows, cols]; padding is zero.
-
-        Raises:
-            PlanError: the array has another shape or type.
-        """
+        """Texels [h, w, 4] of the words [rows, cols]; padding is zero."""
         if matrix.shape != (self.rows, self.cols) or matrix.dtype != np.uint32:
             raise PlanError(
                 f"found an array {matrix.dtype} {list(matrix.shape)}; expected uint32 {[self.rows, self.cols]}"

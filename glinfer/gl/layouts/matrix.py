@@ -94,13 +94,21 @@ class TexelLayout(Protocol):
         """Bytes of texture memory."""
 
     def pack(self, matrix: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Texels [h, w] or [h, w, 4] of the first ``len(matrix)`` rows."""
+        """Texels [h, w] or [h, w, 4] of the first ``len(matrix)`` rows.
+
+        Raises:
+            PlanError: the matrix has the wrong columns, no rows or too many, or the wrong type.
+        """
 
     def unpack(self, texels: npt.NDArray[Any], rows: int, cols: int) -> npt.NDArray[Any]:
         """The matrix [rows, cols] from the texels of ``region(rows, cols)``."""
 
     def region(self, rows: int, cols: int) -> tuple[int, int]:
-        """Width and height in texels of a rectangle at the origin that holds [0:rows, 0:cols]."""
+        """Width and height in texels of a rectangle at the origin that holds [0:rows, 0:cols].
+
+        Raises:
+            PlanError: the matrix has no such part.
+        """
 
 
 def check_part(layout: TexelLayout, rows: int, cols: int) -> None:
@@ -172,22 +180,14 @@ class Layout:
         return self.width * self.height * self.format.bytes_per_texel
 
     def region(self, rows: int, cols: int) -> tuple[int, int]:
-        """Width and height in texels of the smallest rectangle at the origin that holds [0:rows, 0:cols].
-
-        Raises:
-            PlanError: the matrix has no such part.
-        """
+        """Width and height in texels of the smallest rectangle at the origin that holds [0:rows, 0:cols]."""
         check_part(self, rows, cols)
         if self.wrapped:
             return self.width, -(-rows * self.cols // self.width)
         return cols, rows
 
     def pack(self, matrix: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Texels [h, w] of the first ``len(matrix)`` rows; bits are kept, padding is zero.
-
-        Raises:
-            PlanError: the matrix has the wrong columns, no rows or too many, or the wrong type.
-        """
+        """Texels [h, w] of the first ``len(matrix)`` rows; bits are kept, padding is zero."""
         check_rows(self, matrix)
         if not self.wrapped:
             return np.ascontiguousarray(matrix)

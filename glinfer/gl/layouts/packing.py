@@ -186,11 +186,7 @@ class GemvLayout(LineLayout):
         return (0, 1, 5, 3, 7, 2, 6, 4) if self.quad else (0, 1, 5, 6, 7, 2, 3, 4)
 
     def pack(self, matrix: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Texels [h, w, 4] of the words [rows, cols]; padding is zero.
-
-        Raises:
-            PlanError: the array has another shape or type.
-        """
+        """Texels [h, w, 4] of the words [rows, cols]; padding is zero."""
         if matrix.shape != (self.rows, self.cols) or matrix.dtype != np.dtype(self.format.dtype):
             raise PlanError(
                 f"found an array {matrix.dtype} {list(matrix.shape)}; "

@@ -12,7 +12,7 @@ from glinfer.kernels.flat.draws import Define, Scratch, flat_draw
 from glinfer.kernels.flat.product import PLAIN, Finish, Product, Strategy
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.published.attention import MASKED
-from glinfer.kernels.published.linear import ACTIVATIONS, activate, soft_cap
+from glinfer.kernels.published.linear import activate, activation_number, soft_cap
 from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, no_oracle, register
 from glinfer.quant.ggml import table_of
 
@@ -40,8 +40,7 @@ def matmul(
     Raises:
         PlanError: the strategy cannot compute this product, or a tensor has another layout.
     """
-    if finish.activation not in ACTIVATIONS:
-        raise PlanError(f"draw {name}: activation {finish.activation!r}; known: {', '.join(ACTIVATIONS)}")
+    activation_number(name, finish.activation)
     m, targets, parts = product.m, strategy.targets, strategy.parts_of(product.units)
     matvec, rows = strategy.name == "matvec", product.count * product.m
     if matvec and (rows > 1 or not kernels.quad or (parts > 1 and not product.transposed)):
@@ -68,13 +67,13 @@ def matmul(
     if blended:  # each instance computes a part of k, and blending adds them
         blending = {"instances": parts, "adds": True, "clears": "all", "vertex": "common/parts.vert"}
         defines.append(("BLENDED", 1))
-    inputs = [("x", x), ("weight", weight), *here.inputs()]
+    inputs = {"x": x, "weight": weight, **here.inputs()}
     how: dict[str, Any] = {"kernels": kernels, "defines": defines, "uniforms": here.uniforms(), **blending}
     draw = flat_draw(name, kind, "matvec" if matvec else "matmul", inputs, outputs, **how)
     if outputs == [out]:
         return [draw]
     # Joins the rows of targets, or adds up parts, and finishes the sums.
-    inputs = [*((f"x{i}", source) for i, source in enumerate(outputs)), *finish.inputs()]
+    inputs = {**{f"x{i}": source for i, source in enumerate(outputs)}, **finish.inputs()}
     defines = [*_shares(product, targets, parts if stacked else 1), *finish.defines()]
     how = {"kernels": kernels, "defines": defines, "uniforms": finish.uniforms()}
     return [draw, flat_draw(f"{name}.finish", kind, "finish", inputs, [out], **how)]

@@ -30,7 +30,7 @@ def rotate(
 
     Args:
         x: sequences of ``sequence`` rows each; one sequence by default.
-        table: [positions, rotary_dim] of :func:`glinfer.kernels.rotary.rope_table`.
+        table: [positions, rotary_dim] of :func:`glinfer.kernels.rotary.cosines_and_sines`.
         out: a tensor like x.
         heads: heads side by side in a row.
         interleaved: rotate elements (2i, 2i + 1) of a head, not (i, i + rotary_dim / 2).
@@ -39,14 +39,10 @@ def rotate(
         positions: whole numbers [1, sequence], instead of ``position``.
     """
     dim, rotary = x.shape[1] // heads, table.shape[1]
-    inputs = [("x", x), ("table", table)]
-    uniforms: list[Uniform] = []
     if table.shape[0] == 1:
         positions = None  # every row uses the only position
-    elif positions is not None:
-        inputs.append(("positions", positions))
-    else:
-        uniforms.append(("position", position))
+    inputs = {"x": x, "table": table, "positions": positions}
+    uniforms: list[Uniform] = [("position", position)] if positions is None and table.shape[0] > 1 else []
     defines = [
         ("HEADS", heads),
         ("HEAD_DIM", dim),

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from glinfer.errors import PlanError
 from glinfer.gl.layouts.blocks import RowLayout
+from glinfer.kernels.fused.draws import Defines
 from glinfer.kernels.spec import Array, Params, Shapes, TensorSpec
 
 Words = npt.NDArray[np.uint32]
@@ -24,15 +25,15 @@ def mask_words(vocab: int) -> int:
     return -(-vocab // texel) * _TEXEL_WORDS
 
 
-def mask_defines(mask: TensorSpec) -> tuple[tuple[str, int], ...]:
-    """The defines of a draw that reads the table ``mask``.
+def mask_defines(mask: TensorSpec) -> Defines:
+    """The defines of a draw that reads the table ``mask``, besides its layout.
 
     Raises:
         PlanError: the tensor is not such a table.
     """
     if not isinstance(mask.layout, RowLayout) or mask.format != "rgba32ui":
         raise PlanError(f"{mask.name} is not a table of allowed tokens")
-    return (("MASK", 1), *mask.layout.defines("MASK"))
+    return [("MASK", 1)]
 
 
 def check_mask(shapes: Shapes, params: Params) -> None:

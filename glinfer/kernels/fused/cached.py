@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from glinfer.errors import PlanError
-from glinfer.gl.layouts.blocks import BLOCK_FLOATS, RowLayout, blocks_for
-from glinfer.kernels.fused.draws import block_draw, block_layout
-from glinfer.kernels.fused.rows import BASE, POSITION, table_layout
+from glinfer.gl.layouts.blocks import BLOCK_FLOATS, blocks_for
+from glinfer.kernels.fused.draws import Defines, Inputs, block_draw
+from glinfer.kernels.fused.rows import BASE, POSITION
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.published.attention import MASKED
 from glinfer.kernels.published.linear import soft_cap
@@ -90,13 +91,10 @@ class Heads:
         """Blocks of queries, which a cache keeps only for the last token."""
         return blocks_for(self.width)
 
-    def defines(self, name: str, **tensors: TensorSpec) -> list[tuple[str, int | float]]:
-        """The defines of the heads for attention's shaders, and of tensors in blocks, named by their prefix.
-
-        Raises:
-            PlanError: a tensor is not in blocks.
-        """
-        found: list[tuple[str, int | float]] = [
+    @property
+    def defines(self) -> Defines:
+        """The defines of the heads for attention's shaders."""
+        return [
             ("HEADS", self.count),
             ("KV_HEADS", self.kv),
             ("HEAD_TEXELS", self.floats // 4),
@@ -106,9 +104,6 @@ class Heads:
             *([("SCORE_CAP", float(self.cap))] if self.cap else []),
             *([] if self.ahead is None else [("AHEAD", self.ahead)]),
         ]
-        for prefix, tensor in tensors.items():
-            found += block_layout(name, tensor).defines(prefix)
-        return found
 
 
 def cached_scores(
@@ -132,21 +127,9 @@ def cached_scores(
     A cache in bytes is k | v and needs ``queries`` [rows, heads.cols] = k | v | q, of one row without the table. The
     cache of another layer needs them too.
     """
-    many = rows is not None
-    tensors = {"CACHE": cache, "OUT": out} if queries is None else {"CACHE": cache, "QUERIES": queries, "OUT": out}
-    return block_draw(
-        name,
-        "attn.scores",
-        "row_scores" if many else "cached_scores",
-        (("cache", cache.name), *([] if queries is None else [("queries", queries.name)]), *_table(rows)),
-        (out.name,),
-        ("score_slots", out.shape[1]),
-        (*heads.defines(name, **tensors), *_many(rows)),
-        kernels=kernels,
-        quad=True,
-        per_run=() if many else (("position", "position"),),
-        shader="cached_scores",
-    )
+    op, defines, how = _one_or_many("row_scores", "cached_scores", heads, rows)
+    inputs: Inputs = {"cache": cache, "queries": queries, "rows": rows}
+    return block_draw(name, "attn.scores", op, inputs, out, "score_slots", defines, kernels=kernels, **how)
 
 
 def cached_values(
@@ -169,50 +152,23 @@ def cached_values(
     With the table ``rows`` it is computed for each row, and out is [rows, heads · head_floats]. Many rows are not
     split: each instance would search for the largest score again, and several rows give enough fragments.
     """
-    many = rows is not None
-    parts: list[tuple[str, int | float]] = [("PARTS", 1)] if kernels.split_values and not many else []
-    return block_draw(
-        name,
-        "attn.values",
-        "row_values" if many else "cached_values",
-        (("scores", scores.name), ("cache", cache.name), *_table(rows), *sink_inputs(sinks)),
-        (out.name,),
-        (rows.shape[0] if rows is not None else 1, out.shape[1]),
-        (*heads.defines(name, SCORES=scores, CACHE=cache, OUT=out), *_many(rows), *parts, *sink_defines(name, sinks)),
-        kernels=kernels,
-        quad=True,
-        per_run=() if many else (("position", "position"),),
-        instances="score_slots" if parts else 1,
-        clears="all" if parts else "",
-        adds=bool(parts),
-        shader="cached_values",
-    )
+    op, defines, how = _one_or_many("row_values", "cached_values", heads, rows)
+    inputs: Inputs = {"scores": scores, "cache": cache, "rows": rows, "sinks": sinks}
+    count = 1 if rows is None else rows.shape[0]
+    if sinks is not None:
+        defines.append(("SINKS", 1))
+    if kernels.split_values and rows is None:
+        defines.append(("PARTS", 1))
+        how |= {"instances": "score_slots", "clears": "all", "adds": True}
+    return block_draw(name, "attn.values", op, inputs, out, count, defines, kernels=kernels, **how)
 
 
-def _table(rows: TensorSpec | None) -> list[tuple[str, str]]:
-    return [] if rows is None else [("rows", rows.name)]
-
-
-def _many(rows: TensorSpec | None) -> list[tuple[str, int]]:
-    return [] if rows is None else [("MANY", rows.shape[0]), *table_layout(rows).defines("ROWS")]
-
-
-def sink_inputs(sinks: TensorSpec | None) -> list[tuple[str, str]]:
-    """The input with the sinks of heads."""
-    return [] if sinks is None else [("sinks", sinks.name)]
-
-
-def sink_defines(name: str, sinks: TensorSpec | None) -> list[tuple[str, int]]:
-    """The defines of shaders/common/sinks.glsl.
-
-    Raises:
-        PlanError: the sinks are not a row of a table.
-    """
-    if sinks is None:
-        return []
-    if not isinstance(sinks.layout, RowLayout):
-        raise PlanError(f"draw {name}: {sinks.name} is not a table of rows")
-    return [("SINKS", 1), *sinks.layout.defines("SINKS")]
+def _one_or_many(many: str, one: str, heads: Heads, rows: TensorSpec | None) -> tuple[str, Defines, dict[str, Any]]:
+    """The op for many rows or for one, and the defines and further settings of its draw."""
+    how: dict[str, Any] = {"quad": True, "shader": one}
+    if rows is None:
+        return one, heads.defines, {**how, "per_run": (("position", "position"),)}
+    return many, [*heads.defines, ("MANY", rows.shape[0])], how
 
 
 def sinks_in(inputs: Mapping[str, Array]) -> Array | None:

@@ -51,10 +51,10 @@ def changes_fit(rows: int, vocab: int, max_texture_size: int) -> bool:
     return True
 
 
-def changes_defines(changes: TensorSpec) -> tuple[tuple[str, int], ...]:
+def changes_defines(changes: TensorSpec) -> list[tuple[str, int]]:
     """The defines of a draw that reads the table."""
     assert isinstance(changes.layout, FlatLayout)
-    return ("CHANGED", AHEAD), *changes.layout.defines("CHANGES")
+    return [("CHANGED", AHEAD), *changes.layout.defines("CHANGES")]
 
 
 def change_word(ahead: int = 0, back: int = 0) -> int:

@@ -14,7 +14,7 @@ the word of :func:`glinfer.kernels.fused.changes.change_word`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,18 +22,17 @@ from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BLOCK_TEXELS
 from glinfer.gl.layouts.flat import FlatLayout
 from glinfer.kernels.fused.allowed import allowed_tokens, check_mask, mask_defines
 from glinfer.kernels.fused.changes import changed_logits, changes_defines
-from glinfer.kernels.fused.draws import block_draw, block_layout
+from glinfer.kernels.fused.draws import Defines, Inputs, block_draw, bound
 from glinfer.kernels.fused.rows import (
     DRAWN,
     INVERSE_TEMPERATURE,
     NOISE,
     NOISE_KEY,
     SOURCE,
+    X_ROWS,
     RowInterleaved,
     check_same,
     gathered,
-    optional_names,
-    table_layout,
 )
 from glinfer.kernels.fused.sample import NO_SCORE, best_candidates
 from glinfer.kernels.noise import gumbel_at
@@ -96,62 +95,36 @@ def choice_draws(
     ``rows``, the number of rows to choose for; ``row``, the first of them; and ``slot``, the slot of picks [slots, 64]
     for that row.
     """
-    assert isinstance(lists.best.layout, FlatLayout)
-    table = (*table_layout(rows).defines("ROWS"), ("TABLE_ROWS", rows.shape[0]))
-    of_lists = (*lists.best.layout.defines("LIST"), ("PIECES", pieces_for(vocab)))
-    common = (*table, ("VOCAB", vocab), ("LOOKUP_TEXTURE", int(kernels.lookup_texture)))
-    size, per_run = ("rows", lists.best.shape[1]), (("first_row", "row"),)
-    masked = () if mask is None else (("mask", mask.name),)
-    changed = () if changes is None else (("changes", changes.name), ("picks", picks.name))
-    picked = (
-        () if changes is None else (*changes_defines(changes), *block_layout("choice.list", picks).defines("PICKS"))
-    )
+    layout, size = lists.best.layout, ("rows", lists.best.shape[1])
+    assert isinstance(layout, FlatLayout)
+    table = [("PIECES", pieces_for(vocab)), ("TABLE_ROWS", rows.shape[0])]
+    common = [*table, ("VOCAB", vocab), ("LOOKUP_TEXTURE", int(kernels.lookup_texture)), *layout.defines("OUT")]
+    row, slot = ("first_row", "row"), ("first_slot", "slot")
+
+    def flat(op: str, inputs: Inputs, outputs: Lists | Ranks, defines: Defines, *per_run: tuple[str, str]) -> DrawSpec:
+        name = op.replace("_", ".")
+        pairs, layouts = bound(name, inputs)
+        names, defined = tuple(each.name for each in outputs), (*layouts, *common, *defines)
+        return DrawSpec(name, "choice", op, tuple(pairs), names, size, defined, per_run=(row, *per_run))
+
+    to_list: Inputs = {"x": logits, "rows": rows, "mask": mask}
+    for_list: Defines = [] if mask is None else mask_defines(mask)
+    if changes is not None:
+        to_list |= {"changes": changes.name, "picks": picks}
+        for_list += changes_defines(changes)
+    of_lists: Defines = [*layout.defines("LIST")]
+    to_rank: Inputs = {**_named(lists, "best", "facts", "other"), "rows": rows}
+    to_pick: Inputs = {**_named(lists, "drawn", "facts", "other"), **_named(ranks, *ranks._fields), "rows": rows}
+    how: dict[str, Any] = {"kernels": kernels, "per_run": (row, slot), "first": "slot"}
     return (
-        DrawSpec(
-            name="choice.list",
-            kind="choice",
-            op="choice_list",
-            inputs=(*logits.inputs(), ("rows", rows.name), *masked, *changed),
-            outputs=tuple(each.name for each in lists),
-            size=size,
-            defines=(
-                *logits.layout.defines("X"),
-                *(() if mask is None else mask_defines(mask)),
-                *picked,
-                *lists.best.layout.defines("OUT"),
-                ("ROWS", len(logits.tensors)),
-                ("PIECES", pieces_for(vocab)),
-                *common,
-            ),
-            per_run=per_run if changes is None else (*per_run, ("first_slot", "slot")),
-        ),
-        DrawSpec(
-            name="choice.rank",
-            kind="choice",
-            op="choice_rank",
-            inputs=(*_named(lists, "best", "facts", "other"), ("rows", rows.name)),
-            outputs=tuple(each.name for each in ranks),
-            size=size,
-            defines=(*lists.best.layout.defines("OUT"), *of_lists, *common),
-            per_run=per_run,
-        ),
-        block_draw(
-            "choice.pick",
-            "choice",
-            "choice_pick",
-            (*_named(lists, "drawn", "facts", "other"), *_named(ranks, *ranks._fields), ("rows", rows.name)),
-            (picks.name,),
-            ("rows", picks.shape[1]),
-            (*block_layout("choice.pick", picks).defines("OUT"), *of_lists, *table),
-            kernels=kernels,
-            per_run=(*per_run, ("first_slot", "slot")),
-            first="slot",
-        ),
+        flat("choice_list", to_list, lists, for_list, *([] if changes is None else [slot])),
+        flat("choice_rank", to_rank, ranks, of_lists),
+        block_draw("choice.pick", "choice", "choice_pick", to_pick, picks, "rows", [*of_lists, *table], **how),
     )
 
 
-def _named(tensors: Lists | Ranks, *names: str) -> tuple[tuple[str, str], ...]:
-    return tuple((name, getattr(tensors, name).name) for name in names)
+def _named(tensors: Lists | Ranks, *names: str) -> dict[str, str]:
+    return {name: getattr(tensors, name).name for name in names}
 
 
 def _rows_of(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> tuple[Array, Array]:
@@ -333,11 +306,11 @@ register(
     Op(
         "choice_list",
         ("rows",),
-        (*optional_names(), "mask", "changes", "picks"),
+        (*X_ROWS, "mask", "changes", "picks"),
         _check_list,
         _list_oracle,
         ("rows", "mask"),
-        regions=optional_names(),
+        regions=X_ROWS,
     )
 )
 register(Op("choice_rank", ("best", "facts", "other", "rows"), (), _check_rank, _rank_oracle, ("rows",)))

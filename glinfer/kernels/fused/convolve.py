@@ -13,21 +13,19 @@ from typing import Any
 
 import numpy as np
 
-from glinfer.errors import PlanError
-from glinfer.gl.layouts.blocks import BLOCK_FLOATS, RowLayout, blocks_for
+from glinfer.gl.layouts.blocks import BLOCK_FLOATS, blocks_for
 from glinfer.gl.layouts.matrix import Extent
-from glinfer.kernels.fused.dense import target_defines
-from glinfer.kernels.fused.draws import block_draw, block_layout
+from glinfer.kernels.fused.dense import half_defines
+from glinfer.kernels.fused.draws import Inputs, block_draw, block_layout, expect_table
 from glinfer.kernels.fused.rows import (
     BASE,
     POSITION,
+    X_ROWS,
     RowInterleaved,
     check_same,
     deinterleaved,
     gathered,
-    optional_names,
     stored_places,
-    table_layout,
 )
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Part, Shapes, TensorSpec, float64, register
@@ -55,36 +53,15 @@ def store_gated(
     value position, in a sequence that begins in the first slot. Run value: rows, or position. For ``together`` see
     :func:`glinfer.kernels.fused.tiles.store_rows`.
     """
-    layout, alone = block_layout(name, cache), rows is None
+    layout = block_layout(name, cache)
     strip = together and layout.in_one_line
-    inputs: list[tuple[str, str]] = [*x.inputs()]
-    further: dict[str, Any] = {}
-    defines = [
-        *x.layout.defines("X"),
-        *target_defines(layout),
-        ("ROWS", len(x.tensors)),
-        ("STRIP", int(strip)),
-        ("FACTOR_BLOCK", 2 * blocks_for(cache.shape[1])),
-    ]
+    defines = [*half_defines(layout), ("STRIP", int(strip)), ("FACTOR_BLOCK", 2 * blocks_for(cache.shape[1]))]
+    how: dict[str, Any] = {"kernels": kernels, "shader": "store_rows"}
     if rows is None:
         defines.append(("ALONE", 1))
-    else:
-        inputs.append(("rows", rows.name))
-        defines += table_layout(rows).defines("ROWS")
-        further = {"cover": "strip"} if strip else {"vertex": "common/rows.vert"}
-    return block_draw(
-        name,
-        "conv.store",
-        "store_gated_row" if alone else "store_gated",
-        inputs,
-        (cache.name,),
-        (1 if alone else "rows", cache.shape[1]),
-        defines,
-        kernels=kernels,
-        shader="store_rows",
-        first="position" if alone else 0,
-        **further,
-    )
+        return block_draw(name, "conv.store", "store_gated_row", {"x": x}, cache, 1, defines, first="position", **how)
+    how |= {"cover": "strip"} if strip else {"vertex": "common/rows.vert"}
+    return block_draw(name, "conv.store", "store_gated", {"x": x, "rows": rows}, cache, "rows", defines, **how)
 
 
 def short_conv(
@@ -104,40 +81,18 @@ def short_conv(
     x and cache are as in :func:`store_gated`; a sequence has zeros before its first position. taps [length, D] may have
     one more row, the bias. With the table ``rows`` it is computed for the rows of the first ``slots``
     slots; without it for the token at the run value position, in a sequence that begins in the first slot.
-
-    Raises:
-        PlanError: a tensor has another layout.
     """
-    if not isinstance(taps.layout, RowLayout):
-        raise PlanError(f"draw {name}: expected a table of taps")
-    inputs = [*x.inputs(), ("cache", cache.name), ("taps", taps.name)]
+    inputs: Inputs = {"x": x, "cache": cache, "taps": expect_table(name, taps), "rows": rows}
     defines = [
-        *x.layout.defines("X"),
-        *block_layout(name, cache).defines("CACHE"),
         ("CACHE_SLOTS", cache.shape[0]),
-        *taps.layout.defines("TAPS"),
-        *out.layout.defines("OUT"),
-        ("ROWS", len(out.tensors)),
         ("ALONE", int(rows is None)),
         ("LENGTH", length),
         ("BIASED", taps.shape[0] - length),
         ("GATE_BLOCK", blocks_for(out.cols)),
     ]
-    if rows is not None:
-        inputs.append(("rows", rows.name))
-        defines += table_layout(rows).defines("ROWS")
-    return block_draw(
-        name,
-        "conv.mixed",
-        "short_conv",
-        inputs,
-        out.names,
-        (1 if rows is None else slots, out.cols),
-        defines,
-        kernels=kernels,
-        cells=rows is not None,
-        per_run=(("position", "position"),) if rows is None else (),
-    )
+    how: dict[str, Any] = {"cells": True} if rows is not None else {"per_run": (("position", "position"),)}
+    count = 1 if rows is None else slots
+    return block_draw(name, "conv.mixed", "short_conv", inputs, out, count, defines, kernels=kernels, **how)
 
 
 def _check_store(shapes: Shapes, params: Params) -> None:
@@ -187,17 +142,17 @@ def _parts(params: Params) -> Mapping[str, Part]:
     return {"cache": Part(rows + length - 1 if together else rows * length)}
 
 
-register(Op("store_gated_row", (), optional_names(), _check_store, _oracle_store, regions=optional_names()))
-register(Op("store_gated", ("rows",), optional_names(), _check_store, _oracle_store, ("rows",), places=stored_places))
+register(Op("store_gated_row", (), X_ROWS, _check_store, _oracle_store, regions=X_ROWS))
+register(Op("store_gated", ("rows",), X_ROWS, _check_store, _oracle_store, ("rows",), places=stored_places))
 register(
     Op(
         "short_conv",
         ("cache", "taps"),
-        (*optional_names(), "rows"),
+        (*X_ROWS, "rows"),
         _check_conv,
         _oracle_conv,
         ("rows",),
-        regions=(*optional_names(), "output"),
+        regions=(*X_ROWS, "output"),
         parts=_parts,
     )
 )

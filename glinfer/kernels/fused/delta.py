@@ -24,22 +24,21 @@ The scan of Mamba-2 is a rule without corrections, see :mod:`glinfer.kernels.fus
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from glinfer.families.layer import DeltaRule
-from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BlockLayout, RowLayout, blocks_for
+from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BlockLayout, blocks_for
 from glinfer.kernels.flat.delta import of_values
-from glinfer.kernels.fused.draws import block_draw, block_layout
-from glinfer.kernels.fused.rows import BASE, POSITION, table_layout
+from glinfer.kernels.fused.draws import Defines, Inputs, block_draw
+from glinfer.kernels.fused.rows import BASE, POSITION
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.published.linear import ACTIVATIONS, activate
-from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Part, Shapes, TensorSpec, float64, register
+from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Part, ShapeCheck, Shapes, TensorSpec, float64, register
 
-Defines = list[tuple[str, int | float]]
 SPAN = 32
 """Tokens of a span, and the limit for the consecutive rows of one run, which thus complete at most one span."""
 RING = 2 * SPAN
@@ -67,76 +66,42 @@ def input_ring(taps: int) -> int:
     return _grouped(max(REWINDS + taps, SPAN))
 
 
-@dataclass(frozen=True)
 class DeltaHeads:
-    """The parts of the rows that the passes of a delta rule read and write; offsets and widths are in floats."""
+    """The parts of the rows that the passes of a delta rule read and write, each from a whole block on.
 
-    rule: DeltaRule
+    Offsets and widths are in floats.
 
-    @property
-    def a_at(self) -> int:
-        """Offset of the decays' inputs in a row of the product before the rule, which begins with the channels."""
-        return _part(self.rule.channels)
+    Attributes:
+        rule: the rule.
+        a_at, b_at, z_at: offsets, in a row of the product before the rule, of the inputs of the decays, of the inputs
+            of the written shares, and of the results' gates; channels come first, and a scan's shares have the inputs
+            of its decays.
+        projected: width of a row of the product.
+        k_at, v_at, g_at, beta_at: offsets of keys, values, decays and shares in a mixed row, after the queries.
+        mixed: width of a mixed row.
+        u_at: offset of the corrections in a row of the cache, after its keys and decays.
+        kept: width of a row of the cache.
+        state_rows: slots of a sequence for a state: one for each element of a key, and at least one for each row of a
+            run.
+        per_head: width of a row with a block for each head, such as the weights of all tokens that a row sees.
+    """
 
-    @property
-    def b_at(self) -> int:
-        """Offset of the inputs of the written shares in a row of the product; a scan's are those of its decays."""
-        return self.a_at + (0 if self.rule.scan else _part(self.rule.heads))
-
-    @property
-    def z_at(self) -> int:
-        """Offset of the results' gates in a row of the product."""
-        return self.b_at + _part(self.rule.heads)
-
-    @property
-    def projected(self) -> int:
-        """Floats of a row of the product."""
-        return self.z_at + self.rule.values
-
-    @property
-    def k_at(self) -> int:
-        """Offset of the keys in a mixed row: queries, keys, values, decays, shares."""
-        return _part(self.rule.keys)
-
-    @property
-    def v_at(self) -> int:
-        """Offset of the values in a mixed row."""
-        return 2 * self.k_at
-
-    @property
-    def g_at(self) -> int:
-        """Offset of the decays in a mixed row."""
-        return self.v_at + _part(self.rule.values)
-
-    @property
-    def beta_at(self) -> int:
-        """Offset of the shares in a mixed row."""
-        return self.g_at + _part(self.rule.heads)
-
-    @property
-    def mixed(self) -> int:
-        """Floats of a mixed row."""
-        return self.beta_at + self.rule.heads
-
-    @property
-    def u_at(self) -> int:
-        """Offset of the corrections in a row of the cache, after its keys and decays."""
-        return self.k_at + _part(self.rule.heads)
-
-    @property
-    def kept(self) -> int:
-        """Floats of a row of the cache."""
-        return self.u_at + self.rule.values
-
-    @property
-    def state_rows(self) -> int:
-        """Slots of a sequence for a state: one for each element of a key, and at least one for each row of a run."""
-        return max(_grouped(self.rule.key), SPAN)
-
-    @property
-    def per_head(self) -> int:
-        """Floats of a row with a block for each head, such as the weights of all tokens that a row sees."""
-        return self.rule.heads * BLOCK_FLOATS
+    def __init__(self, rule: DeltaRule) -> None:
+        """Lay out the rows of a rule."""
+        self.rule, decays = rule, _part(rule.heads)
+        self.a_at = _part(rule.channels)
+        self.b_at = self.a_at + (0 if rule.scan else decays)
+        self.z_at = self.b_at + decays
+        self.projected = self.z_at + rule.values
+        self.k_at = _part(rule.keys)
+        self.v_at = 2 * self.k_at
+        self.g_at = self.v_at + _part(rule.values)
+        self.beta_at = self.g_at + decays
+        self.mixed = self.beta_at + rule.heads
+        self.u_at = self.k_at + decays
+        self.kept = self.u_at + rule.values
+        self.state_rows = max(_grouped(rule.key), SPAN)
+        self.per_head = rule.heads * BLOCK_FLOATS
 
     def layouts(self, taps: int, sequences: int, max_texture_size: int) -> dict[str, BlockLayout]:
         """The layouts of the caches of ``sequences`` sequences by name: inputs, rows, and both states.
@@ -233,20 +198,13 @@ class DeltaRun:
         """A draw over the rows; ``placed`` if it depends on their positions."""
         found: Defines = [*self.heads.defines(), ("ALONE", int(self.rows is None)), *(defines or [])]
         found.append(("PIECE", self.piece if placed else 0))
-        for sampler, tensor in inputs.items():
-            layout = tensor.layout
-            found += (layout if isinstance(layout, RowLayout) else block_layout(name, tensor)).defines(sampler.upper())
-        found += block_layout(name, outputs[0]).defines("OUT")
-        bound = [(sampler, tensor.name) for sampler, tensor in inputs.items()]
         if self.rows is not None and placed:
-            bound.append(("rows", self.rows.name))
-            found += [*table_layout(self.rows).defines("ROWS"), ("EVERY", self.every)]
-        size = (1 if self.rows is None else "rows", outputs[0].shape[1])
-        per_run = (("position", "position"),) if self.rows is None and placed else ()
-        names = tuple(each.name for each in outputs)
-        how: dict[str, Any] = {"kernels": self.kernels, "per_run": per_run, **further}
-        kind = f"{'ssm' if self.heads.rule.scan else 'delta'}.{part}"
-        return block_draw(name, kind, op, bound, names, size, found, **how)
+            found.append(("EVERY", self.every))
+        elif placed:
+            further["per_run"] = (("position", "position"),)
+        kind, rows = f"{'ssm' if self.heads.rule.scan else 'delta'}.{part}", 1 if self.rows is None else "rows"
+        given: Inputs = {**inputs, "rows": self.rows if placed else None}
+        return block_draw(name, kind, op, given, outputs, rows, found, kernels=self.kernels, **further)
 
 
 def delta_conv(
@@ -400,25 +358,13 @@ def _check_rule(shapes: Shapes, params: Params) -> DeltaHeads:
     return heads
 
 
-def _check_unit(shapes: Shapes, params: Params) -> None:
-    shapes.expect("output", None, _check_rule(shapes, params).mixed)
+def _writes(width: Callable[[DeltaHeads, Params], int]) -> ShapeCheck:
+    """The check of a draw of the rule whose output rows have ``width`` floats."""
 
+    def check(shapes: Shapes, params: Params) -> None:
+        shapes.expect("output", None, width(_check_rule(shapes, params), params))
 
-def _check_per_head(shapes: Shapes, params: Params) -> None:
-    shapes.expect("output", None, _check_rule(shapes, params).per_head)
-
-
-def _check_recall(shapes: Shapes, params: Params) -> None:
-    heads = _check_rule(shapes, params)
-    shapes.expect("output", None, heads.rule.values if params["QUERIES"] else heads.kept)
-
-
-def _check_correct(shapes: Shapes, params: Params) -> None:
-    shapes.expect("output", None, _check_rule(shapes, params).kept)
-
-
-def _check_fold(shapes: Shapes, params: Params) -> None:
-    shapes.expect("output", None, _check_rule(shapes, params).rule.values)
+    return check
 
 
 def _check_norm(shapes: Shapes, params: Params) -> None:
@@ -689,11 +635,14 @@ def _parts_of_fold(params: Params) -> Mapping[str, Part]:
 _TABLE: dict[str, Any] = {"integers": ("rows",), "parts": _parts_of_rule}
 _CONV, _STATES = ("x", "inputs", "cache", "taps", "decay"), ("state0", "state1")
 register(Op("delta_conv", _CONV, ("rows",), _check_conv, _oracle_conv, ("rows",), parts=_parts_of_conv))
-register(Op("delta_unit", ("x",), (), _check_unit, _oracle_unit))
-register(Op("delta_scores", ("x", "cache"), ("rows",), _check_per_head, _oracle_scores, **_TABLE))
-register(Op("delta_recall", ("x", "scores", "cache", *_STATES), ("rows",), _check_recall, _oracle_recall, **_TABLE))
-register(Op("delta_solve", ("x", "scores"), ("rows",), _check_per_head, _oracle_solve, ("rows",)))
-register(Op("delta_correct", ("apart", "solved"), ("rows",), _check_correct, _oracle_correct, ("rows",)))
+_MIXED, _KEPT = _writes(lambda heads, _: heads.mixed), _writes(lambda heads, _: heads.kept)
+_PER_HEAD, _VALUES = _writes(lambda heads, _: heads.per_head), _writes(lambda heads, _: heads.rule.values)
+_RECALLED = _writes(lambda heads, params: heads.rule.values if params["QUERIES"] else heads.kept)
+register(Op("delta_unit", ("x",), (), _MIXED, _oracle_unit))
+register(Op("delta_scores", ("x", "cache"), ("rows",), _PER_HEAD, _oracle_scores, **_TABLE))
+register(Op("delta_recall", ("x", "scores", "cache", *_STATES), ("rows",), _RECALLED, _oracle_recall, **_TABLE))
+register(Op("delta_solve", ("x", "scores"), ("rows",), _PER_HEAD, _oracle_solve, ("rows",)))
+register(Op("delta_correct", ("apart", "solved"), ("rows",), _KEPT, _oracle_correct, ("rows",)))
 _FOLD: dict[str, Any] = {"integers": ("rows",), "places": _folded_places, "parts": _parts_of_fold}
-register(Op("delta_fold", ("cache", "state"), ("rows",), _check_fold, _oracle_fold, **_FOLD))
+register(Op("delta_fold", ("cache", "state"), ("rows",), _VALUES, _oracle_fold, **_FOLD))
 register(Op("delta_norm", ("x", "gates", "gains"), (), _check_norm, _oracle_norm))

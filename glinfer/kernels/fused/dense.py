@@ -9,20 +9,21 @@ from dataclasses import dataclass
 import numpy as np
 
 from glinfer.errors import PlanError
-from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BlockLayout, RowLayout, blocks_for
+from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BlockLayout, blocks_for
 from glinfer.gl.layouts.grouped import GroupedLayout, line_texels, rounds_for
 from glinfer.gl.layouts.packing import ConstantLayout, GemvLayout
+from glinfer.kernels.flat.rotate import turned_pairs
+from glinfer.kernels.fused.draws import Defines, Inputs, expect_table
 from glinfer.kernels.fused.low_rank import LowRankSum, low_rank_rows
 from glinfer.kernels.fused.rows import RowInterleaved
 from glinfer.kernels.options import KernelOptions
-from glinfer.kernels.published.linear import ACTIVATIONS, activate, soft_cap
+from glinfer.kernels.published.linear import ACTIVATIONS, activate, activation_number, soft_cap
 from glinfer.kernels.routing import gated
 from glinfer.kernels.spec import Array, Params, TensorSpec
 from glinfer.quant.formats import GROUP, WORD_FORMATS, group_number, packing_of_group
 from glinfer.quant.ggml import table_of
 from glinfer.quant.words import decode
 
-Defines = list[tuple[str, int | float]]
 ANGLES = "angles"
 """Run value of plans whose table has two sets of angles: the table row of the first token."""
 
@@ -53,6 +54,11 @@ class Matrix:
     def only_biases(self) -> bool:
         """Whether the constants have neither scales nor sums of weights."""
         return self.consts.shape[1] == 1
+
+    @property
+    def quad(self) -> bool:
+        """Whether the fragments of a quad share the inputs."""
+        return isinstance(self.weight.layout, (GemvLayout, GroupedLayout)) and self.weight.layout.quad
 
     @property
     def outputs(self) -> int:
@@ -88,9 +94,9 @@ class RawRows:
         return self.matrix.biased or self.matrix.only_biases
 
     @property
-    def inputs(self) -> list[tuple[str, str]]:
+    def inputs(self) -> Inputs:
         """The inputs of a reader besides the sums."""
-        return [("x_consts", self.matrix.consts.name)] if self.biased else []
+        return {"x_consts": self.matrix.consts.name} if self.biased else {}
 
     def defines(self, name: str) -> Defines:
         """The defines of a reader, in shaders/gemm.frag."""
@@ -135,30 +141,26 @@ class Turning:
         """The run value that names the row of the table, in a plan of one row."""
         return ANGLES if self.positions else "position"
 
-    def defines(self, name: str) -> Defines:
+    @property
+    def defines(self) -> Defines:
         """The defines of shaders/common/rope.glsl; without a table only those of the heads."""
         floats = self.floats if self.table is None else self.table.shape[1] // (1 + self.apart)
         sizes = {"HEAD_TEXELS": floats, "KEY_TEXELS": self.keys, "QUERY_AT": self.queries}
         found: Defines = [(key, size // 4) for key, size in sizes.items()]
         if self.table is None:
             return found
-        if not isinstance(self.table.layout, RowLayout):
-            raise PlanError(f"draw {name}: {self.table.name} is not a table of rows")
         sets: Defines = [("ROPE_SET", self.positions)] if self.positions else []
         apart: Defines = [("QUERY_TURNS", floats // 4)] if self.apart else []
-        return [("ROPE", 1), *found, *self.table.layout.defines("ROPE"), *sets, *apart]
+        return [("ROPE", 1), *found, *sets, *apart]
 
-    @property
-    def inputs(self) -> list[tuple[str, str]]:
+    def inputs(self, draw: str) -> Inputs:
         """The input with the angles."""
-        return [] if self.table is None else [("rope", self.table.name)]
+        return {} if self.table is None else {"rope": expect_table(draw, self.table)}
 
 
 def dense_defines(
     name: str,
-    x: BlockLayout,
     matrix: Matrix,
-    out: BlockLayout,
     *,
     norm_eps: float | None,
     activation: str,
@@ -166,7 +168,7 @@ def dense_defines(
     cap: float = 0.0,
     raw: bool = False,
 ) -> Defines:
-    """The defines that shaders/gemm.frag besides those of rows; ``raw`` leaves the gate to the reader.
+    """The defines of shaders/gemm.frag besides those of rows; ``raw`` leaves the gate to the reader.
 
     Raises:
         PlanError: a tensor has another layout, or there is no such activation.
@@ -174,24 +176,18 @@ def dense_defines(
     weight, consts = matrix.weight.layout, matrix.consts.layout
     if not isinstance(weight, (GemvLayout, GroupedLayout)) or not isinstance(consts, ConstantLayout):
         raise PlanError(f"draw {name}: expected packed weights and constants")
-    if activation not in ACTIVATIONS:
-        raise PlanError(f"draw {name}: activation {activation!r}; known: {', '.join(ACTIVATIONS)}")
     alternates = matrix.gated and not raw
     if alternates and matrix.weight.shape[0] % (2 * BLOCK_FLOATS):
         raise PlanError(f"draw {name}: {matrix.weight.name} has no pairs of whole blocks of outputs")
     found: Defines = [
-        *x.defines("X"),
         *weight.defines("WEIGHT"),
         *consts.defines("CONSTS"),
-        *target_defines(out),
         ("SCALED", int(consts.scales)),
         ("CENTRED", int(consts.sums)),
         ("GATED", int(alternates)),
-        ("QUAD", int(weight.quad)),
         ("MANTISSA", int(kernels.mantissa)),
         ("FUSED", int(kernels.fused)),
-        ("LOOKUP_TEXTURE", int(kernels.lookup_texture)),
-        ("ACTIVATION", ACTIVATIONS[activation]),
+        ("ACTIVATION", activation_number(name, activation)),
         ("STEPS", steps_of(matrix)),
         ("INPUTS", matrix.inputs),
     ]
@@ -213,9 +209,9 @@ def dense_defines(
     return found
 
 
-def target_defines(out: BlockLayout) -> Defines:
-    """The layout of the outputs, and whether shaders/common/half.glsl rounds them for a target of half floats."""
-    return [*out.defines("OUT"), *([("OUT_HALF", 1)] if out.format_name == "rgba16f" else [])]
+def half_defines(out: BlockLayout) -> Defines:
+    """Whether shaders/common/half.glsl rounds the outputs for a target of half floats."""
+    return [("OUT_HALF", 1)] if out.format_name == "rgba16f" else []
 
 
 def grouped_defines(weight: GroupedLayout) -> Defines:
@@ -223,16 +219,14 @@ def grouped_defines(weight: GroupedLayout) -> Defines:
     return [("LINE_TEXELS", line_texels(weight.form)), *weight.form.defines()]
 
 
-def dense_inputs(matrix: Matrix, *, raw: bool = False) -> list[tuple[str, str]]:
+def dense_inputs(matrix: Matrix, *, raw: bool = False) -> Inputs:
     """The inputs besides the rows; ``raw`` omits constants that have only a bias."""
-    found = [("weight", matrix.weight.name)]
+    found: Inputs = {"weight": matrix.weight.name}
     if not (raw and matrix.only_biases):
-        found.append(("consts", matrix.consts.name))
+        found["consts"] = matrix.consts.name
     if matrix.gain is not None:
-        found.append(("gain", matrix.gain.name))
-    if matrix.low_rank is not None:
-        found += matrix.low_rank.inputs
-    return found
+        found["gain"] = matrix.gain.name
+    return found if matrix.low_rank is None else {**found, **matrix.low_rank.inputs}
 
 
 def steps_of(matrix: Matrix) -> int:
@@ -338,10 +332,8 @@ def turned_rows(y: Array, table: Array, params: Params, positions: Array) -> Arr
     apart = 4 * int(params.get("QUERY_TURNS", 0))
     found = y.copy()
     for start, end, first in ((0, keys, 0), (queries, y.shape[1], apart)):
-        part = y[:, start:end].reshape(len(y), -1, floats // 2, 2)
         turns = table[positions, None, first : first + floats]
-        cos, sin = turns[..., 0::2], turns[..., 1::2]
-        one, two = part[..., 0], part[..., 1]
-        moved = np.stack([one * cos - two * sin, one * sin + two * cos], axis=-1)
-        found[:, start:end] = moved.reshape(len(y), -1)
+        by_head = y[:, start:end].reshape(len(y), -1, floats)
+        turned = turned_pairs(by_head, turns[..., 0::2], turns[..., 1::2], interleaved=True)
+        found[:, start:end] = turned.reshape(len(y), -1)
     return found

@@ -1,15 +1,23 @@
-"""The base draw of the fused ops, over rows in blocks; for the layout see :mod:`glinfer.gl.layouts.blocks`."""
+"""The base draw of the fused ops, over rows in blocks; for the layout see :mod:`glinfer.gl.layouts.blocks`.
+
+Every builder raises PlanError if a tensor has another layout.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from glinfer.errors import PlanError
-from glinfer.gl.layouts.blocks import BlockLayout
+from glinfer.gl.layouts.blocks import BlockLayout, RowLayout
 from glinfer.gl.layouts.matrix import Extent
+from glinfer.kernels.fused.rows import RowInterleaved, table_layout
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.spec import DrawSpec, TensorSpec
+
+Defines = list[tuple[str, int | float]]
+Inputs = dict[str, TensorSpec | RowInterleaved | str | None]
+"""Inputs by name: a tensor, the tensors of a matrix, the name of a tensor whose layout needs no defines, or none."""
 
 
 def block_layout(draw: str, tensor: TensorSpec) -> BlockLayout:
@@ -23,33 +31,81 @@ def block_layout(draw: str, tensor: TensorSpec) -> BlockLayout:
     return tensor.layout
 
 
+def expect_table(draw: str, tensor: TensorSpec) -> TensorSpec:
+    """Accept a tensor that is a table of rows.
+
+    Raises:
+        PlanError: it has another layout.
+    """
+    if not isinstance(tensor.layout, RowLayout):
+        raise PlanError(f"draw {draw}: {tensor.name} is not a table of rows")
+    return tensor
+
+
+def bound(draw: str, inputs: Inputs) -> tuple[list[tuple[str, str]], Defines]:
+    """The (sampler, tensor) pairs of inputs, and the defines of their layouts under their names in upper case.
+
+    A matrix x in several tensors has the samplers x0, x1, …; their number is the define ROWS. The input ``rows`` is the
+    table of :mod:`glinfer.kernels.fused.rows`.
+
+    Raises:
+        PlanError: a tensor is neither in blocks nor a table of rows.
+    """
+    pairs: list[tuple[str, str]] = []
+    defines: Defines = []
+    for name, given in inputs.items():
+        if isinstance(given, RowInterleaved):
+            pairs += given.inputs(name)
+            defines += [*given.layout.defines(name.upper()), ("ROWS", len(given.tensors))]
+        elif given is not None:
+            pairs.append((name, given if isinstance(given, str) else given.name))
+        if isinstance(given, TensorSpec):
+            layout = table_layout(given) if name == "rows" else given.layout
+            if not isinstance(layout, (BlockLayout, RowLayout)):
+                raise PlanError(f"draw {draw}: {given.name} is neither in blocks nor a table of rows")
+            defines += layout.defines(name.upper())
+    return pairs, defines
+
+
 def block_draw(
     name: str,
     kind: str,
     op: str,
-    inputs: Iterable[tuple[str, str]],
-    outputs: Iterable[str],
-    size: tuple[Extent, Extent],
-    defines: Iterable[tuple[str, int | float]],
+    inputs: Inputs,
+    outputs: TensorSpec | RowInterleaved | Sequence[TensorSpec],
+    rows: Extent,
+    defines: Iterable[tuple[str, int | float]] = (),
     *,
     kernels: KernelOptions,
     quad: bool = False,
     cells: bool = False,
     **further: Any,
 ) -> DrawSpec:
-    """A draw that covers blocks in the way of ``kernels``; ``further`` are other fields of the DrawSpec.
+    """A draw that covers ``rows`` rows of blocks in the way of ``kernels``, in outputs of one layout.
 
-    With ``quad`` the fragments of a quad share the work if the kernels allow it; with ``cells`` a point or quad may
-    cover several blocks.
+    Its defines are those of :func:`bound`, the outputs' layout as ``OUT_…``, and ``defines``. With ``quad`` the
+    fragments of a quad share the work if the kernels allow it; with ``cells`` a point or quad may cover several blocks.
+    ``further`` are other fields of the DrawSpec.
+
+    Raises:
+        PlanError: a tensor has another layout.
     """
-    return DrawSpec(
-        name=name,
-        kind=kind,
-        op=op,
-        inputs=tuple(inputs),
-        outputs=tuple(outputs),
-        size=size,
-        defines=(*defines, ("QUAD", int(quad and kernels.quad)), ("LOOKUP_TEXTURE", int(kernels.lookup_texture))),
-        largest_cell=kernels.largest_cell if cells else 0,
-        **{"cover": kernels.cover, **further},
-    )
+    pairs, layouts = bound(name, inputs)
+    if isinstance(outputs, RowInterleaved):
+        layouts.append(("ROWS", len(outputs.tensors)))
+        outputs = outputs.tensors
+    written = [outputs] if isinstance(outputs, TensorSpec) else outputs
+    layouts += block_layout(name, written[0]).defines("OUT")
+    layouts += [("QUAD", int(quad and kernels.quad)), ("LOOKUP_TEXTURE", int(kernels.lookup_texture))]
+    fields: dict[str, Any] = {
+        "size": (rows, written[0].shape[1]),
+        "cover": kernels.cover,
+        "largest_cell": kernels.largest_cell if cells else 0,
+        "defines": (*layouts, *defines),
+    }
+    return DrawSpec(name, kind, op, tuple(pairs), tuple(each.name for each in written), **{**fields, **further})
+
+
+def of_run(uniform: str, value: Extent) -> dict[str, Any]:
+    """The field of a DrawSpec that sets a uniform to a number, or to the run value of a name."""
+    return {"per_run" if isinstance(value, str) else "uniforms": ((uniform, value),)}

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
-from glinfer.errors import PlanError
-from glinfer.gl.layouts.blocks import BLOCK_FLOATS, RowLayout
+from glinfer.gl.layouts.blocks import BLOCK_FLOATS
 from glinfer.gl.layouts.grouped import GroupedLayout, rounds_for
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.kernels.fused.dense import grouped_defines
-from glinfer.kernels.fused.draws import block_draw, block_layout
-from glinfer.kernels.fused.rows import CHOSEN, PLACE, POSITION, TOKEN, RowInterleaved, deinterleaved, table_layout
+from glinfer.kernels.fused.draws import Defines, Inputs, block_draw, expect_table
+from glinfer.kernels.fused.rows import CHOSEN, PLACE, POSITION, TOKEN, RowInterleaved, deinterleaved
 from glinfer.kernels.fused.sample import best_candidate
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Part, Shapes, TensorSpec, float64, looked_up, register
@@ -22,19 +22,15 @@ from glinfer.quant.ggml import table_of
 
 def table_defines(
     name: str, wte: TensorSpec, wpe: TensorSpec | None, width: int, scale: float
-) -> tuple[list[tuple[str, str]], list[tuple[str, int | float]]]:
-    """The inputs and the defines of shaders/common/table.glsl for a table of embeddings, [V, width].
-
-    Raises:
-        PlanError: a table has another layout.
-    """
-    defines: list[tuple[str, int | float]] = [
+) -> tuple[Inputs, Defines]:
+    """The inputs and the defines of shaders/common/table.glsl for a table of embeddings, [V, width]."""
+    defines: Defines = [
         ("DIM_TEXELS", -(-width // 4)),
         ("EMBEDDING_SCALE", float(scale)),
         ("POSITIONS", int(wpe is not None)),
     ]
     if isinstance(wte.layout, GroupedLayout):
-        inputs = [("weight", wte.name)]
+        inputs: Inputs = {"weight": wte.name}
         defines += [
             *wte.layout.defines("WEIGHT"),
             *grouped_defines(wte.layout),
@@ -43,17 +39,10 @@ def table_defines(
             ("QUAD_TABLE", int(wte.layout.quad)),
             ("INPUTS", width),
         ]
-    elif isinstance(wte.layout, RowLayout):
-        inputs = [("wte", wte.name)]
-        defines += [("TABLE_FORMAT", 0), *wte.layout.defines("WTE")]
     else:
-        raise PlanError(f"draw {name}: expected a table of rows, or of packed rows")
-    if wpe is not None:
-        if not isinstance(wpe.layout, RowLayout):
-            raise PlanError(f"draw {name}: expected a table of positions")
-        inputs.append(("wpe", wpe.name))
-        defines += wpe.layout.defines("WPE")
-    return inputs, defines
+        inputs = {"wte": expect_table(name, wte)}
+        defines.append(("TABLE_FORMAT", 0))
+    return {**inputs, "wpe": None if wpe is None else expect_table(name, wpe)}, defines
 
 
 def table_in(inputs: Mapping[str, Array], params: Params) -> Array:
@@ -91,17 +80,8 @@ def embed_token(
     or -1 for the best candidate in slot position - 1 of picks (see :mod:`glinfer.kernels.fused.sample`).
     """
     inputs, defines = table_defines(name, wte, wpe, out.shape[1], scale)
-    return block_draw(
-        name,
-        name,
-        "embed_token",
-        (*inputs, ("picks", picks.name)),
-        (out.name,),
-        (1, out.shape[1]),
-        (*defines, *block_layout(name, picks).defines("PICKS"), *block_layout(name, out).defines("OUT")),
-        kernels=kernels,
-        per_run=(("token", "token"), ("position", "position")),
-    )
+    how: dict[str, Any] = {"kernels": kernels, "per_run": (("token", "token"), ("position", "position"))}
+    return block_draw(name, name, "embed_token", {**inputs, "picks": picks}, out, 1, defines, **how)
 
 
 def _check_token(shapes: Shapes, params: Params) -> None:
@@ -165,31 +145,13 @@ def embed_rows(
     64].
     """
     inputs, defines = table_defines(name, wte, wpe, out.cols, scale)
-    if picks is not None:
-        inputs.append(("picks", picks.name))
-        defines += block_layout(name, picks).defines("PICKS")
     if images is not None:
-        if not isinstance(images.layout, RowLayout):
-            raise PlanError(f"draw {name}: expected a table of rows of images")
-        inputs.append(("images", images.name))
-        defines += [*images.layout.defines("IMAGES"), ("TOKENS", wte.shape[0])]
-    return block_draw(
-        name,
-        name,
-        "embed_rows",
-        (("rows", rows.name), *inputs),
-        out.names,
-        (slots, out.cols),
-        (
-            *table_layout(rows).defines("ROWS"),
-            *defines,
-            *out.layout.defines("OUT"),
-            ("ROWS", len(out.tensors)),
-            *((("TYPED", 1),) if typed else ()),
-        ),
-        kernels=kernels,
-        cells=True,
-    )
+        expect_table(name, images)
+        defines.append(("TOKENS", wte.shape[0]))
+    if typed:
+        defines.append(("TYPED", 1))
+    inputs = {"rows": rows, **inputs, "picks": picks, "images": images}
+    return block_draw(name, name, "embed_rows", inputs, out, slots, defines, kernels=kernels, cells=True)
 
 
 def _check_rows(shapes: Shapes, params: Params) -> None:

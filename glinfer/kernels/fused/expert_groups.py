@@ -18,7 +18,7 @@ import numpy as np
 
 from glinfer.families.layer import Experts
 from glinfer.gl.layouts.matrix import Extent
-from glinfer.kernels.fused.draws import block_draw, block_layout
+from glinfer.kernels.fused.draws import Defines, Inputs, block_draw, of_run
 from glinfer.kernels.fused.low_rank import CHOICE_FLOATS
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
@@ -66,7 +66,9 @@ def tally_experts(
     Row 0 of out counts all rows, row 1 + s rows ``SPAN · s`` to ``SPAN · s + SPAN - 1``, so that the other two passes
     examine few choices one by one.
     """
-    return _choice_draw(name, "tally_experts", choice, None, out, experts, out.shape, 1, rows, kernels)
+    inputs: Inputs = {"choice": choice}
+    how: dict[str, Any] = {"kernels": kernels, **of_run("held", rows)}
+    return block_draw(name, "mlp.choice", "tally_experts", inputs, out, out.shape[0], _defines(experts, 1), **how)
 
 
 def place_experts(
@@ -84,8 +86,9 @@ def place_experts(
 
     Groups of expert 0 come first, and choices of an expert are in the order of rows.
     """
-    size = rows, out.shape[1]
-    return _choice_draw(name, "place_experts", choice, tally, out, experts, size, targets, None, kernels)
+    inputs: Inputs = {"choice": choice, "tally": tally}
+    defines = _defines(experts, targets)
+    return block_draw(name, "mlp.choice", "place_experts", inputs, out, rows, defines, kernels=kernels)
 
 
 def group_experts(
@@ -103,36 +106,14 @@ def group_experts(
 
     An unused group has only zeros.
     """
-    return _choice_draw(name, "group_experts", choice, tally, out, experts, out.shape, targets, rows, kernels)
+    inputs: Inputs = {"choice": choice, "tally": tally}
+    how: dict[str, Any] = {"kernels": kernels, **of_run("held", rows)}
+    return block_draw(name, "mlp.choice", "group_experts", inputs, out, out.shape[0], _defines(experts, targets), **how)
 
 
-def _choice_draw(
-    name: str,
-    op: str,
-    choice: TensorSpec,
-    tally: TensorSpec | None,
-    out: TensorSpec,
-    experts: Experts,
-    size: tuple[Extent, Extent],
-    targets: int,
-    held: Extent | None,
-    kernels: KernelOptions,
-) -> DrawSpec:
-    defines = [
-        *block_layout(name, choice).defines("CHOICE"),
-        *([] if tally is None else block_layout(name, tally).defines("TALLY")),
-        *block_layout(name, out).defines("OUT"),
-        ("EXPERTS", experts.count),
-        ("EXPERT_TEXELS", -(-experts.count // 4)),
-        ("USED", experts.used),
-        ("ROWS", targets),
-        ("SPAN", SPAN),
-    ]
-    inputs = [("choice", choice.name), *([] if tally is None else [("tally", tally.name)])]
-    further: dict[str, Any] = {}
-    if held is not None:
-        further = {"per_run" if isinstance(held, str) else "uniforms": (("held", held),)}
-    return block_draw(name, "mlp.choice", op, inputs, (out.name,), size, defines, kernels=kernels, **further)
+def _defines(experts: Experts, targets: int) -> Defines:
+    counts = {"EXPERTS": experts.count, "EXPERT_TEXELS": -(-experts.count // 4), "USED": experts.used}
+    return [*counts.items(), ("ROWS", targets), ("SPAN", SPAN)]
 
 
 def _check_tally(shapes: Shapes, params: Params) -> None:

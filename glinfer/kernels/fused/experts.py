@@ -13,17 +13,11 @@ from typing import Any
 import numpy as np
 
 from glinfer.families.layer import Experts
-from glinfer.gl.layouts.blocks import BLOCK_FLOATS, RowLayout, blocks_for
+from glinfer.gl.layouts.blocks import BLOCK_FLOATS, blocks_for
 from glinfer.gl.layouts.matrix import Extent
-from glinfer.kernels.fused.draws import block_draw, block_layout
+from glinfer.kernels.fused.draws import Defines, Inputs, block_draw, of_run
 from glinfer.kernels.fused.low_rank import CHOICE_FLOATS
-from glinfer.kernels.fused.rows import (
-    RowInterleaved,
-    check_same,
-    deinterleaved,
-    gathered,
-    optional_names,
-)
+from glinfer.kernels.fused.rows import R_ROWS, X_ROWS, RowInterleaved, check_same, deinterleaved, gathered
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.routing import route_defines, routed
 from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
@@ -38,8 +32,7 @@ def join_rows(
     name: str, kind: str, x: RowInterleaved, out: TensorSpec, *, rows: Extent, kernels: KernelOptions
 ) -> DrawSpec:
     """``out[r] = x[r]`` for the first ``rows`` rows, from interleaved tensors into one, [rows, D] in blocks."""
-    defines = *x.layout.defines("X"), *block_layout(name, out).defines("OUT"), ("ROWS", len(x.tensors))
-    return block_draw(name, kind, "join_rows", x.inputs(), (out.name,), (rows, out.shape[1]), defines, kernels=kernels)
+    return block_draw(name, kind, "join_rows", {"x": x}, out, rows, kernels=kernels)
 
 
 def route(
@@ -62,18 +55,9 @@ def route(
     shared expert adds one to both: its choice (expert, weight, row, 0) is the last one, and its weight the sigmoid of
     the last logit. It is the only one if a row uses 0 others. ``scales`` [1, experts] are factors of the weights.
     """
-    defines = (
-        *block_layout(name, logits).defines("LOGITS"),
-        *block_layout(name, out).defines("OUT"),
-        *route_defines(experts),
-        ("SHARED", int(experts.shared)),
-    )
-    inputs, size = [("logits", logits.name)], (rows, out.shape[1])
-    for sampler, table in (("bias", bias), ("scales", scales)):
-        if table is not None:
-            assert isinstance(table.layout, RowLayout)
-            inputs, defines = [*inputs, (sampler, table.name)], (*defines, *table.layout.defines(sampler.upper()))
-    return block_draw(name, kind, "route", inputs, (out.name,), size, defines, kernels=kernels)
+    inputs: Inputs = {"logits": logits, "bias": bias, "scales": scales}
+    defines = [*route_defines(experts), ("SHARED", int(experts.shared))]
+    return block_draw(name, kind, "route", inputs, out, rows, defines, kernels=kernels)
 
 
 def mix_experts(
@@ -97,21 +81,13 @@ def mix_experts(
     (:mod:`glinfer.kernels.fused.expert_groups`). out [rows, D] and residual are interleaved. Without ``residual``
     blending adds to out, unless the sum is ``alone``. Rows from number ``rows`` on are padding: nothing is added.
     """
-    defines: list[tuple[str, int | float]] = [
-        *(block_layout(name, x) if isinstance(x, TensorSpec) else x.layout).defines("X"),
-        *block_layout(name, choice).defines("CHOICE"),
-        *out.layout.defines("OUT"),
-        ("ROWS", len(out.tensors)),
-        ("USED", experts.used),
-        ("PLACED", int(isinstance(x, RowInterleaved))),
-    ]
-    inputs = [*([("x", x.name)] if isinstance(x, TensorSpec) else x.inputs()), ("choice", choice.name)]
+    inputs: Inputs = {"x": x, "choice": choice}
+    defines: Defines = [("USED", experts.used), ("PLACED", int(isinstance(x, RowInterleaved)))]
     if residual is not None:
-        inputs += residual.inputs("r")
+        inputs |= residual.inputs("r")
         defines.append(("RESIDUAL", 1))
-    size, adds = (slots, out.cols), residual is None and not alone
-    held: dict[str, Any] = {"per_run" if isinstance(rows, str) else "uniforms": (("held", rows),)}
-    return block_draw(name, kind, "mix_experts", inputs, out.names, size, defines, kernels=kernels, adds=adds, **held)
+    how: dict[str, Any] = {"kernels": kernels, "adds": residual is None and not alone, **of_run("held", rows)}
+    return block_draw(name, kind, "mix_experts", inputs, out, slots, defines, **how)
 
 
 def _check_join(shapes: Shapes, params: Params) -> None:
@@ -158,7 +134,7 @@ def _check_mix(shapes: Shapes, params: Params) -> None:
         rows = min(rows, shapes.rows("x"))
     shapes.expect("choice", None, CHOICE_FLOATS * used)
     shapes.require(params["held"] <= min(rows, shapes.rows("choice")), f"{params['held']} rows of {rows}")
-    for name in optional_names("r"):
+    for name in R_ROWS:
         shapes.expect(name, None, cols)
 
 
@@ -178,15 +154,8 @@ def _oracle_mix(inputs: Mapping[str, Array], params: Params, size: tuple[int, in
     return found + float64(inputs, ["output"])[0] if "output" in inputs else found
 
 
-register(Op("join_rows", (), optional_names(), _check_join, _oracle_join))
+register(Op("join_rows", (), X_ROWS, _check_join, _oracle_join))
 register(Op("route", ("logits",), ("bias", "scales"), _check_route, _oracle_route, regions=("logits", "output")))
 register(
-    Op(
-        "mix_experts",
-        ("choice",),
-        ("x", *optional_names(), *optional_names("r")),
-        _check_mix,
-        _oracle_mix,
-        regions=("x", *optional_names("r"), "output"),
-    )
+    Op("mix_experts", ("choice",), ("x", *X_ROWS, *R_ROWS), _check_mix, _oracle_mix, regions=("x", *R_ROWS, "output"))
 )

@@ -9,12 +9,10 @@ import numpy as np
 from glinfer.errors import PlanError
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS
 from glinfer.gl.layouts.matrix import Extent
-from glinfer.kernels.fused.draws import block_draw
-from glinfer.kernels.fused.rows import RowInterleaved, check_same, deinterleaved, gathered, optional_names
+from glinfer.kernels.fused.draws import Inputs, block_draw
+from glinfer.kernels.fused.rows import R_ROWS, X_ROWS, RowInterleaved, check_same, deinterleaved, gathered
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Shapes, register
-
-Defines = list[tuple[str, int | float]]
 
 
 def gate_heads(
@@ -37,16 +35,9 @@ def gate_heads(
     """
     if gates_at % BLOCK_FLOATS:
         raise PlanError(f"draw {name}: gates from float {gates_at} on; expected a multiple of {BLOCK_FLOATS}")
-    defines: Defines = [
-        *x.layout.defines("X"),
-        *gates.layout.defines("R"),
-        *out.layout.defines("OUT"),
-        ("ROWS", len(out.tensors)),
-        ("GATE_BLOCK", gates_at // BLOCK_FLOATS),
-        *([("HEAD_FLOATS", head_floats)] if head_floats else []),
-    ]
-    inputs = (*x.inputs(), *gates.inputs("r"))
-    return block_draw(name, "attn.gate", "gate_heads", inputs, out.names, (slots, out.cols), defines, kernels=kernels)
+    defines = [("GATE_BLOCK", gates_at // BLOCK_FLOATS), *([("HEAD_FLOATS", head_floats)] if head_floats else [])]
+    inputs: Inputs = {"x": x, "r": gates}
+    return block_draw(name, "attn.gate", "gate_heads", inputs, out, slots, defines, kernels=kernels)
 
 
 def _check_gate(shapes: Shapes, params: Params) -> None:
@@ -54,7 +45,7 @@ def _check_gate(shapes: Shapes, params: Params) -> None:
     check_same(shapes, params, None, cols)
     each = int(params.get("HEAD_FLOATS", 1))
     shapes.require(cols % each == 0 and each in (1, each // 4 * 4), f"{cols} floats in heads of {each}")
-    for name in optional_names("r"):
+    for name in R_ROWS:
         shapes.expect(name, None, BLOCK_FLOATS * params["GATE_BLOCK"] + cols // each)
 
 
@@ -66,4 +57,4 @@ def _oracle_gate(inputs: Mapping[str, Array], params: Params, size: tuple[int, i
     return deinterleaved(x * np.exp(-np.logaddexp(0.0, -gates)), count)
 
 
-register(Op("gate_heads", (), (*optional_names(), *optional_names("r")), _check_gate, _oracle_gate))
+register(Op("gate_heads", (), (*X_ROWS, *R_ROWS), _check_gate, _oracle_gate))

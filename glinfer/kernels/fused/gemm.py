@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 from glinfer.errors import PlanError
 from glinfer.families.layer import Experts
-from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BlockLayout, blocks_for
+from glinfer.gl.layouts.blocks import BLOCK_FLOATS, blocks_for
 from glinfer.gl.layouts.grouped import GroupedLayout, rounds_for, words_for
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.kernels.fused.dense import (
-    Defines,
     Matrix,
     RawRows,
     Turning,
@@ -22,20 +22,21 @@ from glinfer.kernels.fused.dense import (
     dense_rows,
     finished_rows,
     format_name,
+    half_defines,
     raw_rows,
     steps_of,
 )
-from glinfer.kernels.fused.draws import block_layout
+from glinfer.kernels.fused.draws import Defines, Inputs, block_draw
 from glinfer.kernels.fused.low_rank import CHOICE_FLOATS, LORA_SAMPLERS, check_low_rank
 from glinfer.kernels.fused.norms import norm_floats
 from glinfer.kernels.fused.rows import (
+    R_ROWS,
+    X_ROWS,
     RowInterleaved,
     check_same,
     deinterleaved,
     gathered,
     input_names,
-    optional_names,
-    table_layout,
     turned_by,
 )
 from glinfer.kernels.options import KernelOptions
@@ -93,110 +94,62 @@ def gemm(
         PlanError: a tensor has another layout, or the matrix lacks whole blocks for each expert.
     """
     alone, low_rank, steps = slots is None, matrix.low_rank, steps_of(matrix)
-    targets = out if isinstance(out, RowInterleaved) else RowInterleaved((out,))
     if norms is not None and norm_eps is not None:
         raise PlanError(f"draw {name}: norms need no norm_eps")
-    layout, rows_bound = _bound_rows(name, x)
-    bound: list[_Bound] = [
-        rows_bound,
-        (dense_inputs(matrix, raw=raw), []),
-        _bound_positions(name, matrix, turning, rows, alone=alone),
-        ([], []) if norms is None else _bound(name, "norms", norms, ("NORMS", 1)),
-        _bound_experts(name, matrix, experts, choice, chosen, apart=apart),
-        ([], []) if residual is None else (residual.inputs("r"), [("RESIDUAL", 1)]),
-    ]
-    of_matrix = dense_defines(
-        name,
-        layout,
-        matrix,
-        targets.layout,
-        norm_eps=norm_eps,
-        activation=activation,
-        cap=cap,
-        kernels=kernels,
-        raw=raw,
-    )
-    defines: Defines = [*of_matrix, ("ROWS", len(targets.tensors)), ("ALONE", int(alone))]
+    targets = out if isinstance(out, RowInterleaved) else RowInterleaved((out,))
+    inputs, defines = _rows_in(name, x, matrix, turning, rows, alone=alone, raw=raw)
+    inputs |= {"norms": norms, "choice": choice, "chosen": chosen}
+    defines += [("ALONE", int(alone)), *half_defines(targets.layout)]
+    defines += dense_defines(name, matrix, norm_eps=norm_eps, activation=activation, cap=cap, raw=raw, kernels=kernels)
+    if norms is not None:
+        defines.append(("NORMS", 1))
+    if experts is not None:
+        defines += _expert_defines(name, matrix, experts)
+        defines += [("X_PART", blocks_for(matrix.inputs) if apart else 0)] if choice is not None else []
+    if residual is not None:
+        inputs |= residual.inputs("r")
+        defines.append(("RESIDUAL", 1))
     if len(targets.tensors) == 1 and not isinstance(matrix.weight.layout, GroupedLayout):
         defines.append(("UNROLL", math.gcd(steps // parts, kernels.unroll)))
     if parts > 1:
         defines.append(("PARTS", parts))
-    return DrawSpec(
-        name=name,
-        kind=kind,
-        op="gemm",
-        inputs=tuple(pair for inputs, _ in bound for pair in inputs),
-        outputs=targets.names,
-        size=(1 if slots is None else slots, targets.cols),
-        defines=(*defines, *(define for _, further in bound for define in further)),
-        uniforms=(("share", steps // parts),),
-        per_run=(
-            *((("position", turning.run_value),) if alone and turning is not None else ()),
-            *(() if low_rank is None else low_rank.per_run),
-        ),
-        first=first,
-        cover=kernels.cover,
-        largest_cell=0 if alone or isinstance(out, TensorSpec) else kernels.largest_cell,
-        instances=parts,
-        adds=adds,
-        clears=clears,
-    )
+    per_run = () if low_rank is None else low_rank.per_run
+    if alone and turning is not None:
+        per_run = (("position", turning.run_value), *per_run)
+    how: dict[str, Any] = {"first": first, "instances": parts, "adds": adds, "clears": clears, "per_run": per_run}
+    how |= {"quad": matrix.quad, "cells": not (alone or isinstance(out, TensorSpec)), "kernels": kernels}
+    count, share = 1 if slots is None else slots, (("share", steps // parts),)
+    return block_draw(name, kind, "gemm", inputs, targets, count, defines, uniforms=share, **how)
 
 
-_Bound = tuple[Sequence[tuple[str, str]], Defines]
-"""Inputs of a draw, and the defines that come with them."""
-
-
-def _bound(name: str, sampler: str, tensor: TensorSpec, *further: tuple[str, int | float]) -> _Bound:
-    return [(sampler, tensor.name)], [*block_layout(name, tensor).defines(sampler.upper()), *further]
-
-
-def _bound_rows(name: str, x: RowInterleaved | TensorSpec | RawRows) -> tuple[BlockLayout, _Bound]:
-    """The layout of the rows, and the rows."""
-    if isinstance(x, TensorSpec):
-        return block_layout(name, x), ([("x", x.name)], [("TOGETHER", 1)])
-    rows, consts, defines = (x.sums, x.inputs, x.defines(name)) if isinstance(x, RawRows) else (x, [], [])
-    return rows.layout, ([*rows.inputs(), *consts], [("TOGETHER", 0), *defines])
-
-
-def _bound_positions(
-    name: str, matrix: Matrix, turning: Turning | None, rows: TensorSpec | None, *, alone: bool
-) -> _Bound:
-    """The angles of positions, and the table of rows, which has the positions and adapters of many rows."""
-    inputs: list[tuple[str, str]] = []
-    defines: Defines = []
-    table = None if matrix.low_rank is None else matrix.low_rank.rows
-    if turning is not None:
-        if rows is None and not alone:
-            raise PlanError(f"draw {name}: rotary positions need the table of rows")
-        inputs, defines, table = turning.inputs, turning.defines(name), None if alone else rows
-    if table is not None:
-        inputs, defines = [*inputs, ("rows", table.name)], [*defines, *table_layout(table).defines("ROWS")]
-    return inputs, defines
-
-
-def _bound_experts(
+def _rows_in(
     name: str,
+    x: RowInterleaved | TensorSpec | RawRows,
     matrix: Matrix,
-    experts: Experts | None,
-    choice: TensorSpec | None,
-    chosen: TensorSpec | None,
+    turning: Turning | None,
+    rows: TensorSpec | None,
     *,
-    apart: bool,
-) -> _Bound:
-    """The choice of each row's experts, or the rows of each group."""
-    if experts is None:
-        return [], []
+    alone: bool,
+    raw: bool,
+) -> tuple[Inputs, Defines]:
+    """The rows, the matrix, and what many rows have in the table of rows: their positions and adapters."""
+    inputs: Inputs = {"x": x.sums, **x.inputs} if isinstance(x, RawRows) else {"x": x}
+    defines: Defines = [("TOGETHER", int(isinstance(x, TensorSpec)))]
+    defines += x.defines(name) if isinstance(x, RawRows) else []
+    inputs |= dense_inputs(matrix, raw=raw)
+    if turning is None:
+        return {**inputs, "rows": None if matrix.low_rank is None else matrix.low_rank.rows}, defines
+    if rows is None and not alone:
+        raise PlanError(f"draw {name}: rotary positions need the table of rows")
+    return {**inputs, **turning.inputs(name), "rows": None if alone else rows}, [*defines, *turning.defines]
+
+
+def _expert_defines(name: str, matrix: Matrix, experts: Experts) -> Defines:
     blocks, rest = divmod(blocks_for(matrix.outputs), experts.count)
     if rest or matrix.outputs % BLOCK_FLOATS:
         raise PlanError(f"draw {name}: {matrix.weight.name} has no whole blocks for each of {experts.count} experts")
-    if choice is not None:
-        inputs, defines = _bound(name, "choice", choice, ("X_PART", blocks_for(matrix.inputs) if apart else 0))
-    else:
-        assert chosen is not None
-        inputs, defines = _bound(name, "chosen", chosen)
-    defines += [("EXPERT_BLOCKS", blocks), ("EXPERTS", experts.count), ("USED", experts.used)]
-    return inputs, [*defines, *(gate_defines(experts) if matrix.gated else [])]
+    defines: Defines = [("EXPERT_BLOCKS", blocks), ("EXPERTS", experts.count), ("USED", experts.used)]
+    return [*defines, *(gate_defines(experts) if matrix.gated else [])]
 
 
 def _check(shapes: Shapes, params: Params) -> None:
@@ -228,7 +181,7 @@ def _check(shapes: Shapes, params: Params) -> None:
         check_same(shapes, params, read, width)
     if "norms" in shapes.by_name:
         shapes.expect("norms", slots, norm_floats(rows, centred=bool(params["CENTRED"])))
-    for name in optional_names("r"):
+    for name in R_ROWS:
         shapes.expect(name, read, outputs)
     if "lora_t" in shapes.by_name:
         found = shapes.rows("lora_t")
@@ -335,7 +288,7 @@ register(
         "gemm",
         ("weight",),
         (
-            *("x", *optional_names(), *optional_names("r"), "consts", "norms", "gain", "rope", "rows", "x_consts"),
+            *("x", *X_ROWS, *R_ROWS, "consts", "norms", "gain", "rope", "rows", "x_consts"),
             *("choice", "chosen", *LORA_SAMPLERS),
         ),
         _check,

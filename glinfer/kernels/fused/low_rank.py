@@ -9,15 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from glinfer.errors import PlanError
-from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BlockLayout, blocks_for
+from glinfer.gl.layouts.blocks import BLOCK_FLOATS, blocks_for
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.gl.layouts.packing import GemvLayout
-from glinfer.kernels.fused.draws import block_layout
-from glinfer.kernels.fused.rows import WANTED, RowInterleaved, check_same, gathered, optional_names, table_layout
+from glinfer.kernels.fused.draws import Defines, Inputs, block_draw
+from glinfer.kernels.fused.rows import WANTED, X_ROWS, RowInterleaved, check_same, gathered
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
 
@@ -32,7 +33,6 @@ ADAPTER_WORD = WANTED
 
 LORA_SAMPLERS = ("lora_t", "lora_up")
 """The inputs of a product that adapters add to."""
-Defines = list[tuple[str, int | float]]
 
 
 @dataclass(frozen=True)
@@ -65,21 +65,19 @@ class LowRankSum:
 
     def defines(self, name: str) -> Defines:
         """The defines of a product, for shaders/common/low_rank.glsl."""
-        inner = block_layout(name, self.inner)
         found: Defines = [
             ("LORA", 1),
             ("LORA_STEPS", self.ranks // RANK_STEP),
             ("LORA_ALL_STEPS", 4 * blocks_for(self.up.shape[1])),
             ("LORA_BIASED", int(self.biased)),
-            *inner.defines("LORA_T"),
             *_packed(name, self.up).defines("LORA_UP"),
         ]
         return [*found, ("LORA_BY_ROW", 1)] if self.rows is not None else found
 
     @property
-    def inputs(self) -> list[tuple[str, str]]:
+    def inputs(self) -> Inputs:
         """The inputs of a product besides the table of rows."""
-        return [("lora_t", self.inner.name), ("lora_up", self.up.name)]
+        return {"lora_t": self.inner, "lora_up": self.up.name}
 
     @property
     def per_run(self) -> tuple[tuple[str, str], ...]:
@@ -111,57 +109,29 @@ def lora_down(
     x is interleaved, or one tensor with a row a slot. ``parts`` instances share the inputs, and blending adds them.
     With ``choice``, the output of :func:`glinfer.kernels.fused.experts.route`, inner has the vectors of a row's experts
     side by side. With ``apart`` x has ``apart`` inputs for each expert, padded to whole blocks, instead of shared ones.
-
-    Raises:
-        PlanError: a tensor has another layout.
     """
-    layout = x.layout
-    if not isinstance(layout, BlockLayout):
-        raise PlanError(f"draw {name}: expected rows in blocks")
-    together, inputs = isinstance(x, TensorSpec), apart or layout.cols
-    steps = 4 * blocks_for(inputs)
+    together = isinstance(x, TensorSpec)
+    width = apart or (x.shape[1] if isinstance(x, TensorSpec) else x.cols)
+    steps = 4 * blocks_for(width)
     defines: Defines = [
-        *layout.defines("X"),
         *_packed(name, low_rank.down).defines("DOWN"),
-        *block_layout(name, low_rank.inner).defines("OUT"),
-        ("ROWS", 1 if isinstance(x, TensorSpec) else len(x.tensors)),
+        *([("ROWS", 1)] if together else []),
         ("TOGETHER", int(together)),
-        ("INPUTS", inputs),
+        ("INPUTS", width),
         ("STEPS", steps),
         ("RANKS", low_rank.ranks),
-        ("QUAD", 0),
-        ("LOOKUP_TEXTURE", int(kernels.lookup_texture)),
     ]
-    samplers = [("x", x.name)] if isinstance(x, TensorSpec) else list(x.inputs())
-    samplers.append(("down", low_rank.down.name))
+    how: dict[str, Any] = {"kernels": kernels, "uniforms": (("share", steps // parts),), "per_run": low_rank.per_run}
     if low_rank.rows is not None:
-        defines += [("LORA_BY_ROW", 1), *table_layout(low_rank.rows).defines("ROWS")]
-        samplers.append(("rows", low_rank.rows.name))
+        defines.append(("LORA_BY_ROW", 1))
     if choice is not None:
-        defines += [
-            ("EXPERTS", low_rank.experts),
-            ("USED", low_rank.used),
-            ("X_PART", blocks_for(inputs) if apart else 0),
-            *block_layout(name, choice).defines("CHOICE"),
-        ]
-        samplers.append(("choice", choice.name))
+        of_experts = {"EXPERTS": low_rank.experts, "USED": low_rank.used, "X_PART": blocks_for(width) if apart else 0}
+        defines += of_experts.items()
     if parts > 1:
         defines.append(("PARTS", parts))
-    return DrawSpec(
-        name=name,
-        kind=kind,
-        op="lora_down",
-        inputs=tuple(samplers),
-        outputs=(low_rank.inner.name,),
-        size=(rows, low_rank.inner.shape[1]),
-        defines=tuple(defines),
-        uniforms=(("share", steps // parts),),
-        per_run=low_rank.per_run,
-        cover=kernels.cover,
-        instances=parts,
-        adds=parts > 1,
-        clears="all" if parts > 1 else "",
-    )
+        how |= {"instances": parts, "adds": True, "clears": "all"}
+    inputs: Inputs = {"x": x, "down": low_rank.down.name, "rows": low_rank.rows, "choice": choice}
+    return block_draw(name, kind, "lora_down", inputs, low_rank.inner, rows, defines, **how)
 
 
 def check_low_rank(shapes: Shapes, params: Params, outputs: int) -> None:
@@ -238,13 +208,5 @@ def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) 
 
 
 register(
-    Op(
-        "lora_down",
-        ("down",),
-        ("x", *optional_names(), "rows", "choice"),
-        _check,
-        _oracle,
-        integers=("rows",),
-        regions=("x",),
-    )
+    Op("lora_down", ("down",), ("x", *X_ROWS, "rows", "choice"), _check, _oracle, integers=("rows",), regions=("x",))
 )

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 from glinfer.errors import PlanError
-from glinfer.gl.layouts.blocks import RowLayout, blocks_for
+from glinfer.gl.layouts.blocks import blocks_for
 from glinfer.gl.layouts.matrix import Extent
-from glinfer.kernels.fused.draws import block_draw, block_layout
-from glinfer.kernels.fused.rows import RowInterleaved, check_same, deinterleaved, gathered, optional_names
+from glinfer.kernels.fused.draws import Defines, Inputs, block_draw, expect_table
+from glinfer.kernels.fused.rows import R_ROWS, X_ROWS, RowInterleaved, check_same, deinterleaved, gathered
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
 from glinfer.quant.formats import GROUP
@@ -35,9 +36,6 @@ def row_norms(
     ``grouped`` sums in the order of a product over groups of 32 inputs.
     """
     defines = (
-        *x.layout.defines("X"),
-        *block_layout(name, out).defines("OUT"),
-        ("ROWS", len(x.tensors)),
         ("STEPS", 4 * blocks_for(x.cols)),
         ("DIM", x.cols),
         ("EPS", eps),
@@ -45,10 +43,7 @@ def row_norms(
         ("GROUPED", int(grouped)),
         *_groups(x.cols, grouped, kernels.quad),
     )
-    size = slots, out.shape[1]
-    return block_draw(
-        name, kind, "row_norms", x.inputs(), (out.name,), size, defines, kernels=kernels, quad=True, cells=True
-    )
+    return block_draw(name, kind, "row_norms", {"x": x}, out, slots, defines, kernels=kernels, quad=True, cells=True)
 
 
 def _groups(cols: int, grouped: bool, quad: bool) -> list[tuple[str, int]]:
@@ -101,45 +96,23 @@ def post_norm(
     RMSNorm (Zhang and Sennrich 2019) of a branch's result, before it is added to the stream. x, residual and out are
     interleaved alike, gain [1, D] is a table of one row. Without ``residual`` blending adds to out,
     unless the norm is ``alone``.
-
-    Raises:
-        PlanError: a tensor has another layout.
     """
-    if not isinstance(gain.layout, RowLayout) or x.layout.blocks != out.layout.blocks:
-        raise PlanError(f"draw {name}: expected rows of one length, and a table of gains")
-    defines: list[tuple[str, int | float]] = [
-        *x.layout.defines("X"),
-        *out.layout.defines("OUT"),
-        ("ROWS", len(x.tensors)),
-        ("DIM", x.cols),
-        ("EPS", eps),
-        ("GAIN_WIDTH", -(-x.cols // 4)),
-    ]
-    inputs = [*x.inputs(), ("gain", gain.name)]
+    if x.layout.blocks != out.layout.blocks:
+        raise PlanError(f"draw {name}: expected rows of one length")
+    inputs: Inputs = {"x": x, "gain": expect_table(name, gain).name}
+    defines: Defines = [("DIM", x.cols), ("EPS", eps), ("GAIN_WIDTH", -(-x.cols // 4))]
     if residual is not None:
-        inputs += residual.inputs("r")
+        inputs |= residual.inputs("r")
         defines.append(("RESIDUAL", 1))
-    size, adds = (slots, out.cols), residual is None and not alone
-    return block_draw(
-        name,
-        kind,
-        "post_norm",
-        inputs,
-        out.names,
-        size,
-        defines,
-        kernels=kernels,
-        quad=True,
-        cells=slots != 1,
-        adds=adds,
-    )
+    how: dict[str, Any] = {"quad": True, "cells": slots != 1, "adds": residual is None and not alone}
+    return block_draw(name, kind, "post_norm", inputs, out, slots, defines, kernels=kernels, **how)
 
 
 def _check_post(shapes: Shapes, params: Params) -> None:
     check_same(shapes, params, None, params["DIM"])
     shapes.expect("output", None, params["DIM"])
     shapes.expect("gain", 1, params["DIM"])
-    for name in optional_names("r"):
+    for name in R_ROWS:
         shapes.expect(name, None, params["DIM"])
 
 
@@ -154,16 +127,9 @@ def _oracle_post(inputs: Mapping[str, Array], params: Params, size: tuple[int, i
 
 
 register(
-    Op(
-        "post_norm",
-        ("gain",),
-        (*optional_names(), *optional_names("r")),
-        _check_post,
-        _oracle_post,
-        regions=(*optional_names(), *optional_names("r"), "output"),
-    )
+    Op("post_norm", ("gain",), (*X_ROWS, *R_ROWS), _check_post, _oracle_post, regions=(*X_ROWS, *R_ROWS, "output"))
 )
-register(Op("row_norms", (), optional_names(), _check_rows, _oracle_rows))
+register(Op("row_norms", (), X_ROWS, _check_rows, _oracle_rows))
 
 
 def normalize_rows(
@@ -183,21 +149,14 @@ def normalize_rows(
     LayerNorm (Ba et al. 2016) or RMSNorm of the stream itself, by the factors, and with ``centred`` the means, that
     :func:`row_norms` has computed. gains [1 or 2, D] are the gain, and the bias if the norm has one.
     """
-    if not isinstance(gains.layout, RowLayout):
-        raise PlanError(f"draw {name}: expected a table of gains")
     defines = (
-        *x.layout.defines("X"),
-        *block_layout(name, norms).defines("NORMS"),
-        *gains.layout.defines("GAINS"),
-        *out.layout.defines("OUT"),
-        ("ROWS", len(out.tensors)),
         ("DIM", x.cols),
         ("DIM_TEXELS", -(-x.cols // 4)),
         ("CENTRED", int(centred)),
         ("BIASED", int(gains.shape[0] > 1)),
     )
-    inputs, size = (*x.inputs(), ("norms", norms.name), ("gains", gains.name)), (slots, out.cols)
-    return block_draw(name, kind, "normalize_rows", inputs, out.names, size, defines, kernels=kernels, cells=True)
+    inputs: Inputs = {"x": x, "norms": norms, "gains": expect_table(name, gains)}
+    return block_draw(name, kind, "normalize_rows", inputs, out, slots, defines, kernels=kernels, cells=True)
 
 
 def _check_normalize(shapes: Shapes, params: Params) -> None:
@@ -219,4 +178,4 @@ def _oracle_normalize(inputs: Mapping[str, Array], params: Params, size: tuple[i
     return deinterleaved(found + gains[1] if params["BIASED"] else found, rows)
 
 
-register(Op("normalize_rows", ("norms", "gains"), optional_names(), _check_normalize, _oracle_normalize))
+register(Op("normalize_rows", ("norms", "gains"), X_ROWS, _check_normalize, _oracle_normalize))

@@ -8,18 +8,11 @@ from typing import Any
 import numpy as np
 
 from glinfer.errors import PlanError
-from glinfer.gl.layouts.blocks import BLOCK_FLOATS, RowLayout, blocks_for
+from glinfer.gl.layouts.blocks import BLOCK_FLOATS, blocks_for
 from glinfer.gl.layouts.matrix import Extent
-from glinfer.kernels.fused.draws import block_draw, block_layout
+from glinfer.kernels.fused.draws import Inputs, block_draw, block_layout, expect_table
 from glinfer.kernels.fused.embed import table_defines, table_in, tokens_in
-from glinfer.kernels.fused.rows import (
-    RowInterleaved,
-    check_same,
-    deinterleaved,
-    gathered,
-    optional_names,
-    table_layout,
-)
+from glinfer.kernels.fused.rows import X_ROWS, RowInterleaved, check_same, deinterleaved, gathered
 from glinfer.kernels.fused.sample import best_candidate
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Part, Shapes, TensorSpec, float64, register
@@ -47,32 +40,18 @@ def per_layer_hidden(
     :func:`glinfer.kernels.fused.embed.embed_rows`, or without ``rows`` as in ``embed_token``.
     """
     width = out.cols
-    if not isinstance(gain.layout, RowLayout):
-        raise PlanError(f"draw {name}: expected a table of gains")
-    inputs, defines = table_defines(name, table, None, width, width**0.5)
-    inputs = [*gates.inputs(), ("projected", projected.name), ("gain", gain.name), *inputs]
-    defines += [
-        *gates.layout.defines("X"),
-        *block_layout(name, projected).defines("P"),
-        *out.layout.defines("OUT"),
-        ("ROWS", len(out.tensors)),
-        ("FIRST_BLOCK", layer * blocks_for(width)),
-        ("DIM", width),
-        ("EPS", eps),
-    ]
-    further: dict[str, Any] = {"cells": True}
+    embeddings, defines = table_defines(name, table, None, width, width**0.5)
+    inputs: Inputs = {"x": gates, "projected": projected.name, "gain": expect_table(name, gain).name}
+    inputs |= {**embeddings, "rows": rows, "picks": picks}
+    defines += block_layout(name, projected).defines("P")
+    defines += [("FIRST_BLOCK", layer * blocks_for(width)), ("DIM", width), ("EPS", eps)]
+    how: dict[str, Any] = {"cells": True}
     if rows is None:
-        further = {"per_run": (("token", "token"), ("position", "position"))}
+        how = {"per_run": (("token", "token"), ("position", "position"))}
     else:
-        inputs.append(("rows", rows.name))
-        defines += [*table_layout(rows).defines("ROWS"), ("MANY", 1)]
-    if picks is not None:
-        inputs.append(("picks", picks.name))
-        defines += block_layout(name, picks).defines("PICKS")
-    size = slots, width
-    return block_draw(
-        name, "per_layer.hidden", "per_layer_hidden", inputs, out.names, size, defines, kernels=kernels, **further
-    )
+        defines.append(("MANY", 1))
+    kind = "per_layer.hidden"
+    return block_draw(name, kind, "per_layer_hidden", inputs, out, slots, defines, kernels=kernels, **how)
 
 
 def _check(shapes: Shapes, params: Params) -> None:
@@ -109,11 +88,11 @@ register(
     Op(
         "per_layer_hidden",
         ("projected", "gain"),
-        (*optional_names(), *_READ, "rows"),
+        (*X_ROWS, *_READ, "rows"),
         _check,
         _oracle,
         ("rows", "weight"),
-        regions=(*optional_names(), "output"),
+        regions=(*X_ROWS, "output"),
         parts=_parts,
     )
 )
@@ -122,16 +101,11 @@ register(
 def scale_rows(
     name: str, x: RowInterleaved, factor: TensorSpec, out: RowInterleaved, *, slots: Extent, kernels: KernelOptions
 ) -> DrawSpec:
-    """``out = factor · x`` for the rows of the first ``slots`` slots; x and out are interleaved alike, factor [1, 1].
-
-    Raises:
-        PlanError: a tensor has another layout.
-    """
-    if not isinstance(factor.layout, RowLayout) or x.layout.blocks != out.layout.blocks:
-        raise PlanError(f"draw {name}: expected rows of one length, and a table with the factor")
-    defines = (*x.layout.defines("X"), *out.layout.defines("OUT"), ("ROWS", len(x.tensors)))
-    inputs, size = (*x.inputs(), ("factor", factor.name)), (slots, out.cols)
-    return block_draw(name, "scale", "scale_rows", inputs, out.names, size, defines, kernels=kernels, cells=slots != 1)
+    """``out = factor · x`` for the rows of the first ``slots`` slots; x and out are alike, factor [1, 1]."""
+    if x.layout.blocks != out.layout.blocks:
+        raise PlanError(f"draw {name}: expected rows of one length")
+    inputs: Inputs = {"x": x, "factor": expect_table(name, factor).name}
+    return block_draw(name, "scale", "scale_rows", inputs, out, slots, kernels=kernels, cells=slots != 1)
 
 
 def _check_scale(shapes: Shapes, params: Params) -> None:
@@ -145,13 +119,4 @@ def _oracle_scale(inputs: Mapping[str, Array], params: Params, size: tuple[int, 
     return deinterleaved(found, rows)
 
 
-register(
-    Op(
-        "scale_rows",
-        ("factor",),
-        optional_names(),
-        _check_scale,
-        _oracle_scale,
-        regions=(*optional_names(), "output"),
-    )
-)
+register(Op("scale_rows", ("factor",), X_ROWS, _check_scale, _oracle_scale, regions=(*X_ROWS, "output")))

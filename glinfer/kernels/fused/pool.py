@@ -8,18 +8,8 @@ import numpy as np
 
 from glinfer.errors import PlanError
 from glinfer.gl.layouts.matrix import Extent
-from glinfer.kernels.fused.draws import block_draw
-from glinfer.kernels.fused.rows import (
-    BASE,
-    LAST,
-    POSITION,
-    RowInterleaved,
-    check_same,
-    deinterleaved,
-    gathered,
-    optional_names,
-    table_layout,
-)
+from glinfer.kernels.fused.draws import Inputs, block_draw
+from glinfer.kernels.fused.rows import BASE, LAST, POSITION, X_ROWS, RowInterleaved, check_same, deinterleaved, gathered
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, register
 
@@ -47,17 +37,9 @@ def pool_rows(
     """
     if how not in KINDS:
         raise PlanError(f"draw {name}: there is no pooling {how!r}; expected one of {', '.join(KINDS)}")
-    defines = (
-        *x.layout.defines("X"),
-        *table_layout(texts).defines("ROWS"),
-        *out.layout.defines("OUT"),
-        ("ROWS", len(out.tensors)),
-        ("POOL", KINDS[how]),
-    )
-    inputs = *x.inputs(), ("rows", texts.name)
-    return block_draw(
-        name, "pool", "pool_rows", inputs, out.names, (slots, out.cols), defines, kernels=kernels, cells=True
-    )
+    inputs: Inputs = {"x": x, "rows": texts}
+    defines = [("POOL", KINDS[how])]
+    return block_draw(name, "pool", "pool_rows", inputs, out, slots, defines, kernels=kernels, cells=True)
 
 
 def _check(shapes: Shapes, params: Params) -> None:
@@ -81,4 +63,4 @@ def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) 
     return deinterleaved(found, count)
 
 
-register(Op("pool_rows", ("rows",), optional_names(), _check, _oracle, ("rows",)))
+register(Op("pool_rows", ("rows",), X_ROWS, _check, _oracle, ("rows",)))

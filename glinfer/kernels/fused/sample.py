@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BLOCK_TEXELS
 from glinfer.gl.layouts.matrix import Extent
-from glinfer.kernels.fused.draws import block_draw, block_layout
+from glinfer.kernels.fused.draws import Inputs, block_draw
 from glinfer.kernels.fused.rows import (
     DRAWN,
     INVERSE_TEMPERATURE,
     NOISE,
     NOISE_KEY,
+    X_ROWS,
     RowInterleaved,
     check_same,
     gathered,
-    optional_names,
-    table_layout,
 )
 from glinfer.kernels.noise import gumbel_at
 from glinfer.kernels.options import KernelOptions
@@ -33,19 +33,9 @@ def pick(
     logits [1, vocab] are in blocks, and lane n reads their texels n, n + 16, … Run values: noise (0 or 1),
     inverse_temperature, noise_key.
     """
-    places = *block_layout(name, logits).defines("LOGITS"), *block_layout(name, out).defines("OUT")
-    return block_draw(
-        name,
-        "pick",
-        "pick",
-        (("logits", logits.name),),
-        (out.name,),
-        (1, out.shape[1]),
-        (*places, ("VOCAB", vocab)),
-        kernels=kernels,
-        per_run=(("noise", "noise"), ("inverse_temperature", "inverse_temperature"), ("noise_key", "noise_key")),
-        first=first,
-    )
+    how: dict[str, Any] = {"kernels": kernels, "first": first}
+    how["per_run"] = tuple((each, each) for each in ("noise", "inverse_temperature", "noise_key"))
+    return block_draw(name, "pick", "pick", {"logits": logits}, out, 1, [("VOCAB", vocab)], **how)
 
 
 NO_SCORE = np.float32(-3.4e38)
@@ -120,15 +110,9 @@ def pick_rows(
     kernels: KernelOptions,
 ) -> DrawSpec:
     """:func:`pick` for the first ``count`` rows of the table ``rows``, each into its slot of out [rows, 64]."""
-    defines = (
-        *logits.layout.defines("LOGITS"),
-        *table_layout(rows).defines("ROWS"),
-        *block_layout(name, out).defines("OUT"),
-        ("ROWS", len(logits.tensors)),
-        ("VOCAB", vocab),
-    )
-    inputs, size = (*logits.inputs(), ("rows", rows.name)), (count, out.shape[1])
-    return block_draw(name, "pick", "pick_rows", inputs, (out.name,), size, defines, kernels=kernels, shader="pick")
+    inputs: Inputs = {**dict(logits.inputs()), "rows": rows}
+    defines = [*logits.layout.defines("LOGITS"), ("ROWS", len(logits.tensors)), ("VOCAB", vocab)]
+    return block_draw(name, "pick", "pick_rows", inputs, out, count, defines, kernels=kernels, shader="pick")
 
 
 def _check_rows(shapes: Shapes, params: Params) -> None:
@@ -147,4 +131,4 @@ def _oracle_rows(inputs: Mapping[str, Array], params: Params, size: tuple[int, i
     )
 
 
-register(Op("pick_rows", ("rows",), optional_names(), _check_rows, _oracle_rows, ("rows",)))
+register(Op("pick_rows", ("rows",), X_ROWS, _check_rows, _oracle_rows, ("rows",)))

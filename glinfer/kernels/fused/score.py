@@ -10,16 +10,8 @@ import numpy.typing as npt
 
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BLOCK_TEXELS
 from glinfer.gl.layouts.matrix import Extent
-from glinfer.kernels.fused.draws import block_draw
-from glinfer.kernels.fused.rows import (
-    WANTED,
-    RowInterleaved,
-    check_same,
-    deinterleaved,
-    gathered,
-    optional_names,
-    table_layout,
-)
+from glinfer.kernels.fused.draws import Inputs, block_draw
+from glinfer.kernels.fused.rows import WANTED, X_ROWS, RowInterleaved, check_same, deinterleaved, gathered
 from glinfer.kernels.fused.sample import NO_SCORE
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, register
@@ -39,15 +31,9 @@ def score_rows(
 
     The table ``rows`` names each row's wanted token; out [rows, 64] is interleaved as the logits are.
     """
-    defines = (
-        *logits.layout.defines("X"),
-        *table_layout(rows).defines("ROWS"),
-        *out.layout.defines("OUT"),
-        ("ROWS", len(out.tensors)),
-        ("VOCAB", vocab),
-    )
-    inputs, size = (*logits.inputs(), ("rows", rows.name)), (slots, out.cols)
-    return block_draw(name, "score", "score_rows", inputs, out.names, size, defines, kernels=kernels, cells=True)
+    inputs: Inputs = {"x": logits, "rows": rows}
+    defines = [("VOCAB", vocab)]
+    return block_draw(name, "score", "score_rows", inputs, out, slots, defines, kernels=kernels, cells=True)
 
 
 class RowScores(NamedTuple):
@@ -91,4 +77,4 @@ def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) 
     return deinterleaved(parts.reshape(count, -1), int(params["ROWS"]))
 
 
-register(Op("score_rows", ("rows",), optional_names(), _check, _oracle, ("rows",)))
+register(Op("score_rows", ("rows",), X_ROWS, _check, _oracle, ("rows",)))

@@ -23,59 +23,27 @@ from glinfer.kernels.fused.cached import (
     queries_of,
     score_slots,
     scores_of,
-    sink_defines,
-    sink_inputs,
     sinks_in,
     values_of,
 )
-from glinfer.kernels.fused.draws import block_draw, block_layout
+from glinfer.kernels.fused.draws import Inputs, block_draw, block_layout
 from glinfer.kernels.fused.rows import (
     BASE,
     LAST,
     POSITION,
+    X_ROWS,
     RowInterleaved,
     check_same,
     deinterleaved,
     gathered,
-    optional_names,
     stored_places,
-    table_layout,
 )
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.published.attention import MASKED
 from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Part, Shapes, TensorSpec, float64, register
 from glinfer.quant.formats import GROUP
 
-
-def _tile_draw(
-    name: str,
-    kind: str,
-    op: str,
-    slots: str,
-    x: RowInterleaved,
-    cache: TensorSpec,
-    rows: TensorSpec,
-    out: RowInterleaved,
-    heads: Heads,
-    kernels: KernelOptions,
-    sinks: TensorSpec | None = None,
-    **further: Any,
-) -> DrawSpec:
-    defines = [
-        *heads.defines(name, CACHE=cache),
-        ("CACHE_SLOTS", cache.shape[0]),
-        *x.layout.defines("X"),
-        *table_layout(rows).defines("ROWS"),
-        *out.layout.defines("OUT"),
-        ("ROWS", len(out.tensors)),
-        *sink_defines(name, sinks),
-    ]
-    if further.get("adds"):
-        defines.append(("PARTS", 1))
-    inputs = *x.inputs(), ("cache", cache.name), ("rows", rows.name), *sink_inputs(sinks)
-    per_run = (("row_slots", "row_slots"),)
-    further |= {"quad": True, "cells": True, "per_run": per_run}
-    return block_draw(name, kind, op, inputs, out.names, (slots, out.cols), defines, kernels=kernels, **further)
+_OF_SLOTS: dict[str, Any] = {"quad": True, "cells": True, "per_run": (("row_slots", "row_slots"),)}
 
 
 def tile_scores(
@@ -94,8 +62,10 @@ def tile_scores(
     of 64 tokens of the rows of slot s in slot ``row_slots · g + s``. Run values: row_slots, the slots of rows;
     score_slots = groups · row_slots.
     """
-    tensors, vertex = (queries, cache, rows, out, heads), "common/causal.vert"
-    return _tile_draw(name, "attn.scores", "tile_scores", "score_slots", *tensors, kernels, vertex=vertex)
+    inputs: Inputs = {"x": queries, "cache": cache, "rows": rows}
+    defines = [*heads.defines, ("CACHE_SLOTS", cache.shape[0])]
+    how: dict[str, Any] = {**_OF_SLOTS, "kernels": kernels, "vertex": "common/causal.vert"}
+    return block_draw(name, "attn.scores", "tile_scores", inputs, out, "score_slots", defines, **how)
 
 
 def tile_values(
@@ -117,9 +87,13 @@ def tile_values(
     With ``split`` an instance sums 64 tokens, and blending adds the instances, as in
     :func:`glinfer.kernels.fused.cached.cached_values`. Further run value: score_groups, the groups of the longest row.
     """
-    tensors = scores, cache, rows, out, heads
-    parts: dict[str, Any] = {"instances": "score_groups", "adds": True, "clears": "all"} if split else {}
-    return _tile_draw(name, "attn.values", "tile_values", "row_slots", *tensors, kernels, sinks, **parts)
+    inputs: Inputs = {"x": scores, "cache": cache, "rows": rows, "sinks": sinks}
+    defines = [*heads.defines, ("CACHE_SLOTS", cache.shape[0]), *([("SINKS", 1)] if sinks is not None else [])]
+    how: dict[str, Any] = {**_OF_SLOTS, "kernels": kernels}
+    if split:
+        defines.append(("PARTS", 1))
+        how |= {"instances": "score_groups", "adds": True, "clears": "all"}
+    return block_draw(name, "attn.values", "tile_values", inputs, out, "row_slots", defines, **how)
 
 
 def store_rows(
@@ -145,19 +119,10 @@ def store_rows(
     layout = block_layout(name, cache)
     strip = together and layout.in_one_line
     cols = layout.kept_cols if strip and layout.aside else cache.shape[1]
-    defines = (
-        *x.layout.defines("X"),
-        *table_layout(rows).defines("ROWS"),
-        *layout.defines("OUT"),
-        ("ROWS", len(x.tensors)),
-        ("STRIP", int(strip)),
-        *(() if ring is None else zip(("RING", "EVERY"), ring, strict=True)),
-    )
-    further: dict[str, Any] = {"cover": "strip"} if strip else {"vertex": "common/rows.vert"}
-    inputs = *x.inputs(), ("rows", rows.name)
-    return block_draw(
-        name, kind, "store_rows", inputs, (cache.name,), ("rows", cols), defines, kernels=kernels, **further
-    )
+    defines = [("STRIP", int(strip)), *(() if ring is None else zip(("RING", "EVERY"), ring, strict=True))]
+    how: dict[str, Any] = {"cover": "strip"} if strip else {"vertex": "common/rows.vert"}
+    how |= {"kernels": kernels, "size": ("rows", cols)}
+    return block_draw(name, kind, "store_rows", {"x": x, "rows": rows}, cache, "rows", defines, **how)
 
 
 def store_row(
@@ -174,25 +139,13 @@ def store_row(
     x [1, cols] is in one tensor; otherwise as :func:`store_rows`. ``kind`` is the group in tables of draws. Run value:
     ``first``.
     """
-    defines = (
-        *x.layout.defines("X"),
-        *block_layout(name, cache).defines("OUT"),
-        ("ROWS", len(x.tensors)),
-        ("STRIP", 0),
-        ("ALONE", 1),
-    )
-    inputs, size = x.inputs(), (1, cache.shape[1])
-    further: dict[str, Any] = {"kernels": kernels, "shader": "store_rows", "first": first}
-    return block_draw(name, kind, "store_row", inputs, (cache.name,), size, defines, **further)
+    how: dict[str, Any] = {"kernels": kernels, "shader": "store_rows", "first": first}
+    return block_draw(name, kind, "store_row", {"x": x}, cache, 1, [("STRIP", 0), ("ALONE", 1)], **how)
 
 
 def take_row(name: str, x: RowInterleaved, out: TensorSpec, *, kernels: KernelOptions) -> DrawSpec:
     """``out = x[last_row]``, [1, D] in blocks. Run value: last_row."""
-    defines = *x.layout.defines("X"), *block_layout(name, out).defines("OUT"), ("ROWS", len(x.tensors))
-    size, per_run = (1, out.shape[1]), (("row", "last_row"),)
-    return block_draw(
-        name, "take", "take_row", x.inputs(), (out.name,), size, defines, kernels=kernels, per_run=per_run
-    )
+    return block_draw(name, "take", "take_row", {"x": x}, out, 1, kernels=kernels, per_run=(("row", "last_row"),))
 
 
 def _check_tiles(shapes: Shapes, params: Params) -> int:
@@ -307,20 +260,9 @@ def _part_taken(params: Params) -> Mapping[str, Part]:
 
 
 _TILES: dict[str, Any] = {"integers": ("rows",), "either": ("cache",), "parts": _parts_of_tiles}
-register(Op("tile_scores", ("cache", "rows"), optional_names(), _check_scores, _oracle_scores, **_TILES))
-register(Op("tile_values", ("cache", "rows"), (*optional_names(), "sinks"), _check_values, _oracle_values, **_TILES))
+register(Op("tile_scores", ("cache", "rows"), X_ROWS, _check_scores, _oracle_scores, **_TILES))
+register(Op("tile_values", ("cache", "rows"), (*X_ROWS, "sinks"), _check_values, _oracle_values, **_TILES))
 _STORE: dict[str, Any] = {"either": ("output",)}
-register(
-    Op(
-        "store_rows",
-        ("rows",),
-        optional_names(),
-        _check_store,
-        _oracle_store,
-        ("rows",),
-        places=stored_places,
-        **_STORE,
-    )
-)
-register(Op("store_row", (), optional_names(), _check_store, _oracle_store, regions=optional_names(), **_STORE))
-register(Op("take_row", (), optional_names(), _check_take, _oracle_take, regions=("output",), parts=_part_taken))
+register(Op("store_rows", ("rows",), X_ROWS, _check_store, _oracle_store, ("rows",), places=stored_places, **_STORE))
+register(Op("store_row", (), X_ROWS, _check_store, _oracle_store, regions=X_ROWS, **_STORE))
+register(Op("take_row", (), X_ROWS, _check_take, _oracle_take, regions=("output",), parts=_part_taken))

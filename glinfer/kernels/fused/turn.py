@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
-from glinfer.errors import PlanError
-from glinfer.gl.layouts.blocks import RowLayout
 from glinfer.gl.layouts.matrix import Extent
-from glinfer.kernels.fused.dense import Turning, target_defines, turned_rows
-from glinfer.kernels.fused.draws import block_draw
-from glinfer.kernels.fused.rows import (
-    RowInterleaved,
-    check_same,
-    deinterleaved,
-    gathered,
-    optional_names,
-    table_layout,
-    turned_by,
-)
+from glinfer.kernels.fused.dense import Turning, half_defines, turned_rows
+from glinfer.kernels.fused.draws import Inputs, block_draw, expect_table
+from glinfer.kernels.fused.rows import X_ROWS, RowInterleaved, check_same, deinterleaved, gathered, turned_by
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, looked_up, register
 
@@ -52,16 +43,12 @@ def turn_heads(
     ``rows`` the rows of the first ``slots`` slots are rotated by their positions; without it one row, by the run value
     position, and written into slot ``first`` of out.
     """
-    alone = rows is None
-    if not isinstance(gains.layout, RowLayout):
-        raise PlanError(f"draw {name}: expected a table of gains")
-    inputs = [*x.inputs(), ("gains", gains.name), *turning.inputs]
+    alone, turns = rows is None, turning.table is not None
+    inputs: Inputs = {"x": x, "gains": expect_table(name, gains), **turning.inputs(name)}
+    inputs["rows"] = rows if turns else None
     defines = [
-        *x.layout.defines("X"),
-        *gains.layout.defines("GAINS"),
-        *turning.defines(name),
-        *target_defines(out.layout),
-        ("ROWS", len(out.tensors)),
+        *turning.defines,
+        *half_defines(out.layout),
         ("ALONE", int(alone)),
         ("TEXELS", out.cols // 4),
         ("HEAD_DIM", head_dim),
@@ -70,23 +57,9 @@ def turn_heads(
         *([("VALUES", 1)] if values else []),
         *([("TURNED_FIRST", 1)] if turned_first else []),
     ]
-    turns = turning.table is not None
-    if rows is not None and turns:
-        inputs.append(("rows", rows.name))
-        defines += table_layout(rows).defines("ROWS")
-    return block_draw(
-        name,
-        "attn.turn",
-        "turn_heads",
-        inputs,
-        out.names,
-        (1 if alone else slots, out.cols),
-        defines,
-        kernels=kernels,
-        cells=not alone,
-        per_run=(("position", turning.run_value),) if alone and turns else (),
-        first=first,
-    )
+    how: dict[str, Any] = {"kernels": kernels, "cells": not alone, "first": first}
+    how["per_run"] = (("position", turning.run_value),) if alone and turns else ()
+    return block_draw(name, "attn.turn", "turn_heads", inputs, out, 1 if alone else slots, defines, **how)
 
 
 def _check(shapes: Shapes, params: Params) -> None:
@@ -142,11 +115,11 @@ register(
     Op(
         "turn_heads",
         ("gains",),
-        (*optional_names(), "rope", "rows"),
+        (*X_ROWS, "rope", "rows"),
         _check,
         _oracle,
         ("rows",),
-        regions=(*optional_names(), "output"),
+        regions=(*X_ROWS, "output"),
         parts=looked_up("rope"),
     )
 )

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from glinfer.errors import PlanError
-from glinfer.gl.layouts.blocks import RowLayout
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.kernels.flat.activate import xielu_of
-from glinfer.kernels.fused.draws import block_draw
-from glinfer.kernels.fused.rows import RowInterleaved, check_same, deinterleaved, gathered, optional_names
+from glinfer.kernels.fused.draws import Inputs, block_draw, expect_table
+from glinfer.kernels.fused.rows import X_ROWS, RowInterleaved, check_same, deinterleaved, gathered
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
 
@@ -17,17 +15,9 @@ from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec
 def xielu_rows(
     name: str, x: RowInterleaved, slopes: TensorSpec, out: RowInterleaved, *, slots: Extent, kernels: KernelOptions
 ) -> DrawSpec:
-    """``out = xIELU(x)``, x and out [rows, C]; slopes [1, 2] has the learned numbers, see :func:`xielu_of`.
-
-    Raises:
-        PlanError: slopes are not a table of rows.
-    """
-    if not isinstance(slopes.layout, RowLayout):
-        raise PlanError(f"draw {name}: {slopes.name} is not a table of rows")
-    defines = [*x.layout.defines("X"), *out.layout.defines("OUT"), *slopes.layout.defines("SLOPES")]
-    defines.append(("ROWS", len(out.tensors)))
-    inputs, size = (*x.inputs(), ("slopes", slopes.name)), (slots, out.cols)
-    return block_draw(name, "mlp.act", "xielu_rows", inputs, out.names, size, defines, kernels=kernels)
+    """``out = xIELU(x)``, x and out [rows, C]; slopes [1, 2] has the learned numbers, see :func:`xielu_of`."""
+    inputs: Inputs = {"x": x, "slopes": expect_table(name, slopes)}
+    return block_draw(name, "mlp.act", "xielu_rows", inputs, out, slots, kernels=kernels)
 
 
 def _check(shapes: Shapes, params: Params) -> None:
@@ -41,4 +31,4 @@ def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) 
     return deinterleaved(xielu_of(gathered(inputs, count)[: size[0] * count, : size[1]], *slopes[0]), count)
 
 
-register(Op("xielu_rows", ("slopes",), optional_names(), _check, _oracle))
+register(Op("xielu_rows", ("slopes",), X_ROWS, _check, _oracle))

@@ -14,6 +14,17 @@ ACTIVATIONS = {"none": 0, "gelu_new": 1, "gelu": 2, "silu": 3, "tanh": 4, "relu2
 """Hugging Face's names of activations, and their numbers in shaders/common/activation.glsl."""
 
 
+def activation_number(draw: str, activation: str) -> int:
+    """The number of an activation in shaders/common/activation.glsl.
+
+    Raises:
+        PlanError: there is no such activation.
+    """
+    if activation not in ACTIVATIONS:
+        raise PlanError(f"draw {draw}: activation {activation!r}; known: {', '.join(ACTIVATIONS)}")
+    return ACTIVATIONS[activation]
+
+
 def linear(
     name: str,
     kind: str,
@@ -31,10 +42,8 @@ def linear(
     x [S, IN], weight [OUT, IN], bias [1, OUT], residual and out [S, OUT]. With ``last_row`` only the last row
     in use is computed, into row 0 of out [1, OUT].
     """
-    if activation not in ACTIVATIONS:
-        raise PlanError(f"draw {name}: activation {activation!r}; known: {', '.join(ACTIVATIONS)}")
     inputs = [("x", x.name), ("weight", weight.name)]
-    defines = [("IN", x.shape[1]), ("OUT", weight.shape[0]), ("ACTIVATION", ACTIVATIONS[activation])]
+    defines = [("IN", x.shape[1]), ("OUT", weight.shape[0]), ("ACTIVATION", activation_number(name, activation))]
     if bias is not None:
         inputs.append(("bias", bias.name))
         defines.append(("BIAS", 1))
