@@ -108,8 +108,8 @@ def _rectangle_of(numbers: Iterable[Value]) -> Callable[[RunValues], Rectangle]:
 class _State:
     """What the earlier draws of a run have set."""
 
-    def __init__(self, blending: bool = False) -> None:
-        self.blending = blending
+    def __init__(self) -> None:
+        self.blending = False
         self.target: object = None
         self.viewports: dict[object, Rectangle] = {}  # moderngl keeps one for each framebuffer, and sets it on use
         self.textures: dict[int, object] = {}
@@ -266,32 +266,17 @@ def replay(
     *,
     watched: Watched = _NONE,
 ) -> int:
-    """Issue ``draws`` in order, one at a time, and return the number of draw calls.
+    """Issue ``draws`` in order, and return the number of draw calls.
 
     ``before`` and ``after`` are called around each draw and may change any binding; ``watched`` as in :meth:`Tape.run`.
     """
-    device.activate()
-    state, issued = _State(), 0
-    try:
-        for draw in draws:
-            if before is not None:
-                before(draw)
-            if before is not None or after is not None:
-                state = _State(state.blending)
-            *calls, render = state.calls(draw)
-            _make(calls, values)
-            rendered = partial(_make, [render], values)
-            if issued in watched:
-                draw.watch(values, rendered, first_time=watched[issued])
-            else:
-                rendered()
-            device.draws_issued += 1
-            issued += 1
-            if _waits(draw):
-                device.raw.finish()
-            if after is not None:
-                after(draw)
-    finally:
-        device.gl.disable(moderngl.BLEND)
-    device.check("replaying the plan")
+    if before is None and after is None:
+        return Tape(device, tuple(draws)).run(values, watched)
+    issued = 0
+    for draw in draws:
+        if before is not None:
+            before(draw)
+        issued += Tape(device, [draw]).run(values, {0: watched[issued]} if issued in watched else _NONE)
+        if after is not None:
+            after(draw)
     return issued
