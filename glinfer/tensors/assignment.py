@@ -138,15 +138,14 @@ class Assignment(Movement):
                 "possible; assign in two steps"
             )
         passes = self._passes
-        inputs, target = [("value", passes.read("value", value))], passes.changed("x", x)
+        inputs, target = {"value": passes.read("value", value)}, passes.changed("x", x)
         first, last = _rows_of(rows)
         outer, *inner = rows
         uniforms: list[Uniform] = [("start_row", outer.start), ("start_col", columns.start)]
         uniforms += [("value_row", offset[0]), ("value_col", offset[1])]
         if _cuts_texels(columns):
-            before = passes.scratch("before", last + 1 - first, columns.edge, target.format)
-            passes.copy("before", target, before, row_offset=first)
-            inputs.append(("before", before))
+            inputs["before"] = passes.scratch("before", last + 1 - first, columns.edge, target.format)
+            passes.copy("before", target, inputs["before"], row_offset=first)
             uniforms.append(("first_row", first))
         aligned = columns.step == 1 and (columns.row, columns.col) == (0, 1)
         aligned = aligned and not any(col % LANES for col in (columns.start, offset[1], *(axis.col for axis in rows)))

@@ -106,8 +106,7 @@ class Attention(Products):
             q: [..., H, S, D], of float32 or float16.
             k, v: [..., G, T, D] and [..., G, T, E], where G divides H.
             scale, causal, offset: see :meth:`attention_scores`.
-            dtype: the result's type, float32 or float16.
-            out: the tensor to write to; a new one by default.
+            dtype, out: the result's type, float32 or float16, and the tensor to write to, by default a new one.
 
         Returns:
             [..., H, S, E].
@@ -162,9 +161,9 @@ def _attend(
     if targets > 1 or parts > 1:
         columns = LANES * -(-(texels + (parts > 1)) // targets)
         outputs = [passes.scratch(f"target{i}", parts * queries, columns) for i in range(targets)]
-    passes.step("attend", [*reads.items()], outputs, defines=defines, uniforms=uniforms)
+    passes.step("attend", reads, outputs, defines=defines, uniforms=uniforms)
     if outputs != [out]:
-        sources = [(f"x{i}", target) for i, target in enumerate(outputs)]
+        sources = {f"x{i}": target for i, target in enumerate(outputs)}
         sizes = [("ROWS", targets), ("PARTS", parts), ("OUT_ROWS", queries)]
         passes.step("weave", sources, [out], "attention.weave", defines=sizes)
 

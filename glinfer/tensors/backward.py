@@ -68,7 +68,7 @@ class Backward(Group):
         if 0 in shape or not grad.size:
             nothing = passes.zeros(shape, "float32", ids=ids, grad=grad, into=into)
             return passes.zeros(shape, "float32") if into is None else into, nothing
-        inputs, found = [("ids", passes.read("ids", ids)), ("grad", passes.read("grad", grad))], list[Tensor]()
+        inputs, found = {"ids": passes.read("ids", ids), "grad": passes.read("grad", grad)}, list[Tensor]()
         if into is None:
             sums, counts = passes.result("sums", shape), passes.result("counts", shape)
         else:
@@ -78,10 +78,9 @@ class Backward(Group):
                 found.append(passes.zeros(shape, "float32"))
                 counts = passes.changed("counts", found[1])
             else:  # a draw must not read its own target
-                counts, before = passes.result("counts", shape), passes.scratch("before", *shape)
-                passes.copy("before", sums, before)
-                inputs.append(("before", before))
-        rows, cols = inputs[0][1].shape
+                counts, inputs["before"] = passes.result("counts", shape), passes.scratch("before", *shape)
+                passes.copy("before", sums, inputs["before"])
+        rows, cols = inputs["ids"].shape
         defines = [("IDS_ROWS", rows), ("IDS_COLS", cols), ("OUT_ROWS", shape[0])]
         options: dict[str, Any] = {}
         if method == "scatter":

@@ -98,7 +98,7 @@ class Embeddings(Group):
 
         def build(passes: Passes, table: TensorSpec, out: TensorSpec) -> None:
             defines = table_defines(passes.call, form, inputs, passes.kernels)
-            passes.step("dequantize", [("weight", table)], [out], defines=defines)
+            passes.step("dequantize", {"weight": table}, [out], defines=defines)
 
         return self._run(build, {"table": table}, table.shape, dtype, out)
 
@@ -111,8 +111,7 @@ class Embeddings(Group):
             x: float32 or float16; the result has its shape. A vector [D] is one row.
             table: float32 or float16.
             offset: the position of row 0.
-            dtype: the result's type, float32 or float16.
-            out: the tensor to write to; a new one by default.
+            dtype, out: the result's type, float32 or float16, and the tensor to write to, by default a new one.
 
         Raises:
             InputError: the shapes do not fit, or the table lacks some of the positions.

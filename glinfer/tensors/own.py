@@ -51,11 +51,11 @@ def own_pass(
     with Passes(device, f"own.{own.name}") as passes:
         if 0 in shape:
             return passes.zeros(shape, wanted, out, **inputs)
-        reads = [(sampler, passes.read(sampler, tensor)) for sampler, tensor in inputs.items()]
+        reads = {sampler: passes.read(sampler, tensor) for sampler, tensor in inputs.items()}
         # GLSL reserves this name, so no sampler has it.
         target = (passes.result if whole else passes.computed)("out", shape, wanted, out)
-        sizes = [(f"{sampler.upper()}_ROWS", spec.shape[0]) for sampler, spec in reads]
-        sizes += [(f"{sampler.upper()}_COLS", spec.shape[1]) for sampler, spec in reads]
+        sizes = [(f"{sampler.upper()}_ROWS", spec.shape[0]) for sampler, spec in reads.items()]
+        sizes += [(f"{sampler.upper()}_COLS", spec.shape[1]) for sampler, spec in reads.items()]
         sizes += [("OUT_ROWS", target.shape[0]), *([("WHOLE", 1)] if whole else [])]
         passes.step("own", reads, [target], defines=sizes, uniforms=numbers, own=own)
         (result,) = passes.run()

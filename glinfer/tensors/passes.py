@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -149,7 +149,7 @@ class Passes:
     def step(
         self,
         op: str,
-        inputs: Sequence[tuple[str, TensorSpec]],
+        inputs: Mapping[str, TensorSpec | None],
         outputs: Sequence[TensorSpec],
         name: str = "",
         **settings: Any,

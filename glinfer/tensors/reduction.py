@@ -30,8 +30,7 @@ class Reductions(Group):
         Args:
             x: at least one axis.
             keepdims: keep the last axis, with one element.
-            dtype: the result's type, float32 or float16.
-            out: the tensor to write to; a new one by default.
+            dtype, out: the result's type, float32 or float16, and the tensor to write to, by default a new one.
 
         Raises:
             InputError: x has no axis, is not of floats, or ``out`` does not fit.
@@ -75,8 +74,7 @@ class Reductions(Group):
         Args:
             logits: float32 or float16, at least one axis.
             targets: the shape of logits without its last axis.
-            dtype: the result's type, float32 or float16.
-            out: the tensor to write to; a new one by default.
+            dtype, out: the result's type, float32 or float16, and the tensor to write to, by default a new one.
 
         Raises:
             InputError: the shapes do not fit, or one is of another type.
@@ -89,7 +87,7 @@ class Reductions(Group):
             )
 
         def build(passes: Passes, logits: TensorSpec, targets: TensorSpec, out: TensorSpec) -> None:
-            inputs = [("x", logits), ("stats", _stats(passes, "exponents", logits)), ("targets", targets)]
+            inputs = {"x": logits, "stats": _stats(passes, "exponents", logits), "targets": targets}
             defines = [("STAT", STATS["exponents"]), ("COLS", logits.shape[1])]
             passes.step("cross_entropy", inputs, [out], defines=defines)
 
@@ -106,7 +104,7 @@ class Reductions(Group):
 
         def build(passes: Passes, x: TensorSpec, out: TensorSpec) -> None:
             defines = [("STAT", STATS[stat]), ("COLUMN", int(index))]
-            passes.step("stat_column", [("stats", _stats(passes, stat, x))], [out], defines=defines)
+            passes.step("stat_column", {"stats": _stats(passes, stat, x)}, [out], defines=defines)
 
         shape = (*x.shape[:-1], 1) if keepdims else x.shape[:-1]
         return self._run(build, {"x": x}, shape, dtype, out, exact=index)

@@ -73,16 +73,16 @@ def _sort(passes: Passes, x: TensorSpec, kept: int, results: Sequence[TensorSpec
         options: dict[str, Any] = {"rows": rows * count * texels}
         if number == 0:
             options["defines"] = [*sizes, ("LIST_TEXELS", texels)]
-            passes.step("sort_chunks", [("x", x)], outputs, "top_k.chunks", **options)
+            passes.step("sort_chunks", {"x": x}, outputs, "top_k.chunks", **options)
             continue
         (columns, keys), before = pairs[(number - 1) % 2], lists[number - 1]
         # Uniforms instead of defines, so that all passes share a program.
         shift = -1 if texels == kept else texels.bit_length() - 1
         options["uniforms"] = [("list_count", before[0]), ("list_texels", before[1]), ("merged_shift", shift)]
         options["defines"] = [("ROWS", rows), ("KEPT", kept)]
-        passes.step("merge_sorted", [("keys", keys), ("columns", columns)], outputs, f"top_k.merge.{number}", **options)
-    inputs = [("x", x), ("columns", pairs[(len(lists) - 1) % 2][0])]
-    passes.step("sorted_pairs", inputs, results, "top_k.pairs", defines=sizes)
+        passes.step("merge_sorted", {"keys": keys, "columns": columns}, outputs, f"top_k.merge.{number}", **options)
+    columns = pairs[(len(lists) - 1) % 2][0]
+    passes.step("sorted_pairs", {"x": x, "columns": columns}, results, "top_k.pairs", defines=sizes)
 
 
 def _lists_of(cols: int, kept: int) -> list[tuple[int, int]]:

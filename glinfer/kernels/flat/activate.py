@@ -8,7 +8,7 @@ import numpy as np
 
 from glinfer.errors import PlanError
 from glinfer.families.layer import Experts
-from glinfer.kernels.flat.draws import flat_draw
+from glinfer.kernels.flat.draws import flat_draw, same_shape
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.published.linear import ACTIVATIONS, activate
 from glinfer.kernels.routing import gate_defines, gated
@@ -35,11 +35,7 @@ def activation(
         PlanError: there is no such activation, or a tensor has another layout.
     """
     defines = [("ACTIVATION", activation_number(name, activation))]
-    return flat_draw(name, kind, "activation", [("x", x)], [out], kernels=kernels, defines=defines)
-
-
-def _check(shapes: Shapes, params: Params) -> None:
-    shapes.expect("output", *shapes.by_name["x"])
+    return flat_draw(name, kind, "activation", {"x": x}, [out], kernels=kernels, defines=defines)
 
 
 def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
@@ -58,7 +54,7 @@ def xielu(
     kernels: KernelOptions,
 ) -> DrawSpec:
     """``out = xIELU(x)``, x and out [R, C]; positive and negative [1, 1] are learned numbers, see :func:`xielu_of`."""
-    inputs = [("x", x), ("positive", positive), ("negative", negative)]
+    inputs = {"x": x, "positive": positive, "negative": negative}
     return flat_draw(name, kind, "xielu", inputs, [out], kernels=kernels)
 
 
@@ -74,7 +70,7 @@ def xielu_of(x: Array, positive: float, negative: float) -> Array:
 
 
 def _check_xielu(shapes: Shapes, params: Params) -> None:
-    shapes.expect("output", *shapes.by_name["x"])
+    same_shape(shapes, params)
     for name in ("positive", "negative"):
         shapes.expect(name, 1, 1)
 
@@ -111,8 +107,7 @@ def gate(
         ("GATE_FIRST", int(gate_first)),
         *gate_defines(experts),
     ]
-    inputs = [("x", x)] if up is None else [("x", x), ("up", up)]
-    return flat_draw(name, kind, "gate", inputs, [out], kernels=kernels, defines=defines)
+    return flat_draw(name, kind, "gate", {"x": x, "up": up}, [out], kernels=kernels, defines=defines)
 
 
 def _check_gate(shapes: Shapes, params: Params) -> None:
@@ -132,6 +127,6 @@ def _oracle_gate(inputs: Mapping[str, Array], params: Params, size: tuple[int, i
     return gated(gates, ups, params)
 
 
-register(Op("activation", ("x",), (), _check, _oracle))
+register(Op("activation", ("x",), (), same_shape, _oracle))
 register(Op("xielu", ("x", "positive", "negative"), (), _check_xielu, _oracle_xielu))
 register(Op("gate", ("x",), ("up",), _check_gate, _oracle_gate))

@@ -32,7 +32,7 @@ def causal_conv(
         bias: [1, C].
         sequence: rows of each sequence; all by default.
     """
-    inputs = [("x", x), ("taps", taps)] + ([] if bias is None else [("bias", bias)])
+    inputs = {"x": x, "taps": taps, "bias": bias}
     defines = [("LENGTH", taps.shape[0]), ("BIASED", int(bias is not None)), ("SEQUENCE", sequence or x.shape[0])]
     return flat_draw(name, kind, "causal_conv", inputs, [out], kernels=kernels, defines=defines)
 

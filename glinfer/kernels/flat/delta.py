@@ -56,7 +56,7 @@ def delta_rule(
     if k.shape[1] > MAX_KEY_ELEMENTS:
         raise PlanError(f"draw {name}: keys of {k.shape[1]} elements; expected at most {MAX_KEY_ELEMENTS}")
     rows, heads = beta.shape
-    inputs = [("q", q), ("k", k), ("v", v), ("g", g), ("beta", beta)]
+    inputs = {"q": q, "k": k, "v": v, "g": g, "beta": beta}
     defines = [
         ("HEADS", heads),
         ("KEY_HEADS", max(1, k.shape[0] // rows)),
@@ -72,14 +72,14 @@ def delta_rule(
 
 def sigmoid(name: str, kind: str, x: TensorSpec, out: TensorSpec, *, kernels: KernelOptions) -> DrawSpec:
     """``out = 1 / (1 + exp(-x))``, element by element; x and out [R, C]."""
-    return flat_draw(name, kind, "squash", [("x", x)], [out], kernels=kernels, defines=[("DECAY", 0)])
+    return flat_draw(name, kind, "squash", {"x": x}, [out], kernels=kernels, defines=[("DECAY", 0)])
 
 
 def log_decay(
     name: str, kind: str, x: TensorSpec, rate: TensorSpec, shift: TensorSpec, out: TensorSpec, *, kernels: KernelOptions
 ) -> DrawSpec:
     """``out = -exp(rate) * log(1 + exp(x + shift))``, logarithms of decays; x and out [R, C], the others [1, C]."""
-    inputs = [("x", x), ("rate", rate), ("shift", shift)]
+    inputs = {"x": x, "rate": rate, "shift": shift}
     return flat_draw(name, kind, "squash", inputs, [out], kernels=kernels, defines=[("DECAY", 1)])
 
 
@@ -87,8 +87,7 @@ def softplus(
     name: str, kind: str, x: TensorSpec, shift: TensorSpec, out: TensorSpec, *, kernels: KernelOptions
 ) -> DrawSpec:
     """``out = log(1 + exp(x + shift))``, the steps of a scan; x and out [R, C], shift [1, C]."""
-    inputs = [("x", x), ("shift", shift)]
-    return flat_draw(name, kind, "squash", inputs, [out], kernels=kernels, defines=[("DECAY", 2)])
+    return flat_draw(name, kind, "squash", {"x": x, "shift": shift}, [out], kernels=kernels, defines=[("DECAY", 2)])
 
 
 def _check_squash(shapes: Shapes, params: Params) -> None:

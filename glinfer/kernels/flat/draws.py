@@ -6,14 +6,14 @@ PlanError if a tensor is not in the flat layout.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from glinfer.errors import PlanError
 from glinfer.gl.layouts.flat import FlatLayout
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.kernels.options import KernelOptions
-from glinfer.kernels.spec import DrawSpec, TensorSpec
+from glinfer.kernels.spec import DrawSpec, Params, Shapes, TensorSpec
 
 Define = tuple[str, int | float]
 Uniform = tuple[str, int | float | str]
@@ -33,11 +33,16 @@ def flat_layout(draw: str, tensor: TensorSpec) -> FlatLayout:
     return tensor.layout
 
 
+def same_shape(shapes: Shapes, params: Params) -> None:
+    """Require an output of the shape of x."""
+    shapes.expect("output", *shapes.by_name["x"])
+
+
 def flat_draw(
     name: str,
     kind: str,
     op: str,
-    inputs: Sequence[tuple[str, TensorSpec]],
+    inputs: Mapping[str, TensorSpec | None],
     outputs: Sequence[TensorSpec],
     *,
     kernels: KernelOptions,
@@ -48,15 +53,16 @@ def flat_draw(
 ) -> DrawSpec:
     """A draw that covers the first ``rows`` rows (default: all) of outputs of one layout.
 
-    Its defines are each input's layout as ``<SAMPLER>_TEXELS``, ``_WIDTH`` and ``_HEIGHT``, the outputs' layout as
-    ``OUT_…``, their columns as ``OUT_COLS``, and ``defines``. ``settings`` are further fields of
-    :class:`glinfer.kernels.spec.DrawSpec`.
+    ``inputs`` are tensors by sampler; None is left out. The defines are each input's layout as ``<SAMPLER>_TEXELS``,
+    ``_WIDTH`` and ``_HEIGHT``, the outputs' layout as ``OUT_…``, their columns as ``OUT_COLS``, and ``defines``.
+    ``settings`` are further fields of :class:`glinfer.kernels.spec.DrawSpec`.
 
     Raises:
         PlanError: a tensor has another layout.
     """
     places: list[Define] = []
-    for sampler, tensor in inputs:
+    given = {sampler: tensor for sampler, tensor in inputs.items() if tensor is not None}
+    for sampler, tensor in given.items():
         places += flat_layout(name, tensor).defines(sampler.upper())
     rows_out, cols_out = outputs[0].shape
     places += [*flat_layout(name, outputs[0]).defines("OUT"), ("OUT_COLS", cols_out)]
@@ -64,7 +70,7 @@ def flat_draw(
         name,
         kind,
         op,
-        inputs=tuple((sampler, tensor.name) for sampler, tensor in inputs),
+        inputs=tuple((sampler, tensor.name) for sampler, tensor in given.items()),
         outputs=tuple(output.name for output in outputs),
         size=(rows_out if rows is None else rows, cols_out),
         defines=(*places, ("LOOKUP_TEXTURE", int(kernels.lookup_texture)), *defines),

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 from glinfer.families.layer import Experts
-from glinfer.kernels.flat import draws
+from glinfer.kernels.flat.draws import flat_draw
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.routing import route_defines, routed
 from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
@@ -28,16 +29,9 @@ def expert_weight(
 
     logits [rows, experts], bias [1, experts]; experts are chosen as in :func:`glinfer.kernels.fused.experts.route`.
     """
-    return draws.flat_draw(
-        name,
-        kind,
-        "expert_weight",
-        [("logits", logits), *([] if bias is None else [("bias", bias)])],
-        [out],
-        kernels=kernels,
-        defines=route_defines(experts),
-        uniforms=[("expert", expert)],
-    )
+    inputs, defines = {"logits": logits, "bias": bias}, route_defines(experts)
+    how: dict[str, Any] = {"kernels": kernels, "defines": defines, "uniforms": [("expert", expert)]}
+    return flat_draw(name, kind, "expert_weight", inputs, [out], **how)
 
 
 def _check(shapes: Shapes, params: Params) -> None:

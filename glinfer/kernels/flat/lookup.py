@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -45,7 +46,7 @@ def lookup(
         ("WEIGHT_ROWS", weight.shape[0]),
         ("IDS_COLS", ids.shape[1]),
     ]
-    tensors = [("ids", ids), ("weight", weight), *([] if images is None else [("images", images)])]
+    tensors = {"ids": ids, "weight": weight, "images": images}
     return flat_draw(name, kind, "lookup", tensors, [out], kernels=kernels, defines=defines)
 
 
@@ -67,16 +68,9 @@ def position_add(
     the position of row 0 of a sequence. With ``padded`` rows beyond the table's positions are padding, and get its
     last one.
     """
-    return flat_draw(
-        name,
-        kind,
-        "position_add",
-        [("x", x), ("table", table)],
-        [out],
-        kernels=kernels,
-        defines=[("LENGTH", length), ("TABLE_ROWS", table.shape[0]), ("PADDED", int(padded))],
-        uniforms=[("offset", offset)],
-    )
+    defines = [("LENGTH", length), ("TABLE_ROWS", table.shape[0]), ("PADDED", int(padded))]
+    how: dict[str, Any] = {"kernels": kernels, "defines": defines, "uniforms": [("offset", offset)]}
+    return flat_draw(name, kind, "position_add", {"x": x, "table": table}, [out], **how)
 
 
 def table_defines(draw: str, table_format: str | None, inputs: int, kernels: KernelOptions) -> list[Define]:

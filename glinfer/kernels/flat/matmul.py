@@ -68,13 +68,13 @@ def matmul(
     if blended:  # each instance computes a part of k, and blending adds them
         blending = {"instances": parts, "adds": True, "clears": "all", "vertex": "common/parts.vert"}
         defines.append(("BLENDED", 1))
-    inputs = [("x", x), ("weight", weight), *here.inputs()]
+    inputs = {"x": x, "weight": weight, **here.inputs()}
     how: dict[str, Any] = {"kernels": kernels, "defines": defines, "uniforms": here.uniforms(), **blending}
     draw = flat_draw(name, kind, "matvec" if matvec else "matmul", inputs, outputs, **how)
     if outputs == [out]:
         return [draw]
     # Joins the rows of targets, or adds up parts, and finishes the sums.
-    inputs = [*((f"x{i}", source) for i, source in enumerate(outputs)), *finish.inputs()]
+    inputs = {**{f"x{i}": source for i, source in enumerate(outputs)}, **finish.inputs()}
     defines = [*_shares(product, targets, parts if stacked else 1), *finish.defines()]
     how = {"kernels": kernels, "defines": defines, "uniforms": finish.uniforms()}
     return [draw, flat_draw(f"{name}.finish", kind, "finish", inputs, [out], **how)]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -96,16 +97,8 @@ def strided_copy(
     defines += [("RUN_A", run.first), ("RUN_B", run.second), ("FETCHES", _fetches(by_row, by_col, col_offset))]
     if len(by_col) > 1:
         defines += [("RUN_SIZE", run.size), ("RUNS_A", by_col[0].first), ("RUNS_B", by_col[0].second)]
-    return flat_draw(
-        name,
-        kind,
-        "strided_copy",
-        [("x", x)],
-        [out],
-        kernels=kernels,
-        defines=defines,
-        uniforms=[("row_offset", row_offset), ("col_offset", col_offset)],
-    )
+    how: dict[str, Any] = {"uniforms": [("row_offset", row_offset), ("col_offset", col_offset)], "kernels": kernels}
+    return flat_draw(name, kind, "strided_copy", {"x": x}, [out], defines=defines, **how)
 
 
 def _runs_in(params: Params, cols: int) -> list[Axis]:
@@ -157,7 +150,7 @@ def repack(name: str, kind: str, x: TensorSpec, out: TensorSpec, *, kernels: Ker
         axes = [Axis(x.shape[0], 1, 0), Axis(per_row, 0, out.shape[1]), Axis(out.shape[1], 0, 1)]
         return strided_copy(name, kind, x, out, axes, kernels=kernels)
     defines = [*_kind_of_elements(name, x, out, converts=False), ("X_COLS", x.shape[1])]
-    return flat_draw(name, kind, "repack", [("x", x)], [out], kernels=kernels, defines=defines)
+    return flat_draw(name, kind, "repack", {"x": x}, [out], kernels=kernels, defines=defines)
 
 
 def _check_repack(shapes: Shapes, params: Params) -> None:
@@ -201,7 +194,7 @@ def concat(
         defines += [(f"START{number}", sum(sizes[:number])), (f"SIZE{number}", size)]
     if groups is not None:
         defines += [("ALONG_ROWS", 1), ("PERIOD", sum(sizes))]
-    inputs = [(f"x{number}", part) for number, part in enumerate(parts)]
+    inputs = {f"x{number}": part for number, part in enumerate(parts)}
     defines += kind_of_elements
     return flat_draw(name, kind, "concat", inputs, [out], kernels=kernels, defines=defines)
 

@@ -56,11 +56,6 @@ class Norm:
         if not (math.isfinite(self.eps) and self.eps >= 0 and math.isfinite(self.offset)):
             raise PlanError(f"norm {self.name}: eps is {self.eps} and offset {self.offset}; expected numbers, eps ≥ 0")
 
-    def inputs(self) -> list[tuple[str, TensorSpec]]:
-        """The inputs besides x and its statistics, by sampler."""
-        given = [("residual", self.residual), ("weight", self.weight), ("bias", self.bias)]
-        return [(sampler, tensor) for sampler, tensor in given if tensor is not None]
-
 
 def normalized(
     name: str, kind: str, x: TensorSpec, out: TensorSpec, norm: Norm, *, scratch: Scratch, kernels: KernelOptions
@@ -83,7 +78,7 @@ def normalized(
         ("WEIGHTED", int(norm.weight is not None)),
         ("BIASED", int(norm.bias is not None)),
     ]
-    inputs = [("x", x), ("stats", stats), *norm.inputs()]
+    inputs = {"x": x, "stats": stats, "residual": norm.residual, "weight": norm.weight, "bias": norm.bias}
     outputs = [out] if norm.added is None else [out, norm.added]
     return [*draws, flat_draw(name, kind, "normalize", inputs, outputs, kernels=kernels, defines=defines)]
 

@@ -124,15 +124,15 @@ class Finish:
     window: int = 0
     cap: float = 0.0
 
-    def inputs(self) -> list[tuple[str, TensorSpec]]:
+    def inputs(self) -> dict[str, TensorSpec]:
         """The inputs, by sampler."""
-        given = (("bias", self.bias), ("residual", self.residual))
-        return [(name, tensor) for name, tensor in given if tensor is not None]
+        given = {"bias": self.bias, "residual": self.residual}
+        return {name: tensor for name, tensor in given.items() if tensor is not None}
 
     def defines(self) -> list[Define]:
         """The finish's defines."""
         found: list[Define] = [("ACTIVATION", ACTIVATIONS[self.activation]), ("SCALE", float(self.scale))]
-        found += [(name.upper(), 1) for name, _ in self.inputs()]
+        found += [(name.upper(), 1) for name in self.inputs()]
         if self.cap:
             found.append(("CAP", float(self.cap)))
         if self.window:

@@ -39,14 +39,10 @@ def rotate(
         positions: whole numbers [1, sequence], instead of ``position``.
     """
     dim, rotary = x.shape[1] // heads, table.shape[1]
-    inputs = [("x", x), ("table", table)]
-    uniforms: list[Uniform] = []
     if table.shape[0] == 1:
         positions = None  # every row uses the only position
-    elif positions is not None:
-        inputs.append(("positions", positions))
-    else:
-        uniforms.append(("position", position))
+    inputs = {"x": x, "table": table, "positions": positions}
+    uniforms: list[Uniform] = [("position", position)] if positions is None and table.shape[0] > 1 else []
     defines = [
         ("HEADS", heads),
         ("HEAD_DIM", dim),

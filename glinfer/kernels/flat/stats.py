@@ -56,13 +56,9 @@ def summarize(
     parts = _parts(texels, free)
     step = f"{name}.stats"
     stats = scratch(step, x.shape[0], LANES * parts)
-    inputs = [("x", x), *([] if residual is None else [("residual", residual)])]
-    defines: list[Define] = [
-        ("STAT", STATS[stat]),
-        ("COLS", x.shape[1]),
-        ("PART_TEXELS", -(-texels // parts)),
-        ("ADDS", int(residual is not None)),
-    ]
+    inputs = {"x": x, "residual": residual}
+    defines: list[Define] = [("STAT", STATS[stat]), ("COLS", x.shape[1]), ("PART_TEXELS", -(-texels // parts))]
+    defines.append(("ADDS", int(residual is not None)))
     draws = [flat_draw(step, kind, "row_stats", inputs, [stats], kernels=kernels, defines=defines)]
     while parts > min(free, _MAX_FAN):
         fewer = -(-parts // _MAX_FAN)
@@ -70,7 +66,7 @@ def summarize(
         merged = scratch(step, x.shape[0], LANES * fewer)
         defines = [("STAT", STATS[stat]), ("FAN", -(-parts // fewer))]
         options: dict[str, Any] = {"kernels": kernels, "defines": defines}
-        draws.append(flat_draw(step, kind, "merge_stats", [("stats", stats)], [merged], **options))
+        draws.append(flat_draw(step, kind, "merge_stats", {"stats": stats}, [merged], **options))
         stats, parts = merged, fewer
     return stats, draws
 
