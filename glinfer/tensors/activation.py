@@ -24,8 +24,7 @@ class Activations(Group):
         Args:
             x: any shape.
             activation: ``silu``, ``gelu`` (the erf form), ``gelu_new`` (the tanh form), ``tanh`` or ``none``.
-            dtype: the result's type, float32 or float16.
-            out: the tensor to write to; a new one by default.
+            dtype, out: the result's type, float32 or float16, and the tensor to write to, by default a new one.
 
         Raises:
             InputError: there is no such activation, or x is not of floats.
@@ -61,8 +60,7 @@ class Activations(Group):
             up: the gated values [...].
             activation: as in :meth:`activate`.
             gate_first: whether the gate is the first half of each row of x, or the second; ignored with ``up``.
-            dtype: the result's type, float32 or float16.
-            out: the tensor to write to; a new one by default.
+            dtype, out: the result's type, float32 or float16, and the tensor to write to, by default a new one.
 
         Returns:
             [...], or [..., N]; in float32 products beyond the range of float16 stay finite.

@@ -48,8 +48,7 @@ class Products(Elementwise, Movement):
             activation: a key of :data:`glinfer.kernels.published.linear.ACTIVATIONS`.
             residual: of the result's shape.
             strategy: one of :data:`glinfer.kernels.flat.matmul.STRATEGIES`; by default chosen by shape.
-            dtype: the result's type, float32 or float16.
-            out: the tensor to write to; a new one by default.
+            dtype, out: the result's type, float32 or float16, and the tensor to write to, by default a new one.
 
         Returns:
             [..., M, N], without M or N if that operand is a vector.

@@ -41,8 +41,7 @@ class Normalizations(Group):
             x: float32 or float16, at least one axis.
             weight, bias: [D] of float32 or float16; 1 and 0 by default.
             eps: at least 0.
-            dtype: the result's type, float32 or float16.
-            out: the tensor to write to; a new one by default.
+            dtype, out: the result's type, float32 or float16, and the tensor to write to, by default a new one.
 
         Raises:
             InputError: the shapes do not fit, one is not of floats, or eps is below 0.
@@ -69,8 +68,7 @@ class Normalizations(Group):
             weight: [D] of float32 or float16; 1 by default.
             eps: at least 0.
             offset: added to the weight: 1 in Gemma.
-            dtype: the result's type, float32 or float16.
-            out: the tensor to write to; a new one by default.
+            dtype, out: the result's type, float32 or float16, and the tensor to write to, by default a new one.
 
         Raises:
             InputError: the shapes do not fit, one is not of floats, eps is below 0, or an offset has no weight.
@@ -118,8 +116,7 @@ class Normalizations(Group):
 
         Args:
             x: at least one axis.
-            dtype: the result's type, float32 or float16.
-            out: the tensor to write to; a new one by default.
+            dtype, out: the result's type, float32 or float16, and the tensor to write to, by default a new one.
 
         Raises:
             InputError: x has no axis, is not of floats, or ``out`` does not fit.

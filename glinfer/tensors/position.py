@@ -62,8 +62,7 @@ class Positions(Group):
             length: number of positions of the context, for ``dynamic`` and ``longrope`` and for the size of the table;
                 by default up to the last position of x. With ``length`` given, ``positions`` are not read back, and not
                 checked to be below it.
-            dtype: the result's type, float32 or float16.
-            out: the tensor to write to; a new one by default.
+            dtype, out: the result's type, float32 or float16, and the tensor to write to, by default a new one.
 
         Raises:
             InputError: the shapes or numbers do not fit, a position is negative or beyond ``length``, or the scaling

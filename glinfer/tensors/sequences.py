@@ -31,8 +31,7 @@ class Sequences(Group):
             x: float32 or float16; the axis before the last is the sequence, as in [S, D] or [batch, S, D].
             taps: [L, D] of float32 or float16, the last row for the row itself: PyTorch's [D, 1, L] transposed.
             bias: [D] of float32 or float16; 0 by default.
-            dtype: the result's type, float32 or float16.
-            out: the tensor to write to; a new one by default.
+            dtype, out: the result's type, float32 or float16, and the tensor to write to, by default a new one.
 
         Raises:
             InputError: the shapes do not fit, or a tensor is not of floats.
@@ -73,8 +72,7 @@ class Sequences(Group):
             beta: [..., S, H] of float32 or float16, the share of a correction that is written.
             scale: the factor of the results, ``D_K ** -0.5`` by default.
             norm_eps: divide each q and each k by ``sqrt(Σ x² + norm_eps)`` first; None for no division.
-            dtype: the result's type, float32 or float16.
-            out: the tensor to write to; a new one by default.
+            dtype, out: the result's type, float32 or float16, and the tensor to write to, by default a new one.
 
         Returns:
             [..., S, H, D_V].
