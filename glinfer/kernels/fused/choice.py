@@ -29,10 +29,10 @@ from glinfer.kernels.fused.rows import (
     NOISE,
     NOISE_KEY,
     SOURCE,
+    X_ROWS,
     RowInterleaved,
     check_same,
     gathered,
-    optional_names,
     table_layout,
 )
 from glinfer.kernels.fused.sample import NO_SCORE, best_candidates
@@ -333,11 +333,11 @@ register(
     Op(
         "choice_list",
         ("rows",),
-        (*optional_names(), "mask", "changes", "picks"),
+        (*X_ROWS, "mask", "changes", "picks"),
         _check_list,
         _list_oracle,
         ("rows", "mask"),
-        regions=optional_names(),
+        regions=X_ROWS,
     )
 )
 register(Op("choice_rank", ("best", "facts", "other", "rows"), (), _check_rank, _rank_oracle, ("rows",)))

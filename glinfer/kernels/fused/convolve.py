@@ -20,11 +20,11 @@ from glinfer.kernels.fused.draws import Inputs, block_draw, block_layout, expect
 from glinfer.kernels.fused.rows import (
     BASE,
     POSITION,
+    X_ROWS,
     RowInterleaved,
     check_same,
     deinterleaved,
     gathered,
-    optional_names,
     stored_places,
 )
 from glinfer.kernels.options import KernelOptions
@@ -145,17 +145,17 @@ def _parts(params: Params) -> Mapping[str, Part]:
     return {"cache": Part(rows + length - 1 if together else rows * length)}
 
 
-register(Op("store_gated_row", (), optional_names(), _check_store, _oracle_store, regions=optional_names()))
-register(Op("store_gated", ("rows",), optional_names(), _check_store, _oracle_store, ("rows",), places=stored_places))
+register(Op("store_gated_row", (), X_ROWS, _check_store, _oracle_store, regions=X_ROWS))
+register(Op("store_gated", ("rows",), X_ROWS, _check_store, _oracle_store, ("rows",), places=stored_places))
 register(
     Op(
         "short_conv",
         ("cache", "taps"),
-        (*optional_names(), "rows"),
+        (*X_ROWS, "rows"),
         _check_conv,
         _oracle_conv,
         ("rows",),
-        regions=(*optional_names(), "output"),
+        regions=(*X_ROWS, "output"),
         parts=_parts,
     )
 )

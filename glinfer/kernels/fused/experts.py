@@ -17,7 +17,7 @@ from glinfer.gl.layouts.blocks import BLOCK_FLOATS, blocks_for
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.kernels.fused.draws import Defines, Inputs, block_draw
 from glinfer.kernels.fused.low_rank import CHOICE_FLOATS
-from glinfer.kernels.fused.rows import RowInterleaved, check_same, deinterleaved, gathered, optional_names
+from glinfer.kernels.fused.rows import R_ROWS, X_ROWS, RowInterleaved, check_same, deinterleaved, gathered
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.routing import route_defines, routed
 from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
@@ -135,7 +135,7 @@ def _check_mix(shapes: Shapes, params: Params) -> None:
         rows = min(rows, shapes.rows("x"))
     shapes.expect("choice", None, CHOICE_FLOATS * used)
     shapes.require(params["held"] <= min(rows, shapes.rows("choice")), f"{params['held']} rows of {rows}")
-    for name in optional_names("r"):
+    for name in R_ROWS:
         shapes.expect(name, None, cols)
 
 
@@ -155,15 +155,8 @@ def _oracle_mix(inputs: Mapping[str, Array], params: Params, size: tuple[int, in
     return found + float64(inputs, ["output"])[0] if "output" in inputs else found
 
 
-register(Op("join_rows", (), optional_names(), _check_join, _oracle_join))
+register(Op("join_rows", (), X_ROWS, _check_join, _oracle_join))
 register(Op("route", ("logits",), ("bias", "scales"), _check_route, _oracle_route, regions=("logits", "output")))
 register(
-    Op(
-        "mix_experts",
-        ("choice",),
-        ("x", *optional_names(), *optional_names("r")),
-        _check_mix,
-        _oracle_mix,
-        regions=("x", *optional_names("r"), "output"),
-    )
+    Op("mix_experts", ("choice",), ("x", *X_ROWS, *R_ROWS), _check_mix, _oracle_mix, regions=("x", *R_ROWS, "output"))
 )

@@ -10,7 +10,7 @@ from glinfer.errors import PlanError
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.kernels.fused.draws import Inputs, block_draw
-from glinfer.kernels.fused.rows import RowInterleaved, check_same, deinterleaved, gathered, optional_names
+from glinfer.kernels.fused.rows import R_ROWS, X_ROWS, RowInterleaved, check_same, deinterleaved, gathered
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Shapes, register
 
@@ -45,7 +45,7 @@ def _check_gate(shapes: Shapes, params: Params) -> None:
     check_same(shapes, params, None, cols)
     each = int(params.get("HEAD_FLOATS", 1))
     shapes.require(cols % each == 0 and each in (1, each // 4 * 4), f"{cols} floats in heads of {each}")
-    for name in optional_names("r"):
+    for name in R_ROWS:
         shapes.expect(name, None, BLOCK_FLOATS * params["GATE_BLOCK"] + cols // each)
 
 
@@ -57,4 +57,4 @@ def _oracle_gate(inputs: Mapping[str, Array], params: Params, size: tuple[int, i
     return deinterleaved(x * np.exp(-np.logaddexp(0.0, -gates)), count)
 
 
-register(Op("gate_heads", (), (*optional_names(), *optional_names("r")), _check_gate, _oracle_gate))
+register(Op("gate_heads", (), (*X_ROWS, *R_ROWS), _check_gate, _oracle_gate))

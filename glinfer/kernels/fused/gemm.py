@@ -30,12 +30,13 @@ from glinfer.kernels.fused.draws import Defines, Inputs, block_draw
 from glinfer.kernels.fused.low_rank import CHOICE_FLOATS, LORA_SAMPLERS, check_low_rank
 from glinfer.kernels.fused.norms import norm_floats
 from glinfer.kernels.fused.rows import (
+    R_ROWS,
+    X_ROWS,
     RowInterleaved,
     check_same,
     deinterleaved,
     gathered,
     input_names,
-    optional_names,
     turned_by,
 )
 from glinfer.kernels.options import KernelOptions
@@ -180,7 +181,7 @@ def _check(shapes: Shapes, params: Params) -> None:
         check_same(shapes, params, read, width)
     if "norms" in shapes.by_name:
         shapes.expect("norms", slots, norm_floats(rows, centred=bool(params["CENTRED"])))
-    for name in optional_names("r"):
+    for name in R_ROWS:
         shapes.expect(name, read, outputs)
     if "lora_t" in shapes.by_name:
         found = shapes.rows("lora_t")
@@ -287,7 +288,7 @@ register(
         "gemm",
         ("weight",),
         (
-            *("x", *optional_names(), *optional_names("r"), "consts", "norms", "gain", "rope", "rows", "x_consts"),
+            *("x", *X_ROWS, *R_ROWS, "consts", "norms", "gain", "rope", "rows", "x_consts"),
             *("choice", "chosen", *LORA_SAMPLERS),
         ),
         _check,

@@ -18,7 +18,7 @@ from glinfer.gl.layouts.blocks import BLOCK_FLOATS, blocks_for
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.gl.layouts.packing import GemvLayout
 from glinfer.kernels.fused.draws import Defines, Inputs, block_draw
-from glinfer.kernels.fused.rows import WANTED, RowInterleaved, check_same, gathered, optional_names
+from glinfer.kernels.fused.rows import WANTED, X_ROWS, RowInterleaved, check_same, gathered
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
 
@@ -211,13 +211,5 @@ def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) 
 
 
 register(
-    Op(
-        "lora_down",
-        ("down",),
-        ("x", *optional_names(), "rows", "choice"),
-        _check,
-        _oracle,
-        integers=("rows",),
-        regions=("x",),
-    )
+    Op("lora_down", ("down",), ("x", *X_ROWS, "rows", "choice"), _check, _oracle, integers=("rows",), regions=("x",))
 )

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from glinfer.errors import PlanError
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.kernels.fused.draws import block_draw
-from glinfer.kernels.fused.rows import RowInterleaved, check_same, deinterleaved, gathered, optional_names
+from glinfer.kernels.fused.rows import X_ROWS, RowInterleaved, check_same, deinterleaved, gathered
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Shapes, register
 
@@ -41,4 +41,4 @@ def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) 
     return deinterleaved(gathered(inputs, count)[: rows * int(params["MERGED"])].reshape(rows, -1), count)
 
 
-register(Op("merge_rows", (), optional_names(), _check, _oracle))
+register(Op("merge_rows", (), X_ROWS, _check, _oracle))

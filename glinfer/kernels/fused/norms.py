@@ -11,7 +11,7 @@ from glinfer.errors import PlanError
 from glinfer.gl.layouts.blocks import blocks_for
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.kernels.fused.draws import Defines, Inputs, block_draw, expect_table
-from glinfer.kernels.fused.rows import RowInterleaved, check_same, deinterleaved, gathered, optional_names
+from glinfer.kernels.fused.rows import R_ROWS, X_ROWS, RowInterleaved, check_same, deinterleaved, gathered
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
 from glinfer.quant.formats import GROUP
@@ -115,7 +115,7 @@ def _check_post(shapes: Shapes, params: Params) -> None:
     check_same(shapes, params, None, params["DIM"])
     shapes.expect("output", None, params["DIM"])
     shapes.expect("gain", 1, params["DIM"])
-    for name in optional_names("r"):
+    for name in R_ROWS:
         shapes.expect(name, None, params["DIM"])
 
 
@@ -130,16 +130,9 @@ def _oracle_post(inputs: Mapping[str, Array], params: Params, size: tuple[int, i
 
 
 register(
-    Op(
-        "post_norm",
-        ("gain",),
-        (*optional_names(), *optional_names("r")),
-        _check_post,
-        _oracle_post,
-        regions=(*optional_names(), *optional_names("r"), "output"),
-    )
+    Op("post_norm", ("gain",), (*X_ROWS, *R_ROWS), _check_post, _oracle_post, regions=(*X_ROWS, *R_ROWS, "output"))
 )
-register(Op("row_norms", (), optional_names(), _check_rows, _oracle_rows))
+register(Op("row_norms", (), X_ROWS, _check_rows, _oracle_rows))
 
 
 def normalize_rows(
@@ -188,4 +181,4 @@ def _oracle_normalize(inputs: Mapping[str, Array], params: Params, size: tuple[i
     return deinterleaved(found + gains[1] if params["BIASED"] else found, rows)
 
 
-register(Op("normalize_rows", ("norms", "gains"), optional_names(), _check_normalize, _oracle_normalize))
+register(Op("normalize_rows", ("norms", "gains"), X_ROWS, _check_normalize, _oracle_normalize))

@@ -12,7 +12,7 @@ from glinfer.gl.layouts.blocks import BLOCK_FLOATS, blocks_for
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.kernels.fused.draws import Inputs, block_draw, block_layout, expect_table
 from glinfer.kernels.fused.embed import table_defines, table_in, tokens_in
-from glinfer.kernels.fused.rows import RowInterleaved, check_same, deinterleaved, gathered, optional_names
+from glinfer.kernels.fused.rows import X_ROWS, RowInterleaved, check_same, deinterleaved, gathered
 from glinfer.kernels.fused.sample import best_candidate
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Part, Shapes, TensorSpec, float64, register
@@ -88,11 +88,11 @@ register(
     Op(
         "per_layer_hidden",
         ("projected", "gain"),
-        (*optional_names(), *_READ, "rows"),
+        (*X_ROWS, *_READ, "rows"),
         _check,
         _oracle,
         ("rows", "weight"),
-        regions=(*optional_names(), "output"),
+        regions=(*X_ROWS, "output"),
         parts=_parts,
     )
 )
@@ -123,13 +123,4 @@ def _oracle_scale(inputs: Mapping[str, Array], params: Params, size: tuple[int, 
     return deinterleaved(found, rows)
 
 
-register(
-    Op(
-        "scale_rows",
-        ("factor",),
-        optional_names(),
-        _check_scale,
-        _oracle_scale,
-        regions=(*optional_names(), "output"),
-    )
-)
+register(Op("scale_rows", ("factor",), X_ROWS, _check_scale, _oracle_scale, regions=(*X_ROWS, "output")))

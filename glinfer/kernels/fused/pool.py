@@ -9,16 +9,7 @@ import numpy as np
 from glinfer.errors import PlanError
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.kernels.fused.draws import Inputs, block_draw
-from glinfer.kernels.fused.rows import (
-    BASE,
-    LAST,
-    POSITION,
-    RowInterleaved,
-    check_same,
-    deinterleaved,
-    gathered,
-    optional_names,
-)
+from glinfer.kernels.fused.rows import BASE, LAST, POSITION, X_ROWS, RowInterleaved, check_same, deinterleaved, gathered
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, register
 
@@ -72,4 +63,4 @@ def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) 
     return deinterleaved(found, count)
 
 
-register(Op("pool_rows", ("rows",), optional_names(), _check, _oracle, ("rows",)))
+register(Op("pool_rows", ("rows",), X_ROWS, _check, _oracle, ("rows",)))

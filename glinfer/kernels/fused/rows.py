@@ -67,6 +67,10 @@ def input_names(count: int, letter: str = "x") -> tuple[str, ...]:
     return tuple(f"{letter}{number}" for number in range(count))
 
 
+X_ROWS, R_ROWS = input_names(TARGETS[-1]), input_names(TARGETS[-1], "r")
+"""Every sampler of a matrix x, and of a second matrix r, that an op over rows may bind."""
+
+
 @dataclass(frozen=True)
 class RowInterleaved:
     """A matrix [slots · T, cols] in T tensors [slots, cols] in blocks: row T·s + n is row s of tensor n."""
@@ -159,8 +163,3 @@ def check_same(shapes: Shapes, params: Params, rows: int | float | None, cols: i
     """Require the shape of every tensor of the input x."""
     for name in input_names(int(params["ROWS"])):
         shapes.expect(name, rows, cols)
-
-
-def optional_names(letter: str = "x") -> tuple[str, ...]:
-    """Every sampler name that an op over rows may bind."""
-    return input_names(TARGETS[-1], letter)

@@ -15,10 +15,10 @@ from glinfer.kernels.fused.rows import (
     INVERSE_TEMPERATURE,
     NOISE,
     NOISE_KEY,
+    X_ROWS,
     RowInterleaved,
     check_same,
     gathered,
-    optional_names,
 )
 from glinfer.kernels.noise import gumbel_at
 from glinfer.kernels.options import KernelOptions
@@ -131,4 +131,4 @@ def _oracle_rows(inputs: Mapping[str, Array], params: Params, size: tuple[int, i
     )
 
 
-register(Op("pick_rows", ("rows",), optional_names(), _check_rows, _oracle_rows, ("rows",)))
+register(Op("pick_rows", ("rows",), X_ROWS, _check_rows, _oracle_rows, ("rows",)))

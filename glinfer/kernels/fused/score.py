@@ -11,7 +11,7 @@ import numpy.typing as npt
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BLOCK_TEXELS
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.kernels.fused.draws import Inputs, block_draw
-from glinfer.kernels.fused.rows import WANTED, RowInterleaved, check_same, deinterleaved, gathered, optional_names
+from glinfer.kernels.fused.rows import WANTED, X_ROWS, RowInterleaved, check_same, deinterleaved, gathered
 from glinfer.kernels.fused.sample import NO_SCORE
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, register
@@ -77,4 +77,4 @@ def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) 
     return deinterleaved(parts.reshape(count, -1), int(params["ROWS"]))
 
 
-register(Op("score_rows", ("rows",), optional_names(), _check, _oracle, ("rows",)))
+register(Op("score_rows", ("rows",), X_ROWS, _check, _oracle, ("rows",)))

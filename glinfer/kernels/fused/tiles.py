@@ -31,11 +31,11 @@ from glinfer.kernels.fused.rows import (
     BASE,
     LAST,
     POSITION,
+    X_ROWS,
     RowInterleaved,
     check_same,
     deinterleaved,
     gathered,
-    optional_names,
     stored_places,
 )
 from glinfer.kernels.options import KernelOptions
@@ -274,20 +274,9 @@ def _part_taken(params: Params) -> Mapping[str, Part]:
 
 
 _TILES: dict[str, Any] = {"integers": ("rows",), "either": ("cache",), "parts": _parts_of_tiles}
-register(Op("tile_scores", ("cache", "rows"), optional_names(), _check_scores, _oracle_scores, **_TILES))
-register(Op("tile_values", ("cache", "rows"), (*optional_names(), "sinks"), _check_values, _oracle_values, **_TILES))
+register(Op("tile_scores", ("cache", "rows"), X_ROWS, _check_scores, _oracle_scores, **_TILES))
+register(Op("tile_values", ("cache", "rows"), (*X_ROWS, "sinks"), _check_values, _oracle_values, **_TILES))
 _STORE: dict[str, Any] = {"either": ("output",)}
-register(
-    Op(
-        "store_rows",
-        ("rows",),
-        optional_names(),
-        _check_store,
-        _oracle_store,
-        ("rows",),
-        places=stored_places,
-        **_STORE,
-    )
-)
-register(Op("store_row", (), optional_names(), _check_store, _oracle_store, regions=optional_names(), **_STORE))
-register(Op("take_row", (), optional_names(), _check_take, _oracle_take, regions=("output",), parts=_part_taken))
+register(Op("store_rows", ("rows",), X_ROWS, _check_store, _oracle_store, ("rows",), places=stored_places, **_STORE))
+register(Op("store_row", (), X_ROWS, _check_store, _oracle_store, regions=X_ROWS, **_STORE))
+register(Op("take_row", (), X_ROWS, _check_take, _oracle_take, regions=("output",), parts=_part_taken))

@@ -10,14 +10,7 @@ import numpy as np
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.kernels.fused.dense import Turning, half_defines, turned_rows
 from glinfer.kernels.fused.draws import Inputs, block_draw, expect_table
-from glinfer.kernels.fused.rows import (
-    RowInterleaved,
-    check_same,
-    deinterleaved,
-    gathered,
-    optional_names,
-    turned_by,
-)
+from glinfer.kernels.fused.rows import X_ROWS, RowInterleaved, check_same, deinterleaved, gathered, turned_by
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, looked_up, register
 
@@ -122,11 +115,11 @@ register(
     Op(
         "turn_heads",
         ("gains",),
-        (*optional_names(), "rope", "rows"),
+        (*X_ROWS, "rope", "rows"),
         _check,
         _oracle,
         ("rows",),
-        regions=(*optional_names(), "output"),
+        regions=(*X_ROWS, "output"),
         parts=looked_up("rope"),
     )
 )

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.kernels.flat.activate import xielu_of
 from glinfer.kernels.fused.draws import Inputs, block_draw, expect_table
-from glinfer.kernels.fused.rows import RowInterleaved, check_same, deinterleaved, gathered, optional_names
+from glinfer.kernels.fused.rows import X_ROWS, RowInterleaved, check_same, deinterleaved, gathered
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
 
@@ -35,4 +35,4 @@ def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) 
     return deinterleaved(xielu_of(gathered(inputs, count)[: size[0] * count, : size[1]], *slopes[0]), count)
 
 
-register(Op("xielu_rows", ("slopes",), optional_names(), _check, _oracle))
+register(Op("xielu_rows", ("slopes",), X_ROWS, _check, _oracle))
