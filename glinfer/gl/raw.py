@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from ctypes import c_float, c_int32, c_ssize_t, c_ubyte, c_uint32, c_void_p
+from ctypes import c_float, c_int32, c_ssize_t, c_ubyte, c_uint32, c_void_p, create_string_buffer
 from typing import Any
 
 from glinfer.errors import ContextError
@@ -37,6 +37,7 @@ GL_READ_FRAMEBUFFER = 0x8CA8
 GL_DRAW_FRAMEBUFFER = 0x8CA9
 GL_COLOR_BUFFER_BIT = 0x4000
 GL_SCISSOR_TEST = 0x0C11
+GL_BLEND = 0x0BE2
 GL_NEAREST = 0x2600
 GL_PACK_ALIGNMENT = 0x0D05
 GL_PIXEL_PACK_BUFFER = 0x88EB
@@ -102,10 +103,11 @@ class RawGL:
                 ("u", "glClearBufferuiv", c_uint32),
             )
         }
-        self._zeros = {kind: (number * 4)() for kind, (_, number) in self._clears.items()}
-        self._enable = function("glEnable", None, c_uint32)
-        self._disable = function("glDisable", None, c_uint32)
-        self._scissor = function("glScissor", None, *[c_int32] * 4)
+        self._zeros = create_string_buffer(16)  # four numbers of any kind
+        self.enable = function("glEnable", None, c_uint32)
+        self.disable = function("glDisable", None, c_uint32)
+        self.scissor = function("glScissor", None, *[c_int32] * 4)
+        self.viewport = function("glViewport", None, *[c_int32] * 4)
         self._gen_buffers = function("glGenBuffers", None, c_int32, c_void_p)
         self._bind_buffer = function("glBindBuffer", None, c_uint32, c_uint32)
         self._buffer_data = function("glBufferData", None, c_uint32, c_ssize_t, c_void_p, c_uint32)
@@ -187,7 +189,7 @@ class RawGL:
         ``kind`` is the attachment's :attr:`glinfer.gl.layouts.matrix.TexelFormat.kind`.
         """
         clear, number = self._clears[kind]
-        values = (number * 4)(*([value] * 4)) if value or isinstance(value, float) else self._zeros[kind]
+        values = (number * 4)(*([value] * 4))
         if rectangles is None:
             clear(GL_COLOR, attachment, values)
             return
@@ -195,12 +197,17 @@ class RawGL:
             with self.scissored(rectangle):
                 clear(GL_COLOR, attachment, values)
 
+    def zeroing(self, attachment: int, kind: str) -> tuple[Callable[..., None], tuple[int, int, Any]]:
+        """The call that :meth:`clear_color` makes for 0, and its arguments."""
+        clear, _ = self._clears[kind]
+        return clear, (GL_COLOR, attachment, self._zeros)
+
     @contextmanager
     def scissored(self, rectangle: Rectangle) -> Iterator[None]:
         """Draw and clear only within a rectangle."""
-        self._scissor(*rectangle)
-        self._enable(GL_SCISSOR_TEST)
+        self.scissor(*rectangle)
+        self.enable(GL_SCISSOR_TEST)
         try:
             yield
         finally:
-            self._disable(GL_SCISSOR_TEST)
+            self.disable(GL_SCISSOR_TEST)

@@ -12,7 +12,7 @@ import moderngl
 from glinfer.gl.context import Device
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.gl.program import Program
-from glinfer.gl.raw import Rectangle
+from glinfer.gl.raw import GL_BLEND, GL_FRAMEBUFFER, GL_SCISSOR_TEST, Rectangle
 from glinfer.gl.sentinel import EDGE, Sentinel
 from glinfer.gl.texture import Framebuffer, Texture
 from glinfer.gl.values import Value, compiled
@@ -108,10 +108,10 @@ def _rectangle_of(numbers: Iterable[Value]) -> Callable[[RunValues], Rectangle]:
 class _State:
     """What the earlier draws of a run have set."""
 
-    def __init__(self, blending: bool = False) -> None:
-        self.blending = blending
+    def __init__(self) -> None:
+        self.blending = self.blended = False
         self.target: object = None
-        self.viewports: dict[object, Rectangle] = {}  # moderngl keeps one for each framebuffer, and sets it on use
+        self.viewport: Rectangle | None = None
         self.textures: dict[int, object] = {}
         self.uniforms: dict[tuple[Program, str], int | float | str] = {}
         self.settled = False  # whether regions may sample texels that were written before this run
@@ -120,16 +120,18 @@ class _State:
         """The calls that issue a draw, without those that would set what is set already; the last one renders."""
         call, framebuffer, program = draw.call, draw.framebuffer, draw.program
         device, target = framebuffer.device, framebuffer.gl
+        raw = device.raw
+        if self.target is None:
+            yield target.use, ()  # which also resets masks and the scissor test; raw calls take a tenth of the time
+        elif self.target is not target:
+            yield raw.bind_framebuffer, (GL_FRAMEBUFFER, target.glo)
+        self.target = target
         if not _fixed(call.viewport):
-            self.viewports.pop(target, None)
-            size_of = _rectangle_of(call.viewport)
-            yield lambda values: setattr(target, "viewport", size_of(values)), None
-        elif self.viewports.get(target) != (size := draw.rectangle({})):
-            self.viewports[target] = size
-            yield setattr, (target, "viewport", size)
-        if self.target is not target:
-            self.target = target
-            yield target.use, ()
+            self.viewport = None
+            yield partial(_with_rectangle, raw.viewport, _rectangle_of(call.viewport)), None
+        elif self.viewport != (size := draw.rectangle({})):
+            self.viewport = size
+            yield raw.viewport, size
         if framebuffer.part is not None and (draw.barrier or not self.settled):
             assert device.texture_barrier is not None  # or the session has no regions
             self.settled = True
@@ -146,16 +148,22 @@ class _State:
             if self.uniforms.get((program, name)) != key:
                 self.uniforms[program, name] = key
                 yield partial(_set, program, name, key), None
-        if call.adds and not self.blending:
-            yield device.gl.enable, (moderngl.BLEND,)
+        if call.adds and not self.blended:
+            self.blended = True
             yield setattr, (device.gl, "blend_func", (moderngl.ONE, moderngl.ONE))
-        elif self.blending and not call.adds:
-            yield device.gl.disable, (moderngl.BLEND,)
-        self.blending = call.adds
+        if call.adds != self.blending:
+            self.blending = call.adds
+            yield raw.enable if call.adds else raw.disable, (GL_BLEND,)
         if call.clears:
-            cleared = tuple(map(_rectangle_of, call.clears))
-            for attachment, texture in enumerate(framebuffer.textures):
-                yield partial(_clear, device, attachment, texture.form.kind, cleared), None
+            yield raw.enable, (GL_SCISSOR_TEST,)
+            for numbers in call.clears:
+                if _fixed(numbers):
+                    yield raw.scissor, numbers
+                else:
+                    yield partial(_with_rectangle, raw.scissor, _rectangle_of(numbers)), None
+                for attachment, texture in enumerate(framebuffer.textures):
+                    yield raw.zeroing(attachment, texture.form.kind)
+            yield raw.disable, (GL_SCISSOR_TEST,)
         mode = moderngl.POINTS if call.points else moderngl.TRIANGLES
         render = in_parts(program.vertex_array.render, device.most_vertices)
         if _fixed((call.vertices, call.instances)):
@@ -173,10 +181,10 @@ def _set(program: Program, name: str, key: str, values: RunValues) -> None:
     program.set(name, values[key])
 
 
-def _clear(
-    device: Device, attachment: int, kind: str, cleared: Iterable[Callable[[RunValues], Rectangle]], values: RunValues
+def _with_rectangle(
+    function: Callable[..., None], rectangle: Callable[[RunValues], Rectangle], values: RunValues
 ) -> None:
-    device.raw.clear_color(attachment, 0, kind, [rectangle(values) for rectangle in cleared])
+    function(*rectangle(values))
 
 
 def _render(
@@ -223,7 +231,6 @@ class Tape:
             after: called after each draw with its place; it must change no binding.
         """
         self.draws, self._device, state = tuple(draws), device, _State()
-        self._blends = any(draw.call.adds for draw in draws)
         self._renders: list[int] = []  # the place of each draw's last call
         calls: list[Call] = []
         for place, draw in enumerate(self.draws):
@@ -239,22 +246,25 @@ class Tape:
 
     def run(self, values: RunValues, watched: Watched = _NONE) -> int:
         """Issue the draws with these run values and return their number; a sentinel watches some of them."""
-        device, calls = self._device, self._calls
-        device.activate()
+        device = self._device
         try:
-            done = 0
-            for place, first_time in sorted(watched.items()):
-                render = self._renders[place]
-                _make(calls[done:render], values)
-                done = render + 1
-                self.draws[place].watch(values, partial(_make, calls[render:done], values), first_time=first_time)
-            _make(calls[done:], values)
+            self.issue(values, watched)
         finally:
-            if self._blends:
-                device.gl.disable(moderngl.BLEND)
-        device.draws_issued += len(self.draws)
+            device.raw.disable(GL_BLEND)
         device.check("replaying the plan")
         return len(self.draws)
+
+    def issue(self, values: RunValues, watched: Watched = _NONE) -> None:
+        """Issue the draws as :meth:`run` does, but leave the last one's state and errors for the caller to see."""
+        device, calls, done = self._device, self._calls, 0
+        device.activate()
+        for place, first_time in sorted(watched.items()):
+            render = self._renders[place]
+            _make(calls[done:render], values)
+            done = render + 1
+            self.draws[place].watch(values, partial(_make, calls[render:done], values), first_time=first_time)
+        _make(calls[done:], values)
+        device.draws_issued += len(self.draws)
 
 
 def replay(
@@ -266,32 +276,22 @@ def replay(
     *,
     watched: Watched = _NONE,
 ) -> int:
-    """Issue ``draws`` in order, one at a time, and return the number of draw calls.
+    """Issue ``draws`` in order, and return the number of draw calls.
 
     ``before`` and ``after`` are called around each draw and may change any binding; ``watched`` as in :meth:`Tape.run`.
     """
-    device.activate()
-    state, issued = _State(), 0
-    try:
-        for draw in draws:
-            if before is not None:
-                before(draw)
-            if before is not None or after is not None:
-                state = _State(state.blending)
-            *calls, render = state.calls(draw)
-            _make(calls, values)
-            rendered = partial(_make, [render], values)
-            if issued in watched:
-                draw.watch(values, rendered, first_time=watched[issued])
-            else:
-                rendered()
-            device.draws_issued += 1
+    if before is None and after is None:
+        return Tape(device, tuple(draws)).run(values, watched)
+    issued = 0
+    for draw in draws:
+        if before is not None:
+            before(draw)
+        try:
+            Tape(device, [draw]).issue(values, {0: watched[issued]} if issued in watched else _NONE)
             issued += 1
-            if _waits(draw):
-                device.raw.finish()
             if after is not None:
                 after(draw)
-    finally:
-        device.gl.disable(moderngl.BLEND)
+        finally:
+            device.raw.disable(GL_BLEND)
     device.check("replaying the plan")
     return issued

@@ -265,6 +265,7 @@ class Framebuffer:
         device.adopt(self)
         try:
             self.gl = device.gl.framebuffer([texture.gl for texture in textures])
+            self.gl.use()  # the first use tells OpenGL which attachments are drawn to
             device.check(doing, nbytes=nbytes)
         except moderngl.Error as error:
             self.release()

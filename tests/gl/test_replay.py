@@ -19,6 +19,7 @@ from glinfer.gl.context import Device
 from glinfer.gl.layouts.matrix import Layout
 from glinfer.gl.program import Program
 from glinfer.gl.replay import Draw, DrawCall, in_parts, replay
+from glinfer.gl.state import GLState
 from glinfer.gl.texture import Texture
 from glinfer.kernels import DrawSpec
 from glinfer.lower.plain.gab import LOGITS, PROBS, TOKENS, reference_plan
@@ -45,9 +46,9 @@ def run(session: Session, ids: list[int], **hooks: Any) -> tuple[Array, Array]:
 
 
 class Calls:
-    """Counts the calls that reach moderngl, by name, with what they were given."""
+    """Counts the calls that reach moderngl and OpenGL, by name, with what they were given."""
 
-    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+    def __init__(self, patch: pytest.MonkeyPatch, device: Device) -> None:
         self.made: list[tuple[str, Any]] = []
         for owner, name in (
             (moderngl.VertexArray, "render"),
@@ -56,9 +57,8 @@ class Calls:
             (_moderngl.Uniform, "write"),
         ):
             patch.setattr(owner, name, self.wrap(f"{owner.__name__}.{name}", getattr(owner, name)))
-        viewport = moderngl.Framebuffer.viewport
-        watched = property(viewport.fget, self.wrap("viewport", viewport.fset))
-        patch.setattr(moderngl.Framebuffer, "viewport", watched)
+        for name in ("bind_framebuffer", "viewport"):
+            patch.setattr(device.raw, name, self.wrap(name, getattr(device.raw, name)))
 
     def wrap(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
         def call(owner: Any, *arguments: Any, **options: Any) -> Any:
@@ -74,8 +74,8 @@ class Calls:
 
 
 @pytest.fixture
-def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
-    return Calls(monkeypatch)
+def calls(monkeypatch: pytest.MonkeyPatch, device: Device) -> Calls:
+    return Calls(monkeypatch, device)
 
 
 # Counting
@@ -159,16 +159,17 @@ def test_redundant_binds_are_skipped_and_needed_ones_are_not(session: Session, c
         session.run({"rows": rows})
         counted = calls.take()
         framebuffers, textures, changed, bound = 0, 0, 0, {}
-        target, viewports = None, dict[Any, Any]()  # each framebuffer keeps its own
+        target, viewport = None, None
         for draw in session.draws:
             if draw.framebuffer is not target:
                 framebuffers, target = framebuffers + 1, draw.framebuffer
-            if "rows" in draw.call.viewport or draw.rectangle({"rows": rows}) != viewports.get(target):
-                changed, viewports[target] = changed + 1, draw.rectangle({"rows": rows})
+            if "rows" in draw.call.viewport or draw.rectangle({"rows": rows}) != viewport:
+                changed, viewport = changed + 1, draw.rectangle({"rows": rows})
             for unit, texture in enumerate(draw.textures):
                 if bound.get(unit) is not texture:
                     textures, bound[unit] = textures + 1, texture
-        assert counted["Framebuffer.use"] == framebuffers
+        assert counted["Framebuffer.use"] == 1  # the first, which also resets masks
+        assert counted["bind_framebuffer"] == framebuffers - 1
         assert counted["Texture.use"] == textures < sum(len(draw.textures) for draw in session.draws)
         assert counted["viewport"] == changed <= len(session.draws)
 
@@ -186,6 +187,22 @@ def test_draws_of_different_sizes_into_one_target_keep_their_sizes(device: Devic
     assert np.array_equal(target.read(), expected)
     replay(device, [small, large], {"rows": 5})
     assert (target.read() == 1).all()
+
+
+@pytest.mark.parametrize("hooked", [False, True])
+def test_only_draws_that_add_are_blended_and_hooks_see_it(device: Device, hooked: bool) -> None:
+    layout = Layout.of((3, 5), "rgba32f", 64)
+    ones, target = (Texture(device, layout, name, np.full((3, 5, 4), 1.0, np.float32)) for name in "at")
+    program = Program(device, "copy", {"COLS": 5}, ["x"])
+    adds = Draw("adds", program, target.framebuffer, (ones,), DrawCall(adds=True))
+    cleared = Draw("cleared", program, target.framebuffer, (ones,), DrawCall(adds=True, clears=((0, 0, 2, "rows"),)))
+    plain = Draw("plain", program, target.framebuffer, (ones,), DrawCall(viewport=(4, 0, 1, 3)))
+    seen: list[bool] = []
+    look = (lambda _: seen.append("GL_BLEND" in GLState(device).enabled())) if hooked else None
+    replay(device, [adds, adds, cleared, plain, adds, plain], {"rows": 1}, after=look)
+    assert target.read()[:, :, 0].tolist() == [[2, 2, 5, 5, 1], *[[5, 5, 5, 5, 1]] * 2]
+    assert seen == [True, True, True, False, True, False] * hooked
+    assert "GL_BLEND" not in GLState(device).enabled()
 
 
 def test_a_second_run_sets_only_uniforms_that_differ(session: Session, calls: Calls) -> None:
