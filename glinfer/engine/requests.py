@@ -90,6 +90,7 @@ class Running:
         held: the tokens of the sequence, prompt included, without those that the context has dropped.
         cached: the number of tokens in ``held`` whose keys and values are in the cache; all but the last before a step.
         prompted: the number of cached tokens that the chunk plan has computed.
+        chunk: tokens that a sequence alone may compute between two readbacks.
         waited: pieces of other prompts run since the last piece of this one.
         resumes: whether the uncached tokens are forced tokens, which run before the prompts of others.
         queued: forced tokens to push, one a step.
@@ -120,6 +121,7 @@ class Running:
         """Start with the prompt alone."""
         self.held, self.ids = list(self.prompt), list[int]()
         self.cached = self.prompted = self.waited = 0
+        self.chunk = 1
         self.resumes, self.unsure, self.queued = False, False, deque[int]()
         self.long = False
         """Whether the cached keys use the second set of angles, in models with two."""
