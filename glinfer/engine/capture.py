@@ -288,11 +288,7 @@ class Inspected(Closing):
             observers.remove(observer)
 
     def _require_unobserved(self, what: str) -> None:
-        """Refuse to run several sequences at once while tensors are watched or patched.
-
-        Raises:
-            InputError: a tensor is watched or patched.
-        """
+        """Refuse to run several sequences at once while tensors are watched or patched."""
         if self.bound.observers:
             raise InputError(
                 f"{what} runs several sequences at once, which watch and patch do not support; "
@@ -328,11 +324,7 @@ def _together(point: CapturePoint, arrays: Sequence[Floats], tokens: int) -> Flo
 
 
 def _replacement(point: CapturePoint, array: npt.ArrayLike) -> Change:
-    """A function that replaces the computed tensor by the array.
-
-    Raises:
-        InputError: not an array of numbers, or another shape.
-    """
+    """A function that replaces the computed tensor by the array; InputError for another shape."""
     try:
         wanted = np.asarray(array, dtype=np.float32)
     except (TypeError, ValueError):

@@ -86,12 +86,9 @@ class Engine(ABC):
     def scheduler(
         self, check: Callable[[BatchRequest], Running], usable: Callable[[], None], options: SchedulerOptions
     ) -> Callable[[], Scheduler]:
-        """A function that binds the plans and makes a scheduler.
+        """A function that binds the plans and makes a scheduler with these ``check`` and ``usable``.
 
-        ``check`` and ``usable`` are those of :class:`glinfer.engine.scheduler.Scheduler`.
-
-        Raises:
-            InputError: one sequence does not fit, or the plan keeps no keys and values.
+        Raises InputError if one sequence does not fit, or the plan keeps no keys and values.
         """
         raise InputError("several prompts together need the fast plan; load the model without plan='reference'")
 
@@ -122,11 +119,7 @@ class Engine(ABC):
             raise NumbersError(f"{error}; {next(places, 'a run token by token has only numbers')}") from None
 
     def scorer(self) -> TextScorer:
-        """The scorer of texts, bound at first use and released with the model.
-
-        Raises:
-            InputError: the plan keeps no keys and values.
-        """
+        """The scorer, bound at first use, released with the model; InputError if the plan keeps no keys and values."""
         if self._scorer is None:
             self._scorer = self._new_scorer()
         return self._scorer
@@ -135,11 +128,7 @@ class Engine(ABC):
     def _new_scorer(self) -> TextScorer: ...
 
     def forward(self, ids: Sequence[int]) -> int:
-        """Run one pass over a whole sequence of checked ids; returns the draw calls issued.
-
-        Raises:
-            InputError: the plan runs token by token.
-        """
+        """Run one pass over a sequence of checked ids; returns the draw calls. InputError in plans of a token."""
         raise InputError(
             f"plan {self.plan.name} runs token by token; use logits or session, or load with plan='reference'"
         )

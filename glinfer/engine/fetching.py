@@ -36,8 +36,7 @@ class Fetching:
     Attributes:
         read: reads a checkpoint with the requested context.
         planned: builds its plan; None if nothing will be drawn.
-        device: an open device, or the first argument of :func:`glinfer.gl.context.open_device`.
-        options: further arguments of open_device.
+        device, options: an open device, or the arguments of :func:`glinfer.gl.context.open_device`.
         needs_device: whether to refuse a machine without a renderer.
     """
 
@@ -71,12 +70,9 @@ class Fetching:
 
 
 def admit(path: AnyPath, weight_bytes: int) -> str:
-    """Check the memory for a copy without weights, if its family's files are read whole (holes read as zeros).
+    """Refuse a copy without weights if its family's files are read whole and memory does not suffice (PlanError).
 
-    Returns an empty line.
-
-    Raises:
-        PlanError: the memory does not suffice.
+    Holes of the copy read as zeros. Returns an empty line.
     """
     folder = Path(path)
     if is_directory(path) and os.path.lexists(folder / CONFIG):

@@ -101,11 +101,7 @@ def read_model(
 def named_adapters(
     lora: str | PathLike[str] | Mapping[str, str | PathLike[str]] | None,
 ) -> tuple[dict[str, str | PathLike[str]], int]:
-    """Adapters by name from a value of ``lora=``, and the number of the default adapter, 0 for none.
-
-    Raises:
-        InputError: neither a path nor a mapping of names to paths.
-    """
+    """Adapters by name from a value of ``lora=`` (or an InputError), and the number of the default one, 0 for none."""
     if lora is None:
         return {}, 0
     if isinstance(lora, (str, PathLike)):
@@ -118,11 +114,7 @@ def named_adapters(
 
 
 def for_use(checkpoint: Checkpoint, *, gelu: str | None = None, context: int | None = None) -> Checkpoint:
-    """Set the form of GELU and the context of a checkpoint, see :func:`read_model`.
-
-    Raises:
-        ConfigError: an unknown form, or a context beyond the model's positions.
-    """
+    """Set the form of GELU and the context of a checkpoint; ConfigError as :func:`read_model`."""
     config, embedding = checkpoint.config.with_gelu(gelu), checkpoint.embedding
     if context is None and embedding.most_tokens:
         context = min(config.max_position_embeddings, embedding.most_tokens)
@@ -133,11 +125,7 @@ def for_use(checkpoint: Checkpoint, *, gelu: str | None = None, context: int | N
 
 
 def usual_context(config: ModelConfig, context: int | None) -> ModelConfig:
-    """The shape for sequences of ``context`` tokens (default: all positions, or :data:`USUAL_CONTEXT`).
-
-    Raises:
-        ConfigError: the context is beyond the model's positions.
-    """
+    """The shape for ``context`` tokens (default: all positions, or the usual limit); ConfigError for too many."""
     if context is None and (config.family.rotary or config.embeds):
         context = min(config.max_position_embeddings, USUAL_TEXT if config.embeds else USUAL_CONTEXT)
     return config.with_context(context)
@@ -317,13 +305,8 @@ def load_model(
 class Prepared:
     """A plan and the arrays that it uploads, ready to bind without the checkpoint.
 
-    Attributes:
-        options: how the plan is built.
-        plan: the plan to bind.
-        arrays: its weights, by tensor name.
-        fixed: whether the caller has chosen the kernels. Otherwise plainer kernels replace them if the driver rejects a
-            shader, see :mod:`glinfer.engine.run.fallback`.
-        whole: the reference plans by length, for models without a published plan.
+    Unless the kernels are ``fixed``, plainer ones replace them if the driver rejects a shader. ``whole`` has the
+    reference plans by length, for models without a published plan.
     """
 
     options: PlanOptions
@@ -342,11 +325,8 @@ class Prepared:
     ) -> Engine:
         """Upload the weights and compile; ``on_upload`` is called with (bytes uploaded so far, bytes in all).
 
-        ``source`` makes the arrays again for texture checks; by default the arrays stay in memory.
-
-        Raises:
-            PlanError: the plan does not fit the device.
-            ShaderError: the driver rejects a shader, and safer kernels too or the kernels are fixed.
+        ``source`` makes the arrays again for texture checks; by default the arrays stay in memory. Raises PlanError if
+        the plan does not fit the device, ShaderError if the driver rejects its shaders.
         """
         fixed = self.fixed or shader_root is not None
 
@@ -436,17 +416,9 @@ def random_weights(
     *,
     seed: int = 0,
 ) -> Checkpoint:
-    """Make random weights, see :func:`glinfer.formats.random_checkpoint`, after checking plan and memory.
+    """Make random weights of a shape, see :func:`glinfer.formats.random_checkpoint`, after checking plan and memory.
 
-    Args:
-        config: the shape.
-        plan: the plan to check, one of :data:`glinfer.lower.plans.PLANS`.
-        weights: its format of weights.
-        cache: its format of keys and values.
-        seed: of the weights.
-
-    Raises:
-        PlanError: the plan is impossible, or the memory does not suffice for the weights.
+    Raises PlanError if the plan is impossible, or memory does not suffice for the weights.
     """
     edge = USUAL_TEXTURE_SIZE
     made = plan_for(config, plan, weights=weights, cache=cache, max_texture_size=edge)

@@ -162,8 +162,7 @@ class Running:
     def push(self, token: int) -> None:
         """Append the next token, chosen or queued, and set ``stats.finish_reason`` if it was the last.
 
-        Raises:
-            StructureError: the structure is too complex at this point.
+        Raises StructureError if the structure is too complex at this point; so does :meth:`force`.
         """
         self.cached, self.unsure = len(self.held), False
         if self.queued:
@@ -196,9 +195,6 @@ class Running:
         """Append the tokens that the structure forces next: more than ``at_once`` as a piece, fewer one a step.
 
         The last position of the ``context`` is left for a chosen token.
-
-        Raises:
-            StructureError: the structure is too complex at this point.
         """
         if self.constraint is None or self.top is not None or self.ended or self.queued:
             return

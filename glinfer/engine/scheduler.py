@@ -110,13 +110,9 @@ class Scheduler(Closing):
         *,
         piece: int | None = None,
     ) -> None:
-        """Take over an executor.
+        """Run sequences in places of ``batch``, which closes with the scheduler; ``piece`` is by default the batch's.
 
-        Args:
-            batch: runs the sequences, in its places; closed with the scheduler.
-            check: checks a request, or raises InputError.
-            usable: raises ContextError if the model was closed or belongs to another thread.
-            piece: see above (default: the executor's).
+        ``check`` checks a request; ``usable`` raises ContextError if the model was closed or belongs to another thread.
         """
         self.slots, self.capacity = batch.slots, batch.capacity
         self.piece = batch.piece if piece is None else piece

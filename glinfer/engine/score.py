@@ -103,22 +103,14 @@ def windows(count: int, context: int, stride: int) -> Iterator[tuple[int, int, i
 
 
 def check_stride(stride: SupportsIndex | None, context: int) -> int:
-    """Check the distance between the starts of windows (default: half of the context).
-
-    Raises:
-        InputError: not a whole number from 1 to the context.
-    """
+    """The distance between the starts of windows (default: half of the context), else an InputError."""
     if stride is None:
         return max(1, context // 2)
     return check_within("the stride", stride, context, ", the context of this model")
 
 
 def windows_of(texts: Sequence[Sequence[int]], context: int, stride: SupportsIndex | None) -> list[Window]:
-    """The windows over all texts; ``stride`` is by default half of the context.
-
-    Raises:
-        InputError: a text is too short, or the stride is not a whole number from 1 to the context.
-    """
+    """The windows over all texts; InputError if a text has no two tokens or the stride is outside the context."""
     step = check_stride(stride, context)
     for place, ids in enumerate(texts):
         if len(ids) < 2:
@@ -138,17 +130,10 @@ class _Piece:
 
 
 class TextScorer(Closing):
-    """Scores texts with the plan ``score``, many tokens of many texts at once.
-
-    Close it, or use it in a ``with`` block.
-    """
+    """Scores texts with the plan ``score``, many tokens of many texts at once; close it."""
 
     def __init__(self, options: PlanOptions, root: Session) -> None:
-        """Bind the plan over the weights of ``root``.
-
-        Raises:
-            PlanError: the plan does not fit the renderer.
-        """
+        """Bind the plan over the weights of ``root``; PlanError if it does not fit the renderer."""
         config, kernels = options.config, options.kernels
         self.config, self._kernels, self._adapter = config, kernels, options.adapters.default
         rows = max(min(kernels.chunk, config.max_position_embeddings), kernels.rows_per_draw)

@@ -102,12 +102,8 @@ class TokenStream(OneStream, Iterator[int]):
             session: runs the model; other streams may use it between two tokens.
             row: the checked request, without a ``reply``; its stop ids are not yielded.
             on_end: called once when the stream ends, for any reason.
-            speculation: drafts tokens, to compute several at once; does not change the tokens. Not together with a
-                constraint.
+            speculation: drafts tokens, to compute several at once; not together with a constraint.
             whole: whether to raise StructureError if the text ends before it matches its structure.
-
-        Raises:
-            InputError: ``on_end`` is not a function.
         """
         self._alone, self._seconds = Alone(session, speculation), 0.0
         self._follow(row, row.stats, on_end, whole=whole)

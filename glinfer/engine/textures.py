@@ -32,14 +32,7 @@ WeightSource = Callable[[], Mapping[str, Array]]
 
 @dataclass(frozen=True)
 class FileWeights:
-    """Reads the weights of a checkpoint from its files again.
-
-    Attributes:
-        read: reads the checkpoint.
-        files: the stamps of all its files, by absolute path.
-        plan: one of :data:`glinfer.lower.plans.PLANS`.
-        weights: their format in textures.
-    """
+    """Reads the weights of a checkpoint from its files again, unless one of ``files`` (stamps by path) has changed."""
 
     read: Callable[[], Checkpoint]
     files: Mapping[str, FileStamp]
@@ -47,11 +40,7 @@ class FileWeights:
     weights: str
 
     def __call__(self) -> Mapping[str, Array]:
-        """The arrays, each made at its first use.
-
-        Raises:
-            InputError: a file is missing or has changed since the model was loaded.
-        """
+        """The arrays, each made at its first use; InputError if a file is missing or has changed."""
         for path, stamp in self.files.items():
             try:
                 found = FileStamp.of(Path(path).stat())
@@ -229,11 +218,7 @@ class TextureComparison:
             yield from session.wrong_textures()
 
     def whole(self) -> Iterator[TextureCheck]:
-        """Compare every texture with the weights, one array at a time.
-
-        Raises:
-            InputError: the weights are unavailable.
-        """
+        """Compare every texture with the weights, one array at a time; InputError if those are unavailable."""
         arrays = self._source()
         for tensor in self._bound.plan.of_kind("weight"):
             yield self._compared(tensor, arrays)

@@ -138,10 +138,8 @@ _BLOCK = re.compile(r"blocks\.([^.]+)\.(.+)")
 def chosen(points: Mapping[str, CapturePoint], patterns: str | Sequence[str], plan: str) -> dict[str, CapturePoint]:
     """The points that patterns such as ``blocks.*.attn.q`` match, in the order of computation.
 
-    ``*`` stands for any letters, ``?`` for one, ``[135]`` for one of these.
-
-    Raises:
-        InputError: a pattern matches no name of the plan; the message offers the nearest names.
+    ``*`` stands for any letters, ``?`` for one, ``[135]`` for one of these. Raises InputError with the nearest names if
+    a pattern matches none.
     """
     wanted = list(patterns) if isinstance(patterns, Iterable) and not isinstance(patterns, str) else [patterns]
     if not wanted or not all(isinstance(pattern, str) and pattern for pattern in wanted):

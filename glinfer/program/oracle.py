@@ -127,10 +127,7 @@ def final_tensors(
     values: RunValues,
     caches: MutableMapping[str, Array] | None = None,
 ) -> dict[str, Array]:
-    """Every activation at the end of a run, and of each cache the rows that were written last.
-
-    The arguments are those of :func:`run_plan`.
-    """
+    """Every activation at the end of :func:`run_plan`, and of each cache the rows that were written last."""
     found: dict[str, Array] = {}
     for draw, result in run_plan(plan, weights, inputs, values, caches):
         found.update(by_output(draw, result))

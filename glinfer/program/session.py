@@ -164,11 +164,8 @@ class Session:
     def sharer(self) -> Session:
         """Another session over the same weights and programs, with inputs, activations and caches of its own.
 
-        The first session owns the shared objects: releasing a sharer frees only its own objects, and releasing the
-        owner releases every sharer too. A sharer's sharer belongs to the same owner.
-
-        Raises:
-            PlanError: this session was released.
+        Releasing a sharer frees only its own objects, and releasing the owner releases every sharer too. A sharer's
+        sharer belongs to the same owner. Raises PlanError if this session was released.
         """
         return self.companion(self.plan, ("weight",))
 
@@ -227,23 +224,16 @@ class Session:
         return tuple(tuple(textures[root(name)] for name in spec.reads) for spec in self.plan.draws)
 
     def copy_caches(self, other: Session) -> None:
-        """Copy every cache of another session of this plan, on the GPU.
-
-        Raises:
-            PlanError: one of the two was released.
-        """
+        """Copy every cache of another session of this plan, on the GPU; PlanError if one of the two was released."""
         for tensor in self.plan.of_kind("cache"):
             self.texture(tensor.name).copy_from(other.texture(tensor.name))
 
     def copy_rows(self, source: int, target: int, rows: int) -> None:
         """Copy what the first ``rows`` tokens of sequence ``source`` have in every cache to sequence ``target``.
 
-        Of caches that keep only the newest tokens everything is copied.
-
-        The GPU copies them by way of a texture with room for one sequence, which is made once and kept.
-
-        Raises:
-            PlanError: this session was released, or there are no such slots.
+        Of caches that keep only the newest tokens everything is copied. The GPU copies by way of a texture with room
+        for one sequence, which is made once and kept. Raises PlanError if this session was released, or has no such
+        slots.
         """
         for tensor in self.plan.of_kind("cache"):
             texture = self.texture(tensor.name)
@@ -261,12 +251,7 @@ class Session:
             texture.copy_rows(self._between[between], 0, target * each, count)
 
     def require_alive(self) -> None:
-        """Refuse a released session.
-
-        Raises:
-            ContextError: its device was closed too, or can be used no more.
-            PlanError: it was released.
-        """
+        """Refuse a released session: a ContextError if its device was closed too, else a PlanError."""
         if self._released:
             self.device.require_usable()
             raise PlanError(f"this session of plan {self.plan.name} was released; bind the plan again")
@@ -351,11 +336,7 @@ class Session:
         return self._framebuffers[outputs]
 
     def texture(self, name: str) -> Texture:
-        """The texture of one tensor, or of the tensor that it is a view of.
-
-        Raises:
-            PlanError: the plan has no such tensor, or the session was released.
-        """
+        """The texture of a tensor, or of that which it is a view of; PlanError if there is none, or after a release."""
         self.require_alive()
         if name not in self.plan.table:
             raise PlanError(f"plan {self.plan.name} has no tensor {name!r}")
@@ -538,11 +519,7 @@ def check_textures_fit(plan: Plan, device: Device, lent: Collection[str] = (), *
 
 
 def weight_matrix(tensor: TensorSpec, weights: Mapping[str, Array]) -> Array:
-    """The array of one weight tensor as a matrix of the tensor's shape.
-
-    Raises:
-        PlanError: the array is missing or has another shape or type.
-    """
+    """The array of a weight as a matrix of its tensor's shape; PlanError if missing, or of another shape or type."""
     if tensor.name not in weights:
         raise PlanError(f"the checkpoint has no tensor {tensor.name}; the plan needs {list(tensor.shape)}")
     array = np.asarray(weights[tensor.name])

@@ -82,13 +82,7 @@ class CachedSession(DecodeSession):
     """
 
     def __init__(self, prefill: Prefill, bound: Session, *, owns: bool = True) -> None:
-        """Start without tokens.
-
-        Args:
-            prefill: runs prompts of this model, and has its shape and kernels.
-            bound: the bound fast plan, whose caches no other sequence uses.
-            owns: whether to release ``bound`` with this session.
-        """
+        """Start without tokens in caches of ``bound``, which no other sequence uses; ``owns`` releases it with this."""
         super().__init__(prefill.options.config)
         self.adapter = prefill.options.adapters.default
         self._prefill, self._bound, self._owns = prefill, bound, owns

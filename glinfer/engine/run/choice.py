@@ -94,12 +94,7 @@ class Choice:
     """
 
     def __init__(self, bound: Session, kernels: KernelOptions, *, masked: bool = False, changed: bool = False) -> None:
-        """Bind the plan.
-
-        Raises:
-            PlanError: the plan does not fit the renderer.
-            ShaderError: a shader does not compile.
-        """
+        """Bind the plan; PlanError if it does not fit the renderer, ShaderError if a shader does not compile."""
         edge = bound.device.limits.max_texture_size
         plan = choice_plan(bound.plan, kernels=kernels, max_texture_size=edge, masked=masked, changed=changed)
         self.session = bound.companion(plan)

@@ -37,11 +37,7 @@ _IDLE = 8  # tokens without an accepted guess before drafts are tried less often
 
 
 def check_speculation(speculate: str | None, draft: object) -> None:
-    """Refuse an unknown value of ``speculate``, or both options together.
-
-    Raises:
-        InputError: lists the values.
-    """
+    """Refuse an unknown value of ``speculate``, or both options together, with an InputError."""
     if speculate is not None and speculate not in SPECULATE:
         raise InputError(f"there is no speculate={speculate!r}; expected one of {', '.join(SPECULATE)}, or None")
     if speculate is not None and draft is not None:
@@ -122,13 +118,9 @@ class ModelDrafts:
     """Guesses the choices of a smaller model with the same sampler, seed and steps."""
 
     def __init__(self, session: DecodeSession, context: int, vocab: int, accepted_vocab: int) -> None:
-        """Use a session of the smaller model, which follows the tokens of the sequence.
+        """Use a session of the smaller model, which other drafters may share.
 
-        Args:
-            session: of the smaller model; other drafters may share it.
-            context: the smaller model's longest sequence, in tokens.
-            vocab: its vocabulary size.
-            accepted_vocab: vocabulary size of the model that it drafts for.
+        The smaller model has this context and vocabulary; ``accepted_vocab`` is that of the model that it drafts for.
         """
         self._session, self._context = session, context
         self._vocab, self._accepted_vocab = vocab, accepted_vocab

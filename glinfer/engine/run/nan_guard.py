@@ -79,8 +79,7 @@ class NanGuard:
     def look(self, logits: Floats, ids: Sequence[int]) -> None:
         """Check logits [vocab] of the token after ``ids``; -inf marks a token that is never chosen.
 
-        Raises:
-            NumbersError: a logit is NaN or +inf with ``strict``, or no token can be chosen.
+        Raises NumbersError for NaN or +inf with ``strict``, or if no token can be chosen.
         """
         if (np.isfinite(logits.max()) and (self.zeros or logits.any())) or self._tracing:
             return
@@ -102,8 +101,7 @@ class NanGuard:
     def choice(self, candidates: Floats, ids: Sequence[int], further: Sequence[int] = ()) -> int:
         """The best of the candidates [64] of a run over ``ids`` and ``further`` ids.
 
-        Raises:
-            NumbersError: the best score is infinite with ``strict``, or no candidate has a score.
+        Raises NumbersError for an infinite score with ``strict``, or if no candidate has a score.
         """
         best, whole = candidates[::4].max(), [*ids, *further]
         if not self.zeros and not candidates[::4].any():
@@ -117,11 +115,7 @@ class NanGuard:
     def choices(
         self, candidates: Floats, ids: Mapping[int, Sequence[int]]
     ) -> tuple[dict[int, int], dict[int, NumbersError]]:
-        """:meth:`choice` for the rows of ``candidates`` [rows, 64] that ``ids`` names, each after its ids.
-
-        Returns:
-            The chosen tokens and the errors, both by row.
-        """
+        """The tokens and the errors of :meth:`choice`, for the rows of ``candidates`` [rows, 64] that ``ids`` names."""
         tokens, best, _ = best_candidates(candidates)
         sound = ordinary(best)
         chosen, broken = dict[int, int](), dict[int, NumbersError]()
