@@ -136,12 +136,6 @@ def kernels_file(key: TuningKey) -> Path | None:
     return None if folder is None else folder / key.file_name
 
 
-def load_kernels(key: TuningKey) -> KernelOptions | None:
-    """The tuned options for a key; None if absent."""
-    tuned = load_tuned(key)
-    return None if tuned is None else tuned.kernels
-
-
 def load_tuned(key: TuningKey) -> Tuned | None:
     """The kept choice of a key, with its times; None where there is no usable file."""
     path = kernels_file(key)
