@@ -17,13 +17,13 @@ from glinfer.config import ModelConfig
 from glinfer.engine.defaults import default_sampling
 from glinfer.engine.embed import EncodeEngine
 from glinfer.engine.engine import Engine, FastEngine, WholeEngine
-from glinfer.engine.fetching import Fetching, found_model
+from glinfer.engine.fetching import check_copy, found_model
 from glinfer.engine.ids import check_callback
 from glinfer.engine.model import Model
 from glinfer.engine.option_names import named_options
 from glinfer.engine.run.fallback import KernelChoice
 from glinfer.engine.run.oracle import NumpyDevice, NumpyEngine, NumpySession, device_of
-from glinfer.engine.textures import FileWeights, WeightSource
+from glinfer.engine.textures import WeightSource, reread
 from glinfer.engine.vision import ImageEncoder, ImageEngine
 from glinfer.errors import InputError, PlanError
 from glinfer.formats import Checkpoint, load_checkpoint, random_checkpoint, unpacked, weight_shapes
@@ -83,14 +83,8 @@ def read_model(
 ) -> tuple[str | PathLike[str], Checkpoint]:
     """Read a checkpoint, and set its form of GELU and context; returns (path, checkpoint).
 
-    Args:
-        path: a file, a directory, or the name of a model, see :func:`glinfer.hub.find_model`.
-        gelu: ``tanh`` or ``erf``, instead of the checkpoint's form.
-        context: tokens of the longest sequence; by default all positions of the model, or :data:`USUAL_CONTEXT`.
-        lora: LoRA adapters to run with the weights, by name.
-
-    Raises:
-        GlinferError: a bad file, an unknown form of GELU, or a context beyond the model's positions.
+    The arguments are those of :func:`load_model`, ``lora`` by name. Raises a GlinferError for a bad file, an unknown
+    form of GELU, or a context beyond the model's positions.
     """
     path = unpacked(found_model(path))
     checkpoint = for_use(load_checkpoint(path), gelu=gelu, context=context)
@@ -136,12 +130,8 @@ def fetched(
 ) -> str | PathLike[str]:
     """The path of a model by its name; downloads a hub's model after checking that it can run with these options.
 
-    The options are those of :func:`load_model`. ``needs_device`` refuses a machine without a renderer; ``tell`` gets a
-    line about each download.
-
-    Raises:
-        GlinferError: the model was not found, cannot be downloaded, or does not fit the renderer; or an option is
-            invalid.
+    The options and errors are those of :func:`load_model`. ``needs_device`` refuses a machine without a renderer;
+    ``tell`` gets a line about each download.
     """
     bound = signature(load_model).bind(path, **options)
     bound.apply_defaults()
@@ -156,8 +146,9 @@ def fetched(
         return prepare(checkpoint, opened, *how).plan
 
     device = device_of(given["executor"], given["device"], given["api"], given["limits"])
-    opening = tuple((name, given[name]) for name in ("api", "limits"))
-    return found_model(path, Fetching(read, planned, device, opening, needs_device), tell)
+    opening = {"device": device, "api": given["api"], "limits": given["limits"]}
+    check = partial(check_copy, read=read, planned=planned, needs_device=needs_device, **opening)
+    return found_model(path, check, tell)
 
 
 @named_options(call="load()")
@@ -225,12 +216,7 @@ def load_model(
     device = device_of(executor, device, api, limits, shader_root, lora)
     given, own_adapter = named_adapters(lora)
     check_callback("on_upload", on_upload)
-    if not isinstance(kernels, KernelOptions | None):
-        raise InputError(f"kernels is {type(kernels).__name__}; expected glinfer.KernelOptions")
-    if not isinstance(shader_root, Path | None):
-        raise InputError(f"shader_root is {type(shader_root).__name__}; expected a pathlib.Path")
-    if plan == "reference" and kernels is not None:
-        raise InputError("kernels shape the fast plan's passes; leave them out or use the fast plan")
+    _check_kernels(plan, kernels, shader_root)
     how: dict[str, Any] = {"plan": plan, "weights": weights, "cache": cache, "kernels": kernels}
     path = fetched(path, **how, gelu=gelu, context=context, device=device, api=api, limits=limits)
     with gguf_files_read_once():
@@ -260,7 +246,7 @@ def load_model(
             prepared = prepare(checkpoint, opened, plan, weights, kernels, cache, adapters, images=pictured)
         embedding = checkpoint.embedding
         del checkpoint  # folded weights are a second copy, and textures may be a third in the same memory
-        source = FileWeights(lambda: read()[1], files, plan, prepared.options.weights)
+        source = partial(reread, lambda: read()[1], files, plan, prepared.options.weights)
         engine = prepared.bind(opened, source=source, shader_root=shader_root, on_upload=on_upload)
     except BaseException as error:
         if owns_device:
@@ -270,28 +256,18 @@ def load_model(
                 f"Python has no memory left for this model ({error or 'none at all'}); {MEMORY_ADVICE}"
             ) from None
         raise
-    find_form = None if found is None else partial(find_chat, path, found, config, images=pictured)
-
-    def bind_images() -> ImageEngine:
-        assert isinstance(vision, Vision)
-        vision.checkpoint.check_finite()
-        made = prepare(vision.checkpoint, opened, "fast", weights).bind(opened, shader_root=shader_root)
-        assert isinstance(made, ImageEngine)
-        return made
-
-    images: ImageReader | str
-    encoder = ImageEncoder(bind_images)
-    if isinstance(vision, Vision):
-        images = reason if found is None else ImageReader(vision, found, config.vocab_size, encoder.rows)
-    else:
-        images = vision
+    encoder: ImageEncoder | None = None
+    images: ImageReader | str = vision if isinstance(vision, str) else reason
+    if isinstance(vision, Vision) and found is not None:
+        encoder = ImageEncoder(partial(_image_engine, vision.checkpoint, opened, weights, shader_root))
+        images = ImageReader(vision, found, config.vocab_size, encoder.rows)
     return Model(
         engine,
         found,
         no_tokenizer=reason,
         stop_ids=stop_ids,
         sampling=sampling,
-        find_form=find_form,
+        find_form=None if found is None else partial(find_chat, path, found, config, images=pictured),
         embedding=embedding,
         images=images,
         image_encoder=encoder,
@@ -299,6 +275,23 @@ def load_model(
         owns_device=owns_device,
         strict=strict,
     )
+
+
+def _check_kernels(plan: str, kernels: object, shader_root: object) -> None:
+    if not isinstance(kernels, KernelOptions | None):
+        raise InputError(f"kernels is {type(kernels).__name__}; expected glinfer.KernelOptions")
+    if not isinstance(shader_root, Path | None):
+        raise InputError(f"shader_root is {type(shader_root).__name__}; expected a pathlib.Path")
+    if plan == "reference" and kernels is not None:
+        raise InputError("kernels shape the fast plan's passes; leave them out or use the fast plan")
+
+
+def _image_engine(checkpoint: Checkpoint, device: Device, weights: str, shader_root: Path | None) -> ImageEngine:
+    """Check an image encoder's weights, and bind it."""
+    checkpoint.check_finite()
+    made = prepare(checkpoint, device, "fast", weights).bind(device, shader_root=shader_root)
+    assert isinstance(made, ImageEngine)
+    return made
 
 
 @dataclass(frozen=True)
@@ -367,18 +360,9 @@ def prepare(
 ) -> Prepared:
     """Choose and build the plan of a checkpoint for a device, and prepare its weights.
 
-    Args:
-        checkpoint: the model.
-        device: the device to run on.
-        plan: one of :data:`glinfer.lower.plans.PLANS`.
-        weights: one of :data:`glinfer.lower.plans.WEIGHTS`.
-        kernels: options of the passes; by default a good choice for the device.
-        cache: one of :data:`glinfer.lower.plans.CACHES`.
-        adapters: the checkpoint's adapters; by default no text uses one unless it names it.
-        images: whether prompts may have rows of images.
-
-    Raises:
-        PlanError: the plan does not fit the device or its memory, or a weight does not fit the format.
+    Kernels are by default a good choice for the device; without ``adapters`` no text uses one unless it names it.
+    ``images`` allows rows of images in prompts. Raises PlanError if the plan does not fit the device or its memory, or
+    a weight does not fit the format.
     """
     config, formats, edge = checkpoint.config, checkpoint.formats(), device.limits.max_texture_size
     weights = weights_named(weights, formats, plan)
