@@ -23,10 +23,10 @@ from glinfer.engine.run.decode import DecodeSession, RecomputeSession
 from glinfer.engine.textures import WeightSource
 from glinfer.errors import InputError, NumbersError
 from glinfer.formats.embedding import Embedding
-from glinfer.kernels.fused.rows import input_names, interleaved, row_table
+from glinfer.kernels.fused.rows import input_names, row_table
 from glinfer.lower.feed import encode_feed, rows_of
 from glinfer.lower.fused.encode import EMBEDDINGS, TEXTS
-from glinfer.lower.fused.rows import ROWS, slots_for
+from glinfer.lower.fused.rows import ROWS
 from glinfer.lower.options import PlanOptions
 from glinfer.program.session import Session
 from glinfer.text.encoder import EncodedText, TextEncoder
@@ -77,9 +77,7 @@ class EncodeEngine(Engine):
             self.bound.write(TEXTS, self._texts)
             self.bound.run(given, flush_every=self.options.kernels.flush_every)
             self._pace.measure(int(given["rows"]), len(self._rows), since)
-            slots = slots_for(len(run), self._targets)
-            parts = [np.asarray(self.bound.read(name, rows=slots)) for name in self._names]
-            found[run] = interleaved(parts)[: len(run), : self.width]
+            found[run] = self.bound.read_interleaved(self._names, len(run))[:, : self.width]
             if not np.isfinite(found[run]).all():
                 raise NumbersError(
                     "a vector has NaN or an infinity in it; expected finite numbers: the model's output is broken"
@@ -328,7 +326,7 @@ class Embeds(Closing):
             dimensions=dimensions,
             normalize=normalize,
         )
-        found: Vectors = run_steps(self.embedder.steps(request), on_progress)
+        found = run_steps(self.embedder.steps(request), on_progress)
         return found[0] if one else found
 
     @named_options()
@@ -353,8 +351,7 @@ class Embeds(Closing):
         if not isinstance(self.engine, EncodeEngine):
             return self._answered(query, _listed(texts), on_progress)
         request = self.embedder.rank_request(query, _listed(texts))
-        found: list[Ranked] = run_steps(self.embedder.rank_steps(request), on_progress)
-        return found
+        return run_steps(self.embedder.rank_steps(request), on_progress)
 
     def _answered(self, query: str, texts: list[str], on_progress: Progress) -> list[Ranked]:
         """Scores of a model that generates text: the probability of "yes" against "no" after the prompt."""

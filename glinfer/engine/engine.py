@@ -25,6 +25,7 @@ from glinfer.engine.scheduler import Scheduler
 from glinfer.engine.score import TextScore, TextScorer
 from glinfer.engine.textures import TextureComparison, WeightSource
 from glinfer.errors import InputError, NumbersError
+from glinfer.kernels.options import KernelOptions
 from glinfer.lower.options import PlanOptions
 from glinfer.lower.plain.decoder import IMAGES
 from glinfer.lower.plain.gab import LOGITS, PROBS, TOKENS
@@ -109,8 +110,7 @@ class Engine(ABC):
             NumbersError: the model's output is broken; names the pass where it began.
         """
         try:
-            found: list[TextScore] = run_steps(self.scorer().steps(texts, stride=stride, adapter=adapter), on_progress)
-            return found
+            return run_steps(self.scorer().steps(texts, stride=stride, adapter=adapter), on_progress)
         except NumbersError as error:
             if not self.nan_guard.traces:
                 raise
@@ -160,17 +160,12 @@ class FastEngine(Engine):
         own = self.options
         slots, capacity = places_for(own.config, options, self.bound.device.limits.max_texture_size, own.cache)
 
-        def made(plans: PlanOptions) -> Scheduler:
-            batch = None
-            try:
-                batch = Batch(plans, self.bound, self.nan_guard, slots=slots, capacity=capacity)
-                return Scheduler(batch, check, usable, piece=options.piece)
-            except BaseException:
-                if batch is not None:
-                    batch.close()
-                raise
+        def made(kernels: KernelOptions) -> Scheduler:
+            plans = replace(own, kernels=kernels)
+            batch = Batch(plans, self.bound, self.nan_guard, slots=slots, capacity=capacity)
+            return Scheduler(batch, check, usable, piece=options.piece)
 
-        return lambda: self._choice.make(lambda kernels: made(replace(own, kernels=kernels)))
+        return lambda: self._choice.make(made)
 
     def _new_scorer(self) -> TextScorer:
         return self._choice.make(lambda kernels: TextScorer(replace(self.options, kernels=kernels), self.bound))

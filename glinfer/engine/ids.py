@@ -98,13 +98,9 @@ def check_keep(keep: SupportsIndex, context: int, prompt: int | None = None) -> 
 
 
 def room_made(ids: Sequence[int], before: Sequence[int], keep: int, context: int) -> slice:
-    """The tokens that a full context drops: the oldest half of those not kept, at least one.
+    """The tokens of ``ids`` that a full context drops: the oldest half of those not kept, at least one.
 
-    Args:
-        ids: the tokens held.
-        before: the tokens that the tokenizer puts before every text, kept if ``ids`` begin with them.
-        keep: the number of first tokens to keep.
-        context: the context of the model, in tokens.
+    It keeps the first ``keep``, and those that the tokenizer puts ``before`` every text if ``ids`` begin with them.
     """
     before = before[: context - 1]
     stay = max(keep, len(before)) if ids[: len(before)] == before else keep

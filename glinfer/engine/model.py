@@ -98,14 +98,10 @@ class Model(Inspected, Embeds, Chatting):
 
         Args:
             engine: the bound plans.
-            tokenizer: the tokenizer, if there is one.
-            no_tokenizer: the error where one is missing.
-            stop_ids: the ids that end a text by default.
-            sampling: the default sampling options.
+            tokenizer, no_tokenizer: the tokenizer if there is one, and the error where it is missing.
+            stop_ids, sampling, embedding: defaults of texts, and settings of an embedding model.
             find_form: finds the model's chat form for ``system`` and ``kwargs``.
-            embedding: settings of an embedding model.
-            images: reads images, or why the model takes none.
-            image_encoder: the bound part of the model that sees them, which the model releases.
+            images, image_encoder: reads images, or why the model takes none; an encoder that the model releases.
             path: the model's file or directory, if it was loaded from one.
             owns_device: whether the device was opened for this model.
             strict: as in :func:`load_model`.

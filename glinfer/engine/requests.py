@@ -95,10 +95,8 @@ class Running:
         resumes: whether the uncached tokens are forced tokens, which run before the prompts of others.
         queued: forced tokens to push, one a step.
         logprobs: of the tokens chosen so far, including a stop id, if requested.
-        adapter: the number of its LoRA adapter.
-        keep: the number of first tokens to keep when the context is full.
-        before: the tokens that the tokenizer puts before every text, which are kept too.
-        own_sampler: chooses the tokens instead of ``sampling``.
+        keep, before: the number of first tokens, and those before every text, that a full context keeps.
+        adapter, own_sampler: the number of its LoRA adapter; what chooses the tokens instead of ``sampling``.
         error: the error that ended the sequence.
         due: the scheduler skips its events until this time (``perf_counter``); the next event has all that is new.
     """

@@ -408,11 +408,9 @@ def _whole(name: str, value: object, expected: str) -> int:
 def _bad(name: str, value: object, expected: str) -> InputError:
     """The error of a bad option, on one line for any repr of ``value``."""
     try:
-        shown = " ".join(repr(value).split())
+        shown = words_of(repr(value), 60)
     except ValueError:  # Python does not print integers of thousands of digits
         shown = f"a very large {type(value).__name__}"
-    if len(shown) > 60:
-        shown = shown[:57] + "..."
     return InputError(f"{name} is {shown}; expected {expected}")
 
 

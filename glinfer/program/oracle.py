@@ -43,13 +43,8 @@ def run_plan(
 ) -> Iterator[tuple[DrawSpec, Array]]:
     """Run every draw in order, yielding each with what it wrote.
 
-    Args:
-        plan: what to run.
-        weights: vectors or matrices by tensor name.
-        inputs: the rows in use by tensor name.
-        values: the run values.
-        caches: caches of earlier runs by tensor name, float64 of the tensor's shape, which the run updates; missing
-            ones are added, full of zeros. Without it no run came before.
+    ``weights`` and ``inputs`` are by tensor name, inputs the rows in use. ``caches`` has float64 arrays of earlier runs
+    by tensor name, which the run updates; missing ones are added, full of zeros.
     """
     state: dict[str, Array] = dict(inputs)
     for tensor in plan.of_kind("weight"):

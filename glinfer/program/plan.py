@@ -239,8 +239,6 @@ def _check_names(draw: DrawSpec, table: Mapping[str, TensorSpec], run_values: se
     for tensor in (*draw.reads, *draw.writes):
         if tensor not in table:
             raise PlanError(f"draw {draw.name}: there is no tensor {tensor!r}")
-    if len(set(draw.writes)) != len(draw.writes):
-        raise PlanError(f"draw {draw.name} writes one tensor twice: {', '.join(draw.writes)}")
     op = _op(draw)
     samplers = [sampler for sampler, _ in draw.inputs]
     for sampler in samplers:

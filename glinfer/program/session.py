@@ -24,6 +24,7 @@ from glinfer.gl.region import Barriers, Region, check_feedback
 from glinfer.gl.replay import Draw, Tape, replay
 from glinfer.gl.texture import Framebuffer, Texture
 from glinfer.kernels import DrawSpec, TensorSpec
+from glinfer.kernels.fused.rows import interleaved
 from glinfer.kernels.spec import Array
 from glinfer.program.compiled import CompiledDraw, compile_plan
 from glinfer.program.plan import Plan
@@ -94,24 +95,16 @@ class Session:
         """Validate the plan against the device's limits, upload every weight, compile and bind.
 
         Args:
-            plan: the plan to bind.
+            plan, device: the plan to bind, and the device, which stays open when the session is released.
             weights: float32 arrays by the plan's weight names.
-            device: the device, which stays open when the session is released.
             shader_root: another folder of shader files, for trying out changed shaders.
             on_upload: called with the bytes of each weight after its upload.
-            owner: a session whose programs this one uses, and which releases this one with itself; see :meth:`sharer`
-                and :meth:`companion`.
+            owner: a session whose programs this one uses, and which releases this one with itself.
             lent: textures by tensor name to use instead of new ones; they stay when the session is released.
             programs: a cache of programs that other sessions share; it outlives the session.
-            one_state: make the activations regions of one texture where their draws allow it, see
-                :mod:`glinfer.program.regions`. The results are the same.
+            one_state: make activations regions of one texture where their draws allow it; the results are the same.
 
-        When one of these errors is raised, everything made so far is released again.
-
-        Raises:
-            PlanError: the plan or the weights do not fit, or the driver has no texture barrier for ``one_state``.
-            ShaderError: a shader does not compile.
-            GLError: the driver refused something, for lack of memory for one.
+        After a PlanError, ShaderError or GLError everything made so far is released again.
         """
         lent = lent or {}
         regions = {
@@ -176,14 +169,11 @@ class Session:
         *,
         scratch: Session | None = None,
     ) -> Session:
-        """A session of another plan over the same programs, and the same tensors of ``kinds``.
+        """A session of another plan over the same programs, the same owner, and the same tensors of ``kinds``.
 
         The two share every tensor of one of the kinds that has one name in both plans, and what the plan says it
-        shares. With ``scratch``, another session of ``plan``, all other tensors are shared with that one. The companion
-        belongs to the owner of this session, like a sharer.
-
-        Raises:
-            PlanError: this session was released, or a shared tensor has two layouts.
+        shares. With ``scratch``, another session of ``plan``, all other tensors are shared with that one. Raises
+        PlanError after a release, or if a shared tensor has two layouts.
         """
         self.require_alive()
         lent = {} if scratch is None else dict(scratch._textures)
@@ -366,6 +356,10 @@ class Session:
             return self.read(name)[first : first + rows]
         return self.texture(name).read_rows(first, rows)
 
+    def read_interleaved(self, names: Sequence[str], rows: int) -> Array:
+        """Read the first rows of a matrix back, whose rows are in the tensors ``names`` in turn."""
+        return interleaved([self.read(name, -(-rows // len(names))) for name in names])[:rows]
+
     def readback(self, name: str, rows: int) -> Readback:
         """A buffer for reading the first rows of a tensor back; the session releases it."""
         self._readbacks.append(Readback(self.texture(name), rows))
@@ -384,10 +378,7 @@ class Session:
         """Replay every draw once with these inputs, or draws [first, draws); returns the draw calls issued.
 
         ``before`` and ``after`` are called with each draw's spec around it; ``flush_every`` is as in
-        :class:`glinfer.gl.replay.Tape`.
-
-        Raises:
-            PlanError: a run value is missing or out of range, or the session was released.
+        :class:`glinfer.gl.replay.Tape`. Raises PlanError for a missing run value, one out of range, or after a release.
         """
         self.require_alive()
         values = self.compiled.plan.values(inputs)
@@ -495,13 +486,10 @@ def line_checksums(texels: Array) -> list[int]:
 
 
 def check_textures_fit(plan: Plan, device: Device, lent: Collection[str] = (), *, beside: int = 0) -> None:
-    """Refuse a plan whose textures, together with ``beside`` other bytes, exceed the free memory.
+    """Refuse a plan whose textures, together with ``beside`` other bytes, exceed the free memory (PlanError).
 
     A software renderer's textures are ordinary memory, and a system without memory kills the process. A GPU refuses a
     texture that does not fit. Tensors that are ``lent`` have their textures already.
-
-    Raises:
-        PlanError: they exceed it.
     """
     if not device.in_main_memory:
         return

@@ -93,9 +93,7 @@ class Alone(Executor):
                 return [session.choose_allowed(each.constraint.mask, each.sampler)]
             if self._speculation is None:
                 return session.generate_ids(chunk, each.sampler)
-            return self._speculation.choose(
-                session, session.ids, each.sampler, most=most, chunk=chunk, ready=not self._ran
-            )
+            return self._speculation.choose(session, each.sampler, most=most, chunk=chunk, ready=not self._ran)
         finally:  # issued draws count even if they chose no token
             stats.draws += self.draws_issued - draws
             if not self._forced:  # otherwise ``draws`` has what their run saves

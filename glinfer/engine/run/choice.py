@@ -112,14 +112,10 @@ class Choice:
         masks: Words | None = None,
         changes: Sequence[int] = (),
     ) -> None:
-        """Fill and upload the table, one row for each token to choose.
+        """Fill and upload the table, one row for each token to choose, from the row ``sources`` of the logits.
 
-        Args:
-            sources: for each row, the number of its row of logits.
-            options: for each row.
-            draws: for each row, :attr:`glinfer.engine.sampler.Sampler.draw`.
-            masks: for each row, its allowed tokens, see :mod:`glinfer.kernels.fused.allowed`.
-            changes: for each row, :func:`glinfer.kernels.fused.changes.change_word`, if logits change.
+        ``draws`` are :attr:`glinfer.engine.sampler.Sampler.draw` of each; ``masks`` its allowed tokens, see
+        :mod:`glinfer.kernels.fused.allowed`; ``changes`` its :func:`glinfer.kernels.fused.changes.change_word`.
         """
         count = len(sources)
         self.table[:count, SOURCE] = sources

@@ -36,7 +36,7 @@ class _Finder:
     def drawn(self, session: Session, spec: DrawSpec, values: Mapping[str, int | float]) -> None:
         """See :class:`glinfer.program.session.Observer`."""
         for name in () if self.place else spec.outputs:
-            numbers = _written(session, spec, name, values)
+            numbers = written_by(session, spec, name, values)
             broken = ~np.isfinite(numbers)
             if broken.any():
                 first = numbers[broken][0]
@@ -51,8 +51,8 @@ class _Finder:
                     self.place += "; half floats end at 65504: try cache='f32' (--cache f32)"
 
 
-def _written(session: Session, spec: DrawSpec, name: str, values: Mapping[str, int | float]) -> Array:
-    """The part of an output that a draw wrote."""
+def written_by(session: Session, spec: DrawSpec, name: str, values: Mapping[str, int | float]) -> Array:
+    """The part of an output that a draw of a session has just written, [rows, columns]."""
     (rows, cols), first = spec.extent(values), spec.first_row(values)
     if spec.cover != "scatter":
         return session.read_rows(name, first, rows)[:, :cols]
