@@ -1,8 +1,6 @@
 """Names of the tensors inside plans, the same in every plan, and where each plan has them.
 
-A plan's own names say how it computes (``hidden.a``, ``attn.cache``), and one texture holds many things in turn. A
-:class:`CapturePoint` has the field's name of a tensor, such as ``blocks.3.attn.probs``. It knows after which draw and
-in which texels the tensor lies, reads it into an array that has one shape in all plans, and writes such an array back.
+A :class:`glinfer.program.points.CapturePoint` finds each one; its array has the same shape in all plans.
 
 ========================== ======================== ==================================================================
 name                       array                    contents

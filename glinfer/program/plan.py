@@ -87,6 +87,15 @@ class Plan:
         """What :func:`glinfer.program.compiled.compile_plan` has made of the plan."""
         return {}
 
+    @cached_property
+    def sites(self) -> Mapping[str, list[tuple[CapturePoint, int]]]:
+        """By name of a draw, the named values that are readable after it, each with the number of its site."""
+        found: dict[str, list[tuple[CapturePoint, int]]] = {}
+        for point in self.points.values():
+            for number, (draw, _) in enumerate(point.sites):
+                found.setdefault(draw, []).append((point, number))
+        return found
+
     def of_kind(self, kind: str) -> list[TensorSpec]:
         """The tensors of one kind, in order, without views of others."""
         return [tensor for tensor in self.tensors if tensor.kind == kind and not tensor.view_of]
