@@ -164,11 +164,7 @@ class AsyncGlinferModel(_Generates, llm.AsyncModel):
 
 
 def _begun(model: Model, prompt: llm.Prompt) -> PartStream:
-    """Begin the answer: a reply, or a continuation of the texts if the model cannot chat.
-
-    Raises:
-        GlinferError: an option is invalid, the prompt does not fit, or the model refuses a system prompt.
-    """
+    """Begin the answer: a reply, or a continuation of the texts if the model cannot chat; or a GlinferError."""
     given = prompt.options.model_dump(exclude_none=True, exclude=_LOADING)
     if prompt.schema:
         given["json_schema"] = prompt.schema

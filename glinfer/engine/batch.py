@@ -64,11 +64,8 @@ MAX_CACHE_BYTES = 1 << 30
 class SchedulerOptions:
     """The limits of a scheduler; None takes the default.
 
-    Attributes:
-        slots: concurrent sequences.
-        memory: bytes of texture memory for their caches.
-        longest: tokens of the longest sequence, prompt and continuation together.
-        piece: prompt tokens in one step.
+    These are the concurrent sequences (``slots``), bytes of texture memory for their caches, tokens of the longest
+    sequence, prompt included, and prompt tokens in one step (``piece``).
     """
 
     slots: int | None = None

@@ -70,10 +70,7 @@ def check_copy(
 
 
 def admit(path: AnyPath, weight_bytes: int) -> str:
-    """Refuse a copy without weights if its family's files are read whole and memory does not suffice (PlanError).
-
-    Holes of the copy read as zeros. Returns an empty line.
-    """
+    """Refuse a copy whose files are read whole if memory does not suffice (PlanError); returns an empty line."""
     folder = Path(path)
     if is_directory(path) and os.path.lexists(folder / CONFIG):
         if read_config(folder / CONFIG).family.published:

@@ -72,14 +72,10 @@ class Event:
 
 @dataclass(eq=False)
 class _Place:
-    """The cache of one sequence: its current sequence, or the tokens of the last one.
+    """The cache of one sequence: ``running``, or the ``kept`` tokens of the last one, from its first slot on.
 
-    Attributes:
-        running: the current sequence.
-        kept: the tokens in the cache of a free place, from its first slot on.
-        owner: client, adapter and angles of the current or last sequence.
-        freed: a counter at the time it became free; the lowest place has been unused for longest.
-        started: the time at which the current sequence got it.
+    ``owner`` has client, adapter and angles of either; ``started`` is the time at which the current one got the place.
+    The lowest ``freed``, a counter, has been unused for longest.
     """
 
     number: int

@@ -163,11 +163,8 @@ class TextScorer(Closing):
             stride: 1 to the context.
             adapter: the number of the LoRA adapter; by default the model's.
 
-        Yields:
-            (finished windows, windows) after each run. The scores are the generator's result.
-
-        Raises:
-            InputError: a text is too short, the stride is outside the context, or the model's output is broken (NaN).
+        Yields (finished windows, windows) after each run, and returns the scores. Raises InputError for a short text
+        or a stride outside the context, NumbersError for broken output.
         """
         adapter = self._adapter if adapter is None else adapter
         jobs = windows_of(texts, self.config.max_position_embeddings, stride)

@@ -186,10 +186,9 @@ def _cleared(spec: DrawSpec, target: TexelLayout, x: int, y: int) -> tuple[Recta
 
 
 class Cells(NamedTuple):
-    """Squares of ``edge`` blocks a side that cover the first slots of a layout.
+    """Squares of ``edge`` blocks a side that cover the first slots of a layout, as a few large ones are set up faster.
 
-    A tile has ``across`` squares side by side and ``each`` in all; ``count`` is the total. A few large squares are set
-    up faster than one square a block.
+    A tile has ``across`` squares side by side and ``each`` in all; ``count`` is the total.
     """
 
     edge: Any

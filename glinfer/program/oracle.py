@@ -17,10 +17,9 @@ RunValues = Mapping[str, int | float]
 
 
 def run_draw(draw: DrawSpec, inputs: Mapping[str, Array], values: RunValues) -> Array:
-    """The values that one draw should write, from its inputs by tensor name.
+    """What one draw should write, from its inputs by tensor name: float64 [rows, cols], or [outputs, rows, cols].
 
-    They are float64 [rows, cols] of the draw's extent, or [outputs, rows, cols] of several outputs. For a draw that
-    needs its output, the inputs hold the output's former values under its name.
+    For a draw that needs its output, the inputs hold the output's former values under its name.
     """
     by_sampler = {sampler: inputs[tensor] for sampler, tensor in draw.inputs}
     if draw.needs_output:

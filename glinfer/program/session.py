@@ -52,13 +52,7 @@ class Observer(Protocol):
 
 @dataclass(frozen=True)
 class WrongTexture:
-    """An input of a bound draw that samples another texture than its plan names.
-
-    Attributes:
-        plan, draw, sampler: the input.
-        found: name of the texture that is sampled.
-        expected: name of the tensor whose texture should be.
-    """
+    """An input of a bound draw that samples the texture ``found``, not that of the tensor ``expected``."""
 
     plan: str
     draw: str
@@ -333,10 +327,7 @@ class Session:
         return self._textures[self.plan.root(name)]
 
     def make_readable(self, name: str) -> None:
-        """Make the framebuffer that a tensor is read through; otherwise the first read makes it.
-
-        A tensor that a draw writes together with others has none of its own.
-        """
+        """Make the framebuffer that a tensor is read through, which the first read would make otherwise."""
         _ = self.texture(name).framebuffer
 
     def write(self, name: str, matrix: Array) -> None:
@@ -407,10 +398,7 @@ class Session:
         return self._tapes[key]
 
     def _watched(self, first: int, end: int | None) -> dict[int, bool]:
-        """The places in draws[first:end] of the products that this run watches, and whether for the first time.
-
-        Those that were never watched, else one in turn.
-        """
+        """The products in draws[first:end] to watch, and whether for the first time: new ones, else one in turn."""
         run = range(len(self.draws))[first:end]
         places = [place for place in self._watchable if place in run]
         new = [place for place in places if place not in self._once_watched]

@@ -85,12 +85,9 @@ class ChangeTable:
 class Choice:
     """Chooses tokens from rows of another session's logits, and writes that session's picks.
 
-    ``masked`` restricts the choice to allowed tokens; ``changed`` applies penalties and biases first.
-
-    Attributes:
-        session: the bound plan; release it with the other session.
-        table: the filters and noise of each row, see :mod:`glinfer.kernels.fused.choice`; :meth:`upload` sends it.
-        changes: the penalties and biases of each row, with ``changed``.
+    ``masked`` restricts the choice to allowed tokens; ``changed`` applies penalties and biases first, with the table
+    ``changes``. ``session`` is released with the other one. ``table`` has the filters and noise of each row, see
+    :mod:`glinfer.kernels.fused.choice`; :meth:`upload` sends it.
     """
 
     def __init__(self, bound: Session, kernels: KernelOptions, *, masked: bool = False, changed: bool = False) -> None:

@@ -362,10 +362,7 @@ class DecodeSession(Closing):
         del self._ids[length:]
 
     def _forget(self, length: int) -> None:
-        """Discard the results of tokens from ``length`` on.
-
-        Call this before the tokens change, so that an interrupt leaves a consistent state.
-        """
+        """Discard the results of tokens from ``length`` on, before the tokens change, in case of an interrupt."""
         self._logits = None
 
     @abstractmethod
