@@ -128,7 +128,7 @@ class Engine(ABC):
     def _new_scorer(self) -> TextScorer: ...
 
     def forward(self, ids: Sequence[int]) -> int:
-        """Run one pass over a sequence of checked ids; returns the draw calls. InputError in plans of a token."""
+        """Run one pass over checked ids; returns the draw calls. InputError if the plan runs token by token."""
         raise InputError(
             f"plan {self.plan.name} runs token by token; use logits or session, or load with plan='reference'"
         )

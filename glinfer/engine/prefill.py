@@ -221,7 +221,7 @@ class Companions:
         return [*self._choices.values(), *(each.choice for each in drafted if each.choice is not None)]
 
     def chunk(self, tokens: int) -> Chunks:
-        """The chunk plan for a number of tokens; PlanError if this plan, or a later one, does not fit the renderer."""
+        """The chunk plan for a number of tokens; PlanError if it does not fit the renderer."""
         prefill, rows = self._prefill, self._prefill.rows_for(tokens)
 
         def made(kernels: KernelOptions) -> Chunks:

@@ -424,7 +424,7 @@ class PlanBuilder:
         return tuple(name for draw in self._draws[-1:] for name in draw.writes)
 
     def build(self, *results: str) -> Plan:
-        """The validated plan without unused inputs and activations; the last draw has its results unless named."""
+        """The validated plan without unused inputs and activations; its default results are the last draw's."""
         draws, results = tuple(self._draws), results or self.last_written
         used = {name for draw in draws for name in (*draw.reads, *draw.writes)}
         used.update([tensor.view_of for tensor in self._tensors if tensor.name in used])

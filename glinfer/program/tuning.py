@@ -190,7 +190,7 @@ def file_to_write(key: TuningKey) -> Path | None:
 
 
 def save_kernels(key: TuningKey, tuned: Tuned) -> Path | None:
-    """Keep a choice for the next load; returns the file, or None as :func:`kernels_file`. Errors as that of a write."""
+    """Keep a choice for the next load; returns the file, or None as :func:`kernels_file`. FormatError if it cannot."""
     path = file_to_write(key)
     if path is None:
         return None

@@ -40,7 +40,7 @@ def plainest(kernels: KernelOptions, *, same_layouts: bool = False) -> KernelOpt
 class KernelChoice:
     """The kernels in use: the chosen ones until a driver rejects a shader, the plainest from then on.
 
-    ``fixed`` tells that the caller has chosen exactly these.
+    Those that the caller has chosen are ``fixed``.
     """
 
     def __init__(self, kernels: KernelOptions, *, fixed: bool = False, same_layouts: bool = False) -> None:
