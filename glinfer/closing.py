@@ -20,11 +20,7 @@ class Closing(ABC):
         """Raise a ContextError if the object was closed; the base class never does."""
 
     def __enter__(self) -> Self:
-        """Return the object, which closes at the end of the block.
-
-        Raises:
-            ContextError: the object was closed before.
-        """
+        """Return the object, which closes at the end of the block; ContextError if it was closed before."""
         self._require_open()
         return self
 

@@ -33,14 +33,7 @@ from glinfer.families.record import Family
 from glinfer.limits import MAX_CONFIG_NUMBER
 
 _SHOWN_FIELDS = 6  # known fields that a message lists
-_MAY_BE_ZERO = (
-    *("sliding_window", "max_window_layers", "type_vocab_size", "conv_L_cache", "shared_intermediate_size"),
-    *("num_experts", "num_experts_per_tok", "num_dense_layers", "dense_intermediate_size"),
-    *("shared_expert_intermediate_size", "linear_num_key_heads", "linear_num_value_heads"),
-    *("linear_key_head_dim", "linear_value_head_dim", "linear_conv_kernel_dim", "linear_norm_groups"),
-    *("global_head_dim", "num_global_key_value_heads", "num_kv_shared_layers", "hidden_size_per_layer_input"),
-    *("patch_size", "patches_per_token"),
-)
+_FILLED_IN = ("intermediate_size", "num_key_value_heads", "head_dim")  # other whole numbers with a default may be 0
 MAX_EXPERTS = 1024
 """Limit for the experts of a layer, since each has its own tensor names."""
 _USUAL_EXPERTS = (8, 2)
@@ -101,8 +94,8 @@ def _dense(layers: object) -> tuple[tuple[int, bool, str], ...]:
     return found
 
 
-def _listed(value: object) -> object:
-    return list(value) if isinstance(value, tuple) else value
+def _listed(value: object) -> Any:
+    return list(map(_listed, value)) if isinstance(value, tuple) else value
 
 
 @dataclass(frozen=True)
@@ -236,7 +229,8 @@ class ModelConfig:
         object.__setattr__(self, "rope_scaling", _pairs(self.rope_scaling))
         object.__setattr__(self, "dense", _dense(self.dense))
         for field in dataclasses.fields(self):
-            value, least = getattr(self, field.name), 0 if field.name in _MAY_BE_ZERO else 1
+            value = getattr(self, field.name)
+            least = int(field.default is dataclasses.MISSING or field.name in _FILLED_IN)
             if field.type == "int" and not (_is_number(value, int) and least <= value <= MAX_CONFIG_NUMBER):
                 raise ConfigError(
                     f"{field.name} is {shown(value)}; expected a whole number from {least} to {MAX_CONFIG_NUMBER}"
@@ -308,7 +302,8 @@ class ModelConfig:
                 raise ConfigError(f"{name} is {shown(getattr(self, name))}; expected a list of {words}")
             object.__setattr__(self, name, found)
         family = FAMILIES.get(self.model_type) if isinstance(self.model_type, str) else None
-        self._check_convolutions(family)
+        if self._check_kind(CONV, "conv_L_cache", "convolves", may_have=family is None or family.convolves):
+            self._check_taps("conv_L_cache")
         for kind, may_have in ((MLP, "single"), (MOE, "experts")):
             if kind in self.layer_types and family is not None and not (family.single and getattr(family, may_have)):
                 words = "have two branches" if not family.single else "have no experts"
@@ -349,11 +344,6 @@ class ModelConfig:
             raise ConfigError(
                 f"{name} is {getattr(self, name)}; expected a whole number from 1 to {LONGEST_CONVOLUTION}"
             )
-
-    def _check_convolutions(self, family: Family | None) -> None:
-        """Check the layers that convolve."""
-        if self._check_kind(CONV, "conv_L_cache", "convolves", may_have=family is None or family.convolves):
-            self._check_taps("conv_L_cache")
 
     def _check_delta_rule(self, family: Family | None) -> None:
         """Check the layers with the delta rule."""
@@ -578,18 +568,14 @@ class ModelConfig:
     def to_dict(self) -> dict[str, Any]:
         """Field names and values as JSON values, without optional fields that have their defaults."""
         values = dataclasses.asdict(self)
-        usual = ModelConfig(
-            **{name: values[name] for name in list(values)[: list(values).index("num_key_value_heads")]},
-        )
-        for name in list(values)[list(values).index("num_key_value_heads") :]:
+        names = list(values)
+        first = names.index("num_key_value_heads")
+        usual = ModelConfig(**{name: values[name] for name in names[:first]})
+        for name in names[first:]:
             if values[name] == getattr(usual, name):
                 del values[name]
-        if "rope_scaling" in values:
-            values["rope_scaling"] = {name: _listed(value) for name, value in self.rope_scaling}
-        if "dense" in values:
-            values["dense"] = [list(layer) for layer in self.dense]
-        values.update((name, list(values[name])) for name in ("layer_types", "rotary_layers") if name in values)
-        return values
+        found = {name: _listed(value) for name, value in values.items()}
+        return {**found, "rope_scaling": dict(found["rope_scaling"])} if "rope_scaling" in found else found
 
     @classmethod
     def from_json(cls, text: str) -> ModelConfig:

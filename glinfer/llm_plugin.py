@@ -10,11 +10,10 @@ import asyncio
 import json
 import threading
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, NamedTuple, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import click
 import llm
@@ -35,9 +34,8 @@ from glinfer.hub.choice import RemoteFile, gguf_choices, tag
 if TYPE_CHECKING:  # the engine is imported with the first model, since llm imports this module for every command
     from glinfer.engine.model import Model
     from glinfer.engine.stream import PartStream
+    from glinfer.engine.threaded import ThreadedModel
 
-P = ParamSpec("P")
-T = TypeVar("T")
 NAME = "glinfer"
 """The model whose option ``model`` names any file, directory or model; the names of others begin with it."""
 _KNOWN = f"{__name__}.known"  # the key of the models in click's data of a command
@@ -58,43 +56,16 @@ def _one_line() -> Iterator[None]:
         raise PluginError(str(error)) from None
 
 
-class _Opened:
-    """A model on its own thread."""
-
-    def __init__(self, path: AnyPath, context: int | None) -> None:
-        from glinfer.engine.fetching import found_model
-        from glinfer.engine.loading import load_model
-
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="glinfer-llm")
-        try:
-            self.path = found_model(path)
-            self._model = self._pool.submit(load_model, self.path, context=context).result()
-        except BaseException:
-            self._pool.shutdown(wait=False)
-            raise
-
-    def submit(self, work: Callable[Concatenate[Model, P], T], *given: P.args, **options: P.kwargs) -> Future[T]:
-        """Call a function of the model on its thread."""
-        return self._pool.submit(work, self._model, *given, **options)
-
-    def run(self, work: Callable[Concatenate[Model, P], T], *given: P.args, **options: P.kwargs) -> T:
-        """The same, and wait for the result."""
-        return self.submit(work, *given, **options).result()
-
-    def close(self) -> None:
-        """Close the model and end its thread."""
-        self.run(lambda model: model.close())
-        self._pool.shutdown()
-
-
-_opened: dict[tuple[AnyPath, int | None], _Opened] = {}
+_opened: dict[tuple[AnyPath, int | None], ThreadedModel] = {}
 _opening = threading.Lock()
 
 
-def _open(path: AnyPath, context: int | None = None) -> _Opened:
+def _open(path: AnyPath, context: int | None = None) -> ThreadedModel:
+    from glinfer.engine.threaded import ThreadedModel
+
     with _opening:
         if (path, context) not in _opened:
-            _opened[path, context] = _Opened(path, context)
+            _opened[path, context] = ThreadedModel(path, context=context)
         return _opened[path, context]
 
 
@@ -168,12 +139,12 @@ class GlinferModel(_Generates, llm.Model):
         """Yield the pieces of an answer, thoughts as ``reasoning``."""
         with _one_line():
             opened = _open(*self._where(prompt))
-            pieces = opened.run(_begun, prompt, opened.path)
+            pieces = opened.call(_begun, prompt)
             try:
-                while (event := opened.run(_next, pieces)) is not None:
+                while (event := opened.call(_next, pieces)) is not None:
                     yield event
             finally:
-                opened.run(_ended, pieces, response)
+                opened.call(_ended, pieces, response)
 
 
 class AsyncGlinferModel(_Generates, llm.AsyncModel):
@@ -185,25 +156,21 @@ class AsyncGlinferModel(_Generates, llm.AsyncModel):
         """Yield the pieces of an answer, thoughts as ``reasoning``."""
         with _one_line():
             opened = await asyncio.to_thread(_open, *self._where(prompt))
-            pieces = await asyncio.wrap_future(opened.submit(_begun, prompt, opened.path))
+            pieces = await asyncio.to_thread(opened.call, _begun, prompt)
             try:
-                while (event := await asyncio.wrap_future(opened.submit(_next, pieces))) is not None:
+                while (event := await asyncio.to_thread(opened.call, _next, pieces)) is not None:
                     yield event
             finally:
-                await asyncio.wrap_future(opened.submit(_ended, pieces, response))
+                await asyncio.to_thread(opened.call, _ended, pieces, response)
 
 
-def _begun(model: Model, prompt: llm.Prompt, path: AnyPath) -> PartStream:
-    """Begin the answer: a reply, or a continuation of the texts if the model cannot chat.
-
-    Raises:
-        GlinferError: an option is invalid, the prompt does not fit, or the model refuses a system prompt.
-    """
+def _begun(model: Model, prompt: llm.Prompt) -> PartStream:
+    """Begin the answer: a reply, or a continuation of the texts if the model cannot chat; or a GlinferError."""
     given = prompt.options.model_dump(exclude_none=True, exclude=_LOADING)
     if prompt.schema:
         given["json_schema"] = prompt.schema
     messages = [{"role": each.role, "content": _text(each)} for each in prompt.messages]
-    if _chats(model, path):
+    if _chats(model):
         return model.stream_chat(messages, **{"max_tokens": model.config.max_position_embeddings, **given})
     if any(each["role"] == "system" for each in messages):
         raise InputError("this model continues texts, and has no place for a system prompt; leave it out")
@@ -214,13 +181,13 @@ def _text(message: llm.Message) -> str:
     return "".join(part.text for part in message.parts if isinstance(part, TextPart))
 
 
-def _chats(model: Model, path: AnyPath) -> bool:
+def _chats(model: Model) -> bool:
     from glinfer.text.chat import template_of
 
     try:
         model.chat_form()
     except InputError:
-        if template_of(path, model.require_tokenizer(), model.config) is not None:
+        if model._path is not None and template_of(model._path, model.require_tokenizer(), model.config) is not None:
             raise
         return False
     return True
@@ -264,7 +231,7 @@ class GlinferEmbedding(llm.EmbeddingModel):
         """Embed texts, as ``model.embed`` does."""
         _close_with_command()
         with _one_line():
-            vectors = _open(self._path).run(lambda model: model.embed([str(text) for text in items]))
+            vectors = _open(self._path).call(lambda model: model.embed([str(text) for text in items]))
         yield from vectors.tolist()
 
 

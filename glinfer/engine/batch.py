@@ -64,11 +64,8 @@ MAX_CACHE_BYTES = 1 << 30
 class SchedulerOptions:
     """The limits of a scheduler; None takes the default.
 
-    Attributes:
-        slots: concurrent sequences.
-        memory: bytes of texture memory for their caches.
-        longest: tokens of the longest sequence, prompt and continuation together.
-        piece: prompt tokens in one step.
+    These are the concurrent sequences (``slots``), bytes of texture memory for their caches, tokens of the longest
+    sequence, prompt included, and prompt tokens in one step (``piece``).
     """
 
     slots: int | None = None
@@ -101,16 +98,10 @@ def _cache_layouts(
 def places_for(
     config: ModelConfig, options: SchedulerOptions, max_texture_size: int, cache: str = DEFAULT_CACHE
 ) -> tuple[int, int]:
-    """(concurrent sequences, tokens of each) within the given limits.
+    """(Concurrent sequences, tokens of each) within the limits, for textures of ``max_texture_size`` texels a side.
 
-    Args:
-        config: the model's shape.
-        options: the limits; the defaults are :data:`MAX_SLOTS` sequences of a whole context in :data:`MAX_CACHE_BYTES`.
-        max_texture_size: the renderer's limit, in texels.
-        cache: the format of keys and values.
-
-    Raises:
-        InputError: one sequence does not fit.
+    The defaults are :data:`MAX_SLOTS` sequences of a whole context in :data:`MAX_CACHE_BYTES`. Raises InputError if one
+    sequence does not fit.
     """
     most = cache_slots(config)
     capacity = most if options.longest is None else min(most, score_slots(options.longest) * SLOT_TOKENS)
@@ -146,11 +137,7 @@ class Batch(Executor):
     """Runs up to ``slots`` sequences together, in its own caches; close it."""
 
     def __init__(self, options: PlanOptions, root: Session, nan_guard: NanGuard, *, slots: int, capacity: int) -> None:
-        """Bind the plans over the weights of ``root``; ``nan_guard`` checks the numbers read back.
-
-        Raises:
-            PlanError: the plans do not fit the renderer.
-        """
+        """Bind the plans over the weights of ``root``; PlanError if they do not fit the renderer."""
         config, kernels = options.config, options.kernels
         self.config, self.kernels, self.slots, self.capacity = config, kernels, slots, capacity
         self.piece = kernels.chunk

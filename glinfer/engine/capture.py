@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -70,34 +70,17 @@ Hook = Callable[[Seen], None]
 Change = Callable[[Seen], npt.ArrayLike]
 
 
-class _Sites:
-    """The capture points of each plan of a model, by the draw after which they are readable."""
-
-    def __init__(self, names: frozenset[str]) -> None:
-        self._names = names
-        self._known: dict[int, tuple[Plan, dict[str, list[tuple[CapturePoint, int]]]]] = {}
-
-    def at(self, plan: Plan, draw: str) -> list[tuple[CapturePoint, int]]:
-        """(point, site number) of each point readable after a draw."""
-        if id(plan) not in self._known:
-            sites: dict[str, list[tuple[CapturePoint, int]]] = {}
-            for point in plan.points.values():
-                if point.name in self._names:
-                    for number, (name, _) in enumerate(point.sites):
-                        sites.setdefault(name, []).append((point, number))
-            self._known[id(plan)] = plan, sites  # keeps the plan alive, so that its id stays unique
-        return self._known[id(plan)][1].get(draw, [])
-
-
 class _Watcher(Observer):
     """Reads named tensors, and calls a hook with each one."""
 
-    def __init__(self, names: frozenset[str], hook: Hook) -> None:
-        self._sites, self._hook = _Sites(names), hook
+    def __init__(self, names: Collection[str], hook: Hook) -> None:
+        self._names, self._hook = names, hook
         self._parts: dict[str, list[Floats]] = {}
 
     def drawn(self, session: Session, spec: DrawSpec, values: Mapping[str, int | float]) -> None:
-        for point, number in self._sites.at(session.plan, spec.name):
+        for point, number in session.plan.sites.get(spec.name, ()):
+            if point.name not in self._names:
+                continue
             span = span_of(session.plan, values)
             parts = self._parts.setdefault(point.name, [])
             if number == 0:
@@ -113,10 +96,12 @@ class _Patcher(Observer):
     """Changes one named tensor each time it is computed."""
 
     def __init__(self, name: str, change: Change) -> None:
-        self._sites, self._change = _Sites(frozenset([name])), change
+        self._name, self._change = name, change
 
     def drawn(self, session: Session, spec: DrawSpec, values: Mapping[str, int | float]) -> None:
-        for point, number in self._sites.at(session.plan, spec.name):
+        for point, number in session.plan.sites.get(spec.name, ()):
+            if point.name != self._name:
+                continue
             span, textures = span_of(session.plan, values), Textures(session)
             found = point.read(textures, number, span)
             first = point.span(span).first
@@ -181,7 +166,7 @@ class Inspected(Closing):
                 f"{MAX_CAPTURE_BYTES >> 30}, so name fewer or run a shorter prompt"
             )
         runs: dict[str, list[Floats]] = {name: [] for name in points}
-        watcher = _Watcher(frozenset(points), lambda seen: runs[seen.name].append(seen.array))
+        watcher = _Watcher(points, lambda seen: runs[seen.name].append(seen.array))
         # The fast plans run one token at a time, and compute logits only on request.
         parts = [ids] if self.plan.name == "reference" else [[token] for token in ids]
         with self._observing(watcher), self.session() as session:
@@ -218,7 +203,7 @@ class Inspected(Closing):
             self._own.prefill(ids[start : min(start + piece, len(ids) - 1)])
             yield len(self._own)
         name, found = f"blocks.{block}.attn.scores", list[Floats]()
-        watcher = _Watcher(frozenset([name]), lambda seen: found.append(seen.array[:, -1]))
+        watcher = _Watcher((name,), lambda seen: found.append(seen.array[:, -1]))
         with self._observing(watcher):
             self._own.prefill(ids[-1:])
             self._own.logits()
@@ -240,7 +225,7 @@ class Inspected(Closing):
         """
         self._require_open()
         check_callback("hook", hook)
-        names = frozenset(chosen(self.plan.points, patterns, self.plan.name))
+        names = chosen(self.plan.points, patterns, self.plan.name)
         self._own.rewind(len(self._own))  # earlier results are not reused
         try:
             with self._observing(_Watcher(names, hook)):
@@ -288,11 +273,7 @@ class Inspected(Closing):
             observers.remove(observer)
 
     def _require_unobserved(self, what: str) -> None:
-        """Refuse to run several sequences at once while tensors are watched or patched.
-
-        Raises:
-            InputError: a tensor is watched or patched.
-        """
+        """Refuse to run several sequences at once while tensors are watched or patched."""
         if self.bound.observers:
             raise InputError(
                 f"{what} runs several sequences at once, which watch and patch do not support; "
@@ -328,11 +309,7 @@ def _together(point: CapturePoint, arrays: Sequence[Floats], tokens: int) -> Flo
 
 
 def _replacement(point: CapturePoint, array: npt.ArrayLike) -> Change:
-    """A function that replaces the computed tensor by the array.
-
-    Raises:
-        InputError: not an array of numbers, or another shape.
-    """
+    """A function that replaces the computed tensor by the array; InputError for another shape."""
     try:
         wanted = np.asarray(array, dtype=np.float32)
     except (TypeError, ValueError):

@@ -25,13 +25,7 @@ def usable_sampling(path: AnyPath) -> tuple[dict[str, Any], SamplingOptions]:
 
     If a file names a temperature or a filter, filters that it leaves out are off, and a missing temperature is 1. The
     repetition penalty is 1 unless named. Files without options get :data:`USUAL`. Invalid files and options are ignored
-    with a GlinferWarning.
-
-    Args:
-        path: the model's file or directory, or the name of a bundled model.
-
-    Raises:
-        InputError: the package gguf, which reads GGUF files, is not installed.
+    with a GlinferWarning. ``path`` may also name a bundled model. Raises InputError if gguf is needed and missing.
     """
     found, source = recommended_sampling(path)
     usable, problems = dict[str, Any](), dict[str, InputError]()
@@ -52,9 +46,5 @@ def default_sampling(path: AnyPath) -> SamplingOptions:
 
 
 def merged(defaults: SamplingOptions, given: Mapping[str, Any]) -> SamplingOptions:
-    """Replace defaults by the given options; None keeps the default.
-
-    Raises:
-        InputError: an option is out of range.
-    """
+    """Replace defaults by the given options that are not None; InputError for one out of range."""
     return dataclasses.replace(defaults, **{name: value for name, value in given.items() if value is not None})

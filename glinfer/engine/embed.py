@@ -23,10 +23,10 @@ from glinfer.engine.run.decode import DecodeSession, RecomputeSession
 from glinfer.engine.textures import WeightSource
 from glinfer.errors import InputError, NumbersError
 from glinfer.formats.embedding import Embedding
-from glinfer.kernels.fused.rows import input_names, interleaved, row_table
+from glinfer.kernels.fused.rows import input_names, row_table
 from glinfer.lower.feed import encode_feed, rows_of
 from glinfer.lower.fused.encode import EMBEDDINGS, TEXTS
-from glinfer.lower.fused.rows import ROWS, slots_for
+from glinfer.lower.fused.rows import ROWS
 from glinfer.lower.options import PlanOptions
 from glinfer.program.session import Session
 from glinfer.text.encoder import EncodedText, TextEncoder
@@ -60,10 +60,8 @@ class EncodeEngine(Engine):
     ) -> Generator[tuple[int, int], None, Vectors]:
         """Yield (finished texts, texts) after each run, and return the vectors [texts, width].
 
-        The first ``skipped`` tokens of each text are left out of its vector; by default none.
-
-        Raises:
-            NumbersError: a vector has NaN or an infinity.
+        The first ``skipped`` tokens of each text are left out of its vector; by default none. Raises NumbersError for
+        NaN or an infinity.
         """
         skipped = [0] * len(texts) if skipped is None else skipped
         found, done = np.zeros((len(texts), self.width), np.float32), 0
@@ -79,9 +77,7 @@ class EncodeEngine(Engine):
             self.bound.write(TEXTS, self._texts)
             self.bound.run(given, flush_every=self.options.kernels.flush_every)
             self._pace.measure(int(given["rows"]), len(self._rows), since)
-            slots = slots_for(len(run), self._targets)
-            parts = [np.asarray(self.bound.read(name, rows=slots)) for name in self._names]
-            found[run] = interleaved(parts)[: len(run), : self.width]
+            found[run] = self.bound.read_interleaved(self._names, len(run))[:, : self.width]
             if not np.isfinite(found[run]).all():
                 raise NumbersError(
                     "a vector has NaN or an infinity in it; expected finite numbers: the model's output is broken"
@@ -106,12 +102,7 @@ class EncodeEngine(Engine):
 
 @dataclass(frozen=True)
 class Ranked:
-    """A text's score for a query.
-
-    Attributes:
-        index: the index of the text.
-        score: its relevance; higher is better.
-    """
+    """The index of a text and its score for a query; higher is better."""
 
     index: int
     score: float
@@ -119,13 +110,9 @@ class Ranked:
 
 @dataclass(frozen=True)
 class EmbedRequest:
-    """Checked texts to embed.
+    """Checked texts to embed: their tokens, the first tokens of each that its vector leaves out, and the vectors' form.
 
-    Attributes:
-        encoded: their tokens.
-        skipped: for each text, the number of first tokens left out of its vector.
-        dimensions: the number of vector elements to keep; None for all.
-        unit: whether vectors have length 1.
+    ``dimensions`` is the number of elements to keep, None for all; ``unit`` scales vectors to length 1.
     """
 
     encoded: list[EncodedText]
@@ -162,11 +149,7 @@ class Embedder:
         dimensions: int | None = None,
         normalize: bool | None = None,
     ) -> EmbedRequest:
-        """Check and encode a call of :meth:`glinfer.engine.model.Model.embed`; any thread may call this.
-
-        Raises:
-            InputError: as :meth:`glinfer.engine.model.Model.embed`.
-        """
+        """Check and encode a call of :meth:`glinfer.engine.model.Model.embed`; any thread may call this."""
         if self.embedding.ranks:
             raise InputError("this model scores pairs of texts and makes no vectors; use rerank")
         if dimensions is not None:
@@ -186,11 +169,7 @@ class Embedder:
         return finished(vectors, request.dimensions, unit=request.unit)
 
     def prompt(self, name: str | None, text: str | None) -> str:
-        """The prompt before each text: one of the model's prompts by name, or a given text.
-
-        Raises:
-            InputError: the model has no such prompt, or both are given.
-        """
+        """The prompt before each text: one of the model's by name, or a given text; InputError if there is none."""
         prompts = self.embedding.prompts
         if text is not None:
             if name is not None:
@@ -207,8 +186,7 @@ class Embedder:
     def encoded(self, texts: Sequence[str | Sequence[int]], before: str = "") -> list[EncodedText]:
         """The tokens of texts, with the prompt ``before`` each string; token ids get no prompt.
 
-        Raises:
-            InputError: a text is neither a string nor a list of ids, is empty or too long, or has invalid ids.
+        Raises InputError for other types, for texts that are empty or too long, and for invalid ids.
         """
         config = self.encoder.config
         strings = [place for place, text in enumerate(texts) if isinstance(text, str)]
@@ -230,11 +208,7 @@ class Embedder:
         return found
 
     def rank_request(self, query: str, texts: Sequence[str]) -> EmbedRequest:
-        """Check and encode a call of :meth:`glinfer.engine.model.Model.rerank`; any thread may call this.
-
-        Raises:
-            InputError: as :meth:`glinfer.engine.model.Model.rerank`.
-        """
+        """Check and encode a call of :meth:`glinfer.engine.model.Model.rerank`; any thread may call this."""
         checked(query, texts)
         if not self.embedding.ranks:
             asked = self._prompt_among("query")
@@ -263,11 +237,7 @@ class Embedder:
 
 
 def checked(query: str, texts: Sequence[str]) -> None:
-    """Check that the query and all texts are strings.
-
-    Raises:
-        InputError: names the first that is not.
-    """
+    """Refuse a query or texts that are not strings with an InputError that names the first."""
     for place, text in enumerate((query, *texts)):
         if not isinstance(text, str):
             what = f"text {place - 1}" if place else "the query"
@@ -304,13 +274,7 @@ _NO_SCORES = (
 
 
 class Embeds(Closing):
-    """The methods of an embedding model; other models refuse them.
-
-    Attributes:
-        engine: the bound plans.
-        config: the model's shape.
-        embedding: prompts, lengths and other settings of an embedding model.
-    """
+    """The methods of an embedding model; other models refuse them."""
 
     engine: Engine
     config: ModelConfig
@@ -362,7 +326,7 @@ class Embeds(Closing):
             dimensions=dimensions,
             normalize=normalize,
         )
-        found: Vectors = run_steps(self.embedder.steps(request), on_progress)
+        found = run_steps(self.embedder.steps(request), on_progress)
         return found[0] if one else found
 
     @named_options()
@@ -387,8 +351,7 @@ class Embeds(Closing):
         if not isinstance(self.engine, EncodeEngine):
             return self._answered(query, _listed(texts), on_progress)
         request = self.embedder.rank_request(query, _listed(texts))
-        found: list[Ranked] = run_steps(self.embedder.rank_steps(request), on_progress)
-        return found
+        return run_steps(self.embedder.rank_steps(request), on_progress)
 
     def _answered(self, query: str, texts: list[str], on_progress: Progress) -> list[Ranked]:
         """Scores of a model that generates text: the probability of "yes" against "no" after the prompt."""
@@ -408,22 +371,14 @@ class Embeds(Closing):
 
     @cached_property
     def embedder(self) -> Embedder:
-        """Checks and encodes texts, in any thread, and runs them in steps.
-
-        Raises:
-            InputError: the model does not embed texts.
-        """
+        """Checks and encodes texts, in any thread, and runs them in steps; InputError if the model embeds none."""
         if not isinstance(self.engine, EncodeEngine):
             raise InputError(_NONE)
         return Embedder(self.engine, self.embedding, self.require_tokenizer)
 
 
 def _listed(texts: Iterable[str | Ids]) -> list[str]:
-    """Texts as a list.
-
-    Raises:
-        InputError: not an iterable of texts.
-    """
+    """Texts as a list; InputError if they are not an iterable of texts."""
     if isinstance(texts, (str, bytes)) or not isinstance(texts, Iterable):
         raise InputError(f"the texts are {type(texts).__name__}; expected a list of them")
     return list(texts)  # type: ignore[arg-type]

@@ -25,6 +25,7 @@ from glinfer.engine.scheduler import Scheduler
 from glinfer.engine.score import TextScore, TextScorer
 from glinfer.engine.textures import TextureComparison, WeightSource
 from glinfer.errors import InputError, NumbersError
+from glinfer.kernels.options import KernelOptions
 from glinfer.lower.options import PlanOptions
 from glinfer.lower.plain.decoder import IMAGES
 from glinfer.lower.plain.gab import LOGITS, PROBS, TOKENS
@@ -86,12 +87,9 @@ class Engine(ABC):
     def scheduler(
         self, check: Callable[[BatchRequest], Running], usable: Callable[[], None], options: SchedulerOptions
     ) -> Callable[[], Scheduler]:
-        """A function that binds the plans and makes a scheduler.
+        """A function that binds the plans and makes a scheduler with these ``check`` and ``usable``.
 
-        ``check`` and ``usable`` are those of :class:`glinfer.engine.scheduler.Scheduler`.
-
-        Raises:
-            InputError: one sequence does not fit, or the plan keeps no keys and values.
+        Raises InputError if one sequence does not fit, or the plan keeps no keys and values.
         """
         raise InputError("several prompts together need the fast plan; load the model without plan='reference'")
 
@@ -112,8 +110,7 @@ class Engine(ABC):
             NumbersError: the model's output is broken; names the pass where it began.
         """
         try:
-            found: list[TextScore] = run_steps(self.scorer().steps(texts, stride=stride, adapter=adapter), on_progress)
-            return found
+            return run_steps(self.scorer().steps(texts, stride=stride, adapter=adapter), on_progress)
         except NumbersError as error:
             if not self.nan_guard.traces:
                 raise
@@ -122,11 +119,7 @@ class Engine(ABC):
             raise NumbersError(f"{error}; {next(places, 'a run token by token has only numbers')}") from None
 
     def scorer(self) -> TextScorer:
-        """The scorer of texts, bound at first use and released with the model.
-
-        Raises:
-            InputError: the plan keeps no keys and values.
-        """
+        """The scorer, bound at first use, released with the model; InputError if the plan keeps no keys and values."""
         if self._scorer is None:
             self._scorer = self._new_scorer()
         return self._scorer
@@ -135,11 +128,7 @@ class Engine(ABC):
     def _new_scorer(self) -> TextScorer: ...
 
     def forward(self, ids: Sequence[int]) -> int:
-        """Run one pass over a whole sequence of checked ids; returns the draw calls issued.
-
-        Raises:
-            InputError: the plan runs token by token.
-        """
+        """Run one pass over checked ids; returns the draw calls. InputError if the plan runs token by token."""
         raise InputError(
             f"plan {self.plan.name} runs token by token; use logits or session, or load with plan='reference'"
         )
@@ -171,17 +160,12 @@ class FastEngine(Engine):
         own = self.options
         slots, capacity = places_for(own.config, options, self.bound.device.limits.max_texture_size, own.cache)
 
-        def made(plans: PlanOptions) -> Scheduler:
-            batch = None
-            try:
-                batch = Batch(plans, self.bound, self.nan_guard, slots=slots, capacity=capacity)
-                return Scheduler(batch, check, usable, piece=options.piece)
-            except BaseException:
-                if batch is not None:
-                    batch.close()
-                raise
+        def made(kernels: KernelOptions) -> Scheduler:
+            plans = replace(own, kernels=kernels)
+            batch = Batch(plans, self.bound, self.nan_guard, slots=slots, capacity=capacity)
+            return Scheduler(batch, check, usable, piece=options.piece)
 
-        return lambda: self._choice.make(lambda kernels: made(replace(own, kernels=kernels)))
+        return lambda: self._choice.make(made)
 
     def _new_scorer(self) -> TextScorer:
         return self._choice.make(lambda kernels: TextScorer(replace(self.options, kernels=kernels), self.bound))

@@ -77,12 +77,10 @@ class Executor(Closing):
 
     @abstractmethod
     def run(self, active: dict[int, Running], ahead: Collection[int], ends: Sequence[int]) -> Step:
-        """Issue a step without waiting for it.
+        """Issue a step of the ``active`` sequences, by their places, without waiting for it.
 
-        Args:
-            active: the sequences, by their places.
-            ahead: the places whose newest token the previous step is still choosing.
-            ends: for each place, its first cache slot that may be overwritten, from 0.
+        The previous step is still choosing the newest token of the places in ``ahead``. ``ends`` has the first cache
+        slot of each place, from 0, that may be overwritten.
         """
 
     @abstractmethod

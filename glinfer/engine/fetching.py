@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,55 +29,48 @@ Planned = Callable[[Checkpoint, Device], Plan]
 _ADVICE = "use a machine with more memory, or download the model with 'glinfer pull' and inspect that copy"
 
 
-@dataclass(frozen=True)
-class Fetching:
-    """Checks before a download whether a model can run.
+def check_copy(
+    path: Path,
+    weight_bytes: int,
+    *,
+    read: Callable[[AnyPath], Checkpoint] = load_checkpoint,
+    planned: Planned | None = None,
+    device: Device | str | int | None = None,
+    needs_device: bool = True,
+    **options: Any,
+) -> str:
+    """Check a copy of a model without its weights before their download; returns a line on the memory it needs.
 
-    Attributes:
+    Args:
+        path, weight_bytes: the copy, and the size of the weights.
         read: reads a checkpoint with the requested context.
         planned: builds its plan; None if nothing will be drawn.
-        device: an open device, or the first argument of :func:`glinfer.gl.context.open_device`.
-        options: further arguments of open_device.
+        device, options: an open device, or the arguments of :func:`glinfer.gl.context.open_device`.
         needs_device: whether to refuse a machine without a renderer.
     """
-
-    read: Callable[[AnyPath], Checkpoint]
-    planned: Planned | None = None
-    device: Device | str | int | None = None
-    options: tuple[tuple[str, Any], ...] = ()
-    needs_device: bool = True
-
-    def __call__(self, path: Path, weight_bytes: int) -> str:
-        """Check a copy of a model without its weights; returns a line on the memory it needs."""
-        bound = admit(path, weight_bytes)
-        checkpoint = self.read(path)
-        if self.planned is None:
-            return bound
-        try:
-            device = self.device if isinstance(self.device, Device) else open_device(self.device, **dict(self.options))
-        except ContextError:
-            if self.needs_device:
-                raise
-            return "no renderer here to run it"
-        try:
-            plan = self.planned(checkpoint, device)
-        finally:
-            if device is not self.device:
-                device.close()
-        total = plan.texture_bytes(device.limits.max_texture_size)
-        free = available_bytes() if device.in_main_memory else None
-        room = "" if free is None else f", and {bytes_text(free)} of memory are free"
-        return f"{bytes_text(total)} of textures for a context of {checkpoint.config.max_position_embeddings}{room}"
+    bound = admit(path, weight_bytes)
+    checkpoint = read(path)
+    if planned is None:
+        return bound
+    try:
+        opened = device if isinstance(device, Device) else open_device(device, **options)
+    except ContextError:
+        if needs_device:
+            raise
+        return "no renderer here to run it"
+    try:
+        plan = planned(checkpoint, opened)
+    finally:
+        if opened is not device:
+            opened.close()
+    total = plan.texture_bytes(opened.limits.max_texture_size)
+    free = available_bytes() if opened.in_main_memory else None
+    room = "" if free is None else f", and {bytes_text(free)} of memory are free"
+    return f"{bytes_text(total)} of textures for a context of {checkpoint.config.max_position_embeddings}{room}"
 
 
 def admit(path: AnyPath, weight_bytes: int) -> str:
-    """Check the memory for a copy without weights, if its family's files are read whole (holes read as zeros).
-
-    Returns an empty line.
-
-    Raises:
-        PlanError: the memory does not suffice.
-    """
+    """Refuse a copy whose files are read whole if memory does not suffice (PlanError); returns an empty line."""
     folder = Path(path)
     if is_directory(path) and os.path.lexists(folder / CONFIG):
         if read_config(folder / CONFIG).family.published:
@@ -90,9 +83,9 @@ def admit(path: AnyPath, weight_bytes: int) -> str:
 def found_model(name: AnyPath, check: Check | None = None, tell: Callable[[str], None] | None = None) -> AnyPath:
     """The path of a model by its name; see :func:`glinfer.hub.find_model`.
 
-    ``check`` is a :class:`Fetching`; by default it only reads the model, to refuse unknown families and tensor types.
+    ``check`` is :func:`check_copy` with options; by default it refuses unknown families and tensor types.
     """
-    return find_model(name, check=check or Fetching(load_checkpoint), tell=tell)
+    return find_model(name, check=check or check_copy, tell=tell)
 
 
 def described_model(name: AnyPath) -> AbstractContextManager[Described]:

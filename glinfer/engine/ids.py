@@ -21,12 +21,9 @@ Ids = Sequence[SupportsIndex] | npt.NDArray[np.integer[Any]]
 def check_tokens(
     what: str, ids: Iterable[SupportsIndex], config: ModelConfig, *, first: int = 0, images: bool = False
 ) -> list[int]:
-    """Check ids against a model's vocabulary and return a list; ``first`` is the index of the first id.
+    """Check ids of a model, with ``images`` also rows of its images; returns a list. ``first`` is the first index.
 
-    With ``images`` tokens of the model's images are allowed too.
-
-    Raises:
-        InputError: an id is not a whole number or is outside the vocabulary.
+    Raises InputError for values that are no whole numbers or outside the vocabulary.
     """
     checked = whole_numbers(what, ids)
     if {*map(type, checked)} <= {int} and 0 <= min(checked, default=0) <= max(checked, default=0) < config.vocab_size:
@@ -44,11 +41,7 @@ def check_tokens(
 
 
 def whole_numbers(what: str, values: Iterable[SupportsIndex]) -> list[int]:
-    """Return a sequence of whole numbers as a plain list.
-
-    Raises:
-        InputError: not a sequence of whole numbers.
-    """
+    """A sequence of whole numbers as a plain list; an InputError names the first of another type."""
     if isinstance(values, list) and {*map(type, values)} <= {int}:
         return values[:]
     # Python accepts bytes and booleans as whole numbers, and iterates dicts and sets; here all are mistakes.
@@ -87,33 +80,21 @@ def real_number(value: object) -> float:
 
 
 def check_within(name: str, value: object, most: int, of: str = "") -> int:
-    """Check a whole number from 1 to ``most``; ``of`` says what that is.
-
-    Raises:
-        InputError: it is not.
-    """
+    """A whole number from 1 to ``most``, else an InputError; ``of`` says what that is."""
     if not 1 <= (number := index_of(value)) <= most:
         raise InputError(f"{name} is {value!r}; expected 1 to {most}{of}")
     return number
 
 
 def whole_number(what: str, value: SupportsIndex) -> int:
-    """Check a count.
-
-    Raises:
-        InputError: not a whole number of at least 0.
-    """
+    """A count of at least 0, else an InputError."""
     if (number := index_of(value)) < 0:
         raise InputError(f"the number {what} is {value!r}; expected a whole number of at least 0")
     return number
 
 
 def check_keep(keep: SupportsIndex, context: int, prompt: int | None = None) -> int:
-    """Check the number of first tokens that a full context keeps; -1 is the whole prompt of ``prompt`` tokens.
-
-    Raises:
-        InputError: not a whole number, or no other token would fit the context.
-    """
+    """The first tokens that a full context keeps, -1 for a whole prompt; InputError if no other token would fit."""
     number = prompt if prompt is not None and keep == -1 else whole_number("of tokens to keep", keep)
     if number >= context:
         raise InputError(f"keep is {number} tokens; the context holds {context}; expected fewer")
@@ -121,13 +102,9 @@ def check_keep(keep: SupportsIndex, context: int, prompt: int | None = None) -> 
 
 
 def room_made(ids: Sequence[int], before: Sequence[int], keep: int, context: int) -> slice:
-    """The tokens that a full context drops: the oldest half of those not kept, at least one.
+    """The tokens of ``ids`` that a full context drops: the oldest half of those not kept, at least one.
 
-    Args:
-        ids: the tokens held.
-        before: the tokens that the tokenizer puts before every text, kept if ``ids`` begin with them.
-        keep: the number of first tokens to keep.
-        context: the context of the model, in tokens.
+    It keeps the first ``keep``, and those that the tokenizer puts ``before`` every text if ``ids`` begin with them.
     """
     before = before[: context - 1]
     stay = max(keep, len(before)) if ids[: len(before)] == before else keep
@@ -135,11 +112,7 @@ def room_made(ids: Sequence[int], before: Sequence[int], keep: int, context: int
 
 
 def check_ids(ids: Iterable[SupportsIndex], config: ModelConfig) -> list[int]:
-    """Check the ids of a prompt, and return a plain list.
-
-    Raises:
-        InputError: no ids, more than the context holds, or an id that is not in the vocabulary.
-    """
+    """The ids of a prompt as a plain list; InputError for an empty or too long prompt, or unknown ids."""
     checked = whole_numbers("the prompt", ids)
     if not checked:
         raise InputError("the prompt is empty; expected at least one token")
@@ -152,21 +125,13 @@ def check_ids(ids: Iterable[SupportsIndex], config: ModelConfig) -> list[int]:
 
 
 def check_count(name: str, value: object) -> int:
-    """Check a count, such as the limit for generated tokens.
-
-    Raises:
-        InputError: not a whole number of at least 1.
-    """
+    """A whole number of at least 1, such as a limit for generated tokens, else an InputError."""
     if (number := index_of(value)) < 1:
         raise InputError(f"{name} is {value!r}; expected a whole number of at least 1")
     return number
 
 
 def check_callback(name: str, value: object) -> None:
-    """Check a callback.
-
-    Raises:
-        InputError: not callable.
-    """
+    """Refuse a value that is neither None nor a function with an InputError."""
     if value is not None and not callable(value):
         raise InputError(f"{name} is {type(value).__name__}; expected a function")

@@ -17,13 +17,13 @@ from glinfer.config import ModelConfig
 from glinfer.engine.defaults import default_sampling
 from glinfer.engine.embed import EncodeEngine
 from glinfer.engine.engine import Engine, FastEngine, WholeEngine
-from glinfer.engine.fetching import Fetching, found_model
+from glinfer.engine.fetching import check_copy, found_model
 from glinfer.engine.ids import check_callback
 from glinfer.engine.model import Model
 from glinfer.engine.option_names import named_options
 from glinfer.engine.run.fallback import KernelChoice
 from glinfer.engine.run.oracle import NumpyDevice, NumpyEngine, NumpySession, device_of
-from glinfer.engine.textures import FileWeights, WeightSource
+from glinfer.engine.textures import WeightSource, reread
 from glinfer.engine.vision import ImageEncoder, ImageEngine
 from glinfer.errors import InputError, PlanError
 from glinfer.formats import Checkpoint, load_checkpoint, random_checkpoint, unpacked, weight_shapes
@@ -83,14 +83,8 @@ def read_model(
 ) -> tuple[str | PathLike[str], Checkpoint]:
     """Read a checkpoint, and set its form of GELU and context; returns (path, checkpoint).
 
-    Args:
-        path: a file, a directory, or the name of a model, see :func:`glinfer.hub.find_model`.
-        gelu: ``tanh`` or ``erf``, instead of the checkpoint's form.
-        context: tokens of the longest sequence; by default all positions of the model, or :data:`USUAL_CONTEXT`.
-        lora: LoRA adapters to run with the weights, by name.
-
-    Raises:
-        GlinferError: a bad file, an unknown form of GELU, or a context beyond the model's positions.
+    The arguments are those of :func:`load_model`, ``lora`` by name. Raises a GlinferError for a bad file, an unknown
+    form of GELU, or a context beyond the model's positions.
     """
     path = unpacked(found_model(path))
     checkpoint = for_use(load_checkpoint(path), gelu=gelu, context=context)
@@ -101,11 +95,7 @@ def read_model(
 def named_adapters(
     lora: str | PathLike[str] | Mapping[str, str | PathLike[str]] | None,
 ) -> tuple[dict[str, str | PathLike[str]], int]:
-    """Adapters by name from a value of ``lora=``, and the number of the default adapter, 0 for none.
-
-    Raises:
-        InputError: neither a path nor a mapping of names to paths.
-    """
+    """Adapters by name from a value of ``lora=`` (or an InputError), and the number of the default one, 0 for none."""
     if lora is None:
         return {}, 0
     if isinstance(lora, (str, PathLike)):
@@ -118,11 +108,7 @@ def named_adapters(
 
 
 def for_use(checkpoint: Checkpoint, *, gelu: str | None = None, context: int | None = None) -> Checkpoint:
-    """Set the form of GELU and the context of a checkpoint, see :func:`read_model`.
-
-    Raises:
-        ConfigError: an unknown form, or a context beyond the model's positions.
-    """
+    """Set the form of GELU and the context of a checkpoint; ConfigError as :func:`read_model`."""
     config, embedding = checkpoint.config.with_gelu(gelu), checkpoint.embedding
     if context is None and embedding.most_tokens:
         context = min(config.max_position_embeddings, embedding.most_tokens)
@@ -133,11 +119,7 @@ def for_use(checkpoint: Checkpoint, *, gelu: str | None = None, context: int | N
 
 
 def usual_context(config: ModelConfig, context: int | None) -> ModelConfig:
-    """The shape for sequences of ``context`` tokens (default: all positions, or :data:`USUAL_CONTEXT`).
-
-    Raises:
-        ConfigError: the context is beyond the model's positions.
-    """
+    """The shape for ``context`` tokens (default: all positions, or the usual limit); ConfigError for too many."""
     if context is None and (config.family.rotary or config.embeds):
         context = min(config.max_position_embeddings, USUAL_TEXT if config.embeds else USUAL_CONTEXT)
     return config.with_context(context)
@@ -148,12 +130,8 @@ def fetched(
 ) -> str | PathLike[str]:
     """The path of a model by its name; downloads a hub's model after checking that it can run with these options.
 
-    The options are those of :func:`load_model`. ``needs_device`` refuses a machine without a renderer; ``tell`` gets a
-    line about each download.
-
-    Raises:
-        GlinferError: the model was not found, cannot be downloaded, or does not fit the renderer; or an option is
-            invalid.
+    The options and errors are those of :func:`load_model`. ``needs_device`` refuses a machine without a renderer;
+    ``tell`` gets a line about each download.
     """
     bound = signature(load_model).bind(path, **options)
     bound.apply_defaults()
@@ -168,8 +146,9 @@ def fetched(
         return prepare(checkpoint, opened, *how).plan
 
     device = device_of(given["executor"], given["device"], given["api"], given["limits"])
-    opening = tuple((name, given[name]) for name in ("api", "limits"))
-    return found_model(path, Fetching(read, planned, device, opening, needs_device), tell)
+    opening = {"device": device, "api": given["api"], "limits": given["limits"]}
+    check = partial(check_copy, read=read, planned=planned, needs_device=needs_device, **opening)
+    return found_model(path, check, tell)
 
 
 @named_options(call="load()")
@@ -237,12 +216,7 @@ def load_model(
     device = device_of(executor, device, api, limits, shader_root, lora)
     given, own_adapter = named_adapters(lora)
     check_callback("on_upload", on_upload)
-    if not isinstance(kernels, KernelOptions | None):
-        raise InputError(f"kernels is {type(kernels).__name__}; expected glinfer.KernelOptions")
-    if not isinstance(shader_root, Path | None):
-        raise InputError(f"shader_root is {type(shader_root).__name__}; expected a pathlib.Path")
-    if plan == "reference" and kernels is not None:
-        raise InputError("kernels shape the fast plan's passes; leave them out or use the fast plan")
+    _check_kernels(plan, kernels, shader_root)
     how: dict[str, Any] = {"plan": plan, "weights": weights, "cache": cache, "kernels": kernels}
     path = fetched(path, **how, gelu=gelu, context=context, device=device, api=api, limits=limits)
     with gguf_files_read_once():
@@ -272,7 +246,7 @@ def load_model(
             prepared = prepare(checkpoint, opened, plan, weights, kernels, cache, adapters, images=pictured)
         embedding = checkpoint.embedding
         del checkpoint  # folded weights are a second copy, and textures may be a third in the same memory
-        source = FileWeights(lambda: read()[1], files, plan, prepared.options.weights)
+        source = partial(reread, lambda: read()[1], files, plan, prepared.options.weights)
         engine = prepared.bind(opened, source=source, shader_root=shader_root, on_upload=on_upload)
     except BaseException as error:
         if owns_device:
@@ -282,28 +256,18 @@ def load_model(
                 f"Python has no memory left for this model ({error or 'none at all'}); {MEMORY_ADVICE}"
             ) from None
         raise
-    find_form = None if found is None else partial(find_chat, path, found, config, images=pictured)
-
-    def bind_images() -> ImageEngine:
-        assert isinstance(vision, Vision)
-        vision.checkpoint.check_finite()
-        made = prepare(vision.checkpoint, opened, "fast", weights).bind(opened, shader_root=shader_root)
-        assert isinstance(made, ImageEngine)
-        return made
-
-    images: ImageReader | str
-    encoder = ImageEncoder(bind_images)
-    if isinstance(vision, Vision):
-        images = reason if found is None else ImageReader(vision, found, config.vocab_size, encoder.rows)
-    else:
-        images = vision
+    encoder: ImageEncoder | None = None
+    images: ImageReader | str = vision if isinstance(vision, str) else reason
+    if isinstance(vision, Vision) and found is not None:
+        encoder = ImageEncoder(partial(_image_engine, vision.checkpoint, opened, weights, shader_root))
+        images = ImageReader(vision, found, config.vocab_size, encoder.rows)
     return Model(
         engine,
         found,
         no_tokenizer=reason,
         stop_ids=stop_ids,
         sampling=sampling,
-        find_form=find_form,
+        find_form=None if found is None else partial(find_chat, path, found, config, images=pictured),
         embedding=embedding,
         images=images,
         image_encoder=encoder,
@@ -313,17 +277,29 @@ def load_model(
     )
 
 
+def _check_kernels(plan: str, kernels: object, shader_root: object) -> None:
+    if not isinstance(kernels, KernelOptions | None):
+        raise InputError(f"kernels is {type(kernels).__name__}; expected glinfer.KernelOptions")
+    if not isinstance(shader_root, Path | None):
+        raise InputError(f"shader_root is {type(shader_root).__name__}; expected a pathlib.Path")
+    if plan == "reference" and kernels is not None:
+        raise InputError("kernels shape the fast plan's passes; leave them out or use the fast plan")
+
+
+def _image_engine(checkpoint: Checkpoint, device: Device, weights: str, shader_root: Path | None) -> ImageEngine:
+    """Check an image encoder's weights, and bind it."""
+    checkpoint.check_finite()
+    made = prepare(checkpoint, device, "fast", weights).bind(device, shader_root=shader_root)
+    assert isinstance(made, ImageEngine)
+    return made
+
+
 @dataclass(frozen=True)
 class Prepared:
     """A plan and the arrays that it uploads, ready to bind without the checkpoint.
 
-    Attributes:
-        options: how the plan is built.
-        plan: the plan to bind.
-        arrays: its weights, by tensor name.
-        fixed: whether the caller has chosen the kernels. Otherwise plainer kernels replace them if the driver rejects a
-            shader, see :mod:`glinfer.engine.run.fallback`.
-        whole: the reference plans by length, for models without a published plan.
+    Unless the kernels are ``fixed``, plainer ones replace them if the driver rejects a shader. ``whole`` has the
+    reference plans by length, for models without a published plan.
     """
 
     options: PlanOptions
@@ -342,11 +318,8 @@ class Prepared:
     ) -> Engine:
         """Upload the weights and compile; ``on_upload`` is called with (bytes uploaded so far, bytes in all).
 
-        ``source`` makes the arrays again for texture checks; by default the arrays stay in memory.
-
-        Raises:
-            PlanError: the plan does not fit the device.
-            ShaderError: the driver rejects a shader, and safer kernels too or the kernels are fixed.
+        ``source`` makes the arrays again for texture checks; by default the arrays stay in memory. Raises PlanError if
+        the plan does not fit the device, ShaderError if the driver rejects its shaders.
         """
         fixed = self.fixed or shader_root is not None
 
@@ -387,18 +360,9 @@ def prepare(
 ) -> Prepared:
     """Choose and build the plan of a checkpoint for a device, and prepare its weights.
 
-    Args:
-        checkpoint: the model.
-        device: the device to run on.
-        plan: one of :data:`glinfer.lower.plans.PLANS`.
-        weights: one of :data:`glinfer.lower.plans.WEIGHTS`.
-        kernels: options of the passes; by default a good choice for the device.
-        cache: one of :data:`glinfer.lower.plans.CACHES`.
-        adapters: the checkpoint's adapters; by default no text uses one unless it names it.
-        images: whether prompts may have rows of images.
-
-    Raises:
-        PlanError: the plan does not fit the device or its memory, or a weight does not fit the format.
+    Kernels are by default a good choice for the device; without ``adapters`` no text uses one unless it names it.
+    ``images`` allows rows of images in prompts. Raises PlanError if the plan does not fit the device or its memory, or
+    a weight does not fit the format.
     """
     config, formats, edge = checkpoint.config, checkpoint.formats(), device.limits.max_texture_size
     weights = weights_named(weights, formats, plan)
@@ -436,17 +400,9 @@ def random_weights(
     *,
     seed: int = 0,
 ) -> Checkpoint:
-    """Make random weights, see :func:`glinfer.formats.random_checkpoint`, after checking plan and memory.
+    """Make random weights of a shape, see :func:`glinfer.formats.random_checkpoint`, after checking plan and memory.
 
-    Args:
-        config: the shape.
-        plan: the plan to check, one of :data:`glinfer.lower.plans.PLANS`.
-        weights: its format of weights.
-        cache: its format of keys and values.
-        seed: of the weights.
-
-    Raises:
-        PlanError: the plan is impossible, or the memory does not suffice for the weights.
+    Raises PlanError if the plan is impossible, or memory does not suffice for the weights.
     """
     edge = USUAL_TEXTURE_SIZE
     made = plan_for(config, plan, weights=weights, cache=cache, max_texture_size=edge)

@@ -47,13 +47,7 @@ class TokenLogprob(NamedTuple):
 
 
 def token_logprobs(logits: Floats, tokens: Sequence[int], counts: Sequence[int]) -> list[TokenLogprob]:
-    """The log-probabilities of each row's token and likeliest tokens, computed in float64.
-
-    Args:
-        logits: [rows, vocab].
-        tokens: the chosen token of each row.
-        counts: the number of likeliest tokens to list for each row.
-    """
+    """The log-probabilities, in float64, of the token and likeliest tokens of each row of logits [rows, vocab]."""
     found, logprobs = [], np.maximum(log_softmax(logits), MIN_LOGPROB)
     for row, token, count in zip(logprobs, tokens, counts, strict=True):
         # In ties the lowest ids win, also at the end of the list.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, SupportsFloat, SupportsIndex, overload
 from weakref import WeakSet
 
@@ -98,14 +98,10 @@ class Model(Inspected, Embeds, Chatting):
 
         Args:
             engine: the bound plans.
-            tokenizer: the tokenizer, if there is one.
-            no_tokenizer: the error where one is missing.
-            stop_ids: the ids that end a text by default.
-            sampling: the default sampling options.
+            tokenizer, no_tokenizer: the tokenizer if there is one, and the error where it is missing.
+            stop_ids, sampling, embedding: defaults of texts, and settings of an embedding model.
             find_form: finds the model's chat form for ``system`` and ``kwargs``.
-            embedding: settings of an embedding model.
-            images: reads images, or why the model takes none.
-            image_encoder: the bound part of the model that sees them, which the model releases.
+            images, image_encoder: reads images, or why the model takes none; an encoder that the model releases.
             path: the model's file or directory, if it was loaded from one.
             owns_device: whether the device was opened for this model.
             strict: as in :func:`load_model`.
@@ -295,14 +291,15 @@ class Model(Inspected, Embeds, Chatting):
         """
         options = {name: value for name, value in locals().items() if name in DEFAULTS}
         self._require_open()
-        for name in ("sampler", *OPTIONS) if (speculate, draft) != (None, None) else ():
-            if options[name] is not None:
+        speculates = speculate is not None or draft is not None
+        for name in ("sampler", *OPTIONS):
+            if speculates and options[name] is not None:
                 raise InputError(f"found {name} together with speculation; leave out speculate and draft")
         whole, is_text = incomplete == ERROR, isinstance(prompt, str)
         row = replace(self.checked(BatchRequest(prompt, options)), reply=None)  # a TextStream makes the text
-        if (speculate, draft) != (None, None) and len(without_images(row.prompt)) < len(row.prompt):
+        if speculates and len(without_images(row.prompt)) < len(row.prompt):
             raise InputError("found an image together with speculation; leave out speculate and draft")
-        speculation = self._speculation(speculate, draft)
+        speculation = self._speculation(speculate, draft) if speculates else None
         tokens = TokenStream(self._own, row, on_end=on_end, speculation=speculation, whole=whole and not is_text)
         return TextStream(tokens, self.require_tokenizer(), stop, whole=whole) if is_text else tokens
 
@@ -318,10 +315,8 @@ class Model(Inspected, Embeds, Chatting):
             self._compiler = Compiler(self.require_tokenizer(), self.config.vocab_size)
         return self._compiler
 
-    def _speculation(self, speculate: str | None, draft: Chatting | None) -> Speculation | None:
-        """The speculation of one stream, or None."""
-        if speculate is None and draft is None:
-            return None
+    def _speculation(self, speculate: str | None, draft: Chatting | None) -> Speculation:
+        """The speculation of one stream."""
         check_speculation(speculate, draft)
         if self.plan.name != "fast":
             raise InputError("drafts need the fast plan; load the model without plan='reference', or leave them out")
@@ -557,17 +552,10 @@ class Model(Inspected, Embeds, Chatting):
         check_options("a request", given, DEFAULTS)
         options = {**DEFAULTS, **given}
         structure = take_structure(options)
-        wants_whole(options.pop("incomplete"))
-        adapter, keep = self.adapters.number(options.pop("lora")), options.pop("keep")
-        max_tokens, stop, stop_ids, top = (options.pop(name) for name in ("max_tokens", "stop", "stop_ids", "logprobs"))
-        presence, frequency, bias = (
-            options.pop(name) for name in ("presence_penalty", "frequency_penalty", "logit_bias")
-        )
-        function = options.pop("sampler")
-        own_sampler = None if function is None else OwnSampler(function, options)
-        sampling = merged(self.sampling, options)
-        changed = LogitChanges.checked(presence, frequency, bias, config.vocab_size)
-        top = None if top is None else whole_number("of logprobs", top)
+        wants_whole(options["incomplete"])
+        chosen = {field.name: options[field.name] for field in fields(SamplingOptions)}
+        presence, frequency = options["presence_penalty"], options["frequency_penalty"]
+        stop, stop_ids, top, function = (options[name] for name in ("stop", "stop_ids", "logprobs", "sampler"))
         prompt, form = request.prompt, request.form
         if isinstance(prompt, str):
             prompt = self.require_tokenizer().encode(prompt)
@@ -576,27 +564,24 @@ class Model(Inspected, Embeds, Chatting):
             splitter = None if form is None else ReplySplitter(form, calls=request.calls)
             reply = ReplyAssembler(self.require_tokenizer(), stop, splitter)
             default_stops = self.stop_ids if form is None else form.stop_ids
-        if stop and not request.has_text:
+        elif stop:
             raise InputError("stop strings need a text prompt; use stop_ids with a prompt of ids")
+        ids = check_ids(prompt, config)
         ends = frozenset(default_stops if stop_ids is None else check_tokens("stop_ids", stop_ids, config))
-        ids, most = check_ids(prompt, config), check_count("max_tokens", max_tokens)
-        keep = check_keep(keep, config.max_position_embeddings, len(ids))
-        # Last, since it takes longest.
-        constraint = None if structure is None else self.compiler().constraint(structure, ends)
         return Running(
             request,
             ids,
-            sampling,
-            most,
+            merged(self.sampling, chosen),
+            check_count("max_tokens", options["max_tokens"]),
             ends,
-            reply,
-            changed,
-            top,
-            constraint,
-            adapter,
-            keep,
-            self._before,
-            own_sampler,
+            reply=reply,
+            changes=LogitChanges.checked(presence, frequency, options["logit_bias"], config.vocab_size),
+            top=None if top is None else whole_number("of logprobs", top),
+            adapter=self.adapters.number(options["lora"]),
+            keep=check_keep(options["keep"], config.max_position_embeddings, len(ids)),
+            before=self._before,
+            own_sampler=None if function is None else OwnSampler(function, chosen),
+            constraint=None if structure is None else self.compiler().constraint(structure, ends),  # takes longest
         )
 
     def draws(self, tokens: SupportsIndex = 1) -> DrawTable:

@@ -13,11 +13,7 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 def check_options(call: str, given: Iterable[str], known: Collection[str]) -> None:
-    """Check the names of options.
-
-    Raises:
-        OptionError: an option is unknown; names the ``call`` and the closest known option.
-    """
+    """Refuse unknown names with an OptionError that names the ``call`` and the closest known option."""
     for name in given:
         if name not in known:
             import difflib  # only errors need it

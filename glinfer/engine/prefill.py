@@ -92,18 +92,9 @@ class DraftedRows(Chunks):
         *,
         long: bool = False,
     ) -> None:
-        """Run tokens from ``position`` on, and choose the token after each.
+        """Run tokens from ``position`` on, and choose the token after each with ``options``; None chooses nothing.
 
-        Args:
-            ids: the tokens.
-            position: of the first.
-            options: for every choice; None chooses nothing.
-            draws: the noise and temperature of each choice.
-            adapter: the number of the LoRA adapter.
-            long: as in :meth:`run`.
-
-        Raises:
-            PlanError: the plan ``choice`` does not fit the renderer.
+        ``draws`` has the noise and temperature of each choice. Raises PlanError if the plan ``choice`` does not fit.
         """
         if options is not None and not options.filters:
             fill_choices(self._table, draws)
@@ -230,11 +221,7 @@ class Companions:
         return [*self._choices.values(), *(each.choice for each in drafted if each.choice is not None)]
 
     def chunk(self, tokens: int) -> Chunks:
-        """The chunk plan for a number of tokens.
-
-        Raises:
-            PlanError: the plan does not fit the renderer; also by :meth:`choice` and :meth:`drafted`.
-        """
+        """The chunk plan for a number of tokens; PlanError if it does not fit the renderer."""
         prefill, rows = self._prefill, self._prefill.rows_for(tokens)
 
         def made(kernels: KernelOptions) -> Chunks:

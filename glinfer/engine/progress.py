@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from typing import Any
+from typing import TypeVar
 
+T = TypeVar("T")
 Progress = Callable[[int, int], None]
 """Receives the finished amount and the total."""
 StagedProgress = Callable[[str, int, int], None]
@@ -19,10 +20,11 @@ def no_staged_progress(stage: str, done: int, total: int) -> None:
     """Ignore progress."""
 
 
-def run_steps(steps: Generator[tuple[int, int], None, Any], on_progress: Progress = no_progress) -> Any:
+def run_steps(steps: Generator[tuple[int, int], None, T], on_progress: Progress = no_progress) -> T:
     """Run all steps, and return the generator's result."""
     while True:
         try:
             on_progress(*next(steps))
         except StopIteration as end:
-            return end.value
+            made: T = end.value
+            return made

@@ -21,20 +21,14 @@ _CONTROL = ("<|end|>", "<|user|>", "<|assistant|>", "<|think|>")
 
 
 def demo_folder() -> Path:
-    """Return the folder of the demo's files: ``demo`` in :func:`glinfer.formats.files.cache_folder`.
-
-    Raises:
-        InputError: this user has no cache folder.
-    """
+    """The folder ``demo`` in the cache folder; InputError if this user has none."""
     return cache_folder() / "demo"
 
 
 def write_demo(folder: Path, config: ModelConfig | None = None) -> tuple[Path, Path]:
     """Write ``random.gab`` and ``random.bpe`` into ``folder`` unless they exist; returns both paths.
 
-    Raises:
-        InputError: the folder cannot be made, or no tokenizer of the model's size can be learned.
-        FormatError: a file cannot be written.
+    Raises InputError or FormatError if the folder or a file cannot be written, or no such tokenizer can be learned.
     """
     config = config or ModelConfig.from_options("")
     try:
@@ -50,11 +44,7 @@ def write_demo(folder: Path, config: ModelConfig | None = None) -> tuple[Path, P
 
 
 def demo_tokenizer(size: int = DEFAULT_SHAPE["vocab"]) -> BpeModel:
-    """Learn a byte-level BPE of ``size`` entries: bytes, control tokens, then merges from documentation.
-
-    Raises:
-        InputError: the documentation yields fewer entries.
-    """
+    """Learn a BPE of ``size`` entries: bytes, control tokens, merges from documentation; InputError if too few."""
     learned = learn_bpe(topics.values(), size, _CONTROL)
     if len(learned.vocabulary) != size:
         nearest = len(learned.vocabulary)

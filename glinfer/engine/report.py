@@ -21,7 +21,7 @@ class Report:
 
 
 def plain(value: Any) -> Any:
-    """Convert to JSON values: reports and dataclasses to mappings, tuples to lists, NaN and infinities to None."""
+    """Convert to JSON: reports, dataclasses and named tuples to mappings, tuples to lists, NaN and infinity to None."""
     if isinstance(value, Report):
         return value.to_json()
     if hasattr(value, "to_dict"):  # model configurations leave out defaults
@@ -30,6 +30,8 @@ def plain(value: Any) -> Any:
         return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):
         return {str(name): plain(each) for name, each in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return plain(value._asdict())
     if isinstance(value, (list, tuple)):
         return [plain(each) for each in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

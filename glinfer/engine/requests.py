@@ -90,14 +90,13 @@ class Running:
         held: the tokens of the sequence, prompt included, without those that the context has dropped.
         cached: the number of tokens in ``held`` whose keys and values are in the cache; all but the last before a step.
         prompted: the number of cached tokens that the chunk plan has computed.
+        chunk: tokens that a sequence alone may compute between two readbacks.
         waited: pieces of other prompts run since the last piece of this one.
         resumes: whether the uncached tokens are forced tokens, which run before the prompts of others.
         queued: forced tokens to push, one a step.
         logprobs: of the tokens chosen so far, including a stop id, if requested.
-        adapter: the number of its LoRA adapter.
-        keep: the number of first tokens to keep when the context is full.
-        before: the tokens that the tokenizer puts before every text, which are kept too.
-        own_sampler: chooses the tokens instead of ``sampling``.
+        keep, before: the number of first tokens, and those before every text, that a full context keeps.
+        adapter, own_sampler: the number of its LoRA adapter; what chooses the tokens instead of ``sampling``.
         error: the error that ended the sequence.
         due: the scheduler skips its events until this time (``perf_counter``); the next event has all that is new.
     """
@@ -120,6 +119,7 @@ class Running:
         """Start with the prompt alone."""
         self.held, self.ids = list(self.prompt), list[int]()
         self.cached = self.prompted = self.waited = 0
+        self.chunk = 1
         self.resumes, self.unsure, self.queued = False, False, deque[int]()
         self.long = False
         """Whether the cached keys use the second set of angles, in models with two."""
@@ -160,8 +160,7 @@ class Running:
     def push(self, token: int) -> None:
         """Append the next token, chosen or queued, and set ``stats.finish_reason`` if it was the last.
 
-        Raises:
-            StructureError: the structure is too complex at this point.
+        Raises StructureError if the structure is too complex at this point; so does :meth:`force`.
         """
         self.cached, self.unsure = len(self.held), False
         if self.queued:
@@ -194,9 +193,6 @@ class Running:
         """Append the tokens that the structure forces next: more than ``at_once`` as a piece, fewer one a step.
 
         The last position of the ``context`` is left for a chosen token.
-
-        Raises:
-            StructureError: the structure is too complex at this point.
         """
         if self.constraint is None or self.top is not None or self.ended or self.queued:
             return

@@ -217,10 +217,7 @@ class Sampler:
 
 
 class _Kept(NamedTuple):
-    """Row, id, score and weight of each token that passes the filters, by row, most probable first.
-
-    Weights are relative to the largest in the row.
-    """
+    """Tokens that pass the filters, by row, most probable first; weights are relative to the largest in the row."""
 
     rows: npt.NDArray[np.intp]
     ids: npt.NDArray[np.intp]
@@ -408,11 +405,9 @@ def _whole(name: str, value: object, expected: str) -> int:
 def _bad(name: str, value: object, expected: str) -> InputError:
     """The error of a bad option, on one line for any repr of ``value``."""
     try:
-        shown = " ".join(repr(value).split())
+        shown = words_of(repr(value), 60)
     except ValueError:  # Python does not print integers of thousands of digits
         shown = f"a very large {type(value).__name__}"
-    if len(shown) > 60:
-        shown = shown[:57] + "..."
     return InputError(f"{name} is {shown}; expected {expected}")
 
 
@@ -435,11 +430,7 @@ class OwnSampler(Sampler):
     """Calls a function for every token; its exceptions propagate."""
 
     def __init__(self, function: SamplerFunction, options: Mapping[str, Any]) -> None:
-        """Use ``function``; all sampling ``options`` must be None.
-
-        Raises:
-            InputError: the function is not callable, or an option is not None.
-        """
+        """Use ``function``; InputError if it is not callable, or if one of the sampling ``options`` is not None."""
         if not callable(function):
             raise InputError(f"sampler is {type(function).__name__}; expected a function (logits, ids) -> id")
         for name, value in options.items():

@@ -72,14 +72,10 @@ class Event:
 
 @dataclass(eq=False)
 class _Place:
-    """The cache of one sequence: its current sequence, or the tokens of the last one.
+    """The cache of one sequence: ``running``, or the ``kept`` tokens of the last one, from its first slot on.
 
-    Attributes:
-        running: the current sequence.
-        kept: the tokens in the cache of a free place, from its first slot on.
-        owner: client, adapter and angles of the current or last sequence.
-        freed: a counter at the time it became free; the lowest place has been unused for longest.
-        started: the time at which the current sequence got it.
+    ``owner`` has client, adapter and angles of either; ``started`` is the time at which the current one got the place.
+    The lowest ``freed``, a counter, has been unused for longest.
     """
 
     number: int
@@ -112,13 +108,9 @@ class Scheduler(Closing):
         *,
         piece: int | None = None,
     ) -> None:
-        """Take over an executor.
+        """Run sequences in places of ``batch``, which closes with the scheduler; ``piece`` is by default the batch's.
 
-        Args:
-            batch: runs the sequences, in its places; closed with the scheduler.
-            check: checks a request, or raises InputError.
-            usable: raises ContextError if the model was closed or belongs to another thread.
-            piece: see above (default: the executor's).
+        ``check`` checks a request; ``usable`` raises ContextError if the model was closed or belongs to another thread.
         """
         self.slots, self.capacity = batch.slots, batch.capacity
         self.piece = batch.piece if piece is None else piece

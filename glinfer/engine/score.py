@@ -17,10 +17,10 @@ from glinfer.engine.pace import Pace
 from glinfer.errors import InputError, NumbersError
 from glinfer.kernels.fused.cached import SLOT_TOKENS
 from glinfer.kernels.fused.low_rank import ADAPTER
-from glinfer.kernels.fused.rows import BASE, LAST, LONG, NOISE, POSITION, TOKEN, WANTED, interleaved, row_table
+from glinfer.kernels.fused.rows import BASE, LAST, LONG, NOISE, POSITION, TOKEN, WANTED, row_table
 from glinfer.kernels.fused.score import RowScores, log_probabilities
 from glinfer.lower.fused.caches import cache_slots
-from glinfer.lower.fused.rows import ROWS, SCORES, fitting_chunk_plan, slots_for
+from glinfer.lower.fused.rows import ROWS, SCORES, fitting_chunk_plan
 from glinfer.lower.options import PlanOptions
 from glinfer.notebook import table
 from glinfer.program.session import Session
@@ -103,22 +103,14 @@ def windows(count: int, context: int, stride: int) -> Iterator[tuple[int, int, i
 
 
 def check_stride(stride: SupportsIndex | None, context: int) -> int:
-    """Check the distance between the starts of windows (default: half of the context).
-
-    Raises:
-        InputError: not a whole number from 1 to the context.
-    """
+    """The distance between the starts of windows (default: half of the context), else an InputError."""
     if stride is None:
         return max(1, context // 2)
     return check_within("the stride", stride, context, ", the context of this model")
 
 
 def windows_of(texts: Sequence[Sequence[int]], context: int, stride: SupportsIndex | None) -> list[Window]:
-    """The windows over all texts; ``stride`` is by default half of the context.
-
-    Raises:
-        InputError: a text is too short, or the stride is not a whole number from 1 to the context.
-    """
+    """The windows over all texts; InputError if a text has no two tokens or the stride is outside the context."""
     step = check_stride(stride, context)
     for place, ids in enumerate(texts):
         if len(ids) < 2:
@@ -128,27 +120,19 @@ def windows_of(texts: Sequence[Sequence[int]], context: int, stride: SupportsInd
 
 @dataclass(frozen=True)
 class _Piece:
-    """Rows [row, row + length) of a run: tokens of a window from ``first`` on; ``base`` is the window's cache slot."""
+    """Rows [row, row + length) of a run: tokens of a window from ``first`` on; ``row`` is its cache slot too."""
 
     window: Window
     first: int
     length: int
     row: int
-    base: int
 
 
 class TextScorer(Closing):
-    """Scores texts with the plan ``score``, many tokens of many texts at once.
-
-    Close it, or use it in a ``with`` block.
-    """
+    """Scores texts with the plan ``score``, many tokens of many texts at once; close it."""
 
     def __init__(self, options: PlanOptions, root: Session) -> None:
-        """Bind the plan over the weights of ``root``.
-
-        Raises:
-            PlanError: the plan does not fit the renderer.
-        """
+        """Bind the plan over the weights of ``root``; PlanError if it does not fit the renderer."""
         config, kernels = options.config, options.kernels
         self.config, self._kernels, self._adapter = config, kernels, options.adapters.default
         rows = max(min(kernels.chunk, config.max_position_embeddings), kernels.rows_per_draw)
@@ -179,11 +163,8 @@ class TextScorer(Closing):
             stride: 1 to the context.
             adapter: the number of the LoRA adapter; by default the model's.
 
-        Yields:
-            (finished windows, windows) after each run. The scores are the generator's result.
-
-        Raises:
-            InputError: a text is too short, the stride is outside the context, or the model's output is broken (NaN).
+        Yields (finished windows, windows) after each run, and returns the scores. Raises InputError for a short text
+        or a stride outside the context, NumbersError for broken output.
         """
         adapter = self._adapter if adapter is None else adapter
         jobs = windows_of(texts, self.config.max_position_embeddings, stride)
@@ -214,11 +195,11 @@ class TextScorer(Closing):
             if length > self._pace.rows(self.rows):
                 first = window.start
                 while first < window.stop:
-                    piece = _Piece(window, first, min(self._pace.rows(self.rows), window.stop - first), 0, 0)
+                    piece = _Piece(window, first, min(self._pace.rows(self.rows), window.stop - first), 0)
                     yield [piece]
                     first += piece.length
                 continue
-            together.append(_Piece(window, window.start, length, row, row))
+            together.append(_Piece(window, window.start, length, row))
             row = -(-(row + length) // SLOT_ALIGNMENT) * SLOT_ALIGNMENT
         if together:
             yield together
@@ -230,7 +211,7 @@ class TextScorer(Closing):
             # Padding rows continue the positions; their results and cache slots are ignored.
             positions = np.arange(len(table) - piece.row) + piece.first - piece.window.start
             table[piece.row :, POSITION] = positions
-            table[piece.row :, BASE] = piece.base
+            table[piece.row :, BASE] = piece.row
             table[piece.row :, NOISE] = LONG * self.session.plan.is_long(piece.window.stop - piece.window.start + 1)
             table[piece.row :, LAST] = positions[piece.length - 1]
             ids = texts[piece.window.text][piece.first : piece.first + piece.length + 1]
@@ -238,15 +219,14 @@ class TextScorer(Closing):
             table[piece.row : piece.row + piece.length, WANTED] = ids[1:]
         rows = run[-1].row + run[-1].length
         longest = max(piece.first - piece.window.start + piece.length for piece in run) + targets - 1
-        strip_first = run[0].base + run[0].first - run[0].window.start
+        strip_first = run[0].row + run[0].first - run[0].window.start
         self.session.write(ROWS, table)
         given = {"rows": rows, "longest": longest, "strip_first": strip_first, ADAPTER: adapter}
         self.session.run(given, flush_every=self._kernels.flush_every)
         self._pace.measure(rows, self.rows, since)
-        slots = slots_for(rows, targets)
-        parts = [self.session.read(f"{SCORES}.{number}", rows=slots) for number in range(targets)]
+        found = self.session.read_interleaved([f"{SCORES}.{number}" for number in range(targets)], rows)
         with np.errstate(divide="ignore", invalid="ignore"):  # refused below
-            scores = log_probabilities(interleaved(parts)[:rows])
+            scores = log_probabilities(found)
         for piece in run:
             if not np.isfinite(scores.wanted[piece.row : piece.row + piece.length]).all():
                 raise NumbersError(

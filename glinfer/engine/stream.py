@@ -102,12 +102,8 @@ class TokenStream(OneStream, Iterator[int]):
             session: runs the model; other streams may use it between two tokens.
             row: the checked request, without a ``reply``; its stop ids are not yielded.
             on_end: called once when the stream ends, for any reason.
-            speculation: drafts tokens, to compute several at once; does not change the tokens. Not together with a
-                constraint.
+            speculation: drafts tokens, to compute several at once; not together with a constraint.
             whole: whether to raise StructureError if the text ends before it matches its structure.
-
-        Raises:
-            InputError: ``on_end`` is not a function.
         """
         self._alone, self._seconds = Alone(session, speculation), 0.0
         self._follow(row, row.stats, on_end, whole=whole)
@@ -116,7 +112,7 @@ class TokenStream(OneStream, Iterator[int]):
         check_callback("on_end", on_end)
         self.ids, self.stats, self._row, self._on_end, self._whole = list[int](), stats, row, on_end, whole
         # New ids that were not yielded yet.
-        self._waiting, self._over, self.chunk = deque[int](), False, 1
+        self._waiting, self._over = deque[int](), False
 
     @cached_property
     def _scheduler(self) -> Scheduler:
@@ -128,11 +124,11 @@ class TokenStream(OneStream, Iterator[int]):
     @property
     def chunk(self) -> int:
         """Tokens computed between two readbacks."""
-        return self._chunk
+        return self._row.chunk
 
     @chunk.setter
     def chunk(self, count: SupportsIndex) -> None:
-        self._chunk = check_count("chunk", count)
+        self._row.chunk = check_count("chunk", count)
 
     def __next__(self) -> int:
         """The next generated id."""
@@ -154,7 +150,7 @@ class TokenStream(OneStream, Iterator[int]):
 
     def _compute(self) -> None:
         """Run one step of the sequence."""
-        started, self._alone.chunk = time.perf_counter(), self.chunk
+        started = time.perf_counter()
         try:
             for event in self._scheduler.next():
                 self._waiting.extend(event.ids)

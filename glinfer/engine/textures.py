@@ -6,7 +6,6 @@ import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import compress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,7 +18,6 @@ from glinfer.formats import Checkpoint
 from glinfer.formats.files import FileStamp, shown
 from glinfer.gl.layouts.grouped import GroupedLayout
 from glinfer.gl.layouts.matrix import TexelLayout
-from glinfer.gl.texture import Texture
 from glinfer.kernels.spec import Array, TensorSpec
 from glinfer.lower.plans import weights_for
 from glinfer.lower.weights.restore import is_in_file
@@ -30,41 +28,26 @@ WeightSource = Callable[[], Mapping[str, Array]]
 """Returns the arrays that a plan uploads, by tensor name; raises InputError if they are unavailable."""
 
 
-@dataclass(frozen=True)
-class FileWeights:
-    """Reads the weights of a checkpoint from its files again.
+def reread(
+    read: Callable[[], Checkpoint], files: Mapping[str, FileStamp], plan: str, weights: str
+) -> Mapping[str, Array]:
+    """The arrays that a plan uploads, from the checkpoint's files again, each made at its first use.
 
-    Attributes:
-        read: reads the checkpoint.
-        files: the stamps of all its files, by absolute path.
-        plan: one of :data:`glinfer.lower.plans.PLANS`.
-        weights: their format in textures.
+    ``files`` has the stamps of all its files by absolute path; a missing or changed file is an InputError.
     """
-
-    read: Callable[[], Checkpoint]
-    files: Mapping[str, FileStamp]
-    plan: str
-    weights: str
-
-    def __call__(self) -> Mapping[str, Array]:
-        """The arrays, each made at its first use.
-
-        Raises:
-            InputError: a file is missing or has changed since the model was loaded.
-        """
-        for path, stamp in self.files.items():
-            try:
-                found = FileStamp.of(Path(path).stat())
-            except OSError as error:
-                raise _changed(path, f"gone ({os.strerror(error.errno or 0)})") from None
-            if found != stamp:
-                what = "written again" if found.size == stamp.size else f"now {found.size} bytes long, not {stamp.size}"
-                raise _changed(path, f"{what} since the model was loaded")
+    for path, stamp in files.items():
         try:
-            checkpoint = self.read()
-        except GlinferError as error:
-            raise _changed("the model's file", f"no longer readable ({error})") from None
-        return weights_for(checkpoint, self.plan, self.weights)
+            found = FileStamp.of(Path(path).stat())
+        except OSError as error:
+            raise _changed(path, f"gone ({os.strerror(error.errno or 0)})") from None
+        if found != stamp:
+            what = "written again" if found.size == stamp.size else f"now {found.size} bytes long, not {stamp.size}"
+            raise _changed(path, f"{what} since the model was loaded")
+    try:
+        checkpoint = read()
+    except GlinferError as error:
+        raise _changed("the model's file", f"no longer readable ({error})") from None
+    return weights_for(checkpoint, plan, weights)
 
 
 def _changed(path: str, what: str) -> InputError:
@@ -170,10 +153,6 @@ class TexturesReport(Report):
         """Whether nothing differs."""
         return not self.different and not self.wrong_textures
 
-    def to_json(self) -> dict[str, object]:
-        """Return plain JSON values."""
-        return {**super().to_json(), "checked": self.checked._asdict()}
-
     def _repr_html_(self) -> str:
         if self.ok:
             return table(("checked", "number"), self.checked._asdict().items(), "all as they should be")
@@ -186,26 +165,12 @@ class TexturesReport(Report):
         return table(("texture, or input of a draw", "found", "different numbers, or expected"), rows, caption)
 
 
-class _Weight(NamedTuple):
-    """A weight's texture, and the checksums of its lines at the upload."""
-
-    tensor: TensorSpec
-    texture: Texture
-    checksums: list[int]
-
-    @property
-    def line_bytes(self) -> int:
-        """Bytes of a line of texels."""
-        return self.texture.layout.nbytes // self.texture.layout.height
-
-
 class TextureComparison:
     """Compares the textures of a model's bound plans, whole or a few lines at a time."""
 
     def __init__(self, bound: Session, source: WeightSource) -> None:
         """Compare the weights of ``bound``; ``source`` makes the uploaded arrays again."""
         self._bound, self._source = bound, source
-        self._weights: list[_Weight] = []
         self._next = (0, 0)  # (weight, line) where the next sample begins
 
     def check(self, share: float = 1.0) -> TexturesReport:
@@ -229,11 +194,7 @@ class TextureComparison:
             yield from session.wrong_textures()
 
     def whole(self) -> Iterator[TextureCheck]:
-        """Compare every texture with the weights, one array at a time.
-
-        Raises:
-            InputError: the weights are unavailable.
-        """
+        """Compare every texture with the weights, one array at a time; InputError if those are unavailable."""
         arrays = self._source()
         for tensor in self._bound.plan.of_kind("weight"):
             yield self._compared(tensor, arrays)
@@ -257,50 +218,44 @@ class TextureComparison:
         return TextureCheck(names, *size, lossless=lossless)
 
     def _sample(self, share: float) -> tuple[Checked, list[TextureCheck]]:
-        if not self._weights:
-            bound = self._bound
-            self._weights = [
-                _Weight(each, bound.texture(each.name), bound.checksums[each.name])
-                for each in bound.plan.of_kind("weight")
-            ]
-        nbytes = sum(weight.line_bytes * len(weight.checksums) for weight in self._weights)
-        left, texels, read, textures = math.ceil(share * nbytes), 0, 0, set[int]()
+        bound, weights = self._bound, self._bound.plan.of_kind("weight")
+        layouts = [bound.texture(each.name).layout for each in weights]
+        left, texels, read, textures = math.ceil(share * sum(each.nbytes for each in layouts)), 0, 0, set[int]()
         different: dict[int, list[int]] = {}
         number, first = self._next
         while left > 0:
-            weight = self._weights[number]
-            count = min(len(weight.checksums) - first, -(-left // weight.line_bytes))
-            found = line_checksums(weight.texture.read_lines(first, count))
-            given = weight.checksums[first : first + count]
-            if found != given:
-                lines = range(first, first + count)
-                different.setdefault(number, []).extend(
-                    compress(lines, (one != other for one, other in zip(found, given, strict=True)))
-                )
-            left -= count * weight.line_bytes
-            read += count * weight.line_bytes
-            texels += count * weight.texture.layout.width
+            name, layout = weights[number].name, layouts[number]
+            line_bytes = layout.nbytes // layout.height
+            count = min(layout.height - first, -(-left // line_bytes))
+            found = line_checksums(bound.texture(name).read_lines(first, count))
+            given = bound.checksums[name][first : first + count]
+            wrong = [first + line for line in range(count) if found[line] != given[line]]
+            if wrong:
+                different.setdefault(number, []).extend(wrong)
+            left -= count * line_bytes
+            read += count * line_bytes
+            texels += count * layout.width
             textures.add(number)
-            number, first = (number, first + count) if first + count < len(weight.checksums) else (number + 1, 0)
-            number %= len(self._weights)
+            number, first = (number, first + count) if first + count < layout.height else (number + 1, 0)
+            number %= len(weights)
             self._next = number, first
-        checks = [self._located(self._weights[number], lines) for number, lines in different.items()]
+        checks = [self._located(weights[number], lines) for number, lines in different.items()]
         return Checked(len(textures), texels, read), checks
 
-    def _located(self, weight: _Weight, lines: list[int]) -> TextureCheck:
+    def _located(self, tensor: TensorSpec, lines: list[int]) -> TextureCheck:
         """The check of a weight with differing lines, including texels if the weights are available."""
-        described = self._described(weight.tensor)
-        check = replace(described, identical=False, lines=tuple(lines[:MAX_TEXELS]))
+        check = replace(self._described(tensor), identical=False, lines=tuple(lines[:MAX_TEXELS]))
+        texture = self._bound.texture(tensor.name)
         try:
-            expected = weight.texture.layout.pack(weight_matrix(weight.tensor, self._source()))
+            expected = texture.layout.pack(weight_matrix(tensor, self._source()))
         except InputError:
             return check
-        found = weight.texture.read_lines(0, weight.texture.layout.height)
+        found = texture.read_lines(0, texture.layout.height)
         compared = np.array(expected)
         compared[lines] = found[lines]
         if np.array_equal(as_bits(compared), as_bits(expected)):
             return check  # the file changed too, to the bits of these lines
-        return _differences(check, weight.texture.layout, compared, expected)
+        return _differences(check, texture.layout, compared, expected)
 
 
 def as_bits(array: Array) -> Array:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from glinfer.engine.capture import Inspected
 from glinfer.engine.ids import Ids
+from glinfer.engine.run.nan_guard import written_by
 from glinfer.errors import InputError
 from glinfer.kernels import DrawSpec
 from glinfer.program.session import Observer, Session
@@ -103,13 +104,9 @@ class _Recorder(Observer):
     def drawn(self, session: Session, spec: DrawSpec, values: Mapping[str, int | float]) -> None:
         if session.plan is not self.bound.plan and session.plan.name != self.bound.plan.name:
             return
-        (rows, cols), first = spec.extent(values), spec.first_row(values)
-        outputs = {
-            name: session.read_rows(name, first, rows)[:, :cols].astype(np.float32, copy=False) for name in spec.outputs
-        }
-        self.draws.append(
-            TourDraw(len(self.draws), spec.name, spec.kind, f"{spec.shader}.frag", dict(spec.inputs), outputs)
-        )
+        outputs = {name: written_by(session, spec, name, values).astype(np.float32) for name in spec.outputs}
+        number, shader = len(self.draws), f"{spec.shader}.frag"
+        self.draws.append(TourDraw(number, spec.name, spec.kind, shader, dict(spec.inputs), outputs))
 
 
 def recorded(model: Inspected, text: str | Ids, path: str | None) -> Tour:

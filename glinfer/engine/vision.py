@@ -11,9 +11,9 @@ from glinfer.engine.embed import EncodeEngine
 from glinfer.engine.engine import Engine
 from glinfer.engine.textures import WeightSource
 from glinfer.errors import NumbersError
-from glinfer.kernels.fused.rows import BASE, LAST, POSITION, TOKEN, input_names, interleaved, row_table
+from glinfer.kernels.fused.rows import BASE, LAST, POSITION, TOKEN, input_names, row_table
 from glinfer.lower.fused.image import PIXELS, SEEN, tokens_of
-from glinfer.lower.fused.rows import ROWS, slots_for
+from glinfer.lower.fused.rows import ROWS
 from glinfer.lower.options import PlanOptions
 from glinfer.program.session import Session
 
@@ -31,14 +31,9 @@ class ImageEngine(EncodeEngine):
         self.width = self.config.dense[0][0]
 
     def rows(self, patches: Floats, places: npt.NDArray[np.intp]) -> Floats:
-        """The rows [tokens, width] of one square.
+        """The rows [tokens, width] of one square from its patches [patches, numbers], those of one token together.
 
-        Args:
-            patches: [patches, numbers of a patch], those of one token together.
-            places: of each patch in the table of places.
-
-        Raises:
-            NumbersError: a row has NaN or an infinity.
+        ``places`` has the place of each patch in the table of places. Raises NumbersError for NaN or an infinity.
         """
         count, targets = len(patches), self._targets
         self.bound.require_alive()
@@ -53,8 +48,7 @@ class ImageEngine(EncodeEngine):
         tokens = tokens_of(self.config)
         given = {"rows": count, "longest": count, "strip_first": 0, "texts": tokens}
         self.bound.run(given, flush_every=self.options.kernels.flush_every)
-        parts = [np.asarray(self.bound.read(name, rows=slots_for(tokens, targets))) for name in self._names]
-        found = interleaved(parts)[:tokens, : self.width].astype(np.float32)
+        found = self.bound.read_interleaved(self._names, tokens)[:, : self.width].astype(np.float32)
         if not np.isfinite(found).all():
             raise NumbersError(
                 "an image's row has NaN or an infinity in it; expected finite numbers: its model is broken"

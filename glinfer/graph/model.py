@@ -208,9 +208,9 @@ class Graph:
             return self._delta(number, of, of.delta)
         queries, keys = config.num_attention_heads * of.head_dim, of.kv_heads * of.head_dim
         own = of.source is None
-        whole, rows = of.head_norms == "width", {"q": queries, "k": keys}
+        rows = {"q": queries, "k": keys}
         q_norm, k_norm = (
-            self._norm("head_norm", number, letter, count if whole else of.head_dim)
+            self._norm("head_norm", number, letter, count if of.head_norms == "width" else of.head_dim)
             if of.head_norms and (own or letter == "q")
             else None
             for letter, count in rows.items()
@@ -224,18 +224,7 @@ class Graph:
             ModelTensor("sinks", "weight", (config.num_attention_heads,), number) if of.sinks else None,
             q_norm,
             k_norm,
-            whole,
-            of.turned_first,
-            of.gated,
-            of.rope,
-            of.score_scale,
-            of.score_cap,
-            of.window,
-            of.ahead,
-            of.source,
-            of.value_norms,
-            of.head_dim,
-            of.kv_heads,
+            of,
         )
 
     def _delta(self, number: int, of: LayerConfig, rule: DeltaRule) -> DeltaMixing:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Literal
 
-from glinfer.families.layer import DeltaRule, Experts, Rope
+from glinfer.families.layer import DeltaRule, Experts, LayerConfig
 from glinfer.families.names import Names
 
 
@@ -107,20 +107,12 @@ class Attention(Node):
     """Attention of heads over the keys that each token sees.
 
     Attributes:
-        q, k, v, gate, out: the products. With ``gated``, the rows of q are those of a head's queries, then of its
+        q, k, v, gate, out: the products. With ``of.gated``, the rows of q are those of a head's queries, then of its
             gates; a ``gate`` has one output for each head instead. Without v, values are the keys before their norm;
-            without k, keys and values are those of layer ``source``.
+            without k, keys and values are those of layer ``of.source``.
         sinks: [heads], a logit of each head's softmax without a value, where there is one.
         q_norm, k_norm: the norms of heads, of ``whole`` rows or of each head.
-        turned_first: whether heads are normalised after their rotation.
-        rope: the angles of positions; None where heads are not turned.
-        scale: factor of the scores.
-        cap: bound c of scores, c · tanh(score / c); 0 for none.
-        window: number of positions that a token sees, its own included; 0 for all.
-        ahead: number of later positions that a token sees.
-        source: the earlier layer whose keys and values are used; None if it has its own.
-        value_norms: whether heads of values are normalised, without gains.
-        head_dim, kv_heads: elements of a head, and heads of keys and values.
+        of: angles, scale, window and the other settings of the layer.
     """
 
     q: Linear
@@ -131,18 +123,12 @@ class Attention(Node):
     sinks: ModelTensor | None
     q_norm: Norm | None
     k_norm: Norm | None
-    whole: bool
-    turned_first: bool
-    gated: bool
-    rope: Rope | None
-    scale: float
-    cap: float
-    window: int
-    ahead: int
-    source: int | None
-    value_norms: bool
-    head_dim: int
-    kv_heads: int
+    of: LayerConfig
+
+    @property
+    def whole(self) -> bool:
+        """Whether norms are of all heads together."""
+        return self.of.head_norms == "width"
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,6 @@
 """Names of the tensors inside plans, the same in every plan, and where each plan has them.
 
-A plan's own names say how it computes (``hidden.a``, ``attn.cache``), and one texture holds many things in turn. A
-:class:`CapturePoint` has the field's name of a tensor, such as ``blocks.3.attn.probs``. It knows after which draw and
-in which texels the tensor lies, reads it into an array that has one shape in all plans, and writes such an array back.
+A :class:`glinfer.program.points.CapturePoint` finds each one; its array has the same shape in all plans.
 
 ========================== ======================== ==================================================================
 name                       array                    contents
@@ -138,10 +136,8 @@ _BLOCK = re.compile(r"blocks\.([^.]+)\.(.+)")
 def chosen(points: Mapping[str, CapturePoint], patterns: str | Sequence[str], plan: str) -> dict[str, CapturePoint]:
     """The points that patterns such as ``blocks.*.attn.q`` match, in the order of computation.
 
-    ``*`` stands for any letters, ``?`` for one, ``[135]`` for one of these.
-
-    Raises:
-        InputError: a pattern matches no name of the plan; the message offers the nearest names.
+    ``*`` stands for any letters, ``?`` for one, ``[135]`` for one of these. Raises InputError with the nearest names if
+    a pattern matches none.
     """
     wanted = list(patterns) if isinstance(patterns, Iterable) and not isinstance(patterns, str) else [patterns]
     if not wanted or not all(isinstance(pattern, str) and pattern for pattern in wanted):

@@ -63,13 +63,7 @@ class CompiledDraw:
 
 @dataclass(frozen=True)
 class CompiledPlan:
-    """A plan within limits.
-
-    Attributes:
-        plan: the plan, with the run values that its draws need beyond its own.
-        layouts: the layout of each tensor.
-        draws: every pass in order.
-    """
+    """A plan within limits: with the run values that its draws need beyond its own, and a layout for each tensor."""
 
     plan: Plan
     layouts: Mapping[str, TexelLayout]
@@ -79,10 +73,8 @@ class CompiledPlan:
 def compile_plan(plan: Plan, limits: PlanLimits | Limits, regions: Mapping[str, Place] | None = None) -> CompiledPlan:
     """Validate a plan against limits and lay it out; ``regions`` has the places of tensors within larger textures.
 
-    The result is kept with the plan, since every new sequence binds its plans again.
-
-    Raises:
-        PlanError: see :meth:`glinfer.program.plan.Plan.validate`; or a draw takes no region where it has one.
+    The result is kept with the plan, since every new sequence binds its plans again. Raises PlanError as
+    :meth:`glinfer.program.plan.Plan.validate`, or for a region that a draw does not take.
     """
     key = limits, tuple((regions or {}).items())
     found: CompiledPlan | None = plan.compiled.get(key)
@@ -194,10 +186,9 @@ def _cleared(spec: DrawSpec, target: TexelLayout, x: int, y: int) -> tuple[Recta
 
 
 class Cells(NamedTuple):
-    """Squares of ``edge`` blocks a side that cover the first slots of a layout.
+    """Squares of ``edge`` blocks a side that cover the first slots of a layout, as a few large ones are set up faster.
 
-    A tile has ``across`` squares side by side and ``each`` in all; ``count`` is the total. A few large squares are set
-    up faster than one square a block.
+    A tile has ``across`` squares side by side and ``each`` in all; ``count`` is the total.
     """
 
     edge: Any

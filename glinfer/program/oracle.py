@@ -17,10 +17,9 @@ RunValues = Mapping[str, int | float]
 
 
 def run_draw(draw: DrawSpec, inputs: Mapping[str, Array], values: RunValues) -> Array:
-    """The values that one draw should write, from its inputs by tensor name.
+    """What one draw should write, from its inputs by tensor name: float64 [rows, cols], or [outputs, rows, cols].
 
-    They are float64 [rows, cols] of the draw's extent, or [outputs, rows, cols] of several outputs. For a draw that
-    needs its output, the inputs hold the output's former values under its name.
+    For a draw that needs its output, the inputs hold the output's former values under its name.
     """
     by_sampler = {sampler: inputs[tensor] for sampler, tensor in draw.inputs}
     if draw.needs_output:
@@ -43,13 +42,8 @@ def run_plan(
 ) -> Iterator[tuple[DrawSpec, Array]]:
     """Run every draw in order, yielding each with what it wrote.
 
-    Args:
-        plan: what to run.
-        weights: vectors or matrices by tensor name.
-        inputs: the rows in use by tensor name.
-        values: the run values.
-        caches: caches of earlier runs by tensor name, float64 of the tensor's shape, which the run updates; missing
-            ones are added, full of zeros. Without it no run came before.
+    ``weights`` and ``inputs`` are by tensor name, inputs the rows in use. ``caches`` has float64 arrays of earlier runs
+    by tensor name, which the run updates; missing ones are added, full of zeros.
     """
     state: dict[str, Array] = dict(inputs)
     for tensor in plan.of_kind("weight"):
@@ -127,10 +121,7 @@ def final_tensors(
     values: RunValues,
     caches: MutableMapping[str, Array] | None = None,
 ) -> dict[str, Array]:
-    """Every activation at the end of a run, and of each cache the rows that were written last.
-
-    The arguments are those of :func:`run_plan`.
-    """
+    """Every activation at the end of :func:`run_plan`, and of each cache the rows that were written last."""
     found: dict[str, Array] = {}
     for draw, result in run_plan(plan, weights, inputs, values, caches):
         found.update(by_output(draw, result))

@@ -87,6 +87,15 @@ class Plan:
         """What :func:`glinfer.program.compiled.compile_plan` has made of the plan."""
         return {}
 
+    @cached_property
+    def sites(self) -> Mapping[str, list[tuple[CapturePoint, int]]]:
+        """By name of a draw, the named values that are readable after it, each with the number of its site."""
+        found: dict[str, list[tuple[CapturePoint, int]]] = {}
+        for point in self.points.values():
+            for number, (draw, _) in enumerate(point.sites):
+                found.setdefault(draw, []).append((point, number))
+        return found
+
     def of_kind(self, kind: str) -> list[TensorSpec]:
         """The tensors of one kind, in order, without views of others."""
         return [tensor for tensor in self.tensors if tensor.kind == kind and not tensor.view_of]
@@ -101,11 +110,7 @@ class Plan:
         return [tensor.name for tensor in both if tensor.kind in kinds or tensor.name in self.shared]
 
     def values(self, inputs: Mapping[str, int | float]) -> dict[str, int | float]:
-        """All run values of a run, from its inputs.
-
-        Raises:
-            PlanError: a run value is missing or out of range.
-        """
+        """All run values of a run, from its inputs; PlanError if one is missing or out of range."""
         found: dict[str, int | float] = {}
         for each, computed in self._computed:
             number = inputs.get(each.name) if computed is None else computed(found)
@@ -119,11 +124,7 @@ class Plan:
         return [(each, None if each.value is None else compiled(each.value)) for each in self.run_values]
 
     def values_for(self, tokens: SupportsIndex, **inputs: int | float) -> dict[str, int | float]:
-        """The run values of a run over ``tokens`` tokens, with the usual numbers for inputs that are not given.
-
-        Raises:
-            PlanError: the plan takes fewer tokens, or a run value is out of range.
-        """
+        """The run values of a run over ``tokens`` tokens, with usual numbers for missing inputs; or a PlanError."""
         if not isinstance(tokens, SupportsIndex) or not 1 <= operator.index(tokens) <= self.max_rows:
             raise PlanError(f"found {tokens!r} tokens; expected 1 to {self.max_rows}, the context of this model")
         counted = {"tokens": operator.index(tokens)}
@@ -206,11 +207,7 @@ class Plan:
         return True
 
     def check_limits(self, limits: PlanLimits | Limits) -> None:
-        """Refuse a plan that breaks the limits.
-
-        Raises:
-            PlanError: naming the tensor or the draw.
-        """
+        """Refuse a plan that breaks the limits with a PlanError that names the tensor or the draw."""
         for tensor in self.tensors:
             try:
                 tensor.layout_within(limits.max_texture_size)
@@ -251,8 +248,6 @@ def _check_names(draw: DrawSpec, table: Mapping[str, TensorSpec], run_values: se
     for tensor in (*draw.reads, *draw.writes):
         if tensor not in table:
             raise PlanError(f"draw {draw.name}: there is no tensor {tensor!r}")
-    if len(set(draw.writes)) != len(draw.writes):
-        raise PlanError(f"draw {draw.name} writes one tensor twice: {', '.join(draw.writes)}")
     op = _op(draw)
     samplers = [sampler for sampler, _ in draw.inputs]
     for sampler in samplers:
@@ -364,11 +359,7 @@ class PlanBuilder:
         self._points: dict[str, CapturePoint] = {}
 
     def weight(self, name: str, *shape: int) -> TensorSpec:
-        """Declare a weight; a vector [n] becomes the matrix [1, n].
-
-        Raises:
-            PlanError: the shape has neither one edge nor two.
-        """
+        """Declare a weight; a vector [n] becomes the matrix [1, n]. PlanError for more than two edges."""
         if len(shape) not in (1, 2):
             raise PlanError(f"weight {name} has shape {list(shape)}; expected a vector or a matrix")
         return self._declare(TensorSpec(name, (shape[-2] if len(shape) == 2 else 1, shape[-1]), "weight"))
@@ -392,10 +383,7 @@ class PlanBuilder:
     def view(self, tensor: TensorSpec, rows: int, cols: int) -> TensorSpec:
         """Declare a tensor with four elements a texel as another matrix of the same texels.
 
-        Rows are whole texels: the columns of both are a multiple of four, or they are equal.
-
-        Raises:
-            PlanError: a matrix of that shape has other texels.
+        The columns of both are a multiple of four, or equal; otherwise this raises a PlanError.
         """
         if tensor.shape == (rows, cols):
             return tensor
@@ -436,13 +424,7 @@ class PlanBuilder:
         return tuple(name for draw in self._draws[-1:] for name in draw.writes)
 
     def build(self, *results: str) -> Plan:
-        """The validated plan, without inputs and activations that no draw uses.
-
-        Its results are what the last draw writes, where ``results`` names none.
-
-        Raises:
-            PlanError: see :meth:`Plan.validate`.
-        """
+        """The validated plan without unused inputs and activations; its default results are the last draw's."""
         draws, results = tuple(self._draws), results or self.last_written
         used = {name for draw in draws for name in (*draw.reads, *draw.writes)}
         used.update([tensor.view_of for tensor in self._tensors if tensor.name in used])
@@ -506,11 +488,7 @@ class DrawTable:
 
 
 def draw_table(plan: Plan, tokens: SupportsIndex) -> DrawTable:
-    """Count the passes of a plan by kind; sizes are (rows, cols) of the last output for ``tokens`` tokens.
-
-    Raises:
-        PlanError: the plan takes fewer tokens.
-    """
+    """Count the passes of a plan by kind; sizes are (rows, cols) of the last output for ``tokens`` tokens."""
     values = plan.values_for(tokens)
     groups: dict[str, list[DrawSpec]] = {}
     for draw in plan.draws:

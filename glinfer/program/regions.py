@@ -33,13 +33,8 @@ class Place(NamedTuple):
 def places_in_one(plan: Plan, max_texture_size: int, apart: Collection[str] = ()) -> dict[str, Place]:
     """The place of each activation that becomes a region; empty where none gains by it.
 
-    They lie one above the other. A tensor stays apart if another tensor is a view of it, if a draw that reads or writes
-    it takes no regions, or if the texture would be too high with it.
-
-    Args:
-        plan: the plan.
-        max_texture_size: texels of the largest texture.
-        apart: names of tensors to leave apart.
+    They are one above the other. A tensor stays apart if its name is in ``apart``, if another tensor is a view of it,
+    if a draw that reads or writes it takes no regions, or if the texture would be too high with it.
     """
     viewed = {tensor.view_of for tensor in plan.tensors}
     found = {
@@ -66,13 +61,8 @@ def region_defines(
 ) -> dict[str, int]:
     """The defines of a draw that tell its shader where its regions are.
 
-    Args:
-        draw: the draw.
-        inputs, outputs: the tensors whose textures it has.
-        regions: the place of each tensor that is a region.
-
-    Raises:
-        PlanError: a tensor of the draw is a region, which its op does not take there.
+    ``inputs`` and ``outputs`` are the tensors whose textures it has, ``regions`` the places of regions by tensor.
+    Raises PlanError for a region that the draw's op does not take there.
     """
     defines: dict[str, int] = {}
     for (sampler, _), name in zip(draw.inputs, inputs, strict=True):

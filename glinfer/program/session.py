@@ -24,6 +24,7 @@ from glinfer.gl.region import Barriers, Region, check_feedback
 from glinfer.gl.replay import Draw, Tape, replay
 from glinfer.gl.texture import Framebuffer, Texture
 from glinfer.kernels import DrawSpec, TensorSpec
+from glinfer.kernels.fused.rows import interleaved
 from glinfer.kernels.spec import Array
 from glinfer.program.compiled import CompiledDraw, compile_plan
 from glinfer.program.plan import Plan
@@ -51,13 +52,7 @@ class Observer(Protocol):
 
 @dataclass(frozen=True)
 class WrongTexture:
-    """An input of a bound draw that samples another texture than its plan names.
-
-    Attributes:
-        plan, draw, sampler: the input.
-        found: name of the texture that is sampled.
-        expected: name of the tensor whose texture should be.
-    """
+    """An input of a bound draw that samples the texture ``found``, not that of the tensor ``expected``."""
 
     plan: str
     draw: str
@@ -94,24 +89,16 @@ class Session:
         """Validate the plan against the device's limits, upload every weight, compile and bind.
 
         Args:
-            plan: the plan to bind.
+            plan, device: the plan to bind, and the device, which stays open when the session is released.
             weights: float32 arrays by the plan's weight names.
-            device: the device, which stays open when the session is released.
             shader_root: another folder of shader files, for trying out changed shaders.
             on_upload: called with the bytes of each weight after its upload.
-            owner: a session whose programs this one uses, and which releases this one with itself; see :meth:`sharer`
-                and :meth:`companion`.
+            owner: a session whose programs this one uses, and which releases this one with itself.
             lent: textures by tensor name to use instead of new ones; they stay when the session is released.
             programs: a cache of programs that other sessions share; it outlives the session.
-            one_state: make the activations regions of one texture where their draws allow it, see
-                :mod:`glinfer.program.regions`. The results are the same.
+            one_state: make activations regions of one texture where their draws allow it; the results are the same.
 
-        When one of these errors is raised, everything made so far is released again.
-
-        Raises:
-            PlanError: the plan or the weights do not fit, or the driver has no texture barrier for ``one_state``.
-            ShaderError: a shader does not compile.
-            GLError: the driver refused something, for lack of memory for one.
+        After a PlanError, ShaderError or GLError everything made so far is released again.
         """
         lent = lent or {}
         regions = {
@@ -164,11 +151,8 @@ class Session:
     def sharer(self) -> Session:
         """Another session over the same weights and programs, with inputs, activations and caches of its own.
 
-        The first session owns the shared objects: releasing a sharer frees only its own objects, and releasing the
-        owner releases every sharer too. A sharer's sharer belongs to the same owner.
-
-        Raises:
-            PlanError: this session was released.
+        Releasing a sharer frees only its own objects, and releasing the owner releases every sharer too. A sharer's
+        sharer belongs to the same owner. Raises PlanError if this session was released.
         """
         return self.companion(self.plan, ("weight",))
 
@@ -179,14 +163,11 @@ class Session:
         *,
         scratch: Session | None = None,
     ) -> Session:
-        """A session of another plan over the same programs, and the same tensors of ``kinds``.
+        """A session of another plan over the same programs, the same owner, and the same tensors of ``kinds``.
 
         The two share every tensor of one of the kinds that has one name in both plans, and what the plan says it
-        shares. With ``scratch``, another session of ``plan``, all other tensors are shared with that one. The companion
-        belongs to the owner of this session, like a sharer.
-
-        Raises:
-            PlanError: this session was released, or a shared tensor has two layouts.
+        shares. With ``scratch``, another session of ``plan``, all other tensors are shared with that one. Raises
+        PlanError after a release, or if a shared tensor has two layouts.
         """
         self.require_alive()
         lent = {} if scratch is None else dict(scratch._textures)
@@ -227,23 +208,16 @@ class Session:
         return tuple(tuple(textures[root(name)] for name in spec.reads) for spec in self.plan.draws)
 
     def copy_caches(self, other: Session) -> None:
-        """Copy every cache of another session of this plan, on the GPU.
-
-        Raises:
-            PlanError: one of the two was released.
-        """
+        """Copy every cache of another session of this plan, on the GPU; PlanError if one of the two was released."""
         for tensor in self.plan.of_kind("cache"):
             self.texture(tensor.name).copy_from(other.texture(tensor.name))
 
     def copy_rows(self, source: int, target: int, rows: int) -> None:
         """Copy what the first ``rows`` tokens of sequence ``source`` have in every cache to sequence ``target``.
 
-        Of caches that keep only the newest tokens everything is copied.
-
-        The GPU copies them by way of a texture with room for one sequence, which is made once and kept.
-
-        Raises:
-            PlanError: this session was released, or there are no such slots.
+        Of caches that keep only the newest tokens everything is copied. The GPU copies by way of a texture with room
+        for one sequence, which is made once and kept. Raises PlanError if this session was released, or has no such
+        slots.
         """
         for tensor in self.plan.of_kind("cache"):
             texture = self.texture(tensor.name)
@@ -261,12 +235,7 @@ class Session:
             texture.copy_rows(self._between[between], 0, target * each, count)
 
     def require_alive(self) -> None:
-        """Refuse a released session.
-
-        Raises:
-            ContextError: its device was closed too, or can be used no more.
-            PlanError: it was released.
-        """
+        """Refuse a released session: a ContextError if its device was closed too, else a PlanError."""
         if self._released:
             self.device.require_usable()
             raise PlanError(f"this session of plan {self.plan.name} was released; bind the plan again")
@@ -351,21 +320,14 @@ class Session:
         return self._framebuffers[outputs]
 
     def texture(self, name: str) -> Texture:
-        """The texture of one tensor, or of the tensor that it is a view of.
-
-        Raises:
-            PlanError: the plan has no such tensor, or the session was released.
-        """
+        """The texture of a tensor, or of that which it is a view of; PlanError if there is none, or after a release."""
         self.require_alive()
         if name not in self.plan.table:
             raise PlanError(f"plan {self.plan.name} has no tensor {name!r}")
         return self._textures[self.plan.root(name)]
 
     def make_readable(self, name: str) -> None:
-        """Make the framebuffer that a tensor is read through; otherwise the first read makes it.
-
-        A tensor that a draw writes together with others has none of its own.
-        """
+        """Make the framebuffer that a tensor is read through, which the first read would make otherwise."""
         _ = self.texture(name).framebuffer
 
     def write(self, name: str, matrix: Array) -> None:
@@ -385,6 +347,10 @@ class Session:
             return self.read(name)[first : first + rows]
         return self.texture(name).read_rows(first, rows)
 
+    def read_interleaved(self, names: Sequence[str], rows: int) -> Array:
+        """Read the first rows of a matrix back, whose rows are in the tensors ``names`` in turn."""
+        return interleaved([self.read(name, -(-rows // len(names))) for name in names])[:rows]
+
     def readback(self, name: str, rows: int) -> Readback:
         """A buffer for reading the first rows of a tensor back; the session releases it."""
         self._readbacks.append(Readback(self.texture(name), rows))
@@ -403,10 +369,7 @@ class Session:
         """Replay every draw once with these inputs, or draws [first, draws); returns the draw calls issued.
 
         ``before`` and ``after`` are called with each draw's spec around it; ``flush_every`` is as in
-        :class:`glinfer.gl.replay.Tape`.
-
-        Raises:
-            PlanError: a run value is missing or out of range, or the session was released.
+        :class:`glinfer.gl.replay.Tape`. Raises PlanError for a missing run value, one out of range, or after a release.
         """
         self.require_alive()
         values = self.compiled.plan.values(inputs)
@@ -435,10 +398,7 @@ class Session:
         return self._tapes[key]
 
     def _watched(self, first: int, end: int | None) -> dict[int, bool]:
-        """The places in draws[first:end] of the products that this run watches, and whether for the first time.
-
-        Those that were never watched, else one in turn.
-        """
+        """The products in draws[first:end] to watch, and whether for the first time: new ones, else one in turn."""
         run = range(len(self.draws))[first:end]
         places = [place for place in self._watchable if place in run]
         new = [place for place in places if place not in self._once_watched]
@@ -514,13 +474,10 @@ def line_checksums(texels: Array) -> list[int]:
 
 
 def check_textures_fit(plan: Plan, device: Device, lent: Collection[str] = (), *, beside: int = 0) -> None:
-    """Refuse a plan whose textures, together with ``beside`` other bytes, exceed the free memory.
+    """Refuse a plan whose textures, together with ``beside`` other bytes, exceed the free memory (PlanError).
 
     A software renderer's textures are ordinary memory, and a system without memory kills the process. A GPU refuses a
     texture that does not fit. Tensors that are ``lent`` have their textures already.
-
-    Raises:
-        PlanError: they exceed it.
     """
     if not device.in_main_memory:
         return
@@ -538,11 +495,7 @@ def check_textures_fit(plan: Plan, device: Device, lent: Collection[str] = (), *
 
 
 def weight_matrix(tensor: TensorSpec, weights: Mapping[str, Array]) -> Array:
-    """The array of one weight tensor as a matrix of the tensor's shape.
-
-    Raises:
-        PlanError: the array is missing or has another shape or type.
-    """
+    """The array of a weight as a matrix of its tensor's shape; PlanError if missing, or of another shape or type."""
     if tensor.name not in weights:
         raise PlanError(f"the checkpoint has no tensor {tensor.name}; the plan needs {list(tensor.shape)}")
     array = np.asarray(weights[tensor.name])

@@ -118,10 +118,7 @@ def points_fit(device: Device) -> bool:
 
 
 def runs_on(device: Device, kernels: KernelOptions) -> bool:
-    """Whether a device supports the options.
-
-    They may need points of a block's size, blending of floats, a texture barrier, and enough draw buffers.
-    """
+    """Whether a device has the point size, float blending, texture barrier and draw buffers that the options need."""
     blending = (
         kernels.part_steps > 0 or kernels.split_norms or kernels.split_inner or kernels.split_values or kernels.blends
     )
@@ -137,12 +134,6 @@ def kernels_file(key: TuningKey) -> Path | None:
     """The file of a key's choice; None where the user turned keeping off, or has no folder for it."""
     folder = memory_folder("kernels")
     return None if folder is None else folder / key.file_name
-
-
-def load_kernels(key: TuningKey) -> KernelOptions | None:
-    """The tuned options for a key; None if absent."""
-    tuned = load_tuned(key)
-    return None if tuned is None else tuned.kernels
 
 
 def load_tuned(key: TuningKey) -> Tuned | None:
@@ -182,11 +173,7 @@ def _kernels(values: Mapping[str, Any]) -> KernelOptions:
 
 
 def file_to_write(key: TuningKey) -> Path | None:
-    """The file of a key's choice, whose folder can be written to; None as :func:`kernels_file`.
-
-    Raises:
-        InputError: the folder cannot be made or written to.
-    """
+    """The file of a key's choice, None as :func:`kernels_file`; InputError if its folder cannot be written to."""
     path = kernels_file(key)
     if path is None:
         return None
@@ -203,12 +190,7 @@ def file_to_write(key: TuningKey) -> Path | None:
 
 
 def save_kernels(key: TuningKey, tuned: Tuned) -> Path | None:
-    """Keep a choice for the next load; returns the file, or None as :func:`kernels_file`.
-
-    Raises:
-        InputError: the folder cannot be made or written to.
-        FormatError: the file cannot be written.
-    """
+    """Keep a choice for the next load; returns the file, or None as :func:`kernels_file`. FormatError if it cannot."""
     path = file_to_write(key)
     if path is None:
         return None

@@ -58,6 +58,7 @@ class Machine:
 
     draws_issued = 0
     watched = False
+    ids = (1,)
 
     def __init__(self, seconds: dict[int, float], right: float, prior: float = 2 / 3) -> None:
         self.drafted, self.likely = 0, prior
@@ -94,7 +95,7 @@ class Machine:
         self.lengths.clear()
         for _ in range(count):
             options = {"most": 100, "chunk": 8, "ready": True, **given}
-            self.speculation.choose(self, [1], SAMPLER, **options)  # type: ignore[arg-type]
+            self.speculation.choose(self, SAMPLER, **options)  # type: ignore[arg-type]
         return self.lengths
 
 

@@ -117,6 +117,26 @@ def test_errors_keep_their_types(threaded: ThreadedModel) -> None:
         threaded.nothing  # noqa: B018
 
 
+def test_with_one_slot_texts_take_the_draws_of_a_model(small: Path, model: Model) -> None:
+    def fails(*_: Any) -> int:
+        raise KeyError("mine")
+
+    with ThreadedModel(small, slots=1) as threaded, ThreadPoolExecutor(4) as pool:
+        stream, own = threaded.stream("a", **OPTIONS), model.stream("a", **OPTIONS)
+        assert "".join(stream) == "".join(own)
+        assert stream.stats.draws_per_token == own.stats.draws_per_token == len(model.plan.draws)
+        want = [model.generate(prompt, **OPTIONS) for prompt in PROMPTS]
+        broken = [pool.submit(threaded.generate, [1], sampler=fails) for _ in range(2)]
+        assert list(pool.map(lambda prompt: threaded.generate(prompt, **OPTIONS), PROMPTS)) == want
+        assert [type(each.exception()) for each in broken] == [KeyError] * 2, "each ends alone"
+        with threaded.stream([1], max_tokens=ENDLESS) as left:
+            next(left)
+        assert threaded.chat("hello", **OPTIONS) == model.chat("hello", **OPTIONS)
+    for bad in ({"slots": 0}, {"slots": 1, "memory": 2.5}):
+        with pytest.raises(InputError, match="expected a whole number of at least 1"):
+            ThreadedModel(small, **bad)
+
+
 def test_other_methods_run_on_the_thread(threaded: ThreadedModel, model: Model) -> None:
     assert threaded.logits([1, 2]).tolist() == model.logits([1, 2]).tolist()
     assert threaded.score("hello").total == pytest.approx(model.score("hello").total)

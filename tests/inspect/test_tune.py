@@ -33,7 +33,7 @@ from glinfer.inspect.tune.kernels import (
 )
 from glinfer.inspect.tune.search import Trial, descend, difference, ratios
 from glinfer.kernels.options import KernelOptions
-from glinfer.program.tuning import TuningKey, default_for, kernels_file, kernels_for, load_kernels
+from glinfer.program.tuning import TuningKey, default_for, kernels_file, kernels_for, load_tuned
 
 pytestmark = pytest.mark.gl
 
@@ -308,7 +308,9 @@ class TestCommand:
             assert words in out
         config = load_checkpoint(small).config
         key = TuningKey.of(device, config, "f32")
-        kept = load_kernels(key)
+        found = load_tuned(key)
+        assert found is not None
+        kept = found.kernels
         assert kept == kernels_for(device, config, "f32") == dataclasses.replace(default_for(device), unroll=2)
         (shown,) = tuned(capsys, small)
         assert (shown["file"], shown["searched"], shown["trials"]) == (str(kernels_file(key)), False, [])
@@ -320,7 +322,9 @@ class TestCommand:
         (redone,) = tuned(capsys, small, "--redo")
         assert redone["searched"]
         assert [trial["verdict"] for trial in redone["trials"]].count("faster") == 0
-        assert load_kernels(key) == KernelOptions(**redone["kernels"]) != kept
+        found = load_tuned(key)
+        assert found is not None
+        assert found.kernels == KernelOptions(**redone["kernels"]) != kept
 
     def test_bad_options(self, small: Path, capsys: Capture) -> None:
         for arguments, words in (

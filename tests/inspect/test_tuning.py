@@ -22,7 +22,6 @@ from glinfer.program.tuning import (
     default_for,
     kernels_file,
     kernels_for,
-    load_kernels,
     load_tuned,
     runs_on,
     save_kernels,
@@ -57,13 +56,12 @@ def device(
 
 
 def test_what_was_kept_comes_back(cache: Path) -> None:
-    assert load_kernels(KEY) is None
+    assert load_tuned(KEY) is None
     path = save_kernels(KEY, TUNED)
     assert path is not None
     assert path.parent == cache / "kernels"
     assert path.name.startswith("llvmpipe-llvm-15-0-6-256-bits-q8-")
     assert load_tuned(KEY) == TUNED
-    assert load_kernels(KEY) == KERNELS
     better = dataclasses.replace(TUNED, kernels=KernelOptions())
     save_kernels(KEY, better)
     assert load_tuned(KEY) == better
@@ -74,9 +72,9 @@ def test_another_key_finds_nothing() -> None:
     save_kernels(KEY, TUNED)
     for field in ("renderer", "driver", "shape"):
         other = dataclasses.replace(KEY, **{field: "something else"})
-        assert load_kernels(other) is None, field
+        assert load_tuned(other) is None, field
         save_kernels(other, dataclasses.replace(TUNED, kernels=KernelOptions()))
-        assert load_kernels(KEY) == KERNELS
+        assert load_tuned(KEY) == TUNED
 
 
 def edit(**changes: Any) -> Callable[[dict[str, Any]], Any]:

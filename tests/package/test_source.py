@@ -56,7 +56,9 @@ ALLOWED = {
     ("server/run.py", "socket"),
     *((f"server/{name}.py", "asyncio") for name in ("connections", "off_loop", "run", "streaming", "worker")),
     ("server/off_loop.py", "concurrent"),  # threads, and no processes
-    *((f"{name}.py", what) for name in ("engine/threaded", "llm_plugin") for what in ("asyncio", "concurrent")),
+    ("engine/threaded.py", "asyncio"),
+    ("engine/threaded.py", "concurrent"),
+    ("llm_plugin.py", "asyncio"),
     # Batches ask the same routes, without a network.
     ("jobs/local.py", "asyncio"),
     # A process for each device, by an argument list and never by a shell.

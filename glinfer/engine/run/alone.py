@@ -9,6 +9,7 @@ from glinfer.engine.executor import Choices, Executor, Step
 from glinfer.engine.requests import Running
 from glinfer.engine.run.decode import DecodeSession
 from glinfer.engine.run.drafts import Speculation
+from glinfer.errors import ContextError, GLError
 from glinfer.structured.constraint import DeadEnd
 
 
@@ -17,16 +18,13 @@ class Alone(Executor):
 
     Others may use the session between two tokens; what they replaced runs again. Tokens computed ahead wait in
     ``Running.queued``.
-
-    Attributes:
-        chunk: tokens computed between two readbacks.
     """
 
     slots = 1
 
     def __init__(self, session: DecodeSession, speculation: Speculation | None = None) -> None:
         """Use a session, which stays open; ``speculation`` drafts tokens."""
-        self.config, self._session, self._speculation, self.chunk = session._config, session, speculation, 1
+        self.config, self._session, self._speculation = session._config, session, speculation
         self.capacity = self.piece = self.config.max_position_embeddings
         # Whether uncached tokens were forced, and whether they have just run: nothing is drafted or timed then.
         self._forced = self._ran = False
@@ -64,6 +62,10 @@ class Alone(Executor):
                 chosen = self._choose(each)
             except DeadEnd:
                 return found._replace(dead={place})
+            except (ContextError, GLError):
+                raise
+            except Exception as error:  # of its numbers, structure or sampler: ends this sequence alone
+                return found._replace(broken={place: error})
             if each.constraint is not None:
                 return found._replace(chosen={place: chosen[0]})
             each.queued.extend(chosen)
@@ -85,15 +87,13 @@ class Alone(Executor):
             draws = self.draws_issued
         most, saved = min(each.max_tokens - stats.tokens, session.room), session.draws_saved
         drafted, accepted = session.drafted, session.accepted
-        chunk = min(self.chunk, most) if each.own_sampler is None and session.chooses(each.sampling) else 1
+        chunk = min(each.chunk, most) if each.own_sampler is None and session.chooses(each.sampling) else 1
         try:
             if each.constraint is not None:
                 return [session.choose_allowed(each.constraint.mask, each.sampler)]
             if self._speculation is None:
                 return session.generate_ids(chunk, each.sampler)
-            return self._speculation.choose(
-                session, session.ids, each.sampler, most=most, chunk=chunk, ready=not self._ran
-            )
+            return self._speculation.choose(session, each.sampler, most=most, chunk=chunk, ready=not self._ran)
         finally:  # issued draws count even if they chose no token
             stats.draws += self.draws_issued - draws
             if not self._forced:  # otherwise ``draws`` has what their run saves
@@ -108,6 +108,7 @@ class Alone(Executor):
         if ahead and not session.closed and session.ids == [*each.held, *ahead]:
             session.rewind(len(ahead))
         each.queued.clear()
+        self._forced = self._ran = False
 
     def close(self) -> None:
         """Do nothing: the session stays open."""

@@ -82,13 +82,7 @@ class CachedSession(DecodeSession):
     """
 
     def __init__(self, prefill: Prefill, bound: Session, *, owns: bool = True) -> None:
-        """Start without tokens.
-
-        Args:
-            prefill: runs prompts of this model, and has its shape and kernels.
-            bound: the bound fast plan, whose caches no other sequence uses.
-            owns: whether to release ``bound`` with this session.
-        """
+        """Start without tokens in caches of ``bound``, which no other sequence uses; ``owns`` releases it with this."""
         super().__init__(prefill.options.config)
         self.adapter = prefill.options.adapters.default
         self._prefill, self._bound, self._owns = prefill, bound, owns
@@ -151,10 +145,7 @@ class CachedSession(DecodeSession):
         self._reached = max(self._reached if first else 0, first + count)
 
     def _turn_by(self, tokens: int) -> None:
-        """Use the angles of a text of ``tokens`` tokens, and recompute cached keys that have other angles.
-
-        Keys then match those of one run over the whole text.
-        """
+        """Use the angles of a text of ``tokens`` tokens; keys in the cache with other angles are computed again."""
         if self._bound.plan.is_long(tokens) != self._long:
             self._forget(0)
             self._long = not self._long
@@ -165,7 +156,7 @@ class CachedSession(DecodeSession):
         return min(count, limit - held + 1) if held <= limit else count
 
     def _go_back(self) -> None:
-        """Continue from the snapshot, or from the start, if the caches hold only tokens too far after those cached."""
+        """Continue from the snapshot, or the start, if the caches hold only tokens too far after those cached."""
         self._cached = self._bound.plan.usable(self._cached, self._reached)
         if not self._cached and 0 < self._snapshot.tokens < len(self._ids):
             self._snapshot.put_back()

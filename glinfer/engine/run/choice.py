@@ -85,21 +85,13 @@ class ChangeTable:
 class Choice:
     """Chooses tokens from rows of another session's logits, and writes that session's picks.
 
-    ``masked`` restricts the choice to allowed tokens; ``changed`` applies penalties and biases first.
-
-    Attributes:
-        session: the bound plan; release it with the other session.
-        table: the filters and noise of each row, see :mod:`glinfer.kernels.fused.choice`; :meth:`upload` sends it.
-        changes: the penalties and biases of each row, with ``changed``.
+    ``masked`` restricts the choice to allowed tokens; ``changed`` applies penalties and biases first, with the table
+    ``changes``. ``session`` is released with the other one. ``table`` has the filters and noise of each row, see
+    :mod:`glinfer.kernels.fused.choice`; :meth:`upload` sends it.
     """
 
     def __init__(self, bound: Session, kernels: KernelOptions, *, masked: bool = False, changed: bool = False) -> None:
-        """Bind the plan.
-
-        Raises:
-            PlanError: the plan does not fit the renderer.
-            ShaderError: a shader does not compile.
-        """
+        """Bind the plan; PlanError if it does not fit the renderer, ShaderError if a shader does not compile."""
         edge = bound.device.limits.max_texture_size
         plan = choice_plan(bound.plan, kernels=kernels, max_texture_size=edge, masked=masked, changed=changed)
         self.session = bound.companion(plan)
@@ -117,14 +109,10 @@ class Choice:
         masks: Words | None = None,
         changes: Sequence[int] = (),
     ) -> None:
-        """Fill and upload the table, one row for each token to choose.
+        """Fill and upload the table, one row for each token to choose, from the row ``sources`` of the logits.
 
-        Args:
-            sources: for each row, the number of its row of logits.
-            options: for each row.
-            draws: for each row, :attr:`glinfer.engine.sampler.Sampler.draw`.
-            masks: for each row, its allowed tokens, see :mod:`glinfer.kernels.fused.allowed`.
-            changes: for each row, :func:`glinfer.kernels.fused.changes.change_word`, if logits change.
+        ``draws`` are :attr:`glinfer.engine.sampler.Sampler.draw` of each; ``masks`` its allowed tokens, see
+        :mod:`glinfer.kernels.fused.allowed`; ``changes`` its :func:`glinfer.kernels.fused.changes.change_word`.
         """
         count = len(sources)
         self.table[:count, SOURCE] = sources

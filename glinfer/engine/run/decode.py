@@ -362,10 +362,7 @@ class DecodeSession(Closing):
         del self._ids[length:]
 
     def _forget(self, length: int) -> None:
-        """Discard the results of tokens from ``length`` on.
-
-        Call this before the tokens change, so that an interrupt leaves a consistent state.
-        """
+        """Discard the results of tokens from ``length`` on, before the tokens change, in case of an interrupt."""
         self._logits = None
 
     @abstractmethod
@@ -433,13 +430,10 @@ class RecomputeSession(DecodeSession):
         *,
         count_draws: Callable[[], int] = lambda: 0,
     ) -> None:
-        """Start without tokens.
+        """Start without tokens; see :data:`Forward`.
 
-        Args:
-            config: the model's shape.
-            logits: ids of the whole sequence → logits of the next token.
-            probs: the same ids, right after ``logits`` → probabilities; by default the softmax of the logits.
-            count_draws: returns the count of draw calls so far, including other sessions'.
+        ``probs`` is called with the same ids right after ``logits``; by default the softmax of the logits is taken.
+        ``count_draws`` returns the draw calls so far, including other sessions'.
         """
         super().__init__(config)
         self._forward, self._read_probs, self._count_draws, self._issued = logits, probs, count_draws, 0

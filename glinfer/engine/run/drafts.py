@@ -37,11 +37,7 @@ _IDLE = 8  # tokens without an accepted guess before drafts are tried less often
 
 
 def check_speculation(speculate: str | None, draft: object) -> None:
-    """Refuse an unknown value of ``speculate``, or both options together.
-
-    Raises:
-        InputError: lists the values.
-    """
+    """Refuse an unknown value of ``speculate``, or both options together, with an InputError."""
     if speculate is not None and speculate not in SPECULATE:
         raise InputError(f"there is no speculate={speculate!r}; expected one of {', '.join(SPECULATE)}, or None")
     if speculate is not None and draft is not None:
@@ -122,13 +118,9 @@ class ModelDrafts:
     """Guesses the choices of a smaller model with the same sampler, seed and steps."""
 
     def __init__(self, session: DecodeSession, context: int, vocab: int, accepted_vocab: int) -> None:
-        """Use a session of the smaller model, which follows the tokens of the sequence.
+        """Use a session of the smaller model, which other drafters may share.
 
-        Args:
-            session: of the smaller model; other drafters may share it.
-            context: the smaller model's longest sequence, in tokens.
-            vocab: its vocabulary size.
-            accepted_vocab: vocabulary size of the model that it drafts for.
+        The smaller model has this context and vocabulary; ``accepted_vocab`` is that of the model that it drafts for.
         """
         self._session, self._context = session, context
         self._vocab, self._accepted_vocab = vocab, accepted_vocab
@@ -242,21 +234,16 @@ class Speculation:
         """Draw calls that the drafter has issued."""
         return self._drafter.draws_issued
 
-    def choose(
-        self, session: DecodeSession, ids: Sequence[int], sampler: Sampler, *, most: int, chunk: int, ready: bool
-    ) -> list[int]:
-        """Choose and append 1 to ``most`` tokens, the same as ``session.generate_ids``.
+    def choose(self, session: DecodeSession, sampler: Sampler, *, most: int, chunk: int, ready: bool) -> list[int]:
+        """Choose and append 1 to ``most`` tokens, within the session's room; the same as ``session.generate_ids``.
 
-        Args:
-            session: holds ``ids``.
-            ids: the tokens.
-            sampler: chooses the tokens.
-            most: limit, not above the session's room.
-            chunk: tokens to choose between two readbacks while drafts are unlikely.
-            ready: whether the tokens have run; right after a prompt nothing is drafted or timed.
+        While drafts are unlikely, ``chunk`` tokens are chosen between two readbacks. Right after a prompt the tokens
+        are not ``ready``: nothing is drafted or timed.
         """
+        ids = session.ids
         kind = self._drafter.offer(ids) if ready and most > 1 else None
-        length = 0 if kind is None else self._length(self._odds_of(kind), most - 1)
+        odds = None if kind is None else self._odds.setdefault(kind, _Odds(_PRIOR_TRIED * self._drafter.prior(kind)))
+        length = 0 if odds is None else self._length(odds, most - 1)
         draft: list[int] = []
         if length:
             started = self._clock()
@@ -272,18 +259,13 @@ class Speculation:
             before = session.drafted
             chosen = session.accept(draft, sampler)
             ready = session.drafted > before  # False while the model is observed
-            if ready and kind is not None:
-                self._odds[kind].note(len(draft), len(chosen) - 1)
+            if ready and odds is not None:
+                odds.note(len(draft), len(chosen) - 1)
             self._idle = 0 if len(chosen) > 1 else self._idle + 1
             rows = next(size for size in DRAFT_ROWS if size > len(draft))
         if ready:
             self._times.note(rows, (self._clock() - started) / (len(chosen) if rows == 1 else 1))
         return chosen
-
-    def _odds_of(self, kind: int) -> _Odds:
-        if kind not in self._odds:
-            self._odds[kind] = _Odds(_PRIOR_TRIED * self._drafter.prior(kind))
-        return self._odds[kind]
 
     def _length(self, odds: _Odds, most: int) -> int:
         """The draft length with most tokens a second; 0 if single tokens are faster."""

@@ -40,9 +40,7 @@ def plainest(kernels: KernelOptions, *, same_layouts: bool = False) -> KernelOpt
 class KernelChoice:
     """The kernels in use: the chosen ones until a driver rejects a shader, the plainest from then on.
 
-    Attributes:
-        kernels: the kernels in use.
-        fixed: whether the caller has chosen exactly these.
+    Those that the caller has chosen are ``fixed``.
     """
 
     def __init__(self, kernels: KernelOptions, *, fixed: bool = False, same_layouts: bool = False) -> None:
@@ -50,11 +48,7 @@ class KernelChoice:
         self.kernels, self.fixed, self._same_layouts = kernels, fixed, same_layouts
 
     def make(self, build: Callable[[KernelOptions], T]) -> T:
-        """Build from the kernels in use, or from the plainest if the driver rejects a shader.
-
-        Raises:
-            ShaderError: the driver rejects the plainest kernels too, or the kernels are fixed.
-        """
+        """Build from the kernels in use, or from the plainest if the driver rejects a shader; else a ShaderError."""
         try:
             return build(self.kernels)
         except ShaderError as error:

@@ -36,7 +36,7 @@ class _Finder:
     def drawn(self, session: Session, spec: DrawSpec, values: Mapping[str, int | float]) -> None:
         """See :class:`glinfer.program.session.Observer`."""
         for name in () if self.place else spec.outputs:
-            numbers = _written(session, spec, name, values)
+            numbers = written_by(session, spec, name, values)
             broken = ~np.isfinite(numbers)
             if broken.any():
                 first = numbers[broken][0]
@@ -51,8 +51,8 @@ class _Finder:
                     self.place += "; half floats end at 65504: try cache='f32' (--cache f32)"
 
 
-def _written(session: Session, spec: DrawSpec, name: str, values: Mapping[str, int | float]) -> Array:
-    """The part of an output that a draw wrote."""
+def written_by(session: Session, spec: DrawSpec, name: str, values: Mapping[str, int | float]) -> Array:
+    """The part of an output that a draw of a session has just written, [rows, columns]."""
     (rows, cols), first = spec.extent(values), spec.first_row(values)
     if spec.cover != "scatter":
         return session.read_rows(name, first, rows)[:, :cols]
@@ -79,8 +79,7 @@ class NanGuard:
     def look(self, logits: Floats, ids: Sequence[int]) -> None:
         """Check logits [vocab] of the token after ``ids``; -inf marks a token that is never chosen.
 
-        Raises:
-            NumbersError: a logit is NaN or +inf with ``strict``, or no token can be chosen.
+        Raises NumbersError for NaN or +inf with ``strict``, or if no token can be chosen.
         """
         if (np.isfinite(logits.max()) and (self.zeros or logits.any())) or self._tracing:
             return
@@ -102,8 +101,7 @@ class NanGuard:
     def choice(self, candidates: Floats, ids: Sequence[int], further: Sequence[int] = ()) -> int:
         """The best of the candidates [64] of a run over ``ids`` and ``further`` ids.
 
-        Raises:
-            NumbersError: the best score is infinite with ``strict``, or no candidate has a score.
+        Raises NumbersError for an infinite score with ``strict``, or if no candidate has a score.
         """
         best, whole = candidates[::4].max(), [*ids, *further]
         if not self.zeros and not candidates[::4].any():
@@ -117,11 +115,7 @@ class NanGuard:
     def choices(
         self, candidates: Floats, ids: Mapping[int, Sequence[int]]
     ) -> tuple[dict[int, int], dict[int, NumbersError]]:
-        """:meth:`choice` for the rows of ``candidates`` [rows, 64] that ``ids`` names, each after its ids.
-
-        Returns:
-            The chosen tokens and the errors, both by row.
-        """
+        """The tokens and the errors of :meth:`choice`, for the rows of ``candidates`` [rows, 64] that ``ids`` names."""
         tokens, best, _ = best_candidates(candidates)
         sound = ordinary(best)
         chosen, broken = dict[int, int](), dict[int, NumbersError]()

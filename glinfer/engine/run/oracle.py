@@ -64,11 +64,7 @@ class NumpyDevice(_WithoutRenderer, Device):
 
 
 def device_of(executor: str, device: Device | str | int | None, *others: object) -> Device | str | int | None:
-    """The device for the options of :func:`glinfer.engine.loading.load_model`.
-
-    Raises:
-        InputError: the executor is unknown, or ``numpy`` got a device or ``others``, which need a renderer.
-    """
+    """The device of a model; InputError for an unknown executor, or for ``numpy`` with options that need a renderer."""
     if executor not in EXECUTORS:
         raise InputError(f"there is no executor {executor!r}; expected one of {', '.join(EXECUTORS)}")
     if executor == "gl" or isinstance(device, NumpyDevice):

@@ -61,11 +61,7 @@ class GenerationStats:
 
 
 def require_complete(stats: GenerationStats, text: str | None = None) -> None:
-    """Refuse a text that ended before it matched its structure.
-
-    Raises:
-        StructureError: has the ``text``.
-    """
+    """Refuse a text that ended before it matched its structure: a StructureError has the ``text``."""
     if stats.complete is False and stats.finish_reason in ("length", "context"):
         raise StructureError(
             f"the text ends after {stats.tokens} tokens and does not match the requested structure; allow more "

@@ -196,7 +196,7 @@ def _mixing(graph: Graph, layer: int, tokens: int) -> int:
     found = 0
     for node in (branch.body for branch in graph.layer(layer).mixings):
         if isinstance(node, Attention):
-            found += 2 * node.out.inputs * min(tokens, node.window or tokens)
+            found += 2 * node.out.inputs * min(tokens, node.of.window or tokens)
             continue
         assert isinstance(node, Convolution | DeltaMixing)
         found += math.prod(node.conv.weight.shape)

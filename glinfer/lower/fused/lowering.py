@@ -144,7 +144,7 @@ class Lowering(ABC):
 
     def has_queries_apart(self, node: Attention) -> bool:
         """Whether the cache that a layer reads has no place for its queries."""
-        return self.in_bytes or node.source is not None
+        return self.in_bytes or node.of.source is not None
 
     @abstractmethod
     def rows(self, name: str, floats: int, format_name: str = "rgba32f") -> RowInterleaved:
@@ -318,20 +318,20 @@ class Lowering(ABC):
 
     def attention(self, layer: int, node: Attention, *, ends: bool) -> RowInterleaved | TensorSpec | None:
         """Draw keys, values and queries of a layer, what its heads see, and their gates where it has them."""
-        cache, to, dim = self.layer_cache(layer), f"blocks.{layer}.attn", node.head_dim
+        cache, to, dim = self.layer_cache(layer), f"blocks.{layer}.attn", node.of.head_dim
         self.keys_and_values(layer, node, cache)
         if ends:
             return None
         heads, mixed = self.recipes.heads(layer), self.attend(layer, node, cache)
-        if node.gated or node.gate is not None:
-            mixed = self.open_gates(layer, mixed, 0 if node.gated else heads.floats)
+        if node.of.gated or node.gate is not None:
+            mixed = self.open_gates(layer, mixed, 0 if node.of.gated else heads.floats)
         self.value(f"{to}.joined", View(dim, heads.count, cols_apart=heads.floats, rows="only", joined=True))
         return mixed
 
     def keys_and_values(self, layer: int, node: Attention, cache: TensorSpec) -> None:
         """Draw keys, values and queries of a layer, and keep keys and values in its cache."""
         recipe, turning, name = self.recipes.qkv(layer), self.turning(layer, node), f"h.{layer}.attn"
-        straight = not self.stores and node.source is None
+        straight = not self.stores and node.of.source is None
         out, clears = (RowInterleaved((cache,)), "rows") if straight else (self.qkv(layer), "all")
         first: dict[str, Any] = {"first": "position"} if straight else {}
         if not self.normed_heads:
@@ -341,14 +341,14 @@ class Lowering(ABC):
             assert turning is not None
             raw = self.raw(layer)
             self.product(recipe, self.hidden[0], raw)
-            how: dict[str, Any] = {"head_dim": node.head_dim, "eps": self.config.layer_norm_eps, **first}
-            how |= {"whole": node.whole, "values": node.value_norms, "turned_first": node.turned_first}
+            how: dict[str, Any] = {"head_dim": node.of.head_dim, "eps": self.config.layer_norm_eps, **first}
+            how |= {"whole": node.whole, "values": node.of.value_norms, "turned_first": node.of.turned_first}
             where: dict[str, Any] = {"rows": self.table, "slots": self.used, "kernels": self.kernels}
             gains = self.of_layer(layer, "attn.qkv.turn")
             self.plan.draw(turn_heads(f"{name}.turn", raw, gains, turning, out, **how, **where))
         heads = self.recipes.heads(layer)
         self.name_heads(layer, "q", heads.count, heads.queries_at, straight=straight)
-        if node.source is not None:
+        if node.of.source is not None:
             return
         if not straight:
             self.store(f"{name}.store", out, cache, "attn.store")
@@ -366,7 +366,7 @@ class Lowering(ABC):
 
     def turning(self, layer: int, node: Attention) -> Turning | None:
         """The outputs that a layer turns by their positions or normalises; None where it does neither."""
-        heads, rope = self.recipes.heads(layer), node.rope
+        heads, rope = self.recipes.heads(layer), node.of.rope
         if rope is None:
             normed = node.q_norm is not None
             return Turning(None, heads.kv_floats, heads.queries_at, heads.floats) if normed else None

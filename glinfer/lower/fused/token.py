@@ -151,7 +151,7 @@ class _TokenLowering(Lowering):
         self.value(f"{to}.scores", View("slots", heads.count))
         how["sinks"] = self.sinks(layer, node)
         self.plan.draw(cached_values(f"{name}.values", self.scores, cache, mixed.tensors[0], heads, **how))
-        self.value(f"{to}.mixed", View(node.head_dim, heads.count, cols_apart=heads.floats))
+        self.value(f"{to}.mixed", View(node.of.head_dim, heads.count, cols_apart=heads.floats))
         return mixed
 
     def product(

@@ -314,26 +314,26 @@ class _PlainLowering:
 
     def attention(self, name: str, to: str, node: Attention, x: TensorSpec, number: int) -> TensorSpec:
         """Draw the attention of a layer."""
-        rows, dim, gates = self.rows, node.head_dim, None
-        heads, kv_heads = self.config.num_attention_heads, node.kv_heads
-        apart = {} if node.source is None else dict(self.kept[node.source])
+        rows, dim, gates = self.rows, node.of.head_dim, None
+        heads, kv_heads = self.config.num_attention_heads, node.of.kv_heads
+        apart = {} if node.of.source is None else dict(self.kept[node.of.source])
         products = ("q", node.q, node.q_norm), ("k", node.k, node.k_norm), ("v", node.v or node.k, None)
         for letter, linear, norm in products:
             if linear is None:
                 continue
             count, step = heads if letter == "q" else kv_heads, f"{name}.{letter}"
             each = self.linear(f"{step}_proj", f"attn.{letter}_proj", linear, x)
-            if letter == "q" and node.gated:
+            if letter == "q" and node.of.gated:
                 axes = [Axis(rows, 1, 0), Axis(heads, 0, 2 * dim), Axis(dim, 0, 1)]
                 each, gates = (
                     self.copy(f"{name}.{part}", "attn.parts", each, (rows, heads * dim), axes, col_offset=number * dim)
                     for number, part in enumerate(("q_alone", "gate"))
                 )
-            if (norm is not None and not node.turned_first) or (letter == "v" and node.value_norms):
+            if (norm is not None and not node.of.turned_first) or (letter == "v" and node.of.value_norms):
                 each = self.head_norm(step, node, norm, each, count)
-            if letter != "v" and node.rope is not None:
-                each = self.turn(step, self.rope(node.rope, queries=letter == "q"), each, count)
-            if norm is not None and node.turned_first:
+            if letter != "v" and node.of.rope is not None:
+                each = self.turn(step, self.rope(node.of.rope, queries=letter == "q"), each, count)
+            if norm is not None and node.of.turned_first:
                 each = self.head_norm(step, node, norm, each, count)
             axes = [Axis(count, 0, dim), Axis(rows, 1, 0), Axis(dim, 0, 1)]
             keeps, shape = letter != "q" and number in self.sources, (count * rows, dim)
@@ -359,7 +359,7 @@ class _PlainLowering:
     def head_norm(self, step: str, node: Attention, norm: Norm | None, x: TensorSpec, heads: int) -> TensorSpec:
         """Draw the norm of heads of queries, keys or values, without gains if there is none, or of all of a row."""
         kind = "attn.head_norm"
-        parts, dim = (1, x.shape[1]) if node.whole else (heads, node.head_dim)
+        parts, dim = (1, x.shape[1]) if node.whole else (heads, node.of.head_dim)
         by_head, normed = (self.scratch(f"{step}_{each}", self.rows * parts, dim) for each in ("heads", "normed"))
         again = self.scratch(f"{step}_rows", *x.shape)
         self.plan.draw(repack(f"{step}_heads", kind, x, by_head, kernels=self.kernels))
@@ -382,12 +382,12 @@ class _PlainLowering:
 
     def mix(self, name: str, to: str, node: Attention, apart: Mapping[str, TensorSpec]) -> TensorSpec:
         """Draw scores, probabilities and weighted sums of all heads; returns the sums [heads · rows, D]."""
-        rows, dim = self.rows, node.head_dim
-        heads, kv_heads = self.config.num_attention_heads, node.kv_heads
+        rows, dim = self.rows, node.of.head_dim
+        heads, kv_heads = self.config.num_attention_heads, node.of.kv_heads
         shared, square = heads // kv_heads, View("keys", heads, rows)
         scores, probs = (self.scratch(f"{name}.{part}", heads * rows, rows) for part in ("scores", "probs"))
         mixed = self.scratch(f"{name}.mixed", heads * rows, dim)
-        finish = Finish(scale=node.scale, cap=node.cap, causal=0, window=node.window)
+        finish = Finish(scale=node.of.score_scale, cap=node.of.score_cap, causal=0, window=node.of.window)
         batch, x_steps, weight_steps = (1, kv_heads, shared), (heads, shared, 1), (kv_heads, 1, 0)
         product = Product(rows, rows, dim, transposed=True, batch=batch, x_steps=x_steps, weight_steps=weight_steps)
         self.multiply(f"{name}.scores", "attn.scores", apart["q"], apart["k"], scores, product, finish)

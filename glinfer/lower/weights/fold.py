@@ -457,11 +457,11 @@ class FoldedWeights(Mapping[str, Array]):
 
     def _head_gains(self, node: Attention, layer: int) -> Array:
         """The gains of keys and of queries, in the order of a head's rows: of one head, or of all, then zeros."""
-        order = self._recipes.turned_head(node.head_dim)
+        order = self._recipes.turned_head(node.of.head_dim)
         found = np.zeros((2, self._recipes.gain_floats(layer)), dtype=np.float32)
         for row, norm in zip(found, (node.k_norm, node.q_norm), strict=True):
             if norm is not None:
-                by_head = self._gain(norm.name).reshape(-1, node.head_dim)
+                by_head = self._gain(norm.name).reshape(-1, node.of.head_dim)
                 row[: len(by_head) * len(order)] = taken(by_head, order, axis=1).reshape(-1)
         return found
 

@@ -219,8 +219,8 @@ class Recipes:
         branch, heads = self.graph.layer(layer).mixing, self.heads(layer)
         node = branch.body
         assert isinstance(node, Attention)
-        dim, order = node.head_dim, self._turned_order(node.head_dim)
-        pitch = 2 * dim if node.gated else dim  # gates follow the queries of each head
+        dim, order = node.of.head_dim, self._turned_order(node.of.head_dim)
+        pitch = 2 * dim if node.of.gated else dim  # gates follow the queries of each head
         queries = _heads_in_place(heads.count, dim, heads.floats, order, pitch)
         parts, sources, above = [], [each for each in (node.k, node.v, node.q, node.gate) if each is not None], 0
         if node.k is not None:
@@ -229,7 +229,7 @@ class Recipes:
             parts, above = [keys, _moved(values, apart)], above + apart
         between = np.full(heads.queries_at - sum(map(len, parts)), PADDING)
         parts += [between, _moved(queries, above)]
-        if node.gated:
+        if node.of.gated:
             gates = _heads_in_place(heads.count, dim, heads.floats, None, pitch)
             parts += [np.full(self.gates_at - heads.cols, PADDING), _moved(gates, above + dim)]
         elif node.gate is not None:
@@ -300,8 +300,8 @@ class Recipes:
         config, branch, inputs = self.config, branch or self.graph.layer(layer).mixing, None
         node = branch.body
         assert isinstance(node, Attention | Convolution | DeltaMixing)
-        if isinstance(node, Attention) and node.head_dim != (floats := head_floats(node.head_dim)):
-            inputs = _heads_in_place(config.num_attention_heads, node.head_dim, floats)
+        if isinstance(node, Attention) and node.of.head_dim != (floats := head_floats(node.of.head_dim)):
+            inputs = _heads_in_place(config.num_attention_heads, node.of.head_dim, floats)
         kind, rows, end = f"{branch.name}.out_proj", np.arange(config.hidden_size), self._end(branch)
         return self._recipe(kind, layer, (node.out,), rows, inputs=inputs, writes_stream=True, **end)
 
