@@ -38,7 +38,7 @@ from glinfer.lower.fused.encode import encode_plan
 from glinfer.lower.fused.image import image_plan
 from glinfer.lower.fused.rows import batch_plan, chunk_plan, drafted_plan, fitting_chunk_plan
 from glinfer.lower.fused.token import HEAD_DRAWS, LOGITS, fast_plan
-from glinfer.lower.options import PlanOptions
+from glinfer.lower.options import ImageInputs, PlanOptions
 from glinfer.lower.plain.gab import reference_plan
 from glinfer.lower.plans import plan_for, weights_for
 from glinfer.lower.weights.low_rank import AdapterRanks
@@ -187,7 +187,7 @@ def planned() -> Iterator[tuple[str, str, int, Callable[[], Plan]]]:
             yield f"{model} encode", f"{name} {form}", edge, make
         for form in ("f32", "q8"):
             yield "siglip image", f"{name} {form}", edge, partial(image_plan, options_of(TOWER, name, form))
-        pictured = plans_of(replace(options_of(MODELS["llama"], name, "f32"), images=True))
+        pictured = plans_of(replace(options_of(MODELS["llama"], name, "f32"), images=ImageInputs()))
         for kind in ("prompt", "reference"):
             yield "llama images", f"{name} {kind}", edge, pictured[kind]
         for model in FEW:

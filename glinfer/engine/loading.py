@@ -38,7 +38,7 @@ from glinfer.gl.memory import check_room
 from glinfer.gl.self_test import check_arithmetic
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.spec import Array
-from glinfer.lower.options import PlanOptions
+from glinfer.lower.options import ImageInputs, PlanOptions
 from glinfer.lower.plans import (
     DEFAULT_PLAN,
     DEFAULT_WEIGHTS,
@@ -258,7 +258,8 @@ def load_model(
             stop_ids, sampling = default_stops(path, found, config), default_sampling(path)
     with stage("file"):
         vision = _NUMPY if executor == "numpy" else read_vision(path, config, mmproj)
-    pictured = isinstance(vision, Vision)
+    deep = len(vision.checkpoint.config.deepstack_layers) if isinstance(vision, Vision) else 0
+    inputs = ImageInputs(deep, vision.sections) if isinstance(vision, Vision) else None
     again = {name: os.path.abspath(where) for name, where in given.items()}  # noqa: PTH100
     read = partial(read_model, os.path.abspath(path), gelu=gelu, context=context, lora=again)  # noqa: PTH100
     with stage("context"):
@@ -269,7 +270,7 @@ def load_model(
             with stage("context"):
                 check_arithmetic(opened)
         with stage("plan"):
-            prepared = prepare(checkpoint, opened, plan, weights, kernels, cache, adapters, images=pictured)
+            prepared = prepare(checkpoint, opened, plan, weights, kernels, cache, adapters, images=inputs)
         embedding = checkpoint.embedding
         del checkpoint  # folded weights are a second copy, and textures may be a third in the same memory
         source = FileWeights(lambda: read()[1], files, plan, prepared.options.weights)
@@ -282,7 +283,7 @@ def load_model(
                 f"Python has no memory left for this model ({error or 'none at all'}); {MEMORY_ADVICE}"
             ) from None
         raise
-    find_form = None if found is None else partial(find_chat, path, found, config, images=pictured)
+    find_form = None if found is None else partial(find_chat, path, found, config, images=inputs is not None)
 
     def bind_images() -> ImageEngine:
         assert isinstance(vision, Vision)
@@ -292,7 +293,7 @@ def load_model(
         return made
 
     images: ImageReader | str
-    encoder = ImageEncoder(bind_images)
+    encoder = ImageEncoder(bind_images, vision)
     if isinstance(vision, Vision):
         images = reason if found is None else ImageReader(vision, found, config.vocab_size, encoder.rows)
     else:
@@ -383,7 +384,7 @@ def prepare(
     cache: str = DEFAULT_CACHE,
     adapters: AdapterRanks | None = None,
     *,
-    images: bool = False,
+    images: ImageInputs | None = None,
 ) -> Prepared:
     """Choose and build the plan of a checkpoint for a device, and prepare its weights.
 
@@ -395,7 +396,7 @@ def prepare(
         kernels: options of the passes; by default a good choice for the device.
         cache: one of :data:`glinfer.lower.plans.CACHES`.
         adapters: the checkpoint's adapters; by default no text uses one unless it names it.
-        images: whether prompts may have rows of images.
+        images: how prompts take rows of images.
 
     Raises:
         PlanError: the plan does not fit the device or its memory, or a weight does not fit the format.

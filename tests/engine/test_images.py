@@ -106,7 +106,7 @@ def test_squares_are_those_of_transformers(size: tuple[int, int]) -> None:
 
 
 def test_patches_of_a_token_are_neighbours() -> None:
-    assert merged_order(4, 2).tolist() == [0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15]
+    assert merged_order(4, 4, 2).tolist() == [0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15]
 
 
 @pytest.mark.parametrize("plan", ["fast", "reference"])

@@ -169,7 +169,7 @@ def _bound_positions(
     if turning is not None:
         if rows is None and not alone:
             raise PlanError(f"draw {name}: rotary positions need the table of rows")
-        inputs, defines, table = turning.inputs, turning.defines(name), None if alone else rows
+        inputs, defines, table = turning.inputs, turning.defines(name), None if alone or turning.by_row else rows
     if table is not None:
         inputs, defines = [*inputs, ("rows", table.name)], [*defines, *table_layout(table).defines("ROWS")]
     return inputs, defines
@@ -290,7 +290,7 @@ def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) 
         norms = by_member.reshape(size[0], -1)[:, :rows].reshape(-1, 1)
     positions = np.full(count, int(params.get("position", 0)))
     if params.get("ROPE") and not params["ALONE"]:  # padding rows may be beyond the last position
-        positions = turned_by(inputs["rows"][:count], params, len(inputs["rope"]))
+        positions = turned_by(inputs, params, count)
     y = dense_rows(inputs, params, x, norms, positions)
     y = raw_rows(y, x, params) if params.get("RAW") else y[:, : size[1]]
     if "r0" in inputs:

@@ -71,7 +71,7 @@ def turn_heads(
         *([("TURNED_FIRST", 1)] if turned_first else []),
     ]
     turns = turning.table is not None
-    if rows is not None and turns:
+    if rows is not None and turns and not turning.by_row:
         inputs.append(("rows", rows.name))
         defines += table_layout(rows).defines("ROWS")
     return block_draw(
@@ -134,7 +134,7 @@ def _turned(x: Array, inputs: Mapping[str, Array], params: Params) -> Array:
     if params["ALONE"]:
         positions = np.full(len(x), int(params["position"]))
     else:
-        positions = turned_by(inputs["rows"][: len(x)], params, len(rope))
+        positions = turned_by(inputs, params, len(x))
     return turned_rows(x, rope, params, positions)
 
 

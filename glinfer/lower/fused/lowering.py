@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any, Literal
 
-from glinfer.families.layer import Experts
+from glinfer.families.layer import Experts, Rope
 from glinfer.gl.layouts.blocks import BYTES, BlockLayout, blocks_for
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.graph.model import graph_of
@@ -360,8 +360,7 @@ class Lowering(ABC):
         dim = self.config.layer(layer).head_dim
         order = () if letter == "v" else tuple(map(int, self.recipes.turned_places(dim)))
         where: Literal["only", "position"] = "position" if straight else "only"
-        floats = head_floats(dim)
-        view = View(dim, heads, cols_apart=floats, start=start, order=order, rows=where)
+        view = View(dim, heads, cols_apart=head_floats(dim), start=start, order=order, rows=where)
         self.value(f"blocks.{layer}.attn.{letter}", view)
 
     def turning(self, layer: int, node: Attention) -> Turning | None:
@@ -370,9 +369,13 @@ class Lowering(ABC):
         if rope is None:
             normed = node.q_norm is not None
             return Turning(None, heads.kv_floats, heads.queries_at, heads.floats) if normed else None
-        table = self.of_model(self.recipes.ropes[rope])
+        return Turning(**self.angles(rope), keys=heads.kv_floats, queries=heads.queries_at, apart=rope.scales_queries)
+
+    def angles(self, rope: Rope) -> dict[str, Any]:
+        """The table of angles, and how rows are found in it."""
         positions = self.config.max_position_embeddings if self.config.long_after else 0
-        return Turning(table, heads.kv_floats, heads.queries_at, positions=positions, apart=rope.scales_queries)
+        table = self.of_model(self.recipes.ropes[rope])
+        return {"table": table, "positions": positions, "back": bool(self.options.sections)}
 
     def open_gates(
         self, layer: int, mixed: RowInterleaved | TensorSpec, head_floats: int
