@@ -13,6 +13,7 @@ import numpy as np
 from glinfer.config import ModelConfig
 from glinfer.errors import ConfigError, FormatError
 from glinfer.families import TOWERS
+from glinfer.families.qwen3_vl import SECTIONS
 from glinfer.families.qwen3_vl_vision import MAX_DEEP, names_of_layers
 from glinfer.families.record import Family
 from glinfer.families.settings import Settings, is_whole, quoted
@@ -37,7 +38,6 @@ _FILTERS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}
 _LANCZOS, _BICUBIC, _RESCALE, _HALF = 1, 3, 1 / 255, (0.5, 0.5, 0.5)
 _CLIP = {"image_mean": (0.48145466, 0.4578275, 0.40821073), "image_std": (0.26862954, 0.26130258, 0.27577711)}
 _SIZES = {"shortest_edge": (256**2, "min_pixels"), "longest_edge": (4096**2, "max_pixels")}
-_SECTIONS = (24, 20, 20)
 _NONE = "this model has no image encoder; leave images out, or give llama.cpp's file of one: mmproj"
 
 
@@ -219,7 +219,7 @@ def _any_shape(fields: Mapping[str, Any], places: int, scale: int, width: int, d
     deep = tuple(deep) if isinstance(deep, (list, tuple)) else (None,)
     if not all(is_whole(each, 0) and each < layers for each in deep) or list(deep) != sorted(set(deep))[:MAX_DEEP]:
         raise FormatError(
-            f"{label}: deepstack layers are {quoted(list(deep))}; expected up to {MAX_DEEP} of the {layers} layers, in order"
+            f"{label}: deepstack layers are {quoted(list(deep))}; expected up to {MAX_DEEP} of {layers} layers, in order"
         )
     if side * side != places or places > MAX_PATCHES:
         raise FormatError(f"{label}: {places} learned places; expected a square of at most {MAX_PATCHES}")
@@ -236,7 +236,7 @@ def _sections(text: object, label: str) -> tuple[int, ...]:
     """The sections of rotary pairs in the settings of a text model."""
     settings = text if isinstance(text, dict) else {}
     angles = settings.get("rope_parameters") or settings.get("rope_scaling")
-    found = angles.get("mrope_section", _SECTIONS) if isinstance(angles, dict) else _SECTIONS
+    found = angles.get("mrope_section", SECTIONS) if isinstance(angles, dict) else SECTIONS
     return _checked_sections(found, label)
 
 
@@ -406,4 +406,4 @@ def _sections_of(model: AnyPath) -> tuple[int, ...]:
         return _sections(read_json(config_file, MAX_CONFIG_BYTES).get("text_config"), shown(config_file))
     file = read_gguf_file(model)
     key = f"{file.metadata.get('general.architecture')}.rope.dimension_sections"
-    return _checked_sections(file.metadata.get(key, _SECTIONS), f"{file.source}: {key}")
+    return _checked_sections(file.metadata.get(key, SECTIONS), f"{file.source}: {key}")

@@ -15,11 +15,13 @@ from tokenizers import decoders, models, pre_tokenizers
 from glinfer.config import ModelConfig
 from glinfer.families import TOWERS
 from glinfer.families.names import Names
+from glinfer.families.qwen3_vl_vision import names_of_layers
 from glinfer.formats import random_checkpoint
 from glinfer.graph.model import graph_of
-from goldens.pictures import Array
 
-PATCH, SCALE, SEED, DEEP = 4, 2, 5, (0, 2)
+from .pictures import Array
+
+PATCH, SCALE, SEED, DEEP = 4, 2, 6, (0, 2)
 SECTIONS = (4, 2, 2)
 TEXT = ModelConfig(
     320,
@@ -60,6 +62,8 @@ TEMPLATE = (
     "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 """Qwen's own without tools and thinking."""
+QWEN_SIZES = [(70, 50), (30, 90), (8, 8), (200, 10), (9, 33), (300, 200)]
+"""Widths and heights of images, some smaller and some larger than the limits."""
 PROCESSOR = {
     "size": {"shortest_edge": 512, "longest_edge": 2048},
     "patch_size": PATCH,
@@ -150,3 +154,45 @@ def _write_tokenizer(folder: Path) -> None:
     library.add_special_tokens(CONTROL)
     library.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE}))
+
+
+def write_mmproj(path: Path, dtype: str = "float16", **changes: object) -> Path:
+    """llama.cpp's file of the image encoder; ``changes`` are metadata by the end of their key, None for none."""
+    import gguf
+
+    writer = gguf.GGUFWriter(path, "clip")
+    keys: dict[str, Any] = {
+        "has_vision_encoder": True,
+        "projector_type": "qwen3vl_merger",
+        "use_gelu": True,
+        "vision.image_size": PATCH * 5,
+        "vision.patch_size": PATCH,
+        "vision.embedding_length": TOWER.hidden_size,
+        "vision.feed_forward_length": TOWER.intermediate_size,
+        "vision.block_count": TOWER.num_hidden_layers,
+        "vision.attention.head_count": TOWER.num_attention_heads,
+        "vision.attention.layer_norm_epsilon": TOWER.layer_norm_eps,
+        "vision.projection_dim": TEXT.hidden_size,
+        "vision.spatial_merge_size": SCALE,
+        "vision.is_deepstack_layers": [layer in DEEP for layer in range(TOWER.num_hidden_layers)],
+        "vision.image_min_pixels": PROCESSOR["size"]["shortest_edge"],  # type: ignore[index]
+        "vision.image_max_pixels": PROCESSOR["size"]["longest_edge"],  # type: ignore[index]
+        "vision.image_mean": [0.5, 0.5, 0.5],
+        "vision.image_std": [0.5, 0.5, 0.5],
+        **changes,
+    }
+    add = {bool: writer.add_bool, str: writer.add_string, int: writer.add_uint32, float: writer.add_float32}
+    for name, value in keys.items():
+        if value is not None:
+            add.get(type(value), writer.add_array)(f"clip.{name}", value)
+    names = names_of_layers(TOWERS["qwen3_vl_vision"].in_gguf.names, DEEP)
+    for name, array in joined(weights()[1], names):
+        kind = dtype if array.ndim > 1 and name != "v.position_embd.weight" else "float32"
+        frames = [array] if array.ndim < 5 else [array[:, :, 0], array[:, :, 1]]
+        for number, each in enumerate(frames):
+            writer.add_tensor(name + (".1" if number else ""), np.ascontiguousarray(each, kind))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path

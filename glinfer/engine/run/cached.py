@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import takewhile
 
 import numpy as np
 import numpy.typing as npt
@@ -287,7 +288,7 @@ class CachedSession(DecodeSession):
         # Observers see one token at a time.
         if not draft or self._bound.observers or isinstance(sampler, OwnSampler):
             return self._choose(1, sampler)
-        draft = draft[: self._alike(DRAFT_ROWS[-1]) - 1]
+        draft = [*takewhile(lambda token: not isinstance(token, ImageToken), draft)][: self._alike(DRAFT_ROWS[-1]) - 1]
         self._catch_up()
         if self._residual_tokens == len(self._ids) or not draft:
             return self._choose(1, sampler)

@@ -131,11 +131,8 @@ def _turned(x: Array, inputs: Mapping[str, Array], params: Params) -> Array:
     if not params.get("ROPE"):
         return x
     (rope,) = float64(inputs, ["rope"])
-    if params["ALONE"]:
-        positions = np.full(len(x), int(params["position"]))
-    else:
-        positions = turned_by(inputs, params, len(x))
-    return turned_rows(x, rope, params, positions)
+    alone = np.full(len(x), int(params.get("position", 0)))
+    return turned_rows(x, rope, params, alone if params["ALONE"] else turned_by(inputs, params, len(x)))
 
 
 register(
