@@ -53,7 +53,7 @@ from glinfer.lower.weights.recipe import Recipes
 from glinfer.program.session import Session
 from glinfer.quant.formats import DEFAULT_CACHE, FROM_FILE
 from glinfer.structured.constraint import DeadEnd
-from glinfer.text.images import without_images
+from glinfer.text.images import unready, without_images
 
 MAX_SLOTS = 32
 """Default limit for concurrent sequences; more add little speed, and each needs a cache."""
@@ -192,6 +192,9 @@ class Batch(Executor):
     def run_prompt(self, place: int, each: Running, most: int) -> tuple[int, int]:
         """See :class:`Executor`."""
         ids = each.held[each.cached : min(len(each.held) - 1, each.cached + most)]
+        if (square := unready(ids)) is not None:
+            square.reader.advance(square)
+            return 0, most  # so that other sequences go on
         base = place * self.capacity
         chunk = self._companions.chunk(len(ids))
         count = chunk.run(ids, each.cached, base, each.adapter, held=each.held, long=each.long)

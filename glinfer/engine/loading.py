@@ -295,7 +295,7 @@ def load_model(
     images: ImageReader | str
     encoder = ImageEncoder(bind_images, vision)
     if isinstance(vision, Vision):
-        images = reason if found is None else ImageReader(vision, found, config.vocab_size, encoder.rows)
+        images = reason if found is None else ImageReader(vision, found, config.vocab_size, encoder.steps)
     else:
         images = vision
     return Model(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +21,9 @@ from glinfer.lower.fused.rows import ROW_ANGLES, ROWS, slots_for
 from glinfer.lower.options import PlanOptions
 from glinfer.lower.ropes import grid_angles
 from glinfer.lower.weights.recipe import head_floats
+from glinfer.program.bands import Bands
 from glinfer.program.session import Session
+from glinfer.text.images import Steps, drained
 
 Floats = npt.NDArray[np.float32]
 
@@ -32,6 +35,7 @@ class ImageEngine(EncodeEngine):
         """Take over the bound plan."""
         Engine.__init__(self, options, bound, source)
         self.config, self._targets, self._session = options.config, options.kernels.rows_per_draw, bound
+        self._bands = Bands()
 
     def _session_for(self, patches: int) -> Session:
         """A session whose plan has room; that of the last larger image is kept."""
@@ -46,10 +50,16 @@ class ImageEngine(EncodeEngine):
             self._session = self.bound.companion(plan, ("weight",))
         return self._session
 
-    def rows(
+    def rows(self, *given: Any) -> Floats:
+        """The rows that :meth:`image_steps` returns."""
+        return drained(self.image_steps(*given))
+
+    def image_steps(
         self, patches: Floats, places: npt.NDArray[np.intp], by_patch: Mapping[str, Floats] = MappingProxyType({})
-    ) -> Floats:
-        """The rows [tokens, width] of one image, further vectors of a token after its first.
+    ) -> Steps:
+        """Run one image in pieces of about 50 ms; returns its rows [tokens, width].
+
+        Further vectors of a token come after its first. Between two pieces other plans may run.
 
         Args:
             patches: [patches, numbers of a patch], those of one token together.
@@ -77,7 +87,7 @@ class ImageEngine(EncodeEngine):
                 session.write(f"{name}.{number}", padded[number::targets])
         tokens = count // self.config.patches_per_token
         given = {"rows": count, "longest": count, "strip_first": 0, "texts": tokens}
-        session.run(given, flush_every=self.options.kernels.flush_every)
+        yield from session.steps(given, self._bands)
         levels = [SEEN, *(DEEP.format(number + 1) for number in range(len(self.config.deepstack_layers)))]
         found = np.concatenate([self._read(session, each, tokens) for each in levels], axis=1)
         if not np.isfinite(found).all():
@@ -101,16 +111,16 @@ class ImageEncoder:
         self._bind, self._vision = bind, vision
         self._engine: ImageEngine | None = None
 
-    def rows(self, patches: Floats, order: npt.NDArray[np.intp], grid: tuple[int, int]) -> Floats:
-        """See :meth:`ImageEngine.rows`; patch i is number ``order[i]``, row by row, in a grid of rows and columns."""
+    def steps(self, patches: Floats, order: npt.NDArray[np.intp], grid: tuple[int, int]) -> Steps:
+        """See :meth:`ImageEngine.image_steps`; patch i is number ``order[i]``, row by row, in a grid of rows and columns."""
         self._engine = self._bind() if self._engine is None else self._engine
         config, (rows, cols) = self._engine.config, grid
         if not config.family.by_grid or isinstance(self._vision, str):
-            return self._engine.rows(patches, order)
+            return self._engine.image_steps(patches, order)
         row, col = np.divmod(order, cols)
         places = interpolated(self._vision.table, row, rows, col, cols)
         angles = grid_angles(config, row, col, head_floats(config.head_dim))
-        return self._engine.rows(patches, np.zeros_like(order), {PLACES: places, ROW_ANGLES: angles})
+        return self._engine.image_steps(patches, np.zeros_like(order), {PLACES: places, ROW_ANGLES: angles})
 
     def release(self) -> None:
         """Release its GL objects."""

@@ -219,7 +219,7 @@ def _any_shape(fields: Mapping[str, Any], places: int, scale: int, width: int, d
     deep = tuple(deep) if isinstance(deep, (list, tuple)) else (None,)
     if not all(is_whole(each, 0) and each < layers for each in deep) or list(deep) != sorted(set(deep))[:MAX_DEEP]:
         raise FormatError(
-            f"{label}: deepstack layers are {quoted(list(deep))}; expected up to {MAX_DEEP} of {layers} layers, in order"
+            f"{label}: deepstack layers are {quoted(list(deep))}; expected up to {MAX_DEEP} of {layers}, in order"
         )
     if side * side != places or places > MAX_PATCHES:
         raise FormatError(f"{label}: {places} learned places; expected a square of at most {MAX_PATCHES}")

@@ -237,12 +237,22 @@ class Tape:
                 calls.append((after, (place,)))
         self._calls = tuple(calls)
 
-    def run(self, values: RunValues, watched: Watched = _NONE) -> int:
-        """Issue the draws with these run values and return their number; a sentinel watches some of them."""
+    def run(self, values: RunValues, watched: Watched = _NONE, within: Rectangle | None = None) -> int:
+        """Issue the draws with these run values and return their number; a sentinel watches some of them.
+
+        A tape of one draw fills only the texels ``within``, if that is given, and waits for them.
+        """
         device, calls = self._device, self._calls
         device.activate()
         try:
             done = 0
+            if within is not None:
+                (done,) = self._renders
+                _make(calls[:done], values)
+                with device.raw.scissored(within):
+                    _make(calls[done : done + 1], values)
+                    device.raw.finish()
+                done = len(calls)
             for place, first_time in sorted(watched.items()):
                 render = self._renders[place]
                 _make(calls[done:render], values)

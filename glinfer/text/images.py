@@ -16,7 +16,8 @@ import math
 import os
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import suppress
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +43,9 @@ if TYPE_CHECKING:
 Floats = npt.NDArray[np.float32]
 Grid = tuple[int, int]
 """Rows and columns."""
-Encode = Callable[[Floats, npt.NDArray[np.intp], Grid], Floats]
+Steps = Generator[None, None, Floats]
+"""Work in pieces, which returns rows."""
+Encode = Callable[[Floats, npt.NDArray[np.intp], Grid], Steps]
 """The patches of a square, their places and its grid → its rows, see :class:`glinfer.engine.vision.ImageEncoder`."""
 MARKS = ("<image>", "<|image_pad|>")
 """The control tokens that chat templates write for an image."""
@@ -77,9 +80,19 @@ class Square:
     @property
     def rows(self) -> Floats:
         """The rows [tokens, width]; the first use runs the image encoder, in the thread of the model."""
-        if self._rows is None:
-            self._rows = self.reader.encoded(self._pixels)
-            self._pixels = self._pixels[:0]
+        while self._rows is None:
+            self.reader.advance(self)
+        return self._rows
+
+    @property
+    def ready(self) -> bool:
+        """Whether the rows are there."""
+        return self._rows is not None
+
+    def encoded(self) -> Steps:
+        """The work of the image encoder, which keeps the rows here."""
+        self._rows = yield from self.reader.encoded(self._pixels)
+        self._pixels = self._pixels[:0]
         return self._rows
 
 
@@ -105,6 +118,21 @@ class ImageToken(int):
     def row(self) -> Floats:
         """Its row [width]."""
         return np.asarray(self.square.rows[self.place])
+
+
+def drained(steps: Steps) -> Floats:
+    """The rows after all pieces of the work."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return np.asarray(end.value)
+
+
+def unready(ids: Sequence[int]) -> Square | None:
+    """The first square among tokens whose rows are not there yet."""
+    squares = (token.square for token in ids if isinstance(token, ImageToken))
+    return next((square for square in squares if not square.ready), None)
 
 
 def image_rows(ids: Sequence[int]) -> dict[int, Floats]:
@@ -207,10 +235,18 @@ class ImageReader:
         self.form, self.patch, self.scale = vision.form, config.patch_size, math.isqrt(config.patches_per_token)
         self.by_grid, self._control, self._encode = config.family.by_grid, tokenizer.control_tokens, encode
         self._next, self._lock = vocab, Lock()
+        self._under_way: Steps | None = None
         self._known = OrderedDict[bytes, list[tuple[int, Square]]]()
 
-    def encoded(self, pixels: npt.NDArray[np.uint8]) -> Floats:
-        """The rows of pixels [height, width, 3]."""
+    def advance(self, square: Square) -> None:
+        """Run one piece of the image under way, or begin with a square if there is none."""
+        steps, self._under_way = self._under_way or square.encoded(), None
+        with suppress(StopIteration):
+            next(steps)
+            self._under_way = steps
+
+    def encoded(self, pixels: npt.NDArray[np.uint8]) -> Steps:
+        """The work that gives the rows of pixels [height, width, 3]."""
         mean, std = np.array(self.form.mean, np.float32), np.array(self.form.std, np.float32)
         scaled = np.asarray((pixels.astype(np.float32) / np.float32(255) - mean) / std, np.float32)
         rows, cols = (side // self.patch for side in pixels.shape[:2])  # pixels beyond whole patches are not seen
