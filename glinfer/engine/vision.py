@@ -112,7 +112,7 @@ class ImageEncoder:
         self._engine: ImageEngine | None = None
 
     def steps(self, patches: Floats, order: npt.NDArray[np.intp], grid: tuple[int, int]) -> Steps:
-        """See :meth:`ImageEngine.image_steps`; patch i is number ``order[i]``, row by row, in a grid of rows and columns."""
+        """See :meth:`ImageEngine.image_steps`; patch i is number ``order[i]`` of a grid of rows and columns."""
         self._engine = self._bind() if self._engine is None else self._engine
         config, (rows, cols) = self._engine.config, grid
         if not config.family.by_grid or isinstance(self._vision, str):

@@ -21,7 +21,7 @@ from glinfer.graph.model import graph_of
 
 from .pictures import Array
 
-PATCH, SCALE, SEED, DEEP = 4, 2, 6, (0, 2)
+PATCH, SCALE, SEED, DEEP = 4, 2, 7, (0, 2)
 SECTIONS = (4, 2, 2)
 TEXT = ModelConfig(
     320,

@@ -224,7 +224,7 @@ def images() -> dict[str, Any]:
 
 def qwen_images() -> dict[str, Any]:
     """A Qwen3-VL: shapes and pixels of images, rows of the encoder, and logits as of :func:`images`."""
-    return qwen_record.images(greedy, GREEDY)
+    return qwen_record.images(greedy, 2 * GREEDY)
 
 
 def embedders() -> dict[str, Any]:
