@@ -228,7 +228,7 @@ def test_places_that_take_no_images(model: Model, folder: Path) -> None:
     refusals: list[tuple[Any, str]] = [
         (lambda: model.logits(ids[:end]), "ends with an image"),
         (lambda: model.score([ids]), "part of an image"),
-        (lambda: model.stream(ids, speculate="ngram"), "speculation"),
+        (lambda: model.stream(ids, draft=model), "a draft model"),
         (lambda: model.capture("blocks.0.attn.q", ids), "no activation is observed"),
         (lambda: model.chat([{"role": "assistant", "content": about(picture())[0]["content"]}]), "a user's message"),
     ]

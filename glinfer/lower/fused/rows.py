@@ -408,7 +408,7 @@ class ChunkLowering(_RowsLowering):
         return min(self.options.deep, self.config.producing_layers - 1) if self._pictured else 0
 
     def after_mixing(self, layer: Layer, mixed: list[tuple[Branch, RowInterleaved | TensorSpec]]) -> None:
-        """Draw the rest of a layer, and add the vectors of images that belong behind it."""
+        """Draw the rest of a layer, and add the further vectors of images that belong to it."""
         super().after_mixing(layer, mixed)
         if layer.number >= self.deep:
             return
