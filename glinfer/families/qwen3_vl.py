@@ -10,13 +10,11 @@ from glinfer.families import qwen3
 from glinfer.families.gguf import Gguf
 from glinfer.families.huggingface import HuggingFace
 
-SECTIONS = (24, 20, 20)
-"""The usual rotary pairs that turn by time, row and column of an image."""
 FAMILY = replace(
     qwen3.FAMILY,
     name="qwen3_vl_text",
     rope_theta=500_000.0,
     huggingface=HuggingFace(sizes=(151936, 4096, 22016, 32, 32, 32, 128, 128000), wrapped=("qwen3_vl",)),
-    gguf=Gguf("qwen3vl", attention_bias=False, sections=SECTIONS),
+    gguf=Gguf("qwen3vl", attention_bias=False, sections=(24, 20, 20)),
     rerank_prompt="",
 )

@@ -11,15 +11,15 @@ from glinfer.families.gguf import Gguf
 from glinfer.families.huggingface import HuggingFace
 from glinfer.families.names import Names
 from glinfer.families.record import Family
-
-MAX_DEEP = 8
-"""Limit for the layers with further vectors; Qwen3-VL has three."""
+from glinfer.limits import MAX_DEEP_VECTORS
 
 
 def _mergers(whole: str, deep: str, parts: tuple[str, str]) -> dict[str, str]:
     """The names of the matrices after joining, by number: two for the last layer, then two for each further vector."""
     first = {f"dense.{number}": whole.format(part) for number, part in enumerate(parts)}
-    further = {f"dense.{2 * n + 2 + m}": deep.format(n, part) for n in range(MAX_DEEP) for m, part in enumerate(parts)}
+    further = {
+        f"dense.{2 * n + 2 + m}": deep.format(n, part) for n in range(MAX_DEEP_VECTORS) for m, part in enumerate(parts)
+    }
     return first | further
 
 
@@ -72,12 +72,3 @@ FAMILY = Family(
         ),
     ),
 )
-
-
-def names_of_layers(names: Names, layers: tuple[int, ...]) -> Names:
-    """GGUF's names, which have the numbers of the layers with further vectors."""
-    letters = dict(names.letters)
-    for number, layer in enumerate(layers):
-        letters[f"merge_norm.{number}"] = str(layer)
-        letters |= {f"dense.{2 * number + 2 + m}": f"v.deepstack.{layer}.fc{m + 1}" for m in range(2)}
-    return replace(names, letters=letters)

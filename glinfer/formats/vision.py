@@ -13,8 +13,6 @@ import numpy as np
 from glinfer.config import ModelConfig
 from glinfer.errors import ConfigError, FormatError
 from glinfer.families import TOWERS
-from glinfer.families.qwen3_vl import SECTIONS
-from glinfer.families.qwen3_vl_vision import MAX_DEEP, names_of_layers
 from glinfer.families.record import Family
 from glinfer.families.settings import Settings, is_whole, quoted
 from glinfer.formats.checkpoint import Checkpoint, FloatArray
@@ -27,10 +25,10 @@ from glinfer.formats.huggingface.files import find_tensors, locate
 from glinfer.formats.huggingface.model import check_tensors, loaded
 from glinfer.formats.json_files import read_json
 from glinfer.formats.tensors import stored_tensors
-from glinfer.limits import MAX_CONFIG_BYTES, MAX_GRID_PATCHES, MAX_IMAGE_SIDE, MAX_PATCHES
+from glinfer.limits import MAX_CONFIG_BYTES, MAX_DEEP_VECTORS, MAX_GRID_PATCHES, MAX_IMAGE_SIDE, MAX_PATCHES
 
 _SIGLIP, _BY_GRID = TOWERS["siglip"], TOWERS["qwen3_vl_vision"]
-_QWEN, _TEXTS = "qwen3_vl", ("qwen3_vl_text",)
+_QWEN = "qwen3_vl"
 _TYPES = ("smolvlm", "idefics3", _QWEN)
 _PROJECTORS = {"idefics3": "SmolVLM", "qwen3vl_merger": "Qwen3-VL"}
 _PROCESSORS = (("preprocessor_config.json", ""), ("processor_config.json", "image_processor"))
@@ -90,7 +88,7 @@ def read_vision(path: AnyPath, config: ModelConfig, mmproj: AnyPath | None = Non
         FormatError: the encoder of ``mmproj``, or of a supported Hugging Face model, is damaged or does not fit.
     """
     if mmproj is not None:
-        found: Vision | str = _in_gguf(mmproj, path)
+        found: Vision | str = _in_gguf(mmproj)
     elif is_directory(path) or Path(path).name.endswith((".json", ".safetensors")):
         found = _in_huggingface(path) if is_directory(path) or (Path(path).parent / "config.json").is_file() else _NONE
     else:
@@ -101,13 +99,15 @@ def read_vision(path: AnyPath, config: ModelConfig, mmproj: AnyPath | None = Non
             "the model; give the image encoder that belongs to it"
         )
     if isinstance(found, Vision) and found.checkpoint.config.family.by_grid:
-        if config.model_type not in _TEXTS:
+        form = config.family.huggingface
+        if form is None or _QWEN not in form.wrapped:
             raise FormatError(
                 f"{found.checkpoint.source}: it is the image encoder of Qwen3-VL; the model is of family "
                 f"{config.model_type}; give the image encoder that belongs to it"
             )
         if config.long_after:
             return "images do not run with rope scaling of two sets of angles; leave images out"
+        found = replace(found, sections=_sections_of(path, config))
     return found
 
 
@@ -117,7 +117,7 @@ def _beside(path: Path) -> Vision | str:
     if len(files) > 1:
         return f"found {len(files)} image encoders beside the model; give the file of one: mmproj"
     try:
-        return _in_gguf(files[0], path) if files else _NONE
+        return _in_gguf(files[0]) if files else _NONE
     except FormatError as error:
         return str(error)
 
@@ -187,7 +187,7 @@ def _tensors(config: ModelConfig, config_file: Path, weights: Path, prefixes: tu
 
 def _qwen_in_huggingface(config_file: Path, weights: Path, values: Mapping[str, Any]) -> Vision | str:
     """The encoder of a Qwen3-VL."""
-    label, own, text = shown(config_file), values.get("vision_config"), values.get("text_config")
+    label, own = shown(config_file), values.get("vision_config")
     settings = Settings(own if isinstance(own, dict) else {}, f"{label}: vision_config")
     for name, only in (("in_channels", (3, None)), ("temporal_patch_size", (2, None))):
         settings.only(name, only)
@@ -210,16 +210,20 @@ def _qwen_in_huggingface(config_file: Path, weights: Path, values: Mapping[str, 
     )
     checkpoint = _tensors(config, config_file, weights, ("visual.",))
     found = _processor(config_file.parent)
-    return found if isinstance(found, str) else Vision(checkpoint, _piece(found, config), _sections(text, label))
+    return found if isinstance(found, str) else Vision(checkpoint, _piece(found, config))
 
 
 def _any_shape(fields: Mapping[str, Any], places: int, scale: int, width: int, deep: object, label: str) -> ModelConfig:
     """The shape of an encoder for images of any shape, whose tokens have ``width`` numbers."""
     layers, side = fields["num_hidden_layers"], math.isqrt(places)
     deep = tuple(deep) if isinstance(deep, (list, tuple)) else (None,)
-    if not all(is_whole(each, 0) and each < layers for each in deep) or list(deep) != sorted(set(deep))[:MAX_DEEP]:
+    if (
+        not all(is_whole(each, 0) and each < layers for each in deep)
+        or list(deep) != sorted(set(deep))[:MAX_DEEP_VECTORS]
+    ):
         raise FormatError(
-            f"{label}: deepstack layers are {quoted(list(deep))}; expected up to {MAX_DEEP} of {layers}, in order"
+            f"{label}: deepstack layers are {quoted(list(deep))}; expected at most {MAX_DEEP_VECTORS} of {layers}, in "
+            "order"
         )
     if side * side != places or places > MAX_PATCHES:
         raise FormatError(f"{label}: {places} learned places; expected a square of at most {MAX_PATCHES}")
@@ -230,20 +234,6 @@ def _any_shape(fields: Mapping[str, Any], places: int, scale: int, width: int, d
     if config.head_dim % 4:
         raise FormatError(f"{label}: heads of {config.head_dim} elements; expected a multiple of 4")
     return config
-
-
-def _sections(text: object, label: str) -> tuple[int, ...]:
-    """The sections of rotary pairs in the settings of a text model."""
-    settings = text if isinstance(text, dict) else {}
-    angles = settings.get("rope_parameters") or settings.get("rope_scaling")
-    found = angles.get("mrope_section", SECTIONS) if isinstance(angles, dict) else SECTIONS
-    return _checked_sections(found, label)
-
-
-def _checked_sections(found: object, label: str) -> tuple[int, ...]:
-    if not isinstance(found, (list, tuple)) or len(found) < 3 or not all(is_whole(each, 0) for each in found):
-        raise FormatError(f"{label}: sections of rotary pairs are {quoted(found)}; expected three whole numbers")
-    return tuple(found[:3])
 
 
 def _piece(settings: Settings, config: ModelConfig) -> ImageForm:
@@ -328,8 +318,8 @@ def _colours(settings: Settings, name: str, usual: tuple[float, ...] = _HALF) ->
     return tuple(map(float, found))
 
 
-def _in_gguf(path: AnyPath, model: AnyPath) -> Vision:
-    """The image encoder in llama.cpp's file of one, beside the file or directory of its language model.
+def _in_gguf(path: AnyPath) -> Vision:
+    """The image encoder in llama.cpp's file of one.
 
     Source of the keys: tools/mtmd/clip.cpp of llama.cpp.
     """
@@ -356,7 +346,7 @@ def _in_gguf(path: AnyPath, model: AnyPath) -> Vision:
         "layer_norm_eps": keys.number("attention.layer_norm_epsilon"),
     }
     if kind != "idefics3":
-        return _qwen_in_gguf(file, keys, fields, width, model)
+        return _qwen_in_gguf(file, keys, fields, width)
     fields["dense"] = ((width, False, "none"),)
     config = _fitting(fields, side, keys.whole("projector.scale_factor", most=64), file.source)
     mean, std = (_colours(keys, name) for name in ("image_mean", "image_std"))
@@ -368,42 +358,48 @@ def _in_gguf(path: AnyPath, model: AnyPath) -> Vision:
     return Vision(checkpoint, ImageForm(side, longest, mean=mean, std=std))
 
 
-def _qwen_in_gguf(file: GgufFile, keys: Settings, fields: Mapping[str, Any], width: int, model: AnyPath) -> Vision:
+def _qwen_in_gguf(file: GgufFile, keys: Settings, fields: Mapping[str, Any], width: int) -> Vision:
     """The encoder of a Qwen3-VL in llama.cpp's file of one.
 
     Source of the names: conversion/qwen3vl.py of llama.cpp.
     """
-    flags = keys.values.get("is_deepstack_layers", [])
+    flags, names = keys.values.get("is_deepstack_layers", []), _BY_GRID.in_gguf.names
     deep = tuple(layer for layer, flag in enumerate(flags) if flag) if isinstance(flags, list) else ()
-    places, scale = (
-        (keys.whole("image_size") // fields["patch_size"]) ** 2,
-        keys.whole("spatial_merge_size", 2, most=64),
-    )
-    config = _any_shape(fields, places, scale, width, deep, file.source)
-    names, tensors = names_of_layers(_BY_GRID.in_gguf.names, deep), dict(file.tensors)
+    places, scale = keys.whole("image_size") // fields["patch_size"], keys.whole("spatial_merge_size", 2, most=64)
+    config = _any_shape(fields, places**2, scale, width, deep, file.source)
+    # Files have the numbers of layers in the names, glinfer those of the vectors.
+    prefix = names.merge_norm.removesuffix("norm")
+    renamed = {prefix.format(layer): prefix.format(number) for number, layer in enumerate(deep)}
+    tensors = {
+        next((to + name.removeprefix(at) for at, to in renamed.items() if name.startswith(at)), name): tensor
+        for name, tensor in file.tensors.items()
+    }
     name = f"{names.patches}.weight"
-    frames = [tensors.pop(each, None) for each in (name, f"{name}.1")]
-    if (
-        any(each is None or each.shape != frames[0].shape for each in frames if frames[0] is not None)
-        or frames[0] is None
-    ):
-        raise FormatError(f"{file.source}: expected the tensors {name} and {name}.1 of two frames, of one shape")
-    joined = np.stack([each.floats() for each in frames if each is not None], axis=2)
-    tensors[name] = GgufTensor(
-        name, "F32", joined.shape, np.ascontiguousarray(joined, "<f4").view(np.uint8).reshape(-1)
-    )
+    first, second = (tensors.pop(each, None) for each in (name, f"{name}.1"))
+    if first is None or second is None or first.shape != second.shape:
+        raise FormatError(f"{file.source}: expected the tensors {name} and {name}.1, of two frames and of one shape")
+    frames = np.stack([first.floats(), second.floats()], axis=2).astype("<f4")
+    tensors[name] = GgufTensor(name, "F32", frames.shape, frames.reshape(-1).view(np.uint8))
+    checkpoint = checked_parts(config, replace(file, tensors=tensors), names)
     limits = [keys.whole(f"image_{other}", usual) for usual, other in _SIZES.values()]
     mean, std = (_colours(keys, each) for each in ("image_mean", "image_std"))
-    checkpoint = checked_parts(config, replace(file, tensors=tensors), names)
-    form = _piece_form(config, limits, _BICUBIC, mean, std)
-    return Vision(checkpoint, form, _sections_of(model))
+    return Vision(checkpoint, _piece_form(config, limits, _BICUBIC, mean, std))
 
 
-def _sections_of(model: AnyPath) -> tuple[int, ...]:
-    """The sections of rotary pairs of a language model."""
-    if not is_gguf(model):
-        config_file, _ = locate(model)
-        return _sections(read_json(config_file, MAX_CONFIG_BYTES).get("text_config"), shown(config_file))
-    file = read_gguf_file(model)
-    key = f"{file.metadata.get('general.architecture')}.rope.dimension_sections"
-    return _checked_sections(file.metadata.get(key, SECTIONS), f"{file.source}: {key}")
+def _sections_of(path: AnyPath, config: ModelConfig) -> tuple[int, ...]:
+    """The sections of rotary pairs in the files of a language model."""
+    found: object = None
+    if is_gguf(path):
+        file = read_gguf_file(path)
+        label = f"{file.source}: {file.metadata.get('general.architecture')}.rope.dimension_sections"
+        found = file.metadata.get(label.removeprefix(f"{file.source}: "))
+    else:
+        config_file, _ = locate(path)
+        text, label = read_json(config_file, MAX_CONFIG_BYTES).get("text_config"), shown(config_file)
+        settings = text if isinstance(text, dict) else {}
+        angles = settings.get("rope_parameters") or settings.get("rope_scaling")
+        found = angles.get("mrope_section") if isinstance(angles, dict) else None
+    found = config.family.in_gguf.sections if found is None else found
+    if not isinstance(found, (list, tuple)) or len(found) < 3 or not all(is_whole(each, 0) for each in found):
+        raise FormatError(f"{label}: sections of rotary pairs are {quoted(found)}; expected three whole numbers")
+    return tuple(found[:3])

@@ -15,7 +15,6 @@ from tokenizers import decoders, models, pre_tokenizers
 from glinfer.config import ModelConfig
 from glinfer.families import TOWERS
 from glinfer.families.names import Names
-from glinfer.families.qwen3_vl_vision import names_of_layers
 from glinfer.formats import random_checkpoint
 from glinfer.graph.model import graph_of
 
@@ -185,8 +184,9 @@ def write_mmproj(path: Path, dtype: str = "float16", **changes: object) -> Path:
     for name, value in keys.items():
         if value is not None:
             add.get(type(value), writer.add_array)(f"clip.{name}", value)
-    names = names_of_layers(TOWERS["qwen3_vl_vision"].in_gguf.names, DEEP)
-    for name, array in joined(weights()[1], names):
+    for inner, array in joined(weights()[1], TOWERS["qwen3_vl_vision"].in_gguf.names):
+        start, _, rest = inner.partition("v.deepstack.")
+        name = f"v.deepstack.{DEEP[int(rest[0])]}{rest[1:]}" if rest else start
         kind = dtype if array.ndim > 1 and name != "v.position_embd.weight" else "float32"
         frames = [array] if array.ndim < 5 else [array[:, :, 0], array[:, :, 1]]
         for number, each in enumerate(frames):
