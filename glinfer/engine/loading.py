@@ -24,7 +24,7 @@ from glinfer.engine.option_names import named_options
 from glinfer.engine.run.fallback import KernelChoice
 from glinfer.engine.run.oracle import NumpyDevice, NumpyEngine, NumpySession, device_of
 from glinfer.engine.textures import FileWeights, WeightSource
-from glinfer.engine.vision import ImageEncoder, ImageEngine
+from glinfer.engine.vision import ImageEncoder, ImageEngine, fitted
 from glinfer.errors import InputError, PlanError
 from glinfer.formats import Checkpoint, load_checkpoint, random_checkpoint, unpacked, weight_shapes
 from glinfer.formats.adapters.merge import read_adapter
@@ -293,6 +293,7 @@ def load_model(
         return made
 
     images: ImageReader | str
+    vision = fitted(vision, opened) if isinstance(vision, Vision) else vision
     encoder = ImageEncoder(bind_images, vision)
     if isinstance(vision, Vision):
         images = reason if found is None else ImageReader(vision, found, config.vocab_size, encoder.steps)

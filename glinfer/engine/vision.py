@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -13,8 +14,9 @@ import numpy.typing as npt
 from glinfer.engine.embed import EncodeEngine
 from glinfer.engine.engine import Engine
 from glinfer.engine.textures import WeightSource
-from glinfer.errors import NumbersError
+from glinfer.errors import NumbersError, PlanError
 from glinfer.formats.vision import Vision
+from glinfer.gl.context import Device
 from glinfer.kernels.fused.rows import BASE, LAST, POSITION, TOKEN, interleaved, row_table
 from glinfer.lower.fused.image import DEEP, PIXELS, PLACES, SEEN, image_plan
 from glinfer.lower.fused.rows import ROW_ANGLES, ROWS, slots_for
@@ -23,9 +25,12 @@ from glinfer.lower.ropes import grid_angles
 from glinfer.lower.weights.recipe import head_floats
 from glinfer.program.bands import Bands
 from glinfer.program.session import Session
+from glinfer.program.tuning import kernels_for
 from glinfer.text.images import Steps, drained
 
 Floats = npt.NDArray[np.float32]
+_FEWEST = 64
+"""Patches below which no smaller plan is tried."""
 
 
 class ImageEngine(EncodeEngine):
@@ -126,6 +131,26 @@ class ImageEncoder:
         """Release its GL objects."""
         if self._engine is not None:
             self._engine.bound.release()
+
+
+def fitted(vision: Vision, device: Device) -> Vision:
+    """An encoder for images of any shape, with as many patches as fit the textures of a device; others as they are."""
+    config, form = vision.checkpoint.config, vision.form
+    if not config.family.by_grid:
+        return vision
+    patches, edge = config.max_position_embeddings, device.limits.max_texture_size
+    layer = replace(config, num_hidden_layers=1, deepstack_layers=(), dense=config.dense[:2])
+    options = PlanOptions(layer, "f32", kernels_for(device, config, "f32"), edge)
+    while patches > _FEWEST:
+        try:
+            image_plan(options, patches)
+            break
+        except PlanError:
+            patches //= 2
+    most = patches * config.patch_size**2
+    form = replace(form, longest=most, pixels=(min(form.pixels[0], most), min(form.pixels[1], most)))
+    config = replace(config, max_position_embeddings=patches)
+    return replace(vision, checkpoint=replace(vision.checkpoint, config=config), form=form)
 
 
 def interpolated(table: Floats, row: npt.NDArray[np.intp], rows: int, col: npt.NDArray[np.intp], cols: int) -> Floats:

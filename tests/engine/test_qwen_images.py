@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +27,11 @@ from PIL import Image
 import glinfer
 from glinfer.engine.model import Model
 from glinfer.engine.requests import BatchRequest
-from glinfer.engine.vision import interpolated
+from glinfer.engine.vision import fitted, interpolated
 from glinfer.errors import FormatError, InputError
 from glinfer.export.convert import convert_model
 from glinfer.formats.vision import ImageForm, Vision, read_vision
+from glinfer.gl.context import Limits, open_device
 from glinfer.kernels.options import KernelOptions
 from glinfer.text.images import ImageToken, decoded, drained, squares_of, turn_places
 
@@ -164,6 +166,19 @@ def test_larger_images_after_smaller_ones(model: Model, monkeypatch: pytest.Monk
     assert large.rows.shape[0] * 4 * PATCH**2 >= 20000
     again = reader.encoded(np.asarray(decoded(picture(seed=20)).resize((48, 32), Image.Resampling.BICUBIC)))
     assert np.array_equal(drained(again), wanted)
+
+
+@pytest.mark.slow
+def test_larger_images_are_made_smaller_where_textures_are_small(folder: Path) -> None:
+    vision = read_vision(folder, TEXT)
+    assert isinstance(vision, Vision)
+    with open_device(limits=replace(Limits.webgl2_minimum(), max_texture_size=1024)) as device:
+        small = fitted(vision, device)
+    assert small.checkpoint.config.max_position_embeddings < vision.checkpoint.config.max_position_embeddings
+    patches = small.checkpoint.config.max_position_embeddings
+    assert small.form.longest == patches * PATCH**2
+    (pixels,), *_ = squares_of(picture(400, 300), replace(small.form, pixels=(0, small.form.longest)))
+    assert pixels.size // 3 <= patches * PATCH**2
 
 
 def test_places_between_learned_ones() -> None:
