@@ -145,7 +145,8 @@ class ModelConfig:
       layers use the keys and values of the last layer of their kind before them; ``use_double_wide_mlp`` doubles the
       width of their MLPs. ``hidden_size_per_layer_input`` is the width of the token embeddings of each layer.
     * In an image encoder the rows are patches of ``patch_size`` × ``patch_size`` pixels (0: tokens of text), the
-      vocabulary is their places, and ``patches_per_token`` neighbours together make a token of the language model.
+      vocabulary is their places, and ``patches_per_token`` neighbours together make a token of the language model. Each
+      of ``deepstack_layers`` gives further vectors of these tokens.
 
     Raises:
         ConfigError: a field is out of range, or the heads do not divide the width.
@@ -210,6 +211,7 @@ class ModelConfig:
     routed_scaling_factor: float = 1.0
     patch_size: int = 0
     patches_per_token: int = 0
+    deepstack_layers: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         """Fill in defaults, then check every field."""
@@ -406,8 +408,8 @@ class ModelConfig:
 
     @property
     def patch_floats(self) -> int:
-        """Numbers of a patch of an image, three for each pixel; 0 in a model of text."""
-        return 3 * self.patch_size**2
+        """Numbers of a patch of an image, three for each pixel and frame; 0 in a model of text."""
+        return 3 * self.patch_size**2 * (2 if self.family.by_grid else 1)
 
     @property
     def rotary_dim(self) -> int:

@@ -138,6 +138,10 @@ MAX_IMAGE_RATIO = 64
 """Longest side of an image, relative to the shortest."""
 MAX_PATCHES = 1 << 14
 """Patches of a square that an encoder sees at once; SmolVLM has 1024."""
+MAX_GRID_PATCHES = 4096
+"""Patches of an image of any shape; larger images are made smaller. Their attention takes 1 GB with 16 heads."""
+MAX_DEEP_VECTORS = 8
+"""Layers of an image encoder with further vectors of a token; Qwen3-VL has three."""
 MAX_KNOWN_IMAGES = 8
 """Images whose rows a model keeps for the next conversation."""
 

@@ -38,7 +38,7 @@ from glinfer.lower.fused.encode import encode_plan
 from glinfer.lower.fused.image import image_plan
 from glinfer.lower.fused.rows import batch_plan, chunk_plan, drafted_plan, fitting_chunk_plan
 from glinfer.lower.fused.token import HEAD_DRAWS, LOGITS, fast_plan
-from glinfer.lower.options import PlanOptions
+from glinfer.lower.options import ImageInputs, PlanOptions
 from glinfer.lower.plain.gab import reference_plan
 from glinfer.lower.plans import plan_for, weights_for
 from glinfer.lower.weights.low_rank import AdapterRanks
@@ -82,6 +82,16 @@ TOWER = ModelConfig(
     **TOWERS["siglip"].usual,
 )
 """A small image encoder."""
+BY_GRID = ModelConfig(
+    *(16, 24, 3, 2, 4096, 40),
+    model_type="qwen3_vl_vision",
+    patch_size=4,
+    patches_per_token=4,
+    deepstack_layers=(0,),
+    dense=((96, True, "gelu"), (28, True, "none")) * 2,
+    **TOWERS["qwen3_vl_vision"].usual,
+)
+"""A small one for images of any shape."""
 FEW = ("llama", "gpt2", "qwen3_moe")
 """Models whose programs are recorded with adapters, and for every packed format."""
 ROUNDED = tuple(WEIGHT_FORMATS)[1:]
@@ -187,9 +197,13 @@ def planned() -> Iterator[tuple[str, str, int, Callable[[], Plan]]]:
             yield f"{model} encode", f"{name} {form}", edge, make
         for form in ("f32", "q8"):
             yield "siglip image", f"{name} {form}", edge, partial(image_plan, options_of(TOWER, name, form))
-        pictured = plans_of(replace(options_of(MODELS["llama"], name, "f32"), images=True))
+            yield "qwen3_vl image", f"{name} {form}", edge, partial(image_plan, options_of(BY_GRID, name, form), 48)
+        pictured = plans_of(replace(options_of(MODELS["llama"], name, "f32"), images=ImageInputs()))
         for kind in ("prompt", "reference"):
             yield "llama images", f"{name} {kind}", edge, pictured[kind]
+        turned = replace(options_of(MODELS["qwen3_vl_text"], name, "f32"), images=ImageInputs(1, (24, 20, 20)))
+        for kind, make in plans_of(turned).items():
+            yield "qwen3_vl images", f"{name} {kind}", edge, make
         for model in FEW:
             ranks = AdapterRanks.of(_adapters(MODELS[model]))
             options = replace(options_of(MODELS[model], name, "f32"), adapters=ranks)

@@ -30,6 +30,7 @@ from glinfer.kernels.fused.changes import change_word, changes_fit
 from glinfer.kernels.fused.choice import CHANGES, FILTER_WORDS
 from glinfer.kernels.fused.low_rank import ADAPTER_WORD
 from glinfer.kernels.fused.rows import (
+    BACK,
     BASE,
     CHOICE_WORDS,
     CHOSEN,
@@ -52,7 +53,7 @@ from glinfer.lower.weights.recipe import Recipes
 from glinfer.program.session import Session
 from glinfer.quant.formats import DEFAULT_CACHE, FROM_FILE
 from glinfer.structured.constraint import DeadEnd
-from glinfer.text.images import without_images
+from glinfer.text.images import unready, without_images
 
 MAX_SLOTS = 32
 """Default limit for concurrent sequences; more add little speed, and each needs a cache."""
@@ -178,8 +179,12 @@ class Batch(Executor):
     def run_prompt(self, place: int, each: Running, most: int) -> tuple[int, int]:
         """See :class:`Executor`."""
         ids = each.held[each.cached : min(len(each.held) - 1, each.cached + most)]
+        if (square := unready(ids)) is not None:
+            square.reader.advance(square)
+            return 0, most  # so that other sequences go on
         base = place * self.capacity
-        count = self._companions.chunk(len(ids)).run(ids, each.cached, base, each.adapter, long=each.long)
+        chunk = self._companions.chunk(len(ids))
+        count = chunk.run(ids, each.cached, base, each.adapter, held=each.held, long=each.long)
         self._reach(np.array([place]), np.array([each.cached]), count)
         return count, slots_for(count, self._targets) * self._targets
 
@@ -253,7 +258,7 @@ class Batch(Executor):
             choice.table[list(filtered), CHANGES] = self._follow(choice, filtered, ahead)
             choice.table[: self.slots, CHOICE_WORDS] = table[: self.slots, CHOICE_WORDS]
             choice.upload()
-        table[places, NOISE] |= np.array([LONG * each.long for each in active.values()], np.uint32)
+        table[places, NOISE] |= np.array([LONG * each.long | BACK * each.back for each in active.values()], np.uint32)
         self.session.write(ROWS, table)
         values = {"rows": self.slots, "longest": max(lengths)}
         draws = None if choice is None else len(self.session.draws) - 1  # without the plan's own pick

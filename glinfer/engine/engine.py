@@ -14,7 +14,7 @@ from typing import SupportsIndex
 import numpy as np
 
 from glinfer.engine.batch import Batch, SchedulerOptions, places_for
-from glinfer.engine.prefill import Companions, Prefill
+from glinfer.engine.prefill import Companions, Prefill, write_images
 from glinfer.engine.progress import Progress, no_progress, run_steps
 from glinfer.engine.requests import BatchRequest, Running
 from glinfer.engine.run.cached import CachedSession
@@ -27,12 +27,11 @@ from glinfer.engine.textures import TextureComparison, WeightSource
 from glinfer.errors import InputError, NumbersError
 from glinfer.kernels.options import KernelOptions
 from glinfer.lower.options import PlanOptions
-from glinfer.lower.plain.decoder import IMAGES
 from glinfer.lower.plain.gab import LOGITS, PROBS, TOKENS
 from glinfer.lower.plans import ReferencePlans
 from glinfer.program.plan import Plan
 from glinfer.program.session import Session
-from glinfer.text.images import BEYOND, image_rows
+from glinfer.text.images import BEYOND
 
 EMBEDS = "this model embeds texts and does not generate any; use embed or rerank"
 """Message when an embedding model should generate text."""
@@ -186,10 +185,8 @@ class WholeEngine(Engine):
         (session,) = self.sessions_for(len(ids))
         table = np.zeros((session.plan.max_rows, 1), dtype=np.int32)
         table[: len(ids), 0] = ids
-        if found := image_rows(ids):
-            rows = np.zeros(session.plan.table[IMAGES].shape, np.float32)
-            table[list(found), 0], rows[list(found)] = BEYOND, list(found.values())
-            session.write(IMAGES, rows)
+        if self.options.images is not None:
+            table[list(write_images(session, self.options, ids)), 0] = BEYOND
         session.write(TOKENS, table)
         issued = session.run(session.plan.values_for(len(ids)))
         self._issued += issued

@@ -24,7 +24,7 @@ from glinfer.engine.option_names import named_options
 from glinfer.engine.run.fallback import KernelChoice
 from glinfer.engine.run.oracle import NumpyDevice, NumpyEngine, NumpySession, device_of
 from glinfer.engine.textures import WeightSource, reread
-from glinfer.engine.vision import ImageEncoder, ImageEngine
+from glinfer.engine.vision import ImageEncoder, ImageEngine, fitted
 from glinfer.errors import InputError, PlanError
 from glinfer.formats import Checkpoint, load_checkpoint, random_checkpoint, unpacked, weight_shapes
 from glinfer.formats.adapters.merge import read_adapter
@@ -38,7 +38,7 @@ from glinfer.gl.memory import check_room
 from glinfer.gl.self_test import check_arithmetic
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.spec import Array
-from glinfer.lower.options import PlanOptions
+from glinfer.lower.options import ImageInputs, PlanOptions
 from glinfer.lower.plans import (
     DEFAULT_PLAN,
     DEFAULT_WEIGHTS,
@@ -232,7 +232,8 @@ def load_model(
             stop_ids, sampling = default_stops(path, found, config), default_sampling(path)
     with stage("file"):
         vision = _NUMPY if executor == "numpy" else read_vision(path, config, mmproj)
-    pictured = isinstance(vision, Vision)
+    deep = len(vision.checkpoint.config.deepstack_layers) if isinstance(vision, Vision) else 0
+    inputs = ImageInputs(deep, vision.sections) if isinstance(vision, Vision) else None
     again = {name: os.path.abspath(where) for name, where in given.items()}  # noqa: PTH100
     read = partial(read_model, os.path.abspath(path), gelu=gelu, context=context, lora=again)  # noqa: PTH100
     with stage("context"):
@@ -243,7 +244,7 @@ def load_model(
             with stage("context"):
                 check_arithmetic(opened)
         with stage("plan"):
-            prepared = prepare(checkpoint, opened, plan, weights, kernels, cache, adapters, images=pictured)
+            prepared = prepare(checkpoint, opened, plan, weights, kernels, cache, adapters, images=inputs)
         embedding = checkpoint.embedding
         del checkpoint  # folded weights are a second copy, and textures may be a third in the same memory
         source = partial(reread, lambda: read()[1], files, plan, prepared.options.weights)
@@ -256,18 +257,22 @@ def load_model(
                 f"Python has no memory left for this model ({error or 'none at all'}); {MEMORY_ADVICE}"
             ) from None
         raise
-    encoder: ImageEncoder | None = None
-    images: ImageReader | str = vision if isinstance(vision, str) else reason
-    if isinstance(vision, Vision) and found is not None:
-        encoder = ImageEncoder(partial(_image_engine, vision.checkpoint, opened, weights, shader_root))
-        images = ImageReader(vision, found, config.vocab_size, encoder.rows)
+    if isinstance(vision, Vision):
+        vision = fitted(vision, opened)
+        bind = partial(_image_engine, vision.checkpoint, opened, weights, shader_root)
+        encoder = ImageEncoder(bind, vision)
+        images: ImageReader | str = reason
+        if found is not None:
+            images = ImageReader(vision, found, config.vocab_size, encoder.steps)
+    else:
+        encoder, images = None, vision
     return Model(
         engine,
         found,
         no_tokenizer=reason,
         stop_ids=stop_ids,
         sampling=sampling,
-        find_form=None if found is None else partial(find_chat, path, found, config, images=pictured),
+        find_form=None if found is None else partial(find_chat, path, found, config, images=inputs is not None),
         embedding=embedding,
         images=images,
         image_encoder=encoder,
@@ -356,7 +361,7 @@ def prepare(
     cache: str = DEFAULT_CACHE,
     adapters: AdapterRanks | None = None,
     *,
-    images: bool = False,
+    images: ImageInputs | None = None,
 ) -> Prepared:
     """Choose and build the plan of a checkpoint for a device, and prepare its weights.
 

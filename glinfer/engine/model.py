@@ -297,8 +297,8 @@ class Model(Inspected, Embeds, Chatting):
                 raise InputError(f"found {name} together with speculation; leave out speculate and draft")
         whole, is_text = incomplete == ERROR, isinstance(prompt, str)
         row = replace(self.checked(BatchRequest(prompt, options)), reply=None)  # a TextStream makes the text
-        if speculates and len(without_images(row.prompt)) < len(row.prompt):
-            raise InputError("found an image together with speculation; leave out speculate and draft")
+        if draft is not None and len(without_images(row.prompt)) < len(row.prompt):
+            raise InputError("found an image together with a draft model; leave out draft, or use speculate='ngram'")
         speculation = self._speculation(speculate, draft) if speculates else None
         tokens = TokenStream(self._own, row, on_end=on_end, speculation=speculation, whole=whole and not is_text)
         return TextStream(tokens, self.require_tokenizer(), stop, whole=whole) if is_text else tokens

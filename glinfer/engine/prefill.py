@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,11 +21,22 @@ from glinfer.kernels.noise import Drawn
 from glinfer.kernels.options import KernelOptions
 from glinfer.lower.feed import chunk_feed
 from glinfer.lower.fused.caches import cache_slots
-from glinfer.lower.fused.rows import IMAGES, LOGITS, PICKS, ROWS, drafted_plan, few_chunk_rows, fitting_chunk_plan
+from glinfer.lower.fused.rows import (
+    IMAGES,
+    LOGITS,
+    PICKS,
+    ROW_ANGLES,
+    ROWS,
+    deep_name,
+    drafted_plan,
+    few_chunk_rows,
+    fitting_chunk_plan,
+)
 from glinfer.lower.options import PlanOptions
+from glinfer.lower.ropes import image_angles
 from glinfer.program.plan import Plan
 from glinfer.program.session import Session
-from glinfer.text.images import BEYOND, image_rows
+from glinfer.text.images import BEYOND, image_rows, turn_places
 
 Floats = npt.NDArray[np.float32]
 
@@ -32,12 +44,13 @@ Floats = npt.NDArray[np.float32]
 class Chunks:
     """Runs tokens into the caches of one session."""
 
-    def __init__(self, session: Session, kernels: KernelOptions) -> None:
+    def __init__(self, session: Session, options: PlanOptions) -> None:
         """Use a session of the chunk plan, which its owner releases."""
+        kernels, self._options = options.kernels, options
         self.session, self._targets, self._flush_every = session, kernels.rows_per_draw, kernels.flush_every
         self._table, self._texture = row_table(session.plan.table[ROWS].shape[0]), session.texture(ROWS)
         self._pace = Pace(session, self._targets)
-        self._images = session.plan.table.get(IMAGES)
+        self._pictured = IMAGES in session.plan.table
 
     def run(
         self,
@@ -46,23 +59,25 @@ class Chunks:
         base: int = 0,
         adapter: int = 0,
         *,
+        held: Sequence[int] = (),
+        back: int = 0,
         long: bool = False,
         draws: int | None = None,
     ) -> int:
         """Run the tokens that fit, from ``position`` of the sequence at slot ``base`` on; returns their number.
 
-        ``long`` uses the second set of angles, in models with two; ``draws`` limits the draws of the run.
+        ``held`` has at least these tokens and those before; it may be left out in models without images. In plans for
+        text alone ``back`` is the number of positions that images before have left out. ``long`` uses the second set
+        of angles, in models with two; ``draws`` limits the draws of the run.
         """
         most = min(len(ids), self.session.plan.max_rows)
         rows = self._pace.rows(most)
-        if self._images is not None and (found := image_rows(ids[:rows])):
+        if self._pictured:
             # The rows of an image may run another plan first.
-            table = np.zeros(self._images.shape, np.float32)
-            table[list(found)] = list(found.values())
-            self.session.write(IMAGES, table)
+            found = write_images(self.session, self._options, held[: position + rows], position)
             ids = [BEYOND if place in found else token for place, token in enumerate(ids[:rows])]
         since = time.perf_counter()  # after the plan of images
-        given = chunk_feed(self._table, ids[:rows], position, self._targets, base, long=long)
+        given = chunk_feed(self._table, ids[:rows], position, self._targets, base, long=long, back=back)
         self.session.require_alive()
         self._texture.upload(self._table)
         self.session.run({**given, ADAPTER: adapter}, draws=draws, flush_every=self._flush_every)
@@ -73,12 +88,12 @@ class Chunks:
 class DraftedRows(Chunks):
     """Runs the plan ``drafted`` into the caches of one session."""
 
-    def __init__(self, session: Session, kernels: KernelOptions) -> None:
-        """Use a session of the plan with these kernels; :meth:`Companions.release` releases both plans."""
-        super().__init__(session, kernels)
+    def __init__(self, session: Session, options: PlanOptions) -> None:
+        """Use a session of the plan with these options; :meth:`Companions.release` releases both plans."""
+        super().__init__(session, options)
         for target in range(self._targets):  # now, so that drafts make no lasting objects
             session.make_readable(f"{LOGITS}.{target}")
-        self._kernels = kernels
+        self._kernels = options.kernels
         self.choice: Choice | None = None
         """The plan ``choice`` over the logits of the rows, bound at first use."""
 
@@ -89,18 +104,18 @@ class DraftedRows(Chunks):
         options: SamplingOptions | None,
         draws: Sequence[Drawn],
         adapter: int = 0,
-        *,
-        long: bool = False,
+        **further: Any,
     ) -> None:
-        """Run tokens from ``position`` on, and choose the token after each with ``options``; None chooses nothing.
+        """Run tokens from ``position`` on, as :meth:`run` does, and choose the token after each with ``options``.
 
-        ``draws`` has the noise and temperature of each choice. Raises PlanError if the plan ``choice`` does not fit.
+        ``draws`` has the noise and temperature of each choice; without options nothing is chosen. Raises PlanError if
+        the plan ``choice`` does not fit.
         """
         if options is not None and not options.filters:
             fill_choices(self._table, draws)
-            self.run(ids, position, adapter=adapter, long=long)
+            self.run(ids, position, adapter=adapter, **further)
             return
-        self.run(ids, position, adapter=adapter, long=long, draws=len(self.session.draws) - 1)
+        self.run(ids, position, adapter=adapter, draws=len(self.session.draws) - 1, **further)
         if options is None:
             return
         if self.choice is None:
@@ -116,6 +131,26 @@ class DraftedRows(Chunks):
         """The logits [vocab] of a row of the last run."""
         slot, target = divmod(row, self._targets)
         return np.asarray(self.session.read_rows(f"{LOGITS}.{target}", slot)[0], dtype=np.float32)
+
+
+def write_images(session: Session, options: PlanOptions, held: Sequence[int], first: int = 0) -> Mapping[int, Floats]:
+    """Write the rows of images among the tokens ``held`` from ``first`` on, and the angles of all of these.
+
+    Returns the rows of images by place from ``first`` on; those without an image need not be zeros in fast plans.
+    """
+    found, width, table = image_rows(held[first:]), options.config.hidden_size, session.plan.table
+    names = [name for name in (IMAGES, *map(deep_name, range(options.deep))) if name in table]
+    if found or session.plan.name == "reference":
+        for level, name in enumerate(names):
+            rows = np.zeros(table[name].shape, np.float32)
+            for place, row in found.items():
+                rows[place] = row[level * width : (level + 1) * width]
+            session.write(name, rows)
+    if ROW_ANGLES in table:
+        turns, _ = turn_places(held)
+        angles = image_angles(options.config, options.sections, turns[first:], table[ROW_ANGLES].shape[1])
+        session.write(ROW_ANGLES, angles)
+    return found
 
 
 MAX_SINGLE_TOKENS = 3
@@ -226,7 +261,7 @@ class Companions:
 
         def made(kernels: KernelOptions) -> Chunks:
             prefill.options = replace(prefill.options, kernels=kernels)
-            return Chunks(prefill.session_of(rows, self._bound, partial(prefill.plan, rows)), kernels)
+            return Chunks(prefill.session_of(rows, self._bound, partial(prefill.plan, rows)), prefill.options)
 
         if rows not in self.chunks:
             # Plans share scratch textures, so they need the same kernels.
@@ -250,7 +285,7 @@ class Companions:
             kernels = replace(kernels, rows_per_draw=min(kernels.rows_per_draw, width))
             options = replace(prefill.options, kernels=kernels)
             plan = partial(drafted_plan, options, rows=DRAFT_ROWS[-1], cache_slots=prefill.cache_slots)
-            return DraftedRows(prefill.session_of(kernels, self._bound, plan), kernels)
+            return DraftedRows(prefill.session_of(kernels, self._bound, plan), options)
 
         if width not in self._drafted:
             self._drafted[width] = prefill.kernels.make(made)

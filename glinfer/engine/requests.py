@@ -14,6 +14,7 @@ from glinfer.engine.sampler import OwnSampler, Sampler, SamplingOptions
 from glinfer.structured.constraint import Constraint
 from glinfer.structured.structure import ERROR, OPTIONS
 from glinfer.text.chat import ChatForm
+from glinfer.text.images import turn_places
 from glinfer.text.reply import ChatPart, ReplyAssembler
 
 
@@ -123,6 +124,7 @@ class Running:
         self.resumes, self.unsure, self.queued = False, False, deque[int]()
         self.long = False
         """Whether the cached keys use the second set of angles, in models with two."""
+        self.measure_images()
         self.sampler = Sampler(self.sampling) if self.own_sampler is None else self.own_sampler
         self.stats = GenerationStats(prompt_tokens=len(self.prompt))
         self.parts: list[ChatPart] = []
@@ -131,6 +133,10 @@ class Running:
         self.due = 0.0
         self._reported = 0, 0
         self._end_if_done()
+
+    def measure_images(self) -> None:
+        """Note how many positions images have left out."""
+        _, self.back = turn_places(self.held)
 
     @property
     def owner(self) -> tuple[Hashable, int, bool]:

@@ -414,6 +414,7 @@ class Scheduler(Closing):
         oldest = room_made(each.held, each.before, each.keep, self.batch.config.max_position_embeddings)
         del each.held[oldest]
         each.cached = each.prompted = 0
+        each.measure_images()
         each.stats.dropped += oldest.stop - oldest.start
         self._turns(each)
         self._line.appendleft(each)

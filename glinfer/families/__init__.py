@@ -52,6 +52,7 @@ from glinfer.families import (
     qwen3_moe,
     qwen3_next,
     qwen3_vl,
+    qwen3_vl_vision,
     roberta,
     seed_oss,
     siglip,
@@ -70,7 +71,7 @@ _MODULES = (
 )
 FAMILIES: dict[str, Family] = {module.FAMILY.name: module.FAMILY for module in _MODULES}
 """Every family by its name, the ``model_type`` of its models."""
-TOWERS = {siglip.FAMILY.name: siglip.FAMILY}
+TOWERS = {module.FAMILY.name: module.FAMILY for module in (siglip, qwen3_vl_vision)}
 """The families of image encoders, whose models are parts of others."""
 DECODERS = {name: family for name, family in FAMILIES.items() if not family.encodes}
 """The families whose models generate text."""

@@ -73,7 +73,8 @@ class Gguf:
         inner_key: the key of the inner width of an MLP, or of each expert's.
         shared_key: the key of the width of an MLP that all tokens use without a weight.
         marked_by: a key that the files of this family have, and those of other families of the architecture lack.
-        sections: whether a file lists the pairs of each position of an image; in text, all positions are equal.
+        sections: the rotary pairs that turn by time, row and column of an image in published models, if a file lists
+            these; in text all three are equal.
         listed: the roles of numbers, one a layer, that a file has as lists in its metadata, by the role's name.
         constants: further such lists, of one number for all layers.
         keys_in_turn: whether value heads of a delta rule cycle through the key heads; otherwise value heads that share
@@ -95,7 +96,7 @@ class Gguf:
     inner_key: str = "feed_forward_length"
     shared_key: str = SHARED_WIDTH
     marked_by: str = ""
-    sections: bool = False
+    sections: tuple[int, ...] = ()
     listed: tuple[str, ...] = ()
     constants: Mapping[str, float] = field(default_factory=dict)
     keys_in_turn: bool = True

@@ -34,6 +34,7 @@ class Names:
         token_types, embedding_norm: vectors added to embeddings by token type, and the norm after the sum, if the
             family has them.
         dense: the matrices after the pooling, with a placeholder for their number.
+        merge_norm: the norms before the matrices for deeper features of images, with a placeholder for their number.
         letters: replacements for the placeholders, if they are not the letter or the number itself; by role and letter,
             such as ``head_norm.q``, for one role alone.
         sinks: the sink logits of each head's softmax, if the family has them.
@@ -85,6 +86,7 @@ class Names:
     token_types: str = ""
     embedding_norm: str = ""
     dense: str = "dense.{}"
+    merge_norm: str = ""
     letters: Mapping[str, str] = field(default_factory=dict)
     sinks: str = ""
     router: str = ""

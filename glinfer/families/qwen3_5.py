@@ -86,7 +86,7 @@ FAMILY = Family(
         "qwen35",
         attention_bias=False,
         partial_rotary=True,
-        sections=True,
+        sections=(11, 11, 10),
         more=_delta_metadata,
         names=replace(
             GGUF_NAMES,

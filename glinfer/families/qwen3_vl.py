@@ -1,6 +1,7 @@
 """Qwen 3-VL's text models (Qwen Team 2025): a Qwen 3 whose positions have sections, which are equal in text.
 
-Defaults follow Qwen3VLTextConfig in Hugging Face's transformers 5. Images are not supported.
+Defaults follow Qwen3VLTextConfig in Hugging Face's transformers 5. :mod:`glinfer.families.qwen3_vl_vision` has the
+encoder of its images.
 """
 
 from dataclasses import replace
@@ -14,6 +15,6 @@ FAMILY = replace(
     name="qwen3_vl_text",
     rope_theta=500_000.0,
     huggingface=HuggingFace(sizes=(151936, 4096, 22016, 32, 32, 32, 128, 128000), wrapped=("qwen3_vl",)),
-    gguf=Gguf("qwen3vl", attention_bias=False, sections=True),
+    gguf=Gguf("qwen3vl", attention_bias=False, sections=(24, 20, 20)),
     rerank_prompt="",
 )

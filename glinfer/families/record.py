@@ -35,6 +35,8 @@ class Family:
         sigmoid_router: whether the weights of experts are sigmoids, see :class:`glinfer.families.layer.Experts`.
         scaled_embeddings: whether embeddings are multiplied by the square root of the width.
         encodes: whether its models only embed texts: tokens see later tokens, so texts cannot be continued.
+        by_grid: whether an image encoder takes images of any shape as two frames: places of patches are interpolated,
+            and heads turn by rows and columns.
         norm_biases: whether LayerNorm has a bias.
         biases: the matrices among ``q``, ``k``, ``v``, ``o``, ``router``, ``gate``, ``up``, ``down`` and ``head`` that
             always have a bias.
@@ -65,6 +67,7 @@ class Family:
     sigmoid_router: bool = False
     scaled_embeddings: bool = False
     encodes: bool = False
+    by_grid: bool = False
     norm_biases: bool = True
     biases: tuple[str, ...] = ()
     attention_biases: tuple[str, ...] = ()

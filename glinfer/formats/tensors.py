@@ -111,7 +111,7 @@ def stored_tensors(config: ModelConfig, names: Names) -> list[StoredTensor]:
 def _folded(config: ModelConfig, tensor: ModelTensor) -> tuple[int, ...]:
     """The shape of a vector of a scan in GGUF files, or of the pixels of patches in all files."""
     if tensor.role == "patches" and tensor.part == "weight":
-        return tensor.shape[0], 3, config.patch_size, config.patch_size
+        return tensor.shape[0], 3, *((2,) if config.family.by_grid else ()), config.patch_size, config.patch_size
     rule = None if tensor.layer is None or not config.family.scans else config.layer(tensor.layer).delta
     if rule is None or tensor.part == "bias":
         return ()

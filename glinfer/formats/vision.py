@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from glinfer.config import ModelConfig
 from glinfer.errors import ConfigError, FormatError
 from glinfer.families import TOWERS
+from glinfer.families.record import Family
 from glinfer.families.settings import Settings, is_whole, quoted
-from glinfer.formats.checkpoint import Checkpoint, check_blocks
+from glinfer.formats.checkpoint import Checkpoint, FloatArray, check_blocks
 from glinfer.formats.files import AnyPath, is_directory, shown
-from glinfer.formats.gguf.file import is_gguf
+from glinfer.formats.gguf.file import GgufFile, GgufTensor, is_gguf
 from glinfer.formats.gguf.model import checked_parts
 from glinfer.formats.gguf.split import read_gguf_file
 from glinfer.formats.huggingface.config import read_config
@@ -22,23 +25,28 @@ from glinfer.formats.huggingface.files import find_tensors, locate
 from glinfer.formats.huggingface.model import check_tensors, loaded
 from glinfer.formats.json_files import read_json
 from glinfer.formats.tensors import stored_tensors
-from glinfer.limits import MAX_CONFIG_BYTES, MAX_IMAGE_SIDE, MAX_PATCHES
+from glinfer.limits import MAX_CONFIG_BYTES, MAX_DEEP_VECTORS, MAX_GRID_PATCHES, MAX_IMAGE_SIDE, MAX_PATCHES
 
-_SIGLIP = TOWERS["siglip"]
-_TYPES = ("smolvlm", "idefics3")
+_SIGLIP, _BY_GRID = TOWERS["siglip"], TOWERS["qwen3_vl_vision"]
+_QWEN = "qwen3_vl"
+_TYPES = ("smolvlm", "idefics3", _QWEN)
+_PROJECTORS = {"idefics3": "SmolVLM", "qwen3vl_merger": "Qwen3-VL"}
 _PROCESSORS = (("preprocessor_config.json", ""), ("processor_config.json", "image_processor"))
 _FILTERS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}
-_LANCZOS, _RESCALE, _HALF = 1, 1 / 255, (0.5, 0.5, 0.5)
+_LANCZOS, _BICUBIC, _RESCALE, _HALF = 1, 3, 1 / 255, (0.5, 0.5, 0.5)
+_CLIP = {"image_mean": (0.48145466, 0.4578275, 0.40821073), "image_std": (0.26862954, 0.26130258, 0.27577711)}
+_SIZES = {"shortest_edge": (256**2, "min_pixels"), "longest_edge": (4096**2, "max_pixels")}
 _NONE = "this model has no image encoder; leave images out, or give llama.cpp's file of one: mmproj"
 
 
 @dataclass(frozen=True)
 class ImageForm:
-    """How an image becomes squares, as transformers' processors of SmolVLM and Idefics 3 do it.
+    """How an image becomes squares, or one piece of any shape, as transformers' processors of these models do it.
 
     Attributes:
-        side: pixels of a side of a square.
-        longest: pixels of the longest side, to which an image is resized before it is split.
+        side: pixels of a side of a square, or of a token of one piece.
+        longest: pixels of the longest side, to which an image is resized before it is split; pixels of the largest
+            piece.
         splits: whether images are split; otherwise an image is one square.
         filter: Pillow's number of the filter for resizing.
         mean, std: subtracted from red, green and blue between 0 and 1, and the divisors of the differences.
@@ -50,14 +58,22 @@ class ImageForm:
     filter: int = _LANCZOS
     mean: tuple[float, ...] = _HALF
     std: tuple[float, ...] = _HALF
+    pixels: tuple[int, int] = (0, 0)
+    """The least and the most pixels of a piece to which an image is resized; (0, 0) for squares."""
 
 
 @dataclass(frozen=True)
 class Vision:
-    """An image encoder: its weights, and the form of its images."""
+    """An image encoder: its weights, the form of its images, and the sections of rotary pairs of their tokens."""
 
     checkpoint: Checkpoint
     form: ImageForm
+    sections: tuple[int, ...] = ()
+
+    @property
+    def table(self) -> FloatArray:
+        """The learned places [places, width]."""
+        return self.checkpoint.floats(f"{self.checkpoint.config.family.names.embeddings}.weight")
 
 
 def read_vision(path: AnyPath, config: ModelConfig, mmproj: AnyPath | None = None) -> Vision | str:
@@ -77,11 +93,21 @@ def read_vision(path: AnyPath, config: ModelConfig, mmproj: AnyPath | None = Non
         found = _in_huggingface(path) if is_directory(path) or (Path(path).parent / "config.json").is_file() else _NONE
     else:
         found = _beside(Path(path)) if is_gguf(path) else _NONE
-    if isinstance(found, Vision) and (width := found.checkpoint.config.dense[0][0]) != config.hidden_size:
+    if isinstance(found, Vision) and (width := found.checkpoint.config.dense[-1][0]) != config.hidden_size:
         raise FormatError(
             f"{found.checkpoint.source}: its rows have {width} numbers; expected {config.hidden_size}, the width of "
             "the model; give the image encoder that belongs to it"
         )
+    if isinstance(found, Vision) and found.checkpoint.config.family.by_grid:
+        form = config.family.huggingface
+        if form is None or _QWEN not in form.wrapped:
+            raise FormatError(
+                f"{found.checkpoint.source}: it is the image encoder of Qwen3-VL; the model is of family "
+                f"{config.model_type}; give the image encoder that belongs to it"
+            )
+        if config.long_after:
+            return "images do not run with rope scaling of two sets of angles; leave images out"
+        found = replace(found, sections=_sections_of(path, config))
     return found
 
 
@@ -104,10 +130,14 @@ def _fitting(fields: Mapping[str, Any], side: int, scale: int, label: str) -> Mo
             f"{label}: images of {side} pixels a side in patches of {fields['patch_size']}, joined {scale} × {scale}; "
             f"expected whole tokens, and at most {MAX_PATCHES} patches"
         )
-    usual = {name: value for name, value in _SIGLIP.usual.items() if name not in fields}
     count = {"vocab_size": patches**2, "max_position_embeddings": patches**2, "patches_per_token": scale**2}
+    return _shape(_SIGLIP, {**fields, **count}, label)
+
+
+def _shape(family: Family, fields: Mapping[str, Any], label: str) -> ModelConfig:
+    """The shape of an encoder with these fields of a configuration."""
     try:
-        return ModelConfig(**count, **usual, **fields, model_type=_SIGLIP.name)
+        return ModelConfig(**{**family.usual, **fields, "model_type": family.name})
     except ConfigError as error:
         raise FormatError(f"{label}: it describes no possible image encoder: {error}") from None
 
@@ -116,6 +146,8 @@ def _in_huggingface(path: AnyPath) -> Vision | str:
     config_file, weights = locate(path)
     values = read_json(config_file, MAX_CONFIG_BYTES)
     label, kind = shown(config_file), values.get("model_type")
+    if kind == _QWEN:
+        return _qwen_in_huggingface(config_file, weights, values)
     if kind not in _TYPES:
         pictured = isinstance(values.get("vision_config"), dict)
         known = " and ".join(_TYPES)
@@ -136,33 +168,126 @@ def _in_huggingface(path: AnyPath) -> Vision | str:
         "dense": ((read_config(config_file).hidden_size, False, "none"),),
     }
     config = _fitting(fields, side, scale, label)
-    stored = stored_tensors(config, _SIGLIP.names)
+    checkpoint = _tensors(config, config_file, weights, ("vision_model.", "connector."))
+    given = _processor(config_file.parent)
+    return given if isinstance(given, str) else Vision(checkpoint, _form(given, side))
+
+
+def _tensors(config: ModelConfig, config_file: Path, weights: Path, prefixes: tuple[str, ...]) -> Checkpoint:
+    """The encoder's tensors in the files of a Hugging Face model."""
+    names = config.family.in_huggingface.names or config.family.names
+    label, stored = shown(config_file), stored_tensors(config, names)
     found = {name.removeprefix("model."): each for name, each in find_tensors(weights).items()}
-    found = {name: each for name, each in found.items() if name.startswith(("vision_model.", "connector."))}
+    found = {name: each for name, each in found.items() if name.startswith(prefixes)}
     check_blocks(config.num_hidden_layers, found, "layers of vision_config", label)
     check_tensors(config, stored, found, "", shown(weights))
-    form = _processor(config_file.parent, side)
-    return form if isinstance(form, str) else Vision(loaded(config, stored, found, shown(path)), form)
+    return loaded(config, stored, found, shown(config_file.parent))
 
 
-def _processor(folder: Path, side: int) -> ImageForm | str:
-    """The form of images in the files of a Hugging Face processor, or what is missing."""
+def _qwen_in_huggingface(config_file: Path, weights: Path, values: Mapping[str, Any]) -> Vision | str:
+    """The encoder of a Qwen3-VL."""
+    label, own = shown(config_file), values.get("vision_config")
+    settings = Settings(own if isinstance(own, dict) else {}, f"{label}: vision_config")
+    for name, only in (("in_channels", (3, None)), ("temporal_patch_size", (2, None))):
+        settings.only(name, only)
+    usual = _BY_GRID.in_huggingface
+    angles = settings.values.get("rope_parameters")
+    fields = {
+        "hidden_size": settings.whole("hidden_size", usual.sizes[1]),
+        "intermediate_size": settings.whole("intermediate_size", usual.sizes[2]),
+        "num_hidden_layers": settings.whole("depth", usual.sizes[3]),
+        "num_attention_heads": settings.whole("num_heads", usual.sizes[4]),
+        "patch_size": settings.whole("patch_size", 16, most=MAX_IMAGE_SIDE),
+        "layer_norm_eps": 1e-6,
+        "rope_theta": Settings(angles if isinstance(angles, dict) else {}, label).number("rope_theta", 10000.0),
+        "hidden_act": settings.one_of("hidden_act", usual.activations["hidden_act"], "gelu_pytorch_tanh"),
+    }
+    scale, places = settings.whole("spatial_merge_size", 2, most=64), settings.whole("num_position_embeddings", 2304)
+    width = settings.whole("out_hidden_size", 3584)
+    config = _any_shape(
+        fields, places, scale, width, settings.values.get("deepstack_visual_indexes", (8, 16, 24)), label
+    )
+    checkpoint = _tensors(config, config_file, weights, ("visual.",))
+    found = _processor(config_file.parent)
+    return found if isinstance(found, str) else Vision(checkpoint, _piece(found, config))
+
+
+def _any_shape(fields: Mapping[str, Any], places: int, scale: int, width: int, deep: object, label: str) -> ModelConfig:
+    """The shape of an encoder for images of any shape, whose tokens have ``width`` numbers."""
+    layers, side = fields["num_hidden_layers"], math.isqrt(places)
+    deep = tuple(deep) if isinstance(deep, (list, tuple)) else (None,)
+    if (
+        not all(is_whole(each, 0) and each < layers for each in deep)
+        or list(deep) != sorted(set(deep))[:MAX_DEEP_VECTORS]
+    ):
+        raise FormatError(
+            f"{label}: deepstack layers are {quoted(list(deep))}; expected at most {MAX_DEEP_VECTORS} of {layers}, in "
+            "order"
+        )
+    if side * side != places or places > MAX_PATCHES:
+        raise FormatError(f"{label}: {places} learned places; expected a square of at most {MAX_PATCHES}")
+    joined = fields["hidden_size"] * scale**2
+    further = {"vocab_size": places, "max_position_embeddings": MAX_GRID_PATCHES, "patches_per_token": scale**2}
+    dense = ((joined, True, "gelu"), (width, True, "none")) * (1 + len(deep))
+    config = _shape(_BY_GRID, {**fields, **further, "dense": dense, "deepstack_layers": deep}, label)
+    if config.head_dim % 4:
+        raise FormatError(f"{label}: heads of {config.head_dim} elements; expected a multiple of 4")
+    return config
+
+
+def _piece(settings: Settings, config: ModelConfig) -> ImageForm:
+    """The form of images of any shape in the settings of a processor."""
+    _check_steps(settings)
+    scale = math.isqrt(config.patches_per_token)
+    wanted = {"patch_size": config.patch_size, "merge_size": scale, "temporal_patch_size": 2}
+    for name, number in wanted.items():
+        settings.only(name, (number, None))
+    size = settings.value("size")
+    limits = [
+        Settings(size if isinstance(size, dict) else {}, f"{settings.label}: size").whole(name, usual)
+        if settings.value(other) is None
+        else settings.whole(other)
+        for name, (usual, other) in _SIZES.items()
+    ]
+    number = settings.whole("resample", _BICUBIC, least=0, most=max(_FILTERS))
+    mean, std = (_colours(settings, name, _CLIP[name]) for name in ("image_mean", "image_std"))
+    return _piece_form(config, limits, number, mean, std)
+
+
+def _piece_form(
+    config: ModelConfig, limits: Sequence[int], number: int, mean: tuple[float, ...], std: tuple[float, ...]
+) -> ImageForm:
+    """The form of images of any shape, within this encoder's own limit."""
+    most = config.max_position_embeddings * config.patch_size**2
+    pixels = min(limits[0], most), min(limits[1], most)
+    side = config.patch_size * math.isqrt(config.patches_per_token)
+    return ImageForm(side, most, False, number, mean, std, pixels)
+
+
+def _processor(folder: Path) -> Settings | str:
+    """The settings of images in the files of a Hugging Face processor, or what is missing."""
     for name, inner in _PROCESSORS:
         if not (folder / name).is_file():
             continue
         values: Any = read_json(folder / name, MAX_CONFIG_BYTES)
         values = values.get(inner) if inner else values
         if isinstance(values, dict):
-            return _form(Settings(values, shown(folder / name)), side)
+            return Settings(values, shown(folder / name))
     return f"{shown(folder)}: found no preprocessor_config.json; expected the settings of its images"
 
 
-def _form(settings: Settings, side: int) -> ImageForm:
+def _check_steps(settings: Settings) -> None:
+    """Refuse processors that leave a step out."""
     for name in ("do_resize", "do_rescale", "do_normalize", "do_convert_rgb"):
         settings.only(name, (True, None))
     rescale = settings.number("rescale_factor", _RESCALE)
     if abs(rescale / _RESCALE - 1) > 1e-6:
         raise settings.refused("rescale_factor", "1/255")
+
+
+def _form(settings: Settings, side: int) -> ImageForm:
+    """The form of squares in the settings of a processor."""
+    _check_steps(settings)
     square, whole = (_edge(settings, name, usual) for name, usual in (("max_image_size", side), ("size", 4 * side)))
     if square != side:
         raise settings.refused("max_image_size", f"{side}, the side of the encoder's images")
@@ -181,9 +306,9 @@ def _edge(settings: Settings, name: str, usual: int) -> int:
     return min(MAX_IMAGE_SIDE, int(found["longest_edge"]))
 
 
-def _colours(settings: Settings, name: str) -> tuple[float, ...]:
+def _colours(settings: Settings, name: str, usual: tuple[float, ...] = _HALF) -> tuple[float, ...]:
     """Three numbers, of red, green and blue."""
-    found = settings.values.get(name, _HALF)
+    found = settings.values.get(name, usual)
     good = isinstance(found, (list, tuple)) and len(found) == 3
     if not good or not all(isinstance(each, (int, float)) and 0 <= each <= 1 for each in found):
         raise settings.refused(name, "three numbers from 0 to 1")
@@ -202,25 +327,27 @@ def _in_gguf(path: AnyPath) -> Vision:
     kind = file.metadata.get("clip.vision.projector_type", file.metadata.get("clip.projector_type"))
     if file.metadata.get("general.architecture") != "clip" or kind is None:
         raise FormatError(f"{file.source}: found no image encoder; expected a file of architecture clip (mmproj)")
-    if kind != "idefics3":
+    if kind not in _PROJECTORS:
+        known = " or ".join(f"{name}, which {model} has" for name, model in _PROJECTORS.items())
         raise FormatError(
-            f"{file.source}: the image encoder is of type {quoted(kind)}, which is not supported; expected idefics3, "
-            "which SmolVLM has"
+            f"{file.source}: the image encoder is of type {quoted(kind)}, which is not supported; expected {known}"
         )
     top.only("clip.use_silu", (False,))
     vision = {key.removeprefix("clip.vision."): value for key, value in file.metadata.items()}
     keys = Settings(vision, f"{file.source}: clip.vision")
-    side, scale = keys.whole("image_size"), keys.whole("projector.scale_factor", most=64)
-    fields = {
+    side, width = keys.whole("image_size"), keys.whole("projection_dim")
+    fields: dict[str, Any] = {
         "hidden_size": keys.whole("embedding_length"),
         "intermediate_size": keys.whole("feed_forward_length"),
         "num_hidden_layers": keys.whole("block_count"),
         "num_attention_heads": keys.whole("attention.head_count"),
         "patch_size": keys.whole("patch_size", most=MAX_IMAGE_SIDE),
         "layer_norm_eps": keys.number("attention.layer_norm_epsilon"),
-        "dense": ((keys.whole("projection_dim"), False, "none"),),
     }
-    config = _fitting(fields, side, scale, file.source)
+    if kind != "idefics3":
+        return _qwen_in_gguf(file, keys, fields, width)
+    fields["dense"] = ((width, False, "none"),)
+    config = _fitting(fields, side, keys.whole("projector.scale_factor", most=64), file.source)
     mean, std = (_colours(keys, name) for name in ("image_mean", "image_std"))
     longest = min(MAX_IMAGE_SIDE, keys.whole("preproc_image_size", 4 * side))
     names, down = _SIGLIP.in_gguf.names, file.tensors.get("v.blk.0.ffn_down.weight")
@@ -228,3 +355,50 @@ def _in_gguf(path: AnyPath) -> Vision:
         names = replace(names, up=names.down, down=names.up)  # older conversions have the two names reversed
     checkpoint = checked_parts(config, file, names)
     return Vision(checkpoint, ImageForm(side, longest, mean=mean, std=std))
+
+
+def _qwen_in_gguf(file: GgufFile, keys: Settings, fields: Mapping[str, Any], width: int) -> Vision:
+    """The encoder of a Qwen3-VL in llama.cpp's file of one.
+
+    Source of the names: conversion/qwen3vl.py of llama.cpp.
+    """
+    flags, names = keys.values.get("is_deepstack_layers", []), _BY_GRID.in_gguf.names
+    deep = tuple(layer for layer, flag in enumerate(flags) if flag) if isinstance(flags, list) else ()
+    places, scale = keys.whole("image_size") // fields["patch_size"], keys.whole("spatial_merge_size", 2, most=64)
+    config = _any_shape(fields, places**2, scale, width, deep, file.source)
+    # Files have the numbers of layers in the names, glinfer those of the vectors.
+    prefix = names.merge_norm.removesuffix("norm")
+    renamed = {prefix.format(layer): prefix.format(number) for number, layer in enumerate(deep)}
+    tensors = {
+        next((to + name.removeprefix(at) for at, to in renamed.items() if name.startswith(at)), name): tensor
+        for name, tensor in file.tensors.items()
+    }
+    name = f"{names.patches}.weight"
+    first, second = (tensors.pop(each, None) for each in (name, f"{name}.1"))
+    if first is None or second is None or first.shape != second.shape:
+        raise FormatError(f"{file.source}: expected the tensors {name} and {name}.1, of two frames and of one shape")
+    frames = np.stack([first.floats(), second.floats()], axis=2).astype("<f4")
+    tensors[name] = GgufTensor(name, "F32", frames.shape, frames.reshape(-1).view(np.uint8))
+    checkpoint = checked_parts(config, replace(file, tensors=tensors), names)
+    limits = [keys.whole(f"image_{other}", usual) for usual, other in _SIZES.values()]
+    mean, std = (_colours(keys, each) for each in ("image_mean", "image_std"))
+    return Vision(checkpoint, _piece_form(config, limits, _BICUBIC, mean, std))
+
+
+def _sections_of(path: AnyPath, config: ModelConfig) -> tuple[int, ...]:
+    """The sections of rotary pairs in the files of a language model."""
+    found: object = None
+    if is_gguf(path):
+        file = read_gguf_file(path)
+        label = f"{file.source}: {file.metadata.get('general.architecture')}.rope.dimension_sections"
+        found = file.metadata.get(label.removeprefix(f"{file.source}: "))
+    else:
+        config_file, _ = locate(path)
+        text, label = read_json(config_file, MAX_CONFIG_BYTES).get("text_config"), shown(config_file)
+        settings = text if isinstance(text, dict) else {}
+        angles = settings.get("rope_parameters") or settings.get("rope_scaling")
+        found = angles.get("mrope_section") if isinstance(angles, dict) else None
+    found = config.family.in_gguf.sections if found is None else found
+    if not isinstance(found, (list, tuple)) or len(found) < 3 or not all(is_whole(each, 0) for each in found):
+        raise FormatError(f"{label}: sections of rotary pairs are {quoted(found)}; expected three whole numbers")
+    return tuple(found[:3])

@@ -244,15 +244,31 @@ class Tape:
                 calls.append((after, (place,)))
         self._calls = tuple(calls)
 
-    def run(self, values: RunValues, watched: Watched = _NONE) -> int:
-        """Issue the draws with these run values and return their number; a sentinel watches some of them."""
+    def run(self, values: RunValues, watched: Watched = _NONE, within: Rectangle | None = None) -> int:
+        """Issue the draws with these run values and return their number; a sentinel watches some of them.
+
+        A tape of one draw fills only the texels ``within``, if that is given, and waits for them.
+        """
         device = self._device
         try:
-            self.issue(values, watched)
+            if within is None:
+                self.issue(values, watched)
+            else:
+                self._fill(values, within)
         finally:
             device.raw.disable(GL_BLEND)
         device.check("replaying the plan")
         return len(self.draws)
+
+    def _fill(self, values: RunValues, within: Rectangle) -> None:
+        """Issue the only draw within a rectangle, and wait for it."""
+        device, (render,) = self._device, self._renders
+        device.activate()
+        _make(self._calls[:render], values)
+        with device.raw.scissored(within):
+            _make(self._calls[render : render + 1], values)
+            device.raw.finish()
+        device.draws_issued += 1
 
     def issue(self, values: RunValues, watched: Watched = _NONE) -> None:
         """Issue the draws as :meth:`run` does, but leave the last one's state and errors for the caller to see."""

@@ -90,10 +90,24 @@ class Graph:
     @cached_property
     def dense(self) -> tuple[Linear, ...]:
         """The matrices after the pooling."""
-        found, inputs = [], self.config.hidden_size * max(1, self.config.patches_per_token)
+        found, inputs = [], self._merged
         for number, (outputs, biased, _) in enumerate(self.config.dense):
+            inputs = self._merged if self.config.patch_size and number % 2 == 0 else inputs
             found.append(self._linear("dense", outputs, inputs, letter=str(number), biased=biased))
             inputs = outputs
+        return tuple(found)
+
+    @property
+    def _merged(self) -> int:
+        return self.config.hidden_size * max(1, self.config.patches_per_token)
+
+    @cached_property
+    def merge_norms(self) -> tuple[Norm, ...]:
+        """The norms of joined patches before the matrices of each further vector, in an image encoder."""
+        found = []
+        for number in map(str, range(len(self.config.deepstack_layers))):
+            gain, bias = (ModelTensor("merge_norm", part, (self._merged,), None, number) for part in ("weight", "bias"))
+            found.append(Norm(self.names.of("merge_norm", None, number), gain, bias, "layer", 0.0))
         return tuple(found)
 
     @cached_property
@@ -121,6 +135,8 @@ class Graph:
         for layer in self.layers:
             yield from layer.tensors()
         yield from () if self.final_norm is None else self.final_norm.tensors()
+        for norm in self.merge_norms:
+            yield from norm.tensors()
         for node in self.dense:
             yield from node.tensors()
         if not self.config.tie_word_embeddings:

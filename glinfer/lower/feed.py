@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from glinfer.errors import PlanError
-from glinfer.kernels.fused.rows import BASE, DRAWN, LAST, LONG, NOISE, PLACE, POSITION, TOKEN, Table, row_table
+from glinfer.kernels.fused.rows import BACK, BASE, DRAWN, LAST, LONG, NOISE, PLACE, POSITION, TOKEN, Table, row_table
 from glinfer.kernels.spec import Array
 from glinfer.lower.fused.encode import TEXTS
 from glinfer.lower.fused.rows import ROWS, slots_for
@@ -32,6 +32,7 @@ def chunk_feed(
     base: int = 0,
     *,
     long: bool = False,
+    back: int = 0,
 ) -> Values:
     """Fill in tokens that follow each other in one sequence, from ``position`` on, for ``chunk`` and ``score``.
 
@@ -44,6 +45,7 @@ def chunk_feed(
         targets: rows of a slot, one in each render target.
         base: the cache slot at which the sequence begins.
         long: whether they turn by the second set of angles.
+        back: by how much the positions that they turn by are below theirs.
 
     Returns:
         The inputs of the run, without its adapter.
@@ -54,7 +56,7 @@ def chunk_feed(
     table[:rows, TOKEN] = ids
     table[:, BASE] = base
     table[:, LAST] = position + rows - 1
-    table[:, NOISE] = table[:, NOISE] & DRAWN | LONG * long
+    table[:, NOISE] = table[:, NOISE] & DRAWN | LONG * long | BACK * back
     return {"rows": rows, "longest": position + slots * targets, "strip_first": base + position}
 
 

@@ -12,6 +12,20 @@ from glinfer.quant.formats import DEFAULT_CACHE
 
 
 @dataclass(frozen=True)
+class ImageInputs:
+    """How prompts take rows of images.
+
+    Attributes:
+        deep: further vectors of each token of an image, added to the stream after one of the first layers each.
+        sections: the rotary pairs that turn by time, row and column of a token of an image, which are interleaved;
+            empty where tokens of images turn by their places in the prompt.
+    """
+
+    deep: int = 0
+    sections: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
 class PlanOptions:
     """How the plans of a model are built on one renderer.
 
@@ -24,7 +38,7 @@ class PlanOptions:
         formats: the format of each tensor in the file; None for float32.
         cache: the format of keys and values, a key of :data:`glinfer.quant.formats.CACHE_FORMATS`.
         adapters: the LoRA adapters that run beside the weights.
-        images: whether prompts may have rows of images, which the plan of prompts takes from a texture.
+        images: how prompts take rows of images; None where they have none.
     """
 
     config: ModelConfig
@@ -34,4 +48,14 @@ class PlanOptions:
     formats: Formats | None = None
     cache: str = DEFAULT_CACHE
     adapters: AdapterRanks = NO_ADAPTERS
-    images: bool = False
+    images: ImageInputs | None = None
+
+    @property
+    def sections(self) -> tuple[int, ...]:
+        """The sections of rotary pairs, see :class:`ImageInputs`; empty without."""
+        return () if self.images is None else self.images.sections
+
+    @property
+    def deep(self) -> int:
+        """The number of further vectors of images, see :class:`ImageInputs`."""
+        return 0 if self.images is None else self.images.deep

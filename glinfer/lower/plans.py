@@ -13,7 +13,7 @@ from glinfer.kernels.spec import Array
 from glinfer.lower.fused.encode import fitting_encode_plan
 from glinfer.lower.fused.image import image_plan
 from glinfer.lower.fused.token import fast_plan
-from glinfer.lower.options import PlanOptions
+from glinfer.lower.options import ImageInputs, PlanOptions
 from glinfer.lower.plain.decoder import reference_decoder_plan
 from glinfer.lower.plain.gab import MAX_DRAWS, reference_plan
 from glinfer.lower.plain.weights import DecoderWeights, ReferenceOptions, stored_formats
@@ -111,7 +111,7 @@ def reference_plans(
     kernels: KernelOptions,
     max_texture_size: int,
     *,
-    images: bool = False,
+    images: ImageInputs | None = None,
 ) -> ReferencePlans:
     """The reference plans of a model without a published one, whose file has its tensors in ``formats``.
 
@@ -146,7 +146,7 @@ def plan_for(
     max_texture_size: int = USUAL_TEXTURE_SIZE,
     tokens: int | None = None,
     adapters: AdapterRanks = NO_ADAPTERS,
-    images: bool = False,
+    images: ImageInputs | None = None,
 ) -> Plan:
     """The plan called ``name`` for a model of this shape.
 
@@ -160,7 +160,7 @@ def plan_for(
         max_texture_size: limit of the renderer, in texels a side.
         tokens: the sequence that shall run; reference plans of decoders have a length. Left out, a whole context.
         adapters: the LoRA adapters beside the fast plan's weights.
-        images: whether prompts may have rows of images.
+        images: how prompts take rows of images.
 
     Raises:
         InputError: there is no such plan or format, or they do not go together.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from glinfer.config import ModelConfig
@@ -18,13 +20,19 @@ QUERIES = ".queries"
 """The end of the name of a table for queries alone, where a reference plan needs one."""
 
 
-def angle_values(config: ModelConfig, *, whole: bool = False) -> list[RunValue]:
-    """The run values for the angles of a model with two sets of them; none for other models.
+def angle_values(config: ModelConfig, *, whole: bool = False, back: bool = False) -> list[RunValue]:
+    """The run values for the angles of a model with two sets of them, or with images; none for other models.
+
+    With ``back``, ANGLES is the row for the run value ``position`` less the input ``back``, since images have fewer
+    positions than tokens.
 
     ANGLES is the row of the angles of the token at the run value ``position``, and the input ``long`` is 1 where the
     text turns by the second set. In plans over a ``whole`` text it is the row for the first token.
     """
     positions, limit = config.max_position_embeddings, config.long_after
+    if back:
+        less: Value = ("add", "position", ("multiply", "back", -1))
+        return [RunValue("back", 0, positions - 1, usual=0), RunValue(ANGLES, 0, positions - 1, less)]
     if not limit:
         return []
     second: Value = ("multiply", ("ceildiv", ("add", "rows", -limit), positions), positions)
@@ -34,6 +42,38 @@ def angle_values(config: ModelConfig, *, whole: bool = False) -> list[RunValue]:
         RunValue("long", 0, 1, usual=("ceildiv", ("add", "tokens", -limit), positions)),
         RunValue(ANGLES, 0, 2 * positions - 1, ("add", "position", ("multiply", "long", positions))),
     ]
+
+
+def padded_angles(angles: Array, floats: int = 0, factor: float = 1.0) -> Array:
+    """Cosine and sine of each angle of pairs [rows, pairs], times a factor: float32 [rows, ``floats`` or 2 · pairs].
+
+    The rest of ``floats`` is turned by nothing.
+    """
+    turns = np.zeros((len(angles), max(floats, 2 * angles.shape[1])), np.float32)
+    turns[:, 0::2] = 1.0
+    turns[:, : 2 * angles.shape[1]] = np.stack([np.cos(angles), np.sin(angles)], -1).reshape(len(angles), -1) * factor
+    return turns
+
+
+def image_angles(config: ModelConfig, sections: Sequence[int], places: Array, floats: int = 0) -> Array:
+    """Cosines and sines of tokens at places [rows, 3] by time, row and column, as :func:`padded_angles` gives them.
+
+    Pairs turn by time, row and column in turn; row and column have ``sections[1]`` and ``sections[2]`` pairs.
+    """
+    (rope,) = rope_names(config)
+    scaling = {key: list(value) if isinstance(value, tuple) else value for key, value in rope.scaling}
+    frequencies, factor = rope_frequencies(config.max_position_embeddings, rope.dim, rope.theta, scaling or None)
+    axes = np.zeros(len(frequencies), np.intp)
+    for axis in (1, 2):
+        axes[axis : 3 * sections[axis] : 3] = axis
+    return padded_angles(places.astype(np.float64)[:, axes] * frequencies, floats, factor)
+
+
+def grid_angles(config: ModelConfig, rows: Array, cols: Array, floats: int) -> Array:
+    """Cosines and sines of the patches at rows and columns of an image: half of the pairs turn by each."""
+    frequencies, _ = rope_frequencies(1, config.head_dim // 2, config.rope_theta, None)
+    angles = np.concatenate([each.astype(np.float64)[:, None] * frequencies for each in (rows, cols)], axis=1)
+    return padded_angles(angles, floats)
 
 
 def rope_names(config: ModelConfig) -> dict[Rope, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,6 +27,7 @@ from glinfer.gl.texture import Framebuffer, Texture
 from glinfer.kernels import DrawSpec, TensorSpec
 from glinfer.kernels.fused.rows import interleaved
 from glinfer.kernels.spec import Array
+from glinfer.program.bands import Bands
 from glinfer.program.compiled import CompiledDraw, compile_plan
 from glinfer.program.plan import Plan
 from glinfer.program.regions import FORMAT, Place, places_in_one
@@ -390,6 +392,25 @@ class Session:
         self.runs += 1
         self.draws_issued += issued
         return issued
+
+    def steps(self, inputs: Mapping[str, int | float], bands: Bands) -> Iterator[None]:
+        """Replay every draw once with these inputs, in bands of lines; yields after each, when other plans may run.
+
+        Raises:
+            PlanError: as :meth:`run`.
+        """
+        self.require_alive()
+        values = self.compiled.plan.values(inputs)
+        for place, (draw, spec) in enumerate(zip(self.draws, self.plan.draws, strict=True)):
+            (x, y, width, height), done = draw.rectangle(values), 0
+            while done < height:
+                self.require_alive()
+                lines, since = bands.lines((spec.op, spec.kind, width), height - done), time.perf_counter()
+                self.draws_issued += self._tape(place, place + 1, 0).run(values, within=(x, y + done, width, lines))
+                bands.measure((spec.op, spec.kind, width), lines, time.perf_counter() - since)
+                done += lines
+                yield
+        self.runs += 1
 
     def _tape(self, first: int, end: int | None, flush_every: int) -> Tape:
         key = first, end, flush_every

@@ -2,7 +2,8 @@
 
 An image becomes tokens of numbers beyond the vocabulary, other ones for each image, so that prompts with equal ids have
 equal images. Each token knows its square, whose rows the image encoder computes when a prompt first needs them.
-The sizes of squares and the texts around them are those of transformers' processors of SmolVLM and Idefics 3.
+The sizes of squares and the texts around them are those of transformers' processors of SmolVLM and Idefics 3; in
+Qwen3-VL an image is one piece of any shape, whose tokens turn by rows and columns.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ import math
 import os
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import count
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import suppress
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -40,10 +41,14 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 Floats = npt.NDArray[np.float32]
-Encode = Callable[[Floats, npt.NDArray[np.intp]], Floats]
-"""The patches of a square and their places → its rows, see :meth:`glinfer.engine.vision.ImageEngine.rows`."""
-IMAGE = "<image>"
-"""The control token that chat templates write for an image."""
+Grid = tuple[int, int]
+"""Rows and columns."""
+Steps = Generator[None, None, Floats]
+"""Work in pieces, which returns rows."""
+Encode = Callable[[Floats, npt.NDArray[np.intp], Grid], Steps]
+"""The patches of a square, their places and its grid → its rows, see :class:`glinfer.engine.vision.ImageEncoder`."""
+MARKS = ("<image>", "<|image_pad|>")
+"""The control tokens that chat templates write for an image."""
 BEYOND = 2**31 - 1
 """A token beyond every vocabulary, for the table of rows."""
 IN_PROMPTS = "images run only as parts of prompts, with text after them, and while no activation is observed"
@@ -57,19 +62,37 @@ _FEW = f"expected at most {MAX_IMAGES} in a conversation"
 
 
 class Square:
-    """A square of an image: its pixels, and its rows after the first use."""
+    """A square of an image, or a whole one: its pixels, and its rows after the first use.
+
+    Attributes:
+        shape: rows and columns of its tokens.
+        turns: the same where its tokens turn by them; (0, 0) where they turn by their places in the prompt.
+    """
 
     def __init__(self, pixels: npt.NDArray[np.uint8], reader: ImageReader) -> None:
-        """Hold pixels [side, side, 3]."""
+        """Hold pixels [height, width, 3]."""
         self._pixels, self.reader = pixels, reader
         self._rows: Floats | None = None
+        height, width, each = *pixels.shape[:2], reader.patch * reader.scale
+        self.shape = height // each, width // each
+        self.turns = self.shape if reader.by_grid else (0, 0)
 
     @property
     def rows(self) -> Floats:
         """The rows [tokens, width]; the first use runs the image encoder, in the thread of the model."""
-        if self._rows is None:
-            self._rows = self.reader.encoded(self._pixels)
-            self._pixels = self._pixels[:0]
+        while self._rows is None:
+            self.reader.advance(self)
+        return self._rows
+
+    @property
+    def ready(self) -> bool:
+        """Whether the rows are there."""
+        return self._rows is not None
+
+    def encoded(self) -> Steps:
+        """The work of the image encoder, which keeps the rows here."""
+        self._rows = yield from self.reader.encoded(self._pixels)
+        self._pixels = self._pixels[:0]
         return self._rows
 
 
@@ -97,9 +120,44 @@ class ImageToken(int):
         return np.asarray(self.square.rows[self.place])
 
 
+def drained(steps: Steps) -> Floats:
+    """The rows after all pieces of the work."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return np.asarray(end.value)
+
+
+def unready(ids: Sequence[int]) -> Square | None:
+    """The first square among tokens whose rows are not there yet."""
+    squares = (token.square for token in ids if isinstance(token, ImageToken))
+    return next((square for square in squares if not square.ready), None)
+
+
 def image_rows(ids: Sequence[int]) -> dict[int, Floats]:
     """The rows of images among tokens, by place."""
     return {place: token.row for place, token in enumerate(ids) if isinstance(token, ImageToken)}
+
+
+def turn_places(ids: Sequence[int]) -> tuple[npt.NDArray[np.intp], int]:
+    """Time, row and column by which each token turns [tokens, 3], and how many positions images have left out.
+
+    A text's token has three equal numbers. Those of an image have one time, and the text after it continues after its
+    largest number.
+    """
+    found, back = np.repeat(np.arange(len(ids))[:, None], 3, axis=1), 0
+    places = np.array([place for place, token in enumerate(ids) if isinstance(token, ImageToken)], np.intp)
+    for run in np.split(places, np.flatnonzero(np.diff(places) != 1) + 1) if len(places) else ():
+        first, end = int(run[0]), int(run[-1]) + 1
+        rows, cols = ids[first].square.turns  # type: ignore[attr-defined]
+        if rows:
+            inside = np.array([ids[place].place for place in run])
+            found[first:end] = found[first] + np.stack([0 * inside, inside // cols, inside % cols], axis=1)
+            left_out = len(run) - min(len(run), max(rows, cols))
+            found[end:] -= left_out
+            back += left_out
+    return found, back
 
 
 def conversation_of(messages: object, read: Callable[[object], tuple[str | int, ...]]) -> Any:
@@ -134,7 +192,8 @@ def without_images(ids: Sequence[int]) -> Sequence[int]:
 
 def placeholders(ids: Sequence[int], tokenizer: Tokenizer) -> list[int]:
     """Tokens with the control token of images in place of those of images."""
-    return [tokenizer.control_tokens[IMAGE] if isinstance(token, ImageToken) else token for token in ids]
+    mark = next((tokenizer.control_tokens[each] for each in MARKS if each in tokenizer.control_tokens), 0)
+    return [mark if isinstance(token, ImageToken) else token for token in ids]
 
 
 class Pictured(str):
@@ -172,22 +231,31 @@ class ImageReader:
     def __init__(self, vision: Vision, tokenizer: Tokenizer, vocab: int, encode: Encode) -> None:
         """Read images for an encoder, whose rows ``encode`` computes."""
         config = vision.checkpoint.config
-        self.width = config.dense[0][0]
+        self.width = config.dense[-1][0]
         self.form, self.patch, self.scale = vision.form, config.patch_size, math.isqrt(config.patches_per_token)
-        self.tokens = config.max_position_embeddings // config.patches_per_token
-        self._control, self._encode = tokenizer.control_tokens, encode
-        self._numbers, self._lock = count(vocab, self.tokens), Lock()
+        self.by_grid, self._control, self._encode = config.family.by_grid, tokenizer.control_tokens, encode
+        self._next, self._lock = vocab, Lock()
+        self._under_way: Steps | None = None
         self._known = OrderedDict[bytes, list[tuple[int, Square]]]()
 
-    def encoded(self, pixels: npt.NDArray[np.uint8]) -> Floats:
-        """The rows of a square of pixels [side, side, 3]."""
+    def advance(self, square: Square) -> None:
+        """Run one piece of the image under way, or begin with a square if there is none."""
+        steps, self._under_way = self._under_way or square.encoded(), None
+        with suppress(StopIteration):
+            next(steps)
+            self._under_way = steps
+
+    def encoded(self, pixels: npt.NDArray[np.uint8]) -> Steps:
+        """The work that gives the rows of pixels [height, width, 3]."""
         mean, std = np.array(self.form.mean, np.float32), np.array(self.form.std, np.float32)
         scaled = np.asarray((pixels.astype(np.float32) / np.float32(255) - mean) / std, np.float32)
-        patches = self.form.side // self.patch  # pixels beyond the last whole patch are not seen
-        scaled = scaled[: patches * self.patch, : patches * self.patch]
-        by_patch = scaled.reshape(patches, self.patch, patches, self.patch, 3).transpose(0, 2, 4, 1, 3)
-        order = merged_order(patches, self.scale)
-        return self._encode(by_patch.reshape(patches**2, -1)[order], order)
+        rows, cols = (side // self.patch for side in pixels.shape[:2])  # pixels beyond whole patches are not seen
+        scaled = scaled[: rows * self.patch, : cols * self.patch]
+        by_patch = scaled.reshape(rows, self.patch, cols, self.patch, 3).transpose(0, 2, 4, 1, 3)
+        if self.by_grid:
+            by_patch = np.repeat(by_patch[:, :, :, None], 2, axis=3)  # two equal frames
+        order = merged_order(rows, cols, self.scale)
+        return self._encode(by_patch.reshape(rows * cols, -1)[order], order, (rows, cols))
 
     def prompt(self, image: object) -> tuple[str | int, ...]:
         """The texts, control tokens and image tokens of an image: a path, the bytes of a file, or Pillow's Image.
@@ -196,15 +264,18 @@ class ImageReader:
             InputError: the image cannot be read, or is beyond a limit; or Pillow is not installed.
         """
         squares, rows, cols = squares_of(decoded(image), self.form)
-        key = hashlib.sha256(b"".join(each.tobytes() for each in squares) + bytes((rows, cols))).digest()
+        shape = repr((rows, cols, squares[-1].shape)).encode()
+        key = hashlib.sha256(b"".join(each.tobytes() for each in squares) + shape).digest()
         with self._lock:
             known = self._known.pop(key, None)
             if known is None:
-                known = [(next(self._numbers), Square(each, self)) for each in squares]
+                known = [self._numbered(Square(each, self)) for each in squares]
             self._known[key] = known
             while len(self._known) > MAX_KNOWN_IMAGES:
                 self._known.popitem(last=False)
         parts = [self._tokens(*each) for each in known]
+        if self.by_grid:
+            return tuple(parts[-1])
         found: list[str | int] = []
         for place, part in enumerate(parts[:-1]):
             row, col = divmod(place, cols)
@@ -213,8 +284,13 @@ class ImageReader:
         found += ("\n",) if rows else ()
         return (*found, self._named(_AROUND), self._named(_WHOLE), *parts[-1], self._named(_AROUND))
 
+    def _numbered(self, square: Square) -> tuple[int, Square]:
+        """A square with the number of its first token."""
+        first, self._next = self._next, self._next + math.prod(square.shape)
+        return first, square
+
     def _tokens(self, first: int, square: Square) -> list[ImageToken]:
-        return [ImageToken.of(first + place, square, place) for place in range(self.tokens)]
+        return [ImageToken.of(first + place, square, place) for place in range(math.prod(square.shape))]
 
     def _named(self, token: str) -> str | int:
         return self._control.get(token, token)
@@ -333,6 +409,8 @@ def squares_of(image: Image, form: ImageForm) -> tuple[list[npt.NDArray[np.uint8
     def resized(given: Image, width: int, height: int) -> Image:
         return given if given.size == (width, height) else given.resize((width, height), form.filter)
 
+    if form.pixels[1]:
+        return [np.asarray(resized(image, *_within(*image.size, form)))], 0, 0
     image = resized(image, *_longest_side(*image.size, form.longest))
     if not form.splits:
         return [np.asarray(resized(image, side, side))], 0, 0
@@ -343,6 +421,24 @@ def squares_of(image: Image, form: ImageForm) -> tuple[list[npt.NDArray[np.uint8
     pixels = np.asarray(image)
     parts = [pixels[r * side : (r + 1) * side, c * side : (c + 1) * side] for r in range(rows) for c in range(cols)]
     return [*parts, np.asarray(resized(image, side, side))], rows, cols
+
+
+def _within(width: int, height: int, form: ImageForm) -> tuple[int, int]:
+    """Whole multiples of the side of a token within the limits of pixels, as ``smart_resize`` of transformers."""
+    least, most = form.pixels
+    found = [round(side / form.side) * form.side for side in (width, height)]
+    if math.prod(found) > most:
+        by = math.sqrt(width * height / most)
+        found = [max(form.side, math.floor(side / by / form.side) * form.side) for side in (width, height)]
+    elif math.prod(found) < least:
+        by = math.sqrt(least / (width * height))
+        found = [math.ceil(side * by / form.side) * form.side for side in (width, height)]
+    if math.prod(found) > form.longest:
+        raise InputError(
+            f"the image of {width} × {height} pixels becomes one of {found[0]} × {found[1]}; expected at most "
+            f"{form.longest} pixels; give a less narrow image"
+        )
+    return found[0], found[1]
 
 
 def _longest_side(width: int, height: int, longest: int) -> tuple[int, int]:
@@ -362,7 +458,7 @@ def _whole_squares(width: int, height: int, side: int) -> tuple[int, int]:
     return width, height
 
 
-def merged_order(patches: int, scale: int) -> npt.NDArray[np.intp]:
-    """The numbers of the patches of a square, row by row, in the order in which those of a token are neighbours."""
-    grid = np.arange(patches**2).reshape(patches // scale, scale, patches // scale, scale)
+def merged_order(rows: int, cols: int, scale: int) -> npt.NDArray[np.intp]:
+    """The numbers of patches, row by row, in the order in which those of a token are neighbours."""
+    grid = np.arange(rows * cols).reshape(rows // scale, scale, cols // scale, scale)
     return np.asarray(grid.transpose(0, 2, 1, 3).reshape(-1))

@@ -36,7 +36,7 @@ from glinfer.limits import (
     MAX_TEMPLATE_CHARACTERS,
 )
 from glinfer.text import template_worker
-from glinfer.text.images import IMAGE, Pictured, template_content
+from glinfer.text.images import MARKS, Pictured, template_content
 from glinfer.text.own_process import ProcessError, answer_of
 from glinfer.text.tokenizer import Tokenizer
 from glinfer.text.tokenizers.gguf import named_tokens
@@ -186,7 +186,7 @@ class JinjaTemplate:
         images = [image for each in contents if isinstance(each, Pictured) for image in each.images]
         mixed: list[str | int] = []
         for place, part in enumerate(parts):
-            written = place % 2 and part == IMAGE and self.pictured
+            written = place % 2 and part in MARKS and self.pictured
             if written and not images:
                 raise self._error("the model's chat template has more images than the messages")
             mixed += images.pop(0) if written else (known[part] if place % 2 else part,)

@@ -106,7 +106,7 @@ def test_squares_are_those_of_transformers(size: tuple[int, int]) -> None:
 
 
 def test_patches_of_a_token_are_neighbours() -> None:
-    assert merged_order(4, 2).tolist() == [0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15]
+    assert merged_order(4, 4, 2).tolist() == [0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15]
 
 
 @pytest.mark.parametrize("plan", ["fast", "reference"])
@@ -228,7 +228,7 @@ def test_places_that_take_no_images(model: Model, folder: Path) -> None:
     refusals: list[tuple[Any, str]] = [
         (lambda: model.logits(ids[:end]), "ends with an image"),
         (lambda: model.score([ids]), "part of an image"),
-        (lambda: model.stream(ids, speculate="ngram"), "speculation"),
+        (lambda: model.stream(ids, draft=model), "a draft model"),
         (lambda: model.capture("blocks.0.attn.q", ids), "no activation is observed"),
         (lambda: model.chat([{"role": "assistant", "content": about(picture())[0]["content"]}]), "a user's message"),
     ]

@@ -36,7 +36,7 @@ from glinfer.quant.packing import PACKED_HERE
 from glinfer.text.tokenizer import Tokenizer
 from qa.peers.peer import open_peers
 
-from . import HERE, digest, gguf_models, gift, given, llama, smollm2_file, write_gab_model
+from . import HERE, digest, gguf_models, gift, given, llama, qwen_record, smollm2_file, write_gab_model
 from .adapters import ADAPTED, write_adapter
 from .embedders import FORMS, RECORDED, SHAPE, pooled, replace_weights, weights_of, write_pooling
 from .figures import Figures, spots
@@ -220,6 +220,11 @@ def images() -> dict[str, Any]:
     start = tokenizer(rendered.replace("<image>", image), add_special_tokens=False)["input_ids"]
     figures = Figures.of(ids := greedy(logits_of, start, GREEDY), logits_of(ids)).to_json()
     return {"squares": squares, "prompt": len(start), "sha256": sha256, **figures}
+
+
+def qwen_images() -> dict[str, Any]:
+    """A Qwen3-VL: shapes and pixels of images, rows of the encoder, and logits as of :func:`images`."""
+    return qwen_record.images(greedy, 2 * GREEDY)
 
 
 def embedders() -> dict[str, Any]:
@@ -613,7 +618,7 @@ SECTIONS: dict[str, Callable[[], Any]] = {
     each.__name__: each
     for each in (
         *(families, longrope, embedders, halves, adapters, tokens, text, templates, chat),
-        *(settings, ropes, activations, saves, heads, score, peers, images),
+        *(settings, ropes, activations, saves, heads, score, peers, images, qwen_images),
         *(llama_logits, llama_ids, llama_smollm2),
     )
 }

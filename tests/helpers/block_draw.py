@@ -168,13 +168,13 @@ def weight_numbers(words: Array, scales: Array | None, weights: str, inputs: int
     return decode(words, scales, weights, inputs)
 
 
-def turning_of(one: BlockDraw, heads: Heads, *, turns: bool = True) -> Turning:
-    """Rotary positions for heads; without ``turns`` only where heads lie."""
+def turning_of(one: BlockDraw, heads: Heads, *, turns: bool = True, **how: bool) -> Turning:
+    """Rotary positions for heads; without ``turns`` only where heads lie; ``how`` is for rows of images."""
     if not turns:
         return Turning(None, heads.kv_floats, heads.queries_at, heads.floats)
     angles = np.random.default_rng(11).uniform(-4, 4, (POSITIONS, heads.floats // 2))
     table = np.stack([np.cos(angles), np.sin(angles)], axis=-1).reshape(POSITIONS, -1).astype(np.float32)
-    return Turning(one.row_weight("rope", table), heads.kv_floats, heads.queries_at)
+    return Turning(one.row_weight("rope", table), heads.kv_floats, heads.queries_at, **how)
 
 
 def head_gains(one: BlockDraw, heads: Heads, head_dim: int, *, whole: bool = False) -> TensorSpec:

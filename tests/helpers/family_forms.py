@@ -22,6 +22,7 @@ FEW = (
     "choice",
     "siglip image",
     "llama images",
+    "qwen3_vl image",
 )
 """Rows of programs that between them have a layer of each kind, and every shader."""
 KERNELS = ("software webgl2", "tuned")

@@ -31,10 +31,11 @@ from one_draw import OUT, TABLE, Array, BlockDraw, Case, normal, stale_numbers
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BYTES, BlockLayout
 from glinfer.kernels.fused.cached import MASKED, SLOT_TOKENS, Heads, cached_scores, cached_values, score_slots
 from glinfer.kernels.fused.dense import Matrix, shared_parts
-from glinfer.kernels.fused.embed import embed_rows
+from glinfer.kernels.fused.embed import add_images, embed_rows
 from glinfer.kernels.fused.gemm import gemm
 from glinfer.kernels.fused.norms import norm_floats, post_norm, row_norms
 from glinfer.kernels.fused.rows import (
+    BACK,
     BASE,
     CHOSEN,
     INVERSE_TEMPERATURE,
@@ -183,17 +184,20 @@ def turn_draw(
     whole: bool = False,
     turns: bool = True,
     turned_first: bool = False,
+    **how: bool,
 ) -> BlockDraw:
-    """Keys and queries of rows normalised and turned, each by its own position."""
+    """Keys and queries of rows normalised and turned, each by its own position, or as ``how`` says."""
     one, slots, capacity = _over(kernels, rows, edge)
     x = one.interleaved("x", np.nan_to_num(in_heads(1, capacity, heads, head_dim)))
     table = _at_random(one, capacity) if turns else one.table(capacity)
+    if how.get("back"):
+        one.arrays[TABLE][:, NOISE] = BACK * (one.arrays[TABLE][:, POSITION] // 2) + np.arange(capacity) % 4
     return one.draw(
         turn_heads(
             "draw",
             x,
             head_gains(one, heads, head_dim, whole=whole),
-            turning_of(one, heads, turns=turns),
+            turning_of(one, heads, turns=turns, **how),
             one.deal(OUT, slots, heads.cols, "cache"),
             head_dim=head_dim,
             eps=EPS,
@@ -308,6 +312,15 @@ def embed_draw(
         options["images"] = one.row_weight("images", normal(5, capacity, dim))
         one.arrays[TABLE][::3, TOKEN] = vocab + np.arange(len(one.arrays[TABLE][::3]))
     return one.draw(embed_rows("draw", table, *tables, out, **options))
+
+
+def images_draw(kernels: KernelOptions, dim: int, rows: int) -> BlockDraw:
+    """Random rows, to every third of which the row of an image is added."""
+    one, slots, capacity = _over(kernels, rows, 2048)
+    table, x = one.table(capacity), one.interleaved("x", normal(1, capacity, dim))
+    one.arrays[TABLE][::3, TOKEN] = 64 + np.arange(len(one.arrays[TABLE][::3]))
+    images, out = one.row_weight("images", normal(5, capacity, dim)), one.deal(OUT, slots, dim, "cache")
+    return one.draw(add_images("draw", table, x, images, out, tokens=64, slots="row_slots", kernels=kernels))
 
 
 def store_draw(

@@ -16,6 +16,7 @@ from rows_draw import (
     embed_draw,
     first_rows,
     gemm_draw,
+    images_draw,
     norms_draw,
     pick_draw,
     random_scores,
@@ -187,6 +188,21 @@ def test_rows_of_images_among_tokens(device: Device, name: str, weights: str) ->
     one = embed_draw(KERNELS[name], 64, 11, 96, 19, weights=weights, images=True, positions=False)
     (found,) = check(device, one, first_rows(one, 19))
     assert same(found[:19:3], one.arrays["images"][:19:3])
+
+
+@tiered("name", ["llvmpipe", "one by one", "GPU"])
+def test_rows_of_images_added(device: Device, name: str) -> None:
+    one = images_draw(KERNELS[name], 96, 19)
+    (found,), x = check(device, one, first_rows(one, 19)), normal(1, len(one.arrays[TABLE]), 96)
+    assert same(found[1:19:3], x[1:19:3])
+    assert same(found[:19:3], x[:19:3] + one.arrays["images"][:19:3])
+
+
+@pytest.mark.parametrize("how", ["back", "by_row"])
+def test_rows_of_images_turn_by_other_positions(device: Device, how: str) -> None:
+    one = turn_draw(KERNELS["llvmpipe"], Heads(4, 2, 16, 0.25), 16, 19, **{how: True})
+    check(device, one, first_rows(one, 19))
+    assert ("rows" in dict(one.spec.inputs)) == (how == "back")
 
 
 @pytest.mark.slow

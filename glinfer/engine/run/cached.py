@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import takewhile
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +23,7 @@ from glinfer.kernels.fused.sample import best_candidate, best_candidates, ordina
 from glinfer.lower.fused.choice import STEPS
 from glinfer.lower.fused.token import HEAD_DRAWS, LOGITS, PICKS
 from glinfer.program.session import Session
-from glinfer.text.images import IN_PROMPTS, ImageToken
+from glinfer.text.images import IN_PROMPTS, ImageToken, turn_places
 
 _FIRST_RUN = 8  # tokens that passes choose before the first readback
 _MARGIN = 8
@@ -102,6 +103,8 @@ class CachedSession(DecodeSession):
         self._residual_tokens = 0
         # Whether the cached keys use the second set of angles, in models with two.
         self._long = False
+        # Positions that images have left out.
+        self._back = 0
         self._body, self._head = len(bound.draws) - HEAD_DRAWS, len(bound.draws) - HEAD_DRAWS + 1
         self._token_draws = len(bound.draws)
         self._tail = bound.plan.last_layer
@@ -129,7 +132,7 @@ class CachedSession(DecodeSession):
         self._residual_tokens = 0
         self.draws_saved += first
         values["position"], values["token"], values[ADAPTER] = position, token, self.adapter
-        values["long"] = int(self._long)
+        values["long"], values["back"] = int(self._long), self._back
         self._reach(position)
         self._bound.run(values, first=first, draws=draws, flush_every=self._flush_every)
 
@@ -139,6 +142,7 @@ class CachedSession(DecodeSession):
             self._snapshot.tokens = 0
         self._cached = min(self._cached, length)
         self._residual_tokens = 0
+        self._back = turn_places(self._ids[:length])[1] if self._back else 0
 
     def _reach(self, first: int, count: int = 1) -> None:
         """Note that a run writes tokens from ``first`` on; a sequence begins with token 0."""
@@ -170,13 +174,16 @@ class CachedSession(DecodeSession):
         # The chunk includes the last token, up to its last block, unless the context is full.
         end = min(len(self._ids), self._context)
         pictured = any(isinstance(token, ImageToken) for token in self._ids[self._cached : end])
+        if pictured:
+            _, self._back = turn_places(self._ids)
         if not self._bound.observers and (pictured or self._prefill.as_chunk(end - self._cached)):
             self._residual_tokens = 0
             span = (end - _MARGIN) // SPAN * SPAN if self._bound.plan.rewinds else 0
             while self._cached < end:
                 first = self._cached
                 ids = self._ids[first : span if first < span else end]
-                self._cached += self._companions.chunk(len(ids)).run(ids, first, adapter=self.adapter, long=self._long)
+                chunk = self._companions.chunk(len(ids))
+                self._cached += chunk.run(ids, first, adapter=self.adapter, held=self._ids, long=self._long)
                 self._reach(first, self._cached - first)
                 if self._cached == span:
                     self._snapshot.take(span)
@@ -272,7 +279,7 @@ class CachedSession(DecodeSession):
         # Observers see one token at a time.
         if not draft or self._bound.observers or isinstance(sampler, OwnSampler):
             return self._choose(1, sampler)
-        draft = draft[: self._alike(DRAFT_ROWS[-1]) - 1]
+        draft = [*takewhile(lambda token: not isinstance(token, ImageToken), draft)][: self._alike(DRAFT_ROWS[-1]) - 1]
         self._catch_up()
         if self._residual_tokens == len(self._ids) or not draft:
             return self._choose(1, sampler)
@@ -281,7 +288,8 @@ class CachedSession(DecodeSession):
         runs = self._companions.drafted(len(draws))
         options = sampler.options if gpu_chooses(sampler.options, changes=False) else None
         self._reach(first, len(draws))
-        runs.choose([self._ids[first], *draft], first, options, draws, self.adapter, long=self._long)
+        how = {"long": self._long, "back": self._back}
+        runs.choose([self._ids[first], *draft], first, options, draws, self.adapter, **how)
         self.drafted += len(draft)
         candidates = None if options is None else runs.candidates(len(draws))
         chosen: list[int] = []
@@ -321,7 +329,7 @@ class CachedSession(DecodeSession):
         bound.copy_caches(self._bound)
         made = CachedSession(self._prefill, bound)
         # The residual stream is not copied; the copy reruns the last token when it needs logits.
-        made._cached, made._reached, made._long = self._cached, self._reached, self._long
+        made._cached, made._reached, made._long, made._back = self._cached, self._reached, self._long, self._back
         return made
 
     def _release(self) -> None:

@@ -313,8 +313,9 @@ def metadata_of(config: ModelConfig) -> tuple[dict[str, Any], Factors]:
             values[key] = config.head_dim
         values["rope.dimension_count"] = config.rotary_dim
         if form.sections:
-            pairs = config.rotary_dim // 2
-            values["rope.dimension_sections"] = [(pairs + 2) // 3, (pairs + 1) // 3, pairs // 3, 0]
+            pairs, (_, rows, cols) = config.rotary_dim // 2, form.sections
+            rows, cols = (round(pairs * each / sum(form.sections)) for each in (rows, cols))
+            values["rope.dimension_sections"] = [pairs - rows - cols, rows, cols, 0]
         if family.delta_rule:
             values.update(_delta_metadata(config))
         values["rope.freq_base"] = config.rope_theta

@@ -127,6 +127,8 @@ class Turning:
         floats: floats of one head; only used without a table.
         positions: rows of each set of angles if the table has two sets, else 0.
         apart: whether queries have their own cosines and sines.
+        by_row: whether the table has a row for each row of a run, in place of positions.
+        back: whether rows after an image turn by an earlier position than theirs.
     """
 
     table: TensorSpec | None
@@ -135,11 +137,13 @@ class Turning:
     floats: int = 0
     positions: int = 0
     apart: bool = False
+    by_row: bool = False
+    back: bool = False
 
     @property
     def run_value(self) -> str:
         """The run value that names the row of the table, in a plan of one row."""
-        return ANGLES if self.positions else "position"
+        return ANGLES if self.positions or self.back else "position"
 
     @property
     def defines(self) -> Defines:
@@ -150,6 +154,7 @@ class Turning:
         if self.table is None:
             return found
         sets: Defines = [("ROPE_SET", self.positions)] if self.positions else []
+        sets += [("ROPE_BY_ROW", 1)] if self.by_row else [("ROPE_BACK", 1)] if self.back else []
         apart: Defines = [("QUERY_TURNS", floats // 4)] if self.apart else []
         return [("ROPE", 1), *found, *sets, *apart]
 

@@ -7,12 +7,23 @@ from typing import Any
 
 import numpy as np
 
+from glinfer.errors import PlanError
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS
 from glinfer.gl.layouts.grouped import GroupedLayout, rounds_for
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.kernels.fused.dense import grouped_defines
 from glinfer.kernels.fused.draws import Defines, Inputs, block_draw, expect_table
-from glinfer.kernels.fused.rows import CHOSEN, PLACE, POSITION, TOKEN, RowInterleaved, deinterleaved
+from glinfer.kernels.fused.rows import (
+    CHOSEN,
+    PLACE,
+    POSITION,
+    TOKEN,
+    X_ROWS,
+    RowInterleaved,
+    check_same,
+    deinterleaved,
+    gathered,
+)
 from glinfer.kernels.fused.sample import best_candidate
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Part, Shapes, TensorSpec, float64, looked_up, register
@@ -187,3 +198,46 @@ def _oracle_rows(inputs: Mapping[str, Array], params: Params, size: tuple[int, i
 
 _LOOKED_UP, _INTEGERS = (*_TABLES, "picks", "images"), ("rows", "weight")
 register(Op("embed_rows", ("rows",), _LOOKED_UP, _check_rows, _oracle_rows, _INTEGERS, parts=looked_up(*_LOOKED_UP)))
+
+
+def add_images(
+    name: str,
+    rows: TensorSpec,
+    x: RowInterleaved,
+    images: TensorSpec,
+    out: RowInterleaved,
+    *,
+    tokens: int,
+    slots: Extent,
+    kernels: KernelOptions,
+) -> DrawSpec:
+    """``out[r] = x[r] + images[r]`` for rows whose token is not below ``tokens``, otherwise x[r].
+
+    x and out are interleaved alike; images is a table [rows, D].
+
+    Raises:
+        PlanError: a tensor has another layout.
+    """
+    if x.layout.blocks != out.layout.blocks:
+        raise PlanError(f"draw {name}: expected rows of one length")
+    inputs: Inputs = {"x": x, "rows": rows, "images": expect_table(name, images)}
+    defines = [("TOKENS", tokens), ("DIM_TEXELS", -(-images.shape[1] // 4))]
+    return block_draw(name, "images", "add_images", inputs, out, slots, defines, kernels=kernels, cells=True)
+
+
+def _check_added(shapes: Shapes, params: Params) -> None:
+    slots, cols = shapes.by_name["output"]
+    check_same(shapes, params, None, cols)
+    shapes.expect("images", None, cols)
+    shapes.require(shapes.rows("rows") >= slots * params["ROWS"], f"the table has {shapes.rows('rows')} rows")
+
+
+def _oracle_added(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
+    count, rows = int(params["ROWS"]), size[0] * int(params["ROWS"])
+    found, (images,) = gathered(inputs, count)[:rows], float64(inputs, ["images"])
+    pictured = inputs["rows"][:rows, TOKEN, None] >= params["TOKENS"]
+    return deinterleaved(found + np.where(pictured, images[:rows], 0.0), count)
+
+
+_ADDED = ("rows", "images"), X_ROWS
+register(Op("add_images", *_ADDED, _check_added, _oracle_added, ("rows",), parts=looked_up("images")))

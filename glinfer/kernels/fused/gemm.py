@@ -141,7 +141,8 @@ def _rows_in(
         return {**inputs, "rows": None if matrix.low_rank is None else matrix.low_rank.rows}, defines
     if rows is None and not alone:
         raise PlanError(f"draw {name}: rotary positions need the table of rows")
-    return {**inputs, **turning.inputs(name), "rows": None if alone else rows}, [*defines, *turning.defines]
+    inputs |= {**turning.inputs(name), "rows": None if alone or turning.by_row else rows}
+    return inputs, [*defines, *turning.defines]
 
 
 def _expert_defines(name: str, matrix: Matrix, experts: Experts) -> Defines:
@@ -243,7 +244,7 @@ def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) 
         norms = by_member.reshape(size[0], -1)[:, :rows].reshape(-1, 1)
     positions = np.full(count, int(params.get("position", 0)))
     if params.get("ROPE") and not params["ALONE"]:  # padding rows may be beyond the last position
-        positions = turned_by(inputs["rows"][:count], params, len(inputs["rope"]))
+        positions = turned_by(inputs, params, count)
     y = dense_rows(inputs, params, x, norms, positions)
     y = raw_rows(y, x, params) if params.get("RAW") else y[:, : size[1]]
     if "r0" in inputs:

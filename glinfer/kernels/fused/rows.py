@@ -14,7 +14,8 @@ word  holds
 3     the token to score; in a batch the number of the row's LoRA adapter, 0 for none
 4     the key of the noise for choosing the next token
 5     1 / temperature, the bits of a float32
-6     bits: 1 to sample the token, 0 for greedy; :data:`LONG` for a row that uses the second set of angles
+6     bits: 1 to sample the token, 0 for greedy; :data:`LONG` for a row that uses the second set of angles; from
+      :data:`BACK` on by how much the position that it turns by is below its own
 7     in the table of :mod:`glinfer.kernels.fused.choice` the row of logits to choose from; for consecutive rows of a
       sequence its last held position, after which rows are padding
 ===== ==========================================================================
@@ -40,7 +41,7 @@ TARGETS = (1, 2, 4, 8)
 TOKEN, POSITION, BASE, WANTED, NOISE_KEY, INVERSE_TEMPERATURE, NOISE, SOURCE = range(8)
 CHOICE_WORDS = slice(NOISE_KEY, SOURCE)
 """The words that control the choice of a token."""
-DRAWN, LONG = 1, 2
+DRAWN, LONG, BACK = 1, 2, 4
 """Bits of the word NOISE."""
 PLACE, LAST = WANTED, SOURCE
 """For consecutive rows of a text, the word SOURCE holds the text's last position; in embedding models the word WANTED
@@ -122,14 +123,18 @@ def table_layout(rows: TensorSpec) -> RowLayout:
     return rows.layout
 
 
-def turned_by(table: Array, params: Params, rows: int) -> Array:
-    """For an oracle: the row that each row of a run uses in a table of angles with ``rows`` rows.
+def turned_by(inputs: Mapping[str, Array], params: Params, count: int) -> Array:
+    """For an oracle: the row that each of ``count`` rows of a run uses in the table of angles.
 
     Rows after the end of a sequence are padding, and use at most the last row of angles.
     """
-    words = table.astype(np.intp)
-    second = int(params.get("ROPE_SET", 0)) * (words[:, NOISE] & LONG != 0)
-    return np.asarray(np.minimum(words[:, POSITION] + second, rows - 1))
+    rows = len(inputs["rope"])
+    if params.get("ROPE_BY_ROW"):
+        return np.arange(count)
+    words = inputs["rows"][:count].astype(np.intp)
+    moved = int(params.get("ROPE_SET", 0)) * (words[:, NOISE] & LONG != 0)
+    moved = moved - words[:, NOISE] // BACK if params.get("ROPE_BACK") else moved
+    return np.asarray(np.minimum(words[:, POSITION] + moved, rows - 1))
 
 
 def stored_places(inputs: Mapping[str, Array], params: Params, rows: int) -> Array:

@@ -45,7 +45,7 @@ def turn_heads(
     """
     alone, turns = rows is None, turning.table is not None
     inputs: Inputs = {"x": x, "gains": expect_table(name, gains), **turning.inputs(name)}
-    inputs["rows"] = rows if turns else None
+    inputs["rows"] = rows if turns and not turning.by_row else None
     defines = [
         *turning.defines,
         *half_defines(out.layout),
@@ -104,11 +104,8 @@ def _turned(x: Array, inputs: Mapping[str, Array], params: Params) -> Array:
     if not params.get("ROPE"):
         return x
     (rope,) = float64(inputs, ["rope"])
-    if params["ALONE"]:
-        positions = np.full(len(x), int(params["position"]))
-    else:
-        positions = turned_by(inputs["rows"][: len(x)], params, len(rope))
-    return turned_rows(x, rope, params, positions)
+    alone = np.full(len(x), int(params.get("position", 0)))
+    return turned_rows(x, rope, params, alone if params["ALONE"] else turned_by(inputs, params, len(x)))
 
 
 register(

@@ -6,20 +6,25 @@ After the last norm, neighbouring patches are joined to one row, whose product i
 
 from __future__ import annotations
 
+from typing import Any
+
 from glinfer.config import ModelConfig
+from glinfer.families.layer import Rope
 from glinfer.gl.layouts.blocks import BlockLayout
 from glinfer.kernels.fused.cached import SLOT_TOKENS, score_slots
 from glinfer.kernels.fused.merge import merge_rows
+from glinfer.kernels.fused.rows import RowInterleaved
 from glinfer.kernels.spec import RunValue
 from glinfer.lower.fused.encode import EncodeLowering
-from glinfer.lower.fused.rows import slots_for
+from glinfer.lower.fused.rows import ROW_ANGLES, slots_for
 from glinfer.lower.options import PlanOptions
 from glinfer.program.plan import Plan
 
-PIXELS, SEEN = "pixels", "image.rows"
+PIXELS, PLACES, SEEN, DEEP = "pixels", "places", "image.rows", "image.deep.{}"
+_FIRST = 1024
 
 
-def image_plan(options: PlanOptions) -> Plan:
+def image_plan(options: PlanOptions, patches: int | None = None) -> Plan:
     """The plan ``image`` of an image encoder.
 
     Each run reads the table ``rows``, whose tokens are the places of the patches, and ``pixels.n``, the numbers of
@@ -31,7 +36,9 @@ def image_plan(options: PlanOptions) -> Plan:
         PlanError: there is no such format, or something does not fit a texture.
     """
     targets = options.kernels.rows_per_draw
-    rows = slots_for(options.config.max_position_embeddings, targets) * targets
+    most = options.config.max_position_embeddings
+    patches = min(most, _FIRST) if patches is None and options.config.family.by_grid else patches or most
+    rows = slots_for(patches, targets) * targets
     cache_slots = SLOT_TOKENS * (score_slots(rows) + 1)
     return _ImageLowering(options, rows, cache_slots, cache_slots).build()
 
@@ -46,27 +53,50 @@ class _ImageLowering(EncodeLowering):
 
     def further_values(self, rows: int) -> list[RunValue]:
         """The number of tokens, and that of their slots."""
-        most, targets = tokens_of(self.config), self.rows_per_draw
-        text_slots = RunValue("text_slots", 1, slots_for(most, targets), ("ceildiv", "texts", targets))
-        return [RunValue("texts", 1, most, usual=most), text_slots]
+        self.tokens, targets = -(-rows // self.config.patches_per_token), self.rows_per_draw
+        text_slots = RunValue("text_slots", 1, slots_for(self.tokens, targets), ("ceildiv", "texts", targets))
+        return [RunValue("texts", 1, self.tokens, usual=min(self.tokens, tokens_of(self.config))), text_slots]
+
+    def angles(self, rope: Rope) -> dict[str, Any]:
+        """The angles of each patch, by its row and column."""
+        return {"table": self._by_token(ROW_ANGLES, self.recipes.rope_floats(rope)), "by_row": True}
 
     def build(self, export_residual: bool = False) -> Plan:
-        config = self.config
-        layout = BlockLayout.of((self.slots, config.patch_floats), self.max_texture_size, tiles=self.kernels.row_tiles)
-        pixels = self.rows_as(PIXELS, layout, "input")
-        product, (first, second) = self.recipes.patches(), self.hidden
+        config, product, results = self.config, self.recipes.patches(), list[str]()
         assert product is not None
-        self.embed()
-        self.add(product, pixels, first, second)
-        self.hidden = second, first
+        pixels, (first, second) = self._of_patches(PIXELS, config.patch_floats), self.hidden
+        if config.family.by_grid:
+            self.add(product, pixels, self._of_patches(PLACES, config.hidden_size), first)
+        else:
+            self.embed()
+            self.add(product, pixels, first, second)
+            self.hidden = second, first
         for layer in self.graph.layers:
             self.draw_layer(layer)
+            if layer.number in config.deepstack_layers:
+                number = 1 + config.deepstack_layers.index(layer.number)
+                results += self._merged(f"merge.{number}", self.hidden[0], DEEP.format(number), 2 * number)
         x, free = self.hidden
         normed = self.rows("hidden.c", config.hidden_size) if self.in_place else free
         self.normalize("final.norm", x, normed)
-        slots = slots_for(tokens_of(config), self.targets)
-        merged = self.of_texts("image.merged", slots, config.hidden_size * config.patches_per_token)
-        self.plan.draw(merge_rows("merge", normed, merged, slots="text_slots", kernels=self.kernels))
-        out = self.of_texts(SEEN, slots, config.dense[0][0])
-        self.product(self.recipes.dense(0), merged, out, slots="text_slots")
-        return self.plan.build()
+        return self.plan.build(*results, *self._merged("merge", normed, SEEN, 0))
+
+    def _of_patches(self, name: str, floats: int) -> RowInterleaved:
+        """An input with a row for each patch."""
+        layout = BlockLayout.of((self.slots, floats), self.max_texture_size, tiles=self.kernels.row_tiles)
+        return self.rows_as(name, layout, "input")
+
+    def _merged(self, name: str, x: RowInterleaved, out: str, first: int) -> tuple[str, ...]:
+        """Draw tokens of joined patches, by the dense matrices from ``first`` on; returns the names of the result."""
+        config, slots = self.config, slots_for(self.tokens, self.targets)
+        found = self.of_texts("image.merged", slots, config.hidden_size * config.patches_per_token)
+        self.plan.draw(merge_rows(name, x, found, slots="text_slots", kernels=self.kernels))
+        used, self.used = self.used, "text_slots"
+        pair = config.dense[first : first + 2]
+        for number, (floats, _, activation) in enumerate(pair, first):
+            into = out if number == first + len(pair) - 1 else "image.inner"
+            target = self.of_texts(into, slots, floats)
+            self.product(self.recipes.dense(number), found, target, activation=activation)
+            found = target
+        self.used = used
+        return found.names

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any, Literal
 
-from glinfer.families.layer import Experts
+from glinfer.families.layer import Experts, Rope
 from glinfer.gl.layouts.blocks import BYTES, BlockLayout, blocks_for
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.graph.model import graph_of
@@ -198,8 +198,7 @@ class Lowering(ABC):
 
     def cache(self, name: str, slots: int, floats: int) -> TensorSpec:
         """A cache [slots, floats]."""
-        layout = BlockLayout.by_block((slots, floats), self.max_texture_size)
-        return self.plan.laid_out(name, "cache", layout)
+        return self.plan.laid_out(name, "cache", BlockLayout.by_block((slots, floats), self.max_texture_size))
 
     @property
     def in_bytes(self) -> bool:
@@ -360,19 +359,21 @@ class Lowering(ABC):
         dim = self.config.layer(layer).head_dim
         order = () if letter == "v" else tuple(map(int, self.recipes.turned_places(dim)))
         where: Literal["only", "position"] = "position" if straight else "only"
-        floats = head_floats(dim)
-        view = View(dim, heads, cols_apart=floats, start=start, order=order, rows=where)
+        view = View(dim, heads, cols_apart=head_floats(dim), start=start, order=order, rows=where)
         self.value(f"blocks.{layer}.attn.{letter}", view)
 
     def turning(self, layer: int, node: Attention) -> Turning | None:
         """The outputs that a layer turns by their positions or normalises; None where it does neither."""
         heads, rope = self.recipes.heads(layer), node.of.rope
-        if rope is None:
-            normed = node.q_norm is not None
-            return Turning(None, heads.kv_floats, heads.queries_at, heads.floats) if normed else None
-        table = self.of_model(self.recipes.ropes[rope])
-        positions = self.config.max_position_embeddings if self.config.long_after else 0
-        return Turning(table, heads.kv_floats, heads.queries_at, positions=positions, apart=rope.scales_queries)
+        if rope is not None:
+            return Turning(keys=heads.kv_floats, queries=heads.queries_at, **self.angles(rope))
+        return None if node.q_norm is None else Turning(None, heads.kv_floats, heads.queries_at, heads.floats)
+
+    def angles(self, rope: Rope) -> dict[str, Any]:
+        """The table of angles, and how rows are found in it."""
+        table, long = self.of_model(self.recipes.ropes[rope]), self.config.long_after
+        positions, back = self.config.max_position_embeddings if long else 0, bool(self.options.sections)
+        return {"table": table, "positions": positions, "apart": rope.scales_queries, "back": back}
 
     def open_gates(
         self, layer: int, mixed: RowInterleaved | TensorSpec, head_floats: int

@@ -13,18 +13,17 @@ Every pass computes a row as the fast plan does, with the same weights and the s
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import Any
 
 from glinfer.errors import PlanError
-from glinfer.families.layer import Experts
+from glinfer.families.layer import Experts, Rope
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BlockLayout, RowLayout
 from glinfer.gl.layouts.matrix import Extent
-from glinfer.graph.nodes import Attention
+from glinfer.graph.nodes import Attention, Branch, Layer
 from glinfer.kernels.fused.cached import SLOT_TOKENS, cached_scores, cached_values, score_slots
 from glinfer.kernels.fused.delta import SPAN
 from glinfer.kernels.fused.dense import RawRows, Turning
-from glinfer.kernels.fused.embed import embed_rows
+from glinfer.kernels.fused.embed import add_images, embed_rows
 from glinfer.kernels.fused.expert_groups import (
     few_rows,
     group_experts,
@@ -51,6 +50,8 @@ from glinfer.program.plan import Plan
 from glinfer.quant.formats import is_grouped
 
 ROWS, LOGITS, SCORES, PICKS, IMAGES = "rows", "row.logits", "row.likelihoods", "row.picks", "images"
+ROW_ANGLES = "row.angles"
+"""The input with the angles of each row of a prompt with images."""
 
 
 def chunk_plan(
@@ -326,6 +327,8 @@ class ChunkLowering(_RowsLowering):
         # In one tile a cell covers few slots, and is skipped if none of them sees it.
         layout = BlockLayout.of((groups * slots, config.num_attention_heads * BLOCK_FLOATS), max_texture_size)
         self.scores = self.rows_as("row.scores", layout)
+        if self.deep:
+            self.streams = self.streams[0], self.rows("hidden.b", config.hidden_size)
 
     @property
     def few_expert_rows(self) -> int:
@@ -378,22 +381,48 @@ class ChunkLowering(_RowsLowering):
         assert isinstance(x, RowInterleaved)
         how: dict[str, Any] = {"centred": self.recipes.sums, "grouped": is_grouped(recipe.packing)}
         how |= {"slots": self.used, "eps": self.config.layer_norm_eps, "kernels": self.kernels}
-        self.plan.draw(row_norms(f"{recipe.name}.norms", "norms", x, self.norms, **how))
-        return {"norms": self.norms}
+        shape = x.slots, norm_floats(self.targets, centred=self.recipes.sums)
+        layout = BlockLayout.by_block(shape, self.max_texture_size)
+        norms = self.plan.laid_out("row.norms" if x.slots == self.slots else "image.norms", "activation", layout)
+        self.plan.draw(row_norms(f"{recipe.name}.norms", "norms", x, norms, **how))
+        return {"norms": norms}
 
     @property
     def images(self) -> TensorSpec | None:
         """The rows of images among the tokens of a prompt, of models that take images."""
-        if not self.options.images or type(self) is not ChunkLowering:
-            return None
-        layout = RowLayout.of((self.table.shape[0], self.config.hidden_size), "rgba32f", self.max_texture_size)
-        return self.plan.laid_out(IMAGES, "input", layout)
+        return self._by_token(IMAGES, self.config.hidden_size) if self._pictured else None
 
-    @cached_property
-    def norms(self) -> TensorSpec:
-        """The norms of the rows, declared at the first use."""
-        shape = slots_for(self.plan.max_rows, self.targets), norm_floats(self.targets, centred=self.recipes.sums)
-        return self.plan.laid_out("row.norms", "activation", BlockLayout.by_block(shape, self.max_texture_size))
+    @property
+    def _pictured(self) -> bool:
+        return self.options.images is not None and type(self) is ChunkLowering
+
+    def _by_token(self, name: str, floats: int) -> TensorSpec:
+        """An input with a row for each row of the run."""
+        return self.plan.laid_out(
+            name, "input", RowLayout.of((self.table.shape[0], floats), "rgba32f", self.max_texture_size)
+        )
+
+    @property
+    def deep(self) -> int:
+        """The first layers after which further vectors of images are added; the last layer's would reach no token."""
+        return min(self.options.deep, self.config.producing_layers - 1) if self._pictured else 0
+
+    def after_mixing(self, layer: Layer, mixed: list[tuple[Branch, RowInterleaved | TensorSpec]]) -> None:
+        """Draw the rest of a layer, and add the further vectors of images that belong to it."""
+        super().after_mixing(layer, mixed)
+        if layer.number >= self.deep:
+            return
+        before, width, name = self.hidden[0], self.config.hidden_size, f"h.{layer.number}.images"
+        out, images = self.streams[before is self.streams[0]], self._by_token(deep_name(layer.number), width)
+        how: dict[str, Any] = {"tokens": self.config.vocab_size, "slots": self.used, "kernels": self.kernels}
+        self.plan.draw(add_images(name, self.table, before, images, out, **how))
+        self.hidden = out, out if self.in_place else before
+
+    def angles(self, rope: Rope) -> dict[str, Any]:
+        """The angles of each row, where tokens of images turn by rows and columns; otherwise those of positions."""
+        if not self._pictured or not self.options.sections:
+            return super().angles(rope)
+        return {"table": self._by_token(ROW_ANGLES, self.recipes.rope_floats(rope)), "by_row": True}
 
     def parts_of(self, recipe: Recipe) -> int:
         """One, unless rows are few: several rows are fragments enough."""
@@ -467,3 +496,8 @@ class _BatchLowering(_RowsLowering):
 def slots_for(rows: int, targets: int) -> int:
     """Slots of ``rows`` rows, one in each render target."""
     return -(-rows // targets)
+
+
+def deep_name(layer: int) -> str:
+    """The input with the further vectors of images that are added after a layer."""
+    return f"{IMAGES}.{layer}"

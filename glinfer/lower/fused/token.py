@@ -58,7 +58,7 @@ def fast_plan(options: PlanOptions) -> Plan:
     return _TokenLowering(options).build()
 
 
-def run_values(config: ModelConfig, adapters: AdapterRanks = NO_ADAPTERS) -> list[RunValue]:
+def run_values(config: ModelConfig, adapters: AdapterRanks = NO_ADAPTERS, *, back: bool = False) -> list[RunValue]:
     """The run values of the fast plan."""
     context = config.max_position_embeddings
     return [
@@ -68,7 +68,7 @@ def run_values(config: ModelConfig, adapters: AdapterRanks = NO_ADAPTERS) -> lis
         RunValue("noise", 0.0, 1.0),
         RunValue("inverse_temperature", 0.0, 3.4e38),
         RunValue("noise_key", 0, 2**32 - 1),
-        *angle_values(config),
+        *angle_values(config, back=back),
         *adapter_values(adapters),
         *(RunValue(f"ring.{size}", 0, size - 1, _modulo("position", size)) for size in rings_of(config)),
     ]
@@ -100,7 +100,7 @@ class _TokenLowering(Lowering):
 
     def __init__(self, options: PlanOptions) -> None:
         config, context, slots = options.config, options.config.max_position_embeddings, cache_slots(options.config)
-        values = run_values(config, options.adapters)
+        values = run_values(config, options.adapters, back=bool(options.sections))
         super().__init__("fast", context, values, options, cache_slots=slots, every=slots)
         self.declare(in_place=self.kernels.part_steps > 0, stores=self.in_bytes)
         self.scores = self.blocks("attn.scores", score_slots(context), config.num_attention_heads * BLOCK_FLOATS)

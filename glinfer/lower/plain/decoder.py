@@ -48,6 +48,8 @@ from glinfer.program.points import View
 from glinfer.quant.formats import F16, F32, block_format
 
 TOKENS, LOGITS, PROBS, LAST_ROW, IMAGES = "tokens", "logits", "probs", "last_row", "images"
+ROW_ANGLES = "row.angles"
+"""The input with the angles of each row of a text with images."""
 
 
 def reference_decoder_plan(options: ReferenceOptions, *, rows: int) -> Plan:
@@ -135,6 +137,8 @@ class _PlainLowering:
 
     def rope(self, rope: Rope, *, queries: bool) -> TensorSpec:
         """The table of a kind of angles, of queries or of keys."""
+        if self.images is not None and self.images.sections:
+            return self.flat(ROW_ANGLES, "input", self.rows, rope.dim)
         name = self.ropes[rope] + (QUERIES if queries and rope.scales_queries else "")
         return self.flat(name, "weight", self.config.angle_rows, rope.dim)
 
@@ -199,6 +203,10 @@ class _PlainLowering:
                 self.plan.value(f"blocks.{layer.number}.resid_mlp", View(self.width))
             if branch is not last:
                 continue
+            if self.images is not None and layer.number < self.images.deep:
+                rows = self.flat(f"{IMAGES}.{layer.number}", "input", self.rows, self.width)
+                self.combine(f"h.{layer.number}.images", "images", "add", self.hidden, rows, self.other)
+                self.hidden, self.other = self.other, self.hidden
             if layer.scale is not None:
                 self.combine(f"{name}.scale", "scale", "multiply", self.hidden, self.vector(layer.scale), self.other)
                 self.hidden, self.other = self.other, self.hidden

@@ -18,6 +18,7 @@ from glinfer.formats.packed import PackedTensor
 from glinfer.formats.tensors import weight_shapes
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.spec import Array
+from glinfer.lower.options import ImageInputs
 from glinfer.lower.ropes import QUERIES, rope_names, rope_of
 from glinfer.quant.formats import F16, F32, FROM_FILE
 from glinfer.quant.ggml import words_of
@@ -32,14 +33,14 @@ class ReferenceOptions:
         stored: the format of each tensor, see :func:`stored_formats`.
         kernels: how passes are shaped.
         max_texture_size: limit of the renderer, in texels a side.
-        images: whether prompts may have rows of images.
+        images: how prompts take rows of images; None where they have none.
     """
 
     config: ModelConfig
     stored: Mapping[str, str]
     kernels: KernelOptions
     max_texture_size: int
-    images: bool = False
+    images: ImageInputs | None = None
 
 
 def stored_formats(config: ModelConfig, weights: str, formats: Mapping[str, str] | None = None) -> dict[str, str]:

@@ -170,8 +170,9 @@ class Recipes:
 
     @property
     def _leads_all(self) -> bool:
-        """Whether every reader of the stream is a LayerNorm."""
-        return self.family.norm == "layer" and self.family.layer.norms == "before" and not self.family.embedding_norm
+        """Whether every reader of the stream is a LayerNorm, and no part of it comes from outside."""
+        first = self.family.embedding_norm or self.family.by_grid
+        return self.family.norm == "layer" and self.family.layer.norms == "before" and not first
 
     @property
     def sums(self) -> bool:
@@ -387,8 +388,9 @@ class Recipes:
 
     def dense(self, number: int) -> Recipe:
         """A dense matrix after the pooling."""
-        node = self.graph.dense[number]
-        return self._recipe(f"dense.{number}", None, (node,), np.arange(node.outputs))
+        node, deep = self.graph.dense[number], self.graph.merge_norms
+        before = deep[number // 2 - 1] if deep and number > 1 and number % 2 == 0 else None
+        return self._recipe(f"dense.{number}", None, (node,), np.arange(node.outputs), before=before)
 
     def products(self) -> list[Recipe]:
         """All products of the model's plans."""

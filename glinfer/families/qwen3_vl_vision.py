@@ -1,0 +1,74 @@
+"""Qwen 3-VL's image encoder (Qwen Team 2025): patches of an image of any shape, which all see each other.
+
+Places are interpolated from a square of learned ones, and heads turn by the row and the column of their patch. After
+the last norm neighbouring patches are joined, and two products make them a vector of the language model. Layers named
+in the configuration give further such vectors, which the first layers of the language model add to its stream.
+"""
+
+from dataclasses import replace
+
+from glinfer.families.gguf import Gguf
+from glinfer.families.huggingface import HuggingFace
+from glinfer.families.names import Names
+from glinfer.families.record import Family
+from glinfer.limits import MAX_DEEP_VECTORS
+
+
+def _mergers(whole: str, deep: str, parts: tuple[str, str]) -> dict[str, str]:
+    """The names of the matrices after joining, by number: two for the last layer, then two for each further vector."""
+    first = {f"dense.{number}": whole.format(part) for number, part in enumerate(parts)}
+    further = {
+        f"dense.{2 * n + 2 + m}": deep.format(n, part) for n in range(MAX_DEEP_VECTORS) for m, part in enumerate(parts)
+    }
+    return first | further
+
+
+NAMES = Names(
+    embeddings="visual.pos_embed",
+    patches="visual.patch_embed.proj",
+    layer="visual.blocks.{}.",
+    attention_norm="norm1",
+    projection="attn.{}_proj",
+    output="attn.proj",
+    mlp_norm="norm2",
+    gate="",
+    up="mlp.linear_fc1",
+    down="mlp.linear_fc2",
+    final_norm="visual.merger.norm",
+    head="",
+    dense="visual.{}",
+    merge_norm="visual.deepstack_merger_list.{}.norm",
+    letters=_mergers("merger.{}", "deepstack_merger_list.{}.{}", ("linear_fc1", "linear_fc2")),
+)
+FAMILY = Family(
+    "qwen3_vl_vision",
+    names=NAMES,
+    norm="layer",
+    positions="halves",
+    gated=False,
+    activation="gelu_new",
+    encodes=True,
+    by_grid=True,
+    biases=("q", "k", "v", "o", "up", "down", "patches"),
+    usual={"tie_word_embeddings": True, "pooling": "mean", "hidden_act": "gelu_new"},
+    huggingface=HuggingFace(sizes=(2304, 1152, 4304, 27, 16, 0, 0, 0), names=replace(NAMES, projection="attn.qkv")),
+    gguf=Gguf(
+        "clip",
+        names=replace(
+            NAMES,
+            embeddings="v.position_embd",
+            patches="v.patch_embd",
+            layer="v.blk.{}.",
+            attention_norm="ln1",
+            projection="attn_qkv",
+            output="attn_out",
+            mlp_norm="ln2",
+            up="ffn_up",
+            down="ffn_down",
+            final_norm="v.post_ln",
+            dense="{}",
+            merge_norm="v.deepstack.{}.norm",
+            letters=_mergers("mm.{}", "v.deepstack.{}.{}", ("fc1", "fc2")) | {"dense.0": "mm.0", "dense.1": "mm.2"},
+        ),
+    ),
+)

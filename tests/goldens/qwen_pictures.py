@@ -1,0 +1,198 @@
+"""A small Qwen3-VL with random weights: a directory as transformers saves it, and llama.cpp's file of its encoder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tokenizers
+from safetensors.numpy import save_file
+from tokenizers import decoders, models, pre_tokenizers
+
+from glinfer.config import ModelConfig
+from glinfer.families import TOWERS
+from glinfer.families.names import Names
+from glinfer.formats import random_checkpoint
+from glinfer.graph.model import graph_of
+
+from .pictures import Array
+
+PATCH, SCALE, SEED, DEEP = 4, 2, 7, (0, 2)
+SECTIONS = (4, 2, 2)
+TEXT = ModelConfig(
+    320,
+    64,
+    4,
+    4,
+    640,
+    96,
+    1e-6,
+    "silu",
+    "qwen3_vl_text",
+    num_key_value_heads=2,
+    head_dim=16,
+    rope_theta=5e5,
+    tie_word_embeddings=False,
+)
+TOWER = ModelConfig(
+    25,
+    48,
+    4,
+    3,
+    4096,
+    80,
+    1e-6,
+    model_type="qwen3_vl_vision",
+    patch_size=PATCH,
+    patches_per_token=SCALE**2,
+    deepstack_layers=DEEP,
+    dense=((192, True, "gelu"), (64, True, "none")) * (1 + len(DEEP)),
+    **TOWERS["qwen3_vl_vision"].usual,
+)
+CONTROL = ["<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"]
+PAD = 256 + CONTROL.index("<|image_pad|>")
+TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n{% if message.content is string %}"
+    "{{ message.content }}{% else %}{% for part in message.content %}{% if part.type == 'image' %}"
+    "<|vision_start|><|image_pad|><|vision_end|>{% else %}{{ part.text }}{% endif %}{% endfor %}{% endif %}"
+    "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+"""Qwen's own without tools and thinking."""
+QWEN_SIZES = [(70, 50), (30, 90), (8, 8), (200, 10), (9, 33), (300, 200)]
+"""Widths and heights of images, some smaller and some larger than the limits."""
+PROCESSOR = {
+    "size": {"shortest_edge": 512, "longest_edge": 2048},
+    "patch_size": PATCH,
+    "temporal_patch_size": 2,
+    "merge_size": SCALE,
+    "image_mean": [0.5, 0.5, 0.5],
+    "image_std": [0.5, 0.5, 0.5],
+}
+
+
+def weights(seed: int = SEED) -> tuple[dict[str, Array], dict[str, Array]]:
+    """The tensors of the language model and of the image encoder, under glinfer's names."""
+    text, tower = (random_checkpoint(config, seed=seed, scale=0.2).tensors for config in (TEXT, TOWER))
+    return dict(text), dict(tower)
+
+
+def write_qwen3_vl(folder: Path, dtype: str = "float32", **config: Any) -> Path:
+    """A directory of the model; ``config`` changes settings of config.json."""
+    folder.mkdir(parents=True, exist_ok=True)
+    _write_tokenizer(folder)
+    text, tower = weights()
+    tensors = {name.replace("model.", "model.language_model.", 1): array for name, array in text.items()}
+    tensors |= {f"model.{name}": each for name, each in joined(tower, TOWERS["qwen3_vl_vision"].in_huggingface.names)}
+    save_file({name: np.ascontiguousarray(each, dtype) for name, each in tensors.items()}, folder / "model.safetensors")
+    values = {
+        "model_type": "qwen3_vl",
+        "architectures": ["Qwen3VLForConditionalGeneration"],
+        "image_token_id": PAD,
+        "video_token_id": PAD + 1,
+        "vision_start_token_id": PAD - 2,
+        "vision_end_token_id": PAD - 1,
+        "tie_word_embeddings": False,
+        "text_config": {
+            "model_type": "qwen3_vl_text",
+            "vocab_size": TEXT.vocab_size,
+            "hidden_size": TEXT.hidden_size,
+            "intermediate_size": TEXT.intermediate_size,
+            "num_hidden_layers": TEXT.num_hidden_layers,
+            "num_attention_heads": TEXT.num_attention_heads,
+            "num_key_value_heads": TEXT.num_key_value_heads,
+            "head_dim": TEXT.head_dim,
+            "max_position_embeddings": TEXT.max_position_embeddings,
+            "rms_norm_eps": TEXT.layer_norm_eps,
+            "rope_parameters": {
+                "rope_type": "default",
+                "rope_theta": TEXT.rope_theta,
+                "mrope_section": SECTIONS,
+                "mrope_interleaved": True,
+            },
+        },
+        "vision_config": {
+            "model_type": "qwen3_vl_vision",
+            "depth": TOWER.num_hidden_layers,
+            "hidden_size": TOWER.hidden_size,
+            "intermediate_size": TOWER.intermediate_size,
+            "num_heads": TOWER.num_attention_heads,
+            "patch_size": PATCH,
+            "spatial_merge_size": SCALE,
+            "temporal_patch_size": 2,
+            "out_hidden_size": TEXT.hidden_size,
+            "num_position_embeddings": TOWER.vocab_size,
+            "deepstack_visual_indexes": DEEP,
+        },
+    }
+    (folder / "config.json").write_text(json.dumps({**values, **config}))
+    (folder / "preprocessor_config.json").write_text(json.dumps(PROCESSOR))
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": 257}))
+    return folder
+
+
+def joined(tower: dict[str, Array], names: Names | None) -> Iterator[tuple[str, Array]]:
+    """The encoder's tensors as files with these names have them: attention's three projections in one."""
+    assert names is not None
+    found: dict[str, list[Array]] = {}
+    for tensor in graph_of(TOWER).tensors():
+        found.setdefault(tensor.name(names), []).append(tower[tensor.name(TOWER.family.names)])
+    for name, parts in found.items():
+        array = np.concatenate(parts)
+        yield name, array.reshape(-1, 3, 2, PATCH, PATCH) if array.shape == (48, 96) else array
+
+
+def _write_tokenizer(folder: Path) -> None:
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    ids = {text: token for token, text in enumerate([*letters[:-1], "he"])}  # GGUF files need a merge
+    library = tokenizers.Tokenizer(models.BPE(ids, [("h", "e")]))
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    library.decoder = decoders.ByteLevel()
+    library.add_special_tokens(CONTROL)
+    library.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE}))
+
+
+def write_mmproj(path: Path, dtype: str = "float16", **changes: object) -> Path:
+    """llama.cpp's file of the image encoder; ``changes`` are metadata by the end of their key, None for none."""
+    import gguf
+
+    writer = gguf.GGUFWriter(path, "clip")
+    keys: dict[str, Any] = {
+        "has_vision_encoder": True,
+        "projector_type": "qwen3vl_merger",
+        "use_gelu": True,
+        "vision.image_size": PATCH * 5,
+        "vision.patch_size": PATCH,
+        "vision.embedding_length": TOWER.hidden_size,
+        "vision.feed_forward_length": TOWER.intermediate_size,
+        "vision.block_count": TOWER.num_hidden_layers,
+        "vision.attention.head_count": TOWER.num_attention_heads,
+        "vision.attention.layer_norm_epsilon": TOWER.layer_norm_eps,
+        "vision.projection_dim": TEXT.hidden_size,
+        "vision.spatial_merge_size": SCALE,
+        "vision.is_deepstack_layers": [layer in DEEP for layer in range(TOWER.num_hidden_layers)],
+        "vision.image_min_pixels": PROCESSOR["size"]["shortest_edge"],  # type: ignore[index]
+        "vision.image_max_pixels": PROCESSOR["size"]["longest_edge"],  # type: ignore[index]
+        "vision.image_mean": [0.5, 0.5, 0.5],
+        "vision.image_std": [0.5, 0.5, 0.5],
+        **changes,
+    }
+    add = {bool: writer.add_bool, str: writer.add_string, int: writer.add_uint32, float: writer.add_float32}
+    for name, value in keys.items():
+        if value is not None:
+            add.get(type(value), writer.add_array)(f"clip.{name}", value)
+    for inner, array in joined(weights()[1], TOWERS["qwen3_vl_vision"].in_gguf.names):
+        start, _, rest = inner.partition("v.deepstack.")
+        name = f"v.deepstack.{DEEP[int(rest[0])]}{rest[1:]}" if rest else start
+        kind = dtype if array.ndim > 1 and name != "v.position_embd.weight" else "float32"
+        frames = [array] if array.ndim < 5 else [array[:, :, 0], array[:, :, 1]]
+        for number, each in enumerate(frames):
+            writer.add_tensor(name + (".1" if number else ""), np.ascontiguousarray(each, kind))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
