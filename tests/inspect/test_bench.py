@@ -266,6 +266,12 @@ def same(row: dict[str, Any], other: dict[str, Any]) -> bool:
 
 
 class TestCommand:
+    @pytest.fixture(autouse=True)
+    def known_ceiling(self, monkeypatch: Patch) -> None:
+        """Peak rates are measured below."""
+        command = importlib.import_module("glinfer.cli.bench")
+        monkeypatch.setattr(command, "measure_ceilings", lambda *_, **__: CEILING)
+
     @pytest.mark.slow
     def test_json(self, small: Path, capsys: Capture) -> None:
         arguments = ["--weights", "f32, q8,f32", "--contexts", "24,8,100", "--runs", "2", "--batch", "3,1,3", "--json"]
@@ -308,13 +314,6 @@ class TestCommand:
             assert row["tokens_per_second"] == pytest.approx(1000 * row["sequences"] / row["step"]["median"])
             assert row["times_single"] == pytest.approx(row["tokens_per_second"] / single)
             assert row["limit"]["limit_ms"] > 0
-
-    @pytest.fixture(autouse=True)
-    def known_ceiling(self, request: pytest.FixtureRequest, monkeypatch: Patch) -> None:
-        """Only the slow tests measure the renderer's peak rates."""
-        if request.node.get_closest_marker("slow") is None:
-            command = importlib.import_module("glinfer.cli.bench")
-            monkeypatch.setattr(command, "measure_ceilings", lambda *_, **__: CEILING)
 
     def test_tables(self, small: Path, capsys: Capture) -> None:
         out = ran(capsys, "bench", small, "--runs", "1", "--batch", "2")
