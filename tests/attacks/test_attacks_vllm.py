@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,6 @@ from glinfer.engine.random_model import demo_tokenizer
 from glinfer.errors import StructureError
 from glinfer.server.auth import Access
 from glinfer.server.limits import LIMITS
-from glinfer.server.off_loop import Threads
 from glinfer.structured import compiler as structures
 from glinfer.structured.structure import structure_of
 from glinfer.text import own_process, templates
@@ -131,29 +128,6 @@ def test_cve_2026_115911_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(templates, "MAX_RENDER_BYTES", 1 << 28)
     with pytest.raises(templates.InputError, match=r"too much memory|more than 4194304 characters"):
         templates.JinjaTemplate(GROWING, {}, "m").render(HELLO)
-
-
-def test_slow_work_of_one_client_leaves_threads_to_others() -> None:
-    now, most = {"one": 0, "two": 0}, {"one": 0, "two": 0}
-
-    async def ask(client: str, slow: Threads) -> None:
-        def work() -> None:
-            now[client] += 1
-            most[client] = max(most[client], now[client])
-            time.sleep(0.01)
-            now[client] -= 1
-
-        await slow.run(work, client)
-
-    async def all_of_them() -> None:
-        slow = Threads("glinfer-test", 4)
-        await asyncio.gather(*(ask("one", slow) for _ in range(13)), ask("two", slow))
-        assert not slow.busy
-        slow.close()
-
-    asyncio.run(asyncio.wait_for(all_of_them(), 60))
-    assert most["one"] <= 2
-    assert most["two"] == 1
 
 
 def test_cve_2025_29770(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

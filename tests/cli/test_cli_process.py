@@ -6,7 +6,6 @@ import fcntl
 import json
 import os
 import pty
-import resource
 import select
 import subprocess
 import sys
@@ -175,19 +174,6 @@ class TestOutput:
         found = one_line(shell(f"glinfer {line} > /dev/full", small))
         assert "cannot write the output: No space left on device" in found
 
-    @tiered("target", ["m.gab", "m.safetensors"], keep=0)
-    def test_a_disk_that_fills_up_leaves_no_half_file(self, small: Path, tmp_path: Path, target: str) -> None:
-        (tmp_path / target).write_bytes(b"precious")
-        done = ran(
-            "convert",
-            small,
-            tmp_path / target,
-            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000)),
-        )
-        assert "cannot write it" in one_line(done)
-        assert [path.name for path in tmp_path.iterdir()] == [target]
-        assert (tmp_path / target).read_bytes() == b"precious"
-
     @pytest.mark.slow
     def test_closed_streams(self, small: Path) -> None:
         assert "the prompt is empty" in one_line(shell("glinfer generate $1 - <&-", small))
@@ -226,24 +212,3 @@ class TestWithoutADriver:
         assert one_line(done) == f"glinfer: {told['problem']}\n"
         assert ran("draws", "--config", "", "--json", env=NO_DRIVER).returncode == 0
         assert "cannot read it" in one_line(ran("generate", tmp_path / "none.gab", "x", env=NO_DRIVER))
-
-
-class TestPromises:
-    """Files that promise terabytes, read by a process that may take little memory."""
-
-    @tiered("name", ["m.gab", "m.safetensors", "m.bpe"], keep=0)
-    def test_nothing_large_is_allocated_for_a_header(self, small: Path, tmp_path: Path, name: str) -> None:
-        good = small.read_bytes()
-        huge = {
-            "m.gab": good[:8] + b"".join(n.to_bytes(4, "little") for n in (1 << 24, 1 << 14, 1, 1 << 24, 1 << 24)),
-            "m.safetensors": (99_000_000).to_bytes(8, "little") + b'{"a":' + bytes(1000),
-            "m.bpe": small.with_suffix(".bpe").read_bytes()[:8] + b"\xff\xff\xff\xff\xff\xfe\xff\xff",
-        }
-        path = tmp_path / name
-        path.write_bytes(huge[name] + good[28:5000])
-        limit = 3 << 30  # of addresses; far below what is promised
-        done = ran(
-            *(["generate", small, "x", "--tokenizer", path] if name == "m.bpe" else ["draws", path]),
-            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)),
-        )
-        assert str(path) in one_line(done)

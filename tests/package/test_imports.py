@@ -19,23 +19,7 @@ from glinfer.families import FAMILIES
 PUBLIC = "__init__"  # glinfer/__init__.py: load(), generate(), stream()
 # A room may import itself and every room to its left.
 ORDER = (
-    *(
-        "errors",
-        "closing",
-        "limits",
-        "terminal",
-        "notebook",
-        "families",
-        "config",
-        "quant",
-        "graph",
-        "gl",
-        "kernels",
-        "program",
-        "lower",
-        "tensors",
-        "engine",
-    ),
+    *"errors closing limits terminal notebook families config quant graph gl kernels program lower tensors engine".split(),
     *(PUBLIC, "inspect", "export", "server", "jobs", "ray", "cli", "llm_plugin", "__main__"),
 )
 ALLOWED = {room: set(ORDER[: place + 1]) for place, room in enumerate(ORDER)}
@@ -320,37 +304,23 @@ BAD = (
     (name_of_a_room, "__init__.py", "import inspect"),
     (too_long, "kernels/published/linear.py", "x = 1\n" * (MAX_LINES + 1)),
 )
-GOOD = (
-    ("config.py", "from glinfer.errors import ConfigError\nfrom glinfer.families import FAMILIES\nimport json"),
-    ("gl/context.py", "import ctypes, moderngl\nfrom glinfer.errors import ContextError"),
-    (
-        "kernels/published/linear.py",
-        "import numpy as np\nfrom glinfer.gl import layout\nfrom glinfer.kernels import a",
-    ),
-    ("formats/gab/file.py", "from glinfer.config import ModelConfig\nfrom glinfer.formats.tokens import read"),
-    ("lower/plain/gab.py", "from glinfer import formats, gl\nfrom glinfer.kernels.published.linear import Linear"),
-    ("__init__.py", "def load():\n    from glinfer.engine.model import Model"),
-    ("inspect/verify/suite.py", "import glinfer\nfrom glinfer import load\nimport glinfer.formats"),
-    ("cli/__init__.py", "from glinfer import __version__\nfrom glinfer.inspect import draws"),
-    ("__main__.py", "from glinfer.cli import main"),
-    ("families/gpt2.py", "from glinfer.families.gab import NAMES\nFAMILY = Family('gpt2')"),
-    ("kernels/published/linear.py", "x = 1\n" * MAX_LINES),
-)
 
 
-def test_the_rules_catch_bad_source_and_let_good_pass() -> None:
+def test_the_rules_catch_bad_source() -> None:
+    """That good source passes, the package shows."""
     for rule, path, source in BAD:
         assert len(rule(PurePosixPath(path), source)) == 1, (path, source)
-    for path, source in GOOD:
-        assert [complaint for rule in RULES for complaint in rule(PurePosixPath(path), source)] == [], (path, source)
 
 
 def test_gl_comes_with_what_needs_it_first() -> None:
     """Of the package neither by itself nor by its settings, files and samplers; tensors bring it when asked for."""
     said = ran(
         "import sys\n"
-        "def opened(): print(*sorted({'moderngl', 'glcontext'} & set(sys.modules)))\n"
-        "import glinfer, glinfer.config, glinfer.formats\n"
+        "names = ('libEGL', 'libGL', 'libgallium', 'swrast')\n"
+        "def opened():\n"
+        "    loaded, mapped = {'moderngl', 'glcontext'} & set(sys.modules), open('/proc/self/maps').read()\n"
+        "    print(*sorted(loaded), *[name for name in names if name in mapped])\n"
+        "import glinfer, glinfer.cli, glinfer.config, glinfer.formats\n"
         "assert {'Device', 'Sampler', 'SamplingOptions', 'Tensor'} <= set(dir(glinfer)) & set(glinfer.__all__)\n"
         "assert glinfer.Sampler(glinfer.SamplingOptions(temperature=0)).sample([0.0, 1.0]) == 1\n"
         "opened()\n"

@@ -351,55 +351,13 @@ class TestOrigins:
 
 # Published templates
 
-NAMES = (
-    *(
-        "<s>",
-        "</s>",
-        "<|im_start|>",
-        "<|im_end|>",
-        "<|im_sep|>",
-        "<|start_header_id|>",
-        "<|end_header_id|>",
-        "<|eot_id|>",
-    ),
-    *(
-        "[INST]",
-        "[/INST]",
-        "[AVAILABLE_TOOLS]",
-        "[/AVAILABLE_TOOLS]",
-        "[SYSTEM_PROMPT]",
-        "[/SYSTEM_PROMPT]",
-        "[gMASK]",
-        "<sop>",
-    ),
-    *(
-        "<start_of_turn>",
-        "<end_of_turn>",
-        "<|system|>",
-        "<|user|>",
-        "<|assistant|>",
-        "<|end|>",
-        "<｜User｜>",
-        "<｜Assistant｜>",
-    ),
-    *(
-        "<｜end▁of▁sentence｜>",
-        "<|START_OF_TURN_TOKEN|>",
-        "<|END_OF_TURN_TOKEN|>",
-        "<|SYSTEM_TOKEN|>",
-        "<|USER_TOKEN|>",
-    ),
-    *(
-        "<|CHATBOT_TOKEN|>",
-        "<|start_of_role|>",
-        "<|end_of_role|>",
-        "<|end_of_text|>",
-        "<|start|>",
-        "<|message|>",
-        "<|channel|>",
-    ),
-    *("<|return|>", "<|call|>", "<|end_of_turn|>", "<用户>", "<AI>"),
-)
+NAMES = """
+<s> </s> <|im_start|> <|im_end|> <|im_sep|> <|start_header_id|> <|end_header_id|> <|eot_id|> [INST] [/INST]
+[AVAILABLE_TOOLS] [/AVAILABLE_TOOLS] [SYSTEM_PROMPT] [/SYSTEM_PROMPT] [gMASK] <sop> <start_of_turn> <end_of_turn>
+<|system|> <|user|> <|assistant|> <|end|> <｜User｜> <｜Assistant｜> <｜end▁of▁sentence｜> <|START_OF_TURN_TOKEN|>
+<|END_OF_TURN_TOKEN|> <|SYSTEM_TOKEN|> <|USER_TOKEN|> <|CHATBOT_TOKEN|> <|start_of_role|> <|end_of_role|>
+<|end_of_text|> <|start|> <|message|> <|channel|> <|return|> <|call|> <|end_of_turn|> <用户> <AI>
+""".split()
 """Control tokens of all of them."""
 TOOLS = [
     {
