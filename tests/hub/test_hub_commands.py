@@ -151,6 +151,7 @@ def test_a_report_has_the_commit(hub: Hub, gguf: bytes, capsys: Capture) -> None
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("known_ceiling")
 def test_a_bench_reports_the_commit_and_can_leave_weights_where_they_are(
     hub: Hub, gguf: bytes, cache: Path, capsys: Capture
 ) -> None:
@@ -182,7 +183,7 @@ def test_every_other_command_takes_a_name(
         ["generate", "shakespeare", "hear", "--max-tokens", "2", "-q"],
         ["convert", "org/small", "here.safetensors"],
         ["eval", "org/small", "--text", "text.txt"],
-        ["profile", "org/small", "--runs", "2"],
+        ["profile", "org/small", "--runs", "2", "--no-ceiling"],
         ["look", "org/small", "hear me", "--out", "inside"],
         ["diff", "org/small", "--prompt", "hear me"],
         ["export-web", "org/small", "site"],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -42,8 +41,6 @@ Capture = pytest.CaptureFixture[str]
 Patch = pytest.MonkeyPatch
 CONFIG = ModelConfig.from_options("vocab=300,dim=32,heads=4,blocks=2,context=64")
 FAST_DRAWS = 6 * 2 + 3
-FETCHES = tuple(FetchRate(name, 1 << 24, "texture", 1e9) for name in ("rgba32ui", "rgba32f", "rgba16f"))
-CEILING = CeilingReport("renderer", FETCHES, 2e9, 10.0, 5.0, 20.0)
 
 
 def ran(capsys: Capture, *arguments: str | Path, status: int = 0) -> str:
@@ -265,13 +262,8 @@ def same(row: dict[str, Any], other: dict[str, Any]) -> bool:
     return all(row[name] == other[name] for name in ("label", "context"))
 
 
+@pytest.mark.usefixtures("known_ceiling")
 class TestCommand:
-    @pytest.fixture(autouse=True)
-    def known_ceiling(self, monkeypatch: Patch) -> None:
-        """Peak rates are measured below."""
-        command = importlib.import_module("glinfer.cli.bench")
-        monkeypatch.setattr(command, "measure_ceilings", lambda *_, **__: CEILING)
-
     @pytest.mark.slow
     def test_json(self, small: Path, capsys: Capture) -> None:
         arguments = ["--weights", "f32, q8,f32", "--contexts", "24,8,100", "--runs", "2", "--batch", "3,1,3", "--json"]
@@ -452,14 +444,14 @@ class TestCeiling:
         with glinfer.load(path, device=device, plan="fast") as model:
             assert measure_products(model, "here") == ()
 
-    def test_a_product_is_a_share_of_the_multiply_adds(self) -> None:
+    def test_a_product_is_a_share_of_the_multiply_adds(self, known_ceiling: CeilingReport) -> None:
         product = ProductRate("here", "h.0.mlp.fc_in", 100, 200, 500, 20.0)
         assert product.multiply_adds_per_second == pytest.approx(5e8)
-        report = dataclasses.replace(CEILING, products=(product,))
+        report = dataclasses.replace(known_ceiling, products=(product,))
         assert report.of_multiply_adds(product) == pytest.approx(0.25)
         (told,) = report.to_json()["products"]
         assert (told["of_multiply_adds"], told["multiply_adds_per_second"]) == (0.25, 5e8)
-        assert CEILING.to_json()["products"] == []
+        assert known_ceiling.to_json()["products"] == []
 
     def test_the_nearest_size_is_compared_with(self) -> None:
         rates = tuple(FetchRate("rgba32ui", 1 << power, "texture", power * 1e9) for power in (24, 26))
