@@ -19,24 +19,9 @@ from glinfer.families import FAMILIES
 PUBLIC = "__init__"  # glinfer/__init__.py: load(), generate(), stream()
 # A room may import itself and every room to its left.
 ORDER = (
-    *[
-        "errors",
-        "closing",
-        "limits",
-        "terminal",
-        "notebook",
-        "families",
-        "config",
-        "quant",
-        "graph",
-        "gl",
-        "kernels",
-        "program",
-        "lower",
-        "tensors",
-        "engine",
-    ],
-    *(PUBLIC, "inspect", "export", "server", "jobs", "ray", "cli", "llm_plugin", "__main__"),
+    *("errors", "closing", "limits", "terminal", "notebook", "families", "config", "quant", "graph", "gl"),
+    *("kernels", "program", "lower", "tensors", "engine", PUBLIC, "inspect", "export", "server", "jobs", "ray"),
+    *("cli", "llm_plugin", "__main__"),
 )
 ALLOWED = {room: set(ORDER[: place + 1]) for place, room in enumerate(ORDER)}
 # Beside the others, and never with OpenGL: files and shapes; names, files and the network; tokenizers and templates;
