@@ -154,10 +154,10 @@ def test_cve_2026_107183(attacked: Running) -> None:
         for _ in range(150):
             text = "".join(chosen.choices(tags, k=chosen.randrange(12)))
             whole, parts = CallDeltas(form), CallDeltas(form)
-            told = whole.push(text, last=True)
+            deltas_sent = whole.push(text, last=True)
             cuts = sorted(chosen.randrange(len(text) + 1) for _ in range(4))
             pieces = [text[a:b] for a, b in itertools.pairwise([0, *cuts, len(text)])]
             for place, piece in enumerate(pieces):
                 parts.push(piece, last=place == len(pieces) - 1)
             assert without_ids(parts) == without_ids(whole), text
-            assert len(json.dumps(told)) < 200 * (len(text) + 10)
+            assert len(json.dumps(deltas_sent)) < 200 * (len(text) + 10)

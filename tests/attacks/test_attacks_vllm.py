@@ -220,10 +220,10 @@ def test_cve_2025_46570(small: Path) -> None:
 
         draws("victim", "what is said first")
         own = draws("victim", "the secret word is swordfish, of course")
-        told = draws("thief", "the secret word is swordfish, of course")
+        shared = draws("thief", "the secret word is swordfish, of course")
         unknown = draws("thief", "the secret word is haddock!!, of course"[::-1])
         again = draws("victim", "the secret word is swordfish, of course")
-    assert told == unknown == own
-    assert told[1] == 0
+    assert shared == unknown == own
+    assert shared[1] == 0
     assert again[1] > 8
     assert again[0] < own[0], "the instrument would see it"

@@ -194,8 +194,8 @@ class TestWithoutADriver:
     @pytest.mark.slow
     def test_what_needs_none_works_without(self, small: Path, tmp_path: Path) -> None:
         done = ran("info", small, "--json", env=NO_DRIVER)
-        told = json.loads(done.stdout)
-        assert (told["can_run"], told["model"]["fits"]) == (False, True)
-        assert one_line(done) == f"glinfer: {told['problem']}\n"
+        report = json.loads(done.stdout)
+        assert (report["can_run"], report["model"]["fits"]) == (False, True)
+        assert one_line(done) == f"glinfer: {report['problem']}\n"
         assert ran("draws", "--config", "", "--json", env=NO_DRIVER).returncode == 0
         assert "cannot read it" in one_line(ran("generate", tmp_path / "none.gab", "x", env=NO_DRIVER))

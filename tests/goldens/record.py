@@ -242,11 +242,11 @@ def embedders() -> dict[str, Any]:
             write_pooling(path, pooling)
             config = load_checkpoint(path).config
             replace_weights(path / "model.safetensors", weights_of(config))
-            model, told = kind.from_pretrained(
+            model, printed = kind.from_pretrained(
                 path, dtype=torch.float64, attn_implementation="eager", output_loading_info=True
             )
-        assert all("pooler" in each for each in told["missing_keys"]), told
-        assert not told["unexpected_keys"], told
+        assert all("pooler" in each for each in printed["missing_keys"]), printed
+        assert not printed["unexpected_keys"], printed
         with torch.no_grad():
             rows = [model.eval()(torch.tensor([ids])).last_hidden_state[0].numpy() for ids in RECORDED]
         found[family] = {"config": config.to_dict(), "vectors": [pooled(each, pooling).tolist() for each in rows]}
