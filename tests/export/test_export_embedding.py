@@ -44,21 +44,21 @@ def test_a_site_that_embeds_has_what_the_page_needs(tmp_path: Path) -> None:
     write_embedder(model, prompts=PROMPTS, normalize=False)
     made = export_web(model, tmp_path / "out", limits="webgl2")
     found = json.loads((made.folder / "plan.json").read_text())
-    printed, config = found["embedding"], load_checkpoint(model).config.with_context(40)
+    facts, config = found["embedding"], load_checkpoint(model).config.with_context(40)
     assert found["driver"] == "encode"
     assert (found["logits"], found["input"], found["pictures"]) == (None, None, [])
     size, kernels = LIMITS["webgl2"].max_texture_size, module.web_kernels()
     plan = plan_for(config, "fast", formats={}, kernels=kernels, max_texture_size=size)
     assert made.draws == len(plan.draws) == len(found["draws"])
-    names = [found["textures"][each]["name"] for each in (embedding["rows"], embedding["texts"], *embedding["vectors"])]
+    names = [found["textures"][each]["name"] for each in (facts["rows"], facts["texts"], *facts["vectors"])]
     assert names == ["rows", "texts", *(f"text.embeddings.{number}" for number in range(4))]
-    assert (embedding["positions"], embedding["pooling"], embedding["most_tokens"]) == (40, "mean", 40)
-    assert (embedding["prompts"], embedding["default_prompt"], embedding["normalizes"]) == (PROMPTS, "", False)
+    assert (facts["positions"], facts["pooling"], facts["most_tokens"]) == (40, "mean", 40)
+    assert (facts["prompts"], facts["default_prompt"], facts["normalizes"]) == (PROMPTS, "", False)
     tokenizer, _ = find_tokenizer(model, None, config)
     assert tokenizer is not None
     encoder = TextEncoder(tokenizer, 40)
-    assert [embedding["before"], embedding["after"]] == [[each] for each in encoder.texts([""])[0].ids]
-    probes = dict(map(tuple, embedding["probes"]))
+    assert [facts["before"], facts["after"]] == [[each] for each in encoder.texts([""])[0].ids]
+    probes = dict(map(tuple, facts["probes"]))
     assert probes == dict(zip(probes, (each.ids for each in encoder.texts(list(probes))), strict=True))
     written = json.loads((made.folder / "tokenizer.json").read_text())
     assert written == {**json.loads(tokenizer.library_json()), "truncation": None, "padding": None}
@@ -66,7 +66,7 @@ def test_a_site_that_embeds_has_what_the_page_needs(tmp_path: Path) -> None:
     marks, ends, removed = (
         re.compile(
             "["
-            + re.sub(r"\\u\{(\w+)\}", lambda code: re.escape(chr(int(code[1], 16))), embedding["characters"][name])
+            + re.sub(r"\\u\{(\w+)\}", lambda code: re.escape(chr(int(code[1], 16))), facts["characters"][name])
             + "]"
         )
         for name in ("marks", "punctuation", "removed")
@@ -107,7 +107,7 @@ def test_what_cannot_embed_in_a_page_is_refused_in_one_line(tmp_path: Path) -> N
     write_bert(tmp_path / "two", architectures=["BertForSequenceClassification"], id2label={"0": "x", "1": "y"})
     with pytest.raises(InputError, match="this model gives 2 scores for a pair of texts; expected one"):
         export_web(tmp_path / "two", tmp_path / "site")
-    assert not (tmp_path / "ranks").exists()
+    assert not (tmp_path / "site").exists()
 
 
 def test_a_site_that_scores_pairs_says_how_they_are_written(tmp_path: Path) -> None:
@@ -117,11 +117,7 @@ def test_a_site_that_scores_pairs_says_how_they_are_written(tmp_path: Path) -> N
     tokenizer, _ = find_tokenizer(tmp_path / "m", None, config)
     assert tokenizer is not None
     begin, end = (tokenizer.control_tokens[text] for text in ("[CLS]", "[SEP]"))
-    assert (ranks["before"], ranks["between"], ranks["after"]) == (
-        [[begin, 0]],
-        [[end, 0]],
-        [[end, 1]],
-    )
+    assert (ranks["before"], ranks["between"], ranks["after"]) == ([[begin, 0]], [[end, 0]], [[end, 1]])
     assert (ranks["types"], ranks["form"], ranks["squashes"]) == ([0, 1], "", True)
     most = config.max_position_embeddings
     for query, text, ids, types in ranks["probes"]:
