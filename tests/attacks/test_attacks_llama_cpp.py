@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
+from own_process import DEADLINE
 from running_server import HELLO, Running, running
 
 from glinfer.errors import FormatError
@@ -124,10 +125,10 @@ def test_cve_2026_43631(small: Path) -> None:
         for thread in threads:
             thread.start()
         for _ in range(3 * len(threads)):
-            assert begun.acquire(timeout=120)
+            assert begun.acquire(timeout=DEADLINE)
         server.server.end()
         for thread in threads:
-            thread.join(120)
+            thread.join(DEADLINE)
             assert not thread.is_alive()
     assert odd == []
     assert found.count(200) >= 3 * len(threads)

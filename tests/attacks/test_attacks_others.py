@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from hostile_templates import ways_to_run
+from own_process import DEADLINE
 from running_server import HELLO, Running
 from small_models import hugging_face_files
 from template_models import CHATML
@@ -147,7 +148,7 @@ def ranges(server: Running, value: str, path: str = "/large.bin") -> tuple[bytes
     place = urlsplit(server.url)
     head = f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nRange: {value}\r\n\r\n"
     found = b""
-    with socket.create_connection((str(place.hostname), place.port or 80), timeout=120) as made:
+    with socket.create_connection((str(place.hostname), place.port or 80), timeout=DEADLINE) as made:
         made.sendall(head.encode())
         while part := made.recv(1 << 16):
             found += part

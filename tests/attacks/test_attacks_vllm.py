@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from hostile_templates import ENDLESS, ENDLESS_FOR_SOME, GROWING
+from own_process import DEADLINE
 from running_server import HELLO, Running, running
 from tiers import tiered
 from worker_here import answered_here
@@ -96,7 +97,7 @@ def test_cve_2026_115911(attacked: Running, monkeypatch: pytest.MonkeyPatch) -> 
     def held(script: str, request: Any, **limits: Any) -> Any:
         if request.get("source") == ENDLESS_FOR_SOME and "forever" in request["variables"]["messages"][0]["content"]:
             begun.release()
-            assert may_end.wait(120)
+            assert may_end.wait(DEADLINE)
             if not first.acquire(blocking=False):  # one shows it
                 raise own_process.ProcessError("was stopped")
         return answer_of(script, request, **limits)
@@ -108,7 +109,7 @@ def test_cve_2026_115911(attacked: Running, monkeypatch: pytest.MonkeyPatch) -> 
         asked = {"model": "endless", **chat}
         waiting = [pool.submit(attacked.post, "/v1/chat/completions", asked) for _ in range(threads + 2)]
         for _ in range(threads // 2):
-            assert begun.acquire(timeout=120)
+            assert begun.acquire(timeout=DEADLINE)
         # As many as one client may have, and none of them has ended.
         assert not begun.acquire(timeout=0.2)
         with attacked.http() as http:
@@ -116,10 +117,11 @@ def test_cve_2026_115911(attacked: Running, monkeypatch: pytest.MonkeyPatch) -> 
             assert http.post("/tokenize", json={"model": "small", "prompt": "hello"}).status_code == 200
             assert http.get("/health").status_code == 200
         may_end.set()
-        answers = [each.result(240) for each in waiting]
+        answers = [each.result(DEADLINE) for each in waiting]
     for answer in answers:
         assert answer.status_code == 400, answer.text
         assert "did not finish" in answer.text or "was stopped" in answer.text
+    monkeypatch.undo()  # on a busy machine any template may take more than a second
     assert attacked.post("/v1/chat/completions", {"model": "endless", **chat, "messages": HELLO}).status_code == 200
 
 

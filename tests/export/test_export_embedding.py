@@ -44,21 +44,21 @@ def test_a_site_that_embeds_has_what_the_page_needs(tmp_path: Path) -> None:
     write_embedder(model, prompts=PROMPTS, normalize=False)
     made = export_web(model, tmp_path / "out", limits="webgl2")
     found = json.loads((made.folder / "plan.json").read_text())
-    facts, config = found["embedding"], load_checkpoint(model).config.with_context(40)
+    about, config = found["embedding"], load_checkpoint(model).config.with_context(40)
     assert found["driver"] == "encode"
     assert (found["logits"], found["input"], found["pictures"]) == (None, None, [])
     size, kernels = LIMITS["webgl2"].max_texture_size, module.web_kernels()
     plan = plan_for(config, "fast", formats={}, kernels=kernels, max_texture_size=size)
     assert made.draws == len(plan.draws) == len(found["draws"])
-    names = [found["textures"][each]["name"] for each in (facts["rows"], facts["texts"], *facts["vectors"])]
+    names = [found["textures"][each]["name"] for each in (about["rows"], about["texts"], *about["vectors"])]
     assert names == ["rows", "texts", *(f"text.embeddings.{number}" for number in range(4))]
-    assert (facts["positions"], facts["pooling"], facts["most_tokens"]) == (40, "mean", 40)
-    assert (facts["prompts"], facts["default_prompt"], facts["normalizes"]) == (PROMPTS, "", False)
+    assert (about["positions"], about["pooling"], about["most_tokens"]) == (40, "mean", 40)
+    assert (about["prompts"], about["default_prompt"], about["normalizes"]) == (PROMPTS, "", False)
     tokenizer, _ = find_tokenizer(model, None, config)
     assert tokenizer is not None
     encoder = TextEncoder(tokenizer, 40)
-    assert [facts["before"], facts["after"]] == [[each] for each in encoder.texts([""])[0].ids]
-    probes = dict(map(tuple, facts["probes"]))
+    assert [about["before"], about["after"]] == [[each] for each in encoder.texts([""])[0].ids]
+    probes = dict(map(tuple, about["probes"]))
     assert probes == dict(zip(probes, (each.ids for each in encoder.texts(list(probes))), strict=True))
     written = json.loads((made.folder / "tokenizer.json").read_text())
     assert written == {**json.loads(tokenizer.library_json()), "truncation": None, "padding": None}
@@ -66,7 +66,7 @@ def test_a_site_that_embeds_has_what_the_page_needs(tmp_path: Path) -> None:
     marks, ends, removed = (
         re.compile(
             "["
-            + re.sub(r"\\u\{(\w+)\}", lambda code: re.escape(chr(int(code[1], 16))), facts["characters"][name])
+            + re.sub(r"\\u\{(\w+)\}", lambda code: re.escape(chr(int(code[1], 16))), about["characters"][name])
             + "]"
         )
         for name in ("marks", "punctuation", "removed")
