@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import importlib
 import importlib.util
 import os
 import sys
@@ -65,6 +66,18 @@ def chunk_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     from glinfer.engine import prefill
 
     monkeypatch.setattr(prefill, "MAX_SINGLE_TOKENS_BEFORE", 0)
+
+
+@pytest.fixture
+def known_ceiling(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """``glinfer bench`` takes these peak rates for the renderer's, and measures none."""
+    from glinfer.inspect.ceiling import CeilingReport, FetchRate
+
+    fetches = tuple(FetchRate(name, 1 << 24, "texture", 1e9) for name in ("rgba32ui", "rgba32f", "rgba16f"))
+    ceiling = CeilingReport("renderer", fetches, 2e9, 10.0, 5.0, 20.0)
+    # glinfer.cli has a command of this name
+    monkeypatch.setattr(importlib.import_module("glinfer.cli.bench"), "measure_ceilings", lambda *_, **__: ceiling)
+    return ceiling
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
+from own_process import DEADLINE
 from running_server import HELLO, Running, running
 
 from glinfer.errors import FormatError
@@ -124,10 +125,10 @@ def test_cve_2026_43631(small: Path) -> None:
         for thread in threads:
             thread.start()
         for _ in range(3 * len(threads)):
-            assert begun.acquire(timeout=120)
+            assert begun.acquire(timeout=DEADLINE)
         server.server.end()
         for thread in threads:
-            thread.join(120)
+            thread.join(DEADLINE)
             assert not thread.is_alive()
     assert odd == []
     assert found.count(200) >= 3 * len(threads)
@@ -154,10 +155,10 @@ def test_cve_2026_107183(attacked: Running) -> None:
         for _ in range(150):
             text = "".join(chosen.choices(tags, k=chosen.randrange(12)))
             whole, parts = CallDeltas(form), CallDeltas(form)
-            told = whole.push(text, last=True)
+            deltas_sent = whole.push(text, last=True)
             cuts = sorted(chosen.randrange(len(text) + 1) for _ in range(4))
             pieces = [text[a:b] for a, b in itertools.pairwise([0, *cuts, len(text)])]
             for place, piece in enumerate(pieces):
                 parts.push(piece, last=place == len(pieces) - 1)
             assert without_ids(parts) == without_ids(whole), text
-            assert len(json.dumps(told)) < 200 * (len(text) + 10)
+            assert len(json.dumps(deltas_sent)) < 200 * (len(text) + 10)

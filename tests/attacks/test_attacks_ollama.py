@@ -125,10 +125,10 @@ def test_cve_2026_7020(hub: Hub, gguf: bytes, cache: Path, tmp_path: Path, diges
 @pytest.mark.parametrize("path", PATHS)
 def test_cve_2024_37032(hub: Hub, gguf: bytes, cache: Path, tmp_path: Path, path: str) -> None:
     """A registry of one's own whose manifest names files by paths: pulling wrote wherever they led, and ran code so."""
-    told = {"size": len(gguf), "sha256": hashlib.sha256(gguf).hexdigest()}
+    values = {"size": len(gguf), "sha256": hashlib.sha256(gguf).hexdigest()}
     for answer in (
-        {"sha": "a" * 40, "siblings": [{"rfilename": f"{path}.gguf", "size": len(gguf), "lfs": told}]},
-        {"sha": path, "siblings": [{"rfilename": "m.gguf", "size": len(gguf), "lfs": told}]},
+        {"sha": "a" * 40, "siblings": [{"rfilename": f"{path}.gguf", "size": len(gguf), "lfs": values}]},
+        {"sha": path, "siblings": [{"rfilename": "m.gguf", "size": len(gguf), "lfs": values}]},
     ):
         hub.add(NAME, {"m.gguf": gguf}).answer = answer
         with pytest.raises(HubError):

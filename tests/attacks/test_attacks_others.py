@@ -12,9 +12,9 @@ from urllib.parse import urlsplit
 
 import pytest
 from hostile_templates import ways_to_run
+from own_process import DEADLINE
 from running_server import HELLO, Running
 from small_models import hugging_face_files
-from starlette.responses import FileResponse
 from template_models import CHATML
 from tiers import tiered
 from worker_here import answered_here
@@ -148,7 +148,7 @@ def ranges(server: Running, value: str, path: str = "/large.bin") -> tuple[bytes
     place = urlsplit(server.url)
     head = f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nRange: {value}\r\n\r\n"
     found = b""
-    with socket.create_connection((str(place.hostname), place.port or 80), timeout=120) as made:
+    with socket.create_connection((str(place.hostname), place.port or 80), timeout=DEADLINE) as made:
         made.sendall(head.encode())
         while part := made.recv(1 << 16):
             found += part
@@ -171,23 +171,3 @@ def test_cve_2025_62727(attacked: Running, page: Path) -> None:
         assert length < 2 * size + 4096
         assert peak < 32 << 20
     assert attacked.get("/health").status_code == 200
-
-
-def test_cve_2025_62727_grows_with_the_length_alone() -> None:
-    """The parser that the server comes with, asked for twice as many parts, makes twice as many calls at most."""
-    from counting import calls_of
-
-    parse = FileResponse("/nowhere")._parse_range_header
-
-    def cost(count: int) -> int:
-        value = "bytes=" + ",".join(f"{place * 2}-{place * 2}" for place in range(count))
-
-        def run() -> None:
-            try:
-                parse(value, 1 << 20)
-            except Exception as error:
-                assert type(error).__name__ in ("MalformedRangeHeader", "RangeNotSatisfiable")  # noqa: PT017
-
-        return calls_of(run)
-
-    assert cost(2000) < 3 * cost(1000) + 100

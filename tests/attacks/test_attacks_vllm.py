@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hostile_templates import ENDLESS, ENDLESS_FOR_SOME, GROWING
+from own_process import DEADLINE
 from running_server import HELLO, Running, running
 from tiers import tiered
 from worker_here import answered_here
@@ -20,7 +19,6 @@ from glinfer.engine.random_model import demo_tokenizer
 from glinfer.errors import StructureError
 from glinfer.server.auth import Access
 from glinfer.server.limits import LIMITS
-from glinfer.server.off_loop import Threads
 from glinfer.structured import compiler as structures
 from glinfer.structured.structure import structure_of
 from glinfer.text import own_process, templates
@@ -99,7 +97,7 @@ def test_cve_2026_115911(attacked: Running, monkeypatch: pytest.MonkeyPatch) -> 
     def held(script: str, request: Any, **limits: Any) -> Any:
         if request.get("source") == ENDLESS_FOR_SOME and "forever" in request["variables"]["messages"][0]["content"]:
             begun.release()
-            assert may_end.wait(120)
+            assert may_end.wait(DEADLINE)
             if not first.acquire(blocking=False):  # one shows it
                 raise own_process.ProcessError("was stopped")
         return answer_of(script, request, **limits)
@@ -111,7 +109,7 @@ def test_cve_2026_115911(attacked: Running, monkeypatch: pytest.MonkeyPatch) -> 
         asked = {"model": "endless", **chat}
         waiting = [pool.submit(attacked.post, "/v1/chat/completions", asked) for _ in range(threads + 2)]
         for _ in range(threads // 2):
-            assert begun.acquire(timeout=120)
+            assert begun.acquire(timeout=DEADLINE)
         # As many as one client may have, and none of them has ended.
         assert not begun.acquire(timeout=0.2)
         with attacked.http() as http:
@@ -119,10 +117,11 @@ def test_cve_2026_115911(attacked: Running, monkeypatch: pytest.MonkeyPatch) -> 
             assert http.post("/tokenize", json={"model": "small", "prompt": "hello"}).status_code == 200
             assert http.get("/health").status_code == 200
         may_end.set()
-        answers = [each.result(240) for each in waiting]
+        answers = [each.result(DEADLINE) for each in waiting]
     for answer in answers:
         assert answer.status_code == 400, answer.text
         assert "did not finish" in answer.text or "was stopped" in answer.text
+    monkeypatch.undo()  # on a busy machine any template may take more than a second
     assert attacked.post("/v1/chat/completions", {"model": "endless", **chat, "messages": HELLO}).status_code == 200
 
 
@@ -131,29 +130,6 @@ def test_cve_2026_115911_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(templates, "MAX_RENDER_BYTES", 1 << 28)
     with pytest.raises(templates.InputError, match=r"too much memory|more than 4194304 characters"):
         templates.JinjaTemplate(GROWING, {}, "m").render(HELLO)
-
-
-def test_slow_work_of_one_client_leaves_threads_to_others() -> None:
-    now, most = {"one": 0, "two": 0}, {"one": 0, "two": 0}
-
-    async def ask(client: str, slow: Threads) -> None:
-        def work() -> None:
-            now[client] += 1
-            most[client] = max(most[client], now[client])
-            time.sleep(0.01)
-            now[client] -= 1
-
-        await slow.run(work, client)
-
-    async def all_of_them() -> None:
-        slow = Threads("glinfer-test", 4)
-        await asyncio.gather(*(ask("one", slow) for _ in range(13)), ask("two", slow))
-        assert not slow.busy
-        slow.close()
-
-    asyncio.run(asyncio.wait_for(all_of_them(), 60))
-    assert most["one"] <= 2
-    assert most["two"] == 1
 
 
 def test_cve_2025_29770(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -246,10 +222,10 @@ def test_cve_2025_46570(small: Path) -> None:
 
         draws("victim", "what is said first")
         own = draws("victim", "the secret word is swordfish, of course")
-        told = draws("thief", "the secret word is swordfish, of course")
+        shared = draws("thief", "the secret word is swordfish, of course")
         unknown = draws("thief", "the secret word is haddock!!, of course"[::-1])
         again = draws("victim", "the secret word is swordfish, of course")
-    assert told == unknown == own
-    assert told[1] == 0
+    assert shared == unknown == own
+    assert shared[1] == 0
     assert again[1] > 8
     assert again[0] < own[0], "the instrument would see it"

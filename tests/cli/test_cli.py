@@ -54,18 +54,18 @@ class TestGenerate:
             expected = model.generate(prompt, max_tokens=6, seed=3)
             renderer = model.device.description
         given = ["--ids", "13,132"] if as_ids else ["Once upon"]
-        told = ran_json(capsys, "generate", small, *given, "--max-tokens", "6", "--seed", "3")
-        assert told.pop("seconds") > 0
-        assert told.pop("prompt_seconds") >= 0
-        assert told.pop("tokens_per_second") > 0
-        ids = told.pop("ids")
-        assert len(ids) == told["tokens"] - (told["finish_reason"] == "stop")
-        assert (ids if as_ids else told["text"]) == expected
-        assert told.pop("text") is None if as_ids else isinstance(told.pop("text"), str)
-        assert told.pop("prompt_tokens") == (2 if as_ids else len(prompt_ids(small, prompt)))
-        assert told.pop("finish_reason") in ("length", "stop")
-        assert 1 <= told.pop("tokens") <= 6
-        assert told == {
+        report = ran_json(capsys, "generate", small, *given, "--max-tokens", "6", "--seed", "3")
+        assert report.pop("seconds") > 0
+        assert report.pop("prompt_seconds") >= 0
+        assert report.pop("tokens_per_second") > 0
+        ids = report.pop("ids")
+        assert len(ids) == report["tokens"] - (report["finish_reason"] == "stop")
+        assert (ids if as_ids else report["text"]) == expected
+        assert report.pop("text") is None if as_ids else isinstance(report.pop("text"), str)
+        assert report.pop("prompt_tokens") == (2 if as_ids else len(prompt_ids(small, prompt)))
+        assert report.pop("finish_reason") in ("length", "stop")
+        assert 1 <= report.pop("tokens") <= 6
+        assert report == {
             "prompt": prompt,
             "dropped": 0,
             "drafted": 0,
@@ -102,8 +102,8 @@ class TestGenerate:
         out, err = ran(capsys, *arguments, "--max-tokens", "40")
         assert out.count(",") == 39
         assert err.startswith("context of 64 tokens full: dropped the oldest 64 · ")
-        told = ran_json(capsys, *arguments, "--max-tokens", "40")
-        assert (told["finish_reason"], told["dropped"], told["tokens"]) == ("length", 64, 40)
+        report = ran_json(capsys, *arguments, "--max-tokens", "40")
+        assert (report["finish_reason"], report["dropped"], report["tokens"]) == ("length", 64, 40)
 
     def test_a_stop_string_is_an_end(self, small: Path, capsys: Capture) -> None:
         arguments = ["generate", small, "Once", "--seed", "5", "--max-tokens", "12", "-q"]
@@ -152,17 +152,17 @@ class TestDraws:
 
     def test_any_shape_follows_the_formula(self, capsys: Capture) -> None:
         for config, total in (("", 244), ("blocks=13,heads=16", 940), ("blocks=1,heads=1", 16)):
-            told = ran_json(capsys, "draws", "--config", config, "--tokens", "7", "--plan", "reference")
-            shape = told["config"]
-            assert told["draws"] == total == shape["num_hidden_layers"] * (8 + 4 * shape["num_attention_heads"]) + 4
-            assert sum(row["count"] for row in told["passes"]) == total
-            assert abs(sum(row["share"] for row in told["passes"]) - 1) < 1e-9
-            assert (told["tokens"], told["issued"], told["agrees"], told["renderer"]) == (7, None, True, None)
-            assert set(told) == {
+            report = ran_json(capsys, "draws", "--config", config, "--tokens", "7", "--plan", "reference")
+            shape = report["config"]
+            assert report["draws"] == total == shape["num_hidden_layers"] * (8 + 4 * shape["num_attention_heads"]) + 4
+            assert sum(row["count"] for row in report["passes"]) == total
+            assert abs(sum(row["share"] for row in report["passes"]) - 1) < 1e-9
+            assert (report["tokens"], report["issued"], report["agrees"], report["renderer"]) == (7, None, True, None)
+            assert set(report) == {
                 *("plan", "tokens", "draws", "issued", "agrees", "renderer", "estimate", "passes", "config"),
                 *("texture_bytes", "largest_texture", "plans"),
             }
-            assert set(told["passes"][0]) == {"kind", "shader", "count", "rows", "cols", "share"}
+            assert set(report["passes"][0]) == {"kind", "shader", "count", "rows", "cols", "share"}
 
     def test_both_plans_are_counted_whichever_is_asked_for(self, capsys: Capture) -> None:
         llama = "family=llama,blocks=2,heads=2,dim=8,inner=8,vocab=300"
@@ -189,9 +189,9 @@ class TestDraws:
     def test_a_real_forward_issues_as_many(self, small: Path, capsys: Capture) -> None:
         for tokens in ("1", "9", "64"):
             for plan, draws in (("fast", FAST_SMALL_DRAWS), ("reference", SMALL_DRAWS)):
-                told = ran_json(capsys, "draws", small, "--measure", "--tokens", tokens, "--plan", plan)
-                assert (told["issued"], told["draws"], told["agrees"]) == (draws, draws, True), (tokens, plan)
-                assert "OpenGL ES 3" in told["renderer"]
+                report = ran_json(capsys, "draws", small, "--measure", "--tokens", tokens, "--plan", plan)
+                assert (report["issued"], report["draws"], report["agrees"]) == (draws, draws, True), (tokens, plan)
+                assert "OpenGL ES 3" in report["renderer"]
 
     @pytest.mark.slow
     def test_kinds_name_all_their_shaders_and_an_estimate_is_said_to_be_one(
@@ -236,13 +236,13 @@ class TestInfo:
         assert err == ""
 
     def test_json(self, small: Path, capsys: Capture) -> None:
-        told = ran_json(capsys, "info")
-        assert (told["can_run"], told["api"], told["model"]) == (True, "es", None)
-        assert set(told) == {
+        report = ran_json(capsys, "info")
+        assert (report["can_run"], report["api"], report["model"]) == (True, "es", None)
+        assert set(report) == {
             *("api", "renderer", "vendor", "version", "extensions", "limits", "webgl2_minimum", "can_run", "model"),
             "self_test",
         }
-        assert told["extensions"]["GL_EXT_color_buffer_float"] is True
+        assert report["extensions"]["GL_EXT_color_buffer_float"] is True
         model = ran_json(capsys, "info", small)["model"]
         assert set(model) == {
             *("config", "formats", "parameters", "plan", "weights", "cache"),
@@ -257,9 +257,9 @@ class TestInfo:
         assert (published["draws"], published["texture_bytes"]["weight"]) == (SMALL_DRAWS, 4 * 46764)
 
     def test_pretended_devices(self, capsys: Capture) -> None:
-        told = ran_json(capsys, "info", "--pretend", "webgl2")
-        assert told["limits"] == told["webgl2_minimum"]
-        assert (told["can_run"], told["self_test"]) == (True, {})
+        report = ran_json(capsys, "info", "--pretend", "webgl2")
+        assert report["limits"] == report["webgl2_minimum"]
+        assert (report["can_run"], report["self_test"]) == (True, {})
         assert run(["info", "--pretend", "short"]) == 2
         out, err = capsys.readouterr()
         assert re.search(
@@ -279,15 +279,15 @@ class TestInfo:
         assert re.search(r"^tokenizer +no: no tokenizer was given", out, re.MULTILINE)
         assert re.search(r"^sampling +none in its files", out, re.MULTILINE)
         (tmp_path / "generation_config.json").write_text('{"temperature": 0.6, "top_k": 20, "eos_token_id": [7, 8]}')
-        told = ran_json(capsys, "info", model, "--context", "100")["model"]
-        assert (told["config"]["max_position_embeddings"], told["context"]) == (9000, 100)
-        assert told["sampling"] == {"temperature": 0.6, "top_k": 20}
-        assert told["end_tokens"] == [{"id": 7, "text": ""}, {"id": 8, "text": ""}]
-        assert told["tokenizer"] is told["chat"]["form"] is None
+        report = ran_json(capsys, "info", model, "--context", "100")["model"]
+        assert (report["config"]["max_position_embeddings"], report["context"]) == (9000, 100)
+        assert report["sampling"] == {"temperature": 0.6, "top_k": 20}
+        assert report["end_tokens"] == [{"id": 7, "text": ""}, {"id": 8, "text": ""}]
+        assert report["tokenizer"] is report["chat"]["form"] is None
         (tmp_path / "generation_config.json").write_text("{")
-        told = ran_json(capsys, "info", model)["model"]
-        assert (told["sampling"], told["end_tokens"]) == ({}, [])
-        assert "generation_config.json" in told["sampling_problem"]
+        report = ran_json(capsys, "info", model)["model"]
+        assert (report["sampling"], report["end_tokens"]) == ({}, [])
+        assert "generation_config.json" in report["sampling_problem"]
 
     def test_a_tokenizer_and_a_chat_form(self, capsys: Capture) -> None:
         out, _ = ran(capsys, "info", "shakespeare")
@@ -297,9 +297,9 @@ class TestInfo:
 
     def test_a_model_that_does_not_fit_is_told_not_refused(self, tmp_path: Path, capsys: Capture) -> None:
         wide = random_file(tmp_path / "wide.gab", "vocab=9,dim=4,heads=1,blocks=1,context=2100")
-        told = ran_json(capsys, "info", wide, "--limits", "webgl2", "--plan", "reference")["model"]
-        assert told["fits"] is False
-        assert "2100×2100" in told["problem"]
+        report = ran_json(capsys, "info", wide, "--limits", "webgl2", "--plan", "reference")["model"]
+        assert report["fits"] is False
+        assert "2100×2100" in report["problem"]
         assert ran_json(capsys, "info", wide, "--plan", "reference")["model"]["fits"] is True
         assert ran_json(capsys, "info", wide, "--limits", "webgl2")["model"]["fits"] is True
 
@@ -317,8 +317,8 @@ class TestConvert:
         out, err = ran(capsys, "convert", small, between)
         assert out == f"wrote {between}: 30 tensors, 46,764 parameters, 0.2 MB\nwrote {tmp_path / 'm.bpe'}\n"
         assert err == ""
-        told = ran_json(capsys, "convert", between, back)
-        assert told == {
+        report = ran_json(capsys, "convert", between, back)
+        assert report == {
             "source": str(between),
             "target": str(back),
             "bytes": small.stat().st_size,

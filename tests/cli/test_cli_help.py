@@ -150,8 +150,8 @@ def test_help_names_every_variable_that_the_package_reads(capsys: Capture) -> No
     ]
     assert len(set(read)) >= 10
     assert run(["--help"]) == 0
-    told = capsys.readouterr().out.partition("Environment variables:")[2]
-    assert [name for name in read if name not in told] == []
+    printed = capsys.readouterr().out.partition("Environment variables:")[2]
+    assert [name for name in read if name not in printed] == []
 
 
 def test_help_and_version_by_their_other_names(capsys: Capture) -> None:

@@ -40,12 +40,12 @@ def repeating(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_generate_says_the_same_and_counts_guesses(repeating: Path, capsys: Capture) -> None:
     plain, before = ran(capsys, "generate", repeating, "one two three", "-n", "45")
-    text, told = ran(capsys, "generate", repeating, "one two three", "-n", "45", "--speculate", "ngram")
+    text, printed = ran(capsys, "generate", repeating, "one two three", "-n", "45", "--speculate", "ngram")
     assert text == plain
     assert "guesses" not in before
-    right, drafted = map(int, re.search(r" tokens · (\d+) of (\d+) drafts accepted · ", told).groups())  # type: ignore[union-attr]
+    right, drafted = map(int, re.search(r" tokens · (\d+) of (\d+) drafts accepted · ", printed).groups())  # type: ignore[union-attr]
     assert 10 < right <= drafted
-    assert float(told.split(" draws/token")[0].split()[-1]) < 9, "9 draws for each without them"
+    assert float(printed.split(" draws/token")[0].split()[-1]) < 9, "9 draws for each without them"
     out, _ = ran(capsys, "generate", repeating, "one two three", "-n", "45", "--speculate", "ngram", "--json")
     assert (json.loads(out)["accepted"], json.loads(out)["drafted"]) == (right, drafted)
 
@@ -57,9 +57,9 @@ def test_a_draft_model_is_loaded_beside(small: Path, repeating: Path, tmp_path: 
     write_bpe(demo_tokenizer(300), copy.with_suffix(".bpe"))
     plain, _ = ran(capsys, "generate", small, "one", "-n", "20", "--seed", "3")
     for draft in (repeating, copy):
-        text, told = ran(capsys, "generate", small, "one", "-n", "20", "--seed", "3", "--draft", draft)
+        text, printed = ran(capsys, "generate", small, "one", "-n", "20", "--seed", "3", "--draft", draft)
         assert text == plain
-        assert "drafts accepted" in told
+        assert "drafts accepted" in printed
 
 
 def test_chat_takes_them(repeating: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,17 +77,17 @@ def test_what_cannot_be_is_refused_in_a_line(small: Path, capsys: Capture) -> No
         (["--draft", "shakespeare"], "the draft model (512 tokens) has another tokenizer than the model (300 tokens)"),
         (["--speculate", "ngram", "--plan", "reference"], "drafts need the fast plan"),
     ):
-        _, told = ran(capsys, "generate", small, "Once", *arguments, status=2)
-        assert words in told
-        assert told.count("\n") == 1
+        _, printed = ran(capsys, "generate", small, "Once", *arguments, status=2)
+        assert words in printed
+        assert printed.count("\n") == 1
 
 
 def test_a_batch_takes_no_drafts(small: Path, tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "prompts.jsonl").write_text('{"prompt": "Once"}\n')
     batch = ["--batch", tmp_path / "prompts.jsonl", "--out", tmp_path / "out.jsonl"]
     for option in (["--speculate", "ngram"], ["--draft", "x"]):
-        _, told = ran(capsys, "generate", small, *batch, *option, status=2)
-        assert f"{option[0]} needs a single prompt; leave out {option[0]} or --batch" in told
+        _, printed = ran(capsys, "generate", small, *batch, *option, status=2)
+        assert f"{option[0]} needs a single prompt; leave out {option[0]} or --batch" in printed
 
 
 class TestBench:
@@ -148,14 +148,14 @@ class TestBench:
             (["--draft", "x"], "found both speculate and a draft model"),
             (["--plan", "reference"], "drafts need the fast plan"),
         ):
-            _, told = ran(capsys, "bench", small, "--speculate", "ngram", *arguments, status=2)
-            assert words in told
-            assert told.count("\n") == 1
+            _, printed = ran(capsys, "bench", small, "--speculate", "ngram", *arguments, status=2)
+            assert words in printed
+            assert printed.count("\n") == 1
 
     def test_a_model_that_texts_do_not_fit(self, tmp_path: Path, capsys: Capture) -> None:
         path = random_file(tmp_path / "tiny.gab", "vocab=300,dim=32,heads=4,blocks=1,context=24")
         write_bpe(demo_tokenizer(300), path.with_suffix(".bpe"))
-        _, told = ran(capsys, "bench", path, "--speculate", "ngram", status=2)
-        assert re.search(r"found a context of 24 tokens; expected \d+ for a task and 40 for its answer", told)
-        _, told = ran(capsys, "bench", "--speculate", "ngram", status=2)
-        assert "--speculate times texts; give a MODEL with a tokenizer" in told
+        _, printed = ran(capsys, "bench", path, "--speculate", "ngram", status=2)
+        assert re.search(r"found a context of 24 tokens; expected \d+ for a task and 40 for its answer", printed)
+        _, printed = ran(capsys, "bench", "--speculate", "ngram", status=2)
+        assert "--speculate times texts; give a MODEL with a tokenizer" in printed

@@ -99,6 +99,7 @@ def test_a_bad_line_of_a_batch(small: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("known_ceiling")
 def test_bench(schema: str) -> None:
     arguments = ("bench", "shakespeare", "--json-schema", schema, "--runs", "1", "--contexts", "20")
     found = json.loads(run(*arguments, "--batch", "2", "--json").stdout)

@@ -146,9 +146,9 @@ class TestErrors:
     )
     def test_arguments_that_they_quote(self, arguments: Sequence[str], capsys: pytest.CaptureFixture[str]) -> None:
         assert run(list(arguments)) == 2
-        told = capsys.readouterr().err
-        assert "pwned" in told
-        assert harmless(told)
+        printed = capsys.readouterr().err
+        assert "pwned" in printed
+        assert harmless(printed)
 
     def test_warnings_and_lines_beside_the_output(
         self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -157,9 +157,9 @@ class TestErrors:
         app._say_warnings_in_one_line("glinfer")
         warnings.showwarning(GlinferWarning(HARM), GlinferWarning, "x.py", 1)
         say(HARM)
-        told = capsys.readouterr().err
-        assert harmless(told)
-        assert told.count("pwned") == 2
+        printed = capsys.readouterr().err
+        assert harmless(printed)
+        assert printed.count("pwned") == 2
 
     def test_a_process_wraps_its_standard_error(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Tracebacks, logs of the server and warnings of libraries go there."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -224,20 +222,6 @@ class TestShortForms:
         with pytest.raises(TypeError, match="temprature"):
             glinfer.stream(small, "Once", temprature=1)
         assert [model.device.closed for model in models] == [True] * 3, "names of options are checked before loading"
-
-
-def test_importing_loads_no_opengl_and_creates_no_context() -> None:
-    code = (
-        "import sys, glinfer, glinfer.config, glinfer.errors, glinfer.formats\n"
-        "loaded = {'moderngl', 'glcontext'} & set(sys.modules)\n"
-        "maps = open('/proc/self/maps').read()\n"
-        "print(loaded, [name for name in ('libEGL', 'libGL', 'libgallium', 'swrast') if name in maps])\n"
-        "import glinfer.cli\n"
-        "maps = open('/proc/self/maps').read()\n"
-        "print([name for name in ('libEGL', 'libgallium', 'swrast') if name in maps])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == ["set() []", "[]"]
 
 
 # Prompts and options

@@ -321,14 +321,14 @@ def one(model: Model, **options: Any) -> BatchResult:
 @pytest.mark.gl
 def test_log_probabilities_change_no_token(model: Model) -> None:
     for options in ({"temperature": 0}, {"seed": 1}, {"seed": 1, "top_k": 5}):
-        plain, told = one(model, **options), one(model, **options, logprobs=2)
-        assert told.ids == plain.ids
+        plain, printed = one(model, **options), one(model, **options, logprobs=2)
+        assert printed.ids == plain.ids
         assert plain.logprobs is None
-        assert told.logprobs is not None
-        for place, found in enumerate(told.logprobs):
-            logits = model.logits([1, 2, 3, *told.ids[:place]]).astype(np.float64)
-            expected = logits[told.ids[place]] - np.log(np.exp(logits).sum())
-            assert (found.token, found.logprob) == (told.ids[place], pytest.approx(expected, abs=1e-4))
+        assert printed.logprobs is not None
+        for place, found in enumerate(printed.logprobs):
+            logits = model.logits([1, 2, 3, *printed.ids[:place]]).astype(np.float64)
+            expected = logits[printed.ids[place]] - np.log(np.exp(logits).sum())
+            assert (found.token, found.logprob) == (printed.ids[place], pytest.approx(expected, abs=1e-4))
             assert found.top[0][0] == int(logits.argmax())
 
 

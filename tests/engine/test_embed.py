@@ -34,9 +34,9 @@ def model(folder: Path) -> Iterator[Model]:
 
 
 def test_one_text_and_many(model: Model) -> None:
-    told: list[tuple[int, int]] = []
-    many = model.embed(TEXTS, on_progress=lambda done, total: told.append((done, total)))
-    assert told[-1] == (len(TEXTS), len(TEXTS))
+    seen: list[tuple[int, int]] = []
+    many = model.embed(TEXTS, on_progress=lambda done, total: seen.append((done, total)))
+    assert seen[-1] == (len(TEXTS), len(TEXTS))
     assert many.shape == (len(TEXTS), 36)
     assert many.dtype == np.float32
     assert np.array_equal(model.embed(TEXTS[3]), many[3])

@@ -79,7 +79,7 @@ def device(driver: BrokenDriver) -> Iterator[Device]:
 # Memory that runs out
 
 
-def told(error: GlinferError) -> None:
+def says_what_to_do(error: GlinferError) -> None:
     """What is said when an allocation has failed: which texture, how large, and what to do."""
     said = str(error)
     assert isinstance(error, GLError)
@@ -105,7 +105,7 @@ def test_every_allocation_that_fails_while_loading_leaves_nothing(
         except GlinferError as error:
             failures += 1
             assert driver.failed
-            told(error)
+            says_what_to_do(error)
             driver.mend()
             assert not device.live_objects()
         else:
@@ -173,7 +173,7 @@ def test_every_allocation_that_fails_later_leaves_the_model_as_it_was(
             except GlinferError as error:
                 failures += 1
                 assert driver.failed
-                told(error)
+                says_what_to_do(error)
                 driver.mend()
                 assert device.live_objects()["texture"] <= kept["texture"]
                 if failures % 8 == 1:

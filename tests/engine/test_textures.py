@@ -239,23 +239,23 @@ class TestBetween:
         """Sequences, streams and batches, alone and with a comparison after each token."""
 
         def run(between: Callable[[], Any]) -> list[Any]:
-            told: list[Any] = []
+            seen: list[Any] = []
             with model.session() as session:
                 session.prefill(PROMPT)
                 for _ in range(4):
-                    told.append(session.logits().tolist())
+                    seen.append(session.logits().tolist())
                     between()
-                    told += session.generate_ids(1)
+                    seen += session.generate_ids(1)
             for token in model.stream(PROMPT, max_tokens=5, temperature=0.7, top_k=9, seed=3):
-                told.append(token)
+                seen.append(token)
                 between()
             with model.scheduler(slots=2, longest=40) as scheduler:
                 for ids in (PROMPT, PROMPT[:2]):
                     scheduler.insert(glinfer.BatchRequest(ids, {"max_tokens": 4, "temperature": 0}))
                 for _ in range(7):
-                    told.append([each.ids for each in scheduler.next()])
+                    seen.append([each.ids for each in scheduler.next()])
                     between()
-            return told
+            return seen
 
         alone = run(lambda: None)
         assert run(lambda: model.verify_textures(0.2)) == alone
@@ -311,7 +311,7 @@ def test_the_report_as_json(model: Model) -> None:
     with flipped(model.bound.texture("wpe"), 0, 0, 0, 1):
         report = model.verify_textures()
     assert isinstance(report, TexturesReport)
-    told = report.to_json()
-    assert (told["ok"], told["share"], told["checked"]["textures"]) == (False, 1.0, report.checked.textures)
-    assert told["different"][0]["name"] == "wpe"
-    assert told["different"][0]["texels"][0]["x"] == 0
+    document = report.to_json()
+    assert (document["ok"], document["share"], document["checked"]["textures"]) == (False, 1.0, report.checked.textures)
+    assert document["different"][0]["name"] == "wpe"
+    assert document["different"][0]["texels"][0]["x"] == 0

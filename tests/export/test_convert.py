@@ -128,11 +128,11 @@ def test_a_member_of_a_directory_is_of_the_source(tmp_path: Path) -> None:
         transformers.save_file({name: tensors[name] for name in held}, folder / shard)
     placed = {name: shard for shard, held in shards.items() for name in held}
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": placed}))
-    told = {
+    values = {
         "model_type": "llama", "vocab_size": 64, "hidden_size": config.hidden_size, "num_attention_heads": 2,
         "num_hidden_layers": 2, "intermediate_size": 24, "max_position_embeddings": 48, "head_dim": 8,
     }  # fmt: skip
-    (folder / "config.json").write_text(json.dumps(told))
+    (folder / "config.json").write_text(json.dumps(values))
     before = contents(folder)
     for source in (folder, folder / "config.json", folder / next(iter(shards))):
         for shard in shards:

@@ -44,28 +44,30 @@ def test_a_site_that_embeds_has_what_the_page_needs(tmp_path: Path) -> None:
     write_embedder(model, prompts=PROMPTS, normalize=False)
     made = export_web(model, tmp_path / "out", limits="webgl2")
     found = json.loads((made.folder / "plan.json").read_text())
-    told, config = found["embedding"], load_checkpoint(model).config.with_context(40)
+    about, config = found["embedding"], load_checkpoint(model).config.with_context(40)
     assert found["driver"] == "encode"
     assert (found["logits"], found["input"], found["pictures"]) == (None, None, [])
     size, kernels = LIMITS["webgl2"].max_texture_size, module.web_kernels()
     plan = plan_for(config, "fast", formats={}, kernels=kernels, max_texture_size=size)
     assert made.draws == len(plan.draws) == len(found["draws"])
-    names = [found["textures"][each]["name"] for each in (told["rows"], told["texts"], *told["vectors"])]
+    names = [found["textures"][each]["name"] for each in (about["rows"], about["texts"], *about["vectors"])]
     assert names == ["rows", "texts", *(f"text.embeddings.{number}" for number in range(4))]
-    assert (told["positions"], told["pooling"], told["most_tokens"]) == (40, "mean", 40)
-    assert (told["prompts"], told["default_prompt"], told["normalizes"]) == (PROMPTS, "", False)
+    assert (about["positions"], about["pooling"], about["most_tokens"]) == (40, "mean", 40)
+    assert (about["prompts"], about["default_prompt"], about["normalizes"]) == (PROMPTS, "", False)
     tokenizer, _ = find_tokenizer(model, None, config)
     assert tokenizer is not None
     encoder = TextEncoder(tokenizer, 40)
-    assert [told["before"], told["after"]] == [[each] for each in encoder.texts([""])[0].ids]
-    probes = dict(map(tuple, told["probes"]))
+    assert [about["before"], about["after"]] == [[each] for each in encoder.texts([""])[0].ids]
+    probes = dict(map(tuple, about["probes"]))
     assert probes == dict(zip(probes, (each.ids for each in encoder.texts(list(probes))), strict=True))
     written = json.loads((made.folder / "tokenizer.json").read_text())
     assert written == {**json.loads(tokenizer.library_json()), "truncation": None, "padding": None}
     # The same classes in Python's own characters: a mark, punctuation, and what is neither.
     marks, ends, removed = (
         re.compile(
-            "[" + re.sub(r"\\u\{(\w+)\}", lambda code: re.escape(chr(int(code[1], 16))), told["characters"][name]) + "]"
+            "["
+            + re.sub(r"\\u\{(\w+)\}", lambda code: re.escape(chr(int(code[1], 16))), about["characters"][name])
+            + "]"
         )
         for name in ("marks", "punctuation", "removed")
     )
@@ -110,16 +112,16 @@ def test_what_cannot_embed_in_a_page_is_refused_in_one_line(tmp_path: Path) -> N
 
 def test_a_site_that_scores_pairs_says_how_they_are_written(tmp_path: Path) -> None:
     write_bert(tmp_path / "m", architectures=["BertForSequenceClassification"], id2label={"0": "x"})
-    told = export_web(tmp_path / "m", tmp_path / "out", limits="webgl2").plan["embedding"]["ranks"]
+    ranks = export_web(tmp_path / "m", tmp_path / "out", limits="webgl2").plan["embedding"]["ranks"]
     config = load_checkpoint(tmp_path / "m").config
     tokenizer, _ = find_tokenizer(tmp_path / "m", None, config)
     assert tokenizer is not None
     begin, end = (tokenizer.control_tokens[text] for text in ("[CLS]", "[SEP]"))
-    assert (told["before"], told["between"], told["after"]) == ([[begin, 0]], [[end, 0]], [[end, 1]])
-    assert (told["types"], told["form"], told["squashes"]) == ([0, 1], "", True)
+    assert (ranks["before"], ranks["between"], ranks["after"]) == ([[begin, 0]], [[end, 0]], [[end, 1]])
+    assert (ranks["types"], ranks["form"], ranks["squashes"]) == ([0, 1], "", True)
     most = config.max_position_embeddings
-    for query, text, ids, types in told["probes"]:
+    for query, text, ids, types in ranks["probes"]:
         assert TextEncoder(tokenizer, most).pairs(query, [text]) == [(ids, types)]
-    assert max(len(ids) for _, _, ids, _ in told["probes"]) == most, "one of them is cut"
+    assert max(len(ids) for _, _, ids, _ in ranks["probes"]) == most, "one of them is cut"
     write_embedder(tmp_path / "e")
     assert export_web(tmp_path / "e", tmp_path / "out").plan["embedding"]["ranks"] is None

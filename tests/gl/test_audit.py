@@ -122,8 +122,8 @@ def run_suites(folder: Path) -> str:
 def test_each_mess_is_caught_and_nothing_else(tmp_path: Path) -> None:
     """A device in a test without its mark is one, too."""
     said = run_suites(tmp_path)
-    told = dict(re.findall(r"^ERROR \S+::(test_\w+) - (.*)$", said, re.MULTILINE))
-    assert set(told) == set(re.findall(r"^def (test_bad\w+)", SUITE + UNMARKED, re.MULTILINE)), said
+    errors = dict(re.findall(r"^ERROR \S+::(test_\w+) - (.*)$", said, re.MULTILINE))
+    assert set(errors) == set(re.findall(r"^def (test_bad\w+)", SUITE + UNMARKED, re.MULTILINE)), said
     assert "FAILED" not in said, "a test failed before the audit: it proves nothing"
     expected = {
         "test_bad_unmarked": "a test that is not marked gl",
@@ -137,4 +137,4 @@ def test_each_mess_is_caught_and_nothing_else(tmp_path: Path) -> None:
         "test_bad_error_never_closed": "GL_INVALID_ENUM pending",
         "test_bad_error_pending": "GL_INVALID_ENUM",
     }
-    assert {name for name, words in expected.items() if words not in told[name]} == set(), told
+    assert {name for name, words in expected.items() if words not in errors[name]} == set(), errors

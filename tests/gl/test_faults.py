@@ -332,8 +332,8 @@ def test_a_lost_context_is_found_by_the_next_readback(
     held, program = texture(device), Program(device, "copy", {"COLS": 5}, ["x"])
     assert np.array_equal(held.read(), MATRIX)
     driver.lose(status, error)
-    told = "reading t back: .* reported GL_CONTEXT_LOST: " if error else "reading t back: "
-    with pytest.raises(ContextLostError, match=rf"^{told}the graphics context was lost \({kind} reset\); {GO_ON}$"):
+    prefix = "reading t back: .* reported GL_CONTEXT_LOST: " if error else "reading t back: "
+    with pytest.raises(ContextLostError, match=rf"^{prefix}the graphics context was lost \({kind} reset\); {GO_ON}$"):
         held.read()
     assert device.closed
     for use in uses_of(device, held):

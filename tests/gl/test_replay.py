@@ -254,14 +254,14 @@ def test_a_shared_program_gets_each_draws_constants(device: Device) -> None:
 
 
 def test_hooks_are_told_every_draw_in_order(session: Session) -> None:
-    told: list[tuple[str, str]] = []
+    seen: list[tuple[str, str]] = []
     run(
         session,
         [1, 2, 3],
-        before=lambda spec: told.append(("before", spec.name)),
-        after=lambda spec: told.append(("after", spec.name)),
+        before=lambda spec: seen.append(("before", spec.name)),
+        after=lambda spec: seen.append(("after", spec.name)),
     )
-    assert told == [(when, draw.name) for draw in session.plan.draws for when in ("before", "after")]
+    assert seen == [(when, draw.name) for draw in session.plan.draws for when in ("before", "after")]
 
 
 def test_hooks_that_bind_everything_do_not_disturb_the_result(session: Session) -> None:
@@ -350,18 +350,18 @@ def test_a_released_session_refuses_use(session: Session) -> None:
 
 
 def test_uploads_are_told_and_one_that_is_interrupted_leaves_nothing(device: Device) -> None:
-    told: list[int] = []
+    seen: list[int] = []
     plan = reference_plan(CONFIG)
-    Session(plan, WEIGHTS, device, on_upload=told.append).release()
-    assert len(told) == len(plan.of_kind("weight"))
-    assert sum(told) == plan.texture_bytes(device.limits.max_texture_size, "weight") > 0
+    Session(plan, WEIGHTS, device, on_upload=seen.append).release()
+    assert len(seen) == len(plan.of_kind("weight"))
+    assert sum(seen) == plan.texture_bytes(device.limits.max_texture_size, "weight") > 0
 
     def interrupt(count: int) -> None:
-        told.append(count)
-        if len(told) == 3:
+        seen.append(count)
+        if len(seen) == 3:
             raise KeyboardInterrupt
 
-    told.clear()
+    seen.clear()
     with pytest.raises(KeyboardInterrupt):
         Session(plan, WEIGHTS, device, on_upload=interrupt)
     assert not device.live_objects()

@@ -36,7 +36,7 @@ from glinfer.quant.packing import PACKED_HERE
 from glinfer.text.tokenizer import Tokenizer
 from qa.peers.peer import open_peers
 
-from . import HERE, digest, gguf_models, gift, given, llama, qwen_record, smollm2_file, write_gab_model
+from . import HERE, digest, gguf_models, gift, given, llama, qwen_record, recorded, smollm2_file, write_gab_model
 from .adapters import ADAPTED, write_adapter
 from .embedders import FORMS, RECORDED, SHAPE, pooled, replace_weights, weights_of, write_pooling
 from .figures import Figures, spots
@@ -121,12 +121,22 @@ def sure(logits: Array) -> Array:
     return np.asarray(logits.argmax(-1))
 
 
-def greedy(logits_of: Callable[[list[int]], Array], ids: list[int], count: int) -> list[int]:
-    ids = list(ids)
-    for _ in range(count):
+def greedy(logits_of: Callable[[list[int]], Array], ids: list[int], count: int, draft: list[int]) -> list[int]:
+    """The text with the likeliest tokens behind it; those of ``draft``, the last record's, cost one run where right."""
+    ids, end = list(ids), len(ids) + count
+    if draft[: len(ids)] == ids:
+        likeliest = logits_of(draft[:end]).argmax(-1)
+        while len(ids) < min(end, len(draft)) and likeliest[len(ids) - 1] == draft[len(ids)]:
+            ids.append(draft[len(ids)])
+    while len(ids) < end:
         ids.append(int(logits_of(ids)[-1].argmax()))
     sure(logits_of(ids))
     return ids
+
+
+def last(section: str) -> dict[str, Any]:
+    """The figures of the last record; none where there is none yet."""
+    return recorded(section) if (HERE / f"{section}.json").exists() else {}
 
 
 def figures_of(path: Path, logits_of: Callable[[list[int]], Array], ids: list[int]) -> dict[str, Any]:
@@ -135,7 +145,7 @@ def figures_of(path: Path, logits_of: Callable[[list[int]], Array], ids: list[in
 
 def families() -> dict[str, Any]:
     """Every family over 200 tokens: 100 of no pattern, and 100 that the model itself goes on with."""
-    found = {}
+    found, before = {}, last("families")
     for name, made in MODELS.items():
         with folder() as path:
             model = load_peer(write_model(made, path))
@@ -147,7 +157,7 @@ def families() -> dict[str, Any]:
                     found[:limit] = peer_logits(model, ids[:limit])
                 return found
 
-            ids = greedy(logits_of, prompt(TEXT_TOKENS), GREEDY)
+            ids = greedy(logits_of, prompt(TEXT_TOKENS), GREEDY, before.get(name, {}).get("ids", []))
             found[name] = figures_of(path / "model.safetensors", logits_of, ids)
     tensors = gift_tensors()
     with folder() as path:
@@ -156,9 +166,8 @@ def families() -> dict[str, Any]:
         def gift_of(ids: list[int]) -> Array:
             return gift.gift_logits(GIFT, tensors, ids)
 
-        found["gift_of_gab"] = figures_of(
-            path / "gift.safetensors", gift_of, greedy(gift_of, prompt(TEXT_TOKENS), GREEDY)
-        )
+        ids = greedy(gift_of, prompt(TEXT_TOKENS), GREEDY, before.get("gift_of_gab", {}).get("ids", []))
+        found["gift_of_gab"] = figures_of(path / "gift.safetensors", gift_of, ids)
     return found
 
 
@@ -218,7 +227,8 @@ def images() -> dict[str, Any]:
             return np.asarray(model(torch.tensor([ids]), pixel_values=made["pixel_values"]).logits[0].double().numpy())
 
     start = tokenizer(rendered.replace("<image>", image), add_special_tokens=False)["input_ids"]
-    figures = Figures.of(ids := greedy(logits_of, start, GREEDY), logits_of(ids)).to_json()
+    ids = greedy(logits_of, start, GREEDY, last("images").get("ids", []))
+    figures = Figures.of(ids, logits_of(ids)).to_json()
     return {"squares": squares, "prompt": len(start), "sha256": sha256, **figures}
 
 
@@ -237,11 +247,11 @@ def embedders() -> dict[str, Any]:
             write_pooling(path, pooling)
             config = load_checkpoint(path).config
             replace_weights(path / "model.safetensors", weights_of(config))
-            model, told = kind.from_pretrained(
+            model, printed = kind.from_pretrained(
                 path, dtype=torch.float64, attn_implementation="eager", output_loading_info=True
             )
-        assert all("pooler" in each for each in told["missing_keys"]), told
-        assert not told["unexpected_keys"], told
+        assert all("pooler" in each for each in printed["missing_keys"]), printed
+        assert not printed["unexpected_keys"], printed
         with torch.no_grad():
             rows = [model.eval()(torch.tensor([ids])).last_hidden_state[0].numpy() for ids in RECORDED]
         found[family] = {"config": config.to_dict(), "vectors": [pooled(each, pooling).tolist() for each in rows]}

@@ -204,8 +204,8 @@ class Handler(BaseHTTPRequestHandler):
             self.file(data, {**headers, "ETag": f'"{git_hash(data)}"'})
 
     def refuse(self, status: int, code: str, message: str, headers: dict[str, str] | None = None) -> bool:
-        told = {"X-Error-Message": message, **({"X-Error-Code": code} if code else {}), **(headers or {})}
-        self.reply(status, told, json.dumps({"error": message}).encode())
+        values = {"X-Error-Message": message, **({"X-Error-Code": code} if code else {}), **(headers or {})}
+        self.reply(status, values, json.dumps({"error": message}).encode())
         return True
 
     def file(self, data: bytes, headers: dict[str, str]) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import openai
 import pytest
-from own_process import eventually
+from own_process import DEADLINE, eventually
 from scripted_models import scripted
 
 from glinfer.engine.batch import Batch, SchedulerOptions
@@ -51,7 +51,7 @@ class Steps:
         def stepping(batch: Batch, *given: Any) -> Any:
             with self._changed:
                 self.begun += 1
-                assert self._changed.wait_for(lambda: self._allowed or not self._held, 120), "no step was allowed"
+                assert self._changed.wait_for(lambda: self._allowed or not self._held, DEADLINE), "no step was allowed"
                 self._allowed -= self._held
             return run(batch, *given)
 
@@ -89,11 +89,11 @@ class Running:
             self.failure = error
 
     def client(self, key: str = "none") -> openai.OpenAI:
-        return openai.OpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0, timeout=240)
+        return openai.OpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0, timeout=DEADLINE)
 
     def http(self, **options: Any) -> httpx.Client:
         # No TLS here: reading its certificates takes longer than most requests.
-        return httpx.Client(base_url=self.url, timeout=240, verify=False, **options)
+        return httpx.Client(base_url=self.url, timeout=DEADLINE, verify=False, **options)
 
     def request(self, method: str, path: str, **options: Any) -> httpx.Response:
         return self._http.request(method, path, **options)
@@ -124,7 +124,7 @@ class Running:
 def sent(server: Running, body: Any) -> socket.socket:
     """A connection on which a completion was asked for; whoever closes it goes away."""
     data = json.dumps(body).encode()
-    made = socket.create_connection(server.server._socket.getsockname()[:2], timeout=120)
+    made = socket.create_connection(server.server._socket.getsockname()[:2], timeout=DEADLINE)
     made.sendall(
         b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%b" % (len(data), data)
     )
@@ -145,6 +145,6 @@ def running(
         yield made.ready()
     finally:
         made.server.end()
-        made.thread.join(120)
+        made.thread.join(DEADLINE)
         made._http.close()
         assert not made.thread.is_alive(), "the server has not ended"

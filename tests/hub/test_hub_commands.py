@@ -32,7 +32,7 @@ def said(capsys: Capture, *line: str) -> str:
     return capsys.readouterr().out
 
 
-def told(capsys: Capture, *line: str) -> Any:
+def reported(capsys: Capture, *line: str) -> Any:
     return json.loads(said(capsys, *line, "--json"))
 
 
@@ -44,7 +44,7 @@ def test_pull_says_what_it_fetches_and_where_it_is(hub: Hub, gguf: bytes, cache:
     assert printed.out == f"{NAME}:q8_0 at {repo.commit}, 39,680 B: {place}\n"
     assert f"fetching {NAME} Q8_0 at {repo.commit[:7]}: 0.0 MB; " in printed.err
     assert " of textures for a context of 96" in printed.err
-    assert told(capsys, "pull", NAME) == {
+    assert reported(capsys, "pull", NAME) == {
         **{"name": NAME, "repo": NAME, "commit": repo.commit},
         **{"bytes": len(gguf), "path": str(place)},
     }
@@ -59,20 +59,20 @@ def test_models_lists_what_the_cache_has_and_remove_removes_it(
     folder = hub.add("org/small", folder_files)
     for name in (f"{NAME}:Q8_0", f"{NAME}:Q4_0", "org/small"):
         find_model(name)
-    found = {each["name"]: each for each in told(capsys, "models") if each["kind"] == "cached"}
+    found = {each["name"]: each for each in reported(capsys, "models") if each["kind"] == "cached"}
     assert set(found) == {NAME, "org/small"}
     assert found[NAME]["commit"] == repo.commit
     assert found[NAME]["bytes"] == len(gguf) + len(other)
     assert found["org/small"]["commit"] == folder.commit
     assert "small-Q4_0.gguf, small-Q8_0.gguf" in said(capsys, "models")
 
-    gone = told(capsys, "remove", f"{NAME}:q4_0")
+    gone = reported(capsys, "remove", f"{NAME}:q4_0")
     assert (gone["commits"], gone["bytes"]) == ([repo.commit], len(other))
     assert [each.name for each in cache.rglob("*.gguf")] == ["small-Q8_0.gguf"]
     assert f"removed {NAME} at {repo.commit[:12]}: freed 39,680 B" in said(capsys, "remove", NAME)
     assert not (cache / "models--org--small-GGUF").exists()
-    assert not [each for each in told(capsys, "models") if each["name"] == NAME]
-    assert told(capsys, "remove", f"org/small@{folder.commit}")["commits"] == [folder.commit]
+    assert not [each for each in reported(capsys, "models") if each["name"] == NAME]
+    assert reported(capsys, "remove", f"org/small@{folder.commit}")["commits"] == [folder.commit]
     assert "does not have it; 'glinfer models' lists its models" in refused(capsys, "remove", "org/small")
 
 
@@ -119,7 +119,7 @@ def test_info_and_draws_fetch_no_weights(
     data = small_gguf("float32")
     repo = hub.add(NAME, {"small-F32.gguf": data})
     folder = hub.add("org/small", folder_files)
-    about = told(capsys, "info", NAME)["model"]
+    about = reported(capsys, "info", NAME)["model"]
     assert about["origin"] == {"repo": NAME, "commit": repo.commit, "file": "small-F32.gguf"}
     assert about["config"]["hidden_size"] == 32
     assert about["fits"]
@@ -127,10 +127,13 @@ def test_info_and_draws_fetch_no_weights(
     assert f"org/small at {folder.commit}, model.safetensors" in printed
     assert "Jinja template, from " in printed
     assert "temperature 0.5" in printed
-    draws = told(capsys, "draws", NAME)
+    draws = reported(capsys, "draws", NAME)
     assert draws["draws"] == about["draws"]
     assert not cache.exists()
-    assert told(capsys, "draws", NAME, "--measure")["issued"] == told(capsys, "draws", str(find_model(NAME)))["draws"]
+    assert (
+        reported(capsys, "draws", NAME, "--measure")["issued"]
+        == reported(capsys, "draws", str(find_model(NAME)))["draws"]
+    )
 
 
 def test_a_model_by_name_is_the_one_of_its_file(hub: Hub) -> None:
@@ -144,24 +147,25 @@ def test_a_model_by_name_is_the_one_of_its_file(hub: Hub) -> None:
 @pytest.mark.slow
 def test_a_report_has_the_commit(hub: Hub, gguf: bytes, capsys: Capture) -> None:
     repo = hub.add(NAME, {"small-Q8_0.gguf": gguf})
-    report = told(capsys, "verify", NAME)
+    report = reported(capsys, "verify", NAME)
     jsonschema.validate(report, json.loads(SCHEMA.read_text()))
     assert report["origin"] == {"repo": NAME, "commit": repo.commit, "file": "small-Q8_0.gguf"}
-    assert told(capsys, "verify", "shakespeare", "--limits", "webgl2")["origin"] is None
+    assert reported(capsys, "verify", "shakespeare", "--limits", "webgl2")["origin"] is None
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("known_ceiling")
 def test_a_bench_reports_the_commit_and_can_leave_weights_where_they_are(
     hub: Hub, gguf: bytes, cache: Path, capsys: Capture
 ) -> None:
     repo = hub.add(NAME, {"small-Q8_0.gguf": gguf})
     short = ("--contexts", "4", "--runs", "1")
-    report = told(capsys, "bench", NAME, "--no-fetch", *short)
+    report = reported(capsys, "bench", NAME, "--no-fetch", *short)
     assert report["origin"]["commit"] == repo.commit
     zeros = "the weights were not downloaded and are zeros: only greedy decoding is meaningful"
     assert (report["notes"], list(report["samplings"])) == ([zeros], ["greedy"])
     assert not cache.exists()
-    report = told(capsys, "bench", NAME, *short)
+    report = reported(capsys, "bench", NAME, *short)
     assert (report["origin"]["commit"], report["notes"]) == (repo.commit, [])
     for line in (["bench", "--no-fetch"], ["bench", NAME, "--no-fetch", "--plan", "reference"]):
         assert run(line) == 2
@@ -182,7 +186,7 @@ def test_every_other_command_takes_a_name(
         ["generate", "shakespeare", "hear", "--max-tokens", "2", "-q"],
         ["convert", "org/small", "here.safetensors"],
         ["eval", "org/small", "--text", "text.txt"],
-        ["profile", "org/small", "--runs", "2"],
+        ["profile", "org/small", "--runs", "2", "--no-ceiling"],
         ["look", "org/small", "hear me", "--out", "inside"],
         ["diff", "org/small", "--prompt", "hear me"],
         ["export-web", "org/small", "site"],

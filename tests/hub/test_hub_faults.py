@@ -113,7 +113,7 @@ def test_a_network_that_breaks_at_any_call(
 
     monkeypatch.setattr(socket.socket, call, breaking)
     numbers, failures = (errno.ECONNRESET, errno.ETIMEDOUT, errno.EMFILE if call == "connect" else errno.EPIPE), 0
-    for place in itertools.count(1, 2):
+    for place in itertools.count(1, 5 if call == "send" else 2):
         shutil.rmtree(cache, ignore_errors=True)
         calls[0], at[0], number[0] = 0, place, numbers[place % 3]
         pulled(capsys, name)

@@ -181,8 +181,8 @@ def cut_off(hub: Hub, data: bytes, nbytes: int, times: int, monkeypatch: pytest.
             return False
         first = int(handler.headers["Range"].removeprefix("bytes=").partition("-")[0])
         asked.append(first)
-        told = {"Content-Range": f"bytes {first}-{len(data) - 1}/{len(data)}"}
-        return len(asked) <= times and handler.cut(data[first:], nbytes, status=206, **told)
+        values = {"Content-Range": f"bytes {first}-{len(data) - 1}/{len(data)}"}
+        return len(asked) <= times and handler.cut(data[first:], nbytes, status=206, **values)
 
     monkeypatch.setattr(fetch, "_FIRST", 4096)
     monkeypatch.setattr("huggingface_hub.constants.DOWNLOAD_CHUNK_SIZE", 100)
@@ -283,8 +283,8 @@ def test_the_token_goes_to_the_hub_alone(hub: Hub, gguf: bytes, monkeypatch: pyt
     hub.add(NAME, {"small-Q8_0.gguf": gguf}, token="hf_secret")
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     assert Path(find_model(NAME)).read_bytes() == gguf
-    told = {each.origin: each.headers.get("Authorization") for each in hub.asked}
-    assert told == {"hub": "Bearer hf_secret", "storage": None}
+    values = {each.origin: each.headers.get("Authorization") for each in hub.asked}
+    assert values == {"hub": "Bearer hf_secret", "storage": None}
 
 
 def test_a_redirect_back_from_another_host_gets_no_token(

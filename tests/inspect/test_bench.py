@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -42,8 +41,6 @@ Capture = pytest.CaptureFixture[str]
 Patch = pytest.MonkeyPatch
 CONFIG = ModelConfig.from_options("vocab=300,dim=32,heads=4,blocks=2,context=64")
 FAST_DRAWS = 6 * 2 + 3
-FETCHES = tuple(FetchRate(name, 1 << 24, "texture", 1e9) for name in ("rgba32ui", "rgba32f", "rgba16f"))
-CEILING = CeilingReport("renderer", FETCHES, 2e9, 10.0, 5.0, 20.0)
 
 
 def ran(capsys: Capture, *arguments: str | Path, status: int = 0) -> str:
@@ -265,30 +262,31 @@ def same(row: dict[str, Any], other: dict[str, Any]) -> bool:
     return all(row[name] == other[name] for name in ("label", "context"))
 
 
+@pytest.mark.usefixtures("known_ceiling")
 class TestCommand:
     @pytest.mark.slow
     def test_json(self, small: Path, capsys: Capture) -> None:
         arguments = ["--weights", "f32, q8,f32", "--contexts", "24,8,100", "--runs", "2", "--batch", "3,1,3", "--json"]
-        told = json.loads(ran(capsys, "bench", small, *arguments))
+        report = json.loads(ran(capsys, "bench", small, *arguments))
         both = ("default", "greedy")
-        assert [(row["label"], row["context"], row["sampling"]) for row in told["rows"]] == [
+        assert [(row["label"], row["context"], row["sampling"]) for row in report["rows"]] == [
             (f"glinfer {name}", context, sampling) for context in (8, 24) for name in ("f32", "q8") for sampling in both
         ]
         usual = {"temperature": 0.7, "top_k": 40, "top_p": 0.95, "min_p": 0.0, "repetition_penalty": 1.0}
-        assert told["samplings"] == {
+        assert report["samplings"] == {
             "default": {**usual, "seed": 1},
             "greedy": {**usual, "seed": None, "temperature": 0.0},
         }
-        assert [about["weights"] for about in told["engines"]] == ["f32", "q8"]
-        assert told["engines"][1]["weight_bytes"] < told["engines"][0]["weight_bytes"] / 2
-        assert (told["runs"], told["block_tokens"], told["plan"]) == (2, 16, "fast")
-        assert {rate["format"] for rate in told["ceiling"]["fetches"]} == {"rgba32f", "rgba16f", "rgba32ui"}
-        assert told["ceiling"]["products"] == []
-        assert len(told["notes"]) == 1
-        for row in told["rows"]:
+        assert [about["weights"] for about in report["engines"]] == ["f32", "q8"]
+        assert report["engines"][1]["weight_bytes"] < report["engines"][0]["weight_bytes"] / 2
+        assert (report["runs"], report["block_tokens"], report["plan"]) == (2, 16, "fast")
+        assert {rate["format"] for rate in report["ceiling"]["fetches"]} == {"rgba32f", "rgba16f", "rgba32ui"}
+        assert report["ceiling"]["products"] == []
+        assert len(report["notes"]) == 1
+        for row in report["rows"]:
             assert 0 < row["decode"]["fastest"] <= row["decode"]["median"] <= row["decode"]["slowest"]
             best = min(row["decode"]["median"], row["pipelined"]["median"])
-            greedy = next(each for each in told["rows"] if each["sampling"] == "greedy" and same(each, row))
+            greedy = next(each for each in report["rows"] if each["sampling"] == "greedy" and same(each, row))
             assert row["of_greedy"] == min(greedy["decode"]["median"], greedy["pipelined"]["median"]) / best
             assert row["bytes_per_second"] == pytest.approx(1000 * row["weight_bytes"] / best)
             assert row["decode"]["samples"] == row["pipelined"]["samples"] == 2
@@ -296,25 +294,18 @@ class TestCommand:
                 bounds = [limit[f"{part}_ms"] for part in ("fetch", "multiply", "passes")]
                 assert min(bounds) > 0
                 assert max(bounds) == limit["limit_ms"] == limit[f"{limit['bound_by']}_ms"]
-        assert [(row["label"], row["context"], row["sequences"], row["sampling"]) for row in told["batch"]] == [
+        assert [(row["label"], row["context"], row["sequences"], row["sampling"]) for row in report["batch"]] == [
             (f"glinfer {name}", 24, size, sampling) for name in ("f32", "q8") for size in (3, 1) for sampling in both
         ]
-        for row in told["batch"]:
+        for row in report["batch"]:
             assert row["step"]["samples"] == 2
-            single = next(each for each in told["rows"] if each["sampling"] == row["sampling"] and same(each, row))[
+            single = next(each for each in report["rows"] if each["sampling"] == row["sampling"] and same(each, row))[
                 "tokens_per_second"
             ]
             assert row["single_tokens_per_second"] == single
             assert row["tokens_per_second"] == pytest.approx(1000 * row["sequences"] / row["step"]["median"])
             assert row["times_single"] == pytest.approx(row["tokens_per_second"] / single)
             assert row["limit"]["limit_ms"] > 0
-
-    @pytest.fixture(autouse=True)
-    def known_ceiling(self, request: pytest.FixtureRequest, monkeypatch: Patch) -> None:
-        """Only the slow tests measure the renderer's peak rates."""
-        if request.node.get_closest_marker("slow") is None:
-            command = importlib.import_module("glinfer.cli.bench")
-            monkeypatch.setattr(command, "measure_ceilings", lambda *_, **__: CEILING)
 
     def test_tables(self, small: Path, capsys: Capture) -> None:
         out = ran(capsys, "bench", small, "--runs", "1", "--batch", "2")
@@ -337,13 +328,13 @@ class TestCommand:
 
     def test_every_option(self, small: Path, capsys: Capture) -> None:
         arguments = ["--contexts", "2", "--batch", "2", "--runs", "1", "--every-option", "--json"]
-        told = json.loads(ran(capsys, "bench", small, *arguments))
+        report = json.loads(ran(capsys, "bench", small, *arguments))
         alone = ["default", "greedy", "temperature only", "min_p 0.05", "repetition 1.1"]
         together = [*alone, "presence 0.5", "logit_bias", "logprobs 5"]
-        assert [row["sampling"] for row in told["rows"]] == alone
-        assert [row["sampling"] for row in told["batch"]] == list(told["samplings"]) == together
-        assert [row["times_single"] is None for row in told["batch"]] == 5 * [False] + 3 * [True]
-        assert told["samplings"]["logprobs 5"]["logprobs"] == 5
+        assert [row["sampling"] for row in report["rows"]] == alone
+        assert [row["sampling"] for row in report["batch"]] == list(report["samplings"]) == together
+        assert [row["times_single"] is None for row in report["batch"]] == 5 * [False] + 3 * [True]
+        assert report["samplings"]["logprobs 5"]["logprobs"] == 5
 
     def test_table_with_ceiling(self, small: Path, capsys: Capture) -> None:
         out = ran(capsys, "bench", small, "--contexts", "8,99", "--runs", "1", "--ceiling")
@@ -453,14 +444,14 @@ class TestCeiling:
         with glinfer.load(path, device=device, plan="fast") as model:
             assert measure_products(model, "here") == ()
 
-    def test_a_product_is_a_share_of_the_multiply_adds(self) -> None:
+    def test_a_product_is_a_share_of_the_multiply_adds(self, known_ceiling: CeilingReport) -> None:
         product = ProductRate("here", "h.0.mlp.fc_in", 100, 200, 500, 20.0)
         assert product.multiply_adds_per_second == pytest.approx(5e8)
-        report = dataclasses.replace(CEILING, products=(product,))
+        report = dataclasses.replace(known_ceiling, products=(product,))
         assert report.of_multiply_adds(product) == pytest.approx(0.25)
-        (told,) = report.to_json()["products"]
-        assert (told["of_multiply_adds"], told["multiply_adds_per_second"]) == (0.25, 5e8)
-        assert CEILING.to_json()["products"] == []
+        (document,) = report.to_json()["products"]
+        assert (document["of_multiply_adds"], document["multiply_adds_per_second"]) == (0.25, 5e8)
+        assert known_ceiling.to_json()["products"] == []
 
     def test_the_nearest_size_is_compared_with(self) -> None:
         rates = tuple(FetchRate("rgba32ui", 1 << power, "texture", power * 1e9) for power in (24, 26))
@@ -468,5 +459,5 @@ class TestCeiling:
         assert report.fetch("rgba32ui", 20_000_000) == rates[0]
         assert report.fetch("rgba32ui", 50_000_000) == rates[1]
         assert report.fetch("rgba32ui", 1) == rates[0]
-        told: dict[str, Any] = report.to_json()
-        assert told["fetches"][0]["bytes_per_second"] == 16 * 24e9
+        document: dict[str, Any] = report.to_json()
+        assert document["fetches"][0]["bytes_per_second"] == 16 * 24e9

@@ -73,10 +73,10 @@ def test_the_lens_behind_the_last_block_says_what_the_model_says(tmp_path: Path,
 def test_json_is_what_the_file_holds_and_ids_need_no_tokenizer(capsys: Capture, tmp_path: Path, bare: Path) -> None:
     out, err = ran(capsys, bare, "--ids", "3,250,1", "--what", "lens", "--out", tmp_path / "out", "--json")
     assert err == ""
-    told = json.loads(out)
-    assert told == json.loads((tmp_path / "out" / "look.json").read_text())
-    assert [token["label"] for token in told["tokens"]] == ["3", "250", "1"]
-    assert {picture["kind"] for picture in told["pictures"]} == {"lens"}
+    report = json.loads(out)
+    assert report == json.loads((tmp_path / "out" / "look.json").read_text())
+    assert [token["label"] for token in report["tokens"]] == ["3", "250", "1"]
+    assert {picture["kind"] for picture in report["pictures"]} == {"lens"}
     assert ran(capsys, bare, "a text", "--out", tmp_path / "other", status=2)[1].startswith("glinfer: no tokenizer")
     assert not (tmp_path / "other").exists()
 
@@ -84,10 +84,10 @@ def test_json_is_what_the_file_holds_and_ids_need_no_tokenizer(capsys: Capture, 
 @pytest.mark.slow
 def test_a_packed_model_with_fewer_key_heads(capsys: Capture, tmp_path: Path) -> None:
     path = random_model(tmp_path, "llama")
-    told = json.loads(ran(capsys, path, "--ids", "1,2,3,4", "--out", tmp_path / "out", "--json")[0])
-    assert [len(block["heads"]) for block in told["attention"]] == [4, 4]
-    assert told["lens"]["difference"] < 1e-5
-    by_name = {weight["name"]: weight for weight in told["weights"]}
+    report = json.loads(ran(capsys, path, "--ids", "1,2,3,4", "--out", tmp_path / "out", "--json")[0])
+    assert [len(block["heads"]) for block in report["attention"]] == [4, 4]
+    assert report["lens"]["difference"] < 1e-5
+    by_name = {weight["name"]: weight for weight in report["weights"]}
     query = by_name["model.layers.0.self_attn.q_proj.weight"]
     assert (query["format"], query["texture"]["format"]) == ("Q8_0", "rgba32ui")
     assert by_name["model.norm.weight"]["format"] == "F32"

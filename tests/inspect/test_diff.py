@@ -39,8 +39,8 @@ def with_tensor(model: Path, target: Path, name: str, change: Callable[[Array], 
 
 class TestSameModel:
     def test_both_sides_alike_are_identical_bit_for_bit(self, bare: Path) -> None:
-        told: list[tuple[int, int]] = []
-        report = diff(RunConfig(bare), RunConfig(bare), IDS, on_progress=lambda done, total: told.append((done, total)))
+        seen: list[tuple[int, int]] = []
+        report = diff(RunConfig(bare), RunConfig(bare), IDS, on_progress=lambda done, total: seen.append((done, total)))
         assert report.identical
         assert report.passed
         assert report.first_different is None
@@ -51,7 +51,7 @@ class TestSameModel:
         with glinfer.load(bare) as model:
             assert [each.name for each in report.passes] == model.names()
             assert {each.draw for each in report.passes} < {draw.name for draw in model.plan.draws}
-        assert told == [(done, 12) for done in range(1, 13)]
+        assert seen == [(done, 12) for done in range(1, 13)]
 
     def test_the_fast_plan_against_the_reference(self, bare: Path) -> None:
         fast, reference = RunConfig(bare), RunConfig(bare, plan="reference")
@@ -212,19 +212,19 @@ class TestRuns:
 
     def test_json(self, small: Path, capsys: Capture) -> None:
         arguments = ("--a", "plan=reference", "--b", "gelu=erf,context=32", "--prompt", "light", "--positions", 2)
-        told = json.loads(ran(capsys, small, *arguments, "--json", status=1))
-        assert (told["a"]["plan"], told["b"]["plan"], told["passed"], told["identical"]) == (
+        report = json.loads(ran(capsys, small, *arguments, "--json", status=1))
+        assert (report["a"]["plan"], report["b"]["plan"], report["passed"], report["identical"]) == (
             "reference",
             "fast",
             False,
             False,
         )
-        assert told["first_beyond"] == "blocks.0.mlp.hidden"
-        assert told["config"] == {"hidden_act": ["gelu_new", "gelu"], "max_position_embeddings": [64, 32]}
-        assert told["along"]["count"] == len(told["along"]["positions"]) == 2
-        assert "".join(told["words"][str(token)] for token in told["ids"]) == "light"
-        assert told["weights"] is None
-        found = {each["name"]: each for each in told["passes"]}
+        assert report["first_beyond"] == "blocks.0.mlp.hidden"
+        assert report["config"] == {"hidden_act": ["gelu_new", "gelu"], "max_position_embeddings": [64, 32]}
+        assert report["along"]["count"] == len(report["along"]["positions"]) == 2
+        assert "".join(report["words"][str(token)] for token in report["ids"]) == "light"
+        assert report["weights"] is None
+        found = {each["name"]: each for each in report["passes"]}
         assert found["blocks.0.attn.q"]["place"].keys() == {"token", "head", "column"}
 
     def test_a_file_of_text_is_cut_where_the_context_ends(self, small: Path, tmp_path: Path, capsys: Capture) -> None:

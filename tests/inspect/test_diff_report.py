@@ -105,8 +105,8 @@ class TestTensors:
         tensors = {name: array for name, array in a.tensors.items() if name not in (down, norm)}
         tensors["extra"] = VECTOR
         b = Checkpoint(LLAMA, tensors, "b", {down: PackedTensor("Q8_0", pack(a.tensors[down], "Q8_0"))})
-        told: list[tuple[int, int]] = []
-        found = diff_weights(a, b, lambda done, total: told.append((done, total)))
+        seen: list[tuple[int, int]] = []
+        found = diff_weights(a, b, lambda done, total: seen.append((done, total)))
         assert not found.identical
         assert {what: [each.name for each in group] for what, group in found.groups.items()} == {
             "B is A in Q8_0": [down],
@@ -114,7 +114,7 @@ class TestTensors:
             "missing in A": ["extra"],
         }
         count = len(a.tensors) + 1
-        assert told == [(done, count) for done in range(1, count + 1)]
+        assert seen == [(done, count) for done in range(1, count + 1)]
         assert found.to_json()["identical"] == count - 3
         assert diff_weights(a, a).identical
 

@@ -164,13 +164,25 @@ class TestWanted:
 class TestNumbers:
     def test_masked_scores_are_counted_and_left_out(self) -> None:
         scores = np.array([[[1.0, -1e30], [3.0, np.nan]]], np.float32)
-        told = statistics("blocks.4.attn.scores", scores)
-        assert (told["layer"], told["masked"], told["nan"], told["infinite"], told["count"]) == (4, 1, 1, 0, 3)
-        assert (told["min"], told["max"], told["mean"], told["std"]) == (1.0, 3.0, 2.0, 1.0)
+        report = statistics("blocks.4.attn.scores", scores)
+        assert (report["layer"], report["masked"], report["nan"], report["infinite"], report["count"]) == (
+            4,
+            1,
+            1,
+            0,
+            3,
+        )
+        assert (report["min"], report["max"], report["mean"], report["std"]) == (1.0, 3.0, 2.0, 1.0)
 
     def test_nothing_finite_has_no_range(self) -> None:
-        told = statistics("embed", np.array([np.inf, -np.inf, np.nan], np.float32))
-        assert (told["layer"], told["infinite"], told["nan"], told["min"], told["std"]) == (None, 2, 1, None, None)
+        report = statistics("embed", np.array([np.inf, -np.inf, np.nan], np.float32))
+        assert (report["layer"], report["infinite"], report["nan"], report["min"], report["std"]) == (
+            None,
+            2,
+            1,
+            None,
+            None,
+        )
 
     def test_where_heads_look(self) -> None:
         before = np.array([[1, 0, 0], [1, 0, 0], [0, 1, 0]], np.float32)
@@ -302,7 +314,7 @@ class TestLook:
         self, model: Model, checkpoint: Checkpoint, tmp_path: Path, monkeypatch: Patch
     ) -> None:
         monkeypatch.setattr(figures, "DPI", figures.DPI // 2)
-        told, folder = list[tuple[int, int]](), tmp_path / "out"
+        printed, folder = list[tuple[int, int]](), tmp_path / "out"
         document = look(
             checkpoint,
             folder,
@@ -310,7 +322,7 @@ class TestLook:
             model=model,
             prompt=[ord(letter) for letter in "\n<b>"],
             about={"name": "<script>alert(1)</script>"},
-            on_progress=lambda done, total: told.append((done, total)),
+            on_progress=lambda done, total: printed.append((done, total)),
         )
         assert json.loads((folder / "look.json").read_text()) == document
         files = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
@@ -321,7 +333,7 @@ class TestLook:
             *("attention/overview.png", "hidden/embed.png", "hidden/norms.png", "weights/outside.png"),
             *("lens/positions-000.png", "lens/last.png"),
         }
-        assert told == [(count, 9) for count in range(1, 10)]
+        assert printed == [(count, 9) for count in range(1, 10)]
         for name, picture in pictures.items():
             light, dark = imread(folder / name), imread(folder / picture["dark"])
             assert picture["dark"] == name.replace(".png", "-dark.png")
@@ -341,7 +353,7 @@ class TestLook:
     def check_numbers(self, document: dict[str, Any], checkpoint: Checkpoint) -> None:
         assert [token["label"] for token in document["tokens"]] == ["↵", "<", "b", ">"]
         assert [len(block["heads"]) for block in document["attention"]] == [4]
-        names = {told["name"] for told in document["tensors"]}
+        names = {numbers["name"] for numbers in document["tensors"]}
         assert {"embed", "blocks.1.attn.scores", "blocks.1.resid_post", "logits"} <= names
         assert not any(name.startswith("blocks.0.") for name in names)
         seen = document["lens"]

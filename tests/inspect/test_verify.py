@@ -98,11 +98,11 @@ class TestGoodModels:
         assert len(found.textures) == len(checkpoint.tensors)
 
     def test_checks_are_told_as_they_come_and_nothing_is_left_behind(self) -> None:
-        checkpoint, told = small_checkpoint(), []
+        checkpoint, printed = small_checkpoint(), []
         plan = plan_for(checkpoint.config, "reference")
         with open_device() as device:
-            checks = checked_draws(checkpoint, device, IDS, hooks={"on_check": told.append})
-            assert told == checks
+            checks = checked_draws(checkpoint, device, IDS, hooks={"on_check": printed.append})
+            assert printed == checks
             assert [check.index for check in checks] == list(range(len(plan.draws)))
             assert [check.name for check in checks] == [draw.name for draw in plan.draws]
             verify_special_values(device)
@@ -257,16 +257,16 @@ class TestFastPlan:
     def test_the_command_checks_the_plan_that_runs(self, small: Path, capsys: Capture) -> None:
         for extra in (["--ids", "1,2,299"], ["--weights", "q8", "--tokens", "3"]):
             assert run(["verify", str(small), "--draws", *extra, "--json"]) == 0
-            told = one_run(capsys.readouterr().out)
-            assert told["passed"] is True
-            assert len(told["draws"]) == 15 + 3, "those of a token, and of a choice with filters"
-            assert {entry["name"] for entry in told["textures"]} >= {
+            report = one_run(capsys.readouterr().out)
+            assert report["passed"] is True
+            assert len(report["draws"]) == 15 + 3, "those of a token, and of a choice with filters"
+            assert {entry["name"] for entry in report["textures"]} >= {
                 "wte",
                 "wpe",
                 "h.1.attn.qkv.weight",
                 "lm_head.consts",
             }
-            formats = {entry["format"] for entry in told["textures"]}
+            formats = {entry["format"] for entry in report["textures"]}
             assert ("rgba32ui" in formats) == ("q8" in extra)
 
     def test_a_planted_fault_exits_1_and_names_the_draw_and_its_file(
@@ -357,9 +357,9 @@ class TestTextures:
     def test_the_command_says_so_and_exits_1(self, altered: Any, small: Path, capsys: Capture) -> None:
         altered("lm_head.bias", lambda matrix: matrix * np.float32(np.nan))
         assert run(["verify", str(small), *REFERENCE, "--json"]) == 1
-        told = one_run(capsys.readouterr().out)
-        assert told["passed"] is False
-        assert [entry["name"] for entry in told["textures"] if not entry["identical"]] == ["lm_head.bias"]
+        report = one_run(capsys.readouterr().out)
+        assert report["passed"] is False
+        assert [entry["name"] for entry in report["textures"] if not entry["identical"]] == ["lm_head.bias"]
 
 
 class TestCommand:
@@ -373,16 +373,16 @@ class TestCommand:
     @tiered("extra", [["--tokens", "3"], ["--tokens", "64"], ["--gelu", "erf"]])
     def test_good_draws_exit_0(self, small: Path, extra: list[str], capsys: Capture) -> None:
         assert run(["verify", str(small), *REFERENCE, "--draws", *extra, "--json"]) == 0
-        told = one_run(capsys.readouterr().out)
-        assert told["passed"] is True
-        assert told["first_bad_draw"] is None
-        assert len(told["draws"]) == 52
-        assert told["draws"][0]["rows"] == {"3": 3, "64": 64}.get(extra[-1], 8)
-        assert (told["plan"], told["weights"], told["api"], told["device"]) == ("reference", "f32", "es", None)
+        report = one_run(capsys.readouterr().out)
+        assert report["passed"] is True
+        assert report["first_bad_draw"] is None
+        assert len(report["draws"]) == 52
+        assert report["draws"][0]["rows"] == {"3": 3, "64": 64}.get(extra[-1], 8)
+        assert (report["plan"], report["weights"], report["api"], report["device"]) == ("reference", "f32", "es", None)
 
     @pytest.mark.slow
     def test_the_full_size_model(self, full_file: Path, capsys: Capture) -> None:
         assert run(["verify", str(full_file), *REFERENCE, "--draws", "--tokens", "2", "--json"]) == 0
-        told = one_run(capsys.readouterr().out)
-        assert len(told["draws"]) == 244
-        assert sum(entry["bytes"] for entry in told["textures"]) == 101_356_092 - 28
+        report = one_run(capsys.readouterr().out)
+        assert len(report["draws"]) == 244
+        assert sum(entry["bytes"] for entry in report["textures"]) == 101_356_092 - 28

@@ -104,13 +104,13 @@ def read_finished(out: Path, source: str, lines: list[RequestLine]) -> FinishedL
 
 
 def finish(
-    out: Path, lines: list[RequestLine], model: Any = None, slots: Any = None, *, restart: bool = False, **told: Any
+    out: Path, lines: list[RequestLine], model: Any = None, slots: Any = None, *, restart: bool = False, **hooks: Any
 ) -> BatchTotals:
     """Do what the command does with checked lines: whatever ``out`` does not have yet."""
     made, files = model or FakeModel(), BatchFiles("prompts.jsonl", out, restart=restart)
     with BatchJob(Given(lines), files, {}, manifest_required=False) as job:
         if job.left:
-            job.run(PromptRunner(made, slots), draws=lambda: made.device.draws_issued, **told)
+            job.run(PromptRunner(made, slots), draws=lambda: made.device.draws_issued, **hooks)
         else:
             job.finish()
         return job.totals
@@ -213,7 +213,7 @@ def test_what_the_model_cannot_run_is_named_by_its_line(tmp_path: Path) -> None:
         lines = read(tmp_path, {"prompt": "x"}, b"", line)
         seen: list[tuple[int, int]] = []
         with pytest.raises(InputError, match=r"^p\.jsonl:3: planted$"):
-            check_prompts(model, lines, 2, "p.jsonl", lambda *told, seen=seen: seen.append(told))
+            check_prompts(model, lines, 2, "p.jsonl", lambda *hooks, seen=seen: seen.append(hooks))
         assert seen == [(1, 2)]
     lines = read(tmp_path, {"ids": [0, 255], "stop_ids": [255]}, {"prompt": "x" * 64})
     assert check_prompts(model, lines, 2, "p.jsonl") == 64 + 4

@@ -79,22 +79,22 @@ class TestResults:
         nothing = f"nothing to do: {out} has all results; --restart starts over\n"
         command = [small, "--batch", prompts, "--out", out, *OPTIONS]
         assert batch(capsys, *command) == ("", nothing)
-        told = json.loads(batch(capsys, *command, "--json")[0])
-        assert (told["finished_before"], told["lines"], told["tokens"], told["renderer"]) == (6, 0, 0, None)
+        report = json.loads(batch(capsys, *command, "--json")[0])
+        assert (report["finished_before"], report["lines"], report["tokens"], report["renderer"]) == (6, 0, 0, None)
 
     def test_json_and_starting_over(self, small: Path, tmp_path: Path, capsys: Capture) -> None:
         prompts, out = write(tmp_path / "p.jsonl", PROMPTS[1:2]), tmp_path / "out.jsonl"
         out.write_text("precious\n", encoding="utf-8")
         said, err = batch(capsys, small, "--batch", prompts, "--out", out, *OPTIONS, "--json", "--restart")
-        told, (found,) = json.loads(said), results(out).values()
+        report, (found,) = json.loads(said), results(out).values()
         assert err == ""
-        assert told.pop("seconds") > 0
-        assert told.pop("tokens_per_second") > 0
-        assert told.pop("draws") > 0
-        assert told.pop("renderer").startswith("OpenGL ES 3.")
+        assert report.pop("seconds") > 0
+        assert report.pop("tokens_per_second") > 0
+        assert report.pop("draws") > 0
+        assert report.pop("renderer").startswith("OpenGL ES 3.")
         counts = {"finished_before": 0, "lines": 1, "prompt_tokens": 3, "tokens": found["tokens"], "dropped": 0}
         how = {"plan": "fast", "weights": "f32", "cache": "f32"}
-        assert told == {"batch": str(prompts), "out": str(out), **counts, **how}
+        assert report == {"batch": str(prompts), "out": str(out), **counts, **how}
 
     def test_the_options_reach_the_model(
         self, small: Path, prompts: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch

@@ -131,8 +131,8 @@ class TestCommand:
         monkeypatch.setattr(VectorFile, "add", add)
         capsys.readouterr()
         assert run(command) == 0
-        told = json.loads(capsys.readouterr().out)
-        assert (told["texts"], told["finished_before"], told["width"]) == (4, 2, 36)
+        report = json.loads(capsys.readouterr().out)
+        assert (report["texts"], report["finished_before"], report["width"]) == (4, 2, 36)
         assert np.array_equal(np.load(out), expected)
         part.write_bytes(b"x" * 600)
         assert run(command) == 2

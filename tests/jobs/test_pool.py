@@ -179,8 +179,8 @@ class TestDeaths:
             for each in pool.run(lines(6)):
                 found.append(each.line.number)
                 dead = fakes.members[0]
-                told = result_json(answered(each.line, 200, "", {}))
-                pool._events.put((dead, Answered(6, told)))
+                report = result_json(answered(each.line, 200, "", {}))
+                pool._events.put((dead, Answered(6, report)))
                 pool._events.put((dead, Died("again")))
         assert sorted(found) == [1, 2, 3, 4, 5, 6]
 
@@ -212,8 +212,8 @@ class TestMembers:
 
     def test_a_line_without_its_end_ends_the_process(self) -> None:
         """Who sends lines was killed while it wrote one."""
-        for told in (b"", b'{"number": 2', b'{"number": 2, "line": {}}'):
-            assert list(process._messages(io.BytesIO(b'{"number": 1}\n' + told))) == [{"number": 1}], told
+        for hooks in (b"", b'{"number": 2', b'{"number": 2, "line": {}}'):
+            assert list(process._messages(io.BytesIO(b'{"number": 1}\n' + hooks))) == [{"number": 1}], hooks
 
 
 def test_devices_by_number_or_all_of_hardware(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,14 +245,14 @@ class TestProcesses:
     @pytest.mark.slow
     def test_one_whose_results_nobody_reads_any_more_ends_without_a_word(self, tmp_path: Path) -> None:
         """Each would say a line of its own where their parent was killed."""
-        told = json.dumps(asdict(self.setup(tmp_path / "none.gab"))).encode() + b"\n"
+        report = json.dumps(asdict(self.setup(tmp_path / "none.gab"))).encode() + b"\n"
         command, pipe = [sys.executable, "-m", "glinfer.jobs.process"], subprocess.PIPE
         with subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, stderr=pipe) as process:
             assert process.stdin is not None
             assert process.stdout is not None
             assert process.stderr is not None
             process.stdout.close()
-            process.stdin.write(told)
+            process.stdin.write(report)
             process.stdin.flush()
             assert process.wait(120) == 1
             assert process.stderr.read() == b""

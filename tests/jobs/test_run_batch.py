@@ -133,8 +133,8 @@ class TestAnswers:
                     continue
                 answer = served.post(url, body)
                 found = {**done, **failed}[key]
-                told = {"status_code": answer.status_code, "request_id": "", "body": answer.json()}
-                assert comparable(found) == comparable({**found, "response": told}), key
+                report = {"status_code": answer.status_code, "request_id": "", "body": answer.json()}
+                assert comparable(found) == comparable({**found, "response": report}), key
 
     @pytest.mark.slow
     @pytest.mark.usefixtures("no_processes")
@@ -157,13 +157,13 @@ class TestAnswers:
 
     def test_json_and_nothing_to_do(self, small: Path, tmp_path: Path, capsys: Capture) -> None:
         source, out = write(tmp_path / "in.jsonl", [GOOD[4], BAD[0][0]]), tmp_path / "out.jsonl"
-        told = json.loads(batch(capsys, "-i", source, "-o", out, f"m={small}", "--slots", 2, "--json")[0])
-        assert told.pop("seconds") > 0
-        assert told.pop("tokens_per_second") > 0
-        assert told.pop("draws") > 0
-        assert told.pop("renderer").startswith("OpenGL ES 3.")
+        report = json.loads(batch(capsys, "-i", source, "-o", out, f"m={small}", "--slots", 2, "--json")[0])
+        assert report.pop("seconds") > 0
+        assert report.pop("tokens_per_second") > 0
+        assert report.pop("draws") > 0
+        assert report.pop("renderer").startswith("OpenGL ES 3.")
         counts = {"finished_before": 0, "lines": 2, "failed": 1, "prompt_tokens": 4, "tokens": 6}
-        assert told == {"input": str(source), "out": str(out), "errors": None, "shard": "1/1", **counts}
+        assert report == {"input": str(source), "out": str(out), "errors": None, "shard": "1/1", **counts}
         assert set(results(out)) == {"text", "no-model"}
         _, err = batch(capsys, "-i", source, "-o", out, f"m={small}")
         assert err == f"nothing to do: {out} has all results; --restart starts over\n"

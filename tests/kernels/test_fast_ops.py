@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from typing import Any
 
 import numpy as np
@@ -30,12 +29,11 @@ from block_draw import (
 )
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from one_draw import STALE, TOLERANCE, Array, Case, check, normal
+from one_draw import TOLERANCE, Array, Case, check, normal
 from tiers import tiered
 
 from glinfer.errors import PlanError
 from glinfer.gl.context import Device, Limits, open_device
-from glinfer.gl.program import shader_root
 from glinfer.kernels.fused.cached import MASKED, SLOT_TOKENS, Heads
 from glinfer.kernels.fused.sample import best_candidate
 from glinfer.kernels.options import KernelOptions, without_blending
@@ -303,16 +301,6 @@ def test_sinks_take_their_part_of_the_weights(device: Device, name: str, window:
     check(device, values_draw(KERNELS[name], 3, 17, 140, kv=1, window=window, sinks=cases[0].arrays["sinks"]), *cases)
 
 
-def test_what_is_stale_is_seen_where_it_counts(device: Device) -> None:
-    """That the tests above can fail: the huge numbers after the position, one place earlier."""
-    for make in (scores_draw, values_draw):
-        one = make(PLAIN, 4, 16, 70, kv=2)
-        cache = one.arrays["cache"].copy()
-        cache[20] = STALE
-        before, after = one.run(device, at(20), at(20, cache=cache))
-        assert not np.array_equal(before, after)
-
-
 # embed_token
 
 
@@ -419,10 +407,3 @@ def test_desktop_opengl_gives_the_same() -> None:
         check(device, gemv_draw("q8", kernels, 70, 130, adds=True), at(0))
         check(device, values_draw(kernels, 2, 17, 66), at(0), at(65))
         check(device, embed_draw(kernels, 7, 5, 70), embedding(-1, 3))
-
-
-def test_shaders_of_blocks_ask_for_full_precision() -> None:
-    """Without it a phone computes with 16 bits. Elsewhere nothing would show."""
-    text = (shader_root() / "common" / "blocks.glsl").read_text("utf-8")
-    for kind in ("float", "int", "sampler2D", "usampler2D"):
-        assert re.search(rf"^precision highp {kind};$", text, re.MULTILINE), kind

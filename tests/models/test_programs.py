@@ -1,4 +1,4 @@
-"""Every plan, and the texels of every weight, are the recorded ones."""
+"""Plans, and the texels of weights, are the recorded ones; ``python -m qa programs`` compares all of them."""
 
 from __future__ import annotations
 
@@ -23,11 +23,13 @@ def test_one_program_of_every_other_row_is_the_recorded_one() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", range(4))
-def test_every_program_is_the_recorded_one(part: int) -> None:
+@pytest.mark.parametrize("part", range(2))
+def test_each_fifth_program_is_the_recorded_one(part: int) -> None:
+    """From another place on in each row: a row goes through kernels and formats, which lie apart by three or four."""
     every, record = list(programs()), recorded()
     assert {row: len(hashes) for row, hashes in record.items()} == {each.row: each.place + 1 for each in every}, HOW
-    assert [each.key for each in differing(every[part::4], record)] == [], HOW
+    chosen = [each for each in every if (each.place + zlib.crc32(each.row.encode())) % 5 == 0]
+    assert [each.key for each in differing(chosen[part::2], record)] == [], HOW
 
 
 @pytest.mark.slow

@@ -249,9 +249,9 @@ def test_formats_that_there_are_not_are_refused(small: Path, capsys: pytest.Capt
     commands = ("generate", "chat", "eval", "bench", "verify", "info", "draws", "profile", "export-web", "demo")
     for command in commands:
         assert run([command, str(small), "--cache", "f8"]) == 2
-        told = capsys.readouterr()
-        assert told.err.count("\n") == 1, command
-        assert "'f8' is not one of 'f32', 'f16', 'q8'" in told.err
+        printed = capsys.readouterr()
+        assert printed.err.count("\n") == 1, command
+        assert "'f8' is not one of 'f32', 'f16', 'q8'" in printed.err
 
 
 def test_commands_count_and_check_caches(small: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -31,8 +31,6 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     ("tune", "shakespeare", "--seconds", "2"),
     ("chat", "chatty", "--max-tokens", "2"),
     ("eval", "shakespeare", "--text", "text.txt"),
-    ("verify", "shakespeare"),
-    ("draws", "shakespeare", "--measure"),
 )
 
 

@@ -132,5 +132,5 @@ def test_every_command_explains_itself_with_the_core_alone(installed: Installed)
     commands = [line.split()[0] for line in listed.splitlines() if re.match(r"  \w", line)]
     assert {"generate", "chat", "verify"} <= set(commands)
     code = "import sys; from glinfer.cli.app import run; sys.exit(max(run([name, '--help']) for name in sys.argv[1:]))"
-    told = succeed(run(installed.tool("python"), "-c", code, *commands, cwd=installed.work))
-    assert told.count("Usage: ") == len(commands)
+    printed = succeed(run(installed.tool("python"), "-c", code, *commands, cwd=installed.work))
+    assert printed.count("Usage: ") == len(commands)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import openai
 import pytest
+from own_process import DEADLINE
 from running_server import HELLO, WORDS, Running, opening, running
 from tiny_embedders import TEXTS, write_bert, write_embedder
 
@@ -240,8 +241,8 @@ def test_others_have_the_text_that_they_have_alone(served: Running) -> None:
     with ThreadPoolExecutor(4) as pool:
         text = pool.submit(served.post, "/v1/completions", asked)
         looks = [pool.submit(served.post, "/v1/attention", look) for _ in range(3)]
-        assert text.result(60).json()["choices"] == alone
-        assert all(each.result(60).json()["weights"] == weights for each in looks)
+        assert text.result(DEADLINE).json()["choices"] == alone
+        assert all(each.result(DEADLINE).json()["weights"] == weights for each in looks)
 
 
 def test_bad_requests_attention(served: Running) -> None:

@@ -46,7 +46,7 @@ def hasten(server: Running, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Non
 
 
 def connected(server: Running) -> socket.socket:
-    return socket.create_connection(server.server._socket.getsockname()[:2], timeout=120)
+    return socket.create_connection(server.server._socket.getsockname()[:2], timeout=DEADLINE)
 
 
 def rest(made: socket.socket) -> bytes:

@@ -13,6 +13,7 @@ from typing import Any
 
 import httpx
 import pytest
+from own_process import DEADLINE
 from running_server import Running, Steps, running, sent
 
 from glinfer.engine.scheduler import Scheduler
@@ -37,7 +38,7 @@ def server(small: Path) -> Iterator[Running]:
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_place_is_free_within_one_step(server: Running, steps: Steps, stream: bool) -> None:
     """The step that runs when the client goes is the last one that has it, and the next is of one who waits."""
-    right = httpx.Client(timeout=120, verify=False)
+    right = httpx.Client(timeout=DEADLINE, verify=False)
     steps.allow(5)
     scheduler, worker = scheduler_of(server), server.server.worker
     asked = sent(server, {**LONG, "stream": stream, "n": 2})
@@ -57,7 +58,7 @@ def test_a_place_is_free_within_one_step(server: Running, steps: Steps, stream: 
     assert all(len(each.ids) <= 6 for each in gone)
     assert len(scheduler._seats) == 1, "who waited has the place"
     steps.go()
-    waiting.join(120)
+    waiting.join(DEADLINE)
     right.close()
     server.wait(lambda: server.metric("glinfer_finished_total", reason="cancelled") >= 2)
     server.wait(lambda: server.metric("glinfer_running") == 0)
@@ -93,7 +94,7 @@ def test_clients_that_go_at_any_moment_leave_nothing_behind(server: Running, cap
             head = f"POST /v1/{path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(data)}\r\n\r\n".encode()
             whole = head + data
             end = (draw.randrange(len(head)), len(head) + draw.randrange(len(data)), *[len(whole)] * 4)[place % 6]
-            made = socket.create_connection(server.server._socket.getsockname()[:2], timeout=120)
+            made = socket.create_connection(server.server._socket.getsockname()[:2], timeout=DEADLINE)
             made.sendall(whole[:end])
             if place % 6 in (3, 4):
                 made.recv(draw.randint(1, 2000))

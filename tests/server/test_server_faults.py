@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 import pytest
 from broken_driver import GUILTY, BrokenDriver
+from own_process import DEADLINE
 from running_server import Running, running
 from tiers import tiered
 
@@ -228,7 +229,7 @@ class TestCommands:
             worker.work(channels[1], lambda model: iter(()))  # type: ignore[arg-type, return-value]
             for channel in channels:
                 with pytest.raises(ApiError, match=r"the model is being loaded|the server is shutting down"):
-                    await asyncio.wait_for(channel.get(), 60)
+                    await asyncio.wait_for(channel.get(), DEADLINE)
             assert str(worker.failure) == "planted"
             assert worker.live == 0
             with pytest.raises(ApiError):
@@ -282,7 +283,7 @@ class TestClocks:
         monkeypatch.setattr(time, "time_ns", lambda: int(jumping() * 1e9))
         with ThreadPoolExecutor(3) as pool:
             asked = [pool.submit(server.post, TEXT, PICKED) for _ in range(6)]
-            assert all(content(each.result(120)) == expected for each in asked)
+            assert all(content(each.result(DEADLINE)) == expected for each in asked)
         lines = server.post(TEXT, {**PICKED, "stream": True}).text.splitlines()
         assert [line for line in lines if line][-1] == "data: [DONE]"
         assert server.get("/metrics").status_code == 200

@@ -19,7 +19,7 @@ from typing import Any
 import httpx
 import pytest
 from broken_driver import GUILTY, BrokenDriver
-from own_process import ROOT, eventually, ran
+from own_process import DEADLINE, ROOT, eventually, ran
 from running_server import Running, Steps, running
 
 from glinfer.engine.batch import Batch, SchedulerOptions
@@ -158,8 +158,8 @@ class TestFailures:
         with ThreadPoolExecutor(2) as pool:
             one = pool.submit(server.post, "/v1/completions", LONG)
             other = pool.submit(server.post, "/v1/completions", {**LONG, "prompt": "!"})
-            assert one.result(120).json()["choices"] == expected
-            answer = other.result(120)
+            assert one.result(DEADLINE).json()["choices"] == expected
+            answer = other.result(DEADLINE)
         assert broken[0]
         assert (answer.status_code, answer.json()["error"]["code"]) == (500, "broken_numbers")
         asked = Streaming(server, prompt="!")
@@ -212,7 +212,7 @@ class TestFailures:
         load, go = worker.load_model, threading.Event()
 
         def loading(*given: Any, **named: Any) -> Any:
-            go.wait(120)
+            go.wait(DEADLINE)
             return load(*given, **named)
 
         monkeypatch.setattr(worker, "load_model", loading)
@@ -227,7 +227,7 @@ class TestFailures:
         go.set()
         made.ready()
         made.server.end()
-        made.thread.join(120)
+        made.thread.join(DEADLINE)
         assert made.failure is None
 
     def test_the_end_comes_while_weights_are_uploaded(self, small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,9 +240,9 @@ class TestFailures:
 
         monkeypatch.setattr(worker, "load_model", loading)
         made = Running(HttpServer([ModelSource("small", str(small))], ServerOptions(port=0)))
-        assert begun.wait(120)
+        assert begun.wait(DEADLINE)
         made.server.end()
-        made.thread.join(120)
+        made.thread.join(DEADLINE)
         ended = not made.thread.is_alive()
         never.set()
         assert ended
@@ -251,7 +251,7 @@ class TestFailures:
 
 def is_ready(address: str) -> bool:
     try:
-        return httpx.get(f"{address}/health", timeout=60).status_code == 200
+        return httpx.get(f"{address}/health", timeout=DEADLINE).status_code == 200
     except httpx.ConnectError:
         return False
 
@@ -272,18 +272,18 @@ class TestEnd:
             address = process.stdout.readline().split(" at ")[1].split("/v1")[0]
             eventually(lambda: is_ready(address), "the server is ready")
             asked = [
-                stack.enter_context(httpx.stream("POST", f"{address}/v1/completions", json=body, timeout=240))
+                stack.enter_context(httpx.stream("POST", f"{address}/v1/completions", json=body, timeout=DEADLINE))
                 for _ in range(3)
             ]
             assert [each.status_code for each in asked] == [200] * 3
-            waiting = re.search(r"glinfer_waiting\{.*\} (\d+)", httpx.get(f"{address}/metrics", timeout=60).text)
+            waiting = re.search(r"glinfer_waiting\{.*\} (\d+)", httpx.get(f"{address}/metrics", timeout=DEADLINE).text)
             os.kill(process.pid, signal.SIGTERM)
             assert waiting is not None
             assert int(waiting[1]) > 0
             for text in pool.map(lambda each: each.read().decode(), asked):
                 assert len(re.findall(r'"finish_reason":\s?"(?:length|stop)"', text)) == 4
                 assert text.endswith("data: [DONE]\n\n")
-            assert process.wait(120) == 0
+            assert process.wait(DEADLINE) == 0
             assert process.stderr is not None
             assert process.stderr.read() == ""
 
@@ -312,7 +312,7 @@ class TestEnd:
             if twice:
                 server.wait(lambda: server.server.state.ending)
                 server.server.end()
-            server.thread.join(120)
+            server.thread.join(DEADLINE)
             assert not server.thread.is_alive()
         assert capfd.readouterr().err == ""
 
@@ -320,7 +320,7 @@ class TestEnd:
         server = HttpServer([ModelSource("small", str(small))], ServerOptions(port=0))
         server.end()
         made = Running(server)
-        made.thread.join(120)
+        made.thread.join(DEADLINE)
         ended = not made.thread.is_alive()
         server.end()
         assert ended
@@ -351,5 +351,5 @@ class TestEnd:
             assert live(server)
             steps.go()
             assert "exceeded the grace period" in asked.rest()[-1]
-            server.thread.join(120)
+            server.thread.join(DEADLINE)
             server.server.end()  # harmless

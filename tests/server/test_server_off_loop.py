@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from each_case import each_case
-from own_process import eventually
+from own_process import DEADLINE, eventually
 from running_server import Running, Steps, running
 from small_models import letters
 
@@ -54,7 +54,7 @@ class Held:
         def waiting(tokenizer: Tokenizer, text: str, **options: Any) -> list[int]:
             if text.startswith("hello"):
                 self.begun += 1
-                assert self._free.wait(120)
+                assert self._free.wait(DEADLINE)
             return encode(tokenizer, text, **options)
 
         monkeypatch.setattr(Tokenizer, "encode", waiting)
@@ -75,7 +75,7 @@ def asked(server: Running, path: str, body: Any, *, key: str = "two") -> socket.
     """A connection on which something was asked for."""
     data = json.dumps(body).encode()
     head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {key}\r\n"
-    made = socket.create_connection(server.server._socket.getsockname()[:2], timeout=120)
+    made = socket.create_connection(server.server._socket.getsockname()[:2], timeout=DEADLINE)
     made.sendall(head.encode() + b"Content-Length: %d\r\n\r\n" % len(data) + data)
     return made
 
@@ -102,7 +102,7 @@ class TestWhatIsRaised:
         async def ask() -> None:
             threads = Threads("glinfer-test", 2)
             with pytest.raises(RuntimeError, match=kind.__name__) as caught:
-                await asyncio.wait_for(threads.run(work, 1), 60)
+                await asyncio.wait_for(threads.run(work, 1), DEADLINE)
             assert isinstance(caught.value.__cause__, kind)
             assert await threads.run(lambda: 5, 1) == 5, "the thread goes on"
             threads.close()
@@ -204,7 +204,7 @@ class TestClients:
             waiting = [asked(server, path, body) for path, body in BODIES.items()]
             server.wait(lambda: len({*state_of(server).quick._asked, *state_of(server).slow._asked}) == len(waiting))
             server.server.end()
-            server.thread.join(120)
+            server.thread.join(DEADLINE)
             assert not server.thread.is_alive()
             for each in waiting:
                 assert b" 503 " in each.recv(100)
@@ -220,7 +220,7 @@ class TestTurns:
 
             def work(client: str) -> None:
                 begun.append(client)
-                held.wait(120)
+                held.wait(DEADLINE)
 
             names = "aaaaaaaaabbbbbbbccccdd"
             tasks = [asyncio.ensure_future(threads.run(lambda each=each: work(each), each)) for each in names]
@@ -232,7 +232,7 @@ class TestTurns:
             assert begun[6] in "cd", "who has least comes first"
             threads.close()
 
-        asyncio.run(asyncio.wait_for(ask(), 120))
+        asyncio.run(asyncio.wait_for(ask(), DEADLINE))
 
     @each_case(
         ("free", "shared", "found"), [(260, 256, 132), (128, 256, 64), (3, 1, 3), (1, 256, 1), (0, 9, 0), (2, 0, 2)]
@@ -260,7 +260,7 @@ class TestTurns:
             assert "was stopped" in str(raised[0])
             threads.close()
 
-        asyncio.run(asyncio.wait_for(ask(), 120))
+        asyncio.run(asyncio.wait_for(ask(), DEADLINE))
 
 
 def test_other_threads_run_while_a_long_text_is_encoded(tmp_path: Path) -> None:
@@ -339,5 +339,5 @@ class TestQueues:
 
         loop = keyed.server._loop
         assert loop is not None
-        asyncio.run_coroutine_threadsafe(ask(), loop).result(120)
+        asyncio.run_coroutine_threadsafe(ask(), loop).result(DEADLINE)
         assert "".join(order) == "abcaba"

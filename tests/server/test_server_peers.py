@@ -18,7 +18,6 @@ DOCS = HERE.parents[1] / "docs" / "notes" / "server.md"
 PROMPT = "I believe the meaning"
 GREEDY: dict[str, Any] = {"model": "small", "prompt": PROMPT, "max_tokens": 8, "temperature": 0}
 LONG = PROMPT * 64
-TALK: list[Any] = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yo"}, *HELLO]
 
 
 def refused(server: Running, path: str, change: dict[str, Any], status: int = 400) -> dict[str, Any]:
@@ -27,37 +26,6 @@ def refused(server: Running, path: str, change: dict[str, Any], status: int = 40
     assert answer.status_code == status, answer.text
     error: dict[str, Any] = answer.json()["error"]
     return error
-
-
-def test_counts(client: openai.OpenAI) -> None:
-    answer = client.completions.create(**GREEDY)
-    assert (len(answer.choices), answer.choices[0].finish_reason) == (1, "length")
-    assert answer.usage is not None
-    assert answer.usage.completion_tokens == 8
-    assert answer.usage.total_tokens == answer.usage.prompt_tokens + 8
-
-
-def test_stream_and_whole_agree(client: openai.OpenAI) -> None:
-    """The reason comes once, with the last piece."""
-    chunks = list(client.completions.create(**GREEDY, stream=True))
-    assert "".join(chunk.choices[0].text for chunk in chunks) == client.completions.create(**GREEDY).choices[0].text
-    assert [chunk.choices[0].finish_reason for chunk in chunks] == [None] * (len(chunks) - 1) + ["length"]
-
-
-def test_seeds(client: openai.OpenAI) -> None:
-    asked: dict[str, Any] = {**GREEDY, "temperature": 1.0, "max_tokens": 16}
-    texts = [client.completions.create(**asked, seed=seed).choices[0].text for seed in (0, 1, 2, 3, 0, 1, 2, 3)]
-    assert texts[:4] == texts[4:]
-    assert len(set(texts)) == 4
-
-
-def test_a_kept_prefix_changes_nothing(client: openai.OpenAI) -> None:
-    asked = {**GREEDY, "prompt": "Zebras kept a prefix, and it was noble", "temperature": 1.0, "seed": 42}
-    first, second = (client.completions.create(**asked) for _ in range(2))
-    cached = [each.usage.prompt_tokens_details.cached_tokens for each in (first, second)]  # type: ignore[union-attr]
-    assert cached[0] == 0
-    assert cached[1] > 0
-    assert first.choices[0].text == second.choices[0].text
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -105,29 +73,6 @@ def test_log_probabilities_of_completions(client: openai.OpenAI) -> None:
             client.completions.create(**GREEDY, logprobs=21, stream=stream)
 
 
-def test_log_probabilities_of_chats(client: openai.OpenAI) -> None:
-    asked: dict[str, Any] = {"model": "speaker", "messages": HELLO, "temperature": 0}
-    plain = client.chat.completions.create(**asked, logprobs=False).choices[0]
-    assert (plain.logprobs, plain.message.content) == (None, "héy")
-    for count in (0, 5):
-        found = client.chat.completions.create(**asked, logprobs=True, top_logprobs=count).choices[0].logprobs
-        assert found is not None
-        assert found.content
-        assert all(len(each.top_logprobs) == count and each.logprob <= 0 for each in found.content)
-    for stream in (False, True):
-        with pytest.raises(openai.BadRequestError):
-            client.chat.completions.create(**asked, logprobs=True, top_logprobs=21, stream=stream)
-
-
-def test_tokens_that_are_forbidden(client: openai.OpenAI, served: Running) -> None:
-    asked = {**GREEDY, "model": "speaker", "max_tokens": 20}
-    plain = client.completions.create(**asked).choices[0].text
-    ids = served.post("/tokenize", {"model": "speaker", "prompt": plain}).json()["tokens"]
-    text = client.completions.create(**asked, logit_bias={str(token): -100 for token in ids}).choices[0].text
-    assert text
-    assert not set(ids) & set(served.post("/tokenize", {"model": "speaker", "prompt": text}).json()["tokens"])
-
-
 def test_stream_options_without_a_stream(served: Running) -> None:
     for path in ("/v1/completions", "/v1/chat/completions"):
         for stream, name in itertools.product((None, False), ("include_usage", "continuous_usage_stats")):
@@ -140,12 +85,6 @@ def test_stream_options_that_ask_for_nothing(client: openai.OpenAI) -> None:
     for options in empty:
         chunks = list(client.completions.create(**GREEDY, stream=True, stream_options=options))
         assert all(chunk.usage is None for chunk in chunks)
-
-
-def test_counts_at_the_end_of_a_stream(client: openai.OpenAI) -> None:
-    chunks = list(client.completions.create(**GREEDY, stream=True, stream_options={"include_usage": True}))
-    assert all(chunk.usage is None for chunk in chunks[:-1])
-    assert (chunks[-1].choices, chunks[-1].usage and chunks[-1].usage.completion_tokens) == ([], 8)
 
 
 MESSAGES = [None, "string", [], [123], [{}], [{"role": 123}], [{"role": "system", "content": 123}], [{"content": "x"}]]
@@ -167,28 +106,8 @@ def test_parts_of_a_message(client: openai.OpenAI) -> None:
     assert one.choices[0].message.content == other.choices[0].message.content
 
 
-def test_a_conversation_of_several_turns(client: openai.OpenAI) -> None:
-    answer = client.chat.completions.create(model="small", messages=TALK, max_tokens=5, seed=1)
-    assert answer.choices[0].message.role == "assistant"
-    assert answer.usage is not None
-    assert answer.usage.total_tokens == answer.usage.prompt_tokens + answer.usage.completion_tokens
-
-
-FORMATS = [
-    {"type": "json_schema"},
-    {"type": "json_schema", "json_schema": {"schema": {"type": "nobody"}}},
-    {"type": "sound"},
-]
 UNKNOWN = ("json_schema", "grammar", "structured_outputs", "use_beam_search", "prompt_logprobs")
 UNKNOWN += ("truncate_prompt_tokens", "timings_per_token", "return_progress", "n_probs", "min_tokens")
-
-
-def test_forms_of_answers(served: Running) -> None:
-    for form in FORMATS:
-        error = refused(served, "/v1/chat/completions", {"response_format": form})
-        assert error["param"] == "response_format"
-    asked = {"model": "speaker", "messages": HELLO, "response_format": {"type": "text"}}
-    assert served.post("/v1/chat/completions", asked).status_code == 200
 
 
 def test_fields_of_other_servers(served: Running) -> None:
@@ -203,21 +122,10 @@ def test_seeds_of_more_than_64_bits(served: Running) -> None:
         assert refused(served, "/v1/chat/completions", {"seed": seed})["param"] == "seed"
 
 
-def test_tokens_of_a_text_and_back(served: Running) -> None:
-    text = "What is it ? unicode 媽 and emoji 🤗"
-    ids = served.post("/tokenize", {"model": "small", "prompt": text}).json()["tokens"]
-    assert served.post("/detokenize", {"model": "small", "tokens": ids}).json()["prompt"] == text
-
-
 def test_an_answer_as_long_as_the_context(client: openai.OpenAI) -> None:
     """No context is shifted: an answer ends where it is full."""
     answer = client.completions.create(model="small", prompt="x", max_tokens=999, seed=2, logit_bias={"65": 100})
     assert (answer.choices[0].finish_reason, answer.usage and answer.usage.total_tokens) == ("length", 64)
-
-
-def test_routes_of_other_servers(served: Running) -> None:
-    for path in ("/props", "/slots", "/invocations", "/models", "/completion"):
-        assert served.get(path).status_code == 404, path
 
 
 def test_the_table_names_tests_that_there_are() -> None:

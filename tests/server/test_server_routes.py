@@ -13,7 +13,7 @@ import httpx
 import openai
 import pytest
 from jsonschema import Draft202012Validator
-from own_process import finished
+from own_process import DEADLINE, finished
 from running_server import HELLO, Running, running
 
 from glinfer.errors import InputError
@@ -291,7 +291,7 @@ def test_the_document_names_every_route(served: Running) -> None:
     for path, operations in document["paths"].items():
         for method in operations:
             named = path.replace("{model}", "speaker").replace("_info", "_info?model=speaker")
-            asked = httpx.request(method, served.url + named, content=b"{}", timeout=240)
+            asked = httpx.request(method, served.url + named, content=b"{}", timeout=DEADLINE)
             assert asked.status_code == (200 if method == "get" else 400), path
         if "post" in operations:
             assert {"400", "401", "413", "429", "503"} <= set(operations["post"]["responses"]), path
@@ -326,7 +326,7 @@ def test_requests_at_random(served: Running, route: ApiRoute) -> None:
             case.body["model"] = "small"
         seen.append(1)
         case.call_and_validate(
-            timeout=60,
+            timeout=DEADLINE,
             checks=(
                 not_a_server_error,
                 content_type_conformance,

@@ -157,8 +157,8 @@ def test_outputs_of_functions_back(served: Running) -> None:
     items = [{"role": "user", "content": "hi"}, said, call, answer]  # as OpenAI's examples send them back
     response = responded(served, input=items, max_output_tokens=3)
     calls = [{"id": call.call_id, "type": "function", "function": {"name": "look", "arguments": call.arguments}}]
-    told = {"role": "tool", "tool_call_id": call.call_id, "name": "look", "content": "sunny"}
-    messages = [USER, {"role": "assistant", "content": "Wait.", "tool_calls": calls}, told]
+    values = {"role": "tool", "tool_call_id": call.call_id, "name": "look", "content": "sunny"}
+    messages = [USER, {"role": "assistant", "content": "Wait.", "tool_calls": calls}, values]
     chat = asked(served, messages=messages, max_tokens=3)
     assert response.usage.input_tokens == chat.usage.prompt_tokens
     assert response.output_text == chat.choices[0].message.content

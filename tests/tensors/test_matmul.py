@@ -117,10 +117,10 @@ def test_without_blending_nothing_blends(dev: Device) -> None:
     product = Product(4, 4, 100_000)
     assert "split_k" not in {strategy.name for strategy in candidates(product, dev.kernels, blends=False)}
     check(dev, normal(4, 4096), normal(4096, 4))
-    told = pytest.raises(
+    refusal = pytest.raises(
         InputError, match=r"^matmul: strategy split_k cannot compute 1 products of 4×64 and 64×4 here; omit"
     )
-    with dev.tensor(normal(4, 64)) as x, dev.tensor(normal(64, 4)) as y, told:
+    with dev.tensor(normal(4, 64)) as x, dev.tensor(normal(64, 4)) as y, refusal:
         dev.ops.matmul(x, y, strategy="split_k")
     assert dev.memory().textures == 0
 

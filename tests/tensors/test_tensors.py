@@ -553,89 +553,27 @@ def test_a_device_that_does_not_open_leaves_no_context(monkeypatch: pytest.Monke
 # The calls that errors name
 
 
-def test_every_call_with_a_wrong_shape_names_itself(dev: Device) -> None:
-    """The call that the caller made, also where it is computed by another one, and the arguments by its own names."""
-    ops, o, v = dev.ops, dev.zeros(()), dev.zeros(3)
-    m, s, ids = dev.zeros((2, 3)), dev.zeros((2, 2, 3)), dev.zeros(4, "int32")
-    packed = dev.tensor(np.zeros((2, 32), np.float32), "Q8_ROW")
-    cases: dict[str, Any] = {
-        "activate": lambda: ops.activate(m, "silu", out=v),
-        "silu": lambda: ops.silu(m, out=v),
-        "gelu": lambda: ops.gelu(m, out=v),
-        "gelu_new": lambda: ops.gelu_new(m, out=v),
-        "gate": lambda: ops.gate(m, activation="silu"),
-        "silu_gate": lambda: ops.silu_gate(m),
-        "gelu_gate": lambda: ops.gelu_gate(m, v),
-        "gelu_new_gate": lambda: ops.gelu_new_gate(m),
-        "attention_scores": lambda: ops.attention_scores(m, v),
-        "attention_values": lambda: ops.attention_values(m, m),
-        "attention": lambda: ops.attention(m, m, v),
-        "assign": lambda: ops.assign(m, 0, ids),
-        "causal_conv": lambda: ops.causal_conv(m, v),
-        "lookup": lambda: ops.lookup(ids, v),
-        "gather_rows": lambda: ops.gather_rows(v, ids),
-        "dequantize": lambda: ops.dequantize(m),
-        "add_positions": lambda: ops.add_positions(m, v),
-        "layer_norm": lambda: ops.layer_norm(o),
-        "rms_norm": lambda: ops.rms_norm(m, m),
-        "add_rms_norm": lambda: ops.add_rms_norm(m, v),
-        "softmax": lambda: ops.softmax(o),
-        "log_softmax": lambda: ops.log_softmax(o),
-        "sum": lambda: ops.sum(o),
-        "max": lambda: ops.max(o),
-        "argmax": lambda: ops.argmax(o),
-        "cross_entropy": lambda: ops.cross_entropy(m, ids),
-        "embedding_backward": lambda: ops.embedding_backward(ids, m, 5),
-        "rope": lambda: ops.rope(v),
-        "gated_delta_rule": lambda: ops.gated_delta_rule(m, m, m, m, m),
-        "top_k": lambda: ops.top_k(m, 4),
-        "matmul": lambda: ops.matmul(m, m),
-        "explain": lambda: ops.explain(m, m),
-        "linear": lambda: ops.linear(m, s),
-        "dot": lambda: ops.dot(m, m),
-        "add": lambda: ops.add(m, ids),
-        "subtract": lambda: ops.subtract(m, dev.zeros(2)),
-        "multiply": lambda: ops.multiply(m, dev.zeros(2)),
-        "divide": lambda: ops.divide(m, dev.zeros(2)),
-        "add_bias": lambda: ops.add_bias(m, m),
-        "residual_add": lambda: ops.residual_add(m, v),
-        "scale": lambda: ops.scale(m, 1.0, out=v),
-        "transpose": lambda: ops.transpose(m, (0, 2)),
-        "split_qkv": lambda: ops.split_qkv(m, 2),
-        "split_heads": lambda: ops.split_heads(m, 2),
-        "merge_heads": lambda: ops.merge_heads(m),
-        "slice": lambda: ops.slice(m, 2),
-        "expand": lambda: ops.expand(m, (2, 2)),
-        "repack": lambda: ops.repack(m, (5,)),
-        "astype": lambda: ops.astype(m, "float16", out=v),
-        "concat": lambda: ops.concat([m, v]),
-    }
-    assert set(cases) == {name for name in dir(Ops) if not name.startswith("_")}
-    further = [
-        ("x[index]", lambda: m[2]),
-        ("x[index] = value", lambda: m.__setitem__(0, ids)),
-        ("x[index] = value", lambda: m.__setitem__(0, np.zeros((2, 2, 2)))),
-        ("reshape", lambda: m.reshape(5)),
-        ("reshape", lambda: packed.reshape(64)),
-        ("tensor", lambda: dev.tensor([[1.0], [1.0, 2.0]])),
-        ("zeros", lambda: dev.zeros(-1)),
-        ("full", lambda: dev.full(2, [1.0, 2.0])),
-        ("dot", lambda: ops.dot(m, s)),
-        ("dot", lambda: ops.dot(m, o, out=v)),
-    ]
+def test_errors_name_the_call_that_was_made(dev: Device) -> None:
+    """Also where another one computes it, and the arguments by its own names; other calls are in the tests of each."""
+    ops, m, ids = dev.ops, dev.zeros((2, 3)), dev.zeros(4, "int32")
     with Device() as other:
         theirs = other.zeros(3), other.zeros((3, 3)), other.zeros((1, 2, 3))
-        further += [
+        calls: list[tuple[str, Any]] = [
+            ("dot: ", lambda: ops.dot(m, m)),
+            ("dot: ", lambda: ops.dot(m, dev.zeros(()), out=dev.zeros(3))),
+            ("explain: ", lambda: ops.explain(m, m)),
+            ("split_heads: ", lambda: ops.split_heads(m, 2)),
+            ("log_softmax: ", lambda: ops.log_softmax(dev.zeros(()))),
+            ("embedding_backward: ", lambda: ops.embedding_backward(ids, m, 5)),
+            ("x[index] = value: ", lambda: m.__setitem__(0, np.zeros((2, 2, 2)))),
             ("matmul: y is a tensor", lambda: ops.matmul(m, theirs[0])),
             ("matmul: y is a tensor", lambda: ops.matmul(m, theirs[1])),
-            ("dot: x is a tensor", lambda: ops.dot(theirs[1], v)),
+            ("dot: x is a tensor", lambda: ops.dot(theirs[1], dev.zeros(3))),
             ("attention_scores: k is a tensor", lambda: ops.attention_scores(m.reshape(1, 2, 3), theirs[2])),
             ("lookup: table is a tensor", lambda: ops.lookup(ids, theirs[1])),
             ("gather_rows: x is a tensor", lambda: ops.gather_rows(theirs[1], ids)),
         ]
-        for call, use in (*cases.items(), *further):
+        for call, use in calls:
             with pytest.raises(InputError) as raised:
                 use()
-            said = str(raised.value)
-            assert said.startswith(call if ": " in call else f"{call}: "), (call, said)
-            assert not any(f": {name}: " in said for name in cases), said
+            assert str(raised.value).startswith(call), call

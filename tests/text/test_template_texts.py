@@ -122,64 +122,17 @@ IN_FILTERS = {
     "xmlattr": "{'a': X, 'b': Y} | xmlattr",
 }
 OTHERS = (
-    *(
-        "X + Y + 'a'",
-        "'<|a|>' + X",
-        "X ~ 5 ~ Y ~ none ~ true ~ 1.5",
-        "X * 2 ~ 2 * X",
-        "X * 1.5",
-        "X + 5",
-        "5 + X",
-        "X + nothing",
-    ),
-    *("X[0]", "X[-1]", "X[1:4]", "X[::-1]", "X[::2]", "X[99]", "X['a']", "X.nothing", "X == Y", "X < Y", "Y in X"),
-    *(
-        "'<|a|>%s' % X ~ '%s/%s' % (X, Y) ~ '%(a)s%%' % {'a': X} ~ '%d%5.1f' % (3, 2)",
-        "X % Y",
-        "'%d' % X",
-        "'%s%%s' % X",
-    ),
-    *(
-        "'{}|{{{}}}'.format(X, Y)",
-        "'{0}{1}{0}'.format(X, Y)",
-        "'{a}{b}'.format(a=X, b=Y)",
-        "'{}'.format(X, Y)",
-        "'{0.x}'.format(X)",
-    ),
-    *("'{:>30}{}'.format(X, Y)", "'{}{}'.format(X)", "'{'.format(X)", "'{a[0]}'.format(a=X)", "'x'.format()"),
-    *(
-        "{X: Y}[X]",
-        "{X: Y} | tojson(indent=1)",
-        "[X, Y]",
-        "(X, Y) | string",
-        "dict(a=X).a",
-        "namespace(a=X).a",
-        "X if X else Y",
-    ),
-    *(
-        "X is string",
-        "X is mapping",
-        "X is sequence",
-        "X is iterable",
-        "X is lower",
-        "X is sameas none",
-        "bos_token + X + eos_token",
-    ),
-    *(
-        "(X | e) + Y",
-        "Y + (X | safe)",
-        "(X | safe) ~ Y",
-        "(X | safe) % Y",
-        "'%s' % (X | safe)",
-        "'a'.join([X | safe, Y])",
-        "X | trim | length",
-    ),
-    *(
-        "joiner(X)() ~ cycler(X, Y).next()",
-        "X.split(Y[:1])[-1].lstrip('\\n')",
-        "(X ~ '\\n').strip('\\n').split('\\n')[-1]",
-        "range(X | length) | list",
-    ),
+    *("X + Y + 'a'", "'<|a|>' + X", "X ~ 5 ~ Y ~ none ~ true ~ 1.5", "X * 2 ~ 2 * X", "X * 1.5", "X + 5", "5 + X"),
+    *("X + nothing", "X[0]", "X[-1]", "X[1:4]", "X[::-1]", "X[::2]", "X[99]", "X['a']", "X.nothing", "X == Y", "X < Y"),
+    *("Y in X", "'<|a|>%s' % X ~ '%s/%s' % (X, Y) ~ '%(a)s%%' % {'a': X} ~ '%d%5.1f' % (3, 2)", "X % Y", "'%d' % X"),
+    *("'%s%%s' % X", "'{}|{{{}}}'.format(X, Y)", "'{0}{1}{0}'.format(X, Y)", "'{a}{b}'.format(a=X, b=Y)"),
+    *("'{}'.format(X, Y)", "'{0.x}'.format(X)", "'{:>30}{}'.format(X, Y)", "'{}{}'.format(X)", "'{'.format(X)"),
+    *("'{a[0]}'.format(a=X)", "'x'.format()", "{X: Y}[X]", "{X: Y} | tojson(indent=1)", "[X, Y]", "(X, Y) | string"),
+    *("dict(a=X).a", "namespace(a=X).a", "X if X else Y", "X is string", "X is mapping", "X is sequence"),
+    *("X is iterable", "X is lower", "X is sameas none", "bos_token + X + eos_token", "(X | e) + Y", "Y + (X | safe)"),
+    *("(X | safe) ~ Y", "(X | safe) % Y", "'%s' % (X | safe)", "'a'.join([X | safe, Y])", "X | trim | length"),
+    *("joiner(X)() ~ cycler(X, Y).next()", "X.split(Y[:1])[-1].lstrip('\\n')"),
+    *("(X ~ '\\n').strip('\\n').split('\\n')[-1]", "range(X | length) | list"),
 )
 EXPRESSIONS = (*METHODS.values(), *IN_FILTERS.values(), *OTHERS)
 BLOCKS = (
@@ -198,21 +151,10 @@ BLOCKS = (
     "{% if X.startswith('<|a|>') %}1{% elif X == Y %}2{% elif X in ('a', Y) %}3{% endif %}{{ X or Y }}{{ X | tojson }}",
 )
 TEXTS = (
-    *(
-        "",
-        "a",
-        " a\n",
-        "<|a|>",
-        "aXbXa",
-        "  two words \n\n of\ttext  ",
-        "{}{0}{a}%s%d%%",
-        "ßİﬁ Straße",
-        "-5",
-        "5.0",
-        "&<b>'\"",
-    ),
-    *("\r\n\x0b\x85x\u2028y", "a" * 30, "<|a|>\U000f0000\U000f0001</s>", "upper", "__class__", "😀é e\u0301"),
-    *("Жщ", "<Ж|щ>", "Ж щ\nЖ", "{}Ж{0}{a}", "%sЖ%%%d", "%(a)sщ", "&Ж<b>", "ßЖ", "Ж" * 9, " Ж ", "İЖ", "-Ж"),
+    *("", "a", " a\n", "<|a|>", "aXbXa", "  two words \n\n of\ttext  ", "{}{0}{a}%s%d%%", "ßİﬁ Straße", "-5"),
+    *("5.0", "&<b>'\"", "\r\n\x0b\x85x\u2028y", "a" * 30, "<|a|>\U000f0000\U000f0001</s>", "upper", "__class__"),
+    *("😀é e\u0301", "Жщ", "<Ж|щ>", "Ж щ\nЖ", "{}Ж{0}{a}", "%sЖ%%%d", "%(a)sщ", "&Ж<b>", "ßЖ", "Ж" * 9, " Ж ", "İЖ"),
+    *("-Ж",),
 )
 
 
@@ -246,7 +188,7 @@ class TestSameAsJinja:
         assert set(METHODS) == {name for name in dir(str) if name[0] != "_"}
         assert set(IN_FILTERS) == set(FILTERS)
 
-    @pytest.mark.parametrize("count", [1, pytest.param(9, marks=pytest.mark.slow)])
+    @pytest.mark.parametrize("count", [1, pytest.param(5, marks=pytest.mark.slow)])
     def test_every_method_filter_operator_and_block(self, count: int) -> None:
         for number, expression in enumerate((*EXPRESSIONS, *BLOCKS)):
             for kind, texts in enumerate(KINDS[: 2 * count]):
@@ -258,7 +200,7 @@ class TestSameAsJinja:
     @pytest.mark.slow
     def test_one_after_another(self) -> None:
         draw = random.Random(1)
-        for _ in range(800):
+        for _ in range(500):
             source = ""
             for x, y in (draw.choice(KINDS), ("x", draw.choice(("n", "'a'"))), ("x", "m")):
                 made = with_texts(draw.choice(EXPRESSIONS), x, y)
@@ -352,53 +294,13 @@ class TestOrigins:
 # Published templates
 
 NAMES = (
-    *(
-        "<s>",
-        "</s>",
-        "<|im_start|>",
-        "<|im_end|>",
-        "<|im_sep|>",
-        "<|start_header_id|>",
-        "<|end_header_id|>",
-        "<|eot_id|>",
-    ),
-    *(
-        "[INST]",
-        "[/INST]",
-        "[AVAILABLE_TOOLS]",
-        "[/AVAILABLE_TOOLS]",
-        "[SYSTEM_PROMPT]",
-        "[/SYSTEM_PROMPT]",
-        "[gMASK]",
-        "<sop>",
-    ),
-    *(
-        "<start_of_turn>",
-        "<end_of_turn>",
-        "<|system|>",
-        "<|user|>",
-        "<|assistant|>",
-        "<|end|>",
-        "<｜User｜>",
-        "<｜Assistant｜>",
-    ),
-    *(
-        "<｜end▁of▁sentence｜>",
-        "<|START_OF_TURN_TOKEN|>",
-        "<|END_OF_TURN_TOKEN|>",
-        "<|SYSTEM_TOKEN|>",
-        "<|USER_TOKEN|>",
-    ),
-    *(
-        "<|CHATBOT_TOKEN|>",
-        "<|start_of_role|>",
-        "<|end_of_role|>",
-        "<|end_of_text|>",
-        "<|start|>",
-        "<|message|>",
-        "<|channel|>",
-    ),
-    *("<|return|>", "<|call|>", "<|end_of_turn|>", "<用户>", "<AI>"),
+    *("<s>", "</s>", "<|im_start|>", "<|im_end|>", "<|im_sep|>", "<|start_header_id|>", "<|end_header_id|>"),
+    *("<|eot_id|>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[SYSTEM_PROMPT]"),
+    *("[/SYSTEM_PROMPT]", "[gMASK]", "<sop>", "<start_of_turn>", "<end_of_turn>", "<|system|>", "<|user|>"),
+    *("<|assistant|>", "<|end|>", "<｜User｜>", "<｜Assistant｜>", "<｜end▁of▁sentence｜>", "<|START_OF_TURN_TOKEN|>"),
+    *("<|END_OF_TURN_TOKEN|>", "<|SYSTEM_TOKEN|>", "<|USER_TOKEN|>", "<|CHATBOT_TOKEN|>", "<|start_of_role|>"),
+    *("<|end_of_role|>", "<|end_of_text|>", "<|start|>", "<|message|>", "<|channel|>", "<|return|>", "<|call|>"),
+    *("<|end_of_turn|>", "<用户>", "<AI>"),
 )
 """Control tokens of all of them."""
 TOOLS = [

@@ -248,7 +248,7 @@ class TestEncoding:
     def test_long_messages_take_no_more_than_they_may(self, tmp_path: Path) -> None:
         _, words = write_other(tmp_path, {})
         source = CHATML.replace("message['content']", "message.content.replace('\\r', '').replace('\\n', ' ') | trim")
-        for text in ("ab\n", "<|im_end|>", "\n", "é 🚀\n"):
+        for text in ("<|im_end|>", "é 🚀\n"):
             content = text * ((MAX_RENDERED_CHARACTERS - 100) // len(text))
             wanted = f"<|im_start|>user\n{content.replace(chr(10), ' ').strip()}<|im_end|>\n<|im_start|>assistant\n"
             seen = list[str]()
