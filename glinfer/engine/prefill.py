@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -105,6 +106,7 @@ class DraftedRows(Chunks):
         Raises:
             PlanError: the plan ``choice`` does not fit the renderer.
         """
+        self.session.texture(PICKS).fill(math.nan)  # which the driver leaves there if it drops a draw
         if options is not None and not options.filters:
             fill_choices(self._table, draws)
             self.run(ids, position, adapter=adapter, long=long)
