@@ -87,7 +87,10 @@ def test_several_sequences_notice_it_too(monkeypatch: pytest.MonkeyPatch, device
 
 PRODUCTS = ("attn.out_proj", "mlp.fc_in", "mlp.fc_out", "lm_head")
 OTHERS = ("embed", "attn.qkv", "attn.scores", "attn.values", "pick", "choice.pick")
-LIES = (*((name, zeros) for name in (*PRODUCTS, "pick", "choice.pick") for zeros in (False, True)), *((name, False) for name in OTHERS[:4]))
+LIES = (
+    *((name, zeros) for name in (*PRODUCTS, "pick", "choice.pick") for zeros in (False, True)),
+    *((name, False) for name in OTHERS[:4]),
+)
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +106,9 @@ OPTIONS: tuple[dict[str, Any], ...] = ({"temperature": 0}, {"seed": 1}, {"seed":
 
 
 @pytest.mark.parametrize(("name", "zeros"), LIES)
-def test_faults_that_begin_late_are_noticed(monkeypatch: pytest.MonkeyPatch, llama: Model, name: str, *, zeros: bool) -> None:
+def test_faults_that_begin_late_are_noticed(
+    monkeypatch: pytest.MonkeyPatch, llama: Model, name: str, *, zeros: bool
+) -> None:
     """Of one kind of draw in every layer: dropped ones within the run, zeros of products within sixteen."""
     found = []
     for options in OPTIONS:

@@ -28,10 +28,10 @@ from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec
 def pick(
     name: str, logits: TensorSpec, out: TensorSpec, *, vocab: int, first: Extent = 0, kernels: KernelOptions
 ) -> DrawSpec:
-    """The 16 candidates of the lanes of a block, (score, id, 0, whether the logit is 0), into slot ``first`` of ``out``.
+    """The 16 candidates of a block's lanes, (score, id, 0, whether the logit is 0), into slot ``first`` of ``out``.
 
-    logits [1, vocab] and out [slots, 64] are in blocks, and lane n reads their texels n, n + 16, … Run values: noise (0 or 1),
-    inverse_temperature, noise_key.
+    logits [1, vocab] and out [slots, 64] are in blocks, and lane n reads the texels n, n + 16, … of the logits. Run
+    values: noise (0 or 1), inverse_temperature, noise_key.
     """
     places = *block_layout(name, logits).defines("LOGITS"), *block_layout(name, out).defines("OUT")
     return block_draw(
