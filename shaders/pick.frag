@@ -1,6 +1,6 @@
 #version 300 es
 // The best 16 candidates for the next token: lane n of the block reads the texels n, n + 16, … of the logits and writes
-// (score, id, 0, 0) of the largest score, in ties the lowest id. The score of a token is its logit, or with
+// (score, id, 0, whether its logit is 0) of the largest score, in ties the lowest id. The score of a token is its logit, or with
 // noise = 1, logit · inverse_temperature + Gumbel noise, whose maximum is a draw from the softmax.
 // With ROWS there are many rows of logits, row ROWS · slot + n in slot `slot` of texture n. Each slot of the output belongs
 // to one row, and the table rows has the noise and temperature of its choice.
@@ -60,9 +60,11 @@ void main() {
     const int slot = 0;
 #endif
     vec2 best = vec2(LEAST, 0.0);
+    vec4 own;  // the texel of the row's logits that is fetched last
     // A separate loop for each case, which llvmpipe skips; in a condition it would compute both sides.
     int plain = noise > 0.0 ? 0 : LOGITS_BLOCKS;
 #ifdef ROWS
+#define FETCH_OWN(n, X, R, Y, V, A, B, C, D, E, F, S) if (out_slot % ROWS == n) own = FETCH(X, IN_LOGITS(texel), LOGITS_SIZE);
 #define LOOK_PLAIN(n, X, R, Y, V, A, B, C, D, E, F, S) LOOK(X, out_slot % ROWS == n ? 0 : plain, plain, v[j])
     EACH_ROW(LOOK_PLAIN)
 #if ROWS == 1
@@ -71,15 +73,20 @@ void main() {
     for (int block = plain; block < LOGITS_BLOCKS; block++) {
         ivec2 texel = block_origin(slot, block, LOGITS_PLACES) + offset;
         int token = 64 * block + 4 * out_lane;
-        vec4 score;
-#define FETCH_OWN(n, X, R, Y, V, A, B, C, D, E, F, S) if (out_slot % ROWS == n) score = FETCH(X, IN_LOGITS(texel), LOGITS_SIZE);
         EACH_ROW(FETCH_OWN)
-        best = better(best, NOISY(score), token);
+        best = better(best, NOISY(own), token);
     }
 #endif
 #else
     LOOK(logits, 0, plain, v[j])
     LOOK(logits, plain, LOGITS_BLOCKS, NOISY(v[j]))
 #endif
-    y = vec4(best, 0.0, 0.0);
+    int chosen = int(best.y);
+    ivec2 texel = block_origin(slot, chosen / 64, LOGITS_PLACES) + offset;
+#ifdef ROWS
+    EACH_ROW(FETCH_OWN)
+#else
+    own = FETCH(logits, IN_LOGITS(texel), LOGITS_SIZE);
+#endif
+    y = vec4(best, 0.0, best.x > LEAST && own[chosen & 3] == 0.0 ? 1.0 : 0.0);
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -111,6 +112,7 @@ class DraftedRows(Chunks):
         ``draws`` has the noise and temperature of each choice; without options nothing is chosen. Raises PlanError if
         the plan ``choice`` does not fit.
         """
+        self.session.texture(PICKS).fill(math.nan)  # which the driver leaves there if it drops a draw
         if options is not None and not options.filters:
             fill_choices(self._table, draws)
             self.run(ids, position, adapter=adapter, **further)

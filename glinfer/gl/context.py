@@ -27,7 +27,7 @@ from glinfer.gl.raw import (
     GL_MAX_UNIFORM_BLOCK_SIZE,
     RawGL,
 )
-from glinfer.gl.sentinel import Sentinel
+from glinfer.gl.sentinel import MOST, Sentinel
 
 # Errors that moderngl's start-up leaves pending on ES, where it enables desktop-only state (seamless cube maps,
 # primitive restart) and asks for desktop-only values (draw buffer, anisotropy). Nothing else may be pending.
@@ -115,8 +115,7 @@ class Device(Closing):
         driver_limits: the driver's own limits.
         draws_issued: draw calls issued since the device was opened.
         in_main_memory: whether its textures are in main memory, as with software renderers.
-        sentinel: the texel that watches a draw of the last run, until results are read back.
-        sentinels_read: the number of sentinels that were taken.
+        sentinels: those of draws of the last runs, until results are read back; by draw.
         rate: rows × texels of weights in a second, once :mod:`glinfer.engine.pace` has measured it.
         most_vertices: limit for the vertices of one draw call; None for no limit.
         uploads_overtake: whether an upload may overwrite texels before earlier draws have read them.
@@ -132,8 +131,7 @@ class Device(Closing):
         self._closed = self._closing = False
         self._lost: tuple[str, str] | None = None  # the action, and the kind of reset
         self._awake: BinaryIO | None = None
-        self.sentinel: Sentinel | None = None
-        self.sentinels_read = 0
+        self.sentinels: dict[tuple[int, str], Sentinel] = {}
         self.api = api
         self.draws_issued = 0
         self.rate: float | None = None
@@ -256,10 +254,10 @@ class Device(Closing):
             advice = f"{faults.no_room(nbytes)}: " if scarce else ""
             raise GLError(f"{doing}: {advice}{self.renderer} reported {', '.join(errors)}")
 
-    def take_sentinel(self) -> Sentinel | None:
-        """The sentinel of the last run, to read back now; None if it was taken before."""
-        found, self.sentinel = self.sentinel, None
-        self.sentinels_read += found is not None
+    def take_sentinels(self) -> list[Sentinel]:
+        """The sentinels of the last runs, to read back now; each is taken once."""
+        found = [*self.sentinels.values()][-MOST:]
+        self.sentinels.clear()
         return found
 
     def adopt(self, item: Releasable) -> None:

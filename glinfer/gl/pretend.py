@@ -62,6 +62,7 @@ class Pretence:
         blends: whether blending works.
         spoils: whether a draw is spoiled, by its number from 1 on and its texels.
         zeros: whether spoiled draws write zeros, instead of nothing.
+        renderer: its name; empty for the driver's and the pretence.
     """
 
     about: str
@@ -76,6 +77,7 @@ class Pretence:
     blends: bool = True
     spoils: Callable[[int, int], bool] | None = None
     zeros: bool = False
+    renderer: str = ""
 
 
 def _short(numbers: Numbers) -> Numbers:
@@ -91,6 +93,7 @@ def _halves(numbers: Numbers) -> Numbers:
 
 PRETENCES: Mapping[str, Pretence] = {
     "webgl2": Pretence("WebGL2's guaranteed minimum, without extensions", Limits.webgl2_minimum(), extensions=False),
+    "slow": Pretence("a GPU that is slower than the CPU", renderer="V3D 7.1"),
     "short": Pretence("integer uniforms of 16 bits", whole_numbers=lambda x: x.astype(np.int16)),
     "half": Pretence("float uniforms of 16 bits", floats=_halves),
     "short-words": Pretence("words of textures with 16 bits", texels=_short),
@@ -188,7 +191,8 @@ class PretendedContext:
         address: int | None = real(name)
         if name != _GL_RENDERER or not address:
             return address
-        text = c_char_p((ctypes.string_at(address).decode() + f" pretending {self._name}").encode())
+        driver = f"{ctypes.string_at(address).decode()} pretending {self._name}"
+        text = c_char_p((self._pretence.renderer or driver).encode())
         self._kept.append(text)
         return ctypes.cast(text, c_void_p).value
 

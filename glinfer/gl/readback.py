@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from glinfer.errors import GLError, PlanError
 from glinfer.gl.raw import GL_COLOR_ATTACHMENT0, GL_FRAMEBUFFER, GL_PACK_ALIGNMENT, READ_TYPES
-from glinfer.gl.sentinel import NBYTES, Sentinel
+from glinfer.gl.sentinel import MOST, NBYTES, Sentinel
 from glinfer.gl.texture import Texture
 
 
@@ -36,11 +36,11 @@ class Readback:
         self._size = texture.layout.region(rows, texture.layout.cols)
         self._nbytes = 16 * self._size[0] * self._size[1]
         self._name = 0
-        self._sentinel: Sentinel | None = None
+        self._sentinels: list[Sentinel] = []
         self.device.activate()
         self.device.adopt(self)
         try:
-            self._name = self.device.raw.new_read_buffer(self._nbytes + NBYTES)
+            self._name = self.device.raw.new_read_buffer(self._nbytes + MOST * NBYTES)
             self.device.check(f"making a buffer to read {texture.name} back", nbytes=self._nbytes)
         except BaseException:
             self.release()
@@ -55,9 +55,9 @@ class Readback:
         raw.pixel_store(GL_PACK_ALIGNMENT, 4)
         with raw.read_buffer_bound(self._name):
             raw.read_pixels(*texture.at, *self._size, *READ_TYPES[texture.form.kind], None)
-            self._sentinel = self.device.take_sentinel()
-            if self._sentinel is not None:
-                self._sentinel.fetch(raw, self._nbytes)
+            self._sentinels = self.device.take_sentinels()
+            for number, sentinel in enumerate(self._sentinels):
+                sentinel.fetch(raw, self._nbytes + number * NBYTES)
         raw.flush()  # otherwise the driver may delay the draws until a read
 
     def read(self) -> npt.NDArray[Any]:
@@ -70,16 +70,16 @@ class Readback:
         texture, raw, doing = self.texture, self.device.raw, f"reading {self.texture.name} back"
         texture.require_alive()
         with raw.read_buffer_bound(self._name):
-            address = raw.map_read_buffer(self._nbytes + NBYTES)
+            address = raw.map_read_buffer(self._nbytes + MOST * NBYTES)
             if not address:
                 self.device.check(doing, thorough=True)
                 raise GLError(f"{doing}: the driver did not map the buffer")
             width, height = self._size
             texels = np.ctypeslib.as_array((c_float * (self._nbytes // 4)).from_address(address)).copy()
-            watched = string_at(address + self._nbytes, NBYTES)
+            watched = string_at(address + self._nbytes, MOST * NBYTES)
             raw.unmap_read_buffer()
-        if self._sentinel is not None:
-            self._sentinel.check(watched, self.device.renderer)
+        for number, sentinel in enumerate(self._sentinels):
+            sentinel.check(watched[number * NBYTES :], self.device.renderer)
         self.device.check(doing, thorough=True)
         return texture.layout.unpack(texels.reshape(height, width, 4), self.rows, texture.layout.cols)
 

@@ -90,11 +90,12 @@ class Draw:
         """Render with a sentinel in the first texels of the draw, which are also drawn alone the first time."""
         device, (x, y, width, height) = self.framebuffer.device, self.rectangle(values)
         kind, edges = self.framebuffer.textures[0].form.kind, (min(EDGE, width), min(EDGE, height))
-        sentinel = Sentinel(self.name, self.framebuffer.gl.glo, kind, x, y, *edges)
+        again = partial(replay, device, [self], values, watched={0: True})
+        sentinel = Sentinel(self.name, self.framebuffer.gl.glo, kind, x, y, *edges, again)
         if first_time:
             sentinel.compare(device.raw, render, device.renderer)
         else:
-            device.sentinel = sentinel
+            device.sentinels[sentinel.framebuffer, self.name] = sentinel
             sentinel.plant(device.raw)
             render()
 

@@ -2,8 +2,8 @@
 
 Some drivers drop a long draw without an error, or give zeros. The target of a dropped draw keeps its old texels. So a
 draw is watched: right before it, texels of its target get a number that no pass writes, and results are read back with
-these texels. The cost is a clear and a readback of 256 bytes. The first time the texels are also drawn alone, which no
-driver drops, and must be the same.
+these texels. The cost is a clear and a readback of 256 bytes. The first time, and when all of them are 0, they are also
+drawn alone, which no driver drops, and must be the same.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ EDGE = 4
 """Texels a side that are watched."""
 NBYTES = 16 * EDGE * EDGE
 """Bytes of the texels."""
+MOST = 8
+"""Sentinels that one readback takes, the newest."""
 
 
 class Sentinel(NamedTuple):
@@ -35,6 +37,7 @@ class Sentinel(NamedTuple):
         framebuffer: OpenGL's name of its framebuffer.
         kind: the kind of its target's format, ``f`` or ``u``.
         x, y, width, height: the texels, at most 4 × 4.
+        again: draws the texels alone and then all once more, as the first time, and compares.
     """
 
     draw: str
@@ -44,10 +47,16 @@ class Sentinel(NamedTuple):
     y: int
     width: int
     height: int
+    again: Callable[[], object]
+
+    @property
+    def rectangle(self) -> tuple[int, int, int, int]:
+        """The watched texels."""
+        return self.x, self.y, self.width, self.height
 
     def plant(self, raw: RawGL) -> None:
         """Overwrite the texels; the framebuffer is bound."""
-        raw.clear_color(0, _BITS if self.kind == "u" else _NUMBER, self.kind, [self[3:]])
+        raw.clear_color(0, _BITS if self.kind == "u" else _NUMBER, self.kind, [self.rectangle])
 
     def compare(self, raw: RawGL, render: Callable[[], None], renderer: str) -> None:
         """Draw only the texels, then all, and compare the texels; waits for both. The framebuffer is bound.
@@ -56,14 +65,14 @@ class Sentinel(NamedTuple):
             GLError: they differ, or the driver dropped the draw.
         """
         found = []
-        for within in (raw.scissored(self[3:]), nullcontext()):
+        for within in (raw.scissored(self.rectangle), nullcontext()):
             self.plant(raw)
             with within:
                 render()
             texels = create_string_buffer(NBYTES)
             self.fetch(raw, addressof(texels))
             found.append(texels.raw)
-        self.check(found[1], renderer)
+        self._require_written(found[1], renderer)
         if found[0] != found[1]:
             raise GLError(f"pass {self.draw} wrote wrong numbers: {renderer} {_DROPPED}")
 
@@ -71,14 +80,22 @@ class Sentinel(NamedTuple):
         """Read the texels into memory, or to this offset of the bound buffer."""
         raw.bind_framebuffer(GL_FRAMEBUFFER, self.framebuffer)
         raw.read_buffer(GL_COLOR_ATTACHMENT0)
-        raw.read_pixels(*self[3:], *READ_TYPES[self.kind], address)
+        raw.read_pixels(*self.rectangle, *READ_TYPES[self.kind], address)
 
     def check(self, texels: bytes, renderer: str) -> None:
-        """Raise an error if the texels are unchanged.
+        """Raise an error if the texels are unchanged, or 0 where a draw of them alone is not.
 
         Raises:
             GLError: the driver dropped the draw.
         """
-        size = 16 * self.width * self.height
-        if texels[:size] == _WORD * (size // 4):
+        self._require_written(texels, renderer)
+        if not any(texels[: self._nbytes]):
+            self.again()
+
+    def _require_written(self, texels: bytes, renderer: str) -> None:
+        if texels[: self._nbytes] == _WORD * (self._nbytes // 4):
             raise GLError(f"pass {self.draw} wrote nothing: {renderer} {_DROPPED}")
+
+    @property
+    def _nbytes(self) -> int:
+        return 16 * self.width * self.height

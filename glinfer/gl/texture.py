@@ -307,7 +307,7 @@ class Framebuffer:
         raw.pixel_store(GL_PACK_ALIGNMENT, 4)
         left, bottom = texture.at
         raw.read_pixels(left + x, bottom + y, width, height, gl_format, gl_type, texels.ctypes.data)
-        if (sentinel := self.device.take_sentinel()) is not None:
+        for sentinel in self.device.take_sentinels():
             watched = np.empty(NBYTES, np.uint8)
             sentinel.fetch(raw, watched.ctypes.data)
             sentinel.check(watched.tobytes(), self.device.renderer)
@@ -334,8 +334,8 @@ class Framebuffer:
         if self.gl is not None:
             if not self.device.can_release():
                 return
-            if self.device.sentinel is not None and self.device.sentinel.framebuffer == self.gl.glo:
-                self.device.sentinel = None
+            for key in [key for key in self.device.sentinels if key[0] == self.gl.glo]:
+                del self.device.sentinels[key]
             if self.device.gl.fbo is self.gl:
                 # After making a framebuffer, moderngl binds again the one that it believes bound; in ES,
                 # binding a deleted name makes a new framebuffer of that name.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -20,6 +21,7 @@ from glinfer.gl.layouts.flat import FlatLayout
 from glinfer.gl.layouts.matrix import FORMATS
 from glinfer.gl.memory import MIN_CHECKED_BYTES, check_room
 from glinfer.gl.program import Program, ProgramCache
+from glinfer.gl.raw import GL_FRAMEBUFFER
 from glinfer.gl.readback import Readback
 from glinfer.gl.region import Barriers, Region, check_feedback
 from glinfer.gl.replay import Draw, Tape, replay
@@ -36,7 +38,9 @@ from glinfer.program.stages import stage
 WATCHED = ("gemm", "linear", "matmul")
 """Ops whose draws are watched, see :mod:`glinfer.gl.sentinel`."""
 WATCH_EVERY = 4
-"""One run of this many is watched: each costs an NVIDIA H100 up to 0.2 ms. The first run of each draw is too."""
+"""Runs for each watched draw: it costs an NVIDIA H100 up to 0.2 ms. The first run of each draw is watched too."""
+_NAN = {"f": math.nan, "u": 0x7FC00000}
+"""NaN in a texture of floats, and in one of their bits."""
 MEMORY_ADVICE = (
     "take a shorter context (--context), fewer bits (--weights q8, or file for GGUF blocks), a smaller model, "
     "or a machine with more"
@@ -118,6 +122,7 @@ class Session:
         self.plan, self.compiled, self.device, self._one_state = plan, compiled, device, one_state
         self.runs = self.draws_issued = 0
         self._once_watched: set[int] = set()
+        self._watched_run = self._turn = 0
         self._released = False
         self._owner, self._sharers = owner, list[Session]()
         self.observers: list[Observer] = [] if owner is None else owner.observers
@@ -367,17 +372,21 @@ class Session:
         flush_every: int = 0,
         before: Hook | None = None,
         after: Hook | None = None,
+        read: bool = True,
     ) -> int:
         """Replay every draw once with these inputs, or draws [first, draws); returns the draw calls issued.
 
         ``before`` and ``after`` are called with each draw's spec around it; ``flush_every`` is as in
-        :class:`glinfer.gl.replay.Tape`. Raises PlanError for a missing run value, one out of range, or after a release.
+        :class:`glinfer.gl.replay.Tape`. Without ``read`` another run follows before results are read back. Raises
+        PlanError for a missing run value, one out of range, or after a release.
         """
         self.require_alive()
         values = self.compiled.plan.values(inputs)
         if self.observers:
             after = self._observed(values, after)
-        watched = self._watched(first, draws)
+        if first == 0:
+            self._spoil()
+        watched = self._watched(first, draws, read=read)
         if before is None and after is None:
             issued = self._tape(first, draws, flush_every).run(values, watched)
         else:
@@ -418,16 +427,46 @@ class Session:
             self._tapes[key] = Tape(self.device, self.draws[first:end], flush_every)
         return self._tapes[key]
 
-    def _watched(self, first: int, end: int | None) -> dict[int, bool]:
-        """The products in draws[first:end] to watch, and whether for the first time: new ones, else one in turn."""
+    def _spoil(self) -> None:
+        """Fill the activations with NaN: a draw that the driver drops leaves it, and the logits tell."""
+        self.device.activate()
+        raw = self.device.raw
+        for framebuffer, attachment, kind in self._spoiled:
+            raw.bind_framebuffer(GL_FRAMEBUFFER, framebuffer)
+            raw.clear_color(attachment, _NAN[kind], kind)
+
+    @cached_property
+    def _spoiled(self) -> tuple[tuple[int, int, str], ...]:
+        """Framebuffer, attachment and kind of each of the session's own textures for activations of floats."""
+        own = {
+            self._textures[self.plan.root(tensor.name)]
+            for tensor in self.plan.of_kind("activation")
+            if tensor.format == FORMAT and self.plan.root(tensor.name) not in self._lent
+        }
+        found: dict[int, tuple[int, int, str]] = {}
+        for framebuffer in (draw.framebuffer for draw in self.draws):
+            for attachment, texture in enumerate(framebuffer.textures):
+                if texture in own:
+                    found.setdefault(texture.gl.glo, (framebuffer.gl.glo, attachment, texture.form.kind))
+        return tuple(found.values())
+
+    def _watched(self, first: int, end: int | None, *, read: bool) -> dict[int, bool]:
+        """The products in draws[first:end] to watch, and whether for the first time.
+
+        New ones, else in turn, one for each :data:`WATCH_EVERY` runs since others were, if results are read back before
+        the next run overwrites the texels.
+        """
         run = range(len(self.draws))[first:end]
         places = [place for place in self._watchable if place in run]
         new = [place for place in places if place not in self._once_watched]
         self._once_watched.update(new)
-        chosen = new
-        if places and not new and self.runs % WATCH_EVERY == 0:
-            chosen = [places[self.device.sentinels_read % len(places)]]
-        return {run.index(place): bool(new) for place in chosen}
+        if new or not read:
+            return {run.index(place): True for place in new}
+        count = min((self.runs + 1 - self._watched_run) // WATCH_EVERY, len(places))
+        if count:
+            self._watched_run = self.runs + 1
+        self._turn += count
+        return {run.index(places[(self._turn - number) % len(places)]): False for number in range(count)}
 
     @cached_property
     def _watchable(self) -> tuple[int, ...]:

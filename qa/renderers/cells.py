@@ -36,6 +36,8 @@ from tests.goldens.models import write_recorded
 
 FAMILIES = ("llama", "gpt2")
 """Models with figures of transformers: rotary positions and RMSNorm, learned positions and LayerNorm."""
+BARE = (*FAMILIES, "gemma3", "lfm2", "qwen3_5")
+"""Models with figures of transformers that run without any extension."""
 GAB = (("tiny", "reference", "driver"), ("odd", "fast", "webgl2"))
 """Models with probabilities of the original engine, by which plan, within which limits."""
 OF_RANGE = 1e-4
@@ -99,7 +101,7 @@ def models_folder() -> Path:
 @cache
 def golden_file(name: str) -> Path:
     """A model with recorded figures, written when it is first asked for: one of the families or of Gab's."""
-    if name in FAMILIES:
+    if name in BARE:
         return write_recorded(name, models_folder() / name)
     return write_gab_model(name, models_folder() / f"{name}.gab")
 
@@ -152,6 +154,25 @@ def check_goldens(asked: Asked) -> Cell:
         else f"{len(GAB) + len(FAMILIES)} models, at {worst:.0%} of the tolerance"
     )
     return Cell("goldens", not wrong and worst <= 1, words, bits)
+
+
+def check_bare(asked: Asked) -> Cell:
+    """Recorded logits and greedy tokens of five families within WebGL2's limits, without extensions."""
+    worst, wrong, other = 0.0, list[str](), list[str]()
+    for name in BARE:
+        figures, found = figures_of(name), list[Any]()
+        for limits in _LIMITS.values():
+            with glinfer.load(golden_file(name), limits=limits) as model, model.session() as session:
+                session.prefill(figures.ids[:GIVEN])
+                found.append(session.logits())
+                tokens = model.generate(figures.ids[:GIVEN], max_tokens=asked.tokens, temperature=0)
+        worst = max(worst, figures.error(GIVEN - 1, found[-1]) / OF_RANGE)
+        wrong += [name] * (tokens != figures.ids[GIVEN:][: asked.tokens])
+        other += [name] * (not np.array_equal(*found))
+    words = f"{len(BARE)} families, at {worst:.0%} of the tolerance"
+    words += f"; other bits than with float targets: {', '.join(other)}" if other else ""
+    words += f"; other tokens: {', '.join(wrong)}" if wrong else ""
+    return Cell("bare", not wrong and worst <= 1, words)
 
 
 def check_texts(asked: Asked) -> Cell:
@@ -243,6 +264,7 @@ def check_operations(_: Asked) -> Cell:
 CHECKS: tuple[Callable[[Asked], Cell], ...] = (
     check_operations,
     check_goldens,
+    check_bare,
     check_texts,
     check_batch,
     check_draws,

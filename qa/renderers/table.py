@@ -10,8 +10,8 @@ from typing import Any
 from glinfer.errors import InputError
 from qa.renderers.environments import BOOKWORM, RESOLUTE, SID, TRIXIE, System
 
-COLUMNS = ("goldens", "texts", "batch", "draws", "kernels", "bits")
-"""Checks in the order of the table; ``bits`` compares with the first renderer."""
+COLUMNS = ("goldens", "bare", "texts", "batch", "draws", "kernels", "bits")
+"""Checks in the order of the table: ``bare`` is without extensions, ``bits`` compares with the first renderer."""
 TOKENS, FEW_TOKENS = 24, 6
 """Tokens of each text, and on a renderer that takes a second for each."""
 

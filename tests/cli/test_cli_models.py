@@ -184,10 +184,12 @@ class TestMeasuring:
         self, glin: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         assert "slower" not in glin("info")[0]
-        monkeypatch.setattr(faults, "in_main_memory", lambda renderer: False)
-        assert f"this GPU may be slower than the CPU; try --device {software_device()}, or" in glin("info")[0]
+        advice = (
+            f"this GPU may be slower than the CPU; try --device {software_device()}, or time both with 'glinfer tune'"
+        )
+        assert advice in glin("info", "--pretend", "slow")[0]
         monkeypatch.setattr("glinfer.inspect.info.SLOW", 0.0)
-        assert "slower" not in glin("info")[0]
+        assert "slower" not in glin("info", "--pretend", "slow")[0]
 
 
 class TestConvert:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,22 +18,35 @@ from glinfer.errors import GLError, NumbersError
 from glinfer.formats import Checkpoint
 from glinfer.gl import replay
 from glinfer.gl.context import Device, open_device
+from glinfer.gl.raw import GL_SCISSOR_TEST
 from glinfer.gl.replay import Draw, Tape
 from glinfer.program.session import WATCH_EVERY, Session
 
 pytestmark = pytest.mark.gl
 
 
-def drop(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """Every draw of this name writes nothing from here on."""
+def drop(monkeypatch: pytest.MonkeyPatch, pattern: str, *, zeros: bool = False) -> None:
+    """From here on draws whose names match write nothing, or zeros except where a few texels are drawn alone."""
     calls = replay._State.calls
 
     def without(state: replay._State, draw: Draw) -> Iterator[replay.Call]:
         made = list(calls(state, draw))
-        return iter([*made[:-1], (lambda _: None, None)] if draw.name == name else made)
+        if re.fullmatch(pattern, draw.name) is None:
+            return iter(made)
+        return iter([*made[:-1], (partial(zeroed, draw, made[-1]) if zeros else lambda _: None, None)])
 
     monkeypatch.setattr(replay._State, "calls", without)
     monkeypatch.setattr(Session, "_tape", lambda self, first, end, _: Tape(self.device, self.draws[first:end]))
+
+
+def zeroed(draw: Draw, render: replay.Call, values: Mapping[str, int | float]) -> None:
+    """Render if only a few texels are drawn; otherwise write zeros."""
+    raw = draw.framebuffer.device.raw
+    if raw.integer(GL_SCISSOR_TEST):
+        replay._make([render], values)
+        return
+    for place, texture in enumerate(draw.framebuffer.textures):
+        raw.clear_color(place, 0, texture.form.kind, [draw.rectangle(values)])
 
 
 def watched(session: Session) -> list[str]:
@@ -67,6 +83,45 @@ def test_several_sequences_notice_it_too(monkeypatch: pytest.MonkeyPatch, device
         drop(monkeypatch, "h.1.mlp.fc_in")
         with pytest.raises(GLError, match=r"^pass h.1.mlp.fc_in wrote nothing: "):
             list(model.batch(REQUESTS, slots=3))
+
+
+PRODUCTS = ("attn.out_proj", "mlp.fc_in", "mlp.fc_out", "lm_head")
+OTHERS = ("embed", "attn.qkv", "attn.scores", "attn.values", "pick", "choice.pick")
+LIES = (
+    *((name, zeros) for name in (*PRODUCTS, "pick", "choice.pick") for zeros in (False, True)),
+    *((name, False) for name in OTHERS[:4]),
+)
+
+
+@pytest.fixture(scope="module")
+def llama() -> Iterator[Model]:
+    """A model that has run everything once."""
+    with opened(of_family("llama")) as model:
+        for options in OPTIONS:
+            model.generate(IDS[:20], max_tokens=20, **options)
+        yield model
+
+
+OPTIONS: tuple[dict[str, Any], ...] = ({"temperature": 0}, {"seed": 1}, {"seed": 1, "top_k": 5})
+
+
+@pytest.mark.parametrize(("name", "zeros"), LIES)
+def test_faults_that_begin_late_are_noticed(
+    monkeypatch: pytest.MonkeyPatch, llama: Model, name: str, *, zeros: bool
+) -> None:
+    """Of one kind of draw in every layer: dropped ones within the run, zeros of products within sixteen."""
+    found = []
+    for options in OPTIONS:
+        if name.endswith("pick") and ("top_k" in options) != name.startswith("choice"):
+            continue
+        with monkeypatch.context() as patch:
+            drop(patch, rf"(h\.\d+\.)?{name}", zeros=zeros)
+            try:
+                llama.generate(IDS[2:22], max_tokens=4 * WATCH_EVERY * len(PRODUCTS), **options)
+                found.append((options, "text"))
+            except (GLError, NumbersError):
+                pass
+    assert found == []
 
 
 def test_logits_of_zeros_are_refused(device: Device) -> None:

@@ -166,7 +166,7 @@ def test_a_barrier_stands_before_every_draw_that_needs_one(device: Device, monke
     barrier, made = device.texture_barrier, list[str]()
     assert barrier is not None
     monkeypatch.setattr(device, "texture_barrier", lambda: (made.append("barrier"), barrier()))
-    monkeypatch.setattr(Session, "_watched", lambda *_: {})  # or it would notice that nothing is drawn
+    monkeypatch.setattr(Session, "_watched", lambda *_, **__: {})  # or it would notice that nothing is drawn
     session = Session(plan_of(device), GAB.folded, device, one_state=True)
     calls = replay._State.calls
     monkeypatch.setattr(

@@ -140,14 +140,14 @@ export class CachedDriver {
    * Runs a token, -1 for the one that the run before chose; of a half-done token only the rest.
    * @param {number} token
    * @param {number} position
-   * @param {{last?: number, watch?: {draw: number, seen: () => void}|null}} options see `Replay.run`.
+   * @param {{last?: number, watch?: {draw: number, seen: () => void}|null, read?: boolean}} options see `Replay.run`.
    */
-  run(token, position, { last, watch = null } = {}) {
+  run(token, position, { last, watch = null, read = true } = {}) {
     const halfDone = this.handedOver === position + 1 && !watch;
     this.handedOver = 0;
     this.reach(position, 1);
     Object.assign(this.inputs, { token, position, long: Number(this.long) });
-    this.replay.run(this.inputs, { first: halfDone ? this.rows.tail : 0, last, watch });
+    this.replay.run(this.inputs, { first: halfDone ? this.rows.tail : 0, last, watch, read });
   }
 
   /**
@@ -190,7 +190,8 @@ export class CachedDriver {
       }
       for (let number = 0; number < count; number++) {
         this.inputs.noise_key = sampler.greedy ? 0 : sampler.noiseKey(number);
-        this.run(number ? -1 : ids[first], first + number, { last: filters ? plan.draws.length - 1 : undefined, watch });
+        const last = filters ? plan.draws.length - 1 : undefined;
+        this.run(number ? -1 : ids[first], first + number, { last, watch, read: number === count - 1 });
         if (filters) replay.run({ rows: 1, row: number, slot: first + number }, { companion: "choice" });
       }
       const chosen = [];

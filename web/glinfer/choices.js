@@ -26,26 +26,31 @@ export function choicesOf(replay, texture, first, count) {
     const texels = /** @type {Float32Array} */ (replay.read(texture, width, BLOCK_EDGE, BLOCK_EDGE * line, BLOCK_EDGE * column));
     for (let block = 0; block < blocks; block++) found.push(() => bestCandidate(texels, width, block));
   }
+  replay.spoil(texture); // a draw that the driver drops leaves it
   return found;
 }
 
 /**
- * The id of the best candidate of a block of candidates (score, id, unsure, 0); of equal scores the lowest id.
+ * The id of the best candidate of a block of candidates (score, id, unsure, whether its logit is 0); of equal scores the lowest id.
  * @param {Float32Array} texels lines of blocks side by side.
  * @param {number} width texels in a line.
  * @param {number} block number of the block.
  * @returns {number|null} null where the best one is unsure and the choice needs the whole row of logits.
- * @throws {GlinferError} no logit is a number.
+ * @throws {GlinferError} no logit is a number, or all are 0.
  */
 export function bestCandidate(texels, width, block) {
   let [best, id, unsure] = [NO_SCORE, Infinity, 0];
+  let [zeros, zeroScores] = [true, true];
   for (let texel = 0; texel < BLOCK_EDGE * BLOCK_EDGE; texel++) {
     const at = 4 * (Math.floor(texel / BLOCK_EDGE) * width + BLOCK_EDGE * block + (texel % BLOCK_EDGE));
-    const [score, token, doubt] = texels.subarray(at, at + 3);
+    const [score, token, doubt, zero] = texels.subarray(at, at + 4);
+    zeros &&= zero === 1 || score === NO_SCORE;
+    zeroScores &&= score === 0;
     if (score > best) [best, id, unsure] = [score, token, doubt];
     else if (score === best) [id, unsure] = [id === Infinity ? id : Math.min(id, token), Math.max(unsure, doubt)];
   }
   if (unsure > 0) return null;
+  if (id !== Infinity && (zeros || zeroScores)) throw new GlinferError("the model's output is broken: all logits are 0");
   if (id === Infinity) throw new GlinferError("the model's output is broken: a logit is not a number");
   return id;
 }

@@ -7,8 +7,8 @@ import { GlinferError } from "./errors.js";
 import { pauses, shortly } from "./generate.js";
 import { Pace, texelsOf } from "./pace.js";
 import { beginAll } from "./program.js";
-import { Sentinel, WATCH_EVERY, watchable } from "./sentinel.js";
-import { clearBuffer, Framebuffer, pendingError, Texture } from "./textures.js";
+import { Sentinel, spoiled, WATCH_EVERY, watchable } from "./sentinel.js";
+import { clearBuffer, Framebuffer, NAN_BITS, NANS, pendingError, Texture } from "./textures.js";
 import { evaluate, rectangleOf, runValues } from "./values.js";
 
 const LOST =
@@ -51,9 +51,10 @@ export class Replay {
     this.companions = new Map(); // the bound draws of companions, by name
     this.watchable = new Map(); // the places of the draws to watch, by the list of bound draws
     this.watched = new Set(); // draws that were watched once
-    this.sentinel = null; // it watches a draw of the last run until something is read
-    this.sentinelsRead = 0;
-    this.runs = 0;
+    this.spoiled = new Map(); // what a run fills with NaN, by the list of bound draws
+    this.sentinels = new Map(); // of draws of the last runs until something is read, by draw
+    this.turn = 0;
+    this.unwatched = 0; // runs since draws were watched
     this.pace = new Pace();
     this.texels = new Map(); // of weights, by the list of bound draws
     try {
@@ -167,6 +168,7 @@ export class Replay {
       for (const program of this.programsOf(draws)) program.finish();
       const bound = draws.map((draw) => this.bind(draw));
       this.watchable.set(bound, watchable(bound));
+      this.spoiled.set(bound, spoiled(bound));
       this.texels.set(bound, texelsOf(bound));
       this.check("preparing the model");
       return bound;
@@ -214,19 +216,21 @@ export class Replay {
   /**
    * Issues draws of a plan with these run values, and binds only what differs from the draw before.
    * @param {Record<string, number>} inputs of the run.
-   * @param {{companion?: string|null, first?: number, last?: number, watch?: {draw: number, seen: () => void}|null}}
-   *   options `companion`: the plan, the first one if left out; draws from number `first` on to before `last`, all of them
-   *   if left out; `watch`: `seen` is called after that draw, and may read textures.
+   * @param {{companion?: string|null, first?: number, last?: number, watch?: {draw: number, seen: () => void}|null,
+   *   read?: boolean}} options `companion`: the plan, the first one if left out; draws from number `first` on to before
+   *   `last`, all of them if left out; `watch`: `seen` is called after that draw, and may read textures; `read`: whether
+   *   results are read back before the next run.
    * @returns {number} draw calls issued.
    * @throws {GlinferError} a run value is missing or out of range, the context was lost, or the driver reports an error.
    */
-  run(inputs, { companion = null, first = 0, last, watch = null } = {}) {
+  run(inputs, { companion = null, first = 0, last, watch = null, read = true } = {}) {
     const { gl, plan } = this;
     const draws = companion === null ? this.draws : this.companion(companion);
     const end = last ?? draws.length;
     const values = runValues(companion === null ? plan : plan.companions[companion], inputs);
     const state = unbound();
-    const watched = this.watchedIn(draws, first, end);
+    const watched = this.watchedIn(draws, first, end, read);
+    if (first === 0 && end > 1) for (const texture of this.spoiled.get(draws) ?? []) this.spoil(texture);
     const texels = this.texels.get(draws); // none for draws that the tour has changed
     if (texels && values.rows) this.pace.begin(values.rows * texels.all);
     for (let index = first; index < end; index++) {
@@ -242,12 +246,29 @@ export class Replay {
     return end - first;
   }
 
-  /** The places of the draws that this run watches: those that were never watched, else one in turn. */
-  watchedIn(draws, first, end) {
+  /**
+   * The places of the draws that this run watches: those that were never watched. Else in turn, one for each WATCH_EVERY runs
+   * since others were, if results are read back before the next run overwrites the texels.
+   */
+  watchedIn(draws, first, end, read) {
     const places = (this.watchable.get(draws) ?? []).filter((place) => place >= first && place < end);
     const fresh = places.filter((place) => !this.watched.has(draws[place]));
-    if (fresh.length || this.runs++ % WATCH_EVERY) return fresh;
-    return places.length ? [places[this.sentinelsRead % places.length]] : [];
+    this.unwatched += 1;
+    if (fresh.length || !read) return fresh;
+    const count = Math.min(Math.floor(this.unwatched / WATCH_EVERY), places.length);
+    if (count) this.unwatched = 0;
+    return Array.from({ length: count }, () => places[this.turn++ % places.length]);
+  }
+
+  /**
+   * Fills a texture of floats with NaN.
+   * @param {number} texture index in the plan.
+   */
+  spoil(texture) {
+    const { gl } = this;
+    gl.bindFramebuffer(gl.FRAMEBUFFER, this.framebuffer([texture]).handle);
+    if (this.textures[texture].integer) gl.clearBufferuiv(gl.COLOR, 0, NAN_BITS);
+    else gl.clearBufferfv(gl.COLOR, 0, NANS);
   }
 
   issue(draw, values, state, watched = false) {
@@ -281,14 +302,19 @@ export class Replay {
     }
     if (spec.clears.length) clear(gl, draw, values);
     const drawn = () => gl.drawArraysInstanced(draw.mode, 0, evaluate(spec.vertices, values), evaluate(spec.instances, values));
-    const sentinel = watched ? new Sentinel(gl, draw, size) : null;
+    const again = () => {
+      this.watched.delete(draw);
+      this.issue(draw, values, unbound(), true);
+      gl.disable(gl.BLEND);
+    };
+    const sentinel = watched ? new Sentinel(gl, draw, size, again) : null;
     if (sentinel && !this.watched.has(draw)) {
       this.watched.add(draw);
       sentinel.compare(drawn);
       return;
     }
     if (sentinel) {
-      this.sentinel = sentinel;
+      this.sentinels.set(draw, sentinel);
       sentinel.plant();
     }
     drawn();
@@ -305,12 +331,9 @@ export class Replay {
    */
   read(texture, width, height, first = 0, left = 0) {
     const texels = this.framebuffer([texture]).read(left, first, width, height);
-    const { sentinel } = this;
-    if (sentinel) {
-      this.sentinel = null;
-      this.sentinelsRead += 1;
-      sentinel.check();
-    }
+    const sentinels = [...this.sentinels.values()];
+    this.sentinels.clear();
+    for (const sentinel of sentinels) sentinel.check();
     this.check(`reading ${this.plan.textures[texture].name} back`);
     return texels;
   }
@@ -357,7 +380,8 @@ export class Replay {
     this.watchable.clear();
     this.texels.clear();
     this.watched.clear();
-    this.sentinel = null;
+    this.spoiled.clear();
+    this.sentinels.clear();
     this.textures = [];
     this.programs = [];
     this.draws = [];

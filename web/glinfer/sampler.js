@@ -14,7 +14,7 @@ const MOST_NOISE = 17; // more than any token's
  * The place of the largest number, the first of equal ones.
  * @param {ArrayLike<number>} numbers
  * @returns {number}
- * @throws {GlinferError} one of them is NaN: the model's output is broken.
+ * @throws {GlinferError} one of them is NaN, or all are 0: the model's output is broken.
  */
 export function argmax(numbers) {
   let best = 0;
@@ -22,6 +22,8 @@ export function argmax(numbers) {
     if (Number.isNaN(numbers[index])) throw new GlinferError("the model's output is broken: a logit is not a number");
     if (numbers[index] > numbers[best]) best = index;
   }
+  const zeros = numbers[best] === 0 && Array.prototype.every.call(numbers, (number) => number === 0);
+  if (zeros) throw new GlinferError("the model's output is broken: all logits are 0");
   return best;
 }
 

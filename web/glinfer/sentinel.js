@@ -8,7 +8,7 @@ import { GlinferError } from "./errors.js";
 const BITS = new Uint32Array(4).fill(0xf1a5c0de);
 const NUMBERS = new Float32Array(BITS.buffer); // which no pass writes
 const EDGE = 4; // texels a side
-export const WATCH_EVERY = 4; // one run of this many is watched, and the first run of each draw
+export const WATCH_EVERY = 4; // runs for each watched draw; the first run of each draw is watched too
 /** The shaders of products, the longest draws. */
 export const PRODUCTS = ["gemm.frag", "linear.frag", "matmul.frag"];
 
@@ -28,17 +28,38 @@ export function watchable(draws) {
   });
 }
 
+/**
+ * What a run fills with NaN first, so that a draw that the driver drops leaves it: activations of floats that draws write
+ * before others read them.
+ * @param {object[]} draws bound ones.
+ * @returns {number[]} indices of textures.
+ */
+export function spoiled(draws) {
+  const [found, seen] = [[], new Set()];
+  for (const { spec, framebuffer } of draws) {
+    for (const input of spec.inputs) seen.add(input);
+    spec.outputs.forEach((output, place) => {
+      const { kind, format } = framebuffer.textures[place].spec;
+      if (kind === "activation" && format === "rgba32f" && !seen.has(output)) found.push(output);
+      seen.add(output);
+    });
+  }
+  return found;
+}
+
 /** The watched texels of a draw's first target, from the corner of its viewport on. */
 export class Sentinel {
   /**
    * @param {WebGL2RenderingContext} gl
    * @param {{spec: {name: string}, framebuffer: import("./textures.js").Framebuffer}} draw a bound one.
    * @param {number[]} viewport
+   * @param {() => void} again draws the texels alone and then all once more, as the first time, and compares.
    */
-  constructor(gl, { spec, framebuffer }, [x, y, width, height]) {
+  constructor(gl, { spec, framebuffer }, [x, y, width, height], again) {
     this.gl = gl;
     this.name = spec.name;
     this.framebuffer = framebuffer;
+    this.again = again;
     /** @type {[number, number, number, number]} */
     this.rectangle = [x, y, Math.min(EDGE, width), Math.min(EDGE, height)];
   }
@@ -67,8 +88,7 @@ export class Sentinel {
     const alone = this.texels();
     this.plant();
     draw();
-    this.check();
-    const whole = this.texels();
+    const whole = this.written();
     if (whole.some((word, place) => word !== alone[place])) throw this.error("wrong numbers");
   }
 
@@ -84,7 +104,17 @@ export class Sentinel {
    * Reads the texels back.
    * @throws {GlinferError} they are unchanged: the driver dropped the draw.
    */
+  written() {
+    const texels = this.texels();
+    if (texels.every((word) => word === BITS[0])) throw this.error("nothing");
+    return texels;
+  }
+
+  /**
+   * Reads the texels back, and draws again if all are 0.
+   * @throws {GlinferError} they are unchanged, or 0 where a draw of them alone is not.
+   */
   check() {
-    if (this.texels().every((word) => word === BITS[0])) throw this.error("nothing");
+    if (this.written().every((word) => word === 0)) this.again();
   }
 }

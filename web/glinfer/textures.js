@@ -170,6 +170,7 @@ export function clearBuffer({ gl, integer, type }, index) {
   else gl.clearBufferiv(gl.COLOR, index, ZERO_INTEGERS);
 }
 
+export const [NANS, NAN_BITS] = [new Float32Array(4).fill(NaN), new Uint32Array(4).fill(0x7fc00000)];
 const [ZEROS, ZERO_BITS, ZERO_INTEGERS] = [new Float32Array(4), new Uint32Array(4), new Int32Array(4)];
 
 /** Render targets in attachment order: what a draw writes, and the only way to read a texture. */

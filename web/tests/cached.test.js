@@ -39,6 +39,7 @@ function driver({ rows = true, longAfter = 0, broken = false, unsure = -1 } = {}
     textures: [{ upload: () => assert.ok(asked.size) }],
     run: ({ position, token, strip_first: from, rows: count, row, slot, long }, { companion = null, first = 0, last }) =>
       runs.push(companion ? `${companion} ${from ?? `${row}>${slot}`}+${count}` : `${position}:${token} ${first}-${last ?? DRAWS}${longAfter ? ` by ${long}` : ""}`),
+    spoil: () => {},
     read: (texture, width, height, y, x) => {
       reads.push([x, y, width]);
       if (texture >= 2) return logitsTexels(texture - 2);

@@ -27,8 +27,9 @@ test("top-k and top-p leave only the likeliest", () => {
 
 test("top-p keeps no token after its sum is reached exactly", () => {
   const sampler = new Sampler({ topP: 0.5, seed: 1 });
-  const drawn = new Set(Array.from({ length: 60 }, () => sampler.sample(Float32Array.of(0, 0, 0, 0))));
+  const drawn = new Set(Array.from({ length: 60 }, () => sampler.sample(Float32Array.of(1, 1, 1, 1))));
   assert.deepEqual([...drawn].sort(), [0, 1]);
+  assert.throws(() => sampler.sample(new Float32Array(4)), { message: "the model's output is broken: all logits are 0" });
 });
 
 test("equal seeds draw equal tokens, others do not, and no seed is fresh", () => {

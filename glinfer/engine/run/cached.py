@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from itertools import takewhile
 
@@ -119,10 +120,10 @@ class CachedSession(DecodeSession):
         """Whether passes over the logits can choose the token."""
         return gpu_chooses(options)
 
-    def _run(self, position: int, token: int, draws: int | None = None) -> None:
+    def _run(self, position: int, token: int, draws: int | None = None, *, read: bool = True) -> None:
         """Run one token, or its first ``draws`` draws; token -1 is the one that the previous run chose.
 
-        If prefill has computed the token up to its last block, only the rest runs.
+        If prefill has computed the token up to its last block, only the rest runs. ``read`` is as in Session.run.
         """
         if isinstance(token, ImageToken):
             raise InputError(IN_PROMPTS)
@@ -134,7 +135,7 @@ class CachedSession(DecodeSession):
         values["position"], values["token"], values[ADAPTER] = position, token, self.adapter
         values["long"], values["back"] = int(self._long), self._back
         self._reach(position)
-        self._bound.run(values, first=first, draws=draws, flush_every=self._flush_every)
+        self._bound.run(values, first=first, draws=draws, flush_every=self._flush_every, read=read)
 
     def _forget(self, length: int) -> None:
         super()._forget(length)
@@ -190,7 +191,7 @@ class CachedSession(DecodeSession):
             self._residual_tokens = self._cached
         end = len(self._ids) - 1  # observers see one token at a time
         for position in range(self._cached, end):
-            self._run(position, self._ids[position], self._body)
+            self._run(position, self._ids[position], self._body, read=False)
             self._cached = position + 1
 
     def _compute_logits(self) -> Floats:
@@ -230,17 +231,19 @@ class CachedSession(DecodeSession):
             choice.write([0] * count, [options] * count, draws, changes=words)
         values["noise"] = 0.0 if options.greedy else 1.0
         values["inverse_temperature"] = options.inverse_temperature
+        self._picks.fill(math.nan)  # which the driver leaves there if it drops a draw
         try:
             for number, draw in enumerate(draws):
                 values["noise_key"] = 0 if draw is None else draw[0]
-                self._run(first + number, -1 if number else self._ids[first], None if choice is None else self._head)
+                token, last = -1 if number else self._ids[first], number == count - 1
+                self._run(first + number, token, None if choice is None else self._head, read=last)
                 if choice is not None:
                     choice.run(1, row=number, slot=first + number)
                 sampler.advance()
             chosen: list[int] = []
             found = self._candidates(first, count)
-            tokens, best, doubts = best_candidates(found)
-            for token, candidates, sound, doubt in zip(tokens, found, ordinary(best), doubts, strict=True):
+            tokens, _, doubts = best_candidates(found)
+            for token, candidates, sound, doubt in zip(tokens, found, ordinary(found), doubts, strict=True):
                 if passes and doubt:
                     break
                 chosen.append(int(token) if sound else self._chosen(candidates, chosen))
@@ -268,6 +271,7 @@ class CachedSession(DecodeSession):
         if self.chooses(sampler.options):
             choice = self._choice(sampler.options, masked=True)
             choice.write([0], [sampler.options], [sampler.draw], words[None], [change_word()])
+            self._picks.fill(math.nan)
             choice.run(1, slot=last)
             (candidates,) = self._candidates(last, 1)
             if not unsure(candidates):

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from glinfer.errors import GlinferWarning, NumbersError
 from glinfer.kernels import DrawSpec
-from glinfer.kernels.fused.sample import NO_SCORE, best_candidate, best_candidates, ordinary
+from glinfer.kernels.fused.sample import NO_SCORE, all_zero, best_candidate, best_candidates, ordinary
 from glinfer.kernels.spec import Array
 from glinfer.program.capture import span_of
 from glinfer.program.oracle import written_rows
@@ -104,7 +104,7 @@ class NanGuard:
         Raises NumbersError for an infinite score with ``strict``, or if no candidate has a score.
         """
         best, whole = candidates[::4].max(), [*ids, *further]
-        if not self.zeros and not candidates[::4].any():
+        if not self.zeros and all_zero(candidates[None])[0]:
             self._report(f"the best logits after {len(whole)} tokens are all 0", whole, usable=False)
         if not NO_SCORE < best < np.inf:
             usable = bool(best == np.inf)
@@ -116,8 +116,7 @@ class NanGuard:
         self, candidates: Floats, ids: Mapping[int, Sequence[int]]
     ) -> tuple[dict[int, int], dict[int, NumbersError]]:
         """The tokens and the errors of :meth:`choice`, for the rows of ``candidates`` [rows, 64] that ``ids`` names."""
-        tokens, best, _ = best_candidates(candidates)
-        sound = ordinary(best)
+        tokens, sound = best_candidates(candidates)[0], ordinary(candidates)
         chosen, broken = dict[int, int](), dict[int, NumbersError]()
         for row, held in ids.items():
             try:

@@ -28,10 +28,10 @@ from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec
 def pick(
     name: str, logits: TensorSpec, out: TensorSpec, *, vocab: int, first: Extent = 0, kernels: KernelOptions
 ) -> DrawSpec:
-    """The 16 candidates (score, id, 0, 0), one for each lane of a block, into slot ``first`` of out [slots, 64].
+    """The 16 candidates of a block's lanes, (score, id, 0, whether the logit is 0), into slot ``first`` of ``out``.
 
-    logits [1, vocab] are in blocks, and lane n reads their texels n, n + 16, … Run values: noise (0 or 1),
-    inverse_temperature, noise_key.
+    logits [1, vocab] and out [slots, 64] are in blocks, and lane n reads the texels n, n + 16, … of the logits. Run
+    values: noise (0 or 1), inverse_temperature, noise_key.
     """
     how: dict[str, Any] = {"kernels": kernels, "first": first}
     how["per_run"] = tuple((each, each) for each in ("noise", "inverse_temperature", "noise_key"))
@@ -53,9 +53,16 @@ def best_candidates(candidates: Array) -> tuple[Array, Array, Array]:
     return np.where(among, ids, np.inf).min(axis=1), best, np.where(among, doubts, 0.0).max(axis=1)
 
 
-def ordinary(best: Array) -> Array:
-    """Whether the scores [n] of the best candidates are neither infinite, nor missing, nor 0 as in broken models."""
-    return np.asarray((best > NO_SCORE) & (best < np.inf) & (best != 0.0))
+def all_zero(candidates: Array) -> Array:
+    """Whether the logits of the candidates [n, 64] of picks are 0, as after a draw that the driver dropped; [n]."""
+    scores, zero = candidates[:, ::4], candidates[:, 3::4]
+    return np.asarray(((zero == 1.0) | (scores == NO_SCORE)).all(axis=1) | ~scores.any(axis=1))
+
+
+def ordinary(candidates: Array) -> Array:
+    """Whether the best scores of the candidates [n, 64] of picks are finite, and their logits are not all 0; [n]."""
+    best = candidates[:, ::4].max(axis=1)
+    return np.asarray((best > NO_SCORE) & (best < np.inf) & ~all_zero(candidates))
 
 
 def best_candidate(candidates: Array) -> int:
@@ -92,7 +99,7 @@ def _candidates(logits: Array, noise: bool, inverse_temperature: float, noise_ke
         mine = ids[lane == number]
         if mine.size:
             best = mine[np.argmax(scores[mine])]
-            found[number, :2] = scores[best], best
+            found[number] = scores[best], best, 0.0, logits[best] == 0.0
     return found.reshape(-1)
 
 

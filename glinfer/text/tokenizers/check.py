@@ -62,7 +62,7 @@ def check_tokenizer(values: Mapping[str, Any], label: str) -> None:
 def check_kind(kind: object, label: str) -> None:
     """Refuse kinds of models whose tokens have no bytes."""
     if kind not in ("BPE", "Unigram", WORD_PIECE):
-        shown = kind if isinstance(kind, str) and kind.isidentifier() else quoted(kind)
+        shown = kind if isinstance(kind, str) and len(kind) < 40 and kind.isidentifier() else quoted(kind)
         raise FormatError(
             f"{label}: its model is {shown}; expected BPE, Unigram or WordPiece; use token ids with this model"
         )

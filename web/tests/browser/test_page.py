@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -319,6 +320,19 @@ def test_lies_of_the_driver_are_avoided_or_reported(site: str, browse: Callable[
         page.do("open", site)
         page.do("says", "#problem", says)
         assert not any("weights" in address for address in page.asked)
+
+
+@pytest.mark.parametrize("instead", ["undefined", "this.clearBufferfv(this.COLOR, 0, [0, 0, 0, 0])"])
+def test_draws_that_fail_after_an_answer_end_the_next_one(
+    site: str, browse: Callable[..., Browsed], instead: str
+) -> None:
+    page = opened(browse(), site)
+    send(page, "hi")
+    lie = f"this.isEnabled(this.SCISSOR_TEST) ? given[name].apply(this, all) : {instead}"
+    page.do("evaluate", f"(() => {{ {GL}{EVERY_THIRD} gl[name] = function (...all) {{ {lie}; }}; }})()")
+    send(page, "hi again", "Stopped by an error.")
+    assert re.search("output is broken|dropped it without an error", page.do("text", "#problem"))
+    assert len(turns(page)) == 1
 
 
 def test_a_lost_context_is_said_and_the_model_loaded_again(site: str, browse: Callable[..., Browsed]) -> None:
