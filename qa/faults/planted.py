@@ -39,8 +39,8 @@ FAULTS = (
     Fault(
         "blending-stays-on-after-a-run",
         "glinfer/gl/replay.py",
-        "            if self._blends:\n",
-        "            if not self._blends:\n",
+        "            device.raw.disable(GL_BLEND)\n        device.check(",
+        "            pass\n        device.check(",
         ("tests/gl/test_faults.py", "tests/gl", "tests/tensors"),
     ),
     Fault(
@@ -143,8 +143,8 @@ FAULTS = (
     Fault(
         "reference-plan-ignores-windows",
         "glinfer/lower/plain/decoder.py",
-        "finish = Finish(scale=node.scale, cap=node.cap, causal=0, window=node.window)",
-        "finish = Finish(scale=node.scale, cap=node.cap, causal=0)",
+        "finish = Finish(scale=node.of.score_scale, cap=node.of.score_cap, causal=0, window=node.of.window)",
+        "finish = Finish(scale=node.of.score_scale, cap=node.of.score_cap, causal=0)",
         ("tests/models/test_fold.py", "tests/models"),
     ),
     Fault(
