@@ -384,7 +384,7 @@ class Session:
         values = self.compiled.plan.values(inputs)
         if self.observers:
             after = self._observed(values, after)
-        if first == 0:
+        if read and first == 0:
             self._spoil()
         watched = self._watched(first, draws, read=read)
         if before is None and after is None:

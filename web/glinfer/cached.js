@@ -190,9 +190,9 @@ export class CachedDriver {
       }
       for (let number = 0; number < count; number++) {
         this.inputs.noise_key = sampler.greedy ? 0 : sampler.noiseKey(number);
-        const last = filters ? plan.draws.length - 1 : undefined;
-        this.run(number ? -1 : ids[first], first + number, { last, watch, read: number === count - 1 });
-        if (filters) replay.run({ rows: 1, row: number, slot: first + number }, { companion: "choice" });
+        const [last, read] = [filters ? plan.draws.length - 1 : undefined, number === count - 1];
+        this.run(number ? -1 : ids[first], first + number, { last, watch, read });
+        if (filters) replay.run({ rows: 1, row: number, slot: first + number }, { companion: "choice", read });
       }
       const chosen = [];
       for (const choice of choicesOf(replay, plan.picks, first, count)) {

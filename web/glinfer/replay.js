@@ -230,7 +230,7 @@ export class Replay {
     const values = runValues(companion === null ? plan : plan.companions[companion], inputs);
     const state = unbound();
     const watched = this.watchedIn(draws, first, end, read);
-    if (first === 0 && end > 1) for (const texture of this.spoiled.get(draws) ?? []) this.spoil(texture);
+    if (read && first === 0 && end > 1) for (const texture of this.spoiled.get(draws) ?? []) this.spoil(texture);
     const texels = this.texels.get(draws); // none for draws that the tour has changed
     if (texels && values.rows) this.pace.begin(values.rows * texels.all);
     for (let index = first; index < end; index++) {

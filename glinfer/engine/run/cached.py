@@ -238,7 +238,7 @@ class CachedSession(DecodeSession):
                 token, last = -1 if number else self._ids[first], number == count - 1
                 self._run(first + number, token, None if choice is None else self._head, read=last)
                 if choice is not None:
-                    choice.run(1, row=number, slot=first + number)
+                    choice.run(1, row=number, slot=first + number, read=last)
                 sampler.advance()
             chosen: list[int] = []
             found = self._candidates(first, count)

@@ -128,6 +128,9 @@ class Choice:
         if self._mask is not None and masks is not None:
             self._mask.upload(masks)
 
-    def run(self, rows: int, *, row: int = 0, slot: int = 0) -> None:
-        """Choose for ``rows`` rows of the table from ``row`` on, and write the picks from ``slot`` on."""
-        self.session.run({"rows": rows, "row": row, "slot": slot})
+    def run(self, rows: int, *, row: int = 0, slot: int = 0, read: bool = True) -> None:
+        """Choose for ``rows`` rows of the table from ``row`` on, and write the picks from ``slot`` on.
+
+        ``read`` is as in :meth:`glinfer.program.session.Session.run`.
+        """
+        self.session.run({"rows": rows, "row": row, "slot": slot}, read=read)
