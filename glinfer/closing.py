@@ -21,7 +21,11 @@ class Closing(ABC):
 
     def __enter__(self) -> Self:
         """Return the object, which closes at the end of the block; ContextError if it was closed before."""
-        self._require_open()
+        try:
+            self._require_open()
+        except KeyboardInterrupt:  # the block, which would close it, has not begun
+            self.close()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:

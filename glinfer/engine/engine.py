@@ -160,9 +160,14 @@ class FastEngine(Engine):
         slots, capacity = places_for(own.config, options, self.bound.device.limits.max_texture_size, own.cache)
 
         def made(kernels: KernelOptions) -> Scheduler:
-            plans = replace(own, kernels=kernels)
-            batch = Batch(plans, self.bound, self.nan_guard, slots=slots, capacity=capacity)
-            return Scheduler(batch, check, usable, piece=options.piece)
+            plans, batch = replace(own, kernels=kernels), None
+            try:
+                batch = Batch(plans, self.bound, self.nan_guard, slots=slots, capacity=capacity)
+                return Scheduler(batch, check, usable, piece=options.piece)
+            except BaseException:  # an interrupt too
+                if batch is not None:
+                    batch.close()
+                raise
 
         return lambda: self._choice.make(made)
 

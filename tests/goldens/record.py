@@ -22,6 +22,7 @@ import tempfile
 import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -234,7 +235,7 @@ def images() -> dict[str, Any]:
 
 def qwen_images() -> dict[str, Any]:
     """A Qwen3-VL: shapes and pixels of images, rows of the encoder, and logits as of :func:`images`."""
-    return qwen_record.images(greedy, 2 * GREEDY)
+    return qwen_record.images(partial(greedy, draft=last("qwen_images").get("ids", [])), 2 * GREEDY)
 
 
 def embedders() -> dict[str, Any]:
