@@ -279,7 +279,7 @@ class TestRows:
         root = Path(shutil.copytree(shader_root(), tmp_path / "shaders"))
         gemm = root / "gemm.frag"
         source = gemm.read_text("utf-8")
-        spoilt = source.replace("Y = stored(Y);\n#endif\n\nvoid", "Y = stored(Y); SPOIL(Y)\n#endif\n\nvoid")
+        spoilt = source.replace("Y = stored(Y AND_RESIDUAL(R));", "Y = stored(Y AND_RESIDUAL(R)); SPOIL(Y)")
         assert spoilt != source
         head, body = spoilt.split("\n", 1)
         with_macro = f"{head}\n#if ROWS == 2\n#define SPOIL(Y) Y *= 1.01;\n#else\n#define SPOIL(Y)\n#endif\n{body}"

@@ -206,11 +206,11 @@ VALUES_OF_ANOTHER_HEAD = "cached_values", "head = texel / HEAD_TEXELS", "head = 
 FAST_FAULTS = {
     "another id": ("pick", "float(token + i));", "float(token + i + 1));", "pick"),
     "ten times the epsilon": ("gemm", "gathered.x + float(EPS)", "gathered.x + 10.0 * float(EPS)", "h.0.attn.qkv"),
-    "residual all but missing": ("gemm", "Y += FETCH(R", "Y += 1e-30 * FETCH(R", "h.0.attn.out_proj"),
+    "residual all but missing": ("common/each_row", "+ FETCH(R", "+ 1e-30 * FETCH(R", "h.0.attn.out_proj"),
     "scores see the future": ("cached_scores", "ivec4(position)", "ivec4(position + 1)", "h.0.attn.scores"),
     "values of another head": (*VALUES_OF_ANOTHER_HEAD, "h.0.attn.values"),
     "noise a thousandth off": ("common/noise", "0.693359375", "0.6927", "pick"),
-    "something in an unused channel": ("pick", "vec4(best, 0.0, 0.0)", "vec4(best, 1.0, 0.0)", "pick"),
+    "something in an unused channel": ("pick", "vec4(best, 0.0,", "vec4(best, 1.0,", "pick"),
 }
 
 LOST_WEIGHT = "choice_list", "rest + 1.0 : rest", "rest : rest"
