@@ -16,8 +16,10 @@ from typing import Any
 
 import click
 import numpy as np
+from PIL import Image
 
 from glinfer.errors import InputError
+from glinfer.export.drop import export_drop
 from glinfer.export.site import export_web
 from glinfer.formats import find_model, load_checkpoint, save_checkpoint
 from glinfer.terminal import emit
@@ -25,7 +27,7 @@ from qa.pictures.draws import figure
 from qa.pictures.terminal import PROMPT, Event, animated, lines_of, record
 from qa.renderers.browsers import serving
 from qa.steps import ROOT, StepError, run
-from web.tests.browser.browsed import Browsed, Browser
+from web.tests.browser.browsed import KEEPS, Browsed, Browser
 
 IMAGES = ROOT / "docs" / "images"
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -174,6 +176,38 @@ def _web(studio: Studio) -> None:
             studio.shoot(page, f"web-{name}.png", full=True)
 
 
+def _drop(studio: Studio) -> None:
+    """Four screens of a phone: the page, a file that loads, an answer, and the next visit without the server."""
+    page = Browsed(studio.browser, viewport={"width": 360, "height": 740}, isMobile=True, hasTouch=True)
+    screens = list[Path]()
+
+    def screen() -> None:
+        screens.append(studio.folder / f"screen-{len(screens)}.png")
+        page.do("picture", str(screens[-1]), False)
+
+    with serving(export_drop(studio.folder / "drop").folder) as address:
+        page.do("open", address)
+        page.do("wait", "#zone")
+        screen()
+        page.do("files", "#file", [str(find_model("smollm2"))])
+        page.do("says", "#status", "Ready.")
+        screen()
+        for field, value in {"#temperature": "0", "#message": "What is the capital of France?"}.items():
+            page.do("fill", field, value)
+        page.do("press", "#message", "Enter")
+        page.do("says", "#status", "Done.")
+        screen()
+        page.do("evaluate", KEEPS)
+    page.do("reload")
+    page.do("wait", "#again")
+    screen()
+    parts = [Image.open(each) for each in screens]
+    joined = Image.new("RGB", (sum(each.width + 16 for each in parts) - 16, parts[0].height), "grey")
+    for number, part in enumerate(parts):
+        joined.paste(part, (number * (part.width + 16), 0))
+    joined.save(IMAGES / "web-drop.png", optimize=True)
+
+
 def _server(studio: Studio) -> None:
     with _served("shakespeare") as address:
         page = studio.page(address, 1280, 720)
@@ -255,6 +289,7 @@ PICTURES: Mapping[str, tuple[Callable[[Studio], None], tuple[str, ...]]] = {
     "profile": (_profile, ("profile.png",)),
     "tour": (_tour, ("tour.png",)),
     "web": (_web, ("web-start.png", "web-light.png", "web-dark.png", "web-phone.png")),
+    "drop": (_drop, ("web-drop.png",)),
     "server": (_server, ("server-page.png",)),
     "chat": (_chat, ("chat.svg",)),
     "transcripts": (_transcripts, ()),

@@ -58,9 +58,9 @@ const PROGRAM = `
 import json, sys
 import numpy as np
 from glinfer.engine.sampler import Sampler, SamplingOptions, gpu_chooses
-from glinfer.kernels.noise import gumbel_of_key, noise_key
+from glinfer.kernels.noise import gumbel_at, noise_key
 seeds = [0, 1, 2**32 + 7, 2**70 + 3]
-noise = [[str(s), t, (k := noise_key(s, t)), gumbel_of_key(k, 400).tolist()] for s in seeds for t in (0, 9)]
+noise = [[str(s), t, (k := noise_key(s, t)), gumbel_at(k, np.arange(400)).tolist()] for s in seeds for t in (0, 9)]
 rows = [np.array(json.loads(each), dtype=np.float32) for each in sys.argv[1:]]
 found = []
 options = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
