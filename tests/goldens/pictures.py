@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +72,7 @@ def weights(seed: int = SEED) -> tuple[dict[str, Array], dict[str, Array]]:
 def write_smolvlm(folder: Path, dtype: str = "float32", seed: int = SEED, **config: Any) -> Path:
     """A directory of the model; ``config`` changes settings of config.json."""
     folder.mkdir(parents=True, exist_ok=True)
-    _write_tokenizer(folder)
+    write_tokenizer(folder, CONTROL, TEMPLATE)
     text, tower = weights(seed)
     tensors = {name.replace("model.", "model.text_model.", 1): array for name, array in text.items()}
     for name, array in tower.items():
@@ -116,15 +117,16 @@ def write_smolvlm(folder: Path, dtype: str = "float32", seed: int = SEED, **conf
     return folder
 
 
-def _write_tokenizer(folder: Path) -> None:
+def write_tokenizer(folder: Path, control: list[str], template: str) -> None:
+    """A tokenizer of bytes and control tokens, and the chat template."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     ids = {text: token for token, text in enumerate([*letters[:-1], "he"])}  # GGUF files need a merge
     library = tokenizers.Tokenizer(models.BPE(ids, [("h", "e")]))
     library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     library.decoder = decoders.ByteLevel()
-    library.add_special_tokens(CONTROL)
+    library.add_special_tokens(control)
     library.save(str(folder / "tokenizer.json"))
-    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE}))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
 
 
 def picture(width: int = 70, height: int = 50, seed: int = 0) -> Image.Image:
@@ -138,11 +140,26 @@ def about(image: object, text: str = "What is it?") -> list[dict[str, Any]]:
     return [{"role": "user", "content": [{"type": "image", "image": image}, {"type": "text", "text": text}]}]
 
 
-def write_mmproj(path: Path, seed: int = SEED, **changes: object) -> Path:
-    """llama.cpp's file of the image encoder; ``changes`` are metadata by the end of their key, None for none."""
+def write_clip(path: Path, keys: dict[str, Any], tensors: Iterable[tuple[str, Array]]) -> Path:
+    """llama.cpp's file of an image encoder: metadata by the end of their key, None for none, and tensors by name."""
     import gguf
 
     writer = gguf.GGUFWriter(path, "clip")
+    add = {bool: writer.add_bool, str: writer.add_string, int: writer.add_uint32, float: writer.add_float32}
+    for name, value in keys.items():
+        if value is not None:
+            add.get(type(value), writer.add_array)(f"clip.{name}", value)
+    for name, array in tensors:
+        writer.add_tensor(name, array)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def write_mmproj(path: Path, seed: int = SEED, **changes: object) -> Path:
+    """llama.cpp's file of the image encoder; ``changes`` are metadata by the end of their key, None for none."""
     keys: dict[str, Any] = {
         "has_vision_encoder": True,
         "projector_type": "idefics3",
@@ -161,22 +178,14 @@ def write_mmproj(path: Path, seed: int = SEED, **changes: object) -> Path:
         "vision.image_std": [0.5, 0.5, 0.5],
         **changes,
     }
-    add = {bool: writer.add_bool, str: writer.add_string, int: writer.add_uint32, float: writer.add_float32}
-    for name, value in keys.items():
-        if value is not None:
-            add.get(type(value), writer.add_array)(f"clip.{name}", value)
-    ours, theirs = TOWERS["siglip"].names, TOWERS["siglip"].in_gguf.names
+    ours, theirs, tensors = TOWERS["siglip"].names, TOWERS["siglip"].in_gguf.names, list[tuple[str, Array]]()
     for tensor in graph_of(TOWER).tensors():
         array = weights(seed)[1][tensor.name(ours)]
         if tensor.role == "patches" and tensor.part == "weight":
             array = array.reshape(-1, 3, PATCH, PATCH)
         kind = np.float16 if array.ndim == 2 and tensor.role != "embeddings" else np.float32
-        writer.add_tensor(tensor.name(theirs), np.ascontiguousarray(array, kind))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
+        tensors.append((tensor.name(theirs), np.ascontiguousarray(array, kind)))
+    return write_clip(path, keys, tensors)
 
 
 def tower_rows(patches: Array, places: Array, tensors: dict[str, Array], config: ModelConfig = TOWER) -> Array:

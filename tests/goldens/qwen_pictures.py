@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tokenizers
 from safetensors.numpy import save_file
-from tokenizers import decoders, models, pre_tokenizers
 
 from glinfer.config import ModelConfig
 from glinfer.families import TOWERS
@@ -18,7 +16,7 @@ from glinfer.families.names import Names
 from glinfer.formats import random_checkpoint
 from glinfer.graph.model import graph_of
 
-from .pictures import Array
+from .pictures import Array, write_clip, write_tokenizer
 
 PATCH, SCALE, SEED, DEEP = 4, 2, 7, (0, 2)
 SECTIONS = (4, 2, 2)
@@ -82,7 +80,7 @@ def weights(seed: int = SEED) -> tuple[dict[str, Array], dict[str, Array]]:
 def write_qwen3_vl(folder: Path, dtype: str = "float32", **config: Any) -> Path:
     """A directory of the model; ``config`` changes settings of config.json."""
     folder.mkdir(parents=True, exist_ok=True)
-    _write_tokenizer(folder)
+    write_tokenizer(folder, CONTROL, TEMPLATE)
     text, tower = weights()
     tensors = {name.replace("model.", "model.language_model.", 1): array for name, array in text.items()}
     tensors |= {f"model.{name}": each for name, each in joined(tower, TOWERS["qwen3_vl_vision"].in_huggingface.names)}
@@ -144,22 +142,8 @@ def joined(tower: dict[str, Array], names: Names | None) -> Iterator[tuple[str, 
         yield name, array.reshape(-1, 3, 2, PATCH, PATCH) if array.shape == (48, 96) else array
 
 
-def _write_tokenizer(folder: Path) -> None:
-    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    ids = {text: token for token, text in enumerate([*letters[:-1], "he"])}  # GGUF files need a merge
-    library = tokenizers.Tokenizer(models.BPE(ids, [("h", "e")]))
-    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    library.decoder = decoders.ByteLevel()
-    library.add_special_tokens(CONTROL)
-    library.save(str(folder / "tokenizer.json"))
-    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE}))
-
-
 def write_mmproj(path: Path, dtype: str = "float16", **changes: object) -> Path:
     """llama.cpp's file of the image encoder; ``changes`` are metadata by the end of their key, None for none."""
-    import gguf
-
-    writer = gguf.GGUFWriter(path, "clip")
     keys: dict[str, Any] = {
         "has_vision_encoder": True,
         "projector_type": "qwen3vl_merger",
@@ -180,19 +164,12 @@ def write_mmproj(path: Path, dtype: str = "float16", **changes: object) -> Path:
         "vision.image_std": [0.5, 0.5, 0.5],
         **changes,
     }
-    add = {bool: writer.add_bool, str: writer.add_string, int: writer.add_uint32, float: writer.add_float32}
-    for name, value in keys.items():
-        if value is not None:
-            add.get(type(value), writer.add_array)(f"clip.{name}", value)
+    tensors = list[tuple[str, Array]]()
     for inner, array in joined(weights()[1], TOWERS["qwen3_vl_vision"].in_gguf.names):
         start, _, rest = inner.partition("v.deepstack.")
         name = f"v.deepstack.{DEEP[int(rest[0])]}{rest[1:]}" if rest else start
         kind = dtype if array.ndim > 1 and name != "v.position_embd.weight" else "float32"
         frames = [array] if array.ndim < 5 else [array[:, :, 0], array[:, :, 1]]
         for number, each in enumerate(frames):
-            writer.add_tensor(name + (".1" if number else ""), np.ascontiguousarray(each, kind))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
+            tensors.append((name + (".1" if number else ""), np.ascontiguousarray(each, kind)))
+    return write_clip(path, keys, tensors)
