@@ -19,14 +19,15 @@ from glinfer.engine.logits import LogitChanges, change_logits
 from glinfer.engine.model import Model
 from glinfer.engine.requests import BatchRequest
 from glinfer.engine.run import cached
-from glinfer.engine.run.choice import Choice
+from glinfer.engine.run.choice import ChangeTable, Choice
 from glinfer.engine.sampler import Sampler, SamplingOptions, sample_rows
 from glinfer.errors import NumbersError, PlanError
 from glinfer.gl.context import Device
+from glinfer.gl.texture import Texture
 from glinfer.inspect.verify.draws import choice_error
 from glinfer.kernels import OPS
 from glinfer.kernels.fused.allowed import allowed_tokens, mask_words
-from glinfer.kernels.fused.changes import change_word
+from glinfer.kernels.fused.changes import change_word, changed_logits, changes_layout
 from glinfer.kernels.fused.choice import FILTER_WORDS, LISTED, pieces_for
 from glinfer.kernels.fused.rows import fill_choices, row_table
 from glinfer.kernels.fused.sample import best_candidates
@@ -332,6 +333,31 @@ def by_hand(model: Model, prompt: Sequence[int], options: dict[str, Any], count:
             change_logits(logits, {0: (changes, session.ids[len(prompt) :])})
             session.step(sampler.sample(logits[0], session.ids))
         return session.ids[len(prompt) :]
+
+
+NEWER = np.zeros(0, np.int64)
+
+
+@pytest.mark.gl
+@pytest.mark.parametrize("options", [*CHANGED, *(OPTIONS[name] for name in ("penalised", "rewarded"))])
+def test_a_followed_text_changes_logits_as_a_new_one(device: Device, options: dict[str, Any]) -> None:
+    random, vocab, rows = np.random.default_rng(5), 300, 2
+    changes = LogitChanges(*(options.get(name, off) for name, off in CHANGES.items()))
+    sampling = SamplingOptions(**{name: each for name, each in options.items() if name not in CHANGES})
+    layout = changes_layout(rows, vocab, device.limits.max_texture_size)
+    followed, filled = (ChangeTable(Texture(device, layout, name), vocab) for name in ("followed", "filled"))
+    prompt, generated = [1, 2, 2], random.integers(0, 8, 14).tolist()
+    for count in range(len(generated) + 1):
+        new = generated[:count]
+        followed.follow(1, "text", sampling, prompt + new, changes, new)
+        filled.fill(1, sampling, prompt + new, changes, new)
+        logits = random.normal(size=vocab)
+        found, expected = (
+            changed_logits(logits, each.texture.read()[1], np.zeros(0, int)) for each in (followed, filled)
+        )
+        assert np.array_equal(found, expected)
+    for made in (followed, filled):
+        made.texture.release()
 
 
 @pytest.fixture

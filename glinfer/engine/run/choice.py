@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -30,7 +31,7 @@ class ChangeTable:
     def __init__(self, texture: Texture, vocab: int) -> None:
         """Use the texture of a table for ``vocab`` tokens."""
         assert isinstance(texture.layout, FlatLayout)
-        layout, self._texture, self._vocab = texture.layout, texture, vocab
+        layout, self.texture, self._vocab = texture.layout, texture, vocab
         self._lines = layout.row_texels // layout.width  # of a row
         self._numbers = np.zeros((layout.rows, layout.row_texels * LANES), np.float32)
         self._texels = self._numbers.reshape(-1, layout.width, LANES)
@@ -54,7 +55,7 @@ class ChangeTable:
         codes[np.asarray(without_images(held), np.int64)] = 1
         codes += 2 * np.bincount(np.asarray(generated, np.int64), minlength=self._vocab)
         line = row * self._lines
-        self._texture.upload_lines(line, self._texels[line : line + self._lines])
+        self.texture.upload_lines(line, self._texels[line : line + self._lines])
 
     def follow(
         self,
@@ -67,18 +68,23 @@ class ChangeTable:
     ) -> None:
         """Write a row as :meth:`fill` does, but only the new tokens if the row has the same text already.
 
-        Calls with an equal ``text`` are for the same text: ``held`` must only grow by generated tokens.
+        Calls with an equal ``text`` are for the same text: ``held`` must only grow by generated tokens. Tokens whose
+        codes would change no logit are not written: all without penalties, repeated ones without a frequency penalty.
         """
         before, count = self._followed.get(row, (None, 0))
         if before != text:
             self.fill(row, options, held, changes, generated)
         else:
             numbers, columns = self._numbers.reshape(-1), self._numbers.shape[1]
+            repetition, _, presence, frequency = self._numbers[row, PENALTIES]
+            enough = math.inf if frequency else 2 if presence else 1 if repetition != 1 else 0
             for token in held[count:]:
                 place = row * columns + code_columns(self._vocab).start + 2 * token
+                if numbers[place] >= enough:
+                    continue
                 numbers[place] += 2 if numbers[place] % 2 else 3
                 line, column = divmod(place // LANES, self._texels.shape[1])
-                self._texture.upload_lines(line, self._texels[line : line + 1, column : column + 1], column)
+                self.texture.upload_lines(line, self._texels[line : line + 1, column : column + 1], column)
         self._followed[row] = text, len(held)
 
 
