@@ -6,7 +6,7 @@
 // - in best the four largest logits of the piece, largest first, in ties the lowest id first, -3.4e38 for none;
 // - in drawn their scores: logit · inverse_temperature + Gumbel noise, or the logit if greedy;
 // - in facts their steps, s0 + 4096 · s1 and s2 + 4096 · s3; the weight of the piece's other tokens, in units of the fourth's,
-//   or -1 where a logit is NaN; and 0;
+//   or -1 where a logit is NaN; and the fifth largest logit, -3.4e38 for none;
 // - in other the best score among the other tokens, its step and its logit, and 0.
 // With MASK the logits of tokens whose bit is 0 in the table's row of mask count as -inf (common/allowed.glsl). With CHANGED
 // they are changed first, by the table `changes` and the row's tokens in picks (common/changes.glsl).
@@ -34,7 +34,7 @@ void main() {
     int row = min(first_row + at.x, TABLE_ROWS - 1);
     uvec4 choice = ROW_TEXEL(row, 1);
     uint noise_key = choice.x;
-    float inverse_temperature = uintBitsToFloat(choice.y), rest = 0.0;
+    float inverse_temperature = uintBitsToFloat(choice.y), rest = 0.0, fifth = LEAST;
     bool noise = (choice.z & 1u) != 0u, lost = false;
     int source = int(choice.w), piece = at.y, steps = (VOCAB - piece + PIECES - 1) / PIECES;
     ivec2 offset = lane_offset((piece % 64) >> 2);
@@ -87,9 +87,10 @@ void main() {
             drawn = mix(drawn, mix(vec4(score), drawn.xxyz, beaten_before), beaten);
             step_of = mix(step_of, mix(vec4(start + j), step_of.xxyz, beaten_before), beaten);
             if (left.x > other.x) other.xyz = left;
+            fifth = max(fifth, left.z);
             float weight = exp((left.z - best.w) * inverse_temperature);
             rest = beaten.w ? (fourth > LEAST ? rest + 1.0 : rest) * weight : rest + weight;
         }
     }
-    facts = vec4(step_of.x + 4096.0 * step_of.y, step_of.z + 4096.0 * step_of.w, lost ? -1.0 : rest, 0.0);
+    facts = vec4(step_of.x + 4096.0 * step_of.y, step_of.z + 4096.0 * step_of.w, lost ? -1.0 : rest, fifth);
 }

@@ -64,8 +64,8 @@ void main() {
                 bool may = least[j][i] < perhaps && score[j][i] > LEAST;
                 if (may) best = better(best, score[j][i], ids[i], most[j][i] >= sure);
             }
-            // A dropped other candidate may represent earlier tokens with lower scores.
-            bool may = rest[j].x > LEAST && (last[j].x < perhaps || least[j].w < perhaps);
+            // The other candidate represents all unlisted tokens, even if it is dropped itself.
+            bool may = rest[j].x > LEAST && last[j].x < perhaps;
             if (may) best = better(best, rest[j].x, rest[j].y * float(PIECES) + piece, last[j].y >= sure);
             if (fact[j].z < 0.0) best = vec3(-LEAST, 0.0, 1.0);
         }

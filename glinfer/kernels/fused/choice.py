@@ -3,8 +3,9 @@
 ``choice_list`` cuts the vocabulary into pieces with a stride, because neighbours such as the digits are often alike.
 It lists the four largest logits of each piece and the best score among its other tokens. ``choice_rank`` computes the
 number and the weight of the tokens before each of these five candidates. ``choice_pick`` picks the best score among
-those that pass the filters. An unlisted token comes after the fourth of its piece, so the pick is nearly always sure.
-Otherwise it is marked as unsure, and the sampler reads the whole row (:class:`glinfer.engine.sampler.Sampler`).
+those that pass the filters. No unlisted token has a larger logit than the fifth of its piece, so the pick is nearly
+always sure. Otherwise it is marked as unsure, and the sampler reads the whole row
+(:class:`glinfer.engine.sampler.Sampler`).
 
 The filters' settings are in the table of rows (:mod:`glinfer.kernels.fused.rows`), in words that these passes need for
 nothing else: :data:`TOP_K` (0 for all), the bits of the float32 :data:`TOP_P` and :data:`MIN_P`, and :data:`CHANGES`,
@@ -185,18 +186,18 @@ def _lists_of(logits: Array, pieces: int, drawn_by: float, inverse: float, noise
     there = (winner > 0) & (last.max(axis=0) > NO_SCORE)
     place, columns = np.maximum(winner - 1, 0) + LISTED, np.arange(pieces)
     rows = np.minimum(place, len(values) - 1)
-    zero = np.zeros(pieces)
+    fifth = np.where(values[LISTED] > NO_SCORE, values[LISTED], NO_SCORE) if len(values) > LISTED else NO_SCORE
     other = [
         np.where(there, last.max(axis=0), NO_SCORE),
         np.where(there, order[rows, columns], 0),
         np.where(there, values[rows, columns], NO_SCORE),
-        zero,
+        np.zeros(pieces),
     ]
     facts = [
         step_of[0] + _STEPS * step_of[1],
         step_of[2] + _STEPS * step_of[3],
         np.where(lost, -1.0, rest),
-        zero,
+        np.broadcast_to(fifth, pieces),
     ]
     return np.stack([each.T.reshape(-1) for each in (best, drawn, np.stack(facts), np.stack(other))])
 
@@ -226,8 +227,9 @@ def _rank_oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, i
 def _ranks_of(best: Array, facts: Array, other: Array, vocab: int, top_k: int, reals: Array) -> Array:
     """low, high and further of the lists of one row, float64 [3, 4 · pieces]."""
     pieces, inverse, min_p = len(best), reals[INVERSE_TEMPERATURE], reals[MIN_P]
-    # Five candidates of each piece, the last one unlisted.
-    logits = np.concatenate([best, other[:, 2:3]], axis=1)
+    # The five candidates of each piece, the last one unlisted, and the fifth.
+    logits = np.concatenate([best, other[:, 2:3], facts[:, 3:]], axis=1)
+    candidate, fifth, place = LISTED, LISTED + 1, np.array([*range(LISTED + 1), LISTED])
     with np.errstate(over="ignore", invalid="ignore"):  # infinite logits show in the scores
         weights = np.exp((logits - best.max()) * inverse)
     hidden = np.maximum(0, -(-(vocab - np.arange(pieces)) // pieces) - LISTED)
@@ -239,27 +241,27 @@ def _ranks_of(best: Array, facts: Array, other: Array, vocab: int, top_k: int, r
     own_larger = (best[:, None, :] > logits[:, :, None]).sum(axis=2)
     own_level = (best[:, None, :] >= logits[:, :, None]).sum(axis=2)
     own_sums = np.concatenate([np.zeros((pieces, 1)), np.cumsum(kept, axis=1)], axis=1)
-    place = np.arange(LISTED + 1)[None]
-    count, mass = larger - own_larger + place, sums[larger] - np.take_along_axis(own_sums, own_larger, 1) + own_sums
+    before = sums[larger] - np.take_along_axis(own_sums, own_larger, 1)
+    count, mass = larger - own_larger + place, before + own_sums[:, place]
     more = (level - larger) - (own_level - own_larger)
     of_own = np.take_along_axis(own_sums, own_level, 1) - np.take_along_axis(own_sums, own_larger, 1)
     more_mass = sums[level] - sums[larger] - of_own
-    ahead = best[:, LISTED - 1] >= logits[..., None]
+    ahead = facts[:, 3] >= logits[..., None]
     ahead[np.arange(pieces), :, np.arange(pieces)] = False
     more, more_mass = more + (ahead * hidden).sum(axis=2), more_mass + (ahead * rest).sum(axis=2)
-    more[:, LISTED] += np.maximum(hidden - 1, 0)
-    more_mass[:, LISTED] += rest
+    more[:, candidate] += np.maximum(hidden - 1, 0)
+    more_mass[:, candidate] += rest
     most = top_k or vocab
     there = np.ones_like(logits, dtype=bool)
-    there[:, LISTED] = other[:, 0] > NO_SCORE
+    there[:, candidate], there[:, fifth] = other[:, 0] > NO_SCORE, facts[:, 3] > NO_SCORE
     may, must = count < most, count + more < most
     low = np.where(may & there & (weights >= min_p * (1.0 - _MARGIN)), mass, _DROPPED)
     high = np.where(must & there & (weights >= min_p * (1.0 + _MARGIN)), mass + more_mass, _DROPPED)
     first = (count + more == 0)[:, :LISTED]
     low[:, :LISTED][first] = high[:, :LISTED][first] = -1.0
     least = (must[:, :LISTED] * kept).sum(axis=1) + (rest if not top_k else 0.0)
-    greatest = (may[:, :LISTED] * kept).sum(axis=1) + may[:, LISTED - 1] * rest
-    further = np.stack([low[:, LISTED], high[:, LISTED], least, greatest], axis=1)
+    greatest = (may[:, :LISTED] * kept).sum(axis=1) + (may & there)[:, fifth] * rest
+    further = np.stack([low[:, fifth], high[:, candidate], least, greatest], axis=1)
     return np.stack([each.reshape(-1) for each in (low[:, :LISTED], high[:, :LISTED], further)])
 
 
@@ -283,7 +285,6 @@ def _pick_oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, i
         ids = np.concatenate([_steps_of(facts), other[:, 1:2]], axis=1) * pieces + np.arange(pieces)[:, None]
         scores = np.concatenate([drawn, other[:, :1]], axis=1)
         may = np.concatenate([low, further[:, :1]], axis=1) < perhaps
-        may[:, LISTED] |= low[:, LISTED - 1] < perhaps
         unsure = np.concatenate([high, further[:, 1:2]], axis=1) >= sure
         block = np.zeros((BLOCK_TEXELS, 4))
         for lane in range(BLOCK_TEXELS):
