@@ -76,7 +76,7 @@ def present(tree: Path, faults: Sequence[Fault]) -> list[Fault]:
         if count > 1 or (not count and tree.samefile(ROOT)):
             raise InputError(
                 f"fault {fault.name}: its text occurs {count} times in {fault.path}; expected once; "
-                "change the fault in qa/faults/planted.py"
+                "change the fault in qa/faults/planted.txt"
             )
         if count:
             found.append(fault)
@@ -242,7 +242,7 @@ def faults_command(only: tuple[str, ...], tree: Path, report: Path | None, **opt
       2  bad input, or a fault whose text is not in its file exactly once
     """
     if unknown := set(only) - {fault.name for fault in FAULTS}:
-        raise InputError(f"there is no fault {min(unknown)}; qa/faults/planted.py lists them")
+        raise InputError(f"there is no fault {min(unknown)}; qa/faults/planted.txt lists them")
     chosen = [fault for fault in FAULTS if not only or fault.name in only]
     verdicts: list[Verdict] = []
     with contextlib.closing(judge_all(tree, chosen, Options(**options))) as judged:
