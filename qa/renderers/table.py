@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -188,15 +188,11 @@ def compare_bits(found: Mapping[str, str], first: Mapping[str, str]) -> tuple[bo
     other = [name for name in shared if found[name] != first[name]]
     if not other:
         return True, f"the same {len(shared)}"
-    parts = []
+    parts = [", ".join(name for name in other if not name.startswith(("kernel ", "model "))) or "no operation"]
     for kind in ("kernel", "model"):
-        own = [name for name in shared if name.startswith(f"{kind} ")]
-        count = sum(name in own for name in other)
-        if own:
-            parts.append(f"{count} of {len(own)} {kind}s")
-    operations = [name for name in other if not name.startswith(("kernel ", "model "))]
-    named = f"{', '.join(operations)}" if operations else "no operation"
-    return False, f"other: {'; '.join([named, *parts])}"
+        own, of = (sum(name.startswith(f"{kind} ") for name in names) for names in (other, shared))
+        parts += [f"{own} of {of} {kind}s"] if of else []
+    return False, f"other: {'; '.join(parts)}"
 
 
 def with_bits(renderer: Renderer, row: Row, first: Mapping[str, str]) -> Row:
@@ -205,7 +201,7 @@ def with_bits(renderer: Renderer, row: Row, first: Mapping[str, str]) -> Row:
         return row
     same, words = compare_bits(row.bits, first)
     cell = {"check": "bits", "passed": same or not renderer.same_bits, "words": words, "bits": {}, "texts": {}}
-    return Row(row.name, row.title, row.api, row.renderer, {**row.cells, "bits": cell}, row.problem)
+    return replace(row, cells={**row.cells, "bits": cell})
 
 
 def row_of(document: Mapping[str, Any]) -> Row:
