@@ -140,17 +140,8 @@ def fuzz(name: str, seconds: float, finds: Path, work: Path) -> Result:
     started = time.monotonic()
     seed = 1
     while (left := seconds - (time.monotonic() - started)) > 1:
-        command = [
-            sys.executable,
-            "-m",
-            f"{__package__}.run",
-            "--here",
-            name,
-            str(work),
-            str(finds),
-            str(left),
-            str(seed),
-        ]
+        here = ("--here", name, work, finds, left, seed)
+        command = [sys.executable, "-m", f"{__package__}.run", *map(str, here)]
         environment = {**os.environ, "TOKENIZERS_PARALLELISM": "false", "RUST_BACKTRACE": "0", "PYTHONPATH": str(ROOT)}
         done = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, env=environment, cwd=ROOT)
         before = len(result.finds)
