@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -45,6 +46,7 @@ TWINS: tuple[tuple[Shape, Shape], ...] = (
 """Two shapes of one kind. The first form of a kernel is checked at both, others take turns where a list has both."""
 
 TABLE_BEGIN, TABLE_END = "<!-- table: begin -->", "<!-- table: end -->"
+_TABLE = re.compile(f"({TABLE_BEGIN}).*?({TABLE_END})", re.DOTALL)
 _WARM_UPS = 2
 _MIN_SAMPLES, _MAX_SAMPLES, _SECONDS = 5, 25, 0.5
 _CASES_EACH = 12
@@ -334,35 +336,23 @@ def _row(case: KernelCase, checks: Sequence[_Checked], taken: Spread | None) -> 
     )
 
 
-def read_page(path: AnyPath) -> str:
-    """Read a Markdown file that has a place for the table.
+def page_with(path: AnyPath, table: str) -> str:
+    """A Markdown file with this table between its two marks.
 
     Raises:
         FormatError: the file does not exist or cannot be read.
-        InputError: a mark is missing or doubled, they are in the wrong order, or the file is not UTF-8.
+        InputError: it has no place for the table.
     """
     with opened(path) as (file, _):
-        content = file.read()
-    try:
-        text = content.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{shown(path)} is not UTF-8 (byte {error.start}); expected a Markdown file") from None
-    counts = [text.count(mark) for mark in (TABLE_BEGIN, TABLE_END)]
-    if counts != [1, 1] or text.index(TABLE_BEGIN) > text.index(TABLE_END):
-        raise InputError(
-            f"{shown(path)} has no place for the table; expected a line {TABLE_BEGIN} and after it a line {TABLE_END}"
-        )
-    return text
+        text = file.read().decode("utf-8", "surrogateescape")
+    page, count = _TABLE.subn(lambda found: f"{found[1]}\n{table}\n{found[2]}", text)
+    if count != 1:
+        marks = f"a line {TABLE_BEGIN} and after it a line {TABLE_END}"
+        raise InputError(f"{shown(path)} has {count} places for the table; expected one, {marks}")
+    return page
 
 
-def write_table(path: AnyPath, table: str) -> None:
-    """Put a table between the two marks of a Markdown file; the rest of the file stays as it is.
-
-    Raises:
-        FormatError: the file cannot be read or written.
-        InputError: see :func:`read_page`.
-    """
-    text = read_page(path)
-    before, behind = text[: text.index(TABLE_BEGIN) + len(TABLE_BEGIN)], text[text.index(TABLE_END) :]
+def write_page(path: AnyPath, page: str) -> None:
+    """Write a file that :func:`page_with` read; raises FormatError where it cannot be written."""
     with replacing(path) as temporary:
-        temporary.write_text(f"{before}\n{table}\n{behind}", encoding="utf-8", newline="")
+        temporary.write_bytes(page.encode("utf-8", "surrogateescape"))
