@@ -36,7 +36,7 @@ def kernels(names: tuple[str, ...], no_times: bool, page: str | None, as_json: b
         page_with(page, "")  # which takes a moment, and the measurements some minutes
     with progress("kernels") as advance:
         where = {name: options[name] for name in ("device", "api", "limits")}
-        report = measure_kernels(cases, **where, times=not no_times, processes=cores(), on_step=advance)
+        report = measure_kernels(cases, where, times=not no_times, processes=cores(), on_step=advance)
     if as_json:
         print_json(report.to_json())
     else:

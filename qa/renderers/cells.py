@@ -244,19 +244,12 @@ def check_operations(_: Asked) -> Cell:
     """The bits of single operations of GLSL; how far they are from float64 is only told."""
     with open_device() as device:
         found = draw_all(device)
-    errors = {name: OPERATIONS[name].error(numbers) for name, numbers in found.items()}
-    words = ", ".join(f"{name} {error:.1f}" for name, error in errors.items())
+    words = ", ".join(f"{name} {OPERATIONS[name].error(numbers):.1f}" for name, numbers in found.items())
     return Cell("operations", True, words, {name: digest(numbers) for name, numbers in found.items()})
 
 
 CHECKS: tuple[Callable[[Asked], Cell], ...] = (
-    check_operations,
-    check_goldens,
-    check_bare,
-    check_texts,
-    check_batch,
-    check_draws,
-    check_kernels,
+    *(check_operations, check_goldens, check_bare, check_texts, check_batch, check_draws, check_kernels),
 )
 
 
@@ -266,7 +259,7 @@ def main() -> None:
     asked = Asked(**{**given, "expects": tuple(given["expects"])})
     with open_device() as device:
         description = device.description
-    say({"renderer": description})
+    print(json.dumps({"renderer": description}), flush=True)
     if not all(words in description for words in asked.expects):
         return
     for check in CHECKS:
@@ -275,12 +268,7 @@ def main() -> None:
             found = check(asked)
         except GlinferError as error:
             found = Cell(check.__name__.removeprefix("check_"), False, str(error))
-        say({**asdict(found), "seconds": round(time.process_time() - began, 1)})
-
-
-def say(document: Mapping[str, Any]) -> None:
-    """Print one line of JSON."""
-    print(json.dumps(document), flush=True)
+        print(json.dumps({**asdict(found), "seconds": round(time.process_time() - began, 1)}), flush=True)
 
 
 if __name__ == "__main__":
