@@ -18,8 +18,9 @@ from glinfer.cli.common import json_option, print_json, read_text, show_table, s
 from glinfer.engine.progress import StagedProgress
 from glinfer.errors import InputError
 from glinfer.inspect.tables import Column, Table
-from qa.renderers.environments import ROOT, MissingError, launcher, make, variables
+from qa.renderers.environments import MissingError, launcher, make, variables
 from qa.renderers.table import COLUMNS, Renderer, Row, chosen, row_of, with_bits
+from qa.steps import ROOT
 
 Texts = Mapping[str, Sequence[Sequence[int]]]
 _CELLS = "qa.renderers.cells"

@@ -186,17 +186,3 @@ def test_a_wrong_kernel_is_told_and_writes_no_page(
     assert run(["kernels", "--no-times", "--json"]) == 1
     assert [row["passed"] for row in json.loads(capsys.readouterr().out)["rows"]] == [False]
     assert list(tmp_path.iterdir()) == [page]
-
-
-def test_what_is_no_device_or_option(capsys: Capture) -> None:
-    for arguments, words in (
-        (["--device", "63"], "there is no EGL device 63"),
-        (["--device", "first"], "unknown device 'first'"),
-        (["--limits", "none"], "Invalid value for '--limits'"),
-        (["silu"], "unexpected extra argument (silu)"),
-    ):
-        assert run(["kernels", *arguments]) == 2
-        said = capsys.readouterr()
-        assert said.out == ""
-        assert words in said.err
-        assert said.err.count("\n") == 1
