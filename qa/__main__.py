@@ -37,7 +37,6 @@ _COMMANDS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "bench-web": ("bench_web:bench_web_command", "Benchmark against other engines in Chromium."),
         "embed-speed": ("embed_speed:embed_speed_command", "Benchmark embeddings against PyTorch."),
         "figures": ("figures.command:figures_command", "Measure all published figures and write them."),
-        "products": ("products:products", "Time every strategy of 'matmul' on many shapes."),
     },
 }
 

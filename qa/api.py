@@ -143,10 +143,8 @@ def _commands(group: Commands) -> Iterator[tuple[str, str]]:
                 for spelling in (*each.opts, *each.secondary_opts):
                     yield f"glinfer {name} {spelling}", f"{words}, {default}".rstrip(", ")
             else:
-                yield (
-                    f"glinfer {name} {(each.name or '').upper()}",
-                    f"{kind}, {REQUIRED if each.required else 'optional'}",
-                )
+                how = REQUIRED if each.required else "optional"
+                yield f"glinfer {name} {(each.name or '').upper()}", f"{kind}, {how}"
 
 
 def _routes() -> Iterator[tuple[str, str]]:
@@ -192,15 +190,13 @@ def undue(snapshot: Snapshot, new: Api, version: str) -> list[str]:
     """
     if not snapshot.released:
         return []
-    allowed = []
-    for name, about in snapshot.deprecated.items():
-        if Version(about["since"]).release[:2] < Version(version).release[:2]:
-            allowed.append(name)
-    return [
-        name
-        for name in breaking(snapshot.names, new)
-        if not any(name == each or name.startswith((f"{each}.", f"{each}(", f"{each} ")) for each in allowed)
-    ]
+
+    def minor(number: str) -> tuple[int, ...]:
+        return Version(number).release[:2]
+
+    allowed = [name for name, about in snapshot.deprecated.items() if minor(about["since"]) < minor(version)]
+    below = tuple(f"{name}{end}" for name in allowed for end in ".( ")
+    return [name for name in breaking(snapshot.names, new) if name not in allowed and not name.startswith(below)]
 
 
 def check(snapshot: Snapshot, new: Api) -> list[str]:

@@ -10,7 +10,7 @@ import click
 from glinfer.cli.bench import bench_command, names_of, run_bench
 from glinfer.errors import InputError
 from glinfer.formats import Checkpoint
-from qa.peers.peer import PEERS, CheckedPeer, open_peers
+from qa.peers.peer import PEERS, Peer, open_peers
 
 
 def bench(peers: str, **options: Any) -> None:
@@ -23,7 +23,7 @@ def bench(peers: str, **options: Any) -> None:
     if names and options["plan"] == "reference":
         raise InputError("--peers needs --plan fast; leave it out or use that plan")
 
-    def opened(checkpoint: Checkpoint) -> list[CheckedPeer]:
+    def opened(checkpoint: Checkpoint) -> list[Peer]:
         return open_peers(names, checkpoint)
 
     run_bench(**options, open_others=opened if names else None)

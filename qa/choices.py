@@ -36,10 +36,7 @@ _GRID: dict[str, list[Any]] = {
     "logit_bias": [{}, {5: 3.0, 11: -4.0}],
 }
 _PAGE_NAMES = {
-    "temperature": "temperature",
-    "top_k": "topK",
-    "top_p": "topP",
-    "min_p": "minP",
+    **{"temperature": "temperature", "top_k": "topK", "top_p": "topP", "min_p": "minP"},
     "repetition_penalty": "repetitionPenalty",
 }
 """The options that a page has, and its names for them."""
@@ -54,10 +51,10 @@ def settings(count: int, seed: int = 0) -> Iterator[dict[str, Any]]:
     random = np.random.default_rng(seed)
 
     def drawn() -> dict[str, Any]:
-        picks = {
-            name: 0 if random.random() < _OFTEN else random.integers(len(values)) for name, values in _GRID.items()
+        return {
+            name: values[0 if random.random() < _OFTEN else random.integers(len(values))]
+            for name, values in _GRID.items()
         }
-        return {name: _GRID[name][pick] for name, pick in picks.items()}
 
     return itertools.islice(itertools.chain([usual], single, iter(drawn, None)), count)
 
@@ -90,9 +87,10 @@ def browser_texts(
         vocab = site.plan["model"]["config"]["vocab_size"]
         prompts = np.random.default_rng(1).integers(0, vocab, (len(wanted), 5)).tolist()
         jobs = [
-            {"kind": "choices", "ids": prompt, "count": tokens, "options": {**_of_page(options), "seed": number}}
+            {"kind": "choices", "ids": prompt, "count": tokens,
+             "options": {"seed": number, **{_PAGE_NAMES[name]: value for name, value in options.items()}}}
             for number, (prompt, options) in enumerate(zip(prompts, wanted, strict=True))
-        ]
+        ]  # fmt: skip
         with serving(site.folder) as url:
             for start in range(0, len(jobs), _AT_ONCE):
                 asked = {"url": f"{url}?worker=0&cache=0&offline=0", "jobs": jobs[start : start + _AT_ONCE]}
@@ -103,10 +101,6 @@ def browser_texts(
                     before = [[*prompts[number], *ids[:place]] for place in range(tokens)]
                     expected = [sampler.sample(row, history) for row, history in zip(rows, before, strict=True)]
                     yield done["renderer"], ids, expected, found["reads"]
-
-
-def _of_page(options: dict[str, Any]) -> dict[str, Any]:
-    return {_PAGE_NAMES[name]: value for name, value in options.items()}
 
 
 def _in_browser(model: str, weights: str, count: int, tokens: int) -> None:
@@ -164,13 +158,10 @@ def choices_command(model: str, count: int, tokens: int, weights: str, browser: 
                     "differing": [{"setting": wanted[each], "passes": chosen[each], "numpy": expected[each]}
                                   for each in differing]})  # fmt: skip
     else:
-        click.echo(
-            f"{renderer}: {total} tokens, {count} settings, {len(differing)} texts differ; "
-            f"{unsure / total:.1%} of the choices were left to the whole row"
-        )
+        click.echo(f"{renderer}: {total} tokens, {count} settings, {len(differing)} texts differ; {unsure / total:.1%} "
+                   "of the choices were left to the whole row")  # fmt: skip
         for each in differing:
-            place = next(
-                i for i, (one, other) in enumerate(zip(chosen[each], expected[each], strict=True)) if one != other
-            )
-            click.echo(f"  token {place} by {wanted[each]}: {chosen[each][place]} in place of {expected[each][place]}")
+            pairs = enumerate(zip(chosen[each], expected[each], strict=True))
+            place, (one, other) = next(pair for pair in pairs if pair[1][0] != pair[1][1])
+            click.echo(f"  token {place} by {wanted[each]}: {one} in place of {other}")
     click.get_current_context().exit(1 if differing else 0)

@@ -10,6 +10,7 @@ line must be one of the run without a stop.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import random
@@ -22,18 +23,17 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import click
 
-from glinfer.cli.common import json_option, print_json
 from glinfer.config import ModelConfig
 from glinfer.engine.random_model import write_demo
 from glinfer.errors import InputError
+from qa.steps import ROOT
 
-ROOT = Path(__file__).resolve().parent.parent
 SHAPE = "vocab=300,dim=32,heads=4,blocks=2,context=64"
 OPTIONS = ("--seed", "3", "--max-tokens", "6")
 MANIFEST = "results.jsonl.manifest.json"
@@ -48,27 +48,11 @@ STARTING = 2.0
 """Seconds after the start within which the moment ``start`` lies."""
 
 
+Moment = Callable[[subprocess.Popen[bytes]], bool]
+
+
 class BrokenPromiseError(Exception):
     """A result was lost, doubled or changed, or a run ended in a wrong way."""
-
-
-@dataclass
-class KillReport:
-    """Counts of stops by kind, of runs and of damage."""
-
-    prompts: int
-    stops: Counter[str] = field(default_factory=Counter)
-    runs: int = 0
-    rounds: int = 1
-    torn: int = 0
-    leftovers: int = 0
-    whole_seconds: float = 0.0
-    stopped_seconds: float = 0.0
-
-    @property
-    def signals(self) -> int:
-        """Number of runs that a signal ended."""
-        return sum(count for name, count in self.stops.items() if name.startswith("SIG"))
 
 
 def _prompt(rng: random.Random) -> str | list[int]:
@@ -78,10 +62,8 @@ def _prompt(rng: random.Random) -> str | list[int]:
     return [rng.randrange(300) for _ in range(rng.randint(1, 12))]
 
 
-def write_prompts(path: Path, count: int, seed: int) -> None:
-    """Write short prompts of all kinds: texts and token ids, with and without an ``id``, with and without options."""
-    rng = random.Random(seed)
-    lines = []
+def prompt_lines(rng: random.Random, count: int) -> Iterator[dict[str, Any]]:
+    """Short prompts of all kinds: texts and token ids, with and without an ``id``, with and without options."""
     for number in range(1, count + 1):
         prompt = _prompt(rng)
         line: dict[str, Any] = {"prompt" if isinstance(prompt, str) else "ids": prompt}
@@ -91,29 +73,31 @@ def write_prompts(path: Path, count: int, seed: int) -> None:
             line["max_tokens"] = rng.randint(1, 9)
         if rng.random() < 0.3:
             line.update(rng.choice([{"temperature": 0}, {"top_k": 20}, {"top_p": 0.9}, {"repetition_penalty": 1.2}]))
-        lines.append(json.dumps(line, ensure_ascii=rng.random() < 0.5))
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        yield line
 
 
-def write_requests(path: Path, count: int, seed: int) -> None:
-    """Write short requests of all kinds, some of which fail."""
-    rng = random.Random(seed)
-    with path.open("w", encoding="utf-8") as file:
-        for number in range(1, count + 1):
-            body: dict[str, Any] = {"model": "m", "max_tokens": rng.randint(1, 6), "prompt": _prompt(rng)}
-            body.update(rng.choice([{}, {}, {"temperature": 0}, {"top_k": 20}, {"n": 2}, {"seed": 5}, {"top_p": 9}]))
-            line = {"custom_id": f"n° {number}", "method": "POST", "url": "/v1/completions", "body": body}
-            file.write(json.dumps(line, ensure_ascii=rng.random() < 0.5) + "\n")
+def request_lines(rng: random.Random, count: int) -> Iterator[dict[str, Any]]:
+    """Short requests of all kinds, some of which fail."""
+    for number in range(1, count + 1):
+        body: dict[str, Any] = {"model": "m", "max_tokens": rng.randint(1, 6), "prompt": _prompt(rng)}
+        body.update(rng.choice([{}, {}, {"temperature": 0}, {"top_k": 20}, {"n": 2}, {"seed": 5}, {"top_p": 9}]))
+        yield {"custom_id": f"n° {number}", "method": "POST", "url": "/v1/completions", "body": body}
 
 
 @dataclass(frozen=True)
 class Form:
     """A form of batches: how its prompts are written and run, and how its lines are told apart and compared."""
 
-    write: Callable[[Path, int, int], None]
+    lines: Callable[[random.Random, int], Iterator[dict[str, Any]]]
     command: Callable[[Path, Path, Path], list[object]]
     key: str
     same: Callable[[bytes], bytes] = bytes
+
+    def write(self, path: Path, count: int, seed: int) -> None:
+        """Write the lines of a batch."""
+        rng = random.Random(seed)
+        lines = [json.dumps(line, ensure_ascii=rng.random() < 0.5) for line in self.lines(rng, count)]
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def comparable(answer: dict[str, Any]) -> dict[str, Any]:
@@ -131,22 +115,15 @@ def _comparable(line: bytes) -> bytes:
     return json.dumps(comparable(json.loads(line)), sort_keys=True).encode()
 
 
-PROMPTS = Form(
-    write_prompts, lambda model, source, out: ["generate", model, "--batch", source, "--out", out, *OPTIONS], "id"
-)
-REQUESTS = Form(
-    write_requests,
-    lambda model, source, out: ["run-batch", "-i", source, "-o", out, f"m={model}"],
-    "custom_id",
-    _comparable,
-)
+def _prompts(model: Path, source: Path, out: Path) -> list[object]:
+    return ["generate", model, "--batch", source, "--out", out, *OPTIONS]
 
 
-def on_devices(devices: str) -> Form:
-    """Requests run by a process for each of these devices."""
-    return replace(
-        REQUESTS, command=lambda model, source, out: [*REQUESTS.command(model, source, out), "--devices", devices]
-    )
+def _requests(model: Path, source: Path, out: Path) -> list[object]:
+    return ["run-batch", "-i", source, "-o", out, f"m={model}"]
+
+
+PROMPTS, REQUESTS = Form(prompt_lines, _prompts, "id"), Form(request_lines, _requests, "custom_id", _comparable)
 
 
 def children(pid: int) -> list[int]:
@@ -167,11 +144,11 @@ def content(path: Path) -> bytes:
 
 
 class BatchCommand:
-    """The command under test, its files, and the lines that it has finished so far."""
+    """The command under test, its files, the lines that it has finished so far, and counts of stops by kind."""
 
-    def __init__(self, model: Path, prompts: Path, out: Path, report: KillReport, form: Form = PROMPTS) -> None:
+    def __init__(self, model: Path, prompts: Path, out: Path, form: Form = PROMPTS) -> None:
         """Prepare the command line; nothing is run yet."""
-        self.out, self.report, self.kept = out, report, b""
+        self.out, self.kept, self.stops, self.runs, self.torn = out, b"", Counter[str](), 0, 0
         self.arguments = [sys.executable, "-m", "glinfer", *form.command(model, prompts, out)]
 
     @contextlib.contextmanager
@@ -183,7 +160,7 @@ class BatchCommand:
             if max_bytes is not None:
                 resource.setrlimit(resource.RLIMIT_FSIZE, (max_bytes, max_bytes))
 
-        self.report.runs += 1
+        self.runs += 1
         path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
         with subprocess.Popen(
             list(map(str, self.arguments)),
@@ -213,11 +190,14 @@ class BatchCommand:
         """Check that all finished lines are still there."""
         now = content(self.out)
         if not now.startswith(self.kept):
-            raise BrokenPromiseError(
-                f"{len(self.kept)} bytes of whole lines were there, and are not the beginning any more"
-            )
+            raise BrokenPromiseError(f"{len(self.kept)} bytes of whole lines were there, and do not begin the file now")
         self.kept = whole(now)
-        self.report.torn += len(now) > len(self.kept)
+        self.torn += len(now) > len(self.kept)
+
+    def begin_anew(self) -> None:
+        """Remove the results."""
+        self.out.unlink()
+        self.kept = b""
 
     def run(self) -> str:
         """Run to the end."""
@@ -237,10 +217,10 @@ class BatchCommand:
                         os.kill(rng.choice(found), signal.SIGKILL)
                         killed, size = killed + 1, now
             self.ended(process, (0,))
-        self.report.stops["SIGKILL process of a device"] += killed
+        self.stops["SIGKILL process of a device"] += killed
         return killed
 
-    def stop(self, number: signal.Signals, moment: Callable[[subprocess.Popen[bytes]], bool]) -> bool:
+    def stop(self, number: signal.Signals, moment: Moment) -> bool:
         """Run, and send a signal as soon as ``moment`` is true; whether that ended the run."""
         with self.started() as process:
             while process.poll() is None and not moment(process):
@@ -267,129 +247,99 @@ class BatchCommand:
         self.kept = b"".join(lines[:-1])
         with self.out.open("r+b") as file:
             file.truncate(len(self.kept) + rng.randint(1, len(lines[-1]) - 1))
-        self.report.stops["torn line"] += 1
+        self.stops["torn line"] += 1
 
 
-def moment_for(
-    kind: str, command: BatchCommand, share: float, rng: random.Random, seconds: float
-) -> Callable[[subprocess.Popen[bytes]], bool]:
+def moment_for(kind: str, out: Path, share: float, rng: random.Random, seconds: float) -> Moment:
     """Choose when to send a signal: after some bytes of output, at the start, at a write, or after some time."""
-    begun, size = time.monotonic(), len(content(command.out))
+    begun, size, first = time.monotonic(), len(content(out)), list[float]()
     behind = rng.uniform(0.0, STARTING if kind == "start" else seconds)
     wanted = size + max(1, int(share * rng.uniform(0.2, 1.8)))
 
-    def grown(_: subprocess.Popen[bytes]) -> int:
-        with contextlib.suppress(FileNotFoundError):
-            return command.out.stat().st_size
-        return 0
+    def grown() -> int:
+        return out.stat().st_size if out.exists() else 0
 
-    if kind == "start":
-        return lambda _: time.monotonic() - begun > behind
-    if kind == "time":
-        first: list[float] = []
+    def later(_: subprocess.Popen[bytes]) -> bool:
+        if not first and grown() > size:
+            first.append(time.monotonic() + behind)
+        return bool(first) and time.monotonic() > first[0]
 
-        def later(process: subprocess.Popen[bytes]) -> bool:
-            if not first and grown(process) > size:
-                first.append(time.monotonic() + behind)
-            return bool(first) and time.monotonic() > first[0]
+    def at_write(process: subprocess.Popen[bytes]) -> bool:
+        """Looked at without a rest, so that the next line is being written."""
+        ends, seen = time.monotonic() + 0.02, grown()
+        while seen >= wanted and time.monotonic() < ends and process.poll() is None:
+            if grown() > seen:
+                return True
+        return False
 
-        return later
-    if kind == "write":  # looked at without a rest, so that the next line is being written
-
-        def at_write(process: subprocess.Popen[bytes]) -> bool:
-            ends = time.monotonic() + 0.02
-            seen = grown(process)
-            if seen < wanted:
-                return False
-            while time.monotonic() < ends and process.poll() is None:
-                if grown(process) > seen:
-                    return True
-            return False
-
-        return at_write
-    return lambda process: grown(process) >= wanted
+    moments: dict[str, Moment] = {"time": later, "write": at_write, "bytes": lambda _: grown() >= wanted}
+    return moments.get(kind, lambda _: time.monotonic() - begun > behind)
 
 
 def torment(
-    folder: Path,
-    *,
-    prompts: int,
-    kills: int,
-    full: int = 3,
-    seed: int = 0,
-    form: Form = PROMPTS,
-    processes: int = 0,
-    say: Callable[[str], None] = lambda line: None,
-) -> KillReport:
-    """Stop a batch in every way, in an empty folder.
+    folder: Path, *, prompts: int, kills: int, full: int, seed: int = 0, form: Form = PROMPTS, devices: str = ""
+) -> BatchCommand:
+    """Stop a batch in every way, with a line for each stop; returns the command with its counts.
 
     Args:
-        folder: the folder; everything stays in it.
+        folder: an empty folder; everything stays in it.
         prompts: prompts of the batch.
         kills: signals that have to end a run.
         full: limits on the file's size that have to end a run.
         seed: seed of prompts, moments and damage.
         form: the form of the batch.
-        processes: processes of devices that are killed in one more run.
-        say: called with a line for each stop.
+        devices: run requests by processes on these devices, some of which are killed in one more run.
 
     Raises:
         BrokenPromiseError: something was lost, doubled or changed.
         InputError: the runs are too short to be stopped.
     """
-    rng = random.Random(seed)
-    report = KillReport(prompts)
+    rng, rounds = random.Random(seed), 1
     model, _ = write_demo(folder / "model", ModelConfig.from_options(SHAPE))
     source, expected, results = folder / "prompts.jsonl", folder / "expected.jsonl", folder / "out" / "results.jsonl"
     results.parent.mkdir()
     form.write(source, prompts, seed)
     started = time.monotonic()
-    single = PROMPTS if form is PROMPTS else REQUESTS
-    BatchCommand(model, source, expected, KillReport(0), single).run()
-    report.whole_seconds = time.monotonic() - started
-    say(f"without a stop: {report.whole_seconds:.1f} s, {expected.stat().st_size} bytes")
+    BatchCommand(model, source, expected, form).run()
+    seconds, total = time.monotonic() - started, expected.stat().st_size
+    click.echo(f"without a stop: {seconds:.1f} s, {total} bytes")
     check_all(expected, source, form)
-
-    command = BatchCommand(model, source, results, report, form)
-    started = time.monotonic()
+    if devices:
+        form = replace(form, command=lambda *paths: [*_requests(*paths), "--devices", devices])
+    command = BatchCommand(model, source, results, form)
     troubles = ["signal"] * kills + ["limit"] * full
     rng.shuffle(troubles)
-    total, turn = expected.stat().st_size, 0
-    seconds = report.whole_seconds / (len(troubles) + 1)
+    turns = zip(itertools.cycle(SIGNALS), itertools.cycle(MOMENTS), strict=False)
     while troubles:
         share = max(1.0, (total - len(command.kept)) / (len(troubles) + 1))
         if troubles[-1] == "limit":
             ended, name = command.limited(len(command.kept) + max(1, int(share * rng.uniform(0.2, 1.8)))), "file limit"
         else:
-            number, kind = SIGNALS[turn % len(SIGNALS)], MOMENTS[turn % len(MOMENTS)]
-            turn += 1
-            moment = moment_for(kind, command, share, rng, seconds)
+            number, kind = next(turns)
+            moment = moment_for(kind, results, share, rng, seconds / (kills + full + 1))
             ended, name = command.stop(number, moment), f"{number.name} {kind}"
         if not ended:  # it was done before, and begins anew
             check_same(results, expected, source, form)
-            results.unlink()
-            command.kept = b""
-            report.rounds += 1
-            if report.rounds > MAX_ROUNDS:
+            command.begin_anew()
+            rounds += 1
+            if rounds > MAX_ROUNDS:
                 raise InputError("the runs are done before they are stopped; give more --prompts or fewer --kills")
             continue
         troubles.pop()
-        report.stops[name] += 1
-        say(f"{len(troubles)} to go: {name}, {command.kept.count(10)} lines, {len(command.kept)} bytes")
+        command.stops[name] += 1
+        click.echo(f"{len(troubles)} to go: {name}, {command.kept.count(10)} lines, {len(command.kept)} bytes")
         if len(troubles) % 3 == 0:
             command.tear(rng)
     command.run()
-    report.stopped_seconds = time.monotonic() - started
     if "nothing to do" not in command.run():
         raise BrokenPromiseError("another run found something left to do")
     check_same(results, expected, source, form)
-    if processes:
-        results.unlink()
-        command.kept = b""
-        say(f"killed {command.run_killing(rng, processes)} processes of devices in one run")
+    if devices:
+        command.begin_anew()
+        click.echo(f"killed {command.run_killing(rng, max(1, kills // 4))} processes of devices in one run")
         check_same(results, expected, source, form)
-    report.leftovers = len({each.name for each in results.parent.iterdir()} - {results.name, MANIFEST})
-    return report
+    click.echo(f"{len({*results.parent.iterdir()} - {results, results.parent / MANIFEST})} files left over")
+    return command
 
 
 def check_all(results: Path, source: Path, form: Form = PROMPTS) -> None:
@@ -427,33 +377,17 @@ def check_same(results: Path, expected: Path, source: Path, form: Form = PROMPTS
 @click.command("kill-batch")
 @click.option("--prompts", type=click.IntRange(min=1), default=10_000, show_default=True, help="Number of prompts.")
 @click.option("--kills", type=click.IntRange(min=0), default=40, show_default=True, help="Signals that end a run.")
-@click.option(
-    "--full", type=click.IntRange(min=0), default=6, show_default=True, help="Runs ended by a limit on the file size."
-)
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of prompts, times and damage.")
-@click.option(
-    "--folder",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="New folder to work in, which is kept. Default: a temporary one, kept only after a failure.",
-)
 @click.option("--requests", is_flag=True, help="Stop 'glinfer run-batch' instead of 'glinfer generate --batch'.")
-@click.option("--devices", help="With --requests: devices of processes to kill too, such as 0,0.")
-@json_option
-def kill_batch(
-    prompts: int,
-    kills: int,
-    full: int,
-    seed: int,
-    folder: Path | None,
-    requests: bool,
-    devices: str | None,
-    as_json: bool,
-) -> None:
+@click.option("--devices", default="", help="With --requests: devices of processes to kill too, such as 0,0.")
+def kill_batch(prompts: int, kills: int, seed: int, requests: bool, devices: str) -> None:
     """Kill running batches repeatedly, in every rough way; no result may be lost or changed.
+
+    For every eight kills, one more run ends by a limit on the file's size. The files are kept after a failure.
 
     \b
     python -m qa kill-batch                     10,000 prompts, 40 kills: minutes
-    python -m qa kill-batch --prompts 60 --kills 4 --full 1
+    python -m qa kill-batch --prompts 60 --kills 4
     python -m qa kill-batch --requests --devices 0,0
 
     \b
@@ -462,40 +396,18 @@ def kill_batch(
       1  a result was lost, duplicated or changed
       2  bad input, or this machine cannot run the test; needs Linux
     """
-    if devices is not None and not requests:
+    if devices and not requests:
         raise InputError("--devices belongs to --requests; give both")
-    form = PROMPTS if not requests else REQUESTS if devices is None else on_devices(devices)
-    processes = 0 if devices is None else max(1, kills // 4)
-    place = Path(tempfile.mkdtemp(prefix="kill-batch-")) if folder is None else folder
-    place.mkdir(parents=True, exist_ok=True)
-
-    def say(line: str) -> None:
-        if not as_json:
-            click.echo(line)
-
+    place, form = Path(tempfile.mkdtemp(prefix="kill-batch-")), REQUESTS if requests else PROMPTS
     try:
-        report = torment(
-            place,
-            prompts=prompts,
-            kills=kills,
-            full=full,
-            seed=seed,
-            form=form,
-            processes=processes,
-            say=say,
-        )
+        done = torment(place, prompts=prompts, kills=kills, full=1 + kills // 8, seed=seed, form=form, devices=devices)
     except BrokenPromiseError as error:
         click.echo(f"WRONG (seed {seed}, files in {place}): {error}", err=True)
         raise click.exceptions.Exit(1) from None
-    if folder is None:
-        shutil.rmtree(place)
-    if as_json:
-        print_json({**vars(report), "signals": report.signals, "seed": seed})
-        return
-    for kind, count in sorted(report.stops.items()):
+    shutil.rmtree(place)
+    for kind, count in sorted(done.stops.items()):
         click.echo(f"{count:4}  {kind}")
     click.echo(
-        f"{report.prompts} prompts, each with one result, as without a stop: {report.signals} signals, "
-        f"{report.runs} runs, {report.torn} half lines found after a stop, {report.leftovers} files left over; "
-        f"{report.whole_seconds:.0f} s without a stop, {report.stopped_seconds:.0f} s with them"
+        f"{prompts} prompts, each with one result, as without a stop: {done.runs} runs, {done.torn} half lines found "
+        "after a stop"
     )

@@ -39,17 +39,9 @@ def write_onnx_decoder(checkpoint: Checkpoint, folder: Path, *, weights: str) ->
 
 def _config(checkpoint: Checkpoint) -> dict[str, Any]:
     """What transformers.js reads: the class of the model, and the sizes of its cache."""
-    config = checkpoint.config
-    return {
-        "model_type": "llama",
-        "architectures": ["LlamaForCausalLM"],
-        "vocab_size": config.vocab_size,
-        "hidden_size": config.hidden_size,
-        "num_hidden_layers": config.num_hidden_layers,
-        "num_attention_heads": config.num_attention_heads,
-        "num_key_value_heads": config.num_key_value_heads,
-        "head_dim": config.head_dim,
-    }
+    sizes = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim")
+    named = {name: getattr(checkpoint.config, name) for name in sizes}
+    return {"model_type": "llama", "architectures": ["LlamaForCausalLM"], **named}
 
 
 class _Graph:
@@ -66,48 +58,34 @@ class _Graph:
 
     def model(self) -> Any:
         """The whole file."""
-        hidden = self._embedded() if self._config.model_type == "gab" else self._gathered("model.embed_tokens.weight")
+        gab = self._config.model_type == "gab"
+        hidden = self._embedded() if gab else self._gathered("model.embed_tokens.weight")
         lengths = self._lengths()
         for layer in range(self._config.num_hidden_layers):
-            hidden = (self._gab_layer if self._config.model_type == "gab" else self._llama_layer)(
-                layer, hidden, lengths
-            )
+            hidden = (self._gab_layer if gab else self._llama_layer)(layer, hidden, lengths)
         last = self._op("Gather", hidden, self._ints("last", [-1]), axis=1)
-        if self._config.model_type == "gab":
-            logits = self._op(
-                "Add",
-                self._product(self._norm("transformer.ln_f", last), "lm_head.weight"),
-                self._floats("lm_head.bias"),
-            )
+        if gab:
+            product = self._product(self._norm("transformer.ln_f", last), "lm_head.weight")
+            logits = self._op("Add", product, self._floats("lm_head.bias"))
         else:
             head = "model.embed_tokens.weight" if self._config.tie_word_embeddings else "lm_head.weight"
             logits = self._product(self._norm("model.norm", last), head)
         self._op("Identity", logits, outputs=["logits"])
-        graph = self._helper.make_graph(
-            self._nodes, "decoder", self._inputs(), self._outputs(), initializer=list(self._constants.values())
-        )
+        ids = [("input_ids", "rows"), ("attention_mask", "tokens")]
+        inputs = [self._value(name, "INT64", ["batch_size", size]) for name, size in ids]
+        inputs += self._caches("past_key_values", "past")
+        outputs = [self._value("logits", "FLOAT", ["batch_size", 1, self._config.vocab_size])]
+        outputs += self._caches("present", "tokens")
+        constants = list(self._constants.values())
+        graph = self._helper.make_graph(self._nodes, "decoder", inputs, outputs, initializer=constants)
         opsets = [self._helper.make_opsetid("", _OPSET), self._helper.make_opsetid(_CONTRIB, 1)]
         return self._helper.make_model(graph, opset_imports=opsets, ir_version=_IR)
-
-    def _inputs(self) -> list[Any]:
-        ids = [
-            self._value(name, "INT64", ["batch_size", size])
-            for name, size in (("input_ids", "rows"), ("attention_mask", "tokens"))
-        ]
-        return [*ids, *self._caches("past_key_values", "past")]
-
-    def _outputs(self) -> list[Any]:
-        return [
-            self._value("logits", "FLOAT", ["batch_size", 1, self._config.vocab_size]),
-            *self._caches("present", "tokens"),
-        ]
 
     def _caches(self, prefix: str, length: str) -> list[Any]:
         shape: list[int | str] = ["batch_size", self._config.num_key_value_heads, length, self._config.head_dim]
         layers = range(self._config.num_hidden_layers)
-        return [
-            self._value(f"{prefix}.{layer}.{kind}", "FLOAT", shape) for layer in layers for kind in ("key", "value")
-        ]
+        names = (f"{prefix}.{layer}.{kind}" for layer in layers for kind in ("key", "value"))
+        return [self._value(name, "FLOAT", shape) for name in names]
 
     def _value(self, name: str, kind: str, shape: Sequence[int | str]) -> Any:
         from onnx import TensorProto
@@ -152,16 +130,14 @@ class _Graph:
 
         total = self._op("ReduceSum", "attention_mask", self._ints("one", [1]), keepdims=0)
         last = self._op("Cast", self._op("Sub", total, self._ints("one", [1])), to=TensorProto.INT32)
-        size = self._op(
-            "Gather", self._op("Shape", "attention_mask"), self._constant("second", np.array(1, np.int64)), axis=0
-        )
+        second = self._constant("second", np.array(1, np.int64))
+        size = self._op("Gather", self._op("Shape", "attention_mask"), second, axis=0)
         return last, self._op("Cast", size, to=TensorProto.INT32)
 
     def _product(self, x: str, name: str) -> str:
         """x @ weight.T, of a weight [out, in]."""
         if self._weights == "f32":
-            flat = f"{name}.flat"
-            return self._op("MatMul", x, self._constant(flat, self._checkpoint.floats(name).T))
+            return self._op("MatMul", x, self._constant(f"{name}.flat", self._checkpoint.floats(name).T))
         from onnx import TensorProto
 
         matrix = self._checkpoint.floats(name)
@@ -188,27 +164,18 @@ class _Graph:
         past = [f"past_key_values.{layer}.{kind}" for kind in ("key", "value")]
         present = [f"present.{layer}.{kind}" for kind in ("key", "value")]
         rotary = config.model_type == "llama"
-        return self._op(
-            "GroupQueryAttention",
-            *products,
-            *past,
-            *lengths,
-            *(self._angles() if rotary else ()),
-            outputs=[f"attended.{layer}", *present],
-            domain=_CONTRIB,
-            num_heads=config.num_attention_heads,
-            kv_num_heads=config.num_key_value_heads,
-            do_rotary=int(rotary),
-        )
+        inputs = (*products, *past, *lengths, *(self._angles() if rotary else ()))
+        heads = {"num_heads": config.num_attention_heads, "kv_num_heads": config.num_key_value_heads}
+        outputs = [f"attended.{layer}", *present]
+        how: dict[str, Any] = {"outputs": outputs, "domain": _CONTRIB, "do_rotary": int(rotary), **heads}
+        return self._op("GroupQueryAttention", *inputs, **how)
 
     def _angles(self) -> tuple[str, str]:
         half = self._config.head_dim // 2
         turns = self._config.rope_theta ** -(np.arange(half) / half)
         angles = np.arange(self._config.max_position_embeddings)[:, None] * turns
-        return (
-            self._constant("cosines", np.cos(angles).astype(np.float32)),
-            self._constant("sines", np.sin(angles).astype(np.float32)),
-        )
+        cosines, sines = (turned(angles).astype(np.float32) for turned in (np.cos, np.sin))
+        return self._constant("cosines", cosines), self._constant("sines", sines)
 
     def _llama_layer(self, layer: int, x: str, lengths: tuple[str, str]) -> str:
         at = f"model.layers.{layer}"

@@ -48,10 +48,11 @@ from glinfer.program.plan import Plan, PlanLimits
 from glinfer.program.regions import places_in_one
 from glinfer.program.session import weight_matrix
 from glinfer.quant.formats import CACHE_FORMATS, FROM_FILE, WEIGHT_FORMATS
+from qa.steps import ROOT
 from tests.helpers.family_layers import formats_of, of_family
 from tests.helpers.tiny_models import adapters_of, in_floats, in_formats
 
-ROOT, RECORD = Path(__file__).resolve().parents[1], Path("tests", "models", "programs.json")
+RECORD = Path("tests", "models", "programs.json")
 MANY = 99
 """Draw buffers and texture units."""
 SHOWN = 3

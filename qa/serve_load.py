@@ -23,22 +23,23 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 import click
 import httpx
 
-from glinfer.cli.common import json_option, print_json, weights_option
+from glinfer.cli.common import json_option, print_json
 from glinfer.engine.report import Report
 from glinfer.errors import InputError
-from glinfer.lower.plans import DEFAULT_WEIGHTS
+from qa.steps import ROOT
 
-ROOT = Path(__file__).resolve().parent.parent
 WORDS = ("ROMEO:", "JULIET:", "the king", "my lord", "what light", "this night", "thou art", "love", "a crown")
 START_SECONDS = 120.0
 """Limit for loading the model, in seconds."""
+QUEUE = 2
+"""Requests that may wait, for each client; one address may take half of them."""
 
 
 @dataclass
@@ -53,7 +54,6 @@ class LoadReport(Report):
         errors: answers that were not, by status or by the name of what was raised.
         first_token_p50, first_token_p95: seconds from a request to its first token.
         batch_rates: tokens a second of ``generate --batch``, before and after.
-        memory_start, memory_end: resident bytes of the server, after a first answer and at the end; None if unknown.
     """
 
     derived = ("rate", "share")
@@ -61,20 +61,18 @@ class LoadReport(Report):
     clients: int
     slots: int
     max_tokens: int
-    seconds: float = 0.0
-    requests: int = 0
-    tokens: int = 0
-    errors: Counter[str] = field(default_factory=Counter)
-    first_token_p50: float = 0.0
-    first_token_p95: float = 0.0
-    batch_rates: list[float] = field(default_factory=list)
-    memory_start: int | None = None
-    memory_end: int | None = None
+    seconds: float
+    requests: int
+    tokens: int
+    errors: Counter[str]
+    first_token_p50: float
+    first_token_p95: float
+    batch_rates: list[float]
 
     @property
     def rate(self) -> float:
         """Tokens a second of all clients together."""
-        return self.tokens / self.seconds if self.seconds else 0.0
+        return self.tokens / self.seconds
 
     @property
     def share(self) -> float:
@@ -82,12 +80,7 @@ class LoadReport(Report):
         return self.rate / statistics.mean(self.batch_rates)
 
 
-def prompt_of(draw: random.Random) -> str:
-    """A prompt of up to 20 words."""
-    return " ".join(draw.choices(WORDS, k=draw.randint(1, 10)))
-
-
-def batch_rate(model: str, folder: Path, report: LoadReport, prompts: Sequence[str], weights: str) -> float:
+def batch_rate(model: str, folder: Path, prompts: Sequence[str], slots: int, max_tokens: int) -> float:
     """Tokens a second of a batch; its closing line says them.
 
     Raises:
@@ -95,37 +88,13 @@ def batch_rate(model: str, folder: Path, report: LoadReport, prompts: Sequence[s
     """
     source = folder / "prompts.jsonl"
     source.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in prompts))
-    command = [
-        sys.executable,
-        "-m",
-        "glinfer",
-        "generate",
-        model,
-        "--batch",
-        str(source),
-        "--out",
-        str(folder / "out.jsonl"),
-    ]
-    command += ["--restart", "--slots", str(report.slots), "--max-tokens", str(report.max_tokens), "--seed", "1"]
-    command += ["--weights", weights]
+    command = [sys.executable, "-m", "glinfer", "generate", model, "--batch", str(source), "--restart", "--seed", "1"]
+    command += ["--out", str(folder / "out.jsonl"), "--slots", str(slots), "--max-tokens", str(max_tokens)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     found = re.search(r"([\d,.]+) tok/s", done.stderr)
     if done.returncode or found is None:
         raise InputError(f"the batch has failed: {(done.stderr.strip().splitlines() or ['no message'])[-1]}")
     return float(found[1].replace(",", ""))
-
-
-@contextmanager
-def server(model: str, slots: int, queue: int, weights: str) -> Iterator[tuple[str, int]]:
-    """The address and the process id of ``glinfer serve``, ready.
-
-    Raises:
-        InputError: it has not started.
-    """
-    command = [sys.executable, "-m", "glinfer", "serve", f"load={model}", "--port", "0"]
-    command += ["--slots", str(slots), "--queue", str(queue), "--weights", weights]
-    with started(command) as (address, process):
-        yield address, process.pid
 
 
 @contextmanager
@@ -166,15 +135,6 @@ def _ready(address: str) -> bool:
         return False
 
 
-def resident(process: int) -> int | None:
-    """Resident bytes of a process; None on systems without Linux's /proc."""
-    try:
-        pages = Path(f"/proc/{process}/statm").read_text("ascii").split()[1]
-    except OSError:
-        return None
-    return int(pages) * os.sysconf("SC_PAGE_SIZE")
-
-
 async def stream_events(
     http: httpx.AsyncClient, path: str, body: dict[str, Any], headers: dict[str, str] | None = None
 ) -> AsyncGenerator[dict[str, Any], None]:
@@ -200,108 +160,81 @@ async def stream_events(
         raise AnswerError("cut off")
 
 
-async def _ask(http: httpx.AsyncClient, body: dict[str, Any]) -> tuple[float, int]:
-    """Stream one answer: the seconds to its first token, and its tokens.
-
-    Raises:
-        AnswerError: it was no whole answer.
-    """
-    began, first, tokens = time.monotonic(), None, 0
-    async for data in stream_events(http, "/v1/completions", body):
-        first = time.monotonic() - began if first is None else first
-        tokens = (data.get("usage") or {}).get("completion_tokens", tokens)
-    if first is None:
-        raise AnswerError("cut off")
-    return first, tokens
-
-
 class AnswerError(Exception):
     """An answer that was none; its text says which kind."""
 
 
-def load(address: str, report: LoadReport, seconds: float, prompts: Sequence[str]) -> list[float]:
-    """Ask for some seconds with all clients; counts in ``report``, and returns the seconds to each first token.
+Seen = tuple[float, list[float], int, Counter[str]]
+"""What some clients saw: how long they asked, the seconds to each first token, tokens and errors."""
+
+
+def load(address: str, clients: int, seconds: float, prompts: Sequence[str], max_tokens: int) -> Seen:
+    """Ask for some seconds with all clients.
 
     Clients run in several processes where there are CPUs for them: Python in one cannot read all that a GPU writes.
     """
-    count = min(report.clients, max(1, (os.cpu_count() or 1) // 4))
+    count = min(clients, max(1, (os.cpu_count() or 1) // 4))
     with ProcessPoolExecutor(count) as pool:
-        parts = [replace(report, clients=len(range(part, report.clients, count))) for part in range(count)]
-        runs = [pool.submit(_ask_all, address, part, seconds, prompts[at::count]) for at, part in enumerate(parts)]
-        found = [run.result() for run in runs]
-    firsts = list[float]()
-    for part, some in found:
-        report.seconds, report.requests = max(report.seconds, part.seconds), report.requests + part.requests
-        report.tokens, report.errors = report.tokens + part.tokens, report.errors + part.errors
-        firsts += some
-    return firsts
+        parts = [(len(range(part, clients, count)), seconds, prompts[part::count], max_tokens) for part in range(count)]
+        found = [run.result() for run in [pool.submit(_ask_all, address, *part) for part in parts]]
+    times, firsts, tokens, errors = zip(*found, strict=True)
+    return max(times), list(itertools.chain(*firsts)), sum(tokens), sum(errors, Counter[str]())
 
 
-def _ask_all(
-    address: str, report: LoadReport, seconds: float, prompts: Sequence[str]
-) -> tuple[LoadReport, list[float]]:
-    return report, asyncio.run(_clients(address, report, seconds, prompts))
+def _ask_all(address: str, clients: int, seconds: float, prompts: Sequence[str], max_tokens: int) -> Seen:
+    firsts, errors, following, tokens = list[float](), Counter[str](), itertools.cycle(prompts), 0
+    began = time.monotonic()
 
-
-async def _clients(address: str, report: LoadReport, seconds: float, prompts: Sequence[str]) -> list[float]:
-    firsts, following = list[float](), itertools.cycle(prompts)
-    end = time.monotonic() + seconds
+    async def ask(http: httpx.AsyncClient, body: dict[str, Any]) -> int:
+        """Stream one answer: its tokens."""
+        asked, first, count = time.monotonic(), None, 0
+        async for data in stream_events(http, "/v1/completions", body):
+            first = time.monotonic() - asked if first is None else first
+            count = (data.get("usage") or {}).get("completion_tokens", count)
+        if first is None:
+            raise AnswerError("cut off")
+        firsts.append(first)
+        return count
 
     async def client(number: int) -> None:
+        nonlocal tokens
         draw = random.Random(number)
         async with httpx.AsyncClient(base_url=address, timeout=120) as http:
-            while time.monotonic() < end:
-                body = {"model": "load", "prompt": next(following), "max_tokens": report.max_tokens, "stream": True}
+            while time.monotonic() < began + seconds:
+                body = {"model": "load", "prompt": next(following), "max_tokens": max_tokens, "stream": True}
                 body |= {"seed": draw.getrandbits(31), "stream_options": {"include_usage": True}}
                 try:
-                    first, tokens = await _ask(http, body)
-                except AnswerError as error:
-                    report.errors[str(error)] += 1
+                    tokens += await ask(http, body)
+                except (AnswerError, httpx.HTTPError, OSError) as error:
+                    errors[str(error) if isinstance(error, AnswerError) else type(error).__name__] += 1
                     await asyncio.sleep(0.1)
-                except (httpx.HTTPError, OSError) as error:
-                    report.errors[type(error).__name__] += 1
-                    await asyncio.sleep(0.1)
-                else:
-                    firsts.append(first)
-                    report.requests += 1
-                    report.tokens += tokens
 
-    started = time.monotonic()
-    await asyncio.gather(*(client(number) for number in range(report.clients)))
-    report.seconds = time.monotonic() - started
-    return firsts
+    async def run() -> None:
+        await asyncio.gather(*map(client, range(clients)))
+
+    asyncio.run(run())
+    return time.monotonic() - began, firsts, tokens, errors
 
 
-def serve_load(
-    model: str,
-    clients: int,
-    seconds: float,
-    *,
-    slots: int,
-    max_tokens: int,
-    queue: int | None = None,
-    prompts: int = 200,
-    weights: str = DEFAULT_WEIGHTS,
-) -> LoadReport:
+def serve_load(model: str, clients: int, seconds: float, *, slots: int, max_tokens: int, prompts: int) -> LoadReport:
     """Load a server, between two batches of the same prompts.
 
     Raises:
         InputError: the batch or the server does not run.
     """
-    report, draw = LoadReport(clients, slots, max_tokens), random.Random(0)
-    texts = [prompt_of(draw) for _ in range(prompts)]
+    draw, rates = random.Random(0), list[float]()
+    texts = [" ".join(draw.choices(WORDS, k=draw.randint(1, 10))) for _ in range(prompts)]
+    command = [sys.executable, "-m", "glinfer", "serve", f"load={model}", "--port", "0"]
+    command += ["--slots", str(slots), "--queue", str(QUEUE * clients)]
     with tempfile.TemporaryDirectory() as folder:
-        report.batch_rates.append(batch_rate(model, Path(folder), report, texts, weights))
-        with server(model, slots, 2 * clients if queue is None else queue, weights) as (address, process):
+        rates.append(batch_rate(model, Path(folder), texts, slots, max_tokens))
+        with started(command) as (address, _):
             httpx.post(f"{address}/v1/completions", json={"model": "load", "prompt": "a"}, timeout=120)
-            report.memory_start = resident(process)
-            firsts = load(address, report, seconds, texts)
-            report.memory_end = resident(process)
-        report.batch_rates.append(batch_rate(model, Path(folder), report, texts, weights))
-    if firsts:
-        report.first_token_p50 = statistics.median(firsts)
-        report.first_token_p95 = sorted(firsts)[math.ceil(0.95 * len(firsts)) - 1]
-    return report
+            taken, firsts, tokens, errors = load(address, clients, seconds, texts, max_tokens)
+        rates.append(batch_rate(model, Path(folder), texts, slots, max_tokens))
+    ordered = sorted(firsts) or [0.0]
+    p50, p95 = statistics.median(ordered), ordered[math.ceil(0.95 * len(ordered)) - 1]
+    return LoadReport(clients, slots, max_tokens, taken, len(firsts), tokens, errors, p50, p95, rates)
 
 
 @click.command("serve-load")
@@ -309,18 +242,10 @@ def serve_load(
 @click.option("--clients", type=click.IntRange(1, 1000), default=64, show_default=True, help="Number of clients.")
 @click.option("--seconds", type=click.FloatRange(1), default=60.0, show_default=True, help="Duration of the load.")
 @click.option("--slots", type=click.IntRange(1, 256), default=16, show_default=True, help="Sequences at once.")
-@click.option(
-    "--max-tokens", type=click.IntRange(1), default=32, show_default=True, help="Maximum tokens of an answer."
-)
-@click.option(
-    "--queue",
-    type=click.IntRange(0),
-    help="Requests that may wait. Default: twice the number of clients, of which one address may take half.",
-)
+@click.option("--max-tokens", type=click.IntRange(1), default=32, show_default=True, help="Tokens of an answer.")
 @click.option("--prompts", type=click.IntRange(1), default=200, show_default=True, help="Prompts, used in turn.")
-@weights_option
 @json_option
-def serve_load_command(model: str, clients: int, seconds: float, as_json: bool, **options: Any) -> None:
+def serve_load_command(model: str, clients: int, seconds: float, as_json: bool, **options: Any) -> int:
     """Load a server of MODEL (default: shakespeare) with many clients, and compare its speed with a batch.
 
     Both use the model's default sampling and the same prompts.
@@ -334,17 +259,13 @@ def serve_load_command(model: str, clients: int, seconds: float, as_json: bool, 
     if as_json:
         print_json(report.to_json())
     else:
+        before, after = report.batch_rates
+        kinds = ", ".join(f"{count} × {kind}" for kind, count in report.errors.items())
         click.echo(
             f"{clients} clients for {report.seconds:.0f} s, {report.slots} slots: {report.requests:,} answers, "
-            f"{report.tokens:,} tokens, {report.rate:.1f} tok/s"
+            f"{report.tokens:,} tokens, {report.rate:.1f} tok/s\n"
+            f"generate --batch: {before:.1f} tok/s before, {after:.1f} tok/s after; share {report.share:.0%}\n"
+            f"first token: p50 {report.first_token_p50:.2f} s, p95 {report.first_token_p95:.2f} s\n"
+            f"errors: {kinds or 'none'}"
         )
-        before, after = report.batch_rates
-        click.echo(f"generate --batch: {before:.1f} tok/s before, {after:.1f} tok/s after")
-        click.echo(f"the server's share of that: {report.share:.0%}; sampling: the model's default")
-        click.echo(f"first token: p50 {report.first_token_p50:.2f} s, p95 {report.first_token_p95:.2f} s")
-        if report.memory_start is not None and report.memory_end is not None:
-            click.echo(f"memory: {report.memory_start / 1e6:.0f} MB, at the end {report.memory_end / 1e6:.0f} MB")
-        kinds = ", ".join(f"{count} × {kind}" for kind, count in report.errors.items())
-        click.echo(f"errors: {kinds or 'none'}")
-    if report.errors or not report.requests:
-        click.get_current_context().exit(1)
+    return int(bool(report.errors) or not report.requests)

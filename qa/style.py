@@ -15,8 +15,8 @@ from pathlib import Path
 import click
 
 from glinfer.errors import InputError
+from qa.steps import ROOT
 
-ROOT = Path(__file__).resolve().parents[1]
 ALLOWED = {"README.md": 0, "docs": 0, "examples": 0, "glinfer": 0, "qa": 0, "scripts": 0, "shaders": 0, "web": 0}
 ENDINGS = {".py", ".md", ".js", ".mjs", ".html", ".frag", ".vert", ".glsl", ".sh"}
 SKIPPED = {"node_modules", "libraries", "dist", "tests", "__pycache__"}

@@ -7,7 +7,6 @@ then on, and named.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import importlib.util
 import os
 import re
@@ -17,24 +16,26 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
-from glinfer.cli.common import json_text, say, show_table
+from glinfer.cli.common import say, show_table
 from glinfer.errors import InputError
 from glinfer.inspect.tables import Column, Table
 from qa.faults.planted import FAULTS, Fault
 from qa.steps import ROOT, StepError, run
 
-FOUND, SURVIVED, ABSENT = "found", "SURVIVED", "absent"
+SURVIVED = "SURVIVED"
 PASSES = {"fast": ((),), "full": ((), ("-m", "slow"), ("-m", "web"))}
 """The arguments of pytest for each pass of a suite."""
 OWN_TESTS = "qa/tests/test_faults_list.py"
 """Left out, as it fails wherever a fault is planted."""
+TIMEOUT = 3600
+"""Seconds for one run of tests."""
 _PYTEST = ("-x", "-q", "-rfE", "--tb=short", "--color=no", "-p", "no:cacheprovider", f"--ignore={OWN_TESTS}")
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (\S.*?)(?: - .*)?$", re.MULTILINE)
 _PASSED, _NO_TESTS = 0, 5  # exit statuses of pytest
@@ -42,13 +43,10 @@ _NOT_RUN = (3, 4)  # of an internal error, and of arguments that pytest refuses
 _MODULES = "web/node_modules"
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """The result for one fault: found, survived or absent, the test that found it, and the seconds it took."""
+class Verdict(NamedTuple):
+    """The result for one fault: the test that found it, or nothing, and the seconds that it took."""
 
-    name: str
-    path: str
-    status: str
+    fault: Fault
     found_by: str
     seconds: float
 
@@ -60,49 +58,44 @@ class Options:
     suite: str = "fast"
     rooms_only: bool = False
     workers: int = 0
-    timeout: float = 3600.0
 
 
-def present(tree: Path, faults: Sequence[Fault]) -> list[Fault]:
-    """Return the faults whose text is in their file exactly once; in another tree than this one a text may be absent.
+def check_texts(faults: Sequence[Fault]) -> None:
+    """Check that the text of each fault is in its file exactly once.
 
     Raises:
-        InputError: a text occurs several times, or not at all in this tree.
+        InputError: it is not.
     """
-    found = []
     for fault in faults:
-        file = tree / fault.path
+        file = ROOT / fault.path
         count = file.read_text("utf-8").count(fault.old) if file.is_file() else 0
-        if count > 1 or (not count and tree.samefile(ROOT)):
+        if count != 1:
             raise InputError(
                 f"fault {fault.name}: its text occurs {count} times in {fault.path}; expected once; "
-                "change the fault in qa/faults/planted.py"
+                "change the fault in qa/faults/planted.txt"
             )
-        if count:
-            found.append(fault)
-    return found
 
 
 @contextlib.contextmanager
-def copied(tree: Path) -> Iterator[Path]:
-    """Yield a temporary copy of a checkout's files, committed or not, without those that git ignores.
+def copied() -> Iterator[Path]:
+    """Yield a temporary copy of the checkout's files, committed or not, without those that git ignores.
 
     Raises:
-        InputError: the tree is not a git checkout.
+        InputError: this is not a git checkout.
     """
     try:
-        listed = run("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", cwd=tree)
+        listed = run("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", cwd=ROOT)
     except (StepError, OSError):
-        raise InputError(f"{tree}: found no git checkout there; expected one, as git lists the files") from None
+        raise InputError(f"{ROOT}: found no git checkout there; expected one, as git lists the files") from None
     with tempfile.TemporaryDirectory(prefix="glinfer-faults-") as folder:
         copy = Path(folder) / "tree"
         for name in filter(None, listed.split("\0")):
-            if (tree / name).is_file():
+            if (ROOT / name).is_file():
                 (copy / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(tree / name, copy / name)
+                shutil.copy2(ROOT / name, copy / name)
         for name in ("../shared", _MODULES):  # texts of some tests, and what the page's tests need
-            if (tree / name).is_dir() and (copy / name).parent.is_dir():
-                (copy / name).symlink_to((tree / name).resolve(), target_is_directory=True)
+            if (ROOT / name).is_dir() and (copy / name).parent.is_dir():
+                (copy / name).symlink_to((ROOT / name).resolve(), target_is_directory=True)
         yield copy
 
 
@@ -150,7 +143,7 @@ class Judge:
             by = self._finder(fault, command)
             if by:
                 break
-        return Verdict(fault.name, fault.path, FOUND if by else SURVIVED, by, time.monotonic() - started)
+        return Verdict(fault, by, time.monotonic() - started)
 
     def _commands(self, fault: Fault) -> Iterator[list[str]]:
         """Yield the test commands in order: the fault's rooms in each pass, then all other tests in each pass."""
@@ -183,7 +176,7 @@ class Judge:
             if argument in left_out or (name is None and status in _NOT_RUN):
                 raise click.ClickException(f"pytest ended with status {status}: {' '.join(output.split())[-300:]}")
             if name is None:
-                return f"status {status}" if status else f"no end after {self._options.timeout:g} s"
+                return f"status {status}" if status else f"no end after {TIMEOUT} s"
             if self._call(self._pytest("-m", "", name[1]))[0] in (_PASSED, *_NOT_RUN):
                 return name[1]
             say(f"{name[1]} fails without a fault; it is left out")
@@ -199,7 +192,7 @@ class Judge:
             status = None
             try:
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    status = process.wait(self._options.timeout)
+                    status = process.wait(TIMEOUT)
             finally:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)  # the tests, and processes that they have started
@@ -208,31 +201,19 @@ class Judge:
             return status, output.read().decode("utf-8", "replace")
 
 
-def judge_all(tree: Path, faults: Sequence[Fault], options: Options) -> Generator[Verdict, None, None]:
-    """Judge faults one after the other in a copy of a tree; errors are those of :func:`present` and :func:`copied`."""
-    here = set(present(tree, faults))
-    with copied(tree) as copy:
-        judge = Judge(copy, options)
-        for fault in faults:
-            yield judge.judge(fault) if fault in here else Verdict(fault.name, fault.path, ABSENT, "", 0.0)
-
-
 @click.command("faults")
 @click.option("--suite", type=click.Choice(list(PASSES)), default="fast", show_default=True, help="Tests to run.")
 @click.option("--only", multiple=True, metavar="NAME", help="Plant only this fault. Repeatable.")
 @click.option("--rooms-only", is_flag=True, help="Run only the tests of a fault's rooms.")
 @click.option("--workers", type=click.IntRange(0), default=0, help="Processes of pytest-xdist. Default: none.")
-@click.option("--timeout", type=click.FloatRange(1), default=3600.0, show_default=True, help="Seconds per test run.")
-@click.option("--tree", type=click.Path(file_okay=False, exists=True, path_type=Path), default=ROOT, help="Checkout.")
-@click.option("--json", "report", type=click.Path(dir_okay=False, path_type=Path), help="File for the results.")
-def faults_command(only: tuple[str, ...], tree: Path, report: Path | None, **options: Any) -> None:
+def faults_command(only: tuple[str, ...], **options: Any) -> int:
     """Plant faults one at a time in a temporary copy of the checkout, and report which tests find them.
 
     The rooms of a fault are the test folders that are likely to find it; they run first. The suite 'full' adds the
-    tests marked slow and web, and npm's tests for JavaScript. --tree applies the same list to another checkout.
+    tests marked slow and web, and npm's tests for JavaScript.
 
     \b
-    python -m qa faults --workers 4 --json faults.json
+    python -m qa faults --workers 4
     python -m qa faults --only rope-angle-sign --rooms-only
 
     \b
@@ -242,22 +223,20 @@ def faults_command(only: tuple[str, ...], tree: Path, report: Path | None, **opt
       2  bad input, or a fault whose text is not in its file exactly once
     """
     if unknown := set(only) - {fault.name for fault in FAULTS}:
-        raise InputError(f"there is no fault {min(unknown)}; qa/faults/planted.py lists them")
+        raise InputError(f"there is no fault {min(unknown)}; qa/faults/planted.txt lists them")
     chosen = [fault for fault in FAULTS if not only or fault.name in only]
-    verdicts: list[Verdict] = []
-    with contextlib.closing(judge_all(tree, chosen, Options(**options))) as judged:
-        for verdict in judged:
-            verdicts.append(verdict)
-            say(f"{len(verdicts)} of {len(chosen)}: {verdict.name}: {verdict.found_by or verdict.status}")
-            if report is not None:  # after each fault, since a run takes hours
-                report.write_text(json_text({"faults": [dataclasses.asdict(each) for each in verdicts]}) + "\n")
+    check_texts(chosen)
+    verdicts = list[Verdict]()
+    with copied() as copy:
+        judge = Judge(copy, Options(**options))
+        for number, fault in enumerate(chosen, 1):
+            verdicts.append(judge.judge(fault))
+            say(f"{number} of {len(chosen)}: {fault.name}: {verdicts[-1].found_by or SURVIVED}")
     columns = (
-        *(Column("fault", "name"), Column("file", "path")),
-        Column("found by", lambda each: each.found_by or each.status),
-        Column("seconds", "seconds", ".0f"),
+        *(Column("fault", lambda each: each.fault.name), Column("file", lambda each: each.fault.path)),
+        *(Column("found by", lambda each: each.found_by or SURVIVED), Column("seconds", "seconds", ".0f")),
     )
     show_table(Table("Faults", columns, verdicts))
-    found, absent = (sum(each.status == status for each in verdicts) for status in (FOUND, ABSENT))
-    click.echo(f"\n{found} of {len(verdicts) - absent} found" + (f", {absent} absent" if absent else ""))
-    if found + absent < len(verdicts):
-        raise click.exceptions.Exit(1)
+    found = sum(bool(each.found_by) for each in verdicts)
+    click.echo(f"\n{found} of {len(verdicts)} found")
+    return int(found < len(verdicts))

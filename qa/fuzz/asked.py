@@ -17,12 +17,9 @@ from typing import Any
 from glinfer.engine.requests import BatchRequest
 from glinfer.hub.choice import choose, gguf_choices, read_listing
 from glinfer.hub.names import HubName, hub_name
-from glinfer.jobs.index import LineIndex
-from glinfer.jobs.lines import RequestLine
 from glinfer.jobs.manifest import check_manifest, write_manifest
 from glinfer.jobs.places import Target
 from glinfer.jobs.requests import RequestForm, sent_body
-from glinfer.jobs.results import ResultFile, read_finished
 from glinfer.server import protocol
 from glinfer.server.errors import ApiError
 from glinfer.server.responses import _format, _plain, messages_of
@@ -42,7 +39,7 @@ from glinfer.text.templates import JinjaTemplate
 from glinfer.text.tokenizer import Tokenizer
 from glinfer.text.tokenizers.huggingface import read_hf_tokenizer
 from qa.fuzz import seeds
-from qa.fuzz.reads import put, with_errors
+from qa.fuzz.reads import put, resumed, scanned, with_errors
 
 # A hub
 
@@ -183,16 +180,10 @@ _LINES = [
 BATCH = b"".join(seeds.compact(line) + b"\n" for line in _LINES)
 
 
-def _scanned(path: Path) -> list[RequestLine]:
-    with LineIndex(RequestForm(), path) as index:
-        index.scan()
-        return list(index.todo())
-
-
 def batch_requests(data: bytes, folder: Path) -> None:
     """A file of requests, and each as it is sent to its route."""
     bodies = {route.path: route.body for route in ROUTES}
-    for line in _scanned(put(folder, "requests.jsonl", data)):
+    for line in scanned(RequestForm(), put(folder, "requests.jsonl", data)):
         assert line.digest.startswith("batch_req_")
         with contextlib.suppress(ApiError):
             kind = bodies[line.url]
@@ -208,7 +199,7 @@ def prepare_batch(folder: Path) -> None:
 def result_seeds() -> list[bytes]:
     """The results of those requests, whole and torn; the first byte says that results follow."""
     with tempfile.TemporaryDirectory() as folder:
-        lines = _scanned(put(Path(folder), "requests.jsonl", BATCH))
+        lines = scanned(RequestForm(), put(Path(folder), "requests.jsonl", BATCH))
     answer = {"status_code": 200, "request_id": "r", "body": {"usage": {"prompt_tokens": 1}}}
     answers = [{"id": line.digest, "custom_id": line.key, "response": answer, "error": None} for line in lines]
     made = [json.dumps(each, ensure_ascii=False).encode() + b"\n" for each in answers]
@@ -228,12 +219,7 @@ def batch_results(data: bytes, folder: Path) -> None:
         write_manifest(target, fingerprint)
         check_manifest(target, fingerprint, required=True)
         return
-    with LineIndex(RequestForm(), folder / "requests.jsonl") as index:
-        index.scan()
-        finished = read_finished(target, index)
-    with ResultFile(target, finished) as file:
-        file.open()
-    assert out.read_bytes() == rest[: finished.size]
+    resumed(RequestForm(), folder / "requests.jsonl", out)
 
 
 # Structures
@@ -364,11 +350,8 @@ def _encoded(messages: list[dict[str, Any]], tools: Any = None, source: str = _H
 def conversation_seeds() -> list[bytes]:
     """Conversations with tools; the first byte says by which template."""
     talk = [{**each, "content": each["content"] if isinstance(each["content"], str) else "hi"} for each in TALK]
-    talk[2] = {
-        "role": "assistant",
-        "content": "",
-        "tool_calls": [{**_CALL, "function": {"name": "l", "arguments": "{}"}}],
-    }
+    calls = [{**_CALL, "function": {"name": "l", "arguments": "{}"}}]
+    talk[2] = {"role": "assistant", "content": "", "tool_calls": calls}
     return [bytes([place]) + seeds.compact({"messages": talk, "tools": [_TOOL]}) for place in range(2)]
 
 

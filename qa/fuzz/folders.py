@@ -26,18 +26,12 @@ from tests.helpers.made_adapters import made_pairs, write_gguf_adapter, write_pe
 from tests.helpers.tiny_embedders import write_embedder
 
 
-def files_in(folder: Path) -> dict[str, bytes]:
-    """All files below a folder, by their paths in it."""
-    return {
-        path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()
-    }
-
-
 def written(write: Callable[[Path], object]) -> dict[str, bytes]:
-    """What a function writes into a folder."""
+    """The files that a function writes into a folder, by their paths in it."""
     with tempfile.TemporaryDirectory() as folder:
         write(Path(folder))
-        return files_in(Path(folder))
+        found = [path for path in sorted(Path(folder).rglob("*")) if path.is_file()]
+        return {path.relative_to(folder).as_posix(): path.read_bytes() for path in found}
 
 
 def _split_off(files: Files, names: tuple[str, ...]) -> tuple[Files, Files]:

@@ -38,6 +38,7 @@ from glinfer.jobs.lines import RequestLine
 from glinfer.jobs.manifest import file_digest
 from glinfer.jobs.places import Target
 from glinfer.jobs.prompts import PromptForm
+from glinfer.jobs.requests import RequestForm
 from glinfer.jobs.results import ResultFile, check_targets, read_finished
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.rotary import cosines_and_sines, rope_frequencies
@@ -175,8 +176,7 @@ def manifest(data: bytes, folder: Path) -> None:
 
 
 def safetensors(data: bytes, folder: Path) -> None:
-    path = put(folder, "m.safetensors", data)
-    use_checkpoint(read_safetensors(path))
+    use_checkpoint(read_safetensors(put(folder, "m.safetensors", data)))
 
 
 def prepare_hf(folder: Path) -> None:
@@ -251,12 +251,7 @@ def prepare_manifest(folder: Path) -> None:
 
 def any_seeds() -> list[bytes]:
     made = [seeds.gab(), seeds.bpe(), *seeds.own_safetensors()[:1], *seeds.ggufs()[:1], *seeds.merges_json()[:1]]
-    made += [
-        seeds.manifests()[0][0],
-        *seeds.configs()[:1],
-        *seeds.tokenizer_jsons()[:1],
-        *seeds.gguf_vocabularies()[:1],
-    ]
+    made += [seeds.manifests()[0][0], seeds.configs()[0], seeds.tokenizer_jsons()[0], seeds.gguf_vocabularies()[0]]
     made += [seeds.safetensors(seeds.llama_arrays()), b"", b"{", b"GGUF", b"a batch\n"]
     return [bytes([index % len(NAMES)]) + data for index, data in enumerate(made)]
 
@@ -345,17 +340,14 @@ def gguf_vocabulary(data: bytes, folder: Path) -> None:
 
 
 def template_seeds() -> list[bytes]:
-    return [
-        text.encode()
-        for text in (
-            seeds.TEMPLATE,
-            "{%- macro say(a) -%}{{ a | upper }}{%- endmacro -%}{{ say('x') }}{% generation %}y{% endgeneration %}",
-            "{% set ns = namespace(n=0) %}{% for m in messages[::-1] %}"
-            "{% set ns.n = ns.n + 1 %}{% break %}{% endfor %}",
-            "{{ messages | tojson(indent=2) }}{{ strftime_now('%Y') }}{% if not bos_token is defined %}"
-            "{{ raise_exception('no') }}{% endif %}{{ messages[0].items() | list }}{{ '%s' | format(1) }}",
-        )
-    ]
+    texts = (
+        seeds.TEMPLATE,
+        "{%- macro say(a) -%}{{ a | upper }}{%- endmacro -%}{{ say('x') }}{% generation %}y{% endgeneration %}",
+        "{% set ns = namespace(n=0) %}{% for m in messages[::-1] %}{% set ns.n = ns.n + 1 %}{% break %}{% endfor %}",
+        "{{ messages | tojson(indent=2) }}{{ strftime_now('%Y') }}{% if not bos_token is defined %}"
+        "{{ raise_exception('no') }}{% endif %}{{ messages[0].items() | list }}{{ '%s' | format(1) }}",
+    )
+    return [text.encode() for text in texts]
 
 
 def prepare_template(folder: Path) -> None:
@@ -391,15 +383,9 @@ KEY = TuningKey("renderer", "driver", "shape,weights=f32")
 
 
 def kernels_seeds() -> list[bytes]:
-    times = {"milliseconds": 1.5, "default_milliseconds": 2.0}
-    values = {
-        "version": tuning.VERSION,
-        **dataclasses.asdict(KEY),
-        **times,
-        "kernels": dataclasses.asdict(KernelOptions()),
-    }
-    other = {**values, "kernels": dataclasses.asdict(KernelOptions(tiles=8, part_steps=8, quad=False, cover="points"))}
-    return [seeds.compact(values), seeds.compact(other)]
+    values = {"version": tuning.VERSION, **dataclasses.asdict(KEY), "milliseconds": 1.5, "default_milliseconds": 2.0}
+    made = (KernelOptions(), KernelOptions(tiles=8, part_steps=8, quad=False, cover="points"))
+    return [seeds.compact({**values, "kernels": dataclasses.asdict(each)}) for each in made]
 
 
 def kernels(data: bytes, folder: Path) -> None:
@@ -418,9 +404,7 @@ def kernels(data: bytes, folder: Path) -> None:
 
 @cache
 def _small() -> Checkpoint:
-    return random_checkpoint(
-        ModelConfig(vocab_size=6, hidden_size=4, num_attention_heads=2, num_hidden_layers=1, max_position_embeddings=8)
-    )
+    return random_checkpoint(ModelConfig(6, 4, 2, 1, 8))
 
 
 # Batches and options
@@ -429,6 +413,7 @@ _DEFAULTS: dict[str, Any] = {
     "max_tokens": 8, "temperature": 0.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0, "seed": 3,
     "stop": [], "stop_ids": None,
 }  # fmt: skip
+_FORM = PromptForm(_DEFAULTS, ("m",))
 BATCH = (
     b'{"prompt": "Once upon", "id": "a", "max_tokens": 3, "temperature": 0.5, "top_k": 4, "top_p": 0.9, "seed": 1}\n'
     b'{"ids": [1, 2, 3], "stop_ids": [0], "min_p": 0.1, "repetition_penalty": 1.1}\n\n'
@@ -437,15 +422,27 @@ BATCH = (
 
 
 def batch(data: bytes, folder: Path) -> None:
-    for line in _scanned(put(folder, "in.jsonl", data)):
+    for line in scanned(_FORM, put(folder, "in.jsonl", data)):
         assert len(line.digest) == 16
 
 
-def _scanned(path: Path) -> list[RequestLine]:
+def scanned(form: PromptForm | RequestForm, path: Path) -> list[RequestLine]:
     """The lines of a batch, with ids that differ."""
-    with LineIndex(PromptForm(_DEFAULTS, ("m",)), path) as index:
+    with LineIndex(form, path) as index:
         index.scan()
         return list(index.todo())
+
+
+def resumed(form: PromptForm | RequestForm, source: Path, out: Path) -> None:
+    """Results that a resumed run reads: it keeps those that are whole."""
+    target, data = Target(out), out.read_bytes()
+    check_targets(source, target)
+    with LineIndex(form, source) as index:
+        index.scan()
+        finished = read_finished(target, index)
+    with ResultFile(target, finished) as file:
+        file.open()
+    assert out.read_bytes() == data[: finished.size]
 
 
 def prepare_batch(folder: Path) -> None:
@@ -454,7 +451,7 @@ def prepare_batch(folder: Path) -> None:
 
 def results_seeds() -> list[bytes]:
     with tempfile.TemporaryDirectory() as folder:
-        lines = _scanned(put(Path(folder), "in.jsonl", BATCH))
+        lines = scanned(_FORM, put(Path(folder), "in.jsonl", BATCH))
     report = {"text": "é", "ids": [1], "finish_reason": "stop", "prompt_tokens": 1, "tokens": 1}
     results = [{"id": line.key, **report, "prompt_sha": line.digest} for line in lines]
     made = [seeds.compact(result).replace(b'{"id":', b'{"id": ') + b"\n" for result in results]
@@ -462,15 +459,7 @@ def results_seeds() -> list[bytes]:
 
 
 def results(data: bytes, folder: Path) -> None:
-    source, out = folder / "in.jsonl", put(folder, "out.jsonl", data)
-    target = Target(out)
-    check_targets(source, target)
-    with LineIndex(PromptForm(_DEFAULTS, ("m",)), source) as index:
-        index.scan()
-        finished = read_finished(target, index)
-    with ResultFile(target, finished) as file:
-        file.open()
-    assert out.read_bytes() == data[: finished.size]
+    resumed(_FORM, folder / "in.jsonl", put(folder, "out.jsonl", data))
 
 
 def options(data: bytes, folder: Path) -> None:

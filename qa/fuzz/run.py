@@ -24,10 +24,9 @@ import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from typing import Any
 
 CORPUS = Path(__file__).resolve().parent / "corpus"
 ROOT = Path(__file__).resolve().parents[2]
@@ -140,17 +139,8 @@ def fuzz(name: str, seconds: float, finds: Path, work: Path) -> Result:
     started = time.monotonic()
     seed = 1
     while (left := seconds - (time.monotonic() - started)) > 1:
-        command = [
-            sys.executable,
-            "-m",
-            f"{__package__}.run",
-            "--here",
-            name,
-            str(work),
-            str(finds),
-            str(left),
-            str(seed),
-        ]
+        here = ("--here", name, work, finds, left, seed)
+        command = [sys.executable, "-m", f"{__package__}.run", *map(str, here)]
         environment = {**os.environ, "TOKENIZERS_PARALLELISM": "false", "RUST_BACKTRACE": "0", "PYTHONPATH": str(ROOT)}
         done = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, env=environment, cwd=ROOT)
         before = len(result.finds)
@@ -229,11 +219,9 @@ def _arguments(given: list[str] | None) -> argparse.Namespace:
     parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"one of {', '.join(TARGETS)}; all without any")
     parser.add_argument("--seconds", type=float, default=60.0, help="for each target (60)")
     parser.add_argument("--jobs", type=int, default=2, help="targets at once (2)")
-    parser.add_argument(
-        "--finds", type=Path, default=Path(".cache/fuzz/finds"), help="where files go that found something"
-    )
+    finds = Path(".cache/fuzz/finds")
+    parser.add_argument("--finds", type=Path, default=finds, help="where files go that found something")
     parser.add_argument("--keep", type=Path, help="where files go that reached new code, a folder for each target")
-    parser.add_argument("--json", action="store_true", help="print the results as JSON")
     found = parser.parse_args(given)
     unknown = [name for name in found.targets if name not in TARGETS]
     if unknown:
@@ -266,8 +254,7 @@ def main(given: list[str] | None = None) -> int:
 
     with ThreadPoolExecutor(options.jobs) as pool:
         results = list(pool.map(one, options.targets))
-    report: Any = [{**asdict(result), "rate": round(result.rate, 1)} for result in results]
-    print(json.dumps(report)) if options.json else show(results)
+    show(results)
     return int(any(result.finds for result in results))
 
 

@@ -8,6 +8,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
 from glinfer.config import ModelConfig
 from glinfer.formats.gab.file import float_count
@@ -16,13 +17,9 @@ from glinfer.formats.tensors import stored_tensors, weight_shapes
 from qa.fuzz.mutate_gguf import ARRAY, STRING, GgufEntry, GgufParts
 
 SIZES: dict[str, Any] = {
-    "vocab_size": 6,
-    "hidden_size": 4,
-    "num_attention_heads": 2,
-    "num_hidden_layers": 1,
-    "max_position_embeddings": 8,
+    "vocab_size": 6, "hidden_size": 4, "num_attention_heads": 2, "num_hidden_layers": 1, "max_position_embeddings": 8,
     "intermediate_size": 4,
-}
+}  # fmt: skip
 LLAMA: dict[str, Any] = {"model_type": "llama", "rms_norm_eps": 1e-5, **SIZES}
 GPT2: dict[str, Any] = {"model_type": "gpt2", "vocab_size": 6, "n_embd": 4, "n_head": 2, "n_layer": 1, "n_positions": 8}
 _DTYPES = {"F32": "<f4", "F16": "<f2", "BF16": "<u2", "U8": "<u1"}
@@ -37,10 +34,7 @@ def compact(value: object) -> bytes:
 
 
 def gab() -> bytes:
-    config = ModelConfig(
-        vocab_size=3, hidden_size=2, num_attention_heads=1, num_hidden_layers=1, max_position_embeddings=2
-    )
-    numbers = np.linspace(-1, 1, float_count(config), dtype="<f4")
+    numbers = np.linspace(-1, 1, float_count(ModelConfig(3, 2, 1, 1, 2)), dtype="<f4")
     return struct.pack("<7I", 0x47414231, 1, 3, 2, 1, 1, 2) + numbers.tobytes()
 
 
@@ -116,27 +110,16 @@ def configs() -> list[bytes]:
         {"rope_type": "longrope", "short_factor": [1.0, 1.0], "long_factor": [2.0, 3.0],
          "original_max_position_embeddings": 4},
     ]  # fmt: skip
-    made: list[dict[str, Any]] = [{**LLAMA, "hidden_size": 8, "rope_scaling": scaling} for scaling in scalings]
-    made += [
+    acts = {"head_dim": 2, "hidden_activation": "gelu_pytorch_tanh"}
+    windows = {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 0}
+    made: list[dict[str, Any]] = [
+        *({**LLAMA, "hidden_size": 8, "rope_scaling": scaling} for scaling in scalings),
         {**LLAMA, "tie_word_embeddings": True, "rope_parameters": {"rope_type": "default", "rope_theta": 500000.0}},
         {**LLAMA, "attention_bias": True, "mlp_bias": True, "hidden_act": "gelu", "eos_token_id": [1, 2]},
         {**LLAMA, "model_type": "mistral", "sliding_window": 4, "num_key_value_heads": 1, "head_dim": 6},
-        {
-            **LLAMA,
-            "model_type": "qwen2",
-            "use_sliding_window": True,
-            "sliding_window": 4,
-            "max_window_layers": 0,
-            "num_key_value_heads": 1,
-        },
+        {**LLAMA, "model_type": "qwen2", **windows, "num_key_value_heads": 1},
         {**LLAMA, "model_type": "qwen3", "head_dim": 2, "layer_types": ["full_attention"], "num_key_value_heads": 2},
-        {
-            **LLAMA,
-            "model_type": "gemma",
-            "head_dim": 2,
-            "hidden_activation": "gelu_pytorch_tanh",
-            "num_key_value_heads": 2,
-        },
+        {**LLAMA, "model_type": "gemma", **acts, "num_key_value_heads": 2},
         {**GPT2, "n_inner": 16, "activation_function": "gelu", "layer_norm_epsilon": 1e-5, "n_ctx": 8},
     ]
     return [compact(values) for values in made]
@@ -183,27 +166,8 @@ def manifests() -> list[tuple[bytes, dict[str, bytes]]]:
 
 # GGUF
 
-_TYPES = {
-    "F32": (0, 1, 4),
-    "F16": (1, 1, 2),
-    "BF16": (30, 1, 2),
-    "Q8_0": (8, 32, 34),
-    "Q4_0": (2, 32, 18),
-    "Q4_K": (12, 256, 144),
-    "IQ4_NL": (20, 32, 18),
-    "MXFP4": (39, 32, 17),
-    "IQ2_XXS": (16, 256, 66),
-    "IQ2_XS": (17, 256, 74),
-    "IQ3_XXS": (18, 256, 98),
-    "IQ1_S": (19, 256, 50),
-    "IQ3_S": (21, 256, 110),
-    "IQ2_S": (22, 256, 82),
-    "IQ4_XS": (23, 256, 136),
-    "IQ1_M": (29, 256, 56),
-    "TQ1_0": (34, 256, 54),
-    "TQ2_0": (35, 256, 66),
-}
-CODED = tuple(name for name, (_, weights, _) in _TYPES.items() if weights == 256 and name != "Q4_K")
+_TYPES = {kind.name: (kind.value, *GGML_QUANT_SIZES[kind]) for kind in GGMLQuantizationType}
+CODED = (*("IQ2_XXS", "IQ2_XS", "IQ3_XXS", "IQ1_S", "IQ3_S", "IQ2_S", "IQ4_XS", "IQ1_M", "TQ1_0", "TQ2_0"),)
 
 
 def gguf(config: ModelConfig, kind: str = "F16", **more: Any) -> bytes:
@@ -238,22 +202,20 @@ def gguf_entry(key: str, value: Any) -> GgufEntry:
 
 @cache
 def ggufs() -> list[bytes]:
-    tiny = {name: SIZES[name] for name in SIZES}
-    wide = {**tiny, "hidden_size": 32, "intermediate_size": 32}
+    wide = {**SIZES, "hidden_size": 32, "intermediate_size": 32}
     yarn = {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 4, "attention_factor": 1.5}
     llama3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
-    scaled: Any = tuple(yarn.items())
-    freqs: Any = tuple(llama3.items())
+    far, freqs = (tuple(each.items()) for each in (yarn, llama3))
     return [
-        gguf(ModelConfig(**tiny, model_type="llama", hidden_act="silu", rope_scaling=freqs), "F16"),
-        gguf(ModelConfig(**tiny, model_type="gpt2", tie_word_embeddings=True), "F32"),
-        gguf(ModelConfig(**tiny, model_type="gpt2"), "BF16"),
+        gguf(ModelConfig(**SIZES, model_type="llama", hidden_act="silu", rope_scaling=freqs), "F16"),
+        gguf(ModelConfig(**SIZES, model_type="gpt2", tie_word_embeddings=True), "F32"),
+        gguf(ModelConfig(**SIZES, model_type="gpt2"), "BF16"),
         gguf(ModelConfig(**wide, model_type="llama", hidden_act="silu", num_key_value_heads=1), "Q8_0"),
         gguf(ModelConfig(**wide, model_type="qwen2", hidden_act="silu", attention_bias=True), "Q4_0"),
         gguf(ModelConfig(**wide, model_type="qwen2", hidden_act="silu", attention_bias=True), "IQ4_NL"),
         gguf(ModelConfig(**wide, model_type="llama", hidden_act="silu", num_key_value_heads=1), "MXFP4"),
-        gguf(ModelConfig(**tiny, model_type="qwen3", hidden_act="silu", sliding_window=4, rope_scaling=scaled), "BF16"),
-        gguf(ModelConfig(**tiny, model_type="gemma", tie_word_embeddings=True, head_dim=6), "F16"),
+        gguf(ModelConfig(**SIZES, model_type="qwen3", hidden_act="silu", sliding_window=4, rope_scaling=far), "BF16"),
+        gguf(ModelConfig(**SIZES, model_type="gemma", tie_word_embeddings=True, head_dim=6), "F16"),
     ]
 
 
@@ -290,12 +252,8 @@ def gguf_vocabularies() -> list[bytes]:
     }  # fmt: skip
     without = {name: in_pieces[name] for name in (f"{key}model", f"{key}tokens")}
     default = {**in_bytes, f"{key}pre": "default"}
-    return [
-        GgufParts(
-            entries=[gguf_entry(name, value) for name, value in {"general.architecture": "llama", **values}.items()]
-        ).build()
-        for values in (in_bytes, in_pieces, without, default)
-    ]
+    given = ({"general.architecture": "llama", **values} for values in (in_bytes, in_pieces, without, default))
+    return [GgufParts(entries=[gguf_entry(*entry) for entry in values.items()]).build() for values in given]
 
 
 # Hugging Face tokenizers
@@ -352,13 +310,8 @@ def tokenizer_jsons() -> list[bytes]:
         {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}, {"type": "ByteFallback"}, {"type": "Fuse"},
         {"type": "Strip", "content": " ", "start": 1, "stop": 0},
     ]  # fmt: skip
-    normalizer = {
-        "type": "Sequence",
-        "normalizers": [
-            {"type": "Prepend", "prepend": "▁"},
-            {"type": "Replace", "pattern": {"String": " "}, "content": "▁"},
-        ],
-    }
+    spaces = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
+    normalizer = {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "▁"}, spaces]}
     metaspace = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first", "split": True}
     unigram = {
         "type": "Unigram", "unk_id": 0, "byte_fallback": False,
@@ -377,14 +330,12 @@ def tokenizer_jsons() -> list[bytes]:
 
 
 def tokenizer_configs() -> list[bytes]:
-    return [
-        compact(values)
-        for values in (
-            {"bos_token": "<s>", "eos_token": {"content": "</s>", "special": True}, "chat_template": TEMPLATE,
-             "additional_special_tokens": ["hello"], "eos_token_id": 2},
-            {"added_tokens_decoder": {"12": {"content": "<tool>", **ADDED}, "13": {"content": "x"}},
-             "extra_special_tokens": {"image": "<img>"},
-             "chat_template": [{"name": "default", "template": "{{ messages }}"}]},
-            {"eos_token_id": [1, 2, -1], "pad_token": None},
-        )
-    ]  # fmt: skip
+    made: tuple[dict[str, Any], ...] = (
+        {"bos_token": "<s>", "eos_token": {"content": "</s>", "special": True}, "chat_template": TEMPLATE,
+         "additional_special_tokens": ["hello"], "eos_token_id": 2},
+        {"added_tokens_decoder": {"12": {"content": "<tool>", **ADDED}, "13": {"content": "x"}},
+         "extra_special_tokens": {"image": "<img>"},
+         "chat_template": [{"name": "default", "template": "{{ messages }}"}]},
+        {"eos_token_id": [1, 2, -1], "pad_token": None},
+    )  # fmt: skip
+    return [compact(values) for values in made]

@@ -9,29 +9,13 @@ import click
 from glinfer.cli.common import device_options, json_option, print_json, progress, show_table
 from glinfer.errors import InputError
 from glinfer.quant.threads import cores
-from qa.kernels.measure import (
-    KernelReport,
-    KernelRow,
-    cases_named,
-    error_text,
-    measure_kernels,
-    read_page,
-    write_table,
-)
+from qa.kernels.measure import KernelReport, cases_named, error_text, measure_kernels, page_with, write_page
 
 
 @click.command()
-@click.option(
-    "--kernel",
-    "names",
-    multiple=True,
-    metavar="NAME",
-    help="Run only kernels that match, such as '*norm*'. Repeatable.",
-)
+@click.option("--kernel", "names", multiple=True, metavar="NAME", help="Only kernels that match '*norm*'. Repeatable.")
 @click.option("--no-times", is_flag=True, help="Check the kernels without timing them.")
-@click.option(
-    "--write", "page", type=click.Path(), metavar="PATH", help="Rewrite the table in this marked Markdown file."
-)
+@click.option("--write", "page", type=click.Path(), metavar="PATH", help="Rewrite the table in this Markdown file.")
 @json_option
 @device_options
 def kernels(names: tuple[str, ...], no_times: bool, page: str | None, as_json: bool, **options: Any) -> None:
@@ -49,17 +33,10 @@ def kernels(names: tuple[str, ...], no_times: bool, page: str | None, as_json: b
     if page is not None:
         if names:
             raise InputError("--write writes the table of all kernels; leave --kernel out")
-        read_page(page)  # which takes a moment, and the measurements some minutes
+        page_with(page, "")  # which takes a moment, and the measurements some minutes
     with progress("kernels") as advance:
-        report = measure_kernels(
-            cases,
-            device=options["device"],
-            api=options["api"],
-            limits=options["limits"],
-            times=not no_times,
-            processes=cores(),
-            on_step=advance,
-        )
+        where = {name: options[name] for name in ("device", "api", "limits")}
+        report = measure_kernels(cases, where, times=not no_times, processes=cores(), on_step=advance)
     if as_json:
         print_json(report.to_json())
     else:
@@ -69,21 +46,14 @@ def kernels(names: tuple[str, ...], no_times: bool, page: str | None, as_json: b
             click.echo(f"{page} is left as it was, because a kernel is wrong", err=True)
         raise click.exceptions.Exit(1)
     if page is not None:
-        write_table(page, report.markdown())
+        write_page(page, page_with(page, report.markdown()))
 
 
 def _show(report: KernelReport) -> None:
     show_table(report.table())
     for row in report.failed:
-        click.echo(_complaint(row))
+        allowed = f"an error of {error_text(row.error)}, {row.worst}; at most {error_text(row.tolerance)} is right"
+        click.echo(f"{row.kernel}: {row.problem or allowed}")
     verdict = f"{len(report.failed)} WRONG" if report.failed else "all within what is allowed"
     count = len({row.kernel for row in report.rows})
     click.echo(f"\n{count} kernel{'s' if count != 1 else ''}, {verdict} · {report.renderer}")
-
-
-def _complaint(row: KernelRow) -> str:
-    if row.problem:
-        return f"{row.kernel}: {row.problem}"
-    return (
-        f"{row.kernel}: an error of {error_text(row.error)}, {row.worst}; at most {error_text(row.tolerance)} is right"
-    )

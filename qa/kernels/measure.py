@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import os
+import re
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from importlib import import_module
 from multiprocessing import get_context
 from pkgutil import iter_modules
+from typing import Any
 
 import numpy as np
 
 from glinfer.engine.report import Report
 from glinfer.errors import GlinferError, InputError
 from glinfer.formats.files import AnyPath, opened, replacing, shown
-from glinfer.gl.context import Limits
 from glinfer.inspect.tables import Column, Table
 from glinfer.inspect.timing import Spread, Work, in_turns
 from glinfer.program.oracle import relative_error
@@ -37,14 +38,13 @@ SMALL_SHAPES: dict[int, tuple[Shape, ...]] = {64: ((1, 1), (5, 33), (3, 131), (3
 """Shapes to check by the largest edge of a texture: rows end inside a line of texels, or are longer than a line."""
 
 TWINS: tuple[tuple[Shape, Shape], ...] = (
-    ((7, 13), (5, 33)),
-    ((33, 255), (31, 257)),
-    ((2, 5257), (1, 20011)),
-    ((5, 33), (3, 131)),
+    *(((7, 13), (5, 33)), ((33, 255), (31, 257))),
+    *(((2, 5257), (1, 20011)), ((5, 33), (3, 131))),
 )
 """Two shapes of one kind. The first form of a kernel is checked at both, others take turns where a list has both."""
 
 TABLE_BEGIN, TABLE_END = "<!-- table: begin -->", "<!-- table: end -->"
+_TABLE = re.compile(f"({TABLE_BEGIN}).*?({TABLE_END})", re.DOTALL)
 _WARM_UPS = 2
 _MIN_SAMPLES, _MAX_SAMPLES, _SECONDS = 5, 25, 0.5
 _CASES_EACH = 12
@@ -76,11 +76,11 @@ class KernelRow(Report):
     shaders: tuple[str, ...]
     forms: tuple[str, ...]
     tolerance: float
+    timed_at: str
     errors: dict[str, float]
     worst: str
     problem: str
     time: Spread | None
-    timed_at: str
 
     @property
     def error(self) -> float:
@@ -162,8 +162,7 @@ def case_results(case: KernelCase, device: Device, form: str, shape: Shape) -> S
 
 def error_of(results: Sequence[Found]) -> float:
     """The largest relative error of some results."""
-    pairs = ((relative_error(*pair) if pair[0].shape == pair[1].shape else np.inf) for pair in results)
-    return max(pairs, default=0.0)
+    return max((relative_error(*pair) if pair[0].shape == pair[1].shape else np.inf for pair in results), default=0.0)
 
 
 def case_error(case: KernelCase, device: Device, form: str, shape: Shape) -> float:
@@ -188,10 +187,8 @@ def time_case(case: KernelCase, device: Device) -> Spread:
 
 def measure_kernels(
     cases: Sequence[KernelCase],
+    where: Mapping[str, Any] | None = None,
     *,
-    device: str | int | None = None,
-    api: str | None = None,
-    limits: Limits | None = None,
     times: bool = True,
     processes: int = 1,
     on_step: Progress = lambda done, total: None,
@@ -200,9 +197,7 @@ def measure_kernels(
 
     Args:
         cases: the kernels, see :func:`cases_named`.
-        device: the renderer, as :class:`glinfer.tensors.device.Device` takes it.
-        api: ``es`` or ``desktop``, as :class:`glinfer.tensors.device.Device` takes it.
-        limits: the largest textures, as :class:`glinfer.tensors.device.Device` takes them.
+        where: arguments of :class:`glinfer.tensors.device.Device`.
         times: also time each case at the size that it names.
         processes: most processes that check, each with a device of its own; more than one only where there are cases
             for all of them. Times are taken in this process, when all checks are done.
@@ -218,12 +213,13 @@ def measure_kernels(
         done += steps
         on_step(done, total)
 
-    with Device(device, api=api, limits=limits) as opened:
+    where = dict(where or {})
+    with Device(**where) as opened:
         renderer, least = opened.description, opened.context.limits
-        rounds = [_Round(SHAPES, "", device, api, limits)]
+        rounds = [_Round(SHAPES, "", where)]
         for edge, shapes in SMALL_SHAPES.items():
             small = replace(least, max_texture_size=min(least.max_texture_size, edge))
-            rounds.append(_Round(shapes, f", textures of {edge} texels a side", device, api, small))
+            rounds.append(_Round(shapes, f", textures of {edge} texels a side", {**where, "limits": small}))
         found: list[list[_Checked]] = [[] for _ in cases]
         for case, checked in _checks(cases, rounds, min(processes, len(cases) // _CASES_EACH)):
             found[cases.index(case)].append(checked)
@@ -240,13 +236,11 @@ def measure_kernels(
 
 @dataclass(frozen=True)
 class _Round:
-    """The shapes that are checked on textures of one size, on a device that these arguments open."""
+    """The shapes that are checked on textures of one size, which ``words`` name, on a device of these arguments."""
 
     shapes: tuple[Shape, ...]
-    where: str
-    device: str | int | None
-    api: str | None
-    limits: Limits | None
+    words: str
+    where: Mapping[str, Any]
 
 
 @dataclass
@@ -297,7 +291,7 @@ def _check_known(places: Sequence[int], shapes: _Round) -> list[_Checked]:
 
 
 def _check_part(cases: Sequence[KernelCase], shapes: _Round) -> Iterator[_Checked]:
-    with Device(shapes.device, api=shapes.api, limits=shapes.limits) as device:
+    with Device(**shapes.where) as device:
         for case in cases:
             yield _checked(case, device, shapes)
 
@@ -306,7 +300,7 @@ def _checked(case: KernelCase, device: Device, shapes: _Round) -> _Checked:
     found = _Checked(dict.fromkeys(case.forms, 0.0))
     for place, form in enumerate(case.forms):
         for shape in shapes_for(place, shapes.shapes):
-            at = f"{form} at {shape[0]}×{shape[1]}{shapes.where}"
+            at = f"{form} at {shape[0]}×{shape[1]}{shapes.words}"
             try:
                 error = case_error(case, device, form, shape)
             except GlinferError as refusal:  # one kernel that does not run must not hide what the others do
@@ -319,50 +313,30 @@ def _checked(case: KernelCase, device: Device, shapes: _Round) -> _Checked:
 
 
 def _row(case: KernelCase, checks: Sequence[_Checked], taken: Spread | None) -> KernelRow:
-    worst = max(checks, key=lambda each: max(each.errors.values()))
-    return KernelRow(
-        kernel=case.kernel,
-        family=case.family,
-        shaders=case.shaders,
-        forms=case.forms,
-        tolerance=case.tolerance,
-        errors={form: max(each.errors[form] for each in checks) for form in case.forms},
-        worst=worst.worst,
-        problem=next((each.problem for each in checks if each.problem), ""),
-        time=taken,
-        timed_at=case.timed_at,
-    )
+    worst = max(checks, key=lambda each: max(each.errors.values())).worst
+    errors = {form: max(each.errors[form] for each in checks) for form in case.forms}
+    problem = next((each.problem for each in checks if each.problem), "")
+    about = (case.kernel, case.family, case.shaders, case.forms, case.tolerance, case.timed_at)
+    return KernelRow(*about, errors, worst, problem, taken)
 
 
-def read_page(path: AnyPath) -> str:
-    """Read a Markdown file that has a place for the table.
+def page_with(path: AnyPath, table: str) -> str:
+    """A Markdown file with this table between its two marks.
 
     Raises:
         FormatError: the file does not exist or cannot be read.
-        InputError: a mark is missing or doubled, they are in the wrong order, or the file is not UTF-8.
+        InputError: it has no place for the table.
     """
     with opened(path) as (file, _):
-        content = file.read()
-    try:
-        text = content.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{shown(path)} is not UTF-8 (byte {error.start}); expected a Markdown file") from None
-    counts = [text.count(mark) for mark in (TABLE_BEGIN, TABLE_END)]
-    if counts != [1, 1] or text.index(TABLE_BEGIN) > text.index(TABLE_END):
-        raise InputError(
-            f"{shown(path)} has no place for the table; expected a line {TABLE_BEGIN} and after it a line {TABLE_END}"
-        )
-    return text
+        text = file.read().decode("utf-8", "surrogateescape")
+    page, count = _TABLE.subn(lambda found: f"{found[1]}\n{table}\n{found[2]}", text)
+    if count != 1:
+        marks = f"a line {TABLE_BEGIN} and after it a line {TABLE_END}"
+        raise InputError(f"{shown(path)} has {count} places for the table; expected one, {marks}")
+    return page
 
 
-def write_table(path: AnyPath, table: str) -> None:
-    """Put a table between the two marks of a Markdown file; the rest of the file stays as it is.
-
-    Raises:
-        FormatError: the file cannot be read or written.
-        InputError: see :func:`read_page`.
-    """
-    text = read_page(path)
-    before, behind = text[: text.index(TABLE_BEGIN) + len(TABLE_BEGIN)], text[text.index(TABLE_END) :]
+def write_page(path: AnyPath, page: str) -> None:
+    """Write a file that :func:`page_with` read; raises FormatError where it cannot be written."""
     with replacing(path) as temporary:
-        temporary.write_text(f"{before}\n{table}\n{behind}", encoding="utf-8", newline="")
+        temporary.write_bytes(page.encode("utf-8", "surrogateescape"))

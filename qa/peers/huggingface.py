@@ -24,7 +24,7 @@ from glinfer.formats.checkpoint import Checkpoint
 from glinfer.formats.files import reason
 from glinfer.formats.gguf.file import is_gguf
 from glinfer.formats.gguf.write import as_relative, write_gguf
-from qa.peers.peer import CheckedPeer, Logits, required
+from qa.peers.peer import Logits, Peer, required
 from qa.peers.pytorch import CpuThreads, on_host
 
 _PEER = "transformers"
@@ -32,7 +32,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # read when transformers is imported: nothin
 transformers: Any = required("transformers", _PEER)
 
 
-class TransformersPeer(CheckedPeer):
+class TransformersPeer(Peer):
     """One ``AutoModelForCausalLM`` with a ``DynamicCache``, decoding in eager mode."""
 
     def __init__(self, checkpoint: Checkpoint, model: Any, label: str, threads: int | None) -> None:
@@ -78,7 +78,7 @@ class TransformersPeer(CheckedPeer):
             self._threads.restore()
 
 
-def open_transformers(checkpoint: Checkpoint, threads: int) -> Iterator[CheckedPeer]:
+def open_transformers(checkpoint: Checkpoint, threads: int) -> Iterator[Peer]:
     """The peer of transformers: on the GPU where PyTorch has a CUDA device, on the CPU with ``threads`` elsewhere.
 
     Raises:

@@ -21,7 +21,7 @@ from glinfer.errors import InputError
 from glinfer.formats.checkpoint import Checkpoint
 from glinfer.formats.files import reason
 from glinfer.formats.gguf.write import write_gguf
-from qa.peers.peer import CheckedPeer, Logits, required
+from qa.peers.peer import Logits, Peer, required
 
 _PEER = "llama-cpp"
 _AS_IT_IS = "as in the file"
@@ -29,7 +29,7 @@ _DTYPES = {"F32": "float32", "Q8_0": "q8_0", _AS_IT_IS: None}
 _BLOCK_OF_Q8_0 = 32
 
 
-class LlamaPeer(CheckedPeer):
+class LlamaPeer(Peer):
     """One llama.cpp model with one context; its cache of keys and values is as long as the model's context."""
 
     def __init__(self, checkpoint: Checkpoint, path: Path, label: str, threads: int) -> None:
@@ -57,20 +57,20 @@ class LlamaPeer(CheckedPeer):
         options.use_extra_bufts = False  # repacked for AMX, 0.3.36 breaks down on some processors
         self._model = llama.llama_model_load_from_file(str(path).encode(), options)
         if not self._model:
-            raise InputError(f"{self._label}: llama.cpp cannot load this model; another version may: 0.3.36 does")
+            raise InputError(f"{self.label}: llama.cpp cannot load this model; another version may: 0.3.36 does")
         options = llama.llama_context_default_params()
         options.n_ctx = options.n_batch = self.config.max_position_embeddings
         options.n_threads = options.n_threads_batch = threads
         options.offload_kqv = options.op_offload = False
         self._context = llama.llama_init_from_model(self._model, options)
         if not self._context:
-            raise InputError(f"{self._label}: llama.cpp cannot open a context of {self.config.max_position_embeddings}")
+            raise InputError(f"{self.label}: llama.cpp cannot open a context of {self.config.max_position_embeddings}")
 
     def _decode(self, batch: Any) -> Logits:
         """Append a batch; a view of the logits [V] of its last token, valid until the next batch."""
         failed = self._llama.llama_decode(self._context, batch)
         if failed:
-            raise InputError(f"{self._label}: llama_decode failed with status {failed} at length {self._length}")
+            raise InputError(f"{self.label}: llama_decode failed with status {failed} at length {self._length}")
         pointer = self._llama.llama_get_logits_ith(self._context, -1)
         return np.ctypeslib.as_array(pointer, shape=(self.config.vocab_size,))
 
@@ -95,7 +95,7 @@ class LlamaPeer(CheckedPeer):
 
     def _rewind(self, length: int) -> None:
         if not self._llama.llama_memory_seq_rm(self._memory, 0, length, -1):
-            raise InputError(f"{self._label}: llama.cpp cannot cut its cache back to {length}")
+            raise InputError(f"{self.label}: llama.cpp cannot cut its cache back to {length}")
 
     def _close(self) -> None:
         if self._context:
@@ -105,7 +105,7 @@ class LlamaPeer(CheckedPeer):
         self._context = self._model = None
 
 
-def open_llama(checkpoint: Checkpoint, threads: int) -> Iterator[CheckedPeer]:
+def open_llama(checkpoint: Checkpoint, threads: int) -> Iterator[Peer]:
     """llama.cpp's peers: float32 weights, and Q8_0 ones; of a file whose weights are packed these as they are.
 
     There is no Q8_0 peer where the width is not a multiple of Q8_0's block size: most of it would stay float32.

@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from glinfer.formats.checkpoint import Checkpoint
 from glinfer.formats.tensors import head_weight
-from qa.peers.peer import CheckedPeer, Logits
+from qa.peers.peer import Logits, Peer
 
 MIN_BUCKET = 128
 """Smallest number of cached positions over which a CUDA graph attends; larger ones are powers of two."""
@@ -136,7 +136,7 @@ def _without_plans(device: torch.device) -> Iterator[None]:
         torch.backends.cuda.enable_cudnn_sdp(before)
 
 
-class EagerPeer(CheckedPeer):
+class EagerPeer(Peer):
     """Every operation issued from Python, one after another."""
 
     def __init__(self, weights: Weights, label: str) -> None:
@@ -315,7 +315,7 @@ def on_host(logits: Tensor) -> Logits:
     return logits.to("cpu", copy=True).numpy()
 
 
-def open_torch(checkpoint: Checkpoint, threads: int) -> Iterator[CheckedPeer]:
+def open_torch(checkpoint: Checkpoint, threads: int) -> Iterator[Peer]:
     """PyTorch's peers: fp32 on the CPU; with a CUDA device also fp32 and fp16 there, eager and as a graph."""
     yield CpuPeer(Weights(checkpoint, torch.device("cpu"), torch.float32), threads)
     if torch.cuda.is_available():

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -26,6 +24,7 @@ from glinfer.terminal import emit
 from qa.pictures.draws import figure
 from qa.pictures.terminal import PROMPT, Event, animated, lines_of, record
 from qa.renderers.browsers import serving
+from qa.serve_load import started
 from qa.steps import ROOT, StepError, run
 from web.tests.browser.browsed import KEEPS, Browsed, Browser
 
@@ -212,28 +211,13 @@ def _drop(studio: Studio) -> None:
 
 
 def _server(studio: Studio) -> None:
-    with _served("shakespeare") as address:
+    with started([sys.executable, "-u", "-m", "glinfer", "serve", "shakespeare", "--port", "0"]) as (address, _):
         page = studio.page(address, 1280, 720)
         _written(page)
         page.do("click", "#look")
         page.do("wait", "#picture[aria-label*='rows over']")
         page.do("click", "#settings summary")
         studio.shoot(page, "server-page.png", full=True)
-
-
-@contextmanager
-def _served(model: str) -> Iterator[str]:
-    command = [sys.executable, "-u", "-m", "glinfer", "serve", model, "--port", "0"]
-    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
-    try:
-        assert server.stdout is not None
-        address = next((found[0] for line in server.stdout if (found := re.search(r"http://[^/\s]+", line))), None)
-        if address is None:
-            raise StepError(f"'glinfer serve {model}' ended without an address")
-        yield address
-    finally:
-        server.terminate()
-        server.wait()
 
 
 def _chat(studio: Studio) -> None:

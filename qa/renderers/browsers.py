@@ -10,6 +10,7 @@ import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -82,14 +83,10 @@ def check_browser(renderer: Renderer, texts: Mapping[str, Sequence[Sequence[int]
             (report,) = verify["reports"]
             verified += report.get("ok") is True
             count += report.get("checked", {}).get("textures", 0)
-    yield _dict(Cell("operations", True, "", bits))
-    yield _dict(Cell("goldens", max(goldens) <= 1, f"{len(goldens)} models, at {max(goldens):.0%} of the tolerance"))
-    yield _dict(Cell("texts", all(written), f"{sum(written)} of {len(written)}"))
-    yield _dict(Cell("draws", verified == 4, f"{count} textures by the page, {verified} of 4 models"))
-
-
-def _dict(cell: Cell) -> dict[str, Any]:
-    return {name: getattr(cell, name) for name in cell.__dataclass_fields__}
+    yield asdict(Cell("operations", True, "", bits))
+    yield asdict(Cell("goldens", max(goldens) <= 1, f"{len(goldens)} models, at {max(goldens):.0%} of the tolerance"))
+    yield asdict(Cell("texts", all(written), f"{sum(written)} of {len(written)}"))
+    yield asdict(Cell("draws", verified == 4, f"{count} textures by the page, {verified} of 4 models"))
 
 
 def _jobs(name: str, renderer: Renderer, texts: Mapping[str, Sequence[Sequence[int]]]) -> list[dict[str, Any]]:

@@ -18,8 +18,9 @@ from glinfer.cli.common import json_option, print_json, read_text, show_table, s
 from glinfer.engine.progress import StagedProgress
 from glinfer.errors import InputError
 from glinfer.inspect.tables import Column, Table
-from qa.renderers.environments import ROOT, MissingError, launcher, make, variables
+from qa.renderers.environments import MissingError, launcher, make, variables
 from qa.renderers.table import COLUMNS, Renderer, Row, chosen, row_of, with_bits
+from qa.steps import ROOT
 
 Texts = Mapping[str, Sequence[Sequence[int]]]
 _CELLS = "qa.renderers.cells"
@@ -28,14 +29,8 @@ _NO_REPORT = "this is not a report to compare with; expected what 'python -m qa 
 
 
 @click.command("renderers")
-@click.option(
-    "--row", "patterns", multiple=True, metavar="NAME", help="Run only rows that match, such as '*zink*'. Repeatable."
-)
-@click.option(
-    "--against",
-    type=click.Path(),
-    help="A report printed by --json; compare with its first row instead.",
-)
+@click.option("--row", "patterns", multiple=True, metavar="NAME", help="Only rows that match '*zink*'. Repeatable.")
+@click.option("--against", type=click.Path(), help="A report printed by --json; compare with its first row instead.")
 @click.option("--list", "listed", is_flag=True, help="Print the names of all rows and exit.")
 @json_option
 def renderers_command(patterns: tuple[str, ...], against: str | None, listed: bool, as_json: bool) -> None:
@@ -135,15 +130,8 @@ def _process(renderer: Renderer, texts: Texts) -> Iterator[Mapping[str, Any]]:
     environment |= {"GLINFER_API": renderer.api, "GLINFER_CACHE": "", "PYTHONPATH": str(ROOT)}
     environment.setdefault("LP_NUM_THREADS", "0")  # the cells of a row are small
     asked = {"api": renderer.api, "expects": renderer.expects, "tokens": renderer.tokens, "texts": texts}
-    with subprocess.Popen(
-        [*command, "-m", _CELLS],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-        env=environment,
-    ) as process:
+    pipes: Any = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen([*command, "-m", _CELLS], **pipes, text=True, cwd=ROOT, env=environment) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stderr is not None

@@ -16,7 +16,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+from qa.steps import ROOT
+
 CACHE = ROOT / ".cache" / "renderers"
 """Where environments are kept; 300 MB each."""
 PACKAGES = ("libegl1", "libgles2", "libgl1", "libegl-mesa0", "libgl1-mesa-dri", "mesa-vulkan-drivers", "libvulkan1")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -100,10 +100,17 @@ def _mesa(
     return made
 
 
-_CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
-_FIREFOX = ("firefox-esr", "firefox")
-_WEBKIT = ("WebKitWebDriver",)
-_LLVMPIPE = {"LIBGL_ALWAYS_SOFTWARE": "1", "GALLIUM_DRIVER": "llvmpipe"}
+def _page(
+    name: str, title: str, expects: Sequence[str], browsers: Sequence[str], packages: Sequence[str], *flags: str
+) -> Renderer:
+    """A browser, whose WebGL2 is drawn by llvmpipe if the name says so."""
+    same = name.endswith("/llvmpipe")
+    variables = {"LIBGL_ALWAYS_SOFTWARE": "1", "GALLIUM_DRIVER": "llvmpipe"} if same else {}
+    given = tuple(browsers), tuple(packages), (*flags, *(_ANGLE if flags else ()))
+    return Renderer(name, title, "webgl2", None, variables, tuple(expects), TOKENS, same, *given)
+
+
+_CHROMIUM, _FIREFOX = ("chromium", "chromium-browser", "google-chrome"), ("firefox-esr", "firefox")
 _ANGLE = ("--use-gl=angle", "--ignore-gpu-blocklist", "--no-sandbox")
 _NVIDIA = {"GLINFER_DEVICE": "auto"}
 
@@ -114,47 +121,15 @@ RENDERERS = (
     *_mesa(SID, "", "debian-sid", ("llvmpipe", "zink"), ("es",)),  # whose version moves on
     Renderer("nvidia/es", "NVIDIA", "es", None, _NVIDIA, ("NVIDIA",)),
     Renderer("nvidia/desktop", "NVIDIA", "desktop", None, _NVIDIA, ("NVIDIA",)),
-    Renderer(
-        "chromium/swiftshader",
-        "Chromium, ANGLE on SwiftShader",
-        "webgl2",
-        expects=("ANGLE", "SwiftShader"),
-        browsers=_CHROMIUM,
-        packages=("chromium",),
-        flags=("--use-angle=swiftshader", "--enable-unsafe-swiftshader", *_ANGLE),
-    ),
-    Renderer(
-        "chromium/llvmpipe",
-        "Chromium, ANGLE on llvmpipe",
-        "webgl2",
-        variables=_LLVMPIPE,
-        expects=("ANGLE", "llvmpipe"),
-        same_bits=True,
-        browsers=_CHROMIUM,
-        packages=("chromium",),
-        flags=("--use-angle=gl-egl", *_ANGLE),
-    ),
-    Renderer(
-        "firefox/llvmpipe",
-        "Firefox, llvmpipe",
-        "webgl2",
-        variables=_LLVMPIPE,
-        expects=("llvmpipe",),
-        same_bits=True,
-        browsers=_FIREFOX,
-        packages=("firefox-esr", "xvfb"),
-    ),
-    Renderer(
-        "webkit/llvmpipe",
-        "WebKitGTK, llvmpipe",
-        "webgl2",
-        variables=_LLVMPIPE,
-        expects=("Apple GPU",),  # what WebKit calls every renderer
-        same_bits=True,
-        browsers=_WEBKIT,
-        packages=("webkit2gtk-driver", "xvfb"),
-    ),
-)
+    _page("chromium/swiftshader", "Chromium, ANGLE on SwiftShader", ("ANGLE", "SwiftShader"), _CHROMIUM, ("chromium",),
+          "--use-angle=swiftshader", "--enable-unsafe-swiftshader"),
+    _page("chromium/llvmpipe", "Chromium, ANGLE on llvmpipe", ("ANGLE", "llvmpipe"), _CHROMIUM, ("chromium",),
+          "--use-angle=gl-egl"),
+    _page("firefox/llvmpipe", "Firefox, llvmpipe", ("llvmpipe",), _FIREFOX, ("firefox-esr", "xvfb")),
+    # "Apple GPU" is what WebKit calls every renderer.
+    _page("webkit/llvmpipe", "WebKitGTK, llvmpipe", ("Apple GPU",), ("WebKitWebDriver",),
+          ("webkit2gtk-driver", "xvfb")),
+)  # fmt: skip
 """Every row; the others are compared with the first that runs."""
 
 
@@ -170,11 +145,8 @@ def chosen(patterns: Sequence[str]) -> list[Renderer]:
         if not any(fnmatchcase(each.name, pattern) for each in RENDERERS):
             known = ", ".join(each.name for each in RENDERERS)
             raise InputError(f"there is no renderer {pattern!r}; known: {known}")
-    return [
-        each
-        for place, each in enumerate(RENDERERS)
-        if not patterns or place == 0 or any(fnmatchcase(each.name, pattern) for pattern in patterns)
-    ]
+    first, *others = RENDERERS
+    return [first, *(each for each in others if any(fnmatchcase(each.name, pattern) for pattern in patterns or "*"))]
 
 
 def compare_bits(found: Mapping[str, str], first: Mapping[str, str]) -> tuple[bool, str]:
@@ -188,15 +160,11 @@ def compare_bits(found: Mapping[str, str], first: Mapping[str, str]) -> tuple[bo
     other = [name for name in shared if found[name] != first[name]]
     if not other:
         return True, f"the same {len(shared)}"
-    parts = []
+    parts = [", ".join(name for name in other if not name.startswith(("kernel ", "model "))) or "no operation"]
     for kind in ("kernel", "model"):
-        own = [name for name in shared if name.startswith(f"{kind} ")]
-        count = sum(name in own for name in other)
-        if own:
-            parts.append(f"{count} of {len(own)} {kind}s")
-    operations = [name for name in other if not name.startswith(("kernel ", "model "))]
-    named = f"{', '.join(operations)}" if operations else "no operation"
-    return False, f"other: {'; '.join([named, *parts])}"
+        own, of = (sum(name.startswith(f"{kind} ") for name in names) for names in (other, shared))
+        parts += [f"{own} of {of} {kind}s"] if of else []
+    return False, f"other: {'; '.join(parts)}"
 
 
 def with_bits(renderer: Renderer, row: Row, first: Mapping[str, str]) -> Row:
@@ -205,7 +173,7 @@ def with_bits(renderer: Renderer, row: Row, first: Mapping[str, str]) -> Row:
         return row
     same, words = compare_bits(row.bits, first)
     cell = {"check": "bits", "passed": same or not renderer.same_bits, "words": words, "bits": {}, "texts": {}}
-    return Row(row.name, row.title, row.api, row.renderer, {**row.cells, "bits": cell}, row.problem)
+    return replace(row, cells={**row.cells, "bits": cell})
 
 
 def row_of(document: Mapping[str, Any]) -> Row:
@@ -214,8 +182,7 @@ def row_of(document: Mapping[str, Any]) -> Row:
     Raises:
         KeyError, TypeError: it is none.
     """
-    names = ("name", "title", "api", "renderer", "cells", "problem")
-    row = Row(**{name: document[name] for name in names})
+    row = Row(**{each.name: document[each.name] for each in fields(Row)})
     for cell in row.cells.values():
         if not isinstance(cell["bits"], dict) or not isinstance(cell["texts"], dict):
             raise TypeError(cell)

@@ -23,19 +23,10 @@ _TEMPLATE = (
     "{% if add_generation_prompt %}<|start|>assistant: {% endif %}"
 )
 _LLAMA = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "vocab_size": 258,
-    "hidden_size": 64,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "num_hidden_layers": 2,
-    "max_position_embeddings": 256,
-    "intermediate_size": 128,
-    "hidden_act": "silu",
-    "rms_norm_eps": 1e-5,
-    "tie_word_embeddings": False,
-}
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 258, "hidden_size": 64,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 2, "max_position_embeddings": 256,
+    "intermediate_size": 128, "hidden_act": "silu", "rms_norm_eps": 1e-5, "tie_word_embeddings": False,
+}  # fmt: skip
 
 
 def write_models(folder: Path) -> tuple[Path, Path, Path]:

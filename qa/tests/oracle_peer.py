@@ -10,7 +10,7 @@ import numpy as np
 from glinfer.formats import Checkpoint
 from glinfer.lower.plain.gab import LOGITS, TOKENS, reference_plan
 from glinfer.program.oracle import final_tensors
-from qa.peers.peer import CheckedPeer, Logits
+from qa.peers.peer import Logits, Peer
 
 
 def oracle(checkpoint: Checkpoint, ids: Sequence[int]) -> Any:
@@ -19,7 +19,7 @@ def oracle(checkpoint: Checkpoint, ids: Sequence[int]) -> Any:
     return final_tensors(reference_plan(checkpoint.config), checkpoint.tensors, tokens, {"rows": len(ids)})[LOGITS][0]
 
 
-class OraclePeer(CheckedPeer):
+class OraclePeer(Peer):
     """Keeps the tokens, and runs them all each time."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:

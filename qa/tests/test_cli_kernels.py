@@ -137,13 +137,11 @@ def test_a_page_without_a_place_is_left_alone(capsys: Capture, monkeypatch: pyte
 
     monkeypatch.setattr("qa.kernels.command.measure_kernels", never)
     page = tmp_path / "page.md"
-    place = "has no place for the table; expected a line <!-- table: begin --> and after it a line"
-    for content, words in (
-        (b"# Kernels\n", place),
-        (TABLE_BEGIN.encode(), "has no place for the table"),
-        (f"{TABLE_END}\n{TABLE_BEGIN}\n".encode(), "has no place for the table"),
-        (f"{PAGE}{PAGE}".encode(), "has no place for the table"),
-        (f"\xe9{PAGE}".encode("latin-1", "replace"), "is not UTF-8 (byte 0); expected a Markdown file"),
+    for content, count in (
+        (b"# Kernels\n", 0),
+        (TABLE_BEGIN.encode(), 0),
+        (f"{TABLE_END}\n{TABLE_BEGIN}\n".encode(), 0),
+        (f"{PAGE}{PAGE}".encode(), 2),
     ):
         page.write_bytes(content)
         assert run(["kernels", "--write", str(page)]) == 2
@@ -151,7 +149,7 @@ def test_a_page_without_a_place_is_left_alone(capsys: Capture, monkeypatch: pyte
         assert said.out == ""
         assert said.err.startswith(f"python -m qa: {page}")
         assert said.err.count("\n") == 1
-        assert words in said.err
+        assert f"has {count} places for the table; expected one, a line <!-- table: begin -->" in said.err
         assert content == page.read_bytes()
     for arguments, words in (
         ([str(page), "--kernel", "silu"], "--write writes the table of all kernels; leave --kernel out\n"),
@@ -188,17 +186,3 @@ def test_a_wrong_kernel_is_told_and_writes_no_page(
     assert run(["kernels", "--no-times", "--json"]) == 1
     assert [row["passed"] for row in json.loads(capsys.readouterr().out)["rows"]] == [False]
     assert list(tmp_path.iterdir()) == [page]
-
-
-def test_what_is_no_device_or_option(capsys: Capture) -> None:
-    for arguments, words in (
-        (["--device", "63"], "there is no EGL device 63"),
-        (["--device", "first"], "unknown device 'first'"),
-        (["--limits", "none"], "Invalid value for '--limits'"),
-        (["silu"], "unexpected extra argument (silu)"),
-    ):
-        assert run(["kernels", *arguments]) == 2
-        said = capsys.readouterr()
-        assert said.out == ""
-        assert words in said.err
-        assert said.err.count("\n") == 1

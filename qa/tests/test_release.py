@@ -22,6 +22,11 @@ LOG = "# Changelog\n\nAll changes.\n\n## 0.2.0 (2027-01-02)\n\n### Added\n\n## 0
 
 def test_the_changelog() -> None:
     assert changelog(LOG, "0.2.0") == "0.2.0 of 2027-01-02"
+    for version in ("0.1.0", "1.12.3rc2", "10.0.0"):
+        assert changelog(f"## {version} (2027-01-02)", version)
+    for version in ("0.1", "v0.1.0", "0.1.0.dev1", "0.01.0", "", "0.1.0-rc1"):
+        with pytest.raises(StepError, match=r"expected one like 0\.1\.0"):
+            changelog(f"## {version} (2027-01-02)", version)
     for text, version, said in (
         (LOG, "0.1.0", "the newest section of CHANGELOG.md is 0.2.0; expected 0.1.0"),
         ("# Changelog\n", "0.1.0", "the newest section of CHANGELOG.md is none; expected 0.1.0"),
@@ -34,14 +39,6 @@ def test_the_changelog() -> None:
 def test_the_changelog_of_this_checkout_can_be_read() -> None:
     status, said = check("version")
     assert status == "passed" or "unreleased" in said
-
-
-def test_versions() -> None:
-    for version in ("0.1.0", "1.12.3rc2", "10.0.0"):
-        assert changelog(f"## {version} (2027-01-02)", version)
-    for version in ("0.1", "v0.1.0", "0.1.0.dev1", "0.01.0", "", "0.1.0-rc1"):
-        with pytest.raises(StepError, match=r"expected one like 0\.1\.0"):
-            changelog(f"## {version} (2027-01-02)", version)
 
 
 def test_records_of_the_version(monkeypatch: pytest.MonkeyPatch) -> None:

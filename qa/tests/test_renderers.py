@@ -10,18 +10,14 @@ import numpy as np
 import pytest
 from qa_commands import run
 
-from glinfer.config import ModelConfig
-from glinfer.engine.sampler import SamplingOptions
 from glinfer.errors import InputError
-from glinfer.formats import random_checkpoint
-from glinfer.gl.context import Limits, open_device
-from glinfer.inspect.settings import RunSetting
+from glinfer.gl.context import open_device
 from qa.renderers import command, environments
+from qa.renderers.cells import CHECKS, Asked, check_texts
 from qa.renderers.command import first_row, run_all, run_one
 from qa.renderers.environments import BOOKWORM, MissingError, System, make
 from qa.renderers.operations import COUNT, OPERATIONS, browser_jobs, digest, draw_all
 from qa.renderers.table import COLUMNS, RENDERERS, Renderer, Row, chosen, compare_bits, row_of, with_bits
-from qa.renderers.texts import Question, compare_texts
 
 FIRST = RENDERERS[0]
 GL = {name: name for name in ("exp", "kernel silu", "kernel gelu", "model llama")}
@@ -70,21 +66,14 @@ def test_the_command_lists_them(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.gl
-@pytest.mark.parametrize("family", ["", "family=llama,kv_heads=2,inner=28,"])
-def test_every_setting_writes_the_same_texts(family: str) -> None:
-    shape = f"{family}blocks=2,heads=4,dim=24,vocab=101,context=40"
-    checkpoint = random_checkpoint(ModelConfig.from_options(shape), scale=0.3)
-    question = Question((3, 100, 7), 30, (SamplingOptions(temperature=0, seed=0), SamplingOptions(seed=5)))
-    first = compare_texts(checkpoint, RunSetting(weights="f32"), question)
-    assert [len(text) for text in first.texts] == [30, 30]
-    for setting in (RunSetting(weights="f32", limits=Limits.webgl2_minimum()), RunSetting(plan="reference")):
-        row = compare_texts(checkpoint, setting, question, first.texts)
-        assert (row.equal, row.partings) == (2, ())
-        assert (0 if family else 1e-9) <= row.drift < 1e-5, "float32 is not float64"
-    other = [first.texts[0], (*first.texts[1][:4], 1 ^ first.texts[1][4], *first.texts[1][5:])]
-    row = compare_texts(checkpoint, RunSetting(weights="f32"), question, other)
-    assert (row.equal, [(each.text, each.place) for each in row.partings]) == (1, [(1, 4)])
-    assert "there is no EGL device 99" in compare_texts(checkpoint, RunSetting(device=99), question).problem
+def test_texts_are_those_of_the_first_renderer() -> None:
+    first = check_texts(Asked("es", tokens=5))
+    assert (first.passed, first.words) == (True, "6 of 6")
+    assert [[len(text) for text in each] for each in first.texts.values()] == [[5, 5]] * 3
+    greedy, drawn = first.texts["llama"]
+    other = {**first.texts, "llama": [greedy, [*drawn[:3], drawn[3] + 1, drawn[4] + 1]]}
+    found = check_texts(Asked("es", tokens=5, texts=other))
+    assert (found.passed, found.words) == (False, "5 of 6; llama at token 3")
 
 
 # Bits
@@ -221,7 +210,5 @@ def test_what_is_missing_for_an_environment_is_one_line(tmp_path: Path, monkeypa
 
 
 def test_every_column_is_a_check() -> None:
-    from qa.renderers.cells import CHECKS
-
     names = [check.__name__.removeprefix("check_") for check in CHECKS]
     assert set(names) == {*COLUMNS, "operations"} - {"bits"}

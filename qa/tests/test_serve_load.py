@@ -26,10 +26,8 @@ def test_two_clients(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.slow
 def test_refusals_are_errors(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serve_load, "batch_rate", lambda *given: 1.0)
-    assert (
-        run(["serve-load", "--clients", "4", "--seconds", "2", "--slots", "1", "--queue", "0", "--max-tokens", "240"])
-        == 1
-    )
+    monkeypatch.setattr(serve_load, "QUEUE", 0)
+    assert run(["serve-load", "--clients", "4", "--seconds", "2", "--slots", "1", "--max-tokens", "240"]) == 1
     assert "× 429" in capsys.readouterr().out
 
 

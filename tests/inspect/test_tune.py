@@ -121,7 +121,7 @@ class TestDescent:
 
 def test_every_field_of_kernels_is_searched() -> None:
     searched = {name for changes in MOVES.values() for change in changes for name in change}
-    # Maps of products are measured by 'python -m qa products', and models draw none by them.
+    # Maps of products are of tensors alone: models draw none by them.
     assert searched == {field.name for field in dataclasses.fields(KernelOptions)} - {"product_table"}
 
 

@@ -12,7 +12,7 @@ from tiers import tiered
 
 from glinfer.errors import InputError
 from glinfer.kernels.flat.matmul import matmul
-from glinfer.kernels.flat.matmul_choice import candidates, choose
+from glinfer.kernels.flat.matmul_choice import LETTERS, MANY_ROWS, ONE_ROW, candidates, choose
 from glinfer.kernels.flat.product import STRATEGIES, Finish, Product, Strategy
 from glinfer.kernels.options import KernelOptions
 from glinfer.program.oracle import relative_error
@@ -123,6 +123,13 @@ def test_without_blending_nothing_blends(dev: Device) -> None:
     with dev.tensor(normal(4, 64)) as x, dev.tensor(normal(64, 4)) as y, refusal:
         dev.ops.matmul(x, y, strategy="split_k")
     assert dev.memory().textures == 0
+
+
+def test_the_maps_are_rectangles_of_known_letters() -> None:
+    for lines in (*ONE_ROW.values(), *MANY_ROWS.values()):
+        assert len({len(line) for line in lines}) == 1
+        assert set("".join(lines)) <= set(LETTERS)
+    assert set(LETTERS.values()) == set(STRATEGIES)
 
 
 def test_the_choice_is_among_what_can_be_computed() -> None:

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from glinfer.kernels.published.linear import ACTIVATIONS, activate
 from glinfer.kernels.spec import Array
 from glinfer.tensors.device import Device
-from qa.kernels.cases.case import Check, Found, KernelCase, Timed, normal
+from qa.kernels.cases.case import FLOATS, Check, Found, KernelCase, normal, result, timed
 
-GATE_FORMS = ("float32", "float16", "packed float32", "packed float16", "up first float32")
+GATE_FORMS = (*FLOATS, "packed float32", "packed float16", "up first float32")
 
 
 def _check(name: str) -> Check:
     def check(device: Device, rng: np.random.Generator, rows: int, cols: int, form: str) -> Sequence[Found]:
         x = _inputs(rng, rows, cols, form)
-        with device.tensor(x) as tensor, getattr(device.ops, name)(tensor) as y:
-            return [(y.numpy(), expected(x, name))]
+        return [(result(device, name, x), expected(x, name))]
 
     return check
 
@@ -35,55 +34,27 @@ def expected(x: Array, name: str) -> Array:
     return activate(x.astype(np.float64), ACTIVATIONS[name])
 
 
-def _timed(name: str) -> Timed:
-    def timed(device: Device, rng: np.random.Generator) -> Callable[[], object]:
-        x = device.tensor(normal(rng, 512, 2048))
-        return lambda: getattr(device.ops, name)(x).release()
-
-    return timed
-
-
 def _check_gate(kernel: str, activation: str) -> Check:
     def check(device: Device, rng: np.random.Generator, rows: int, cols: int, form: str) -> Sequence[Found]:
         packing, _, dtype = form.rpartition(" ")
         gate = _inputs(rng, rows, cols, dtype)
         up = normal(rng, rows, cols, scale=1e4).astype(dtype)  # the products go beyond the range of float16
-        run = getattr(device.ops, kernel)
         wanted = expected(gate, activation) * up.astype(np.float64)
         if not packing:
-            with device.tensor(gate) as x, device.tensor(up) as other, run(x, other) as y:
-                return [(y.numpy(), wanted)]
+            return [(result(device, kernel, gate, up), wanted)]
         gate_first = packing == "packed"
         halves = np.concatenate([gate, up] if gate_first else [up, gate], axis=1)
-        with device.tensor(halves) as x, run(x, gate_first=gate_first) as y:
-            return [(y.numpy(), wanted)]
+        return [(result(device, kernel, halves, gate_first=gate_first), wanted)]
 
     return check
 
 
-def _timed_gate(kernel: str) -> Timed:
-    def timed(device: Device, rng: np.random.Generator) -> Callable[[], object]:
-        x, up = device.tensor(normal(rng, 512, 2048)), device.tensor(normal(rng, 512, 2048))
-        return lambda: getattr(device.ops, kernel)(x, up).release()
+def _cases(name: str) -> list[KernelCase]:
+    gate, at, family = f"{name}_gate", (512, 2048), "activation"
+    return [
+        KernelCase(name, family, ("activation",), FLOATS, _check(name), timed(name, at), "512×2048"),
+        KernelCase(gate, family, ("gate",), GATE_FORMS, _check_gate(gate, name), timed(gate, at, at), "512×2048"),
+    ]
 
-    return timed
 
-
-CASES = [
-    *(
-        KernelCase(name, "activation", ("activation",), ("float32", "float16"), _check(name), _timed(name), "512×2048")
-        for name in ("silu", "gelu", "gelu_new")
-    ),
-    *(
-        KernelCase(
-            f"{name}_gate",
-            "activation",
-            ("gate",),
-            GATE_FORMS,
-            _check_gate(f"{name}_gate", name),
-            _timed_gate(f"{name}_gate"),
-            "512×2048",
-        )
-        for name in ("silu", "gelu", "gelu_new")
-    ),
-]
+CASES = [case for made in zip(*map(_cases, ("silu", "gelu", "gelu_new")), strict=True) for case in made]

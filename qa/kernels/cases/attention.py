@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from glinfer.kernels.published.attention import MASKED
 from glinfer.kernels.spec import Array
 from glinfer.tensors.device import Device
-from qa.kernels.cases.case import Found, KernelCase, normal
+from qa.kernels.cases.case import FLOATS, Check, Found, KernelCase, normal, result, timed
 
-FORMS = ("float32", "float16", "causal", "grouped")
+FORMS = (*FLOATS, "causal", "grouped")
 _MAX_KEYS = 300
 _MAX_HEAD_WIDTH = 80
 
@@ -40,11 +41,8 @@ def _operands(rng: np.random.Generator, rows: int, cols: int, form: str) -> tupl
     heads, kv_heads = (6, 2) if form == "grouped" else (2, 2)
     causal = form in ("causal", "grouped")
     queries = max(1, keys - 3) if causal else min(keys, 7)
-    q, k, v = (
-        normal(rng, 2, heads, queries, width),
-        normal(rng, 2, kv_heads, keys, width),
-        normal(rng, 2, kv_heads, keys, width + 1),
-    )
+    shapes = (heads, queries, width), (kv_heads, keys, width), (kv_heads, keys, width + 1)
+    q, k, v = (normal(rng, 2, *shape) for shape in shapes)
     if form == "float16":
         q, k, v = (each.astype(form) for each in (q, k, v))
     return q, k, v, keys - queries if causal else None
@@ -52,12 +50,8 @@ def _operands(rng: np.random.Generator, rows: int, cols: int, form: str) -> tupl
 
 def _check_scores(device: Device, rng: np.random.Generator, rows: int, cols: int, form: str) -> Sequence[Found]:
     q, k, v, offset = _operands(rng, rows, cols, form)
-    with (
-        device.tensor(q) as left,
-        device.tensor(k) as right,
-        device.ops.attention_scores(left, right, causal=offset is not None, offset=offset or 0) as scores,
-    ):
-        found, expected = scores.numpy(), attended(q, k, v, offset)[0]
+    found = result(device, "attention_scores", q, k, causal=offset is not None, offset=offset or 0)
+    expected = attended(q, k, v, offset)[0]
     masked = expected == MASKED
     # What is masked is compared exactly, and apart: it would dwarf every error of the others.
     return [
@@ -70,39 +64,24 @@ def _check_values(device: Device, rng: np.random.Generator, rows: int, cols: int
     q, k, v, offset = _operands(rng, rows, cols, form)
     probs = attended(q, k, v, offset)[1].astype(q.dtype)
     mixed = probs.astype(np.float64) @ np.repeat(v.astype(np.float64), q.shape[-3] // v.shape[-3], axis=-3)
-    with device.tensor(probs) as left, device.tensor(v) as right, device.ops.attention_values(left, right) as y:
-        return [(y.numpy(), mixed)]
+    return [(result(device, "attention_values", probs, v), mixed)]
 
 
 def _check_fused(device: Device, rng: np.random.Generator, rows: int, cols: int, form: str) -> Sequence[Found]:
     q, k, v, offset = _operands(rng, rows, cols, form)
-    with (
-        device.tensor(q) as queries,
-        device.tensor(k) as keys,
-        device.tensor(v) as values,
-        device.ops.attention(queries, keys, values, causal=offset is not None, offset=offset or 0) as y,
-    ):
-        return [(y.numpy(), attended(q, k, v, offset)[2])]
+    found = result(device, "attention", q, k, v, causal=offset is not None, offset=offset or 0)
+    return [(found, attended(q, k, v, offset)[2])]
 
 
-def _timed(call: str) -> Callable[[Device, np.random.Generator], Callable[[], object]]:
-    def timed(device: Device, rng: np.random.Generator) -> Callable[[], object]:
-        q, k, v = (device.tensor(normal(rng, 8, 128, 64)) for _ in range(3))
-        probs = device.tensor(normal(rng, 8, 128, 128))
-        calls: dict[str, Callable[[], object]] = {
-            "attention_scores": lambda: device.ops.attention_scores(q, k, causal=True).release(),
-            "attention_values": lambda: device.ops.attention_values(probs, v).release(),
-            "attention": lambda: device.ops.attention(q, k, v, causal=True).release(),
-        }
-        return calls[call]
-
-    return timed
+def _case(kernel: str, shaders: tuple[str, ...], check: Check, *shapes: tuple[int, ...], **options: Any) -> KernelCase:
+    return KernelCase(
+        kernel, "attention", shaders, FORMS, check, timed(kernel, *shapes, **options), "8 heads of 128 tokens, 64 wide"
+    )
 
 
-_AT = "8 heads of 128 tokens, 64 wide"
-_PRODUCT = ("matmul", "matvec", "finish")
+_PRODUCT, _HEADS = ("matmul", "matvec", "finish"), (8, 128, 64)
 CASES = [
-    KernelCase("attention_scores", "attention", _PRODUCT, FORMS, _check_scores, _timed("attention_scores"), _AT),
-    KernelCase("attention_values", "attention", _PRODUCT, FORMS, _check_values, _timed("attention_values"), _AT),
-    KernelCase("attention", "attention", ("attend", "weave"), FORMS, _check_fused, _timed("attention"), _AT),
+    _case("attention_scores", _PRODUCT, _check_scores, _HEADS, _HEADS, causal=True),
+    _case("attention_values", _PRODUCT, _check_values, (8, 128, 128), _HEADS),
+    _case("attention", ("attend", "weave"), _check_fused, _HEADS, _HEADS, _HEADS, causal=True),
 ]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from glinfer.kernels.spec import Array
 from glinfer.tensors.device import Device
-from qa.kernels.cases.case import Found, KernelCase, normal
+from qa.kernels.cases.case import FLOATS, Found, KernelCase, integers, normal, result, timed
 
 _PLACES = (5, 13)
 
@@ -23,10 +23,8 @@ def _check(device: Device, rng: np.random.Generator, rows: int, cols: int, form:
     table = normal(rng, rows, cols)
     into = device.tensor(table) if form.endswith("into") else None
     method = "gather" if form.startswith("gather") else None
-    with device.tensor(ids) as places, device.tensor(grad) as gradients:
-        found, added = device.ops.embedding_backward(places, gradients, rows, method=method, into=into)
-        with found, added:
-            return [(found.numpy(), sums if into is None else table + sums), (added.numpy(), counts)]
+    found, added = result(device, "embedding_backward", ids, grad, rows, method=method, into=into)
+    return [(found, sums if into is None else table + sums), (added, counts)]
 
 
 def expected(ids: Array, grad: Array, vocab: int) -> tuple[Array, Array]:
@@ -39,25 +37,10 @@ def expected(ids: Array, grad: Array, vocab: int) -> tuple[Array, Array]:
     return sums, counts
 
 
-def _timed(device: Device, rng: np.random.Generator) -> Callable[[], object]:
-    ids = device.tensor(rng.integers(0, 5256, 512).astype(np.int32))
-    grad = device.tensor(normal(rng, 512, 512))
-
-    def run() -> None:
-        for result in device.ops.embedding_backward(ids, grad, 5256):
-            result.release()
-
-    return run
-
-
 CASES = [
     KernelCase(
-        "embedding_backward",
-        "backward",
-        ("scatter_add", "gather_add", "strided_copy"),
-        ("float32", "float16", "into", "gather", "gather into"),
-        _check,
-        _timed,
-        "512 of 5256×512",
+        *("embedding_backward", "backward", ("scatter_add", "gather_add", "strided_copy")),
+        *((*FLOATS, "into", "gather", "gather into"), _check),
+        *(timed("embedding_backward", integers(5256, 512), (512, 512), vocab=5256), "512 of 5256×512"),
     )
 ]

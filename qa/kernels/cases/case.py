@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from glinfer.kernels.spec import Array
 from glinfer.tensors.device import Device
+from glinfer.tensors.tensor import Tensor
 
 Found = tuple[Array, Array]
 """The device's result and that of float64 NumPy, of one shape."""
 Check = Callable[[Device, np.random.Generator, int, int, str], Sequence[Found]]
 Timed = Callable[[Device, np.random.Generator], Callable[[], object]]
+FLOATS = ("float32", "float16")
 
 
 @dataclass(frozen=True)
@@ -44,3 +48,37 @@ class KernelCase:
 def normal(rng: np.random.Generator, *shape: int, scale: float = 1.0, offset: float = 0.0) -> Array:
     """Random float32 numbers around ``offset``."""
     return (rng.standard_normal(shape) * scale + offset).astype(np.float32)
+
+
+def result(device: Device, kernel: str, *operands: Any, **options: Any) -> Any:
+    """Run a kernel: the array of its result, or a tuple of several; operands may be arrays, and nothing is kept."""
+    with ExitStack() as stack:
+        given = [
+            stack.enter_context(device.tensor(each)) if isinstance(each, (np.ndarray, np.generic)) else each
+            for each in operands
+        ]
+        found = getattr(device.ops, kernel)(*given, **options)
+        if isinstance(found, Tensor):
+            return stack.enter_context(found).numpy()
+        return tuple(stack.enter_context(each).numpy() for each in found)
+
+
+def timed(kernel: str, *operands: Any, **options: Any) -> Timed:
+    """What times a kernel; operands are shapes of random float32 tensors, or make one of a device and a generator."""
+
+    def prepared(device: Device, rng: np.random.Generator) -> Callable[[], object]:
+        given = [each(device, rng) if callable(each) else device.tensor(normal(rng, *each)) for each in operands]
+
+        def run() -> None:
+            found = getattr(device.ops, kernel)(*given, **options)
+            for each in [found] if isinstance(found, Tensor) else found:
+                each.release()
+
+        return run
+
+    return prepared
+
+
+def integers(below: int, count: int) -> Callable[[Device, np.random.Generator], Tensor]:
+    """An operand of :func:`timed`: ids."""
+    return lambda device, rng: device.tensor(rng.integers(0, below, count).astype(np.int32))

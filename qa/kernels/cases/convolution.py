@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from glinfer.kernels.spec import Array
 from glinfer.tensors.device import Device
-from qa.kernels.cases.case import Found, KernelCase, normal
+from qa.kernels.cases.case import FLOATS, Found, KernelCase, normal, result, timed
 
 _LENGTH = 4
 
@@ -18,13 +18,8 @@ def _check(device: Device, rng: np.random.Generator, rows: int, cols: int, form:
     x = normal(rng, 2, rows, cols).astype(floats)
     taps, bias = normal(rng, _LENGTH, cols).astype(floats), normal(rng, cols).astype(floats)
     wanted = expected(x, taps) + (bias.astype(np.float64) if form == "bias" else 0.0)
-    with (
-        device.tensor(x) as tensor,
-        device.tensor(taps) as weights,
-        device.tensor(bias) as added,
-        device.ops.causal_conv(tensor, weights, added if form == "bias" else None) as y,
-    ):
-        return [(y.numpy(), wanted)]
+    added = (bias,) if form == "bias" else ()
+    return [(result(device, "causal_conv", x, taps, *added), wanted)]
 
 
 def expected(x: Array, taps: Array) -> Array:
@@ -36,20 +31,9 @@ def expected(x: Array, taps: Array) -> Array:
     return found
 
 
-def _timed(device: Device, rng: np.random.Generator) -> Callable[[], object]:
-    x, taps = device.tensor(normal(rng, 512, 2048)), device.tensor(normal(rng, 3, 2048))
-    return lambda: device.ops.causal_conv(x, taps).release()
-
-
 CASES = [
     KernelCase(
-        "causal_conv",
-        "convolution",
-        ("causal_conv",),
-        ("float32", "float16", "bias"),
-        _check,
-        _timed,
-        "512×2048, 3 positions",
-        1e-6,
+        *("causal_conv", "convolution", ("causal_conv",), (*FLOATS, "bias"), _check),
+        *(timed("causal_conv", (512, 2048), (3, 2048)), "512×2048, 3 positions", 1e-6),
     )
 ]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -12,12 +13,11 @@ from glinfer.quant.ggml import dequantize
 from glinfer.quant.parts import Bytes
 from glinfer.tensors.device import Device
 from glinfer.tensors.tensor import Tensor
-from qa.kernels.cases.case import Found, KernelCase, normal
+from qa.kernels.cases.case import FLOATS, Check, Found, KernelCase, integers, normal, result, timed
 
 _HALVES = {"Q2_K": (80, 84), "Q3_K": (108, 110), "Q6_K": (208, 210), "Q4_1": (0, 4), "Q5_1": (0, 4)}
 _HALVES |= {"Q4_K": (0, 4), "Q5_K": (0, 4), "Q4_0": (0, 2), "Q5_0": (0, 2), "Q8_0": (0, 2)}
 _HALVES |= {"TQ1_0": (52, 54), "TQ2_0": (64, 66)}
-_FLOATS = ("float32", "float16")
 _LARGEST_SCALE = 0.01
 
 
@@ -80,95 +80,50 @@ def rows_named(table: Array, ids: Array) -> Array:
     return np.where(there[..., None], table[np.where(there, ids, 0)], 0.0)
 
 
-def _check_rows(call: str) -> Callable[[Device, np.random.Generator, int, int, str], Sequence[Found]]:
+def _check_rows(call: str) -> Check:
     def check(device: Device, rng: np.random.Generator, rows: int, cols: int, form: str) -> Sequence[Found]:
         table, values = table_of(device, rng, rows, cols, form)
         ids = rng.integers(-1, rows + 1, (2, rows // 2 + 1)).astype(np.int32)
-        with table, device.tensor(ids) as numbers:
-            given = (numbers, table) if call == "lookup" else (table, numbers)
-            with getattr(device.ops, call)(*given) as y:
-                return [(y.numpy(), rows_named(values, ids))]
+        with table:
+            return [(result(device, call, *_ordered(call, ids, table)), rows_named(values, ids))]
 
     return check
 
 
+def _ordered(call: str, ids: Any, table: Any) -> tuple[Any, Any]:
+    return (ids, table) if call == "lookup" else (table, ids)
+
+
 def _check_dequantize(device: Device, rng: np.random.Generator, rows: int, cols: int, form: str) -> Sequence[Found]:
     table, values = table_of(device, rng, rows, cols, form)
-    with table, device.ops.dequantize(table) as y:
-        return [(y.numpy(), values)]
+    with table:
+        return [(result(device, "dequantize", table), values)]
 
 
 def _check_positions(device: Device, rng: np.random.Generator, rows: int, cols: int, form: str) -> Sequence[Found]:
     offset, length = 3, rows // 2 + 1
     x, table = normal(rng, 2, length, cols), normal(rng, offset + length, cols).astype(form)
-    with (
-        device.tensor(x) as tensor,
-        device.tensor(table) as positions,
-        device.ops.add_positions(tensor, positions, offset=offset) as y,
-    ):
-        return [(y.numpy(), x.astype(np.float64) + table[offset:].astype(np.float64))]
+    expected = x.astype(np.float64) + table[offset:].astype(np.float64)
+    return [(result(device, "add_positions", x, table, offset=offset), expected)]
 
 
-def _timed_rows(call: str) -> Callable[[Device, np.random.Generator], Callable[[], object]]:
-    def timed(device: Device, rng: np.random.Generator) -> Callable[[], object]:
-        table = device.tensor(normal(rng, 8192, 1024))
-        ids = device.tensor(rng.integers(0, 8192, 512).astype(np.int32))
-        given = (ids, table) if call == "lookup" else (table, ids)
-        return lambda: getattr(device.ops, call)(*given).release()
-
-    return timed
-
-
-def _timed_dequantize(device: Device, rng: np.random.Generator) -> Callable[[], object]:
-    table, _ = table_of(device, rng, 1024, 2048, "Q4_K")
-    return lambda: device.ops.dequantize(table).release()
-
-
-def _timed_positions(device: Device, rng: np.random.Generator) -> Callable[[], object]:
-    x, table = device.tensor(normal(rng, 512, 1024)), device.tensor(normal(rng, 2048, 1024))
-    return lambda: device.ops.add_positions(x, table, offset=512).release()
+def _rows(call: str, *forms: str) -> KernelCase:
+    forms, operands = (*FLOATS, *forms), _ordered(call, integers(8192, 512), (8192, 1024))
+    at = "512 rows of 8192×1024, float32"
+    return KernelCase(call, "embedding", ("lookup",), forms, _check_rows(call), timed(call, *operands), at, 0.0)
 
 
 _PACKED = tuple(BLOCK_FORMATS)
 CASES = [
+    _rows("lookup", *_PACKED),
+    _rows("gather_rows", "int32"),
     KernelCase(
-        "lookup",
-        "embedding",
-        ("lookup",),
-        (*_FLOATS, *_PACKED),
-        _check_rows("lookup"),
-        _timed_rows("lookup"),
-        "512 rows of 8192×1024, float32",
-        tolerance=0.0,
+        *("add_positions", "embedding", ("position_add",), FLOATS, _check_positions),
+        *(timed("add_positions", (512, 1024), (2048, 1024), offset=512), "512×1024", 1e-6),
     ),
     KernelCase(
-        "gather_rows",
-        "embedding",
-        ("lookup",),
-        (*_FLOATS, "int32"),
-        _check_rows("gather_rows"),
-        _timed_rows("gather_rows"),
-        "512 rows of 8192×1024, float32",
-        tolerance=0.0,
-    ),
-    KernelCase(
-        "add_positions",
-        "embedding",
-        ("position_add",),
-        _FLOATS,
-        _check_positions,
-        _timed_positions,
-        "512×1024",
-        tolerance=1e-6,
-    ),
-    KernelCase(
-        "dequantize",
-        "embedding",
-        ("dequantize",),
-        _PACKED,
-        _check_dequantize,
-        _timed_dequantize,
-        "1024×2048, Q4_K",
-        tolerance=0.0,
+        *("dequantize", "embedding", ("dequantize",), _PACKED, _check_dequantize),
+        timed("dequantize", lambda device, rng: table_of(device, rng, 1024, 2048, "Q4_K")[0]),
+        *("1024×2048, Q4_K", 0.0),
     ),
 ]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -11,11 +12,10 @@ from glinfer.kernels.published.linear import ACTIVATIONS, activate
 from glinfer.kernels.spec import Array
 from glinfer.quant.formats import BLOCK_FORMATS
 from glinfer.tensors.device import Device
-from qa.kernels.cases.case import Found, KernelCase, normal
+from qa.kernels.cases.case import FLOATS, Found, KernelCase, normal, result, timed
 from qa.kernels.cases.embedding import table_of, whole_blocks
 
 _MAX_WEIGHTS, _MAX_RESULTS = 200_000, 300_000
-_FLOATS = ("float32", "float16")
 _FEWEST_ROWS = {"packed": 2}
 _MOST_ROWS = {"matvec": 1}
 
@@ -31,19 +31,16 @@ def _check_matmul(device: Device, rng: np.random.Generator, rows: int, cols: int
     strategy = form if form in STRATEGIES else None
     if strategy == "split_k" and not device.blends_floats:
         return []
-    dtype = form if form in _FLOATS else "float32"
+    dtype = form if form in FLOATS else "float32"
     x, y = normal(rng, m, k).astype(dtype), normal(rng, k, n).astype(dtype)
     bias = normal(rng, n)
     expected = x.astype(np.float64) @ y.astype(np.float64)
     finished = activate(expected + bias, ACTIVATIONS["gelu"]) + expected
-    with (
-        device.tensor(x) as left,
-        device.tensor(y) as right,
-        device.tensor(bias) as added,
-        device.ops.matmul(left, right, strategy=strategy) as product,
-        device.ops.matmul(left, right, bias=added, activation="gelu", residual=product, strategy=strategy) as whole,
-    ):
-        return [(product.numpy(), expected), (whole.numpy(), finished)]
+    product = result(device, "matmul", x, y, strategy=strategy)
+    with device.tensor(expected.astype(np.float32)) as residual, device.tensor(bias) as added:
+        finish: dict[str, Any] = {"bias": added, "activation": "gelu", "residual": residual}
+        whole = result(device, "matmul", x, y, strategy=strategy, **finish)
+    return [(product, expected), (whole, finished)]
 
 
 def _check_dot(device: Device, rng: np.random.Generator, rows: int, cols: int, form: str) -> Sequence[Found]:
@@ -58,12 +55,9 @@ def _check_dot(device: Device, rng: np.random.Generator, rows: int, cols: int, f
     found = []
     for shape_x, shape_y in shapes:
         x, y = normal(rng, *shape_x).astype(form), normal(rng, *shape_y).astype(form)
-        with device.tensor(x) as left, device.tensor(y) as right, device.ops.dot(left, right) as product:
-            found.append((product.numpy(), np.asarray(np.dot(x.astype(np.float64), y.astype(np.float64)))))
-    stack_x, stack_y = normal(rng, 2, 1, rows, cols).astype(form), normal(rng, 3, cols, n).astype(form)
-    with device.tensor(stack_x) as left, device.tensor(stack_y) as right, device.ops.matmul(left, right) as product:
-        found.append((product.numpy(), stack_x.astype(np.float64) @ stack_y.astype(np.float64)))
-    return found
+        found.append((result(device, "dot", x, y), np.asarray(np.dot(x.astype(np.float64), y.astype(np.float64)))))
+    x, y = normal(rng, 2, 1, rows, cols).astype(form), normal(rng, 3, cols, n).astype(form)
+    return [*found, (result(device, "matmul", x, y), x.astype(np.float64) @ y.astype(np.float64))]
 
 
 def _check_linear(device: Device, rng: np.random.Generator, rows: int, cols: int, form: str) -> Sequence[Found]:
@@ -77,59 +71,25 @@ def _check_linear(device: Device, rng: np.random.Generator, rows: int, cols: int
         for m in sorted({1, rows}):
             x, bias = normal(rng, m, k), normal(rng, n)
             expected = x.astype(np.float64) @ floats.T + bias
-            for strategy in (None, *[("small", "reduce")[turn % 2]] * ((m == 1) == (turn < 2))):
-                with (
-                    device.tensor(x) as left,
-                    device.tensor(bias) as added,
-                    device.ops.linear(left, weight, bias=added, strategy=strategy) as y,
-                ):
-                    found.append((y.numpy(), expected))
+            with device.tensor(bias) as added:
+                for strategy in (None, *[("small", "reduce")[turn % 2]] * ((m == 1) == (turn < 2))):
+                    found.append((result(device, "linear", x, weight, bias=added, strategy=strategy), expected))
     return found
-
-
-def _timed_matmul(device: Device, rng: np.random.Generator) -> Callable[[], object]:
-    x, y = device.tensor(normal(rng, 512, 512)), device.tensor(normal(rng, 512, 512))
-    return lambda: device.ops.matmul(x, y).release()
-
-
-def _timed_dot(device: Device, rng: np.random.Generator) -> Callable[[], object]:
-    x, y = device.tensor(normal(rng, 64, 512)), device.tensor(normal(rng, 4, 512, 128))
-    return lambda: device.ops.dot(x, y).release()
-
-
-def _timed_linear(device: Device, rng: np.random.Generator) -> Callable[[], object]:
-    x = device.tensor(normal(rng, 1, 2048))
-    weight, _ = table_of(device, rng, 2048, 2048, "Q4_K")
-    return lambda: device.ops.linear(x, weight).release()
 
 
 _PRODUCT = ("matmul", "matvec", "finish")
 CASES = [
     KernelCase(
-        "matmul",
-        "product",
-        _PRODUCT,
-        (*_FLOATS, *STRATEGIES),
-        _check_matmul,
-        _timed_matmul,
-        "512×512 · 512×512",
+        *("matmul", "product", _PRODUCT, (*FLOATS, *STRATEGIES), _check_matmul),
+        *(timed("matmul", (512, 512), (512, 512)), "512×512 · 512×512"),
     ),
     KernelCase(
-        "dot",
-        "product",
-        (*_PRODUCT, "arithmetic", "repack", "strided_copy"),
-        _FLOATS,
-        _check_dot,
-        _timed_dot,
-        "64×512 · 4×512×128",
+        *("dot", "product", (*_PRODUCT, "arithmetic", "repack", "strided_copy"), FLOATS, _check_dot),
+        *(timed("dot", (64, 512), (4, 512, 128)), "64×512 · 4×512×128"),
     ),
     KernelCase(
-        "linear",
-        "product",
-        _PRODUCT,
-        (*_FLOATS, *BLOCK_FORMATS),
-        _check_linear,
-        _timed_linear,
+        *("linear", "product", _PRODUCT, (*FLOATS, *BLOCK_FORMATS), _check_linear),
+        timed("linear", (1, 2048), lambda device, rng: table_of(device, rng, 2048, 2048, "Q4_K")[0]),
         "1×2048 · 2048×2048 of Q4_K",
     ),
 ]

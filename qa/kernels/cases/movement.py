@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
 
 import numpy as np
 
 from glinfer.kernels.spec import Array
 from glinfer.tensors.device import Device
+from glinfer.tensors.ops import Ops
 from glinfer.tensors.tensor import Tensor
-from qa.kernels.cases.case import Check, Found, KernelCase, Timed, normal
+from qa.kernels.cases.case import FLOATS, Check, Found, KernelCase, Timed, normal, result, timed
 
-FORMS = ("float32", "float16", "int32")
-Moves = Callable[[Device, np.random.Generator, int, int, str], Iterator[tuple[Tensor, Array]]]
+Make = Callable[..., Array]
+"""Makes elements of a shape, in the type that is checked."""
+Moves = Callable[[Device, Make, int, int], Iterator[Found]]
 
 
 def elements(rng: np.random.Generator, form: str, *shape: int) -> Array:
@@ -24,197 +28,119 @@ def elements(rng: np.random.Generator, form: str, *shape: int) -> Array:
 
 def _checked(moves: Moves) -> Check:
     def check(device: Device, rng: np.random.Generator, rows: int, cols: int, form: str) -> Sequence[Found]:
-        found = []
-        for tensor, expected in moves(device, rng, rows, cols, form):
-            with tensor:
-                found.append((tensor.numpy(), np.ascontiguousarray(expected)))
-        return found
+        found = moves(device, partial(elements, rng, form), rows, cols)
+        return [(array, np.ascontiguousarray(expected)) for array, expected in found]
 
     return check
 
 
-def _transpose(
-    device: Device, rng: np.random.Generator, rows: int, cols: int, form: str
-) -> Iterator[tuple[Tensor, Array]]:
-    x = elements(rng, form, rows, cols)
-    with device.tensor(x) as tensor:
-        yield device.ops.transpose(tensor), x.T
-    x = elements(rng, form, 2, min(rows, 31), 3, min(cols, 37))
-    order = [int(axis) for axis in rng.permutation(4)]
-    with device.tensor(x) as tensor:
-        yield device.ops.transpose(tensor, order), x.transpose(order)
+def _transpose(device: Device, make: Make, rows: int, cols: int) -> Iterator[Found]:
+    x, deep = make(rows, cols), make(2, min(rows, 31), 3, min(cols, 37))
+    order = np.random.default_rng([rows, cols]).permutation(4).tolist()
+    yield result(device, "transpose", x), x.T
+    yield result(device, "transpose", deep, order), deep.transpose(order)
 
 
-def _split_heads(
-    device: Device, rng: np.random.Generator, rows: int, cols: int, form: str
-) -> Iterator[tuple[Tensor, Array]]:
+def _split_heads(device: Device, make: Make, rows: int, cols: int) -> Iterator[Found]:
     width = -(-cols // 3)
-    x = elements(rng, form, 2, rows, 3 * width)
-    with device.tensor(x) as tensor:
-        yield device.ops.split_heads(tensor, 3), x.reshape(2, rows, 3, width).swapaxes(1, 2)
+    x = make(2, rows, 3 * width)
+    yield result(device, "split_heads", x, 3), x.reshape(2, rows, 3, width).swapaxes(1, 2)
 
 
-def _merge_heads(
-    device: Device, rng: np.random.Generator, rows: int, cols: int, form: str
-) -> Iterator[tuple[Tensor, Array]]:
+def _merge_heads(device: Device, make: Make, rows: int, cols: int) -> Iterator[Found]:
     width = -(-cols // 3)
-    x = elements(rng, form, 2, 3, rows, width)
-    with device.tensor(x) as tensor:
-        yield device.ops.merge_heads(tensor), x.swapaxes(1, 2).reshape(2, rows, 3 * width)
+    x = make(2, 3, rows, width)
+    yield result(device, "merge_heads", x), x.swapaxes(1, 2).reshape(2, rows, 3 * width)
 
 
-def _split_qkv(
-    device: Device, rng: np.random.Generator, rows: int, cols: int, form: str
-) -> Iterator[tuple[Tensor, Array]]:
+def _split_qkv(device: Device, make: Make, rows: int, cols: int) -> Iterator[Found]:
     heads, kv_heads, width = 4, 2, -(-cols // 8)
-    x = elements(rng, form, rows, (heads + 2 * kv_heads) * width)
-    each = x.reshape(rows, -1, width).swapaxes(0, 1)
-    with device.tensor(x) as tensor:
-        parts = device.ops.split_qkv(tensor, heads, kv_heads, width)
-    yield from zip(parts, np.split(each, [heads, heads + kv_heads]), strict=True)
+    x = make(rows, (heads + 2 * kv_heads) * width)
+    each = np.split(x.reshape(rows, -1, width).swapaxes(0, 1), [heads, heads + kv_heads])
+    yield from zip(result(device, "split_qkv", x, heads, kv_heads, width), each, strict=True)
 
 
-def _concat(
-    device: Device, rng: np.random.Generator, rows: int, cols: int, form: str
-) -> Iterator[tuple[Tensor, Array]]:
-    few = [elements(rng, form, rows, edge) for edge in (cols, cols // 2 + 1, 1)]
-    many = [elements(rng, form, 2, rows // 9 + 1 + number % 2, cols) for number in range(9)]
+def _concat(device: Device, make: Make, rows: int, cols: int) -> Iterator[Found]:
+    few = [make(rows, edge) for edge in (cols, cols // 2 + 1, 1)]
+    many = [make(2, rows // 9 + 1 + number % 2, cols) for number in range(9)]
     for arrays, axis in ((few, -1), ([part.T for part in few], 0), (many, 1)):
         tensors = [device.tensor(array) for array in arrays]
-        yield device.ops.concat(tensors, axis), np.concatenate(arrays, axis)
+        yield result(device, "concat", tensors, axis), np.concatenate(arrays, axis)
         for tensor in tensors:
             tensor.release()
 
 
-def _slice(device: Device, rng: np.random.Generator, rows: int, cols: int, form: str) -> Iterator[tuple[Tensor, Array]]:
-    x = elements(rng, form, rows, cols)
-    with device.tensor(x) as tensor:
-        for index in (
-            (slice(rows // 2, None), slice(cols // 3, None)),
-            (slice(None, None, -2), slice(None, None, -3)),
-            (rows // 2,),
-            (..., -1),
-        ):
-            yield device.ops.slice(tensor, *index), x[index]
+def _slice(device: Device, make: Make, rows: int, cols: int) -> Iterator[Found]:
+    x = make(rows, cols)
+    back, part = (slice(None, None, -2), slice(None, None, -3)), (slice(rows // 2, None), slice(cols // 3, None))
+    indices: tuple[tuple[Any, ...], ...] = (part, back, (rows // 2,), (..., -1))
+    for index in indices:
+        yield result(device, "slice", x, *index), x[index]
 
 
-def _expand(
-    device: Device, rng: np.random.Generator, rows: int, cols: int, form: str
-) -> Iterator[tuple[Tensor, Array]]:
+def _expand(device: Device, make: Make, rows: int, cols: int) -> Iterator[Found]:
     for shape, wanted in (((rows, 1), (rows, cols)), ((cols,), (rows, cols)), ((2, 1, cols), (2, 3, cols))):
-        x = elements(rng, form, *shape)
-        with device.tensor(x) as tensor:
-            yield device.ops.expand(tensor, wanted), np.broadcast_to(x, wanted)
+        x = make(*shape)
+        yield result(device, "expand", x, wanted), np.broadcast_to(x, wanted)
 
 
-def _repack(
-    device: Device, rng: np.random.Generator, rows: int, cols: int, form: str
-) -> Iterator[tuple[Tensor, Array]]:
-    x = elements(rng, form, rows, cols)
-    with device.tensor(x) as tensor:
-        for shape in ((cols, rows), (rows * cols,), (rows, cols, 1)):
-            yield device.ops.repack(tensor, shape), x.reshape(shape)
+def _repack(device: Device, make: Make, rows: int, cols: int) -> Iterator[Found]:
+    x = make(rows, cols)
+    for shape in ((cols, rows), (rows * cols,), (rows, cols, 1)):
+        yield result(device, "repack", x, shape), x.reshape(shape)
 
 
-def _astype(
-    device: Device, rng: np.random.Generator, rows: int, cols: int, form: str
-) -> Iterator[tuple[Tensor, Array]]:
-    x = elements(rng, form, rows, cols)
-    if form == "int32":
+def _astype(device: Device, make: Make, rows: int, cols: int) -> Iterator[Found]:
+    x = make(rows, cols)
+    if x.dtype == np.int32:
         x >>= 14  # most are within the range of float16 then, and have more digits than it
-    with device.tensor(x) as tensor:
-        for wanted in ("float32", "float16"):
-            with np.errstate(over="ignore"):
-                yield device.ops.astype(tensor, wanted), x.astype(wanted)
+    for wanted in FLOATS:
+        with np.errstate(over="ignore"):
+            yield result(device, "astype", x, wanted), x.astype(wanted)
 
 
-def _assign(
-    device: Device, rng: np.random.Generator, rows: int, cols: int, form: str
-) -> Iterator[tuple[Tensor, Array]]:
-    x, row = elements(rng, form, rows, cols), elements(rng, form, cols)
-    expected, whole = x.copy(), device.tensor(x)
-    expected[rows // 2], expected[rows // 3 :, cols // 4 : cols // 2 + 1] = row, elements(rng, form, 1, 1)[0]
-    whole[rows // 2] = row
-    whole[rows // 3 :, cols // 4 : cols // 2 + 1] = expected[-1, cols // 4]
-    yield whole, expected
-    x = elements(rng, form, 2, min(rows, 31), 3, min(cols, 37))
-    value = elements(rng, form, *x[:, ::-2, 1:].shape)
-    expected, deep = x.copy(), device.tensor(x)
+def _assign(device: Device, make: Make, rows: int, cols: int) -> Iterator[Found]:
+    x, row = make(rows, cols), make(cols)
+    expected = x.copy()
+    expected[rows // 2], expected[rows // 3 :, cols // 4 : cols // 2 + 1] = row, make(1, 1)[0]
+    with device.tensor(x) as whole:
+        whole[rows // 2] = row
+        whole[rows // 3 :, cols // 4 : cols // 2 + 1] = expected[-1, cols // 4]
+        yield whole.numpy(), expected
+    x = make(2, min(rows, 31), 3, min(cols, 37))
+    value = make(*x[:, ::-2, 1:].shape)
+    expected = x.copy()
     expected[:, ::-2, 1:] = value
-    with device.tensor(value) as tensor:
+    with device.tensor(value) as tensor, device.tensor(x) as deep:
         deep[:, ::-2, 1:] = tensor
-    yield deep, expected
+        yield deep.numpy(), expected
 
 
-def _timed(run: Callable[[Device, Tensor], Sequence[Tensor]], *shape: int) -> Timed:
-    def timed(device: Device, rng: np.random.Generator) -> Callable[[], object]:
-        x = device.tensor(normal(rng, *shape))
+def _timed(run: Callable[[Ops, Tensor], object]) -> Timed:
+    def prepared(device: Device, rng: np.random.Generator) -> Callable[[], object]:
+        x = device.tensor(normal(rng, 512, 2048))
+        return lambda: run(device.ops, x)
 
-        def once() -> None:
-            for result in run(device, x):
-                result.release()
-
-        return once
-
-    return timed
+    return prepared
 
 
-def _case(
-    kernel: str,
-    shader: str,
-    moves: Moves,
-    run: Callable[[Device, Tensor], Sequence[Tensor]],
-    shape: Sequence[int],
-    shown: str = "",
-) -> KernelCase:
-    size = shown or "×".join(str(edge) for edge in shape)
-    shaders = {"repack": ("strided_copy", "repack"), "assign": ("assign", "strided_copy")}.get(shader, (shader,))
-    return KernelCase(kernel, "movement", shaders, FORMS, _checked(moves), _timed(run, *shape), size, tolerance=0)
+def _case(kernel: str, moves: Moves, time: Timed, at: str, *shaders: str) -> KernelCase:
+    shaders = shaders or ("strided_copy",)
+    return KernelCase(kernel, "movement", shaders, (*FLOATS, "int32"), _checked(moves), time, at, tolerance=0)
 
 
-def _half_assigned(device: Device, x: Tensor) -> Sequence[Tensor]:
-    device.ops.assign(x, slice(256), 1.0)
-    return ()
-
-
-_HALVES = slice(256, None), slice(1, None)
+_AT, _HALVES = (512, 2048), (slice(256, None), slice(1, None))
 CASES = [
-    _case("transpose", "strided_copy", _transpose, lambda dev, x: [dev.ops.transpose(x)], (512, 2048)),
-    _case(
-        "split_heads",
-        "strided_copy",
-        _split_heads,
-        lambda dev, x: [dev.ops.split_heads(x, 32)],
-        (512, 2048),
-        "512×2048, 32 heads",
-    ),
-    _case("merge_heads", "strided_copy", _merge_heads, lambda dev, x: [dev.ops.merge_heads(x)], (32, 512, 64)),
-    _case(
-        "split_qkv",
-        "strided_copy",
-        _split_qkv,
-        lambda dev, x: dev.ops.split_qkv(x, 32, 8),
-        (512, 3072),
-        "512×3072, 32 and 8 heads",
-    ),
-    _case("concat", "concat", _concat, lambda dev, x: [dev.ops.concat([x, x], 0)], (512, 2048), "twice 512×2048"),
-    _case(
-        "slice",
-        "strided_copy",
-        _slice,
-        lambda dev, x: [dev.ops.slice(x, *_HALVES)],
-        (512, 2048),
-        "256×2047 of 512×2048",
-    ),
-    _case("expand", "strided_copy", _expand, lambda dev, x: [dev.ops.expand(x, (512, 2048))], (2048,), "512×2048"),
-    _case(
-        "repack",
-        "repack",
-        _repack,
-        lambda dev, x: [dev.ops.repack(x, (2047, 512))],
-        (512, 2047),
-        "512×2047 to 2047×512",
-    ),
-    _case("assign", "assign", _assign, _half_assigned, (512, 2048), "256 rows of 512×2048"),
-    _case("astype", "strided_copy", _astype, lambda dev, x: [dev.ops.astype(x, "float16")], (512, 2048)),
-]
+    _case("transpose", _transpose, timed("transpose", _AT), "512×2048"),
+    _case("split_heads", _split_heads, timed("split_heads", _AT, heads=32), "512×2048, 32 heads"),
+    _case("merge_heads", _merge_heads, timed("merge_heads", (32, 512, 64)), "32×512×64"),
+    _case("split_qkv", _split_qkv, timed("split_qkv", (512, 3072), heads=32, kv_heads=8), "512×3072, 32 and 8 heads"),
+    _case("concat", _concat, _timed(lambda ops, x: ops.concat([x, x], 0).release()), "twice 512×2048", "concat"),
+    _case("slice", _slice, _timed(lambda ops, x: ops.slice(x, *_HALVES).release()), "256×2047 of 512×2048"),
+    _case("expand", _expand, timed("expand", (2048,), shape=_AT), "512×2048"),
+    _case("repack", _repack, timed("repack", (512, 2047), shape=(2047, 512)), "512×2047 to 2047×512",
+          "strided_copy", "repack"),
+    _case("assign", _assign, _timed(lambda ops, x: ops.assign(x, slice(256), 1.0)), "256 rows of 512×2048",
+          "assign", "strided_copy"),
+    _case("astype", _astype, timed("astype", _AT, dtype="float16"), "512×2048"),
+]  # fmt: skip

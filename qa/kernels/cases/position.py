@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from glinfer.kernels.spec import Array
 from glinfer.tensors.device import Device
-from qa.kernels.cases.case import Found, KernelCase, normal
+from qa.kernels.cases.case import FLOATS, Found, KernelCase, normal, result, timed
 
 _THETA = 10000.0
 _OFFSET = 50
@@ -23,40 +24,27 @@ def _check(device: Device, rng: np.random.Generator, rows: int, cols: int, form:
     interleaved = form == "interleaved"
     by_head = x.reshape(2, rows, heads, dim).swapaxes(1, 2)
     turned = expected(by_head, at, rotary, interleaved=interleaved).swapaxes(1, 2).reshape(x.shape)
-    with device.tensor(x) as tensor, device.tensor(at) as places:
-        where = {"positions": places} if form == "positions" else {"offset": _OFFSET}
-        with device.ops.rope(tensor, heads=heads, rotary_dim=rotary, interleaved=interleaved, **where) as y:
-            return [(y.numpy(), turned)]
+    with device.tensor(at) as places:
+        where: dict[str, Any] = {"positions": places} if form == "positions" else {"offset": _OFFSET}
+        how = {"heads": heads, "rotary_dim": rotary, "interleaved": interleaved}
+        return [(result(device, "rope", x, **how, **where), turned)]
 
 
 def expected(x: Array, positions: Array, rotary: int, *, interleaved: bool = False, theta: float = _THETA) -> Array:
     """x [..., S, D] with the pairs of the first ``rotary`` elements turned as complex numbers."""
     y = x.astype(np.float64)
     angles = positions[:, None] * theta ** (-2.0 * np.arange(rotary // 2) / rotary)
-    first, second = (
-        (slice(0, rotary, 2), slice(1, rotary, 2))
-        if interleaved
-        else (slice(0, rotary // 2), slice(rotary // 2, rotary))
-    )
+    first, second = slice(0, rotary // 2), slice(rotary // 2, rotary)
+    if interleaved:
+        first, second = slice(0, rotary, 2), slice(1, rotary, 2)
     turned = (y[..., first] + 1j * y[..., second]) * np.exp(1j * angles)
     y[..., first], y[..., second] = turned.real, turned.imag
     return y
 
 
-def _timed(device: Device, rng: np.random.Generator) -> Callable[[], object]:
-    x = device.tensor(normal(rng, 16, 512, 128))
-    return lambda: device.ops.rope(x).release()
-
-
 CASES = [
     KernelCase(
-        "rope",
-        "position",
-        ("rotate",),
-        ("float32", "float16", "interleaved", "heads", "partial", "positions"),
-        _check,
-        _timed,
-        "16×512×128",
-        1e-6,
+        *("rope", "position", ("rotate",), (*FLOATS, "interleaved", "heads", "partial", "positions"), _check),
+        *(timed("rope", (16, 512, 128)), "16×512×128", 1e-6),
     )
 ]

@@ -8,7 +8,7 @@ import numpy as np
 
 from glinfer.kernels.spec import Array
 from glinfer.tensors.device import Device
-from qa.kernels.cases.case import Found, KernelCase, normal
+from qa.kernels.cases.case import FLOATS, Found, KernelCase, normal, result
 
 _KEY, _MOST_ROWS, _MOST_COLUMNS = 12, 48, 130
 _EPS = 1e-6
@@ -46,12 +46,8 @@ def _check(device: Device, rng: np.random.Generator, rows: int, cols: int, form:
     norm_eps = None if grouped else _EPS
     if grouped:  # keys that are not divided by their lengths, short enough for a state that does not grow
         arrays[1] *= np.float32(0.25)
-    tensors = [device.tensor(each) for each in arrays]
-    with device.ops.gated_delta_rule(*tensors, norm_eps=norm_eps) as y:
-        found = y.numpy()
-    for tensor in tensors:
-        tensor.release()
     q, k, v, g, beta = arrays
+    found = result(device, "gated_delta_rule", q, k, v, g, beta, norm_eps=norm_eps)
     return [(found, expected(q, k, v, g, beta, norm_eps=norm_eps))]
 
 
@@ -62,13 +58,7 @@ def _timed(device: Device, rng: np.random.Generator) -> Callable[[], object]:
 
 CASES = [
     KernelCase(
-        "gated_delta_rule",
-        "recurrence",
-        ("delta_rule",),
-        ("float32", "float16", "grouped"),
-        _check,
-        _timed,
-        "64 tokens, 16 heads of 32×32",
-        1e-5,
+        *("gated_delta_rule", "recurrence", ("delta_rule",), (*FLOATS, "grouped"), _check),
+        *(_timed, "64 tokens, 16 heads of 32×32"),
     )
 ]

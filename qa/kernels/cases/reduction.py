@@ -8,9 +8,8 @@ import numpy as np
 
 from glinfer.kernels.spec import Array
 from glinfer.tensors.device import Device
-from qa.kernels.cases.case import Check, Found, KernelCase, Timed, normal
+from qa.kernels.cases.case import FLOATS, Check, Found, KernelCase, integers, normal, result, timed
 
-FORMS = ("float32", "float16")
 _REDUCED: dict[str, Callable[[Array], Array]] = {
     "sum": lambda x: x.sum(axis=-1),
     "max": lambda x: x.max(axis=-1),
@@ -24,21 +23,10 @@ def _check(name: str) -> Check:
         if name != "sum":
             x = np.round(x)  # equals, of which the first counts
         expected = _REDUCED[name](x.astype(np.float64))
-        with device.tensor(x) as tensor, getattr(device.ops, name)(tensor) as y:
-            found = [(y.numpy(), expected)]
-            with getattr(device.ops, name)(tensor, keepdims=True) as kept:
-                found.append((kept.numpy(), expected[:, None]))
-        return found
+        kept = result(device, name, x, keepdims=True), expected[:, None]
+        return [(result(device, name, x), expected), kept]
 
     return check
-
-
-def _timed(name: str) -> Timed:
-    def timed(device: Device, rng: np.random.Generator) -> Callable[[], object]:
-        x = device.tensor(normal(rng, 512, 2048))
-        return lambda: getattr(device.ops, name)(x).release()
-
-    return timed
 
 
 def log_softmax(x: Array) -> Array:
@@ -52,32 +40,17 @@ def _check_cross_entropy(device: Device, rng: np.random.Generator, rows: int, co
     targets = rng.integers(-1, cols + 1, rows, dtype=np.int32)
     inside = (targets >= 0) & (targets < cols)
     losses = -log_softmax(x)[np.arange(rows), np.where(inside, targets, 0)]
-    with (
-        device.tensor(x) as logits,
-        device.tensor(targets) as wanted,
-        device.ops.cross_entropy(logits, wanted) as y,
-    ):
-        return [(y.numpy(), np.where(inside, losses, 0.0))]
+    return [(result(device, "cross_entropy", x, targets), np.where(inside, losses, 0.0))]
 
 
-def _timed_cross_entropy(device: Device, rng: np.random.Generator) -> Callable[[], object]:
-    logits = device.tensor(normal(rng, 512, 2048, scale=4.0))
-    targets = device.tensor(rng.integers(0, 2048, 512, dtype=np.int32))
-    return lambda: device.ops.cross_entropy(logits, targets).release()
-
-
-_SHADERS = ("row_stats", "merge_stats", "stat_column")
+_AT, _SHADERS = (512, 2048), ("row_stats", "merge_stats", "stat_column")
 CASES = [
-    KernelCase("sum", "reduction", _SHADERS, FORMS, _check("sum"), _timed("sum"), "512×2048"),
-    KernelCase("max", "reduction", _SHADERS, FORMS, _check("max"), _timed("max"), "512×2048", 0.0),
-    KernelCase("argmax", "reduction", _SHADERS, FORMS, _check("argmax"), _timed("argmax"), "512×2048", 0.0),
+    *(
+        KernelCase(name, "reduction", _SHADERS, FLOATS, _check(name), timed(name, _AT), "512×2048", tolerance)
+        for name, tolerance in (("sum", 1e-5), ("max", 0.0), ("argmax", 0.0))
+    ),
     KernelCase(
-        "cross_entropy",
-        "reduction",
-        ("row_stats", "merge_stats", "cross_entropy"),
-        FORMS,
-        _check_cross_entropy,
-        _timed_cross_entropy,
-        "512×2048",
+        *("cross_entropy", "reduction", (*_SHADERS[:2], "cross_entropy"), FLOATS, _check_cross_entropy),
+        *(timed("cross_entropy", _AT, integers(2048, 512)), "512×2048"),
     ),
 ]

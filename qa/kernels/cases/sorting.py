@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from glinfer.kernels.spec import Array
 from glinfer.tensors.device import Device
-from qa.kernels.cases.case import Found, KernelCase, normal
+from qa.kernels.cases.case import FLOATS, Found, KernelCase, normal, result, timed
 
 _FEW = 8
 
@@ -20,10 +20,8 @@ def _check(device: Device, rng: np.random.Generator, rows: int, cols: int, form:
         k, x = cols, with_ties(rng, x)
     x = x.astype("float16" if form == "float16" else "float32")
     values, indices = expected(x, k)
-    with device.tensor(x) as tensor:
-        largest, places = device.ops.top_k(tensor, k)
-        with largest, places:
-            return [(largest.numpy(), values), (places.numpy(), indices)]
+    largest, places = result(device, "top_k", x, k)
+    return [(largest, values), (places, indices)]
 
 
 def with_ties(rng: np.random.Generator, x: Array) -> Array:
@@ -41,25 +39,9 @@ def expected(x: Array, k: int) -> tuple[Array, Array]:
     return np.take_along_axis(wide, order, axis=-1), order.astype(np.float64)
 
 
-def _timed(device: Device, rng: np.random.Generator) -> Callable[[], object]:
-    x = device.tensor(normal(rng, 32, 32000))
-
-    def run() -> None:
-        for result in device.ops.top_k(x, 40):
-            result.release()
-
-    return run
-
-
 CASES = [
     KernelCase(
-        "top_k",
-        "sorting",
-        ("sort_chunks", "merge_sorted", "sorted_pairs"),
-        ("float32", "float16", "sort"),
-        _check,
-        _timed,
-        "40 of 32×32000",
-        0.0,
+        *("top_k", "sorting", ("sort_chunks", "merge_sorted", "sorted_pairs"), (*FLOATS, "sort"), _check),
+        *(timed("top_k", (32, 32000), k=40), "40 of 32×32000", 0.0),
     )
 ]
