@@ -24,7 +24,7 @@ from glinfer.cli.common import (
     tokenizer_option,
 )
 from glinfer.engine.fetching import found_model
-from glinfer.errors import InputError
+from glinfer.errors import InputError, required
 from glinfer.formats.files import shown
 from glinfer.hub import named_on_a_hub
 from glinfer.inspect.diff.compare import (
@@ -39,7 +39,6 @@ from glinfer.inspect.diff.compare import (
     diff,
 )
 from glinfer.inspect.diff.weights import WeightsDiff
-from glinfer.inspect.pages import require_matplotlib
 from glinfer.quant.formats import DEFAULT_CACHE
 from glinfer.terminal import emit
 from glinfer.text.labels import shortened
@@ -149,7 +148,7 @@ def check_picture(path: str) -> None:
         raise InputError(f"{shown(path)}: the picture is a PNG; expected a name ending in .png")
     if not Path(path).absolute().parent.is_dir():
         raise InputError(f"{shown(path)}: there is no such folder for the picture; create it first")
-    require_matplotlib("the picture needs matplotlib")
+    required("matplotlib", "plots", "the picture needs")
 
 
 def side_of(option: str, model: str, settings: Sequence[str]) -> RunConfig:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from glinfer.cli.common import (
 )
 from glinfer.engine.batch import SchedulerOptions
 from glinfer.engine.loading import fetched
-from glinfer.errors import InputError, install_command
+from glinfer.errors import InputError, required
 from glinfer.hub import named_on_a_hub
 from glinfer.terminal import emit
 
@@ -121,8 +120,7 @@ def require_packages(command: str, extra: str) -> None:
         InputError: a package of the server is missing.
     """
     for name in ("starlette", "uvicorn", "pydantic", "prometheus_client"):
-        if find_spec(name) is None:
-            raise InputError(f"{command} needs the package {name}, which is not installed; {install_command(extra)}")
+        required(name, extra, f"{command} needs")
 
 
 def fetched_models(models: Sequence[str], options: Mapping[str, Any], **where: Any) -> list[tuple[str, str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -279,8 +279,7 @@ class TestReport:
                 check_picture(tmp_path / name)
 
     def test_without_matplotlib_the_extra_is_named(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        missing: Callable[[str], None] = lambda name: None  # noqa: E731
-        monkeypatch.setattr("importlib.util.find_spec", missing)
+        monkeypatch.setitem(sys.modules, "matplotlib", None)
         with pytest.raises(InputError, match=r"pip install .*\[plots\]'"):
             check_picture(tmp_path / "out.png")
 

@@ -18,11 +18,11 @@ from typing import Any
 from glinfer.engine.model import Model
 from glinfer.engine.progress import Progress, no_progress
 from glinfer.engine.report import plain
-from glinfer.errors import FormatError, InputError
+from glinfer.errors import FormatError, InputError, required
 from glinfer.formats import Checkpoint
 from glinfer.formats.files import reason, shown, work_folder
 from glinfer.inspect.look.options import LookOptions, prompt_ids
-from glinfer.inspect.pages import rendered, require_matplotlib
+from glinfer.inspect.pages import rendered
 from glinfer.lower.plans import USUAL_TEXTURE_SIZE
 from glinfer.notebook import picture
 
@@ -126,7 +126,7 @@ def check_folder(folder: str | PathLike[str], *, force: bool = False) -> Path:
     Raises:
         InputError: matplotlib is missing, the folder is a file, or it has files of other origin without ``force``.
     """
-    require_matplotlib("glinfer look needs matplotlib, which is not installed")
+    required("matplotlib", "plots", "glinfer look needs")
     target = Path(os.path.realpath(folder))
     try:
         if not os.path.lexists(target):

@@ -6,26 +6,19 @@ from collections.abc import Sequence
 from typing import Any
 
 from glinfer import __version__
+from glinfer.errors import required
 from glinfer.formats.files import AnyPath, replacing
-from glinfer.inspect.pages import rendered, require_matplotlib
+from glinfer.inspect.pages import rendered
 from glinfer.inspect.profile.compare import ProfileComparison
 from glinfer.inspect.profile.result import ProfileReport
 
 Fact = tuple[str, str, str, str]
 """A number in large type: name, number with unit, remark, and a sentence on its meaning."""
 
+NEEDING = "a page with charts needs"
 _PLAIN = "Median time of one run, from the first draw to the result, without profiling."
 _ALL_DRAWS = "Sum of the times of all draws."
 _READ = "Bytes of texels that draws fetch in a run; each texel counts once per draw."
-
-
-def check_charts() -> None:
-    """Check that charts can be drawn.
-
-    Raises:
-        InputError: matplotlib is not installed.
-    """
-    require_matplotlib("a page with charts needs matplotlib, which is not installed")
 
 
 def profile_page(report: ProfileReport) -> str:
@@ -34,7 +27,7 @@ def profile_page(report: ProfileReport) -> str:
     Raises:
         InputError: matplotlib is not installed.
     """
-    check_charts()
+    required("matplotlib", "plots", NEEDING)
     from glinfer.inspect.profile.charts import profile_charts
 
     return _rendered(
@@ -52,7 +45,7 @@ def profile_page(report: ProfileReport) -> str:
 
 def comparison_page(comparison: ProfileComparison) -> str:
     """Render two profiles, before and after, as HTML; errors as in :func:`profile_page`."""
-    check_charts()
+    required("matplotlib", "plots", NEEDING)
     from glinfer.inspect.profile.charts import comparison_chart
 
     before, after, total = comparison.before, comparison.after, comparison.total
