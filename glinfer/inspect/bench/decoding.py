@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from os import PathLike
@@ -177,6 +177,21 @@ class DecodeReport(Report):
         return reached / self.ceiling.fetch(about.weight_texture, about.weight_bytes).bytes_per_second
 
 
+@dataclass
+class TimedEngine:
+    """An engine with its facts, and batches of it that are timed beside its one sequence."""
+
+    decoder: Decoder
+    about: EngineReport
+    batches: list[BatchDecoder] = field(default_factory=list)
+
+    def close(self) -> None:
+        """Release batches and decoder; harmless when repeated."""
+        for batch in self.batches:
+            batch.close()
+        self.decoder.close()
+
+
 def load_fast(
     path: str | PathLike[str] | Checkpoint,
     weights: str,
@@ -189,15 +204,13 @@ def load_fast(
     samplings: Samplings = BOTH,
     zeros: bool = False,
     on_progress: Progress = no_progress,
-) -> tuple[Model, FastDecoder, EngineReport]:
-    """Load a model for timing, up to its first token; the caller closes the model.
+) -> tuple[Model, TimedEngine]:
+    """Load a model for timing, up to its first token; the caller closes the engine, and so the model.
 
     Args:
         path: a checkpoint, or a path for :func:`glinfer.engine.loading.load_model`.
-        weights: the weight format.
+        weights, cache, gelu: as for :func:`glinfer.engine.loading.load_model`.
         device: an open device.
-        cache: the format of keys and values.
-        gelu: overrides the checkpoint's form.
         opening_seconds: time of opening the device, a part of the time to the first token.
         imports_seconds: Python's time before that, which counts only in ``startup``.
         samplings: samplings of the decoder.
@@ -247,12 +260,12 @@ def load_fast(
         kernels=dataclasses.asdict(model.kernels),
         startup={name: times[name] for name in STAGES if name in times},
     )
-    return model, FastDecoder(label, model, samplings), about
+    return model, TimedEngine(FastDecoder(label, model, samplings), about)
 
 
-def texture_formats(models: Mapping[str, Model]) -> list[str]:
+def texture_formats(models: Iterable[Model]) -> list[str]:
     """List the texture formats that some models fetch; limits need their ceilings."""
-    works = [work(model, 1) for model in models.values() for work in (token_work, prompt_work)]
+    works = [work(model, 1) for model in models for work in (token_work, prompt_work)]
     return list(dict.fromkeys(name for work in works for name, size in work.fetched.items() if size))
 
 
@@ -261,28 +274,21 @@ def with_limits(report: DecodeReport, models: Mapping[str, Model], ceiling: Ceil
 
     The bounds of a token are those of the first one in a block, which sees the fewest tokens.
     """
-
-    def first(context: int) -> int:
-        return max(1, context - report.block_tokens + 1)
-
-    rows = [
-        dataclasses.replace(
-            row,
-            token_limit=limit_of(token_work(models[row.label], first(row.context)), ceiling),
-            prefill_limit=limit_of(prompt_work(models[row.label], row.context), ceiling),
-        )
-        if row.label in models
-        else row
-        for row in report.rows
-    ]
-    batch = [
-        dataclasses.replace(
-            row,
-            limit=limit_of(batch_work(models[row.label], first(row.context), row.sequences, row.draws), ceiling),
-        )
-        for row in report.batch
-    ]
+    rows, batch = list[DecodeRow](), list[BatchRow]()
+    for row in report.rows:
+        if (model := models.get(row.label)) is not None:
+            token = limit_of(token_work(model, _first(row.context)), ceiling)
+            prompt = limit_of(prompt_work(model, row.context), ceiling)
+            row = dataclasses.replace(row, token_limit=token, prefill_limit=prompt)
+        rows.append(row)
+    for step in report.batch:
+        work = batch_work(models[step.label], _first(step.context), step.sequences, step.draws)
+        batch.append(dataclasses.replace(step, limit=limit_of(work, ceiling)))
     return dataclasses.replace(report, ceiling=ceiling, rows=tuple(rows), batch=tuple(batch))
+
+
+def _first(context: int) -> int:
+    return max(1, context - BLOCK_TOKENS + 1)
 
 
 def contexts_within(config: ModelConfig, contexts: Sequence[int]) -> tuple[list[int], list[str]]:
@@ -307,25 +313,23 @@ def batch_context(kept: Sequence[int], wanted: int) -> int:
 
 
 def bench_decoding(
-    engines: Sequence[tuple[Decoder, EngineReport]],
+    engines: Sequence[TimedEngine],
     config: ModelConfig,
     contexts: Sequence[int],
     runs: int,
     *,
     renderer: str,
-    batches: Mapping[str, Sequence[BatchDecoder]] | None = None,
     batches_at: int = 0,
     on_progress: Progress = no_progress,
 ) -> DecodeReport:
     """Time engines that hold the same model, interleaved.
 
     Args:
-        engines: the timed engines with their facts.
+        engines: the timed engines; their batches have space for ``batches_at`` tokens in each sequence.
         config: the model's shape.
         contexts: lengths in tokens; lengths beyond the model's context are skipped.
         runs: timed runs of each.
         renderer: version and name for the report.
-        batches: batches by the label of their engine, with space for ``batches_at`` tokens in each sequence.
         batches_at: context length at which batches are timed, see :func:`batch_context`.
         on_progress: receives (finished turns, turns).
 
@@ -337,44 +341,38 @@ def bench_decoding(
     kept, notes = contexts_within(config, contexts)
     rows, together = list[DecodeRow](), list[BatchRow]()
     for place, context in enumerate(kept):
-        ids = [int(token) for token in example_ids(config, context)]
-        here = batches if batches is not None and context == batches_at else {}
-        held = [here.get(about.label, ()) for _, about in engines]
+        ids = example_ids(config, context).tolist()
 
         def advance(done: int, total: int, place: int = place) -> None:
             on_progress(place * total + done, len(kept) * total)
 
-        prefills = [Work(partial(engine.prefill, ids), seconds=_PREFILL_SECONDS) for engine, _ in engines]
+        prefills = [Work(partial(each.decoder.prefill, ids), seconds=_PREFILL_SECONDS) for each in engines]
         prompts = in_turns(prefills, runs, pause=_PAUSE_SECONDS)
-        works: dict[tuple[int, int, Any], Work] = {}
-        for number, ((engine, _), beside) in enumerate(zip(engines, held, strict=True)):
-            works |= {(number, -1, way): _block(engine, decode, ids) for way, decode in engine.ways.items()}
-            for size, batch in enumerate(beside):
+        works: dict[tuple[int, Any], Work] = {}  # by the number of the engine, and the way or (batch, sampling)
+        for number, each in enumerate(engines):
+            works |= {(number, way): _block(each.decoder, decode, ids) for way, decode in each.decoder.ways.items()}
+            for size, batch in enumerate(each.batches if context == batches_at else ()):
                 batch.prefill(ids)
-                works |= {(number, size, name): _batch_block(batch, ids, name) for name in batch.samplings}
+                works |= {(number, (size, name)): _batch_block(batch, ids, name) for name in batch.samplings}
         times = in_turns(list(works.values()), runs, pause=_PAUSE_SECONDS, on_progress=advance)
         spreads = {key: Spread.of(found) for key, found in zip(works, times, strict=True)}
-        for number, ((_, about), beside, prompt) in enumerate(zip(engines, held, prompts, strict=True)):
-            ways = {way: found for (of, size, way), found in spreads.items() if (of, size) == (number, -1)}
-            alone = _rows(about, context, ways, Spread.of(prompt))
+        for number, (each, prompt) in enumerate(zip(engines, prompts, strict=True)):
+            ways = {way: spreads[number, way] for way in each.decoder.ways}
+            alone = _rows(each.about, context, ways, Spread.of(prompt))
             rows += alone
             single = {row.sampling: row.tokens_per_second for row in alone}
-            for size, batch in enumerate(beside):
-                steps = {name: spreads[number, size, name] for name in batch.samplings}
+            for size, batch in enumerate(each.batches if context == batches_at else ()):
+                steps = {name: spreads[number, (size, name)] for name in batch.samplings}
                 together += [
                     BatchRow(
-                        label=about.label,
-                        context=context,
-                        sequences=batch.sequences,
-                        sampling=name,
-                        step=step,
+                        *(each.about.label, context, batch.sequences, name, step),
                         of_greedy=steps[GREEDY].median / step.median,
                         single_tokens_per_second=single.get(name),
                         draws=batch.draws,
                     )
                     for name, step in steps.items()
                 ]
-    reports = tuple(about for _, about in engines)
+    reports = tuple(each.about for each in engines)
     return DecodeReport("fast", renderer, BLOCK_TOKENS, runs, reports, tuple(rows), tuple(notes), batch=tuple(together))
 
 

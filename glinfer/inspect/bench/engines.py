@@ -62,12 +62,8 @@ class Decoder(Protocol):
     def rewind(self, length: int) -> None:
         """Truncate the cache to its first ``length`` tokens."""
 
-
-class OpenedDecoder(Decoder, Protocol):
-    """A decoder that holds resources until it is closed."""
-
     def close(self) -> None:
-        """Release the resources; harmless when repeated."""
+        """Release the engine; harmless when repeated."""
 
 
 class FastDecoder:
@@ -100,6 +96,10 @@ class FastDecoder:
     def rewind(self, length: int) -> None:
         """Truncate the sequence to its first ``length`` tokens."""
         del self._ids[length:]
+
+    def close(self) -> None:
+        """Close the model."""
+        self._model.close()
 
 
 class BatchDecoder:
