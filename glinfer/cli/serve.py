@@ -124,12 +124,9 @@ def require_packages(command: str, extra: str) -> None:
 
 
 def fetched_models(models: Sequence[str], options: Mapping[str, Any], **where: Any) -> list[tuple[str, str]]:
-    """Return (name, path) of each model, after downloading the models of a hub.
+    """Return (name, path) of each model, see :func:`named_model`, after downloading the models of a hub.
 
-    Args:
-        models: arguments for :func:`named_model`.
-        options: options of :func:`glinfer.engine.loading.load_model`.
-        where: its ``device``, ``api`` and ``limits``.
+    ``options`` and ``where`` are options of :func:`glinfer.engine.loading.load_model`.
 
     Raises:
         InputError: ``tokenizer``, ``mmproj`` or ``lora`` is given with several models.

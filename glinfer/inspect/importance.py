@@ -46,15 +46,8 @@ def importance_of_text(
 ) -> Importance:
     """Run a text through a model, and return the mean square of every input of every matrix of its layers.
 
-    Embeddings and the vocabulary matrix are excluded.
-
-    Args:
-        model: a model for :func:`glinfer.engine.loading.load_model`.
-        text: the text, typically tens of thousands of tokens like those that the model will process.
-        tokenizer: replaces the model's own.
-        device: where to run; default: a new one.
-        chunk: tokens that run together.
-        on_progress: receives (finished chunks, chunks).
+    The text is typically tens of thousands of tokens like those that the model will process, ``chunk`` of which run
+    together. Embeddings and the vocabulary matrix are excluded. ``on_progress`` receives (finished chunks, chunks).
 
     Returns:
         float32 [inputs] by the name of the matrix in memory.

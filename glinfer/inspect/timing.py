@@ -75,13 +75,9 @@ def in_turns(
 ) -> list[list[float]]:
     """Time each work ``runs`` times, in turns; returns the milliseconds of each work, per unit.
 
-    Args:
-        works: the pieces of work.
-        runs: counted rounds.
-        warm_ups: rounds before them; some drivers compile at the first draw.
-        pause: seconds before each run, because threads of other engines still spin after theirs.
-        ended: receives the times after each counted round, and ends the measurement early if it returns True.
-        on_progress: receives (finished runs, runs).
+    Each work has ``warm_ups`` rounds before; some drivers compile at the first draw. ``pause`` seconds precede each
+    run, because threads of other engines still spin after theirs. ``ended`` receives the times after each counted
+    round, and ends the measurement early if it returns True. ``on_progress`` receives (finished runs, runs).
     """
     found: list[list[float]] = [[] for _ in works]
     spent: list[list[float]] = [[] for _ in works]

@@ -40,21 +40,12 @@ _PREFILL_SECONDS = 3.0  # time for the counted prefills of one engine at one len
 
 @dataclass(frozen=True)
 class EngineReport:
-    """One timed engine; None if not applicable to engines other than glinfer. Times in seconds, sizes in bytes.
+    """One timed engine; times in seconds, sizes in bytes; None where glinfer does not know another engine.
 
-    Attributes:
-        label: name in the rows.
-        weights: weight format.
-        draws: draw calls a token.
-        programs: distinct compiled programs.
-        compile_seconds: from the last weight's upload to the first token.
-        load_seconds: from the checkpoint's path to a bound plan, on an open device.
-        first_token_seconds: from the checkpoint's path to a token in Python, including the opening of the device.
-        texture_bytes: textures of the decoding plan, by kind.
-        weight_bytes: weights that one token fetches.
-        weight_texture: texture format of most of them.
-        kernels: kernel options.
-        startup: seconds of each stage of :data:`glinfer.program.stages.STAGES` up to the first token.
+    ``load_seconds`` is from the checkpoint's path to a bound plan on an open device, ``compile_seconds`` from the last
+    upload to the first token, ``first_token_seconds`` from the path to a token in Python, with opening the device.
+    ``weight_bytes`` are what one token fetches, ``weight_texture`` the format of most of them, ``texture_bytes`` the
+    decoding plan's by kind, ``startup`` the stages :data:`glinfer.program.stages.STAGES` up to the first token.
     """
 
     label: str
@@ -207,15 +198,9 @@ def load_fast(
 ) -> tuple[Model, TimedEngine]:
     """Load a model for timing, up to its first token; the caller closes the engine, and so the model.
 
-    Args:
-        path: a checkpoint, or a path for :func:`glinfer.engine.loading.load_model`.
-        weights, cache, gelu: as for :func:`glinfer.engine.loading.load_model`.
-        device: an open device.
-        opening_seconds: time of opening the device, a part of the time to the first token.
-        imports_seconds: Python's time before that, which counts only in ``startup``.
-        samplings: samplings of the decoder.
-        zeros: whether all weights may be 0.
-        on_progress: receives (uploaded bytes, bytes).
+    ``path`` is a checkpoint, or a path for :func:`glinfer.engine.loading.load_model`. ``opening_seconds`` went into the
+    device and count as time to the first token; ``imports_seconds`` before that count only in ``startup``. ``zeros``:
+    all weights may be 0. ``on_progress`` receives (uploaded bytes, bytes).
     """
     started = uploaded = time.perf_counter()
 
@@ -322,16 +307,10 @@ def bench_decoding(
     batches_at: int = 0,
     on_progress: Progress = no_progress,
 ) -> DecodeReport:
-    """Time engines that hold the same model, interleaved.
+    """Time engines that hold the same model, interleaved; contexts beyond the model's are skipped, with a note.
 
-    Args:
-        engines: the timed engines; their batches have space for ``batches_at`` tokens in each sequence.
-        config: the model's shape.
-        contexts: lengths in tokens; lengths beyond the model's context are skipped.
-        runs: timed runs of each.
-        renderer: version and name for the report.
-        batches_at: context length at which batches are timed, see :func:`batch_context`.
-        on_progress: receives (finished turns, turns).
+    Batches have space for ``batches_at`` tokens in each sequence, and are timed at that context, see
+    :func:`batch_context`. ``on_progress`` receives (finished turns, turns).
 
     Raises:
         InputError: there is no engine, run or context to time.

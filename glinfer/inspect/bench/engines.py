@@ -155,12 +155,7 @@ def room_for(
 ) -> int:
     """Return the capacity of each sequence of several batches that hold ``context`` tokens each.
 
-    Args:
-        config: the model's shape.
-        sizes: sequences of each batch; all batches share the memory that one gets by default.
-        context: tokens of each sequence.
-        max_texture_size: limit of the renderer, in texels.
-        cache: the format of keys and values.
+    The batches have ``sizes`` sequences, and share the memory that one gets by default.
 
     Raises:
         InputError: a size is below 1, or memory does not suffice.

@@ -74,17 +74,16 @@ def diff(
     trace: int = DEFAULT_TRACE,
     on_progress: Progress = no_progress,
 ) -> DiffReport:
-    """Run both sides over the same tokens and compare them.
+    """Run both sides over the same tokens and compare them; errors are relative to A's values.
 
     Args:
-        side_a: one run; errors are relative to its values.
+        side_a: one run.
         side_b: the other run.
         prompt: ids, or text for A's tokenizer (B's, if A has none).
         tokens: number of first tokens to run; default: all.
         shorten: without ``tokens``, cut a prompt longer than the context instead of refusing it.
         tolerance: default: :data:`SAME_FORMAT` for equal formats of weights and caches, else :data:`OTHER_FORMAT`.
-        positions: number of evenly spread positions at which predictions are compared; default: all, or
-            :data:`REFERENCE_POSITIONS` with the reference plan on a side.
+        positions: how many positions' predictions to compare, see :func:`spread`.
         trace: number of first tokens over which captured tensors are compared.
         on_progress: receives (done, total) of the tensors of two files, then of the tokens of both sides.
 
@@ -231,13 +230,9 @@ def spread(count: int, positions: int | None, *, whole: bool, vocab: int) -> lis
 
 @dataclass(frozen=True)
 class CapturedRun:
-    """Tensors captured from one side over the first tokens.
+    """Tensors captured from one side over the first ``tokens`` tokens, by name, in the order of computation.
 
-    Attributes:
-        arrays: tensors by name, in the order of computation.
-        points: where the plan has each tensor, by name.
-        draws: names of all draws of the plan.
-        tokens: number of tokens that ran.
+    ``points`` tells where the plan has each; ``draws`` names all draws of the plan.
     """
 
     arrays: Mapping[str, Floats]
@@ -375,15 +370,10 @@ class ElementPosition:
 
 @dataclass(frozen=True)
 class TensorError:
-    """Difference of one captured tensor between both sides.
+    """Difference of one captured tensor; its name ends in ``.centred`` if either side subtracts the mean.
 
-    Attributes:
-        name: see :mod:`glinfer.program.capture`; ends in ``.centred`` if either side subtracts the mean.
-        error: largest difference, relative to the largest unmasked value of A; None if the shapes differ.
-        identical: whether all bits are equal.
-        place: position of the largest difference; None without one.
-        draw: the draw that completes the tensor, if both plans have the same draws.
-        shapes: shapes on both sides.
+    ``error`` is the largest difference relative to the largest unmasked value of A, at ``place``; None if the shapes
+    differ. ``draw`` completes the tensor, if both plans have the same draws.
     """
 
     name: str
@@ -469,18 +459,11 @@ class Predictions(Report):
 
 @dataclass(frozen=True)
 class DiffReport(Report):
-    """Comparison of two runs over the same tokens.
+    """Comparison of two runs over the same tokens ``ids``, whose texts are ``words``, if there is a tokenizer.
 
-    Attributes:
-        a, b: facts on both runs.
-        ids: tokens that both ran.
-        words: text of each token in the report, if there is a tokenizer.
-        tolerance: relative error up to which tensors count as equal.
-        config: fields of the configurations that differ, with both values.
-        weights: differences of the files; None if both sides have the same file.
-        passes: tensors captured in both plans over the first ``traced`` tokens, in the order of computation.
-        only_a, only_b: names that only one plan has.
-        along: predictions along the whole text.
+    ``config`` has the fields that differ, with both values; ``weights`` is None if both sides have the same file.
+    ``passes`` are the tensors captured in both plans over the first ``traced`` tokens, in the order of computation;
+    ``only_a`` and ``only_b`` name the others. ``along`` compares predictions along the whole text.
     """
 
     derived = ("passed", "identical")

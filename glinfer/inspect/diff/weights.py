@@ -29,15 +29,10 @@ IDENTICAL = "identical"
 
 @dataclass(frozen=True)
 class TensorDiff:
-    """One tensor of two checkpoints.
+    """One tensor of two checkpoints: the kind of change, and the same in words, such as ``B is A transposed``.
 
-    Attributes:
-        name: name in both.
-        kind: ``identical``, ``missing``, ``shape``, ``zero``, ``rounded``, ``digits``, ``transposed``, ``scaled``,
-            ``shifted``, ``permuted``, ``rows``, ``format``, ``changed`` or ``unrelated``.
-        what: the kind in words, such as ``B is A transposed``.
-        largest: largest absolute difference; None without two tensors of one shape.
-        relative: the same, relative to the largest weight of A.
+    ``largest`` is the largest absolute difference, ``relative`` the same relative to the largest weight of A; None
+    without two tensors of one shape.
     """
 
     name: str

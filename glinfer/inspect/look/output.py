@@ -75,9 +75,8 @@ def look(
         checkpoint: the model's weights.
         folder: new, empty, or the output of an earlier run.
         options: which pictures to draw.
-        model: the same model with its reference plan; optional if only weights are drawn.
-        prompt: text or at most MAX_LOOK_TOKENS ids; optional if only weights are drawn.
-        about: further facts on the model for the page and ``look.json``, such as its name and the renderer.
+        model, prompt: the same model with its reference plan, and a text or ids, unless only weights are drawn.
+        about: further facts for the page and ``look.json``, such as name and renderer.
         max_texture_size: limit of the renderer, which determines the layout of weights.
         force: write into a folder with other files, which are kept unless they have a picture's name.
         on_progress: receives (drawn pictures, pictures).

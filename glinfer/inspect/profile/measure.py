@@ -67,17 +67,15 @@ def profile(
     label: str = "",
     on_progress: StagedProgress = no_staged_progress,
 ) -> ProfileReport:
-    """Profile one token of a model, or the prefill of a prompt.
+    """Profile one token of a model, or the prefill of a prompt of ``prompt_tokens``.
 
     Args:
         model: a model, whose sequence stays intact, or an engine, whose caches are overwritten.
-        tokens: position of the token in the sequence, counted from 1; the sequence's length with the reference plan.
-            Default: 128, or the context if that is less.
-        prompt_tokens: profile the prefill of a prompt of this length instead.
+        tokens: position of the token, counted from 1; the sequence's length with the reference plan. Default: 128, or
+            the context if that is less.
         runs: number of plain runs, and of profiled ones; default: as many as fit into about two seconds.
         timing: one of :data:`TIMINGS`.
-        ceiling: also measure the fastest rate of fetching texels.
-        growth: also measure other positions of the sequence, within 20 seconds.
+        ceiling, growth: also measure fetch rates, and other positions of the sequence, within 20 seconds.
         label: the model's name in the report.
         on_progress: receives (stage, finished steps, steps).
 
@@ -156,17 +154,10 @@ def _draws(plan_run: PlanRun, measured: Timings, costs: Sequence[DrawTraffic]) -
 
 @dataclass(frozen=True)
 class PlanRun:
-    """One repeatable run of a plan: its session, run values and inputs.
+    """One repeatable run of a plan: the last of its sessions with run values and arrays for input tensors.
 
-    Caches hold zeros instead of earlier tokens, which does not change the time.
-
-    Attributes:
-        what: :data:`TOKEN_RUN`, :data:`PROMPT_RUN` or :data:`SEQUENCE_RUN`.
-        tokens: position of the token in the sequence, counted from 1; otherwise the number of tokens that run.
-        sessions: sessions whose textures the run needs; the last one runs.
-        inputs, values: arrays for input tensors, and run values.
-        flush_every: as in :func:`glinfer.gl.replay.replay`.
-        notes: remarks for the report.
+    Caches hold zeros instead of earlier tokens, which does not change the time. ``what`` is :data:`TOKEN_RUN`, with the
+    token's position counted from 1 in ``tokens``, or :data:`PROMPT_RUN` or :data:`SEQUENCE_RUN`, with their length.
     """
 
     what: str
@@ -313,13 +304,9 @@ def _ms(nanoseconds: float) -> float:
 
 
 def measure(plan_run: PlanRun, timing: str, runs: int | None, on_progress: Progress) -> Timings:
-    """Time plain and profiled runs alternately, after a warm-up of both.
+    """Time plain and profiled runs alternately, after a warm-up of both; ``runs`` defaults to what time allows.
 
-    Args:
-        plan_run: the run.
-        timing: one of :data:`TIMINGS`.
-        runs: number of each; default: as many as time allows.
-        on_progress: receives (finished runs, runs).
+    ``timing`` is one of :data:`TIMINGS`; ``on_progress`` receives (finished runs, runs).
 
     Raises:
         InputError: timestamps are unavailable, or the clock was disturbed in all runs.

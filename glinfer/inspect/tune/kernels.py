@@ -107,13 +107,9 @@ def tune(
 ) -> TuneReport:
     """Search for the fastest kernel options of a model on a device.
 
-    Args:
-        device: the renderer.
-        checkpoint: the model.
-        weights: a key of :data:`glinfer.quant.formats.WEIGHT_FORMATS`.
-        seconds: approximate time limit, two thirds of it for single tokens; a trial that has begun is finished.
-        shader_root: another folder of shader files, to test changed shaders.
-        on_progress: receives (elapsed milliseconds, time limit in milliseconds).
+    ``weights`` is a key of :data:`glinfer.quant.formats.WEIGHT_FORMATS`. Of about ``seconds``, two thirds are for
+    single tokens; a trial that has begun is finished. ``shader_root`` is another folder of shaders, to test changed
+    ones. ``on_progress`` receives (elapsed milliseconds, time limit in milliseconds).
 
     Raises:
         InputError: the time limit is 0 or less, or a day or more.
