@@ -7,7 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
@@ -36,7 +36,7 @@ from glinfer.engine.report import plain
 from glinfer.engine.run.oracle import EXECUTORS
 from glinfer.errors import InputError
 from glinfer.formats import Checkpoint, find_model
-from glinfer.formats.files import decode_text, shown
+from glinfer.formats.files import decode_text, replacing, shown
 from glinfer.formats.huggingface.config import read_config
 from glinfer.gl.context import Device, Limits, open_device
 from glinfer.hub import named_on_a_hub, title_of
@@ -151,6 +151,16 @@ def read_text(path: str) -> str:
         return decode_text(Path(path).read_bytes(), shown(path), "a text file")
     except (OSError, ValueError) as error:
         raise InputError(f"{shown(path)}: cannot read it: {getattr(error, 'strerror', None) or error}") from None
+
+
+class _OnlyTriedError(Exception):
+    """Rolls back a trial of writing a file."""
+
+
+def check_writable(path: str) -> None:
+    """Refuse a file that cannot be written, before anything is computed."""
+    with suppress(_OnlyTriedError), replacing(path):
+        raise _OnlyTriedError
 
 
 def options(*decorators: Callable[[Any], Any]) -> Callable[[Command], Command]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import click
 
 from glinfer.cli.common import (
     check_one_source,
+    check_writable,
     config_option,
     device_options,
     json_option,
@@ -26,7 +26,6 @@ from glinfer.cli.common import (
 from glinfer.engine.engine import Engine
 from glinfer.engine.loading import prepare, random_weights
 from glinfer.errors import InputError, required
-from glinfer.formats.files import replacing
 from glinfer.gl.timers import FENCES
 from glinfer.inspect.profile.compare import ProfileComparison, compare
 from glinfer.inspect.profile.measure import TIMINGS, profile
@@ -112,10 +111,6 @@ def profile_command(
     print_json(report.to_json()) if as_json else _show(report, each)
 
 
-class _OnlyTriedError(Exception):
-    """Rolls back a trial of writing a file."""
-
-
 def _check_outputs(html: str | None, trace: str | None) -> None:
     """Refuse files that cannot be written, before anything is measured."""
     if html is not None:
@@ -123,8 +118,7 @@ def _check_outputs(html: str | None, trace: str | None) -> None:
     if html is not None and trace is not None and os.path.realpath(html) == os.path.realpath(trace):
         raise InputError(f"--html and --trace both name {html}; expected two files")
     for path in filter(None, (html, trace)):
-        with contextlib.suppress(_OnlyTriedError), replacing(path):
-            raise _OnlyTriedError
+        check_writable(path)
 
 
 def _profiled(model: str | None, config_text: str | None, options: dict[str, Any]) -> ProfileReport:

@@ -35,7 +35,7 @@ from glinfer.lower.options import PlanOptions
 from glinfer.lower.weights.fold import FoldedWeights
 from glinfer.lower.weights.recipe import Formats
 from glinfer.program.session import Session
-from glinfer.program.tuning import Tuned, TuningKey, default_for, runs_on
+from glinfer.program.tuning import Tuned, default_for, runs_on
 
 PLAINEST = KernelOptions(quad=False)
 """Options whose results all others must reproduce."""
@@ -86,13 +86,10 @@ class TuneReport:
     ``prompt`` is None if the passes over many rows were not searched.
     """
 
-    key: TuningKey
-    weights: str
     tuned: Tuned
     trials: tuple[Trial, ...]
     seconds: float
     finished: bool
-    renderer: str
     prompt: PromptTimes | None = None
 
 
@@ -150,13 +147,10 @@ def tune(
     finally:
         search.release()
     return TuneReport(
-        key=TuningKey.of(device, checkpoint.config, weights),
-        weights=weights,
         tuned=Tuned(kernels, milliseconds, before),
         trials=tuple(trials),
         seconds=time.perf_counter() - started,
         finished=finished,
-        renderer=device.description,
         prompt=prompt,
     )
 
