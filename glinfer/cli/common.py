@@ -456,11 +456,7 @@ def check_one_source(model: str | None, config_text: str | None, *, needed: bool
 
 
 def one_of(values: Mapping[str, Any]) -> str | None:
-    """Return the name of the value that is given; None if all are None.
-
-    Raises:
-        InputError: two are given.
-    """
+    """Return the name of the value that is given; None if all are None; InputError if two are given."""
     found = [name for name, value in values.items() if value is not None]
     if len(found) > 1:
         raise InputError(f"found both {found[0]} and {found[1]}; give one of them")

@@ -165,11 +165,7 @@ def check_picture(path: str) -> None:
 
 
 def side_of(option: str, model: str, settings: Sequence[str]) -> RunConfig:
-    """Parse settings such as ``weights=q8,device=1`` of a model.
-
-    Raises:
-        InputError: a setting or its value is unknown.
-    """
+    """Parse settings such as ``weights=q8,device=1`` of a model; InputError if a setting or its value is unknown."""
     found: dict[str, Any] = {}
     for part in filter(None, (piece.strip() for text in settings for piece in text.split(","))):
         key, is_pair, value = part.partition("=")

@@ -114,11 +114,7 @@ def serve_command(models: tuple[str, ...], **given: Any) -> None:
 
 
 def require_packages(command: str, extra: str) -> None:
-    """Refuse a command whose extra is not installed.
-
-    Raises:
-        InputError: a package of the server is missing.
-    """
+    """Refuse a command whose extra is not installed; InputError if a package of the server is missing."""
     for name in ("starlette", "uvicorn", "pydantic", "prometheus_client"):
         required(name, extra, f"{command} needs")
 

@@ -110,11 +110,7 @@ def advice(device: Device) -> str:
 
 
 def list_devices() -> list[DeviceEntry]:
-    """Open every EGL device of this machine once.
-
-    Raises:
-        ContextError: EGL or a device is missing.
-    """
+    """Open every EGL device of this machine once; ContextError if EGL or a device is missing."""
     entries = []
     for found in egl.list_devices():
         try:

@@ -133,11 +133,7 @@ def remove_command(name: str, as_json: bool) -> None:
 
 
 def _on_a_hub(name: str, done: str) -> HubName:
-    """Parse the name of a model on a hub.
-
-    Raises:
-        InputError: the name is that of another model, or of no model.
-    """
+    """Parse the name of a model on a hub; InputError if the name is that of another model, or of no model."""
     wanted = named_on_a_hub(name)
     if wanted is not None:
         return wanted

@@ -110,11 +110,13 @@ def diff(
         weights = None
         if os.path.realpath(a.path) != os.path.realpath(b.path):
             weights = diff_weights(load_checkpoint(a.path), load_checkpoint(b.path), on_progress)
-        ran_a = a.run(device_a, ids, places, trace, lambda done: on_progress(done, total))
-        ran_b = b.run(device_b, ids, places, trace, lambda done: on_progress(len(ids) + done, total))
-    along = compare_along(ids, places, ran_a.logits, ran_b.logits)
+        facts_a, kept_a, trace_a, logits_a = a.run(device_a, ids, places, trace, lambda done: on_progress(done, total))
+        facts_b, kept_b, trace_b, logits_b = b.run(
+            device_b, ids, places, trace, lambda done: on_progress(len(ids) + done, total)
+        )
+    along = compare_along(ids, places, logits_a, logits_b)
     if tolerance is None:
-        alike = side_a.cache == side_b.cache and _kept_alike(ran_a.kept, ran_b.kept)
+        alike = side_a.cache == side_b.cache and _kept_alike(kept_a, kept_b)
         tolerance = SAME_FORMAT if alike else OTHER_FORMAT
     words, tokenizer = dict[int, str](), a.tokenizer or b.tokenizer
     if tokenizer is not None:
@@ -123,17 +125,17 @@ def diff(
     fields = [field.name for field in dataclasses.fields(a.config)]
     pairs = {name: (getattr(a.config, name), getattr(b.config, name)) for name in fields}
     return DiffReport(
-        a=ran_a.facts,
-        b=ran_b.facts,
+        a=facts_a,
+        b=facts_b,
         ids=tuple(ids),
         words=words,
         tolerance=tolerance,
         config={name: (x, y) for name, (x, y) in pairs.items() if x != y},
         weights=weights,
-        passes=tuple(compare_passes(ran_a.trace, ran_b.trace)),
+        passes=tuple(compare_passes(trace_a, trace_b)),
         traced=min(trace, len(ids)),
-        only_a=_only(ran_a.trace, ran_b.trace),
-        only_b=_only(ran_b.trace, ran_a.trace),
+        only_a=_only(trace_a, trace_b),
+        only_b=_only(trace_b, trace_a),
         along=along,
     )
 
@@ -167,8 +169,8 @@ class _Side:
         places: Sequence[int],
         trace: int,
         on_token: Callable[[int], None],
-    ) -> _Ran:
-        """Capture tensors of the first ``trace`` tokens, and the logits at ``places``."""
+    ) -> tuple[RunFacts, Mapping[str, str], CapturedRun, Floats]:
+        """Return facts, formats of weights, the captured first ``trace`` tokens, and the logits at ``places``."""
         given, first = self.given, ids[:trace]
         names = ("plan", "weights", "cache", "gelu", "context")
         options: dict[str, Any] = {name: getattr(given, name) for name in names}
@@ -192,7 +194,7 @@ class _Side:
                 draws=tuple(draw.name for draw in plan.draws),
                 tokens=len(first),
             )
-            return _Ran(facts, kept, captured, _logits(model, ids, places, on_token))
+            return facts, kept, captured, _logits(model, ids, places, on_token)
 
 
 def _ids(prompt: str | Sequence[int], a: _Side, b: _Side, tokens: int | None, shorten: bool) -> list[int]:
@@ -239,14 +241,6 @@ class CapturedRun:
     points: Mapping[str, CapturePoint]
     draws: tuple[str, ...]
     tokens: int
-
-
-@dataclass(frozen=True)
-class _Ran:
-    facts: RunFacts
-    kept: Mapping[str, str]
-    trace: CapturedRun
-    logits: Floats
 
 
 def _logits(model: Model, ids: Sequence[int], places: Sequence[int], on_token: Callable[[int], None]) -> Floats:

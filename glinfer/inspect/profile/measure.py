@@ -47,7 +47,6 @@ _TRIES = 3  # attempts for each profiled run, because disturbed ones are discard
 _CREDIBLE = 0.5, 1.1  # sum of timestamps over the time on the CPU's clock
 _GROWTH_SECONDS = 20.0  # time for all positions; further ones are left out
 _GROWTH_SAMPLE_SECONDS = 0.4  # time for one position
-_GROWTH_RUNS = 3, 20
 _MIN_POSITION_RUNS = 12  # runs for a position: plain, profiled and warm-up
 _FIRST_PLACES = 1, 16
 _PLACE_STEP = 4  # ratio of further positions
@@ -303,8 +302,10 @@ def _ms(nanoseconds: float) -> float:
     return nanoseconds / 1e6
 
 
-def measure(plan_run: PlanRun, timing: str, runs: int | None, on_progress: Progress) -> Timings:
-    """Time plain and profiled runs alternately, after a warm-up of both; ``runs`` defaults to what time allows.
+def measure(
+    plan_run: PlanRun, timing: str, runs: int | None, on_progress: Progress, seconds: float = _SECONDS
+) -> Timings:
+    """Time plain and profiled runs alternately, after a warm-up of both; ``runs`` defaults to what ``seconds`` allow.
 
     ``timing`` is one of :data:`TIMINGS`; ``on_progress`` receives (finished runs, runs).
 
@@ -318,7 +319,7 @@ def measure(plan_run: PlanRun, timing: str, runs: int | None, on_progress: Progr
     with timer:
         if runs is None:
             pair = sum(_plain(plan_run)) + milliseconds(lambda: plan_run.timed(timer)) / 1000.0
-            runs = max(_MIN_RUNS if pair < _SLOW_SECONDS else _MIN_SLOW_RUNS, min(_MAX_RUNS, int(_SECONDS / pair)))
+            runs = max(_MIN_RUNS if pair < _SLOW_SECONDS else _MIN_SLOW_RUNS, min(_MAX_RUNS, int(seconds / pair)))
         found = _alternated(plan_run, timer, runs, on_progress)
     if not found.timelines:
         raise InputError(
@@ -416,21 +417,14 @@ def measure_growth(plan_runs: PlanRuns, timing: str, on_progress: Progress) -> t
         expected = _MIN_POSITION_RUNS * found[-1].wall_ms / 1000.0 * place / found[-1].tokens if found else 0.0
         if found and time.perf_counter() - started + expected > _GROWTH_SECONDS:
             return found, [f"growth is measured up to {found[-1].tokens} tokens; longer sequences would take too long"]
-        found.append(_growth_point(plan_runs.at(place), timing))
+        plan_run, kinds = plan_runs.at(place), dict[str, float]()
+        measured = measure(plan_run, timing, None, no_progress, _GROWTH_SAMPLE_SECONDS)
+        for spec, each in zip(plan_run.session.plan.draws, measured.draws_ms, strict=True):
+            kinds[spec.kind] = kinds.get(spec.kind, 0.0) + each
+        read = sum(cost.read for cost in plan_run.traffic())
+        found.append(GrowthPoint(place, median(measured.walls), read, kinds))
     on_progress(len(wanted), len(wanted))
     return found, []
-
-
-def _growth_point(plan_run: PlanRun, timing: str) -> GrowthPoint:
-    plan_run.write()
-    fewest, most = _GROWTH_RUNS
-    runs = max(fewest, min(most, int(_GROWTH_SAMPLE_SECONDS / (2 * sum(_plain(plan_run))))))
-    measured = measure(plan_run, timing, runs, no_progress)
-    kinds: dict[str, float] = {}
-    for spec, each in zip(plan_run.session.plan.draws, measured.draws_ms, strict=True):
-        kinds[spec.kind] = kinds.get(spec.kind, 0.0) + each
-    read = sum(each.read for each in plan_run.traffic())
-    return GrowthPoint(plan_run.tokens, median(measured.walls), read, kinds)
 
 
 def measure_fetch_rates(costs: Sequence[DrawTraffic], device: Device, on_progress: Progress) -> list[FetchRate]:

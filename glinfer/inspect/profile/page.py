@@ -22,11 +22,7 @@ _READ = "Bytes of texels that draws fetch in a run; each texel counts once per d
 
 
 def profile_page(report: ProfileReport) -> str:
-    """Render a profile as HTML.
-
-    Raises:
-        InputError: matplotlib is not installed.
-    """
+    """Render a profile as HTML; InputError if matplotlib is not installed."""
     required("matplotlib", "plots", NEEDING)
     from glinfer.inspect.profile.charts import profile_charts
 
@@ -65,11 +61,7 @@ def comparison_page(comparison: ProfileComparison) -> str:
 
 
 def write_page(path: AnyPath, page: str) -> None:
-    """Write a page to a file, whole or not at all.
-
-    Raises:
-        FormatError: the file cannot be written.
-    """
+    """Write a page to a file, whole or not at all; FormatError if the file cannot be written."""
     with replacing(path) as temporary:
         temporary.write_text(page, encoding="utf-8")
 
