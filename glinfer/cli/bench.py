@@ -439,7 +439,7 @@ def show_drafts(report: DraftReport) -> None:
 
 def show_decoding(report: DecodeReport, ceiling: bool) -> None:
     """Print the times of the fast plan and of other engines; ``ceiling`` adds the renderer's peak rates."""
-    peak = (Column("peak", report.of_fetch_ceiling, ".0%"),) if ceiling else ()
+    peak = (Column("peak", "of_fetch_ceiling", ".0%"),) if ceiling else ()
     show_table(Table("Decoding", (*_DECODING, *peak), report.rows))
     emit()
     show_table(Table("Prefill", _PREFILL, list({(row.label, row.context): row for row in report.rows}.values())))

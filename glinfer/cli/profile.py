@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,6 @@ from glinfer.cli.common import (
     sizes_text,
     stage_bars,
 )
-from glinfer.engine.engine import Engine
 from glinfer.engine.loading import prepare, random_weights
 from glinfer.errors import InputError, required
 from glinfer.gl.timers import FENCES
@@ -124,24 +124,20 @@ def _check_outputs(html: str | None, trace: str | None) -> None:
 def _profiled(model: str | None, config_text: str | None, options: dict[str, Any]) -> ProfileReport:
     """Bind the model, or random weights of a shape, and profile it."""
     check_one_source(model, config_text)
-    chosen = {
-        name: options[name] for name in ("plan", "weights", "cache", "gelu", "context", "device", "api", "limits")
-    }
-    if model is not None:
-        with loaded(model, tokenizer=None, **chosen) as held:
-            return _measured(held.engine, Path(model).name, options)
-    how = {name: options[name] for name in ("plan", "weights", "cache")}
-    checkpoint = random_weights(shape_asked_for(config_text or "", options), **how)
-    with opened(options) as device:
-        engine = prepare(checkpoint, device, **how).bind(device)
-        del checkpoint  # folded weights are a copy
-        return _measured(engine, f"random weights, {config_text or 'the shape of Gab'}", options)
-
-
-def _measured(engine: Engine, label: str, options: dict[str, Any]) -> ProfileReport:
-    chosen = {name: options[name] for name in ("tokens", "prompt_tokens", "runs", "timing", "ceiling", "growth")}
-    with stage_bars() as advance:
-        return profile(engine, label=label, on_progress=advance, **chosen)
+    own = {name: options.pop(name) for name in ("tokens", "prompt_tokens", "runs", "timing", "ceiling", "growth")}
+    with contextlib.ExitStack() as held:
+        if model is not None:
+            engine = held.enter_context(loaded(model, tokenizer=None, **options)).engine
+            label = Path(model).name
+        else:
+            how = {name: options[name] for name in ("plan", "weights", "cache")}
+            checkpoint = random_weights(shape_asked_for(config_text or "", options), **how)
+            device = held.enter_context(opened(options))
+            engine = prepare(checkpoint, device, **how).bind(device)
+            del checkpoint  # folded weights are a copy
+            label = f"random weights, {config_text or 'the shape of Gab'}"
+        advance = held.enter_context(stage_bars())
+        return profile(engine, label=label, on_progress=advance, **own)
 
 
 def _show(report: ProfileReport, each: bool) -> None:

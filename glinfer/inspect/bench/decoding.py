@@ -84,6 +84,7 @@ class DecodeRow(Report):
     weight_bytes: int | None
     token_limit: Limit | None = None
     prefill_limit: Limit | None = None
+    of_fetch_ceiling: float | None = None
 
     @property
     def tokens_per_second(self) -> float:
@@ -153,19 +154,6 @@ class DecodeReport(Report):
     batch: tuple[BatchRow, ...] = ()
     origin: dict[str, str] | None = None
     samplings: dict[str, dict[str, Any]] = field(default_factory=dict)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values."""
-        rows = [{**row.to_json(), "of_fetch_ceiling": self.of_fetch_ceiling(row)} for row in self.rows]
-        return {**super().to_json(), "rows": rows}
-
-    def of_fetch_ceiling(self, row: DecodeRow) -> float | None:
-        """Return weight bytes a second of a row as a share of the fetch ceiling; None if not measured."""
-        about = next(engine for engine in self.engines if engine.label == row.label)
-        reached = row.bytes_per_second
-        if self.ceiling is None or reached is None or about.weight_texture is None or about.weight_bytes is None:
-            return None
-        return reached / self.ceiling.fetch(about.weight_texture, about.weight_bytes).bytes_per_second
 
 
 @dataclass
@@ -260,11 +248,16 @@ def with_limits(report: DecodeReport, models: Mapping[str, Model], ceiling: Ceil
     The bounds of a token are those of the first one in a block, which sees the fewest tokens.
     """
     rows, batch = list[DecodeRow](), list[BatchRow]()
+    engines = {about.label: about for about in report.engines}
     for row in report.rows:
         if (model := models.get(row.label)) is not None:
             token = limit_of(token_work(model, _first(row.context)), ceiling)
             prompt = limit_of(prompt_work(model, row.context), ceiling)
-            row = dataclasses.replace(row, token_limit=token, prefill_limit=prompt)
+            about, share = engines[row.label], None
+            if about.weight_texture and about.weight_bytes and row.bytes_per_second:
+                peak = ceiling.fetch(about.weight_texture, about.weight_bytes).bytes_per_second
+                share = row.bytes_per_second / peak
+            row = dataclasses.replace(row, token_limit=token, prefill_limit=prompt, of_fetch_ceiling=share)
         rows.append(row)
     for step in report.batch:
         work = batch_work(models[step.label], _first(step.context), step.sequences, step.draws)

@@ -14,6 +14,7 @@ from glinfer.engine.progress import Progress, no_progress
 from glinfer.engine.report import Report, plain
 from glinfer.formats import Checkpoint
 from glinfer.inspect.pieces import Rows, WeightRows, spans
+from glinfer.quant.words import bfloat16_bits
 
 Floats = npt.NDArray[np.float32]
 
@@ -200,10 +201,7 @@ def _to_f16(array: Floats) -> Floats:
 
 
 def _to_bf16(array: Floats) -> Floats:
-    """Round to the nearest bfloat16, ties to even."""
-    bits = np.ascontiguousarray(array).view(np.uint32)
-    up = np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
-    return ((bits + up) & np.uint32(0xFFFF0000)).view(np.float32)
+    return (bfloat16_bits(np.ascontiguousarray(array)) << np.uint32(16)).view(np.float32)
 
 
 _ROUNDINGS: Mapping[str, Callable[[Floats, Floats], bool]] = {
