@@ -67,13 +67,9 @@ class Limit(Report):
         """The three of them."""
         return self.fetch_ms, self.multiply_ms, self.passes_ms
 
-    def share(self, milliseconds: float) -> float:
-        """Return the limit as a share of a measured time; 1 is optimal."""
-        return self.limit_ms / milliseconds
-
     def text(self, milliseconds: float) -> str:
-        """Describe the share, and what the figure is bound by."""
-        return f"{100 * self.share(milliseconds):.0f}% {self.bound_by}"
+        """Describe the limit as a share of a measured time, and what bounds it."""
+        return f"{100 * self.limit_ms / milliseconds:.0f}% {self.bound_by}"
 
 
 def limit_of(work: Workload, ceiling: CeilingReport) -> Limit:
