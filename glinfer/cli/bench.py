@@ -278,7 +278,7 @@ def run_bench(
             samplings={name: {**usual, **given} for name, given in samplings.items()},
         )
         report = with_limits(timed, models, _ceilings(device, models, timed, whole=ceiling))
-    print_json(report.to_json()) if as_json else show_decoding(report, ceiling)
+    print_json(report.to_json()) if as_json else _show_decoding(report, ceiling)
 
 
 def _engines(
@@ -394,7 +394,7 @@ def _bench_drafts(
         opened_model.require_tokenizer()
         with progress("timing") as advance:
             report = bench_drafts(opened_model, guesses, runs, on_progress=advance)
-    print_json(report.to_json()) if as_json else show_drafts(report)
+    print_json(report.to_json()) if as_json else _show_drafts(report)
 
 
 def _bench_reference(model: str | None, lengths: list[int], runs: int, as_json: bool, options: dict[str, Any]) -> None:
@@ -404,7 +404,7 @@ def _bench_reference(model: str | None, lengths: list[int], runs: int, as_json: 
         load_seconds = time.perf_counter() - started
         with progress("timing") as advance:
             report = bench(opened_model, lengths, runs, load_seconds=load_seconds, on_progress=advance)
-    print_json(report.to_json()) if as_json else show_reference(report)
+    print_json(report.to_json()) if as_json else _show_reference(report)
 
 
 def _ceilings(device: Device, models: dict[str, Model], report: DecodeReport, *, whole: bool) -> CeilingReport:
@@ -419,8 +419,7 @@ def _ceilings(device: Device, models: dict[str, Model], report: DecodeReport, *,
     return dataclasses.replace(found, products=tuple(products))
 
 
-def show_reference(report: BenchReport) -> None:
-    """Print the times of the reference plan."""
+def _show_reference(report: BenchReport) -> None:
     show_table(Table("Reference plan", _REFERENCE, report.rows))
     emit(
         f"\nplan {report.plan} · {report.rows[0].runs} runs of each · loaded in {report.load_seconds:.2f} s · "
@@ -428,8 +427,7 @@ def show_reference(report: BenchReport) -> None:
     )
 
 
-def show_drafts(report: DraftReport) -> None:
-    """Print the times of texts with and without drafts."""
+def _show_drafts(report: DraftReport) -> None:
     show_table(Table("Speculative decoding", _DRAFTS, report.rows))
     emit(
         f"\ndrafts: {report.drafts} · model {report.model} · weights {report.weights} · median (fastest–slowest) of "
@@ -437,7 +435,7 @@ def show_drafts(report: DraftReport) -> None:
     )
 
 
-def show_decoding(report: DecodeReport, ceiling: bool) -> None:
+def _show_decoding(report: DecodeReport, ceiling: bool) -> None:
     """Print the times of the fast plan and of other engines; ``ceiling`` adds the renderer's peak rates."""
     peak = (Column("peak", "of_fetch_ceiling", ".0%"),) if ceiling else ()
     show_table(Table("Decoding", (*_DECODING, *peak), report.rows))

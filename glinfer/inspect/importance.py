@@ -47,10 +47,8 @@ def importance_of_text(
     """Run a text through a model, and return the mean square of every input of every matrix of its layers.
 
     The text is typically tens of thousands of tokens like those that the model will process, ``chunk`` of which run
-    together. Embeddings and the vocabulary matrix are excluded. ``on_progress`` receives (finished chunks, chunks).
-
-    Returns:
-        float32 [inputs] by the name of the matrix in memory.
+    together. The result is float32 [inputs] by the name of the matrix in memory, without embeddings and the vocabulary
+    matrix. ``on_progress`` receives (finished chunks, chunks).
 
     Raises:
         InputError: the text has no tokens, or the model has no tokenizer.

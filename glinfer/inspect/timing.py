@@ -40,14 +40,11 @@ class Spread:
 
 @dataclass(frozen=True)
 class Work:
-    """A piece of work that is timed again and again.
+    """A piece of work that is timed again and again; ``prepare`` comes before each run and is not timed.
 
-    Attributes:
-        run: the timed call; if it returns a number, such as that of tokens, its time is divided by it.
-        prepare: called before each run, and not timed.
-        seconds: time for all counted runs; no further run begins that would probably exceed it.
-        least: counted runs that take place however long they take.
-        timed: ``run`` returns its own milliseconds instead.
+    If ``run`` returns a number, such as that of tokens, its time is divided by it; if ``timed``, it returns its own
+    milliseconds. No further run begins that would probably exceed ``seconds`` for all counted runs, after the
+    ``least``.
     """
 
     run: Callable[[], object]

@@ -76,16 +76,11 @@ def diff(
 ) -> DiffReport:
     """Run both sides over the same tokens and compare them; errors are relative to A's values.
 
-    Args:
-        side_a: one run.
-        side_b: the other run.
-        prompt: ids, or text for A's tokenizer (B's, if A has none).
-        tokens: number of first tokens to run; default: all.
-        shorten: without ``tokens``, cut a prompt longer than the context instead of refusing it.
-        tolerance: default: :data:`SAME_FORMAT` for equal formats of weights and caches, else :data:`OTHER_FORMAT`.
-        positions: how many positions' predictions to compare, see :func:`spread`.
-        trace: number of first tokens over which captured tensors are compared.
-        on_progress: receives (done, total) of the tensors of two files, then of the tokens of both sides.
+    ``prompt`` is ids, or text for A's tokenizer (B's, if A has none), of which the first ``tokens`` run; ``shorten``
+    cuts a prompt longer than the context instead of refusing it. ``tolerance`` is :data:`SAME_FORMAT` by default for
+    equal formats of weights and caches, else :data:`OTHER_FORMAT`. Predictions are compared at ``positions``, see
+    :func:`spread`, and captured tensors over the first ``trace`` tokens. ``on_progress`` receives (done, total) of the
+    tensors of two files, then of the tokens of both sides.
 
     Raises:
         InputError: the prompt is empty or longer than a context, or vocabularies or tokenizations differ.

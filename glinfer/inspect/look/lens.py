@@ -28,12 +28,9 @@ _MIN_ROWS = 64  # rows of the vocabulary matrix in a piece
 
 @dataclass(frozen=True)
 class Lens:
-    """Predictions of L streams at S positions.
+    """Predictions of L streams at S positions: the likeliest token and its probability, −1 and NaN if not finite.
 
-    Attributes:
-        ids: [L, S], the likeliest token; -1 if the stream is not finite.
-        probs: [L, S], its probability; NaN if the stream is not finite.
-        last: [L, vocab] probabilities at the last position.
+    ``ids`` and ``probs`` are [L, S]; ``last`` [L, vocab] has all probabilities at the last position.
     """
 
     ids: npt.NDArray[np.int64]

@@ -20,13 +20,7 @@ DEFAULT_TOP = 8
 
 @dataclass(frozen=True)
 class LookOptions:
-    """Selection of pictures.
-
-    Attributes:
-        what: some of :data:`KINDS`.
-        layers: the blocks to draw.
-        top: number of likeliest tokens to list.
-    """
+    """Selection of pictures: some of :data:`KINDS`, of some blocks, and the number of likeliest tokens to list."""
 
     what: tuple[str, ...]
     layers: tuple[int, ...]

@@ -34,11 +34,7 @@ _OWN_PICTURE = re.compile(r"[a-z]+/[a-z0-9-]+\.png")
 
 
 class LookResult(dict[str, Any]):
-    """The contents of ``look.json``; a dictionary that shows its pictures in a notebook.
-
-    Attributes:
-        folder: the folder of the pictures and the page.
-    """
+    """The contents of ``look.json``, written to ``folder``; a dictionary that shows its pictures in a notebook."""
 
     def __init__(self, document: Mapping[str, Any], folder: Path) -> None:
         """Keep the document that was written to ``folder``."""
@@ -71,15 +67,11 @@ def look(
 ) -> LookResult:
     """Draw pictures into a folder, with a page; returns the contents of ``look.json``.
 
-    Args:
-        checkpoint: the model's weights.
-        folder: new, empty, or the output of an earlier run.
-        options: which pictures to draw.
-        model, prompt: the same model with its reference plan, and a text or ids, unless only weights are drawn.
-        about: further facts for the page and ``look.json``, such as name and renderer.
-        max_texture_size: limit of the renderer, which determines the layout of weights.
-        force: write into a folder with other files, which are kept unless they have a picture's name.
-        on_progress: receives (drawn pictures, pictures).
+    ``folder`` is new, empty, or the output of an earlier run; ``force`` allows other files in it, which are kept unless
+    they have a picture's name. Unless only weights are drawn, ``model`` is the same model with its reference plan, and
+    ``prompt`` a text or at most MAX_LOOK_TOKENS ids. ``about`` has further facts for the page, such as name and
+    renderer, whose limit ``max_texture_size`` determines the layout of weights. ``on_progress`` receives (drawn
+    pictures, pictures).
 
     Raises:
         InputError: matplotlib is missing, the folder is refused, or the text cannot be run.

@@ -68,15 +68,11 @@ def profile(
 ) -> ProfileReport:
     """Profile one token of a model, or the prefill of a prompt of ``prompt_tokens``.
 
-    Args:
-        model: a model, whose sequence stays intact, or an engine, whose caches are overwritten.
-        tokens: position of the token, counted from 1; the sequence's length with the reference plan. Default: 128, or
-            the context if that is less.
-        runs: number of plain runs, and of profiled ones; default: as many as fit into about two seconds.
-        timing: one of :data:`TIMINGS`.
-        ceiling, growth: also measure fetch rates, and other positions of the sequence, within 20 seconds.
-        label: the model's name in the report.
-        on_progress: receives (stage, finished steps, steps).
+    A model's sequence stays intact, an engine's caches are overwritten. ``tokens`` is the position of the token,
+    counted from 1, or the sequence's length with the reference plan; default: 128, or the context if that is less.
+    ``runs`` is the number of plain runs, and of profiled ones; default: as many as fit into about two seconds.
+    ``timing`` is one of :data:`TIMINGS`. ``ceiling`` and ``growth`` also measure fetch rates, and other positions
+    within 20 seconds. ``label`` names the model in the report; ``on_progress`` receives (stage, finished steps, steps).
 
     Raises:
         InputError: an option is invalid, or timestamps are unavailable.

@@ -38,16 +38,11 @@ SCHEMA = Path(__file__).resolve().parents[2] / "schemas" / "verify.schema.json"
 
 @dataclass(frozen=True)
 class VerifyRun(Report):
-    """Checks of one weight format on one renderer; draws and greedy tokens only if requested.
+    """Checks of one weight format on one renderer; draws, greedy tokens and tokens generated ``after`` if requested.
 
-    Attributes:
-        renderer: version and name.
-        textures: weights, read back from the bound textures after everything else has run.
-        wrong_textures: inputs of draws that sample another texture than their plan names.
-        after: tokens that were generated before; None if not requested.
-        device: number of the requested device; None if not given.
-        max_texture_size: limit of texture layouts, in texels a side.
-        problem: error that ended the run; empty without one.
+    ``textures`` are weights, read back after everything else has run; ``wrong_textures`` inputs of draws that sample
+    another texture than their plan names. ``device`` is the number of the requested one. ``problem`` is the error that
+    ended the run; empty without one.
     """
 
     hidden = ("special",)
@@ -102,11 +97,8 @@ class VerifyRun(Report):
 class VerifyReport(Report):
     """Finished runs, and renderers and formats that could not be run; :data:`SCHEMA` describes the JSON form.
 
-    Attributes:
-        model: source of the checkpoint.
-        load_refuses: reason why loading refuses the model, whose weights are not all finite; None if it does not.
-        allow_nan: whether such weights are accepted.
-        origin: repository, commit and file of a model in the cache of a hub; None for any other.
+    ``load_refuses`` is the reason why loading refuses the model, whose weights are not all finite, which ``allow_nan``
+    accepts. ``origin`` is repository, commit and file of a model in the cache of a hub.
     """
 
     derived = ("version", "passed")
