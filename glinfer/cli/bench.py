@@ -351,11 +351,7 @@ def names_of(text: str) -> list[str]:
 
 
 def formats_of(text: str | None) -> list[str]:
-    """Split and check weight formats separated by commas; None is the default.
-
-    Raises:
-        InputError: none is given, or one is unknown.
-    """
+    """Split and check weight formats separated by commas; InputError for none or unknown ones; None is the default."""
     formats = names_of(DEFAULT_WEIGHTS if text is None else text)
     if not formats:
         raise InputError(f"found {text!r}; expected at least one weight format, such as {DEFAULT_WEIGHTS}")

@@ -371,11 +371,7 @@ def _file_of(command: str, value: str) -> Path:
 
 
 def _read_chat(file: Path) -> list[Any]:
-    """Read the messages of a saved conversation.
-
-    Raises:
-        InputError: the file cannot be read, or is not a saved conversation.
-    """
+    """Read the messages of a saved conversation; InputError if it cannot be read, or is another file."""
     try:
         found = read_json(file, MAX_CHAT_BYTES)
     except FormatError as error:

@@ -138,11 +138,7 @@ def sizes_text(sizes: Mapping[str, int]) -> str:
 
 
 def read_text(path: str) -> str:
-    """Read a text from a file, a pipe, or standard input (``-``), as :func:`glinfer.formats.files.decode_text` does.
-
-    Raises:
-        InputError: it cannot be read, or is not UTF-8.
-    """
+    """Read UTF-8 text from a file, a pipe, or standard input (``-``); InputError if that fails."""
     if path == "-":
         return decode_text(sys.stdin.buffer.read(), "standard input")
     if path.lstrip().startswith(("{", "[")) and not os.path.lexists(path):
@@ -292,11 +288,7 @@ lora_option = click.option(
 
 
 def one_adapter(given: dict[str, Any]) -> None:
-    """Apply the only adapter whatever its name; for commands that write one text at a time.
-
-    Raises:
-        InputError: there are several.
-    """
+    """Apply the only adapter whatever its name, for commands that write one text; InputError if there are several."""
     if given["lora"] is not None:
         if len(given["lora"]) > 1:
             raise InputError(f"found {len(given['lora'])} adapters; expected one for the whole text; give --lora once")
@@ -432,9 +424,7 @@ def stage_bars() -> Iterator[StagedProgress]:
 def shape_asked_for(text: str, options: Mapping[str, Any]) -> ModelConfig:
     """Parse ``--config``, a path to a config.json or numbers such as ``blocks=6,heads=8``; apply gelu and context.
 
-    Raises:
-        ConfigError: the numbers are inconsistent.
-        FormatError: the file cannot be read, or describes an unknown kind of model.
+    ConfigError for inconsistent numbers, FormatError for a file that cannot be read or an unknown kind of model.
     """
     config = read_config(Path(text)) if text.endswith(".json") else ModelConfig.from_options(text)
     return usual_context(config.with_gelu(options["gelu"]), options["context"])
@@ -446,11 +436,7 @@ def planned_edge(limits: Limits | None) -> int:
 
 
 def check_one_source(model: str | None, config_text: str | None, *, needed: bool = True) -> None:
-    """Refuse a MODEL together with ``--config``; if ``needed``, require one of them.
-
-    Raises:
-        InputError: both are given, or neither.
-    """
+    """Refuse a MODEL together with ``--config``; if ``needed``, require one of them (InputError)."""
     if one_of({"a MODEL": model, "--config": config_text}) is None and needed:
         raise InputError("found neither a MODEL nor --config; give one of them")
 
@@ -466,9 +452,7 @@ def one_of(values: Mapping[str, Any]) -> str | None:
 def model_or_shape(model: str | None, config_text: str | None, options: Mapping[str, Any]) -> Checkpoint:
     """Load the checkpoint of a MODEL, or make random weights of the shape of ``--config`` if its plan fits textures.
 
-    Raises:
-        InputError: both are given, or neither; or there is no such plan.
-        PlanError: the shape is too large, found before weights are made.
+    InputError for both or neither, or without such a plan; PlanError for a shape too large, before weights are made.
     """
     check_one_source(model, config_text)
     plan, how = options["plan"], {name: options[name] for name in ("weights", "cache")}
@@ -481,11 +465,7 @@ def model_or_shape(model: str | None, config_text: str | None, options: Mapping[
 
 
 def parse_ids(text: str, what: str = "token ids") -> list[int]:
-    """Parse whole numbers such as ``13,132,251``; ``what`` names them in errors.
-
-    Raises:
-        InputError: a part between the commas is not a whole number.
-    """
+    """Parse whole numbers such as ``13,132,251``; ``what`` names them in the InputError for other text."""
     numbers = []
     for part in filter(None, map(str.strip, text.split(","))):
         try:

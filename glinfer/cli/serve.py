@@ -122,10 +122,8 @@ def require_packages(command: str, extra: str) -> None:
 def fetched_models(models: Sequence[str], options: Mapping[str, Any], **where: Any) -> list[tuple[str, str]]:
     """Return (name, path) of each model, see :func:`named_model`, after downloading the models of a hub.
 
-    ``options`` and ``where`` are options of :func:`glinfer.engine.loading.load_model`.
-
-    Raises:
-        InputError: ``tokenizer``, ``mmproj`` or ``lora`` is given with several models.
+    ``options`` and ``where`` are options of :func:`glinfer.engine.loading.load_model`. InputError if ``tokenizer``,
+    ``mmproj`` or ``lora`` is given with several models.
     """
     for name in ("tokenizer", "mmproj", "lora"):
         if options.get(name) is not None and len(models) > 1:

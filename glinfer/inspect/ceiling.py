@@ -159,10 +159,7 @@ def measure_products(model: Model, label: str, *, sample_seconds: float = _SAMPL
     """Time :data:`PRODUCTS` of the model's chunk plan alone, each at a full chunk; rows are labelled ``label``.
 
     The model's sequence stays intact. The chunk plan's last block ends after its keys and values, so a model of one
-    block has no products.
-
-    Raises:
-        PlanError: the chunk plan does not fit the renderer.
+    block has no products. PlanError if the chunk plan does not fit the renderer.
     """
     found = []
     with contextlib.ExitStack() as held:

@@ -119,9 +119,7 @@ def read_importance(path: AnyPath, config: ModelConfig) -> Importance:
 def importance_from(path: AnyPath, model: AnyPath, config: ModelConfig, **options: object) -> Importance:
     """Read importance from llama.cpp's file, or run a text file; see :func:`importance_of_text`.
 
-    Raises:
-        FormatError: the file is neither, or damaged.
-        InputError: see :func:`importance_of_text`.
+    FormatError if the file is neither, or damaged.
     """
     if is_gguf(path):
         return read_importance(path, config)

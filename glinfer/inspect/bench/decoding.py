@@ -272,8 +272,7 @@ def _first(context: int) -> int:
 def contexts_within(config: ModelConfig, contexts: Sequence[int]) -> tuple[list[int], list[str]]:
     """Sort the context lengths that a model supports, with a note for each that it does not.
 
-    Raises:
-        InputError: none remains, or one is below 1.
+    InputError if none remains, or one is below 1.
     """
     longest = config.max_position_embeddings
     if any(context < 1 for context in contexts):

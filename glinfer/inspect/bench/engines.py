@@ -106,10 +106,9 @@ class BatchDecoder:
     """Several sequences of a model in one scheduler, each with its own prompt; close it before the model."""
 
     def __init__(self, model: Model, sequences: int, capacity: int, samplings: Samplings = BOTH) -> None:
-        """Bind a scheduler of sequences of up to ``capacity`` tokens; see :func:`room_for`.
+        """Bind a scheduler of sequences of up to ``capacity`` tokens, see :func:`room_for`.
 
-        Raises:
-            PlanError: it does not fit the renderer.
+        PlanError if it does not fit the renderer.
         """
         self.sequences, self.samplings = sequences, samplings
         self._scheduler = model.scheduler(slots=sequences, longest=capacity, memory=MAX_CACHE_BYTES)

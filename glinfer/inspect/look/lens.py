@@ -50,11 +50,7 @@ def likeliest(probs: Floats, count: int) -> list[tuple[int, float]]:
 
 
 def logit_lens(checkpoint: Checkpoint, streams: Sequence[npt.NDArray[np.floating]]) -> Lens:
-    """Apply the lens to streams [S, D], each taken after the embedding or a block.
-
-    Raises:
-        InputError: a stream's width is not the model's, or its length not the first one's.
-    """
+    """Apply the lens to streams [S, D], each taken after the embedding or a block; InputError for other shapes."""
     width = checkpoint.config.hidden_size
     length = len(streams[0]) if streams else 0
     for stream in streams:

@@ -112,10 +112,9 @@ def page(document: Mapping[str, Any]) -> str:
 
 
 def check_folder(folder: str | PathLike[str], *, force: bool = False) -> Path:
-    """Check that pictures can be drawn, and a folder created or filled; returns its real path.
+    """Return the real path of a folder that can be created or filled.
 
-    Raises:
-        InputError: matplotlib is missing, the folder is a file, or it has files of other origin without ``force``.
+    InputError if matplotlib is missing, it is a file, or without ``force`` if it has files of other origin.
     """
     required("matplotlib", "plots", "glinfer look needs")
     target = Path(os.path.realpath(folder))
@@ -154,10 +153,7 @@ def filling(target: Path) -> Iterator[Path]:
     """Yield a temporary folder, and move its files into ``target`` (made if missing) when the block ends.
 
     Files are renamed one by one, the page last; stale pictures of an earlier run are removed. When the block fails,
-    ``target`` stays unchanged.
-
-    Raises:
-        FormatError: the operating system reports an error inside the block, such as a full disk.
+    ``target`` stays unchanged; an error of the operating system, such as a full disk, is a FormatError.
     """
     made = not target.exists()
     try:

@@ -199,10 +199,9 @@ class PlanRuns(ExitStack):
         return self.engine.options.config.max_position_embeddings
 
     def at(self, tokens: int | None = None) -> PlanRun:
-        """Make the run of one token at a position, counted from 1; with the reference plan, of the sequence up to it.
+        """Make the run of one token at a position, counted from 1; with the reference plan, of the sequence.
 
-        Raises:
-            InputError: the position is outside the context.
+        InputError if the position is outside the context.
         """
         place = min(DEFAULT_TOKENS, self.context) if tokens is None else self._checked("tokens", tokens)
         ids = [int(token) for token in example_ids(self.engine.options.config, place)]
@@ -217,9 +216,7 @@ class PlanRuns(ExitStack):
     def prompt(self, tokens: int) -> PlanRun:
         """Make the first prefill run of a prompt of ``tokens``; with the reference plan, the run of the sequence.
 
-        Raises:
-            InputError: the prompt is longer than the context.
-            PlanError: the plan does not fit the renderer.
+        InputError if the prompt is longer than the context, PlanError if the plan does not fit the renderer.
         """
         tokens = self._checked("prompt_tokens", tokens)
         engine = self.engine

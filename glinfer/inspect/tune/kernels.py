@@ -237,8 +237,7 @@ class PromptSearch(Search[PromptCandidate]):
     def __init__(self, options: PlanOptions, token: TokenCandidate, deadline: float) -> None:
         """Start from a candidate for single tokens, over whose session the chunk plans are bound.
 
-        Raises:
-            PlanError: even the plainest chunk plan does not fit.
+        PlanError if even the plainest chunk plan does not fit.
         """
         self._context, self._tokens = options.config.max_position_embeddings, PROMPT
 

@@ -243,8 +243,7 @@ def _textures(engine: Engine, on_progress: StagedProgress) -> tuple[TextureCheck
 def use(model: Model, ids: Sequence[int], count: int) -> None:
     """Generate ``count`` tokens after the ids: in a sequence, with a filter, and in a batch if the plan supports it.
 
-    Raises:
-        NumbersError: the model produces NaN or infinite logits.
+    NumbersError if the model produces NaN or infinite logits.
     """
     prompt = list(ids)
     model.generate(prompt, max_tokens=count, temperature=0)
