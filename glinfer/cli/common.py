@@ -87,12 +87,10 @@ def print_json(value: Any) -> None:
     emit(json_text(value))
 
 
-def show(
-    columns: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: Sequence[str] = (), total: Sequence[str] = ()
-) -> None:
+def show(columns: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: Sequence[str] = ()) -> None:
     """Print a table of texts, see :func:`show_table`; columns in ``numbers`` are aligned right."""
     made = [Column(name, itemgetter(place), "" if name in numbers else None) for place, name in enumerate(columns)]
-    show_table(Table("", made, list(rows), total or None))
+    show_table(Table("", made, list(rows)))
 
 
 def show_table(made: Table, *, drop: Sequence[str] = ()) -> None:

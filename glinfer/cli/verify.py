@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -55,11 +56,8 @@ def _settings(
     renderers = every_renderer(api) if all_devices else [(options["device"], api)]
     formats = every_format(checkpoint, plan) if all_weights else [options["weights"]]
     common = {"plan": plan, "cache": options["cache"], "limits": options["limits"]}
-    return [
-        RunSetting(device=device, api=api, weights=weights, **common)
-        for device, api in renderers
-        for weights in formats
-    ]
+    pairs = itertools.product(renderers, formats)
+    return [RunSetting(device=device, api=flavour, weights=weights, **common) for (device, flavour), weights in pairs]
 
 
 @click.command()
