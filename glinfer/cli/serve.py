@@ -115,8 +115,11 @@ def serve_command(models: tuple[str, ...], **given: Any) -> None:
 
 def require_packages(command: str, extra: str) -> None:
     """Refuse a command whose extra is not installed; InputError if a package of the server is missing."""
-    for name in ("starlette", "uvicorn", "pydantic", "prometheus_client"):
-        required(name, extra, f"{command} needs")
+    needs = f"{command} needs"
+    required("starlette", extra, needs)
+    required("uvicorn", extra, needs)
+    required("pydantic", extra, needs)
+    required("prometheus_client", extra, needs)
 
 
 def fetched_models(models: Sequence[str], options: Mapping[str, Any], **where: Any) -> list[tuple[str, str]]:
