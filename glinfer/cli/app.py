@@ -38,13 +38,9 @@ class Commands(click.Group):
     ):
         """Make the group.
 
-        Args:
-            args: passed to :class:`click.Group`.
-            package: the package of the commands' modules.
-            commands_by_section: section of the help and command name to ``module:attribute`` and summary.
-            program: the program name that users type; messages begin with it.
-            variables: environment variables and their summaries, for the help.
-            options: passed to :class:`click.Group`.
+        ``commands_by_section`` maps sections of the help to commands, each with ``module:attribute`` in ``package`` and
+        a summary. ``program`` is the name that users type; ``variables`` are environment variables and their summaries.
+        Further arguments go to :class:`click.Group`.
         """
         super().__init__(*args, **options)
         self.program, self._package, self._variables = program, package, variables

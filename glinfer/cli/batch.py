@@ -35,8 +35,7 @@ batch_options = options(
 def take_batch(given_options: dict[str, Any], *, single: bool) -> dict[str, Any] | None:
     """Remove these options from ``given_options``; None without ``--batch``. ``single``: a prompt is given too.
 
-    Raises:
-        InputError: options are missing or contradict each other.
+    InputError if options are missing or contradict each other.
     """
     given = {name: given_options.pop(name) for name in params_of(batch_options)}
     if given["batch"] is None:

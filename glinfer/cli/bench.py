@@ -42,6 +42,7 @@ from glinfer.gl.context import Device
 from glinfer.inspect.bench.decoding import (
     DecodeReport,
     EngineReport,
+    TimedEngine,
     batch_context,
     bench_decoding,
     contexts_within,
@@ -57,7 +58,6 @@ from glinfer.inspect.bench.engines import (
     GREEDY,
     BatchDecoder,
     Decoder,
-    OpenedDecoder,
     room_for,
     structured,
 )
@@ -111,7 +111,7 @@ _FETCHING = (
     Column("function", "function"),
 )
 
-OpenEngines = Callable[[Checkpoint], Sequence[OpenedDecoder]]
+OpenEngines = Callable[[Checkpoint], Sequence[Decoder]]
 """Loads a checkpoint into other engines, timed interleaved with the fast plan; the benchmark closes them."""
 
 
@@ -249,87 +249,81 @@ def run_bench(
         return
     if lengths is not None:
         raise InputError("--lengths needs --plan reference; use --contexts, or use that plan")
+    formats, sizes, kept = formats_of(weights), _batch_sizes(batch), _stored_formats(stored)
     found = parse_ids(_CONTEXTS if contexts is None else contexts, "contexts")
-    at = _BATCHES_AT if contexts is None or not found else found[0]
-    asked = _Asked(formats_of(weights), found, at, _batch_sizes(batch), runs, ceiling)
-    kept = _stored_formats(stored)
     imports = time.process_time()  # CPU time so far, which is that of imports
-    notes: tuple[str, ...] = ()
     with contextlib.ExitStack() as held:
-        path: AnyPath | Checkpoint
-        if config_text is not None:
-            config = shape_asked_for(config_text, {**options, "context": None})
-            path = checkpoint = random_packed_checkpoint(config, kept[0], kept[-1]) if kept else random_weights(config)
-        else:
-            where: AnyPath = path_of(model)
-            if no_fetch:
-                described = held.enter_context(described_model(where))
-                where = described.path
-                samplings, notes = ({GREEDY: BOTH[GREEDY]}, (_ON_ZEROS,)) if described.is_copy else (BOTH, ())
-            path, checkpoint = read_model(where if no_fetch else found_model(where, tell=say), gelu=options["gelu"])
-            checkpoint.check_finite()
-        contexts_within(checkpoint.config, found)  # before anything slow begins
-        peers = [] if open_others is None else open_others(checkpoint)
-        for peer in peers:
-            held.callback(peer.close)
-        how = {"samplings": samplings, "imports_seconds": imports, "zeros": bool(notes), "cache": options["cache"]}
-        report = _bench_fast(path, checkpoint, asked, peers, options, {**how, "gelu": options["gelu"]})
-    report = dataclasses.replace(report, notes=(*report.notes, *notes))
-    print_json(report.to_json()) if as_json else show_decoding(report, ceiling)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Asked:
-    """What of the fast plan is timed: weight formats, contexts, batches at one of these, runs, and all ceilings."""
-
-    formats: list[str]
-    contexts: list[int]
-    batches_at: int
-    sizes: list[int]
-    runs: int
-    ceiling: bool
-
-
-def _bench_fast(
-    path: AnyPath | Checkpoint,
-    checkpoint: Checkpoint,
-    asked: _Asked,
-    peers: Sequence[Decoder],
-    options: dict[str, Any],
-    how: dict[str, Any],
-) -> DecodeReport:
-    """Time the fast plan beside ``peers``; ``options`` open the device, and ``how`` goes to :func:`load_fast`."""
-    config, samplings = checkpoint.config, how["samplings"]
-    with contextlib.ExitStack() as held:
+        path, checkpoint, zeros = _source(held, model, config_text, kept, no_fetch, options)
+        if no_fetch:
+            samplings = {GREEDY: BOTH[GREEDY]} if zeros else BOTH
+        at = batch_context(contexts_within(checkpoint.config, found)[0], found[0] if contexts else _BATCHES_AT)
+        peers = open_others(checkpoint) if open_others else []
+        others = [TimedEngine(peer, EngineReport(peer.label)) for peer in peers]
+        for other in others:
+            held.callback(other.close)
         started = time.perf_counter()
         device = held.enter_context(opened(options))
-        opening = time.perf_counter() - started
-        at = batch_context(contexts_within(config, asked.contexts)[0], asked.batches_at)
-        room = room_for(config, asked.sizes, at, device.limits.max_texture_size, options["cache"])
-        engines: list[tuple[Decoder, EngineReport]] = []
-        models: dict[str, Model] = {}
-        batches: dict[str, list[BatchDecoder]] = {}
-        for name in asked.formats:
-            with progress(f"loading {name}") as advance:
-                bound, engine, about = load_fast(
-                    path, name, device, opening_seconds=opening, on_progress=advance, **how
-                )
-            held.callback(bound.close)
-            engines.append((engine, about))
-            models[about.label] = bound
-            for size in asked.sizes:
-                batches.setdefault(about.label, []).append(BatchDecoder(bound, size, room, samplings))
-                held.callback(batches[about.label][-1].close)
-        engines += [(peer, EngineReport(peer.label)) for peer in peers]
+        how: dict[str, Any] = {"opening_seconds": time.perf_counter() - started, "imports_seconds": imports}
+        how |= {"zeros": zeros, "samplings": samplings, "cache": options["cache"], "gelu": options["gelu"]}
+        room = room_for(checkpoint.config, sizes, at, device.limits.max_texture_size, options["cache"])
+        models, engines = _engines(held, device, path, formats, sizes, room, how)
         with progress("timing") as advance:
-            together: dict[str, Any] = {"batches": batches, "batches_at": at, "renderer": device.description}
-            timed = bench_decoding(engines, config, asked.contexts, asked.runs, on_progress=advance, **together)
+            facts: dict[str, Any] = {"renderer": device.description, "batches_at": at, "on_progress": advance}
+            timed = bench_decoding([*engines, *others], checkpoint.config, found, runs, **facts)
+        usual = dataclasses.asdict(next(iter(models.values())).sampling)
         timed = dataclasses.replace(
             timed,
             origin=origin_report(checkpoint),
-            samplings={name: {**dataclasses.asdict(bound.sampling), **given} for name, given in samplings.items()},
+            notes=(*timed.notes, *([_ON_ZEROS] if zeros else [])),
+            samplings={name: {**usual, **given} for name, given in samplings.items()},
         )
-        return with_limits(timed, models, _ceilings(device, models, timed, whole=asked.ceiling))
+        report = with_limits(timed, models, _ceilings(device, models, timed, whole=ceiling))
+    print_json(report.to_json()) if as_json else _show_decoding(report, ceiling)
+
+
+def _engines(
+    held: contextlib.ExitStack,
+    device: Device,
+    path: AnyPath | Checkpoint,
+    formats: list[str],
+    sizes: list[int],
+    room: int,
+    how: dict[str, Any],
+) -> tuple[dict[str, Model], list[TimedEngine]]:
+    """Load the fast plan in each format, with batches of these sizes of ``room`` tokens; models are by label."""
+    models, engines = dict[str, Model](), list[TimedEngine]()
+    for name in formats:
+        with progress(f"loading {name}") as advance:
+            model, engine = load_fast(path, name, device, on_progress=advance, **how)
+        held.callback(engine.close)
+        for size in sizes:
+            engine.batches.append(BatchDecoder(model, size, room, how["samplings"]))
+        models[engine.about.label] = model
+        engines.append(engine)
+    return models, engines
+
+
+def _source(
+    held: contextlib.ExitStack,
+    model: str | None,
+    config_text: str | None,
+    kept: list[str],
+    no_fetch: bool,
+    options: dict[str, Any],
+) -> tuple[AnyPath | Checkpoint, Checkpoint, bool]:
+    """Return what to load, its checkpoint, and whether its weights are zeros: random weights, or those of a model."""
+    if config_text is not None:
+        config = shape_asked_for(config_text, {**options, "context": None})
+        made = random_packed_checkpoint(config, kept[0], kept[-1]) if kept else random_weights(config)
+        return made, made, False
+    where: AnyPath = path_of(model)
+    zeros = False
+    if no_fetch:
+        described = held.enter_context(described_model(where))
+        where, zeros = described.path, described.is_copy
+    path, checkpoint = read_model(where if no_fetch else found_model(where, tell=say), gelu=options["gelu"])
+    checkpoint.check_finite()
+    return path, checkpoint, zeros
 
 
 def _batch_sizes(text: str | None) -> list[int]:
@@ -357,11 +351,7 @@ def names_of(text: str) -> list[str]:
 
 
 def formats_of(text: str | None) -> list[str]:
-    """Split and check weight formats separated by commas; None is the default.
-
-    Raises:
-        InputError: none is given, or one is unknown.
-    """
+    """Split and check weight formats separated by commas; InputError for none or unknown ones; None is the default."""
     formats = names_of(DEFAULT_WEIGHTS if text is None else text)
     if not formats:
         raise InputError(f"found {text!r}; expected at least one weight format, such as {DEFAULT_WEIGHTS}")
@@ -400,7 +390,7 @@ def _bench_drafts(
         opened_model.require_tokenizer()
         with progress("timing") as advance:
             report = bench_drafts(opened_model, guesses, runs, on_progress=advance)
-    print_json(report.to_json()) if as_json else show_drafts(report)
+    print_json(report.to_json()) if as_json else _show_drafts(report)
 
 
 def _bench_reference(model: str | None, lengths: list[int], runs: int, as_json: bool, options: dict[str, Any]) -> None:
@@ -410,12 +400,12 @@ def _bench_reference(model: str | None, lengths: list[int], runs: int, as_json: 
         load_seconds = time.perf_counter() - started
         with progress("timing") as advance:
             report = bench(opened_model, lengths, runs, load_seconds=load_seconds, on_progress=advance)
-    print_json(report.to_json()) if as_json else show_reference(report)
+    print_json(report.to_json()) if as_json else _show_reference(report)
 
 
 def _ceilings(device: Device, models: dict[str, Model], report: DecodeReport, *, whole: bool) -> CeilingReport:
     """Measure the ceilings that limits need, in a second or two; ``whole`` adds formats, sizes and products."""
-    formats = texture_formats(models)
+    formats = texture_formats(models.values())
     with progress("measuring ceilings") as advance:
         if not whole:
             return measure_ceilings(device, formats=formats, sample_seconds=_SHORT_SECONDS, on_progress=advance)
@@ -425,8 +415,7 @@ def _ceilings(device: Device, models: dict[str, Model], report: DecodeReport, *,
     return dataclasses.replace(found, products=tuple(products))
 
 
-def show_reference(report: BenchReport) -> None:
-    """Print the times of the reference plan."""
+def _show_reference(report: BenchReport) -> None:
     show_table(Table("Reference plan", _REFERENCE, report.rows))
     emit(
         f"\nplan {report.plan} · {report.rows[0].runs} runs of each · loaded in {report.load_seconds:.2f} s · "
@@ -434,8 +423,7 @@ def show_reference(report: BenchReport) -> None:
     )
 
 
-def show_drafts(report: DraftReport) -> None:
-    """Print the times of texts with and without drafts."""
+def _show_drafts(report: DraftReport) -> None:
     show_table(Table("Speculative decoding", _DRAFTS, report.rows))
     emit(
         f"\ndrafts: {report.drafts} · model {report.model} · weights {report.weights} · median (fastest–slowest) of "
@@ -443,9 +431,9 @@ def show_drafts(report: DraftReport) -> None:
     )
 
 
-def show_decoding(report: DecodeReport, ceiling: bool) -> None:
+def _show_decoding(report: DecodeReport, ceiling: bool) -> None:
     """Print the times of the fast plan and of other engines; ``ceiling`` adds the renderer's peak rates."""
-    peak = (Column("peak", report.of_fetch_ceiling, ".0%"),) if ceiling else ()
+    peak = (Column("peak", "of_fetch_ceiling", ".0%"),) if ceiling else ()
     show_table(Table("Decoding", (*_DECODING, *peak), report.rows))
     emit()
     show_table(Table("Prefill", _PREFILL, list({(row.label, row.context): row for row in report.rows}.values())))

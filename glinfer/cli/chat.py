@@ -53,7 +53,7 @@ from glinfer.terminal import emit
 
 FORMAT = "glinfer-chat"
 _BLOCK = '"""'
-_FIELDS = ("temperature", "top_k", "top_p", "min_p")
+_FIELDS = ("temperature", "top_k", "top_p", "min_p", "seed")
 _LEAVING = {"/exit", "/bye", "/q"}  # how other programs call /quit
 _HELP = """\
   /help              show this list
@@ -161,7 +161,6 @@ class _Chat:
             "/load": self.load,
             "/max-tokens": self.set_max_tokens,
             **{f"/{name.replace('_', '-')}": partial(self.set, name) for name in _FIELDS},
-            "/seed": self.set_seed,
             "/think": self.toggle_think,
             "/image": self.add_image,
         }
@@ -262,15 +261,10 @@ class _Chat:
         return f"  max_tokens is {self.max_tokens}"
 
     def set(self, field: str, value: str) -> str:
-        number = _number(field, value, int if field == "seed" else SAMPLING[field][0])
+        drawn = field == "seed" and value.lower() == "none"
+        number: Any = None if drawn else _number(field, value, int if field == "seed" else SAMPLING[field][0])
         self.sampling = dataclasses.replace(self.sampling, **{field: number})
-        return f"  {field} is {number}"
-
-    def set_seed(self, value: str) -> str:
-        if value.lower() == "none":
-            self.sampling = dataclasses.replace(self.sampling, seed=None)
-            return "  every reply uses a new seed"
-        return self.set("seed", value)
+        return "  every reply uses a new seed" if drawn else f"  {field} is {number}"
 
     def add_image(self, value: str) -> str:
         file = _file_of("/image", value)
@@ -377,11 +371,7 @@ def _file_of(command: str, value: str) -> Path:
 
 
 def _read_chat(file: Path) -> list[Any]:
-    """Read the messages of a saved conversation.
-
-    Raises:
-        InputError: the file cannot be read, or is not a saved conversation.
-    """
+    """Read the messages of a saved conversation; InputError if it cannot be read, or is another file."""
     try:
         found = read_json(file, MAX_CHAT_BYTES)
     except FormatError as error:

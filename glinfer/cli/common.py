@@ -7,7 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
@@ -36,7 +36,7 @@ from glinfer.engine.report import plain
 from glinfer.engine.run.oracle import EXECUTORS
 from glinfer.errors import InputError
 from glinfer.formats import Checkpoint, find_model
-from glinfer.formats.files import decode_text, shown
+from glinfer.formats.files import decode_text, replacing, shown
 from glinfer.formats.huggingface.config import read_config
 from glinfer.gl.context import Device, Limits, open_device
 from glinfer.hub import named_on_a_hub, title_of
@@ -87,12 +87,10 @@ def print_json(value: Any) -> None:
     emit(json_text(value))
 
 
-def show(
-    columns: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: Sequence[str] = (), total: Sequence[str] = ()
-) -> None:
+def show(columns: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: Sequence[str] = ()) -> None:
     """Print a table of texts, see :func:`show_table`; columns in ``numbers`` are aligned right."""
     made = [Column(name, itemgetter(place), "" if name in numbers else None) for place, name in enumerate(columns)]
-    show_table(Table("", made, list(rows), total or None))
+    show_table(Table("", made, list(rows)))
 
 
 def show_table(made: Table, *, drop: Sequence[str] = ()) -> None:
@@ -138,11 +136,7 @@ def sizes_text(sizes: Mapping[str, int]) -> str:
 
 
 def read_text(path: str) -> str:
-    """Read a text from a file, a pipe, or standard input (``-``), as :func:`glinfer.formats.files.decode_text` does.
-
-    Raises:
-        InputError: it cannot be read, or is not UTF-8.
-    """
+    """Read UTF-8 text from a file, a pipe, or standard input (``-``); InputError if that fails."""
     if path == "-":
         return decode_text(sys.stdin.buffer.read(), "standard input")
     if path.lstrip().startswith(("{", "[")) and not os.path.lexists(path):
@@ -151,6 +145,16 @@ def read_text(path: str) -> str:
         return decode_text(Path(path).read_bytes(), shown(path), "a text file")
     except (OSError, ValueError) as error:
         raise InputError(f"{shown(path)}: cannot read it: {getattr(error, 'strerror', None) or error}") from None
+
+
+class _OnlyTriedError(Exception):
+    """Rolls back a trial of writing a file."""
+
+
+def check_writable(path: str) -> None:
+    """Refuse a file that cannot be written, before anything is computed."""
+    with suppress(_OnlyTriedError), replacing(path):
+        raise _OnlyTriedError
 
 
 def options(*decorators: Callable[[Any], Any]) -> Callable[[Command], Command]:
@@ -282,11 +286,7 @@ lora_option = click.option(
 
 
 def one_adapter(given: dict[str, Any]) -> None:
-    """Apply the only adapter whatever its name; for commands that write one text at a time.
-
-    Raises:
-        InputError: there are several.
-    """
+    """Apply the only adapter whatever its name, for commands that write one text; InputError if there are several."""
     if given["lora"] is not None:
         if len(given["lora"]) > 1:
             raise InputError(f"found {len(given['lora'])} adapters; expected one for the whole text; give --lora once")
@@ -422,9 +422,7 @@ def stage_bars() -> Iterator[StagedProgress]:
 def shape_asked_for(text: str, options: Mapping[str, Any]) -> ModelConfig:
     """Parse ``--config``, a path to a config.json or numbers such as ``blocks=6,heads=8``; apply gelu and context.
 
-    Raises:
-        ConfigError: the numbers are inconsistent.
-        FormatError: the file cannot be read, or describes an unknown kind of model.
+    ConfigError for inconsistent numbers, FormatError for a file that cannot be read or an unknown kind of model.
     """
     config = read_config(Path(text)) if text.endswith(".json") else ModelConfig.from_options(text)
     return usual_context(config.with_gelu(options["gelu"]), options["context"])
@@ -436,21 +434,13 @@ def planned_edge(limits: Limits | None) -> int:
 
 
 def check_one_source(model: str | None, config_text: str | None, *, needed: bool = True) -> None:
-    """Refuse a MODEL together with ``--config``; if ``needed``, require one of them.
-
-    Raises:
-        InputError: both are given, or neither.
-    """
+    """Refuse a MODEL together with ``--config``; if ``needed``, require one of them (InputError)."""
     if one_of({"a MODEL": model, "--config": config_text}) is None and needed:
         raise InputError("found neither a MODEL nor --config; give one of them")
 
 
 def one_of(values: Mapping[str, Any]) -> str | None:
-    """Return the name of the value that is given; None if all are None.
-
-    Raises:
-        InputError: two are given.
-    """
+    """Return the name of the value that is given; None if all are None; InputError if two are given."""
     found = [name for name, value in values.items() if value is not None]
     if len(found) > 1:
         raise InputError(f"found both {found[0]} and {found[1]}; give one of them")
@@ -460,9 +450,7 @@ def one_of(values: Mapping[str, Any]) -> str | None:
 def model_or_shape(model: str | None, config_text: str | None, options: Mapping[str, Any]) -> Checkpoint:
     """Load the checkpoint of a MODEL, or make random weights of the shape of ``--config`` if its plan fits textures.
 
-    Raises:
-        InputError: both are given, or neither; or there is no such plan.
-        PlanError: the shape is too large, found before weights are made.
+    InputError for both or neither, or without such a plan; PlanError for a shape too large, before weights are made.
     """
     check_one_source(model, config_text)
     plan, how = options["plan"], {name: options[name] for name in ("weights", "cache")}
@@ -475,11 +463,7 @@ def model_or_shape(model: str | None, config_text: str | None, options: Mapping[
 
 
 def parse_ids(text: str, what: str = "token ids") -> list[int]:
-    """Parse whole numbers such as ``13,132,251``; ``what`` names them in errors.
-
-    Raises:
-        InputError: a part between the commas is not a whole number.
-    """
+    """Parse whole numbers such as ``13,132,251``; ``what`` names them in the InputError for other text."""
     numbers = []
     for part in filter(None, map(str.strip, text.split(","))):
         try:

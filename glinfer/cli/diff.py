@@ -11,6 +11,7 @@ import click
 
 from glinfer.cli.common import (
     LIMITS,
+    check_writable,
     device_options,
     json_option,
     model_options,
@@ -21,10 +22,11 @@ from glinfer.cli.common import (
     read_text,
     say,
     show,
+    show_table,
     tokenizer_option,
 )
 from glinfer.engine.fetching import found_model
-from glinfer.errors import InputError
+from glinfer.errors import InputError, required
 from glinfer.formats.files import shown
 from glinfer.hub import named_on_a_hub
 from glinfer.inspect.diff.compare import (
@@ -39,12 +41,27 @@ from glinfer.inspect.diff.compare import (
     diff,
 )
 from glinfer.inspect.diff.weights import WeightsDiff
-from glinfer.inspect.pages import require_matplotlib
+from glinfer.inspect.tables import Column, Table
 from glinfer.quant.formats import DEFAULT_CACHE
 from glinfer.terminal import emit
 from glinfer.text.labels import shortened
 
 _KEYS = params_of(model_options, tokenizer_option, device_options)
+_SIDES = (
+    *(Column("", lambda side: side[0]), Column("model", lambda side: side[1].model)),
+    *(Column("plan", lambda side: side[1].plan), Column("weights", lambda side: _weights(side[1]))),
+    Column("draws", lambda side: side[1].draws, ""),
+    *(
+        Column("renderer", lambda side: side[1].renderer),
+        Column("textures to", lambda side: side[1].max_texture_size, ""),
+    ),
+)
+_CHANGES = (
+    *(Column("change", lambda group: group[0].what), Column("tensors", len, "")),
+    Column("largest difference", lambda group: group[0].largest, ".3g"),
+    Column("relative", lambda group: group[0].relative, ".2e"),
+    Column("example", lambda group: group[0].name),
+)
 _MAX_GROUPS, _WORST_TOKENS, _LONGEST_WORD = 12, 5, 16
 _SETTINGS = "KEY=VALUE,…"
 
@@ -140,24 +157,15 @@ def diff_command(
 
 
 def check_picture(path: str) -> None:
-    """Refuse a picture that cannot be written, before anything is computed.
-
-    Raises:
-        InputError: the name does not end in .png, its folder is missing, or matplotlib is not installed.
-    """
+    """Refuse a picture that cannot be written, before anything is computed."""
     if Path(path).suffix.lower() != ".png":
         raise InputError(f"{shown(path)}: the picture is a PNG; expected a name ending in .png")
-    if not Path(path).absolute().parent.is_dir():
-        raise InputError(f"{shown(path)}: there is no such folder for the picture; create it first")
-    require_matplotlib("the picture needs matplotlib")
+    required("matplotlib", "plots", "the picture needs")
+    check_writable(path)
 
 
 def side_of(option: str, model: str, settings: Sequence[str]) -> RunConfig:
-    """Parse settings such as ``weights=q8,device=1`` of a model.
-
-    Raises:
-        InputError: a setting or its value is unknown.
-    """
+    """Parse settings such as ``weights=q8,device=1`` of a model; InputError if a setting or its value is unknown."""
     found: dict[str, Any] = {}
     for part in filter(None, (piece.strip() for text in settings for piece in text.split(","))):
         key, is_pair, value = part.partition("=")
@@ -179,15 +187,7 @@ def side_of(option: str, model: str, settings: Sequence[str]) -> RunConfig:
 
 
 def _show(report: DiffReport, show_all: bool) -> None:
-    sides = (("A", report.a), ("B", report.b))
-    one = _renderer(report.a) == _renderer(report.b)
-    rows = [
-        (name, side.model, side.plan, _weights(side), str(side.draws), *(() if one else (_renderer(side),)))
-        for name, side in sides
-    ]
-    show(("", "model", "plan", "weights", "draws", *(() if one else ("renderer",))), rows, numbers=("draws",))
-    if one:
-        emit(f"both on {_renderer(report.a)}")
+    show_table(Table("Sides", _SIDES, [("A", report.a), ("B", report.b)]))
     for field, (a, b) in report.config.items():
         emit(f"{field}: {a!r} in A, {b!r} in B")
     if report.weights is not None:
@@ -205,23 +205,13 @@ def _weights(side: RunFacts) -> str:
     return named if side.cache == DEFAULT_CACHE else f"{named}, cache {side.cache}"
 
 
-def _renderer(side: RunFacts) -> str:
-    return f"{side.renderer}, textures up to {side.max_texture_size}"
-
-
 def _show_weights(weights: WeightsDiff) -> None:
     groups = weights.groups
     same = len(weights.tensors) - sum(map(len, groups.values()))
     emit(f"\nweights: {same} of {len(weights.tensors)} tensors are identical")
     if not groups:
         return
-    rows = []
-    for what, tensors in list(groups.items())[:_MAX_GROUPS]:
-        first = tensors[0]
-        largest = "" if first.largest is None else f"{first.largest:.3g}"
-        relative = "" if first.relative is None else f"{first.relative:.2e}"
-        rows.append((what, str(len(tensors)), largest, relative, first.name))
-    show(("change", "tensors", "largest difference", "relative", "example"), rows, numbers=("tensors",))
+    show_table(Table("Weights", _CHANGES, list(groups.values())[:_MAX_GROUPS]))
     if len(groups) > _MAX_GROUPS:
         emit(f"and {len(groups) - _MAX_GROUPS} more; --json lists them")
 

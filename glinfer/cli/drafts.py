@@ -31,11 +31,7 @@ draft_options = options(
 
 
 def take_drafts(given: dict[str, Any]) -> dict[str, str]:
-    """Remove these options from ``given``, and return those that are set.
-
-    Raises:
-        InputError: both are given.
-    """
+    """Remove these options from ``given``, and return those that are set; InputError if both are given."""
     taken = {name: given.pop(name) for name in ("speculate", "draft")}
     check_speculation(**taken)
     return {name: value for name, value in taken.items() if value is not None}

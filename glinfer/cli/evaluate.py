@@ -86,10 +86,8 @@ def eval_command(
             reports.append(report.compared_with(reports[0]) if reports else report)
     if as_json:
         print_json(reports[0].to_json() if len(reports) == 1 else [report.to_json() for report in reports])
-    elif len(reports) == 1:
-        _show(reports[0])
     else:
-        _compare(reports)
+        _show(reports)
 
 
 def _formats(text: str, weights: str, cache: str) -> list[tuple[str, str]]:
@@ -108,27 +106,17 @@ def _formats(text: str, weights: str, cache: str) -> list[tuple[str, str]]:
     return found
 
 
-def _compare(reports: list[EvalReport]) -> None:
-    first = reports[0].bits_per_byte
+def _show(reports: list[EvalReport]) -> None:
+    first = reports[0]
     columns = (
         *(Column("weights", "weights"), Column("cache", "cache")),
         *(Column("weight size", "weight_bytes", megabytes), Column("cache size", "cache_bytes", megabytes)),
-        Column("bits/byte", "bits_per_byte", ".4f"),
-        Column("change", lambda report: report.bits_per_byte / first - 1, "+.3%"),
+        *(Column("bits/byte", "bits_per_byte", ".4f"), Column("perplexity", "perplexity", ".3f")),
+        Column("change", lambda each: None if each is first else each.bits_per_byte / first.bits_per_byte - 1, "+.3%"),
         *(Column("same top-1", "agreement", ".2%"), Column("ms/token", "milliseconds", ".2f")),
     )
-    show_table(Table("Formats", columns, reports))
-    emit(f"\n{_scope(reports[0])} · {reports[0].renderer}")
-
-
-def _scope(report: EvalReport) -> str:
-    return (
-        f"{report.tokens:,} tokens, {report.bytes:,} bytes in {report.windows} windows of {report.context}, "
-        f"stride {report.stride} · plan {report.plan}"
+    show_table(Table("Formats", columns if len(reports) > 1 else [*columns[:6], columns[-1]], reports))
+    emit(
+        f"\n{first.tokens:,} tokens, {first.bytes:,} bytes in {first.windows} windows of {first.context}, stride "
+        f"{first.stride} · plan {first.plan} · {sum(each.seconds for each in reports):.1f} s · {first.renderer}"
     )
-
-
-def _show(report: EvalReport) -> None:
-    emit(f"{report.bits_per_byte:.4f} bits/byte · perplexity {report.perplexity:.3f} per token")
-    kept = f"weights {report.weights}, cache {report.cache}"
-    emit(f"{_scope(report)}, {kept} · {report.seconds:.1f} s · {report.renderer}")

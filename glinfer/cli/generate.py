@@ -106,10 +106,9 @@ structure_options = options(
 
 
 def take_structured(given: dict[str, Any]) -> dict[str, Any]:
-    """Remove these options from ``given``, and return them for :meth:`glinfer.engine.model.Model.stream`, files read.
+    """Remove these options from ``given``; return them for :meth:`glinfer.engine.model.Model.stream`, files read.
 
-    Raises:
-        InputError: several are given, a file cannot be read, or a structure is invalid.
+    InputError if several are given, a file cannot be read, or a structure is invalid.
     """
     found: dict[str, Any] = {kind: given.pop(kind) for kind in OPTIONS}
     found["choices"] = list(found["choices"]) or None
@@ -124,9 +123,7 @@ def take_structured(given: dict[str, Any]) -> dict[str, Any]:
 def chosen_model(named: str | None, *arguments: str | None) -> tuple[str, str | None]:
     """Return the model and the argument after it, from ``--model`` and the arguments.
 
-    Raises:
-        UsageError: no model is given.
-        InputError: there is one argument too many.
+    UsageError without a model, InputError for one argument too many.
     """
     given = [each for each in (named, *arguments) if each is not None]
     if not given:

@@ -11,6 +11,7 @@ import click
 
 from glinfer.cli.common import (
     check_one_source,
+    check_writable,
     config_option,
     device_options,
     json_option,
@@ -23,14 +24,12 @@ from glinfer.cli.common import (
     sizes_text,
     stage_bars,
 )
-from glinfer.engine.engine import Engine
 from glinfer.engine.loading import prepare, random_weights
-from glinfer.errors import InputError
-from glinfer.formats.files import replacing
+from glinfer.errors import InputError, required
 from glinfer.gl.timers import FENCES
 from glinfer.inspect.profile.compare import ProfileComparison, compare
 from glinfer.inspect.profile.measure import TIMINGS, profile
-from glinfer.inspect.profile.page import check_charts, comparison_page, profile_page, write_page
+from glinfer.inspect.profile.page import NEEDING, comparison_page, profile_page, write_page
 from glinfer.inspect.profile.result import ProfileReport
 from glinfer.inspect.profile.trace import write_trace
 from glinfer.inspect.tables import Column, Table, megabytes
@@ -112,42 +111,33 @@ def profile_command(
     print_json(report.to_json()) if as_json else _show(report, each)
 
 
-class _OnlyTriedError(Exception):
-    """Rolls back a trial of writing a file."""
-
-
 def _check_outputs(html: str | None, trace: str | None) -> None:
     """Refuse files that cannot be written, before anything is measured."""
     if html is not None:
-        check_charts()
+        required("matplotlib", "plots", NEEDING)
     if html is not None and trace is not None and os.path.realpath(html) == os.path.realpath(trace):
         raise InputError(f"--html and --trace both name {html}; expected two files")
     for path in filter(None, (html, trace)):
-        with contextlib.suppress(_OnlyTriedError), replacing(path):
-            raise _OnlyTriedError
+        check_writable(path)
 
 
 def _profiled(model: str | None, config_text: str | None, options: dict[str, Any]) -> ProfileReport:
     """Bind the model, or random weights of a shape, and profile it."""
     check_one_source(model, config_text)
-    chosen = {
-        name: options[name] for name in ("plan", "weights", "cache", "gelu", "context", "device", "api", "limits")
-    }
-    if model is not None:
-        with loaded(model, tokenizer=None, **chosen) as held:
-            return _measured(held.engine, Path(model).name, options)
-    how = {name: options[name] for name in ("plan", "weights", "cache")}
-    checkpoint = random_weights(shape_asked_for(config_text or "", options), **how)
-    with opened(options) as device:
-        engine = prepare(checkpoint, device, **how).bind(device)
-        del checkpoint  # folded weights are a copy
-        return _measured(engine, f"random weights, {config_text or 'the shape of Gab'}", options)
-
-
-def _measured(engine: Engine, label: str, options: dict[str, Any]) -> ProfileReport:
-    chosen = {name: options[name] for name in ("tokens", "prompt_tokens", "runs", "timing", "ceiling", "growth")}
-    with stage_bars() as advance:
-        return profile(engine, label=label, on_progress=advance, **chosen)
+    own = {name: options.pop(name) for name in ("tokens", "prompt_tokens", "runs", "timing", "ceiling", "growth")}
+    with contextlib.ExitStack() as held:
+        if model is not None:
+            engine = held.enter_context(loaded(model, tokenizer=None, **options)).engine
+            label = Path(model).name
+        else:
+            how = {name: options[name] for name in ("plan", "weights", "cache")}
+            checkpoint = random_weights(shape_asked_for(config_text or "", options), **how)
+            device = held.enter_context(opened(options))
+            engine = prepare(checkpoint, device, **how).bind(device)
+            del checkpoint  # folded weights are a copy
+            label = f"random weights, {config_text or 'the shape of Gab'}"
+        advance = held.enter_context(stage_bars())
+        return profile(engine, label=label, on_progress=advance, **own)
 
 
 def _show(report: ProfileReport, each: bool) -> None:

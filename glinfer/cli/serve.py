@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from glinfer.cli.common import (
 )
 from glinfer.engine.batch import SchedulerOptions
 from glinfer.engine.loading import fetched
-from glinfer.errors import InputError, install_command
+from glinfer.errors import InputError, required
 from glinfer.hub import named_on_a_hub
 from glinfer.terminal import emit
 
@@ -115,26 +114,19 @@ def serve_command(models: tuple[str, ...], **given: Any) -> None:
 
 
 def require_packages(command: str, extra: str) -> None:
-    """Refuse a command whose extra is not installed.
-
-    Raises:
-        InputError: a package of the server is missing.
-    """
-    for name in ("starlette", "uvicorn", "pydantic", "prometheus_client"):
-        if find_spec(name) is None:
-            raise InputError(f"{command} needs the package {name}, which is not installed; {install_command(extra)}")
+    """Refuse a command whose extra is not installed; InputError if a package of the server is missing."""
+    needs = f"{command} needs"
+    required("starlette", extra, needs)
+    required("uvicorn", extra, needs)
+    required("pydantic", extra, needs)
+    required("prometheus_client", extra, needs)
 
 
 def fetched_models(models: Sequence[str], options: Mapping[str, Any], **where: Any) -> list[tuple[str, str]]:
-    """Return (name, path) of each model, after downloading the models of a hub.
+    """Return (name, path) of each model, see :func:`named_model`, after downloading the models of a hub.
 
-    Args:
-        models: arguments for :func:`named_model`.
-        options: options of :func:`glinfer.engine.loading.load_model`.
-        where: its ``device``, ``api`` and ``limits``.
-
-    Raises:
-        InputError: ``tokenizer``, ``mmproj`` or ``lora`` is given with several models.
+    ``options`` and ``where`` are options of :func:`glinfer.engine.loading.load_model`. InputError if ``tokenizer``,
+    ``mmproj`` or ``lora`` is given with several models.
     """
     for name in ("tokenizer", "mmproj", "lora"):
         if options.get(name) is not None and len(models) > 1:

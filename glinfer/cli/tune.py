@@ -81,14 +81,16 @@ def _tuned(device: Device, checkpoint: Checkpoint, weights: str, seconds: float,
             report = tune(device, checkpoint, weights, seconds=seconds, on_progress=advance)
         tuned = report.tuned
         save_kernels(key, tuned)
-    of_search: dict[str, Any] = {"finished": None, "prompt": None, "seconds": None, "trials": []}
-    software = None
-    if report is not None:
-        of_search = {name: getattr(report, name) for name in of_search}
-        software = _on_software(device, checkpoint, weights)
-    about = {"weights": weights, **dataclasses.asdict(tuned), "file": None if path is None else str(path)}
-    about |= {"searched": report is not None, **plain(of_search), "software": software}
-    return {**about, "renderer": device.description}
+    searched = ("finished", "prompt", "seconds", "trials")
+    return {
+        "weights": weights,
+        **dataclasses.asdict(tuned),
+        "file": None if path is None else str(path),
+        "searched": report is not None,
+        **{name: plain(getattr(report, name, [] if name == "trials" else None)) for name in searched},
+        "software": None if report is None else _on_software(device, checkpoint, weights),
+        "renderer": device.description,
+    }
 
 
 def _on_software(device: Device, checkpoint: Checkpoint, weights: str) -> dict[str, Any] | None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import itertools
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import click
@@ -19,8 +20,6 @@ from glinfer.cli.common import (
     one_of,
     parse_ids,
     print_json,
-    show,
-    show_table,
     stage_bars,
 )
 from glinfer.engine.fetching import origin_report
@@ -30,8 +29,6 @@ from glinfer.errors import ContextError, InputError
 from glinfer.formats import Checkpoint
 from glinfer.inspect.draws import example_ids
 from glinfer.inspect.settings import RunSetting, every_renderer, named
-from glinfer.inspect.tables import Column, Table
-from glinfer.inspect.verify.draws import DRAW_TOLERANCE
 from glinfer.inspect.verify.suite import (
     SCHEMA,
     CheckOptions,
@@ -59,11 +56,8 @@ def _settings(
     renderers = every_renderer(api) if all_devices else [(options["device"], api)]
     formats = every_format(checkpoint, plan) if all_weights else [options["weights"]]
     common = {"plan": plan, "cache": options["cache"], "limits": options["limits"]}
-    return [
-        RunSetting(device=device, api=api, weights=weights, **common)
-        for device, api in renderers
-        for weights in formats
-    ]
+    pairs = itertools.product(renderers, formats)
+    return [RunSetting(device=device, api=flavour, weights=weights, **common) for (device, flavour), weights in pairs]
 
 
 @click.command()
@@ -193,102 +187,46 @@ def _sequence(ids: str | None, tokens: int, checkpoint: Checkpoint) -> list[int]
 
 
 def _show(report: VerifyReport) -> None:
-    if len(report.runs) == 1 and not report.unusable:
-        _show_run(report.runs[0])
-        return
-    columns = list(dict.fromkeys(what for run in report.runs for what in _checked(run)))
-    rows = []
+    """Print a line for each run, with its faults, and each unusable renderer or format."""
     for run in report.runs:
-        cells = {what: f"{count}: {result}" for what, (count, result) in _checked(run).items()}
-        result = "passed" if run.passed else "FAILED"
-        rows.append((named(run.device, run.api), run.weights, *(cells.get(what, "") for what in columns), result))
-    for each in report.unusable:
-        rows.append((named(each.device, each.api), each.weights or "", *[""] * len(columns), "unusable"))
-    show(("device", "weights", *columns, "result"), rows)
-    emit()
-    for where, what in dict.fromkeys((named(run.device, run.api), run.renderer) for run in report.runs):
-        emit(f"{where}: {what}")
+        where, checks = f"{named(run.device, run.api)}, weights {run.weights}", " · ".join(_checked(run))
+        emit(f"{where}: {checks} · {run.renderer}" if run.passed else f"{where}:")
+        if not run.passed:
+            _show_faults(run)
+            emit(f"{checks} · {run.renderer}")
     for each in report.unusable:
         emit(f"{each.where}, unusable: {each.problem}")
-    failed = [run for run in report.runs if not run.passed]
-    for run in failed:
-        emit(f"\n{named(run.device, run.api)}, weights {run.weights}:")
-        _show_faults(run)
-    count = f"{len(report.runs)} {'run' if len(report.runs) == 1 else 'runs'}: "
-    count += f"{len(failed)} FAILED" if failed else "all passed"
-    emit("\n" + " · ".join([count, *([f"{len(report.unusable)} unusable"] if report.unusable else [])]))
+    failed, runs = sum(not run.passed for run in report.runs), len(report.runs)
+    parts = [f"{runs} run{'' if runs == 1 else 's'}: {f'{failed} FAILED' if failed else 'all passed'}"]
+    emit(" · ".join([*parts, *([f"{len(report.unusable)} unusable"] if report.unusable else [])]))
 
 
-_BITS = {True: "identical", False: "CHANGED"}
-_TEXTURES = (
-    *(Column("texture", "name"), Column("size", lambda check: f"{check.width}×{check.height}", "")),
-    *(Column("format", "format"), Column("bytes", "bytes", ","), Column("max difference", "max_difference", "g")),
-    Column(
-        "bits",
-        lambda check: "identical" if check.passed else "DIFFER" if check.lossless else "DECODED DIFFERENTLY",
-    ),
-)
-_SPECIAL = (
-    *(Column("special values", "name"), Column("stored and read back", lambda check: _BITS[check.stored])),
-    Column("copied by a draw", lambda check: "identical" if check.through_a_draw else "changed (allowed)"),
-)
-_DRAWS = (
-    *(Column("draw", "index", ""), Column("pass", "name"), Column("shader", "shader")),
-    Column("output", lambda check: f"{check.cols}×{check.rows}", ""),
-    Column("relative error", "max_relative_error", ".2e"),
-    *(Column("unwritten", "unwritten", ""), Column("stray", "strays", "")),
-)
-
-
-def _show_run(run: VerifyRun) -> None:
-    show_table(Table("Textures", _TEXTURES, run.textures))
-    emit()
-    show_table(Table("Special values", _SPECIAL, run.special))
-    if run.draws:
-        first = run.first_bad_draw
-        worst = sorted(run.draws, key=lambda check: -check.max_relative_error)[:5]
-        emit(f"\nlargest errors against float64 (tolerance {DRAW_TOLERANCE:g}):")
-        chosen = ([first] if first else []) + [check for check in worst if check is not first]
-        show_table(Table("Draws", _DRAWS, chosen))
-    _show_faults(run, tables=True)
-    emit("\n" + " · ".join([*_parts(run), run.renderer]))
-
-
-def _checked(run: VerifyRun) -> dict[str, tuple[int, str]]:
-    """Map kinds of checks to their number and result."""
-    bad, differ = len(run.bad_textures), sum(not check.exact for check in run.draws)
-    held = f"{bad} DIFFER" if bad else f"{len(run.wrong_textures)} SAMPLED INSTEAD OF OTHERS"
-    found = {"textures": (len(run.textures), held if bad or run.wrong_textures else "all identical")}
-    if run.draws:
-        wrong = f"{differ} DIFFER" if differ else f"{len(run.bad_draws)} IN A WRONG STATE"
-        found["draws"] = len(run.draws), wrong if run.bad_draws else "all within tolerance"
-    if run.greedy is not None:
-        found["tokens"] = len(run.greedy.chosen), f"{run.greedy.agreeing} agree with float64"
-    return found
-
-
-def _parts(run: VerifyRun) -> list[str]:
-    """List the checks and results for one line."""
+def _checked(run: VerifyRun) -> Iterator[str]:
+    """Yield the number and the result of each kind of checks."""
+    bad, wrong, count = len(run.bad_textures), len(run.wrong_textures), len(run.textures)
+    held = f"{bad} DIFFER" if bad else f"{wrong} SAMPLED INSTEAD OF OTHERS" if wrong else "all identical"
+    used = "" if run.after is None else f" after {run.after} tokens"
     size = megabytes(sum(check.bytes for check in run.textures))
-    parts = []
-    for what, (count, result) in _checked(run).items():
-        first, _, others = what.partition(" ")
-        words = f"{first.removesuffix('s') if count == 1 else first} {others}".rstrip()
-        used = f" after {run.after} tokens" if what == "textures" and run.after is not None else ""
-        parts.append(f"{count} {words}{f', {size}' if what == 'textures' else ''}: {result}{used}")
-    return parts
+    yield f"{count} texture{'' if count == 1 else 's'}, {size}: {held}{used}"
+    if run.draws:
+        differ = sum(not check.exact for check in run.draws)
+        error = max(check.max_relative_error for check in run.draws)
+        exact = f"{len(run.bad_draws)} IN A WRONG STATE" if run.bad_draws else "all within tolerance"
+        yield f"{len(run.draws)} draws: {f'{differ} DIFFER' if differ else exact}, largest relative error {error:.1e}"
+    if run.greedy is not None:
+        count = len(run.greedy.chosen)
+        yield f"{count} token{'' if count == 1 else 's'}: {run.greedy.agreeing} agree with float64"
 
 
-def _show_faults(run: VerifyRun, *, tables: bool = False) -> None:
-    """Print a line for each fault, and the differences of each texture; ``tables``: tables were printed before."""
+def _show_faults(run: VerifyRun) -> None:
+    """Print a line for each fault, and the differences of each texture."""
     for texture in run.bad_textures:
         emit(f"texture {texture.name} {_difference(texture)}")
     for wrong in run.wrong_textures:
         emit(f"plan {wrong.plan}, draw {wrong.draw}: {wrong.sampler} samples {wrong.found}; expected {wrong.expected}")
-    if not tables:
-        for special in run.special:
-            if not special.stored:
-                emit(f"special values, {special.name}: changed when they were stored")
+    for special in run.special:
+        if not special.stored:
+            emit(f"special values, {special.name}: changed when they were stored")
     first = run.first_bad_draw
     if first is not None:
         what = "differs" if not first.exact else "was made in a wrong state"

@@ -88,16 +88,10 @@ class ProductRate(Report):
 
 @dataclass(frozen=True)
 class CeilingReport(Report):
-    """Ceilings of a renderer; times in microseconds.
+    """Ceilings of a renderer: fetch rates by format and size, times in microseconds, and products if measured.
 
-    Attributes:
-        renderer: version and name.
-        fetches: rates by format and size.
-        multiply_adds_per_second: of float32 in fragments without a fetch; each is two floating-point operations.
-        pass_us: time of a pass in a chain in which each reads the 32×32 texels that the previous one wrote.
-        issue_us: Python's time to issue such a draw without the dependency.
-        readback_us: time to read one texel back from an idle renderer.
-        products: matrix products of models, if measured.
+    A pass that reads the previous one's output takes ``pass_us``; issuing one without such a dependency ``issue_us``;
+    reading one texel back from an idle renderer ``readback_us``.
     """
 
     renderer: str
@@ -131,15 +125,10 @@ def measure_ceilings(
     sample_seconds: float = _SAMPLE_SECONDS,
     on_progress: Progress = no_progress,
 ) -> CeilingReport:
-    """Measure the ceilings of a renderer.
+    """Measure the ceilings of a renderer; each of five samples takes at least ``sample_seconds``.
 
-    Args:
-        device: the renderer.
-        sizes: further (format, bytes) to fetch from, such as those of a model's weights; at least
-            :data:`STANDARD_BYTES` are fetched.
-        formats: formats of textures of :data:`STANDARD_BYTES`; default: :data:`FETCHED`.
-        sample_seconds: shortest duration of each of five samples.
-        on_progress: receives (finished steps, steps).
+    Fetched are textures of :data:`STANDARD_BYTES` in these formats, by default :data:`FETCHED`, and ``sizes``, further
+    (format, bytes), such as those of a model's weights. ``on_progress`` receives (finished steps, steps).
     """
     wanted = [*((name, STANDARD_BYTES) for name in (FETCHED if formats is None else formats)), *sizes]
     fetches = fetch_rates(device, wanted, sample_seconds, lambda done, total: on_progress(done, total + 2))
@@ -167,17 +156,10 @@ def fetch_rates(
 
 
 def measure_products(model: Model, label: str, *, sample_seconds: float = _SAMPLE_SECONDS) -> tuple[ProductRate, ...]:
-    """Time :data:`PRODUCTS` of the model's chunk plan alone, each at a full chunk.
+    """Time :data:`PRODUCTS` of the model's chunk plan alone, each at a full chunk; rows are labelled ``label``.
 
-    The chunk plan's last block ends after its keys and values, so a model of one block has no products.
-
-    Args:
-        model: a model with the fast plan; its sequence stays intact.
-        label: label of the rows.
-        sample_seconds: shortest duration of each of five samples; the fastest counts.
-
-    Raises:
-        PlanError: the chunk plan does not fit the renderer.
+    The model's sequence stays intact. The chunk plan's last block ends after its keys and values, so a model of one
+    block has no products. PlanError if the chunk plan does not fit the renderer.
     """
     found = []
     with contextlib.ExitStack() as held:

@@ -31,13 +31,11 @@ from glinfer.text.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class EvalReport(Report):
-    """Quality on one text.
+    """Quality on one text; ``tokens`` and ``bytes`` count predictions: all but the first token.
 
-    ``tokens`` and ``bytes`` count predictions: all but the first token. ``context`` and ``stride`` are in tokens: each
-    window of ``context`` scores the ``stride`` tokens that the previous window did not reach, so each of them follows
-    at least ``context - stride`` tokens. ``weight_bytes`` and ``cache_bytes`` are texture memory of the weights, and of
-    the keys and values of one context; ``milliseconds`` is the time of one token, and ``agreement`` the share of
-    likeliest tokens that equal those of the report it was compared with.
+    Each window of ``context`` tokens scores the ``stride`` tokens that the previous one did not reach. ``weight_bytes``
+    and ``cache_bytes`` are texture memory, of the keys and values of one context. ``milliseconds`` are a token's, and
+    ``agreement`` is the share of likeliest tokens that equal those of the report it was compared with.
     """
 
     hidden = ("likeliest",)
@@ -99,17 +97,9 @@ def evaluate(
 ) -> EvalReport:
     """Score ``text`` in windows of the model's whole context.
 
-    Args:
-        checkpoint: the model.
-        tokenizer: its tokenizer.
-        device: where to run.
-        text: at least two tokens.
-        plan: the name of the plan that computes the logits.
-        weights: the fast plan's weight format, one of :data:`glinfer.lower.plans.WEIGHTS`.
-        cache: the format of keys and values, one of :data:`glinfer.lower.plans.CACHES`.
-        kernels: kernel options; default: the tuned ones, or the defaults of the device.
-        stride: tokens between windows, 1 to the context (default: half of it).
-        on_progress: receives (finished windows, windows).
+    ``weights`` and ``cache`` are of the fast plan; ``kernels`` default to the tuned ones, or the device's. ``stride``
+    is the tokens between windows, 1 to the context (default: half of it). ``on_progress`` receives (finished windows,
+    windows).
 
     Raises:
         InputError: the text is too short, the stride is outside the context, or the plan or format is unknown.

@@ -46,18 +46,9 @@ def importance_of_text(
 ) -> Importance:
     """Run a text through a model, and return the mean square of every input of every matrix of its layers.
 
-    Embeddings and the vocabulary matrix are excluded.
-
-    Args:
-        model: a model for :func:`glinfer.engine.loading.load_model`.
-        text: the text, typically tens of thousands of tokens like those that the model will process.
-        tokenizer: replaces the model's own.
-        device: where to run; default: a new one.
-        chunk: tokens that run together.
-        on_progress: receives (finished chunks, chunks).
-
-    Returns:
-        float32 [inputs] by the name of the matrix in memory.
+    The text is typically tens of thousands of tokens like those that the model will process, ``chunk`` of which run
+    together. The result is float32 [inputs] by the name of the matrix in memory, without embeddings and the vocabulary
+    matrix. ``on_progress`` receives (finished chunks, chunks).
 
     Raises:
         InputError: the text has no tokens, or the model has no tokenizer.
@@ -128,9 +119,7 @@ def read_importance(path: AnyPath, config: ModelConfig) -> Importance:
 def importance_from(path: AnyPath, model: AnyPath, config: ModelConfig, **options: object) -> Importance:
     """Read importance from llama.cpp's file, or run a text file; see :func:`importance_of_text`.
 
-    Raises:
-        FormatError: the file is neither, or damaged.
-        InputError: see :func:`importance_of_text`.
+    FormatError if the file is neither, or damaged.
     """
     if is_gguf(path):
         return read_importance(path, config)

@@ -110,11 +110,7 @@ def advice(device: Device) -> str:
 
 
 def list_devices() -> list[DeviceEntry]:
-    """Open every EGL device of this machine once.
-
-    Raises:
-        ContextError: EGL or a device is missing.
-    """
+    """Open every EGL device of this machine once; ContextError if EGL or a device is missing."""
     entries = []
     for found in egl.list_devices():
         try:
@@ -126,13 +122,9 @@ def list_devices() -> list[DeviceEntry]:
 
 
 def text_report(path: AnyPath, config: ModelConfig) -> dict[str, Any]:
-    """Describe a model's tokenizer, chat form, end tokens and sampling defaults.
+    """Describe the tokenizer, chat form, end tokens and sampling defaults of a model's file or directory.
 
     Parts that cannot be used are reported, without an exception.
-
-    Args:
-        path: the model's file or directory.
-        config: its shape.
     """
     tokenizer, reason = find_tokenizer(path, None, config)
     report: dict[str, Any] = {"tokenizer": None, "chat": {"form": None, "problem": reason}, "end_tokens": []}
@@ -170,15 +162,10 @@ def _chat(path: AnyPath, tokenizer: Tokenizer, config: ModelConfig) -> dict[str,
 def model_report(
     checkpoint: Checkpoint, positions: int, plan: str, weights: str, cache: str, device: Device | None
 ) -> dict[str, Any]:
-    """Describe the shape, draws and texture memory of a checkpoint; a plan that does not fit is reported, not raised.
+    """Describe the shape, draws and texture memory of a checkpoint with the context that it would run with.
 
-    Args:
-        checkpoint: the model, with the context that it would run with.
-        positions: the model's positions.
-        plan: name of a plan.
-        weights: weight format.
-        cache: format of keys and values.
-        device: the renderer; None for typical limits.
+    A plan that does not fit is reported, not raised. ``positions`` are the model's own; without a ``device``, limits
+    are typical ones.
     """
     edge, problem = USUAL_TEXTURE_SIZE if device is None else device.limits.max_texture_size, ""
     config, formats = checkpoint.config, checkpoint.formats()

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from glinfer import __version__
-from glinfer.errors import InputError, install_command
 
 _TEMPLATES = Path(__file__).resolve().parents[1] / "templates"
 _DIGITS = 4
@@ -53,13 +51,3 @@ def percent(share: float | None) -> str:
     if share is None:
         return "–"
     return "<0.1%" if share < 0.0005 else f"{100 * share:.1f}%"
-
-
-def require_matplotlib(problem: str) -> None:
-    """Check that matplotlib, an extra, is installed.
-
-    Raises:
-        InputError: it is missing; the message is ``problem`` and how to install it.
-    """
-    if importlib.util.find_spec("matplotlib") is None:
-        raise InputError(f"{problem}; {install_command('plots')}")

@@ -18,20 +18,12 @@ class WeightRows:
     """The rows of a weight, unpacked as float32 when they are sliced."""
 
     def __init__(self, checkpoint: Checkpoint, name: str) -> None:
-        """Find a weight.
-
-        Raises:
-            KeyError: the checkpoint has no such tensor.
-        """
+        """Find a weight; KeyError if the checkpoint has no such tensor."""
         self._weight = checkpoint.packed[name] if name in checkpoint.packed else checkpoint.tensors[name]
         self.shape: tuple[int, ...] = self._weight.shape
 
     def __getitem__(self, rows: slice) -> Floats:
-        """Return these rows.
-
-        Raises:
-            InputError: the package gguf, which unpacks GGML's formats, is not installed.
-        """
+        """Return these rows; InputError if the package gguf, which unpacks GGML's formats, is not installed."""
         weight = self._weight
         if isinstance(weight, PackedTensor):
             return PackedTensor(weight.format, weight.blocks[rows]).floats()

@@ -40,14 +40,11 @@ class Spread:
 
 @dataclass(frozen=True)
 class Work:
-    """A piece of work that is timed again and again.
+    """A piece of work that is timed again and again; ``prepare`` comes before each run and is not timed.
 
-    Attributes:
-        run: the timed call; if it returns a number, such as that of tokens, its time is divided by it.
-        prepare: called before each run, and not timed.
-        seconds: time for all counted runs; no further run begins that would probably exceed it.
-        least: counted runs that take place however long they take.
-        timed: ``run`` returns its own milliseconds instead.
+    If ``run`` returns a number, such as that of tokens, its time is divided by it; if ``timed``, it returns its own
+    milliseconds. No further run begins that would probably exceed ``seconds`` for all counted runs, after the
+    ``least``.
     """
 
     run: Callable[[], object]
@@ -75,13 +72,9 @@ def in_turns(
 ) -> list[list[float]]:
     """Time each work ``runs`` times, in turns; returns the milliseconds of each work, per unit.
 
-    Args:
-        works: the pieces of work.
-        runs: counted rounds.
-        warm_ups: rounds before them; some drivers compile at the first draw.
-        pause: seconds before each run, because threads of other engines still spin after theirs.
-        ended: receives the times after each counted round, and ends the measurement early if it returns True.
-        on_progress: receives (finished runs, runs).
+    Each work has ``warm_ups`` rounds before; some drivers compile at the first draw. ``pause`` seconds precede each
+    run, because threads of other engines still spin after theirs. ``ended`` receives the times after each counted
+    round, and ends the measurement early if it returns True. ``on_progress`` receives (finished runs, runs).
     """
     found: list[list[float]] = [[] for _ in works]
     spent: list[list[float]] = [[] for _ in works]

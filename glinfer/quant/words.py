@@ -64,13 +64,13 @@ def encode(weights: FloatMatrix, name: str) -> tuple[Words, FloatMatrix | None]:
             raise PlanError(f"a weight of {np.abs(weights).max():.3g} is beyond float16's 65504; use f32 or q16")
         return halves, None
     if name == "bf16":
-        upper = _rounded_halves(weights).reshape(len(weights), -1, 2)
+        upper = bfloat16_bits(weights).reshape(len(weights), -1, 2)
         return (upper[..., 0] << np.uint32(16)) | upper[..., 1], None
     return _encode_integers(weights, WORD_FORMATS[name].bits)
 
 
-def _rounded_halves(weights: FloatMatrix) -> npt.NDArray[np.uint32]:
-    """The upper halves of floats, rounded to nearest, ties to even."""
+def bfloat16_bits(weights: FloatMatrix) -> npt.NDArray[np.uint32]:
+    """The bits of the nearest bfloat16 numbers, ties to even: uint32 of the shape of ``weights``."""
     bits = weights.view(np.uint32)
     return (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
 

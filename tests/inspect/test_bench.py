@@ -25,6 +25,7 @@ from glinfer.inspect import ceiling, timing
 from glinfer.inspect.bench.decoding import (
     DecodeReport,
     EngineReport,
+    TimedEngine,
     batch_context,
     bench_decoding,
     load_fast,
@@ -92,6 +93,8 @@ class Scripted:
         assert 0 <= length <= self.length, "an engine can only be cut back"
         self.length = length
 
+    def close(self) -> None: ...
+
 
 class ScriptedBatch:
     """A batch that does the same; the first block is ten times as slow too."""
@@ -123,8 +126,9 @@ def timed(
     batches: dict[str, list[Any]] | None = None,
     batches_at: int = 0,
 ) -> DecodeReport:
-    both = [(engine, EngineReport(engine.label)) for engine in engines]
-    return bench_decoding(both, CONFIG, contexts, runs, renderer="none", batches=batches, batches_at=batches_at)
+    beside = batches or {}
+    timed = [TimedEngine(each, EngineReport(each.label), beside.get(each.label, [])) for each in engines]
+    return bench_decoding(timed, CONFIG, contexts, runs, renderer="none", batches_at=batches_at)
 
 
 class TestTiming:
@@ -199,7 +203,8 @@ class TestTiming:
 
 def test_the_fast_engine_decodes_what_the_model_generates(small: Path, device: Device) -> None:
     ids = [int(token) for token in example_ids(CONFIG, 30)]
-    model, engine, about = load_fast(small, "f32", device, opening_seconds=1.0)
+    model, timed_engine = load_fast(small, "f32", device, opening_seconds=1.0)
+    engine, about = timed_engine.decoder, timed_engine.about
     programs = model.bound.program_count
     with model:
         assert isinstance(engine, FastDecoder)

@@ -106,7 +106,7 @@ class TestLimit:
     def test_each_bound_is_work_over_a_rate(self) -> None:
         limit = limit_of(Workload({"rgba32f": 16_000_000, "rgba32ui": 32_000_000, "r32f": 0}, 6_000_000, 150), CEILING)
         assert (limit.fetch_ms, limit.multiply_ms, limit.passes_ms) == pytest.approx((2.0, 3.0, 1.5))
-        assert (limit.bound_by, limit.limit_ms, limit.share(12.0)) == ("multiply", 3.0, 0.25)
+        assert (limit.bound_by, limit.limit_ms, limit.text(12.0)) == ("multiply", 3.0, "25% multiply")
         assert limit.to_json()["bound_by"] == "multiply"
 
         for bounds, name in (((3.0, 2.0, 1.0), "fetch"), ((1.0, 2.0, 3.0), "passes")):

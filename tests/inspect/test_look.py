@@ -7,6 +7,7 @@ import html
 import json
 import os
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -389,7 +390,7 @@ class TestLook:
     def test_without_matplotlib_one_line_says_what_to_install(
         self, checkpoint: Checkpoint, tmp_path: Path, monkeypatch: Patch
     ) -> None:
-        monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+        monkeypatch.setitem(sys.modules, "matplotlib", None)
         with pytest.raises(InputError, match=r"matplotlib.*pip install .*\[plots\]'"):
             look(checkpoint, tmp_path / "out", LookOptions.of(SMALL, "weights"))
         assert not (tmp_path / "out").exists()

@@ -372,4 +372,4 @@ class TestRefusals:
         monkeypatch.setitem(sys.modules, "matplotlib", None)
         output(capsys, *SHAPE, *QUICK)
         _, error = output(capsys, *SHAPE, *QUICK, "--html", tmp_path / "x.html", status=2)
-        assert "needs matplotlib, which is not installed; " + install_command("plots") in error
+        assert "needs the package matplotlib, which is not installed; " + install_command("plots") in error

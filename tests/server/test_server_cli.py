@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +41,7 @@ def test_refused_in_one_line(capsys: Capture, small: Path, monkeypatch: pytest.M
 
 
 def test_a_missing_package_is_named(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    find = importlib.util.find_spec
-    monkeypatch.setattr("glinfer.cli.serve.find_spec", lambda name: None if name == "uvicorn" else find(name))
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
     err = refused(capsys, "serve", "shakespeare")
     assert re.match("glinfer: serve needs the package uvicorn, which is not installed; .*pip install ", err)
     assert "[server]" in err

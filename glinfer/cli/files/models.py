@@ -44,42 +44,34 @@ def models(as_json: bool) -> None:
         say(f"hub models are not listed: the package huggingface_hub is not installed; {install_command('hub')}")
 
 
+def _entry(name: str, kind: str, description: str, size: int, path: object, **further: Any) -> dict[str, Any]:
+    about = {"name": name, "description": description, "bytes": size, "kind": kind, "commit": None, "path": str(path)}
+    return {**about, **further}
+
+
 def _bundled() -> Iterator[dict[str, Any]]:
-    keys = ("name", "description", "licence", "parameters", "bits_per_byte", "bytes")
-    for model in bundled_models():
-        facts = {key: getattr(model, key) for key in keys}
-        yield {**facts, "kind": "bundled", "commit": None, "path": str(model.path)}
+    for each in bundled_models():
+        facts = {key: getattr(each, key) for key in ("licence", "parameters", "bits_per_byte")}
+        yield _entry(each.name, "bundled", each.description, each.bytes, each.path, **facts)
 
 
 def _installed() -> Iterator[dict[str, Any]]:
     found = installed_models()
     projects = [model.project for model in found]
     for model in found:
-        name = model.name if projects.count(model.project) == 1 else f"{model.name}/{model.path.name}"
-        yield {
-            "name": name,
-            "description": f"{model.path.name}, version {model.version}",
-            "bytes": model.path.stat().st_size,
-            "kind": "installed",
-            "commit": None,
-            "path": str(model.path),
-        }
+        file = model.path.name
+        name = model.name if projects.count(model.project) == 1 else f"{model.name}/{file}"
+        yield _entry(name, "installed", f"{file}, version {model.version}", model.path.stat().st_size, model.path)
 
 
 def _cached() -> Iterator[dict[str, Any]]:
     if find_spec("huggingface_hub") is None:
         return
     for repo, revision, weights in cached_models():
-        named = "" if "main" in revision.refs else f"@{(*sorted(revision.refs), revision.commit_hash)[0]}"
+        commit = revision.commit_hash
+        named = "" if "main" in revision.refs else f"@{(*sorted(revision.refs), commit)[0]}"
         files = ", ".join(weights[:4]) + (f" and {len(weights) - 4} more" if len(weights) > 4 else "")
-        yield {
-            "name": f"{repo}{named}",
-            "description": files,
-            "bytes": revision.size_on_disk,
-            "kind": "cached",
-            "commit": revision.commit_hash,
-            "path": str(revision.snapshot_path),
-        }
+        yield _entry(f"{repo}{named}", "cached", files, revision.size_on_disk, revision.snapshot_path, commit=commit)
 
 
 @click.command("pull")
@@ -133,11 +125,7 @@ def remove_command(name: str, as_json: bool) -> None:
 
 
 def _on_a_hub(name: str, done: str) -> HubName:
-    """Parse the name of a model on a hub.
-
-    Raises:
-        InputError: the name is that of another model, or of no model.
-    """
+    """Parse the name of a model on a hub; InputError if the name is that of another model, or of no model."""
     wanted = named_on_a_hub(name)
     if wanted is not None:
         return wanted

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from os import PathLike
@@ -40,21 +40,12 @@ _PREFILL_SECONDS = 3.0  # time for the counted prefills of one engine at one len
 
 @dataclass(frozen=True)
 class EngineReport:
-    """One timed engine; None if not applicable to engines other than glinfer. Times in seconds, sizes in bytes.
+    """One timed engine; times in seconds, sizes in bytes; None where glinfer does not know another engine.
 
-    Attributes:
-        label: name in the rows.
-        weights: weight format.
-        draws: draw calls a token.
-        programs: distinct compiled programs.
-        compile_seconds: from the last weight's upload to the first token.
-        load_seconds: from the checkpoint's path to a bound plan, on an open device.
-        first_token_seconds: from the checkpoint's path to a token in Python, including the opening of the device.
-        texture_bytes: textures of the decoding plan, by kind.
-        weight_bytes: weights that one token fetches.
-        weight_texture: texture format of most of them.
-        kernels: kernel options.
-        startup: seconds of each stage of :data:`glinfer.program.stages.STAGES` up to the first token.
+    ``load_seconds`` is from the checkpoint's path to a bound plan on an open device, ``compile_seconds`` from the last
+    upload to the first token, ``first_token_seconds`` from the path to a token in Python, with opening the device.
+    ``weight_bytes`` are what one token fetches, ``weight_texture`` the format of most of them, ``texture_bytes`` the
+    decoding plan's by kind, ``startup`` the stages :data:`glinfer.program.stages.STAGES` up to the first token.
     """
 
     label: str
@@ -93,6 +84,7 @@ class DecodeRow(Report):
     weight_bytes: int | None
     token_limit: Limit | None = None
     prefill_limit: Limit | None = None
+    of_fetch_ceiling: float | None = None
 
     @property
     def tokens_per_second(self) -> float:
@@ -163,18 +155,20 @@ class DecodeReport(Report):
     origin: dict[str, str] | None = None
     samplings: dict[str, dict[str, Any]] = field(default_factory=dict)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values."""
-        rows = [{**row.to_json(), "of_fetch_ceiling": self.of_fetch_ceiling(row)} for row in self.rows]
-        return {**super().to_json(), "rows": rows}
 
-    def of_fetch_ceiling(self, row: DecodeRow) -> float | None:
-        """Return weight bytes a second of a row as a share of the fetch ceiling; None if not measured."""
-        about = next(engine for engine in self.engines if engine.label == row.label)
-        reached = row.bytes_per_second
-        if self.ceiling is None or reached is None or about.weight_texture is None or about.weight_bytes is None:
-            return None
-        return reached / self.ceiling.fetch(about.weight_texture, about.weight_bytes).bytes_per_second
+@dataclass
+class TimedEngine:
+    """An engine with its facts, and batches of it that are timed beside its one sequence."""
+
+    decoder: Decoder
+    about: EngineReport
+    batches: list[BatchDecoder] = field(default_factory=list)
+
+    def close(self) -> None:
+        """Release batches and decoder; harmless when repeated."""
+        for batch in self.batches:
+            batch.close()
+        self.decoder.close()
 
 
 def load_fast(
@@ -189,20 +183,12 @@ def load_fast(
     samplings: Samplings = BOTH,
     zeros: bool = False,
     on_progress: Progress = no_progress,
-) -> tuple[Model, FastDecoder, EngineReport]:
-    """Load a model for timing, up to its first token; the caller closes the model.
+) -> tuple[Model, TimedEngine]:
+    """Load a model for timing, up to its first token; the caller closes the engine, and so the model.
 
-    Args:
-        path: a checkpoint, or a path for :func:`glinfer.engine.loading.load_model`.
-        weights: the weight format.
-        device: an open device.
-        cache: the format of keys and values.
-        gelu: overrides the checkpoint's form.
-        opening_seconds: time of opening the device, a part of the time to the first token.
-        imports_seconds: Python's time before that, which counts only in ``startup``.
-        samplings: samplings of the decoder.
-        zeros: whether all weights may be 0.
-        on_progress: receives (uploaded bytes, bytes).
+    ``path`` is a checkpoint, or a path for :func:`glinfer.engine.loading.load_model`. ``opening_seconds`` went into the
+    device and count as time to the first token; ``imports_seconds`` before that count only in ``startup``. ``zeros``:
+    all weights may be 0. ``on_progress`` receives (uploaded bytes, bytes).
     """
     started = uploaded = time.perf_counter()
 
@@ -247,12 +233,12 @@ def load_fast(
         kernels=dataclasses.asdict(model.kernels),
         startup={name: times[name] for name in STAGES if name in times},
     )
-    return model, FastDecoder(label, model, samplings), about
+    return model, TimedEngine(FastDecoder(label, model, samplings), about)
 
 
-def texture_formats(models: Mapping[str, Model]) -> list[str]:
+def texture_formats(models: Iterable[Model]) -> list[str]:
     """List the texture formats that some models fetch; limits need their ceilings."""
-    works = [work(model, 1) for model in models.values() for work in (token_work, prompt_work)]
+    works = [work(model, 1) for model in models for work in (token_work, prompt_work)]
     return list(dict.fromkeys(name for work in works for name, size in work.fetched.items() if size))
 
 
@@ -261,35 +247,32 @@ def with_limits(report: DecodeReport, models: Mapping[str, Model], ceiling: Ceil
 
     The bounds of a token are those of the first one in a block, which sees the fewest tokens.
     """
-
-    def first(context: int) -> int:
-        return max(1, context - report.block_tokens + 1)
-
-    rows = [
-        dataclasses.replace(
-            row,
-            token_limit=limit_of(token_work(models[row.label], first(row.context)), ceiling),
-            prefill_limit=limit_of(prompt_work(models[row.label], row.context), ceiling),
-        )
-        if row.label in models
-        else row
-        for row in report.rows
-    ]
-    batch = [
-        dataclasses.replace(
-            row,
-            limit=limit_of(batch_work(models[row.label], first(row.context), row.sequences, row.draws), ceiling),
-        )
-        for row in report.batch
-    ]
+    rows, batch = list[DecodeRow](), list[BatchRow]()
+    engines = {about.label: about for about in report.engines}
+    for row in report.rows:
+        if (model := models.get(row.label)) is not None:
+            token = limit_of(token_work(model, _first(row.context)), ceiling)
+            prompt = limit_of(prompt_work(model, row.context), ceiling)
+            about, share = engines[row.label], None
+            if about.weight_texture and about.weight_bytes and row.bytes_per_second:
+                peak = ceiling.fetch(about.weight_texture, about.weight_bytes).bytes_per_second
+                share = row.bytes_per_second / peak
+            row = dataclasses.replace(row, token_limit=token, prefill_limit=prompt, of_fetch_ceiling=share)
+        rows.append(row)
+    for step in report.batch:
+        work = batch_work(models[step.label], _first(step.context), step.sequences, step.draws)
+        batch.append(dataclasses.replace(step, limit=limit_of(work, ceiling)))
     return dataclasses.replace(report, ceiling=ceiling, rows=tuple(rows), batch=tuple(batch))
+
+
+def _first(context: int) -> int:
+    return max(1, context - BLOCK_TOKENS + 1)
 
 
 def contexts_within(config: ModelConfig, contexts: Sequence[int]) -> tuple[list[int], list[str]]:
     """Sort the context lengths that a model supports, with a note for each that it does not.
 
-    Raises:
-        InputError: none remains, or one is below 1.
+    InputError if none remains, or one is below 1.
     """
     longest = config.max_position_embeddings
     if any(context < 1 for context in contexts):
@@ -307,27 +290,19 @@ def batch_context(kept: Sequence[int], wanted: int) -> int:
 
 
 def bench_decoding(
-    engines: Sequence[tuple[Decoder, EngineReport]],
+    engines: Sequence[TimedEngine],
     config: ModelConfig,
     contexts: Sequence[int],
     runs: int,
     *,
     renderer: str,
-    batches: Mapping[str, Sequence[BatchDecoder]] | None = None,
     batches_at: int = 0,
     on_progress: Progress = no_progress,
 ) -> DecodeReport:
-    """Time engines that hold the same model, interleaved.
+    """Time engines that hold the same model, interleaved; contexts beyond the model's are skipped, with a note.
 
-    Args:
-        engines: the timed engines with their facts.
-        config: the model's shape.
-        contexts: lengths in tokens; lengths beyond the model's context are skipped.
-        runs: timed runs of each.
-        renderer: version and name for the report.
-        batches: batches by the label of their engine, with space for ``batches_at`` tokens in each sequence.
-        batches_at: context length at which batches are timed, see :func:`batch_context`.
-        on_progress: receives (finished turns, turns).
+    Batches have space for ``batches_at`` tokens in each sequence, and are timed at that context, see
+    :func:`batch_context`. ``on_progress`` receives (finished turns, turns).
 
     Raises:
         InputError: there is no engine, run or context to time.
@@ -337,44 +312,38 @@ def bench_decoding(
     kept, notes = contexts_within(config, contexts)
     rows, together = list[DecodeRow](), list[BatchRow]()
     for place, context in enumerate(kept):
-        ids = [int(token) for token in example_ids(config, context)]
-        here = batches if batches is not None and context == batches_at else {}
-        held = [here.get(about.label, ()) for _, about in engines]
+        ids = example_ids(config, context).tolist()
 
         def advance(done: int, total: int, place: int = place) -> None:
             on_progress(place * total + done, len(kept) * total)
 
-        prefills = [Work(partial(engine.prefill, ids), seconds=_PREFILL_SECONDS) for engine, _ in engines]
+        prefills = [Work(partial(each.decoder.prefill, ids), seconds=_PREFILL_SECONDS) for each in engines]
         prompts = in_turns(prefills, runs, pause=_PAUSE_SECONDS)
-        works: dict[tuple[int, int, Any], Work] = {}
-        for number, ((engine, _), beside) in enumerate(zip(engines, held, strict=True)):
-            works |= {(number, -1, way): _block(engine, decode, ids) for way, decode in engine.ways.items()}
-            for size, batch in enumerate(beside):
+        works: dict[tuple[int, Any], Work] = {}  # by the number of the engine, and the way or (batch, sampling)
+        for number, each in enumerate(engines):
+            works |= {(number, way): _block(each.decoder, decode, ids) for way, decode in each.decoder.ways.items()}
+            for size, batch in enumerate(each.batches if context == batches_at else ()):
                 batch.prefill(ids)
-                works |= {(number, size, name): _batch_block(batch, ids, name) for name in batch.samplings}
+                works |= {(number, (size, name)): _batch_block(batch, ids, name) for name in batch.samplings}
         times = in_turns(list(works.values()), runs, pause=_PAUSE_SECONDS, on_progress=advance)
         spreads = {key: Spread.of(found) for key, found in zip(works, times, strict=True)}
-        for number, ((_, about), beside, prompt) in enumerate(zip(engines, held, prompts, strict=True)):
-            ways = {way: found for (of, size, way), found in spreads.items() if (of, size) == (number, -1)}
-            alone = _rows(about, context, ways, Spread.of(prompt))
+        for number, (each, prompt) in enumerate(zip(engines, prompts, strict=True)):
+            ways = {way: spreads[number, way] for way in each.decoder.ways}
+            alone = _rows(each.about, context, ways, Spread.of(prompt))
             rows += alone
             single = {row.sampling: row.tokens_per_second for row in alone}
-            for size, batch in enumerate(beside):
-                steps = {name: spreads[number, size, name] for name in batch.samplings}
+            for size, batch in enumerate(each.batches if context == batches_at else ()):
+                steps = {name: spreads[number, (size, name)] for name in batch.samplings}
                 together += [
                     BatchRow(
-                        label=about.label,
-                        context=context,
-                        sequences=batch.sequences,
-                        sampling=name,
-                        step=step,
+                        *(each.about.label, context, batch.sequences, name, step),
                         of_greedy=steps[GREEDY].median / step.median,
                         single_tokens_per_second=single.get(name),
                         draws=batch.draws,
                     )
                     for name, step in steps.items()
                 ]
-    reports = tuple(about for _, about in engines)
+    reports = tuple(each.about for each in engines)
     return DecodeReport("fast", renderer, BLOCK_TOKENS, runs, reports, tuple(rows), tuple(notes), batch=tuple(together))
 
 

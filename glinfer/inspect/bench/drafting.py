@@ -36,17 +36,9 @@ _PAUSE_SECONDS = 0.02
 
 @dataclass(frozen=True)
 class DraftRow(Report):
-    """One task, greedy or sampled.
+    """One task of :data:`TASKS`, ``greedy`` or ``sampled``, in milliseconds a token: plain, and guessed with drafts.
 
-    Attributes:
-        task: a key of :data:`TASKS`.
-        sampling: ``greedy`` or ``sampled``.
-        tokens: tokens of the text.
-        plain: milliseconds a token without drafts.
-        guessed: milliseconds a token with drafts.
-        drafted: drafted tokens in the last run.
-        accepted: accepted ones of these.
-        same: whether all runs gave the same tokens.
+    ``drafted`` and ``accepted`` count the last run's tokens; ``same`` says whether all runs gave the same text.
     """
 
     derived = ("acceptance", "times_plain")
@@ -94,13 +86,8 @@ def bench_drafts(
 ) -> DraftReport:
     """Time texts with and without drafts, interleaved; the first of each is a warm-up and not counted.
 
-    Args:
-        model: a model with a tokenizer; a chat model gets the tasks as messages.
-        drafts: ``speculate`` or ``draft`` of :meth:`glinfer.engine.model.Model.stream`.
-        runs: timed runs of each.
-        tokens: maximum tokens of a text.
-        seed: seed of sampled texts.
-        on_progress: receives (finished tasks, tasks).
+    ``drafts`` is ``speculate`` or ``draft`` of :meth:`glinfer.engine.model.Model.stream`; a chat model gets the tasks
+    as messages. ``on_progress`` receives (finished tasks, tasks).
 
     Raises:
         InputError: the model has no tokenizer, its context is too short, or the drafts are refused.

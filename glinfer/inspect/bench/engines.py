@@ -62,12 +62,8 @@ class Decoder(Protocol):
     def rewind(self, length: int) -> None:
         """Truncate the cache to its first ``length`` tokens."""
 
-
-class OpenedDecoder(Decoder, Protocol):
-    """A decoder that holds resources until it is closed."""
-
     def close(self) -> None:
-        """Release the resources; harmless when repeated."""
+        """Release the engine; harmless when repeated."""
 
 
 class FastDecoder:
@@ -101,15 +97,18 @@ class FastDecoder:
         """Truncate the sequence to its first ``length`` tokens."""
         del self._ids[length:]
 
+    def close(self) -> None:
+        """Close the model."""
+        self._model.close()
+
 
 class BatchDecoder:
     """Several sequences of a model in one scheduler, each with its own prompt; close it before the model."""
 
     def __init__(self, model: Model, sequences: int, capacity: int, samplings: Samplings = BOTH) -> None:
-        """Bind a scheduler of sequences of up to ``capacity`` tokens; see :func:`room_for`.
+        """Bind a scheduler of sequences of up to ``capacity`` tokens, see :func:`room_for`.
 
-        Raises:
-            PlanError: it does not fit the renderer.
+        PlanError if it does not fit the renderer.
         """
         self.sequences, self.samplings = sequences, samplings
         self._scheduler = model.scheduler(slots=sequences, longest=capacity, memory=MAX_CACHE_BYTES)
@@ -155,12 +154,7 @@ def room_for(
 ) -> int:
     """Return the capacity of each sequence of several batches that hold ``context`` tokens each.
 
-    Args:
-        config: the model's shape.
-        sizes: sequences of each batch; all batches share the memory that one gets by default.
-        context: tokens of each sequence.
-        max_texture_size: limit of the renderer, in texels.
-        cache: the format of keys and values.
+    The batches have ``sizes`` sequences, and share the memory that one gets by default.
 
     Raises:
         InputError: a size is below 1, or memory does not suffice.

@@ -31,13 +31,7 @@ _PARTS = ("fetch", "multiply", "passes")
 
 @dataclass(frozen=True)
 class Workload:
-    """Minimum work of one figure.
-
-    Attributes:
-        fetched: bytes by texture format.
-        multiply_adds: float32 multiply-adds.
-        passes: draws, each of which waits for the previous one.
-    """
+    """Minimum work of one figure: bytes by texture format, multiply-adds, and draws that wait for each other."""
 
     fetched: Mapping[str, int]
     multiply_adds: int
@@ -46,12 +40,10 @@ class Workload:
 
 @dataclass(frozen=True)
 class Limit(Report):
-    """The lower bounds of one figure, in milliseconds; ``bound_by`` names the largest, which is ``limit_ms``.
+    """The lower bounds of one figure in milliseconds; ``bound_by`` names the largest, which is ``limit_ms``.
 
-    Attributes:
-        fetch_ms: fetching alone, at the rate of textures of that format and size.
-        multiply_ms: multiply-adds alone.
-        passes_ms: as many empty passes, each reading the output of the previous one.
+    Fetching is at the rate of textures of that format and size; the passes are empty, each reads the previous one's
+    output.
     """
 
     derived = ("bound_by", "limit_ms")
@@ -75,13 +67,9 @@ class Limit(Report):
         """The three of them."""
         return self.fetch_ms, self.multiply_ms, self.passes_ms
 
-    def share(self, milliseconds: float) -> float:
-        """Return the limit as a share of a measured time; 1 is optimal."""
-        return self.limit_ms / milliseconds
-
     def text(self, milliseconds: float) -> str:
-        """Describe the share, and what the figure is bound by."""
-        return f"{100 * self.share(milliseconds):.0f}% {self.bound_by}"
+        """Describe the limit as a share of a measured time, and what bounds it."""
+        return f"{100 * self.limit_ms / milliseconds:.0f}% {self.bound_by}"
 
 
 def limit_of(work: Workload, ceiling: CeilingReport) -> Limit:
@@ -138,16 +126,10 @@ def fetched_bytes(
     *,
     sequences: int = 1,
 ) -> dict[str, int]:
-    """Count the bytes of weights and caches that one run fetches, by texture format.
+    """Count the bytes of weights and caches that one run of a fast plan fetches, by texture format.
 
-    A run fetches whole matrices and one row of each table.
-
-    Args:
-        plan: a fast plan.
-        max_texture_size: limit of the renderer, in texels a side.
-        values: run values; default: those of the longest run.
-        draws: draws that run; default: all.
-        sequences: number of sequences that fetch as much of their caches; 0 counts only weights.
+    A run fetches whole matrices and one row of each table. ``values`` default to those of the longest run, ``draws`` to
+    all. Each of ``sequences`` fetches as much of its caches; 0 counts only weights.
     """
     sizes = Counter[tuple[str, str]]()
     costs = draw_traffic(plan, values or plan.values_for(plan.max_rows), max_texture_size)

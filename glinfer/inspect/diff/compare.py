@@ -74,19 +74,13 @@ def diff(
     trace: int = DEFAULT_TRACE,
     on_progress: Progress = no_progress,
 ) -> DiffReport:
-    """Run both sides over the same tokens and compare them.
+    """Run both sides over the same tokens and compare them; errors are relative to A's values.
 
-    Args:
-        side_a: one run; errors are relative to its values.
-        side_b: the other run.
-        prompt: ids, or text for A's tokenizer (B's, if A has none).
-        tokens: number of first tokens to run; default: all.
-        shorten: without ``tokens``, cut a prompt longer than the context instead of refusing it.
-        tolerance: default: :data:`SAME_FORMAT` for equal formats of weights and caches, else :data:`OTHER_FORMAT`.
-        positions: number of evenly spread positions at which predictions are compared; default: all, or
-            :data:`REFERENCE_POSITIONS` with the reference plan on a side.
-        trace: number of first tokens over which captured tensors are compared.
-        on_progress: receives (done, total) of the tensors of two files, then of the tokens of both sides.
+    ``prompt`` is ids, or text for A's tokenizer (B's, if A has none), of which the first ``tokens`` run; ``shorten``
+    cuts a prompt longer than the context instead of refusing it. ``tolerance`` is :data:`SAME_FORMAT` by default for
+    equal formats of weights and caches, else :data:`OTHER_FORMAT`. Predictions are compared at ``positions``, see
+    :func:`spread`, and captured tensors over the first ``trace`` tokens. ``on_progress`` receives (done, total) of the
+    tensors of two files, then of the tokens of both sides.
 
     Raises:
         InputError: the prompt is empty or longer than a context, or vocabularies or tokenizations differ.
@@ -111,11 +105,13 @@ def diff(
         weights = None
         if os.path.realpath(a.path) != os.path.realpath(b.path):
             weights = diff_weights(load_checkpoint(a.path), load_checkpoint(b.path), on_progress)
-        ran_a = a.run(device_a, ids, places, trace, lambda done: on_progress(done, total))
-        ran_b = b.run(device_b, ids, places, trace, lambda done: on_progress(len(ids) + done, total))
-    along = compare_along(ids, places, ran_a.logits, ran_b.logits)
+        facts_a, kept_a, trace_a, logits_a = a.run(device_a, ids, places, trace, lambda done: on_progress(done, total))
+        facts_b, kept_b, trace_b, logits_b = b.run(
+            device_b, ids, places, trace, lambda done: on_progress(len(ids) + done, total)
+        )
+    along = compare_along(ids, places, logits_a, logits_b)
     if tolerance is None:
-        alike = side_a.cache == side_b.cache and _kept_alike(ran_a.kept, ran_b.kept)
+        alike = side_a.cache == side_b.cache and _kept_alike(kept_a, kept_b)
         tolerance = SAME_FORMAT if alike else OTHER_FORMAT
     words, tokenizer = dict[int, str](), a.tokenizer or b.tokenizer
     if tokenizer is not None:
@@ -124,17 +120,17 @@ def diff(
     fields = [field.name for field in dataclasses.fields(a.config)]
     pairs = {name: (getattr(a.config, name), getattr(b.config, name)) for name in fields}
     return DiffReport(
-        a=ran_a.facts,
-        b=ran_b.facts,
+        a=facts_a,
+        b=facts_b,
         ids=tuple(ids),
         words=words,
         tolerance=tolerance,
         config={name: (x, y) for name, (x, y) in pairs.items() if x != y},
         weights=weights,
-        passes=tuple(compare_passes(ran_a.trace, ran_b.trace)),
+        passes=tuple(compare_passes(trace_a, trace_b)),
         traced=min(trace, len(ids)),
-        only_a=_only(ran_a.trace, ran_b.trace),
-        only_b=_only(ran_b.trace, ran_a.trace),
+        only_a=_only(trace_a, trace_b),
+        only_b=_only(trace_b, trace_a),
         along=along,
     )
 
@@ -168,8 +164,8 @@ class _Side:
         places: Sequence[int],
         trace: int,
         on_token: Callable[[int], None],
-    ) -> _Ran:
-        """Capture tensors of the first ``trace`` tokens, and the logits at ``places``."""
+    ) -> tuple[RunFacts, Mapping[str, str], CapturedRun, Floats]:
+        """Return facts, formats of weights, the captured first ``trace`` tokens, and the logits at ``places``."""
         given, first = self.given, ids[:trace]
         names = ("plan", "weights", "cache", "gelu", "context")
         options: dict[str, Any] = {name: getattr(given, name) for name in names}
@@ -193,7 +189,7 @@ class _Side:
                 draws=tuple(draw.name for draw in plan.draws),
                 tokens=len(first),
             )
-            return _Ran(facts, kept, captured, _logits(model, ids, places, on_token))
+            return facts, kept, captured, _logits(model, ids, places, on_token)
 
 
 def _ids(prompt: str | Sequence[int], a: _Side, b: _Side, tokens: int | None, shorten: bool) -> list[int]:
@@ -231,27 +227,15 @@ def spread(count: int, positions: int | None, *, whole: bool, vocab: int) -> lis
 
 @dataclass(frozen=True)
 class CapturedRun:
-    """Tensors captured from one side over the first tokens.
+    """Tensors captured from one side over the first ``tokens`` tokens, by name, in the order of computation.
 
-    Attributes:
-        arrays: tensors by name, in the order of computation.
-        points: where the plan has each tensor, by name.
-        draws: names of all draws of the plan.
-        tokens: number of tokens that ran.
+    ``points`` tells where the plan has each; ``draws`` names all draws of the plan.
     """
 
     arrays: Mapping[str, Floats]
     points: Mapping[str, CapturePoint]
     draws: tuple[str, ...]
     tokens: int
-
-
-@dataclass(frozen=True)
-class _Ran:
-    facts: RunFacts
-    kept: Mapping[str, str]
-    trace: CapturedRun
-    logits: Floats
 
 
 def _logits(model: Model, ids: Sequence[int], places: Sequence[int], on_token: Callable[[int], None]) -> Floats:
@@ -375,15 +359,10 @@ class ElementPosition:
 
 @dataclass(frozen=True)
 class TensorError:
-    """Difference of one captured tensor between both sides.
+    """Difference of one captured tensor; its name ends in ``.centred`` if either side subtracts the mean.
 
-    Attributes:
-        name: see :mod:`glinfer.program.capture`; ends in ``.centred`` if either side subtracts the mean.
-        error: largest difference, relative to the largest unmasked value of A; None if the shapes differ.
-        identical: whether all bits are equal.
-        place: position of the largest difference; None without one.
-        draw: the draw that completes the tensor, if both plans have the same draws.
-        shapes: shapes on both sides.
+    ``error`` is the largest difference relative to the largest unmasked value of A, at ``place``; None if the shapes
+    differ. ``draw`` completes the tensor, if both plans have the same draws.
     """
 
     name: str
@@ -469,18 +448,11 @@ class Predictions(Report):
 
 @dataclass(frozen=True)
 class DiffReport(Report):
-    """Comparison of two runs over the same tokens.
+    """Comparison of two runs over the same tokens ``ids``, whose texts are ``words``, if there is a tokenizer.
 
-    Attributes:
-        a, b: facts on both runs.
-        ids: tokens that both ran.
-        words: text of each token in the report, if there is a tokenizer.
-        tolerance: relative error up to which tensors count as equal.
-        config: fields of the configurations that differ, with both values.
-        weights: differences of the files; None if both sides have the same file.
-        passes: tensors captured in both plans over the first ``traced`` tokens, in the order of computation.
-        only_a, only_b: names that only one plan has.
-        along: predictions along the whole text.
+    ``config`` has the fields that differ, with both values; ``weights`` is None if both sides have the same file.
+    ``passes`` are the tensors captured in both plans over the first ``traced`` tokens, in the order of computation;
+    ``only_a`` and ``only_b`` name the others. ``along`` compares predictions along the whole text.
     """
 
     derived = ("passed", "identical")

@@ -26,11 +26,7 @@ _BELOW = 4.0  # factor by which zero is drawn below the lowest decade
 
 
 def save_picture(report: DiffReport, path: AnyPath) -> None:
-    """Write the picture of a comparison as PNG: equal reports give equal bytes.
-
-    Raises:
-        FormatError: the file cannot be written.
-    """
+    """Write the picture of a comparison as PNG: equal reports give equal bytes; FormatError if it cannot."""
     with plain_style(), replacing(path) as temporary:
         wide = min(max(8.0, 0.16 * len(report.passes), 0.24 * len(report.along.positions)), 18.0)
         chart = Chart(wide, 8.0, rows=2, dpi=120)

@@ -14,6 +14,7 @@ from glinfer.engine.progress import Progress, no_progress
 from glinfer.engine.report import Report, plain
 from glinfer.formats import Checkpoint
 from glinfer.inspect.pieces import Rows, WeightRows, spans
+from glinfer.quant.words import bfloat16_bits
 
 Floats = npt.NDArray[np.float32]
 
@@ -29,15 +30,10 @@ IDENTICAL = "identical"
 
 @dataclass(frozen=True)
 class TensorDiff:
-    """One tensor of two checkpoints.
+    """One tensor of two checkpoints: the kind of change, and the same in words, such as ``B is A transposed``.
 
-    Attributes:
-        name: name in both.
-        kind: ``identical``, ``missing``, ``shape``, ``zero``, ``rounded``, ``digits``, ``transposed``, ``scaled``,
-            ``shifted``, ``permuted``, ``rows``, ``format``, ``changed`` or ``unrelated``.
-        what: the kind in words, such as ``B is A transposed``.
-        largest: largest absolute difference; None without two tensors of one shape.
-        relative: the same, relative to the largest weight of A.
+    ``largest`` is the largest absolute difference, ``relative`` the same relative to the largest weight of A; None
+    without two tensors of one shape.
     """
 
     name: str
@@ -78,10 +74,7 @@ class WeightsDiff(Report):
 def diff_weights(a: Checkpoint, b: Checkpoint, on_progress: Progress = no_progress) -> WeightsDiff:
     """Compare the tensors of two checkpoints by name, a few rows at a time.
 
-    ``on_progress`` receives (compared tensors, tensors).
-
-    Raises:
-        InputError: a file has GGML blocks, and the package gguf, which unpacks them, is not installed.
+    ``on_progress`` receives (compared tensors, tensors). GGML's blocks need the package gguf, else InputError.
     """
     formats_a, formats_b = a.formats(), b.formats()
     names = [*formats_a, *(name for name in formats_b if name not in formats_a)]
@@ -205,10 +198,7 @@ def _to_f16(array: Floats) -> Floats:
 
 
 def _to_bf16(array: Floats) -> Floats:
-    """Round to the nearest bfloat16, ties to even."""
-    bits = np.ascontiguousarray(array).view(np.uint32)
-    up = np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
-    return ((bits + up) & np.uint32(0xFFFF0000)).view(np.float32)
+    return (bfloat16_bits(np.ascontiguousarray(array)) << np.uint32(16)).view(np.float32)
 
 
 _ROUNDINGS: Mapping[str, Callable[[Floats, Floats], bool]] = {

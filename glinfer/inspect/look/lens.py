@@ -28,12 +28,9 @@ _MIN_ROWS = 64  # rows of the vocabulary matrix in a piece
 
 @dataclass(frozen=True)
 class Lens:
-    """Predictions of L streams at S positions.
+    """Predictions of L streams at S positions: the likeliest token and its probability, −1 and NaN if not finite.
 
-    Attributes:
-        ids: [L, S], the likeliest token; -1 if the stream is not finite.
-        probs: [L, S], its probability; NaN if the stream is not finite.
-        last: [L, vocab] probabilities at the last position.
+    ``ids`` and ``probs`` are [L, S]; ``last`` [L, vocab] has all probabilities at the last position.
     """
 
     ids: npt.NDArray[np.int64]
@@ -53,11 +50,7 @@ def likeliest(probs: Floats, count: int) -> list[tuple[int, float]]:
 
 
 def logit_lens(checkpoint: Checkpoint, streams: Sequence[npt.NDArray[np.floating]]) -> Lens:
-    """Apply the lens to streams [S, D], each taken after the embedding or a block.
-
-    Raises:
-        InputError: a stream's width is not the model's, or its length not the first one's.
-    """
+    """Apply the lens to streams [S, D], each taken after the embedding or a block; InputError for other shapes."""
     width = checkpoint.config.hidden_size
     length = len(streams[0]) if streams else 0
     for stream in streams:

@@ -20,13 +20,7 @@ DEFAULT_TOP = 8
 
 @dataclass(frozen=True)
 class LookOptions:
-    """Selection of pictures.
-
-    Attributes:
-        what: some of :data:`KINDS`.
-        layers: the blocks to draw.
-        top: number of likeliest tokens to list.
-    """
+    """Selection of pictures: some of :data:`KINDS`, of some blocks, and the number of likeliest tokens to list."""
 
     what: tuple[str, ...]
     layers: tuple[int, ...]
@@ -38,8 +32,7 @@ class LookOptions:
     ) -> LookOptions:
         """Parse command-line values: kinds by comma, and blocks as numbers, ranges or patterns, ``0,3-5,1*``.
 
-        Raises:
-            InputError: a kind or block does not exist, or ``top`` is less than 1.
+        InputError if a kind or block does not exist, or ``top`` is less than 1.
         """
         kinds = [part.strip() for part in (what or ",".join(KINDS)).split(",") if part.strip()]
         for kind in kinds:
@@ -75,11 +68,7 @@ def _layers(text: str | None, count: int) -> tuple[int, ...]:
 
 
 def prompt_ids(model: Model, prompt: str | Sequence[int]) -> list[int]:
-    """Tokenize and check a prompt.
-
-    Raises:
-        InputError: a text without a tokenizer, tokens that the model cannot run, or more than MAX_LOOK_TOKENS.
-    """
+    """Tokenize and check a prompt; InputError without a tokenizer, or with more than MAX_LOOK_TOKENS."""
     ids = list(model.require_tokenizer().encode(prompt) if isinstance(prompt, str) else prompt)
     if len(ids) > MAX_LOOK_TOKENS:
         raise InputError(

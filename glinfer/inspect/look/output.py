@@ -18,11 +18,11 @@ from typing import Any
 from glinfer.engine.model import Model
 from glinfer.engine.progress import Progress, no_progress
 from glinfer.engine.report import plain
-from glinfer.errors import FormatError, InputError
+from glinfer.errors import FormatError, InputError, required
 from glinfer.formats import Checkpoint
 from glinfer.formats.files import reason, shown, work_folder
 from glinfer.inspect.look.options import LookOptions, prompt_ids
-from glinfer.inspect.pages import rendered, require_matplotlib
+from glinfer.inspect.pages import rendered
 from glinfer.lower.plans import USUAL_TEXTURE_SIZE
 from glinfer.notebook import picture
 
@@ -34,11 +34,7 @@ _OWN_PICTURE = re.compile(r"[a-z]+/[a-z0-9-]+\.png")
 
 
 class LookResult(dict[str, Any]):
-    """The contents of ``look.json``; a dictionary that shows its pictures in a notebook.
-
-    Attributes:
-        folder: the folder of the pictures and the page.
-    """
+    """The contents of ``look.json``, written to ``folder``; a dictionary that shows its pictures in a notebook."""
 
     def __init__(self, document: Mapping[str, Any], folder: Path) -> None:
         """Keep the document that was written to ``folder``."""
@@ -71,16 +67,11 @@ def look(
 ) -> LookResult:
     """Draw pictures into a folder, with a page; returns the contents of ``look.json``.
 
-    Args:
-        checkpoint: the model's weights.
-        folder: new, empty, or the output of an earlier run.
-        options: which pictures to draw.
-        model: the same model with its reference plan; optional if only weights are drawn.
-        prompt: text or at most MAX_LOOK_TOKENS ids; optional if only weights are drawn.
-        about: further facts on the model for the page and ``look.json``, such as its name and the renderer.
-        max_texture_size: limit of the renderer, which determines the layout of weights.
-        force: write into a folder with other files, which are kept unless they have a picture's name.
-        on_progress: receives (drawn pictures, pictures).
+    ``folder`` is new, empty, or the output of an earlier run; ``force`` allows other files in it, which are kept unless
+    they have a picture's name. Unless only weights are drawn, ``model`` is the same model with its reference plan, and
+    ``prompt`` a text or at most MAX_LOOK_TOKENS ids. ``about`` has further facts for the page, such as name and
+    renderer, whose limit ``max_texture_size`` determines the layout of weights. ``on_progress`` receives (drawn
+    pictures, pictures).
 
     Raises:
         InputError: matplotlib is missing, the folder is refused, or the text cannot be run.
@@ -121,12 +112,11 @@ def page(document: Mapping[str, Any]) -> str:
 
 
 def check_folder(folder: str | PathLike[str], *, force: bool = False) -> Path:
-    """Check that pictures can be drawn, and a folder created or filled; returns its real path.
+    """Return the real path of a folder that can be created or filled.
 
-    Raises:
-        InputError: matplotlib is missing, the folder is a file, or it has files of other origin without ``force``.
+    InputError if matplotlib is missing, it is a file, or without ``force`` if it has files of other origin.
     """
-    require_matplotlib("glinfer look needs matplotlib, which is not installed")
+    required("matplotlib", "plots", "glinfer look needs")
     target = Path(os.path.realpath(folder))
     try:
         if not os.path.lexists(target):
@@ -163,10 +153,7 @@ def filling(target: Path) -> Iterator[Path]:
     """Yield a temporary folder, and move its files into ``target`` (made if missing) when the block ends.
 
     Files are renamed one by one, the page last; stale pictures of an earlier run are removed. When the block fails,
-    ``target`` stays unchanged.
-
-    Raises:
-        FormatError: the operating system reports an error inside the block, such as a full disk.
+    ``target`` stays unchanged; an error of the operating system, such as a full disk, is a FormatError.
     """
     made = not target.exists()
     try:

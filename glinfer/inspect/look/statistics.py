@@ -82,19 +82,12 @@ def attention_numbers(probs: Floats) -> list[dict[str, float | None]]:
 
 @dataclass(frozen=True, eq=False)
 class WeightSummary:
-    """Thumbnail, histogram and statistics of one weight.
+    """Thumbnail, histogram and statistics of one weight, whose shape is [1, n] if it is a vector.
 
-    Attributes:
-        name: the tensor's name.
-        layer: its block; None for embeddings, the final norm and the vocabulary matrix.
-        shape: rows and columns, [1, n] for a vector.
-        format: its format in the file, ``F32`` or one of :data:`glinfer.formats.packed.PACKED_FORMATS`.
-        texture: width, height and texel format of its texture in the reference plan.
-        image: [h, w] thumbnail. A matrix's pixel is the mean of absolute values, because signed means are near 0
-            everywhere; a vector's pixel is the signed mean.
-        block: (rows, columns) averaged by a pixel.
-        counts: [BINS] finite weights between neighbouring ``edges`` [BINS + 1].
-        stats: see :func:`stats_of`.
+    ``texture`` is width, height and texel format in the reference plan. ``image`` [h, w] averages ``block`` (rows,
+    columns) a pixel: absolute values of a matrix, because signed means are near 0 everywhere, and signed ones of a
+    vector. ``counts`` [BINS] are the finite weights between neighbouring ``edges`` [BINS + 1]; for ``stats`` see
+    :func:`stats_of`.
     """
 
     name: str
@@ -141,11 +134,7 @@ def texture_sizes(checkpoint: Checkpoint, edge: int) -> dict[str, tuple[int, int
 
 
 def summarize_weight(checkpoint: Checkpoint, name: str, texture: tuple[int, int, str]) -> WeightSummary:
-    """Summarize one weight, unpacked to floats a few rows at a time.
-
-    Raises:
-        InputError: the package gguf, which unpacks GGML's formats, is not installed.
-    """
+    """Summarize one weight, unpacked to floats a few rows at a time; GGML's formats need the package gguf."""
     rows: Rows = WeightRows(checkpoint, name)
     if len(rows.shape) == 1:
         rows = rows[:][None]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import astuple, dataclass
 from typing import Any
 
 from glinfer.engine.report import Report
@@ -26,6 +26,11 @@ class KindTotals:
     ms: float = 0.0
     read: int = 0
     written: int = 0
+
+    @classmethod
+    def of(cls, several: Iterable[KindTotals]) -> KindTotals:
+        """Add several."""
+        return cls(*map(sum, zip(*map(astuple, several), strict=True)))
 
 
 @dataclass(frozen=True)
@@ -106,11 +111,7 @@ _COLUMNS = (
 
 
 def compare(before: AnyPath, after: AnyPath) -> ProfileComparison:
-    """Compare two files.
-
-    Raises:
-        FormatError: a file cannot be read, or is not the report of a profile.
-    """
+    """Compare two files; FormatError if a file cannot be read, or is not the report of a profile."""
     sides = read_summary(before), read_summary(after)
     kinds = dict.fromkeys(kind for side in reversed(sides) for kind in side.kinds)
     rows = tuple(CompareRow(kind, *(side.kinds.get(kind, KindTotals()) for side in sides)) for kind in kinds)
@@ -119,7 +120,7 @@ def compare(before: AnyPath, after: AnyPath) -> ProfileComparison:
         for name in _ALIKE
         if sides[0].facts[name] != sides[1].facts[name]
     ]
-    total = CompareRow("total", *(_sum(side.kinds) for side in sides))
+    total = CompareRow("total", *(KindTotals.of(side.kinds.values()) for side in sides))
     return ProfileComparison(*sides, rows, total, tuple(notes))
 
 
@@ -168,12 +169,6 @@ def _number(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0.0 <= value < 1e18:
         raise ValueError(f"{_short(value)} is not a time, number or size")
     return value
-
-
-def _sum(kinds: Mapping[str, KindTotals]) -> KindTotals:
-    each = list(kinds.values())
-    sums = (sum(getattr(totals, name) for totals in each) for name in ("draws", "ms", "read", "written"))
-    return KindTotals(*sums)
 
 
 def _short(value: object) -> str:

@@ -47,7 +47,6 @@ _TRIES = 3  # attempts for each profiled run, because disturbed ones are discard
 _CREDIBLE = 0.5, 1.1  # sum of timestamps over the time on the CPU's clock
 _GROWTH_SECONDS = 20.0  # time for all positions; further ones are left out
 _GROWTH_SAMPLE_SECONDS = 0.4  # time for one position
-_GROWTH_RUNS = 3, 20
 _MIN_POSITION_RUNS = 12  # runs for a position: plain, profiled and warm-up
 _FIRST_PLACES = 1, 16
 _PLACE_STEP = 4  # ratio of further positions
@@ -67,19 +66,13 @@ def profile(
     label: str = "",
     on_progress: StagedProgress = no_staged_progress,
 ) -> ProfileReport:
-    """Profile one token of a model, or the prefill of a prompt.
+    """Profile one token of a model, or the prefill of a prompt of ``prompt_tokens``.
 
-    Args:
-        model: a model, whose sequence stays intact, or an engine, whose caches are overwritten.
-        tokens: position of the token in the sequence, counted from 1; the sequence's length with the reference plan.
-            Default: 128, or the context if that is less.
-        prompt_tokens: profile the prefill of a prompt of this length instead.
-        runs: number of plain runs, and of profiled ones; default: as many as fit into about two seconds.
-        timing: one of :data:`TIMINGS`.
-        ceiling: also measure the fastest rate of fetching texels.
-        growth: also measure other positions of the sequence, within 20 seconds.
-        label: the model's name in the report.
-        on_progress: receives (stage, finished steps, steps).
+    A model's sequence stays intact, an engine's caches are overwritten. ``tokens`` is the position of the token,
+    counted from 1, or the sequence's length with the reference plan; default: 128, or the context if that is less.
+    ``runs`` is the number of plain runs, and of profiled ones; default: as many as fit into about two seconds.
+    ``timing`` is one of :data:`TIMINGS`. ``ceiling`` and ``growth`` also measure fetch rates, and other positions
+    within 20 seconds. ``label`` names the model in the report; ``on_progress`` receives (stage, finished steps, steps).
 
     Raises:
         InputError: an option is invalid, or timestamps are unavailable.
@@ -156,17 +149,10 @@ def _draws(plan_run: PlanRun, measured: Timings, costs: Sequence[DrawTraffic]) -
 
 @dataclass(frozen=True)
 class PlanRun:
-    """One repeatable run of a plan: its session, run values and inputs.
+    """One repeatable run of a plan: the last of its sessions with run values and arrays for input tensors.
 
-    Caches hold zeros instead of earlier tokens, which does not change the time.
-
-    Attributes:
-        what: :data:`TOKEN_RUN`, :data:`PROMPT_RUN` or :data:`SEQUENCE_RUN`.
-        tokens: position of the token in the sequence, counted from 1; otherwise the number of tokens that run.
-        sessions: sessions whose textures the run needs; the last one runs.
-        inputs, values: arrays for input tensors, and run values.
-        flush_every: as in :func:`glinfer.gl.replay.replay`.
-        notes: remarks for the report.
+    Caches hold zeros instead of earlier tokens, which does not change the time. ``what`` is :data:`TOKEN_RUN`, with the
+    token's position counted from 1 in ``tokens``, or :data:`PROMPT_RUN` or :data:`SEQUENCE_RUN`, with their length.
     """
 
     what: str
@@ -213,10 +199,9 @@ class PlanRuns(ExitStack):
         return self.engine.options.config.max_position_embeddings
 
     def at(self, tokens: int | None = None) -> PlanRun:
-        """Make the run of one token at a position, counted from 1; with the reference plan, of the sequence up to it.
+        """Make the run of one token at a position, counted from 1; with the reference plan, of the sequence.
 
-        Raises:
-            InputError: the position is outside the context.
+        InputError if the position is outside the context.
         """
         place = min(DEFAULT_TOKENS, self.context) if tokens is None else self._checked("tokens", tokens)
         ids = [int(token) for token in example_ids(self.engine.options.config, place)]
@@ -231,9 +216,7 @@ class PlanRuns(ExitStack):
     def prompt(self, tokens: int) -> PlanRun:
         """Make the first prefill run of a prompt of ``tokens``; with the reference plan, the run of the sequence.
 
-        Raises:
-            InputError: the prompt is longer than the context.
-            PlanError: the plan does not fit the renderer.
+        InputError if the prompt is longer than the context, PlanError if the plan does not fit the renderer.
         """
         tokens = self._checked("prompt_tokens", tokens)
         engine = self.engine
@@ -312,14 +295,12 @@ def _ms(nanoseconds: float) -> float:
     return nanoseconds / 1e6
 
 
-def measure(plan_run: PlanRun, timing: str, runs: int | None, on_progress: Progress) -> Timings:
-    """Time plain and profiled runs alternately, after a warm-up of both.
+def measure(
+    plan_run: PlanRun, timing: str, runs: int | None, on_progress: Progress, seconds: float = _SECONDS
+) -> Timings:
+    """Time plain and profiled runs alternately, after a warm-up of both; ``runs`` defaults to what ``seconds`` allow.
 
-    Args:
-        plan_run: the run.
-        timing: one of :data:`TIMINGS`.
-        runs: number of each; default: as many as time allows.
-        on_progress: receives (finished runs, runs).
+    ``timing`` is one of :data:`TIMINGS`; ``on_progress`` receives (finished runs, runs).
 
     Raises:
         InputError: timestamps are unavailable, or the clock was disturbed in all runs.
@@ -331,7 +312,7 @@ def measure(plan_run: PlanRun, timing: str, runs: int | None, on_progress: Progr
     with timer:
         if runs is None:
             pair = sum(_plain(plan_run)) + milliseconds(lambda: plan_run.timed(timer)) / 1000.0
-            runs = max(_MIN_RUNS if pair < _SLOW_SECONDS else _MIN_SLOW_RUNS, min(_MAX_RUNS, int(_SECONDS / pair)))
+            runs = max(_MIN_RUNS if pair < _SLOW_SECONDS else _MIN_SLOW_RUNS, min(_MAX_RUNS, int(seconds / pair)))
         found = _alternated(plan_run, timer, runs, on_progress)
     if not found.timelines:
         raise InputError(
@@ -429,21 +410,14 @@ def measure_growth(plan_runs: PlanRuns, timing: str, on_progress: Progress) -> t
         expected = _MIN_POSITION_RUNS * found[-1].wall_ms / 1000.0 * place / found[-1].tokens if found else 0.0
         if found and time.perf_counter() - started + expected > _GROWTH_SECONDS:
             return found, [f"growth is measured up to {found[-1].tokens} tokens; longer sequences would take too long"]
-        found.append(_growth_point(plan_runs.at(place), timing))
+        plan_run, kinds = plan_runs.at(place), dict[str, float]()
+        measured = measure(plan_run, timing, None, no_progress, _GROWTH_SAMPLE_SECONDS)
+        for spec, each in zip(plan_run.session.plan.draws, measured.draws_ms, strict=True):
+            kinds[spec.kind] = kinds.get(spec.kind, 0.0) + each
+        read = sum(cost.read for cost in plan_run.traffic())
+        found.append(GrowthPoint(place, median(measured.walls), read, kinds))
     on_progress(len(wanted), len(wanted))
     return found, []
-
-
-def _growth_point(plan_run: PlanRun, timing: str) -> GrowthPoint:
-    plan_run.write()
-    fewest, most = _GROWTH_RUNS
-    runs = max(fewest, min(most, int(_GROWTH_SAMPLE_SECONDS / (2 * sum(_plain(plan_run))))))
-    measured = measure(plan_run, timing, runs, no_progress)
-    kinds: dict[str, float] = {}
-    for spec, each in zip(plan_run.session.plan.draws, measured.draws_ms, strict=True):
-        kinds[spec.kind] = kinds.get(spec.kind, 0.0) + each
-    read = sum(each.read for each in plan_run.traffic())
-    return GrowthPoint(plan_run.tokens, median(measured.walls), read, kinds)
 
 
 def measure_fetch_rates(costs: Sequence[DrawTraffic], device: Device, on_progress: Progress) -> list[FetchRate]:

@@ -6,35 +6,24 @@ from collections.abc import Sequence
 from typing import Any
 
 from glinfer import __version__
+from glinfer.errors import required
 from glinfer.formats.files import AnyPath, replacing
-from glinfer.inspect.pages import rendered, require_matplotlib
+from glinfer.inspect.pages import rendered
 from glinfer.inspect.profile.compare import ProfileComparison
 from glinfer.inspect.profile.result import ProfileReport
 
 Fact = tuple[str, str, str, str]
 """A number in large type: name, number with unit, remark, and a sentence on its meaning."""
 
+NEEDING = "a page with charts needs"
 _PLAIN = "Median time of one run, from the first draw to the result, without profiling."
 _ALL_DRAWS = "Sum of the times of all draws."
 _READ = "Bytes of texels that draws fetch in a run; each texel counts once per draw."
 
 
-def check_charts() -> None:
-    """Check that charts can be drawn.
-
-    Raises:
-        InputError: matplotlib is not installed.
-    """
-    require_matplotlib("a page with charts needs matplotlib, which is not installed")
-
-
 def profile_page(report: ProfileReport) -> str:
-    """Render a profile as HTML.
-
-    Raises:
-        InputError: matplotlib is not installed.
-    """
-    check_charts()
+    """Render a profile as HTML; InputError if matplotlib is not installed."""
+    required("matplotlib", "plots", NEEDING)
     from glinfer.inspect.profile.charts import profile_charts
 
     return _rendered(
@@ -52,7 +41,7 @@ def profile_page(report: ProfileReport) -> str:
 
 def comparison_page(comparison: ProfileComparison) -> str:
     """Render two profiles, before and after, as HTML; errors as in :func:`profile_page`."""
-    check_charts()
+    required("matplotlib", "plots", NEEDING)
     from glinfer.inspect.profile.charts import comparison_chart
 
     before, after, total = comparison.before, comparison.after, comparison.total
@@ -72,11 +61,7 @@ def comparison_page(comparison: ProfileComparison) -> str:
 
 
 def write_page(path: AnyPath, page: str) -> None:
-    """Write a page to a file, whole or not at all.
-
-    Raises:
-        FormatError: the file cannot be written.
-    """
+    """Write a page to a file, whole or not at all; FormatError if the file cannot be written."""
     with replacing(path) as temporary:
         temporary.write_text(page, encoding="utf-8")
 

@@ -46,18 +46,10 @@ _TEXTURE_COLUMNS = (
 
 @dataclass(frozen=True)
 class DrawProfile:
-    """One draw; times in milliseconds, sizes in bytes.
+    """One :class:`glinfer.kernels.spec.DrawSpec`, of ``rows`` by ``cols``; times in milliseconds, sizes in bytes.
 
-    Attributes:
-        index: position in the plan, from 0.
-        name, kind, op, shader: see :class:`glinfer.kernels.spec.DrawSpec`.
-        reads: bytes read of each input, see :mod:`glinfer.inspect.profile.traffic`.
-        outputs: tensors by attachment.
-        rows, cols: size of the output matrix.
-        defines: compile-time constants of the shader.
-        ms: time from the end of the previous draw; mean over the middle third of the profiled runs.
-        issue_ms: Python's time to issue it.
-        bytes_read, bytes_written: totals.
+    ``ms`` is from the end of the previous draw, the mean over the middle third of the profiled runs; ``issue_ms`` is
+    Python's time to issue it; for ``reads`` see :mod:`glinfer.inspect.profile.traffic`.
     """
 
     index: int
@@ -103,27 +95,17 @@ class GrowthPoint:
 
 @dataclass(frozen=True, repr=False)
 class ProfileReport(Report):
-    """One profiled run of a plan. Times in milliseconds, sizes in bytes.
+    """One profiled run of a plan, see :class:`glinfer.inspect.profile.measure.PlanRun`; milliseconds and bytes.
 
     Attributes:
-        model: label of the model.
-        config: its shape.
-        renderer: version and name.
-        plan, weights: of the engine.
-        what, tokens: see :class:`glinfer.inspect.profile.measure.PlanRun`.
         timing: ``GPU timestamps`` or ``CPU fences``.
         fence_us: microseconds of an empty fence, subtracted from each draw that fences time.
         runs: number of plain runs, and of profiled ones.
         disturbed: profiled runs discarded because the renderer's clock was disturbed.
-        wall: a plain run, from issuing the first draw to the end of the last.
-        issue: a plain run, until all draws are issued.
+        wall, issue: a plain run, to the end of the last draw, and until all draws are issued.
         profiled: a profiled run.
-        before_ms: a profiled run, until the renderer begins the first draw.
-        after_ms: a profiled run, from the end of the last draw until Python detects it.
-        draws: every draw in order.
-        textures: every texture that the run needs.
-        ceilings: fetch rates of the main formats; empty if not measured.
-        growth: other positions of the sequence; empty if not measured.
+        before_ms, after_ms: of it, until the renderer begins, and from its end until Python detects that.
+        ceilings, growth: fetch rates of the main formats, and other positions; empty if not measured.
         notes: reasons for parts that were left out.
         timeline: the profiled run of median time; not in the JSON.
     """

@@ -38,26 +38,19 @@ def trace(report: ProfileReport) -> dict[str, Any]:
 
 
 def write_trace(path: AnyPath, report: ProfileReport) -> None:
-    """Write :func:`trace` to a file.
-
-    Raises:
-        FormatError: the file cannot be written.
-    """
+    """Write :func:`trace` to a file; FormatError if the file cannot be written."""
     text = json.dumps(trace(report), ensure_ascii=False, allow_nan=False)
     with replacing(path) as temporary:
         temporary.write_text(text + "\n", encoding="utf-8")
 
 
 def _names(report: ProfileReport) -> Iterator[Event]:
-    yield _meta("process_name", 0, {"name": f"glinfer · {report.model or report.plan} · {report.renderer}"})
+    name = f"glinfer · {report.model or report.plan} · {report.renderer}"
+    yield _event("M", "process_name", 0, 0, {"name": name})
     tracks = ((CPU_TRACK, "CPU: issuing draws"), (DRAW_TRACK, f"draws ({report.timing})"))
     for place, (track, name) in enumerate(tracks):
-        yield _meta("thread_name", track, {"name": name})
-        yield _meta("thread_sort_index", track, {"sort_index": place})
-
-
-def _meta(name: str, track: int, arguments: dict[str, Any]) -> Event:
-    return {"ph": "M", "name": name, "pid": PROCESS, "tid": track, "ts": 0, "args": arguments}
+        yield _event("M", "thread_name", track, 0, {"name": name})
+        yield _event("M", "thread_sort_index", track, 0, {"sort_index": place})
 
 
 def _issuing(report: ProfileReport) -> Iterator[Event]:
@@ -76,27 +69,19 @@ def _drawing(report: ProfileReport) -> Iterator[Event]:
     yield _span(f"{report.what} {report.tokens}", "run", DRAW_TRACK, bounds[0], bounds[-1], whole)
     for draw, (begin, end) in zip(report.draws, pairwise(bounds), strict=True):
         yield _span(draw.name, draw.kind, DRAW_TRACK, begin, end, _arguments(draw))
-        yield _counter(begin, 1e9 * draw.bytes_read / (end - begin) if end > begin else 0.0)
-    yield _counter(bounds[-1], 0.0)
+        rate = draw.bytes_read / (end - begin) if end > begin else 0.0  # bytes in a nanosecond
+        yield _event("C", COUNTER, DRAW_TRACK, begin, {"GB/s": round(rate, 3)})
+    yield _event("C", COUNTER, DRAW_TRACK, bounds[-1], {"GB/s": 0.0})
+
+
+def _event(phase: str, name: str, track: int, moment: int, arguments: dict[str, Any], **further: Any) -> Event:
+    """Make an event at ``moment`` nanoseconds from the beginning of the run."""
+    return {"ph": phase, "name": name, "pid": PROCESS, "tid": track, "ts": moment / 1000.0, "args": arguments} | further
 
 
 def _span(name: str, category: str, track: int, begin: int, end: int, arguments: dict[str, Any]) -> Event:
-    """Make a complete event; ``begin`` and ``end`` are nanoseconds from the beginning of the run."""
-    return {
-        "ph": "X",
-        "name": name,
-        "cat": category,
-        "pid": PROCESS,
-        "tid": track,
-        "ts": begin / 1000.0,
-        "dur": max(0, end - begin) / 1000.0,
-        "args": arguments,
-    }
-
-
-def _counter(moment: int, rate: float) -> Event:
-    arguments = {"GB/s": round(rate / 1e9, 3)}
-    return {"ph": "C", "name": COUNTER, "pid": PROCESS, "tid": DRAW_TRACK, "ts": moment / 1000.0, "args": arguments}
+    """Make a complete event."""
+    return _event("X", name, track, begin, arguments, cat=category, dur=max(0, end - begin) / 1000.0)
 
 
 def _arguments(draw: DrawProfile) -> dict[str, Any]:

@@ -33,9 +33,8 @@ from glinfer.limits import MAX_TUNE_SECONDS
 from glinfer.lower.fused.token import LOGITS, PICKS, fast_plan
 from glinfer.lower.options import PlanOptions
 from glinfer.lower.weights.fold import FoldedWeights
-from glinfer.lower.weights.recipe import Formats
 from glinfer.program.session import Session
-from glinfer.program.tuning import Tuned, TuningKey, default_for, runs_on
+from glinfer.program.tuning import Tuned, default_for, runs_on
 
 PLAINEST = KernelOptions(quad=False)
 """Options whose results all others must reproduce."""
@@ -86,13 +85,10 @@ class TuneReport:
     ``prompt`` is None if the passes over many rows were not searched.
     """
 
-    key: TuningKey
-    weights: str
     tuned: Tuned
     trials: tuple[Trial, ...]
     seconds: float
     finished: bool
-    renderer: str
     prompt: PromptTimes | None = None
 
 
@@ -107,13 +103,9 @@ def tune(
 ) -> TuneReport:
     """Search for the fastest kernel options of a model on a device.
 
-    Args:
-        device: the renderer.
-        checkpoint: the model.
-        weights: a key of :data:`glinfer.quant.formats.WEIGHT_FORMATS`.
-        seconds: approximate time limit, two thirds of it for single tokens; a trial that has begun is finished.
-        shader_root: another folder of shader files, to test changed shaders.
-        on_progress: receives (elapsed milliseconds, time limit in milliseconds).
+    ``weights`` is a key of :data:`glinfer.quant.formats.WEIGHT_FORMATS`. Of about ``seconds``, two thirds are for
+    single tokens; a trial that has begun is finished. ``shader_root`` is another folder of shaders, to test changed
+    ones. ``on_progress`` receives (elapsed milliseconds, time limit in milliseconds).
 
     Raises:
         InputError: the time limit is 0 or less, or a day or more.
@@ -131,20 +123,21 @@ def tune(
 
         return ask
 
-    # All candidates upload the same arrays.
-    folded, formats = dict(FoldedWeights(checkpoint, weights)), checkpoint.formats()
+    folded = dict(FoldedWeights(checkpoint, weights))  # all candidates upload the same arrays
+    edge, start = device.limits.max_texture_size, default_for(device, weights)
+    options = PlanOptions(checkpoint.config, weights, start, edge, checkpoint.formats())
 
     def bind(kernels: KernelOptions) -> TokenCandidate:
-        return TokenCandidate(device, checkpoint.config, weights, folded, kernels, shader_root, formats)
+        return TokenCandidate(device, dataclasses.replace(options, kernels=kernels), folded, shader_root)
 
-    search = Search(bind, default_for(device, weights), PLAINEST, started + _DECODE_SHARE * seconds)
+    search = Search(bind, start, PLAINEST, started + _DECODE_SHARE * seconds)
     try:
         _, trials, finished = descend(search.start, moves_for(device, weights), search.try_out, timed(search.may_go_on))
         milliseconds, before = search.confirm()
         kernels, prompt = search.best.kernels, None
         moves, deadline = row_moves_for(device, checkpoint.config), started + seconds
         if any(moves) and time.perf_counter() < deadline:
-            rows = PromptSearch(checkpoint.config, search.best, weights, deadline, formats)
+            rows = PromptSearch(options, search.best, deadline)
             try:
                 _, more, ended = descend(rows.start, moves, rows.try_out, timed(rows.may_go_on))
                 prompt = PromptTimes(min(PROMPT, checkpoint.config.max_position_embeddings), *rows.confirm())
@@ -154,13 +147,10 @@ def tune(
     finally:
         search.release()
     return TuneReport(
-        key=TuningKey.of(device, checkpoint.config, weights),
-        weights=weights,
         tuned=Tuned(kernels, milliseconds, before),
         trials=tuple(trials),
         seconds=time.perf_counter() - started,
         finished=finished,
-        renderer=device.description,
         prompt=prompt,
     )
 
@@ -169,25 +159,12 @@ class TokenCandidate:
     """A model bound with some kernel options, checked and timed by a token."""
 
     def __init__(
-        self,
-        device: Device,
-        config: ModelConfig,
-        weights: str,
-        folded: Mapping[str, Array],
-        kernels: KernelOptions,
-        shader_root: Path | None = None,
-        formats: Formats | None = None,
+        self, device: Device, options: PlanOptions, folded: Mapping[str, Array], shader_root: Path | None = None
     ) -> None:
-        """Bind it.
-
-        Raises:
-            PlanError: the kernels do not fit this model or device.
-            ShaderError: the driver does not compile them.
-        """
-        self.kernels = kernels
-        edge = device.limits.max_texture_size
-        plan = fast_plan(PlanOptions(config, weights=weights, formats=formats, kernels=kernels, max_texture_size=edge))
-        self.session = Session(plan, folded, device, shader_root=shader_root, one_state=kernels.one_state)
+        """Bind it; PlanError if the kernels do not fit, ShaderError if the driver does not compile them."""
+        self.kernels, config = options.kernels, options.config
+        one_state = self.kernels.one_state
+        self.session = Session(fast_plan(options), folded, device, shader_root=shader_root, one_state=one_state)
         self.last = min(config.max_position_embeddings, _CONTEXT) - 1
         self.vocab = config.vocab_size
 
@@ -224,18 +201,10 @@ class TokenCandidate:
 class PromptCandidate:
     """A chunk plan bound over a session of the fast plan, checked and timed by a prompt."""
 
-    def __init__(
-        self, config: ModelConfig, root: Session, weights: str, kernels: KernelOptions, formats: Formats | None = None
-    ) -> None:
-        """Bind it.
-
-        Raises:
-            PlanError: the kernels do not fit this model or device.
-            ShaderError: the driver does not compile them.
-        """
-        self.kernels = kernels
-        self._ids = [int(token) for token in example_ids(config, min(LONG_PROMPT, config.max_position_embeddings))]
-        prefill = Prefill(PlanOptions(config, weights, kernels, root.device.limits.max_texture_size, formats))
+    def __init__(self, options: PlanOptions, root: Session) -> None:
+        """Bind it; PlanError if the kernels do not fit, ShaderError if the driver does not compile them."""
+        self.kernels, config, prefill = options.kernels, options.config, Prefill(options)
+        self._ids = example_ids(config, min(LONG_PROMPT, config.max_position_embeddings)).tolist()
         # Compiles; further sessions share its textures.
         self._scratch = Companions(prefill, root).chunk(prefill.rows).session
         self._session = CachedSession(prefill, root, owns=False)
@@ -265,20 +234,18 @@ class PromptSearch(Search[PromptCandidate]):
 
     rounds, patience, counts = 3, 1, (1, 8)
 
-    def __init__(self, config: ModelConfig, token: TokenCandidate, weights: str, deadline: float, formats: Formats):
+    def __init__(self, options: PlanOptions, token: TokenCandidate, deadline: float) -> None:
         """Start from a candidate for single tokens, over whose session the chunk plans are bound.
 
-        Raises:
-            PlanError: even the plainest chunk plan does not fit.
+        PlanError if even the plainest chunk plan does not fit.
         """
-        self._context, self._tokens = config.max_position_embeddings, PROMPT
+        self._context, self._tokens = options.config.max_position_embeddings, PROMPT
+
+        def bind(kernels: KernelOptions) -> PromptCandidate:
+            return PromptCandidate(dataclasses.replace(options, kernels=kernels), token.session)
+
         plain = dataclasses.replace(token.kernels, **{name: getattr(PLAINEST, name) for name in ROW_FIELDS})
-        super().__init__(
-            lambda kernels: PromptCandidate(config, token.session, weights, kernels, formats),
-            token.kernels,
-            plain,
-            deadline,
-        )
+        super().__init__(bind, token.kernels, plain, deadline)
 
     def measure(self, candidate: PromptCandidate, count: int) -> float:
         """Return the mean milliseconds of ``count`` prompts."""

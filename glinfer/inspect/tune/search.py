@@ -125,10 +125,7 @@ class Search(Generic[C]):
     ) -> None:
         """Compute the expected logits by the plainest options, and bind those to start from.
 
-        Where their logits differ, the search starts from the plainest.
-
-        Raises:
-            PlanError: even the plainest options do not fit.
+        Where their logits differ, the search starts from the plainest; PlanError if even these do not fit.
         """
         self.bind, self.deadline = bind, deadline
         self.slowest_trial = 0.0

@@ -75,19 +75,12 @@ def verify_draws(
     Each draw is compared on the GPU's own inputs, except that the oracle uses the weights of ``engine.source``. A plan
     over whole sequences needs one run. A plan with a cache needs one run per token: the last one is compared draw by
     draw, then the choice among filtered tokens. Every target is first filled with NaN, which reveals unwritten elements
-    and strays; a target that a draw adds to keeps its contents. Afterwards the model continues as before: the contents
-    of its caches are computed again.
+    and strays; a target that a draw adds to keeps its contents. After each draw OpenGL's errors and state are checked,
+    see :data:`glinfer.inspect.verify.state.KINDS`; in earlier runs, only errors. Afterwards the model continues as
+    before: the contents of its caches are computed again.
 
-    After each draw OpenGL's errors and state are checked, see :data:`glinfer.inspect.verify.state.KINDS`; in the runs
-    before the last, only errors.
-
-    Args:
-        engine: a bound plan, such as ``model.engine``.
-        ids: the sequence.
-        on_check: receives each finished check.
-        on_bound: receives the bound session before the first run. Tests plant faults here: write another matrix into a
-            texture, set a filter, replace ``session.draws``.
-        before: called right before each draw of every run, after its inputs were read; also for planting faults.
+    ``on_check`` receives each finished check. Two hooks plant faults for tests: ``on_bound`` receives the session
+    before the first run, ``before`` each draw right before it runs, after its inputs were read.
 
     Raises:
         InputError: the model cannot run the ids.

@@ -28,12 +28,7 @@ from glinfer.program.oracle import final_tensors
 
 @dataclass(frozen=True)
 class GreedyCheck(Report):
-    """Tokens that a model chose greedily, and the likeliest ones by float64 after the same tokens.
-
-    Attributes:
-        chosen: the model's tokens.
-        expected: the oracle's tokens.
-    """
+    """Tokens that a model chose greedily, and the likeliest ones by float64 after the same tokens."""
 
     derived = ("agreeing", "passed")
 
@@ -52,16 +47,10 @@ class GreedyCheck(Report):
 
 
 def verify_greedy(engine: Engine, checkpoint: Checkpoint, ids: Sequence[int], count: int) -> GreedyCheck:
-    """Choose ``count`` tokens greedily on the device, then compare with the float64 oracle over the whole sequence.
+    """Choose ``count`` tokens after ids on the device, then compare with the float64 oracle over the whole sequence.
 
     The oracle computes a plan's passes in NumPy over the device's weights, or over the checkpoint's if those are
     folded. It predicts each token from those that the device chose before.
-
-    Args:
-        engine: the bound plan of the model, which chooses tokens.
-        checkpoint: the model.
-        ids: tokens before the first chosen one.
-        count: number of chosen tokens.
 
     Raises:
         InputError: the model cannot run the ids, or with the chosen ones they exceed its context.

@@ -44,14 +44,7 @@ _PRECISION = re.compile(r"\b(precision\s+)?(?:(lowp|mediump|highp)\s+)?(float|in
 
 @dataclass(frozen=True)
 class StateFault:
-    """A fault of one draw.
-
-    Attributes:
-        kind: one of :data:`KINDS`.
-        name: name of the tensor, uniform or switch; empty without one.
-        found: the actual state.
-        expected: the required state.
-    """
+    """A fault of one draw: one of :data:`KINDS`, and the tensor, uniform or switch, empty without one."""
 
     kind: str
     name: str

@@ -38,23 +38,11 @@ SCHEMA = Path(__file__).resolve().parents[2] / "schemas" / "verify.schema.json"
 
 @dataclass(frozen=True)
 class VerifyRun(Report):
-    """Checks of one weight format on one renderer.
+    """Checks of one weight format on one renderer; draws, greedy tokens and tokens generated ``after`` if requested.
 
-    Attributes:
-        renderer: version and name.
-        textures: weights, read back from the bound textures after everything else has run.
-        wrong_textures: inputs of draws that sample another texture than their plan names.
-        after: tokens that were generated before; None if not requested.
-        special: special values.
-        draws: draws against float64; empty if not checked.
-        greedy: tokens against float64; None if not checked.
-        device: number of the requested device; None if not given.
-        api: ``es`` or ``desktop``.
-        max_texture_size: limit of texture layouts, in texels a side.
-        plan: ``fast`` or ``reference``.
-        weights: weight format.
-        cache: format of keys and values.
-        problem: error that ended the run; empty without one.
+    ``textures`` are weights, read back after everything else has run; ``wrong_textures`` inputs of draws that sample
+    another texture than their plan names. ``device`` is the number of the requested one. ``problem`` is the error that
+    ended the run; empty without one.
     """
 
     hidden = ("special",)
@@ -107,15 +95,10 @@ class VerifyRun(Report):
 
 @dataclass(frozen=True)
 class VerifyReport(Report):
-    """Finished runs and unusable ones; the JSON form is described by :data:`SCHEMA`.
+    """Finished runs, and renderers and formats that could not be run; :data:`SCHEMA` describes the JSON form.
 
-    Attributes:
-        model: source of the checkpoint.
-        runs: the finished runs.
-        unusable: renderers and formats that could not be run.
-        load_refuses: reason why loading refuses the model, whose weights are not all finite; None if it does not.
-        allow_nan: whether such weights are accepted.
-        origin: repository, commit and file of a model in the cache of a hub; None for any other.
+    ``load_refuses`` is the reason why loading refuses the model, whose weights are not all finite, which ``allow_nan``
+    accepts. ``origin`` is repository, commit and file of a model in the cache of a hub.
     """
 
     derived = ("version", "passed")
@@ -140,11 +123,8 @@ class VerifyReport(Report):
 class CheckOptions:
     """Selection of checks besides textures and special values.
 
-    Attributes:
-        draws: compare every draw with float64.
-        ids: tokens before the checked draws and greedy tokens.
-        greedy: number of greedy tokens to compare with float64; None for none.
-        after: number of tokens to generate before the textures are compared; None for none.
+    ``draws`` compares every draw with float64, ``greedy`` this many tokens, both after ``ids``; ``after`` tokens are
+    generated before the textures are compared. None is for none.
     """
 
     draws: bool = False
@@ -178,20 +158,11 @@ def verify_everywhere(
     allow_nan: bool = False,
     on_progress: StagedProgress = no_staged_progress,
 ) -> VerifyReport:
-    """Check a model by each setting.
+    """Check a model by each setting; ``on_progress`` receives (check, finished items, items).
 
-    NaN and infinite weights are compared too, if the model is not run; the report states that loading refuses them,
-    and fails unless they are allowed.
-
-    Renderers that do not open, and formats that do not fit one, are reported as unusable, which is not a failure. An
-    error of OpenGL or of a shader ends a run, which then fails.
-
-    Args:
-        checkpoint: the model.
-        settings: plans, formats and renderers, see :func:`glinfer.inspect.settings.run_each`.
-        options: which checks to run.
-        allow_nan: whether NaN and infinite weights are allowed.
-        on_progress: receives (check, finished items, items).
+    NaN and infinite weights are compared too, if the model is not run; the report states that loading refuses them, and
+    fails unless they are allowed. Renderers that do not open, and formats that do not fit one, are reported as
+    unusable, which is not a failure. An error of OpenGL or of a shader ends a run, which then fails.
 
     Raises:
         InputError: the plan or format is unknown, or the model cannot run the ids.
@@ -272,8 +243,7 @@ def _textures(engine: Engine, on_progress: StagedProgress) -> tuple[TextureCheck
 def use(model: Model, ids: Sequence[int], count: int) -> None:
     """Generate ``count`` tokens after the ids: in a sequence, with a filter, and in a batch if the plan supports it.
 
-    Raises:
-        NumbersError: the model produces NaN or infinite logits.
+    NumbersError if the model produces NaN or infinite logits.
     """
     prompt = list(ids)
     model.generate(prompt, max_tokens=count, temperature=0)
