@@ -49,12 +49,11 @@ Encode = Callable[[Floats, npt.NDArray[np.intp], Grid], Steps]
 """The patches of a square, their places and its grid → its rows, see :class:`glinfer.engine.vision.ImageEncoder`."""
 MARKS = ("<image>", "<|image_pad|>")
 """The control tokens that chat templates write for an image."""
+IMAGE = "[image]"
+"""An image in a text for people."""
 BEYOND = 2**31 - 1
 """A token beyond every vocabulary, for the table of rows."""
-IN_PROMPTS = "images run only as parts of prompts, with text after them, and while no activation is observed"
-"""Message when a token of an image would run alone."""
 _AROUND, _WHOLE, _PART = "<fake_token_around_image>", "<global-img>", "<row_{}_col_{}>"
-_MARK = "[image]"
 _FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP")
 _DATA = re.compile(r"data:image/[\w.+-]+;base64,", re.ASCII)
 _TEXTS = ("text", "input_text", "output_text")
@@ -209,7 +208,7 @@ class Pictured(str):
     def of(cls, parts: Iterable[str | tuple[str | int, ...]]) -> Pictured:
         """The content with these parts."""
         parts = tuple(parts)
-        made = cls("".join(each if isinstance(each, str) else _MARK for each in parts))
+        made = cls("".join(each if isinstance(each, str) else IMAGE for each in parts))
         made.parts = parts
         return made
 

@@ -53,7 +53,7 @@ def model(folder: Path) -> Iterator[Model]:
 def ids_of(model: Model, *images: object, text: str = "A") -> list[int]:
     """A prompt of images, each with a text after it."""
     parts = [part for image in images for part in about(image, text)[0]["content"]]
-    return list(model.chat_form().encode_messages(model.read_messages([{"role": "user", "content": parts}])))
+    return model.chat_ids([{"role": "user", "content": parts}])
 
 
 def written(ids: list[int]) -> list[int]:
@@ -147,6 +147,53 @@ def test_a_text_after_an_image_goes_on_behind_its_longer_side(model: Model) -> N
     assert back == rows * cols - rows
     assert turn_places(ids[: first + 2])[0].tolist() == turns[: first + 2].tolist()
     assert turn_places([5, 6])[1] == 0
+
+
+def test_observers_see_images_as_the_reference_plan_does(folder: Path, model: Model) -> None:
+    """Embeddings, further vectors and angles of each token, and nothing of it stays."""
+    wanted = model.logits(both(model))
+    seen = model.capture(["blocks.*.attn.q", "blocks.*.attn.k", "blocks.*.resid_post", "embed"], both(model))
+    with glinfer.load(folder, plan="reference") as other:
+        whole = other.capture([*seen], both(other))
+    assert len(seen) == 1 + 3 * TEXT.num_hidden_layers
+    for name, array in seen.items():
+        assert array.shape == whole[name].shape
+        assert np.abs(array - whole[name]).max() <= 1e-5 * np.abs(whole[name]).max(), name
+    with model.session() as session:  # an image at the end, and then more
+        ids = both(model)
+        places = [place for place, token in enumerate(ids) if isinstance(token, ImageToken)]
+        for end in (places[3], places[-1] + 1, len(ids)):
+            session.prefill(ids[len(session) : end])
+            session.logits()
+        assert np.abs(session.logits() - wanted).max() <= 2e-6 * np.ptp(wanted)
+    with model.patch("blocks.3.resid_post", lambda seen: seen.array + 1):
+        assert np.abs(model.logits(both(model)) - wanted).max() > 1e-3
+    assert np.array_equal(model.logits(both(model)), wanted)
+
+
+def test_a_text_after_images_is_scored(model: Model) -> None:
+    """Its log-probabilities are those of the logits, in windows too; tokens of images have none."""
+    ids = [*both(model), *b"and a text"]
+    other = [*ids_of(model, picture(30, 90, 3)), 70, 71]
+    found, beside = model.score([ids, other])
+    pictured = [isinstance(token, ImageToken) for token in ids[1:]]
+    assert np.isnan(found.logprobs).tolist() == pictured
+    assert np.isfinite(beside.logprobs[-3:]).all()
+    for place in [pictured.index(True) - 1, len(both(model)) - 4, len(ids) - 2]:
+        logits = model.logits(ids[: place + 1]).astype(np.float64)
+        wanted = logits[ids[place + 1]] - np.log(np.exp(logits - logits.max()).sum()) - logits.max()
+        assert abs(found.logprobs[place] - wanted) <= 1e-5
+    assert found.perplexity == pytest.approx(np.exp(-np.nanmean(found.logprobs)))
+    assert "[image]" in found._repr_html_()
+
+
+def test_a_draft_model_guesses_by_the_text(folder: Path, model: Model) -> None:
+    prompt = both(model)
+    wanted = model.generate(prompt, max_tokens=40, temperature=0)
+    with glinfer.load(folder) as draft:
+        stream = model.stream(prompt, max_tokens=40, temperature=0, draft=draft)
+        assert list(stream) == wanted
+    assert stream.stats.drafted > 0
 
 
 def test_images_have_ids_by_pixels_and_shape(model: Model) -> None:
@@ -257,8 +304,6 @@ def test_refusals(tmp_path: Path, model: Model, folder: Path) -> None:
     encoder = write_mmproj(tmp_path / "mmproj.gguf")
     with pytest.raises(FormatError, match=r"image encoder of Qwen3-VL; the model is of family llama"):
         glinfer.load(write_smolvlm(tmp_path / "m"), mmproj=encoder)
-    with pytest.raises(InputError, match="a draft model"):
-        model.stream(both(model), draft=model)
     write_qwen3_vl(tmp_path / "new", model_type="qwen3_vl_moe")
     assert "'qwen3_vl_moe' models are not supported" in str(read_vision(tmp_path / "new", TEXT))
 
