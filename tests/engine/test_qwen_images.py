@@ -1,4 +1,4 @@
-"""Prompts with images of Qwen3-VL: the encoder, deeper features and positions against transformers."""
+"""Prompts with images of Qwen3-VL and Qwen 3.5: the encoder, deeper features and positions against transformers."""
 
 from __future__ import annotations
 
@@ -15,11 +15,15 @@ from goldens import recorded
 from goldens.figures import Figures
 from goldens.pictures import about, picture
 from goldens.qwen_pictures import (
+    DEEP,
     PAD,
     PATCH,
     QWEN_SIZES,
+    SECTIONS,
     TEXT,
+    TOWER,
     write_mmproj,
+    write_qwen3_5,
     write_qwen3_vl,
 )
 from PIL import Image
@@ -28,8 +32,9 @@ import glinfer
 from glinfer.engine.model import Model
 from glinfer.engine.requests import BatchRequest
 from glinfer.engine.vision import fitted, interpolated
-from glinfer.errors import FormatError, InputError
+from glinfer.errors import FormatError
 from glinfer.export.convert import convert_model
+from glinfer.formats.gguf.split import read_gguf_file
 from glinfer.formats.vision import ImageForm, Vision, read_vision
 from glinfer.gl.context import Limits, open_device
 from glinfer.kernels.options import KernelOptions
@@ -47,6 +52,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def model(folder: Path) -> Iterator[Model]:
     with glinfer.load(folder) as model:
+        yield model
+
+
+@pytest.fixture(scope="module")
+def newer_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_qwen3_5(tmp_path_factory.mktemp("pictures") / "newer")
+
+
+@pytest.fixture(scope="module")
+def newer(newer_folder: Path) -> Iterator[Model]:
+    with glinfer.load(newer_folder) as model:
         yield model
 
 
@@ -85,21 +101,28 @@ def test_pieces_are_those_of_transformers(folder: Path, size: tuple[int, int]) -
     assert np.allclose(patches[::7, ::11].reshape(-1)[:40], theirs["pixels"], atol=1e-5)
 
 
-def test_rows_are_those_of_transformers(model: Model) -> None:
-    found = np.concatenate([square.rows for square in squares_in(both(model))])
-    assert found.shape[1] == 3 * TEXT.hidden_size
-    for ours, theirs in zip(np.split(found, 3, axis=1), recorded("qwen_images")["seen"], strict=True):
+@pytest.mark.parametrize(("name", "vectors"), [("qwen_images", 3), ("qwen35_images", 1)])
+def test_rows_are_those_of_transformers(name: str, vectors: int, model: Model, newer: Model) -> None:
+    found = np.concatenate([square.rows for square in squares_in(both(model if vectors > 1 else newer))])
+    assert found.shape[1] == vectors * TEXT.hidden_size
+    for ours, theirs in zip(np.split(found, vectors, axis=1), recorded(name)["seen"], strict=True):
         error = np.abs(ours[::5, ::7].reshape(-1) - theirs).max()
         assert error <= 1e-5 * np.abs(theirs).max()
         assert np.abs(ours - ours.mean(axis=0)).max() > 0.1, "rows that are all alike show little"
 
 
-@pytest.mark.parametrize("plan", ["fast", "reference"])
-def test_logits_are_those_of_transformers(folder: Path, plan: str) -> None:
-    """At each place from the end of the prompt on, and the greedy reply of 200 tokens."""
-    values = recorded("qwen_images")
+@pytest.mark.parametrize(
+    ("name", "folders", "plan"),
+    [
+        *(("qwen_images", "folder", plan) for plan in ("fast", "reference")),
+        *(("qwen35_images", "newer_folder", plan) for plan in ("fast", "reference")),
+    ],
+)
+def test_logits_are_those_of_transformers(name: str, folders: str, plan: str, request: pytest.FixtureRequest) -> None:
+    """At each place from the end of the prompt on, and the greedy reply of 200 tokens, or 100 of Qwen 3.5."""
+    values = recorded(name)
     figures, prompt = Figures.from_json(values), values["prompt"]
-    with glinfer.load(folder, plan=plan) as model:
+    with glinfer.load(request.getfixturevalue(folders), plan=plan) as model:
         ids, many = both(model), figures.ids[prompt:]
         assert written(ids) == figures.ids[:prompt]
         places = range(prompt - 1, len(figures.ids) - 1, 1 if plan == "fast" else 80)
@@ -108,7 +131,7 @@ def test_logits_are_those_of_transformers(folder: Path, plan: str) -> None:
                 session.hold([*ids, *many[: place + 1 - prompt]])
                 assert figures.error(place, session.logits()) <= PARITY
         if plan == "fast":
-            assert model.generate(ids, max_tokens=200, temperature=0) == many
+            assert model.generate(ids, max_tokens=len(many), temperature=0) == many
 
 
 def test_chunks_batches_and_drafts_change_nothing(folder: Path, model: Model) -> None:
@@ -149,13 +172,17 @@ def test_a_text_after_an_image_goes_on_behind_its_longer_side(model: Model) -> N
     assert turn_places([5, 6])[1] == 0
 
 
-def test_observers_see_images_as_the_reference_plan_does(folder: Path, model: Model) -> None:
+@pytest.mark.parametrize("name", ["model", pytest.param("newer", marks=pytest.mark.slow)])
+def test_observers_see_images_as_the_reference_plan_does(
+    name: str, folder: Path, model: Model, newer_folder: Path, newer: Model
+) -> None:
     """Embeddings, further vectors and angles of each token, and nothing of it stays."""
+    folder, model = (folder, model) if name == "model" else (newer_folder, newer)
     wanted = model.logits(both(model))
-    seen = model.capture(["blocks.*.attn.q", "blocks.*.attn.k", "blocks.*.resid_post", "embed"], both(model))
+    seen = model.capture(["blocks.[13].attn.q", "blocks.[13].attn.k", "blocks.*.resid_post", "embed"], both(model))
     with glinfer.load(folder, plan="reference") as other:
         whole = other.capture([*seen], both(other))
-    assert len(seen) == 1 + 3 * TEXT.num_hidden_layers
+    assert len(seen) == 1 + 4 + TEXT.num_hidden_layers
     for name, array in seen.items():
         assert array.shape == whole[name].shape
         assert np.abs(array - whole[name]).max() <= 1e-5 * np.abs(whole[name]).max(), name
@@ -240,6 +267,12 @@ def test_llama_cpps_files(folder: Path, tmp_path: Path, model: Model) -> None:
     pytest.importorskip("gguf")
     path = tmp_path / "text.gguf"
     convert_model(folder, path)
+    convert_model(path, tmp_path / "again.gguf")
+    for each in (path, tmp_path / "again.gguf"):
+        metadata = read_gguf_file(each).metadata
+        assert metadata["qwen3vl.n_deepstack_layers"] == len(DEEP)
+        assert list(metadata["qwen3vl.rope.dimension_sections"]) == [*SECTIONS, 0]
+    (tmp_path / "again.gguf").unlink()
     encoder = write_mmproj(tmp_path / "mmproj-model-f16.gguf", "float32")
     wanted = model.logits(both(model))
     for given, text in ((None, path), (encoder, folder)):
@@ -252,6 +285,21 @@ def test_llama_cpps_files(folder: Path, tmp_path: Path, model: Model) -> None:
     with glinfer.load(path) as other:
         found = other.logits(both(other))
     assert 0 < np.abs(found - wanted).max() <= 5e-3 * np.ptp(wanted)
+
+
+def test_llama_cpps_files_of_qwen_3_5(newer_folder: Path, tmp_path: Path, newer: Model) -> None:
+    pytest.importorskip("gguf")
+    path = tmp_path / "text.gguf"
+    convert_model(newer_folder, path)
+    flags = {"vision.is_deepstack_layers": [False] * TOWER.num_hidden_layers}
+    write_mmproj(tmp_path / "mmproj-model-f16.gguf", "float32", **flags)
+    wanted = newer.logits(both(newer))
+    with glinfer.load(path) as other:
+        found = other.logits(both(other))
+    assert np.abs(found - wanted).max() <= 2e-6 * np.ptp(wanted)
+    encoder = write_mmproj(tmp_path / "mmproj-other.gguf")
+    with pytest.raises(FormatError, match="image encoder of qwen3_vl; the model is of family qwen3_5_text"):
+        glinfer.load(path, mmproj=encoder)
 
 
 @each_case(
@@ -302,7 +350,7 @@ def test_refusals(tmp_path: Path, model: Model, folder: Path) -> None:
     from goldens.pictures import write_smolvlm
 
     encoder = write_mmproj(tmp_path / "mmproj.gguf")
-    with pytest.raises(FormatError, match=r"image encoder of Qwen3-VL; the model is of family llama"):
+    with pytest.raises(FormatError, match="image encoder of qwen3_vl; the model is of family llama"):
         glinfer.load(write_smolvlm(tmp_path / "m"), mmproj=encoder)
     write_qwen3_vl(tmp_path / "new", model_type="qwen3_vl_moe")
     assert "'qwen3_vl_moe' models are not supported" in str(read_vision(tmp_path / "new", TEXT))
