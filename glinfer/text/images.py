@@ -146,6 +146,8 @@ def turn_places(ids: Sequence[int]) -> tuple[npt.NDArray[np.intp], int]:
     largest number.
     """
     found, back = np.repeat(np.arange(len(ids))[:, None], 3, axis=1), 0
+    if {*map(type, ids)} <= {int}:  # a text alone, which is much faster to see
+        return found, 0
     places = np.array([place for place, token in enumerate(ids) if isinstance(token, ImageToken)], np.intp)
     for run in np.split(places, np.flatnonzero(np.diff(places) != 1) + 1) if len(places) else ():
         first, end = int(run[0]), int(run[-1]) + 1

@@ -134,7 +134,11 @@ def test_logits_are_those_of_transformers(name: str, folders: str, plan: str, re
             assert model.generate(ids, max_tokens=len(many), temperature=0) == many
 
 
-def test_chunks_batches_and_drafts_change_nothing(folder: Path, model: Model) -> None:
+@pytest.mark.parametrize("name", ["model", pytest.param("newer", marks=pytest.mark.slow)])
+def test_chunks_batches_and_drafts_change_nothing(
+    name: str, folder: Path, model: Model, newer_folder: Path, newer: Model
+) -> None:
+    folder, model = (folder, model) if name == "model" else (newer_folder, newer)
     prompts = [both(model), ids_of(model, picture(seed=3)), ids_of(model, picture(), picture(seed=3))]
     alone = [model.generate(each, max_tokens=12, temperature=0) for each in prompts]
     results = list(model.batch([BatchRequest(each, {"max_tokens": 12, "temperature": 0}) for each in prompts]))
