@@ -145,9 +145,9 @@ def write_images(
     """
     found, width, table = dict[int, Floats](), options.config.hidden_size, session.plan.table
     turns = np.zeros((session.plan.max_rows, 3), np.intp)
-    for held, first, row in pieces:
-        found |= {row + place: each for place, each in image_rows(held[first:]).items()}
-        turns[row : row + len(held) - first] = turn_places(held)[0][first:]
+    for held, first, start in pieces:
+        found |= {start + place: row for place, row in image_rows(held[first:]).items()}
+        turns[start : start + len(held) - first] = turn_places(held)[0][first:]
     names = [name for name in (IMAGES, *map(deep_name, range(options.deep))) if name in table]
     if found or session.plan.name == "reference":
         for level, name in enumerate(names):
