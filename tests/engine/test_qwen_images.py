@@ -82,6 +82,13 @@ def both(model: Model) -> list[int]:
     return ids_of(model, picture(), picture(30, 90, 3))
 
 
+def fresh_logits(model: Model) -> Any:
+    """The logits after the recorded prompt in a new sequence."""
+    with model.session() as session:
+        session.prefill(both(model))
+        return session.logits()
+
+
 def squares_in(ids: list[int]) -> list[Any]:
     """The images of a prompt."""
     return list(dict.fromkeys(token.square for token in ids if isinstance(token, ImageToken)))
@@ -182,7 +189,7 @@ def test_observers_see_images_as_the_reference_plan_does(
 ) -> None:
     """Embeddings, further vectors and angles of each token, and nothing of it stays."""
     folder, model = (folder, model) if name == "model" else (newer_folder, newer)
-    wanted = model.logits(both(model))
+    wanted = fresh_logits(model)
     seen = model.capture(["blocks.[13].attn.q", "blocks.[13].attn.k", "blocks.*.resid_post", "embed"], both(model))
     with glinfer.load(folder, plan="reference") as other:
         whole = other.capture([*seen], both(other))
@@ -198,8 +205,8 @@ def test_observers_see_images_as_the_reference_plan_does(
             session.logits()
         assert np.abs(session.logits() - wanted).max() <= 2e-6 * np.ptp(wanted)
     with model.patch("blocks.3.resid_post", lambda seen: seen.array + 1):
-        assert np.abs(model.logits(both(model)) - wanted).max() > 1e-3
-    assert np.array_equal(model.logits(both(model)), wanted)
+        assert np.abs(fresh_logits(model) - wanted).max() > 1e-3
+    assert np.array_equal(fresh_logits(model), wanted)
 
 
 def test_a_text_after_images_is_scored(model: Model) -> None:
@@ -289,6 +296,17 @@ def test_llama_cpps_files(folder: Path, tmp_path: Path, model: Model) -> None:
     with glinfer.load(path) as other:
         found = other.logits(both(other))
     assert 0 < np.abs(found - wanted).max() <= 5e-3 * np.ptp(wanted)
+
+
+@pytest.mark.slow
+def test_llama_cpp_gives_converted_models_room_for_further_vectors(folder: Path, tmp_path: Path) -> None:
+    llama_cpp = pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed (make test-all)")
+    convert_model(folder, tmp_path / "text.gguf")
+    found = llama_cpp.llama_model_load_from_file(
+        str(tmp_path / "text.gguf").encode(), llama_cpp.llama_model_default_params()
+    )
+    assert llama_cpp.llama_model_n_embd_inp(found) == (1 + len(DEEP)) * TEXT.hidden_size
+    llama_cpp.llama_model_free(found)
 
 
 def test_llama_cpps_files_of_qwen_3_5(newer_folder: Path, tmp_path: Path, newer: Model) -> None:
