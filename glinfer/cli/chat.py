@@ -26,6 +26,7 @@ from glinfer.cli.common import (
     one_adapter,
     strict_option,
     tokenizer_option,
+    user_message,
 )
 from glinfer.cli.drafts import draft_options, opened_drafts, take_drafts
 from glinfer.cli.generate import (
@@ -37,7 +38,6 @@ from glinfer.cli.generate import (
     structure_options,
     take_sampling,
     take_structured,
-    user_message,
 )
 from glinfer.engine.chat import MAX_TOKENS, ChatSession, ChatStream
 from glinfer.engine.defaults import merged

@@ -472,3 +472,9 @@ def parse_ids(text: str, what: str = "token ids") -> list[int]:
             found = part if len(part) <= 40 else f"{part[:40]}…"
             raise InputError(f"found {found!r} in the {what}; expected whole numbers such as 13,132,251") from None
     return numbers
+
+
+def user_message(images: Sequence[str], text: object) -> dict[str, Any]:
+    """A user's message of a text about images."""
+    parts = [{"type": "image", "image": image} for image in images]
+    return {"role": "user", "content": [*parts, {"type": "text", "text": text}]}

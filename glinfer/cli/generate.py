@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import click
@@ -29,6 +29,7 @@ from glinfer.cli.common import (
     read_text,
     strict_option,
     tokenizer_option,
+    user_message,
 )
 from glinfer.cli.drafts import draft_options, opened_drafts, take_drafts
 from glinfer.engine.chat import ChatStream
@@ -250,12 +251,6 @@ def generate(
         print_stream(stream)
         if not quiet:
             emit(closing_line(opened, stream.stats), err=True)
-
-
-def user_message(images: Sequence[str], text: object) -> dict[str, Any]:
-    """A user's message of a text about images."""
-    parts = [{"type": "image", "image": image} for image in images]
-    return {"role": "user", "content": [*parts, {"type": "text", "text": text}]}
 
 
 def print_stream(stream: Iterable[str | int]) -> None:

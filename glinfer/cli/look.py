@@ -13,14 +13,17 @@ from glinfer.cli.common import (
     context_option,
     device_options,
     gelu_option,
+    image_option,
     json_option,
     loaded,
+    mmproj_option,
     one_of,
     parse_ids,
     planned_edge,
     print_json,
     progress,
     tokenizer_option,
+    user_message,
 )
 from glinfer.engine.loading import read_model
 from glinfer.errors import InputError
@@ -35,6 +38,8 @@ from glinfer.terminal import emit
 @click.argument("text", required=False)
 @click.option("--out", "folder", type=click.Path(), required=True, help="Output folder; created if missing.")
 @click.option("--ids", help="Token ids instead of TEXT, such as 13,132,251. Needs no tokenizer.")
+@image_option
+@mmproj_option
 @click.option("--what", metavar="W[,W…]", help=f"Kinds of pictures: {', '.join(KINDS)}. Default: all.")
 @click.option("--layers", metavar="N[,N…]", help="Blocks: numbers, ranges or patterns (0,3-5,1*). Default: all.")
 @click.option("--top", type=int, default=DEFAULT_TOP, show_default=True, help="Number of likeliest tokens to list.")
@@ -49,6 +54,7 @@ def look(
     text: str | None,
     folder: str,
     ids: str | None,
+    images: tuple[str, ...],
     what: str | None,
     layers: str | None,
     top: int,
@@ -60,7 +66,8 @@ def look(
 
     The pictures show attention maps of all heads, the residual stream after each block, and the logit lens (the next
     token if the model ended there). Weights are shown as thumbnails and histograms. The reference plan runs, as it has
-    separate steps. Open index.html of the folder; look.json has the numbers. Needs matplotlib: glinfer[plots].
+    separate steps. With --image, TEXT is a user's message about the images. Open index.html of the folder; look.json
+    has the numbers. Needs matplotlib: glinfer[plots].
 
     \b
     glinfer look shakespeare "But soft, what light" --out inside/
@@ -70,6 +77,8 @@ def look(
     check_folder(folder, force=force)
     one_of({"a TEXT": text, "--ids": ids})
     prompt: str | list[int] | None = text if ids is None else parse_ids(ids)
+    if images and text is None:
+        raise InputError(f"--image goes with a TEXT; {'give one' if ids is None else 'leave out --ids'}")
     path, checkpoint = read_model(model, gelu=options["gelu"], context=options["context"])
     wanted = LookOptions.of(checkpoint.config, what, layers, top)
     if (prompt is None) == wanted.runs:
@@ -81,6 +90,7 @@ def look(
         about: dict[str, Any] = {"name": Path(model).absolute().name, "source": os.fspath(path)}
         if prompt is not None:
             opened = held.enter_context(loaded(os.fspath(path), plan="reference", weights="file", **options))
+            prompt = opened.chat_ids([user_message(images, text)]) if images else prompt
             about["renderer"] = opened.device.description
             how = {"max_texture_size": opened.device.limits.max_texture_size, "model": opened, "prompt": prompt}
         advance = held.enter_context(progress("drawing"))

@@ -322,6 +322,14 @@ class Chatting(Closing):
         """A conversation with its images read, see :func:`glinfer.text.images.conversation_of`."""
         return conversation_of(messages, self.read_image)
 
+    def chat_ids(self, messages: str | Sequence[Message]) -> list[int]:
+        """The ids of a conversation up to its reply, for prompts, :meth:`score` and :meth:`capture`.
+
+        Ids of images are known to this model alone. Errors are those of :meth:`stream_chat`.
+        """
+        given = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
+        return list(self.chat_form().encode_messages(self.read_messages(given)))
+
     def chat_form(self, system: str = "", template_kwargs: Mapping[str, Any] = NO_KWARGS) -> ChatForm:
         """The chat form of the model: its Jinja template, or Gab's; see :func:`glinfer.text.chat.find_chat`.
 

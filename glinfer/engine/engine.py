@@ -191,7 +191,7 @@ class WholeEngine(Engine):
         table = np.zeros((session.plan.max_rows, 1), dtype=np.int32)
         table[: len(ids), 0] = ids
         if self.options.images is not None:
-            table[list(write_images(session, self.options, ids)), 0] = BEYOND
+            table[list(write_images(session, self.options, [(ids, 0, 0)])), 0] = BEYOND
         session.write(TOKENS, table)
         issued = session.run(session.plan.values_for(len(ids)))
         self._issued += issued

@@ -36,7 +36,7 @@ from glinfer.formats.sampling import NAMES
 from glinfer.program.plan import DrawTable, Plan, draw_table
 from glinfer.structured.structure import ERROR, OPTIONS, take_structure, wants_whole
 from glinfer.text.chat import ChatForm, ReplySplitter
-from glinfer.text.images import ImageReader, without_images
+from glinfer.text.images import ImageReader
 from glinfer.text.labels import token_label
 from glinfer.text.reply import ReplyAssembler
 from glinfer.text.tokenizer import Tokenizer
@@ -265,7 +265,7 @@ class Model(Inspected, Embeds, Chatting):
             on_end: called once when the stream ends.
             speculate: ``ngram`` guesses that the newest tokens continue as they did earlier in the sequence, and runs
                 the guesses together. The text stays the same; text that repeats its prompt is generated faster.
-            draft: a smaller model with the same tokenizer, which makes the guesses.
+            draft: a smaller model with the same tokenizer, which makes the guesses; it sees no images.
             json_schema: the text is JSON of this schema: an object, its JSON as text, or a pydantic class.
             regex: the whole text matches this regular expression.
             grammar: the text matches this grammar, in llguidance's form of Lark.
@@ -297,8 +297,6 @@ class Model(Inspected, Embeds, Chatting):
                 raise InputError(f"found {name} together with speculation; leave out speculate and draft")
         whole, is_text = incomplete == ERROR, isinstance(prompt, str)
         row = replace(self.checked(BatchRequest(prompt, options)), reply=None)  # a TextStream makes the text
-        if draft is not None and len(without_images(row.prompt)) < len(row.prompt):
-            raise InputError("found an image together with a draft model; leave out draft, or use speculate='ngram'")
         speculation = self._speculation(speculate, draft) if speculates else None
         tokens = TokenStream(self._own, row, on_end=on_end, speculation=speculation, whole=whole and not is_text)
         return TextStream(tokens, self.require_tokenizer(), stop, whole=whole) if is_text else tokens
@@ -498,7 +496,7 @@ class Model(Inspected, Embeds, Chatting):
 
         Args:
             texts: one string (needs a tokenizer), which gives one score; or a list of strings, or of lists of ids. Each
-                text has at least two tokens.
+                text has at least two tokens. Ids may have images in them, see :meth:`chat_ids`.
             stride: tokens between the starts of two windows, for texts longer than the context; by default half of the
                 context.
             lora: as in :meth:`stream`.
@@ -515,7 +513,7 @@ class Model(Inspected, Embeds, Chatting):
         ids = []
         for place, text in enumerate(texts):
             tokens: Ids = self.require_tokenizer().encode(text) if isinstance(text, str) else text
-            ids.append(check_tokens(f"text {place}", tokens, self.config))
+            ids.append(check_tokens(f"text {place}", tokens, self.config, images=True))
         adapter = self.adapters.number(lora)
         scores = self.engine.score(ids, stride=stride, adapter=adapter) if ids else []
         if (tokenizer := self.tokenizer) is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -75,7 +75,7 @@ class Chunks:
         rows = self._pace.rows(most)
         if self._pictured:
             # The rows of an image may run another plan first.
-            found = write_images(self.session, self._options, held[: position + rows], position)
+            found = write_images(self.session, self._options, [(held[: position + rows], position, 0)])
             ids = [BEYOND if place in found else token for place, token in enumerate(ids[:rows])]
         since = time.perf_counter()  # after the plan of images
         given = chunk_feed(self._table, ids[:rows], position, self._targets, base, long=long, back=back)
@@ -135,12 +135,19 @@ class DraftedRows(Chunks):
         return np.asarray(self.session.read_rows(f"{LOGITS}.{target}", slot)[0], dtype=np.float32)
 
 
-def write_images(session: Session, options: PlanOptions, held: Sequence[int], first: int = 0) -> Mapping[int, Floats]:
-    """Write the rows of images among the tokens ``held`` from ``first`` on, and the angles of all of these.
+def write_images(
+    session: Session, options: PlanOptions, pieces: Iterable[tuple[Sequence[int], int, int]]
+) -> Mapping[int, Floats]:
+    """Write the rows of images among the tokens of a run, and the angles of all of these.
 
-    Returns the rows of images by place from ``first`` on; those without an image need not be zeros in fast plans.
+    A piece is a text up to its last token that runs, the place of the first one, and its row. Returns the rows of
+    images by row of the run; those without an image need not be zeros in fast plans.
     """
-    found, width, table = image_rows(held[first:]), options.config.hidden_size, session.plan.table
+    found, width, table = dict[int, Floats](), options.config.hidden_size, session.plan.table
+    turns = np.zeros((session.plan.max_rows, 3), np.intp)
+    for held, first, start in pieces:
+        found |= {start + place: row for place, row in image_rows(held[first:]).items()}
+        turns[start : start + len(held) - first] = turn_places(held)[0][first:]
     names = [name for name in (IMAGES, *map(deep_name, range(options.deep))) if name in table]
     if found or session.plan.name == "reference":
         for level, name in enumerate(names):
@@ -149,8 +156,7 @@ def write_images(session: Session, options: PlanOptions, held: Sequence[int], fi
                 rows[place] = row[level * width : (level + 1) * width]
             session.write(name, rows)
     if ROW_ANGLES in table:
-        turns, _ = turn_places(held)
-        angles = image_angles(options.config, options.sections, turns[first:], table[ROW_ANGLES].shape[1])
+        angles = image_angles(options.config, options.sections, turns, table[ROW_ANGLES].shape[1])
         session.write(ROW_ANGLES, angles)
     return found
 

@@ -124,7 +124,8 @@ class Running:
         self.resumes, self.unsure, self.queued = False, False, deque[int]()
         self.long = False
         """Whether the cached keys use the second set of angles, in models with two."""
-        self.measure_images()
+        _, self.back = turn_places(self.held)
+        """How many positions images have left out."""
         self.sampler = Sampler(self.sampling) if self.own_sampler is None else self.own_sampler
         self.stats = GenerationStats(prompt_tokens=len(self.prompt))
         self.parts: list[ChatPart] = []
@@ -133,10 +134,6 @@ class Running:
         self.due = 0.0
         self._reported = 0, 0
         self._end_if_done()
-
-    def measure_images(self) -> None:
-        """Note how many positions images have left out."""
-        _, self.back = turn_places(self.held)
 
     @property
     def owner(self) -> tuple[Hashable, int, bool]:

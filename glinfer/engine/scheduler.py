@@ -27,6 +27,7 @@ from glinfer.engine.requests import BatchRequest, BatchResult, Running, text_of
 from glinfer.engine.run.decode import common_prefix
 from glinfer.errors import ContextError, InputError, StructureError
 from glinfer.gl.signals import signals_held
+from glinfer.text.images import turn_places
 from glinfer.text.reply import ChatPart
 
 MIN_REUSED = 8
@@ -414,7 +415,7 @@ class Scheduler(Closing):
         oldest = room_made(each.held, each.before, each.keep, self.batch.config.max_position_embeddings)
         del each.held[oldest]
         each.cached = each.prompted = 0
-        each.measure_images()
+        _, each.back = turn_places(each.held)
         each.stats.dropped += oldest.stop - oldest.start
         self._turns(each)
         self._line.appendleft(each)

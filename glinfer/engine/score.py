@@ -14,6 +14,7 @@ import numpy.typing as npt
 from glinfer.closing import Closing
 from glinfer.engine.ids import check_within
 from glinfer.engine.pace import Pace
+from glinfer.engine.prefill import write_images
 from glinfer.errors import InputError, NumbersError
 from glinfer.kernels.fused.cached import SLOT_TOKENS
 from glinfer.kernels.fused.low_rank import ADAPTER
@@ -24,6 +25,7 @@ from glinfer.lower.fused.rows import ROWS, SCORES, fitting_chunk_plan
 from glinfer.lower.options import PlanOptions
 from glinfer.notebook import table
 from glinfer.program.session import Session
+from glinfer.text.images import BEYOND, ImageToken
 
 SLOT_ALIGNMENT = 16
 """Alignment of the first cache slot of a text."""
@@ -38,7 +40,8 @@ class TextScore:
 
     Attributes:
         ids: the tokens.
-        logprobs: natural logarithm of the probability of each token but the first, given those before it, float64.
+        logprobs: natural logarithm of the probability of each token but the first, given those before it, float64; NaN
+            for tokens of images, which have none.
         likeliest: the likeliest token at each of these positions.
         best: the log-probability of the likeliest token, float64.
         labels: the text of these tokens by id, for notebooks; empty without a tokenizer.
@@ -71,12 +74,13 @@ class TextScore:
     @property
     def total(self) -> float:
         """The logarithm of the probability of the whole text after its first token."""
-        return float(self.logprobs.sum())
+        return float(np.nansum(self.logprobs))
 
     @property
     def perplexity(self) -> float:
-        """exp(mean negative log-probability)."""
-        return math.exp(-self.total / len(self.logprobs))
+        """exp(mean negative log-probability); NaN if all tokens but the first are of images."""
+        count = np.count_nonzero(~np.isnan(self.logprobs))
+        return math.exp(-self.total / count) if count else math.nan
 
 
 @dataclass(frozen=True)
@@ -135,6 +139,7 @@ class TextScorer(Closing):
         """Bind the plan over the weights of ``root``; PlanError if it does not fit the renderer."""
         config, kernels = options.config, options.kernels
         self.config, self._kernels, self._adapter = config, kernels, options.adapters.default
+        self._options = options
         rows = max(min(kernels.chunk, config.max_position_embeddings), kernels.rows_per_draw)
         plan = fitting_chunk_plan(
             options,
@@ -180,6 +185,8 @@ class TextScorer(Closing):
                     mine[first : piece.first + piece.length] = theirs[rows]
                 done += piece.first + piece.length == window.stop
             yield done, len(jobs)
+        for text in found:
+            text.logprobs[[isinstance(token, ImageToken) for token in text.ids[1:]]] = np.nan
         return found
 
     def _runs(self, jobs: Iterable[Window]) -> Iterator[list[_Piece]]:
@@ -220,6 +227,11 @@ class TextScorer(Closing):
         rows = run[-1].row + run[-1].length
         longest = max(piece.first - piece.window.start + piece.length for piece in run) + targets - 1
         strip_first = run[0].row + run[0].first - run[0].window.start
+        if self._options.images is not None:
+            held = [(texts[each.window.text][each.window.start : each.first + each.length], each) for each in run]
+            pieces = [(ids, each.first - each.window.start, each.row) for ids, each in held]
+            table[list(write_images(self.session, self._options, pieces)), TOKEN] = BEYOND
+            since = time.perf_counter()  # after the plan of images
         self.session.write(ROWS, table)
         given = {"rows": rows, "longest": longest, "strip_first": strip_first, ADAPTER: adapter}
         self.session.run(given, flush_every=self._kernels.flush_every)

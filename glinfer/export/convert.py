@@ -16,6 +16,7 @@ from glinfer.formats import AS_IN_FILE, Checkpoint, load_checkpoint, replacing, 
 from glinfer.formats.adapters.merge import merged, read_adapter
 from glinfer.formats.files import AnyPath, shown
 from glinfer.formats.gguf.write import DTYPES as GGUF_DTYPES
+from glinfer.formats.vision import image_metadata
 from glinfer.inspect.importance import importance_from
 from glinfer.quant.packing import PACKED_HERE
 from glinfer.text.parts import TextParts, files_beside, gguf_metadata, text_parts
@@ -104,6 +105,7 @@ def convert_model(
     new = {file: data for file, data in beside.items() if not _has(file, data)}
     _check_beside(new, Path(target), found)
     metadata = gguf_metadata(parts, checkpoint.config.vocab_size) if in_itself else None
+    images = image_metadata(path, checkpoint.config) if in_itself else None
     dtype = dtype or (AS_IN_FILE if in_itself else "float32")
     importance = None
     if imatrix is not None:
@@ -112,9 +114,8 @@ def convert_model(
     with contextlib.ExitStack() as written:  # the other files replace old ones after the target
         for file, data in new.items():
             written.enter_context(replacing(file)).write_bytes(data)
-        save_checkpoint(
-            checkpoint, target, dtype=dtype, tokenizer=metadata, sampling=parts.sampling, importance=importance
-        )
+        further = {"sampling": parts.sampling, "importance": importance}
+        save_checkpoint(checkpoint, target, dtype=dtype, tokenizer=metadata, images=images, **further)
     return Converted(checkpoint, Path(target).stat().st_size, tuple(beside), parts)
 
 

@@ -1,4 +1,4 @@
-"""Qwen 3-VL's image encoder (Qwen Team 2025): patches of an image of any shape, which all see each other.
+"""Qwen 3-VL's and 3.5's image encoder (Qwen Team 2025): patches of an image of any shape, which all see each other.
 
 Places are interpolated from a square of learned ones, and heads turn by the row and the column of their patch. After
 the last norm neighbouring patches are joined, and two products make them a vector of the language model. Layers named
@@ -7,6 +7,7 @@ in the configuration give further such vectors, which the first layers of the la
 
 from dataclasses import replace
 
+from glinfer.families import siglip
 from glinfer.families.gguf import Gguf
 from glinfer.families.huggingface import HuggingFace
 from glinfer.families.names import Names
@@ -55,17 +56,8 @@ FAMILY = Family(
     gguf=Gguf(
         "clip",
         names=replace(
-            NAMES,
-            embeddings="v.position_embd",
-            patches="v.patch_embd",
-            layer="v.blk.{}.",
-            attention_norm="ln1",
+            siglip.FAMILY.in_gguf.names,
             projection="attn_qkv",
-            output="attn_out",
-            mlp_norm="ln2",
-            up="ffn_up",
-            down="ffn_down",
-            final_norm="v.post_ln",
             dense="{}",
             merge_norm="v.deepstack.{}.norm",
             letters=_mergers("mm.{}", "v.deepstack.{}.{}", ("fc1", "fc2")) | {"dense.0": "mm.0", "dense.1": "mm.2"},

@@ -120,12 +120,14 @@ def save_checkpoint(
     tokenizer: Vocabulary | None = None,
     sampling: Mapping[str, Any] | None = None,
     importance: Importance | None = None,
+    images: Mapping[str, Any] | None = None,
 ) -> None:
     """Write a checkpoint in the format of the file name's ending: ``.gab``, ``.safetensors`` or ``.gguf``.
 
     For safetensors, ``dtype`` may be ``float16``: half the size, every number rounded. For GGUF it is one of
     :data:`glinfer.formats.gguf.write.DTYPES`, or ``file`` to keep each tensor's type. Only GGUF files store
-    ``tokenizer`` and ``sampling``, and use ``importance``: see :func:`glinfer.formats.gguf.write.write_gguf`.
+    ``tokenizer``, ``sampling`` and ``images``, and use ``importance``: see
+    :func:`glinfer.formats.gguf.write.write_gguf`.
 
     Raises:
         InputError: the name has another ending, or the format does not support the dtype.
@@ -136,7 +138,8 @@ def save_checkpoint(
         write_safetensors(checkpoint, path, dtype=dtype)
     elif suffix.lower() == ".gguf":
         of_tensors = None if dtype == AS_IN_FILE else dtype
-        write_gguf(checkpoint, path, dtype=of_tensors, tokenizer=tokenizer, sampling=sampling, importance=importance)
+        further: dict[str, Any] = {"tokenizer": tokenizer, "sampling": sampling, "importance": importance}
+        write_gguf(checkpoint, path, dtype=of_tensors, images=images, **further)
     elif suffix.lower() != ".gab":
         found = f"the name ends in {suffix!r}" if suffix else "the name has no ending"
         raise InputError(f"{shown(path)}: {found}; expected .gab, .safetensors or .gguf")

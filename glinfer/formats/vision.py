@@ -29,9 +29,11 @@ from glinfer.limits import MAX_CONFIG_BYTES, MAX_DEEP_VECTORS, MAX_GRID_PATCHES,
 
 _SIGLIP, _BY_GRID = TOWERS["siglip"], TOWERS["qwen3_vl_vision"]
 _QWEN = "qwen3_vl"
-_TYPES = ("smolvlm", "idefics3", _QWEN)
-_PROJECTORS = {"idefics3": "SmolVLM", "qwen3vl_merger": "Qwen3-VL"}
+_QWENS = (_QWEN, "qwen3_5", "qwen3_5_moe")
+_TYPES = ("smolvlm", "idefics3", *_QWENS)
+_PROJECTORS = {"idefics3": "SmolVLM", "qwen3vl_merger": "Qwen3-VL and Qwen 3.5"}
 _PROCESSORS = (("preprocessor_config.json", ""), ("processor_config.json", "image_processor"))
+_SECTIONS, _DEEP = "rope.dimension_sections", (8, 16, 24)
 _FILTERS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}
 _LANCZOS, _BICUBIC, _RESCALE, _HALF = 1, 3, 1 / 255, (0.5, 0.5, 0.5)
 _CLIP = {"image_mean": (0.48145466, 0.4578275, 0.40821073), "image_std": (0.26862954, 0.26130258, 0.27577711)}
@@ -89,8 +91,8 @@ def read_vision(path: AnyPath, config: ModelConfig, mmproj: AnyPath | None = Non
     """
     if mmproj is not None:
         found: Vision | str = _in_gguf(mmproj)
-    elif is_directory(path) or Path(path).name.endswith((".json", ".safetensors")):
-        found = _in_huggingface(path) if is_directory(path) or (Path(path).parent / "config.json").is_file() else _NONE
+    elif _has_config(path):
+        found = _in_huggingface(path)
     else:
         found = _beside(Path(path)) if is_gguf(path) else _NONE
     if isinstance(found, Vision) and (width := found.checkpoint.config.dense[-1][0]) != config.hidden_size:
@@ -99,10 +101,10 @@ def read_vision(path: AnyPath, config: ModelConfig, mmproj: AnyPath | None = Non
             "the model; give the image encoder that belongs to it"
         )
     if isinstance(found, Vision) and found.checkpoint.config.family.by_grid:
-        form = config.family.huggingface
-        if form is None or _QWEN not in form.wrapped:
+        fitting, form = (_QWEN,) if found.checkpoint.config.deepstack_layers else _QWENS, config.family.huggingface
+        if form is None or not {*fitting} & {*form.wrapped}:
             raise FormatError(
-                f"{found.checkpoint.source}: it is the image encoder of Qwen3-VL; the model is of family "
+                f"{found.checkpoint.source}: it is the image encoder of {' or '.join(fitting)}; the model is of family "
                 f"{config.model_type}; give the image encoder that belongs to it"
             )
         if config.long_after:
@@ -146,7 +148,7 @@ def _in_huggingface(path: AnyPath) -> Vision | str:
     config_file, weights = locate(path)
     values = read_json(config_file, MAX_CONFIG_BYTES)
     label, kind = shown(config_file), values.get("model_type")
-    if kind == _QWEN:
+    if kind in _QWENS:
         return _qwen_in_huggingface(config_file, weights, values)
     if kind not in _TYPES:
         pictured = isinstance(values.get("vision_config"), dict)
@@ -185,7 +187,7 @@ def _tensors(config: ModelConfig, config_file: Path, weights: Path, prefixes: tu
 
 
 def _qwen_in_huggingface(config_file: Path, weights: Path, values: Mapping[str, Any]) -> Vision | str:
-    """The encoder of a Qwen3-VL."""
+    """The encoder of a Qwen3-VL, or of a Qwen 3.5, which gives one vector for each token."""
     label, own = shown(config_file), values.get("vision_config")
     settings = Settings(own if isinstance(own, dict) else {}, f"{label}: vision_config")
     for name, only in (("in_channels", (3, None)), ("temporal_patch_size", (2, None))):
@@ -204,9 +206,8 @@ def _qwen_in_huggingface(config_file: Path, weights: Path, values: Mapping[str, 
     }
     scale, places = settings.whole("spatial_merge_size", 2, most=64), settings.whole("num_position_embeddings", 2304)
     width = settings.whole("out_hidden_size", 3584)
-    config = _any_shape(
-        fields, places, scale, width, settings.values.get("deepstack_visual_indexes", (8, 16, 24)), label
-    )
+    deep = settings.values.get("deepstack_visual_indexes", _DEEP) if values["model_type"] == _QWEN else ()
+    config = _any_shape(fields, places, scale, width, deep, label)
     checkpoint = _tensors(config, config_file, weights, ("visual.",))
     found = _processor(config_file.parent)
     return found if isinstance(found, str) else Vision(checkpoint, _piece(found, config))
@@ -328,7 +329,7 @@ def _in_gguf(path: AnyPath) -> Vision:
     if file.metadata.get("general.architecture") != "clip" or kind is None:
         raise FormatError(f"{file.source}: found no image encoder; expected a file of architecture clip (mmproj)")
     if kind not in _PROJECTORS:
-        known = " or ".join(f"{name}, which {model} has" for name, model in _PROJECTORS.items())
+        known = " or ".join(f"{name}, of {model}" for name, model in _PROJECTORS.items())
         raise FormatError(
             f"{file.source}: the image encoder is of type {quoted(kind)}, which is not supported; expected {known}"
         )
@@ -385,20 +386,53 @@ def _qwen_in_gguf(file: GgufFile, keys: Settings, fields: Mapping[str, Any], wid
     return Vision(checkpoint, _piece_form(config, limits, _BICUBIC, mean, std))
 
 
+def image_metadata(path: AnyPath, config: ModelConfig) -> dict[str, Any]:
+    """The metadata of a language model's images for a GGUF file: what the model's own files say of them.
+
+    These are the sections of rotary pairs, and how many vectors the encoder of a Qwen3-VL gives beside a token's first.
+    """
+    form, deep = config.family.gguf, None
+    if form is None or not form.sections or not (is_gguf(path) or _has_config(path)):
+        return {}
+    sections, label = _given_sections(path)
+    found = {} if sections is None else {f"{form.architecture}.{_SECTIONS}": [*_checked_sections(sections, label), 0]}
+    key = f"{form.architecture}.n_deepstack_layers"
+    if is_gguf(path):
+        deep = read_gguf_file(path).metadata.get(key)
+    elif isinstance(vision := (values := read_json(locate(path)[0], MAX_CONFIG_BYTES)).get("vision_config"), dict):
+        layers = vision.get("deepstack_visual_indexes", _DEEP) if values.get("model_type") == _QWEN else None
+        deep = len(layers) if isinstance(layers, list | tuple) else None
+    return found if deep is None else found | {key: deep}
+
+
+def _has_config(path: AnyPath) -> bool:
+    """Whether there is a configuration of Hugging Face in a directory, or beside a file of weights."""
+    beside = Path(path).name.endswith((".json", ".safetensors"))
+    return is_directory(path) or (beside and (Path(path).parent / "config.json").is_file())
+
+
 def _sections_of(path: AnyPath, config: ModelConfig) -> tuple[int, ...]:
-    """The sections of rotary pairs in the files of a language model."""
-    found: object = None
+    """The sections of rotary pairs of a language model."""
+    found, label = _given_sections(path)
+    return _checked_sections(config.family.in_gguf.sections if found is None else found, label)
+
+
+def _given_sections(path: AnyPath) -> tuple[object, str]:
+    """The sections of rotary pairs in the files of a language model, or None; and what has them."""
     if is_gguf(path):
         file = read_gguf_file(path)
-        label = f"{file.source}: {file.metadata.get('general.architecture')}.rope.dimension_sections"
-        found = file.metadata.get(label.removeprefix(f"{file.source}: "))
-    else:
-        config_file, _ = locate(path)
-        text, label = read_json(config_file, MAX_CONFIG_BYTES).get("text_config"), shown(config_file)
-        settings = text if isinstance(text, dict) else {}
-        angles = settings.get("rope_parameters") or settings.get("rope_scaling")
-        found = angles.get("mrope_section") if isinstance(angles, dict) else None
-    found = config.family.in_gguf.sections if found is None else found
+        key = f"{file.metadata.get('general.architecture')}.{_SECTIONS}"
+        return file.metadata.get(key), f"{file.source}: {key}"
+    config_file, _ = locate(path)
+    values = read_json(config_file, MAX_CONFIG_BYTES)
+    text = values.get("text_config", values)
+    settings = text if isinstance(text, dict) else {}
+    angles = settings.get("rope_parameters") or settings.get("rope_scaling")
+    return angles.get("mrope_section") if isinstance(angles, dict) else None, shown(config_file)
+
+
+def _checked_sections(found: object, label: str) -> tuple[int, ...]:
+    """Three whole numbers, or more; FormatError for others."""
     if not isinstance(found, (list, tuple)) or len(found) < 3 or not all(is_whole(each, 0) for each in found):
         raise FormatError(f"{label}: sections of rotary pairs are {quoted(found)}; expected three whole numbers")
     return tuple(found[:3])

@@ -49,12 +49,11 @@ Encode = Callable[[Floats, npt.NDArray[np.intp], Grid], Steps]
 """The patches of a square, their places and its grid → its rows, see :class:`glinfer.engine.vision.ImageEncoder`."""
 MARKS = ("<image>", "<|image_pad|>")
 """The control tokens that chat templates write for an image."""
+IMAGE = "[image]"
+"""An image in a text for people."""
 BEYOND = 2**31 - 1
 """A token beyond every vocabulary, for the table of rows."""
-IN_PROMPTS = "images run only as parts of prompts, with text after them, and while no activation is observed"
-"""Message when a token of an image would run alone."""
 _AROUND, _WHOLE, _PART = "<fake_token_around_image>", "<global-img>", "<row_{}_col_{}>"
-_MARK = "[image]"
 _FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP")
 _DATA = re.compile(r"data:image/[\w.+-]+;base64,", re.ASCII)
 _TEXTS = ("text", "input_text", "output_text")
@@ -147,6 +146,8 @@ def turn_places(ids: Sequence[int]) -> tuple[npt.NDArray[np.intp], int]:
     largest number.
     """
     found, back = np.repeat(np.arange(len(ids))[:, None], 3, axis=1), 0
+    if {*map(type, ids)} <= {int}:  # a text alone, which is much faster to see
+        return found, 0
     places = np.array([place for place, token in enumerate(ids) if isinstance(token, ImageToken)], np.intp)
     for run in np.split(places, np.flatnonzero(np.diff(places) != 1) + 1) if len(places) else ():
         first, end = int(run[0]), int(run[-1]) + 1
@@ -209,7 +210,7 @@ class Pictured(str):
     def of(cls, parts: Iterable[str | tuple[str | int, ...]]) -> Pictured:
         """The content with these parts."""
         parts = tuple(parts)
-        made = cls("".join(each if isinstance(each, str) else _MARK for each in parts))
+        made = cls("".join(each if isinstance(each, str) else IMAGE for each in parts))
         made.parts = parts
         return made
 

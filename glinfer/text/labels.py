@@ -5,6 +5,7 @@ from __future__ import annotations
 import unicodedata
 
 from glinfer.terminal import sign
+from glinfer.text.images import IMAGE, ImageToken
 from glinfer.text.tokenizer import Tokenizer
 
 NO_TOKEN = "∅"
@@ -24,7 +25,9 @@ def visible(piece: bytes) -> str:
 
 
 def token_label(token: int, tokenizer: Tokenizer | None) -> str:
-    """Label a token by its text; ``17`` without a tokenizer, ``#17`` if the token has no bytes."""
+    """Label a token by its text; ``17`` without a tokenizer, ``#17`` if the token has no bytes, ``[image]``."""
+    if isinstance(token, ImageToken):
+        return IMAGE
     return str(token) if tokenizer is None else visible(tokenizer.token_bytes(token)) or f"#{token}"
 
 

@@ -61,3 +61,18 @@ def test_refusals(folder: Path, capsys: pytest.CaptureFixture[str], more: list[s
     error = capsys.readouterr().err
     assert words in error
     assert error.count("\n") == 1
+
+
+def test_look_at_an_image(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
+    image = ["--image", str(folder.parent / "a.png"), "--out", str(tmp_path / "out"), "--what", "lens", "--json"]
+    assert run(["look", str(folder), "What is it?", *image]) == 0
+    found = json.loads(capsys.readouterr().out)
+    with glinfer.load(folder) as model:
+        ids = model.chat_ids(about(picture()))
+        likeliest = int(model.logits(ids).argmax())
+    assert [each["id"] for each in found["tokens"]] == ids
+    assert {each["label"] for each in found["tokens"] if each["id"] >= 320} == {"[image]"}
+    assert found["next"][0]["id"] == likeliest
+    assert run(["look", str(folder), "--ids", "1,2", *image]) == 2
+    assert "leave out --ids" in capsys.readouterr().err

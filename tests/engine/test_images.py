@@ -71,7 +71,7 @@ def ids_of(model: Model, *images: object, text: str = "What is it?") -> list[int
     """The prompt of a question about images."""
     parts: list[dict[str, Any]] = [{"type": "image", "image": image} for image in images]
     messages = [{"role": "user", "content": [*parts, {"type": "text", "text": text}]}]
-    return list(model.chat_form().encode_messages(model.read_messages(messages)))
+    return model.chat_ids(messages)
 
 
 def written(ids: list[int]) -> list[int]:
@@ -227,9 +227,6 @@ def test_places_that_take_no_images(model: Model, folder: Path) -> None:
     end = max(place for place, token in enumerate(ids) if isinstance(token, ImageToken)) + 1
     refusals: list[tuple[Any, str]] = [
         (lambda: model.logits(ids[:end]), "ends with an image"),
-        (lambda: model.score([ids]), "part of an image"),
-        (lambda: model.stream(ids, draft=model), "a draft model"),
-        (lambda: model.capture("blocks.0.attn.q", ids), "no activation is observed"),
         (lambda: model.chat([{"role": "assistant", "content": about(picture())[0]["content"]}]), "a user's message"),
     ]
     for call, words in refusals:

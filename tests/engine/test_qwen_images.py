@@ -1,4 +1,4 @@
-"""Prompts with images of Qwen3-VL: the encoder, deeper features and positions against transformers."""
+"""Prompts with images of Qwen3-VL and Qwen 3.5: the encoder, deeper features and positions against transformers."""
 
 from __future__ import annotations
 
@@ -15,11 +15,15 @@ from goldens import recorded
 from goldens.figures import Figures
 from goldens.pictures import about, picture
 from goldens.qwen_pictures import (
+    DEEP,
     PAD,
     PATCH,
     QWEN_SIZES,
+    SECTIONS,
     TEXT,
+    TOWER,
     write_mmproj,
+    write_qwen3_5,
     write_qwen3_vl,
 )
 from PIL import Image
@@ -28,8 +32,9 @@ import glinfer
 from glinfer.engine.model import Model
 from glinfer.engine.requests import BatchRequest
 from glinfer.engine.vision import fitted, interpolated
-from glinfer.errors import FormatError, InputError
+from glinfer.errors import FormatError
 from glinfer.export.convert import convert_model
+from glinfer.formats.gguf.split import read_gguf_file
 from glinfer.formats.vision import ImageForm, Vision, read_vision
 from glinfer.gl.context import Limits, open_device
 from glinfer.kernels.options import KernelOptions
@@ -50,10 +55,21 @@ def model(folder: Path) -> Iterator[Model]:
         yield model
 
 
+@pytest.fixture(scope="module")
+def newer_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_qwen3_5(tmp_path_factory.mktemp("pictures") / "newer")
+
+
+@pytest.fixture(scope="module")
+def newer(newer_folder: Path) -> Iterator[Model]:
+    with glinfer.load(newer_folder) as model:
+        yield model
+
+
 def ids_of(model: Model, *images: object, text: str = "A") -> list[int]:
     """A prompt of images, each with a text after it."""
     parts = [part for image in images for part in about(image, text)[0]["content"]]
-    return list(model.chat_form().encode_messages(model.read_messages([{"role": "user", "content": parts}])))
+    return model.chat_ids([{"role": "user", "content": parts}])
 
 
 def written(ids: list[int]) -> list[int]:
@@ -64,6 +80,13 @@ def written(ids: list[int]) -> list[int]:
 def both(model: Model) -> list[int]:
     """The prompt that is recorded."""
     return ids_of(model, picture(), picture(30, 90, 3))
+
+
+def fresh_logits(model: Model) -> Any:
+    """The logits after the recorded prompt in a new sequence."""
+    with model.session() as session:
+        session.prefill(both(model))
+        return session.logits()
 
 
 def squares_in(ids: list[int]) -> list[Any]:
@@ -85,21 +108,28 @@ def test_pieces_are_those_of_transformers(folder: Path, size: tuple[int, int]) -
     assert np.allclose(patches[::7, ::11].reshape(-1)[:40], theirs["pixels"], atol=1e-5)
 
 
-def test_rows_are_those_of_transformers(model: Model) -> None:
-    found = np.concatenate([square.rows for square in squares_in(both(model))])
-    assert found.shape[1] == 3 * TEXT.hidden_size
-    for ours, theirs in zip(np.split(found, 3, axis=1), recorded("qwen_images")["seen"], strict=True):
+@pytest.mark.parametrize(("name", "vectors"), [("qwen_images", 3), ("qwen35_images", 1)])
+def test_rows_are_those_of_transformers(name: str, vectors: int, model: Model, newer: Model) -> None:
+    found = np.concatenate([square.rows for square in squares_in(both(model if vectors > 1 else newer))])
+    assert found.shape[1] == vectors * TEXT.hidden_size
+    for ours, theirs in zip(np.split(found, vectors, axis=1), recorded(name)["seen"], strict=True):
         error = np.abs(ours[::5, ::7].reshape(-1) - theirs).max()
         assert error <= 1e-5 * np.abs(theirs).max()
         assert np.abs(ours - ours.mean(axis=0)).max() > 0.1, "rows that are all alike show little"
 
 
-@pytest.mark.parametrize("plan", ["fast", "reference"])
-def test_logits_are_those_of_transformers(folder: Path, plan: str) -> None:
-    """At each place from the end of the prompt on, and the greedy reply of 200 tokens."""
-    values = recorded("qwen_images")
+@pytest.mark.parametrize(
+    ("name", "folders", "plan"),
+    [
+        *(("qwen_images", "folder", plan) for plan in ("fast", "reference")),
+        *(("qwen35_images", "newer_folder", plan) for plan in ("fast", "reference")),
+    ],
+)
+def test_logits_are_those_of_transformers(name: str, folders: str, plan: str, request: pytest.FixtureRequest) -> None:
+    """At each place from the end of the prompt on, and the greedy reply of 200 tokens, or 100 of Qwen 3.5."""
+    values = recorded(name)
     figures, prompt = Figures.from_json(values), values["prompt"]
-    with glinfer.load(folder, plan=plan) as model:
+    with glinfer.load(request.getfixturevalue(folders), plan=plan) as model:
         ids, many = both(model), figures.ids[prompt:]
         assert written(ids) == figures.ids[:prompt]
         places = range(prompt - 1, len(figures.ids) - 1, 1 if plan == "fast" else 80)
@@ -108,10 +138,14 @@ def test_logits_are_those_of_transformers(folder: Path, plan: str) -> None:
                 session.hold([*ids, *many[: place + 1 - prompt]])
                 assert figures.error(place, session.logits()) <= PARITY
         if plan == "fast":
-            assert model.generate(ids, max_tokens=200, temperature=0) == many
+            assert model.generate(ids, max_tokens=len(many), temperature=0) == many
 
 
-def test_chunks_batches_and_drafts_change_nothing(folder: Path, model: Model) -> None:
+@pytest.mark.parametrize("name", ["model", pytest.param("newer", marks=pytest.mark.slow)])
+def test_chunks_batches_and_drafts_change_nothing(
+    name: str, folder: Path, model: Model, newer_folder: Path, newer: Model
+) -> None:
+    folder, model = (folder, model) if name == "model" else (newer_folder, newer)
     prompts = [both(model), ids_of(model, picture(seed=3)), ids_of(model, picture(), picture(seed=3))]
     alone = [model.generate(each, max_tokens=12, temperature=0) for each in prompts]
     results = list(model.batch([BatchRequest(each, {"max_tokens": 12, "temperature": 0}) for each in prompts]))
@@ -147,6 +181,57 @@ def test_a_text_after_an_image_goes_on_behind_its_longer_side(model: Model) -> N
     assert back == rows * cols - rows
     assert turn_places(ids[: first + 2])[0].tolist() == turns[: first + 2].tolist()
     assert turn_places([5, 6])[1] == 0
+
+
+@pytest.mark.parametrize("name", ["model", pytest.param("newer", marks=pytest.mark.slow)])
+def test_observers_see_images_as_the_reference_plan_does(
+    name: str, folder: Path, model: Model, newer_folder: Path, newer: Model
+) -> None:
+    """Embeddings, further vectors and angles of each token, and nothing of it stays."""
+    folder, model = (folder, model) if name == "model" else (newer_folder, newer)
+    wanted = fresh_logits(model)
+    seen = model.capture(["blocks.[13].attn.q", "blocks.[13].attn.k", "blocks.*.resid_post", "embed"], both(model))
+    with glinfer.load(folder, plan="reference") as other:
+        whole = other.capture([*seen], both(other))
+    assert len(seen) == 1 + 4 + TEXT.num_hidden_layers
+    for name, array in seen.items():
+        assert array.shape == whole[name].shape
+        assert np.abs(array - whole[name]).max() <= 1e-5 * np.abs(whole[name]).max(), name
+    with model.session() as session:  # an image at the end, and then more
+        ids = both(model)
+        places = [place for place, token in enumerate(ids) if isinstance(token, ImageToken)]
+        for end in (places[3], places[-1] + 1, len(ids)):
+            session.prefill(ids[len(session) : end])
+            session.logits()
+        assert np.abs(session.logits() - wanted).max() <= 2e-6 * np.ptp(wanted)
+    with model.patch("blocks.3.resid_post", lambda seen: seen.array + 1):
+        assert np.abs(fresh_logits(model) - wanted).max() > 1e-3
+    assert np.array_equal(fresh_logits(model), wanted)
+
+
+def test_a_text_after_images_is_scored(model: Model) -> None:
+    """Its log-probabilities are those of the logits, in windows too; tokens of images have none."""
+    ids = [*both(model), *b"and a text"]
+    other = [*ids_of(model, picture(30, 90, 3)), 70, 71]
+    found, beside = model.score([ids, other])
+    pictured = [isinstance(token, ImageToken) for token in ids[1:]]
+    assert np.isnan(found.logprobs).tolist() == pictured
+    assert np.isfinite(beside.logprobs[-3:]).all()
+    for place in [pictured.index(True) - 1, len(both(model)) - 4, len(ids) - 2]:
+        logits = model.logits(ids[: place + 1]).astype(np.float64)
+        wanted = logits[ids[place + 1]] - np.log(np.exp(logits - logits.max()).sum()) - logits.max()
+        assert abs(found.logprobs[place] - wanted) <= 1e-5
+    assert found.perplexity == pytest.approx(np.exp(-np.nanmean(found.logprobs)))
+    assert "[image]" in found._repr_html_()
+
+
+def test_a_draft_model_guesses_by_the_text(folder: Path, model: Model) -> None:
+    prompt = both(model)
+    wanted = model.generate(prompt, max_tokens=40, temperature=0)
+    with glinfer.load(folder) as draft:
+        stream = model.stream(prompt, max_tokens=40, temperature=0, draft=draft)
+        assert list(stream) == wanted
+    assert stream.stats.drafted > 0
 
 
 def test_images_have_ids_by_pixels_and_shape(model: Model) -> None:
@@ -193,6 +278,12 @@ def test_llama_cpps_files(folder: Path, tmp_path: Path, model: Model) -> None:
     pytest.importorskip("gguf")
     path = tmp_path / "text.gguf"
     convert_model(folder, path)
+    convert_model(path, tmp_path / "again.gguf")
+    for each in (path, tmp_path / "again.gguf"):
+        metadata = read_gguf_file(each).metadata
+        assert metadata["qwen3vl.n_deepstack_layers"] == len(DEEP)
+        assert list(metadata["qwen3vl.rope.dimension_sections"]) == [*SECTIONS, 0]
+    (tmp_path / "again.gguf").unlink()
     encoder = write_mmproj(tmp_path / "mmproj-model-f16.gguf", "float32")
     wanted = model.logits(both(model))
     for given, text in ((None, path), (encoder, folder)):
@@ -205,6 +296,32 @@ def test_llama_cpps_files(folder: Path, tmp_path: Path, model: Model) -> None:
     with glinfer.load(path) as other:
         found = other.logits(both(other))
     assert 0 < np.abs(found - wanted).max() <= 5e-3 * np.ptp(wanted)
+
+
+@pytest.mark.slow
+def test_llama_cpp_gives_converted_models_room_for_further_vectors(folder: Path, tmp_path: Path) -> None:
+    llama_cpp = pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed (make test-all)")
+    convert_model(folder, tmp_path / "text.gguf")
+    found = llama_cpp.llama_model_load_from_file(
+        str(tmp_path / "text.gguf").encode(), llama_cpp.llama_model_default_params()
+    )
+    assert llama_cpp.llama_model_n_embd_inp(found) == (1 + len(DEEP)) * TEXT.hidden_size
+    llama_cpp.llama_model_free(found)
+
+
+def test_llama_cpps_files_of_qwen_3_5(newer_folder: Path, tmp_path: Path, newer: Model) -> None:
+    pytest.importorskip("gguf")
+    path = tmp_path / "text.gguf"
+    convert_model(newer_folder, path)
+    flags = {"vision.is_deepstack_layers": [False] * TOWER.num_hidden_layers}
+    write_mmproj(tmp_path / "mmproj-model-f16.gguf", "float32", **flags)
+    wanted = newer.logits(both(newer))
+    with glinfer.load(path) as other:
+        found = other.logits(both(other))
+    assert np.abs(found - wanted).max() <= 2e-6 * np.ptp(wanted)
+    encoder = write_mmproj(tmp_path / "mmproj-other.gguf")
+    with pytest.raises(FormatError, match="image encoder of qwen3_vl; the model is of family qwen3_5_text"):
+        glinfer.load(path, mmproj=encoder)
 
 
 @each_case(
@@ -255,10 +372,8 @@ def test_refusals(tmp_path: Path, model: Model, folder: Path) -> None:
     from goldens.pictures import write_smolvlm
 
     encoder = write_mmproj(tmp_path / "mmproj.gguf")
-    with pytest.raises(FormatError, match=r"image encoder of Qwen3-VL; the model is of family llama"):
+    with pytest.raises(FormatError, match="image encoder of qwen3_vl; the model is of family llama"):
         glinfer.load(write_smolvlm(tmp_path / "m"), mmproj=encoder)
-    with pytest.raises(InputError, match="a draft model"):
-        model.stream(both(model), draft=model)
     write_qwen3_vl(tmp_path / "new", model_type="qwen3_vl_moe")
     assert "'qwen3_vl_moe' models are not supported" in str(read_vision(tmp_path / "new", TEXT))
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
 from glinfer.config import ModelConfig
 from glinfer.families import TOWERS
@@ -16,10 +16,26 @@ from glinfer.families.names import Names
 from glinfer.formats import random_checkpoint
 from glinfer.graph.model import graph_of
 
+from .models import DELTA, Made, model_tensors
 from .pictures import Array, write_clip, write_tokenizer
 
 PATCH, SCALE, SEED, DEEP = 4, 2, 7, (0, 2)
 SECTIONS = (4, 2, 2)
+QWEN35: dict[str, Any] = {
+    **DELTA,
+    "linear_value_head_dim": 16,
+    "model_type": "qwen3_5_text",
+    "layer_types": ["linear_attention", "full_attention"] * 2,
+    "head_dim": 32,
+    "rope_parameters": {
+        "rope_type": "default",
+        "rope_theta": 1e5,
+        "partial_rotary_factor": 0.5,
+        "mrope_section": SECTIONS,
+        "mrope_interleaved": True,
+    },
+}
+"""Settings of the language model of a Qwen 3.5, beside those of a Qwen3-VL."""
 TEXT = ModelConfig(
     320,
     64,
@@ -131,6 +147,22 @@ def write_qwen3_vl(folder: Path, dtype: str = "float32", **config: Any) -> Path:
     return folder
 
 
+def write_qwen3_5(folder: Path, seed: int = 12) -> Path:
+    """A directory of a Qwen 3.5 with the same encoder, without its further vectors."""
+    path, tensors = write_qwen3_vl(folder) / "model.safetensors", dict[str, Array]()
+    values = json.loads((folder / "config.json").read_text())
+    values |= {"model_type": "qwen3_5", "architectures": ["Qwen3_5ForConditionalGeneration"]}
+    values["text_config"] = {**values["text_config"], **QWEN35}
+    values["vision_config"]["model_type"] = "qwen3_5_vision"
+    del values["vision_config"]["deepstack_visual_indexes"]
+    (folder / "config.json").write_text(json.dumps(values))
+    for name, array in model_tensors(Made(values["text_config"], seed=seed), folder / "config.json").items():
+        tensors[name.replace("model.", "model.language_model.", 1)] = array
+    tensors |= {name: array for name, array in load_file(path).items() if ".visual." in name}
+    save_file({name: each for name, each in tensors.items() if "deepstack" not in name}, path)
+    return folder
+
+
 def joined(tower: dict[str, Array], names: Names | None) -> Iterator[tuple[str, Array]]:
     """The encoder's tensors as files with these names have them: attention's three projections in one."""
     assert names is not None
@@ -165,7 +197,10 @@ def write_mmproj(path: Path, dtype: str = "float16", **changes: object) -> Path:
         **changes,
     }
     tensors = list[tuple[str, Array]]()
+    further = any(keys["vision.is_deepstack_layers"])
     for inner, array in joined(weights()[1], TOWERS["qwen3_vl_vision"].in_gguf.names):
+        if "deepstack" in inner and not further:
+            continue
         start, _, rest = inner.partition("v.deepstack.")
         name = f"v.deepstack.{DEEP[int(rest[0])]}{rest[1:]}" if rest else start
         kind = dtype if array.ndim > 1 and name != "v.position_embd.weight" else "float32"

@@ -1,4 +1,4 @@
-"""The figures of a Qwen3-VL with images, as transformers computes them; see record.py."""
+"""The figures of a Qwen3-VL and a Qwen 3.5 with images, as transformers computes them; see record.py."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ from .pictures import Array, picture
 from .qwen_pictures import PAD, PROCESSOR, QWEN_SIZES, SCALE, TEMPLATE, write_qwen3_vl
 
 
-def images(greedy: Callable[..., list[int]], count: int) -> dict[str, Any]:
+def images(
+    greedy: Callable[..., list[int]], count: int, write: Callable[[Path], Path] = write_qwen3_vl
+) -> dict[str, Any]:
     """Shapes and pixels of images, rows of the encoder, and logits over a prompt and a greedy reply of ``count``."""
     processor, pieces = Qwen2VLImageProcessorPil(**PROCESSOR), {}
     for size in QWEN_SIZES:
@@ -27,9 +29,9 @@ def images(greedy: Callable[..., list[int]], count: int) -> dict[str, Any]:
         pixels = made["pixel_values"][::7, ::11].reshape(-1)[:40].tolist()
         pieces["x".join(map(str, size))] = {"grid": made["image_grid_thw"][0].tolist(), "pixels": pixels}
     with tempfile.TemporaryDirectory() as made:
-        path = write_qwen3_vl(Path(made))
+        path = write(Path(made))
         tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=str(path / "tokenizer.json"))
-        peer = transformers.Qwen3VLForConditionalGeneration.from_pretrained(
+        peer = transformers.AutoModelForImageTextToText.from_pretrained(
             path, dtype=torch.float32, attn_implementation="eager", output_loading_info=True
         )
         assert not any(peer[1].values()), peer[1]
@@ -51,7 +53,7 @@ def images(greedy: Callable[..., list[int]], count: int) -> dict[str, Any]:
 
     with torch.no_grad():
         seen = model.model.get_image_features(pixels, grids, return_dict=True)
-    rows = [torch.cat([*seen.pooler_output]), *(torch.cat([*each]) for each in seen.deepstack_features)]
+    rows = [torch.cat([*seen.pooler_output]), *(torch.cat([*each]) for each in seen.get("deepstack_features", []))]
     start = tokenizer(rendered, add_special_tokens=False)["input_ids"]
     figures = Figures.of(ids := greedy(logits_of, start, count), logits_of(ids)).to_json()
     seen = [each[::5, ::7].reshape(-1).tolist() for each in rows]

@@ -58,6 +58,7 @@ from .models import (
     write_with_head,
 )
 from .pictures import IMAGE_SIZES, PROCESSOR, TEMPLATE, TOKENS, about, picture, write_smolvlm
+from .qwen_pictures import write_qwen3_5
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported: everything is made here
 import torch
@@ -236,6 +237,13 @@ def images() -> dict[str, Any]:
 def qwen_images() -> dict[str, Any]:
     """A Qwen3-VL: shapes and pixels of images, rows of the encoder, and logits as of :func:`images`."""
     return qwen_record.images(partial(greedy, draft=last("qwen_images").get("ids", [])), 2 * GREEDY)
+
+
+def qwen35_images() -> dict[str, Any]:
+    """The same of a Qwen 3.5, whose processor is that of a Qwen3-VL."""
+    draft = last("qwen35_images").get("ids", [])
+    found = qwen_record.images(partial(greedy, draft=draft), GREEDY, write_qwen3_5)
+    return {name: value for name, value in found.items() if name != "pieces"}
 
 
 def embedders() -> dict[str, Any]:
@@ -629,7 +637,7 @@ SECTIONS: dict[str, Callable[[], Any]] = {
     each.__name__: each
     for each in (
         *(families, longrope, embedders, halves, adapters, tokens, text, templates, chat),
-        *(settings, ropes, activations, saves, heads, score, peers, images, qwen_images),
+        *(settings, ropes, activations, saves, heads, score, peers, images, qwen_images, qwen35_images),
         *(llama_logits, llama_ids, llama_smollm2),
     )
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from itertools import takewhile
 
 import numpy as np
@@ -12,8 +13,8 @@ import numpy.typing as npt
 from glinfer.engine.prefill import DRAFT_ROWS, Companions, Prefill
 from glinfer.engine.run.choice import Choice
 from glinfer.engine.run.decode import DecodeSession, Floats
+from glinfer.engine.run.pictured import running_image
 from glinfer.engine.sampler import OwnSampler, Sampler, SamplingOptions, gpu_chooses
-from glinfer.errors import InputError
 from glinfer.gl.layouts.blocks import BLOCK_EDGE, BLOCK_FLOATS, BlockLayout
 from glinfer.gl.texture import Texture
 from glinfer.kernels.fused.allowed import Words
@@ -24,7 +25,7 @@ from glinfer.kernels.fused.sample import best_candidate, best_candidates, ordina
 from glinfer.lower.fused.choice import STEPS
 from glinfer.lower.fused.token import HEAD_DRAWS, LOGITS, PICKS
 from glinfer.program.session import Session
-from glinfer.text.images import IN_PROMPTS, ImageToken, turn_places
+from glinfer.text.images import ImageToken, turn_places
 
 _FIRST_RUN = 8  # tokens that passes choose before the first readback
 _MARGIN = 8
@@ -125,17 +126,17 @@ class CachedSession(DecodeSession):
 
         If prefill has computed the token up to its last block, only the rest runs. ``read`` is as in Session.run.
         """
-        if isinstance(token, ImageToken):
-            raise InputError(IN_PROMPTS)
-        values = self._values
+        values, image = self._values, isinstance(token, ImageToken)
         half_done = self._residual_tokens == position + 1 and not self._bound.observers
         first = self._tail if half_done else 0
         self._residual_tokens = 0
         self.draws_saved += first
-        values["position"], values["token"], values[ADAPTER] = position, token, self.adapter
+        values["position"], values["token"], values[ADAPTER] = position, 0 if image else token, self.adapter
         values["long"], values["back"] = int(self._long), self._back
         self._reach(position)
-        self._bound.run(values, first=first, draws=draws, flush_every=self._flush_every, read=read)
+        held = self._ids[: position + 1] if image else ()
+        with running_image(self._bound, self._prefill.options, held, self._back) if image else nullcontext():
+            self._bound.run(values, first=first, draws=draws, flush_every=self._flush_every, read=read)
 
     def _forget(self, length: int) -> None:
         super()._forget(length)
@@ -175,8 +176,7 @@ class CachedSession(DecodeSession):
         # The chunk includes the last token, up to its last block, unless the context is full.
         end = min(len(self._ids), self._context)
         pictured = any(isinstance(token, ImageToken) for token in self._ids[self._cached : end])
-        if pictured:
-            _, self._back = turn_places(self._ids)
+        turns, back = turn_places(self._ids) if pictured else (None, self._back)
         if not self._bound.observers and (pictured or self._prefill.as_chunk(end - self._cached)):
             self._residual_tokens = 0
             span = (end - _MARGIN) // SPAN * SPAN if self._bound.plan.rewinds else 0
@@ -191,8 +191,10 @@ class CachedSession(DecodeSession):
             self._residual_tokens = self._cached
         end = len(self._ids) - 1  # observers see one token at a time
         for position in range(self._cached, end):
+            self._back = back if turns is None else position - int(turns[position, 0])
             self._run(position, self._ids[position], self._body, read=False)
             self._cached = position + 1
+        self._back = back
 
     def _compute_logits(self) -> Floats:
         self._run_head()

@@ -19,6 +19,7 @@ from glinfer.engine.prefill import DRAFT_ROWS
 from glinfer.engine.run.decode import DecodeSession
 from glinfer.engine.sampler import Sampler
 from glinfer.errors import InputError
+from glinfer.text.images import without_images
 
 NGRAM = "ngram"
 SPECULATE = (NGRAM,)
@@ -140,7 +141,8 @@ class ModelDrafts:
         return _MODEL_RIGHT
 
     def draft(self, ids: Sequence[int], count: int, sampler: Sampler) -> list[int]:
-        """See :class:`Drafter`; ends before a token that the large model does not have."""
+        """See :class:`Drafter`; ends before a token that the large model does not have. Images are left out."""
+        ids = without_images(ids)
         # A shorter context begins later in the sequence, and moves on only when it is full.
         if self._start >= len(ids):
             self._start = 0

@@ -116,6 +116,7 @@ def write_gguf(
     tokenizer: Vocabulary | None = None,
     sampling: Mapping[str, Any] | None = None,
     importance: Importance | None = None,
+    images: Mapping[str, Any] | None = None,
 ) -> None:
     """Write a GGUF file of version 3. A model of the family ``gab`` becomes one of GPT-2's architecture.
 
@@ -132,6 +133,7 @@ def write_gguf(
         sampling: checked sampling defaults to store, as from :func:`glinfer.formats.sampling.named_sampling`.
         importance: the weight of each input's error in the search of a block's scales, by the matrix's name in the
             checkpoint; matrices without it use the size of their weights.
+        images: metadata of a model that takes images, as from :func:`glinfer.formats.vision.image_metadata`.
 
     Raises:
         InputError: the dtype is unknown; GGUF cannot express the model or its tokenizer; a weight is too large for
@@ -147,6 +149,7 @@ def write_gguf(
         checkpoint = as_relative(checkpoint)
     checkpoint = replace(checkpoint, config=_relative(checkpoint.config))
     form = checkpoint.config.family.in_gguf
+    metadata.update(images or {})
     metadata.update(vocabulary_metadata(tokenizer, checkpoint.config.vocab_size))
     metadata.update(sampling_metadata(sampling or {}))
     if dtype is not None:

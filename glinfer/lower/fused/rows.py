@@ -394,7 +394,7 @@ class ChunkLowering(_RowsLowering):
 
     @property
     def _pictured(self) -> bool:
-        return self.options.images is not None and type(self) is ChunkLowering
+        return self.options.images is not None and not self.few
 
     def _by_token(self, name: str, floats: int) -> TensorSpec:
         """An input with a row for each row of the run."""
@@ -404,8 +404,8 @@ class ChunkLowering(_RowsLowering):
 
     @property
     def deep(self) -> int:
-        """The first layers after which further vectors of images are added; the last layer's would reach no token."""
-        return min(self.options.deep, self.config.producing_layers - 1) if self._pictured else 0
+        """The first layers after which further vectors of images are added; the last one's reaches only logits."""
+        return min(self.options.deep, self.config.producing_layers - (not self.has_head)) if self._pictured else 0
 
     def after_mixing(self, layer: Layer, mixed: list[tuple[Branch, RowInterleaved | TensorSpec]]) -> None:
         """Draw the rest of a layer, and add the further vectors of images that belong to it."""
