@@ -72,7 +72,7 @@ def check_browser(renderer: Renderer, texts: Mapping[str, Sequence[Sequence[int]
         RuntimeError: a page failed; the message says how.
     """
     drive = partial(_drive, *find_browser(renderer), renderer)
-    found = _Found()
+    found = Found()
     with tempfile.TemporaryDirectory(prefix="glinfer-renderers-") as folder:
         for name in (_GAB, *_SITES):
             path = name if name == _BUNDLED else cells.golden_file(name)
@@ -97,7 +97,7 @@ def check_browser(renderer: Renderer, texts: Mapping[str, Sequence[Sequence[int]
 
 
 @dataclass
-class _Found:
+class Found:
     """What the pages of a browser computed, of what they had to."""
 
     bits: dict[str, str] = field(default_factory=dict)
@@ -159,7 +159,7 @@ class _Found:
 
 def _forms(folder: Path) -> Iterator[tuple[Path, dict[str, Any], str]]:
     """Sites, what to send to them by the form of their page, and Python's answer; the second opens a GGUF file."""
-    asked = {"text": "ROMEO:", "tokens": _GREEDY}
+    asked: dict[str, Any] = {"text": "ROMEO:", "tokens": _GREEDY}
     with glinfer.load(_BUNDLED) as model:
         answer = model.generate(asked["text"], max_tokens=_GREEDY, temperature=0)
     yield folder / _BUNDLED, {"ask": asked}, answer
@@ -180,7 +180,7 @@ def _dict(cell: Cell) -> dict[str, Any]:
 
 
 def _jobs(name: str, renderer: Renderer, texts: Mapping[str, Sequence[Sequence[int]]]) -> list[dict[str, Any]]:
-    """Jobs of web/tests/browser/drive.mjs for one site; keys that it does not know are for :class:`_Found`."""
+    """Jobs of web/tests/browser/drive.mjs for one site; keys that it does not know are for :class:`Found`."""
     if name == _GAB:
         return [{"kind": "logits", "ids": cells.gab_record(name)["tokens"], "golden": True}, *browser_jobs()]
     jobs: list[dict[str, Any]] = []
@@ -188,11 +188,11 @@ def _jobs(name: str, renderer: Renderer, texts: Mapping[str, Sequence[Sequence[i
         ids = cells.figures_of(name).ids[: cells.GIVEN]
         jobs.append({"kind": "greedy", "ids": ids, "count": _GREEDY, "logits": 1, "golden": True})
     if name in texts:
-        greedy, drawn = ({"ids": cells.prompt_of(name), "expected": text[: renderer.tokens]} for text in texts[name])
-        count = len(drawn["expected"])
-        drawn |= {"kind": "drawn", "count": count, "temperature": cells.TEMPERATURE, "seed": cells.SEED}
-        greedy |= {"kind": "stream", "count": _TIMED if name == _BUNDLED else count}
-        jobs += [drawn, {**greedy, "options": {"temperature": 0, "stopIds": []}}]
+        given, (greedy, drawn) = {"ids": cells.prompt_of(name)}, (text[: renderer.tokens] for text in texts[name])
+        sampling = {"temperature": cells.TEMPERATURE, "seed": cells.SEED}
+        jobs.append({"kind": "drawn", **given, "count": len(drawn), **sampling, "expected": drawn})
+        count, options = _TIMED if name == _BUNDLED else len(greedy), {"temperature": 0, "stopIds": []}
+        jobs.append({"kind": "stream", **given, "count": count, "options": options, "expected": greedy})
     return jobs
 
 

@@ -17,6 +17,7 @@ from glinfer.formats import random_checkpoint
 from glinfer.gl.context import Limits, open_device
 from glinfer.inspect.settings import RunSetting
 from qa.renderers import command, environments
+from qa.renderers.browsers import Found
 from qa.renderers.command import first_row, run_all, run_one
 from qa.renderers.environments import BOOKWORM, MissingError, System, make
 from qa.renderers.operations import COUNT, OPERATIONS, browser_jobs, digest, draw_all
@@ -134,6 +135,24 @@ def test_operations_on_a_device_are_what_float64_says() -> None:
     others = [name for name in OPERATIONS if not name.startswith("subnormal")]
     assert max(OPERATIONS[name].error(found[name]) for name in others) < 1e4
     assert len({digest(numbers) for numbers in found.values()}) == len(found)
+
+
+# Browsers
+
+
+def test_a_browser_that_writes_other_tokens_without_extensions_fails() -> None:
+    report = {"reports": [{"ok": True, "checked": {"textures": 3}}]}
+    jobs = [{"kind": "stream", "count": 2, "expected": [1, 2]}]
+    for bare, logits, words in (([1, 2, 9], 5, "2 of 2"), ([1, 3], 6, "1 of 2")):
+        found = Found(goldens=[0.1], bare=[0.2])
+        found.add("llama", jobs, [{"ids": [1, 2], "logits": 5}, report])
+        found.add_bare("llama", jobs, [{"ids": bare, "logits": logits}], [{"ids": [1, 2], "logits": 5}, report])
+        cells = {each.check: each for each in found.cells()}
+        assert (cells["texts"].passed, cells["texts"].words.split(";")[0]) == (words == "2 of 2", words)
+        assert ("other bits than with float targets: llama" in cells["bare"].words) is (logits == 6)
+        assert cells["draws"].words == "3 textures by the page, 1 of 1 models"
+    found.goldens.append(1.5)
+    assert [each.passed for each in found.cells() if each.check == "goldens"] == [False]
 
 
 # Reports

@@ -4,8 +4,8 @@
 //   node --experimental-websocket drive.mjs FIREFOX <jobs.json
 //   node drive.mjs WEBKITWEBDRIVER <jobs.json
 //
-// jobs.json: {"url": address of the page, "drop": a GGUF file of the site to drop on it, "ask": what to send by its form, see ask(), "talk": what to send to it by its form, see talk(), "flags": Chromium's, where the usual
-// ones are not meant, "browser": "chromium", "firefox" or "webkit", "jobs": [job, …]} with jobs such as
+// jobs.json: {"url": address of the page, "drop": a GGUF file of its site to drop on it, "ask": what to send by its form, see ask(),
+// "talk": the same in Chromium, as a person would, see talk(), "flags": Chromium's, where the usual ones are not meant, "browser": "chromium", "firefox" or "webkit", "jobs": [job, …]} with jobs such as
 //   {"kind": "greedy", "ids": [1, 2], "count": 50, "logits": 5}   tokens chosen, logits of the first few of them;
 //       with "verify": true while textures are checked
 //   {"kind": "drawn", "ids": [1, 2], "count": 50, "seed": 1, "temperature": 0.8}   tokens drawn by the page's sampler
