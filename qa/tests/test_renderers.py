@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from glinfer.errors import InputError
 from glinfer.formats import random_checkpoint
 from glinfer.gl.context import Limits, open_device
 from glinfer.inspect.settings import RunSetting
+from qa.kernels.measure import all_cases
 from qa.renderers import command, environments
 from qa.renderers.browsers import Found
 from qa.renderers.command import first_row, run_all, run_one
@@ -237,6 +239,11 @@ def test_what_is_missing_for_an_environment_is_one_line(tmp_path: Path, monkeypa
     row = run_one(Renderer("a/b", "A", "es", BOOKWORM), {}, silent)
     assert row.problem == "not tried: apt-get is missing, which unpacks Debian 12; use Debian or Ubuntu"
     assert [*tmp_path.iterdir()] == []
+
+
+def test_the_matrix_in_the_docs_counts_every_kernel() -> None:
+    text = (environments.ROOT / "docs" / "reliability.md").read_text("utf-8")
+    assert set(re.findall(r"of (\d+) kernels", text)) == {str(len(all_cases()))}, "run python -m qa renderers again"
 
 
 def test_every_column_is_a_check() -> None:
