@@ -222,7 +222,7 @@ def serving(site: Path, port: int = 0) -> Iterator[str]:
 
 
 def _drive(node: str, browser: str, renderer: Renderer, site: Path, query: str, **asked: Any) -> dict[str, Any]:
-    """Do what is asked in the page of a site, see drive.mjs; errors are those of :func:`check_browser`."""
+    """Run jobs in the page of a site, or use its form, see drive.mjs; errors are those of :func:`check_browser`."""
     driver = web_root() / "tests" / "browser" / "drive.mjs"
     with serving(site) as url:
         asked |= {"url": f"{url}?offline=0&{query}", "browser": renderer.browser, "flags": renderer.flags}
