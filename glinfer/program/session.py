@@ -35,7 +35,7 @@ from glinfer.program.plan import Plan
 from glinfer.program.regions import FORMAT, Place, places_in_one
 from glinfer.program.stages import stage
 
-WATCHED = ("gemm", "linear", "matmul")
+WATCHED = ("gemm", "linear", "matmul", "cached_scores", "cached_values")
 """Ops whose draws are watched, see :mod:`glinfer.gl.sentinel`."""
 WATCH_EVERY = 4
 """Runs for each watched draw: it costs an NVIDIA H100 up to 0.2 ms. The first run of each draw is watched too."""
@@ -451,7 +451,7 @@ class Session:
         return tuple(found.values())
 
     def _watched(self, first: int, end: int | None, *, read: bool) -> dict[int, bool]:
-        """The products in draws[first:end] to watch, and whether for the first time.
+        """The draws in draws[first:end] to watch, and whether for the first time.
 
         New ones, else in turn, one for each :data:`WATCH_EVERY` runs since others were, if results are read back before
         the next run overwrites the texels.
@@ -470,7 +470,7 @@ class Session:
 
     @cached_property
     def _watchable(self) -> tuple[int, ...]:
-        """The places of products, the longest draws, that are the last to write activations of floats."""
+        """The places of the longest draws that are the last to write activations of floats."""
         writers: dict[Texture, int] = {}
         for place, draw in enumerate(self.draws):
             writers.update((texture, place) for texture in draw.framebuffer.textures)

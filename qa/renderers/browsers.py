@@ -10,23 +10,34 @@ import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+import glinfer
+from glinfer.config import ModelConfig
+from glinfer.export.drop import export_drop
 from glinfer.export.serve import address, site_server
 from glinfer.export.site import export_web, web_root
+from glinfer.formats import random_checkpoint, save_checkpoint
 from qa.renderers import cells
 from qa.renderers.cells import Cell
 from qa.renderers.environments import MissingError
 from qa.renderers.operations import OPERATIONS, browser_jobs, digest
 from qa.renderers.table import Renderer
+from tests.goldens.gguf_models import byte_level
+from tests.goldens.given import CHATML
 
 _TIMEOUT = 600  # seconds for one site
 _GREEDY = 12
-_GAB = "tiny"
+_GAB, _BUNDLED = "tiny", "shakespeare"
+_SITES = (_BUNDLED, *cells.BARE)
+"""Models whose pages run with extensions, and without."""
+_TIMED = 100
+"""Tokens of the text that is timed."""
 
 
 def find_browser(renderer: Renderer) -> tuple[str, str]:
@@ -59,51 +70,126 @@ def check_browser(renderer: Renderer, texts: Mapping[str, Sequence[Sequence[int]
         MissingError: the browser, or what it needs, is not here.
         RuntimeError: a page failed; the message says how.
     """
-    node, browser = find_browser(renderer)
-    goldens, written, verified, bits, count = list[float](), list[bool](), 0, dict[str, str](), 0
+    drive = partial(_drive, *find_browser(renderer), renderer)
+    found = Found()
+    # WebKit's scripts may begin after the page's own.
+    bare_query = "minimum=1" if renderer.browser == "webkit" else "extensions=0"
     with tempfile.TemporaryDirectory(prefix="glinfer-renderers-") as folder:
-        for name in (_GAB, "shakespeare", *cells.FAMILIES):
-            path = name if name == "shakespeare" else cells.golden_file(name)
-            made = export_web(path, Path(folder) / name, plan="reference" if name == _GAB else "fast")
+        for name in (_GAB, *_SITES):
+            path = name if name == _BUNDLED else cells.golden_file(name)
+            site = export_web(path, Path(folder) / name, plan="reference" if name == _GAB else "fast").folder
             jobs = _jobs(name, renderer, texts)
-            output = _drive(node, browser, renderer, made.folder, [*jobs, {"kind": "verify"}])
+            output = drive(site, "worker=0", jobs=[*jobs, {"kind": "verify"}])
             if name == _GAB:
                 yield {"renderer": output["renderer"]}
                 if not all(words in output["renderer"] for words in renderer.expects):
                     return
-            *results, verify = output["results"]
-            for job, found in zip(jobs, results, strict=True):
-                if job["kind"] == "draw":
-                    named = list(OPERATIONS)[len(bits)]
-                    bits[named] = digest(np.array(found["bits"], np.uint32))
-                elif "golden" in job:
-                    goldens.append(_golden_error(name, found))
-                else:
-                    written.append(found["ids"] == list(job["expected"]))
-            (report,) = verify["reports"]
-            verified += report.get("ok") is True
-            count += report.get("checked", {}).get("textures", 0)
-    yield asdict(Cell("operations", True, "", bits))
-    yield asdict(Cell("goldens", max(goldens) <= 1, f"{len(goldens)} models, at {max(goldens):.0%} of the tolerance"))
-    yield asdict(Cell("texts", all(written), f"{sum(written)} of {len(written)}"))
-    yield asdict(Cell("draws", verified == 4, f"{count} textures by the page, {verified} of 4 models"))
+            found.add(name, jobs, output["results"])
+            if name != _GAB:
+                bare = drive(site, f"worker=0&{bare_query}", jobs=jobs)
+                if bare["computes"]["floats"]:
+                    raise RuntimeError("the page renders to floats without the extension for it")
+                found.add_bare(name, jobs, bare["results"], output["results"])
+        for site, form, answer in _forms(Path(folder)):
+            shown = [drive(site, query, **form)["shown"] for query in ("cache=0", "cache=0&minimum=1")]
+            found.forms += [each["answer"] == answer for each in shown]
+            found.workers += [each["worker"] for each in shown]
+    yield from map(asdict, found.cells())
+
+
+@dataclass
+class Found:
+    """What the pages of a browser computed, of what they had to."""
+
+    bits: dict[str, str] = field(default_factory=dict)
+    goldens: list[float] = field(default_factory=list)
+    bare: list[float] = field(default_factory=list)
+    other: list[str] = field(default_factory=list)
+    written: list[bool] = field(default_factory=list)
+    forms: list[bool] = field(default_factory=list)
+    workers: list[bool] = field(default_factory=list)
+    milliseconds: list[float] = field(default_factory=list)
+    verified: list[bool] = field(default_factory=list)
+    textures: int = 0
+
+    def add(self, name: str, jobs: Sequence[Mapping[str, Any]], results: Sequence[Mapping[str, Any]]) -> None:
+        """What the jobs of a site gave, and a check of its textures after them."""
+        (report,) = results[-1]["reports"]
+        self.verified.append(report.get("ok") is True)
+        self.textures += report.get("checked", {}).get("textures", 0)
+        for job, result in zip(jobs, results[:-1], strict=True):
+            if job["kind"] == "draw":
+                self.bits[list(OPERATIONS)[len(self.bits)]] = digest(np.array(result["bits"], np.uint32))
+            else:
+                self._compare(name, job, result, self.goldens)
+
+    def add_bare(self, name: str, jobs: Sequence[Mapping[str, Any]], *results: Sequence[Mapping[str, Any]]) -> None:
+        """What the same jobs gave without extensions, and what with them."""
+        for job, result, plain in zip(jobs, *results, strict=False):
+            self._compare(name, job, result, self.bare)
+            if result.get("logits") != plain.get("logits"):
+                self.other.append(name)
+
+    def _compare(self, name: str, job: Mapping[str, Any], result: Mapping[str, Any], goldens: list[float]) -> None:
+        if "golden" in job:
+            goldens.append(_golden_error(name, result))
+            return
+        expected = list(job["expected"])
+        self.written.append(result["ids"][: len(expected)] == expected)
+        if job["count"] == _TIMED:
+            self.milliseconds.append(result["milliseconds"] / _TIMED)
+
+    def cells(self) -> Iterator[Cell]:
+        """A cell for each check."""
+        yield Cell("operations", True, "", self.bits)
+        for check, errors in (("goldens", self.goldens), ("bare", self.bare)):
+            words = f"{len(errors)} models, at {max(errors):.0%} of the tolerance"
+            if check == "bare" and self.other:
+                words += f"; other bits than with float targets: {', '.join(self.other)}"
+            yield Cell(check, max(errors) <= 1, words)
+        words = f"{sum(self.written)} of {len(self.written)}"
+        if self.milliseconds:
+            plain, bare = self.milliseconds
+            words += f", {_BUNDLED} at {plain:.1f} ms a token, {bare:.1f} without extensions"
+        words += f"; by the form {sum(self.forms)} of {len(self.forms)}, {sum(self.workers)} of them in a worker"
+        yield Cell("texts", all(self.written + self.forms), words)
+        passed = sum(self.verified)
+        words = f"{self.textures} textures by the page, {passed} of {len(self.verified)} models"
+        yield Cell("draws", all(self.verified), words)
+
+
+def _forms(folder: Path) -> Iterator[tuple[Path, dict[str, Any], str]]:
+    """Sites, what to send to them by the form of their page, and Python's answer; the second opens a GGUF file."""
+    asked: dict[str, Any] = {"text": "ROMEO:", "tokens": _GREEDY}
+    with glinfer.load(_BUNDLED) as model:
+        answer = model.generate(asked["text"], max_tokens=_GREEDY, temperature=0)
+    yield folder / _BUNDLED, {"ask": asked}, answer
+    words = {**byte_level("smollm"), "tokenizer.chat_template": CHATML}
+    vocab = f"vocab={len(words['tokenizer.ggml.tokens'])}"
+    config = ModelConfig.from_options(f"family=llama,blocks=2,heads=4,kv_heads=2,dim=64,inner=128,{vocab},context=96")
+    path = folder / "model.gguf"
+    save_checkpoint(random_checkpoint(config, 3), path, dtype="q8_0", tokenizer=words)
+    with glinfer.load(path) as model:
+        answer = model.chat(asked["text"], max_tokens=_GREEDY, temperature=0)
+    site = export_drop(folder / "drop", context=96, shapes={"llama": config}).folder
+    path.rename(site / path.name)
+    yield site, {"drop": path.name, "ask": asked}, answer
 
 
 def _jobs(name: str, renderer: Renderer, texts: Mapping[str, Sequence[Sequence[int]]]) -> list[dict[str, Any]]:
-    """Jobs of web/tests/browser/drive.mjs for one site; keys that it does not know are for :func:`check_browser`."""
+    """Jobs of web/tests/browser/drive.mjs for one site; keys that it does not know are for :class:`Found`."""
     if name == _GAB:
         return [{"kind": "logits", "ids": cells.gab_record(name)["tokens"], "golden": True}, *browser_jobs()]
     jobs: list[dict[str, Any]] = []
-    if name in cells.FAMILIES:
+    if name in cells.BARE:
         ids = cells.figures_of(name).ids[: cells.GIVEN]
         jobs.append({"kind": "greedy", "ids": ids, "count": _GREEDY, "logits": 1, "golden": True})
-    if texts:
-        ids = cells.prompt_of(name)
-        drawn = {"kind": "drawn", "temperature": cells.TEMPERATURE, "seed": cells.SEED}
-        forms: list[dict[str, Any]] = [{"kind": "greedy"}, drawn]
-        for form, text in zip(forms, texts[name], strict=True):
-            expected = text[: renderer.tokens]
-            jobs.append({**form, "ids": ids, "count": len(expected), "expected": expected})
+    if name in texts:
+        given, (greedy, drawn) = {"ids": cells.prompt_of(name)}, (text[: renderer.tokens] for text in texts[name])
+        sampling = {"temperature": cells.TEMPERATURE, "seed": cells.SEED}
+        jobs.append({"kind": "drawn", **given, "count": len(drawn), **sampling, "expected": drawn})
+        count, options = _TIMED if name == _BUNDLED else len(greedy), {"temperature": 0, "stopIds": []}
+        jobs.append({"kind": "stream", **given, "count": count, "options": options, "expected": greedy})
     return jobs
 
 
@@ -131,13 +217,11 @@ def serving(site: Path, port: int = 0) -> Iterator[str]:
             thread.join()
 
 
-def _drive(
-    node: str, browser: str, renderer: Renderer, site: Path, jobs: Sequence[Mapping[str, Any]]
-) -> dict[str, Any]:
-    """Run jobs in the page of a site; errors are those of :func:`check_browser`."""
+def _drive(node: str, browser: str, renderer: Renderer, site: Path, query: str, **asked: Any) -> dict[str, Any]:
+    """Run jobs in the page of a site, or use its form, see drive.mjs; errors are those of :func:`check_browser`."""
     driver = web_root() / "tests" / "browser" / "drive.mjs"
     with serving(site) as url:
-        asked = {"url": f"{url}?worker=0", "jobs": jobs, "browser": renderer.browser, "flags": renderer.flags}
+        asked |= {"url": f"{url}?offline=0&{query}", "browser": renderer.browser, "flags": renderer.flags}
         done = subprocess.run(
             [node, "--experimental-websocket", str(driver), browser],
             input=json.dumps(asked),
@@ -152,6 +236,6 @@ def _drive(
         raise RuntimeError(lines[0].strip()[:300])
     found: dict[str, Any] = json.loads(done.stdout)
     for key in ("errors", "pageErrors", "glErrors"):
-        if found[key]:
+        if found.get(key):
             raise RuntimeError(f"{key}: {found[key][0]}")
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ from qa_commands import run
 
 from glinfer.errors import InputError
 from glinfer.gl.context import open_device
+from qa.kernels.measure import all_cases
 from qa.renderers import command, environments
+from qa.renderers.browsers import Found
 from qa.renderers.cells import CHECKS, Asked, check_texts
 from qa.renderers.command import first_row, run_all, run_one
 from qa.renderers.environments import BOOKWORM, MissingError, System, make
@@ -125,6 +128,24 @@ def test_operations_on_a_device_are_what_float64_says() -> None:
     assert len({digest(numbers) for numbers in found.values()}) == len(found)
 
 
+# Browsers
+
+
+def test_a_browser_that_writes_other_tokens_without_extensions_fails() -> None:
+    report = {"reports": [{"ok": True, "checked": {"textures": 3}}]}
+    jobs = [{"kind": "stream", "count": 2, "expected": [1, 2]}]
+    for bare, logits, words in (([1, 2, 9], 5, "2 of 2"), ([1, 3], 6, "1 of 2")):
+        found = Found(goldens=[0.1], bare=[0.2])
+        found.add("llama", jobs, [{"ids": [1, 2], "logits": 5}, report])
+        found.add_bare("llama", jobs, [{"ids": bare, "logits": logits}], [{"ids": [1, 2], "logits": 5}, report])
+        cells = {each.check: each for each in found.cells()}
+        assert (cells["texts"].passed, cells["texts"].words.split(";")[0]) == (words == "2 of 2", words)
+        assert ("other bits than with float targets: llama" in cells["bare"].words) is (logits == 6)
+        assert cells["draws"].words == "3 textures by the page, 1 of 1 models"
+    found.goldens.append(1.5)
+    assert [each.passed for each in found.cells() if each.check == "goldens"] == [False]
+
+
 # Reports
 
 
@@ -207,6 +228,11 @@ def test_what_is_missing_for_an_environment_is_one_line(tmp_path: Path, monkeypa
     row = run_one(Renderer("a/b", "A", "es", BOOKWORM), {}, silent)
     assert row.problem == "not tried: apt-get is missing, which unpacks Debian 12; use Debian or Ubuntu"
     assert [*tmp_path.iterdir()] == []
+
+
+def test_the_matrix_in_the_docs_counts_every_kernel() -> None:
+    text = (environments.ROOT / "docs" / "reliability.md").read_text("utf-8")
+    assert set(re.findall(r"of (\d+) kernels", text)) == {str(len(all_cases()))}, "run python -m qa renderers again"
 
 
 def test_every_column_is_a_check() -> None:

@@ -91,7 +91,7 @@ export function missing(gl, requires, { minimum = false } = {}) {
   if (!gl) {
     return [
       "This browser has no WebGL2. Use a current browser, and check that hardware acceleration or " +
-        "software rendering is not disabled in its settings.",
+        "software rendering is not disabled in its settings. Without a graphics card, Chrome needs --enable-unsafe-swiftshader.",
     ];
   }
   const found = [];

@@ -11,9 +11,10 @@ const EDGE = 4; // texels a side
 export const WATCH_EVERY = 4; // runs for each watched draw; the first run of each draw is watched too
 /** The shaders of products, the longest draws. */
 export const PRODUCTS = ["gemm.frag", "linear.frag", "matmul.frag"];
+const WATCHED = [...PRODUCTS, "cached_scores.frag", "cached_values.frag"];
 
 /**
- * The places of the draws to watch: products, the longest ones, that are the last to write a texture of floats.
+ * The places of the draws to watch: the longest ones that are the last to write a texture of floats.
  * @param {object[]} draws bound ones, see replay.js.
  * @returns {number[]}
  */
@@ -24,7 +25,7 @@ export function watchable(draws) {
     const plain = framebuffer.textures.every(({ spec: { kind, format } }) => kind === "activation" && format === "rgba32f");
     const { fragment, defines } = program.spec;
     const fixed = !spec.adds && !("first_slot" in spec.per_run) && !spec.uniforms.first_slot && !("EXPERT_BLOCKS" in defines);
-    return texture === framebuffer.textures[0] && plain && fixed && PRODUCTS.includes(fragment) ? [place] : [];
+    return texture === framebuffer.textures[0] && plain && fixed && WATCHED.includes(fragment) ? [place] : [];
   });
 }
 

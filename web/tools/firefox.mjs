@@ -72,7 +72,7 @@ class Page {
 
   async evaluate(script, given) {
     const { result, exceptionDetails } = await this.connection.send("script.callFunction", {
-      functionDeclaration: `async (given) => JSON.stringify(await (${script})(JSON.parse(given)))`,
+      functionDeclaration: `async (given) => JSON.stringify((await (${script})(JSON.parse(given))) ?? null)`,
       arguments: [{ type: "string", value: JSON.stringify(given ?? null) }],
       target: { context: this.context },
       awaitPromise: true,

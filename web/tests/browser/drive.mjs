@@ -4,8 +4,8 @@
 //   node --experimental-websocket drive.mjs FIREFOX <jobs.json
 //   node drive.mjs WEBKITWEBDRIVER <jobs.json
 //
-// jobs.json: {"url": address of the page, "talk": what to send to it by its form, see talk(), "flags": Chromium's, where the usual
-// ones are not meant, "browser": "chromium", "firefox" or "webkit", "jobs": [job, …]} with jobs such as
+// jobs.json: {"url": address of the page, "drop": a GGUF file of its site to drop on it, "ask": what to send by its form, see ask(),
+// "talk": the same in Chromium, as a person would, see talk(), "flags": Chromium's, where the usual ones are not meant, "browser": "chromium", "firefox" or "webkit", "jobs": [job, …]} with jobs such as
 //   {"kind": "greedy", "ids": [1, 2], "count": 50, "logits": 5}   tokens chosen, logits of the first few of them;
 //       with "verify": true while textures are checked
 //   {"kind": "drawn", "ids": [1, 2], "count": 50, "seed": 1, "temperature": 0.8}   tokens drawn by the page's sampler
@@ -35,7 +35,10 @@ import { launchWebKit } from "../../tools/webkit.mjs";
 
 const LONGEST = 280_000; // milliseconds
 
-/** Before any script of the page: count draw calls, except of single texels, and keep errors, whatever the runtime says. */
+/**
+ * Before any script of the page: count draw calls, except of single texels, and keep errors, whatever the runtime says;
+ * hide extensions if the address has extensions=0.
+ */
 function watch() {
   const watched = (globalThis.watched = { drawCalls: 0, glErrors: [], lost: 0 });
   const prototype = WebGL2RenderingContext.prototype;
@@ -53,6 +56,11 @@ function watch() {
     return error;
   };
   addEventListener("webglcontextlost", () => (watched.lost += 1), true);
+  if (new URLSearchParams(location.search).get("extensions") !== "0") return;
+  const { getExtension } = prototype;
+  prototype.getExtension = function (name) {
+    return name === "WEBGL_debug_renderer_info" ? getExtension.call(this, name) : null;
+  };
 }
 
 /** Before any script of the page: a function that draws one triangle over textures of one line, and reads the bits back. */
@@ -236,7 +244,7 @@ async function work(jobs) {
   const error = gl.getError();
   const info = gl.getExtension("WEBGL_debug_renderer_info");
   const renderer = gl.getParameter(info ? info.UNMASKED_RENDERER_WEBGL : gl.RENDERER);
-  return { results, renderer, pageErrors: errors, glErrors: [...globalThis.watched.glErrors, ...(error ? [error] : [])] };
+  return { results, renderer, computes: model.replay.form, pageErrors: errors, glErrors: [...globalThis.watched.glErrors, ...(error ? [error] : [])] };
 }
 
 /** A page for as many sites as are driven, one after another; gives what opens a site there and does what is asked. */
@@ -255,15 +263,39 @@ export async function drivenPage(browser) {
   });
   await page.addInitScript(watch);
   await page.addInitScript(lendDraw);
-  return async ({ url, talk: message = null, jobs = [] }) => {
+  return async ({ url, drop = null, ask: asked = null, talk: message = null, jobs = [] }) => {
     const now = (said = { console: [], errors: [] });
     await page.goto(url);
     let made = {};
+    if (drop) await page.evaluate(dropFile, drop);
+    if (asked) made.shown = await page.evaluate(ask, asked);
     if (message) made = await talk(page, message);
     if (jobs.length) made = { ...made, ...(await page.evaluate(work, jobs)) };
     const watched = await page.evaluate(() => globalThis.watched);
     return { ...made, ...now, drawCalls: watched.drawCalls, lost: watched.lost };
   };
+}
+
+/** In the page: drops a file of the site on it. */
+async function dropFile(name) {
+  while (!document.getElementById("zone")) await new Promise((resolve) => setTimeout(resolve, 20));
+  const dataTransfer = new DataTransfer();
+  dataTransfer.items.add(new File([await (await fetch(name)).blob()], name));
+  document.dispatchEvent(new DragEvent("drop", { dataTransfer, cancelable: true }));
+}
+
+/** In the page: sends a message by its form; gives the answer, and whether a worker wrote it. */
+async function ask({ text, tokens }) {
+  const { glinfer } = globalThis;
+  await glinfer.ready;
+  const [form, status] = ["form", "status"].map((id) => document.getElementById(id));
+  for (const [id, value] of Object.entries({ temperature: 0, length: tokens, message: text })) document.getElementById(id).value = value;
+  form.requestSubmit();
+  while (status.textContent !== "Done.") {
+    if (glinfer.errors.length) throw new Error(glinfer.errors.join(" "));
+    await new Promise((resolve) => setTimeout(resolve, 20));
+  }
+  return { answer: glinfer.page.turns.at(-1).answer, worker: glinfer.model.worker === true };
 }
 
 /**

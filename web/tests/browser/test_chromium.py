@@ -25,6 +25,7 @@ from glinfer.gl.program import VERTEX_SHADER, load_source
 from glinfer.kernels.flat.elementwise import arithmetic
 from glinfer.kernels.options import KernelOptions
 from glinfer.program.plan import PlanBuilder
+from qa.renderers import cells
 
 pytestmark = [pytest.mark.gl, pytest.mark.web]
 
@@ -89,6 +90,18 @@ def test_the_bundled_model_writes_what_it_writes_in_python(
     assert drift < 1e-5
     [integers] = run_site(made.folder, jobs[1:2], query=LIMITS["webgl2"])["results"]  # without float targets
     assert (integers["ids"], integers["logits"]) == (found["ids"], found["logits"])
+
+
+def test_figures_of_transformers_without_extensions(run_site: Drive, tmp_path: Path) -> None:
+    """Of a model with convolutions; `python -m qa renderers` runs five families."""
+    figures = cells.figures_of("lfm2")
+    made = export_web(cells.golden_file("lfm2"), tmp_path / "site")
+    job = {"kind": "greedy", "ids": figures.ids[: cells.GIVEN], "count": 12}
+    ran = run_site(made.folder, [job], query="?extensions=0")
+    (found,) = ran["results"]
+    assert not ran["computes"]["floats"], "the extension is not hidden"
+    assert found["ids"] == figures.ids[cells.GIVEN :][:12]
+    assert figures.error(cells.GIVEN - 1, np.array(found["logits"][0], np.float64)) <= cells.OF_RANGE
 
 
 def softmax(logits: list[float]) -> Array:
