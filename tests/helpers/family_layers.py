@@ -42,8 +42,10 @@ def layers_of(family: str) -> dict[str, Any]:
     if FAMILIES[family].delta_rule:
         return {"layer_types": ("linear_attention", "full_attention"), **DELTA}
     if FAMILIES[family].sigmoid_router:
-        dense = {"num_dense_layers": 1, "dense_intermediate_size": 512, "use_expert_bias": True}
-        return {"layer_types": ("conv", "full_attention"), "conv_L_cache": 3, **dense, "routed_scaling_factor": 1.5}
+        dense = {"num_dense_layers": 1, "dense_intermediate_size": 512} if family != "minimax_m2" else {}
+        layers = {"layer_types": ("conv", "full_attention"), "conv_L_cache": 3} if FAMILIES[family].convolves else {}
+        shared = {"shared_intermediate_size": 512} if "shared_intermediate_size" in FAMILIES[family].usual else {}
+        return {**dense, **layers, **shared, "use_expert_bias": True, "routed_scaling_factor": 1.5}
     if FAMILIES[family].convolves:
         window = {"sliding_window": 5} if family == "lfm3" else {}
         return {

@@ -130,7 +130,8 @@ def config_of(file: GgufFile) -> ModelConfig:
         if family.shared_expert:
             fields["shared_expert_intermediate_size"] = keys.whole(SHARED_WIDTH, fields["intermediate_size"])
         if "shared_intermediate_size" in family.usual:
-            fields["shared_intermediate_size"] = keys.whole(form.shared_key)
+            wide = fields["intermediate_size"] * keys.whole("expert_shared_count", 0, least=0)
+            fields["shared_intermediate_size"] = keys.whole(form.shared_key, wide or None)
     if family.rotary:
         fields.update(_rotary_fields(family, keys, file, fields))
     elif keys.whole(_KEY_HEADS, fields["num_attention_heads"]) != fields["num_attention_heads"]:
