@@ -8,7 +8,7 @@ from glinfer.families.huggingface import SAME_MATHS, Fields, HuggingFace
 from glinfer.families.layer import LayerConfig
 from glinfer.families.names import Names
 from glinfer.families.record import Family
-from glinfer.families.settings import Keys, Settings
+from glinfer.families.settings import Settings
 
 _SCALE = 0.0625
 
@@ -16,11 +16,6 @@ _SCALE = 0.0625
 def divided_logits(settings: Settings, fields: Fields) -> Fields:
     """The divisor of the logits; files have a factor."""
     return {"logits_scaling": 1 / settings.number("logit_scale", _SCALE)}
-
-
-def metadata_of_logits(keys: Keys, fields: Fields) -> Fields:
-    """The same in a GGUF file."""
-    return {"logits_scaling": 1 / keys.number("logit_scale", 1.0)}
 
 
 FAMILY = Family(
@@ -41,5 +36,5 @@ FAMILY = Family(
         only={**SAME_MATHS, "use_qk_norm": (False, None)},
         more=divided_logits,
     ),
-    gguf=Gguf("command-r", more=metadata_of_logits, further=lambda config: {"logit_scale": 1 / config.logits_scaling}),
+    gguf=Gguf("command-r", scalars={"logits_scaling": ("logit_scale", 1 / _SCALE)}, inverted=("logits_scaling",)),
 )

@@ -27,7 +27,7 @@ def _more(settings: Settings, fields: Fields) -> Fields:
 
 def _of_metadata(keys: Keys, fields: Fields) -> Fields:
     found = windows(keys, fields, period=_PERIOD, usual=_WINDOW)
-    return {**cohere.metadata_of_logits(keys, fields), **found, **_turned(found)}
+    return {**found, **_turned(found)}
 
 
 FAMILY = replace(

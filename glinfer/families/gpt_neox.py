@@ -11,8 +11,9 @@ from glinfer.families.huggingface import SAME_MATHS, Fields, HuggingFace, angles
 from glinfer.families.layer import LayerConfig
 from glinfer.families.names import GGUF_NAMES, Names
 from glinfer.families.record import Family
-from glinfer.families.settings import Settings
+from glinfer.families.settings import Keys, Settings
 
+_PARALLEL = "use_parallel_residual"
 _OLD = {"rotary_pct": "partial_rotary_factor", "rotary_emb_base": "rope_theta"}
 NAMES = Names(
     embeddings="gpt_neox.embed_in",
@@ -32,6 +33,12 @@ def _angles(settings: Settings, fields: Fields) -> Fields:
     return angles(replace(settings, values={**older, **settings.values}), fields, share=0.25)
 
 
+def _of_metadata(keys: Keys, fields: Fields) -> Fields:
+    """Models whose branches follow each other are refused."""
+    keys.only(_PARALLEL, (True,))
+    return {}
+
+
 FAMILY = Family(
     "gpt_neox",
     names=NAMES,
@@ -45,12 +52,18 @@ FAMILY = Family(
         sizes=(50432, 6144, 24576, 44, 64, 0, 0, 2048),
         eps=1e-5,
         keys={"layer_norm_eps": ("layer_norm_eps",)},
-        only={**SAME_MATHS, "use_parallel_residual": (True,), "attention_bias": (True,)},
+        only={**SAME_MATHS, _PARALLEL: (True,), "attention_bias": (True,)},
         rope=_angles,
         names=replace(NAMES, projection="attention.query_key_value"),
         prefix="gpt_neox.",
         buffers=r"(.*\.)?(rotary_emb\.inv_freq|attention\.(masked_)?bias)",
         layouts={"projection": "by head"},
     ),
-    gguf=Gguf("gptneox", partial_rotary=True, names=replace(GGUF_NAMES, projection="attn_qkv")),
+    gguf=Gguf(
+        "gptneox",
+        partial_rotary=True,
+        names=replace(GGUF_NAMES, projection="attn_qkv"),
+        more=_of_metadata,
+        further=lambda config: {_PARALLEL: True},
+    ),
 )

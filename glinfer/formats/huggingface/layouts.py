@@ -1,8 +1,8 @@
 """How files of some families store tensors, by the role's layout in :class:`glinfer.families.huggingface.HuggingFace`.
 
 ``padded`` positions have unused rows before the first one. ``transposed`` matrices are [in, out]. ``by key``, the rows
-before a delta rule are grouped by key head, and ``by head``, those of attention by head. ``alternating``, a tensor holds the matrices of all experts, with the rows
-of gate and up in turn. Floats are [experts, in, out]. In MXFP4 (Open Compute Project, Microscaling Formats 1.0) a
+before a delta rule are grouped by key head; ``by head``, those of queries, keys and values by head. ``alternating``, a
+tensor holds the matrices of all experts, with the rows of gate and up in turn. Floats are [experts, in, out]. In MXFP4 (Open Compute Project, Microscaling Formats 1.0) a
 matrix is two tensors of bytes: ``NAME_blocks`` [experts, out, in / 32, 16] with two weights in each byte, the first one
 in the low half, and ``NAME_scales`` [experts, out, in / 32], exponents of two. GGML's blocks have the same weights and
 exponents. There, the low halves of a block hold its first sixteen weights, and the high halves the others.
@@ -95,8 +95,8 @@ def parts_in(config: ModelConfig, stored: StoredTensor, found: FoundTensor, data
 def rows_by_part(stored: StoredTensor, config: ModelConfig) -> npt.NDArray[np.intp]:
     """The row indices that reorder a tensor from groups by head, or by key head, to the tensors that it holds.
 
-    The group of a head has its queries, its keys and its values. The group of a key head has its queries, its keys, and the values and gates of the value heads that share it; or the
-    shares and decays of those heads.
+    The group of a head has its queries, keys and values. That of a key head has its queries, its keys, and the values
+    and gates of the value heads that share it; or the shares and decays of those heads.
     """
     layer = stored.tensors[0].layer
     assert layer is not None
