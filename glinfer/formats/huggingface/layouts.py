@@ -2,10 +2,11 @@
 
 ``padded`` positions have unused rows before the first one. ``transposed`` matrices are [in, out]. ``by key``, the rows
 before a delta rule are grouped by key head; ``by head``, those of queries, keys and values by head. ``alternating``, a
-tensor holds the matrices of all experts, with the rows of gate and up in turn. Floats are [experts, in, out]. In MXFP4 (Open Compute Project, Microscaling Formats 1.0) a
-matrix is two tensors of bytes: ``NAME_blocks`` [experts, out, in / 32, 16] with two weights in each byte, the first one
-in the low half, and ``NAME_scales`` [experts, out, in / 32], exponents of two. GGML's blocks have the same weights and
-exponents. There, the low halves of a block hold its first sixteen weights, and the high halves the others.
+tensor holds the matrices of all experts, with the rows of gate and up in turn. Floats are [experts, in, out]. In MXFP4
+(Open Compute Project, Microscaling Formats 1.0) a matrix is two tensors of bytes: ``NAME_blocks`` [experts, out, in /
+32, 16] with two weights in each byte, the first one in the low half, and ``NAME_scales`` [experts, out, in / 32],
+exponents of two. GGML's blocks have the same weights and exponents. There, the low halves of a block hold its first
+sixteen weights, and the high halves the others.
 """
 
 from __future__ import annotations
