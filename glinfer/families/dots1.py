@@ -29,7 +29,7 @@ FAMILY = replace(
         only={key: value for key, value in _FORM.only.items() if key != "use_qk_norm"},
         windows=later_windows,
         rope=angles,
-        experts=(0, 0, False),
+        experts=(128, 6, False),
         more=partial(glm4_moe.experts, shared=0, dense=0),
     ),
     gguf=replace(_GGUF, architecture="dots1", partial_rotary=False, attention_bias=False, names=GGUF_EXPERT_NAMES),

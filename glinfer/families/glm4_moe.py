@@ -1,4 +1,4 @@
-"""GLM-4.5 Air and its kind (Z.ai 2025): many small MLPs behind the first layers, and one more that all tokens use.
+"""GLM-4.5 Air and its kind (Z.ai 2025): after the first layers many small MLPs, and one more that all tokens use.
 
 Experts are chosen by sigmoids plus a learned number (Wang et al. 2024), and a half of each head is rotated. Defaults
 follow Glm4MoeConfig in Hugging Face's transformers 5.
