@@ -84,7 +84,8 @@ def further_draws(config: ModelConfig, plan: str = "fast", first: int = 0) -> in
         found += 4 * (of.per_layer > 0) + of.scaled + BESIDE * (of.attends and of.delta is not None)
         if plan == "fast":  # an activation, a shared expert, or one MLP where others have experts
             own = of.experts is not None and (of.experts.apart or of.experts.own_norms)
-            found += (config.hidden_act == "xielu") + 4 * own
+            beside = of.experts is not None and config.shared_intermediate_size > 0 and not own
+            found += (config.hidden_act == "xielu") + 4 * own + 2 * beside
             found -= 3 * (config.family.experts and of.experts is None)
         if plan == "chunk" and layer == config.num_hidden_layers - 1:  # it ends with what later tokens need
             found -= (of.gated or of.head_gates) - of.convolves
