@@ -572,7 +572,8 @@ class ModelConfig:
         values = dataclasses.asdict(self)
         names = list(values)
         first = names.index("num_key_value_heads")
-        usual = ModelConfig(**{name: values[name] for name in names[:first]})
+        divides = self.hidden_size % self.num_attention_heads == 0  # without, head_dim has no default
+        usual = ModelConfig(**{name: values[name] for name in names[:first]}, head_dim=0 if divides else 1)
         for name in names[first:]:
             if values[name] == getattr(usual, name):
                 del values[name]

@@ -44,6 +44,7 @@ TOGETHER = 4096
 )
 @click.option("--restart", is_flag=True, help="Discard the results of an earlier run and start over.")
 @click.option("--context", type=int, help="Maximum tokens of a text. Default: from the model's files.")
+@click.option("--lora", type=click.Path(), metavar="NAME", help="Adapter: one of the model's tasks, or a directory.")
 @weights_option
 @gelu_option
 @tokenizer_option
@@ -68,7 +69,11 @@ def embed(model: str, source: str, out: str, column: str | None, restart: bool, 
         "texts": file_digest(source),
         "column": column,
         **settings,
-        **{name: options[name] for name in ("weights", "gelu", "context", "tokenizer")},
+        **{
+            name: options[name]
+            for name in ("weights", "gelu", "context", "tokenizer", "lora")
+            if name != "lora" or options[name]
+        },
     }
     with loaded(model, **options) as opened:
         embedder = opened.embedder

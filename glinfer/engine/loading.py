@@ -27,7 +27,7 @@ from glinfer.engine.textures import WeightSource, reread
 from glinfer.engine.vision import ImageEncoder, ImageEngine, fitted
 from glinfer.errors import InputError, PlanError
 from glinfer.formats import Checkpoint, load_checkpoint, random_checkpoint, unpacked, weight_shapes
-from glinfer.formats.adapters.merge import read_adapter
+from glinfer.formats.adapters.merge import read_adapter, with_task
 from glinfer.formats.checkpoint import with_context
 from glinfer.formats.files import noted_files
 from glinfer.formats.gguf.file import gguf_files_read_once
@@ -88,6 +88,8 @@ def read_model(
     """
     path = unpacked(found_model(path))
     checkpoint = for_use(load_checkpoint(path), gelu=gelu, context=context)
+    if lora and checkpoint.config.embeds:
+        return path, with_task(path, checkpoint, lora)
     adapters = {name: read_adapter(where, checkpoint.config, base=checkpoint) for name, where in (lora or {}).items()}
     return path, dataclasses.replace(checkpoint, adapters=adapters)
 
@@ -193,7 +195,8 @@ def load_model(
         gelu: ``tanh`` or ``erf``, instead of the checkpoint's form.
         context: tokens of the longest sequence; by default the model's positions, at most 4096 if they are rotary.
         lora: a LoRA adapter to run with the weights, as PEFT's directory or a GGUF file; or a dict of names and paths,
-            from which each text names one. Texts that name none use the adapter ``default``, if given.
+            from which each text names one. Texts that name none use the adapter ``default``, if given. An embedding
+            model takes one, also by the name of a folder in its directory.
         device: an open device to share, ``"auto"``, or the number of an EGL device; by default $GLINFER_DEVICE or the
             best device.
         api: ``es``, OpenGL ES through EGL, or ``desktop``; by default $GLINFER_API or ``es``.
@@ -234,7 +237,7 @@ def load_model(
         vision = _NUMPY if executor == "numpy" else read_vision(path, config, mmproj)
     deep = len(vision.checkpoint.config.deepstack_layers) if isinstance(vision, Vision) else 0
     inputs = ImageInputs(deep, vision.sections) if isinstance(vision, Vision) else None
-    again = {name: os.path.abspath(where) for name, where in given.items()}  # noqa: PTH100
+    again = {name: os.path.abspath(where) if os.path.lexists(where) else where for name, where in given.items()}  # noqa: PTH100
     read = partial(read_model, os.path.abspath(path), gelu=gelu, context=context, lora=again)  # noqa: PTH100
     with stage("context"):
         opened = device if isinstance(device, Device) else open_device(device, api=api, limits=limits)

@@ -70,6 +70,7 @@ class Gguf:
             texts and one for long ones.
         names: the names of tensors in the file.
         scalars: the key and the default of fields of :class:`glinfer.config.ModelConfig` that scale or bound something.
+        inverted: the fields among these of which a file has the reciprocal.
         inner_key: the key of the inner width of an MLP, or of each expert's.
         shared_key: the key of the width of an MLP that all tokens use without a weight.
         marked_by: a key that the files of this family have, and those of other families of the architecture lack.
@@ -93,6 +94,7 @@ class Gguf:
     partial_rotary: bool = False
     names: Names = GGUF_NAMES
     scalars: Mapping[str, tuple[str, float]] = field(default_factory=dict)
+    inverted: tuple[str, ...] = ()
     inner_key: str = "feed_forward_length"
     shared_key: str = SHARED_WIDTH
     marked_by: str = ""

@@ -329,6 +329,7 @@ class HuggingFace:
         variant: the ``model_type`` of its files, and whether settings are of this family, if it is another family's.
         wrapped: the ``model_type`` of multimodal models whose ``text_config`` describes a model of this family.
         names: the names of tensors in the file; None if they are those of the checkpoint.
+        modules: the names of modules in transformers, which adapters have; None if they are those of tensors.
         prefix: the beginning of names that some files omit.
         buffers: a regular expression for tensors, without prefix, that are not weights of the model and are ignored.
         layouts: how the file stores the tensors of a role, see :mod:`glinfer.formats.huggingface.layouts`; by default
@@ -354,6 +355,7 @@ class HuggingFace:
     variant: tuple[str, Callable[[Settings], bool]] = ("", lambda settings: False)
     wrapped: tuple[str, ...] = ()
     names: Names | None = None
+    modules: Names | None = None
     prefix: str = "model."
     buffers: str = r"(.*\.)?rotary_emb\.inv_freq"
     layouts: Mapping[str, str] = field(default_factory=dict)

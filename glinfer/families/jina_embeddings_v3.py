@@ -1,4 +1,6 @@
-"""Jina Embeddings v3 (Sturua et al. 2024): an XLM-RoBERTa with rotary positions. Adapters for tasks are separate files.
+"""Jina Embeddings v3 (Sturua et al. 2024): an XLM-RoBERTa with rotary positions.
+
+Adapters for tasks are folders in the model's directory, whose names are those of transformers' modules.
 
 Defaults follow JinaEmbeddingsV3Config in Hugging Face's transformers 5.
 """
@@ -39,6 +41,7 @@ FAMILY = replace(
         eps=1e-5,
         only=SAME_MATHS,
         names=replace(NAMES, projection="mixer.Wqkv"),
+        modules=replace(NAMES, layer="layers.{}.", projection="self_attn.{}_proj", output="self_attn.o_proj"),
         prefix="",
         buffers=r"(.*\.)?rotary_emb\..*|pooler\..*|lm_head\..*",
         classifier=(),

@@ -152,7 +152,7 @@ class LayerConfig:
         ahead: number of later positions that a token sees.
         rope: rotary angles of queries and keys; None for no rotation.
         norms: see :data:`NormPlaces`.
-        parallel: whether both branches read the stream before the layer, behind one norm.
+        parallel: whether both branches read the stream before the layer, behind one norm or each behind its own.
         head_norms: see :data:`HeadNorms`.
         turned_first: whether queries and keys are normalised after their rotation.
         score_scale: factor of attention scores.

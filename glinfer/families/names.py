@@ -14,7 +14,7 @@ class Names:
 
     Attributes:
         layer: the prefix of names inside a layer, with a placeholder for its number.
-        attention_norm, mlp_norm: the norms before the two branches of a layer.
+        attention_norm, mlp_norm: the norms before the two branches of a layer; without the second they share the first.
         attention_post_norm, mlp_post_norm: the norms after the branches.
         projection: the projections of queries, keys and values, with a placeholder for the letter; without one, a
             single matrix holds the rows of all three.

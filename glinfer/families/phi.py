@@ -13,7 +13,9 @@ from glinfer.families.record import Family
 
 FAMILY = Family(
     "phi",
-    names=Names(output="self_attn.dense", up="mlp.fc1", down="mlp.fc2", final_norm="model.final_layernorm"),
+    names=Names(
+        mlp_norm="", output="self_attn.dense", up="mlp.fc1", down="mlp.fc2", final_norm="model.final_layernorm"
+    ),
     norm="layer",
     layer=LayerConfig(parallel=True),
     gated=False,

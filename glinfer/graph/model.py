@@ -186,7 +186,7 @@ class Graph:
             beside = self._branch("ssm", "attention", number, of, self._delta(number, of, of.delta))
         body = self._mlps(number, of) if of.mlp else Nothing()
         mlp = self._branch("mlp", "mlp", number, of, body)
-        mlp = replace(mlp, norm=mixing.norm) if of.parallel else mlp
+        mlp = replace(mlp, norm=mixing.norm) if of.parallel and not self.names.mlp_norm else mlp
         scale = ModelTensor("layer_scale", "", (1,), number) if of.scaled else None
         per_layer = self._per_layer(number, of) if of.per_layer else None
         return Layer(number, mixing, beside, mlp, per_layer, scale, of.parallel)

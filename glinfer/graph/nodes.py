@@ -303,7 +303,7 @@ class Layer(Node):
         beside: a scan that reads the same stream as the attention, where there is one.
         per_layer: the branch of the layer's own embedding, where there is one.
         scale: [1], the factor of the stream after all branches, where there is one.
-        parallel: whether the first two branches read the stream before the layer, and share its norm.
+        parallel: whether the first two branches read the stream before the layer.
     """
 
     number: int

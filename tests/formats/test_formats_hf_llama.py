@@ -253,11 +253,25 @@ def test_a_family_that_only_begins_like_a_known_one_is_another(tmp_path: Path) -
         ("lfm2_vl", "lfm2"),
         ("gemma3n_text", "gemma"),
         ("qwen3_omni", "qwen3"),
-        ("mixtral", None),
+        ("mellum", None),
     ):
         (tmp_path / "config.json").write_text(json.dumps({"model_type": name}))
         save_file({}, tmp_path / "model.safetensors")
         assert (f"({near} is another family)" in refusal(tmp_path)) == (near is not None)
+
+
+@pytest.mark.parametrize(
+    ("name", "needs"),
+    [
+        *(("deepseek_v2", "latent"), ("deepseek_v3", "latent"), ("glm4_moe_lite", "latent"), ("bitnet", "activations")),
+        *(("ernie4_5_moe", "experts chosen"), ("phimoe", "experts chosen"), ("llama4_text", "attention in chunks")),
+        *(("kimi_linear", "Kimi's delta"), ("jamba", "the scan of Mamba-1"), ("bloom", "positions as biases")),
+    ],
+)
+def test_a_known_family_is_refused_with_what_it_needs(tmp_path: Path, name: str, needs: str) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": name}))
+    save_file({}, tmp_path / "model.safetensors")
+    assert f"found model_type '{name}', which is not supported, as it needs {needs}" in refusal(tmp_path)
 
 
 # Heads and embeddings

@@ -237,8 +237,8 @@ def test_names_of_other_families_and_older_files_are_understood(tmp_path: Path) 
     ("changes", "message"),
     [
         (
-            {"model_type": "bloom"},
-            "found model_type 'bloom', which is not supported; expected one of the families known: g",
+            {"model_type": "opt"},
+            "found model_type 'opt', which is not supported; expected one of the families known: g",
         ),
         ({"model_type": ["gpt2"]}, "found model_type ['gpt2'], which is not supported; expected"),
         ({"without": "model_type"}, "found no model_type; expected one of the families known: gpt2"),

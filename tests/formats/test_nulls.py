@@ -27,7 +27,7 @@ ANYWHERE = """
 """.split()  # noqa: SIM905
 
 
-NEEDED = {"nemotron_h": {"layers_block_type": ["linear_attention"]}}
+NEEDED = {"nemotron_h": {"layers_block_type": ["linear_attention"]}, "glm4_moe": {"num_attention_heads": 64}}
 """Settings without which transformers would make a model that is refused."""
 
 

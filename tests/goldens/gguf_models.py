@@ -157,6 +157,36 @@ CONFIGS = {
     "exaone4": config("exaone4"),  # it has windows in models of 64 layers alone
     "apertus": config("apertus", hidden_act="xielu", rope_theta=1.2e7),
     "hunyuan-dense": config("hunyuan_v1_dense", head_dim=32, tie_word_embeddings=True, rope_theta=5e4),
+    "arcee": config("arcee"),
+    "nemotron": config("nemotron", partial_rotary_factor=0.5, attention_bias=True, mlp_bias=True),
+    "starcoder2": config("starcoder2", tie_word_embeddings=True),
+    "stablelm": config("stablelm", partial_rotary_factor=0.25, attention_bias=True, num_key_value_heads=4),
+    "chatglm": config("glm", partial_rotary_factor=0.5, attention_bias=True),
+    "glm4": config("glm4", partial_rotary_factor=0.5, attention_bias=True),
+    "command-r": config("cohere", tie_word_embeddings=True, rope_theta=500000.0, logits_scaling=0.5),
+    "cohere2": config(
+        "cohere2",
+        **{"num_hidden_layers": 5, "sliding_window": 5, "tie_word_embeddings": True, "logits_scaling": 0.5},
+        **{"layer_types": ("sliding_attention",) * 3 + ("full_attention",), "rotary_layers": (1, 1, 1, 0)},
+    ),
+    "exaone": config("exaone", rope_theta=500000.0),
+    "gptneox": config("gpt_neox", partial_rotary_factor=0.25, num_key_value_heads=4),
+    "llama, experts": config("mixtral", **EXPERTS, norm_topk_prob=True, rope_theta=1e6),
+    "glm4moe": config(
+        "glm4_moe",
+        **{**EXPERTS, "num_hidden_layers": 3, "num_dense_layers": 1, "dense_intermediate_size": 160},
+        **{"partial_rotary_factor": 0.5, "attention_bias": True, "norm_topk_prob": True, "use_expert_bias": True},
+        **{"shared_intermediate_size": 96, "routed_scaling_factor": 1.5},
+    ),
+    "dots1": config(
+        "dots1",
+        **{**EXPERTS, "num_hidden_layers": 3, "num_dense_layers": 1, "dense_intermediate_size": 160},
+        **{"norm_topk_prob": True, "use_expert_bias": True, "shared_intermediate_size": 192, "num_key_value_heads": 4},
+        routed_scaling_factor=2.5,
+    ),
+    "minimax-m2": config(
+        "minimax_m2", **EXPERTS, partial_rotary_factor=0.5, norm_topk_prob=True, use_expert_bias=True, rope_theta=5e6
+    ),
     "phi2": config("phi", hidden_act="gelu_new", partial_rotary_factor=0.5, num_key_value_heads=4),
     "phi3": config("phi3", rope_scaling=LONG_PHI, partial_rotary_factor=0.75, layer_norm_eps=1e-5),
     "granite": config("granite", **GRANITE),
@@ -234,6 +264,7 @@ CONFIGS = {
     "gemma3, linear": config("gemma3_text", **GEMMA3, rope_scaling={"rope_type": "linear", "factor": 8.0}),
 }
 COMPARED = {**CONFIGS, "gab": GAB, "mistral": config("mistral"), "llama3": config("llama", rope_scaling=LLAMA3)}
+COMPARED["exaone, llama3"] = config("exaone", rope_scaling=LLAMA3)
 """The models whose logits are compared."""
 
 

@@ -223,6 +223,24 @@ MODELS = {
         },
         seed=1,
     ),
+    "arcee": Made({**ODD, "model_type": "arcee", "head_dim": 10, "attention_bias": True, "mlp_bias": True}, seed=3),
+    "nemotron": Made({**ODD, "model_type": "nemotron", "hidden_size": 72, "norm_eps": 1e-4}, seed=1),
+    "starcoder2": Made({**ODD, "model_type": "starcoder2", "sliding_window": 30, "tie_word_embeddings": False}, seed=0),
+    "stablelm": Made({**EVEN, "model_type": "stablelm", "use_qkv_bias": True, "partial_rotary_factor": 0.25}, seed=9),
+    "glm": Made({**EVEN, "model_type": "glm", "head_dim": 20, "pad_token_id": 0, "rms_norm_eps": 1e-4}, seed=1),
+    "glm4": Made({**ODD, "model_type": "glm4", "head_dim": 20, "pad_token_id": 0, "rope_theta": 5e3}, seed=4),
+    "cohere": Made({**EVEN, "model_type": "cohere", "attention_bias": True, "tie_word_embeddings": False}, seed=4),
+    "cohere2": Made(
+        {
+            **{**ODD, "model_type": "cohere2", "num_hidden_layers": 5, "sliding_window": 30},
+            **{"sliding_window_pattern": 3, "logit_scale": 0.25, "tie_word_embeddings": False},
+        },
+        seed=0,
+    ),
+    "exaone": Made({**ODD, "model_type": "exaone", "num_layers": 2, "rope_theta": 5e4}, seed=3),
+    "gpt_neox": Made(
+        {**EVEN, "model_type": "gpt_neox", "num_key_value_heads": 4, "rotary_pct": 0.5, "rotary_emb_base": 5e3}, seed=5
+    ),
     "phi": Made(
         {**ODD, "model_type": "phi", "hidden_size": 72, "partial_rotary_factor": 0.5, "layer_norm_eps": 1e-4}, seed=0
     ),
@@ -331,6 +349,40 @@ MODELS = {
     ),
     "qwen3_moe": Made(
         {**ODD, **EXPERTS, "model_type": "qwen3_moe", "head_dim": 10, "num_experts": 9, "norm_topk_prob": True}, seed=4
+    ),
+    "mixtral": Made({**ODD, "model_type": "mixtral", "num_local_experts": 6, "num_experts_per_tok": 3}, seed=1),
+    "glm4_moe": Made(
+        {
+            **{
+                **ODD,
+                **EXPERTS,
+                "model_type": "glm4_moe",
+                "head_dim": 20,
+                "attention_bias": True,
+                "n_routed_experts": 7,
+            },
+            **{"num_hidden_layers": 3, "routed_scaling_factor": 1.3, "n_shared_experts": 2, "intermediate_size": 101},
+        },
+        seed=3,
+    ),
+    "dots1": Made(
+        {
+            **{**ODD, **EXPERTS, "model_type": "dots1", "head_dim": 20, "n_routed_experts": 7, "n_shared_experts": 1},
+            **{
+                "num_hidden_layers": 3,
+                "first_k_dense_replace": 1,
+                "norm_topk_prob": True,
+                "routed_scaling_factor": 2.5,
+            },
+        },
+        seed=5,
+    ),
+    "minimax_m2": Made(
+        {
+            **{**ODD, "model_type": "minimax_m2", "head_dim": 20, "rotary_dim": 12, "num_local_experts": 7},
+            "num_experts_per_tok": 3,
+        },
+        seed=0,
     ),
     "qwen3_5_moe": Made(
         {

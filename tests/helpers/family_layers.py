@@ -42,8 +42,10 @@ def layers_of(family: str) -> dict[str, Any]:
     if FAMILIES[family].delta_rule:
         return {"layer_types": ("linear_attention", "full_attention"), **DELTA}
     if FAMILIES[family].sigmoid_router:
-        dense = {"num_dense_layers": 1, "dense_intermediate_size": 512, "use_expert_bias": True}
-        return {"layer_types": ("conv", "full_attention"), "conv_L_cache": 3, **dense, "routed_scaling_factor": 1.5}
+        dense = {"num_dense_layers": 1, "dense_intermediate_size": 512} if family != "minimax_m2" else {}
+        layers = {"layer_types": ("conv", "full_attention"), "conv_L_cache": 3} if FAMILIES[family].convolves else {}
+        shared = {"shared_intermediate_size": 512} if "shared_intermediate_size" in FAMILIES[family].usual else {}
+        return {**dense, **layers, **shared, "use_expert_bias": True, "routed_scaling_factor": 1.5}
     if FAMILIES[family].convolves:
         window = {"sliding_window": 5} if family == "lfm3" else {}
         return {
@@ -82,7 +84,8 @@ def further_draws(config: ModelConfig, plan: str = "fast", first: int = 0) -> in
         found += 4 * (of.per_layer > 0) + of.scaled + BESIDE * (of.attends and of.delta is not None)
         if plan == "fast":  # an activation, a shared expert, or one MLP where others have experts
             own = of.experts is not None and (of.experts.apart or of.experts.own_norms)
-            found += (config.hidden_act == "xielu") + 4 * own
+            beside = of.experts is not None and config.shared_intermediate_size > 0 and not own
+            found += (config.hidden_act == "xielu") + 4 * own + 2 * beside
             found -= 3 * (config.family.experts and of.experts is None)
         if plan == "chunk" and layer == config.num_hidden_layers - 1:  # it ends with what later tokens need
             found -= (of.gated or of.head_gates) - of.convolves

@@ -41,6 +41,9 @@ NORMS_OF_LAYERS = {
     "qwen3_5_moe_text": (1, 2, 0),
     "qwen3_next": (1, 2, 0),
     "olmoe": (1, 2, 0),
+    "glm4": (0, 2, 2),
+    "dots1": (1, 2, 0),
+    "minimax_m2": (1, 2, 0),
 }
 """Norms of a layer of each family: of heads together (a pass), before branches, and behind them (a pass each)."""
 POSITIONS = "transformer.wpe.weight"

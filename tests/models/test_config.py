@@ -180,6 +180,11 @@ def test_any_options_text_gives_a_model_or_one_line(text: str) -> None:
 # JSON
 
 
+def test_heads_that_do_not_divide_the_width_are_kept() -> None:
+    config = ModelConfig(70, 40, 6, 2, 64, head_dim=8, model_type="glm4_moe")
+    assert ModelConfig.from_json(config.to_json()) == config
+
+
 @settings(max_examples=25)
 @given(configs())
 def test_json_and_back(config: ModelConfig) -> None:

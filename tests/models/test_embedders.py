@@ -13,6 +13,8 @@ from goldens.embedders import FORMS, RECORDED, SHAPE, pooled, texts, weights_of,
 
 import glinfer
 from glinfer.config import ModelConfig
+from glinfer.errors import InputError
+from glinfer.formats.adapters.merge import with_task
 from glinfer.kernels.fused.rows import interleaved, row_table
 from glinfer.kernels.options import KernelOptions
 from glinfer.lower.feed import encode_feed
@@ -81,6 +83,49 @@ def test_vectors(tmp_path: Path, family: str) -> None:
     assert np.abs(expected - expected.mean(axis=0)).max() > 0.1, "texts that are all alike show little"
     assert np.abs(found - expected).max() <= 1e-5 * np.abs(expected).max()
     assert np.array_equal(alone, found[3])
+
+
+TASKS = {"retrieval_query": ["q_proj", "o_proj", "fc1"], "text_matching": ["v_proj", "fc2", "word_embeddings"]}
+
+
+@pytest.mark.slow
+def test_adapters_of_tasks_are_those_of_peft(tmp_path: Path) -> None:
+    peft = pytest.importorskip("peft", reason="PEFT is not installed (make test-all installs it)")
+    transformers, torch = pytest.importorskip("transformers"), pytest.importorskip("torch")
+    name, more, pooling = FORMS["jina_embeddings_v3"]
+    config = getattr(transformers, f"{name}Config")(**{**SHAPE, **more})
+    save(tmp_path / "m", getattr(transformers, f"{name}Model")(config), pooling)
+    ids, vectors = given(100), {}
+    for task, targets in TASKS.items():
+        base = getattr(transformers, f"{name}Model").from_pretrained(tmp_path / "m")
+        settings = peft.LoraConfig(r=4, lora_alpha=6, target_modules=targets)
+        theirs = peft.get_peft_model(base, settings).eval()
+        with torch.no_grad():
+            for part, tensor in theirs.named_parameters():
+                if "lora_" in part:
+                    tensor.normal_(0, 0.3)
+            rows = [theirs.double()(torch.tensor([each])).last_hidden_state[0].numpy() for each in ids]
+        theirs.float().save_pretrained(tmp_path / "m" / task)
+        vectors[task] = np.array([pooled(each, pooling) for each in rows])
+    for task, expected in vectors.items():
+        with glinfer.load(tmp_path / "m", lora=task) as model:
+            found = model.embed(ids)
+        assert np.abs(found - expected).max() <= 1e-5 * np.abs(expected).max()
+    with glinfer.load(tmp_path / "m") as model:
+        assert np.abs(model.embed(ids) - vectors["text_matching"]).max() > 0.1, "the adapter changes nothing"
+
+
+def test_an_unknown_task_is_refused_with_those_of_the_model(tmp_path: Path) -> None:
+    checkpoint = weights_of(ModelConfig.from_mapping(recorded("embedders")["jina_embeddings_v3"]["config"]))
+    with pytest.raises(InputError, match=r"^there is no adapter 'retrieval'; .* this model's directory has none$"):
+        with_task(tmp_path, checkpoint, {"default": "retrieval"})
+    for task in TASKS:
+        (tmp_path / task).mkdir()
+        (tmp_path / task / "adapter_config.json").write_text("{}")
+    with pytest.raises(InputError, match=r"expected the path of one, or a task of this model: retrieval_query, text_m"):
+        with_task(tmp_path, checkpoint, {"default": "retrieval"})
+    with pytest.raises(InputError, match="found 2 adapters for a model that embeds texts; expected one"):
+        with_task(tmp_path, checkpoint, dict.fromkeys(TASKS, "text_matching"))
 
 
 CLASSIFIERS = {"bert": "Bert", "xlm-roberta": "XLMRoberta", "qwen3": "Qwen3"}

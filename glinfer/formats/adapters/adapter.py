@@ -83,7 +83,8 @@ class Pair:
 def adaptable(config: ModelConfig, names: Names) -> dict[str, StoredTensor]:
     """The matrices that an adapter may change, by their names in the file without ``.weight``."""
     found = (each for each in stored_tensors(config, names) if len(each.shape) == 2)
-    return {each.name.removesuffix(".weight"): each for each in found if each.tensors[0].role in _ROLES}
+    roles = (*_ROLES, "embeddings", "token_types") if config.embeds else _ROLES
+    return {each.name.removesuffix(".weight"): each for each in found if each.tensors[0].role in roles}
 
 
 def low_ranks(

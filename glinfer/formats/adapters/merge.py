@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -36,12 +36,10 @@ def read_adapter(path: AnyPath, config: ModelConfig, scale: float = 1.0, *, base
 
     Raises:
         FormatError: the adapter cannot be read, is damaged, is not plain LoRA, or belongs to another model.
-        InputError: ``scale`` is not a finite number, the model embeds texts, or the package gguf is missing.
+        InputError: ``scale`` is not a finite number, or the package gguf is missing.
     """
     if isinstance(scale, bool) or not isinstance(scale, (int, float)) or not math.isfinite(scale):
         raise InputError(f"the adapter's scale is {scale!r}; expected a finite number")
-    if config.embeds:
-        raise InputError("found a model that embeds texts; adapters need one that generates text")
     found = _found(path, config, base)
     if scale == 1.0:
         return found
@@ -59,6 +57,25 @@ def _found(path: AnyPath, config: ModelConfig, base: Checkpoint | None) -> Adapt
     if not os.path.lexists(path):
         raise FormatError(f"{shown(path)}: there is no such adapter; expected a PEFT directory, or a GGUF file")
     raise FormatError(f"{shown(path)}: found no adapter; expected a PEFT directory, or a GGUF file")
+
+
+def with_task(path: AnyPath, checkpoint: Checkpoint, given: Mapping[str, AnyPath]) -> Checkpoint:
+    """Merge the adapter of an embedding model, which is named by its path or as a folder in the model's directory.
+
+    Raises:
+        FormatError: the adapter cannot be merged, see :func:`read_adapter`.
+        InputError: several adapters are given, or none is found.
+    """
+    where, *others = given.values()
+    if others:
+        raise InputError(f"found {len(given)} adapters for a model that embeds texts; expected one; load it once each")
+    model = Path(os.fsdecode(path))
+    tasks = {each.parent.name: each.parent for each in sorted(model.glob(f"*/{CONFIG}"))}
+    name = os.fsdecode(where)
+    if name not in tasks and not os.path.lexists(name):
+        own = f", or a task of this model: {', '.join(tasks)}" if tasks else "; this model's directory has none"
+        raise InputError(f"there is no adapter {name!r}; expected the path of one{own}")
+    return merged(checkpoint, [read_adapter(tasks.get(name, where), checkpoint.config, base=checkpoint)])
 
 
 def merged(checkpoint: Checkpoint, adapters: Iterable[Adapter]) -> Checkpoint:

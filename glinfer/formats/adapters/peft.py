@@ -27,7 +27,7 @@ from glinfer.families.settings import Settings, quoted
 from glinfer.formats.adapters.adapter import Adapter, FloatArray, LowRank, Pair, adaptable, low_ranks, refused_name
 from glinfer.formats.checkpoint import Checkpoint
 from glinfer.formats.files import AnyPath, inside, shown
-from glinfer.formats.huggingface.layouts import ALTERNATING, BY_KEY, file_shape, layout_of, rows_by_part
+from glinfer.formats.huggingface.layouts import ALTERNATING, BY_HEAD, BY_KEY, file_shape, layout_of, rows_by_part
 from glinfer.formats.huggingface.model import loaded
 from glinfer.formats.json_files import read_json
 from glinfer.formats.packed import row_bytes
@@ -48,6 +48,8 @@ _OTHERS = {"lora_embedding_": "embeddings", "lora_magnitude_vector": "DoRA", ".b
 _EXPERTS = "experts"
 """The end of the module whose parameters ``gate_up_proj`` and ``down_proj`` hold all experts in transformers 5."""
 _PART = re.compile(r"(.+)\.lora_(A|B)(?:\.default)?\.weight")
+_TABLE = re.compile(r"(.+)\.lora_embedding_(A|B)(?:\.default)?")
+"""The matrices of a table, which are stored as those of its transpose."""
 _PLAIN: Mapping[str, tuple[object, ...]] = {
     "use_dora": (False,),
     "bias": ("none",),
@@ -86,8 +88,8 @@ def read_peft(path: AnyPath, config: ModelConfig, base: Checkpoint | None = None
             f"{label}: this model is {config.model_type}, whose files have factors of its matrices, so adapters of "
             "PEFT are not supported; expected a GGUF adapter: convert it with llama.cpp's convert_lora_to_gguf.py"
         )
-    stored_as = form.names or config.family.names
-    pairs, others = _pairs(weights)
+    stored_as = form.modules or form.names or config.family.names
+    pairs, others = _pairs(weights, tables=config.embeds)
     _check_copies(others, config, stored_as, base, shown(weights))
     known, modules = adaptable(config, stored_as), _modules_of_experts(config, form)
     matrices: dict[str, LowRank] = {}
@@ -104,7 +106,7 @@ def read_peft(path: AnyPath, config: ModelConfig, base: Checkpoint | None = None
         if stored.experts > 1:
             pair = _by_expert(pair, stored, alternate=layout_of(stored, form) == ALTERNATING)
         scale = _scale(settings, stored.name.removesuffix(".weight"), pair.rank)
-        order = rows_by_part(stored, config) if layout_of(stored, form) == BY_KEY else None
+        order = rows_by_part(stored, config) if layout_of(stored, form) in (BY_KEY, BY_HEAD) else None
         matrices.update(low_ranks(config, stored, pair, scale, where, order=order))
     if not matrices:
         raise FormatError(f"{shown(weights)}: found no matrices lora_A and lora_B; expected an adapter of PEFT's LoRA")
@@ -208,14 +210,15 @@ def _matches(pattern: str, name: str, settings: Settings) -> bool:
     raise FormatError(f"{found}; expected the name of a module")
 
 
-def _pairs(weights: Path) -> tuple[dict[str, Pair], dict[str, FoundTensor]]:
-    """A and B of each module by its name without PEFT's prefix, and all other tensors."""
+def _pairs(weights: Path, *, tables: bool) -> tuple[dict[str, Pair], dict[str, FoundTensor]]:
+    """A and B of each module, and with ``tables`` of each table, by name without PEFT's prefix; and other tensors."""
     label = shown(weights)
     tensors, _ = read_header(weights)
     pairs: dict[str, dict[str, Any]] = {}
     others: dict[str, FoundTensor] = {}
     for name, found in tensors.items():
-        part = _PART.fullmatch(name)
+        table = _TABLE.fullmatch(name) if tables else None
+        part = table or _PART.fullmatch(name)
         if part is None:
             others[name] = found
             continue
@@ -224,8 +227,8 @@ def _pairs(weights: Path) -> tuple[dict[str, Pair], dict[str, FoundTensor]]:
                 f"{label}: tensor {quoted(name)} is {found.dtype}, which is not supported; expected one of "
                 f"{', '.join(STORED)}; convert it first"
             )
-        key = "down" if part[2] == "A" else "up"
-        pairs.setdefault(part[1].removeprefix(_PREFIX), {})[key] = load_tensor(found)
+        key, numbers = "down" if (part[2] == "A") != bool(table) else "up", load_tensor(found)
+        pairs.setdefault(part[1].removeprefix(_PREFIX), {})[key] = numbers.T if table else numbers
     return {name: Pair(**parts) for name, parts in pairs.items()}, others
 
 

@@ -104,6 +104,7 @@ def config_of(file: GgufFile) -> ModelConfig:
     form, keys = family.in_gguf, keys_of(file, family)
     computed = {key for key, _ in form.scalars.values()}
     computed |= {"expert_count"} if family.experts else set()
+    computed |= {"use_parallel_residual"} if family.layer.parallel else set()
     computed |= {_YARN_LOG} if family.scaled_queries else set()
     for key, usual in USUAL_SETTINGS.items():
         if key not in computed:
@@ -130,7 +131,8 @@ def config_of(file: GgufFile) -> ModelConfig:
         if family.shared_expert:
             fields["shared_expert_intermediate_size"] = keys.whole(SHARED_WIDTH, fields["intermediate_size"])
         if "shared_intermediate_size" in family.usual:
-            fields["shared_intermediate_size"] = keys.whole(form.shared_key)
+            wide = fields["intermediate_size"] * keys.whole("expert_shared_count", 0, least=0)
+            fields["shared_intermediate_size"] = keys.whole(form.shared_key, wide or None)
     if family.rotary:
         fields.update(_rotary_fields(family, keys, file, fields))
     elif keys.whole(_KEY_HEADS, fields["num_attention_heads"]) != fields["num_attention_heads"]:
@@ -139,6 +141,7 @@ def config_of(file: GgufFile) -> ModelConfig:
     for field, (key, scalar) in form.scalars.items():
         value = keys.value(key)
         fields[field] = scalar if value is None else keys.number(key) if value else _NEUTRAL.get(field, 0.0)
+        fields[field] = 1 / fields[field] if field in form.inverted and value else fields[field]
     try:
         config = ModelConfig(**fields)
     except ConfigError as error:
@@ -330,7 +333,7 @@ def metadata_of(config: ModelConfig) -> tuple[dict[str, Any], Factors]:
             raise _refused(f"the settings of its rope scaling cannot be right: {given}") from None
         values.update(scaling)
     for field, (key, _) in form.scalars.items():
-        values[key] = getattr(config, field)
+        values[key] = 1 / getattr(config, field) if field in form.inverted else getattr(config, field)
     values.update(form.further(config))
     found = {f"{form.architecture}.{key}": value for key, value in values.items()}
     _check_read_back(config, found, factors)

@@ -27,6 +27,20 @@ _CLASSIFIER = "ForSequenceClassification"
 _CAPS = ("attn_logit_softcapping", "final_logit_softcapping")
 _NULLS = (*_CAPS, "sliding_window", "num_key_value_heads", "block_ffn_dim_multiplier", "factor", "mamba_d_ssm")
 """Settings for which transformers distinguishes null from missing."""
+_LATENT = "latent attention (MLA), whose keys and values are products of a shorter vector"
+_LACKING: Mapping[str, str] = {
+    **dict.fromkeys(("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "longcat_flash", "minicpm3", "youtu"), _LATENT),
+    **dict.fromkeys(("deepseek_v32", "glm_moe_dsa"), "sparse attention, which chooses keys for each token"),
+    "bitnet": "activations that are rounded to 8 bits, and norms inside attention and MLP",
+    "ernie4_5_moe": "experts chosen by a softmax plus a learned number",
+    "phimoe": "experts chosen one after the other (SparseMixer)",
+    "llama4_text": "attention in chunks, and experts whose weights multiply their inputs",
+    "kimi_linear": "Kimi's delta attention, with a decay for each element",
+    "minimax": "lightning attention, whose decays are fixed",
+    "bloom": "positions as biases of scores (ALiBi)",
+    **dict.fromkeys(("jamba", "mamba", "falcon_mamba"), "the scan of Mamba-1"),
+}
+"""What some families need that glinfer lacks."""
 _NESTED = 3  # text_config may have rope settings by layer type
 _OF_HEADS = ("num_key_value_heads", "head_dim")  # sizes of families with rotary positions
 _WHOLE = ("quantization_config", "architectures", "tie_word_embeddings")  # settings of a multimodal model
@@ -52,6 +66,11 @@ def read_config(path: Path) -> ModelConfig:
     if "model_type" not in values:
         raise FormatError(f"{label}: found no model_type; expected one of the families known: {known}")
     name = values["model_type"]
+    if isinstance(name, str) and name in _LACKING:
+        raise FormatError(
+            f"{label}: found model_type {quoted(name)}, which is not supported, as it needs {_LACKING[name]}; expected "
+            "another family; docs/models.md lists them"
+        )
     if name not in recognised():
         near = [other for other in recognised() if isinstance(name, str) and name.startswith(other)]
         hint = f" ({near[0]} is another family)" if near else ""

@@ -1,11 +1,12 @@
 """How files of some families store tensors, by the role's layout in :class:`glinfer.families.huggingface.HuggingFace`.
 
 ``padded`` positions have unused rows before the first one. ``transposed`` matrices are [in, out]. ``by key``, the rows
-before a delta rule are grouped by key head. ``alternating``, a tensor holds the matrices of all experts, with the rows
-of gate and up in turn. Floats are [experts, in, out]. In MXFP4 (Open Compute Project, Microscaling Formats 1.0) a
-matrix is two tensors of bytes: ``NAME_blocks`` [experts, out, in / 32, 16] with two weights in each byte, the first one
-in the low half, and ``NAME_scales`` [experts, out, in / 32], exponents of two. GGML's blocks have the same weights and
-exponents. There, the low halves of a block hold its first sixteen weights, and the high halves the others.
+before a delta rule are grouped by key head; ``by head``, those of queries, keys and values by head. ``alternating``, a
+tensor holds the matrices of all experts, with the rows of gate and up in turn. Floats are [experts, in, out]. In MXFP4
+(Open Compute Project, Microscaling Formats 1.0) a matrix is two tensors of bytes: ``NAME_blocks`` [experts, out, in /
+32, 16] with two weights in each byte, the first one in the low half, and ``NAME_scales`` [experts, out, in / 32],
+exponents of two. GGML's blocks have the same weights and exponents. There, the low halves of a block hold its first
+sixteen weights, and the high halves the others.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from glinfer.quant.ggml import MAX_EXPONENT
 from glinfer.quant.parts import Bytes, parts_of
 
 PADDED, TRANSPOSED, BY_KEY, ALTERNATING = "padded", "transposed", "by key", "alternating"
+BY_HEAD = "by head"
 MXFP4 = "MXFP4"
 BLOCKS, SCALES = "_blocks", "_scales"
 _BYTE = "U8"
@@ -42,7 +44,7 @@ Parts = Iterator[tuple[ModelTensor, PackedTensor | npt.NDArray[np.float32]]]
 def layout_of(stored: StoredTensor, form: HuggingFace) -> str:
     """The layout of a tensor of a file; empty for [out, in]."""
     found = form.layouts.get(stored.tensors[0].role, "")
-    is_other = stored.experts > 1 if found == ALTERNATING else len(stored.shape) == 2
+    is_other = stored.experts > 1 if found == ALTERNATING else len(stored.shape) == 2 or found == BY_HEAD
     return found if is_other else ""
 
 
@@ -72,7 +74,7 @@ def parts_in(config: ModelConfig, stored: StoredTensor, found: FoundTensor, data
     if layout == ALTERNATING:
         yield from _of_experts(stored, found, data)
         return
-    order = rows_by_part(stored, config) if layout == BY_KEY else None
+    order = rows_by_part(stored, config) if layout in (BY_KEY, BY_HEAD) else None
     unused = UNUSED_POSITIONS if layout == PADDED else 0
     if config.family.published or layout == TRANSPOSED or found.dtype == "F32" or len(stored.shape) != 2:
         floats = floats_of(data[stored.name], found)[unused:]
@@ -92,13 +94,16 @@ def parts_in(config: ModelConfig, stored: StoredTensor, found: FoundTensor, data
 
 
 def rows_by_part(stored: StoredTensor, config: ModelConfig) -> npt.NDArray[np.intp]:
-    """The row indices that reorder a tensor from groups by key head to the tensors that it holds.
+    """The row indices that reorder a tensor from groups by head, or by key head, to the tensors that it holds.
 
-    The group of a key head has its queries, its keys, and the values and gates of the value heads that share it; or the
-    shares and decays of those heads.
+    The group of a head has its queries, keys and values. That of a key head has its queries, its keys, and the values
+    and gates of the value heads that share it; or the shares and decays of those heads.
     """
     layer = stored.tensors[0].layer
     assert layer is not None
+    if stored.tensors[0].role == "projection":
+        of_heads = np.arange(stored.shape[0]).reshape(config.num_attention_heads, len(stored.tensors), -1)
+        return of_heads.swapaxes(0, 1).reshape(-1)
     rule = config.layer(layer).delta
     assert rule is not None
     shared = rule.heads // rule.key_heads

@@ -1,0 +1,95 @@
+"""GLM-4.5 Air and its kind (Z.ai 2025): after the first layers many small MLPs, and one more that all tokens use.
+
+Experts are chosen by sigmoids plus a learned number (Wang et al. 2024), and a half of each head is rotated. Defaults
+follow Glm4MoeConfig in Hugging Face's transformers 5.
+"""
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from glinfer.families.gguf import SIGMOID, Gguf
+from glinfer.families.huggingface import SAME_MATHS, Fields, HuggingFace, angles
+from glinfer.families.names import GGUF_NAMES
+from glinfer.families.qwen3_moe import EXPERT_NAMES, GGUF_EXPERT_NAMES
+from glinfer.families.record import Family
+from glinfer.families.settings import Keys, Settings
+
+_NORMED, _SCALE = "expert_weights_norm", "expert_weights_scale"
+NAMES = replace(
+    EXPERT_NAMES,
+    expert_bias="mlp.gate.e_score_correction_bias",
+    shared_gate="mlp.shared_experts.gate_proj",
+    shared_up="mlp.shared_experts.up_proj",
+    shared_down="mlp.shared_experts.down_proj",
+)
+
+
+def experts(settings: Settings, fields: Fields, shared: int = 1, dense: int = 1) -> Fields:
+    """The widths of the other MLPs, and how experts are weighted."""
+    shared = settings.whole("n_shared_experts", shared, least=0)
+    return {
+        "num_dense_layers": settings.whole("first_k_dense_replace", dense, least=0),
+        "dense_intermediate_size": settings.whole("intermediate_size", 10944),
+        "shared_intermediate_size": shared * fields["intermediate_size"],
+        "use_expert_bias": True,
+        "routed_scaling_factor": settings.number("routed_scaling_factor", 1.0),
+    }
+
+
+def metadata_of_experts(keys: Keys, fields: Fields) -> Fields:
+    """The same in a GGUF file."""
+    keys.only("expert_gating_func", (SIGMOID,))
+    keys.only("expert_group_count", (0, 1))
+    return {
+        "num_dense_layers": keys.whole("leading_dense_block_count", 0, least=0),
+        "dense_intermediate_size": keys.whole("feed_forward_length"),
+        "norm_topk_prob": keys.flag(_NORMED),
+        "use_expert_bias": True,
+        "routed_scaling_factor": keys.number(_SCALE, 1.0),
+    }
+
+
+def metadata(config: Any) -> dict[str, Any]:
+    """The keys of experts for a GGUF file."""
+    return {
+        _NORMED: config.norm_topk_prob,
+        _SCALE: config.routed_scaling_factor,
+        "expert_shared_count": config.shared_intermediate_size // config.intermediate_size,
+    }
+
+
+FAMILY = Family(
+    "glm4_moe",
+    names=NAMES,
+    sigmoid_router=True,
+    attention_biases=("q", "k", "v"),
+    usual={
+        "hidden_act": "silu",
+        "attention_bias": True,
+        "partial_rotary_factor": 0.5,
+        "norm_topk_prob": True,
+        "use_expert_bias": True,
+        "num_dense_layers": 1,
+        "dense_intermediate_size": 10944,
+        "shared_intermediate_size": 1408,
+    },
+    huggingface=HuggingFace(
+        sizes=(151552, 4096, 1408, 46, 96, 8, 0, 131072),
+        eps=1e-5,
+        keys={"intermediate_size": ("moe_intermediate_size",)},
+        only={**SAME_MATHS, "use_qk_norm": (False,), "n_group": (1,), "topk_group": (1,)},
+        unused=("n_shared_experts",),
+        rope=partial(angles, share=0.5),
+        experts=(128, 8, True),
+        more=experts,
+    ),
+    gguf=Gguf(
+        "glm4moe",
+        partial_rotary=True,
+        names=replace(GGUF_EXPERT_NAMES, mlp_norm=GGUF_NAMES.attention_post_norm),
+        inner_key="expert_feed_forward_length",
+        more=metadata_of_experts,
+        further=metadata,
+    ),
+)
