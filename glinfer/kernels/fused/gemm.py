@@ -109,8 +109,11 @@ def gemm(
     if residual is not None:
         inputs |= residual.inputs("r")
         defines.append(("RESIDUAL", 1))
-    if len(targets.tensors) == 1 and not isinstance(matrix.weight.layout, GroupedLayout):
+    grouped = isinstance(matrix.weight.layout, GroupedLayout)
+    if len(targets.tensors) == 1 and not grouped:
         defines.append(("UNROLL", math.gcd(steps // parts, kernels.unroll)))
+    elif matrix.quad and kernels.quad and not grouped and math.gcd(steps // parts, kernels.row_steps) > 1:
+        defines.append(("ROW_STEPS", kernels.row_steps))
     if parts > 1:
         defines.append(("PARTS", parts))
     per_run = () if low_rank is None else low_rank.per_run
