@@ -297,12 +297,12 @@ vec4 finished(Input v, float norm) {
     A[4 * h + a] = with_piece(with_piece(A[4 * h + a], PIECE_OF(words, 0), V), PIECE_OF(words, PIECE), F);
 #define ADD_PIECES \
     WORDS words[2 * PIECE]; \
-    for (int e = 0; e < PIECE; e++) { \
-        ivec2 along_line = ivec2(8 * (PIECE * a + e), 0); \
-        words[e] = FETCH(weight, (lines[h] + along_line), WEIGHT_SIZE); \
-        words[PIECE + e] = FETCH(weight, (WEIGHT_LINE(numbers[h] + 1) + along_line), WEIGHT_SIZE); \
+    for (int i = 0; i < 2 * PIECE; i++) { \
+        ivec2 line = i < PIECE ? lines[h] : others[h]; \
+        words[i] = FETCH(weight, (line + ivec2(8 * (PIECE * a + i % PIECE), 0)), WEIGHT_SIZE); \
     } \
     EACH_ROW(TIMES_BOTH)
+#define OTHER_LINE others[h] = WEIGHT_LINE(++numbers[h]);
 #define OTHER_INPUTS(a) \
     ivec2 inner = INNER(a) + ivec2(2, 0); \
     EACH_ROW(FETCH_OTHER) \
@@ -591,8 +591,9 @@ void main() {
 #ifdef ROW_STEPS
         { STEP_INPUTS(member) }
         { OTHER_INPUTS(member) }
+        ivec2 others[AT_ONCE];
+        EACH_HALF(OTHER_LINE)
         EACH_QUARTER(EACH_HALF(ADD_PIECES))
-        EACH_HALF(NEXT_LINE)
         step++;
 #elif QUAD
         STEP_INPUTS(member)
