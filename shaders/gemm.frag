@@ -292,7 +292,12 @@ vec4 finished(Input v, float norm) {
 #define TIMES(n, X, R, Y, V, A, B, C, D, E, F, S) A[4 * h + a] = WITH_PIECE(A[4 * h + a], V);
 #define ADD_PIECE FETCH_PIECE EACH_ROW(TIMES)
 #endif
-// With ROW_STEPS 2 each sum adds the products of two steps at once.
+// llvmpipe masks each sum that a turn of a loop stores. A turn of two steps adds both products to a sum before it is stored.
+#if QUAD && LOOKUP_TEXTURE && ROWS > 1 && !defined(PARTS)
+#define TWO_STEPS 1
+#else
+#define TWO_STEPS 0
+#endif
 #define TIMES_BOTH(n, X, R, Y, V, A, B, C, D, E, F, S) \
     A[4 * h + a] = with_piece(with_piece(A[4 * h + a], PIECE_OF(words, 0), V), PIECE_OF(words, PIECE), F);
 #define ADD_PIECES \
@@ -588,7 +593,7 @@ void main() {
     for (;;) {
         int block = step >> 2;
         ivec2 corner = 2 * ivec2(step & 1, (step >> 1) & 1);
-#ifdef ROW_STEPS
+#if TWO_STEPS
         { STEP_INPUTS(member) }
         { OTHER_INPUTS(member) }
         ivec2 others[AT_ONCE];

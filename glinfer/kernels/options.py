@@ -29,8 +29,6 @@ class KernelOptions:
         mantissa: turn integer weights into floats through the mantissa instead of a conversion.
         rows_per_draw: rows that a pass over many rows computes at once, one in each render target: 1, 2, 4 or 8.
         row_tiles: number of tiles for the blocks of a row in passes over many rows, 64 texels apart.
-        row_steps: steps of a product of many rows that each of its sums adds at once, 1 or 2. llvmpipe masks every sum
-            that a turn of a loop stores, and two steps of numbers apart need half as many.
         largest_cell: blocks a side that one point or pair of triangles may cover in passes over many rows.
         blends: blending adds to the residual stream of many rows in place; otherwise the pass reads it and adds.
         chunk: tokens of a prompt in one run.
@@ -54,7 +52,6 @@ class KernelOptions:
     mantissa: bool = False
     rows_per_draw: int = 4
     row_tiles: int = 4
-    row_steps: int = 1
     largest_cell: int = 1
     blends: bool = False
     chunk: int = 512
@@ -81,8 +78,6 @@ class KernelOptions:
             raise PlanError(f"found product_table {self.product_table!r}; expected gpu or llvmpipe")
         if self.rows_per_draw not in (1, 2, 4, 8):
             raise PlanError(f"rows_per_draw is {self.rows_per_draw}; expected 1, 2, 4 or 8")
-        if self.row_steps not in (1, 2):
-            raise PlanError(f"row_steps is {self.row_steps}; expected 1 or 2")
         if self.pitch < BLOCK_EDGE or self.pitch % BLOCK_EDGE:
             raise PlanError(f"pitch is {self.pitch}; expected a multiple of {BLOCK_EDGE}")
 
@@ -107,7 +102,7 @@ def default_kernels(renderer: str, max_point_size: float, weights: str = "f32") 
     cell = 4 if max_point_size >= 4 * BLOCK_EDGE or cover == "quads" else 1
     plain = KernelOptions(cover=cover, rows_per_draw=8, largest_cell=cell, blends=True)
     if "llvmpipe" in renderer.lower():
-        return replace(plain, tiles=8, row_steps=2, lookup_texture=True, product_table="llvmpipe")
+        return replace(plain, tiles=8, lookup_texture=True, product_table="llvmpipe")
     # Neighbours best share small weights, as they share many rows' inputs; points of one block fill a GPU most evenly
     # if a pass has few of them.
     row_tiles = 8 if weights == "f32" else 1

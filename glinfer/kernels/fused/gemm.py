@@ -109,11 +109,8 @@ def gemm(
     if residual is not None:
         inputs |= residual.inputs("r")
         defines.append(("RESIDUAL", 1))
-    grouped = isinstance(matrix.weight.layout, GroupedLayout)
-    if len(targets.tensors) == 1 and not grouped:
+    if len(targets.tensors) == 1 and not isinstance(matrix.weight.layout, GroupedLayout):
         defines.append(("UNROLL", math.gcd(steps // parts, kernels.unroll)))
-    elif matrix.quad and kernels.quad and not grouped and math.gcd(steps // parts, kernels.row_steps) > 1:
-        defines.append(("ROW_STEPS", kernels.row_steps))
     if parts > 1:
         defines.append(("PARTS", parts))
     per_run = () if low_rank is None else low_rank.per_run
