@@ -185,18 +185,26 @@ vec4 finished(Input v, float norm) {
 #define GAIN_INPUT(n, X, R, Y, V, A, B, C, D, E, F, S) GAINED(V)
 #define SQUARE(n, X, R, Y, V, A, B, C, D, E, F, S) S.x += dot(V, V);
 #define ADD_UP(n, X, R, Y, V, A, B, C, D, E, F, S) S.y += settled((V.x + V.y) + (V.z + V.w));
+#define FETCH_OTHER(n, X, R, Y, V, A, B, C, D, E, F, S) F = FINISHED(n, INPUT(n, X));
+#define GAIN_OTHER(n, X, R, Y, V, A, B, C, D, E, F, S) GAINED(F)
+#define SQUARE_OTHER(n, X, R, Y, V, A, B, C, D, E, F, S) S.x += dot(F, F);
+#define ADD_UP_OTHER(n, X, R, Y, V, A, B, C, D, E, F, S) S.y += settled((F.x + F.y) + (F.z + F.w));
 #if CENTRED
 #define GATHER EACH_ROW(SQUARE) EACH_ROW(ADD_UP)
+#define GATHER_OTHERS EACH_ROW(SQUARE_OTHER) EACH_ROW(ADD_UP_OTHER)
 #else
 #define GATHER EACH_ROW(SQUARE)
+#define GATHER_OTHERS EACH_ROW(SQUARE_OTHER)
 #endif
 // Whether the loop over the matrix gathers the squares; instances each gather those of all inputs before.
 #if defined(RAW) || (defined(NORM) && !defined(PARTS))
 #define GATHERS 1
 #define GATHER_INPUT GATHER
+#define GATHER_OTHER GATHER_OTHERS
 #else
 #define GATHERS 0
 #define GATHER_INPUT
+#define GATHER_OTHER
 #endif
 
 #if GROUPED
@@ -218,15 +226,8 @@ vec4 finished(Input v, float norm) {
 #endif
 #define TIMES(n, X, R, Y, V, A, B, C, D, E, F, S) A[4 * h + a] += GROUP_TIMES(w, s, V, F); ADD_LEAST(A[4 * h + a], S)
 #define SUM_HALVES(n, X, R, Y, V, A, B, C, D, E, F, S) S.z = sum_of(V); S.w = sum_of(F);
-#define FETCH_OTHER(n, X, R, Y, V, A, B, C, D, E, F, S) F = FINISHED(n, INPUT(n, X));
-#define GAIN_OTHER(n, X, R, Y, V, A, B, C, D, E, F, S) GAINED(F)
-#define SQUARE_OTHER(n, X, R, Y, V, A, B, C, D, E, F, S) S.x += dot(F, F);
-#define ADD_UP_OTHER(n, X, R, Y, V, A, B, C, D, E, F, S) S.y += settled((F.x + F.y) + (F.z + F.w));
-#if GATHERS && CENTRED
-#define GATHER_GROUP \
-    if (group < GROUPS) { EACH_ROW(SQUARE) EACH_ROW(SQUARE_OTHER) EACH_ROW(ADD_UP) EACH_ROW(ADD_UP_OTHER) }
-#elif GATHERS
-#define GATHER_GROUP if (group < GROUPS) { EACH_ROW(SQUARE) EACH_ROW(SQUARE_OTHER) }
+#if GATHERS
+#define GATHER_GROUP if (group < GROUPS) { GATHER GATHER_OTHERS }
 #else
 #define GATHER_GROUP
 #endif
@@ -291,6 +292,27 @@ vec4 finished(Input v, float norm) {
 #define TIMES(n, X, R, Y, V, A, B, C, D, E, F, S) A[4 * h + a] = WITH_PIECE(A[4 * h + a], V);
 #define ADD_PIECE FETCH_PIECE EACH_ROW(TIMES)
 #endif
+// llvmpipe masks each sum that a turn of a loop stores. A turn of two steps adds both products to a sum before it is stored.
+#if QUAD && LOOKUP_TEXTURE && ROWS > 1 && !defined(PARTS)
+#define TWO_STEPS 1
+#else
+#define TWO_STEPS 0
+#endif
+#define TIMES_BOTH(n, X, R, Y, V, A, B, C, D, E, F, S) \
+    A[4 * h + a] = with_piece(with_piece(A[4 * h + a], PIECE_OF(words, 0), V), PIECE_OF(words, PIECE), F);
+#define ADD_PIECES \
+    WORDS words[2 * PIECE]; \
+    for (int i = 0; i < 2 * PIECE; i++) { \
+        ivec2 line = i < PIECE ? lines[h] : others[h]; \
+        words[i] = FETCH(weight, (line + ivec2(8 * (PIECE * a + i % PIECE), 0)), WEIGHT_SIZE); \
+    } \
+    EACH_ROW(TIMES_BOTH)
+#define OTHER_LINE others[h] = WEIGHT_LINE(++numbers[h]);
+#define OTHER_INPUTS(a) \
+    ivec2 inner = INNER(a) + ivec2(2, 0); \
+    EACH_ROW(FETCH_OTHER) \
+    GATHER_OTHER \
+    { FETCH_GAIN(4 * step + 4 + (a)) EACH_ROW(GAIN_OTHER) }
 #define STEP_INPUTS(a) \
     ivec2 inner = corner + ivec2((a) & 1, (a) >> 1); \
     EACH_ROW(FETCH_INPUT) \
@@ -571,7 +593,14 @@ void main() {
     for (;;) {
         int block = step >> 2;
         ivec2 corner = 2 * ivec2(step & 1, (step >> 1) & 1);
-#if QUAD
+#if TWO_STEPS
+        { STEP_INPUTS(member) }
+        { OTHER_INPUTS(member) }
+        ivec2 others[AT_ONCE];
+        EACH_HALF(OTHER_LINE)
+        EACH_QUARTER(EACH_HALF(ADD_PIECES))
+        step++;
+#elif QUAD
         STEP_INPUTS(member)
         EACH_QUARTER(EACH_HALF(ADD_PIECE))
 #else

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -99,6 +100,23 @@ def test_products_agree_with_float64(device: Device, place: int) -> None:
     one = gemm_draw(weights, KERNELS[name], outputs, inputs, 19, **form)
     cases = [first_rows(one, rows) for rows in (1, KERNELS[name].rows_per_draw + 1, 19)]
     check(device, one, *cases, what=f"{weights} {outputs}×{inputs} {form} {name}")
+
+
+@tiered(
+    ("weights", "form"),
+    [
+        ("q8", {"norm": True, "gain": True, "centred": True}),
+        ("bf16", {"norms": True, "gain": True, "gated": True, "activation": "silu"}),
+        ("f32", {"residual": True}),
+    ],
+    keep=(0, 1),
+)
+def test_two_steps_at_once_give_the_same_bits(device: Device, weights: str, form: dict[str, Any]) -> None:
+    """llvmpipe's products add two steps to each sum; with texelFetch they add one."""
+    both = [replace(KERNELS["llvmpipe"], lookup_texture=lookup) for lookup in (True, False)]
+    draws = [gemm_draw(weights, kernels, 70, 150, 19, **form) for kernels in both]
+    (two,), (one,) = (check(device, draw, first_rows(draw, 19), what=f"{weights} {form}") for draw in draws)
+    assert same(two[:19], one[:19])
 
 
 @tiered(
