@@ -30,7 +30,7 @@ class WeightRows:
         """Return these rows.
 
         Raises:
-            InputError: the package gguf, which unpacks GGML's formats, is not installed.
+            InputError: the package gguf, which has the grids of some formats, is not installed.
         """
         weight = self._weight
         if isinstance(weight, PackedTensor):

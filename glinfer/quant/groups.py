@@ -93,15 +93,34 @@ def wide_words(rows: Bytes, name: str) -> Words:
     A group has signed bytes, and four float32: the scales and the offsets of its halves. A weight is
     number · scale + offset.
     """
+    numbers, scales = _numbers_and_scales(rows, name)
+    none = np.zeros((*numbers.shape[:2], 0), dtype=np.uint32)
+    return words_of_groups(Groups(_words(numbers), none, scales.view(np.uint32), none), group_form(WIDE))
+
+
+def float_values(rows: Bytes, name: str) -> npt.NDArray[np.float32]:
+    """The weights [rows, inputs] of rows of blocks, uint8 [rows, bytes], rounded once or twice as in GGML.
+
+    Raises:
+        InputError: the package gguf, which has the grids of some formats, is not installed.
+    """
+    form, (numbers, scales) = group_form(name), _numbers_and_scales(rows, name)
+    parts = 2 if form.scales in (FOUR_BITS, SIGNED_BYTES) else 1  # of a group, with their own scales
+    found = numbers.reshape(*numbers.shape[:2], parts, -1) * scales[..., :parts, None]
+    if form.scales in (PAIR, SIX_BITS, FOUR_BITS):
+        found += scales[..., 2 : 2 + parts, None]
+    return np.asarray(found.reshape(len(rows), -1))
+
+
+def _numbers_and_scales(rows: Bytes, name: str) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.float32]]:
+    """The signed numbers [rows, groups, 32] of blocks, and the scales and the offsets of both halves of a group."""
     form, groups = group_form(name), groups_of(rows, name)
     numbers = _numbers_from(groups, form)
     if form.table is not None:
-        signed = form.table.numbers[numbers].view(np.uint8)
+        signed = form.table.numbers[numbers]
     else:
-        signed = numbers if form.low_bits == 8 else (numbers.astype(np.int8) - np.int8(form.offset)).view(np.uint8)
-    scale = _float_scales(groups.scale, groups.shared, form).view(np.uint32)
-    none = np.zeros((*numbers.shape[:2], 0), dtype=np.uint32)
-    return words_of_groups(Groups(_words(signed), none, scale, none), group_form(WIDE))
+        signed = numbers.view(np.int8) if form.low_bits == 8 else numbers.view(np.int8) - np.int8(form.offset)
+    return signed, _float_scales(groups.scale, groups.shared, form)
 
 
 def _float_scales(scale: Words, shared: Words, form: GroupForm) -> npt.NDArray[np.float32]:

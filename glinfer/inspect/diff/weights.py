@@ -81,7 +81,7 @@ def diff_weights(a: Checkpoint, b: Checkpoint, on_progress: Progress = no_progre
     ``on_progress`` receives (compared tensors, tensors).
 
     Raises:
-        InputError: a file has GGML blocks, and the package gguf, which unpacks them, is not installed.
+        InputError: the package gguf, which has the grids of some formats, is not installed.
     """
     formats_a, formats_b = a.formats(), b.formats()
     names = [*formats_a, *(name for name in formats_b if name not in formats_a)]

@@ -144,7 +144,7 @@ def summarize_weight(checkpoint: Checkpoint, name: str, texture: tuple[int, int,
     """Summarize one weight, unpacked to floats a few rows at a time.
 
     Raises:
-        InputError: the package gguf, which unpacks GGML's formats, is not installed.
+        InputError: the package gguf, which has the grids of some formats, is not installed.
     """
     rows: Rows = WeightRows(checkpoint, name)
     if len(rows.shape) == 1:
