@@ -114,13 +114,14 @@ def float_values(rows: Bytes, name: str) -> npt.NDArray[np.float32]:
 
 def _numbers_and_scales(rows: Bytes, name: str) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.float32]]:
     """The signed numbers [rows, groups, 32] of blocks, and the scales and the offsets of both halves of a group."""
-    form, groups = group_form(name), groups_of(rows, name)
-    numbers = _numbers_from(groups, form)
+    form, (numbers, scale, shared) = group_form(name), _apart(rows, name)
+    if name == "MXFP4":
+        numbers = codes_in_order(_words(numbers)).view(np.uint8) & np.uint8(15)
     if form.table is not None:
         signed = form.table.numbers[numbers]
     else:
         signed = numbers.view(np.int8) if form.low_bits == 8 else numbers.view(np.int8) - np.int8(form.offset)
-    return signed, _float_scales(groups.scale, groups.shared, form)
+    return signed, _float_scales(scale, shared, form)
 
 
 def _float_scales(scale: Words, shared: Words, form: GroupForm) -> npt.NDArray[np.float32]:
@@ -170,20 +171,27 @@ def groups_of(rows: Bytes, name: str) -> Groups:
         InputError: the package gguf, which has the grids of some formats, is not installed.
     """
     form = group_form(name)
-    if name in CODED:
-        codes, factors, shared = decoded(rows, name)
-        numbers = codes.reshape(len(rows), -1, GROUP)
-        pairs, halves = factors.view("<u2").astype(np.uint32), shared.astype(np.uint32)
-        scales = pairs.reshape(len(rows), -1), halves.reshape(len(rows), -1, 1)
-        return Groups(_low(numbers, form), _high(numbers, form), *scales)
-    blocks = np.ascontiguousarray(rows).reshape(len(rows), -1, block_format(name).nbytes)
-    (plane, *others), scales = form.planes, _scales(blocks, form)
-    if not others and plane.chunks == 1 and plane.bits == form.low_bits:  # the same order as in the low words
+    if len(form.planes) == 1 and form.planes[0].chunks == 1 and form.planes[0].bits == form.low_bits:
+        blocks, plane = _blocks(rows, name), form.planes[0]  # whose order is that of the low words
         low = _words(_copied(blocks, plane.start, plane.nbytes))
         low = codes_in_order(low) if name == "MXFP4" else low
-        return Groups(low, np.zeros((*low.shape[:2], 0), dtype=np.uint32), *scales)
-    numbers = _numbers(blocks, form).reshape(len(rows), -1, GROUP)
+        return Groups(low, np.zeros((*low.shape[:2], 0), dtype=np.uint32), *_scales(blocks, form))
+    numbers, *scales = _apart(rows, name)
     return Groups(_low(numbers, form), _high(numbers, form), *scales)
+
+
+def _apart(rows: Bytes, name: str) -> tuple[Bytes, Words, Words]:
+    """The numbers or codes [rows, groups, 32] of blocks as they are in the file, and the scales of :class:`Groups`."""
+    if name in CODED:
+        codes, factors, shared = decoded(rows, name)
+        scale = factors.view("<u2").astype(np.uint32).reshape(len(rows), -1)
+        return codes.reshape(len(rows), -1, GROUP), scale, shared.astype(np.uint32).reshape(len(rows), -1, 1)
+    form, blocks = group_form(name), _blocks(rows, name)
+    return _numbers(blocks, form).reshape(len(rows), -1, GROUP), *_scales(blocks, form)
+
+
+def _blocks(rows: Bytes, name: str) -> Bytes:
+    return np.ascontiguousarray(rows).reshape(len(rows), -1, block_format(name).nbytes)
 
 
 def blocks_from(groups: Groups, name: str) -> Bytes:
