@@ -82,7 +82,7 @@ def _encode_integers(weights: FloatMatrix, bits: int) -> tuple[Words, FloatMatri
     inverse = np.divide(1.0, step, out=np.zeros_like(step), where=step >= np.finfo(np.float32).tiny)
     words = numbers.shape[2]
     numbers *= np.tile(np.repeat(inverse, 4 // per_word, axis=1), (1, -(-words * per_word // _ROUND)))[:, :words]
-    found, behind = np.zeros(numbers.shape[1:], dtype=np.uint32), np.float32(0.0)
+    found, behind = np.zeros(numbers.shape[1:], dtype=np.uint32), np.zeros((1, 1), dtype=np.float32)
     for number in numbers[::-1]:
         # The shader reads the lower bits, which are already in the word, as part of the next integer.
         number -= behind
