@@ -114,11 +114,13 @@ def dequantize(blocks: Bytes, name: str) -> npt.NDArray[np.float32]:
             return np.asarray(integers.astype(np.float32) * scales[:, None])
     if form.groups is None:  # a bfloat16 is the upper half of a float32
         return (np.ascontiguousarray(blocks).view("<u2").astype("<u4") << np.uint32(16)).view("<f4").astype(np.float32)
-    found, step = np.empty((len(blocks), inputs), dtype=np.float32), max(1, PIECE_WEIGHTS // inputs)
+    step = max(1, PIECE_WEIGHTS // inputs)
+    if len(blocks) <= step:
+        return float_values(blocks, name)
+    found = np.empty((len(blocks), inputs), dtype=np.float32)
 
     def unpack(start: int) -> None:
-        with np.errstate(all="ignore"):  # scales may be infinite
-            found[start : start + step] = float_values(blocks[start : start + step], name)
+        found[start : start + step] = float_values(blocks[start : start + step], name)
 
     in_threads(unpack, range(0, len(blocks), step))
     return found

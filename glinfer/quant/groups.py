@@ -104,11 +104,13 @@ def float_values(rows: Bytes, name: str) -> npt.NDArray[np.float32]:
     Raises:
         InputError: the package gguf, which has the grids of some formats, is not installed.
     """
-    form, (numbers, scales) = group_form(name), _numbers_and_scales(rows, name)
+    form = group_form(name)
     parts = 2 if form.scales in (FOUR_BITS, SIGNED_BYTES) else 1  # of a group, with their own scales
-    found = numbers.reshape(*numbers.shape[:2], parts, -1) * scales[..., :parts, None]
-    if form.scales in (PAIR, SIX_BITS, FOUR_BITS):
-        found += scales[..., 2 : 2 + parts, None]
+    with np.errstate(all="ignore"):  # scales may be infinite
+        numbers, scales = _numbers_and_scales(rows, name)
+        found = numbers.reshape(*numbers.shape[:2], parts, -1) * scales[..., :parts, None]
+        if form.scales in (PAIR, SIX_BITS, FOUR_BITS):
+            found += scales[..., 2 : 2 + parts, None]
     return np.asarray(found.reshape(len(rows), -1))
 
 
