@@ -7,13 +7,10 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import click
-
-from glinfer.cli.common import loaded, options, params_of, print_json, progress, say
+from glinfer.cli.common import loaded, print_json, progress, say
 from glinfer.engine.batch import MAX_SLOTS
 from glinfer.engine.defaults import default_sampling, merged
 from glinfer.engine.fetching import found_model
-from glinfer.errors import InputError
 from glinfer.formats.files import shown
 from glinfer.jobs.job import BatchFiles, BatchJob
 from glinfer.jobs.manifest import file_digest
@@ -21,35 +18,6 @@ from glinfer.jobs.prompts import PromptForm, PromptRunner, check_prompts
 from glinfer.structured.structure import OPTIONS
 from glinfer.terminal import emit
 from glinfer.text.assembler import TextAssembler
-
-batch_options = options(
-    click.option("--batch", type=click.Path(), metavar="FILE", help="File of prompts, one JSON object a line."),
-    click.option("--out", type=click.Path(), help="With --batch: file for the results; a later run resumes."),
-    click.option("--restart", is_flag=True, help="With --batch: discard the results in OUT and start over."),
-    click.option("--slots", type=click.IntRange(min=1), help="With --batch: number of prompts to run at once."),
-    click.option("--memory", type=click.IntRange(min=1), metavar="MB", help="With --batch: memory limit for caches."),
-)
-"""``--batch`` and its options."""
-
-
-def take_batch(given_options: dict[str, Any], *, single: bool) -> dict[str, Any] | None:
-    """Remove these options from ``given_options``; None without ``--batch``. ``single``: a prompt is given too.
-
-    InputError if options are missing or contradict each other.
-    """
-    given = {name: given_options.pop(name) for name in params_of(batch_options)}
-    if given["batch"] is None:
-        for name, value in given.items():
-            if value not in (None, False):
-                raise InputError(f"--{name} needs --batch FILE; give both or neither")
-        return None
-    if single:
-        raise InputError("--batch reads its prompts from a file; leave out PROMPT, --file and --ids")
-    if given["batch"] == "-":
-        raise InputError("--batch needs a file, not standard input: a resumed run reads it again")
-    if given["out"] is None:
-        raise InputError("--batch needs --out FILE for the results")
-    return given
 
 
 def generate_batch(

@@ -1,4 +1,4 @@
-"""Options, readers, tables and progress bars shared by commands."""
+"""Options, readers, tables and progress bars shared by commands; tables and bars import rich when they are shown."""
 
 from __future__ import annotations
 
@@ -11,14 +11,9 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-from rich.cells import cell_len
-from rich.console import Console, JustifyMethod
-from rich.progress import BarColumn, ProgressColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
-from rich.progress import Progress as ProgressBar
-from rich.table import Table as ShownTable
 
 from glinfer.config import ModelConfig
 from glinfer.engine.loading import (
@@ -40,7 +35,6 @@ from glinfer.formats.files import decode_text, replacing, shown
 from glinfer.formats.huggingface.config import read_config
 from glinfer.gl.context import Device, Limits, open_device
 from glinfer.hub import named_on_a_hub, title_of
-from glinfer.inspect.info import list_devices
 from glinfer.inspect.tables import Column, Table
 from glinfer.inspect.tables import megabytes as megabytes
 from glinfer.lower.plans import (
@@ -56,24 +50,26 @@ from glinfer.lower.plans import (
 from glinfer.quant.formats import DEFAULT_CACHE
 from glinfer.terminal import HIDDEN, emit, printable
 
+if TYPE_CHECKING:
+    from rich.console import Console, JustifyMethod
+    from rich.progress import ProgressColumn
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 LIMITS = {"driver": None, "webgl2": Limits.webgl2_minimum()}
 """Values of ``--limits``."""
 
 
 def out() -> Console:
-    """Return a console on standard output."""
+    """Return a console on standard output, which leaves a closed pipe to the command group."""
+    from rich.console import Console
+
+    class Piped(Console):
+        def on_broken_pipe(self) -> None:
+            raise  # the error that rich has caught; rich would exit with status 1
+
     # Paths and renderer names are shown literally, without markup for "[x]" and ":x:".
     width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 110
-    return _Console(highlight=False, markup=False, emoji=False, width=width)
-
-
-class _Console(Console):
-    """A console that leaves a closed pipe to the command group."""
-
-    def on_broken_pipe(self) -> None:
-        """Re-raise the error that rich has caught; rich would exit with status 1."""
-        raise
+    return Piped(highlight=False, markup=False, emoji=False, width=width)
 
 
 def json_text(value: Any) -> str:
@@ -99,6 +95,9 @@ def show_table(made: Table, *, drop: Sequence[str] = ()) -> None:
     Columns are at least as wide as their longest word or number, and the console as wide as its table; columns named
     in ``drop`` are omitted in this order if space is short.
     """
+    from rich.cells import cell_len
+    from rich.table import Table as ShownTable
+
     console, rows = out(), [[printable(cell) for cell in row] for row in made.texts()]
     texts = [[name, *(row[place] for row in rows)] for place, name in enumerate(made.names)]
     # Numbers do not wrap; their headings do.
@@ -176,6 +175,8 @@ def params_of(*decorators: Callable[[Any], Any]) -> dict[str, click.Parameter]:
 def _device_or_list(context: click.Context, _: click.Parameter, value: str | None) -> str | None:
     if value != "list":
         return value
+    from glinfer.inspect.info import list_devices
+
     devices = list_devices()
     # This eager option is processed before --json, so look for --json in the raw arguments.
     arguments = getattr(context.find_root().command, "arguments", ())
@@ -395,6 +396,8 @@ def progress(what: str) -> Iterator[Progress]:
 
 def bar_columns() -> tuple[ProgressColumn, ...]:
     """Make the columns of a bar: stage, bar, percentage and elapsed time."""
+    from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
     return (
         TextColumn("{task.description}", markup=False),
         BarColumn(),
@@ -407,10 +410,13 @@ def bar_columns() -> tuple[ProgressColumn, ...]:
 @contextmanager
 def stage_bars() -> Iterator[StagedProgress]:
     """Show a transient bar for the current stage on a terminal's standard error within the block."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield no_staged_progress  # older versions of rich write an empty line for a disabled bar
+    if not sys.stderr.isatty():
+        yield no_staged_progress
         return
+    from rich.console import Console
+    from rich.progress import Progress as ProgressBar
+
+    console = Console(stderr=True)
     # Redirected, the bar would write through PrintableStream, which shows signs of its escapes.
     with ProgressBar(*bar_columns(), console=console, transient=True, redirect_stderr=False) as bar:
         task = bar.add_task("", total=None)

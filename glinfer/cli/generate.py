@@ -9,7 +9,6 @@ from typing import Any
 
 import click
 
-from glinfer.cli.batch import batch_options, generate_batch, take_batch
 from glinfer.cli.common import (
     Command,
     device_options,
@@ -23,6 +22,7 @@ from glinfer.cli.common import (
     one_adapter,
     one_of,
     options,
+    params_of,
     parse_ids,
     print_json,
     progress,
@@ -106,6 +106,16 @@ structure_options = options(
 """The options of structured output, and ``--partial``."""
 
 
+batch_options = options(
+    click.option("--batch", type=click.Path(), metavar="FILE", help="File of prompts, one JSON object a line."),
+    click.option("--out", type=click.Path(), help="With --batch: file for the results; a later run resumes."),
+    click.option("--restart", is_flag=True, help="With --batch: discard the results in OUT and start over."),
+    click.option("--slots", type=click.IntRange(min=1), help="With --batch: number of prompts to run at once."),
+    click.option("--memory", type=click.IntRange(min=1), metavar="MB", help="With --batch: memory limit for caches."),
+)
+"""``--batch`` and its options."""
+
+
 def take_structured(given: dict[str, Any]) -> dict[str, Any]:
     """Remove these options from ``given``; return them for :meth:`glinfer.engine.model.Model.stream`, files read.
 
@@ -119,6 +129,27 @@ def take_structured(given: dict[str, Any]) -> dict[str, Any]:
     structure_of(found)
     found["incomplete"] = PARTIAL if given.pop("partial") else None
     return {kind: value for kind, value in found.items() if value is not None}
+
+
+def take_batch(given_options: dict[str, Any], *, single: bool) -> dict[str, Any] | None:
+    """Remove these options from ``given_options``; None without ``--batch``. ``single``: a prompt is given too.
+
+    Raises:
+        InputError: options are missing or contradict each other.
+    """
+    given = {name: given_options.pop(name) for name in params_of(batch_options)}
+    if given["batch"] is None:
+        for name, value in given.items():
+            if value not in (None, False):
+                raise InputError(f"--{name} needs --batch FILE; give both or neither")
+        return None
+    if single:
+        raise InputError("--batch reads its prompts from a file; leave out PROMPT, --file and --ids")
+    if given["batch"] == "-":
+        raise InputError("--batch needs a file, not standard input: a resumed run reads it again")
+    if given["out"] is None:
+        raise InputError("--batch needs --out FILE for the results")
+    return given
 
 
 def chosen_model(named: str | None, *arguments: str | None) -> tuple[str, str | None]:
@@ -211,6 +242,8 @@ def generate(
     batch, drafts = take_batch(options, single=found), take_drafts(options)
     structured = take_structured(options)
     if batch is not None:
+        from glinfer.cli.batch import generate_batch  # late, for the packages of jobs
+
         if images:
             raise InputError("--image needs a single prompt; leave out --image or --batch")
         for name in drafts:

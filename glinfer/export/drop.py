@@ -70,7 +70,7 @@ from glinfer.families import FAMILIES
 from glinfer.families.layer import Rope
 from glinfer.families.settings import shortest
 from glinfer.formats.gguf.config import ROPE_FREQS, USUAL_SETTINGS, config_from, metadata_of
-from glinfer.formats.gguf.file import VERSIONS, ggml_types
+from glinfer.formats.gguf.file import GGML_TYPES, VERSIONS
 from glinfer.formats.gguf.model import rows_from_file
 from glinfer.formats.gguf.words import BEGIN_WITH_BOS, COMPOSED, EXPRESSIONS, WHOLE_WORDS
 from glinfer.formats.sampling import GGUF_OPTIONS, NAMES
@@ -159,10 +159,9 @@ def repeated_blocks(config: ModelConfig) -> tuple[int, int]:
 
 def tables() -> dict[str, Any]:
     """The tables of file formats that JavaScript shares with Python, for ``drop`` of ``plan.json``."""
-    types, sizes = ggml_types()
     return {
         "versions": VERSIONS,
-        "types": {int(each): [each.name, *map(int, sizes[each])] for each in types if each in sizes},
+        "types": GGML_TYPES,
         "blocks": {name: _block_entry(name) for name in BLOCKS},
         "readable": [*_FLOATS, *BLOCKS],
         "limits": {

@@ -76,7 +76,7 @@ class Checkpoint:
 
         Raises:
             KeyError: there is no such tensor.
-            InputError: the package gguf, which unpacks GGML's formats, is not installed.
+            InputError: the package gguf, which has the grids of some formats, is not installed.
         """
         return self.packed[name].floats() if name in self.packed else self.tensors[name]
 

@@ -59,13 +59,10 @@ class PackedTensor:
         """The weights as float32 [rows, inputs], exactly.
 
         Raises:
-            InputError: the package gguf, which unpacks GGML's formats, is not installed.
+            InputError: the package gguf, which has the grids of some formats, is not installed.
         """
         if self.format == F16:
             return self.halves().astype(np.float32)
-        if self.format == "BF16":
-            # A bfloat16 is the upper half of a float32.
-            return (self._contiguous().view("<u2").astype("<u4") << np.uint32(16)).view("<f4").astype(np.float32)
         return dequantize(self._contiguous(), self.format)
 
     def halves(self) -> npt.NDArray[np.float16]:

@@ -90,8 +90,8 @@ def write_safetensors(checkpoint: Checkpoint, path: AnyPath, *, dtype: str = "fl
     packed tensor also takes its size as float32 meanwhile.
 
     Raises:
-        InputError: ``dtype`` is neither ``float32`` nor ``float16``, or the package gguf, which unpacks GGML's formats,
-            is not installed.
+        InputError: ``dtype`` is neither ``float32`` nor ``float16``, or the package gguf, which has the grids of some
+            formats, is not installed.
         FormatError: a tensor is missing, unknown, not float32 or of the wrong shape, a number is too large for
             float16, or the file cannot be written.
     """

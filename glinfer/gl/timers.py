@@ -11,7 +11,6 @@ Python to issue the draw. So the times of all draws add up to the whole run.
 from __future__ import annotations
 
 import contextlib
-import statistics
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -19,6 +18,8 @@ from ctypes import byref, c_int32, c_int64, c_uint32, c_uint64, c_void_p
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
+
+import numpy as np
 
 from glinfer.errors import ContextError, InputError
 from glinfer.gl.context import Device
@@ -298,4 +299,4 @@ def fence_ns(device: Device) -> int:
     for _ in range(_FENCES_TRIED):
         finish()
         moments.append(clock())
-    return int(statistics.median(after - before for before, after in pairwise(moments)))
+    return int(np.median(np.diff(moments)))

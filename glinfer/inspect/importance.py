@@ -79,7 +79,7 @@ def read_importance(path: AnyPath, config: ModelConfig) -> Importance:
 
     Raises:
         FormatError: the file is damaged, of another kind, or of another model.
-        InputError: the package gguf is not installed, or GGUF has no such model.
+        InputError: GGUF has no such model.
     """
     file = read_gguf_file(path)
     kind = file.metadata.get("general.type")

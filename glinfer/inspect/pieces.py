@@ -23,7 +23,7 @@ class WeightRows:
         self.shape: tuple[int, ...] = self._weight.shape
 
     def __getitem__(self, rows: slice) -> Floats:
-        """Return these rows; InputError if the package gguf, which unpacks GGML's formats, is not installed."""
+        """Return these rows; InputError if the package gguf, which some GGML formats need, is not installed."""
         weight = self._weight
         if isinstance(weight, PackedTensor):
             return PackedTensor(weight.format, weight.blocks[rows]).floats()

@@ -15,7 +15,15 @@ import numpy.typing as npt
 from glinfer.errors import InputError, required
 from glinfer.quant.coded import scattered_scales
 from glinfer.quant.formats import BY_NUMBER, SCALE_BYTES, TEXEL_BYTES, WIDE_NUMBER, BlockFormat, block_format
-from glinfer.quant.groups import Words, blocks_from, groups_in, groups_of, wide_values, words_of_groups
+from glinfer.quant.groups import (
+    Words,
+    blocks_from,
+    float_values,
+    groups_in,
+    groups_of,
+    wide_values,
+    words_of_groups,
+)
 from glinfer.quant.packing import MAX_WEIGHT, PACKED_HERE, pack_blocks
 from glinfer.quant.parts import Bytes, parts_of
 from glinfer.quant.threads import PIECE_WEIGHTS, in_threads
@@ -94,22 +102,25 @@ def blocks_of(words: npt.NDArray[Any], name: str, inputs: int) -> Bytes:
 
 
 def dequantize(blocks: Bytes, name: str) -> npt.NDArray[np.float32]:
-    """The float32 weights [rows, inputs] of rows of blocks [rows, bytes]; the package ``gguf`` unpacks GGML's formats.
+    """The float32 weights [rows, inputs] of rows of blocks [rows, bytes].
 
     Raises:
-        InputError: the rows are not a whole number of blocks, or the package is not installed.
+        InputError: the rows are not a whole number of blocks; or a format has a grid, and the package gguf is missing.
     """
     form, inputs = block_format(name), inputs_of(blocks, name)
     if not form.weights:
         integers, scales = integers_and_scales(blocks, name)
         with np.errstate(over="ignore", invalid="ignore"):
             return np.asarray(integers.astype(np.float32) * scales[:, None])
-    quants, types = _gguf()
-    found, step = np.empty((len(blocks), inputs), dtype=np.float32), max(1, PIECE_WEIGHTS // inputs)
+    if form.groups is None:  # a bfloat16 is the upper half of a float32
+        return (np.ascontiguousarray(blocks).view("<u2").astype("<u4") << np.uint32(16)).view("<f4").astype(np.float32)
+    step = max(1, PIECE_WEIGHTS // inputs)
+    if len(blocks) <= step:
+        return float_values(blocks, name)
+    found = np.empty((len(blocks), inputs), dtype=np.float32)
 
     def unpack(start: int) -> None:
-        piece = blocks[start : start + step]  # as one row, since gguf converts few rows at a time
-        found[start : start + step] = quants.dequantize(piece.reshape(1, -1), types[name]).reshape(len(piece), inputs)
+        found[start : start + step] = float_values(blocks[start : start + step], name)
 
     in_threads(unpack, range(0, len(blocks), step))
     return found
@@ -126,7 +137,7 @@ def table_of(weight: npt.NDArray[Any], number: int, inputs: int) -> npt.NDArray[
     """For a test oracle: a table [rows, inputs] in float64, from words in the format ``number``, or floats if it is 0.
 
     Raises:
-        InputError: the package gguf, which unpacks GGML's formats, is not installed.
+        InputError: the package gguf, which has the grids of some formats, is not installed.
     """
     if not number:
         return np.asarray(weight, dtype=np.float64)

@@ -93,15 +93,37 @@ def wide_words(rows: Bytes, name: str) -> Words:
     A group has signed bytes, and four float32: the scales and the offsets of its halves. A weight is
     number · scale + offset.
     """
-    form, groups = group_form(name), groups_of(rows, name)
-    numbers = _numbers_from(groups, form)
-    if form.table is not None:
-        signed = form.table.numbers[numbers].view(np.uint8)
-    else:
-        signed = numbers if form.low_bits == 8 else (numbers.astype(np.int8) - np.int8(form.offset)).view(np.uint8)
-    scale = _float_scales(groups.scale, groups.shared, form).view(np.uint32)
+    numbers, scales = _numbers_and_scales(rows, name)
     none = np.zeros((*numbers.shape[:2], 0), dtype=np.uint32)
-    return words_of_groups(Groups(_words(signed), none, scale, none), group_form(WIDE))
+    return words_of_groups(Groups(_words(numbers), none, scales.view(np.uint32), none), group_form(WIDE))
+
+
+def float_values(rows: Bytes, name: str) -> npt.NDArray[np.float32]:
+    """The weights [rows, inputs] of rows of blocks, uint8 [rows, bytes], rounded once or twice as in GGML.
+
+    Raises:
+        InputError: the package gguf, which has the grids of some formats, is not installed.
+    """
+    form = group_form(name)
+    parts = 2 if form.scales in (FOUR_BITS, SIGNED_BYTES) else 1  # of a group, with their own scales
+    with np.errstate(all="ignore"):  # scales may be infinite
+        numbers, scales = _numbers_and_scales(rows, name)
+        found = numbers.reshape(*numbers.shape[:2], parts, -1) * scales[..., :parts, None]
+        if form.scales in (PAIR, SIX_BITS, FOUR_BITS):
+            found += scales[..., 2 : 2 + parts, None]
+    return np.asarray(found.reshape(len(rows), -1))
+
+
+def _numbers_and_scales(rows: Bytes, name: str) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.float32]]:
+    """The signed numbers [rows, groups, 32] of blocks, and the scales and the offsets of both halves of a group."""
+    form, (numbers, scale, shared) = group_form(name), _apart(rows, name)
+    if name == "MXFP4":
+        numbers = codes_in_order(_words(numbers)).view(np.uint8) & np.uint8(15)
+    if form.table is not None:
+        signed = form.table.numbers[numbers]
+    else:
+        signed = numbers.view(np.int8) if form.low_bits == 8 else numbers.view(np.int8) - np.int8(form.offset)
+    return signed, _float_scales(scale, shared, form)
 
 
 def _float_scales(scale: Words, shared: Words, form: GroupForm) -> npt.NDArray[np.float32]:
@@ -151,20 +173,27 @@ def groups_of(rows: Bytes, name: str) -> Groups:
         InputError: the package gguf, which has the grids of some formats, is not installed.
     """
     form = group_form(name)
-    if name in CODED:
-        codes, factors, shared = decoded(rows, name)
-        numbers = codes.reshape(len(rows), -1, GROUP)
-        pairs, halves = factors.view("<u2").astype(np.uint32), shared.astype(np.uint32)
-        scales = pairs.reshape(len(rows), -1), halves.reshape(len(rows), -1, 1)
-        return Groups(_low(numbers, form), _high(numbers, form), *scales)
-    blocks = np.ascontiguousarray(rows).reshape(len(rows), -1, block_format(name).nbytes)
-    (plane, *others), scales = form.planes, _scales(blocks, form)
-    if not others and plane.chunks == 1 and plane.bits == form.low_bits:  # the same order as in the low words
+    if len(form.planes) == 1 and form.planes[0].chunks == 1 and form.planes[0].bits == form.low_bits:
+        blocks, plane = _blocks(rows, name), form.planes[0]  # whose order is that of the low words
         low = _words(_copied(blocks, plane.start, plane.nbytes))
         low = codes_in_order(low) if name == "MXFP4" else low
-        return Groups(low, np.zeros((*low.shape[:2], 0), dtype=np.uint32), *scales)
-    numbers = _numbers(blocks, form).reshape(len(rows), -1, GROUP)
+        return Groups(low, np.zeros((*low.shape[:2], 0), dtype=np.uint32), *_scales(blocks, form))
+    numbers, *scales = _apart(rows, name)
     return Groups(_low(numbers, form), _high(numbers, form), *scales)
+
+
+def _apart(rows: Bytes, name: str) -> tuple[Bytes, Words, Words]:
+    """The numbers or codes [rows, groups, 32] of blocks as they are in the file, and the scales of :class:`Groups`."""
+    if name in CODED:
+        codes, factors, shared = decoded(rows, name)
+        scale = factors.view("<u2").astype(np.uint32).reshape(len(rows), -1)
+        return codes.reshape(len(rows), -1, GROUP), scale, shared.astype(np.uint32).reshape(len(rows), -1, 1)
+    form, blocks = group_form(name), _blocks(rows, name)
+    return _numbers(blocks, form).reshape(len(rows), -1, GROUP), *_scales(blocks, form)
+
+
+def _blocks(rows: Bytes, name: str) -> Bytes:
+    return np.ascontiguousarray(rows).reshape(len(rows), -1, block_format(name).nbytes)
 
 
 def blocks_from(groups: Groups, name: str) -> Bytes:

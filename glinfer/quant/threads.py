@@ -9,14 +9,14 @@ from typing import TypeVar
 
 _Item = TypeVar("_Item")
 _NONE = object()
-PIECE_WEIGHTS = 1 << 19
+PIECE_WEIGHTS = 1 << 18
 """Weights that a thread converts together: large enough to rarely wait for the GIL, small enough for a CPU's cache."""
 MAX_THREADS = 16
 """More threads do not help, since memory becomes the bottleneck, and each holds a separate piece."""
 
 
 def in_threads(function: Callable[[_Item], None], items: Sequence[_Item]) -> None:
-    """Call ``function`` with every item, in threads if there are several cores and items.
+    """Call ``function`` with every item, here and in threads if there are several cores and items.
 
     After an error no further call begins; the first error is raised when the running calls have ended.
     """
@@ -38,12 +38,11 @@ def in_threads(function: Callable[[_Item], None], items: Sequence[_Item]) -> Non
             except BaseException as error:
                 errors.append(error)
 
-    threads = [threading.Thread(target=work) for _ in range(count)]
+    threads = [threading.Thread(target=work) for _ in range(count - 1)]
     try:
         for thread in threads:
             thread.start()
-        for thread in threads:
-            thread.join()
+        work()
     except BaseException as error:  # an interrupt
         errors.append(error)
         raise

@@ -23,8 +23,6 @@ it reads.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import numpy.typing as npt
 
@@ -39,6 +37,7 @@ ENCODINGS = tuple(name for name in WORD_FORMATS if name not in FILE_INTEGERS)
 """The packings that floats can be encoded in."""
 GROUPS = 4
 _ROUND = 4 * GROUPS  # the groups repeat after this number of inputs
+_ROUNDS = np.float32(3 << 22)  # a small float plus this is rounded to an integer, which is in the lowest bits
 
 
 def encode(weights: FloatMatrix, name: str) -> tuple[Words, FloatMatrix | None]:
@@ -77,30 +76,26 @@ def bfloat16_bits(weights: FloatMatrix) -> npt.NDArray[np.uint32]:
 
 def _encode_integers(weights: FloatMatrix, bits: int) -> tuple[Words, FloatMatrix]:
     per_word, largest = 32 // bits, (1 << (bits - 1)) - 1
-    places = [weights[:, place::per_word] for place in range(per_word)]  # the weights at each place of their word
-    step = _peaks(places) / np.float32(largest)
+    by_place = weights.reshape(len(weights), -1, per_word).transpose(2, 0, 1)
+    numbers = np.ascontiguousarray(by_place)  # a copy is fast: NumPy is slow on every second or fourth number
+    step = _peaks(numbers) / np.float32(largest)
     inverse = np.divide(1.0, step, out=np.zeros_like(step), where=step >= np.finfo(np.float32).tiny)
-    words = places[0].shape[1]
-    by_word = np.tile(np.repeat(inverse, 4 // per_word, axis=1), (1, -(-words * per_word // _ROUND)))[:, :words]
-    found = np.empty((len(weights), words, per_word), dtype=f"<i{bits // 8}")
-    # The shader reads the lower bits, which are already in the word, as part of the next integer.
-    number: npt.NDArray[np.floating] = np.empty_like(by_word)
-    behind: npt.NDArray[np.floating] = np.zeros((1, 1), dtype=np.float32)
-    for place in reversed(range(per_word)):
-        np.subtract(np.multiply(places[place], by_word, out=number), behind, out=number)
-        np.clip(np.rint(number, out=number), -largest - 1, largest, out=number)
-        rounded = number.astype(found.dtype)
-        found[:, :, per_word - 1 - place] = rounded
-        if place:
-            behind = (rounded.view(f"<u{bits // 8}").astype(np.float32) + behind) * np.float32(2.0**-bits)
-    return found.view("<u4")[:, :, 0].astype(np.uint32, copy=False), step * np.float32(2.0 ** (bits - 32))
+    words = numbers.shape[2]
+    numbers *= np.tile(np.repeat(inverse, 4 // per_word, axis=1), (1, -(-words * per_word // _ROUND)))[:, :words]
+    found, behind = np.zeros(numbers.shape[1:], dtype=np.uint32), np.zeros((1, 1), dtype=np.float32)
+    for number in numbers[::-1]:
+        # The shader reads the lower bits, which are already in the word, as part of the next integer.
+        number -= behind
+        number += _ROUNDS
+        found >>= np.uint32(bits)
+        found |= number.view(np.uint32) << np.uint32(32 - bits)
+        behind = (found >> np.uint32(8)).view(np.int32).astype(np.float32) * np.float32(2.0**-24)
+    return found, step * np.float32(2.0 ** (bits - 32))
 
 
-def _peaks(places: Sequence[FloatMatrix]) -> FloatMatrix:
-    """The largest magnitude of each row in each group of inputs, [outputs, 4]."""
-    sizes = np.abs(places[0])
-    for each in places[1:]:
-        np.maximum(sizes, np.abs(each), out=sizes)
+def _peaks(places: FloatMatrix) -> FloatMatrix:
+    """The largest magnitude of each row in each group of inputs, [outputs, 4], of weights [places, outputs, words]."""
+    sizes = np.abs(places).max(axis=0)
     if len(places) == 2:
         sizes = np.maximum(sizes[:, ::2], sizes[:, 1::2])
     while sizes.shape[1] > GROUPS:  # halve the rows, as NumPy's maximum along short rows is slower

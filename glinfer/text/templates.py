@@ -231,7 +231,7 @@ def find_template(path: AnyPath) -> JinjaTemplate | None:
 
     Raises:
         FormatError: a file cannot be read or is damaged; none of several templates is the default.
-        InputError: the template is not a text, or is too long; a GGUF file needs the package gguf.
+        InputError: the template is not a text, or is too long.
     """
     if is_gguf(path):
         return _in_gguf(path)

@@ -79,7 +79,6 @@ class Tokenizer:
 
         Raises:
             FormatError: a file cannot be read or is damaged, or its kind of tokenizer is not supported.
-            InputError: a GGUF file needs the package gguf, which is not installed.
         """
         folder = is_directory(path)
         if not folder and is_gguf(path):

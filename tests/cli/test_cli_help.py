@@ -10,16 +10,17 @@ import sys
 from pathlib import Path
 
 import click
+import numpy as np
 import pytest
 from commands import refused
 from own_process import DEADLINE, finished
 
 import glinfer
 from glinfer import errors
-from glinfer.cli import common
 from glinfer.cli.app import Commands, cli, run
 from glinfer.errors import InputError, install_command
 from glinfer.formats.files import opened
+from glinfer.inspect import info
 from glinfer.inspect.info import DeviceEntry
 from qa.__main__ import qa
 
@@ -220,20 +221,19 @@ class TestExtras:
         for self.found in ("/elsewhere/pip", None):  # of another Python, or none
             assert self.told(monkeypatch, package, None) == f"{sys.executable} -m pip install -e '{tmp_path}[gguf]'"
 
-    def test_messages_name_it(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def test_messages_name_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "gguf", None)
-        (tmp_path / "m.gguf").write_bytes(b"GGUF" + bytes(64))
-        from glinfer.formats import load_checkpoint
+        from glinfer.quant.ggml import pack
 
         with pytest.raises(InputError) as refused:
-            load_checkpoint(tmp_path / "m.gguf")
+            pack(np.zeros((1, 32)), "Q4_0")
         assert str(refused.value).endswith(f"not installed; {install_command('gguf')}")
 
 
 class TestJson:
     @pytest.mark.parametrize("group", GROUPS, ids=lambda group: group.program)
     def test_devices_of_every_command(self, capsys: Capture, monkeypatch: pytest.MonkeyPatch, group: Commands) -> None:
-        monkeypatch.setattr(common, "list_devices", lambda: [DeviceEntry(0, True, "one · two", usable=True)])
+        monkeypatch.setattr(info, "list_devices", lambda: [DeviceEntry(0, True, "one · two", usable=True)])
         tried = 0
         for name in group.list_commands(context := click.Context(group)):
             command = group.get_command(context, name)

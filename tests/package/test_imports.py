@@ -313,3 +313,20 @@ def test_gl_comes_with_what_needs_it_first() -> None:
     )
     assert said[0] == ""
     assert "moderngl" in said[1]
+
+
+def test_generate_imports_only_what_a_text_needs() -> None:
+    """No tables or bars, templates, optional packages or databases, nor the parts of other commands."""
+    said = ran(
+        "import sys, glinfer.cli.generate\n"
+        "names = {*sys.modules}\n"
+        "print(*sorted({name.partition('.')[0] for name in names} - sys.stdlib_module_names - {'__main__'}))\n"
+        "print(*sorted({'sqlite3', 'asyncio', 'statistics', 'http', 'multiprocessing'} & names))\n"
+        "parts = ('export', 'jobs', 'server', 'ray', 'tensors', 'inspect.info', 'inspect.bench', 'llm_plugin')\n"
+        "print(*[part for part in parts if f'glinfer.{part}' in names])\n"
+        "print(*sorted(name for name in names if name.startswith('glinfer.cli.')))\n"
+    )
+    own = "_distutils_hack _moderngl click glcontext glinfer moderngl numpy safetensors tokenizers"
+    assert {*said[0].split()} <= {*own.split()}
+    assert said[1:3] == ["", ""]
+    assert said[3].split() == ["glinfer.cli.common", "glinfer.cli.drafts", "glinfer.cli.generate"]

@@ -154,16 +154,17 @@ def test_formats_of_grids_are_not_packed(gguf: Any) -> None:
 
 def test_without_gguf_only_its_formats_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "gguf", None)
-    for refused in (lambda: pack(np.zeros((1, 32)), "Q4_0"), lambda: dequantize(np.zeros((1, 18), np.uint8), "Q4_0")):
+    grid = np.zeros((1, 98), np.uint8)
+    for refused in (
+        lambda: pack(np.zeros((1, 32)), "Q4_0"),
+        lambda: words_of(grid, "IQ3_XXS"),
+        lambda: dequantize(grid, "IQ3_XXS"),
+    ):
+        _grid.cache_clear()
         with pytest.raises(
             InputError, match=r"^GGML's formats need the package gguf, which is not installed; .*pip install"
         ):
             refused()
-    _grid.cache_clear()
-    with pytest.raises(
-        InputError, match=r"^GGML's formats need the package gguf, which is not installed; .*pip install"
-    ):
-        words_of(np.zeros((1, 98), np.uint8), "IQ3_XXS")
     _grid.cache_clear()
     assert words_of(np.zeros((1, 136), np.uint8), "IQ4_XS").shape == (1, 40)
     blocks = np.zeros((1, 18), np.uint8)

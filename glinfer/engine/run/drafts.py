@@ -11,9 +11,10 @@ from __future__ import annotations
 import dataclasses
 from collections import deque
 from collections.abc import Callable, Sequence
-from statistics import median
 from time import perf_counter
 from typing import Protocol
+
+import numpy as np
 
 from glinfer.engine.prefill import DRAFT_ROWS
 from glinfer.engine.run.decode import DecodeSession
@@ -181,7 +182,7 @@ class RunTimes:
         """Seconds of a run of ``rows`` rows, estimated if none was timed; None before the first token."""
         found = self._times.get(rows)
         if found:
-            return median(found)
+            return float(np.median(found))
         if rows <= 1:
             return None
         place = DRAFT_ROWS.index(rows)

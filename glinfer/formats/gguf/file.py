@@ -4,9 +4,9 @@ Source of the layout: docs/gguf.md of the ggml project. All numbers are little-e
 the counts of tensors and metadata entries; the metadata, each a name, a type and a value; for each tensor its name, its
 dimensions (the innermost first), its type and its offset; then the bytes, aligned.
 
-The package ``gguf`` supplies the types and their block sizes. Its own reader is not used: it trusts every length, and
-takes seven seconds and half a gigabyte for a vocabulary of 150 000 tokens. Here every length is compared with the
-file's size, and every count with a limit, before it is used.
+The package ``gguf`` is not used: its reader trusts every length, and takes seven seconds and half a gigabyte for a
+vocabulary of 150 000 tokens. Here every length is compared with the file's size, and every count with a limit, before
+it is used.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from glinfer.errors import FormatError, required
+from glinfer.errors import FormatError
 from glinfer.families.record import Family
 from glinfer.families.settings import Keys, Unread, quoted
 from glinfer.formats.files import AnyPath, FileStamp, opened, shown
@@ -58,6 +58,17 @@ _NUMBERS = {
         (6, "<f4"), (7, "?"), (10, "<u8"), (11, "<i8"), (12, "<f8"),
     )
 }  # fmt: skip
+GGML_TYPES: Mapping[int, tuple[str, int, int]] = {
+    0: ("F32", 1, 4), 1: ("F16", 1, 2), 2: ("Q4_0", 32, 18), 3: ("Q4_1", 32, 20), 6: ("Q5_0", 32, 22),
+    7: ("Q5_1", 32, 24), 8: ("Q8_0", 32, 34), 9: ("Q8_1", 32, 40), 10: ("Q2_K", 256, 84), 11: ("Q3_K", 256, 110),
+    12: ("Q4_K", 256, 144), 13: ("Q5_K", 256, 176), 14: ("Q6_K", 256, 210), 15: ("Q8_K", 256, 292),
+    16: ("IQ2_XXS", 256, 66), 17: ("IQ2_XS", 256, 74), 18: ("IQ3_XXS", 256, 98), 19: ("IQ1_S", 256, 50),
+    20: ("IQ4_NL", 32, 18), 21: ("IQ3_S", 256, 110), 22: ("IQ2_S", 256, 82), 23: ("IQ4_XS", 256, 136),
+    24: ("I8", 1, 1), 25: ("I16", 1, 2), 26: ("I32", 1, 4), 27: ("I64", 1, 8), 28: ("F64", 1, 8),
+    29: ("IQ1_M", 256, 56), 30: ("BF16", 1, 2), 34: ("TQ1_0", 256, 54), 35: ("TQ2_0", 256, 66), 39: ("MXFP4", 32, 17),
+    40: ("NVFP4", 64, 36), 41: ("Q1_0", 128, 18),
+}  # fmt: skip
+"""GGML's types by number: the name, and the weights and bytes of a block."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,7 +152,6 @@ def read_gguf_part(path: AnyPath) -> GgufFile:
 
     For models in several files, see :func:`glinfer.formats.gguf.split.read_gguf_file`.
     """
-    ggml_types()  # first, so that a missing package is reported before a missing file
     label = shown(path)
     known = _read.get()
     with opened(path) as (file, size):
@@ -178,7 +188,6 @@ def header_end(start: bytes, size: int, source: str) -> int | None:
 
 
 def _contents(mapped: Bytes, tensor_count: int, value_count: int, label: str) -> GgufFile:
-    types, sizes = ggml_types()
     reader = _Reader(mapped, label)
     metadata: dict[str, Any] = {}
     for number in range(value_count):
@@ -193,15 +202,13 @@ def _contents(mapped: Bytes, tensor_count: int, value_count: int, label: str) ->
         where = f"{label}: tensor {quoted(name)}"
         if name in tensors:
             raise FormatError(f"{where} appears twice; the file is damaged, get it again")
-        try:
-            kind = types(type_number)
-        except ValueError:  # refused where the tensor is needed
+        if type_number not in GGML_TYPES:  # refused where the tensor is needed
             tensors[name] = GgufTensor(name, f"type {type_number}", dimensions[::-1], mapped[:0])
             continue
-        weights, nbytes = sizes[kind]
+        kind, weights, nbytes = GGML_TYPES[type_number]
         if dimensions[0] % weights:
             raise FormatError(
-                f"{where} is {kind.name} with rows of {dimensions[0]} weights; expected whole blocks of {weights}; the "
+                f"{where} is {kind} with rows of {dimensions[0]} weights; expected whole blocks of {weights}; the "
                 "file is damaged, get it again"
             )
         first, length = start_of_data + offset, math.prod(dimensions) // weights * nbytes
@@ -210,14 +217,8 @@ def _contents(mapped: Bytes, tensor_count: int, value_count: int, label: str) ->
                 f"{where} is at bytes {first} to {first + length}, but the file has {len(mapped)}; it is truncated, "
                 "get it again"
             )
-        tensors[name] = GgufTensor(name, kind.name, dimensions[::-1], mapped[first : first + length])
+        tensors[name] = GgufTensor(name, kind, dimensions[::-1], mapped[first : first + length])
     return GgufFile(MappingProxyType(metadata), MappingProxyType(tensors), label)
-
-
-def ggml_types() -> tuple[Any, Mapping[Any, tuple[int, int]]]:
-    """GGML's types by number, and the weights and bytes of their blocks."""
-    gguf = required("gguf", "gguf", "GGUF files are read with")
-    return gguf.GGMLQuantizationType, gguf.GGML_QUANT_SIZES
 
 
 def _counts(start: bytes, size: int, label: str) -> tuple[int, int]:

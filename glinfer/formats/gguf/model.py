@@ -45,7 +45,6 @@ def read_gguf(path: AnyPath) -> Checkpoint:
     Raises:
         FormatError: the file cannot be read or is damaged; the architecture or a setting is not supported; a tensor is
             missing, unknown, of another shape or of an unknown type.
-        InputError: the package gguf is not installed.
     """
     return checkpoint_of(read_gguf_file(path))
 

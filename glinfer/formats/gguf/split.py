@@ -32,7 +32,6 @@ def read_gguf_file(path: AnyPath) -> GgufFile:
     Raises:
         FormatError: a file cannot be read, is not GGUF, has another version, is big-endian, truncated or inconsistent;
             a part is missing, belongs to another model, or is a link that leads elsewhere.
-        InputError: the package gguf is not installed.
     """
     found = read_gguf_part(path)
     count = found.metadata.get(COUNT, 1)

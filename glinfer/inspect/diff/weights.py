@@ -74,7 +74,7 @@ class WeightsDiff(Report):
 def diff_weights(a: Checkpoint, b: Checkpoint, on_progress: Progress = no_progress) -> WeightsDiff:
     """Compare the tensors of two checkpoints by name, a few rows at a time.
 
-    ``on_progress`` receives (compared tensors, tensors). GGML's blocks need the package gguf, else InputError.
+    ``on_progress`` receives (compared tensors, tensors). Some GGML formats need the package gguf, else InputError.
     """
     formats_a, formats_b = a.formats(), b.formats()
     names = [*formats_a, *(name for name in formats_b if name not in formats_a)]

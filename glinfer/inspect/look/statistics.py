@@ -134,7 +134,7 @@ def texture_sizes(checkpoint: Checkpoint, edge: int) -> dict[str, tuple[int, int
 
 
 def summarize_weight(checkpoint: Checkpoint, name: str, texture: tuple[int, int, str]) -> WeightSummary:
-    """Summarize one weight, unpacked to floats a few rows at a time; GGML's formats need the package gguf."""
+    """Summarize one weight, unpacked to floats a few rows at a time; some GGML formats need the package gguf."""
     rows: Rows = WeightRows(checkpoint, name)
     if len(rows.shape) == 1:
         rows = rows[:][None]
