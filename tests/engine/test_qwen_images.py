@@ -14,14 +14,7 @@ from each_case import each_case
 from goldens import recorded
 from goldens.figures import Figures
 from goldens.pictures import about, picture
-from goldens.qwen_pictures import (
-    PAD,
-    PATCH,
-    QWEN_SIZES,
-    TEXT,
-    write_mmproj,
-    write_qwen3_vl,
-)
+from goldens.qwen_pictures import PAD, PATCH, QWEN_SIZES, TEXT, write_mmproj, write_qwen3_vl
 from PIL import Image
 
 import glinfer

@@ -13,14 +13,7 @@ from goldens import GAB_MODELS, ModelWriter
 
 from glinfer.config import ModelConfig
 from glinfer.errors import FormatError, InputError
-from glinfer.formats import (
-    Checkpoint,
-    random_checkpoint,
-    random_packed_checkpoint,
-    read_gab,
-    weight_shapes,
-    write_gab,
-)
+from glinfer.formats import Checkpoint, random_checkpoint, random_packed_checkpoint, read_gab, weight_shapes, write_gab
 from glinfer.formats.gab.file import float_count, stored_arrays
 from glinfer.quant import threads
 

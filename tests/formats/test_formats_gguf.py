@@ -493,11 +493,7 @@ def test_factors_of_the_pairs(path: Path) -> None:
             {"blk.0.ffn_down.weight": drawn(INNER, WIDTH)},
             r"'blk.0.ffn_down.weight' has shape \[96, 64\]; expected \[64, 96\] from the metadata",
         ),
-        (
-            {},
-            {"output.weight": np.zeros((VOCAB, WIDTH), np.int8)},
-            "is I8, which is not supported; known: F32, F16",
-        ),
+        ({}, {"output.weight": np.zeros((VOCAB, WIDTH), np.int8)}, "is I8, which is not supported; known: F32, F16"),
     ],
 )
 def test_what_is_no_model_is_refused(path: Path, values: dict[str, Any], tensors: dict[str, Any], message: str) -> None:

@@ -187,10 +187,7 @@ PLANTED = {
 @pytest.mark.parametrize("api", ["es", pytest.param("desktop", marks=pytest.mark.desktop)])
 @pytest.mark.parametrize(
     ("defines", "place"),
-    [
-        ({"MAIN": 0.5}, r"part\.glsl:3: .*PART"),
-        ({"PART": 0.5, "A": 1, "B": 2, "C": 3}, r"main\.frag:6: .*MAIN"),
-    ],
+    [({"MAIN": 0.5}, r"part\.glsl:3: .*PART"), ({"PART": 0.5, "A": 1, "B": 2, "C": 3}, r"main\.frag:6: .*MAIN")],
 )
 def test_a_compile_error_names_file_and_line(tmp_path: Path, api: str, defines: dict[str, float], place: str) -> None:
     root = folder(tmp_path, PLANTED)

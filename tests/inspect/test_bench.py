@@ -22,13 +22,7 @@ from glinfer.errors import InputError
 from glinfer.gl.context import Device
 from glinfer.gl.replay import Tape, Watched, replay
 from glinfer.inspect import ceiling, timing
-from glinfer.inspect.bench.decoding import (
-    DecodeReport,
-    EngineReport,
-    batch_context,
-    bench_decoding,
-    load_fast,
-)
+from glinfer.inspect.bench.decoding import DecodeReport, EngineReport, batch_context, bench_decoding, load_fast
 from glinfer.inspect.bench.engines import BatchDecoder, FastDecoder, room_for, rotated
 from glinfer.inspect.bench.limits import fetched_bytes
 from glinfer.inspect.bench.reference import bench
@@ -312,7 +306,7 @@ class TestCommand:
         decoding, prefill, batch = out.split("\n\n")[:3]
         assert "ms/token" in decoding
         assert [line.split()[:3] for line in prefill.splitlines()] == [
-            *[["prompt", "to", "logits"], ["glinfer", "f32", "32"]],
+            *[["prompt", "to", "logits"], ["glinfer", "f32", "32"]]
         ]
         assert [line.split()[:5] for line in batch.splitlines()[1:]] == [
             ["glinfer", "f32", sampling, "32", "2"] for sampling in ("default", "greedy")
@@ -406,7 +400,7 @@ class TestCeiling:
             on_progress=lambda done, total: steps.append((done, total)),
         )
         assert [(rate.format, rate.texture_bytes) for rate in report.fetches] == [
-            *[("rgba32ui", 1 << 24), ("r32f", 1 << 24), ("rgba32f", 1 << 25)],
+            *[("rgba32ui", 1 << 24), ("r32f", 1 << 24), ("rgba32f", 1 << 25)]
         ]
         assert all(rate.texels_per_second > 0 for rate in report.fetches)
         assert report.multiply_adds_per_second > 0
@@ -434,7 +428,7 @@ class TestCeiling:
             assert agree(found_again, expected)
             slots = -(-64 // model.kernels.rows_per_draw)
         assert [(each.label, each.draw, each.rows, each.inputs, each.outputs) for each in found] == [
-            *[("here", "h.0.mlp.fc_in", 64, 32, 128), ("here", "h.0.mlp.fc_out", 64, 128, 32)],
+            *[("here", "h.0.mlp.fc_in", 64, 32, 128), ("here", "h.0.mlp.fc_out", 64, 128, 32)]
         ]
         assert set(issued) == {(each.draw, slots) for each in found}
         assert all(each.milliseconds > 0 for each in found)

@@ -29,11 +29,7 @@ Capture = pytest.CaptureFixture[str]
 PROMPT = [5, 77, 13, 200, 41]
 MODELS = {
     "gab": ("small.gab", "vocab=300,dim=32,heads=4,blocks=2,context=64", "float32"),
-    "llama": (
-        "small.gguf",
-        "family=llama,vocab=300,dim=64,heads=4,kv_heads=2,blocks=2,inner=96,context=128",
-        "q8_0",
-    ),
+    "llama": ("small.gguf", "family=llama,vocab=300,dim=64,heads=4,kv_heads=2,blocks=2,inner=96,context=128", "q8_0"),
 }
 
 

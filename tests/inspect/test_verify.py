@@ -187,10 +187,7 @@ class TestPlantedFaults:
         assert found is not None
         assert (found.name, found.unwritten, found.passed) == (first, count, False)
 
-    @tiered(
-        ("old", "new", "missing"),
-        [("sum += at(bias, 0, e.y, OUT);", "", "bias"), ("rows - 1", "0", "rows")],
-    )
+    @tiered(("old", "new", "missing"), [("sum += at(bias, 0, e.y, OUT);", "", "bias"), ("rows - 1", "0", "rows")])
     def test_an_input_that_a_shader_no_longer_uses_is_refused_when_it_is_bound(
         self, planted: Planter, old: str, new: str, missing: str
     ) -> None:
@@ -219,10 +216,7 @@ LOST_WEIGHT = "choice_list", "rest + 1.0 : rest", "rest : rest"
 class TestFastPlan:
     @tiered(
         ("options", "tokens", "limits"),
-        [
-            (SMALL, 64, None),
-            ("vocab=131,dim=30,heads=3,blocks=1,context=67", 66, Limits.webgl2_minimum()),
-        ],
+        [(SMALL, 64, None), ("vocab=131,dim=30,heads=3,blocks=1,context=67", 66, Limits.webgl2_minimum())],
         ids=["small", "odd"],
     )
     def test_every_shape_passes(self, options: str, tokens: int, limits: Limits | None) -> None:

@@ -101,10 +101,7 @@ def test_products_agree_with_float64(device: Device, place: int) -> None:
     check(device, one, *cases, what=f"{weights} {outputs}×{inputs} {form} {name}")
 
 
-@tiered(
-    ("cover", "cell", "tiles", "pitch"),
-    [("points", 4, 1, 64), ("quads", 3, 1, 64), ("points", 2, 2, 32)],
-)
+@tiered(("cover", "cell", "tiles", "pitch"), [("points", 4, 1, 64), ("quads", 3, 1, 64), ("points", 2, 2, 32)])
 def test_hundreds_of_rows_are_all_written(device: Device, cover: str, cell: int, tiles: int, pitch: int) -> None:
     """However large the cells are, and however many slots they have to end with."""
     kernels = KernelOptions(cover=cover, largest_cell=cell, tiles=tiles, pitch=pitch, rows_per_draw=2)
@@ -158,11 +155,7 @@ def test_embeddings_are_the_sums_of_two_rows(
         assert same(found[:rows], wte[table[:rows, TOKEN]] + wpe[table[:rows, POSITION]])
 
 
-@tiered(
-    ("weights", "name", "positions"),
-    [("Q4_0", "one by one", True), ("Q6_K", "llvmpipe", False)],
-    keep=0,
-)
+@tiered(("weights", "name", "positions"), [("Q4_0", "one by one", True), ("Q6_K", "llvmpipe", False)], keep=0)
 def test_embeddings_out_of_blocks_are_scaled(device: Device, weights: str, name: str, positions: bool) -> None:
     """With positions and without."""
     shape = {"weights": weights, "positions": positions, "scale": 2.5}

@@ -327,12 +327,7 @@ def test_requests_at_random(served: Running, route: ApiRoute) -> None:
         seen.append(1)
         case.call_and_validate(
             timeout=DEADLINE,
-            checks=(
-                not_a_server_error,
-                content_type_conformance,
-                response_schema_conformance,
-                status_code_conformance,
-            ),
+            checks=(not_a_server_error, content_type_conformance, response_schema_conformance, status_code_conformance),
         )
 
     ask()

@@ -18,14 +18,7 @@ from template_models import HARMONY_TOKENS
 
 from glinfer.config import ModelConfig
 from glinfer.errors import InputError
-from glinfer.text.chat import (
-    ChatTemplate,
-    ReplySplitter,
-    TemplateChat,
-    Turn,
-    find_chat,
-    split_reply,
-)
+from glinfer.text.chat import ChatTemplate, ReplySplitter, TemplateChat, Turn, find_chat, split_reply
 from glinfer.text.conversation import ChatPrompt, Conversation
 from glinfer.text.reply import ReplyAssembler
 from glinfer.text.templates import JinjaTemplate

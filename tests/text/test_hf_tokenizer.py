@@ -110,9 +110,7 @@ class TestByteLevel:
         for name in ("llox", "lox", "ox"):
             vocabulary[name] = len(vocabulary)
         values["model"]["merges"] = sorted(merges, key=lambda pair: "x" not in pair[0] + pair[1])[::-1]
-        values["added_tokens"] = [
-            {**values["added_tokens"][0], "content": "hellox", "id": vocabulary["hellox"]},
-        ]
+        values["added_tokens"] = [{**values["added_tokens"][0], "content": "hellox", "id": vocabulary["hellox"]}]
         (tmp_path / "tokenizer.json").write_text(json.dumps(values))
         words = Tokenizer.from_file(tmp_path)
         assert words.encode("hellox") == [vocabulary["hellox"]]
