@@ -129,11 +129,6 @@ def _with(name: str, tensor: np.ndarray) -> Checkpoint:
     return Checkpoint(SMALL, {**random_checkpoint(SMALL).tensors, name: tensor}, "here.gab")
 
 
-def test_finite_weights_pass() -> None:
-    random_checkpoint(SMALL).check_finite()
-    _with("lm_head.bias", np.array([3.4e38, -3.4e38, 1e-45, -0.0, 0, 1, 2], np.float32)).check_finite()
-
-
 def test_the_first_tensor_that_is_not_finite_is_named_with_count_and_index() -> None:
     wte = random_checkpoint(SMALL).tensors["transformer.wte.weight"].copy()
     wte[4, 2], wte[5, 0], wte[4, 3] = np.nan, np.inf, -np.inf

@@ -179,17 +179,6 @@ class TestTiming:
         assert batch_context([32, 64], 128) == 64
         assert batch_context([8, 20], 5) == 8
 
-    def test_what_lies_outside_the_context_is_left_out(self, monkeypatch: Patch) -> None:
-        report = timed([Scripted(Clock(monkeypatch), "one", 1.0, 1.0)], [8, 65, 8, 2000], 1)
-        assert [row.context for row in report.rows] == [8]
-        assert len(report.notes) == 2
-        assert "65 tokens is skipped: this model supports 64" in report.notes[0]
-
-    def test_contexts_and_runs_that_are_refused(self, monkeypatch: Patch) -> None:
-        for contexts, runs in (([65], 1), ([], 1), ([0, 8], 1), ([8], 0)):
-            with pytest.raises(InputError):
-                timed([Scripted(Clock(monkeypatch), "one", 1.0, 1.0)], contexts, runs)
-
 
 def test_the_fast_engine_decodes_what_the_model_generates(small: Path, device: Device) -> None:
     ids = [int(token) for token in example_ids(CONFIG, 30)]

@@ -318,16 +318,6 @@ class TestTextures:
         found = self.textures(checkpoint)
         assert [(check.name, check.max_difference) for check in found.bad_textures] == [("lm_head.bias", 0.0)]
 
-    def test_special_bits_in_weights_are_kept(self) -> None:
-        made = small_checkpoint()
-        bits = np.array([pattern for group in SPECIAL_BITS.values() for pattern in group], np.uint32)
-        tensors = {}
-        for name, tensor in made.tensors.items():
-            filled = np.ascontiguousarray(tensor)
-            filled.view(np.uint32).reshape(-1)[: bits.size] = bits
-            tensors[name] = filled
-        assert self.textures(Checkpoint(made.config, tensors, "special")).passed
-
     def test_special_values_that_do_not_survive_are_found_by_class(self, altered: Any) -> None:
         def quiet(matrix: Any) -> Any:
             bits = matrix.view(np.uint32)
