@@ -55,9 +55,9 @@ def test_the_prompt_is_shown_on_a_terminal_and_not_in_a_pipe(
 
 def test_the_first_tokens_stay_in_a_full_context(small: Path, tmp_path: Path, capsys: Capture) -> None:
     with glinfer.load(small) as model:
-        kept = {keep: model.generate([5, 6, 7], max_tokens=75, top_k=9, seed=1, keep=keep) for keep in (0, 2, -1)}
+        kept = {keep: model.generate([5, 6, 7], max_tokens=120, top_k=9, seed=1, keep=keep) for keep in (0, 2, -1)}
     assert len({*map(tuple, kept.values())}) == 3
-    options = ["-n", "75", "--top-k", "9", "--seed", "1", "-q"]
+    options = ["-n", "120", "--top-k", "9", "--seed", "1", "-q"]
     for keep, ids in kept.items():
         assert said(capsys, small, "--ids", "5,6,7", "--keep", str(keep), *options) == ",".join(map(str, ids)) + "\n"
     lines = [{"ids": [5, 6, 7], "seed": 1, **keep} for keep in ({}, {"keep": -1}, {"keep": 0})]
