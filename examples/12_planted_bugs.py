@@ -94,7 +94,7 @@ def text_with(bug: Callable[[Session], None] | None) -> str:
         if bug is not None:
             bug(model.bound)
         try:
-            return repr(model.generate(PROMPT, max_tokens=9, temperature=0))
+            return repr(model.generate(PROMPT, max_tokens=7, temperature=0))
         except glinfer.GlinferError as error:
             return f"{type(error).__name__}: {error}"
 

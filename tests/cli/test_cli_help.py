@@ -131,12 +131,6 @@ class TestSuggestions:
         ):
             assert errors.nearest(name, options) == found
 
-    def test_a_bundled_model(self, capsys: Capture) -> None:
-        for name in ("shakespear", "Shakespeare", "shake-speare"):
-            assert run(["info", name]) == 2
-            said = f"glinfer: {name}: there is no such file, and no bundled model of that name; did you mean "
-            assert capsys.readouterr().err == f"{said}shakespeare?\n"
-
 
 def test_help_names_every_variable_that_the_package_reads(capsys: Capture) -> None:
     package = Path(errors.__file__).parent

@@ -78,13 +78,7 @@ class Terminal:
             pytest.skip(f"no pseudo-terminals here: {error}")
         command = [*COMMAND, *map(str, arguments)]
         self.process = subprocess.Popen(
-            command,
-            cwd=ROOT,
-            stdin=inner,
-            stdout=inner,
-            stderr=inner,
-            start_new_session=True,
-            preexec_fn=own_terminal,
+            command, cwd=ROOT, stdin=inner, stdout=inner, stderr=inner, start_new_session=True, preexec_fn=own_terminal
         )
         os.close(inner)
 
@@ -153,10 +147,7 @@ class TestOutput:
         assert (process.returncode, errors) == (0, b"")
 
     @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
-    @tiered(
-        "line",
-        ["draws --config ''", "draws --config '' --json", "generate $1 Once"],
-    )
+    @tiered("line", ["draws --config ''", "draws --config '' --json", "generate $1 Once"])
     def test_a_full_disk_is_one_line(self, small: Path, line: str) -> None:
         found = one_line(shell(f"glinfer {line} > /dev/full", small))
         assert "cannot write the output: No space left on device" in found

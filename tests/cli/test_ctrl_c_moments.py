@@ -139,7 +139,8 @@ held = Held()
 reference = weakref.ref(held, interrupted)
 try:
     del held
-    time.sleep(30)
+    for _ in range(3000):
+        time.sleep(0.01)
 except KeyboardInterrupt:
     print("interrupted")
 """

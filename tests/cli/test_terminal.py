@@ -219,22 +219,6 @@ def test_columns_are_dropped_in_their_order(capsys: Capture, monkeypatch: pytest
     assert headings(50) == headings(20) == ["name", "second"]
 
 
-def test_the_table_of_a_profile(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    names = ("pass", "shader", "draws", "ms", "share", "read", "written", "GB/s", "of ceiling")
-    row = ["attn.out_proj", "cached_values", "30", "10.137", "65.0%", "114.7 MB", "0.4 MB", "10.5", "262%"]
-    columns = [Column(name, itemgetter(place), str if place > 1 else None) for place, name in enumerate(names)]
-    made = Table("t", columns, [row], row)
-    show_table(made, drop=("written",))
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split() == ["pass", "shader", "draws", "ms", "share", "read", "GB/s", "of", "ceiling"]
-    assert max(map(len, lines)) <= 80
-    assert len(lines) == 3
-    markdown = made.markdown().splitlines()
-    assert markdown[:2] == [f"| {' | '.join(names)} |", "|---|---|---|---|---|---|---|---|---|"]
-    assert markdown[2] == markdown[3] == f"| {' | '.join(row)} |"
-
-
 # The bar of long commands, drawn at times that are made up
 
 

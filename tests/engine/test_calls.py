@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import pickle
-import typing
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,19 +22,6 @@ from glinfer.gl.context import open_device
 pytestmark = pytest.mark.gl
 
 IDS = [[5, 6, 7], [8, 9, 10]]
-Call = Callable[[], object]
-
-
-def use(model: glinfer.Model, text: glinfer.TextStream, reply: glinfer.ChatReply, session: glinfer.Session) -> None:
-    """A function of a user, whose hints have to be there when they are looked at."""
-
-
-def test_the_public_names() -> None:
-    assert dir(glinfer) == glinfer.__all__ == sorted(set(glinfer.__all__))
-    assert all(getattr(glinfer, name) is not None for name in glinfer.__all__)
-    assert typing.get_type_hints(use)["model"] is Model
-    with pytest.raises(AttributeError, match="no attribute 'Modell'"):
-        glinfer.Modell  # type: ignore[attr-defined]  # noqa: B018
 
 
 def test_a_misspelt_option_is_an_error_of_the_call_that_was_made(small: Path, model: Model) -> None:

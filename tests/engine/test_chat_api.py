@@ -133,10 +133,7 @@ REFUSED: list[tuple[Any, str]] = [
     ([{"role": "user", "content": "a\ud800"}], "half a surrogate pair"),
     ([SYSTEM, *HELLO], "this model's chat form has no place for a system prompt"),
     ("ab" * 40, "the message takes .* tokens and 1 are reserved for the reply, but the context holds 64; shorten"),
-    (
-        [*TALK[:2], {"role": "user", "content": "a" * 55}],
-        "the messages take .* the context holds 64; leave the old",
-    ),
+    ([*TALK[:2], {"role": "user", "content": "a" * 55}], "the messages take .* the context holds 64; leave the old"),
 ]
 
 

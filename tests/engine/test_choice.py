@@ -91,7 +91,7 @@ def odd_options(random: np.random.Generator, vocab: int) -> SamplingOptions:
     return SamplingOptions(**chosen)
 
 
-@tiered(("seed", "count"), [(0, 120), (1, 1600)])
+@tiered(("seed", "count"), [(0, 120), (1, 800)])
 def test_a_sure_choice_is_the_samplers(seed: int, count: int) -> None:
     random, sure = np.random.default_rng(seed), 0
     for number in range(count):

@@ -336,11 +336,7 @@ def scores(model: Model) -> Any:
 
 
 @pytest.mark.usefixtures("chunk_at_once")  # as many textures from the first attempt on
-@tiered(
-    ("act", "stride"),
-    [(a_batch, 9), (sampled, 1), (scores, 2)],
-    ids=lambda each: getattr(each, "__name__", each),
-)
+@tiered(("act", "stride"), [(a_batch, 9), (sampled, 1), (scores, 2)], ids=lambda each: getattr(each, "__name__", each))
 def test_ctrl_c_anywhere_in_a_run_leaves_what_is_true(
     tiny: Path, ctrl_c: Callable[[int], None], act: Callable[[Model], Any], stride: int
 ) -> None:

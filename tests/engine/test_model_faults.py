@@ -149,11 +149,7 @@ def scores(model: Model) -> Any:
 @pytest.mark.usefixtures("chunk_at_once")  # as many textures from the first attempt on
 @tiered(
     ("family", "act", "how"),
-    [
-        ("gab", a_prompt, REFUSED),
-        ("gab", a_draft, REFUSED),
-        ("llama", a_batch, NO_NAME),
-    ],
+    [("gab", a_prompt, REFUSED), ("gab", a_draft, REFUSED), ("llama", a_batch, NO_NAME)],
     ids=lambda value: getattr(value, "__name__", value),
 )
 def test_every_allocation_that_fails_later_leaves_the_model_as_it_was(

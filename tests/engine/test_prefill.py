@@ -110,8 +110,6 @@ def test_a_context_beyond_any_edge_of_a_texture(tmp_path: Path) -> None:
             assert rows == (512 if limits is None else 256), "or this test shows nothing of smaller chunks"
             assert len(model.score([ids])[0].logprobs) == 4399
     assert agree(found[0], found[1])
-    with with_kernels(path, chunk=700) as model:
-        assert agree(chunked(model, ids), found[0])
 
 
 class TestSessions:

@@ -132,9 +132,7 @@ def test_extreme_options_still_give_a_distribution() -> None:
 
 
 finite_logits = st.lists(
-    st.one_of(st.integers(-4, 4).map(float), st.just(-math.inf), st.floats(-30, 30, width=32)),
-    min_size=1,
-    max_size=12,
+    st.one_of(st.integers(-4, 4).map(float), st.just(-math.inf), st.floats(-30, 30, width=32)), min_size=1, max_size=12
 ).filter(lambda row: max(row) > -math.inf)
 
 

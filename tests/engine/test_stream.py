@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from token_streams import stream_of
 
 from glinfer.config import ModelConfig
@@ -53,38 +51,6 @@ def test_a_character_is_shown_whole_or_not_at_all(text: str) -> None:
     assert list(make(text.encode())) == list(text)
 
 
-def test_bytes_that_are_no_text_are_replaced_as_python_does() -> None:
-    assert list(make("a🚀".encode()[:-1])) == ["a", "\ufffd"]
-    data = b"a\xff\xc3b\xe2\x82c\xf0\x9f"
-    assert "".join(make(data)) == data.decode(errors="replace")
-
-
-def test_a_stop_string_ends_the_text_before_it_and_the_model_with_it() -> None:
-    stream = make(b"one two three", stop=["two"])
-    assert "".join(stream) == "one "
-    assert stream.stats.finish_reason == "stop"
-    assert stream.stats.tokens == len("one two")
-    assert bytes(stream.ids) == b"one two", "ids are what was generated, the stop string with it"
-
-
-def test_a_stop_id_ends_it_without_its_text() -> None:
-    stream = make(b"ab!c", stop_ids=[ord("!")])
-    assert "".join(stream) == "ab"
-    assert stream.stats.finish_reason == "stop"
-    assert "".join(make("a🚀".encode()[:3] + b"!", stop_ids=[ord("!")])) == "a\ufffd", "the broken rest stays visible"
-
-
-def test_an_error_comes_through_and_closes_once() -> None:
-    ends: list[int] = []
-    stream = make(b"ab", error=RuntimeError("lost"), on_end=lambda: ends.append(1))
-    assert [next(stream), next(stream)] == ["a", "b"]
-    with pytest.raises(RuntimeError, match="lost"):
-        next(stream)
-    assert stream.stats.finish_reason == "error"
-    assert list(stream) == []
-    assert ends == [1]
-
-
 def test_closing_drops_what_was_held_and_tells_once() -> None:
     ends: list[int] = []
     stream = make(b"xxxx", stop=["xxy"], on_end=lambda: ends.append(1))
@@ -117,17 +83,3 @@ def test_stop_has_to_be_a_string_or_a_list_of_them() -> None:
     for wrong in ("", [""], [3], 3, None, b"x", {"a"}):
         with pytest.raises(InputError, match="stop"):
             make(b"abc", stop=wrong)  # type: ignore[arg-type]
-
-
-@settings(max_examples=40)
-@given(st.text(max_size=30), st.lists(st.text(min_size=1, max_size=3), max_size=3))
-def test_pieces_join_to_the_text_before_the_first_stop_string(text: str, stop: list[str]) -> None:
-    data = text.encode()
-    if not data:
-        return
-    stream = make(data, stop=stop)
-    found = min((at for at in map(text.find, stop) if at >= 0), default=None)
-    pieces = list(stream)
-    assert "" not in pieces
-    assert "".join(pieces) == text[:found]
-    assert stream.stats.finish_reason == ("length" if found is None else "stop")

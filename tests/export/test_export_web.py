@@ -319,22 +319,6 @@ def test_an_earlier_export_is_replaced_and_nothing_else(tmp_path: Path) -> None:
     assert (other / "plan.json").read_text() == '{"format": "another"}'
 
 
-def test_an_export_that_fails_leaves_the_earlier_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, out = written(tmp_path, GAB), tmp_path / "out"
-    export_web(path, out)
-    before = (out / "weights.safetensors").read_bytes()
-
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(module, "write_weights", full)
-    with pytest.raises(FormatError, match="No space left"):
-        export_web(path, out, plan="reference")
-    assert (out / "weights.safetensors").read_bytes() == before
-    assert plan_of(out)["driver"] == "fast"
-    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["model.gab", "out"]
-
-
 def test_what_cannot_be_exported_is_said_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = written(tmp_path, GAB)
     large = written(tmp_path, ModelConfig.from_options("blocks=1,heads=1,dim=4,vocab=300,context=5000"), "large.gab")

@@ -13,14 +13,7 @@ from goldens import GAB_MODELS, ModelWriter
 
 from glinfer.config import ModelConfig
 from glinfer.errors import FormatError, InputError
-from glinfer.formats import (
-    Checkpoint,
-    random_checkpoint,
-    random_packed_checkpoint,
-    read_gab,
-    weight_shapes,
-    write_gab,
-)
+from glinfer.formats import Checkpoint, random_checkpoint, random_packed_checkpoint, read_gab, weight_shapes, write_gab
 from glinfer.formats.gab.file import float_count, stored_arrays
 from glinfer.quant import threads
 
@@ -134,11 +127,6 @@ def test_random_weights_refuse_what_makes_none(seed: int, scale: float, message:
 
 def _with(name: str, tensor: np.ndarray) -> Checkpoint:
     return Checkpoint(SMALL, {**random_checkpoint(SMALL).tensors, name: tensor}, "here.gab")
-
-
-def test_finite_weights_pass() -> None:
-    random_checkpoint(SMALL).check_finite()
-    _with("lm_head.bias", np.array([3.4e38, -3.4e38, 1e-45, -0.0, 0, 1, 2], np.float32)).check_finite()
 
 
 def test_the_first_tensor_that_is_not_finite_is_named_with_count_and_index() -> None:

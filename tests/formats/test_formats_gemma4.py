@@ -121,10 +121,7 @@ FACTORS = np.ones(24, np.float32)
     ("changes", "message"),
     [
         ({"gemma4.feed_forward_length": [96] * 5 + [200]}, "expected 96, or twice that in the last 3 layers"),
-        (
-            {"gemma4.attention.head_count_kv": [2, 1, 2, 2, 2, 2]},
-            "expected a list with one number for the layers",
-        ),
+        ({"gemma4.attention.head_count_kv": [2, 1, 2, 2, 2, 2]}, "expected a list with one number for the layers"),
         ({"gemma4.attention.value_length_swa": 8}, "value_length_swa is 8; expected 32, the width of a head"),
         ({"factors": {ROPE_FREQS: 2 * FACTORS}}, "other factors than 1 for the first pairs"),
         ({"factors": {ROPE_FREQS: FACTORS[::-1] * np.arange(1, 25, dtype=np.float32)}}, "other factors than 1"),

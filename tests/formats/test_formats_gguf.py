@@ -137,18 +137,6 @@ def test_a_file_is_read_as_the_package_reads_it(path: Path) -> None:
         assert not ours.data.flags.writeable
 
 
-def test_weights_are_not_copied(path: Path) -> None:
-    large = {"token_embd.weight": Quantised(np.zeros((4096, 1024), np.float32), "Q8_0")}
-    write(path, "llama", {**LLAMA, "block_count": 1}, large)
-    tracemalloc.start()
-    try:
-        tensor = read_gguf_file(path).tensors["token_embd.weight"]
-        assert tensor.data.nbytes > 4_000_000
-        assert tracemalloc.get_traced_memory()[1] < 500_000
-    finally:
-        tracemalloc.stop()
-
-
 def good(path: Path) -> bytes:
     few = {"vocab": ["a", "bc", "d"], "scores": [1.0, 2.0]}
     write(path, "llama", {**LLAMA, **few, "block_count": 1, "rope.scaling.type": "none"}, llama_tensors(layers=1))
@@ -496,11 +484,7 @@ def test_factors_of_the_pairs(path: Path) -> None:
             {"blk.0.ffn_down.weight": drawn(INNER, WIDTH)},
             r"'blk.0.ffn_down.weight' has shape \[96, 64\]; expected \[64, 96\] from the metadata",
         ),
-        (
-            {},
-            {"output.weight": np.zeros((VOCAB, WIDTH), np.int8)},
-            "is I8, which is not supported; known: F32, F16",
-        ),
+        ({}, {"output.weight": np.zeros((VOCAB, WIDTH), np.int8)}, "is I8, which is not supported; known: F32, F16"),
     ],
 )
 def test_what_is_no_model_is_refused(path: Path, values: dict[str, Any], tensors: dict[str, Any], message: str) -> None:

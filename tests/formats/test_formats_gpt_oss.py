@@ -45,10 +45,7 @@ FP4 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6
 MATRICES = {"gate_up_proj": (2 * INNER, WIDTH), "down_proj": (WIDTH, INNER)}
 FIRST = "model.layers.0.mlp.experts."
 IN_FLOATS = {**SETTINGS, "quantization_config": None}
-FEWER = {
-    "down_proj_blocks": np.zeros((3, 64, 3, 16), np.uint8),
-    "down_proj_scales": np.zeros((3, 64, 3), np.uint8),
-}
+FEWER = {"down_proj_blocks": np.zeros((3, 64, 3, 16), np.uint8), "down_proj_scales": np.zeros((3, 64, 3), np.uint8)}
 
 
 def write(folder: Path, settings: dict[str, Any], tensors: dict[str, Array]) -> Path:

@@ -135,12 +135,6 @@ def test_masks_and_a_tied_head_are_passed_over(tmp_path: Path, prefix: str) -> N
     assert_holds(read_huggingface(write_model(tmp_path, arrays | extra)), arrays, prefix)
 
 
-def test_float16_is_widened(tmp_path: Path) -> None:
-    halves = {name: array.astype(np.float16) for name, array in stored_arrays().items()}
-    widened = {name: array.astype(np.float32) for name, array in halves.items()}
-    assert_holds(read_huggingface(write_model(tmp_path, halves)), widened)
-
-
 def test_bfloat16_is_the_upper_half_of_a_float32(tmp_path: Path) -> None:
     arrays = stored_arrays()
     odd = np.array([0, 0x80000000, 0x00010000, 0x7F7F0000, 0x7F800000, 0xFF800000, 0x3F800000], np.uint32)

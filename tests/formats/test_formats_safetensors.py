@@ -198,29 +198,6 @@ def test_writing_a_wrong_model_leaves_nothing(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_writing_that_fails_leaves_the_old_file(good: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from safetensors import SafetensorError
-
-    old = good.read_bytes()
-
-    def full_disk(tensors: object, filename: Path, metadata: object) -> None:
-        filename.write_bytes(b"half")
-        raise SafetensorError("Error while serializing: I/O error:\nNo space left on device (os error 28)")
-
-    monkeypatch.setattr("glinfer.formats.safetensors.save_file", full_disk)
-    with pytest.raises(FormatError, match=r"good\.safetensors: cannot write it: .*No space left"):
-        write_safetensors(random_checkpoint(SMALL), good)
-    assert [p.name for p in good.parent.iterdir()] == [good.name]
-    assert good.read_bytes() == old
-
-
-def test_what_is_no_file(tmp_path: Path) -> None:
-    assert _refusal(tmp_path / "missing").startswith("cannot read it: No such file or directory")
-    assert _refusal(tmp_path).startswith("found a directory; expected a regular file")
-    with pytest.raises(FormatError, match="cannot write it: No such file or directory"):
-        write_safetensors(random_checkpoint(SMALL), tmp_path / "nowhere" / "m.safetensors")
-
-
 def taken_to_read(config: ModelConfig, path: Path, dtype: str = "float32") -> float:
     """The most memory that reading a model takes, over the size of its file."""
     write_safetensors(random_checkpoint(config), path, dtype=dtype)

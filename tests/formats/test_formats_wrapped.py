@@ -18,10 +18,7 @@ from glinfer.formats.huggingface.config import read_config
 
 MADE = MODELS["gemma3"]
 PICTURES = {"vision_config": {"hidden_size": 8, "model_type": "siglip_vision_model"}, "image_token_index": 5}
-NAMED = {
-    "as the first files have it": ("language_model.", ""),
-    "as transformers 5 saves it": ("", "language_model."),
-}
+NAMED = {"as the first files have it": ("language_model.", ""), "as transformers 5 saves it": ("", "language_model.")}
 
 
 def wrapped(folder: Path, before: str, inside: str, **changes: Any) -> Path:

@@ -57,19 +57,6 @@ def by_shader(layout: BlockLayout, slot: int, block: int) -> tuple[int, int]:
     return x, 4 * (place // given["COLUMNS"])
 
 
-def place_by_shader(layout: BlockLayout, x: int, y: int) -> tuple[int, int, int]:
-    """(slot, block, lane) of a texel: output_place() of shaders/common/block_pass.glsl."""
-    given = {name.removeprefix("T_"): value for name, value in layout.defines("T")}
-    tile = 0 if given["TILES"] == 1 else x // given["PITCH"]
-    place = (y >> 2) * given["COLUMNS"] + ((x - tile * given["PITCH"]) >> 2)
-    if given["BLOCK_STEP"] == 1:
-        slot, block = divmod(place, given["SLOT_STEP"])
-    else:
-        block, slot = divmod(place, given["BLOCK_STEP"])
-    quad = ((x & 3) >> 1) + 2 * ((y & 3) >> 1)
-    return slot, block * given["TILES"] + tile, 4 * quad + (x & 1) + 2 * (y & 1)
-
-
 # Blocks
 
 
@@ -82,27 +69,6 @@ def test_four_lanes_after_each_other_are_a_quad_of_the_renderer() -> None:
         assert corner_x % 2 == corner_y % 2 == 0
         offsets = [(x[lane] - corner_x, y[lane] - corner_y) for lane in range(4 * quad, 4 * quad + 4)]
         assert offsets == [(0, 0), (1, 0), (0, 1), (1, 1)]
-
-
-@few
-@given(layouts())
-def test_a_block_lies_where_the_shader_looks_for_it_and_knows_itself_there(layout: BlockLayout) -> None:
-    texels, matrix = layout.pack(numbered(layout)), numbered(layout)
-    x, y = layout.places(layout.rows)
-    across, up = lane_offsets()
-    for slot in {0, layout.rows // 2, layout.rows - 1}:
-        for block in {0, layout.blocks // 2, layout.blocks - 1}:
-            left, bottom = by_shader(layout, slot, block)
-            assert tuple(int(part) for part in layout.origin(slot, block)) == (left, bottom)
-            assert left % 4 == bottom % 4 == 0
-            for lane in range(16):
-                at = left + int(across[lane]), bottom + int(up[lane])
-                assert (x[slot, 16 * block + lane], y[slot, 16 * block + lane]) == at
-                assert place_by_shader(layout, *at) == (slot, block, lane)
-                expected = np.zeros(4, dtype=np.float32)
-                held = matrix[slot, 64 * block + 4 * lane : 64 * block + 4 * lane + 4]
-                expected[: held.size] = held
-                assert np.array_equal(texels[at[1], at[0]], expected)
 
 
 @few
@@ -239,17 +205,6 @@ def test_tables_come_back_and_padding_is_zero(layout: RowLayout) -> None:
     assert np.array_equal(layout.unpack(texels, layout.rows, layout.cols), matrix)
     assert np.count_nonzero(texels) == matrix.size
     assert layout.nbytes == texels.nbytes
-
-
-@few
-@given(tables(), st.data())
-def test_a_row_lies_where_the_shader_looks_for_it(layout: RowLayout, data: st.DataObject) -> None:
-    given = {name.removeprefix("T_"): value for name, value in layout.defines("T")}
-    assert (given["WIDTH"], given["HEIGHT"]) == (layout.width, layout.height)
-    texels, matrix = layout.pack(numbered(layout)), numbered(layout)
-    row, col = data.draw(st.integers(0, layout.rows - 1)), data.draw(st.integers(0, layout.cols - 1))
-    x, y = row // given["STACK"] * given["TEXELS"] + col // 4, row % given["STACK"]
-    assert texels[y, x, col % 4] == matrix[row, col]
 
 
 @few

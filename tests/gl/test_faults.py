@@ -16,18 +16,7 @@ from typing import Any
 import moderngl
 import numpy as np
 import pytest
-from broken_driver import (
-    GUILTY,
-    INNOCENT,
-    LOST,
-    NO_NAME,
-    PURGED,
-    REFUSED,
-    UNKNOWN,
-    UNSUPPORTED,
-    BrokenDriver,
-    mended,
-)
+from broken_driver import GUILTY, INNOCENT, LOST, NO_NAME, PURGED, REFUSED, UNKNOWN, UNSUPPORTED, BrokenDriver, mended
 from own_process import ran
 from tiers import tiered
 

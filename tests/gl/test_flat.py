@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,6 @@ from glinfer.errors import PlanError
 from glinfer.gl.layouts.flat import FlatLayout
 
 FLAT_FORMATS = ["rgba32f", "rgba16f", "rgba32i", "rgba32ui"]
-SHADER = Path(__file__).resolve().parents[2] / "shaders" / "common" / "flat.glsl"
 
 few = settings(max_examples=25)
 edges = st.integers(1, 40)
@@ -109,27 +107,6 @@ def test_another_view_of_the_same_texels(rows: int, cols: int, largest: int, oth
         assert np.array_equal(seen.reshape(-1), counted(layout).reshape(-1))
 
 
-@pytest.mark.parametrize(
-    ("shape", "largest", "width", "height"),
-    [
-        ((1, 1), 1, 1, 1),
-        ((1, 16), 64, 4, 1),
-        ((1, 17), 64, 4, 2),
-        ((1, 4096), 16384, 256, 4),
-        ((64, 64), 16384, 256, 4),  # as the vector: neither is a texture one texel high
-        ((3, 5), 16384, 4, 2),
-        ((4097, 4096), 16384, 512, 8194),
-        ((16384, 4 * 16384), 16384, 16384, 16384),
-        ((64, 256), 64, 64, 64),
-        ((100, 256), 100, 64, 100),  # the longest line is a power of two
-    ],
-)
-def test_the_texture_of_a_shape(shape: tuple[int, int], largest: int, width: int, height: int) -> None:
-    layout = FlatLayout.of(shape, "rgba32f", largest)
-    assert (layout.width, layout.height) == (width, height)
-    assert layout.nbytes == width * height * 16
-
-
 def test_what_does_not_fit_is_refused() -> None:
     message = "a 4097×1 matrix takes 4097 texels of four elements; the largest texture here is 64×64"
     with refused(message):
@@ -146,10 +123,3 @@ def test_what_does_not_fit_is_refused() -> None:
     for part in ((0, 1), (1, 0), (4, 5), (3, 6)):
         with refused(f"found a part of {part[0]}×{part[1]} elements; expected 1×1 to 3×5"):
             layout.region(*part)
-
-
-def test_what_shaders_are_told() -> None:
-    layout = FlatLayout.of((9, 18), "rgba32f", 64)
-    assert layout.defines("X") == [("X_TEXELS", 5), ("X_WIDTH", 16), ("X_HEIGHT", 3)]
-    text = SHADER.read_text("utf-8")
-    assert {f"OUT_{name}" for name in ("TEXELS", "WIDTH")} <= set(re.findall(r"\bOUT_\w+", text))

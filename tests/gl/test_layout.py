@@ -35,45 +35,6 @@ def numbered(layout: Layout, rows: int | None = None) -> Array:
     return np.arange(1, rows * layout.cols + 1).reshape(rows, layout.cols).astype(layout.format.dtype)
 
 
-def test_the_formats_are_what_they_say() -> None:
-    assert all(name == found.name for name, found in FORMATS.items())
-    assert {
-        name: (found.dtype_name, found.channels, found.bytes_per_texel, found.is_integer)
-        for name, found in FORMATS.items()
-    } == {
-        "r32f": ("float32", 1, 4, False),
-        "r32i": ("int32", 1, 4, True),
-        "rgba32f": ("float32", 4, 16, False),
-        "rgba16f": ("float16", 4, 8, False),
-        "rgba8i": ("int8", 4, 4, True),
-        "rgba32i": ("int32", 4, 16, True),
-        "rgba32ui": ("uint32", 4, 16, True),
-    }
-
-
-@pytest.mark.parametrize(
-    ("shape", "biggest", "width", "height", "wrapped"),
-    [
-        ((1, 1), 1, 1, 1, False),
-        ((8, 8), 8, 8, 8, False),
-        ((8, 1), 8, 1, 8, False),
-        ((1, 9), 8, 8, 2, True),
-        ((9, 7), 8, 8, 8, True),
-        ((2, 32), 8, 8, 8, True),
-        ((1, 5256), 2048, 2048, 3, True),
-        ((5256, 512), 2048, 2048, 1314, True),
-        ((5256, 512), 16384, 512, 5256, False),
-    ],
-)
-def test_the_texture_that_a_matrix_gets(
-    shape: tuple[int, int], biggest: int, width: int, height: int, wrapped: bool
-) -> None:
-    layout = Layout.of(shape, "r32f", biggest)
-    assert (layout.rows, layout.cols) == shape
-    assert (layout.width, layout.height, layout.wrapped) == (width, height, wrapped)
-    assert layout.nbytes == 4 * width * height
-
-
 @few
 @given(layouts())
 def test_every_element_lies_where_the_module_says(layout: Layout) -> None:

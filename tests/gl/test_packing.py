@@ -68,27 +68,6 @@ def test_weights_come_back_and_nothing_else_is_in_the_texture(layout: GemvLayout
 
 
 @few
-@given(weights(), st.data())
-def test_a_word_lies_where_the_shader_looks_for_it(layout: GemvLayout, data: st.DataObject) -> None:
-    """The fragment that needs a weight, which of its steps and accumulators it is, and the texel by gemm.frag."""
-    words, piece, columns = numbered(layout), WORD_FORMATS[layout.weights].piece_texels, defined(layout)["COLUMNS"]
-    texels = layout.pack(words)
-    steps = 4 * -(-(layout.cols // piece * 4) // 64)
-    for _ in range(20):
-        output = data.draw(st.integers(0, layout.rows - 1), "output")
-        column = data.draw(st.integers(0, layout.cols - 1), "word")
-        block, in_block = divmod(output, 64)
-        step, word = divmod(column, 4 * piece)
-        group, word = divmod(word, piece)  # which 4 of the 16 inputs of a step
-        quad, in_quad = divmod(in_block, 16)
-        # With quad the fragment's number in its quad says which inputs, without it which outputs.
-        lane, accumulator = (4 * quad + group, in_quad // 4) if layout.quad else (4 * quad + in_quad // 4, group)
-        line = (2 * block + lane // 8) * steps + step
-        x = line % columns * 32 * piece + lane % 8 + 8 * (piece * accumulator + word)
-        assert texels[line // columns, x, output % 4] == words[output, column]
-
-
-@few
 @given(EDGES, EDGES, FORMATS, st.booleans(), st.sampled_from([8, 16, 100, 128, 256, 300, 512, 2048]))
 def test_weights_stay_within_the_limit_or_are_refused(
     outputs: int, inputs: int, name: str, quad: bool, biggest: int
@@ -129,23 +108,6 @@ def test_constants_come_back_and_nothing_else_is_in_the_texture(layout: Constant
     assert np.count_nonzero(texels) == matrix.size
     assert layout.nbytes == texels.nbytes
     assert max(layout.width, layout.height) <= 2048
-
-
-@few
-@given(constants(), st.data())
-def test_a_constant_lies_where_the_shader_looks_for_it(layout: ConstantLayout, data: st.DataObject) -> None:
-    texels, matrix, columns = layout.pack(numbered(layout)), numbered(layout), defined(layout)["COLUMNS"]
-    for _ in range(10):
-        output = data.draw(st.integers(0, layout.rows - 1), "output")
-        column = data.draw(st.integers(0, layout.cols - 1), "column")
-        block, in_block = divmod(output, 64)
-        lane = in_block // 4
-        part = column  # the bias, and the sum before it: of the fragment that writes the output
-        if layout.scales and column < 4:
-            # The scale of a group of inputs: where the fragment that gathers them looks, at the outputs' accumulator.
-            lane, part = (lane // 4 * 4 + column, lane % 4) if layout.quad else (lane, column)
-        x = block % columns * 16 * layout.cols + 16 * part + lane
-        assert texels[block // columns, x, output % 4] == matrix[output, column]
 
 
 @few

@@ -23,7 +23,6 @@ from glinfer.errors import PlanError, ShaderError
 from glinfer.gl.context import Device, open_device
 from glinfer.gl.layouts.matrix import Layout
 from glinfer.gl.program import (
-    DESKTOP_VERSION,
     Program,
     ProgramCache,
     Source,
@@ -122,18 +121,6 @@ def rendered(device: Device, program: Program) -> np.float32:
     return np.float32(target.read()[0, 0])
 
 
-def test_desktop_gets_its_own_version_lines_and_nothing_else_changes() -> None:
-    es = load_source("linear.frag", {"IN": 3}, api="es")
-    desktop = load_source("linear.frag", {"IN": 3}, api="desktop")
-    assert es.text.startswith("#version 300 es\n")
-    own = (shader_root() / DESKTOP_VERSION).read_text(encoding="utf-8").splitlines()
-    assert own[0] == "#version 330 core"
-    assert desktop.text.splitlines()[: len(own)] == own
-    assert es.text.splitlines()[1:] == desktop.text.splitlines()[len(own) :]
-    assert es.origin[1:] == desktop.origin[len(own) :]
-    assert set(desktop.origin[: len(own)]) == {es.origin[0]}
-
-
 def test_a_shader_without_its_version_line_or_that_is_no_text_is_refused(tmp_path: Path) -> None:
     for number, content in enumerate(("", "\n#version 300 es\n", "#version 330 core\n", "void main() {}\n")):
         root = folder(tmp_path / str(number), {"main.frag": content})
@@ -187,10 +174,7 @@ PLANTED = {
 @pytest.mark.parametrize("api", ["es", pytest.param("desktop", marks=pytest.mark.desktop)])
 @pytest.mark.parametrize(
     ("defines", "place"),
-    [
-        ({"MAIN": 0.5}, r"part\.glsl:3: .*PART"),
-        ({"PART": 0.5, "A": 1, "B": 2, "C": 3}, r"main\.frag:6: .*MAIN"),
-    ],
+    [({"MAIN": 0.5}, r"part\.glsl:3: .*PART"), ({"PART": 0.5, "A": 1, "B": 2, "C": 3}, r"main\.frag:6: .*MAIN")],
 )
 def test_a_compile_error_names_file_and_line(tmp_path: Path, api: str, defines: dict[str, float], place: str) -> None:
     root = folder(tmp_path, PLANTED)
@@ -283,11 +267,6 @@ def test_samplers_take_units_in_the_given_order(device: Device) -> None:
         program = Program(device, "embed", {"VOCAB": 3, "DIM": 2}, order)
         assert [program.gl[name].value for name in order] == [0, 1, 2]
         assert program.uniform_names == frozenset()
-
-
-def test_uniform_names_are_those_to_be_set(device: Device) -> None:
-    program = Program(device, "attention_values", {"DIM": 6, "HEAD_DIM": 3, "CONTEXT": 4}, ["probs", "v"])
-    assert program.uniform_names == {"head", "rows"}
 
 
 @pytest.mark.parametrize(

@@ -19,15 +19,7 @@ from glinfer.gl.layouts.matrix import Layout
 from glinfer.gl.program import Program
 from glinfer.gl.replay import Draw, DrawCall, Tape
 from glinfer.gl.texture import Texture
-from glinfer.gl.timers import (
-    DISJOINT_QUERIES,
-    FenceTimer,
-    Timeline,
-    Timer,
-    TimestampQueries,
-    TimestampTimer,
-    fence_ns,
-)
+from glinfer.gl.timers import DISJOINT_QUERIES, FenceTimer, Timeline, Timer, TimestampQueries, TimestampTimer, fence_ns
 
 pytestmark = pytest.mark.gl
 

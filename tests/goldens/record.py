@@ -99,11 +99,7 @@ def load_peer(path: Path) -> Any:
     headless = type(config) not in transformers.AutoModelForCausalLM._model_mapping
     kind = transformers.AutoModel if headless else transformers.AutoModelForCausalLM
     model, found = kind.from_pretrained(
-        path,
-        dtype=torch.float32,
-        attn_implementation="eager",
-        experts_implementation="eager",
-        output_loading_info=True,
+        path, dtype=torch.float32, attn_implementation="eager", experts_implementation="eager", output_loading_info=True
     )
     assert not any(found.values()), found
     return TiedHead(model).eval() if headless else model.eval()

@@ -96,11 +96,7 @@ def test_weights_are_matched_without_regard_to_case(quant: str, expected: str) -
         (("a-Q8_0.gguf", "a-Q2_K.gguf"), "Q6_K", r"has no Q6_K; choose one of Q2_K \(2\.0 MB\), Q8_0 .*org/name:Q2_K"),
         (("a.gguf", "b.gguf"), "", r"no usual one; choose one of a \(1\.0 MB\), b \(2\.0 MB\), as org/name:a"),
         (("config.json", "model.safetensors"), "Q8_0", "has no GGUF files; leave out :Q8_0"),
-        (
-            ("README.md", "pytorch_model.bin"),
-            "",
-            r"has files that end in \.bin, \.md; expected a \.gguf file",
-        ),
+        (("README.md", "pytorch_model.bin"), "", r"has files that end in \.bin, \.md; expected a \.gguf file"),
         ((), "", "has no files"),
         (("m-Q8_0-00001-of-00003.gguf", "m-Q8_0-00003-of-00003.gguf"), "", "has 2 of the 3 parts of m-Q8_0"),
     ],

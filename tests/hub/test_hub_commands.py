@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+import numpy as np
 import pytest
 from commands import refused
 from each_case import each_case
@@ -20,6 +21,7 @@ import glinfer
 from glinfer.cli.app import run
 from glinfer.errors import PlanError
 from glinfer.hub import find_model
+from glinfer.inspect import figures
 from glinfer.inspect.verify.suite import SCHEMA
 
 pytestmark = pytest.mark.gl
@@ -178,6 +180,7 @@ def test_every_other_command_takes_a_name(
 ) -> None:
     hub.add("org/small", folder_files)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(figures, "pixels_of", lambda *_, **__: np.zeros((1, 1, 4), dtype=np.uint8))
     Path("text.txt").write_text("Before we proceed any further, hear me speak.")
     Path("lines.jsonl").write_text('{"prompt": "hear me"}\n')
     for line in (

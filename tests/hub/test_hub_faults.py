@@ -89,12 +89,7 @@ def test_a_disk_that_breaks_at_any_call(
     assert refused >= 5
 
 
-@tiered(
-    ("wanted", "call"),
-    [("file", "recv"), ("folder", "connect"), ("file", "send")],
-    keep=1,
-    indirect=["wanted"],
-)
+@tiered(("wanted", "call"), [("file", "recv"), ("folder", "connect"), ("file", "send")], keep=1, indirect=["wanted"])
 def test_a_network_that_breaks_at_any_call(
     wanted: tuple[str, dict[str, bytes]], cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture, call: str
 ) -> None:

@@ -134,10 +134,7 @@ HOSTILE: list[tuple[Prepare, str]] = [
     (answers(302, {"Location": "file:///etc/passwd"}), "the request is invalid|broke off"),
     (lambda hub, _: hub.faults.append(around), "the request is invalid: Exceeded maximum allowed redirects"),
     (lambda hub, _: hub.faults.append(pours(b"[")), "has more than 16777216 bytes; check HF_ENDPOINT"),
-    (
-        stored(lambda gguf: lambda each: each.reply(200, {}, gguf + bytes(1000))),
-        "sends more than the .* bytes of m.gg",
-    ),
+    (stored(lambda gguf: lambda each: each.reply(200, {}, gguf + bytes(1000))), "sends more than the .* bytes of m.gg"),
     (stored(pours), "sends more than the .* bytes of m.gguf; do not trust it"),
     (
         stored(lambda gguf: lambda each: each.reply(206, later(gguf), gguf[7:])),
@@ -155,10 +152,7 @@ HOSTILE: list[tuple[Prepare, str]] = [
         lambda hub, _: hub.add(NAME, files(config_json=b'{"a":' * 100_000)),
         "nested too deep|values, which exceeds the limit of",
     ),
-    (
-        lambda hub, _: promise(hub, files(), "tokenizer.json", 9_000_000_000),
-        r"tokenizer\.json has 9000000000 bytes",
-    ),
+    (lambda hub, _: promise(hub, files(), "tokenizer.json", 9_000_000_000), r"tokenizer\.json has 9000000000 bytes"),
     (lambda hub, _: hub.add(NAME, index({"a": "../../m.safetensors"})), r"the shard '\.\./.*' is a path; expected the"),
     (
         lambda hub, _: hub.add(NAME, index({f"t{n}": f"m{n}.safetensors" for n in range(5_000)})),

@@ -189,17 +189,6 @@ class TestTiming:
         assert batch_context([32, 64], 128) == 64
         assert batch_context([8, 20], 5) == 8
 
-    def test_what_lies_outside_the_context_is_left_out(self, monkeypatch: Patch) -> None:
-        report = timed([Scripted(Clock(monkeypatch), "one", 1.0, 1.0)], [8, 65, 8, 2000], 1)
-        assert [row.context for row in report.rows] == [8]
-        assert len(report.notes) == 2
-        assert "65 tokens is skipped: this model supports 64" in report.notes[0]
-
-    def test_contexts_and_runs_that_are_refused(self, monkeypatch: Patch) -> None:
-        for contexts, runs in (([65], 1), ([], 1), ([0, 8], 1), ([8], 0)):
-            with pytest.raises(InputError):
-                timed([Scripted(Clock(monkeypatch), "one", 1.0, 1.0)], contexts, runs)
-
 
 def test_the_fast_engine_decodes_what_the_model_generates(small: Path, device: Device) -> None:
     ids = [int(token) for token in example_ids(CONFIG, 30)]
@@ -317,7 +306,7 @@ class TestCommand:
         decoding, prefill, batch = out.split("\n\n")[:3]
         assert "ms/token" in decoding
         assert [line.split()[:3] for line in prefill.splitlines()] == [
-            *[["prompt", "to", "logits"], ["glinfer", "f32", "32"]],
+            *[["prompt", "to", "logits"], ["glinfer", "f32", "32"]]
         ]
         assert [line.split()[:5] for line in batch.splitlines()[1:]] == [
             ["glinfer", "f32", sampling, "32", "2"] for sampling in ("default", "greedy")
@@ -411,7 +400,7 @@ class TestCeiling:
             on_progress=lambda done, total: steps.append((done, total)),
         )
         assert [(rate.format, rate.texture_bytes) for rate in report.fetches] == [
-            *[("rgba32ui", 1 << 24), ("r32f", 1 << 24), ("rgba32f", 1 << 25)],
+            *[("rgba32ui", 1 << 24), ("r32f", 1 << 24), ("rgba32f", 1 << 25)]
         ]
         assert all(rate.texels_per_second > 0 for rate in report.fetches)
         assert report.multiply_adds_per_second > 0
@@ -439,7 +428,7 @@ class TestCeiling:
             assert agree(found_again, expected)
             slots = -(-64 // model.kernels.rows_per_draw)
         assert [(each.label, each.draw, each.rows, each.inputs, each.outputs) for each in found] == [
-            *[("here", "h.0.mlp.fc_in", 64, 32, 128), ("here", "h.0.mlp.fc_out", 64, 128, 32)],
+            *[("here", "h.0.mlp.fc_in", 64, 32, 128), ("here", "h.0.mlp.fc_out", 64, 128, 32)]
         ]
         assert set(issued) == {(each.draw, slots) for each in found}
         assert all(each.milliseconds > 0 for each in found)

@@ -12,13 +12,7 @@ from glinfer.cli.bench import show_limits
 from glinfer.config import ModelConfig
 from glinfer.engine import prefill
 from glinfer.engine.model import Model
-from glinfer.inspect.bench.decoding import (
-    BatchRow,
-    DecodeReport,
-    DecodeRow,
-    EngineReport,
-    with_limits,
-)
+from glinfer.inspect.bench.decoding import BatchRow, DecodeReport, DecodeRow, EngineReport, with_limits
 from glinfer.inspect.bench.engines import BatchDecoder
 from glinfer.inspect.bench.limits import Limit, Workload, batch_work, fetched_bytes, limit_of, prompt_work, token_work
 from glinfer.inspect.ceiling import CeilingReport, FetchRate

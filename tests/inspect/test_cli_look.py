@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +28,7 @@ Capture = pytest.CaptureFixture[str]
 PROMPT = [5, 77, 13, 200, 41]
 MODELS = {
     "gab": ("small.gab", "vocab=300,dim=32,heads=4,blocks=2,context=64", "float32"),
-    "llama": (
-        "small.gguf",
-        "family=llama,vocab=300,dim=64,heads=4,kv_heads=2,blocks=2,inner=96,context=128",
-        "q8_0",
-    ),
+    "llama": ("small.gguf", "family=llama,vocab=300,dim=64,heads=4,kv_heads=2,blocks=2,inner=96,context=128", "q8_0"),
 }
 
 
@@ -133,14 +128,3 @@ def test_bad_input_is_told_in_one_line_and_nothing_is_written(capsys: Capture, t
         assert (out, err.count("\n")) == ("", 1)
         assert complaint in err
         assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.slow
-def test_the_page_on_diagnostics_shows_what_is_printed(capsys: Capture, tmp_path: Path, monkeypatch: Patch) -> None:
-    page = (Path(__file__).resolve().parents[2] / "docs" / "diagnostics.md").read_text("utf-8")
-    command, *lines = page.partition("```console\n$ glinfer look ")[2].partition("\n```")[0].splitlines()
-    model, text, *rest = re.fullmatch(r"(\w+) \$'(.*)' (--out) (\w+)", command).groups()  # type: ignore[union-attr]
-    monkeypatch.chdir(tmp_path)
-    out, err = ran(capsys, model, text.replace("\\n", "\n"), *rest)
-    assert (out + err).splitlines() == lines
-    assert lines[1].startswith("24 tokens; "), "as the pictures have it"

@@ -289,13 +289,7 @@ class TestSettings:
         assert side_of(
             "--a", "m", ["plan=reference, gelu=erf", "context=12,device=1", "api=es,limits=webgl2"]
         ) == RunConfig(
-            "m",
-            plan="reference",
-            gelu="erf",
-            context=12,
-            device="1",
-            api="es",
-            limits=Limits.webgl2_minimum(),
+            "m", plan="reference", gelu="erf", context=12, device="1", api="es", limits=Limits.webgl2_minimum()
         )
         assert side_of("--b", "m", []) == RunConfig("m")
 

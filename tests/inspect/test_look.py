@@ -29,12 +29,7 @@ from glinfer.inspect.look.drawing import labelled_tokens
 from glinfer.inspect.look.lens import head_pieces, likeliest, logit_lens
 from glinfer.inspect.look.options import LookOptions, prompt_ids
 from glinfer.inspect.look.output import check_folder, filling, look, page
-from glinfer.inspect.look.statistics import (
-    attention_numbers,
-    block_of,
-    statistics,
-    summarize_weight,
-)
+from glinfer.inspect.look.statistics import attention_numbers, block_of, statistics, summarize_weight
 from glinfer.text.labels import token_label, visible
 from glinfer.text.tokenizer import Tokenizer
 

@@ -187,10 +187,7 @@ class TestPlantedFaults:
         assert found is not None
         assert (found.name, found.unwritten, found.passed) == (first, count, False)
 
-    @tiered(
-        ("old", "new", "missing"),
-        [("sum += at(bias, 0, e.y, OUT);", "", "bias"), ("rows - 1", "0", "rows")],
-    )
+    @tiered(("old", "new", "missing"), [("sum += at(bias, 0, e.y, OUT);", "", "bias"), ("rows - 1", "0", "rows")])
     def test_an_input_that_a_shader_no_longer_uses_is_refused_when_it_is_bound(
         self, planted: Planter, old: str, new: str, missing: str
     ) -> None:
@@ -219,10 +216,7 @@ LOST_WEIGHT = "choice_list", "rest + 1.0 : rest", "rest : rest"
 class TestFastPlan:
     @tiered(
         ("options", "tokens", "limits"),
-        [
-            (SMALL, 64, None),
-            ("vocab=131,dim=30,heads=3,blocks=1,context=67", 66, Limits.webgl2_minimum()),
-        ],
+        [(SMALL, 64, None), ("vocab=131,dim=30,heads=3,blocks=1,context=67", 66, Limits.webgl2_minimum())],
         ids=["small", "odd"],
     )
     def test_every_shape_passes(self, options: str, tokens: int, limits: Limits | None) -> None:
@@ -323,16 +317,6 @@ class TestTextures:
         altered("lm_head.bias", lambda matrix: matrix + np.float32(0))
         found = self.textures(checkpoint)
         assert [(check.name, check.max_difference) for check in found.bad_textures] == [("lm_head.bias", 0.0)]
-
-    def test_special_bits_in_weights_are_kept(self) -> None:
-        made = small_checkpoint()
-        bits = np.array([pattern for group in SPECIAL_BITS.values() for pattern in group], np.uint32)
-        tensors = {}
-        for name, tensor in made.tensors.items():
-            filled = np.ascontiguousarray(tensor)
-            filled.view(np.uint32).reshape(-1)[: bits.size] = bits
-            tensors[name] = filled
-        assert self.textures(Checkpoint(made.config, tensors, "special")).passed
 
     def test_special_values_that_do_not_survive_are_found_by_class(self, altered: Any) -> None:
         def quiet(matrix: Any) -> Any:

@@ -133,11 +133,6 @@ def test_the_schema_names_what_the_code_does() -> None:
             assert part["required"] == list(part["properties"]), name
 
 
-def test_findings_in_words() -> None:
-    assert FINDING.text == "min filter of wte: found GL_LINEAR; expected GL_NEAREST"
-    assert StateFault("error", "", "GL_INVALID_OPERATION", "GL_NO_ERROR").text == "error: GL_INVALID_OPERATION"
-
-
 def test_every_format_is_named_once() -> None:
     """The names of formats, and first the file's own where a matrix is packed."""
     formats = ["f32", "f16", "q16", "q8l", "q8"]

@@ -106,10 +106,6 @@ class TestSeveral:
         assert any(each["api"] == "es" for each in found["runs"])
         assert {each["max_texture_size"] for each in found["runs"]} == {2048}
 
-    def test_api_asks_for_one_flavour_of_every_renderer(self, small: Path, told: Told) -> None:
-        found = told(small, "--all-devices", "--api", "es")
-        assert {each["api"] for each in found["runs"]} == {"es"}
-
     @pytest.mark.usefixtures("two_devices")
     def test_what_does_not_open_is_told_and_no_failure(self, small: Path, told: Told, capsys: Capture) -> None:
         found = told(small, "--all-devices")

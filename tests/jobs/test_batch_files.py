@@ -430,10 +430,7 @@ class TestOneRunAtATime:
             first.open()
             before = out.path.read_bytes()
             for seen in (found(), FinishedLines()):  # which starts over
-                with (
-                    ResultFile(out, seen) as second,
-                    pytest.raises(InputError, match="another run writes to it; wait"),
-                ):
+                with ResultFile(out, seen) as second, pytest.raises(InputError, match="another run writes to it; wait"):
                     second.open()
                 assert out.path.read_bytes() == before
         with ResultFile(out, found()) as third:

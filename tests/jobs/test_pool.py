@@ -29,18 +29,7 @@ from glinfer.jobs import process
 from glinfer.jobs.claims import parse_devices, usual_processes
 from glinfer.jobs.lines import LineResult, RequestLine
 from glinfer.jobs.local import LocalSetup
-from glinfer.jobs.pool import (
-    MAX_RETRIES,
-    MAX_STARTS,
-    Answered,
-    Died,
-    Events,
-    Failed,
-    Member,
-    Pool,
-    Ready,
-    result_json,
-)
+from glinfer.jobs.pool import MAX_RETRIES, MAX_STARTS, Answered, Died, Events, Failed, Member, Pool, Ready, result_json
 from glinfer.jobs.process import ProcessMember
 from glinfer.jobs.requests import answered
 

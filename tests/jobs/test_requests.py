@@ -182,9 +182,7 @@ class TestRestart:
         (line,) = RequestForm().read(source)
         body = {"choices": [{"text": "é 1"}], "usage": {"prompt_tokens": 2, "completion_tokens": 3}}
         response = {"status_code": 200, "request_id": "req-1", "body": body}
-        assert results(out) == {
-            "r0": {"id": line.digest, "custom_id": "r0", "response": response, "error": None},
-        }
+        assert results(out) == {"r0": {"id": line.digest, "custom_id": "r0", "response": response, "error": None}}
         assert (totals.prompt_tokens, totals.tokens, totals.failed) == (2, 3, 0)
         lost = unanswered(line, "three times").data
         assert (lost["response"], lost["error"]) == (None, {"code": "process_died", "message": "three times"})

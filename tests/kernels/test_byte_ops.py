@@ -38,8 +38,7 @@ pytestmark = pytest.mark.gl
 HEADS = [(2, 40, 2, 0), (4, 64, 2, 37), (3, 17, 3, 0), (6, 33, 2, 5)]
 """Heads, their width, heads of keys and window: in one block, over the ends of blocks, and padded."""
 heads_in_kernels = tiered(
-    ("name", "heads"),
-    [("one by one", HEADS[1]), ("llvmpipe", HEADS[0]), ("GPU", HEADS[2]), ("one by one", HEADS[3])],
+    ("name", "heads"), [("one by one", HEADS[1]), ("llvmpipe", HEADS[0]), ("GPU", HEADS[2]), ("one by one", HEADS[3])]
 )
 PLACES = {
     "after each other": [(64, position) for position in range(9, 28)],

@@ -53,10 +53,7 @@ PIECES: dict[str, Places] = {
     "from the beginning": [(0, position) for position in range(SPAN)],
     "over the end of the first span": [(1, position) for position in range(9, 36)],
     "over the end of a span": [(0, position) for position in range(50, 80)],
-    "of several sequences": [
-        *((0, position) for position in range(61, 70)),
-        *((1, position) for position in range(5)),
-    ],
+    "of several sequences": [*((0, position) for position in range(61, 70)), *((1, position) for position in range(5))],
     "a whole span": [(1, position) for position in range(96, 96 + SPAN)],
 }
 APART: dict[str, Places] = {

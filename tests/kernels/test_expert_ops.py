@@ -20,14 +20,7 @@ from glinfer.gl.layouts.flat import FlatLayout
 from glinfer.gl.layouts.packing import GemvLayout
 from glinfer.kernels.flat.activate import gate
 from glinfer.kernels.flat.experts import expert_weight
-from glinfer.kernels.fused.expert_groups import (
-    SPAN,
-    few_rows,
-    group_experts,
-    most_groups,
-    place_experts,
-    tally_experts,
-)
+from glinfer.kernels.fused.expert_groups import SPAN, few_rows, group_experts, most_groups, place_experts, tally_experts
 from glinfer.kernels.fused.experts import join_rows, mix_experts, padded, route
 from glinfer.kernels.fused.gemm import gemm
 from glinfer.kernels.fused.low_rank import ADAPTER, ADAPTER_WORD, CHOICE_FLOATS, LowRankSum, lora_down

@@ -9,16 +9,7 @@ import numpy as np
 import pytest
 from block_draw import at
 from one_draw import TABLE, check
-from rows_draw import (
-    KERNELS,
-    Run,
-    first_rows,
-    gemm_draw,
-    post_norm_draw,
-    tile_scores_draw,
-    turn_draw,
-    with_kernels,
-)
+from rows_draw import KERNELS, Run, first_rows, gemm_draw, post_norm_draw, tile_scores_draw, turn_draw, with_kernels
 from tiers import tiered
 
 from glinfer.errors import PlanError

@@ -1,4 +1,4 @@
-"""The float64 oracle is itself checked: each op against plain loops, the whole against published probabilities."""
+"""How the float64 oracle runs a plan, and how a result is judged by it."""
 
 from __future__ import annotations
 
@@ -7,119 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from goldens import ModelWriter, gab_records
 from hypothesis import given
 from hypothesis import strategies as st
 
 from glinfer.config import ModelConfig
-from glinfer.formats import load_checkpoint, random_checkpoint
-from glinfer.kernels.published.linear import ACTIVATIONS, linear
-from glinfer.kernels.published.softmax import softmax
-from glinfer.kernels.spec import DrawSpec, RunValue
-from glinfer.lower.plain.gab import PROBS, TOKENS, reference_plan
-from glinfer.program.oracle import final_tensors, relative_error, run_draw, run_plan
-from glinfer.program.plan import PlanBuilder
-
-Array = np.ndarray[Any, Any]
-Lists = list[list[float]]
-ROWS, USED, HEADS, WIDTH, OTHER = 5, 3, 3, 2, 7
-DIM = HEADS * WIDTH
-
-
-def random(seed: int, *shape: int) -> Array:
-    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
-
-
-def close(found: Array, expected: Lists) -> bool:
-    assert found.dtype == np.float64
-    assert found.shape == (len(expected), len(expected[0]))
-    return bool(np.allclose(found, np.array(expected), rtol=1e-12, atol=1e-12))
-
-
-class Draw:
-    """One op with its inputs: ``run`` gives what the oracle says for ``USED`` rows in use."""
-
-    def __init__(self) -> None:
-        self.plan = PlanBuilder("one", ROWS, [RunValue("rows", 1, ROWS, usual="tokens")])
-        self.arrays: dict[str, Array] = {}
-
-    def input(self, name: str, array: Array) -> Any:
-        self.arrays[name] = array
-        return self.plan.input(name, *array.shape, "r32i" if array.dtype == np.int32 else "r32f")
-
-    def run(self, spec: DrawSpec, rows: int = USED) -> Array:
-        return run_draw(spec, self.arrays, {"rows": rows})
-
-
-# Each op, by loops that share nothing with it
-
-
-def gelu_by_integral(x: float) -> float:
-    """x times the area under the bell curve up to x, by Simpson's rule."""
-    steps = 4000
-    width = (x + 12.0) / steps
-    bell = [math.exp(-((-12.0 + i * width) ** 2) / 2) for i in range(steps + 1)]
-    area = width / 3 * (bell[0] + bell[-1] + 4 * sum(bell[1:-1:2]) + 2 * sum(bell[2:-1:2]))
-    return x * area / math.sqrt(2 * math.pi)
-
-
-def gelu_by_tanh(x: float) -> float:
-    return x / 2 * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)))
-
-
-def silu_by_tanh(x: float) -> float:
-    return x / 2 * (1 + math.tanh(x / 2))
-
-
-def tanh_by_exp(x: float) -> float:
-    return math.expm1(2 * x) / (math.exp(2 * x) + 1)
-
-
-BY_OTHER_WAYS = {
-    "none": lambda x: x,
-    "gelu_new": gelu_by_tanh,
-    "gelu": gelu_by_integral,
-    "silu": silu_by_tanh,
-    "tanh": tanh_by_exp,
-    "relu2": lambda x: x * x if x > 0 else 0.0,
-}
-
-
-@pytest.mark.parametrize("activation", ACTIVATIONS)
-@pytest.mark.parametrize(("bias", "residual", "last_row"), [(False, False, True), (True, True, False)])
-def test_linear(activation: str, bias: bool, residual: bool, last_row: bool) -> None:
-    draw = Draw()
-    height = 1 if last_row else ROWS
-    x, w, b, r = random(1, ROWS, DIM), random(2, OTHER, DIM), random(3, 1, OTHER), random(4, height, OTHER)
-    inputs = draw.input("x", x), draw.input("w", w), draw.plan.activation("out", height, OTHER)
-    options = {"bias": draw.input("b", b) if bias else None, "residual": draw.input("r", r) if residual else None}
-    found = draw.run(linear("linear", "linear", *inputs, **options, activation=activation, last_row=last_row))
-    expected = []
-    for row in [USED - 1] if last_row else range(USED):
-        line = []
-        for out in range(OTHER):
-            total = sum(float(x[row, i]) * float(w[out, i]) for i in range(DIM)) + float(b[0, out]) * bias
-            line.append(BY_OTHER_WAYS[activation](total) + float(r[len(expected), out]) * residual)
-        expected.append(line)
-    assert found.shape == (1 if last_row else USED, OTHER)
-    assert np.allclose(found, expected, rtol=1e-10, atol=1e-10)
-
-
-def softmax_of(numbers: list[float]) -> list[float]:
-    """By 1 / Σ exp(other − this), which needs no largest."""
-    return [1 / math.fsum(math.exp(other - this) for other in numbers) for this in numbers]
-
-
-@pytest.mark.parametrize("rows_in_use", [False, True])
-def test_softmax_of_whole_rows(rows_in_use: bool) -> None:
-    draw = Draw()
-    x, used = random(1, ROWS, OTHER), USED if rows_in_use else ROWS
-    x[used:] = np.nan
-    spec = softmax("s", "s", draw.input("x", x), draw.plan.activation("out", ROWS, OTHER), rows_in_use=rows_in_use)
-    assert close(draw.run(spec), [softmax_of([float(value) for value in row]) for row in x[:used]])
-
-
-# The whole plan
+from glinfer.formats import random_checkpoint
+from glinfer.kernels.fused.dense import turned_rows
+from glinfer.lower.plain.gab import TOKENS, reference_plan
+from glinfer.program.oracle import relative_error, run_plan
 
 
 def test_running_a_plan_yields_every_draw_in_order() -> None:
@@ -130,19 +25,6 @@ def test_running_a_plan_yields_every_draw_in_order() -> None:
     assert [draw for draw, _ in ran] == list(plan.draws)
     assert all(result.shape == draw.extent({"rows": 2}) for draw, result in ran)
     assert set(tokens) == {TOKENS}, "the caller's inputs are not to be added to"
-
-
-@pytest.mark.parametrize("model", ["tiny", "odd"])
-def test_the_plan_gives_the_published_probabilities(golden_model: ModelWriter, model: str) -> None:
-    checkpoint = load_checkpoint(golden_model(model))
-    plan = reference_plan(checkpoint.config)
-    for case in gab_records(model):
-        ids = case["tokens"]
-        tokens = {TOKENS: np.array(ids, dtype=np.int32)[:, None]}
-        found = final_tensors(plan, checkpoint.tensors, tokens, {"rows": len(ids)})[PROBS][0]
-        assert np.abs(found - np.array(case["cpu_probs"])).max() <= 1e-6, f"{model} {len(ids)} tokens"
-        assert int(found.argmax()) == case["argmax"]
-        assert case.get("draw_calls", len(plan.draws)) == len(plan.draws)
 
 
 # How a result is judged
@@ -189,3 +71,23 @@ def test_a_difference_is_found_wherever_it_is(values: list[float], place: int, b
     scale = max(abs(value) for value in values)
     expected = math.inf if scale == 0 else abs(found[place % len(found)] - values[place % len(found)]) / scale
     assert math.isclose(error(found, values), expected, rel_tol=1e-9)
+
+
+@pytest.mark.parametrize("apart", [{}, {"QUERY_TURNS": 4}], ids=["", "queries apart"])
+def test_turned_pairs_are_products_of_complex_numbers(apart: dict[str, int]) -> None:
+    """Of keys and queries; what lies between them stays."""
+    random = np.random.default_rng(8)
+    angles = random.uniform(-3, 3, (7, 16))
+    table = np.stack([np.cos(angles), np.sin(angles)], axis=-1).reshape(7, 32)
+    y, positions = random.standard_normal((5, 112)), np.array([0, 6, 3, 3, 1])
+    found = turned_rows(y, table, {"HEAD_TEXELS": 4, "KEY_TEXELS": 8, "QUERY_AT": 16, **apart}, positions)
+
+    def turned(part: np.ndarray[Any, Any], first: int) -> np.ndarray[Any, Any]:
+        pairs = part.reshape(5, -1, 8, 2)
+        turns = np.exp(1j * angles[positions, first : first + 8])[:, None]
+        product = (pairs[..., 0] + 1j * pairs[..., 1]) * turns
+        return np.stack([product.real, product.imag], axis=-1).reshape(5, -1)
+
+    assert np.allclose(found[:, :32], turned(y[:, :32], 0), rtol=1e-12)
+    assert np.array_equal(found[:, 32:64], y[:, 32:64])
+    assert np.allclose(found[:, 64:], turned(y[:, 64:], 8 if apart else 0), rtol=1e-12)

@@ -119,10 +119,7 @@ def test_two_steps_at_once_give_the_same_bits(device: Device, weights: str, form
     assert same(two[:19], one[:19])
 
 
-@tiered(
-    ("cover", "cell", "tiles", "pitch"),
-    [("points", 4, 1, 64), ("quads", 3, 1, 64), ("points", 2, 2, 32)],
-)
+@tiered(("cover", "cell", "tiles", "pitch"), [("points", 4, 1, 64), ("quads", 3, 1, 64), ("points", 2, 2, 32)])
 def test_hundreds_of_rows_are_all_written(device: Device, cover: str, cell: int, tiles: int, pitch: int) -> None:
     """However large the cells are, and however many slots they have to end with."""
     kernels = KernelOptions(cover=cover, largest_cell=cell, tiles=tiles, pitch=pitch, rows_per_draw=2)
@@ -176,11 +173,7 @@ def test_embeddings_are_the_sums_of_two_rows(
         assert same(found[:rows], wte[table[:rows, TOKEN]] + wpe[table[:rows, POSITION]])
 
 
-@tiered(
-    ("weights", "name", "positions"),
-    [("Q4_0", "one by one", True), ("Q6_K", "llvmpipe", False)],
-    keep=0,
-)
+@tiered(("weights", "name", "positions"), [("Q4_0", "one by one", True), ("Q6_K", "llvmpipe", False)], keep=0)
 def test_embeddings_out_of_blocks_are_scaled(device: Device, weights: str, name: str, positions: bool) -> None:
     """With positions and without."""
     shape = {"weights": weights, "positions": positions, "scale": 2.5}

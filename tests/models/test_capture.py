@@ -47,10 +47,7 @@ def checkpoint(family: str, seed: int = 3) -> Checkpoint:
 
 @contextmanager
 def opened(made: Checkpoint, plan: str = "fast", weights: str = "file") -> Iterator[Model]:
-    with (
-        open_device() as device,
-        Model(prepare(made, device, plan, weights).bind(device)) as model,
-    ):
+    with open_device() as device, Model(prepare(made, device, plan, weights).bind(device)) as model:
         yield model
 
 

@@ -84,7 +84,8 @@ PACKED = packed_plan(tiny("llama", 16, hidden_size=32, intermediate_size=32), "Q
 
 def test_every_family_takes_six_draws_a_layer_and_more_for_norms_of_their_own() -> None:
     """Whatever else it has: shared keys, windows, biases, tied embeddings, heads of any size."""
-    for (family, info), layers in itertools.product(DECODERS.items(), (3, 5)):
+    shapes = ((3, 6, False), (5, 66, True))
+    for (family, info), (layers, head_dim, tied) in itertools.product(DECODERS.items(), shapes):
         # A convolution has no heads to normalise, and six draws too; a delta rule has thirteen.
         small = tiny(family, num_hidden_layers=layers)
         expected = DRAWS_OF_A_LAYER[family] * layers + 3 + further_draws(small)
@@ -92,11 +93,10 @@ def test_every_family_takes_six_draws_a_layer_and_more_for_norms_of_their_own() 
         shared: dict[str, Any] = {"mlp_bias": True}
         if info.rotary:
             shared |= {"num_attention_heads": 4, "num_key_value_heads": 2, "sliding_window": 5, "attention_bias": True}
-        for head_dim, tied in ((6, False), (66, True)):
-            config = tiny(family, head_dim, num_hidden_layers=layers, tie_word_embeddings=tied)
-            plan = plan_of(config)
-            assert len(plan.draws) == expected == draw_table(plan, 1).total, family
-            assert len(plan_of(dataclasses.replace(config, **shared)).draws) == expected, family
+        config = tiny(family, head_dim, num_hidden_layers=layers, tie_word_embeddings=tied)
+        plan = plan_of(config)
+        assert len(plan.draws) == expected == draw_table(plan, 1).total, family
+        assert len(plan_of(dataclasses.replace(config, **shared)).draws) == expected, family
         end = further_draws(config, first=layers - 1)
         last = [draw.name for draw in plan.draws[plan.last_layer :]]
         assert len(last) == DRAWS_OF_A_LAYER[family] + end + HEAD_DRAWS, family

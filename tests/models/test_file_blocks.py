@@ -108,10 +108,7 @@ KERNELS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("family", "kernels"),
-    [("mistral", "plain"), ("gpt2", "many targets")],
-)
+@pytest.mark.parametrize(("family", "kernels"), [("mistral", "plain"), ("gpt2", "many targets")])
 def test_every_draw_agrees_with_its_oracle(family: str, kernels: str) -> None:
     """Of both plans; heads padded, and not."""
     odd = {"head_dim": 6, "hidden_size": 60, "sliding_window": 5} if family == "mistral" else {}

@@ -230,12 +230,7 @@ def test_rows_of_different_blocks_lie_in_one_matrix_exactly() -> None:
     checkpoint = in_formats(config, usual | odd)
     recipes = Recipes(config, "file", checkpoint.formats())
     packings = {recipe.name: recipe.packing for layer in (0, 1) for recipe in (recipes.qkv(layer), recipes.up(layer))}
-    assert packings == {
-        "h.0.attn.qkv": WIDE,
-        "h.1.attn.qkv": "Q8_0",
-        "h.0.mlp.fc_in": "Q8_0",
-        "h.1.mlp.fc_in": WIDE,
-    }
+    assert packings == {"h.0.attn.qkv": WIDE, "h.1.attn.qkv": "Q8_0", "h.0.mlp.fc_in": "Q8_0", "h.1.mlp.fc_in": WIDE}
     folded = kept(checkpoint)
     sources = [f"model.layers.0.self_attn.{letter}_proj.weight" for letter in "kvq"]
     expected = np.concatenate([checkpoint.floats(source) for source in sources]).astype(np.float64)

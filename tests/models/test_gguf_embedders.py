@@ -60,10 +60,7 @@ FORMS: dict[str, tuple[ModelConfig, int]] = {
     "jina-bert-v3": (replace(JINA, pooling="mean"), MEAN),
     "modern-bert": (replace(MODERN, pooling="mean"), MEAN),
     "eurobert": (replace(EURO, pooling="lasttoken"), LAST),
-    "gemma-embedding": (
-        replace(GEMMA, pooling="mean", dense=((128, False, "none"), (64, False, "none"))),
-        MEAN,
-    ),
+    "gemma-embedding": (replace(GEMMA, pooling="mean", dense=((128, False, "none"), (64, False, "none"))), MEAN),
     "qwen3": (replace(QWEN, pooling="lasttoken"), LAST),
     "qwen3, yes or no": (replace(QWEN, pooling="lasttoken", dense=((2, False, "none"),)), RANK),
 }

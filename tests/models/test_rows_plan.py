@@ -18,11 +18,7 @@ from glinfer.errors import PlanError
 from glinfer.gl.layouts.blocks import BlockLayout
 from glinfer.gl.values import compiled
 from glinfer.kernels.options import KernelOptions
-from glinfer.lower.fused.rows import (
-    batch_plan,
-    chunk_plan,
-    fitting_chunk_plan,
-)
+from glinfer.lower.fused.rows import batch_plan, chunk_plan, fitting_chunk_plan
 from glinfer.lower.options import PlanOptions
 from glinfer.program.compiled import CELL_UNIFORMS, Cells, cell_edges, compile_plan
 from glinfer.program.plan import Plan, PlanLimits

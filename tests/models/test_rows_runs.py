@@ -38,15 +38,7 @@ from glinfer.kernels.noise import noise_key
 from glinfer.kernels.options import KernelOptions, default_kernels
 from glinfer.kernels.spec import Array, TensorSpec
 from glinfer.lower.fused.caches import delta_layers
-from glinfer.lower.fused.rows import (
-    LOGITS,
-    PICKS,
-    ROWS,
-    batch_plan,
-    chunk_plan,
-    drafted_plan,
-    slots_for,
-)
+from glinfer.lower.fused.rows import LOGITS, PICKS, ROWS, batch_plan, chunk_plan, drafted_plan, slots_for
 from glinfer.lower.fused.token import LOGITS as FAST_LOGITS
 from glinfer.lower.fused.token import PICKS as FAST_PICKS
 from glinfer.lower.fused.token import fast_plan

@@ -7,13 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 from each_case import each_case
-from tiny_models import random_blocks
 
 from glinfer.errors import InputError, PlanError
-from glinfer.gl.layouts.grouped import GroupedLayout, line_texels, rounds_for, words_for
+from glinfer.gl.layouts.grouped import GroupedLayout, words_for
 from glinfer.quant.formats import GROUP_FORMS, WIDE, block_format
 from glinfer.quant.ggml import words_of
-from glinfer.quant.groups import groups_of
 
 Array = np.ndarray[Any, Any]
 SHAPES = [  # rows, blocks, quad, the largest texture
@@ -50,44 +48,6 @@ def test_words_come_back(name: str, rows: int, blocks: int, quad: bool, biggest:
     assert layout.nbytes == texels.nbytes
     assert np.array_equal(layout.unpack(texels, *words.shape), words)
     assert not layout.pack(np.zeros_like(words)).any()
-
-
-@each_case("name", GROUP_FORMS)
-@each_case("quad", [False, True])
-@each_case("biggest", [384, 2048])
-def test_a_word_lies_where_the_shader_looks_for_it(name: str, quad: bool, biggest: int) -> None:
-    """shaders/common/grouped.glsl: a line of a half block and a round, in it numbers, upper bits, scales."""
-    rows, inputs = 130, 5 * unit(name)
-    layout, blocks = GroupedLayout.of(rows, inputs, name, quad, biggest), random_blocks(name, rows, inputs, 7)
-    texels, groups, form = layout.pack(words_of(blocks, name)), groups_of(blocks, name), GROUP_FORMS[name]
-    columns, steps = dict(layout.defines("WEIGHT"))["WEIGHT_COLUMNS"], rounds_for(inputs)
-    high_at = 4 * form.low_bits
-    scales_at = high_at + 4 * form.high_words
-    random = np.random.default_rng(3)
-    for _ in range(60):
-        output, group = int(random.integers(rows)), int(random.integers(inputs // 32))
-        block, in_block = divmod(output, 64)
-        quarter, in_quad = divmod(in_block, 16)
-        owner, part, lane = in_quad // 4, output % 4, 4 * quarter
-        # With quad the fragment's number in its quad says which group, without it which outputs.
-        member, a = (group % 4, owner) if quad else (owner, group % 4)
-
-        def texel(number: int, member: int = member, block: int = block, lane: int = lane, group: int = group) -> Array:
-            line = (2 * block + (lane + member) // 8) * steps + group // 4
-            return texels[line // columns, line % columns * 8 * line_texels(form) + (lane + member) % 8 + 8 * number]
-
-        for w in range(form.low_words):
-            at = 2 * (4 * (w % 4) + a) + w // 4 if form.low_bits == 8 else 4 * w + a
-            assert texel(at)[part] == groups.low[output, group, w]
-        for w in range(form.high_words):
-            assert texel(high_at + 4 * w + a)[part] == groups.high[output, group, w]
-        if form.scale_bytes == 2:
-            pair = texel(scales_at + a // 2)[2 * (a % 2) : 2 * (a % 2) + 2]  # two outputs a word
-            assert (pair[part // 2] >> (16 * (part % 2))) & 0xFFFF == groups.scale[output, group]
-        else:
-            assert texel(scales_at + a)[part] == groups.scale[output, group]
-        if form.shared:
-            assert texel(scales_at + 2, owner)[part] == groups.shared[output, group // 8, 0]
 
 
 def test_what_does_not_fit_is_refused() -> None:

@@ -25,14 +25,7 @@ FORMAT: Any = {"type": "json_schema", "json_schema": {"name": "person", "schema"
 
 
 def written(client: openai.OpenAI, **options: Any) -> Any:
-    given: Any = {
-        "model": "small",
-        "prompt": "ROMEO:",
-        "max_tokens": 50,
-        "seed": 3,
-        "temperature": 1.3,
-        **options,
-    }
+    given: Any = {"model": "small", "prompt": "ROMEO:", "max_tokens": 50, "seed": 3, "temperature": 1.3, **options}
     found = client.completions.create(**given)
     return found if "stream" in options else found.choices[0]
 

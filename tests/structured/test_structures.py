@@ -212,10 +212,7 @@ def test_names_of_properties_stand_anywhere(compiler: Compiler, words: Tokenizer
             "json_schema has 1002 properties; expected at most 1000",
         ),
         ({"json_schema": '{"items": ' * 100 + "{}" + "}" * 100}, "nested more than 96 deep"),
-        (
-            {"json_schema": {"properties": {f"p{n}": True for n in range(1001)}}},
-            "1001 properties; expected at most",
-        ),
+        ({"json_schema": {"properties": {f"p{n}": True for n in range(1001)}}}, "1001 properties; expected at most"),
         ({"json_schema": {"const": "x" * (1 << 18)}}, "bytes; expected at most 262144"),
         ({"json_schema": {"const": float("nan")}}, "cannot be written as JSON"),
         ({"json_schema": {"type": "objet"}}, "objet"),

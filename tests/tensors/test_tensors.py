@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from flat_draw import padding, same_bits
 
-import glinfer
 from glinfer.errors import ContextError, GlinferError, InputError, PlanError
 from glinfer.gl.context import Limits
 from glinfer.tensors.device import Device, Memory
@@ -45,15 +44,6 @@ def counted(*shape: int, dtype: str = "float32") -> Array:
 # What a tensor is
 
 
-def test_the_package_offers_both() -> None:
-    assert glinfer.Device is Device
-    assert glinfer.Tensor is Tensor
-    assert {"Device", "Tensor"} <= set(glinfer.__all__)
-    assert {"Device", "Tensor", "load"} <= set(dir(glinfer))
-    with pytest.raises(AttributeError, match=r"^module 'glinfer' has no attribute 'Divice'$"):
-        glinfer.Divice  # noqa: B018
-
-
 @pytest.mark.parametrize("dtype", TEXTURE_FORMATS)
 def test_shape_and_type(dev: Device, dtype: str) -> None:
     for shape in ((), (5,), (3, 7), (2, 3, 4, 5), (4097,), (1, 1, 1, 1, 9)):
@@ -68,15 +58,6 @@ def test_shape_and_type(dev: Device, dtype: str) -> None:
         else:
             with pytest.raises(TypeError, match="without axes"):
                 len(tensor)
-
-
-def test_what_it_says_of_itself(dev: Device) -> None:
-    tensor = dev.tensor([[1, 2, 3]])
-    assert repr(tensor) == "Tensor(shape=(1, 3), dtype=int32, not uploaded yet)"
-    assert repr(uploaded(tensor)) == "Tensor(shape=(1, 3), dtype=int32, uploaded)"
-    tensor.release()
-    assert repr(tensor) == "Tensor(shape=(1, 3), dtype=int32, released)"
-    assert "OpenGL" in dev.description
 
 
 def test_shape_and_type_stay(dev: Device) -> None:
@@ -400,24 +381,6 @@ def test_a_tensor_may_be_forgotten_in_another_thread(own: Device) -> None:
     assert dev.context.live_objects()["texture"] == 20, "released by a thread that has no context"
     assert dev.memory() == NOTHING
     assert not dev.context.live_objects()
-
-
-def test_another_thread_may_not_use_the_device(dev: Device) -> None:
-    said: list[str] = []
-    tensor = dev.tensor(counted(5))
-
-    def use() -> None:
-        for call in (lambda: dev.tensor([1.0]), lambda: dev.ops.silu(tensor)):
-            try:
-                call()
-            except ContextError as error:
-                said.append(str(error))
-
-    thread = threading.Thread(target=use)
-    thread.start()
-    thread.join()
-    assert len(said) == 2
-    assert all("belongs to the thread that opened it" in line for line in said)
 
 
 def test_closing_releases_everything_and_says_so_afterwards() -> None:

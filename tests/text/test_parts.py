@@ -167,10 +167,7 @@ class TestGguf:
             },
             "Qwen 3": {**cut(bytewise, EXPRESSIONS["qwen2"]), "normalizer": {"type": "NFC"}},
             "OLMo 2, Phi 4": cut(bytewise, EXPRESSIONS["dbrx"], behavior="Removed", invert=True),
-            "gpt-oss": {
-                **cut(bytewise, EXPRESSIONS["gpt-4o"]),
-                "model": {**bytewise["model"], "ignore_merges": True},
-            },
+            "gpt-oss": {**cut(bytewise, EXPRESSIONS["gpt-4o"]), "model": {**bytewise["model"], "ignore_merges": True}},
             "DeepSeek V3": cut(
                 bytewise, [each.replace(r"\n", "\n").replace(r"\r", "\r") for each in EXPRESSIONS["deepseek-v3"]]
             ),

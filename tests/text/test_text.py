@@ -41,8 +41,7 @@ def split(data: bytes, cuts: list[int]) -> list[bytes]:
 stream = st.one_of(
     st.binary(max_size=24),
     st.lists(
-        st.sampled_from([b"a", b"b", "é".encode(), "😀".encode(), b"\xf0\x9f", b"\xe2\x82", b"\xff"]),
-        max_size=16,
+        st.sampled_from([b"a", b"b", "é".encode(), "😀".encode(), b"\xf0\x9f", b"\xe2\x82", b"\xff"]), max_size=16
     ).map(b"".join),
 )
 stops = st.lists(st.text(alphabet="abé😀\ufffd", min_size=1, max_size=5), max_size=4)
