@@ -465,7 +465,7 @@ def test_factors_of_the_pairs(path: Path) -> None:
         ({"rope.dimension_count": None, "attention.key_length": 15}, {}, "is 15; expected an even number"),
         ({"rope.scaling.type": "longrope"}, {}, "llama.rope.scaling.type is 'longrope', which is not supported"),
         ({"rope.scaling.type": "linear", "rope.scaling.factor": 0.0}, {}, "rope.scaling.factor is 0.0"),
-        ({"expert_count": 8}, {}, "llama.expert_count is 8, which is not supported; expected 0"),
+        ({"expert_count": 8}, {}, "llama.expert_used_count is missing, and this architecture needs it"),
         ({"final_logit_softcapping": 30.0}, {}, "final_logit_softcapping is 30.0, which is not supported"),
         ({"attention.sliding_window": 7}, {}, ""),
         ({}, {"rope_freqs.weight": np.ones(3, np.float32)}, r"'rope_freqs.weight' is F32 \[3\]; expected F32 \[8\]"),
