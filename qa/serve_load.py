@@ -204,7 +204,8 @@ def _ask_all(address: str, clients: int, seconds: float, prompts: Sequence[str],
                 body = {"model": "load", "prompt": next(following), "max_tokens": max_tokens, "stream": True}
                 body |= {"seed": draw.getrandbits(31), "stream_options": {"include_usage": True}}
                 try:
-                    tokens += await ask(http, body)
+                    count = await ask(http, body)
+                    tokens += count  # after the wait, during which others count
                 except (AnswerError, httpx.HTTPError, OSError) as error:
                     errors[str(error) if isinstance(error, AnswerError) else type(error).__name__] += 1
                     await asyncio.sleep(0.1)
