@@ -27,7 +27,7 @@ from glinfer.engine.textures import WeightSource, reread
 from glinfer.engine.vision import ImageEncoder, ImageEngine, fitted
 from glinfer.errors import InputError, PlanError
 from glinfer.formats import Checkpoint, load_checkpoint, random_checkpoint, unpacked, weight_shapes
-from glinfer.formats.adapters.merge import read_adapter, with_task
+from glinfer.formats.adapters.merge import read_adapter, task_folders, with_task
 from glinfer.formats.checkpoint import with_context
 from glinfer.formats.files import noted_files
 from glinfer.formats.gguf.file import gguf_files_read_once
@@ -237,7 +237,8 @@ def load_model(
         vision = _NUMPY if executor == "numpy" else read_vision(path, config, mmproj)
     deep = len(vision.checkpoint.config.deepstack_layers) if isinstance(vision, Vision) else 0
     inputs = ImageInputs(deep, vision.sections) if isinstance(vision, Vision) else None
-    again = {name: os.path.abspath(where) if os.path.lexists(where) else where for name, where in given.items()}  # noqa: PTH100
+    tasks = task_folders(path) if given and config.embeds else {}
+    again = {name: os.path.abspath(tasks.get(os.fsdecode(each), each)) for name, each in given.items()}  # noqa: PTH100
     read = partial(read_model, os.path.abspath(path), gelu=gelu, context=context, lora=again)  # noqa: PTH100
     with stage("context"):
         opened = device if isinstance(device, Device) else open_device(device, api=api, limits=limits)

@@ -89,7 +89,7 @@ TASKS = {"retrieval_query": ["q_proj", "o_proj", "fc1"], "text_matching": ["v_pr
 
 
 @pytest.mark.slow
-def test_adapters_of_tasks_are_those_of_peft(tmp_path: Path) -> None:
+def test_adapters_of_tasks_are_those_of_peft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     peft = pytest.importorskip("peft", reason="PEFT is not installed (make test-all installs it)")
     transformers, torch = pytest.importorskip("transformers"), pytest.importorskip("torch")
     name, more, pooling = FORMS["jina_embeddings_v3"]
@@ -107,9 +107,12 @@ def test_adapters_of_tasks_are_those_of_peft(tmp_path: Path) -> None:
             rows = [theirs.double()(torch.tensor([each])).last_hidden_state[0].numpy() for each in ids]
         theirs.float().save_pretrained(tmp_path / "m" / task)
         vectors[task] = np.array([pooled(each, pooling) for each in rows])
+    (tmp_path / "here" / "text_matching").mkdir(parents=True)  # a folder of that name, which is no adapter
+    monkeypatch.chdir(tmp_path / "here")
     for task, expected in vectors.items():
         with glinfer.load(tmp_path / "m", lora=task) as model:
             found = model.embed(ids)
+            assert model.verify_textures().ok, "against the files, which are read again"
         assert np.abs(found - expected).max() <= 1e-5 * np.abs(expected).max()
     with glinfer.load(tmp_path / "m") as model:
         assert np.abs(model.embed(ids) - vectors["text_matching"]).max() > 0.1, "the adapter changes nothing"

@@ -59,6 +59,11 @@ def _found(path: AnyPath, config: ModelConfig, base: Checkpoint | None) -> Adapt
     raise FormatError(f"{shown(path)}: found no adapter; expected a PEFT directory, or a GGUF file")
 
 
+def task_folders(path: AnyPath) -> dict[str, Path]:
+    """The adapters of tasks in the directory of an embedding model, by name."""
+    return {each.parent.name: each.parent for each in sorted(Path(os.fsdecode(path)).glob(f"*/{CONFIG}"))}
+
+
 def with_task(path: AnyPath, checkpoint: Checkpoint, given: Mapping[str, AnyPath]) -> Checkpoint:
     """Merge the adapter of an embedding model, which is named by its path or as a folder in the model's directory.
 
@@ -69,9 +74,7 @@ def with_task(path: AnyPath, checkpoint: Checkpoint, given: Mapping[str, AnyPath
     where, *others = given.values()
     if others:
         raise InputError(f"found {len(given)} adapters for a model that embeds texts; expected one; load it once each")
-    model = Path(os.fsdecode(path))
-    tasks = {each.parent.name: each.parent for each in sorted(model.glob(f"*/{CONFIG}"))}
-    name = os.fsdecode(where)
+    tasks, name = task_folders(path), os.fsdecode(where)
     if name not in tasks and not os.path.lexists(name):
         own = f", or a task of this model: {', '.join(tasks)}" if tasks else "; this model's directory has none"
         raise InputError(f"there is no adapter {name!r}; expected the path of one{own}")
