@@ -69,11 +69,8 @@ def embed(model: str, source: str, out: str, column: str | None, restart: bool, 
         "texts": file_digest(source),
         "column": column,
         **settings,
-        **{
-            name: options[name]
-            for name in ("weights", "gelu", "context", "tokenizer", "lora")
-            if name != "lora" or options[name]
-        },
+        **{name: options[name] for name in ("weights", "gelu", "context", "tokenizer")},
+        **({"lora": options["lora"]} if options["lora"] else {}),
     }
     with loaded(model, **options) as opened:
         embedder = opened.embedder

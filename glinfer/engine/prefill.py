@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -136,7 +136,7 @@ class DraftedRows(Chunks):
 
 
 def write_images(
-    session: Session, options: PlanOptions, pieces: Iterable[tuple[Sequence[int], int, int]]
+    session: Session, options: PlanOptions, pieces: Sequence[tuple[Sequence[int], int, int]]
 ) -> Mapping[int, Floats]:
     """Write the rows of images among the tokens of a run, and the angles of all of these.
 
@@ -144,10 +144,8 @@ def write_images(
     images by row of the run; those without an image need not be zeros in fast plans.
     """
     found, width, table = dict[int, Floats](), options.config.hidden_size, session.plan.table
-    turns = np.zeros((session.plan.max_rows, 3), np.intp)
     for held, first, start in pieces:
         found |= {start + place: row for place, row in image_rows(held[first:]).items()}
-        turns[start : start + len(held) - first] = turn_places(held)[0][first:]
     names = [name for name in (IMAGES, *map(deep_name, range(options.deep))) if name in table]
     if found or session.plan.name == "reference":
         for level, name in enumerate(names):
@@ -156,6 +154,9 @@ def write_images(
                 rows[place] = row[level * width : (level + 1) * width]
             session.write(name, rows)
     if ROW_ANGLES in table:
+        turns = np.zeros((max(start + len(held) - first for held, first, start in pieces), 3), np.intp)
+        for held, first, start in pieces:
+            turns[start : start + len(held) - first] = turn_places(held)[0][first:]
         angles = image_angles(options.config, options.sections, turns, table[ROW_ANGLES].shape[1])
         session.write(ROW_ANGLES, angles)
     return found

@@ -185,7 +185,7 @@ class TextScorer(Closing):
                     mine[first : piece.first + piece.length] = theirs[rows]
                 done += piece.first + piece.length == window.stop
             yield done, len(jobs)
-        for text in found:
+        for text in found if self._options.images is not None else ():
             text.logprobs[[isinstance(token, ImageToken) for token in text.ids[1:]]] = np.nan
         return found
 

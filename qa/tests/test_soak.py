@@ -73,8 +73,8 @@ class TestJudge:
     def test_a_server_is_as_fast_as_a_new_one(self) -> None:
         """By pairs: a machine that becomes twice as fast meanwhile, or is slow in one turn, says nothing."""
         for aged, passed in ((97.5, True), (102.5, True), (96.5, False), (103.5, False)):
-            told = [Rates(aged * speed, 100.0 * speed) for speed in (1.0, 1.1, 1.5, 2.0)] + [Rates(10.0, 100.0)]
-            check = judge_beside(told, 0.03)
+            rates = [Rates(aged * speed, 100.0 * speed) for speed in (1.0, 1.1, 1.5, 2.0)] + [Rates(10.0, 100.0)]
+            check = judge_beside(rates, 0.03)
             assert check.passed is passed
             assert (check.first, check.last) == pytest.approx((110.0, aged * 1.1))
             assert f"{aged / 100 - 1:+.1%} by 5 pairs" in check.detail

@@ -41,15 +41,15 @@ def test_the_sum_of_a_peft_adapter_is_the_models_in_float64(tmp_path: Path, fami
     made, pairs = in_floats(config), made_pairs(config)
     folder = write_peft(tmp_path / "a", pairs, alternate=alternates(config))
     found = merged(made, [read_adapter(folder, config, 0.5)])
-    from glinfer.formats.huggingface.layouts import BY_HEAD, BY_KEY, layout_of, rows_by_part
+    from glinfer.formats.huggingface.layouts import order_in_file
     from glinfer.formats.tensors import stored_tensors
 
     names, changed = config.family.names, set()
     for stored in stored_tensors(config, config.family.in_huggingface.names or names):
         if (pair := pairs.get(stored.name.removesuffix(".weight"))) is not None:
             change = (pair[1].astype(np.float64) @ pair[0] * (0.5 * 2)).reshape(stored.shape)  # alpha is twice the rank
-            if layout_of(stored, config.family.in_huggingface) in (BY_KEY, BY_HEAD):
-                change = change[rows_by_part(stored, config)]
+            if (order := order_in_file(stored, config)) is not None:
+                change = change[order]
             for tensor, rows in stored.split(change):
                 name = tensor.name(names)
                 np.testing.assert_array_equal(found.tensors[name], (made.tensors[name] + rows).astype(np.float32))

@@ -14,8 +14,6 @@ from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Protocol
 
-import numpy as np
-
 from glinfer.engine.prefill import DRAFT_ROWS
 from glinfer.engine.run.decode import DecodeSession
 from glinfer.engine.sampler import Sampler
@@ -182,7 +180,8 @@ class RunTimes:
         """Seconds of a run of ``rows`` rows, estimated if none was timed; None before the first token."""
         found = self._times.get(rows)
         if found:
-            return float(np.median(found))
+            ordered, half = sorted(found), len(found) // 2
+            return (ordered[~half] + ordered[half]) / 2
         if rows <= 1:
             return None
         place = DRAFT_ROWS.index(rows)

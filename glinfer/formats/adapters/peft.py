@@ -27,7 +27,7 @@ from glinfer.families.settings import Settings, quoted
 from glinfer.formats.adapters.adapter import Adapter, FloatArray, LowRank, Pair, adaptable, low_ranks, refused_name
 from glinfer.formats.checkpoint import Checkpoint
 from glinfer.formats.files import AnyPath, inside, shown
-from glinfer.formats.huggingface.layouts import ALTERNATING, BY_HEAD, BY_KEY, file_shape, layout_of, rows_by_part
+from glinfer.formats.huggingface.layouts import ALTERNATING, file_shape, layout_of, order_in_file
 from glinfer.formats.huggingface.model import loaded
 from glinfer.formats.json_files import read_json
 from glinfer.formats.packed import row_bytes
@@ -106,8 +106,7 @@ def read_peft(path: AnyPath, config: ModelConfig, base: Checkpoint | None = None
         if stored.experts > 1:
             pair = _by_expert(pair, stored, alternate=layout_of(stored, form) == ALTERNATING)
         scale = _scale(settings, stored.name.removesuffix(".weight"), pair.rank)
-        order = rows_by_part(stored, config) if layout_of(stored, form) in (BY_KEY, BY_HEAD) else None
-        matrices.update(low_ranks(config, stored, pair, scale, where, order=order))
+        matrices.update(low_ranks(config, stored, pair, scale, where, order=order_in_file(stored, config)))
     if not matrices:
         raise FormatError(f"{shown(weights)}: found no matrices lora_A and lora_B; expected an adapter of PEFT's LoRA")
     return Adapter(MappingProxyType(matrices), shown(path), (settings_file, weights))

@@ -74,7 +74,7 @@ def parts_in(config: ModelConfig, stored: StoredTensor, found: FoundTensor, data
     if layout == ALTERNATING:
         yield from _of_experts(stored, found, data)
         return
-    order = rows_by_part(stored, config) if layout in (BY_KEY, BY_HEAD) else None
+    order = order_in_file(stored, config)
     unused = UNUSED_POSITIONS if layout == PADDED else 0
     if config.family.published or layout == TRANSPOSED or found.dtype == "F32" or len(stored.shape) != 2:
         floats = floats_of(data[stored.name], found)[unused:]
@@ -91,6 +91,12 @@ def parts_in(config: ModelConfig, stored: StoredTensor, found: FoundTensor, data
             return rows[own[asked]]
 
         yield tensor, GatheredTensor(found.dtype, (tensor.shape[0], tensor.shape[1]), gather)
+
+
+def order_in_file(stored: StoredTensor, config: ModelConfig) -> npt.NDArray[np.intp] | None:
+    """The row indices of :func:`rows_by_part` for a tensor of a directory; None if its rows need no other order."""
+    grouped = layout_of(stored, config.family.in_huggingface) in (BY_KEY, BY_HEAD)
+    return rows_by_part(stored, config) if grouped else None
 
 
 def rows_by_part(stored: StoredTensor, config: ModelConfig) -> npt.NDArray[np.intp]:
