@@ -109,6 +109,7 @@ def chat(
 
     \b
     glinfer chat model.gguf --system "Answer in one sentence."
+    echo "Hello!" | glinfer chat model.gguf --temperature 0
     """
     path, _ = chosen_model(named_model, model)
     max_tokens, given, drafts = options.pop("max_tokens"), take_sampling(options), take_drafts(options)

@@ -134,6 +134,21 @@ def sizes_text(sizes: Mapping[str, int]) -> str:
     return ", ".join(f"{name} {megabytes(size)}" for name, size in sizes.items() if size)
 
 
+class NamedPath(click.Path):
+    """The path of a file that is read twice, resumed or replaced, so that ``-`` is refused."""
+
+    def __init__(self, what: str = "file") -> None:
+        """Name what the path is of in errors."""
+        super().__init__()
+        self._what = what
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Refuse ``-``, which would be a file of that name."""
+        if value == "-" and param is not None:
+            raise InputError(f"{param.opts[0]} needs a {self._what}, not standard input or output")
+        return super().convert(value, param, ctx)
+
+
 def read_text(path: str) -> str:
     """Read UTF-8 text from a file, a pipe, or standard input (``-``); InputError if that fails."""
     if path == "-":

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from glinfer.cli.common import (
+    NamedPath,
     device_options,
     gelu_option,
     json_option,
@@ -33,8 +34,8 @@ TOGETHER = 4096
 
 @click.command("embed")
 @click.argument("model")
-@click.option("--in", "source", type=click.Path(), required=True, help="Input texts: .txt, .jsonl, .csv or .parquet.")
-@click.option("--out", type=click.Path(), required=True, help="Output: .npy, .safetensors, .jsonl or .parquet.")
+@click.option("--in", "source", type=NamedPath(), required=True, help="Input texts: .txt, .jsonl, .csv or .parquet.")
+@click.option("--out", type=NamedPath(), required=True, help="Output: .npy, .safetensors, .jsonl or .parquet.")
 @click.option("--column", help="Key or column of the texts. Default: 'text', or the only one.")
 @click.option("--prompt-name", help="Name of a model's prompt to put before each text, such as 'query'.")
 @click.option("--prompt", help="Text of the prompt, instead of a name.")
@@ -53,15 +54,13 @@ TOGETHER = 4096
 def embed(model: str, source: str, out: str, column: str | None, restart: bool, as_json: bool, **options: Any) -> None:
     """Embed every text in a file.
 
-    MODEL is an embedding model: a sentence-transformers directory, or a zip file of one. Rerun the same command to
-    resume a stopped run. In a .txt file every line is a text, even an empty one.
+    MODEL is an embedding model: a sentence-transformers directory, a zip file of one, or a name such as minilm. Rerun
+    the same command to resume a stopped run. In a .txt file every line is a text, even an empty one.
 
     \b
-    glinfer embed all-MiniLM-L6-v2 --in lines.txt --out lines.npy
+    glinfer embed minilm --in lines.txt --out lines.npy
     """
     check_out(out)
-    if source == "-":
-        raise InputError("--in needs a file, not standard input: it is read more than once")
     settings = {name: options.pop(name) for name in ("prompt_name", "prompt", "dimensions", "normalize")}
     next(iter(read_texts(source, column)), None)  # report a bad file at once
     about = {

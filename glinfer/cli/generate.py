@@ -11,6 +11,7 @@ import click
 
 from glinfer.cli.common import (
     Command,
+    NamedPath,
     device_options,
     executor_option,
     image_option,
@@ -107,8 +108,8 @@ structure_options = options(
 
 
 batch_options = options(
-    click.option("--batch", type=click.Path(), metavar="FILE", help="File of prompts, one JSON object a line."),
-    click.option("--out", type=click.Path(), help="With --batch: file for the results; a later run resumes."),
+    click.option("--batch", type=NamedPath(), metavar="FILE", help="File of prompts, one JSON object a line."),
+    click.option("--out", type=NamedPath(), help="With --batch: file for the results; a later run resumes."),
     click.option("--restart", is_flag=True, help="With --batch: discard the results in OUT and start over."),
     click.option("--slots", type=click.IntRange(min=1), help="With --batch: number of prompts to run at once."),
     click.option("--memory", type=click.IntRange(min=1), metavar="MB", help="With --batch: memory limit for caches."),
@@ -145,8 +146,6 @@ def take_batch(given_options: dict[str, Any], *, single: bool) -> dict[str, Any]
         return None
     if single:
         raise InputError("--batch reads its prompts from a file; leave out PROMPT, --file and --ids")
-    if given["batch"] == "-":
-        raise InputError("--batch needs a file, not standard input: a resumed run reads it again")
     if given["out"] is None:
         raise InputError("--batch needs --out FILE for the results")
     return given
@@ -177,7 +176,7 @@ def take_sampling(given: dict[str, Any]) -> dict[str, Any]:
 @click.argument("model", type=click.Path(), required=False)
 @click.argument("prompt", required=False)
 @model_option
-@click.option("-p", "--prompt", "named_prompt", metavar="PROMPT", help="The prompt; replaces the argument PROMPT.")
+@click.option("-p", "--prompt", "named_prompt", metavar="PROMPT", help="Replaces PROMPT; may begin with '-'.")
 @click.option(
     "-f",
     "--file",

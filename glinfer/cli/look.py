@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from glinfer.cli.common import (
+    NamedPath,
     context_option,
     device_options,
     gelu_option,
@@ -36,7 +37,7 @@ from glinfer.terminal import emit
 @click.command("look")
 @click.argument("model", type=click.Path())
 @click.argument("text", required=False)
-@click.option("--out", "folder", type=click.Path(), required=True, help="Output folder; created if missing.")
+@click.option("--out", "folder", type=NamedPath("folder"), required=True, help="Output folder; created if missing.")
 @click.option("--ids", help="Token ids instead of TEXT, such as 13,132,251. Needs no tokenizer.")
 @image_option
 @mmproj_option

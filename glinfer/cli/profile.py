@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from glinfer.cli.common import (
+    NamedPath,
     check_one_source,
     check_writable,
     config_option,
@@ -61,8 +62,8 @@ _DROPPED = ("written", "output")
 @click.option("--ceiling/--no-ceiling", default=True, show_default=True, help="Measure the peak fetch rate.")
 @click.option("--growth", is_flag=True, help="Also measure other positions of the sequence.")
 @click.option("--each", is_flag=True, help="Show every draw, not only each kind.")
-@click.option("--trace", type=click.Path(), help="Write a trace for Perfetto or chrome://tracing to this file.")
-@click.option("--html", type=click.Path(), help="Write a page with charts to this file.")
+@click.option("--trace", type=NamedPath(), help="Write a trace for Perfetto or chrome://tracing to this file.")
+@click.option("--html", type=NamedPath(), help="Write a page with charts to this file.")
 @click.option(
     "--compare",
     "compared",

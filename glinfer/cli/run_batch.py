@@ -14,6 +14,7 @@ import click
 
 from glinfer.cli.batch import closing_line, job_facts, run_job
 from glinfer.cli.common import (
+    NamedPath,
     cache_limit_options,
     device_options,
     json_option,
@@ -39,9 +40,9 @@ if TYPE_CHECKING:
 
 @click.command("run-batch")
 @click.argument("models", nargs=-1, required=True, metavar="[NAME=]MODEL…")
-@click.option("-i", "--input", "source", type=click.Path(), metavar="IN", required=True, help="Requests, one per line.")
-@click.option("-o", "--out", type=click.Path(), metavar="OUT", required=True, help="File for the results.")
-@click.option("--errors", type=click.Path(), metavar="ERR", help="File for failed requests. Default: OUT.")
+@click.option("-i", "--input", "source", type=NamedPath(), metavar="IN", required=True, help="Requests, one per line.")
+@click.option("-o", "--out", type=NamedPath(), metavar="OUT", required=True, help="File for the results.")
+@click.option("--errors", type=NamedPath(), metavar="ERR", help="File for failed requests. Default: OUT.")
 @click.option("--restart", is_flag=True, help="Discard the results in OUT and ERR and start over.")
 @click.option("--shard", default="1/1", metavar="I/N", help="Run part I of N of IN, chosen by a hash of custom_id.")
 @click.option("--slots", type=click.IntRange(1, 256), help="Sequences at once, per model and device. Default: 32.")
@@ -64,7 +65,8 @@ def run_batch_command(models: tuple[str, ...], as_json: bool, quiet: bool, **giv
 
     A line of IN has custom_id, method, url and body, like a request to 'glinfer serve'; a line of OUT has the answer.
     A request without a seed gets one from its custom_id, so texts do not depend on order or shards. Rerun the same
-    command to resume. Files that end in .gz or .zst are compressed; fsspec opens URLs.
+    command to resume. Failed requests leave the exit status 0. Files that end in .gz or .zst are compressed; fsspec
+    opens URLs.
 
     \b
     glinfer run-batch -i in.jsonl -o out.jsonl --errors failed.jsonl shakespeare
@@ -76,8 +78,6 @@ def run_batch_command(models: tuple[str, ...], as_json: bool, quiet: bool, **giv
 
     source, out, errors, restart = (given.pop(name) for name in ("source", "out", "errors", "restart"))
     files = BatchFiles(source, out, errors, restart, Shard.parse(given.pop("shard")))
-    if files.source == "-":
-        raise InputError("-i needs a file, not standard input: it is read more than once")
     scheduler = take_scheduler(given)
     device, api, limits = given.pop("device"), given.pop("api"), given.pop("limits")
     devices = given.pop("devices")

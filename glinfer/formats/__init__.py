@@ -12,7 +12,7 @@ from typing import Any
 from glinfer.errors import FormatError, InputError
 from glinfer.formats.bundled import BundledModel, bundled_models
 from glinfer.formats.checkpoint import Checkpoint
-from glinfer.formats.files import BPE1_MAGIC, GAB1_MAGIC, AnyPath, is_directory, opened, replacing, shown
+from glinfer.formats.files import BPE1_MAGIC, GAB1_MAGIC, AnyPath, ending_found, is_directory, opened, replacing, shown
 from glinfer.formats.gab.bpe import BpeModel, read_bpe, write_bpe
 from glinfer.formats.gab.file import read_gab, write_gab
 from glinfer.formats.gguf.file import GGUF_MAGIC
@@ -141,8 +141,7 @@ def save_checkpoint(
         further: dict[str, Any] = {"tokenizer": tokenizer, "sampling": sampling, "importance": importance}
         write_gguf(checkpoint, path, dtype=of_tensors, images=images, **further)
     elif suffix.lower() != ".gab":
-        found = f"the name ends in {suffix!r}" if suffix else "the name has no ending"
-        raise InputError(f"{shown(path)}: {found}; expected .gab, .safetensors or .gguf")
+        raise InputError(f"{shown(path)}: {ending_found(path)}; expected .gab, .safetensors or .gguf")
     elif dtype != "float32":
         others = [ending for ending, held in HELD.items() if dtype in held]
         raise InputError(f"{shown(path)}: a .gab file holds float32, not {dtype}; write a {' or '.join(others)} file")

@@ -124,6 +124,12 @@ def check_path(what: str, path: object) -> None:
         raise InputError(f"{what} is empty; expected a path")
 
 
+def ending_found(path: AnyPath) -> str:
+    """What errors say of the ending of a name."""
+    suffix = Path(path).suffix
+    return f"the name ends in {suffix!r}" if suffix else "the name has no ending"
+
+
 def _usable(path: AnyPath) -> str:
     """A path as text, if a file can have that name."""
     text = os.fspath(path)

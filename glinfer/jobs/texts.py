@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from glinfer.errors import InputError, required
-from glinfer.formats.files import AnyPath, decode_text, opened, shown, words_of
+from glinfer.formats.files import AnyPath, decode_text, ending_found, opened, shown, words_of
 from glinfer.formats.jsonl import at_line, is_blank, parse_object, read_lines, short
 from glinfer.limits import MAX_PROMPT_LINE_BYTES
 
@@ -28,7 +28,7 @@ def read_texts(path: AnyPath, column: str | None = None) -> Iterator[str]:
     """
     kind = Path(path).suffix.lower()
     if kind not in _READERS:
-        raise InputError(f"{shown(path)}: the name ends in {kind!r}; expected one of {', '.join(_READERS)}")
+        raise InputError(f"{shown(path)}: {ending_found(path)}; expected one of {', '.join(_READERS)}")
     if kind == ".txt" and column is not None:
         raise InputError(f"{shown(path)}: a text file has no columns; leave --column out")
     return _READERS[kind](path, column)

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from glinfer.closing import Closing
 from glinfer.errors import FormatError, InputError
-from glinfer.formats.files import AnyPath, replacing, shown, writing
+from glinfer.formats.files import AnyPath, ending_found, replacing, shown, writing
 from glinfer.jobs.texts import arrow_modules
 
 Vectors = npt.NDArray[np.float32]
@@ -96,7 +96,7 @@ def check_out(out: AnyPath) -> None:
     """Check the suffix and folder of a result before anything runs."""
     kind = Path(out).suffix.lower()
     if kind not in _WRITERS:
-        raise InputError(f"{shown(out)}: the name ends in {kind!r}; expected one of {', '.join(_WRITERS)}")
+        raise InputError(f"{shown(out)}: {ending_found(out)}; expected one of {', '.join(_WRITERS)}")
     if not Path(os.path.realpath(out)).parent.is_dir():
         raise FormatError(f"{shown(out)}: there is no such folder to write it to; make it first")
     if kind == ".parquet":

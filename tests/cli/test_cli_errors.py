@@ -253,6 +253,8 @@ BAD_OPTIONS: dict[str, dict[str, str]] = {
     "info MODEL": {"--plan reference --weights f16": "the reference plan keeps its weights in f32"},
     "convert MODEL": {"": "Missing argument 'TARGET'"},
     "--nonsense": {"": "No such option"},
+    "look MODEL x": {"--out -": "--out needs a folder, not standard input or output"},
+    "profile MODEL": {"--html -": "--html needs a file, not", "--trace -": "--trace needs a file, not"},
     "verify": {"": "found neither a MODEL nor --config; give one"},
     "verify MODEL": {"--tokens 3": "--tokens and --ids need --draws", "--ids 3": "--tokens and --ids need"},
     "verify MODEL --draws": {

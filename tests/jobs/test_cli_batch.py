@@ -192,6 +192,7 @@ class TestRefused:
         (["--ids", "1", "--batch", "FILE", "--out", "OUT"], "--batch reads its prompts from a file"),
         (["--batch", "FILE"], "--batch needs --out FILE"),
         (["--batch", "-", "--out", "OUT"], "--batch needs a file, not standard input"),
+        (["--batch", "FILE", "--out", "-"], "--out needs a file, not standard input or output"),
         (["text", "--out", "OUT"], "--out needs --batch FILE"),
         (["text", "--slots", "2"], "--slots needs --batch FILE"),
         (["--ids", "1", "--memory", "2"], "--memory needs --batch FILE"),

@@ -153,6 +153,9 @@ class TestCommand:
         given = {"--in": str(put(tmp_path / "b.txt")), "--out": str(tmp_path / "o.npy")}
         for asked, change, said in (
             (model, {"--out": str(tmp_path / "a.txt")}, "the name ends in '.txt'; expected"),
+            (model, {"--out": str(tmp_path / "a")}, "the name has no ending; expected one of .npy"),
+            (model, {"--out": "-"}, "--out needs a file, not standard input or output"),
+            (model, {"--in": "-"}, "--in needs a file, not standard input or output"),
             (model, {"--out": str(tmp_path / "no" / "a.npy")}, "there is no such folder"),
             (model, {"--in": str(tmp_path / "empty.txt")}, "found no texts in the file"),
             (model, {"--dimensions": "99"}, "dimensions is 99; expected"),

@@ -175,6 +175,8 @@ class TestRefused:
         (["-o", "OUT", "MODEL"], "Missing option '-i'"),
         (["-i", "IN", "-o", "OUT"], "Missing argument"),
         (["-i", "-", "-o", "OUT", "MODEL"], "-i needs a file, not standard input"),
+        (["-i", "IN", "-o", "-", "MODEL"], "-o needs a file, not standard input or output"),
+        (["-i", "IN", "-o", "OUT", "--errors", "-", "MODEL"], "--errors needs a file"),
         (["-i", "IN", "-o", "OUT", "--shard", "3/2", "MODEL"], 'the shard is "3/2"'),
         (["-i", "IN", "-o", "OUT", "--slots", "0", "MODEL"], "Invalid value for '--slots'"),
         (["-i", "IN", "-o", "OUT", "none.gab"], "none.gab: cannot read it"),
