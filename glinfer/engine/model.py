@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any, SupportsFloat, SupportsIndex, overload
+from typing import TYPE_CHECKING, Any, NoReturn, SupportsFloat, SupportsIndex, overload
 from weakref import WeakSet
 
 import numpy as np
@@ -393,7 +393,7 @@ class Model(Inspected, Embeds, Chatting):
         for result in self.batch([BatchRequest(each, options, place) for place, each in enumerate(prompts)]):
             assert isinstance(result.request.key, int)
             if whole:
-                require_complete(result.stats, result.text)
+                require_complete(result.stats, result.text, f"request {result.request.key}: ")
             found[result.request.key] = result.ids if result.text is None else GeneratedText(result.text, result.stats)
         if then is not None:
             then()
@@ -630,6 +630,10 @@ class Model(Inspected, Embeds, Chatting):
         if self.tokenizer is None:
             raise InputError(self._no_tokenizer, "this model has no tokenizer; send token ids")
         return self.tokenizer
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse pickles and copies."""
+        raise ContextError("a model cannot be pickled or copied, as its GL objects belong to a thread; load it again")
 
     def close(self) -> None:
         """Release every GL object, those of its sessions too, and the device if this model opened it.

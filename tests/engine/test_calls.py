@@ -77,7 +77,7 @@ def test_values_of_the_wrong_type_are_refused_in_a_line(small: Path, model: Mode
         (model.generate, b"ab", "found bytes for the prompt; expected text"),
         (model.generate, {"a": 1}, "found dict for the prompt; expected a sequence of whole numbers"),
         (model.generate, {"a", "b"}, "found set for the prompt; expected a sequence of whole numbers"),
-        (model.generate, np.array(5), "found ndarray for the prompt; expected a sequence"),
+        (model.generate, np.array(5), "found ndarray for the prompt; expected a sequence .* or one text"),
         (model.generate, [1, "a"], "found str at place 1 of the prompt; expected a sequence of whole numbers"),
         (model.generate, [[1], [True]], "request 1: found bool at place 0 of the prompt"),
     ]
@@ -120,6 +120,12 @@ def test_a_generated_text_knows_how_it_came_to_be(model: Model) -> None:
     assert (made, made.tokens, made.finish_reason) == (listed, 4, "length")
     assert isinstance(reply, (ChatReply, glinfer.GeneratedText))
     assert pickle.loads(pickle.dumps(ChatReply("a", made.stats, "b"))).thinking == "b"
+
+
+def test_a_model_is_not_copied_to_another_process(model: Model) -> None:
+    for take in (pickle.dumps, copy.copy, copy.deepcopy):
+        with pytest.raises(ContextError, match=r"^a model cannot be pickled or copied, .*; load it again"):
+            take(model)
 
 
 def test_what_was_closed_is_not_entered_again(small: Path) -> None:

@@ -149,7 +149,7 @@ def test_a_text_that_is_cut(model: Model) -> None:
     partial = model.generate("ROMEO:", **given, incomplete="partial")
     assert caught.value.text == partial
     assert partial.startswith('{"name')
-    with pytest.raises(StructureError):
+    with pytest.raises(StructureError, match=r"^request [01]: the text ends after 8 tokens"):
         model.generate(["ROMEO:", "JULIET:"], **given)
     with pytest.raises(StructureError):
         model.generate([1, 2, 3], **given)

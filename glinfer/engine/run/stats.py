@@ -60,11 +60,11 @@ class GenerationStats:
         return (self.draws + self.draws_saved) / computed if computed else 0.0
 
 
-def require_complete(stats: GenerationStats, text: str | None = None) -> None:
-    """Refuse a text that ended before it matched its structure: a StructureError has the ``text``."""
+def require_complete(stats: GenerationStats, text: str | None = None, which: str = "") -> None:
+    """Refuse a text that ended before it matched its structure: a StructureError has ``which`` and the ``text``."""
     if stats.complete is False and stats.finish_reason in ("length", "context"):
         raise StructureError(
-            f"the text ends after {stats.tokens} tokens and does not match the requested structure; allow more "
+            f"{which}the text ends after {stats.tokens} tokens and does not match the requested structure; allow more "
             "tokens (max_tokens), or take incomplete text (--partial; in Python incomplete='partial')",
             text,
         )
