@@ -11,7 +11,7 @@ from glinfer.cli.common import loaded, print_json, progress, say
 from glinfer.engine.batch import MAX_SLOTS
 from glinfer.engine.defaults import default_sampling, merged
 from glinfer.engine.fetching import found_model
-from glinfer.formats.files import shown
+from glinfer.formats.files import AnyPath, shown
 from glinfer.jobs.job import BatchFiles, BatchJob
 from glinfer.jobs.manifest import file_digest
 from glinfer.jobs.prompts import PromptForm, PromptRunner, check_prompts
@@ -73,10 +73,15 @@ def run_job(job: BatchJob, files: BatchFiles, runner: Any, what: str, draws: Cal
             advance(job.before, job.count)
             job.run(runner, on_progress=advance, draws=draws)
     except KeyboardInterrupt:
-        again = "the same command without --restart" if files.restart else "the same command"
         if not quiet:
-            say(f"interrupted: {shown(files.out)} has {job.written} of {job.count} results; {again} resumes")
+            say_interrupted(files.out, job.written, job.count, restart=files.restart)
         raise
+
+
+def say_interrupted(out: AnyPath, done: int, count: int, *, restart: bool) -> None:
+    """After Ctrl-C say how many of ``count`` results are in the file ``out``, and how to resume."""
+    again = "the same command without --restart" if restart else "the same command"
+    say(f"interrupted: {shown(out)} has {done} of {count} results; {again} resumes")
 
 
 def closing_line(job: BatchJob, files: BatchFiles, renderer: str | None, *, draws: bool = False) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from glinfer.cli.batch import say_interrupted
 from glinfer.cli.common import (
     NamedPath,
     device_options,
@@ -28,8 +29,8 @@ from glinfer.jobs.texts import read_texts
 from glinfer.jobs.vectors import VectorFile, check_out
 from glinfer.terminal import emit
 
-TOGETHER = 4096
-"""Number of texts in memory at once."""
+TOGETHER = 1024
+"""Number of texts in memory at once, and the most that Ctrl-C loses."""
 
 
 @click.command("embed")
@@ -86,8 +87,12 @@ def embed(model: str, source: str, out: str, column: str | None, restart: bool, 
             def advance_part(done: int, _: int) -> None:  # of this part, which is not in the file yet
                 advance(file.done + done, total)
 
-            while part := list(itertools.islice(texts, TOGETHER)):
-                file.add(opened.embed(part, **settings, on_progress=advance_part))
+            try:
+                while part := list(itertools.islice(texts, TOGETHER)):
+                    file.add(opened.embed(part, **settings, on_progress=advance_part))
+            except KeyboardInterrupt:
+                say_interrupted(file.part, file.done, total, restart=restart)
+                raise
             seconds = time.perf_counter() - started
             file.finish(lambda: read_texts(source, column))
         draws, renderer = opened.bound.draws_issued, opened.device.description

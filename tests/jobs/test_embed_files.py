@@ -125,11 +125,11 @@ class TestCommand:
 
         monkeypatch.setattr(VectorFile, "add", stopping)
         assert run(command) == 130
+        assert f"interrupted: {out}.part has 2 of 4 results; the same command resumes\n" in capsys.readouterr().err
         assert not out.exists()
         part = tmp_path / "out.npy.part"
         part.write_bytes(part.read_bytes() + b"half a row")
         monkeypatch.setattr(VectorFile, "add", add)
-        capsys.readouterr()
         assert run(command) == 0
         report = json.loads(capsys.readouterr().out)
         assert (report["texts"], report["finished_before"], report["width"]) == (4, 2, 36)
