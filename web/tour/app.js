@@ -87,7 +87,7 @@ class Tour {
     const made = (this.models[name] = new Model(replay, tables, texts, sourceOf(name)));
     made.driver.rows = null; // every draw of the last token is issued, none ahead by a piece of the prompt
     const { model } = plan;
-    $("about").textContent = `${model.name}: ${model.parameters.toLocaleString("en")} numbers, ${model.config.num_hidden_layers} blocks. Everything below is computed by this page, in WebGL2.`;
+    $("about").textContent = `${model.name}: ${model.parameters.toLocaleString("en")} numbers, ${model.config.num_hidden_layers} blocks. Everything below is computed by this page, in your browser with WebGL2.`;
   }
 
   /** The tokens of the text; with no tokenizer the text has ids. */
