@@ -389,6 +389,12 @@ def say(line: str) -> None:
     emit(line, err=True)
 
 
+def say_written(*paths: str | None) -> None:
+    """Name the files that options asked for, after the output."""
+    for path in filter(None, paths):
+        say(f"wrote {path}")
+
+
 @contextmanager
 def _uncollected() -> Iterator[None]:
     """Pause the garbage collector, which would rescan a vocabulary's strings many times while they load."""

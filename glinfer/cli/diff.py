@@ -21,6 +21,7 @@ from glinfer.cli.common import (
     progress,
     read_text,
     say,
+    say_written,
     show,
     show_table,
     tokenizer_option,
@@ -152,6 +153,7 @@ def diff_command(
         print_json(report.to_json())
     else:
         _show(report, show_all)
+    say_written(plot)
     if not report.passed:
         raise click.exceptions.Exit(1)
 

@@ -99,9 +99,9 @@ def look(
     if as_json:
         print_json(document)
         return
-    pictures = len(document["pictures"])
+    pictures, tokens = len(document["pictures"]), len(document["tokens"])
     emit(f"wrote {pictures} picture{'' if pictures == 1 else 's'} to {folder}")
     if document["next"]:
         likeliest = ", ".join(f"{token['label']} {100 * token['probability']:.1f}%" for token in document["next"][:5])
-        emit(f"{len(document['tokens'])} tokens; likeliest next: {likeliest}")
+        emit(f"{tokens} token{'' if tokens == 1 else 's'}; likeliest next: {likeliest}")
     emit(f"open {Path(folder) / 'index.html'}")

@@ -20,6 +20,7 @@ from glinfer.cli.common import (
     model_options,
     opened,
     print_json,
+    say_written,
     shape_asked_for,
     show_table,
     sizes_text,
@@ -103,6 +104,7 @@ def profile_command(
         if html is not None:
             write_page(html, comparison_page(comparison))
         print_json(comparison.to_json()) if as_json else _show_comparison(comparison)
+        say_written(html)
         return
     report = _profiled(model, config_text, options)
     if trace is not None:
@@ -110,6 +112,7 @@ def profile_command(
     if html is not None:
         write_page(html, profile_page(report))
     print_json(report.to_json()) if as_json else _show(report, each)
+    say_written(html, trace)
 
 
 def _check_outputs(html: str | None, trace: str | None) -> None:

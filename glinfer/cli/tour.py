@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import webbrowser
 from pathlib import Path
 from typing import Any
 
@@ -51,5 +52,5 @@ def tour(model: str, text: str | None, out: str | None, small: str | None, **opt
     emit(f"wrote {page}: {plans}, {megabytes(made.bytes)}")
     if small is not None:
         emit(f"serve it with: glinfer serve-web {page}")
-    elif out is not None or click.launch(page.as_uri()) != 0:
+    elif out is not None or not webbrowser.open(page.as_uri()):
         emit(f"open {page}")

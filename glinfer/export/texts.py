@@ -66,12 +66,14 @@ class TextSupport:
         about: entries for ``model`` of ``plan.json``.
         libraries: the libraries of the page, keys of :data:`glinfer.export.libraries.LIBRARIES`.
         embedding: entries for ``embedding`` of ``plan.json``.
+        read: the tokenizer in Python; None if the page has none.
     """
 
     tokenizer: Mapping[str, Any] | None
     about: dict[str, Any]
     libraries: tuple[str, ...] = ()
     embedding: Mapping[str, Any] = field(default_factory=dict)
+    read: Tokenizer | None = None
 
 
 def continued_texts(
@@ -108,7 +110,7 @@ def continued_texts(
     notes = [f"the site generates text but does not chat: {about['why']}"] if about["why"] else []
     if about["chat"] is not None:
         libraries = (*libraries, MARKDOWN)
-    return TextSupport(entry, about, libraries), notes
+    return TextSupport(entry, about, libraries, read=found), notes
 
 
 def library_entry(tokenizer: Tokenizer) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import re
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from glinfer.engine.ids import check_ids
 from glinfer.engine.loading import for_use, read_model
 from glinfer.errors import InputError
 from glinfer.export.card import licence_of
@@ -88,7 +90,8 @@ def export_tour(
         other: the page of another model's tour, to which this one links.
 
     Raises:
-        InputError: the target is something else, the model embeds texts, or it is too large for one page.
+        InputError: the target is something else, the model embeds texts or is too large for one page, or the text is
+            longer than its context.
         PlanError: the model does not fit the textures.
         FormatError: the model or its tokenizer cannot be read, or the page cannot be written.
     """
@@ -103,6 +106,8 @@ def export_tour(
         raise InputError(f"{path}: this model embeds texts; a tour needs a model that generates text")
     checkpoint.check_finite()
     texts, notes = continued_texts(path, tokenizer, checkpoint)
+    if text:
+        check_ids(_ids_of(text, texts), checkpoint.config)
     about = {
         "name": title_of(path),
         "tokenizer": texts.tokenizer is not None,
@@ -134,6 +139,16 @@ def export_tour(
         size = (new / PAGE).stat().st_size
     counts = {name: len(plan.draws) for name, plan in made.items()}
     return ExportedSite(page, size, counts["reference"], {"plans": counts}, tuple(notes))
+
+
+def _ids_of(text: str, texts: TextSupport) -> list[int]:
+    """The tokens that the page makes of a text."""
+    if texts.read is not None:
+        return [*texts.about["before"], *texts.read.encode(text, allow_special=False)]
+    try:
+        return [int(part) for part in re.split(r"[\s,]+", text) if part]
+    except ValueError:
+        raise InputError(f"found {text[:40]!r}; the page has no tokenizer; expected token ids such as 1,2,3") from None
 
 
 def export_tours(

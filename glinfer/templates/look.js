@@ -108,6 +108,9 @@
   });
   viewer.addEventListener("close", () => links[place].focus());
 
+  // Paper gets light pictures, which must be there before: a browser prints without waiting for them.
+  if (dark.matches) for (const link of document.querySelectorAll("figure a")) new Image().src = link.href;
+
   form.hidden = false;
   read();
 })();

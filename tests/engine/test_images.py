@@ -234,6 +234,8 @@ def test_places_that_take_no_images(model: Model, folder: Path) -> None:
             call()
     with glinfer.load("shakespeare") as other, pytest.raises(InputError, match="no image encoder"):
         other.read_image(picture())
+    with glinfer.load("shakespeare") as other, pytest.raises(InputError, match="no image encoder"):
+        other.chat_ids(about(picture()))  # which cannot chat either
     with glinfer.load("shakespeare") as other, pytest.raises(InputError, match="part of an image"):
         other.logits(ids)
     with glinfer.load(folder, executor="numpy") as other, pytest.raises(InputError, match="leave executor out"):

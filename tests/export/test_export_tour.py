@@ -78,3 +78,23 @@ def test_two_tours_in_a_folder_link_to_each_other(tmp_path: Path, capsys: pytest
 def test_another_ending_is_refused_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "name it with --out" in refused(capsys, "tour", "tiny", "--small", "tiny", "--out", tmp_path / "tour.html")
     assert "name a page, such as tour.html" in refused(capsys, "tour", "shakespeare", "--out", tmp_path / "tour.txt")
+
+
+def test_a_text_that_the_page_cannot_run_is_refused_before_anything_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page, path = tmp_path / "tour.html", random_file(tmp_path / "model.gab", SMALL, 1)
+    assert "has 129 tokens; this model's context holds 128" in refused(capsys, "tour", "tiny", "x" * 129, "--out", page)
+    assert "expected token ids" in refused(capsys, "tour", path, "one, two", "--out", page)
+    assert "ids 0 to" in refused(capsys, "tour", path, "1,2 9999", "--out", page)
+    assert not page.exists()
+
+
+@pytest.mark.parametrize("opens", [True, False])
+def test_without_a_browser_it_says_what_to_open(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *, opens: bool
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("webbrowser.open", lambda address: opens)
+    assert run(["tour", "tiny"]) == 0
+    assert ("\nopen " in capsys.readouterr().out) is not opens

@@ -284,7 +284,8 @@ def test_json_is_one_document(bare: Path, capsys: Capture) -> None:
 def test_it_writes_a_trace_and_a_page(bare: Path, tmp_path: Path, capsys: Capture) -> None:
     trace, page = tmp_path / "trace.json", tmp_path / "page.html"
     page.write_text("what was here before")
-    output(capsys, bare, *QUICK, "--trace", trace, "--html", page, "--prompt-tokens", "20")
+    _, said = output(capsys, bare, *QUICK, "--trace", trace, "--html", page, "--prompt-tokens", "20")
+    assert said.endswith(f"wrote {page}\nwrote {trace}\n")
     found = json.loads(trace.read_text(encoding="utf-8"))
     names = [event["name"] for event in found["traceEvents"] if event["ph"] == "X"]
     assert "prompt 20" in names

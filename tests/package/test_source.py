@@ -50,6 +50,7 @@ ALLOWED = {
     # The process in which a chat template is rendered, by an argument list and never by a shell.
     ("text/own_process.py", "subprocess"),
     ("text/limited.py", "runpy"),  # a script of the package, in such a process
+    ("cli/tour.py", "webbrowser"),  # opens the page that it wrote
     # `glinfer serve-web` answers browsers on the loopback address.
     ("export/serve.py", "http"),
     # `glinfer serve` listens where it is told to, and has an event loop; it parses Host and Origin.

@@ -61,7 +61,8 @@ class Tour {
       const [first, ...others] = Object.keys(tour.plans);
       [this.main, this.plan, this.view] = [first, first, first];
       await this.load(first, sourceOf);
-      await this.run(this.ids());
+      const { context } = this.models[first];
+      await (this.ids().length > context ? this.rerun(this.ids().slice(0, context)) : this.run(this.ids()));
       if (first === "reference") this.bugs.offer(this.models.reference);
       $("run").disabled = false;
       for (const name of others) {
@@ -86,7 +87,7 @@ class Tour {
     const made = (this.models[name] = new Model(replay, tables, texts, sourceOf(name)));
     made.driver.rows = null; // every draw of the last token is issued, none ahead by a piece of the prompt
     const { model } = plan;
-    $("about").textContent = `${model.name}: ${model.parameters.toLocaleString("en")} numbers, ${model.config.num_hidden_layers} blocks. Everything below is computed by this page, on your graphics processor.`;
+    $("about").textContent = `${model.name}: ${model.parameters.toLocaleString("en")} numbers, ${model.config.num_hidden_layers} blocks. Everything below is computed by this page, in your browser with WebGL2.`;
   }
 
   /** The tokens of the text; with no tokenizer the text has ids. */

@@ -31,6 +31,9 @@ function headOf({ model: { config } }) {
   return config.head_dim ?? config.hidden_size / config.num_attention_heads;
 }
 
+/** Whether columns are tokens that others look at. Sizes do not tell: a context can be as long as the stream is wide. */
+const isSquare = ({ name }) => /^attn\.(scores|probs)$/.test(name);
+
 /** See the head of this file. */
 export class DrawPanel {
   /**
@@ -88,7 +91,7 @@ export class DrawPanel {
     const { hidden_size: dim } = plan.model.config;
     const head = headOf(plan);
     const perToken = spec.kind !== "weight" && spec.layout.kind === "matrix" && spec.layout.rows === model.context && texels.height <= ids.length;
-    const square = spec.layout.cols === model.context;
+    const square = isSquare(spec);
     return {
       width: wide,
       height: texels.height,
@@ -116,7 +119,7 @@ export class DrawPanel {
     }
     if (layout.cols === vocabulary && layout.rows === 1) return `word “${shown(this.wordOf(col))}”`;
     if (layout.rows !== model.context || row >= ids.length) return layout.rows === 1 ? `element ${col}` : `row ${row}, column ${col}`;
-    if (layout.cols === model.context && col < ids.length) return `${token(row)} looks at ${token(col)}`;
+    if (isSquare({ name }) && col < ids.length) return `${token(row)} looks at ${token(col)}`;
     if (kind === "input") return token(row);
     return layout.cols === dim && /^(q|k|v|joined)/.test(name) ? `${token(row)}, head ${Math.floor(col / head)}, element ${col % head}` : `${token(row)}, element ${col}`;
   }

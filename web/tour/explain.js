@@ -319,7 +319,7 @@ export function explain(recording, index, row, col, wordOf) {
     defines,
     uniforms,
     word,
-    square: layout.cols === recording.model.context,
+    square: layout.rows > 1, // the probabilities of words are one row
     token: (place) => `token ${place} “${word(ids[place])}”`,
     matrixRow: (output) => (layout.cols === plan.model.config.vocab_size ? `the row of the word “${word(output)}”` : `row ${output} of the matrix`),
     has: (sampler) => samplers.includes(sampler),

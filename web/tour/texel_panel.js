@@ -21,7 +21,7 @@ export function showTexel(recording, index, row, col, wordOf) {
   const lines = [
     ...found.sums.map(([name, value]) => [name, number(value)]),
     ["in float64", found.exact.toPrecision(12).replaceAll("-", "−")],
-    ["on your GPU, float32", exactly(found.found)],
+    ["in WebGL2, float32", exactly(found.found)],
     ["difference", Number.isNaN(error) ? "not a number" : error === 0 ? "none" : error.toExponential(1).replace("-", "−")],
   ];
   const bad = !(error <= ROUNDING * Math.max(1, Math.abs(found.exact)));

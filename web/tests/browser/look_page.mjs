@@ -85,6 +85,9 @@ export async function look(browser, address) {
     made.steps.phone = await phone.evaluate(seen);
     await phone.locator("figure a:visible").first().click();
     made.steps["phone viewer"] = await phone.evaluate(seen);
+    await phone.emulateMedia({ media: "print" });
+    await phone.waitForFunction(() => !document.querySelector("figure img:not([hidden] *)").currentSrc.includes("-dark"));
+    made.steps.printed = await phone.evaluate(seen);
     const odd = await open({}, `${address}#kind=nothing&layer=99`);
     made.steps.odd = await odd.evaluate(seen);
     const without = await open({ javaScriptEnabled: false });

@@ -31,7 +31,10 @@ export async function sortReport(browser, address) {
       await page.goto(address);
       papers.push(await page.evaluate(() => getComputedStyle(document.body).backgroundColor));
     }
-    const made = { papers, figures: await page.evaluate(figures), rows: { before: await page.evaluate(firstColumn) } };
+    await page.emulateMedia({ media: "print" });
+    const ink = await page.evaluate(() => getComputedStyle(document.querySelector("figure svg")).color);
+    await page.emulateMedia({ media: "screen" });
+    const made = { papers, ink, figures: await page.evaluate(figures), rows: { before: await page.evaluate(firstColumn) } };
     await page.locator("table thead th button").first().click();
     made.rows.after = await page.evaluate(firstColumn);
     made.wide = await page.evaluate(() => document.documentElement.scrollWidth > document.documentElement.clientWidth);

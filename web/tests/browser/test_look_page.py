@@ -94,6 +94,7 @@ def test_addresses_phones_dark_screens_and_no_script(found: dict[str, Any]) -> N
     assert steps["opened"]["shown"].endswith("lens/positions-000.png")
     assert steps["phone viewer"]["picture"] == "hidden/block-001-dark.png"
     assert not steps["phone"]["wide"]
+    assert steps["printed"]["shown"].endswith("hidden/block-001.png"), "paper is light"
     assert steps["phone"]["paper"] == "rgb(15, 20, 25)"
     assert steps["opened"]["paper"] == "rgb(246, 247, 249)"
     assert steps["odd"]["files"] == steps["opened"]["files"]

@@ -57,4 +57,5 @@ def test_the_table_sorts_and_the_page_suits_light_and_dark(found: dict[str, Any]
     assert found["rows"]["before"] == KINDS
     assert found["rows"]["after"] == sorted(KINDS)
     assert len(set(found["papers"])) == 2
+    assert found["ink"] == "rgb(27, 31, 36)", "charts of a dark page are printed in dark ink"
     assert not found["wide"]

@@ -18,7 +18,7 @@ from sites import in_blocks_of_256
 import glinfer
 from glinfer.config import ModelConfig
 from glinfer.engine.random_model import demo_tokenizer
-from glinfer.export.site import ExportedSite, web_kernels
+from glinfer.export.site import ExportedSite, export_web, web_kernels
 from glinfer.export.tour import export_tour, export_tours
 from glinfer.formats import random_checkpoint, save_checkpoint, write_bpe
 from qa.renderers.browsers import serving
@@ -233,6 +233,10 @@ def test_draws_are_stepped_through_and_laid_over_each_other(bundled_tour: str, b
     page.do("keys", "ArrowDown")
     assert "What token 1 “O” looks for, times what token 0 “R” offers" in page.do("text", "#texel-words")
     assert "in float64" in page.do("text", "#texel-sum")
+    # The context is as long as the stream is wide, and yet columns of queries are no tokens.
+    elements = "['q', 'attn.probs'].map((name) => tour.panel.describe(textures.find((each) => each.name === name), at))"
+    found = f"(({{ textures }}, at) => {elements})(tour.models.reference.plan, {{ row: 1, col: 0 }})"
+    assert page.do("evaluate", found) == ["token 1 “O”, head 0, element 0", "token 1 “O” looks at token 0 “R”"]
     page.do("evaluate", "document.querySelector('#plans input[value=both]').click()")
     assert page.do("evaluate", "document.querySelectorAll('.chip').length") == 39
     page.do("evaluate", "document.querySelector('.chip[data-replaces=\"3\"]').click()")
@@ -310,6 +314,15 @@ def test_a_notebook_shows_the_page_in_a_frame(small_tour: str, browse: Callable[
     page.do("open", (tmp_path / "notebook.html").as_uri())
     assert page.do("evaluate", IN_FRAME) == "Block 2: MLP, first half"
     assert complained(page) == []
+
+
+def test_an_example_that_is_longer_than_the_context_is_cut(browse: Callable[..., Browsed], tmp_path: Path) -> None:
+    site = export_web(random_file(tmp_path / "m.gab", SMALL, 1), tmp_path / "site", context=2)
+    page = browse()
+    with serving(site.folder) as url:
+        page.do("open", f"{url}tour.html")
+        page.do(*READY)
+        assert page.do("evaluate", "document.getElementById('text').value") == "1 2"
 
 
 def test_a_site_has_the_tour_of_its_own_plan(
