@@ -2,7 +2,7 @@
  * The files of an exported model. In a single-file page embedded.js makes fetch find them there.
  */
 
-import { GlinferError } from "./errors.js";
+import { GlinferError, shown } from "./errors.js";
 
 /** Bytes of a part of a large file, the unit of requests and of the cache. */
 export const PART = 8 << 20;
@@ -30,11 +30,16 @@ export const AT_ONCE = 4;
  * The address of an exported folder, or of plan.json or a page in it, against which the names of its files are resolved.
  * @param {string|URL} base the folder's, with or without "/" at its end.
  * @returns {URL}
+ * @throws {GlinferError} it is none.
  */
 export function folderAddress(base) {
-  const address = new URL(base, globalThis.location?.href);
-  if (!/(\/|\.html?|\.json)$/.test(address.pathname)) address.pathname += "/";
-  return address;
+  try {
+    const address = new URL(base, globalThis.location?.href);
+    if (!/(\/|\.html?|\.json)$/.test(address.pathname)) address.pathname += "/";
+    return new URL(address, new URL(".", address)); // which throws where files have no addresses below it, as in localhost:8000/site/
+  } catch {
+    throw new GlinferError(`${shown(String(base))} is not the address of a folder; expected one such as "site/" or "https://example.org/site/"`);
+  }
 }
 
 /**

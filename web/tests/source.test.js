@@ -44,6 +44,12 @@ test("a folder needs no slash at the end of its address; a page in it, and its p
   assert.deepEqual(files, ["b/", "b/", "v1.7/", "", "b/", "b/"].map((folder) => `http://a/${folder}plan.json`));
 });
 
+test("what is not the address of a folder is refused", () => {
+  for (const base of ["localhost:8000/site/", "http://", "site/"]) {
+    assert.throws(() => folderAddress(base), { name: "GlinferError", message: new RegExp(`^"${base}" is not the address of a folder; expected`) });
+  }
+});
+
 test("another site's file that cannot be read is told with its address and CORS", async (t) => {
   t.mock.method(globalThis, "fetch", async () => Promise.reject(new TypeError("failed to fetch")));
   globalThis.location = { href: "http://b/", origin: "http://b" };
