@@ -70,7 +70,8 @@ OFFLINE = "offline.js"
 """The service worker that opens the page without its server; a single-file site does not need it."""
 _SITE = (PAGE, "app.js", "style.css", "page", "glinfer", _TEXTS, ANSWERS, OFFLINE)
 _WORDS = ("text/charsmap.js", "text/library.js", "text/spaces.js", "text/steps.js")
-_SEARCH = ("style.css", "page/offline.js", "page/theme.js", "search", "embedding", "glinfer", _TEXTS, OFFLINE, *_WORDS)
+_PAGE = ("page/elements.js", "page/offline.js", "page/theme.js")
+_SEARCH = ("style.css", *_PAGE, "search", "embedding", "glinfer", _TEXTS, OFFLINE, *_WORDS)
 _SEARCH_PAGE = "search/index.html"
 """Page of an embedding model's site, written as ``index.html``."""
 _FETCH = "embedded.js"

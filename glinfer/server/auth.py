@@ -41,7 +41,7 @@ class Access:
 
         Other names that resolve to this server (DNS rebinding) are refused.
         """
-        name = _host_name(host)
+        name = host_name(host)
         if name in {"localhost", self.host.lower(), *(each.lower() for each in self.hosts)}:
             return True
         address = _address(name)
@@ -72,7 +72,7 @@ def is_loopback(host: str) -> bool:
     return host.lower() == "localhost" or (address is not None and address.is_loopback)
 
 
-def _host_name(host: str) -> str:
+def host_name(host: str) -> str:
     """The name in a Host header, without its port."""
     try:
         parts = urlsplit(f"//{host}")

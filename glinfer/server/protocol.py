@@ -75,7 +75,9 @@ def _said(error: ValidationError) -> ApiError:
     first = max(alike, key=lambda each: (not each["type"].endswith("_type"), len(each["loc"])))
     parts = [part[:_MAX_NAME] if isinstance(part, str) else part for part in first["loc"]]
     field = str(parts[0]) if parts else None
-    place = ".".join(str(part) for part in parts if not isinstance(part, str) or _is_name(part)) or "the body"
+    ends = {0} | ({len(parts) - 1} if first["type"] == "extra_forbidden" else set())  # fields, whatever their names
+    places = [str(part) for at, part in enumerate(parts) if at in ends or not isinstance(part, str) or _is_name(part)]
+    place = ".".join(each if each.isidentifier() or each.isdigit() else quoted(each) for each in places) or "the body"
     message = first["msg"].removeprefix("Value error, ")  # pydantic's prefix for errors of our checks
     message = message[:1].lower() + message[1:]
     if first["type"] == "extra_forbidden":

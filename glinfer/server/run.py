@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import signal
 import socket
 import threading
@@ -21,7 +22,7 @@ from glinfer.formats.files import reason
 from glinfer.gl.context import Limits, open_device
 from glinfer.gl.malloc import return_large_blocks
 from glinfer.server.app import App
-from glinfer.server.auth import Access, is_loopback
+from glinfer.server.auth import Access, host_name, is_loopback
 from glinfer.server.connections import BoundedConnection, bounded
 from glinfer.server.errors import not_ready
 from glinfer.server.limits import MAX_WAITING, ConnectionLimits
@@ -30,6 +31,8 @@ from glinfer.server.served import ModelSource
 from glinfer.server.state import ServerState
 from glinfer.server.worker import Worker
 
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#\sA-Z]+")
+"""An Origin as browsers send it."""
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _OFF_LOOP_SECONDS = 1
 """Time limit after SIGTERM for work off the event loop, such as tokenizing."""
@@ -222,8 +225,15 @@ def check_access(access: Access, *, no_key: bool) -> None:
     """Refuse to accept other machines' requests without a key by accident.
 
     Raises:
-        InputError: the host is not loopback, and neither a key nor ``no_key`` is given; or both are.
+        InputError: the host is not loopback, and neither a key nor ``no_key`` is given; or both are; or a host or an
+            origin has a form that no request has.
     """
+    for each in access.origins:
+        if each not in ("*", "null") and not _ORIGIN.fullmatch(each):
+            raise InputError(f"--cors-origin {each}: expected a scheme and a host, such as https://example.org, or *")
+    for each in access.hosts:
+        if not each or host_name(each) != each.lower():
+            raise InputError(f"--allowed-host {each}: expected a name without scheme and port, such as llm.example.org")
     if access.keys and no_key:
         raise InputError("found both an API key and --no-api-key; give one of them")
     if not access.keys and not no_key and not is_loopback(access.host):

@@ -107,7 +107,7 @@ def test_parts_of_a_message(client: openai.OpenAI) -> None:
 
 
 UNKNOWN = ("json_schema", "grammar", "structured_outputs", "use_beam_search", "prompt_logprobs")
-UNKNOWN += ("truncate_prompt_tokens", "timings_per_token", "return_progress", "n_probs", "min_tokens")
+UNKNOWN += ("truncate_prompt_tokens", "timings_per_token", "return_progress", "n_probs", "min_tokens", "maxTokens")
 
 
 def test_fields_of_other_servers(served: Running) -> None:
@@ -115,6 +115,10 @@ def test_fields_of_other_servers(served: Running) -> None:
     for field in UNKNOWN:
         error = refused(served, "/v1/completions", {field: 1})
         assert (error["param"], error["code"]) == (field, "unknown_parameter")
+        assert error["message"] == f"there is no field {field}; see /openapi.json"
+    message = {"role": "user", "content": "x", "max-Tokens": 1}
+    error = refused(served, "/v1/chat/completions", {"messages": [message]})
+    assert error["message"] == "there is no field messages.0.'max-Tokens'; see /openapi.json"
 
 
 def test_seeds_of_more_than_64_bits(served: Running) -> None:

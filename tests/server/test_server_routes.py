@@ -180,6 +180,16 @@ class TestAccess:
         for host in ("127.0.0.1", "localhost", "::1", "127.8.8.8"):
             check_access(Access(host), no_key=False)
 
+    def test_names_that_no_request_has(self) -> None:
+        for origin in ("localhost:8200", "http://localhost:8200/", "http://Example.org", "http://", ""):
+            with pytest.raises(InputError, match=f"--cors-origin {origin}: expected a scheme and a host"):
+                check_access(Access(origins=[origin]), no_key=False)
+        for name in ("http://my.example", "my.example:8000", ""):
+            with pytest.raises(InputError, match=f"--allowed-host {name}: expected a name without scheme"):
+                check_access(Access(hosts=[name]), no_key=False)
+        origins = ("*", "null", "http://localhost:8200", "https://[::1]:1", "chrome-extension://abc")
+        check_access(Access(hosts=["My.Example"], origins=origins), no_key=False)
+
     def test_a_port_that_is_taken(self, served: Running) -> None:
         port = int(served.url.rpartition(":")[2])
         with pytest.raises(InputError, match=f"cannot serve on 127.0.0.1, port {port}: .*in use"):

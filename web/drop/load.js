@@ -1,7 +1,7 @@
 /** Loading a model out of a GGUF file. */
 
 import { load } from "../glinfer/model.js";
-import { fetchSource } from "../glinfer/source.js";
+import { fetchSource, folderAddress } from "../glinfer/source.js";
 import { ggufSource, keepPlan, keptGguf } from "./source.js";
 
 /**
@@ -13,6 +13,7 @@ import { ggufSource, keepPlan, keptGguf } from "./source.js";
  * @throws {GlinferError} the file cannot be read or is not supported, or the browser lacks something.
  */
 export async function loadGguf(base, { gguf, kept, ...options }) {
+  base = folderAddress(base);
   const site = fetchSource(base);
   const source = kept ? await keptGguf(kept, site, base) : await ggufSource(gguf, site);
   const model = await load(base, { ...options, source });

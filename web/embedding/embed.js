@@ -6,12 +6,12 @@
  *   const [vector] = await model.embed(["a cat"]); // Float32Array
  */
 
-import { GlinferError } from "../glinfer/errors.js";
+import { GlinferError, shown } from "../glinfer/errors.js";
 import { linesOf, placeOf } from "../glinfer/layouts.js";
 import { computingCanvas, openContext } from "../glinfer/limits.js";
 import { checksumsOf, loadParts } from "../glinfer/loading.js";
 import { TableTexels } from "../glinfer/rows.js";
-import { fetchSource } from "../glinfer/source.js";
+import { fetchSource, folderAddress } from "../glinfer/source.js";
 import { TextureChecker } from "../glinfer/verify.js";
 import { encodeFeed, runsOf } from "./feed.js";
 import { WordTokenizer } from "./words.js";
@@ -31,7 +31,7 @@ const SHORTEST = 1e-12; // as PyTorch's normalize does it: a vector of zeros sta
  * @throws {GlinferError} the browser lacks something, a file is missing or damaged, or the model embeds no texts.
  */
 export async function load(base, { canvas = computingCanvas(), ...options } = {}) {
-  const address = new URL(base, globalThis.location?.href);
+  const address = folderAddress(base);
   const source = fetchSource(address);
   const { replay, tables, texts } = await loadParts(openContext(canvas), source, address, wordsFor, options);
   return new EmbeddingModel(replay, tables, texts, source);
@@ -101,7 +101,7 @@ export class EmbeddingModel {
     const { normalizes } = this.plan.embedding;
     if (this.ranks) throw new GlinferError("this model scores pairs of texts and has no vectors; use rerank");
     if (dimensions !== undefined && !(Number.isInteger(dimensions) && dimensions >= 1 && dimensions <= this.dimensions)) {
-      throw new GlinferError(`dimensions is ${dimensions}; expected a whole number from 1 to ${this.dimensions}`);
+      throw new GlinferError(`dimensions is ${shown(dimensions)}; expected a whole number from 1 to ${this.dimensions}`);
     }
     const before = this.prompt(promptName, prompt);
     const found = await this.inTurn(this.encode(texts, before), signal, onProgress);
@@ -123,10 +123,10 @@ export class EmbeddingModel {
    * @throws {GlinferError} as `embed`.
    */
   async rerank(query, texts, { signal, onProgress = () => {} } = {}) {
-    if (!Array.isArray(texts)) throw new GlinferError(`the texts are a ${typeof texts}; expected an array of them`);
+    if (!Array.isArray(texts)) throw new GlinferError(`the texts are ${shown(texts)}; expected an array of them`);
     [query, ...texts].forEach((text, place) => {
       if (typeof text === "string") return;
-      throw new GlinferError(`${place ? `text ${place - 1}` : "the query"} is a ${typeof text}; expected a string`);
+      throw new GlinferError(`${place ? `text ${place - 1}` : "the query"} is ${shown(text)}; expected a string`);
     });
     if (this.ranks) {
       const pairs = texts.map((text) => ({ ...this.tokenizer.encodePair(query, text), skipped: 0 }));
@@ -152,7 +152,7 @@ export class EmbeddingModel {
     const { prompts, default_prompt: usual } = this.plan.embedding;
     if (text !== undefined) {
       if (name !== undefined) throw new GlinferError("found both promptName and prompt; give one of them");
-      if (typeof text !== "string") throw new GlinferError(`the prompt is a ${typeof text}; expected a string`);
+      if (typeof text !== "string") throw new GlinferError(`the prompt is ${shown(text)}; expected a string`);
       return text;
     }
     if (name !== undefined && !Object.hasOwn(prompts, name)) {
@@ -173,13 +173,13 @@ export class EmbeddingModel {
 
   /** The tokens of texts behind a prompt, and how many of the first do not count for the vector. */
   encode(texts, before) {
-    if (!Array.isArray(texts)) throw new GlinferError(`the texts are a ${typeof texts}; expected an array of them`);
+    if (!Array.isArray(texts)) throw new GlinferError(`the texts are ${shown(texts)}; expected an array of them`);
     const { config } = this.plan.model;
     const most = config.max_position_embeddings;
     const skipped = this.plan.embedding.counts_prompt || !before ? 0 : this.tokenizer.lengthOf(before);
     return texts.map((text, place) => {
       if (typeof text !== "string" && !Array.isArray(text)) {
-        throw new GlinferError(`text ${place} is a ${typeof text}; expected a string, or token ids`);
+        throw new GlinferError(`text ${place} is ${shown(text)}; expected a string, or token ids`);
       }
       const ids = typeof text === "string" ? this.tokenizer.encode(before + text) : text;
       const odd = ids.find((id) => !Number.isInteger(id) || id < 0 || id >= config.vocab_size);

@@ -2,7 +2,7 @@
  * Texts as the token ids of models that embed them, with the special tokens and the cuts of glinfer/text/encoder.py.
  */
 
-import { GlinferError } from "../glinfer/errors.js";
+import { checkText, GlinferError } from "../glinfer/errors.js";
 import { Pipeline } from "../text/library.js";
 
 /** Texts to token ids. */
@@ -105,9 +105,7 @@ export class WordTokenizer {
 
   /** A text as it is encoded. */
   read(text) {
-    if (/\p{Surrogate}/u.test(text)) {
-      throw new GlinferError("the text has half a surrogate pair; expected valid Unicode");
-    }
+    checkText(text);
     return this.lower ? text.toLowerCase() : text;
   }
 }

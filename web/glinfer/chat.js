@@ -16,7 +16,7 @@
  * @property {(turns: Turn[], newest: Turn, system: string) => number[]} prompt everything up to where the model writes.
  */
 
-import { GlinferError } from "./errors.js";
+import { GlinferError, shown } from "./errors.js";
 
 /** @typedef {import("./tokenizer.js").Tokenizer} Tokenizer */
 /** @typedef {import("./tokenizer.js").AnyTokenizer} AnyTokenizer */
@@ -28,7 +28,7 @@ import { GlinferError } from "./errors.js";
  * @throws {GlinferError} it is not a string, or empty.
  */
 export function checkMessage(message) {
-  if (typeof message !== "string") throw new GlinferError(`the message is a ${typeof message}; expected a string`);
+  if (typeof message !== "string") throw new GlinferError(`the message is ${shown(message)}; expected a string`);
   if (!message) throw new GlinferError("the message is empty; write at least one character");
   return message;
 }
@@ -177,11 +177,11 @@ export class Conversation {
 /** The system prompt of a conversation, and the texts of its turns, of which the last is the user's. */
 function checkMessages(messages) {
   const given = typeof messages === "string" ? [{ role: "user", content: messages }] : messages;
-  if (!Array.isArray(given)) throw new GlinferError(`messages is ${typeof given}; expected a string, or an array of role and content`);
+  if (!Array.isArray(given)) throw new GlinferError(`messages is ${shown(given)}; expected a string, or an array of role and content`);
   let system = "";
   const texts = [];
   for (const [place, { role, content }] of given.entries()) {
-    if (typeof content !== "string") throw new GlinferError(`message ${place} has the content ${content}; expected a string`);
+    if (typeof content !== "string") throw new GlinferError(`message ${place} has the content ${shown(content)}; expected a string`);
     const expected = texts.length % 2 ? "assistant" : "user";
     if (role === "system" && place === 0) system = content;
     else if (role === expected) texts.push(content);

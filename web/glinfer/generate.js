@@ -10,7 +10,7 @@
  */
 
 import { checkSpeculation, Ngrams, Speculation } from "./drafts.js";
-import { GlinferError } from "./errors.js";
+import { GlinferError, shown } from "./errors.js";
 import { Sampler } from "./sampler.js";
 
 /** @typedef {import("./model.js").Model} Model */
@@ -112,6 +112,7 @@ export async function* generate(model, sampler, { prompt, count, stops, signal, 
 export async function* continuation(model, prompt, { maxTokens = 128, stopIds, signal = new AbortController().signal, speculate, keep, ...sampling }) {
   const ofIds = Array.isArray(prompt);
   if (!ofIds && !model.tokenizer) throw new GlinferError("this model came without a tokenizer; give an array of token ids");
+  if (stopIds && !Array.isArray(stopIds)) throw new GlinferError(`stopIds is ${shown(stopIds)}; expected an array of token ids`);
   const ends = new Set(stopIds ?? (ofIds ? [] : model.plan.model.stop_ids));
   const text = ofIds ? null : model.tokenizer.stream();
   const options = { prompt: ofIds ? prompt : model.tokenizer.encode(prompt), count: checkCount(maxTokens), stops: (id) => ends.has(id), signal, speculate, keep };
@@ -187,12 +188,12 @@ function samplerOf(model, given) {
 
 function checkCount(count) {
   if (Number.isInteger(count) && count >= 1) return count;
-  throw new GlinferError(`maxTokens is ${count}; expected a whole number of at least 1`);
+  throw new GlinferError(`maxTokens is ${shown(count)}; expected a whole number of at least 1`);
 }
 
 function checkKeep(keep, prompt, context) {
   const count = keep === -1 ? prompt : keep;
-  if (!Number.isInteger(count) || count < 0) throw new GlinferError(`keep is ${keep}; expected a whole number of at least 0, or -1 for the prompt`);
+  if (!Number.isInteger(count) || count < 0) throw new GlinferError(`keep is ${shown(keep)}; expected a whole number of at least 0, or -1 for the prompt`);
   if (count >= context) throw new GlinferError(`keep is ${count} tokens; the context holds ${context}; expected fewer`);
   return count;
 }

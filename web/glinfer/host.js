@@ -5,6 +5,7 @@
 
 import { GlinferError } from "./errors.js";
 import { computingCanvas, lossOf } from "./limits.js";
+import { folderAddress } from "./source.js";
 import { direct, serveWorker, startWorker } from "./threads.js";
 
 /** The end that has the model; its methods are called through a link, see threads.js. */
@@ -248,7 +249,7 @@ export class RemoteModel {
  * @throws {GlinferError} the browser lacks something, or a file is missing or damaged.
  */
 export async function loadThrough(base, { load, start }, { worker = true, onLost = () => {}, ...options } = {}) {
-  const address = new URL(base, globalThis.location?.href);
+  const address = folderAddress(base);
   const remote = worker ? await startWorker(() => start(address)) : null;
   const link = remote ?? direct(new ModelHost(load));
   link.call("untilLost").then(onLost, () => {});

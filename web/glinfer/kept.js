@@ -5,7 +5,7 @@
  */
 
 import { KeptFolder } from "./kept_file.js";
-import { inOrder, PART } from "./source.js";
+import { folderAddress, inOrder, PART } from "./source.js";
 
 const OURS = "glinfer";
 const OFFLINE = "glinfer-offline"; // of ../offline.js, which keeps the page
@@ -156,6 +156,7 @@ export function keptNote(base, fingerprint, name) {
  * @returns {Promise<void>}
  */
 export async function forget(base) {
+  base = folderAddress(base);
   await Promise.all([letGo(OURS, base), KeptFolder.forget(nameOf(base)), forgetOffline(base)]);
 }
 

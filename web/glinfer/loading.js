@@ -43,7 +43,7 @@ export function parsePlan(text) {
   try {
     plan = JSON.parse(text);
   } catch (error) {
-    throw new GlinferError(`plan.json is not JSON (${error.message}); export the model again`);
+    throw new GlinferError(`plan.json is not JSON (${error.message}); check the address of the folder, or export the model again`);
   }
   if (plan.format !== "glinfer-web" || plan.version !== VERSION) {
     const found = `${plan.format} version ${plan.version}; expected glinfer-web version ${VERSION}`;
@@ -66,7 +66,10 @@ export function parsePlan(text) {
  *   of the weights' files that hold no texels.
  * @throws {GlinferError} the browser lacks something, or a file is missing, damaged or of another export.
  */
-export async function loadParts(gl, source, base, textsOf, { minimum = false, cache = true, onPlan, onProgress: report = () => {} } = {}) {
+export async function loadParts(gl, source, base, textsOf, options = {}) {
+  const { minimum = false, cache = true, onPlan, onProgress: report = () => {}, ...others } = options;
+  const unknown = Object.keys(others).find((name) => name !== "speculate");
+  if (unknown) throw new GlinferError(`there is no option ${unknown}; expected some of canvas, minimum, cache, speculate, onPlan, onProgress`);
   let failed = false; // after which the other parts report nothing
   const onProgress = (progress) => failed || report(progress);
   onProgress({ part: "plan", done: 0, all: 1 });

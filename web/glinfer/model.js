@@ -5,12 +5,12 @@ import { commonLength } from "./beginning.js";
 import { driverOf } from "./cached.js";
 import { Conversation } from "./chat.js";
 import { checkSpeculation, RunTimes } from "./drafts.js";
-import { GlinferError } from "./errors.js";
+import { GlinferError, shown } from "./errors.js";
 import { continuation, replyParts } from "./generate.js";
 import { computingCanvas, openContext } from "./limits.js";
 import { checksumsOf, loadParts, tableOf } from "./loading.js";
 import { argmax } from "./sampler.js";
-import { fetchSource } from "./source.js";
+import { fetchSource, folderAddress } from "./source.js";
 import { TextureChecker } from "./verify.js";
 
 /** @typedef {import("./loading.js").LoadOptions} LoadOptions */
@@ -34,7 +34,7 @@ const KEPT_LOGITS = 4;
  */
 export async function load(base, { canvas = computingCanvas(), source: given, ...options } = {}) {
   checkSpeculation(options.speculate ?? null);
-  const address = new URL(base, globalThis.location?.href);
+  const address = folderAddress(base);
   const source = given ?? fetchSource(address);
   const { replay, tables, texts } = await loadParts(openContext(canvas), source, address, textsFor, options);
   return new Model(replay, tables, texts, source, options);
@@ -141,7 +141,7 @@ export class Model {
   checkTokens(ids) {
     for (const id of ids) {
       if (Number.isInteger(id) && id >= 0 && id < this.vocabulary) continue;
-      throw new GlinferError(`found the token ${id}; expected whole numbers from 0 to ${this.vocabulary - 1}`);
+      throw new GlinferError(`found the token ${shown(id)}; expected whole numbers from 0 to ${this.vocabulary - 1}`);
     }
   }
 

@@ -1,6 +1,6 @@
 /** Chooses the next token from a row of logits, by the rules of glinfer/engine/sampler.py. */
 
-import { GlinferError } from "./errors.js";
+import { GlinferError, shown } from "./errors.js";
 import { gumbelAt, noiseKey } from "./noise.js";
 
 const MIN_TEMPERATURE = 1e-4;
@@ -36,11 +36,11 @@ export class Sampler {
    * @throws {GlinferError} an option is out of range.
    */
   constructor({ temperature = 1, topK = 0, topP = 1, minP = 0, repetitionPenalty = 1, seed = null } = {}) {
-    if (!(temperature >= 0 && temperature < Infinity)) throw bad("temperature", temperature, "a number of at least 0");
+    if (!isWithin(temperature, 0, Number.MAX_VALUE)) throw bad("temperature", temperature, "a number of at least 0");
     if (!Number.isInteger(topK) || topK < 0) throw bad("top-k", topK, "a whole number of at least 0 (0 is off)");
-    if (!(topP >= 0 && topP <= 1)) throw bad("top-p", topP, "a number from 0 to 1 (1 is off)");
-    if (!(minP >= 0 && minP <= 1)) throw bad("min-p", minP, "a number from 0 to 1 (0 is off)");
-    if (!(repetitionPenalty > 0 && repetitionPenalty < Infinity)) {
+    if (!isWithin(topP, 0, 1)) throw bad("top-p", topP, "a number from 0 to 1 (1 is off)");
+    if (!isWithin(minP, 0, 1)) throw bad("min-p", minP, "a number from 0 to 1 (0 is off)");
+    if (!isWithin(repetitionPenalty, Number.MIN_VALUE, Number.MAX_VALUE)) {
       throw bad("repetition penalty", repetitionPenalty, "a number above 0 (1 is off)");
     }
     if (seed !== null && !((typeof seed === "bigint" || Number.isSafeInteger(seed)) && seed >= 0)) {
@@ -156,6 +156,10 @@ export class Sampler {
   }
 }
 
+function isWithin(value, least, most) {
+  return typeof value === "number" && value >= least && value <= most;
+}
+
 function bad(name, value, expected) {
-  return new GlinferError(`${name} is ${value}; expected ${expected}`);
+  return new GlinferError(`${name} is ${shown(value)}; expected ${expected}`);
 }

@@ -2,7 +2,7 @@
  * The files of an exported model. In a single-file page embedded.js makes fetch find them there.
  */
 
-import { GlinferError } from "./errors.js";
+import { GlinferError, shown } from "./errors.js";
 
 /** Bytes of a part of a large file, the unit of requests and of the cache. */
 export const PART = 8 << 20;
@@ -27,6 +27,22 @@ export const AT_ONCE = 4;
  */
 
 /**
+ * The address of an exported folder, or of plan.json or a page in it, against which the names of its files are resolved.
+ * @param {string|URL} base the folder's, with or without "/" at its end.
+ * @returns {URL}
+ * @throws {GlinferError} it is none.
+ */
+export function folderAddress(base) {
+  try {
+    const address = new URL(base, globalThis.location?.href);
+    if (!/(\/|\.html?|\.json)$/.test(address.pathname)) address.pathname += "/";
+    return new URL(address, new URL(".", address)); // which throws where files have no addresses below it, as in localhost:8000/site/
+  } catch {
+    throw new GlinferError(`${shown(String(base))} is not the address of a folder; expected one such as "site/" or "https://example.org/site/"`);
+  }
+}
+
+/**
  * The files below an address.
  * @param {string|URL} base the address of plan.json, or of a page beside it.
  * @returns {Source & {open: (path: string, bytes: number) => Parts}}
@@ -37,8 +53,11 @@ export function fetchSource(base) {
     try {
       return await fetch(new URL(path, base), options);
     } catch {
-      const local = String(base).startsWith("file:");
-      const advice = local ? "serve the folder with: glinfer serve-web" : "check the connection, and reload the page";
+      const { href, origin, protocol } = new URL(path, base);
+      if (origin !== (globalThis.location?.origin ?? origin)) {
+        throw new GlinferError(`${href} could not be loaded; check the address, and that its server lets other sites read it (CORS)`);
+      }
+      const advice = protocol === "file:" ? "serve the folder with: glinfer serve-web" : "check the connection, and reload the page";
       throw new GlinferError(`${path} could not be loaded; ${advice}`);
     }
   };

@@ -3,7 +3,7 @@
  * glinfer/text/tokenizer.py.
  */
 
-import { GlinferError } from "./errors.js";
+import { checkText, GlinferError } from "./errors.js";
 import { MinHeap } from "./heap.js";
 import { bytesOf } from "./source.js";
 
@@ -53,9 +53,7 @@ export class Tokenizer {
    * @throws {GlinferError} the text has half a surrogate pair, which UTF-8 cannot express.
    */
   encode(text, { allowSpecial = true } = {}) {
-    if (/\p{Surrogate}/u.test(text)) {
-      throw new GlinferError("the text has half a surrogate pair; expected valid Unicode");
-    }
+    checkText(text);
     const bytes = new TextEncoder().encode(text);
     if (bytes.length > MOST_BYTES) throw new GlinferError(`the text has ${bytes.length} bytes, which is too long`);
     return merge(bytes, allowSpecial ? this.all : this.plain);

@@ -4,7 +4,7 @@
  */
 
 import { crc32 } from "./checksum.js";
-import { GlinferError } from "./errors.js";
+import { GlinferError, shown } from "./errors.js";
 import { pauses } from "./generate.js";
 import { elementOf } from "./layouts.js";
 import { headerLength, parseHeader, PREFIX } from "./safetensors.js";
@@ -71,7 +71,7 @@ export class TextureChecker {
    */
   async verify(share) {
     if (!(share > 0 && share <= 1)) {
-      throw new GlinferError(`share is ${share}; expected a number above 0, and 1 to compare all`);
+      throw new GlinferError(`share is ${shown(share)}; expected a number above 0, and 1 to compare all`);
     }
     if (!this.replay.draws.length) throw new GlinferError("the model was released; load it again");
     const { parts, different } = this.bound();

@@ -5,7 +5,7 @@ import { checkSpeculation } from "./glinfer/drafts.js";
 import { computingCanvas, openContext } from "./glinfer/limits.js";
 import { loadParts } from "./glinfer/loading.js";
 import { Model, textsFor } from "./glinfer/model.js";
-import { fetchSource } from "./glinfer/source.js";
+import { fetchSource, folderAddress } from "./glinfer/source.js";
 
 /**
  * Loads an exported model into this thread.
@@ -15,7 +15,7 @@ import { fetchSource } from "./glinfer/source.js";
  */
 export async function loadAny(base, { canvas = computingCanvas(), ...options } = {}) {
   checkSpeculation(options.speculate ?? null);
-  const address = new URL(base, globalThis.location?.href);
+  const address = folderAddress(base);
   const source = fetchSource(address);
   const embeds = (plan) => plan.driver === "encode";
   const texts = (plan, tokenizer) => (embeds(plan) ? { words: wordsFor(plan, tokenizer) } : { form: textsFor(plan, tokenizer) });

@@ -66,7 +66,7 @@ export class BrowserEngine {
     };
     link.call("untilLost").then(() => ended(LOST), ({ message }) => ended(message));
     const inWords = progressInWords();
-    const can = await link.call("open", document.baseURI, {
+    const can = await link.call("open", new URL(".", document.baseURI).href, {
       minimum: this.minimum,
       cache: this.cache,
       ...this.more,

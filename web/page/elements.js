@@ -32,8 +32,8 @@ export function button(label, press, values = {}) {
 /**
  * The sentence of a problem.
  * @param {string} text
- * @returns {string} with a capital letter and a full stop.
+ * @returns {string} with a capital letter, unless it begins with a name such as model.gguf, and a full stop.
  */
 export function sentence(text) {
-  return text.charAt(0).toUpperCase() + text.slice(1) + (/[.!?]$/.test(text) ? "" : ".");
+  return text.replace(/^[a-z](?=[a-z']*[\s,;])/, (first) => first.toUpperCase()) + (/[.!?]$/.test(text) ? "" : ".");
 }

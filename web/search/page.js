@@ -3,6 +3,7 @@
 import { load } from "../embedding/embed.js";
 import { GlinferError } from "../glinfer/errors.js";
 import { progressInWords } from "../glinfer/loading.js";
+import { sentence } from "../page/elements.js";
 import { keepPage, leavePage } from "../page/offline.js";
 import { startTheme } from "../page/theme.js";
 import { nearest, passagesOf } from "./passages.js";
@@ -55,9 +56,9 @@ class SearchPage {
     const known = error instanceof GlinferError;
     if (!known) console.error(error);
     const { message } = error;
-    const text = known ? message.charAt(0).toUpperCase() + message.slice(1) : `Something went wrong: ${error}`;
+    const text = sentence(known ? message : `Something went wrong: ${error}`);
     this.shared.errors.push(text);
-    $("problem").textContent = /[.!?]$/.test(text) ? text : `${text}.`;
+    $("problem").textContent = text;
     $("problem").hidden = false;
   }
 
@@ -71,7 +72,7 @@ class SearchPage {
     await leavePage(this.asked);
     const inWords = progressInWords();
     const options = { canvas, minimum: this.minimum, onProgress: (progress) => this.say(inWords(progress)) };
-    const model = await load(document.baseURI, { ...options, onPlan: (plan) => this.describe(plan) });
+    const model = await load(new URL(".", document.baseURI), { ...options, onPlan: (plan) => this.describe(plan) });
     this.model = this.shared.model = model;
     for (const id of ["folder", "files", "send"]) $(id).disabled = false;
     this.say("Ready. Choose a folder with texts, or some files.");

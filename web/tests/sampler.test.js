@@ -48,9 +48,11 @@ test("draws are as likely as the softmax says", () => {
 
 test("bad options and broken logits are refused", () => {
   const wrong = [{ temperature: -1 }, { temperature: NaN }, { topK: 1.5 }, { topP: 2 }, { minP: -0.1 }, { seed: -1 }];
-  for (const options of [...wrong, { repetitionPenalty: 0 }, { repetitionPenalty: NaN }]) {
+  const texts = [{ temperature: "0.5" }, { topP: "1" }, { minP: "0" }, { repetitionPenalty: "1" }];
+  for (const options of [...wrong, ...texts, { repetitionPenalty: 0 }, { repetitionPenalty: NaN }]) {
     assert.throws(() => new Sampler(options), GlinferError);
   }
+  assert.throws(() => new Sampler({ seed: "1" }), { message: 'seed is "1"; expected a whole number of at least 0' });
   assert.throws(() => new Sampler().sample(Float32Array.of(0, NaN)), GlinferError);
 });
 

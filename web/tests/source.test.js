@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import test from "node:test";
 
 import { GlinferError } from "../glinfer/errors.js";
-import { fetchSource, PART } from "../glinfer/source.js";
+import { fetchSource, folderAddress, PART } from "../glinfer/source.js";
 
 /** The pieces of a file, where the network answers like this. */
 async function piecesOf(t, answer) {
@@ -36,6 +36,25 @@ test("a file that is gone, a lost connection and a stream that breaks are told",
     await assert.rejects(piecesOf(t, answer), (error) => error instanceof GlinferError && message.test(error.message));
     t.mock.restoreAll();
   }
+});
+
+test("a folder needs no slash at the end of its address; a page in it, and its plan, are not folders", () => {
+  const found = ["http://a/b", "http://a/b/", "http://a/v1.7?x=1", "http://a", "http://a/b/index.html", "http://a/b/plan.json"];
+  const files = found.map((base) => new URL("plan.json", folderAddress(base)).href);
+  assert.deepEqual(files, ["b/", "b/", "v1.7/", "", "b/", "b/"].map((folder) => `http://a/${folder}plan.json`));
+});
+
+test("what is not the address of a folder is refused", () => {
+  for (const base of ["localhost:8000/site/", "http://", "site/"]) {
+    assert.throws(() => folderAddress(base), { name: "GlinferError", message: new RegExp(`^"${base}" is not the address of a folder; expected`) });
+  }
+});
+
+test("another site's file that cannot be read is told with its address and CORS", async (t) => {
+  t.mock.method(globalThis, "fetch", async () => Promise.reject(new TypeError("failed to fetch")));
+  globalThis.location = { href: "http://b/", origin: "http://b" };
+  t.after(() => delete globalThis.location);
+  await assert.rejects(fetchSource("http://a/").text("plan.json"), /^GlinferError: http:\/\/a\/plan.json could not be loaded; .*CORS/);
 });
 
 /** A file on a server, which answers ranges where it knows them; `asked` are the ranges of all requests. */

@@ -291,8 +291,8 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeyp
     out = str(tmp_path / "site")
     for given, words in (
         (["--drop", "model", out], "found two names"),
-        (["--drop", out, "--weights", "q8"], "found weights; --drop takes only --cache, --context and --json"),
-        (["--drop", out, "--cache", "q8", "--single-file"], "found single; --drop takes only"),
+        (["--drop", out, "--weights", "q8"], "found --weights; --drop takes only --cache, --context and --json"),
+        (["--drop", out, "--cache", "q8", "--single-file"], "found --single-file; --drop takes only"),
         (["shakespeare"], "Missing argument 'OUT'"),
     ):
         assert run(["export-web", *given]) == 2
@@ -303,6 +303,8 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeyp
     (entry,) = json.loads((tmp_path / "site" / "plan.json").read_text())["drop"]["shapes"]
     assert entry["context"] == 32
     assert run(["export-web", "--drop", out]) == 0, "an earlier export is not replaced"
+    assert run(["export-web", "--drop", str(tmp_path / "a site")]) == 0
+    assert capsys.readouterr().out.endswith(f"glinfer serve-web '{tmp_path / 'a site'}'\n")
 
 
 @pytest.mark.slow

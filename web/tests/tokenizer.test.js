@@ -55,6 +55,7 @@ test("merges apply in file order over the whole text, leftmost first", () => {
   assert.deepEqual(tokenizer.encode("aab"), [aab]);
   assert.deepEqual(tokenizer.encode("bab"), [98, ab]);
   assert.deepEqual(tokenizer.encode(""), []);
+  assert.throws(() => tokenizer.encode(null), { name: "GlinferError", message: "the text is null; expected a string" });
 });
 
 test("a long text takes no long time", () => {

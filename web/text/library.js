@@ -3,7 +3,7 @@
  * glinfer/text/tokenizers/ and of the added tokens in the Rust library `tokenizers`.
  */
 
-import { GlinferError } from "../glinfer/errors.js";
+import { checkText, GlinferError } from "../glinfer/errors.js";
 import { bytesOf } from "../glinfer/source.js";
 import { stripEnd, stripStart } from "./spaces.js";
 import { cutterOf, modelOf, normalizerOf } from "./steps.js";
@@ -233,10 +233,4 @@ export class LibraryTokenizer {
 
 function neverPrepending(step) {
   return JSON.parse(JSON.stringify(step).replaceAll('"prepend_scheme":"first"', '"prepend_scheme":"never"'));
-}
-
-function checkText(text) {
-  if (/\p{Surrogate}/u.test(text)) {
-    throw new GlinferError("the text has half a surrogate pair; expected valid Unicode");
-  }
 }

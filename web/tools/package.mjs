@@ -65,8 +65,13 @@ function compile(folder, options) {
 
 const [argument = path.join(WEB, "dist/glinfer")] = process.argv.slice(2);
 const lacks = [...Object.values(FILES), "node_modules/typescript"].find((place) => !existsSync(path.join(WEB, place)));
-if (lacks) skip(`web/${lacks} is not there; run: npm ci --ignore-scripts --prefix web`);
 const only = argument === "--check";
+if (lacks) {
+  const why = `web/${lacks} is not there; run: npm ci --ignore-scripts --prefix web`;
+  if (only) skip(why);
+  console.error(why);
+  process.exit(1);
+}
 const folder = only ? mkdtempSync(path.join(tmpdir(), "glinfer-package-")) : path.resolve(argument);
 try {
   if (!only) rmSync(folder, { recursive: true, force: true });

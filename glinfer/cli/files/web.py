@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 from typing import Any
 
 import click
@@ -84,7 +85,7 @@ def export_command(model: str | None, out: str | None, drop: bool, single: bool,
     what = f"plan {options['plan']}, weights {made.plan['model']['weights']}, {made.draws} draws/{each}"
     emit(f"wrote {out}: {what}, {megabytes(made.bytes)}")
     page = out if made.folder.is_file() else f"{out.rstrip('/')}/index.html"
-    emit(f"open {page}" if single else f"to view it: glinfer serve-web {out}")
+    emit(f"open {page}" if single else f"to view it: glinfer serve-web {shlex.quote(out)}")
 
 
 def _export_drop(folder: str, out: str | None, as_json: bool, options: dict[str, Any]) -> None:
@@ -92,16 +93,17 @@ def _export_drop(folder: str, out: str | None, as_json: bool, options: dict[str,
     if out is not None:
         raise InputError(f"found two names, {folder} and {out}; with --drop give only the folder of the page")
     given = click.get_current_context()
-    for name in given.params:
+    for option in given.command.params:
+        name = str(option.name)
         if given.get_parameter_source(name) is ParameterSource.COMMANDLINE and name not in _OF_DROP:
-            raise InputError(f"found {name.replace('_', '-')}; --drop takes only --cache, --context and --json")
+            raise InputError(f"found {option.opts[0]}; --drop takes only --cache, --context and --json")
     made = export_drop(folder, cache=options["cache"], context=options["context"] or CONTEXT)
     shapes = [each["name"] for each in made.plan["drop"]["shapes"]]
     if as_json:
         print_json({"folder": str(made.folder), "bytes": made.bytes, "shapes": shapes})
         return
     emit(f"wrote {folder}: a page for {', '.join(shapes)}, {megabytes(made.bytes)}")
-    emit(f"to view it: glinfer serve-web {folder}")
+    emit(f"to view it: glinfer serve-web {shlex.quote(folder)}")
 
 
 def _summary(made: ExportedSite, single: bool) -> dict[str, object]:

@@ -197,7 +197,7 @@ def test_what_the_server_refuses_is_said(served: Running, browse: Callable[..., 
     assert "the context of shakespeare holds 256" in page.do("text", "#problem")
     page.do("fill", "#top-p", "7")
     page.send("ROMEO:", done="Stopped by an error.")
-    assert "Top_p: found 7" in page.do("text", "#problem")
+    assert "top_p: found 7" in page.do("text", "#problem")
 
 
 def test_an_example_on_a_phone_dark_and_light(served: Running, browse: Callable[..., ChatPage]) -> None:

@@ -222,10 +222,10 @@ def test_a_file_of_a_hub_that_redirects_to_another_origin(
     with serving(site) as url:
         browsed.do("open", f"{url}?cache=0&offline=0")
         for name, words in (
-            ("gated.gguf", "Gated.gguf could not be loaded: the server answered 401, as files do that need a login"),
-            ("none.gguf", "None.gguf could not be loaded: the server answered 404; check the address"),
+            ("gated.gguf", "gated.gguf could not be loaded: the server answered 401, as files do that need a login"),
+            ("none.gguf", "none.gguf could not be loaded: the server answered 404; check the address"),
             ("closed.gguf", "or it does not let other sites read its files (CORS); check the address"),
-            ("whole.gguf", "Whole.gguf could not be loaded: the server gives no parts of files; download the file"),
+            ("whole.gguf", "whole.gguf could not be loaded: the server gives no parts of files; download the file"),
         ):
             browsed.do("fill", "#address", hub + name)
             browsed.do("press", "#address", "Enter")
@@ -258,7 +258,7 @@ def test_files_that_cannot_run_get_one_sentence_and_the_next_one_runs(
         browsed.do("fill", "#address", f"{url}missing.gguf")
         browsed.do("press", "#address", "Enter")
         browsed.do(
-            "says", "#problem li", "Missing.gguf could not be loaded: the server answered 404; check the address"
+            "says", "#problem li", "missing.gguf could not be loaded: the server answered 404; check the address"
         )
         browsed.do("files", "#file", [str(files["llama"])])
         assert reply(browsed) == expected(files["llama"])
