@@ -4,6 +4,7 @@
 // of keys, and the query is in slot position. Output: a slot is 64 tokens, a block of it one head, a fragment four tokens.
 // With SCORE_CAP a score is bounded by common/soft_cap.glsl. Tokens after position, and tokens before a WINDOW, get -1e30;
 // the cache has room for whole slots of tokens.
+// With STATS the four fragments of a quad also write the largest of its 16 scores and the sum of exp(score - largest).
 // With MANY there is a query for each of MANY sequences: rows gives its position, and the slot, a multiple of 64, where
 // its keys begin; its scores of group g are in slot MANY · g + row.
 // With CACHE_SCALES_AT the cache has bytes, and from that block on their scales (common/bytes.glsl), but no queries. Then, or
@@ -20,6 +21,9 @@ uniform sampler2D queries;
 uniform int position;
 #endif
 layout(location = 0) out vec4 y;
+#ifdef STATS
+layout(location = 1) out vec4 stats;
+#endif
 
 // The position of a texel of a slot's vector; 16 slots from a multiple of 16 on are side by side.
 ivec2 place(int slot, int texel) {
@@ -121,5 +125,9 @@ void main() {
     y = mix(vec4(-1e30), total, lessThanEqual(own + next, ivec4(position)));
 #if WINDOW
     y = mix(vec4(-1e30), y, greaterThanEqual(own + next, ivec4(oldest)));
+#endif
+#ifdef STATS
+    float peak = quad_max(max(max(y.x, y.y), max(y.z, y.w)), out_lane);
+    stats = vec4(peak, quad_sum(vec4(dot(exp(y - peak), vec4(1.0)), vec3(0.0)), out_lane).x, 0.0, 0.0);
 #endif
 }

@@ -7,7 +7,8 @@
 // With MANY there is a query for each of MANY sequences, and row r of the output belongs to sequence r.
 // With SINKS each head has a sink (common/sinks.glsl).
 // With CACHE_SCALES_AT the cache has bytes, and from that block on their scales (common/bytes.glsl).
-// With PARTS each instance adds up the values of 64 tokens, and blending adds the instances up.
+// With PARTS each instance adds up the values of 64 tokens, and blending adds the instances up. With STATS each takes the
+// largest score and the sum of all weights from the statistics of shaders/cached_scores.frag, not from every score.
 #include "common/block_pass.glsl"
 uniform sampler2D scores;
 #include "common/cache.glsl"
@@ -18,6 +19,9 @@ uniform int position;
 #endif
 #ifdef PARTS
 flat in int part;
+#endif
+#ifdef STATS
+uniform sampler2D stats;
 #endif
 layout(location = 0) out vec4 y;
 
@@ -51,6 +55,14 @@ vec4 score(int row, int head, int group) {
     return FETCH(scores, IN_SCORES(from + lane_offset(group & 15)), ivec2(SCORES_WIDTH, SCORES_HEIGHT));
 }
 
+#ifdef STATS
+// The statistics of the 16 tokens from 64 · slot + 16 · quad on.
+vec2 stats_of(int slot, int quad, int head) {
+    ivec2 from = block_origin(slot, head, STATS_TILES, STATS_PITCH, STATS_SLOT_STEP, STATS_BLOCK_STEP, STATS_COLUMNS);
+    return FETCH(stats, (from + lane_offset(4 * quad)), ivec2(STATS_WIDTH, STATS_HEIGHT)).xy;
+}
+#endif
+
 void main() {
     locate();
 #ifdef MANY
@@ -75,14 +87,29 @@ void main() {
 #if WINDOW
     start += max(position - WINDOW + 1, 0) / 16 * 4;  // no query sees earlier tokens
 #endif
+#ifdef STATS
+    int slots = position / 64 + 1, first_slot = start >> 4;
+    float peak = LEAST_SCORE;
+    for (int slot = first_slot; slot < slots; slot++) peak = max(peak, stats_of(slot, start & 3, head).x);
+    peak = quad_max(peak, out_lane);
+    float exponentials = 0.0;
+    for (int slot = first_slot; slot < slots; slot++) {
+        vec2 found = stats_of(slot, start & 3, head);
+        exponentials += found.y * exp(found.x - peak);
+    }
+    vec4 weights = vec4(exponentials, vec3(0.0));
+#else
     vec4 peaks = vec4(LEAST_SCORE);
     for (int group = start; group < groups; group += stride) peaks = max(peaks, score(out_slot, head, group));
     float peak = ceil(max(max(peaks.x, peaks.y), max(peaks.z, peaks.w)));
+    vec4 weights = vec4(0.0);
+#endif
     vec4 sum[GROUPS];
     EACH_GROUP(START, 0)
-    vec4 weights = vec4(0.0);
 #ifdef PARTS
+#ifndef STATS
     for (int group = start; group < groups; group += stride) weights += exp(score(out_slot, head, group) - peak);
+#endif
     for (int group = max(16 * part + (start & (stride - 1)), start); group < min(groups, 16 * part + 16); group += stride) {
 #else
     for (int group = start; group < groups; group += stride) {
@@ -107,10 +134,15 @@ void main() {
         EACH_VALUE(ADD_VALUE)
     }
 #if QUAD
+#ifdef STATS
+    float all = peak;
+    weights = quad_sum(weights, out_lane);
+#else
     float all = quad_max(peak, out_lane);
     float scale = exp(peak - all);
     weights = quad_sum(weights * scale, out_lane);
     for (int g = 0; g < GROUPS; g++) sum[g] *= scale;
+#endif
     vec4 total = quad_share(sum, out_lane);
 #else
     vec4 total = sum[0];

@@ -19,7 +19,7 @@ from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BlockLayout, RowLayout, bloc
 from glinfer.gl.layouts.grouped import GroupedLayout
 from glinfer.gl.layouts.matrix import TexelLayout
 from glinfer.gl.layouts.packing import ConstantLayout, GemvLayout
-from glinfer.kernels.fused.cached import MASKED, SLOT_TOKENS, Heads, cached_scores, cached_values, score_slots
+from glinfer.kernels.fused.cached import MASKED, SLOT_TOKENS, Heads, cached_scores, cached_values, score_slots, stats_of
 from glinfer.kernels.fused.dense import Matrix, RawRows, Turning, shared_parts
 from glinfer.kernels.fused.embed import embed_token
 from glinfer.kernels.fused.gemm import gemm
@@ -39,6 +39,7 @@ from qa.kernels.cases.embedding import whole_blocks as blocks_of_type
 FLOATS_AND_ROWS = ("f32", "f16", "bf16", "q16", "q8", "i16", "i8")
 BLOCKS = (*GROUP_FORMS, WIDE)
 """Formats of products: packed by output, and sorted by groups of 32 inputs."""
+STATS = "stats"
 POSITIONS = 70
 """Rows of a table of rotary positions."""
 
@@ -365,8 +366,10 @@ class Cached:
         token = SLOT_TOKENS * np.arange(len(by_token))[:, None, None] + np.arange(SLOT_TOKENS)
         token = np.broadcast_to(token, by_token.shape)
         by_token[(token > position) | (heads.window > 0) & (token <= position - heads.window)] = MASKED
+        arrays[STATS] = stats_of(arrays["scores"].astype(np.float64)).astype(np.float32)
         by_token[token < first] = np.nan
-        arrays["scores"][score_slots(position + 1) :] = np.nan
+        for name in ("scores", STATS):
+            arrays[name][score_slots(position + 1) :] = np.nan
 
 
 def _attention(
@@ -386,7 +389,7 @@ def _attention(
 ) -> BlockDraw:
     """The scores of one query against the ``keys`` of a cache of ``context`` positions, or the sums of its values.
 
-    Sums may have ``sinks`` [1, heads].
+    Sums may have ``sinks`` [1, heads]. Options of a plan that has statistics of scores have them here too.
     """
     slots, made = score_slots(context), heads_of(heads, head_dim, kv, window, cap)
     one, every = BlockDraw(kernels, {"position": (0, context - 1), "score_slots": (1, slots)}), slots * SLOT_TOKENS
@@ -398,12 +401,15 @@ def _attention(
     else:
         layout = BlockLayout.by_block((every, made.cols), one.edge, aside=made.aside * aside, every=every)
         cache = one.whole("cache", rows, layout)
+    stats, layout = None, one.layout(slots, width)
+    if kernels.split_values and kernels.quad:
+        stats = one.builder.laid_out(STATS, "cache" if keys else "input", layout)
+    how: dict[str, Any] = {"kernels": kernels, "stats": stats}
     if keys:
-        out = one.out(one.layout(slots, width))
-        return one.draw(cached_scores("draw", cache, out, made, kernels=kernels, queries=queries))
+        return one.draw(cached_scores("draw", cache, one.out(layout), made, queries=queries, **how))
     scores, out = one.blocks("scores", normal(2, slots, width, scale=spread)), one.out(one.layout(1, made.width))
     beside = None if sinks is None else one.row_input("sinks", sinks)
-    return one.draw(cached_values("draw", scores, cache, out, made, kernels=kernels, sinks=beside))
+    return one.draw(cached_values("draw", scores, cache, out, made, sinks=beside, **how))
 
 
 def scores_draw(kernels: KernelOptions, heads: int, head_dim: int, context: int, **options: Any) -> BlockDraw:

@@ -115,6 +115,7 @@ def cached_scores(
     kernels: KernelOptions,
     rows: TensorSpec | None = None,
     queries: TensorSpec | None = None,
+    stats: TensorSpec | None = None,
 ) -> DrawSpec:
     """``out[t] = scale · q[position] · k[t]`` for each head and every token t that it sees; -1e30 for all others.
 
@@ -126,10 +127,15 @@ def cached_scores(
 
     A cache in bytes is k | v and needs ``queries`` [rows, heads.cols] = k | v | q, of one row without the table. The
     cache of another layer needs them too.
+
+    ``stats``, like out, gets of each 16 tokens the largest score and the sum of exp(score - largest), in each texel.
     """
     op, defines, how = _one_or_many("row_scores", "cached_scores", heads, rows)
     inputs: Inputs = {"cache": cache, "queries": queries, "rows": rows}
-    return block_draw(name, "attn.scores", op, inputs, out, "score_slots", defines, kernels=kernels, **how)
+    if stats is not None:
+        defines.append(("STATS", 1))
+    outputs = [out] if stats is None else [out, stats]
+    return block_draw(name, "attn.scores", op, inputs, outputs, "score_slots", defines, kernels=kernels, **how)
 
 
 def cached_values(
@@ -142,21 +148,25 @@ def cached_values(
     kernels: KernelOptions,
     rows: TensorSpec | None = None,
     sinks: TensorSpec | None = None,
+    stats: TensorSpec | None = None,
 ) -> DrawSpec:
     """``out = softmax(scores) @ v`` for each head, [1, heads · head_floats]; see :func:`cached_scores`.
 
     ``sinks`` [1, heads] adds a logit without a value to the softmax of each head.
 
-    With ``kernels.split_values`` an instance sums 64 tokens, and blending adds the instances.
+    With ``kernels.split_values`` an instance sums 64 tokens, and blending adds the instances. ``stats`` of
+    :func:`cached_scores` then spare each instance the search for the largest of all scores.
 
     With the table ``rows`` it is computed for each row, and out is [rows, heads · head_floats]. Many rows are not
     split: each instance would search for the largest score again, and several rows give enough fragments.
     """
     op, defines, how = _one_or_many("row_values", "cached_values", heads, rows)
-    inputs: Inputs = {"scores": scores, "cache": cache, "rows": rows, "sinks": sinks}
+    inputs: Inputs = {"scores": scores, "cache": cache, "rows": rows, "sinks": sinks, "stats": stats}
     count = 1 if rows is None else rows.shape[0]
     if sinks is not None:
         defines.append(("SINKS", 1))
+    if stats is not None:
+        defines.append(("STATS", 1))
     if kernels.split_values and rows is None:
         defines.append(("PARTS", 1))
         how |= {"instances": "score_slots", "clears": "all", "adds": True}
@@ -220,12 +230,14 @@ def _check_scores(shapes: Shapes, params: Params) -> None:
     _check_position(shapes, params)
     _check_queries(shapes, params)
     shapes.expect("output", shapes.rows("cache") // SLOT_TOKENS, params["HEADS"] * SLOT_TOKENS)
+    shapes.require("STATS" not in params or bool(params["QUAD"]), "quads give the statistics, but they share nothing")
 
 
 def _check_values(shapes: Shapes, params: Params) -> None:
     shapes.expect("output", 1, _check_position(shapes, params))
     shapes.expect("sinks", 1, params["HEADS"])
-    shapes.expect("scores", shapes.rows("cache") // SLOT_TOKENS, params["HEADS"] * SLOT_TOKENS)
+    for name in ("scores", "stats"):
+        shapes.expect(name, shapes.rows("cache") // SLOT_TOKENS, params["HEADS"] * SLOT_TOKENS)
 
 
 def queries_of(rows: Array, heads: Heads) -> Array:
@@ -285,7 +297,18 @@ def _oracle_scores(inputs: Mapping[str, Array], params: Params, size: tuple[int,
         queries = queries_of(float64(inputs, ["queries"])[0], heads)[:, 0]
     else:
         queries = queries_of(cache, heads)[:, position]
-    return scores_of(queries, keys_of(cache, heads), position, size[0], heads)
+    scores = scores_of(queries, keys_of(cache, heads), position, size[0], heads)
+    return np.stack([scores, stats_of(scores)]) if "STATS" in params else scores
+
+
+def stats_of(scores: Array) -> Array:
+    """For an oracle: of each 16 scores the largest, the sum of exp(score - largest) and two zeros, four times."""
+    groups = scores.reshape(-1, 16)
+    peaks = groups.max(axis=1)
+    found = np.zeros((len(groups), 4, 4))
+    found[:, :, 0] = peaks[:, None]
+    found[:, :, 1] = np.exp(groups - peaks[:, None]).sum(axis=1)[:, None]
+    return found.reshape(scores.shape)
 
 
 def _oracle_values(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
@@ -369,7 +392,7 @@ register(
     Op(
         "cached_values",
         ("scores", "cache"),
-        ("sinks",),
+        ("sinks", "stats"),
         _check_values,
         _oracle_values,
         either=_CACHE,

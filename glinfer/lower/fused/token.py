@@ -103,7 +103,11 @@ class _TokenLowering(Lowering):
         values = run_values(config, options.adapters, back=bool(options.sections))
         super().__init__("fast", context, values, options, cache_slots=slots, every=slots)
         self.declare(in_place=self.kernels.part_steps > 0, stores=self.in_bytes)
-        self.scores = self.blocks("attn.scores", score_slots(context), config.num_attention_heads * BLOCK_FLOATS)
+        shape = score_slots(context), config.num_attention_heads * BLOCK_FLOATS
+        self.scores = self.blocks("attn.scores", *shape)
+        # Only instances that share the values gain by statistics, and only quads give them.
+        shared = self.kernels.split_values and self.kernels.quad
+        self.stats = self.blocks("attn.stats", *shape) if shared else None
         self.logits = self.rows(LOGITS, config.vocab_size)
         # A run reads the choice of the run before in one draw and writes its own, a slot further, in another.
         self.picks = self.cache(PICKS, context, BLOCK_FLOATS)
@@ -146,7 +150,7 @@ class _TokenLowering(Lowering):
         heads, name, to = self.recipes.heads(layer), f"h.{layer}.attn", f"blocks.{layer}.attn"
         mixed = self.rows(self.name_of("attn.mixed", layer), heads.width)
         queries = self.qkv(layer).tensors[0] if self.has_queries_apart(node) else None
-        how: dict[str, Any] = {"kernels": self.kernels}
+        how: dict[str, Any] = {"kernels": self.kernels, "stats": self.stats}
         self.plan.draw(cached_scores(f"{name}.scores", cache, self.scores, heads, queries=queries, **how))
         self.value(f"{to}.scores", View("slots", heads.count))
         how["sinks"] = self.sinks(layer, node)
