@@ -21,7 +21,7 @@ from glinfer.formats.files import reason
 from glinfer.gl.context import Limits, open_device
 from glinfer.gl.malloc import return_large_blocks
 from glinfer.server.app import App
-from glinfer.server.auth import Access, is_loopback
+from glinfer.server.auth import Access, is_host_name, is_loopback, is_origin
 from glinfer.server.connections import BoundedConnection, bounded
 from glinfer.server.errors import not_ready
 from glinfer.server.limits import MAX_WAITING, ConnectionLimits
@@ -219,11 +219,25 @@ class HttpServer:
 
 
 def check_access(access: Access, *, no_key: bool) -> None:
-    """Refuse to accept other machines' requests without a key by accident.
+    """Refuse to accept other machines' requests without a key by accident, and settings that no request can match.
 
     Raises:
-        InputError: the host is not loopback, and neither a key nor ``no_key`` is given; or both are.
+        InputError: the host is not loopback, and neither a key nor ``no_key`` is given; or both are; or a key, a host
+            or an origin cannot be that of a request.
     """
+    for key in access.keys:
+        if not key or not key.isprintable() or key != key.strip():
+            raise InputError("found an API key that is empty, or has spaces around it or control characters; change it")
+    for host in access.hosts:
+        if not is_host_name(host):
+            raise InputError(
+                f"--allowed-host is {host!r}; expected a name without scheme, port and *, such as llm.example.org"
+            )
+    for origin in access.origins:
+        if not is_origin(origin):
+            raise InputError(
+                f"--cors-origin is {origin!r}; expected scheme and host, such as https://example.org, or *"
+            )
     if access.keys and no_key:
         raise InputError("found both an API key and --no-api-key; give one of them")
     if not access.keys and not no_key and not is_loopback(access.host):
