@@ -118,8 +118,12 @@ def serve_command(models: tuple[str, ...], **given: Any) -> None:
 
 def require_packages(command: str, extra: str) -> None:
     """Refuse a command whose extra is not installed; InputError if a package of the server is missing."""
-    for module in ("starlette", "uvicorn", "httptools", "pydantic", "prometheus_client"):
-        required(module, extra, f"{command} needs")
+    needs = f"{command} needs"
+    required("starlette", extra, needs)
+    required("uvicorn", extra, needs)
+    required("httptools", extra, needs)
+    required("pydantic", extra, needs)
+    required("prometheus_client", extra, needs)
 
 
 def _keys(no_key: bool) -> tuple[str, ...]:
