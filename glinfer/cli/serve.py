@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -86,9 +87,9 @@ def serve_command(models: tuple[str, ...], **given: Any) -> None:
     from glinfer.server.run import HttpServer, ServerOptions, check_access
     from glinfer.server.served import ModelSource
 
-    keys = given.pop("keys") or tuple(filter(None, map(str.strip, os.environ.get(_KEY_VARIABLE, "").split(","))))
-    access = Access(given.pop("host"), keys, given.pop("hosts"), given.pop("origins"))
-    check_access(access, no_key=given.pop("no_api_key"))
+    no_key = given.pop("no_api_key")
+    access = Access(given.pop("host"), given.pop("keys") or _keys(no_key), given.pop("hosts"), given.pop("origins"))
+    check_access(access, no_key=no_key)
     page, scheduler = given.pop("page"), SchedulerOptions(**take_scheduler(given))
     options = ServerOptions(
         access,
@@ -104,12 +105,14 @@ def serve_command(models: tuple[str, ...], **given: Any) -> None:
     sources = [ModelSource(name, path, given, scheduler) for name, path in named]
 
     def say_ready() -> None:
-        for each in server.worker.served.values():
-            emit(f"ready: {each.name}, {each.slots} slots of {each.facts['max_model_len']:,} tokens")
+        with contextlib.suppress(OSError):  # the reader of standard output has gone; requests can still be answered
+            for each in server.worker.served.values():
+                size = f"{each.slots} slots of {each.facts['max_model_len']:,} tokens"
+                emit(f"ready: {each.name}, {size} · {each.facts['renderer']}")
 
     server = HttpServer(sources, options, on_ready=say_ready)
     names = ", ".join(source.name for source in sources)
-    emit(f"serving {names} at {server.address}/v1 (Ctrl-C to stop)")
+    emit(f"serving {names} at {server.address}/v1{'' if access.keys else ' without API keys'} (Ctrl-C to stop)")
     server.run()
 
 
@@ -118,8 +121,18 @@ def require_packages(command: str, extra: str) -> None:
     needs = f"{command} needs"
     required("starlette", extra, needs)
     required("uvicorn", extra, needs)
+    required("httptools", extra, needs)
     required("pydantic", extra, needs)
     required("prometheus_client", extra, needs)
+
+
+def _keys(no_key: bool) -> tuple[str, ...]:
+    """The keys of the environment variable; InputError if it is set without one, unless ``no_key`` allows that."""
+    value = os.environ.get(_KEY_VARIABLE)
+    keys = tuple(filter(None, map(str.strip, (value or "").split(","))))
+    if value is not None and not keys and not no_key:
+        raise InputError(f"{_KEY_VARIABLE} is set, but has no key; set it to a key, or unset it")
+    return keys
 
 
 def fetched_models(models: Sequence[str], options: Mapping[str, Any], **where: Any) -> list[tuple[str, str]]:

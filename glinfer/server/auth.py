@@ -41,7 +41,7 @@ class Access:
 
         Other names that resolve to this server (DNS rebinding) are refused.
         """
-        name = host_name(host)
+        name = _host_name(host)
         if name in {"localhost", self.host.lower(), *(each.lower() for each in self.hosts)}:
             return True
         address = _address(name)
@@ -72,7 +72,22 @@ def is_loopback(host: str) -> bool:
     return host.lower() == "localhost" or (address is not None and address.is_loopback)
 
 
-def host_name(host: str) -> str:
+def is_host_name(text: str) -> bool:
+    """Whether the Host header of a request can have this name or address."""
+    return bool(text) and "*" not in text and text.lower() in (_host_name(text), str(_address(text)))
+
+
+def is_origin(text: str) -> bool:
+    """Whether browsers can send this Origin; ``*`` stands for all."""
+    try:
+        parts = urlsplit(text)
+    except ValueError:
+        return False
+    exact = f"{parts.scheme}://{parts.netloc.lower()}"  # browsers send neither capitals nor a path
+    return text in ("*", "null") or (bool(parts.netloc) and text == exact)
+
+
+def _host_name(host: str) -> str:
     """The name in a Host header, without its port."""
     try:
         parts = urlsplit(f"//{host}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import re
 import signal
 import socket
 import threading
@@ -22,7 +21,7 @@ from glinfer.formats.files import reason
 from glinfer.gl.context import Limits, open_device
 from glinfer.gl.malloc import return_large_blocks
 from glinfer.server.app import App
-from glinfer.server.auth import Access, host_name, is_loopback
+from glinfer.server.auth import Access, is_host_name, is_loopback, is_origin
 from glinfer.server.connections import BoundedConnection, bounded
 from glinfer.server.errors import not_ready
 from glinfer.server.limits import MAX_WAITING, ConnectionLimits
@@ -31,8 +30,6 @@ from glinfer.server.served import ModelSource
 from glinfer.server.state import ServerState
 from glinfer.server.worker import Worker
 
-_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#\sA-Z]+")
-"""An Origin as browsers send it."""
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _OFF_LOOP_SECONDS = 1
 """Time limit after SIGTERM for work off the event loop, such as tokenizing."""
@@ -222,18 +219,25 @@ class HttpServer:
 
 
 def check_access(access: Access, *, no_key: bool) -> None:
-    """Refuse to accept other machines' requests without a key by accident.
+    """Refuse to accept other machines' requests without a key by accident, and settings that no request can match.
 
     Raises:
-        InputError: the host is not loopback, and neither a key nor ``no_key`` is given; or both are; or a host or an
-            origin has a form that no request has.
+        InputError: the host is not loopback, and neither a key nor ``no_key`` is given; or both are; or a key, a host
+            or an origin cannot be that of a request.
     """
-    for each in access.origins:
-        if each not in ("*", "null") and not _ORIGIN.fullmatch(each):
-            raise InputError(f"--cors-origin {each}: expected a scheme and a host, such as https://example.org, or *")
-    for each in access.hosts:
-        if not each or host_name(each) != each.lower():
-            raise InputError(f"--allowed-host {each}: expected a name without scheme and port, such as llm.example.org")
+    for key in access.keys:
+        if not key or not key.isprintable() or key != key.strip():
+            raise InputError("found an API key that is empty, or has spaces around it or control characters; change it")
+    for host in access.hosts:
+        if not is_host_name(host):
+            raise InputError(
+                f"--allowed-host is {host!r}; expected a name without scheme, port and *, such as llm.example.org"
+            )
+    for origin in access.origins:
+        if not is_origin(origin):
+            raise InputError(
+                f"--cors-origin is {origin!r}; expected scheme and host, such as https://example.org, or *"
+            )
     if access.keys and no_key:
         raise InputError("found both an API key and --no-api-key; give one of them")
     if not access.keys and not no_key and not is_loopback(access.host):

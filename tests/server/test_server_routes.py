@@ -182,10 +182,10 @@ class TestAccess:
 
     def test_names_that_no_request_has(self) -> None:
         for origin in ("localhost:8200", "http://localhost:8200/", "http://Example.org", "http://", ""):
-            with pytest.raises(InputError, match=f"--cors-origin {origin}: expected a scheme and a host"):
+            with pytest.raises(InputError, match=f"--cors-origin is {origin!r}; expected scheme and host"):
                 check_access(Access(origins=[origin]), no_key=False)
         for name in ("http://my.example", "my.example:8000", ""):
-            with pytest.raises(InputError, match=f"--allowed-host {name}: expected a name without scheme"):
+            with pytest.raises(InputError, match=f"--allowed-host is {name!r}; expected a name without scheme"):
                 check_access(Access(hosts=[name]), no_key=False)
         origins = ("*", "null", "http://localhost:8200", "https://[::1]:1", "chrome-extension://abc")
         check_access(Access(hosts=["My.Example"], origins=origins), no_key=False)
