@@ -45,7 +45,26 @@ def constants(draw: st.DrawFn) -> ConstantLayout:
     return ConstantLayout.of(outputs, scales, quad, biggest, sums=sums)
 
 
+def numbered(layout: GemvLayout | ConstantLayout) -> Array:
+    """A matrix whose element i, counted row by row, is i + 1, or as near as a half float has whole numbers."""
+    numbers = np.arange(layout.rows * layout.cols).reshape(layout.rows, layout.cols)
+    return (numbers % (2039 if layout.format.dtype == np.float16 else 2**31) + 1).astype(layout.format.dtype)
+
+
 # Weights
+
+
+@few
+@given(weights())
+def test_weights_come_back_and_nothing_else_is_in_the_texture(layout: GemvLayout) -> None:
+    words = numbered(layout)
+    texels = layout.pack(words)
+    assert texels.shape == (layout.height, layout.width, 4)
+    assert texels.flags.c_contiguous
+    assert texels.dtype == words.dtype
+    assert np.array_equal(layout.unpack(texels, layout.rows, layout.cols), words)
+    assert np.count_nonzero(texels) == words.size, "padding is zero"
+    assert layout.nbytes == texels.nbytes
 
 
 @few
@@ -75,6 +94,20 @@ def test_texture_memory_is_that_of_the_format() -> None:
 
 
 # Constants
+
+
+@few
+@given(constants())
+def test_constants_come_back_and_nothing_else_is_in_the_texture(layout: ConstantLayout) -> None:
+    matrix = numbered(layout)
+    texels = layout.pack(matrix)
+    assert texels.shape == (layout.height, layout.width, 4)
+    assert texels.dtype == np.float32
+    assert texels.flags.c_contiguous
+    assert np.array_equal(layout.unpack(texels, layout.rows, layout.cols), matrix)
+    assert np.count_nonzero(texels) == matrix.size
+    assert layout.nbytes == texels.nbytes
+    assert max(layout.width, layout.height) <= 2048
 
 
 @few
