@@ -14,7 +14,9 @@ from tiers import tiered
 
 from glinfer.formats import Checkpoint
 from glinfer.gl.context import Device, Limits, open_device
+from glinfer.gl.integer_targets import rewritten
 from glinfer.inspect.verify.special import verify_special_values
+from glinfer.inspect.verify.state import low_precisions
 
 pytestmark = pytest.mark.gl
 
@@ -69,3 +71,35 @@ def test_desktop_opengl_has_integer_targets_too() -> None:
     checkpoint, limits = of_family("llama"), Limits.webgl2_minimum()
     floats, bits = (results(checkpoint, cache="f16", api="desktop", limits=each) for each in (None, limits))
     assert bits == floats
+
+
+def test_samplers_and_outputs_are_rewritten_by_their_formats() -> None:
+    text = """precision highp float;
+precision highp sampler2D;
+uniform sampler2D q, taps;
+uniform highp usampler2D rows;
+#define DECLARE_INPUT(n, X) uniform sampler2D X;
+layout(location = 0) out vec4 y;
+layout(location = 1) out ivec4 places;
+float first(sampler2D from) { return texelFetch(from, ivec2(0), 0).x; }
+void main() {}"""
+    found, after = rewritten(text, {"taps", "x0"}, ["rgba16f", "rgba32i"])
+    assert found.splitlines() == [
+        "precision highp float;",
+        "precision highp usampler2D;",
+        "uniform isampler2D[1] taps; uniform usampler2D[1] q;",
+        "uniform highp usampler2D rows;",
+        "#define DECLARE_INPUT(n, X) uniform isampler2D[1] X;",
+        "vec4 y;",
+        "layout(location = 1) out ivec4 places;",
+        "float first(usampler2D[1] from) { return FETCHED(from, ivec2(0), 0).x; }",
+        "void computed() {}",
+    ]
+    assert after == [
+        "layout(location = 0) out ivec4 bits0;",
+        "void main() {",
+        "    computed();",
+        "    bits0 = halves_of_floats(vec4(y));",
+        "}",
+    ]
+    assert low_precisions("\n".join([found, *after])) == {}
