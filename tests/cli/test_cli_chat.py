@@ -190,12 +190,6 @@ def test_input_that_is_no_utf8_is_one_line(small: Path, chat: Any) -> None:
     assert err == "glinfer: standard input is not UTF-8 (byte 3); expected text\n"
 
 
-def test_a_model_without_a_tokenizer_cannot_chat(bare: Path, chat: Any) -> None:
-    status, out, err = chat("hi\n", bare)
-    assert (status, out) == (2, "")
-    assert err.startswith("glinfer: no tokenizer was given; pass tokenizer=… (--tokenizer)")
-
-
 def test_a_tokenizer_without_control_tokens_cannot_chat(bare: Path, tmp_path: Path, chat: Any) -> None:
     path = Path(shutil.copy(bare, tmp_path / "m.gab"))
     write_bpe(learn_bpe(topics.values(), 300), tmp_path / "m.bpe")

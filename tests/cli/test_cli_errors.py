@@ -154,7 +154,7 @@ class TestTokenizers:
         assert "found a directory" in refused(*command, tmp_path)
 
     def test_none_where_text_needs_one(self, bare: Path, refused: Refused) -> None:
-        for arguments in (["generate", bare, "Once"], ["demo", "--model", bare]):
+        for arguments in (["generate", bare, "Once"], ["chat", bare], ["demo", "--model", bare]):
             said = refused(*arguments)
             assert "no tokenizer was given; pass tokenizer=… (--tokenizer) or use token ids" in said
 

@@ -207,12 +207,8 @@ class TestConvert:
                 assert model.tokenizer is None
 
     def test_what_a_format_cannot_hold(self, refused: Any, tmp_path: Path) -> None:
-        for source, target, said in (
-            ("hf", "a.gab", "the model is of the family 'llama'"),
-            ("hf", "a.bin", "expected .gab, .safetensors or .gguf"),
-        ):
-            assert said in refused(f"convert {source}", tmp_path / target)
-            assert not list(tmp_path.iterdir())
+        assert "the model is of the family 'llama'" in refused("convert hf", tmp_path / "a.gab")
+        assert not list(tmp_path.iterdir())
 
 
 class TestBadInput:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from made_models import of_family, opened
-from scripted_models import BYTES, FAST_SMALL_DRAWS, FAST_TAIL_DRAWS, saying
+from scripted_models import BYTES, FAST_SMALL_DRAWS, saying
 
 import glinfer
 from glinfer.engine.model import Model
@@ -38,46 +38,6 @@ class TestGenerating:
         assert isinstance(text, str)
         assert text == model.require_tokenizer().decode(ids)
         assert all(type(token) is int for token in ids)
-
-    def test_seeds(self, small: Path, model: Model) -> None:
-        runs = [tuple(model.generate(PROMPT, max_tokens=12, seed=seed)) for seed in (1, 1, 2, 3)]
-        assert runs[0] == runs[1]
-        assert len(set(runs)) == 3
-        assert len({tuple(model.generate(PROMPT, max_tokens=12)) for _ in range(4)}) > 1, "none is a new one each time"
-        with glinfer.load(small) as other:
-            other.sampling = model.sampling
-            assert tuple(other.generate(PROMPT, max_tokens=12, seed=1)) == runs[0], "the same after loading again"
-
-    @pytest.mark.usefixtures("chunk_at_once")
-    def test_draws_of_the_fast_plan(self, small: Path) -> None:
-        with glinfer.load(small) as model:
-            draws, chunk_draws = FAST_SMALL_DRAWS, 9 * model.config.num_hidden_layers - 4
-            assert 6 * model.config.num_hidden_layers + 3 == draws
-            assert model.draws().total == int(model.draws(5)) == draws
-            assert sum(row.count for row in model.draws().rows) == draws
-            for max_tokens in (1, 4):
-                stream = model.stream([*PROMPT, max_tokens], max_tokens=max_tokens)
-                before = model.device.draws_issued
-                list(stream)
-                if max_tokens == 1:
-                    # The prompt was a chunk, its last token too as far as a chunk goes: the rest of that one is left.
-                    assert (stream.stats.draws, stream.stats.prompt_draws) == (FAST_TAIL_DRAWS + 2, chunk_draws)
-                else:
-                    assert stream.stats.draws_per_token == draws + 2, "three choose among filtered tokens, for one"
-                issued = model.device.draws_issued - before
-                assert issued == stream.stats.draws + stream.stats.prompt_draws
-            # Of the second prompt only the last token was new: it counts as the first one generated.
-            assert stream.stats.prompt_draws == 0
-            list(stream := model.stream(range(64), max_tokens=64))
-            # The prompt is one chunk, and so is the newer half, each time it runs again: no part of a token, but
-            # each leaves only the rest of its last one.
-            assert stream.stats.draws == 61 * (draws + 2) + 3 * (FAST_TAIL_DRAWS + 2)
-            assert stream.stats.dropped == 64
-            assert stream.stats.prompt_draws == 3 * chunk_draws
-            list(stream := model.stream([9, 8, 7], max_tokens=1))
-            assert stream.stats.prompt_draws == 2 * (draws - 2), (
-                "no logits and no choice behind a prompt's inner tokens"
-            )
 
     def test_the_whole_sequence_at_once_is_for_the_reference_plan(self, model: Model) -> None:
         with pytest.raises(InputError, match="plan fast runs token by token; use logits"):
@@ -126,13 +86,6 @@ class TestText:
             assert model.generate("zq", max_tokens=14, stop_ids=[], stop=["no<|end|>"]) == "yes<|end|>"
             assert model.generate("zq", max_tokens=7, stop_ids=[ord("s")]) == "ye"
             assert model.generate([97, 98], max_tokens=7, stop_ids=[np.int64(ord("s"))]) == list(b"ye")
-
-
-class TestClosing:
-    def test_a_with_block_closes_also_after_an_error(self, small: Path) -> None:
-        with pytest.raises(ZeroDivisionError), glinfer.load(small) as model:
-            1 / 0  # noqa: B018
-        assert model.device.closed
 
 
 class TestSeveralModels:
@@ -186,24 +139,12 @@ class TestShortForms:
                 model.generate(PROMPT, max_tokens=5, seed=1),
             )
 
-    def test_generate_closes_after_an_error(self, small: Path, models: list[Model]) -> None:
-        with pytest.raises(InputError, match="the prompt is empty"):
-            glinfer.generate(small, "")
-        assert models[0].device.closed
-
     def test_options_of_loading_go_to_loading(self, bare: Path, small: Path, models: list[Model]) -> None:
         words = small.with_suffix(".bpe")
         expected = glinfer.generate(small, "Once", max_tokens=5, seed=1)
         assert glinfer.generate(bare, "Once", tokenizer=words, max_tokens=5, seed=1, limits=None) == expected
         assert "".join(glinfer.stream(bare, "Once", tokenizer=words, gelu="tanh", max_tokens=5, seed=1)) == expected
         assert all(model.device.closed for model in models)
-
-    def test_stream_closes_the_model_at_its_end(self, small: Path, models: list[Model]) -> None:
-        stream = glinfer.stream(small, "Once", max_tokens=3, seed=1)
-        next(stream)
-        assert not models[0].device.closed
-        list(stream)
-        assert models[0].device.closed
 
     def test_stream_closes_the_model_when_it_is_closed_early(self, small: Path, models: list[Model]) -> None:
         stream = glinfer.stream(small, "Once", max_tokens=30, seed=1)
@@ -249,14 +190,6 @@ def test_prompts_that_cannot_be(model: Model) -> None:
         for use in (model.stream, model.logits, *(() if several else (model.generate,))):
             with pytest.raises(InputError, match=words):
                 use(prompt)
-
-
-def test_a_list_of_prompts_is_for_generate_alone(model: Model) -> None:
-    for prompts in (["1", "2"], [[1, 2]], ["Once"], ([1], (2, 3))):
-        assert len(model.generate(prompts, max_tokens=1)) == len(prompts)  # type: ignore[call-overload]
-        for use in (model.stream, model.logits, model.probs, model.forward):
-            with pytest.raises(InputError, match="the prompt; expected a sequence of whole numbers"):
-                use(prompts)  # type: ignore[operator]
 
 
 def test_options_that_cannot_be_are_refused_before_anything_runs(model: Model) -> None:

@@ -330,12 +330,3 @@ def test_log_probabilities_change_no_token(model: Model) -> None:
             expected = logits[printed.ids[place]] - np.log(np.exp(logits).sum())
             assert (found.token, found.logprob) == (printed.ids[place], pytest.approx(expected, abs=1e-4))
             assert found.top[0][0] == int(logits.argmax())
-
-
-@pytest.mark.gl
-def test_bias_and_penalties(model: Model) -> None:
-    assert one(model, temperature=0, logit_bias={7: 100}).ids == [7] * 8
-    first = one(model, temperature=0).ids[0]
-    assert first not in one(model, temperature=0, logit_bias={first: -100}).ids
-    assert len(set(one(model, temperature=0, presence_penalty=100.0).ids)) == 8
-    assert one(model, temperature=0, logit_bias={7: 100}, frequency_penalty=60.0).ids[:3] != [7] * 3

@@ -20,13 +20,12 @@ from glinfer.engine.random_model import demo_tokenizer
 from glinfer.errors import ContextError, InputError
 from glinfer.formats import save_checkpoint, write_bpe
 from glinfer.text import templates
-from glinfer.text.chat import check_messages
 from glinfer.text.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.gl
 
 WORDS = Tokenizer(demo_tokenizer(300))
-USER, END, ASSISTANT, THINK = (WORDS.control_tokens[f"<|{name}|>"] for name in ("user", "end", "assistant", "think"))
+USER, END, ASSISTANT = (WORDS.control_tokens[f"<|{name}|>"] for name in ("user", "end", "assistant"))
 HELLO = [{"role": "user", "content": "hi"}]
 TALK = [*HELLO, {"role": "assistant", "content": "yes"}, {"role": "user", "content": "go"}]
 SYSTEM = {"role": "system", "content": "Be kind."}
@@ -203,11 +202,6 @@ def test_models_that_cannot_chat_say_why(bare: Path, tmp_path: Path) -> None:
         model.chat("hi")
     with pytest.raises(ContextError, match="was closed"):
         model.chat("hi")
-
-
-def test_check_messages_gives_the_texts_in_turn() -> None:
-    assert check_messages([SYSTEM, *TALK]) == ("Be kind.", ["hi", "yes", "go"])
-    assert check_messages("hi") == check_messages(tuple(HELLO)) == ("", ["hi"])
 
 
 class TestSession:

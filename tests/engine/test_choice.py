@@ -342,9 +342,6 @@ def by_hand(model: Model, prompt: Sequence[int], options: dict[str, Any], count:
         return session.ids[len(prompt) :]
 
 
-NEWER = np.zeros(0, np.int64)
-
-
 @pytest.mark.gl
 @pytest.mark.parametrize("options", [*CHANGED, *(OPTIONS[name] for name in ("penalised", "rewarded"))])
 def test_a_followed_text_changes_logits_as_a_new_one(device: Device, options: dict[str, Any]) -> None:

@@ -12,12 +12,10 @@ import numpy as np
 import pytest
 from agreement import agree
 from made_models import of_family, opened
-from scripted_models import FAST_SMALL_DRAWS, FAST_TAIL_DRAWS
 from whole_noise import gumbel
 
 import glinfer
 from glinfer.engine.model import Model
-from glinfer.engine.prefill import MAX_SINGLE_TOKENS
 from glinfer.engine.run.cached import CachedSession
 from glinfer.engine.run.decode import DecodeSession
 from glinfer.engine.sampler import Sampler, SamplingOptions
@@ -81,17 +79,6 @@ class TestHolding:
             assert session.generate_ids(0) == []
             assert len(session) == 0
 
-    def test_prefill_and_steps_are_one_sequence(self, short: Model) -> None:
-        ids = [1, 2, 3, 4, 5]
-        expected = fresh(short, ids)
-        with short.session() as session:
-            session.prefill(ids[:2])
-            session.step(ids[2])
-            session.prefill(np.array(ids[3:]))
-            assert (session.ids, len(session)) == (ids, 5)
-            assert agree(session.logits(), expected)
-            np.testing.assert_allclose(short.logits(ids), expected, atol=1e-6)
-
     def test_logits_are_read_once_and_are_a_copy(self, short: Model) -> None:
         with short.session() as session:
             session.prefill([1, 2])
@@ -102,14 +89,6 @@ class TestHolding:
             logits[:] = 0
             assert agree(session.logits(), kept)
             assert session.draws_issued == issued
-
-    def test_probabilities_are_the_softmax_of_the_logits(self, short: Model) -> None:
-        with short.session() as session:
-            session.prefill([1, 2, 3])
-            wide = session.logits().astype(np.float64)
-            expected = np.exp(wide - wide.max())
-            assert session.probs().dtype == np.float32
-            np.testing.assert_allclose(session.probs(), expected / expected.sum(), rtol=1e-5)
 
     def test_a_rewind_is_as_if_it_had_never_been(self, short: Model) -> None:
         ids = [1, 2, 3, 4, 5]
@@ -236,21 +215,6 @@ class TestHolding:
                     found.add((tuple(chosen), tuple(session.ids), session.dropped))
             assert [dropped for _, _, dropped in found] == [32]
 
-    def test_a_fork_goes_its_own_way(self, short: Model) -> None:
-        with short.session() as session:
-            session.prefill([1, 2, 3])
-            with session.fork() as other:
-                assert (other.ids, other.dropped) == ([1, 2, 3], 0)
-                other.step(4)
-                session.step(5)
-                with other.fork() as third:
-                    third.step(6)
-                    for one, ids in ((session, [1, 2, 3, 5]), (other, [1, 2, 3, 4]), (third, [1, 2, 3, 4, 6])):
-                        assert one.ids == ids
-                        assert agree(one.logits(), fresh(short, ids))
-            session.rewind(2)
-            assert agree(session.logits(), fresh(short, [1, 2]))
-
     def test_a_fork_in_every_state_knows_what_its_parent_knows(self, short: Model) -> None:
         states: list[Callable[[DecodeSession], Any]] = [
             lambda session: None,
@@ -290,47 +254,6 @@ class TestHolding:
 
 class TestCached:
     """What only the fast plan does."""
-
-    def test_only_new_tokens_are_run_and_only_the_last_to_its_end(self, model: Model) -> None:
-        body, chunk, rest = FAST_SMALL_DRAWS - 2, 9 * 2 - 4, FAST_TAIL_DRAWS
-        with model.session() as session:
-            issued = []
-
-            def count() -> int:
-                issued.append(session.draws_issued)
-                return issued[-1] - (issued[-2] if len(issued) > 1 else 0)
-
-            session.prefill(PROMPT[:3])
-            assert count() == 2 * body, "so few go one by one"
-            session.rewind(3)
-            session.prefill(PROMPT)
-            assert len(PROMPT) == MAX_SINGLE_TOKENS + 1
-            assert count() == chunk, "more are one run, the last one with them but for the rest of its last block"
-            session.logits()
-            assert count() == rest - 1
-            session.step(5)
-            assert count() == 0
-            session.step(6)
-            assert count() == body
-            session.generate_ids(4)
-            assert count() == 4 * FAST_SMALL_DRAWS
-            session.rewind(3)
-            session.logits()
-            assert count() == body + 1
-            session.hold([*PROMPT, 5, 9])
-            session.logits()
-            assert count() == body + 1
-            with session.fork() as other:
-                other.step(3)
-                other.logits()
-                assert other.draws_issued == body + 1
-                other.prefill(range(MAX_SINGLE_TOKENS + 1))
-                assert other.draws_issued == body + 1 + chunk
-                with other.fork() as third:
-                    assert agree(third.logits(), other.logits())
-                    assert third.draws_issued == body + 1, "what is left of a token is not copied: it runs once more"
-                assert other.draws_issued == body + 1 + chunk + rest - 1
-            assert count() == 0
 
     def test_the_gpu_chooses_by_the_logits_alone(self, model: Model) -> None:
         with model.session() as session:

@@ -45,11 +45,6 @@ def test_one_text_and_many(model: Model) -> None:
     assert np.allclose(np.linalg.norm(many, axis=1), 1)
 
 
-def test_ids_are_texts_too(model: Model) -> None:
-    ids = model.embedder.encoded([TEXTS[0]])[0].ids
-    assert np.array_equal(model.embed([ids, TEXTS[0]])[0], model.embed(TEXTS[0]))
-
-
 def test_prompts(model: Model) -> None:
     plain = model.embed(["cat"])
     asked = model.embed(["cat"], prompt_name="query")

@@ -34,7 +34,6 @@ from tiers import tiered
 import glinfer
 from glinfer.engine.loading import prepare
 from glinfer.engine.model import Model
-from glinfer.engine.requests import BatchRequest
 from glinfer.engine.vision import ImageEngine
 from glinfer.errors import FormatError, InputError
 from glinfer.formats import Checkpoint, load_checkpoint
@@ -134,19 +133,6 @@ def test_weight_formats(tmp_path: Path, model: Model) -> None:
         with glinfer.load(path, weights=weights_) as other:
             found = other.logits(ids_of(other, picture()))
         assert 0 < np.abs(found - wanted).max() <= allowed * np.ptp(wanted)
-
-
-def test_chunks_and_batches_change_nothing(folder: Path, model: Model) -> None:
-    prompts = [ids_of(model, picture()), ids_of(model, picture(seed=3)), ids_of(model, picture(), picture(seed=3))]
-    alone = [model.generate(each, max_tokens=12, temperature=0) for each in prompts]
-    assert alone[0] != alone[1]
-    results = list(model.batch([BatchRequest(each, {"max_tokens": 12, "temperature": 0}) for each in prompts]))
-    assert {tuple(each.ids) for each in results} == set(map(tuple, alone))
-    assert model.generate(prompts[0], max_tokens=12, temperature=0, repetition_penalty=1.2, top_p=0.9)
-    with glinfer.load(folder, kernels=KernelOptions(chunk=16)) as small:
-        found = small.logits(ids_of(small, picture()))
-    wanted = model.logits(prompts[0])
-    assert np.abs(found - wanted).max() <= 2e-6 * np.ptp(wanted)
 
 
 def test_images_have_ids_by_their_pixels(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,6 @@ from scripted_models import BYTES
 from tiers import tiered
 
 import glinfer
-from glinfer.engine.model import Model
 from glinfer.engine.prefill import MAX_SINGLE_TOKENS, MAX_SINGLE_TOKENS_BEFORE
 from glinfer.engine.random_model import demo_tokenizer
 from glinfer.engine.run.cached import CachedSession
@@ -146,13 +145,6 @@ class TestLoading:
                 results.append(model.logits(PROMPT))
         assert np.array_equal(results[0], results[1])
         assert 0 < np.abs(results[1] - results[2]).max() < 1e-2
-
-    def test_plans_and_weights_can_be_chosen(self, bare: Path, model: Model, reference: Model) -> None:
-        expected = model.logits(PROMPT)
-        np.testing.assert_allclose(reference.logits(PROMPT), expected, atol=1e-5)
-        with glinfer.load(bare, weights="q8") as other:
-            assert (model.weights, other.weights) == ("f32", "q8")
-            assert 1e-5 < np.abs(other.logits(PROMPT) - expected).max() < 5e-2
 
 
 # Done once for all who ask, or put off until it is needed

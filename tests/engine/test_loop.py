@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from token_streams import stream_of
 
 from glinfer.config import ModelConfig
-from glinfer.engine.ids import check_count
 from glinfer.engine.run.decode import DecodeSession, RecomputeSession
 from glinfer.engine.run.stats import GenerationStats
 from glinfer.engine.sampler import Sampler, SamplingOptions
@@ -197,23 +196,6 @@ def test_a_session_that_is_closed_ends_the_stream_with_an_error() -> None:
     assert (ends.count, stream.stats.finish_reason) == (1, "error")
 
 
-def test_closing_ends_it_at_once() -> None:
-    for taken in (0, 1):
-        model, ends = Counter(), Ends()
-        with make(model, on_end=ends) as stream:
-            assert [next(stream) for _ in range(taken)] == [2][:taken]
-            if taken:
-                stream.close()
-                assert ends.count == 1
-        assert list(stream) == []
-        assert (stream.stats.finish_reason, stream.ids, len(model.seen), ends.count) == (
-            "closed",
-            [2][:taken],
-            taken,
-            1,
-        )
-
-
 def test_one_that_is_closed_after_its_last_token_was_not_cut_short() -> None:
     for options, reason in (({"max_tokens": 2}, "length"), ({"max_tokens": 3}, "closed")):
         ends = Ends()
@@ -255,15 +237,6 @@ def test_on_end_is_called_exactly_once_and_sees_why_it_ended(way: str) -> None:
     assert seen == [way]
 
 
-def test_draws_are_those_of_this_stream_alone() -> None:
-    model = Counter()
-    session = holding(model, count_draws=lambda: model.draws)
-    first, second = make(session=session), make(session=session)
-    next(first), next(second), next(second), next(first), next(second)
-    assert (first.stats.draws, second.stats.draws) == (14, 21)
-    assert first.stats.draws_per_token == second.stats.draws_per_token == 7
-
-
 def test_seconds_leave_out_what_the_caller_does(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr("glinfer.engine.stream.time.perf_counter", lambda: now[0])
@@ -279,21 +252,6 @@ def test_seconds_leave_out_what_the_caller_does(monkeypatch: pytest.MonkeyPatch)
     next(stream)
     assert stream.stats.seconds == 1.0
     assert stream.stats.tokens_per_second == 2.0
-
-
-def test_max_tokens_has_to_be_a_whole_number_of_at_least_1() -> None:
-    for wrong in (0, -1, True, False, 2.0, "3", None, float("nan"), [1], np.float32(2), np.True_):
-        with pytest.raises(InputError, match=r"max_tokens is .*expected a whole number of at least 1"):
-            check_count("max_tokens", wrong)
-    for right in (1, np.int64(1), np.uint8(1)):
-        assert type(check_count("max_tokens", right)) is int
-
-
-def test_the_repetition_penalty_looks_at_prompt_and_generated_tokens() -> None:
-    row = np.zeros(VOCAB, np.float32)
-    row[[3, 4, 5]] = 9.0, 8.9, 8.8
-    options = SamplingOptions(temperature=0, repetition_penalty=2.0)
-    assert list(make(lambda ids: row, prompt=[3], sampling=options, max_tokens=2)) == [4, 5]
 
 
 @given(

@@ -18,7 +18,6 @@ import glinfer
 from glinfer.engine.model import Model
 from glinfer.engine.prefill import MAX_SINGLE_TOKENS, Prefill
 from glinfer.engine.run.cached import CachedSession
-from glinfer.engine.sampler import Sampler, SamplingOptions
 from glinfer.formats import save_checkpoint
 from glinfer.gl.context import Limits, open_device
 from glinfer.kernels.options import KernelOptions
@@ -114,16 +113,6 @@ def test_a_context_beyond_any_edge_of_a_texture(tmp_path: Path) -> None:
 
 class TestSessions:
     """All with chunks of 16 tokens."""
-
-    def test_choices_after_a_prompt(self, pieces: Model) -> None:
-        for tokens, options in ((4, {"temperature": 0}), (16, {"seed": 5}), (17, {"top_k": 9, "seed": 6})):
-            sampling = SamplingOptions(**options)  # type: ignore[arg-type]
-            with pieces.session() as session, pieces.session() as other:
-                session.prefill(IDS[:tokens])
-                for token in IDS[:tokens]:
-                    other.step(token)
-                assert session.generate_ids(20, Sampler(sampling)) == other.generate_ids(20, Sampler(sampling))
-                assert agree(session.logits(), other.logits())
 
     def test_only_new_tokens_are_run(self, pieces: Model, chunk_runs: list[tuple[int, int]]) -> None:
         with pieces.session() as session:

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiers import tiered
 from whole_noise import gumbel
 
 from glinfer.engine.sampler import MIN_TEMPERATURE, Sampler, SamplingOptions
@@ -86,12 +85,6 @@ def test_edges_of_the_ranges_are_allowed_and_numpy_numbers_become_plain() -> Non
 
 def distribution(logits: Any, history: Any = (), **options: Any) -> list[float]:
     return list(Sampler(SamplingOptions(**options)).distribution(logits, history).tolist())
-
-
-def test_the_penalty_comes_before_greedy_choice() -> None:
-    sampler = Sampler(SamplingOptions(temperature=0, repetition_penalty=3.0))
-    assert sampler.sample(np.array([2.0, 1.0, 0.0]), []) == 0
-    assert sampler.sample(np.array([2.0, 1.0, 0.0]), [0]) == 1
 
 
 def test_top_k_keeps_exactly_k_lower_ids_first_where_equal() -> None:
@@ -171,12 +164,6 @@ def run(count: int, logits: Any, **options: Any) -> list[int]:
     return [sampler.sample(logits) for _ in range(count)]
 
 
-def test_greedy_takes_the_lowest_of_equal_ids() -> None:
-    sampler = Sampler(SamplingOptions(temperature=0.0, seed=3))
-    assert {sampler.sample(np.array([0.0, 7.0, 7.0], dtype=np.float32)) for _ in range(20)} == {1}
-    assert sampler.distribution(np.array([0.0, 7.0, 7.0])).tolist() == [0, 1, 0]
-
-
 def test_every_chosen_token_is_one_step_and_nothing_else_is() -> None:
     for temperature in (0.0, 1.0):
         sampler = Sampler(SamplingOptions(temperature=temperature, seed=11))
@@ -251,38 +238,6 @@ def test_equal_seeds_repeat_and_no_seed_does_not() -> None:
     assert first.seed != Sampler().seed
     again = Sampler(SamplingOptions(seed=first.seed))
     assert [first.sample(row) for _ in range(20)] == [again.sample(row) for _ in range(20)]
-
-
-def standard_deviations_off(tokens: list[int], expected: Any) -> float:
-    """How far chi-square of the drawn tokens is from what is usual, over the tokens that can be drawn."""
-    counts = np.bincount(tokens, minlength=len(expected))
-    wanted = len(tokens) * np.asarray(expected)
-    assert counts[wanted == 0].sum() == 0
-    some = wanted > 0
-    freedom = int(some.sum()) - 1
-    chi_square = float(((counts[some] - wanted[some]) ** 2 / wanted[some]).sum())
-    return abs(chi_square - freedom) / math.sqrt(2 * freedom)
-
-
-@tiered(
-    "options",
-    [{"top_k": 9, "top_p": 0.95, "min_p": 0.01, "temperature": 0.9}, {}, {"temperature": 3.0, "top_k": 7}],
-    ids=repr,
-)
-def test_frequencies_follow_the_distribution(options: dict[str, Any]) -> None:
-    # The ids lie far apart, as in a real vocabulary; the probabilities of most are between 0.01 and 0.3.
-    row = np.full(3000, -np.inf)
-    row[np.arange(12) ** 3] = np.random.default_rng(4).normal(0, 1.2, 12)
-    assert standard_deviations_off(run(1500, row, seed=2, **options), distribution(row, **options)) < 4
-
-
-def test_draws_of_neighbouring_steps_and_seeds_are_independent() -> None:
-    tokens = np.array(run(2000, np.zeros(8), seed=12))
-    for distance in (1, 2, 8):
-        pairs = 8 * tokens[:-distance] + tokens[distance:]
-        assert standard_deviations_off(pairs.tolist(), [1 / 64] * 64) < 4
-    tokens = np.array([run(1, np.zeros(8), seed=seed)[0] for seed in range(2000)])
-    assert standard_deviations_off((8 * tokens[:-1] + tokens[1:]).tolist(), [1 / 64] * 64) < 4
 
 
 # ---- extremes of the draw

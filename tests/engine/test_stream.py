@@ -61,16 +61,6 @@ def test_closing_drops_what_was_held_and_tells_once() -> None:
     assert (stream.stats.finish_reason, ends) == ("closed", [1])
 
 
-def test_a_with_block_closes_it_and_closing_after_the_end_changes_nothing() -> None:
-    with make(b"abc") as stream:
-        assert next(stream) == "a"
-    assert stream.stats.finish_reason == "closed"
-    assert list(stream) == []
-    with make(b"ab") as stream:
-        list(stream)
-    assert stream.stats.finish_reason == "length"
-
-
 def test_stats_and_ids_are_current_between_pieces() -> None:
     stream = make(b"abc")
     next(stream)

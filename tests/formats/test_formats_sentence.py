@@ -134,33 +134,8 @@ class TestZip:
         assert (first / "config.json").stat().st_mtime_ns == written
         assert [each.name for each in first.parent.iterdir()] == [first.name], "nothing is left behind"
 
-    @each_case("name", ["../evil.json", "/evil.json", "a/../../evil.json", "c:evil"])
-    def test_names_that_lead_out_are_refused(self, tmp_path: Path, name: str) -> None:
-        with zipfile.ZipFile(tmp_path / "a.zip", "w") as made:
-            made.writestr("config.json", "{}")
-            made.writestr(name, "{}")
-        with pytest.raises(FormatError, match=r"found the file name .*; do not trust this file"):
-            load_checkpoint(tmp_path / "a.zip")
-        assert not list(tmp_path.rglob("evil*"))
-
-    def test_a_damaged_one_leaves_nothing(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("GLINFER_CACHE", str(tmp_path / "cache"))
-        write_embedder(tmp_path / "m")
-        data = bytearray(packed(tmp_path / "m", tmp_path / "a.zip").read_bytes())
-        (tmp_path / "cut.zip").write_bytes(data[: len(data) // 2])
-        with pytest.raises(FormatError, match="damaged zip file"):
-            load_checkpoint(tmp_path / "cut.zip")
-        assert not [each for each in (tmp_path / "cache").rglob("*") if each.is_file()]
-
     def test_one_without_a_model(self, tmp_path: Path) -> None:
         with zipfile.ZipFile(tmp_path / "a.zip", "w") as made:
             made.writestr("readme.txt", "hello")
         with pytest.raises(FormatError, match=r"found no model in it; expected one config.json"):
-            load_checkpoint(tmp_path / "a.zip")
-
-    def test_more_than_any_model_needs(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("glinfer.formats.zipped.MAX_ZIP_BYTES", 10)
-        with zipfile.ZipFile(tmp_path / "a.zip", "w") as made:
-            made.writestr("config.json", "x" * 11)
-        with pytest.raises(FormatError, match="found 1 files of 11 bytes, which exceeds the limit of"):
             load_checkpoint(tmp_path / "a.zip")

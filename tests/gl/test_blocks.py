@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glinfer.errors import PlanError
-from glinfer.gl.layouts.blocks import BlockLayout, RowLayout, blocks_for, lane_offsets
+from glinfer.gl.layouts.blocks import BlockLayout, RowLayout, blocks_for
 
 Array = np.ndarray[Any, Any]
 COLS = st.sampled_from([1, 3, 4, 15, 16, 36, 63, 64, 65, 128, 129, 300, 512, 1000])
@@ -60,29 +60,6 @@ def by_shader(layout: BlockLayout, slot: int, block: int) -> tuple[int, int]:
 # Blocks
 
 
-def test_four_lanes_after_each_other_are_a_quad_of_the_renderer() -> None:
-    """Renderers shade 2×2 fragments together whose corner has even coordinates."""
-    x, y = lane_offsets()
-    assert sorted(zip(x.tolist(), y.tolist(), strict=True)) == [(a, b) for a in range(4) for b in range(4)]
-    for quad in range(4):
-        corner_x, corner_y = x[4 * quad], y[4 * quad]
-        assert corner_x % 2 == corner_y % 2 == 0
-        offsets = [(x[lane] - corner_x, y[lane] - corner_y) for lane in range(4 * quad, 4 * quad + 4)]
-        assert offsets == [(0, 0), (1, 0), (0, 1), (1, 1)]
-
-
-@few
-@given(layouts())
-def test_vectors_come_back_and_padding_is_zero(layout: BlockLayout) -> None:
-    matrix = numbered(layout)
-    texels = layout.pack(matrix)
-    assert texels.shape == (layout.height, layout.width, 4)
-    assert texels.dtype == np.float32
-    assert layout.nbytes == texels.nbytes
-    assert np.array_equal(layout.unpack(texels, layout.rows, layout.cols), matrix)
-    assert np.count_nonzero(texels) == matrix.size
-
-
 @few
 @given(layouts(), st.data())
 def test_parts_are_the_first_rows_and_their_region_holds_them(layout: BlockLayout, data: st.DataObject) -> None:
@@ -105,22 +82,6 @@ def test_parts_are_the_first_rows_and_their_region_holds_them(layout: BlockLayou
     assert all(
         np.array_equal(found, all_of[first : first + rows]) for found, all_of in zip(later, everything, strict=True)
     )
-
-
-@few
-@given(st.integers(1, 300), COLS, st.sampled_from([64, 100, 256, 2048]))
-def test_16_slots_from_a_multiple_of_16_on_lie_side_by_side(slots: int, cols: int, biggest: int) -> None:
-    """What the attention over a cache relies on, to find four tokens, or sixteen, by one place."""
-    try:
-        layout = BlockLayout.by_block((slots, cols), biggest)
-    except PlanError:
-        assert blocks_for(cols) * slots * 16 > biggest**2 / 4, "this would have fit"
-        return
-    slot, block = np.arange(slots)[:, None], np.arange(layout.blocks)[None, :]
-    x, y = layout.origin(slot, block)
-    first_x, first_y = layout.origin(slot // 16 * 16, block)
-    assert np.array_equal(x, first_x + 4 * (slot % 16))
-    assert np.array_equal(y, np.broadcast_to(first_y, y.shape))
 
 
 def test_a_tall_vector_gets_more_tiles_before_it_is_refused() -> None:
@@ -172,17 +133,6 @@ def test_what_is_kept_aside_lies_behind_the_rest(layout: BlockLayout) -> None:
     assert layout.region(1, layout.cols) == (layout.width, layout.height)
 
 
-@few
-@given(caches())
-def test_slots_that_share_hold_what_was_written_last(layout: BlockLayout) -> None:
-    matrix = numbered(layout)
-    found = layout.unpack(layout.pack(matrix), layout.rows, layout.cols)
-    kept = 64 * layout.kept_blocks
-    assert np.array_equal(found[:, :kept], matrix[:, :kept])
-    last = np.minimum((np.arange(layout.rows) // layout.every + 1) * layout.every, layout.rows) - 1
-    assert np.array_equal(found[:, kept:], matrix[last, kept:])
-
-
 def test_a_cache_of_keys_and_values_takes_little_more_than_they_do() -> None:
     layout = BlockLayout.by_block((2048, 3 * 512), 2048, aside=8, every=2048)
     assert layout.nbytes == 2048 * 2 * 512 * 4 + 4 * 2048 * 16
@@ -192,19 +142,6 @@ def test_a_cache_of_keys_and_values_takes_little_more_than_they_do() -> None:
 
 
 # Tables
-
-
-@few
-@given(tables())
-def test_tables_come_back_and_padding_is_zero(layout: RowLayout) -> None:
-    matrix = numbered(layout)
-    texels = layout.pack(matrix)
-    assert texels.shape == (layout.height, layout.width, 4)
-    assert texels.dtype == matrix.dtype == np.dtype(layout.format.dtype)
-    assert texels.flags.c_contiguous
-    assert np.array_equal(layout.unpack(texels, layout.rows, layout.cols), matrix)
-    assert np.count_nonzero(texels) == matrix.size
-    assert layout.nbytes == texels.nbytes
 
 
 @few

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +12,6 @@ from hypothesis import strategies as st
 from glinfer.errors import PlanError
 from glinfer.gl.layouts.matrix import FORMATS, Layout
 
-Array = np.ndarray[Any, Any]
 few = settings(max_examples=25)
 EDGE = st.integers(1, 40)
 SINGLE = sorted(name for name, found in FORMATS.items() if found.channels == 1)
@@ -27,37 +25,6 @@ def layouts(draw: st.DrawFn) -> Layout:
     smallest = int(np.ceil(np.sqrt(rows * cols)))
     biggest = draw(st.integers(smallest, smallest + 15))
     return Layout.of((rows, cols), draw(st.sampled_from(SINGLE)), biggest)
-
-
-def numbered(layout: Layout, rows: int | None = None) -> Array:
-    """A matrix whose element i, counted row by row, is i + 1."""
-    rows = layout.rows if rows is None else rows
-    return np.arange(1, rows * layout.cols + 1).reshape(rows, layout.cols).astype(layout.format.dtype)
-
-
-@few
-@given(layouts())
-def test_every_element_lies_where_the_module_says(layout: Layout) -> None:
-    texels = layout.pack(numbered(layout))
-    assert texels.shape == (layout.height, layout.width)
-    for row in range(layout.rows):
-        for col in range(layout.cols):
-            i = row * layout.cols + col
-            x, y = (i % layout.width, i // layout.width) if layout.wrapped else (col, row)
-            assert texels[y, x] == i + 1
-    assert np.count_nonzero(texels) == layout.rows * layout.cols, "padding is zero"
-
-
-@few
-@given(layouts(), st.data())
-def test_unpack_is_the_reverse_of_pack_for_every_part(layout: Layout, data: st.DataObject) -> None:
-    rows, cols = data.draw(st.integers(1, layout.rows)), data.draw(st.integers(1, layout.cols))
-    matrix = numbered(layout)
-    texels = layout.pack(matrix)
-    width, height = layout.region(rows, cols)
-    part = np.ascontiguousarray(texels[:height, :width])
-    assert part.shape == (height, width)
-    assert np.array_equal(layout.unpack(part, rows, cols), matrix[:rows, :cols])
 
 
 @few

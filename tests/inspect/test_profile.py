@@ -262,25 +262,6 @@ def test_each_shows_every_draw(capsys: Capture) -> None:
     ]
 
 
-def test_fences_and_growth_are_shown(capsys: Capture) -> None:
-    text, _ = output(capsys, *SHAPE, *QUICK, "--timing", "fence", "--growth")
-    assert "timed by CPU fences minus a fence of " in text
-    table = text[text.index("tokens") :].splitlines()[1:4]
-    assert [row.split()[0] for row in table] == ["1", "16", "64"]
-
-
-def test_json_is_one_document(bare: Path, capsys: Capture) -> None:
-    text, _ = output(capsys, bare, *QUICK, "--json", "--plan", "reference", "--tokens", "9")
-    found = json.loads(text)
-    assert (found["report"], found["model"], found["what"], found["tokens"]) == (
-        "glinfer profile",
-        "bare.gab",
-        "sequence",
-        9,
-    )
-    assert found["totals"]["draws"] == 52
-
-
 def test_it_writes_a_trace_and_a_page(bare: Path, tmp_path: Path, capsys: Capture) -> None:
     trace, page = tmp_path / "trace.json", tmp_path / "page.html"
     page.write_text("what was here before")

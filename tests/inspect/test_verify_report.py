@@ -6,8 +6,7 @@ import json
 from typing import Any
 
 import numpy as np
-import pytest
-from jsonschema import Draft202012Validator, ValidationError
+from jsonschema import Draft202012Validator
 from tiny_models import in_formats, tiny
 
 from glinfer.config import ModelConfig
@@ -108,18 +107,6 @@ def test_without_runs_nothing_has_passed() -> None:
     report = VerifyReport("model.gab", (), (UnusableRun(None, None, "f16", "too large"),))
     assert validated(report)["passed"] is False
     assert report.unusable[0].where == "device auto, weights f16"
-
-
-def test_the_schema_refuses_other_parts() -> None:
-    for key in ("passed", "runs", "version", "unusable"):
-        document = VerifyReport("model.gab", (made(),)).to_json()
-        del document[key]
-        with pytest.raises(ValidationError):
-            Draft202012Validator(json.loads(SCHEMA.read_text())).validate(document)
-    document = VerifyReport("model.gab", (made(),)).to_json()
-    document["runs"][0]["draws"][0]["colour"] = "red"
-    with pytest.raises(ValidationError, match="colour"):
-        Draft202012Validator(json.loads(SCHEMA.read_text())).validate(document)
 
 
 def test_the_schema_names_what_the_code_does() -> None:

@@ -212,17 +212,6 @@ class TestRefused:
             assert words in self.refused(capsys, small, *[places.get(argument, argument) for argument in arguments])
             assert [path.name for path in prompts.parent.iterdir()] == ["prompts.jsonl"], arguments
 
-    def test_prompts_and_a_file_in_the_way(self, small: Path, prompts: Path, capsys: Capture) -> None:
-        out = prompts.with_name("out.jsonl")
-        for data in (b"precious", b'{"id": 99, "prompt_sha": "x"}\n'):
-            out.write_bytes(data)
-            assert "out.jsonl:1: " in self.refused(capsys, small, "--batch", prompts, "--out", out)
-            assert out.read_bytes() == data
-        out.unlink()
-        prompts.write_bytes(b'{"prompt": "a"}\n\n{"prompt"\n')
-        assert "prompts.jsonl:3: this is not JSON" in self.refused(capsys, small, "--batch", prompts, "--out", out)
-        assert [path.name for path in prompts.parent.iterdir()] == ["prompts.jsonl"]
-
     def test_with_model_one_bad_prompt_stops_all(self, small: Path, bare: Path, prompts: Path, capsys: Capture) -> None:
         out = prompts.with_name("out.jsonl")
         write(prompts, [*PROMPTS, {"ids": [300]}])

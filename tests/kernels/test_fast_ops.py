@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import rows_draw
 from block_draw import (
     BLOCKS,
     FLOATS_AND_ROWS,
@@ -27,8 +26,6 @@ from block_draw import (
     whole_blocks,
     with_kernels,
 )
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from one_draw import TOLERANCE, Array, Case, check, normal
 from tiers import tiered
 
@@ -76,7 +73,6 @@ SHARED_FORMS: list[dict[str, Any]] = [
     {"adds": True, "finishes": "gelu", "gate_before": True, "sums_before": True},
 ]
 """Products that instances share although a norm, an activation or a gate is behind them."""
-ROWS_FORMS = [form for form in FORMS if "slots" not in form]
 
 
 # gemm of one row
@@ -113,27 +109,6 @@ def cases_of(form: dict[str, Any]) -> list[Case]:
     """Runs at the first and the last position that a product has."""
     last = form.get("slots", 70 if "turn" in form else 1) - 1
     return [at(position) for position in sorted({0, last})]
-
-
-@pytest.mark.slow
-@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.data())
-def test_random_products_agree_with_float64(device: Device, data: st.DataObject) -> None:
-    """Of one row and of many, in every form of either."""
-    many = data.draw(st.booleans(), "many rows")
-    weights = data.draw(st.sampled_from(FORMATS), "weights")
-    form = data.draw(st.sampled_from(ROWS_FORMS if many else FORMS), "form")
-    table = rows_draw.KERNELS if many else KERNELS
-    kernels = dataclasses.replace(table[data.draw(st.sampled_from(sorted(table)), "kernels")], unroll=1)
-    # The mean of few inputs leaves little but the errors of rounding.
-    least = 16 if form.get("centred") else 1
-    outputs, inputs = data.draw(st.integers(1, 150), "outputs"), data.draw(st.integers(least, 150), "inputs")
-    inputs = whole_blocks(weights, inputs) if weights in BLOCKS else inputs
-    if many:
-        one = rows_draw.gemm_draw(weights, kernels, outputs, inputs, 19, **form)
-        check(device, one, rows_draw.first_rows(one, data.draw(st.integers(1, 19), "rows")))
-    else:
-        check(device, gemv_draw(weights, kernels, outputs, inputs, **form), *cases_of(form))
 
 
 @tiered(("weights", "outputs", "inputs", "edge"), [("q8", 700, 300, 256), ("Q4_K", 1400, 1024, 320)])

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +11,6 @@ from goldens import check_digest, recorded
 from goldens.figures import Array, Figures
 from goldens.models import GIFT, HALVES, MODELS, gift_tensors, save_tensors, write_recorded
 from made_models import of_family, opened, worst
-from tiers import tiered
 
 from glinfer.families import DECODERS
 from glinfer.formats import Checkpoint, load_checkpoint
@@ -175,104 +171,4 @@ def test_half_precision_files_on_the_device(read: Reader, name: str) -> None:
             assert figures.error(tokens - 1, model.logits(figures.ids[:tokens])) <= OF_RANGE, tokens
 
 
-# What the figures would notice
-
-
-def with_config(**changes: Any) -> Callable[[Checkpoint], Checkpoint]:
-    return lambda made: dataclasses.replace(made, config=dataclasses.replace(made.config, **changes))
-
-
-def with_tensor(name: str, change: Callable[[Array], Array]) -> Callable[[Checkpoint], Checkpoint]:
-    return lambda made: dataclasses.replace(made, tensors={**made.tensors, name: change(made.tensors[name])})
-
-
-FIRST, SECOND = ("model.layers.0", "model.layers.1")
-MISTAKES = {
-    "another base of the angles": ("llama", with_config(rope_theta=10500.0)),
-    "heads of queries in another order": (
-        "llama",
-        with_tensor(f"{SECOND}.self_attn.q_proj.weight", lambda x: np.roll(x, x.shape[0] // 6, axis=0)),
-    ),
-    "positions are not scaled": ("llama3-biases-tied", with_config(rope_scaling=())),
-    "no gate of a head": ("lfm3", with_tensor(f"{SECOND}.self_attn.gate_proj.weight", lambda x: 0 * x)),
-    "factors of experts in another order": (
-        "gemma4_moe",
-        with_tensor(f"{SECOND}.router.per_expert_scale", lambda x: np.roll(x, 1)),
-    ),
-    "gains before experts in another order": (
-        "gemma4_moe",
-        with_tensor(f"{FIRST}.pre_feedforward_layernorm_2.weight", lambda x: np.roll(x, 1)),
-    ),
-    "a scan beside attention in another order": (
-        "falcon_h1",
-        with_tensor(f"{SECOND}.mamba.in_proj_qkv.weight", lambda x: np.roll(x, x.shape[0] // 4, axis=0)),
-    ),
-    "no window": ("mistral", with_config(sliding_window=0)),
-    "a window one token too wide": ("qwen2-windows", with_config(sliding_window=31)),
-    "another activation": ("gemma", with_config(hidden_act="silu")),
-    "no bound on scores": ("gemma2", with_config(attn_logit_softcapping=0.0)),
-    "the angles of all layers alike": ("gemma3", with_config(rope_local_base_freq=0.0)),
-    "scaled angles in layers with a window": ("gemma3-scaled", with_config(rope_local_base_freq=2100.0)),
-    "the gain of heads before that of the next element": (
-        "gemma3-scaled",
-        with_tensor(f"{FIRST}.self_attn.k_norm.weight", lambda x: np.roll(x, 1)),
-    ),
-    "a norm for each head": (
-        "olmo2",
-        with_tensor(f"{FIRST}.self_attn.q_norm.weight", lambda x: np.concatenate([x[:10], np.roll(x[10:], 1)])),
-    ),
-    "heads that turn as a whole": ("phi3", with_config(partial_rotary_factor=0.5, rope_scaling=())),
-    "another factor of branches": ("granite", with_config(residual_multiplier=0.23)),
-    "a convolution that sees the tokens the other way round": (
-        "lfm2",
-        with_tensor(f"{FIRST}.conv.conv.weight", lambda x: x[..., ::-1]),
-    ),
-    "the gates behind a convolution for those before it": (
-        "lfm2-biases",
-        with_tensor(f"{SECOND}.conv.in_proj.weight", lambda x: np.roll(x, x.shape[0] // 3, axis=0)),
-    ),
-    "no sinks": ("gpt_oss-limits", with_tensor(f"{SECOND}.self_attn.sinks.weight", lambda x: x - 100)),
-    "no bias behind an expert": ("gpt_oss", with_tensor(f"{SECOND}.mlp.experts.2.down_proj.bias", lambda x: 0 * x)),
-    "gates without a bound": ("gpt_oss-limits", with_config(swiglu_limit=1e6)),
-    "another decay of a head": (
-        "qwen3_5-shared",
-        with_tensor(f"{SECOND}.linear_attn.dt_bias", lambda x: np.roll(x, 1)),
-    ),
-    "gates of attention before its queries": (
-        "qwen3_5",
-        with_tensor("model.layers.3.self_attn.q_proj.weight", lambda x: np.roll(x, 16, axis=0)),
-    ),
-    "1 added to the gains behind a delta rule": (
-        "qwen3_5-shared",
-        with_tensor(f"{SECOND}.linear_attn.norm.weight", lambda x: x + 1),
-    ),
-    "positions from 1": ("gpt2", with_tensor("transformer.wpe.weight", lambda x: np.roll(x, -1, axis=0))),
-}
-
-
-@tiered("mistake", MISTAKES, keep=(0,))
-def test_the_figures_would_notice(read: Reader, mistake: str) -> None:
-    """The mistake is made in a model, and its logits are far enough from the figures to fail the tests above."""
-    name, change = MISTAKES[mistake]
-    made, figures = read(name), FIGURES[name]
-    place = (made.config.long_after or 200) - 1
-    assert figures.error(place, float64_logits(change(made), figures.ids[: place + 1])[place]) > 10 * OF_RANGE
-
-
 # transformers itself
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", MODELS)
-def test_every_logit_of_every_position_is_that_of_transformers(tmp_path: Path, name: str) -> None:
-    """The figures hold a part of them."""
-    pytest.importorskip("torch", reason="PyTorch is not installed (make test-all installs it)")
-    pytest.importorskip("transformers", reason="transformers is not installed (make test-all installs it)")
-    from goldens.record import load_peer, peer_logits
-
-    made, ids = load_checkpoint(write_recorded(name, tmp_path)), FIGURES[name].ids
-    if made.config.long_after:
-        ids = ids[: made.config.long_after]
-    expected, found = peer_logits(load_peer(tmp_path), ids), float64_logits(made, ids)
-    errors = np.abs(found - expected).max(axis=1) / np.ptp(expected, axis=1)
-    assert errors.max() <= OF_RANGE, int(errors.argmax())

@@ -5,24 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import moderngl
 import numpy as np
 import pytest
 from block_draw import KERNELS as FORMS
 from subjects import Subject, gab, of_family
 from tiers import tiered
-from whole_noise import gumbel_of_key
 
 from glinfer.config import ModelConfig
 from glinfer.engine.loading import prepare
 from glinfer.errors import PlanError
 from glinfer.gl.context import Device, Limits, open_device
 from glinfer.inspect.verify.draws import verify_draws
-from glinfer.kernels import DrawSpec
-from glinfer.kernels.fused.sample import best_candidate
-from glinfer.kernels.noise import noise_key
 from glinfer.kernels.options import KernelOptions, default_kernels
-from glinfer.lower.fused.token import LOGITS, PICKS, fast_plan
+from glinfer.lower.fused.token import LOGITS, fast_plan
 from glinfer.lower.options import PlanOptions
 from glinfer.program.oracle import relative_error
 from glinfer.program.session import Session
@@ -37,11 +32,6 @@ QWEN = of_family("qwen3", "Q8_0")
 """Heads that share keys, are normalised and see a window; a gate; all but the norms in blocks of the file."""
 IDS = [int(token) for token in np.random.default_rng(4).integers(0, 37, 70)]
 OTHERS = [(token + 1) % 37 for token in IDS]
-some_kernels = tiered(
-    ("name", "subject"),
-    [("default", FLOATS), ("one by one", gab("q8")), ("GPU", QWEN)],
-    ids=["default", "one by one", "GPU-qwen3"],
-)
 
 
 def make(device: Device, name: str = "default", subject: Subject = FLOATS) -> Session:
@@ -63,10 +53,6 @@ def feed(session: Session, ids: Sequence[int], start: int = 0, **choice: Any) ->
     for place, token in enumerate(ids, start):
         assert session.run(values(session, place, token, **choice)) == len(session.plan.draws)
     return np.array(session.read(LOGITS)[0])
-
-
-def chosen(session: Session, position: int) -> int:
-    return best_candidate(session.read_rows(PICKS, position)[0])
 
 
 def same(found: Array, expected: Array) -> bool:
@@ -112,20 +98,6 @@ def test_points_larger_than_the_renderers_are_refused_before_anything_is_made() 
 # What earlier runs left
 
 
-@some_kernels
-def test_a_rewind_gives_what_a_fresh_session_gives(device: Device, name: str, subject: Subject) -> None:
-    """To the last bit, whatever tokens were after the position."""
-    session, fresh = make(device, name, subject), make(device, name, subject)
-    feed(session, OTHERS)
-    for start in (64, 30, 3, 0):
-        found = feed(session, IDS[start : start + 3], start)
-        for tensor in fresh.plan.of_kind("cache"):
-            fresh.texture(tensor.name).fill(0.0)
-        expected = feed(fresh, OTHERS[:start] + IDS[start : start + 3])
-        assert same(found, expected), f"from {start}: off by {relative_error(found, expected):.1e}"
-        feed(session, OTHERS[start:], start)
-
-
 @pytest.mark.slow
 def test_tokens_before_a_window_are_seen_by_those_between_alone(device: Device) -> None:
     """Two layers of 20 tokens each: the last sees 39 tokens. Others share sums with those, and round them at most."""
@@ -138,67 +110,7 @@ def test_tokens_before_a_window_are_seen_by_those_between_alone(device: Device) 
         assert same(feed(session, IDS[place:60], place), first)
 
 
-@tiered("name", ["default", "GPU"])
-def test_a_run_that_was_broken_off_does_not_disturb_the_next(device: Device, name: str) -> None:
-    """Wherever that was: while blending is on, too."""
-    session = make(device, name)
-    clean = feed(session, IDS[:3])
-    for stop in range(len(session.plan.draws)):
-
-        def interrupt(spec: DrawSpec, at: str = session.plan.draws[stop].name) -> None:
-            if spec.name == at:
-                raise KeyboardInterrupt
-
-        with pytest.raises(KeyboardInterrupt):
-            session.run(values(session, 2, IDS[2]), after=interrupt)
-        assert same(feed(session, IDS[:3]), clean), f"after draw {stop}"
-
-
 # Choosing tokens
 
 
-@tiered("name", ["default", "GPU"])
-def test_a_token_that_the_gpu_chose_is_as_good_as_one_that_was_given(device: Device, name: str) -> None:
-    """A chain of tokens, each from the choice before, none read back until the end; greedy, and drawn."""
-    session = make(device, name)
-    for choice in ({}, {"noise": 1.0, "inverse_temperature": 0.8}):
-        ids, logits = IDS[:3], []
-        for place in range(30):
-            keyed = {**choice, "noise_key": noise_key(9, place)} if choice else {}
-            logits.append(feed(session, ids[place : place + 1], place, **keyed))
-            scores = logits[-1]
-            if choice:
-                scores = scores * np.float32(0.8) + gumbel_of_key(noise_key(9, place), 37)
-            assert chosen(session, place) == int(scores.argmax())
-            if place >= 2:
-                ids.append(int(scores.argmax()))
-        for place in range(30):
-            keyed = {**choice, "noise_key": noise_key(9, place)} if choice else {}
-            session.run(values(session, place, IDS[place] if place < 3 else -1, **keyed))
-        assert same(np.array(session.read(LOGITS)[0]), logits[-1])
-        assert [chosen(session, place) for place in range(2, 30)] == ids[3:]
-        assert len(set(ids)) > 2
-
-
 # What a token costs
-
-
-MAKERS = ("texture", "framebuffer", "program", "vertex_array", "buffer", "simple_framebuffer", "renderbuffer")
-
-
-def test_a_token_issues_the_planned_draws_and_makes_nothing(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    session = make(device)
-    first = feed(session, IDS[:5])
-    alive, programs, issued = device.live_objects(), session.program_count, device.draws_issued
-    assert programs == alive["program"] <= 9, "shared between blocks"
-
-    def refuse(*_: Any, **__: Any) -> None:
-        raise AssertionError("a GL object was made, or a shader compiled, for a token")
-
-    for maker in MAKERS:
-        monkeypatch.setattr(moderngl.Context, maker, refuse)
-    assert same(feed(session, IDS[:5]), first)
-    feed(session, IDS[5:70], 5)
-    assert session.device.live_objects() == alive
-    assert session.program_count == programs
-    assert device.draws_issued - issued == 70 * (6 * 2 + 3)

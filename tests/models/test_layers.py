@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from made_models import fresh, opened, packed, worst
-from tiers import tiered
+from made_models import opened
 
 from glinfer.config import ModelConfig
 from glinfer.engine.model import Model
@@ -18,19 +17,15 @@ from glinfer.families import FAMILIES
 from glinfer.families.layer import FULL, SLIDING, LayerConfig, Rope
 from glinfer.families.names import Names
 from glinfer.families.record import Family
-from glinfer.formats import Checkpoint, random_checkpoint, weight_shapes
-from glinfer.gl.context import Device, open_device
-from glinfer.kernels.options import KernelOptions
-from glinfer.lower.feed import runs
-from glinfer.lower.plans import plan_for, weights_for
-from glinfer.program.oracle import final_tensors
+from glinfer.formats import random_checkpoint
+from glinfer.gl.context import open_device
+from glinfer.lower.plans import plan_for
 
 Array = np.ndarray[Any, Any]
 APART = Names(mlp_norm="pre_feedforward_layernorm")
 BOTH = Family(
     "both", names=APART, layer=LayerConfig(norms="both", head_norms="head"), norm_offset=1.0, scaled_embeddings=True
 )
-AFTER = Family("after", layer=LayerConfig(norms="after", head_norms="width"))
 PLAIN = Family("plain")
 SUNK = Family(
     "sunk",
@@ -60,9 +55,6 @@ FORMS: dict[str, ModelConfig] = {
         attn_logit_softcapping=1.5,
         final_logit_softcapping=2.0,
     ),
-    "norms behind the branches, over all heads, no angles in some layers": dataclasses.replace(
-        SHAPE, model_type="after", rotary_layers=(1, 0), tie_word_embeddings=False
-    ),
     "factors, and heads that turn in part": dataclasses.replace(
         SHAPE,
         rotary_layers=(1, 1, 1, 0),
@@ -84,28 +76,14 @@ FORMS: dict[str, ModelConfig] = {
         swiglu_alpha=1.702,
     ),
 }
-SHARED = KernelOptions(part_steps=2, split_norms=True, split_inner=True, split_values=True, blends=True)
-KERNELS = {
-    "plain": KernelOptions(),
-    "alone": KernelOptions(quad=False, rows_per_draw=1),
-    "shared": SHARED,
-    "few": KernelOptions(quad=False, rows_per_draw=2, unroll=2, tiles=4, lookup_texture=True, part_steps=4),
-}
 IDS = [int(token) for token in np.random.default_rng(2).integers(0, 61, 40)]
-SOME = IDS[:22]
 """More than windows of 17 show."""
-OF_RANGE = 2e-5
 
 
 @pytest.fixture(autouse=True)
 def records(monkeypatch: pytest.MonkeyPatch) -> None:
-    for family in (BOTH, AFTER, PLAIN, SUNK):
+    for family in (BOTH, PLAIN, SUNK):
         monkeypatch.setitem(FAMILIES, family.name, family)
-
-
-def made(form: str, **changes: Any) -> Checkpoint:
-    """A random model whose gains differ from each other."""
-    return random_checkpoint(dataclasses.replace(FORMS[form], **changes), seed=3, scale=0.2)
 
 
 # The record
@@ -174,80 +152,10 @@ def test_an_odd_number_of_elements_cannot_turn() -> None:
 # The plans
 
 
-def logits_of(checkpoint: Checkpoint, ids: list[int], plan_name: str, **options: Any) -> Array:
-    """The logits after the last token, in float64, by the oracle of a plan."""
-    options = {"weights": "file", **options}
-    plan = plan_for(checkpoint.config, plan_name, **options)
-    weights = weights_for(checkpoint, plan_name, options["weights"])
-    arrays = {tensor.name: weights[tensor.name] for tensor in plan.of_kind("weight")}
-    caches: dict[str, Array] = {}
-    found: dict[str, Array] = {}
-    for given in runs(plan, ids):
-        found = final_tensors(plan, arrays, *given, caches)
-    return np.asarray(found["logits"][0])
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_both_plans_mean_the_same(form: str) -> None:
-    """In float64, where nothing is rounded: two plans that share neither passes nor weights."""
-    checkpoint = made(form)
-    expected = logits_of(checkpoint, SOME, "reference")
-    assert worst(logits_of(checkpoint, SOME, "fast"), expected) <= 1e-5  # of the weights, which are float32
-    of = checkpoint.config.layer(0)
-    further = 2 * of.norm_after + bool(of.head_norms) + 3 * (of.experts is not None)
-    assert len(plan_for(checkpoint.config, "fast").draws) == 4 * (6 + further) + 3
-
-
-def kept(form: str, kind: str) -> Checkpoint:
-    """A model whose matrices keep their bits, with whole blocks among them where ``kind`` has blocks of 32."""
-    return packed(made(form, hidden_size=64, head_dim=16), lambda name: kind)
-
-
-@tiered(("form", "kind"), zip(FORMS, ("Q8_0", "F16", "Q8_0", "F16"), strict=True))
-def test_matrices_that_keep_their_bits_mean_the_same(form: str, kind: str) -> None:
-    """Factors go to the inputs of such matrices, which cannot take them in."""
-    checkpoint = kept(form, kind)
-    formats = checkpoint.formats()
-    floats = Checkpoint(
-        checkpoint.config, {name: checkpoint.floats(name) for name in weight_shapes(checkpoint.config)}, "floats"
-    )
-    expected = logits_of(floats, SOME, "reference")
-    assert worst(logits_of(checkpoint, SOME, "fast", formats=formats), expected) <= 1e-5
-    assert worst(logits_of(checkpoint, SOME, "reference", formats=formats), expected) <= 1e-6
-
-
 @pytest.fixture(scope="module")
 def device() -> Iterator[Any]:
     with open_device() as found:
         yield found
-
-
-def judged(model: Model, checkpoint: Checkpoint) -> None:
-    """A token at a time, a prompt at once, scores, a batch and guesses, each against the reference plan's float64."""
-    expected = logits_of(checkpoint, IDS, "reference")
-    with model.session() as session:
-        for token in IDS:
-            session.step(token)
-        assert worst(session.logits(), expected) <= OF_RANGE
-    assert worst(fresh(model, IDS), expected) <= OF_RANGE
-    prompts = [IDS, IDS[:5], IDS[9:31]]
-    alone = [model.generate(prompt, max_tokens=6, temperature=0) for prompt in prompts]
-    assert model.generate(prompts, max_tokens=6, temperature=0) == alone
-    assert model.generate([*IDS, *IDS], max_tokens=6, temperature=0, speculate="ngram") == model.generate(
-        [*IDS, *IDS], max_tokens=6, temperature=0
-    )
-    (score,) = model.score([IDS])
-    last = logits_of(checkpoint, IDS[:-1], "reference")
-    assert abs(score.logprobs[-1] - (last[IDS[-1]] - np.log(np.exp(last).sum()))) <= OF_RANGE * np.ptp(last)
-
-
-@pytest.mark.gl
-@pytest.mark.slow
-@pytest.mark.parametrize(("form", "kernels"), list(zip(FORMS, ("plain", "alone", "few", "shared"), strict=True)))
-def test_every_plan_on_the_device(form: str, kernels: str, device: Device) -> None:
-    checkpoint = made(form)
-    with opened(checkpoint, kernels=KERNELS[kernels], device=device) as model:
-        judged(model, checkpoint)
 
 
 def last_token_looks_at(model: Model, block: int) -> Array:
@@ -261,10 +169,10 @@ def last_token_looks_at(model: Model, block: int) -> Array:
 
 @pytest.mark.gl
 @pytest.mark.slow
-@pytest.mark.parametrize("form", [*FORMS][::3])
+@pytest.mark.parametrize("form", [*FORMS][::2])
 def test_what_the_last_token_looks_at_is_that_of_the_reference_plan(form: str, device: Any) -> None:
     """Beside sinks the probabilities of tokens add up to less than 1."""
-    checkpoint = made(form)
+    checkpoint = random_checkpoint(FORMS[form], seed=3, scale=0.2)
     with opened(checkpoint, "reference", device=device) as model:
         expected = [model.capture(f"blocks.{block}.attn.probs", IDS)[f"blocks.{block}.attn.probs"] for block in (0, 1)]
         found = {"reference": [last_token_looks_at(model, block) for block in (0, 1)]}

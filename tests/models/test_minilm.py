@@ -14,8 +14,6 @@ import glinfer
 
 pytestmark = [pytest.mark.gl, pytest.mark.slow]
 
-SENTENCES = Path(__file__).resolve().parents[3] / "shared" / "text" / "tinyshakespeare.txt"
-
 
 @pytest.fixture(scope="module")
 def package() -> Path:
@@ -59,19 +57,3 @@ def test_texts_of_1_to_512_tokens(package: Path, peer: Any) -> None:
     assert max(lengths) == 512
     assert np.abs(found - expected).max() <= 1e-5
     assert (found * expected).sum(axis=1).min() >= 0.999999
-
-
-def test_nearest_neighbours(package: Path, peer: Any) -> None:
-    if not SENTENCES.is_file():
-        pytest.skip(f"{SENTENCES} is not here")
-    lines = [line for line in SENTENCES.read_text(encoding="utf-8").splitlines() if len(line) > 20][:50]
-    peer.max_seq_length = 256
-    expected = peer.encode(lines).astype(np.float64)
-    with glinfer.load(package) as model:
-        found = model.embed(lines).astype(np.float64)
-    nearest = []
-    for vectors in (expected, found):
-        scores = vectors @ vectors.T
-        np.fill_diagonal(scores, -1)
-        nearest.append(scores.argmax(axis=1))
-    assert np.array_equal(*nearest)

@@ -48,16 +48,6 @@ def test_logits_are_those_of_peft(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [*ADAPTED][1::3])
-def test_logits_of_merged_weights_are_those_of_peft(tmp_path: Path, name: str) -> None:
-    path, adapter = written(name, tmp_path)
-    figures = Figures.from_json({key: each for key, each in recorded("adapters")[name].items() if key != "sha256"})
-    convert_model(path, tmp_path / "merged.safetensors", lora=adapter, with_tokenizer=False)
-    with glinfer.load(tmp_path / "merged.safetensors", context=CONTEXT) as model:
-        assert figures.error(len(figures.ids) - 1, model.logits(figures.ids)) <= TOLERANCE
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ADAPTED)
 def test_merged_weights_are_those_of_peft(tmp_path: Path, name: str) -> None:
     pytest.importorskip("torch", reason="PyTorch is not installed (make test-all installs it)")

@@ -11,7 +11,7 @@ import pytest
 from made_models import IDS, OF_RANGE, fresh, of_family, opened, worst
 
 import glinfer
-from glinfer.errors import ContextError, GlinferError, InputError
+from glinfer.errors import GlinferError, InputError
 from glinfer.formats import Checkpoint, random_checkpoint, save_checkpoint
 
 pytestmark = pytest.mark.gl
@@ -70,15 +70,6 @@ def test_a_long_model_gets_the_usual_context(tmp_path: Path) -> None:
         assert model.config.max_position_embeddings == 4096
     with glinfer.load(file, context=5000) as model:
         assert model.config.max_position_embeddings == 5000
-
-
-def test_what_a_plan_cannot_be_told_is_one_line(path: Path) -> None:
-    with pytest.raises(GlinferError, match=r"\Athe reference plan keeps its weights in f32, found q8;[^\n]*\Z"):
-        glinfer.load(path, weights="q8", plan="reference")
-    with glinfer.load(path) as model, pytest.raises(InputError, match=r"\Aplan fast runs token by token;[^\n]*\Z"):
-        model.forward(IDS[:5])
-    with pytest.raises(ContextError):
-        model.logits(IDS[:5])
 
 
 # Renderers

@@ -30,7 +30,6 @@ from glinfer.inspect.verify.greedy import verify_greedy
 from glinfer.kernels.options import KernelOptions
 from glinfer.lower.fused.token import fast_plan
 from glinfer.lower.options import PlanOptions
-from glinfer.program.session import Session
 
 pytestmark = pytest.mark.gl
 
@@ -38,7 +37,6 @@ Array = np.ndarray[Any, Any]
 STEPS = {"f16": 2.0**-11, "q8": 1 / 127}
 """By how much rounding changes a number: relative to it in half floats, to the largest of its group in bytes."""
 CACHES = list(STEPS)
-both = pytest.mark.parametrize("cache", CACHES)
 PLAIN = KernelOptions(quad=False, rows_per_draw=2)
 
 
@@ -78,19 +76,6 @@ def test_every_draw_is_that_of_float64_but_for_the_rounding(
         assert all(check.passed for check in checks), [check for check in checks if not check.passed][:1]
         with bound_engine(checkpoint, device, "fast", cache=cache) as engine:
             assert verify_greedy(engine, checkpoint, PROMPT, 5).passed
-
-
-@both
-def test_what_is_rounded_to_the_number_beside_is_found(cache: str) -> None:
-    def enlarge(session: Session) -> None:
-        """Have weights whose keys are more than half a step larger than those that the oracle knows."""
-        texture = session.texture("h.0.attn.qkv.weight")
-        texture.upload(texture.read() * np.float32(1 + 1.5 * STEPS[cache]))
-
-    with open_device() as device:
-        hooks = {"on_bound": enlarge}
-        checks = checked_draws(of_family("llama"), device, PROMPT, "fast", cache=cache, hooks=hooks)
-    assert "h.0.attn.qkv" in [check.name for check in checks if not check.exact]
 
 
 def test_keys_and_values_are_captured_as_the_queries_meet_them(model: Model) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import moderngl
 import numpy as np
 import pytest
 from agreement import agree
@@ -391,17 +390,6 @@ def test_a_companion_shares_weights_caches_and_programs(device: Device) -> None:
     assert not device.live_objects()
 
 
-def test_releasing_the_owner_releases_its_companions(device: Device) -> None:
-    fast = decoder(device, DEFAULT)
-    chunk = fast.companion(chunks(device, DEFAULT, 40))
-    fast.release()
-    assert not device.live_objects()
-    with pytest.raises(PlanError, match=r"^this session of plan chunk was released; bind the plan again$"):
-        chunk.read(ROWS)
-    with pytest.raises(PlanError, match=r"^this session of plan fast was released; bind the plan again$"):
-        fast.companion(chunks(device, DEFAULT, 40))
-
-
 def test_what_is_laid_out_otherwise_is_not_shared(device: Device) -> None:
     fast = decoder(device, DEFAULT)
     plan = chunk_plan(
@@ -415,26 +403,3 @@ def test_what_is_laid_out_otherwise_is_not_shared(device: Device) -> None:
     fast.companion(plan, ("weight",))
     with pytest.raises(PlanError, match=r"^tensor wte of plan chunk is laid out otherwise where it is lent$"):
         fast.companion(chunks(device, DEFAULT, 40, gab("q8", FLOATS.config)))
-
-
-MAKERS = ("texture", "framebuffer", "program", "vertex_array", "buffer", "simple_framebuffer", "renderbuffer")
-
-
-def test_a_run_makes_nothing(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    kernels = DEFAULT
-    chunk = Session(chunks(device, kernels, 40), FLOATS.folded, device)
-    batch = batched(device, kernels)
-    issued, alive = device.draws_issued, device.live_objects()
-
-    def refuse(*_: Any, **__: Any) -> None:
-        raise AssertionError("a GL object was made, or a shader compiled, for a run")
-
-    for maker in MAKERS:
-        monkeypatch.setattr(moderngl.Context, maker, refuse)
-    feed(chunk, IDS[:40], 0, kernels.rows_per_draw)
-    feed(chunk, IDS[40:], 40, kernels.rows_per_draw)
-    table, values = batch_table(batch, 0)
-    batch.write(ROWS, table)
-    batch.run(values)
-    assert device.draws_issued - issued == 2 * (9 * 2 - 6 + 1) + 7 * 2 + 3
-    assert device.live_objects() == alive

@@ -103,15 +103,6 @@ def same(found: Array, wanted: Array) -> bool:
 
 
 @slow
-def test_what_is_long_ago_shows(model: Model, expected: list[Array]) -> None:
-    """A token three spans ago, which the only layer with attention has seen too, but of which others go on."""
-    changed = [IDS[0], IDS[1] + 1, *IDS[2:60]]
-    with model.session() as session:
-        session.prefill(changed)
-        assert np.abs(session.logits() - expected[59]).max() > 1e-4 * np.ptp(expected[59])
-
-
-@slow
 @pytest.mark.parametrize("pieces", [(2, 9, 1, 17, 11, 35), (16, 1, 58)])
 def test_a_prompt_in_pieces_sees_those_before_each(
     any_model: Model, wanted: list[Array], pieces: tuple[int, ...]

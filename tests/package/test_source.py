@@ -10,8 +10,6 @@ import ast
 import sys
 from collections.abc import Callable, Iterator
 
-import pytest
-import tiers
 from sources import Nodes, nodes_of, package_sources
 
 # What may be imported, by the distributions that the wheel asks for; test_wheel.py compares with its metadata.
@@ -177,18 +175,6 @@ def test_the_package_keeps_the_rules() -> None:
 
 
 BAD = (
-    (text_as_code, "eval('1')"),
-    (text_as_code, "run = exec"),
-    (text_as_code, "compile(text, '', 'exec')"),
-    (text_as_code, "__import__(name)"),
-    (text_as_code, "import builtins\nbuiltins.eval('1')"),
-    (text_as_code, "importlib.import_module(name)"),
-    (text_as_code, "required(name, 'hub', 'this needs')"),
-    (modules_that_do_too_much, "import pickle as p"),
-    (modules_that_do_too_much, "def late():\n    from marshal import loads"),
-    (modules_that_do_too_much, "import subprocess"),
-    (modules_that_do_too_much, "import urllib.request"),
-    (modules_that_do_too_much, "from huggingface_hub import hf_hub_download"),
     (processes, "import os\nos.system('ls')"),
     (processes, "from os import popen"),
     (processes, "import os\nos.execvp(name, arguments)"),
@@ -197,39 +183,12 @@ BAD = (
     (unsafe_switches, "np.load(path, allow_pickle=True)"),
     (unsafe_switches, "torch.load(path, weights_only=False)"),
     (unsafe_switches, "yaml.load(text)"),
-    (prints, "click.secho(text, dim=True)"),
-    (prints, "from click import echo"),
-    (prints, "print(text, file=sys.stderr)"),
-    (prints, "sys.stdout.write(text)"),
     (undeclared, "import scipy.sparse"),
     (undeclared, "def late():\n    from cv2 import imread"),
 )
 
 
 def test_the_rules_catch_bad_source() -> None:
-    """That good source passes, the package shows."""
+    """Of rules that need no exception above; that good source passes, the package shows."""
     for rule, source in BAD:
         assert len(list(rule(nodes_of(source)))) == 1, source
-
-
-# Which cases are generated for a choice of tiers
-
-
-@pytest.mark.parametrize(
-    ("expression", "cases"),
-    [
-        ("not slow and not web", ["fast"]),
-        ("slow", ["fast", "first slow", "second slow"]),
-        ("slow or not slow", ["fast", "first slow", "second slow"]),
-        ("web", ["fast"]),
-        ("", ["fast", "first slow", "second slow"]),
-    ],
-)
-def test_only_the_cases_that_can_be_selected_are_generated(
-    monkeypatch: pytest.MonkeyPatch, expression: str, cases: list[str]
-) -> None:
-    monkeypatch.setattr(tiers, "_generate_slow", True)
-    tiers.choose_tiers(expression)
-    made = tiers.tiered("case", ["fast", "first slow", pytest.param("second slow", marks=pytest.mark.slow)])
-    assert [case.values[0] for case in made.args[1]] == cases
-    assert tiers.tiered("case", ["only"]).args[1][0].values == ("only",), "no test is left without a case"

@@ -349,23 +349,6 @@ def test_a_message_cannot_forge_a_control_token_of_a_template(tmp_path: Path, so
     assert tokenizer.decode(ids) == f"<|im_start|>user\n{shown}<|im_end|>\n<|im_start|>assistant\n"
 
 
-def test_what_lies_around_a_message_cannot_complete_a_control_token(tmp_path: Path) -> None:
-    tokenizer = put(tmp_path, words())
-    chat = TemplateChat(jinja("{% for m in messages %}<|im_{{ m.content }}_end|>{% endfor %}"), tokenizer)
-    for message in ("end|>", "start|><|im"):
-        ids = Conversation(chat, 100).prompt(message, reserve=0).ids
-        assert not set(tokenizer.control_tokens.values()) & set(ids)
-
-
-def test_a_template_that_cuts_messages_still_can(tmp_path: Path) -> None:
-    tokenizer = put(tmp_path, words())
-    source = "{% for m in messages %}{{ m.content.split('</think>')[-1] | trim | upper }}{% endfor %}"
-    assert tokenizer.decode(talked(TemplateChat(jinja(source), tokenizer))) == "HELLO THEREONE\n TWOAN APPLE"
-    turn = Turn((), tuple(tokenizer.encode("hm</think>\nyes")), "x")
-    chat = TemplateChat(jinja(source), tokenizer)
-    assert tokenizer.decode(chat.prompt([turn], Turn((), (), "y"))) == "XYESY"
-
-
 def test_the_oldest_turns_of_a_template_are_left_out_and_the_system_prompt_is_not(tmp_path: Path) -> None:
     tokenizer = put(tmp_path, words())
     conversation = Conversation(TemplateChat(jinja(CHATML), tokenizer, system="Be kind."), 130)

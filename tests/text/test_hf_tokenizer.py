@@ -19,7 +19,6 @@ from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 from glinfer.config import ModelConfig
 from glinfer.errors import FormatError, GlinferWarning, InputError
 from glinfer.formats import BpeModel, write_bpe
-from glinfer.text.assembler import TextAssembler
 from glinfer.text.stops import default_stops, stop_ids_of
 from glinfer.text.tokenizer import Tokenizer, find_tokenizer
 from glinfer.text.tokenizers.huggingface import read_hf_tokenizer
@@ -79,14 +78,6 @@ class TestByteLevel:
         ids = gpt2.encode("é!<é>")
         assert len(ids) == 2
         assert [gpt2.token_bytes(token) for token in ids] == ["é!".encode(), "<é>".encode()]
-
-    def test_a_character_split_across_tokens_comes_whole(self, gpt2: Tokenizer) -> None:
-        ids = gpt2.encode("a🦊b")
-        assert len(ids) > 3
-        assembler = TextAssembler()
-        pieces = [assembler.push(gpt2.token_bytes(token)) for token in ids]
-        assert [piece for piece in pieces if piece] == ["a", "🦊", "b"]
-        assert gpt2.decode(ids[:-2]) == "a\ufffd"
 
     def test_plain_text_makes_no_special_token(self, gpt2: Tokenizer) -> None:
         text = "hello<|endoftext|><é>é!"
