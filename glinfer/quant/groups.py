@@ -108,7 +108,8 @@ def float_values(rows: Bytes, name: str) -> npt.NDArray[np.float32]:
     parts = 2 if form.scales in (FOUR_BITS, SIGNED_BYTES) else 1  # of a group, with their own scales
     with np.errstate(all="ignore"):  # scales may be infinite
         numbers, scales = _numbers_and_scales(rows, name)
-        found = numbers.reshape(*numbers.shape[:2], parts, -1) * scales[..., :parts, None]
+        found = numbers.astype(np.float32).reshape(*numbers.shape[:2], parts, -1)
+        found *= scales[..., :parts, None]
         if form.scales in (PAIR, SIX_BITS, FOUR_BITS):
             found += scales[..., 2 : 2 + parts, None]
     return np.asarray(found.reshape(len(rows), -1))
@@ -229,12 +230,14 @@ def _numbers(blocks: Bytes, form: GroupForm) -> Bytes:
     found: Any = None
     for plane in form.planes:
         width, steps = plane.nbytes // plane.chunks, 8 // plane.bits
-        # Shift and mask whole arrays: NumPy is slow on the few bytes of each block.
-        held = _copied(blocks, plane.start, plane.nbytes)
-        part = np.empty((*blocks.shape[:2], plane.chunks, steps, width), dtype=np.uint8)
+        # Shift and mask whole arrays, and move whole runs: NumPy is slow on the few bytes of each block.
+        held, run = _copied(blocks, plane.start, plane.nbytes), f"V{width}"
+        part = np.empty((*blocks.shape[:2], plane.chunks, steps * width), dtype=np.uint8)
         for step in range(steps):
             bits = (held >> np.uint8(step * plane.bits)) & np.uint8((1 << plane.bits) - 1)
-            part[..., step, :] = (bits << np.uint8(plane.position)).reshape(*blocks.shape[:2], plane.chunks, width)
+            if plane.position:
+                bits <<= np.uint8(plane.position)
+            part.view(run)[..., step] = bits.view(run)
         part = part.reshape(*blocks.shape[:2], -1)
         found = part if found is None else found | part
     return np.asarray(found)

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 _Item = TypeVar("_Item")
 _NONE = object()
-PIECE_WEIGHTS = 1 << 18
+PIECE_WEIGHTS = 1 << 19
 """Weights that a thread converts together: large enough to rarely wait for the GIL, small enough for a CPU's cache."""
 MAX_THREADS = 16
 """More threads do not help, since memory becomes the bottleneck, and each holds a separate piece."""

@@ -80,16 +80,15 @@ def _encode_integers(weights: FloatMatrix, bits: int) -> tuple[Words, FloatMatri
     numbers = np.ascontiguousarray(by_place)  # a copy is fast: NumPy is slow on every second or fourth number
     step = _peaks(numbers) / np.float32(largest)
     inverse = np.divide(1.0, step, out=np.zeros_like(step), where=step >= np.finfo(np.float32).tiny)
-    words = numbers.shape[2]
+    words, up = numbers.shape[2], np.uint32(32 - bits)
     numbers *= np.tile(np.repeat(inverse, 4 // per_word, axis=1), (1, -(-words * per_word // _ROUND)))[:, :words]
-    found, behind = np.zeros(numbers.shape[1:], dtype=np.uint32), np.zeros((1, 1), dtype=np.float32)
-    for number in numbers[::-1]:
+    found = (numbers[-1] + _ROUNDS).view(np.uint32) << up
+    for number in numbers[-2::-1]:
         # The shader reads the lower bits, which are already in the word, as part of the next integer.
-        number -= behind
-        number += _ROUNDS
         found >>= np.uint32(bits)
-        found |= number.view(np.uint32) << np.uint32(32 - bits)
-        behind = (found >> np.uint32(8)).view(np.int32).astype(np.float32) * np.float32(2.0**-24)
+        number -= np.multiply(found.view(np.int32), np.float32(2.0 ** (bits - 32)), dtype=np.float32)
+        number += _ROUNDS
+        found |= number.view(np.uint32) << up
     return found, step * np.float32(2.0 ** (bits - 32))
 
 
@@ -98,11 +97,11 @@ def _peaks(places: FloatMatrix) -> FloatMatrix:
     sizes = np.abs(places).max(axis=0)
     if len(places) == 2:
         sizes = np.maximum(sizes[:, ::2], sizes[:, 1::2])
-    while sizes.shape[1] > GROUPS:  # halve the rows, as NumPy's maximum along short rows is slower
-        split = -(-sizes.shape[1] // (2 * GROUPS)) * GROUPS
-        sizes, rest = sizes[:, :split], sizes[:, split:]
-        np.maximum(sizes[:, : rest.shape[1]], rest, out=sizes[:, : rest.shape[1]])
-    return np.pad(sizes, ((0, 0), (0, GROUPS - sizes.shape[1])))
+    if sizes.shape[1] % GROUPS:
+        sizes = np.pad(sizes, ((0, 0), (0, -sizes.shape[1] % GROUPS)))
+    each = np.dtype((np.void, sizes.itemsize * GROUPS))  # whole rounds move and compare faster than numbers along a row
+    rounds = np.ascontiguousarray(sizes.view(each).T).view(np.float32)
+    return np.asarray(rounds.max(axis=0).reshape(len(sizes), GROUPS))
 
 
 def integer_words(numbers: npt.NDArray[np.integer], scales: FloatMatrix, name: str) -> tuple[Words, FloatMatrix]:

@@ -25,6 +25,7 @@ from glinfer.gl.layouts.packing import GemvLayout
 from glinfer.gl.texture import Texture
 from glinfer.inspect.verify.draws import verify_draws
 from glinfer.lower.weights import fold
+from glinfer.program.session import line_checksums
 
 pytestmark = pytest.mark.gl
 
@@ -232,6 +233,18 @@ class TestSampled:
         assert all(check.lines == (texture.layout.height - 1,) for check in found)
         assert all([(texel.x, texel.channel) for texel in check.texels] == [(3, 2)] for check in found)
         assert all(report.ok for report in [model.verify_textures(0.1) for _ in range(10)])
+
+
+def test_a_checksum_changes_with_any_word_of_its_line_and_with_their_order() -> None:
+    words = np.arange(12, dtype=np.uint32).reshape(3, 4)
+    right = line_checksums(words)
+    for changes in ([(1, 0)], [(1, 3)], [(1, 0), (1, 1)], [(1, 1), (1, 3)]):
+        wrong = words.copy()
+        for place in changes:
+            wrong[place] ^= np.uint32(1 << 31)
+        assert [one == other for one, other in zip(right, line_checksums(wrong), strict=True)] == [True, False, True]
+    assert line_checksums(words[:, [1, 0, 2, 3]])[1] != right[1]
+    assert line_checksums(words.view(np.float16).reshape(3, 2, 4)) == right, "the type of the texels does not matter"
 
 
 class TestBetween:

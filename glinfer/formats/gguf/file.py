@@ -335,24 +335,26 @@ class _Reader:
 
     def _strings(self, count: int, what: str, *, keep: bool = True) -> list[str] | Unread:
         """Read strings; a vocabulary has hundreds of thousands, so the loop makes few calls."""
-        held, end, length_at = self._bytes, len(self._bytes) - _LENGTH.size, _LENGTH.unpack_from
+        held, end, length_at = self._bytes, len(self._bytes) - 8, _LENGTH.unpack_from
         found: list[str] = []
-        unread = None
+        unread, at, size = None, self.at, len(held)
         for _ in range(count):
-            start = self.at + _LENGTH.size
-            length = length_at(held, self.at)[0] if self.at <= end else len(held)
-            if start + length > len(held):
+            start = at + 8
+            length = length_at(held, at)[0] if at <= end else size
+            if start + length > size:
+                self.at = at
                 self._take(self._number("Q", what), what)  # raises, and names the end of the file
-            self.at = start + length
+            at = start + length
             if not keep:
                 continue
             if length > MAX_GGUF_STRING_BYTES:
                 unread = Unread(f"a string of {length} bytes (exceeds the limit of {MAX_GGUF_STRING_BYTES})")
                 continue
             try:
-                found.append(str(held[start : start + length], "utf-8"))
+                found.append(str(held[start:at], "utf-8"))
             except UnicodeDecodeError:
                 unread = Unread("a string that is not UTF-8 (the file is damaged, get it again)")
+        self.at = at
         return found if unread is None else unread
 
     def tensor(self, what: str) -> tuple[str, tuple[int, ...], int, int]:

@@ -132,10 +132,12 @@ class _Vocabulary:
         self.tokens = [text or f"[EMPTY_{token}]" for token, text in enumerate(tokens)]
         if not tokens:
             raise self.error("its vocabulary is empty")
-        self.ids: dict[str, int] = {}
-        self.twice = {
-            token: text for token, text in enumerate(self.tokens) if self.ids.setdefault(text, token) != token
-        }
+        self.ids, self.twice = dict(zip(self.tokens, range(len(tokens)), strict=True)), dict[int, str]()
+        if len(self.ids) < len(tokens):  # text gets the first id
+            self.ids.clear()
+            self.twice = {
+                token: text for token, text in enumerate(self.tokens) if self.ids.setdefault(text, token) != token
+            }
         longest = max(self.tokens, key=len)
         if len(longest) > MAX_TOKEN_CHARACTERS:
             raise self.error(f"a token of {len(longest)} characters exceeds the limit of {MAX_TOKEN_CHARACTERS}")
@@ -151,7 +153,7 @@ class _Vocabulary:
     def values(self, name: str, kind: type, count: int | None = None) -> list[Any]:
         """A list in the metadata, with all elements of one type."""
         found = self.metadata.get(_PREFIX + name)
-        if not isinstance(found, list) or not all(isinstance(value, kind) for value in found):
+        if not isinstance(found, list) or not all(issubclass(each, kind) for each in set(map(type, found))):
             what = type(found).__name__ if found is None or not isinstance(found, list) else "a list of other types"
             what = quoted(found) if isinstance(found, Unread) else what
             raise self.error(f"{_PREFIX}{name} is {what}; expected a list of {kind.__name__}")
