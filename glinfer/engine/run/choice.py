@@ -30,8 +30,8 @@ class ChangeTable:
         """Use the table of the plan ``choice`` for ``vocab`` tokens."""
         layout = session.texture(CHANGES).layout
         assert isinstance(layout, FlatLayout)
-        self._session, self._vocab, self._columns = session, vocab, layout.row_texels * LANES
-        self._numbers = np.zeros((layout.rows, self._columns), np.float32)
+        self._session, self._vocab, self._row_texels = session, vocab, layout.row_texels
+        self._numbers = np.zeros((layout.rows, layout.row_texels * LANES), np.float32)
         self._each = self._numbers.reshape(-1).data  # faster than NumPy for single numbers
         self._texels = self._numbers.reshape(-1, LANES)
         # The texels with numbers of each row, and those to write; one may occur twice.
@@ -50,18 +50,16 @@ class ChangeTable:
         generated: Sequence[int] = (),
     ) -> None:
         """Set a row for a text that holds the tokens ``held`` and has generated ``generated``."""
-        numbers, changes, before = self._numbers[row], changes or _NONE, self._used[row]
+        numbers, changes, before, first = self._numbers[row], changes or _NONE, self._used[row], row * self._row_texels
         self._texels[before] = 0
         numbers[PENALTIES] = *options.penalty_factors, changes.presence_penalty, changes.frequency_penalty
         numbers[bias_columns(self._vocab)][list(changes.bias)] = list(changes.bias.values())
         # Only the repetition penalty needs tokens that were not generated.
-        known = np.array(without_images(held) if options.penalises else (), np.int64)
-        codes = numbers[code_columns(self._vocab)]
-        codes[known] = 1
-        np.add.at(codes, np.array(generated, np.int64), 2)
-        tokens = np.unique(np.concatenate([known, [*generated, *changes.bias]]).astype(np.int64))
-        places = [0, *(code_columns(self._vocab).start + 2 * tokens)]
-        self._used[row] = ((row * self._columns + np.array(places)) // LANES).tolist()
+        known = without_images(held) if options.penalises else ()
+        tokens, codes = np.array([*known, *generated, *changes.bias], np.int64), numbers[code_columns(self._vocab)]
+        codes[tokens[: len(known)]] = 1
+        np.add.at(codes, tokens[len(known) : len(known) + len(generated)], 2)
+        self._used[row] = [*{first, *(first + 1 + tokens // 2).tolist()}]
         self._changed += before + self._used[row]
 
     def follow(
@@ -82,7 +80,7 @@ class ChangeTable:
             self.fill(row, options, held, changes, generated)
             penalised = options.penalises or (changes or _NONE).penalises
         elif penalised:
-            numbers, codes = self._each, row * self._columns + code_columns(self._vocab).start
+            numbers, codes = self._each, row * self._row_texels * LANES + code_columns(self._vocab).start
             for token in held[count:]:
                 place = codes + 2 * token
                 numbers[place] += 2 if numbers[place] % 2 else 3
@@ -93,7 +91,7 @@ class ChangeTable:
     def send(self) -> None:
         """Write the changed texels to the texture, with one draw for :data:`WRITTEN` of them."""
         for first in range(0, len(self._changed), WRITTEN):
-            places = self._changed[first : first + WRITTEN]
+            places = np.array(self._changed[first : first + WRITTEN])
             words = self._words[: len(places)]
             words[:, 0], words[:, LANES:] = places, self._texels[places].view(np.uint32)
             self._session.write(TEXELS, words)
