@@ -268,12 +268,14 @@ class Batch(Executor):
 
     def _follow(self, choice: Choice, rows: Mapping[int, Running], ahead: Collection[int] = ()) -> list[int]:
         """Write the changes to the logits of rows, and return the change word of each row."""
-        if choice.changes is not None:
-            for place, each in rows.items():
-                if each.changed:
-                    text = each, each.stats.dropped
-                    choice.changes.follow(place, text, each.sampling, each.held, each.changes, each.ids)
-        return [change_word(place in ahead) if each.changed else 0 for place, each in rows.items()]
+        words = []
+        for place, each in rows.items():
+            if each.changed:
+                assert choice.changes is not None
+                text = each, each.stats.dropped
+                choice.changes.follow(place, text, each.sampling, each.held, each.changes, each.ids)
+            words.append(change_word(place in ahead) if each.changed else 0)
+        return words
 
     def _passes_choose(self, each: Running) -> bool:
         """Whether passes choose the next token of a sequence that is able and sure, without a readback."""
@@ -331,6 +333,7 @@ class Batch(Executor):
             return
         changed, places = any(each.changed for each in picked.values()), list(picked)
         choice = self._companions.choice(masked=True, changed=changed)
+        draws = choice.session.draws_issued
         choice.write(
             places,
             [each.sampling for each in picked.values()],
@@ -342,7 +345,7 @@ class Batch(Executor):
         candidates = np.zeros((self.slots, BLOCK_FLOATS), np.float32)
         candidates[places] = self.session.read(PICKS, len(places))
         for each in picked.values():
-            each.stats.draws += len(choice.session.draws)
+            each.stats.draws += choice.session.draws_issued - draws
         self._take(candidates, picked, found)
 
     def _sample(self, active: Mapping[int, Running], masks: Mapping[int, Words], found: Choices) -> None:
@@ -357,11 +360,10 @@ class Batch(Executor):
                 rows[row] = each
             except NumbersError as error:
                 found.broken[place] = error
-        changed = logits if all(each.top is None for each in active.values()) else logits.copy()
-        places = list(active)
-        change_logits(
-            changed, {row: (each.changes, each.ids) for row, each in rows.items() if each.changes is not None}
-        )
+        places, changes = list(active), {row: (each.changes, each.ids) for row, each in rows.items() if each.changes}
+        listed = any(each.top is not None for each in active.values())
+        changed = logits.copy() if listed and (changes or masks) else logits
+        change_logits(changed, changes)
         for row in rows:
             if places[row] in masks:
                 changed[row] = only_allowed(changed[row], masks[places[row]])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,7 @@ from glinfer.engine.ids import real_number, whole_number
 from glinfer.errors import InputError
 
 Floats = npt.NDArray[np.float32]
+_PARTS = 64  # parts of a vocabulary, whose maxima bound the top k
 MIN_LOGPROB = -9999.0
 """The log-probability of tokens that are never chosen, as in OpenAI's API; JSON has no infinities."""
 
@@ -21,8 +22,10 @@ MIN_LOGPROB = -9999.0
 def log_softmax(logits: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
     """Return log-probabilities along the last axis, in nats; NaN where a logit is NaN or the largest is infinite."""
     with np.errstate(invalid="ignore"):
-        shifted = logits.astype(np.float64) - logits.max(axis=-1, keepdims=True)
-        return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True)))
+        logprobs = logits.astype(np.float64)  # in place: new arrays of many rows take longer than their arithmetic
+        logprobs -= logits.max(axis=-1, keepdims=True)
+        logprobs -= np.log(np.exp(logprobs).sum(axis=-1, keepdims=True))
+        return logprobs
 
 
 def softmax(logits: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
@@ -48,14 +51,32 @@ class TokenLogprob(NamedTuple):
 
 def token_logprobs(logits: Floats, tokens: Sequence[int], counts: Sequence[int]) -> list[TokenLogprob]:
     """The log-probabilities, in float64, of the token and likeliest tokens of each row of logits [rows, vocab]."""
-    found, logprobs = [], np.maximum(log_softmax(logits), MIN_LOGPROB)
-    for row, token, count in zip(logprobs, tokens, counts, strict=True):
-        # In ties the lowest ids win, also at the end of the list.
-        least = np.partition(row, max(0, row.size - count))[max(0, row.size - count)] if count else np.inf
-        best = np.flatnonzero(row >= least)
-        best = best[np.argsort(-row[best], kind="stable")][:count]
-        found.append(TokenLogprob(token, float(row[token]), [(int(each), float(row[each])) for each in best]))
-    return found
+    logprobs, top = log_softmax(logits), np.array(counts)
+    np.maximum(logprobs, MIN_LOGPROB, out=logprobs)
+    least = np.where(top, top_bounds(logprobs, top), np.inf)
+    rows, ids = np.divmod(np.flatnonzero(logprobs >= least[:, None]), logits.shape[1])
+    values = logprobs[rows, ids]
+    # In ties the lowest ids win, also at the end of the list.
+    order = np.lexsort((-values, rows))
+    pairs = list(zip(ids[order].tolist(), values[order].tolist(), strict=True))
+    starts, own = np.searchsorted(rows, np.arange(len(top) + 1)).tolist(), logprobs[np.arange(len(top)), tokens]
+    return [
+        TokenLogprob(token, logprob, pairs[start:end][:count])
+        for token, logprob, start, end, count in zip(tokens, own.tolist(), starts[:-1], starts[1:], counts, strict=True)
+    ]
+
+
+def top_bounds(scores: npt.NDArray[Any], top_k: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    """A lower bound of the k-th largest score of each row [rows, vocab]; -inf if k is 0 or covers the row."""
+    vocab, least = scores.shape[1], np.full(len(scores), -np.inf)
+    few, many = (np.flatnonzero((low < top_k) & (top_k <= high)) for low, high in ((0, _PARTS), (_PARTS, vocab - 1)))
+    if few.size and vocab >= 2 * _PARTS:
+        # At least k scores reach the k-th largest maximum of the parts.
+        maxima = np.sort(scores[few, : vocab // _PARTS * _PARTS].reshape(few.size, _PARTS, -1).max(axis=2), axis=1)
+        least[few] = maxima[np.arange(few.size), _PARTS - top_k[few]]
+    for row in many:
+        least[row] = np.partition(scores[row], vocab - top_k[row])[vocab - top_k[row]]
+    return least
 
 
 @dataclass(frozen=True)
@@ -71,6 +92,11 @@ class LogitChanges:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     bias: Mapping[int, float] = field(default_factory=dict)
+
+    @property
+    def penalises(self) -> bool:
+        """Whether a penalty changes the logits of generated tokens."""
+        return self.presence_penalty != 0 or self.frequency_penalty != 0
 
     @classmethod
     def checked(cls, presence: object, frequency: object, bias: object, vocab: int) -> LogitChanges | None:
@@ -88,7 +114,7 @@ class LogitChanges:
                 raise InputError(f"token {number} of logit_bias is outside the vocabulary; expected 0 to {vocab - 1}")
             named[number] = _finite(f"the logit_bias of token {number}", value)
         made = cls(_finite("presence_penalty", presence), _finite("frequency_penalty", frequency), named)
-        return made if made.presence_penalty or made.frequency_penalty or made.bias else None
+        return made if made.penalises or made.bias else None
 
 
 def change_logits(logits: Floats, asked: Mapping[int, tuple[LogitChanges, Sequence[int]]]) -> None:

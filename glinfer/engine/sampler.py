@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from glinfer.engine.ids import index_of, real_number
+from glinfer.engine.logits import top_bounds
 from glinfer.errors import InputError
 from glinfer.formats.files import words_of
 from glinfer.kernels.noise import Drawn, fold_seed, gumbel_of_keys, noise_keys
@@ -34,7 +35,6 @@ _MAX_TOP_K = 1 << 24  # no vocabulary is larger
 _BELOW_ONE = 1.0 - 2.0**-24  # the largest float32 below 1
 # Upper bounds: of the difference in noise of two tokens, and of the relative rounding error of scores and weights.
 _NOISE_SPAN, _ROUNDING = 20.0, 1e-5
-_PARTS = 64  # parts of a vocabulary, whose maxima bound the top k
 _BINS = 64
 
 
@@ -274,7 +274,7 @@ def _kept(scores: npt.NDArray[Any], options: Sequence[SamplingOptions], *, whole
     largest = scores.max(axis=1).astype(np.float64)
     least = np.full(len(options), -np.inf)
     if not whole:
-        least = _bounds(scores, top_k)
+        least = top_bounds(scores, top_k)
         summed = (top_p < 1.0) & (top_k > 0)  # the mass is that of all top k
         with np.errstate(divide="ignore", over="ignore"):
             room = np.minimum(_NOISE_SPAN + _ROUNDING * np.abs(largest) / heat, _ROUNDING - np.log(min_p))
@@ -284,7 +284,7 @@ def _kept(scores: npt.NDArray[Any], options: Sequence[SamplingOptions], *, whole
     if not whole:
         with np.errstate(over="ignore"):
             least[nucleus] = np.maximum(least[nucleus], largest[nucleus] - heat[nucleus] * depth)
-    rows, ids = np.nonzero(scores >= least[:, None])
+    rows, ids = np.divmod(np.flatnonzero(scores >= least[:, None]), vocab)  # faster than nonzero
     values = scores[rows, ids].astype(np.float64)
     # By score, lowest ids first; rounding and underflow can make weights of different scores equal.
     order = np.lexsort((-values, rows))
@@ -303,19 +303,6 @@ def _kept(scores: npt.NDArray[Any], options: Sequence[SamplingOptions], *, whole
         stays &= (rank == 0) | (top_p[rows] == 1.0) | (before < top_p[rows] * total[rows])
     stays &= (weights >= min_p[rows]) & (weights > 0.0)
     return _Kept(rows[stays], ids[stays], values[stays], weights[stays])
-
-
-def _bounds(scores: npt.NDArray[Any], top_k: npt.NDArray[Any]) -> FloatArray:
-    """A lower bound of the k-th largest score of each row [rows, vocab]; -inf if k is 0 or covers the row."""
-    vocab, least = scores.shape[1], np.full(len(scores), -np.inf)
-    few, many = (np.flatnonzero((low < top_k) & (top_k <= high)) for low, high in ((0, _PARTS), (_PARTS, vocab - 1)))
-    if few.size and vocab >= 2 * _PARTS:
-        # At least k scores reach the k-th largest maximum of the parts.
-        maxima = np.sort(scores[few, : vocab // _PARTS * _PARTS].reshape(few.size, _PARTS, -1).max(axis=2), axis=1)
-        least[few] = maxima[np.arange(few.size), _PARTS - top_k[few]]
-    for row in many:
-        least[row] = np.partition(scores[row], vocab - top_k[row])[vocab - top_k[row]]
-    return least
 
 
 def _masses(

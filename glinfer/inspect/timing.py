@@ -72,15 +72,17 @@ def in_turns(
 ) -> list[list[float]]:
     """Time each work ``runs`` times, in turns; returns the milliseconds of each work, per unit.
 
-    Each work has ``warm_ups`` rounds before; some drivers compile at the first draw. ``pause`` seconds precede each
-    run, because threads of other engines still spin after theirs. ``ended`` receives the times after each counted
-    round, and ends the measurement early if it returns True. ``on_progress`` receives (finished runs, runs).
+    Every second round runs backwards, because a GPU's clock depends on the work before. Each work has ``warm_ups``
+    rounds before; some drivers compile at the first draw. ``pause`` seconds precede each run, because threads of other
+    engines still spin after theirs. ``ended`` receives the times after each counted round, and ends the measurement
+    early if it returns True. ``on_progress`` receives (finished runs, runs).
     """
     found: list[list[float]] = [[] for _ in works]
     spent: list[list[float]] = [[] for _ in works]
     total = (warm_ups + runs) * len(works)
     for turn in range(total):
-        place, counts = turn % len(works), turn >= warm_ups * len(works)
+        lap, number = divmod(turn, len(works))
+        place, counts = (len(works) - 1 - number if lap % 2 else number), lap >= warm_ups
         work, taken = works[place], spent[place]
         if len(taken) < work.least or sum(taken) + taken[-1] < 1000.0 * work.seconds:
             time.sleep(pause)
@@ -88,13 +90,13 @@ def in_turns(
                 work.prepare()
             started = time.perf_counter()
             result = work.run()
-            number = result if isinstance(result, (int, float)) else 1
-            elapsed = number if work.timed else 1000.0 * (time.perf_counter() - started)
+            units = result if isinstance(result, (int, float)) else 1
+            elapsed = units if work.timed else 1000.0 * (time.perf_counter() - started)
             if counts:
                 taken.append(elapsed)
-                found[place].append(elapsed if work.timed else elapsed / max(1, number))
+                found[place].append(elapsed if work.timed else elapsed / max(1, units))
         on_progress(turn + 1, total)
-        if counts and place == len(works) - 1 and ended(found):
+        if counts and number == len(works) - 1 and ended(found):
             break
     return found
 

@@ -187,7 +187,7 @@ def conversation_of(messages: object, read: Callable[[object], tuple[str | int, 
 
 def without_images(ids: Sequence[int]) -> Sequence[int]:
     """The tokens of the vocabulary among tokens."""
-    pictured = any(isinstance(token, ImageToken) for token in ids)
+    pictured = ImageToken in set(map(type, ids))  # far faster than to look at each
     return [token for token in ids if not isinstance(token, ImageToken)] if pictured else ids
 
 

@@ -19,23 +19,23 @@ from glinfer.engine.logits import LogitChanges, change_logits
 from glinfer.engine.model import Model
 from glinfer.engine.requests import BatchRequest
 from glinfer.engine.run import cached
-from glinfer.engine.run.choice import ChangeTable, Choice
+from glinfer.engine.run.choice import Choice
 from glinfer.engine.sampler import Sampler, SamplingOptions, sample_rows
 from glinfer.errors import NumbersError, PlanError
 from glinfer.gl.context import Device
-from glinfer.gl.texture import Texture
 from glinfer.inspect.verify.draws import choice_error
 from glinfer.kernels import OPS
 from glinfer.kernels.fused.allowed import allowed_tokens, mask_words
-from glinfer.kernels.fused.changes import change_word, changed_logits, changes_layout
+from glinfer.kernels.fused.changes import WRITTEN, change_word, changed_logits
 from glinfer.kernels.fused.choice import FILTER_WORDS, LISTED, pieces_for
 from glinfer.kernels.fused.rows import fill_choices, row_table
 from glinfer.kernels.fused.sample import best_candidates
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.spec import Array
-from glinfer.lower.fused.choice import choice_plan
+from glinfer.lower.fused.choice import CHANGES as CHANGE_TABLE
+from glinfer.lower.fused.choice import CHOICE_DRAWS, TEXELS, choice_plan
 from glinfer.lower.plans import plan_for
-from glinfer.program.oracle import by_output, run_draw
+from glinfer.program.oracle import by_output, run_draw, written_rows
 
 VOCABS = (1, 2, 3, 4, 5, 63, 64, 65, 129, 257, 500, 513, 2047, 3001, 5256, 49152)
 
@@ -204,7 +204,7 @@ def some_samplers(count: int, penalty: float = 1.0) -> list[Sampler]:
 def check_draws(choice: Choice, inputs: Mapping[str, Array], rows: int) -> None:
     """Each of the three passes against float64, on the GPU's own inputs."""
     session, values = choice.session, {"rows": rows, "row": 0, "slot": 0}
-    for spec in session.plan.draws:
+    for spec in session.plan.draws[:CHOICE_DRAWS]:
         given = {name: inputs[name] if name in inputs else session.read(name) for name in spec.reads}
         for name, expected in by_output(spec, run_draw(spec, given, values)).items():
             found = np.asarray(session.read(name), np.float64)[: len(expected)]
@@ -274,10 +274,7 @@ def test_every_form_against_float64(device: Device, name: str, masked: bool, cha
             expected, words, inputs = logits.copy(), [], dict[str, Array]()
             if changed:
                 words = change(made, choice, expected, dict(zip(numbers, samplers, strict=True)))
-                inputs = {
-                    "choice.changes": choice.session.read("choice.changes"),
-                    made.picks: made.session.read(made.picks),
-                }
+                inputs = {made.picks: made.session.read(made.picks)}
             candidates = made.run(numbers, samplers, masks, words)
             rows = {
                 each.name: made.session.read(each.name)
@@ -345,23 +342,55 @@ def by_hand(model: Model, prompt: Sequence[int], options: dict[str, Any], count:
 @pytest.mark.gl
 @pytest.mark.parametrize("options", [*CHANGED, *(OPTIONS[name] for name in ("penalised", "rewarded"))])
 def test_a_followed_text_changes_logits_as_a_new_one(device: Device, options: dict[str, Any]) -> None:
-    random, vocab, rows = np.random.default_rng(5), 300, 2
+    random, vocab = np.random.default_rng(5), 300
     changes = LogitChanges(*(options.get(name, off) for name, off in CHANGES.items()))
     sampling = SamplingOptions(**{name: each for name, each in options.items() if name not in CHANGES})
-    layout = changes_layout(rows, vocab, device.limits.max_texture_size)
-    followed, filled = (ChangeTable(Texture(device, layout, name), vocab) for name in ("followed", "filled"))
     prompt, generated = [1, 2, 2], random.integers(0, 8, 14).tolist()
-    for count in range(len(generated) + 1):
-        new = generated[:count]
-        followed.follow(1, "text", sampling, prompt + new, changes, new)
-        filled.fill(1, sampling, prompt + new, changes, new)
-        logits = random.normal(size=vocab)
-        found, expected = (
-            changed_logits(logits, each.texture.read()[1], np.zeros(0, int)) for each in (followed, filled)
-        )
-        assert np.array_equal(found, expected)
-    for made in (followed, filled):
-        made.texture.release()
+    with over(device, some_logits(2, vocab), KERNELS["llvmpipe"], 2) as made:
+        followed, filled = (made.choices[masked, True] for masked in (False, True))
+        for count in range(len(generated) + 1):
+            new = generated[:count]
+            assert followed.changes is not None
+            followed.changes.follow(1, "text", sampling, prompt + new, changes, new)
+            assert filled.changes is not None
+            filled.changes.fill(1, sampling, prompt + new, changes, new)
+            logits, tables = random.normal(size=vocab), list[Array]()
+            for each in (followed, filled):
+                each.upload()
+                tables.append(each.session.read(CHANGE_TABLE))
+            found, expected = (changed_logits(logits, table[1], np.zeros(0, int)) for table in tables)
+            assert np.array_equal(found, expected)
+            assert not tables[0][0].any()
+
+
+@pytest.mark.gl
+def test_only_changed_texels_of_a_row_are_written(device: Device) -> None:
+    """A long text takes several draws; the next text of the row leaves nothing of it."""
+    random, vocab = np.random.default_rng(6), 5256
+    with over(device, some_logits(4, vocab), KERNELS["llvmpipe"], 4) as made:
+        choice = made.choices[False, True]
+        assert choice.changes is not None
+        sampling, expected = SamplingOptions(repetition_penalty=1.25), np.zeros((4, vocab))
+        for row, count, draws in ((2, 2000, 2), (1, 300, 1), (2, 10, 2)):
+            held, issued = random.integers(0, vocab, count), choice.session.draws_issued
+            expected[row] = 0
+            expected[row, held] = 1
+            choice.changes.fill(row, sampling, held.tolist(), LogitChanges(bias={5: -1.5}))
+            choice.upload()
+            assert choice.session.draws_issued - issued == draws
+            table = choice.session.read(CHANGE_TABLE)
+            assert np.array_equal(table[:, 5 : 5 + 2 * vocab : 2], expected)
+            assert np.array_equal(table[:, 14], np.where(expected.any(axis=1), -1.5, 0))
+            assert np.array_equal(table[:, 0], np.where(expected.any(axis=1), 1.25, 0))
+        spec, values = choice.session.plan.draws[CHOICE_DRAWS], {"rows": 1, "row": 0, "slot": 0, "written": 7}
+        texels = choice.session.read(TEXELS)
+        texels[:, 0] = random.permutation(choice.session.plan.table[spec.outputs[0]].shape[0])[:WRITTEN]
+        texels[:, 4:] = random.normal(size=(WRITTEN, 4)).astype(np.float32).view(np.uint32)
+        former = choice.session.read(spec.outputs[0])
+        choice.session.write(TEXELS, texels)
+        choice.session.run(values, first=CHOICE_DRAWS)
+        former[written_rows(spec, {TEXELS: texels}, values)] = run_draw(spec, {TEXELS: texels}, values)
+        assert np.array_equal(choice.session.read(spec.outputs[0]), former)
 
 
 @pytest.fixture
@@ -391,8 +420,9 @@ class TestSequences:
                 issued = session.draws_issued
                 found = session.generate_ids(20, Sampler(SamplingOptions(**options)))
                 assert session.logit_reads == 0
-                # Three draws in place of one.
-                assert session.draws_issued - issued == 20 * (len(passing.plan.draws) + 2)
+                # Three draws in place of one; before every eight tokens one more writes what penalties count.
+                further = 3 if "repetition_penalty" in options else 0
+                assert session.draws_issued - issued == 20 * (len(passing.plan.draws) + 2) + further
                 with session.fork() as other:
                     assert other.generate_ids(1) == session.generate_ids(1)
             assert found == by_hand(passing, PROMPT, options, 20), name

@@ -31,7 +31,7 @@ def test_works_take_turns_and_warm_ups_do_not_count(monkeypatch: pytest.MonkeyPa
     )
     # A third run of b would take 12 of 5 seconds.
     assert found == [[1000.0] * 4, [500.0] * 2, [1000.0] * 4]
-    assert log == ["a", "b", "c"] * 3 + ["a", "c"] * 2
+    assert log == [*"abc", *"cba", *"abc", *"ca", *"ac"]
     assert steps[0] == (1, 15)
     assert steps[-1] == (15, 15)
 

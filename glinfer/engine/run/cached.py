@@ -25,7 +25,7 @@ from glinfer.kernels.fused.sample import best_candidate, best_candidates, ordina
 from glinfer.lower.fused.choice import STEPS
 from glinfer.lower.fused.token import HEAD_DRAWS, LOGITS, PICKS
 from glinfer.program.session import Session
-from glinfer.text.images import ImageToken, turn_places
+from glinfer.text.images import ImageToken, turn_places, without_images
 
 _FIRST_RUN = 8  # tokens that passes choose before the first readback
 _MARGIN = 8
@@ -98,6 +98,8 @@ class CachedSession(DecodeSession):
         self._places = self._picks.layout
         # Tokens, from the first on, whose keys and values are in the caches.
         self._cached = 0
+        # How often tokens may have been dropped from the sequence.
+        self._cuts = 0
         # Tokens from the first on that runs have reached, refused drafts included.
         self._reached = 0
         self._snapshot = _Snapshot(bound)
@@ -140,6 +142,7 @@ class CachedSession(DecodeSession):
 
     def _forget(self, length: int) -> None:
         super()._forget(length)
+        self._cuts += 1
         if length < self._snapshot.tokens:
             self._snapshot.tokens = 0
         self._cached = min(self._cached, length)
@@ -213,7 +216,8 @@ class CachedSession(DecodeSession):
     def _choice(self, options: SamplingOptions, *, masked: bool = False) -> Choice:
         choice = self._companions.choice(masked=masked, changed=options.penalises)
         if choice.changes is not None:
-            choice.changes.fill(0, options, self._ids)
+            text = self._cuts, options.penalty_factors
+            choice.changes.follow(0, text, options, without_images(self._ids), None, ())
         return choice
 
     def _choose(self, count: int, sampler: Sampler) -> list[int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,15 +9,14 @@ import numpy as np
 from glinfer.engine.logits import LogitChanges
 from glinfer.engine.sampler import SamplingOptions
 from glinfer.gl.layouts.flat import LANES, FlatLayout
-from glinfer.gl.texture import Texture
 from glinfer.kernels.fused.allowed import Words
-from glinfer.kernels.fused.changes import PENALTIES, bias_columns, code_columns
+from glinfer.kernels.fused.changes import PENALTIES, WRITE_WORDS, WRITTEN, bias_columns, code_columns
 from glinfer.kernels.fused.choice import CHANGES as CHANGE_WORD
 from glinfer.kernels.fused.choice import FILTER_WORDS
 from glinfer.kernels.fused.rows import SOURCE, fill_choices, row_table
 from glinfer.kernels.noise import Drawn
 from glinfer.kernels.options import KernelOptions
-from glinfer.lower.fused.choice import CHANGES, MASK, TABLE, choice_plan, logits_of
+from glinfer.lower.fused.choice import CHANGES, CHOICE_DRAWS, MASK, TABLE, TEXELS, choice_plan, logits_of
 from glinfer.program.session import Session
 from glinfer.text.images import without_images
 
@@ -26,17 +24,22 @@ _NONE = LogitChanges()
 
 
 class ChangeTable:
-    """Writes rows of the table of :mod:`glinfer.kernels.fused.changes`; for a known text only its new tokens."""
+    """The table of :mod:`glinfer.kernels.fused.changes`, of which a draw writes the texels that have changed."""
 
-    def __init__(self, texture: Texture, vocab: int) -> None:
-        """Use the texture of a table for ``vocab`` tokens."""
-        assert isinstance(texture.layout, FlatLayout)
-        layout, self.texture, self._vocab = texture.layout, texture, vocab
-        self._lines = layout.row_texels // layout.width  # of a row
+    def __init__(self, session: Session, vocab: int) -> None:
+        """Use the table of the plan ``choice`` for ``vocab`` tokens."""
+        layout = session.texture(CHANGES).layout
+        assert isinstance(layout, FlatLayout)
+        self._session, self._vocab, self._row_texels = session, vocab, layout.row_texels
         self._numbers = np.zeros((layout.rows, layout.row_texels * LANES), np.float32)
-        self._texels = self._numbers.reshape(-1, layout.width, LANES)
-        # The text of each row, and how many of its tokens are in the table.
-        self._followed: dict[int, tuple[object, int]] = {}
+        self._each = self._numbers.reshape(-1).data  # faster than NumPy for single numbers
+        self._texels = self._numbers.reshape(-1, LANES)
+        # The texels with numbers of each row, and those to write; one may occur twice.
+        self._used: list[list[int]] = [[] for _ in self._numbers]
+        self._changed: list[int] = []
+        self._words = np.zeros((WRITTEN, WRITE_WORDS), np.uint32)
+        # The text of each row, how many of its tokens are in the table, and whether further ones change logits.
+        self._followed: dict[int, tuple[object, int, bool]] = {}
 
     def fill(
         self,
@@ -46,16 +49,18 @@ class ChangeTable:
         changes: LogitChanges | None = None,
         generated: Sequence[int] = (),
     ) -> None:
-        """Write a row for a text that holds the tokens ``held`` and has generated ``generated``."""
-        numbers, changes = self._numbers[row], changes or _NONE
-        numbers[:] = 0
+        """Set a row for a text that holds the tokens ``held`` and has generated ``generated``."""
+        numbers, changes, before, first = self._numbers[row], changes or _NONE, self._used[row], row * self._row_texels
+        self._texels[before] = 0
         numbers[PENALTIES] = *options.penalty_factors, changes.presence_penalty, changes.frequency_penalty
         numbers[bias_columns(self._vocab)][list(changes.bias)] = list(changes.bias.values())
-        codes = numbers[code_columns(self._vocab)]
-        codes[np.asarray(without_images(held), np.int64)] = 1
-        codes += 2 * np.bincount(np.asarray(generated, np.int64), minlength=self._vocab)
-        line = row * self._lines
-        self.texture.upload_lines(line, self._texels[line : line + self._lines])
+        # Only the repetition penalty needs tokens that were not generated.
+        known = without_images(held) if options.penalises else ()
+        tokens, codes = np.array([*known, *generated, *changes.bias], np.int64), numbers[code_columns(self._vocab)]
+        codes[tokens[: len(known)]] = 1
+        np.add.at(codes, tokens[len(known) : len(known) + len(generated)], 2)
+        self._used[row] = [*{first, *(first + 1 + tokens // 2).tolist()}]
+        self._changed += before + self._used[row]
 
     def follow(
         self,
@@ -66,26 +71,33 @@ class ChangeTable:
         changes: LogitChanges | None,
         generated: Sequence[int],
     ) -> None:
-        """Write a row as :meth:`fill` does, but only the new tokens if the row has the same text already.
+        """Set a row as :meth:`fill` does, but only the new tokens if the row has the same text already.
 
-        Calls with an equal ``text`` are for the same text: ``held`` must only grow by generated tokens. Tokens whose
-        codes would change no logit are not written: all without penalties, repeated ones without a frequency penalty.
+        Calls with an equal ``text`` are for the same text: ``held`` must only grow by generated tokens.
         """
-        before, count = self._followed.get(row, (None, 0))
+        before, count, penalised = self._followed.get(row, (None, 0, True))
         if before != text:
             self.fill(row, options, held, changes, generated)
-        else:
-            numbers, columns = self._numbers.reshape(-1), self._numbers.shape[1]
-            repetition, _, presence, frequency = self._numbers[row, PENALTIES]
-            enough = math.inf if frequency else 2 if presence else 1 if repetition != 1 else 0
+            penalised = options.penalises or (changes or _NONE).penalises
+        elif penalised:
+            numbers, codes = self._each, row * self._row_texels * LANES + code_columns(self._vocab).start
             for token in held[count:]:
-                place = row * columns + code_columns(self._vocab).start + 2 * token
-                if numbers[place] >= enough:
-                    continue
+                place = codes + 2 * token
                 numbers[place] += 2 if numbers[place] % 2 else 3
-                line, column = divmod(place // LANES, self._texels.shape[1])
-                self.texture.upload_lines(line, self._texels[line : line + 1, column : column + 1], column)
-        self._followed[row] = text, len(held)
+                self._used[row].append(place // LANES)
+                self._changed.append(place // LANES)
+        self._followed[row] = text, len(held), penalised
+
+    def send(self) -> None:
+        """Write the changed texels to the texture, with one draw for :data:`WRITTEN` of them."""
+        for first in range(0, len(self._changed), WRITTEN):
+            places = np.array(self._changed[first : first + WRITTEN])
+            words = self._words[: len(places)]
+            words[:, 0], words[:, LANES:] = places, self._texels[places].view(np.uint32)
+            self._session.write(TEXELS, words)
+            values = {"rows": 1, "row": 0, "slot": 0, "written": len(places)}
+            self._session.run(values, first=CHOICE_DRAWS, read=False)
+        self._changed.clear()
 
 
 class Choice:
@@ -105,7 +117,7 @@ class Choice:
         self._texture = self.session.texture(TABLE)
         self._mask = self.session.texture(MASK) if masked else None
         vocab = logits_of(bound.plan)[0].shape[1]
-        self.changes = ChangeTable(self.session.texture(CHANGES), vocab) if changed else None
+        self.changes = ChangeTable(self.session, vocab) if changed else None
 
     def write(
         self,
@@ -128,15 +140,18 @@ class Choice:
         self.upload(masks)
 
     def upload(self, masks: Words | None = None) -> None:
-        """Upload the table and the masks."""
+        """Upload the table, the masks and the changes to logits."""
         self.session.require_alive()
         self._texture.upload(self.table)
         if self._mask is not None and masks is not None:
             self._mask.upload(masks)
+        if self.changes is not None:
+            self.changes.send()
 
     def run(self, rows: int, *, row: int = 0, slot: int = 0, read: bool = True) -> None:
         """Choose for ``rows`` rows of the table from ``row`` on, and write the picks from ``slot`` on.
 
         ``read`` is as in :meth:`glinfer.program.session.Session.run`.
         """
-        self.session.run({"rows": rows, "row": row, "slot": slot}, read=read)
+        values = {"rows": rows, "row": row, "slot": slot, "written": 1}
+        self.session.run(values, draws=CHOICE_DRAWS, read=read)

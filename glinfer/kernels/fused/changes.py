@@ -8,18 +8,24 @@ token t: 2 · (times it was generated), plus 1 if the text contains it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 
 from glinfer.errors import PlanError
 from glinfer.gl.layouts.flat import LANES, FlatLayout
-from glinfer.kernels.spec import Array, TensorSpec
+from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, register
 
 AHEAD = 8
 """Limit for a row's tokens that the GPU has chosen and that are not in a table yet."""
 PENALTIES = slice(4)
 """The columns of the penalties."""
+WRITTEN = 1024
+"""Texels of the table that one draw may write."""
+WRITE_WORDS = 2 * LANES
+"""Words of a row of the table of texels to write: the texel's number, three unused ones, and the bits of its floats."""
 _LARGEST = float(np.finfo(np.float32).max)
-_LINE = 1024  # texels; rows begin at multiples of it, so at the beginning of a texture line
 
 
 def bias_columns(vocab: int) -> slice:
@@ -33,13 +39,12 @@ def code_columns(vocab: int) -> slice:
 
 
 def changes_layout(rows: int, vocab: int, max_texture_size: int) -> FlatLayout:
-    """The layout of a table, whose rows are whole lines of texels.
+    """The layout of a table.
 
     Raises:
         PlanError: it does not fit a texture.
     """
-    texels = -(-(1 + -(-vocab // 2)) // _LINE) * _LINE
-    return FlatLayout.of((rows, LANES * texels), "rgba32f", max_texture_size)
+    return FlatLayout.of((rows, LANES * (1 + -(-vocab // 2))), "rgba32f", max_texture_size)
 
 
 def changes_fit(rows: int, vocab: int, max_texture_size: int) -> bool:
@@ -55,6 +60,34 @@ def changes_defines(changes: TensorSpec) -> list[tuple[str, int]]:
     """The defines of a draw that reads the table."""
     assert isinstance(changes.layout, FlatLayout)
     return [("CHANGED", AHEAD), *changes.layout.defines("CHANGES")]
+
+
+def write_changes(texels: TensorSpec, changes: TensorSpec) -> DrawSpec:
+    """Write texels of ``changes``, a table seen as [texels, 4], that the first rows of ``texels`` name.
+
+    texels: uint32 [:data:`WRITTEN`, :data:`WRITE_WORDS`]. Run value: ``written``, the number of rows.
+    """
+    assert isinstance(changes.layout, FlatLayout)
+    how: dict[str, Any] = {"cover": "scatter", "vertex": "common/write_texels.vert", "points": "written"}
+    pairs, size, defines = (("texels", texels.name),), ("written", LANES), tuple(changes.layout.defines("OUT"))
+    return DrawSpec("choice.change", "choice", "write_texels", pairs, (changes.name,), size, defines, **how)
+
+
+def _check(shapes: Shapes, params: Params) -> None:
+    shapes.expect("texels", None, WRITE_WORDS)
+    shapes.expect("output", None, LANES)
+
+
+def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
+    words = np.ascontiguousarray(inputs["texels"][: size[0], LANES:], dtype=np.uint32)
+    return words.view(np.float32).astype(np.float64)
+
+
+def _places(inputs: Mapping[str, Array], params: Params, rows: int) -> Array:
+    return np.asarray(inputs["texels"][:rows, 0], np.intp)
+
+
+register(Op("write_texels", ("texels",), (), _check, _oracle, ("texels",), places=_places))
 
 
 def change_word(ahead: int = 0, back: int = 0) -> int:

@@ -7,9 +7,9 @@ takes its token from them on the GPU.
 from __future__ import annotations
 
 from glinfer.gl.layouts.blocks import BlockLayout, RowLayout
-from glinfer.gl.layouts.flat import FlatLayout
+from glinfer.gl.layouts.flat import LANES, FlatLayout
 from glinfer.kernels.fused.allowed import mask_words
-from glinfer.kernels.fused.changes import changes_layout
+from glinfer.kernels.fused.changes import WRITE_WORDS, WRITTEN, changes_layout, write_changes
 from glinfer.kernels.fused.choice import LISTED, Lists, Ranks, choice_draws, pieces_for
 from glinfer.kernels.fused.rows import ROW_WORDS, RowInterleaved
 from glinfer.kernels.options import KernelOptions
@@ -18,7 +18,9 @@ from glinfer.lower.fused import rows
 from glinfer.lower.fused import token as fast
 from glinfer.program.plan import Plan, PlanBuilder
 
-TABLE, MASK, CHANGES = "choice.rows", "choice.mask", "choice.changes"
+TABLE, MASK, CHANGES, TEXELS = "choice.rows", "choice.mask", "choice.changes", "choice.texels"
+CHOICE_DRAWS = 3
+"""Draws of a choice; one that writes texels of the table of changes follows them."""
 STEPS = 64
 """Rows of the table where the other plan runs one token: one for each of the next steps."""
 
@@ -41,8 +43,9 @@ def choice_plan(
     """The plan ``choice`` for the rows of logits of ``plan``, and with ``masked`` for allowed tokens only.
 
     Each run reads tables that are written before it: ``choice.rows``, with ``masked`` the allowed tokens in
-    ``choice.mask``, and with ``changed`` penalties and biases in ``choice.changes``. Run values: see
-    :func:`glinfer.kernels.fused.choice.choice_draws`.
+    ``choice.mask``. With ``changed`` it reads penalties and biases in ``choice.changes``, of which a fourth draw writes
+    the texels in ``choice.texels``. Run values: see :func:`glinfer.kernels.fused.choice.choice_draws`, and
+    :func:`glinfer.kernels.fused.changes.write_changes`.
 
     Args:
         plan: ``fast``, ``batch`` or ``drafted``.
@@ -61,6 +64,7 @@ def choice_plan(
         RunValue("rows", 1, count, usual="tokens"),
         RunValue("row", 0, steps - 1),
         RunValue("slot", 0, picks.shape[0] - 1),
+        *([RunValue("written", 1, WRITTEN)] if changed else []),
     ]
     builder = PlanBuilder("choice", count, values)
     builder.shared = tuple(tensor.name for tensor in (*logits, picks))
@@ -69,13 +73,14 @@ def choice_plan(
         assert isinstance(tensor.layout, BlockLayout)
         return builder.laid_out(tensor.name, kind, tensor.layout)
 
-    def table(name: str, words: int) -> TensorSpec:
-        return builder.laid_out(name, "input", RowLayout.of((steps, words), "rgba32ui", max_texture_size))
+    def table(name: str, words: int, rows: int = steps) -> TensorSpec:
+        return builder.laid_out(name, "input", RowLayout.of((rows, words), "rgba32ui", max_texture_size))
 
     def flat(name: str) -> TensorSpec:
         layout = FlatLayout.of((count, LISTED * pieces_for(vocab)), "rgba32f", max_texture_size)
         return builder.laid_out(f"choice.{name}", "activation", layout)
 
+    changes = builder.laid_out(CHANGES, "cache", changes_layout(count, vocab, max_texture_size)) if changed else None
     builder.draw(
         *choice_draws(
             RowInterleaved(tuple(laid_out(each, "input") for each in logits)),
@@ -86,9 +91,10 @@ def choice_plan(
             vocab=vocab,
             kernels=kernels,
             mask=table(MASK, mask_words(vocab)) if masked else None,
-            changes=builder.laid_out(CHANGES, "input", changes_layout(count, vocab, max_texture_size))
-            if changed
-            else None,
+            changes=changes,
         )
     )
-    return builder.build()
+    if changes is not None:
+        texels = changes.shape[0] * changes.shape[1] // LANES
+        builder.draw(write_changes(table(TEXELS, WRITE_WORDS, WRITTEN), builder.view(changes, texels, LANES)))
+    return builder.build(picks.name)
