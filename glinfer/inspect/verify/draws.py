@@ -23,7 +23,15 @@ from glinfer.kernels.noise import noise_key
 from glinfer.kernels.spec import Array
 from glinfer.lower.feed import runs
 from glinfer.lower.fused.choice import TABLE
-from glinfer.program.oracle import RunValues, allowed_errors, by_output, relative_error, rounding, run_draw, written_rows
+from glinfer.program.oracle import (
+    RunValues,
+    allowed_errors,
+    by_output,
+    relative_error,
+    rounding,
+    run_draw,
+    written_rows,
+)
 from glinfer.program.session import Hook, Session, weight_matrix
 
 _FILTERS = SamplingOptions(top_k=5, top_p=0.9)

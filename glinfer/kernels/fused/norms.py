@@ -131,7 +131,7 @@ def _oracle_post(inputs: Mapping[str, Array], params: Params, size: tuple[int, i
     normed = x / np.sqrt(squares + params["EPS"]) * float64(inputs, ["gain"])[0]
     if params.get("RESIDUAL"):
         normed = normed + gathered(inputs, rows, "r")[: size[0] * rows]
-    return normed
+    return np.asarray(normed)
 
 
 def _of_targets(normed: Array, inputs: Mapping[str, Array], params: Params) -> Array:

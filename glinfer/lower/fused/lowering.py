@@ -48,7 +48,6 @@ from glinfer.kernels.spec import RunValue, TensorSpec
 from glinfer.lower.fused.caches import cache_format, layer_cache_layout
 from glinfer.lower.options import PlanOptions
 from glinfer.lower.weights.fold import Weight, Weights
-from glinfer.lower.weights.low_rank import AdapterRanks
 from glinfer.lower.weights.recipe import Recipe, head_floats
 from glinfer.program.plan import PlanBuilder
 from glinfer.program.points import CENTRED, View

@@ -170,8 +170,8 @@ class Weights(Recipes):
         """A product's ``weight`` [outputs, words] and ``consts`` [outputs, 1 to 6], which are made together.
 
         A matrix that keeps its bits has ``gain`` [1, inputs], if a norm or a factor precedes it. A norm after the
-        product has ``post_norm`` [1, D], one that rounds before it ``norm`` [1, inputs], adapters ``lora_down`` and ``lora_up``, see
-        :mod:`glinfer.lower.weights.low_rank`.
+        product has ``post_norm`` [1, D], one that rounds before it ``norm`` [1, inputs], adapters ``lora_down`` and
+        ``lora_up``, see :mod:`glinfer.lower.weights.low_rank`.
         """
         name, outputs, packing = recipe.name, len(recipe.rows), recipe.packing
         kept = tuple(map(weight_name, recipe.sources)) if recipe.kept and packing not in ("f32", WIDE) else ()
