@@ -1,7 +1,7 @@
-"""BitNet b1.58 (Ma et al. 2024, 2025): ternary weights, norms before all matrices, whose results have 8 bits, and ReLU².
+"""BitNet b1.58 (Ma et al. 2024, 2025): ternary matrices, each behind a norm that rounds to 8 bits, and ReLU squared.
 
-Defaults follow BitNetConfig in Hugging Face's transformers 5, rounding its quantizer with the class ``autobitlinear``.
-llama.cpp computes its GGUF files with SiLU, so that these have no peer.
+Defaults follow BitNetConfig in Hugging Face's transformers 5, and rounding its class ``autobitlinear``.
+llama.cpp computes its GGUF files with SiLU and without rounding, so that these have no peer.
 """
 
 from glinfer.families.huggingface import TERNARY, HuggingFace
