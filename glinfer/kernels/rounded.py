@@ -9,7 +9,7 @@ import numpy as np
 from glinfer.kernels.spec import Array, Oracle, Params
 
 _LEVELS, _LEAST = 127.0, 1e-5
-_NEAR = 1e-3
+_NEAR = 2e-4
 """A float32 may be rounded to the other level where float64 is nearer than this to half way between the two."""
 Arranged = Callable[[Array, Mapping[str, Array], Params], Array]
 """Puts the rows of a norm in the order of its outputs."""
