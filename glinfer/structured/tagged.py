@@ -66,17 +66,16 @@ class TagForm:
     @cached_property
     def call(self) -> re.Pattern[str]:
         """A call after ``opening``: its tool, and its arguments as text."""
-        pair = (
-            f"{self._pattern(self.before_key)}.*?{self._pattern(self.before_value)}.*?{self._pattern(self.after_value)}"
-        )
+        pair = self.pair.pattern.replace("((?", "(?:(?")
         name = f'{self._pattern(self.before_name)}([^<>"\\s]*){self._pattern(self.after_name)}'
         return re.compile(rf"\s*{name}\s*((?:{pair}\s*)*){self._pattern(self.closing)}", re.DOTALL)
 
     @cached_property
     def pair(self) -> re.Pattern[str]:
         """An argument: its name and its value."""
-        start = f"{self._pattern(self.before_key)}(.*?){self._pattern(self.before_value)}"
-        return re.compile(rf"{start}(.*?){self._pattern(self.after_value)}", re.DOTALL)
+        parts = [self._pattern(text) for text in (self.before_key, self.before_value, self.after_value)]
+        key, value = (f"((?:(?!{end}).)*)" for end in parts[1:])  # each ends where the next text first begins
+        return re.compile(f"{parts[0]}{key}{parts[1]}{value}{parts[2]}", re.DOTALL)
 
     def _pattern(self, text: str) -> str:
         return re.escape(text).replace("\\\n", "\n?" if self.loose else "\n")
@@ -192,7 +191,7 @@ class TagParser:
         if end and self._held.lstrip().startswith(end):
             self._held, self._inside = self._held.lstrip()[len(end) :], False
             return ToolPart()
-        found = form.call.match(self._held)
+        found = form.call.match(self._held) if form.closing in self._held else None
         if found is None:
             return None
         self._held, self._inside = self._held[found.end() :], bool(end)
