@@ -1,6 +1,6 @@
 """Tool calls whose names and arguments stand between tags: a grammar for replies, and a parser.
 
-* ``glm`` (GLM-4.5 to 4.7): ``<tool_call>NAME``, for each argument ``<arg_key>KEY</arg_key>`` and
+* ``glm-4.5`` (GLM-4.5 to 4.7): ``<tool_call>NAME``, for each argument ``<arg_key>KEY</arg_key>`` and
   ``<arg_value>VALUE</arg_value>``, ``</tool_call>``, with or without line breaks between them.
 * ``minimax`` (MiniMax-M2): ``<minimax:tool_call>``, for each call ``<invoke name="NAME">``, for each argument
   ``<parameter name="KEY">VALUE</parameter>``, ``</invoke>``, and ``</minimax:tool_call>``, each on a line.
@@ -32,7 +32,7 @@ class TagForm:
     """The texts of a form.
 
     Attributes:
-        name: ``glm``, ``minimax`` or ``coder``.
+        name: ``glm-4.5``, ``minimax`` or ``coder``.
         mark: text that only templates of this form have.
         opening: the beginning of the first call; text may come before it.
         before_name, after_name: the texts around the name of a tool.
@@ -83,7 +83,7 @@ class TagForm:
 
 TAG_FORMS = (
     TagForm(
-        *("glm", "<arg_key>", "<tool_call>", "", "", "<arg_key>", "</arg_key>\n<arg_value>", "</arg_value>"),
+        *("glm-4.5", "<arg_key>", "<tool_call>", "", "", "<arg_key>", "</arg_key>\n<arg_value>", "</arg_value>"),
         *("</tool_call>", "\n<tool_call>", "", True),
     ),
     TagForm(

@@ -6,7 +6,7 @@ Eight forms are supported, and the template's source shows which one a model has
   ``</tool_call>``; several calls follow each other.
 * ``list`` (SmolLM2): ``<tool_call>[{"name": …, "arguments": {…}}, …]</tool_call>``.
 * ``bare`` (Llama 3.1 to 3.3): the whole reply is one ``{"name": …, "parameters": {…}}``.
-* ``glm`` (GLM-4.5 to 4.7), ``minimax`` (MiniMax-M2), ``coder`` (Qwen3-Coder, Qwen 3.5): tags enclose the name, each
+* ``glm-4.5`` (GLM-4.5 to 4.7), ``minimax`` (MiniMax-M2), ``coder`` (Qwen3-Coder, Qwen 3.5): tags enclose the name, each
   argument's name and its value, see :mod:`glinfer.structured.tagged`.
 * ``harmony`` (gpt-oss): a call is a separate message, whose header names the tool:
   ``<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>{…}<|call|>``. Text cannot spell these control

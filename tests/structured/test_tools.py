@@ -101,8 +101,8 @@ TEXTS = Tool("look", {**CITY, "properties": {"city": {"type": "string"}, "n": NU
 @each_case(
     ("form", "one", "both", "calls"),
     [
-        ("glm", GLM, f"{GLM}\n{GLM_NOW}", [{"city": '5 </tool_call> "é', "n": [1, 2]}, {}]),
-        ("glm", GLM.replace("\n", ""), GLM.replace("\n", "") * 2, [{"city": '5 </tool_call> "é', "n": [1, 2]}] * 2),
+        ("glm-4.5", GLM, f"{GLM}\n{GLM_NOW}", [{"city": '5 </tool_call> "é', "n": [1, 2]}, {}]),
+        ("glm-4.5", GLM.replace("\n", ""), GLM.replace("\n", "") * 2, [{"city": '5 </tool_call> "é', "n": [1, 2]}] * 2),
         ("minimax", MINIMAX, MINIMAX_NOW, [{"city": "5"}, {}]),
         ("coder", CODER, f"{CODER}\n{CODER_NOW}", [{"city": "x\n y"}, {}]),
     ],
@@ -274,7 +274,7 @@ def test_a_reply_in_pieces_of_any_size(form: str, text: str, said: str, calls: l
 
 def test_the_form_follows_from_the_template() -> None:
     assert tool_form("{{ tools }} <tool_call>").name == "hermes"
-    assert tool_form("{{ tools }} <tool_call>{{ n }}<arg_key>{{ k }}</arg_key>").name == "glm"
+    assert tool_form("{{ tools }} <tool_call>{{ n }}<arg_key>{{ k }}</arg_key>").name == "glm-4.5"
     assert tool_form("{{ tools }} {% set begin = '<minimax:tool_call>' %}").name == "minimax"
     assert tool_form("{{ tools }} <tool_call><function={{ n }}><parameter={{ k }}>").name == "coder"
     assert tool_form("{{ tools }} <tool_call>[").name == "list"

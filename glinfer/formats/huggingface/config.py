@@ -85,7 +85,7 @@ def read_config(path: Path) -> ModelConfig:
     quantized, method = values.get("quantization_config"), "mxfp4" if has_blocks(family.in_huggingface) else ""
     found = quantized.get("quant_method") if isinstance(quantized, dict) else None
     if is_ternary(family.in_huggingface):
-        check_quantization(settings)
+        check_quantization(settings, family.name)
     elif quantized is not None and not (method and found == method):
         raise FormatError(
             f"{label}: quantization_config is set, which is not supported; expected a model that is not quantised"

@@ -24,7 +24,7 @@ from glinfer.formats.tensors import StoredTensor
 from glinfer.graph.nodes import ModelTensor
 from glinfer.quant.parts import Bytes
 
-METHOD, SCALE = "bitnet", "_scale"
+SCALE = "_scale"
 _EACH = 4
 _LEAST = np.float32(1e-5)
 Array = npt.NDArray[np.float32]
@@ -47,8 +47,8 @@ def is_ternary(form: HuggingFace) -> bool:
     return TERNARY in form.layouts.values()
 
 
-def check_quantization(settings: Settings) -> None:
-    """Refuse another ``quantization_config`` than those of published BitNet models.
+def check_quantization(settings: Settings, method: str) -> None:
+    """Refuse another ``quantization_config`` than those of published BitNet models, which name the ``method``.
 
     Raises:
         FormatError: it is missing, or of another method, class or mode.
@@ -56,7 +56,7 @@ def check_quantization(settings: Settings) -> None:
     given = settings.value("quantization_config")
     found = Settings(given if isinstance(given, dict) else {}, f"{settings.label}: quantization_config")
     for name, known in (
-        ("quant_method", (METHOD,)),
+        ("quant_method", (method,)),
         ("linear_class", ("autobitlinear",)),
         ("quantization_mode", ("online", "offline")),
     ):
