@@ -40,6 +40,8 @@ UNUSED_POSITIONS = 2
 """Rows before the first one that texts use, in learned positions that are ``padded``."""
 _FULL_LAYERS = 28  # the usual max_window_layers
 _SHARE = "partial_rotary_factor"
+TERNARY = "ternary"
+"""The layout of matrices that BitNet quantises, see :mod:`glinfer.formats.huggingface.ternary`."""
 PROPORTIONAL = "proportional"
 """The type of angles of which the first pairs of a head turn, by its whole width, and the others stay."""
 _OLD_LONGROPE = ("su", "yarn")  # its names in the first Phi-3 files

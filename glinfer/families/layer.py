@@ -172,6 +172,7 @@ class LayerConfig:
         one_projection: whether values are the keys before their norm.
         per_layer: elements of the layer's own token embedding, which a third branch uses; 0 without that branch.
         scaled: whether a learned factor multiplies the stream after the layer.
+        rounded: whether the norms before matrices round their results to 8 bits.
     """
 
     mixing: Mixing = "attention"
@@ -200,6 +201,7 @@ class LayerConfig:
     one_projection: bool = False
     per_layer: int = 0
     scaled: bool = False
+    rounded: bool = False
 
     @property
     def attends(self) -> bool:

@@ -19,6 +19,7 @@ class Names:
         projection: the projections of queries, keys and values, with a placeholder for the letter; without one, a
             single matrix holds the rows of all three.
         head_norm: the norms of heads of queries and keys, with a placeholder for the letter.
+        output_norm, down_norm: the norms before the matrices that end the branches, if the family has them.
         head_gate: the matrix of one gate for each head of results, if the family has it.
         conv_in, conv, conv_out: the matrix before a convolution, with the rows of B, C and x; the depthwise
             convolution's own weights; and the matrix after it.
@@ -64,6 +65,8 @@ class Names:
     projection: str = "self_attn.{}_proj"
     head_norm: str = "self_attn.{}_norm"
     output: str = "self_attn.o_proj"
+    output_norm: str = ""
+    down_norm: str = ""
     head_gate: str = ""
     conv_in: str = "conv.in_proj"
     conv: str = "conv.conv"

@@ -204,7 +204,7 @@ class Graph:
         if isinstance(body, Nothing):
             return Branch(name, None, body, None, None, of.branch_scale)
         first = of.norm_before and (number or role == "mlp" or not self.family.embedding_norm)
-        norm = self._norm(f"{role}_norm", number) if first else None
+        norm = replace(self._norm(f"{role}_norm", number), rounded=of.rounded) if first else None
         behind = self._norm(f"{role}_post_norm", number) if of.norm_behind else None
         post_norm, sum_norm = (behind, None) if of.norm_after else (None, behind)
         return Branch(name, norm, body, post_norm, sum_norm, of.branch_scale)
@@ -241,6 +241,7 @@ class Graph:
             q_norm,
             k_norm,
             of,
+            self._inner_norm("output_norm", number, queries),
         )
 
     def _delta(self, number: int, of: LayerConfig, rule: DeltaRule) -> DeltaMixing:
@@ -295,4 +296,9 @@ class Graph:
         )
         roles = ("alpha_p", "alpha_n") if config.hidden_act == XIELU else ()
         alphas = tuple(ModelTensor(role, "", (1,), number) for role in roles)
-        return Mlp(gate if self.family.gated else None, up, alphas, down)
+        return Mlp(gate if self.family.gated else None, up, alphas, down, self._inner_norm("down_norm", number, inner))
+
+    def _inner_norm(self, role: str, number: int, width: int) -> Norm | None:
+        """The norm before the matrix that ends a branch, where the family has one."""
+        rounded = self.family.layer.rounded
+        return replace(self._norm(role, number, width=width), rounded=rounded) if getattr(self.names, role) else None

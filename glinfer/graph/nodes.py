@@ -93,13 +93,14 @@ class Linear(Node):
 
 @dataclass(frozen=True)
 class Norm(Node):
-    """RMSNorm (``rms``) or LayerNorm (``layer``) with ``weight + offset`` as gains."""
+    """RMSNorm (``rms``) or LayerNorm (``layer``) with ``weight + offset`` as gains; its results may be ``rounded``."""
 
     name: str
     weight: ModelTensor
     bias: ModelTensor | None
     kind: Literal["rms", "layer"]
     offset: float
+    rounded: bool = False
 
 
 @dataclass(frozen=True)
@@ -113,6 +114,7 @@ class Attention(Node):
         sinks: [heads], a logit of each head's softmax without a value, where there is one.
         q_norm, k_norm: the norms of heads, of ``whole`` rows or of each head.
         of: angles, scale, window and the other settings of the layer.
+        out_norm: the norm before ``out``, where there is one.
     """
 
     q: Linear
@@ -124,6 +126,7 @@ class Attention(Node):
     q_norm: Norm | None
     k_norm: Norm | None
     of: LayerConfig
+    out_norm: Norm | None = None
 
     @property
     def whole(self) -> bool:
@@ -188,12 +191,14 @@ class Mlp(Node):
     """``down(activation(gate) · up)``, or ``down(activation(up))`` without a gate.
 
     ``alphas`` are the learned numbers [1] of xIELU, for positive and for negative inputs; other activations have none.
+    ``down_norm`` is the norm before ``down``, where there is one.
     """
 
     gate: Linear | None
     up: Linear
     alphas: tuple[ModelTensor, ...]
     down: Linear
+    down_norm: Norm | None = None
 
     @property
     def first(self) -> tuple[Linear, ...]:

@@ -142,6 +142,7 @@ def _inputs(config: ModelConfig) -> Iterator[tuple[str, list[str]]]:
             assert isinstance(node, Attention | Convolution | DeltaMixing)
             first = (node.q, node.k, node.v) if isinstance(node, Attention) else node.into
             value = "joined" if isinstance(node, Attention) else "mixed"
+            value = "rounded" if isinstance(node, Attention) and node.out_norm is not None else value
             yield f"{name}.norm", [f"{each.name}.weight" for each in first if each is not None]
             yield f"{name}.{value}", [f"{node.out.name}.weight"]
         if isinstance(mlp, Nothing):
@@ -153,7 +154,7 @@ def _inputs(config: ModelConfig) -> Iterator[tuple[str, list[str]]]:
             mlps = (mlp.shared,)  # inputs of the others have a norm of their own
         yield f"{block}.mlp.norm", [f"{product.name}.weight" for each in mlps for product in each.first]
         if not isinstance(mlp, ExpertMlps):
-            yield f"{block}.mlp.hidden", [f"{mlp.down.name}.weight"]
+            yield f"{block}.mlp.{'hidden' if mlp.down_norm is None else 'rounded'}", [f"{mlp.down.name}.weight"]
         if layer.per_layer is not None and isinstance(own := layer.per_layer.body, PerLayer):
             yield f"{block}.resid_mlp", [f"{own.gate.name}.weight"]
             yield f"{block}.per_layer.hidden", [f"{own.out.name}.weight"]

@@ -240,7 +240,8 @@ class Op:
     inputs, its params and its number of rows; by default they are consecutive from the draw's first row on.
     ``regions`` names the samplers, and ``"output"``, whose tensors may be regions of a texture
     (:mod:`glinfer.program.regions`), because the shader gets their places from shaders/common/regions.glsl. ``parts``
-    computes which inputs are read only in part.
+    computes which inputs are read only in part. ``allowed`` computes by how much float32 may differ from the oracle's
+    results where a pass rounds them.
     """
 
     name: str
@@ -253,6 +254,7 @@ class Op:
     places: Callable[[Mapping[str, Array], Params, int], Array] | None = None
     regions: tuple[str, ...] = ()
     parts: Parts | None = None
+    allowed: Oracle | None = None
 
 
 OPS: dict[str, Op] = {}

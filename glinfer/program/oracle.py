@@ -26,7 +26,19 @@ def run_draw(draw: DrawSpec, inputs: Mapping[str, Array], values: RunValues) -> 
         (rows, cols), first = draw.extent(values), draw.first_row(values)
         held = [inputs[name][first : first + rows, :cols] for name in draw.outputs]
         by_sampler["output"] = held[0] if len(held) == 1 else np.stack(held)
-    found = OPS[draw.op].oracle(by_sampler, draw.params(values), draw.extent(values))
+    return _of_outputs(draw, OPS[draw.op].oracle(by_sampler, draw.params(values), draw.extent(values)))
+
+
+def allowed_errors(draw: DrawSpec, inputs: Mapping[str, Array], values: RunValues) -> Array | float:
+    """By how much a draw that rounds its results may differ from :func:`run_draw`, in its shape; 0 for others."""
+    allowed = OPS[draw.op].allowed
+    if allowed is None or not draw.params(values).get("ROUNDED"):
+        return 0.0
+    by_sampler = {sampler: inputs[tensor] for sampler, tensor in draw.inputs}
+    return _of_outputs(draw, allowed(by_sampler, draw.params(values), draw.extent(values)))
+
+
+def _of_outputs(draw: DrawSpec, found: Array) -> Array:
     if found.ndim == 2:
         return found
     # OpenGL drops what a shader writes beyond the targets of a draw.

@@ -13,7 +13,8 @@ from glinfer.server.json_text import parsed_json
 from glinfer.server.limits import LIMITS, Several, Strict
 from glinfer.server.served import Served
 from glinfer.structured.structure import ANY_OBJECT
-from glinfer.structured.tools import FORMS, CallForm, MessageForm, Tool, call_grammar, tool_form
+from glinfer.structured.tagged import TagForm
+from glinfer.structured.tools import FORMS, CallForm, MessageForm, Tool, call_grammar, schemas_of, tool_form
 
 ToolName = Annotated[StrictStr, Field(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
 
@@ -198,6 +199,7 @@ def tool_use(
     callable_tools = [
         Tool(each.name, each.parameters, bool(each.strict)) for each in functions if one in (None, each.name)
     ]
+    form = form.of(schemas_of(callable_tools)) if isinstance(form, TagForm) else form
     grammar = call_grammar(
         form, callable_tools, required=one is not None or choice == "required", parallel=parallel and one is None
     )

@@ -1,11 +1,13 @@
 """Tool calls in replies: the form of each family of chat templates, a grammar for its replies, and a parser.
 
-Five forms are supported, and the template's source shows which one a model has learned:
+Eight forms are supported, and the template's source shows which one a model has learned:
 
 * ``hermes`` (Hermes, Qwen 2.5 and 3, SmolLM3): ``<tool_call>``, a line ``{"name": …, "arguments": {…}}``,
   ``</tool_call>``; several calls follow each other.
 * ``list`` (SmolLM2): ``<tool_call>[{"name": …, "arguments": {…}}, …]</tool_call>``.
 * ``bare`` (Llama 3.1 to 3.3): the whole reply is one ``{"name": …, "parameters": {…}}``.
+* ``glm-4.5`` (GLM-4.5 to 4.7), ``minimax`` (MiniMax-M2), ``coder`` (Qwen3-Coder, Qwen 3.5): tags enclose the name, each
+  argument's name and its value, see :mod:`glinfer.structured.tagged`.
 * ``harmony`` (gpt-oss): a call is a separate message, whose header names the tool:
   ``<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>{…}<|call|>``. Text cannot spell these control
   tokens, so :class:`glinfer.text.chat.ReplySplitter` finds these calls instead of a parser here.
@@ -23,6 +25,8 @@ from typing import Any
 from glinfer.errors import StructureError
 from glinfer.structured.gemma import OPENING, gemma_grammar
 from glinfer.structured.names import named_by_patterns
+from glinfer.structured.parts import ToolPart
+from glinfer.structured.tagged import TAG_FORMS, Schemas, TagForm, tagged_grammar
 
 _TAG, _END_TAG = "<tool_call>", "</tool_call>"
 _JSON_FORM = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
@@ -80,7 +84,7 @@ class MessageForm:
     name: str
 
 
-CallForm = ToolForm | MessageForm
+CallForm = ToolForm | TagForm | MessageForm
 _ARGUMENTS = '", "arguments": '
 FORMS: Mapping[str, CallForm] = {
     form.name: form
@@ -88,6 +92,7 @@ FORMS: Mapping[str, CallForm] = {
         ToolForm("hermes", _TAG, '\n{"name": "', _ARGUMENTS, "}\n" + _END_TAG, "\n" + _TAG, "", True),
         ToolForm("list", _TAG + "[", '{"name": "', _ARGUMENTS, "}", ", ", "]" + _END_TAG, True),
         ToolForm("bare", '{"name": "', "", '", "parameters": ', "}", "", "", False),
+        *TAG_FORMS,
         MessageForm("harmony"),
         MessageForm("gemma4"),
     )
@@ -101,6 +106,9 @@ def tool_form(template: str) -> CallForm:
         return FORMS["harmony"]
     if OPENING in template:
         return FORMS["gemma4"]
+    tagged = next((form for form in TAG_FORMS if form.mark in template), None)
+    if tagged is not None:
+        return tagged
     if _TAG in template:
         return FORMS["list" if _TAG + "[" in template else "hermes"]
     if "python_tag" in template or '"parameters": ' in template:
@@ -108,6 +116,11 @@ def tool_form(template: str) -> CallForm:
     raise StructureError(
         f"this model's chat template writes tool calls in an unknown form; expected one of {', '.join(FORMS)}"
     )
+
+
+def schemas_of(tools: Sequence[Tool]) -> Schemas:
+    """The schema of each tool's arguments, and whether it is strict."""
+    return {tool.name: (tool.parameters or _NO_ARGUMENTS, tool.strict) for tool in tools}
 
 
 def call_grammar(form: CallForm, tools: Sequence[Tool], *, required: bool, parallel: bool) -> str:
@@ -121,8 +134,10 @@ def call_grammar(form: CallForm, tools: Sequence[Tool], *, required: bool, paral
         parallel: allow several calls if the form has them.
     """
     if form == FORMS["gemma4"]:
-        schemas = {tool.name: (tool.parameters or _NO_ARGUMENTS, tool.strict) for tool in tools}
-        return gemma_grammar(schemas, required=required, parallel=parallel)
+        return gemma_grammar(schemas_of(tools), required=required, parallel=parallel)
+    if isinstance(form, TagForm):
+        written_as = partial(_schema_of, separators={})
+        return tagged_grammar(form, schemas_of(tools), written_as, required=required, parallel=parallel)
     written = _message_call if isinstance(form, MessageForm) else partial(_call, form)
     rules = [f"call{number}: {written(tool)}" for number, tool in enumerate(tools)]
     rules.append(f"call: {' | '.join(f'call{number}' for number in range(len(tools)))}")
@@ -169,31 +184,17 @@ def _call(form: ToolForm, tool: Tool) -> str:
 
 def _schema(tool: Tool, **separators: str) -> str:
     """The schema of a tool's arguments, with llguidance's options."""
-    schema = {**(tool.parameters or _NO_ARGUMENTS)}
-    schema["x-guidance"] = {**_JSON_FORM, **separators, "lenient": not tool.strict}
+    return _schema_of(tool.parameters or _NO_ARGUMENTS, tool.strict, separators)
+
+
+def _schema_of(given: Mapping[str, Any], strict: bool, separators: Mapping[str, str]) -> str:
+    schema = {**given, "x-guidance": {**_JSON_FORM, **separators, "lenient": not strict}}
     try:
         return named_by_patterns(json.dumps(schema))
     except StructureError:
-        if tool.strict:
+        if strict:
             raise
         return json.dumps(schema)
-
-
-@dataclass(frozen=True)
-class ToolPart:
-    """A piece of a reply: text, or the next piece of a call.
-
-    Attributes:
-        text: text outside calls.
-        call: index of the call, from 0; None for text.
-        name: the name of the tool, in the first piece of a call.
-        arguments: the next piece of its arguments as JSON.
-    """
-
-    text: str = ""
-    call: int | None = None
-    name: str = ""
-    arguments: str = ""
 
 
 class ToolParser:

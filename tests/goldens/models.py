@@ -241,6 +241,15 @@ MODELS = {
     "gpt_neox": Made(
         {**EVEN, "model_type": "gpt_neox", "num_key_value_heads": 4, "rotary_pct": 0.5, "rotary_emb_base": 5e3}, seed=5
     ),
+    "bitnet": Made(
+        {
+            **{**ODD, "model_type": "bitnet", "rope_theta": 5e4},
+            "quantization_config": {
+                **{"quant_method": "bitnet", "linear_class": "autobitlinear", "quantization_mode": "online"}
+            },
+        },
+        seed=3,
+    ),
     "phi": Made(
         {**ODD, "model_type": "phi", "hidden_size": 72, "partial_rotary_factor": 0.5, "layer_norm_eps": 1e-4}, seed=0
     ),

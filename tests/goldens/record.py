@@ -61,6 +61,7 @@ from .pictures import IMAGE_SIZES, PROCESSOR, TEMPLATE, TOKENS, about, picture, 
 from .qwen_pictures import write_qwen3_5
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported: everything is made here
+os.environ["TORCHDYNAMO_DISABLE"] = "1"  # nothing is compiled
 import torch
 import transformers
 from transformers.utils.chat_template_utils import render_jinja_template

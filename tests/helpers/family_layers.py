@@ -81,7 +81,7 @@ def further_draws(config: ModelConfig, plan: str = "fast", first: int = 0) -> in
     for layer in range(first, config.num_hidden_layers):
         of = config.layer(layer)
         found += FURTHER[plan].get("gated" if of.gated or of.head_gates else of.mixing, 0) - 2 * (not of.mlp)
-        found += 4 * (of.per_layer > 0) + of.scaled + BESIDE * (of.attends and of.delta is not None)
+        found += 4 * (of.per_layer > 0) + of.scaled + 4 * of.rounded + BESIDE * (of.attends and of.delta is not None)
         if plan == "fast":  # an activation, a shared expert, or one MLP where others have experts
             own = of.experts is not None and (of.experts.apart or of.experts.own_norms)
             beside = of.experts is not None and config.shared_intermediate_size > 0 and not own

@@ -255,8 +255,8 @@ def norms_draw(
     return one.draw(row_norms("draw", "draw", x, out, kernels=kernels, **options))
 
 
-def post_norm_draw(kernels: KernelOptions, cols: int, rows: int, *, adds: bool = False) -> BlockDraw:
-    """Rows normalised and added to a residual stream, or to what the target holds."""
+def post_norm_draw(kernels: KernelOptions, cols: int, rows: int, *, adds: bool = False, width: int = 0) -> BlockDraw:
+    """Rows normalised and added to a residual stream, or to what the target holds, or rounded."""
     one, slots, capacity = _over(kernels, rows)
     x = one.interleaved("x", normal(1, capacity, cols))
     if adds:
@@ -269,10 +269,11 @@ def post_norm_draw(kernels: KernelOptions, cols: int, rows: int, *, adds: bool =
             x,
             one.row_weight("gain", 1 + normal(2, 1, cols, scale=0.3)),
             one.deal(OUT, slots, cols, "cache"),
-            residual=None if adds else one.interleaved("r", normal(6, capacity, cols)),
+            residual=None if adds or width else one.interleaved("r", normal(6, capacity, cols)),
             slots="row_slots",
             eps=EPS,
             kernels=kernels,
+            width=width,
         )
     )
 

@@ -8,7 +8,7 @@ import block_draw
 import numpy as np
 import pytest
 from block_draw import at
-from one_draw import TABLE, check
+from one_draw import TABLE, BlockDraw, Case, check, in_turn
 from rows_draw import KERNELS, Run, first_rows, gemm_draw, post_norm_draw, tile_scores_draw, turn_draw, with_kernels
 from tiers import tiered
 
@@ -18,6 +18,7 @@ from glinfer.kernels.fused.cached import Heads
 from glinfer.kernels.fused.rows import POSITION
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.published.linear import soft_cap
+from glinfer.program.oracle import allowed_errors
 
 pytestmark = pytest.mark.gl
 number_of = list(KERNELS.values()).index
@@ -34,6 +35,26 @@ def test_norms_behind_branches_agree_with_float64(device: Device, kernels: Kerne
         one = post_norm_draw(kernels, cols, 19, adds=adds)
         one.arrays["x"][3], one.arrays["x"][5] = 0, one.arrays["x"][5] * 1e4
         check(device, one, *[first_rows(one, rows) for rows in (1, 8, 19)], what=f"{cols}", tolerance=1e-6)
+
+
+@with_kernels("llvmpipe", "one by one", "GPU")
+def test_rounded_norms_agree_with_float64(device: Device, kernels: KernelOptions) -> None:
+    """All elements but those that lie half way between two levels; padding counts for no mean."""
+    for cols, width in ((300, 300), (64, 60)):
+        one = post_norm_draw(kernels, cols, 19, width=width)
+        one.arrays["x"][3], one.arrays["x"][5] = 0, one.arrays["x"][5] * 1e4
+        one.arrays["x"][:, width:] = 0
+
+        def clear(case: Case, shape: tuple[int, int], one: BlockDraw = one) -> Any:
+            near = in_turn(np.asarray(allowed_errors(one.spec, one.given(case), case.values)))
+            real = case.real[: len(near), None]
+            assert np.count_nonzero(near[real[:, 0]]) < 10
+            return real & (near == 0)
+
+        one.promise = clear
+        found = check(device, one, *[first_rows(one, rows) for rows in (1, 19)], what=f"{cols}", tolerance=1e-6)
+        assert len(np.unique(found[1][7])) > 40
+        assert not found[1][3].any()
 
 
 TURNED = [(Heads(5, 5, 16), 6), (Heads(4, 2, 16), 16), (Heads(3, 1, 80), 66), (Heads(2, 1, 64), 64)]

@@ -117,7 +117,7 @@ def test_half_precision_files_give_the_logits_of_their_rounded_weights(read: Rea
 # Learned positions, caps and windows, norms behind branches, two sets of angles, convolutions, delta rules, experts.
 ON_THE_DEVICE = (
     *("llama", "gpt2-untied", "gemma2", "olmo2", "phi3", "lfm2-biases", "lfm2_moe", "qwen3_5_moe", "gpt_oss-limits"),
-    *("nemotron_h_moe", "falcon_h1", "lfm3", "gemma4_moe", "gpt_neox", "cohere2", "glm4_moe"),
+    *("nemotron_h_moe", "falcon_h1", "lfm3", "gemma4_moe", "gpt_neox", "cohere2", "glm4_moe", "bitnet"),
 )
 
 
@@ -150,6 +150,7 @@ def test_tokens_prompts_and_scores_on_the_device(read: Reader, name: str) -> Non
     [
         *(("llama", (2, 64, 131)), ("gemma3-scaled", (65,)), ("qwen3_5_moe", (65,)), ("nemotron_h_moe", (65,))),
         *(("falcon_h1", (65,)), ("lfm3", (65,)), ("gemma4_moe", (65,)), ("gpt_neox", (65,)), ("cohere2", (65,))),
+        ("bitnet", (65,)),
     ],
 )
 def test_the_reference_plan(read: Reader, name: str, lengths: tuple[int, ...]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -277,6 +278,25 @@ def test_calls_between_control_tokens(between: Running) -> None:
     assert [call.function.name for call in choice.message.tool_calls] == ["now"]
     output = {item.type: item for item in responded(between).output}
     assert json.loads(output["function_call"].arguments) in ({"city": 'R"o'}, {})
+
+
+def test_calls_between_tags(tmp_path: Path, no_processes: None) -> None:
+    """A GLM-4.5 makes two calls, which are whole in a stream too; a text that looks like a number stays one."""
+    pair = "<arg_key>city</arg_key>\n<arg_value>5</arg_value>\n"
+    said = f"Wait.\n<tool_call>look\n{pair}</tool_call>\n<tool_call>now\n</tool_call>"
+    _, words = write_other(tmp_path, {})
+    path, _ = write_other(tmp_path, {len(words.encode(PROMPT)) - 1: said}, TEMPLATE + "{# <arg_key> #}")
+    text = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+    tools = [{"type": "function", "function": {"name": "look", "parameters": text}}, TOOLS[1]]
+    with running(("caller", path), slots=2) as server:
+        (choice,) = asked(server, tools=tools, max_tokens=150).choices
+        assert (choice.message.content, choice.finish_reason) == ("Wait.", "tool_calls")
+        calls = [(call.function.name, json.loads(call.function.arguments)) for call in choice.message.tool_calls]
+        assert calls == [("look", {"city": "5"}), ("now", {})]
+        pieces = [piece.choices[0].delta for piece in asked(server, tools=tools, max_tokens=150, stream=True)]
+        assert "".join(piece.content or "" for piece in pieces) == "Wait."
+        parts = [call.function for piece in pieces for call in piece.tool_calls or []]
+        assert [(part.name, json.loads(part.arguments)) for part in parts] == calls
 
 
 WRONG = {"name": "a", "arguments": "["}

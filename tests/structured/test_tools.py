@@ -16,7 +16,8 @@ from glinfer.structured import compiler as compiler_module
 from glinfer.structured.compiler import Compiler
 from glinfer.structured.gemma import GemmaArguments
 from glinfer.structured.structure import Structure
-from glinfer.structured.tools import FORMS, Tool, ToolForm, ToolParser, call_grammar, tool_form
+from glinfer.structured.tagged import TagForm, TagParser
+from glinfer.structured.tools import FORMS, Tool, ToolForm, ToolParser, call_grammar, schemas_of, tool_form
 from glinfer.text.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.usefixtures("here")
@@ -84,6 +85,50 @@ def test_replies(
     grammar = call_grammar(FORMS[form], TOOLS, required=required, parallel=parallel)
     assert [text for text in good if not accepts(compiler, grammar, text)] == []
     assert [text for text in bad if accepts(compiler, grammar, text)] == []
+
+
+GLM = '<tool_call>look\n<arg_key>city</arg_key>\n<arg_value>5 </tool_call> "é</arg_value>\n<arg_key>n</arg_key>\n'
+GLM += "<arg_value>[1, 2]</arg_value>\n</tool_call>"
+GLM_NOW = "<tool_call>now\n</tool_call>"
+MINIMAX = '<minimax:tool_call>\n<invoke name="look">\n<parameter name="city">5</parameter>\n</invoke>\n'
+MINIMAX_NOW = MINIMAX + '<invoke name="now">\n</invoke>\n</minimax:tool_call>'
+MINIMAX += "</minimax:tool_call>"
+CODER = "<tool_call>\n<function=look>\n<parameter=city>\nx\n y\n</parameter>\n</function>\n</tool_call>"
+CODER_NOW = "<tool_call>\n<function=now>\n</function>\n</tool_call>"
+TEXTS = Tool("look", {**CITY, "properties": {"city": {"type": "string"}, "n": NUMBERS}})
+
+
+@each_case(
+    ("form", "one", "both", "calls"),
+    [
+        ("glm-4.5", GLM, f"{GLM}\n{GLM_NOW}", [{"city": '5 </tool_call> "é', "n": [1, 2]}, {}]),
+        ("glm-4.5", GLM.replace("\n", ""), GLM.replace("\n", "") * 2, [{"city": '5 </tool_call> "é', "n": [1, 2]}] * 2),
+        ("minimax", MINIMAX, MINIMAX_NOW, [{"city": "5"}, {}]),
+        ("coder", CODER, f"{CODER}\n{CODER_NOW}", [{"city": "x\n y"}, {}]),
+    ],
+)
+def test_replies_with_tags(compiler: Compiler, form: str, one: str, both: str, calls: list[dict[str, Any]]) -> None:
+    tools, tagged = [TEXTS, Tool("now")], FORMS[form]
+    assert isinstance(tagged, TagForm)
+    tagged = tagged.of(schemas_of(tools))
+    for required, parallel in ((False, True), (True, True), (True, False)):
+        grammar = call_grammar(tagged, tools, required=required, parallel=parallel)
+        assert accepts(compiler, grammar, one)
+        assert accepts(compiler, grammar, both) == parallel
+        assert accepts(compiler, grammar, f"hi {one}") == accepts(compiler, grammar, "hello") == (not required)
+        for wrong in (one.replace("look", "cook"), one.replace("city", "town"), one[:-3], f"{one} more"):
+            assert not accepts(compiler, grammar, f"x {wrong}" if not required else wrong), wrong
+    for seed in range(20):
+        chosen, parser, parts, place = random.Random(seed), TagParser(tagged), [], 0
+        text = f"hi <tool\n{both}"
+        while place < len(text):
+            size = chosen.randint(1, 9)
+            parts += parser.push(text[place : place + size])
+            place += size
+        parts += parser.finish()
+        assert "".join(part.text for part in parts) == "hi <tool"
+        assert [json.loads(part.arguments) for part in parts if part.call is not None] == calls
+        assert [part.name for part in parts if part.call is not None] == ["look", "now" if calls[1] == {} else "look"]
 
 
 @each_case(
@@ -229,6 +274,9 @@ def test_a_reply_in_pieces_of_any_size(form: str, text: str, said: str, calls: l
 
 def test_the_form_follows_from_the_template() -> None:
     assert tool_form("{{ tools }} <tool_call>").name == "hermes"
+    assert tool_form("{{ tools }} <tool_call>{{ n }}<arg_key>{{ k }}</arg_key>").name == "glm-4.5"
+    assert tool_form("{{ tools }} {% set begin = '<minimax:tool_call>' %}").name == "minimax"
+    assert tool_form("{{ tools }} <tool_call><function={{ n }}><parameter={{ k }}>").name == "coder"
     assert tool_form("{{ tools }} <tool_call>[").name == "list"
     assert tool_form('{{ tools }} {"name": x, "parameters": y}').name == "bare"
     assert tool_form("{{ tools }} <|start|>assistant to=functions.{{ x }}<|channel|>").name == "harmony"

@@ -14,6 +14,7 @@ from glinfer.errors import InputError
 from glinfer.gl.context import Device as Context
 from glinfer.kernels.flat.normalize import NORMS, Norm, normalized
 from glinfer.kernels.options import KernelOptions
+from glinfer.kernels.rounded import rounded_rows
 from glinfer.program.oracle import relative_error
 from glinfer.tensors.device import Device
 from qa.kernels.cases.normalization import layer_norm, rms_norm
@@ -121,6 +122,20 @@ def test_bad_calls_are_refused(dev: Device) -> None:
 
 
 # In plans
+
+
+def test_rounded_norms_in_a_plan(device: Context) -> None:
+    """Each row in 255 levels up to its largest element: BitNet's inputs of 8 bits, without numbers near two of them."""
+    plan, x = FlatPlan(device), normal(3, 9, 131)
+    weight = plan.input("weight", normal(2, 1, 131))
+    norm = Norm("rms", weight=weight, eps=1e-3, rounded=True)
+    out = plan.scratch("out", 9, 131)
+    draws = normalized("draw", "draw", plan.input("x", x), out, norm, scratch=plan.scratch, kernels=KernelOptions())
+    plan.builder.draw(*draws)
+    found, near = rounded_rows(rms_norm(x, eps=1e-3) * plan.arrays["weight"])
+    assert not near.any()
+    assert max(plan.errors().values()) < 1e-6
+    assert max(len(np.unique(np.rint(row * 127 / np.abs(row).max()))) for row in found) > 60
 
 
 @tiered(("name", "cols", "lookup"), [("rms", 53, False), *((name, 1030, True) for name in NORMS)])

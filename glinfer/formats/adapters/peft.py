@@ -88,6 +88,11 @@ def read_peft(path: AnyPath, config: ModelConfig, base: Checkpoint | None = None
             f"{label}: this model is {config.model_type}, whose files have factors of its matrices, so adapters of "
             "PEFT are not supported; expected a GGUF adapter: convert it with llama.cpp's convert_lora_to_gguf.py"
         )
+    if config.family.layer.rounded:
+        raise FormatError(
+            f"{label}: this model is {config.model_type}, whose matrices read inputs of 8 bits, and adapters of PEFT "
+            "read floats, which is not supported; expected a model of another family"
+        )
     stored_as = form.modules or form.names or config.family.names
     pairs, others = _pairs(weights, tables=config.embeds)
     _check_copies(others, config, stored_as, base, shown(weights))

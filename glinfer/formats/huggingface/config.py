@@ -18,6 +18,7 @@ from glinfer.families.record import Family
 from glinfer.families.settings import Settings, quoted
 from glinfer.formats.files import shown
 from glinfer.formats.huggingface.layouts import has_blocks
+from glinfer.formats.huggingface.ternary import check_quantization, is_ternary
 from glinfer.formats.json_files import read_json
 from glinfer.limits import MAX_CONFIG_BYTES, MAX_CONFIG_NUMBER
 
@@ -31,7 +32,6 @@ _LATENT = "latent attention (MLA), whose keys and values are products of a short
 _LACKING: Mapping[str, str] = {
     **dict.fromkeys(("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "longcat_flash", "minicpm3", "youtu"), _LATENT),
     **dict.fromkeys(("deepseek_v32", "glm_moe_dsa"), "sparse attention, which chooses keys for each token"),
-    "bitnet": "activations that are rounded to 8 bits, and norms inside attention and MLP",
     "ernie4_5_moe": "experts chosen by a softmax plus a learned number",
     "phimoe": "experts chosen one after the other (SparseMixer)",
     "llama4_text": "attention in chunks, and experts whose weights multiply their inputs",
@@ -84,7 +84,9 @@ def read_config(path: Path) -> ModelConfig:
             family = other
     quantized, method = values.get("quantization_config"), "mxfp4" if has_blocks(family.in_huggingface) else ""
     found = quantized.get("quant_method") if isinstance(quantized, dict) else None
-    if quantized is not None and not (method and found == method):
+    if is_ternary(family.in_huggingface):
+        check_quantization(settings, family.name)
+    elif quantized is not None and not (method and found == method):
         raise FormatError(
             f"{label}: quantization_config is set, which is not supported; expected a model that is not quantised"
             f"{f', or quantised by the method {method}' if method else ''}; "

@@ -20,9 +20,10 @@ import numpy.typing as npt
 
 from glinfer.config import ModelConfig
 from glinfer.errors import FormatError
-from glinfer.families.huggingface import UNUSED_POSITIONS, HuggingFace
+from glinfer.families.huggingface import TERNARY, UNUSED_POSITIONS, HuggingFace
 from glinfer.families.settings import quoted
 from glinfer.formats.files import shown
+from glinfer.formats.huggingface.ternary import SCALE, FoundTernary, ternary_parts
 from glinfer.formats.packed import GatheredTensor, PackedTensor
 from glinfer.formats.safetensors_file import FoundTensor, floats_of
 from glinfer.formats.tensors import StoredTensor
@@ -71,8 +72,8 @@ def parts_in(config: ModelConfig, stored: StoredTensor, found: FoundTensor, data
     another order are gathered on access.
     """
     layout = layout_of(stored, config.family.in_huggingface)
-    if layout == ALTERNATING:
-        yield from _of_experts(stored, found, data)
+    if layout in (ALTERNATING, TERNARY):
+        yield from (_of_experts if layout == ALTERNATING else ternary_parts)(stored, found, data)
         return
     order = order_in_file(stored, config)
     unused = UNUSED_POSITIONS if layout == PADDED else 0
@@ -160,6 +161,8 @@ def with_blocks(found: Mapping[str, FoundTensor], form: HuggingFace) -> dict[str
 
 def mapped_parts(name: str, found: FoundTensor) -> dict[str, FoundTensor]:
     """The parts of a tensor to map, by name; blocks also need their scales."""
+    if isinstance(found, FoundTernary):
+        return {name: found, name + SCALE: found.scales}
     return {name: found, name + SCALES: found.scales} if isinstance(found, FoundBlocks) else {name: found}
 
 

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from glinfer.config import ModelConfig
 from glinfer.errors import FormatError
+from glinfer.families.huggingface import TERNARY
 from glinfer.families.names import Names
 from glinfer.families.settings import Settings, quoted
 from glinfer.formats.checkpoint import Checkpoint, check_blocks, check_names
@@ -36,6 +37,7 @@ from glinfer.formats.huggingface.layouts import (
     with_blocks,
 )
 from glinfer.formats.huggingface.sentence import Sentence, read_sentence, with_tokenizers_length
+from glinfer.formats.huggingface.ternary import FoundTernary, with_ternary
 from glinfer.formats.json_files import read_json
 from glinfer.formats.packed import PackedTensor
 from glinfer.formats.reranker import of_two_tokens
@@ -76,6 +78,7 @@ def read_huggingface(path: AnyPath) -> Checkpoint:
     names = _names(config, behind)
     label = shown(weights)
     found = with_blocks(text_tensors(find_tensors(weights)) if form.wrapped else find_tensors(weights), form)
+    found = with_ternary(found, form)
     check_blocks(config.num_hidden_layers, found, f"{_layers(config)} of {shown(config_file)}", label)
     prefixed = 2 * sum(name.startswith(form.prefix) for name in found) >= len(found)
     buffer = re.compile(form.buffers)
@@ -187,6 +190,7 @@ def check_tensors(
         tensor = found[name]
         layout = layout_of(each, config.family.in_huggingface)
         is_packed = isinstance(tensor, FoundBlocks) and layout == ALTERNATING and len(each.shape) == 2
+        is_packed = is_packed or (isinstance(tensor, FoundTernary) and layout == TERNARY)
         where = f"{shown(tensor.file)}: tensor {quoted(name)}"
         if tensor.dtype not in STORED and not is_packed:
             raise FormatError(

@@ -14,6 +14,7 @@ from glinfer.gl.layouts.flat import texels_for
 from glinfer.kernels.flat.draws import Define, Scratch, flat_draw
 from glinfer.kernels.flat.stats import STATS, row_values, stats_of, summarize
 from glinfer.kernels.options import KernelOptions
+from glinfer.kernels.rounded import may_round
 from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
 
 LAYER, RMS, SOFTMAX, LOG_SOFTMAX = range(4)
@@ -37,6 +38,7 @@ class Norm:
         offset: added to the weight.
         residual: [R, C], added to x first; optional.
         added: [R, C], receives the sum of x and the residual.
+        rounded: whether results are rounded, see :func:`glinfer.kernels.rounded.rounded_rows`.
     """
 
     name: str
@@ -46,6 +48,7 @@ class Norm:
     offset: float = 0.0
     residual: TensorSpec | None = None
     added: TensorSpec | None = None
+    rounded: bool = False
 
     def __post_init__(self) -> None:
         """Refuse inconsistent settings."""
@@ -77,6 +80,7 @@ def normalized(
         ("ADDS", int(norm.residual is not None)),
         ("WEIGHTED", int(norm.weight is not None)),
         ("BIASED", int(norm.bias is not None)),
+        *([("ROUNDED", 1)] if norm.rounded else []),
     ]
     inputs = {"x": x, "stats": stats, "residual": norm.residual, "weight": norm.weight, "bias": norm.bias}
     outputs = [out] if norm.added is None else [out, norm.added]
@@ -113,4 +117,5 @@ def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) 
     return np.stack([found, x]) if params["ADDS"] else found
 
 
-register(Op("normalize", ("x", "stats"), ("residual", "weight", "bias"), _check, _oracle))
+_ROUNDED, _ERRORS = may_round(_oracle)
+register(Op("normalize", ("x", "stats"), ("residual", "weight", "bias"), _check, _ROUNDED, allowed=_ERRORS))

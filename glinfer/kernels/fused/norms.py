@@ -13,6 +13,7 @@ from glinfer.gl.layouts.matrix import Extent
 from glinfer.kernels.fused.draws import Defines, Inputs, block_draw, expect_table
 from glinfer.kernels.fused.rows import R_ROWS, X_ROWS, RowInterleaved, check_same, deinterleaved, gathered
 from glinfer.kernels.options import KernelOptions
+from glinfer.kernels.rounded import may_round
 from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
 from glinfer.quant.formats import GROUP
 
@@ -90,44 +91,65 @@ def post_norm(
     eps: float,
     kernels: KernelOptions,
     alone: bool = False,
+    width: int = 0,
 ) -> DrawSpec:
     """``out[r] = x[r] / sqrt(mean(x[r]²) + eps) · gain + residual[r]`` for the rows of the first ``slots`` slots.
 
     RMSNorm (Zhang and Sennrich 2019) of a branch's result, before it is added to the stream. x, residual and out are
     interleaved alike, gain [1, D] is a table of one row. Without ``residual`` blending adds to out,
-    unless the norm is ``alone``.
+    unless the norm is ``alone``. With a ``width`` D, the number of elements that are no padding, it is alone, and
+    its results are rounded, see :func:`glinfer.kernels.rounded.rounded_rows`.
     """
     if x.layout.blocks != out.layout.blocks:
         raise PlanError(f"draw {name}: expected rows of one length")
     inputs: Inputs = {"x": x, "gain": expect_table(name, gain).name}
-    defines: Defines = [("DIM", x.cols), ("EPS", eps), ("GAIN_WIDTH", -(-x.cols // 4))]
+    defines: Defines = [("DIM", width or x.cols), ("EPS", eps), ("GAIN_WIDTH", -(-x.cols // 4))]
+    if width:
+        defines.append(("ROUNDED", 1))
     if residual is not None:
         inputs |= residual.inputs("r")
         defines.append(("RESIDUAL", 1))
-    how: dict[str, Any] = {"quad": True, "cells": slots != 1, "adds": residual is None and not alone}
+    alone = alone or width > 0
+    how: dict[str, Any] = {"quad": not width, "cells": slots != 1, "adds": residual is None and not alone}
     return block_draw(name, kind, "post_norm", inputs, out, slots, defines, kernels=kernels, **how)
 
 
 def _check_post(shapes: Shapes, params: Params) -> None:
-    check_same(shapes, params, None, params["DIM"])
-    shapes.expect("output", None, params["DIM"])
-    shapes.expect("gain", 1, params["DIM"])
+    cols = shapes.by_name["output"][1] if params.get("ROUNDED") else params["DIM"]
+    check_same(shapes, params, None, cols)
+    shapes.expect("output", None, cols)
+    shapes.expect("gain", 1, cols)
     for name in R_ROWS:
-        shapes.expect(name, None, params["DIM"])
+        shapes.expect(name, None, cols)
+    shapes.require(params["DIM"] <= cols, "DIM does not fit x")
 
 
 def _oracle_post(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     rows = int(params["ROWS"])
     x = gathered(inputs, rows)[: size[0] * rows]
-    normed = x / np.sqrt(np.mean(x**2, axis=1, keepdims=True) + params["EPS"]) * float64(inputs, ["gain"])[0]
+    squares = np.sum(x**2, axis=1, keepdims=True) / params["DIM"]
+    normed = x / np.sqrt(squares + params["EPS"]) * float64(inputs, ["gain"])[0]
     if params.get("RESIDUAL"):
         normed = normed + gathered(inputs, rows, "r")[: size[0] * rows]
-    found = deinterleaved(normed, rows)
+    return np.asarray(normed)
+
+
+def _of_targets(normed: Array, inputs: Mapping[str, Array], params: Params) -> Array:
+    found = deinterleaved(normed, int(params["ROWS"]))
     return found + float64(inputs, ["output"])[0] if "output" in inputs else found
 
 
+_POST, _POST_ERRORS = may_round(_oracle_post, _of_targets)
 register(
-    Op("post_norm", ("gain",), (*X_ROWS, *R_ROWS), _check_post, _oracle_post, regions=(*X_ROWS, *R_ROWS, "output"))
+    Op(
+        "post_norm",
+        ("gain",),
+        (*X_ROWS, *R_ROWS),
+        _check_post,
+        _POST,
+        regions=(*X_ROWS, *R_ROWS, "output"),
+        allowed=_POST_ERRORS,
+    )
 )
 register(Op("row_norms", (), X_ROWS, _check_rows, _oracle_rows))
 

@@ -37,7 +37,7 @@ from glinfer.kernels.fused.dense import Matrix, RawRows, Turning, parts_of_steps
 from glinfer.kernels.fused.experts import mix_experts, padded, route
 from glinfer.kernels.fused.gates import gate_heads
 from glinfer.kernels.fused.gemm import gemm
-from glinfer.kernels.fused.low_rank import ADAPTER, CHOICE_FLOATS, LowRankSum, lora_down
+from glinfer.kernels.fused.low_rank import CHOICE_FLOATS, LowRankSum, lora_down
 from glinfer.kernels.fused.norms import post_norm
 from glinfer.kernels.fused.per_layer import per_layer_hidden, scale_rows
 from glinfer.kernels.fused.rows import RowInterleaved
@@ -48,7 +48,6 @@ from glinfer.kernels.spec import RunValue, TensorSpec
 from glinfer.lower.fused.caches import cache_format, layer_cache_layout
 from glinfer.lower.options import PlanOptions
 from glinfer.lower.weights.fold import Weight, Weights
-from glinfer.lower.weights.low_rank import AdapterRanks
 from glinfer.lower.weights.recipe import Recipe, head_floats
 from glinfer.program.plan import PlanBuilder
 from glinfer.program.points import CENTRED, View
@@ -333,13 +332,14 @@ class Lowering(ABC):
         straight = not self.stores and node.of.source is None
         out, clears = (RowInterleaved((cache,)), "rows") if straight else (self.qkv(layer), "all")
         first: dict[str, Any] = {"first": "position"} if straight else {}
+        x = self.rounded(recipe, self.hidden[0])
         if not self.normed_heads:
             shared = self.shared(self.shared_norm_parts(recipe, cache), clears)
-            self.product(recipe, self.hidden[0], out, turning=turning, **first, **shared)
+            self.product(recipe, x, out, turning=turning, **first, **shared)
         else:
             assert turning is not None
             raw = self.raw(layer)
-            self.product(recipe, self.hidden[0], raw)
+            self.product(recipe, x, raw)
             how: dict[str, Any] = {"head_dim": node.of.head_dim, "eps": self.config.layer_norm_eps, **first}
             how |= {"whole": node.whole, "values": node.of.value_norms, "turned_first": node.of.turned_first}
             where: dict[str, Any] = {"rows": self.table, "slots": self.used, "kernels": self.kernels}
@@ -511,6 +511,7 @@ class Lowering(ABC):
         self, recipe: Recipe, x: RowInterleaved | TensorSpec | RawRows, residual: RowInterleaved, out: RowInterleaved
     ) -> None:
         """Draw a product that is added to the residual stream, normalised before where the layer has that."""
+        x = x if isinstance(x, RawRows) else self.rounded(recipe, x)
         if recipe.post_norm:
             assert self.branch is not None
             self.product(recipe, x, self.branch, **self.shared(self.parts_of(recipe), "all"))
@@ -519,6 +520,19 @@ class Lowering(ABC):
             self.product(recipe, x, out, residual=residual)
         else:
             self.product(recipe, x, out, adds=True, parts=self.parts_of(recipe))
+
+    def rounded(self, recipe: Recipe, x: RowInterleaved | TensorSpec) -> RowInterleaved | TensorSpec:
+        """Draw the norm before a product whose results are rounded, in one tensor where x is; else return x."""
+        if not recipe.rounded:
+            return x
+        slots, name = self.counted if isinstance(x, TensorSpec) else self.used, f"rounded.{recipe.width}"
+        out = self.blocks(f"row.{name}", *x.shape) if isinstance(x, TensorSpec) else self.rows(name, x.cols)
+        given, to = (RowInterleaved((each,)) if isinstance(each, TensorSpec) else each for each in (x, out))
+        gains, kind = self.of_product(recipe, "norm"), f"{recipe.kind.partition('.')[0]}.norm"
+        how: dict[str, Any] = {"slots": slots, "eps": self.config.layer_norm_eps, "kernels": self.kernels}
+        how |= {"residual": None, "width": recipe.floats}
+        self.plan.draw(post_norm(f"{recipe.name}.norm", kind, given, gains, to, **how))
+        return out
 
     @staticmethod
     def shared(parts: int, clears: str) -> dict[str, Any]:
@@ -587,19 +601,8 @@ class Lowering(ABC):
             self.rows(f"mlp.{each}", out.cols) for each in ("shared_out", "chosen", "shared_normed", "both")
         )
         self.product(self.recipes.apart(layer)[1], inner, shared)
-        mixed = mix_experts(
-            f"{name}.mix",
-            "mlp.mix",
-            parts,
-            choice,
-            chosen,
-            experts,
-            residual=None,
-            rows=self.counted,
-            alone=True,
-            **how,
-        )
-        self.plan.draw(mixed)
+        mixing: dict[str, Any] = {"residual": None, "rows": self.counted, "alone": True, **how}
+        self.plan.draw(mix_experts(f"{name}.mix", "mlp.mix", parts, choice, chosen, experts, **mixing))
         stream = None if residual.names == out.names else residual
         for part, x, to, beside in (
             ("shared", shared, first, None),
@@ -649,10 +652,10 @@ class Lowering(ABC):
         self.plan.draw(gemm(down.name, "mlp.fc_out", inner, self.matrix(down), parts, apart=True, **chosen))
         return parts, choice
 
-    def expanded(self, layer: int, node: Mlp, x: RowInterleaved) -> RowInterleaved | RawRows:
+    def expanded(self, layer: int, node: Mlp, stream: RowInterleaved) -> RowInterleaved | RawRows:
         """Draw the MLP's first product, which instances share if its reader finishes it; returns that one's input."""
-        recipe, config = self.recipes.up(layer), self.config
-        width = node.up.outputs
+        recipe, config, width = self.recipes.up(layer), self.config, node.up.outputs
+        x = self.rounded(recipe, stream)
         usual = width == config.intermediate_size and config.experts is None
         name = "mlp.inner" if usual else f"mlp.inner.{width}"
         inner = self.rows(name, RawRows.floats(self.matrix(recipe)) if self.raw_inner else width)
@@ -673,7 +676,7 @@ class Lowering(ABC):
         kernels, first = self.kernels, self.graph.layer(0).mlp
         shares = self.shares_norms and kernels.part_steps > 0 and kernels.split_inner
         plain = isinstance(first.body, Mlp) and not first.body.alphas
-        return shares and first.norm is not None and plain and not self._reads_inner
+        return shares and first.norm is not None and not first.norm.rounded and plain and not self._reads_inner
 
     @cached_property
     def _reads_inner(self) -> bool:
@@ -692,9 +695,3 @@ class Lowering(ABC):
         into_slot = layout.format_name == "rgba32f" and layout.slot_is_rectangular
         shared = self.kernels.split_norms and (into_slot or self.in_bytes)
         return self.parts_of(recipe) if shared and self.shares_norms else 1
-
-
-def adapter_values(adapters: AdapterRanks) -> list[RunValue]:
-    """The run value of plans whose rows all have one adapter, where the model has any."""
-    count = len(adapters.names)
-    return [RunValue(ADAPTER, 0, count, usual=adapters.default)] if count else []

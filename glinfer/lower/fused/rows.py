@@ -42,7 +42,7 @@ from glinfer.kernels.fused.score import score_rows
 from glinfer.kernels.fused.tiles import store_rows, take_row, tile_scores, tile_values
 from glinfer.kernels.spec import RunValue, TensorSpec
 from glinfer.lower.fused.caches import delta_layers
-from glinfer.lower.fused.lowering import PROJECTED, Lowering, adapter_values
+from glinfer.lower.fused.lowering import PROJECTED, Lowering
 from glinfer.lower.fused.token import stream_before
 from glinfer.lower.options import PlanOptions
 from glinfer.lower.weights.recipe import Recipe
@@ -309,7 +309,7 @@ class ChunkLowering(_RowsLowering):
             RunValue("score_slots", 1, groups * slots, ("multiply", seen, "row_slots")),
             RunValue("strip_first", 0, cache_slots - 1),
             RunValue("last_row", 0, rows - 1, ("add", "rows", -1)),
-            *adapter_values(options.adapters),
+            *options.adapters.run_values,
         ]
         if self.few and kernels.split_values:
             values.append(RunValue("score_groups", 1, groups, seen))

@@ -31,7 +31,7 @@ from glinfer.kernels.fused.tiles import store_row
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.spec import RunValue, TensorSpec
 from glinfer.lower.fused.caches import cache_slots, rings_of
-from glinfer.lower.fused.lowering import Lowering, adapter_values
+from glinfer.lower.fused.lowering import Lowering
 from glinfer.lower.options import PlanOptions
 from glinfer.lower.ropes import angle_values
 from glinfer.lower.weights.low_rank import NO_ADAPTERS, AdapterRanks
@@ -69,7 +69,7 @@ def run_values(config: ModelConfig, adapters: AdapterRanks = NO_ADAPTERS, *, bac
         RunValue("inverse_temperature", 0.0, 3.4e38),
         RunValue("noise_key", 0, 2**32 - 1),
         *angle_values(config, back=back),
-        *adapter_values(adapters),
+        *adapters.run_values,
         *(RunValue(f"ring.{size}", 0, size - 1, _modulo("position", size)) for size in rings_of(config)),
     ]
 

@@ -267,7 +267,8 @@ class _PlainLowering:
             norm = normalize.Norm("rms", eps=eps)
         else:
             bias = None if node.bias is None else self.vector(node.bias)
-            norm = normalize.Norm(node.kind, self.vector(node.weight), bias, eps=eps, offset=node.offset)
+            gains: dict[str, Any] = {"offset": node.offset, "rounded": node.rounded}
+            norm = normalize.Norm(node.kind, self.vector(node.weight), bias, eps=eps, **gains)
         self.plan.draw(*normalized(name, kind, x, out, norm, scratch=self.scratch, kernels=self.kernels))
         return out
 
@@ -362,6 +363,9 @@ class _PlainLowering:
             out = self.scratch(f"{name}.gated", *joined.shape)
             joined = self.combine(f"{name}.gated", "attn.gate", "multiply", joined, opened, out)
         self.plan.value(f"{to}.joined", View(heads * dim))
+        if node.out_norm is not None:
+            joined = self.norm(f"{name}.out_norm", "attn.norm", node.out_norm, joined)
+            self.plan.value(f"{to}.rounded", View(heads * dim))
         return self.linear(f"{name}.out", "attn.out_proj", node.out, joined)
 
     def head_norm(self, step: str, node: Attention, norm: Norm | None, x: TensorSpec, heads: int) -> TensorSpec:
@@ -546,6 +550,9 @@ class _PlainLowering:
             positive, negative = map(self.vector, node.alphas)
             self.plan.draw(xielu(f"{name}.act", "mlp.act", linear, positive, negative, hidden, kernels=self.kernels))
         self.plan.value(f"{to}.hidden", inner)
+        if node.down_norm is not None:
+            hidden = self.norm(f"{name}.down_norm", "mlp.norm", node.down_norm, hidden)
+            self.plan.value(f"{to}.rounded", inner)
         return self.linear(f"{name}.down", "mlp.down_proj", node.down, hidden)
 
     def experts(self, name: str, to: str, node: ExpertMlps, x: TensorSpec) -> TensorSpec:

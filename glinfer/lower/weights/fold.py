@@ -170,8 +170,8 @@ class Weights(Recipes):
         """A product's ``weight`` [outputs, words] and ``consts`` [outputs, 1 to 6], which are made together.
 
         A matrix that keeps its bits has ``gain`` [1, inputs], if a norm or a factor precedes it. A norm after the
-        product has ``post_norm`` [1, D], adapters ``lora_down`` and ``lora_up``, see
-        :mod:`glinfer.lower.weights.low_rank`.
+        product has ``post_norm`` [1, D], one that rounds before it ``norm`` [1, inputs], adapters ``lora_down`` and
+        ``lora_up``, see :mod:`glinfer.lower.weights.low_rank`.
         """
         name, outputs, packing = recipe.name, len(recipe.rows), recipe.packing
         kept = tuple(map(weight_name, recipe.sources)) if recipe.kept and packing not in ("f32", WIDE) else ()
@@ -187,6 +187,8 @@ class Weights(Recipes):
             yield Weight(
                 recipe.named(recipe.post_kind), layout, lambda made: made._gain(recipe.post_norm)[None] * factor
             )
+        if recipe.rounded:
+            yield Weight(f"{name}.norm", _table(1, recipe.width), lambda made: made._rounded_gain(recipe)[None])
         if ranks := adapters.places(recipe)[1]:
             count, each = len(adapters.names), ranks + RANK_STEP * self.norm_is_biased(recipe)
             layout = _words(count * recipe.experts * ranks, recipe.width, "f32", quads=False)
@@ -273,6 +275,11 @@ class FoldedWeights(Mapping[str, Array]):
         """The factor of each input of a matrix that keeps its bits."""
         gain = self._gain(recipe.norm) if recipe.norm else np.ones(self._shapes[weight_name(recipe.sources[0])][1])
         gain = gain * recipe.scale
+        return gain if recipe.inputs is None else taken(gain, recipe.inputs)
+
+    def _rounded_gain(self, recipe: Recipe) -> Wide:
+        """The gain of a norm in a pass before a product, in the order of its inputs."""
+        gain = self._gain(recipe.rounded)
         return gain if recipe.inputs is None else taken(gain, recipe.inputs)
 
     def _made(self, recipe: Recipe) -> tuple[Array, Array]:

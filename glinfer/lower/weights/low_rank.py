@@ -16,7 +16,8 @@ import numpy.typing as npt
 
 from glinfer.errors import InputError
 from glinfer.formats.adapters.adapter import Adapter
-from glinfer.kernels.fused.low_rank import RANK_STEP
+from glinfer.kernels.fused.low_rank import ADAPTER, RANK_STEP
+from glinfer.kernels.spec import RunValue
 from glinfer.lower.weights.recipe import Recipe, taken, weight_name
 
 Wide = npt.NDArray[np.float64]
@@ -39,6 +40,12 @@ class AdapterRanks:
     names: tuple[str, ...]
     ranks: Mapping[str, int]
     default: int = 0
+
+    @property
+    def run_values(self) -> list[RunValue]:
+        """The run value of plans whose rows all have one adapter, where the model has any."""
+        count = len(self.names)
+        return [RunValue(ADAPTER, 0, count, usual=self.default)] if count else []
 
     @classmethod
     def of(cls, adapters: Mapping[str, Adapter], *, default: int = 0) -> AdapterRanks:

@@ -52,6 +52,7 @@ class Recipe:
         packing: of :data:`glinfer.quant.formats.WORD_FORMATS` or of blocks in groups.
         kept: whether the file's bits are kept, so that nothing is folded in.
         norm: name of the norm before the product, without ``.weight``; empty for none.
+        rounded: the same of a norm in a pass of its own, which rounds its results.
         writes_stream: whether the outputs are added to the residual stream.
         post_norm: name of the norm after the product, before that sum; empty for none.
         scale: factor of the outputs, which goes into the matrix, or into the gain of one whose bits are kept.
@@ -68,6 +69,7 @@ class Recipe:
     packing: str
     kept: bool
     norm: str = ""
+    rounded: str = ""
     writes_stream: bool = False
     post_norm: str = ""
     scale: float = 1.0
@@ -87,6 +89,11 @@ class Recipe:
     def has_gain(self) -> bool:
         """Whether the inputs are multiplied by numbers of their own, since the matrix keeps its bits."""
         return self.kept and (bool(self.norm) or self.scale != 1.0)
+
+    @property
+    def floats(self) -> int:
+        """Number of inputs without padding."""
+        return self.width if self.inputs is None else int(np.count_nonzero(self.inputs != PADDING))
 
     @property
     def post_kind(self) -> str:
@@ -207,7 +214,8 @@ class Recipes:
         else:
             kept = False
         norm = "" if before is None else before.name
-        return Recipe(kind, layer, names, rows, inputs, width, packing, kept, norm, **further)
+        norms = ("", norm) if before is not None and before.rounded else (norm, "")
+        return Recipe(kind, layer, names, rows, inputs, width, packing, kept, *norms, **further)
 
     @staticmethod
     def _end(branch: Branch) -> dict[str, Any]:
@@ -304,6 +312,7 @@ class Recipes:
         if isinstance(node, Attention) and node.of.head_dim != (floats := head_floats(node.of.head_dim)):
             inputs = _heads_in_place(config.num_attention_heads, node.of.head_dim, floats)
         kind, rows, end = f"{branch.name}.out_proj", np.arange(config.hidden_size), self._end(branch)
+        end |= {"before": node.out_norm} if isinstance(node, Attention) else {}
         return self._recipe(kind, layer, (node.out,), rows, inputs=inputs, writes_stream=True, **end)
 
     def router(self, layer: int) -> Recipe:
@@ -354,6 +363,7 @@ class Recipes:
         rows = np.concatenate([_moved(each, width * number) for number in range(len(mlps))])
         alone = isinstance(branch.body, ExpertMlps) and branch.body.norms is not None  # their norms are passes
         further: dict[str, Any] = {"writes_stream": True, "experts": len(mlps), **({} if alone else self._end(branch))}
+        further["before"] = mlps[0].down_norm
         kind = "mlp.fc_out" if apart is None else "mlp.shared_out"
         return self._recipe(kind, layer, [each.down for each in mlps], rows, **further)
 
