@@ -29,8 +29,9 @@ chat: setup-chat ## Talk with SmolLM2, a small published model (93 MB, installed
 test: lint ## Check style, types, and every feature once; LOCKED=1 with pinned tools
 	$(PYTEST)
 
+ROOMS = $(sort $(patsubst tests/%/,%,$(dir $(wildcard tests/*/test_*.py))))
 test-one: setup-dev ## Run one folder of tests: ROOM=gl
-	@test -n "$(ROOM)" || { echo "name a folder of tests/: make test-one ROOM=gl" >&2; exit 2; }
+	@test -n '$(filter $(ROOMS),$(firstword $(ROOM)))' || { echo "found ROOM='$(ROOM)'; expected a folder of tests/: $(ROOMS)" >&2; exit 2; }
 	$(BIN)/python -m pytest "tests/$(ROOM)"
 
 test-all: setup-all ## Check the rest: other forms, formats and limits, PyTorch, transformers, llama.cpp

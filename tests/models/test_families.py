@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
 from goldens import check_digest, recorded
+from goldens.embedders import FORMS
 from goldens.figures import Array, Figures
 from goldens.models import GIFT, HALVES, MODELS, gift_tensors, save_tensors, write_recorded
 from made_models import of_family, opened, worst
 
-from glinfer.families import DECODERS
+from glinfer.families import DECODERS, FAMILIES
 from glinfer.formats import Checkpoint, load_checkpoint
+from glinfer.formats.huggingface.config import read_config
 from glinfer.kernels.fused.rows import interleaved, row_table
 from glinfer.kernels.options import KernelOptions
 from glinfer.lower.feed import chunk_feed, runs
@@ -85,6 +89,17 @@ def test_branches_read_the_stream_before_blending_adds_to_it(read: Reader, name:
     weights = dict(weights_for(made, "fast"))
     for place, given in enumerate(runs(plan, figures.ids[:4])):
         assert figures.error(place, final_tensors(plan, weights, *given, caches)["logits"][0]) <= FLOAT64, place
+
+
+def test_every_family_is_compared_with_another_engine(tmp_path: Path) -> None:
+    """All other tests compare a record with itself."""
+    compared = {"gab", "gift_of_gab", *FORMS}
+    for number, made in enumerate(MODELS.values()):
+        path = tmp_path / f"{number}.json"
+        path.write_text(json.dumps(made.settings), "utf-8")
+        compared.add(read_config(path).model_type)
+    assert sorted(FAMILIES.keys() - compared) == [], "make one in tests/goldens/models.py or embedders.py"
+    assert [*FIGURES] == NAMES, "python -m tests.goldens.record families"
 
 
 @pytest.mark.parametrize("family", DECODERS)

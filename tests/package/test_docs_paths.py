@@ -13,6 +13,7 @@ from own_process import ROOT
 import glinfer
 from glinfer.cli.app import cli
 from glinfer.config import ModelConfig
+from glinfer.families import DECODERS
 from glinfer.lower.plans import plan_for
 from glinfer.program.plan import draw_table
 from qa.pictures.draws import figure
@@ -103,6 +104,14 @@ def test_the_page_of_gab_names_the_passes_of_the_plan() -> None:
         planned[each.shader] = planned.get(each.shader, 0) + each.count
     assert draws == planned
     assert sum(draws.values()) == 244
+
+
+def test_the_page_of_models_has_a_row_for_every_family() -> None:
+    page = (ROOT / "docs" / "models.md").read_text("utf-8")
+    cells = re.findall(r"^\| (`.*?) \|", page, re.MULTILINE)
+    listed = {name for cell in cells for name in re.findall(r"`(\w+)`", cell)}
+    assert sorted(DECODERS.keys() - listed) == []
+    assert f"runs {len(DECODERS)} families of language models" in page
 
 
 def test_the_figure_shows_the_draws_of_both_plans() -> None:
