@@ -65,6 +65,6 @@ def require_complete(stats: GenerationStats, text: str | None = None, which: str
     if stats.complete is False and stats.finish_reason in ("length", "context"):
         raise StructureError(
             f"{which}the text ends after {stats.tokens} tokens and does not match the requested structure; allow more "
-            "tokens (max_tokens), or take incomplete text (--partial; in Python incomplete='partial')",
+            "tokens (--max-tokens; in Python max_tokens), or take incomplete text (--partial; in Python incomplete='partial')",
             text,
         )
