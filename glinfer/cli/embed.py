@@ -21,7 +21,7 @@ from glinfer.cli.common import (
     weights_option,
 )
 from glinfer.engine.fetching import found_model
-from glinfer.errors import InputError
+from glinfer.errors import InputError, counted
 from glinfer.formats import unpacked
 from glinfer.formats.files import shown
 from glinfer.jobs.manifest import file_digest
@@ -112,5 +112,10 @@ def embed(model: str, source: str, out: str, column: str | None, restart: bool, 
         )
         return
     kept = f", {before} earlier" if before else ""
-    parts = [f"{total - before} texts embedded{kept}", f"{width} numbers each", f"{rate:.1f} texts/s", renderer]
+    parts = [
+        f"{counted(total - before, 'text')} embedded{kept}",
+        f"{width} numbers each",
+        f"{rate:.1f} texts/s",
+        renderer,
+    ]
     emit(" · ".join(parts), err=True)
