@@ -146,7 +146,7 @@ class NamedPath(click.Path):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Refuse ``-``, which would be a file of that name."""
         if value == "-" and param is not None:
-            raise InputError(f"{param.opts[0]} needs a {self._what}, not standard input or output")
+            raise InputError(f"{param.opts[-1]} needs a {self._what}, not standard input or output")
         return super().convert(value, param, ctx)
 
 

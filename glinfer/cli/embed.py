@@ -35,8 +35,10 @@ TOGETHER = 1024
 
 @click.command("embed")
 @click.argument("model")
-@click.option("--in", "source", type=NamedPath(), required=True, help="Input texts: .txt, .jsonl, .csv or .parquet.")
-@click.option("--out", type=NamedPath(), required=True, help="Output: .npy, .safetensors, .jsonl or .parquet.")
+@click.option(
+    "-i", "--in", "source", type=NamedPath(), required=True, help="Input texts: .txt, .jsonl, .csv or .parquet."
+)
+@click.option("-o", "--out", type=NamedPath(), required=True, help="Output: .npy, .safetensors, .jsonl or .parquet.")
 @click.option("--column", help="Key or column of the texts. Default: 'text', or the only one.")
 @click.option("--prompt-name", help="Name of a model's prompt to put before each text, such as 'query'.")
 @click.option("--prompt", help="Text of the prompt, instead of a name.")
