@@ -97,6 +97,11 @@ def nearest(name: str, names: Iterable[str]) -> str:
     return " or ".join(bare[each] for each in begun[:3] or difflib.get_close_matches(wanted, bare, n=1))
 
 
+def counted(count: int, noun: str) -> str:
+    """A number of things, in the plural unless it is 1."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 def pip() -> str:
     """The command of this Python's pip: ``pip`` if a shell finds this one, else by the path of the interpreter."""
     import shlex  # only errors need these

@@ -140,8 +140,10 @@ def _commands(group: Commands) -> Iterator[tuple[str, str]]:
                 words = "flag" if each.is_flag else kind
                 words += ", repeatable" if each.multiple else ""
                 default = REQUIRED if each.required else ""
+                whole = next((spelling for spelling in each.opts if spelling.startswith("--")), each.opts[0])
                 for spelling in (*each.opts, *each.secondary_opts):
-                    yield f"glinfer {name} {spelling}", f"{words}, {default}".rstrip(", ")
+                    again = spelling in each.opts and spelling != whole  # so that a further one requires nothing new
+                    yield f"glinfer {name} {spelling}", f"as {whole}" if again else f"{words}, {default}".rstrip(", ")
             else:
                 how = REQUIRED if each.required else "optional"
                 yield f"glinfer {name} {(each.name or '').upper()}", f"{kind}, {how}"

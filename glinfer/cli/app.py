@@ -210,7 +210,7 @@ def _mend_streams() -> None:
     if sys.stdin is None:
         sys.stdin = Path(os.devnull).open(encoding="utf-8")  # noqa: SIM115
     if sys.stdout is None:
-        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
+        sys.stdout = Path(os.devnull).open(encoding="utf-8")  # noqa: SIM115 (refuses all text)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     if sys.stderr is not None:
@@ -275,6 +275,8 @@ def run(arguments: Sequence[str] | None = None, group: Commands = cli) -> int:
         return complain(error.format_message())
     except OSError as error:
         _drop_output()
+        if isinstance(error, io.UnsupportedOperation):  # of :func:`_mend_streams`
+            return complain("cannot write the output: standard output is closed; leave it open, or use > /dev/null")
         where = f"{error.filename}: " if error.filename else "cannot write the output: "
         return complain(f"{where}{error.strerror or error}; check the free space and the permissions")
     except MemoryError:

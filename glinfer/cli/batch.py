@@ -11,6 +11,7 @@ from glinfer.cli.common import loaded, print_json, progress, say
 from glinfer.engine.batch import MAX_SLOTS
 from glinfer.engine.defaults import default_sampling, merged
 from glinfer.engine.fetching import found_model
+from glinfer.errors import counted
 from glinfer.formats.files import AnyPath, shown
 from glinfer.jobs.job import BatchFiles, BatchJob
 from glinfer.jobs.manifest import file_digest
@@ -81,7 +82,7 @@ def run_job(job: BatchJob, files: BatchFiles, runner: Any, what: str, draws: Cal
 def say_interrupted(out: AnyPath, done: int, count: int, *, restart: bool) -> None:
     """After Ctrl-C say how many of ``count`` results are in the file ``out``, and how to resume."""
     again = "the same command without --restart" if restart else "the same command"
-    say(f"interrupted: {shown(out)} has {done} of {count} results; {again} resumes")
+    say(f"interrupted: {shown(out)} has {done} of {counted(count, 'result')}; {again} resumes")
 
 
 def closing_line(job: BatchJob, files: BatchFiles, renderer: str | None, *, draws: bool = False) -> str:
@@ -91,12 +92,12 @@ def closing_line(job: BatchJob, files: BatchFiles, renderer: str | None, *, draw
         return f"nothing to do: {shown(files.out)} has all results; --restart starts over"
     before = f", {job.before} earlier" if job.before else ""
     parts = (
-        f"contexts full: dropped the oldest {totals.dropped} tokens" if totals.dropped else "",
-        f"{totals.lines} line{'' if totals.lines == 1 else 's'} done{before}",
+        f"contexts full: dropped the oldest {counted(totals.dropped, 'token')}" if totals.dropped else "",
+        f"{counted(totals.lines, 'line')} done{before}",
         f"{totals.failed} failed, see {shown(files.errors or files.out)}" if totals.failed else "",
-        f"{totals.tokens} tokens",
+        counted(totals.tokens, "token"),
         f"{totals.tokens_per_second:.2f} tok/s",
-        f"{totals.draws} draws" if draws else "",
+        counted(totals.draws, "draw") if draws else "",
         renderer,
     )
     return " · ".join(filter(None, parts))

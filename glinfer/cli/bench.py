@@ -22,13 +22,13 @@ from glinfer.cli.common import (
     parse_ids,
     print_json,
     progress,
-    read_text,
     say,
     shape_asked_for,
     show,
     show_table,
 )
 from glinfer.cli.drafts import draft_options, opened_drafts, take_drafts
+from glinfer.cli.generate import read_structure
 from glinfer.engine.fetching import described_model, found_model, origin_report
 from glinfer.engine.loading import random_weights, read_model
 from glinfer.engine.model import Model
@@ -67,7 +67,6 @@ from glinfer.inspect.ceiling import FETCHED, CeilingReport, measure_ceilings, me
 from glinfer.inspect.tables import Column, Table, megabytes
 from glinfer.inspect.timing import ms_text
 from glinfer.lower.plans import DEFAULT_PLAN, DEFAULT_WEIGHTS, PLANS, check_choice
-from glinfer.structured.structure import Structure
 from glinfer.terminal import emit
 
 _LENGTHS = "1,8,64"
@@ -227,7 +226,7 @@ def run_bench(
     given: dict[str, Any] = {"--contexts": contexts, "--batch": batch, "--json-schema": schema}
     drafts, samplings = take_drafts(options), EVERY_OPTION if every_option else BOTH
     if schema is not None:
-        samplings = {**samplings, **structured(Structure.checked("json_schema", read_text(schema)).text)}
+        samplings = {**samplings, **structured(read_structure("json_schema", schema))}
     check_choice(plan, DEFAULT_WEIGHTS, options["cache"])
     check_one_source(model, config_text, needed=False)
     if stored is not None and config_text is None:

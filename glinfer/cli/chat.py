@@ -44,7 +44,7 @@ from glinfer.engine.defaults import merged
 from glinfer.engine.ids import check_count
 from glinfer.engine.model import Model
 from glinfer.engine.sampler import SamplingOptions
-from glinfer.errors import FormatError, InputError, nearest
+from glinfer.errors import FormatError, InputError, counted, nearest
 from glinfer.formats import replacing
 from glinfer.formats.files import decode_text, shown
 from glinfer.formats.json_files import read_json
@@ -271,7 +271,7 @@ class _Chat:
         file = _file_of("/image", value)
         self.model.read_image(file)  # refuses it now
         self.images.append(str(file))
-        return f"  the next message has {len(self.images)} image{'' if len(self.images) == 1 else 's'}"
+        return f"  the next message has {counted(len(self.images), 'image')}"
 
     def toggle_think(self, _: str) -> str:
         self.session.set_think(not self.session.think)
@@ -288,7 +288,7 @@ class _Chat:
                 new.write_text(json.dumps(document, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
         except FormatError as error:
             raise InputError(str(error)) from None
-        return f"  saved {_count(messages)} to {shown(file)}"
+        return f"  saved {counted(len(messages), 'message')} to {shown(file)}"
 
     def load(self, value: str) -> str:
         file = _file_of("/load", value)
@@ -297,7 +297,7 @@ class _Chat:
             self.session.restore(messages)
         except InputError as error:
             raise InputError(f"{shown(file)}: {error}") from None
-        return f"  loaded {_count(messages)} from {shown(file)}"
+        return f"  loaded {counted(len(messages), 'message')} from {shown(file)}"
 
     @property
     def options(self) -> dict[str, Any]:
@@ -338,7 +338,7 @@ class _Chat:
         """Print why a reply stopped early, and its cost."""
         context = self.model.config.max_position_embeddings
         reasons = {
-            "length": f"stopped at {self.max_tokens} tokens; /max-tokens changes the limit",
+            "length": f"stopped at {counted(self.max_tokens, 'token')}; /max-tokens changes the limit",
             "context": f"stopped: the context of {context} tokens is full; /reset clears it",
             "closed": "stopped",
         }
@@ -381,7 +381,3 @@ def _read_chat(file: Path) -> list[Any]:
     if found.get("format") != FORMAT or not isinstance(messages, list):
         raise InputError(f"{shown(file)}: this is not a conversation saved by /save; give another file")
     return messages
-
-
-def _count(messages: list[Any]) -> str:
-    return f"{len(messages)} message{'' if len(messages) == 1 else 's'}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import math
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -145,8 +146,17 @@ class NamedPath(click.Path):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Refuse ``-``, which would be a file of that name."""
         if value == "-" and param is not None:
-            raise InputError(f"{param.opts[0]} needs a {self._what}, not standard input or output")
+            raise InputError(f"{param.opts[-1]} needs a {self._what}, not standard input or output")
         return super().convert(value, param, ctx)
+
+
+class Seconds(click.FloatRange):
+    """A range of times, without infinity and NaN, which click would take."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Refuse a number that is not finite."""
+        found = super().convert(value, param, ctx)
+        return found if math.isfinite(found) else self.fail(f"found {found}; expected a finite number", param, ctx)
 
 
 def read_text(path: str) -> str:

@@ -27,7 +27,7 @@ from glinfer.cli.common import (
     tokenizer_option,
 )
 from glinfer.engine.fetching import found_model
-from glinfer.errors import InputError, required
+from glinfer.errors import InputError, counted, required
 from glinfer.formats.files import shown
 from glinfer.hub import named_on_a_hub
 from glinfer.inspect.diff.compare import (
@@ -221,7 +221,7 @@ def _show_weights(weights: WeightsDiff) -> None:
 def _show_passes(report: DiffReport, show_all: bool) -> None:
     same = sum(each.identical for each in report.passes)
     emit(
-        f"passes: {len(report.passes)} tensors in both plans, over {_tokens(report.traced)}; "
+        f"passes: {len(report.passes)} tensors in both plans, over {counted(report.traced, 'token')}; "
         f"{'all' if same == len(report.passes) else same or 'none'} identical bit for bit"
     )
     if same == len(report.passes):
@@ -279,15 +279,12 @@ def _named(report: DiffReport, token: int) -> str:
     return f"{token}{_word(report, token)}"
 
 
-def _tokens(count: int) -> str:
-    return f"{count} token{'' if count == 1 else 's'}"
-
-
 def _show_along(report: DiffReport) -> None:
     """Show the predictions along the text, the most different first."""
     along = report.along
     count, total = len(along.positions), len(report.ids)
-    where = f"after {_tokens(count)}" if count == total else f"at {count} evenly spread positions of {_tokens(total)}"
+    tokens = counted(total, "token")
+    where = f"after {tokens}" if count == total else f"at {count} evenly spread positions of {tokens}"
     if count < total and "reference" in (report.a.plan, report.b.plan):
         where += " (the reference plan runs all tokens for each; --positions compares more)"
     emit(f"next token, {where}:")

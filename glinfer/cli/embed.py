@@ -21,7 +21,7 @@ from glinfer.cli.common import (
     weights_option,
 )
 from glinfer.engine.fetching import found_model
-from glinfer.errors import InputError
+from glinfer.errors import InputError, counted
 from glinfer.formats import unpacked
 from glinfer.formats.files import shown
 from glinfer.jobs.manifest import file_digest
@@ -35,8 +35,10 @@ TOGETHER = 1024
 
 @click.command("embed")
 @click.argument("model")
-@click.option("--in", "source", type=NamedPath(), required=True, help="Input texts: .txt, .jsonl, .csv or .parquet.")
-@click.option("--out", type=NamedPath(), required=True, help="Output: .npy, .safetensors, .jsonl or .parquet.")
+@click.option(
+    "-i", "--in", "source", type=NamedPath(), required=True, help="Input texts: .txt, .jsonl, .csv or .parquet."
+)
+@click.option("-o", "--out", type=NamedPath(), required=True, help="Output: .npy, .safetensors, .jsonl or .parquet.")
 @click.option("--column", help="Key or column of the texts. Default: 'text', or the only one.")
 @click.option("--prompt-name", help="Name of a model's prompt to put before each text, such as 'query'.")
 @click.option("--prompt", help="Text of the prompt, instead of a name.")
@@ -112,5 +114,10 @@ def embed(model: str, source: str, out: str, column: str | None, restart: bool, 
         )
         return
     kept = f", {before} earlier" if before else ""
-    parts = [f"{total - before} texts embedded{kept}", f"{width} numbers each", f"{rate:.1f} texts/s", renderer]
+    parts = [
+        f"{counted(total - before, 'text')} embedded{kept}",
+        f"{width} numbers each",
+        f"{rate:.1f} texts/s",
+        renderer,
+    ]
     emit(" · ".join(parts), err=True)

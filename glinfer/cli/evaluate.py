@@ -19,7 +19,7 @@ from glinfer.cli.common import (
     tokenizer_option,
 )
 from glinfer.engine.loading import read_model
-from glinfer.errors import InputError
+from glinfer.errors import InputError, counted
 from glinfer.inspect.evaluate import EvalReport, evaluate
 from glinfer.inspect.tables import Column, Table
 from glinfer.lower.plans import CACHES
@@ -117,6 +117,6 @@ def _show(reports: list[EvalReport]) -> None:
     )
     show_table(Table("Formats", columns if len(reports) > 1 else [*columns[:6], columns[-1]], reports))
     emit(
-        f"\n{first.tokens:,} tokens, {first.bytes:,} bytes in {first.windows} windows of {first.context}, stride "
-        f"{first.stride} · plan {first.plan} · {sum(each.seconds for each in reports):.1f} s · {first.renderer}"
+        f"\n{first.tokens:,} tokens, {first.bytes:,} bytes in {counted(first.windows, 'window')} of {first.context}, "
+        f"stride {first.stride} · plan {first.plan} · {sum(each.seconds for each in reports):.1f} s · {first.renderer}"
     )

@@ -39,9 +39,9 @@ from glinfer.engine.model import Model
 from glinfer.engine.run.stats import GenerationStats
 from glinfer.engine.sampler import SamplingOptions
 from glinfer.engine.stream import TextStream, TokenStream
-from glinfer.errors import GlinferError, InputError
+from glinfer.errors import GlinferError, InputError, StructureError, counted
 from glinfer.formats.files import shown
-from glinfer.structured.structure import OPTIONS, PARTIAL, structure_of
+from glinfer.structured.structure import OPTIONS, PARTIAL, Kind, Structure, structure_of
 from glinfer.terminal import emit
 
 SAMPLING: Mapping[str, tuple[type, str]] = {
@@ -52,6 +52,7 @@ SAMPLING: Mapping[str, tuple[type, str]] = {
     "repetition_penalty": (float, "Penalty for repeated tokens; 1 is off."),
 }
 """Options of the sampler with a default of the model: type and help."""
+_IN_FILES: tuple[Kind, ...] = ("json_schema", "grammar")
 _NO_PROMPT = "found no PROMPT, --file or --ids"
 model_option = click.option(
     "-m",
@@ -124,12 +125,21 @@ def take_structured(given: dict[str, Any]) -> dict[str, Any]:
     """
     found: dict[str, Any] = {kind: given.pop(kind) for kind in OPTIONS}
     found["choices"] = list(found["choices"]) or None
-    for kind in ("json_schema", "grammar"):
+    for kind in _IN_FILES:
         if found[kind] is not None:
-            found[kind] = read_text(found[kind])
+            found[kind] = read_structure(kind, found[kind])
     structure_of(found)
     found["incomplete"] = PARTIAL if given.pop("partial") else None
     return {kind: value for kind, value in found.items() if value is not None}
+
+
+def read_structure(kind: Kind, path: str) -> str:
+    """Read a schema or a grammar; a StructureError begins with its ``path``."""
+    text = read_text(path)
+    try:
+        return Structure.checked(kind, text).text
+    except StructureError as error:
+        raise StructureError(f"{shown(path)}: {error}") from None
 
 
 def take_batch(given_options: dict[str, Any], *, single: bool) -> dict[str, Any] | None:
@@ -300,7 +310,7 @@ def closing_line(model: Model, stats: GenerationStats, *, renderer: bool = True)
     """The line after a text: ``39 draws/token · 40 tokens · 250 tok/s · OpenGL ES 3.2 Mesa 22.3.6 · llvmpipe (…)``."""
     parts = [
         f"{round(stats.draws_per_token, 1):g} draws/token",
-        f"{stats.tokens} tokens",
+        counted(stats.tokens, "token"),
         f"{stats.tokens_per_second:.2f} tok/s",
         *([model.device.description] if renderer else []),
     ]

@@ -27,7 +27,7 @@ from glinfer.cli.common import (
     user_message,
 )
 from glinfer.engine.loading import read_model
-from glinfer.errors import InputError
+from glinfer.errors import InputError, counted
 from glinfer.inspect.look.options import DEFAULT_TOP, KINDS, LookOptions
 from glinfer.inspect.look.output import check_folder
 from glinfer.inspect.look.output import look as look_into
@@ -100,8 +100,8 @@ def look(
         print_json(document)
         return
     pictures, tokens = len(document["pictures"]), len(document["tokens"])
-    emit(f"wrote {pictures} picture{'' if pictures == 1 else 's'} to {folder}")
+    emit(f"wrote {counted(pictures, 'picture')} to {folder}")
     if document["next"]:
         likeliest = ", ".join(f"{token['label']} {100 * token['probability']:.1f}%" for token in document["next"][:5])
-        emit(f"{tokens} token{'' if tokens == 1 else 's'}; likeliest next: {likeliest}")
+        emit(f"{counted(tokens, 'token')}; likeliest next: {likeliest}")
     emit(f"open {Path(folder) / 'index.html'}")

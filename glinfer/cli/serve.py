@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from glinfer.cli.common import (
+    Seconds,
     cache_limit_options,
     device_options,
     lora_option,
@@ -61,9 +62,7 @@ _KEY_VARIABLE = "GLINFER_API_KEY"
     show_default=True,
     help="Requests that may wait, per model.",
 )
-@click.option(
-    "--grace", type=click.FloatRange(0), default=30.0, show_default=True, help="Seconds to finish after SIGTERM."
-)
+@click.option("--grace", type=Seconds(0), default=30.0, show_default=True, help="Seconds to finish after SIGTERM.")
 @click.option(
     "--page", type=click.Path(exists=True, file_okay=False), help="Folder to serve at /. Default: a chat page."
 )

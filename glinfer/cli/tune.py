@@ -8,14 +8,16 @@ from typing import Any
 import click
 
 from glinfer.cli.bench import formats_of, path_of
-from glinfer.cli.common import device_options, json_option, opened, print_json, progress, show, show_table
+from glinfer.cli.common import Seconds, device_options, json_option, opened, print_json, progress, show, show_table
 from glinfer.engine.loading import read_model
 from glinfer.engine.report import plain
+from glinfer.errors import counted
 from glinfer.formats import Checkpoint
 from glinfer.gl.context import Device, open_device
 from glinfer.inspect.info import software_device
 from glinfer.inspect.tables import Column, Table
 from glinfer.inspect.tune.kernels import tune
+from glinfer.limits import MAX_TUNE_SECONDS
 from glinfer.lower.plans import DEFAULT_WEIGHTS, weights_named
 from glinfer.program.tuning import (
     TuningKey,
@@ -35,7 +37,7 @@ from glinfer.terminal import emit
 @click.option("--redo", is_flag=True, help="Search again even if a tuned choice is saved.")
 @click.option(
     "--seconds",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Seconds(0, MAX_TUNE_SECONDS, min_open=True, max_open=True),
     default=30.0,
     show_default=True,
     help="Approximate time limit of a search: two thirds for single tokens, the rest for prompts.",
@@ -115,7 +117,7 @@ def _show(tuned: dict[str, Any], default: dict[str, Any]) -> None:
     if tuned["searched"]:
         show_table(Table("Trials", _TRIALS, tuned["trials"]))
         ended = "until nothing was faster" if tuned["finished"] else "until the time limit"
-        emit(f"{len(tuned['trials'])} trials in {tuned['seconds']:.0f} s, {ended}\n")
+        emit(f"{counted(len(tuned['trials']), 'trial')} in {tuned['seconds']:.0f} s, {ended}\n")
     rows: list[tuple[str, ...]] = [(name, str(value), str(default[name])) for name, value in tuned["kernels"].items()]
     rows.append(("ms/token", f"{tuned['milliseconds']:.3f}", f"{tuned['default_milliseconds']:.3f}"))
     if tuned["prompt"] is not None:

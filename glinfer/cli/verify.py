@@ -25,7 +25,7 @@ from glinfer.cli.common import (
 from glinfer.engine.fetching import origin_report
 from glinfer.engine.ids import check_ids
 from glinfer.engine.textures import TextureCheck
-from glinfer.errors import ContextError, InputError
+from glinfer.errors import ContextError, InputError, counted
 from glinfer.formats import Checkpoint
 from glinfer.inspect.draws import example_ids
 from glinfer.inspect.settings import RunSetting, every_renderer, named
@@ -197,7 +197,7 @@ def _show(report: VerifyReport) -> None:
     for each in report.unusable:
         emit(f"{each.where}, unusable: {each.problem}")
     failed, runs = sum(not run.passed for run in report.runs), len(report.runs)
-    parts = [f"{runs} run{'' if runs == 1 else 's'}: {f'{failed} FAILED' if failed else 'all passed'}"]
+    parts = [f"{counted(runs, 'run')}: {f'{failed} FAILED' if failed else 'all passed'}"]
     emit(" · ".join([*parts, *([f"{len(report.unusable)} unusable"] if report.unusable else [])]))
 
 
@@ -205,17 +205,18 @@ def _checked(run: VerifyRun) -> Iterator[str]:
     """Yield the number and the result of each kind of checks."""
     bad, wrong, count = len(run.bad_textures), len(run.wrong_textures), len(run.textures)
     held = f"{bad} DIFFER" if bad else f"{wrong} SAMPLED INSTEAD OF OTHERS" if wrong else "all identical"
-    used = "" if run.after is None else f" after {run.after} tokens"
+    used = "" if run.after is None else f" after {counted(run.after, 'token')}"
     size = megabytes(sum(check.bytes for check in run.textures))
-    yield f"{count} texture{'' if count == 1 else 's'}, {size}: {held}{used}"
+    yield f"{counted(count, 'texture')}, {size}: {held}{used}"
     if run.draws:
         differ = sum(not check.exact for check in run.draws)
         error = max(check.max_relative_error for check in run.draws)
         exact = f"{len(run.bad_draws)} IN A WRONG STATE" if run.bad_draws else "all within tolerance"
-        yield f"{len(run.draws)} draws: {f'{differ} DIFFER' if differ else exact}, largest relative error {error:.1e}"
+        result = f"{differ} DIFFER" if differ else exact
+        yield f"{counted(len(run.draws), 'draw')}: {result}, largest relative error {error:.1e}"
     if run.greedy is not None:
         count = len(run.greedy.chosen)
-        yield f"{count} token{'' if count == 1 else 's'}: {run.greedy.agreeing} agree with float64"
+        yield f"{counted(count, 'token')}: {run.greedy.agreeing} agree with float64"
 
 
 def _show_faults(run: VerifyRun) -> None:

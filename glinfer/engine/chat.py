@@ -14,7 +14,7 @@ from glinfer.engine.option_names import named_options
 from glinfer.engine.run.stats import GenerationStats
 from glinfer.engine.sampler import SamplerFunction
 from glinfer.engine.stream import CHUNK, GeneratedText, PartStream, TokenStream
-from glinfer.errors import InputError
+from glinfer.errors import InputError, counted
 from glinfer.families.settings import quoted
 from glinfer.structured.structure import ERROR, PARTIAL, structure_of, wants_whole
 from glinfer.text.assembler import TextAssembler
@@ -148,7 +148,7 @@ class ChatSession:
 
     def __repr__(self) -> str:
         """Class and number of messages."""
-        return f"<ChatSession: {len(self.messages)} messages>"
+        return f"<ChatSession: {counted(len(self.messages), 'message')}>"
 
     @property
     def system(self) -> str:

@@ -15,7 +15,7 @@ from glinfer.closing import Closing
 from glinfer.engine.ids import check_within
 from glinfer.engine.pace import Pace
 from glinfer.engine.prefill import write_images
-from glinfer.errors import InputError, NumbersError
+from glinfer.errors import InputError, NumbersError, counted
 from glinfer.kernels.fused.cached import SLOT_TOKENS
 from glinfer.kernels.fused.low_rank import ADAPTER
 from glinfer.kernels.fused.rows import BASE, LAST, LONG, NOISE, POSITION, TOKEN, WANTED, row_table
@@ -61,7 +61,7 @@ class TextScore:
 
     def __repr__(self) -> str:
         """The number of tokens, total and perplexity."""
-        return f"TextScore({len(self.ids)} tokens, total {self.total:.2f}, perplexity {self.perplexity:.2f})"
+        return f"TextScore({counted(len(self.ids), 'token')}, total {self.total:.2f}, perplexity {self.perplexity:.2f})"
 
     def _repr_html_(self) -> str:
         numbers = zip(self.logprobs.tolist(), self.likeliest.tolist(), self.best.tolist(), strict=True)
@@ -118,7 +118,9 @@ def windows_of(texts: Sequence[Sequence[int]], context: int, stride: SupportsInd
     step = check_stride(stride, context)
     for place, ids in enumerate(texts):
         if len(ids) < 2:
-            raise InputError(f"text {place} has {len(ids)} tokens; expected at least 2, one to predict from another")
+            raise InputError(
+                f"text {place} has {counted(len(ids), 'token')}; expected at least 2, one to predict from another"
+            )
     return [Window(place, *span) for place, ids in enumerate(texts) for span in windows(len(ids), context, step)]
 
 

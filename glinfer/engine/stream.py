@@ -16,7 +16,7 @@ from glinfer.engine.run.decode import DecodeSession
 from glinfer.engine.run.drafts import Speculation
 from glinfer.engine.run.stats import GenerationStats, require_complete
 from glinfer.engine.scheduler import Scheduler
-from glinfer.errors import ContextError
+from glinfer.errors import ContextError, counted
 from glinfer.text.reply import ChatPart, ReplyAssembler
 from glinfer.text.tokenizer import Tokenizer
 
@@ -70,7 +70,7 @@ class OneStream(Closing):
     def __repr__(self) -> str:
         """The number of tokens so far, and the finish reason."""
         stats = self.stats
-        return f"<{type(self).__name__}: {stats.tokens} tokens, {stats.finish_reason or 'unfinished'}>"
+        return f"<{type(self).__name__}: {counted(stats.tokens, 'token')}, {stats.finish_reason or 'unfinished'}>"
 
     def _require_open(self) -> None:
         if self.stats.finish_reason == "closed":

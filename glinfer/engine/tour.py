@@ -16,7 +16,7 @@ import numpy.typing as npt
 from glinfer.engine.capture import Inspected
 from glinfer.engine.ids import Ids
 from glinfer.engine.run.nan_guard import written_by
-from glinfer.errors import InputError
+from glinfer.errors import InputError, counted
 from glinfer.kernels import DrawSpec
 from glinfer.program.session import Observer, Session
 
@@ -64,7 +64,7 @@ class Tour:
 
     def __repr__(self) -> str:
         """The number of draws and tokens."""
-        return f"Tour({len(self.draws)} draws over {len(self.ids)} tokens)"
+        return f"Tour({counted(len(self.draws), 'draw')} over {counted(len(self.ids), 'token')})"
 
     def __len__(self) -> int:
         """The number of draws."""

@@ -20,7 +20,6 @@ from glinfer.errors import FormatError, InputError
 
 _BLOBS_ABOVE = 3  # most levels above a model's folder at which Hugging Face's hub cache has ``blobs``
 _ADDRESS = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+:/")  # pathlib collapses two slashes into one
-_WORK_FOLDER = re.compile(r"\.glinfer-[0-9a-f]{16}\.tmp")
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 AnyPath = str | os.PathLike[str]
 WITHOUT_GAB = (
@@ -28,6 +27,9 @@ WITHOUT_GAB = (
     "without them use shakespeare, a bundled model of Gab's architecture"
 )
 """The advice for missing Gab weights."""
+
+WORK_FOLDER = re.compile(r"\.glinfer-[0-9a-f]{16}\.tmp")
+"""The names of folders of :func:`work_folder`, which stay if their process is killed."""
 
 GAB1_MAGIC = 0x47414231
 """The first little-endian u32 of a GAB1 checkpoint."""
@@ -289,7 +291,7 @@ def work_folder(parent: Path, mode: int = 0o777) -> Iterator[Path]:
 
 def _remove_leftovers(parent: Path) -> None:
     with contextlib.suppress(OSError):
-        for name in filter(_WORK_FOLDER.fullmatch, os.listdir(parent)):  # noqa: PTH208
+        for name in filter(WORK_FOLDER.fullmatch, os.listdir(parent)):  # noqa: PTH208
             if (held := _held(parent / name, wait=False)) > 0:
                 shutil.rmtree(parent / name, ignore_errors=True)
                 os.close(held)

@@ -17,7 +17,7 @@ from glinfer.engine.logits import log_softmax
 from glinfer.engine.progress import Progress, no_progress
 from glinfer.engine.report import Report
 from glinfer.engine.score import TextScore, check_stride, windows
-from glinfer.errors import InputError
+from glinfer.errors import InputError, counted
 from glinfer.formats import Checkpoint
 from glinfer.gl.context import Device
 from glinfer.kernels.options import KernelOptions
@@ -110,7 +110,7 @@ def evaluate(
     stride = check_stride(stride, context)
     ids = tokenizer.encode(text)
     if len(ids) < 2:
-        raise InputError(f"the text has {len(ids)} tokens; expected at least 2, one to predict from another")
+        raise InputError(f"the text has {counted(len(ids), 'token')}; expected at least 2, one to predict from another")
     check_ids(ids[:context], checkpoint.config)
     if plan == "reference":
         if not is_published(checkpoint.config, checkpoint.formats()):

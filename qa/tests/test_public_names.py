@@ -48,6 +48,7 @@ def test_what_users_call_is_there(names: dict[str, str]) -> None:
         assert name in names, name
     assert names["glinfer.load(path)"] == f"place 0, {REQUIRED}"
     assert names["POST /v1/completions prompt"] == REQUIRED
+    assert (names["glinfer embed --in"], names["glinfer embed -i"]) == (f"path, {REQUIRED}", "as --in")
     assert not any("._" in name or "object at 0x" in how for name, how in names.items())
 
 

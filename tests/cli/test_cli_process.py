@@ -152,12 +152,18 @@ class TestOutput:
         found = one_line(shell(f"glinfer {line} > /dev/full", small))
         assert "cannot write the output: No space left on device" in found
 
+    def test_closed_output_is_one_line(self, small: Path) -> None:
+        found = one_line(shell("glinfer generate $1 Once --max-tokens 2 >&-", small))
+        assert "cannot write the output: standard output is closed" in found
+
     @pytest.mark.slow
     def test_closed_streams(self, small: Path) -> None:
         assert "the prompt is empty" in one_line(shell("glinfer generate $1 - <&-", small))
-        for line in ("glinfer chat $1 <&-", "glinfer info >&-", "glinfer info >&- 2>&-", "glinfer info --json >&- <&-"):
+        for line, status in (("glinfer chat $1 <&-", 0), ("glinfer info >&- 2>&-", 2)):
             done = shell(line, small)
-            assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+            assert (done.returncode, done.stdout, done.stderr) == (status, "", "")
+        for line in ("info >&-", "info --json >&- <&-", "--version >&-"):
+            assert "standard output is closed" in one_line(shell(f"glinfer {line}", small))
 
     @pytest.mark.slow
     def test_a_terminal_that_knows_only_ascii(self, small: Path) -> None:

@@ -52,7 +52,7 @@ def test_generate(small: Path, tmp_path: Path, schema: str, capsys: pytest.Captu
     cut = [*map(str, given), "--json-schema", schema, "-n", "4"]
     assert command(cut) == 2
     shown = capsys.readouterr()
-    assert "does not match the requested structure" in shown.err
+    assert "does not match the requested structure; allow more tokens (--max-tokens" in shown.err
     assert shown.out.startswith("{")
     assert shown.out.endswith("\n"), "the error has its own line"
     partial = run(*cut, "--partial")
@@ -60,11 +60,13 @@ def test_generate(small: Path, tmp_path: Path, schema: str, capsys: pytest.Captu
     assert partial.stdout.startswith("{")
 
 
-def test_bad_options(small: Path) -> None:
+def test_bad_options(small: Path, tmp_path: Path) -> None:
+    (bad := tmp_path / "bad.json").write_text("{")
     for options, words in (
         (["--regex", "("], "regex cannot be used"),
         (["--regex", "a", "--choices", "b"], "found both regex and choices"),
         (["--regex", "a", "--speculate", "ngram"], "found regex together with speculation"),
+        (["--json-schema", str(bad)], f"{bad}: json_schema is not JSON"),
         (["--json-schema", "nowhere.json"], "nowhere.json"),
         (["--json-schema", '{"type": "object"}'], "expected the name of a file that has it, or - for standard input"),
         (["--grammar", "nowhere.lark"], "nowhere.lark"),

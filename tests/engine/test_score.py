@@ -154,7 +154,7 @@ class TestRuns:
 class TestRefusals:
     def test_texts_and_strides(self, model: Model) -> None:
         refused: list[tuple[Any, str]] = [
-            ([[1]], "text 0 has 1 tokens; expected at least 2, one to predict from another"),
+            ([[1]], "text 0 has 1 token; expected at least 2, one to predict from another"),
             (["x" * 9, ""], "text 1 has 0 tokens; expected at least 2"),
             (b"Once upon", "the texts are bytes; expected a str or a list of texts"),
             (5, "the texts are int; expected a str or a list of texts"),

@@ -92,7 +92,7 @@ def test_bad_options(small: Path, text_file: Path, capsys: Capture) -> None:
 def test_bad_texts(small: Path, bare: Path, text_file: Path, capsys: Capture) -> None:
     for model, content, words in (
         (small, b"", "the text has 0 tokens"),
-        (small, b"x", "the text has 1 tokens"),
+        (small, b"x", "the text has 1 token;"),
         (small, b"abc\xff", "is not UTF-8 (byte 3)"),
         (bare, b"abc", "no tokenizer was given"),
     ):

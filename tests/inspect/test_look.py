@@ -22,6 +22,7 @@ from glinfer.config import ModelConfig
 from glinfer.engine.model import Model
 from glinfer.errors import FormatError, InputError
 from glinfer.formats import BpeModel, Checkpoint, load_checkpoint, random_checkpoint
+from glinfer.formats.files import work_folder
 from glinfer.inspect import figures, pieces
 from glinfer.inspect.figures import drawable, short, thinned
 from glinfer.inspect.look import lens as lens_module
@@ -256,6 +257,8 @@ class TestFolder:
         assert check_folder(tmp_path / "a" / "b") == tmp_path / "a" / "b"
         (tmp_path / "empty").mkdir()
         check_folder(tmp_path / "empty")
+        with work_folder(tmp_path / "empty"):  # as after SIGKILL
+            check_folder(tmp_path / "empty")
         (tmp_path / "old").mkdir()
         (tmp_path / "old" / "look.json").write_text('{"format": "glinfer-look", "pictures": []}')
         check_folder(tmp_path / "old")

@@ -113,7 +113,7 @@ class TestCommand:
         self, tmp_path: Path, model: Path, expected: Any, monkeypatch: pytest.MonkeyPatch, capsys: Capture
     ) -> None:
         source, out = put(tmp_path / "a.txt"), tmp_path / "out.npy"
-        command = ["embed", str(model), "--in", str(source), "--out", str(out), "--json"]
+        command = ["embed", str(model), "-i", str(source), "-o", str(out), "--json"]
         monkeypatch.setattr("glinfer.cli.embed.TOGETHER", 1)
         add, left = VectorFile.add, [2]
 

@@ -44,6 +44,7 @@ REFUSED: list[tuple[list[str], str]] = [
         ["small.gab", "--cors-origin", "https://my.example/"],
         "glinfer: --cors-origin is 'https://my.example/'; expected",
     ),
+    (["small.gab", "--grace", "nan"], "glinfer: Invalid value for '--grace': found nan; expected a finite number"),
     (["small.gab", "--page", "nowhere"], "glinfer: Invalid value for '--page'"),
     ([], "glinfer: Missing argument '[NAME=]MODEL…'"),
 ]

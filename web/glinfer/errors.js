@@ -20,6 +20,20 @@ export function shown(value) {
 }
 
 /**
+ * Refuses what are no ids of a vocabulary's tokens.
+ * @param {Iterable<number>} ids
+ * @param {number} vocabulary its size.
+ * @throws {GlinferError} they are not an array, or an id is outside the vocabulary.
+ */
+export function checkTokens(ids, vocabulary) {
+  if (!Array.isArray(ids) && !ArrayBuffer.isView(ids)) throw new GlinferError(`found ${shown(ids)}; expected an array of token ids`);
+  for (const id of ids) {
+    if (Number.isInteger(id) && id >= 0 && id < vocabulary) continue;
+    throw new GlinferError(`found the token ${shown(id)}; expected whole numbers from 0 to ${vocabulary - 1}`);
+  }
+}
+
+/**
  * Refuses what cannot be tokenized.
  * @param {string} text
  * @throws {GlinferError} it is not a text, or has half a surrogate pair, which UTF-8 cannot express.

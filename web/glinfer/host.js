@@ -3,7 +3,7 @@
  * from the beginning.
  */
 
-import { GlinferError } from "./errors.js";
+import { checkTokens, GlinferError } from "./errors.js";
 import { computingCanvas, lossOf } from "./limits.js";
 import { folderAddress } from "./source.js";
 import { direct, serveWorker, startWorker } from "./threads.js";
@@ -29,24 +29,26 @@ class ModelHost {
   }
 
   stream(prompt, options) {
-    return this.having("stream").stream(prompt, options);
+    return this.having("stream").stream(prompt, options ?? {});
   }
 
   streamChat(messages, options) {
-    return this.having("streamChat").streamChat(messages, options);
+    return this.having("streamChat").streamChat(messages, options ?? {});
   }
 
-  /** Calls a method that the model has. */
+  /** Calls a method that the model has; null is as a value left out. */
   do(name, ...given) {
-    return this.having(name)[name](...given);
+    return this.having(name)[name](...given.map((each) => each ?? undefined));
   }
 
   encode(text, options) {
-    return this.tokenizing().encode(text, options);
+    return this.tokenizing().encode(text, options ?? {});
   }
 
   decode(ids) {
-    return this.tokenizing().decode(ids);
+    const tokenizer = this.tokenizing();
+    checkTokens(ids, this.model.vocabulary ?? this.model.plan.model.config.vocab_size);
+    return tokenizer.decode(ids);
   }
 
   figures() {

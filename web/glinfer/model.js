@@ -5,7 +5,7 @@ import { commonLength } from "./beginning.js";
 import { driverOf } from "./cached.js";
 import { Conversation } from "./chat.js";
 import { checkSpeculation, RunTimes } from "./drafts.js";
-import { GlinferError, shown } from "./errors.js";
+import { checkTokens, GlinferError } from "./errors.js";
 import { continuation, replyParts } from "./generate.js";
 import { computingCanvas, openContext } from "./limits.js";
 import { checksumsOf, loadParts, tableOf } from "./loading.js";
@@ -130,18 +130,11 @@ export class Model {
 
   /** Appends tokens as `prefill` does, and runs them later. */
   append(ids) {
-    this.checkTokens(ids);
+    checkTokens(ids, this.vocabulary);
     for (const id of ids) {
       if (this.ids.length >= this.context) this.dropOldest();
       this.known = null;
       this.ids.push(id);
-    }
-  }
-
-  checkTokens(ids) {
-    for (const id of ids) {
-      if (Number.isInteger(id) && id >= 0 && id < this.vocabulary) continue;
-      throw new GlinferError(`found the token ${shown(id)}; expected whole numbers from 0 to ${this.vocabulary - 1}`);
     }
   }
 
@@ -238,7 +231,7 @@ export class Model {
    * @throws {GlinferError} no token is held, a guess is not a token, the site has no plan that checks guesses, or the model's output is broken.
    */
   accept(draft, sampler) {
-    this.checkTokens(draft);
+    checkTokens(draft, this.vocabulary);
     this.requireDrafts();
     this.settle();
     const guesses = draft.slice(0, this.room - 1);

@@ -2,6 +2,7 @@ import assert from "node:assert/strict";
 import test from "node:test";
 
 import { GlinferError } from "../glinfer/errors.js";
+import { loadThrough } from "../glinfer/host.js";
 import { connect, direct, expose } from "../glinfer/threads.js";
 
 /** An object behind a channel, as behind a worker, and in this thread. */
@@ -107,4 +108,27 @@ test("what waits for a thread that is closed is told", async (t) => {
   threaded.close();
   await assert.rejects(waiting, GlinferError);
   await assert.rejects(threaded.call("add", 1), /released/);
+});
+
+test("null is no options, and only ids of the vocabulary are decoded", async (t) => {
+  globalThis.OffscreenCanvas = /** @type {any} */ (EventTarget);
+  t.after(() => delete globalThis.OffscreenCanvas);
+  const tokenizer = { encode: (text, { allowSpecial = true } = {}) => [text, allowSpecial], decode: String };
+  const model = {
+    ...{ plan: { model: { config: { vocab_size: 9 } } }, tokenizer },
+    async *stream(prompt, { maxTokens = 5 } = {}) {
+      yield prompt + maxTokens;
+    },
+    chat: (text, { maxTokens = 6 } = {}) => text + maxTokens,
+    release() {},
+  };
+  const loaded = await loadThrough("http://localhost/", { load: async () => model, start: null }, { worker: false });
+  assert.equal((await loaded.stream("a", null).next()).value, "a5");
+  assert.equal(await loaded.chat("a", null), "a6");
+  assert.deepEqual(await loaded.encode("a", null), ["a", true]);
+  assert.equal(await loaded.decode([0, 8]), "0,8");
+  assert.equal(await loaded.decode(new Uint32Array([8])), "8");
+  for (const [ids, words] of [[[9], "the token 9"], [[-1], "the token -1"], [["a"], 'the token "a"'], ["a", '"a"'], [5, "5"], [null, "null"]]) {
+    await assert.rejects(loaded.decode(ids), ({ name, message }) => name === "GlinferError" && message.startsWith(`found ${words}; expected`));
+  }
 });

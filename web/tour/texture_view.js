@@ -97,7 +97,7 @@ export class TextureView {
   /** Paints again, in the colours of now. */
   repaint() {
     this.image = null;
-    this.draw();
+    if (this.root.isConnected) this.draw(); // one that is not on the page has no colours
   }
 
   resize(width, height) {

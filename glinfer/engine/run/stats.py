@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from glinfer.errors import StructureError
+from glinfer.errors import StructureError, counted
 
 
 @dataclass
@@ -64,7 +64,8 @@ def require_complete(stats: GenerationStats, text: str | None = None, which: str
     """Refuse a text that ended before it matched its structure: a StructureError has ``which`` and the ``text``."""
     if stats.complete is False and stats.finish_reason in ("length", "context"):
         raise StructureError(
-            f"{which}the text ends after {stats.tokens} tokens and does not match the requested structure; allow more "
-            "tokens (max_tokens), or take incomplete text (--partial; in Python incomplete='partial')",
+            f"{which}the text ends after {counted(stats.tokens, 'token')} and does not match the requested structure; "
+            "allow more tokens (--max-tokens; in Python max_tokens), or take incomplete text (--partial; in Python "
+            "incomplete='partial')",
             text,
         )

@@ -20,7 +20,7 @@ from glinfer.engine.progress import Progress, no_progress
 from glinfer.engine.report import plain
 from glinfer.errors import FormatError, InputError, required
 from glinfer.formats import Checkpoint
-from glinfer.formats.files import reason, shown, work_folder
+from glinfer.formats.files import WORK_FOLDER, reason, shown, work_folder
 from glinfer.inspect.look.options import LookOptions, prompt_ids
 from glinfer.inspect.pages import rendered
 from glinfer.lower.plans import USUAL_TEXTURE_SIZE
@@ -123,7 +123,8 @@ def check_folder(folder: str | PathLike[str], *, force: bool = False) -> Path:
             return target
         if not target.is_dir():
             raise InputError(f"{shown(folder)}: found a file; expected a folder to write into, or a new name")
-        if force or not any(target.iterdir()) or earlier_pictures(target) is not None:
+        others = (each for each in target.iterdir() if not WORK_FOLDER.fullmatch(each.name))
+        if force or not any(others) or earlier_pictures(target) is not None:
             return target
     except OSError as error:
         raise InputError(f"{shown(folder)}: cannot read this folder: {reason(error)}") from None

@@ -86,6 +86,7 @@ const KINDS = {
   reload: () => page.reload().then(() => null),
   tab: goTo,
   size: ([width, height]) => page.setViewportSize({ width, height }),
+  media: (media) => page.emulateMedia({ media }),
   axe: faults,
   picture: ([path, fullPage]) => page.screenshot({ path, fullPage }).then(() => null),
 };

@@ -304,6 +304,10 @@ def test_chapters_and_axe(small_tour: str, browse: Callable[..., Browsed], schem
     page.do("says", "#chapter [role=status]", "agree with float64")
     assert page.do("axe", True) == []
     assert complained(page) == []
+    page.do("media", "print")
+    lines = page.do("evaluate", "document.body.innerText").splitlines()
+    assert "Chapters" not in lines, "a heading needs its list"
+    assert page.do("evaluate", "document.querySelector('.cards label select').checkVisibility()")
 
 
 def test_a_notebook_shows_the_page_in_a_frame(small_tour: str, browse: Callable[..., Browsed], tmp_path: Path) -> None:
