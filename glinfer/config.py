@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from glinfer.errors import ConfigError
+from glinfer.errors import ConfigError, nearest
 from glinfer.families import DEFAULT, DEFAULT_SHAPE, FAMILIES, SHAPES, TOWERS
 from glinfer.families.layer import (
     ALL_AHEAD,
@@ -624,7 +624,9 @@ class ModelConfig:
                 continue
             if name == "family":
                 if number not in FAMILIES:
-                    raise ConfigError(f"family={shown(number)} in --config; expected one of {', '.join(FAMILIES)}")
+                    near = nearest(number, FAMILIES)
+                    advice = f"did you mean {near}?" if near else "docs/models.md lists the families"
+                    raise ConfigError(f"family={shown(number)} in --config; {advice}")
                 values = {**values, **FAMILIES[number].usual, "model_type": number}
                 continue
             if name not in _OPTIONS:

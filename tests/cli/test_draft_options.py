@@ -126,8 +126,8 @@ class TestBench:
     ) -> None:
         text = drafting._timed_text
 
-        def other(results: list[Any], *given: Any, **options: Any) -> float:
-            taken = text(results, *given, **options)
+        def other(opened: Any, task: str, results: list[Any], **options: Any) -> float:
+            taken = text(opened, task, results, **options)
             if "speculate" in options:
                 results[-1] = [0, *results[-1][0]], results[-1][1]
             return taken

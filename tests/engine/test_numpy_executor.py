@@ -148,7 +148,7 @@ def test_the_command_line_takes_it(small: Path, tmp_path: Path, capsys: pytest.C
     batch.write_text('{"ids": [1]}\n')
     for refused, options in (
         ("no renderer", ["--device", "0"]),
-        ("one sequence", ["--batch", str(batch), "--out", "-"]),
+        ("one sequence", ["--batch", str(batch), "--out", str(tmp_path / "out.jsonl")]),
     ):
         given = command[:2] + command[8:] if "--batch" in options else command
         assert run([*given, *options]) == 2

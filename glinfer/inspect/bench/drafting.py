@@ -94,20 +94,21 @@ def bench_drafts(
     """
     rows, cases = [], list(itertools.product(TASKS, ("greedy", "sampled")))
     for case, (task, sampling) in enumerate(cases, start=1):
-        results: list[tuple[list[int], GenerationStats]] = []
+        without: list[tuple[list[int], GenerationStats]] = []
+        guesses: list[tuple[list[int], GenerationStats]] = []
         options = {"temperature": 0.0} if sampling == "greedy" else {"seed": seed}
-        write = partial(_timed_text, results, model, TASKS[task], max_tokens=tokens, **options)
-        works = [Work(partial(write, **given), timed=True) for given in ({}, drafts)]
+        write = partial(_timed_text, model, TASKS[task], max_tokens=tokens, **options)
+        works = [Work(partial(write, into, **given), timed=True) for into, given in ((without, {}), (guesses, drafts))]
         plain, guessed = map(Spread.of, in_turns(works, runs, pause=_PAUSE_SECONDS))
         on_progress(case, len(cases))
-        stats, same = results[-1][1], all(ids == results[0][0] for ids, _ in results)
+        stats, same = guesses[-1][1], all(ids == without[0][0] for ids, _ in without + guesses)
         rows.append(DraftRow(task, sampling, stats.tokens, plain, guessed, stats.drafted, stats.accepted, same))
-    guesses = drafts["speculate"] if drafts.get("draft") is None else f"model of {drafts['draft'].config.model_type}"
-    return DraftReport(model.config.model_type, model.weights, guesses, model.device.description, runs, tuple(rows))
+    kind = drafts["speculate"] if drafts.get("draft") is None else f"model of {drafts['draft'].config.model_type}"
+    return DraftReport(model.config.model_type, model.weights, kind, model.device.description, runs, tuple(rows))
 
 
 def _timed_text(
-    results: list[tuple[list[int], GenerationStats]], model: Model, task: str, *, max_tokens: int, **options: Any
+    model: Model, task: str, results: list[tuple[list[int], GenerationStats]], *, max_tokens: int, **options: Any
 ) -> float:
     """Add the ids of the whole answer to a task, a chat reply if the model can chat; returns milliseconds a token."""
     stream: ChatStream | TextStream
