@@ -316,7 +316,7 @@ def test_log_probabilities_by_hand() -> None:
 @pytest.mark.parametrize("vocab", [3, 127, 128, 200, 1001])
 @pytest.mark.parametrize("kind", ["distinct", "tied", "infinite", "holed"])
 def test_bounds_of_the_likeliest_against_a_sort(vocab: int, kind: str) -> None:
-    """Where a bound is not exact, it leaves at most k parts of 64 and what is behind them; NaN counts as the largest."""
+    """Where a bound is not exact, it leaves k parts of 64 and what is behind; NaN counts as the largest."""
     tops = np.array([0, 1, 2, 63, 64, 65, 100, vocab - 1, vocab, vocab + 1])
     tops = tops[tops <= vocab + 1]
     random, part = np.random.default_rng(vocab), vocab // 64
