@@ -130,7 +130,7 @@ CONFIGS = {
     "gemma4, experts": config(
         "gemma4_moe",
         **{**GEMMA4, **EXPERTS, "num_hidden_layers": 3, "num_global_key_value_heads": 1, "attention_k_eq_v": True},
-        **{"norm_topk_prob": True, "shared_intermediate_size": 96},
+        **{"norm_topk_prob": True, "shared_intermediate_size": 160},
     ),
     "smollm3": config("smollm3", num_hidden_layers=5, rotary_layers=(1, 1, 1, 0), tie_word_embeddings=True),
     "olmo2": config("olmo2"),
