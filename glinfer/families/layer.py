@@ -71,7 +71,7 @@ class Experts:
             logit.
         apart: whether the shared expert has another width than the others, so that it has passes of its own.
         sigmoid: whether weights are sigmoids of the logits; otherwise they are a softmax.
-        biased: whether experts are chosen by their sigmoid plus a learned number.
+        biased: whether experts are chosen by their sigmoid, or their part of a softmax over all, plus a learned number.
         scale: a factor of the weights.
         own_norms: whether router, experts and shared expert have norms of their own, and each expert a factor.
     """

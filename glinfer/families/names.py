@@ -45,7 +45,7 @@ class Names:
         router_norm, expert_norm: the norms before router and experts, if they have their own.
         shared_post_norm, expert_post_norm: the norms after the shared expert and after the others.
         expert_scale: the full name of the factors of experts, if they have norms of their own.
-        expert_bias: the full name of the numbers that choose experts beside their sigmoids, if layers have them.
+        expert_bias: the full name of the numbers that choose experts beside their shares, if layers have them.
         dense_gate, dense_up, dense_down: the matrices of the MLP in the first layers, if these have no experts.
         shared_router, shared_gate, shared_up, shared_down: the vector that weights the shared expert, and its matrices,
             if layers have one.

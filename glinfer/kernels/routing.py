@@ -11,6 +11,7 @@ from glinfer.kernels.published.linear import activate
 from glinfer.kernels.spec import Array, Params, Part
 
 _NO_SHARES = 1e-6  # is added to the total of sigmoids
+_LEAST_TOTAL = 1e-12  # of shares of a softmax whose experts learned numbers choose
 
 
 def route_defines(experts: Experts) -> list[tuple[str, float]]:
@@ -54,14 +55,15 @@ def gated(gate: Array, up: Array, params: Params) -> Array:
 
 def routed(logits: Array, params: Params, bias: Array | None) -> tuple[Array, Array]:
     """For an oracle: the chosen experts [rows, used] of logits [rows, experts], and their weights."""
-    scale, shares = params.get("WEIGHT_SCALE", 1.0), logits
-    if params.get("SIGMOID"):
+    scale, sigmoid = params.get("WEIGHT_SCALE", 1.0), bool(params.get("SIGMOID"))
+    if sigmoid:
         shares = np.exp(-np.logaddexp(0.0, -logits))
-    ranks = logits if bias is None else shares + bias
-    chosen = np.argsort(-ranks, axis=1, kind="stable")[:, : int(params["USED"])]
-    if not params.get("SIGMOID"):
+    else:
         shares = np.exp(logits - logits.max(axis=1, keepdims=True))
+        shares /= shares.sum(axis=1, keepdims=True)
+    chosen = np.argsort(-(logits if bias is None else shares + bias), axis=1, kind="stable")[:, : int(params["USED"])]
     found = np.take_along_axis(shares, chosen, axis=1)
     if params["NORMALISED"]:
-        return chosen, scale * found / (found.sum(axis=1, keepdims=True) + _NO_SHARES * bool(params.get("SIGMOID")))
-    return chosen, scale * found / (1.0 if params.get("SIGMOID") else shares.sum(axis=1, keepdims=True))
+        total = found.sum(axis=1, keepdims=True) + _NO_SHARES * sigmoid
+        found = found / (total if sigmoid or bias is None else np.maximum(total, _LEAST_TOTAL))
+    return chosen, scale * found

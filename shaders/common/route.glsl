@@ -1,11 +1,18 @@
 // The experts that a row chooses by its router's outputs: the USED largest of EXPERTS logits, in ties the first.
 // Needs ROUTED(t), texel t of the EXPERT_TEXELS texels of the row's logits. Each choice scans the logits once, without
-// sorting. With SIGMOID the weights are sigmoids, not a softmax; with BIASED too, experts are chosen by these plus BIAS(t).
+// sorting. With SIGMOID the weights are sigmoids, not a softmax; with BIASED experts are chosen by either plus BIAS(t).
 #ifdef SIGMOID
 float share_of(float logit, float largest) {
     return logit < -88.0 ? 0.0 : 1.0 / (1.0 + exp(-logit));  // below -88 exp overflows
 }
 #define NO_SHARES 1e-6
+#elif defined(BIASED)
+#define LEAST_TOTAL 1e-12
+float most = -3.4e38, total = 0.0;  // the largest of all logits, and the divisor of their softmax
+float share_of(float logit, float largest) {
+    return exp(logit - most) / total;
+}
+#define NO_SHARES 0.0
 #else
 float share_of(float logit, float largest) {
     return exp(logit - largest);
@@ -31,12 +38,16 @@ bool comes_after(float rank, int expert, float last, int at) {
 }
 
 // The expert of choice number `number`. `scores` becomes its logit, that of the first choice, the divisor of its share, and
-// its rank. With NORMALISED the divisor is the total of the chosen experts, else of all, or 1 for sigmoids.
+// its rank. With NORMALISED the divisor is the total of the chosen experts, else of all, or 1 for shares of 1.
 int choice_of(int number, out vec4 scores) {
     int chosen = 0;
     scores = vec4(0.0, 0.0, NO_SHARES, 0.0);
     float last = 0.0;
     int at = -1;
+#ifdef LEAST_TOTAL
+    for (int e = 0; e < EXPERTS; e++) most = max(most, ROUTED(e >> 2)[e & 3]);
+    for (int e = 0; e < EXPERTS; e++) total += exp(ROUTED(e >> 2)[e & 3] - most);
+#endif
     for (int n = 0; n < USED; n++) {
         float best = -3.4e38;
         int expert = 0;
@@ -62,8 +73,10 @@ int choice_of(int number, out vec4 scores) {
         }
         scores.z += share_of(logit, scores.y);
     }
-#if !NORMALISED && defined(SIGMOID)
+#if !NORMALISED && (defined(SIGMOID) || defined(BIASED))
     scores.z = 1.0;
+#elif defined(LEAST_TOTAL)
+    scores.z = max(scores.z, LEAST_TOTAL);
 #elif !NORMALISED
     scores.z = 0.0;
     for (int t = 0; t < EXPERT_TEXELS; t++) {

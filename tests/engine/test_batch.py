@@ -14,7 +14,7 @@ from tiers import tiered
 import glinfer
 from glinfer.config import ModelConfig
 from glinfer.engine.batch import MAX_SLOTS, Batch, SchedulerOptions, places_for, sequence_bytes
-from glinfer.engine.logits import MIN_LOGPROB, LogitChanges, change_logits, token_logprobs
+from glinfer.engine.logits import MIN_LOGPROB, LogitChanges, change_logits, token_logprobs, top_bounds
 from glinfer.engine.model import Model
 from glinfer.engine.requests import DEFAULTS, BatchRequest, BatchResult
 from glinfer.engine.sampler import SamplingOptions
@@ -311,6 +311,35 @@ def test_log_probabilities_by_hand() -> None:
     assert [token for token, _ in found.top] == [0, 3, 1], "of equal ones the lowest id"
     assert [logprob for _, logprob in found.top] == pytest.approx(np.log([0.5, 0.25, 0.125]))
     assert token_logprobs(np.array([[0.0, -np.inf]], np.float32), [1], [0]) == [(1, MIN_LOGPROB, [])]
+
+
+@pytest.mark.parametrize("vocab", [3, 127, 128, 200, 1001])
+@pytest.mark.parametrize("kind", ["distinct", "tied", "infinite", "holed"])
+def test_bounds_of_the_likeliest_against_a_sort(vocab: int, kind: str) -> None:
+    """Where a bound is not exact, it leaves k parts of 64 and what is behind; NaN counts as the largest."""
+    tops = np.array([0, 1, 2, 63, 64, 65, 100, vocab - 1, vocab, vocab + 1])
+    tops = tops[tops <= vocab + 1]
+    random, part = np.random.default_rng(vocab), vocab // 64
+    scores = np.stack([random.permutation(vocab) for _ in tops]).astype(np.float64)
+    if kind == "tied":
+        scores //= 9
+    elif kind != "distinct":
+        other = np.array([np.inf, -np.inf] if kind == "infinite" else [np.nan])
+        scores[:, ::7] = random.choice(other, scores[:, ::7].shape)
+    for k, row, found in zip(tops.tolist(), scores, top_bounds(scores, tops), strict=True):
+        if not 0 < k < vocab or (k <= 64 and vocab < 128):
+            assert found == -np.inf
+            continue
+        least = np.sort(row)[-k]
+        assert np.isnan(least) or found <= least, "a lower bound"
+        if k > 64:
+            assert np.array_equal(found, least, equal_nan=True)
+        elif kind == "distinct":
+            assert (row >= found).sum() <= k * part + vocab % 64, "a close one"
+        elif kind == "holed":
+            assert np.isnan(found) or found > -np.inf
+        else:
+            assert found in row
 
 
 def one(model: Model, **options: Any) -> BatchResult:

@@ -36,6 +36,55 @@ def test_hunyuan_has_a_larger_base_of_angles(tmp_path: Path) -> None:
         config_with(tmp_path, "hunyuan_v1_dense", rope_parameters={"rope_type": "yarn", "factor": 4.0})
 
 
+def test_hunyuan_with_experts_lists_numbers_of_layers(tmp_path: Path) -> None:
+    published = {
+        **{"num_experts": 64, "moe_topk": [8] * 32, "moe_intermediate_size": [3072] * 32, "intermediate_size": 3072},
+        **{"num_shared_expert": [1] * 32, "use_cla": False, "cla_share_factor": 2, "use_mixed_mlp_moe": True},
+    }
+    found = config_with(tmp_path, "hunyuan_v1_moe", **published)
+    assert found.layer(0).experts == Experts(64, 8, normed=True)
+    assert (found.intermediate_size, found.shared_intermediate_size) == (3072, 3072)
+    for name, value, words in (
+        ("use_cla", True, "use_cla is True, which is not supported; expected false"),
+        ("moe_topk", [8, 4], r"moe_topk is \[8, 4\]; expected the same number for every layer"),
+        ("moe_topk", [], r"moe_topk is \[\]; expected the same number for every layer"),
+        ("moe_topk", ["8"], "moe_topk is '8'; expected a whole number of at least 1"),
+        ("num_shared_expert", 2, "num_shared_expert is 2; expected 1"),
+        ("moe_intermediate_size", 96, "moe_intermediate_size is 96; expected 3072"),
+    ):
+        with pytest.raises(FormatError, match=words):
+            config_with(tmp_path, "hunyuan_v1_moe", **{**published, name: value})
+
+
+def test_ernie_has_experts_in_all_layers_after_the_first(tmp_path: Path) -> None:
+    found = config_with(tmp_path, "ernie4_5_moe", moe_layer_start_index=3, moe_num_experts=32, moe_k=8)
+    assert [found.layer(index).experts is None for index in range(5)] == [True] * 3 + [False] * 2
+    assert found.experts == Experts(32, 8, normed=True, biased=True)
+    assert (found.intermediate_size, found.dense_intermediate_size) == (1536, 12288)
+    assert found.shared_intermediate_size == 3072
+    assert config_with(tmp_path, "ernie4_5_moe", moe_num_shared_experts=0).shared_intermediate_size == 0
+    for name, value, words in (
+        ("moe_layer_interval", 2, "moe_layer_interval is 2, which is not supported; expected 1"),
+        ("moe_layer_end_index", 20, "moe_layer_end_index is 20, which is not supported; expected -1, or 27"),
+        ("moe_layer_start_index", 28, "num_dense_layers is 28; expected fewer than the 28 layers"),
+    ):
+        with pytest.raises(FormatError, match=words):
+            config_with(tmp_path, "ernie4_5_moe", **{name: value})
+
+
+def test_ernie_without_an_mlp_beside_experts_is_read_from_gguf(tmp_path: Path) -> None:
+    pytest.importorskip("gguf", reason="gguf is not installed (pip install 'glinfer[gguf]')")
+    config = dataclasses.replace(tiny("ernie4_5_moe"), norm_topk_prob=True, routed_scaling_factor=1.0)
+    made = random_checkpoint(dataclasses.replace(config, shared_intermediate_size=0), seed=3)
+    save_checkpoint(made, tmp_path / "a.gguf")
+    file = read_gguf_file(tmp_path / "a.gguf")
+    found = checkpoint_of(file)
+    assert (found.config.shared_intermediate_size, found.tensors.keys()) == (0, made.tensors.keys())
+    metadata = {**file.metadata, "ernie4_5-moe.interleave_moe_layer_step": 2}
+    with pytest.raises(FormatError, match="interleave_moe_layer_step is 2, which is not supported; expected 1"):
+        checkpoint_of(dataclasses.replace(file, metadata=metadata))
+
+
 def test_qwen2_moe_has_a_shared_expert_of_another_width(tmp_path: Path) -> None:
     found = config_with(tmp_path, "qwen2_moe", moe_intermediate_size=1408, num_experts=60, qkv_bias=False)
     assert found.layer(0).experts == Experts(60, 4, normed=False, shared=True, apart=True)

@@ -187,6 +187,17 @@ CONFIGS = {
     "minimax-m2": config(
         "minimax_m2", **EXPERTS, partial_rotary_factor=0.5, norm_topk_prob=True, use_expert_bias=True, rope_theta=5e6
     ),
+    "ernie4_5-moe": config(
+        "ernie4_5_moe",
+        **{**EXPERTS, "num_hidden_layers": 3, "num_dense_layers": 1, "dense_intermediate_size": 160},
+        **{"tie_word_embeddings": True, "norm_topk_prob": True, "use_expert_bias": True, "rope_theta": 500000.0},
+        shared_intermediate_size=192,
+    ),
+    "hunyuan-moe": config(
+        "hunyuan_v1_moe",
+        **{**EXPERTS, "head_dim": 32, "tie_word_embeddings": True, "rope_theta": 5e4},
+        **{"norm_topk_prob": True, "shared_intermediate_size": 160},
+    ),
     "phi2": config("phi", hidden_act="gelu_new", partial_rotary_factor=0.5, num_key_value_heads=4),
     "phi3": config("phi3", rope_scaling=LONG_PHI, partial_rotary_factor=0.75, layer_norm_eps=1e-5),
     "granite": config("granite", **GRANITE),

@@ -393,6 +393,21 @@ MODELS = {
         },
         seed=0,
     ),
+    "ernie4_5_moe": Made(
+        {
+            **{**ODD, **EXPERTS, "model_type": "ernie4_5_moe", "head_dim": 20, "pad_token_id": 0, "moe_k": 3},
+            **{"moe_num_experts": 7, "num_hidden_layers": 3, "intermediate_size": 101, "rope_theta": 5e4},
+        },
+        seed=3,
+    ),
+    "hunyuan_v1_moe": Made(
+        {
+            **{**ODD, "model_type": "hunyuan_v1_moe", "head_dim": 20, "pad_token_id": 0, "attention_bias": True},
+            **{"num_experts": 7, "moe_topk": [3, 3]},
+            "rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e3, "alpha": 7.0, "factor": 1.0},
+        },
+        seed=4,
+    ),
     "qwen3_5_moe": Made(
         {
             **EVEN,

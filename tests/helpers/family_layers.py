@@ -41,10 +41,10 @@ def layers_of(family: str) -> dict[str, Any]:
         }
     if FAMILIES[family].delta_rule:
         return {"layer_types": ("linear_attention", "full_attention"), **DELTA}
-    if FAMILIES[family].sigmoid_router:
+    shared = {"shared_intermediate_size": 512} if "shared_intermediate_size" in FAMILIES[family].usual else {}
+    if FAMILIES[family].names.expert_bias:
         dense = {"num_dense_layers": 1, "dense_intermediate_size": 512} if family != "minimax_m2" else {}
         layers = {"layer_types": ("conv", "full_attention"), "conv_L_cache": 3} if FAMILIES[family].convolves else {}
-        shared = {"shared_intermediate_size": 512} if "shared_intermediate_size" in FAMILIES[family].usual else {}
         return {**dense, **layers, **shared, "use_expert_bias": True, "routed_scaling_factor": 1.5}
     if FAMILIES[family].convolves:
         window = {"sliding_window": 5} if family == "lfm3" else {}
@@ -61,7 +61,7 @@ def layers_of(family: str) -> dict[str, Any]:
     if family == "qwen2_moe":
         return {"shared_expert_intermediate_size": 512}
     limit = FAMILIES[family].usual.get("swiglu_limit", 0.0)
-    return {"swiglu_limit": limit / 10, "swiglu_alpha": 1.5} if limit else {}
+    return {"swiglu_limit": limit / 10, "swiglu_alpha": 1.5} if limit else shared
 
 
 FURTHER = {

@@ -44,6 +44,7 @@ NORMS_OF_LAYERS = {
     "glm4": (0, 2, 2),
     "dots1": (1, 2, 0),
     "minimax_m2": (1, 2, 0),
+    "hunyuan_v1_moe": (1, 2, 0),
 }
 """Norms of a layer of each family: of heads together (a pass), before branches, and behind them (a pass each)."""
 POSITIONS = "transformer.wpe.weight"

@@ -133,6 +133,7 @@ def test_half_precision_files_give_the_logits_of_their_rounded_weights(read: Rea
 ON_THE_DEVICE = (
     *("llama", "gpt2-untied", "gemma2", "olmo2", "phi3", "lfm2-biases", "lfm2_moe", "qwen3_5_moe", "gpt_oss-limits"),
     *("nemotron_h_moe", "falcon_h1", "lfm3", "gemma4_moe", "gpt_neox", "cohere2", "glm4_moe", "bitnet"),
+    "ernie4_5_moe",
 )
 
 

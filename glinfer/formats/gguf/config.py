@@ -131,8 +131,10 @@ def config_of(file: GgufFile) -> ModelConfig:
         if family.shared_expert:
             fields["shared_expert_intermediate_size"] = keys.whole(SHARED_WIDTH, fields["intermediate_size"])
         if "shared_intermediate_size" in family.usual:
-            wide = fields["intermediate_size"] * keys.whole("expert_shared_count", 0, least=0)
-            fields["shared_intermediate_size"] = keys.whole(form.shared_key, wide or None)
+            count = keys.whole("expert_shared_count", 0, least=0)
+            wide = count * fields["intermediate_size"] or None
+            none = keys.given("expert_shared_count") and not count
+            fields["shared_intermediate_size"] = 0 if none else keys.whole(form.shared_key, wide)
     if family.rotary:
         fields.update(_rotary_fields(family, keys, file, fields))
     elif keys.whole(_KEY_HEADS, fields["num_attention_heads"]) != fields["num_attention_heads"]:

@@ -32,7 +32,6 @@ _LATENT = "latent attention (MLA), whose keys and values are products of a short
 _LACKING: Mapping[str, str] = {
     **dict.fromkeys(("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "longcat_flash", "minicpm3", "youtu"), _LATENT),
     **dict.fromkeys(("deepseek_v32", "glm_moe_dsa"), "sparse attention, which chooses keys for each token"),
-    "ernie4_5_moe": "experts chosen by a softmax plus a learned number",
     "phimoe": "experts chosen one after the other (SparseMixer)",
     "llama4_text": "attention in chunks, and experts whose weights multiply their inputs",
     "kimi_linear": "Kimi's delta attention, with a decay for each element",

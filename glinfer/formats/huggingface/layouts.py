@@ -1,12 +1,12 @@
 """How files of some families store tensors, by the role's layout in :class:`glinfer.families.huggingface.HuggingFace`.
 
 ``padded`` positions have unused rows before the first one. ``transposed`` matrices are [in, out]. ``by key``, the rows
-before a delta rule are grouped by key head; ``by head``, those of queries, keys and values by head. ``alternating``, a
-tensor holds the matrices of all experts, with the rows of gate and up in turn. Floats are [experts, in, out]. In MXFP4
-(Open Compute Project, Microscaling Formats 1.0) a matrix is two tensors of bytes: ``NAME_blocks`` [experts, out, in /
-32, 16] with two weights in each byte, the first one in the low half, and ``NAME_scales`` [experts, out, in / 32],
-exponents of two. GGML's blocks have the same weights and exponents. There, the low halves of a block hold its first
-sixteen weights, and the high halves the others.
+before a delta rule are grouped by key head; ``by head``, those of queries, keys and values by head. A ``row`` is
+[1, numbers]. ``alternating``, a tensor holds the matrices of all experts, with the rows of gate and up in turn. Floats
+are [experts, in, out]. In MXFP4 (Open Compute Project, Microscaling Formats 1.0) a matrix is two tensors of bytes:
+``NAME_blocks`` [experts, out, in / 32, 16] with two weights in each byte, the first one in the low half, and
+``NAME_scales`` [experts, out, in / 32], exponents of two. GGML's blocks have the same weights and exponents. There, the
+low halves of a block hold its first sixteen weights, and the high halves the others.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from glinfer.quant.ggml import MAX_EXPONENT
 from glinfer.quant.parts import Bytes, parts_of
 
 PADDED, TRANSPOSED, BY_KEY, ALTERNATING = "padded", "transposed", "by key", "alternating"
-BY_HEAD = "by head"
+BY_HEAD, ROW = "by head", "row"
 MXFP4 = "MXFP4"
 BLOCKS, SCALES = "_blocks", "_scales"
 _BYTE = "U8"
@@ -45,7 +45,7 @@ Parts = Iterator[tuple[ModelTensor, PackedTensor | npt.NDArray[np.float32]]]
 def layout_of(stored: StoredTensor, form: HuggingFace) -> str:
     """The layout of a tensor of a file; empty for [out, in]."""
     found = form.layouts.get(stored.tensors[0].role, "")
-    is_other = stored.experts > 1 if found == ALTERNATING else len(stored.shape) == 2 or found == BY_HEAD
+    is_other = stored.experts > 1 if found == ALTERNATING else len(stored.shape) == 2 or found in (BY_HEAD, ROW)
     return found if is_other else ""
 
 
@@ -59,6 +59,8 @@ def file_shape(config: ModelConfig, stored: StoredTensor) -> tuple[int, ...]:
     layout, shape = layout_of(stored, config.family.in_huggingface), stored.stacked_shape
     if stored.tensors[0].role == "patches":
         return stored.folded or shape
+    if layout == ROW:
+        return (1, *shape)
     if layout == PADDED:
         return (shape[0] + UNUSED_POSITIONS, *shape[1:])
     turned = layout == TRANSPOSED or (layout == ALTERNATING and len(stored.shape) == 2)
