@@ -151,7 +151,9 @@ def kernel_options(weights: str) -> dict[str, tuple[KernelOptions, int]]:
         "retry": plainest(gpu),
         "retry prompt": plainest(software, same_layouts=True),
         "counted": KernelOptions(),
-        "tuned": KernelOptions(mantissa=True, fused=True, unroll=2, tiles=4, pitch=16, largest_cell=2, part_steps=4),
+        "tuned": KernelOptions(
+            mantissa=True, fused=True, unroll=2, tiles=4, pitch=16, largest_cell=2, part_steps=4, split_values=True
+        ),
         "tuned rows": replace(gpu, quad=False, mantissa=True, rows_per_draw=2, split_inner=True, blends=False),
     }
     found = {name: (kernels, 16384) for name, kernels in usual.items()}

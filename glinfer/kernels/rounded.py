@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import wraps
 
 import numpy as np
 
@@ -25,6 +26,7 @@ def rounded_rows(x: Array) -> tuple[Array, Array]:
 def may_round(norm: Oracle, arranged: Arranged = lambda rows, inputs, params: rows) -> tuple[Oracle, Oracle]:
     """The oracle of a norm whose results are rounded where ROUNDED is set, and that of the errors allowed then."""
 
+    @wraps(norm)
     def oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
         found = norm(inputs, params, size)
         return arranged(rounded_rows(found)[0] if params.get("ROUNDED") else found, inputs, params)

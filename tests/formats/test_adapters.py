@@ -24,7 +24,11 @@ from glinfer.families.huggingface import nothing
 from glinfer.formats import load_checkpoint, save_checkpoint
 from glinfer.formats.adapters.merge import merged, read_adapter
 
-FORMS = sorted(n for n, each in DECODERS.items() if each.huggingface and each.huggingface.factors is nothing)
+FORMS = sorted(
+    name
+    for name, each in DECODERS.items()
+    if each.huggingface and each.huggingface.factors is nothing and not each.layer.rounded
+)
 LLAMA = tiny("llama")
 QUERY = "model.layers.0.self_attn.q_proj"
 
