@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import math
 import os
@@ -382,7 +381,7 @@ def loaded(path: str, **options: Any) -> Model:
     """Load a model with a command's options, and show a progress bar for the upload."""
     how = {name: value for name, value in options.items() if name not in ("tokenizer", "strict", "lora")}
     found = fetched(path, tell=say, **how)  # before the bar, because a download shows its own
-    with progress("uploading weights") as advance, _uncollected():
+    with progress("uploading weights") as advance:
         return load_model(found, on_upload=advance, **options)
 
 
@@ -403,18 +402,6 @@ def say_written(*paths: str | None) -> None:
     """Name the files that options asked for, after the output."""
     for path in filter(None, paths):
         say(f"wrote {path}")
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """Pause the garbage collector, which would rescan a vocabulary's strings many times while they load."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 @contextmanager

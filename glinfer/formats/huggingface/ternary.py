@@ -23,6 +23,7 @@ from glinfer.formats.safetensors_file import STORED, FoundTensor, floats_of
 from glinfer.formats.tensors import StoredTensor
 from glinfer.graph.nodes import ModelTensor
 from glinfer.quant.parts import Bytes
+from glinfer.quant.words import bfloat16_bits
 
 SCALE = "_scale"
 _EACH = 4
@@ -110,8 +111,7 @@ def ternary_parts(
         floats = levels(asked) * scale()
         if kind == "F16":
             return np.ascontiguousarray(floats.astype("<f2")).view(np.uint8)
-        bits = floats.view(np.uint32)
-        return np.ascontiguousarray((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype("<u2").view(np.uint8)
+        return bfloat16_bits(floats).astype("<u2").view(np.uint8)
 
     if isinstance(found, FoundTernary):
         kind = found.scales.dtype
