@@ -335,11 +335,12 @@ class _Reader:
 
     def _strings(self, count: int, what: str, *, keep: bool = True) -> list[str] | Unread:
         """Read strings; a vocabulary has hundreds of thousands, so the loop makes few calls."""
-        held, end, length_at = self._bytes, len(self._bytes) - 8, _LENGTH.unpack_from
+        held, length_at, width = self._bytes, _LENGTH.unpack_from, _LENGTH.size
         found: list[str] = []
         unread, at, size = None, self.at, len(held)
+        end = size - width
         for _ in range(count):
-            start = at + 8
+            start = at + width
             length = length_at(held, at)[0] if at <= end else size
             if start + length > size:
                 self.at = at
