@@ -50,7 +50,7 @@ test("what is not the address of a folder is refused", () => {
   }
 });
 
-test("another site's file that cannot be read is told with its address and CORS", async (t) => {
+test("an error about another site's file names its address and CORS", async (t) => {
   t.mock.method(globalThis, "fetch", async () => Promise.reject(new TypeError("failed to fetch")));
   globalThis.location = { href: "http://b/", origin: "http://b" };
   t.after(() => delete globalThis.location);

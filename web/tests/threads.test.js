@@ -110,7 +110,7 @@ test("what waits for a thread that is closed is told", async (t) => {
   await assert.rejects(threaded.call("add", 1), /released/);
 });
 
-test("null is no options, and only ids of the vocabulary are decoded", async (t) => {
+test("null counts as no options, and decode refuses ids outside the vocabulary", async (t) => {
   globalThis.OffscreenCanvas = /** @type {any} */ (EventTarget);
   t.after(() => delete globalThis.OffscreenCanvas);
   const tokenizer = { encode: (text, { allowSpecial = true } = {}) => [text, allowSpecial], decode: String };
