@@ -99,6 +99,7 @@ class Running:
         keep, before: the number of first tokens, and those before every text, that a full context keeps.
         adapter, own_sampler: the number of its LoRA adapter; what chooses the tokens instead of ``sampling``.
         error: the error that ended the sequence.
+        calling: whether pieces of a call are new.
         due: the scheduler skips its events until this time (``perf_counter``); the next event has all that is new.
     """
 
@@ -128,7 +129,7 @@ class Running:
         """How many positions images have left out."""
         self.sampler = Sampler(self.sampling) if self.own_sampler is None else self.own_sampler
         self.stats = GenerationStats(prompt_tokens=len(self.prompt))
-        self.parts: list[ChatPart] = []
+        self._parts, self._unread, self.calling = list[ChatPart](), list[int](), False
         self.logprobs: list[TokenLogprob] = []
         self.error: Exception | None = None
         self.due = 0.0
@@ -181,7 +182,9 @@ class Running:
             return
         self.ids.append(token)
         if self.reply is not None:
-            self.parts += self.reply.push(token)
+            self._unread.append(token)
+            if self.reply.decides:
+                self._read()
         self._end_if_done(more)
 
     def _end_if_done(self, more: int = 0) -> None:
@@ -212,21 +215,35 @@ class Running:
 
     def has_news(self, now: float) -> bool:
         """Whether an event is due; the end of a sequence and pieces of a call never wait, to keep their order."""
-        return self.ended or self.due <= now or any(part.kind == "call" for part in self.parts[self._reported[1] :])
+        return self.ended or self.due <= now or self.calling
 
     def news(self) -> tuple[list[int], list[ChatPart]]:
         """The new tokens and pieces of text since the last call."""
         ids, parts = self._reported
-        self._reported = len(self.ids), len(self.parts)
+        self._reported, self.calling = (len(self.ids), len(self.parts)), False
         return self.ids[ids:], self.parts[parts:]
 
     def end(self, reason: str) -> None:
         """End the sequence, and release text held back for a stop string."""
         if self.reply is not None:
-            self.parts += self.reply.finish()
+            self._read()
+            self._parts += self.reply.finish()
             reason = "stop" if self.reply.stopped and reason != "error" else reason
         self.stats.finish_reason = reason
         self.stats.complete = None if self.constraint is None else self.constraint.complete
+
+    @property
+    def parts(self) -> list[ChatPart]:
+        """The pieces of text so far."""
+        self._read()
+        return self._parts
+
+    def _read(self) -> None:
+        """Add the text of new tokens. Unless one of them can end the text, that waits until somebody asks."""
+        if self.reply is not None and self._unread:
+            new, self._unread = self.reply.push(*self._unread), []
+            self._parts += new
+            self.calling = self.calling or any(part.kind == "call" for part in new)
 
     @property
     def result(self) -> BatchResult:

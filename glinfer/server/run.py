@@ -7,6 +7,7 @@ import contextlib
 import os
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -37,6 +38,8 @@ _CLOSING_SECONDS = 5
 """Time limit of the running step after the grace period."""
 _LAST_SECONDS = 2
 """Time limit for connections to close after the last answer."""
+_SWITCH_SECONDS = 0.0001
+"""How long one thread keeps the interpreter while the other waits for it; Python's 5 ms are a whole step on a GPU."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +147,7 @@ class HttpServer:
         Raises:
             GlinferError: the models cannot be loaded.
         """
-        with contextlib.closing(self._socket), self._noting_signals():
+        with contextlib.closing(self._socket), self._noting_signals(), _switching_soon():
             asyncio.run(self._serve())
         if self.worker.failure is not None:
             raise self.worker.failure
@@ -244,6 +247,17 @@ def check_access(access: Access, *, no_key: bool) -> None:
         raise InputError(
             f"--host {access.host} lets other machines in; give an --api-key (or GLINFER_API_KEY), or --no-api-key"
         )
+
+
+@contextlib.contextmanager
+def _switching_soon() -> Iterator[None]:
+    """Let threads take turns often within the block."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(_SWITCH_SECONDS)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
 
 
 def _bound(host: str, port: int) -> socket.socket:

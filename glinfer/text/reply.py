@@ -40,14 +40,21 @@ class ReplyAssembler:
         """Whether a stop string was found; everything after it is ignored."""
         return self._assembler.stopped
 
-    def push(self, token: int) -> list[ChatPart]:
-        """Add a token and return the text that is now certain, often none."""
+    @property
+    def decides(self) -> bool:
+        """Whether a token can end the text or begin a call, so that no token may wait."""
+        return bool(self._stop) or self._splitter is not None
+
+    def push(self, *tokens: int) -> list[ChatPart]:
+        """Add tokens and return the text that is now certain, often none."""
         if self._splitter is None:
-            return self._add("answer", token)
-        before = len(self._splitter.calls)
-        parts = [part for shown in self._splitter.push(token) for part in self._add(*shown)]
-        if len(self._splitter.calls) > before:
-            parts += [*self._begin("call"), ChatPart("call", "", self._splitter.calls[-1])]
+            return self._add("answer", *tokens)
+        parts = list[ChatPart]()
+        for token in tokens:
+            before = len(self._splitter.calls)
+            parts += [part for shown in self._splitter.push(token) for part in self._add(*shown)]
+            if len(self._splitter.calls) > before:
+                parts += [*self._begin("call"), ChatPart("call", "", self._splitter.calls[-1])]
         return parts
 
     def finish(self) -> list[ChatPart]:
@@ -55,9 +62,9 @@ class ReplyAssembler:
         held = () if self._splitter is None else self._splitter.finish()
         return [*(part for shown in held for part in self._add(*shown)), *self._part(self._assembler.finish())]
 
-    def _add(self, kind: ReplyKind, token: int) -> list[ChatPart]:
+    def _add(self, kind: ReplyKind, *tokens: int) -> list[ChatPart]:
         parts = [] if kind == self._kind else self._begin(kind)
-        return [*parts, *self._part(self._assembler.push(self._tokenizer.token_bytes(token)))]
+        return [*parts, *self._part(self._assembler.push(b"".join(map(self._tokenizer.token_bytes, tokens))))]
 
     def _begin(self, kind: ReplyKind) -> list[ChatPart]:
         """Begin text of another kind, and return the held rest of the last one."""

@@ -198,9 +198,9 @@ class TestAsAlone:
             == expected[: expected.index(expected[4:6])]
         )
 
-    def test_events_wait_until_they_are_due(self, model: Model) -> None:
+    def test_events_wait_until_they_are_due(self, model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
         """The next event then has everything since the last; the end never waits, nor does a piece of a call."""
-        request = BatchRequest("Once upon", {"max_tokens": 12, "seed": 1})
+        request = BatchRequest("Once upon", {"max_tokens": 12, "seed": 1, "stop": "§"})
         with model.scheduler(slots=2) as scheduler:
             pieces = [scheduler.insert(request), scheduler.insert(request)]
             events = [event for event in scheduler.next() if event.sequence is pieces[0]]
@@ -208,8 +208,12 @@ class TestAsAlone:
             while len(pieces[0].ids) < 5:
                 events += [event for event in scheduler.next() if event.sequence is pieces[0]]
             assert len(events) == 1
-            pieces[0].parts.append(ChatPart("call", ""))
-            events += [event for event in scheduler.next() if event.sequence is pieces[0]]
+            reply = pieces[0].reply
+            assert reply is not None
+            push = reply.push
+            with monkeypatch.context() as patch:
+                patch.setattr(reply, "push", lambda *tokens: [*push(*tokens), ChatPart("call", "")])
+                events += [event for event in scheduler.next() if event.sequence is pieces[0]]
             assert [len(event.ids) for event in events] == [1, 5]
             events += [event for event in finished(scheduler) if event.sequence is pieces[0]]
         assert [len(event.ids) for event in events] == [1, 5, 6]
