@@ -151,7 +151,12 @@ def _web(label: str, found: Any) -> Iterator[Row]:
 _GEMMA = "gemma3_text,blocks=18,heads=4,kv_heads=1,head_dim=256,dim=640,inner=2048,vocab=262144"
 _QWEN = "qwen3,blocks=28,heads=16,kv_heads=8,head_dim=128,dim=1024,inner=3072,vocab=151936"
 _LLAMA = "llama,blocks=16,heads=32,kv_heads=8,dim=2048,inner=8192,vocab=128256"
-_SIZES = {"Gemma 3 270M": _GEMMA, "Qwen 3 0.6B": _QWEN, "Llama 3.2 1B": _LLAMA}
+_LFM = "lfm2,blocks=16,heads=32,kv_heads=8,dim=2048,inner=8192,vocab=65536"
+_GRANITE = "granitemoehybrid,blocks=40,heads=12,kv_heads=4,dim=1536,inner=4096,vocab=100352"
+_BITNET = "bitnet,blocks=30,heads=20,kv_heads=5,dim=2560,inner=6912,vocab=128256"
+_SIZES = {
+    "Gemma 3 270M": _GEMMA, "Qwen 3 0.6B": _QWEN, "Llama 3.2 1B": _LLAMA, "LFM2 1.2B": _LFM,
+    "Granite 4.0 H 1B": _GRANITE, "BitNet 2B4T": _BITNET}  # fmt: skip
 _BENCH, _WEB, _LOAD = "python -m qa bench", "python -m qa bench-web --models", "python -m qa serve-load --clients"
 _BATCH = "glinfer run-batch -i requests.jsonl -o answers.jsonl --restart --slots 64 shakespeare"
 _EVERY = "glinfer bench shakespeare --weights q8 --contexts 128 --runs 7 --every-option --batch"
