@@ -64,17 +64,15 @@ def result(device: Device, kernel: str, *operands: Any, **options: Any) -> Any:
             for each in operands
         ]
         found = getattr(device.ops, kernel)(*given, **options)
-        arrays = tuple(
-            _array(kernel, stack.enter_context(each)) for each in ([found] if isinstance(found, Tensor) else found)
-        )
+        arrays = tuple(_array(stack.enter_context(each)) for each in ([found] if isinstance(found, Tensor) else found))
         return arrays[0] if isinstance(found, Tensor) else arrays
 
 
-def _array(kernel: str, tensor: Tensor) -> Array:
+def _array(tensor: Tensor) -> Array:
     if tensor.size and padding(tensor).any():
         raise PlanError(
-            f"{kernel}: found numbers behind the last column of rows; expected zeros, which other kernels rely on, as "
-            "'trimmed' of shaders/common/flat.glsl writes them"
+            "found numbers behind the last column of rows; expected zeros, which other kernels rely on, as 'trimmed' "
+            "of shaders/common/flat.glsl writes them"
         )
     return tensor.numpy()
 
