@@ -30,7 +30,7 @@ test: lint ## Check style, types, and every feature once; LOCKED=1 with pinned t
 	$(PYTEST)
 
 ROOMS = $(sort $(patsubst tests/%/,%,$(dir $(wildcard tests/*/test_*.py))))
-test-one: setup-dev ## Run one folder of tests: ROOM=gl
+test-one: setup-dev ## Run a folder of tests, or several: ROOM="gl quant"
 	@test -n '$(if $(filter-out $(ROOMS),$(ROOM)),,$(ROOM))' || { echo "found ROOM='$(ROOM)'; expected a folder of tests/: $(ROOMS)" >&2; exit 2; }
 	$(BIN)/python -m pytest $(addprefix tests/,$(ROOM))
 

@@ -132,11 +132,11 @@ def test_no_two_cases_are_the_same_line_of_the_table() -> None:
         assert 0 <= case.tolerance <= 1e-4
 
 
-def test_numbers_behind_the_columns_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_numbers_after_the_columns_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     with Device() as device:
         eight = device.tensor(np.ones((2, 8), np.float32))
         monkeypatch.setattr(Ops, "scale", lambda ops, x, factor: Tensor(device, eight.storage, (2, 7), "float32"))
-        with pytest.raises(PlanError, match="found numbers behind the last column"):
+        with pytest.raises(PlanError, match="found numbers after the last column"):
             result(device, "scale", np.ones((2, 7), np.float32), 1.0)
 
 

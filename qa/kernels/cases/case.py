@@ -71,14 +71,14 @@ def result(device: Device, kernel: str, *operands: Any, **options: Any) -> Any:
 def _array(tensor: Tensor) -> Array:
     if tensor.size and padding(tensor).any():
         raise PlanError(
-            "found numbers behind the last column of rows; expected zeros, which other kernels rely on, as 'trimmed' "
+            "found numbers after the last column of rows; expected zeros, which other kernels rely on, as 'trimmed' "
             "of shaders/common/flat.glsl writes them"
         )
     return tensor.numpy()
 
 
 def padding(tensor: Tensor) -> Array:
-    """What lies behind the columns of every row, [rows, 0 to 3]; of a tensor with elements."""
+    """What lies after the columns of every row, [rows, 0 to 3]; of a tensor with elements."""
     layout = tensor.layout
     texels = tensor.storage.texture().framebuffer.read(0, layout.width, layout.height).reshape(-1, LANES)
     return texels[: layout.rows * layout.row_texels].reshape(layout.rows, -1)[:, layout.cols :]
