@@ -30,9 +30,9 @@ test: lint ## Check style, types, and every feature once; LOCKED=1 with pinned t
 	$(PYTEST)
 
 ROOMS = $(sort $(patsubst tests/%/,%,$(dir $(wildcard tests/*/test_*.py))))
-test-one: setup-dev ## Run one folder of tests: ROOM=gl
-	@test -n '$(filter $(ROOMS),$(firstword $(ROOM)))' || { echo "found ROOM='$(ROOM)'; expected a folder of tests/: $(ROOMS)" >&2; exit 2; }
-	$(BIN)/python -m pytest "tests/$(ROOM)"
+test-one: setup-dev ## Run a folder of tests, or several: ROOM="gl quant"
+	@test -n '$(if $(filter-out $(ROOMS),$(ROOM)),,$(ROOM))' || { echo "found ROOM='$(ROOM)'; expected a folder of tests/: $(ROOMS)" >&2; exit 2; }
+	$(BIN)/python -m pytest $(addprefix tests/,$(ROOM))
 
 test-all: setup-all ## Check the rest: other forms, formats and limits, PyTorch, transformers, llama.cpp
 	$(PYTEST) -m slow
@@ -54,15 +54,19 @@ format: setup-dev ## Put the code into the project's format, and mend what can b
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# Install the packages of an extra, unless its modules are there already.
+needs = @$(BIN)/python -c 'import sys; list(map(__import__, sys.argv[1:]))' $(1) 2>/dev/null || \
+    $(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[$(2)]'
+
 docs: setup-dev ## Build the documentation as a site into build/site
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[docs]"
+	$(call needs,material mkdocstrings,docs)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 wheel: setup-dev ## Build the wheel into dist/
 	$(BIN)/python -m build --wheel --no-isolation
 
 fuzz: setup-dev ## Search each reader of files for what it cannot take, guided by coverage; FUZZ_SECONDS=60 each
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[fuzz]"
+	$(call needs,atheris,fuzz)
 	$(BIN)/python -m qa.fuzz.run --seconds $${FUZZ_SECONDS:-60}
 
 soak: setup-dev ## A server for an hour, and a batch of 10,000 prompts that is killed again and again

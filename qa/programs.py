@@ -393,9 +393,16 @@ def programs_command(rows: Sequence[str], update: bool, against: Path | None, sh
     python -m qa programs "llama token" "gab reference"
     python -m qa programs --against ../before
     """
-    chosen = [each for each in programs() if each.row.startswith(tuple(rows) or "")]
+    every = list(programs())
+    unknown = [row for row in rows if not any(each.row.startswith(row) for each in every)]
+    if unknown:
+        raise InputError(f"no row begins with {unknown[0]!r}; 'llama token' is one, and {RECORD} lists them")
+    chosen = [each for each in every if each.row.startswith(tuple(rows) or "")]
     if show is not None:
-        click.echo("\n".join(line for each in chosen if each.key == show for line in lines_of(each.facts())))
+        shown = [line for each in chosen if each.key == show for line in lines_of(each.facts())]
+        if not shown:
+            raise InputError(f"there is no program {show!r}; expected a name such as 'llama token: gpu q8 f32'")
+        click.echo("\n".join(shown))
         return 0
     if update:
         record = {row: hashes for row, hashes in recorded().items() if not row.startswith(tuple(rows) or "")}

@@ -9,7 +9,7 @@ for file in "$@"; do
     case $file in
         qa/*) found=(qa/tests) ;;
         shaders/*) found=(tests/kernels tests/tensors) ;;
-        glinfer/families/*) found=(tests/models) ;;
+        glinfer/families/* | glinfer/graph/* | glinfer/lower/* | glinfer/program/*) found=(tests/models) ;;
         glinfer/ray/*) found=(tests/jobs) ;;
         glinfer/*/* | tests/*/*) found=("tests/$(cut -d/ -f2 <<<"$file")") ;;
         *) found=(tests/package) ;;

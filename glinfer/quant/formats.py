@@ -1,7 +1,7 @@
 """The registry of weight formats: those of files and textures, and the values of ``weights=`` and ``cache=``.
 
 To add a block format, add a row to :data:`BLOCK_FORMATS`; for a packing of words, add a row to :data:`WORD_FORMATS`.
-All other tables of formats are derived from these two. Shaders identify a format by its number:
+Other tables of layouts are derived from these two. Shaders identify a format by its number:
 shaders/common/group_form.glsl decodes groups of 32 weights of blocks, and shaders/common/unpack.glsl reads words.
 
 Textures hold blocks sorted into groups (:mod:`glinfer.quant.groups`), and formats with tables or fewer than four bits

@@ -18,13 +18,16 @@ from reference_compiler import check_with_reference_compiler, sources_of
 from shader_variants import variants
 from tiers import tiered
 
+from glinfer.errors import PlanError
 from glinfer.gl.context import Limits
 from glinfer.gl.program import shader_root
 from glinfer.kernels import OPS, DrawSpec
 from glinfer.program.session import Session
 from glinfer.tensors.device import Device, Memory
 from glinfer.tensors.ops import Ops
+from glinfer.tensors.tensor import Tensor
 from qa.kernels import measure as kernels
+from qa.kernels.cases.case import result
 from qa.kernels.measure import (
     TABLE_BEGIN,
     TABLE_END,
@@ -127,6 +130,14 @@ def test_no_two_cases_are_the_same_line_of_the_table() -> None:
         assert len(set(case.forms)) == len(case.forms) > 0
         assert len(set(case.shaders)) == len(case.shaders) > 0
         assert 0 <= case.tolerance <= 1e-4
+
+
+def test_numbers_after_the_columns_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Device() as device:
+        eight = device.tensor(np.ones((2, 8), np.float32))
+        monkeypatch.setattr(Ops, "scale", lambda ops, x, factor: Tensor(device, eight.storage, (2, 7), "float32"))
+        with pytest.raises(PlanError, match="found numbers after the last column"):
+            result(device, "scale", np.ones((2, 7), np.float32), 1.0)
 
 
 @pytest.mark.slow

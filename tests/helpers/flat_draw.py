@@ -16,6 +16,7 @@ from glinfer.program.oracle import relative_error, run_plan
 from glinfer.program.session import Session
 from glinfer.tensors.device import Device
 from glinfer.tensors.tensor import TEXTURE_FORMATS, Tensor
+from qa.kernels.cases.case import padding as padding
 
 
 class FlatPlan(OneDraw):
@@ -78,13 +79,6 @@ def drawn(
     specs = [one.input(name, array) for name, array in arrays.items()]
     one.draw(build(*specs, one.flat("activation", form, "out", *out)))
     return one.run(dev.context, one.case, programs=dev.programs)[0], one.expected(one.case)
-
-
-def padding(tensor: Tensor) -> Array:
-    """What lies behind the columns of every row."""
-    layout = tensor.layout
-    texels = tensor.storage.texture().framebuffer.read(0, layout.width, layout.height).reshape(-1, 4)
-    return texels[: layout.rows * layout.row_texels].reshape(layout.rows, -1)[:, layout.cols :]
 
 
 def same_bits(found: Array, expected: Array) -> bool:

@@ -6,7 +6,8 @@ import zlib
 
 import pytest
 
-from qa.programs import ROOT, difference, differing, programs, recorded
+from glinfer.errors import InputError
+from qa.programs import ROOT, difference, differing, programs, programs_command, recorded
 
 HOW = (
     "differ from the record; if that is meant, run 'python -m qa programs --update' and say in the commit what changed"
@@ -41,3 +42,14 @@ def test_a_difference_is_listed_fact_by_fact() -> None:
     assert list(differing([found, changed], recorded())) == [changed]
     assert difference(found, ROOT) == ""
     assert difference(changed, ROOT).splitlines()[3:] == ["+draw embed / defines / FURTHER: 1"]
+
+
+def test_rows_and_programs_that_there_are_not_are_refused() -> None:
+    """A name with a typo would otherwise pass as equal."""
+    for given, message in (
+        (["lama"], "no row begins with 'lama'"),
+        (["llama", "lama", "--update"], "no row begins with 'lama'"),
+        (["--show", "llama token: gpu q9"], "there is no program 'llama token: gpu q9'"),
+    ):
+        with pytest.raises(InputError, match=message):
+            programs_command.main(given, standalone_mode=False)

@@ -99,3 +99,15 @@ def test_versions_that_cannot_be_had(checkout: Path) -> None:
     (checkout / "no-index").touch()
     _, said = made(checkout, "setup-dev", "LOCKED=1", status=2)
     assert "pip could not install what requirements/dev.txt names; its own message is above" in said
+
+
+def test_a_commit_runs_tests_whatever_room_it_changes(checkout: Path) -> None:
+    shutil.copy(ROOT / "scripts" / "test_changed.sh", checkout / "scripts")
+    (checkout / "tests").symlink_to(ROOT / "tests")
+    rooms = sorted(each.parent.name for each in (ROOT / "glinfer").glob("*/__init__.py"))
+    asked = checkout / "asked"
+    (checkout / ".venv" / "bin" / "python").write_text('#!/bin/sh\necho "$@" >> asked\n')
+    for room in rooms:
+        finished([str(checkout / "scripts" / "test_changed.sh"), f"glinfer/{room}/any.py"], cwd=checkout)
+    assert len(rooms) == len(asked.read_text().splitlines()), asked.read_text()
+    assert "-m pytest -q tests/models" in asked.read_text()

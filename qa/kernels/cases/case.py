@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from glinfer.errors import PlanError
+from glinfer.gl.layouts.flat import LANES
 from glinfer.kernels.spec import Array
 from glinfer.tensors.device import Device
 from glinfer.tensors.tensor import Tensor
@@ -51,16 +53,35 @@ def normal(rng: np.random.Generator, *shape: int, scale: float = 1.0, offset: fl
 
 
 def result(device: Device, kernel: str, *operands: Any, **options: Any) -> Any:
-    """Run a kernel: the array of its result, or a tuple of several; operands may be arrays, and nothing is kept."""
+    """Run a kernel: the array of its result, or a tuple of several; operands may be arrays, and nothing is kept.
+
+    Raises:
+        PlanError: the padding of a result is not zero.
+    """
     with ExitStack() as stack:
         given = [
             stack.enter_context(device.tensor(each)) if isinstance(each, (np.ndarray, np.generic)) else each
             for each in operands
         ]
         found = getattr(device.ops, kernel)(*given, **options)
-        if isinstance(found, Tensor):
-            return stack.enter_context(found).numpy()
-        return tuple(stack.enter_context(each).numpy() for each in found)
+        arrays = tuple(_array(stack.enter_context(each)) for each in ([found] if isinstance(found, Tensor) else found))
+        return arrays[0] if isinstance(found, Tensor) else arrays
+
+
+def _array(tensor: Tensor) -> Array:
+    if tensor.size and padding(tensor).any():
+        raise PlanError(
+            "found numbers after the last column of rows; expected zeros, which other kernels rely on, as 'trimmed' "
+            "of shaders/common/flat.glsl writes them"
+        )
+    return tensor.numpy()
+
+
+def padding(tensor: Tensor) -> Array:
+    """What lies after the columns of every row, [rows, 0 to 3]; of a tensor with elements."""
+    layout = tensor.layout
+    texels = tensor.storage.texture().framebuffer.read(0, layout.width, layout.height).reshape(-1, LANES)
+    return texels[: layout.rows * layout.row_texels].reshape(layout.rows, -1)[:, layout.cols :]
 
 
 def timed(kernel: str, *operands: Any, **options: Any) -> Timed:
