@@ -252,10 +252,11 @@ const SHADERS = {
       ...finished(value, { activation: defines.ACTIVATION, residual: has("r0") ? read("r0", 0, col) : undefined, sums }),
     };
   },
-  "cached_scores.frag": ({ read, defines, values: { position }, token }, row, col) => {
+  "cached_scores.frag": ({ read, has, defines, values: { position }, token }, row, col) => {
     const [head, place] = [Math.floor(col / SLOT), row * SLOT + (col % SLOT)];
-    if (defines.SCORE_CAP !== undefined || defines.CACHE_SCALES_AT !== undefined) return null;
-    if (place > position) return { words: "There is no such token yet: masked.", columns: [], terms: [], sums: [], exact: MASKED };
+    if (defines.SCORE_CAP !== undefined || defines.CACHE_SCALES_AT !== undefined || has("queries")) return null;
+    const window = Number(defines.WINDOW) || Infinity;
+    if (place > position || place <= position - window) return { words: `There is no such token ${place > position ? "yet" : "in the window"}: masked.`, columns: [], terms: [], sums: [], exact: MASKED };
     const floats = 4 * defines.HEAD_TEXELS;
     const keys = Math.floor(head / (defines.HEADS / defines.KV_HEADS)) * floats;
     const terms = Array.from({ length: floats }, (_, index) => {
