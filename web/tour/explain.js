@@ -199,7 +199,7 @@ const SHADERS = {
   "gemm.frag": ({ read, weights, has, defines, uniforms: { position }, matrixRow }, row, col) => {
     const weight = weights();
     if (weight === null || defines.ROWS !== 1 || UNKNOWN.some((each) => each in defines)) return null;
-    const given = Array.from({ length: defines.INPUTS }, (_, index) => read("x0", 0, index));
+    const given = Array.from({ length: defines.INPUTS }, (_, index) => read(has("x0") ? "x0" : "x", 0, index));
     const mean = defines.CENTRED ? given.reduce((sum, each) => sum + each, 0) / defines.DIM : 0;
     const squares = given.reduce((sum, each) => sum + each * each, 0) / defines.DIM - mean * mean;
     const factor = defines.NORM ? 1 / Math.sqrt(squares + Number(defines.EPS)) : 1;
