@@ -632,7 +632,7 @@ class ModelConfig:
             if name not in _OPTIONS:
                 raise ConfigError(
                     f"unknown name {shown(name)} in --config; known: {', '.join(_OPTIONS)}, family, "
-                    f"or a whole shape: {', '.join(SHAPES)}"
+                    f"or a whole shape: {', '.join(SHAPES)}; or give the path of a config.json"
                 )
             try:
                 values[_OPTIONS[name]] = int(number)

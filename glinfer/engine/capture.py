@@ -6,6 +6,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -66,11 +67,32 @@ class Captured(dict[str, Floats]):
         return table(("name", "shape", "least", "mean", "greatest", "masked"), cells, f"{len(self)} float32 arrays")
 
 
+Result = TypeVar("Result")
 Hook = Callable[[Seen], None]
 Change = Callable[[Seen], npt.ArrayLike]
 
 
-class _Watcher(Observer):
+class _Caller(Observer):
+    """Calls a function within a run, and refuses the run that the function itself starts."""
+
+    _calling = False
+
+    def _require_idle(self) -> None:
+        if self._calling:
+            raise InputError(
+                "a function given to watch or patch runs the model, which is in a run; run it after the block, "
+                "or load another model"
+            )
+
+    def _call(self, function: Callable[[Seen], Result], seen: Seen) -> Result:
+        self._calling = True
+        try:
+            return function(seen)
+        finally:
+            self._calling = False
+
+
+class _Watcher(_Caller):
     """Reads named tensors, and calls a hook with each one."""
 
     def __init__(self, names: Collection[str], hook: Hook) -> None:
@@ -78,6 +100,7 @@ class _Watcher(Observer):
         self._parts: dict[str, list[Floats]] = {}
 
     def drawn(self, session: Session, spec: DrawSpec, values: Mapping[str, int | float]) -> None:
+        self._require_idle()
         for point, number in session.plan.sites.get(spec.name, ()):
             if point.name not in self._names:
                 continue
@@ -89,27 +112,28 @@ class _Watcher(Observer):
             if len(parts) == len(point.sites):
                 whole = parts[0] if len(parts) == 1 else np.concatenate(parts)
                 parts.clear()
-                self._hook(Seen(point.name, whole, point.span(span).first))
+                self._call(self._hook, Seen(point.name, whole, point.span(span).first))
 
 
-class _Patcher(Observer):
+class _Patcher(_Caller):
     """Changes one named tensor each time it is computed."""
 
     def __init__(self, name: str, change: Change) -> None:
         self._name, self._change = name, change
 
     def drawn(self, session: Session, spec: DrawSpec, values: Mapping[str, int | float]) -> None:
+        self._require_idle()
         for point, number in session.plan.sites.get(spec.name, ()):
             if point.name != self._name:
                 continue
             span, textures = span_of(session.plan, values), Textures(session)
             found = point.read(textures, number, span)
             first = point.span(span).first
-            changed = np.asarray(self._change(Seen(point.name, found.copy(), first, number)), dtype=np.float32)
+            given = self._call(self._change, Seen(point.name, found.copy(), first, number))
+            changed = np.asarray(given, dtype=np.float32)
             if changed.shape != found.shape:
-                raise InputError(
-                    f"the change of {point.name} gave an array {list(changed.shape)}; expected {list(found.shape)}"
-                )
+                gave = "None instead of an array" if given is None else f"an array {list(changed.shape)}"
+                raise InputError(f"the change of {point.name} gave {gave}; expected {list(found.shape)}")
             if not np.array_equal(changed, found, equal_nan=True):  # keep unchanged tensors bit for bit
                 point.write(textures, number, span, changed)
 
@@ -252,8 +276,9 @@ class Inspected(Closing):
         """
         self._require_open()
         points = self.plan.points
-        if name not in points:
-            chosen(points, [_literal(name)] if isinstance(name, str) else name, self.plan.name)
+        if not isinstance(name, str) or name not in points:
+            found = list(chosen(points, name, self.plan.name))
+            raise InputError(f"found {name!r}, a pattern of {len(found)}; expected one name, such as {found[0]}")
         function = change if callable(change) else _replacement(points[name], change)
         self.engine.patches += 1
         try:
@@ -279,11 +304,6 @@ class Inspected(Closing):
                 f"{what} runs several sequences at once, which watch and patch do not support; "
                 "leave the block of watch or patch first"
             )
-
-
-def _literal(name: str) -> str:
-    """A pattern that matches this name alone."""
-    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)
 
 
 def _whole_shape(point: CapturePoint, tokens: int) -> tuple[int, ...]:

@@ -103,7 +103,7 @@ def export_tour(
         most = min(checkpoint.config.max_position_embeddings, _CONTEXT)
         checkpoint = for_use(checkpoint, gelu=gelu, context=most)
     if checkpoint.config.embeds:
-        raise InputError(f"{path}: this model embeds texts; a tour needs a model that generates text")
+        raise InputError("this model embeds texts; a tour needs a model that generates text")
     checkpoint.check_finite()
     texts, notes = continued_texts(path, tokenizer, checkpoint)
     if text:

@@ -43,9 +43,14 @@ _SHORTEST = 64  # tokens of the first reference plan
 
 
 def is_published(config: ModelConfig, formats: Formats | None = None) -> bool:
-    """Whether the reference plan of a model is the published one, which some families have for floats."""
+    """Whether the reference plan of a model is the published one, which some families have for floats.
+
+    It has no windows, and as many key heads as heads, which divide the stream.
+    """
     packed = formats is not None and any(name != "F32" for name in formats.values())
-    return config.family.published and not packed
+    heads, width = config.num_attention_heads, config.hidden_size
+    usual = (config.num_key_value_heads, config.head_dim * heads, config.sliding_window) == (heads, width, 0)
+    return config.family.published and usual and not packed
 
 
 def same_draws(config: ModelConfig, name: str, formats: Formats | None = None) -> bool:

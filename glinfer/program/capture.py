@@ -150,7 +150,7 @@ def chosen(points: Mapping[str, CapturePoint], patterns: str | Sequence[str], pl
 
 def _advice(points: Mapping[str, CapturePoint], pattern: str, plan: str) -> str:
     if not points:
-        return "it is not a plan of one sequence, whose tensors have names"
+        return "models that embed texts have no named tensors"
     match = _BLOCK.fullmatch(pattern)
     block, part = (f"blocks.{match[1]}.", match[2]) if match else ("", pattern)
     near = [f"{block}{each}" for each in _NEAREST.get(part, ())]

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scripted_models
+from made_models import of_family, opened
 from matplotlib.image import imread
 
 import glinfer
@@ -48,6 +49,18 @@ BYTES = Tokenizer(BpeModel((), tuple(bytes([value]) for value in range(256))))
 def model(small: Path) -> Iterator[Model]:
     with glinfer.load(small, plan="reference") as opened:
         yield opened
+
+
+def test_blocks_without_attention_have_no_maps(tmp_path: Path) -> None:
+    made = of_family("lfm2", num_hidden_layers=3, layer_types=("conv", "full_attention", "conv"), conv_L_cache=3)
+    with opened(made, "reference") as model:
+        found = look(made, tmp_path / "out", LookOptions.of(made.config, "attention"), model=model, prompt=[1, 2, 3])
+    assert [each["file"] for each in found["pictures"]] == ["attention/overview.png", "attention/block-001.png"]
+    assert LookOptions.of(made.config, layers="0,2").what == ("hidden", "lens", "weights")
+    with pytest.raises(InputError, match="found no attention in these blocks"):
+        LookOptions.of(made.config, "attention,lens", "0,2")
+    with pytest.raises(InputError, match="this model embeds texts"):
+        LookOptions.of(ModelConfig.from_options("family=bert"))
 
 
 @pytest.fixture(scope="module")

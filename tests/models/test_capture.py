@@ -358,13 +358,29 @@ def test_bad_patches_are_refused_in_one_line() -> None:
         ("blocks.0.mlp.hidden", "text", "expected an array or a function"),
         ("blocks.0.attn.scores", np.zeros((2, 3, 4)), r"expected \[4, tokens, tokens\]"),
         ("blocks.0.mlp.hidden", lambda seen: np.zeros(3), r"gave an array \[3\]; expected \[1, 128\]"),
-        ("blocks.*.mlp.hidden", np.zeros((1, 128)), "has no "),
+        ("blocks.0.mlp.hidden", lambda seen: None, r"gave None instead of an array; expected \[1, 128\]"),
+        ("blocks.*.mlp.hidden", np.zeros((1, 128)), "a pattern of 2; expected one name, such as blocks.0.mlp.hidden"),
+        ("blocks.9.mlp.hidden", np.zeros((1, 128)), "has no "),
         ("blocks.0.attn.probs", np.zeros((1, 128)), "the nearest they keep"),
     ]
     with opened(checkpoint("gab")) as model:
         plain = model.logits(IDS)
         for name, change, message in cases:
             with pytest.raises(InputError, match=message), model.patch(name, change):
+                model.logits(IDS)
+            assert np.array_equal(model.logits(IDS), plain)
+
+
+def test_a_function_that_runs_its_own_model_is_refused() -> None:
+    with opened(checkpoint("gab")) as model:
+        plain = model.logits(IDS)
+
+        def again(seen: Seen) -> Any:
+            return model.logits(IDS[:2])
+
+        for block in (model.watch, model.patch):
+            entered = block("blocks.0.mlp.hidden", again)
+            with pytest.raises(InputError, match="runs the model, which is in a run"), entered:
                 model.logits(IDS)
             assert np.array_equal(model.logits(IDS), plain)
 

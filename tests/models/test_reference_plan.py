@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from made_models import opened
 from tiers import tiered
 
 from glinfer.config import ModelConfig
@@ -14,6 +15,7 @@ from glinfer.errors import PlanError
 from glinfer.formats import random_checkpoint
 from glinfer.gl.context import Device, Limits, open_device
 from glinfer.gl.layouts.matrix import Layout
+from glinfer.inspect.verify.greedy import verify_greedy
 from glinfer.lower.plain.gab import TOKENS, reference_plan
 from glinfer.program.session import Session
 
@@ -40,6 +42,17 @@ def same(found: dict[str, Array], expected: dict[str, Array]) -> list[str]:
     """The names of the tensors that differ in a bit."""
     assert found.keys() == expected.keys()
     return [name for name in found if not np.array_equal(found[name].view(np.uint32), expected[name].view(np.uint32))]
+
+
+@pytest.mark.parametrize("shape", ["window=4", "kv_heads=2", "head_dim=24"])
+def test_a_shape_that_the_published_passes_lack_has_another_reference_plan(shape: str) -> None:
+    made = random_checkpoint(ModelConfig.from_options(f"blocks=1,heads=4,dim=64,inner=128,vocab=70,context=16,{shape}"))
+    ids = [int(token) for token in np.random.default_rng(5).integers(0, 70, 12)]
+    with opened(made) as fast, opened(made, "reference") as reference:
+        expected = reference.logits(ids)
+        assert np.abs(fast.logits(ids) - expected).max() < 1e-5 * np.abs(expected).max()
+        check = verify_greedy(fast.engine, made, ids, 4)
+    assert check.chosen == check.expected
 
 
 @pytest.fixture

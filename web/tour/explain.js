@@ -199,7 +199,7 @@ const SHADERS = {
   "gemm.frag": ({ read, weights, has, defines, uniforms: { position }, matrixRow }, row, col) => {
     const weight = weights();
     if (weight === null || defines.ROWS !== 1 || UNKNOWN.some((each) => each in defines)) return null;
-    const given = Array.from({ length: defines.INPUTS }, (_, index) => read("x0", 0, index));
+    const given = Array.from({ length: defines.INPUTS }, (_, index) => read(has("x0") ? "x0" : "x", 0, index));
     const mean = defines.CENTRED ? given.reduce((sum, each) => sum + each, 0) / defines.DIM : 0;
     const squares = given.reduce((sum, each) => sum + each * each, 0) / defines.DIM - mean * mean;
     const factor = defines.NORM ? 1 / Math.sqrt(squares + Number(defines.EPS)) : 1;
@@ -252,10 +252,11 @@ const SHADERS = {
       ...finished(value, { activation: defines.ACTIVATION, residual: has("r0") ? read("r0", 0, col) : undefined, sums }),
     };
   },
-  "cached_scores.frag": ({ read, defines, values: { position }, token }, row, col) => {
+  "cached_scores.frag": ({ read, has, defines, values: { position }, token }, row, col) => {
     const [head, place] = [Math.floor(col / SLOT), row * SLOT + (col % SLOT)];
-    if (defines.SCORE_CAP !== undefined || defines.CACHE_SCALES_AT !== undefined) return null;
-    if (place > position) return { words: "There is no such token yet: masked.", columns: [], terms: [], sums: [], exact: MASKED };
+    if (defines.SCORE_CAP !== undefined || defines.CACHE_SCALES_AT !== undefined || has("queries")) return null;
+    const window = Number(defines.WINDOW) || Infinity;
+    if (place > position || place <= position - window) return { words: `There is no such token ${place > position ? "yet" : "in the window"}: masked.`, columns: [], terms: [], sums: [], exact: MASKED };
     const floats = 4 * defines.HEAD_TEXELS;
     const keys = Math.floor(head / (defines.HEADS / defines.KV_HEADS)) * floats;
     const terms = Array.from({ length: floats }, (_, index) => {

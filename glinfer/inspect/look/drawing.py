@@ -115,7 +115,7 @@ class Drawing:
 
     def run(self, model: Model, ids: Sequence[int]) -> None:
         """Capture and draw tensors, a few layers at a time."""
-        small: list[np.ma.MaskedArray] = []
+        small: dict[int, np.ma.MaskedArray] = {}  # by block; some have no attention
         logits: Floats | None = None
         order = {name: place for place, name in enumerate(model.names())}
         for names in self._groups(list(order)):
@@ -125,16 +125,15 @@ class Drawing:
             for name, array in found.items():
                 layer = layer_of(name)
                 if layer is not None and name.endswith("attn.probs") and ATTENTION in self.options.what:
-                    small.append(self.attention(layer, array))
+                    small[layer] = self.attention(layer, array)
                 elif name == "embed" or name.endswith(".resid_post"):
                     self.streams["embed" if layer is None else f"block {layer}"] = array
                     if HIDDEN in self.options.what:
                         self.hidden(layer, array)
         self.found["tensors"].sort(key=lambda each: order[each["name"]])
         if small:
-            layers = self.options.layers
-            alt = f"Small attention maps of all heads of {len(layers)} blocks, a row for each block."
-            values = {"maps": small, "layers": layers, "length": len(ids)}
+            alt = f"Small attention maps of all heads of {len(small)} blocks, a row for each block."
+            values = {"maps": list(small.values()), "layers": list(small), "length": len(ids)}
             self.add(ATTENTION, None, "overview", "All blocks and heads", alt, pictures.attention_overview, **values)
         if HIDDEN in self.options.what:
             self.norms()

@@ -32,18 +32,26 @@ class LookOptions:
     ) -> LookOptions:
         """Parse command-line values: kinds by comma, and blocks as numbers, ranges or patterns, ``0,3-5,1*``.
 
-        InputError if a kind or block does not exist, or ``top`` is less than 1.
+        By default all kinds that the blocks have. InputError if a kind or block does not exist, ``top`` is less than
+        1, or the model embeds texts.
         """
+        if config.embeds:
+            raise InputError("this model embeds texts; look needs a model that generates text")
         kinds = [part.strip() for part in (what or ",".join(KINDS)).split(",") if part.strip()]
         for kind in kinds:
             if kind not in KINDS:
                 raise InputError(f"found an unknown kind of picture {kind!r}; expected some of {','.join(KINDS)}")
         if top < 1:
             raise InputError(f"the number of likeliest tokens is {top}; expected at least 1")
+        blocks = _layers(layers, config.num_hidden_layers)
+        if ATTENTION in kinds and not any(config.layer(block).attends for block in blocks):
+            if what:
+                raise InputError("found no attention in these blocks; leave attention out of the pictures")
+            kinds.remove(ATTENTION)
         chosen = tuple(kind for kind in KINDS if kind in kinds)
         if not chosen:
             raise InputError(f"found no kind of picture; expected some of {','.join(KINDS)}")
-        return cls(chosen, _layers(layers, config.num_hidden_layers), min(top, config.vocab_size))
+        return cls(chosen, blocks, min(top, config.vocab_size))
 
     @property
     def runs(self) -> bool:

@@ -54,7 +54,7 @@ EXPLAINED = """(async () => {
     const { plan, ids } = recording;
     const known = plan.draws.map((draw, index) => {
       const { fragment, defines } = plan.programs[draw.program];
-      if (!products.includes(fragment) || "BATCHED" in defines) return [];
+      if (!products.includes(fragment) || "BATCHED" in defines || "EXPERT_BLOCKS" in defines) return [];
       const { rows, cols } = plan.textures[draw.outputs[0]].layout;
       const row = Math.min(rows, ids.length) - 1;
       const places = Array.from({ length: 40 }, (_, each) => (each * 7919 + 31 * index) % cols);
@@ -193,7 +193,8 @@ def test_values_are_those_of_capture_and_agree_with_float64(bundled_tour: str, b
 
 
 FORMS: dict[str, tuple[str, str, str | list[str]]] = {
-    "q8": (f"family=llama,{LLAMA}", "q8", "float32"),
+    "q8": (f"family=llama,{LLAMA},window=2", "q8", "float32"),
+    "experts": (f"family=mixtral,{WIDE},experts=4,experts_used=2", "file", "float32"),
     "q16": (f"family=gpt2,{WIDE}", "q16", "float32"),
     "bf16": (f"family=llama,{LLAMA}", "file", "bfloat16"),
     "q5_1": (f"family=gpt2,{WIDE}", "file", "q5_1"),
@@ -213,6 +214,7 @@ def test_products_of_packed_weights_are_explained(browse: Callable[..., Browsed]
     for count, name, error in page.do("evaluate", EXPLAINED):
         assert count >= 40 * 4
         assert error <= TOLERANCE * 10, name
+    assert [each["wrong"] for each in page.do("evaluate", CHECKED)] == [None, None]  # scores too, in windows and not
     assert complained(page) == []
 
 
