@@ -11,6 +11,8 @@ from each_case import each_case
 from running_server import Running, running
 from template_models import write_other
 
+from glinfer.text import templates
+from glinfer.text.own_process import NotStartedError, ProcessError
 from glinfer.text.tokenizer import Tokenizer
 
 pytestmark = [pytest.mark.gl, pytest.mark.usefixtures("no_processes")]
@@ -63,6 +65,24 @@ def prompt(server: Running, **body: Any) -> str:
 )
 def test_prompts(other: tuple[Running, Tokenizer], body: Any, found: str) -> None:
     assert prompt(other[0], **body) == found
+
+
+@each_case(
+    ("error", "status", "code"),
+    [(NotStartedError("cannot be run"), 503, "no_process"), (ProcessError("was stopped (status 1)"), 400, None)],
+)
+def test_processes_that_fail_are_in_the_log(
+    other: tuple[Running, Tokenizer], capfd: pytest.CaptureFixture[str], error: ProcessError, status: int, code: str
+) -> None:
+    def failing(*_: Any, **__: Any) -> Any:
+        raise error
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(templates, "answer_of", failing)
+        answer = other[0].post("/apply-template", {"model": "other", "messages": [USER]})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
+    assert f"chat template {error}" in answer.json()["error"]["message"]
+    assert f"chat template {error}\n" in capfd.readouterr().err
 
 
 def test_arguments_spell_no_control_tokens(other: tuple[Running, Tokenizer]) -> None:
