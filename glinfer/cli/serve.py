@@ -107,6 +107,8 @@ def serve_command(models: tuple[str, ...], **given: Any) -> None:
         with contextlib.suppress(OSError):  # the reader of standard output has gone; requests can still be answered
             for each in server.worker.served.values():
                 size = f"{each.slots} slots of {each.facts['max_model_len']:,} tokens"
+                if each.scheduler is not None and each.slots < (scheduler.slots or 0):
+                    size += f" (for {scheduler.slots} raise --memory, or lower --context)"
                 emit(f"ready: {each.name}, {size} · {each.facts['renderer']}")
 
     server = HttpServer(sources, options, on_ready=say_ready)

@@ -114,7 +114,8 @@ def places_for(
     if count < 1:
         raise InputError(
             f"the cache of one sequence of {capacity} tokens takes {each / 1e6:.1f} MB in textures of at most "
-            f"{max_texture_size} texels a side; found room for {bound / 1e6:.1f} MB; allow more, or ask for less"
+            f"{max_texture_size} texels a side; found room for {bound / 1e6:.1f} MB; raise the limit (--memory), "
+            "or take a shorter context (--context) or fewer bits (--cache q8)"
         )
     return count, capacity
 

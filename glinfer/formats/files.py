@@ -217,6 +217,8 @@ def _advice(path: AnyPath, error: OSError) -> str:
     """Advice for a file that cannot be read; its path may be a hub name or an address."""
     if error.errno in (errno.EMFILE, errno.ENFILE):
         return "close some files, or raise the limit (ulimit -n)"
+    if error.errno == errno.ENOMEM:
+        return "end other processes, or raise this one's memory limit (ulimit -v)"
     if error.errno == errno.EIO:
         return "check the disk that it is on"
     name = os.fspath(path)

@@ -41,8 +41,8 @@ WATCH_EVERY = 4
 _NAN = {"f": math.nan, "u": 0x7FC00000}
 """NaN in a texture of floats, and in one of their bits."""
 MEMORY_ADVICE = (
-    "take a shorter context (--context), fewer bits (--weights q8, or file for GGUF blocks), a smaller model, "
-    "or a machine with more"
+    "take a shorter context (--context), fewer bits (--weights q8, or file for GGUF blocks), a smaller model or cache "
+    "(--cache q8; --memory of serve and run-batch), or a machine with more"
 )
 """Advice in messages about too little memory."""
 Hook = Callable[[DrawSpec], None]

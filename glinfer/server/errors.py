@@ -12,6 +12,7 @@ from starlette.responses import Response
 from glinfer import errors
 from glinfer.server.json_text import json_answer
 from glinfer.terminal import printable
+from glinfer.text.own_process import NotStartedError, ProcessError
 
 _OF_FILES = (errors.ConfigError, errors.FormatError, errors.HubError, errors.ShaderError)
 
@@ -87,7 +88,12 @@ def refused(error: errors.GlinferError, name: str, **how: Any) -> ApiError:
     if isinstance(error, errors.NumbersError):
         how = {"status": 500, "code": "broken_numbers"}
     words = error.public if isinstance(error, errors.InputError) else str(error)
-    return ApiError(words if words == str(error) else f"{name}: {words}", **how)
+    words = words if words == str(error) else f"{name}: {words}"
+    if isinstance(error.__cause__, ProcessError):  # perhaps this machine is the reason
+        log(f"{name}: {error}")
+    if isinstance(error.__cause__, NotStartedError):
+        return again_soon(words, "no_process")
+    return ApiError(words, **how)
 
 
 def log(line: object) -> None:

@@ -225,12 +225,14 @@ def check_access(access: Access, *, no_key: bool) -> None:
     """Refuse to accept other machines' requests without a key by accident, and settings that no request can match.
 
     Raises:
-        InputError: the host is not loopback, and neither a key nor ``no_key`` is given; or both are; or a key, a host
-            or an origin cannot be that of a request.
+        InputError: the host is not loopback, and neither a key nor ``no_key`` is given; or both are; or the host is not
+            an address; or a key, an allowed host or an origin cannot be that of a request.
     """
     for key in access.keys:
         if not key or not key.isprintable() or key != key.strip():
             raise InputError("found an API key that is empty, or has spaces around it or control characters; change it")
+    if not is_host_name(access.host):
+        raise InputError(f"--host is {access.host!r}; expected an address or a name, without scheme and port (--port)")
     for host in access.hosts:
         if not is_host_name(host):
             raise InputError(

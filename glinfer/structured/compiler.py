@@ -185,7 +185,7 @@ def _require_compilable(structure: Structure, grammar: str) -> None:
             clock=MAX_COMPILE_CLOCK_SECONDS,
         )
     except ProcessError as problem:
-        raise StructureError(f"{structure.kind} cannot be used: its compilation {problem}") from None
+        raise StructureError(f"{structure.kind} cannot be used: its compilation {problem}") from problem
     if error := answer.get("error"):
         raise _refused(structure, str(error))
 

@@ -20,6 +20,10 @@ class ProcessError(GlinferError):
     """The process gave no answer; the message is the reason without a subject: ``was stopped (status -9); …``."""
 
 
+class NotStartedError(ProcessError):
+    """This machine could not start the process; later it may."""
+
+
 def answer_of(
     script: str, request: Mapping[str, Any], *, seconds: int, memory: int, clock: int | None = None
 ) -> Mapping[str, Any]:
@@ -29,7 +33,8 @@ def answer_of(
     bytes.
 
     Raises:
-        ProcessError: it was stopped, could not be started, or did not answer.
+        NotStartedError: it could not be started.
+        ProcessError: it was stopped, or did not answer.
     """
     most = 2 * seconds if clock is None else clock
     limits = {"seconds": seconds, "memory": memory, "path": sys.path}
@@ -41,7 +46,7 @@ def answer_of(
             stderr=subprocess.DEVNULL,
         )
     except OSError as error:
-        raise ProcessError(f"cannot be run: no process for it could be started ({error.strerror})") from None
+        raise NotStartedError(f"cannot be run: no process for it could be started ({error.strerror})") from None
     own = threading.get_ident()
     with process:
         _running[own] = process

@@ -219,7 +219,7 @@ class JinjaTemplate:
         try:
             return answer_of(template_worker.__file__, request, seconds=MAX_RENDER_SECONDS, memory=MAX_RENDER_BYTES)
         except ProcessError as problem:
-            raise self._error(f"the model's chat template {problem}") from None
+            raise self._error(f"the model's chat template {problem}") from problem
 
 
 def find_template(path: AnyPath) -> JinjaTemplate | None:

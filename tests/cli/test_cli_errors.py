@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import shutil
@@ -342,12 +343,28 @@ class TestOptions:
         last = capsys.readouterr().err.splitlines()[-1]
         assert last == "glinfer: /dev/null/glinfer/demo: cannot make this folder: Not a directory; set XDG_CACHE_HOME"
 
-    def test_too_little_memory(self, small: Path, refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_too_little_memory_and_too_few_threads(
+        self, small: Path, refused: Refused, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        raised: list[BaseException] = [MemoryError(), RuntimeError("can't start new thread"), RuntimeError("a fault")]
+
         def fail(*_: object, **__: object) -> None:
-            raise MemoryError
+            raise raised[0]
 
         monkeypatch.setattr("glinfer.cli.common.load_model", fail)
         assert "out of memory" in refused("generate", small, "x")
+        del raised[0]
+        assert "can't start new thread; end other processes, or raise" in refused("generate", small, "x")
+        del raised[0]
+        with pytest.raises(RuntimeError, match="a fault"):
+            run(["generate", str(small), "x"])
+
+    def test_a_file_that_finds_no_memory(self, small: Path, refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
+        def fail(*_: object) -> None:
+            raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+        monkeypatch.setattr("glinfer.formats.files.FileStamp.of", fail)
+        assert "Cannot allocate memory; end other processes, or raise" in refused("generate", small, "x")
 
     def test_a_user_without_a_home(self, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
         def no_home() -> Path:

@@ -203,7 +203,7 @@ class TestMemory:
             model.batch([BatchRequest(PROMPT)], memory=1000)
         line = str(refusal.value)
         assert "the cache of one sequence of 64 tokens takes" in line
-        assert "found room for 0.0 MB; allow more, or ask for less" in line
+        assert "found room for 0.0 MB; raise the limit (--memory), or take a shorter context (--context)" in line
         assert model.device.live_objects() == before
 
 

@@ -116,6 +116,9 @@ def test_options_and_what_it_says(
     access = server.options.access
     assert (access.keys, access.hosts, server.options.grace) == (("one", "two"), ("my.example",), 1.5)
     assert (server.worker.max_waiting, server.options.page) == (5, tmp_path)
+    assert run(["serve", f"mine={small}", "--port", "0", "--slots", "256", "--memory", "1"]) == 0
+    words = r"ready: mine, \d+ slots of 64 tokens \(for 256 raise --memory, or lower --context\) · "
+    assert re.match(words, capsys.readouterr().out.splitlines()[1])
 
 
 def test_a_full_disk_under_standard_output_ends_no_server(monkeypatch: pytest.MonkeyPatch, small: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +12,7 @@ from each_case import each_case
 from running_server import Running, running
 from template_models import write_other
 
+from glinfer.text import own_process, templates
 from glinfer.text.tokenizer import Tokenizer
 
 pytestmark = [pytest.mark.gl, pytest.mark.usefixtures("no_processes")]
@@ -63,6 +65,32 @@ def prompt(server: Running, **body: Any) -> str:
 )
 def test_prompts(other: tuple[Running, Tokenizer], body: Any, found: str) -> None:
     assert prompt(other[0], **body) == found
+
+
+@each_case(
+    ("command", "status", "code", "words"),
+    [
+        (["/no/such/program"], 503, "no_process", "could be started (No such file or directory)"),
+        (["false"], 400, None, "was stopped (status 1); its limits are 10 seconds and 1024 MiB"),
+    ],
+)
+def test_processes_that_fail_are_in_the_log(
+    other: tuple[Running, Tokenizer],
+    capfd: pytest.CaptureFixture[str],
+    command: Any,
+    status: int,
+    code: Any,
+    words: str,
+) -> None:
+    start = subprocess.Popen
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(templates, "answer_of", own_process.answer_of)
+        patch.setattr(subprocess, "Popen", lambda _, **how: start(command, **how))
+        answer = other[0].post("/apply-template", {"model": "other", "messages": [USER]})
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"]) == (status, code)
+    assert error["message"].endswith(words)
+    assert capfd.readouterr().err.endswith(f"{words}\n")
 
 
 def test_arguments_spell_no_control_tokens(other: tuple[Running, Tokenizer]) -> None:

@@ -184,6 +184,9 @@ class TestAccess:
         for origin in ("localhost:8200", "http://localhost:8200/", "http://Example.org", "http://", ""):
             with pytest.raises(InputError, match=f"--cors-origin is {origin!r}; expected scheme and host"):
                 check_access(Access(origins=[origin]), no_key=False)
+        for host in ("127.0.0.1:8000", "http://127.0.0.1", "[::1]", ""):
+            with pytest.raises(InputError, match=f"--host is {re.escape(repr(host))}; expected an address or a name"):
+                check_access(Access(host, ("key",)), no_key=False)
         for name in ("http://my.example", "my.example:8000", ""):
             with pytest.raises(InputError, match=f"--allowed-host is {name!r}; expected a name without scheme"):
                 check_access(Access(hosts=[name]), no_key=False)

@@ -284,8 +284,11 @@ def test_a_process_that_dies_is_told(monkeypatch: pytest.MonkeyPatch, compiler: 
         raise ProcessError("was stopped (status -11); its limits are 5 seconds and 1024 MiB")
 
     monkeypatch.setattr(compiler_module, "answer_of", dies)
-    with pytest.raises(StructureError, match=r"regex cannot be used: its compilation was stopped \(status -11\)"):
+    with pytest.raises(
+        StructureError, match=r"regex cannot be used: its compilation was stopped \(status -11\)"
+    ) as caught:
         begun(compiler, regex="never seen before")
+    assert isinstance(caught.value.__cause__, ProcessError)  # which the server logs
 
 
 def test_few_compiled_structures_are_kept_and_none_on_the_disk(
