@@ -25,6 +25,8 @@ from glinfer.errors import InputError, counted
 from glinfer.formats import unpacked
 from glinfer.formats.files import shown
 from glinfer.jobs.manifest import file_digest
+from glinfer.jobs.places import Target
+from glinfer.jobs.results import check_targets
 from glinfer.jobs.texts import read_texts
 from glinfer.jobs.vectors import VectorFile, check_out
 from glinfer.terminal import emit
@@ -64,6 +66,7 @@ def embed(model: str, source: str, out: str, column: str | None, restart: bool, 
     glinfer embed minilm --in lines.txt --out lines.npy
     """
     check_out(out)
+    check_targets(source, Target(out))
     settings = {name: options.pop(name) for name in ("prompt_name", "prompt", "dimensions", "normalize")}
     next(iter(read_texts(source, column)), None)  # report a bad file at once
     about = {
