@@ -141,6 +141,7 @@ def _write_parquet(path: Path, vectors: Vectors, texts: Callable[[], Iterable[st
             rows = arrow.array(list(itertools.islice(found, len(piece))), arrow.string())
             numbers = arrow.FixedSizeListArray.from_arrays(piece.reshape(-1), type=kind)
             file.write_table(arrow.Table.from_arrays([rows, numbers], schema=schema))
+        next(found, None)  # at its end it may find that the texts have changed
 
 
 _WRITERS: dict[str, Callable[[Path, Vectors, Callable[[], Iterable[str]]], None]] = {

@@ -153,6 +153,23 @@ class TestCommand:
             first.finish(lambda: [])
         assert np.array_equal(np.load(tmp_path / "o.npy"), np.ones((3, 2)))
 
+    @pytest.mark.parametrize("kind", [".jsonl", ".parquet"])
+    def test_an_input_that_changes_meanwhile(
+        self, tmp_path: Path, model: Path, expected: Any, monkeypatch: pytest.MonkeyPatch, capsys: Capture, kind: str
+    ) -> None:
+        source, out, add = put(tmp_path / "a.txt"), tmp_path / f"o{kind}", VectorFile.add
+        for new, status in (("more\n", 0), ("new\n" * 5, 2)):
+
+            def changing(self: VectorFile, vectors: Any, new: str = new, status: int = status) -> None:
+                source.write_text(new if status else source.read_text() + new)
+                add(self, vectors)
+
+            monkeypatch.setattr(VectorFile, "add", changing)
+            put(source)
+            assert run(["embed", str(model), "--in", str(source), "--out", str(out)]) == status
+            assert np.array_equal(vectors_in(out), expected), "and its texts"
+        assert "it was changed while it was read; run the same command with --restart" in capsys.readouterr().err
+
     def test_options(self, tmp_path: Path, model: Path) -> None:
         source, out = put(tmp_path / "a.txt"), tmp_path / "out.npy"
         options = ["--dimensions", "5", "--prompt", "the ", "--no-normalize"]
