@@ -213,8 +213,9 @@ def _mend_streams() -> None:
         sys.stdout = Path(os.devnull).open(encoding="utf-8")  # noqa: SIM115 (refuses all text)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
-    if sys.stderr is not None:
-        sys.stderr = PrintableStream(sys.stderr)
+    if sys.stderr is None:  # else the next file gets descriptor 2, and messages of libraries
+        sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
+    sys.stderr = PrintableStream(sys.stderr)
 
 
 def _say_warnings_in_one_line(program: str) -> None:

@@ -321,6 +321,10 @@ class _Chat:
             except KeyboardInterrupt:
                 stream.close()
                 continue
+            except InputError:
+                if kind is not None:
+                    emit()
+                raise
             if part is None:
                 break
             kind = self.show_part(part.kind, part.text, kind)

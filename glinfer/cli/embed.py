@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import click
@@ -25,6 +27,8 @@ from glinfer.errors import InputError, counted
 from glinfer.formats import unpacked
 from glinfer.formats.files import shown
 from glinfer.jobs.manifest import file_digest
+from glinfer.jobs.places import Target
+from glinfer.jobs.results import check_targets
 from glinfer.jobs.texts import read_texts
 from glinfer.jobs.vectors import VectorFile, check_out
 from glinfer.terminal import emit
@@ -64,6 +68,7 @@ def embed(model: str, source: str, out: str, column: str | None, restart: bool, 
     glinfer embed minilm --in lines.txt --out lines.npy
     """
     check_out(out)
+    check_targets(source, Target(out))
     settings = {name: options.pop(name) for name in ("prompt_name", "prompt", "dimensions", "normalize")}
     next(iter(read_texts(source, column)), None)  # report a bad file at once
     about = {
@@ -84,7 +89,8 @@ def embed(model: str, source: str, out: str, column: str | None, restart: bool, 
             raise InputError(f"{shown(source)}: found no texts in the file; expected at least one")
         with VectorFile(out, about, width, restart=restart) as file, progress("embedding") as advance:
             before, started = file.done, time.perf_counter()
-            texts = itertools.islice(read_texts(source, column), before, None)
+            digests: set[bytes] = set()
+            texts = itertools.islice(_first(source, column, total, digests), before, None)
 
             def advance_part(done: int, _: int) -> None:  # of this part, which is not in the file yet
                 advance(file.done + done, total)
@@ -96,7 +102,7 @@ def embed(model: str, source: str, out: str, column: str | None, restart: bool, 
                 say_interrupted(file.part, file.done, total, restart=restart)
                 raise
             seconds = time.perf_counter() - started
-            file.finish(lambda: read_texts(source, column))
+            file.finish(lambda: _first(source, column, total, digests))
         draws, renderer = opened.bound.draws_issued, opened.device.description
     rate = (total - before) / seconds if seconds else 0.0
     if as_json:
@@ -121,3 +127,14 @@ def embed(model: str, source: str, out: str, column: str | None, restart: bool, 
         renderer,
     ]
     emit(" · ".join(parts), err=True)
+
+
+def _first(source: str, column: str | None, total: int, digests: set[bytes]) -> Iterator[str]:
+    """The first ``total`` texts, which must be the same each time; further ones were added during the run."""
+    digest = hashlib.sha256()
+    for text in itertools.islice(read_texts(source, column), total):
+        digest.update(text.encode(errors="surrogatepass") + b"\0")
+        yield text
+    digests.add(digest.digest())
+    if len(digests) > 1:
+        raise InputError(f"{shown(source)}: it was changed while it was read; run the same command with --restart")

@@ -220,6 +220,8 @@ class ChatSession:
         Raises:
             InputError: the message is empty or too long, or an option is invalid.
         """
+        if message is None:  # would replace the newest reply
+            raise InputError("the message is NoneType; expected a str")
         return self._stream(options, content_of(message, "the message", self._model.read_image))
 
     @named_options(ChatOptions)

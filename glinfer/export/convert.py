@@ -81,8 +81,8 @@ def convert_model(
     """
     if imatrix is not None and dtype not in WEIGHTED:
         raise InputError(
-            f"found --imatrix with the dtype {dtype}; expected one that is searched: {', '.join(WEIGHTED)}; others do "
-            "not use an importance matrix"
+            f"found --imatrix {f'with the dtype {dtype}' if dtype else 'without --dtype'}; expected one that is "
+            f"searched: {', '.join(WEIGHTED)}; others do not use an importance matrix"
         )
     if imatrix is not None and lora is not None:
         raise InputError(

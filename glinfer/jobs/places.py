@@ -89,7 +89,9 @@ def _reached(path: AnyPath, mode: str) -> Iterator[BinaryIO]:
         if isinstance(error, GlinferError):
             raise
         what = "write" if "w" in mode else "read"
-        raise FormatError(f"{shown(path)}: cannot {what} it: {words_of(error) or type(error).__name__}") from None
+        found = error.__cause__ or error  # a FileNotFoundError for a refused connection has only the address
+        why = "no such file" if isinstance(found, FileNotFoundError) else words_of(found) or type(found).__name__
+        raise FormatError(f"{shown(path)}: cannot {what} it: {why}") from None
 
 
 class Target:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from glinfer.errors import InputError, required
+from glinfer.errors import InputError, counted, required
 from glinfer.formats.files import AnyPath, decode_text, ending_found, opened, shown, words_of
 from glinfer.formats.jsonl import at_line, is_blank, parse_object, read_lines, short
 from glinfer.limits import MAX_PROMPT_LINE_BYTES
@@ -41,15 +41,18 @@ def _lines(path: AnyPath, column: str | None) -> Iterator[str]:
 
 
 def _objects(path: AnyPath, column: str | None) -> Iterator[str]:
-    key = column or "text"
+    key = column
     with opened(path) as (file, _):
         for number, data in read_lines(file, path, MAX_PROMPT_LINE_BYTES):
             if is_blank(data):
                 continue
             with at_line(path, number):
                 found = parse_object(data, _EXAMPLE)
-                if not isinstance(found.get(key), str):
-                    raise InputError(f"{short(key)} is {short(found.get(key))}; expected a text, as in {_EXAMPLE}")
+                key = key or (next(iter(found)) if len(found) == 1 else "text")
+                if key not in found:
+                    raise InputError(_missing("keys", list(found), key))
+                if not isinstance(found[key], str):
+                    raise InputError(f"{short(key)} is {short(found[key])}; expected a text, as in {_EXAMPLE}")
             yield found[key]
 
 
@@ -60,13 +63,13 @@ def _csv_rows(path: AnyPath, column: str | None) -> Iterator[str]:
         texts = (io.StringIO(decode_text(data, f"{shown(path)}:{number}"), newline="") for number, data in lines)
         rows = csv.reader(itertools.chain.from_iterable(texts), strict=True)
         try:
-            place = _column(next(rows, []), column, path)
+            names = next(rows, [])
+            place = _column(names, column, path)
             for row in rows:
                 if row:
-                    if len(row) <= place:
-                        raise InputError(
-                            f"{shown(path)}:{rows.line_num}: found {len(row)} columns; expected {place + 1}"
-                        )
+                    if len(row) != len(names):
+                        found = f"{shown(path)}:{rows.line_num}: found {counted(len(row), 'column')}"
+                        raise InputError(f"{found}; expected {counted(len(names), 'column')}; quote texts with commas")
                     yield row[place]
         except csv.Error as error:
             raise InputError(f"{shown(path)}:{rows.line_num + 1}: this is not a CSV: {words_of(error)}") from None
@@ -105,8 +108,12 @@ def _column(names: list[str], column: str | None, path: AnyPath) -> int:
         return names.index(wanted)
     if column is None and len(names) == 1:
         return 0
+    raise InputError(f"{shown(path)}: {_missing('columns', names, wanted)}")
+
+
+def _missing(what: str, names: list[str], wanted: str) -> str:
     found = json.dumps(names[:8], ensure_ascii=False)
-    raise InputError(f"{shown(path)}: found the columns {found}, and no {wanted!r} among them; name one with --column")
+    return f"found the {what} {found}, and no {wanted!r} among them; name one with --column"
 
 
 _READERS: dict[str, Callable[[AnyPath, str | None], Iterator[str]]] = {

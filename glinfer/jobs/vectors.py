@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from glinfer.closing import Closing
-from glinfer.errors import FormatError, InputError
-from glinfer.formats.files import AnyPath, ending_found, replacing, shown, writing
+from glinfer.errors import InputError
+from glinfer.formats.files import AnyPath, ending_found, lock, replacing, shown, writing
 from glinfer.jobs.texts import arrow_modules
 
 Vectors = npt.NDArray[np.float32]
@@ -44,10 +44,17 @@ class VectorFile(Closing):
         head = json.dumps({**about, "width": width}, sort_keys=True)
         self._head = hashlib.sha256(head.encode()).hexdigest().encode().ljust(_HEAD - 1) + b"\n"
         with self._writing():
-            self._file: BinaryIO = self.part.open("r+b" if self.part.exists() and not restart else "w+b")
+            self._file: BinaryIO = self.part.open("a+b")  # writes at the end
+            if lock(self._file.fileno()) is False:
+                self._file.close()
+                raise InputError(
+                    f"{shown(self.part)}: another run writes to it; wait for its end, or give another --out"
+                )
+            if restart:
+                self._file.truncate(0)
+            self._file.seek(0)
             self.done = self._rows_in()
-            self._file.seek(_HEAD + 4 * width * self.done)
-            self._file.truncate()
+            self._file.truncate(_HEAD + 4 * width * self.done)
 
     def _rows_in(self) -> int:
         """Count whole rows in the part file; write the first line of a new one."""
@@ -93,12 +100,10 @@ class VectorFile(Closing):
 
 
 def check_out(out: AnyPath) -> None:
-    """Check the suffix and folder of a result before anything runs."""
+    """Check the suffix of a result, and that its form can be written."""
     kind = Path(out).suffix.lower()
     if kind not in _WRITERS:
         raise InputError(f"{shown(out)}: {ending_found(out)}; expected one of {', '.join(_WRITERS)}")
-    if not Path(os.path.realpath(out)).parent.is_dir():
-        raise FormatError(f"{shown(out)}: there is no such folder to write it to; make it first")
     if kind == ".parquet":
         arrow_modules()
 
@@ -136,6 +141,7 @@ def _write_parquet(path: Path, vectors: Vectors, texts: Callable[[], Iterable[st
             rows = arrow.array(list(itertools.islice(found, len(piece))), arrow.string())
             numbers = arrow.FixedSizeListArray.from_arrays(piece.reshape(-1), type=kind)
             file.write_table(arrow.Table.from_arrays([rows, numbers], schema=schema))
+        next(found, None)  # at its end it may find that the texts have changed
 
 
 _WRITERS: dict[str, Callable[[Path, Vectors, Callable[[], Iterable[str]]], None]] = {

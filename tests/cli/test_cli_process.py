@@ -162,6 +162,9 @@ class TestOutput:
         for line, status in (("glinfer chat $1 <&-", 0), ("glinfer info >&- 2>&-", 2)):
             done = shell(line, small)
             assert (done.returncode, done.stdout, done.stderr) == (status, "", "")
+        done = shell("glinfer generate $1 Once --max-tokens 2 2>&-", small)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout
         for line in ("info >&-", "info --json >&- <&-", "--version >&-"):
             assert "standard output is closed" in one_line(shell(f"glinfer {line}", small))
 

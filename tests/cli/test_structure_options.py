@@ -55,6 +55,8 @@ def test_generate(small: Path, tmp_path: Path, schema: str, capsys: pytest.Captu
     assert "does not match the requested structure; allow more tokens (--max-tokens" in shown.err
     assert shown.out.startswith("{")
     assert shown.out.endswith("\n"), "the error has its own line"
+    found = CliRunner().invoke(cli, ["chat", str(small), "--regex", "[a-z]{9}", "-n", "2"], input="a\nb\n")
+    assert [len(line) > 1 for line in found.stdout.splitlines()] == [True, True], "each reply has its own line"
     partial = run(*cut, "--partial")
     assert partial.exit_code == 0
     assert partial.stdout.startswith("{")

@@ -141,6 +141,9 @@ def test_messages_and_options_that_cannot_be_are_one_line(model: Model) -> None:
     for messages, words in REFUSED:
         with pytest.raises(InputError, match=words):
             model.chat(messages)
+    for message in (None, 5):
+        with pytest.raises(InputError, match=f"the message is {type(message).__name__}; expected"):
+            model.chat_session().send(message)  # type: ignore[arg-type]
     for options, words in (
         ({"max_tokens": 0}, "max_tokens is 0"),
         ({"temperature": -1}, "temperature is -1"),

@@ -44,7 +44,7 @@ class TestTexts:
         (tmp_path / "a.csv").write_text('line\n"two\nlines"\nb\n')
         assert list(read_texts(tmp_path / "a.csv")) == ["two\nlines", "b"]
         (tmp_path / "b.jsonl").write_text('{"q": "x"}\n\n{"q": "y"}\n')
-        assert list(read_texts(tmp_path / "b.jsonl", "q")) == ["x", "y"]
+        assert list(read_texts(tmp_path / "b.jsonl", "q")) == ["x", "y"] == list(read_texts(tmp_path / "b.jsonl"))
 
     def test_what_is_refused(self, tmp_path: Path) -> None:
         refused: tuple[tuple[str, bytes, str | None, str], ...] = (
@@ -54,7 +54,10 @@ class TestTexts:
             ("a.jsonl", b'{"text": 3}\n', None, r'a.jsonl:1: "text" is 3; expected a text'),
             ("a.jsonl", b'{"text": "a"}\nx\n', None, r"a.jsonl:2: this is not JSON"),
             ("a.csv", b"a,b\n1,2\n", None, r"""found the columns \["a", "b"\], and no 'text' among them"""),
-            ("a.csv", b"a,text\n1\n", None, "a.csv:2: found 1 columns; expected 2"),
+            ("a.jsonl", b'{"q": "a", "id": 3}\n', None, r"""a.jsonl:1: found the keys \["q", "id"\], and no 'text'"""),
+            ("a.jsonl", b'{"q": "a"}\n{"text": "b"}\n', None, r"""a.jsonl:2: found the keys \["text"\], and no 'q'"""),
+            ("a.csv", b"a,text\n1\n", None, "a.csv:2: found 1 column; expected 2 columns"),
+            ("a.csv", b"text,a\nx, y,1\n", None, "a.csv:2: found 3 columns; expected 2 columns"),
             ("a.csv", b'a,text\n1,"x\n', None, "this is not a CSV"),
             ("a.parquet", b"PAR1nonsense", None, "this is not a Parquet file|needs? the package pyarrow"),
         )
@@ -140,6 +143,33 @@ class TestCommand:
         assert part.read_bytes() == b"x" * 600
         assert run([*command, "--restart"]) == 0
 
+    def test_a_second_run_leaves_the_first_one_alone(self, tmp_path: Path) -> None:
+        pytest.importorskip("fcntl", reason="this system has no locks")
+        with VectorFile(tmp_path / "o.npy", {}, 2) as first:
+            first.add(np.ones((3, 2), np.float32))
+            for restart in (False, True):
+                with pytest.raises(InputError, match="another run writes to it"):
+                    VectorFile(tmp_path / "o.npy", {}, 2, restart=restart)
+            first.finish(lambda: [])
+        assert np.array_equal(np.load(tmp_path / "o.npy"), np.ones((3, 2)))
+
+    @pytest.mark.parametrize("kind", [".jsonl", ".parquet"])
+    def test_an_input_that_changes_meanwhile(
+        self, tmp_path: Path, model: Path, expected: Any, monkeypatch: pytest.MonkeyPatch, capsys: Capture, kind: str
+    ) -> None:
+        source, out, add = put(tmp_path / "a.txt"), tmp_path / f"o{kind}", VectorFile.add
+        for new, status in (("more\n", 0), ("new\n" * 5, 2)):
+
+            def changing(self: VectorFile, vectors: Any, new: str = new, status: int = status) -> None:
+                source.write_text(new if status else source.read_text() + new)
+                add(self, vectors)
+
+            monkeypatch.setattr(VectorFile, "add", changing)
+            put(source)
+            assert run(["embed", str(model), "--in", str(source), "--out", str(out)]) == status
+            assert np.array_equal(vectors_in(out), expected), "and its texts"
+        assert "it was changed while it was read; run the same command with --restart" in capsys.readouterr().err
+
     def test_options(self, tmp_path: Path, model: Path) -> None:
         source, out = put(tmp_path / "a.txt"), tmp_path / "out.npy"
         options = ["--dimensions", "5", "--prompt", "the ", "--no-normalize"]
@@ -151,12 +181,14 @@ class TestCommand:
     def test_what_is_refused(self, tmp_path: Path, model: Path, small: Path, ranker: Path, capsys: Capture) -> None:
         (tmp_path / "empty.txt").write_text("")
         given = {"--in": str(put(tmp_path / "b.txt")), "--out": str(tmp_path / "o.npy")}
+        same = str(put(tmp_path / "c.jsonl"))
         for asked, change, said in (
             (model, {"--out": str(tmp_path / "a.txt")}, "the name ends in '.txt'; expected"),
             (model, {"--out": str(tmp_path / "a")}, "the name has no ending; expected one of .npy"),
             (model, {"--out": "-"}, "--out needs a file, not standard input or output"),
             (model, {"--in": "-"}, "--in needs a file, not standard input or output"),
             (model, {"--out": str(tmp_path / "no" / "a.npy")}, "there is no such folder"),
+            (model, {"--in": same, "--out": same}, "this is the input itself"),
             (model, {"--in": str(tmp_path / "empty.txt")}, "found no texts in the file"),
             (model, {"--dimensions": "99"}, "dimensions is 99; expected"),
             (model, {"--prompt-name": "x"}, "there is no prompt 'x'"),
@@ -165,4 +197,4 @@ class TestCommand:
         ):
             error = refused(capsys, "embed", asked, *(part for pair in {**given, **change}.items() for part in pair))
             assert said in error
-            assert sorted(each.name for each in tmp_path.iterdir()) == ["b.txt", "empty.txt"], change
+            assert sorted(each.name for each in tmp_path.iterdir()) == ["b.txt", "c.jsonl", "empty.txt"], change

@@ -331,7 +331,7 @@ class TestPlaces:
         assert run(source, out).lines == 0
         with pytest.raises(InputError, match="this is the input itself"):
             run(source, source)
-        with pytest.raises(FormatError, match=r"memory://batch/none\.jsonl: cannot read it"):
+        with pytest.raises(FormatError, match=r"memory://batch/none\.jsonl: cannot read it: no such file"):
             run("memory://batch/none.jsonl", out)
         with pytest.raises(GlinferError, match="nosuch://a/b: cannot read it: Protocol not known"):
             run("nosuch://a/b", out)
