@@ -373,7 +373,7 @@ def find_chat(
 
     Raises:
         FormatError: a file of the template is damaged.
-        InputError: the model has neither form or embeds texts, the template cannot be used, or the form has no system prompt.
+        InputError: the model has neither form or embeds texts, its template cannot be used, or has no system prompt.
     """
     if config.embeds:
         raise InputError("this model cannot chat: it embeds texts; use embed or rerank")

@@ -546,7 +546,9 @@ class TestFindChat:
     def test_a_model_with_neither_is_one_line(self, tmp_path: Path) -> None:
         tokenizer = put(tmp_path, words())
         config = llama(tokenizer.vocab_size)
-        with pytest.raises(InputError, match=r"cannot chat: it has no chat template .*<\|user\|> token; use generate\Z"):
+        with pytest.raises(
+            InputError, match=r"cannot chat: it has no chat template .*<\|user\|> token; use generate\Z"
+        ):
             find_chat(tmp_path, tokenizer, config)
         with pytest.raises(InputError, match=r"cannot chat: it embeds texts; use embed or rerank\Z"):
             find_chat(tmp_path, tokenizer, replace(config, pooling="mean"))
