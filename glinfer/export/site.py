@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from glinfer.config import ModelConfig
+from glinfer.engine.fetching import found_model
 from glinfer.engine.loading import read_model
 from glinfer.engine.report import plain
 from glinfer.errors import FormatError, InputError, PlanError
@@ -179,7 +180,8 @@ def export_web(
         raise InputError(f"{shown(target)}: found the name of a page; name a folder, or add --single-file")
     check_target(target)
     root = web_root()
-    path, checkpoint = read_model(path, gelu=gelu, context=context)
+    given, model = path, found_model(path)
+    path, checkpoint = read_model(model, gelu=gelu, context=context)
     checkpoint.check_finite()
     weights = weights_named(weights, checkpoint.formats(), plan)
     embeds = checkpoint.config.embeds
@@ -195,7 +197,7 @@ def export_web(
             "leave --single-file out, or keep them in fewer bits (--weights q8)"
         )
     about = {
-        "name": title_of(path),
+        "name": title_of(path if path == model else given),  # not the folder that a zip file was unpacked into
         "plan": plan,
         "weights": weights,
         "cache": cache,

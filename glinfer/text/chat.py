@@ -373,8 +373,10 @@ def find_chat(
 
     Raises:
         FormatError: a file of the template is damaged.
-        InputError: the model has neither form, the template cannot be used, or the form has no system prompt.
+        InputError: the model has neither form or embeds texts, its template cannot be used, or has no system prompt.
     """
+    if config.embeds:
+        raise InputError("this model cannot chat: it embeds texts; use embed or rerank")
     path = find_model(path)
     template = template_of(path, tokenizer, config)
     if template is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from functools import cache
 from pathlib import Path
 
@@ -43,6 +44,9 @@ def test_a_site_that_embeds_has_what_the_page_needs(tmp_path: Path) -> None:
     model = tmp_path / "m"
     write_embedder(model, prompts=PROMPTS, normalize=False)
     made = export_web(model, tmp_path / "out", limits="webgl2")
+    packed = shutil.make_archive(str(tmp_path / "my-embedder"), "zip", model)
+    named = export_web(packed, tmp_path / "zipped", limits="webgl2").plan["model"]["name"]
+    assert [made.plan["model"]["name"], named] == ["m", "my-embedder"]
     found = json.loads((made.folder / "plan.json").read_text())
     about, config = found["embedding"], load_checkpoint(model).config.with_context(40)
     assert found["driver"] == "encode"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -544,5 +545,10 @@ class TestFindChat:
 
     def test_a_model_with_neither_is_one_line(self, tmp_path: Path) -> None:
         tokenizer = put(tmp_path, words())
-        with pytest.raises(InputError, match=r"cannot chat: found no chat template with it .*<|user|>"):
-            find_chat(tmp_path, tokenizer, llama(tokenizer.vocab_size))
+        config = llama(tokenizer.vocab_size)
+        with pytest.raises(
+            InputError, match=r"cannot chat: it has no chat template .*<\|user\|> token; use generate\Z"
+        ):
+            find_chat(tmp_path, tokenizer, config)
+        with pytest.raises(InputError, match=r"cannot chat: it embeds texts; use embed or rerank\Z"):
+            find_chat(tmp_path, tokenizer, replace(config, pooling="mean"))

@@ -54,6 +54,7 @@ export class Chooser {
     this.choose = () => {};
     this.waiting = null; // what was chosen while a download waited for consent
     const file = element("input", { type: "file", id: "file", accept: ".gguf", multiple: true });
+    file.addEventListener("click", () => (file.value = "")); // the same file may be chosen again
     file.addEventListener("change", () => file.files.length && this.choose({ gguf: [...file.files] }));
     const address = element("input", { type: "text", id: "address", placeholder: "https://huggingface.co/…/model.gguf", autocomplete: "off", spellcheck: false });
     const form = element("form", { id: "address-form", className: "row" });

@@ -109,7 +109,7 @@ export async function* generate(model, sampler, { prompt, count, stops, signal, 
  * @param {Options} options
  * @yields {string|number}
  */
-export async function* continuation(model, prompt, { maxTokens = 128, stopIds, signal = new AbortController().signal, speculate, keep, ...sampling }) {
+export async function* continuation(model, prompt, { maxTokens = 128, stopIds, signal, speculate, keep, ...sampling }) {
   const ofIds = Array.isArray(prompt);
   if (!ofIds && !model.tokenizer) throw new GlinferError("this model came without a tokenizer; give an array of token ids");
   if (stopIds && !Array.isArray(stopIds)) throw new GlinferError(`stopIds is ${shown(stopIds)}; expected an array of token ids`);
@@ -117,7 +117,7 @@ export async function* continuation(model, prompt, { maxTokens = 128, stopIds, s
   const text = ofIds ? null : model.tokenizer.stream();
   const options = { prompt: ofIds ? prompt : model.tokenizer.encode(prompt), count: checkCount(maxTokens), stops: (id) => ends.has(id), signal, speculate, keep };
   if (!options.prompt.length) throw new GlinferError("the prompt has no tokens; expected at least one");
-  for await (const id of alone(model, samplerOf(model, sampling), options)) {
+  for await (const id of alone(model, samplerOf(model, sampling, "stopIds"), options)) {
     if (ofIds) {
       yield id;
     } else if (!ends.has(id)) {
@@ -139,7 +139,7 @@ export async function* continuation(model, prompt, { maxTokens = 128, stopIds, s
  *   token, see `Conversation.splitter`, and the text that is final by then; at the end, without a token, the rest of the text.
  *   `finishReason` is the reason if the reply ends here.
  */
-export async function* replyParts(model, conversation, prompt, { maxTokens, signal = new AbortController().signal, watch, speculate, keep, ...sampling }) {
+export async function* replyParts(model, conversation, prompt, { maxTokens, signal, watch, speculate, keep, ...sampling }) {
   const room = conversation.form ? model.context - prompt.length : Infinity;
   const count = Math.min(checkCount(maxTokens), room);
   const kindOf = conversation.splitter();
@@ -164,25 +164,27 @@ export async function* replyParts(model, conversation, prompt, { maxTokens, sign
   yield part(last, streams[last].finish(), null);
 }
 
-/** `generate`, unless another text of this model is still running; `speculate` defaults to the model's. */
+/** `generate`, unless another text of this model is still running; `speculate` defaults to the model's, `signal` may be null. */
 async function* alone(model, sampler, options) {
   const { speculate = model.speculate } = options;
+  const signal = options.signal ?? new AbortController().signal;
+  if (typeof signal.aborted !== "boolean") throw new GlinferError(`signal is ${shown(signal)}; expected that of an AbortController`);
   if (checkSpeculation(speculate) !== null) model.requireDrafts();
   if (model.writing) throw new GlinferError("this model is still generating another text; leave its loop, or abort it");
   model.writing = true;
   try {
-    yield* generate(model, sampler, { ...options, speculate });
+    yield* generate(model, sampler, { ...options, signal, speculate });
   } finally {
     model.writing = false;
   }
 }
 
 /** A sampler; missing options are the model's own settings. Refuses options that no text has. */
-function samplerOf(model, given) {
+function samplerOf(model, given, ...others) {
   const { temperature, top_k: topK, top_p: topP, min_p: minP, repetition_penalty: repetitionPenalty } = model.plan.model.generation;
   const own = { temperature, topK, topP, minP, repetitionPenalty, seed: null };
   const unknown = Object.keys(given).find((name) => !Object.hasOwn(own, name));
-  if (unknown) throw new GlinferError(`there is no option ${unknown}; expected some of maxTokens, ${Object.keys(own).join(", ")}, speculate, keep, stopIds, signal`);
+  if (unknown) throw new GlinferError(`there is no option ${unknown}; expected some of ${["maxTokens", ...Object.keys(own), "speculate", "keep", ...others, "signal"].join(", ")}`);
   return new Sampler({ ...own, ...given });
 }
 

@@ -8,6 +8,8 @@ import { computingCanvas, lossOf } from "./limits.js";
 import { folderAddress } from "./source.js";
 import { direct, serveWorker, startWorker } from "./threads.js";
 
+const OF_TOKENS = ["prefill", "step", "rewind", "logits"]; // a stream holds tokens that it has not yielded yet
+
 /** The end that has the model; its methods are called through a link, see threads.js. */
 class ModelHost {
   /** @param {(base: string, options: object) => Promise<object>} load gives the model. */
@@ -38,6 +40,7 @@ class ModelHost {
 
   /** Calls a method that the model has; null is as a value left out. */
   do(name, ...given) {
+    if (this.model.writing && OF_TOKENS.includes(name)) throw new GlinferError(`this model is generating a text; leave its loop, or abort it, before ${name}`);
     return this.having(name)[name](...given.map((each) => each ?? undefined));
   }
 

@@ -196,11 +196,13 @@ export async function startWorker(start) {
   return null;
 }
 
-/** A value, or a plain object with each of its own values, as `change` makes them. */
+/** A value with all parts of its arrays and plain objects as `change` makes them. Copies proxies of these, which cannot be sent. */
 function mapped(given, change) {
   const changed = change(given);
-  if (changed !== given || given === null || typeof given !== "object" || Object.getPrototypeOf(given) !== Object.prototype) return changed;
-  return Object.fromEntries(Object.entries(given).map(([key, value]) => [key, change(value)]));
+  if (changed !== given || given === null || typeof given !== "object") return changed;
+  if (Array.isArray(given)) return Array.from(given, (each) => mapped(each, change));
+  if (Object.getPrototypeOf(given) !== Object.prototype) return given;
+  return Object.fromEntries(Object.entries(given).map(([key, value]) => [key, mapped(value, change)]));
 }
 
 function errorOf({ name, message }) {

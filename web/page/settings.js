@@ -16,7 +16,7 @@ function showTemperature() {
 export function settings() {
   const number = (id) => Number($(id).value);
   return {
-    count: Math.max(1, Math.floor(number("length")) || 1),
+    count: number("length"),
     temperature: number("temperature"),
     topK: number("top-k"),
     topP: number("top-p"),
@@ -35,12 +35,15 @@ export function settings() {
 export function showSampling({ temperature, top_k: topK, top_p: topP, min_p: minP, repetition_penalty: penalty }) {
   Object.entries({ temperature, "top-k": topK, "top-p": topP, "min-p": minP, penalty }).forEach(([id, value]) => {
     if (id === "temperature") $(id).max = String(Math.max(2, value));
-    $(id).value = String(value);
+    $(id).value = $(id).defaultValue = String(value);
   });
   showTemperature();
 }
 
-/** Listens to the form. */
+/** Listens to the form; an empty number becomes its default again, since 0 would mean something else. */
 export function startSettings() {
+  for (const field of document.querySelectorAll("#settings input[type=number]")) {
+    field.addEventListener("change", () => field.value || (field.value = field.defaultValue));
+  }
   $("temperature").addEventListener("input", showTemperature);
 }

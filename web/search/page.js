@@ -136,6 +136,7 @@ class SearchPage {
     const fits = (text) => text.length <= LETTERS * tokenizer.most && tokenizer.fits(before + text);
     const sorted = files.map((file) => [file.webkitRelativePath || file.name, file]);
     sorted.sort(([one], [other]) => (one < other ? -1 : 1));
+    this.leaveOut(new Set(sorted.map(([name]) => name)));
     for (const [name, file] of sorted) {
       signal.throwIfAborted();
       if (name.split("/").some((part) => part.startsWith("."))) continue; // as files that a system hides
@@ -154,6 +155,15 @@ class SearchPage {
     $("left-out").textContent =
       `${counted(leftOut.length, "file")} skipped (not plain text in UTF-8, or longer than ${LARGEST / 1e6} MB): ${names}`;
     $("left-out").hidden = false;
+  }
+
+  /** Removes the passages of files that are read again. */
+  leaveOut(names) {
+    const stays = this.passages.map(({ file }) => !names.has(file));
+    if (!stays.includes(false)) return;
+    this.scoring?.abort();
+    this.passages = this.passages.filter((_, place) => stays[place]);
+    this.vectors = this.vectors.filter((_, place) => stays[place]);
   }
 
   /** The passages nearest to a query. */
@@ -234,7 +244,10 @@ class SearchPage {
     addEventListener("unhandledrejection", ({ reason }) => this.shared.errors.push(String(reason)));
     $("waiting").remove();
     startTheme($("theme"), () => {});
-    for (const id of ["folder", "files"]) $(id).addEventListener("change", () => this.read(Array.from($(id).files)));
+    for (const id of ["folder", "files"]) {
+      $(id).addEventListener("click", () => ($(id).value = "")); // the same files may be chosen again
+      $(id).addEventListener("change", () => this.read(Array.from($(id).files)));
+    }
     $("form").addEventListener("submit", (event) => {
       event.preventDefault();
       this.search();

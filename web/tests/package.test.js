@@ -51,6 +51,7 @@ const WRONG = {
   "model.stream(1)": "is not assignable to parameter of type 'string'",
   'model.chat("a", { maxTokens: "5" })': "Type 'string' is not assignable to type 'number'",
   "model.sing()": "Property 'sing' does not exist",
+  "model.form.takesSystem": "'model.form' is possibly 'null'",
 };
 
 describe("the package", { skip }, () => {
@@ -85,6 +86,17 @@ describe("the package", { skip }, () => {
     for (const name of names.filter((each) => each.endsWith(".js"))) {
       assert.ok(names.includes(name.replace(/\.js$/, ".d.ts")), `types of ${name}`);
     }
+  });
+
+  test("replaces no folder of another kind", () => {
+    const mine = path.join(folder, "mine");
+    mkdirSync(mine);
+    writeFileSync(path.join(mine, "work.txt"), "work");
+    for (const argument of [mine, "--help"]) {
+      const { status, said } = run(WEB, process.execPath, "tools/package.mjs", argument);
+      assert.deepEqual([status, said], [1, `found ${argument}; expected a new folder, an earlier package, or --check\n`]);
+    }
+    assert.deepEqual(readdirSync(mine), ["work.txt"]);
   });
 
   test("can be imported where there is no browser, and says then what it needs", async () => {

@@ -293,6 +293,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeyp
         (["--drop", "model", out], "found two names"),
         (["--drop", out, "--weights", "q8"], "found --weights; --drop takes only --cache, --context and --json"),
         (["--drop", out, "--cache", "q8", "--single-file"], "found --single-file; --drop takes only"),
+        (["--drop", out, "--context", "0"], "the context is 0"),
         (["shakespeare"], "Missing argument 'OUT'"),
     ):
         assert run(["export-web", *given]) == 2

@@ -28,6 +28,10 @@ class Counter {
     return one + more;
   }
 
+  same(given) {
+    return given;
+  }
+
   async told({ onProgress }) {
     onProgress(1, "a");
     onProgress(2, "b");
@@ -56,6 +60,11 @@ class Counter {
 both("a call gives its value, with what is left out as it is", async (link) => {
   assert.equal(await link(new Counter()).call("add", 1, { more: 2 }), 3);
   assert.equal(await link(new Counter()).call("add", 1), 1);
+});
+
+both("proxies of arrays and objects are given as copies", async (link) => {
+  const reactive = new Proxy([new Proxy({ role: "user", parts: new Proxy([1, 2], {}) }, {})], {});
+  assert.deepEqual(await link(new Counter()).call("same", { messages: reactive }), { messages: [{ role: "user", parts: [1, 2] }] });
 });
 
 both("callbacks among the arguments are told in order", async (link) => {
@@ -110,7 +119,7 @@ test("what waits for a thread that is closed is told", async (t) => {
   await assert.rejects(threaded.call("add", 1), /released/);
 });
 
-test("null counts as no options, and decode refuses ids outside the vocabulary", async (t) => {
+test("null counts as no options, logits wait for no text, and decode refuses ids outside the vocabulary", async (t) => {
   globalThis.OffscreenCanvas = /** @type {any} */ (EventTarget);
   t.after(() => delete globalThis.OffscreenCanvas);
   const tokenizer = { encode: (text, { allowSpecial = true } = {}) => [text, allowSpecial], decode: String };
@@ -120,12 +129,17 @@ test("null counts as no options, and decode refuses ids outside the vocabulary",
       yield prompt + maxTokens;
     },
     chat: (text, { maxTokens = 6 } = {}) => text + maxTokens,
+    logits: () => new Float32Array(9),
+    writing: false,
     release() {},
   };
   const loaded = await loadThrough("http://localhost/", { load: async () => model, start: null }, { worker: false });
   assert.equal((await loaded.stream("a", null).next()).value, "a5");
   assert.equal(await loaded.chat("a", null), "a6");
   assert.deepEqual(await loaded.encode("a", null), ["a", true]);
+  assert.equal((await loaded.logits()).length, 9);
+  model.writing = true;
+  await assert.rejects(loaded.logits(), /generating a text; leave its loop, or abort it, before logits$/);
   assert.equal(await loaded.decode([0, 8]), "0,8");
   assert.equal(await loaded.decode(new Uint32Array([8])), "8");
   for (const [ids, words] of [[[9], "the token 9"], [[-1], "the token -1"], [["a"], 'the token "a"'], ["a", '"a"'], [5, "5"], [null, "null"]]) {

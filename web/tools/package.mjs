@@ -4,7 +4,7 @@
 //   node web/tools/package.mjs [OUT]      OUT: web/dist/glinfer if left out; `npm pack` there makes the archive
 //   node web/tools/package.mjs --check    only checks the types
 //
-// The folder is made anew. What the checker finds is printed, and the exit status is 1.
+// OUT is a new folder, or an earlier package, which is made anew. What the checker finds is printed, and the exit status is 1.
 
 import { spawnSync } from "node:child_process";
 import { cpSync, existsSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
@@ -73,10 +73,14 @@ if (lacks) {
   process.exit(1);
 }
 const folder = only ? mkdtempSync(path.join(tmpdir(), "glinfer-package-")) : path.resolve(argument);
+if (!only && (argument.startsWith("-") || (existsSync(folder) && !existsSync(path.join(folder, "gab_texts.js"))))) {
+  console.error(`found ${argument}; expected a new folder, an earlier package, or --check`);
+  process.exit(1);
+}
 try {
   if (!only) rmSync(folder, { recursive: true, force: true });
   lay(folder);
-  compile(folder, only ? { noEmit: true } : { declaration: true, emitDeclarationOnly: true });
+  compile(folder, only ? { noEmit: true } : { declaration: true, emitDeclarationOnly: true, checkJs: false, strictNullChecks: true });
 } finally {
   if (only) rmSync(folder, { recursive: true, force: true });
 }

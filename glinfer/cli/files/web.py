@@ -97,7 +97,8 @@ def _export_drop(folder: str, out: str | None, as_json: bool, options: dict[str,
         name = str(option.name)
         if given.get_parameter_source(name) is ParameterSource.COMMANDLINE and name not in _OF_DROP:
             raise InputError(f"found {option.opts[0]}; --drop takes only --cache, --context and --json")
-    made = export_drop(folder, cache=options["cache"], context=options["context"] or CONTEXT)
+    context = CONTEXT if options["context"] is None else options["context"]
+    made = export_drop(folder, cache=options["cache"], context=context)
     shapes = [each["name"] for each in made.plan["drop"]["shapes"]]
     if as_json:
         print_json({"folder": str(made.folder), "bytes": made.bytes, "shapes": shapes})

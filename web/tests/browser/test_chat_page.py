@@ -192,12 +192,21 @@ def test_a_server_that_goes_away(browse: Callable[..., ChatPage]) -> None:
 
 
 def test_what_the_server_refuses_is_said(served: Running, browse: Callable[..., ChatPage]) -> None:
-    page = browse().open(served)
+    page = browse(viewport={"width": 360, "height": 420}).open(served)
     assert page.send("x" * 2000, done="Stopped by an error.") == "", "nothing came of it"
     assert "the context of shakespeare holds 256" in page.do("text", "#problem")
+    page.do("click", "#show-panel")
     page.do("fill", "#top-p", "7")
+    page.do("click", "#hide-panel")
     page.send("ROMEO:", done="Stopped by an error.")
     assert "top_p: found 7" in page.do("text", "#problem")
+    hidden = "(({ scrollHeight, clientHeight }) => scrollHeight - clientHeight)(document.querySelector('#problem'))"
+    assert page.do("evaluate", hidden) <= 0, "the sentence is cut on a phone"
+    own = page.do("evaluate", "document.querySelector('#top-p').defaultValue")
+    page.do("click", "#show-panel")
+    page.do("fill", "#top-p", "")
+    page.do("press", "#top-p", "Tab")
+    assert page.do("evaluate", "document.querySelector('#top-p').value") == own != ""
 
 
 def test_an_example_on_a_phone_dark_and_light(served: Running, browse: Callable[..., ChatPage]) -> None:

@@ -106,6 +106,12 @@ def test_a_folder_is_searched_and_its_texts_stay_texts(browsed: Browsed, tmp_pat
         assert shown[HOSTILE][1] == "notes/<b id=bad>hostile.md, line 1"
         scores = [float(score) for score, _, _ in listed]
         assert scores == sorted(scores, reverse=True)
+        (folder / "deep" / "rain.txt").write_text("the cat, changed.", encoding="utf-8")
+        browsed.do("files", "#folder", [str(folder)])
+        browsed.do("says", "#status", "can be searched")
+        held = "glinfer.page.passages.filter(({ file }) => file.endsWith('rain.txt')).map(({ text }) => text)"
+        assert browsed.do("evaluate", held) == ["the cat, changed."], "a file that is read again is there twice"
+        assert browsed.do("evaluate", "glinfer.page.passages.length - glinfer.page.vectors.length") == 0
         assert [address for address in browsed.asked if not address.startswith((url, "data:", "blob:"))] == []
         if (WEB / "node_modules" / "axe-core").is_dir():
             assert browsed.do("axe", True) == []

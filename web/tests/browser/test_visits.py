@@ -334,6 +334,8 @@ def test_the_npm_package_runs_sites_of_both_kinds(
       found.reply = (await model.chat(here.prompt, { maxTokens: here.tokens, temperature: 0 })).text;
       found.unknown = await model.chat("Hi", { maxToken: 5 }).catch(({ message }) => message);
       const stopped = model.stream("Hi", { stopIds: 13 })[Symbol.asyncIterator]();
+      found.foreign = await model.chat("Hi", { stopIds: [1] }).catch(({ message }) => message);
+      found.signal = await model.chat("Hi", { signal: "x" }).catch(({ message }) => message);
       found.stops = await stopped.next().catch(({ message }) => message);
       await model.release();
       found.misspelt = await load("vectors", { onprogress: console.log }).catch(({ message }) => message);
@@ -359,6 +361,9 @@ def test_the_npm_package_runs_sites_of_both_kinds(
     np.testing.assert_allclose(found["vectors"], vectors, atol=1e-5)
     assert found["ranked"] == [each.index for each in ranked]
     assert found["unknown"].startswith("there is no option maxToken; expected some of maxTokens, ")
+    assert found["foreign"].startswith("there is no option stopIds; ")
+    assert found["foreign"].count("stopIds") == 1
+    assert found["signal"] == 'signal is "x"; expected that of an AbortController'
     assert found["stops"] == "stopIds is 13; expected an array of token ids"
     assert found["misspelt"].startswith("there is no option onprogress; expected some of canvas, ")
     assert found["nothing"] == "text 0 is null; expected a string, or token ids"
