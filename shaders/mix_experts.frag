@@ -25,7 +25,8 @@ vec4 mixed(int row) {
     vec4 sum = vec4(0.0);
     if (row >= held) return sum;
 #ifdef BIAS_WIDTH
-    sum = FETCH(bias, ivec2(min(16 * out_block + out_lane, BIAS_WIDTH - 1), 0), ivec2(BIAS_WIDTH, 1));
+    int column = 16 * out_block + out_lane;  // of padding there is none
+    if (column < BIAS_WIDTH) sum = FETCH(bias, ivec2(column, 0), ivec2(BIAS_WIDTH, 1));
 #endif
     for (int i = 0; i < USED; i++) {
         vec4 chosen = choice_at(row, i);

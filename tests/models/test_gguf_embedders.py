@@ -59,12 +59,12 @@ FORMS: dict[str, tuple[ModelConfig, int]] = {
     "bert, cls": (replace(BERT, pooling="cls", type_vocab_size=0), CLS),
     "bert, scores": (replace(BERT, pooling="cls", type_vocab_size=1, dense=SCORES), RANK),
     "nomic-bert": (replace(NOMIC, pooling="mean"), MEAN),
-    "nomic-bert-moe": (replace(MOE, pooling="mean"), MEAN),
     "jina-bert-v3": (replace(JINA, pooling="mean"), MEAN),
     "modern-bert": (replace(MODERN, pooling="mean"), MEAN),
     "eurobert": (replace(EURO, pooling="lasttoken"), LAST),
     "gemma-embedding": (replace(GEMMA, pooling="mean", dense=((128, False, "none"), (64, False, "none"))), MEAN),
     "qwen3": (replace(QWEN, pooling="lasttoken"), LAST),
+    "nomic-bert-moe": (replace(MOE, pooling="mean"), MEAN),
     "qwen3, yes or no": (replace(QWEN, pooling="lasttoken", dense=((2, False, "none"),)), RANK),
 }
 """Models, as their files are read, and the number of their pooling."""
