@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from goldens.embedders import texts, write_pooling
 from safetensors.numpy import save_file
+from tiers import tiered
 
 import glinfer
 from glinfer.errors import FormatError
@@ -139,7 +140,7 @@ def write(folder: Path, tensors: dict[str, Array], **changes: Any) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@tiered("dtype", [np.float32, np.float16])
 def test_vectors_of_a_directory(tmp_path: Path, dtype: Any) -> None:
     """Few rows take their experts one by one, many in groups; in halves the file's own numbers are computed with."""
     tensors = {name: each.astype(dtype) for name, each in made().items()}
