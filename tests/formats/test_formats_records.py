@@ -94,11 +94,14 @@ def test_qwen2_moe_has_a_shared_expert_of_another_width(tmp_path: Path) -> None:
         config_with(tmp_path, "qwen2_moe", decoder_sparse_step=2)
 
 
-def test_adapters_inside_of_an_embedding_model_are_refused(tmp_path: Path) -> None:
+def test_a_classifier_that_the_family_lacks_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
         FormatError, match=r"architectures is \['ModernBertForSequenceClassification'\]; expected no class"
     ):
         config_with(tmp_path, "modernbert", architectures=["ModernBertForSequenceClassification"])
+
+
+def test_adapters_inside_of_an_embedding_model_are_refused(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match=r"lora_adaptations is \['retrieval.query'\], which is not supported"):
         config_with(tmp_path, "xlm-roberta", lora_adaptations=["retrieval.query"], position_embedding_type="rotary")
 

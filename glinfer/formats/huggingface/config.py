@@ -215,8 +215,8 @@ def _refuse_other_maths(family: Family, settings: Settings) -> None:
     for name, harmless in form.only.items():
         settings.only(name, harmless)
     if _names_classifier(settings.values) and not form.classifier:
-        known = ", ".join(each.name for each in FAMILIES.values() if each.huggingface and each.huggingface.classifier)
-        raise settings.refused("architectures", f"no classifier, as only those of {known} are supported")
+        able = ", ".join(each.name for each in FAMILIES.values() if each.huggingface and each.huggingface.classifier)
+        raise settings.refused("architectures", f"no classifier, as only those of {able} are supported")
     for name in () if family.experts else _EXPERTS:
         if settings.values.get(name) and name not in form.unused:
             raise FormatError(
