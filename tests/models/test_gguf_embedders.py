@@ -64,8 +64,8 @@ FORMS: dict[str, tuple[ModelConfig, int]] = {
     "eurobert": (replace(EURO, pooling="lasttoken"), LAST),
     "gemma-embedding": (replace(GEMMA, pooling="mean", dense=((128, False, "none"), (64, False, "none"))), MEAN),
     "qwen3": (replace(QWEN, pooling="lasttoken"), LAST),
-    "nomic-bert-moe": (replace(MOE, pooling="mean"), MEAN),
     "qwen3, yes or no": (replace(QWEN, pooling="lasttoken", dense=((2, False, "none"),)), RANK),
+    "nomic-bert-moe": (replace(MOE, pooling="mean"), MEAN),
 }
 """Models, as their files are read, and the number of their pooling."""
 
