@@ -138,8 +138,8 @@ class ModelConfig:
       key head are consecutive, or, with ``linear_keys_in_turn`` (GGUF files), interleaved. In families with the scan of
       Mamba-2 a key head is a group, keys have the elements of its state, ``conv_bias`` is the convolution's, and
       results are normalised in ``linear_norm_groups`` parts (0: not). Layers of some families have one branch, which is
-      an MLP in those of kind ``mlp``, and experts in those of kind ``moe``. Layers of kind ``hybrid`` have attention
-      and a scan, which read the same stream.
+      an MLP in those of kind ``mlp``, and experts in those of kind ``moe``; in other families a layer ``moe`` has
+      attention, then experts. Layers of kind ``hybrid`` have attention and a scan, which read the same stream.
     * ``global_head_dim`` and ``num_global_key_value_heads`` are the heads of layers without a window (0: as in the
       others); with ``attention_k_eq_v`` their values are the keys before their norm. The last ``num_kv_shared_layers``
       layers use the keys and values of the last layer of their kind before them; ``use_double_wide_mlp`` doubles the
@@ -306,8 +306,8 @@ class ModelConfig:
         family = FAMILIES.get(self.model_type) if isinstance(self.model_type, str) else None
         if self._check_kind(CONV, "conv_L_cache", "convolves", may_have=family is None or family.convolves):
             self._check_taps("conv_L_cache")
-        for kind, may_have in ((MLP, "single"), (MOE, "experts")):
-            if kind in self.layer_types and family is not None and not (family.single and getattr(family, may_have)):
+        for kind, may_have in ((MLP, "single"), (MOE, "listed_experts")):
+            if kind in self.layer_types and family is not None and not getattr(family, may_have):
                 words = "have two branches" if not family.single else "have no experts"
                 raise ConfigError(f"layer_types has {kind!r}; layers of {self.model_type} {words}")
         self._check_delta_rule(family)
@@ -426,7 +426,7 @@ class ModelConfig:
         """The record of one layer, from the family's and the fields of all layers."""
         family = self.family
         kind, shared = self._kind(index), index >= self.producing_layers
-        dense = kind != MOE if family.single else index < self.num_dense_layers
+        dense = kind != MOE if family.listed_experts else index < self.num_dense_layers
         inner = (self.dense_intermediate_size if dense else 0) or self.intermediate_size
         layer = dataclasses.replace(
             family.layer,

@@ -70,9 +70,10 @@ MODELS = {
     "phi3 two angles": replace(of_family("phi3"), rope_scaling=tuple(LONGROPE.items())),
 }
 """A small decoder of each family, and others with what these lack."""
+EMBEDDING = [*(name for name in FAMILIES if name not in DECODERS), "qwen3"]
 EMBEDDERS = {
     name: replace(of_family(name), pooling=POOLINGS[1 + number % 5], type_vocab_size=2 * (name == "bert"))
-    for number, name in enumerate([*(name for name in FAMILIES if name not in DECODERS), "qwen3"])
+    for number, name in enumerate(sorted(EMBEDDING, key=lambda name: FAMILIES[name].experts))
 }
 TOWER = ModelConfig(
     *(36, 24, 3, 2, 36, 40),

@@ -54,6 +54,7 @@ from glinfer.families import (
     nemotron_h,
     nemotron_h_moe,
     nomic_bert,
+    nomic_bert_moe,
     olmo2,
     olmo3,
     olmoe,
@@ -86,7 +87,8 @@ _MODULES = (
     *(mixtral, glm4_moe, dots1, minimax_m2, ernie4_5_moe, hunyuan_v1_moe),
     *(qwen2_moe, qwen3_moe, olmoe, granitemoe, granitemoehybrid_moe, nemotron_h_moe, gemma4_moe, lfm2_moe, gpt_oss),
     *(qwen3_5_moe, qwen3_next),
-    *(bert, roberta, xlm_roberta, nomic_bert, modernbert, gemma_embedding, eurobert, jina_embeddings_v3),
+    *(bert, roberta, xlm_roberta, nomic_bert, nomic_bert_moe),
+    *(modernbert, gemma_embedding, eurobert, jina_embeddings_v3),
 )
 FAMILIES: dict[str, Family] = {module.FAMILY.name: module.FAMILY for module in _MODULES}
 """Every family by its name, the ``model_type`` of its models."""

@@ -46,7 +46,8 @@ class Names:
         shared_post_norm, expert_post_norm: the norms after the shared expert and after the others.
         expert_scale: the full name of the factors of experts, if they have norms of their own.
         expert_bias: the full name of the numbers that choose experts beside their shares, if layers have them.
-        dense_gate, dense_up, dense_down: the matrices of the MLP in the first layers, if these have no experts.
+        expert_sum_bias: the full name of the bias of the sum of experts, if it has one.
+        dense_gate, dense_up, dense_down: the matrices of the MLP in layers without experts, if others have them.
         shared_router, shared_gate, shared_up, shared_down: the vector that weights the shared expert, and its matrices,
             if layers have one.
         per_layer_table: the token embeddings of each layer, with a placeholder for its number; without one, a tensor
@@ -101,6 +102,7 @@ class Names:
     expert_post_norm: str = ""
     expert_scale: str = ""
     expert_bias: str = ""
+    expert_sum_bias: str = ""
     dense_gate: str = "mlp.gate_proj"
     dense_up: str = "mlp.up_proj"
     dense_down: str = "mlp.down_proj"

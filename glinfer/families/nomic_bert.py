@@ -6,10 +6,11 @@ Defaults follow NomicBertConfig in Hugging Face's transformers; older files use 
 from dataclasses import replace
 
 from glinfer.families.gguf import Gguf
-from glinfer.families.huggingface import ACTIVATIONS, HuggingFace
+from glinfer.families.huggingface import ACTIVATIONS, Fields, HuggingFace
 from glinfer.families.layer import LayerConfig
 from glinfer.families.names import GGUF_SUM_NAMES, Names
 from glinfer.families.record import Family
+from glinfer.families.settings import Settings
 
 NAMES = Names(
     embeddings="embeddings.word_embeddings",
@@ -26,6 +27,15 @@ NAMES = Names(
     final_norm="",
     head="",
 )
+
+
+def old_settings(settings: Settings, fields: Fields) -> Fields:
+    """The epsilon and the base of angles under the names in older files."""
+    return {
+        "layer_norm_eps": settings.number("layer_norm_epsilon", fields["layer_norm_eps"]),
+        "rope_theta": settings.number("rotary_emb_base", fields["rope_theta"]),
+    }
+
 
 FAMILY = Family(
     "nomic_bert",
@@ -56,6 +66,7 @@ FAMILY = Family(
             "mlp_fc1_bias": (False,),
             "mlp_fc2_bias": (False,),
         },
+        more=old_settings,
         names=replace(NAMES, projection="attn.Wqkv"),
         prefix="",
         buffers=r"(.*\.)?rotary_emb\..*|.*position_ids|pooler\..*|cls\..*",

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from glinfer.families.gguf import Gguf
 from glinfer.families.huggingface import HuggingFace
-from glinfer.families.layer import BOTH, CONV, DELTA, QUERY_BETA, LayerConfig
+from glinfer.families.layer import BOTH, CONV, DELTA, MOE, QUERY_BETA, LayerConfig
 from glinfer.families.names import Names
 
 
@@ -38,9 +38,10 @@ class Family:
         by_grid: whether an image encoder takes images of any shape as two frames: places of patches are interpolated,
             and heads turn by rows and columns.
         norm_biases: whether LayerNorm has a bias.
-        biases: the matrices among ``q``, ``k``, ``v``, ``o``, ``router``, ``gate``, ``up``, ``down`` and ``head`` that
-            always have a bias.
-        attention_biases, mlp_biases: the matrices that have a bias in a model with ``attention_bias`` or ``mlp_bias``.
+        biases: the matrices among ``q``, ``k``, ``v``, ``o``, ``router``, ``gate``, ``up``, ``down``, those of layers
+            without experts, and ``head`` that always have a bias.
+        attention_biases, mlp_biases: the matrices that have a bias in a model with ``attention_bias`` or ``mlp_bias``;
+            ``expert_sum_bias`` for the sum of experts.
         usual: fields of :class:`glinfer.config.ModelConfig` for a shape given as options.
         huggingface, gguf: its form in files of these formats; None for unsupported formats.
         manifest: the one supported value of each setting of its Gab manifests, see
@@ -93,6 +94,11 @@ class Family:
     def experts(self) -> bool:
         """Whether each layer has many gated MLPs, of which each token uses a few."""
         return bool(self.names.router)
+
+    @property
+    def listed_experts(self) -> bool:
+        """Whether only the layers of kind ``moe`` have experts."""
+        return MOE in self.usual.get("layer_types", ())
 
     @property
     def shared_expert(self) -> bool:

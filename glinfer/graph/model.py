@@ -277,6 +277,7 @@ class Graph:
             else None,
             of.experts,
             self._expert_norms(number, count) if of.experts.own_norms else None,
+            ModelTensor("expert_sum_bias", "", (width,), number) if "expert_sum_bias" in self._biased else None,
         )
 
     def _expert_norms(self, number: int, count: int) -> ExpertNorms:

@@ -236,6 +236,7 @@ class ExpertMlps(Node):
         shared: the MLP of all tokens.
         choice: how experts are chosen and weighted.
         norms: the norms of router and MLPs, where they have their own.
+        sum_bias: [D], which is added to their sum, where there is one.
     """
 
     router: Linear
@@ -245,13 +246,14 @@ class ExpertMlps(Node):
     shared: Mlp | None
     choice: Experts
     norms: ExpertNorms | None = None
+    sum_bias: ModelTensor | None = None
 
     def parts(self) -> Iterator[object]:
         """As a file has them: the first products of all experts, then their last ones."""
         yield from (self.router, self.choice_bias)
         yield from (each.first for each in self.experts)
         yield from (each.down for each in self.experts)
-        yield from (self.shared_router, self.shared, self.norms)
+        yield from (self.shared_router, self.shared, self.norms, self.sum_bias)
 
     @property
     def stacked(self) -> tuple[Mlp, ...]:

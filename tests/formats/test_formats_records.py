@@ -94,6 +94,20 @@ def test_qwen2_moe_has_a_shared_expert_of_another_width(tmp_path: Path) -> None:
         config_with(tmp_path, "qwen2_moe", decoder_sparse_step=2)
 
 
+def test_older_files_of_nomic_have_other_names_of_settings(tmp_path: Path) -> None:
+    found = config_with(tmp_path, "nomic_bert", rotary_emb_base=500, layer_norm_epsilon=1e-5)
+    assert (found.rope_theta, found.layer_norm_eps) == (500.0, 1e-5)
+    usual = config_with(tmp_path, "nomic_bert")
+    assert (usual.rope_theta, usual.layer_norm_eps) == (1000.0, 1e-12)
+
+
+def test_a_classifier_that_the_family_lacks_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(
+        FormatError, match=r"architectures is \['ModernBertForSequenceClassification'\]; expected no class"
+    ):
+        config_with(tmp_path, "modernbert", architectures=["ModernBertForSequenceClassification"])
+
+
 def test_adapters_inside_of_an_embedding_model_are_refused(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match=r"lora_adaptations is \['retrieval.query'\], which is not supported"):
         config_with(tmp_path, "xlm-roberta", lora_adaptations=["retrieval.query"], position_embedding_type="rotary")

@@ -56,6 +56,8 @@ def layers_of(family: str) -> dict[str, Any]:
     if FAMILIES[family].scaled_queries:
         yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8}
         return {"rope_scaling": {**yarn, "llama_4_scaling_beta": 0.3}}
+    if FAMILIES[family].encodes and FAMILIES[family].experts:
+        return {"layer_types": ("full_attention", "moe"), "mlp_bias": True}
     if family == "apertus":
         return {"hidden_act": "xielu"}
     if family == "qwen2_moe":

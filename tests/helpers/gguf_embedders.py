@@ -34,9 +34,9 @@ def write_gguf_file(
     kind = gguf.GGMLQuantizationType[dtype]
     for name, tensor in tensors.items():
         found = names.get_name(name, try_suffixes=(".weight", ".bias")) or name
-        matrix = tensor.ndim == 2 and not found.startswith(("position_embd", "token_types"))
+        matrix = tensor.ndim > 1 and not found.startswith(("position_embd", "token_types"))
         floats = np.ascontiguousarray(tensor, np.float32)
-        if matrix and dtype != "F32" and tensor.shape[1] % gguf.GGML_QUANT_SIZES[kind][0] == 0:
+        if matrix and dtype != "F32" and tensor.shape[-1] % gguf.GGML_QUANT_SIZES[kind][0] == 0:
             writer.add_tensor(found, gguf.quants.quantize(floats, kind), raw_dtype=kind)
         else:
             writer.add_tensor(found, floats)

@@ -300,16 +300,18 @@ def test_rows_are_joined(device: Device, kernels: KernelOptions) -> None:
 
 
 @tiered(
-    ("name", "adds", "grouped"),
+    ("name", "adds", "grouped", "biased"),
     [
-        ("llvmpipe", True, False),
-        ("one by one", False, True),
-        ("GPU", False, False),
-        ("mantissa, one by one", True, False),
+        ("llvmpipe", True, False, True),
+        ("one by one", False, True, False),
+        ("GPU", False, False, True),
+        ("mantissa, one by one", True, False, False),
     ],
     keep=2,
 )
-def test_what_the_chosen_experts_gave_is_added_up(device: Device, name: str, adds: bool, grouped: bool) -> None:
+def test_what_the_chosen_experts_gave_is_added_up(
+    device: Device, name: str, adds: bool, grouped: bool, biased: bool
+) -> None:
     """Of the last slot all rows but the first are padding, to which nothing is added, whatever their parts hold."""
     kernels, experts, cols = KERNELS[name], Experts(40, 18, True), 70
     count = kernels.rows_per_draw
@@ -334,6 +336,7 @@ def test_what_the_chosen_experts_gave_is_added_up(device: Device, name: str, add
     one.by_row.discard("x")
     chosen, out = one.blocks("choice", choice), one.deal(OUT, 3, cols, "cache")
     how: dict[str, Any] = {"residual": residual, "slots": "row_slots", "rows": "rows", "kernels": kernels}
+    how["bias"] = one.row_weight("bias", normal(8, 1, cols)) if biased else None
     one.draw(mix_experts("draw", "draw", x, chosen, out, experts, **how))
     if grouped:
         one.by_row.clear()

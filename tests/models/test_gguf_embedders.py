@@ -40,6 +40,8 @@ LAYERS = ("sliding_attention",) * 5 + ("full_attention",)
 WINDOWS = {"num_hidden_layers": 7, "layer_types": LAYERS, "rope_local_base_freq": 10000.0, "rope_theta": 1e6}
 BERT = ModelConfig(**SHAPE, model_type="bert", hidden_act="gelu", layer_norm_eps=1e-12, type_vocab_size=2)
 NOMIC = replace(BERT, model_type="nomic_bert", hidden_act="silu", rope_theta=1000.0)
+MOE = replace(NOMIC, model_type="nomic_bert_moe", hidden_act="gelu", rope_theta=10000.0, type_vocab_size=1)
+MOE = replace(MOE, layer_types=("full_attention", "moe"), num_experts=5, num_experts_per_tok=2)
 JINA = replace(BERT, model_type="jina_embeddings_v3", rope_theta=20000.0, type_vocab_size=1)
 QWEN = ModelConfig(**SHAPE, **ROTARY, model_type="qwen3", hidden_act="silu", rope_theta=1e6)
 GEMMA = ModelConfig(
@@ -63,12 +65,15 @@ FORMS: dict[str, tuple[ModelConfig, int]] = {
     "gemma-embedding": (replace(GEMMA, pooling="mean", dense=((128, False, "none"), (64, False, "none"))), MEAN),
     "qwen3": (replace(QWEN, pooling="lasttoken"), LAST),
     "qwen3, yes or no": (replace(QWEN, pooling="lasttoken", dense=((2, False, "none"),)), RANK),
+    "nomic-bert-moe": (replace(MOE, pooling="mean"), MEAN),
 }
 """Models, as their files are read, and the number of their pooling."""
 
 
 JOINED = {**dict.fromkeys("qkv", "Wqkv"), "gate": "Wi", "up": "Wi"}
 """The joined matrices of the last parts of names."""
+JOINING = ("nomic_bert", "nomic_bert_moe", "modernbert", "jina_embeddings_v3")
+"""The families whose files join them."""
 
 
 def keys_of(config: ModelConfig, pooling: int) -> dict[str, Any]:
@@ -90,6 +95,9 @@ def keys_of(config: ModelConfig, pooling: int) -> dict[str, Any]:
     if family.rotary and family.norm == "rms":
         keys |= {f"attention.{name}_length": config.head_dim for name in ("key", "value")}
         keys["attention.head_count_kv"] = config.num_key_value_heads
+    if config.experts is not None:
+        keys |= {"expert_count": config.num_experts, "expert_used_count": config.num_experts_per_tok}
+        keys["moe_every_n_layers"] = len(config.layer_types)
     if config.rope_local_base_freq:
         keys["rope.freq_base_swa"] = config.rope_local_base_freq
     if config.sliding_window:
@@ -116,7 +124,13 @@ def renamed(checkpoint: Checkpoint) -> dict[str, Array]:
         if config.family.norm_offset and whose.endswith("norm"):
             tensor = tensor + 1
         stem, _, last = whose.rpartition(".")
-        if config.model_type in ("nomic_bert", "modernbert", "jina_embeddings_v3") and (joined := JOINED.get(last)):
+        if ".experts." in whose:
+            stem, expert = stem.rsplit(".", 1)
+            experts = np.asarray(tensor)[None]
+            name = f"{stem}.mlp.{last}.weight"
+            found[name] = np.concatenate([found[name], experts]) if int(expert) else experts
+            continue
+        if config.model_type in JOINING and (joined := JOINED.get(last)):
             joined = f"{stem}.{joined}.{part}"
             found[joined] = np.concatenate([found[joined], tensor]) if joined in found else np.asarray(tensor)
             continue

@@ -214,6 +214,9 @@ def _refuse_other_maths(family: Family, settings: Settings) -> None:
     form = family.in_huggingface
     for name, harmless in form.only.items():
         settings.only(name, harmless)
+    if _names_classifier(settings.values) and not form.classifier:
+        able = ", ".join(each.name for each in FAMILIES.values() if each.huggingface and each.huggingface.classifier)
+        raise settings.refused("architectures", f"no classifier, as only those of {able} are supported")
     for name in () if family.experts else _EXPERTS:
         if settings.values.get(name) and name not in form.unused:
             raise FormatError(
@@ -227,11 +230,14 @@ def _refuse_other_maths(family: Family, settings: Settings) -> None:
 
 
 def classifies(family: Family, values: Mapping[str, Any]) -> bool:
-    """Whether a model ends with a classifier, according to ``architectures`` in its file."""
+    """Whether a model ends with a classifier, according to ``architectures`` in its file, which its family can have."""
+    return _names_classifier(values) and bool(family.in_huggingface.classifier)
+
+
+def _names_classifier(values: Mapping[str, Any]) -> bool:
     named = values.get("architectures")
     names = named if isinstance(named, list) else []
-    ends = any(isinstance(name, str) and name.endswith(_CLASSIFIER) for name in names)
-    return ends and bool(family.in_huggingface.classifier)
+    return any(isinstance(name, str) and name.endswith(_CLASSIFIER) for name in names)
 
 
 def squashes(values: Mapping[str, Any]) -> bool:

@@ -3,8 +3,9 @@
 ``padded`` positions have unused rows before the first one. ``transposed`` matrices are [in, out]. ``by key``, the rows
 before a delta rule are grouped by key head; ``by head``, those of queries, keys and values by head. A ``row`` is
 [1, numbers]. ``alternating``, a tensor holds the matrices of all experts, with the rows of gate and up in turn. Floats
-are [experts, in, out]. In MXFP4 (Open Compute Project, Microscaling Formats 1.0) a matrix is two tensors of bytes:
-``NAME_blocks`` [experts, out, in / 32, 16] with two weights in each byte, the first one in the low half, and
+are [experts, in, out]. ``stacked``, a tensor holds the matrices of all experts one below the other, which are [in, out]
+if they are ``stacked, transposed``. In MXFP4 (Open Compute Project, Microscaling Formats 1.0) a matrix is two tensors
+of bytes: ``NAME_blocks`` [experts, out, in / 32, 16] with two weights in each byte, the first one in the low half, and
 ``NAME_scales`` [experts, out, in / 32], exponents of two. GGML's blocks have the same weights and exponents. There, the
 low halves of a block hold its first sixteen weights, and the high halves the others.
 """
@@ -12,7 +13,7 @@ low halves of a block hold its first sixteen weights, and the high halves the ot
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 import numpy as np
@@ -34,6 +35,7 @@ from glinfer.quant.parts import Bytes, parts_of
 
 PADDED, TRANSPOSED, BY_KEY, ALTERNATING = "padded", "transposed", "by key", "alternating"
 BY_HEAD, ROW = "by head", "row"
+STACKED, STACKED_TRANSPOSED = "stacked", "stacked, transposed"
 MXFP4 = "MXFP4"
 BLOCKS, SCALES = "_blocks", "_scales"
 _BYTE = "U8"
@@ -63,6 +65,10 @@ def file_shape(config: ModelConfig, stored: StoredTensor) -> tuple[int, ...]:
         return (1, *shape)
     if layout == PADDED:
         return (shape[0] + UNUSED_POSITIONS, *shape[1:])
+    if layout == STACKED:
+        return stored.shape
+    if layout == STACKED_TRANSPOSED:
+        return stored.experts * shape[2], shape[1]
     turned = layout == TRANSPOSED or (layout == ALTERNATING and len(stored.shape) == 2)
     return (*shape[:-2], *shape[-2:][::-1]) if turned else shape
 
@@ -74,6 +80,10 @@ def parts_in(config: ModelConfig, stored: StoredTensor, found: FoundTensor, data
     another order are gathered on access.
     """
     layout = layout_of(stored, config.family.in_huggingface)
+    if layout == STACKED_TRANSPOSED:
+        experts, outputs, inputs = stored.stacked_shape
+        yield from _of_experts(stored, replace(found, shape=(experts, inputs, outputs)), data)
+        return
     if layout in (ALTERNATING, TERNARY):
         yield from (_of_experts if layout == ALTERNATING else ternary_parts)(stored, found, data)
         return

@@ -73,15 +73,17 @@ def mix_experts(
     rows: Extent,
     kernels: KernelOptions,
     alone: bool = False,
+    bias: TensorSpec | None = None,
 ) -> DrawSpec:
-    """``out[r] = sum over i of weight[r, i] · x[r, i] + residual[r]`` for the rows of the first ``slots`` slots.
+    """``out[r] = sum over i of weight[r, i] · x[r, i] + bias + residual[r]`` for the rows of the first ``slots`` slots.
 
     x [rows, used · D], each part padded to whole blocks, and choice [rows, 4 · used] have a row a slot. Or
     ``gemm`` wrote x [groups · T, D], interleaved, and ``place_experts`` the choice, with the places of its rows
-    (:mod:`glinfer.kernels.fused.expert_groups`). out [rows, D] and residual are interleaved. Without ``residual``
-    blending adds to out, unless the sum is ``alone``. Rows from number ``rows`` on are padding: nothing is added.
+    (:mod:`glinfer.kernels.fused.expert_groups`). out [rows, D] and residual are interleaved, bias is [1, D].
+    Without ``residual`` blending adds to out, unless the sum is ``alone``. Rows from number ``rows`` on are padding:
+    nothing is added.
     """
-    inputs: Inputs = {"x": x, "choice": choice}
+    inputs: Inputs = {"x": x, "choice": choice, "bias": bias}
     defines: Defines = [("USED", experts.used), ("PLACED", int(isinstance(x, RowInterleaved)))]
     if residual is not None:
         inputs |= residual.inputs("r")
@@ -134,6 +136,7 @@ def _check_mix(shapes: Shapes, params: Params) -> None:
         rows = min(rows, shapes.rows("x"))
     shapes.expect("choice", None, CHOICE_FLOATS * used)
     shapes.require(params["held"] <= min(rows, shapes.rows("choice")), f"{params['held']} rows of {rows}")
+    shapes.expect("bias", 1, cols)
     for name in R_ROWS:
         shapes.expect(name, None, cols)
 
@@ -147,7 +150,7 @@ def _oracle_mix(inputs: Mapping[str, Array], params: Params, size: tuple[int, in
     else:
         parts = float64(inputs, ["x"])[0][:held].reshape(held, used, -1)[:, :, : size[1]]
     mixed = np.zeros((size[0] * rows, size[1]))
-    mixed[:held] = np.einsum("ri,rid->rd", weights, parts)[: len(mixed)]
+    mixed[:held] = np.einsum("ri,rid->rd", weights, parts)[: len(mixed)] + inputs.get("bias", 0.0)
     if params.get("RESIDUAL"):
         mixed = mixed + gathered(inputs, rows, "r")[: len(mixed)]
     found = deinterleaved(mixed, rows)
@@ -157,5 +160,12 @@ def _oracle_mix(inputs: Mapping[str, Array], params: Params, size: tuple[int, in
 register(Op("join_rows", (), X_ROWS, _check_join, _oracle_join))
 register(Op("route", ("logits",), ("bias", "scales"), _check_route, _oracle_route, regions=("logits", "output")))
 register(
-    Op("mix_experts", ("choice",), ("x", *X_ROWS, *R_ROWS), _check_mix, _oracle_mix, regions=("x", *R_ROWS, "output"))
+    Op(
+        "mix_experts",
+        ("choice",),
+        ("x", "bias", *X_ROWS, *R_ROWS),
+        _check_mix,
+        _oracle_mix,
+        regions=("x", *R_ROWS, "output"),
+    )
 )

@@ -11,7 +11,7 @@ from typing import Any
 
 from glinfer.errors import PlanError
 from glinfer.gl.layouts.blocks import BlockLayout, RowLayout
-from glinfer.graph.nodes import Branch, Layer, Mlp
+from glinfer.graph.nodes import Branch, ExpertMlps, Layer, Mlp
 from glinfer.kernels.fused.cached import SLOT_TOKENS, score_slots
 from glinfer.kernels.fused.norms import norm_floats, normalize_rows, row_norms
 from glinfer.kernels.fused.pool import pool_rows
@@ -125,14 +125,16 @@ class EncodeLowering(ChunkLowering):
             return
         ((_, joined),) = mixed
         stream, other, in_place, number = self.hidden[0], self.other, self.kernels.blends, layer.number
-        out, down = self.recipes.mixing_out(number), self.recipes.down(number)
-        summed = stream if in_place else other
-        self.add(out, joined, stream, summed)
+        summed, body = stream if in_place else other, layer.mlp.body
+        self.add(self.recipes.mixing_out(number), joined, stream, summed)
         between = other if in_place else stream
         self.normalize(f"h.{number}.attn.norm", summed, between)
         summed = between if in_place else other
-        assert isinstance(layer.mlp.body, Mlp)
-        self.add(down, self.expanded(number, layer.mlp.body, between), between, summed)
+        if isinstance(body, ExpertMlps):
+            self.use_experts(number, body, between, summed)
+        else:
+            assert isinstance(body, Mlp)
+            self.add(self.recipes.down(number), self.expanded(number, body, between), between, summed)
         self.normalize(f"h.{number}.mlp.norm", summed, stream)
 
     def finish(self) -> None:

@@ -554,16 +554,16 @@ class Lowering(ABC):
     def use_experts(self, layer: int, node: ExpertMlps, residual: RowInterleaved, out: RowInterleaved) -> None:
         """Draw the choice of each row's experts, their products, and the sum that is added to the residual stream."""
         name, x = f"h.{layer}.mlp", self.by_row(layer, "mlp.rows", residual, "mlp.rows")
-        chooses, experts = node.choice, node.choice.stacked
+        recipes, chooses, experts = self.recipes, node.choice, node.choice.stacked
         inner = None if node.apart is None else self.rows("mlp.shared", node.apart.up.outputs)
         if inner is not None:
-            self.product(self.recipes.apart(layer)[0], residual, inner, activation=self.config.hidden_act)
-        router = self.recipes.router(layer)
+            self.product(recipes.apart(layer)[0], residual, inner, activation=self.config.hidden_act)
+        router = recipes.router(layer)
         logits = self.row_vector("mlp.router", len(router.rows))
         choice = self.row_vector("mlp.choice", CHOICE_FLOATS * experts.used)
         shared: dict[str, Any] = {"rows": self.counted, "kernels": self.kernels}
         self.adapt(router, x)
-        how: dict[str, Any] = {"norm_eps": self.config.layer_norm_eps, "slots": self.counted, "kernels": self.kernels}
+        how: dict[str, Any] = {"slots": self.counted, "kernels": self.kernels, "norm_eps": recipes.norm_eps(router)}
         self.plan.draw(gemm(router.name, "mlp.router", x, self.matrix(router), logits, **how))
         self.value(f"blocks.{layer}.mlp.router", View(chooses.count))
         bias = None if node.choice_bias is None else self.of_layer(layer, "mlp.expert_bias")
@@ -579,10 +579,11 @@ class Lowering(ABC):
             if chooses.apart:
                 self.add_weighted(layer, replace(chooses, used=0), logits, inner, residual, summed)
             else:
-                self.add(self.recipes.apart(layer)[1], inner, residual, summed)
+                self.add(recipes.apart(layer)[1], inner, residual, summed)
             residual = summed
         stream = None if residual.names == out.names else residual
-        how = {"residual": stream, "slots": self.used, **shared}
+        added = None if node.sum_bias is None else self.of_layer(layer, "mlp.sum_bias")
+        how = {"residual": stream, "slots": self.used, "bias": added, **shared}
         self.plan.draw(mix_experts(f"{name}.mix", "mlp.mix", parts, choice, out, experts, **how))
 
     def add_normed(
@@ -645,7 +646,7 @@ class Lowering(ABC):
         inner = self.row_vector("mlp.inner", experts.used * padded(config.intermediate_size))
         parts = self.row_vector("mlp.parts", experts.used * padded(config.hidden_size))
         chosen: dict[str, Any] = {"slots": self.counted, "kernels": self.kernels, "experts": experts, "choice": choice}
-        norm: dict[str, Any] = {"norm_eps": config.layer_norm_eps, "activation": config.hidden_act}
+        norm: dict[str, Any] = {"norm_eps": self.recipes.norm_eps(up), "activation": config.hidden_act}
         self.adapt(up, x, choice=choice)
         self.plan.draw(gemm(up.name, "mlp.fc_in", x, self.matrix(up), inner, **norm, **chosen))
         self.adapt(down, inner, choice=choice, apart=config.intermediate_size)

@@ -231,7 +231,7 @@ class _RowsLowering(Lowering):
         inner = self.in_groups("mlp.inner", groups, config.intermediate_size)
         parts = self.in_groups("mlp.parts", groups, config.hidden_size)
         shared: dict[str, Any] = {"rows": self.counted, "kernels": self.kernels}
-        norm: dict[str, Any] = {"norm_eps": config.layer_norm_eps, "activation": config.hidden_act}
+        norm: dict[str, Any] = {"norm_eps": self.recipes.norm_eps(up), "activation": config.hidden_act}
         in_groups: dict[str, Any] = {"slots": groups, "experts": experts, "chosen": chosen, "kernels": self.kernels}
         self.plan.draw(
             tally_experts(f"{name}.tally", choice, tally, experts, **shared),

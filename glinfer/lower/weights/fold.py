@@ -112,8 +112,8 @@ class Weights(Recipes):
         ``decay`` [2, heads], the factors and shifts of its decays, and ``norm`` [1, elements of a head]. In a scan
         ``decay`` has a third row, the factors of its values, and ``norm`` [1, values] may be missing. Normalised
         heads have ``turn`` [2, floats], the gains of keys and queries, of one head or of all. ``sinks`` is [1, heads],
-        ``expert_bias`` [1, experts], and ``alphas`` [1, 2] are the numbers of xIELU. A layer may have its own
-        embeddings ``table`` [V, P], and the factor ``scale`` [1, 1] of the stream.
+        ``expert_bias`` [1, experts], ``sum_bias`` [1, D], and ``alphas`` [1, 2] are the numbers of xIELU. A layer may
+        have its own embeddings ``table`` [V, P], and the factor ``scale`` [1, 1] of the stream.
         """
         of = self.graph.layer(layer)
         mlp = of.mlp.body
@@ -131,6 +131,9 @@ class Weights(Recipes):
         if isinstance(mlp, ExpertMlps) and mlp.choice_bias is not None:
             bias, layout = mlp.choice_bias.name(self.names), _table(1, mlp.choice.count)
             yield Weight(f"h.{layer}.mlp.expert_bias", layout, lambda made: made._take(bias)[None])
+        if isinstance(mlp, ExpertMlps) and mlp.sum_bias is not None:
+            added, layout = mlp.sum_bias.name(self.names), _table(1, self.config.hidden_size)
+            yield Weight(f"h.{layer}.mlp.sum_bias", layout, lambda made: made._take(added)[None])
         if isinstance(mlp, ExpertMlps) and mlp.norms is not None:
             assert of.mlp.post_norm is not None
             scales, layout = mlp.norms.scale.name(self.names), _table(1, mlp.choice.count)

@@ -423,6 +423,10 @@ class Recipes:
         rows, norm = np.arange(self.config.vocab_size), self.graph.final_norm
         return self._recipe("lm_head", None, (self.graph.head,), rows, before=norm, **further)
 
+    def norm_eps(self, recipe: Recipe) -> float | None:
+        """The epsilon of the norm before a product; None without a norm."""
+        return self.config.layer_norm_eps if recipe.norm else None
+
     def biased(self, recipe: Recipe) -> bool:
         """Whether the outputs of a product can have another bias than zero."""
         norms = self.family.norm == "layer" and bool(recipe.norm)
