@@ -6,6 +6,7 @@ import dataclasses
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from reprlib import repr as shown
 from typing import Any
 
@@ -422,8 +423,18 @@ class ModelConfig:
         root = np.float32(self.hidden_size) ** np.float32(0.5) if self.family.scaled_embeddings else 1.0
         return float(root) * self.embedding_multiplier
 
+    @cached_property
+    def _layers(self) -> dict[int, LayerConfig]:
+        """The records of layers made so far: plans and weights ask for each a dozen times."""
+        return {}
+
     def layer(self, index: int) -> LayerConfig:
         """The record of one layer, from the family's and the fields of all layers."""
+        if index not in self._layers:
+            self._layers[index] = self._layer(index)
+        return self._layers[index]
+
+    def _layer(self, index: int) -> LayerConfig:
         family = self.family
         kind, shared = self._kind(index), index >= self.producing_layers
         dense = kind != MOE if family.listed_experts else index < self.num_dense_layers

@@ -7,7 +7,7 @@ same tokens, with :mod:`glinfer.kernels.fused.sample`, or :mod:`glinfer.kernels.
 from __future__ import annotations
 
 import math
-import secrets
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -153,7 +153,7 @@ class Sampler:
     def __init__(self, options: SamplingOptions | None = None) -> None:
         """Start at step 0 of the seed in ``options`` (default: temperature 1 without filters)."""
         self.options = SamplingOptions() if options is None else options
-        self.seed = secrets.randbits(64) if self.options.seed is None else self.options.seed
+        self.seed = int.from_bytes(os.urandom(8), "little") if self.options.seed is None else self.options.seed
         self.folded_seed = fold_seed(self.seed)
         self.step = 0
 

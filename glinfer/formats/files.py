@@ -8,7 +8,6 @@ import errno
 import itertools
 import os
 import re
-import secrets
 import shutil
 import stat
 from collections.abc import Iterator
@@ -277,7 +276,7 @@ def work_folder(parent: Path, mode: int = 0o777) -> Iterator[Path]:
     A process locks its folder until it exits. Unlocked folders are leftovers of killed processes, and are removed
     first.
     """
-    folder, held = parent / f".glinfer-{secrets.token_hex(8)}.tmp", -1
+    folder, held = parent / f".glinfer-{os.urandom(8).hex()}.tmp", -1
     _remove_leftovers(parent)
     try:
         while held < 0:  # another process may remove it before it is locked

@@ -79,9 +79,21 @@ def words_of(values: npt.NDArray[Any], name: str) -> Words:
     """
     form, inputs = block_format(name), inputs_of(values, name)
     blocks = values if values.dtype == np.uint8 else pack(values, name)
-    rows = np.ascontiguousarray(blocks.reshape(-1, blocks.shape[-1]))
+    rows = blocks.reshape(-1, blocks.shape[-1])
+    found = np.empty((len(rows), TEXEL_BYTES // 4 * sum(form.section_texels(inputs))), dtype=np.uint32)
+    step = max(1, PIECE_WEIGHTS // inputs)
+
+    def sort(start: int) -> None:
+        found[start : start + step] = _sorted_words(np.ascontiguousarray(rows[start : start + step]), form, inputs)
+
+    in_threads(sort, range(0, len(rows), step))
+    return found
+
+
+def _sorted_words(rows: Bytes, form: BlockFormat, inputs: int) -> Words:
+    """The words of a few rows of blocks."""
     if form.groups is not None:
-        return words_of_groups(groups_of(rows, name), form.groups)
+        return words_of_groups(groups_of(rows, form.name), form.groups)
     numbers, scale = form.section_texels(inputs)
     found = np.zeros((len(rows), TEXEL_BYTES * (numbers + scale)), dtype=np.uint8)
     found[:, : inputs * form.nbytes] = rows[:, : inputs * form.nbytes]

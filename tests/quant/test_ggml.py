@@ -12,6 +12,7 @@ import pytest
 from each_case import each_case
 
 from glinfer.errors import InputError
+from glinfer.quant import ggml
 from glinfer.quant.coded import _grid, canonical
 from glinfer.quant.formats import BLOCK_FORMATS
 from glinfer.quant.ggml import PACKABLE, blocks_of, dequantize, inputs_of, pack, words_of
@@ -49,6 +50,14 @@ def test_words_give_the_blocks_back(name: str, seed: int, rows: int, units: int)
     assert words.dtype == np.uint32
     assert words.shape == (rows, sum(BLOCK_FORMATS[name].section_texels(inputs)) * 4)
     assert np.array_equal(blocks_of(words, name, inputs), blocks)
+
+
+@each_case("name", ("Q4_1", "Q6_K", "Q8_ROW"))
+def test_words_of_pieces_are_those_of_the_whole(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    blocks, inputs = random_rows(5, name, 23, 3)
+    whole = words_of(blocks, name)
+    monkeypatch.setattr(ggml, "PIECE_WEIGHTS", 4 * inputs)  # the last piece has fewer rows
+    assert np.array_equal(words_of(np.asfortranarray(blocks), name), whole)
 
 
 @each_case("name", BLOCK_FORMATS)

@@ -16,9 +16,9 @@ import base64
 import warnings
 from collections.abc import Iterator, Mapping, Sequence, Set
 from functools import cached_property
-from itertools import chain, repeat
+from itertools import repeat
 from math import isfinite
-from operator import add
+from operator import itemgetter
 from types import MappingProxyType
 from typing import Any
 
@@ -85,7 +85,7 @@ def gguf_tokenizer(metadata: Mapping[str, Any], source: str) -> HfModel:
         warnings.warn(found, GlinferWarning, stacklevel=2)
     make = {"gpt2": _byte_level, "bert": _word_level, "t5": _scored}.get(vocabulary.kind, _piece_level)
     library = make(vocabulary)
-    control = vocabulary.control()
+    control = vocabulary.control
     defined = vocabulary.of_type(_USER_DEFINED) - control
     names = vocabulary.names
     library.add_special_tokens([AddedToken(names[token], special=True, normalized=False) for token in sorted(control)])
@@ -111,7 +111,7 @@ def gguf_stops(metadata: Mapping[str, Any], source: str) -> tuple[int, ...]:
     """The end-of-text ids: ``eos``, ``eot`` and ``eom``, and control tokens known to have the same meaning."""
     vocabulary = _Vocabulary(metadata, source)
     named = [vocabulary.named[name] for name in ("eos", "eot", "eom") if name in vocabulary.named]
-    known = {token: vocabulary.tokens[token] for token in sorted(vocabulary.control())}
+    known = {token: vocabulary.tokens[token] for token in sorted(vocabulary.control)}
     # If a reply can have several messages, the end of one does not end it; llama.cpp detects this by the same tokens.
     ends = ENDS - {ENDS_A_MESSAGE} if set(known.values()) >= ENDS_A_REPLY else ENDS
     return tuple(dict.fromkeys(named + [token for token, text in known.items() if text in ends]))
@@ -183,6 +183,7 @@ class _Vocabulary:
     def of_type(self, kind: int) -> set[int]:
         return {token for token, found in enumerate(self.types) if found == kind}
 
+    @cached_property
     def control(self) -> set[int]:
         return self.of_type(_CONTROL) | self.of_type(_UNKNOWN) | set(self.named.values())
 
@@ -279,20 +280,14 @@ def _byte_level(vocabulary: _Vocabulary) -> tokenizers.Tokenizer:
 
 
 def _listed_merges(vocabulary: _Vocabulary) -> list[tuple[str, str]]:
-    """The merges that the file lists, checked against its tokens; without a loop, as there may be 300,000."""
-    texts, ids = vocabulary.values("merges", str), vocabulary.ids
+    """The merges that the file lists; without a loop, as there may be 300,000."""
+    texts = vocabulary.values("merges", str)
+    pairs = list(map(itemgetter(0, 2), map(str.partition, texts, repeat(" "))))
+    if "" not in map(itemgetter(0), pairs):
+        return pairs
     borders = [text.find(" ", 1) for text in texts]  # a space at the beginning belongs to the left token
-    lefts = [text[:border] if border > 0 else text for text, border in zip(texts, borders, strict=True)]
-    rights = [text[border + 1 :] if border > 0 else "" for text, border in zip(texts, borders, strict=True)]
-    if not all(map(ids.__contains__, chain(lefts, rights, map(add, lefts, rights)))):
-        for number, (left, right) in enumerate(zip(lefts, rights, strict=True)):
-            for text in (left, right, left + right):
-                if text not in ids:
-                    raise vocabulary.error(
-                        f"its merges do not match its tokens: merge {number} is of {quoted(left)} and "
-                        f"{quoted(right)}, but no token is {quoted(text)}"
-                    )
-    return list(zip(lefts, rights, strict=True))
+    places = zip(texts, borders, strict=True)
+    return [(text[:border], text[border + 1 :]) if border > 0 else (text, "") for text, border in places]
 
 
 def _piece_level(vocabulary: _Vocabulary) -> tokenizers.Tokenizer:
@@ -301,7 +296,7 @@ def _piece_level(vocabulary: _Vocabulary) -> tokenizers.Tokenizer:
     scores = (
         vocabulary.values("scores", float, len(tokens)) if vocabulary.has("scores") else list(repeat(0.0, len(tokens)))
     )
-    apart = vocabulary.control() | {token for token in range(len(tokens)) if vocabulary.is_byte(token)}
+    apart = vocabulary.control | {token for token in range(len(tokens)) if vocabulary.is_byte(token)}
     ids = {text: token for text, token in vocabulary.ids.items() if token not in apart}
     if sum(map(len, ids)) > MAX_VOCABULARY_CHARACTERS:
         most = f"{MAX_VOCABULARY_CHARACTERS} characters together"
@@ -334,7 +329,7 @@ def _spaces(vocabulary: _Vocabulary, merged: bool) -> normalizers.Normalizer:
 
 def _word_level(vocabulary: _Vocabulary) -> tokenizers.Tokenizer:
     """WordPiece: the longest matching tokens, from the beginning of each word."""
-    control, lower = vocabulary.control(), vocabulary.flag("normalizer.lowercase", True)
+    control, lower = vocabulary.control, vocabulary.flag("normalizer.lowercase", True)
     ids: dict[str, int] = {}
     for token, text in enumerate(vocabulary.tokens):
         begins = token in control or text.startswith("▁")
