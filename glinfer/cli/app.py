@@ -282,9 +282,9 @@ def run(arguments: Sequence[str] | None = None, group: Commands = cli) -> int:
         return complain(f"{where}{error.strerror or error}; check the free space and the permissions")
     except MemoryError:
         return complain("out of memory: the model and its textures need more than this machine has free")
+    except (KeyboardInterrupt, click.Abort):
+        return _EXIT_INTERRUPTED
     except RuntimeError as error:
         if "can't start new thread" not in str(error):
             raise
         return complain(f"{error}; end other processes, or raise the limits of threads and memory (ulimit -u, -v)")
-    except (KeyboardInterrupt, click.Abort):
-        return _EXIT_INTERRUPTED

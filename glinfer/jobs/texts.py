@@ -5,12 +5,12 @@ from __future__ import annotations
 import csv
 import io
 import itertools
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from glinfer.errors import InputError, counted, required
+from glinfer.families.settings import quoted
 from glinfer.formats.files import AnyPath, decode_text, ending_found, opened, shown, words_of
 from glinfer.formats.jsonl import at_line, is_blank, parse_object, read_lines, short
 from glinfer.limits import MAX_PROMPT_LINE_BYTES
@@ -112,8 +112,7 @@ def _column(names: list[str], column: str | None, path: AnyPath) -> int:
 
 
 def _missing(what: str, names: list[str], wanted: str) -> str:
-    found = json.dumps(names[:8], ensure_ascii=False)
-    return f"found the {what} {found}, and no {wanted!r} among them; name one with --column"
+    return f"found the {what} {quoted(names)}, and no {wanted!r} among them; name one with --column"
 
 
 _READERS: dict[str, Callable[[AnyPath, str | None], Iterator[str]]] = {

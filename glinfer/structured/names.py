@@ -36,10 +36,12 @@ def named_by_patterns(text: str) -> str:
             return [rewritten(each) for each in schema]
         if not isinstance(schema, dict):
             return schema
-        found = {key: value if key in _DATA else rewritten(value) for key, value in schema.items()}
-        for key in _BY_NAME & schema.keys():
-            if isinstance(schema[key], dict):
-                found[key] = {name: rewritten(each) for name, each in schema[key].items()}
+        found = {}
+        for key, value in schema.items():
+            if key in _BY_NAME and isinstance(value, dict):
+                found[key] = {name: rewritten(each) for name, each in value.items()}
+            else:
+                found[key] = value if key in _DATA else rewritten(value)
         names = found.pop(_KEY, True)
         try:
             resolved = _resolved(names, root)

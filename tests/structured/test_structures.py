@@ -19,6 +19,7 @@ from glinfer.kernels.fused.allowed import allowed_tokens, mask_words
 from glinfer.structured import compiler as compiler_module
 from glinfer.structured.compiler import Compiler, TokenBytes
 from glinfer.structured.constraint import Constraint, DeadEnd
+from glinfer.structured.names import named_by_patterns
 from glinfer.structured.structure import Structure, structure_of, wants_whole
 from glinfer.text.own_process import ProcessError, answer_of
 from glinfer.text.tokenizer import Tokenizer
@@ -180,6 +181,14 @@ def test_names_of_properties(compiler: Compiler, words: Tokenizer, schema: Any, 
 
     assert [name for name in (*fitting, *others) if fits(name)] == [name for name in fitting if name or fits("")]
     assert not any(fits(name, "x") for name in fitting)
+
+
+def test_names_within_many_definitions_are_rewritten_once() -> None:
+    """Twice at each depth would take for ever."""
+    schema: Any = {"propertyNames": {"const": "a"}}
+    for _ in range(60):
+        schema = {"$defs": {"x": schema}}
+    assert json.loads(named_by_patterns(json.dumps(schema)))["$defs"]["x"].keys() == {"$defs"}
 
 
 def test_names_of_properties_stand_anywhere(compiler: Compiler, words: Tokenizer) -> None:
