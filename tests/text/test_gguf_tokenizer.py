@@ -180,7 +180,7 @@ class TestBadMetadata:
             ({"merges": "a b"}, "merges is str; expected a list of str"),
             ({"merges": ["zzzz zzzz"]}, "its merges do not match its tokens: .*zzzz"),
             ({"merges": ["a"]}, "its merges do not match its tokens"),
-            ({"merges": [" a b"]}, "its merges do not match its tokens: .*` a`"),
+            ({"merges": [" a b"]}, "its merges do not match its tokens: .*' a'"),
             ({"bos_token_id": "x"}, "bos_token_id is 'x'; expected a token id"),
             ({"add_bos_token": 1}, "add_bos_token is 1; expected true or false"),
         ],

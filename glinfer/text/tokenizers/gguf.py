@@ -16,9 +16,9 @@ import base64
 import warnings
 from collections.abc import Iterator, Mapping, Sequence, Set
 from functools import cached_property
-from itertools import repeat
+from itertools import chain, repeat
 from math import isfinite
-from operator import itemgetter
+from operator import add
 from types import MappingProxyType
 from typing import Any
 
@@ -280,14 +280,20 @@ def _byte_level(vocabulary: _Vocabulary) -> tokenizers.Tokenizer:
 
 
 def _listed_merges(vocabulary: _Vocabulary) -> list[tuple[str, str]]:
-    """The merges that the file lists; without a loop, as there may be 300,000."""
-    texts = vocabulary.values("merges", str)
-    pairs = list(map(itemgetter(0, 2), map(str.partition, texts, repeat(" "))))
-    if "" not in map(itemgetter(0), pairs):
-        return pairs
+    """The merges that the file lists, checked against its tokens; without a loop, as there may be 300,000."""
+    texts, ids = vocabulary.values("merges", str), vocabulary.ids
     borders = [text.find(" ", 1) for text in texts]  # a space at the beginning belongs to the left token
-    places = zip(texts, borders, strict=True)
-    return [(text[:border], text[border + 1 :]) if border > 0 else (text, "") for text, border in places]
+    lefts = [text[:border] if border > 0 else text for text, border in zip(texts, borders, strict=True)]
+    rights = [text[border + 1 :] if border > 0 else "" for text, border in zip(texts, borders, strict=True)]
+    if not all(map(ids.__contains__, chain(lefts, rights, map(add, lefts, rights)))):
+        for number, (left, right) in enumerate(zip(lefts, rights, strict=True)):
+            for text in (left, right, left + right):
+                if text not in ids:
+                    raise vocabulary.error(
+                        f"its merges do not match its tokens: merge {number} is of {quoted(left)} and "
+                        f"{quoted(right)}, but no token is {quoted(text)}"
+                    )
+    return list(zip(lefts, rights, strict=True))
 
 
 def _piece_level(vocabulary: _Vocabulary) -> tokenizers.Tokenizer:
