@@ -253,26 +253,16 @@ def generate(
     if batch is not None:
         from glinfer.cli.batch import generate_batch  # late, for the packages of jobs
 
-        if images:
-            raise InputError("--image needs a single prompt; leave out --image or --batch")
-        for name in drafts:
+        for name in (*(["image"] if images else []), *drafts):
             raise InputError(f"--{name} needs a single prompt; leave out --{name} or --batch")
         chosen = {name: options.pop(name) for name in ("max_tokens", "stop", "keep")}
-        sampling = take_sampling(options)
-        chosen["structured"] = structured
-        generate_batch(path, batch, sampling=sampling, as_json=as_json, quiet=quiet, **chosen, **options)
+        how: dict[str, Any] = {"sampling": take_sampling(options), "structured": structured, "as_json": as_json}
+        generate_batch(path, batch, quiet=quiet, **how, **chosen, **options)
         return
     if not found and sys.stdin.isatty():
         raise InputError(f"{_NO_PROMPT}; give one of them")
     one_of(sources)
-    if ids is not None:
-        given: str | list[int] = parse_ids(ids)
-    elif text is None or text == "-":
-        given = read_text("-" if file is None else file).removesuffix("\n")
-        if not given and not found:
-            raise InputError(f"{_NO_PROMPT}, and standard input is empty; give one of them")
-    else:
-        given = text
+    given = _given(text, file, ids, found=found)
     one_adapter(options)
     max_tokens, sampling = options.pop("max_tokens"), take_sampling(options)
     ends = {name: options.pop(name) for name in ("stop", "keep")}
@@ -293,6 +283,18 @@ def generate(
         print_stream(stream)
         if not quiet:
             emit(closing_line(opened, stream.stats), err=True)
+
+
+def _given(text: str | None, file: str | None, ids: str | None, *, found: bool) -> str | list[int]:
+    """The prompt: ids, a text, or what a file or standard input has, which may be empty only if one was ``found``."""
+    if ids is not None:
+        return parse_ids(ids)
+    if text is not None and text != "-":
+        return text
+    read = read_text("-" if file is None else file).removesuffix("\n")
+    if not read and not found:
+        raise InputError(f"{_NO_PROMPT}, and standard input is empty; give one of them")
+    return read
 
 
 def print_stream(stream: Iterable[str | int]) -> None:

@@ -175,24 +175,11 @@ def concat(values: Iterable[Any]) -> str:
 
 
 @lru_cache(1)
-def _environment() -> Environment:
-    """The jinja2 environment of transformers, in which constants become Texts."""
-    import jinja2.ext
-    from jinja2 import filters, pass_eval_context
+def _sandbox() -> type[Environment]:
+    """The class of environments in which constants become Texts, and which follow texts through formats."""
     from jinja2.compiler import CodeGenerator, Frame
-    from jinja2.nodes import Concat, EvalContext, Node, Scope
-    from jinja2.parser import Parser
+    from jinja2.nodes import Concat
     from jinja2.sandbox import ImmutableSandboxedEnvironment
-    from markupsafe import soft_str
-
-    class Generation(jinja2.ext.Extension):
-        """``{% generation %}…{% endgeneration %}`` marks text for training; here it has no effect."""
-
-        tags = {"generation"}  # noqa: RUF012 (jinja2 has it so)
-
-        def parse(self, parser: Parser) -> Node:
-            line = next(parser.stream).lineno
-            return Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True)).set_lineno(line)
 
     class OwnConstants(CodeGenerator):
         def visit_Const(self, *args: Any) -> None:  # noqa: N802 (jinja2 has it so)
@@ -235,6 +222,26 @@ def _environment() -> Environment:
 
             return wrapper
 
+    return Sandbox
+
+
+def _environment() -> Environment:
+    """The jinja2 environment of transformers, in which constants become Texts."""
+    import jinja2.ext
+    from jinja2 import filters, pass_eval_context
+    from jinja2.nodes import EvalContext, Node, Scope
+    from jinja2.parser import Parser
+    from markupsafe import soft_str
+
+    class Generation(jinja2.ext.Extension):
+        """``{% generation %}…{% endgeneration %}`` marks text for training; here it has no effect."""
+
+        tags = {"generation"}  # noqa: RUF012 (jinja2 has it so)
+
+        def parse(self, parser: Parser) -> Node:
+            line = next(parser.stream).lineno
+            return Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True)).set_lineno(line)
+
     def raise_exception(message: object) -> None:
         raise jinja2.TemplateError(str(message))
 
@@ -268,7 +275,7 @@ def _environment() -> Environment:
         whole = own("\n").join(step * bool((line or blank) if place else first) + line for place, line in lines)
         return whole if whole == made else made
 
-    environment = Sandbox(
+    environment = _sandbox()(
         trim_blocks=True, lstrip_blocks=True, extensions=[Generation, jinja2.ext.loopcontrols], finalize=tracked
     )
     environment.filters |= {"tojson": tojson, "join": join, "replace": replace, "indent": indent}
