@@ -31,12 +31,14 @@ from glinfer.export.site import LIMITS, web_kernels
 from glinfer.families import DECODERS, FAMILIES, TOWERS
 from glinfer.formats import Checkpoint
 from glinfer.formats.packed import PACKED_FORMATS
+from glinfer.kernels.fused.delta import SPAN
 from glinfer.kernels.options import KernelOptions, default_kernels, without_blending
 from glinfer.lower.feed import runs
+from glinfer.lower.fused.caches import delta_layers
 from glinfer.lower.fused.choice import choice_plan
 from glinfer.lower.fused.encode import encode_plan
 from glinfer.lower.fused.image import image_plan
-from glinfer.lower.fused.rows import batch_plan, chunk_plan, drafted_plan, fitting_chunk_plan
+from glinfer.lower.fused.rows import batch_plan, chunk_plan, drafted_plan
 from glinfer.lower.fused.token import HEAD_DRAWS, LOGITS, fast_plan
 from glinfer.lower.options import ImageInputs, PlanOptions
 from glinfer.lower.plain.gab import reference_plan
@@ -171,10 +173,10 @@ def options_of(config: ModelConfig, kernels: str, form: str, cache_format: str =
 def plans_of(options: PlanOptions) -> dict[str, Callable[[], Plan]]:
     """The plans of a decoder."""
     config = options.config
-    longest = 32 if config.family.delta_rule else config.max_position_embeddings
+    longest = SPAN if delta_layers(config) else config.max_position_embeddings
     found: dict[str, Callable[[], Plan]] = {
         "token": partial(fast_plan, options),
-        "prompt": partial(fitting_chunk_plan, options, rows=longest, cache_slots=192, export_residual=True),
+        "prompt": partial(chunk_plan, options, rows=longest, cache_slots=192, export_residual=True),
         "piece": partial(chunk_plan, options, rows=20, cache_slots=576, every=192),
         "score": partial(chunk_plan, options, rows=20, cache_slots=192, likelihoods=True),
         "drafted": partial(drafted_plan, options, rows=16, cache_slots=192),
