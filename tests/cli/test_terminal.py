@@ -165,6 +165,7 @@ class TestErrors:
         """Tracebacks, logs of the server and warnings of libraries go there."""
         monkeypatch.setattr(sys, "stderr", plain := Terminal())
         monkeypatch.setattr(sys, "stdout", Terminal())
+        monkeypatch.setenv("NO_COLOR", "1")  # Python 3.13 colours the name of the error
 
         def fails(*_: Any) -> int:
             raise RuntimeError(HARM)
