@@ -253,11 +253,14 @@ def generate(
     if batch is not None:
         from glinfer.cli.batch import generate_batch  # late, for the packages of jobs
 
-        for name in (*(["image"] if images else []), *drafts):
+        if images:
+            raise InputError("--image needs a single prompt; leave out --image or --batch")
+        for name in drafts:
             raise InputError(f"--{name} needs a single prompt; leave out --{name} or --batch")
         chosen = {name: options.pop(name) for name in ("max_tokens", "stop", "keep")}
-        how: dict[str, Any] = {"sampling": take_sampling(options), "structured": structured, "as_json": as_json}
-        generate_batch(path, batch, quiet=quiet, **how, **chosen, **options)
+        sampling = take_sampling(options)
+        chosen["structured"] = structured
+        generate_batch(path, batch, sampling=sampling, as_json=as_json, quiet=quiet, **chosen, **options)
         return
     if not found and sys.stdin.isatty():
         raise InputError(f"{_NO_PROMPT}; give one of them")

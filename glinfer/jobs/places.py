@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from glinfer.errors import FormatError, GlinferError, required
+from glinfer.errors import FormatError, GlinferError, InputError, required
 from glinfer.formats.files import AnyPath, cache_folder, kind_of, opened, reason, replacing, shown, words_of
 
 _ADDRESS = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://")
@@ -92,6 +92,12 @@ def _reached(path: AnyPath, mode: str) -> Iterator[BinaryIO]:
         found = error.__cause__ or error  # a FileNotFoundError for a refused connection has only the address
         why = "no such file" if isinstance(found, FileNotFoundError) else words_of(found) or type(found).__name__
         raise FormatError(f"{shown(path)}: cannot {what} it: {why}") from None
+
+
+def busy(path: AnyPath) -> InputError:
+    """The error for a file of results that another run has locked."""
+    advice = "wait for its end, or give another --out; the same command continues where it stopped"
+    return InputError(f"{shown(path)}: another run writes to it; {advice}")
 
 
 class Target:

@@ -15,7 +15,7 @@ from glinfer.formats.files import AnyPath, lock, opened, shown, writing
 from glinfer.formats.jsonl import parse_object, read_lines
 from glinfer.jobs.index import LineIndex
 from glinfer.jobs.lines import LineForm
-from glinfer.jobs.places import Target, open_source
+from glinfer.jobs.places import Target, busy, open_source
 from glinfer.limits import MAX_RESULT_LINE_BYTES
 
 _CHUNK = 1 << 20
@@ -101,10 +101,7 @@ class ResultFile(Closing):
             self._file = path.open("ab", buffering=0)
             locked = lock(self._file.fileno())  # before reading its size
             if locked is False or finished.total not in (None, os.fstat(self._file.fileno()).st_size):
-                raise InputError(
-                    f"{shown(path)}: another run writes to it; wait for its end, or give another --out; "
-                    "the same command continues where it stopped"
-                )
+                raise busy(path)
             self._file.truncate(finished.size)
 
     @property

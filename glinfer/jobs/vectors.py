@@ -21,6 +21,7 @@ import numpy.typing as npt
 from glinfer.closing import Closing
 from glinfer.errors import InputError
 from glinfer.formats.files import AnyPath, ending_found, lock, replacing, shown, writing
+from glinfer.jobs.places import busy
 from glinfer.jobs.texts import arrow_modules
 
 Vectors = npt.NDArray[np.float32]
@@ -47,9 +48,7 @@ class VectorFile(Closing):
             self._file: BinaryIO = self.part.open("a+b")  # writes at the end
             if lock(self._file.fileno()) is False:
                 self._file.close()
-                raise InputError(
-                    f"{shown(self.part)}: another run writes to it; wait for its end, or give another --out"
-                )
+                raise busy(self.part)
             if restart:
                 self._file.truncate(0)
             self._file.seek(0)

@@ -64,8 +64,9 @@ def result(device: Device, kernel: str, *operands: Any, **options: Any) -> Any:
             for each in operands
         ]
         found = getattr(device.ops, kernel)(*given, **options)
-        arrays = tuple(_array(stack.enter_context(each)) for each in ([found] if isinstance(found, Tensor) else found))
-        return arrays[0] if isinstance(found, Tensor) else arrays
+        if isinstance(found, Tensor):
+            return _array(stack.enter_context(found))
+        return tuple(_array(stack.enter_context(each)) for each in found)
 
 
 def _array(tensor: Tensor) -> Array:
