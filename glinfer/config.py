@@ -124,7 +124,8 @@ class ModelConfig:
     * ``embedding_multiplier`` scales embeddings, ``residual_multiplier`` the output of each branch; ``logits_scaling``
       divides the logits.
     * ``type_vocab_size``, ``pooling`` and ``dense`` are for embedding models: the number of token types, one of
-      :data:`POOLINGS` (empty in models that generate text), and (outputs, has bias, activation) of each later matrix.
+      :data:`POOLINGS` (empty in models that generate text), and (outputs, has bias, activation) of each later matrix,
+      the last of them after a norm if ``dense_norm``.
     * ``conv`` layers: a gated convolution over ``conv_L_cache`` positions, with biases if ``conv_bias``.
     * ``num_experts`` (0: 8) experts of width ``intermediate_size``, of which a token uses ``num_experts_per_tok``
       (0: 2). With ``norm_topk_prob`` their weights add up to 1. ``routed_scaling_factor`` multiplies weights. With
@@ -184,6 +185,7 @@ class ModelConfig:
     type_vocab_size: int = 0
     pooling: str = ""
     dense: tuple[tuple[int, bool, str], ...] = ()
+    dense_norm: bool = False
     conv_L_cache: int = 0  # noqa: N815 (the name in Hugging Face's configurations)
     conv_bias: bool = False
     num_experts: int = 0
@@ -270,6 +272,8 @@ class ModelConfig:
             raise ConfigError(
                 f"pooling is {shown(self.pooling)}; expected one of {', '.join(POOLINGS[1:])}, or nothing"
             )
+        if self.dense_norm and len(self.dense) < 2:
+            raise ConfigError(f"dense_norm is true and dense is {shown(self.dense)}; expected two matrices or more")
         if not isinstance(self.model_type, str):
             raise ConfigError(f"model_type is {shown(self.model_type)}; expected a name")
 

@@ -17,6 +17,7 @@ from glinfer.formats.adapters.merge import merged, read_adapter
 from glinfer.formats.files import AnyPath, shown
 from glinfer.formats.gguf.write import DTYPES as GGUF_DTYPES
 from glinfer.formats.vision import image_metadata
+from glinfer.formats.zipped import unpacked
 from glinfer.inspect.importance import importance_from
 from glinfer.quant.packing import PACKED_HERE
 from glinfer.text.parts import TextParts, files_beside, gguf_metadata, text_parts
@@ -89,7 +90,7 @@ def convert_model(
             "found --imatrix with --lora; expected one of them, as the importance must be that of the merged model; "
             "merge first, then convert the merged model"
         )
-    path = found_model(source)
+    path = unpacked(found_model(source))
     checkpoint = load_checkpoint(path)
     checkpoint.check_finite()
     if lora is not None:

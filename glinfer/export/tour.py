@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from glinfer.engine.engine import EMBEDS
 from glinfer.engine.ids import check_ids
 from glinfer.engine.loading import for_use, read_model
 from glinfer.errors import InputError
@@ -103,7 +104,7 @@ def export_tour(
         most = min(checkpoint.config.max_position_embeddings, _CONTEXT)
         checkpoint = for_use(checkpoint, gelu=gelu, context=most)
     if checkpoint.config.embeds:
-        raise InputError("this model embeds texts; a tour needs a model that generates text")
+        raise InputError(EMBEDS)
     checkpoint.check_finite()
     texts, notes = continued_texts(path, tokenizer, checkpoint)
     if text:

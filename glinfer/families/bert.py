@@ -6,7 +6,7 @@ Norms follow attention and MLP. Defaults follow BertConfig in Hugging Face's tra
 from dataclasses import replace
 
 from glinfer.families.gguf import Gguf
-from glinfer.families.huggingface import ACTIVATIONS, HuggingFace
+from glinfer.families.huggingface import ACTIVATIONS, Classifier, HuggingFace
 from glinfer.families.layer import LayerConfig
 from glinfer.families.names import GGUF_SUM_NAMES, Names
 from glinfer.families.record import Family
@@ -54,7 +54,7 @@ FAMILY = Family(
         },
         prefix="bert.",
         buffers=r"embeddings\.position_ids|pooler\..*|cls\..*",
-        classifier=("bert.pooler.dense", "tanh", "classifier"),
+        classifier=Classifier(("bert.pooler.dense", "classifier")),
     ),
     gguf=Gguf("bert", names=replace(GGUF_SUM_NAMES, gate="")),
 )

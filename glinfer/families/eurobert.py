@@ -4,7 +4,7 @@ Defaults follow EuroBertConfig in Hugging Face's transformers 5.
 """
 
 from glinfer.families.gguf import Gguf
-from glinfer.families.huggingface import SAME_MATHS, HuggingFace
+from glinfer.families.huggingface import SAME_MATHS, Classifier, HuggingFace
 from glinfer.families.record import Family
 
 FAMILY = Family(
@@ -18,6 +18,7 @@ FAMILY = Family(
         eps=1e-5,
         only={**SAME_MATHS, "is_causal": (False, None), "use_bidirectional_attention": (True, None)},
         buffers=r"(.*\.)?rotary_emb\.inv_freq|lm_head\..*",
+        classifier=Classifier(("dense", "classifier"), "gelu", pooling="late"),
     ),
     gguf=Gguf("eurobert", attention_bias=False),
 )

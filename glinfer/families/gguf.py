@@ -82,6 +82,7 @@ class Gguf:
             a key head are adjacent.
         attending: the family as which its models are written if all layers have attention; empty for none.
         proportional: whether ``rope_freqs.weight`` says which pairs turn: their factor is 1, and that of others huge.
+        classifier: the pooling before a classifier, and the activation after the first of two matrices.
         unused: a regular expression for tensors that are ignored.
         more: reads windows, and what only this family has; its fields replace those read before.
         further: the keys of a :class:`glinfer.config.ModelConfig` that only this family has, or has in another form.
@@ -104,6 +105,7 @@ class Gguf:
     keys_in_turn: bool = True
     attending: str = ""
     proportional: bool = False
+    classifier: tuple[str, str] = ("cls", "tanh")
     unused: str = "(?!)"
     more: Callable[[Keys, Fields], Fields] = windows
     further: Callable[[Any], Mapping[str, Any]] = lambda config: {}

@@ -309,6 +309,25 @@ def nothing(settings: Settings, fields: Fields) -> Fields:
 
 
 @dataclass(frozen=True)
+class Classifier:
+    """The matrices after the pooling of a ``…ForSequenceClassification``, and the defaults of its settings.
+
+    Attributes:
+        matrices: their names.
+        activation: what ``classifier_activation`` is by default, between them.
+        norm: the name of a norm before the last of them; empty without one.
+        biased: what ``classifier_bias`` is by default, whether the first of two has a bias.
+        pooling: what ``classifier_pooling`` is by default.
+    """
+
+    matrices: tuple[str, ...]
+    activation: str = "tanh"
+    norm: str = ""
+    biased: bool = True
+    pooling: str = "cls"
+
+
+@dataclass(frozen=True)
 class HuggingFace:
     """The ``config.json`` and the weights of a family in the form of Hugging Face's transformers.
 
@@ -336,7 +355,7 @@ class HuggingFace:
         buffers: a regular expression for tensors, without prefix, that are not weights of the model and are ignored.
         layouts: how the file stores the tensors of a role, see :mod:`glinfer.formats.huggingface.layouts`; by default
             as [out, in].
-        classifier: the names of a classifier's matrices, and the activations between them; empty without one.
+        classifier: what a classifier computes of the vector of a text; None if its models have none.
         factors: reads the factors that the family puts into its matrices, one a matrix or one a row, by role, or by
             role and letter.
     """
@@ -361,5 +380,5 @@ class HuggingFace:
     prefix: str = "model."
     buffers: str = r"(.*\.)?rotary_emb\.inv_freq"
     layouts: Mapping[str, str] = field(default_factory=dict)
-    classifier: tuple[str, ...] = ()
+    classifier: Classifier | None = None
     factors: Hook = nothing

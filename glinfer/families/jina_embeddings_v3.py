@@ -44,7 +44,7 @@ FAMILY = replace(
         modules=replace(NAMES, layer="layers.{}.", projection="self_attn.{}_proj", output="self_attn.o_proj"),
         prefix="",
         buffers=r"(.*\.)?rotary_emb\..*|pooler\..*|lm_head\..*",
-        classifier=(),
+        classifier=None,
     ),
     gguf=Gguf("jina-bert-v3", names=replace(GGUF_SUM_NAMES, gate="")),
 )

@@ -6,7 +6,7 @@ Defaults follow ModernBertConfig in Hugging Face's transformers. Its norms have 
 from dataclasses import replace
 
 from glinfer.families.gguf import WINDOW, Gguf
-from glinfer.families.huggingface import ACTIVATIONS, Fields, HuggingFace, layer_kinds
+from glinfer.families.huggingface import ACTIVATIONS, Classifier, Fields, HuggingFace, layer_kinds
 from glinfer.families.layer import FULL, LONGEST_PERIOD, SLIDING
 from glinfer.families.names import GGUF_NAMES, Names
 from glinfer.families.record import Family
@@ -85,11 +85,13 @@ FAMILY = Family(
         only={"norm_bias": (False,), "attention_bias": (False,), "mlp_bias": (False,)},
         names=replace(_NAMES, projection="attn.Wqkv", gate="mlp.Wi", up="mlp.Wi"),
         buffers=r"(.*\.)?rotary_emb\..*|head\..*|decoder\..*",
+        classifier=Classifier(("head.dense", "classifier"), "gelu", norm="head.norm", biased=False),
     ),
     gguf=Gguf(
         "modern-bert",
         attention_bias=False,
         names=replace(GGUF_NAMES, embedding_norm="token_embd_norm", gate="ffn_up", up="ffn_up", head=""),
+        classifier=("mean", "gelu"),
         more=_of_metadata,
     ),
 )

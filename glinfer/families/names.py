@@ -35,7 +35,7 @@ class Names:
         token_types, embedding_norm: vectors added to embeddings by token type, and the norm after the sum, if the
             family has them.
         dense: the matrices after the pooling, with a placeholder for their number.
-        merge_norm: the norms before the matrices for deeper features of images, with a placeholder for their number.
+        dense_norm: the norms before some of these matrices, with a placeholder for the matrix's number.
         letters: replacements for the placeholders, if they are not the letter or the number itself; by role and letter,
             such as ``head_norm.q``, for one role alone.
         sinks: the sink logits of each head's softmax, if the family has them.
@@ -90,7 +90,7 @@ class Names:
     token_types: str = ""
     embedding_norm: str = ""
     dense: str = "dense.{}"
-    merge_norm: str = ""
+    dense_norm: str = "dense.{}.norm"
     letters: Mapping[str, str] = field(default_factory=dict)
     sinks: str = ""
     router: str = ""

@@ -4,7 +4,7 @@ Defaults follow Qwen3Config in Hugging Face's transformers 5.
 """
 
 from glinfer.families.gguf import Gguf
-from glinfer.families.huggingface import HuggingFace, later_windows
+from glinfer.families.huggingface import Classifier, HuggingFace, later_windows
 from glinfer.families.layer import LayerConfig
 from glinfer.families.record import Family
 
@@ -28,7 +28,7 @@ FAMILY = Family(
     huggingface=HuggingFace(
         sizes=(151936, 4096, 22016, 32, 32, 32, 128, 32768),
         windows=later_windows,
-        classifier=("score",),
+        classifier=Classifier(("score",)),
     ),
     gguf=Gguf("qwen3", attention_bias=False),
     rerank_prompt=RERANK_PROMPT,

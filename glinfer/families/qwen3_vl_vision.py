@@ -16,12 +16,13 @@ from glinfer.limits import MAX_DEEP_VECTORS
 
 
 def _mergers(whole: str, deep: str, parts: tuple[str, str]) -> dict[str, str]:
-    """The names of the matrices after joining, by number: two for the last layer, then two for each further vector."""
+    """The names of the matrices after joining, by number: two for the last layer, then two for each further vector,
+    with a norm before."""
     first = {f"dense.{number}": whole.format(part) for number, part in enumerate(parts)}
     further = {
         f"dense.{2 * n + 2 + m}": deep.format(n, part) for n in range(MAX_DEEP_VECTORS) for m, part in enumerate(parts)
     }
-    return first | further
+    return first | further | {f"dense_norm.{2 * n + 2}": str(n) for n in range(MAX_DEEP_VECTORS)}
 
 
 NAMES = Names(
@@ -38,7 +39,7 @@ NAMES = Names(
     final_norm="visual.merger.norm",
     head="",
     dense="visual.{}",
-    merge_norm="visual.deepstack_merger_list.{}.norm",
+    dense_norm="visual.deepstack_merger_list.{}.norm",
     letters=_mergers("merger.{}", "deepstack_merger_list.{}.{}", ("linear_fc1", "linear_fc2")),
 )
 FAMILY = Family(
@@ -59,7 +60,7 @@ FAMILY = Family(
             siglip.FAMILY.in_gguf.names,
             projection="attn_qkv",
             dense="{}",
-            merge_norm="v.deepstack.{}.norm",
+            dense_norm="v.deepstack.{}.norm",
             letters=_mergers("mm.{}", "v.deepstack.{}.{}", ("fc1", "fc2")) | {"dense.0": "mm.0", "dense.1": "mm.2"},
         ),
     ),

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from glinfer.families import bert
-from glinfer.families.huggingface import UNUSED_POSITIONS, Fields, HuggingFace
+from glinfer.families.huggingface import UNUSED_POSITIONS, Classifier, Fields, HuggingFace
 from glinfer.families.settings import Settings
 
 
@@ -29,7 +29,7 @@ def named(name: str, vocab_size: int) -> HuggingFace:
         buffers=r"embeddings\.position_ids|pooler\..*|lm_head\..*",
         layouts={"positions": "padded"},
         more=_positions,
-        classifier=("classifier.dense", "tanh", "classifier.out_proj"),
+        classifier=Classifier(("classifier.dense", "classifier.out_proj")),
     )
 
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+
+from glinfer.errors import FormatError
+from glinfer.families.settings import quoted
 
 
 @dataclass(frozen=True)
@@ -31,3 +36,28 @@ class Embedding:
     ranks: bool = False
     squashes: bool = False
     pair: str = ""
+
+    def to_json(self) -> str:
+        """The settings as one line of JSON, for :meth:`from_json`."""
+        return json.dumps(dataclasses.asdict(self), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str, source: str) -> Embedding:
+        """Read the text of :meth:`to_json`.
+
+        Raises:
+            FormatError: it is another text; names ``source``.
+        """
+        usual = dataclasses.asdict(cls())
+        try:
+            values = json.loads(text)
+            good = values.keys() == usual.keys() and all(type(values[name]) is type(usual[name]) for name in usual)
+            good = good and all(isinstance(prompt, str) for prompt in values["prompts"].values())
+            good = good and values["default_prompt"] in ("", *values["prompts"]) and values["most_tokens"] >= 0
+            good = good and all(values["pair"].count(place) == bool(values["pair"]) for place in ("{query}", "{text}"))
+        except (ValueError, AttributeError, RecursionError):
+            good = False
+        if not good:
+            found = f"{source}: its metadata has the settings of an embedding model {quoted(text)}"
+            raise FormatError(f"{found}; expected those that glinfer wrote; convert the model again")
+        return cls(**values)

@@ -1,6 +1,7 @@
 """glinfer's safetensors checkpoints: tensors in Hugging Face's container, with the configuration as metadata.
 
-The metadata is ``{"format": "glinfer", "config": ModelConfig.to_json()}``; names and shapes are those of
+The metadata is ``{"format": "glinfer", "config": ModelConfig.to_json()}``, with ``"embedding": Embedding.to_json()`` in
+files of models that embed texts; names and shapes are those of
 :func:`glinfer.formats.tensors.weight_shapes`, for every family. Tensors are float32 or float16. In memory, float16
 matrices stay packed as ``F16``, except in families whose published passes need float32; all other tensors become
 float32.
@@ -21,6 +22,7 @@ from glinfer.config import ModelConfig
 from glinfer.errors import ConfigError, FormatError, InputError
 from glinfer.families.settings import quoted
 from glinfer.formats.checkpoint import Checkpoint, check_checkpoint, check_tensors
+from glinfer.formats.embedding import Embedding
 from glinfer.formats.files import AnyPath, replacing, shown, words_of
 from glinfer.formats.huggingface.config import check_scaling
 from glinfer.formats.packed import PackedTensor
@@ -55,7 +57,8 @@ def read_safetensors(path: AnyPath) -> Checkpoint:
     keeps = not config.family.published
     data = map_bytes(wanted)
     parts = ((name, _part(data[name], each, keeps=keeps)) for name, each in wanted.items())
-    return Checkpoint.of_parts(config, parts, label, files=(Path(path),))
+    embedding = Embedding.from_json(metadata["embedding"], label) if "embedding" in metadata else Embedding()
+    return Checkpoint.of_parts(config, parts, label, files=(Path(path),), embedding=embedding)
 
 
 def _part(data: Bytes, found: FoundTensor, *, keeps: bool) -> npt.NDArray[np.float32] | PackedTensor:
@@ -101,6 +104,8 @@ def write_safetensors(checkpoint: Checkpoint, path: AnyPath, *, dtype: str = "fl
         )
     check_checkpoint(checkpoint)
     metadata = {"format": _FORMAT, "config": checkpoint.config.to_json()}
+    if checkpoint.config.embeds:
+        metadata["embedding"] = checkpoint.embedding.to_json()
     with replacing(path) as temporary:
         tensors = {name: _stored(name, checkpoint, dtype) for name in checkpoint.formats()}
         try:

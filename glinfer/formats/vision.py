@@ -368,7 +368,7 @@ def _qwen_in_gguf(file: GgufFile, keys: Settings, fields: Mapping[str, Any], wid
     places, scale = keys.whole("image_size") // fields["patch_size"], keys.whole("spatial_merge_size", 2, most=64)
     config = _any_shape(fields, places**2, scale, width, deep, file.source)
     # Files have the numbers of layers in the names, glinfer those of the vectors.
-    prefix = names.merge_norm.removesuffix("norm")
+    prefix = names.dense_norm.removesuffix("norm")
     renamed = {prefix.format(layer): prefix.format(number) for number, layer in enumerate(deep)}
     tensors = {
         next((to + name.removeprefix(at) for at, to in renamed.items() if name.startswith(at)), name): tensor

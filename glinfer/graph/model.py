@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property, lru_cache, partial
 
@@ -102,13 +102,18 @@ class Graph:
         return self.config.hidden_size * max(1, self.config.patches_per_token)
 
     @cached_property
-    def merge_norms(self) -> tuple[Norm, ...]:
-        """The norms of joined patches before the matrices of each further vector, in an image encoder."""
-        found = []
-        for number in map(str, range(len(self.config.deepstack_layers))):
-            gain, bias = (ModelTensor("merge_norm", part, (self._merged,), None, number) for part in ("weight", "bias"))
-            found.append(Norm(self.names.of("merge_norm", None, number), gain, bias, "layer", 0.0))
-        return tuple(found)
+    def dense_norms(self) -> Mapping[int, Norm]:
+        """The norms before some of these matrices, by the matrix's number: of a classifier's vector before its last
+        one, and in an image encoder of joined patches before the first one of each further vector."""
+        config = self.config
+        numbers = (len(config.dense) - 1,) if config.dense_norm else range(2, 2 + 2 * len(config.deepstack_layers), 2)
+        return {number: self._dense_norm(number) for number in numbers}
+
+    def _dense_norm(self, number: int) -> Norm:
+        columns = self.dense[number].weight.shape[1:]
+        gain, bias = (ModelTensor("dense_norm", part, columns, None, str(number)) for part in ("weight", "bias"))
+        name = self.names.of("dense_norm", None, str(number))
+        return Norm(name, gain, bias if self.family.norm_biases else None, self.family.norm, 0.0)
 
     @cached_property
     def head(self) -> Linear:
@@ -135,7 +140,7 @@ class Graph:
         for layer in self.layers:
             yield from layer.tensors()
         yield from () if self.final_norm is None else self.final_norm.tensors()
-        for norm in self.merge_norms:
+        for norm in self.dense_norms.values():
             yield from norm.tensors()
         for node in self.dense:
             yield from node.tensors()

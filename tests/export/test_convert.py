@@ -11,12 +11,14 @@ from typing import Any
 
 import pytest
 from goldens.gguf_models import K, byte_level
+from tiny_embedders import write_bert, write_embedder
 
 from glinfer.engine.defaults import USUAL, default_sampling
 from glinfer.engine.random_model import demo_tokenizer
-from glinfer.errors import GlinferWarning, InputError
+from glinfer.errors import FormatError, GlinferWarning, InputError
 from glinfer.export.convert import convert_model
 from glinfer.formats import load_checkpoint, random_checkpoint, write_bpe
+from glinfer.formats.embedding import Embedding
 from glinfer.formats.gguf.split import read_gguf_file
 from glinfer.formats.gguf.write import write_gguf
 from glinfer.formats.sampling import named_sampling
@@ -75,6 +77,35 @@ def test_from_gguf_and_back(llama: Path, tmp_path: Path) -> None:
     assert len(found) == 1
     first, last = load_checkpoint(llama), load_checkpoint(back)
     assert all((first.floats(name) == last.floats(name)).all() for name in first.formats())
+
+
+@pytest.mark.parametrize("zipped", [False, True])
+def test_how_texts_are_embedded_or_scored_goes_along(tmp_path: Path, zipped: bool) -> None:
+    scores = {"architectures": ["BertForSequenceClassification"], "id2label": {"0": "LABEL_0"}}
+    write_embedder(tmp_path / "vectors", prompts={"query": "find: "})
+    write_bert(tmp_path / "scores", **scores)
+    for name in ("vectors", "scores"):
+        source = tmp_path / name
+        if zipped:
+            source = Path(shutil.make_archive(str(tmp_path / name), "zip", source))
+        (tmp_path / f"{name} there").mkdir()
+        made = convert_model(source, there := tmp_path / f"{name} there" / "model.safetensors")
+        expected, found = load_checkpoint(source), load_checkpoint(there)
+        assert (found.embedding, found.config) == (expected.embedding, expected.config)
+        assert found.embedding != Embedding()
+        assert [path.name for path in made.beside] == ["tokenizer.json"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"most_tokens": -1}, {"normalizes": 0}, {"pair": "{query}"}, {"default_prompt": "query"}, {"prompts": {"a": 1}}],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_other_settings_of_an_embedding_model_are_refused(changes: dict[str, Any]) -> None:
+    assert Embedding.from_json(Embedding(prompts={"q": "é"}).to_json(), "m") == Embedding(prompts={"q": "é"})
+    for text in (dataclasses.replace(Embedding(), **changes).to_json(), "{}", "[", "null"):
+        with pytest.raises(FormatError, match=r"^m: its metadata has the settings of an embedding model .*; convert"):
+            Embedding.from_json(text, "m")
 
 
 def test_a_template_for_tools_goes_along(llama: Path, tmp_path: Path) -> None:

@@ -103,9 +103,11 @@ def test_older_files_of_nomic_have_other_names_of_settings(tmp_path: Path) -> No
 
 def test_a_classifier_that_the_family_lacks_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
-        FormatError, match=r"architectures is \['ModernBertForSequenceClassification'\]; expected no class"
+        FormatError, match=r"architectures is \['NomicBertForSequenceClassification'\]; expected no class"
     ):
-        config_with(tmp_path, "modernbert", architectures=["ModernBertForSequenceClassification"])
+        config_with(tmp_path, "nomic_bert", architectures=["NomicBertForSequenceClassification"])
+    with pytest.raises(FormatError, match=r"classifier_pooling is 'late', .*; expected one of cls, bos, mean"):
+        config_with(tmp_path, "eurobert", architectures=["EuroBertForSequenceClassification"])
 
 
 def test_adapters_inside_of_an_embedding_model_are_refused(tmp_path: Path) -> None:

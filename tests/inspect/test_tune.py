@@ -17,7 +17,7 @@ from tiers import tiered
 import glinfer
 from glinfer.config import ModelConfig
 from glinfer.errors import InputError, PlanError
-from glinfer.formats import load_checkpoint
+from glinfer.formats import load_checkpoint, random_checkpoint
 from glinfer.gl.context import Device
 from glinfer.gl.layouts.blocks import BlockLayout
 from glinfer.gl.program import shader_root
@@ -239,6 +239,11 @@ class TestSearch:
         for seconds in (0.0, -1.0, float("nan"), float("inf")):
             with pytest.raises(InputError, match="found a time limit of"):
                 tune(device, load_checkpoint(small), "f32", seconds=seconds)
+
+    def test_a_model_that_embeds_texts_has_no_tokens_to_time(self, device: Device) -> None:
+        bert = ModelConfig.from_options("family=bert,dim=64,heads=2,blocks=1,vocab=100,context=64")
+        with pytest.raises(InputError, match="this model embeds texts and does not generate any"):
+            tune(device, random_checkpoint(bert, seed=1), "f32", seconds=1.0)
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from goldens.embedders import FORMS, RECORDED, SHAPE, pooled, texts, weights_of,
 import glinfer
 from glinfer.config import ModelConfig
 from glinfer.errors import InputError
+from glinfer.formats import Checkpoint
 from glinfer.formats.adapters.merge import with_task
 from glinfer.kernels.fused.rows import interleaved, row_table
 from glinfer.kernels.options import KernelOptions
@@ -48,8 +50,14 @@ def given(longest: int) -> list[list[int]]:
 def test_the_plan_computes_what_was_recorded(family: str) -> None:
     """In float64 without OpenGL, with the weights that transformers had."""
     figures = recorded("embedders")[family]
-    config = ModelConfig.from_mapping(figures["config"])
-    checkpoint, kernels = weights_of(config), KernelOptions()
+    found, expected = computed(weights_of(ModelConfig.from_mapping(figures["config"]))), np.array(figures["vectors"])
+    assert np.abs(expected - expected.mean(axis=0)).max() > 0.1, "texts that are all alike show little"
+    assert np.abs(found - expected).max() <= 1e-6 * np.abs(expected).max()
+
+
+def computed(checkpoint: Checkpoint) -> Any:
+    """The vectors of the recorded texts, or their scores, by the plan in float64."""
+    config, kernels = checkpoint.config, KernelOptions()
     plan = encode_plan(PlanOptions(config, "f32", kernels, 2048), rows=128)
     rows, table = (row_table(plan.table[name].shape[0]) for name in (ROWS, TEXTS))
     encoded = [(ids, [0] * len(ids)) for ids in RECORDED]
@@ -58,9 +66,22 @@ def test_the_plan_computes_what_was_recorded(family: str) -> None:
     values = encode_feed(rows, table, encoded, first, targets, positions=positions, pooling=config.pooling)
     made = final_tensors(plan, FoldedWeights(checkpoint, "f32"), {ROWS: rows, TEXTS: table}, plan.values(values))
     parts = [made[f"{EMBEDDINGS}.{number}"] for number in range(targets)]
-    found, expected = interleaved(parts)[: len(encoded), : config.hidden_size], np.array(figures["vectors"])
-    assert np.abs(expected - expected.mean(axis=0)).max() > 0.1, "texts that are all alike show little"
-    assert np.abs(found - expected).max() <= 1e-6 * np.abs(expected).max()
+    width = config.dense[-1][0] if config.dense else config.hidden_size
+    return interleaved(parts)[: len(encoded), :width]
+
+
+def test_a_classifier_has_a_norm_before_its_last_matrix() -> None:
+    config = ModelConfig.from_mapping(recorded("embedders")["modernbert"]["config"])
+    dense: Any = ((config.hidden_size, False, "silu"), (2, True, "none"))
+    scored = weights_of(replace(config, dense=dense, dense_norm=True))
+    weights = {name: np.asarray(tensor, np.float64) for name, tensor in scored.tensors.items()}
+    plain = {name: tensor for name, tensor in scored.tensors.items() if not name.startswith("dense.")}
+    x = computed(replace(scored, config=config, tensors=plain)) @ weights["dense.0.weight"].T
+    x = x / (1 + np.exp(-x))
+    x = x - x.mean(axis=1, keepdims=True)
+    x = x / np.sqrt((x**2).mean(axis=1, keepdims=True) + config.layer_norm_eps) * weights["dense.1.norm.weight"]
+    expected = x @ weights["dense.1.weight"].T + weights["dense.1.bias"]
+    assert np.abs(computed(scored) - expected).max() <= 1e-6 * np.abs(expected).max()
 
 
 @pytest.mark.slow
@@ -131,17 +152,24 @@ def test_an_unknown_task_is_refused_with_those_of_the_model(tmp_path: Path) -> N
         with_task(tmp_path, checkpoint, dict.fromkeys(TASKS, "text_matching"))
 
 
-CLASSIFIERS = {"bert": "Bert", "xlm-roberta": "XLMRoberta", "qwen3": "Qwen3"}
+CLASSIFIERS: list[tuple[str, dict[str, Any]]] = [
+    ("bert", {}),
+    ("xlm-roberta", {}),
+    ("qwen3", {}),
+    ("modernbert", {"classifier_activation": "silu", "classifier_bias": True}),
+    ("modernbert", {"classifier_pooling": "mean"}),
+    ("eurobert", {"classifier_pooling": "bos"}),
+]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", CLASSIFIERS)
-def test_scores(tmp_path: Path, family: str) -> None:
+@pytest.mark.parametrize(("family", "settings"), CLASSIFIERS)
+def test_scores(tmp_path: Path, family: str, settings: dict[str, Any]) -> None:
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-    _, more, _ = FORMS[family]
-    config = getattr(transformers, f"{CLASSIFIERS[family]}Config")(**{**SHAPE, **more, "num_labels": 1})
-    theirs = getattr(transformers, f"{CLASSIFIERS[family]}ForSequenceClassification")(config)
+    name, more, _ = FORMS[family]
+    config = getattr(transformers, f"{name}Config")(**{**SHAPE, **more, **settings, "num_labels": 1})
+    theirs = getattr(transformers, f"{name}ForSequenceClassification")(config)
     torch.manual_seed(5)
     with torch.no_grad():
         for tensor in theirs.parameters():

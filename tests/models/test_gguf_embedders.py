@@ -61,6 +61,10 @@ FORMS: dict[str, tuple[ModelConfig, int]] = {
     "nomic-bert": (replace(NOMIC, pooling="mean"), MEAN),
     "jina-bert-v3": (replace(JINA, pooling="mean"), MEAN),
     "modern-bert": (replace(MODERN, pooling="mean"), MEAN),
+    "modern-bert, scores": (
+        replace(MODERN, pooling="mean", dense=((64, False, "gelu"), (1, True, "none")), dense_norm=True),
+        RANK,
+    ),
     "eurobert": (replace(EURO, pooling="lasttoken"), LAST),
     "gemma-embedding": (replace(GEMMA, pooling="mean", dense=((128, False, "none"), (64, False, "none"))), MEAN),
     "qwen3": (replace(QWEN, pooling="lasttoken"), LAST),
@@ -119,7 +123,9 @@ def renamed(checkpoint: Checkpoint) -> dict[str, Array]:
     for name, tensor in checkpoint.tensors.items():
         beginning = "model." if config.model_type == "modernbert" else "bert."
         whose, _, part = name.removeprefix(beginning).rpartition(".")
-        if whose.startswith("dense."):
+        if whose.endswith(".norm") and whose.startswith("dense."):
+            whose = "head.norm"
+        elif whose.startswith("dense."):
             whose = "cls.output" if config.model_type == "qwen3" else behind[int(whose[-1])]
         if config.family.norm_offset and whose.endswith("norm"):
             tensor = tensor + 1

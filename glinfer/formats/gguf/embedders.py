@@ -5,7 +5,6 @@ Source: llama.cpp's converters (conversion/bert.py, gemma.py, qwen.py) and ``bui
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -26,8 +25,8 @@ YES_NO = ["yes", "no"]
 _KEY, _LABELS = "pooling_type", "classifier.output_labels"
 _POOLINGS = {1: "mean", 2: "cls", 3: "lasttoken"}
 _NONE, _RANK = 0, 4
-_CLASSIFIER = {"cls": "tanh", "cls.output": "none"}
-_DENSE = {"dense_2": "none", "dense_3": "none"}
+_CLASSIFIER, _NORM = ("cls", "cls.output"), "cls.norm"
+_DENSE = ("dense_2", "dense_3")
 _JOINED = _QKV, _GATE_UP, _DELTA_IN = "attn_qkv", "ffn_gate_up_exps", "ssm_in"
 
 
@@ -45,7 +44,7 @@ def names_in(file: GgufFile, family: Family) -> Names:
         names = replace(names, gate=_GATE_UP, up=_GATE_UP)
     behind = {str(number): name for number, name in enumerate(_behind(file, keys_of(file, family)))}
     delta_in = {"qkv": _DELTA_IN, "z": _DELTA_IN} if _DELTA_IN in joined else {}
-    return replace(names, dense="{}", letters={**names.letters, **delta_in, **behind})
+    return replace(names, dense="{}", dense_norm=_NORM, letters={**names.letters, **delta_in, **behind})
 
 
 def passed_over(file: GgufFile, config: ModelConfig) -> set[str]:
@@ -54,7 +53,8 @@ def passed_over(file: GgufFile, config: ModelConfig) -> set[str]:
         return set()
     form = config.family.in_gguf
     used = _behind(file, keys_of(file, config.family))
-    unused = {f"{name}.{part}" for name in _CLASSIFIER if name not in used for part in ("weight", "bias")}
+    names = [name for name in _CLASSIFIER if name not in used] + ([] if config.dense_norm else [_NORM])
+    unused = {f"{name}.{part}" for name in names for part in ("weight", "bias")}
     return unused | {f"{form.names.head}.weight"}
 
 
@@ -71,14 +71,19 @@ def embedding_fields(family: Family, keys: Keys, file: GgufFile) -> dict[str, An
         )
     types = f"{family.in_gguf.names.token_types}.weight"
     counted = {"type_vocab_size": file.tensors[types].shape[0]} if types in file.tensors else {}
-    ranked = "cls" if family.encodes else "lasttoken"
+    pooling, between = family.in_gguf.classifier if family.encodes else ("lasttoken", "none")
     return {
         **(counted if family.token_types else {}),
-        "pooling": ranked if kind == _RANK else _POOLINGS.get(kind, "mean"),
+        "pooling": pooling if kind == _RANK else _POOLINGS.get(kind, "mean"),
         "dense": tuple(
-            (file.tensors[f"{name}.weight"].shape[0], f"{name}.bias" in file.tensors, activation)
-            for name, activation in behind.items()
+            (
+                file.tensors[f"{name}.weight"].shape[0],
+                f"{name}.bias" in file.tensors,
+                between if name == "cls" else "none",
+            )
+            for name in behind
         ),
+        "dense_norm": "cls" in behind and f"{_NORM}.weight" in file.tensors,
         "tie_word_embeddings": True,
     }
 
@@ -120,11 +125,11 @@ def _kind(file: GgufFile, keys: Keys) -> int:
     return found or (_RANK if "cls.output.weight" in file.tensors else _NONE)
 
 
-def _behind(file: GgufFile, keys: Keys) -> Mapping[str, str]:
-    """The names of the dense layers after the pooling, in order, and the activation of each."""
+def _behind(file: GgufFile, keys: Keys) -> list[str]:
+    """The names of the dense layers after the pooling, in order."""
     known = _CLASSIFIER if _kind(file, keys) == _RANK else _DENSE
     # Ignore tensors of these names that are not matrices.
-    return {name: known[name] for name in known if len(_shape(file, f"{name}.weight")) == 2}
+    return [name for name in known if len(_shape(file, f"{name}.weight")) == 2]
 
 
 def _shape(file: GgufFile, name: str) -> tuple[int, ...]:

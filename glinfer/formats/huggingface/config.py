@@ -25,6 +25,8 @@ from glinfer.limits import MAX_CONFIG_BYTES, MAX_CONFIG_NUMBER
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "num_experts_per_tok", "moe_intermediate_size")
 _SHARED_EXPERTS = ("n_shared_experts", SHARED_WIDTH, "shared_intermediate_size")
 _CLASSIFIER = "ForSequenceClassification"
+_BETWEEN = {"gelu": "gelu", "silu": "silu", "tanh": "tanh"}
+_POOLED = {"cls": "cls", "bos": "cls", "mean": "mean"}
 _CAPS = ("attn_logit_softcapping", "final_logit_softcapping")
 _NULLS = (*_CAPS, "sliding_window", "num_key_value_heads", "block_ffn_dim_multiplier", "factor", "mamba_d_ssm")
 """Settings for which transformers distinguishes null from missing."""
@@ -257,12 +259,17 @@ def _embedding_fields(family: Family, settings: Settings, width: int) -> Fields:
     """The fields of embedding models: encoders, and models that end with a classifier."""
     if not classifies(family, settings.values):
         return {"pooling": "mean"} if family.encodes else {}
-    named, names = settings.values.get("id2label"), family.in_huggingface.classifier
+    named, own = settings.values.get("id2label"), family.in_huggingface.classifier
+    assert own is not None
     labels = len(named) if isinstance(named, dict) and named else settings.whole("num_labels", 2)
-    inner = [(width, True, activation) for activation in names[1::2]]
+    if len(own.matrices) == 1:
+        return {"pooling": "lasttoken", "dense": ((labels, False, "none"),)}
+    biased = settings.flag("classifier_bias", default=own.biased)
+    inner = width, biased, settings.one_of("classifier_activation", _BETWEEN, own.activation)
     return {
-        "pooling": "cls" if family.encodes else "lasttoken",
-        "dense": (*inner, (labels, bool(inner), "none")),
+        "pooling": settings.one_of("classifier_pooling", _POOLED, own.pooling),
+        "dense": (inner, (labels, True, "none")),
+        "dense_norm": bool(own.norm),
     }
 
 

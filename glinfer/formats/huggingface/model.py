@@ -136,8 +136,9 @@ def _names(config: ModelConfig, behind: Sentence) -> Names:
     names = form.names or config.family.names
     if not config.dense or behind.dense:
         return names
-    found = {str(number): name for number, name in enumerate(form.classifier[::2])}
-    return replace(names, dense="{}", letters={**names.letters, **found})
+    assert form.classifier is not None
+    found = {str(number): name for number, name in enumerate(form.classifier.matrices)}
+    return replace(names, dense="{}", dense_norm=form.classifier.norm, letters={**names.letters, **found})
 
 
 def _factors(config: ModelConfig, settings: Settings) -> Mapping[str, Array]:

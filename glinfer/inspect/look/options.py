@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from glinfer.config import ModelConfig
+from glinfer.engine.engine import EMBEDS
 from glinfer.engine.ids import check_ids
 from glinfer.engine.model import Model
 from glinfer.errors import InputError
@@ -36,7 +37,7 @@ class LookOptions:
         1, or the model embeds texts.
         """
         if config.embeds:
-            raise InputError("this model embeds texts; look needs a model that generates text")
+            raise InputError(EMBEDS)
         kinds = [part.strip() for part in (what or ",".join(KINDS)).split(",") if part.strip()]
         for kind in kinds:
             if kind not in KINDS:

@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from glinfer.config import ModelConfig
+from glinfer.engine.engine import EMBEDS
 from glinfer.engine.prefill import MAX_SINGLE_TOKENS, Companions, Prefill
 from glinfer.engine.progress import Progress, no_progress
 from glinfer.engine.run.cached import CachedSession
@@ -108,11 +109,13 @@ def tune(
     ones. ``on_progress`` receives (elapsed milliseconds, time limit in milliseconds).
 
     Raises:
-        InputError: the time limit is 0 or less, or a day or more.
+        InputError: the time limit is 0 or less, or a day or more, or the model embeds texts.
         PlanError: the model does not fit the renderer.
     """
     if not 0 < seconds < MAX_TUNE_SECONDS:
         raise InputError(f"found a time limit of {seconds} seconds; expected more than 0 and less than a day")
+    if checkpoint.config.embeds:
+        raise InputError(EMBEDS)
     started = time.perf_counter()
 
     def timed(may_go_on: Callable[[], bool]) -> Callable[[], bool]:

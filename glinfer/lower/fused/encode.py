@@ -147,10 +147,11 @@ class EncodeLowering(ChunkLowering):
         found = self.of_texts("text.pooled" if dense else EMBEDDINGS, slots, config.hidden_size)
         how = _POOLED.get(config.pooling, "mean")
         self.plan.draw(pool_rows("pool", x, self.texts, found, slots="text_slots", how=how, kernels=self.kernels))
+        self.used = "text_slots"
         for number, (outputs, _, activation) in enumerate(dense):
             last = number == len(dense) - 1
             out = self.of_texts(EMBEDDINGS if last else f"text.dense.{number}", slots, outputs)
-            self.product(self.recipes.dense(number), found, out, activation=activation, slots="text_slots")
+            self.product(self.recipes.dense(number), found, out, activation=activation)
             found = out
 
     def of_texts(self, name: str, slots: int, floats: int) -> RowInterleaved:

@@ -18,7 +18,6 @@ from typing import Any
 from glinfer.errors import PlanError
 from glinfer.families.layer import Experts, Rope
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BlockLayout, RowLayout
-from glinfer.gl.layouts.matrix import Extent
 from glinfer.graph.nodes import Attention, Branch, Layer
 from glinfer.kernels.fused.cached import SLOT_TOKENS, cached_scores, cached_values, score_slots
 from glinfer.kernels.fused.delta import SPAN
@@ -262,16 +261,14 @@ class _RowsLowering(Lowering):
         *,
         turning: Turning | None = None,
         raw: bool = False,
-        slots: Extent | None = None,
         **further: Any,
     ) -> None:
         if not isinstance(x, RawRows):
             self.adapt(recipe, x)
         further |= self.norms_of(recipe, x) if recipe.norm and not raw else {}
         further |= {"turning": turning, "rows": None if turning is None else self.table}
-        slots, matrix = self.used if slots is None else slots, self.matrix(recipe)
-        how: dict[str, Any] = {"slots": slots, "raw": raw, "kernels": self.kernels}
-        self.plan.draw(gemm(recipe.name, recipe.kind, x, matrix, out, **how, **further))
+        how: dict[str, Any] = {"slots": self.used, "raw": raw, "kernels": self.kernels}
+        self.plan.draw(gemm(recipe.name, recipe.kind, x, self.matrix(recipe), out, **how, **further))
 
     def norms_of(self, recipe: Recipe, x: RowInterleaved | TensorSpec | RawRows) -> dict[str, Any]:
         """The norm of a product's rows, as arguments of :func:`gemm`: here the product computes it."""

@@ -398,8 +398,7 @@ class Recipes:
 
     def dense(self, number: int) -> Recipe:
         """A dense matrix after the pooling."""
-        node, deep = self.graph.dense[number], self.graph.merge_norms
-        before = deep[number // 2 - 1] if deep and number > 1 and number % 2 == 0 else None
+        node, before = self.graph.dense[number], self.graph.dense_norms.get(number)
         return self._recipe(f"dense.{number}", None, (node,), np.arange(node.outputs), before=before)
 
     def products(self) -> list[Recipe]:
