@@ -21,7 +21,7 @@ from glinfer.engine.report import plain
 from glinfer.errors import FormatError, InputError, required
 from glinfer.formats import Checkpoint
 from glinfer.formats.files import WORK_FOLDER, reason, shown, work_folder
-from glinfer.inspect.look.options import LookOptions, prompt_ids
+from glinfer.inspect.look.options import WEIGHTS, LookOptions, prompt_ids
 from glinfer.inspect.pages import rendered
 from glinfer.lower.plans import USUAL_TEXTURE_SIZE
 from glinfer.notebook import picture
@@ -78,18 +78,15 @@ def look(
         FormatError: a file cannot be written.
     """
     target = check_folder(folder, force=force)
-    ids: list[int] = []
-    if options.runs:
-        if model is None or prompt is None:
-            raise InputError("found no text to run; give one or --ids, or use --what weights")
-        ids = prompt_ids(model, prompt)
+    ids = prompt_ids(model, prompt) if model is not None and prompt is not None else []
     from glinfer.inspect.look.drawing import Drawing
 
     with filling(target) as new:
         drawing = Drawing(checkpoint, options, ids, None if model is None else model.tokenizer, new, on_progress)
-        if options.runs and model is not None:
-            drawing.run(model, ids)
-        drawing.weights(max_texture_size)
+        if model is not None:
+            drawing.run(model)
+        if WEIGHTS in options.what:
+            drawing.weights(max_texture_size)
         facts = {
             "name": Path(checkpoint.source).name,
             "source": checkpoint.source,
@@ -98,7 +95,7 @@ def look(
             "renderer": None,
             **(about or {}),
         }
-        text = prompt if isinstance(prompt, str) and options.runs else None
+        text = prompt if isinstance(prompt, str) else None
         found = {"format": FORMAT, "version": VERSION, "model": facts, "text": text, **drawing.document()}
         document: dict[str, Any] = plain(found)
         (new / DATA).write_text(json.dumps(document, ensure_ascii=False, allow_nan=False, indent=1), encoding="utf-8")
