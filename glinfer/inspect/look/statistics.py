@@ -12,10 +12,9 @@ import numpy.typing as npt
 
 from glinfer.formats import Checkpoint
 from glinfer.inspect.pieces import Rows, WeightRows, spans
-from glinfer.kernels.options import KernelOptions
-from glinfer.lower.plans import is_published, plan_for, reference_plans
+from glinfer.lower.plans import plan_for
 from glinfer.program.oracle import MASK_LIMIT
-from glinfer.program.plan import Plan
+from glinfer.quant.formats import FROM_FILE
 
 Floats = npt.NDArray[np.floating]
 Stats = dict[str, float | int | None]
@@ -123,12 +122,8 @@ def texture_sizes(checkpoint: Checkpoint, edge: int) -> dict[str, tuple[int, int
     Raises:
         PlanError: a tensor does not fit a texture.
     """
-    config, formats = checkpoint.config, checkpoint.formats()
-    plan: Plan
-    if is_published(config, formats):
-        plan = plan_for(config, "reference", max_texture_size=edge)
-    else:  # the layout of weights does not depend on the number of rows
-        plan = reference_plans(config, "file", formats, KernelOptions(), edge).of(1)
+    how: dict[str, Any] = {"weights": FROM_FILE, "formats": checkpoint.formats(), "max_texture_size": edge}
+    plan = plan_for(checkpoint.config, "reference", tokens=1, **how)
     layouts = {tensor.name: tensor.layout_within(edge) for tensor in plan.of_kind("weight")}
     return {name: (layout.width, layout.height, layout.format.name) for name, layout in layouts.items()}
 
