@@ -6,8 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
-import numpy as np
-
 from glinfer.config import ModelConfig
 from glinfer.engine.batch import MAX_CACHE_BYTES, Batch, SchedulerOptions, places_for, sequence_bytes
 from glinfer.engine.model import Model, StreamOptions
@@ -122,7 +120,7 @@ class BatchDecoder:
 
     def prefill(self, ids: Sequence[int]) -> None:
         """Run ``ids`` rotated by n positions as the prompt of sequence n."""
-        self._prompts = [rotated(ids, place) for place in range(self.sequences)]
+        self._prompts = [[*ids[place:], *ids[:place]] for place in range(self.sequences)]
         self._run(self._prompts, 1, GREEDY)
 
     def decode(self, start: int, count: int, sampling: str) -> list[list[int]]:
@@ -142,11 +140,6 @@ class BatchDecoder:
     def close(self) -> None:
         """Release the batch's caches; harmless when repeated."""
         self._scheduler.close()
-
-
-def rotated(ids: Sequence[int], places: int) -> list[int]:
-    """Move the first ``places`` ids to the end."""
-    return [int(token) for token in np.roll(np.asarray(ids), -places)]
 
 
 def room_for(
