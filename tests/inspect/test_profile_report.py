@@ -22,7 +22,7 @@ from glinfer.config import ModelConfig
 from glinfer.errors import FormatError
 from glinfer.gl.timers import FENCES, TIMESTAMPS, Timeline
 from glinfer.inspect.ceiling import FetchRate
-from glinfer.inspect.figures import Chart, svg_style
+from glinfer.inspect.figures import SVG_STYLE, Chart, plain_style
 from glinfer.inspect.profile import charts
 from glinfer.inspect.profile.charts import Figure, scale_top
 from glinfer.inspect.profile.compare import compare, read_summary
@@ -515,7 +515,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> dict[str, Chart]:
 
 def made(name: str, profile: ProfileReport) -> Figure:
     """One chart alone."""
-    with svg_style():
+    with plain_style(SVG_STYLE):
         figure: Figure = getattr(charts, f"_{name}")(profile)
     return figure
 
@@ -541,7 +541,7 @@ def test_no_label_lies_on_another(drawn: dict[str, Chart], name: str, blocks: in
 
 @each_case("name", ["kinds", "rates"])
 def test_on_a_phone_all_text_is_in_the_picture(drawn: dict[str, Chart], name: str) -> None:
-    with svg_style():
+    with plain_style(SVG_STYLE):
         getattr(charts, f"_{name}")(of_blocks(6, head=2.0), charts._NARROW)
     chart = drawn[f"{name}-narrow"]
     found = [

@@ -48,8 +48,7 @@ _CREDIBLE = 0.5, 1.1  # sum of timestamps over the time on the CPU's clock
 _GROWTH_SECONDS = 20.0  # time for all positions; further ones are left out
 _GROWTH_SAMPLE_SECONDS = 0.4  # time for one position
 _MIN_POSITION_RUNS = 12  # runs for a position: plain, profiled and warm-up
-_FIRST_PLACES = 1, 16
-_PLACE_STEP = 4  # ratio of further positions
+_PLACES = (1, *(4**power for power in range(2, 16)))  # 1, 16, 64, 256, …
 _CEILING_SAMPLE_SECONDS = 0.002
 _MIN_SHARE = 0.05  # share of the bytes read for which a format's ceiling is measured
 
@@ -167,11 +166,6 @@ class PlanRun:
     def session(self) -> Session:
         """The bound plan."""
         return self.sessions[-1]
-
-    def write(self) -> None:
-        """Upload the input tensors."""
-        for name, array in self.inputs.items():
-            self.session.write(name, array)
 
     def timed(self, timer: Timer) -> Timeline | None:
         """Run once and time every draw; None if the renderer's clock was disturbed."""
@@ -305,7 +299,8 @@ def measure(
     Raises:
         InputError: timestamps are unavailable, or the clock was disturbed in all runs.
     """
-    plan_run.write()
+    for name, array in plan_run.inputs.items():
+        plan_run.session.write(name, array)
     for _ in range(2):
         _plain(plan_run)
     timer, notes = _timer(plan_run, timing)
@@ -359,21 +354,17 @@ def _timer(plan_run: PlanRun, timing: str) -> tuple[Timer, list[str]]:
     device, draws = session.device, session.draws
     if timing != "fence":
         try:
-            timer = TimestampTimer(device, draws)
+            with ExitStack() as held:
+                timer = held.enter_context(TimestampTimer(device, draws))
+                plan_run.timed(timer)
+                if timing == "gpu" or _credible(timer, plan_run):
+                    held.pop_all()
+                    return timer, []
+            notes.append(f"the timestamps of {device.renderer} do not add up to the elapsed time; timed by fences")
         except InputError as error:
             if timing == "gpu":
                 raise
             notes.append(str(error))
-        else:
-            try:
-                plan_run.timed(timer)
-                if timing == "gpu" or _credible(timer, plan_run):
-                    return timer, []
-            except BaseException:
-                timer.release()
-                raise
-            timer.release()
-            notes.append(f"the timestamps of {device.renderer} do not add up to the elapsed time; timed by fences")
     fences = FenceTimer(device, draws)
     plan_run.timed(fences)
     return fences, notes
@@ -386,18 +377,14 @@ def _credible(timer: Timer, plan_run: PlanRun) -> bool:
         if line is None:
             continue
         total, passed = line.bounds[-1] - line.bounds[0], line.end - line.start
-        forward = all(one <= other for one, other in zip(line.bounds, line.bounds[1:], strict=False))
-        if forward and _CREDIBLE[0] * passed <= total <= _CREDIBLE[1] * passed:
+        if sorted(line.bounds) == list(line.bounds) and _CREDIBLE[0] * passed <= total <= _CREDIBLE[1] * passed:
             return True
     return False
 
 
 def places(context: int) -> list[int]:
     """List the positions at which growth is measured: 1, 16, 64, 256, … and the last one."""
-    found = list(_FIRST_PLACES)
-    while found[-1] * _PLACE_STEP < context:
-        found.append(found[-1] * _PLACE_STEP)
-    return [*(place for place in found if place < context), context]
+    return [*(place for place in _PLACES if place < context), context]
 
 
 def measure_growth(plan_runs: PlanRuns, timing: str, on_progress: Progress) -> tuple[list[GrowthPoint], list[str]]:
