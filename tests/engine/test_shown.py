@@ -71,7 +71,7 @@ def test_lines_are_short_and_say_what_matters(small: Path) -> None:
         assert repr(score).startswith(f"TextScore({len(score.ids)} tokens, total -")
         seen = model.capture("blocks.0.attn.scores", TEXT)
         assert repr(seen).startswith("Captured(blocks.0.attn.")
-        profiled = profile(model, runs=2)
+        profiled = profile(model.engine, runs=2)
         assert repr(profiled).startswith("<ProfileReport: ")
         likely = Checked(score._repr_html_()).text
         assert "log-probability" in likely

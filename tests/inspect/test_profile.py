@@ -154,8 +154,8 @@ class TestNothingIsLeftBehind:
             ids = [1, 2, 3, 4, 5, 6, 7]
             expected = model.logits(ids)
             before = model.device.live_objects()
-            profile(model, tokens=3, runs=2)
-            profile(model, prompt_tokens=20, runs=2)
+            profile(model.engine, tokens=3, runs=2)
+            profile(model.engine, prompt_tokens=20, runs=2)
             assert model.device.live_objects() == before
             # The last token alone is run again, over what the caches hold of the others.
             assert (model.logits([*ids, 8]) != expected).any()

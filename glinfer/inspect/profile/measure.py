@@ -16,7 +16,6 @@ from statistics import mean, median
 
 from glinfer.engine.engine import Engine, FastEngine, WholeEngine
 from glinfer.engine.ids import check_within
-from glinfer.engine.model import Model
 from glinfer.engine.prefill import Companions, Prefill
 from glinfer.engine.progress import Progress, StagedProgress, no_progress, no_staged_progress
 from glinfer.errors import InputError
@@ -54,7 +53,7 @@ _MIN_SHARE = 0.05  # share of the bytes read for which a format's ceiling is mea
 
 
 def profile(
-    model: Model | Engine,
+    engine: Engine,
     *,
     tokens: int | None = None,
     prompt_tokens: int | None = None,
@@ -65,9 +64,9 @@ def profile(
     label: str = "",
     on_progress: StagedProgress = no_staged_progress,
 ) -> ProfileReport:
-    """Profile one token of a model, or the prefill of a prompt of ``prompt_tokens``.
+    """Profile one token of a model's engine, or the prefill of a prompt of ``prompt_tokens``.
 
-    A model's sequence stays intact, an engine's caches are overwritten. ``tokens`` is the position of the token,
+    Caches are overwritten; a sequence that they hold runs again when it continues. ``tokens`` is the token's position,
     counted from 1, or the sequence's length with the reference plan; default: 128, or the context if that is less.
     ``runs`` is the number of plain runs, and of profiled ones; default: as many as fit into about two seconds.
     ``timing`` is one of :data:`TIMINGS`. ``ceiling`` and ``growth`` also measure fetch rates, and other positions
@@ -83,9 +82,9 @@ def profile(
     if prompt_tokens is not None and (tokens is not None or growth):
         other = "growth" if growth else "tokens"
         raise InputError(f"prompt_tokens and {other} cannot be combined: {other} needs a single token; leave one out")
-    engine = model.engine if isinstance(model, Model) else model
     device = engine.bound.device
-    with PlanRuns(engine, apart=isinstance(model, Model)) as plan_runs:
+    engine.forget_own()
+    with PlanRuns(engine) as plan_runs:
         plan_run = plan_runs.at(tokens) if prompt_tokens is None else plan_runs.prompt(prompt_tokens)
         measured = measure(plan_run, timing, runs, partial(on_progress, "timing draws"))
         costs = plan_run.traffic()
@@ -179,18 +178,11 @@ class PlanRun:
 class PlanRuns(ExitStack):
     """Makes the runs of an engine for profiling; the end of a ``with`` block releases their sessions."""
 
-    def __init__(self, engine: Engine, *, apart: bool = False) -> None:
-        """Use an engine; ``apart`` gives the runs separate caches, because the engine's hold a sequence."""
+    def __init__(self, engine: Engine) -> None:
+        """Use an engine and its caches."""
         super().__init__()
-        self.engine, self._bound = engine, engine.bound
-        if apart and not isinstance(engine, WholeEngine):
-            self._bound = engine.bound.sharer()
-            self.callback(self._bound.release)
-
-    @property
-    def context(self) -> int:
-        """Length of the longest sequence."""
-        return self.engine.options.config.max_position_embeddings
+        self.engine = engine
+        self.context = engine.options.config.max_position_embeddings
 
     def at(self, tokens: int | None = None) -> PlanRun:
         """Make the run of one token at a position, counted from 1; with the reference plan, of the sequence.
@@ -199,7 +191,7 @@ class PlanRuns(ExitStack):
         """
         place = min(DEFAULT_TOKENS, self.context) if tokens is None else self._checked("tokens", tokens)
         ids = [int(token) for token in example_ids(self.engine.options.config, place)]
-        engine, bound = self.engine, self._bound
+        engine, bound = self.engine, self.engine.bound
         if not isinstance(engine, WholeEngine):
             return self._made(TOKEN_RUN, place, (bound,), runs(bound.plan, ids)[-1])
         # Without a published plan this binds one for sequences of that length, which the engine keeps.
@@ -217,13 +209,13 @@ class PlanRuns(ExitStack):
         if not isinstance(engine, FastEngine):
             return self.at(tokens)
         prefill = Prefill(engine.options)
-        session = Companions(prefill, self._bound).chunk(prefill.rows).session
+        session = Companions(prefill, engine.bound).chunk(prefill.rows).session
         self.callback(session.release)
         rows = min(tokens, session.plan.max_rows)
         (given,) = runs(session.plan, example_ids(engine.options.config, rows).tolist())
         note = f"a prompt of {tokens} tokens needs several runs; this is the first one, of {rows} tokens"
         notes = (note,) if rows < tokens else ()
-        return self._made(PROMPT_RUN, rows, (self._bound, session), given, notes)
+        return self._made(PROMPT_RUN, rows, (engine.bound, session), given, notes)
 
     def _made(
         self, what: str, tokens: int, sessions: tuple[Session, ...], given: Given, notes: tuple[str, ...] = ()
