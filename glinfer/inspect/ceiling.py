@@ -158,17 +158,14 @@ def fetch_rates(
 def measure_products(model: Model, label: str, *, sample_seconds: float = _SAMPLE_SECONDS) -> tuple[ProductRate, ...]:
     """Time :data:`PRODUCTS` of the model's chunk plan alone, each at a full chunk; rows are labelled ``label``.
 
-    The model's sequence stays intact. The chunk plan's last block ends after its keys and values, so a model of one
-    block has no products. PlanError if the chunk plan does not fit the renderer.
+    The model's sequence runs again afterwards. The chunk plan's last block ends after its keys and values, so a model
+    of one block has no products. PlanError if the chunk plan does not fit the renderer.
     """
-    found = []
-    with contextlib.ExitStack() as held:
-        caches = model.bound.sharer()  # the model's own caches hold its sequence
-        held.callback(caches.release)
-        prefill = Prefill(model.engine.options)
-        chunks = Companions(prefill, caches).chunk(prefill.rows)
-        session = chunks.session
-        held.callback(session.release)
+    found, prefill = [], Prefill(model.engine.options)
+    model.engine.forget_own()
+    chunks = Companions(prefill, model.bound).chunk(prefill.rows)
+    session = chunks.session
+    try:
         rows = session.plan.max_rows
         chunks.run(example_ids(model.config, rows).tolist(), 0)  # fills the inputs with real numbers
         values = session.compiled.plan.values(session.plan.values_for(rows))
@@ -179,6 +176,8 @@ def measure_products(model: Model, label: str, *, sample_seconds: float = _SAMPL
                 inputs, outputs = (session.plan.table[name].shape[1] for name in (spec.input("x0"), spec.outputs[0]))
                 outputs *= 1 + int(dict(spec.defines)["GATED"])
                 found.append(ProductRate(label, spec.name, rows, inputs, outputs, 1000.0 * seconds))
+    finally:
+        session.release()
     return tuple(found)
 
 
