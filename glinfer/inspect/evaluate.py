@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -21,7 +20,6 @@ from glinfer.errors import InputError, counted
 from glinfer.formats import Checkpoint
 from glinfer.gl.context import Device
 from glinfer.kernels.options import KernelOptions
-from glinfer.kernels.spec import Array
 from glinfer.lower.plain.gab import LOGITS, TOKENS, reference_plan
 from glinfer.lower.plans import DEFAULT_WEIGHTS, check_choice, is_published, weights_named
 from glinfer.program.session import Session
@@ -75,9 +73,9 @@ def _score_whole(
         session.run({"rows": stop - start})
         logits = session.read(LOGITS, rows=stop - start)[scored - 1 - start :]
         rows = slice(scored - 1, stop)
-        found.logprobs[rows] = log_likelihoods(logits, ids[scored : stop + 1])
-        found.likeliest[rows] = logits.argmax(axis=1)
-        found.best[rows] = log_likelihoods(logits, found.likeliest[rows].tolist())
+        logprobs = log_softmax(logits)
+        found.logprobs[rows] = logprobs[np.arange(len(logprobs)), ids[scored : stop + 1]]
+        found.likeliest[rows], found.best[rows] = logits.argmax(axis=1), logprobs.max(axis=1)
         on_progress(done, len(spans))
     return found
 
@@ -151,8 +149,3 @@ def evaluate(
         renderer=device.description,
         likeliest=tuple(score.likeliest.tolist()),
     )
-
-
-def log_likelihoods(logits: Array, targets: Sequence[int]) -> Array:
-    """Return log softmax(logits)[target] of each row, in nats, computed in float64."""
-    return np.asarray(log_softmax(logits)[np.arange(len(targets)), list(targets)])
