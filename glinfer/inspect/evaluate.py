@@ -19,7 +19,6 @@ from glinfer.engine.score import TextScore, check_stride, windows
 from glinfer.errors import InputError, counted
 from glinfer.formats import Checkpoint
 from glinfer.gl.context import Device
-from glinfer.kernels.options import KernelOptions
 from glinfer.lower.plain.gab import LOGITS, TOKENS, reference_plan
 from glinfer.lower.plans import DEFAULT_WEIGHTS, check_choice, is_published, weights_named
 from glinfer.program.session import Session
@@ -89,15 +88,13 @@ def evaluate(
     plan: str,
     weights: str = DEFAULT_WEIGHTS,
     cache: str = DEFAULT_CACHE,
-    kernels: KernelOptions | None = None,
     stride: int | None = None,
     on_progress: Progress = no_progress,
 ) -> EvalReport:
     """Score ``text`` in windows of the model's whole context.
 
-    ``weights`` and ``cache`` are of the fast plan; ``kernels`` default to the tuned ones, or the device's. ``stride``
-    is the tokens between windows, 1 to the context (default: half of it). ``on_progress`` receives (finished windows,
-    windows).
+    ``weights`` and ``cache`` are of the fast plan. ``stride`` is the tokens between windows, 1 to the context (default:
+    half of it). ``on_progress`` receives (finished windows, windows).
 
     Raises:
         InputError: the text is too short, the stride is outside the context, or the plan or format is unknown.
@@ -116,7 +113,7 @@ def evaluate(
         session = Session(reference_plan(checkpoint.config, all_rows=True), checkpoint.tensors, device)
         engine = None
     else:
-        engine = prepare(checkpoint, device, plan, weights, kernels, cache).bind(device)
+        engine = prepare(checkpoint, device, plan, weights, cache=cache).bind(device)
         session = engine.bound
     try:
         edge = device.limits.max_texture_size

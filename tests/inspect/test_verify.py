@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 from bound_engines import bound_engine, checked_draws
-from jsonschema import Draft202012Validator
 from scripted_models import SMALL
 from tiers import tiered
+from verify_documents import verified
 
 from glinfer.cli.app import run
 from glinfer.config import ModelConfig
@@ -24,7 +23,7 @@ from glinfer.gl.context import Device, Limits, open_device
 from glinfer.gl.texture import Texture
 from glinfer.inspect.verify.draws import verify_draws
 from glinfer.inspect.verify.special import SPECIAL_BITS, verify_special_values
-from glinfer.inspect.verify.suite import SCHEMA, VerifyRun
+from glinfer.inspect.verify.suite import VerifyRun
 from glinfer.lower.plans import plan_for
 
 pytestmark = pytest.mark.gl
@@ -40,29 +39,9 @@ IDS = [13, 132, 251, 70, 299, 0, 8, 8]
 REFERENCE = ["--plan", "reference"]
 
 
-def one_run(text: str) -> dict[str, Any]:
-    """The one run of a document that keeps to the schema."""
-
-    def refuse(constant: str) -> None:
-        raise AssertionError(f"{constant} is not JSON")
-
-    document = json.loads(text, parse_constant=refuse)
-    Draft202012Validator(json.loads(SCHEMA.read_text())).validate(document)
-    [run] = document["runs"]
-    assert document["passed"] is run["passed"]
-    return dict(run)
-
-
-def report(
-    checkpoint: Checkpoint,
-    device: Device,
-    ids: list[int],
-    shader_root: Path | None = None,
-    plan: str = "reference",
-    weights: str = "f32",
-) -> VerifyRun:
+def report(checkpoint: Checkpoint, device: Device, ids: list[int], plan: str = "reference", **how: Any) -> VerifyRun:
     """Textures before and after the draws of one bound engine."""
-    with bound_engine(checkpoint, device, plan, weights=weights, shader_root=shader_root) as engine:
+    with bound_engine(checkpoint, device, plan, **how) as engine:
         before = list(engine.textures.whole())
         draws = verify_draws(engine, ids)
         after = tuple(engine.textures.whole())
@@ -71,31 +50,40 @@ def report(
     return VerifyRun(device.description, textures=after, special=special, draws=tuple(draws))
 
 
-def small_checkpoint(options: str = SMALL, gelu: str = "tanh", seed: int = 1) -> Checkpoint:
-    made = random_checkpoint(ModelConfig.from_options(options), seed=seed)
-    return Checkpoint(made.config.with_gelu(gelu), made.tensors, made.source)
+def small_checkpoint(options: str = SMALL) -> Checkpoint:
+    return random_checkpoint(ModelConfig.from_options(options), seed=1)
+
+
+def with_biases() -> Checkpoint:
+    made = random_checkpoint(ModelConfig.from_options(SMALL), seed=3, scale=0.3)
+    tensors = {name: tensor + np.float32(0.3 * ("bias" in name)) for name, tensor in made.tensors.items()}
+    return Checkpoint(made.config, tensors, "with biases")
 
 
 class TestGoodModels:
     @tiered(
-        ("options", "tokens", "limits"),
+        ("options", "tokens", "limits", "plan"),
         [
-            (SMALL, 8, None),
-            (SMALL, 64, WRAPPING),
-            ("vocab=1,dim=1,heads=1,blocks=1,context=1", 1, None),
-            ("vocab=131,dim=30,heads=1,blocks=2,context=17", 17, Limits.webgl2_minimum()),
+            (SMALL, 8, None, "reference"),
+            (SMALL, 64, None, "fast"),
+            (SMALL, 64, WRAPPING, "reference"),
+            ("vocab=1,dim=1,heads=1,blocks=1,context=1", 1, None, "reference"),
+            ("vocab=131,dim=30,heads=1,blocks=2,context=17", 17, Limits.webgl2_minimum(), "reference"),
+            ("vocab=131,dim=30,heads=3,blocks=1,context=67", 66, Limits.webgl2_minimum(), "fast"),
         ],
-        ids=["small", "wrapping", "ones", "odd"],
+        ids=["small", "fast", "wrapping", "ones", "odd", "odd fast"],
+        keep=2,
     )
-    def test_every_shape_passes(self, options: str, tokens: int, limits: Limits | None) -> None:
+    def test_every_shape_passes(self, options: str, tokens: int, limits: Limits | None, plan: str) -> None:
         checkpoint = small_checkpoint(options)
         ids = [7919 * place % checkpoint.config.vocab_size for place in range(tokens)]
         with open_device(limits=limits) as device:
-            found = report(checkpoint, device, ids)
+            found = report(checkpoint, device, ids, plan, weights="q8" if plan == "fast" else "f32")
         assert found.first_bad_draw is None
         assert found.passed
-        assert len(found.draws) == len(plan_for(checkpoint.config, "reference").draws)
-        assert len(found.textures) == len(checkpoint.tensors)
+        if plan == "reference":
+            assert len(found.draws) == len(plan_for(checkpoint.config, "reference").draws)
+            assert len(found.textures) == len(checkpoint.tensors)
 
     def test_checks_are_told_as_they_come_and_nothing_is_left_behind(self) -> None:
         checkpoint, printed = small_checkpoint(), []
@@ -135,6 +123,18 @@ FAULTS = {
     "last token id unknown": ("embed", "id < VOCAB", "id < VOCAB - 1", "embed"),
 }
 
+VALUES_OF_ANOTHER_HEAD = "cached_values", "head = texel / HEAD_TEXELS", "head = texel / HEAD_TEXELS / 2"
+# The same for the fast plan, at the ninth token.
+FAST_FAULTS = {
+    "another id": ("pick", "float(token + i));", "float(token + i + 1));", "pick"),
+    "ten times the epsilon": ("gemm", "gathered.x + float(EPS)", "gathered.x + 10.0 * float(EPS)", "h.0.attn.qkv"),
+    "residual all but missing": ("common/each_row", "+ FETCH(R", "+ 1e-30 * FETCH(R", "h.0.attn.out_proj"),
+    "scores see the future": ("cached_scores", "ivec4(position)", "ivec4(position + 1)", "h.0.attn.scores"),
+    "values of another head": (*VALUES_OF_ANOTHER_HEAD, "h.0.attn.values"),
+    "noise a thousandth off": ("common/noise", "0.693359375", "0.6927", "pick"),
+    "something in an unused channel": ("pick", "vec4(best, 0.0,", "vec4(best, 1.0,", "pick"),
+}
+
 # The same for elements that a draw leaves as they were, or fills with NaN; and how many there are.
 UNWRITTEN = {
     "what should be zero": (
@@ -166,24 +166,25 @@ def planted(tmp_path: Path) -> Callable[[str, str, str], Path]:
 
 
 class TestPlantedFaults:
-    @tiered("fault", FAULTS)
+    @tiered("fault", [*FAULTS, *FAST_FAULTS], keep=(0, len(FAULTS)))
     def test_the_first_wrong_draw_is_named(self, fault: str, planted: Planter) -> None:
-        shader, old, new, first = FAULTS[fault]
-        checkpoint = small_checkpoint()
+        *change, first = {**FAULTS, **FAST_FAULTS}[fault]
         with open_device() as device:
-            found = report(checkpoint, device, IDS, planted(shader, old, new))
-        assert found.first_bad_draw is not None
-        assert found.first_bad_draw.name == first
+            if fault in FAULTS:
+                found = report(small_checkpoint(), device, IDS, shader_root=planted(*change))
+            else:
+                found = report(with_biases(), device, [*IDS, 9], "fast", weights="q8", shader_root=planted(*change))
+        wrong = found.first_bad_draw
+        assert wrong is not None
+        assert (wrong.name, wrong.unwritten, wrong.strays) == (first, 0, 0)
         assert not found.passed
         assert not found.bad_textures
-        assert found.to_json()["first_bad_draw"] == first
-        assert found.first_bad_draw.unwritten == 0
 
     @tiered("fault", UNWRITTEN)
     def test_elements_that_were_not_written_are_counted(self, fault: str, planted: Planter) -> None:
         shader, old, new, first, count = UNWRITTEN[fault]
         with open_device() as device:
-            found = report(small_checkpoint(), device, IDS, planted(shader, old, new)).first_bad_draw
+            found = report(small_checkpoint(), device, IDS, shader_root=planted(shader, old, new)).first_bad_draw
         assert found is not None
         assert (found.name, found.unwritten, found.passed) == (first, count, False)
 
@@ -198,46 +199,10 @@ class TestPlantedFaults:
             assert sum(device.live_objects().values()) == 0
 
 
-VALUES_OF_ANOTHER_HEAD = "cached_values", "head = texel / HEAD_TEXELS", "head = texel / HEAD_TEXELS / 2"
-# The same for the fast plan, at the ninth token.
-FAST_FAULTS = {
-    "another id": ("pick", "float(token + i));", "float(token + i + 1));", "pick"),
-    "ten times the epsilon": ("gemm", "gathered.x + float(EPS)", "gathered.x + 10.0 * float(EPS)", "h.0.attn.qkv"),
-    "residual all but missing": ("common/each_row", "+ FETCH(R", "+ 1e-30 * FETCH(R", "h.0.attn.out_proj"),
-    "scores see the future": ("cached_scores", "ivec4(position)", "ivec4(position + 1)", "h.0.attn.scores"),
-    "values of another head": (*VALUES_OF_ANOTHER_HEAD, "h.0.attn.values"),
-    "noise a thousandth off": ("common/noise", "0.693359375", "0.6927", "pick"),
-    "something in an unused channel": ("pick", "vec4(best, 0.0,", "vec4(best, 1.0,", "pick"),
-}
-
 LOST_WEIGHT = "choice_list", "rest + 1.0 : rest", "rest : rest"
 
 
 class TestFastPlan:
-    @tiered(
-        ("options", "tokens", "limits"),
-        [(SMALL, 64, None), ("vocab=131,dim=30,heads=3,blocks=1,context=67", 66, Limits.webgl2_minimum())],
-        ids=["small", "odd"],
-    )
-    def test_every_shape_passes(self, options: str, tokens: int, limits: Limits | None) -> None:
-        checkpoint = small_checkpoint(options)
-        ids = [7919 * place % checkpoint.config.vocab_size for place in range(tokens)]
-        with open_device(limits=limits) as device:
-            assert report(checkpoint, device, ids, plan="fast", weights="q8").passed
-
-    @tiered("fault", FAST_FAULTS)
-    def test_the_first_wrong_draw_is_named(self, fault: str, planted: Planter) -> None:
-        *change, first = FAST_FAULTS[fault]
-        made = random_checkpoint(ModelConfig.from_options(SMALL), seed=3, scale=0.3)
-        tensors = {name: tensor + np.float32(0.3 * ("bias" in name)) for name, tensor in made.tensors.items()}
-        checkpoint = Checkpoint(made.config, tensors, "with biases")
-        with open_device() as device:
-            ids, root = [*IDS, 9], planted(*change)
-            checks = checked_draws(checkpoint, device, ids, "fast", weights="q8", shader_root=root)
-        wrong = next((check for check in checks if not check.passed), None)
-        assert wrong is not None
-        assert (wrong.name, wrong.unwritten, wrong.strays) == (first, 0, 0)
-
     @pytest.mark.slow
     def test_the_choice_is_checked_as_other_draws_are(self, planted: Planter) -> None:
         """Of 3000 tokens, so that pieces have more of them than are listed."""
@@ -250,9 +215,7 @@ class TestFastPlan:
 
     def test_the_command_checks_the_plan_that_runs(self, small: Path, capsys: Capture) -> None:
         for extra in (["--ids", "1,2,299"], ["--weights", "q8", "--tokens", "3"]):
-            assert run(["verify", str(small), "--draws", *extra, "--json"]) == 0
-            report = one_run(capsys.readouterr().out)
-            assert report["passed"] is True
+            [report] = verified(capsys, small, "--draws", *extra)["runs"]
             assert len(report["draws"]) == 15 + 3, "those of a token, and of a choice with filters"
             assert {entry["name"] for entry in report["textures"]} >= {
                 "wte",
@@ -340,9 +303,7 @@ class TestTextures:
 
     def test_the_command_says_so_and_exits_1(self, altered: Any, small: Path, capsys: Capture) -> None:
         altered("lm_head.bias", lambda matrix: matrix * np.float32(np.nan))
-        assert run(["verify", str(small), *REFERENCE, "--json"]) == 1
-        report = one_run(capsys.readouterr().out)
-        assert report["passed"] is False
+        [report] = verified(capsys, small, *REFERENCE, status=1)["runs"]
         assert [entry["name"] for entry in report["textures"] if not entry["identical"]] == ["lm_head.bias"]
 
 
@@ -356,9 +317,7 @@ class TestCommand:
 
     @tiered("extra", [["--tokens", "3"], ["--tokens", "64"], ["--gelu", "erf"]])
     def test_good_draws_exit_0(self, small: Path, extra: list[str], capsys: Capture) -> None:
-        assert run(["verify", str(small), *REFERENCE, "--draws", *extra, "--json"]) == 0
-        report = one_run(capsys.readouterr().out)
-        assert report["passed"] is True
+        [report] = verified(capsys, small, *REFERENCE, "--draws", *extra)["runs"]
         assert report["first_bad_draw"] is None
         assert len(report["draws"]) == 52
         assert report["draws"][0]["rows"] == {"3": 3, "64": 64}.get(extra[-1], 8)
@@ -366,7 +325,6 @@ class TestCommand:
 
     @pytest.mark.slow
     def test_the_full_size_model(self, full_file: Path, capsys: Capture) -> None:
-        assert run(["verify", str(full_file), *REFERENCE, "--draws", "--tokens", "2", "--json"]) == 0
-        report = one_run(capsys.readouterr().out)
+        [report] = verified(capsys, full_file, *REFERENCE, "--draws", "--tokens", "2")["runs"]
         assert len(report["draws"]) == 244
         assert sum(entry["bytes"] for entry in report["textures"]) == 101_356_092 - 28

@@ -16,6 +16,7 @@ from commands import ran, refused
 from jsonschema import Draft202012Validator
 from scripted_models import SMALL
 from tiers import tiered
+from verify_documents import validated, verified
 
 from glinfer.cli.app import run
 from glinfer.config import ModelConfig
@@ -44,16 +45,7 @@ TWO = [EglDevice(0, None, ""), EglDevice(1, None, "")]
 @pytest.fixture
 def told(capsys: Capture) -> Told:
     """A function that runs ``verify … --json``, expects an exit status, and gives the document, which is valid."""
-
-    def verify(*arguments: object, status: int = 0) -> dict[str, Any]:
-        assert run(["verify", *map(str, arguments), "--json"]) == status
-        document: dict[str, Any] = json.loads(capsys.readouterr().out)
-        Draft202012Validator(json.loads(SCHEMA.read_text())).validate(document)
-        assert document["version"] == 2
-        assert document["passed"] is (status == 0)
-        return document
-
-    return verify
+    return partial(verified, capsys)
 
 
 @pytest.fixture
@@ -125,8 +117,7 @@ class TestSeveral:
         assert run([*arguments, "--json"]) == 2
         said = capsys.readouterr()
         assert said.err == f"glinfer: nothing could be run: {words}\n"
-        document = json.loads(said.out)
-        Draft202012Validator(json.loads(SCHEMA.read_text())).validate(document)
+        document = validated(json.loads(said.out))
         assert (document["passed"], document["runs"], len(document["unusable"])) == (False, [], 2)
         assert run(arguments) == 2
         assert capsys.readouterr().out == ""
