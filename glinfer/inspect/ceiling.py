@@ -1,8 +1,7 @@
-"""Ceilings of a renderer: fetch rates of texels, multiply-adds, and the overhead of a pass.
+"""Ceilings of a renderer, by passes that do nothing else: fetch rates, multiply-adds, and the overhead of a pass.
 
-Each is measured with passes that do nothing else. Decoding fetches every weight once per token, so the bytes of the
-weights over the fetch rate are a lower bound of a token's time. Prefill fetches a weight once for many tokens and is
-bound by multiply-adds: :func:`measure_products` compares the plan's large matrix products with that ceiling.
+Decoding fetches every weight once per token, so a token takes at least the time of these fetches. Prefill fetches a
+weight once for many tokens and is bound by multiply-adds.
 """
 
 from __future__ import annotations

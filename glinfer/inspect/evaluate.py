@@ -94,10 +94,8 @@ def evaluate(
     """Score ``text`` in windows of the model's whole context.
 
     ``weights`` and ``cache`` are of the fast plan. ``stride`` is the tokens between windows, 1 to the context (default:
-    half of it). ``on_progress`` receives (finished windows, windows).
-
-    Raises:
-        InputError: the text is too short, the stride is outside the context, or the plan or format is unknown.
+    half of it). ``on_progress`` receives (finished windows, windows). InputError if the text is too short, the stride
+    is outside the context, or the plan or format is unknown.
     """
     check_choice(plan, weights, cache)
     weights = weights_named(weights, checkpoint.formats(), plan)

@@ -1,8 +1,7 @@
-"""Benchmark of decoding and prefill: the fast plan in several weight formats, and other engines.
+"""Benchmark of decoding and prefill: the fast plan in several weight formats, and other engines of the same model.
 
-All engines hold the same model and are timed in one call, interleaved in short blocks: decoding token by token at the
-end of full contexts, prefill of a prompt, and decoding many sequences together, for each sampling. Warm-ups do not
-count.
+Timed in short interleaved blocks are decoding at the end of full contexts, prefill of a prompt, and decoding of many
+sequences together, for each sampling.
 """
 
 from __future__ import annotations

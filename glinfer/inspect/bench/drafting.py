@@ -84,10 +84,8 @@ def bench_drafts(
     """Time texts with and without drafts, interleaved; the first of each is a warm-up and not counted.
 
     ``drafts`` is ``speculate`` or ``draft`` of :meth:`glinfer.engine.model.Model.stream`; a chat model gets the tasks
-    as messages. ``on_progress`` receives (finished tasks, tasks).
-
-    Raises:
-        InputError: the model has no tokenizer, its context is too short, or the drafts are refused.
+    as messages. ``on_progress`` receives (finished tasks, tasks). InputError if the model has no tokenizer, its context
+    is too short, or the drafts are refused.
     """
     rows, cases = [], list(itertools.product(TASKS, ("greedy", "sampled")))
     for case, (task, sampling) in enumerate(cases, start=1):

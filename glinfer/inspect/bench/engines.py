@@ -147,10 +147,8 @@ def room_for(
 ) -> int:
     """Return the capacity of each sequence of several batches that hold ``context`` tokens each.
 
-    The batches have ``sizes`` sequences, and share the memory that one gets by default.
-
-    Raises:
-        InputError: a size is below 1, or memory does not suffice.
+    The batches have ``sizes`` sequences, and share the memory that one gets by default. InputError if a size is below
+    1, or memory does not suffice.
     """
     left, capacity = MAX_CACHE_BYTES, context
     for size in sizes:

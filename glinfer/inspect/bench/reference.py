@@ -57,10 +57,7 @@ def bench(
 ) -> BenchReport:
     """Time the reference plan at several sequence lengths.
 
-    The lengths are interleaved.
-
-    Raises:
-        InputError: a length is outside the context, or no run or length is given.
+    The lengths are interleaved. InputError if a length is outside the context, or no run or length is given.
     """
     if runs < 1 or not lengths:
         raise InputError(f"found {runs} runs of {len(lengths)} lengths; expected at least one of each")

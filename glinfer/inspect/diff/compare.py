@@ -1,9 +1,7 @@
 """Comparison of two runs over the same tokens: of models, plans, weight formats or renderers.
 
 Tensors that both plans can capture (:mod:`glinfer.program.capture`) are compared in the order of computation, then
-the predictions along the text. The models are opened one after the other, so that memory holds the larger of the two,
-captured tensors of the first tokens, and the compared logits. Both devices are opened first, so that a missing one is
-reported at once.
+the predictions along the text. The models are opened one after the other, so memory holds the larger of the two.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""The logit lens predicts the next token from each layer's residual stream.
+"""The logit lens (nostalgebraist 2020) predicts the next token from each layer's residual stream.
 
-The stream goes through the final norm and the vocabulary matrix (nostalgebraist 2020, "interpreting GPT: the logit
-lens"). Everything is computed in float64 NumPy from the checkpoint, without OpenGL. The vocabulary is processed in
-pieces, so that neither its matrix in float64 nor all logits are in memory.
+The final norm and the vocabulary matrix are applied in float64 NumPy, in pieces of the vocabulary, so that neither its
+matrix in float64 nor all logits are in memory.
 """
 
 from __future__ import annotations

@@ -117,10 +117,7 @@ class WeightSummary:
 def texture_sizes(checkpoint: Checkpoint, edge: int) -> dict[str, tuple[int, int, str]]:
     """Map tensor names to (width, height, format) of their textures in the reference plan; needs no OpenGL.
 
-    ``edge`` is the renderer's largest texture size.
-
-    Raises:
-        PlanError: a tensor does not fit a texture.
+    ``edge`` is the renderer's largest texture size. PlanError if a tensor does not fit a texture.
     """
     how: dict[str, Any] = {"weights": FROM_FILE, "formats": checkpoint.formats(), "max_texture_size": edge}
     plan = plan_for(checkpoint.config, "reference", tokens=1, **how)

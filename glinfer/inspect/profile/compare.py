@@ -127,8 +127,7 @@ def compare(before: AnyPath, after: AnyPath) -> ProfileComparison:
 def read_summary(path: AnyPath) -> ProfileSummary:
     """Read the compared part of one report.
 
-    Raises:
-        FormatError: the file cannot be read, or is not the report of a profile.
+    FormatError if the file cannot be read, or is not the report of a profile.
     """
     with opened(path) as (file, size):
         if size > MAX_PROFILE_BYTES:

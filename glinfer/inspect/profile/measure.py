@@ -1,8 +1,7 @@
 """Profiles: times every draw of one run of a plan, and counts the bytes that it reads and writes.
 
-Runs in which every draw is timed (:mod:`glinfer.gl.timers`) alternate with plain runs of the same token. The times of
-draws can thus be compared with the real time of the token. Runs are summarised by their median, a draw by the mean
-over the middle third of its runs. Runs neither upload the token nor read anything back.
+Runs in which every draw is timed (:mod:`glinfer.gl.timers`) alternate with plain runs of the same token, so that the
+times of draws can be compared with the time of the token. Runs neither upload the token nor read anything back.
 """
 
 from __future__ import annotations
@@ -71,9 +70,7 @@ def profile(
     ``runs`` is the number of plain runs, and of profiled ones; default: as many as fit into about two seconds.
     ``timing`` is one of :data:`TIMINGS`. ``ceiling`` and ``growth`` also measure fetch rates, and other positions
     within 20 seconds. ``label`` names the model in the report; ``on_progress`` receives (stage, finished steps, steps).
-
-    Raises:
-        InputError: an option is invalid, or timestamps are unavailable.
+    InputError if an option is invalid, or timestamps are unavailable.
     """
     if timing not in TIMINGS:
         raise InputError(f"timing is {timing!r}; expected one of {', '.join(TIMINGS)}")
@@ -286,10 +283,8 @@ def measure(
 ) -> Timings:
     """Time plain and profiled runs alternately, after a warm-up of both; ``runs`` defaults to what ``seconds`` allow.
 
-    ``timing`` is one of :data:`TIMINGS`; ``on_progress`` receives (finished runs, runs).
-
-    Raises:
-        InputError: timestamps are unavailable, or the clock was disturbed in all runs.
+    ``timing`` is one of :data:`TIMINGS`; ``on_progress`` receives (finished runs, runs). InputError if timestamps are
+    unavailable, or the clock was disturbed in all runs.
     """
     for name, array in plan_run.inputs.items():
         plan_run.session.write(name, array)

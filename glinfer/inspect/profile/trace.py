@@ -1,8 +1,7 @@
 """Traces of profiled runs in the Chrome trace event format, for Perfetto (ui.perfetto.dev) and chrome://tracing.
 
-One JSON object; ``traceEvents`` holds complete events (``X``, with ``ts`` and ``dur`` in microseconds), counters
-(``C``) and the names of process and tracks (``M``). Two tracks: Python issuing draws, and the draws, each of which
-begins when the previous one ends. Source: "Trace Event Format", the Chromium project.
+``traceEvents`` holds complete events (``X``, with ``ts`` and ``dur`` in microseconds), counters (``C``) and names
+(``M``). Two tracks: Python issuing draws, and the draws, each of which begins when the previous one ends.
 """
 
 from __future__ import annotations

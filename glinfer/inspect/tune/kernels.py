@@ -1,10 +1,8 @@
 """Tuning: a short measured search for the fastest kernel options of a model on a renderer.
 
-Coordinate descent (:mod:`glinfer.inspect.tune.search`) from the default: one option after another is changed, measured
-interleaved with the best so far, and kept if it wins. The search ends after a whole round without a win, or at the time
-limit. Options of single-token passes come first, by the time of a token; then options of passes over many rows, by the
-time of a prompt, with the same weights and caches. A candidate wins only if its logits equal those of the plainest
-options, which share nothing between fragments; this detects drivers with inexact derivatives.
+Options of single-token passes come first, by the time of a token; then options of passes over many rows, by the time
+of a prompt, with the same weights and caches. A candidate wins only if its logits equal those of the plainest options,
+which share nothing between fragments; this detects drivers with inexact derivatives.
 """
 
 from __future__ import annotations

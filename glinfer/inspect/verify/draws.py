@@ -88,10 +88,8 @@ def verify_draws(
     before: the contents of its caches are computed again.
 
     ``on_check`` receives each finished check. Two hooks plant faults for tests: ``on_bound`` receives the session
-    before the first run, ``before`` each draw right before it runs, after its inputs were read.
-
-    Raises:
-        InputError: the model cannot run the ids.
+    before the first run, ``before`` each draw right before it runs, after its inputs were read. InputError if the model
+    cannot run the ids.
     """
     ids = check_ids(ids, engine.options.config)
     session, *others = engine.sessions_for(len(ids))
