@@ -10,7 +10,6 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from html import escape
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -24,33 +23,11 @@ from glinfer.formats.files import WORK_FOLDER, reason, shown, work_folder
 from glinfer.inspect.look.options import WEIGHTS, LookOptions, prompt_ids
 from glinfer.inspect.pages import rendered
 from glinfer.lower.plans import USUAL_TEXTURE_SIZE
-from glinfer.notebook import picture
 
 FORMAT, VERSION = "glinfer-look", 1
 """``format`` and ``version`` in ``look.json``."""
 DATA, PAGE = "look.json", "index.html"
-_MAX_SHOWN, _WIDEST = 8, 900  # number of pictures in a notebook, and their width in pixels
 _OWN_PICTURE = re.compile(r"[a-z]+/[a-z0-9-]+\.png")
-
-
-class LookResult(dict[str, Any]):
-    """The contents of ``look.json``, written to ``folder``; a dictionary that shows its pictures in a notebook."""
-
-    def __init__(self, document: Mapping[str, Any], folder: Path) -> None:
-        """Keep the document that was written to ``folder``."""
-        super().__init__(document)
-        self.folder = folder
-
-    def __repr__(self) -> str:
-        """The number of pictures, and their folder."""
-        return f"LookResult({len(self['pictures'])} pictures, {str(self.folder)!r})"
-
-    def _repr_html_(self) -> str:
-        shown = [each for each in self["pictures"] if (self.folder / each["file"]).is_file()][:_MAX_SHOWN]
-        parts = [f"<p>{len(self['pictures'])} pictures; all of them are in {escape(str(self.folder / PAGE))}</p>"]
-        for each in shown:
-            parts.append(picture((self.folder / each["file"]).read_bytes(), each["alt"], min(each["width"], _WIDEST)))
-        return "\n".join(parts)
 
 
 def look(
@@ -64,7 +41,7 @@ def look(
     max_texture_size: int = USUAL_TEXTURE_SIZE,
     force: bool = False,
     on_progress: Progress = no_progress,
-) -> LookResult:
+) -> dict[str, Any]:
     """Draw pictures into a folder, with a page; returns the contents of ``look.json``.
 
     ``folder`` is new, empty, or the output of an earlier run; ``force`` allows other files in it, which are kept unless
@@ -100,7 +77,7 @@ def look(
         document: dict[str, Any] = plain(found)
         (new / DATA).write_text(json.dumps(document, ensure_ascii=False, allow_nan=False, indent=1), encoding="utf-8")
         (new / PAGE).write_text(page(document), encoding="utf-8")
-    return LookResult(document, target)
+    return document
 
 
 def page(document: Mapping[str, Any]) -> str:

@@ -93,7 +93,7 @@ class GrowthPoint:
     kinds: Mapping[str, float]
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class ProfileReport(Report):
     """One profiled run of a plan, see :class:`glinfer.inspect.profile.measure.PlanRun`; milliseconds and bytes.
 
@@ -135,14 +135,6 @@ class ProfileReport(Report):
     growth: tuple[GrowthPoint, ...]
     notes: tuple[str, ...]
     timeline: Timeline
-
-    def __repr__(self) -> str:
-        """The run, its median time and its renderer."""
-        return f"<ProfileReport: {self.subject}; {len(self.draws)} draws, {self.wall.median:.2f} ms; {self.renderer}>"
-
-    def _repr_html_(self) -> str:
-        title = f"{self.subject}: {self.wall.median:.2f} ms, {len(self.draws)} draws, plan {self.plan}, {self.renderer}"
-        return self.kind_table().to_html(title)
 
     @property
     def subject(self) -> str:
