@@ -345,6 +345,7 @@ class TestCommand:
         formats = "expected one format, or a second one for experts, from F16, BF16"
         for arguments, words in (
             (["--lengths", "3"], "--lengths needs --plan reference"),
+            (["--plan", "reference", "--lengths", ""], "found no sequence length; expected at least one"),
             (["--plan", "reference", "--contexts", "3"], "--contexts needs --plan fast"),
             (["--plan", "reference", "--weights", "q8"], "--weights needs --plan fast"),
             (["--plan", "reference", "--ceiling"], "--ceiling needs --plan fast"),

@@ -19,7 +19,7 @@ from tiers import tiered
 
 import glinfer
 from glinfer.config import ModelConfig
-from glinfer.errors import InputError, PlanError
+from glinfer.errors import PlanError
 from glinfer.formats import load_checkpoint
 from glinfer.gl import program
 from glinfer.gl.context import Device
@@ -264,9 +264,6 @@ class TestSearch:
     def test_without_time_it_is_the_default(self, small: Path, device: Device) -> None:
         report = tune(device, load_checkpoint(small), "f32", seconds=1e-9)
         assert (report.tuned.kernels, report.trials, report.finished) == (default_for(device), (), False)
-        for seconds in (0.0, -1.0, float("nan"), float("inf")):
-            with pytest.raises(InputError, match="found a time limit of"):
-                tune(device, load_checkpoint(small), "f32", seconds=seconds)
 
 
 @pytest.fixture(scope="module")
@@ -359,7 +356,9 @@ class TestCommand:
         for arguments, words in (
             (["--seconds", "0"], "Invalid value for '--seconds'"),
             (["--seconds", "1e9"], "1000000000.0 is not in the range 0<x<86400"),
+            (["--seconds", "-1"], "Invalid value for '--seconds'"),
             (["--seconds", "nan"], "found nan; expected a finite number"),
+            (["--seconds", "inf"], "inf is not in the range 0<x<86400"),
             (["--weights", "f7"], "there is no weight format 'f7'"),
         ):
             assert words in refused(capsys, "tune", small, *arguments)

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from glinfer.config import ModelConfig
-from glinfer.engine.ids import check_ids, whole_number, whole_numbers
+from glinfer.engine.ids import check_ids, whole_numbers
 from glinfer.engine.loading import load_model, read_model
 from glinfer.engine.logits import log_softmax
 from glinfer.engine.model import Model
@@ -86,9 +86,6 @@ def diff(
     """
     if tolerance is not None and not (math.isfinite(tolerance) and tolerance >= 0):
         raise InputError(f"the tolerance is {tolerance}; expected a number of at least 0, such as 1e-4")
-    for name, number in (("tokens", tokens), ("positions", positions), ("traced tokens", trace)):
-        if number is not None and whole_number(f"of {name}", number) < 1:
-            raise InputError(f"the number of {name} is 0; expected at least 1")
     a, b = _Side("A", side_a), _Side("B", side_b)
     if a.config.vocab_size != b.config.vocab_size:
         raise InputError(

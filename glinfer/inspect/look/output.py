@@ -17,9 +17,9 @@ from typing import Any
 from glinfer.engine.model import Model
 from glinfer.engine.progress import Progress, no_progress
 from glinfer.engine.report import plain
-from glinfer.errors import FormatError, InputError, required
+from glinfer.errors import InputError, required
 from glinfer.formats import Checkpoint
-from glinfer.formats.files import WORK_FOLDER, reason, shown, work_folder
+from glinfer.formats.files import WORK_FOLDER, reason, shown, work_folder, writing
 from glinfer.inspect.look.options import WEIGHTS, LookOptions, prompt_ids
 from glinfer.inspect.pages import rendered
 from glinfer.lower.plans import USUAL_TEXTURE_SIZE
@@ -131,29 +131,24 @@ def filling(target: Path) -> Iterator[Path]:
     ``target`` stays unchanged; an error of the operating system, such as a full disk, is a FormatError.
     """
     made = not target.exists()
-    try:
-        target.mkdir(parents=True, exist_ok=True)
-        with work_folder(target) as new:
-            yield new
-            stale = set(earlier_pictures(target) or ())
-            files = sorted(
-                (path for path in new.rglob("*") if path.is_file()), key=lambda path: path.name in (DATA, PAGE)
-            )
-            for path in files:
-                into = target / path.relative_to(new)
-                into.parent.mkdir(exist_ok=True)
-                path.replace(into)
-                stale.discard(path.relative_to(new).as_posix())
-            for name in stale:
-                (target / name).unlink(missing_ok=True)
-                with contextlib.suppress(OSError):  # not empty, or missing
-                    (target / name).parent.rmdir()
-        made = False
-    except OSError as error:
-        raise FormatError(
-            f"{shown(target)}: cannot write it: {reason(error)}; check the folder, its permissions and the free space"
-        ) from None
-    finally:
-        if made:
-            with contextlib.suppress(OSError):
-                target.rmdir()
+    with writing(target, "check the folder, its permissions and the free space"):
+        try:
+            target.mkdir(parents=True, exist_ok=True)
+            with work_folder(target) as new:
+                yield new
+                stale = set(earlier_pictures(target) or ())
+                files = (path for path in new.rglob("*") if path.is_file())
+                for path in sorted(files, key=lambda path: path.name in (DATA, PAGE)):
+                    name = path.relative_to(new)
+                    (target / name).parent.mkdir(exist_ok=True)
+                    path.replace(target / name)
+                    stale.discard(name.as_posix())
+                for old in stale:
+                    (target / old).unlink(missing_ok=True)
+                    with contextlib.suppress(OSError):  # not empty, or missing
+                        (target / old).parent.rmdir()
+            made = False
+        finally:
+            if made:
+                with contextlib.suppress(OSError):
+                    target.rmdir()

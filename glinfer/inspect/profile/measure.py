@@ -26,7 +26,6 @@ from glinfer.inspect.profile.result import DrawProfile, GrowthPoint, ProfileRepo
 from glinfer.inspect.profile.traffic import DrawTraffic, draw_traffic, textures_of
 from glinfer.inspect.timing import Spread, Work, in_turns, milliseconds
 from glinfer.kernels.spec import Array
-from glinfer.limits import MAX_PROFILE_RUNS
 from glinfer.lower.feed import runs
 from glinfer.program.session import Session
 
@@ -72,10 +71,6 @@ def profile(
     within 20 seconds. ``label`` names the model in the report; ``on_progress`` receives (stage, finished steps, steps).
     InputError if an option is invalid, or timestamps are unavailable.
     """
-    if timing not in TIMINGS:
-        raise InputError(f"timing is {timing!r}; expected one of {', '.join(TIMINGS)}")
-    if runs is not None:
-        runs = check_within("runs", runs, MAX_PROFILE_RUNS)
     if prompt_tokens is not None and (tokens is not None or growth):
         other = "growth" if growth else "tokens"
         raise InputError(f"prompt_tokens and {other} cannot be combined: {other} needs a single token; leave one out")

@@ -19,7 +19,6 @@ from glinfer.config import ModelConfig
 from glinfer.engine.prefill import MAX_SINGLE_TOKENS, Companions, Prefill
 from glinfer.engine.progress import Progress, no_progress
 from glinfer.engine.run.cached import CachedSession
-from glinfer.errors import InputError
 from glinfer.formats import Checkpoint
 from glinfer.gl.context import Device
 from glinfer.inspect.draws import example_ids
@@ -27,7 +26,6 @@ from glinfer.inspect.timing import milliseconds
 from glinfer.inspect.tune.search import NO_CHANGE, Candidate, Change, Search, Trial
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.spec import Array
-from glinfer.limits import MAX_TUNE_SECONDS
 from glinfer.lower.fused.token import LOGITS, PICKS, fast_plan
 from glinfer.lower.options import PlanOptions
 from glinfer.lower.weights.fold import FoldedWeights
@@ -102,14 +100,8 @@ def tune(
 
     ``weights`` is a key of :data:`glinfer.quant.formats.WEIGHT_FORMATS`. Of about ``seconds``, two thirds are for
     single tokens; a trial that has begun is finished. ``on_progress`` receives (elapsed milliseconds, time limit in
-    milliseconds).
-
-    Raises:
-        InputError: the time limit is 0 or less, or a day or more.
-        PlanError: the model does not fit the renderer.
+    milliseconds). PlanError if the model does not fit the renderer.
     """
-    if not 0 < seconds < MAX_TUNE_SECONDS:
-        raise InputError(f"found a time limit of {seconds} seconds; expected more than 0 and less than a day")
     started, limit = time.perf_counter(), round(1000 * seconds)
 
     def tell() -> None:
