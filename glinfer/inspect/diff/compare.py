@@ -112,15 +112,15 @@ def diff(
     if tokenizer is not None:
         shown = {*ids, *(top for at in along.positions for top in (at.top_a, at.top_b))}
         words = {token: tokenizer.token_bytes(token).decode("utf-8", errors="replace") for token in sorted(shown)}
-    fields = [field.name for field in dataclasses.fields(a.config)]
-    pairs = {name: (getattr(a.config, name), getattr(b.config, name)) for name in fields}
+    names = (field.name for field in dataclasses.fields(a.config))
+    pairs = ((name, getattr(a.config, name), getattr(b.config, name)) for name in names)
     return DiffReport(
         a=facts_a,
         b=facts_b,
         ids=tuple(ids),
         words=words,
         tolerance=tolerance,
-        config={name: (x, y) for name, (x, y) in pairs.items() if x != y},
+        config={name: (x, y) for name, x, y in pairs if x != y},
         weights=weights,
         passes=tuple(compare_passes(trace_a, trace_b)),
         traced=min(trace, len(ids)),
