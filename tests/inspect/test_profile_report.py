@@ -29,7 +29,7 @@ from glinfer.inspect.profile.compare import compare, read_summary
 from glinfer.inspect.profile.measure import Timings, places
 from glinfer.inspect.profile.page import comparison_page, profile_page
 from glinfer.inspect.profile.result import DrawProfile, GrowthPoint, ProfileReport
-from glinfer.inspect.profile.trace import CPU_TRACK, DRAW_TRACK, trace, write_trace
+from glinfer.inspect.profile.trace import CPU_TRACK, DRAW_TRACK, trace
 from glinfer.inspect.profile.traffic import DrawTraffic, Read, TextureUse, draw_traffic, min_seconds, part_of
 from glinfer.inspect.timing import Spread
 from glinfer.kernels.options import KernelOptions
@@ -330,10 +330,6 @@ class TestTrace:
         issuing = [event for event in found["traceEvents"] if event["ph"] == "X" and event["tid"] == CPU_TRACK]
         assert [event["ts"] for event in issuing[:4]] == pytest.approx([0.0, 9.0, 18.0, 27.0])
         assert issuing[-1]["ts"] + issuing[-1]["dur"] == pytest.approx((report().timeline.end - 5_000_000) / 1000)
-
-    def test_the_file_is_json(self, tmp_path: Path) -> None:
-        write_trace(tmp_path / "t.json", report(model='naïve "quotes"\n'))
-        assert json.loads((tmp_path / "t.json").read_text(encoding="utf-8"))["displayTimeUnit"] == "ms"
 
 
 # Pages
