@@ -206,14 +206,11 @@ class ProfileReport(Report):
     @property
     def totals(self) -> dict[str, Any]:
         """Sums over all draws and textures, by name."""
-        total = self.total
+        of_total = ("bytes_read", "bytes_written", "bytes_per_second", "of_ceiling")
         return {
-            "draws": total.draws,
+            "draws": self.total.draws,
             **{name: getattr(self, name) for name in ("draws_ms", "share_of_draws", "accounted", "overhead")},
-            "bytes_read": total.bytes_read,
-            "bytes_written": total.bytes_written,
-            "bytes_per_second": total.bytes_per_second,
-            "of_ceiling": total.of_ceiling,
+            **{name: getattr(self.total, name) for name in of_total},
             "texture_bytes": sum(texture.bytes for texture in self.textures),
         }
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
+from glinfer.engine.report import plain
 from glinfer.formats.files import AnyPath, replacing
 from glinfer.inspect.profile.result import DrawProfile, ProfileReport
 
@@ -84,19 +85,13 @@ def _span(name: str, category: str, track: int, begin: int, end: int, arguments:
 
 
 def _arguments(draw: DrawProfile) -> dict[str, Any]:
+    same = ("kind", "op", "outputs", "rows", "cols", "bytes_read", "bytes_written", "defines")
     return {
         "draw": draw.index,
-        "kind": draw.kind,
-        "op": draw.op,
+        **{name: plain(getattr(draw, name)) for name in same},
         "shader": f"shaders/{draw.shader}.frag",
         "inputs": {
             read.sampler or "added to": f"{read.tensor} ({read.format}, {read.bytes} bytes)" for read in draw.reads
         },
-        "outputs": list(draw.outputs),
-        "rows": draw.rows,
-        "cols": draw.cols,
-        "bytes_read": draw.bytes_read,
-        "bytes_written": draw.bytes_written,
         "usual_ms": draw.ms,
-        "defines": dict(draw.defines),
     }
