@@ -166,9 +166,9 @@ class Drawing:
         title = f"Attention of block {layer}"
         alt = f"{title}: maps of {heads} heads over {length} tokens."
         for key, words in (("to_previous", "the previous token"), ("to_first", "the first token")):
-            shares = [-1.0 if each[key] is None else float(each[key] or 0.0) for each in numbers]
-            if max(shares) >= 0:
-                alt += f" Head {np.argmax(shares)} looks most at {words}, {100 * max(shares):.0f}% on average."
+            shares = np.nan_to_num([each[key] for each in numbers], nan=-1.0)
+            if shares.max() >= 0:
+                alt += f" Head {shares.argmax()} looks most at {words}, {100 * shares.max():.0f}% on average."
         values = {"probs": probs, "labels": self.labels, "seen": seen}
         self.add(ATTENTION, layer, f"block-{layer:03d}", title, alt, pictures.attention, **values)
         return pictures.shrunk(probs, seen)

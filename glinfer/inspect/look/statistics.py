@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,24 +58,25 @@ def statistics(name: str, array: Floats) -> dict[str, Any]:
     return {**about, **stats_of([slice(None)], array[~masked]), "masked": int(np.count_nonzero(masked))}
 
 
-def attention_numbers(probs: Floats) -> list[dict[str, float | None]]:
+def attention_numbers(probs: Floats) -> list[dict[str, float]]:
     """Describe where each attention head [heads, S, S] looks, as means over the queries.
 
     ``entropy_bits`` is 0 if every query looks at one token. ``to_first``, ``to_itself`` and ``to_previous`` are
-    probabilities; ``to_first`` and ``to_previous`` exclude the first query, and are None for a single token.
+    probabilities; ``to_first`` and ``to_previous`` exclude the first query, and are NaN for a single token.
     """
-    found: list[dict[str, float | None]] = []
+    found = []
     for head in probs.astype(np.float64):
         with np.errstate(divide="ignore", invalid="ignore"):
             bits = np.where(head > 0, -head * np.log2(head), 0.0).sum(axis=1)
         later = head[1:]
-        values: Mapping[str, float] = {
-            "entropy_bits": float(bits.mean()),
-            "to_first": float(later[:, 0].mean()) if len(later) else math.nan,
-            "to_itself": float(np.diagonal(head).mean()),
-            "to_previous": float(np.diagonal(later).mean()) if len(later) else math.nan,
-        }
-        found.append({name: value if math.isfinite(value) else None for name, value in values.items()})
+        found.append(
+            {
+                "entropy_bits": float(bits.mean()),
+                "to_first": float(later[:, 0].mean()) if len(later) else math.nan,
+                "to_itself": float(np.diagonal(head).mean()),
+                "to_previous": float(np.diagonal(later).mean()) if len(later) else math.nan,
+            }
+        )
     return found
 
 

@@ -76,14 +76,14 @@ def profile(
         raise InputError(f"prompt_tokens and {other} cannot be combined: {other} needs a single token; leave one out")
     device = engine.bound.device
     engine.forget_own()
-    with PlanRuns(engine) as plan_runs:
-        plan_run = plan_runs.at(tokens) if prompt_tokens is None else plan_runs.prompt(prompt_tokens)
+    with ExitStack() as held:
+        plan_run = run_at(engine, tokens) if prompt_tokens is None else run_of_prompt(engine, prompt_tokens, held)
         measured = measure(plan_run, timing, runs, partial(on_progress, "timing draws"))
         costs = plan_run.traffic()
         points, left_out = list[GrowthPoint](), list[str]()
         if growth:
             method = "auto" if measured.method == TIMESTAMPS else "fence"
-            points, left_out = measure_growth(plan_runs, method, partial(on_progress, "growth"))
+            points, left_out = measure_growth(engine, method, partial(on_progress, "growth"))
         ceilings = measure_fetch_rates(costs, device, partial(on_progress, "ceilings")) if ceiling else []
         return ProfileReport(
             model=label,
@@ -167,57 +167,50 @@ class PlanRun:
         return draw_traffic(self.session.plan, self.values, self.session.device.limits.max_texture_size)
 
 
-class PlanRuns(ExitStack):
-    """Makes the runs of an engine for profiling; the end of a ``with`` block releases their sessions."""
+def run_at(engine: Engine, tokens: int | None = None) -> PlanRun:
+    """Make the run of one token at a position, counted from 1; with the reference plan, of the sequence.
 
-    def __init__(self, engine: Engine) -> None:
-        """Use an engine and its caches."""
-        super().__init__()
-        self.engine = engine
-        self.context = engine.options.config.max_position_embeddings
+    InputError if the position is outside the context.
+    """
+    config, bound = engine.options.config, engine.bound
+    place = DEFAULT_TOKENS if tokens is None else _checked(engine, "tokens", tokens)
+    ids = example_ids(config, min(place, config.max_position_embeddings)).tolist()
+    if not isinstance(engine, WholeEngine):
+        return _made(engine, TOKEN_RUN, len(ids), (bound,), runs(bound.plan, ids)[-1])
+    # Without a published plan this binds one for sequences of that length, which the engine keeps.
+    (session,) = engine.sessions_for(len(ids))
+    (given,) = runs(session.plan, ids)
+    return _made(engine, SEQUENCE_RUN, len(ids), tuple(dict.fromkeys((bound, session))), given)
 
-    def at(self, tokens: int | None = None) -> PlanRun:
-        """Make the run of one token at a position, counted from 1; with the reference plan, of the sequence.
 
-        InputError if the position is outside the context.
-        """
-        place = min(DEFAULT_TOKENS, self.context) if tokens is None else self._checked("tokens", tokens)
-        ids = [int(token) for token in example_ids(self.engine.options.config, place)]
-        engine, bound = self.engine, self.engine.bound
-        if not isinstance(engine, WholeEngine):
-            return self._made(TOKEN_RUN, place, (bound,), runs(bound.plan, ids)[-1])
-        # Without a published plan this binds one for sequences of that length, which the engine keeps.
-        (session,) = engine.sessions_for(place)
-        (given,) = runs(session.plan, ids)
-        return self._made(SEQUENCE_RUN, place, tuple(dict.fromkeys((bound, session))), given)
+def run_of_prompt(engine: Engine, tokens: int, held: ExitStack) -> PlanRun:
+    """Make the first prefill run of a prompt of ``tokens``; with the reference plan, the run of the sequence.
 
-    def prompt(self, tokens: int) -> PlanRun:
-        """Make the first prefill run of a prompt of ``tokens``; with the reference plan, the run of the sequence.
+    The end of ``held`` releases its session. InputError if the prompt is longer than the context, PlanError if the plan
+    does not fit the renderer.
+    """
+    tokens = _checked(engine, "prompt_tokens", tokens)
+    if not isinstance(engine, FastEngine):
+        return run_at(engine, tokens)
+    prefill = Prefill(engine.options)
+    session = Companions(prefill, engine.bound).chunk(prefill.rows).session
+    held.callback(session.release)
+    rows = min(tokens, session.plan.max_rows)
+    (given,) = runs(session.plan, example_ids(engine.options.config, rows).tolist())
+    note = f"a prompt of {tokens} tokens needs several runs; this is the first one, of {rows} tokens"
+    return _made(engine, PROMPT_RUN, rows, (engine.bound, session), given, (note,) if rows < tokens else ())
 
-        InputError if the prompt is longer than the context, PlanError if the plan does not fit the renderer.
-        """
-        tokens = self._checked("prompt_tokens", tokens)
-        engine = self.engine
-        if not isinstance(engine, FastEngine):
-            return self.at(tokens)
-        prefill = Prefill(engine.options)
-        session = Companions(prefill, engine.bound).chunk(prefill.rows).session
-        self.callback(session.release)
-        rows = min(tokens, session.plan.max_rows)
-        (given,) = runs(session.plan, example_ids(engine.options.config, rows).tolist())
-        note = f"a prompt of {tokens} tokens needs several runs; this is the first one, of {rows} tokens"
-        notes = (note,) if rows < tokens else ()
-        return self._made(PROMPT_RUN, rows, (engine.bound, session), given, notes)
 
-    def _made(
-        self, what: str, tokens: int, sessions: tuple[Session, ...], given: Given, notes: tuple[str, ...] = ()
-    ) -> PlanRun:
-        flush_every = 0 if what == SEQUENCE_RUN else self.engine.options.kernels.flush_every
-        tables, values = given
-        return PlanRun(what, tokens, sessions, tables, sessions[-1].compiled.plan.values(values), flush_every, notes)
+def _made(
+    engine: Engine, what: str, tokens: int, sessions: tuple[Session, ...], given: Given, notes: tuple[str, ...] = ()
+) -> PlanRun:
+    flush_every = 0 if what == SEQUENCE_RUN else engine.options.kernels.flush_every
+    tables, values = given
+    return PlanRun(what, tokens, sessions, tables, sessions[-1].compiled.plan.values(values), flush_every, notes)
 
-    def _checked(self, name: str, tokens: int) -> int:
-        return check_within(name, tokens, self.context, ", the context of this model")
+
+def _checked(engine: Engine, name: str, tokens: int) -> int:
+    return check_within(name, tokens, engine.options.config.max_position_embeddings, ", the context of this model")
 
 
 @dataclass
@@ -369,9 +362,9 @@ def places(context: int) -> list[int]:
     return [*(place for place in _PLACES if place < context), context]
 
 
-def measure_growth(plan_runs: PlanRuns, timing: str, on_progress: Progress) -> tuple[list[GrowthPoint], list[str]]:
+def measure_growth(engine: Engine, timing: str, on_progress: Progress) -> tuple[list[GrowthPoint], list[str]]:
     """Measure other positions within the time limit; returns them, with a note if some were skipped."""
-    wanted = places(plan_runs.context)
+    wanted = places(engine.options.config.max_position_embeddings)
     found, started = list[GrowthPoint](), time.perf_counter()
     for done, place in enumerate(wanted):
         on_progress(done, len(wanted))
@@ -379,7 +372,7 @@ def measure_growth(plan_runs: PlanRuns, timing: str, on_progress: Progress) -> t
         expected = _MIN_POSITION_RUNS * found[-1].wall_ms / 1000.0 * place / found[-1].tokens if found else 0.0
         if found and time.perf_counter() - started + expected > _GROWTH_SECONDS:
             return found, [f"growth is measured up to {found[-1].tokens} tokens; longer sequences would take too long"]
-        plan_run, kinds = plan_runs.at(place), dict[str, float]()
+        plan_run, kinds = run_at(engine, place), dict[str, float]()
         measured = measure(plan_run, timing, None, no_progress, _GROWTH_SAMPLE_SECONDS)
         for spec, each in zip(plan_run.session.plan.draws, measured.draws_ms, strict=True):
             kinds[spec.kind] = kinds.get(spec.kind, 0.0) + each
