@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 from bound_engines import bound_engine, checked_draws
+from commands import ran
 from scripted_models import SMALL
 from tiers import tiered
 from verify_documents import verified
 
-from glinfer.cli.app import run
 from glinfer.config import ModelConfig
 from glinfer.errors import InputError, PlanError
 from glinfer.formats import Checkpoint, random_checkpoint
@@ -216,8 +216,7 @@ class TestFastPlan:
     ) -> None:
         root = planted(*VALUES_OF_ANOTHER_HEAD)
         monkeypatch.setattr(program, "shader_root", lambda: root)
-        assert run(["verify", str(small), "--draws"]) == 1
-        said = capsys.readouterr().out
+        said, _ = ran(capsys, "verify", small, "--draws", status=1)
         assert "the first draw that differs is number 3, h.0.attn.values (shaders/cached_values.frag)" in said
         assert "all identical" in said
 
@@ -279,11 +278,10 @@ class TestTextures:
 
 class TestCommand:
     def test_good_models_exit_0(self, small: Path, capsys: Capture) -> None:
-        assert run(["verify", str(small), *REFERENCE]) == 0
-        said = capsys.readouterr()
-        assert "30 textures, 0.2 MB: all identical" in said.out
-        assert "tolerance" not in said.out
-        assert said.err == ""
+        out, err = ran(capsys, "verify", small, *REFERENCE)
+        assert "30 textures, 0.2 MB: all identical" in out
+        assert "tolerance" not in out
+        assert err == ""
 
     @tiered("extra", [["--tokens", "3"], ["--tokens", "64"], ["--gelu", "erf"]])
     def test_good_draws_exit_0(self, small: Path, extra: list[str], capsys: Capture) -> None:

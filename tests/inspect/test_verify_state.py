@@ -13,11 +13,11 @@ import moderngl
 import numpy as np
 import pytest
 from bound_engines import checked_draws
+from commands import ran
 from each_case import each_case
 from scripted_models import SMALL
 from verify_documents import verified
 
-from glinfer.cli.app import run
 from glinfer.config import ModelConfig
 from glinfer.formats import random_checkpoint
 from glinfer.gl.context import Device
@@ -264,8 +264,7 @@ def test_every_shader_computes_in_highp() -> None:
 
 def test_the_command_names_the_draw_and_the_fault(small: Path, monkeypatch: Patch, capsys: Capture) -> None:
     monkeypatch.setattr(module, "verify_draws", partial(verify_draws, on_bound=plant_feedback))
-    assert run(["verify", str(small), "--plan", "reference", "--draws", "--tokens", "3"]) == 1
-    said = capsys.readouterr().out
+    said, _ = ran(capsys, "verify", small, "--plan", "reference", "--draws", "--tokens", "3", status=1)
     assert "feedback loop of mlp.inner: found sampled as x" in said
     assert "the first draw that" in said
     assert "draw 47, h.1.mlp.fc_in (shaders/linear.frag)" in said
