@@ -20,6 +20,7 @@ from glinfer.errors import GlinferError
 from glinfer.inspect.timing import Work, in_turns
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.spec import Array
+from glinfer.program.oracle import relative_error
 
 Change = Mapping[str, Any]
 NO_CHANGE: Change = MappingProxyType({})
@@ -70,10 +71,9 @@ C = TypeVar("C", bound=Candidate)
 
 def difference(found: Array, expected: Array) -> str:
     """Describe why two sets of logits [positions, vocab] differ; empty if they agree."""
-    scale = float(np.abs(expected).max())
-    error = float(np.abs(found - expected).max())
-    if not error <= _TOLERANCE * scale:  # NaN fails too
-        return f"different logits: {error / scale:.1e} relative"
+    error = relative_error(found, expected)
+    if error > _TOLERANCE:
+        return f"different logits: {error:.1e} relative"
     if not np.array_equal(found.argmax(axis=1), expected.argmax(axis=1)):
         return "different likeliest token"
     return ""
