@@ -1,8 +1,7 @@
-"""HTML tables and pictures that ``_repr_html_`` returns to notebooks."""
+"""HTML tables that ``_repr_html_`` returns to notebooks."""
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterable, Sequence
 from html import escape
 
@@ -24,11 +23,6 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[object]], caption: st
     if len(listed) > MAX_ROWS:
         lines.append(f'<tr><td colspan="{len(headings)}">and {len(listed) - MAX_ROWS} more</td></tr>')
     return "\n".join([*lines, "</tbody></table>"])
-
-
-def picture(png: bytes, alt: str, width: int) -> str:
-    """Embed a PNG picture, shown ``width`` pixels wide."""
-    return f'<img src="data:image/png;base64,{base64.b64encode(png).decode()}" alt="{escape(alt)}" width="{width}">'
 
 
 def _cell(value: object) -> str:

@@ -255,7 +255,8 @@ def run_bench(
         path, checkpoint, zeros = _source(held, model, config_text, kept, no_fetch, options)
         if no_fetch:
             samplings = {GREEDY: BOTH[GREEDY]} if zeros else BOTH
-        at = batch_context(contexts_within(checkpoint.config, found)[0], found[0] if contexts else _BATCHES_AT)
+        within, notes = contexts_within(checkpoint.config, found)
+        at = batch_context(within, found[0] if contexts else _BATCHES_AT)
         peers = open_others(checkpoint) if open_others else []
         others = [TimedEngine(peer, EngineReport(peer.label)) for peer in peers]
         for other in others:
@@ -268,12 +269,12 @@ def run_bench(
         models, engines = _engines(held, device, path, formats, sizes, room, how)
         with progress("timing") as advance:
             facts: dict[str, Any] = {"renderer": device.description, "batches_at": at, "on_progress": advance}
-            timed = bench_decoding([*engines, *others], checkpoint.config, found, runs, **facts)
+            timed = bench_decoding([*engines, *others], checkpoint.config, within, runs, **facts)
         usual = dataclasses.asdict(next(iter(models.values())).sampling)
         timed = dataclasses.replace(
             timed,
             origin=origin_report(checkpoint),
-            notes=(*timed.notes, *([_ON_ZEROS] if zeros else [])),
+            notes=(*notes, *([_ON_ZEROS] if zeros else [])),
             samplings={name: {**usual, **given} for name, given in samplings.items()},
         )
         report = with_limits(timed, models, _ceilings(device, models, timed, whole=ceiling))

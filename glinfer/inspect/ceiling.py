@@ -1,8 +1,7 @@
-"""Ceilings of a renderer: fetch rates of texels, multiply-adds, and the overhead of a pass.
+"""Ceilings of a renderer, by passes that do nothing else: fetch rates, multiply-adds, and the overhead of a pass.
 
-Each is measured with passes that do nothing else. Decoding fetches every weight once per token, so the bytes of the
-weights over the fetch rate are a lower bound of a token's time. Prefill fetches a weight once for many tokens and is
-bound by multiply-adds: :func:`measure_products` compares the plan's large matrix products with that ceiling.
+Decoding fetches every weight once per token, so a token takes at least the time of these fetches. Prefill fetches a
+weight once for many tokens and is bound by multiply-adds.
 """
 
 from __future__ import annotations
@@ -158,17 +157,14 @@ def fetch_rates(
 def measure_products(model: Model, label: str, *, sample_seconds: float = _SAMPLE_SECONDS) -> tuple[ProductRate, ...]:
     """Time :data:`PRODUCTS` of the model's chunk plan alone, each at a full chunk; rows are labelled ``label``.
 
-    The model's sequence stays intact. The chunk plan's last block ends after its keys and values, so a model of one
-    block has no products. PlanError if the chunk plan does not fit the renderer.
+    The model's sequence runs again afterwards. The chunk plan's last block ends after its keys and values, so a model
+    of one block has no products. PlanError if the chunk plan does not fit the renderer.
     """
-    found = []
-    with contextlib.ExitStack() as held:
-        caches = model.bound.sharer()  # the model's own caches hold its sequence
-        held.callback(caches.release)
-        prefill = Prefill(model.engine.options)
-        chunks = Companions(prefill, caches).chunk(prefill.rows)
-        session = chunks.session
-        held.callback(session.release)
+    found, prefill = [], Prefill(model.engine.options)
+    model.engine.forget_own()
+    chunks = Companions(prefill, model.bound).chunk(prefill.rows)
+    session = chunks.session
+    try:
         rows = session.plan.max_rows
         chunks.run(example_ids(model.config, rows).tolist(), 0)  # fills the inputs with real numbers
         values = session.compiled.plan.values(session.plan.values_for(rows))
@@ -179,6 +175,8 @@ def measure_products(model: Model, label: str, *, sample_seconds: float = _SAMPL
                 inputs, outputs = (session.plan.table[name].shape[1] for name in (spec.input("x0"), spec.outputs[0]))
                 outputs *= 1 + int(dict(spec.defines)["GATED"])
                 found.append(ProductRate(label, spec.name, rows, inputs, outputs, 1000.0 * seconds))
+    finally:
+        session.release()
     return tuple(found)
 
 

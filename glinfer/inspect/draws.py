@@ -62,8 +62,7 @@ class DrawReport:
 def planned(config: ModelConfig, plan: Plan, tokens: int, max_texture_size: int = USUAL_TEXTURE_SIZE) -> DrawReport:
     """Count from the plan alone, with textures of at most ``max_texture_size`` texels a side.
 
-    Raises:
-        PlanError: the plan does not accept ``tokens``, or does not fit such textures.
+    PlanError if the plan does not accept ``tokens``, or does not fit such textures.
     """
     plan.check_limits(PlanLimits(max_texture_size, USUAL_DRAW_BUFFERS, USUAL_TEXTURE_UNITS))
     layouts = {tensor.name: tensor.layout_within(max_texture_size) for tensor in plan.tensors}

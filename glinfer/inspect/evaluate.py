@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -20,8 +19,6 @@ from glinfer.engine.score import TextScore, check_stride, windows
 from glinfer.errors import InputError, counted
 from glinfer.formats import Checkpoint
 from glinfer.gl.context import Device
-from glinfer.kernels.options import KernelOptions
-from glinfer.kernels.spec import Array
 from glinfer.lower.plain.gab import LOGITS, TOKENS, reference_plan
 from glinfer.lower.plans import DEFAULT_WEIGHTS, check_choice, is_published, weights_named
 from glinfer.program.session import Session
@@ -75,9 +72,9 @@ def _score_whole(
         session.run({"rows": stop - start})
         logits = session.read(LOGITS, rows=stop - start)[scored - 1 - start :]
         rows = slice(scored - 1, stop)
-        found.logprobs[rows] = log_likelihoods(logits, ids[scored : stop + 1])
-        found.likeliest[rows] = logits.argmax(axis=1)
-        found.best[rows] = log_likelihoods(logits, found.likeliest[rows].tolist())
+        logprobs = log_softmax(logits)
+        found.logprobs[rows] = logprobs[np.arange(len(logprobs)), ids[scored : stop + 1]]
+        found.likeliest[rows], found.best[rows] = logits.argmax(axis=1), logprobs.max(axis=1)
         on_progress(done, len(spans))
     return found
 
@@ -91,18 +88,14 @@ def evaluate(
     plan: str,
     weights: str = DEFAULT_WEIGHTS,
     cache: str = DEFAULT_CACHE,
-    kernels: KernelOptions | None = None,
     stride: int | None = None,
     on_progress: Progress = no_progress,
 ) -> EvalReport:
     """Score ``text`` in windows of the model's whole context.
 
-    ``weights`` and ``cache`` are of the fast plan; ``kernels`` default to the tuned ones, or the device's. ``stride``
-    is the tokens between windows, 1 to the context (default: half of it). ``on_progress`` receives (finished windows,
-    windows).
-
-    Raises:
-        InputError: the text is too short, the stride is outside the context, or the plan or format is unknown.
+    ``weights`` and ``cache`` are of the fast plan. ``stride`` is the tokens between windows, 1 to the context (default:
+    half of it). ``on_progress`` receives (finished windows, windows). InputError if the text is too short, the stride
+    is outside the context, or the plan or format is unknown.
     """
     check_choice(plan, weights, cache)
     weights = weights_named(weights, checkpoint.formats(), plan)
@@ -118,7 +111,7 @@ def evaluate(
         session = Session(reference_plan(checkpoint.config, all_rows=True), checkpoint.tensors, device)
         engine = None
     else:
-        engine = prepare(checkpoint, device, plan, weights, kernels, cache).bind(device)
+        engine = prepare(checkpoint, device, plan, weights, cache=cache).bind(device)
         session = engine.bound
     try:
         edge = device.limits.max_texture_size
@@ -151,8 +144,3 @@ def evaluate(
         renderer=device.description,
         likeliest=tuple(score.likeliest.tolist()),
     )
-
-
-def log_likelihoods(logits: Array, targets: Sequence[int]) -> Array:
-    """Return log softmax(logits)[target] of each row, in nats, computed in float64."""
-    return np.asarray(log_softmax(logits)[np.arange(len(targets)), list(targets)])

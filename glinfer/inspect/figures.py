@@ -43,7 +43,7 @@ TEXT, GRID, PAGE = "#010203", "#040506", "#070809"
 """Colours in a chart that :meth:`Chart.svg` replaces with the page's colours: text, lines, background."""
 
 _THEME = {TEXT: "currentColor", GRID: "var(--line)", PAGE: "var(--card)"}
-_SVG_STYLE: Mapping[str, Any] = {
+SVG_STYLE: Mapping[str, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "glinfer",
     "font.family": "sans-serif",
@@ -60,6 +60,7 @@ _SVG_STYLE: Mapping[str, Any] = {
     "legend.frameon": False,
     "text.parse_math": False,  # names are shown literally
 }
+"""Settings of charts for :meth:`Chart.svg`."""
 _LEGEND = 1.2  # inches of a name in a legend
 
 
@@ -134,13 +135,6 @@ class Chart:
             f'{box[0] if box else ""} role="img" aria-labelledby="{name}-t {name}-d">{words}'
         )
         return head + text[text.index(">") + 1 :].strip()
-
-
-@contextmanager
-def svg_style() -> Iterator[None]:
-    """Draw charts for :meth:`Chart.svg` within the block."""
-    with plain_style(_SVG_STYLE):
-        yield
 
 
 def round_numbers(most: int) -> MaxNLocator:

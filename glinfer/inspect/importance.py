@@ -1,8 +1,7 @@
 """Importance of each input of each matrix: its mean square over a text, for packing weights with few bits.
 
-An error of a weight changes a product by that error times the input. The mean square of an input is therefore the
-weight of a squared error (llama.cpp calls these numbers an importance matrix). They are collected with the reference
-plan, which keeps the input of every matrix in a separate texture, or read from a file of llama.cpp.
+An error of a weight changes a product by that error times the input, so the mean square of an input is the weight of
+a squared error. It is collected with the reference plan, or read from an importance matrix of llama.cpp.
 """
 
 from __future__ import annotations
@@ -41,23 +40,19 @@ def importance_of_text(
     *,
     tokenizer: AnyPath | None = None,
     device: Device | None = None,
-    chunk: int = CHUNK,
     on_progress: Progress = no_progress,
 ) -> Importance:
     """Run a text through a model, and return the mean square of every input of every matrix of its layers.
 
-    The text is typically tens of thousands of tokens like those that the model will process, ``chunk`` of which run
-    together. The result is float32 [inputs] by the name of the matrix in memory, without embeddings and the vocabulary
-    matrix. ``on_progress`` receives (finished chunks, chunks).
-
-    Raises:
-        InputError: the text has no tokens, or the model has no tokenizer.
+    The text is typically tens of thousands of tokens like those that the model will process. The result is float32
+    [inputs] by the name of the matrix in memory, without embeddings and the vocabulary matrix. ``on_progress`` receives
+    (finished chunks, chunks). InputError if the text has no tokens, or the model has no tokenizer.
     """
     with load_model(model, tokenizer=tokenizer, plan="reference", device=device) as loaded:
         ids = loaded.require_tokenizer().encode(text)
         if not ids:
             raise InputError("the text for the importance of inputs has no tokens; expected thousands")
-        step = min(chunk, loaded.config.max_position_embeddings)
+        step = min(CHUNK, loaded.config.max_position_embeddings)
         inputs = dict(_inputs(loaded.config))
         sums: dict[str, npt.NDArray[np.float64]] = {}
 

@@ -63,13 +63,12 @@ def named(device: int | None, api: str | None) -> str:
 
 def every_renderer(api: str | None = None) -> list[tuple[str | int, str]]:
     """List every EGL device with each of :data:`APIS`, or with ``api`` alone; opens none of them."""
-    numbers: list[str | int]
     try:
-        numbers = [device.index for device in egl.list_devices()]
+        numbers: list[str | int] = [device.index for device in egl.list_devices()]
     except ContextError:
         numbers = ["auto"]  # opening it reports what is missing
-    several = numbers if sys.platform.startswith("linux") else ["auto"]
-    made = [*((number, "es") for number in numbers), *((number, "desktop") for number in several)]
+    desktop = numbers if sys.platform.startswith("linux") else ["auto"]
+    made = [*((number, "es") for number in numbers), *((number, "desktop") for number in desktop)]
     return [each for each in made if api in (None, each[1])]
 
 

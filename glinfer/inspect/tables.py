@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
-from glinfer import notebook
-
 
 @dataclass(frozen=True)
 class Cell:
@@ -88,10 +86,6 @@ class Table:
     def texts(self) -> list[list[str]]:
         """Return the texts of all rows, the total last."""
         return [[cell.text for cell in row] for row in (*self.rows, self.total_row) if row]
-
-    def to_html(self, title: str = "") -> str:
-        """Render the table for a notebook, with ``title`` above it."""
-        return notebook.table(self.names, self.texts(), title or self.title)
 
     def markdown(self) -> str:
         """Render the table as Markdown."""

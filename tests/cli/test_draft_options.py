@@ -95,8 +95,7 @@ class TestBench:
     def short(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Tasks that fit small contexts."""
         monkeypatch.setattr(drafting, "TASKS", {"copy": "one two three", "open": "two"})
-        usual = {**drafting.bench_drafts.__kwdefaults__, "tokens": 40}
-        monkeypatch.setattr(drafting.bench_drafts, "__kwdefaults__", usual)
+        monkeypatch.setattr(drafting, "TOKENS", 40)
 
     def test_texts_with_guesses_and_without(self, repeating: Path, capsys: Capture) -> None:
         out, _ = ran(capsys, "bench", repeating, "--speculate", "ngram", "--runs", "1", "--json")

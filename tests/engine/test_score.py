@@ -13,11 +13,11 @@ import pytest
 from made_models import IDS, mixed, of_family, opened
 
 import glinfer
+from glinfer.engine.logits import log_softmax
 from glinfer.engine.model import Model
 from glinfer.engine.score import SLOT_ALIGNMENT, TextScore, windows
 from glinfer.errors import InputError
 from glinfer.gl.context import Limits
-from glinfer.inspect.evaluate import log_likelihoods
 from glinfer.program.session import Session
 
 pytestmark = pytest.mark.gl
@@ -47,9 +47,9 @@ def stepped(model: Model, ids: Sequence[int], stride: int | None = None) -> Text
                 session.step(ids[place])
                 if place + 1 >= scored:
                     logits = session.logits()
-                    found.logprobs[place] = log_likelihoods(logits[None], [ids[place + 1]])[0]
+                    found.logprobs[place] = log_softmax(logits)[ids[place + 1]]
                     found.likeliest[place] = logits.argmax()
-                    found.best[place] = log_likelihoods(logits[None], [int(logits.argmax())])[0]
+                    found.best[place] = log_softmax(logits).max()
     return found
 
 

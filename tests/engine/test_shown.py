@@ -17,9 +17,7 @@ from glinfer.engine.model import Model
 from glinfer.engine.textures import Checked as TexturesRead
 from glinfer.engine.textures import TextureCheck, TexturesReport
 from glinfer.errors import InputError
-from glinfer.inspect.look.output import LookResult
-from glinfer.inspect.profile.measure import profile
-from glinfer.notebook import MAX_ROWS, picture, table
+from glinfer.notebook import MAX_ROWS, table
 from glinfer.program.session import WrongTexture
 
 pytestmark = pytest.mark.gl
@@ -71,8 +69,6 @@ def test_lines_are_short_and_say_what_matters(small: Path) -> None:
         assert repr(score).startswith(f"TextScore({len(score.ids)} tokens, total -")
         seen = model.capture("blocks.0.attn.scores", TEXT)
         assert repr(seen).startswith("Captured(blocks.0.attn.")
-        profiled = profile(model, runs=2)
-        assert repr(profiled).startswith("<ProfileReport: ")
         likely = Checked(score._repr_html_()).text
         assert "log-probability" in likely
         assert all(model.require_tokenizer().token_bytes(token).decode() in likely for token in score.ids[:3])
@@ -80,15 +76,13 @@ def test_lines_are_short_and_say_what_matters(small: Path) -> None:
         assert "all as they should be" in Checked(model.verify_textures()._repr_html_()).text
         assert repr(list(model.draws())) == repr(list(model.draws().rows))
         assert len(model.draws()) == len(model.draws().rows)
-        shown = [repr(each) for each in (model, session, model.draws(), score, seen, profiled)]
+        shown = [repr(each) for each in (model, session, model.draws(), score, seen)]
         assert all("\n" not in each and len(each) < 400 for each in shown)
     assert repr(model).endswith("; closed>")
     draws = Checked(model.draws()._repr_html_())
     assert draws.tags.count("tr") == 1 + len(model.draws().rows)
     assert "15 draws for one run of the fast plan" in draws.text
     assert "blocks.0.attn.scores" in Checked(seen._repr_html_()).text
-    table_of_times = Checked(profiled._repr_html_())
-    assert all(kind.kind in table_of_times.text for kind in profiled.kinds)
 
 
 def test_everything_in_a_table_is_escaped_and_its_length_is_bounded() -> None:
@@ -123,17 +117,6 @@ def test_wrong_textures_are_listed() -> None:
     shown = Checked(report._repr_html_())
     assert shown.tags.count("tr") == 3
     assert all(words in shown.text for words in ("2 problems in 2 textures", "4×2 rgba32f", "lm_head, x"))
-
-
-def test_look_shows_its_pictures(tmp_path: Path) -> None:
-    (tmp_path / "a.png").write_bytes(b"PNG")
-    listed = [{"file": name, "alt": '"<b>', "width": 2000} for name in ("a.png", "gone.png")]
-    result = LookResult({"pictures": listed}, tmp_path)
-    found = Checked(result._repr_html_())
-    assert found.tags == ["p", "img"]
-    assert picture(b"PNG", '"<b>', 900) in result._repr_html_()
-    assert repr(result) == f"LookResult(2 pictures, {str(tmp_path)!r})"
-    assert result["pictures"] == listed
 
 
 class TestTextForIds:

@@ -30,7 +30,7 @@ from glinfer.inspect.bench.decoding import (
     bench_decoding,
     load_fast,
 )
-from glinfer.inspect.bench.engines import BatchDecoder, FastDecoder, room_for, rotated
+from glinfer.inspect.bench.engines import BatchDecoder, FastDecoder, room_for
 from glinfer.inspect.bench.limits import fetched_bytes
 from glinfer.inspect.bench.reference import bench
 from glinfer.inspect.ceiling import CeilingReport, FetchRate, ProductRate, measure_ceilings, measure_products
@@ -221,7 +221,7 @@ def test_a_batch_decodes_what_each_prompt_does_alone(small: Path, device: Device
     with glinfer.load(small, device=device, plan="fast") as model:
         batch = BatchDecoder(model, 3, room_for(CONFIG, [3], 40, 1 << 14))
         batch.prefill(ids)
-        prompts = [rotated(ids, place)[:25] for place in range(3)]
+        prompts = [[*ids[place:], *ids[:place]][:25] for place in range(3)]
         assert batch.decode(24, 16, "default") == model.generate(prompts, max_tokens=16, seed=1)
         found = batch.decode(24, 16, "greedy")
         assert found == [model.generate(prompt, max_tokens=16, temperature=0) for prompt in prompts]
@@ -345,6 +345,7 @@ class TestCommand:
         formats = "expected one format, or a second one for experts, from F16, BF16"
         for arguments, words in (
             (["--lengths", "3"], "--lengths needs --plan reference"),
+            (["--plan", "reference", "--lengths", ""], "found no sequence length; expected at least one"),
             (["--plan", "reference", "--contexts", "3"], "--contexts needs --plan fast"),
             (["--plan", "reference", "--weights", "q8"], "--weights needs --plan fast"),
             (["--plan", "reference", "--ceiling"], "--ceiling needs --plan fast"),

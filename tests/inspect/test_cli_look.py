@@ -114,13 +114,14 @@ def test_weights_alone_open_no_device(capsys: Capture, tmp_path: Path, small: Pa
 def test_bad_input_is_told_in_one_line_and_nothing_is_written(capsys: Capture, tmp_path: Path, small: Path) -> None:
     for arguments, complaint in (
         ([], "found no text to run"),
+        ([""], "the prompt is empty"),
         (["a", "--ids", "1"], "found both a TEXT and --ids"),
         (["a", "--what", "weights"], "does not run the model"),
         (["a", "--what", "tokens"], "unknown kind of picture 'tokens'"),
         (["a", "--layers", "2"], "blocks 0 to 1"),
         (["--ids", "1,x"], "found 'x'"),
         (["--ids", "1,300"], "ids 0 to 299"),
-        (["--ids", ",".join(["1"] * 600)], "600 tokens"),
+        (["--ids", ",".join(["1"] * 600)], "600 tokens; 'glinfer look' draws up to 512"),
         (["--ids", ",".join(["1"] * 65)], "context holds 64"),
         (["a", "--top", "0"], "at least 1"),
     ):

@@ -15,7 +15,7 @@ from commands import refused
 
 import glinfer
 from glinfer.config import ModelConfig
-from glinfer.errors import ContextError, GlinferError, InputError
+from glinfer.errors import GlinferError, InputError
 from glinfer.formats import load_checkpoint, random_checkpoint, save_checkpoint
 from glinfer.inspect.diff.compare import SAME_FORMAT, RunConfig, diff
 from glinfer.program.oracle import relative_error
@@ -136,19 +136,15 @@ class TestRefused:
 
     @pytest.mark.slow
     def test_a_text_needs_one_tokenizer(self, small: Path, bare: Path) -> None:
-        with pytest.raises(InputError, match="no tokenizer was given"):
-            diff(RunConfig(bare), RunConfig(bare), "text")
         report = diff(RunConfig(bare), RunConfig(small), "light")
         assert "".join(report.words[token] for token in report.ids) == "light"
 
     def test_sides_and_tokens(self, bare: Path) -> None:
         reference = {"plan": "reference", "weights": "q8"}
         for side, ids, kind, expected in (
-            ({}, [], InputError, "the prompt is empty"),
             ({}, [1] * 65, InputError, "the prompt has 65 tokens"),
             ({"context": 5}, IDS, InputError, "the prompt has 6 tokens; this model's context holds 5"),
             ({}, [300], InputError, "token 0 of the prompt is 300"),
-            ({"device": "99"}, IDS, ContextError, "B: there is no EGL device 99"),
             (reference, IDS, InputError, "B: the reference plan keeps its weights in f32"),
             ({"context": 65}, IDS, GlinferError, "B: the context is 65; expected 1 to"),
         ):
@@ -234,14 +230,12 @@ def test_bad_input_is_told_in_one_line(bare: Path, small: Path, tmp_path: Path, 
         (("--ids", "1,x"), "found 'x' in the token ids"),
         (("--ids", ""), "the prompt is empty"),
         (("--prompt", "text"), "no tokenizer was given"),
-        (("--ids", "1", "--b", "wieghts=q8"), "unknown setting 'wieghts' in --b"),
         (("--ids", "1", "--a", "api=vulkan"), "expected api to be one of es, desktop"),
         (("--ids", "1", "--b", "device=99"), "B: there is no EGL device 99"),
         (("--ids", "1", "--b", "tokenizer=nowhere.bpe"), "B: nowhere.bpe: cannot read it"),
         (("--ids", "1", "--tolerance", "-1"), "the tolerance is -1.0"),
         (("--ids", "1", "--tolerance", "nan"), "the tolerance is nan"),
         (("--ids", "1", "--positions", "0"), "--positions"),
-        (("--ids", "1", "--plot", "out.svg"), "ending in .png"),
         (("--text", "nowhere.txt"), "nowhere.txt: cannot read it"),
         (("nowhere.gab", "--ids", "1"), "B: nowhere.gab: cannot read it"),
     ):

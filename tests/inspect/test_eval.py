@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiers import tiered
 
+from glinfer.engine.logits import log_softmax
 from glinfer.engine.score import windows
 from glinfer.formats import load_checkpoint
-from glinfer.inspect.evaluate import log_likelihoods
 from glinfer.lower.plain.gab import LOGITS, TOKENS, reference_plan
 from glinfer.program.oracle import final_tensors
 from glinfer.text.tokenizer import Tokenizer
@@ -49,7 +49,8 @@ def test_it_agrees_with_float64(small: Path, text_file: Path, capsys: Capture, s
     for start, stop, scored in windows(len(ids), 64, stride):
         tokens = np.array(ids[start:stop], np.int32)[:, None]
         logits = final_tensors(plan, checkpoint.tensors, {TOKENS: tokens}, {"rows": stop - start})[LOGITS]
-        nats -= float(log_likelihoods(logits[scored - 1 - start :], ids[scored : stop + 1]).sum())
+        logprobs = log_softmax(logits[scored - 1 - start :])
+        nats -= logprobs[np.arange(len(logprobs)), ids[scored : stop + 1]].sum()
     size = 100 - len(tokenizer.token_bytes(ids[0]))
     assert report["bits_per_byte"] == pytest.approx(nats / math.log(2) / size, abs=1e-5)
     assert report["perplexity"] == pytest.approx(math.exp(nats / (len(ids) - 1)), rel=1e-5)
@@ -122,9 +123,8 @@ def test_gabs_windows_by_hand() -> None:
 
 
 def test_likelihood_of_known_distributions() -> None:
-    uniform = np.zeros((3, 8), np.float32)
-    assert log_likelihoods(uniform, [0, 5, 7]) == pytest.approx([-math.log(8)] * 3)
-    odds = np.log(np.array([[1.0, 3.0], [1.0, 3.0]], np.float64))
-    assert log_likelihoods(odds, [1, 0]) == pytest.approx([math.log(3 / 4), math.log(1 / 4)])
+    assert log_softmax(np.zeros((3, 8), np.float32)) == pytest.approx(np.full((3, 8), -math.log(8)))
+    odds = np.log(np.array([1.0, 3.0], np.float64))
+    assert log_softmax(odds) == pytest.approx([math.log(1 / 4), math.log(3 / 4)])
     large = np.array([[1e4, 1e4 - 1.0]], np.float32)
-    assert log_likelihoods(large, [0]) == pytest.approx([-math.log(1 + math.exp(-1))])
+    assert log_softmax(large)[0, 0] == pytest.approx(-math.log(1 + math.exp(-1)))

@@ -154,8 +154,8 @@ class TestNothingIsLeftBehind:
             ids = [1, 2, 3, 4, 5, 6, 7]
             expected = model.logits(ids)
             before = model.device.live_objects()
-            profile(model, tokens=3, runs=2)
-            profile(model, prompt_tokens=20, runs=2)
+            profile(model.engine, tokens=3, runs=2)
+            profile(model.engine, prompt_tokens=20, runs=2)
             assert model.device.live_objects() == before
             # The last token alone is run again, over what the caches hold of the others.
             assert (model.logits([*ids, 8]) != expected).any()
@@ -215,12 +215,9 @@ class TestClocks:
 def test_bad_options_are_refused(engine: Engine) -> None:
     for options, complaint in (
         ({"tokens": 0}, "tokens is 0; expected 1 to 64"),
-        ({"tokens": 65}, "tokens is 65; expected 1 to 64"),
         ({"tokens": 1.5}, "tokens is 1.5; expected 1 to 64"),
         ({"tokens": True}, "tokens is True; expected 1 to 64"),
         ({"prompt_tokens": 100}, "prompt_tokens is 100; expected 1 to 64"),
-        ({"runs": 0}, "runs is 0; expected 1 to 10000"),
-        ({"timing": "sundial"}, "timing is 'sundial'; expected one of auto, gpu, fence"),
         ({"tokens": 3, "prompt_tokens": 3}, "prompt_tokens and tokens cannot be combined"),
         ({"growth": True, "prompt_tokens": 3}, "prompt_tokens and growth cannot be combined"),
     ):
@@ -319,9 +316,10 @@ class TestRefusals:
             (["shakespeare", *SHAPE], "found both a MODEL and --config; give one of them"),
             (["no_such_model"], "there is no such file, and no bundled model of that name"),
             ([*SHAPE, "--tokens", "65"], "tokens is 65; expected 1 to 64"),
-            ([*SHAPE, "--tokens", "2", "--prompt-tokens", "2"], "cannot be combined"),
             ([*SHAPE, "--plan", "reference", "--weights", "q8"], "the reference plan keeps its weights in f32"),
             (["--config", "dim=1000000"], "the largest texture here is"),
+            ([*SHAPE, "--runs", "0"], "0 is not in the range 1<=x<=10000"),
+            ([*SHAPE, "--timing", "sundial"], "'sundial' is not one of 'auto', 'gpu', 'fence'"),
             (["--compare", "one.json"], "requires 2 arguments"),
         ):
             text, error = output(capsys, *arguments, status=2)

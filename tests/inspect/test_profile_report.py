@@ -22,14 +22,14 @@ from glinfer.config import ModelConfig
 from glinfer.errors import FormatError
 from glinfer.gl.timers import FENCES, TIMESTAMPS, Timeline
 from glinfer.inspect.ceiling import FetchRate
-from glinfer.inspect.figures import Chart, svg_style
+from glinfer.inspect.figures import SVG_STYLE, Chart, plain_style
 from glinfer.inspect.profile import charts
 from glinfer.inspect.profile.charts import Figure, scale_top
 from glinfer.inspect.profile.compare import compare, read_summary
 from glinfer.inspect.profile.measure import Timings, places
 from glinfer.inspect.profile.page import comparison_page, profile_page
 from glinfer.inspect.profile.result import DrawProfile, GrowthPoint, ProfileReport
-from glinfer.inspect.profile.trace import CPU_TRACK, DRAW_TRACK, trace, write_trace
+from glinfer.inspect.profile.trace import CPU_TRACK, DRAW_TRACK, trace
 from glinfer.inspect.profile.traffic import DrawTraffic, Read, TextureUse, draw_traffic, min_seconds, part_of
 from glinfer.inspect.timing import Spread
 from glinfer.kernels.options import KernelOptions
@@ -331,10 +331,6 @@ class TestTrace:
         assert [event["ts"] for event in issuing[:4]] == pytest.approx([0.0, 9.0, 18.0, 27.0])
         assert issuing[-1]["ts"] + issuing[-1]["dur"] == pytest.approx((report().timeline.end - 5_000_000) / 1000)
 
-    def test_the_file_is_json(self, tmp_path: Path) -> None:
-        write_trace(tmp_path / "t.json", report(model='naïve "quotes"\n'))
-        assert json.loads((tmp_path / "t.json").read_text(encoding="utf-8"))["displayTimeUnit"] == "ms"
-
 
 # Pages
 
@@ -515,7 +511,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> dict[str, Chart]:
 
 def made(name: str, profile: ProfileReport) -> Figure:
     """One chart alone."""
-    with svg_style():
+    with plain_style(SVG_STYLE):
         figure: Figure = getattr(charts, f"_{name}")(profile)
     return figure
 
@@ -541,7 +537,7 @@ def test_no_label_lies_on_another(drawn: dict[str, Chart], name: str, blocks: in
 
 @each_case("name", ["kinds", "rates"])
 def test_on_a_phone_all_text_is_in_the_picture(drawn: dict[str, Chart], name: str) -> None:
-    with svg_style():
+    with plain_style(SVG_STYLE):
         getattr(charts, f"_{name}")(of_blocks(6, head=2.0), charts._NARROW)
     chart = drawn[f"{name}-narrow"]
     found = [

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from operator import ne
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +21,14 @@ import glinfer
 from glinfer.config import ModelConfig
 from glinfer.errors import InputError, PlanError
 from glinfer.formats import load_checkpoint, random_checkpoint
+from glinfer.gl import program
 from glinfer.gl.context import Device
 from glinfer.gl.layouts.blocks import BlockLayout
 from glinfer.gl.program import shader_root
 from glinfer.inspect.tune import kernels as module
 from glinfer.inspect.tune.kernels import (
     MOVES,
+    PLAINEST,
     ROW_FIELDS,
     PromptCandidate,
     TokenCandidate,
@@ -31,7 +36,7 @@ from glinfer.inspect.tune.kernels import (
     row_moves_for,
     tune,
 )
-from glinfer.inspect.tune.search import Trial, descend, difference, ratios
+from glinfer.inspect.tune.search import NO_CHANGE, Candidate, Search, difference
 from glinfer.kernels.options import KernelOptions
 from glinfer.program.tuning import TuningKey, default_for, kernels_file, kernels_for, load_tuned
 
@@ -59,7 +64,7 @@ def cache(tmp_path: Path, monkeypatch: Patch) -> Path:
 def favour(patch: Patch, **wanted: Any) -> None:
     """Let kernels seem the faster, the more fields have the values wanted."""
 
-    def milliseconds(candidate: TokenCandidate, tokens: int) -> float:
+    def milliseconds(candidate: TokenCandidate, *_: Any) -> float:
         return 10.0 - sum(getattr(candidate.kernels, name) == value for name, value in wanted.items())
 
     patch.setattr(TokenCandidate, "milliseconds", milliseconds)
@@ -69,40 +74,60 @@ def favour_rows(patch: Patch, **wanted: Any) -> list[tuple[KernelOptions, int]]:
     """The same for prompts; the kernels that are measured, and how many tokens they take in."""
     measured = list[tuple[KernelOptions, int]]()
 
-    def milliseconds(candidate: PromptCandidate, count: int, tokens: int) -> float:
-        measured.append((candidate.kernels, tokens))
-        return 100.0 - 10 * sum(getattr(candidate.kernels, name) == value for name, value in wanted.items())
+    def milliseconds(run: Callable[[], object]) -> float:
+        before = len(measured)
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(PromptCandidate, "prefill", lambda one, tokens: measured.append((one.kernels, tokens)))
+            run()
+        kernels, _ = measured[-1]
+        faster = sum(getattr(kernels, name) == value for name, value in wanted.items())
+        return (len(measured) - before) * (100.0 - 10 * faster)
 
-    patch.setattr(PromptCandidate, "milliseconds", milliseconds)
+    patch.setattr(module, "milliseconds", milliseconds)
     return measured
+
+
+class Made(Candidate):
+    """Kernels that take a made-up time."""
+
+    def __init__(self, cost: Callable[[KernelOptions], float], kernels: KernelOptions) -> None:
+        self.cost, self.kernels = cost, kernels
+
+    def logits(self) -> Any:
+        return np.ones((1, 2))
+
+    def milliseconds(self, count: int, change: Mapping[str, Any] = NO_CHANGE) -> float:
+        return self.cost(self.kernels)
+
+    def release(self) -> None: ...
 
 
 class TestDescent:
     """The search alone, over made-up times."""
 
-    def search(self, cost: Any, trials_allowed: int = 1000) -> tuple[KernelOptions, list[KernelOptions], bool]:
-        best, tried = KernelOptions(), list[KernelOptions]()
+    def search(
+        self, cost: Callable[[KernelOptions], float], trials_allowed: int = 1000
+    ) -> tuple[KernelOptions, list[KernelOptions], bool]:
+        tried = list[KernelOptions]()
 
-        def try_out(kernels: KernelOptions, change: Mapping[str, Any]) -> Trial:
-            nonlocal best
+        def bind(kernels: KernelOptions) -> Made:
             tried.append(kernels)
-            won = cost(kernels) < cost(best)
-            best = kernels if won else best
-            return Trial(dict(change), None, "faster" if won else "not faster")
+            return Made(cost, kernels)
 
-        def may_go_on() -> bool:
-            return len(tried) < trials_allowed
+        def before_trial() -> None:
+            made.deadline = math.inf if len(tried) < trials_allowed else 0.0
 
-        found, trials, finished = descend(KernelOptions(), list(MOVES.values()), try_out, may_go_on)
-        assert found == best
+        made = Search(bind, KernelOptions(), PLAINEST, math.inf)
+        tried.clear()
+        trials, finished = made.descend(list(MOVES.values()), before_trial)
         assert len(trials) == len(tried) == len(set(tried)), "nothing is measured twice"
-        return found, tried, finished
+        return made.best.kernels, tried, finished
 
     def test_it_finds_the_best_of_every_choice(self) -> None:
         wanted = KernelOptions(tiles=8, cover="points", quad=False, unroll=4, part_steps=16, lookup_texture=True)
 
         def cost(kernels: KernelOptions) -> int:
-            return sum(a != b for a, b in zip(dataclasses.astuple(kernels), dataclasses.astuple(wanted), strict=True))
+            return 1 + sum(map(ne, dataclasses.astuple(kernels), dataclasses.astuple(wanted)))
 
         found, _, finished = self.search(cost)
         assert (found, finished) == (wanted, True)
@@ -114,9 +139,17 @@ class TestDescent:
         assert self.search(cost)[0].tiles == 16
 
     def test_it_stops_when_the_time_is_up(self) -> None:
-        found, tried, finished = self.search(lambda kernels: -kernels.unroll, trials_allowed=3)
+        found, tried, finished = self.search(lambda kernels: 1 / kernels.unroll, trials_allowed=3)
         assert (len(tried), finished) == (3, False)
         assert found == KernelOptions()
+
+    def test_a_hopeless_candidate_is_not_measured_to_the_end(self) -> None:
+        costs = {False: 1.0, True: 1.3}
+        made = Search(partial(Made, lambda kernels: costs[kernels.fused]), KernelOptions(fused=False), PLAINEST, 1e9)
+        candidate = Made(made.best.cost, KernelOptions(fused=True))
+        assert made.ratios(candidate, {}) == [1.3, 1.3]
+        costs[True] = 0.9
+        assert made.ratios(candidate, {}) == [0.9] * 5
 
 
 def test_every_field_of_kernels_is_searched() -> None:
@@ -172,11 +205,6 @@ class TestSameness:
         assert "different likeliest token" in difference(expected[:, ::-1], expected)
 
 
-def test_a_hopeless_candidate_is_not_measured_to_the_end() -> None:
-    assert ratios(lambda: 1.0, lambda: 1.3) == [1.3, 1.3]
-    assert ratios(lambda: 2.0, lambda: 1.8) == [0.9] * 5
-
-
 class TestSearch:
     @tiered("moves", [FEW, QUADS_TOO], ids=["few", "more"])
     def test_the_faster_kernels_win(self, small: Path, device: Device, monkeypatch: Patch, moves: Any) -> None:
@@ -202,9 +230,9 @@ class TestSearch:
         """Each time is of tokens that the device has drawn, with the candidate's kernels."""
         runs, measure = list[tuple[int, int, int]](), TokenCandidate.milliseconds
 
-        def noted(candidate: TokenCandidate, tokens: int) -> float:
+        def noted(candidate: TokenCandidate, tokens: int, *change: Any) -> float:
             before = device.draws_issued
-            taken = measure(candidate, tokens)
+            taken = measure(candidate, tokens, *change)
             runs.append((tokens, device.draws_issued - before, len(candidate.session.plan.draws)))
             assert taken > 0
             return taken
@@ -236,9 +264,6 @@ class TestSearch:
     def test_without_time_it_is_the_default(self, small: Path, device: Device) -> None:
         report = tune(device, load_checkpoint(small), "f32", seconds=1e-9)
         assert (report.tuned.kernels, report.trials, report.finished) == (default_for(device), (), False)
-        for seconds in (0.0, -1.0, float("nan"), float("inf")):
-            with pytest.raises(InputError, match="found a time limit of"):
-                tune(device, load_checkpoint(small), "f32", seconds=seconds)
 
     def test_a_model_that_embeds_texts_has_no_tokens_to_time(self, device: Device) -> None:
         bert = ModelConfig.from_options("family=bert,dim=64,heads=2,blocks=1,vocab=100,context=64")
@@ -291,7 +316,8 @@ class TestRows:
         gemm.write_text(with_macro, encoding="utf-8")
         favour(monkeypatch)
         favour_rows(monkeypatch, rows_per_draw=2)
-        report = tune(device, load_checkpoint(long), "f32", seconds=1000, shader_root=root)
+        monkeypatch.setattr(program, "shader_root", lambda: root)
+        report = tune(device, load_checkpoint(long), "f32", seconds=1000)
         assert report.tuned.kernels == default_for(device)
         (refused,) = (trial for trial in report.trials if trial.change == {"rows_per_draw": 2})
         assert "different logits" in refused.verdict
@@ -335,7 +361,9 @@ class TestCommand:
         for arguments, words in (
             (["--seconds", "0"], "Invalid value for '--seconds'"),
             (["--seconds", "1e9"], "1000000000.0 is not in the range 0<x<86400"),
+            (["--seconds", "-1"], "Invalid value for '--seconds'"),
             (["--seconds", "nan"], "found nan; expected a finite number"),
+            (["--seconds", "inf"], "inf is not in the range 0<x<86400"),
             (["--weights", "f7"], "there is no weight format 'f7'"),
         ):
             assert words in refused(capsys, "tune", small, *arguments)

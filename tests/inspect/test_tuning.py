@@ -102,22 +102,17 @@ FAULTS: dict[str, Callable[[dict[str, Any]], Any]] = {
 }
 
 
-def test_a_file_about_anything_else_is_absent() -> None:
-    for fault, change in FAULTS.items():
-        path = save_kernels(KEY, TUNED)
-        assert path is not None
-        path.write_text(json.dumps(change(json.loads(path.read_text("utf-8")))), encoding="utf-8")
+def test_a_file_about_anything_else_and_a_damaged_one_are_absent() -> None:
+    path = save_kernels(KEY, TUNED)
+    assert path is not None
+    kept = json.loads(path.read_text("utf-8"))
+    contents = {fault: json.dumps(change(kept)).encode() for fault, change in FAULTS.items()}
+    damaged = (b"", b"\0" * 100, b"{", b"\xff\xfe", b"[" * 60000, b'{"version": 1}' + b" " * 70000, b"9" * 5000)
+    for fault, content in [*contents.items(), *((content[:20], content) for content in damaged)]:
+        path.write_bytes(content)
         assert load_tuned(KEY) is None, fault
     save_kernels(KEY, TUNED)
     assert load_tuned(KEY) == TUNED, "it is replaced"
-
-
-def test_a_damaged_file_is_absent() -> None:
-    path = save_kernels(KEY, TUNED)
-    assert path is not None
-    for content in (b"", b"\0" * 100, b"{", b"\xff\xfe", b"[" * 60000, b'{"version": 1}' + b" " * 70000, b"9" * 5000):
-        path.write_bytes(content)
-        assert load_tuned(KEY) is None, content[:20]
 
 
 def test_a_folder_of_that_name_is_absent_and_said_when_it_is_in_the_way(cache: Path) -> None:
@@ -147,22 +142,19 @@ def test_the_folder_follows_the_environment(monkeypatch: Patch) -> None:
     assert kernels_file(KEY) == Path("/home/someone/.cache/glinfer/kernels") / KEY.file_name
 
 
-def test_an_empty_name_keeps_and_reads_nothing(cache: Path, monkeypatch: Patch) -> None:
-    save_kernels(KEY, TUNED)
-    monkeypatch.setenv("GLINFER_CACHE", "")
-    assert save_kernels(KEY, TUNED) is None
-    assert load_tuned(KEY) is None
+def test_without_a_folder_nothing_is_kept_or_read(monkeypatch: Patch) -> None:
+    """A user turned it off, or has no home."""
 
-
-def test_a_user_without_a_home_has_nothing_tuned(monkeypatch: Patch) -> None:
     def no_home() -> Path:
         raise RuntimeError("Could not determine home directory.")
 
-    monkeypatch.delenv("GLINFER_CACHE")
+    save_kernels(KEY, TUNED)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setattr(Path, "home", no_home)
-    assert load_tuned(KEY) is None
-    assert save_kernels(KEY, TUNED) is None
+    for turn_off in (lambda: monkeypatch.setenv("GLINFER_CACHE", ""), lambda: monkeypatch.delenv("GLINFER_CACHE")):
+        turn_off()
+        assert save_kernels(KEY, TUNED) is None
+        assert load_tuned(KEY) is None
 
 
 def test_a_device_gets_its_own_kernels_or_the_default() -> None:

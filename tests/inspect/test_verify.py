@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 from bound_engines import bound_engine, checked_draws
-from jsonschema import Draft202012Validator
+from commands import ran
 from scripted_models import SMALL
 from tiers import tiered
+from verify_documents import verified
 
-from glinfer.cli.app import run
 from glinfer.config import ModelConfig
 from glinfer.errors import InputError, PlanError
 from glinfer.formats import Checkpoint, random_checkpoint
@@ -24,7 +23,7 @@ from glinfer.gl.context import Device, Limits, open_device
 from glinfer.gl.texture import Texture
 from glinfer.inspect.verify.draws import verify_draws
 from glinfer.inspect.verify.special import SPECIAL_BITS, verify_special_values
-from glinfer.inspect.verify.suite import SCHEMA, VerifyRun
+from glinfer.inspect.verify.suite import VerifyRun
 from glinfer.lower.plans import plan_for
 
 pytestmark = pytest.mark.gl
@@ -40,29 +39,9 @@ IDS = [13, 132, 251, 70, 299, 0, 8, 8]
 REFERENCE = ["--plan", "reference"]
 
 
-def one_run(text: str) -> dict[str, Any]:
-    """The one run of a document that keeps to the schema."""
-
-    def refuse(constant: str) -> None:
-        raise AssertionError(f"{constant} is not JSON")
-
-    document = json.loads(text, parse_constant=refuse)
-    Draft202012Validator(json.loads(SCHEMA.read_text())).validate(document)
-    [run] = document["runs"]
-    assert document["passed"] is run["passed"]
-    return dict(run)
-
-
-def report(
-    checkpoint: Checkpoint,
-    device: Device,
-    ids: list[int],
-    shader_root: Path | None = None,
-    plan: str = "reference",
-    weights: str = "f32",
-) -> VerifyRun:
+def report(checkpoint: Checkpoint, device: Device, ids: list[int], plan: str = "reference", **how: Any) -> VerifyRun:
     """Textures before and after the draws of one bound engine."""
-    with bound_engine(checkpoint, device, plan, weights=weights, shader_root=shader_root) as engine:
+    with bound_engine(checkpoint, device, plan, **how) as engine:
         before = list(engine.textures.whole())
         draws = verify_draws(engine, ids)
         after = tuple(engine.textures.whole())
@@ -71,31 +50,40 @@ def report(
     return VerifyRun(device.description, textures=after, special=special, draws=tuple(draws))
 
 
-def small_checkpoint(options: str = SMALL, gelu: str = "tanh", seed: int = 1) -> Checkpoint:
-    made = random_checkpoint(ModelConfig.from_options(options), seed=seed)
-    return Checkpoint(made.config.with_gelu(gelu), made.tensors, made.source)
+def small_checkpoint(options: str = SMALL) -> Checkpoint:
+    return random_checkpoint(ModelConfig.from_options(options), seed=1)
+
+
+def with_biases() -> Checkpoint:
+    made = random_checkpoint(ModelConfig.from_options(SMALL), seed=3, scale=0.3)
+    tensors = {name: tensor + np.float32(0.3 * ("bias" in name)) for name, tensor in made.tensors.items()}
+    return Checkpoint(made.config, tensors, "with biases")
 
 
 class TestGoodModels:
     @tiered(
-        ("options", "tokens", "limits"),
+        ("options", "tokens", "limits", "plan"),
         [
-            (SMALL, 8, None),
-            (SMALL, 64, WRAPPING),
-            ("vocab=1,dim=1,heads=1,blocks=1,context=1", 1, None),
-            ("vocab=131,dim=30,heads=1,blocks=2,context=17", 17, Limits.webgl2_minimum()),
+            (SMALL, 8, None, "reference"),
+            (SMALL, 64, None, "fast"),
+            (SMALL, 64, WRAPPING, "reference"),
+            ("vocab=1,dim=1,heads=1,blocks=1,context=1", 1, None, "reference"),
+            ("vocab=131,dim=30,heads=1,blocks=2,context=17", 17, Limits.webgl2_minimum(), "reference"),
+            ("vocab=131,dim=30,heads=3,blocks=1,context=67", 66, Limits.webgl2_minimum(), "fast"),
         ],
-        ids=["small", "wrapping", "ones", "odd"],
+        ids=["small", "fast", "wrapping", "ones", "odd", "odd fast"],
+        keep=2,
     )
-    def test_every_shape_passes(self, options: str, tokens: int, limits: Limits | None) -> None:
+    def test_every_shape_passes(self, options: str, tokens: int, limits: Limits | None, plan: str) -> None:
         checkpoint = small_checkpoint(options)
         ids = [7919 * place % checkpoint.config.vocab_size for place in range(tokens)]
         with open_device(limits=limits) as device:
-            found = report(checkpoint, device, ids)
+            found = report(checkpoint, device, ids, plan, weights="q8" if plan == "fast" else "f32")
         assert found.first_bad_draw is None
         assert found.passed
-        assert len(found.draws) == len(plan_for(checkpoint.config, "reference").draws)
-        assert len(found.textures) == len(checkpoint.tensors)
+        if plan == "reference":
+            assert len(found.draws) == len(plan_for(checkpoint.config, "reference").draws)
+            assert len(found.textures) == len(checkpoint.tensors)
 
     def test_checks_are_told_as_they_come_and_nothing_is_left_behind(self) -> None:
         checkpoint, printed = small_checkpoint(), []
@@ -117,11 +105,13 @@ class TestGoodModels:
 
 
 DISCARD = "if (e == ivec2(3, 5)) discard;\n    float sum = 0.0;"
+DISCARD_FUTURE = "if (e.y > e.x) discard; float sum = 0.0;"
 OTHER_HEAD = "min(head, 0) * HEAD_DIM"
 HEADS = "h.0.attn.head"
 
-# What is planted: the shader, what it says, what it says then, and the first draw that this makes wrong.
-FAULTS = {
+# What is planted: the shader, what it says, what it says then, and the first draw that this makes wrong; and how many
+# elements it leaves as they were, or fills with NaN.
+FAULTS: dict[str, tuple[Any, ...]] = {
     "norm without epsilon": ("layer_norm", "variance + EPS", "variance + 0.0 * EPS", "h.0.ln_1"),
     "linear one input short": ("linear", "i < IN", "i < IN - 1", "h.0.attn.q_proj"),
     "scores see the future": ("attention_scores", "e.y > e.x", "e.y > e.x + 1", f"{HEADS}.0.scores"),
@@ -133,19 +123,21 @@ FAULTS = {
     "last row off by one": ("linear", "rows - 1", "rows - 2", "lm_head"),
     "gelu a thousandth off": ("common/activation", "0.7978845608028654", "0.7986824", "h.0.mlp.fc_in"),
     "last token id unknown": ("embed", "id < VOCAB", "id < VOCAB - 1", "embed"),
+    "one element unwritten": ("linear", "float sum = 0.0;", DISCARD, "h.0.attn.q_proj", 1),
+    "zeros unwritten": ("softmax", "float sum = 0.0;", DISCARD_FUTURE, f"{HEADS}.0.probs", 28),
+    "one row of NaN": ("embed", "hidden = token", "hidden = sqrt(float(e.x == 2 ? -1 : 0)) + token", "embed", 32),
 }
 
-# The same for elements that a draw leaves as they were, or fills with NaN; and how many there are.
-UNWRITTEN = {
-    "what should be zero": (
-        "softmax",
-        "float sum = 0.0;",
-        "if (e.y > e.x) discard; float sum = 0.0;",
-        f"{HEADS}.0.probs",
-        28,
-    ),
-    "one element": ("linear", "float sum = 0.0;", DISCARD, "h.0.attn.q_proj", 1),
-    "one row of NaN": ("embed", "hidden = token", "hidden = sqrt(float(e.x == 2 ? -1 : 0)) + token", "embed", 32),
+VALUES_OF_ANOTHER_HEAD = "cached_values", "head = texel / HEAD_TEXELS", "head = texel / HEAD_TEXELS / 2"
+# The same for the fast plan, at the ninth token.
+FAST_FAULTS = {
+    "another id": ("pick", "float(token + i));", "float(token + i + 1));", "pick"),
+    "ten times the epsilon": ("gemm", "gathered.x + float(EPS)", "gathered.x + 10.0 * float(EPS)", "h.0.attn.qkv"),
+    "residual all but missing": ("common/each_row", "+ FETCH(R", "+ 1e-30 * FETCH(R", "h.0.attn.out_proj"),
+    "cached scores see the future": ("cached_scores", "ivec4(position)", "ivec4(position + 1)", "h.0.attn.scores"),
+    "values of another head": (*VALUES_OF_ANOTHER_HEAD, "h.0.attn.values"),
+    "noise a thousandth off": ("common/noise", "0.693359375", "0.6927", "pick"),
+    "something in an unused channel": ("pick", "vec4(best, 0.0,", "vec4(best, 1.0,", "pick"),
 }
 
 
@@ -166,26 +158,20 @@ def planted(tmp_path: Path) -> Callable[[str, str, str], Path]:
 
 
 class TestPlantedFaults:
-    @tiered("fault", FAULTS)
+    @tiered("fault", [*FAULTS, *FAST_FAULTS], keep=(0, len(FAULTS) - 3, len(FAULTS)))
     def test_the_first_wrong_draw_is_named(self, fault: str, planted: Planter) -> None:
-        shader, old, new, first = FAULTS[fault]
-        checkpoint = small_checkpoint()
+        shader, old, new, first, *unwritten = {**FAULTS, **FAST_FAULTS}[fault]
+        root = planted(shader, old, new)
         with open_device() as device:
-            found = report(checkpoint, device, IDS, planted(shader, old, new))
-        assert found.first_bad_draw is not None
-        assert found.first_bad_draw.name == first
+            if fault in FAULTS:
+                found = report(small_checkpoint(), device, IDS, shader_root=root)
+            else:
+                found = report(with_biases(), device, [*IDS, 9], "fast", weights="q8", shader_root=root)
+        wrong = found.first_bad_draw
+        assert wrong is not None
+        assert (wrong.name, wrong.unwritten, wrong.strays) == (first, sum(unwritten), 0)
         assert not found.passed
         assert not found.bad_textures
-        assert found.to_json()["first_bad_draw"] == first
-        assert found.first_bad_draw.unwritten == 0
-
-    @tiered("fault", UNWRITTEN)
-    def test_elements_that_were_not_written_are_counted(self, fault: str, planted: Planter) -> None:
-        shader, old, new, first, count = UNWRITTEN[fault]
-        with open_device() as device:
-            found = report(small_checkpoint(), device, IDS, planted(shader, old, new)).first_bad_draw
-        assert found is not None
-        assert (found.name, found.unwritten, found.passed) == (first, count, False)
 
     @tiered(("old", "new", "missing"), [("sum += at(bias, 0, e.y, OUT);", "", "bias"), ("rows - 1", "0", "rows")])
     def test_an_input_that_a_shader_no_longer_uses_is_refused_when_it_is_bound(
@@ -198,46 +184,10 @@ class TestPlantedFaults:
             assert sum(device.live_objects().values()) == 0
 
 
-VALUES_OF_ANOTHER_HEAD = "cached_values", "head = texel / HEAD_TEXELS", "head = texel / HEAD_TEXELS / 2"
-# The same for the fast plan, at the ninth token.
-FAST_FAULTS = {
-    "another id": ("pick", "float(token + i));", "float(token + i + 1));", "pick"),
-    "ten times the epsilon": ("gemm", "gathered.x + float(EPS)", "gathered.x + 10.0 * float(EPS)", "h.0.attn.qkv"),
-    "residual all but missing": ("common/each_row", "+ FETCH(R", "+ 1e-30 * FETCH(R", "h.0.attn.out_proj"),
-    "scores see the future": ("cached_scores", "ivec4(position)", "ivec4(position + 1)", "h.0.attn.scores"),
-    "values of another head": (*VALUES_OF_ANOTHER_HEAD, "h.0.attn.values"),
-    "noise a thousandth off": ("common/noise", "0.693359375", "0.6927", "pick"),
-    "something in an unused channel": ("pick", "vec4(best, 0.0,", "vec4(best, 1.0,", "pick"),
-}
-
 LOST_WEIGHT = "choice_list", "rest + 1.0 : rest", "rest : rest"
 
 
 class TestFastPlan:
-    @tiered(
-        ("options", "tokens", "limits"),
-        [(SMALL, 64, None), ("vocab=131,dim=30,heads=3,blocks=1,context=67", 66, Limits.webgl2_minimum())],
-        ids=["small", "odd"],
-    )
-    def test_every_shape_passes(self, options: str, tokens: int, limits: Limits | None) -> None:
-        checkpoint = small_checkpoint(options)
-        ids = [7919 * place % checkpoint.config.vocab_size for place in range(tokens)]
-        with open_device(limits=limits) as device:
-            assert report(checkpoint, device, ids, plan="fast", weights="q8").passed
-
-    @tiered("fault", FAST_FAULTS)
-    def test_the_first_wrong_draw_is_named(self, fault: str, planted: Planter) -> None:
-        *change, first = FAST_FAULTS[fault]
-        made = random_checkpoint(ModelConfig.from_options(SMALL), seed=3, scale=0.3)
-        tensors = {name: tensor + np.float32(0.3 * ("bias" in name)) for name, tensor in made.tensors.items()}
-        checkpoint = Checkpoint(made.config, tensors, "with biases")
-        with open_device() as device:
-            ids, root = [*IDS, 9], planted(*change)
-            checks = checked_draws(checkpoint, device, ids, "fast", weights="q8", shader_root=root)
-        wrong = next((check for check in checks if not check.passed), None)
-        assert wrong is not None
-        assert (wrong.name, wrong.unwritten, wrong.strays) == (first, 0, 0)
-
     @pytest.mark.slow
     def test_the_choice_is_checked_as_other_draws_are(self, planted: Planter) -> None:
         """Of 3000 tokens, so that pieces have more of them than are listed."""
@@ -250,9 +200,7 @@ class TestFastPlan:
 
     def test_the_command_checks_the_plan_that_runs(self, small: Path, capsys: Capture) -> None:
         for extra in (["--ids", "1,2,299"], ["--weights", "q8", "--tokens", "3"]):
-            assert run(["verify", str(small), "--draws", *extra, "--json"]) == 0
-            report = one_run(capsys.readouterr().out)
-            assert report["passed"] is True
+            [report] = verified(capsys, small, "--draws", *extra)["runs"]
             assert len(report["draws"]) == 15 + 3, "those of a token, and of a choice with filters"
             assert {entry["name"] for entry in report["textures"]} >= {
                 "wte",
@@ -268,8 +216,7 @@ class TestFastPlan:
     ) -> None:
         root = planted(*VALUES_OF_ANOTHER_HEAD)
         monkeypatch.setattr(program, "shader_root", lambda: root)
-        assert run(["verify", str(small), "--draws"]) == 1
-        said = capsys.readouterr().out
+        said, _ = ran(capsys, "verify", small, "--draws", status=1)
         assert "the first draw that differs is number 3, h.0.attn.values (shaders/cached_values.frag)" in said
         assert "all identical" in said
 
@@ -292,31 +239,16 @@ class TestTextures:
 
         return alter
 
-    def textures(self, checkpoint: Checkpoint) -> VerifyRun:
-        with open_device() as device, bound_engine(checkpoint, device) as engine:
-            return VerifyRun("", tuple(engine.textures.whole()))
-
-    def test_one_wrong_bit_is_found_and_named(self, altered: Any) -> None:
-        def flip(matrix: Any) -> Any:
-            matrix.view(np.uint32)[-1, -1] ^= 1
-            return matrix
-
-        names = ["transformer.wte.weight", "transformer.h.1.mlp.fc_out.bias", "lm_head.weight"]
-        for name in names:
-            altered(name, flip)
-        found = self.textures(small_checkpoint())
-        assert [check.name for check in found.bad_textures] == names
-        assert 0 < found.bad_textures[0].max_difference < 1e-6
-        assert not found.passed
-
     def test_minus_zero_is_not_zero(self, altered: Any) -> None:
         made = small_checkpoint()
         tensors = {**made.tensors, "lm_head.bias": np.full(300, -0.0, np.float32)}
         checkpoint = Checkpoint(made.config, tensors, "zeros")
-        assert self.textures(checkpoint).passed
-        altered("lm_head.bias", lambda matrix: matrix + np.float32(0))
-        found = self.textures(checkpoint)
+        with open_device() as device, bound_engine(checkpoint, device) as engine:
+            assert all(check.passed for check in engine.textures.whole())
+            altered("lm_head.bias", lambda matrix: matrix + np.float32(0))
+            found = VerifyRun("", tuple(engine.textures.whole()))
         assert [(check.name, check.max_difference) for check in found.bad_textures] == [("lm_head.bias", 0.0)]
+        assert not found.passed
 
     def test_special_values_that_do_not_survive_are_found_by_class(self, altered: Any) -> None:
         def quiet(matrix: Any) -> Any:
@@ -340,25 +272,20 @@ class TestTextures:
 
     def test_the_command_says_so_and_exits_1(self, altered: Any, small: Path, capsys: Capture) -> None:
         altered("lm_head.bias", lambda matrix: matrix * np.float32(np.nan))
-        assert run(["verify", str(small), *REFERENCE, "--json"]) == 1
-        report = one_run(capsys.readouterr().out)
-        assert report["passed"] is False
+        [report] = verified(capsys, small, *REFERENCE, status=1)["runs"]
         assert [entry["name"] for entry in report["textures"] if not entry["identical"]] == ["lm_head.bias"]
 
 
 class TestCommand:
     def test_good_models_exit_0(self, small: Path, capsys: Capture) -> None:
-        assert run(["verify", str(small), *REFERENCE]) == 0
-        said = capsys.readouterr()
-        assert "30 textures, 0.2 MB: all identical" in said.out
-        assert "tolerance" not in said.out
-        assert said.err == ""
+        out, err = ran(capsys, "verify", small, *REFERENCE)
+        assert "30 textures, 0.2 MB: all identical" in out
+        assert "tolerance" not in out
+        assert err == ""
 
     @tiered("extra", [["--tokens", "3"], ["--tokens", "64"], ["--gelu", "erf"]])
     def test_good_draws_exit_0(self, small: Path, extra: list[str], capsys: Capture) -> None:
-        assert run(["verify", str(small), *REFERENCE, "--draws", *extra, "--json"]) == 0
-        report = one_run(capsys.readouterr().out)
-        assert report["passed"] is True
+        [report] = verified(capsys, small, *REFERENCE, "--draws", *extra)["runs"]
         assert report["first_bad_draw"] is None
         assert len(report["draws"]) == 52
         assert report["draws"][0]["rows"] == {"3": 3, "64": 64}.get(extra[-1], 8)
@@ -366,7 +293,6 @@ class TestCommand:
 
     @pytest.mark.slow
     def test_the_full_size_model(self, full_file: Path, capsys: Capture) -> None:
-        assert run(["verify", str(full_file), *REFERENCE, "--draws", "--tokens", "2", "--json"]) == 0
-        report = one_run(capsys.readouterr().out)
+        [report] = verified(capsys, full_file, *REFERENCE, "--draws", "--tokens", "2")["runs"]
         assert len(report["draws"]) == 244
         assert sum(entry["bytes"] for entry in report["textures"]) == 101_356_092 - 28

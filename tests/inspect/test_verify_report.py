@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 import numpy as np
-from jsonschema import Draft202012Validator
 from tiny_models import in_formats, tiny
+from verify_documents import validated
 
 from glinfer.config import ModelConfig
 from glinfer.engine.textures import TexelDifference, TextureCheck
@@ -64,15 +64,9 @@ BAD = {
 }
 
 
-def validated(report: VerifyReport) -> dict[str, Any]:
-    document = report.to_json()
-    Draft202012Validator(json.loads(SCHEMA.read_text())).validate(document)
-    return document
-
-
 def test_a_good_report() -> None:
     report = VerifyReport("model.gab", (made(), made(draws=(), greedy=None, device=None)))
-    document = validated(report)
+    document = validated(report.to_json())
     assert report.passed
     assert document["version"] == VERSION == 2
     assert [run["passed"] for run in document["runs"]] == [True, True]
@@ -83,7 +77,7 @@ def test_one_thing_that_is_wrong_fails_the_report() -> None:
     for what, parts in BAD.items():
         unusable = (UnusableRun(1, "desktop", None, "no display"),)
         report = VerifyReport("model.gab", (made(), made(**parts)), unusable)
-        document = validated(report)
+        document = validated(report.to_json())
         assert not report.passed, what
         assert [run["passed"] for run in document["runs"]] == [True, False], what
         bad_draw = document["runs"][1]["first_bad_draw"] == "embed"
@@ -92,20 +86,20 @@ def test_one_thing_that_is_wrong_fails_the_report() -> None:
 
 def test_weights_that_are_no_numbers_fail_the_report_unless_they_are_allowed() -> None:
     for allowed in (False, True):
-        document = validated(VerifyReport("model.gab", (made(),), (), "a NaN", allowed))
+        document = validated(VerifyReport("model.gab", (made(),), (), "a NaN", allowed).to_json())
         assert (document["passed"], document["load_refuses"]) == (allowed, "a NaN")
         assert not VerifyReport("model.gab", (made(**BAD["a token"]),), (), "a NaN", allowed).passed
 
 
 def test_infinities_are_null() -> None:
-    run = validated(VerifyReport("", (made(**BAD["an error"], **BAD["a texture"]),)))["runs"][0]
+    run = validated(VerifyReport("", (made(**BAD["an error"], **BAD["a texture"]),)).to_json())["runs"][0]
     assert run["draws"][1]["max_relative_error"] is None
     assert run["textures"][1]["max_difference"] is None
 
 
 def test_without_runs_nothing_has_passed() -> None:
     report = VerifyReport("model.gab", (), (UnusableRun(None, None, "f16", "too large"),))
-    assert validated(report)["passed"] is False
+    assert validated(report.to_json())["passed"] is False
     assert report.unusable[0].where == "device auto, weights f16"
 
 

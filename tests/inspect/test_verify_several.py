@@ -16,8 +16,8 @@ from commands import ran, refused
 from jsonschema import Draft202012Validator
 from scripted_models import SMALL
 from tiers import tiered
+from verify_documents import validated, verified
 
-from glinfer.cli.app import run
 from glinfer.config import ModelConfig
 from glinfer.engine.model import Model
 from glinfer.errors import ContextError, GLError
@@ -44,16 +44,7 @@ TWO = [EglDevice(0, None, ""), EglDevice(1, None, "")]
 @pytest.fixture
 def told(capsys: Capture) -> Told:
     """A function that runs ``verify … --json``, expects an exit status, and gives the document, which is valid."""
-
-    def verify(*arguments: object, status: int = 0) -> dict[str, Any]:
-        assert run(["verify", *map(str, arguments), "--json"]) == status
-        document: dict[str, Any] = json.loads(capsys.readouterr().out)
-        Draft202012Validator(json.loads(SCHEMA.read_text())).validate(document)
-        assert document["version"] == 2
-        assert document["passed"] is (status == 0)
-        return document
-
-    return verify
+    return partial(verified, capsys)
 
 
 @pytest.fixture
@@ -120,19 +111,16 @@ class TestSeveral:
 
     @pytest.mark.usefixtures("two_devices")
     def test_nothing_usable_exits_2(self, small: Path, capsys: Capture) -> None:
-        arguments = ["verify", str(small), "--all-devices", "--api", "desktop"]
+        arguments = ["verify", small, "--all-devices", "--api", "desktop"]
         words = "device 0, desktop: planted: 0 desktop; device 1, desktop: planted: 1 desktop"
-        assert run([*arguments, "--json"]) == 2
-        said = capsys.readouterr()
-        assert said.err == f"glinfer: nothing could be run: {words}\n"
-        document = json.loads(said.out)
-        Draft202012Validator(json.loads(SCHEMA.read_text())).validate(document)
+        out, err = ran(capsys, *arguments, "--json", status=2)
+        assert err == f"glinfer: nothing could be run: {words}\n"
+        document = validated(json.loads(out))
         assert (document["passed"], document["runs"], len(document["unusable"])) == (False, [], 2)
-        assert run(arguments) == 2
-        assert capsys.readouterr().out == ""
+        assert ran(capsys, *arguments, status=2)[0] == ""
 
     def test_a_format_that_does_not_fit_is_told_and_no_failure(
-        self, tmp_path: Path, told: Told, monkeypatch: Patch
+        self, tmp_path: Path, told: Told, monkeypatch: Patch, capsys: Capture
     ) -> None:
         monkeypatch.setattr("glinfer.cli.verify.every_format", lambda *_: ["f32", "f16"])
         made = random_checkpoint(ModelConfig.from_options(SMALL), seed=1)
@@ -144,22 +132,23 @@ class TestSeveral:
         [left_out] = found["unusable"]
         assert (left_out["weights"], left_out["api"]) == ("f16", "es")
         assert "lm_head" in left_out["problem"]
-        assert run(["verify", str(path), "--weights", "f16"]) == 2
+        assert "lm_head" in refused(capsys, "verify", path, "--weights", "f16")
 
     def test_one_of_several_that_differs_exits_1_and_is_named(
         self, small: Path, monkeypatch: Patch, capsys: Capture
     ) -> None:
         flip(monkeypatch, "h.1.mlp.fc_in.weight", "rgba32ui")
-        assert run(["verify", str(small), "--all-weights"]) == 1
-        said = capsys.readouterr().out
+        said, _ = ran(capsys, "verify", small, "--all-weights", status=1)
         assert "device auto, es, weights q8:\ntexture h.1.mlp.fc_in.weight differs in " in said
         assert "2 runs: 1 FAILED" in said
 
 
 class TestAfter:
     def test_tokens_are_generated_first(self, small: Path, capsys: Capture) -> None:
-        assert run(["verify", str(small), "--after", "5", "--tokens", "3", "--plan", "reference"]) == 0
-        assert "MB: all identical after 5 tokens" in capsys.readouterr().out
+        assert (
+            "MB: all identical after 5 tokens"
+            in ran(capsys, "verify", small, "--after", "5", "--tokens", "3", "--plan", "reference")[0]
+        )
 
     @tiered("shape", [SMALL, *(f"family={name},vocab=70,dim=32,heads=2,blocks=1,context=24" for name in ROTARY)])
     def test_every_way_to_run_is_taken(self, shape: str, monkeypatch: Patch, told: Told) -> None:
@@ -182,8 +171,7 @@ class TestAfter:
             model.bound.texture("wpe").upload(matrix)
 
         monkeypatch.setattr(module, "use", overwriting)
-        assert run(["verify", str(small), "--after", "2"]) == 1
-        said = capsys.readouterr().out
+        said, _ = ran(capsys, "verify", small, "--after", "2", status=1)
         assert "texture wpe differs in 1 number, by up to " in said
         assert "  texel (2, 40) G, element [40, 9]: found 0x" in said
         assert "1 DIFFER after 2 tokens" in said
@@ -215,8 +203,8 @@ class TestAfter:
             model.bound.draws = (dataclasses.replace(first, textures=textures), *others)
 
         monkeypatch.setattr(module, "use", rebound)
-        assert run(["verify", str(small), "--after", "1"]) == 1
-        assert re.search(r"plan fast, draw embed: \w+ samples wpe; expected wte", capsys.readouterr().out)
+        said, _ = ran(capsys, "verify", small, "--after", "1", status=1)
+        assert re.search(r"plan fast, draw embed: \w+ samples wpe; expected wte", said)
 
 
 class TestNotFinite:
@@ -238,18 +226,13 @@ class TestNotFinite:
         assert all(each["passed"] for each in found["runs"])
         assert refusal in found["load_refuses"]
         assert found["allow_nan"] is True
-        assert run(["verify", str(broken), *options]) == 1
-        said = capsys.readouterr()
-        assert f"load refuses this model: {broken}: {refusal}" in said.out
-        assert said.err == ""
+        out, err = ran(capsys, "verify", broken, *options, status=1)
+        assert f"load refuses this model: {broken}: {refusal}" in out
+        assert err == ""
 
     def test_such_a_model_is_not_run(self, broken: Path, capsys: Capture) -> None:
         for options in (["--draws"], ["--greedy", "2"], ["--after", "2"]):
-            assert run(["verify", str(broken), *options, "--allow-nan"]) == 2
-            said = capsys.readouterr()
-            assert "lm_head.bias" in said.err
-            assert said.err.count("\n") == 1
-            assert said.out == ""
+            assert "lm_head.bias" in refused(capsys, "verify", broken, *options, "--allow-nan")
 
 
 class TestErrors:
@@ -263,8 +246,7 @@ class TestErrors:
         [found] = told(small, "--draws", status=1)["runs"]
         assert (found["problem"], found["special_values"], found["draws"]) == ("planted: GL_CONTEXT_LOST", [], [])
         assert len(found["textures"]) == 20
-        assert run(["verify", str(small)]) == 1
-        assert "the run ended with an error: planted: GL_CONTEXT_LOST" in capsys.readouterr().out
+        assert "the run ended with an error: planted: GL_CONTEXT_LOST" in ran(capsys, "verify", small, status=1)[0]
 
     def test_options_that_make_no_sense(self, small: Path, capsys: Capture) -> None:
         for options, words in (

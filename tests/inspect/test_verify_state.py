@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Callable
 from ctypes import c_char_p, c_float, c_int32, c_uint32, c_void_p
 from functools import partial
@@ -14,21 +13,20 @@ import moderngl
 import numpy as np
 import pytest
 from bound_engines import checked_draws
-from commands import ran_json
+from commands import ran
 from each_case import each_case
-from jsonschema import Draft202012Validator
 from scripted_models import SMALL
+from verify_documents import verified
 
-from glinfer.cli.app import run
 from glinfer.config import ModelConfig
 from glinfer.formats import random_checkpoint
 from glinfer.gl.context import Device
 from glinfer.gl.program import load_source, shader_root
+from glinfer.gl.replay import Draw
 from glinfer.gl.state import GLState
 from glinfer.inspect.verify import suite as module
 from glinfer.inspect.verify.draws import DrawCheck, verify_draws
 from glinfer.inspect.verify.state import StateFault, low_precisions
-from glinfer.inspect.verify.suite import SCHEMA
 from glinfer.kernels import DrawSpec
 from glinfer.lower.plans import plan_for
 from glinfer.program.session import Session
@@ -36,6 +34,7 @@ from glinfer.program.session import Session
 pytestmark = pytest.mark.gl
 
 IDS = [13, 132, 251]
+PLAN = plan_for(ModelConfig.from_options(SMALL), "reference")
 GL_TEXTURE_2D, GL_LINEAR, GL_MAG_FILTER, GL_WRAP_S, GL_REPEAT = 0x0DE1, 0x2601, 0x2800, 0x2802, 0x2901
 MIN_FILTER = ("min filter", "GL_LINEAR", "GL_NEAREST")
 MAG_FILTER = ("mag filter", "GL_LINEAR", "GL_NEAREST")
@@ -56,14 +55,11 @@ def wrong(checks: list[DrawCheck]) -> dict[str, list[StateFault]]:
     return {check.name: list(check.findings) for check in checks if check.findings}
 
 
-def samplers_of(name: str, plan: str = "reference") -> list[str]:
-    """The draws that sample a tensor."""
-    made = plan_for(ModelConfig.from_options(SMALL), plan)
-    return [draw.name for draw in made.draws if name in draw.reads]
-
-
-def draw_named(session: Session, name: str) -> Any:
-    return next(draw for draw in session.draws if draw.name == name)
+def change_draw(session: Session, name: str, change: Callable[[Draw], dict[str, Any]]) -> None:
+    """Give a bound draw other fields."""
+    session.draws = tuple(
+        dataclasses.replace(draw, **change(draw)) if draw.name == name else draw for draw in session.draws
+    )
 
 
 def plant_linear(session: Session, name: str = "transformer.h.1.attn.q_proj.weight") -> None:
@@ -76,17 +72,13 @@ def plant_transposed(session: Session, name: str = "transformer.h.1.attn.k_proj.
 
 def plant_feedback(session: Session, name: str = "h.1.mlp.fc_in") -> None:
     """The draw samples its own target in the place of its first input."""
-    session.draws = tuple(
-        dataclasses.replace(draw, textures=(draw.framebuffer.textures[0], *draw.textures[1:]))
-        if draw.name == name
-        else draw
-        for draw in session.draws
-    )
+    change_draw(session, name, lambda draw: {"textures": (draw.framebuffer.textures[0], *draw.textures[1:])})
 
 
 def plant_float(session: Session, name: str = "lm_head", uniform: str = "rows") -> None:
     """An integer uniform is set as a float, as ``gl.uniform1f`` does it."""
-    program, raw = draw_named(session, name).program, session.device.raw
+    program: Any = next(draw.program for draw in session.draws if draw.name == name)
+    raw = session.device.raw
     uniform1f = raw.function("glUniform1f", None, c_int32, c_float)
 
     def as_float(wanted: str, value: float) -> None:
@@ -116,10 +108,6 @@ def plant_source(session: Session, old: str, new: str = "") -> None:
             draw.program.gl[sampler].value = unit
 
 
-def is_a_float_refused(findings: list[StateFault]) -> bool:
-    return findings[0] == StateFault("error", "", "GL_INVALID_OPERATION", "GL_NO_ERROR")
-
-
 class TestPlanted:
     def test_nothing_is_found_where_nothing_is_planted(self, device: Device) -> None:
         for plan in ("reference", "fast"):
@@ -131,7 +119,7 @@ class TestPlanted:
         name = "transformer.h.1.attn.q_proj.weight"
         checks = checked(device, plant_linear)
         found = wrong(checks)
-        assert list(found) == samplers_of(name) == ["h.1.attn.q_proj"]
+        assert list(found) == [draw.name for draw in PLAN.draws if name in draw.reads] == ["h.1.attn.q_proj"]
         [findings] = found.values()
         assert [(each.kind, each.name, each.found, each.expected) for each in findings] == [
             (kind, name, was, wanted) for kind, was, wanted in (MIN_FILTER, MAG_FILTER)
@@ -150,8 +138,7 @@ class TestPlanted:
             made.clear(1)
             made.release()
         assert {finding.kind for findings in found.values() for finding in findings} == {"sampler"}
-        plan = plan_for(ModelConfig.from_options(SMALL), "reference")
-        assert list(found) == [draw.name for draw in plan.draws if len(draw.inputs) > 1]
+        assert list(found) == [draw.name for draw in PLAN.draws if len(draw.inputs) > 1]
 
     def test_a_feedback_loop_is_named_first(self, device: Device) -> None:
         found = wrong(checked(device, plant_feedback))
@@ -164,11 +151,7 @@ class TestPlanted:
 
     def test_another_target_is_named(self, device: Device) -> None:
         def plant(session: Session) -> None:
-            other = session.texture("q").framebuffer
-            session.draws = tuple(
-                dataclasses.replace(draw, framebuffer=other) if draw.name == "h.0.attn.k_proj" else draw
-                for draw in session.draws
-            )
+            change_draw(session, "h.0.attn.k_proj", lambda _: {"framebuffer": session.texture("q").framebuffer})
 
         checks = checked(device, plant)
         assert wrong(checks) == {"h.0.attn.k_proj": [StateFault("target", "k", "q", "k")]}
@@ -200,10 +183,9 @@ class TestPlanted:
     def test_a_sampler_with_a_precision_of_its_own_is_found_where_it_is(self, device: Device) -> None:
         plant = partial(plant_source, old="uniform sampler2D weight;", new="uniform mediump sampler2D weight;")
         found = wrong(checked(device, plant))
-        plan = plan_for(ModelConfig.from_options(SMALL), "reference")
         reads = [
             draw.name
-            for draw in plan.draws
+            for draw in PLAN.draws
             if "uniform sampler2D weight;" in load_source(f"{draw.shader}.frag", {}, api="es").text
         ]
         assert list(found) == reads
@@ -215,8 +197,10 @@ class TestPlanted:
         checks = checked(device, plant_float)
         found = wrong(checks)
         assert list(found) == ["lm_head"]
-        assert is_a_float_refused(found["lm_head"])
-        assert found["lm_head"][1:] == [StateFault("uniform", "rows", "int 0", f"int {len(IDS)}")]
+        assert found["lm_head"] == [
+            StateFault("error", "", "GL_INVALID_OPERATION", "GL_NO_ERROR"),
+            StateFault("uniform", "rows", "int 0", f"int {len(IDS)}"),
+        ]
         assert found["lm_head"][0].text == "error: GL_INVALID_OPERATION"
         assert not any(check.findings for check in checks if check.name != "lm_head")
 
@@ -239,17 +223,14 @@ class TestPlanted:
             found = wrong(checked(device, before=lambda spec: device.gl.enable(moderngl.DEPTH_TEST)))
         finally:
             device.gl.disable(moderngl.DEPTH_TEST)
-        assert len(found) == len(plan_for(ModelConfig.from_options(SMALL), "reference").draws)
+        assert len(found) == len(PLAN.draws)
         wanted = StateFault("switch", "GL_DEPTH_TEST", "on", "off")
         assert all(findings == [wanted] for findings in found.values())
 
     def test_a_viewport_that_is_too_small_is_found(self, device: Device) -> None:
         def plant(session: Session) -> None:
-            first, *others = session.draws
-            session.draws = (
-                dataclasses.replace(first, call=dataclasses.replace(first.call, viewport=(0, 0, 16, "rows"))),
-                *others,
-            )
+            small = (0, 0, 16, "rows")
+            change_draw(session, "embed", lambda draw: {"call": dataclasses.replace(draw.call, viewport=small)})
 
         checks = checked(device, plant)
         assert wrong(checks) == {"embed": [StateFault("viewport", "", "0, 0, 16, 3", "0, 0, 32, 3")]}
@@ -283,12 +264,10 @@ def test_every_shader_computes_in_highp() -> None:
 
 def test_the_command_names_the_draw_and_the_fault(small: Path, monkeypatch: Patch, capsys: Capture) -> None:
     monkeypatch.setattr(module, "verify_draws", partial(verify_draws, on_bound=plant_feedback))
-    assert run(["verify", str(small), "--plan", "reference", "--draws", "--tokens", "3"]) == 1
-    said = capsys.readouterr().out
+    said, _ = ran(capsys, "verify", small, "--plan", "reference", "--draws", "--tokens", "3", status=1)
     assert "feedback loop of mlp.inner: found sampled as x" in said
     assert "the first draw that" in said
     assert "draw 47, h.1.mlp.fc_in (shaders/linear.frag)" in said
-    document = ran_json(capsys, "verify", small, "--plan", "reference", "--draws", "--tokens", "3", status=1)
-    Draft202012Validator(json.loads(SCHEMA.read_text())).validate(document)
+    document = verified(capsys, small, "--plan", "reference", "--draws", "--tokens", "3", status=1)
     [bad] = [draw for draw in document["runs"][0]["draws"] if draw["findings"]]
     assert bad["name"] == document["runs"][0]["first_bad_draw"]

@@ -1,8 +1,7 @@
-"""Benchmark of decoding and prefill: the fast plan in several weight formats, and other engines.
+"""Benchmark of decoding and prefill: the fast plan in several weight formats, and other engines of the same model.
 
-All engines hold the same model and are timed in one call, interleaved in short blocks: decoding token by token at the
-end of full contexts, prefill of a prompt, and decoding many sequences together, for each sampling. Warm-ups do not
-count.
+Timed in short interleaved blocks are decoding at the end of full contexts, prefill of a prompt, and decoding of many
+sequences together, for each sampling.
 """
 
 from __future__ import annotations
@@ -299,52 +298,46 @@ def bench_decoding(
     batches_at: int = 0,
     on_progress: Progress = no_progress,
 ) -> DecodeReport:
-    """Time engines that hold the same model, interleaved; contexts beyond the model's are skipped, with a note.
+    """Time engines that hold the same model, interleaved, at contexts within the model's.
 
     Batches have space for ``batches_at`` tokens in each sequence, and are timed at that context, see
     :func:`batch_context`. ``on_progress`` receives (finished turns, turns).
-
-    Raises:
-        InputError: there is no engine, run or context to time.
     """
-    if runs < 1 or not engines:
-        raise InputError(f"found {runs} runs of {len(engines)} engines; expected at least one of each")
-    kept, notes = contexts_within(config, contexts)
     rows, together = list[DecodeRow](), list[BatchRow]()
-    for place, context in enumerate(kept):
+    for place, context in enumerate(contexts):
         ids = example_ids(config, context).tolist()
 
         def advance(done: int, total: int, place: int = place) -> None:
-            on_progress(place * total + done, len(kept) * total)
+            on_progress(place * total + done, len(contexts) * total)
 
         prefills = [Work(partial(each.decoder.prefill, ids), seconds=_PREFILL_SECONDS) for each in engines]
         prompts = in_turns(prefills, runs, pause=_PAUSE_SECONDS)
-        works: dict[tuple[int, Any], Work] = {}  # by the number of the engine, and the way or (batch, sampling)
-        for number, each in enumerate(engines):
-            works |= {(number, way): _block(each.decoder, decode, ids) for way, decode in each.decoder.ways.items()}
-            for size, batch in enumerate(each.batches if context == batches_at else ()):
+        works: dict[tuple[object, Any], Work] = {}  # by (decoder, way), and (batch, sampling)
+        for each in engines:
+            works |= {
+                (each.decoder, way): _block(each.decoder, decode, ids) for way, decode in each.decoder.ways.items()
+            }
+            for batch in each.batches if context == batches_at else ():
                 batch.prefill(ids)
-                works |= {(number, (size, name)): _batch_block(batch, ids, name) for name in batch.samplings}
+                works |= {(batch, name): _batch_block(batch, ids, name) for name in batch.samplings}
         times = in_turns(list(works.values()), runs, pause=_PAUSE_SECONDS, on_progress=advance)
         spreads = {key: Spread.of(found) for key, found in zip(works, times, strict=True)}
-        for number, (each, prompt) in enumerate(zip(engines, prompts, strict=True)):
-            ways = {way: spreads[number, way] for way in each.decoder.ways}
-            alone = _rows(each.about, context, ways, Spread.of(prompt))
+        for each, prompt in zip(engines, prompts, strict=True):
+            alone = _rows(each, context, spreads, Spread.of(prompt))
             rows += alone
             single = {row.sampling: row.tokens_per_second for row in alone}
-            for size, batch in enumerate(each.batches if context == batches_at else ()):
-                steps = {name: spreads[number, (size, name)] for name in batch.samplings}
-                together += [
-                    BatchRow(
-                        *(each.about.label, context, batch.sequences, name, step),
-                        of_greedy=steps[GREEDY].median / step.median,
-                        single_tokens_per_second=single.get(name),
-                        draws=batch.draws,
-                    )
-                    for name, step in steps.items()
-                ]
+            together += [
+                BatchRow(
+                    *(each.about.label, context, batch.sequences, name, spreads[batch, name]),
+                    of_greedy=spreads[batch, GREEDY].median / spreads[batch, name].median,
+                    single_tokens_per_second=single.get(name),
+                    draws=batch.draws,
+                )
+                for batch in (each.batches if context == batches_at else ())
+                for name in batch.samplings
+            ]
     reports = tuple(each.about for each in engines)
-    return DecodeReport("fast", renderer, BLOCK_TOKENS, runs, reports, tuple(rows), tuple(notes), batch=tuple(together))
+    return DecodeReport("fast", renderer, BLOCK_TOKENS, runs, reports, tuple(rows), batch=tuple(together))
 
 
 def _block_of(ids: Sequence[int]) -> tuple[int, int]:
@@ -378,9 +371,14 @@ def _batch_block(batch: BatchDecoder, ids: Sequence[int], sampling: str) -> Work
 
 
 def _rows(
-    about: EngineReport, context: int, spreads: Mapping[tuple[str, bool], Spread], prefill: Spread
+    engine: TimedEngine, context: int, spreads: Mapping[tuple[object, Any], Spread], prefill: Spread
 ) -> list[DecodeRow]:
-    both = {name: (spreads[name, False], spreads.get((name, True))) for name, pipelined in spreads if not pipelined}
+    decoder, about = engine.decoder, engine.about
+    both = {
+        name: (spreads[decoder, (name, False)], spreads.get((decoder, (name, True))))
+        for name, pipelined in decoder.ways
+        if not pipelined
+    }
     return [
         DecodeRow(
             label=about.label,

@@ -17,7 +17,7 @@ from glinfer.errors import InputError
 from glinfer.inspect.timing import Spread, Work, in_turns
 
 TOKENS = 96
-"""Default limit for the tokens of each text."""
+"""Limit for the tokens of each text."""
 _PASSAGE = (
     "The lighthouse stood on a cliff above the grey sea. Every evening the keeper climbed one hundred and twelve "
     "steps, lit the lamp, and wrote the weather into a brown book. On clear nights he counted the ships; on foggy "
@@ -79,25 +79,20 @@ def bench_drafts(
     model: Model,
     drafts: dict[str, Any],
     runs: int,
-    *,
-    tokens: int = TOKENS,
-    seed: int = 1,
     on_progress: Progress = no_progress,
 ) -> DraftReport:
     """Time texts with and without drafts, interleaved; the first of each is a warm-up and not counted.
 
     ``drafts`` is ``speculate`` or ``draft`` of :meth:`glinfer.engine.model.Model.stream`; a chat model gets the tasks
-    as messages. ``on_progress`` receives (finished tasks, tasks).
-
-    Raises:
-        InputError: the model has no tokenizer, its context is too short, or the drafts are refused.
+    as messages. ``on_progress`` receives (finished tasks, tasks). InputError if the model has no tokenizer, its context
+    is too short, or the drafts are refused.
     """
     rows, cases = [], list(itertools.product(TASKS, ("greedy", "sampled")))
     for case, (task, sampling) in enumerate(cases, start=1):
         without: list[tuple[list[int], GenerationStats]] = []
         guesses: list[tuple[list[int], GenerationStats]] = []
-        options = {"temperature": 0.0} if sampling == "greedy" else {"seed": seed}
-        write = partial(_timed_text, model, TASKS[task], max_tokens=tokens, **options)
+        options = {"temperature": 0.0} if sampling == "greedy" else {"seed": 1}
+        write = partial(_timed_text, model, TASKS[task], **options)
         works = [Work(partial(write, into, **given), timed=True) for into, given in ((without, {}), (guesses, drafts))]
         plain, guessed = map(Spread.of, in_turns(works, runs, pause=_PAUSE_SECONDS))
         on_progress(case, len(cases))
@@ -107,21 +102,19 @@ def bench_drafts(
     return DraftReport(model.config.model_type, model.weights, kind, model.device.description, runs, tuple(rows))
 
 
-def _timed_text(
-    model: Model, task: str, results: list[tuple[list[int], GenerationStats]], *, max_tokens: int, **options: Any
-) -> float:
+def _timed_text(model: Model, task: str, results: list[tuple[list[int], GenerationStats]], **options: Any) -> float:
     """Add the ids of the whole answer to a task, a chat reply if the model can chat; returns milliseconds a token."""
     stream: ChatStream | TextStream
     try:
-        stream = model.stream_chat(task, max_tokens=max_tokens, **options)
+        stream = model.stream_chat(task, max_tokens=TOKENS, **options)
     except InputError:
-        stream = model.stream(task, max_tokens=max_tokens, **options)
+        stream = model.stream(task, max_tokens=TOKENS, **options)
         stream.chunk = CHUNK
     stats, context = stream.stats, model.config.max_position_embeddings
-    if stats.prompt_tokens + max_tokens > context:
+    if stats.prompt_tokens + TOKENS > context:
         stream.close()
         raise InputError(
-            f"found a context of {context} tokens; expected {stats.prompt_tokens} for a task and {max_tokens} for its "
+            f"found a context of {context} tokens; expected {stats.prompt_tokens} for a task and {TOKENS} for its "
             "answer; use a model with a longer context"
         )
     if isinstance(stream, ChatStream):

@@ -6,8 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
-import numpy as np
-
 from glinfer.config import ModelConfig
 from glinfer.engine.batch import MAX_CACHE_BYTES, Batch, SchedulerOptions, places_for, sequence_bytes
 from glinfer.engine.model import Model, StreamOptions
@@ -122,7 +120,7 @@ class BatchDecoder:
 
     def prefill(self, ids: Sequence[int]) -> None:
         """Run ``ids`` rotated by n positions as the prompt of sequence n."""
-        self._prompts = [rotated(ids, place) for place in range(self.sequences)]
+        self._prompts = [[*ids[place:], *ids[:place]] for place in range(self.sequences)]
         self._run(self._prompts, 1, GREEDY)
 
     def decode(self, start: int, count: int, sampling: str) -> list[list[int]]:
@@ -144,20 +142,13 @@ class BatchDecoder:
         self._scheduler.close()
 
 
-def rotated(ids: Sequence[int], places: int) -> list[int]:
-    """Move the first ``places`` ids to the end."""
-    return [int(token) for token in np.roll(np.asarray(ids), -places)]
-
-
 def room_for(
     config: ModelConfig, sizes: Sequence[int], context: int, max_texture_size: int, cache: str = DEFAULT_CACHE
 ) -> int:
     """Return the capacity of each sequence of several batches that hold ``context`` tokens each.
 
-    The batches have ``sizes`` sequences, and share the memory that one gets by default.
-
-    Raises:
-        InputError: a size is below 1, or memory does not suffice.
+    The batches have ``sizes`` sequences, and share the memory that one gets by default. InputError if a size is below
+    1, or memory does not suffice.
     """
     left, capacity = MAX_CACHE_BYTES, context
     for size in sizes:

@@ -1,10 +1,8 @@
 """Lower bounds of the timed figures: the minimum times of fetching, multiplying, and issuing passes.
 
-Each bound is an amount of work over the peak rate of passes that do nothing else on the renderer
-(:mod:`glinfer.inspect.ceiling`). A figure cannot be faster than the largest of its three bounds, its **limit**. The
-amounts come from the draws and from the graph: each weight is fetched once per run, cached keys and values once by
-each draw that reads them (:mod:`glinfer.inspect.profile.traffic`), and multiply-adds count the matrices and the mixing
-of tokens of the graph's nodes, without padding, norms and the unpacking of weights.
+A bound is an amount of work over the peak rate of passes that do nothing else (:mod:`glinfer.inspect.ceiling`). Each
+weight is fetched once per run, cached keys and values once by each draw that reads them, and multiply-adds are those
+of the graph's matrices and of the mixing of tokens, without padding, norms and the unpacking of weights.
 """
 
 from __future__ import annotations

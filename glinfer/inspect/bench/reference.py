@@ -55,15 +55,12 @@ def bench(
     load_seconds: float,
     on_progress: Progress = no_progress,
 ) -> BenchReport:
-    """Time the reference plan at several sequence lengths.
+    """Time the reference plan at several sequence lengths, interleaved.
 
-    The lengths are interleaved.
-
-    Raises:
-        InputError: a length is outside the context, or no run or length is given.
+    InputError if a length is outside the context, or there is none.
     """
-    if runs < 1 or not lengths:
-        raise InputError(f"found {runs} runs of {len(lengths)} lengths; expected at least one of each")
+    if not lengths:
+        raise InputError("found no sequence length; expected at least one")
     context = model.config.max_position_embeddings
     for length in lengths:
         check_within("a sequence length", length, context, ", the context of this model")

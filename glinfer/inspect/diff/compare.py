@@ -1,9 +1,7 @@
 """Comparison of two runs over the same tokens: of models, plans, weight formats or renderers.
 
 Tensors that both plans can capture (:mod:`glinfer.program.capture`) are compared in the order of computation, then
-the predictions along the text. The models are opened one after the other, so that memory holds the larger of the two,
-captured tensors of the first tokens, and the compared logits. Both devices are opened first, so that a missing one is
-reported at once.
+the predictions along the text. The models are opened one after the other, so memory holds the larger of the two.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from glinfer.config import ModelConfig
-from glinfer.engine.ids import check_ids, whole_number, whole_numbers
+from glinfer.engine.ids import check_ids, whole_numbers
 from glinfer.engine.loading import load_model, read_model
 from glinfer.engine.logits import log_softmax
 from glinfer.engine.model import Model
@@ -88,9 +86,6 @@ def diff(
     """
     if tolerance is not None and not (math.isfinite(tolerance) and tolerance >= 0):
         raise InputError(f"the tolerance is {tolerance}; expected a number of at least 0, such as 1e-4")
-    for name, number in (("tokens", tokens), ("positions", positions), ("traced tokens", trace)):
-        if number is not None and whole_number(f"of {name}", number) < 1:
-            raise InputError(f"the number of {name} is 0; expected at least 1")
     a, b = _Side("A", side_a), _Side("B", side_b)
     if a.config.vocab_size != b.config.vocab_size:
         raise InputError(
@@ -117,15 +112,15 @@ def diff(
     if tokenizer is not None:
         shown = {*ids, *(top for at in along.positions for top in (at.top_a, at.top_b))}
         words = {token: tokenizer.token_bytes(token).decode("utf-8", errors="replace") for token in sorted(shown)}
-    fields = [field.name for field in dataclasses.fields(a.config)]
-    pairs = {name: (getattr(a.config, name), getattr(b.config, name)) for name in fields}
+    names = (field.name for field in dataclasses.fields(a.config))
+    pairs = ((name, getattr(a.config, name), getattr(b.config, name)) for name in names)
     return DiffReport(
         a=facts_a,
         b=facts_b,
         ids=tuple(ids),
         words=words,
         tolerance=tolerance,
-        config={name: (x, y) for name, (x, y) in pairs.items() if x != y},
+        config={name: (x, y) for name, x, y in pairs if x != y},
         weights=weights,
         passes=tuple(compare_passes(trace_a, trace_b)),
         traced=min(trace, len(ids)),

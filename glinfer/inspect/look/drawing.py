@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
@@ -19,7 +18,7 @@ from glinfer.engine.progress import Progress
 from glinfer.errors import InputError
 from glinfer.formats import Checkpoint, weight_shapes
 from glinfer.inspect.look import pictures
-from glinfer.inspect.look.lens import Lens, likeliest, logit_lens
+from glinfer.inspect.look.lens import likeliest, logit_lens
 from glinfer.inspect.look.options import ATTENTION, HIDDEN, LENS, WEIGHTS, LookOptions
 from glinfer.inspect.look.statistics import attention_numbers, layer_of, statistics, summarize_weight, texture_sizes
 from glinfer.limits import MAX_LOOK_BYTES
@@ -33,21 +32,17 @@ _WHOLE = ("overview.png", "norms.png")  # shown before the layers that they summ
 _FOLLOWED = 5  # tokens whose probability is drawn over the layers
 
 
-@dataclass(frozen=True)
-class LabelledToken:
-    """A token of the text: position, id, its text (None without a tokenizer), and its label in pictures."""
-
-    position: int
-    id: int
-    text: str | None
-    label: str
-
-
-def labelled_tokens(ids: Sequence[int], tokenizer: Tokenizer | None) -> list[LabelledToken]:
-    """Label the tokens of a text."""
-    texts = [None if tokenizer is None else tokenizer.token_bytes(token).decode("utf-8", "replace") for token in ids]
-    labels = [token_label(token, tokenizer) for token in ids]
-    return [LabelledToken(place, *each) for place, each in enumerate(zip(ids, texts, labels, strict=True))]
+def labelled_tokens(ids: Sequence[int], tokenizer: Tokenizer | None) -> list[dict[str, Any]]:
+    """Describe the tokens of a text: position, id, text (None without a tokenizer), and label in pictures."""
+    return [
+        {
+            "position": place,
+            "id": token,
+            "text": None if tokenizer is None else tokenizer.token_bytes(token).decode("utf-8", "replace"),
+            "label": token_label(token, tokenizer),
+        }
+        for place, token in enumerate(ids)
+    ]
 
 
 class Drawing:
@@ -65,11 +60,11 @@ class Drawing:
         """Prepare pictures of ``ids``; ``on_progress`` receives (drawn pictures, pictures)."""
         self.checkpoint, self.options, self.tokenizer = checkpoint, options, tokenizer
         self.folder, self.on_progress = folder, on_progress
-        self.tokens = labelled_tokens(ids, tokenizer)
-        self.labels = [token.label for token in self.tokens]
+        self.ids, self.tokens = list(ids), labelled_tokens(ids, tokenizer)
+        self.labels = [token["label"] for token in self.tokens]
         self.pictures: list[dict[str, Any]] = []
-        self.found: dict[str, Any] = {"next": [], "tensors": [], "attention": []}
-        self.found |= {"norms": None, "lens": None, "weights": []}
+        self.found: dict[str, Any] = {name: [] for name in ("next", "tensors", "attention", "weights")}
+        self.found |= {"norms": None, "lens": None}
         self.streams: dict[str, Floats] = {}
 
     def label(self, token: int) -> str:
@@ -97,7 +92,7 @@ class Drawing:
 
     def _expected(self) -> int:
         layers = len(self.options.layers)
-        of = {ATTENTION: layers + 1, HIDDEN: layers + 2, LENS: 1 + len(_pieces(len(self.tokens))), WEIGHTS: layers + 1}
+        of = {ATTENTION: layers + 1, HIDDEN: layers + 2, LENS: 1 + len(_pieces(len(self.ids))), WEIGHTS: layers + 1}
         return sum(of[kind] for kind in self.options.what)
 
     def document(self) -> dict[str, Any]:
@@ -113,13 +108,13 @@ class Drawing:
             "pictures": ordered,
         }
 
-    def run(self, model: Model, ids: Sequence[int]) -> None:
+    def run(self, model: Model) -> None:
         """Capture and draw tensors, a few layers at a time."""
         small: dict[int, np.ma.MaskedArray] = {}  # by block; some have no attention
         logits: Floats | None = None
         order = {name: place for place, name in enumerate(model.names())}
         for names in self._groups(list(order)):
-            found = model.capture(names, list(ids))
+            found = model.capture(names, self.ids)
             self.found["tensors"] += [statistics(name, array) for name, array in found.items()]
             logits = found.get("logits", logits)
             for name, array in found.items():
@@ -133,7 +128,7 @@ class Drawing:
         self.found["tensors"].sort(key=lambda each: order[each["name"]])
         if small:
             alt = f"Small attention maps of all heads of {len(small)} blocks, a row for each block."
-            values = {"maps": list(small.values()), "layers": list(small), "length": len(ids)}
+            values = {"maps": list(small.values()), "layers": list(small), "length": len(self.ids)}
             self.add(ATTENTION, None, "overview", "All blocks and heads", alt, pictures.attention_overview, **values)
         if HIDDEN in self.options.what:
             self.norms()
@@ -144,7 +139,7 @@ class Drawing:
 
     def _groups(self, names: Sequence[str]) -> Iterator[list[str]]:
         """Yield names to capture together: whole layers, within MAX_LOOK_BYTES."""
-        what, config, length = self.options.what, self.checkpoint.config, len(self.tokens)
+        what, config, length = self.options.what, self.checkpoint.config, len(self.ids)
         needed = ["embed", "logits"]
         if HIDDEN in what:
             needed += ["final_norm", "blocks.*.resid_*", "blocks.*.mlp.*"]
@@ -171,9 +166,9 @@ class Drawing:
         title = f"Attention of block {layer}"
         alt = f"{title}: maps of {heads} heads over {length} tokens."
         for key, words in (("to_previous", "the previous token"), ("to_first", "the first token")):
-            shares = [-1.0 if each[key] is None else float(each[key] or 0.0) for each in numbers]
-            if max(shares) >= 0:
-                alt += f" Head {np.argmax(shares)} looks most at {words}, {100 * max(shares):.0f}% on average."
+            shares = np.nan_to_num([each[key] for each in numbers], nan=-1.0)
+            if shares.max() >= 0:
+                alt += f" Head {shares.argmax()} looks most at {words}, {100 * shares.max():.0f}% on average."
         values = {"probs": probs, "labels": self.labels, "seen": seen}
         self.add(ATTENTION, layer, f"block-{layer:03d}", title, alt, pictures.attention, **values)
         return pictures.shrunk(probs, seen)
@@ -198,48 +193,40 @@ class Drawing:
     def lens(self, logits: Floats | None) -> None:
         """Draw the logit lens over the streams."""
         rows, seen = list(self.streams), logit_lens(self.checkpoint, list(self.streams.values()))
-        ids = np.array([token.id for token in self.tokens])
         hits = np.zeros(seen.ids.shape, dtype=bool)
-        hits[:, :-1] = seen.ids[:, :-1] == ids[1:]
-        words = [[self.label(int(token)) for token in row] for row in seen.ids]
-        top = [
-            [(self.label(token), prob) for token, prob in seen.top(row, self.options.top)] for row in range(len(rows))
-        ]
-        self.found["lens"] = self._lens_numbers(rows, seen, logits)
-        for first, end in _pieces(len(ids)):
+        hits[:, :-1] = seen.ids[:, :-1] == self.ids[1:]
+        words = [[self.label(token) for token in row] for row in seen.ids.tolist()]
+        last = [self._named(likeliest(probs, self.options.top)) for probs in seen.last]
+        difference = None
+        if logits is not None and self.options.layers[-1] == self.checkpoint.config.num_hidden_layers - 1:
+            difference = float(np.abs(seen.last[-1] - softmax(logits[-1])).max())
+        self.found["lens"] = {
+            "rows": rows,
+            "ids": seen.ids.tolist(),
+            "labels": words,
+            "probabilities": seen.probs.tolist(),
+            "last": last,
+            "difference": difference,
+        }
+        for first, end in _pieces(len(self.ids)):
             part = slice(first, end)
             title = f"Logit lens, positions {first} to {end - 1}"
             alt = f"{title}: the likeliest next token by layer. {rows[-1]}: {', '.join(words[-1][part])}."
             values = {"guesses": [row[part] for row in words], "probs": seen.probs[:, part], "hits": hits[:, part]}
             values |= {"layers": rows, "labels": self.labels[part]}
             self.add(LENS, None, f"positions-{first:03d}", title, alt, pictures.lens, **values)
-        own = [(self.label(token), seen.last[:, token]) for token, _ in seen.top(len(rows) - 1, _FOLLOWED)]
+        top = [[(each["label"], each["probability"]) for each in found] for found in last]
+        own = [(self.label(token), seen.last[:, token]) for token, _ in likeliest(seen.last[-1], _FOLLOWED)]
         each = [f"{row}: {found[0][0]} {100 * found[0][1]:.0f}%" for row, found in zip(rows, top, strict=True) if found]
         title = "Logit lens at the last position"
         alt = f"The likeliest tokens at the last position by layer. {'; '.join(each)}."
         self.add(LENS, None, "last", title, alt, pictures.lens_last, top=top, layers=rows, follow=own)
 
-    def _lens_numbers(self, rows: Sequence[str], seen: Lens, logits: Floats | None) -> dict[str, Any]:
-        whole = self.options.layers[-1] == self.checkpoint.config.num_hidden_layers - 1
-        difference = None
-        if whole and logits is not None:
-            difference = float(np.abs(seen.last[-1] - softmax(logits[-1])).max())
-        return {
-            "rows": list(rows),
-            "ids": seen.ids.tolist(),
-            "labels": [[self.label(int(token)) for token in row] for row in seen.ids],
-            "probabilities": seen.probs.tolist(),
-            "last": [self._named(seen.top(row, self.options.top)) for row in range(len(rows))],
-            "difference": difference,
-        }
-
     def _named(self, tokens: Sequence[tuple[int, float]]) -> list[dict[str, Any]]:
         return [{"id": token, "label": self.label(token), "probability": prob} for token, prob in tokens]
 
     def weights(self, max_texture_size: int) -> None:
-        """Draw the weights, one picture per block, if requested."""
-        if WEIGHTS not in self.options.what:
-            return
+        """Draw the weights, one picture per block."""
         textures = texture_sizes(self.checkpoint, max_texture_size)
         for layer in (None, *self.options.layers):
             names = [name for name in weight_shapes(self.checkpoint.config) if layer_of(name) == layer]

@@ -1,8 +1,7 @@
-"""The logit lens predicts the next token from each layer's residual stream.
+"""The logit lens (nostalgebraist 2020) predicts the next token from each layer's residual stream.
 
-The stream goes through the final norm and the vocabulary matrix (nostalgebraist 2020, "interpreting GPT: the logit
-lens"). Everything is computed in float64 NumPy from the checkpoint, without OpenGL. The vocabulary is processed in
-pieces, so that neither its matrix in float64 nor all logits are in memory.
+The final norm and the vocabulary matrix are applied in float64 NumPy, in pieces of the vocabulary, so that neither its
+matrix in float64 nor all logits are in memory.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 from glinfer.engine.logits import softmax
-from glinfer.errors import InputError
 from glinfer.formats import Checkpoint
 from glinfer.formats.tensors import head_weight
 from glinfer.inspect.pieces import WeightRows
@@ -37,10 +35,6 @@ class Lens:
     probs: Floats
     last: Floats
 
-    def top(self, layer: int, count: int) -> list[tuple[int, float]]:
-        """Return the ``count`` likeliest tokens of a layer at the last position, see :func:`likeliest`."""
-        return likeliest(self.last[layer], count)
-
 
 def likeliest(probs: Floats, count: int) -> list[tuple[int, float]]:
     """Return (token, probability) of the largest probabilities [vocab]; empty if one is not finite."""
@@ -50,15 +44,8 @@ def likeliest(probs: Floats, count: int) -> list[tuple[int, float]]:
 
 
 def logit_lens(checkpoint: Checkpoint, streams: Sequence[npt.NDArray[np.floating]]) -> Lens:
-    """Apply the lens to streams [S, D], each taken after the embedding or a block; InputError for other shapes."""
-    width = checkpoint.config.hidden_size
-    length = len(streams[0]) if streams else 0
-    for stream in streams:
-        if stream.shape != (length, width) or not length:
-            raise InputError(f"found a stream {list(stream.shape)}; expected [{max(1, length)}, {width}]")
-    if not streams:
-        raise InputError("found no streams; expected at least one")
-    rows = np.concatenate(streams).astype(np.float64)
+    """Apply the lens to streams [S, D], each taken after the embedding or a block."""
+    length, rows = len(streams[0]), np.concatenate(streams).astype(np.float64)
     best, total = np.full(len(rows), -np.inf), np.zeros(len(rows))
     ids = np.zeros(len(rows), dtype=np.int64)
     last = np.empty((len(streams), checkpoint.config.vocab_size))
@@ -73,12 +60,8 @@ def logit_lens(checkpoint: Checkpoint, streams: Sequence[npt.NDArray[np.floating
             best = largest
         probs = 1.0 / total
     known = np.isfinite(best) & np.isfinite(probs)
-    shape = (len(streams), length)
-    return Lens(
-        np.where(known, ids, -1).reshape(shape),
-        np.where(known, probs, np.nan).reshape(shape),
-        softmax(last),
-    )
+    ids, probs = np.where(known, ids, -1), np.where(known, probs, np.nan)
+    return Lens(ids.reshape(-1, length), probs.reshape(-1, length), softmax(last))
 
 
 def head_pieces(checkpoint: Checkpoint, rows: Floats) -> Iterator[tuple[int, Floats]]:

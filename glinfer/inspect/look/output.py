@@ -10,7 +10,6 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from html import escape
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -18,39 +17,17 @@ from typing import Any
 from glinfer.engine.model import Model
 from glinfer.engine.progress import Progress, no_progress
 from glinfer.engine.report import plain
-from glinfer.errors import FormatError, InputError, required
+from glinfer.errors import InputError, required
 from glinfer.formats import Checkpoint
-from glinfer.formats.files import WORK_FOLDER, reason, shown, work_folder
-from glinfer.inspect.look.options import LookOptions, prompt_ids
+from glinfer.formats.files import WORK_FOLDER, reason, shown, work_folder, writing
+from glinfer.inspect.look.options import WEIGHTS, LookOptions, prompt_ids
 from glinfer.inspect.pages import rendered
 from glinfer.lower.plans import USUAL_TEXTURE_SIZE
-from glinfer.notebook import picture
 
 FORMAT, VERSION = "glinfer-look", 1
 """``format`` and ``version`` in ``look.json``."""
 DATA, PAGE = "look.json", "index.html"
-_MAX_SHOWN, _WIDEST = 8, 900  # number of pictures in a notebook, and their width in pixels
 _OWN_PICTURE = re.compile(r"[a-z]+/[a-z0-9-]+\.png")
-
-
-class LookResult(dict[str, Any]):
-    """The contents of ``look.json``, written to ``folder``; a dictionary that shows its pictures in a notebook."""
-
-    def __init__(self, document: Mapping[str, Any], folder: Path) -> None:
-        """Keep the document that was written to ``folder``."""
-        super().__init__(document)
-        self.folder = folder
-
-    def __repr__(self) -> str:
-        """The number of pictures, and their folder."""
-        return f"LookResult({len(self['pictures'])} pictures, {str(self.folder)!r})"
-
-    def _repr_html_(self) -> str:
-        shown = [each for each in self["pictures"] if (self.folder / each["file"]).is_file()][:_MAX_SHOWN]
-        parts = [f"<p>{len(self['pictures'])} pictures; all of them are in {escape(str(self.folder / PAGE))}</p>"]
-        for each in shown:
-            parts.append(picture((self.folder / each["file"]).read_bytes(), each["alt"], min(each["width"], _WIDEST)))
-        return "\n".join(parts)
 
 
 def look(
@@ -64,7 +41,7 @@ def look(
     max_texture_size: int = USUAL_TEXTURE_SIZE,
     force: bool = False,
     on_progress: Progress = no_progress,
-) -> LookResult:
+) -> dict[str, Any]:
     """Draw pictures into a folder, with a page; returns the contents of ``look.json``.
 
     ``folder`` is new, empty, or the output of an earlier run; ``force`` allows other files in it, which are kept unless
@@ -78,18 +55,15 @@ def look(
         FormatError: a file cannot be written.
     """
     target = check_folder(folder, force=force)
-    ids: list[int] = []
-    if options.runs:
-        if model is None or prompt is None:
-            raise InputError("found no text to run; give one or --ids, or use --what weights")
-        ids = prompt_ids(model, prompt)
+    ids = prompt_ids(model, prompt) if model is not None and prompt is not None else []
     from glinfer.inspect.look.drawing import Drawing
 
     with filling(target) as new:
         drawing = Drawing(checkpoint, options, ids, None if model is None else model.tokenizer, new, on_progress)
-        if options.runs and model is not None:
-            drawing.run(model, ids)
-        drawing.weights(max_texture_size)
+        if model is not None:
+            drawing.run(model)
+        if WEIGHTS in options.what:
+            drawing.weights(max_texture_size)
         facts = {
             "name": Path(checkpoint.source).name,
             "source": checkpoint.source,
@@ -98,12 +72,12 @@ def look(
             "renderer": None,
             **(about or {}),
         }
-        text = prompt if isinstance(prompt, str) and options.runs else None
+        text = prompt if isinstance(prompt, str) else None
         found = {"format": FORMAT, "version": VERSION, "model": facts, "text": text, **drawing.document()}
         document: dict[str, Any] = plain(found)
         (new / DATA).write_text(json.dumps(document, ensure_ascii=False, allow_nan=False, indent=1), encoding="utf-8")
         (new / PAGE).write_text(page(document), encoding="utf-8")
-    return LookResult(document, target)
+    return document
 
 
 def page(document: Mapping[str, Any]) -> str:
@@ -157,29 +131,24 @@ def filling(target: Path) -> Iterator[Path]:
     ``target`` stays unchanged; an error of the operating system, such as a full disk, is a FormatError.
     """
     made = not target.exists()
-    try:
-        target.mkdir(parents=True, exist_ok=True)
-        with work_folder(target) as new:
-            yield new
-            stale = set(earlier_pictures(target) or ())
-            files = sorted(
-                (path for path in new.rglob("*") if path.is_file()), key=lambda path: path.name in (DATA, PAGE)
-            )
-            for path in files:
-                into = target / path.relative_to(new)
-                into.parent.mkdir(exist_ok=True)
-                path.replace(into)
-                stale.discard(path.relative_to(new).as_posix())
-            for name in stale:
-                (target / name).unlink(missing_ok=True)
-                with contextlib.suppress(OSError):  # not empty, or missing
-                    (target / name).parent.rmdir()
-        made = False
-    except OSError as error:
-        raise FormatError(
-            f"{shown(target)}: cannot write it: {reason(error)}; check the folder, its permissions and the free space"
-        ) from None
-    finally:
-        if made:
-            with contextlib.suppress(OSError):
-                target.rmdir()
+    with writing(target, "check the folder, its permissions and the free space"):
+        try:
+            target.mkdir(parents=True, exist_ok=True)
+            with work_folder(target) as new:
+                yield new
+                stale = set(earlier_pictures(target) or ())
+                files = (path for path in new.rglob("*") if path.is_file())
+                for path in sorted(files, key=lambda path: path.name in (DATA, PAGE)):
+                    name = path.relative_to(new)
+                    (target / name).parent.mkdir(exist_ok=True)
+                    path.replace(target / name)
+                    stale.discard(name.as_posix())
+                for old in stale:
+                    (target / old).unlink(missing_ok=True)
+                    with contextlib.suppress(OSError):  # not empty, or missing
+                        (target / old).parent.rmdir()
+            made = False
+        finally:
+            if made:
+                with contextlib.suppress(OSError):
+                    target.rmdir()

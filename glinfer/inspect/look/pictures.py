@@ -1,10 +1,7 @@
 """Pictures of ``glinfer look``: functions from arrays to figures, and the files of a figure for light and dark pages.
 
-A figure is drawn once, on a transparent background. :func:`write_themes` replaces the colours that depend on the page.
-
 Panels have sizes in inches that follow from the numbers of tokens, heads and layers, so pictures of one kind match.
-Colour-blind readers can tell the colours apart: viridis and cividis for magnitudes, red and blue on both sides of 0 for
-signed values, Okabe and Ito's for categories.
+Colour-blind readers can tell the colours apart.
 """
 
 from __future__ import annotations

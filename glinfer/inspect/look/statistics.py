@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,10 +12,9 @@ import numpy.typing as npt
 
 from glinfer.formats import Checkpoint
 from glinfer.inspect.pieces import Rows, WeightRows, spans
-from glinfer.kernels.options import KernelOptions
-from glinfer.lower.plans import is_published, plan_for, reference_plans
+from glinfer.lower.plans import plan_for
 from glinfer.program.oracle import MASK_LIMIT
-from glinfer.program.plan import Plan
+from glinfer.quant.formats import FROM_FILE
 
 Floats = npt.NDArray[np.floating]
 Stats = dict[str, float | int | None]
@@ -59,24 +58,25 @@ def statistics(name: str, array: Floats) -> dict[str, Any]:
     return {**about, **stats_of([slice(None)], array[~masked]), "masked": int(np.count_nonzero(masked))}
 
 
-def attention_numbers(probs: Floats) -> list[dict[str, float | None]]:
+def attention_numbers(probs: Floats) -> list[dict[str, float]]:
     """Describe where each attention head [heads, S, S] looks, as means over the queries.
 
     ``entropy_bits`` is 0 if every query looks at one token. ``to_first``, ``to_itself`` and ``to_previous`` are
-    probabilities; ``to_first`` and ``to_previous`` exclude the first query, and are None for a single token.
+    probabilities; ``to_first`` and ``to_previous`` exclude the first query, and are NaN for a single token.
     """
-    found: list[dict[str, float | None]] = []
+    found = []
     for head in probs.astype(np.float64):
         with np.errstate(divide="ignore", invalid="ignore"):
             bits = np.where(head > 0, -head * np.log2(head), 0.0).sum(axis=1)
         later = head[1:]
-        values: Mapping[str, float] = {
-            "entropy_bits": float(bits.mean()),
-            "to_first": float(later[:, 0].mean()) if len(later) else math.nan,
-            "to_itself": float(np.diagonal(head).mean()),
-            "to_previous": float(np.diagonal(later).mean()) if len(later) else math.nan,
-        }
-        found.append({name: value if math.isfinite(value) else None for name, value in values.items()})
+        found.append(
+            {
+                "entropy_bits": float(bits.mean()),
+                "to_first": float(later[:, 0].mean()) if len(later) else math.nan,
+                "to_itself": float(np.diagonal(head).mean()),
+                "to_previous": float(np.diagonal(later).mean()) if len(later) else math.nan,
+            }
+        )
     return found
 
 
@@ -118,17 +118,10 @@ class WeightSummary:
 def texture_sizes(checkpoint: Checkpoint, edge: int) -> dict[str, tuple[int, int, str]]:
     """Map tensor names to (width, height, format) of their textures in the reference plan; needs no OpenGL.
 
-    ``edge`` is the renderer's largest texture size.
-
-    Raises:
-        PlanError: a tensor does not fit a texture.
+    ``edge`` is the renderer's largest texture size. PlanError if a tensor does not fit a texture.
     """
-    config, formats = checkpoint.config, checkpoint.formats()
-    plan: Plan
-    if is_published(config, formats):
-        plan = plan_for(config, "reference", max_texture_size=edge)
-    else:  # the layout of weights does not depend on the number of rows
-        plan = reference_plans(config, "file", formats, KernelOptions(), edge).of(1)
+    how: dict[str, Any] = {"weights": FROM_FILE, "formats": checkpoint.formats(), "max_texture_size": edge}
+    plan = plan_for(checkpoint.config, "reference", tokens=1, **how)
     layouts = {tensor.name: tensor.layout_within(edge) for tensor in plan.of_kind("weight")}
     return {name: (layout.width, layout.height, layout.format.name) for name, layout in layouts.items()}
 

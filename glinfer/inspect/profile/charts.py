@@ -13,7 +13,7 @@ from typing import TypeVar
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
-from glinfer.inspect.figures import GRID, OKABE_ITO, PAGE, TEXT, Chart, svg_style
+from glinfer.inspect.figures import GRID, OKABE_ITO, PAGE, SVG_STYLE, TEXT, Chart, plain_style
 from glinfer.inspect.profile.compare import ProfileComparison
 from glinfer.inspect.profile.result import DrawProfile, ProfileReport
 from glinfer.inspect.tables import megabytes
@@ -53,19 +53,18 @@ class Figure:
 
 def profile_charts(report: ProfileReport) -> list[Figure]:
     """Draw all charts of a profile."""
-    with svg_style():
-        drawn = (_kinds, _draws, _rates, _memory, *([_growth] if len(report.growth) > 1 else []))
-        return [_in_both_widths(each, report) for each in drawn]
+    drawn = (_kinds, _draws, _rates, _memory, *([_growth] if len(report.growth) > 1 else []))
+    return [_in_both_widths(each, report) for each in drawn]
 
 
 def comparison_chart(comparison: ProfileComparison) -> Figure:
     """Draw the time by kind of draw, before and after."""
-    with svg_style():
-        return _in_both_widths(_changes, comparison)
+    return _in_both_widths(_changes, comparison)
 
 
 def _in_both_widths(drawn: Callable[[Shown, float], Figure], shown: Shown) -> Figure:
-    return replace(drawn(shown, _WIDTH), narrow=drawn(shown, _NARROW).svg)
+    with plain_style(SVG_STYLE):
+        return replace(drawn(shown, _WIDTH), narrow=drawn(shown, _NARROW).svg)
 
 
 def _changes(comparison: ProfileComparison, width: float = _WIDTH) -> Figure:

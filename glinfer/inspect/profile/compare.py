@@ -9,7 +9,7 @@ from typing import Any
 
 from glinfer.engine.report import Report
 from glinfer.errors import FormatError
-from glinfer.formats.files import AnyPath, opened, shown, words_of
+from glinfer.formats.files import AnyPath, read_whole, shown, words_of
 from glinfer.inspect.profile.result import REPORT, VERSION
 from glinfer.inspect.tables import Cell, Column, Table, megabytes
 from glinfer.limits import MAX_PROFILE_BYTES
@@ -127,13 +127,9 @@ def compare(before: AnyPath, after: AnyPath) -> ProfileComparison:
 def read_summary(path: AnyPath) -> ProfileSummary:
     """Read the compared part of one report.
 
-    Raises:
-        FormatError: the file cannot be read, or is not the report of a profile.
+    FormatError if the file cannot be read, or is not the report of a profile.
     """
-    with opened(path) as (file, size):
-        if size > MAX_PROFILE_BYTES:
-            raise _not_a_report(path, f"{size} bytes")
-        text = file.read()
+    text = read_whole(path, MAX_PROFILE_BYTES, "a report")
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):

@@ -1,8 +1,7 @@
 """Profiles: times every draw of one run of a plan, and counts the bytes that it reads and writes.
 
-Runs in which every draw is timed (:mod:`glinfer.gl.timers`) alternate with plain runs of the same token. The times of
-draws can thus be compared with the real time of the token. Runs are summarised by their median, a draw by the mean
-over the middle third of its runs. Runs neither upload the token nor read anything back.
+Runs in which every draw is timed (:mod:`glinfer.gl.timers`) alternate with plain runs of the same token, so that the
+times of draws can be compared with the time of the token. Runs neither upload the token nor read anything back.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from statistics import mean, median
 
 from glinfer.engine.engine import Engine, FastEngine, WholeEngine
 from glinfer.engine.ids import check_within
-from glinfer.engine.model import Model
 from glinfer.engine.prefill import Companions, Prefill
 from glinfer.engine.progress import Progress, StagedProgress, no_progress, no_staged_progress
 from glinfer.errors import InputError
@@ -28,7 +26,6 @@ from glinfer.inspect.profile.result import DrawProfile, GrowthPoint, ProfileRepo
 from glinfer.inspect.profile.traffic import DrawTraffic, draw_traffic, textures_of
 from glinfer.inspect.timing import Spread, Work, in_turns, milliseconds
 from glinfer.kernels.spec import Array
-from glinfer.limits import MAX_PROFILE_RUNS
 from glinfer.lower.feed import runs
 from glinfer.program.session import Session
 
@@ -48,14 +45,13 @@ _CREDIBLE = 0.5, 1.1  # sum of timestamps over the time on the CPU's clock
 _GROWTH_SECONDS = 20.0  # time for all positions; further ones are left out
 _GROWTH_SAMPLE_SECONDS = 0.4  # time for one position
 _MIN_POSITION_RUNS = 12  # runs for a position: plain, profiled and warm-up
-_FIRST_PLACES = 1, 16
-_PLACE_STEP = 4  # ratio of further positions
+_PLACES = (1, *(4**power for power in range(2, 16)))  # 1, 16, 64, 256, …
 _CEILING_SAMPLE_SECONDS = 0.002
 _MIN_SHARE = 0.05  # share of the bytes read for which a format's ceiling is measured
 
 
 def profile(
-    model: Model | Engine,
+    engine: Engine,
     *,
     tokens: int | None = None,
     prompt_tokens: int | None = None,
@@ -66,34 +62,28 @@ def profile(
     label: str = "",
     on_progress: StagedProgress = no_staged_progress,
 ) -> ProfileReport:
-    """Profile one token of a model, or the prefill of a prompt of ``prompt_tokens``.
+    """Profile one token of a model's engine, or the prefill of a prompt of ``prompt_tokens``.
 
-    A model's sequence stays intact, an engine's caches are overwritten. ``tokens`` is the position of the token,
+    Caches are overwritten; a sequence that they hold runs again when it continues. ``tokens`` is the token's position,
     counted from 1, or the sequence's length with the reference plan; default: 128, or the context if that is less.
     ``runs`` is the number of plain runs, and of profiled ones; default: as many as fit into about two seconds.
     ``timing`` is one of :data:`TIMINGS`. ``ceiling`` and ``growth`` also measure fetch rates, and other positions
     within 20 seconds. ``label`` names the model in the report; ``on_progress`` receives (stage, finished steps, steps).
-
-    Raises:
-        InputError: an option is invalid, or timestamps are unavailable.
+    InputError if an option is invalid, or timestamps are unavailable.
     """
-    if timing not in TIMINGS:
-        raise InputError(f"timing is {timing!r}; expected one of {', '.join(TIMINGS)}")
-    if runs is not None:
-        runs = check_within("runs", runs, MAX_PROFILE_RUNS)
     if prompt_tokens is not None and (tokens is not None or growth):
         other = "growth" if growth else "tokens"
         raise InputError(f"prompt_tokens and {other} cannot be combined: {other} needs a single token; leave one out")
-    engine = model.engine if isinstance(model, Model) else model
     device = engine.bound.device
-    with PlanRuns(engine, apart=isinstance(model, Model)) as plan_runs:
-        plan_run = plan_runs.at(tokens) if prompt_tokens is None else plan_runs.prompt(prompt_tokens)
+    engine.forget_own()
+    with ExitStack() as held:
+        plan_run = run_at(engine, tokens) if prompt_tokens is None else run_of_prompt(engine, prompt_tokens, held)
         measured = measure(plan_run, timing, runs, partial(on_progress, "timing draws"))
         costs = plan_run.traffic()
         points, left_out = list[GrowthPoint](), list[str]()
         if growth:
             method = "auto" if measured.method == TIMESTAMPS else "fence"
-            points, left_out = measure_growth(plan_runs, method, partial(on_progress, "growth"))
+            points, left_out = measure_growth(engine, method, partial(on_progress, "growth"))
         ceilings = measure_fetch_rates(costs, device, partial(on_progress, "ceilings")) if ceiling else []
         return ProfileReport(
             model=label,
@@ -168,11 +158,6 @@ class PlanRun:
         """The bound plan."""
         return self.sessions[-1]
 
-    def write(self) -> None:
-        """Upload the input tensors."""
-        for name, array in self.inputs.items():
-            self.session.write(name, array)
-
     def timed(self, timer: Timer) -> Timeline | None:
         """Run once and time every draw; None if the renderer's clock was disturbed."""
         return timer.run(self.values, flush_every=self.flush_every)
@@ -182,64 +167,50 @@ class PlanRun:
         return draw_traffic(self.session.plan, self.values, self.session.device.limits.max_texture_size)
 
 
-class PlanRuns(ExitStack):
-    """Makes the runs of an engine for profiling; the end of a ``with`` block releases their sessions."""
+def run_at(engine: Engine, tokens: int | None = None) -> PlanRun:
+    """Make the run of one token at a position, counted from 1; with the reference plan, of the sequence.
 
-    def __init__(self, engine: Engine, *, apart: bool = False) -> None:
-        """Use an engine; ``apart`` gives the runs separate caches, because the engine's hold a sequence."""
-        super().__init__()
-        self.engine, self._bound = engine, engine.bound
-        if apart and not isinstance(engine, WholeEngine):
-            self._bound = engine.bound.sharer()
-            self.callback(self._bound.release)
+    InputError if the position is outside the context.
+    """
+    config, bound = engine.options.config, engine.bound
+    place = DEFAULT_TOKENS if tokens is None else _checked(engine, "tokens", tokens)
+    ids = example_ids(config, min(place, config.max_position_embeddings)).tolist()
+    if not isinstance(engine, WholeEngine):
+        return _made(engine, TOKEN_RUN, len(ids), (bound,), runs(bound.plan, ids)[-1])
+    # Without a published plan this binds one for sequences of that length, which the engine keeps.
+    (session,) = engine.sessions_for(len(ids))
+    (given,) = runs(session.plan, ids)
+    return _made(engine, SEQUENCE_RUN, len(ids), tuple(dict.fromkeys((bound, session))), given)
 
-    @property
-    def context(self) -> int:
-        """Length of the longest sequence."""
-        return self.engine.options.config.max_position_embeddings
 
-    def at(self, tokens: int | None = None) -> PlanRun:
-        """Make the run of one token at a position, counted from 1; with the reference plan, of the sequence.
+def run_of_prompt(engine: Engine, tokens: int, held: ExitStack) -> PlanRun:
+    """Make the first prefill run of a prompt of ``tokens``; with the reference plan, the run of the sequence.
 
-        InputError if the position is outside the context.
-        """
-        place = min(DEFAULT_TOKENS, self.context) if tokens is None else self._checked("tokens", tokens)
-        ids = [int(token) for token in example_ids(self.engine.options.config, place)]
-        engine, bound = self.engine, self._bound
-        if not isinstance(engine, WholeEngine):
-            return self._made(TOKEN_RUN, place, (bound,), runs(bound.plan, ids)[-1])
-        # Without a published plan this binds one for sequences of that length, which the engine keeps.
-        (session,) = engine.sessions_for(place)
-        (given,) = runs(session.plan, ids)
-        return self._made(SEQUENCE_RUN, place, tuple(dict.fromkeys((bound, session))), given)
+    The end of ``held`` releases its session. InputError if the prompt is longer than the context, PlanError if the plan
+    does not fit the renderer.
+    """
+    tokens = _checked(engine, "prompt_tokens", tokens)
+    if not isinstance(engine, FastEngine):
+        return run_at(engine, tokens)
+    prefill = Prefill(engine.options)
+    session = Companions(prefill, engine.bound).chunk(prefill.rows).session
+    held.callback(session.release)
+    rows = min(tokens, session.plan.max_rows)
+    (given,) = runs(session.plan, example_ids(engine.options.config, rows).tolist())
+    note = f"a prompt of {tokens} tokens needs several runs; this is the first one, of {rows} tokens"
+    return _made(engine, PROMPT_RUN, rows, (engine.bound, session), given, (note,) if rows < tokens else ())
 
-    def prompt(self, tokens: int) -> PlanRun:
-        """Make the first prefill run of a prompt of ``tokens``; with the reference plan, the run of the sequence.
 
-        InputError if the prompt is longer than the context, PlanError if the plan does not fit the renderer.
-        """
-        tokens = self._checked("prompt_tokens", tokens)
-        engine = self.engine
-        if not isinstance(engine, FastEngine):
-            return self.at(tokens)
-        prefill = Prefill(engine.options)
-        session = Companions(prefill, self._bound).chunk(prefill.rows).session
-        self.callback(session.release)
-        rows = min(tokens, session.plan.max_rows)
-        (given,) = runs(session.plan, example_ids(engine.options.config, rows).tolist())
-        note = f"a prompt of {tokens} tokens needs several runs; this is the first one, of {rows} tokens"
-        notes = (note,) if rows < tokens else ()
-        return self._made(PROMPT_RUN, rows, (self._bound, session), given, notes)
+def _made(
+    engine: Engine, what: str, tokens: int, sessions: tuple[Session, ...], given: Given, notes: tuple[str, ...] = ()
+) -> PlanRun:
+    flush_every = 0 if what == SEQUENCE_RUN else engine.options.kernels.flush_every
+    tables, values = given
+    return PlanRun(what, tokens, sessions, tables, sessions[-1].compiled.plan.values(values), flush_every, notes)
 
-    def _made(
-        self, what: str, tokens: int, sessions: tuple[Session, ...], given: Given, notes: tuple[str, ...] = ()
-    ) -> PlanRun:
-        flush_every = 0 if what == SEQUENCE_RUN else self.engine.options.kernels.flush_every
-        tables, values = given
-        return PlanRun(what, tokens, sessions, tables, sessions[-1].compiled.plan.values(values), flush_every, notes)
 
-    def _checked(self, name: str, tokens: int) -> int:
-        return check_within(name, tokens, self.context, ", the context of this model")
+def _checked(engine: Engine, name: str, tokens: int) -> int:
+    return check_within(name, tokens, engine.options.config.max_position_embeddings, ", the context of this model")
 
 
 @dataclass
@@ -300,12 +271,11 @@ def measure(
 ) -> Timings:
     """Time plain and profiled runs alternately, after a warm-up of both; ``runs`` defaults to what ``seconds`` allow.
 
-    ``timing`` is one of :data:`TIMINGS`; ``on_progress`` receives (finished runs, runs).
-
-    Raises:
-        InputError: timestamps are unavailable, or the clock was disturbed in all runs.
+    ``timing`` is one of :data:`TIMINGS`; ``on_progress`` receives (finished runs, runs). InputError if timestamps are
+    unavailable, or the clock was disturbed in all runs.
     """
-    plan_run.write()
+    for name, array in plan_run.inputs.items():
+        plan_run.session.write(name, array)
     for _ in range(2):
         _plain(plan_run)
     timer, notes = _timer(plan_run, timing)
@@ -359,21 +329,17 @@ def _timer(plan_run: PlanRun, timing: str) -> tuple[Timer, list[str]]:
     device, draws = session.device, session.draws
     if timing != "fence":
         try:
-            timer = TimestampTimer(device, draws)
+            with ExitStack() as held:
+                timer = held.enter_context(TimestampTimer(device, draws))
+                plan_run.timed(timer)
+                if timing == "gpu" or _credible(timer, plan_run):
+                    held.pop_all()
+                    return timer, []
+            notes.append(f"the timestamps of {device.renderer} do not add up to the elapsed time; timed by fences")
         except InputError as error:
             if timing == "gpu":
                 raise
             notes.append(str(error))
-        else:
-            try:
-                plan_run.timed(timer)
-                if timing == "gpu" or _credible(timer, plan_run):
-                    return timer, []
-            except BaseException:
-                timer.release()
-                raise
-            timer.release()
-            notes.append(f"the timestamps of {device.renderer} do not add up to the elapsed time; timed by fences")
     fences = FenceTimer(device, draws)
     plan_run.timed(fences)
     return fences, notes
@@ -386,23 +352,19 @@ def _credible(timer: Timer, plan_run: PlanRun) -> bool:
         if line is None:
             continue
         total, passed = line.bounds[-1] - line.bounds[0], line.end - line.start
-        forward = all(one <= other for one, other in zip(line.bounds, line.bounds[1:], strict=False))
-        if forward and _CREDIBLE[0] * passed <= total <= _CREDIBLE[1] * passed:
+        if sorted(line.bounds) == list(line.bounds) and _CREDIBLE[0] * passed <= total <= _CREDIBLE[1] * passed:
             return True
     return False
 
 
 def places(context: int) -> list[int]:
     """List the positions at which growth is measured: 1, 16, 64, 256, … and the last one."""
-    found = list(_FIRST_PLACES)
-    while found[-1] * _PLACE_STEP < context:
-        found.append(found[-1] * _PLACE_STEP)
-    return [*(place for place in found if place < context), context]
+    return [*(place for place in _PLACES if place < context), context]
 
 
-def measure_growth(plan_runs: PlanRuns, timing: str, on_progress: Progress) -> tuple[list[GrowthPoint], list[str]]:
+def measure_growth(engine: Engine, timing: str, on_progress: Progress) -> tuple[list[GrowthPoint], list[str]]:
     """Measure other positions within the time limit; returns them, with a note if some were skipped."""
-    wanted = places(plan_runs.context)
+    wanted = places(engine.options.config.max_position_embeddings)
     found, started = list[GrowthPoint](), time.perf_counter()
     for done, place in enumerate(wanted):
         on_progress(done, len(wanted))
@@ -410,7 +372,7 @@ def measure_growth(plan_runs: PlanRuns, timing: str, on_progress: Progress) -> t
         expected = _MIN_POSITION_RUNS * found[-1].wall_ms / 1000.0 * place / found[-1].tokens if found else 0.0
         if found and time.perf_counter() - started + expected > _GROWTH_SECONDS:
             return found, [f"growth is measured up to {found[-1].tokens} tokens; longer sequences would take too long"]
-        plan_run, kinds = plan_runs.at(place), dict[str, float]()
+        plan_run, kinds = run_at(engine, place), dict[str, float]()
         measured = measure(plan_run, timing, None, no_progress, _GROWTH_SAMPLE_SECONDS)
         for spec, each in zip(plan_run.session.plan.draws, measured.draws_ms, strict=True):
             kinds[spec.kind] = kinds.get(spec.kind, 0.0) + each

@@ -93,7 +93,7 @@ class GrowthPoint:
     kinds: Mapping[str, float]
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class ProfileReport(Report):
     """One profiled run of a plan, see :class:`glinfer.inspect.profile.measure.PlanRun`; milliseconds and bytes.
 
@@ -135,14 +135,6 @@ class ProfileReport(Report):
     growth: tuple[GrowthPoint, ...]
     notes: tuple[str, ...]
     timeline: Timeline
-
-    def __repr__(self) -> str:
-        """The run, its median time and its renderer."""
-        return f"<ProfileReport: {self.subject}; {len(self.draws)} draws, {self.wall.median:.2f} ms; {self.renderer}>"
-
-    def _repr_html_(self) -> str:
-        title = f"{self.subject}: {self.wall.median:.2f} ms, {len(self.draws)} draws, plan {self.plan}, {self.renderer}"
-        return self.kind_table().to_html(title)
 
     @property
     def subject(self) -> str:
@@ -214,14 +206,11 @@ class ProfileReport(Report):
     @property
     def totals(self) -> dict[str, Any]:
         """Sums over all draws and textures, by name."""
-        total = self.total
+        of_total = ("bytes_read", "bytes_written", "bytes_per_second", "of_ceiling")
         return {
-            "draws": total.draws,
+            "draws": self.total.draws,
             **{name: getattr(self, name) for name in ("draws_ms", "share_of_draws", "accounted", "overhead")},
-            "bytes_read": total.bytes_read,
-            "bytes_written": total.bytes_written,
-            "bytes_per_second": total.bytes_per_second,
-            "of_ceiling": total.of_ceiling,
+            **{name: getattr(self.total, name) for name in of_total},
             "texture_bytes": sum(texture.bytes for texture in self.textures),
         }
 

@@ -1,8 +1,7 @@
 """Traces of profiled runs in the Chrome trace event format, for Perfetto (ui.perfetto.dev) and chrome://tracing.
 
-One JSON object; ``traceEvents`` holds complete events (``X``, with ``ts`` and ``dur`` in microseconds), counters
-(``C``) and the names of process and tracks (``M``). Two tracks: Python issuing draws, and the draws, each of which
-begins when the previous one ends. Source: "Trace Event Format", the Chromium project.
+``traceEvents`` holds complete events (``X``, with ``ts`` and ``dur`` in microseconds), counters (``C``) and names
+(``M``). Two tracks: Python issuing draws, and the draws, each of which begins when the previous one ends.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
+from glinfer.engine.report import plain
 from glinfer.formats.files import AnyPath, replacing
 from glinfer.inspect.profile.result import DrawProfile, ProfileReport
 
@@ -85,19 +85,13 @@ def _span(name: str, category: str, track: int, begin: int, end: int, arguments:
 
 
 def _arguments(draw: DrawProfile) -> dict[str, Any]:
+    same = ("kind", "op", "outputs", "rows", "cols", "bytes_read", "bytes_written", "defines")
     return {
         "draw": draw.index,
-        "kind": draw.kind,
-        "op": draw.op,
+        **{name: plain(getattr(draw, name)) for name in same},
         "shader": f"shaders/{draw.shader}.frag",
         "inputs": {
             read.sampler or "added to": f"{read.tensor} ({read.format}, {read.bytes} bytes)" for read in draw.reads
         },
-        "outputs": list(draw.outputs),
-        "rows": draw.rows,
-        "cols": draw.cols,
-        "bytes_read": draw.bytes_read,
-        "bytes_written": draw.bytes_written,
         "usual_ms": draw.ms,
-        "defines": dict(draw.defines),
     }

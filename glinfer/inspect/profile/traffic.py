@@ -1,9 +1,7 @@
 """Memory traffic of draws and sizes of textures in bytes, computed from the plan without OpenGL.
 
-A draw **reads** each texel in use of its inputs once: whole weights, looked-up rows of embedding tables, cached tokens,
-and activations as last written. Repeated fetches of a texel count once: this is the minimum traffic from memory, not
-the traffic of the texture units. A draw **writes** each texel that it covers once; a target that blending adds to is
-read as well.
+A draw **reads** each texel in use of its inputs once, and of a target that it adds to; it **writes** each texel that
+it covers once. Repeated fetches of a texel do not count: this is the minimum traffic from memory.
 """
 
 from __future__ import annotations

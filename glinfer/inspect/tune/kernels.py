@@ -1,19 +1,17 @@
 """Tuning: a short measured search for the fastest kernel options of a model on a renderer.
 
-Coordinate descent (:mod:`glinfer.inspect.tune.search`) from the default: one option after another is changed, measured
-interleaved with the best so far, and kept if it wins. The search ends after a whole round without a win, or at the time
-limit. Options of single-token passes come first, by the time of a token; then options of passes over many rows, by the
-time of a prompt, with the same weights and caches. A candidate wins only if its logits equal those of the plainest
-options, which share nothing between fragments; this detects drivers with inexact derivatives.
+Options of single-token passes come first, by the time of a token; then options of passes over many rows, by the time
+of a prompt, with the same weights and caches. A candidate wins only if its logits equal those of the plainest options,
+which share nothing between fragments; this detects drivers with inexact derivatives.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 
 import numpy as np
 
@@ -27,10 +25,9 @@ from glinfer.formats import Checkpoint
 from glinfer.gl.context import Device
 from glinfer.inspect.draws import example_ids
 from glinfer.inspect.timing import milliseconds
-from glinfer.inspect.tune.search import Change, Search, Trial, descend
+from glinfer.inspect.tune.search import NO_CHANGE, Candidate, Change, Search, Trial
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.spec import Array
-from glinfer.limits import MAX_TUNE_SECONDS
 from glinfer.lower.fused.token import LOGITS, PICKS, fast_plan
 from glinfer.lower.options import PlanOptions
 from glinfer.lower.weights.fold import FoldedWeights
@@ -99,50 +96,39 @@ def tune(
     weights: str,
     *,
     seconds: float,
-    shader_root: Path | None = None,
     on_progress: Progress = no_progress,
 ) -> TuneReport:
     """Search for the fastest kernel options of a model on a device.
 
     ``weights`` is a key of :data:`glinfer.quant.formats.WEIGHT_FORMATS`. Of about ``seconds``, two thirds are for
-    single tokens; a trial that has begun is finished. ``shader_root`` is another folder of shaders, to test changed
-    ones. ``on_progress`` receives (elapsed milliseconds, time limit in milliseconds).
-
-    Raises:
-        InputError: the time limit is 0 or less, or a day or more, or the model embeds texts.
-        PlanError: the model does not fit the renderer.
+    single tokens; a trial that has begun is finished. ``on_progress`` receives (elapsed milliseconds, time limit in
+    milliseconds). InputError if the model embeds texts, and PlanError if it does not fit the renderer.
     """
-    if not 0 < seconds < MAX_TUNE_SECONDS:
-        raise InputError(f"found a time limit of {seconds} seconds; expected more than 0 and less than a day")
     if checkpoint.config.embeds:
         raise InputError(EMBEDS)
-    started = time.perf_counter()
+    started, limit = time.perf_counter(), round(1000 * seconds)
 
-    def timed(may_go_on: Callable[[], bool]) -> Callable[[], bool]:
-        def ask() -> bool:
-            elapsed, limit = round(1000 * (time.perf_counter() - started)), round(1000 * seconds)
-            on_progress(min(elapsed, limit), limit)
-            return may_go_on()
-
-        return ask
+    def tell() -> None:
+        on_progress(min(round(1000 * (time.perf_counter() - started)), limit), limit)
 
     folded = dict(FoldedWeights(checkpoint, weights))  # all candidates upload the same arrays
     edge, start = device.limits.max_texture_size, default_for(device, weights)
     options = PlanOptions(checkpoint.config, weights, start, edge, checkpoint.formats())
 
     def bind(kernels: KernelOptions) -> TokenCandidate:
-        return TokenCandidate(device, dataclasses.replace(options, kernels=kernels), folded, shader_root)
+        return TokenCandidate(device, dataclasses.replace(options, kernels=kernels), folded)
 
     search = Search(bind, start, PLAINEST, started + _DECODE_SHARE * seconds)
     try:
-        _, trials, finished = descend(search.start, moves_for(device, weights), search.try_out, timed(search.may_go_on))
+        trials, finished = search.descend(moves_for(device, weights), tell)
         milliseconds, before = search.confirm()
         kernels, prompt = search.best.kernels, None
         moves, deadline = row_moves_for(device, checkpoint.config), started + seconds
         if any(moves) and time.perf_counter() < deadline:
-            rows = PromptSearch(options, search.best, deadline)
+            plain = dataclasses.replace(kernels, **{name: getattr(PLAINEST, name) for name in ROW_FIELDS})
+            rows = Search(partial(PromptCandidate, options, search.best.session), kernels, plain, deadline)
             try:
-                _, more, ended = descend(rows.start, moves, rows.try_out, timed(rows.may_go_on))
+                more, ended = rows.descend(moves, tell)
                 prompt = PromptTimes(min(PROMPT, checkpoint.config.max_position_embeddings), *rows.confirm())
             finally:
                 rows.release()
@@ -158,16 +144,13 @@ def tune(
     )
 
 
-class TokenCandidate:
+class TokenCandidate(Candidate):
     """A model bound with some kernel options, checked and timed by a token."""
 
-    def __init__(
-        self, device: Device, options: PlanOptions, folded: Mapping[str, Array], shader_root: Path | None = None
-    ) -> None:
+    def __init__(self, device: Device, options: PlanOptions, folded: Mapping[str, Array]) -> None:
         """Bind it; PlanError if the kernels do not fit, ShaderError if the driver does not compile them."""
         self.kernels, config = options.kernels, options.config
-        one_state = self.kernels.one_state
-        self.session = Session(fast_plan(options), folded, device, shader_root=shader_root, one_state=one_state)
+        self.session = Session(fast_plan(options), folded, device, one_state=self.kernels.one_state)
         self.last = min(config.max_position_embeddings, _CONTEXT) - 1
         self.vocab = config.vocab_size
 
@@ -185,28 +168,30 @@ class TokenCandidate:
                 found.append(self.session.read(LOGITS)[0])
         return np.stack(found)
 
-    def milliseconds(self, tokens: int) -> float:
-        """Return the mean time of ``tokens`` tokens, with each choice read back."""
+    def milliseconds(self, count: int, change: Change = NO_CHANGE) -> float:
+        """Return the mean time of ``count`` tokens, with each choice read back."""
         values = self.values(self.last)
 
         def run() -> None:
-            for _ in range(tokens):
+            for _ in range(count):
                 self.session.run(values, flush_every=self.kernels.flush_every)
                 self.session.read_rows(PICKS, self.last)
 
-        return milliseconds(run) / tokens
+        return milliseconds(run) / count
 
     def release(self) -> None:
         """Release all OpenGL objects."""
         self.session.release()
 
 
-class PromptCandidate:
+class PromptCandidate(Candidate):
     """A chunk plan bound over a session of the fast plan, checked and timed by a prompt."""
 
-    def __init__(self, options: PlanOptions, root: Session) -> None:
-        """Bind it; PlanError if the kernels do not fit, ShaderError if the driver does not compile them."""
-        self.kernels, config, prefill = options.kernels, options.config, Prefill(options)
+    rounds, patience, counts = 3, 1, (1, 8)  # prompts are slow
+
+    def __init__(self, options: PlanOptions, root: Session, kernels: KernelOptions) -> None:
+        """Bind it; errors as of :class:`TokenCandidate`."""
+        self.kernels, config, prefill = kernels, options.config, Prefill(dataclasses.replace(options, kernels=kernels))
         self._ids = example_ids(config, min(LONG_PROMPT, config.max_position_embeddings)).tolist()
         # Compiles; further sessions share its textures.
         self._scratch = Companions(prefill, root).chunk(prefill.rows).session
@@ -222,48 +207,15 @@ class PromptCandidate:
         """Return the logits [1, vocab] after the timed prompt."""
         return self.prefill(PROMPT)[None]
 
-    def milliseconds(self, count: int, tokens: int = PROMPT) -> float:
-        """Return the mean time of ``count`` prompts of ``tokens`` tokens."""
+    def milliseconds(self, count: int, change: Change = NO_CHANGE) -> float:
+        """Return the mean time of ``count`` prompts, which are long if the change is of ``chunk``."""
+        tokens = LONG_PROMPT if "chunk" in change else PROMPT
         return milliseconds(lambda: [self.prefill(tokens) for _ in range(count)]) / count
 
     def release(self) -> None:
         """Release its own OpenGL objects; weights and caches belong to the root."""
         self._session.close()
         self._scratch.release()
-
-
-class PromptSearch(Search[PromptCandidate]):
-    """Searches :data:`ROW_FIELDS`; prompts are slow, so each candidate is measured fewer times."""
-
-    rounds, patience, counts = 3, 1, (1, 8)
-
-    def __init__(self, options: PlanOptions, token: TokenCandidate, deadline: float) -> None:
-        """Start from a candidate for single tokens, over whose session the chunk plans are bound.
-
-        PlanError if even the plainest chunk plan does not fit.
-        """
-        self._context, self._tokens = options.config.max_position_embeddings, PROMPT
-
-        def bind(kernels: KernelOptions) -> PromptCandidate:
-            return PromptCandidate(dataclasses.replace(options, kernels=kernels), token.session)
-
-        plain = dataclasses.replace(token.kernels, **{name: getattr(PLAINEST, name) for name in ROW_FIELDS})
-        super().__init__(bind, token.kernels, plain, deadline)
-
-    def measure(self, candidate: PromptCandidate, count: int) -> float:
-        """Return the mean milliseconds of ``count`` prompts."""
-        return candidate.milliseconds(count, self._tokens)
-
-    def try_out(self, kernels: KernelOptions, change: Change) -> Trial:
-        """Measure a candidate, which replaces the best if it wins."""
-        rows, before = (min(each.chunk, self._context) for each in (kernels, self.best.kernels))
-        if "chunk" in change and rows == before:
-            return Trial(dict(change), None, f"the same within a context of {self._context}")
-        self._tokens = LONG_PROMPT if "chunk" in change else PROMPT
-        try:
-            return super().try_out(kernels, change)
-        finally:
-            self._tokens = PROMPT
 
 
 def moves_for(device: Device, weights: str) -> list[Sequence[Change]]:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import truediv
-from typing import Any, Generic, Protocol, TypeVar
+from types import MappingProxyType
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -17,14 +20,15 @@ from glinfer.errors import GlinferError
 from glinfer.inspect.timing import Work, in_turns
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.spec import Array
+from glinfer.program.oracle import relative_error
 
 Change = Mapping[str, Any]
+NO_CHANGE: Change = MappingProxyType({})
 
 _TOLERANCE = 1e-4  # relative to the largest logit: above rounding of another order, below a wrong sum
 _MARGIN = 0.98  # largest share of the best time with which a candidate wins; more is noise
 _HOPELESS = 1.25  # ratio at which measuring a candidate ends early
-ROUNDS = 5
-BLOCK_MS = 20.0  # duration of one side of a round
+_BLOCK_MS = 20.0  # duration of one side of a round
 
 
 @dataclass(frozen=True)
@@ -41,19 +45,23 @@ class Trial:
         return self.verdict == "faster"
 
 
-class Candidate(Protocol):
-    """Kernel options bound to a device."""
+class Candidate(ABC):
+    """Kernel options bound to a device, whose logits are checked, and which is timed by units: tokens or prompts."""
 
-    @property
-    def kernels(self) -> KernelOptions:
-        """The bound options."""
+    rounds = 5
+    patience = 2  # rounds after which a hopeless candidate is given up
+    counts = (2, 32)  # fewest and most units in one side of a round
+    kernels: KernelOptions
 
+    @abstractmethod
     def logits(self) -> Array:
         """Return logits [positions, vocab] that all candidates must reproduce."""
 
-    def milliseconds(self, count: int) -> float:
-        """Return the mean time of ``count`` of the timed units."""
+    @abstractmethod
+    def milliseconds(self, count: int, change: Change = NO_CHANGE) -> float:
+        """Return the mean time of ``count`` units; ``change`` is the one to measure."""
 
+    @abstractmethod
     def release(self) -> None:
         """Release all OpenGL objects."""
 
@@ -63,62 +71,16 @@ C = TypeVar("C", bound=Candidate)
 
 def difference(found: Array, expected: Array) -> str:
     """Describe why two sets of logits [positions, vocab] differ; empty if they agree."""
-    scale = float(np.abs(expected).max())
-    error = float(np.abs(found - expected).max())
-    if not error <= _TOLERANCE * scale:  # NaN fails too
-        return f"different logits: {error / scale:.1e} relative"
+    error = relative_error(found, expected)
+    if error > _TOLERANCE:
+        return f"different logits: {error:.1e} relative"
     if not np.array_equal(found.argmax(axis=1), expected.argmax(axis=1)):
         return "different likeliest token"
     return ""
 
 
-def ratios(
-    best: Callable[[], float], candidate: Callable[[], float], rounds: int = ROUNDS, patience: int = 2
-) -> list[float]:
-    """Time a candidate relative to the best, interleaved; a hopeless one is given up after ``patience`` rounds."""
-
-    def hopeless(times: Sequence[Sequence[float]]) -> bool:
-        return len(times[0]) >= patience and min(map(truediv, times[1], times[0])) > _HOPELESS
-
-    works = (Work(best, timed=True), Work(candidate, timed=True))
-    before, after = in_turns(works, rounds, warm_ups=0, ended=hopeless)
-    return list(map(truediv, after, before))
-
-
-def descend(
-    start: KernelOptions,
-    moves: Sequence[Sequence[Change]],
-    try_out: Callable[[KernelOptions, Change], Trial],
-    may_go_on: Callable[[], bool],
-) -> tuple[KernelOptions, list[Trial], bool]:
-    """Run coordinate descent; returns (best options, trials, whether it ended within the time).
-
-    ``try_out`` measures a candidate: the best options so far with one change.
-    """
-    best, trials, seen = start, list[Trial](), {start}
-    improved = True
-    while improved:
-        improved = False
-        for changes in moves:
-            for change in changes:
-                candidate = dataclasses.replace(best, **change)
-                if candidate in seen:
-                    continue
-                if not may_go_on():
-                    return best, trials, False
-                seen.add(candidate)
-                trials.append(try_out(candidate, change))
-                if trials[-1].won:
-                    best, improved = candidate, True
-    return best, trials, True
-
-
 class Search(Generic[C]):
     """State of one descent: the best candidate so far, bound to the device, and the logits that all must reproduce."""
-
-    rounds = ROUNDS
-    patience = 2
-    counts = (2, 32)  # fewest and most units in one side of a round
 
     def __init__(
         self, bind: Callable[[KernelOptions], C], start: KernelOptions, plainest: KernelOptions, deadline: float
@@ -141,39 +103,36 @@ class Search(Generic[C]):
             self.best = wanted
         self.start = self.best.kernels
 
+    def descend(
+        self, moves: Iterable[Iterable[Change]], before_trial: Callable[[], object]
+    ) -> tuple[list[Trial], bool]:
+        """Try changes of the best options, until a round of all has no win; returns whether the time sufficed, too."""
+        trials, seen, improved = list[Trial](), {self.start}, True
+        while improved:
+            improved = False
+            for change in itertools.chain.from_iterable(moves):
+                kernels = dataclasses.replace(self.best.kernels, **change)
+                if kernels in seen:
+                    continue
+                before_trial()
+                if time.perf_counter() + self.slowest_trial >= self.deadline:
+                    return trials, False
+                seen.add(kernels)
+                trials.append(self.try_out(kernels, change))
+                improved |= trials[-1].won
+        return trials, True
+
     def checked(self, kernels: KernelOptions) -> tuple[C | None, str]:
         """Bind options and check their logits; returns the candidate, or None and the problem."""
+        candidate = None
         try:
             candidate = self.bind(kernels)
-        except GlinferError as error:
-            return None, f"cannot run: {error}"
-        try:
             problem = difference(candidate.logits(), self.expected)
         except GlinferError as error:
             problem = f"cannot run: {error}"
-        if problem:
+        if problem and candidate is not None:
             candidate.release()
-            return None, problem
-        return candidate, ""
-
-    def measure(self, candidate: C, count: int) -> float:
-        """Return the mean milliseconds of ``count`` units."""
-        return candidate.milliseconds(count)
-
-    def count(self) -> int:
-        """Choose the units in one side of a round."""
-        least, most = self.counts
-        return max(least, min(most, round(BLOCK_MS / self.measure(self.best, least))))
-
-    def compare(self, candidate: C) -> list[float]:
-        """See :func:`ratios`."""
-        count = self.count()
-        return ratios(
-            lambda: self.measure(self.best, count),
-            lambda: self.measure(candidate, count),
-            self.rounds,
-            self.patience,
-        )
+        return (None, problem) if problem else (candidate, "")
 
     def try_out(self, kernels: KernelOptions, change: Change) -> Trial:
         """Measure a candidate, which replaces the best if it wins."""
@@ -181,9 +140,9 @@ class Search(Generic[C]):
         candidate, problem = self.checked(kernels)
         if candidate is None:
             return Trial(dict(change), None, problem)
-        found = self.compare(candidate)
+        found = self.ratios(candidate, change)
         if statistics.median(found) <= _MARGIN:  # among many trials one may win by luck, so measure again
-            found += self.compare(candidate)
+            found += self.ratios(candidate, change)
         ratio = statistics.median(found)
         won = ratio <= _MARGIN
         loser, self.best = (self.best, candidate) if won else (candidate, self.best)
@@ -191,24 +150,39 @@ class Search(Generic[C]):
         self.slowest_trial = max(self.slowest_trial, time.perf_counter() - started)
         return Trial(dict(change), ratio, "faster" if won else "not faster")
 
-    def may_go_on(self) -> bool:
-        """Check that there is time for another trial."""
-        return time.perf_counter() + self.slowest_trial < self.deadline
+    def ratios(self, candidate: C, change: Change) -> list[float]:
+        """Time a candidate relative to the best, interleaved; a hopeless one is given up."""
+
+        def hopeless(times: Sequence[Sequence[float]]) -> bool:
+            return len(times[0]) >= candidate.patience and min(map(truediv, times[1], times[0])) > _HOPELESS
+
+        before, after = self.times([self.best, candidate], change, hopeless)
+        return list(map(truediv, after, before))
+
+    def times(
+        self,
+        candidates: Sequence[C],
+        change: Change = NO_CHANGE,
+        ended: Callable[[Sequence[Sequence[float]]], bool] = lambda _: False,
+    ) -> list[list[float]]:
+        """Time candidates, interleaved; returns the mean milliseconds of each in each round."""
+        least, most = self.best.counts
+        count = max(least, min(most, round(_BLOCK_MS / self.best.milliseconds(least, change))))
+        works = [Work(partial(each.milliseconds, count, change), timed=True) for each in candidates]
+        return in_turns(works, self.best.rounds, warm_ups=0, ended=ended)
 
     def confirm(self) -> tuple[float, float]:
         """Measure the best against the start again; returns milliseconds of (the better one, the start).
 
         A win by luck is not kept.
         """
-        count = self.count()
         if self.best.kernels == self.start:
-            alone = statistics.median(self.measure(self.best, count) for _ in range(self.rounds))
+            alone = statistics.median(self.times([self.best])[0])
             return alone, alone
         loser = self.bind(self.start)
         try:
             loser.logits()  # some drivers compile at the first draw
-            works = [Work(partial(self.measure, each, count), timed=True) for each in (self.best, loser)]
-            found, before = map(statistics.median, in_turns(works, self.rounds, warm_ups=0))
+            found, before = map(statistics.median, self.times([self.best, loser]))
             if found >= before:
                 loser, self.best = self.best, loser
         finally:

@@ -88,10 +88,8 @@ def verify_draws(
     before: the contents of its caches are computed again.
 
     ``on_check`` receives each finished check. Two hooks plant faults for tests: ``on_bound`` receives the session
-    before the first run, ``before`` each draw right before it runs, after its inputs were read.
-
-    Raises:
-        InputError: the model cannot run the ids.
+    before the first run, ``before`` each draw right before it runs, after its inputs were read. InputError if the model
+    cannot run the ids.
     """
     ids = check_ids(ids, engine.options.config)
     session, *others = engine.sessions_for(len(ids))
@@ -102,16 +100,16 @@ def verify_draws(
     drawn = noise_key(0, len(ids)), 1.25  # also checks the noise in sampling
     *earlier, (inputs, values) = runs(session.plan, ids)
     for number, given in enumerate(earlier):
-        checker.run(f"run {number + 1} of {len(earlier) + 1}", *given)
+        checker.run(*given, where=f"run {number + 1} of {len(earlier) + 1}")
     if "noise" in values:
         values |= {"noise": 1.0, "noise_key": drawn[0], "inverse_temperature": drawn[1]}
-    checks = checker.check(inputs, values)
+    checks = checker.run(inputs, values)
     for other in others:
         checker = _DrawChecker(other, {}, on_check, before, first=len(checks))
         table = row_table(other.plan.table[TABLE].shape[0])
         table[0, FILTER_WORDS] = _FILTERS.filter_words
         fill_choices(table, [drawn])
-        checks += checker.check({TABLE: table}, other.plan.values_for(1))
+        checks += checker.run({TABLE: table}, other.plan.values_for(1))
     return checks
 
 
@@ -153,29 +151,20 @@ class _DrawChecker:
         self.saved: dict[str, Array] = {}
         self.checks: list[DrawCheck] = []
 
-    def run(self, where: str, inputs: Mapping[str, Array], values: RunValues) -> None:
-        """Run without comparison; errors are kept for the check of their draw."""
-        self.write(inputs)
-        self.session.run(
-            values,
-            before=self.planted,
-            after=lambda spec: self.findings[spec.name].extend(self.state.errors(where)),
-        )
-        self.values = self.session.compiled.plan.values(values)
-        for spec in self.session.plan.draws:
-            self.note(spec)
-
-    def check(self, inputs: Mapping[str, Array], values: RunValues) -> list[DrawCheck]:
-        """Run and compare every draw."""
-        self.write(inputs)
-        self.values = self.session.compiled.plan.values(values)
-        self.session.run(values, before=self.before, after=self.after)
-        return self.checks
-
-    def write(self, inputs: Mapping[str, Array]) -> None:
+    def run(self, inputs: Mapping[str, Array], values: RunValues, where: str = "") -> list[DrawCheck]:
+        """Run and compare every draw; errors of an earlier run, which has a name, are kept for the checks."""
         for name, array in inputs.items():
             self.session.write(name, array)
             self.extents[name] = (array.shape[0], array.shape[1])
+        self.values = self.session.compiled.plan.values(values)
+
+        def noted(spec: DrawSpec) -> None:
+            self.findings[spec.name] += self.state.errors(where)
+            self.note(spec)
+
+        hooks = (self.planted, noted) if where else (self.before, self.after)
+        self.session.run(values, before=hooks[0], after=hooks[1])
+        return self.checks
 
     def note(self, spec: DrawSpec) -> None:
         """Update the extents in use after a draw."""

@@ -50,10 +50,8 @@ def verify_greedy(engine: Engine, checkpoint: Checkpoint, ids: Sequence[int], co
     """Choose ``count`` tokens after ids on the device, then compare with the float64 oracle over the whole sequence.
 
     The oracle computes a plan's passes in NumPy over the device's weights, or over the checkpoint's if those are
-    folded. It predicts each token from those that the device chose before.
-
-    Raises:
-        InputError: the model cannot run the ids, or with the chosen ones they exceed its context.
+    folded. It predicts each token from those that the device chose before. InputError if the model cannot run the ids,
+    or with the chosen ones they exceed its context.
     """
     checked, options = check_ids(ids, checkpoint.config), engine.options
     whole = with_context(checkpoint, len(checked) + count)  # refuses a length beyond the context

@@ -31,7 +31,7 @@ KINDS = [
 def found(tmp_path_factory: pytest.TempPathFactory, browser: Browser, small: Path) -> dict[str, Any]:
     path = tmp_path_factory.mktemp("profile") / "report & more.html"
     with glinfer.load(small) as model:
-        report = profile(model, tokens=20, runs=2, growth=True, label="<i>Bard</i>")
+        report = profile(model.engine, tokens=20, runs=2, growth=True, label="<i>Bard</i>")
     write_page(path, profile_page(report))
     seen: dict[str, Any] = browser.do("report", path.as_uri())["value"]
     return seen | {"address": path.as_uri()}
