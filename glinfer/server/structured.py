@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, StrictBool, StrictStr, Tag
@@ -12,9 +12,10 @@ from glinfer.server.errors import ApiError
 from glinfer.server.json_text import parsed_json
 from glinfer.server.limits import LIMITS, Several, Strict
 from glinfer.server.served import Served
+from glinfer.structured.parts import Schemas
 from glinfer.structured.structure import ANY_OBJECT
 from glinfer.structured.tagged import TagForm
-from glinfer.structured.tools import FORMS, CallForm, MessageForm, Tool, call_grammar, schemas_of, tool_form
+from glinfer.structured.tools import FORMS, NO_ARGUMENTS, CallForm, MessageForm, call_grammar, tool_form
 
 ToolName = Annotated[StrictStr, Field(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
 
@@ -161,6 +162,11 @@ ResponseTools = Annotated[
 """Functions; and the tools that OpenAI's servers run themselves, which clients send by default and are ignored here."""
 
 
+def schemas_of(functions: Iterable[FunctionDefinition]) -> Schemas:
+    """The schemas of functions, for their calls."""
+    return {each.name: (each.parameters or NO_ARGUMENTS, bool(each.strict)) for each in functions}
+
+
 def tool_use(
     served: Served,
     tools: Sequence[ToolDefinition | ResponseTool | Mapping[str, Any]],
@@ -196,12 +202,10 @@ def tool_use(
         if isinstance(functions[0], ResponseTool) and choice in (None, "auto"):
             return None
         raise ApiError(str(error), param="tools", code="no_tools") from None
-    callable_tools = [
-        Tool(each.name, each.parameters, bool(each.strict)) for each in functions if one in (None, each.name)
-    ]
-    form = form.of(schemas_of(callable_tools)) if isinstance(form, TagForm) else form
+    schemas = schemas_of(each for each in functions if one in (None, each.name))
+    form = form.of(schemas) if isinstance(form, TagForm) else form
     grammar = call_grammar(
-        form, callable_tools, required=one is not None or choice == "required", parallel=parallel and one is None
+        form, schemas, required=one is not None or choice == "required", parallel=parallel and one is None
     )
     definitions = list[dict[str, Any]]()
     for each in functions:

@@ -17,7 +17,7 @@ from glinfer.structured.compiler import Compiler
 from glinfer.structured.gemma import GemmaArguments
 from glinfer.structured.structure import Structure
 from glinfer.structured.tagged import TagForm, TagParser
-from glinfer.structured.tools import FORMS, Tool, ToolForm, ToolParser, call_grammar, schemas_of, tool_form
+from glinfer.structured.tools import FORMS, NO_ARGUMENTS, ToolForm, ToolParser, call_grammar, tool_form
 from glinfer.text.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.usefixtures("here")
@@ -28,7 +28,7 @@ CITY = {
     "required": ["city"],
 }
 CITY |= {"additionalProperties": False}
-TOOLS = [Tool("look", CITY), Tool("now")]
+TOOLS = {"look": (CITY, False), "now": (NO_ARGUMENTS, False)}
 LOOK = '<tool_call>\n{"name": "look", "arguments": {"city": "Pa\\"}ris", "n": [1, 2]}}\n</tool_call>'
 NOW = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
 WRONG = NOW.replace("now", "nobody")
@@ -95,7 +95,7 @@ MINIMAX_NOW = MINIMAX + '<invoke name="now">\n</invoke>\n</minimax:tool_call>'
 MINIMAX += "</minimax:tool_call>"
 CODER = "<tool_call>\n<function=look>\n<parameter=city>\nx\n y\n</parameter>\n</function>\n</tool_call>"
 CODER_NOW = "<tool_call>\n<function=now>\n</function>\n</tool_call>"
-TEXTS = Tool("look", {**CITY, "properties": {"city": {"type": "string"}, "n": NUMBERS}})
+TEXTS = {**TOOLS, "look": ({**CITY, "properties": {"city": {"type": "string"}, "n": NUMBERS}}, False)}
 
 
 @each_case(
@@ -108,11 +108,11 @@ TEXTS = Tool("look", {**CITY, "properties": {"city": {"type": "string"}, "n": NU
     ],
 )
 def test_replies_with_tags(compiler: Compiler, form: str, one: str, both: str, calls: list[dict[str, Any]]) -> None:
-    tools, tagged = [TEXTS, Tool("now")], FORMS[form]
+    tagged = FORMS[form]
     assert isinstance(tagged, TagForm)
-    tagged = tagged.of(schemas_of(tools))
+    tagged = tagged.of(TEXTS)
     for required, parallel in ((False, True), (True, True), (True, False)):
-        grammar = call_grammar(tagged, tools, required=required, parallel=parallel)
+        grammar = call_grammar(tagged, TEXTS, required=required, parallel=parallel)
         assert accepts(compiler, grammar, one)
         assert accepts(compiler, grammar, both) == parallel
         assert accepts(compiler, grammar, f"hi {one}") == accepts(compiler, grammar, "hello") == (not required)
@@ -227,7 +227,7 @@ def test_arguments_between_control_tokens(
     """What the grammar lets through becomes JSON, in pieces of any size."""
     (compiler, words), draw = gemma, random.Random(2)
     text = f"call:f{{{arguments}}}"
-    grammar = call_grammar(FORMS["gemma4"], [Tool("f", ORDER)], required=True, parallel=False)
+    grammar = call_grammar(FORMS["gemma4"], {"f": (ORDER, False)}, required=True, parallel=False)
     accepted = accepts(compiler, grammar, words.encode(f"<|tool_call>{text}<tool_call|>"))
     assert accepted is (value is not None)
     for _ in range(20 * accepted):
@@ -240,9 +240,9 @@ def test_arguments_between_control_tokens(
 
 
 def test_strict_arguments_between_control_tokens_are_refused_where_a_keyword_is_unknown() -> None:
-    tool = Tool("f", {"type": "object", "properties": {"a": {"type": "string", "pattern": "x"}}}, strict=True)
+    schema = {"type": "object", "properties": {"a": {"type": "string", "pattern": "x"}}}
     with pytest.raises(StructureError, match="'pattern' in a of the tool f is not supported"):
-        call_grammar(FORMS["gemma4"], [tool], required=True, parallel=False)
+        call_grammar(FORMS["gemma4"], {"f": (schema, True)}, required=True, parallel=False)
 
 
 @each_case(
