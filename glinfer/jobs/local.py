@@ -19,7 +19,7 @@ from glinfer.engine.batch import SchedulerOptions
 from glinfer.errors import ContextError
 from glinfer.gl.context import Limits, open_device
 from glinfer.jobs.lines import LineResult, RequestLine
-from glinfer.jobs.pool import MAX_RETRIES, Answered, Event, Events, Failed, Member, Pool, Ready, result_json
+from glinfer.jobs.pool import MAX_RETRIES, Answered, Event, Events, Failed, Member, Pool, Ready
 from glinfer.jobs.requests import answered, sent_body
 from glinfer.server.errors import ApiError, failed
 from glinfer.server.metrics import Metrics
@@ -52,11 +52,7 @@ class LocalSetup:
 
 
 class LocalServer:
-    """Models and the server's routes, on the running event loop.
-
-    Attributes:
-        worker: the OpenGL thread.
-    """
+    """Models and the server's routes, on the running event loop."""
 
     def __init__(self, setup: LocalSetup) -> None:
         """Prepare; :meth:`start` loads the models."""
@@ -196,7 +192,7 @@ class LocalMember(Member):
         except BaseException as error:
             self._tell(Failed(error, number))
         else:
-            self._tell(Answered(number, result_json(result), self._server.draws))
+            self._tell(Answered.by(number, result, self._server.draws))
 
     def close(self) -> None:
         """Close the models and end the thread; does nothing in a forked process."""

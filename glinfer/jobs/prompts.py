@@ -91,9 +91,7 @@ class PromptForm(LineForm):
     def finished(self, found: dict[str, Any]) -> tuple[Key, str] | None:
         """The id and the ``prompt_sha`` of a result."""
         key, digest = found.get("id"), found.get("prompt_sha")
-        if not isinstance(key, (str, int)) or isinstance(key, bool) or not isinstance(digest, str):
-            return None
-        return key, digest
+        return (key, digest) if type(key) in (str, int) and isinstance(digest, str) else None
 
 
 def _ids(name: str, value: object) -> list[int]:
@@ -142,7 +140,6 @@ class PromptRunner:
     """Runs prompts together on one model.
 
     Attributes:
-        model: the model.
         slots: concurrent sequences; None for the model's default.
         memory: limit for the texture memory of their caches, in bytes.
         longest: tokens of the longest sequence; None for a whole context.

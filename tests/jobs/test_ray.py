@@ -39,6 +39,10 @@ def requests() -> list[RequestLine]:
     return [RequestLine(number, f"r{number}", "/v1/completions", body) for number, body in enumerate(bodies, start=1)]
 
 
+def written(line: RequestLine) -> str:
+    return json.dumps({"custom_id": line.key, "method": "POST", "url": line.url, "body": line.body}) + "\n"
+
+
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
     """Three nodes, each with one device, whose actors find this checkout."""
@@ -111,7 +115,7 @@ class TestCluster:
         self, cluster: Any, expected: dict[str, Any], small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
-        source.write_text("".join(json.dumps(each.to_json()) + "\n" for each in requests()))
+        source.write_text("".join(written(each) for each in requests()))
         arguments = ["run-batch", "-i", str(source), "-o", str(out), "--ray", cluster.address]
         assert run([*arguments, f"m={small}"]) == 0
         assert capsys.readouterr().err.startswith(f"{COUNT} lines done · ")
@@ -164,6 +168,6 @@ def test_a_missing_package_is_named(
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, "ray", None)
     source = tmp_path / "in.jsonl"
-    source.write_text(json.dumps(requests()[0].to_json()) + "\n")
+    source.write_text(written(requests()[0]))
     err = refused(capsys, "run-batch", "-i", source, "-o", tmp_path / "o", "--ray", "auto", f"m={small}")
     assert re.search("--ray needs the package ray, which is not installed; .*pip install", err)

@@ -186,6 +186,7 @@ class TestRefused:
             "--tokenizer needs a single MODEL, found 2",
         ),
         (["-i", "IN", "-o", "IN", "MODEL"], "this is the input itself"),
+        (["-i", "IN", "-o", "out.parquet.gz", "MODEL"], "out.parquet.gz: results are lines of JSON"),
         (["-i", "none", "-o", "OUT", "MODEL"], "none: cannot read it: No such file"),
     )
 
