@@ -25,11 +25,11 @@ from glinfer.server.errors import ApiError, failed
 from glinfer.server.metrics import Metrics
 from glinfer.server.routes import ROUTES
 from glinfer.server.served import ModelSource
-from glinfer.server.state import Endpoint, ServerState
+from glinfer.server.state import ServerState
 from glinfer.server.worker import Worker
 
 _MANY = 1 << 20
-_ENDPOINTS = {route.path: Endpoint(route.body, route.endpoint) for route in ROUTES if route.body is not None}
+_ROUTES = {route.path: route for route in ROUTES}
 _RETRIED = ("context_lost", "driver_error", "not_ready")
 
 
@@ -114,7 +114,7 @@ class LocalServer:
         """The status and body of the answer by the route of a line."""
         try:
             data = json.dumps(sent_body(line)).encode()
-            response = cast(Response, await _ENDPOINTS[line.url].answer(self._state, [data]))
+            response = cast(Response, await _ROUTES[line.url].answer(self._state, [data]))
             return response.status_code, json.loads(bytes(response.body))
         except ApiError as error:
             found = error

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -109,7 +109,8 @@ def _event_of(kind: str, fields: dict[str, Any]) -> Event:
     """The event in a message of :class:`_Results`."""
     if kind == "refused":
         return Failed(InputError(fields["message"]))
-    return {"ready": Ready, "died": Died, "answered": Answered}[kind](**fields)
+    kinds: dict[str, Callable[..., Event]] = {"ready": Ready, "died": Died, "answered": Answered}
+    return kinds[kind](**fields)
 
 
 class _Results:

@@ -91,7 +91,9 @@ class PromptForm(LineForm):
     def finished(self, found: dict[str, Any]) -> tuple[Key, str] | None:
         """The id and the ``prompt_sha`` of a result."""
         key, digest = found.get("id"), found.get("prompt_sha")
-        return (key, digest) if type(key) in (str, int) and isinstance(digest, str) else None
+        if not isinstance(key, (str, int)) or isinstance(key, bool) or not isinstance(digest, str):
+            return None
+        return key, digest
 
 
 def _ids(name: str, value: object) -> list[int]:

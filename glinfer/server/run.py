@@ -24,7 +24,7 @@ from glinfer.gl.malloc import return_large_blocks
 from glinfer.server.app import App
 from glinfer.server.auth import Access, is_host_name, is_loopback, is_origin
 from glinfer.server.connections import BoundedConnection, bounded
-from glinfer.server.errors import not_ready
+from glinfer.server.errors import again_soon
 from glinfer.server.limits import MAX_WAITING, ConnectionLimits
 from glinfer.server.metrics import Metrics
 from glinfer.server.served import ModelSource
@@ -199,7 +199,7 @@ class HttpServer:
 
     async def _end(self) -> None:
         """Let requests finish, fail those that do not in time, and close; work off the event loop gets less time."""
-        late = not_ready("the server is shutting down, and this request exceeded the grace period")
+        late = again_soon("the server is shutting down, and this request exceeded the grace period")
         await self._idle(min(self.options.grace, _OFF_LOOP_SECONDS), lambda: self.state.busy)
         self.state.abandon(late)
         await self._idle(self.options.grace, lambda: self.worker.live)

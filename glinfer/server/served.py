@@ -17,7 +17,7 @@ from glinfer.errors import InputError, OptionError
 from glinfer.export.card import examples_for, licence_of
 from glinfer.formats import weight_shapes
 from glinfer.formats.sampling import NAMES
-from glinfer.server.errors import ApiError, log, not_ready, refused
+from glinfer.server.errors import ApiError, again_soon, log, refused
 from glinfer.text.chat import OPEN, ChatForm, Rendering
 from glinfer.text.templates import Message, Tools
 from glinfer.text.tokenizer import Tokenizer
@@ -124,7 +124,7 @@ class Served:
             ApiError: it is loading.
         """
         if self.model is None:
-            raise not_ready(f"the model {self.name} is being loaded; try again")
+            raise again_soon(f"the model {self.name} is being loaded; try again")
         return self.model
 
     @property

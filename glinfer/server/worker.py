@@ -25,7 +25,7 @@ from glinfer.engine.requests import Running
 from glinfer.engine.scheduler import Event, Scheduler
 from glinfer.errors import ContextError, GLError, GlinferError
 from glinfer.gl.context import Device
-from glinfer.server.errors import ApiError, again_soon, failed, log, not_ready, refused
+from glinfer.server.errors import ApiError, again_soon, failed, log, refused
 from glinfer.server.limits import EMBED_REQUESTS, share
 from glinfer.server.metrics import Metrics
 from glinfer.server.served import ModelSource, Served
@@ -261,7 +261,7 @@ class Worker:
             self._tell_loop(self._on_failure)
         finally:
             self._close()
-            self._fail_all(not_ready("the server is shutting down"))
+            self._fail_all(again_soon("the server is shutting down"))
             self._deliver()
             self._ended = True
             self._tell_loop(self._follow_the_last)
@@ -399,7 +399,7 @@ class Worker:
     def _insert(self, channel: Channel, sequences: Sequence[Running]) -> None:
         runner = channel.served
         if runner.scheduler is None:
-            self._outgoing.append((channel, not_ready("the model is being loaded")))
+            self._outgoing.append((channel, again_soon("the model is being loaded")))
             return
         try:
             for each in sequences:
@@ -412,7 +412,7 @@ class Worker:
 
     def _insert_work(self, channel: Channel, start: Callable[[Model], Steps]) -> None:
         if channel.served.model is None:
-            self._outgoing.append((channel, not_ready("the model is being loaded")))
+            self._outgoing.append((channel, again_soon("the model is being loaded")))
         else:
             channel.served.works.append((channel, _started(start, channel.served.model)))
 
