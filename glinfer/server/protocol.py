@@ -37,7 +37,7 @@ class RequestBody(Strict):
     """A request; fields in ``neutral`` are refused unless they have one of the values listed there."""
 
     neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
-    ignored: ClassVar[frozenset[str]] = frozenset({"user", "metadata", "store", "service_tier", "safety_identifier"})
+    ignored = frozenset({"user", "metadata", "store", "service_tier", "safety_identifier"})
 
     model: ModelName
     """The name of a model in /v1/models."""
@@ -59,7 +59,7 @@ class RequestBody(Strict):
             value = found.pop(name, None)
             if value is not None and not any(value == each and type(value) is type(each) for each in allowed):
                 raise ApiError(f"{name} is not supported here; leave it out", param=name, code="unsupported_parameter")
-        given = {name: value for name, value in found.items() if value is not None and name not in cls.ignored}
+        given = {name: value for name, value in found.items() if value is not None}
         if given.get("stream_options") and given.get("stream") is not True:
             raise ApiError("stream_options needs stream: true", param="stream_options")
         try:
@@ -102,12 +102,12 @@ def _is_name(part: str) -> bool:
 class StreamOptions(Strict):
     """``stream_options``."""
 
+    ignored = frozenset({"include_obfuscation"})
+
     include_usage: bool | None = None
     """Send the token counts in a last chunk."""
     continuous_usage_stats: bool | None = None
     """Send the token counts in every chunk."""
-    include_obfuscation: bool | None = None
-    """Ignored."""
 
 
 class DrawnBody(RequestBody):
@@ -206,30 +206,28 @@ class StructuredBody(SamplingBody):
 class TextPart(Strict):
     """A part of a message's content."""
 
+    ignored = frozenset({"annotations", "logprobs"})
+
     type: Literal["text", "input_text", "output_text"]
     text: StrictStr
-    annotations: list[Any] | None = None
-    """Ignored."""
-    logprobs: list[Any] | None = None
-    """Ignored."""
 
 
 class ImageUrl(Strict):
     """The place of an image."""
 
+    ignored = frozenset({"detail"})
+
     url: StrictStr
     """A data URL: ``data:image/png;base64,…``; nothing is fetched."""
-    detail: StrictStr | None = None
-    """Ignored."""
 
 
 class ImagePart(Strict):
     """An image in a user's message, for models that take images."""
 
+    ignored = frozenset({"detail"})
+
     type: Literal["image_url", "input_image"]
     image_url: ImageUrl | StrictStr
-    detail: StrictStr | None = None
-    """Ignored."""
 
 
 Part = Annotated[TextPart | ImagePart, Field(discriminator="type")]
@@ -252,17 +250,15 @@ def joined(content: str | Sequence[TextPart | ImagePart]) -> str | list[dict[str
 class ChatMessage(Strict):
     """A message of a chat."""
 
+    ignored = frozenset({"refusal", "annotations"})
+
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: StrictStr | Several[Part] | None = None
     """The text, or parts; optional in an assistant's message with calls."""
     name: StrictStr | None = None
     """The name of a tool, for templates that use it; otherwise ignored."""
-    refusal: StrictStr | None = None
-    """Ignored."""
     reasoning_content: StrictStr | None = None
     """Thoughts; kept in the next prompt if they led to calls and the template has a place for them."""
-    annotations: list[Any] | None = None
-    """Ignored."""
     tool_calls: Annotated[Several[structured.ToolCall], Field(max_length=LIMITS.tools)] | None = None
     """The assistant's tool calls."""
     tool_call_id: StrictStr | None = None
@@ -383,21 +379,13 @@ class CompletionRequest(StructuredBody):
 
 
 class InputItem(Strict):
-    """An item of a response's input: a message, or a non-text output item of an earlier answer."""
+    """An item of a response's input: a message, or an output item of an earlier answer; ``reasoning`` is ignored."""
+
+    ignored = frozenset({"id", "status", "phase", "summary", "encrypted_content"})
 
     type: Literal["message", "reasoning", "item_reference", "function_call", "function_call_output"] | None = None
     role: Literal["system", "developer", "user", "assistant"] | None = None
     content: StrictStr | Several[Part] | None = None
-    id: StrictStr | None = None
-    """Ignored."""
-    status: StrictStr | None = None
-    """Ignored."""
-    phase: StrictStr | None = None
-    """Ignored."""
-    summary: list[Any] | None = None
-    """Ignored, like every ``reasoning`` item."""
-    encrypted_content: StrictStr | None = None
-    """Ignored."""
     call_id: StrictStr | None = None
     """The id of a call, also in the output that answers it."""
     name: structured.ToolName | None = None

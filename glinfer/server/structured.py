@@ -57,9 +57,9 @@ class TextFormat(SchemaFields):
 class ResponseText(Strict):
     """``text`` of a response."""
 
+    ignored = frozenset({"verbosity"})
+
     format: TextFormat | None = None
-    verbosity: StrictStr | None = None
-    """Ignored."""
 
 
 class FunctionDefinition(Strict):
@@ -117,11 +117,11 @@ class CalledFunction(Strict):
 class ToolCall(Strict):
     """A call in an assistant's message."""
 
+    ignored = frozenset({"index"})
+
     id: StrictStr | None = None
     type: Literal["function"] | None = None
     function: CalledFunction
-    index: int | None = None
-    """Ignored."""
 
     def for_template(self, place: int, param: str = "messages") -> dict[str, Any]:
         """The call in the form for templates, with its arguments as an object.

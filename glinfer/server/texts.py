@@ -15,7 +15,7 @@ import numpy as np
 from starlette.types import ASGIApp
 
 from glinfer.engine.embed import Embedder, EmbedRequest, Ranked, Vectors
-from glinfer.engine.ids import check_tokens
+from glinfer.engine.ids import check_tokens, check_within
 from glinfer.errors import InputError
 from glinfer.server import protocol
 from glinfer.server.errors import ApiError
@@ -151,10 +151,16 @@ async def score(asked: Asked[protocol.ScoreRequest]) -> ASGIApp:
 async def embeddings(asked: Asked[protocol.EmbeddingRequest]) -> ASGIApp:
     """The vectors of texts."""
     body = asked.body
+    name, dimensions = body.prompt_name, body.dimensions
 
     def check(embedder: Embedder) -> EmbedRequest:
-        return embedder.request(protocol.listed(body.input), prompt_name=body.prompt_name, dimensions=body.dimensions)
+        return embedder.request(protocol.listed(body.input), prompt_name=name, dimensions=dimensions)
 
+    embedder = await asked.off_loop(lambda: asked.served.loaded.embedder, "model", size=0)
+    width = embedder.encoder.width
+    await asked.off_loop(lambda: embedder.prompt(name, None), "prompt_name", size=0)
+    if dimensions is not None:
+        await asked.off_loop(lambda: check_within("dimensions", dimensions, width), "dimensions", size=0)
     texts = await _encoded(asked, check, "input")
     vectors: Vectors = await in_steps(asked, lambda model: model.embedder.steps(texts))
 
