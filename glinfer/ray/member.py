@@ -106,11 +106,7 @@ def ray_pool(address: str, setup: LocalSetup, digests: Mapping[str, str]) -> Ite
 
 
 def _reach(address: str) -> None:
-    """Check within seconds that the address answers; Ray itself would try for minutes.
-
-    Raises:
-        OSError: nothing answers.
-    """
+    """Check within seconds that the address answers, else OSError; Ray itself would try for minutes."""
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if colon and port.isdecimal():
         socket.create_connection((host.strip("[]"), int(port)), _REACH_SECONDS).close()

@@ -30,11 +30,7 @@ class App:
     """The ASGI application of one server."""
 
     def __init__(self, state: ServerState, access: Access) -> None:
-        """Make the routes.
-
-        Raises:
-            FormatError: the chat page is missing.
-        """
+        """Make the routes; FormatError if the chat page is missing."""
         self._state, self._access, self._metrics = state, access, state.worker.metrics
         self._numbers = itertools.count(secrets.randbits(63))
         described = document()

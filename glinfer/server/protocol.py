@@ -314,11 +314,7 @@ class RenderedBody(RequestBody):
     """Arguments that the model's chat template uses, such as ``{"enable_thinking": false}``."""
 
     def rendering(self) -> Rendering:
-        """The options for rendering the conversation.
-
-        Raises:
-            ApiError: the fields contradict each other.
-        """
+        """The options for rendering the conversation; ApiError if the fields contradict each other."""
         if self.continue_final_message and self.add_generation_prompt:
             message = "found both add_generation_prompt and continue_final_message; give one of them"
             raise ApiError(message, param="continue_final_message")

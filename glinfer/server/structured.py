@@ -217,11 +217,7 @@ def tool_use(
 
 
 def _call_form(served: Served) -> CallForm:
-    """The call form of a model.
-
-    Raises:
-        StructureError: its template has no calls, or an unknown form.
-    """
+    """The call form of a model; StructureError if its template has no calls, or an unknown form."""
     chat = served.chat_form()
     if not chat.template_source:
         raise StructureError(f"the chat template of {served.name} has no place for tools; leave them out")

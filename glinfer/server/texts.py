@@ -197,11 +197,7 @@ async def rerank(asked: Asked[protocol.RerankRequest]) -> ASGIApp:
 
 
 async def _encoded(asked: Asked[Any], work: Callable[[Embedder], EmbedRequest], param: str) -> EmbedRequest:
-    """The texts of a request, checked and encoded off the event loop.
-
-    Raises:
-        ApiError: the model does not embed texts, or they are refused.
-    """
+    """The texts of a request, checked and encoded off the event loop."""
     found = await asked.off_loop(lambda: work(asked.served.loaded.embedder), param)
     if found.tokens > LIMITS.embed_tokens:
         raise ApiError(
