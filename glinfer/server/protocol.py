@@ -13,7 +13,7 @@ from glinfer.server import structured
 from glinfer.server.errors import ApiError
 from glinfer.server.json_text import parsed_json
 from glinfer.server.limits import LIMITS, MAX_FIELDS, Several, Strict, few
-from glinfer.text.chat import Rendering
+from glinfer.text.templates import Rendering
 
 Number = StrictInt | StrictFloat
 ModelName = Annotated[StrictStr, Field(min_length=1, max_length=LIMITS.model_characters)]

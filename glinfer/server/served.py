@@ -18,8 +18,8 @@ from glinfer.export.card import examples_for, licence_of
 from glinfer.formats import weight_shapes
 from glinfer.formats.sampling import NAMES
 from glinfer.server.errors import ApiError, again_soon, log, refused
-from glinfer.text.chat import OPEN, ChatForm, Rendering
-from glinfer.text.templates import Message, Tools
+from glinfer.text.chat import ChatForm
+from glinfer.text.templates import OPEN, Message, Rendering, Tools
 from glinfer.text.tokenizer import Tokenizer
 
 _LONG_TEXTS = 1 << 16

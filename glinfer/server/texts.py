@@ -22,8 +22,8 @@ from glinfer.server.errors import ApiError
 from glinfer.server.generation import Usage, in_steps, new_id, now, scored
 from glinfer.server.limits import LIMITS
 from glinfer.server.state import Asked
-from glinfer.text.chat import OPEN
 from glinfer.text.images import placeholders
+from glinfer.text.templates import OPEN
 
 
 async def _ids(asked: Asked[Any], body: protocol.TokenizeRequest, reply: str = "") -> list[int]:

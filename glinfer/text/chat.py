@@ -23,7 +23,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
-from types import MappingProxyType
 from typing import Any, Literal
 
 from glinfer.config import ModelConfig
@@ -32,7 +31,7 @@ from glinfer.families.settings import quoted
 from glinfer.formats import find_model
 from glinfer.formats.files import AnyPath
 from glinfer.text.stops import default_stops
-from glinfer.text.templates import Check, JinjaTemplate, Message, Tools, find_template
+from glinfer.text.templates import NO_KWARGS, OPEN, Check, JinjaTemplate, Message, Rendering, Tools, find_template
 from glinfer.text.tokenizer import Tokenizer, encodable
 
 ReplyKind = Literal["thinking", "answer", "call"]
@@ -40,8 +39,6 @@ _END_OF_TEXT = "<|endoftext|>"
 _NO_SYSTEM = "this model's chat form has no place for a system prompt; leave it out"
 _NO_TOOLS = "this model's chat form has no place for tools; leave them out"
 _NO_KWARGS = "this model's chat form has no template; leave its arguments out"
-NO_KWARGS: Mapping[str, Any] = MappingProxyType({})
-"""No arguments for a chat template."""
 _NOT_LAST = "the last message is not a text of the assistant's; to continue a message, put the assistant's last"
 _TOOL_FIELDS = frozenset({"tool_calls", "tool_call_id", "name", "thinking"})
 _CHANNEL_TOKENS = ("<|start|>", "<|channel|>", "<|message|>")
@@ -107,25 +104,6 @@ class CallTokens:
     closing: int
     quote: int
     decode: Callable[[Iterable[int]], str]
-
-
-@dataclass(frozen=True)
-class Rendering:
-    """How a conversation becomes a prompt.
-
-    Attributes:
-        add_generation_prompt: end with the tokens that open the assistant's next message.
-        continue_final_message: end within the last message, which is the assistant's.
-        kwargs: arguments that the chat template uses.
-    """
-
-    add_generation_prompt: bool = True
-    continue_final_message: bool = False
-    kwargs: Mapping[str, Any] = field(default_factory=dict)
-
-
-OPEN = Rendering()
-"""The default: end where the model begins its reply."""
 
 
 class ChatForm(ABC):
@@ -198,15 +176,14 @@ class ChatForm(ABC):
 class ChatTemplate(ChatForm):
     """Gab's chat form: the ids of its control tokens, and the layout of a turn.
 
+    A reply ends with ``<|end|>``, ``<|endoftext|>`` if the vocabulary has one, or ``<|user|>``, with which a model
+    would begin the user's next message.
+
     Attributes:
         user, end, assistant: ids of ``<|user|>``, ``<|end|>``, ``<|assistant|>``.
-        think: id of ``<|think|>`` or ``<think>``, or None where the vocabulary has none.
-        answer: id of the token between thoughts and answer: ``<|assistant|>`` or ``</think>``.
-        stop_ids: tokens that end a reply: ``<|end|>``, ``<|endoftext|>`` if the vocabulary has one, and ``<|user|>``,
-            with which a model would begin the user's next message.
 
     Raises:
-        InputError: the vocabulary lacks one of the three tokens that chat needs.
+        InputError: the vocabulary lacks one of these three tokens.
     """
 
     no_think = "this tokenizer has no <|think|> token; chat without thinking"
@@ -316,7 +293,7 @@ class TemplateChat(ChatForm):
             opening, closing, quote = found
             self.call_tokens = CallTokens(opening, closing, quote, tokenizer.decode)
             ends += (known[_AFTER_CALLS],) if _AFTER_CALLS in known else ()
-        template.ids(tokenizer, [*self._first, {"role": "user", "content": "Hello"}], kwargs=kwargs)
+        template.ids(tokenizer, [*self._first, {"role": "user", "content": "Hello"}], Rendering(kwargs=kwargs))
         # With channels, the token after a message may end each of a reply's messages.
         in_messages = self.channels is not None and self.channels.opens
         end = None if in_messages and ends else template.end_of_reply(tokenizer)
@@ -343,8 +320,8 @@ class TemplateChat(ChatForm):
         last = messages[-1] if messages else {}
         if how.continue_final_message and (last.get("role") != "assistant" or last.get("tool_calls")):
             raise InputError(_NOT_LAST)
-        given = {**vars(how), "kwargs": {**self._kwargs, **how.kwargs}}
-        return tuple(self._template.ids(self._tokenizer, messages, tools=tools, check=check, **given))
+        how = replace(how, kwargs={**self._kwargs, **how.kwargs})
+        return tuple(self._template.ids(self._tokenizer, messages, how, tools=tools, check=check))
 
 
 def template_of(path: AnyPath, tokenizer: Tokenizer, config: ModelConfig) -> JinjaTemplate | None:
