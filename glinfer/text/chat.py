@@ -71,7 +71,6 @@ class Channels:
 
     Attributes:
         start, channel, message: ids of ``<|start|>``, ``<|channel|>`` and ``<|message|>``.
-        decode: converts token ids to text.
         opens: whether the prompt ends inside a header, which a reply may continue.
     """
 
@@ -93,12 +92,7 @@ class Channels:
 
 @dataclass(frozen=True)
 class CallTokens:
-    """The control tokens of calls within a reply.
-
-    Attributes:
-        opening, closing, quote: ids of ``<|tool_call>``, ``<tool_call|>`` and ``<|"|>``.
-        decode: converts token ids to text.
-    """
+    """The control tokens of calls within a reply: ids of ``<|tool_call>``, ``<tool_call|>`` and ``<|"|>``."""
 
     opening: int
     closing: int
@@ -193,7 +187,11 @@ class ChatTemplate(ChatForm):
         super().__init__(tokenizer)
         known = tokenizer.control_tokens
         if missing := [text for text in _CHAT_TOKENS if text not in known]:
-            raise InputError(f"this tokenizer cannot chat: it has no {missing[0]} token; use generate")
+            raise InputError(
+                "this model cannot chat: it has no chat template (chat_template.jinja, or chat_template in "
+                "tokenizer_config.json or in a GGUF file's metadata), and its tokenizer no "
+                f"{missing[0]} token; use generate"
+            )
         self.user, self.end, self.assistant = (known[text] for text in _CHAT_TOKENS)
         self.think, self.answer = known.get("<|think|>"), self.assistant
         self._thinking: tuple[int, ...] = () if self.think is None else (self.think,)
@@ -359,17 +357,12 @@ def find_chat(
     if template is not None:
         template = replace(template, pictured=images)
         return TemplateChat(template, tokenizer, default_stops(path, tokenizer, config), system=system, kwargs=kwargs)
-    missing = next((text for text in _CHAT_TOKENS if text not in tokenizer.control_tokens), None)
-    if missing is not None:
-        raise InputError(
-            "this model cannot chat: it has no chat template (chat_template.jinja, or chat_template in "
-            f"tokenizer_config.json or in a GGUF file's metadata), and its tokenizer no {missing} token; use generate"
-        )
+    form = ChatTemplate(tokenizer)
     if system:
         raise InputError(_NO_SYSTEM)
     if kwargs:
         raise OptionError(_NO_KWARGS)
-    return ChatTemplate(tokenizer)
+    return form
 
 
 def check_messages(messages: str | Sequence[Message]) -> tuple[str, list[str]]:

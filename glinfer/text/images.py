@@ -96,12 +96,7 @@ class Square:
 
 
 class ImageToken(int):
-    """A token of a prompt that stands for a part of an image; its number is beyond the vocabulary.
-
-    Attributes:
-        square: the square that it belongs to.
-        place: the row of that square.
-    """
+    """A token of a prompt that stands for row ``place`` of a ``square``; its number is beyond the vocabulary."""
 
     square: Square
     place: int
@@ -198,13 +193,10 @@ def placeholders(ids: Sequence[int], tokenizer: Tokenizer) -> list[int]:
 
 
 class Pictured(str):
-    """The content of a message with images; as a text it has a mark in the place of each.
-
-    Attributes:
-        parts: texts, and the prompt of each image: texts, control tokens and :class:`ImageToken`.
-    """
+    """The content of a message with images; as a text it has a mark in the place of each."""
 
     parts: tuple[str | tuple[str | int, ...], ...]
+    """Texts, and the prompt of each image: texts, control tokens and :class:`ImageToken`."""
 
     @classmethod
     def of(cls, parts: Iterable[str | tuple[str | int, ...]]) -> Pictured:
