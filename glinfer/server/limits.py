@@ -1,8 +1,7 @@
 """The limits of requests to the server; docs/server.md has the same table.
 
-A body of a few million bytes can have millions of values, whose parsing blocks all other threads; they are counted
-first. A body can also have many errors, and pydantic needs some hundred bytes and microseconds for each. So checking a
-list stops at its first error, and objects with too many fields are refused before their fields are checked.
+Pydantic takes some hundred bytes and microseconds for each error in a body. So checking a list stops at its first
+error, and objects with too many fields are refused before their fields are checked.
 """
 
 from __future__ import annotations

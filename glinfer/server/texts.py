@@ -1,8 +1,4 @@
-"""The routes for tokens and texts.
-
-These are /tokenize, /detokenize, /apply-template, /v1/score and /v1/attention; embedding models have /v1/embeddings
-and /v1/rerank.
-"""
+"""The routes for tokens and texts; embedding models have /v1/embeddings and /v1/rerank."""
 
 from __future__ import annotations
 

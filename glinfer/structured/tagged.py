@@ -1,12 +1,5 @@
 """Tool calls whose names and arguments stand between tags: a grammar for replies, and a parser.
 
-* ``glm-4.5`` (GLM-4.5 to 4.7): ``<tool_call>NAME``, for each argument ``<arg_key>KEY</arg_key>`` and
-  ``<arg_value>VALUE</arg_value>``, ``</tool_call>``, with or without line breaks between them.
-* ``minimax`` (MiniMax-M2): ``<minimax:tool_call>``, for each call ``<invoke name="NAME">``, for each argument
-  ``<parameter name="KEY">VALUE</parameter>``, ``</invoke>``, and ``</minimax:tool_call>``, each on a line.
-* ``coder`` (Qwen3-Coder, Qwen 3.5): ``<tool_call>``, ``<function=NAME>``, for each argument ``<parameter=KEY>``, the
-  value on lines of its own, ``</parameter>``, ``</function>``, ``</tool_call>``, each on a line.
-
 Values of type string are bare text, and others are JSON. Arguments are in the order of the tool's properties.
 """
 

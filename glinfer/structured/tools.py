@@ -1,17 +1,7 @@
 """Tool calls in replies: the form of each family of chat templates, a grammar for its replies, and a parser.
 
-Eight forms are supported, and the template's source shows which one a model has learned:
-
-* ``hermes`` (Hermes, Qwen 2.5 and 3, SmolLM3): ``<tool_call>``, a line ``{"name": …, "arguments": {…}}``,
-  ``</tool_call>``; several calls follow each other.
-* ``list`` (SmolLM2): ``<tool_call>[{"name": …, "arguments": {…}}, …]</tool_call>``.
-* ``bare`` (Llama 3.1 to 3.3): the whole reply is one ``{"name": …, "parameters": {…}}``.
-* ``glm-4.5`` (GLM-4.5 to 4.7), ``minimax`` (MiniMax-M2), ``coder`` (Qwen3-Coder, Qwen 3.5): tags enclose the name, each
-  argument's name and its value, see :mod:`glinfer.structured.tagged`.
-* ``harmony`` (gpt-oss): a call is a separate message, whose header names the tool:
-  ``<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>{…}<|call|>``. Text cannot spell these control
-  tokens, so :class:`glinfer.text.chat.ReplySplitter` finds these calls instead of a parser here.
-* ``gemma4`` (Gemma 4): control tokens enclose a call and its texts, see :mod:`glinfer.structured.gemma`.
+docs/structured.md lists the forms. Text cannot spell the control tokens of ``harmony`` and ``gemma4``, so
+:class:`glinfer.text.chat.ReplySplitter` finds these calls instead of a parser here.
 """
 
 from __future__ import annotations

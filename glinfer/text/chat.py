@@ -1,19 +1,12 @@
 """Conversations as token ids, in which no message can forge a control token: Gab's own form, and Jinja templates.
 
-:func:`find_chat` finds the form of a model. In Gab's form, one turn is
-``<|user|>MESSAGE<|end|><|assistant|>REPLY<|end|>``; the prompt ends with ``<|assistant|>`` and the model generates
-until ``<|end|>``. To make it think first, the prompt ends with ``<|think|>`` instead: the model writes its thoughts,
-then ``<|assistant|>``, then the answer. The second generation thinks after ``<|assistant|><think>`` and writes
-``</think>`` before its answer. Most other chat models come with a Jinja template, which defines their form.
-
-Models that use OpenAI's harmony template write messages in channels: ``<|channel|>analysis<|message|>``, thoughts,
-``<|end|>``, ``<|start|>assistant<|channel|>final<|message|>``, the answer. The tokens from ``<|start|>`` or
-``<|channel|>`` to ``<|message|>`` are a header, which is not shown. A message in the channel ``final``, or without a
-channel, is the answer; in any other channel it is thoughts. A header that names a recipient, ``to=functions.NAME``
-before or after its channel, makes the message a call of that tool. The prompt ends inside a header,
-``<|start|>assistant``, which the reply may continue. Gemma 4 writes its thoughts in a channel too, from
-``<|channel>thought`` and a line break to ``<channel|>``, and the answer outside. Its calls are
-``<|tool_call>call:NAME{key:value}<tool_call|>``, in which the token ``<|"|>`` encloses texts.
+docs/formats.md describes Gab's form. OpenAI's harmony template has messages in channels:
+``<|channel|>analysis<|message|>``, thoughts, ``<|end|>``, ``<|start|>assistant<|channel|>final<|message|>``, answer.
+The header of a message, from ``<|start|>`` or ``<|channel|>`` to ``<|message|>``, is not shown. A message in the
+channel ``final``, or without a channel, is the answer; in any other channel it is thoughts. A recipient in the header,
+``to=functions.NAME`` before or after the channel, makes the message a call. The prompt ends inside a header,
+``<|start|>assistant``, which the reply may continue. Gemma 4 writes thoughts from ``<|channel>thought`` and a line
+break to ``<channel|>``, and the answer outside.
 """
 
 from __future__ import annotations

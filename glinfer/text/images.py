@@ -1,9 +1,8 @@
 """Images in conversations: decoding within limits, squares of pixels, and the tokens that stand for them in a prompt.
 
-An image becomes tokens of numbers beyond the vocabulary, other ones for each image, so that prompts with equal ids have
-equal images. Each token knows its square, whose rows the image encoder computes when a prompt first needs them.
+Tokens have numbers beyond the vocabulary, other ones for each image, so that prompts with equal ids have equal images.
 The sizes of squares and the texts around them are those of transformers' processors of SmolVLM and Idefics 3; in
-Qwen3-VL an image is one piece of any shape, whose tokens turn by rows and columns.
+Qwen3-VL an image is one piece of any shape.
 """
 
 from __future__ import annotations

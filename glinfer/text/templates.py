@@ -1,17 +1,7 @@
 """Chat templates: a model's Jinja programs, which turn the messages of a conversation into its prompt.
 
-Templates are rendered as Hugging Face's transformers renders them: in jinja2's immutable sandbox, without a loader, so
-a template cannot reach files, the network or Python's internals. The sandbox does not stop endless loops or endless
-text, so each template runs in a separate process. Its limits are MAX_RENDER_SECONDS of processor time, twice that of
-wall time, and MAX_RENDER_BYTES of memory. Starting the process costs a tenth of a second each time; systems without
-``setrlimit`` limit only the wall time.
-
-:meth:`JinjaTemplate.ids` turns conversations into token ids, so that no message can forge a control token. A template
-sees the messages unchanged, so the text is that of transformers. The process also records the origin of each
-character; see :class:`glinfer.text.template_worker.Text`. A control token counts only if the template wrote all its
-characters: in its source, as a special token such as ``bos_token``, as one of the usual roles, or as a number.
-Messages, tools, further variables and results without a recorded origin are ordinary text. The text between two
-control tokens is encoded as one.
+docs/models.md lists their limits, and why no message can forge a control token: a token counts only if the template
+wrote all its characters. Starting a process for each template costs a tenth of a second.
 """
 
 from __future__ import annotations

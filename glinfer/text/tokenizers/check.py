@@ -1,8 +1,7 @@
-"""Checks of a ``tokenizer.json`` before its library runs it.
+"""Checks of a ``tokenizer.json`` before its library runs it, which checks nothing.
 
-Such a file is a small program of regular expressions and steps that can lengthen text. The library runs it unchecked,
-so a file of a thousand bytes can double a text forty times, or search it for minutes. This module checks every step,
-and tries every expression on a few hundred characters.
+A file of a thousand bytes could double a text forty times, or search it for minutes. So every step is checked, and
+every expression is tried on a few hundred characters.
 """
 
 from __future__ import annotations
