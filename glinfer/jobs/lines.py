@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Generator
 from dataclasses import dataclass
@@ -111,11 +112,9 @@ class Shard:
     @classmethod
     def parse(cls, text: str) -> Shard:
         """Read ``2/8``."""
-        number, _, count = text.partition("/")
-        if all(part.isascii() and part.isdecimal() and len(part) < 10 for part in (number, count)):
-            found = cls(int(number), int(count))
-            if 1 <= found.number <= found.count:
-                return found
+        found = re.fullmatch("([0-9]{1,9})/([0-9]{1,9})", text)
+        if found and 1 <= int(found[1]) <= int(found[2]):
+            return cls(int(found[1]), int(found[2]))
         raise InputError(f"the shard is {short(text)}; expected a part and the number of parts, such as 1/8")
 
     def has(self, key: Key) -> bool:

@@ -30,6 +30,9 @@ Prompts = (
 Body = TypeVar("Body", bound="RequestBody")
 _MAX_SEED = (1 << 63) - 1
 _SAMPLING = (*NAMES, "presence_penalty", "frequency_penalty", "logit_bias", "stop")
+_GUIDED = {
+    "guided_json": "json_schema", "guided_regex": "regex", "guided_choice": "choices", "guided_grammar": "grammar"
+}  # fmt: skip
 _MAX_NAME = 80  # characters of a field's name in an error; a client's may have millions
 
 
@@ -193,13 +196,8 @@ class StructuredBody(SamplingBody):
             ApiError: ``response_format`` contradicts itself.
         """
         form = structured.asked_by(self.response_format)
-        guided = {
-            "guided_json": ("json_schema", self.guided_json),
-            "guided_regex": ("regex", self.guided_regex),
-            "guided_choice": ("choices", self.guided_choice),
-            "guided_grammar": ("grammar", self.guided_grammar),
-        }
-        found = {name: {kind: value} for name, (kind, value) in guided.items() if value is not None}
+        given = ((name, kind, getattr(self, name)) for name, kind in _GUIDED.items())
+        found = {name: {kind: value} for name, kind, value in given if value is not None}
         return {**({} if form is None else {"response_format": form}), **found}
 
 
