@@ -79,13 +79,6 @@ class ResponseTool(FunctionDefinition):
     type: Literal["function"]
 
 
-class NamedResponseTool(Strict):
-    """The value of ``tool_choice`` of a response that names a function."""
-
-    type: Literal["function"]
-    name: ToolName
-
-
 class ToolDefinition(Strict):
     """One of ``tools``."""
 
@@ -97,6 +90,12 @@ class FunctionName(Strict):
     """The name of a function."""
 
     name: ToolName
+
+
+class NamedResponseTool(FunctionName):
+    """The value of ``tool_choice`` of a response that names a function."""
+
+    type: Literal["function"]
 
 
 class NamedTool(Strict):
