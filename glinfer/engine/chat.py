@@ -18,11 +18,11 @@ from glinfer.errors import InputError, counted
 from glinfer.families.settings import quoted
 from glinfer.structured.structure import ERROR, PARTIAL, structure_of, wants_whole
 from glinfer.text.assembler import TextAssembler
-from glinfer.text.chat import NO_KWARGS, ChatForm, ReplySplitter, check_last, check_messages
+from glinfer.text.chat import ChatForm, ReplySplitter, check_last, check_messages
 from glinfer.text.conversation import Conversation
 from glinfer.text.images import ImageReader, content_of, conversation_of
 from glinfer.text.reply import ChatPart, ReplyAssembler
-from glinfer.text.templates import Message
+from glinfer.text.templates import NO_KWARGS, Message
 from glinfer.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:

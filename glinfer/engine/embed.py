@@ -231,7 +231,8 @@ class Embedder:
         """Yield (finished texts, texts) after each run, and return the ranked texts, best first."""
         found = yield from self.steps(request)
         if not self.embedding.ranks:
-            return ranked(found[1:].astype(np.float64) @ found[0].astype(np.float64))
+            cosines = found[1:].astype(np.float64) @ found[0].astype(np.float64)
+            return ranked(cosines.clip(-1.0, 1.0))  # float32 vectors of length 1 may be a little longer
         scores = found[:, 0].astype(np.float64)
         return ranked(sigmoid(scores) if self.embedding.squashes else scores)
 

@@ -28,16 +28,12 @@ RESTART_SECONDS = 30.0
 
 @dataclass(frozen=True)
 class Claim:
-    """The device of this process.
+    """The device of this process by its ``index`` in EGL's list.
 
-    Attributes:
-        index: its number in EGL's list.
-        how: ``cuda``, ``lease`` or ``software``.
-        lease: the locked file, which the system unlocks when the process ends; None without a lease.
+    ``lease`` is a locked file, which the system unlocks when the process ends; None where devices are shared.
     """
 
     index: int
-    how: str
     lease: FileIO | None = None
 
     def release(self) -> None:
@@ -55,16 +51,16 @@ def claim_device(leases: Path | None = None, *, wait: float = 0.0) -> Claim:
     devices = egl.list_devices()
     wanted = os.environ.get(_VISIBLE, "").split(",")[0].strip()
     if wanted and any("EGL_NV_device_cuda" in each.extensions.split() for each in devices):
-        return Claim(_matched(wanted), "cuda")
+        return Claim(_matched(wanted))
     hardware = [each.index for each in devices if not each.is_software]
     if not hardware:
-        return Claim(devices[0].index, "software")
+        return Claim(devices[0].index)
     folder = leases or Path(tempfile.gettempdir()) / f"glinfer-leases-{getattr(os, 'getuid', int)()}"
     ends = time.monotonic() + wait
     while True:
         for index in hardware:
             if (lease := _leased(folder, index)) is not None:
-                return Claim(index, "lease", lease)
+                return Claim(index, lease)
         if time.monotonic() >= ends:
             break
         time.sleep(_PAUSE)

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 from glinfer.closing import Closing
 from glinfer.engine.progress import Progress, no_progress
-from glinfer.formats.files import AnyPath
+from glinfer.errors import InputError
+from glinfer.formats.files import AnyPath, shown
 from glinfer.jobs.index import LineIndex
 from glinfer.jobs.lines import LineForm, LineResult, RequestLine, Shard
 from glinfer.jobs.manifest import Fingerprint, check_manifest, write_manifest
 from glinfer.jobs.places import Target
 from glinfer.jobs.results import FinishedLines, ResultFile, check_targets, read_finished
+
+_OTHER_FORMS = (".csv", ".npy", ".parquet", ".safetensors", ".tsv", ".xlsx")
 
 
 class Runner(Protocol):
@@ -30,11 +35,8 @@ class BatchFiles:
     """The files of a batch, and the part of the input to run.
 
     Attributes:
-        source: the input.
-        out: the file of results.
         errors: the file of failed results; None writes them to ``out``.
         restart: whether to discard earlier results.
-        shard: the part of the input.
     """
 
     source: AnyPath
@@ -66,7 +68,6 @@ class BatchJob(Closing):
     """One run over a batch; use it in a ``with`` block.
 
     Attributes:
-        index: the ids of the input.
         before: lines that were finished before this run.
         totals: of this run, so far.
     """
@@ -82,6 +83,9 @@ class BatchJob(Closing):
         errors = None if files.errors is None else Target(files.errors)
         targets = [each for each in (self._out, errors) if each is not None]
         check_targets(files.source, self._out, errors)
+        for each in targets:
+            if Path(os.fspath(each.path).removesuffix(each.packing)).suffix.lower() in _OTHER_FORMS:
+                raise InputError(f"{shown(each.path)}: results are lines of JSON; give a name that ends in .jsonl")
         self.totals = BatchTotals()
         self._fingerprint = {**fingerprint, "shard": str(files.shard), "errors_apart": errors is not None}
         self.index = LineIndex(form, files.source, files.shard)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Generator
 from dataclasses import dataclass
@@ -28,7 +29,6 @@ class RequestLine:
         number: its number in the file, from 1.
         key: its unique id.
         url: the route; empty for the prompts of one model.
-        body: the fields of the request.
         digest: a hash of everything that determines the result; by default ``batch_req_`` and 24 hex digits.
     """
 
@@ -43,21 +43,15 @@ class RequestLine:
         if not self.digest:
             object.__setattr__(self, "digest", f"batch_req_{hex_of([self.key, self.url, self.body])[:24]}")
 
-    def to_json(self) -> dict[str, Any]:
-        """The line of an input, as JSON values."""
-        return {"custom_id": self.key, "method": "POST", "url": self.url, "body": self.body}
-
 
 @dataclass(frozen=True)
 class LineResult:
     """The result of a line.
 
     Attributes:
-        line: the line.
         data: the object to write.
         failed: whether it goes to the file of errors.
-        prompt_tokens, tokens, dropped: counts of prompt tokens, of generated tokens, and of tokens dropped by a full
-            context.
+        dropped: tokens dropped by a full context.
     """
 
     line: RequestLine
@@ -110,12 +104,7 @@ class LineForm(ABC):
 
 @dataclass(frozen=True)
 class Shard:
-    """One of several parts of an input, by a hash of the ids.
-
-    Attributes:
-        number: from 1.
-        count: the number of parts.
-    """
+    """Part ``number``, from 1, of the ``count`` parts of an input, which a hash of the ids decides."""
 
     number: int = 1
     count: int = 1
@@ -123,11 +112,9 @@ class Shard:
     @classmethod
     def parse(cls, text: str) -> Shard:
         """Read ``2/8``."""
-        number, _, count = text.partition("/")
-        if all(part.isascii() and part.isdecimal() and len(part) < 10 for part in (number, count)):
-            found = cls(int(number), int(count))
-            if 1 <= found.number <= found.count:
-                return found
+        found = re.fullmatch("([0-9]{1,9})/([0-9]{1,9})", text)
+        if found and 1 <= int(found[1]) <= int(found[2]):
+            return cls(int(found[1]), int(found[2]))
         raise InputError(f"the shard is {short(text)}; expected a part and the number of parts, such as 1/8")
 
     def has(self, key: Key) -> bool:

@@ -19,17 +19,17 @@ from glinfer.engine.batch import SchedulerOptions
 from glinfer.errors import ContextError
 from glinfer.gl.context import Limits, open_device
 from glinfer.jobs.lines import LineResult, RequestLine
-from glinfer.jobs.pool import MAX_RETRIES, Answered, Event, Events, Failed, Member, Pool, Ready, result_json
+from glinfer.jobs.pool import MAX_RETRIES, Answered, Event, Events, Failed, Member, Pool, Ready
 from glinfer.jobs.requests import answered, sent_body
 from glinfer.server.errors import ApiError, failed
 from glinfer.server.metrics import Metrics
 from glinfer.server.routes import ROUTES
 from glinfer.server.served import ModelSource
-from glinfer.server.state import Endpoint, ServerState
+from glinfer.server.state import ServerState
 from glinfer.server.worker import Worker
 
 _MANY = 1 << 20
-_ENDPOINTS = {route.path: Endpoint(route.body, route.endpoint) for route in ROUTES if route.body is not None}
+_ROUTES = {route.path: route for route in ROUTES}
 _RETRIED = ("context_lost", "driver_error", "not_ready")
 
 
@@ -52,11 +52,7 @@ class LocalSetup:
 
 
 class LocalServer:
-    """Models and the server's routes, on the running event loop.
-
-    Attributes:
-        worker: the OpenGL thread.
-    """
+    """Models and the server's routes, on the running event loop."""
 
     def __init__(self, setup: LocalSetup) -> None:
         """Prepare; :meth:`start` loads the models."""
@@ -118,7 +114,7 @@ class LocalServer:
         """The status and body of the answer by the route of a line."""
         try:
             data = json.dumps(sent_body(line)).encode()
-            response = cast(Response, await _ENDPOINTS[line.url].answer(self._state, [data]))
+            response = cast(Response, await _ROUTES[line.url].answer(self._state, [data]))
             return response.status_code, json.loads(bytes(response.body))
         except ApiError as error:
             found = error
@@ -196,7 +192,7 @@ class LocalMember(Member):
         except BaseException as error:
             self._tell(Failed(error, number))
         else:
-            self._tell(Answered(number, result_json(result), self._server.draws))
+            self._tell(Answered.by(number, result, self._server.draws))
 
     def close(self) -> None:
         """Close the models and end the thread; does nothing in a forked process."""

@@ -7,12 +7,12 @@ import os
 import queue
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from glinfer.closing import Closing
-from glinfer.errors import ContextError, InputError
+from glinfer.errors import ContextError
 from glinfer.gl.signals import signals_held
 from glinfer.jobs.lines import LineResult, RequestLine
 from glinfer.jobs.requests import unanswered
@@ -51,11 +51,18 @@ class Died:
 
 @dataclass(frozen=True)
 class Answered:
-    """A line has a result; ``draws`` counts all draws of the member so far."""
+    """A line has a result, with counts of prompt tokens and of tokens; ``draws`` are all of the member so far."""
 
     number: int
-    result: dict[str, Any]
-    draws: int = 0
+    data: dict[str, Any]
+    failed: bool
+    counts: Sequence[int]
+    draws: int
+
+    @classmethod
+    def by(cls, number: int, result: LineResult, draws: int) -> Answered:
+        """The event without the line itself, which the pool has."""
+        return cls(number, result.data, result.failed, [result.prompt_tokens, result.tokens], draws)
 
 
 class Member(ABC):
@@ -94,20 +101,6 @@ class _Place:
     held: dict[int, RequestLine] = field(default_factory=dict)
     starts: int = 0
     draws: int = 0
-
-
-def result_json(result: LineResult) -> dict[str, Any]:
-    """A result as JSON values, for the pool."""
-    return {"data": result.data, "failed": result.failed, "counts": [result.prompt_tokens, result.tokens]}
-
-
-def event_of(message: Mapping[str, Any]) -> Event:
-    """The event in a message of a process or an actor: ``ready``, ``refused`` or ``died``, else an answer."""
-    if "ready" in message:
-        return Ready(*message["ready"])
-    if "refused" in message:
-        return Failed(InputError(message["refused"]))
-    return Died(message["died"]) if "died" in message else Answered(**message)
 
 
 class Pool(Closing):
@@ -208,8 +201,7 @@ class Pool(Closing):
             yield from self._replace(place, event)
         elif (line := place.held.pop(event.number, None)) is not None:
             place.draws = event.draws
-            result = event.result
-            yield LineResult(line, result["data"], result["failed"], *result["counts"])
+            yield LineResult(line, event.data, event.failed, *event.counts)
 
     def _replace(self, place: _Place, event: Died) -> Iterator[LineResult]:
         self.deaths += 1

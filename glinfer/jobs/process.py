@@ -8,17 +8,17 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
-from glinfer.errors import ContextError, GlinferError
+from glinfer.errors import ContextError, GlinferError, InputError
 from glinfer.formats.files import reason, words_of
 from glinfer.jobs.lines import RequestLine
 from glinfer.jobs.local import LocalMember, LocalSetup
-from glinfer.jobs.pool import Answered, Died, Event, Events, Failed, Member, Ready, event_of
+from glinfer.jobs.pool import Answered, Died, Event, Events, Failed, Member, Ready
 from glinfer.terminal import PrintableStream
 
 _CLOSING_SECONDS = 10
@@ -74,7 +74,7 @@ class ProcessMember(Member):
     def _take(self) -> None:
         assert self.process.stdout is not None
         for message in _messages(self.process.stdout):
-            self._events.put((self, event_of(message)))
+            self._events.put((self, _event_of(*message)))
 
     def close(self) -> None:
         """End the process, and kill it if it does not end in time."""
@@ -105,24 +105,29 @@ def _messages(file: IO[bytes]) -> Iterator[Any]:
         yield json.loads(data)
 
 
+def _event_of(kind: str, fields: dict[str, Any]) -> Event:
+    """The event in a message of :class:`_Results`."""
+    if kind == "refused":
+        return Failed(InputError(fields["message"]))
+    kinds: dict[str, Callable[..., Event]] = {"ready": Ready, "died": Died, "answered": Answered}
+    return kinds[kind](**fields)
+
+
 class _Results:
-    """The events of the models as messages for the parent."""
+    """The events of the models as messages for the parent: the kind of an event, and its fields."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
 
     def put(self, event: tuple[Member, Event], /) -> None:
         happened = event[1]
-        if isinstance(happened, Ready):
-            message: dict[str, Any] = {"ready": [happened.window, happened.renderer]}
-        elif isinstance(happened, Answered):
-            message = vars(happened)
-        elif isinstance(happened, Failed) and happened.number is None and isinstance(happened.error, GlinferError):
-            message = {"refused": str(happened.error)}
-        else:
-            message = {"died": words_of(happened.error) if isinstance(happened, Failed) else happened.message}
+        kind, fields = type(happened).__name__.lower(), vars(happened)
+        if isinstance(happened, Failed):
+            refused = happened.number is None and isinstance(happened.error, GlinferError)
+            kind = "refused" if refused else "died"
+            fields = {"message": str(happened.error) if refused else words_of(happened.error)}
         try:
-            self._file.write(json.dumps(message).encode() + b"\n")
+            self._file.write(json.dumps([kind, fields]).encode() + b"\n")
             self._file.flush()
         except BrokenPipeError:  # the parent has died
             os._exit(1)

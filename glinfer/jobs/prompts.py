@@ -142,7 +142,6 @@ class PromptRunner:
     """Runs prompts together on one model.
 
     Attributes:
-        model: the model.
         slots: concurrent sequences; None for the model's default.
         memory: limit for the texture memory of their caches, in bytes.
         longest: tokens of the longest sequence; None for a whole context.

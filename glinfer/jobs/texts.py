@@ -34,45 +34,45 @@ def read_texts(path: AnyPath, column: str | None = None) -> Iterator[str]:
     return _READERS[kind](path, column)
 
 
-def _lines(path: AnyPath, column: str | None) -> Iterator[str]:
+def _numbered(path: AnyPath) -> Iterator[tuple[int, bytes]]:
     with opened(path) as (file, _):
-        for number, data in read_lines(file, path, MAX_PROMPT_LINE_BYTES):
-            yield decode_text(data, f"{shown(path)}:{number}").rstrip("\r\n")
+        yield from read_lines(file, path, MAX_PROMPT_LINE_BYTES)
+
+
+def _lines(path: AnyPath, column: str | None) -> Iterator[str]:
+    for number, data in _numbered(path):
+        yield decode_text(data, f"{shown(path)}:{number}").rstrip("\r\n")
 
 
 def _objects(path: AnyPath, column: str | None) -> Iterator[str]:
     key = column
-    with opened(path) as (file, _):
-        for number, data in read_lines(file, path, MAX_PROMPT_LINE_BYTES):
-            if is_blank(data):
-                continue
-            with at_line(path, number):
-                found = parse_object(data, _EXAMPLE)
-                key = key or (next(iter(found)) if len(found) == 1 else "text")
-                if key not in found:
-                    raise InputError(_missing("keys", list(found), key))
-                if not isinstance(found[key], str):
-                    raise InputError(f"{short(key)} is {short(found[key])}; expected a text, as in {_EXAMPLE}")
-            yield found[key]
+    for number, data in _numbered(path):
+        if is_blank(data):
+            continue
+        with at_line(path, number):
+            found = parse_object(data, _EXAMPLE)
+            key = key or (next(iter(found)) if len(found) == 1 else "text")
+            if key not in found:
+                raise InputError(_missing("keys", list(found), key))
+            if not isinstance(found[key], str):
+                raise InputError(f"{short(key)} is {short(found[key])}; expected a text, as in {_EXAMPLE}")
+        yield found[key]
 
 
 def _csv_rows(path: AnyPath, column: str | None) -> Iterator[str]:
-    with opened(path) as (file, _):
-        lines = read_lines(file, path, MAX_PROMPT_LINE_BYTES)
-        # newline="" lets csv find the bare CRs of old Mac files.
-        texts = (io.StringIO(decode_text(data, f"{shown(path)}:{number}"), newline="") for number, data in lines)
-        rows = csv.reader(itertools.chain.from_iterable(texts), strict=True)
-        try:
-            names = next(rows, [])
-            place = _column(names, column, path)
-            for row in rows:
-                if row:
-                    if len(row) != len(names):
-                        found = f"{shown(path)}:{rows.line_num}: found {counted(len(row), 'column')}"
-                        raise InputError(f"{found}; expected {counted(len(names), 'column')}; quote texts with commas")
-                    yield row[place]
-        except csv.Error as error:
-            raise InputError(f"{shown(path)}:{rows.line_num + 1}: this is not a CSV: {words_of(error)}") from None
+    # newline="" lets csv find the bare CRs of old Mac files.
+    texts = (io.StringIO(decode_text(data, f"{shown(path)}:{at}"), newline="") for at, data in _numbered(path))
+    rows = csv.reader(itertools.chain.from_iterable(texts), strict=True)
+    try:
+        names = next(rows, [])
+        place = _column(names, column, path)
+        for row in filter(None, rows):
+            if len(row) != len(names):
+                found = f"{shown(path)}:{rows.line_num}: found {counted(len(row), 'column')}"
+                raise InputError(f"{found}; expected {counted(len(names), 'column')}; quote texts with commas")
+            yield row[place]
+    except csv.Error as error:
+        raise InputError(f"{shown(path)}:{rows.line_num + 1}: this is not a CSV: {words_of(error)}") from None
 
 
 def _parquet_rows(path: AnyPath, column: str | None) -> Iterator[str]:

@@ -31,11 +31,7 @@ _ROWS = 1024
 
 
 class VectorFile(Closing):
-    """The vectors of one run, in a part file next to its result; use it in a ``with`` block.
-
-    Attributes:
-        done: the number of texts in the file.
-    """
+    """The vectors of the first ``done`` texts, in a part file next to their result; use it in a ``with`` block."""
 
     def __init__(self, out: AnyPath, about: dict[str, Any], width: int, *, restart: bool = False) -> None:
         """Open the part file of ``out``, for vectors of ``width`` numbers made with the settings ``about``."""

@@ -18,7 +18,7 @@ from glinfer.jobs.claims import RESTART_SECONDS, claim_device
 from glinfer.jobs.lines import RequestLine
 from glinfer.jobs.local import LocalServer, LocalSetup
 from glinfer.jobs.manifest import file_digest
-from glinfer.jobs.pool import Answered, Died, Events, Member, Pool, event_of, result_json
+from glinfer.jobs.pool import Answered, Died, Events, Failed, Member, Pool, Ready
 
 _REACH_SECONDS = 10
 RESOURCE = "GL"
@@ -32,8 +32,8 @@ def _ray() -> Any:
 class Answerer:
     """An actor: claims a device of its machine, loads the models, and answers lines."""
 
-    async def start(self, result: Mapping[str, Any], version: str, digests: Mapping[str, str]) -> dict[str, Any]:
-        """Load the models; returns ``refused`` with the reason if they cannot be loaded or differ from ``digests``."""
+    async def start(self, result: Mapping[str, Any], version: str, digests: Mapping[str, str]) -> Ready | Failed:
+        """Load the models; Failed if they cannot be loaded or differ from ``digests``."""
         try:
             if version != __version__:
                 raise InputError(f"a node has glinfer {__version__}; expected {version}, as on this machine")
@@ -46,16 +46,16 @@ class Answerer:
             self.server = LocalServer(replace(setup, device=device))
             await self.server.start()
         except GlinferError as error:
-            return {"refused": str(error)}
-        return {"ready": [self.server.window, self.server.renderer]}
+            return Failed(InputError(str(error)))
+        return Ready(self.server.window, self.server.renderer)
 
     async def pid(self) -> int:
         """The process id of the actor."""
         return os.getpid()
 
-    async def answer(self, line: RequestLine) -> dict[str, Any]:
-        """The result of a line, and the draws so far."""
-        return {"result": result_json(await self.server.answer(line)), "draws": self.server.draws}
+    async def answer(self, number: int, line: RequestLine) -> Answered:
+        """The result of a line."""
+        return Answered.by(number, await self.server.answer(line), self.server.draws)
 
 
 class RayMember(Member):
@@ -65,21 +65,18 @@ class RayMember(Member):
         """Start the actor; ``actor`` is Ray's remote class with its resources."""
         self._events = events
         self.actor = actor.remote()
-        self._when_done(self.actor.start.remote(asdict(setup), __version__, dict(digests)), event_of)
+        self._when_done(self.actor.start.remote(asdict(setup), __version__, dict(digests)))
 
-    def _when_done(self, reference: Any, then: Any) -> None:
+    def _when_done(self, reference: Any) -> None:
         def done(future: Any) -> None:
             error = future.exception()
-            if error is None:
-                self._events.put((self, then(future.result())))
-            else:
-                self._events.put((self, Died(words_of(error))))
+            self._events.put((self, future.result() if error is None else Died(words_of(error))))
 
         reference.future().add_done_callback(done)
 
     def send(self, number: int, line: RequestLine) -> None:
         """Send a line."""
-        self._when_done(self.actor.answer.remote(line), lambda result: Answered(number, **result))
+        self._when_done(self.actor.answer.remote(number, line))
 
     def close(self) -> None:
         """Kill the actor."""
@@ -109,11 +106,7 @@ def ray_pool(address: str, setup: LocalSetup, digests: Mapping[str, str]) -> Ite
 
 
 def _reach(address: str) -> None:
-    """Check within seconds that the address answers; Ray itself would try for minutes.
-
-    Raises:
-        OSError: nothing answers.
-    """
+    """Check within seconds that the address answers, else OSError; Ray itself would try for minutes."""
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if colon and port.isdecimal():
         socket.create_connection((host.strip("[]"), int(port)), _REACH_SECONDS).close()

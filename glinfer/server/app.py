@@ -18,8 +18,8 @@ from glinfer.server.errors import ApiError, failed
 from glinfer.server.json_text import json_answer
 from glinfer.server.openapi import DOCUMENT, document
 from glinfer.server.page import ChatPage, Folder
-from glinfer.server.routes import MODEL, MODELS, ROUTES, ApiRoute
-from glinfer.server.state import Endpoint, ServerState
+from glinfer.server.routes import MODEL, MODELS, ROUTES
+from glinfer.server.state import ApiRoute, ServerState
 
 _PATHS = {route.path for route in ROUTES}
 _REJECTED = (401, 403, 421)
@@ -30,11 +30,7 @@ class App:
     """The ASGI application of one server."""
 
     def __init__(self, state: ServerState, access: Access) -> None:
-        """Make the routes.
-
-        Raises:
-            FormatError: the chat page is missing.
-        """
+        """Make the routes; FormatError if the chat page is missing."""
         self._state, self._access, self._metrics = state, access, state.worker.metrics
         self._numbers = itertools.count(secrets.randbits(63))
         described = document()
@@ -50,10 +46,7 @@ class App:
             self._open |= page.paths
         else:
             self._folder = Folder(directory=state.page, html=True)
-        self._routes = {
-            each.path: (None if each.body is None else Endpoint(each.body, each.endpoint), each.endpoint)
-            for each in routes
-        }
+        self._routes = {each.path: each for each in routes}
         self._of_site: ASGIApp = self._answer
         if access.origins:
             self._of_site = CORSMiddleware(
@@ -101,24 +94,17 @@ class App:
             await self._refuse(error, scope, receive, send)
 
     async def _route(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request by its route, or with a file of the folder at /.
-
-        Raises:
-            ApiError: there is no such route, it does not allow the method, or it refuses the request.
-        """
+        """Answer a request by its route, or with a file of the folder at /."""
         path, method = scope["path"], scope["method"]
         if (found := self._routes.get(MODEL if path.startswith(MODELS) else path)) is not None:
-            endpoint, answer = found
-            allowed = ("GET", "HEAD") if endpoint is None else ("POST",)
+            allowed = ("GET", "HEAD") if found.body is None else ("POST",)
             if method == "OPTIONS":
                 headers = {"Allow": ", ".join((*allowed, method))}
                 await Response(status_code=204, headers=headers)(scope, receive, send)
-            elif method not in allowed:
+                return
+            if method not in allowed:
                 raise _not_allowed(scope, allowed)
-            elif endpoint is not None:
-                await endpoint.respond(self._state, scope, receive, send)
-            else:
-                await (await answer(self._state, Request(scope)))(scope, receive, send)
+            await found.respond(self._state, scope, receive, send)
             return
         try:
             if self._folder is None:

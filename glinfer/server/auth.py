@@ -25,7 +25,7 @@ class Access:
     """The access settings of a server.
 
     Attributes:
-        host: the address that the server listens on.
+        host: the address that it listens on.
         keys: the accepted API keys; if empty, requests need no key.
         hosts: further names accepted in the Host header.
         origins: origins of other sites that may send requests; ``*`` for all.
@@ -117,11 +117,7 @@ def _key_of(given: str) -> bytes | None:
 
 
 def check_site(access: Access, headers: Headers) -> None:
-    """Refuse unknown hosts and origins.
-
-    Raises:
-        ApiError: the Host or the Origin is not allowed.
-    """
+    """Refuse unknown hosts and origins; ApiError if the Host or the Origin is not allowed."""
     host, origin = headers.get("host", ""), headers.get("origin")
     if not access.knows_host(host):
         raise ApiError(

@@ -68,11 +68,7 @@ async def completions(asked: Asked[CompletionRequest]) -> ASGIApp:
 
 
 def ids_of(served: Served, prompt: str | Sequence[int]) -> list[int]:
-    """The checked ids of a prompt.
-
-    Raises:
-        InputError: the prompt has no tokens, or an id is outside the vocabulary.
-    """
+    """The checked ids of a prompt; InputError if it has no tokens, or an id is outside the vocabulary."""
     if isinstance(prompt, str):
         served.refuse_long([prompt])
     ids = served.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)

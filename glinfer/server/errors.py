@@ -18,14 +18,7 @@ _OF_FILES = (errors.ConfigError, errors.FormatError, errors.HubError, errors.Sha
 
 
 class ApiError(errors.GlinferError):
-    """An error that is reported to the client.
-
-    Attributes:
-        status: the HTTP status.
-        param: the field of the request that caused it, or None.
-        code: a machine-readable word, or None.
-        headers: further headers of the answer.
-    """
+    """An error for the client: its HTTP ``status``, the field (``param``) that caused it, and a word for programs."""
 
     def __init__(
         self,
@@ -41,16 +34,11 @@ class ApiError(errors.GlinferError):
         self.status, self.param, self.code = status, param, code
         self.headers = dict(headers or {})
 
-    @property
-    def kind(self) -> str:
-        """The ``type`` of the error, which says whether the request or the server caused it."""
-        if self.status == 429:
-            return "rate_limit_error"
-        return "server_error" if self.status >= 500 else "invalid_request_error"
-
     def body(self) -> dict[str, Any]:
-        """The JSON body of the answer."""
-        return {"error": {"message": str(self), "type": self.kind, "param": self.param, "code": self.code}}
+        """The JSON body of the answer, whose type says whether the request or the server caused the error."""
+        kind = "server_error" if self.status >= 500 else "invalid_request_error"
+        kind = "rate_limit_error" if self.status == 429 else kind
+        return {"error": {"message": str(self), "type": kind, "param": self.param, "code": self.code}}
 
     def response(self) -> Response:
         """The HTTP answer."""
@@ -62,13 +50,8 @@ def failed() -> ApiError:
     return ApiError("the server failed; see its log", status=500, code="internal_error")
 
 
-def not_ready(message: str) -> ApiError:
-    """The error 503 while a model is loading or the server shuts down."""
-    return again_soon(message, "not_ready")
-
-
-def again_soon(message: str, code: str) -> ApiError:
-    """The error 503 for a request that the client should try again."""
+def again_soon(message: str, code: str = "not_ready") -> ApiError:
+    """The error 503 for a request that the client should try again, as while a model loads or the server shuts down."""
     return ApiError(message, status=503, code=code, headers={"Retry-After": "2"})
 
 

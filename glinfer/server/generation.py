@@ -24,8 +24,7 @@ from glinfer.server.structured import tool_use
 from glinfer.server.worker import Channel, Steps
 from glinfer.structured.structure import OPTIONS, structure_of
 from glinfer.structured.tools import CallForm, MessageForm
-from glinfer.text.chat import Rendering
-from glinfer.text.templates import Message
+from glinfer.text.templates import Message, Rendering
 
 News = tuple[int, Event, list[TokenLogprob]]
 """The number of a sequence, its event, and the log-probabilities of the event's ids."""

@@ -1,14 +1,13 @@
 """The limits of requests to the server; docs/server.md has the same table.
 
-A body of a few million bytes can have millions of values, whose parsing blocks all other threads; they are counted
-first. A body can also have many errors, and pydantic needs some hundred bytes and microseconds for each. So checking a
-list stops at its first error, and objects with too many fields are refused before their fields are checked.
+Pydantic takes some hundred bytes and microseconds for each error in a body. So checking a list stops at its first
+error, and objects with too many fields are refused before their fields are checked.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
@@ -18,7 +17,6 @@ class RequestLimits:
     """The limits of one request.
 
     Attributes:
-        body_bytes: bytes of its body.
         body_values: values in its body, counted before it is parsed.
         body_depth: nested lists and objects.
         call_values: values in the arguments of one call.
@@ -26,17 +24,10 @@ class RequestLimits:
         prompts: prompts or texts in a list.
         choices: answers to each prompt (``n``).
         sequences: prompts times answers.
-        stop_strings: strings in ``stop``.
-        stop_characters: characters of each stop string.
         logprobs: likeliest tokens listed for each chosen one.
         tools: tools of a chat, and calls in one message.
-        bias_entries: tokens in ``logit_bias``.
-        score_tokens: total tokens of the texts to score.
+        score_tokens, embed_tokens: total tokens of the texts.
         embed_texts: texts to embed or rank.
-        embed_tokens: total tokens of the texts to embed or rank.
-        tokenize_bytes: bytes of a text for /tokenize.
-        detokenize_tokens: token ids for /detokenize.
-        model_characters: characters of a model's name.
     """
 
     body_bytes: int = 8 << 20
@@ -84,14 +75,18 @@ def few(most: int, noun: str) -> BeforeValidator:
 
 
 class Strict(BaseModel):
-    """A body without unknown fields, whose values have exact types."""
+    """A part of a body without unknown fields except ``ignored`` ones, whose values have exact types."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True)
+    ignored: ClassVar[frozenset[str]] = frozenset()
 
     @model_validator(mode="before")
     @classmethod
     def _few_fields(cls, value: Any) -> Any:
-        return _check_few(value, MAX_FIELDS, "fields")
+        value = _check_few(value, MAX_FIELDS, "fields")
+        if cls.ignored and isinstance(value, dict):
+            return {name: each for name, each in value.items() if name not in cls.ignored}
+        return value
 
 
 @dataclass(frozen=True)

@@ -25,16 +25,11 @@ _POLICY = (
 class ChatPage:
     """The files of the chat page: the page, its style, and the modules that its script imports.
 
-    Attributes:
-        paths: their paths; they are the same on every server, and need no key.
+    Their ``paths`` are the same on every server, and need no key.
     """
 
     def __init__(self) -> None:
-        """Read the files.
-
-        Raises:
-            FormatError: the web page is missing.
-        """
+        """Read the files; FormatError if the web page is missing."""
         root = web_root()
         text = (root / PAGE).read_text(encoding="utf-8")
         assert _ENTRY in text

@@ -13,7 +13,7 @@ from glinfer.server import structured
 from glinfer.server.errors import ApiError
 from glinfer.server.json_text import parsed_json
 from glinfer.server.limits import LIMITS, MAX_FIELDS, Several, Strict, few
-from glinfer.text.chat import Rendering
+from glinfer.text.templates import Rendering
 
 Number = StrictInt | StrictFloat
 ModelName = Annotated[StrictStr, Field(min_length=1, max_length=LIMITS.model_characters)]
@@ -30,6 +30,9 @@ Prompts = (
 Body = TypeVar("Body", bound="RequestBody")
 _MAX_SEED = (1 << 63) - 1
 _SAMPLING = (*NAMES, "presence_penalty", "frequency_penalty", "logit_bias", "stop")
+_GUIDED = {
+    "guided_json": "json_schema", "guided_regex": "regex", "guided_choice": "choices", "guided_grammar": "grammar"
+}  # fmt: skip
 _MAX_NAME = 80  # characters of a field's name in an error; a client's may have millions
 
 
@@ -37,7 +40,7 @@ class RequestBody(Strict):
     """A request; fields in ``neutral`` are refused unless they have one of the values listed there."""
 
     neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
-    ignored: ClassVar[frozenset[str]] = frozenset({"user", "metadata", "store", "service_tier", "safety_identifier"})
+    ignored = frozenset({"user", "metadata", "store", "service_tier", "safety_identifier"})
 
     model: ModelName
     """The name of a model in /v1/models."""
@@ -59,7 +62,7 @@ class RequestBody(Strict):
             value = found.pop(name, None)
             if value is not None and not any(value == each and type(value) is type(each) for each in allowed):
                 raise ApiError(f"{name} is not supported here; leave it out", param=name, code="unsupported_parameter")
-        given = {name: value for name, value in found.items() if value is not None and name not in cls.ignored}
+        given = {name: value for name, value in found.items() if value is not None}
         if given.get("stream_options") and given.get("stream") is not True:
             raise ApiError("stream_options needs stream: true", param="stream_options")
         try:
@@ -102,12 +105,12 @@ def _is_name(part: str) -> bool:
 class StreamOptions(Strict):
     """``stream_options``."""
 
+    ignored = frozenset({"include_obfuscation"})
+
     include_usage: bool | None = None
     """Send the token counts in a last chunk."""
     continuous_usage_stats: bool | None = None
     """Send the token counts in every chunk."""
-    include_obfuscation: bool | None = None
-    """Ignored."""
 
 
 class DrawnBody(RequestBody):
@@ -193,43 +196,36 @@ class StructuredBody(SamplingBody):
             ApiError: ``response_format`` contradicts itself.
         """
         form = structured.asked_by(self.response_format)
-        guided = {
-            "guided_json": ("json_schema", self.guided_json),
-            "guided_regex": ("regex", self.guided_regex),
-            "guided_choice": ("choices", self.guided_choice),
-            "guided_grammar": ("grammar", self.guided_grammar),
-        }
-        found = {name: {kind: value} for name, (kind, value) in guided.items() if value is not None}
+        given = ((name, kind, getattr(self, name)) for name, kind in _GUIDED.items())
+        found = {name: {kind: value} for name, kind, value in given if value is not None}
         return {**({} if form is None else {"response_format": form}), **found}
 
 
 class TextPart(Strict):
     """A part of a message's content."""
 
+    ignored = frozenset({"annotations", "logprobs"})
+
     type: Literal["text", "input_text", "output_text"]
     text: StrictStr
-    annotations: list[Any] | None = None
-    """Ignored."""
-    logprobs: list[Any] | None = None
-    """Ignored."""
 
 
 class ImageUrl(Strict):
     """The place of an image."""
 
+    ignored = frozenset({"detail"})
+
     url: StrictStr
     """A data URL: ``data:image/png;base64,…``; nothing is fetched."""
-    detail: StrictStr | None = None
-    """Ignored."""
 
 
 class ImagePart(Strict):
     """An image in a user's message, for models that take images."""
 
+    ignored = frozenset({"detail"})
+
     type: Literal["image_url", "input_image"]
     image_url: ImageUrl | StrictStr
-    detail: StrictStr | None = None
-    """Ignored."""
 
 
 Part = Annotated[TextPart | ImagePart, Field(discriminator="type")]
@@ -252,17 +248,15 @@ def joined(content: str | Sequence[TextPart | ImagePart]) -> str | list[dict[str
 class ChatMessage(Strict):
     """A message of a chat."""
 
+    ignored = frozenset({"refusal", "annotations"})
+
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: StrictStr | Several[Part] | None = None
     """The text, or parts; optional in an assistant's message with calls."""
     name: StrictStr | None = None
     """The name of a tool, for templates that use it; otherwise ignored."""
-    refusal: StrictStr | None = None
-    """Ignored."""
     reasoning_content: StrictStr | None = None
     """Thoughts; kept in the next prompt if they led to calls and the template has a place for them."""
-    annotations: list[Any] | None = None
-    """Ignored."""
     tool_calls: Annotated[Several[structured.ToolCall], Field(max_length=LIMITS.tools)] | None = None
     """The assistant's tool calls."""
     tool_call_id: StrictStr | None = None
@@ -318,11 +312,7 @@ class RenderedBody(RequestBody):
     """Arguments that the model's chat template uses, such as ``{"enable_thinking": false}``."""
 
     def rendering(self) -> Rendering:
-        """The options for rendering the conversation.
-
-        Raises:
-            ApiError: the fields contradict each other.
-        """
+        """The options for rendering the conversation; ApiError if the fields contradict each other."""
         if self.continue_final_message and self.add_generation_prompt:
             message = "found both add_generation_prompt and continue_final_message; give one of them"
             raise ApiError(message, param="continue_final_message")
@@ -383,21 +373,13 @@ class CompletionRequest(StructuredBody):
 
 
 class InputItem(Strict):
-    """An item of a response's input: a message, or a non-text output item of an earlier answer."""
+    """An item of a response's input: a message, or an output item of an earlier answer; ``reasoning`` is ignored."""
+
+    ignored = frozenset({"id", "status", "phase", "summary", "encrypted_content"})
 
     type: Literal["message", "reasoning", "item_reference", "function_call", "function_call_output"] | None = None
     role: Literal["system", "developer", "user", "assistant"] | None = None
     content: StrictStr | Several[Part] | None = None
-    id: StrictStr | None = None
-    """Ignored."""
-    status: StrictStr | None = None
-    """Ignored."""
-    phase: StrictStr | None = None
-    """Ignored."""
-    summary: list[Any] | None = None
-    """Ignored, like every ``reasoning`` item."""
-    encrypted_content: StrictStr | None = None
-    """Ignored."""
     call_id: StrictStr | None = None
     """The id of a call, also in the output that answers it."""
     name: structured.ToolName | None = None

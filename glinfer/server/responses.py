@@ -17,8 +17,8 @@ from glinfer.server.streaming import Events, EventStream, event_bytes
 from glinfer.server.structured import CalledFunction, ResponseText, ToolCall, asked_by
 from glinfer.server.tool_calls import CallDeltas
 from glinfer.structured.tools import CallForm
-from glinfer.text.chat import Rendering
 from glinfer.text.reply import ChatPart
+from glinfer.text.templates import Rendering
 
 Event = tuple[str, dict[str, Any]]
 

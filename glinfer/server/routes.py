@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import ASGIApp
 
 from glinfer.server import protocol, texts
 from glinfer.server.chat_completions import chat_completions
@@ -16,37 +13,10 @@ from glinfer.server.completions import completions
 from glinfer.server.json_text import json_answer
 from glinfer.server.responses import responses
 from glinfer.server.served import Served
-from glinfer.server.state import ServerState
+from glinfer.server.state import ApiRoute, ServerState
 
 MODELS = "/v1/models/"
 MODEL = f"{MODELS}{{model}}"
-
-
-@dataclass(frozen=True)
-class ApiRoute:
-    """A route.
-
-    Attributes:
-        path: the path, in OpenAPI's form.
-        endpoint: answers an :class:`glinfer.server.state.Asked`, or without a body the server's state and a request.
-        summary: its description in the OpenAPI document.
-        body: the model of its body, or None for a route without one.
-    """
-
-    path: str
-    endpoint: Callable[..., Awaitable[ASGIApp]]
-    summary: str
-    body: type[protocol.RequestBody] | None = None
-
-    @property
-    def method(self) -> str:
-        """Its HTTP method."""
-        return "GET" if self.body is None else "POST"
-
-    @property
-    def streams(self) -> bool:
-        """Whether it can answer with server-sent events."""
-        return self.body is not None and issubclass(self.body, protocol.DrawnBody)
 
 
 async def models(state: ServerState, request: Request) -> Response:

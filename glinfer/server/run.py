@@ -24,7 +24,7 @@ from glinfer.gl.malloc import return_large_blocks
 from glinfer.server.app import App
 from glinfer.server.auth import Access, is_host_name, is_loopback, is_origin
 from glinfer.server.connections import BoundedConnection, bounded
-from glinfer.server.errors import not_ready
+from glinfer.server.errors import again_soon
 from glinfer.server.limits import MAX_WAITING, ConnectionLimits
 from glinfer.server.metrics import Metrics
 from glinfer.server.served import ModelSource
@@ -47,12 +47,10 @@ class ServerOptions:
     """The options of a server.
 
     Attributes:
-        access: the address to listen on, and the access settings.
         port: a port, or 0 for any free one.
         grace: seconds that running requests may take to finish after SIGTERM.
         max_waiting: limit of a model's waiting sequences.
         page: the folder of the page at /, or None for the chat page.
-        connections: the connection limits.
         device, api, limits: arguments of :func:`glinfer.gl.context.open_device`.
     """
 
@@ -87,11 +85,7 @@ class _Uvicorn(uvicorn.Server):
 
 
 class HttpServer:
-    """A server of models; :meth:`run` ends with a signal, or with :meth:`end`.
-
-    Attributes:
-        address: the address that it listens on.
-    """
+    """A server of models, which listens on ``address``; :meth:`run` ends with a signal, or with :meth:`end`."""
 
     def __init__(
         self,
@@ -142,11 +136,7 @@ class HttpServer:
         self.address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
     def run(self) -> None:
-        """Serve until the end.
-
-        Raises:
-            GlinferError: the models cannot be loaded.
-        """
+        """Serve until the end; GlinferError if the models cannot be loaded."""
         with contextlib.closing(self._socket), self._noting_signals(), _switching_soon():
             asyncio.run(self._serve())
         if self.worker.failure is not None:
@@ -199,7 +189,7 @@ class HttpServer:
 
     async def _end(self) -> None:
         """Let requests finish, fail those that do not in time, and close; work off the event loop gets less time."""
-        late = not_ready("the server is shutting down, and this request exceeded the grace period")
+        late = again_soon("the server is shutting down, and this request exceeded the grace period")
         await self._idle(min(self.options.grace, _OFF_LOOP_SECONDS), lambda: self.state.busy)
         self.state.abandon(late)
         await self._idle(self.options.grace, lambda: self.worker.live)

@@ -17,9 +17,9 @@ from glinfer.errors import InputError, OptionError
 from glinfer.export.card import examples_for, licence_of
 from glinfer.formats import weight_shapes
 from glinfer.formats.sampling import NAMES
-from glinfer.server.errors import ApiError, log, not_ready, refused
-from glinfer.text.chat import OPEN, ChatForm, Rendering
-from glinfer.text.templates import Message, Tools
+from glinfer.server.errors import ApiError, again_soon, log, refused
+from glinfer.text.chat import ChatForm
+from glinfer.text.templates import OPEN, Message, Rendering, Tools
 from glinfer.text.tokenizer import Tokenizer
 
 _LONG_TEXTS = 1 << 16
@@ -34,7 +34,6 @@ class ModelSource:
         name: the model's name in requests.
         path: the file, the directory, or the name of a bundled model.
         options: further options of :func:`glinfer.engine.loading.load_model`, without ``device``.
-        scheduler: the limits of its scheduler.
     """
 
     name: str
@@ -56,10 +55,7 @@ class Served:
     ``model`` belongs to the OpenGL thread, except its tokenizer and its ``checked``; it is None while it is loading.
 
     Attributes:
-        source: its name and how to load it.
         created: the time when the server was made, in seconds since 1970.
-        model: the model.
-        form: its chat form, or None.
         no_chat: why ``form`` is None.
         facts: its description for /v1/models, after loading.
         slots: sequences that run at once.
@@ -118,13 +114,9 @@ class Served:
 
     @property
     def loaded(self) -> Model:
-        """The model.
-
-        Raises:
-            ApiError: it is loading.
-        """
+        """The model; ApiError if it is loading."""
         if self.model is None:
-            raise not_ready(f"the model {self.name} is being loaded; try again")
+            raise again_soon(f"the model {self.name} is being loaded; try again")
         return self.model
 
     @property
@@ -134,19 +126,11 @@ class Served:
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """The model's tokenizer.
-
-        Raises:
-            InputError: the model has none.
-        """
+        """The model's tokenizer; InputError if the model has none."""
         return self.loaded.require_tokenizer()
 
     def chat_form(self) -> ChatForm:
-        """The model's chat form.
-
-        Raises:
-            ApiError: the model cannot chat.
-        """
+        """The model's chat form; ApiError if the model cannot chat."""
         self.loaded  # noqa: B018  # which refuses a model that is being loaded
         if self.form is None:
             raise ApiError(self.no_chat, code="no_chat_template", param="model")

@@ -11,15 +11,16 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from starlette.datastructures import Headers
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from glinfer.errors import GlinferError
-from glinfer.server.errors import ApiError, not_ready, refused
+from glinfer.server.errors import ApiError, again_soon, refused
 from glinfer.server.json_text import json_answer
 from glinfer.server.limits import LIMITS, ConnectionLimits
 from glinfer.server.off_loop import Threads
-from glinfer.server.protocol import RequestBody
+from glinfer.server.protocol import DrawnBody, RequestBody
 from glinfer.server.streaming import EndedError, unless_gone, within
 from glinfer.server.worker import Runner, Worker
 
@@ -38,9 +39,7 @@ class ServerState:
     """The state of one server.
 
     Attributes:
-        worker: the OpenGL thread.
         page: the folder of the page at /, or None for the chat page.
-        connections: the connection limits.
         quick: threads for work in this process.
         slow: threads for work in separate processes, which may take seconds.
         ending: whether new requests are refused.
@@ -91,21 +90,16 @@ class ServerState:
 
     def close(self) -> None:
         """End the threads and their processes."""
-        self.abandon(not_ready("the server is shutting down"))
+        self.abandon(again_soon("the server is shutting down"))
         self.quick.close()
         self.slow.close()
 
 
 @dataclass(frozen=True)
 class Asked(Generic[Body]):
-    """A request with its checked body.
+    """A request with its checked body and its model, of which ``adapter`` is the requested LoRA adapter or None.
 
-    Attributes:
-        state: the server's state.
-        served: the requested model.
-        adapter: the requested LoRA adapter, or None.
-        body: the checked body.
-        client: the client, for fair shares and the reuse of prefixes.
+    ``client`` is for fair shares and the reuse of prefixes.
     """
 
     state: ServerState
@@ -136,12 +130,31 @@ class Asked(Generic[Body]):
         return await self.off_loop(lambda: json_answer(make()), size=size)
 
 
-class Endpoint(Generic[Body]):
-    """Answers the requests of a route with bodies; each is cancelled when its client disconnects."""
+@dataclass(frozen=True)
+class ApiRoute:
+    """A route; requests with bodies are cancelled when their client disconnects.
 
-    def __init__(self, kind: type[Body], respond: Callable[[Asked[Body]], Awaitable[ASGIApp]]) -> None:
-        """Read bodies of this kind, and answer them with ``respond``."""
-        self._kind, self._respond = kind, respond
+    Attributes:
+        path: the path, in OpenAPI's form.
+        endpoint: answers an :class:`Asked`, or without a body the server's state and a request.
+        summary: its description in the OpenAPI document.
+        body: the model of its body, or None for a route without one.
+    """
+
+    path: str
+    endpoint: Callable[..., Awaitable[ASGIApp]]
+    summary: str
+    body: type[RequestBody] | None = None
+
+    @property
+    def method(self) -> str:
+        """Its HTTP method."""
+        return "GET" if self.body is None else "POST"
+
+    @property
+    def streams(self) -> bool:
+        """Whether it can answer with server-sent events."""
+        return self.body is not None and issubclass(self.body, DrawnBody)
 
     async def respond(self, state: ServerState, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request over ASGI.
@@ -150,8 +163,11 @@ class Endpoint(Generic[Body]):
             ApiError: the server is shutting down, the body is too large or invalid, the model does not exist, or the
                 route refuses the request.
         """
+        if self.body is None:
+            await (await self.endpoint(state, Request(scope)))(scope, receive, send)
+            return
         if state.ending:
-            raise not_ready("the server is shutting down, and accepts no new requests")
+            raise again_soon("the server is shutting down, and accepts no new requests")
         data = [await read_body(scope, receive, state.connections.body_seconds)]
 
         async def work() -> None:
@@ -165,15 +181,16 @@ class Endpoint(Generic[Body]):
         Raises:
             ApiError: as in :meth:`respond`.
         """
+        assert self.body is not None
         given = data.pop()
         if len(given) > LIMITS.body_bytes:
             raise too_large()
         large = len(given) > _LARGE_BYTES
-        body = await state.quick.run(partial(self._kind.read, given), client) if large else self._kind.read(given)
+        body = await state.quick.run(partial(self.body.read, given), client) if large else self.body.read(given)
         del given
         served, adapter = state.model(body.model)
         served.loaded  # noqa: B018  # raises ApiError while the model is loading
-        return await self._respond(Asked(state, served, adapter, body, client))
+        return await self.endpoint(Asked(state, served, adapter, body, client))
 
 
 def too_large() -> ApiError:

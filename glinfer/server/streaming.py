@@ -72,11 +72,7 @@ async def unless_gone(work: Awaitable[None], receive: Receive) -> None:
 
 @contextlib.contextmanager
 def within(seconds: float) -> Iterator[None]:
-    """Limit the time of a block.
-
-    Raises:
-        EndedError: it takes longer.
-    """
+    """Limit the time of a block; EndedError if it takes longer."""
     with interruptible() as interrupt:
         timer = asyncio.get_running_loop().call_later(seconds, interrupt)
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, StrictBool, StrictStr, Tag
@@ -12,9 +12,10 @@ from glinfer.server.errors import ApiError
 from glinfer.server.json_text import parsed_json
 from glinfer.server.limits import LIMITS, Several, Strict
 from glinfer.server.served import Served
+from glinfer.structured.parts import Schemas
 from glinfer.structured.structure import ANY_OBJECT
 from glinfer.structured.tagged import TagForm
-from glinfer.structured.tools import FORMS, CallForm, MessageForm, Tool, call_grammar, schemas_of, tool_form
+from glinfer.structured.tools import FORMS, NO_ARGUMENTS, CallForm, MessageForm, call_grammar, tool_form
 
 ToolName = Annotated[StrictStr, Field(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
 
@@ -56,9 +57,9 @@ class TextFormat(SchemaFields):
 class ResponseText(Strict):
     """``text`` of a response."""
 
+    ignored = frozenset({"verbosity"})
+
     format: TextFormat | None = None
-    verbosity: StrictStr | None = None
-    """Ignored."""
 
 
 class FunctionDefinition(Strict):
@@ -78,13 +79,6 @@ class ResponseTool(FunctionDefinition):
     type: Literal["function"]
 
 
-class NamedResponseTool(Strict):
-    """The value of ``tool_choice`` of a response that names a function."""
-
-    type: Literal["function"]
-    name: ToolName
-
-
 class ToolDefinition(Strict):
     """One of ``tools``."""
 
@@ -96,6 +90,12 @@ class FunctionName(Strict):
     """The name of a function."""
 
     name: ToolName
+
+
+class NamedResponseTool(FunctionName):
+    """The value of ``tool_choice`` of a response that names a function."""
+
+    type: Literal["function"]
 
 
 class NamedTool(Strict):
@@ -116,11 +116,11 @@ class CalledFunction(Strict):
 class ToolCall(Strict):
     """A call in an assistant's message."""
 
+    ignored = frozenset({"index"})
+
     id: StrictStr | None = None
     type: Literal["function"] | None = None
     function: CalledFunction
-    index: int | None = None
-    """Ignored."""
 
     def for_template(self, place: int, param: str = "messages") -> dict[str, Any]:
         """The call in the form for templates, with its arguments as an object.
@@ -161,6 +161,11 @@ ResponseTools = Annotated[
 """Functions; and the tools that OpenAI's servers run themselves, which clients send by default and are ignored here."""
 
 
+def schemas_of(functions: Iterable[FunctionDefinition]) -> Schemas:
+    """The schemas of functions, for their calls."""
+    return {each.name: (each.parameters or NO_ARGUMENTS, bool(each.strict)) for each in functions}
+
+
 def tool_use(
     served: Served,
     tools: Sequence[ToolDefinition | ResponseTool | Mapping[str, Any]],
@@ -196,12 +201,10 @@ def tool_use(
         if isinstance(functions[0], ResponseTool) and choice in (None, "auto"):
             return None
         raise ApiError(str(error), param="tools", code="no_tools") from None
-    callable_tools = [
-        Tool(each.name, each.parameters, bool(each.strict)) for each in functions if one in (None, each.name)
-    ]
-    form = form.of(schemas_of(callable_tools)) if isinstance(form, TagForm) else form
+    schemas = schemas_of(each for each in functions if one in (None, each.name))
+    form = form.of(schemas) if isinstance(form, TagForm) else form
     grammar = call_grammar(
-        form, callable_tools, required=one is not None or choice == "required", parallel=parallel and one is None
+        form, schemas, required=one is not None or choice == "required", parallel=parallel and one is None
     )
     definitions = list[dict[str, Any]]()
     for each in functions:
@@ -213,11 +216,7 @@ def tool_use(
 
 
 def _call_form(served: Served) -> CallForm:
-    """The call form of a model.
-
-    Raises:
-        StructureError: its template has no calls, or an unknown form.
-    """
+    """The call form of a model; StructureError if its template has no calls, or an unknown form."""
     chat = served.chat_form()
     if not chat.template_source:
         raise StructureError(f"the chat template of {served.name} has no place for tools; leave them out")

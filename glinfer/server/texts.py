@@ -1,8 +1,4 @@
-"""The routes for tokens and texts.
-
-These are /tokenize, /detokenize, /apply-template, /v1/score and /v1/attention; embedding models have /v1/embeddings
-and /v1/rerank.
-"""
+"""The routes for tokens and texts; embedding models have /v1/embeddings and /v1/rerank."""
 
 from __future__ import annotations
 
@@ -15,15 +11,15 @@ import numpy as np
 from starlette.types import ASGIApp
 
 from glinfer.engine.embed import Embedder, EmbedRequest, Ranked, Vectors
-from glinfer.engine.ids import check_tokens
+from glinfer.engine.ids import check_tokens, check_within
 from glinfer.errors import InputError
 from glinfer.server import protocol
 from glinfer.server.errors import ApiError
 from glinfer.server.generation import Usage, in_steps, new_id, now, scored
 from glinfer.server.limits import LIMITS
 from glinfer.server.state import Asked
-from glinfer.text.chat import OPEN
 from glinfer.text.images import placeholders
+from glinfer.text.templates import OPEN
 
 
 async def _ids(asked: Asked[Any], body: protocol.TokenizeRequest, reply: str = "") -> list[int]:
@@ -151,10 +147,16 @@ async def score(asked: Asked[protocol.ScoreRequest]) -> ASGIApp:
 async def embeddings(asked: Asked[protocol.EmbeddingRequest]) -> ASGIApp:
     """The vectors of texts."""
     body = asked.body
+    name, dimensions = body.prompt_name, body.dimensions
 
     def check(embedder: Embedder) -> EmbedRequest:
-        return embedder.request(protocol.listed(body.input), prompt_name=body.prompt_name, dimensions=body.dimensions)
+        return embedder.request(protocol.listed(body.input), prompt_name=name, dimensions=dimensions)
 
+    embedder = await asked.off_loop(lambda: asked.served.loaded.embedder, "model", size=0)
+    width = embedder.encoder.width
+    await asked.off_loop(lambda: embedder.prompt(name, None), "prompt_name", size=0)
+    if dimensions is not None:
+        await asked.off_loop(lambda: check_within("dimensions", dimensions, width), "dimensions", size=0)
     texts = await _encoded(asked, check, "input")
     vectors: Vectors = await in_steps(asked, lambda model: model.embedder.steps(texts))
 
@@ -191,11 +193,7 @@ async def rerank(asked: Asked[protocol.RerankRequest]) -> ASGIApp:
 
 
 async def _encoded(asked: Asked[Any], work: Callable[[Embedder], EmbedRequest], param: str) -> EmbedRequest:
-    """The texts of a request, checked and encoded off the event loop.
-
-    Raises:
-        ApiError: the model does not embed texts, or they are refused.
-    """
+    """The texts of a request, checked and encoded off the event loop."""
     found = await asked.off_loop(lambda: work(asked.served.loaded.embedder), param)
     if found.tokens > LIMITS.embed_tokens:
         raise ApiError(

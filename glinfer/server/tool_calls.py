@@ -7,7 +7,7 @@ from typing import Any
 
 from glinfer.server.generation import new_id
 from glinfer.structured.gemma import GemmaArguments
-from glinfer.structured.parts import ToolPart
+from glinfer.structured.parts import CallParser, ToolPart
 from glinfer.structured.tagged import TagForm, TagParser
 from glinfer.structured.tools import FORMS, CallForm, ToolForm, ToolParser
 from glinfer.text.reply import ChatPart
@@ -18,7 +18,7 @@ class CallDeltas:
 
     def __init__(self, form: CallForm) -> None:
         """Start an answer of a model with this call form."""
-        self._parser: ToolParser | TagParser | None = ToolParser(form) if isinstance(form, ToolForm) else None
+        self._parser: CallParser | None = ToolParser(form) if isinstance(form, ToolForm) else None
         if isinstance(form, TagForm):
             self._parser = TagParser(form)
         self._gemma, self._arguments = form == FORMS["gemma4"], GemmaArguments()

@@ -25,7 +25,7 @@ from glinfer.engine.requests import Running
 from glinfer.engine.scheduler import Event, Scheduler
 from glinfer.errors import ContextError, GLError, GlinferError
 from glinfer.gl.context import Device
-from glinfer.server.errors import ApiError, again_soon, failed, log, not_ready, refused
+from glinfer.server.errors import ApiError, again_soon, failed, log, refused
 from glinfer.server.limits import EMBED_REQUESTS, share
 from glinfer.server.metrics import Metrics
 from glinfer.server.served import ModelSource, Served
@@ -37,16 +37,10 @@ REOPEN_TRIES = 5
 
 
 class Channel:
-    """Events from the thread to one request; created and read on the event loop.
-
-    Attributes:
-        served: the requested model.
-        client: the client that sent the request.
-        started: the time of the request, by ``monotonic``.
-        whole: whether the request gets only the last event of each sequence.
-    """
+    """Events from the thread to one request; created and read on the event loop."""
 
     whole = False
+    """Whether the request gets only the last event of each sequence."""
 
     def __init__(self, served: Runner, count: int, client: Hashable = None) -> None:
         """Count ``count`` sequences as live until they end."""
@@ -70,11 +64,7 @@ class Channel:
         self.served.count(self.client, -count)
 
     async def get(self) -> Any:
-        """Wait for the next item.
-
-        Raises:
-            ApiError: the sequences of the request cannot continue.
-        """
+        """Wait for the next item; ApiError if the sequences of the request cannot continue."""
         item = await self._inbox.get()
         if isinstance(item, ApiError):
             raise item
@@ -94,7 +84,7 @@ class Runner(Served):
     """A model with the state that only the thread uses.
 
     Attributes:
-        scheduler: the scheduler of a model that generates.
+        scheduler: of a model that generates.
         requests: the request of each sequence in the scheduler.
         works: other work; the first item is running.
         draws: the number of draws already counted.
@@ -122,13 +112,7 @@ class Runner(Served):
 
 
 class Worker:
-    """The thread of OpenGL and its models.
-
-    Attributes:
-        served: the models by their names.
-        metrics: the metrics to update.
-        failure: the error that stopped loading and the thread.
-    """
+    """The thread of OpenGL and its models; ``failure`` is the error that stopped loading and the thread."""
 
     def __init__(
         self,
@@ -147,8 +131,7 @@ class Worker:
             open_device: opens their shared device, on the thread.
             metrics: the metrics to update.
             max_waiting: limit for the waiting sequences of a model.
-            on_failure: called on the event loop when loading fails.
-            on_ready: called on the event loop when all models are loaded.
+            on_failure, on_ready: called on the event loop when loading fails, or when all models are loaded.
         """
         self.served = {source.name: Runner(source) for source in sources}
         self.metrics, self.max_waiting = metrics, max_waiting
@@ -261,7 +244,7 @@ class Worker:
             self._tell_loop(self._on_failure)
         finally:
             self._close()
-            self._fail_all(not_ready("the server is shutting down"))
+            self._fail_all(again_soon("the server is shutting down"))
             self._deliver()
             self._ended = True
             self._tell_loop(self._follow_the_last)
@@ -294,11 +277,7 @@ class Worker:
         self._tell_loop(self._on_ready)
 
     def _require_wanted(self, *_: int) -> None:
-        """Stop loading after :meth:`stop`; takes the arguments of ``on_upload``.
-
-        Raises:
-            _StoppedError: the worker was stopped.
-        """
+        """Stop loading after :meth:`stop`; takes the arguments of ``on_upload``."""
         if self._stopped:
             raise _StoppedError
 
@@ -399,7 +378,7 @@ class Worker:
     def _insert(self, channel: Channel, sequences: Sequence[Running]) -> None:
         runner = channel.served
         if runner.scheduler is None:
-            self._outgoing.append((channel, not_ready("the model is being loaded")))
+            self._outgoing.append((channel, again_soon("the model is being loaded")))
             return
         try:
             for each in sequences:
@@ -412,7 +391,7 @@ class Worker:
 
     def _insert_work(self, channel: Channel, start: Callable[[Model], Steps]) -> None:
         if channel.served.model is None:
-            self._outgoing.append((channel, not_ready("the model is being loaded")))
+            self._outgoing.append((channel, again_soon("the model is being loaded")))
         else:
             channel.served.works.append((channel, _started(start, channel.served.model)))
 
@@ -436,11 +415,7 @@ class Worker:
             runner.works.clear()
 
     def _reopen(self, error: BaseException) -> None:
-        """Fail all requests because the context was lost, and load the models again.
-
-        Raises:
-            GlinferError: the models could not be loaded again.
-        """
+        """Fail all requests because the context was lost, and load the models again."""
         log(f"{error}; opening the context again")
         self.metrics.losses.inc()
         self._close()

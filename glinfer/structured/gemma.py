@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from glinfer.errors import StructureError
+from glinfer.structured.parts import TEXT, Schemas
 
 OPENING, _CLOSING, _QUOTE = "<|tool_call>", "<tool_call|>", '<|"|>'
 _KNOWN = {"type", "enum", "const", "anyOf", "properties", "required", "additionalProperties", "items", "nullable"}
@@ -26,12 +27,12 @@ _RULES = (
     r"NUMBER: /-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?/",
     'BOOLEAN: "true" | "false"',
     r"KEY: /[^:,{}\[\]<>\s]+/",
-    "TEXT: /(.|\\n)*/",
+    TEXT,
     "thought: <|channel> TEXT <channel|>",
 )
 
 
-def gemma_grammar(tools: Mapping[str, tuple[Mapping[str, Any], bool]], *, required: bool, parallel: bool) -> str:
+def gemma_grammar(tools: Schemas, *, required: bool, parallel: bool) -> str:
     """The grammar of replies with calls, in llguidance's Lark notation."""
     rules, calls = list(_RULES), []
     for number, (name, (schema, strict)) in enumerate(tools.items()):

@@ -1,12 +1,5 @@
 """Tool calls whose names and arguments stand between tags: a grammar for replies, and a parser.
 
-* ``glm-4.5`` (GLM-4.5 to 4.7): ``<tool_call>NAME``, for each argument ``<arg_key>KEY</arg_key>`` and
-  ``<arg_value>VALUE</arg_value>``, ``</tool_call>``, with or without line breaks between them.
-* ``minimax`` (MiniMax-M2): ``<minimax:tool_call>``, for each call ``<invoke name="NAME">``, for each argument
-  ``<parameter name="KEY">VALUE</parameter>``, ``</invoke>``, and ``</minimax:tool_call>``, each on a line.
-* ``coder`` (Qwen3-Coder, Qwen 3.5): ``<tool_call>``, ``<function=NAME>``, for each argument ``<parameter=KEY>``, the
-  value on lines of its own, ``</parameter>``, ``</function>``, ``</tool_call>``, each on a line.
-
 Values of type string are bare text, and others are JSON. Arguments are in the order of the tool's properties.
 """
 
@@ -14,16 +7,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from glinfer.errors import StructureError
-from glinfer.structured.parts import ToolPart
+from glinfer.structured.parts import CallParser, Schemas, ToolPart, called_or_text, written_schema
 
-Schemas = Mapping[str, tuple[Mapping[str, Any], bool]]
-"""The schema of a tool's arguments, and whether it is strict, by the tool's name."""
 _KNOWN = {"type", "enum", "title", "description", "default", "examples"}
 
 
@@ -106,15 +97,8 @@ def _is_text(schema: object) -> bool:
     return isinstance(schema, Mapping) and schema.get("type") == "string"
 
 
-def tagged_grammar(
-    form: TagForm,
-    tools: Schemas,
-    schema_of: Callable[[Mapping[str, Any], bool], str],
-    *,
-    required: bool,
-    parallel: bool,
-) -> str:
-    """The grammar of replies with calls, in llguidance's Lark notation; ``schema_of`` writes a schema that is not text.
+def tagged_grammar(form: TagForm, tools: Schemas, *, required: bool, parallel: bool) -> str:
+    """The grammar of replies with calls, in llguidance's Lark notation.
 
     Raises:
         StructureError: the schema of a text has keywords that are not supported, and its tool is strict.
@@ -132,7 +116,8 @@ def tagged_grammar(
         for key, each in _properties(schema).items():
             after = written(form.after_value)
             if not _is_text(each):
-                value = f"%json {schema_of({**each, **shared} if isinstance(each, Mapping) else {}, strict)} {after}"
+                own = {**each, **shared} if isinstance(each, Mapping) else {}
+                value = f"%json {written_schema(own, strict)} {after}"
             elif strict and (unknown := sorted(each.keys() - _KNOWN)):
                 raise StructureError(
                     f"the keyword {unknown[0]!r} in {key} of the tool {tool} is not supported; leave it out, or strict"
@@ -147,44 +132,18 @@ def tagged_grammar(
     between = f"{line} {written(form.between.removeprefix(chr(10)))}" if form.between else ""
     several = f"call ({between} call)*" if parallel else "call"
     calls = f"{several} {written(form.end)}"
-    start = [f"start: {json.dumps(form.opening)} {calls}"]
-    if not required:  # the first opening ends the text before it
-        start = ["start: TEXT | called", f"called: opened {calls}", f"opened[lazy]: TEXT {json.dumps(form.opening)}"]
-    rules += [f"call: {' | '.join(f'call{number}' for number in range(len(tools)))}", "TEXT: /(.|\\n)*/"]
-    return "\n".join([*start, f"text[lazy]: TEXT {json.dumps(form.after_value)}", *rules])
+    rules.append(f"call: {' | '.join(f'call{number}' for number in range(len(tools)))}")
+    value = f"text[lazy]: TEXT {json.dumps(form.after_value)}"
+    return "\n".join([*called_or_text(form.opening, calls, required=required), value, *rules])
 
 
-class TagParser:
-    """Splits the pieces of a reply into text and whole calls; the reply must follow the grammar."""
+class TagParser(CallParser):
+    """Splits the pieces of a reply into text and whole calls."""
 
     def __init__(self, form: TagForm) -> None:
         """Start a reply."""
-        self._form, self._held, self._inside, self.calls = form, "", False, 0
-
-    def push(self, text: str) -> list[ToolPart]:
-        """Add the next piece of the reply, and return the parts that are now certain."""
-        self._held += text
-        parts = list[ToolPart]()
-        while (part := self._call() if self._inside else self._text()) is not None:
-            if part != ToolPart():
-                parts.append(part)
-        return parts
-
-    def finish(self) -> list[ToolPart]:
-        """End the reply, and return the text that was held back."""
-        held, self._held = self._held, ""
-        return [ToolPart(held)] if held.strip() and not self._inside else []
-
-    def _text(self) -> ToolPart | None:
-        opening, found = self._form.opening, self._held.find(self._form.opening)
-        if found >= 0:
-            before, self._held = self._held[:found], self._held[found + len(opening) :]
-            self._inside = True
-            return ToolPart(before.rstrip())
-        starts = range(len(self._held))
-        sure = self._held[: next((at for at in starts if opening.startswith(self._held[at:])), None)].rstrip()
-        self._held = self._held[len(sure) :]
-        return ToolPart(sure) if sure else None
+        super().__init__(form.opening)
+        self._form = form
 
     def _call(self) -> ToolPart | None:
         form, end = self._form, self._form.end.strip()

@@ -1,19 +1,12 @@
 """Conversations as token ids, in which no message can forge a control token: Gab's own form, and Jinja templates.
 
-:func:`find_chat` finds the form of a model. In Gab's form, one turn is
-``<|user|>MESSAGE<|end|><|assistant|>REPLY<|end|>``; the prompt ends with ``<|assistant|>`` and the model generates
-until ``<|end|>``. To make it think first, the prompt ends with ``<|think|>`` instead: the model writes its thoughts,
-then ``<|assistant|>``, then the answer. The second generation thinks after ``<|assistant|><think>`` and writes
-``</think>`` before its answer. Most other chat models come with a Jinja template, which defines their form.
-
-Models that use OpenAI's harmony template write messages in channels: ``<|channel|>analysis<|message|>``, thoughts,
-``<|end|>``, ``<|start|>assistant<|channel|>final<|message|>``, the answer. The tokens from ``<|start|>`` or
-``<|channel|>`` to ``<|message|>`` are a header, which is not shown. A message in the channel ``final``, or without a
-channel, is the answer; in any other channel it is thoughts. A header that names a recipient, ``to=functions.NAME``
-before or after its channel, makes the message a call of that tool. The prompt ends inside a header,
-``<|start|>assistant``, which the reply may continue. Gemma 4 writes its thoughts in a channel too, from
-``<|channel>thought`` and a line break to ``<channel|>``, and the answer outside. Its calls are
-``<|tool_call>call:NAME{key:value}<tool_call|>``, in which the token ``<|"|>`` encloses texts.
+docs/formats.md describes Gab's form. OpenAI's harmony template has messages in channels:
+``<|channel|>analysis<|message|>``, thoughts, ``<|end|>``, ``<|start|>assistant<|channel|>final<|message|>``, answer.
+The header of a message, from ``<|start|>`` or ``<|channel|>`` to ``<|message|>``, is not shown. A message in the
+channel ``final``, or without a channel, is the answer; in any other channel it is thoughts. A recipient in the header,
+``to=functions.NAME`` before or after the channel, makes the message a call. The prompt ends inside a header,
+``<|start|>assistant``, which the reply may continue. Gemma 4 writes thoughts from ``<|channel>thought`` and a line
+break to ``<channel|>``, and the answer outside.
 """
 
 from __future__ import annotations
@@ -23,7 +16,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
-from types import MappingProxyType
 from typing import Any, Literal
 
 from glinfer.config import ModelConfig
@@ -32,7 +24,7 @@ from glinfer.families.settings import quoted
 from glinfer.formats import find_model
 from glinfer.formats.files import AnyPath
 from glinfer.text.stops import default_stops
-from glinfer.text.templates import Check, JinjaTemplate, Message, Tools, find_template
+from glinfer.text.templates import NO_KWARGS, OPEN, Check, JinjaTemplate, Message, Rendering, Tools, find_template
 from glinfer.text.tokenizer import Tokenizer, encodable
 
 ReplyKind = Literal["thinking", "answer", "call"]
@@ -40,8 +32,6 @@ _END_OF_TEXT = "<|endoftext|>"
 _NO_SYSTEM = "this model's chat form has no place for a system prompt; leave it out"
 _NO_TOOLS = "this model's chat form has no place for tools; leave them out"
 _NO_KWARGS = "this model's chat form has no template; leave its arguments out"
-NO_KWARGS: Mapping[str, Any] = MappingProxyType({})
-"""No arguments for a chat template."""
 _NOT_LAST = "the last message is not a text of the assistant's; to continue a message, put the assistant's last"
 _TOOL_FIELDS = frozenset({"tool_calls", "tool_call_id", "name", "thinking"})
 _CHANNEL_TOKENS = ("<|start|>", "<|channel|>", "<|message|>")
@@ -74,7 +64,6 @@ class Channels:
 
     Attributes:
         start, channel, message: ids of ``<|start|>``, ``<|channel|>`` and ``<|message|>``.
-        decode: converts token ids to text.
         opens: whether the prompt ends inside a header, which a reply may continue.
     """
 
@@ -96,36 +85,12 @@ class Channels:
 
 @dataclass(frozen=True)
 class CallTokens:
-    """The control tokens of calls within a reply.
-
-    Attributes:
-        opening, closing, quote: ids of ``<|tool_call>``, ``<tool_call|>`` and ``<|"|>``.
-        decode: converts token ids to text.
-    """
+    """The control tokens of calls within a reply: ids of ``<|tool_call>``, ``<tool_call|>`` and ``<|"|>``."""
 
     opening: int
     closing: int
     quote: int
     decode: Callable[[Iterable[int]], str]
-
-
-@dataclass(frozen=True)
-class Rendering:
-    """How a conversation becomes a prompt.
-
-    Attributes:
-        add_generation_prompt: end with the tokens that open the assistant's next message.
-        continue_final_message: end within the last message, which is the assistant's.
-        kwargs: arguments that the chat template uses.
-    """
-
-    add_generation_prompt: bool = True
-    continue_final_message: bool = False
-    kwargs: Mapping[str, Any] = field(default_factory=dict)
-
-
-OPEN = Rendering()
-"""The default: end where the model begins its reply."""
 
 
 class ChatForm(ABC):
@@ -198,15 +163,14 @@ class ChatForm(ABC):
 class ChatTemplate(ChatForm):
     """Gab's chat form: the ids of its control tokens, and the layout of a turn.
 
+    A reply ends with ``<|end|>``, ``<|endoftext|>`` if the vocabulary has one, or ``<|user|>``, with which a model
+    would begin the user's next message.
+
     Attributes:
         user, end, assistant: ids of ``<|user|>``, ``<|end|>``, ``<|assistant|>``.
-        think: id of ``<|think|>`` or ``<think>``, or None where the vocabulary has none.
-        answer: id of the token between thoughts and answer: ``<|assistant|>`` or ``</think>``.
-        stop_ids: tokens that end a reply: ``<|end|>``, ``<|endoftext|>`` if the vocabulary has one, and ``<|user|>``,
-            with which a model would begin the user's next message.
 
     Raises:
-        InputError: the vocabulary lacks one of the three tokens that chat needs.
+        InputError: the vocabulary lacks one of these three tokens.
     """
 
     no_think = "this tokenizer has no <|think|> token; chat without thinking"
@@ -216,7 +180,11 @@ class ChatTemplate(ChatForm):
         super().__init__(tokenizer)
         known = tokenizer.control_tokens
         if missing := [text for text in _CHAT_TOKENS if text not in known]:
-            raise InputError(f"this tokenizer cannot chat: it has no {missing[0]} token; use generate")
+            raise InputError(
+                "this model cannot chat: it has no chat template (chat_template.jinja, or chat_template in "
+                "tokenizer_config.json or in a GGUF file's metadata), and its tokenizer no "
+                f"{missing[0]} token; use generate"
+            )
         self.user, self.end, self.assistant = (known[text] for text in _CHAT_TOKENS)
         self.think, self.answer = known.get("<|think|>"), self.assistant
         self._thinking: tuple[int, ...] = () if self.think is None else (self.think,)
@@ -316,7 +284,7 @@ class TemplateChat(ChatForm):
             opening, closing, quote = found
             self.call_tokens = CallTokens(opening, closing, quote, tokenizer.decode)
             ends += (known[_AFTER_CALLS],) if _AFTER_CALLS in known else ()
-        template.ids(tokenizer, [*self._first, {"role": "user", "content": "Hello"}], kwargs=kwargs)
+        template.ids(tokenizer, [*self._first, {"role": "user", "content": "Hello"}], Rendering(kwargs=kwargs))
         # With channels, the token after a message may end each of a reply's messages.
         in_messages = self.channels is not None and self.channels.opens
         end = None if in_messages and ends else template.end_of_reply(tokenizer)
@@ -343,8 +311,8 @@ class TemplateChat(ChatForm):
         last = messages[-1] if messages else {}
         if how.continue_final_message and (last.get("role") != "assistant" or last.get("tool_calls")):
             raise InputError(_NOT_LAST)
-        given = {**vars(how), "kwargs": {**self._kwargs, **how.kwargs}}
-        return tuple(self._template.ids(self._tokenizer, messages, tools=tools, check=check, **given))
+        how = replace(how, kwargs={**self._kwargs, **how.kwargs})
+        return tuple(self._template.ids(self._tokenizer, messages, how, tools=tools, check=check))
 
 
 def template_of(path: AnyPath, tokenizer: Tokenizer, config: ModelConfig) -> JinjaTemplate | None:
@@ -382,17 +350,12 @@ def find_chat(
     if template is not None:
         template = replace(template, pictured=images)
         return TemplateChat(template, tokenizer, default_stops(path, tokenizer, config), system=system, kwargs=kwargs)
-    missing = next((text for text in _CHAT_TOKENS if text not in tokenizer.control_tokens), None)
-    if missing is not None:
-        raise InputError(
-            "this model cannot chat: it has no chat template (chat_template.jinja, or chat_template in "
-            f"tokenizer_config.json or in a GGUF file's metadata), and its tokenizer no {missing} token; use generate"
-        )
+    form = ChatTemplate(tokenizer)
     if system:
         raise InputError(_NO_SYSTEM)
     if kwargs:
         raise OptionError(_NO_KWARGS)
-    return ChatTemplate(tokenizer)
+    return form
 
 
 def check_messages(messages: str | Sequence[Message]) -> tuple[str, list[str]]:

@@ -32,7 +32,8 @@ class Conversation:
         self.template = template
         self._context = context
         self._turns: list[Turn] = []
-        self._open: _OpenTurn | None = None
+        # A turn without its reply, whether it thinks, and the earlier turns in its prompt.
+        self._open: tuple[Turn, bool, Sequence[Turn]] | None = None
 
     @property
     def turns(self) -> tuple[Turn, ...]:
@@ -80,7 +81,7 @@ class Conversation:
         for dropped in range(len(past) + 1 if drop else 1):
             ids = self.template.prompt(past[dropped:], newest, think=think)
             if len(ids) <= room:
-                self._open = _OpenTurn(newest, think, tuple(past[dropped:]))
+                self._open = newest, think, past[dropped:]
                 return ChatPrompt(ids, dropped)
         what, mend = ("message takes", "shorten the message or reserve less")
         if not drop and past:
@@ -99,22 +100,12 @@ class Conversation:
         """
         if self._open is None:
             raise InputError("there is no open turn to reply to; ask for a prompt first")
-        _, answer = split_reply(self.template, ids, think=self._open.think)
-        turn = dataclasses.replace(self._open.turn, reply_ids=(*self._open.turn.reply_ids, *answer), reply=None)
-        self._turns = [*self._open.past, turn]
-        self._open = None
+        begun, think, past = self._open
+        _, answer = split_reply(self.template, ids, think=think)
+        turn = dataclasses.replace(begun, reply_ids=(*begun.reply_ids, *answer), reply=None)
+        self._turns, self._open = [*past, turn], None
         return turn
 
     def reset(self) -> None:
         """Forget all turns, including the open one."""
-        self._turns = []
-        self._open = None
-
-
-@dataclass(frozen=True)
-class _OpenTurn:
-    """A turn without its reply, and the earlier turns in its prompt."""
-
-    turn: Turn
-    think: bool
-    past: tuple[Turn, ...]
+        self._turns, self._open = [], None

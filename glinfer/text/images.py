@@ -1,9 +1,8 @@
 """Images in conversations: decoding within limits, squares of pixels, and the tokens that stand for them in a prompt.
 
-An image becomes tokens of numbers beyond the vocabulary, other ones for each image, so that prompts with equal ids have
-equal images. Each token knows its square, whose rows the image encoder computes when a prompt first needs them.
+Tokens have numbers beyond the vocabulary, other ones for each image, so that prompts with equal ids have equal images.
 The sizes of squares and the texts around them are those of transformers' processors of SmolVLM and Idefics 3; in
-Qwen3-VL an image is one piece of any shape, whose tokens turn by rows and columns.
+Qwen3-VL an image is one piece of any shape.
 """
 
 from __future__ import annotations
@@ -96,12 +95,7 @@ class Square:
 
 
 class ImageToken(int):
-    """A token of a prompt that stands for a part of an image; its number is beyond the vocabulary.
-
-    Attributes:
-        square: the square that it belongs to.
-        place: the row of that square.
-    """
+    """A token of a prompt that stands for row ``place`` of a ``square``; its number is beyond the vocabulary."""
 
     square: Square
     place: int
@@ -198,13 +192,10 @@ def placeholders(ids: Sequence[int], tokenizer: Tokenizer) -> list[int]:
 
 
 class Pictured(str):
-    """The content of a message with images; as a text it has a mark in the place of each.
-
-    Attributes:
-        parts: texts, and the prompt of each image: texts, control tokens and :class:`ImageToken`.
-    """
+    """The content of a message with images; as a text it has a mark in the place of each."""
 
     parts: tuple[str | tuple[str | int, ...], ...]
+    """Texts, and the prompt of each image: texts, control tokens and :class:`ImageToken`."""
 
     @classmethod
     def of(cls, parts: Iterable[str | tuple[str | int, ...]]) -> Pictured:

@@ -50,7 +50,6 @@ class TextParts:
     """The parts of a model that process text.
 
     Attributes:
-        tokenizer: the model's tokenizer, or None.
         reason: why ``tokenizer`` is None.
         template: the Jinja chat template, or None; Gab's chat form needs none.
         stops: the end-of-text ids that its files name.

@@ -312,13 +312,10 @@ def _with_own_role(message: Any) -> Any:
 
 
 def render(source: str, variables: Mapping[str, Any], most: int, tokens: Mapping[str, str] = _NONE) -> str:
-    """Render a template with the settings, tests and functions of transformers.
+    """Render a template with the settings, tests and functions of transformers, to ``most`` characters.
 
-    Args:
-        source: the template's source.
-        variables: untrusted variables: ``messages``, ``tools``, ``add_generation_prompt``, …
-        most: limit of the text's length in characters.
-        tokens: variables that count as the template's own text: ``bos_token``, …
+    ``variables``, such as ``messages`` and ``tools``, are untrusted. ``tokens``, such as ``bos_token``, are variables
+    that count as the template's own text.
     """
     return text_of(compiled(source), variables, most, tokens)
 

@@ -1,17 +1,7 @@
 """Chat templates: a model's Jinja programs, which turn the messages of a conversation into its prompt.
 
-Templates are rendered as Hugging Face's transformers renders them: in jinja2's immutable sandbox, without a loader, so
-a template cannot reach files, the network or Python's internals. The sandbox does not stop endless loops or endless
-text, so each template runs in a separate process. Its limits are MAX_RENDER_SECONDS of processor time, twice that of
-wall time, and MAX_RENDER_BYTES of memory. Starting the process costs a tenth of a second each time; systems without
-``setrlimit`` limit only the wall time.
-
-:meth:`JinjaTemplate.ids` turns conversations into token ids, so that no message can forge a control token. A template
-sees the messages unchanged, so the text is that of transformers. The process also records the origin of each
-character; see :class:`glinfer.text.template_worker.Text`. A control token counts only if the template wrote all its
-characters: in its source, as a special token such as ``bos_token``, as one of the usual roles, or as a number.
-Messages, tools, further variables and results without a recorded origin are ordinary text. The text between two
-control tokens is encoded as one.
+docs/models.md lists their limits, and why no message can forge a control token: a token counts only if the template
+wrote all its characters. Starting a process for each template costs a tenth of a second.
 """
 
 from __future__ import annotations
@@ -19,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -59,6 +49,27 @@ Tools = Sequence[Mapping[str, Any]]
 
 Check = Callable[[Sequence[str]], None]
 """Raises an error to refuse texts."""
+NO_KWARGS: Mapping[str, Any] = MappingProxyType({})
+"""No variables for a chat template."""
+
+
+@dataclass(frozen=True)
+class Rendering:
+    """How a conversation becomes a prompt.
+
+    Attributes:
+        add_generation_prompt: end with the tokens that open the assistant's next message.
+        continue_final_message: end with the text of the last message, which is the assistant's.
+        kwargs: further variables for the chat template, as transformers' ``**kwargs``.
+    """
+
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+
+OPEN = Rendering()
+"""The default: end where the model begins its reply."""
 
 
 @dataclass(frozen=True)
@@ -101,27 +112,20 @@ class JinjaTemplate:
         """Whether that source uses tools."""
         return _TOOLS.search(self.with_tools) is not None
 
-    def render(self, messages: Sequence[Message], **options: Any) -> str:
-        """The text of a conversation, with the arguments of :meth:`parts`."""
-        return "".join(self.parts((), messages, **options))
+    def render(self, messages: Sequence[Message], how: Rendering = OPEN, tools: Tools | None = None) -> str:
+        """The text of a conversation; errors as in :meth:`parts`."""
+        return "".join(self.parts((), messages, how, tools))
 
     def parts(
-        self,
-        names: Iterable[str],
-        messages: Sequence[Message],
-        *,
-        add_generation_prompt: bool = True,
-        tools: Tools | None = None,
-        kwargs: Mapping[str, Any] = MappingProxyType({}),
+        self, names: Iterable[str], messages: Sequence[Message], how: Rendering = OPEN, tools: Tools | None = None
     ) -> list[str]:
         """The text of a conversation, the same as from transformers' ``apply_chat_template``, in parts.
 
         Args:
             names: the control tokens; where the template wrote one, the text is cut.
             messages: the conversation, oldest message first.
-            add_generation_prompt: end with the text that opens the assistant's next message.
+            how: how it becomes a prompt, except that no message is continued.
             tools: the tools that the model may call.
-            kwargs: further variables, as transformers' ``**kwargs``.
 
         Returns:
             Texts at even indices, control tokens at odd ones.
@@ -130,18 +134,18 @@ class JinjaTemplate:
             InputError: the template is invalid, refuses these messages, or exceeds a limit of time, memory or text.
         """
         variables: dict[str, Any] = {
-            **kwargs,
+            **how.kwargs,
             "messages": [self._given(message) for message in messages],
-            "add_generation_prompt": add_generation_prompt,
+            "add_generation_prompt": how.add_generation_prompt,
             "tools": list(tools) if tools else None,
             "documents": None,
         }
         tokens = {name: text for name, text in self.tokens.items() if name not in variables}
         source = self.with_tools if tools else self.source
         request = {"source": source, "variables": variables, "tokens": tokens, "names": list(names)}
-        answer = self._answer({**request, "kwargs": list(kwargs), "most": MAX_RENDERED_CHARACTERS})
+        answer = self._answer({**request, "kwargs": list(how.kwargs), "most": MAX_RENDERED_CHARACTERS})
         if "known" in answer:
-            wrong, known = sorted(kwargs.keys() - {*answer["known"]}), ", ".join(answer["known"]) or "no arguments"
+            wrong, known = sorted(how.kwargs.keys() - {*answer["known"]}), ", ".join(answer["known"]) or "no arguments"
             words = f"the model's chat template has no argument {quoted(wrong[0])}; expected {known}"
             raise OptionError(f"{self.label}: {words}", words)
         if "parts" not in answer:
@@ -152,28 +156,22 @@ class JinjaTemplate:
         self,
         tokenizer: Tokenizer,
         messages: Sequence[Message],
+        how: Rendering = OPEN,
         *,
-        add_generation_prompt: bool = True,
         tools: Tools | None = None,
         check: Check | None = None,
-        kwargs: Mapping[str, Any] = MappingProxyType({}),
-        continue_final_message: bool = False,
     ) -> list[int]:
-        """Token ids of a conversation; the other arguments are those of :meth:`parts`.
-
-        Args:
-            check: raises an error to refuse the rendered text before it is encoded.
-            continue_final_message: end with the text of the last message, as in transformers.
+        """Token ids of a conversation; ``check`` may refuse the rendered text before it is encoded.
 
         Raises:
             InputError: as :meth:`parts`, or a message has no UTF-8 form.
         """
         known, last = tokenizer.control_tokens, messages[-1] if messages else {}
-        if continue_final_message:
-            add_generation_prompt = False
+        if how.continue_final_message:
+            how = replace(how, add_generation_prompt=False)
             messages = [*messages[:-1], {**last, "content": last["content"] + _CONTINUED}]
-        parts = self.parts(known, messages, add_generation_prompt=add_generation_prompt, tools=tools, kwargs=kwargs)
-        if continue_final_message:
+        parts = self.parts(known, messages, how, tools)
+        if how.continue_final_message:
             tag = _CONTINUED.strip()
             at = next((place for place in range(len(parts) - 1, -1, -2) if tag in parts[place]), None)
             if at is None or last["content"].strip() not in "".join(parts):
@@ -204,7 +202,7 @@ class JinjaTemplate:
         """The control token that the template puts right after a reply, or None."""
         known = tokenizer.control_tokens
         try:
-            parts = self.parts(known, _EXAMPLE, add_generation_prompt=False)
+            parts = self.parts(known, _EXAMPLE, Rendering(add_generation_prompt=False))
         except InputError:  # it may accept only other messages; an error with the real ones is reported
             return None
         texts, names = parts[::2], parts[1::2]

@@ -126,11 +126,7 @@ class Tokenizer:
         return values
 
     def library_json(self) -> str:
-        """The tokenizer as a ``tokenizer.json``.
-
-        Raises:
-            InputError: the tokenizer is a BPE1 one, which has no such form.
-        """
+        """The tokenizer as a ``tokenizer.json``; InputError if the tokenizer is a BPE1 one, which has no such form."""
         if isinstance(self._source, _Merges):
             raise InputError("a BPE1 tokenizer cannot encode texts for embeddings; expected a tokenizer.json")
         return str(self._source.library.to_str())

@@ -24,14 +24,14 @@ from glinfer.server import protocol
 from glinfer.server.errors import ApiError
 from glinfer.server.responses import _format, _plain, messages_of
 from glinfer.server.routes import ROUTES
-from glinfer.server.structured import ToolDefinition, asked_by
+from glinfer.server.structured import ToolDefinition, asked_by, schemas_of
 from glinfer.server.tool_calls import CallDeltas
 from glinfer.structured import compiler as compilers
 from glinfer.structured.compiler import Compiler
 from glinfer.structured.constraint import DeadEnd
 from glinfer.structured.gemma import GemmaArguments
 from glinfer.structured.structure import Structure, structure_of
-from glinfer.structured.tools import FORMS, Tool, ToolForm, ToolParser, call_grammar
+from glinfer.structured.tools import FORMS, ToolForm, ToolParser, call_grammar
 from glinfer.text.chat import CallTokens, Channels, ReplySplitter
 from glinfer.text.reply import ReplyAssembler
 from glinfer.text.template_worker import compiled, parts_of, text_of
@@ -165,8 +165,7 @@ def body(data: bytes, folder: Path) -> None:
 
 
 def _grammar(form: str, tools: list[ToolDefinition]) -> None:
-    found = [Tool(each.function.name, each.function.parameters, bool(each.function.strict)) for each in tools]
-    if found:
+    if found := schemas_of(each.function for each in tools):
         call_grammar(FORMS[form], found, required=True, parallel=True)
 
 

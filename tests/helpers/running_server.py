@@ -121,6 +121,19 @@ class Running:
         return self
 
 
+def refused(answer: httpx.Response, status: int = 400, words: str = "", **fields: Any) -> dict[str, Any]:
+    """The error of an answer with this status: one line that has these words, and these further fields."""
+    assert answer.status_code == status, answer.text[:300]
+    error: dict[str, Any] = answer.json()["error"]
+    assert {name: error[name] for name in fields} == fields, error
+    assert words in error["message"], error
+    assert "\n" not in error["message"]
+    assert len(error["message"]) < 1000
+    kind = "server_error" if status >= 500 else "rate_limit_error" if status == 429 else "invalid_request_error"
+    assert error["type"] == kind
+    return error
+
+
 def sent(server: Running, body: Any) -> socket.socket:
     """A connection on which a completion was asked for; whoever closes it goes away."""
     data = json.dumps(body).encode()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gzip
-import json
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import pytest
 pytest.importorskip("pydantic", reason="pydantic is not installed")
 
 from broken_files import BrokenFiles
+from json_lines import write_lines
 from tiers import tiered
 
 from glinfer.cli.app import run
@@ -55,10 +55,6 @@ def lines_of(path: Path) -> list[bytes]:
     return [line for line in data.splitlines(keepends=True) if line.endswith(b"\n")]
 
 
-def keys(lines: list[bytes]) -> list[str]:
-    return [json.loads(line)["custom_id"] for line in lines]
-
-
 class TestRunBatch:
     @tiered(("ending", "begun"), [("", True), (".gz", False)], keep=1)
     def test_a_disk_that_breaks_at_any_call(
@@ -78,7 +74,7 @@ class TestRunBatch:
             {"custom_id": f"r{number}", "method": "POST", "url": "/v1/completions", "body": {"model": "m"}}
             for number in range(1, COUNT + 1)
         ]
-        source.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        write_lines(source, *rows)
         command = ["run-batch", "-i", str(source), "-o", str(out), "--errors", str(errors), f"m={small}", "-q"]
 
         def start() -> int:
@@ -145,7 +141,7 @@ class TestIndex:
     def test_any_statement_that_fails_is_one_line(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         source, connect = tmp_path / "in.jsonl", sqlite3.connect
         rows = [{"custom_id": f"r{number}", "method": "POST", "url": "/v1/score", "body": {}} for number in (1, 2)]
-        source.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        write_lines(source, *rows)
         left = [0]
 
         class Base:

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from json_lines import write_lines
 
 from glinfer.config import ModelConfig
 from glinfer.engine.requests import BatchRequest, BatchResult
@@ -67,15 +68,8 @@ class FakeModel:
             self.closed = True
 
 
-def written(folder: Path, *lines: object) -> Path:
-    """A file of these lines: bytes as they are, anything else as JSON."""
-    path = folder / "prompts.jsonl"
-    path.write_bytes(b"".join((x if isinstance(x, bytes) else json.dumps(x).encode()) + b"\n" for x in lines))
-    return path
-
-
 def read(folder: Path, *lines: object, **defaults: Any) -> list[RequestLine]:
-    return read_batch(written(folder, *lines), {**DEFAULTS, **defaults})
+    return read_batch(write_lines(folder / "prompts.jsonl", *lines), {**DEFAULTS, **defaults})
 
 
 def read_batch(path: Path, defaults: dict[str, Any]) -> list[RequestLine]:
@@ -182,7 +176,8 @@ class TestPrompts:
 
     def test_lines_that_are_none(self, tmp_path: Path) -> None:
         for line, words in self.NONE:
-            path = written(tmp_path, {"prompt": "good", "id": "first"}, line, {"prompt": "good", "id": "last"})
+            first, last = ({"prompt": "good", "id": key} for key in ("first", "last"))
+            path = write_lines(tmp_path / "prompts.jsonl", first, line, last)
             with pytest.raises(InputError) as caught:
                 read_batch(path, DEFAULTS)
             said = str(caught.value)
@@ -197,7 +192,7 @@ class TestPrompts:
         for lines in ([], [b"", b"  ", b"\t"]):
             with pytest.raises(InputError, match=words):
                 read(tmp_path, *lines)
-        path = written(tmp_path, {"prompt": "x"})
+        path = write_lines(tmp_path / "prompts.jsonl", {"prompt": "x"})
         with path.open("ab") as file:
             file.truncate(1 << 36)  # 64 GB, of which the disk holds nothing, and nothing is read
         with pytest.raises(InputError, match=r"prompts\.jsonl:2: found a line of more than 16 MB"):
@@ -385,7 +380,8 @@ class TestFinished:
 
 class TestOut:
     def test_places_that_cannot_be(self, tmp_path: Path) -> None:
-        source, linked, led = written(tmp_path, {"prompt": "x"}), tmp_path / "linked", tmp_path / "led"
+        source = write_lines(tmp_path / "prompts.jsonl", {"prompt": "x"})
+        linked, led = tmp_path / "linked", tmp_path / "led"
         check_targets(source, Target(tmp_path / "out.jsonl"))
         assert not (tmp_path / "out.jsonl").exists()
         os.link(source, linked)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from commands import ran
+from json_lines import results_in, write_lines
 from tiers import tiered
 
 import glinfer
@@ -31,12 +32,7 @@ OPTIONS = ["--max-tokens", "6", "--seed", "3", "--slots", "2"]
 
 @pytest.fixture
 def prompts(tmp_path: Path) -> Path:
-    return write(tmp_path / "prompts.jsonl", PROMPTS)
-
-
-def write(path: Path, lines: list[dict[str, Any]]) -> Path:
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-    return path
+    return write_lines(tmp_path / "prompts.jsonl", *PROMPTS)
 
 
 def batch(capsys: Capture, *arguments: object, status: int = 0) -> tuple[str, str]:
@@ -45,10 +41,8 @@ def batch(capsys: Capture, *arguments: object, status: int = 0) -> tuple[str, st
 
 
 def results(out: Path) -> dict[object, dict[str, Any]]:
-    lines = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
-    found = {line.pop("id"): line for line in lines}
-    assert len(found) == len(lines)
-    return found
+    found = results_in(out, key="id")
+    return {key: {name: line[name] for name in line if name != "id"} for key, line in found.items()}
 
 
 def alone(model: Model, number: int, line: dict[str, Any]) -> dict[str, Any]:
@@ -83,7 +77,7 @@ class TestResults:
         assert (report["finished_before"], report["lines"], report["tokens"], report["renderer"]) == (6, 0, 0, None)
 
     def test_json_and_starting_over(self, small: Path, tmp_path: Path, capsys: Capture) -> None:
-        prompts, out = write(tmp_path / "p.jsonl", PROMPTS[1:2]), tmp_path / "out.jsonl"
+        prompts, out = write_lines(tmp_path / "p.jsonl", PROMPTS[1]), tmp_path / "out.jsonl"
         out.write_text("precious\n", encoding="utf-8")
         said, err = batch(capsys, small, "--batch", prompts, "--out", out, *OPTIONS, "--json", "--restart")
         report, (found,) = json.loads(said), results(out).values()
@@ -159,7 +153,7 @@ class TestGoingOn:
     def test_other_results_do_not_go_into_the_same_file(
         self, small: Path, bare: Path, prompts: Path, capsys: Capture
     ) -> None:
-        write(prompts, [line for line in PROMPTS if "ids" in line])
+        write_lines(prompts, *(line for line in PROMPTS if "ids" in line))
         out, other = prompts.with_name("out.jsonl"), prompts.with_name("other.gab")
         other.write_bytes(bare.read_bytes()[:-4] + b"\0\0\0\0")
         batch(capsys, small, "--batch", prompts, "--out", out, *OPTIONS)
@@ -214,7 +208,7 @@ class TestRefused:
 
     def test_with_model_one_bad_prompt_stops_all(self, small: Path, bare: Path, prompts: Path, capsys: Capture) -> None:
         out = prompts.with_name("out.jsonl")
-        write(prompts, [*PROMPTS, {"ids": [300]}])
+        write_lines(prompts, *PROMPTS, {"ids": [300]})
         for torn in (b"", b'{"id": '):
             out.write_bytes(torn)
             said = self.refused(capsys, small, "--batch", prompts, "--out", out)

@@ -29,7 +29,7 @@ from glinfer.jobs import process
 from glinfer.jobs.claims import parse_devices, usual_processes
 from glinfer.jobs.lines import LineResult, RequestLine
 from glinfer.jobs.local import LocalSetup
-from glinfer.jobs.pool import MAX_RETRIES, MAX_STARTS, Answered, Died, Events, Failed, Member, Pool, Ready, result_json
+from glinfer.jobs.pool import MAX_RETRIES, MAX_STARTS, Answered, Died, Events, Failed, Member, Pool, Ready
 from glinfer.jobs.process import ProcessMember
 from glinfer.jobs.requests import answered
 
@@ -60,11 +60,9 @@ class Fake(Member):
             self.events.put((self, Died("SIGKILL")))
         else:
             self.answers += 1
-            self.events.put((self, Answered(number, self.told(line), draws=7 * self.answers)))
-
-    def told(self, line: RequestLine) -> dict[str, Any]:
-        self.held.remove(line)
-        return result_json(answered(line, 200, "", {"usage": {"prompt_tokens": 2, "completion_tokens": 1}}))
+            self.held.remove(line)
+            result = answered(line, 200, "", {"usage": {"prompt_tokens": 2, "completion_tokens": 1}})
+            self.events.put((self, Answered.by(number, result, 7 * self.answers)))
 
     def close(self) -> None:
         self.closed = True
@@ -168,8 +166,7 @@ class TestDeaths:
             for each in pool.run(lines(6)):
                 found.append(each.line.number)
                 dead = fakes.members[0]
-                report = result_json(answered(each.line, 200, "", {}))
-                pool._events.put((dead, Answered(6, report)))
+                pool._events.put((dead, Answered.by(6, answered(each.line, 200, "", {}), 0)))
                 pool._events.put((dead, Died("again")))
         assert sorted(found) == [1, 2, 3, 4, 5, 6]
 
@@ -183,7 +180,7 @@ class TestMembers:
         monkeypatch.setattr(sys, "executable", str(path))
         return lambda events: ProcessMember(LocalSetup([]), events)
 
-    @tiered("said", ["hello", "[1]", '{"number": 1}', '{"ready": [1, 2, 3]}', "\\0377"])
+    @tiered("said", ["hello", "[1]", '{"number": 1}', '["ready", [1, 2, 3]]', "\\0377"])
     def test_what_says_no_results_is_replaced_and_given_up(
         self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, said: str
     ) -> None:
@@ -251,7 +248,7 @@ class TestProcesses:
     ) -> None:
         broken, source, out = tmp_path / "broken.gab", tmp_path / "in.jsonl", tmp_path / "out.jsonl"
         broken.write_bytes(small.read_bytes()[:-4])
-        source.write_text(json.dumps(self.request(1).to_json()) + "\n")
+        source.write_text('{"custom_id": "a", "method": "POST", "url": "/v1/score", "body": {}}\n')
         said = refused(capsys, "run-batch", "-i", source, "-o", out, "--devices", "0", f"m={broken}")
         assert "broken.gab: truncated" in said
         assert not out.exists()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 from commands import refused
+from json_lines import results_in, write_lines
 
 pytest.importorskip("ray", reason="ray is not installed")
 
@@ -37,6 +37,10 @@ def test_devices_are_counted_by_their_own_name_or_as_gpus() -> None:
 def requests() -> list[RequestLine]:
     bodies = [{"model": "m", "prompt": "Once"[: 1 + number % 4], "max_tokens": 6} for number in range(1, COUNT + 1)]
     return [RequestLine(number, f"r{number}", "/v1/completions", body) for number, body in enumerate(bodies, start=1)]
+
+
+def rows() -> list[dict[str, Any]]:
+    return [{"custom_id": each.key, "method": "POST", "url": each.url, "body": each.body} for each in requests()]
 
 
 @pytest.fixture(scope="module")
@@ -72,10 +76,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory, small: Path) -> dict[str,
 
 
 def results(path: Path) -> dict[str, Any]:
-    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    found = {line["custom_id"]: comparable(line) for line in lines}
-    assert len(found) == len(lines)
-    return found
+    return {key: comparable(line) for key, line in results_in(path).items()}
 
 
 @pytest.mark.slow
@@ -110,8 +111,7 @@ class TestCluster:
     def test_the_command(
         self, cluster: Any, expected: dict[str, Any], small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
-        source.write_text("".join(json.dumps(each.to_json()) + "\n" for each in requests()))
+        source, out = write_lines(tmp_path / "in.jsonl", *rows()), tmp_path / "out.jsonl"
         arguments = ["run-batch", "-i", str(source), "-o", str(out), "--ray", cluster.address]
         assert run([*arguments, f"m={small}"]) == 0
         assert capsys.readouterr().err.startswith(f"{COUNT} lines done · ")
@@ -163,7 +163,6 @@ def test_a_missing_package_is_named(
     tmp_path: Path, small: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, "ray", None)
-    source = tmp_path / "in.jsonl"
-    source.write_text(json.dumps(requests()[0].to_json()) + "\n")
+    source = write_lines(tmp_path / "in.jsonl", rows()[0])
     err = refused(capsys, "run-batch", "-i", source, "-o", tmp_path / "o", "--ray", "auto", f"m={small}")
     assert re.search("--ray needs the package ray, which is not installed; .*pip install", err)

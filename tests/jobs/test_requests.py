@@ -12,10 +12,12 @@ import pytest
 
 pytest.importorskip("pydantic", reason="pydantic is not installed")
 
+from json_lines import results_in, write_lines
+
 from glinfer.errors import FormatError, GlinferError, InputError
 from glinfer.jobs.job import BatchFiles, BatchJob
 from glinfer.jobs.lines import LineResult, RequestLine, Shard, seed_of
-from glinfer.jobs.places import Target, open_source
+from glinfer.jobs.places import Target
 from glinfer.jobs.requests import URLS, RequestForm, answered, sent_body, unanswered
 from glinfer.server.errors import ApiError
 
@@ -28,14 +30,8 @@ def request(key: object = "request-1", **changes: Any) -> dict[str, Any]:
     return {name: value for name, value in line.items() if value is not ...}
 
 
-def written(folder: Path, *lines: object, name: str = "in.jsonl") -> Path:
-    path = folder / name
-    path.write_bytes(b"".join((x if isinstance(x, bytes) else json.dumps(x).encode()) + b"\n" for x in lines))
-    return path
-
-
 def many(folder: Path, count: int = 20, **changes: Any) -> Path:
-    return written(folder, *(request(f"r{number}", **changes) for number in range(count)))
+    return write_lines(folder / "in.jsonl", *(request(f"r{number}", **changes) for number in range(count)))
 
 
 class Echo:
@@ -67,14 +63,6 @@ def run(
         return job.totals
 
 
-def results(path: Path | str) -> dict[str, dict[str, Any]]:
-    with open_source(path) as file:
-        lines = [json.loads(line) for line in file.read().splitlines()]
-    found = {line["custom_id"]: line for line in lines}
-    assert len(found) == len(lines)
-    return found
-
-
 BROKEN = [
     (b"{", "this is not JSON (Expecting property name"),
     (b'[{"custom_id": "a"}]', 'found [{"custom_id": "a"}]; expected a JSON object'),
@@ -99,17 +87,17 @@ BROKEN = [
 
 class TestLines:
     def test_the_example_of_the_guide(self, tmp_path: Path) -> None:
-        path = written(tmp_path, request("request-1"), b"", request("request-2", url="/v1/completions"))
+        lines = request("request-1"), b"", request("request-2", url="/v1/completions")
+        path = write_lines(tmp_path / "in.jsonl", *lines)
         first, second = RequestForm().read(path)
         assert (first.number, first.key, first.url, first.body) == (1, "request-1", "/v1/chat/completions", CHAT)
         assert (second.number, second.key, second.url) == (3, "request-2", "/v1/completions")
-        assert first.to_json() == request("request-1")
         assert {"/v1/chat/completions", "/v1/completions", "/v1/score"} <= set(URLS)
         assert not {"/v1/models", "/tokenize", "/health"} & set(URLS)
 
     def test_a_broken_line_is_named_before_anything_is_written(self, tmp_path: Path) -> None:
         for line, words in BROKEN:
-            source = written(tmp_path, request("first"), line, request("last"))
+            source = write_lines(tmp_path / "in.jsonl", request("first"), line, request("last"))
             with pytest.raises(InputError) as caught:
                 run(source, tmp_path / "out.jsonl")
             said = str(caught.value)
@@ -118,7 +106,7 @@ class TestLines:
             assert len(said) < len(str(source)) + 400
             assert [path.name for path in tmp_path.iterdir()] == ["in.jsonl"], words
         with pytest.raises(InputError, match=r"in\.jsonl: found no request in it; expected a JSON object a line"):
-            run(written(tmp_path, b"", b" "), tmp_path / "out.jsonl")
+            run(write_lines(tmp_path / "in.jsonl", b"", b" "), tmp_path / "out.jsonl")
 
     def test_a_line_and_its_result_hash_what_determines_it(self) -> None:
         line = RequestLine(1, "a", "/v1/completions", {"prompt": "x"})
@@ -171,8 +159,8 @@ class TestRestart:
         totals = run(source, out, echo, **more)
         assert (totals.lines, len(echo.seen)) == (20 - after, 20 - after)
         assert out.read_bytes().startswith(before)
-        failed = results(errors) if apart else {}
-        assert set(results(out)) | set(failed) == {f"r{number}" for number in range(20)}
+        failed = results_in(errors) if apart else {}
+        assert set(results_in(out)) | set(failed) == {f"r{number}" for number in range(20)}
         assert set(failed) == (set(failing) if apart else set())
         assert run(source, out, Echo(), **more).lines == 0
 
@@ -182,7 +170,7 @@ class TestRestart:
         (line,) = RequestForm().read(source)
         body = {"choices": [{"text": "é 1"}], "usage": {"prompt_tokens": 2, "completion_tokens": 3}}
         response = {"status_code": 200, "request_id": "req-1", "body": body}
-        assert results(out) == {"r0": {"id": line.digest, "custom_id": "r0", "response": response, "error": None}}
+        assert results_in(out) == {"r0": {"id": line.digest, "custom_id": "r0", "response": response, "error": None}}
         assert (totals.prompt_tokens, totals.tokens, totals.failed) == (2, 3, 0)
         lost = unanswered(line, "three times").data
         assert (lost["response"], lost["error"]) == (None, {"code": "process_died", "message": "three times"})
@@ -224,7 +212,7 @@ class TestRestart:
 
     def test_a_changed_request_is_named(self, done: tuple[Path, Path]) -> None:
         source, out = done
-        written(out.parent, request("r0"), request("r1", url="/v1/completions"), request("r2"))
+        write_lines(source, request("r0"), request("r1", url="/v1/completions"), request("r2"))
         with pytest.raises(InputError, match=r'out\.jsonl:2: request "r1" \(.*in\.jsonl:2\) has changed since'):
             run(source, out)
 
@@ -264,7 +252,7 @@ class TestShards:
             assert 10 < len(echo.seen) < 30
             found.update(dict.fromkeys(echo.seen, number))
         assert len(found) == 60
-        source = written(tmp_path, *(request(f"r{number}") for number in reversed(range(60))))
+        source = write_lines(tmp_path / "in.jsonl", *(request(f"r{number}") for number in reversed(range(60))))
         echo = Echo()
         run(source, tmp_path / "again.jsonl", echo, shard=Shard(2, 3))
         assert set(echo.seen) == {key for key, number in found.items() if number == 2}
@@ -296,14 +284,14 @@ class TestCompressed:
         assert not out.exists()
         assert (tmp_path / f"out.jsonl{end}.part").read_bytes().count(b"\n") == 5
         assert run(source, out).lines == 15
-        assert len(results(out)) == 20
+        assert len(results_in(out)) == 20
         assert {path.name for path in tmp_path.glob("out*")} == {f"out.jsonl{end}", f"out.jsonl{end}.manifest.json"}
         assert run(source, out).lines == 0
         source.write_bytes(source.read_bytes() + pack(json.dumps(request("one more")).encode()))
         echo = Echo()
         run(source, out, echo)
         assert echo.seen == ["one more"]
-        assert len(results(out)) == 21
+        assert len(results_in(out)) == 21
 
     def test_damage_is_one_line(self, tmp_path: Path, end: str) -> None:
         data = packer(end)(many(tmp_path, 500).read_bytes())
@@ -327,7 +315,7 @@ class TestPlaces:
             run(source, out, Echo(stop_after=5))
         assert not memory.exists("/batch/out.jsonl.gz")
         assert run(source, out).lines == 15
-        assert len(results(out)) == 20
+        assert len(results_in(out)) == 20
         assert run(source, out).lines == 0
         with pytest.raises(InputError, match="this is the input itself"):
             run(source, source)
@@ -342,6 +330,6 @@ class TestPlaces:
     ) -> None:
         monkeypatch.setitem(__import__("sys").modules, package, None)
         monkeypatch.setitem(__import__("sys").modules, "compression.zstd", None)
-        source = name if "://" in name else written(tmp_path, request(), name=name)
+        source = name if "://" in name else write_lines(tmp_path / name, request())
         with pytest.raises(InputError, match=rf"need the package {package}, which is not installed; .*pip install"):
             run(source, tmp_path / "out.jsonl")

@@ -12,6 +12,7 @@ from commands import ran
 
 pytest.importorskip("pydantic", reason="pydantic is not installed")
 
+from json_lines import results_in, write_lines
 from own_process import interrupted
 from running_server import running
 from template_models import write_other
@@ -75,18 +76,6 @@ BAD: list[tuple[dict[str, Any], int, str | None]] = [
 ]
 
 
-def write(path: Path, lines: list[dict[str, Any]]) -> Path:
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-    return path
-
-
-def results(*paths: Path) -> dict[str, dict[str, Any]]:
-    lines = [json.loads(line) for path in paths for line in path.read_text(encoding="utf-8").splitlines()]
-    found = {line["custom_id"]: line for line in lines}
-    assert len(found) == len(lines)
-    return found
-
-
 def batch(capsys: Capture, *arguments: object, status: int = 0) -> tuple[str, str]:
     return ran(capsys, "run-batch", *arguments, status=status)
 
@@ -112,10 +101,10 @@ class TestAnswers:
         source, out, errors = tmp_path / "in.jsonl", tmp_path / "out.jsonl", tmp_path / "err.jsonl"
         models = f"m={small}", f"gpt-4o-mini={templated}"
         lines = [*good, *(line for line, *_ in bad)]
-        write(source, lines)
+        write_lines(source, *lines)
         _, err = batch(capsys, "-i", source, "-o", out, "--errors", errors, "--slots", 2, *models)
         assert err.startswith(f"{len(lines)} lines done · {len(bad)} failed, see {errors} · ")
-        done, failed = results(out), results(errors)
+        done, failed = results_in(out), results_in(errors)
         assert set(done) == {line["custom_id"] for line in good}
         assert set(failed) == {line["custom_id"] for line, *_ in bad}
         for line, status, code in bad:
@@ -142,21 +131,21 @@ class TestAnswers:
         self, small: Path, templated: Path, tmp_path: Path, capsys: Capture
     ) -> None:
         first, models = tmp_path / "first.jsonl", (f"m={small}", f"gpt-4o-mini={templated}")
-        batch(capsys, "-i", write(tmp_path / "a.jsonl", GOOD), "-o", first, *models, "-q")
+        batch(capsys, "-i", write_lines(tmp_path / "a.jsonl", *GOOD), "-o", first, *models, "-q")
         mixed = list(GOOD)
         random.Random(1).shuffle(mixed)
-        source = write(tmp_path / "b.jsonl", mixed)
+        source = write_lines(tmp_path / "b.jsonl", *mixed)
         parts = [tmp_path / "second-1.jsonl", tmp_path / "second-2.jsonl"]
         for number, part in enumerate(parts, start=1):
             shard = ["--shard", f"{number}/2", "--slots", number]
             assert batch(capsys, "-i", source, "-o", part, *shard, *models, "-q") == ("", "")
-        wanted = {key: comparable(line) for key, line in results(first).items()}
-        assert {key: comparable(line) for key, line in results(*parts).items()} == wanted
+        wanted = {key: comparable(line) for key, line in results_in(first).items()}
+        assert {key: comparable(line) for key, line in results_in(*parts).items()} == wanted
         texts = {json.dumps(line["response"]["body"].get("choices")) for line in wanted.values()}
         assert len(texts) == len(GOOD)  # of which the scores have none
 
     def test_json_and_nothing_to_do(self, small: Path, tmp_path: Path, capsys: Capture) -> None:
-        source, out = write(tmp_path / "in.jsonl", [GOOD[4], BAD[0][0]]), tmp_path / "out.jsonl"
+        source, out = write_lines(tmp_path / "in.jsonl", GOOD[4], BAD[0][0]), tmp_path / "out.jsonl"
         report = json.loads(batch(capsys, "-i", source, "-o", out, f"m={small}", "--slots", 2, "--json")[0])
         assert report.pop("seconds") > 0
         assert report.pop("tokens_per_second") > 0
@@ -164,7 +153,7 @@ class TestAnswers:
         assert report.pop("renderer").startswith("OpenGL ES 3.")
         counts = {"finished_before": 0, "lines": 2, "failed": 1, "prompt_tokens": 4, "tokens": 6}
         assert report == {"input": str(source), "out": str(out), "errors": None, "shard": "1/1", **counts}
-        assert set(results(out)) == {"text", "no-model"}
+        assert set(results_in(out)) == {"text", "no-model"}
         _, err = batch(capsys, "-i", source, "-o", out, f"m={small}")
         assert err == f"nothing to do: {out} has all results; --restart starts over\n"
 
@@ -186,11 +175,12 @@ class TestRefused:
             "--tokenizer needs a single MODEL, found 2",
         ),
         (["-i", "IN", "-o", "IN", "MODEL"], "this is the input itself"),
+        (["-i", "IN", "-o", "out.parquet.gz", "MODEL"], "out.parquet.gz: results are lines of JSON"),
         (["-i", "none", "-o", "OUT", "MODEL"], "none: cannot read it: No such file"),
     )
 
     def test_in_one_line_and_nothing_written(self, small: Path, tmp_path: Path, capsys: Capture) -> None:
-        source = write(tmp_path / "in.jsonl", GOOD[:1])
+        source = write_lines(tmp_path / "in.jsonl", *GOOD[:1])
         places = {"IN": source, "OUT": tmp_path / "out.jsonl", "MODEL": small}
         for arguments, words in self.REFUSED:
             out, err = batch(capsys, *[places.get(each, each) for each in arguments], status=2)
@@ -236,7 +226,7 @@ class TestFaults:
             raise InputError(f"{scheduler['memory']} bytes")
 
         monkeypatch.setattr("glinfer.jobs.local.LocalSetup", setup)
-        source = write(tmp_path / "in.jsonl", [request("a", model="m", prompt="a")])
+        source = write_lines(tmp_path / "in.jsonl", request("a", model="m", prompt="a"))
         given = ["run-batch", "-i", str(source), "-o", str(tmp_path / "out.jsonl"), "--memory", "3", f"m={small}"]
         assert run(given) == 2
         assert f"{3 * 2**20} bytes" in capsys.readouterr().err
@@ -245,11 +235,11 @@ class TestFaults:
     def test_ctrl_c(self, tmp_path: Path) -> None:
         lines = [request("short", model="shakespeare", prompt="ROMEO:", max_tokens=1)]
         lines += [request(f"long {n}", model="shakespeare", prompt="To be", max_tokens=240) for n in range(8)]
-        source, out = write(tmp_path / "in.jsonl", lines), tmp_path / "out.jsonl"
+        source, out = write_lines(tmp_path / "in.jsonl", *lines), tmp_path / "out.jsonl"
         arguments = ["run-batch", "-i", source, "-o", out, "shakespeare"]
         status, errors = interrupted(*arguments, when=lambda _: out.exists() and out.read_bytes().endswith(b"\n"))
         assert status == 130
-        found = results(out)
+        found = results_in(out)
         assert 0 < len(found) < 9
         assert errors.strip() == f"interrupted: {out} has {len(found)} of 9 results; the same command resumes"
 
@@ -275,8 +265,8 @@ def test_a_line_whose_work_fails_ends_too(
         request("stop", prompt="stop"), request("good", prompt="x", max_tokens=1),
     ]  # fmt: skip
     out = tmp_path / "out.jsonl"
-    source = write(tmp_path / "in.jsonl", lines)
+    source = write_lines(tmp_path / "in.jsonl", *lines)
     assert run(["run-batch", "-i", str(source), "-o", str(out), f"m={small}", f"chatty={chatty}"]) in (0, 1)
-    statuses = {key: each["response"]["status_code"] for key, each in results(out).items()}
+    statuses = {key: each["response"]["status_code"] for key, each in results_in(out).items()}
     assert statuses == {"marks": 400, "stop": 500, "good": 200}
     capsys.readouterr()

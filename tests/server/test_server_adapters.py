@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from commands import ran, refused
 from goldens.gguf_models import K, byte_level
+from json_lines import results_in, write_lines
 from made_adapters import made_pairs, write_gguf_adapter, write_peft
 from running_server import Running, running
 from tiny_models import tiny
@@ -91,20 +92,20 @@ def test_commands_take_adapters(
     assert said(capsys, *generate, "--lora", folder / "a") == texts["a"] + "\n"
     assert said(capsys, *generate, "--lora", f"x={folder / 'b.gguf'}") == texts["b"] + "\n"
     lines = [{"prompt": "abc", "lora": "a"}, {"prompt": "abc", "lora": "b"}, {"prompt": "abc"}]
-    (tmp_path / "in.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    write_lines(tmp_path / "in.jsonl", *lines)
     batch = ("generate", model, "--batch", tmp_path / "in.jsonl", "--out", tmp_path / "out.jsonl", "-t", 0, "-n", 8)
     said(capsys, *batch, *adapters)
-    found = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
-    assert {each["id"]: each["text"] for each in found} == {1: texts["a"], 2: texts["b"], 3: texts["base"]}
+    found = results_in(tmp_path / "out.jsonl", key="id")
+    assert {key: each["text"] for key, each in found.items()} == {1: texts["a"], 2: texts["b"], 3: texts["base"]}
     body = {"prompt": "abc", **OPTIONS}
     asked = [
         {"custom_id": name, "method": "POST", "url": "/v1/completions", "body": {"model": name, **body}}
         for name in "mab"
     ]
-    (tmp_path / "asked.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in asked))
+    write_lines(tmp_path / "asked.jsonl", *asked)
     said(capsys, "run-batch", "-i", tmp_path / "asked.jsonl", "-o", tmp_path / "answers.jsonl", model, *adapters, "-q")
-    answers = [json.loads(line) for line in (tmp_path / "answers.jsonl").read_text().splitlines()]
-    by_id = {each["custom_id"]: each["response"]["body"]["choices"][0]["text"] for each in answers}
+    answers = results_in(tmp_path / "answers.jsonl")
+    by_id = {key: each["response"]["body"]["choices"][0]["text"] for key, each in answers.items()}
     assert by_id == {"m": texts["base"], "a": texts["a"], "b": texts["b"]}
     said(capsys, "convert", model, tmp_path / "merged.gguf", "--lora", folder / "a")
     assert said(capsys, "generate", tmp_path / "merged.gguf", "abc", "-t", 0, "-n", 8, "-q") == texts["a"] + "\n"

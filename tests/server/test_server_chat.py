@@ -9,7 +9,7 @@ from typing import Any
 
 import openai
 import pytest
-from running_server import HELLO, Running, opening
+from running_server import HELLO, Running, opening, refused
 
 from glinfer.server import worker
 
@@ -164,10 +164,7 @@ BAD: list[tuple[dict[str, Any], str | None, str]] = [
 def test_bad_requests(served: Running) -> None:
     for change, param, words in BAD:
         answer = served.post("/v1/chat/completions", {"model": "speaker", "messages": HELLO, **change})
-        error = answer.json()["error"]
-        assert (answer.status_code, error["type"], error["param"]) == (400, "invalid_request_error", param), change
-        assert "\n" not in error["message"], change
-        assert re.search(words, error["message"]), error["message"]
+        assert re.search(words, refused(answer, param=param)["message"]), change
 
 
 def test_what_is_harmless_is_ignored(served: Running) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import openai
 import pytest
 from own_process import DEADLINE
-from running_server import HELLO, WORDS, Running, opening, running
+from running_server import HELLO, WORDS, Running, opening, refused, running
 from tiny_embedders import TEXTS, write_bert, write_embedder
 
 import glinfer
@@ -116,7 +116,6 @@ BAD: list[tuple[str, Any, str]] = [
     ("/v1/completions", {"prompt": "x" * 64}, "and 1 more for the answer; the context of speaker holds 64"),
     ("/v1/completions", {"prompt": "x" * 65, "max_tokens": 0}, "65 tokens; the context of speaker holds 64"),
     ("/v1/completions", {"prompt": "x", "echo": True, "logprobs": 2}, "expected 0 or 1"),
-    ("/v1/completions", {"prompt": "x", "best_of": 2}, "best_of is not supported"),
     ("/v1/completions", {"prompt": "x", "suffix": "y"}, "suffix is not supported"),
     ("/v1/completions", {"prompt": ["x"] * 100, "n": 3}, "300 sequences; this server takes at most"),
     ("/v1/score", {"input": ["x"]}, "at least 2"),
@@ -125,15 +124,12 @@ BAD: list[tuple[str, Any, str]] = [
     ("/tokenize", {"prompt": "x", "messages": HELLO}, "either prompt or messages"),
     ("/detokenize", {"tokens": [300]}, "ids 0 to 299"),
     ("/apply-template", {"messages": [{"role": "user", "content": ""}]}, "empty"),
-    ("/v1/completions", {"prompt": "x", "temperature": -1}, "found -1"),
 ]
 
 
 def test_bad_requests(served: Running) -> None:
     for path, change, words in BAD:
-        answer = served.post(path, {"model": "speaker", **change})
-        assert answer.status_code == 400, (path, change, answer.text)
-        assert words in answer.json()["error"]["message"], (path, change)
+        refused(served.post(path, {"model": "speaker", **change}), words=words)
 
 
 # POST /v1/responses by OpenAI's client, without state
@@ -214,9 +210,7 @@ BAD_RESPONSES: list[tuple[dict[str, Any], str]] = [
 
 def test_bad_requests_responses(served: Running) -> None:
     for change, words in BAD_RESPONSES:
-        answer = served.post("/v1/responses", {"model": "speaker", "input": "hi", **change})
-        assert answer.status_code == 400, answer.text
-        assert words in answer.json()["error"]["message"], change
+        refused(served.post("/v1/responses", {"model": "speaker", "input": "hi", **change}), words=words)
 
 
 # POST /v1/attention
@@ -255,10 +249,8 @@ def test_bad_requests_attention(served: Running) -> None:
         ({"messages": HELLO}, "prompt", "either prompt or messages"),
     )
     for change, param, words in cases:
-        answer = served.post("/v1/attention", {"model": "small", "prompt": TEXT, "block": 0, **change})
-        error = answer.json()["error"]
-        assert (answer.status_code, error["param"]) == (400, param), change
-        assert words in error["message"], change
+        body = {"model": "small", "prompt": TEXT, "block": 0, **change}
+        refused(served.post("/v1/attention", body), words=words, param=param)
 
 
 def test_weights_are_those_of_python(served: Running, small: Path) -> None:
@@ -353,8 +345,9 @@ def test_rerank(server: Running, folder: Path) -> None:
     assert np.allclose([each["relevance_score"] for each in found["results"]], [each.score for each in wanted])
     assert [each["document"]["text"] for each in found["results"]] == [texts[each.index] for each in wanted]
     assert len(server.post("/v1/rerank", {**body, "top_n": 1}).json()["results"]) == 1
-    by_vectors = server.post("/v1/rerank", {**body, "model": "embedder"})
-    assert by_vectors.status_code == 200
+    for word in ("cat", "dog", "rain", "a", "sat", "mat"):  # the vectors of some are a little longer than 1
+        same = {"model": "embedder", "query": word, "documents": [f"in the rain {word}"]}
+        assert 0.99999 < server.post("/v1/rerank", same).json()["results"][0]["relevance_score"] <= 1
 
 
 def test_beside_a_model_that_continues(server: Running, vectors: Any) -> None:
@@ -373,32 +366,34 @@ def test_beside_a_model_that_continues(server: Running, vectors: Any) -> None:
     assert server.metric("glinfer_draws_total", model="embedder") > 0
 
 
-BAD_EMBEDDINGS: list[tuple[str, dict[str, Any], str]] = [
-    ("/v1/embeddings", {"model": "small", "input": "a"}, "generates text"),
-    ("/v1/embeddings", {"model": "ranker", "input": "a"}, "use rerank"),
-    ("/v1/embeddings", {"model": "embedder", "input": "a", "dimensions": 99}, "dimensions is 99"),
-    ("/v1/embeddings", {"model": "embedder", "input": [[99]]}, "this vocabulary has ids"),
-    ("/v1/embeddings", {"model": "embedder", "input": []}, "input"),
-    ("/v1/embeddings", {"model": "embedder", "input": "a", "prompt_name": "x"}, "no prompt 'x'"),
-    ("/v1/embeddings", {"model": "embedder", "input": "a", "encoding_format": "int8"}, "encoding_format"),
-    ("/v1/rerank", {"model": "embedder", "query": "a", "documents": []}, "documents"),
-    ("/v1/rerank", {"model": "small", "query": "a", "documents": ["b"]}, "generates text"),
-    ("/v1/completions", {"model": "embedder", "prompt": "a"}, "this model embeds texts"),
-    ("/v1/score", {"model": "embedder", "input": "a cat"}, "this model embeds texts"),
-    ("/v1/attention", {"model": "embedder", "prompt": "a", "block": 0}, "this model embeds texts"),
-    ("/v1/chat/completions", {"model": "embedder", "messages": HELLO}, ""),
+BAD_EMBEDDINGS: list[tuple[str, dict[str, Any], str | None, str]] = [
+    ("/v1/embeddings", {"model": "small", "input": "a"}, "model", "generates text"),
+    ("/v1/embeddings", {"model": "ranker", "input": "a"}, "input", "use rerank"),
+    ("/v1/embeddings", {"model": "embedder", "input": "a", "dimensions": 99}, "dimensions", "dimensions is 99"),
+    ("/v1/embeddings", {"model": "embedder", "input": [[99]]}, "input", "this vocabulary has ids"),
+    ("/v1/embeddings", {"model": "embedder", "input": []}, "input", "input"),
+    ("/v1/embeddings", {"model": "embedder", "input": "a", "prompt_name": "x"}, "prompt_name", "no prompt 'x'"),
+    (
+        "/v1/embeddings",
+        {"model": "embedder", "input": "a", "encoding_format": "int8"},
+        "encoding_format",
+        "encoding_format",
+    ),
+    ("/v1/rerank", {"model": "embedder", "query": "a", "documents": []}, "documents", "documents"),
+    ("/v1/rerank", {"model": "small", "query": "a", "documents": ["b"]}, "documents", "generates text"),
+    ("/v1/completions", {"model": "embedder", "prompt": "a"}, "model", "this model embeds texts"),
+    ("/v1/score", {"model": "embedder", "input": "a cat"}, None, "this model embeds texts"),
+    ("/v1/attention", {"model": "embedder", "prompt": "a", "block": 0}, "model", "this model embeds texts"),
+    ("/v1/chat/completions", {"model": "embedder", "messages": HELLO}, "model", "embeds texts"),
 ]
 
 
 def test_what_is_refused(server: Running) -> None:
-    for path, body, said in BAD_EMBEDDINGS:
-        answer = server.post(path, body)
-        assert answer.status_code == 400, (body, answer.text)
-        assert said in answer.json()["error"]["message"], body
+    for path, body, param, said in BAD_EMBEDDINGS:
+        refused(server.post(path, body), words=said, param=param)
 
 
 def test_too_much_at_once(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("glinfer.server.texts.LIMITS", replace(LIMITS, embed_tokens=100))
     answer = server.post("/v1/embeddings", {"model": "embedder", "input": ["cat " * 40] * 4})
-    assert answer.status_code == 400
-    assert "the texts have 160 tokens; expected at most 100 at once" in answer.json()["error"]["message"]
+    refused(answer, words="the texts have 160 tokens; expected at most 100 at once")

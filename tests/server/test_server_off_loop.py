@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from each_case import each_case
 from own_process import DEADLINE, eventually
-from running_server import Running, Steps, running
+from running_server import Running, Steps, refused, running
 from small_models import letters
 
 from glinfer.engine.model import Model
@@ -126,7 +126,7 @@ class TestWhatIsRaised:
             with monkeypatch.context() as patch:
                 patch.setattr(Model, "attention_steps", steps)
                 answer = keyed.post("/v1/attention", BODIES["/v1/attention"], headers=key)
-                assert (answer.status_code, answer.json()["error"]["type"]) == (500, "server_error"), steps.__name__
+                refused(answer, 500)
         assert keyed.post("/v1/attention", BODIES["/v1/attention"], headers=key).status_code == 200
 
     @pytest.mark.gl
@@ -143,7 +143,7 @@ class TestWhatIsRaised:
             for path, body in BODIES.items():
                 with keyed.http(headers=key) as http:  # uvicorn closes a connection after such an answer
                     answer = http.post(path, json=body)
-                assert (answer.status_code, answer.json()["error"]["code"]) == (500, "internal_error"), path
+                refused(answer, 500, code="internal_error")
         with keyed.http(headers=key) as http:
             assert http.post("/v1/completions", json=TEXT).status_code == 200
 
@@ -290,8 +290,7 @@ def test_texts_are_bounded(served: Running) -> None:
     text = "é" * (LIMITS.tokenize_bytes // 2 + 1)
     for path, more in (("/tokenize", {}), ("/v1/attention", {"block": 0})):
         answer = served.post(path, {"model": "small", "prompt": text, **more})
-        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "prompt")
-        assert f"expected at most {LIMITS.tokenize_bytes}" in answer.json()["error"]["message"]
+        refused(answer, words=f"expected at most {LIMITS.tokenize_bytes}", param="prompt")
     answer = served.post("/detokenize", {"model": "small", "tokens": [1] * (LIMITS.detokenize_tokens + 1)})
     assert answer.status_code == 400
 
@@ -307,14 +306,17 @@ class TestQueues:
                 return asked(server, "/v1/completions", {**TEXT, "max_tokens": 9, "n": n, "stream": True}, key=key)
 
             too_many = http.post("/v1/completions", json={**TEXT, "n": 7}, headers={"Authorization": "Bearer one"})
-            assert (too_many.status_code, too_many.json()["error"]["param"]) == (400, "n")
+            refused(too_many, param="n")
             waiting, held = list[socket.socket](), 0
             for key, most in (("one", 6), ("two", 2), ("three", 1)):
                 waiting += [ask(key, 1) for _ in range(most)]
                 held += most
                 server.wait(lambda held=held: server.server.worker.live == held)  # type: ignore[misc]
                 answer = http.post("/v1/completions", json=TEXT, headers={"Authorization": f"Bearer {key}"})
-                assert (answer.status_code, answer.json()["error"]["code"]) == (429, "queue_full"), key
+                refused(answer, 429, code="queue_full")
+                assert int(answer.headers["Retry-After"]) >= 1
+            figures = http.get("/metrics", headers={"Authorization": "Bearer one"}).text
+            assert 'glinfer_rejected_total{reason="queue_full"} 3.0' in figures
             steps.go()
             for each in waiting:
                 assert each.recv(20).startswith(b"HTTP/1.1 200 ")

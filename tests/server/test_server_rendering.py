@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from each_case import each_case
-from running_server import Running, running
+from running_server import Running, refused, running
 from template_models import write_other
 
 from glinfer.text import own_process, templates
@@ -87,9 +87,7 @@ def test_processes_that_fail_are_in_the_log(
         patch.setattr(templates, "answer_of", own_process.answer_of)
         patch.setattr(subprocess, "Popen", lambda _, **how: start(command, **how))
         answer = other[0].post("/apply-template", {"model": "other", "messages": [USER]})
-    error = answer.json()["error"]
-    assert (answer.status_code, error["code"]) == (status, code)
-    assert error["message"].endswith(words)
+    assert refused(answer, status, code=code)["message"].endswith(words)
     assert capfd.readouterr().err.endswith(f"{words}\n")
 
 
@@ -111,9 +109,7 @@ def test_arguments_spell_no_control_tokens(other: tuple[Running, Tokenizer]) -> 
     ],
 )
 def test_refused(other: tuple[Running, Tokenizer], body: Any, words: str) -> None:
-    answer = other[0].post("/tokenize", {"model": "other", "messages": [USER], **body})
-    assert answer.status_code == 400
-    assert words in answer.json()["error"]["message"]
+    refused(other[0].post("/tokenize", {"model": "other", "messages": [USER], **body}), words=words)
 
 
 def test_answers(other: tuple[Running, Tokenizer]) -> None:

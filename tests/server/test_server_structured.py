@@ -10,7 +10,7 @@ from typing import Any
 import jsonschema
 import openai
 import pytest
-from running_server import HELLO, Running
+from running_server import HELLO, Running, refused
 
 pytestmark = [pytest.mark.gl, pytest.mark.usefixtures("no_processes")]
 pytest.importorskip("llguidance", reason="llguidance is not installed")
@@ -108,11 +108,7 @@ def test_bad_structures(served: Running) -> None:
     asked = {"/v1/completions": {"prompt": "hi"}, "/v1/chat/completions": {"messages": HELLO}}
     for route, (change, param, words) in [*product(asked, BAD[:4]), *product(["/v1/completions"], BAD[4:])]:
         answer = served.post(route, {"model": "speaker", **asked[route], **change})
-        error = answer.json()["error"]
-        assert (answer.status_code, error["type"], error["param"]) == (400, "invalid_request_error", param), error
-        assert words in error["message"]
-        assert len(error["message"]) < 500
-        assert "\n" not in error["message"]
+        assert len(refused(answer, words=words, param=param)["message"]) < 500
 
 
 def test_the_server_goes_on_after_a_structure_that_is_too_complex(served: Running) -> None:
@@ -120,7 +116,6 @@ def test_the_server_goes_on_after_a_structure_that_is_too_complex(served: Runnin
     rules = "\n".join(f"r{place}: r{place + 1} r{place + 1} | /[a-z]/" for place in range(30)) + '\nr30: "z" | '
     body = {"model": "small", "prompt": "hi", "max_tokens": 30, "guided_grammar": f"start: r0\n{rules}"}
     answer = served.post("/v1/completions", body)
-    assert answer.status_code in (200, 400), answer.text
-    if answer.status_code == 400:
-        assert answer.json()["error"]["code"] == "structure_too_complex"
+    if answer.status_code != 200:
+        refused(answer, code="structure_too_complex")
     assert served.post("/v1/completions", {"model": "small", "prompt": "hi", "max_tokens": 2}).status_code == 200

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,10 @@ from glinfer.errors import StructureError
 from glinfer.structured import compiler as compiler_module
 from glinfer.structured.compiler import Compiler
 from glinfer.structured.gemma import GemmaArguments
+from glinfer.structured.parts import CallParser, ToolPart
 from glinfer.structured.structure import Structure
 from glinfer.structured.tagged import TagForm, TagParser
-from glinfer.structured.tools import FORMS, Tool, ToolForm, ToolParser, call_grammar, schemas_of, tool_form
+from glinfer.structured.tools import FORMS, NO_ARGUMENTS, ToolForm, ToolParser, call_grammar, tool_form
 from glinfer.text.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.usefixtures("here")
@@ -28,7 +30,7 @@ CITY = {
     "required": ["city"],
 }
 CITY |= {"additionalProperties": False}
-TOOLS = [Tool("look", CITY), Tool("now")]
+TOOLS = {"look": (CITY, False), "now": (NO_ARGUMENTS, False)}
 LOOK = '<tool_call>\n{"name": "look", "arguments": {"city": "Pa\\"}ris", "n": [1, 2]}}\n</tool_call>'
 NOW = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
 WRONG = NOW.replace("now", "nobody")
@@ -66,6 +68,25 @@ def accepts(compiler: Compiler, grammar: str, text: str | list[int]) -> bool:
     return constraint.complete
 
 
+def check(compiler: Compiler, grammar: str, good: list[str], bad: list[str], words: Tokenizer | None = None) -> None:
+    """A grammar accepts each of ``good``, as tokens of ``words`` or of bytes, and none of ``bad``."""
+    accepted = [text for text in (*good, *bad) if accepts(compiler, grammar, words.encode(text) if words else text)]
+    assert accepted == good
+
+
+def pieces(text: str, seed: int) -> Iterator[str]:
+    """The pieces of a text, of any size."""
+    draw, start = random.Random(seed), 0
+    while start < len(text):
+        size = draw.choice((1, 2, 5, 9, 40))
+        yield text[start : start + size]
+        start += size
+
+
+def parsed(parser: CallParser, text: str, seed: int) -> list[ToolPart]:
+    return [*(part for piece in pieces(text, seed) for part in parser.push(piece)), *parser.finish()]
+
+
 @each_case(
     ("form", "required", "parallel", "good", "bad"),
     [
@@ -83,8 +104,7 @@ def test_replies(
     compiler: Compiler, form: str, required: bool, parallel: bool, good: list[str], bad: list[str]
 ) -> None:
     grammar = call_grammar(FORMS[form], TOOLS, required=required, parallel=parallel)
-    assert [text for text in good if not accepts(compiler, grammar, text)] == []
-    assert [text for text in bad if accepts(compiler, grammar, text)] == []
+    check(compiler, grammar, good, bad)
 
 
 GLM = '<tool_call>look\n<arg_key>city</arg_key>\n<arg_value>5 </tool_call> "é</arg_value>\n<arg_key>n</arg_key>\n'
@@ -95,7 +115,7 @@ MINIMAX_NOW = MINIMAX + '<invoke name="now">\n</invoke>\n</minimax:tool_call>'
 MINIMAX += "</minimax:tool_call>"
 CODER = "<tool_call>\n<function=look>\n<parameter=city>\nx\n y\n</parameter>\n</function>\n</tool_call>"
 CODER_NOW = "<tool_call>\n<function=now>\n</function>\n</tool_call>"
-TEXTS = Tool("look", {**CITY, "properties": {"city": {"type": "string"}, "n": NUMBERS}})
+TEXTS = {**TOOLS, "look": ({**CITY, "properties": {"city": {"type": "string"}, "n": NUMBERS}}, False)}
 
 
 @each_case(
@@ -108,24 +128,18 @@ TEXTS = Tool("look", {**CITY, "properties": {"city": {"type": "string"}, "n": NU
     ],
 )
 def test_replies_with_tags(compiler: Compiler, form: str, one: str, both: str, calls: list[dict[str, Any]]) -> None:
-    tools, tagged = [TEXTS, Tool("now")], FORMS[form]
+    tagged = FORMS[form]
     assert isinstance(tagged, TagForm)
-    tagged = tagged.of(schemas_of(tools))
+    tagged = tagged.of(TEXTS)
     for required, parallel in ((False, True), (True, True), (True, False)):
-        grammar = call_grammar(tagged, tools, required=required, parallel=parallel)
+        grammar = call_grammar(tagged, TEXTS, required=required, parallel=parallel)
         assert accepts(compiler, grammar, one)
         assert accepts(compiler, grammar, both) == parallel
         assert accepts(compiler, grammar, f"hi {one}") == accepts(compiler, grammar, "hello") == (not required)
         for wrong in (one.replace("look", "cook"), one.replace("city", "town"), one[:-3], f"{one} more"):
             assert not accepts(compiler, grammar, f"x {wrong}" if not required else wrong), wrong
     for seed in range(20):
-        chosen, parser, parts, place = random.Random(seed), TagParser(tagged), [], 0
-        text = f"hi <tool\n{both}"
-        while place < len(text):
-            size = chosen.randint(1, 9)
-            parts += parser.push(text[place : place + size])
-            place += size
-        parts += parser.finish()
+        parts = parsed(TagParser(tagged), f"hi <tool\n{both}", seed)
         assert "".join(part.text for part in parts) == "hi <tool"
         assert [json.loads(part.arguments) for part in parts if part.call is not None] == calls
         assert [part.name for part in parts if part.call is not None] == ["look", "now" if calls[1] == {} else "look"]
@@ -148,8 +162,7 @@ def test_replies_in_channels(
 ) -> None:
     compiler, words = harmony
     grammar = call_grammar(FORMS["harmony"], TOOLS, required=required, parallel=True)
-    assert [text for text in good if not accepts(compiler, grammar, words.encode(text))] == []
-    assert [text for text in bad if accepts(compiler, grammar, words.encode(text))] == []
+    check(compiler, grammar, good, bad, words)
     # Text that spells a control token is none.
     spelt = words.encode("<|channel|>final<|message|>") + words.encode("<|start|>", allow_special=False)
     assert accepts(compiler, grammar, spelt) is not required
@@ -188,8 +201,7 @@ def test_calls_between_control_tokens(
 ) -> None:
     compiler, words = gemma
     grammar = call_grammar(FORMS["gemma4"], TOOLS, required=required, parallel=parallel)
-    assert [text for text in good if not accepts(compiler, grammar, words.encode(text))] == []
-    assert [text for text in bad if accepts(compiler, grammar, words.encode(text))] == []
+    check(compiler, grammar, good, bad, words)
     assert not accepts(compiler, grammar, words.encode("<|tool_call>") + words.encode(GEMMA_NOW, allow_special=False))
 
 
@@ -225,24 +237,19 @@ def test_arguments_between_control_tokens(
     gemma: tuple[Compiler, Tokenizer], arguments: str, value: dict[str, Any] | None
 ) -> None:
     """What the grammar lets through becomes JSON, in pieces of any size."""
-    (compiler, words), draw = gemma, random.Random(2)
+    compiler, words = gemma
     text = f"call:f{{{arguments}}}"
-    grammar = call_grammar(FORMS["gemma4"], [Tool("f", ORDER)], required=True, parallel=False)
+    grammar = call_grammar(FORMS["gemma4"], {"f": (ORDER, False)}, required=True, parallel=False)
     accepted = accepts(compiler, grammar, words.encode(f"<|tool_call>{text}<tool_call|>"))
     assert accepted is (value is not None)
-    for _ in range(20 * accepted):
-        found, start, made = "", 0, GemmaArguments()
-        while start < len(text):
-            size = draw.choice((1, 2, 5, 40))
-            found += made.push(text[start : start + size])
-            start += size
-        assert json.loads(found) == value
+    for seed in range(20 * accepted):
+        assert json.loads("".join(map(GemmaArguments().push, pieces(text, seed)))) == value
 
 
 def test_strict_arguments_between_control_tokens_are_refused_where_a_keyword_is_unknown() -> None:
-    tool = Tool("f", {"type": "object", "properties": {"a": {"type": "string", "pattern": "x"}}}, strict=True)
+    schema = {"type": "object", "properties": {"a": {"type": "string", "pattern": "x"}}}
     with pytest.raises(StructureError, match="'pattern' in a of the tool f is not supported"):
-        call_grammar(FORMS["gemma4"], [tool], required=True, parallel=False)
+        call_grammar(FORMS["gemma4"], {"f": (schema, True)}, required=True, parallel=False)
 
 
 @each_case(
@@ -258,15 +265,11 @@ def test_strict_arguments_between_control_tokens_are_refused_where_a_keyword_is_
     ],
 )  # fmt: skip
 def test_a_reply_in_pieces_of_any_size(form: str, text: str, said: str, calls: list[tuple[str, str]]) -> None:
-    draw, known = random.Random(1), FORMS[form]
+    known = FORMS[form]
     assert isinstance(known, ToolForm)
-    for _ in range(20):
-        parser, parts, start = ToolParser(known), [], 0
-        while start < len(text):
-            size = draw.choice((1, 2, 5, 40))
-            parts += parser.push(text[start : start + size])
-            start += size
-        parts += parser.finish()
+    for seed in range(20):
+        parser = ToolParser(known)
+        parts = parsed(parser, text, seed)
         assert "".join(part.text for part in parts) == said
         of = [[part for part in parts if part.call == call] for call in range(parser.calls)]
         assert [("".join(p.name for p in each), "".join(p.arguments for p in each)) for each in of] == calls

@@ -220,35 +220,28 @@ def test_turns_are_forgotten_only_with_the_reply_and_another_prompt_takes_the_fi
 # ---- replies
 
 
-KEPT: list[tuple[list[int], tuple[int, ...]]] = [
-    *[([B, C], (B, C)), ([B, C, END], (B, C)), ([B, END, C, END], (B,)), ([B, USER, C, END], (B,)), ([END], ())],
-    *[([ASSISTANT, B, SYSTEM, C, END], (B, C)), ([B, THINK, A, ASSISTANT, C], (B, C)), ([], ())],
+KEPT: list[tuple[bool, list[int], tuple[int, ...]]] = [
+    *[(False, generated, (B, C)) for generated in ([B, C], [B, C, END], [ASSISTANT, B, SYSTEM, C, END])],
+    *[(False, [B, THINK, A, ASSISTANT, C], (B, C)), (False, [END], ()), (False, [], ())],
+    *[(False, [B, END, C, END], (B,)), (False, [B, USER, C, END], (B,))],
+    *[
+        (True, [B, B, ASSISTANT, C, END], (C,)),
+        (True, [B, B], ()),
+        (True, [B, END], ()),
+        (True, [B, END, ASSISTANT, C], ()),
+    ],
 ]
 
 
-@each_case("generated, kept", KEPT)
-def test_control_tokens_in_a_reply_do_not_reach_the_history(
-    template: ChatTemplate, generated: list[int], kept: tuple[int, ...]
+@each_case("think, generated, kept", KEPT)
+def test_of_a_reply_the_history_has_the_answer_alone_in_the_plain_form(
+    template: ChatTemplate, think: bool, generated: list[int], kept: tuple[int, ...]
 ) -> None:
     conversation = Conversation(template, 100)
-    conversation.prompt("A", reserve=0)
-    assert conversation.add_reply(iter(generated)).reply_ids == kept
+    assert conversation.prompt("A", think=think, reserve=0).ids == (USER, A, END, THINK if think else ASSISTANT)
+    assert conversation.add_reply(iter(generated)) == Turn((A,), kept)
     expected = (USER, A, END, ASSISTANT, *kept, END, USER, B, END, ASSISTANT)
     assert conversation.prompt("B", reserve=0).ids == expected
-
-
-def test_of_a_thinking_reply_only_the_answer_is_remembered_in_the_plain_form(template: ChatTemplate) -> None:
-    conversation = Conversation(template, 100)
-    assert conversation.prompt("A", think=True, reserve=0).ids == (USER, A, END, THINK)
-    conversation.add_reply([B, B, ASSISTANT, C, END])
-    assert conversation.prompt("B", reserve=0).ids == (USER, A, END, ASSISTANT, C, END, USER, B, END, ASSISTANT)
-
-
-@each_case("generated", [[B, B], [B, END], [B, END, ASSISTANT, C]])
-def test_a_thinking_reply_without_an_answer_is_remembered_as_empty(template: ChatTemplate, generated: Any) -> None:
-    conversation = Conversation(template, 100)
-    conversation.prompt("A", think=True, reserve=0)
-    assert conversation.add_reply(generated) == Turn((A,), ())
 
 
 def test_a_reply_completes_its_prompt_once_and_reset_forgets_all(template: ChatTemplate) -> None:

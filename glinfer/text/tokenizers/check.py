@@ -1,8 +1,7 @@
-"""Checks of a ``tokenizer.json`` before its library runs it.
+"""Checks of a ``tokenizer.json`` before its library runs it, which checks nothing.
 
-Such a file is a small program of regular expressions and steps that can lengthen text. The library runs it unchecked,
-so a file of a thousand bytes can double a text forty times, or search it for minutes. This module checks every step,
-and tries every expression on a few hundred characters.
+A file of a thousand bytes could double a text forty times, or search it for minutes. So every step is checked, and
+every expression is tried on a few hundred characters.
 """
 
 from __future__ import annotations
@@ -118,7 +117,7 @@ def _growth(step: Mapping[str, Any], where: str) -> float:
     if kind == "ByteLevel":
         return 2.0  # a non-ASCII byte becomes a character of two bytes
     if kind in ("Replace", "Split"):
-        return _replaced(step, where) if kind == "Replace" else _cut(step, where)
+        return _matched(step, where)
     if kind in ("Prepend", "Strip"):
         content = step.get("prepend", step.get("content"))
         if isinstance(content, str) and len(content) > MAX_STEP_CHARACTERS:
@@ -132,25 +131,19 @@ def _growth(step: Mapping[str, Any], where: str) -> float:
     return 1.0
 
 
-def _replaced(step: Mapping[str, Any], where: str) -> float:
+def _matched(step: Mapping[str, Any], where: str) -> float:
     pattern, content = step.get("pattern"), step.get("content")
-    if not isinstance(pattern, dict) or not isinstance(content, str):
-        return 1.0  # the library refuses it
+    if isinstance(pattern, dict) and "Regex" in pattern:
+        _check_pattern(pattern["Regex"], where)
+    if step["type"] == "Split" or not isinstance(pattern, dict) or not isinstance(content, str):
+        return 1.0  # it only cuts, or the library refuses it
     nbytes = len(content.encode(errors="replace"))
     if "Regex" in pattern:
-        _check_pattern(pattern["Regex"], where)
         return 1.0 + nbytes  # the expression may match between any two characters
     old = pattern.get("String")
     if old == "":
         raise FormatError(f"{where} replaces the empty text; expected at least one character")
     return max(1.0, nbytes / len(old.encode(errors="replace"))) if isinstance(old, str) else 1.0
-
-
-def _cut(step: Mapping[str, Any], where: str) -> float:
-    pattern = step.get("pattern")
-    if isinstance(pattern, dict) and "Regex" in pattern:
-        _check_pattern(pattern["Regex"], where)
-    return 1.0
 
 
 def _longest_replacement(charsmap: object, where: str) -> float:

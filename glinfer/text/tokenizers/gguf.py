@@ -1,10 +1,7 @@
 """Tokenizers of GGUF files, from the vocabulary in their metadata (``tokenizer.ggml.*``).
 
-Five kinds are supported. ``gpt2`` is byte-level BPE: tokens in the printable alphabet of bytes, merges, and the name of
-the pre-tokenizer. ``llama`` is SentencePiece's BPE: tokens with ``▁`` for a space and a score each, and bytes as
-``<0x0A>``. It has no merges; neighbours with the best score join first. ``gemma4`` has merges instead of scores.
-``bert`` is WordPiece, with ``▁`` before tokens that begin a word instead of ``##`` before tokens that continue one.
-``t5`` is SentencePiece's Unigram.
+``llama``, SentencePiece's BPE, has no merges: neighbours with the best score join first. ``gemma4`` has merges. In
+``bert``, ``▁`` is before tokens that begin a word, instead of ``##`` before tokens that continue one.
 
 Source: llama.cpp's ``llama-vocab.cpp``, which gives the same ids. The merges of ``llama`` are derived as in Hugging
 Face's converter of slow tokenizers.

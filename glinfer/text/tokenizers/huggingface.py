@@ -14,7 +14,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -44,6 +44,7 @@ _MAX_ID_DIGITS = 10
 _LONG_TEXT = 1 << 12  # characters; shorter texts take a few milliseconds
 _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+_ALPHABET = {letter: byte for byte, letter in enumerate(byte_letters())}  # of byte-level vocabularies
 
 Piece = str | bytes
 """A token inside the decoder: text, or bytes after a step that makes them."""
@@ -83,27 +84,26 @@ class HfModel:
         single character (some models pad with ``!``) keep their names, as text needs them.
         """
         with library_errors("the tokenizer cannot encode text without its special tokens", InputError):
-            return self._without_special()
-
-    def _without_special(self) -> tokenizers.Tokenizer:
-        values = json.loads(self.library.to_str())
-        names = {text: f" {token} " for text, token in self.control_tokens.items() if len(text) > 1}
-        for added in values["added_tokens"]:
-            added["content"] = names.get(added["content"], added["content"])
-        model = values["model"]
-        if isinstance(model["vocab"], list):
-            model["vocab"] = [[names.get(piece, piece), score] for piece, score in model["vocab"]]
-        else:
-            model["vocab"] = {names.get(piece, piece): token for piece, token in model["vocab"].items()}
-            if "merges" in model:
-                model["merges"] = [
-                    (left, right) for left, right in model["merges"] if not names.keys() & {left, right, left + right}
-                ]
-            model["unk_token"] = names.get(model["unk_token"], model["unk_token"])
-        values["post_processor"] = None  # it may refer to tokens by their names
-        library = tokenizers.Tokenizer.from_str(json.dumps(values))
-        library.encode_special_tokens = True
-        return library
+            values = json.loads(self.library.to_str())
+            names = {text: f" {token} " for text, token in self.control_tokens.items() if len(text) > 1}
+            for added in values["added_tokens"]:
+                added["content"] = names.get(added["content"], added["content"])
+            model = values["model"]
+            if isinstance(model["vocab"], list):
+                model["vocab"] = [[names.get(piece, piece), score] for piece, score in model["vocab"]]
+            else:
+                model["vocab"] = {names.get(piece, piece): token for piece, token in model["vocab"].items()}
+                if "merges" in model:
+                    model["merges"] = [
+                        (left, right)
+                        for left, right in model["merges"]
+                        if not names.keys() & {left, right, left + right}
+                    ]
+                model["unk_token"] = names.get(model["unk_token"], model["unk_token"])
+            values["post_processor"] = None  # it may refer to tokens by their names
+            library = tokenizers.Tokenizer.from_str(json.dumps(values))
+            library.encode_special_tokens = True
+            return library
 
 
 def library_ids(library: tokenizers.Tokenizer, text: str, *, allow_special: bool) -> list[int]:
@@ -348,17 +348,10 @@ def from_fallback(piece: Piece) -> Piece:
     return bytes.fromhex(found[1]) if found else piece
 
 
-@lru_cache(maxsize=1)
-def _byte_alphabet() -> dict[str, int]:
-    """The byte for each character of a byte-level vocabulary."""
-    return {letter: byte for byte, letter in enumerate(byte_letters())}
-
-
 def from_byte_level(text: str) -> bytes:
     """The bytes of a token; a token with characters outside the alphabet is plain text, as in the library."""
-    alphabet = _byte_alphabet()
     try:
-        return bytes([alphabet[character] for character in text])
+        return bytes([_ALPHABET[character] for character in text])
     except KeyError:
         return text.encode()
 

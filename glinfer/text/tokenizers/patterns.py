@@ -1,8 +1,7 @@
 """Detection of regular expressions that can take exponential time, by their form.
 
-The library matches by backtracking. It takes exponential time on a repeated group that can match the same text in
-several ways, because it contains a repetition or alternatives. Tokenizers split text with alternatives of plain
-repetitions, so all such groups and all back-references are refused.
+The library backtracks, so a repeated group that can match the same text in several ways takes exponential time. All
+such groups and all back-references are refused; tokenizers need neither.
 """
 
 from __future__ import annotations

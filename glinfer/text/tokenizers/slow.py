@@ -1,8 +1,6 @@
-"""Tokenizers in files older than ``tokenizer.json``: ``tokenizer.model``, and ``vocab.json`` with ``merges.txt``.
+"""Tokenizers in files older than ``tokenizer.json``, converted to the metadata of a GGUF file, and then read like it.
 
-The first is a protobuf message of SentencePiece; the other two are a byte-level BPE. Both are converted to the metadata
-of a GGUF file, and then read like it.
-
+``tokenizer.model`` is a protobuf message of SentencePiece; ``vocab.json`` and ``merges.txt`` are a byte-level BPE.
 Source: ``sentencepiece_model.proto`` of SentencePiece, and the encoding page of Protocol Buffers.
 """
 
