@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy.typing as npt
 
@@ -16,6 +16,24 @@ from glinfer.tensors.passes import Passes, float_type
 from glinfer.tensors.tensor import Shape, Tensor, TensorDevice, named
 
 _DECLARED = ("Tensor", "Tensor | None", "Sequence[Tensor]")
+
+
+class Result(TypedDict, total=False):
+    """Options of most kernels: the result's type, and the tensor to write to.
+
+    Attributes:
+        dtype: ``float32``, which is the default, or ``float16``, to which a last draw rounds.
+        out: a tensor of the result's shape and type that the call does not read; a new one by default.
+    """
+
+    dtype: npt.DTypeLike
+    out: Tensor | None
+
+
+_RESULT = [
+    inspect.Parameter("dtype", inspect.Parameter.KEYWORD_ONLY, default="float32", annotation="npt.DTypeLike"),
+    inspect.Parameter("out", inspect.Parameter.KEYWORD_ONLY, default=None, annotation="Tensor | None"),
+]
 Build = Callable[..., None]
 """Appends the draws of a call: (passes, the inputs and results as specs by name); absent inputs are left out."""
 
@@ -101,23 +119,26 @@ class Group:
 
 def _kernel(method: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap a method: check for tensors, start its draws, and if it fails release its results and name it."""
-    parameters = list(enumerate(inspect.signature(method).parameters.values()))
-    declared = [(place - 1, each) for place, each in parameters if each.annotation in _DECLARED]
+    signature = inspect.signature(method)
+    parameters = list(signature.parameters.values())
+    if parameters[-1].kind is inspect.Parameter.VAR_KEYWORD:
+        signature = signature.replace(parameters=[*parameters[:-1], *_RESULT])
+    declared = {each.name: each.annotation for each in signature.parameters.values() if each.annotation in _DECLARED}
 
     @named(method.__name__)
     @functools.wraps(method)
     def kernel(group: Group, *given: Any, **options: Any) -> Any:
-        for place, parameter in declared:
-            name = parameter.name
-            if parameter.kind is not parameter.KEYWORD_ONLY and place < len(given):
-                value = given[place]
-            elif name in options:
-                value = options[name]
-            else:
-                continue  # missing: Python itself refuses that if it is required
-            many = parameter.annotation == "Sequence[Tensor]" and isinstance(value, (list, tuple))
+        try:
+            arguments = signature.bind_partial(group, *given, **options).arguments
+        except TypeError as error:
+            raise TypeError(f"{method.__name__}() {error}") from None
+        for name, kind in declared.items():
+            if name not in arguments:
+                continue  # Python itself refuses that if it is required
+            value = arguments[name]
+            many = kind == "Sequence[Tensor]" and isinstance(value, (list, tuple))
             for each in value if many else [value]:
-                if each is not None or parameter.annotation != "Tensor | None":
+                if each is not None or kind != "Tensor | None":
                     expect_tensor(name, each)
         outer = group._passes
         try:
@@ -126,6 +147,7 @@ def _kernel(method: Callable[..., Any]) -> Callable[..., Any]:
         finally:
             group._passes = outer
 
+    kernel.__signature__ = signature  # type: ignore[attr-defined]
     return kernel
 
 
