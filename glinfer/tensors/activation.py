@@ -23,9 +23,6 @@ class Activations(Group):
         Args:
             x: any shape.
             activation: ``silu``, ``gelu`` (the erf form), ``gelu_new`` (the tanh form), ``tanh`` or ``none``.
-
-        Raises:
-            InputError: there is no such activation, or x is not of floats.
         """
         return self._activated(x, activation, **result)
 
@@ -54,10 +51,6 @@ class Activations(Group):
 
         Returns:
             [...], or [..., N]; in float32 products beyond the range of float16 stay finite.
-
-        Raises:
-            InputError: there is no such activation, the shapes differ, a row cannot be halved, or a tensor is not of
-                floats.
         """
         return self._gated(x, up, activation, gate_first, **result)
 

@@ -49,9 +49,6 @@ class Attention(Products):
 
         Returns:
             [..., H, S, T].
-
-        Raises:
-            InputError: the shapes do not fit, or the offset is negative.
         """
         heads, product = _grouped(q, k, "q", "k")
         if q.shape[-1] != k.shape[-1]:
@@ -72,9 +69,6 @@ class Attention(Products):
 
         Returns:
             [..., H, S, E].
-
-        Raises:
-            InputError: the shapes do not fit.
         """
         heads, product = _grouped(probs, v, "probs", "v")
         if probs.shape[-1] != v.shape[-2]:
@@ -102,9 +96,6 @@ class Attention(Products):
 
         Returns:
             [..., H, S, E].
-
-        Raises:
-            InputError: the shapes do not fit, or the offset is negative.
         """
         heads, product = _grouped(q, k, "q", "k")
         if q.shape[-1] != k.shape[-1] or v.shape[:-1] != k.shape[:-1]:

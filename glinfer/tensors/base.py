@@ -13,7 +13,7 @@ from glinfer.errors import InputError
 from glinfer.kernels.published.linear import ACTIVATIONS
 from glinfer.kernels.spec import DrawSpec, TensorSpec
 from glinfer.tensors.passes import Passes, float_type
-from glinfer.tensors.tensor import Shape, Tensor, TensorDevice, named
+from glinfer.tensors.tensor import Shape, Tensor, TensorDevice, is_whole, named
 
 _DECLARED = ("Tensor", "Tensor | None", "Sequence[Tensor]")
 
@@ -183,6 +183,17 @@ def expect_rows(**tensors: Tensor) -> None:
     for name, tensor in tensors.items():
         if not tensor.shape:
             raise InputError(f"{name} is a single number, without axes; expected at least one axis")
+
+
+def expect_whole(least: int, **numbers: int) -> None:
+    """Accept whole numbers from ``least`` on.
+
+    Raises:
+        InputError: a number is another one.
+    """
+    for name, number in numbers.items():
+        if not is_whole(number) or number < least:
+            raise InputError(f"{name} is {number!r}; expected a whole number from {least} on")
 
 
 def expect_same_shape(**tensors: Tensor | None) -> None:

@@ -25,11 +25,7 @@ class Elementwise(Group):
     """
 
     def add(self, x: Tensor, y: Tensor, **result: Unpack[Result]) -> Tensor:
-        """``x + y``.
-
-        Raises:
-            InputError: the shapes do not broadcast, or a tensor is not of floats.
-        """
+        """``x + y``."""
         return self._arithmetic("add", x, y, **result)
 
     def subtract(self, x: Tensor, y: Tensor, **result: Unpack[Result]) -> Tensor:
@@ -45,30 +41,18 @@ class Elementwise(Group):
         return self._arithmetic("divide", x, y, **result)
 
     def add_bias(self, x: Tensor, bias: Tensor, **result: Unpack[Result]) -> Tensor:
-        """x [..., D] + bias [D].
-
-        Raises:
-            InputError: the bias and the rows of x differ in length, or a tensor is not of floats.
-        """
+        """x [..., D] + bias [D]."""
         if not x.shape or bias.shape != x.shape[-1:]:
             raise InputError(f"x is {list(x.shape)} and bias is {list(bias.shape)}; expected [..., D] and [D]")
         return self._arithmetic("add", x, bias, **result)
 
     def residual_add(self, x: Tensor, residual: Tensor, **result: Unpack[Result]) -> Tensor:
-        """``x + residual``, of one shape.
-
-        Raises:
-            InputError: the shapes differ, or a tensor is not of floats.
-        """
+        """``x + residual``, of one shape."""
         expect_same_shape(x=x, residual=residual)
         return self._arithmetic("add", x, residual, **result)
 
     def scale(self, x: Tensor, factor: float, **result: Unpack[Result]) -> Tensor:
-        """``factor * x``, the factor rounded to float32.
-
-        Raises:
-            InputError: the factor is not a finite float32 number, or x is not of floats.
-        """
+        """``factor * x``, the factor rounded to float32."""
         expect_floats(x=x)
         number = isinstance(factor, (int, float, np.integer, np.floating)) and not isinstance(factor, bool)
         if not number or not abs(factor) <= _MAX_FLOAT:

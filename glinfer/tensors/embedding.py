@@ -47,9 +47,6 @@ class Embeddings(Group):
 
         Unlike in NumPy, a negative id does not count from the end: an id below 0, or of R or more, gives a row of
         zeros.
-
-        Raises:
-            InputError: x is not a matrix, or packed; the ids are not int32.
         """
         if x.ndim != 2 or x.packed:
             hint = "look its rows up instead" if x.packed else "reshape it first"
@@ -68,9 +65,6 @@ class Embeddings(Group):
 
         ``Q8_ROW`` and ``Q16_ROW`` give each integer times the row's scale, rounded once. OpenGL may treat subnormal
         floats, such as a scale below 1.2e-38, as zero.
-
-        Raises:
-            InputError: the tensor is not packed.
         """
         if not table.packed:
             raise InputError(f"table is {list(table.shape)} of {table.dtype}; expected a packed tensor")
@@ -89,9 +83,6 @@ class Embeddings(Group):
             x: float32 or float16; the result has its shape. A vector [D] is one row.
             table: float32 or float16.
             offset: the position of row 0.
-
-        Raises:
-            InputError: the shapes do not fit, or the table lacks some of the positions.
         """
         expect_floats(x=x, table=table)
         if x.ndim < 1 or table.ndim != 2 or x.shape[-1] != table.shape[1]:

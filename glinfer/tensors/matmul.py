@@ -53,9 +53,6 @@ class Products(Elementwise, Movement):
 
         Returns:
             [..., M, N], without M or N if that operand is a vector.
-
-        Raises:
-            InputError: the shapes do not fit, an operand is not of floats, or the strategy cannot compute this.
         """
         expect_floats(x=x, y=y, bias=bias, residual=residual)
         product = _matrices(x, y)
@@ -121,9 +118,6 @@ class Products(Elementwise, Movement):
 
         Returns:
             [..., N].
-
-        Raises:
-            InputError: the shapes do not fit, x is not of floats, or the strategy cannot compute this.
         """
         expect_floats(x=x, weight=None if weight.packed else weight, bias=bias, residual=residual)
         product = _layer(x, weight, "weight")
@@ -141,9 +135,6 @@ class Products(Elementwise, Movement):
             x: [..., K] or [], of float32 or float16.
             y: [..., K, N], [K] or [].
             strategy: see :meth:`matmul`.
-
-        Raises:
-            InputError: the shapes do not fit, or an operand is not of floats.
         """
         expect_floats(x=x, y=y)
         if not x.shape or not y.shape:
@@ -163,11 +154,7 @@ class Products(Elementwise, Movement):
             return self.repack(found, shape, out=out)
 
     def explain(self, x: Tensor, y: Tensor, *, linear: bool = False) -> str:
-        """The strategy of :meth:`matmul` (or :meth:`linear`) of x and y on this device, and the reason; draws nothing.
-
-        Raises:
-            InputError: the shapes do not fit, or an operand is not of floats.
-        """
+        """The strategy of :meth:`matmul` or :meth:`linear` of x and y on this device, and why; draws nothing."""
         expect_floats(x=x, y=None if linear and y.packed else y)
         product = _layer(x, y, "y") if linear else _matrices(x, y)
         if not product.count * product.m * product.n:

@@ -43,9 +43,6 @@ class Normalizations(Group):
             x: float32 or float16, at least one axis.
             weight, bias: [D] of float32 or float16; 1 and 0 by default.
             eps: at least 0.
-
-        Raises:
-            InputError: the shapes do not fit, one is not of floats, or eps is below 0.
         """
         _expect(x, eps, weight=weight, bias=bias)
         return self._normalized("layer", x, **result, weight=weight, bias=bias, eps=float(eps))
@@ -67,10 +64,7 @@ class Normalizations(Group):
             x: float32 or float16, at least one axis.
             weight: [D] of float32 or float16; 1 by default.
             eps: at least 0.
-            offset: added to the weight: 1 in Gemma.
-
-        Raises:
-            InputError: the shapes do not fit, one is not of floats, eps is below 0, or an offset has no weight.
+            offset: added to the weight, which must be given: 1 in Gemma.
         """
         _expect(x, eps, offset, weight=weight)
         return self._normalized("rms", x, **result, weight=weight, eps=float(eps), offset=float(offset))
@@ -92,9 +86,6 @@ class Normalizations(Group):
             residual: of x's shape, float32 or float16.
             weight, eps, offset: as in :meth:`rms_norm`.
             dtype: the results' type, float32 or float16; the norm is that of the float32 sum.
-
-        Raises:
-            InputError: as in :meth:`rms_norm`; or x and residual differ in shape.
         """
         _expect(x, eps, offset, weight=weight)
         expect_floats(residual=residual)
@@ -112,12 +103,6 @@ class Normalizations(Group):
 
         Rows do not overflow, because their largest element is subtracted first. -Inf becomes 0; in a row of only -Inf,
         or of equal elements such as -1e30, every element becomes 1/N. A row with NaN or +Inf becomes NaN.
-
-        Args:
-            x: at least one axis.
-
-        Raises:
-            InputError: x has no axis, is not of floats, or ``out`` does not fit.
         """
         expect_rows(x=x)
         return self._normalized("softmax", x, **result)

@@ -8,7 +8,7 @@ from glinfer.errors import InputError, PlanError
 from glinfer.kernels.flat.rotate import rotate
 from glinfer.kernels.rotary import Scaling, cosines_and_sines, rope_frequencies
 from glinfer.kernels.spec import Array
-from glinfer.tensors.base import Group, Result, expect_floats
+from glinfer.tensors.base import Group, Result, expect_floats, expect_whole
 from glinfer.tensors.tensor import Tensor, TensorDevice, is_whole
 
 if TYPE_CHECKING:
@@ -68,9 +68,8 @@ class Positions(Group):
                 is of an unknown type or lacks a number.
         """
         expect_floats(x=x)
-        for name, number, least in (("offset", offset, 0), ("heads", heads, 1), ("length", length, 1)):
-            if number is not None and (not is_whole(number) or number < least):
-                raise InputError(f"{name} is {number!r}; expected a whole number from {least} on")
+        expect_whole(0, offset=offset)
+        expect_whole(1, heads=heads, length=1 if length is None else length)
         if x.ndim < 2 or x.shape[-1] % heads:
             raise InputError(f"x is {list(x.shape)}; expected [..., sequence, {heads} heads × their elements]")
         dim, sequence = x.shape[-1] // heads, x.shape[-2]

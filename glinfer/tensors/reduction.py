@@ -29,9 +29,6 @@ class Reductions(Group):
         Args:
             x: at least one axis.
             keepdims: keep the last axis, with one element.
-
-        Raises:
-            InputError: x has no axis, is not of floats, or ``out`` does not fit.
         """
         return self._column(x, "sum", keepdims, **result)
 
@@ -68,9 +65,6 @@ class Reductions(Group):
         Args:
             logits: float32 or float16, at least one axis.
             targets: the shape of logits without its last axis.
-
-        Raises:
-            InputError: the shapes do not fit, or one is of another type.
         """
         expect_rows(logits=logits)
         if targets.shape != logits.shape[:-1] or targets.dtype != "int32":

@@ -26,9 +26,6 @@ class Sequences(Group):
             x: float32 or float16; the axis before the last is the sequence, as in [S, D] or [batch, S, D].
             taps: [L, D] of float32 or float16, the last row for the row itself: PyTorch's [D, 1, L] transposed.
             bias: [D] of float32 or float16; 0 by default.
-
-        Raises:
-            InputError: the shapes do not fit, or a tensor is not of floats.
         """
         expect_floats(x=x, taps=taps, bias=bias)
         if x.ndim < 2 or taps.ndim != 2 or taps.shape[1] != x.shape[-1] or not taps.shape[0]:
@@ -68,9 +65,6 @@ class Sequences(Group):
 
         Returns:
             [..., S, H, D_V].
-
-        Raises:
-            InputError: the shapes do not fit, or a tensor is not of floats.
         """
         expect_floats(q=q, k=k, v=v, g=g, beta=beta)
         whole = v.ndim >= 3 and k.ndim == v.ndim and q.shape == k.shape and k.shape[:-2] == v.shape[:-2]

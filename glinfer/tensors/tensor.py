@@ -7,12 +7,12 @@ import math
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, TypeVar, Union, cast
+from typing import Any, NoReturn, TypeVar, Union, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from glinfer.errors import InputError, PlanError
+from glinfer.errors import InputError, OptionError, PlanError
 from glinfer.gl.layouts.flat import LANES, FlatLayout
 from glinfer.kernels.spec import Array
 from glinfer.quant.formats import BLOCK_FORMATS
@@ -161,6 +161,16 @@ class Tensor:
         if not self.shape:
             raise TypeError("a tensor without axes has no length")
         return self.shape[0]
+
+    def __eq__(self, other: object) -> NoReturn:
+        """Refuse a comparison, which Python would answer with False; it has no kernel."""
+        raise OptionError("tensors are not compared; compare their elements, as in x.numpy() == y.numpy()")
+
+    __hash__ = object.__hash__
+
+    def __bool__(self) -> NoReturn:
+        """Refuse to be a condition, as NumPy does for arrays of several elements."""
+        raise OptionError("a tensor is neither true nor false; use its elements, as in x.numpy().any()")
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> Array:
         """Support ``numpy.asarray(tensor)``; the result is always a copy, as from :meth:`numpy`."""
