@@ -12,8 +12,8 @@ import numpy.typing as npt
 from glinfer.errors import InputError
 from glinfer.kernels.published.linear import ACTIVATIONS
 from glinfer.kernels.spec import DrawSpec, TensorSpec
-from glinfer.tensors.passes import Passes, float_type
-from glinfer.tensors.tensor import Shape, Tensor, TensorDevice, is_whole, named
+from glinfer.tensors.passes import Passes
+from glinfer.tensors.tensor import FLOATS, Shape, Tensor, TensorDevice, is_whole, named, type_name
 
 _DECLARED = ("Tensor", "Tensor | None", "Sequence[Tensor]")
 
@@ -106,7 +106,7 @@ class Group:
         Results in ``types`` are written in that type. All others are computed in float32 and rounded to ``dtype``.
         """
         passes, types, targets = self._passes, types or {}, dict[str, TensorSpec]()
-        wanted = {name: types[name] if name in types else float_type(dtype) for name in shapes}
+        wanted = {name: types[name] if name in types else type_name(dtype, FLOATS) for name in shapes}
         empty = any(tensor is not None and tensor.size == 0 for tensor in reads.values())
         if empty or any(0 in shape for shape in shapes.values()):
             return [passes.zeros(shape, wanted[name], out, **reads) for name, shape in shapes.items()]
@@ -168,7 +168,7 @@ def expect_floats(**tensors: Tensor | None) -> None:
         InputError: a tensor has another type.
     """
     for name, tensor in tensors.items():
-        if tensor is not None and tensor.dtype not in ("float32", "float16"):
+        if tensor is not None and tensor.dtype not in FLOATS:
             hint = "; dequantize it first" if tensor.packed else ""
             raise InputError(f"{name} is {list(tensor.shape)} of {tensor.dtype}; expected float32 or float16{hint}")
 

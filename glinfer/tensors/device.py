@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,7 +26,7 @@ from glinfer.quant.ggml import inputs_of, words_of
 from glinfer.tensors.ops import Ops
 from glinfer.tensors.own import own_pass
 from glinfer.tensors.storage import Storage
-from glinfer.tensors.tensor import PACKED, TEXTURE_FORMATS, Shape, Tensor, as_matrix, named, shape_from
+from glinfer.tensors.tensor import PACKED, TEXTURE_FORMATS, Shape, Tensor, as_matrix, named, shape_from, type_name
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class Device(Closing):
         self.collect()
         if isinstance(dtype, str) and dtype.upper() in BLOCK_FORMATS:
             return self._packed(numbers(values), dtype.upper())
-        return self._plain(plain_array(values, dtype))
+        return self._plain(plain_array(values, dtype, BLOCK_FORMATS))
 
     @named("zeros")
     def zeros(self, shape: int | Sequence[int], dtype: npt.DTypeLike = "float32") -> Tensor:
@@ -299,13 +299,13 @@ def numbers(values: Any) -> Array:
     return array
 
 
-def plain_array(values: Any, dtype: Any = None) -> Array:
-    """Copy array-like values to a type that textures can hold unpacked.
+def plain_array(values: Any, dtype: Any = None, packed: Collection[str] = ()) -> Array:
+    """Copy array-like values to a type that textures can hold unpacked; the caller also takes the types ``packed``.
 
     Raises:
         InputError: the values are not a rectangle of numbers, or are not exact in the default type without ``dtype``.
     """
-    wanted = None if dtype is None else _plain_type(dtype)
+    wanted: np.dtype[Any] | None = None if dtype is None else np.dtype(type_name(dtype, TEXTURE_FORMATS, packed))
     array = numbers(values)
     if wanted is None and array.dtype.kind in "iu":
         wanted = np.dtype(np.int32)
@@ -322,15 +322,3 @@ def plain_array(values: Any, dtype: Any = None) -> Array:
             raise InputError(f"found {array.dtype} from {array.min()} to {array.max()}; int32 cannot hold that exactly")
     with np.errstate(over="ignore"):
         return np.array(array, dtype=wanted, order="C")
-
-
-def _plain_type(dtype: Any) -> np.dtype[Any]:
-    known = ", ".join((*TEXTURE_FORMATS, *BLOCK_FORMATS))
-    try:
-        wanted = np.dtype(dtype)
-    except (TypeError, ValueError):
-        raise InputError(f"dtype is {dtype!r}; expected one of {known}") from None
-    if wanted.name not in TEXTURE_FORMATS:
-        raise InputError(f"dtype is {wanted}; expected one of {known}")
-    native: np.dtype[Any] = wanted.newbyteorder("=")
-    return native

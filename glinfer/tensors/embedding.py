@@ -13,7 +13,7 @@ from glinfer.kernels.flat.lookup import table_defines
 from glinfer.kernels.spec import Op, TensorSpec, register
 from glinfer.tensors.base import Group, Result, expect_floats
 from glinfer.tensors.passes import Passes
-from glinfer.tensors.tensor import TEXTURE_FORMATS, Tensor, is_whole
+from glinfer.tensors.tensor import FLOATS, TEXTURE_FORMATS, Tensor, is_whole
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -34,7 +34,7 @@ class Embeddings(Group):
             InputError: the table is not a matrix of floats or blocks; the ids are not int32; with ``check_ids``, an id
                 is outside the table.
         """
-        if table.ndim != 2 or (not table.packed and table.dtype not in ("float32", "float16")):
+        if table.ndim != 2 or (not table.packed and table.dtype not in FLOATS):
             raise InputError(
                 f"table is {list(table.shape)} of {table.dtype}; expected [V, D] of float32, float16 or packed"
             )

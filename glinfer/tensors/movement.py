@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from glinfer.errors import InputError, PlanError
@@ -18,7 +17,7 @@ from glinfer.kernels.spec import TensorSpec
 from glinfer.tensors.base import Group, expect_whole
 from glinfer.tensors.indexing import Index, parts_of
 from glinfer.tensors.passes import Passes
-from glinfer.tensors.tensor import TEXTURE_FORMATS, Shape, Tensor, as_matrix, is_whole, shape_from
+from glinfer.tensors.tensor import FLOATS, TEXTURE_FORMATS, Shape, Tensor, as_matrix, is_whole, shape_from, type_name
 
 
 class Movement(Group):
@@ -129,13 +128,8 @@ class Movement(Group):
         Raises:
             InputError: floats would become int32, or there is no such type.
         """
-        try:
-            wanted = np.dtype(dtype).name
-        except TypeError:
-            wanted = str(dtype)
-        if wanted not in TEXTURE_FORMATS or (wanted == "int32" and x.dtype != "int32"):
-            raise InputError(f"x is {list(x.shape)} of {x.dtype} and dtype is {wanted}; expected float32 or float16")
-        return self._moved(x, axes_of(x.shape), dtype=wanted, out=out)
+        known = TEXTURE_FORMATS if x.dtype == "int32" else FLOATS
+        return self._moved(x, axes_of(x.shape), dtype=type_name(dtype, known), out=out)
 
     def concat(self, tensors: Sequence[Tensor], axis: int = -1, *, out: Tensor | None = None) -> Tensor:
         """``numpy.concatenate``: tensors joined along an axis, up to 8 of them in one draw."""

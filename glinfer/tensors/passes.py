@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from glinfer.errors import InputError, PlanError
@@ -17,7 +16,7 @@ from glinfer.kernels.spec import DrawSpec, TensorSpec
 from glinfer.program.plan import PlanBuilder
 from glinfer.program.session import Session
 from glinfer.tensors.storage import Storage
-from glinfer.tensors.tensor import TEXTURE_FORMATS, Shape, Tensor, TensorDevice, as_matrix
+from glinfer.tensors.tensor import FLOATS, TEXTURE_FORMATS, Shape, Tensor, TensorDevice, as_matrix, type_name
 
 
 class Passes:
@@ -118,7 +117,7 @@ class Passes:
         Raises:
             PlanError, InputError: as in :meth:`result`; or the type is not of floats.
         """
-        wanted = float_type(dtype)
+        wanted = type_name(dtype, FLOATS)
         target = self.result(name, shape, wanted, out)
         if wanted == "float32":
             return target
@@ -201,18 +200,3 @@ class Passes:
                 tensor.release()
         if isinstance(error, PlanError):
             raise InputError(str(error)) from None
-
-
-def float_type(dtype: npt.DTypeLike) -> str:
-    """The name of a type for computed results.
-
-    Raises:
-        InputError: it is not float32 or float16.
-    """
-    try:
-        wanted = np.dtype(dtype).name if dtype is not None else "None"
-    except TypeError:
-        wanted = repr(dtype)
-    if wanted not in ("float32", "float16"):
-        raise InputError(f"dtype is {wanted}; expected float32 or float16")
-    return wanted

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NoReturn, TypeVar, Union, cast
 
@@ -26,6 +26,8 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 TEXTURE_FORMATS = {"float32": "rgba32f", "float16": "rgba16f", "int32": "rgba32i"}
 """Texture formats of the unpacked types; packed types use :data:`PACKED`."""
 PACKED = "rgba32ui"
+FLOATS = ("float32", "float16")
+"""Types of computed results."""
 
 
 _CALLS = set[str]()
@@ -305,6 +307,21 @@ class Tensor:
 def is_whole(value: object) -> bool:
     """Whether a value is a whole number of Python or NumPy, and not a boolean."""
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
+def type_name(dtype: object, known: Collection[str], also: Collection[str] = ()) -> str:
+    """The name of a type from the caller, one of ``known``; an error lists the names in ``also`` too.
+
+    Raises:
+        InputError: it is another type, or none.
+    """
+    try:
+        name = str(dtype) if dtype is None else np.dtype(dtype).name  # type: ignore[call-overload]
+    except (TypeError, ValueError):
+        name = repr(dtype)
+    if name not in known:
+        raise InputError(f"dtype is {name}; expected one of {', '.join((*known, *also))}")
+    return name
 
 
 def shape_from(shape: object) -> Shape:
