@@ -140,11 +140,7 @@ class TimestampQueries:
 
 
 def _suffix(device: Device) -> str:
-    """The suffix of the functions' names.
-
-    Raises:
-        InputError: the driver has no such functions.
-    """
+    """The suffix of the functions' names."""
     if device.api == "desktop":
         return ""  # core in 3.3
     if DISJOINT_QUERIES not in device.extensions:

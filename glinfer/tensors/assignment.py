@@ -181,11 +181,7 @@ def _taken(x: Tensor, parts: Sequence[Part], value: Tensor) -> tuple[list[Taken]
 
 
 def _steps_in(value: Tensor, shape: Shape) -> list[tuple[int, int]]:
-    """The (row, column) strides in the value along each axis of a part of this shape.
-
-    Raises:
-        InputError: the value does not broadcast to the part.
-    """
+    """The (row, column) strides in the value along each axis of a part of this shape, to which it broadcasts."""
     own = value.shape
     while len(own) > len(shape) and own[0] == 1:  # NumPy drops such axes
         own = own[1:]

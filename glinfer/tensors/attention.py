@@ -152,11 +152,7 @@ def _attend(
 
 
 def _grouped(x: Tensor, y: Tensor, of_x: str, of_y: str) -> tuple[tuple[int, ...], Product]:
-    """The leading axes of the result, and the product of each head of x with the head of y that it shares.
-
-    Raises:
-        InputError: the heads of y do not divide those of x, or other axes differ.
-    """
+    """The leading axes of the result, and the product of each head of x with the head of y that it shares."""
     expect_floats(**{of_x: x, of_y: y})
     fits = x.ndim >= 2 and x.ndim == y.ndim and x.shape[:-3] == y.shape[:-3]
     heads, kv_heads = (x.shape[-3], y.shape[-3]) if fits and x.ndim > 2 else (1, 1)

@@ -203,11 +203,7 @@ class Products(Elementwise, Movement):
 
 
 def _matrices(x: Tensor, y: Tensor) -> Product:
-    """The product ``x @ y``; if more than three axes would broadcast, the product of both with all leading axes.
-
-    Raises:
-        InputError: the shapes do not fit.
-    """
+    """The product ``x @ y``; if more than three axes would broadcast, the product of both with all leading axes."""
     shapes = f"x is {list(x.shape)} and y is {list(y.shape)}"
     if not x.shape or not y.shape:
         raise InputError(f"{shapes}; both need an axis to sum over")
@@ -233,13 +229,8 @@ def _matrices(x: Tensor, y: Tensor) -> Product:
 
 
 def _batch(x: Shape, y: Shape) -> tuple[int, list[tuple[int, bool, bool]]]:
-    """Broadcast the leading axes of two stacks of matrices.
-
-    Returns the number of neighbouring matrices of x that share a matrix of y, and the other axes, joined where
-    possible: their sizes, and whether x and y have them.
-
-    Raises:
-        ValueError: they do not broadcast.
+    """Broadcast the leading axes of two stacks of matrices: the number of neighbouring matrices of x that share a
+    matrix of y; and the other axes, joined where possible: their sizes, and whether x and y have them.
     """
     shape = np.broadcast_shapes(x, y)
     padded_x, padded_y = ((1,) * (len(shape) - len(own)) + own for own in (x, y))

@@ -63,11 +63,7 @@ def own_pass(
 
 
 def _read(shader: str | PathLike[str], name: str | None, kind: str) -> OwnShader:
-    """Read a shader whose output is of type ``kind``: GLSL as a string of several lines, or the path of a file.
-
-    Raises:
-        InputError: it cannot be read, or has another version, other outputs, or lacks main.
-    """
+    """Read a shader whose output is of type ``kind``: GLSL as a string of several lines, or the path of a file."""
     text = str(shader)
     if not isinstance(shader, str) or "\n" not in shader:
         try:
