@@ -16,9 +16,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from glinfer.errors import PlanError
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS, blocks_for
-from glinfer.gl.layouts.matrix import FORMATS, TexelFormat
+from glinfer.gl.layouts.matrix import FORMATS, TexelFormat, check_whole
 from glinfer.gl.layouts.packing import LineLayout, lines_within
 from glinfer.quant.formats import GROUP, GroupForm, group_form
 from glinfer.quant.groups import Groups, Words, groups_in, words_of_groups
@@ -105,10 +104,7 @@ class GroupedLayout(LineLayout):
 
     def pack(self, matrix: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Texels [h, w, 4] of the words [rows, cols]; padding is zero."""
-        if matrix.shape != (self.rows, self.cols) or matrix.dtype != np.uint32:
-            raise PlanError(
-                f"found an array {matrix.dtype} {list(matrix.shape)}; expected uint32 {[self.rows, self.cols]}"
-            )
+        check_whole(self, matrix)
         lines = np.empty((self.blocks, self.lines_per_block, self.line, 4), dtype=np.uint32)
 
         def sort(piece: tuple[int, GroupedLayout]) -> None:

@@ -111,31 +111,52 @@ class TexelLayout(Protocol):
         """
 
 
-def check_part(layout: TexelLayout, rows: int, cols: int) -> None:
-    """Refuse a part [0:rows, 0:cols] that the matrix lacks.
+class Sized:
+    """Adds its size in bytes to a layout."""
 
-    Raises:
-        PlanError: the matrix has no such part.
-    """
+    @property
+    def nbytes(self: TexelLayout) -> int:
+        """Bytes of texture memory."""
+        return self.width * self.height * self.format.bytes_per_texel
+
+
+def check_edges(shape: tuple[int, int]) -> None:
+    """Raise a PlanError for an empty matrix."""
+    if min(shape) < 1:
+        raise PlanError(f"found a {shape[0]}×{shape[1]} matrix; every edge must be at least 1")
+
+
+def check_part(layout: TexelLayout, rows: int, cols: int) -> None:
+    """Raise a PlanError for a part [0:rows, 0:cols] that the matrix lacks."""
     if not (1 <= rows <= layout.rows and 1 <= cols <= layout.cols):
         raise PlanError(f"found a part of {rows}×{cols} elements; expected 1×1 to {layout.rows}×{layout.cols}")
 
 
 def check_rows(layout: TexelLayout, matrix: npt.NDArray[Any]) -> None:
-    """Refuse rows that the layout cannot hold.
-
-    Raises:
-        PlanError: the matrix has the wrong columns, no rows or too many, or the wrong type.
-    """
+    """Raise a PlanError for rows that the layout cannot hold, or of another type."""
+    check_shape(layout, matrix)
     expected = np.dtype(layout.format.dtype)
-    if matrix.ndim != 2 or matrix.shape[1] != layout.cols or not 1 <= matrix.shape[0] <= layout.rows:
-        raise PlanError(f"found an array {list(matrix.shape)}; expected [1 to {layout.rows}, {layout.cols}]")
     if matrix.dtype != expected:
         raise PlanError(f"found an array of {matrix.dtype}; a {layout.format.name} texture holds {expected}")
 
 
+def check_shape(layout: TexelLayout, matrix: npt.NDArray[Any]) -> None:
+    """Raise a PlanError for rows of another length, none, or too many."""
+    if matrix.ndim != 2 or matrix.shape[1] != layout.cols or not 1 <= matrix.shape[0] <= layout.rows:
+        raise PlanError(f"found an array {list(matrix.shape)}; expected [1 to {layout.rows}, {layout.cols}]")
+
+
+def check_whole(layout: TexelLayout, matrix: npt.NDArray[Any], rows: int | None = None) -> None:
+    """Raise a PlanError for another array than the whole matrix, or ``rows`` rows of it, in its type."""
+    if matrix.shape != (rows or layout.rows, layout.cols) or matrix.dtype != np.dtype(layout.format.dtype):
+        raise PlanError(
+            f"found an array {matrix.dtype} {list(matrix.shape)}; "
+            f"expected {layout.format.dtype_name} {[layout.rows, layout.cols]}"
+        )
+
+
 @dataclass(frozen=True)
-class Layout:
+class Layout(Sized):
     """A [rows, cols] matrix in a width × height texture, one element a texel."""
 
     rows: int
@@ -152,8 +173,7 @@ class Layout:
             PlanError: the matrix is empty, or does not fit one texture even when wrapped.
         """
         rows, cols = shape
-        if rows < 1 or cols < 1:
-            raise PlanError(f"found a {rows}×{cols} matrix; every edge must be at least 1")
+        check_edges(shape)
         if rows <= max_texture_size and cols <= max_texture_size:
             return cls(rows, cols, cols, rows, FORMATS[format_name])
         height = -(-rows * cols // max_texture_size)
@@ -173,11 +193,6 @@ class Layout:
     def row_texels(self) -> int:
         """Texels of one row."""
         return self.cols
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of texture memory."""
-        return self.width * self.height * self.format.bytes_per_texel
 
     def region(self, rows: int, cols: int) -> tuple[int, int]:
         """Width and height in texels of the smallest rectangle at the origin that holds [0:rows, 0:cols]."""

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from glinfer.errors import PlanError
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BLOCK_TEXELS, blocks_for
-from glinfer.gl.layouts.matrix import FORMATS, TexelFormat
+from glinfer.gl.layouts.matrix import FORMATS, Sized, TexelFormat, check_whole
 from glinfer.quant.formats import WORD_FORMATS
 from glinfer.quant.threads import in_threads
 
@@ -46,7 +46,7 @@ def lines_within(
 
 
 @dataclass(frozen=True)
-class LineLayout:
+class LineLayout(Sized):
     """A matrix laid out in lines of equal width in ``columns`` columns, as few as the texture's height allows.
 
     For any ``columns``, a renderer that stores textures row by row reads the lines from memory front to back.
@@ -80,11 +80,6 @@ class LineLayout:
     def height(self) -> int:
         """Texels in y."""
         return -(-self.blocks * self.lines_per_block // self.columns)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of texture memory."""
-        return self.width * self.height * self.format.bytes_per_texel
 
     def region(self, rows: int, cols: int) -> tuple[int, int]:
         """The whole texture, because no smaller rectangle holds the first rows.
@@ -169,11 +164,7 @@ class GemvLayout(LineLayout):
 
     def pack(self, matrix: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Texels [h, w, 4] of the words [rows, cols]; padding is zero."""
-        if matrix.shape != (self.rows, self.cols) or matrix.dtype != np.dtype(self.format.dtype):
-            raise PlanError(
-                f"found an array {matrix.dtype} {list(matrix.shape)}; "
-                f"expected {self.format.dtype_name} {[self.rows, self.cols]}"
-            )
+        check_whole(self, matrix)
         shape = self._pieces()
         words = int(np.prod(shape[5:]))
         lines = np.empty([shape[axis] for axis in self._order], dtype=matrix.dtype)
