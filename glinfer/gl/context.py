@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, BinaryIO, Protocol, cast
 
@@ -93,13 +93,41 @@ class NativeContext(Protocol):
         """Destroy."""
 
 
-class Releasable(Protocol):
-    """A GL object that a device owns until it is released."""
+class GLObject:
+    """An object of OpenGL that a device owns until it is released.
+
+    Attributes:
+        kind: its kind, in :meth:`Device.live_objects`.
+        device: its device.
+        gl: the object itself; None before it is made and after its release.
+    """
 
     kind: str
+    device: Device
+    gl: Any = None
+
+    @contextlib.contextmanager
+    def _making(self) -> Iterator[None]:
+        """Make the object in the block: it is owned before it exists, for interrupts, and released if that fails."""
+        self.device.activate()
+        self.device.adopt(self)
+        try:
+            yield
+        except BaseException:
+            self.release()
+            raise
 
     def release(self) -> None:
-        """Give the object back to the driver; harmless when repeated."""
+        """Release the object; harmless when repeated."""
+        if self.gl is not None:
+            if not self.device.can_release():
+                return
+            self._delete()
+            self.gl = None
+        self.device.disown(self)
+
+    def _delete(self) -> None:
+        self.gl.release()
 
 
 class Device(Closing):
@@ -126,7 +154,7 @@ class Device(Closing):
     def __init__(self, native: NativeContext, api: str, limits: Limits | None = None) -> None:
         """Hand ``native``, which is current, to moderngl, and check it for the functions that glinfer needs."""
         self._native = native
-        self._owned: dict[int, Releasable] = {}
+        self._owned: dict[int, GLObject] = {}
         self._thread, self._process = threading.get_ident(), os.getpid()
         self._closed = self._closing = False
         self._lost: tuple[str, str] | None = None  # the action, and the kind of reset
@@ -260,11 +288,11 @@ class Device(Closing):
         self.sentinels.clear()
         return found
 
-    def adopt(self, item: Releasable) -> None:
+    def adopt(self, item: GLObject) -> None:
         """Own a GL object until it is released or the device closes."""
         self._owned[id(item)] = item
 
-    def disown(self, item: Releasable) -> None:
+    def disown(self, item: GLObject) -> None:
         """Forget an object that was just released."""
         self._owned.pop(id(item), None)
 

@@ -19,7 +19,7 @@ import moderngl
 import numpy as np
 
 from glinfer.errors import PlanError, ShaderError
-from glinfer.gl.context import Device
+from glinfer.gl.context import Device, GLObject
 from glinfer.gl.integer_targets import INTEGER_TARGETS, STORED, rewritten
 from glinfer.gl.layouts.matrix import FORMATS
 from glinfer.gl.raw import GL_SAMPLERS
@@ -166,7 +166,7 @@ def explain(log: str, source: Source) -> str:
     return " ".join(log.split())
 
 
-class Program:
+class Program(GLObject):
     """One compiled shader specialisation, its samplers fixed to texture units 0, 1, … in the given order."""
 
     kind = "program"
@@ -211,29 +211,23 @@ class Program:
         # Current uniform values: GL keeps them in the program, and only glinfer writes them.
         self.values: dict[str, int | float] = {}
         self._uniforms: dict[str, Any] = {}
-        self.gl: Any = None
         self.vertex_array: Any = None
-        device.activate()
-        device.adopt(self)  # before it exists, so that an interrupt right after its creation finds it owned
         try:
-            with signals_held():  # moderngl does not survive a Ctrl-C here
-                self.gl = device.gl.program(vertex_shader=vertex.text, fragment_shader=fragment.text)
-            self.vertex_array = device.gl.vertex_array(self.gl, [])
-            members = {name: self.gl[name] for name in self.gl}
-            self._uniforms.update(
-                (name, member) for name, member in members.items() if isinstance(member, moderngl.Uniform)
-            )
-            self._fix_samplers(samplers)
-            device.check(f"compiling {shader}")
+            with self._making():
+                with signals_held():  # moderngl does not survive a Ctrl-C here
+                    self.gl = device.gl.program(vertex_shader=vertex.text, fragment_shader=fragment.text)
+                self.vertex_array = device.gl.vertex_array(self.gl, [])
+                members = {name: self.gl[name] for name in self.gl}
+                self._uniforms.update(
+                    (name, member) for name, member in members.items() if isinstance(member, moderngl.Uniform)
+                )
+                self._fix_samplers(samplers)
+                device.check(f"compiling {shader}")
         except moderngl.Error as error:
-            self.release()
             device.check(f"compiling {shader}", grave_only=True)
             source = vertex if "vertex_shader" in str(error).splitlines() else fragment
             said = explain(str(error), source)
             raise ShaderError(said if _PLACE.match(said) else f"{shader}.frag: {said}") from None
-        except BaseException:
-            self.release()
-            raise
         self.uniform_names = frozenset(self._uniforms) - frozenset(samplers)
 
     def expect_samples(self, sampler: str, format_name: str) -> None:
@@ -278,18 +272,13 @@ class Program:
             raise PlanError(f"shader {self.shader}: uniform {name!r} is {value!r}; expected {kind}") from None
         self.values[name] = value
 
-    def release(self) -> None:
-        """Release the program and its vertex array; harmless when repeated."""
-        if self.gl is not None:
-            if not self.device.can_release():
-                return
-            # OpenGL keeps a deleted program alive as long as it is in use.
-            self.device.raw.use_program(0)
-            if self.vertex_array is not None:
-                self.vertex_array.release()
-            self.gl.release()
-            self.gl = self.vertex_array = None
-        self.device.disown(self)
+    def _delete(self) -> None:
+        # OpenGL keeps a deleted program alive as long as it is in use.
+        self.device.raw.use_program(0)
+        if self.vertex_array is not None:
+            self.vertex_array.release()
+            self.vertex_array = None
+        self.gl.release()
 
 
 MAX_UNUSED_PROGRAMS = 128

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from glinfer.errors import GLError, PlanError
-from glinfer.gl.context import Device
+from glinfer.gl.context import Device, GLObject
 from glinfer.gl.faults import no_room
 from glinfer.gl.integer_targets import STORED
 from glinfer.gl.layouts.blocks import BlockLayout, copied_rectangles
@@ -41,7 +41,7 @@ _MAX_NAMES = 1 << 16
 _READ_DTYPES = {GL_FLOAT: np.float32, GL_INT: np.int32, GL_UNSIGNED_INT: np.uint32}
 
 
-class Texture:
+class Texture(GLObject):
     """One matrix [rows, cols] in one texture; see :mod:`glinfer.gl.layouts.matrix` for its elements' positions.
 
     Attributes:
@@ -67,30 +67,24 @@ class Texture:
         self.device, self.layout, self.name = device, layout, name
         self.form = layout.format if device.limits.float_targets else STORED[layout.format.name]
         self._framebuffer: Framebuffer | None = None
-        self.gl: Any = None
         doing = f"creating texture {name} ({layout.width}×{layout.height} {layout.format.name})"
         if texels is not None and texels.nbytes != layout.nbytes:
             raise PlanError(f"{doing}: data size mismatch: found {texels.nbytes} bytes; expected {layout.nbytes}")
-        device.activate()
-        device.adopt(self)  # before it exists, so that an interrupt right after its creation finds it owned
         try:
-            self.gl = device.gl.texture(
-                (layout.width, layout.height),
-                self.form.channels,
-                None if texels is None else np.ascontiguousarray(texels),
-                alignment=4,
-                dtype=self.form.moderngl_dtype,
-            )
-            self.gl.filter = (moderngl.NEAREST, moderngl.NEAREST)
-            self.gl.repeat_x = self.gl.repeat_y = False
-            device.check(doing, nbytes=layout.nbytes)
+            with self._making():
+                self.gl = device.gl.texture(
+                    (layout.width, layout.height),
+                    self.form.channels,
+                    None if texels is None else np.ascontiguousarray(texels),
+                    alignment=4,
+                    dtype=self.form.moderngl_dtype,
+                )
+                self.gl.filter = (moderngl.NEAREST, moderngl.NEAREST)
+                self.gl.repeat_x = self.gl.repeat_y = False
+                device.check(doing, nbytes=layout.nbytes)
         except (moderngl.Error, MemoryError) as error:
-            self.release()
             device.check(doing, nbytes=layout.nbytes, thorough=True)
             raise GLError(f"{doing}: {no_room(layout.nbytes)}: {error or 'Python has no memory left'}") from None
-        except BaseException:
-            self.release()
-            raise
 
     @property
     def framebuffer(self) -> Framebuffer:
@@ -226,20 +220,14 @@ class Texture:
         if self.gl is None:
             raise PlanError(f"texture {self.name} was released; bind the plan again")
 
-    def release(self) -> None:
-        """Release the texture and its framebuffer; harmless when repeated."""
-        if self.gl is not None:
-            if not self.device.can_release():
-                return
-            if self._framebuffer is not None:
-                self._framebuffer.release()
-                self._framebuffer = None
-            self.gl.release()
-            self.gl = None
-        self.device.disown(self)
+    def _delete(self) -> None:
+        if self._framebuffer is not None:
+            self._framebuffer.release()
+            self._framebuffer = None
+        self.gl.release()
 
 
-class Framebuffer:
+class Framebuffer(GLObject):
     """Render targets in attachment order; in ES also the only way to read a texture."""
 
     kind = "framebuffer"
@@ -255,20 +243,18 @@ class Framebuffer:
         """
         self.device, self.textures = device, tuple(textures)
         self._read_format: dict[int, int] = {}
-        self.gl: Any = None
         for texture in textures:
             texture.require_alive()
         names = ", ".join(texture.name for texture in textures)
         if len({(texture.layout.width, texture.layout.height) for texture in textures}) != 1:
             raise PlanError(f"one framebuffer cannot hold textures of different sizes: {names}")
         doing, nbytes = f"creating the framebuffer of {names}", sum(texture.layout.nbytes for texture in textures)
-        device.adopt(self)
         try:
-            self.gl = device.gl.framebuffer([texture.gl for texture in textures])
-            self.gl.use()  # the first use tells OpenGL which attachments are drawn to
-            device.check(doing, nbytes=nbytes)
+            with self._making():
+                self.gl = device.gl.framebuffer([texture.gl for texture in textures])
+                self.gl.use()  # the first use tells OpenGL which attachments are drawn to
+                device.check(doing, nbytes=nbytes)
         except moderngl.Error as error:
-            self.release()
             incomplete = _delete_stray(device)
             device.check(doing, nbytes=nbytes, thorough=True)
             if not incomplete:
@@ -276,9 +262,6 @@ class Framebuffer:
             raise PlanError(
                 f"{device.renderer} cannot render to {names}: {error}; choose another device (--device)"
             ) from None
-        except BaseException:
-            self.release()
-            raise
 
     def read(self, attachment: int, width: int, height: int, x: int = 0, y: int = 0) -> npt.NDArray[Any]:
         """Texels [height, width] from (x, y) on of one attachment, [height, width, 4] of a four-channel format.
@@ -329,20 +312,14 @@ class Framebuffer:
             self.device.raw.clear_color(attachment, number, texture.form.kind, parts)
         self.device.check(f"clearing {self.textures[0].name}")
 
-    def release(self) -> None:
-        """Release the framebuffer; the textures stay. Harmless when repeated."""
-        if self.gl is not None:
-            if not self.device.can_release():
-                return
-            for key in [key for key in self.device.sentinels if key[0] == self.gl.glo]:
-                del self.device.sentinels[key]
-            if self.device.gl.fbo is self.gl:
-                # After making a framebuffer, moderngl binds again the one that it believes bound; in ES,
-                # binding a deleted name makes a new framebuffer of that name.
-                self.device.gl.screen.use()
-            self.gl.release()
-            self.gl = None
-        self.device.disown(self)
+    def _delete(self) -> None:
+        for key in [key for key in self.device.sentinels if key[0] == self.gl.glo]:
+            del self.device.sentinels[key]
+        if self.device.gl.fbo is self.gl:
+            # After making a framebuffer, moderngl binds again the one that it believes bound; in ES,
+            # binding a deleted name makes a new framebuffer of that name.
+            self.device.gl.screen.use()
+        self.gl.release()
 
 
 def _delete_stray(device: Device) -> bool:

@@ -182,14 +182,14 @@ def test_the_driver_forgets_released_queries(work: Work) -> None:
     made, left = TimestampQueries(work.device, 2), TimestampQueries(work.device, 3)
     made.stamp(0)
     made.stamp(1)
-    names = list(made._names)
+    names = list(made.gl)
     assert [is_query(work.device)(name) for name in names] == [1, 1]
     assert work.device.live_objects()["timestamp query"] == 2
     made.release()
     assert [is_query(work.device)(name) for name in names] == [0, 0]
     work.owned.close()
     work.device.close()
-    assert left._names is None, "closing the device releases queries"
+    assert left.gl is None, "closing the device releases queries"
 
 
 def test_renderers_without_timestamps_are_refused(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
