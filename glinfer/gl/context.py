@@ -38,6 +38,15 @@ _BARRIERS = {"GL_ARB_texture_barrier": "glTextureBarrier", "GL_NV_texture_barrie
 _API_NAMES = ("es", "desktop")
 _MAX_INDEX_DIGITS = 9
 
+WHOLE_LIMITS = {
+    GL_MAX_TEXTURE_SIZE: "max_texture_size",
+    GL_MAX_DRAW_BUFFERS: "max_draw_buffers",
+    GL_MAX_COLOR_ATTACHMENTS: "max_draw_buffers",
+    GL_MAX_TEXTURE_IMAGE_UNITS: "max_texture_units",
+    GL_MAX_UNIFORM_BLOCK_SIZE: "max_uniform_block_bytes",
+}
+"""Fields of :class:`Limits` by the numbers that OpenGL reports; the lesser one counts."""
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -67,14 +76,10 @@ class Limits:
     @classmethod
     def of(cls, raw: RawGL, *, float_targets: bool) -> Limits:
         """Ask the current context, which can render to floats or not."""
-        return cls(
-            max_texture_size=raw.integer(GL_MAX_TEXTURE_SIZE),
-            max_draw_buffers=min(raw.integer(GL_MAX_DRAW_BUFFERS), raw.integer(GL_MAX_COLOR_ATTACHMENTS)),
-            max_texture_units=raw.integer(GL_MAX_TEXTURE_IMAGE_UNITS),
-            max_uniform_block_bytes=raw.integer(GL_MAX_UNIFORM_BLOCK_SIZE),
-            max_point_size=raw.floats(GL_ALIASED_POINT_SIZE_RANGE)[1],
-            float_targets=float_targets,
-        )
+        found = dict.fromkeys(WHOLE_LIMITS.values(), sys.maxsize)
+        for number, name in WHOLE_LIMITS.items():
+            found[name] = min(found[name], raw.integer(number))
+        return cls(**found, max_point_size=raw.largest(GL_ALIASED_POINT_SIZE_RANGE), float_targets=float_targets)
 
 
 class NativeContext(Protocol):

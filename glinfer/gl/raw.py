@@ -133,11 +133,11 @@ class RawGL:
         self._get_integers(name, value)
         return int(value[0])
 
-    def floats(self, name: int) -> tuple[float, float]:
-        """A pair of floats of the GL state, such as a range."""
+    def largest(self, name: int) -> float:
+        """The upper end of a range of the GL state."""
         value = (c_float * 4)()
         self._get_floats(name, value)
-        return float(value[0]), float(value[1])
+        return float(value[1])
 
     def copy_color(self, source: int, target: int, rectangles: Iterable[tuple[int, int, int, int, int, int]]) -> None:
         """Copy rectangles (x, y, target x, target y, width, height) from attachment 0 of a framebuffer to another's.

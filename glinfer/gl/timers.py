@@ -107,17 +107,17 @@ class TimestampQueries(GLObject):
 
     def read(self) -> list[int]:
         """All timestamps in nanoseconds, counted from the first; waits for the last one."""
-        value, found = c_uint64(), []
-        for name in self.gl:
-            self._result(name, GL_QUERY_RESULT, byref(value))
-            found.append(value.value)
+        found = [self._one(name) for name in self.gl]
         return [(each - found[0]) & self._mask for each in found]
 
     def first(self) -> int:
         """The first timestamp on the renderer's clock, in nanoseconds."""
+        return self._one(self.gl[0])
+
+    def _one(self, name: int) -> int:
         value = c_uint64()
-        self._result(self.gl[0], GL_QUERY_RESULT, byref(value))
-        return int(value.value)
+        self._result(name, GL_QUERY_RESULT, byref(value))
+        return value.value
 
     def disjoint(self) -> bool:
         """Whether the clock was disturbed since the last call, by a change of frequency for example."""
