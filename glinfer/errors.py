@@ -42,7 +42,7 @@ class InputError(GlinferError):
 
 
 class OptionError(InputError, TypeError):
-    """An unknown option of a call, or an operation that an object lacks; also a TypeError, as Python raises for both."""
+    """An unknown option of a call, or an operation that an object lacks; also a TypeError, as in Python."""
 
 
 class NumbersError(InputError):

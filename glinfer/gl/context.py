@@ -228,11 +228,7 @@ class Device(Closing):
         self.raw.flush()
 
     def require_usable(self) -> None:
-        """Refuse a device that cannot be used, without making it current.
-
-        Raises:
-            ContextError: in the cases of :meth:`activate`.
-        """
+        """Refuse a device that cannot be used as :meth:`activate` does, without making it current."""
         if self.closed and not self._closing:
             raise self._refusal()
         if threading.get_ident() != self._thread:
@@ -252,9 +248,6 @@ class Device(Closing):
         """Make the context current if single objects can be released now; returns whether they can.
 
         A closed or lost device has no objects left, and a forked process owns none.
-
-        Raises:
-            ContextError: this is not the thread that opened the device.
         """
         if self.closed and not self._closing:
             return False

@@ -19,13 +19,7 @@ _DEVICE_UUID = 0x335C
 
 @dataclass(frozen=True)
 class CudaName:
-    """An EGL device as CUDA names it.
-
-    Attributes:
-        index: its place in EGL's list.
-        ordinal: its number in CUDA; None without one.
-        uuid: such as ``GPU-1b2c…``; None if EGL does not report it.
-    """
+    """The place of a device in EGL's list, its number in CUDA, and its UUID, such as ``GPU-1b2c…``; or None."""
 
     index: int
     ordinal: int | None
@@ -33,11 +27,7 @@ class CudaName:
 
 
 def cuda_names() -> list[CudaName]:
-    """The CUDA name of each EGL device, numbered by CUDA for this process's environment.
-
-    Raises:
-        ContextError: EGL or every device is missing.
-    """
+    """The CUDA name of each of :func:`egl.list_devices`, numbered by CUDA for this process's environment."""
     return [CudaName(each.index, _ordinal(each), _uuid(each)) for each in egl.list_devices()]
 
 

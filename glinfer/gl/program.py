@@ -52,13 +52,7 @@ def shader_root() -> Path:
 
 @dataclass(frozen=True)
 class OwnShader:
-    """A caller's fragment shader, which shaders/own.frag includes; no GL.
-
-    Attributes:
-        name: its file name in messages.
-        text: GLSL ES 3.00 without its version line.
-        output: the variable that it writes.
-    """
+    """A caller's fragment shader without its version line, which shaders/own.frag includes, and the output's name."""
 
     name: str
     text: str
@@ -186,11 +180,8 @@ class Program(GLObject):
         """Compile ``shader`` with ``defines``; any vertex shader but the triangle's gets the defines too.
 
         Args:
-            device: the device.
-            shader: the fragment shader.
-            defines: its defines.
-            samplers: its samplers, in the order of texture units.
-            vertex_shader: the vertex shader.
+            device, shader, defines, vertex_shader: what to compile.
+            samplers: the fragment shader's samplers, in the order of texture units.
             root: a folder to use instead of the shader folder.
             own: the caller's shader that shaders/own.frag includes.
             formats: of its textures, which matter for integer targets; default: float32 for all inputs and one output.
@@ -231,11 +222,7 @@ class Program(GLObject):
         self.uniform_names = frozenset(self._uniforms) - frozenset(samplers)
 
     def expect_samples(self, sampler: str, format_name: str) -> None:
-        """Check that a sampler's type suits a texture's format; otherwise its values would be undefined.
-
-        Raises:
-            PlanError: the sampler is of another type.
-        """
+        """Raise a PlanError if a sampler's type does not suit a texture's format: its values would be undefined."""
         form = (FORMATS if self.device.limits.float_targets else STORED)[format_name]
         wanted = {"f": "sampler2D", "i": "isampler2D", "u": "usampler2D"}[form.kind]
         found = GL_SAMPLERS[self._uniforms[sampler].gl_type]

@@ -24,11 +24,7 @@ class Region(Texture):
     """
 
     def __init__(self, whole: Texture, layout: TexelLayout, name: str, at: tuple[int, int]) -> None:
-        """A view of ``whole``, without its own GL object.
-
-        Raises:
-            PlanError: the texture was released, has another format, or no such rectangle.
-        """
+        """A view of ``whole``, without its own GL object; PlanError for another format or no such rectangle."""
         whole.require_alive()
         x, y, outer = *at, whole.layout
         if layout.format != outer.format:
@@ -78,11 +74,7 @@ def overlaps(one: Texture, other: Texture) -> bool:
 
 
 def check_feedback(draw: str, targets: Iterable[Texture], sampled: Sequence[Texture]) -> None:
-    """Refuse a draw that samples a texel that it renders to.
-
-    Raises:
-        PlanError: a sampled texture shares a texel with a target.
-    """
+    """Raise a PlanError for a draw that samples a texel that it renders to."""
     for target in targets:
         for texture in sampled:
             if overlaps(target, texture):

@@ -59,11 +59,7 @@ class Sentinel(NamedTuple):
         raw.clear_color(0, _BITS if self.kind == "u" else _NUMBER, self.kind, [self.rectangle])
 
     def compare(self, raw: RawGL, render: Callable[[], None], renderer: str) -> None:
-        """Draw only the texels, then all, and compare the texels; waits for both. The framebuffer is bound.
-
-        Raises:
-            GLError: they differ, or the driver dropped the draw.
-        """
+        """Draw only the texels, then all, and wait; GLError if the texels differ. The framebuffer is bound."""
         found = []
         for within in (raw.scissored(self.rectangle), nullcontext()):
             self.plant(raw)
@@ -83,11 +79,7 @@ class Sentinel(NamedTuple):
         raw.read_pixels(*self.rectangle, *READ_TYPES[self.kind], address)
 
     def check(self, texels: bytes, renderer: str) -> None:
-        """Raise an error if the texels are unchanged, or 0 where a draw of them alone is not.
-
-        Raises:
-            GLError: the driver dropped the draw.
-        """
+        """Raise a GLError if the texels are unchanged, or 0 where a draw of them alone is not."""
         self._require_written(texels, renderer)
         if not any(texels[: self._nbytes]):
             self.again()

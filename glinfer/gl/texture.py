@@ -44,6 +44,8 @@ _READ_DTYPES = {GL_FLOAT: np.float32, GL_INT: np.int32, GL_UNSIGNED_INT: np.uint
 class Texture(GLObject):
     """One matrix [rows, cols] in one texture; see :mod:`glinfer.gl.layouts.matrix` for its elements' positions.
 
+    All methods but :meth:`release` raise PlanError after the release, or for another part than the matrix has.
+
     Attributes:
         form: the format of its texels: the layout's, or the one that holds the bits of its floats (integer targets).
     """
@@ -102,9 +104,6 @@ class Texture(GLObject):
         """Overwrite the first ``len(matrix)`` rows with a [≤ rows, cols] matrix of the layout's type.
 
         If rows share lines of texels, as in blocks, the other rows on these lines become zero.
-
-        Raises:
-            PlanError: the matrix does not fit the layout (see :meth:`Layout.pack`), or the texture was released.
         """
         try:
             texels = self.layout.pack(matrix)
@@ -119,11 +118,7 @@ class Texture(GLObject):
             self.upload_lines(lines, texels[lines : lines + 1, :rest])
 
     def upload_lines(self, first: int, texels: npt.NDArray[Any], column: int = 0) -> None:
-        """Overwrite lines from ``first`` on with texels [lines, width] or [lines, width, 4], each from ``column`` on.
-
-        Raises:
-            PlanError: the texture was released.
-        """
+        """Overwrite lines from ``first`` on, each from ``column`` on; texels [lines, width] or [lines, width, 4]."""
         self.require_alive()
         if self.device.uploads_overtake:
             self.device.raw.finish()
@@ -132,11 +127,7 @@ class Texture(GLObject):
         self.device.check(f"uploading {self.name}")
 
     def read(self, rows: int | None = None, cols: int | None = None) -> npt.NDArray[Any]:
-        """Read [0:rows, 0:cols] back through a framebuffer, bit for bit (default: the whole matrix).
-
-        Raises:
-            PlanError: the matrix has no such part, or the texture was released.
-        """
+        """Read [0:rows, 0:cols] back through a framebuffer, bit for bit (default: the whole matrix)."""
         rows = self.layout.rows if rows is None else rows
         cols = self.layout.cols if cols is None else cols
         try:
@@ -146,21 +137,13 @@ class Texture(GLObject):
         return self.layout.unpack(self.framebuffer.read(0, width, height), rows, cols)
 
     def read_lines(self, first: int, count: int) -> npt.NDArray[Any]:
-        """Read lines [first, first + count) of texels back, padding included: [count, width], or [count, width, 4].
-
-        Raises:
-            PlanError: the texture has no such lines, or was released.
-        """
+        """Read lines [first, first + count) of texels back, padding included: [count, width], or [count, width, 4]."""
         if not (first >= 0 and 1 <= count <= self.layout.height - first):
             raise PlanError(f"{self.name} has no lines {first} to {first + count - 1}; it has {self.layout.height}")
         return self.framebuffer.read(0, self.layout.width, count, 0, first)
 
     def read_rows(self, first: int, rows: int) -> npt.NDArray[Any]:
-        """Read rows [first, first + rows) of the matrix back, transferring few other texels.
-
-        Raises:
-            PlanError: the matrix has no such rows, or the texture was released.
-        """
+        """Read rows [first, first + rows) of the matrix back, transferring few other texels."""
         layout = self.layout
         if not (first >= 0 and 1 <= rows <= layout.rows - first):
             raise PlanError(f"{self.name} has no rows {first} to {first + rows - 1}; it has {layout.rows}")
@@ -181,11 +164,7 @@ class Texture(GLObject):
         return lanes.reshape(rows, -1)[:, : layout.cols]
 
     def copy_from(self, other: Texture) -> None:
-        """Copy every texel of a texture of the same layout (a copy, not a draw).
-
-        Raises:
-            PlanError: the layouts differ, or one of the textures was released.
-        """
+        """Copy every texel of a texture of the same layout (a copy, not a draw)."""
         if other.layout != self.layout:
             raise PlanError(f"{self.name} and {other.name} have different layouts; only equal ones are copied")
         self._copy(other, [(0, 0, 0, 0, self.layout.width, self.layout.height)])
@@ -193,8 +172,7 @@ class Texture(GLObject):
     def copy_rows(self, other: Texture, source: int, target: int, rows: int) -> None:
         """Copy ``rows`` rows, from row ``source`` of another texture to row ``target`` here, without blocks aside.
 
-        Raises:
-            PlanError: a layout was not made by :meth:`BlockLayout.by_block`, or one of the textures was released.
+        Both layouts are made by :meth:`BlockLayout.by_block`.
         """
         self._copy(other, copied_rectangles(other.layout, self.layout, source, target, rows))
 

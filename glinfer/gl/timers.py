@@ -179,11 +179,7 @@ class TimestampTimer(Timer):
     method = TIMESTAMPS
 
     def __init__(self, device: Device, draws: Sequence[Draw]) -> None:
-        """Time these draws, in this order.
-
-        Raises:
-            InputError: this renderer has no timestamps.
-        """
+        """Time these draws, in this order; InputError without timestamps."""
         super().__init__(device, draws)
         targets = [draw.framebuffer.gl for draw in self.draws]
         # Whether the next draw has the same target; the last draw is followed by the next run's first.

@@ -152,21 +152,13 @@ def _kernel(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def expect_tensor(name: str, value: object) -> None:
-    """Accept a tensor.
-
-    Raises:
-        InputError: it is something else, such as a NumPy array.
-    """
+    """Raise an InputError for anything but a tensor, such as a NumPy array."""
     if not isinstance(value, Tensor):
         raise InputError(f"{name} is {type(value).__name__}; make a tensor of it with device.tensor({name})")
 
 
 def expect_floats(**tensors: Tensor | None) -> None:
-    """Accept tensors of floats that are not packed.
-
-    Raises:
-        InputError: a tensor has another type.
-    """
+    """Raise an InputError for tensors of other types than float32 and float16."""
     for name, tensor in tensors.items():
         if tensor is not None and tensor.dtype not in FLOATS:
             hint = "; dequantize it first" if tensor.packed else ""
@@ -174,11 +166,7 @@ def expect_floats(**tensors: Tensor | None) -> None:
 
 
 def expect_rows(**tensors: Tensor) -> None:
-    """Accept tensors of floats that have a last axis.
-
-    Raises:
-        InputError: a tensor has another type or no axes.
-    """
+    """Raise an InputError for tensors of other types than floats, or without axes."""
     expect_floats(**tensors)
     for name, tensor in tensors.items():
         if not tensor.shape:
@@ -186,22 +174,14 @@ def expect_rows(**tensors: Tensor) -> None:
 
 
 def expect_whole(least: int, **numbers: int) -> None:
-    """Accept whole numbers from ``least`` on.
-
-    Raises:
-        InputError: a number is another one.
-    """
+    """Raise an InputError for anything but whole numbers from ``least`` on."""
     for name, number in numbers.items():
         if not is_whole(number) or number < least:
             raise InputError(f"{name} is {number!r}; expected a whole number from {least} on")
 
 
 def expect_same_shape(**tensors: Tensor | None) -> None:
-    """Accept tensors of one shape.
-
-    Raises:
-        InputError: the shapes differ.
-    """
+    """Raise an InputError for tensors of different shapes."""
     (first, one), *others = ((name, tensor) for name, tensor in tensors.items() if tensor is not None)
     for name, tensor in others:
         if tensor.shape != one.shape:
@@ -209,10 +189,6 @@ def expect_same_shape(**tensors: Tensor | None) -> None:
 
 
 def expect_activation(activation: str) -> None:
-    """Accept the name of an activation.
-
-    Raises:
-        InputError: there is no such activation.
-    """
+    """Raise an InputError for a name without an activation."""
     if activation not in ACTIVATIONS:
         raise InputError(f"there is no activation {activation!r}; known: {', '.join(ACTIVATIONS)}")

@@ -46,7 +46,8 @@ class Device(Closing):
             c = dev.ops.matmul(a, b)
             c.numpy()
 
-    A device belongs to the thread that opened it.
+    A device belongs to the thread that opened it. Methods raise PlanError for more elements than one texture holds,
+    and ContextError in another thread or after :meth:`close`.
 
     Attributes:
         ops: every kernel, see :class:`glinfer.tensors.ops.Ops` and docs/kernels.md.
@@ -92,8 +93,6 @@ class Device(Closing):
 
         Raises:
             InputError: the values are of another type, are not a rectangle, or are empty and packed.
-            PlanError: they are too many for one texture.
-            ContextError: the device is closed, or belongs to another thread.
         """
         self.context.activate()
         self.collect()
@@ -103,17 +102,7 @@ class Device(Closing):
 
     @named("zeros")
     def zeros(self, shape: int | Sequence[int], dtype: npt.DTypeLike = "float32") -> Tensor:
-        """Make a tensor of zeros.
-
-        Args:
-            shape: the edges, each at least 0.
-            dtype: ``float32``, ``float16`` or ``int32``.
-
-        Raises:
-            InputError: there is no such shape or type.
-            PlanError: the elements are too many for one texture.
-            ContextError: the device is closed, or belongs to another thread.
-        """
+        """Make a tensor of zeros of float32, float16 or int32; each edge is at least 0."""
         return self.full(shape, 0, dtype)
 
     @named("full")
@@ -128,9 +117,7 @@ class Device(Closing):
             dtype: ``float32``, ``float16`` or ``int32``; by default int32 for a whole number, else float32.
 
         Raises:
-            InputError: there is no such shape or type, or the type cannot hold the value.
-            PlanError: the elements are too many for one texture.
-            ContextError: the device is closed, or belongs to another thread.
+            InputError: the type cannot hold the value.
         """
         self.context.activate()
         self.collect()

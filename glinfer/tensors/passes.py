@@ -55,11 +55,7 @@ class Passes:
         return self._declare(name, "cache", tensor)
 
     def expect_here(self, name: str, tensor: Tensor | None) -> None:
-        """Refuse a released tensor, or one of another device.
-
-        Raises:
-            InputError: it was released, or is on another device.
-        """
+        """Raise an InputError for a released tensor, or one of another device."""
         if tensor is not None:
             if tensor.device is not self.device:
                 raise InputError(f"{name} is a tensor of another device; make it on this one")
@@ -77,11 +73,7 @@ class Passes:
         return self._builder.laid_out(name, kind, tensor.layout)
 
     def scratch(self, name: str, rows: int, cols: int, format_name: str = "rgba32f") -> TensorSpec:
-        """Declare a tensor that only the draws of this call use.
-
-        Raises:
-            PlanError: it does not fit a texture.
-        """
+        """Declare a tensor that only the draws of this call use; PlanError if no texture holds it."""
         edge = self.device.context.limits.max_texture_size
         return self._builder.flat(name, "activation", rows, cols, format_name, edge)
 

@@ -92,11 +92,9 @@ class Tensor:
     """An array on a device. Made by :meth:`glinfer.Device.tensor` and by every kernel.
 
     Elements are uploaded at their first use. They stay until :meth:`release`, the end of a ``with`` block, or the end
-    of the last reference to the tensor and its views.
+    of the last reference to the tensor and its views; later uses raise an InputError.
 
     Attributes:
-        device: its device.
-        shape: the length of each axis; it cannot be changed in place.
         dtype: ``float32``, ``float16``, ``int32``, or the name of a packed format such as ``Q4_K``, see
             :data:`glinfer.quant.formats.BLOCK_FORMATS`.
     """
@@ -119,11 +117,7 @@ class Tensor:
 
     @property
     def storage(self) -> Storage:
-        """The storage of the elements.
-
-        Raises:
-            InputError: the tensor was released.
-        """
+        """The storage of the elements."""
         if self._storage is None:
             raise InputError(f"this tensor {list(self.shape)} was released; make it again, or release it later")
         return self._storage
@@ -145,11 +139,7 @@ class Tensor:
 
     @property
     def layout(self) -> FlatLayout:
-        """The layout of the elements in the texture; of a packed tensor, of the 32-bit words of its rows.
-
-        Raises:
-            InputError: the tensor was released.
-        """
+        """The layout of the elements in the texture; of a packed tensor, of the 32-bit words of its rows."""
         layout = self.storage.layout
         return layout if self.packed else layout.seen_as(*as_matrix(self.shape))
 
@@ -222,11 +212,7 @@ class Tensor:
 
     @named("numpy")
     def numpy(self) -> Array:
-        """A copy of the elements, bit for bit; for a packed tensor its blocks as bytes [..., bytes of a row].
-
-        Raises:
-            InputError: the tensor was released.
-        """
+        """A copy of the elements, bit for bit; for a packed tensor its blocks as bytes [..., bytes of a row]."""
         matrix = self.storage.matrix()
         if self.packed:
             return blocks_of(matrix, self.dtype, self.shape[-1]).reshape(*self.shape[:-1], -1)
@@ -237,10 +223,7 @@ class Tensor:
         """The same elements in another shape, as in ``numpy.reshape``; one edge may be -1.
 
         The result is a view if the texels stay the same: if the last axis does, or is a multiple of four before and
-        after. Otherwise it is a copy.
-
-        Raises:
-            InputError: the shape is invalid, has another number of elements, or splits the rows of a packed tensor.
+        after. Otherwise it is a copy. Rows of a packed tensor stay whole.
         """
         wanted = self._resolved(shape)
         if self.packed:
@@ -270,11 +253,7 @@ class Tensor:
         return tuple(edges)
 
     def release(self) -> None:
-        """Release the elements; the texture is released with the last view. Harmless when repeated.
-
-        Raises:
-            ContextError: there is a texture, and this is not the thread that opened the device.
-        """
+        """Release the elements; the texture is released with the last view. Harmless when repeated."""
         context = self.device.context
         if self._storage is not None and self._storage.uploaded and not context.closed:
             context.require_usable()  # before anything changes
@@ -290,11 +269,7 @@ class Tensor:
             self.device.forget(storage)
 
     def __enter__(self) -> Tensor:
-        """Enter the context manager, which releases the tensor at the end of the block.
-
-        Raises:
-            InputError: it was released before, or its device closed.
-        """
+        """Enter the context manager, which releases the tensor at the end of the block."""
         if self.storage.gone:
             raise InputError(f"this tensor {list(self.shape)} was released with its device; make it on an open device")
         return self
@@ -325,11 +300,7 @@ def type_name(dtype: object, known: Collection[str], also: Collection[str] = ())
 
 
 def shape_from(shape: object) -> Shape:
-    """Check a shape from the caller; a whole number is one edge.
-
-    Raises:
-        InputError: it is not a shape.
-    """
+    """A shape from the caller, where a whole number is one edge; InputError for anything else."""
     edges = shape if isinstance(shape, (tuple, list)) else (shape,)
     if not all(is_whole(edge) and edge >= 0 for edge in edges):
         raise InputError(f"found the shape {shape!r}; expected whole numbers from 0 on")

@@ -148,11 +148,7 @@ class BlockLayout(Sized):
         return made.checked(max_texture_size)
 
     def checked(self, max_texture_size: int) -> BlockLayout:
-        """Return this layout if it fits.
-
-        Raises:
-            PlanError: it does not fit a texture of this size.
-        """
+        """Return this layout, or raise a PlanError if it does not fit a texture of this size."""
         if max(self.width, self.height) > max_texture_size:
             raise PlanError(
                 f"{self.rows} vectors of {self.cols} floats need {self.width}×{self.height} texels; "
@@ -270,11 +266,7 @@ class BlockLayout(Sized):
         return (x[:, :, None] + across).reshape(rows, -1), (y[:, :, None] + up).reshape(rows, -1)
 
     def pack(self, matrix: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Texels [h, w, 4] of the first ``len(matrix)`` slots; padding is zero.
-
-        Raises:
-            PlanError: the matrix is of another size, or a number is beyond the texture's format.
-        """
+        """Texels [h, w, 4] of the first ``len(matrix)`` slots; PlanError for a number beyond the texture's format."""
         check_shape(self, matrix)
         rows = matrix.shape[0]
         width, height = self.region(rows, self.cols)
@@ -363,11 +355,7 @@ class RowLayout(Sized):
 
     @classmethod
     def of(cls, shape: tuple[int, int], format_name: str, max_texture_size: int) -> RowLayout:
-        """A layout in textures of at most ``max_texture_size`` texels a side.
-
-        Raises:
-            PlanError: the table does not fit.
-        """
+        """The layout in textures of at most ``max_texture_size`` texels a side; PlanError if none holds it."""
         made = cls(*shape, min(shape[0], max_texture_size), format_name)
         if made.width > max_texture_size:
             raise PlanError(

@@ -51,11 +51,7 @@ class FlatLayout(Sized):
 
     @classmethod
     def of(cls, shape: tuple[int, int], format_name: str, max_texture_size: int) -> FlatLayout:
-        """The layout of a matrix in textures of at most ``max_texture_size`` texels a side.
-
-        Raises:
-            PlanError: the matrix is empty, or does not fit one texture.
-        """
+        """The layout in textures of at most ``max_texture_size`` texels a side; PlanError if none holds it."""
         rows, cols = shape
         check_edges(shape)
         texels = rows * texels_for(cols)
@@ -81,11 +77,7 @@ class FlatLayout(Sized):
         return texels_for(self.cols)
 
     def seen_as(self, rows: int, cols: int) -> FlatLayout:
-        """The same texels as another matrix.
-
-        Raises:
-            PlanError: the other matrix has a different number of texels.
-        """
+        """The same texels as another matrix; PlanError if it has a different number of texels."""
         if rows * texels_for(cols) != self.rows * self.row_texels:
             raise PlanError(f"a {self.rows}×{self.cols} matrix cannot share its texels with one of {rows}×{cols}")
         return replace(self, rows=rows, cols=cols)

@@ -62,12 +62,7 @@ class GroupedLayout(LineLayout):
 
     @classmethod
     def of(cls, outputs: int, inputs: int, weights: str, quad: bool, max_texture_size: int) -> GroupedLayout:
-        """The layout of an [outputs, inputs] matrix in textures of at most ``max_texture_size`` texels a side.
-
-        Raises:
-            PlanError: it does not fit one texture.
-            InputError: the format has no groups.
-        """
+        """The layout in textures of at most ``max_texture_size`` texels a side; PlanError if none holds it."""
         lines = lines_within(
             blocks_for(outputs),
             2 * rounds_for(inputs),

@@ -167,11 +167,7 @@ class Layout(Sized):
 
     @classmethod
     def of(cls, shape: tuple[int, int], format_name: str, max_texture_size: int) -> Layout:
-        """The layout of a matrix in textures of at most ``max_texture_size`` texels a side.
-
-        Raises:
-            PlanError: the matrix is empty, or does not fit one texture even when wrapped.
-        """
+        """The layout in textures of at most ``max_texture_size`` texels a side; PlanError if none holds it."""
         rows, cols = shape
         check_edges(shape)
         if rows <= max_texture_size and cols <= max_texture_size:

@@ -82,11 +82,7 @@ class LineLayout(Sized):
         return -(-self.blocks * self.lines_per_block // self.columns)
 
     def region(self, rows: int, cols: int) -> tuple[int, int]:
-        """The whole texture, because no smaller rectangle holds the first rows.
-
-        Raises:
-            PlanError: only a part of the matrix is requested.
-        """
+        """The whole texture, because no smaller rectangle holds the first rows; PlanError for a part."""
         if (rows, cols) != (self.rows, self.cols):
             raise PlanError(f"packed weights are read whole: found {rows}×{cols}; expected {self.rows}×{self.cols}")
         return self.width, self.height
@@ -127,11 +123,7 @@ class GemvLayout(LineLayout):
 
     @classmethod
     def of(cls, outputs: int, inputs: int, weights: str, quad: bool, max_texture_size: int) -> GemvLayout:
-        """The layout of an [outputs, inputs] matrix in textures of at most ``max_texture_size`` texels a side.
-
-        Raises:
-            PlanError: it does not fit one texture.
-        """
+        """The layout in textures of at most ``max_texture_size`` texels a side; PlanError if none holds it."""
         texels = WORD_FORMATS[weights].piece_texels
         lines = lines_within(
             blocks_for(outputs),
@@ -205,11 +197,7 @@ class ConstantLayout(LineLayout):
 
     @classmethod
     def of(cls, outputs: int, scales: bool, quad: bool, max_texture_size: int, *, sums: bool = False) -> ConstantLayout:
-        """The layout for ``outputs`` outputs.
-
-        Raises:
-            PlanError: it does not fit one texture.
-        """
+        """The layout in textures of at most ``max_texture_size`` texels a side; PlanError if none holds it."""
         cols = 4 * scales + sums + 1
         lines = lines_within(blocks_for(outputs), 1, cols * BLOCK_TEXELS, max_texture_size, f"{outputs} constants")
         return cls(*lines, outputs, cols, quad, scales, sums)
