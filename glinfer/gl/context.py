@@ -7,7 +7,8 @@ import os
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
+from ctypes import c_uint32
 from dataclasses import asdict, dataclass
 from typing import Any, BinaryIO, Protocol, cast
 
@@ -34,7 +35,7 @@ from glinfer.gl.sentinel import MOST, Sentinel
 _MODERNGL_STARTUP_ERRORS = {"GL_INVALID_ENUM", "GL_INVALID_OPERATION"}
 _FLOAT_TARGETS = "GL_EXT_color_buffer_float"
 _FLOAT_BLENDING = "GL_EXT_float_blend"
-_BARRIERS = {"GL_ARB_texture_barrier": "glTextureBarrier", "GL_NV_texture_barrier": "glTextureBarrierNV"}
+BARRIERS = {"GL_ARB_texture_barrier": "glTextureBarrier", "GL_NV_texture_barrier": "glTextureBarrierNV"}
 _API_NAMES = ("es", "desktop")
 _MAX_INDEX_DIGITS = 9
 
@@ -186,8 +187,9 @@ class Device(Closing):
         self.in_main_memory = faults.in_main_memory(self.renderer)
         self.most_vertices = faults.most_vertices(self.renderer)
         self.uploads_overtake = faults.uploads_overtake(self.renderer, self.version)
-        self._reset_status = faults.asks_for_resets(self.raw, self.extensions, api)
-        self.texture_barrier = _texture_barrier(self.raw, self.extensions)
+        ask = self.raw.of_extension(faults.RESET_STATUS[api], self.extensions, c_uint32)
+        self._reset_status: Callable[[], int] = ask or (lambda: 0)
+        self.texture_barrier: Callable[[], None] | None = self.raw.of_extension(BARRIERS, self.extensions, None)
         self.driver_limits = Limits.of(self.raw, float_targets=api == "desktop" or _FLOAT_TARGETS in self.extensions)
         self.limits = self.driver_limits if limits is None else limits.within(self.driver_limits)
         if api == "desktop":
@@ -342,16 +344,6 @@ class Device(Closing):
 
     def _require_open(self) -> None:
         self.require_usable()
-
-
-def _texture_barrier(raw: RawGL, extensions: Collection[str]) -> Callable[[], None] | None:
-    # The extension is checked first, because loaders return an address for any name.
-    for extension, name in _BARRIERS.items():
-        if extension in extensions:
-            with contextlib.suppress(ContextError):
-                barrier: Callable[[], None] = raw.function(name, None)
-                return barrier
-    return None
 
 
 def open_device(device: str | int | None = None, *, api: str | None = None, limits: Limits | None = None) -> Device:

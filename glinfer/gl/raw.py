@@ -7,8 +7,8 @@ GL_INVALID_OPERATION pending; glinfer checks for errors, so it reads and clears 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from ctypes import c_float, c_int32, c_ssize_t, c_ubyte, c_uint32, c_void_p, create_string_buffer
 from typing import Any
 
@@ -119,6 +119,17 @@ class RawGL:
         self.is_program = function("glIsProgram", c_ubyte, c_uint32)
         self.is_vertex_array = function("glIsVertexArray", c_ubyte, c_uint32)
         self.is_buffer = function("glIsBuffer", c_ubyte, c_uint32)
+
+    def of_extension(self, names: Mapping[str, str], extensions: Collection[str], result: Any) -> Any:
+        """The first function, by extension, that the driver has; None for none.
+
+        The extension is checked first, because loaders return an address for any name.
+        """
+        for extension, name in names.items():
+            if extension in extensions:
+                with suppress(ContextError):
+                    return self.function(name, result)
+        return None
 
     def pending_errors(self) -> list[str]:
         """Clear all pending errors and return their names, oldest first."""

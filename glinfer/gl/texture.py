@@ -23,22 +23,18 @@ from glinfer.gl.layouts.flat import FlatLayout
 from glinfer.gl.layouts.matrix import Layout, TexelLayout
 from glinfer.gl.raw import (
     GL_COLOR_ATTACHMENT0,
-    GL_FLOAT,
     GL_FRAMEBUFFER,
     GL_IMPLEMENTATION_COLOR_READ_FORMAT,
     GL_IMPLEMENTATION_COLOR_READ_TYPE,
-    GL_INT,
     GL_PACK_ALIGNMENT,
     GL_RED,
     GL_RED_INTEGER,
-    GL_UNSIGNED_INT,
     READ_TYPES,
     Rectangle,
 )
 from glinfer.gl.sentinel import NBYTES
 
 _MAX_NAMES = 1 << 16
-_READ_DTYPES = {GL_FLOAT: np.float32, GL_INT: np.int32, GL_UNSIGNED_INT: np.uint32}
 
 
 class Texture(GLObject):
@@ -79,7 +75,7 @@ class Texture(GLObject):
                     self.form.channels,
                     None if texels is None else np.ascontiguousarray(texels),
                     alignment=4,
-                    dtype=self.form.moderngl_dtype,
+                    dtype=self.form.short_dtype,
                 )
                 self.gl.filter = (moderngl.NEAREST, moderngl.NEAREST)
                 self.gl.repeat_x = self.gl.repeat_y = False
@@ -264,7 +260,7 @@ class Framebuffer(GLObject):
             self._read_format[attachment] = single if direct else four
         gl_format = self._read_format[attachment]
         channels = 1 if gl_format == single else 4
-        texels = np.empty((height, width, channels), dtype=_READ_DTYPES[gl_type])
+        texels = np.empty((height, width, channels), dtype=f"{form.kind}4")
         raw.pixel_store(GL_PACK_ALIGNMENT, 4)
         left, bottom = texture.at
         raw.read_pixels(left + x, bottom + y, width, height, gl_format, gl_type, texels.ctypes.data)

@@ -23,12 +23,16 @@ Extent = int | str
 
 @dataclass(frozen=True)
 class TexelFormat:
-    """One texture format: its GL name, the NumPy type of a channel, moderngl's name of that type, and channels."""
+    """One texture format: its GL name, the NumPy type of a channel, and channels."""
 
     name: str
     dtype: npt.DTypeLike
-    moderngl_dtype: str
     channels: int = 1
+
+    @property
+    def short_dtype(self) -> str:
+        """moderngl's name of the type, such as ``f4``."""
+        return np.dtype(self.dtype).str[1:]
 
     @property
     def dtype_name(self) -> str:
@@ -52,13 +56,13 @@ class TexelFormat:
 
 
 FORMATS = {
-    "r32f": TexelFormat("r32f", np.float32, "f4"),
-    "r32i": TexelFormat("r32i", np.int32, "i4"),
-    "rgba32f": TexelFormat("rgba32f", np.float32, "f4", 4),
-    "rgba16f": TexelFormat("rgba16f", np.float16, "f2", 4),
-    "rgba8i": TexelFormat("rgba8i", np.int8, "i1", 4),
-    "rgba32i": TexelFormat("rgba32i", np.int32, "i4", 4),
-    "rgba32ui": TexelFormat("rgba32ui", np.uint32, "u4", 4),
+    "r32f": TexelFormat("r32f", np.float32),
+    "r32i": TexelFormat("r32i", np.int32),
+    "rgba32f": TexelFormat("rgba32f", np.float32, 4),
+    "rgba16f": TexelFormat("rgba16f", np.float16, 4),
+    "rgba8i": TexelFormat("rgba8i", np.int8, 4),
+    "rgba32i": TexelFormat("rgba32i", np.int32, 4),
+    "rgba32ui": TexelFormat("rgba32ui", np.uint32, 4),
 }
 
 
