@@ -93,12 +93,12 @@ def test_a_single_column_does_not_fill_the_padding(dev: Device) -> None:
 def test_a_call_is_one_draw_into_out(dev: Device, rng: np.random.Generator) -> None:
     x, y = normal(rng, 4, 6), normal(rng, 6)
     left, right, out = dev.tensor(x), dev.tensor(y), dev.tensor(np.zeros((4, 6), np.float32))
-    before = dev.draws_issued
+    before, tensors = dev.draws_issued, dev.memory().tensors
     assert dev.ops.add_bias(left, right, out=out) is out
     assert same_bits(out.numpy(), x + y)
     assert dev.ops.scale(left, -1.0, out=out) is out
     assert same_bits(out.numpy(), -x)
-    assert dev.draws_issued == before + 2
+    assert (dev.draws_issued, dev.memory().tensors) == (before + 2, tensors)
 
 
 # Activations and gates
