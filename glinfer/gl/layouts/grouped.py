@@ -9,7 +9,6 @@ for its own four outputs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,7 +24,6 @@ from glinfer.quant.threads import in_threads
 
 ROUND_GROUPS = 4
 _LANES = 8
-_STRIP_BYTES = 1 << 18
 
 
 def rounds_for(inputs: int) -> int:
@@ -102,21 +100,12 @@ class GroupedLayout(LineLayout):
         check_whole(self, matrix)
         lines = np.empty((self.blocks, self.lines_per_block, self.line, 4), dtype=np.uint32)
 
-        def sort(piece: tuple[int, GroupedLayout]) -> None:
-            first, strip = piece
-            rows = matrix[BLOCK_FLOATS * first :][: strip.rows]
-            lines[first : first + strip.blocks] = strip._lined(rows)
+        def sort(blocks: range) -> None:
+            rows = matrix[BLOCK_FLOATS * blocks.start : BLOCK_FLOATS * blocks.stop]
+            lines[blocks.start : blocks.stop] = replace(self, rows=len(rows), blocks=len(blocks))._lined(rows)
 
-        in_threads(sort, list(self._strips()))
+        in_threads(sort, self._strips(4 * BLOCK_FLOATS * self.cols))
         return self._join(lines)
-
-    def _strips(self) -> Iterator[tuple[int, GroupedLayout]]:
-        """The first block and the layout of strips of a few blocks, small enough to be sorted in a CPU's cache."""
-        each = max(1, _STRIP_BYTES // (4 * BLOCK_FLOATS * self.cols))
-        for first in range(0, self.blocks, each):
-            blocks = min(each, self.blocks - first)
-            rows = min(BLOCK_FLOATS * blocks, self.rows - BLOCK_FLOATS * first)
-            yield first, replace(self, rows=rows, blocks=blocks)
 
     def _lined(self, matrix: npt.NDArray[Any]) -> npt.NDArray[np.uint32]:
         groups = groups_in(matrix, self.form, self.inputs)

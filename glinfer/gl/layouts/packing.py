@@ -92,6 +92,11 @@ class LineLayout(Sized):
         values = {"COLUMNS": self.columns, "WIDTH": self.width, "HEIGHT": self.height}
         return [(f"{name}_{key}", value) for key, value in values.items()]
 
+    def _strips(self, block_bytes: int) -> list[range]:
+        """Strips of a few blocks of this size, small enough to be sorted in a CPU's cache."""
+        each = max(1, _STRIP_BYTES // block_bytes)
+        return [range(at, min(at + each, self.blocks)) for at in range(0, self.blocks, each)]
+
     def _join(self, lines: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """[blocks, lines_per_block, line, 4] → texels [height, width, 4]."""
         texels = np.ascontiguousarray(lines).reshape(-1, self.line, 4)
@@ -169,8 +174,7 @@ class GemvLayout(LineLayout):
                 rows = padded
             lines[blocks.start : blocks.stop] = rows.reshape(len(blocks), *shape[1:]).transpose(self._order)
 
-        each = max(1, _STRIP_BYTES // (BLOCK_FLOATS * words * matrix.itemsize))
-        in_threads(sort, [range(at, min(at + each, shape[0])) for at in range(0, shape[0], each)])
+        in_threads(sort, self._strips(BLOCK_FLOATS * words * matrix.itemsize))
         return self._join(lines.reshape(shape[0], self.lines_per_block, self.line, 4))
 
     def unpack(self, texels: npt.NDArray[Any], rows: int, cols: int) -> npt.NDArray[Any]:
