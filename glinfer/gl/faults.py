@@ -92,11 +92,7 @@ def in_main_memory(renderer: str) -> bool:
 
 
 def note_start() -> None:
-    """Remember the process that starts OpenGL, before its first context is opened.
-
-    Raises:
-        ContextError: this process was forked from one that has started OpenGL.
-    """
+    """Remember the process that starts OpenGL, before its first context; ContextError in a process forked from it."""
     global _started_in
     if _started_in not in (None, os.getpid()):
         raise ContextError(

@@ -42,10 +42,8 @@ class Pretence:
 
     Attributes:
         about: a description.
-        limits: its limits; None for the driver's.
-        extensions: whether it has the driver's extensions.
-        whole_numbers: changes integer uniforms.
-        floats: changes float uniforms.
+        limits, extensions: its limits, None for the driver's, and whether it has the driver's extensions.
+        whole_numbers, floats: change uniforms of that type.
         texels: changes texels on their way to the driver, given their numbers.
         reads: changes texels that are read; given [count, 4] numbers.
         shader: a pattern in shaders, and what stands there instead.
@@ -273,11 +271,7 @@ class PretendedContext:
 
 
 def open_pretended(name: str, device: int = 0) -> Device:
-    """Open an EGL device, by its index, as a pretended device.
-
-    Raises:
-        ContextError: there is no such device, it does not open, or the name is not in :data:`PRETENCES`.
-    """
+    """Open an EGL device, by its index, as one of :data:`PRETENCES`; ContextError if that fails."""
     if name not in PRETENCES:
         raise ContextError(f"there is no pretended device {name!r}; expected one of {', '.join(PRETENCES)}")
     native = egl.EglContext(egl.device_at(device))

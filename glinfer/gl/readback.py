@@ -25,12 +25,7 @@ class Readback(GLObject):
     kind = "buffer"
 
     def __init__(self, texture: Texture, rows: int) -> None:
-        """Make the buffer for the first ``rows`` rows of a texture of four float32 channels.
-
-        Raises:
-            PlanError: the texture has another format, or fewer rows.
-            GLError: the driver refused the buffer.
-        """
+        """Make the buffer for the first ``rows`` rows of a texture of four float32 channels."""
         if texture.layout.format.name != "rgba32f":
             raise PlanError(f"{texture.name} is {texture.layout.format.name}; expected rgba32f")
         self.texture, self.rows, self.device = texture, rows, texture.device
@@ -56,12 +51,7 @@ class Readback(GLObject):
         raw.flush()  # otherwise the driver may delay the draws until a read
 
     def read(self) -> npt.NDArray[Any]:
-        """The rows [rows, cols] as they were when the copy was queued; waits for them.
-
-        Raises:
-            ContextLostError: the context was lost.
-            GLError: the driver refused to map the buffer.
-        """
+        """The rows [rows, cols] as they were when the copy was queued; waits for them."""
         texture, raw, doing = self.texture, self.device.raw, f"reading {self.texture.name} back"
         texture.require_alive()
         with raw.read_buffer_bound(self.gl):

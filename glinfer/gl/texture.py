@@ -185,11 +185,7 @@ class Texture(GLObject):
         self.framebuffer.fill(value)
 
     def require_alive(self) -> None:
-        """Make the device current.
-
-        Raises:
-            PlanError: the texture was released.
-        """
+        """Make the device current, or raise a PlanError if the texture was released."""
         self.device.activate()
         if self.gl is None:
             raise PlanError(f"texture {self.name} was released; bind the plan again")

@@ -98,9 +98,6 @@ class Assignment(Movement):
 
         Returns:
             x.
-
-        Raises:
-            InputError: the index or the value does not fit, floats would become int32, or x is packed.
         """
         if x.packed:
             raise InputError(f"x is {list(x.shape)} of {x.dtype}, which is packed; make a new tensor")

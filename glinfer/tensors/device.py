@@ -269,11 +269,7 @@ class Device(Closing):
 
 
 def numbers(values: Any) -> Array:
-    """Convert array-like values to an array of whole numbers or floats.
-
-    Raises:
-        InputError: they are not a rectangle of numbers.
-    """
+    """Convert array-like values to an array of whole numbers or floats; InputError for anything else."""
     if isinstance(values, Tensor):
         raise InputError("found a tensor; use it directly, or on another device its copy: tensor.numpy()")
     try:
@@ -287,11 +283,7 @@ def numbers(values: Any) -> Array:
 
 
 def plain_array(values: Any, dtype: Any = None, packed: Collection[str] = ()) -> Array:
-    """Copy array-like values to a type that textures can hold unpacked; the caller also takes the types ``packed``.
-
-    Raises:
-        InputError: the values are not a rectangle of numbers, or are not exact in the default type without ``dtype``.
-    """
+    """Copy array-like values to a type that textures can hold unpacked; the caller also takes the types ``packed``."""
     wanted: np.dtype[Any] | None = None if dtype is None else np.dtype(type_name(dtype, TEXTURE_FORMATS, packed))
     array = numbers(values)
     if wanted is None and array.dtype.kind in "iu":

@@ -29,10 +29,6 @@ class Embeddings(Group):
             ids: any shape. An id below 0, or of V or more, gives a row of zeros.
             table: float32, float16 or packed, such as token embeddings from a GGUF file.
             check_ids: read the ids back first, which waits for them, and refuse ids outside the table.
-
-        Raises:
-            InputError: the table is not a matrix of floats or blocks; the ids are not int32; with ``check_ids``, an id
-                is outside the table.
         """
         if table.ndim != 2 or (not table.packed and table.dtype not in FLOATS):
             raise InputError(

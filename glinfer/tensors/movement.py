@@ -123,11 +123,7 @@ class Movement(Group):
         return self._draw(repack, {"x": x}, wanted, x.dtype, out, exact=True)
 
     def astype(self, x: Tensor, dtype: npt.DTypeLike, *, out: Tensor | None = None) -> Tensor:
-        """The elements as float32 or float16, rounded to nearest, ties to even; or unchanged in their own type.
-
-        Raises:
-            InputError: floats would become int32, or there is no such type.
-        """
+        """The elements as float32 or float16, rounded to nearest, ties to even; or unchanged in their own type."""
         known = TEXTURE_FORMATS if x.dtype == "int32" else FLOATS
         return self._moved(x, axes_of(x.shape), dtype=type_name(dtype, known), out=out)
 

@@ -62,10 +62,6 @@ class Positions(Group):
             length: number of positions of the context, for ``dynamic`` and ``longrope`` and for the size of the table;
                 by default up to the last position of x. With ``length`` given, ``positions`` are not read back, and not
                 checked to be below it.
-
-        Raises:
-            InputError: the shapes or numbers do not fit, a position is negative or beyond ``length``, or the scaling
-                is of an unknown type or lacks a number.
         """
         expect_floats(x=x)
         expect_whole(0, offset=offset)

@@ -33,20 +33,14 @@ class Reductions(Group):
         return self._column(x, "sum", keepdims, **result)
 
     def max(self, x: Tensor, *, keepdims: bool = False, **result: Unpack[Result]) -> Tensor:
-        """The largest element of the last axis, or NaN if the row has one; see :meth:`sum`.
-
-        Raises:
-            InputError: as in :meth:`sum`; or rows have no elements.
-        """
+        """The largest element of the last axis, which must have one, or NaN if the row has NaN; see :meth:`sum`."""
         return self._column(x, "largest", keepdims, **result)
 
     def argmax(self, x: Tensor, *, keepdims: bool = False, out: Tensor | None = None) -> Tensor:
         """The index of the largest element of the last axis, as int32; see :meth:`sum`.
 
-        Ties give the first index; NaN counts as larger than all others, as in NumPy.
-
-        Raises:
-            InputError: as in :meth:`max`; or x has more than 2^24 columns, whose numbers float32 cannot hold.
+        Ties give the first index; NaN counts as larger than all others, as in NumPy. x has at most 2^24 columns, whose
+        numbers float32 holds.
         """
         if x.shape and x.shape[-1] > _MAX_ARGMAX_COLUMNS:
             raise InputError(

@@ -39,9 +39,6 @@ class Sorting(Group):
         Returns:
             values and indices int32, both [..., k]: largest first, equal values by the lowest index. NaN counts
             as the largest of all, −0 equals 0.
-
-        Raises:
-            InputError: k is not from 1 to n, x has no axes or is not of floats, or the lists do not fit a texture.
         """
         expect_rows(x=x)
         if not is_whole(k) or not 1 <= k <= x.shape[-1]:
