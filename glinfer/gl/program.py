@@ -201,7 +201,6 @@ class Program(GLObject):
             fragment = integer_form(fragment, halves, targets)
         # Current uniform values: GL keeps them in the program, and only glinfer writes them.
         self.values: dict[str, int | float] = {}
-        self._uniforms: dict[str, Any] = {}
         self.vertex_array: Any = None
         try:
             with self._making():
@@ -209,9 +208,8 @@ class Program(GLObject):
                     self.gl = device.gl.program(vertex_shader=vertex.text, fragment_shader=fragment.text)
                 self.vertex_array = device.gl.vertex_array(self.gl, [])
                 members = {name: self.gl[name] for name in self.gl}
-                self._uniforms.update(
-                    (name, member) for name, member in members.items() if isinstance(member, moderngl.Uniform)
-                )
+                uniforms = {name: each for name, each in members.items() if isinstance(each, moderngl.Uniform)}
+                self._uniforms: dict[str, Any] = uniforms
                 self._fix_samplers(samplers)
                 device.check(f"compiling {shader}")
         except moderngl.Error as error:

@@ -59,7 +59,7 @@ class Products(Elementwise, Movement):
         if y.ndim == 1:
             if bias is not None:
                 raise InputError(f"y is {list(y.shape)}, so the result has no columns for a bias")
-            return self._matrix_vector(x, y, product, activation, residual, strategy, **result)
+            return self._matrix_vector(x, y, product, residual, activation=activation, strategy=strategy, **result)
         leading = np.broadcast_shapes(x.shape[:-2], y.shape[:-2])
         shape = (*leading, product.n) if x.ndim == 1 else (*leading, x.shape[-2], product.n)
         finish: dict[str, Any] = {"bias": bias, "activation": activation, "residual": residual}
@@ -80,22 +80,14 @@ class Products(Elementwise, Movement):
         return copied
 
     def _matrix_vector(
-        self,
-        x: Tensor,
-        y: Tensor,
-        product: Product,
-        activation: str,
-        residual: Tensor | None,
-        strategy: str | Strategy | None,
-        **result: Unpack[Result],
+        self, x: Tensor, y: Tensor, product: Product, residual: Tensor | None, out: Tensor | None = None, **options: Any
     ) -> Tensor:
         """Multiply x [..., M, K] by y [K]: the rows of x are the weights, and y the one row."""
         reads, shape, rows = {"y": y, "x": x}, x.shape[:-1], (product.n,)
         if shape == rows:
-            return self._product(reads, product, shape, strategy, **result, activation=activation, residual=residual)
+            return self._product(reads, product, shape, out=out, residual=residual, **options)
         flat = None if residual is None else residual.reshape(rows)
-        out = result.pop("out", None)
-        with self._product(reads, product, rows, strategy, **result, activation=activation, residual=flat) as found:
+        with self._product(reads, product, rows, residual=flat, **options) as found:
             return self.repack(found, shape, out=out)
 
     def linear(
