@@ -89,4 +89,4 @@ class Activations(Group):
                 raise InputError(f"x is {list(shape)}; without up expected [..., 2·N], the gate and the gated values")
             shape = (*shape[:-1], shape[-1] // 2)
         options: dict[str, Any] = {"activation": activation, "gate_first": gate_first}
-        return self._draw(gate_draw, {"x": x}, shape, **result, optional={"up": up}, **options)
+        return self._draw(gate_draw, {"x": x, "up": up}, shape, **result, **options)

@@ -65,17 +65,15 @@ class Group:
         dtype: npt.DTypeLike = "float32",
         out: Tensor | None = None,
         *,
-        optional: Mapping[str, Tensor | None] | None = None,
         exact: bool = False,
         **options: Any,
     ) -> Tensor:
-        """Run a kernel of one draw: ``draw(name, kind, *reads, out=…, kernels=…, **optional, **options)``."""
+        """Run a kernel of one draw: ``draw(name, kind, **reads, out=…, kernels=…, **options)``."""
 
         def build(passes: Passes, **specs: TensorSpec) -> None:
-            given = [specs.pop(name) for name in reads]
-            passes.draw(draw(passes.call, passes.call, *given, **specs, kernels=passes.kernels, **options))
+            passes.draw(draw(passes.call, passes.call, **specs, kernels=passes.kernels, **options))
 
-        return self._run(build, {**reads, **(optional or {})}, shape, dtype, out, exact=exact)
+        return self._run(build, reads, shape, dtype, out, exact=exact)
 
     def _run(
         self,

@@ -53,8 +53,12 @@ class Embeddings(Group):
     def _rows(self, ids: Tensor, name: str, table: Tensor, *, exact: bool = False, **result: Unpack[Result]) -> Tensor:
         _expect_ids(ids)
         inputs, form = table.shape[1], table.dtype if table.packed else None
-        reads, options = {"ids": ids, name: table}, dict[str, Any](table_format=form, inputs=inputs)
-        return self._draw(lookup_draw, reads, (*ids.shape, inputs), **result, exact=exact, **options)
+
+        def build(passes: Passes, ids: TensorSpec, out: TensorSpec, **tables: TensorSpec) -> None:
+            options: dict[str, Any] = {"table_format": form, "inputs": inputs, "kernels": passes.kernels}
+            passes.draw(lookup_draw(passes.call, passes.call, ids, tables[name], out, **options))
+
+        return self._run(build, {"ids": ids, name: table}, (*ids.shape, inputs), **result, exact=exact)
 
     def dequantize(self, table: Tensor, **result: Unpack[Result]) -> Tensor:
         """The weights of a packed tensor [..., inputs], in that shape; in float32 bit for bit as GGML unpacks them.

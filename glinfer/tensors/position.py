@@ -78,9 +78,9 @@ class Positions(Group):
         table = None
         if x.size:
             table = self._table(self._needed(sequence, int(offset), positions, length), int(rotary), theta, scaling)
-        reads, optional = {"x": x, "table": table}, {"positions": positions}
+        reads = {"x": x, "table": table, "positions": positions}
         options: dict[str, Any] = {"heads": int(heads), "interleaved": bool(interleaved), "position": int(offset)}
-        return self._draw(rotate, reads, x.shape, **result, optional=optional, sequence=sequence, **options)
+        return self._draw(rotate, reads, x.shape, **result, sequence=sequence, **options)
 
     def _needed(self, sequence: int, offset: int, positions: Tensor | None, length: int | None) -> int:
         """The number of positions that the table needs, up to the last one of x."""

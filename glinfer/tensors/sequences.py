@@ -34,8 +34,8 @@ class Sequences(Group):
             )
         if bias is not None and bias.shape != x.shape[-1:]:
             raise InputError(f"bias is {list(bias.shape)}; expected {list(x.shape[-1:])}")
-        reads, optional = {"x": x, "taps": taps}, {"bias": bias}
-        return self._draw(causal_conv_draw, reads, x.shape, **result, optional=optional, sequence=x.shape[-2])
+        reads = {"x": x, "taps": taps, "bias": bias}
+        return self._draw(causal_conv_draw, reads, x.shape, **result, sequence=x.shape[-2])
 
     def gated_delta_rule(
         self,

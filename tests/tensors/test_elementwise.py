@@ -243,22 +243,17 @@ def test_bad_calls_are_refused(dev: Device) -> None:
 MOVES = {"astype"}
 """Kernels whose ``dtype`` is another matter, which tests/tensors/test_movement.py looks at."""
 Run = Callable[[Any, Tensor, Tensor, Any], Any]
+UNARY = ("silu", "gelu", "gelu_new", "softmax", "log_softmax", "sum")
+BINARY = (*OPERATIONS, "residual_add", "gelu_new_gate", "add_rms_norm", "add_positions", "causal_conv")
 RUNS: dict[str, Run] = {
-    "add": lambda o, x, y, d: o.add(x, y, dtype=d),
-    "subtract": lambda o, x, y, d: o.subtract(x, y, dtype=d),
-    "multiply": lambda o, x, y, d: o.multiply(x, y, dtype=d),
-    "divide": lambda o, x, y, d: o.divide(x, y, dtype=d),
+    **{name: lambda o, x, y, d, name=name: getattr(o, name)(x, dtype=d) for name in UNARY},
+    **{name: lambda o, x, y, d, name=name: getattr(o, name)(x, y, dtype=d) for name in BINARY},
     "add_bias": lambda o, x, y, d: o.add_bias(x, y[0], dtype=d),
-    "residual_add": lambda o, x, y, d: o.residual_add(x, y, dtype=d),
     "scale": lambda o, x, y, d: o.scale(x, 1e4, dtype=d),
     "activate": lambda o, x, y, d: o.activate(x, "none", dtype=d),
-    "silu": lambda o, x, y, d: o.silu(x, dtype=d),
-    "gelu": lambda o, x, y, d: o.gelu(x, dtype=d),
-    "gelu_new": lambda o, x, y, d: o.gelu_new(x, dtype=d),
     "gate": lambda o, x, y, d: o.gate(x, y, activation="gelu", dtype=d),
     "silu_gate": lambda o, x, y, d: o.silu_gate(x[:, :6], dtype=d),
     "gelu_gate": lambda o, x, y, d: o.gelu_gate(x[:, :6], dtype=d),
-    "gelu_new_gate": lambda o, x, y, d: o.gelu_new_gate(x, y, dtype=d),
     "matmul": lambda o, x, y, d: o.matmul(x, o.transpose(y), residual=o.matmul(x, o.transpose(y)), dtype=d),
     "linear": lambda o, x, y, d: o.linear(x, y, activation="silu", dtype=d),
     "dot": lambda o, x, y, d: o.dot(x, o.transpose(y).reshape(1, 7, 5), dtype=d),
@@ -267,19 +262,13 @@ RUNS: dict[str, Run] = {
     "attention": lambda o, x, y, d: o.attention(x, y, y, dtype=d),
     "layer_norm": lambda o, x, y, d: o.layer_norm(x, y[0], y[1], dtype=d),
     "rms_norm": lambda o, x, y, d: o.rms_norm(x, y[0], dtype=d),
-    "add_rms_norm": lambda o, x, y, d: o.add_rms_norm(x, y, dtype=d),
-    "softmax": lambda o, x, y, d: o.softmax(x, dtype=d),
-    "log_softmax": lambda o, x, y, d: o.log_softmax(x, dtype=d),
-    "sum": lambda o, x, y, d: o.sum(x, dtype=d),
     "max": lambda o, x, y, d: o.max(x, keepdims=True, dtype=d),
     "cross_entropy": lambda o, x, y, d: o.cross_entropy(x, x.device.tensor([1, 0, 3, 6, 7]), dtype=d),
     "lookup": lambda o, x, y, d: o.lookup(x.device.tensor([5, 0, -1]), y, dtype=d),
     "dequantize": lambda o, x, y, d: o.dequantize(
         x.device.tensor(np.linspace(-3, 3, 64, dtype=np.float32).reshape(2, 32), "Q8_ROW"), dtype=d
     ),
-    "add_positions": lambda o, x, y, d: o.add_positions(x, y, dtype=d),
     "rope": lambda o, x, y, d: o.rope(x[:, :6], dtype=d),
-    "causal_conv": lambda o, x, y, d: o.causal_conv(x, y, dtype=d),
     "gated_delta_rule": lambda o, x, y, d: o.gated_delta_rule(
         *(each.reshape(7, 1, 5) for each in (x, y, x)),
         *(each.reshape(7, 5)[:, :1] for each in (x, y)),
