@@ -35,20 +35,12 @@ class Region(Texture):
                 f"{outer.width}×{outer.height}"
             )
         self.device, self.layout, self.name, self.whole, self.at = whole.device, layout, name, whole, at
-        self.gl, self.form, self._framebuffer = whole.gl, whole.form, None
-
-    @property
-    def framebuffer(self) -> Framebuffer:
-        """The framebuffer of the whole texture, for this rectangle."""
-        if self._framebuffer is None:
-            self._framebuffer = RegionFramebuffer(self)
-        return self._framebuffer
+        self.gl, self.form = whole.gl, whole.form
+        self._framebuffer = RegionFramebuffer(self)
 
     def release(self) -> None:
         """Give up the view; harmless when repeated."""
-        if self._framebuffer is not None:
-            self._framebuffer.release()
-        self.gl = self._framebuffer = None
+        self.gl = None
 
 
 class RegionFramebuffer(Framebuffer):
@@ -59,10 +51,6 @@ class RegionFramebuffer(Framebuffer):
         whole = region.whole.framebuffer
         self.device, self.textures, self.part = region.device, (region,), region.rectangle
         self.gl, self._read_format = whole.gl, whole._read_format
-
-    def release(self) -> None:
-        """Give up the view; harmless when repeated."""
-        self.gl = None
 
 
 def overlaps(one: Texture, other: Texture) -> bool:
