@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy.typing as npt
-
 from glinfer.errors import InputError, PlanError
 from glinfer.gl.texture import Texture
 from glinfer.kernels.flat.draws import flat_draw, flat_layout
@@ -16,7 +14,7 @@ from glinfer.kernels.spec import DrawSpec, TensorSpec
 from glinfer.program.plan import PlanBuilder
 from glinfer.program.session import Session
 from glinfer.tensors.storage import Storage
-from glinfer.tensors.tensor import FLOATS, TEXTURE_FORMATS, Shape, Tensor, TensorDevice, as_matrix, type_name
+from glinfer.tensors.tensor import TEXTURE_FORMATS, Shape, Tensor, TensorDevice, as_matrix
 
 
 class Passes:
@@ -86,16 +84,13 @@ class Passes:
         self._results.append((out, given))
         return spec
 
-    def computed(
-        self, name: str, shape: Shape, dtype: npt.DTypeLike = "float32", out: Tensor | None = None
-    ) -> TensorSpec:
+    def computed(self, name: str, shape: Shape, dtype: str = "float32", out: Tensor | None = None) -> TensorSpec:
         """Declare a result that is computed in float32; in float16 a last draw rounds it, ties to even.
 
         OpenGL does not define the rounding for half-float targets, so draws do not rely on it.
         """
-        wanted = type_name(dtype, FLOATS)
-        target = self.result(name, shape, wanted, out)
-        if wanted == "float32":
+        target = self.result(name, shape, dtype, out)
+        if dtype == "float32":
             return target
         exact = self.scratch(f"{name} in float32", *as_matrix(shape))
         self._rounded.append((exact, target))
