@@ -33,11 +33,6 @@ pytestmark = pytest.mark.gl
 Array = np.ndarray[Any, Any]
 
 
-@pytest.fixture
-def rng() -> np.random.Generator:
-    return np.random.default_rng(11)
-
-
 @st.composite
 def shape_pairs(draw: st.DrawFn) -> tuple[list[int], list[int]]:
     """Two shapes that broadcast: edges of one, some of which are 1, and some missing in front."""
