@@ -15,7 +15,7 @@ from ctypes import addressof, create_string_buffer
 from typing import NamedTuple
 
 from glinfer.errors import GLError
-from glinfer.gl.raw import GL_COLOR_ATTACHMENT0, GL_FRAMEBUFFER, READ_TYPES, RawGL
+from glinfer.gl.raw import GL_COLOR_ATTACHMENT0, GL_FRAMEBUFFER, READ_TYPES, RawGL, Rectangle
 
 _BITS = 0xF1A5C0DE
 _NUMBER = struct.unpack("<f", struct.pack("<I", _BITS))[0]  # -1.6e30
@@ -36,23 +36,15 @@ class Sentinel(NamedTuple):
         draw: the draw's name.
         framebuffer: OpenGL's name of its framebuffer.
         kind: the kind of its target's format, ``f`` or ``u``.
-        x, y, width, height: the texels, at most 4 × 4.
+        rectangle: (x, y, width, height) of the texels, at most 4 × 4.
         again: draws the texels alone and then all once more, as the first time, and compares.
     """
 
     draw: str
     framebuffer: int
     kind: str
-    x: int
-    y: int
-    width: int
-    height: int
+    rectangle: Rectangle
     again: Callable[[], object]
-
-    @property
-    def rectangle(self) -> tuple[int, int, int, int]:
-        """The watched texels."""
-        return self.x, self.y, self.width, self.height
 
     def plant(self, raw: RawGL) -> None:
         """Overwrite the texels; the framebuffer is bound."""
@@ -90,4 +82,4 @@ class Sentinel(NamedTuple):
 
     @property
     def _nbytes(self) -> int:
-        return 16 * self.width * self.height
+        return 16 * self.rectangle[2] * self.rectangle[3]

@@ -213,23 +213,12 @@ class BlockLayout(Sized):
 
     def defines(self, name: str) -> list[tuple[str, int]]:
         """The tensor's defines for blocks.glsl, under the prefix ``name``."""
-        aside = [
-            (f"{name}_ASIDE", self.kept_blocks),
-            (f"{name}_ASIDE_LINE", self.kept_height),
-            (f"{name}_ASIDE_SLOTS", self.aside_slots),
-            (f"{name}_EVERY", self.every),
-        ]
+        aside = [(f"{name}_ASIDE", self.kept_blocks), (f"{name}_ASIDE_LINE", self.kept_height)]
+        aside += self._defines(name, "aside_slots", "every")
         return [
             *(aside if self.aside else []),
             *([(f"{name}_SCALES_AT", self.blocks - self.scale_blocks)] if self.scale_blocks else []),
-            (f"{name}_BLOCKS", self.blocks),
-            (f"{name}_TILES", self.tiles),
-            (f"{name}_PITCH", self.pitch),
-            (f"{name}_SLOT_STEP", self.slot_step),
-            (f"{name}_BLOCK_STEP", self.block_step),
-            (f"{name}_COLUMNS", self.columns),
-            (f"{name}_WIDTH", self.width),
-            (f"{name}_HEIGHT", self.height),
+            *self._defines(name, "blocks", "tiles", "pitch", "slot_step", "block_step", "columns", "width", "height"),
         ]
 
     def origin(
@@ -386,12 +375,7 @@ class RowLayout(Sized):
 
     def defines(self, name: str) -> list[tuple[str, int]]:
         """The table's defines, under the prefix ``name``."""
-        return [
-            (f"{name}_TEXELS", self.texels),
-            (f"{name}_STACK", self.stack),
-            (f"{name}_WIDTH", self.width),
-            (f"{name}_HEIGHT", self.height),
-        ]
+        return self._defines(name, "texels", "stack", "width", "height")
 
     def region(self, rows: int, cols: int) -> tuple[int, int]:
         """Width and height in texels of the smallest rectangle at the origin that holds the first rows."""

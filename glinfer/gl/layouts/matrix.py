@@ -116,12 +116,16 @@ class TexelLayout(Protocol):
 
 
 class Sized:
-    """Adds its size in bytes to a layout."""
+    """Adds its size in bytes to a layout, and defines of its numbers."""
 
     @property
     def nbytes(self: TexelLayout) -> int:
         """Bytes of texture memory."""
         return self.width * self.height * self.format.bytes_per_texel
+
+    def _defines(self, prefix: str, *names: str) -> list[tuple[str, int]]:
+        """Defines by the names of attributes, in capitals after the prefix."""
+        return [(f"{prefix}_{name.upper()}", getattr(self, name)) for name in names]
 
 
 def check_edges(shape: tuple[int, int]) -> None:

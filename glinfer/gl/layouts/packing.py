@@ -89,8 +89,7 @@ class LineLayout(Sized):
 
     def defines(self, name: str) -> list[tuple[str, int]]:
         """The texture's defines for gemm.frag, under the prefix ``name``."""
-        values = {"COLUMNS": self.columns, "WIDTH": self.width, "HEIGHT": self.height}
-        return [(f"{name}_{key}", value) for key, value in values.items()]
+        return self._defines(name, "columns", "width", "height")
 
     def _strips(self, block_bytes: int) -> list[range]:
         """Strips of a few blocks of this size, small enough to be sorted in a CPU's cache."""
