@@ -42,7 +42,7 @@ class InputError(GlinferError):
 
 
 class OptionError(InputError, TypeError):
-    """An unknown option of a call; also a TypeError, which Python raises for unknown arguments."""
+    """An unknown option of a call, or an operation that an object lacks; also a TypeError, as in Python."""
 
 
 class NumbersError(InputError):

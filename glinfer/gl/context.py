@@ -7,7 +7,8 @@ import os
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Iterator
+from ctypes import c_uint32
 from dataclasses import asdict, dataclass
 from typing import Any, BinaryIO, Protocol, cast
 
@@ -34,9 +35,18 @@ from glinfer.gl.sentinel import MOST, Sentinel
 _MODERNGL_STARTUP_ERRORS = {"GL_INVALID_ENUM", "GL_INVALID_OPERATION"}
 _FLOAT_TARGETS = "GL_EXT_color_buffer_float"
 _FLOAT_BLENDING = "GL_EXT_float_blend"
-_BARRIERS = {"GL_ARB_texture_barrier": "glTextureBarrier", "GL_NV_texture_barrier": "glTextureBarrierNV"}
+BARRIERS = {"GL_ARB_texture_barrier": "glTextureBarrier", "GL_NV_texture_barrier": "glTextureBarrierNV"}
 _API_NAMES = ("es", "desktop")
 _MAX_INDEX_DIGITS = 9
+
+WHOLE_LIMITS = {
+    GL_MAX_TEXTURE_SIZE: "max_texture_size",
+    GL_MAX_DRAW_BUFFERS: "max_draw_buffers",
+    GL_MAX_COLOR_ATTACHMENTS: "max_draw_buffers",
+    GL_MAX_TEXTURE_IMAGE_UNITS: "max_texture_units",
+    GL_MAX_UNIFORM_BLOCK_SIZE: "max_uniform_block_bytes",
+}
+"""Fields of :class:`Limits` by the numbers that OpenGL reports; the lesser one counts."""
 
 
 @dataclass(frozen=True)
@@ -67,14 +77,10 @@ class Limits:
     @classmethod
     def of(cls, raw: RawGL, *, float_targets: bool) -> Limits:
         """Ask the current context, which can render to floats or not."""
-        return cls(
-            max_texture_size=raw.integer(GL_MAX_TEXTURE_SIZE),
-            max_draw_buffers=min(raw.integer(GL_MAX_DRAW_BUFFERS), raw.integer(GL_MAX_COLOR_ATTACHMENTS)),
-            max_texture_units=raw.integer(GL_MAX_TEXTURE_IMAGE_UNITS),
-            max_uniform_block_bytes=raw.integer(GL_MAX_UNIFORM_BLOCK_SIZE),
-            max_point_size=raw.floats(GL_ALIASED_POINT_SIZE_RANGE)[1],
-            float_targets=float_targets,
-        )
+        found = dict.fromkeys(WHOLE_LIMITS.values(), sys.maxsize)
+        for number, name in WHOLE_LIMITS.items():
+            found[name] = min(found[name], raw.integer(number))
+        return cls(**found, max_point_size=raw.largest(GL_ALIASED_POINT_SIZE_RANGE), float_targets=float_targets)
 
 
 class NativeContext(Protocol):
@@ -93,13 +99,41 @@ class NativeContext(Protocol):
         """Destroy."""
 
 
-class Releasable(Protocol):
-    """A GL object that a device owns until it is released."""
+class GLObject:
+    """An object of OpenGL that a device owns until it is released.
+
+    Attributes:
+        kind: its kind, in :meth:`Device.live_objects`.
+        device: its device.
+        gl: the object itself; None before it is made and after its release.
+    """
 
     kind: str
+    device: Device
+    gl: Any = None
+
+    @contextlib.contextmanager
+    def _making(self) -> Iterator[None]:
+        """Make the object in the block: it is owned before it exists, for interrupts, and released if that fails."""
+        self.device.activate()
+        self.device.adopt(self)
+        try:
+            yield
+        except BaseException:
+            self.release()
+            raise
 
     def release(self) -> None:
-        """Give the object back to the driver; harmless when repeated."""
+        """Release the object; harmless when repeated."""
+        if self.gl is not None:
+            if not self.device.can_release():
+                return
+            self._delete()
+            self.gl = None
+        self.device.disown(self)
+
+    def _delete(self) -> None:
+        self.gl.release()
 
 
 class Device(Closing):
@@ -126,7 +160,7 @@ class Device(Closing):
     def __init__(self, native: NativeContext, api: str, limits: Limits | None = None) -> None:
         """Hand ``native``, which is current, to moderngl, and check it for the functions that glinfer needs."""
         self._native = native
-        self._owned: dict[int, Releasable] = {}
+        self._owned: dict[int, GLObject] = {}
         self._thread, self._process = threading.get_ident(), os.getpid()
         self._closed = self._closing = False
         self._lost: tuple[str, str] | None = None  # the action, and the kind of reset
@@ -153,8 +187,9 @@ class Device(Closing):
         self.in_main_memory = faults.in_main_memory(self.renderer)
         self.most_vertices = faults.most_vertices(self.renderer)
         self.uploads_overtake = faults.uploads_overtake(self.renderer, self.version)
-        self._reset_status = faults.asks_for_resets(self.raw, self.extensions, api)
-        self.texture_barrier = _texture_barrier(self.raw, self.extensions)
+        ask = self.raw.of_extension(faults.RESET_STATUS[api], self.extensions, c_uint32)
+        self._reset_status: Callable[[], int] = ask or (lambda: 0)
+        self.texture_barrier: Callable[[], None] | None = self.raw.of_extension(BARRIERS, self.extensions, None)
         self.driver_limits = Limits.of(self.raw, float_targets=api == "desktop" or _FLOAT_TARGETS in self.extensions)
         self.limits = self.driver_limits if limits is None else limits.within(self.driver_limits)
         if api == "desktop":
@@ -195,11 +230,7 @@ class Device(Closing):
         self.raw.flush()
 
     def require_usable(self) -> None:
-        """Refuse a device that cannot be used, without making it current.
-
-        Raises:
-            ContextError: in the cases of :meth:`activate`.
-        """
+        """Refuse a device that cannot be used as :meth:`activate` does, without making it current."""
         if self.closed and not self._closing:
             raise self._refusal()
         if threading.get_ident() != self._thread:
@@ -219,9 +250,6 @@ class Device(Closing):
         """Make the context current if single objects can be released now; returns whether they can.
 
         A closed or lost device has no objects left, and a forked process owns none.
-
-        Raises:
-            ContextError: this is not the thread that opened the device.
         """
         if self.closed and not self._closing:
             return False
@@ -260,11 +288,11 @@ class Device(Closing):
         self.sentinels.clear()
         return found
 
-    def adopt(self, item: Releasable) -> None:
+    def adopt(self, item: GLObject) -> None:
         """Own a GL object until it is released or the device closes."""
         self._owned[id(item)] = item
 
-    def disown(self, item: Releasable) -> None:
+    def disown(self, item: GLObject) -> None:
         """Forget an object that was just released."""
         self._owned.pop(id(item), None)
 
@@ -316,16 +344,6 @@ class Device(Closing):
 
     def _require_open(self) -> None:
         self.require_usable()
-
-
-def _texture_barrier(raw: RawGL, extensions: Collection[str]) -> Callable[[], None] | None:
-    # The extension is checked first, because loaders return an address for any name.
-    for extension, name in _BARRIERS.items():
-        if extension in extensions:
-            with contextlib.suppress(ContextError):
-                barrier: Callable[[], None] = raw.function(name, None)
-                return barrier
-    return None
 
 
 def open_device(device: str | int | None = None, *, api: str | None = None, limits: Limits | None = None) -> Device:

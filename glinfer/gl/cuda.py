@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import uuid
 from ctypes import POINTER, byref, c_char, c_int32, c_ssize_t, c_uint32, c_void_p
 from dataclasses import asdict, dataclass
 
@@ -14,18 +15,11 @@ from glinfer.gl import egl
 
 _CUDA_DEVICE = 0x323A
 _DEVICE_UUID = 0x335C
-_UUID_PARTS = (4, 2, 2, 2, 6)
 
 
 @dataclass(frozen=True)
 class CudaName:
-    """An EGL device as CUDA names it.
-
-    Attributes:
-        index: its place in EGL's list.
-        ordinal: its number in CUDA; None without one.
-        uuid: such as ``GPU-1b2c…``; None if EGL does not report it.
-    """
+    """The place of a device in EGL's list, its number in CUDA, and its UUID, such as ``GPU-1b2c…``; or None."""
 
     index: int
     ordinal: int | None
@@ -33,11 +27,7 @@ class CudaName:
 
 
 def cuda_names() -> list[CudaName]:
-    """The CUDA name of each EGL device, numbered by CUDA for this process's environment.
-
-    Raises:
-        ContextError: EGL or every device is missing.
-    """
+    """The CUDA name of each of :func:`egl.list_devices`, numbered by CUDA for this process's environment."""
     return [CudaName(each.index, _ordinal(each), _uuid(each)) for each in egl.list_devices()]
 
 
@@ -58,11 +48,7 @@ def _uuid(device: egl.EglDevice) -> str | None:
     data, size = ctypes.create_string_buffer(16), c_int32()
     if not query(device.handle, _DEVICE_UUID, 16, ctypes.cast(data, POINTER(c_char)), byref(size)) or size.value != 16:
         return None
-    text, parts = data.raw.hex(), []
-    for count in _UUID_PARTS:
-        parts.append(text[: 2 * count])
-        text = text[2 * count :]
-    return "GPU-" + "-".join(parts)
+    return f"GPU-{uuid.UUID(bytes=data.raw)}"
 
 
 if __name__ == "__main__":

@@ -161,11 +161,7 @@ def list_devices() -> list[EglDevice]:
 
 
 def device_at(index: int) -> EglDevice:
-    """The EGL device with this number.
-
-    Raises:
-        ContextError: there is none, or as :func:`list_devices`.
-    """
+    """The EGL device with this number; ContextError if there is none."""
     devices = list_devices()
     if index >= len(devices):
         raise ContextError(f"there is no EGL device {index}; this machine has {len(devices)}, numbered from 0")

@@ -10,21 +10,27 @@ from __future__ import annotations
 import ctypes
 import os
 import re
-from collections.abc import Callable, Collection
-from ctypes import c_uint32, c_void_p
+from collections.abc import Collection
+from ctypes import c_void_p
 from functools import lru_cache
 
 from glinfer.errors import ContextError, GLError
-from glinfer.gl.raw import RawGL
 
 CONTEXT_LOST = "GL_CONTEXT_LOST"
 OUT_OF_MEMORY = "GL_OUT_OF_MEMORY"
 RESETS = {0x8253: "guilty", 0x8254: "innocent"}
 """Whether the context itself caused a reset or another one did, by the reset status."""
-_QUESTIONS = {
-    "es": (("GL_KHR_robustness", "KHR"), ("GL_EXT_robustness", "EXT")),
-    "desktop": (("GL_KHR_robustness", ""), ("GL_ARB_robustness", "ARB")),
+RESET_STATUS = {
+    "es": {
+        "GL_KHR_robustness": "glGetGraphicsResetStatusKHR",
+        "GL_EXT_robustness": "glGetGraphicsResetStatusEXT",
+    },
+    "desktop": {
+        "GL_KHR_robustness": "glGetGraphicsResetStatus",
+        "GL_ARB_robustness": "glGetGraphicsResetStatusARB",
+    },
 }
+"""Functions that return the reset status since their last call, 0 for none, by API and extension."""
 SOFTPIPE_VERTICES = 4092
 """Limit for the vertices of one call on softpipe, whose gl_VertexID restarts after 4096; a multiple of a quad's 6."""
 _OVERTAKING = re.compile(r"Mesa 2[3-5]\.")
@@ -37,21 +43,6 @@ _started_in: int | None = None
 
 class ContextLostError(ContextError, GLError):
     """The driver reset the context; everything in it is gone."""
-
-
-def asks_for_resets(raw: RawGL, extensions: Collection[str], api: str) -> Callable[[], int]:
-    """A function that returns the reset status since its last call; 0 for no reset or without robustness.
-
-    The extension is checked first, because loaders return an address for any name.
-    """
-    for extension, suffix in _QUESTIONS[api]:
-        if extension in extensions:
-            try:
-                ask: Callable[[], int] = raw.function(f"glGetGraphicsResetStatus{suffix}", c_uint32)
-            except ContextError:
-                continue
-            return ask
-    return lambda: 0
 
 
 def most_vertices(renderer: str) -> int | None:
@@ -101,11 +92,7 @@ def in_main_memory(renderer: str) -> bool:
 
 
 def note_start() -> None:
-    """Remember the process that starts OpenGL, before its first context is opened.
-
-    Raises:
-        ContextError: this process was forked from one that has started OpenGL.
-    """
+    """Remember the process that starts OpenGL, before its first context; ContextError in a process forked from it."""
     global _started_in
     if _started_in not in (None, os.getpid()):
         raise ContextError(

@@ -19,9 +19,9 @@ INTEGER_TARGETS = "common/integer_targets.glsl"
 """The shader file that the rewritten shaders begin with."""
 STORED: Mapping[str, TexelFormat] = {
     **FORMATS,
-    "r32f": TexelFormat("r32ui", np.uint32, "u4"),
+    "r32f": TexelFormat("r32ui", np.uint32),
     "rgba32f": FORMATS["rgba32ui"],
-    "rgba16f": TexelFormat("rgba16i", np.int16, "i2", 4),
+    "rgba16f": TexelFormat("rgba16i", np.int16, 4),
 }
 """The format that a texture has for each format of a layout."""
 _BITS = {

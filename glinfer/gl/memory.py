@@ -44,12 +44,7 @@ def available_bytes() -> int | None:
 
 
 def check_room(needed: int, what: str, advice: str) -> None:
-    """Refuse an allocation of ``needed`` bytes beyond the free memory.
-
-    Raises:
-        PlanError: the memory does not suffice; the message joins ``what`` and ``advice``.
-        InputError: GLINFER_MEMORY is not a number.
-    """
+    """Raise a PlanError of ``what`` and ``advice`` for an allocation of ``needed`` bytes beyond the free memory."""
     if needed < MIN_CHECKED_BYTES:
         return
     available = available_bytes()

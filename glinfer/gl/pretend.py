@@ -18,30 +18,21 @@ import numpy.typing as npt
 
 from glinfer.errors import ContextError
 from glinfer.gl import egl
-from glinfer.gl.context import Device, Limits, NativeContext, hand_over
+from glinfer.gl.context import WHOLE_LIMITS, Device, Limits, NativeContext, hand_over
 from glinfer.gl.raw import (
     GL_ALIASED_POINT_SIZE_RANGE,
+    GL_BLEND,
     GL_COLOR_BUFFER_BIT,
-    GL_MAX_COLOR_ATTACHMENTS,
-    GL_MAX_DRAW_BUFFERS,
-    GL_MAX_TEXTURE_IMAGE_UNITS,
-    GL_MAX_TEXTURE_SIZE,
-    GL_MAX_UNIFORM_BLOCK_SIZE,
+    GL_FLOAT,
+    GL_RGBA,
+    GL_RGBA_INTEGER,
     GL_SCISSOR_TEST,
+    GL_UNSIGNED_INT,
 )
 
-_GL_RENDERER, _GL_NUM_EXTENSIONS, _GL_VIEWPORT, _GL_BLEND = 0x1F01, 0x821D, 0x0BA2, 0x0BE2
-_GL_FLOAT, _GL_UNSIGNED_INT = 0x1406, 0x1405
-_FOUR_CHANNELS = (0x1908, 0x8D99)  # GL_RGBA, GL_RGBA_INTEGER
+_GL_RENDERER, _GL_NUM_EXTENSIONS, _GL_VIEWPORT = 0x1F01, 0x821D, 0x0BA2
 _FIRST_ADDRESS = 1 << 20  # smaller ones are offsets into a buffer
 _LONG = 64  # texels of a long draw
-_LIMITS = {
-    GL_MAX_TEXTURE_SIZE: "max_texture_size",
-    GL_MAX_DRAW_BUFFERS: "max_draw_buffers",
-    GL_MAX_COLOR_ATTACHMENTS: "max_draw_buffers",
-    GL_MAX_TEXTURE_IMAGE_UNITS: "max_texture_units",
-    GL_MAX_UNIFORM_BLOCK_SIZE: "max_uniform_block_bytes",
-}
 Numbers = npt.NDArray[Any]
 
 
@@ -51,10 +42,8 @@ class Pretence:
 
     Attributes:
         about: a description.
-        limits: its limits; None for the driver's.
-        extensions: whether it has the driver's extensions.
-        whole_numbers: changes integer uniforms.
-        floats: changes float uniforms.
+        limits, extensions: its limits, None for the driver's, and whether it has the driver's extensions.
+        whole_numbers, floats: change uniforms of that type.
         texels: changes texels on their way to the driver, given their numbers.
         reads: changes texels that are read; given [count, 4] numbers.
         shader: a pattern in shaders, and what stands there instead.
@@ -139,7 +128,7 @@ class PretendedContext:
         self._native, self._name, self._pretence = native, name, pretence
         self._kept: list[object] = []  # for as long as the context may call them
         self.draws = 0
-        pretence, address = self._pretence, POINTER(c_int32)
+        address = POINTER(c_int32)
         integers, image = (None, c_uint32, address), [c_uint32, c_uint32, c_void_p]
         self._wrapped: dict[str, tuple[tuple[Any, ...], Callable[..., Any]]] = {
             "glGetString": ((c_void_p, c_uint32), self._string),
@@ -200,8 +189,8 @@ class PretendedContext:
         real(name, values)
         if name == _GL_NUM_EXTENSIONS and not self._pretence.extensions:
             values[0] = 0
-        elif name in _LIMITS and self._pretence.limits is not None:
-            values[0] = min(values[0], asdict(self._pretence.limits)[_LIMITS[name]])
+        elif name in WHOLE_LIMITS and self._pretence.limits is not None:
+            values[0] = min(values[0], asdict(self._pretence.limits)[WHOLE_LIMITS[name]])
 
     def _floats(self, real: Any, name: int, values: Any) -> None:
         real(name, values)
@@ -229,10 +218,10 @@ class PretendedContext:
 
     def _texels(self, width: int, height: int, pixels: int, kind: int, data: int | None) -> Numbers | None:
         """The numbers at an address, four a row where texels have four; None for an offset or another type."""
-        kinds: dict[int, Any] = {_GL_FLOAT: c_float, _GL_UNSIGNED_INT: c_uint32}
+        kinds: dict[int, Any] = {GL_FLOAT: c_float, GL_UNSIGNED_INT: c_uint32}
         if kind not in kinds or not data or data < _FIRST_ADDRESS:
             return None
-        channels = 4 if pixels in _FOUR_CHANNELS else 1
+        channels = 4 if pixels in (GL_RGBA, GL_RGBA_INTEGER) else 1
         numbers = (kinds[kind] * (width * height * channels)).from_address(data)
         return np.ctypeslib.as_array(numbers).reshape(-1, channels)
 
@@ -249,7 +238,7 @@ class PretendedContext:
         real(shader, 1, (c_char_p * 1)(re.sub(pattern, instead, text).encode()), None)
 
     def _enable(self, real: Any, capability: int) -> None:
-        if capability != _GL_BLEND:
+        if capability != GL_BLEND:
             real(capability)
 
     def _targets(self, real: Any, count: int, targets: int) -> None:
@@ -282,11 +271,7 @@ class PretendedContext:
 
 
 def open_pretended(name: str, device: int = 0) -> Device:
-    """Open an EGL device, by its index, as a pretended device.
-
-    Raises:
-        ContextError: there is no such device, it does not open, or the name is not in :data:`PRETENCES`.
-    """
+    """Open an EGL device, by its index, as one of :data:`PRETENCES`; ContextError if that fails."""
     if name not in PRETENCES:
         raise ContextError(f"there is no pretended device {name!r}; expected one of {', '.join(PRETENCES)}")
     native = egl.EglContext(egl.device_at(device))

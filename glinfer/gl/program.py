@@ -19,7 +19,7 @@ import moderngl
 import numpy as np
 
 from glinfer.errors import PlanError, ShaderError
-from glinfer.gl.context import Device
+from glinfer.gl.context import Device, GLObject
 from glinfer.gl.integer_targets import INTEGER_TARGETS, STORED, rewritten
 from glinfer.gl.layouts.matrix import FORMATS
 from glinfer.gl.raw import GL_SAMPLERS
@@ -52,13 +52,7 @@ def shader_root() -> Path:
 
 @dataclass(frozen=True)
 class OwnShader:
-    """A caller's fragment shader, which shaders/own.frag includes; no GL.
-
-    Attributes:
-        name: its file name in messages.
-        text: GLSL ES 3.00 without its version line.
-        output: the variable that it writes.
-    """
+    """A caller's fragment shader without its version line, which shaders/own.frag includes, and the output's name."""
 
     name: str
     text: str
@@ -166,7 +160,7 @@ def explain(log: str, source: Source) -> str:
     return " ".join(log.split())
 
 
-class Program:
+class Program(GLObject):
     """One compiled shader specialisation, its samplers fixed to texture units 0, 1, … in the given order."""
 
     kind = "program"
@@ -186,11 +180,8 @@ class Program:
         """Compile ``shader`` with ``defines``; any vertex shader but the triangle's gets the defines too.
 
         Args:
-            device: the device.
-            shader: the fragment shader.
-            defines: its defines.
-            samplers: its samplers, in the order of texture units.
-            vertex_shader: the vertex shader.
+            device, shader, defines, vertex_shader: what to compile.
+            samplers: the fragment shader's samplers, in the order of texture units.
             root: a folder to use instead of the shader folder.
             own: the caller's shader that shaders/own.frag includes.
             formats: of its textures, which matter for integer targets; default: float32 for all inputs and one output.
@@ -210,38 +201,26 @@ class Program:
             fragment = integer_form(fragment, halves, targets)
         # Current uniform values: GL keeps them in the program, and only glinfer writes them.
         self.values: dict[str, int | float] = {}
-        self._uniforms: dict[str, Any] = {}
-        self.gl: Any = None
         self.vertex_array: Any = None
-        device.activate()
-        device.adopt(self)  # before it exists, so that an interrupt right after its creation finds it owned
         try:
-            with signals_held():  # moderngl does not survive a Ctrl-C here
-                self.gl = device.gl.program(vertex_shader=vertex.text, fragment_shader=fragment.text)
-            self.vertex_array = device.gl.vertex_array(self.gl, [])
-            members = {name: self.gl[name] for name in self.gl}
-            self._uniforms.update(
-                (name, member) for name, member in members.items() if isinstance(member, moderngl.Uniform)
-            )
-            self._fix_samplers(samplers)
-            device.check(f"compiling {shader}")
+            with self._making():
+                with signals_held():  # moderngl does not survive a Ctrl-C here
+                    self.gl = device.gl.program(vertex_shader=vertex.text, fragment_shader=fragment.text)
+                self.vertex_array = device.gl.vertex_array(self.gl, [])
+                members = {name: self.gl[name] for name in self.gl}
+                uniforms = {name: each for name, each in members.items() if isinstance(each, moderngl.Uniform)}
+                self._uniforms: dict[str, Any] = uniforms
+                self._fix_samplers(samplers)
+                device.check(f"compiling {shader}")
         except moderngl.Error as error:
-            self.release()
             device.check(f"compiling {shader}", grave_only=True)
             source = vertex if "vertex_shader" in str(error).splitlines() else fragment
             said = explain(str(error), source)
             raise ShaderError(said if _PLACE.match(said) else f"{shader}.frag: {said}") from None
-        except BaseException:
-            self.release()
-            raise
         self.uniform_names = frozenset(self._uniforms) - frozenset(samplers)
 
     def expect_samples(self, sampler: str, format_name: str) -> None:
-        """Check that a sampler's type suits a texture's format; otherwise its values would be undefined.
-
-        Raises:
-            PlanError: the sampler is of another type.
-        """
+        """Raise a PlanError if a sampler's type does not suit a texture's format: its values would be undefined."""
         form = (FORMATS if self.device.limits.float_targets else STORED)[format_name]
         wanted = {"f": "sampler2D", "i": "isampler2D", "u": "usampler2D"}[form.kind]
         found = GL_SAMPLERS[self._uniforms[sampler].gl_type]
@@ -278,18 +257,13 @@ class Program:
             raise PlanError(f"shader {self.shader}: uniform {name!r} is {value!r}; expected {kind}") from None
         self.values[name] = value
 
-    def release(self) -> None:
-        """Release the program and its vertex array; harmless when repeated."""
-        if self.gl is not None:
-            if not self.device.can_release():
-                return
-            # OpenGL keeps a deleted program alive as long as it is in use.
-            self.device.raw.use_program(0)
-            if self.vertex_array is not None:
-                self.vertex_array.release()
-            self.gl.release()
-            self.gl = self.vertex_array = None
-        self.device.disown(self)
+    def _delete(self) -> None:
+        # OpenGL keeps a deleted program alive as long as it is in use.
+        self.device.raw.use_program(0)
+        if self.vertex_array is not None:
+            self.vertex_array.release()
+            self.vertex_array = None
+        self.gl.release()
 
 
 MAX_UNUSED_PROGRAMS = 128

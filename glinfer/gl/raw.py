@@ -7,8 +7,8 @@ GL_INVALID_OPERATION pending; glinfer checks for errors, so it reads and clears 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from ctypes import c_float, c_int32, c_ssize_t, c_ubyte, c_uint32, c_void_p, create_string_buffer
 from typing import Any
 
@@ -120,6 +120,17 @@ class RawGL:
         self.is_vertex_array = function("glIsVertexArray", c_ubyte, c_uint32)
         self.is_buffer = function("glIsBuffer", c_ubyte, c_uint32)
 
+    def of_extension(self, names: Mapping[str, str], extensions: Collection[str], result: Any) -> Any:
+        """The first function, by extension, that the driver has; None for none.
+
+        The extension is checked first, because loaders return an address for any name.
+        """
+        for extension, name in names.items():
+            if extension in extensions:
+                with suppress(ContextError):
+                    return self.function(name, result)
+        return None
+
     def pending_errors(self) -> list[str]:
         """Clear all pending errors and return their names, oldest first."""
         names: list[str] = []
@@ -133,11 +144,11 @@ class RawGL:
         self._get_integers(name, value)
         return int(value[0])
 
-    def floats(self, name: int) -> tuple[float, float]:
-        """A pair of floats of the GL state, such as a range."""
+    def largest(self, name: int) -> float:
+        """The upper end of a range of the GL state."""
         value = (c_float * 4)()
         self._get_floats(name, value)
-        return float(value[0]), float(value[1])
+        return float(value[1])
 
     def copy_color(self, source: int, target: int, rectangles: Iterable[tuple[int, int, int, int, int, int]]) -> None:
         """Copy rectangles (x, y, target x, target y, width, height) from attachment 0 of a framebuffer to another's.

@@ -24,11 +24,7 @@ class Region(Texture):
     """
 
     def __init__(self, whole: Texture, layout: TexelLayout, name: str, at: tuple[int, int]) -> None:
-        """A view of ``whole``, without its own GL object.
-
-        Raises:
-            PlanError: the texture was released, has another format, or no such rectangle.
-        """
+        """A view of ``whole``, without its own GL object; PlanError for another format or no such rectangle."""
         whole.require_alive()
         x, y, outer = *at, whole.layout
         if layout.format != outer.format:
@@ -39,20 +35,12 @@ class Region(Texture):
                 f"{outer.width}×{outer.height}"
             )
         self.device, self.layout, self.name, self.whole, self.at = whole.device, layout, name, whole, at
-        self.gl, self.form, self._framebuffer = whole.gl, whole.form, None
-
-    @property
-    def framebuffer(self) -> Framebuffer:
-        """The framebuffer of the whole texture, for this rectangle."""
-        if self._framebuffer is None:
-            self._framebuffer = RegionFramebuffer(self)
-        return self._framebuffer
+        self.gl, self.form = whole.gl, whole.form
+        self._framebuffer = RegionFramebuffer(self)
 
     def release(self) -> None:
         """Give up the view; harmless when repeated."""
-        if self._framebuffer is not None:
-            self._framebuffer.release()
-        self.gl = self._framebuffer = None
+        self.gl = None
 
 
 class RegionFramebuffer(Framebuffer):
@@ -64,10 +52,6 @@ class RegionFramebuffer(Framebuffer):
         self.device, self.textures, self.part = region.device, (region,), region.rectangle
         self.gl, self._read_format = whole.gl, whole._read_format
 
-    def release(self) -> None:
-        """Give up the view; harmless when repeated."""
-        self.gl = None
-
 
 def overlaps(one: Texture, other: Texture) -> bool:
     """Whether two matrices share a texel."""
@@ -78,11 +62,7 @@ def overlaps(one: Texture, other: Texture) -> bool:
 
 
 def check_feedback(draw: str, targets: Iterable[Texture], sampled: Sequence[Texture]) -> None:
-    """Refuse a draw that samples a texel that it renders to.
-
-    Raises:
-        PlanError: a sampled texture shares a texel with a target.
-    """
+    """Raise a PlanError for a draw that samples a texel that it renders to."""
     for target in targets:
         for texture in sampled:
             if overlaps(target, texture):

@@ -89,9 +89,9 @@ class Draw:
     def watch(self, values: RunValues, render: Callable[[], None], *, first_time: bool) -> None:
         """Render with a sentinel in the first texels of the draw, which are also drawn alone the first time."""
         device, (x, y, width, height) = self.framebuffer.device, self.rectangle(values)
-        kind, edges = self.framebuffer.textures[0].form.kind, (min(EDGE, width), min(EDGE, height))
+        kind, within = self.framebuffer.textures[0].form.kind, (x, y, min(EDGE, width), min(EDGE, height))
         again = partial(replay, device, [self], values, watched={0: True})
-        sentinel = Sentinel(self.name, self.framebuffer.gl.glo, kind, x, y, *edges, again)
+        sentinel = Sentinel(self.name, self.framebuffer.gl.glo, kind, within, again)
         if first_time:
             sentinel.compare(device.raw, render, device.renderer)
         else:

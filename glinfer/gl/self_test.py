@@ -104,11 +104,7 @@ def settle_targets(device: Device) -> dict[str, str]:
 
 
 def check_arithmetic(device: Device) -> None:
-    """Run :func:`settle_targets` unless this renderer passed in this process.
-
-    Raises:
-        GLError: a test failed.
-    """
+    """Run :func:`settle_targets` unless this renderer passed in this process; GLError if a test failed."""
     key = f"{device.description}, float targets {device.limits.float_targets}"
     if key in _passed:
         return

@@ -15,7 +15,7 @@ from ctypes import addressof, create_string_buffer
 from typing import NamedTuple
 
 from glinfer.errors import GLError
-from glinfer.gl.raw import GL_COLOR_ATTACHMENT0, GL_FRAMEBUFFER, READ_TYPES, RawGL
+from glinfer.gl.raw import GL_COLOR_ATTACHMENT0, GL_FRAMEBUFFER, READ_TYPES, RawGL, Rectangle
 
 _BITS = 0xF1A5C0DE
 _NUMBER = struct.unpack("<f", struct.pack("<I", _BITS))[0]  # -1.6e30
@@ -36,34 +36,22 @@ class Sentinel(NamedTuple):
         draw: the draw's name.
         framebuffer: OpenGL's name of its framebuffer.
         kind: the kind of its target's format, ``f`` or ``u``.
-        x, y, width, height: the texels, at most 4 × 4.
+        rectangle: (x, y, width, height) of the texels, at most 4 × 4.
         again: draws the texels alone and then all once more, as the first time, and compares.
     """
 
     draw: str
     framebuffer: int
     kind: str
-    x: int
-    y: int
-    width: int
-    height: int
+    rectangle: Rectangle
     again: Callable[[], object]
-
-    @property
-    def rectangle(self) -> tuple[int, int, int, int]:
-        """The watched texels."""
-        return self.x, self.y, self.width, self.height
 
     def plant(self, raw: RawGL) -> None:
         """Overwrite the texels; the framebuffer is bound."""
         raw.clear_color(0, _BITS if self.kind == "u" else _NUMBER, self.kind, [self.rectangle])
 
     def compare(self, raw: RawGL, render: Callable[[], None], renderer: str) -> None:
-        """Draw only the texels, then all, and compare the texels; waits for both. The framebuffer is bound.
-
-        Raises:
-            GLError: they differ, or the driver dropped the draw.
-        """
+        """Draw only the texels, then all, and wait; GLError if the texels differ. The framebuffer is bound."""
         found = []
         for within in (raw.scissored(self.rectangle), nullcontext()):
             self.plant(raw)
@@ -83,11 +71,7 @@ class Sentinel(NamedTuple):
         raw.read_pixels(*self.rectangle, *READ_TYPES[self.kind], address)
 
     def check(self, texels: bytes, renderer: str) -> None:
-        """Raise an error if the texels are unchanged, or 0 where a draw of them alone is not.
-
-        Raises:
-            GLError: the driver dropped the draw.
-        """
+        """Raise a GLError if the texels are unchanged, or 0 where a draw of them alone is not."""
         self._require_written(texels, renderer)
         if not any(texels[: self._nbytes]):
             self.again()
@@ -98,4 +82,4 @@ class Sentinel(NamedTuple):
 
     @property
     def _nbytes(self) -> int:
-        return 16 * self.width * self.height
+        return 16 * self.rectangle[2] * self.rectangle[3]

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from glinfer.errors import GLError, PlanError
-from glinfer.gl.context import Device
+from glinfer.gl.context import Device, GLObject
 from glinfer.gl.faults import no_room
 from glinfer.gl.integer_targets import STORED
 from glinfer.gl.layouts.blocks import BlockLayout, copied_rectangles
@@ -23,26 +23,24 @@ from glinfer.gl.layouts.flat import FlatLayout
 from glinfer.gl.layouts.matrix import Layout, TexelLayout
 from glinfer.gl.raw import (
     GL_COLOR_ATTACHMENT0,
-    GL_FLOAT,
     GL_FRAMEBUFFER,
     GL_IMPLEMENTATION_COLOR_READ_FORMAT,
     GL_IMPLEMENTATION_COLOR_READ_TYPE,
-    GL_INT,
     GL_PACK_ALIGNMENT,
     GL_RED,
     GL_RED_INTEGER,
-    GL_UNSIGNED_INT,
     READ_TYPES,
     Rectangle,
 )
 from glinfer.gl.sentinel import NBYTES
 
 _MAX_NAMES = 1 << 16
-_READ_DTYPES = {GL_FLOAT: np.float32, GL_INT: np.int32, GL_UNSIGNED_INT: np.uint32}
 
 
-class Texture:
+class Texture(GLObject):
     """One matrix [rows, cols] in one texture; see :mod:`glinfer.gl.layouts.matrix` for its elements' positions.
+
+    All methods but :meth:`release` raise PlanError after the release, or for another part than the matrix has.
 
     Attributes:
         form: the format of its texels: the layout's, or the one that holds the bits of its floats (integer targets).
@@ -67,30 +65,24 @@ class Texture:
         self.device, self.layout, self.name = device, layout, name
         self.form = layout.format if device.limits.float_targets else STORED[layout.format.name]
         self._framebuffer: Framebuffer | None = None
-        self.gl: Any = None
         doing = f"creating texture {name} ({layout.width}×{layout.height} {layout.format.name})"
         if texels is not None and texels.nbytes != layout.nbytes:
             raise PlanError(f"{doing}: data size mismatch: found {texels.nbytes} bytes; expected {layout.nbytes}")
-        device.activate()
-        device.adopt(self)  # before it exists, so that an interrupt right after its creation finds it owned
         try:
-            self.gl = device.gl.texture(
-                (layout.width, layout.height),
-                self.form.channels,
-                None if texels is None else np.ascontiguousarray(texels),
-                alignment=4,
-                dtype=self.form.moderngl_dtype,
-            )
-            self.gl.filter = (moderngl.NEAREST, moderngl.NEAREST)
-            self.gl.repeat_x = self.gl.repeat_y = False
-            device.check(doing, nbytes=layout.nbytes)
+            with self._making():
+                self.gl = device.gl.texture(
+                    (layout.width, layout.height),
+                    self.form.channels,
+                    None if texels is None else np.ascontiguousarray(texels),
+                    alignment=4,
+                    dtype=self.form.short_dtype,
+                )
+                self.gl.filter = (moderngl.NEAREST, moderngl.NEAREST)
+                self.gl.repeat_x = self.gl.repeat_y = False
+                device.check(doing, nbytes=layout.nbytes)
         except (moderngl.Error, MemoryError) as error:
-            self.release()
             device.check(doing, nbytes=layout.nbytes, thorough=True)
             raise GLError(f"{doing}: {no_room(layout.nbytes)}: {error or 'Python has no memory left'}") from None
-        except BaseException:
-            self.release()
-            raise
 
     @property
     def framebuffer(self) -> Framebuffer:
@@ -108,9 +100,6 @@ class Texture:
         """Overwrite the first ``len(matrix)`` rows with a [≤ rows, cols] matrix of the layout's type.
 
         If rows share lines of texels, as in blocks, the other rows on these lines become zero.
-
-        Raises:
-            PlanError: the matrix does not fit the layout (see :meth:`Layout.pack`), or the texture was released.
         """
         try:
             texels = self.layout.pack(matrix)
@@ -125,11 +114,7 @@ class Texture:
             self.upload_lines(lines, texels[lines : lines + 1, :rest])
 
     def upload_lines(self, first: int, texels: npt.NDArray[Any], column: int = 0) -> None:
-        """Overwrite lines from ``first`` on with texels [lines, width] or [lines, width, 4], each from ``column`` on.
-
-        Raises:
-            PlanError: the texture was released.
-        """
+        """Overwrite lines from ``first`` on, each from ``column`` on; texels [lines, width] or [lines, width, 4]."""
         self.require_alive()
         if self.device.uploads_overtake:
             self.device.raw.finish()
@@ -138,11 +123,7 @@ class Texture:
         self.device.check(f"uploading {self.name}")
 
     def read(self, rows: int | None = None, cols: int | None = None) -> npt.NDArray[Any]:
-        """Read [0:rows, 0:cols] back through a framebuffer, bit for bit (default: the whole matrix).
-
-        Raises:
-            PlanError: the matrix has no such part, or the texture was released.
-        """
+        """Read [0:rows, 0:cols] back through a framebuffer, bit for bit (default: the whole matrix)."""
         rows = self.layout.rows if rows is None else rows
         cols = self.layout.cols if cols is None else cols
         try:
@@ -152,21 +133,13 @@ class Texture:
         return self.layout.unpack(self.framebuffer.read(0, width, height), rows, cols)
 
     def read_lines(self, first: int, count: int) -> npt.NDArray[Any]:
-        """Read lines [first, first + count) of texels back, padding included: [count, width], or [count, width, 4].
-
-        Raises:
-            PlanError: the texture has no such lines, or was released.
-        """
+        """Read lines [first, first + count) of texels back, padding included: [count, width], or [count, width, 4]."""
         if not (first >= 0 and 1 <= count <= self.layout.height - first):
             raise PlanError(f"{self.name} has no lines {first} to {first + count - 1}; it has {self.layout.height}")
         return self.framebuffer.read(0, self.layout.width, count, 0, first)
 
     def read_rows(self, first: int, rows: int) -> npt.NDArray[Any]:
-        """Read rows [first, first + rows) of the matrix back, transferring few other texels.
-
-        Raises:
-            PlanError: the matrix has no such rows, or the texture was released.
-        """
+        """Read rows [first, first + rows) of the matrix back, transferring few other texels."""
         layout = self.layout
         if not (first >= 0 and 1 <= rows <= layout.rows - first):
             raise PlanError(f"{self.name} has no rows {first} to {first + rows - 1}; it has {layout.rows}")
@@ -187,11 +160,7 @@ class Texture:
         return lanes.reshape(rows, -1)[:, : layout.cols]
 
     def copy_from(self, other: Texture) -> None:
-        """Copy every texel of a texture of the same layout (a copy, not a draw).
-
-        Raises:
-            PlanError: the layouts differ, or one of the textures was released.
-        """
+        """Copy every texel of a texture of the same layout (a copy, not a draw)."""
         if other.layout != self.layout:
             raise PlanError(f"{self.name} and {other.name} have different layouts; only equal ones are copied")
         self._copy(other, [(0, 0, 0, 0, self.layout.width, self.layout.height)])
@@ -199,8 +168,7 @@ class Texture:
     def copy_rows(self, other: Texture, source: int, target: int, rows: int) -> None:
         """Copy ``rows`` rows, from row ``source`` of another texture to row ``target`` here, without blocks aside.
 
-        Raises:
-            PlanError: a layout was not made by :meth:`BlockLayout.by_block`, or one of the textures was released.
+        Both layouts are made by :meth:`BlockLayout.by_block`.
         """
         self._copy(other, copied_rectangles(other.layout, self.layout, source, target, rows))
 
@@ -217,29 +185,19 @@ class Texture:
         self.framebuffer.fill(value)
 
     def require_alive(self) -> None:
-        """Make the device current.
-
-        Raises:
-            PlanError: the texture was released.
-        """
+        """Make the device current, or raise a PlanError if the texture was released."""
         self.device.activate()
         if self.gl is None:
             raise PlanError(f"texture {self.name} was released; bind the plan again")
 
-    def release(self) -> None:
-        """Release the texture and its framebuffer; harmless when repeated."""
-        if self.gl is not None:
-            if not self.device.can_release():
-                return
-            if self._framebuffer is not None:
-                self._framebuffer.release()
-                self._framebuffer = None
-            self.gl.release()
-            self.gl = None
-        self.device.disown(self)
+    def _delete(self) -> None:
+        if self._framebuffer is not None:
+            self._framebuffer.release()
+            self._framebuffer = None
+        self.gl.release()
 
 
-class Framebuffer:
+class Framebuffer(GLObject):
     """Render targets in attachment order; in ES also the only way to read a texture."""
 
     kind = "framebuffer"
@@ -255,20 +213,18 @@ class Framebuffer:
         """
         self.device, self.textures = device, tuple(textures)
         self._read_format: dict[int, int] = {}
-        self.gl: Any = None
         for texture in textures:
             texture.require_alive()
         names = ", ".join(texture.name for texture in textures)
         if len({(texture.layout.width, texture.layout.height) for texture in textures}) != 1:
             raise PlanError(f"one framebuffer cannot hold textures of different sizes: {names}")
         doing, nbytes = f"creating the framebuffer of {names}", sum(texture.layout.nbytes for texture in textures)
-        device.adopt(self)
         try:
-            self.gl = device.gl.framebuffer([texture.gl for texture in textures])
-            self.gl.use()  # the first use tells OpenGL which attachments are drawn to
-            device.check(doing, nbytes=nbytes)
+            with self._making():
+                self.gl = device.gl.framebuffer([texture.gl for texture in textures])
+                self.gl.use()  # the first use tells OpenGL which attachments are drawn to
+                device.check(doing, nbytes=nbytes)
         except moderngl.Error as error:
-            self.release()
             incomplete = _delete_stray(device)
             device.check(doing, nbytes=nbytes, thorough=True)
             if not incomplete:
@@ -276,9 +232,6 @@ class Framebuffer:
             raise PlanError(
                 f"{device.renderer} cannot render to {names}: {error}; choose another device (--device)"
             ) from None
-        except BaseException:
-            self.release()
-            raise
 
     def read(self, attachment: int, width: int, height: int, x: int = 0, y: int = 0) -> npt.NDArray[Any]:
         """Texels [height, width] from (x, y) on of one attachment, [height, width, 4] of a four-channel format.
@@ -303,7 +256,7 @@ class Framebuffer:
             self._read_format[attachment] = single if direct else four
         gl_format = self._read_format[attachment]
         channels = 1 if gl_format == single else 4
-        texels = np.empty((height, width, channels), dtype=_READ_DTYPES[gl_type])
+        texels = np.empty((height, width, channels), dtype=f"{form.kind}4")
         raw.pixel_store(GL_PACK_ALIGNMENT, 4)
         left, bottom = texture.at
         raw.read_pixels(left + x, bottom + y, width, height, gl_format, gl_type, texels.ctypes.data)
@@ -329,20 +282,14 @@ class Framebuffer:
             self.device.raw.clear_color(attachment, number, texture.form.kind, parts)
         self.device.check(f"clearing {self.textures[0].name}")
 
-    def release(self) -> None:
-        """Release the framebuffer; the textures stay. Harmless when repeated."""
-        if self.gl is not None:
-            if not self.device.can_release():
-                return
-            for key in [key for key in self.device.sentinels if key[0] == self.gl.glo]:
-                del self.device.sentinels[key]
-            if self.device.gl.fbo is self.gl:
-                # After making a framebuffer, moderngl binds again the one that it believes bound; in ES,
-                # binding a deleted name makes a new framebuffer of that name.
-                self.device.gl.screen.use()
-            self.gl.release()
-            self.gl = None
-        self.device.disown(self)
+    def _delete(self) -> None:
+        for key in [key for key in self.device.sentinels if key[0] == self.gl.glo]:
+            del self.device.sentinels[key]
+        if self.device.gl.fbo is self.gl:
+            # After making a framebuffer, moderngl binds again the one that it believes bound; in ES,
+            # binding a deleted name makes a new framebuffer of that name.
+            self.device.gl.screen.use()
+        self.gl.release()
 
 
 def _delete_stray(device: Device) -> bool:

@@ -17,12 +17,11 @@ from collections.abc import Mapping, Sequence
 from ctypes import byref, c_int32, c_int64, c_uint32, c_uint64, c_void_p
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
 from glinfer.errors import ContextError, InputError
-from glinfer.gl.context import Device
+from glinfer.gl.context import Device, GLObject
 from glinfer.gl.replay import Draw, Tape
 
 GL_QUERY_COUNTER_BITS = 0x8864
@@ -60,7 +59,7 @@ class Timeline:
         return tuple(max(0, done - before - self.fence_ns) for before, done in pairwise(self.bounds))
 
 
-class TimestampQueries:
+class TimestampQueries(GLObject):
     """Query objects for the timestamps of a run, made once; the device owns them until they are released."""
 
     kind = "timestamp query"
@@ -73,12 +72,11 @@ class TimestampQueries:
             GLError: the driver refused.
         """
         self.device, self.count = device, count
-        self._names: Any = None
         suffix = _suffix(device)
         function = device.raw.function
         try:
-            self._generate = function(f"glGenQueries{suffix}", None, c_int32, c_void_p)
-            self._delete = function(f"glDeleteQueries{suffix}", None, c_int32, c_void_p)
+            generate = function(f"glGenQueries{suffix}", None, c_int32, c_void_p)
+            self._delete_queries = function(f"glDeleteQueries{suffix}", None, c_int32, c_void_p)
             self._counter = function(f"glQueryCounter{suffix}", None, c_uint32, c_uint32)
             self._result = function(f"glGetQueryObjectui64v{suffix}", None, c_uint32, c_uint32, c_void_p)
             about = function(f"glGetQueryiv{suffix}", None, c_uint32, c_uint32, c_void_p)
@@ -92,19 +90,14 @@ class TimestampQueries:
         if bits.value < 1:
             raise InputError(f"{device.renderer} takes no timestamps (its counters have 0 bits); time by fences")
         self._mask = (1 << bits.value) - 1
-        names = (c_uint32 * count)()
-        device.adopt(self)  # before they exist, so that an interrupt right after their creation finds them owned
-        self._names = names
-        try:
-            self._generate(count, names)
+        with self._making():
+            self.gl = (c_uint32 * count)()
+            generate(count, self.gl)
             device.check(f"making {count} queries")
-        except BaseException:
-            self.release()
-            raise
 
     def stamp(self, place: int) -> None:
         """Record the renderer's clock as timestamp ``place`` when all commands so far are done."""
-        self._counter(self._names[place], GL_TIMESTAMP)
+        self._counter(self.gl[place], GL_TIMESTAMP)
 
     def now(self) -> int:
         """The renderer's clock in nanoseconds, now; 0 if it cannot be read."""
@@ -114,37 +107,28 @@ class TimestampQueries:
 
     def read(self) -> list[int]:
         """All timestamps in nanoseconds, counted from the first; waits for the last one."""
-        value, found = c_uint64(), []
-        for name in self._names:
-            self._result(name, GL_QUERY_RESULT, byref(value))
-            found.append(value.value)
+        found = [self._one(name) for name in self.gl]
         return [(each - found[0]) & self._mask for each in found]
 
     def first(self) -> int:
         """The first timestamp on the renderer's clock, in nanoseconds."""
+        return self._one(self.gl[0])
+
+    def _one(self, name: int) -> int:
         value = c_uint64()
-        self._result(self._names[0], GL_QUERY_RESULT, byref(value))
-        return int(value.value)
+        self._result(name, GL_QUERY_RESULT, byref(value))
+        return value.value
 
     def disjoint(self) -> bool:
         """Whether the clock was disturbed since the last call, by a change of frequency for example."""
         return self.device.api == "es" and bool(self.device.raw.integer(GL_GPU_DISJOINT))
 
-    def release(self) -> None:
-        """Release the queries; harmless when repeated."""
-        if self._names is not None and not self.device.closed:
-            self.device.activate()
-            self._delete(self.count, self._names)
-        self._names = None
-        self.device.disown(self)
+    def _delete(self) -> None:
+        self._delete_queries(self.count, self.gl)
 
 
 def _suffix(device: Device) -> str:
-    """The suffix of the functions' names.
-
-    Raises:
-        InputError: the driver has no such functions.
-    """
+    """The suffix of the functions' names."""
     if device.api == "desktop":
         return ""  # core in 3.3
     if DISJOINT_QUERIES not in device.extensions:
@@ -173,9 +157,8 @@ class Timer(ABC):
         ``flush_every`` as in :class:`glinfer.gl.replay.Tape`.
         """
 
-    @abstractmethod
-    def release(self) -> None:
-        """Release the timer's own objects; harmless when repeated."""
+    def release(self) -> None:  # noqa: B027
+        """Release the timer's own objects, if it has any; harmless when repeated."""
 
     def __enter__(self) -> Timer:
         """Enter the context manager, which releases the timer at the end of the block."""
@@ -196,11 +179,7 @@ class TimestampTimer(Timer):
     method = TIMESTAMPS
 
     def __init__(self, device: Device, draws: Sequence[Draw]) -> None:
-        """Time these draws, in this order.
-
-        Raises:
-            InputError: this renderer has no timestamps.
-        """
+        """Time these draws, in this order; InputError without timestamps."""
         super().__init__(device, draws)
         targets = [draw.framebuffer.gl for draw in self.draws]
         # Whether the next draw has the same target; the last draw is followed by the next run's first.
@@ -277,9 +256,6 @@ class FenceTimer(Timer):
         self._issued.append((self._bounds[-1], issued))
         self.device.raw.finish()
         self._bounds.append(time.perf_counter_ns())
-
-    def release(self) -> None:
-        """Release nothing: a fence timer makes no objects."""
 
 
 def timer_for(device: Device, draws: Sequence[Draw]) -> Timer:

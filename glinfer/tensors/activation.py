@@ -2,56 +2,44 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Any
 
 from glinfer.errors import InputError
 from glinfer.kernels.flat.activate import activation as activation_draw
 from glinfer.kernels.flat.activate import gate as gate_draw
-from glinfer.tensors.base import Group, expect_activation, expect_floats, expect_same_shape
+from glinfer.tensors.base import Group, Result, expect_activation, expect_floats, expect_same_shape
 from glinfer.tensors.tensor import Tensor
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 class Activations(Group):
     """Element-wise functions and gates, computed in float32."""
 
-    def activate(
-        self, x: Tensor, activation: str, *, dtype: npt.DTypeLike = "float32", out: Tensor | None = None
-    ) -> Tensor:
+    def activate(self, x: Tensor, activation: str, **result: Unpack[Result]) -> Tensor:
         """``activation(x)``; x [...] of float32 or float16.
 
         Args:
             x: any shape.
             activation: ``silu``, ``gelu`` (the erf form), ``gelu_new`` (the tanh form), ``tanh`` or ``none``.
-            dtype, out: the result's type, float32 or float16, and the tensor to write to, by default a new one.
-
-        Raises:
-            InputError: there is no such activation, or x is not of floats.
         """
-        return self._activated(x, activation, dtype, out)
+        return self._activated(x, activation, **result)
 
-    def silu(self, x: Tensor, *, dtype: npt.DTypeLike = "float32", out: Tensor | None = None) -> Tensor:
+    def silu(self, x: Tensor, **result: Unpack[Result]) -> Tensor:
         """``x / (1 + exp(-x))`` (Elfwing et al. 2017), see :meth:`activate`."""
-        return self._activated(x, "silu", dtype, out)
+        return self._activated(x, "silu", **result)
 
-    def gelu(self, x: Tensor, *, dtype: npt.DTypeLike = "float32", out: Tensor | None = None) -> Tensor:
+    def gelu(self, x: Tensor, **result: Unpack[Result]) -> Tensor:
         """GELU in its erf form (Hendrycks and Gimpel 2016), see :meth:`activate`."""
-        return self._activated(x, "gelu", dtype, out)
+        return self._activated(x, "gelu", **result)
 
-    def gelu_new(self, x: Tensor, *, dtype: npt.DTypeLike = "float32", out: Tensor | None = None) -> Tensor:
+    def gelu_new(self, x: Tensor, **result: Unpack[Result]) -> Tensor:
         """GELU in its tanh form, see :meth:`activate`."""
-        return self._activated(x, "gelu_new", dtype, out)
+        return self._activated(x, "gelu_new", **result)
 
     def gate(
-        self,
-        x: Tensor,
-        up: Tensor | None = None,
-        *,
-        activation: str,
-        gate_first: bool = True,
-        dtype: npt.DTypeLike = "float32",
-        out: Tensor | None = None,
+        self, x: Tensor, up: Tensor | None = None, *, activation: str, gate_first: bool = True, **result: Unpack[Result]
     ) -> Tensor:
         """``activation(gate) * up``, the gate of a gated MLP (Shazeer 2020); of float32 or float16.
 
@@ -60,60 +48,37 @@ class Activations(Group):
             up: the gated values [...].
             activation: as in :meth:`activate`.
             gate_first: whether the gate is the first half of each row of x, or the second; ignored with ``up``.
-            dtype, out: the result's type, float32 or float16, and the tensor to write to, by default a new one.
 
         Returns:
             [...], or [..., N]; in float32 products beyond the range of float16 stay finite.
-
-        Raises:
-            InputError: there is no such activation, the shapes differ, a row cannot be halved, or a tensor is not of
-                floats.
         """
-        return self._gated(x, up, activation, gate_first, dtype, out)
+        return self._gated(x, up, activation, gate_first, **result)
 
     def silu_gate(
-        self,
-        x: Tensor,
-        up: Tensor | None = None,
-        *,
-        gate_first: bool = True,
-        dtype: npt.DTypeLike = "float32",
-        out: Tensor | None = None,
+        self, x: Tensor, up: Tensor | None = None, *, gate_first: bool = True, **result: Unpack[Result]
     ) -> Tensor:
         """``silu(gate) * up``, as in SwiGLU, see :meth:`gate`."""
-        return self._gated(x, up, "silu", gate_first, dtype, out)
+        return self._gated(x, up, "silu", gate_first, **result)
 
     def gelu_gate(
-        self,
-        x: Tensor,
-        up: Tensor | None = None,
-        *,
-        gate_first: bool = True,
-        dtype: npt.DTypeLike = "float32",
-        out: Tensor | None = None,
+        self, x: Tensor, up: Tensor | None = None, *, gate_first: bool = True, **result: Unpack[Result]
     ) -> Tensor:
         """``gelu(gate) * up`` in the erf form, as in GeGLU, see :meth:`gate`."""
-        return self._gated(x, up, "gelu", gate_first, dtype, out)
+        return self._gated(x, up, "gelu", gate_first, **result)
 
     def gelu_new_gate(
-        self,
-        x: Tensor,
-        up: Tensor | None = None,
-        *,
-        gate_first: bool = True,
-        dtype: npt.DTypeLike = "float32",
-        out: Tensor | None = None,
+        self, x: Tensor, up: Tensor | None = None, *, gate_first: bool = True, **result: Unpack[Result]
     ) -> Tensor:
         """``gelu_new(gate) * up`` in the tanh form, see :meth:`gate`."""
-        return self._gated(x, up, "gelu_new", gate_first, dtype, out)
+        return self._gated(x, up, "gelu_new", gate_first, **result)
 
-    def _activated(self, x: Tensor, activation: str, dtype: npt.DTypeLike, out: Tensor | None) -> Tensor:
+    def _activated(self, x: Tensor, activation: str, **result: Unpack[Result]) -> Tensor:
         expect_activation(activation)
         expect_floats(x=x)
-        return self._draw(activation_draw, {"x": x}, x.shape, dtype, out, activation=activation)
+        return self._draw(activation_draw, {"x": x}, x.shape, **result, activation=activation)
 
     def _gated(
-        self, x: Tensor, up: Tensor | None, activation: str, gate_first: bool, dtype: npt.DTypeLike, out: Tensor | None
+        self, x: Tensor, up: Tensor | None, activation: str, gate_first: bool, **result: Unpack[Result]
     ) -> Tensor:
         expect_activation(activation)
         expect_floats(x=x, up=up)
@@ -124,4 +89,4 @@ class Activations(Group):
                 raise InputError(f"x is {list(shape)}; without up expected [..., 2·N], the gate and the gated values")
             shape = (*shape[:-1], shape[-1] // 2)
         options: dict[str, Any] = {"activation": activation, "gate_first": gate_first}
-        return self._draw(gate_draw, {"x": x}, shape, dtype, out, optional={"up": up}, **options)
+        return self._draw(gate_draw, {"x": x, "up": up}, shape, **result, **options)

@@ -98,9 +98,6 @@ class Assignment(Movement):
 
         Returns:
             x.
-
-        Raises:
-            InputError: the index or the value does not fit, floats would become int32, or x is packed.
         """
         if x.packed:
             raise InputError(f"x is {list(x.shape)} of {x.dtype}, which is packed; make a new tensor")
@@ -181,11 +178,7 @@ def _taken(x: Tensor, parts: Sequence[Part], value: Tensor) -> tuple[list[Taken]
 
 
 def _steps_in(value: Tensor, shape: Shape) -> list[tuple[int, int]]:
-    """The (row, column) strides in the value along each axis of a part of this shape.
-
-    Raises:
-        InputError: the value does not broadcast to the part.
-    """
+    """The (row, column) strides in the value along each axis of a part of this shape, to which it broadcasts."""
     own = value.shape
     while len(own) > len(shape) and own[0] == 1:  # NumPy drops such axes
         own = own[1:]

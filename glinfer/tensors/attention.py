@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import math
-from typing import Any
-
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Any
 
 from glinfer.errors import InputError
 from glinfer.gl.layouts.flat import LANES, texels_for
 from glinfer.kernels.flat.draws import Define
 from glinfer.kernels.flat.product import Product, Strategy
 from glinfer.kernels.spec import Op, TensorSpec, register
-from glinfer.tensors.base import expect_floats
+from glinfer.tensors.base import Result, expect_floats
 from glinfer.tensors.matmul import Products
 from glinfer.tensors.passes import Passes
 from glinfer.tensors.tensor import Tensor
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 _FEW_FRAGMENTS, _FRAGMENTS, _MIN_PART_KEYS = 128, 1024, 32
 """Keys of draws with at most _FEW_FRAGMENTS fragments are split into parts, for about _FRAGMENTS fragments in all."""
@@ -33,8 +34,7 @@ class Attention(Products):
         causal: bool = False,
         offset: int = 0,
         strategy: str | Strategy | None = None,
-        dtype: npt.DTypeLike = "float32",
-        out: Tensor | None = None,
+        **result: Unpack[Result],
     ) -> Tensor:
         """``scale · q · kᵀ`` of each head (Vaswani et al. 2017; grouped-query, Ainslie et al. 2023).
 
@@ -45,48 +45,36 @@ class Attention(Products):
             causal: whether query s sees keys up to ``offset + s`` only; other scores become −1e30, far below any score
                 and finite, so that softmax gives an exact 0.
             offset: number of keys before that of query 0.
-            strategy, dtype, out: see :meth:`matmul`.
+            strategy: see :meth:`matmul`.
 
         Returns:
             [..., H, S, T].
-
-        Raises:
-            InputError: the shapes do not fit, or the offset is negative.
         """
         heads, product = _grouped(q, k, "q", "k")
         if q.shape[-1] != k.shape[-1]:
             raise InputError(f"q is {list(q.shape)} and k is {list(k.shape)}; their last axes differ")
         finish: dict[str, Any] = {"scale": _factor(q, scale), "causal": _last_key(causal, offset)}
         shape = (*heads, q.shape[-2], k.shape[-2])
-        return self._product({"q": q, "k": k}, product, shape, strategy, dtype, out, **finish)
+        return self._product({"q": q, "k": k}, product, shape, strategy, **result, **finish)
 
     def attention_values(
-        self,
-        probs: Tensor,
-        v: Tensor,
-        *,
-        strategy: str | Strategy | None = None,
-        dtype: npt.DTypeLike = "float32",
-        out: Tensor | None = None,
+        self, probs: Tensor, v: Tensor, *, strategy: str | Strategy | None = None, **result: Unpack[Result]
     ) -> Tensor:
         """``probs · v`` of each head: the weighted sum of the values.
 
         Args:
             probs: [..., H, S, T], of float32 or float16.
             v: [..., G, T, E], where G divides H.
-            strategy, dtype, out: see :meth:`matmul`.
+            strategy: see :meth:`matmul`.
 
         Returns:
             [..., H, S, E].
-
-        Raises:
-            InputError: the shapes do not fit.
         """
         heads, product = _grouped(probs, v, "probs", "v")
         if probs.shape[-1] != v.shape[-2]:
             raise InputError(f"probs is {list(probs.shape)} and v is {list(v.shape)}; they differ in the keys")
         shape = (*heads, probs.shape[-2], v.shape[-1])
-        return self._product({"probs": probs, "v": v}, product, shape, strategy, dtype, out)
+        return self._product({"probs": probs, "v": v}, product, shape, strategy, **result)
 
     def attention(
         self,
@@ -97,8 +85,7 @@ class Attention(Products):
         scale: float | None = None,
         causal: bool = False,
         offset: int = 0,
-        dtype: npt.DTypeLike = "float32",
-        out: Tensor | None = None,
+        **result: Unpack[Result],
     ) -> Tensor:
         """``softmax(scale · q · kᵀ) · v`` of each head, fused: an online softmax without a matrix of scores.
 
@@ -106,13 +93,9 @@ class Attention(Products):
             q: [..., H, S, D], of float32 or float16.
             k, v: [..., G, T, D] and [..., G, T, E], where G divides H.
             scale, causal, offset: see :meth:`attention_scores`.
-            dtype, out: the result's type, float32 or float16, and the tensor to write to, by default a new one.
 
         Returns:
             [..., H, S, E].
-
-        Raises:
-            InputError: the shapes do not fit, or the offset is negative.
         """
         heads, product = _grouped(q, k, "q", "k")
         if q.shape[-1] != k.shape[-1] or v.shape[:-1] != k.shape[:-1]:
@@ -126,7 +109,7 @@ class Attention(Products):
         def build(passes: Passes, out: TensorSpec, **specs: TensorSpec) -> None:
             _attend(passes, specs, out, product, factor, last)
 
-        return self._run(build, {"q": q, "k": k, "v": v}, (*heads, q.shape[-2], v.shape[-1]), dtype, out)
+        return self._run(build, {"q": q, "k": k, "v": v}, (*heads, q.shape[-2], v.shape[-1]), **result)
 
 
 def _attend(
@@ -169,11 +152,7 @@ def _attend(
 
 
 def _grouped(x: Tensor, y: Tensor, of_x: str, of_y: str) -> tuple[tuple[int, ...], Product]:
-    """The leading axes of the result, and the product of each head of x with the head of y that it shares.
-
-    Raises:
-        InputError: the heads of y do not divide those of x, or other axes differ.
-    """
+    """The leading axes of the result, and the product of each head of x with the head of y that it shares."""
     expect_floats(**{of_x: x, of_y: y})
     fits = x.ndim >= 2 and x.ndim == y.ndim and x.shape[:-3] == y.shape[:-3]
     heads, kv_heads = (x.shape[-3], y.shape[-3]) if fits and x.ndim > 2 else (1, 1)

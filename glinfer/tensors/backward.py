@@ -41,9 +41,6 @@ class Backward(Group):
         Returns:
             Two float32 [vocab, D]: the sums (``into`` if given), and the number of elements that this call added to
             each, exact to 2^24. The device chooses the order of additions.
-
-        Raises:
-            InputError: the shapes or types do not fit, there is no such method, or the device cannot blend.
         """
         expect_floats(grad=grad)
         if ids.dtype != "int32" or grad.ndim < 1 or grad.shape[:-1] != ids.shape:

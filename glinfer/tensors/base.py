@@ -5,17 +5,35 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy.typing as npt
 
 from glinfer.errors import InputError
 from glinfer.kernels.published.linear import ACTIVATIONS
 from glinfer.kernels.spec import DrawSpec, TensorSpec
-from glinfer.tensors.passes import Passes, float_type
-from glinfer.tensors.tensor import Shape, Tensor, TensorDevice, named
+from glinfer.tensors.passes import Passes
+from glinfer.tensors.tensor import FLOATS, Shape, Tensor, TensorDevice, is_whole, named, type_name
 
 _DECLARED = ("Tensor", "Tensor | None", "Sequence[Tensor]")
+
+
+class Result(TypedDict, total=False):
+    """Options of most kernels: the result's type, and the tensor to write to.
+
+    Attributes:
+        dtype: ``float32``, which is the default, or ``float16``, to which a last draw rounds.
+        out: a tensor of the result's shape and type that the call does not read; a new one by default.
+    """
+
+    dtype: npt.DTypeLike
+    out: Tensor | None
+
+
+_RESULT = [
+    inspect.Parameter("dtype", inspect.Parameter.KEYWORD_ONLY, default="float32", annotation="npt.DTypeLike"),
+    inspect.Parameter("out", inspect.Parameter.KEYWORD_ONLY, default=None, annotation="Tensor | None"),
+]
 Build = Callable[..., None]
 """Appends the draws of a call: (passes, the inputs and results as specs by name); absent inputs are left out."""
 
@@ -47,17 +65,15 @@ class Group:
         dtype: npt.DTypeLike = "float32",
         out: Tensor | None = None,
         *,
-        optional: Mapping[str, Tensor | None] | None = None,
         exact: bool = False,
         **options: Any,
     ) -> Tensor:
-        """Run a kernel of one draw: ``draw(name, kind, *reads, out=…, kernels=…, **optional, **options)``."""
+        """Run a kernel of one draw: ``draw(name, kind, **reads, out=…, kernels=…, **options)``."""
 
         def build(passes: Passes, **specs: TensorSpec) -> None:
-            given = [specs.pop(name) for name in reads]
-            passes.draw(draw(passes.call, passes.call, *given, **specs, kernels=passes.kernels, **options))
+            passes.draw(draw(passes.call, passes.call, **specs, kernels=passes.kernels, **options))
 
-        return self._run(build, {**reads, **(optional or {})}, shape, dtype, out, exact=exact)
+        return self._run(build, reads, shape, dtype, out, exact=exact)
 
     def _run(
         self,
@@ -88,7 +104,7 @@ class Group:
         Results in ``types`` are written in that type. All others are computed in float32 and rounded to ``dtype``.
         """
         passes, types, targets = self._passes, types or {}, dict[str, TensorSpec]()
-        wanted = {name: types[name] if name in types else float_type(dtype) for name in shapes}
+        wanted = {name: types[name] if name in types else type_name(dtype, FLOATS) for name in shapes}
         empty = any(tensor is not None and tensor.size == 0 for tensor in reads.values())
         if empty or any(0 in shape for shape in shapes.values()):
             return [passes.zeros(shape, wanted[name], out, **reads) for name, shape in shapes.items()]
@@ -101,23 +117,26 @@ class Group:
 
 def _kernel(method: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap a method: check for tensors, start its draws, and if it fails release its results and name it."""
-    parameters = list(enumerate(inspect.signature(method).parameters.values()))
-    declared = [(place - 1, each) for place, each in parameters if each.annotation in _DECLARED]
+    signature = inspect.signature(method)
+    parameters = list(signature.parameters.values())
+    if parameters[-1].kind is inspect.Parameter.VAR_KEYWORD:
+        signature = signature.replace(parameters=[*parameters[:-1], *_RESULT])
+    declared = {each.name: each.annotation for each in signature.parameters.values() if each.annotation in _DECLARED}
 
     @named(method.__name__)
     @functools.wraps(method)
     def kernel(group: Group, *given: Any, **options: Any) -> Any:
-        for place, parameter in declared:
-            name = parameter.name
-            if parameter.kind is not parameter.KEYWORD_ONLY and place < len(given):
-                value = given[place]
-            elif name in options:
-                value = options[name]
-            else:
-                continue  # missing: Python itself refuses that if it is required
-            many = parameter.annotation == "Sequence[Tensor]" and isinstance(value, (list, tuple))
+        try:
+            arguments = signature.bind_partial(group, *given, **options).arguments
+        except TypeError as error:
+            raise TypeError(f"{method.__name__}() {error}") from None
+        for name, kind in declared.items():
+            if name not in arguments:
+                continue  # Python itself refuses that if it is required
+            value = arguments[name]
+            many = kind == "Sequence[Tensor]" and isinstance(value, (list, tuple))
             for each in value if many else [value]:
-                if each is not None or parameter.annotation != "Tensor | None":
+                if each is not None or kind != "Tensor | None":
                     expect_tensor(name, each)
         outer = group._passes
         try:
@@ -126,49 +145,41 @@ def _kernel(method: Callable[..., Any]) -> Callable[..., Any]:
         finally:
             group._passes = outer
 
+    kernel.__signature__ = signature  # type: ignore[attr-defined]
     return kernel
 
 
 def expect_tensor(name: str, value: object) -> None:
-    """Accept a tensor.
-
-    Raises:
-        InputError: it is something else, such as a NumPy array.
-    """
+    """Raise an InputError for anything but a tensor, such as a NumPy array."""
     if not isinstance(value, Tensor):
         raise InputError(f"{name} is {type(value).__name__}; make a tensor of it with device.tensor({name})")
 
 
 def expect_floats(**tensors: Tensor | None) -> None:
-    """Accept tensors of floats that are not packed.
-
-    Raises:
-        InputError: a tensor has another type.
-    """
+    """Raise an InputError for tensors of other types than float32 and float16."""
     for name, tensor in tensors.items():
-        if tensor is not None and tensor.dtype not in ("float32", "float16"):
+        if tensor is not None and tensor.dtype not in FLOATS:
             hint = "; dequantize it first" if tensor.packed else ""
             raise InputError(f"{name} is {list(tensor.shape)} of {tensor.dtype}; expected float32 or float16{hint}")
 
 
 def expect_rows(**tensors: Tensor) -> None:
-    """Accept tensors of floats that have a last axis.
-
-    Raises:
-        InputError: a tensor has another type or no axes.
-    """
+    """Raise an InputError for tensors of other types than floats, or without axes."""
     expect_floats(**tensors)
     for name, tensor in tensors.items():
         if not tensor.shape:
             raise InputError(f"{name} is a single number, without axes; expected at least one axis")
 
 
-def expect_same_shape(**tensors: Tensor | None) -> None:
-    """Accept tensors of one shape.
+def expect_whole(least: int, **numbers: int) -> None:
+    """Raise an InputError for anything but whole numbers from ``least`` on."""
+    for name, number in numbers.items():
+        if not is_whole(number) or number < least:
+            raise InputError(f"{name} is {number!r}; expected a whole number from {least} on")
 
-    Raises:
-        InputError: the shapes differ.
-    """
+
+def expect_same_shape(**tensors: Tensor | None) -> None:
+    """Raise an InputError for tensors of different shapes."""
     (first, one), *others = ((name, tensor) for name, tensor in tensors.items() if tensor is not None)
     for name, tensor in others:
         if tensor.shape != one.shape:
@@ -176,10 +187,6 @@ def expect_same_shape(**tensors: Tensor | None) -> None:
 
 
 def expect_activation(activation: str) -> None:
-    """Accept the name of an activation.
-
-    Raises:
-        InputError: there is no such activation.
-    """
+    """Raise an InputError for a name without an activation."""
     if activation not in ACTIVATIONS:
         raise InputError(f"there is no activation {activation!r}; known: {', '.join(ACTIVATIONS)}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,7 +26,7 @@ from glinfer.quant.ggml import inputs_of, words_of
 from glinfer.tensors.ops import Ops
 from glinfer.tensors.own import own_pass
 from glinfer.tensors.storage import Storage
-from glinfer.tensors.tensor import PACKED, TEXTURE_FORMATS, Shape, Tensor, as_matrix, named, shape_from
+from glinfer.tensors.tensor import PACKED, TEXTURE_FORMATS, Shape, Tensor, as_matrix, named, shape_from, type_name
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,8 @@ class Device(Closing):
             c = dev.ops.matmul(a, b)
             c.numpy()
 
-    A device belongs to the thread that opened it.
+    A device belongs to the thread that opened it. Methods raise PlanError for more elements than one texture holds,
+    and ContextError in another thread or after :meth:`close`.
 
     Attributes:
         ops: every kernel, see :class:`glinfer.tensors.ops.Ops` and docs/kernels.md.
@@ -92,28 +93,16 @@ class Device(Closing):
 
         Raises:
             InputError: the values are of another type, are not a rectangle, or are empty and packed.
-            PlanError: they are too many for one texture.
-            ContextError: the device is closed, or belongs to another thread.
         """
         self.context.activate()
         self.collect()
         if isinstance(dtype, str) and dtype.upper() in BLOCK_FORMATS:
             return self._packed(numbers(values), dtype.upper())
-        return self._plain(plain_array(values, dtype))
+        return self._plain(plain_array(values, dtype, BLOCK_FORMATS))
 
     @named("zeros")
     def zeros(self, shape: int | Sequence[int], dtype: npt.DTypeLike = "float32") -> Tensor:
-        """Make a tensor of zeros.
-
-        Args:
-            shape: the edges, each at least 0.
-            dtype: ``float32``, ``float16`` or ``int32``.
-
-        Raises:
-            InputError: there is no such shape or type.
-            PlanError: the elements are too many for one texture.
-            ContextError: the device is closed, or belongs to another thread.
-        """
+        """Make a tensor of zeros of float32, float16 or int32; each edge is at least 0."""
         return self.full(shape, 0, dtype)
 
     @named("full")
@@ -128,9 +117,7 @@ class Device(Closing):
             dtype: ``float32``, ``float16`` or ``int32``; by default int32 for a whole number, else float32.
 
         Raises:
-            InputError: there is no such shape or type, or the type cannot hold the value.
-            PlanError: the elements are too many for one texture.
-            ContextError: the device is closed, or belongs to another thread.
+            InputError: the type cannot hold the value.
         """
         self.context.activate()
         self.collect()
@@ -282,11 +269,7 @@ class Device(Closing):
 
 
 def numbers(values: Any) -> Array:
-    """Convert array-like values to an array of whole numbers or floats.
-
-    Raises:
-        InputError: they are not a rectangle of numbers.
-    """
+    """Convert array-like values to an array of whole numbers or floats; InputError for anything else."""
     if isinstance(values, Tensor):
         raise InputError("found a tensor; use it directly, or on another device its copy: tensor.numpy()")
     try:
@@ -299,13 +282,9 @@ def numbers(values: Any) -> Array:
     return array
 
 
-def plain_array(values: Any, dtype: Any = None) -> Array:
-    """Copy array-like values to a type that textures can hold unpacked.
-
-    Raises:
-        InputError: the values are not a rectangle of numbers, or are not exact in the default type without ``dtype``.
-    """
-    wanted = None if dtype is None else _plain_type(dtype)
+def plain_array(values: Any, dtype: Any = None, packed: Collection[str] = ()) -> Array:
+    """Copy array-like values to a type that textures can hold unpacked; the caller also takes the types ``packed``."""
+    wanted: np.dtype[Any] | None = None if dtype is None else np.dtype(type_name(dtype, TEXTURE_FORMATS, packed))
     array = numbers(values)
     if wanted is None and array.dtype.kind in "iu":
         wanted = np.dtype(np.int32)
@@ -322,15 +301,3 @@ def plain_array(values: Any, dtype: Any = None) -> Array:
             raise InputError(f"found {array.dtype} from {array.min()} to {array.max()}; int32 cannot hold that exactly")
     with np.errstate(over="ignore"):
         return np.array(array, dtype=wanted, order="C")
-
-
-def _plain_type(dtype: Any) -> np.dtype[Any]:
-    known = ", ".join((*TEXTURE_FORMATS, *BLOCK_FORMATS))
-    try:
-        wanted = np.dtype(dtype)
-    except (TypeError, ValueError):
-        raise InputError(f"dtype is {dtype!r}; expected one of {known}") from None
-    if wanted.name not in TEXTURE_FORMATS:
-        raise InputError(f"dtype is {wanted}; expected one of {known}")
-    native: np.dtype[Any] = wanted.newbyteorder("=")
-    return native

@@ -2,95 +2,69 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from glinfer.errors import InputError
 from glinfer.kernels.flat.lookup import lookup as lookup_draw
 from glinfer.kernels.flat.lookup import position_add as position_draw
 from glinfer.kernels.flat.lookup import table_defines
 from glinfer.kernels.spec import Op, TensorSpec, register
-from glinfer.tensors.base import Group, expect_floats
+from glinfer.tensors.base import Group, Result, expect_floats
 from glinfer.tensors.passes import Passes
-from glinfer.tensors.tensor import TEXTURE_FORMATS, Tensor, is_whole
+from glinfer.tensors.tensor import FLOATS, TEXTURE_FORMATS, Tensor, is_whole
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 class Embeddings(Group):
     """Lookups, positions and unpacking. Copied values keep their bits; unpacked or added ones are float32."""
 
-    def lookup(
-        self,
-        ids: Tensor,
-        table: Tensor,
-        *,
-        check_ids: bool = False,
-        dtype: npt.DTypeLike = "float32",
-        out: Tensor | None = None,
-    ) -> Tensor:
+    def lookup(self, ids: Tensor, table: Tensor, *, check_ids: bool = False, **result: Unpack[Result]) -> Tensor:
         """The rows of a table by their ids; ids [...] of int32, table [V, D] → [..., D].
 
         Args:
             ids: any shape. An id below 0, or of V or more, gives a row of zeros.
             table: float32, float16 or packed, such as token embeddings from a GGUF file.
-            dtype: the result's type, float32 or float16.
             check_ids: read the ids back first, which waits for them, and refuse ids outside the table.
-            out: the tensor to write to; a new one by default.
-
-        Raises:
-            InputError: the table is not a matrix of floats or blocks; the ids are not int32; with ``check_ids``, an id
-                is outside the table.
         """
-        if table.ndim != 2 or (not table.packed and table.dtype not in ("float32", "float16")):
+        if table.ndim != 2 or (not table.packed and table.dtype not in FLOATS):
             raise InputError(
                 f"table is {list(table.shape)} of {table.dtype}; expected [V, D] of float32, float16 or packed"
             )
         if check_ids:
             _expect_rows(ids, table.shape[0])
-        return self._rows(ids, "table", table, dtype, out)
+        return self._rows(ids, "table", table, **result)
 
     def gather_rows(self, x: Tensor, ids: Tensor, *, out: Tensor | None = None) -> Tensor:
         """``x[ids]`` as in NumPy; x [R, D] of float32, float16 or int32, ids [...] of int32 → [..., D] of x's type.
 
         Unlike in NumPy, a negative id does not count from the end: an id below 0, or of R or more, gives a row of
         zeros.
-
-        Args:
-            x: a matrix.
-            ids: any shape.
-            out: the tensor to write to; a new one by default.
-
-        Raises:
-            InputError: x is not a matrix, or packed; the ids are not int32.
         """
         if x.ndim != 2 or x.packed:
             hint = "look its rows up instead" if x.packed else "reshape it first"
             known = ", ".join(TEXTURE_FORMATS)
             raise InputError(f"x is {list(x.shape)} of {x.dtype}; expected [R, D] of {known}; {hint}")
-        return self._rows(ids, "x", x, x.dtype, out, exact=True)
+        return self._rows(ids, "x", x, dtype=x.dtype, out=out, exact=True)
 
-    def _rows(
-        self, ids: Tensor, name: str, table: Tensor, dtype: npt.DTypeLike, out: Tensor | None, *, exact: bool = False
-    ) -> Tensor:
+    def _rows(self, ids: Tensor, name: str, table: Tensor, *, exact: bool = False, **result: Unpack[Result]) -> Tensor:
         _expect_ids(ids)
         inputs, form = table.shape[1], table.dtype if table.packed else None
-        reads, options = {"ids": ids, name: table}, dict[str, Any](table_format=form, inputs=inputs)
-        return self._draw(lookup_draw, reads, (*ids.shape, inputs), dtype, out, exact=exact, **options)
 
-    def dequantize(self, table: Tensor, *, dtype: npt.DTypeLike = "float32", out: Tensor | None = None) -> Tensor:
+        def build(passes: Passes, ids: TensorSpec, out: TensorSpec, **tables: TensorSpec) -> None:
+            options: dict[str, Any] = {"table_format": form, "inputs": inputs, "kernels": passes.kernels}
+            passes.draw(lookup_draw(passes.call, passes.call, ids, tables[name], out, **options))
+
+        return self._run(build, {"ids": ids, name: table}, (*ids.shape, inputs), **result, exact=exact)
+
+    def dequantize(self, table: Tensor, **result: Unpack[Result]) -> Tensor:
         """The weights of a packed tensor [..., inputs], in that shape; in float32 bit for bit as GGML unpacks them.
 
         ``Q8_ROW`` and ``Q16_ROW`` give each integer times the row's scale, rounded once. OpenGL may treat subnormal
         floats, such as a scale below 1.2e-38, as zero.
-
-        Args:
-            table: in any packed format.
-            dtype: the result's type, float32 or float16, to which the weights are rounded.
-            out: the tensor to write to; a new one by default.
-
-        Raises:
-            InputError: the tensor is not packed.
         """
         if not table.packed:
             raise InputError(f"table is {list(table.shape)} of {table.dtype}; expected a packed tensor")
@@ -100,21 +74,15 @@ class Embeddings(Group):
             defines = table_defines(passes.call, form, inputs, passes.kernels)
             passes.step("dequantize", {"weight": table}, [out], defines=defines)
 
-        return self._run(build, {"table": table}, table.shape, dtype, out)
+        return self._run(build, {"table": table}, table.shape, **result)
 
-    def add_positions(
-        self, x: Tensor, table: Tensor, *, offset: int = 0, dtype: npt.DTypeLike = "float32", out: Tensor | None = None
-    ) -> Tensor:
+    def add_positions(self, x: Tensor, table: Tensor, *, offset: int = 0, **result: Unpack[Result]) -> Tensor:
         """``x[..., s, :] + table[offset + s]``: learned positions (Vaswani et al. 2017); x [..., S, D], table [P, D].
 
         Args:
             x: float32 or float16; the result has its shape. A vector [D] is one row.
             table: float32 or float16.
             offset: the position of row 0.
-            dtype, out: the result's type, float32 or float16, and the tensor to write to, by default a new one.
-
-        Raises:
-            InputError: the shapes do not fit, or the table lacks some of the positions.
         """
         expect_floats(x=x, table=table)
         if x.ndim < 1 or table.ndim != 2 or x.shape[-1] != table.shape[1]:
@@ -129,7 +97,7 @@ class Embeddings(Group):
                 f"expected a whole number from 0 to {room}"
             )
         reads = {"x": x, "table": table}
-        return self._draw(position_draw, reads, x.shape, dtype, out, length=length, offset=int(offset))
+        return self._draw(position_draw, reads, x.shape, **result, length=length, offset=int(offset))
 
 
 def _expect_ids(ids: Tensor) -> None:

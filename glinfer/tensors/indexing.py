@@ -30,11 +30,7 @@ class Part(NamedTuple):
 
 
 def parts_of(shape: Shape, index: Sequence[Index]) -> list[Part]:
-    """The parts of an index of a tensor of this shape, with whole slices for further axes.
-
-    Raises:
-        InputError: a part is of another kind or out of range, or there are too many.
-    """
+    """The parts of an index of a tensor of this shape, with whole slices for further axes; InputError if it is bad."""
     at = f"x is {list(shape)} and the index [{', '.join(_spelt(part) for part in index)}]"
     given = sum(part is not None and part is not Ellipsis for part in index)
     if given > len(shape) or sum(part is Ellipsis for part in index) > 1:

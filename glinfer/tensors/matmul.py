@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,11 +15,14 @@ from glinfer.kernels.flat.matmul import matmul as matmul_draws
 from glinfer.kernels.flat.matmul_choice import explained, resolve
 from glinfer.kernels.flat.product import Finish, Product, Strategy
 from glinfer.kernels.spec import TensorSpec
-from glinfer.tensors.base import expect_activation, expect_floats
+from glinfer.tensors.base import Result, expect_activation, expect_floats
 from glinfer.tensors.elementwise import Elementwise
 from glinfer.tensors.movement import Movement
 from glinfer.tensors.passes import Passes
 from glinfer.tensors.tensor import Shape, Tensor
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 _AXES = 3
 
@@ -36,8 +39,7 @@ class Products(Elementwise, Movement):
         activation: str = "none",
         residual: Tensor | None = None,
         strategy: str | Strategy | None = None,
-        dtype: npt.DTypeLike = "float32",
-        out: Tensor | None = None,
+        **result: Unpack[Result],
     ) -> Tensor:
         """``activation(x @ y + bias) + residual``, with ``@`` as in ``numpy.matmul``.
 
@@ -48,27 +50,23 @@ class Products(Elementwise, Movement):
             activation: a key of :data:`glinfer.kernels.published.linear.ACTIVATIONS`.
             residual: of the result's shape.
             strategy: one of :data:`glinfer.kernels.flat.matmul.STRATEGIES`; by default chosen by shape.
-            dtype, out: the result's type, float32 or float16, and the tensor to write to, by default a new one.
 
         Returns:
             [..., M, N], without M or N if that operand is a vector.
-
-        Raises:
-            InputError: the shapes do not fit, an operand is not of floats, or the strategy cannot compute this.
         """
         expect_floats(x=x, y=y, bias=bias, residual=residual)
         product = _matrices(x, y)
         if y.ndim == 1:
             if bias is not None:
                 raise InputError(f"y is {list(y.shape)}, so the result has no columns for a bias")
-            return self._matrix_vector(x, y, product, activation, residual, strategy, dtype, out)
+            return self._matrix_vector(x, y, product, residual, activation=activation, strategy=strategy, **result)
         leading = np.broadcast_shapes(x.shape[:-2], y.shape[:-2])
         shape = (*leading, product.n) if x.ndim == 1 else (*leading, x.shape[-2], product.n)
         finish: dict[str, Any] = {"bias": bias, "activation": activation, "residual": residual}
         if 0 not in shape and len(_batch(x.shape[:-2], y.shape[:-2])[1]) > _AXES:
             with self._copied(x, leading) as left, self._copied(y, leading) as right:
-                return self.matmul(left, right, **finish, strategy=strategy, dtype=dtype, out=out)
-        return self._product({"x": x, "y": y}, product, shape, strategy, dtype, out, **finish)
+                return self.matmul(left, right, **finish, strategy=strategy, **result)
+        return self._product({"x": x, "y": y}, product, shape, strategy, **result, **finish)
 
     def _copied(self, x: Tensor, leading: Shape) -> Tensor:
         """Copy x with its leading axes broadcast, axis by axis."""
@@ -82,22 +80,14 @@ class Products(Elementwise, Movement):
         return copied
 
     def _matrix_vector(
-        self,
-        x: Tensor,
-        y: Tensor,
-        product: Product,
-        activation: str,
-        residual: Tensor | None,
-        strategy: str | Strategy | None,
-        dtype: npt.DTypeLike,
-        out: Tensor | None,
+        self, x: Tensor, y: Tensor, product: Product, residual: Tensor | None, out: Tensor | None = None, **options: Any
     ) -> Tensor:
         """Multiply x [..., M, K] by y [K]: the rows of x are the weights, and y the one row."""
         reads, shape, rows = {"y": y, "x": x}, x.shape[:-1], (product.n,)
         if shape == rows:
-            return self._product(reads, product, shape, strategy, dtype, out, activation=activation, residual=residual)
+            return self._product(reads, product, shape, out=out, residual=residual, **options)
         flat = None if residual is None else residual.reshape(rows)
-        with self._product(reads, product, rows, strategy, dtype, activation=activation, residual=flat) as found:
+        with self._product(reads, product, rows, residual=flat, **options) as found:
             return self.repack(found, shape, out=out)
 
     def linear(
@@ -109,37 +99,25 @@ class Products(Elementwise, Movement):
         activation: str = "none",
         residual: Tensor | None = None,
         strategy: str | Strategy | None = None,
-        dtype: npt.DTypeLike = "float32",
-        out: Tensor | None = None,
+        **result: Unpack[Result],
     ) -> Tensor:
         """``activation(x @ weight.T + bias) + residual``: a linear layer.
 
         Args:
             x: [..., K], of float32 or float16.
             weight: [N, K], of float32, float16 or a packed format, which the shader unpacks.
-            bias, activation, residual, strategy, dtype, out: see :meth:`matmul`.
+            bias, activation, residual, strategy: see :meth:`matmul`.
 
         Returns:
             [..., N].
-
-        Raises:
-            InputError: the shapes do not fit, x is not of floats, or the strategy cannot compute this.
         """
         expect_floats(x=x, weight=None if weight.packed else weight, bias=bias, residual=residual)
         product = _layer(x, weight, "weight")
         reads, shape = {"x": x, "weight": weight}, (*x.shape[:-1], product.n)
         finish: dict[str, Any] = {"bias": bias, "activation": activation, "residual": residual}
-        return self._product(reads, product, shape, strategy, dtype, out, **finish)
+        return self._product(reads, product, shape, strategy, **result, **finish)
 
-    def dot(
-        self,
-        x: Tensor,
-        y: Tensor,
-        *,
-        strategy: str | Strategy | None = None,
-        dtype: npt.DTypeLike = "float32",
-        out: Tensor | None = None,
-    ) -> Tensor:
+    def dot(self, x: Tensor, y: Tensor, *, strategy: str | Strategy | None = None, **result: Unpack[Result]) -> Tensor:
         """``numpy.dot``: the sum product over the last axis of x and the second-to-last of y.
 
         ``dot(x, y)[i…, j…, n] = Σ_k x[i…, k] · y[j…, k, n]``; for vectors the inner product; for a tensor without axes
@@ -148,33 +126,27 @@ class Products(Elementwise, Movement):
         Args:
             x: [..., K] or [], of float32 or float16.
             y: [..., K, N], [K] or [].
-            strategy, dtype, out: see :meth:`matmul`.
-
-        Raises:
-            InputError: the shapes do not fit, or an operand is not of floats.
+            strategy: see :meth:`matmul`.
         """
         expect_floats(x=x, y=y)
         if not x.shape or not y.shape:
-            return self.multiply(x, y, dtype=dtype, out=out)
+            return self.multiply(x, y, **result)
         if y.ndim <= 2:
-            return self.matmul(x, y, strategy=strategy, dtype=dtype, out=out)
+            return self.matmul(x, y, strategy=strategy, **result)
         _expect_inner(x, y, x.shape[-1], y.shape[-2])
         k, n = y.shape[-2:]
         axes = (y.ndim - 2, *range(y.ndim - 2), y.ndim - 1)
         shape = (*x.shape[:-1], *y.shape[:-2], n)
+        out = result.pop("out", None)
         with (
             self.transpose(y, axes) as moved,
             moved.reshape(k, math.prod(y.shape[:-2]) * n) as flat,
-            self.matmul(x, flat, dtype=dtype) as found,
+            self.matmul(x, flat, **result) as found,
         ):
             return self.repack(found, shape, out=out)
 
     def explain(self, x: Tensor, y: Tensor, *, linear: bool = False) -> str:
-        """The strategy of :meth:`matmul` (or :meth:`linear`) of x and y on this device, and the reason; draws nothing.
-
-        Raises:
-            InputError: the shapes do not fit, or an operand is not of floats.
-        """
+        """The strategy of :meth:`matmul` or :meth:`linear` of x and y on this device, and why; draws nothing."""
         expect_floats(x=x, y=None if linear and y.packed else y)
         product = _layer(x, y, "y") if linear else _matrices(x, y)
         if not product.count * product.m * product.n:
@@ -188,9 +160,9 @@ class Products(Elementwise, Movement):
         product: Product,
         shape: Shape,
         strategy: str | Strategy | None,
-        dtype: npt.DTypeLike,
-        out: Tensor | None = None,
         *,
+        dtype: npt.DTypeLike = "float32",
+        out: Tensor | None = None,
         bias: Tensor | None = None,
         residual: Tensor | None = None,
         activation: str = "none",
@@ -223,11 +195,7 @@ class Products(Elementwise, Movement):
 
 
 def _matrices(x: Tensor, y: Tensor) -> Product:
-    """The product ``x @ y``; if more than three axes would broadcast, the product of both with all leading axes.
-
-    Raises:
-        InputError: the shapes do not fit.
-    """
+    """The product ``x @ y``; if more than three axes would broadcast, the product of both with all leading axes."""
     shapes = f"x is {list(x.shape)} and y is {list(y.shape)}"
     if not x.shape or not y.shape:
         raise InputError(f"{shapes}; both need an axis to sum over")
@@ -253,13 +221,8 @@ def _matrices(x: Tensor, y: Tensor) -> Product:
 
 
 def _batch(x: Shape, y: Shape) -> tuple[int, list[tuple[int, bool, bool]]]:
-    """Broadcast the leading axes of two stacks of matrices.
-
-    Returns the number of neighbouring matrices of x that share a matrix of y, and the other axes, joined where
-    possible: their sizes, and whether x and y have them.
-
-    Raises:
-        ValueError: they do not broadcast.
+    """Broadcast the leading axes of two stacks of matrices: the number of neighbouring matrices of x that share a
+    matrix of y; and the other axes, joined where possible: their sizes, and whether x and y have them.
     """
     shape = np.broadcast_shapes(x, y)
     padded_x, padded_y = ((1,) * (len(shape) - len(own)) + own for own in (x, y))

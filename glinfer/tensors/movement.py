@@ -8,17 +8,16 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from glinfer.errors import InputError, PlanError
 from glinfer.kernels.flat.movement import MAX_PARTS, concat, repack, strided_axes, strided_copy
 from glinfer.kernels.flat.strided import Axis
 from glinfer.kernels.spec import TensorSpec
-from glinfer.tensors.base import Group
+from glinfer.tensors.base import Group, expect_whole
 from glinfer.tensors.indexing import Index, parts_of
 from glinfer.tensors.passes import Passes
-from glinfer.tensors.tensor import TEXTURE_FORMATS, Shape, Tensor, as_matrix, is_whole, shape_from
+from glinfer.tensors.tensor import FLOATS, TEXTURE_FORMATS, Shape, Tensor, as_matrix, is_whole, shape_from, type_name
 
 
 class Movement(Group):
@@ -57,12 +56,9 @@ class Movement(Group):
 
         Returns:
             q [..., H, S, D], k and v [..., K, S, D]; with ``flat`` q [..., S, H·D], k and v [..., S, K·D].
-
-        Raises:
-            InputError: x has another number of columns.
         """
         kv_heads = heads if kv_heads is None else kv_heads
-        _expect_counts(heads=heads, kv_heads=kv_heads, head_dim=1 if head_dim is None else head_dim)
+        expect_whole(1, heads=heads, kv_heads=kv_heads, head_dim=1 if head_dim is None else head_dim)
         parts = heads + 2 * kv_heads
         _expect_elements(x)
         width = _head_width(x, parts, f"({heads} + 2·{kv_heads})", head_dim)
@@ -84,21 +80,13 @@ class Movement(Group):
         return q, k, v
 
     def split_heads(self, x: Tensor, heads: int, *, out: Tensor | None = None) -> Tensor:
-        """x [..., S, H·D] → [..., H, S, D].
-
-        Raises:
-            InputError: x has fewer than two axes, or its columns are not a multiple of the heads.
-        """
-        _expect_counts(heads=heads)
+        """x [..., S, H·D] → [..., H, S, D]."""
+        expect_whole(1, heads=heads)
         width = _head_width(x, heads, str(heads), None)
         return self._moved(x, _split_axes(x.shape, heads, width), out=out)
 
     def merge_heads(self, x: Tensor, *, out: Tensor | None = None) -> Tensor:
-        """x [..., H, S, D] → [..., S, H·D]: the inverse of :meth:`split_heads`.
-
-        Raises:
-            InputError: x has fewer than three axes.
-        """
+        """x [..., H, S, D] → [..., S, H·D]: the inverse of :meth:`split_heads`."""
         if x.ndim < 3:
             raise InputError(f"x is {list(x.shape)}; expected [..., heads, rows, columns of a head]")
         *outer, heads, rows, columns = axes_of(x.shape)
@@ -106,11 +94,7 @@ class Movement(Group):
         return self._moved(x, [*outer, rows, heads, columns], shape, out=out)
 
     def slice(self, x: Tensor, *index: Index, out: Tensor | None = None) -> Tensor:
-        """``x[index]`` with NumPy's basic indexing: whole numbers, slices, one Ellipsis, None for a new axis.
-
-        Raises:
-            InputError: an index is of another kind or out of range, or there are too many.
-        """
+        """``x[index]`` with NumPy's basic indexing: whole numbers, slices, one Ellipsis, None for a new axis."""
         own, parts = axes_of(x.shape), parts_of(x.shape, index)
         axes, row, col = [], 0, 0
         for part in parts:
@@ -121,11 +105,7 @@ class Movement(Group):
         return self._moved(x, axes, row_offset=row, col_offset=col, out=out)
 
     def expand(self, x: Tensor, shape: Sequence[int], *, out: Tensor | None = None) -> Tensor:
-        """``numpy.broadcast_to``, copied: edges of 1 are repeated, and leading axes added.
-
-        Raises:
-            InputError: x does not broadcast to this shape.
-        """
+        """``numpy.broadcast_to``, copied: edges of 1 are repeated, and leading axes added."""
         wanted = shape_from(shape)
         own = [Axis(1, 0, 0)] * (len(wanted) - x.ndim) + axes_of(x.shape)
         fits = len(wanted) == len(own) and all(axis.size in (1, edge) for axis, edge in zip(own, wanted, strict=True))
@@ -135,11 +115,7 @@ class Movement(Group):
         return self._moved(x, axes, out=out)
 
     def repack(self, x: Tensor, shape: Sequence[int], *, out: Tensor | None = None) -> Tensor:
-        """``numpy.reshape``, copied. :meth:`glinfer.tensors.tensor.Tensor.reshape` needs no copy if texels stay.
-
-        Raises:
-            InputError: the shape has another number of elements.
-        """
+        """``numpy.reshape``, copied. :meth:`glinfer.tensors.tensor.Tensor.reshape` needs no copy if texels stay."""
         wanted = shape_from(shape)
         if math.prod(wanted) != x.size:
             raise InputError(f"x is {list(x.shape)} of {x.size} elements, which cannot become {list(wanted)}")
@@ -147,25 +123,12 @@ class Movement(Group):
         return self._draw(repack, {"x": x}, wanted, x.dtype, out, exact=True)
 
     def astype(self, x: Tensor, dtype: npt.DTypeLike, *, out: Tensor | None = None) -> Tensor:
-        """The elements as float32 or float16, rounded to nearest, ties to even; or unchanged in their own type.
-
-        Raises:
-            InputError: floats would become int32, or there is no such type.
-        """
-        try:
-            wanted = np.dtype(dtype).name
-        except TypeError:
-            wanted = str(dtype)
-        if wanted not in TEXTURE_FORMATS or (wanted == "int32" and x.dtype != "int32"):
-            raise InputError(f"x is {list(x.shape)} of {x.dtype} and dtype is {wanted}; expected float32 or float16")
-        return self._moved(x, axes_of(x.shape), dtype=wanted, out=out)
+        """The elements as float32 or float16, rounded to nearest, ties to even; or unchanged in their own type."""
+        known = TEXTURE_FORMATS if x.dtype == "int32" else FLOATS
+        return self._moved(x, axes_of(x.shape), dtype=type_name(dtype, known), out=out)
 
     def concat(self, tensors: Sequence[Tensor], axis: int = -1, *, out: Tensor | None = None) -> Tensor:
-        """``numpy.concatenate``: tensors joined along an axis, up to 8 of them in one draw.
-
-        Raises:
-            InputError: ``tensors`` is empty, or they differ in type or in the edge of another axis.
-        """
+        """``numpy.concatenate``: tensors joined along an axis, up to 8 of them in one draw."""
         if not tensors:
             raise InputError("found no tensors; expected at least one")
         first = tensors[0]
@@ -248,12 +211,6 @@ def _axis(x: Tensor, axis: int) -> int:
 def _expect_elements(x: Tensor) -> None:
     if x.packed:
         raise InputError(f"x is {list(x.shape)} of {x.dtype}, whose elements are packed in blocks; dequantize it first")
-
-
-def _expect_counts(**counts: int) -> None:
-    for name, count in counts.items():
-        if not is_whole(count) or count < 1:
-            raise InputError(f"{name} is {count}; expected a whole number from 1 on")
 
 
 def _head_width(x: Tensor, parts: int, spelt: str, head_dim: int | None) -> int:

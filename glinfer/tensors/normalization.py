@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 from numbers import Real
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
 from glinfer.errors import InputError
 from glinfer.kernels.flat.normalize import Norm, normalized
 from glinfer.kernels.spec import TensorSpec
-from glinfer.tensors.base import Group, expect_floats, expect_rows, expect_same_shape
+from glinfer.tensors.base import Group, Result, expect_floats, expect_rows, expect_same_shape
 from glinfer.tensors.passes import Passes
 from glinfer.tensors.tensor import Tensor
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 class Normalizations(Group):
@@ -29,8 +32,7 @@ class Normalizations(Group):
         bias: Tensor | None = None,
         *,
         eps: float = 1e-5,
-        dtype: npt.DTypeLike = "float32",
-        out: Tensor | None = None,
+        **result: Unpack[Result],
     ) -> Tensor:
         """``(x - mean) / sqrt(variance + eps) * weight + bias`` (Ba et al. 2016); x [..., D].
 
@@ -41,13 +43,9 @@ class Normalizations(Group):
             x: float32 or float16, at least one axis.
             weight, bias: [D] of float32 or float16; 1 and 0 by default.
             eps: at least 0.
-            dtype, out: the result's type, float32 or float16, and the tensor to write to, by default a new one.
-
-        Raises:
-            InputError: the shapes do not fit, one is not of floats, or eps is below 0.
         """
         _expect(x, eps, weight=weight, bias=bias)
-        return self._normalized("layer", x, dtype, out, weight=weight, bias=bias, eps=float(eps))
+        return self._normalized("layer", x, **result, weight=weight, bias=bias, eps=float(eps))
 
     def rms_norm(
         self,
@@ -56,8 +54,7 @@ class Normalizations(Group):
         *,
         eps: float = 1e-6,
         offset: float = 0.0,
-        dtype: npt.DTypeLike = "float32",
-        out: Tensor | None = None,
+        **result: Unpack[Result],
     ) -> Tensor:
         """``x / sqrt(mean(x²) + eps) * (weight + offset)`` (Zhang and Sennrich 2019); x [..., D].
 
@@ -67,14 +64,10 @@ class Normalizations(Group):
             x: float32 or float16, at least one axis.
             weight: [D] of float32 or float16; 1 by default.
             eps: at least 0.
-            offset: added to the weight: 1 in Gemma.
-            dtype, out: the result's type, float32 or float16, and the tensor to write to, by default a new one.
-
-        Raises:
-            InputError: the shapes do not fit, one is not of floats, eps is below 0, or an offset has no weight.
+            offset: added to the weight, which must be given: 1 in Gemma.
         """
         _expect(x, eps, offset, weight=weight)
-        return self._normalized("rms", x, dtype, out, weight=weight, eps=float(eps), offset=float(offset))
+        return self._normalized("rms", x, **result, weight=weight, eps=float(eps), offset=float(offset))
 
     def add_rms_norm(
         self,
@@ -93,9 +86,6 @@ class Normalizations(Group):
             residual: of x's shape, float32 or float16.
             weight, eps, offset: as in :meth:`rms_norm`.
             dtype: the results' type, float32 or float16; the norm is that of the float32 sum.
-
-        Raises:
-            InputError: as in :meth:`rms_norm`; or x and residual differ in shape.
         """
         _expect(x, eps, offset, weight=weight)
         expect_floats(residual=residual)
@@ -108,35 +98,29 @@ class Normalizations(Group):
         added, y = self._results(build, reads, {"added": x.shape, "y": x.shape}, dtype)
         return added, y
 
-    def softmax(self, x: Tensor, *, dtype: npt.DTypeLike = "float32", out: Tensor | None = None) -> Tensor:
+    def softmax(self, x: Tensor, **result: Unpack[Result]) -> Tensor:
         """``exp(x) / sum(exp(x))`` over the last axis; x [..., N] of float32 or float16.
 
         Rows do not overflow, because their largest element is subtracted first. -Inf becomes 0; in a row of only -Inf,
         or of equal elements such as -1e30, every element becomes 1/N. A row with NaN or +Inf becomes NaN.
-
-        Args:
-            x: at least one axis.
-            dtype, out: the result's type, float32 or float16, and the tensor to write to, by default a new one.
-
-        Raises:
-            InputError: x has no axis, is not of floats, or ``out`` does not fit.
         """
         expect_rows(x=x)
-        return self._normalized("softmax", x, dtype, out)
+        return self._normalized("softmax", x, **result)
 
-    def log_softmax(self, x: Tensor, *, dtype: npt.DTypeLike = "float32", out: Tensor | None = None) -> Tensor:
+    def log_softmax(self, x: Tensor, **result: Unpack[Result]) -> Tensor:
         """The logarithm of :meth:`softmax`, even if that is too small for float32; -Inf stays -Inf."""
         expect_rows(x=x)
-        return self._normalized("log_softmax", x, dtype, out)
+        return self._normalized("log_softmax", x, **result)
 
     def _normalized(
         self,
         name: str,
         x: Tensor,
-        dtype: npt.DTypeLike,
-        out: Tensor | None,
         weight: Tensor | None = None,
         bias: Tensor | None = None,
+        *,
+        dtype: npt.DTypeLike = "float32",
+        out: Tensor | None = None,
         **numbers: Any,
     ) -> Tensor:
         def build(passes: Passes, x: TensorSpec, out: TensorSpec, **vectors: Any) -> None:

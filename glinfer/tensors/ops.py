@@ -26,4 +26,10 @@ class Ops(
     Sequences,
     Sorting,
 ):
-    """The kernels of a device, listed in docs/kernels.md; :class:`Attention` includes products, sums and copies."""
+    """The kernels of a device, listed in docs/kernels.md; :class:`Attention` includes products, sums and copies.
+
+    Most kernels take the options of :class:`glinfer.tensors.base.Result`.
+
+    Raises:
+        InputError: shapes, types or options do not fit, a tensor was released, or it is on another device.
+    """

@@ -14,8 +14,8 @@ from glinfer.errors import InputError
 from glinfer.formats.files import decode_text, shown
 from glinfer.gl.program import OwnShader
 from glinfer.tensors.base import expect_tensor
-from glinfer.tensors.passes import Passes, float_type
-from glinfer.tensors.tensor import Shape, Tensor, TensorDevice
+from glinfer.tensors.passes import Passes
+from glinfer.tensors.tensor import TEXTURE_FORMATS, Shape, Tensor, TensorDevice, type_name
 
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _VERSION = re.compile(r"^[ \t]*#[ \t]*version\b([^\n]*)", re.MULTILINE)
@@ -34,7 +34,8 @@ def own_pass(
     name: str | None,
 ) -> Tensor:
     """Draw one pass, see :meth:`glinfer.tensors.device.Device.draw`."""
-    whole = dtype in ("int32", np.int32)
+    wanted = type_name(dtype, TEXTURE_FORMATS)
+    whole = wanted == "int32"
     own = _read(shader, name, "ivec4" if whole else "vec4")
     for given, what in ((inputs, "inputs"), (uniforms, "uniforms")):
         if not isinstance(given, Mapping):
@@ -47,7 +48,6 @@ def own_pass(
     for key, value in numbers:
         if not isinstance(value, (int, float)):
             raise InputError(f"uniform {key!r} is {type(value).__name__}; expected a number")
-    wanted = "int32" if whole else float_type(dtype)
     with Passes(device, f"own.{own.name}") as passes:
         if 0 in shape:
             return passes.zeros(shape, wanted, out, **inputs)
@@ -63,11 +63,7 @@ def own_pass(
 
 
 def _read(shader: str | PathLike[str], name: str | None, kind: str) -> OwnShader:
-    """Read a shader whose output is of type ``kind``: GLSL as a string of several lines, or the path of a file.
-
-    Raises:
-        InputError: it cannot be read, or has another version, other outputs, or lacks main.
-    """
+    """Read a shader whose output is of type ``kind``: GLSL as a string of several lines, or the path of a file."""
     text = str(shader)
     if not isinstance(shader, str) or "\n" not in shader:
         try:

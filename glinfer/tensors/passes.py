@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from glinfer.errors import InputError, PlanError
 from glinfer.gl.texture import Texture
 from glinfer.kernels.flat.draws import flat_draw, flat_layout
@@ -23,7 +20,8 @@ from glinfer.tensors.tensor import TEXTURE_FORMATS, Shape, Tensor, TensorDevice,
 class Passes:
     """Collects the inputs, results and draws of one call; :meth:`run` draws them.
 
-    Its errors lack the kernel's name, which :func:`glinfer.tensors.tensor.named` adds.
+    Its errors lack the kernel's name, which :func:`glinfer.tensors.tensor.named` adds: InputError for a tensor that was
+    released, is on another device, or is both written and used otherwise; PlanError for one that no texture holds.
     """
 
     def __init__(self, device: TensorDevice, call: str) -> None:
@@ -36,19 +34,11 @@ class Passes:
         self._rounded: list[tuple[TensorSpec, TensorSpec]] = []
 
     def read(self, name: str, tensor: Tensor) -> TensorSpec:
-        """Declare an input, as a matrix [all other axes, last axis]; a packed tensor is the matrix of its words.
-
-        Raises:
-            InputError: it was released, is on another device, or has no elements.
-        """
+        """Declare an input, as a matrix [all other axes, last axis]; a packed tensor is the matrix of its words."""
         return self._declare(name, "input", tensor)
 
     def changed(self, name: str, tensor: Tensor) -> TensorSpec:
-        """Declare a tensor that the draws change in part, or add to.
-
-        Raises:
-            InputError: it was released, is on another device, is read or written by this call, or has no elements.
-        """
+        """Declare a tensor that the draws change in part, or add to."""
         self.expect_here(name, tensor)
         if tensor.storage.uploaded:
             self._expect_unused(name, tensor)
@@ -56,11 +46,7 @@ class Passes:
         return self._declare(name, "cache", tensor)
 
     def expect_here(self, name: str, tensor: Tensor | None) -> None:
-        """Refuse a released tensor, or one of another device.
-
-        Raises:
-            InputError: it was released, or is on another device.
-        """
+        """Raise an InputError for a released tensor, or one of another device."""
         if tensor is not None:
             if tensor.device is not self.device:
                 raise InputError(f"{name} is a tensor of another device; make it on this one")
@@ -78,22 +64,12 @@ class Passes:
         return self._builder.laid_out(name, kind, tensor.layout)
 
     def scratch(self, name: str, rows: int, cols: int, format_name: str = "rgba32f") -> TensorSpec:
-        """Declare a tensor that only the draws of this call use.
-
-        Raises:
-            PlanError: it does not fit a texture.
-        """
+        """Declare a tensor that only the draws of this call use."""
         edge = self.device.context.limits.max_texture_size
         return self._builder.flat(name, "activation", rows, cols, format_name, edge)
 
     def result(self, name: str, shape: Shape, dtype: str = "float32", out: Tensor | None = None) -> TensorSpec:
-        """Declare a result: a new tensor, or ``out``.
-
-        Raises:
-            PlanError: it does not fit a texture.
-            InputError: ``out`` has another shape or type, was released, is on another device, or shares its elements
-                with a tensor that this call reads or writes.
-        """
+        """Declare a result: a new tensor, or ``out``, which must have this shape and type."""
         spec = self.scratch(name, *as_matrix(shape), TEXTURE_FORMATS[dtype])
         given = out is not None
         if out is None:
@@ -108,30 +84,20 @@ class Passes:
         self._results.append((out, given))
         return spec
 
-    def computed(
-        self, name: str, shape: Shape, dtype: npt.DTypeLike = "float32", out: Tensor | None = None
-    ) -> TensorSpec:
+    def computed(self, name: str, shape: Shape, dtype: str = "float32", out: Tensor | None = None) -> TensorSpec:
         """Declare a result that is computed in float32; in float16 a last draw rounds it, ties to even.
 
         OpenGL does not define the rounding for half-float targets, so draws do not rely on it.
-
-        Raises:
-            PlanError, InputError: as in :meth:`result`; or the type is not of floats.
         """
-        wanted = float_type(dtype)
-        target = self.result(name, shape, wanted, out)
-        if wanted == "float32":
+        target = self.result(name, shape, dtype, out)
+        if dtype == "float32":
             return target
         exact = self.scratch(f"{name} in float32", *as_matrix(shape))
         self._rounded.append((exact, target))
         return exact
 
     def zeros(self, shape: Shape, dtype: str, out: Tensor | None = None, **inputs: Tensor | None) -> Tensor:
-        """Check the inputs, and make a result over no elements, which needs no draw: zeros, or an empty tensor.
-
-        Raises:
-            InputError: ``out`` has another shape or type; or a tensor was released, or is on another device.
-        """
+        """Check the inputs, and make a result over no elements, which needs no draw: zeros, or an empty tensor."""
         for name, tensor in inputs.items():
             self.expect_here(name, tensor)
         if out is not None:
@@ -167,12 +133,7 @@ class Passes:
         self._builder.draw(*draws)
 
     def run(self) -> Sequence[Tensor]:
-        """Draw, and return the results in the order of their declaration.
-
-        Raises:
-            PlanError: the shapes do not fit.
-            GlinferError: the device failed.
-        """
+        """Draw, and return the results in the order of their declaration."""
         for exact, target in self._rounded:
             self.copy(f"{target.name} in float16", exact, target)
         plan = self._builder.build(*self._written)
@@ -189,11 +150,7 @@ class Passes:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        """Release the new results of a call that failed.
-
-        Raises:
-            InputError: in place of a PlanError.
-        """
+        """Release the new results of a call that failed, and raise an InputError in place of a PlanError."""
         if error is None:
             return
         for tensor, given in self._results:
@@ -201,18 +158,3 @@ class Passes:
                 tensor.release()
         if isinstance(error, PlanError):
             raise InputError(str(error)) from None
-
-
-def float_type(dtype: npt.DTypeLike) -> str:
-    """The name of a type for computed results.
-
-    Raises:
-        InputError: it is not float32 or float16.
-    """
-    try:
-        wanted = np.dtype(dtype).name if dtype is not None else "None"
-    except TypeError:
-        wanted = repr(dtype)
-    if wanted not in ("float32", "float16"):
-        raise InputError(f"dtype is {wanted}; expected float32 or float16")
-    return wanted

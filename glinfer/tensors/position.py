@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Any
 
 from glinfer.errors import InputError, PlanError
 from glinfer.kernels.flat.rotate import rotate
 from glinfer.kernels.rotary import Scaling, cosines_and_sines, rope_frequencies
 from glinfer.kernels.spec import Array
-from glinfer.tensors.base import Group, expect_floats
+from glinfer.tensors.base import Group, Result, expect_floats, expect_whole
 from glinfer.tensors.tensor import Tensor, TensorDevice, is_whole
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 _MAX_TABLES = 8  # most recent settings whose angles are kept
 _MIN_ANGLES = 1 << 15  # minimum for a new table
@@ -38,8 +39,7 @@ class Positions(Group):
         rotary_dim: int | None = None,
         scaling: Scaling | None = None,
         length: int | None = None,
-        dtype: npt.DTypeLike = "float32",
-        out: Tensor | None = None,
+        **result: Unpack[Result],
     ) -> Tensor:
         """Rotary position embeddings (Su et al. 2021); x [..., S, heads × D].
 
@@ -62,16 +62,10 @@ class Positions(Group):
             length: number of positions of the context, for ``dynamic`` and ``longrope`` and for the size of the table;
                 by default up to the last position of x. With ``length`` given, ``positions`` are not read back, and not
                 checked to be below it.
-            dtype, out: the result's type, float32 or float16, and the tensor to write to, by default a new one.
-
-        Raises:
-            InputError: the shapes or numbers do not fit, a position is negative or beyond ``length``, or the scaling
-                is of an unknown type or lacks a number.
         """
         expect_floats(x=x)
-        for name, number, least in (("offset", offset, 0), ("heads", heads, 1), ("length", length, 1)):
-            if number is not None and (not is_whole(number) or number < least):
-                raise InputError(f"{name} is {number!r}; expected a whole number from {least} on")
+        expect_whole(0, offset=offset)
+        expect_whole(1, heads=heads, length=1 if length is None else length)
         if x.ndim < 2 or x.shape[-1] % heads:
             raise InputError(f"x is {list(x.shape)}; expected [..., sequence, {heads} heads × their elements]")
         dim, sequence = x.shape[-1] // heads, x.shape[-2]
@@ -84,9 +78,9 @@ class Positions(Group):
         table = None
         if x.size:
             table = self._table(self._needed(sequence, int(offset), positions, length), int(rotary), theta, scaling)
-        reads, optional = {"x": x, "table": table}, {"positions": positions}
+        reads = {"x": x, "table": table, "positions": positions}
         options: dict[str, Any] = {"heads": int(heads), "interleaved": bool(interleaved), "position": int(offset)}
-        return self._draw(rotate, reads, x.shape, dtype, out, optional=optional, sequence=sequence, **options)
+        return self._draw(rotate, reads, x.shape, **result, sequence=sequence, **options)
 
     def _needed(self, sequence: int, offset: int, positions: Tensor | None, length: int | None) -> int:
         """The number of positions that the table needs, up to the last one of x."""

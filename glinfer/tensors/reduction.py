@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Any
 
 from glinfer.errors import InputError
 from glinfer.kernels.flat.stats import STATS, summarize
 from glinfer.kernels.spec import Op, TensorSpec, register
-from glinfer.tensors.base import Group, expect_rows
+from glinfer.tensors.base import Group, Result, expect_rows
 from glinfer.tensors.passes import Passes
 from glinfer.tensors.tensor import Tensor
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 _MAX_ARGMAX_COLUMNS = 1 << 24
 """Limit for the columns of a row in an argmax, because a float32 carries the column's number."""
@@ -20,9 +21,7 @@ _MAX_ARGMAX_COLUMNS = 1 << 24
 class Reductions(Group):
     """One number for every row, computed in float32 by two draws, or three for long or many rows."""
 
-    def sum(
-        self, x: Tensor, *, keepdims: bool = False, dtype: npt.DTypeLike = "float32", out: Tensor | None = None
-    ) -> Tensor:
+    def sum(self, x: Tensor, *, keepdims: bool = False, **result: Unpack[Result]) -> Tensor:
         """The sum over the last axis; x [..., N] of float32 or float16 → [...], or [..., 1].
 
         Rows are summed in nested blocks, so the error hardly grows with N. NaN and infinities behave as in NumPy.
@@ -30,41 +29,27 @@ class Reductions(Group):
         Args:
             x: at least one axis.
             keepdims: keep the last axis, with one element.
-            dtype, out: the result's type, float32 or float16, and the tensor to write to, by default a new one.
-
-        Raises:
-            InputError: x has no axis, is not of floats, or ``out`` does not fit.
         """
-        return self._column(x, "sum", keepdims, dtype, out)
+        return self._column(x, "sum", keepdims, **result)
 
-    def max(
-        self, x: Tensor, *, keepdims: bool = False, dtype: npt.DTypeLike = "float32", out: Tensor | None = None
-    ) -> Tensor:
-        """The largest element of the last axis, or NaN if the row has one; see :meth:`sum`.
-
-        Raises:
-            InputError: as in :meth:`sum`; or rows have no elements.
-        """
-        return self._column(x, "largest", keepdims, dtype, out)
+    def max(self, x: Tensor, *, keepdims: bool = False, **result: Unpack[Result]) -> Tensor:
+        """The largest element of the last axis, which must have one, or NaN if the row has NaN; see :meth:`sum`."""
+        return self._column(x, "largest", keepdims, **result)
 
     def argmax(self, x: Tensor, *, keepdims: bool = False, out: Tensor | None = None) -> Tensor:
         """The index of the largest element of the last axis, as int32; see :meth:`sum`.
 
-        Ties give the first index; NaN counts as larger than all others, as in NumPy.
-
-        Raises:
-            InputError: as in :meth:`max`; or x has more than 2^24 columns, whose numbers float32 cannot hold.
+        Ties give the first index; NaN counts as larger than all others, as in NumPy. x has at most 2^24 columns, whose
+        numbers float32 holds.
         """
         if x.shape and x.shape[-1] > _MAX_ARGMAX_COLUMNS:
             raise InputError(
                 f"x is {list(x.shape)}; expected at most {_MAX_ARGMAX_COLUMNS} columns, whose numbers float32 holds; "
                 "split the rows"
             )
-        return self._column(x, "largest", keepdims, "int32", out, index=True)
+        return self._column(x, "largest", keepdims, dtype="int32", out=out, index=True)
 
-    def cross_entropy(
-        self, logits: Tensor, targets: Tensor, *, dtype: npt.DTypeLike = "float32", out: Tensor | None = None
-    ) -> Tensor:
+    def cross_entropy(self, logits: Tensor, targets: Tensor, **result: Unpack[Result]) -> Tensor:
         """``log(sum(exp(logits))) - logits[target]``; logits [..., V], targets int32 [...] → [...].
 
         Each row has its own loss; there is no mean. A target outside of [0, V) gives 0 whatever the row holds, to skip
@@ -74,10 +59,6 @@ class Reductions(Group):
         Args:
             logits: float32 or float16, at least one axis.
             targets: the shape of logits without its last axis.
-            dtype, out: the result's type, float32 or float16, and the tensor to write to, by default a new one.
-
-        Raises:
-            InputError: the shapes do not fit, or one is of another type.
         """
         expect_rows(logits=logits)
         if targets.shape != logits.shape[:-1] or targets.dtype != "int32":
@@ -92,11 +73,9 @@ class Reductions(Group):
             passes.step("cross_entropy", inputs, [out], defines=defines)
 
         # Every target is outside an empty vocabulary, so its loss is 0.
-        return self._run(build, {"logits": logits, "targets": targets}, targets.shape, dtype, out)
+        return self._run(build, {"logits": logits, "targets": targets}, targets.shape, **result)
 
-    def _column(
-        self, x: Tensor, stat: str, keepdims: bool, dtype: npt.DTypeLike, out: Tensor | None, *, index: bool = False
-    ) -> Tensor:
+    def _column(self, x: Tensor, stat: str, keepdims: bool, *, index: bool = False, **result: Unpack[Result]) -> Tensor:
         """One number of the statistics of every row: element i of the result, in row-major order, is that of row i."""
         expect_rows(x=x)
         if stat == "largest" and not x.shape[-1] and 0 not in x.shape[:-1]:
@@ -107,7 +86,7 @@ class Reductions(Group):
             passes.step("stat_column", {"stats": _stats(passes, stat, x)}, [out], defines=defines)
 
         shape = (*x.shape[:-1], 1) if keepdims else x.shape[:-1]
-        return self._run(build, {"x": x}, shape, dtype, out, exact=index)
+        return self._run(build, {"x": x}, shape, **result, exact=index)
 
 
 def _stats(passes: Passes, stat: str, x: TensorSpec) -> TensorSpec:

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import numpy.typing as npt
+from typing import TYPE_CHECKING
 
 from glinfer.errors import InputError
 from glinfer.kernels.flat.convolve import causal_conv as causal_conv_draw
 from glinfer.kernels.flat.delta import MAX_KEY_ELEMENTS, delta_rule
-from glinfer.tensors.base import Group, expect_floats
+from glinfer.tensors.base import Group, Result, expect_floats
 from glinfer.tensors.tensor import Tensor
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 class Sequences(Group):
     """Kernels whose results depend on earlier rows."""
 
-    def causal_conv(
-        self,
-        x: Tensor,
-        taps: Tensor,
-        bias: Tensor | None = None,
-        *,
-        dtype: npt.DTypeLike = "float32",
-        out: Tensor | None = None,
-    ) -> Tensor:
+    def causal_conv(self, x: Tensor, taps: Tensor, bias: Tensor | None = None, **result: Unpack[Result]) -> Tensor:
         """A depthwise causal convolution along the sequence: ``bias + Σ taps[k] * x[s - L + 1 + k]``.
 
         It is that of Mamba (Gu and Dao 2023) and LFM2, without the activation; zeros precede a sequence.
@@ -31,10 +26,6 @@ class Sequences(Group):
             x: float32 or float16; the axis before the last is the sequence, as in [S, D] or [batch, S, D].
             taps: [L, D] of float32 or float16, the last row for the row itself: PyTorch's [D, 1, L] transposed.
             bias: [D] of float32 or float16; 0 by default.
-            dtype, out: the result's type, float32 or float16, and the tensor to write to, by default a new one.
-
-        Raises:
-            InputError: the shapes do not fit, or a tensor is not of floats.
         """
         expect_floats(x=x, taps=taps, bias=bias)
         if x.ndim < 2 or taps.ndim != 2 or taps.shape[1] != x.shape[-1] or not taps.shape[0]:
@@ -43,8 +34,8 @@ class Sequences(Group):
             )
         if bias is not None and bias.shape != x.shape[-1:]:
             raise InputError(f"bias is {list(bias.shape)}; expected {list(x.shape[-1:])}")
-        reads, optional = {"x": x, "taps": taps}, {"bias": bias}
-        return self._draw(causal_conv_draw, reads, x.shape, dtype, out, optional=optional, sequence=x.shape[-2])
+        reads = {"x": x, "taps": taps, "bias": bias}
+        return self._draw(causal_conv_draw, reads, x.shape, **result, sequence=x.shape[-2])
 
     def gated_delta_rule(
         self,
@@ -56,8 +47,7 @@ class Sequences(Group):
         *,
         scale: float | None = None,
         norm_eps: float | None = None,
-        dtype: npt.DTypeLike = "float32",
-        out: Tensor | None = None,
+        **result: Unpack[Result],
     ) -> Tensor:
         """The linear attention of Gated DeltaNet (Yang, Kautz and Hatamizadeh 2024), over whole sequences.
 
@@ -72,13 +62,9 @@ class Sequences(Group):
             beta: [..., S, H] of float32 or float16, the share of a correction that is written.
             scale: the factor of the results, ``D_K ** -0.5`` by default.
             norm_eps: divide each q and each k by ``sqrt(Σ x² + norm_eps)`` first; None for no division.
-            dtype, out: the result's type, float32 or float16, and the tensor to write to, by default a new one.
 
         Returns:
             [..., S, H, D_V].
-
-        Raises:
-            InputError: the shapes do not fit, or a tensor is not of floats.
         """
         expect_floats(q=q, k=k, v=v, g=g, beta=beta)
         whole = v.ndim >= 3 and k.ndim == v.ndim and q.shape == k.shape and k.shape[:-2] == v.shape[:-2]
@@ -97,4 +83,4 @@ class Sequences(Group):
             raise InputError(f"norm_eps is {norm_eps}; expected a number, at least 0")
         reads = {"q": q, "k": k, "v": v, "g": g, "beta": beta}
         factor = elements**-0.5 if scale is None else scale
-        return self._draw(delta_rule, reads, v.shape, dtype, out, sequence=v.shape[-3], scale=factor, norm_eps=norm_eps)
+        return self._draw(delta_rule, reads, v.shape, **result, sequence=v.shape[-3], scale=factor, norm_eps=norm_eps)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from glinfer.errors import InputError
 from glinfer.gl.layouts.flat import LANES
 from glinfer.kernels.spec import Op, TensorSpec, register
-from glinfer.tensors.base import Group, expect_floats
+from glinfer.tensors.base import Group, expect_rows
 from glinfer.tensors.passes import Passes
 from glinfer.tensors.tensor import PACKED, Tensor, is_whole
 
@@ -39,13 +39,8 @@ class Sorting(Group):
         Returns:
             values and indices int32, both [..., k]: largest first, equal values by the lowest index. NaN counts
             as the largest of all, −0 equals 0.
-
-        Raises:
-            InputError: k is not from 1 to n, x has no axes or is not of floats, or the lists do not fit a texture.
         """
-        expect_floats(x=x)
-        if not x.shape:
-            raise InputError("x is a single number; expected at least one axis, as in [n]")
+        expect_rows(x=x)
         if not is_whole(k) or not 1 <= k <= x.shape[-1]:
             raise InputError(f"k is {k!r} and x is {list(x.shape)}; expected k from 1 to {x.shape[-1]}")
         shape, kept = (*x.shape[:-1], int(k)), -(-int(k) // LANES)

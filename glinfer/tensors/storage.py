@@ -14,10 +14,7 @@ from glinfer.kernels.spec import Array
 class Storage:
     """One texture, or the matrix to upload at its first use; released with the last tensor that holds it.
 
-    Attributes:
-        layout: the layout of the elements.
-        holders: the number of tensors that hold it.
-        on_release: a function to call after its release.
+    ``holders`` counts the tensors that hold it, and ``on_release`` is called after its release.
     """
 
     def __init__(
@@ -45,12 +42,7 @@ class Storage:
         return self.layout.nbytes if self.uploaded else 0
 
     def texture(self) -> Texture:
-        """The texture, uploaded now if this is the first use.
-
-        Raises:
-            InputError: it was released, or has no elements.
-            PlanError, GLError: the texture cannot be made.
-        """
+        """The texture, uploaded now if this is the first use; InputError after the release, or without elements."""
         if not self.layout.height:
             raise InputError("a tensor without elements has no texture")
         if self._texture is None:
@@ -61,11 +53,7 @@ class Storage:
         return self._texture
 
     def matrix(self) -> Array:
-        """The elements [rows, cols], before their upload or read back.
-
-        Raises:
-            InputError: it was released.
-        """
+        """The elements [rows, cols], before their upload or read back."""
         if self._matrix is not None:
             return self._matrix.copy()
         return self.texture().read().copy()

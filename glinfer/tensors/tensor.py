@@ -5,14 +5,14 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, TypeVar, Union, cast
+from typing import Any, NoReturn, TypeVar, Union, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from glinfer.errors import InputError, PlanError
+from glinfer.errors import InputError, OptionError, PlanError
 from glinfer.gl.layouts.flat import LANES, FlatLayout
 from glinfer.kernels.spec import Array
 from glinfer.quant.formats import BLOCK_FORMATS
@@ -26,6 +26,8 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 TEXTURE_FORMATS = {"float32": "rgba32f", "float16": "rgba16f", "int32": "rgba32i"}
 """Texture formats of the unpacked types; packed types use :data:`PACKED`."""
 PACKED = "rgba32ui"
+FLOATS = ("float32", "float16")
+"""Types of computed results."""
 
 
 _CALLS = set[str]()
@@ -90,11 +92,9 @@ class Tensor:
     """An array on a device. Made by :meth:`glinfer.Device.tensor` and by every kernel.
 
     Elements are uploaded at their first use. They stay until :meth:`release`, the end of a ``with`` block, or the end
-    of the last reference to the tensor and its views.
+    of the last reference to the tensor and its views; later uses raise an InputError.
 
     Attributes:
-        device: its device.
-        shape: the length of each axis; it cannot be changed in place.
         dtype: ``float32``, ``float16``, ``int32``, or the name of a packed format such as ``Q4_K``, see
             :data:`glinfer.quant.formats.BLOCK_FORMATS`.
     """
@@ -117,11 +117,7 @@ class Tensor:
 
     @property
     def storage(self) -> Storage:
-        """The storage of the elements.
-
-        Raises:
-            InputError: the tensor was released.
-        """
+        """The storage of the elements."""
         if self._storage is None:
             raise InputError(f"this tensor {list(self.shape)} was released; make it again, or release it later")
         return self._storage
@@ -143,11 +139,7 @@ class Tensor:
 
     @property
     def layout(self) -> FlatLayout:
-        """The layout of the elements in the texture; of a packed tensor, of the 32-bit words of its rows.
-
-        Raises:
-            InputError: the tensor was released.
-        """
+        """The layout of the elements in the texture; of a packed tensor, of the 32-bit words of its rows."""
         layout = self.storage.layout
         return layout if self.packed else layout.seen_as(*as_matrix(self.shape))
 
@@ -161,6 +153,16 @@ class Tensor:
         if not self.shape:
             raise TypeError("a tensor without axes has no length")
         return self.shape[0]
+
+    def __eq__(self, other: object) -> NoReturn:
+        """Refuse a comparison, which Python would answer with False; it has no kernel."""
+        raise OptionError("tensors are not compared; compare their elements, as in x.numpy() == y.numpy()")
+
+    __hash__ = object.__hash__
+
+    def __bool__(self) -> NoReturn:
+        """Refuse to be a condition, as NumPy does for arrays of several elements."""
+        raise OptionError("a tensor is neither true nor false; use its elements, as in x.numpy().any()")
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> Array:
         """Support ``numpy.asarray(tensor)``; the result is always a copy, as from :meth:`numpy`."""
@@ -210,11 +212,7 @@ class Tensor:
 
     @named("numpy")
     def numpy(self) -> Array:
-        """A copy of the elements, bit for bit; for a packed tensor its blocks as bytes [..., bytes of a row].
-
-        Raises:
-            InputError: the tensor was released.
-        """
+        """A copy of the elements, bit for bit; for a packed tensor its blocks as bytes [..., bytes of a row]."""
         matrix = self.storage.matrix()
         if self.packed:
             return blocks_of(matrix, self.dtype, self.shape[-1]).reshape(*self.shape[:-1], -1)
@@ -225,10 +223,7 @@ class Tensor:
         """The same elements in another shape, as in ``numpy.reshape``; one edge may be -1.
 
         The result is a view if the texels stay the same: if the last axis does, or is a multiple of four before and
-        after. Otherwise it is a copy.
-
-        Raises:
-            InputError: the shape is invalid, has another number of elements, or splits the rows of a packed tensor.
+        after. Otherwise it is a copy. Rows of a packed tensor stay whole.
         """
         wanted = self._resolved(shape)
         if self.packed:
@@ -258,11 +253,7 @@ class Tensor:
         return tuple(edges)
 
     def release(self) -> None:
-        """Release the elements; the texture is released with the last view. Harmless when repeated.
-
-        Raises:
-            ContextError: there is a texture, and this is not the thread that opened the device.
-        """
+        """Release the elements; the texture is released with the last view. Harmless when repeated."""
         context = self.device.context
         if self._storage is not None and self._storage.uploaded and not context.closed:
             context.require_usable()  # before anything changes
@@ -278,11 +269,7 @@ class Tensor:
             self.device.forget(storage)
 
     def __enter__(self) -> Tensor:
-        """Enter the context manager, which releases the tensor at the end of the block.
-
-        Raises:
-            InputError: it was released before, or its device closed.
-        """
+        """Enter the context manager, which releases the tensor at the end of the block."""
         if self.storage.gone:
             raise InputError(f"this tensor {list(self.shape)} was released with its device; make it on an open device")
         return self
@@ -297,12 +284,23 @@ def is_whole(value: object) -> bool:
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
-def shape_from(shape: object) -> Shape:
-    """Check a shape from the caller; a whole number is one edge.
+def type_name(dtype: object, known: Collection[str], also: Collection[str] = ()) -> str:
+    """The name of a type from the caller, one of ``known``; an error lists the names in ``also`` too.
 
     Raises:
-        InputError: it is not a shape.
+        InputError: it is another type, or none.
     """
+    try:
+        name = str(dtype) if dtype is None else np.dtype(dtype).name  # type: ignore[call-overload]
+    except (TypeError, ValueError):
+        name = repr(dtype)
+    if name not in known:
+        raise InputError(f"dtype is {name}; expected one of {', '.join((*known, *also))}")
+    return name
+
+
+def shape_from(shape: object) -> Shape:
+    """A shape from the caller, where a whole number is one edge; InputError for anything else."""
     edges = shape if isinstance(shape, (tuple, list)) else (shape,)
     if not all(is_whole(edge) and edge >= 0 for edge in edges):
         raise InputError(f"found the shape {shape!r}; expected whole numbers from 0 on")

@@ -326,12 +326,6 @@ def test_releasing_on_one_device_spares_the_same_names_on_another(device: Device
     assert np.array_equal(held.read(), matrix(3)), "closing one device leaves the other working"
 
 
-def test_many_devices_one_after_the_other() -> None:
-    for start in range(10):
-        with open_device() as device:
-            assert np.array_equal(texture(device, start).read(), matrix(start))
-
-
 def test_another_library_may_bind_another_api(device: Device) -> None:
     library, held = ctypes.CDLL("libEGL.so.1"), texture(device, 3)
     assert library.eglBindAPI(EGL_OPENGL_API) == 1

@@ -25,7 +25,7 @@ from glinfer.errors import ContextError, GLError, GlinferError, InputError, Plan
 from glinfer.gl import egl, faults, memory
 from glinfer.gl import program as program_module
 from glinfer.gl import replay as replay_module
-from glinfer.gl.context import Device, open_device
+from glinfer.gl.context import BARRIERS, Device, open_device
 from glinfer.gl.faults import ContextLostError
 from glinfer.gl.layouts.matrix import Layout
 from glinfer.gl.program import Program
@@ -436,26 +436,34 @@ def test_a_context_is_made_to_tell_of_resets_where_that_is_offered(monkeypatch: 
         assert asked == [[*version, 0x3038]]
 
 
-def test_resets_are_asked_for_by_the_name_that_the_driver_has() -> None:
-    def question(api: str, *extensions: str) -> str:
-        asked: list[str] = []
-        raw = types.SimpleNamespace(function=lambda name, *types: asked.append(name) or (lambda: 7))
-        status = faults.asks_for_resets(raw, extensions, api)()  # type: ignore[arg-type]
-        assert status == (7 if asked else 0)
-        return "".join(asked)
+def test_functions_of_extensions_are_asked_for_by_the_name_that_the_driver_has() -> None:
+    raw, asked, missing = RawGL.__new__(RawGL), list[str](), set[str]()
 
-    assert question("es", "GL_KHR_robustness", "GL_EXT_robustness") == "glGetGraphicsResetStatusKHR"
-    assert question("es", "GL_EXT_robustness") == "glGetGraphicsResetStatusEXT"
-    assert question("desktop", "GL_ARB_robustness") == "glGetGraphicsResetStatusARB"
-    assert question("desktop", "GL_KHR_robustness") == "glGetGraphicsResetStatus"
-    assert question("es", "GL_ARB_robustness") == ""
-    missing = RawGL.__new__(RawGL)
+    def function(name: str, result: object) -> Callable[[], object]:
+        asked.append(name)
+        if name in missing:
+            raise ContextError(f"the OpenGL driver has no {name}")
+        return lambda: name
 
-    def none(name: str, *types: Any) -> Any:
-        raise ContextError(f"the OpenGL driver has no {name}")
+    raw.function = function
 
-    missing.function = none
-    assert faults.asks_for_resets(missing, ["GL_KHR_robustness"], "es")() == 0
+    def found(names: dict[str, str], *extensions: str) -> object:
+        ask = raw.of_extension(names, extensions, None)
+        return ask and ask()
+
+    es, desktop = faults.RESET_STATUS["es"], faults.RESET_STATUS["desktop"]
+    assert found(es, "GL_KHR_robustness", "GL_EXT_robustness") == "glGetGraphicsResetStatusKHR"
+    assert found(es, "GL_EXT_robustness") == "glGetGraphicsResetStatusEXT"
+    assert found(desktop, "GL_ARB_robustness") == "glGetGraphicsResetStatusARB"
+    assert found(desktop, "GL_KHR_robustness") == "glGetGraphicsResetStatus"
+    assert found(BARRIERS, "GL_NV_texture_barrier") == "glTextureBarrierNV"
+    assert found(BARRIERS, "GL_ARB_texture_barrier", "GL_NV_texture_barrier") == "glTextureBarrier"
+    asked.clear()
+    assert found(es, "GL_ARB_robustness") is found(BARRIERS, "GL_EXT_texture_view") is None
+    assert not asked, "loaders return an address for any name"
+    missing.add("glTextureBarrier")
+    assert found(BARRIERS, "GL_ARB_texture_barrier", "GL_NV_texture_barrier") == "glTextureBarrierNV"
+    assert found(BARRIERS, "GL_ARB_texture_barrier") is None
 
 
 # Interrupts

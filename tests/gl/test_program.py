@@ -186,22 +186,19 @@ def test_a_compile_error_names_file_and_line(tmp_path: Path, api: str, defines: 
         Program(device, "main", {"MAIN": 0.5, "PART": 0.5}, [], root=root)
 
 
-def test_an_error_in_the_vertex_shader_names_the_vertex_shader(tmp_path: Path, device: Device) -> None:
-    root = folder(tmp_path, {"main.frag": f"{HEAD}void main() {{ y = 1.0; }}\n"})
-    (root / "common" / "triangle.vert").write_text("#version 300 es\n\nvoid main() { gl_Position = nothing; }\n")
-    with compile_error(r"common/triangle\.vert:3: .*nothing"):
-        Program(device, "main", {}, [], root=root)
-
-
-def test_a_fragment_shader_that_speaks_of_vertex_shader_is_still_the_one_named(tmp_path: Path, device: Device) -> None:
-    root = folder(tmp_path, {"main.frag": f"{HEAD}void main() {{ y = vertex_shader; }}\n"})
-    with compile_error(r"main\.frag:4: .*vertex_shader"):
-        Program(device, "main", {}, [], root=root)
-
-
-def test_a_link_error_is_one_line(tmp_path: Path, device: Device) -> None:
-    root = folder(tmp_path, {"main.frag": f"{HEAD}in float never;\nvoid main() {{ y = never; }}\n"})
-    with compile_error(".*never"):
+@pytest.mark.parametrize(
+    ("vertex", "body", "message"),
+    [
+        ("nothing", "void main() { y = 1.0; }", r"common/triangle\.vert:3: .*nothing"),
+        ("vec4(0)", "void main() { y = vertex_shader; }", r"main\.frag:4: .*vertex_shader"),
+        ("vec4(0)", "in float never;\nvoid main() { y = never; }", ".*never"),
+    ],
+    ids=["in the vertex shader", "that speaks of one", "of linking"],
+)
+def test_an_error_names_the_right_shader(tmp_path: Path, device: Device, vertex: str, body: str, message: str) -> None:
+    root = folder(tmp_path, {"main.frag": f"{HEAD}{body}\n"})
+    (root / "common" / "triangle.vert").write_text(f"#version 300 es\n\nvoid main() {{ gl_Position = {vertex}; }}\n")
+    with compile_error(message):
         Program(device, "main", {}, [], root=root)
 
 
@@ -245,20 +242,21 @@ def test_a_log_without_a_place_is_told_whole_in_one_line(log: str, said: str) ->
 # Samplers and uniforms
 
 
-def test_a_sampler_that_the_shader_does_not_use_is_refused(device: Device) -> None:
-    with pytest.raises(PlanError, match=r"^shader copy reads no texture 'extra'$"):
-        Program(device, "copy", {"COLS": 5}, ["x", "extra"])
-    assert not device.live_objects()
-
-
-def test_a_sampler_that_nothing_is_bound_to_is_refused(device: Device) -> None:
-    with pytest.raises(PlanError, match=r"^shader copy samples 'x', to which nothing is bound$"):
-        Program(device, "copy", {"COLS": 5}, [])
-    with pytest.raises(PlanError, match=r"^shader linear reads no texture 'bias'$"):
-        Program(device, "linear", {"IN": 2, "OUT": 2, "ACTIVATION": 0}, ["x", "weight", "bias"])
-    with pytest.raises(PlanError, match=r"^shader softmax reads no texture 'cols'$"):
-        Program(device, "softmax", {"STRIDE": 5}, ["x", "cols"])
-    assert not device.live_objects()
+def test_samplers_that_the_shader_has_not_or_that_nothing_is_bound_to_are_refused(device: Device) -> None:
+    for shader, defines, samplers, message in (
+        ("copy", {"COLS": 5}, ["x", "extra"], "copy reads no texture 'extra'"),
+        ("copy", {"COLS": 5}, [], "copy samples 'x', to which nothing is bound"),
+        (
+            "linear",
+            {"IN": 2, "OUT": 2, "ACTIVATION": 0},
+            ["x", "weight", "bias"],
+            "linear reads no texture 'bias'",
+        ),
+        ("softmax", {"STRIDE": 5}, ["x", "cols"], "softmax reads no texture 'cols'"),
+    ):
+        with pytest.raises(PlanError, match=f"^shader {message}$"):
+            Program(device, shader, defines, samplers)
+        assert not device.live_objects()
 
 
 def test_samplers_take_units_in_the_given_order(device: Device) -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
 from glinfer.errors import PlanError
-from glinfer.gl import context
 from glinfer.gl.context import Device, open_device
 from glinfer.gl.layouts.blocks import BlockLayout, RowLayout
 from glinfer.gl.readback import Readback
@@ -153,25 +151,6 @@ def test_barriers_stand_where_texels_change_hands(device: Device, whole: Texture
 
 def test_only_a_driver_that_says_so_has_a_barrier(device: Device) -> None:
     assert (device.texture_barrier is not None) == ("GL_NV_texture_barrier" in device.extensions)
-    asked: list[str] = []
-
-    class Raw:
-        def __init__(self, known: bool) -> None:
-            self.known = known
-
-        def function(self, name: str, result: object) -> Callable[[], None]:
-            asked.append(name)
-            if not self.known:
-                raise context.ContextError(name)
-            return lambda: None
-
-    find: Any = context._texture_barrier
-    assert find(Raw(True), {"GL_EXT_texture_view"}) is None
-    assert asked == []
-    assert find(Raw(True), {"GL_NV_texture_barrier"}) is not None
-    assert find(Raw(True), {"GL_ARB_texture_barrier", "GL_NV_texture_barrier"}) is not None
-    assert asked == ["glTextureBarrierNV", "glTextureBarrier"]
-    assert find(Raw(False), {"GL_ARB_texture_barrier", "GL_NV_texture_barrier"}) is None
 
 
 @pytest.mark.desktop

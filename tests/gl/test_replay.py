@@ -227,8 +227,9 @@ def test_a_second_run_sets_only_uniforms_that_differ(session: Session, calls: Ca
 # Uniforms of programs that draws share
 
 
-def columns(device: Device, heads: list[int]) -> list[Array]:
-    """One shared concat_head program, drawn once for each of ``heads`` into a target of its own."""
+def test_a_shared_program_gets_each_draws_constants(device: Device) -> None:
+    """A concat_head program, drawn once for each of ``heads`` into a target of its own."""
+    heads = [0, 2, 2, 1, 0, 1]
     mixed = Texture(device, Layout.of((1, 2), "r32f", 64), "mixed", np.array([[1, 2]], dtype=np.float32))
     program = Program(device, "concat_head", {"DIM": 6, "HEAD_DIM": 2, "FIRST": 1}, ["mixed"])
     targets = [Texture(device, Layout.of((1, 6), "r32f", 64), f"t{i}") for i in range(len(heads))]
@@ -238,16 +239,10 @@ def columns(device: Device, heads: list[int]) -> list[Array]:
     ]
     replay(device, draws, {})
     replay(device, draws[::-1], {})  # the other way round, the cached values are all stale
-    return [target.read()[0] for target in targets]
-
-
-def test_a_shared_program_gets_each_draws_constants(device: Device) -> None:
-    heads = [0, 2, 2, 1, 0, 1]
-    found = columns(device, heads)
-    for head, row in zip(heads, found, strict=True):
-        expected = np.zeros(6, dtype=np.float32)
-        expected[2 * head : 2 * head + 2] = 1, 2
-        assert np.array_equal(row, expected)
+    for head, target in zip(heads, targets, strict=True):
+        expected = np.zeros((1, 6), dtype=np.float32)
+        expected[0, 2 * head : 2 * head + 2] = 1, 2
+        assert np.array_equal(target.read(), expected)
 
 
 # Hooks

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 
 if TYPE_CHECKING:
@@ -54,6 +55,12 @@ def dev(usual_device: Device) -> Iterator[Device]:
 def small(least_device: Device) -> Iterator[Device]:
     """The shared device with the least limits: no more than 16384 elements in one texture."""
     yield from tidied(least_device)
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    """The same numbers in each test."""
+    return np.random.default_rng(7)
 
 
 @pytest.fixture

@@ -274,6 +274,11 @@ def test_what_does_not_go_together(dev: Device) -> None:
     for other in ("2", None, True, {}, 2j):
         with pytest.raises(TypeError, match="unsupported operand"):
             x + other
+    for unclear in (lambda: x == x, lambda: x != ARRAY, lambda: bool(x), lambda: x in [whole]):
+        with pytest.raises(TypeError, match=r"; (compare their|use its) elements, as in x\.numpy\(\)") as raised:
+            unclear()
+        assert isinstance(raised.value, InputError)
+    assert {x: 1}[x] == 1
     assert dev.memory().tensors <= 3
 
 

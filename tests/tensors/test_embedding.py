@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
-from flat_draw import padding
+from flat_draw import FlatPlan, padding
 from tiers import tiered
 
-from glinfer.errors import InputError, PlanError
-from glinfer.gl.layouts.flat import FlatLayout
-from glinfer.kernels import DrawSpec, TensorSpec
+from glinfer.errors import InputError
 from glinfer.kernels.flat.lookup import lookup, position_add
 from glinfer.kernels.options import KernelOptions
 from glinfer.program.oracle import relative_error
-from glinfer.program.plan import PlanBuilder
 from glinfer.quant.formats import BLOCK_FORMATS
 from glinfer.quant.ggml import dequantize
 from glinfer.tensors.device import Device
@@ -216,26 +212,7 @@ def test_bad_calls_are_refused_in_one_line(dev: Device) -> None:
             call()
 
 
-def tensor(name: str, rows: int, cols: int, form: str = "rgba32f", kind: str = "input") -> TensorSpec:
-    return TensorSpec(name, (rows, cols), kind, form, FlatLayout.of((rows, cols), form, 2048))
-
-
-def no_plan(draw: Callable[..., DrawSpec], given: tuple[TensorSpec, ...], message: str) -> None:
-    """Expect that a draw cannot be made of these tensors, or does not fit them."""
-
-    def build() -> None:
-        plan = PlanBuilder("one", 1, ())
-        for spec in given:
-            plan._declare(spec)
-        plan.draw(draw("one", "one", *given))
-        plan.build()
-
-    with pytest.raises(PlanError, match=f"^draw one: {message}"):
-        build()
-
-
-def test_draws_that_do_not_fit_are_refused() -> None:
-    out, taller = (tensor("out", rows, 5, kind="activation") for rows in (5, 6))
+def test_draws_that_do_not_fit_are_refused(dev: Device) -> None:
     kernels = KernelOptions()
     for ids, shape, form, message in (
         ((1, 4), (9, 5), None, "ids has 4 elements for 5 rows of the output"),
@@ -243,14 +220,18 @@ def test_draws_that_do_not_fit_are_refused() -> None:
         ((5, 1), (9, 4), "Q8_ROW", r"weight is \[9, 4\]; expected \[9, 8\]"),
         ((5, 1), (9, 4), "Q7_K", "there is no packed format 'Q7_K'"),
     ):
-        numbers = tensor("ids", *ids, form="rgba32i")
-        table = tensor("weight", *shape, form="rgba32f" if form is None else "rgba32ui")
-        given = numbers, table, out
-        no_plan(partial(lookup, table_format=form, inputs=5, kernels=kernels), given, message)
+        plan = FlatPlan(dev.context)
+        numbers, out = plan.flat("input", "rgba32i", "ids", *ids), plan.scratch("out", 5, 5)
+        table = plan.flat("input", "rgba32f" if form is None else "rgba32ui", "weight", *shape)
+        looked = partial(lookup, "one", "one", numbers, table, out, table_format=form, inputs=5, kernels=kernels)
+        plan.refuses(looked, f"^draw one: {message}")
     for x, shape, offset, message in (
         ((6, 5), (9, 4), 0, r"table is \[9, 4\]; expected \[9, 5\]"),
         ((7, 5), (9, 5), 0, r"x is \[7, 5\]; expected \[6, 5\]"),
         ((6, 5), (9, 5), 7, "positions 7 to 9; table has 0 to 8"),
     ):
-        given = tensor("x", *x), tensor("table", *shape), taller
-        no_plan(partial(position_add, length=3, offset=offset, kernels=kernels), given, message)
+        plan = FlatPlan(dev.context)
+        rows, table = (plan.flat("input", "rgba32f", name, *size) for name, size in (("x", x), ("table", shape)))
+        options = {"length": 3, "offset": offset, "kernels": kernels}
+        added = partial(position_add, "one", "one", rows, table, plan.scratch("out", 6, 5), **options)
+        plan.refuses(added, f"^draw one: {message}")

@@ -187,7 +187,7 @@ def test_bad_calls_are_refused(dev: Device) -> None:
          "give a scale"),
         (lambda: x.reshape(2, -1, 0), "reshape: a tensor [3, 0] of 0 elements cannot become [2, -1, 0]"),
         (lambda: x[0, 0], "x[index]: x is [3, 0] and the index [0, 0]; 0 is not a slice, and the axis has no elements"),
-        (lambda: dev.ops.softmax(x, dtype="int32"), "softmax: dtype is int32; expected float32 or float16"),
+        (lambda: dev.ops.softmax(x, dtype="int32"), "softmax: dtype is int32; expected one of float32, float16"),
         (lambda: x.storage.texture(), "a tensor without elements has no texture"),
     ):  # fmt: skip
         with pytest.raises(InputError) as raised:
@@ -214,20 +214,8 @@ def test_zeros_and_full_are_numpys(dev: Device, dtype: str) -> None:
             x.storage.texture()
             assert same_bits(x.numpy(), np.full(shape, -3, dtype))
             assert not padding(x).any()
-
-
-def test_the_type_is_that_of_the_value_or_dtype(dev: Device) -> None:
-    for value, dtype, expected in (
-        (2, None, np.int32(2)),
-        (2.5, None, np.float32(2.5)),
-        (np.float16(0.1), None, np.float16(0.1)),
-        (0.1, "float16", np.float16(0.1)),
-        (np.inf, None, np.float32(np.inf)),
-        (np.nan, np.float16, np.float16(np.nan)),
-        (7, "float32", np.float32(7)),
-        (1e39, "float32", np.float32(np.inf)),
-    ):
-        assert same_bits(dev.full([2, 3], value, dtype).numpy(), np.full((2, 3), expected)), (value, dtype)
+    for value, expected in ((2, np.int32(2)), (2.5, np.float32(2.5)), (np.nan, np.float32(np.nan))):
+        assert same_bits(dev.full([2, 3], value).numpy(), np.full((2, 3), expected)), value
 
 
 def test_bad_calls_are_refused_filled(dev: Device) -> None:
@@ -236,17 +224,12 @@ def test_bad_calls_are_refused_filled(dev: Device) -> None:
         (lambda: dev.zeros(2.5), "zeros: found the shape 2.5; expected whole numbers from 0 on"),
         (lambda: dev.zeros("35"), "zeros: found the shape '35'; expected whole numbers from 0 on"),
         (lambda: dev.full((2,), [1, 2]), "full: found the value [2]; expected one number"),
-        (lambda: dev.full((2,), "a"), "full: found an array of <U1; expected numbers: float32, float16, int32"),
         (lambda: dev.full((2,), 1.5, "int32"), "full: found float64 from 1.5 to 1.5; int32 cannot hold that exactly"),
-        (
-            lambda: dev.full((2,), 2**31),
-            "full: found int64 from 2147483648 to 2147483648; int32 cannot hold that exactly",
-        ),
     ):
         with pytest.raises(InputError) as raised:
             run()
         assert str(raised.value) == message
-    with pytest.raises(InputError, match="zeros: dtype is 'Q8_0'; expected one of float32"):
+    with pytest.raises(InputError, match=r"zeros: dtype is 'Q8_0'; expected one of float32, float16, int32\Z"):
         dev.zeros((2, 32), "Q8_0")
     with pytest.raises(PlanError, match=r"\Azeros: a tensor \[1000000, 1000000\]: .* largest texture"):
         dev.zeros((10**6, 10**6))

@@ -110,7 +110,7 @@ def test_mistakes_are_one_line_and_leave_nothing(dev: Device) -> None:
          "another tensor"),
         (draw(out=ids), "draw: out is [2] of int32; the result is [5, 7] of float32"),
         (draw(dtype="int32"), "draw: pass has out vec4 y; expected one output of this type: out ivec4 y;"),
-        (draw(dtype="float64"), "draw: dtype is float64; expected float32 or float16"),
+        (draw(dtype="float64"), "draw: dtype is float64; expected one of float32, float16, int32"),
         (draw(shape=(5, -1)), "draw: found the shape (5, -1); expected whole numbers from 0 on"),
         (draw(shape=(10**6, 10**6)), "draw: a 1000000×1000000 matrix takes"),
         (draw("none.frag"), "draw: cannot read the shader none.frag (No such file or directory); expected GLSL of "

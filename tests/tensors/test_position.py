@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
-from flat_draw import drawn, padding
+from flat_draw import FlatPlan, drawn, padding
 from rope_tables import rope_table
 from tiers import tiered
 
-from glinfer.errors import InputError, PlanError
+from glinfer.errors import InputError
 from glinfer.kernels.flat.rotate import rotate
-from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.rotary import rope_frequencies
-from glinfer.program.plan import PlanBuilder
 from glinfer.tensors.device import Device
 from qa.kernels.cases.case import normal
 from qa.kernels.cases.position import expected
@@ -249,17 +248,14 @@ def test_a_draw_agrees_with_its_oracle(dev: Device, dim: int, rotary: int, inter
         assert np.abs(wanted - turned.swapaxes(0, 1).reshape(6, -1)).max() < 1e-6
 
 
-def test_draws_that_do_not_fit_are_refused() -> None:
-    def refuses(message: str, x: tuple[int, int], table: tuple[int, int], **options: Any) -> None:
-        plan = PlanBuilder("p", 1, ())
-        source = plan.flat("x", "input", *x, "rgba32f", 64)
-        angles = plan.flat("table", "input", *table, "rgba32f", 64)
-        out = plan.flat("y", "activation", *x, "rgba32f", 64)
-        plan.draw(rotate("d", "d", source, angles, out, kernels=KernelOptions(), **options))
-        with pytest.raises(PlanError, match=message):
-            plan.build()
-
-    refuses(r"draw d: x is \[4, 9\]; expected \[any, 8\]", (4, 9), (10, 4), heads=2)
-    refuses("draw d: cannot rotate 6 of 4 elements of a head in pairs", (4, 8), (10, 6), heads=2)
-    refuses("draw d: 4 rows are not a whole number of sequences of 3", (4, 8), (10, 8), sequence=3)
-    refuses("draw d: position 10 is not in a table of 10 positions", (4, 8), (10, 8), position=10)
+def test_draws_that_do_not_fit_are_refused(dev: Device) -> None:
+    for message, x, table, options in (
+        (r"x is \[4, 9\]; expected \[any, 8\]", (4, 9), (10, 4), {"heads": 2}),
+        ("cannot rotate 6 of 4 elements of a head in pairs", (4, 8), (10, 6), {"heads": 2}),
+        ("4 rows are not a whole number of sequences of 3", (4, 8), (10, 8), {"sequence": 3}),
+        ("position 10 is not in a table of 10 positions", (4, 8), (10, 8), {"position": 10}),
+    ):
+        plan = FlatPlan(dev.context)
+        given = (plan.flat("input", "rgba32f", name, *size) for name, size in (("x", x), ("table", table)))
+        turned = partial(rotate, "d", "d", *given, plan.scratch("y", *x), kernels=dev.kernels, **options)
+        plan.refuses(turned, f"draw d: {message}")

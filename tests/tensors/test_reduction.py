@@ -244,7 +244,7 @@ def test_bad_calls_are_refused_sorting(dev: Device) -> None:
         assert dev.memory().tensors == 1
     for values, message in (
         ([3, 1, 2], r"x is \[3\] of int32; expected float32 or"),
-        (1.5, "x is a single number; expected at least one axis"),
+        (1.5, "x is a single number, without axes; expected at least one axis"),
     ):
         with dev.tensor(values) as x, pytest.raises(InputError, match=f"top_k: {message}"):
             dev.ops.top_k(x, 1)

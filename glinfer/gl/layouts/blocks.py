@@ -23,7 +23,16 @@ import numpy as np
 import numpy.typing as npt
 
 from glinfer.errors import PlanError
-from glinfer.gl.layouts.matrix import FORMATS, TexelFormat, TexelLayout, check_part
+from glinfer.gl.layouts.matrix import (
+    FORMATS,
+    Sized,
+    TexelFormat,
+    TexelLayout,
+    check_edges,
+    check_part,
+    check_shape,
+    check_whole,
+)
 from glinfer.quant.bytes import from_bytes, to_bytes
 from glinfer.quant.formats import GROUP
 
@@ -45,12 +54,6 @@ def float_bytes(floats: int, format_name: str) -> int:
     return floats * FORMATS[format_name].bytes_per_texel // 4 + scales
 
 
-def _checked_blocks(shape: tuple[int, int]) -> int:
-    if min(shape) < 1:
-        raise PlanError(f"found a {shape[0]}×{shape[1]} matrix; every edge must be at least 1")
-    return blocks_for(shape[1])
-
-
 def lane_offsets() -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
     """(x, y) inside a block of its 16 texels, in the order of their floats: quad by quad, left to right, upwards."""
     lane = np.arange(BLOCK_TEXELS)
@@ -59,7 +62,7 @@ def lane_offsets() -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
 
 
 @dataclass(frozen=True)
-class BlockLayout:
+class BlockLayout(Sized):
     """A [rows, cols] matrix with each row in a slot of ``blocks`` blocks.
 
     Attributes:
@@ -106,12 +109,13 @@ class BlockLayout:
         Raises:
             PlanError: the matrix is empty or too large, or the pitch is not a whole number of blocks.
         """
-        blocks = _checked_blocks(shape)
+        check_edges(shape)
+        blocks, columns = blocks_for(shape[1]), pitch // BLOCK_EDGE
         if pitch < BLOCK_EDGE or pitch % BLOCK_EDGE:
             raise PlanError(f"tiles {pitch} texels apart; expected a multiple of {BLOCK_EDGE}")
         tiles = min(tiles, max(1, max_texture_size // pitch))
         while True:
-            made = cls(*shape, tiles, pitch, pitch // BLOCK_EDGE, -(-blocks // tiles), 1, format_name=format_name)
+            made = cls(*shape, tiles, pitch, columns, -(-blocks // tiles), 1, format_name=format_name)
             if made.height <= max_texture_size or 2 * tiles * pitch > max_texture_size:
                 return made.checked(max_texture_size)
             tiles *= 2
@@ -136,7 +140,7 @@ class BlockLayout:
         Raises:
             PlanError: the matrix is empty or too large.
         """
-        _checked_blocks(shape)
+        check_edges(shape)
         slots = -(-shape[0] // together) * together
         columns = min(slots, max(together, max_texture_size // BLOCK_EDGE // together * together))
         slots = -(-slots // columns) * columns
@@ -144,11 +148,7 @@ class BlockLayout:
         return made.checked(max_texture_size)
 
     def checked(self, max_texture_size: int) -> BlockLayout:
-        """Return this layout if it fits.
-
-        Raises:
-            PlanError: it does not fit a texture of this size.
-        """
+        """Return this layout, or raise a PlanError if it does not fit a texture of this size."""
         if max(self.width, self.height) > max_texture_size:
             raise PlanError(
                 f"{self.rows} vectors of {self.cols} floats need {self.width}×{self.height} texels; "
@@ -211,30 +211,14 @@ class BlockLayout:
         """Texels in y."""
         return self.kept_height + BLOCK_EDGE * -(-self.aside * self.aside_slots // self.columns)
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of texture memory."""
-        return self.width * self.height * self.format.bytes_per_texel
-
     def defines(self, name: str) -> list[tuple[str, int]]:
         """The tensor's defines for blocks.glsl, under the prefix ``name``."""
-        aside = [
-            (f"{name}_ASIDE", self.kept_blocks),
-            (f"{name}_ASIDE_LINE", self.kept_height),
-            (f"{name}_ASIDE_SLOTS", self.aside_slots),
-            (f"{name}_EVERY", self.every),
-        ]
+        aside = [(f"{name}_ASIDE", self.kept_blocks), (f"{name}_ASIDE_LINE", self.kept_height)]
+        aside += self._defines(name, "aside_slots", "every")
         return [
             *(aside if self.aside else []),
             *([(f"{name}_SCALES_AT", self.blocks - self.scale_blocks)] if self.scale_blocks else []),
-            (f"{name}_BLOCKS", self.blocks),
-            (f"{name}_TILES", self.tiles),
-            (f"{name}_PITCH", self.pitch),
-            (f"{name}_SLOT_STEP", self.slot_step),
-            (f"{name}_BLOCK_STEP", self.block_step),
-            (f"{name}_COLUMNS", self.columns),
-            (f"{name}_WIDTH", self.width),
-            (f"{name}_HEIGHT", self.height),
+            *self._defines(name, "blocks", "tiles", "pitch", "slot_step", "block_step", "columns", "width", "height"),
         ]
 
     def origin(
@@ -271,13 +255,8 @@ class BlockLayout:
         return (x[:, :, None] + across).reshape(rows, -1), (y[:, :, None] + up).reshape(rows, -1)
 
     def pack(self, matrix: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Texels [h, w, 4] of the first ``len(matrix)`` slots; padding is zero.
-
-        Raises:
-            PlanError: the matrix is of another size, or a number is beyond the texture's format.
-        """
-        if matrix.ndim != 2 or matrix.shape[1] != self.cols or not 1 <= matrix.shape[0] <= self.rows:
-            raise PlanError(f"found an array {list(matrix.shape)}; expected [1 to {self.rows}, {self.cols}]")
+        """Texels [h, w, 4] of the first ``len(matrix)`` slots; PlanError for a number beyond the texture's format."""
+        check_shape(self, matrix)
         rows = matrix.shape[0]
         width, height = self.region(rows, self.cols)
         floats = np.zeros((rows, (self.blocks - self.scale_blocks) * BLOCK_FLOATS), dtype=np.float32)
@@ -351,7 +330,7 @@ def copied_rectangles(
 
 
 @dataclass(frozen=True)
-class RowLayout:
+class RowLayout(Sized):
     """A [rows, cols] table that is read a row at a time, four numbers a texel.
 
     Rows are stacked, in several stacks side by side if they exceed the texture's height. ``format_name`` is a key of
@@ -365,11 +344,7 @@ class RowLayout:
 
     @classmethod
     def of(cls, shape: tuple[int, int], format_name: str, max_texture_size: int) -> RowLayout:
-        """A layout in textures of at most ``max_texture_size`` texels a side.
-
-        Raises:
-            PlanError: the table does not fit.
-        """
+        """The layout in textures of at most ``max_texture_size`` texels a side; PlanError if none holds it."""
         made = cls(*shape, min(shape[0], max_texture_size), format_name)
         if made.width > max_texture_size:
             raise PlanError(
@@ -398,19 +373,9 @@ class RowLayout:
         """Texels in y."""
         return self.stack
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of texture memory."""
-        return self.width * self.height * self.format.bytes_per_texel
-
     def defines(self, name: str) -> list[tuple[str, int]]:
         """The table's defines, under the prefix ``name``."""
-        return [
-            (f"{name}_TEXELS", self.texels),
-            (f"{name}_STACK", self.stack),
-            (f"{name}_WIDTH", self.width),
-            (f"{name}_HEIGHT", self.height),
-        ]
+        return self._defines(name, "texels", "stack", "width", "height")
 
     def region(self, rows: int, cols: int) -> tuple[int, int]:
         """Width and height in texels of the smallest rectangle at the origin that holds the first rows."""
@@ -421,11 +386,7 @@ class RowLayout:
         """Texels [h, w, 4] of the whole table, or of the first rows of a table in one stack."""
         part = self.rows == self.stack and matrix.ndim == 2 and 1 <= len(matrix) <= self.rows
         rows = len(matrix) if part else self.rows
-        if matrix.shape != (rows, self.cols) or matrix.dtype != np.dtype(self.format.dtype):
-            raise PlanError(
-                f"found an array {matrix.dtype} {list(matrix.shape)}; "
-                f"expected {self.format.dtype_name} {[self.rows, self.cols]}"
-            )
+        check_whole(self, matrix, rows)
         if part and self.cols == self.texels * 4:
             return np.ascontiguousarray(matrix).reshape(rows, self.texels, 4)
         stacks = -(-self.rows // self.stack)

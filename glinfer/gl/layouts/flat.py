@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from glinfer.errors import PlanError
-from glinfer.gl.layouts.matrix import FORMATS, TexelFormat, check_part, check_rows
+from glinfer.gl.layouts.matrix import FORMATS, Sized, TexelFormat, check_edges, check_part, check_rows
 
 LANES = 4
 _MAX_WIDTH = 256  # if the texture's height allows it
@@ -34,7 +34,7 @@ def _power_of_two(number: int) -> int:
 
 
 @dataclass(frozen=True)
-class FlatLayout:
+class FlatLayout(Sized):
     """A [rows, cols] matrix in a width × height texture of four channels.
 
     Attributes:
@@ -51,14 +51,9 @@ class FlatLayout:
 
     @classmethod
     def of(cls, shape: tuple[int, int], format_name: str, max_texture_size: int) -> FlatLayout:
-        """The layout of a matrix in textures of at most ``max_texture_size`` texels a side.
-
-        Raises:
-            PlanError: the matrix is empty, or does not fit one texture.
-        """
+        """The layout in textures of at most ``max_texture_size`` texels a side; PlanError if none holds it."""
         rows, cols = shape
-        if rows < 1 or cols < 1:
-            raise PlanError(f"found a {rows}×{cols} matrix; every edge must be at least 1")
+        check_edges(shape)
         texels = rows * texels_for(cols)
         largest = _power_of_two(max_texture_size + 1) // 2
         width = min(_MAX_WIDTH, largest, max(_MIN_WIDTH, _power_of_two(-(-texels // _MIN_WIDTH))))
@@ -81,17 +76,8 @@ class FlatLayout:
         """Texels of one row."""
         return texels_for(self.cols)
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of texture memory."""
-        return self.width * self.height * self.format.bytes_per_texel
-
     def seen_as(self, rows: int, cols: int) -> FlatLayout:
-        """The same texels as another matrix.
-
-        Raises:
-            PlanError: the other matrix has a different number of texels.
-        """
+        """The same texels as another matrix; PlanError if it has a different number of texels."""
         if rows * texels_for(cols) != self.rows * self.row_texels:
             raise PlanError(f"a {self.rows}×{self.cols} matrix cannot share its texels with one of {rows}×{cols}")
         return replace(self, rows=rows, cols=cols)

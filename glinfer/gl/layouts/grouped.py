@@ -9,24 +9,21 @@ for its own four outputs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from glinfer.errors import PlanError
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS, blocks_for
-from glinfer.gl.layouts.matrix import FORMATS, TexelFormat
-from glinfer.gl.layouts.packing import LineLayout, Lines
+from glinfer.gl.layouts.matrix import FORMATS, TexelFormat, check_whole
+from glinfer.gl.layouts.packing import LineLayout, lines_within
 from glinfer.quant.formats import GROUP, GroupForm, group_form
 from glinfer.quant.groups import Groups, Words, groups_in, words_of_groups
 from glinfer.quant.threads import in_threads
 
 ROUND_GROUPS = 4
 _LANES = 8
-_STRIP_BYTES = 1 << 18
 
 
 def rounds_for(inputs: int) -> int:
@@ -63,21 +60,15 @@ class GroupedLayout(LineLayout):
 
     @classmethod
     def of(cls, outputs: int, inputs: int, weights: str, quad: bool, max_texture_size: int) -> GroupedLayout:
-        """The layout of an [outputs, inputs] matrix in textures of at most ``max_texture_size`` texels a side.
-
-        Raises:
-            PlanError: it does not fit one texture.
-            InputError: the format has no groups.
-        """
-        lines = Lines.of(
+        """The layout in textures of at most ``max_texture_size`` texels a side; PlanError if none holds it."""
+        lines = lines_within(
             blocks_for(outputs),
             2 * rounds_for(inputs),
             _LANES * line_texels(group_form(weights)),
             max_texture_size,
             f"a matrix of {outputs}×{inputs} weights",
         )
-        words = words_for(weights, inputs)
-        return cls(outputs, words, lines, weights, inputs, quad)
+        return cls(*lines, outputs, words_for(weights, inputs), weights, inputs, quad)
 
     @property
     def form(self) -> GroupForm:
@@ -98,7 +89,7 @@ class GroupedLayout(LineLayout):
     @property
     def _outputs(self) -> tuple[int, ...]:
         """Axes of the outputs: block, half of it, quad of it, the member that owns four outputs, its outputs."""
-        return (self._lines.blocks, 2, 2, 4, 4)
+        return (self.blocks, 2, 2, 4, 4)
 
     @property
     def _rounds(self) -> int:
@@ -106,38 +97,26 @@ class GroupedLayout(LineLayout):
 
     def pack(self, matrix: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Texels [h, w, 4] of the words [rows, cols]; padding is zero."""
-        if matrix.shape != (self.rows, self.cols) or matrix.dtype != np.uint32:
-            raise PlanError(
-                f"found an array {matrix.dtype} {list(matrix.shape)}; expected uint32 {[self.rows, self.cols]}"
-            )
-        lines = np.empty((self._lines.blocks, self._lines.lines_per_block, self._lines.line, 4), dtype=np.uint32)
+        check_whole(self, matrix)
+        lines = np.empty((self.blocks, self.lines_per_block, self.line, 4), dtype=np.uint32)
 
-        def sort(piece: tuple[int, GroupedLayout]) -> None:
-            first, strip = piece
-            rows = matrix[BLOCK_FLOATS * first :][: strip.rows]
-            lines[first : first + strip._lines.blocks] = strip._lines_of(rows)
+        def sort(blocks: range) -> None:
+            rows = matrix[BLOCK_FLOATS * blocks.start : BLOCK_FLOATS * blocks.stop]
+            lines[blocks.start : blocks.stop] = replace(self, rows=len(rows), blocks=len(blocks))._lined(rows)
 
-        in_threads(sort, list(self._strips()))
-        return self._lines.join(lines)
+        in_threads(sort, self._strips(4 * BLOCK_FLOATS * self.cols))
+        return self._join(lines)
 
-    def _strips(self) -> Iterator[tuple[int, GroupedLayout]]:
-        """The first block and the layout of strips of a few blocks, small enough to be sorted in a CPU's cache."""
-        each = max(1, _STRIP_BYTES // (4 * BLOCK_FLOATS * self.cols))
-        for first in range(0, self._lines.blocks, each):
-            blocks = min(each, self._lines.blocks - first)
-            rows = min(BLOCK_FLOATS * blocks, self.rows - BLOCK_FLOATS * first)
-            yield first, replace(self, rows=rows, _lines=replace(self._lines, blocks=blocks))
-
-    def _lines_of(self, matrix: npt.NDArray[Any]) -> npt.NDArray[np.uint32]:
+    def _lined(self, matrix: npt.NDArray[Any]) -> npt.NDArray[np.uint32]:
         groups = groups_in(matrix, self.form, self.inputs)
-        lines = np.empty((*self._outputs[:2], self._rounds, self._lines.line // _LANES, _LANES, 4), dtype=np.uint32)
+        lines = np.empty((*self._outputs[:2], self._rounds, self.line // _LANES, _LANES, 4), dtype=np.uint32)
         for place, part in zip(self._places(), self._parts(groups), strict=True):
             lines[:, :, :, place] = part
-        return lines.reshape(self._lines.blocks, -1, self._lines.line, 4)
+        return lines.reshape(self.blocks, -1, self.line, 4)
 
     def unpack(self, texels: npt.NDArray[Any], rows: int, cols: int) -> npt.NDArray[Any]:
         """The words [rows, cols]; the inverse of pack."""
-        lines = self._lines.split(texels).reshape(*self._outputs[:2], self._rounds, -1, _LANES, 4)
+        lines = self._split(texels).reshape(*self._outputs[:2], self._rounds, -1, _LANES, 4)
         low, high, scale, shared = (lines[:, :, :, place] for place in self._places())
         return words_of_groups(self._groups_from(low, high, scale, shared), self.form)[:rows, :cols]
 
@@ -152,7 +131,7 @@ class GroupedLayout(LineLayout):
     # outputs is the accumulator and the group the lane's member, otherwise the other way round.
     def _ordered(self, array: Words, words: int) -> Words:
         """[rows, groups, words] as texels [block, half, round, word, accumulator, lane, output]."""
-        padded = np.zeros((self._lines.blocks * BLOCK_FLOATS, ROUND_GROUPS * self._rounds, words), dtype=np.uint32)
+        padded = np.zeros((self.blocks * BLOCK_FLOATS, ROUND_GROUPS * self._rounds, words), dtype=np.uint32)
         padded[: array.shape[0], : array.shape[1]] = array
         shaped = padded.reshape(*self._outputs, self._rounds, ROUND_GROUPS, words)
         ordered = shaped.transpose(0, 1, 5, 7, 3, 2, 6, 4) if self.quad else shaped.transpose(0, 1, 5, 7, 6, 2, 3, 4)
@@ -163,7 +142,7 @@ class GroupedLayout(LineLayout):
         shaped = ordered.reshape(*self._outputs[:2], self._rounds, words, 4, 2, 4, 4)
         back = shaped.transpose(0, 1, 5, 4, 7, 2, 6, 3) if self.quad else shaped.transpose(0, 1, 5, 6, 7, 2, 4, 3)
         groups = -(-self.inputs // GROUP)
-        return back.reshape(self._lines.blocks * BLOCK_FLOATS, ROUND_GROUPS * self._rounds, words)[: self.rows, :groups]
+        return back.reshape(self.blocks * BLOCK_FLOATS, ROUND_GROUPS * self._rounds, words)[: self.rows, :groups]
 
     def _parts(self, groups: Groups) -> list[Words]:
         form, head = self.form, (*self._outputs[:2], self._rounds)
@@ -180,7 +159,7 @@ class GroupedLayout(LineLayout):
             scale = pairs.reshape(*head, 2, 2, _LANES, 2).transpose(0, 1, 2, 3, 5, 4, 6)
         if form.shared:
             by_round = np.repeat(groups.shared[..., 0], 2, axis=1)
-            padded = np.zeros((self._lines.blocks * BLOCK_FLOATS, self._rounds), dtype=np.uint32)
+            padded = np.zeros((self.blocks * BLOCK_FLOATS, self._rounds), dtype=np.uint32)
             padded[: by_round.shape[0], : by_round.shape[1]] = by_round
             shaped = padded.reshape(*self._outputs, self._rounds).transpose(0, 1, 5, 2, 3, 4)
             shared = shaped.reshape(*head, 1, _LANES, 4)

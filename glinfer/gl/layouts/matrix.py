@@ -23,12 +23,16 @@ Extent = int | str
 
 @dataclass(frozen=True)
 class TexelFormat:
-    """One texture format: its GL name, the NumPy type of a channel, moderngl's name of that type, and channels."""
+    """One texture format: its GL name, the NumPy type of a channel, and channels."""
 
     name: str
     dtype: npt.DTypeLike
-    moderngl_dtype: str
     channels: int = 1
+
+    @property
+    def short_dtype(self) -> str:
+        """moderngl's name of the type, such as ``f4``."""
+        return np.dtype(self.dtype).str[1:]
 
     @property
     def dtype_name(self) -> str:
@@ -52,13 +56,13 @@ class TexelFormat:
 
 
 FORMATS = {
-    "r32f": TexelFormat("r32f", np.float32, "f4"),
-    "r32i": TexelFormat("r32i", np.int32, "i4"),
-    "rgba32f": TexelFormat("rgba32f", np.float32, "f4", 4),
-    "rgba16f": TexelFormat("rgba16f", np.float16, "f2", 4),
-    "rgba8i": TexelFormat("rgba8i", np.int8, "i1", 4),
-    "rgba32i": TexelFormat("rgba32i", np.int32, "i4", 4),
-    "rgba32ui": TexelFormat("rgba32ui", np.uint32, "u4", 4),
+    "r32f": TexelFormat("r32f", np.float32),
+    "r32i": TexelFormat("r32i", np.int32),
+    "rgba32f": TexelFormat("rgba32f", np.float32, 4),
+    "rgba16f": TexelFormat("rgba16f", np.float16, 4),
+    "rgba8i": TexelFormat("rgba8i", np.int8, 4),
+    "rgba32i": TexelFormat("rgba32i", np.int32, 4),
+    "rgba32ui": TexelFormat("rgba32ui", np.uint32, 4),
 }
 
 
@@ -111,31 +115,56 @@ class TexelLayout(Protocol):
         """
 
 
-def check_part(layout: TexelLayout, rows: int, cols: int) -> None:
-    """Refuse a part [0:rows, 0:cols] that the matrix lacks.
+class Sized:
+    """Adds its size in bytes to a layout, and defines of its numbers."""
 
-    Raises:
-        PlanError: the matrix has no such part.
-    """
+    @property
+    def nbytes(self: TexelLayout) -> int:
+        """Bytes of texture memory."""
+        return self.width * self.height * self.format.bytes_per_texel
+
+    def _defines(self, prefix: str, *names: str) -> list[tuple[str, int]]:
+        """Defines by the names of attributes, in capitals after the prefix."""
+        return [(f"{prefix}_{name.upper()}", getattr(self, name)) for name in names]
+
+
+def check_edges(shape: tuple[int, int]) -> None:
+    """Raise a PlanError for an empty matrix."""
+    if min(shape) < 1:
+        raise PlanError(f"found a {shape[0]}×{shape[1]} matrix; every edge must be at least 1")
+
+
+def check_part(layout: TexelLayout, rows: int, cols: int) -> None:
+    """Raise a PlanError for a part [0:rows, 0:cols] that the matrix lacks."""
     if not (1 <= rows <= layout.rows and 1 <= cols <= layout.cols):
         raise PlanError(f"found a part of {rows}×{cols} elements; expected 1×1 to {layout.rows}×{layout.cols}")
 
 
 def check_rows(layout: TexelLayout, matrix: npt.NDArray[Any]) -> None:
-    """Refuse rows that the layout cannot hold.
-
-    Raises:
-        PlanError: the matrix has the wrong columns, no rows or too many, or the wrong type.
-    """
+    """Raise a PlanError for rows that the layout cannot hold, or of another type."""
+    check_shape(layout, matrix)
     expected = np.dtype(layout.format.dtype)
-    if matrix.ndim != 2 or matrix.shape[1] != layout.cols or not 1 <= matrix.shape[0] <= layout.rows:
-        raise PlanError(f"found an array {list(matrix.shape)}; expected [1 to {layout.rows}, {layout.cols}]")
     if matrix.dtype != expected:
         raise PlanError(f"found an array of {matrix.dtype}; a {layout.format.name} texture holds {expected}")
 
 
+def check_shape(layout: TexelLayout, matrix: npt.NDArray[Any]) -> None:
+    """Raise a PlanError for rows of another length, none, or too many."""
+    if matrix.ndim != 2 or matrix.shape[1] != layout.cols or not 1 <= matrix.shape[0] <= layout.rows:
+        raise PlanError(f"found an array {list(matrix.shape)}; expected [1 to {layout.rows}, {layout.cols}]")
+
+
+def check_whole(layout: TexelLayout, matrix: npt.NDArray[Any], rows: int | None = None) -> None:
+    """Raise a PlanError for another array than the whole matrix, or ``rows`` rows of it, in its type."""
+    if matrix.shape != (rows or layout.rows, layout.cols) or matrix.dtype != np.dtype(layout.format.dtype):
+        raise PlanError(
+            f"found an array {matrix.dtype} {list(matrix.shape)}; "
+            f"expected {layout.format.dtype_name} {[layout.rows, layout.cols]}"
+        )
+
+
 @dataclass(frozen=True)
-class Layout:
+class Layout(Sized):
     """A [rows, cols] matrix in a width × height texture, one element a texel."""
 
     rows: int
@@ -146,14 +175,9 @@ class Layout:
 
     @classmethod
     def of(cls, shape: tuple[int, int], format_name: str, max_texture_size: int) -> Layout:
-        """The layout of a matrix in textures of at most ``max_texture_size`` texels a side.
-
-        Raises:
-            PlanError: the matrix is empty, or does not fit one texture even when wrapped.
-        """
+        """The layout in textures of at most ``max_texture_size`` texels a side; PlanError if none holds it."""
         rows, cols = shape
-        if rows < 1 or cols < 1:
-            raise PlanError(f"found a {rows}×{cols} matrix; every edge must be at least 1")
+        check_edges(shape)
         if rows <= max_texture_size and cols <= max_texture_size:
             return cls(rows, cols, cols, rows, FORMATS[format_name])
         height = -(-rows * cols // max_texture_size)
@@ -173,11 +197,6 @@ class Layout:
     def row_texels(self) -> int:
         """Texels of one row."""
         return self.cols
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of texture memory."""
-        return self.width * self.height * self.format.bytes_per_texel
 
     def region(self, rows: int, cols: int) -> tuple[int, int]:
         """Width and height in texels of the smallest rectangle at the origin that holds [0:rows, 0:cols]."""

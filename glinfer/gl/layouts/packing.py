@@ -19,41 +19,57 @@ import numpy.typing as npt
 
 from glinfer.errors import PlanError
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BLOCK_TEXELS, blocks_for
-from glinfer.gl.layouts.matrix import FORMATS, TexelFormat
+from glinfer.gl.layouts.matrix import FORMATS, Sized, TexelFormat, check_whole
 from glinfer.quant.formats import WORD_FORMATS
 from glinfer.quant.threads import in_threads
 
 _STRIP_BYTES = 1 << 18  # of rows sorted together, which fit a CPU's cache
 
 
+def lines_within(
+    blocks: int, lines_per_block: int, line: int, max_texture_size: int, what: str
+) -> tuple[int, int, int, int]:
+    """The first fields of a :class:`LineLayout` with lines of ``line`` texels within a texture.
+
+    Raises:
+        PlanError: they do not fit; the message names ``what``.
+    """
+    columns = -(-blocks * lines_per_block // max_texture_size)
+    if (rounded := 1 << (columns - 1).bit_length()) * line <= max_texture_size:
+        columns = rounded  # shaders divide by it
+    if columns * line > max_texture_size:
+        raise PlanError(
+            f"{what} needs {blocks * lines_per_block} lines of {line} texels; "
+            f"the largest texture here is {max_texture_size}×{max_texture_size}"
+        )
+    return blocks, lines_per_block, line, columns
+
+
 @dataclass(frozen=True)
-class Lines:
-    """Lines of equal width in ``columns`` columns, as few as the texture's height allows.
+class LineLayout(Sized):
+    """A matrix laid out in lines of equal width in ``columns`` columns, as few as the texture's height allows.
 
     For any ``columns``, a renderer that stores textures row by row reads the lines from memory front to back.
+
+    Attributes:
+        blocks: blocks of 64 outputs.
+        lines_per_block: lines of each.
+        line: texels of a line.
+        columns: lines side by side.
+        rows, cols: the matrix.
     """
 
     blocks: int
     lines_per_block: int
     line: int
     columns: int
+    rows: int
+    cols: int
 
-    @classmethod
-    def of(cls, blocks: int, lines_per_block: int, line: int, max_texture_size: int, what: str) -> Lines:
-        """Lines of ``line`` texels within a texture.
-
-        Raises:
-            PlanError: they do not fit; the message names ``what``.
-        """
-        columns = -(-blocks * lines_per_block // max_texture_size)
-        if (rounded := 1 << (columns - 1).bit_length()) * line <= max_texture_size:
-            columns = rounded  # shaders divide by it
-        if columns * line > max_texture_size:
-            raise PlanError(
-                f"{what} needs {blocks * lines_per_block} lines of {line} texels; "
-                f"the largest texture here is {max_texture_size}×{max_texture_size}"
-            )
-        return cls(blocks, lines_per_block, line, columns)
+    @property
+    def format(self) -> TexelFormat:
+        """RGBA32F, unless a subclass overrides it."""
+        return FORMATS["rgba32f"]
 
     @property
     def width(self) -> int:
@@ -65,7 +81,22 @@ class Lines:
         """Texels in y."""
         return -(-self.blocks * self.lines_per_block // self.columns)
 
-    def join(self, lines: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def region(self, rows: int, cols: int) -> tuple[int, int]:
+        """The whole texture, because no smaller rectangle holds the first rows; PlanError for a part."""
+        if (rows, cols) != (self.rows, self.cols):
+            raise PlanError(f"packed weights are read whole: found {rows}×{cols}; expected {self.rows}×{self.cols}")
+        return self.width, self.height
+
+    def defines(self, name: str) -> list[tuple[str, int]]:
+        """The texture's defines for gemm.frag, under the prefix ``name``."""
+        return self._defines(name, "columns", "width", "height")
+
+    def _strips(self, block_bytes: int) -> list[range]:
+        """Strips of a few blocks of this size, small enough to be sorted in a CPU's cache."""
+        each = max(1, _STRIP_BYTES // block_bytes)
+        return [range(at, min(at + each, self.blocks)) for at in range(0, self.blocks, each)]
+
+    def _join(self, lines: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """[blocks, lines_per_block, line, 4] → texels [height, width, 4]."""
         texels = np.ascontiguousarray(lines).reshape(-1, self.line, 4)
         missing = self.height * self.columns - len(texels)
@@ -73,64 +104,10 @@ class Lines:
             texels = np.concatenate([texels, np.zeros((missing, self.line, 4), dtype=lines.dtype)])
         return texels.reshape(self.height, self.width, 4)
 
-    def split(self, texels: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """The inverse of join."""
+    def _split(self, texels: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """The inverse of :meth:`_join`."""
         lines = texels.reshape(-1, self.line, 4)[: self.blocks * self.lines_per_block]
         return lines.reshape(self.blocks, self.lines_per_block, self.line, 4)
-
-
-@dataclass(frozen=True)
-class LineLayout:
-    """A matrix laid out in lines, which determine its sizes."""
-
-    rows: int
-    cols: int
-    _lines: Lines
-
-    @property
-    def format(self) -> TexelFormat:
-        """RGBA32F, unless a subclass overrides it."""
-        return FORMATS["rgba32f"]
-
-    @property
-    def width(self) -> int:
-        """Texels in x."""
-        return self._lines.width
-
-    @property
-    def height(self) -> int:
-        """Texels in y."""
-        return self._lines.height
-
-    @property
-    def line(self) -> int:
-        """Texels of a line."""
-        return self._lines.line
-
-    @property
-    def lines_per_block(self) -> int:
-        """Lines of a block of 64 outputs."""
-        return self._lines.lines_per_block
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of texture memory."""
-        return self.width * self.height * self.format.bytes_per_texel
-
-    def region(self, rows: int, cols: int) -> tuple[int, int]:
-        """The whole texture, because no smaller rectangle holds the first rows.
-
-        Raises:
-            PlanError: only a part of the matrix is requested.
-        """
-        if (rows, cols) != (self.rows, self.cols):
-            raise PlanError(f"packed weights are read whole: found {rows}×{cols}; expected {self.rows}×{self.cols}")
-        return self.width, self.height
-
-    def defines(self, name: str) -> list[tuple[str, int]]:
-        """The texture's defines for gemm.frag, under the prefix ``name``."""
-        values = {"COLUMNS": self._lines.columns, "WIDTH": self.width, "HEIGHT": self.height}
-        return [(f"{name}_{key}", value) for key, value in values.items()]
 
 
 @dataclass(frozen=True)
@@ -150,20 +127,16 @@ class GemvLayout(LineLayout):
 
     @classmethod
     def of(cls, outputs: int, inputs: int, weights: str, quad: bool, max_texture_size: int) -> GemvLayout:
-        """The layout of an [outputs, inputs] matrix in textures of at most ``max_texture_size`` texels a side.
-
-        Raises:
-            PlanError: it does not fit one texture.
-        """
+        """The layout in textures of at most ``max_texture_size`` texels a side; PlanError if none holds it."""
         texels = WORD_FORMATS[weights].piece_texels
-        lines = Lines.of(
+        lines = lines_within(
             blocks_for(outputs),
             2 * 4 * blocks_for(inputs),
             BLOCK_FLOATS // 2 * texels,
             max_texture_size,
             f"a matrix of {outputs}×{inputs} weights",
         )
-        return cls(outputs, -(-inputs // 4) * texels, lines, weights, quad)
+        return cls(*lines, outputs, -(-inputs // 4) * texels, weights, quad)
 
     @property
     def texels(self) -> int:
@@ -177,7 +150,7 @@ class GemvLayout(LineLayout):
 
     def _pieces(self) -> tuple[int, ...]:
         """Axes of the words: output block, half, quad of it, member, 4 outputs; steps, member of the inputs, words."""
-        return (self._lines.blocks, 2, 2, 4, 4, self._lines.lines_per_block // 2, 4, self.texels)
+        return (self.blocks, 2, 2, 4, 4, self.lines_per_block // 2, 4, self.texels)
 
     @property
     def _order(self) -> tuple[int, ...]:
@@ -187,11 +160,7 @@ class GemvLayout(LineLayout):
 
     def pack(self, matrix: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Texels [h, w, 4] of the words [rows, cols]; padding is zero."""
-        if matrix.shape != (self.rows, self.cols) or matrix.dtype != np.dtype(self.format.dtype):
-            raise PlanError(
-                f"found an array {matrix.dtype} {list(matrix.shape)}; "
-                f"expected {self.format.dtype_name} {[self.rows, self.cols]}"
-            )
+        check_whole(self, matrix)
         shape = self._pieces()
         words = int(np.prod(shape[5:]))
         lines = np.empty([shape[axis] for axis in self._order], dtype=matrix.dtype)
@@ -204,14 +173,13 @@ class GemvLayout(LineLayout):
                 rows = padded
             lines[blocks.start : blocks.stop] = rows.reshape(len(blocks), *shape[1:]).transpose(self._order)
 
-        each = max(1, _STRIP_BYTES // (BLOCK_FLOATS * words * matrix.itemsize))
-        in_threads(sort, [range(at, min(at + each, shape[0])) for at in range(0, shape[0], each)])
-        return self._lines.join(lines.reshape(shape[0], self._lines.lines_per_block, self._lines.line, 4))
+        in_threads(sort, self._strips(BLOCK_FLOATS * words * matrix.itemsize))
+        return self._join(lines.reshape(shape[0], self.lines_per_block, self.line, 4))
 
     def unpack(self, texels: npt.NDArray[Any], rows: int, cols: int) -> npt.NDArray[Any]:
         """The words [rows, cols]; the inverse of pack."""
         shape = self._pieces()
-        ordered = self._lines.split(texels).reshape([shape[axis] for axis in self._order])
+        ordered = self._split(texels).reshape([shape[axis] for axis in self._order])
         words = ordered.transpose(np.argsort(self._order)).reshape(shape[0] * BLOCK_FLOATS, -1)
         found: npt.NDArray[Any] = words[:rows, :cols]
         return found
@@ -232,32 +200,28 @@ class ConstantLayout(LineLayout):
 
     @classmethod
     def of(cls, outputs: int, scales: bool, quad: bool, max_texture_size: int, *, sums: bool = False) -> ConstantLayout:
-        """The layout for ``outputs`` outputs.
-
-        Raises:
-            PlanError: it does not fit one texture.
-        """
+        """The layout in textures of at most ``max_texture_size`` texels a side; PlanError if none holds it."""
         cols = 4 * scales + sums + 1
-        lines = Lines.of(blocks_for(outputs), 1, cols * BLOCK_TEXELS, max_texture_size, f"{outputs} constants")
-        return cls(outputs, cols, lines, quad, scales, sums)
+        lines = lines_within(blocks_for(outputs), 1, cols * BLOCK_TEXELS, max_texture_size, f"{outputs} constants")
+        return cls(*lines, outputs, cols, quad, scales, sums)
 
     def pack(self, matrix: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Texels [h, w, 4] of the constants [rows, cols]; padding is zero."""
         if matrix.shape != (self.rows, self.cols):
             raise PlanError(f"found an array {list(matrix.shape)}; expected {[self.rows, self.cols]}")
-        padded = np.zeros((self._lines.blocks * BLOCK_FLOATS, self.cols), dtype=np.float32)
+        padded = np.zeros((self.blocks * BLOCK_FLOATS, self.cols), dtype=np.float32)
         padded[: self.rows] = matrix
-        shape = (self._lines.blocks, 4, 4, 4)  # block, quad, member, 4 outputs
+        shape = (self.blocks, 4, 4, 4)  # block, quad, member, 4 outputs
         parts = [padded[:, col].reshape(shape[0], BLOCK_TEXELS, 4) for col in range(4 * self.scales, self.cols)]
         if self.scales:
             scales = padded[:, :4].reshape(*shape, 4)  # … group
             parts.insert(0, scales.transpose(self._order).reshape(shape[0], 4 * BLOCK_TEXELS, 4))
-        return self._lines.join(np.concatenate(parts, axis=1)[:, None])
+        return self._join(np.concatenate(parts, axis=1)[:, None])
 
     def unpack(self, texels: npt.NDArray[Any], rows: int, cols: int) -> npt.NDArray[Any]:
         """The constants [rows, cols]; the inverse of pack."""
-        lines = self._lines.split(texels)[:, 0].reshape(self._lines.blocks, self.cols, BLOCK_TEXELS, 4)
-        blocks = self._lines.blocks
+        lines = self._split(texels)[:, 0].reshape(self.blocks, self.cols, BLOCK_TEXELS, 4)
+        blocks = self.blocks
         found = np.empty((blocks * BLOCK_FLOATS, self.cols), dtype=np.float32)
         for col in range(4 * self.scales, self.cols):
             found[:, col] = lines[:, col].reshape(-1)
