@@ -281,8 +281,8 @@ class ModelConfig:
                     f"num_experts is {self.num_experts} in a model of family {self.model_type}; expected none"
                 )
             for name in ("shared_intermediate_size", "swiglu_limit"):
-                if getattr(self, name):
-                    raise ConfigError(f"{name} is {getattr(self, name):.12g}; no layer of {self.model_type} has experts")
+                if value := getattr(self, name):
+                    raise ConfigError(f"{name} is {value:.12g}; no layer of {self.model_type} has experts")
         elif self.num_dense_layers >= self.num_hidden_layers:
             raise self._error("num_dense_layers", f"fewer than the {self.num_hidden_layers} layers")
         elif not 2 <= self.num_experts <= MAX_EXPERTS:

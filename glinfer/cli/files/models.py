@@ -67,11 +67,10 @@ def _installed() -> Iterator[dict[str, Any]]:
 def _cached() -> Iterator[dict[str, Any]]:
     if find_spec("huggingface_hub") is None:
         return
-    for repo, revision, weights in cached_models():
-        commit = revision.commit_hash
-        named = "" if "main" in revision.refs else f"@{(*sorted(revision.refs), commit)[0]}"
+    for name, revision, weights in cached_models():
         files = ", ".join(weights[:4]) + (f" and {len(weights) - 4} more" if len(weights) > 4 else "")
-        yield _entry(f"{repo}{named}", "cached", files, revision.size_on_disk, revision.snapshot_path, commit=commit)
+        size, commit = revision.size_on_disk, revision.commit_hash
+        yield _entry(str(name), "cached", files, size, revision.snapshot_path, commit=commit)
 
 
 @click.command("pull")
