@@ -10,18 +10,8 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from glinfer.cli.common import (
-    config_option,
-    device_options,
-    json_option,
-    megabytes,
-    model_options,
-    model_or_shape,
-    one_of,
-    parse_ids,
-    print_json,
-    stage_bars,
-)
+from glinfer.cli import options as opt
+from glinfer.cli.common import megabytes, model_or_shape, one_of, parse_ids, print_json, stage_bars
 from glinfer.engine.fetching import origin_report
 from glinfer.engine.ids import check_ids
 from glinfer.engine.textures import TextureCheck
@@ -29,14 +19,7 @@ from glinfer.errors import ContextError, InputError, counted
 from glinfer.formats import Checkpoint
 from glinfer.inspect.draws import example_ids
 from glinfer.inspect.settings import RunSetting, every_renderer, named
-from glinfer.inspect.verify.suite import (
-    SCHEMA,
-    CheckOptions,
-    VerifyReport,
-    VerifyRun,
-    every_format,
-    verify_everywhere,
-)
+from glinfer.inspect.verify.suite import SCHEMA, CheckOptions, VerifyReport, VerifyRun, every_format, verify_everywhere
 from glinfer.terminal import emit
 
 _FINDINGS_SHOWN, _TEXELS_SHOWN = 12, 3
@@ -62,7 +45,7 @@ def _settings(
 
 @click.command()
 @click.argument("model", type=click.Path(), required=False)
-@config_option
+@opt.config_option
 @click.option(
     "--draws",
     "with_draws",
@@ -94,9 +77,9 @@ def _settings(
     is_flag=True,
     help="Check every renderer of this machine with OpenGL ES and desktop OpenGL, or only with --api.",
 )
-@model_options
-@device_options
-@json_option
+@opt.model_options
+@opt.device_options
+@opt.json_option
 @click.option(
     "--schema",
     is_flag=True,

@@ -430,4 +430,4 @@ def test_generate_imports_only_what_a_text_needs() -> None:
     own = "_distutils_hack _moderngl click glcontext glinfer moderngl numpy safetensors tokenizers"
     assert {*said[0].split()} <= {*own.split()}
     assert said[1:3] == ["", ""]
-    assert said[3].split() == ["glinfer.cli.common", "glinfer.cli.drafts", "glinfer.cli.generate"]
+    assert said[3].split() == ["glinfer.cli.common", "glinfer.cli.generate", "glinfer.cli.options"]

@@ -10,7 +10,8 @@ from typing import Any
 
 import click
 
-from glinfer.cli.common import context_option, json_option, megabytes, print_json, say, show
+from glinfer.cli import options as opt
+from glinfer.cli.common import megabytes, print_json, say, show
 from glinfer.engine.loading import fetched
 from glinfer.errors import GlinferError, InputError, install_command
 from glinfer.formats import bundled_models, find_model
@@ -25,7 +26,7 @@ from glinfer.terminal import emit
 
 
 @click.command()
-@json_option
+@opt.json_option
 def models(as_json: bool) -> None:
     """List bundled models, models in installed packages, and models in the Hugging Face cache.
 
@@ -75,8 +76,8 @@ def _cached() -> Iterator[dict[str, Any]]:
 
 @click.command("pull")
 @click.argument("name")
-@context_option
-@json_option
+@opt.context_option
+@opt.json_option
 def pull_command(name: str, context: int | None, as_json: bool) -> None:
     """Download the model NAME from the Hugging Face Hub and print its path; cached files are not downloaded again.
 
@@ -101,7 +102,7 @@ def pull_command(name: str, context: int | None, as_json: bool) -> None:
 
 @click.command("remove")
 @click.argument("name")
-@json_option
+@opt.json_option
 def remove_command(name: str, as_json: bool) -> None:
     """Delete a downloaded model from the Hugging Face cache, which other programs share.
 
