@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import io
 import json
 import re
 import shutil
@@ -12,7 +11,7 @@ from pydoc_data.topics import topics
 from typing import Any
 
 import pytest
-from commands import ran, ran_json, refused
+from commands import pipe, ran, ran_json, refused
 from scripted_models import FAST_SMALL_DRAWS, SMALL, SMALL_DRAWS, random_file
 
 import glinfer
@@ -79,7 +78,7 @@ class TestGenerate:
         arguments = ["--max-tokens", "3", "--seed", "1", "-q"]
         for prompt, piped in (("é x", "é x"), ("é x\n", "é x\n\n")):
             expected = ran(capsys, "generate", small, prompt, *arguments)
-            monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(piped.encode()), encoding="ascii"))
+            pipe(monkeypatch, piped)
             assert ran(capsys, "generate", small, "-", *arguments) == expected
 
     def test_a_full_context_is_told(self, bare: Path, capsys: Capture) -> None:

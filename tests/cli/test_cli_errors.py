@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import io
 import os
 import shutil
 import struct
@@ -12,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import ran
+from commands import pipe, ran
 from scripted_models import BYTES
 
 from glinfer.cli.app import run
@@ -28,7 +27,7 @@ Refused = Callable[..., str]
 @pytest.fixture
 def refused(capsys: Capture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Refused]:
     """A function that runs a command which has to be refused, and returns its one line."""
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"hi\n"), encoding="utf-8"))
+    pipe(monkeypatch, b"hi\n")
 
     def files() -> dict[Path, int]:
         return {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()}
@@ -195,11 +194,11 @@ class TestPrompts:
             assert words_of_chat in refused("demo", "--model", small, "--prompt", prompt)
         for data, words in ((b"caf\xe9", "standard input is not UTF-8 (byte 3)"), (b"", "the prompt is empty")):
             for arguments in (["-"], ["-p", "-"], ["-f", "-"]):
-                monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data), encoding="utf-8"))
+                pipe(monkeypatch, data)
                 assert words in refused("generate", small, *arguments)
 
     def test_one_prompt_and_no_more(self, small: Path, refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b""), encoding="utf-8"))
+        pipe(monkeypatch, b"")
         nothing = "found no PROMPT, --file or --ids"
         assert f"{nothing}, and standard input is empty; give one of them" in refused("generate", small)
         monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import pipe
 from goldens.pictures import about, picture, write_smolvlm
 
 import glinfer
@@ -33,7 +33,7 @@ def test_generate_and_chat(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys
         assert json.loads(capsys.readouterr().out)["text"] == wanted
 
     def say(text: str) -> Any:
-        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+        pipe(monkeypatch, text.encode())
         return run(["chat", str(folder), "-n", "5", "-t", "0", *(["--image", image] if "/image" not in text else [])])
 
     assert say("What is it?\n") == 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import io
 import json
 import shutil
 from collections.abc import Callable
@@ -12,7 +11,7 @@ from typing import Any
 
 import commands
 import pytest
-from commands import ran, ran_json
+from commands import pipe, ran, ran_json
 from scripted_models import SMALL, random_file
 from small_models import SHAPE, hugging_face_files, letters
 from small_models import small as llama
@@ -130,7 +129,7 @@ class TestGenerate:
 
 class TestChat:
     def typed(self, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode()), encoding="utf-8"))
+        pipe(monkeypatch, text)
 
     def test_in_the_form_of_the_template(
         self, glin: Any, prompts: list[list[int]], monkeypatch: pytest.MonkeyPatch

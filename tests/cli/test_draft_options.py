@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import ran
+from commands import pipe, ran
 from scripted_models import random_file, saying
 
 from glinfer.engine.random_model import demo_tokenizer
@@ -65,7 +64,7 @@ def test_a_draft_model_is_loaded_beside(small: Path, repeating: Path, tmp_path: 
 def test_chat_takes_them(repeating: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     replies = []
     for options in ([], ["--speculate", "ngram"], ["--draft", str(repeating)]):
-        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"hi hi hi\nhi hi hi\n"), encoding="utf-8"))
+        pipe(monkeypatch, b"hi hi hi\nhi hi hi\n")
         replies.append(ran(capsys, "chat", repeating, "--seed", "1", "-n", "8", *options)[0])
     assert replies[0] == replies[1] == replies[2] != ""
 

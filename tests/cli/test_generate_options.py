@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import json
 from pathlib import Path
 
 import pytest
-from commands import refused
+from commands import Terminal, refused
 
 import glinfer
 from glinfer.cli.app import run
@@ -41,10 +40,6 @@ def test_the_prompt_is_shown_on_a_terminal_and_not_in_a_pipe(
     assert said(capsys, small, "Once upon", "--echo", *COMMON) == f"Once upon{text}"
     ids = said(capsys, small, "--ids", "1,2", *COMMON)
     assert said(capsys, small, "--ids", "1,2", "--echo", *COMMON) == ids
-
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
 
     for options, expected in (([], f"Once upon{text}"), (["--no-echo"], text)):
         with monkeypatch.context() as patch:

@@ -21,9 +21,9 @@ class Terminal(io.StringIO):
 
 
 def pipe(monkeypatch: pytest.MonkeyPatch, data: str | bytes) -> None:
-    """Make this the standard input, of a pipe."""
+    """Make this the standard input, a pipe whose own encoding is of no use."""
     data = data.encode() if isinstance(data, str) else data
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data), encoding="utf-8"))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data), encoding="ascii"))
 
 
 def ran(capsys: Capture, *arguments: object, status: int = 0) -> tuple[str, str]:
