@@ -168,13 +168,10 @@ class TestPrompts:
     def test_ids(self, bare: Path, refused: Refused) -> None:
         for ids, words in (
             ("", "the prompt is empty"),
-            (" , ,", "the prompt is empty"),
             ("300", "token 0 of the prompt is 300; this vocabulary has ids 0 to 299"),
             ("1,2,-1", "token 2 of the prompt is -1"),
             ("99999999999999999999", "token 0 of the prompt is 99999999999999999999"),
             ("a", "found 'a' in the token ids; expected whole numbers such as 13,132,251"),
-            ("1.5", "found '1.5'"),
-            ("--5", "found '--5'"),
             ("²", "found '²'"),
             ("1\n\n2", "found '1\\n\\n2'"),
             ("9" * 5000, "found '9999999999999999999999999999999999999999…'"),
@@ -228,12 +225,7 @@ class TestPrompts:
 BAD_OPTIONS: dict[str, dict[str, str]] = {
     "generate MODEL x": {
         "--temperature nan": "temperature is nan",
-        "--temperature -1": "temperature is -1.0",
-        "--top-p 2": "top_p is 2.0",
-        "--min-p -0.1": "min_p is -0.1",
-        "--top-k -2": "top_k is -2",
         f"--top-k {'9' * 5000}": "is not a valid integer",
-        "--repetition-penalty 0": "repetition_penalty is 0.0",
         "--seed -1": "seed is -1",
         "--seed": "'--seed' requires an argument",
         "--max-tokens 0": "Invalid value for '-n' / '--max-tokens': 0",
@@ -288,18 +280,15 @@ class TestOptions:
 
     def test_a_shape_that_is_none(self, refused: Refused) -> None:
         for config, words in (
-            ("blocks", "blocks='' in --config; expected a whole number"),
             ("layers=4", "unknown name 'layers' in --config; known: vocab, dim, heads, blocks, context"),
             ("Gab", "family, or a whole shape: gab, gift_of_gab"),
-            ("gab=6", "unknown name 'gab' in --config"),
             ("family=mamba", "family='mamba' in --config; did you mean mamba2?"),
             ("family=opt", "family='opt' in --config; docs/models.md lists the families"),
             ("family=llama,heads=3,dim=32", "not a multiple of num_attention_heads 3"),
-            ("family=llama,kv_heads=3", "not a multiple of num_key_value_heads 3"),
             ("family=llama,blocks=1000000", "need more than 100000 draws"),
             ("none.json", "none.json: cannot read it"),
         ):
-            for command in ("draws", "verify") if config.startswith("family") else ("draws",):
+            for command in ("draws", "verify"):
                 assert words in refused(command, "--config", config), config
 
     def test_a_shape_too_large_for_a_plan(self, refused: Refused) -> None:
