@@ -321,7 +321,6 @@ def _source(
 
 
 def _batch_sizes(text: str | None) -> list[int]:
-    """Parse the sizes of ``--batch``."""
     sizes = list(dict.fromkeys(parse_ids(text or "", "batch sizes")))
     if text is not None and (not sizes or min(sizes) < 1):
         raise InputError(f"found {text!r} for --batch; expected batch sizes of at least 1, such as 1,8,32")

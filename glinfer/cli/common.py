@@ -262,8 +262,5 @@ def opened_drafts(model: Model, drafts: dict[str, str]) -> Iterator[dict[str, An
     if "draft" not in drafts:
         yield dict(drafts)
         return
-    path = fetched(drafts["draft"], device=model.device, tell=say)
-    with progress("uploading the draft model") as advance:
-        other = load_model(path, device=model.device, on_upload=advance)
-    with other:
+    with loaded(drafts["draft"], device=model.device) as other:
         yield {"draft": other}

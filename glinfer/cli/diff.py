@@ -248,7 +248,6 @@ def _by_block(passes: Sequence[TensorError], show_all: bool) -> list[tuple[str, 
 
 
 def _at(report: DiffReport, each: TensorError) -> str:
-    """Describe the position of the largest difference."""
     if each.place is None:
         return "" if each.error == 0 else f"{list(each.shapes[0])} and {list(each.shapes[1])}"
     place = each.place
@@ -275,7 +274,6 @@ def _named(report: DiffReport, token: int) -> str:
 
 
 def _show_along(report: DiffReport) -> None:
-    """Show the predictions along the text, the most different first."""
     along = report.along
     count, total = len(along.positions), len(report.ids)
     tokens = counted(total, "token")

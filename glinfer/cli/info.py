@@ -137,7 +137,6 @@ def _context(about: dict[str, Any]) -> str:
 
 
 def _around(about: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield (name, text) of the rows on tokenizer, chat, end tokens and sampling."""
     tokenizer, chat = about["tokenizer"], about["chat"]
     if tokenizer is None:
         yield "tokenizer", f"no: {about['tokenizer_problem']}"

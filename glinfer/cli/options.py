@@ -90,18 +90,14 @@ def _device_or_list(context: click.Context, _: click.Parameter, value: str | Non
     return None
 
 
-device_option = click.option(
-    "--device",
-    metavar="N|auto|list",
-    is_eager=True,
-    expose_value=True,
-    callback=_device_or_list,
-    help="EGL device to render on; 'list' lists all devices. Default: $GLINFER_DEVICE, else auto.",
-)
-"""The ``--device`` option."""
-
 device_options = options(
-    device_option,
+    click.option(
+        "--device",
+        metavar="N|auto|list",
+        is_eager=True,
+        callback=_device_or_list,
+        help="EGL device to render on; 'list' lists all devices. Default: $GLINFER_DEVICE, else auto.",
+    ),
     click.option(
         "--api",
         "--gl",  # the older name
@@ -400,8 +396,7 @@ batch_options = options(
 def take_batch(given_options: dict[str, Any], *, single: bool) -> dict[str, Any] | None:
     """Remove these options from ``given_options``; None without ``--batch``. ``single``: a prompt is given too.
 
-    Raises:
-        InputError: options are missing or contradict each other.
+    InputError if options are missing or contradict each other.
     """
     given = {name: given_options.pop(name) for name in params_of(batch_options)}
     if given["batch"] is None:

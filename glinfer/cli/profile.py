@@ -122,7 +122,6 @@ def _check_outputs(html: str | None, trace: str | None) -> None:
 
 
 def _profiled(model: str | None, config_text: str | None, options: dict[str, Any]) -> ProfileReport:
-    """Bind the model, or random weights of a shape, and profile it."""
     check_one_source(model, config_text)
     own = {name: options.pop(name) for name in ("tokens", "prompt_tokens", "runs", "timing", "ceiling", "growth")}
     with contextlib.ExitStack() as held:

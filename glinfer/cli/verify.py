@@ -34,7 +34,6 @@ def _show_schema(context: click.Context, _: click.Parameter, asked: bool) -> Non
 def _settings(
     checkpoint: Checkpoint, options: Mapping[str, Any], all_weights: bool, all_devices: bool
 ) -> list[RunSetting]:
-    """List the settings that the options name."""
     plan, api = options["plan"], options["api"]
     renderers = every_renderer(api) if all_devices else [(options["device"], api)]
     formats = every_format(checkpoint, plan) if all_weights else [options["weights"]]
@@ -185,7 +184,6 @@ def _show(report: VerifyReport) -> None:
 
 
 def _checked(run: VerifyRun) -> Iterator[str]:
-    """Yield the number and the result of each kind of checks."""
     bad, wrong, count = len(run.bad_textures), len(run.wrong_textures), len(run.textures)
     held = f"{bad} DIFFER" if bad else f"{wrong} SAMPLED INSTEAD OF OTHERS" if wrong else "all identical"
     used = "" if run.after is None else f" after {counted(run.after, 'token')}"
@@ -203,7 +201,6 @@ def _checked(run: VerifyRun) -> Iterator[str]:
 
 
 def _show_faults(run: VerifyRun) -> None:
-    """Print a line for each fault, and the differences of each texture."""
     for texture in run.bad_textures:
         emit(f"texture {texture.name} {_difference(texture)}")
     for wrong in run.wrong_textures:

@@ -89,7 +89,6 @@ def convert(
 
 
 def _inside(made: Converted) -> str:
-    """Describe the parts that a file contains besides the weights."""
     parts = made.parts
     if made.beside:
         return ""

@@ -80,7 +80,6 @@ def export_command(model: str | None, out: str | None, drop: bool, single: bool,
 
 
 def _export_drop(folder: str, out: str | None, as_json: bool, options: dict[str, Any]) -> None:
-    """Write the page that opens GGUF files."""
     if out is not None:
         raise InputError(f"found two names, {folder} and {out}; with --drop give only the folder of the page")
     given = click.get_current_context()
