@@ -9,6 +9,7 @@ import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import commands
 import numpy as np
 import pytest
 from commands import pipe, ran
@@ -32,18 +33,12 @@ def refused(capsys: Capture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     def files() -> dict[Path, int]:
         return {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()}
 
-    def refuse(*arguments: str | Path, out: str | None = "") -> str:
+    def refuse(*arguments: str | Path) -> str:
         before = files()
-        status = run([str(argument) for argument in arguments])
-        said = capsys.readouterr()
-        assert status == 2, said
-        if out is not None:
-            assert said.out == out
-        assert said.err.count("\n") == 1, said.err
-        assert said.err.startswith("glinfer: ")
-        assert len(said.err) < 700 + sum(len(str(argument)) for argument in arguments)
+        line = commands.refused(capsys, *arguments)
+        assert len(line) < 700 + sum(len(str(argument)) for argument in arguments)
         assert files() == before, "something was written"
-        return said.err
+        return line
 
     return refuse
 
