@@ -57,8 +57,7 @@ _HELP = """\
 @click.argument("model", type=click.Path(), required=False)
 @opt.model_option
 @opt.tokenizer_option
-@opt.image_option
-@opt.mmproj_option
+@opt.image_options
 @opt.sampling_options(MAX_TOKENS)
 @click.option("--system", default="", help="System prompt, if the model's chat template supports one.")
 @click.option("--think", is_flag=True, help="Enable thinking before the answer.")
@@ -71,11 +70,7 @@ _HELP = """\
 )
 @opt.structure_options
 @opt.draft_options
-@opt.lora_option
-@opt.model_options
-@opt.device_options
-@opt.executor_option
-@opt.strict_option
+@opt.loading_options
 def chat(
     model: str | None, named_model: str | None, think: bool, system: str, images: tuple[str, ...], **options: Any
 ) -> None:

@@ -32,8 +32,7 @@ _NO_PROMPT = "found no PROMPT, --file or --ids"
     help="Read the prompt from this file, without one final newline; '-' is standard input.",
 )
 @opt.tokenizer_option
-@opt.image_option
-@opt.mmproj_option
+@opt.image_options
 @click.option("--ids", help="Prompt as token ids, such as 13,132,251. Prints ids; needs no tokenizer.")
 @opt.sampling_options(128)
 @click.option("--stop", multiple=True, help="Stop at this text. Repeatable.")
@@ -41,11 +40,7 @@ _NO_PROMPT = "found no PROMPT, --file or --ids"
 @opt.structure_options
 @opt.draft_options
 @opt.batch_options
-@opt.lora_option
-@opt.model_options
-@opt.device_options
-@opt.executor_option
-@opt.strict_option
+@opt.loading_options
 @opt.json_option
 @click.option("--echo/--no-echo", default=None, help="Print the prompt before the text. Default: only on a terminal.")
 @click.option("--quiet", "-q", is_flag=True, help="Do not print the closing line.")
@@ -87,7 +82,8 @@ def generate(
     sources = {"a PROMPT": prompt, "--prompt": named_prompt, "--file": file, "--ids": ids}
     found = any(source is not None for source in sources.values())
     batch, drafts = opt.take_batch(options, single=found), opt.take_drafts(options)
-    structured = opt.take_structured(options)
+    structured, sampling = opt.take_structured(options), opt.take_sampling(options)
+    max_tokens, ends = options.pop("max_tokens"), {name: options.pop(name) for name in ("stop", "keep")}
     if batch is not None:
         from glinfer.cli.batch import generate_batch  # late, for the packages of jobs
 
@@ -95,18 +91,14 @@ def generate(
             raise InputError("--image needs a single prompt; leave out --image or --batch")
         for name in drafts:
             raise InputError(f"--{name} needs a single prompt; leave out --{name} or --batch")
-        chosen = {name: options.pop(name) for name in ("max_tokens", "stop", "keep")}
-        sampling = opt.take_sampling(options)
-        chosen["structured"] = structured
-        generate_batch(path, batch, sampling=sampling, as_json=as_json, quiet=quiet, **chosen, **options)
+        how = {"max_tokens": max_tokens, "structured": structured, "sampling": sampling, **ends}
+        generate_batch(path, batch, as_json=as_json, quiet=quiet, **how, **options)
         return
     if not found and sys.stdin.isatty():
         raise InputError(f"{_NO_PROMPT}; give one of them")
     one_of(sources)
     given = _given(text, file, ids, found=found)
     opt.one_adapter(options)
-    max_tokens, sampling = options.pop("max_tokens"), opt.take_sampling(options)
-    ends = {name: options.pop(name) for name in ("stop", "keep")}
     if images and (ids is not None or ends["keep"]):
         raise InputError(f"--image goes with a text; leave out {'--keep' if ids is None else '--ids'}")
     with loaded(path, **options) as opened, opened_drafts(opened, drafts) as guesses:

@@ -24,8 +24,7 @@ from glinfer.terminal import emit
 @click.argument("text", required=False)
 @click.option("--out", "folder", type=opt.NamedPath("folder"), required=True, help="Output folder; created if missing.")
 @click.option("--ids", help="Token ids instead of TEXT, such as 13,132,251. Needs no tokenizer.")
-@opt.image_option
-@opt.mmproj_option
+@opt.image_options
 @click.option("--what", metavar="W[,W…]", help=f"Kinds of pictures: {', '.join(KINDS)}. Default: all.")
 @click.option("--layers", metavar="N[,N…]", help="Blocks: numbers, ranges or patterns (0,3-5,1*). Default: all.")
 @click.option("--top", type=int, default=DEFAULT_TOP, show_default=True, help="Number of likeliest tokens to list.")

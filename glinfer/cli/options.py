@@ -242,13 +242,16 @@ mmproj_option = click.option(
     help="llama.cpp's image encoder of a .gguf model. Default: the only mmproj file beside it.",
 )
 
-image_option = click.option(
-    "--image",
-    "images",
-    type=click.Path(),
-    multiple=True,
-    metavar="FILE",
-    help="Image for the user's first message, if the model takes images. Repeatable.",
+image_options = options(
+    click.option(
+        "--image",
+        "images",
+        type=click.Path(),
+        multiple=True,
+        metavar="FILE",
+        help="Image for the user's first message, if the model takes images. Repeatable.",
+    ),
+    mmproj_option,
 )
 
 
@@ -258,19 +261,24 @@ def user_message(images: Sequence[str], text: object) -> dict[str, Any]:
     return {"role": "user", "content": [*parts, {"type": "text", "text": text}]}
 
 
-executor_option = click.option(
-    "--executor",
-    type=click.Choice(EXECUTORS),
-    default="gl",
-    help="Backend for the plan's passes: OpenGL (default) or float64 NumPy, which is slow but needs no renderer.",
+loading_options = options(
+    lora_option,
+    model_options,
+    device_options,
+    click.option(
+        "--executor",
+        type=click.Choice(EXECUTORS),
+        default="gl",
+        help="Backend for the plan's passes: OpenGL (default) or float64 NumPy, which is slow but needs no renderer.",
+    ),
+    click.option(
+        "--strict",
+        is_flag=True,
+        help="Stop at NaN or infinite logits and name the pass that produced them. Default: warn once and never choose "
+        "such tokens.",
+    ),
 )
-
-strict_option = click.option(
-    "--strict",
-    is_flag=True,
-    help="Stop at NaN or infinite logits and name the pass that produced them. Default: warn once and never choose "
-    "such tokens.",
-)
+"""How commands that write text load a model."""
 
 SAMPLING: Mapping[str, tuple[type, str]] = {
     "temperature": (float, "Sampling temperature; 0 is greedy decoding."),
