@@ -340,8 +340,6 @@ structure_options = options(
 )
 """The options of structured output, and ``--partial``."""
 
-_IN_FILES: tuple[Kind, ...] = ("json_schema", "grammar")
-
 
 def take_structured(given: dict[str, Any]) -> dict[str, Any]:
     """Remove these options from ``given``; return them for :meth:`glinfer.engine.model.Model.stream`, files read.
@@ -350,7 +348,7 @@ def take_structured(given: dict[str, Any]) -> dict[str, Any]:
     """
     found: dict[str, Any] = {kind: given.pop(kind) for kind in OPTIONS}
     found["choices"] = list(found["choices"]) or None
-    for kind in _IN_FILES:
+    for kind in ("json_schema", "grammar"):
         if found[kind] is not None:
             found[kind] = read_structure(kind, found[kind])
     structure_of(found)
