@@ -37,7 +37,7 @@ _SHOWN_FIELDS = 6  # known fields that a message lists
 _FILLED_IN = ("intermediate_size", "num_key_value_heads", "head_dim")  # other whole numbers with a default may be 0
 MAX_EXPERTS = 1024
 """Limit for the experts of a layer, since each has its own tensor names."""
-_USUAL_EXPERTS = (8, 2)
+_USUAL_EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2}
 LARGEST_DELTA_KEY = 256
 """Limit for the elements of a delta rule's key; each is a row of the state."""
 _CHECKED_APART = ("layer_norm_eps", "rope_theta", "rope_local_base_freq")
@@ -51,7 +51,7 @@ DENSE_ACTIVATIONS = ("none", "tanh", "gelu", "silu")
 _ACTIVATION_OF_GELU = {"tanh": "gelu_new", "erf": "gelu"}
 
 
-def _is_number(value: object, kind: type) -> bool:
+def _is_number(value: object, kind: type | tuple[type, ...]) -> bool:
     return isinstance(value, kind) and not isinstance(value, bool)
 
 
@@ -218,30 +218,27 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         """Fill in defaults, then check every field."""
-        if self.intermediate_size == 0 and _is_number(self.hidden_size, int):
-            object.__setattr__(self, "intermediate_size", 4 * self.hidden_size)
-        if self.num_key_value_heads == 0:
-            object.__setattr__(self, "num_key_value_heads", self.num_attention_heads)
-        known = isinstance(self.model_type, str) and self.model_type in FAMILIES
-        if known and self.family.experts:
-            for name, usual in zip(("num_experts", "num_experts_per_tok"), _USUAL_EXPERTS, strict=True):
-                if getattr(self, name) == 0:
-                    object.__setattr__(self, name, usual)
+        family = FAMILIES.get(self.model_type) if isinstance(self.model_type, str) else None
         given_head_dim = self.head_dim != 0
-        if not given_head_dim and _is_number(self.hidden_size, int) and _is_number(self.num_attention_heads, int):
-            # Too many heads raise an error below.
-            object.__setattr__(self, "head_dim", max(1, self.hidden_size // max(1, self.num_attention_heads)))
-        object.__setattr__(self, "rope_scaling", _pairs(self.rope_scaling))
-        object.__setattr__(self, "dense", _dense(self.dense))
+        usual = {"num_key_value_heads": self.num_attention_heads}
+        if _is_number(self.hidden_size, int):
+            usual["intermediate_size"] = 4 * self.hidden_size
+            if _is_number(self.num_attention_heads, int):  # too many heads raise an error below
+                usual["head_dim"] = max(1, self.hidden_size // max(1, self.num_attention_heads))
+        if family is not None and family.experts:
+            usual |= _USUAL_EXPERTS
+        for name, number in usual.items():
+            if getattr(self, name) == 0:
+                self._set(name, number)
+        self._set("rope_scaling", _pairs(self.rope_scaling))
+        self._set("dense", _dense(self.dense))
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             least = int(field.default is dataclasses.MISSING or field.name in _FILLED_IN)
             if field.type == "int" and not (_is_number(value, int) and least <= value <= MAX_CONFIG_NUMBER):
-                raise ConfigError(
-                    f"{field.name} is {shown(value)}; expected a whole number from {least} to {MAX_CONFIG_NUMBER}"
-                )
+                raise self._error(field.name, f"a whole number from {least} to {MAX_CONFIG_NUMBER}")
             if field.type == "bool" and not isinstance(value, bool):
-                raise ConfigError(f"{field.name} is {shown(value)}; expected true or false")
+                raise self._error(field.name, "true or false")
         if not given_head_dim and self.hidden_size % self.num_attention_heads:
             raise ConfigError(
                 f"hidden_size {self.hidden_size} is not a multiple of num_attention_heads "
@@ -254,61 +251,59 @@ class ModelConfig:
                     f"{getattr(self, name)}; as many heads have to share each"
                 )
         if not _is_number(self.layer_norm_eps, float) or not 0.0 < self.layer_norm_eps < 1.0:
-            raise ConfigError(f"layer_norm_eps is {shown(self.layer_norm_eps)}; expected a number between 0 and 1")
+            raise self._error("layer_norm_eps", "a number between 0 and 1")
         for name in ("rope_theta", *(("rope_local_base_freq",) if self.rope_local_base_freq else ())):
             base = getattr(self, name)
             if not _is_number(base, float) or not 1.0 < base < 1e30:
-                raise ConfigError(f"{name} is {shown(base)}; expected a number above 1, such as 10000.0")
+                raise self._error(name, "a number above 1, such as 10000.0")
         if self.attention_multiplier == self.head_dim**-0.5:
-            object.__setattr__(self, "attention_multiplier", 0.0)
+            self._set("attention_multiplier", 0.0)
         if self.shared_expert_intermediate_size == self.intermediate_size:
-            object.__setattr__(self, "shared_expert_intermediate_size", 0)
-        self._check_layers()
-        if known:
-            self._check_experts()
-        if self.hidden_act not in ACTIVATIONS and not (known and self.hidden_act == self.family.activation):
-            raise ConfigError(f"hidden_act is {shown(self.hidden_act)}; expected one of {', '.join(ACTIVATIONS)}")
+            self._set("shared_expert_intermediate_size", 0)
+        self._check_layers(family)
+        if family is not None:
+            self._check_experts(family)
+        if self.hidden_act not in (*ACTIVATIONS, *([family.activation] if family is not None else [])):
+            raise self._error("hidden_act", f"one of {', '.join(ACTIVATIONS)}")
         if self.pooling not in POOLINGS:
-            raise ConfigError(
-                f"pooling is {shown(self.pooling)}; expected one of {', '.join(POOLINGS[1:])}, or nothing"
-            )
+            raise self._error("pooling", f"one of {', '.join(POOLINGS[1:])}, or nothing")
         if self.dense_norm and len(self.dense) < 2:
             raise ConfigError(f"dense_norm is true and dense is {shown(self.dense)}; expected two matrices or more")
         if not isinstance(self.model_type, str):
-            raise ConfigError(f"model_type is {shown(self.model_type)}; expected a name")
+            raise self._error("model_type", "a name")
 
-    def _check_experts(self) -> None:
-        """Check the fields of experts."""
-        count, used = self.num_experts, self.num_experts_per_tok
-        if not self.family.experts:
-            if count or used:
-                raise ConfigError(f"num_experts is {count} in a model of family {self.model_type}; expected none")
-            if self.shared_intermediate_size:
-                found = f"shared_intermediate_size is {self.shared_intermediate_size}"
-                raise ConfigError(f"{found}; no layer of {self.model_type} has experts")
-            if self.swiglu_limit:
-                raise ConfigError(f"swiglu_limit is {self.swiglu_limit:g}; no layer of {self.model_type} has experts")
+    def _set(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)
+
+    def _error(self, name: str, expected: str) -> ConfigError:
+        return ConfigError(f"{name} is {shown(getattr(self, name))}; expected {expected}")
+
+    def _check_experts(self, family: Family) -> None:
+        if not family.experts:
+            if self.num_experts or self.num_experts_per_tok:
+                raise ConfigError(
+                    f"num_experts is {self.num_experts} in a model of family {self.model_type}; expected none"
+                )
+            for name in ("shared_intermediate_size", "swiglu_limit"):
+                if value := getattr(self, name):
+                    raise ConfigError(f"{name} is {value:.12g}; no layer of {self.model_type} has experts")
         elif self.num_dense_layers >= self.num_hidden_layers:
-            raise ConfigError(
-                f"num_dense_layers is {self.num_dense_layers}; expected fewer than the {self.num_hidden_layers} layers"
-            )
-        elif not 2 <= count <= MAX_EXPERTS:
-            raise ConfigError(f"num_experts is {count}; expected a whole number from 2 to {MAX_EXPERTS}")
-        elif self.family.names.expert_norm and not self.shared_intermediate_size:
-            raise ConfigError("shared_intermediate_size is 0; expected the width of the MLP beside the experts")
-        elif used > count:
-            raise ConfigError(f"num_experts_per_tok is {used}; expected at most {count}, the number of experts")
+            raise self._error("num_dense_layers", f"fewer than the {self.num_hidden_layers} layers")
+        elif not 2 <= self.num_experts <= MAX_EXPERTS:
+            raise self._error("num_experts", f"a whole number from 2 to {MAX_EXPERTS}")
+        elif family.names.expert_norm and not self.shared_intermediate_size:
+            raise self._error("shared_intermediate_size", "the width of the MLP beside the experts")
+        elif self.num_experts_per_tok > self.num_experts:
+            raise self._error("num_experts_per_tok", f"at most {self.num_experts}, the number of experts")
 
-    def _check_layers(self) -> None:
+    def _check_layers(self, family: Family | None) -> None:
         """Check the patterns of layers, and the factors and caps."""
         for name, known in (("layer_types", (FULL, SLIDING, CONV, DELTA, BOTH, MLP, MOE)), ("rotary_layers", (0, 1))):
             found = getattr(self, name)
-            found = tuple(found) if isinstance(found, (list, tuple)) else found
+            found = tuple(found) if isinstance(found, list) else found
             if not isinstance(found, tuple) or any(isinstance(each, bool) or each not in known for each in found):
-                words = " and ".join(map(str, known))
-                raise ConfigError(f"{name} is {shown(getattr(self, name))}; expected a list of {words}")
-            object.__setattr__(self, name, found)
-        family = FAMILIES.get(self.model_type) if isinstance(self.model_type, str) else None
+                raise self._error(name, f"a list of {' and '.join(map(str, known))}")
+            self._set(name, found)
         if self._check_kind(CONV, "conv_L_cache", "convolves", may_have=family is None or family.convolves):
             self._check_taps("conv_L_cache")
         for kind, may_have in ((MLP, "single"), (MOE, "listed_experts")):
@@ -325,13 +320,11 @@ class ModelConfig:
             value = getattr(self, field.name)
             if field.type != "float" or field.name in _CHECKED_APART:
                 continue
-            if not (_is_number(value, float) or _is_number(value, int)) or not (
-                0 < value <= _MAX_SCALE or value == field.default
-            ):
-                raise ConfigError(f"{field.name} is {shown(value)}; expected a number above 0, at most {_MAX_SCALE:g}")
-            object.__setattr__(self, field.name, float(value))
+            if not (_is_number(value, (float, int)) and (0 < value <= _MAX_SCALE or value == field.default)):
+                raise self._error(field.name, f"a number above 0, at most {_MAX_SCALE:g}")
+            self._set(field.name, float(value))
         if self.partial_rotary_factor > 1:
-            raise ConfigError(f"partial_rotary_factor is {self.partial_rotary_factor}; expected at most 1")
+            raise self._error("partial_rotary_factor", "at most 1")
 
     def _check_kind(self, kind: str, size: str, words: str, *, may_have: bool) -> bool:
         """Whether layers of a kind have to be checked; without any, a field of their sizes has to be 0."""
@@ -348,12 +341,9 @@ class ModelConfig:
 
     def _check_taps(self, name: str) -> None:
         if not 1 <= getattr(self, name) <= LONGEST_CONVOLUTION:
-            raise ConfigError(
-                f"{name} is {getattr(self, name)}; expected a whole number from 1 to {LONGEST_CONVOLUTION}"
-            )
+            raise self._error(name, f"a whole number from 1 to {LONGEST_CONVOLUTION}")
 
     def _check_delta_rule(self, family: Family | None) -> None:
-        """Check the layers with the delta rule."""
         kind = BOTH if BOTH in self.layer_types else DELTA
         may_have = family is None or (family.both if kind == BOTH else family.delta_rule)
         if not self._check_kind(kind, "linear_num_value_heads", "has the delta rule", may_have=may_have):
@@ -367,14 +357,11 @@ class ModelConfig:
         for name, most in (("linear_key_head_dim", LARGEST_DELTA_KEY), ("linear_value_head_dim", MAX_CONFIG_NUMBER)):
             value = getattr(self, name)
             if not 4 <= value <= most or value % 4:
-                raise ConfigError(f"{name} is {value}; expected a multiple of 4 from 4 to {most}")
+                raise self._error(name, f"a multiple of 4 from 4 to {most}")
         self._check_taps("linear_conv_kernel_dim")
-        groups = self.linear_norm_groups
-        if groups and heads * self.linear_value_head_dim % (4 * groups):
-            raise ConfigError(
-                f"linear_norm_groups is {groups}; expected parts of whole fours of the {heads} heads of "
-                f"{self.linear_value_head_dim} elements"
-            )
+        width, groups = self.linear_value_head_dim, self.linear_norm_groups
+        if groups and heads * width % (4 * groups):
+            raise self._error("linear_norm_groups", f"parts of whole fours of the {heads} heads of {width} elements")
 
     def _check_shared_layers(self, family: Family | None) -> None:
         """Check the layers that use keys and values of others, and the embeddings of layers."""
@@ -526,14 +513,19 @@ class ModelConfig:
         return Rope(self.rope_theta, int(head_dim * self.partial_rotary_factor), self.rope_scaling)
 
     @property
+    def _scaling(self) -> tuple[dict[str, Any], Any]:
+        """The settings of ``rope_scaling``, and its type."""
+        scaling = dict(self.rope_scaling)
+        return scaling, scaling.get("rope_type", scaling.get("type"))
+
+    @property
     def long_after(self) -> int:
         """Tokens of the longest text that uses the first of two sets of rotary angles; 0 for models with one set.
 
         Scaling of types ``longrope`` and ``dynamic`` has two sets, unless the context ends before the second. An
         embedding model uses the set of its context length.
         """
-        scaling = dict(self.rope_scaling)
-        kind = scaling.get("rope_type", scaling.get("type"))
+        scaling, kind = self._scaling
         if kind not in ("longrope", "dynamic") or self.embeds or not self.family.rotary:
             return 0
         original = scaling.get("original_max_position_embeddings") or scaling.get("max_position_embeddings") or 0
@@ -548,11 +540,13 @@ class ModelConfig:
     @property
     def most_positions(self) -> int:
         """Tokens of the longest context; scaling of type ``dynamic`` multiplies the trained context by its factor."""
-        scaling, longest = dict(self.rope_scaling), self.max_position_embeddings
+        (scaling, kind), longest = self._scaling, self.max_position_embeddings
         trained, factor = scaling.get("max_position_embeddings"), scaling.get("factor")
-        if scaling.get("rope_type", scaling.get("type")) != "dynamic" or self.embeds:
-            return longest
-        if not isinstance(trained, (int, float)) or not isinstance(factor, (int, float)):
+        if (
+            kind != "dynamic"
+            or self.embeds
+            or not (isinstance(trained, (int, float)) and isinstance(factor, (int, float)))
+        ):
             return longest
         return max(longest, int(min(MAX_CONFIG_NUMBER, trained * factor)))
 
@@ -653,8 +647,8 @@ class ModelConfig:
                 values[_OPTIONS[name]] = int(number)
             except ValueError:
                 raise ConfigError(f"{name}={shown(number)} in --config; expected a whole number") from None
-        if values.get("tie_word_embeddings", False) in (0, 1):
-            values["tie_word_embeddings"] = bool(values.get("tie_word_embeddings", False))
+        if values.get("tie_word_embeddings") in (0, 1):
+            values["tie_word_embeddings"] = bool(values["tie_word_embeddings"])
         return cls(**values)
 
 

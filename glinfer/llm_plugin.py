@@ -7,6 +7,7 @@ until :func:`close`.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import threading
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator
@@ -256,15 +257,12 @@ def known_models() -> Iterator[Known]:
         yield Known(f"{NAME}/{name}{several}", model.path, _embeds(model.path))
     if find_spec("huggingface_hub") is None:
         return
-    for repo, revision, weights in cached_models():
-        at = "" if "main" in revision.refs else f"@{(*sorted(revision.refs), revision.commit_hash)[0]}"
+    for hub_name, revision, weights in cached_models():
         ggufs = gguf_choices(RemoteFile(path, 0) for path in weights)
-        for each in ggufs:
-            quant = f":{tag(each, ggufs)}" if len(ggufs) > 1 else ""
-            path = Path(revision.snapshot_path) / each.opened
-            yield Known(f"{NAME}/{repo}{quant}{at}", path, _embeds(path))
-        if not ggufs:
-            yield Known(f"{NAME}/{repo}{at}", Path(revision.snapshot_path), _embeds(Path(revision.snapshot_path)))
+        for opened, quant in [(each.opened, tag(each, ggufs)) for each in ggufs] or [("", "")]:
+            path = Path(revision.snapshot_path) / opened
+            given = dataclasses.replace(hub_name, quant=quant if len(ggufs) > 1 else "")
+            yield Known(f"{NAME}/{given}", path, _embeds(path))
 
 
 def _of_command() -> Iterable[Known]:

@@ -17,7 +17,8 @@ from typing import Any
 
 import click
 
-from glinfer.cli.common import json_option, print_json, show_table
+from glinfer.cli.common import print_json, show_table
+from glinfer.cli.options import json_option
 from glinfer.engine.loading import read_model
 from glinfer.engine.random_model import write_demo
 from glinfer.errors import InputError

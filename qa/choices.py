@@ -14,7 +14,8 @@ from unittest import mock
 import click
 import numpy as np
 
-from glinfer.cli.common import json_option, print_json, weights_option
+from glinfer.cli.common import print_json
+from glinfer.cli.options import json_option, weights_option
 from glinfer.engine import batch
 from glinfer.engine.loading import load_model
 from glinfer.engine.model import Model

@@ -12,7 +12,8 @@ import click
 import numpy as np
 import numpy.typing as npt
 
-from glinfer.cli.common import device_options, json_option, loaded, print_json, show_table
+from glinfer.cli.common import loaded, print_json, show_table
+from glinfer.cli.options import device_options, json_option
 from glinfer.errors import InputError
 from glinfer.inspect.tables import Column, Table
 from glinfer.inspect.timing import Work, in_turns

@@ -30,7 +30,8 @@ from typing import IO, Any
 import click
 import httpx
 
-from glinfer.cli.common import json_option, print_json
+from glinfer.cli.common import print_json
+from glinfer.cli.options import json_option
 from glinfer.engine.report import Report
 from glinfer.errors import InputError
 from qa.steps import ROOT

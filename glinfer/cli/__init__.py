@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, NoReturn
 
-_EXIT_INTERRUPTED = 130
-
 
 def keep_interrupts() -> None:
     """Repeat a Ctrl-C that arrives in a callback of Python itself, which would print a traceback and go on."""
@@ -36,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     try:
         from glinfer.cli import app  # takes half a second; Ctrl-C may arrive meanwhile
     except KeyboardInterrupt:
-        raise SystemExit(_EXIT_INTERRUPTED) from None
+        raise SystemExit(130) from None
     app.main(arguments)
 
 

@@ -10,15 +10,12 @@ from typing import Any
 
 import click
 
+from glinfer.cli import options as opt
 from glinfer.cli.common import (
-    cache_option,
     check_one_source,
-    config_option,
-    device_options,
-    gelu_option,
-    json_option,
     loaded,
     opened,
+    opened_drafts,
     parse_ids,
     print_json,
     progress,
@@ -27,8 +24,6 @@ from glinfer.cli.common import (
     show,
     show_table,
 )
-from glinfer.cli.drafts import draft_options, opened_drafts, take_drafts
-from glinfer.cli.generate import read_structure
 from glinfer.engine.fetching import described_model, found_model, origin_report
 from glinfer.engine.loading import random_weights, read_model
 from glinfer.engine.model import Model
@@ -116,7 +111,7 @@ OpenEngines = Callable[[Checkpoint], Sequence[Decoder]]
 
 @click.command("bench")
 @click.argument("model", type=click.Path(), required=False)
-@config_option
+@opt.config_option
 @click.option("--plan", type=click.Choice(PLANS), default=DEFAULT_PLAN, show_default=True, help="Plan to time.")
 @click.option(
     "--weights",
@@ -128,7 +123,7 @@ OpenEngines = Callable[[Checkpoint], Sequence[Decoder]]
     metavar="F[,F]",
     help="File format of the random weights of --config, such as BF16; a second format is for experts.",
 )
-@cache_option
+@opt.cache_option
 @click.option(
     "--contexts", metavar="N[,N…]", help=f"Tokens in the fast plan's cache and in prompts. Default: {_CONTEXTS}."
 )
@@ -161,10 +156,10 @@ OpenEngines = Callable[[Checkpoint], Sequence[Decoder]]
     is_flag=True,
     help="Do not download the weights of a hub's MODEL; time zeros of its shape and formats.",
 )
-@draft_options
-@gelu_option
-@device_options
-@json_option
+@opt.draft_options
+@opt.gelu_option
+@opt.device_options
+@opt.json_option
 def bench_command(**options: Any) -> None:
     """Benchmark MODEL: print the median, fastest and slowest run.
 
@@ -224,9 +219,9 @@ def run_bench(
         InputError: an option is invalid, or belongs to the other plan.
     """
     given: dict[str, Any] = {"--contexts": contexts, "--batch": batch, "--json-schema": schema}
-    drafts, samplings = take_drafts(options), EVERY_OPTION if every_option else BOTH
+    drafts, samplings = opt.take_drafts(options), EVERY_OPTION if every_option else BOTH
     if schema is not None:
-        samplings = {**samplings, **structured(read_structure("json_schema", schema))}
+        samplings = {**samplings, **structured(opt.read_structure("json_schema", schema))}
     check_choice(plan, DEFAULT_WEIGHTS, options["cache"])
     check_one_source(model, config_text, needed=False)
     if stored is not None and config_text is None:
@@ -327,7 +322,6 @@ def _source(
 
 
 def _batch_sizes(text: str | None) -> list[int]:
-    """Parse the sizes of ``--batch``."""
     sizes = list(dict.fromkeys(parse_ids(text or "", "batch sizes")))
     if text is not None and (not sizes or min(sizes) < 1):
         raise InputError(f"found {text!r} for --batch; expected batch sizes of at least 1, such as 1,8,32")

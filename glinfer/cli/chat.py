@@ -14,31 +14,9 @@ from typing import Any
 
 import click
 
-from glinfer.cli.common import (
-    device_options,
-    executor_option,
-    image_option,
-    loaded,
-    lora_option,
-    mmproj_option,
-    model_options,
-    model_title,
-    one_adapter,
-    strict_option,
-    tokenizer_option,
-    user_message,
-)
-from glinfer.cli.drafts import draft_options, opened_drafts, take_drafts
-from glinfer.cli.generate import (
-    SAMPLING,
-    chosen_model,
-    closing_line,
-    model_option,
-    sampling_options,
-    structure_options,
-    take_sampling,
-    take_structured,
-)
+from glinfer.cli import options as opt
+from glinfer.cli.common import loaded, model_title, opened_drafts
+from glinfer.cli.generate import closing_line
 from glinfer.engine.chat import MAX_TOKENS, ChatSession, ChatStream
 from glinfer.engine.defaults import merged
 from glinfer.engine.ids import check_count
@@ -77,11 +55,10 @@ _HELP = """\
 
 @click.command()
 @click.argument("model", type=click.Path(), required=False)
-@model_option
-@tokenizer_option
-@image_option
-@mmproj_option
-@sampling_options(MAX_TOKENS)
+@opt.model_option
+@opt.tokenizer_option
+@opt.image_options
+@opt.sampling_options(MAX_TOKENS)
 @click.option("--system", default="", help="System prompt, if the model's chat template supports one.")
 @click.option("--think", is_flag=True, help="Enable thinking before the answer.")
 @click.option(
@@ -91,13 +68,9 @@ _HELP = """\
     metavar="NAME=VALUE",
     help="Argument for the chat template, such as enable_thinking=false. VALUE is JSON or text. Repeatable.",
 )
-@structure_options
-@draft_options
-@lora_option
-@model_options
-@device_options
-@executor_option
-@strict_option
+@opt.structure_options
+@opt.draft_options
+@opt.loading_options
 def chat(
     model: str | None, named_model: str | None, think: bool, system: str, images: tuple[str, ...], **options: Any
 ) -> None:
@@ -111,10 +84,10 @@ def chat(
     glinfer chat model.gguf --system "Answer in one sentence."
     echo "Hello!" | glinfer chat model.gguf --temperature 0
     """
-    path, _ = chosen_model(named_model, model)
-    max_tokens, given, drafts = options.pop("max_tokens"), take_sampling(options), take_drafts(options)
-    structured, arguments = take_structured(options), dict(map(_argument, options.pop("template_args")))
-    one_adapter(options)
+    path, _ = opt.chosen_model(named_model, model)
+    max_tokens, given, drafts = options.pop("max_tokens"), opt.take_sampling(options), opt.take_drafts(options)
+    structured, arguments = opt.take_structured(options), dict(map(_argument, options.pop("template_args")))
+    opt.one_adapter(options)
     with loaded(path, **options) as opened, opened_drafts(opened, drafts) as guesses:
         session = opened.chat_session(system=system, think=think, template_kwargs=arguments)
         name = model_title(path)
@@ -187,7 +160,7 @@ class _Chat:
                     self.command(name, value.strip())
                 else:
                     self.tries = 0
-                    given = user_message(self.images, message)["content"] if self.images else message
+                    given = opt.user_message(self.images, message)["content"] if self.images else message
                     stream = self.session.stream(given, **self.options)
                     self.images = []
                     self.show(stream)
@@ -263,7 +236,7 @@ class _Chat:
 
     def set(self, field: str, value: str) -> str:
         drawn = field == "seed" and value.lower() == "none"
-        number: Any = None if drawn else _number(field, value, int if field == "seed" else SAMPLING[field][0])
+        number: Any = None if drawn else _number(field, value, int if field == "seed" else opt.SAMPLING[field][0])
         self.sampling = dataclasses.replace(self.sampling, **{field: number})
         return "  every reply uses a new seed" if drawn else f"  {field} is {number}"
 

@@ -1,34 +1,22 @@
-"""Options, readers, tables and progress bars shared by commands; tables and bars import rich when they are shown."""
+"""Readers, tables and progress bars that commands share; tables and bars import rich when they are shown."""
 
 from __future__ import annotations
 
 import json
-import math
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
-
-import click
+from typing import TYPE_CHECKING, Any
 
 from glinfer.config import ModelConfig
-from glinfer.engine.loading import (
-    DEFAULT_ADAPTER,
-    USUAL_CONTEXT,
-    fetched,
-    load_model,
-    random_weights,
-    read_model,
-    usual_context,
-)
+from glinfer.engine.loading import fetched, load_model, random_weights, read_model, usual_context
 from glinfer.engine.model import Model
 from glinfer.engine.progress import Progress, StagedProgress, no_staged_progress
 from glinfer.engine.report import plain
-from glinfer.engine.run.oracle import EXECUTORS
 from glinfer.errors import InputError
 from glinfer.formats import Checkpoint, find_model
 from glinfer.formats.files import decode_text, replacing, shown
@@ -37,26 +25,12 @@ from glinfer.gl.context import Device, Limits, open_device
 from glinfer.hub import named_on_a_hub, title_of
 from glinfer.inspect.tables import Column, Table
 from glinfer.inspect.tables import megabytes as megabytes
-from glinfer.lower.plans import (
-    CACHES,
-    DEFAULT_PLAN,
-    DEFAULT_WEIGHTS,
-    PLANS,
-    USUAL_TEXTURE_SIZE,
-    WEIGHTS,
-    check_choice,
-    plan_for,
-)
-from glinfer.quant.formats import DEFAULT_CACHE
+from glinfer.lower.plans import USUAL_TEXTURE_SIZE, check_choice, plan_for
 from glinfer.terminal import HIDDEN, emit, printable
 
 if TYPE_CHECKING:
     from rich.console import Console, JustifyMethod
     from rich.progress import ProgressColumn
-
-Command = TypeVar("Command", bound=Callable[..., Any])
-LIMITS = {"driver": None, "webgl2": Limits.webgl2_minimum()}
-"""Values of ``--limits``."""
 
 
 def out() -> Console:
@@ -134,30 +108,6 @@ def sizes_text(sizes: Mapping[str, int]) -> str:
     return ", ".join(f"{name} {megabytes(size)}" for name, size in sizes.items() if size)
 
 
-class NamedPath(click.Path):
-    """The path of a file that is read twice, resumed or replaced, so that ``-`` is refused."""
-
-    def __init__(self, what: str = "file") -> None:
-        """Name what the path is of in errors."""
-        super().__init__()
-        self._what = what
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Refuse ``-``, which would be a file of that name."""
-        if value == "-" and param is not None:
-            raise InputError(f"{param.opts[-1]} needs a {self._what}, not standard input or output")
-        return super().convert(value, param, ctx)
-
-
-class Seconds(click.FloatRange):
-    """A range of times, without infinity and NaN, which click would take."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Refuse a number that is not finite."""
-        found = super().convert(value, param, ctx)
-        return found if math.isfinite(found) else self.fail(f"found {found}; expected a finite number", param, ctx)
-
-
 def read_text(path: str) -> str:
     """Read UTF-8 text from a file, a pipe, or standard input (``-``); InputError if that fails."""
     if path == "-":
@@ -178,198 +128,6 @@ def check_writable(path: str) -> None:
     """Refuse a file that cannot be written, before anything is computed."""
     with suppress(_OnlyTriedError), replacing(path):
         raise _OnlyTriedError
-
-
-def options(*decorators: Callable[[Any], Any]) -> Callable[[Command], Command]:
-    """Join options into one decorator; help lists them in this order."""
-
-    def decorated(command: Command) -> Command:
-        for decorator in reversed(decorators):
-            command = decorator(command)
-        return command
-
-    return decorated
-
-
-def params_of(*decorators: Callable[[Any], Any]) -> dict[str, click.Parameter]:
-    """The parameters that decorators add to a command, by name, in the order of its help."""
-    return {str(each.name): each for each in click.command()(options(*decorators)(lambda: None)).params}
-
-
-def _device_or_list(context: click.Context, _: click.Parameter, value: str | None) -> str | None:
-    if value != "list":
-        return value
-    from glinfer.inspect.info import list_devices
-
-    devices = list_devices()
-    # This eager option is processed before --json, so look for --json in the raw arguments.
-    arguments = getattr(context.find_root().command, "arguments", ())
-    if "--json" in arguments and any(each.name == "as_json" for each in context.command.params):
-        print_json(devices)
-        context.exit(0)
-    kinds = {True: "software", False: "hardware"}
-    rows = [(str(each.index), each.renderer or f"unusable: {each.problem}", kinds[each.software]) for each in devices]
-    show(("device", "renderer", "kind"), rows, numbers=("device",))
-    context.exit(0)
-    return None
-
-
-device_option = click.option(
-    "--device",
-    metavar="N|auto|list",
-    is_eager=True,
-    expose_value=True,
-    callback=_device_or_list,
-    help="EGL device to render on; 'list' lists all devices. Default: $GLINFER_DEVICE, else auto.",
-)
-"""The ``--device`` option."""
-device_options = options(
-    device_option,
-    click.option(
-        "--api",
-        "--gl",  # the older name
-        "api",
-        type=click.Choice(["es", "desktop"]),
-        help="OpenGL ES 3.0 through EGL (default) or desktop OpenGL 3.3.",
-    ),
-    click.option(
-        "--limits",
-        type=click.Choice(list(LIMITS)),
-        default="driver",
-        callback=lambda _, __, name: LIMITS[name],
-        help="Limits: the driver's (default) or WebGL2's guaranteed minimum, without extensions.",
-    ),
-)
-"""``--device``, ``--api`` and ``--limits``, whose value is Limits, or None for the driver's."""
-cache_option = click.option(
-    "--cache",
-    type=click.Choice(CACHES),
-    default=DEFAULT_CACHE,
-    show_default=True,
-    help="Format of the fast plan's key-value cache: floats, half floats (half the memory), or 8 bits with a scale per "
-    "32 values (about a quarter).",
-)
-gelu_option = click.option(
-    "--gelu", type=click.Choice(["tanh", "erf"]), help="Form of GELU. Default: the checkpoint's."
-)
-context_option = click.option(
-    "--context",
-    type=int,
-    help="Maximum sequence length in tokens; each token takes memory. Default: the model's positions, at most "
-    f"{USUAL_CONTEXT} if they are rotary.",
-)
-plan_option = click.option(
-    "--plan",
-    type=click.Choice(list(PLANS)),
-    default=DEFAULT_PLAN,
-    show_default=True,
-    help="'fast' runs each token once; 'reference' runs the published passes over the whole sequence for every token.",
-)
-weights_option = click.option(
-    "--weights",
-    type=click.Choice(WEIGHTS),
-    default=DEFAULT_WEIGHTS,
-    show_default=True,
-    help="Weight format: 'file' keeps the file's format; f32 and f16 are floats; formats with fewer bits are faster "
-    "and less exact. 'auto' is q8 for GGUF blocks, else 'file'.",
-)
-model_options = options(plan_option, weights_option, cache_option, gelu_option, context_option)
-"""``--plan``, ``--weights``, ``--cache``, ``--gelu`` and ``--context``."""
-
-
-def split_name(text: str) -> tuple[str, str]:
-    """Split ``NAME=PATH`` into (name, path); the name is empty if missing, or if ``text`` itself is a path.
-
-    A name may contain slashes, as in ``org/name``.
-    """
-    name, _, path = text.partition("=")
-    is_path = os.path.lexists(text) or name.startswith((".", "~", "/")) or name.endswith("/") or "\\" in name
-    return ("", text) if is_path or not name or not path else (name, path)
-
-
-def _named_paths(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, str] | None:
-    """Map the names of ``--lora`` to paths, for :func:`glinfer.engine.loading.load_model`."""
-    found: dict[str, str] = {}
-    for value in values:
-        name, path = split_name(value)
-        name = name or DEFAULT_ADAPTER
-        if name in found:
-            what = "without a name" if name == DEFAULT_ADAPTER else f"with the name {name}"
-            raise InputError(f"found two adapters {what}; give each its own name: --lora NAME={shown(path)}")
-        found[name] = path
-    return found or None
-
-
-lora_option = click.option(
-    "--lora",
-    multiple=True,
-    metavar="[NAME=]DIR",
-    callback=_named_paths,
-    help="LoRA adapter: a PEFT directory or a GGUF file. Repeatable, with a NAME for each.",
-)
-"""``--lora``: adapters by name."""
-
-
-def one_adapter(given: dict[str, Any]) -> None:
-    """Apply the only adapter whatever its name, for commands that write one text; InputError if there are several."""
-    if given["lora"] is not None:
-        if len(given["lora"]) > 1:
-            raise InputError(f"found {len(given['lora'])} adapters; expected one for the whole text; give --lora once")
-        (given["lora"],) = given["lora"].values()
-
-
-cache_limit_options = options(
-    click.option("--memory", type=click.IntRange(1), metavar="MiB", help="Limit for a model's caches. Default: 1024."),
-    click.option("--piece", type=click.IntRange(1), help="Prompt tokens processed between decode steps. Default: 512."),
-)
-"""``--memory`` and ``--piece`` of commands that answer requests."""
-
-
-def take_scheduler(given: dict[str, Any]) -> dict[str, Any]:
-    """Remove ``slots``, ``memory`` and ``piece`` from ``given``; return them for SchedulerOptions."""
-    taken = {name: given.pop(name) for name in ("slots", "memory", "piece")}
-    return taken | {"memory": None if taken["memory"] is None else taken["memory"] << 20}
-
-
-tokenizer_option = click.option(
-    "--tokenizer",
-    type=click.Path(),
-    help="Tokenizer: a .bpe file, a tokenizer.json or its directory, or a .gguf file, whose chat template is used too. "
-    "Default: the one in or next to the model, if it matches.",
-)
-mmproj_option = click.option(
-    "--mmproj",
-    type=click.Path(),
-    metavar="FILE",
-    help="llama.cpp's image encoder of a .gguf model. Default: the only mmproj file beside it.",
-)
-image_option = click.option(
-    "--image",
-    "images",
-    type=click.Path(),
-    multiple=True,
-    metavar="FILE",
-    help="Image for the user's first message, if the model takes images. Repeatable.",
-)
-strict_option = click.option(
-    "--strict",
-    is_flag=True,
-    help="Stop at NaN or infinite logits and name the pass that produced them. Default: warn once and never choose "
-    "such tokens.",
-)
-executor_option = click.option(
-    "--executor",
-    type=click.Choice(EXECUTORS),
-    default="gl",
-    help="Backend for the plan's passes: OpenGL (default) or float64 NumPy, which is slow but needs no renderer.",
-)
-json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
-config_option = click.option(
-    "--config",
-    "config_text",
-    help="Shape to use instead of a MODEL: gab, gift_of_gab, a config.json, or values such as blocks=6,heads=8. "
-    "Further keys: dim, vocab, context, family, kv_heads, inner; defaults are Gab's.",
-)
 
 
 def opened(options: Mapping[str, Any]) -> Device:
@@ -498,7 +256,11 @@ def parse_ids(text: str, what: str = "token ids") -> list[int]:
     return numbers
 
 
-def user_message(images: Sequence[str], text: object) -> dict[str, Any]:
-    """A user's message of a text about images."""
-    parts = [{"type": "image", "image": image} for image in images]
-    return {"role": "user", "content": [*parts, {"type": "text", "text": text}]}
+@contextmanager
+def opened_drafts(model: Model, drafts: dict[str, str]) -> Iterator[dict[str, Any]]:
+    """Yield the options for :meth:`glinfer.engine.model.Model.stream`, with the draft model open on the same device."""
+    if "draft" not in drafts:
+        yield dict(drafts)
+        return
+    with loaded(drafts["draft"], device=model.device) as other:
+        yield {"draft": other}

@@ -8,8 +8,9 @@ from typing import Any
 
 import click
 
+from glinfer.cli import options as opt
 from glinfer.cli.chat import talk
-from glinfer.cli.common import device_options, loaded, model_options, model_title, one_of, tokenizer_option
+from glinfer.cli.common import loaded, model_title, one_of
 from glinfer.cli.generate import closing_line, print_stream
 from glinfer.engine.chat import ChatSession
 from glinfer.engine.model import Model
@@ -25,7 +26,7 @@ _TEMPERATURE, _SEED = 0.8, 1
 
 @click.command()
 @click.option("--model", type=click.Path(), help="Checkpoint or bundled model. Default: shakespeare.")
-@tokenizer_option
+@opt.tokenizer_option
 @click.option("--random", is_flag=True, help="Use random weights of Gab's full shape instead of a model.")
 @click.option("--prompt", help=f"Text to continue, or message to a chat model. Default: {_PROMPT!r}, or a question.")
 @click.option(
@@ -33,8 +34,8 @@ _TEMPERATURE, _SEED = 0.8, 1
     type=click.IntRange(min=1),
     help=f"Maximum number of tokens to generate. Default: {_MAX_TOKENS}; for a reply {_MAX_REPLY}.",
 )
-@model_options
-@device_options
+@opt.model_options
+@opt.device_options
 def demo(
     model: str | None, tokenizer: str | None, random: bool, prompt: str | None, max_tokens: int | None, **options: Any
 ) -> None:

@@ -9,13 +9,9 @@ from typing import Any
 
 import click
 
+from glinfer.cli import options as opt
 from glinfer.cli.common import (
-    LIMITS,
     check_writable,
-    device_options,
-    json_option,
-    model_options,
-    params_of,
     parse_ids,
     print_json,
     progress,
@@ -24,7 +20,6 @@ from glinfer.cli.common import (
     say_written,
     show,
     show_table,
-    tokenizer_option,
 )
 from glinfer.engine.fetching import found_model
 from glinfer.errors import InputError, counted, required
@@ -47,7 +42,7 @@ from glinfer.quant.formats import DEFAULT_CACHE
 from glinfer.terminal import emit
 from glinfer.text.labels import shortened
 
-_KEYS = params_of(model_options, tokenizer_option, device_options)
+_KEYS = opt.params_of(opt.model_options, opt.tokenizer_option, opt.device_options)
 _SIDES = (
     *(Column("", lambda side: side[0]), Column("model", lambda side: side[1].model)),
     *(Column("plan", lambda side: side[1].plan), Column("weights", lambda side: _weights(side[1]))),
@@ -99,7 +94,7 @@ _SETTINGS = "KEY=VALUE,…"
 )
 @click.option("--all", "show_all", is_flag=True, help="Show every tensor, not only the largest error of each block.")
 @click.option("--plot", type=click.Path(), help="Also write a plot to this .png. Needs matplotlib (glinfer[plots]).")
-@json_option
+@opt.json_option
 def diff_command(
     model_a: str,
     model_b: str | None,
@@ -184,7 +179,7 @@ def side_of(option: str, model: str, settings: Sequence[str]) -> RunConfig:
             raise InputError(f"found {part!r} in {option}; expected a whole number of tokens")
         if key in found:
             raise InputError(f"{key} is given twice in {option}; give it once")
-        found[key] = int(value) if kind is click.INT else LIMITS[value] if key == "limits" else value
+        found[key] = int(value) if kind is click.INT else opt.LIMITS[value] if key == "limits" else value
     return RunConfig(model, **found)
 
 
@@ -253,7 +248,6 @@ def _by_block(passes: Sequence[TensorError], show_all: bool) -> list[tuple[str, 
 
 
 def _at(report: DiffReport, each: TensorError) -> str:
-    """Describe the position of the largest difference."""
     if each.place is None:
         return "" if each.error == 0 else f"{list(each.shapes[0])} and {list(each.shapes[1])}"
     place = each.place
@@ -280,7 +274,6 @@ def _named(report: DiffReport, token: int) -> str:
 
 
 def _show_along(report: DiffReport) -> None:
-    """Show the predictions along the text, the most different first."""
     along = report.along
     count, total = len(along.positions), len(report.ids)
     tokens = counted(total, "token")

@@ -7,13 +7,9 @@ from typing import Any
 
 import click
 
+from glinfer.cli import options as opt
 from glinfer.cli.common import (
     check_one_source,
-    config_option,
-    device_options,
-    json_option,
-    lora_option,
-    model_options,
     opened,
     planned_edge,
     print_json,
@@ -39,13 +35,13 @@ from glinfer.terminal import emit
 
 @click.command()
 @click.argument("model", type=click.Path(), required=False)
-@config_option
+@opt.config_option
 @click.option("--tokens", type=int, default=1, show_default=True, help="Sequence length; sizes depend on it.")
 @click.option("--measure", is_flag=True, help="Also run a token and check that it issues the same number of draws.")
-@lora_option
-@model_options
-@device_options
-@json_option
+@opt.lora_option
+@opt.model_options
+@opt.device_options
+@opt.json_option
 def draws(
     model: str | None, config_text: str | None, tokens: int, measure: bool, as_json: bool, **options: Any
 ) -> None:

@@ -10,18 +10,9 @@ from typing import Any
 
 import click
 
+from glinfer.cli import options as opt
 from glinfer.cli.batch import say_interrupted
-from glinfer.cli.common import (
-    NamedPath,
-    device_options,
-    gelu_option,
-    json_option,
-    loaded,
-    print_json,
-    progress,
-    tokenizer_option,
-    weights_option,
-)
+from glinfer.cli.common import loaded, print_json, progress
 from glinfer.engine.fetching import found_model
 from glinfer.errors import InputError, counted
 from glinfer.formats import unpacked
@@ -40,9 +31,11 @@ TOGETHER = 1024
 @click.command("embed")
 @click.argument("model")
 @click.option(
-    "-i", "--in", "source", type=NamedPath(), required=True, help="Input texts: .txt, .jsonl, .csv or .parquet."
+    "-i", "--in", "source", type=opt.NamedPath(), required=True, help="Texts: .txt, .jsonl, .csv or .parquet."
 )
-@click.option("-o", "--out", type=NamedPath(), required=True, help="Output: .npy, .safetensors, .jsonl or .parquet.")
+@click.option(
+    "-o", "--out", type=opt.NamedPath(), required=True, help="Output: .npy, .safetensors, .jsonl or .parquet."
+)
 @click.option("--column", help="Key or column of the texts. Default: 'text', or the only one.")
 @click.option("--prompt-name", help="Name of a model's prompt to put before each text, such as 'query'.")
 @click.option("--prompt", help="Text of the prompt, instead of a name.")
@@ -53,11 +46,11 @@ TOGETHER = 1024
 @click.option("--restart", is_flag=True, help="Discard the results of an earlier run and start over.")
 @click.option("--context", type=int, help="Maximum tokens of a text. Default: from the model's files.")
 @click.option("--lora", type=click.Path(), metavar="NAME", help="Adapter: one of the model's tasks, or a directory.")
-@weights_option
-@gelu_option
-@tokenizer_option
-@device_options
-@json_option
+@opt.weights_option
+@opt.gelu_option
+@opt.tokenizer_option
+@opt.device_options
+@opt.json_option
 def embed(model: str, source: str, out: str, column: str | None, restart: bool, as_json: bool, **options: Any) -> None:
     """Embed every text in a file.
 

@@ -6,18 +6,8 @@ from typing import Any
 
 import click
 
-from glinfer.cli.common import (
-    device_options,
-    json_option,
-    megabytes,
-    model_options,
-    opened,
-    print_json,
-    progress,
-    read_text,
-    show_table,
-    tokenizer_option,
-)
+from glinfer.cli import options as opt
+from glinfer.cli.common import megabytes, opened, print_json, progress, read_text, show_table
 from glinfer.engine.loading import read_model
 from glinfer.errors import InputError, counted
 from glinfer.inspect.evaluate import EvalReport, evaluate
@@ -34,16 +24,16 @@ from glinfer.text.tokenizer import find_tokenizer
 @click.option("--last", type=float, default=1.0, help="Use only the last part, as a fraction of the text. Default: 1.")
 @click.option("--bytes", "most_bytes", type=click.IntRange(min=2), metavar="N", help="Then use only the first N bytes.")
 @click.option("--stride", type=int, help="Tokens between windows. Default: half the model's context.")
-@tokenizer_option
+@opt.tokenizer_option
 @click.option(
     "--compare",
     default="",
     metavar="F,F,…",
     help="Further formats to evaluate: of weights (q8), of the cache (cache=f16), or both (q8+cache=f16).",
 )
-@model_options
-@device_options
-@json_option
+@opt.model_options
+@opt.device_options
+@opt.json_option
 def eval_command(
     model: str,
     text_path: str,

@@ -9,15 +9,8 @@ from typing import Any
 
 import click
 
-from glinfer.cli.common import (
-    device_options,
-    json_option,
-    megabytes,
-    model_options,
-    opened,
-    print_json,
-    show,
-)
+from glinfer.cli import options as opt
+from glinfer.cli.common import megabytes, opened, print_json, show
 from glinfer.engine.fetching import described_model, named_source, origin_report
 from glinfer.engine.loading import for_use
 from glinfer.errors import ContextError, GLError
@@ -32,15 +25,15 @@ from glinfer.terminal import emit
 
 @click.command()
 @click.argument("model", type=click.Path(), required=False)
-@model_options
-@device_options
+@opt.model_options
+@opt.device_options
 @click.option(
     "--pretend",
     type=click.Choice(list(PRETENCES)),
     metavar="NAME",
     help="Pretend a device without extensions (webgl2), or one with a fault.",
 )
-@json_option
+@opt.json_option
 def info(model: str | None, as_json: bool, **options: Any) -> None:
     """Show the renderer, its limits, and whether glinfer can run here; with MODEL, also its requirements.
 
@@ -144,7 +137,6 @@ def _context(about: dict[str, Any]) -> str:
 
 
 def _around(about: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield (name, text) of the rows on tokenizer, chat, end tokens and sampling."""
     tokenizer, chat = about["tokenizer"], about["chat"]
     if tokenizer is None:
         yield "tokenizer", f"no: {about['tokenizer_problem']}"

@@ -9,23 +9,8 @@ from typing import Any
 
 import click
 
-from glinfer.cli.common import (
-    NamedPath,
-    context_option,
-    device_options,
-    gelu_option,
-    image_option,
-    json_option,
-    loaded,
-    mmproj_option,
-    one_of,
-    parse_ids,
-    planned_edge,
-    print_json,
-    progress,
-    tokenizer_option,
-    user_message,
-)
+from glinfer.cli import options as opt
+from glinfer.cli.common import loaded, one_of, parse_ids, planned_edge, print_json, progress
 from glinfer.engine.loading import read_model
 from glinfer.errors import InputError, counted
 from glinfer.inspect.look.options import DEFAULT_TOP, KINDS, LookOptions
@@ -37,19 +22,18 @@ from glinfer.terminal import emit
 @click.command("look")
 @click.argument("model", type=click.Path())
 @click.argument("text", required=False)
-@click.option("--out", "folder", type=NamedPath("folder"), required=True, help="Output folder; created if missing.")
+@click.option("--out", "folder", type=opt.NamedPath("folder"), required=True, help="Output folder; created if missing.")
 @click.option("--ids", help="Token ids instead of TEXT, such as 13,132,251. Needs no tokenizer.")
-@image_option
-@mmproj_option
+@opt.image_options
 @click.option("--what", metavar="W[,W…]", help=f"Kinds of pictures: {', '.join(KINDS)}. Default: all.")
 @click.option("--layers", metavar="N[,N…]", help="Blocks: numbers, ranges or patterns (0,3-5,1*). Default: all.")
 @click.option("--top", type=int, default=DEFAULT_TOP, show_default=True, help="Number of likeliest tokens to list.")
 @click.option("--force", is_flag=True, help="Write into a folder that has other files, which are kept.")
-@tokenizer_option
-@gelu_option
-@context_option
-@device_options
-@json_option
+@opt.tokenizer_option
+@opt.gelu_option
+@opt.context_option
+@opt.device_options
+@opt.json_option
 def look(
     model: str,
     text: str | None,
@@ -91,7 +75,7 @@ def look(
         about: dict[str, Any] = {"name": Path(model).absolute().name, "source": os.fspath(path)}
         if prompt is not None:
             opened = held.enter_context(loaded(os.fspath(path), plan="reference", weights="file", **options))
-            prompt = opened.chat_ids([user_message(images, text)]) if images else prompt
+            prompt = opened.chat_ids([opt.user_message(images, text)]) if images else prompt
             about["renderer"] = opened.device.description
             how = {"max_texture_size": opened.device.limits.max_texture_size, "model": opened, "prompt": prompt}
         advance = held.enter_context(progress("drawing"))

@@ -9,15 +9,11 @@ from typing import Any
 
 import click
 
+from glinfer.cli import options as opt
 from glinfer.cli.common import (
-    NamedPath,
     check_one_source,
     check_writable,
-    config_option,
-    device_options,
-    json_option,
     loaded,
-    model_options,
     opened,
     print_json,
     say_written,
@@ -45,7 +41,7 @@ _DROPPED = ("written", "output")
 
 @click.command("profile")
 @click.argument("model", type=click.Path(), required=False)
-@config_option
+@opt.config_option
 @click.option(
     "--tokens", type=int, help="Position of the token, from 1, or length with --plan reference. Default: 128."
 )
@@ -63,8 +59,8 @@ _DROPPED = ("written", "output")
 @click.option("--ceiling/--no-ceiling", default=True, show_default=True, help="Measure the peak fetch rate.")
 @click.option("--growth", is_flag=True, help="Also measure other positions of the sequence.")
 @click.option("--each", is_flag=True, help="Show every draw, not only each kind.")
-@click.option("--trace", type=NamedPath(), help="Write a trace for Perfetto or chrome://tracing to this file.")
-@click.option("--html", type=NamedPath(), help="Write a page with charts to this file.")
+@click.option("--trace", type=opt.NamedPath(), help="Write a trace for Perfetto or chrome://tracing to this file.")
+@click.option("--html", type=opt.NamedPath(), help="Write a page with charts to this file.")
 @click.option(
     "--compare",
     "compared",
@@ -72,9 +68,9 @@ _DROPPED = ("written", "output")
     metavar="BEFORE AFTER",
     help="Compare two reports printed by --json.",
 )
-@model_options
-@device_options
-@json_option
+@opt.model_options
+@opt.device_options
+@opt.json_option
 def profile_command(
     model: str | None,
     config_text: str | None,
@@ -126,7 +122,6 @@ def _check_outputs(html: str | None, trace: str | None) -> None:
 
 
 def _profiled(model: str | None, config_text: str | None, options: dict[str, Any]) -> ProfileReport:
-    """Bind the model, or random weights of a shape, and profile it."""
     check_one_source(model, config_text)
     own = {name: options.pop(name) for name in ("tokens", "prompt_tokens", "runs", "timing", "ceiling", "growth")}
     with contextlib.ExitStack() as held:

@@ -12,20 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from glinfer.cli import options as opt
 from glinfer.cli.batch import closing_line, job_facts, run_job
-from glinfer.cli.common import (
-    NamedPath,
-    cache_limit_options,
-    device_options,
-    json_option,
-    lora_option,
-    model_options,
-    one_of,
-    print_json,
-    say,
-    take_scheduler,
-    tokenizer_option,
-)
+from glinfer.cli.common import one_of, print_json, say
 from glinfer.cli.serve import fetched_models, require_packages
 from glinfer.errors import InputError
 from glinfer.formats import find_model
@@ -40,13 +29,15 @@ if TYPE_CHECKING:
 
 @click.command("run-batch")
 @click.argument("models", nargs=-1, required=True, metavar="[NAME=]MODEL…")
-@click.option("-i", "--input", "source", type=NamedPath(), metavar="IN", required=True, help="Requests, one per line.")
-@click.option("-o", "--out", type=NamedPath(), metavar="OUT", required=True, help="File for the results.")
-@click.option("--errors", type=NamedPath(), metavar="ERR", help="File for failed requests. Default: OUT.")
+@click.option(
+    "-i", "--input", "source", type=opt.NamedPath(), metavar="IN", required=True, help="Requests, one a line."
+)
+@click.option("-o", "--out", type=opt.NamedPath(), metavar="OUT", required=True, help="File for the results.")
+@click.option("--errors", type=opt.NamedPath(), metavar="ERR", help="File for failed requests. Default: OUT.")
 @click.option("--restart", is_flag=True, help="Discard the results in OUT and ERR and start over.")
 @click.option("--shard", default="1/1", metavar="I/N", help="Run part I of N of IN, chosen by a hash of custom_id.")
 @click.option("--slots", type=click.IntRange(1, 256), help="Sequences at once, per model and device. Default: 32.")
-@cache_limit_options
+@opt.cache_limit_options
 @click.option(
     "--devices",
     metavar="all|N,N…",
@@ -54,11 +45,11 @@ if TYPE_CHECKING:
     "models up to 1 GiB, else one.",
 )
 @click.option("--ray", "address", metavar="ADDRESS", help="Run on this Ray cluster: auto, local, or HOST:PORT.")
-@tokenizer_option
-@lora_option
-@model_options
-@device_options
-@json_option
+@opt.tokenizer_option
+@opt.lora_option
+@opt.model_options
+@opt.device_options
+@opt.json_option
 @click.option("--quiet", "-q", is_flag=True, help="Do not print the closing line.")
 def run_batch_command(models: tuple[str, ...], as_json: bool, quiet: bool, **given: Any) -> None:
     """Answer the requests in IN with MODEL, in OpenAI's batch file format.
@@ -78,7 +69,7 @@ def run_batch_command(models: tuple[str, ...], as_json: bool, quiet: bool, **giv
 
     source, out, errors, restart = (given.pop(name) for name in ("source", "out", "errors", "restart"))
     files = BatchFiles(source, out, errors, restart, Shard.parse(given.pop("shard")))
-    scheduler = take_scheduler(given)
+    scheduler = opt.take_scheduler(given)
     device, api, limits = given.pop("device"), given.pop("api"), given.pop("limits")
     devices = given.pop("devices")
     address = given.pop("address")

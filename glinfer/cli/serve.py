@@ -10,19 +10,8 @@ from typing import Any
 
 import click
 
-from glinfer.cli.common import (
-    Seconds,
-    cache_limit_options,
-    device_options,
-    lora_option,
-    mmproj_option,
-    model_options,
-    model_title,
-    say,
-    split_name,
-    take_scheduler,
-    tokenizer_option,
-)
+from glinfer.cli import options as opt
+from glinfer.cli.common import model_title, say
 from glinfer.engine.batch import SchedulerOptions
 from glinfer.engine.loading import fetched
 from glinfer.errors import InputError, required
@@ -53,7 +42,7 @@ _KEY_VARIABLE = "GLINFER_API_KEY"
     help="Origin whose pages may send requests, such as https://example.org; * for all. Repeatable.",
 )
 @click.option("--slots", type=click.IntRange(1, 256), default=8, show_default=True, help="Sequences at once per model.")
-@cache_limit_options
+@opt.cache_limit_options
 @click.option(
     "--queue",
     "waiting",
@@ -62,15 +51,15 @@ _KEY_VARIABLE = "GLINFER_API_KEY"
     show_default=True,
     help="Requests that may wait, per model.",
 )
-@click.option("--grace", type=Seconds(0), default=30.0, show_default=True, help="Seconds to finish after SIGTERM.")
+@click.option("--grace", type=opt.Seconds(0), default=30.0, show_default=True, help="Seconds to finish after SIGTERM.")
 @click.option(
     "--page", type=click.Path(exists=True, file_okay=False), help="Folder to serve at /. Default: a chat page."
 )
-@tokenizer_option
-@mmproj_option
-@lora_option
-@model_options
-@device_options
+@opt.tokenizer_option
+@opt.mmproj_option
+@opt.lora_option
+@opt.model_options
+@opt.device_options
 def serve_command(models: tuple[str, ...], **given: Any) -> None:
     """Serve each MODEL over HTTP with the routes of OpenAI's API, until Ctrl-C or SIGTERM.
 
@@ -89,7 +78,7 @@ def serve_command(models: tuple[str, ...], **given: Any) -> None:
     no_key = given.pop("no_api_key")
     access = Access(given.pop("host"), given.pop("keys") or _keys(no_key), given.pop("hosts"), given.pop("origins"))
     check_access(access, no_key=no_key)
-    page, scheduler = given.pop("page"), SchedulerOptions(**take_scheduler(given))
+    page, scheduler = given.pop("page"), SchedulerOptions(**opt.take_scheduler(given))
     options = ServerOptions(
         access,
         given.pop("port"),
@@ -155,7 +144,7 @@ def fetched_models(models: Sequence[str], options: Mapping[str, Any], **where: A
 
 def named_model(text: str) -> tuple[str, str]:
     """Return (name, path) of ``NAME=MODEL``, or of a file, which is named without its suffix."""
-    name, path = split_name(text)
+    name, path = opt.split_name(text)
     if name:
         return name, path
     if named_on_a_hub(text) is not None:

@@ -9,7 +9,8 @@ from typing import Any
 
 import click
 
-from glinfer.cli.common import context_option, gelu_option, megabytes, tokenizer_option, weights_option
+from glinfer.cli import options as opt
+from glinfer.cli.common import megabytes
 from glinfer.errors import InputError
 from glinfer.export.site import LIMITS, is_page
 from glinfer.export.tour import export_tour, export_tours
@@ -21,10 +22,10 @@ from glinfer.terminal import emit
 @click.argument("text", required=False)
 @click.option("--out", type=click.Path(), help="Write the page to this .html file, and do not open it.")
 @click.option("--small", type=click.Path(), help="Write a folder that gives phones the tour of this smaller model.")
-@weights_option
-@context_option
-@gelu_option
-@tokenizer_option
+@opt.weights_option
+@opt.context_option
+@opt.gelu_option
+@opt.tokenizer_option
 @click.option("--limits", type=click.Choice(list(LIMITS)), default="usual", show_default=True, help="Texture size.")
 def tour(model: str, text: str | None, out: str | None, small: str | None, **options: Any) -> None:
     """Open a page that runs MODEL on TEXT draw by draw, and shows what each draw computes.

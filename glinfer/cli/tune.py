@@ -7,8 +7,9 @@ from typing import Any
 
 import click
 
+from glinfer.cli import options as opt
 from glinfer.cli.bench import formats_of, path_of
-from glinfer.cli.common import Seconds, device_options, json_option, opened, print_json, progress, show, show_table
+from glinfer.cli.common import opened, print_json, progress, show, show_table
 from glinfer.engine.loading import read_model
 from glinfer.engine.report import plain
 from glinfer.errors import counted
@@ -37,13 +38,13 @@ from glinfer.terminal import emit
 @click.option("--redo", is_flag=True, help="Search again even if a tuned choice is saved.")
 @click.option(
     "--seconds",
-    type=Seconds(0, MAX_TUNE_SECONDS, min_open=True, max_open=True),
+    type=opt.Seconds(0, MAX_TUNE_SECONDS, min_open=True, max_open=True),
     default=30.0,
     show_default=True,
     help="Approximate time limit of a search: two thirds for single tokens, the rest for prompts.",
 )
-@device_options
-@json_option
+@opt.device_options
+@opt.json_option
 def tune_command(model: str | None, weights: str, redo: bool, seconds: float, as_json: bool, **options: Any) -> None:
     """Find and show the fastest kernel options of the fast plan for MODEL on this renderer.
 

@@ -10,18 +10,8 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from glinfer.cli.common import (
-    config_option,
-    device_options,
-    json_option,
-    megabytes,
-    model_options,
-    model_or_shape,
-    one_of,
-    parse_ids,
-    print_json,
-    stage_bars,
-)
+from glinfer.cli import options as opt
+from glinfer.cli.common import megabytes, model_or_shape, one_of, parse_ids, print_json, stage_bars
 from glinfer.engine.fetching import origin_report
 from glinfer.engine.ids import check_ids
 from glinfer.engine.textures import TextureCheck
@@ -29,14 +19,7 @@ from glinfer.errors import ContextError, InputError, counted
 from glinfer.formats import Checkpoint
 from glinfer.inspect.draws import example_ids
 from glinfer.inspect.settings import RunSetting, every_renderer, named
-from glinfer.inspect.verify.suite import (
-    SCHEMA,
-    CheckOptions,
-    VerifyReport,
-    VerifyRun,
-    every_format,
-    verify_everywhere,
-)
+from glinfer.inspect.verify.suite import SCHEMA, CheckOptions, VerifyReport, VerifyRun, every_format, verify_everywhere
 from glinfer.terminal import emit
 
 _FINDINGS_SHOWN, _TEXELS_SHOWN = 12, 3
@@ -51,7 +34,6 @@ def _show_schema(context: click.Context, _: click.Parameter, asked: bool) -> Non
 def _settings(
     checkpoint: Checkpoint, options: Mapping[str, Any], all_weights: bool, all_devices: bool
 ) -> list[RunSetting]:
-    """List the settings that the options name."""
     plan, api = options["plan"], options["api"]
     renderers = every_renderer(api) if all_devices else [(options["device"], api)]
     formats = every_format(checkpoint, plan) if all_weights else [options["weights"]]
@@ -62,7 +44,7 @@ def _settings(
 
 @click.command()
 @click.argument("model", type=click.Path(), required=False)
-@config_option
+@opt.config_option
 @click.option(
     "--draws",
     "with_draws",
@@ -94,9 +76,9 @@ def _settings(
     is_flag=True,
     help="Check every renderer of this machine with OpenGL ES and desktop OpenGL, or only with --api.",
 )
-@model_options
-@device_options
-@json_option
+@opt.model_options
+@opt.device_options
+@opt.json_option
 @click.option(
     "--schema",
     is_flag=True,
@@ -202,7 +184,6 @@ def _show(report: VerifyReport) -> None:
 
 
 def _checked(run: VerifyRun) -> Iterator[str]:
-    """Yield the number and the result of each kind of checks."""
     bad, wrong, count = len(run.bad_textures), len(run.wrong_textures), len(run.textures)
     held = f"{bad} DIFFER" if bad else f"{wrong} SAMPLED INSTEAD OF OTHERS" if wrong else "all identical"
     used = "" if run.after is None else f" after {counted(run.after, 'token')}"
@@ -220,7 +201,6 @@ def _checked(run: VerifyRun) -> Iterator[str]:
 
 
 def _show_faults(run: VerifyRun) -> None:
-    """Print a line for each fault, and the differences of each texture."""
     for texture in run.bad_textures:
         emit(f"texture {texture.name} {_difference(texture)}")
     for wrong in run.wrong_textures:

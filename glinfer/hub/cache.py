@@ -29,13 +29,7 @@ WEIGHTS = (".gguf", ".safetensors", ".gab")
 
 @dataclass(frozen=True)
 class Origin:
-    """The origin of a file in the cache.
-
-    Attributes:
-        repo: ``org/name``.
-        commit: 40 hexadecimal digits.
-        path: path in the repository; empty for its root.
-    """
+    """The origin of a file in the cache: ``org/name``, a commit, and a path in it, empty for its root."""
 
     repo: str
     commit: str
@@ -187,10 +181,10 @@ def disk_errors(name: object, folder: Path) -> Iterator[None]:
         raise HubError(f"{name}: cannot write into {shown(folder)}: {reason(error)}; {advice}") from None
 
 
-def cached_models() -> Iterator[tuple[str, Any, list[str]]]:
+def cached_models() -> Iterator[tuple[HubName, Any, list[str]]]:
     """All commits in the cache that have weights in a supported container, by name.
 
-    Yields ``org/name``, the commit's :class:`huggingface_hub.CachedRevisionInfo`, and the paths of its weights.
+    Yields the name, the commit's :class:`huggingface_hub.CachedRevisionInfo`, and the paths of its weights.
     """
     scanned = _scan()
     repos = [repo for repo in (scanned.repos if scanned else ()) if repo.repo_type == "model"]
@@ -198,11 +192,12 @@ def cached_models() -> Iterator[tuple[str, Any, list[str]]]:
         for revision in sorted(repo.revisions, key=lambda revision: str(revision.commit_hash)):
             paths = [Path(file.file_path).relative_to(revision.snapshot_path).as_posix() for file in revision.files]
             if weights := sorted(path for path in paths if path.lower().endswith(WEIGHTS)):
-                yield repo.repo_id, revision, weights
+                named = MAIN if MAIN in revision.refs else min(revision.refs, default=revision.commit_hash)
+                yield HubName(repo.repo_id, named), revision, weights
 
 
 def _scan() -> Any:
-    """The package's list of the cache, or None if it does not exist or (with a warning) cannot be read."""
+    """The package's list of the cache; None if it does not exist or (with a warning) cannot be read."""
     from huggingface_hub import scan_cache_dir
 
     folder = hub_folder()

@@ -40,13 +40,10 @@ _SHOWN = 24
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """A file of a repository.
+    """A file of a repository: its path (see :func:`glinfer.formats.files.is_plain_path`) and its size in bytes.
 
-    Attributes:
-        path: plain path in the repository, see :func:`glinfer.formats.files.is_plain_path`.
-        size: in bytes.
-        digest: SHA-256 of a large file's bytes (64 digits), or Git's hash of a blob (40 digits): SHA-1 of a line with
-            the size, then the bytes. It names the file's blob in the cache. Empty for files of the cache.
+    ``digest`` names the file's blob in the cache: SHA-256 of a large file's bytes (64 digits), or Git's hash of a blob
+    (40 digits), which is SHA-1 of a line with the size, then the bytes. It is empty for files of the cache.
     """
 
     path: str
@@ -62,15 +59,7 @@ class RemoteFile:
 
 @dataclass(frozen=True)
 class Repository:
-    """A repository at a commit.
-
-    Attributes:
-        name: the requested name.
-        commit: 40 hexadecimal digits.
-        files: the files by path, without unsafe names.
-        passed_over: the number of files left out.
-        is_cached: whether these are only the cached files.
-    """
+    """A repository at a commit: its files by path, or only the cached ones; unsafe names are passed over."""
 
     name: HubName
     commit: str
@@ -89,11 +78,8 @@ class Repository:
 class Chosen:
     """The files of a model: small ones, then the weights, of a GGUF model in the order of its parts.
 
-    Attributes:
-        files: all files.
-        opened: the path in the repository to open: a file, or a folder (empty for the root).
-        quant: the quantisation in a GGUF file's name, in capital letters.
-        missing: the number of parts of a GGUF model that the repository lacks.
+    ``opened`` is the path in the repository to open: a file, or a folder (empty for the root). Of a GGUF model,
+    ``quant`` is the quantisation in its name, in capital letters, and ``missing`` the number of parts it lacks.
     """
 
     files: tuple[RemoteFile, ...]
@@ -142,11 +128,15 @@ def _listed(entry: object) -> RemoteFile | None:
 
 def base_format(quant: str) -> str:
     """The format of most tensors in a file with this quantisation: ``Q4_K`` for ``Q4_K_M``; empty if unknown."""
-    name = {"FP16": "F16", "FP32": F32}.get(quant, quant).removeprefix("UD-")
+    name = _plain(quant).removeprefix("UD-")
     known = [form for form in (F32, *PACKED_FORMATS) if re.fullmatch(rf"{form}(_[A-Z]+)?", name)]
     if not known and (mixed := re.fullmatch(r"(IQ\d_)[SM]", name)):
         known = [form for form in PACKED_FORMATS if form.startswith(mixed[1])]
     return max(known, key=len, default="")
+
+
+def _plain(quant: str) -> str:
+    return re.sub(r"^FP(?=16|32)", "F", quant.upper())
 
 
 def choose(repository: Repository, shards_of: Callable[[RemoteFile], Iterable[str]]) -> Chosen:
@@ -217,26 +207,24 @@ def _whole(repository: Repository, model: Chosen) -> Chosen:
 
 def _matching(ggufs: Sequence[Chosen], wanted: str) -> list[Chosen]:
     """The models with this quantisation, else this file name, else Unsloth's ``UD-`` form of the quantisation."""
-    same = {"fp16": "f16", "fp32": "f32"}
-    name = wanted.casefold().removesuffix(".gguf")
-    quants = [same.get(each.quant.casefold(), each.quant.casefold()) for each in ggufs]
-    by_quant = [each for each, quant in zip(ggufs, quants, strict=True) if quant == same.get(name, name)]
-    by_name = [each for each in ggufs if name in (each.stem.casefold(), PurePosixPath(each.stem).name.casefold())]
-    dynamic = [each for each, quant in zip(ggufs, quants, strict=True) if quant == f"ud-{name}"]
-    return by_name if len(by_name) == 1 else by_quant or by_name or dynamic
+    name = wanted.upper().removesuffix(".GGUF")
+    by_quant = [each for each in ggufs if _plain(each.quant) == _plain(name)]
+    by_name = [each for each in ggufs if name in (each.stem.upper(), PurePosixPath(each.stem).name.upper())]
+    return (
+        by_name if len(by_name) == 1 else by_quant or by_name or [each for each in ggufs if each.quant == f"UD-{name}"]
+    )
 
 
 def _usual(ggufs: Sequence[Chosen]) -> list[Chosen]:
     """The default weights: Q4_K_M, else the most exact integers, which are the largest, else the smallest floats."""
     if usual := _matching(ggufs, USUAL):
         return usual
-    formats = {each: base_format(each.quant) for each in ggufs}
-    integers = [each for each, form in formats.items() if form and form not in _FLOATS]
-    floats = [each for each, form in formats.items() if form in _FLOATS]
-    if not integers and not floats:
+    known = [each for each in ggufs if base_format(each.quant)]
+    if not known:
         return list(ggufs) if len(ggufs) == 1 else []
-    best = max(integers, key=lambda each: each.size) if integers else min(floats, key=lambda each: each.size)
-    return [each for each in integers or floats if each.quant == best.quant]
+    integers = [each for each in known if base_format(each.quant) not in _FLOATS]
+    best = max(integers, key=lambda each: each.size) if integers else min(known, key=lambda each: each.size)
+    return [each for each in known if each.quant == best.quant]
 
 
 def tag(model: Chosen, among: Sequence[Chosen]) -> str:

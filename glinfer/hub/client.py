@@ -175,7 +175,6 @@ def _words(error: Exception) -> str:
 
 
 def _refused(name: HubName, path: str, response: Any) -> HubError:
-    """The error for an answer without the requested content."""
     status, headers, host = response.status_code, response.headers, _host(name)
     code, words = headers.get("X-Error-Code", ""), words_of(headers.get("X-Error-Message", ""), 120)
     page = f"{require_hub(name).constants.ENDPOINT}/{name.repo}"

@@ -33,13 +33,10 @@ _EXPECTED = "expected org/name, org/name:QUANT@revision, or the address of a fil
 
 @dataclass(frozen=True)
 class HubName:
-    """The name of a model on a hub.
+    """The name of a model on a hub: ``org/name``, and a branch, tag or commit.
 
-    Attributes:
-        repo: ``org/name``.
-        revision: a branch, a tag or a commit.
-        quant: the quantisation, such as ``Q8_0``, or a file's name without its ending; empty for the default.
-        path: a file or folder of the repository; empty for its root.
+    ``quant`` is the quantisation, such as ``Q8_0``, or a file's name without its ending; empty for the default.
+    ``path`` is a file or folder of the repository; empty for its root.
     """
 
     repo: str

@@ -211,7 +211,7 @@ def cached_model(data: bytes, folder: Path) -> None:
         put_one(hub_cache(), data, folder)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", GlinferWarning)
-            cached_models()
+            list(cached_models())
         found = cached(HubName("org/cats"), RepositoryCache("org/cats", folder))
         assert found is None or found.is_whole
     finally:

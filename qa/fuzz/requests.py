@@ -23,7 +23,8 @@ from unittest import mock
 
 import click
 
-from glinfer.cli.common import json_option, print_json
+from glinfer.cli.common import print_json
+from glinfer.cli.options import json_option
 from glinfer.jobs.local import LocalServer, LocalSetup
 from glinfer.server.app import App
 from glinfer.server.auth import Access

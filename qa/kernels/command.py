@@ -6,7 +6,8 @@ from typing import Any
 
 import click
 
-from glinfer.cli.common import device_options, json_option, print_json, progress, show_table
+from glinfer.cli.common import print_json, progress, show_table
+from glinfer.cli.options import device_options, json_option
 from glinfer.errors import InputError
 from glinfer.quant.threads import cores
 from qa.kernels.measure import KernelReport, cases_named, error_text, measure_kernels, page_with, write_page

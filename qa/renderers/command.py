@@ -14,7 +14,8 @@ from typing import Any
 
 import click
 
-from glinfer.cli.common import json_option, print_json, read_text, show_table, stage_bars
+from glinfer.cli.common import print_json, read_text, show_table, stage_bars
+from glinfer.cli.options import json_option
 from glinfer.engine.progress import StagedProgress
 from glinfer.errors import InputError
 from glinfer.inspect.tables import Column, Table

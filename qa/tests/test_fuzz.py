@@ -51,7 +51,7 @@ NO_READERS = {
     **dict.fromkeys(("inspect/pages", "server/page"), "files of packages"),
     **dict.fromkeys(("gl/memory", "gl/own", "gl/program", "tensors/own"), "the system's files, or shaders"),
     "inspect/verify/suite": "files of packages",
-    **dict.fromkeys(("cli/common", "cli/diff", "cli/evaluate"), "text that is taken as it is"),
+    **dict.fromkeys(("cli/common", "cli/diff", "cli/evaluate", "cli/options"), "text that is taken as it is"),
     **dict.fromkeys(("cli/generate", "export/convert"), "text that is taken as it is"),
     **dict.fromkeys(("cli/bench", "cli/draws", "cli/info", "cli/profile", "cli/tune", "cli/verify"), "open devices"),
     **dict.fromkeys(("inspect/diff/compare", "inspect/settings"), "open devices"),

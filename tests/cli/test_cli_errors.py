@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import errno
-import io
 import os
 import shutil
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import commands
 import numpy as np
 import pytest
-from commands import ran
+from commands import pipe, ran
 from scripted_models import BYTES
 
 from glinfer.cli.app import run
@@ -28,23 +28,17 @@ Refused = Callable[..., str]
 @pytest.fixture
 def refused(capsys: Capture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Refused]:
     """A function that runs a command which has to be refused, and returns its one line."""
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"hi\n"), encoding="utf-8"))
+    pipe(monkeypatch, b"hi\n")
 
     def files() -> dict[Path, int]:
         return {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()}
 
-    def refuse(*arguments: str | Path, out: str | None = "") -> str:
+    def refuse(*arguments: str | Path) -> str:
         before = files()
-        status = run([str(argument) for argument in arguments])
-        said = capsys.readouterr()
-        assert status == 2, said
-        if out is not None:
-            assert said.out == out
-        assert said.err.count("\n") == 1, said.err
-        assert said.err.startswith("glinfer: ")
-        assert len(said.err) < 700 + sum(len(str(argument)) for argument in arguments)
+        line = commands.refused(capsys, *arguments)
+        assert len(line) < 700 + sum(len(str(argument)) for argument in arguments)
         assert files() == before, "something was written"
-        return said.err
+        return line
 
     return refuse
 
@@ -169,13 +163,10 @@ class TestPrompts:
     def test_ids(self, bare: Path, refused: Refused) -> None:
         for ids, words in (
             ("", "the prompt is empty"),
-            (" , ,", "the prompt is empty"),
             ("300", "token 0 of the prompt is 300; this vocabulary has ids 0 to 299"),
             ("1,2,-1", "token 2 of the prompt is -1"),
             ("99999999999999999999", "token 0 of the prompt is 99999999999999999999"),
             ("a", "found 'a' in the token ids; expected whole numbers such as 13,132,251"),
-            ("1.5", "found '1.5'"),
-            ("--5", "found '--5'"),
             ("²", "found '²'"),
             ("1\n\n2", "found '1\\n\\n2'"),
             ("9" * 5000, "found '9999999999999999999999999999999999999999…'"),
@@ -195,11 +186,11 @@ class TestPrompts:
             assert words_of_chat in refused("demo", "--model", small, "--prompt", prompt)
         for data, words in ((b"caf\xe9", "standard input is not UTF-8 (byte 3)"), (b"", "the prompt is empty")):
             for arguments in (["-"], ["-p", "-"], ["-f", "-"]):
-                monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data), encoding="utf-8"))
+                pipe(monkeypatch, data)
                 assert words in refused("generate", small, *arguments)
 
     def test_one_prompt_and_no_more(self, small: Path, refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b""), encoding="utf-8"))
+        pipe(monkeypatch, b"")
         nothing = "found no PROMPT, --file or --ids"
         assert f"{nothing}, and standard input is empty; give one of them" in refused("generate", small)
         monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
@@ -229,12 +220,7 @@ class TestPrompts:
 BAD_OPTIONS: dict[str, dict[str, str]] = {
     "generate MODEL x": {
         "--temperature nan": "temperature is nan",
-        "--temperature -1": "temperature is -1.0",
-        "--top-p 2": "top_p is 2.0",
-        "--min-p -0.1": "min_p is -0.1",
-        "--top-k -2": "top_k is -2",
         f"--top-k {'9' * 5000}": "is not a valid integer",
-        "--repetition-penalty 0": "repetition_penalty is 0.0",
         "--seed -1": "seed is -1",
         "--seed": "'--seed' requires an argument",
         "--max-tokens 0": "Invalid value for '-n' / '--max-tokens': 0",
@@ -289,18 +275,15 @@ class TestOptions:
 
     def test_a_shape_that_is_none(self, refused: Refused) -> None:
         for config, words in (
-            ("blocks", "blocks='' in --config; expected a whole number"),
             ("layers=4", "unknown name 'layers' in --config; known: vocab, dim, heads, blocks, context"),
             ("Gab", "family, or a whole shape: gab, gift_of_gab"),
-            ("gab=6", "unknown name 'gab' in --config"),
             ("family=mamba", "family='mamba' in --config; did you mean mamba2?"),
             ("family=opt", "family='opt' in --config; docs/models.md lists the families"),
             ("family=llama,heads=3,dim=32", "not a multiple of num_attention_heads 3"),
-            ("family=llama,kv_heads=3", "not a multiple of num_key_value_heads 3"),
             ("family=llama,blocks=1000000", "need more than 100000 draws"),
             ("none.json", "none.json: cannot read it"),
         ):
-            for command in ("draws", "verify") if config.startswith("family") else ("draws",):
+            for command in ("draws", "verify"):
                 assert words in refused(command, "--config", config), config
 
     def test_a_shape_too_large_for_a_plan(self, refused: Refused) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 import numpy as np
 import pytest
-from commands import refused
+from commands import ran, refused
 from own_process import DEADLINE, finished
 
 import glinfer
@@ -90,8 +90,7 @@ class TestSuggestions:
         ],
     )
     def test_a_name_that_does_not_exist(self, capsys: Capture, line: str, said: str) -> None:
-        assert run(line.split()) == 2
-        assert capsys.readouterr().err.replace(" -o FOLDER", "") == f"glinfer: {said}\n"
+        assert refused(capsys, *line.split()) == f"glinfer: {said}\n"
 
     def test_what_is_no_path(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
         monkeypatch.chdir(tmp_path)
@@ -99,8 +98,7 @@ class TestSuggestions:
         unread = "cannot read it: No such file or directory; "
         for path in ("folder/m", "a/b/c.gguf", "m.gguf"):
             for line in (["info", path], ["generate", "shakespeare", "hi", "--tokenizer", path]):
-                assert run(line) == 2
-                assert capsys.readouterr().err == f"glinfer: {path}: {unread}check the path and its permissions\n"
+                assert refused(capsys, *line) == f"glinfer: {path}: {unread}check the path and its permissions\n"
         for path, said in (
             ("https://example.org/m.bpe", "only addresses of Hugging Face's hub can be fetched; download the file"),
             ("hf://org/name", "only addresses of Hugging Face's hub can be fetched; download the file"),
@@ -112,8 +110,7 @@ class TestSuggestions:
             ("model", ["generate", "", "hi"]),
             ("tokenizer", ["generate", "shakespeare", "hi", "--tokenizer", ""]),
         ):
-            assert run(line) == 2
-            assert capsys.readouterr().err == f"glinfer: the {what} is empty; expected a path\n"
+            assert refused(capsys, *line) == f"glinfer: the {what} is empty; expected a path\n"
 
     def test_every_reader_says_so(self) -> None:
         with pytest.raises(errors.FormatError, match="name of a model on a hub"), opened("org/name"):
@@ -144,24 +141,15 @@ def test_help_names_every_variable_that_the_package_reads(capsys: Capture) -> No
         for name in names.findall(line)
     ]
     assert len(set(read)) >= 10
-    assert run(["--help"]) == 0
-    printed = capsys.readouterr().out.partition("Environment variables:")[2]
+    printed = ran(capsys, "--help")[0].partition("Environment variables:")[2]
     assert [name for name in read if name not in printed] == []
 
 
 def test_help_and_version_by_their_other_names(capsys: Capture) -> None:
-    pairs = [
-        ("help", "--help"),
-        ("", "-h"),
-        ("help chat", "chat --help"),
-        ("chat -h", "chat --help"),
-        ("-V", "--version"),
-    ]
-    for one, other in pairs:
-        assert run(one.split()) == 0
-        said = capsys.readouterr().out
-        assert run(other.split()) == 0
-        assert capsys.readouterr().out == said != ""
+    pairs = {"help": "--help", "": "-h", "help chat": "chat --help", "chat -h": "chat --help", "-V": "--version"}
+    for one, other in pairs.items():
+        said, _ = ran(capsys, *one.split())
+        assert ran(capsys, *other.split())[0] == said != ""
     assert said == f"glinfer, version {glinfer.__version__}\n"
     assert "No such command 'caht'; did you mean chat?" in refused(capsys, "help", "caht")
 
@@ -169,8 +157,7 @@ def test_help_and_version_by_their_other_names(capsys: Capture) -> None:
 class TestCompletion:
     @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
     def test_script(self, capsys: Capture, shell: str) -> None:
-        assert run(["completion", shell]) == 0
-        assert f"_GLINFER_COMPLETE={shell}_complete" in capsys.readouterr().out
+        assert f"_GLINFER_COMPLETE={shell}_complete" in ran(capsys, "completion", shell)[0]
 
     @pytest.mark.slow
     def test_bash_completes_commands_options_and_values(self, tmp_path: Path) -> None:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import io
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
+from commands import pipe, ran, ran_json, refused
 from goldens.pictures import about, picture, write_smolvlm
 
 import glinfer
-from glinfer.cli.app import run
 
 pytestmark = pytest.mark.gl
 
@@ -27,22 +24,19 @@ def test_generate_and_chat(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys
     image = str(folder.parent / "a.png")
     with glinfer.load(folder) as model:
         wanted = model.chat(about(picture()), max_tokens=5, temperature=0)
-    line = ["generate", str(folder), "What is it?", "--image", image, "-n", "5", "-t", "0", "--json"]
+    line = ["generate", folder, "What is it?", "--image", image, "-n", "5", "-t", "0"]
     for more in ([], ["--speculate", "ngram"]):
-        assert run([*line, *more]) == 0
-        assert json.loads(capsys.readouterr().out)["text"] == wanted
+        assert ran_json(capsys, *line, *more)["text"] == wanted
 
-    def say(text: str) -> Any:
-        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
-        return run(["chat", str(folder), "-n", "5", "-t", "0", *(["--image", image] if "/image" not in text else [])])
+    def say(text: str, status: int = 0) -> tuple[str, str]:
+        pipe(monkeypatch, text.encode())
+        given = ["--image", image] if "/image" not in text else []
+        return ran(capsys, "chat", folder, "-n", "5", "-t", "0", *given, status=status)
 
-    assert say("What is it?\n") == 0
-    first = capsys.readouterr().out
-    assert say(f"/image {image}\nWhat is it?\n") == 0
-    assert capsys.readouterr().out.endswith(first)
+    first, _ = say("What is it?\n")
     assert first.startswith(wanted)
-    assert say("/image /none.png\n") == 2
-    assert "/none.png" in capsys.readouterr().err
+    assert say(f"/image {image}\nWhat is it?\n")[0].endswith(first)
+    assert "/none.png" in say("/image /none.png\n", status=2)[1]
 
 
 @pytest.mark.parametrize(
@@ -57,22 +51,17 @@ def test_generate_and_chat(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys
 def test_refusals(folder: Path, capsys: pytest.CaptureFixture[str], more: list[str], words: str) -> None:
     more = [str(folder.parent / each) if each == "a.png" else each for each in more]
     prompt = [] if "--batch" in more else ["What?"]
-    assert run(["generate", str(folder), *prompt, "-n", "2", *more]) == 2
-    error = capsys.readouterr().err
-    assert words in error
-    assert error.count("\n") == 1
+    assert words in refused(capsys, "generate", folder, *prompt, "-n", "2", *more)
 
 
 def test_look_at_an_image(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("matplotlib")
-    image = ["--image", str(folder.parent / "a.png"), "--out", str(tmp_path / "out"), "--what", "lens", "--json"]
-    assert run(["look", str(folder), "What is it?", *image]) == 0
-    found = json.loads(capsys.readouterr().out)
+    image = ["--image", folder.parent / "a.png", "--out", tmp_path / "out", "--what", "lens"]
+    found = ran_json(capsys, "look", folder, "What is it?", *image)
     with glinfer.load(folder) as model:
         ids = model.chat_ids(about(picture()))
         likeliest = int(model.logits(ids).argmax())
     assert [each["id"] for each in found["tokens"]] == ids
     assert {each["label"] for each in found["tokens"] if each["id"] >= 320} == {"[image]"}
     assert found["next"][0]["id"] == likeliest
-    assert run(["look", str(folder), "--ids", "1,2", *image]) == 2
-    assert "leave out --ids" in capsys.readouterr().err
+    assert "leave out --ids" in refused(capsys, "look", folder, "--ids", "1,2", *image)

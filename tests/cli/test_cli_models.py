@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import io
 import json
 import shutil
 from collections.abc import Callable
@@ -12,11 +11,10 @@ from typing import Any
 
 import commands
 import pytest
-from commands import ran, ran_json
+from commands import pipe, ran, ran_json
 from scripted_models import SMALL, random_file
 from small_models import SHAPE, hugging_face_files, letters
 from small_models import small as llama
-from tiers import tiered
 
 import glinfer
 from glinfer.engine.random_model import demo_tokenizer
@@ -107,17 +105,6 @@ class TestDraws:
 
 
 class TestGenerate:
-    @tiered(
-        "files",
-        [("hf", "l.gguf"), ("hf --plan reference", "q8.gguf --weights f16", "q8.gguf --weights file --context 16")],
-    )
-    def test_text_is_the_same_from_every_file_and_plan(self, glin: Any, files: tuple[str, ...]) -> None:
-        with glinfer.load("hf") as model:
-            expected = model.generate("Once upon", max_tokens=6, temperature=0)
-        for what in files:
-            out, _ = glin(f"generate {what} --max-tokens 6 --temperature 0 -q", "Once upon")
-            assert out == expected + "\n", what
-
     @pytest.mark.slow
     def test_a_batch_of_another_context_is_not_gone_on_with(self, glin: Any, tmp_path: Path) -> None:
         prompts, out = tmp_path / "prompts.jsonl", tmp_path / "out.jsonl"
@@ -130,7 +117,7 @@ class TestGenerate:
 
 class TestChat:
     def typed(self, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode()), encoding="utf-8"))
+        pipe(monkeypatch, text)
 
     def test_in_the_form_of_the_template(
         self, glin: Any, prompts: list[list[int]], monkeypatch: pytest.MonkeyPatch
@@ -193,19 +180,6 @@ class TestMeasuring:
 
 
 class TestConvert:
-    def test_a_gguf_takes_the_tokenizer_along(self, glin: Any, tmp_path: Path) -> None:
-        for source, text in (("hf", "the cat"), ("g.gab", "the <|end|>")):
-            glin("convert", source, tmp_path / "a.gguf")
-            theirs = Tokenizer.from_file("hf" if source == "hf" else "g.bpe")
-            assert Tokenizer.from_file(tmp_path / "a.gguf").encode(text) == theirs.encode(text)
-            _, said = glin("convert", tmp_path / "a.gguf", tmp_path / "b.gguf")
-            assert said == ""
-            assert Tokenizer.from_file(tmp_path / "b.gguf").encode(text) == theirs.encode(text)
-            _, said = glin("convert", tmp_path / "a.gguf", tmp_path / "c.gguf", "--no-tokenizer")
-            assert said == ""
-            with glinfer.load(tmp_path / "c.gguf") as model:
-                assert model.tokenizer is None
-
     def test_what_a_format_cannot_hold(self, refused: Any, tmp_path: Path) -> None:
         assert "the model is of the family 'llama'" in refused("convert hf", tmp_path / "a.gab")
         assert not list(tmp_path.iterdir())

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import pty
 import select
 import subprocess
 import sys
-import termios
-import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
-from own_process import COMMAND, DEADLINE, ROOT, finished, heed_ctrl_c, interrupted
+from own_process import COMMAND, DEADLINE, ROOT, finished, interrupted
 from tiers import tiered
 
 import glinfer
@@ -51,12 +49,6 @@ class TestEntryPoint:
         assert done.stdout == glinfer.generate(small, "Once upon", seed=1, max_tokens=4) + "\n"
 
 
-def own_terminal() -> None:
-    """Make standard input the controlling terminal, so that Ctrl-C typed there reaches this process alone."""
-    heed_ctrl_c()
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-
-
 class TestInterrupts:
     @pytest.mark.slow
     def test_ctrl_c_while_it_writes(self, full_file: Path) -> None:
@@ -68,65 +60,40 @@ class TestInterrupts:
         assert (status, errors.strip()) == (130, "")
 
 
-class Terminal:
-    """A command whose standard streams are a terminal."""
-
-    def __init__(self, *arguments: str | Path) -> None:
-        try:
-            self.end, inner = pty.openpty()
-        except OSError as error:
-            pytest.skip(f"no pseudo-terminals here: {error}")
-        command = [*COMMAND, *map(str, arguments)]
-        self.process = subprocess.Popen(
-            command, cwd=ROOT, stdin=inner, stdout=inner, stderr=inner, start_new_session=True, preexec_fn=own_terminal
-        )
-        os.close(inner)
-
-    def read_until(self, words: bytes, *, typing: bytes = b"") -> str:
-        """What the command says up to ``words``, or up to its end when they are empty.
-
-        ``typing`` is typed at once and again after every second of silence: Python misses a Ctrl-C that comes
-        just before it begins to wait for a key, as a person would see who then presses it again.
-        """
-        said, deadline = b"", time.monotonic() + DEADLINE
-        os.write(self.end, typing)
-        while not words or words not in said:
-            assert time.monotonic() < deadline, f"still waiting for {words!r} after {said!r}"
-            if not select.select([self.end], [], [], 1.0)[0]:
-                os.write(self.end, typing)
-                continue
-            try:
-                said += os.read(self.end, 4096)
-            except OSError:  # how Linux tells that nobody has the other end any more
-                break
-        return said.decode(errors="replace")
-
-    def leave(self, typed: bytes) -> tuple[int, str]:
-        """Type this; returns exit status and the rest of what the command says."""
-        rest = self.read_until(b"", typing=typed)
-        return self.process.wait(timeout=DEADLINE), rest
-
-    def __enter__(self) -> Terminal:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.process.kill()
-        self.process.wait()
-        os.close(self.end)
-
-
 class TestTerminal:
     @pytest.mark.slow
     def test_a_talk(self, small: Path) -> None:
-        with Terminal("chat", small, "--max-tokens", "3", "--seed", "1") as terminal:
-            greeting = terminal.read_until(b"\n> ")
-            assert "uploading weights" in greeting
-            assert "Type a message, /help for commands, /quit to leave." in greeting
-            os.write(terminal.end, b"hi\n")
-            assert "17 draws/token · 3 tokens · " in terminal.read_until(b"\n> ")
-            status, rest = terminal.leave(b"\x04")
-        assert status == 0
-        assert "Traceback" not in rest
+        try:
+            end, inner = pty.openpty()
+        except OSError as error:
+            pytest.skip(f"no pseudo-terminals here: {error}")
+        command = [*COMMAND, "chat", str(small), "--max-tokens", "3", "--seed", "1"]
+
+        def read_until(words: bytes) -> str:
+            said = b""
+            while words not in said:
+                assert select.select([end], [], [], DEADLINE)[0], f"still waiting for {words!r} after {said!r}"
+                said += os.read(end, 4096)
+            return said.decode()
+
+        with subprocess.Popen(command, cwd=ROOT, stdin=inner, stdout=inner, stderr=inner) as process:
+            os.close(inner)
+            try:
+                greeting = read_until(b"\n> ")
+                assert "uploading weights" in greeting
+                assert "Type a message, /help for commands, /quit to leave." in greeting
+                os.write(end, b"hi\n")
+                assert "17 draws/token · 3 tokens · " in read_until(b"\n> ")
+                os.write(end, b"\x04")
+                rest = b""
+                with suppress(OSError):  # how Linux tells that nobody has the other end any more
+                    while part := os.read(end, 4096):
+                        rest += part
+                assert process.wait(DEADLINE) == 0
+                assert b"Traceback" not in rest
+            finally:
+                process.kill()
+                os.close(end)
 
 
 class TestOutput:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 import random
-import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ import pytest
 
 pytest.importorskip("uvicorn", reason="uvicorn is not installed")
 
-from own_process import DEADLINE, ROOT, eventually, heed_ctrl_c
+from own_process import DEADLINE, ROOT, eventually, finished, heed_ctrl_c
 from tiers import tiered
 
 pytestmark = [
@@ -82,16 +82,12 @@ def interrupted_at(
 
 
 def _read_until(process: subprocess.Popen[bytes], until: str) -> None:
-    """Read lines of standard output, without a buffer, until one begins so."""
+    """Read lines of standard output until one begins so."""
     assert process.stdout is not None
-    line = b""
-    while not line.startswith(until.encode()):
-        if line.endswith(b"\n"):
-            line = b""
-        assert select.select([process.stdout], [], [], DEADLINE)[0], f"{until!r} does not come"
-        byte = os.read(process.stdout.fileno(), 1)
-        assert byte, f"it ended before {until!r}"
-        line += byte
+    watch = threading.Timer(DEADLINE, process.kill)
+    watch.start()
+    assert any(line.startswith(until.encode()) for line in process.stdout), f"it ended before {until!r}"
+    watch.cancel()
 
 
 def moments(seed: int) -> list[tuple[str, list[float]]]:
@@ -147,13 +143,5 @@ except KeyboardInterrupt:
 
 
 def test_ctrl_c_in_a_callback_of_python_is_neither_told_nor_lost() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", CALLBACK],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE,
-        check=False,
-        preexec_fn=heed_ctrl_c,
-    )
+    done = finished([sys.executable, "-c", CALLBACK], preexec_fn=heed_ctrl_c)
     assert (done.stdout, done.stderr) == ("interrupted\n", "")

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import io
-import json
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import ran
+from commands import pipe, ran, ran_json, refused
 from scripted_models import random_file, saying
 
 from glinfer.engine.random_model import demo_tokenizer
@@ -46,8 +44,8 @@ def test_generate_says_the_same_and_counts_guesses(repeating: Path, capsys: Capt
     right, drafted = map(int, re.search(r" tokens · (\d+) of (\d+) drafts accepted · ", printed).groups())  # type: ignore[union-attr]
     assert 10 < right <= drafted
     assert float(printed.split(" draws/token")[0].split()[-1]) < 9, "9 draws for each without them"
-    out, _ = ran(capsys, "generate", repeating, "one two three", "-n", "45", "--speculate", "ngram", "--json")
-    assert (json.loads(out)["accepted"], json.loads(out)["drafted"]) == (right, drafted)
+    found = ran_json(capsys, "generate", repeating, "one two three", "-n", "45", "--speculate", "ngram")
+    assert (found["accepted"], found["drafted"]) == (right, drafted)
 
 
 @pytest.mark.slow
@@ -65,7 +63,7 @@ def test_a_draft_model_is_loaded_beside(small: Path, repeating: Path, tmp_path: 
 def test_chat_takes_them(repeating: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     replies = []
     for options in ([], ["--speculate", "ngram"], ["--draft", str(repeating)]):
-        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"hi hi hi\nhi hi hi\n"), encoding="utf-8"))
+        pipe(monkeypatch, b"hi hi hi\nhi hi hi\n")
         replies.append(ran(capsys, "chat", repeating, "--seed", "1", "-n", "8", *options)[0])
     assert replies[0] == replies[1] == replies[2] != ""
 
@@ -77,17 +75,16 @@ def test_what_cannot_be_is_refused_in_a_line(small: Path, capsys: Capture) -> No
         (["--draft", "shakespeare"], "the draft model (512 tokens) has another tokenizer than the model (300 tokens)"),
         (["--speculate", "ngram", "--plan", "reference"], "drafts need the fast plan"),
     ):
-        _, printed = ran(capsys, "generate", small, "Once", *arguments, status=2)
-        assert words in printed
-        assert printed.count("\n") == 1
+        assert words in refused(capsys, "generate", small, "Once", *arguments)
 
 
 def test_a_batch_takes_no_drafts(small: Path, tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "prompts.jsonl").write_text('{"prompt": "Once"}\n')
     batch = ["--batch", tmp_path / "prompts.jsonl", "--out", tmp_path / "out.jsonl"]
     for option in (["--speculate", "ngram"], ["--draft", "x"]):
-        _, printed = ran(capsys, "generate", small, *batch, *option, status=2)
-        assert f"{option[0]} needs a single prompt; leave out {option[0]} or --batch" in printed
+        assert f"{option[0]} needs a single prompt; leave out {option[0]} or --batch" in refused(
+            capsys, "generate", small, *batch, *option
+        )
 
 
 class TestBench:
@@ -98,8 +95,7 @@ class TestBench:
         monkeypatch.setattr(drafting, "TOKENS", 40)
 
     def test_texts_with_guesses_and_without(self, repeating: Path, capsys: Capture) -> None:
-        out, _ = ran(capsys, "bench", repeating, "--speculate", "ngram", "--runs", "1", "--json")
-        report = json.loads(out)
+        report = ran_json(capsys, "bench", repeating, "--speculate", "ngram", "--runs", "1")
         assert [(row["task"], row["sampling"]) for row in report["rows"]] == [
             ("copy", "greedy"),
             ("copy", "sampled"),
@@ -115,8 +111,7 @@ class TestBench:
 
     @pytest.mark.slow
     def test_a_reply_where_the_model_can_chat(self, small: Path, capsys: Capture) -> None:
-        out, _ = ran(capsys, "bench", small, "--draft", small, "--runs", "1", "--json")
-        report = json.loads(out)
+        report = ran_json(capsys, "bench", small, "--draft", small, "--runs", "1")
         assert report["drafts"] == "model of gab"
         assert all(row["acceptance"] in (1.0, None) for row in report["rows"])
 
@@ -147,14 +142,13 @@ class TestBench:
             (["--draft", "x"], "found both speculate and a draft model"),
             (["--plan", "reference"], "drafts need the fast plan"),
         ):
-            _, printed = ran(capsys, "bench", small, "--speculate", "ngram", *arguments, status=2)
-            assert words in printed
-            assert printed.count("\n") == 1
+            assert words in refused(capsys, "bench", small, "--speculate", "ngram", *arguments)
 
     def test_a_model_that_texts_do_not_fit(self, tmp_path: Path, capsys: Capture) -> None:
         path = random_file(tmp_path / "tiny.gab", "vocab=300,dim=32,heads=4,blocks=1,context=24")
         write_bpe(demo_tokenizer(300), path.with_suffix(".bpe"))
-        _, printed = ran(capsys, "bench", path, "--speculate", "ngram", status=2)
+        printed = refused(capsys, "bench", path, "--speculate", "ngram")
         assert re.search(r"found a context of 24 tokens; expected \d+ for a task and 40 for its answer", printed)
-        _, printed = ran(capsys, "bench", "--speculate", "ngram", status=2)
-        assert "--speculate times texts; give a MODEL with a tokenizer" in printed
+        assert "--speculate times texts; give a MODEL with a tokenizer" in refused(
+            capsys, "bench", "--speculate", "ngram"
+        )

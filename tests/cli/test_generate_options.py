@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import json
 from pathlib import Path
 
 import pytest
-from commands import refused
+from commands import Terminal, refused
 
 import glinfer
 from glinfer.cli.app import run
@@ -42,10 +41,6 @@ def test_the_prompt_is_shown_on_a_terminal_and_not_in_a_pipe(
     ids = said(capsys, small, "--ids", "1,2", *COMMON)
     assert said(capsys, small, "--ids", "1,2", "--echo", *COMMON) == ids
 
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
     for options, expected in (([], f"Once upon{text}"), (["--no-echo"], text)):
         with monkeypatch.context() as patch:
             patch.setattr("sys.stdout", terminal := Terminal())
@@ -66,10 +61,9 @@ def test_the_first_tokens_stay_in_a_full_context(small: Path, tmp_path: Path, ca
     said(capsys, small, "--batch", batch, "--out", out, "--keep", "2", *options)
     found = {line["id"]: line["ids"] for line in map(json.loads, out.read_text().splitlines())}
     assert found == {1: kept[2], 2: kept[-1], 3: kept[0]}
-    assert (
-        refused(capsys, "generate", small, "--ids", "5", "--keep", "64")
-        == "glinfer: keep is 64 tokens; the context holds 64; expected fewer\n"
-    )
+    keep = ("--keep", "64")
+    words = "glinfer: keep is 64 tokens; the context holds 64; expected fewer\n"
+    assert refused(capsys, "generate", small, "--ids", "5", *keep) == words
     batch.write_text('{"ids": [5]}\n{"ids": [5], "keep": 64}\n')
     assert "in.jsonl:2: keep is 64 tokens" in refused(
         capsys, "generate", small, "--batch", batch, "--out", tmp_path / "o.jsonl"

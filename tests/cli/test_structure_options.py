@@ -7,14 +7,13 @@ import re
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from commands import pipe, ran, ran_json, refused
 
 import glinfer
-from glinfer.cli.app import cli
-from glinfer.cli.app import run as command
 from glinfer.inspect.bench.engines import BOTH, BatchDecoder, FastDecoder, structured
 
 pytestmark = pytest.mark.gl
+Capture = pytest.CaptureFixture[str]
 pytest.importorskip("llguidance", reason="llguidance is not installed")
 
 SCHEMA = {
@@ -32,37 +31,30 @@ def schema(tmp_path: Path) -> str:
     return str(path)
 
 
-def run(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(cli, [str(argument) for argument in arguments])
-
-
-def test_generate(small: Path, tmp_path: Path, schema: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_generate(small: Path, tmp_path: Path, schema: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     given = ("generate", small, "ROMEO:", "--seed", "1")
-    found = json.loads(run(*given, "--json-schema", schema, "--json").stdout)
+    found = ran_json(capsys, *given, "--json-schema", schema)
     assert json.loads(found["text"]).keys() == {"kind", "age"}
     assert (found["finish_reason"], found["complete"]) == ("stop", True)
     assert found["forced"] > 0
     grammar = tmp_path / "grammar.lark"
     grammar.write_text('start: "O " ("night" | "day")')
-    made = run(*given, "--grammar", grammar, "--no-echo")
-    assert made.stdout.strip() in ("O night", "O day")
-    assert "forced" in made.stderr
-    made = run(*given, "--choices", "yea", "--choices", "nay", "--quiet")
-    assert made.stdout.strip() in ("yea", "nay")
-    cut = [*map(str, given), "--json-schema", schema, "-n", "4"]
-    assert command(cut) == 2
-    shown = capsys.readouterr()
-    assert "does not match the requested structure; allow more tokens (--max-tokens" in shown.err
-    assert shown.out.startswith("{")
-    assert shown.out.endswith("\n"), "the error has its own line"
-    found = CliRunner().invoke(cli, ["chat", str(small), "--regex", "[a-z]{9}", "-n", "2"], input="a\nb\n")
-    assert [len(line) > 1 for line in found.stdout.splitlines()] == [True, True], "each reply has its own line"
-    partial = run(*cut, "--partial")
-    assert partial.exit_code == 0
-    assert partial.stdout.startswith("{")
+    out, err = ran(capsys, *given, "--grammar", grammar, "--no-echo")
+    assert out.strip() in ("O night", "O day")
+    assert "forced" in err
+    assert ran(capsys, *given, "--choices", "yea", "--choices", "nay", "--quiet")[0].strip() in ("yea", "nay")
+    cut = (*given, "--json-schema", schema, "-n", "4")
+    out, err = ran(capsys, *cut, status=2)
+    assert "does not match the requested structure; allow more tokens (--max-tokens" in err
+    assert out.startswith("{")
+    assert out.endswith("\n"), "the error has its own line"
+    assert ran(capsys, *cut, "--partial")[0].startswith("{")
+    pipe(monkeypatch, "a\nb\n")
+    out, _ = ran(capsys, "chat", small, "--regex", "[a-z]{9}", "-n", "2", status=2)
+    assert [len(line) > 1 for line in out.splitlines()] == [True, True], "each reply has its own line"
 
 
-def test_bad_options(small: Path, tmp_path: Path) -> None:
+def test_bad_options(small: Path, tmp_path: Path, capsys: Capture) -> None:
     (bad := tmp_path / "bad.json").write_text("{")
     for options, words in (
         (["--regex", "("], "regex cannot be used"),
@@ -73,44 +65,37 @@ def test_bad_options(small: Path, tmp_path: Path) -> None:
         (["--json-schema", '{"type": "object"}'], "expected the name of a file that has it, or - for standard input"),
         (["--grammar", "nowhere.lark"], "nowhere.lark"),
     ):
-        found = run("generate", small, "ROMEO:", *options)
-        assert found.exit_code != 0
-        assert words in str(found.exception) + found.output
+        assert words in refused(capsys, "generate", small, "ROMEO:", *options)
 
 
 @pytest.mark.slow
-def test_lines_of_a_batch(small: Path, tmp_path: Path, schema: str) -> None:
+def test_lines_of_a_batch(small: Path, tmp_path: Path, schema: str, capsys: Capture) -> None:
     source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     lines = [{"prompt": "ROMEO:"}, {"prompt": "ROMEO:", "regex": "[a-z]{3}"}, {"prompt": "A", "max_tokens": 3}]
     source.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    made = run(*("generate", small, "--batch", source, "--out", out, "--json-schema", schema, "--seed", "1", "--quiet"))
-    assert made.exit_code == 0, made.output
-    first, second, third = sorted(
-        (json.loads(line) for line in out.read_text().splitlines()), key=lambda one: one["id"]
-    )
+    ran(capsys, "generate", small, "--batch", source, "--out", out, "--json-schema", schema, "--seed", "1", "--quiet")
+    first, second, third = sorted(map(json.loads, out.read_text().splitlines()), key=lambda one: one["id"])
     assert json.loads(first["text"]).keys() == {"kind", "age"}
     assert re.fullmatch("[a-z]{3}", second["text"])
     assert (third["finish_reason"], third["complete"]) == ("length", False)
 
 
-def test_a_bad_line_of_a_batch(small: Path, tmp_path: Path) -> None:
+def test_a_bad_line_of_a_batch(small: Path, tmp_path: Path, capsys: Capture) -> None:
     source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     source.write_text('{"prompt": "a", "regex": "("}\n')
-    refused = run("generate", small, "--batch", source, "--out", out)
-    assert refused.exit_code != 0
-    assert "in.jsonl:1: regex cannot be used" in str(refused.exception) + refused.output
+    assert "in.jsonl:1: regex cannot be used" in refused(capsys, "generate", small, "--batch", source, "--out", out)
     assert not out.exists()
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("known_ceiling")
-def test_bench(schema: str) -> None:
+def test_bench(schema: str, capsys: Capture) -> None:
     arguments = ("bench", "shakespeare", "--json-schema", schema, "--runs", "1", "--contexts", "20")
-    found = json.loads(run(*arguments, "--batch", "2", "--json").stdout)
+    found = ran_json(capsys, *arguments, "--batch", "2")
     for rows in (found["rows"], found["batch"]):
         assert [row["sampling"] for row in rows] == ["default", "greedy", "any text, masked", "schema"]
     assert json.loads(found["samplings"]["schema"]["json_schema"]) == json.loads(Path(schema).read_text())
-    assert run(*arguments, "--speculate", "ngram").exit_code != 0
+    refused(capsys, *arguments, "--speculate", "ngram")
 
 
 def test_a_mask_that_bench_times_changes_no_text(schema: str) -> None:

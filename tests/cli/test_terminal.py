@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import sys
 import warnings
@@ -14,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from commands import Terminal
 from each_case import each_case
 from rich.console import Console
 from rich.progress import Progress
@@ -33,11 +33,6 @@ HARM = "\x1b]0;pwned\x07\x9b31m\x9d8;;x\x9c\u202e\r\x7f\udc9b"
 SHOWN = "⟨1B⟩]0;pwned⟨7⟩⟨9B⟩31m⟨9D⟩8;;x⟨9C⟩⟨202E⟩⟨D⟩⟨7F⟩⟨DC9B⟩"
 PIECES = ("a", *HARM[:-1], "\n\tb é 日本 👩\u200d🚀", "")
 """Pieces of a stream, which cut every sequence."""
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 def on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:

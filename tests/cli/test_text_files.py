@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import codecs
-import io
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import ran
+from commands import pipe, ran
 
 from glinfer.cli.app import run
 from glinfer.cli.common import read_text
@@ -83,13 +82,13 @@ def test_commands(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     usual = ["-n", "3", "-t", "0", "-q", "--echo"]
     expected = ran(capsys, "generate", small, "Once\nupon", *usual)[0]
     for arguments in ([], ["-"], ["-p", "-"], ["-f", "-"], ["-f", str(tmp_path / "prompt.txt")]):
-        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(prompt), encoding="ascii"))
+        pipe(monkeypatch, prompt)
         assert run(["generate", str(small), *arguments, *usual]) == 0
         assert capsys.readouterr().out == expected, arguments
     for script, status, said in (
         (MARK + b"/max-tokens 7\r\n/quit\r\n", 0, "  max_tokens is 7\n"),
         ("/quit\r\n".encode("utf-16"), 2, "glinfer: standard input is UTF-16, as"),
     ):
-        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(script), encoding="utf-8"))
+        pipe(monkeypatch, script)
         assert run(["chat", str(small)]) == status
         assert said in "".join(capsys.readouterr())

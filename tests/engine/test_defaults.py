@@ -11,7 +11,7 @@ import pytest
 from scripted_models import SMALL, random_file
 
 import glinfer
-from glinfer.cli.generate import take_sampling
+from glinfer.cli.options import take_sampling
 from glinfer.engine.defaults import USUAL, default_sampling, merged
 from glinfer.engine.random_model import demo_tokenizer
 from glinfer.engine.sampler import NEUTRAL, SamplingOptions

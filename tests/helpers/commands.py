@@ -1,7 +1,8 @@
-"""Commands run in this process: what they print, and the one line of those that refuse."""
+"""Commands run in this process: what they are given and print, and the one line of those that refuse."""
 
 from __future__ import annotations
 
+import io
 import json
 from typing import Any
 
@@ -10,6 +11,19 @@ import pytest
 from glinfer.cli.app import run
 
 Capture = pytest.CaptureFixture[str]
+
+
+class Terminal(io.StringIO):
+    """A standard stream that is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def pipe(monkeypatch: pytest.MonkeyPatch, data: str | bytes) -> None:
+    """Make this the standard input, a pipe whose own encoding is of no use."""
+    data = data.encode() if isinstance(data, str) else data
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data), encoding="ascii"))
 
 
 def ran(capsys: Capture, *arguments: object, status: int = 0) -> tuple[str, str]:

@@ -12,9 +12,10 @@ from typing import Any
 import jsonschema
 import numpy as np
 import pytest
-from commands import refused
+from commands import ran, ran_json, refused
 from each_case import each_case
 from hub_server import Hub
+from own_process import finished
 from small_models import hugging_face_files, small_gguf
 
 import glinfer
@@ -30,27 +31,23 @@ Capture = pytest.CaptureFixture[str]
 
 
 def said(capsys: Capture, *line: str) -> str:
-    assert run(list(line)) == 0, capsys.readouterr().err
-    return capsys.readouterr().out
+    return ran(capsys, *line)[0]
 
 
 def reported(capsys: Capture, *line: str) -> Any:
+    """The JSON of a command that may say more on standard error."""
     return json.loads(said(capsys, *line, "--json"))
 
 
 def test_pull_says_what_it_fetches_and_where_it_is(hub: Hub, gguf: bytes, cache: Path, capsys: Capture) -> None:
     repo = hub.add(NAME, {"small-Q8_0.gguf": gguf})
-    assert run(["pull", f"{NAME}:q8_0"]) == 0
-    printed = capsys.readouterr()
+    out, err = ran(capsys, "pull", f"{NAME}:q8_0")
     place = cache / "models--org--small-GGUF" / "snapshots" / repo.commit / "small-Q8_0.gguf"
-    assert printed.out == f"{NAME}:q8_0 at {repo.commit}, 39,680 B: {place}\n"
-    assert f"fetching {NAME} Q8_0 at {repo.commit[:7]}: 0.0 MB; " in printed.err
-    assert " of textures for a context of 96" in printed.err
-    assert reported(capsys, "pull", NAME) == {
-        **{"name": NAME, "repo": NAME, "commit": repo.commit},
-        **{"bytes": len(gguf), "path": str(place)},
-    }
-    assert not capsys.readouterr().err, "it is there already"
+    assert out == f"{NAME}:q8_0 at {repo.commit}, 39,680 B: {place}\n"
+    assert f"fetching {NAME} Q8_0 at {repo.commit[:7]}: 0.0 MB; " in err
+    assert " of textures for a context of 96" in err
+    facts = {"name": NAME, "repo": NAME, "commit": repo.commit, "bytes": len(gguf), "path": str(place)}
+    assert ran_json(capsys, "pull", NAME) == facts, "without a word, since it is there already"
 
 
 def test_models_lists_what_the_cache_has_and_remove_removes_it(
@@ -100,10 +97,7 @@ def test_weights_that_two_commits_share_stay_while_one_needs_them(hub: Hub, gguf
     ],
 )
 def test_what_is_no_model_of_a_hub(hub: Hub, capsys: Capture, line: list[str], words: str) -> None:
-    assert run(line) == 2
-    errors = capsys.readouterr().err
-    assert words in errors
-    assert errors.count("\n") == 1
+    assert words in refused(capsys, *line)
     assert not hub.asked
 
 
@@ -132,10 +126,8 @@ def test_info_and_draws_fetch_no_weights(
     draws = reported(capsys, "draws", NAME)
     assert draws["draws"] == about["draws"]
     assert not cache.exists()
-    assert (
-        reported(capsys, "draws", NAME, "--measure")["issued"]
-        == reported(capsys, "draws", str(find_model(NAME)))["draws"]
-    )
+    issued = reported(capsys, "draws", NAME, "--measure")["issued"]
+    assert issued == reported(capsys, "draws", str(find_model(NAME)))["draws"]
 
 
 def test_a_model_by_name_is_the_one_of_its_file(hub: Hub) -> None:
@@ -170,8 +162,7 @@ def test_a_bench_reports_the_commit_and_can_leave_weights_where_they_are(
     report = reported(capsys, "bench", NAME, *short)
     assert (report["origin"]["commit"], report["notes"]) == (repo.commit, [])
     for line in (["bench", "--no-fetch"], ["bench", NAME, "--no-fetch", "--plan", "reference"]):
-        assert run(line) == 2
-        assert "--no-fetch times only the fast plan of a MODEL" in capsys.readouterr().err
+        assert "--no-fetch times only the fast plan of a MODEL" in refused(capsys, *line)
 
 
 @pytest.mark.slow
@@ -196,7 +187,7 @@ def test_every_other_command_takes_a_name(
         ["demo", "--model", "org/small", "--max-tokens", "2"],
         ["tune", "org/small", "--seconds", "1"],
     ):
-        assert run(line) == 0, (line, capsys.readouterr().err)
+        ran(capsys, *line)
     assert json.loads(Path("site/plan.json").read_text())["model"]["name"] == "small"
     assert len(hub.paths("storage")) == 3, "the length of the header, the header, and the rest: fetched once for all"
 
@@ -210,8 +201,7 @@ def test_a_model_beyond_the_memory_is_refused_before_its_weights(
         glinfer.load("org/small", context=1 << 20)
     assert not list(cache.rglob("*.safetensors"))
     monkeypatch.delenv("GLINFER_MEMORY")
-    assert run(["pull", "org/small", "--context", "64"]) == 0
-    assert " of memory are free" in capsys.readouterr().err
+    assert " of memory are free" in ran(capsys, "pull", "org/small", "--context", "64")[1]
 
 
 AUDITED = """
@@ -225,24 +215,19 @@ print(sockets)
 """
 
 
-def process(code: str, *lines: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def process(*lines: str, **environment: str) -> subprocess.CompletedProcess[str]:
     kept = {
         name: value for name, value in os.environ.items() if not name.startswith("HF_") and "proxy" not in name.lower()
     }
-    return subprocess.run(
-        [sys.executable, "-c", code, *lines],
-        env={**kept, **environment}, capture_output=True, text=True, timeout=240, check=False,
-    )  # fmt: skip
+    return finished([sys.executable, "-c", AUDITED, *lines], env={**kept, **environment})
 
 
 def test_offline_no_socket_is_opened(hub: Hub, gguf: bytes, cache: Path) -> None:
     """By the settings as users make them, in a process of its own."""
     hub.add(NAME, {"small-Q8_0.gguf": gguf})
     find_model(NAME)
-    found = process(
-        AUDITED, f"draws {NAME}", f"draws {NAME}:Q4_K_M", "draws org/other", "models",
-        HF_HUB_CACHE=str(cache), HF_ENDPOINT=hub.url, HF_HUB_OFFLINE="1",
-    )  # fmt: skip
+    settings = {"HF_HUB_CACHE": str(cache), "HF_ENDPOINT": hub.url, "HF_HUB_OFFLINE": "1"}
+    found = process(f"draws {NAME}", f"draws {NAME}:Q4_K_M", "draws org/other", "models", **settings)
     lines = found.stdout.splitlines()
     assert [line for line in lines if line in ("0", "2")] == ["0", "2", "2", "0"], found.stderr
     assert lines[-1] == "[]"
@@ -253,7 +238,7 @@ def test_offline_no_socket_is_opened(hub: Hub, gguf: bytes, cache: Path) -> None
 def test_the_settings_of_the_environment_lead_to_hub_and_cache(hub: Hub, gguf: bytes, tmp_path: Path) -> None:
     hub.add(NAME, {"small-Q8_0.gguf": gguf}, token="hf_right")
     settings = {"HF_HOME": str(tmp_path / "own"), "HF_ENDPOINT": hub.url, "HF_TOKEN": "hf_right"}
-    found = process(AUDITED, f"convert {NAME} {tmp_path}/x.gguf --dtype file", **settings)
+    found = process(f"convert {NAME} {tmp_path}/x.gguf --dtype file", **settings)
     assert found.stdout.splitlines()[-2:-1] == ["0"], found.stderr
     assert "socket.connect" in found.stdout
     (path,) = (tmp_path / "own" / "hub" / "models--org--small-GGUF").glob("snapshots/*/small-Q8_0.gguf")

@@ -112,9 +112,7 @@ def stored(answer: Callable[[bytes], Callable[[Handler], bool]]) -> Prepare:
     return prepare
 
 
-PATHS = ["../../m.gguf", "/tmp/m.gguf", "a/../../m.gguf", "m\0.gguf", "C:\\m.gguf", "\\\\host\\m", "..\\m.gguf"]
-PATHS += ["con.gguf", "NUL/m.gguf", "com1.gguf", "m.gguf.", "m.gguf ", "a:b.gguf"]
-PATHS += ["a\nb.gguf", "\x1b[2J.gguf", "\u202egguf.m", "m\ud800.gguf", "x" * 5000 + ".gguf"]
+PATHS = ["../../m.gguf", "C:\\m.gguf", "\x1b[2J.gguf", "m\ud800.gguf", "x" * 5000 + ".gguf"]  # more: test_hub_choice.py
 SIZES: list[Any] = [-1, 1e9, "100", None, True, 1 << 63]
 HASHES: list[Any] = ["../../../m", "/etc/m", "B" * 64, "b" * 63, 7, None, ""]
 THINGS: list[Any] = ["m.gguf", 7, None, [], {"rfilename": {}}, {"rfilename": "m.gguf", "lfs": []}]

@@ -7,7 +7,8 @@ from typing import Any
 
 import click
 
-from glinfer.cli.common import json_option, megabytes, print_json, progress, tokenizer_option
+from glinfer.cli import options as opt
+from glinfer.cli.common import megabytes, print_json, progress
 from glinfer.errors import InputError
 from glinfer.export.convert import Converted, convert_model
 from glinfer.formats import DTYPES
@@ -31,9 +32,9 @@ from glinfer.terminal import emit
 )
 @click.option("--lora", type=click.Path(), metavar="DIR", help="LoRA adapter to merge: a PEFT directory or GGUF file.")
 @click.option("--lora-scale", type=float, metavar="S", help="Scale of the adapter. Default: 1.")
-@tokenizer_option
+@opt.tokenizer_option
 @click.option("--no-tokenizer", is_flag=True, help="Write only the weights.")
-@json_option
+@opt.json_option
 def convert(
     source: str, target: str, lora_scale: float | None, no_tokenizer: bool, as_json: bool, **options: Any
 ) -> None:
@@ -88,7 +89,6 @@ def convert(
 
 
 def _inside(made: Converted) -> str:
-    """Describe the parts that a file contains besides the weights."""
     parts = made.parts
     if made.beside:
         return ""

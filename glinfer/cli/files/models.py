@@ -10,7 +10,8 @@ from typing import Any
 
 import click
 
-from glinfer.cli.common import context_option, json_option, megabytes, print_json, say, show
+from glinfer.cli import options as opt
+from glinfer.cli.common import megabytes, print_json, say, show
 from glinfer.engine.loading import fetched
 from glinfer.errors import GlinferError, InputError, install_command
 from glinfer.formats import bundled_models, find_model
@@ -25,7 +26,7 @@ from glinfer.terminal import emit
 
 
 @click.command()
-@json_option
+@opt.json_option
 def models(as_json: bool) -> None:
     """List bundled models, models in installed packages, and models in the Hugging Face cache.
 
@@ -67,17 +68,16 @@ def _installed() -> Iterator[dict[str, Any]]:
 def _cached() -> Iterator[dict[str, Any]]:
     if find_spec("huggingface_hub") is None:
         return
-    for repo, revision, weights in cached_models():
-        commit = revision.commit_hash
-        named = "" if "main" in revision.refs else f"@{(*sorted(revision.refs), commit)[0]}"
+    for name, revision, weights in cached_models():
         files = ", ".join(weights[:4]) + (f" and {len(weights) - 4} more" if len(weights) > 4 else "")
-        yield _entry(f"{repo}{named}", "cached", files, revision.size_on_disk, revision.snapshot_path, commit=commit)
+        size, commit = revision.size_on_disk, revision.commit_hash
+        yield _entry(str(name), "cached", files, size, revision.snapshot_path, commit=commit)
 
 
 @click.command("pull")
 @click.argument("name")
-@context_option
-@json_option
+@opt.context_option
+@opt.json_option
 def pull_command(name: str, context: int | None, as_json: bool) -> None:
     """Download the model NAME from the Hugging Face Hub and print its path; cached files are not downloaded again.
 
@@ -102,7 +102,7 @@ def pull_command(name: str, context: int | None, as_json: bool) -> None:
 
 @click.command("remove")
 @click.argument("name")
-@json_option
+@opt.json_option
 def remove_command(name: str, as_json: bool) -> None:
     """Delete a downloaded model from the Hugging Face cache, which other programs share.
 

@@ -9,17 +9,8 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from glinfer.cli.common import (
-    cache_option,
-    context_option,
-    gelu_option,
-    json_option,
-    megabytes,
-    plan_option,
-    print_json,
-    tokenizer_option,
-    weights_option,
-)
+from glinfer.cli import options as opt
+from glinfer.cli.common import megabytes, print_json
 from glinfer.errors import InputError
 from glinfer.export.drop import CONTEXT, export_drop
 from glinfer.export.serve import address, site_server
@@ -35,12 +26,12 @@ _OF_DROP = ("model", "out", "drop", "cache", "context", "as_json")
 @click.option(
     "--drop", is_flag=True, help="Write a page that opens GGUF files, without a model; takes --cache and --context."
 )
-@plan_option
-@weights_option
-@cache_option
-@context_option
-@gelu_option
-@tokenizer_option
+@opt.plan_option
+@opt.weights_option
+@opt.cache_option
+@opt.context_option
+@opt.gelu_option
+@opt.tokenizer_option
 @click.option(
     "--limits",
     type=click.Choice(list(LIMITS)),
@@ -54,7 +45,7 @@ _OF_DROP = ("model", "out", "drop", "cache", "context", "as_json")
     is_flag=True,
     help="Write one self-contained page that opens as a file; OUT may then end in .html.",
 )
-@json_option
+@opt.json_option
 def export_command(model: str | None, out: str | None, drop: bool, single: bool, as_json: bool, **options: Any) -> None:
     """Export MODEL to the folder OUT as a website that runs it in the browser with WebGL2.
 
@@ -89,7 +80,6 @@ def export_command(model: str | None, out: str | None, drop: bool, single: bool,
 
 
 def _export_drop(folder: str, out: str | None, as_json: bool, options: dict[str, Any]) -> None:
-    """Write the page that opens GGUF files."""
     if out is not None:
         raise InputError(f"found two names, {folder} and {out}; with --drop give only the folder of the page")
     given = click.get_current_context()
