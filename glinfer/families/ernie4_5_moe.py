@@ -1,7 +1,6 @@
 """ERNIE 4.5 with experts (Baidu 2025): after the first layers many small MLPs, and beside them one that all tokens use.
 
-Experts are chosen by their part of a softmax plus a learned number. Defaults follow Ernie4_5_MoeConfig in Hugging
-Face's transformers 5.
+Experts are chosen by their part of a softmax plus a learned number.
 """
 
 from dataclasses import replace

@@ -1,7 +1,6 @@
 """Falcon-H1 (TII 2025): each layer has attention and a scan of Mamba-2, which read the same stream.
 
-Its configurations have factors of activations. Here they are in the matrices, as in GGUF files. Defaults follow
-FalconH1Config in Hugging Face's transformers 5.
+Its configurations have factors of activations. Here they are in the matrices, as in GGUF files.
 """
 
 from dataclasses import replace
@@ -83,7 +82,6 @@ FAMILY = Family(
     names=NAMES,
     scans=True,
     usual={
-        "hidden_act": "silu",
         "layer_types": (BOTH,),
         "rope_theta": 1e11,
         "linear_num_key_heads": 1,

@@ -1,7 +1,6 @@
 """Gemma 3's text models (Gemma Team 2025): a Gemma 2 with normalised heads, and a window in five layers of six.
 
-Layers with a window have their own rotary angles. Defaults follow Gemma3TextConfig in Hugging Face's transformers
-5, whose models ignore a file's bound for scores.
+Layers with a window have their own rotary angles. transformers ignores a file's bound for scores.
 """
 
 from functools import partial
@@ -32,8 +31,6 @@ FAMILY = Family(
     scaled_embeddings=True,
     attention_biases=("q", "k", "v", "o"),
     usual={
-        "tie_word_embeddings": True,
-        "rope_theta": 1e6,
         "rope_local_base_freq": LOCAL_THETA,
         "sliding_window": 512,
         "layer_types": ("sliding_attention",) * 5 + ("full_attention",),

@@ -1,8 +1,7 @@
 """Gemma 4's dense text models (Gemma Team 2026): a Gemma 3 whose layers may have embeddings of their own.
 
 Layers without a window have wider heads, of which a quarter of the pairs turns, and perhaps one projection for keys and
-values. The last layers use the keys and values of earlier ones. Defaults follow Gemma4TextConfig in Hugging Face's
-transformers 5.
+values. The last layers use the keys and values of earlier ones.
 """
 
 from dataclasses import replace

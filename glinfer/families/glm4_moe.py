@@ -5,11 +5,10 @@ follow Glm4MoeConfig in Hugging Face's transformers 5.
 """
 
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from glinfer.families.gguf import SIGMOID, Gguf
-from glinfer.families.huggingface import SAME_MATHS, Fields, HuggingFace, angles
+from glinfer.families.huggingface import SAME_MATHS, Fields, HuggingFace
 from glinfer.families.names import GGUF_NAMES
 from glinfer.families.qwen3_moe import EXPERT_NAMES, GGUF_EXPERT_NAMES
 from glinfer.families.record import Family
@@ -65,7 +64,6 @@ FAMILY = Family(
     sigmoid_router=True,
     attention_biases=("q", "k", "v"),
     usual={
-        "hidden_act": "silu",
         "attention_bias": True,
         "partial_rotary_factor": 0.5,
         "norm_topk_prob": True,
@@ -80,7 +78,6 @@ FAMILY = Family(
         keys={"intermediate_size": ("moe_intermediate_size",)},
         only={**SAME_MATHS, "use_qk_norm": (False,), "n_group": (1,), "topk_group": (1,)},
         unused=("n_shared_experts",),
-        rope=partial(angles, share=0.5),
         experts=(128, 8, True),
         more=experts,
     ),

@@ -1,7 +1,4 @@
-"""Granite 3 with experts (IBM 2024): a Granite whose files hold gate and up of all experts of a layer in one tensor.
-
-Defaults follow GraniteMoeConfig in Hugging Face's transformers 5.
-"""
+"""Granite 3 with experts (IBM 2024): a Granite whose files hold gate and up of all experts of a layer in one tensor."""
 
 from dataclasses import replace
 
@@ -14,7 +11,7 @@ FAMILY = Family(
     "granitemoe",
     names=EXPERT_NAMES,
     attention_biases=("q", "k", "v", "o"),
-    usual={"hidden_act": "silu", "norm_topk_prob": True},
+    usual={"norm_topk_prob": True},
     huggingface=HuggingFace(
         sizes=(32000, 4096, 11008, 32, 32, 0, 0, 2048),
         scalars=granite.FAMILY.in_huggingface.scalars,

@@ -1,6 +1,6 @@
 """Granite 4 (IBM 2025) with one MLP a layer: a Granite with scans of Mamba-2 in place of most attention.
 
-Defaults follow GraniteMoeHybridConfig in Hugging Face's transformers 5. Hybrids do not rotate queries and keys.
+Hybrids do not rotate queries and keys.
 """
 
 from dataclasses import replace
@@ -66,7 +66,6 @@ FAMILY = Family(
     scans=True,
     attention_biases=("q", "k", "v", "o"),
     usual={
-        "hidden_act": "silu",
         "layer_types": ("linear_attention",) * 5 + ("full_attention",) + ("linear_attention",) * 4,
         "rotary_layers": (0,),
         "linear_num_key_heads": 1,

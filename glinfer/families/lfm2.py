@@ -1,7 +1,7 @@
 """LFM2 (Liquid AI 2025), and LFM2.5: most layers have a gated short convolution in place of attention.
 
-Defaults follow Lfm2Config in Hugging Face's transformers 5. The published models have 10 layers with a
-convolution over three tokens, and 6 with attention whose heads are normalised.
+The published models have 10 layers with a convolution over three tokens, and 6 with attention whose heads are
+normalised.
 """
 
 from dataclasses import replace
@@ -90,13 +90,7 @@ FAMILY = Family(
     ),
     rope_theta=1e6,
     layer=LayerConfig(head_norms="head"),
-    usual={
-        "hidden_act": "silu",
-        "tie_word_embeddings": True,
-        "rope_theta": 1e6,
-        "conv_L_cache": 3,
-        "layer_types": ("conv", "conv", "full_attention") * 3 + ("conv", "full_attention") * 3,
-    },
+    usual={"conv_L_cache": 3, "layer_types": ("conv", "conv", "full_attention") * 3 + ("conv", "full_attention") * 3},
     huggingface=HuggingFace(
         sizes=(65536, 2560, 12288, 32, 32, 8, 0, 128000),
         eps=1e-5,

@@ -1,7 +1,6 @@
 """LFM2 with experts (Liquid AI 2025): an LFM2 whose layers, after the first ones, have many small MLPs.
 
-Experts are weighted by sigmoids, and chosen by these plus a learned number (Wang et al. 2024). Defaults follow
-Lfm2MoeConfig in Hugging Face's transformers 5.
+Experts are weighted by sigmoids, and chosen by these plus a learned number (Wang et al. 2024).
 """
 
 from dataclasses import replace

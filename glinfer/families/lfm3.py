@@ -1,7 +1,6 @@
 """LFM3 (Liquid AI 2026): an LFM2 with norms after the branches, a gate for each head, and windows.
 
-Layers with a window have angles of their own; in the others half of the pairs turns. Defaults follow Lfm3Config in
-Hugging Face's transformers 5.
+Layers with a window have angles of their own; in the others half of the pairs turns.
 """
 
 from dataclasses import replace
@@ -45,9 +44,6 @@ FAMILY = Family(
     layer=LayerConfig(norms="both", head_norms="head", head_gates=True),
     attention_biases=("q", "k", "v", "o"),
     usual={
-        "hidden_act": "silu",
-        "tie_word_embeddings": True,
-        "rope_theta": 1e6,
         "rope_local_base_freq": _LOCAL_THETA,
         "rope_scaling": {"rope_type": "proportional", "partial_rotary_factor": _SHARE},
         "sliding_window": 256,

@@ -1,6 +1,6 @@
 """Mamba-2 (Dao and Gu 2024), and Codestral Mamba: each layer is a scan, and none has attention or an MLP.
 
-Defaults follow Mamba2Config in Hugging Face's transformers 5. Files name no context, so it is 8,192 tokens here.
+Files name no context, so it is 8,192 tokens here.
 """
 
 from dataclasses import replace
@@ -34,11 +34,7 @@ FAMILY = Family(
     single=True,
     scans=True,
     gated=False,
-    usual={
-        **{name: value for name, value in nemotron_h.FAMILY.usual.items() if name != "hidden_act"},
-        "hidden_act": "silu",
-        "layer_types": (DELTA,),
-    },
+    usual={**nemotron_h.FAMILY.usual, "layer_types": (DELTA,)},
     huggingface=HuggingFace(
         sizes=(32768, 4096, 0, 64, 1, 0, 0, 8192),
         activations={"hidden_act": {"silu": "silu"}},

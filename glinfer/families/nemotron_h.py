@@ -1,7 +1,7 @@
 """Nemotron-H (NVIDIA 2025), and Nemotron Nano 2: a layer is a scan of Mamba-2, attention, or an MLP with ReLU squared.
 
-Defaults follow NemotronHConfig in Hugging Face's transformers 5, which also raises steps to ``time_step_min``; NVIDIA's
-kernels and llama.cpp do not, and neither does glinfer. Queries and keys are not rotated.
+transformers also raises steps to ``time_step_min``; NVIDIA's kernels and llama.cpp do not, and neither does glinfer.
+Queries and keys are not rotated.
 """
 
 from dataclasses import replace
@@ -77,7 +77,6 @@ FAMILY = Family(
     activation="relu2",
     mlp_biases=("up", "down"),
     usual={
-        "hidden_act": "relu2",
         "layer_types": tuple(_LETTERS[each] for each in f"M-M-M-M{4 * '*-M-M-M-M-M'}-"),
         "rotary_layers": (0,),
         "linear_num_key_heads": 8,

@@ -1,7 +1,6 @@
 """Nemotron 3 Nano (NVIDIA 2025): a Nemotron-H with experts in place of most MLPs, and one more that all tokens use.
 
-Experts have no gates. They are chosen by sigmoids plus a learned number (Wang et al. 2024). Defaults follow
-NemotronHConfig in Hugging Face's transformers 5.
+Experts have no gates. They are chosen by sigmoids plus a learned number (Wang et al. 2024).
 """
 
 from dataclasses import replace

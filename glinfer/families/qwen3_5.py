@@ -1,14 +1,13 @@
 """Qwen 3.5's text models (Qwen Team 2026): three of four layers have the gated delta rule in place of attention.
 
-Defaults follow Qwen3_5TextConfig in Hugging Face's transformers 5. Attention has output gates, and a quarter of
-each of its heads is rotated. All norms but the one after the delta rule add 1 to their gains.
+Attention has output gates, and a quarter of each of its heads is rotated. All norms but the one after the delta rule
+add 1 to their gains.
 """
 
 from dataclasses import replace
-from functools import partial
 
 from glinfer.families.gguf import Gguf, windows
-from glinfer.families.huggingface import Fields, HuggingFace, angles, layer_kinds
+from glinfer.families.huggingface import Fields, HuggingFace, layer_kinds
 from glinfer.families.layer import DELTA, FULL, LONGEST_PERIOD, LayerConfig, every, shortest_pattern
 from glinfer.families.names import GGUF_NAMES
 from glinfer.families.record import Family
@@ -63,7 +62,6 @@ FAMILY = Family(
     layer=LayerConfig(head_norms="head", gated=True),
     attention_biases=("q", "k", "v", "o"),
     usual={
-        "hidden_act": "silu",
         "layer_norm_eps": 1e-6,
         "tie_word_embeddings": True,
         "rope_theta": 1e7,
@@ -78,7 +76,6 @@ FAMILY = Family(
     huggingface=HuggingFace(
         sizes=(248320, 4096, 12288, 32, 16, 4, 256, 32768),
         windows=_delta_layers,
-        rope=partial(angles, share=0.25),
         buffers=r"(.*\.)?rotary_emb\.inv_freq|mtp\..*",
         wrapped=("qwen3_5",),
     ),

@@ -51,7 +51,6 @@ FAMILY = Family(
     encodes=True,
     by_grid=True,
     biases=("q", "k", "v", "o", "up", "down", "patches"),
-    usual={"tie_word_embeddings": True, "pooling": "mean", "hidden_act": "gelu_new"},
     huggingface=HuggingFace(sizes=(2304, 1152, 4304, 27, 16, 0, 0, 0), names=replace(NAMES, projection="attn.qkv")),
     gguf=Gguf(
         "clip",

@@ -139,7 +139,7 @@ def _fitting(fields: Mapping[str, Any], side: int, scale: int, label: str) -> Mo
 def _shape(family: Family, fields: Mapping[str, Any], label: str) -> ModelConfig:
     """The shape of an encoder with these fields of a configuration."""
     try:
-        return ModelConfig(**{**family.usual, **fields, "model_type": family.name})
+        return ModelConfig(**{**family.options, **fields, "model_type": family.name})
     except ConfigError as error:
         raise FormatError(f"{label}: it describes no possible image encoder: {error}") from None
 

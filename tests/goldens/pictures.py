@@ -35,7 +35,7 @@ TOWER = ModelConfig(
     patch_size=PATCH,
     patches_per_token=SCALE**2,
     dense=((64, False, "none"),),
-    **TOWERS["siglip"].usual,
+    **TOWERS["siglip"].options,
 )
 TOKENS = (SIDE // PATCH // SCALE) ** 2
 CONTROL = [

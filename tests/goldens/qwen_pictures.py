@@ -64,7 +64,7 @@ TOWER = ModelConfig(
     patches_per_token=SCALE**2,
     deepstack_layers=DEEP,
     dense=((192, True, "gelu"), (64, True, "none")) * (1 + len(DEEP)),
-    **TOWERS["qwen3_vl_vision"].usual,
+    **TOWERS["qwen3_vl_vision"].options,
 )
 CONTROL = ["<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"]
 PAD = 256 + CONTROL.index("<|image_pad|>")

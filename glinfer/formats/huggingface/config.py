@@ -41,6 +41,7 @@ _LACKING: Mapping[str, str] = {
 }
 """What some families need that glinfer lacks."""
 _NESTED = 3  # text_config may have rope settings by layer type
+_EPSILONS = {"layer": "layer_norm_eps", "rms": "rms_norm_eps"}
 _OF_HEADS = ("num_key_value_heads", "head_dim")  # sizes of families with rotary positions
 _WHOLE = ("quantization_config", "architectures", "tie_word_embeddings")  # settings of a multimodal model
 _MIN_NUMBER, _MAX_NUMBER = 1e-9, 1e9  # of every number of a scaling; beyond these, angles overflow
@@ -131,13 +132,15 @@ def _fields(family: Family, settings: Settings) -> Fields:
     fields.update(model_type=family.name, **_scalars(form.scalars, settings))
     if family.rotary:
         fields.update(head_dim=_head_dim(fields, settings), rope_theta=family.rope_theta)
+        fields.update({name: value for name, value in family.usual.items() if name == "partial_rotary_factor"})
         fields.update(form.windows(settings, fields))
         if family.encodes and fields.get("sliding_window"):
             fields["sliding_window"] = one_side(fields["sliding_window"])
         fields.update(form.rope(settings, fields))
         fields["attention_bias"] = bool(family.attention_biases) and settings.flag("attention_bias")
         fields["mlp_bias"] = bool(family.mlp_biases) and settings.flag("mlp_bias")
-    fields["layer_norm_eps"] = settings.number(form.keys.get("layer_norm_eps", ("rms_norm_eps",))[0], form.eps)
+    (eps,) = form.keys.get("layer_norm_eps", (_EPSILONS[family.norm],))
+    fields["layer_norm_eps"] = settings.number(eps, form.eps)
     fields["hidden_act"] = _activation(family, settings)
     alone = family.encodes or classifies(family, settings.values)
     fields["tie_word_embeddings"] = alone or settings.flag("tie_word_embeddings", default=form.tied)
