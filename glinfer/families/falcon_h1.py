@@ -10,7 +10,7 @@ from glinfer.families.gguf import Gguf, windows
 from glinfer.families.granitemoehybrid import scan_heads
 from glinfer.families.huggingface import SAME_MATHS, Fields, HuggingFace
 from glinfer.families.layer import BOTH
-from glinfer.families.names import GGUF_NAMES, Names, scanning
+from glinfer.families.names import GGUF_SCAN_NAMES, Names, scanning
 from glinfer.families.record import Family
 from glinfer.families.scans import sizes_of_metadata
 from glinfer.families.settings import Keys, Settings
@@ -109,11 +109,7 @@ FAMILY = Family(
         "falcon-h1",
         attention_bias=False,
         keys_in_turn=False,
-        names=replace(
-            GGUF_NAMES,
-            letters={"qkv": "ssm_in", "z": "ssm_in", "a": "ssm_in"},
-            endings={"mlp_norm.weight": ""},
-        ),
+        names=replace(GGUF_SCAN_NAMES, endings={"mlp_norm.weight": ""}),
         more=_of_metadata,
     ),
 )

@@ -8,7 +8,7 @@ from dataclasses import replace
 from glinfer.families import granite
 from glinfer.families.huggingface import SAME_MATHS, Fields, HuggingFace, angles
 from glinfer.families.layer import DELTA, shortest_pattern
-from glinfer.families.names import Names, scanning
+from glinfer.families.names import GGUF_SCAN_NAMES, Names, scanning
 from glinfer.families.record import Family
 from glinfer.families.scans import KINDS, kinds_of, scan_metadata, scan_sizes
 from glinfer.families.settings import Keys, Settings
@@ -90,7 +90,7 @@ FAMILY = Family(
     gguf=replace(
         granite.FAMILY.in_gguf,
         architecture="granitehybrid",
-        names=replace(granite.FAMILY.in_gguf.names, letters={"qkv": "ssm_in", "z": "ssm_in", "a": "ssm_in"}),
+        names=GGUF_SCAN_NAMES,
         keys_in_turn=False,
         attending="granite",
         more=hybrid_metadata,

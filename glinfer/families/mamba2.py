@@ -9,7 +9,7 @@ from glinfer.families import nemotron_h
 from glinfer.families.gguf import Gguf
 from glinfer.families.huggingface import SAME_MATHS, Fields, HuggingFace
 from glinfer.families.layer import DELTA
-from glinfer.families.names import GGUF_NAMES
+from glinfer.families.names import GGUF_SCAN_NAMES
 from glinfer.families.record import Family
 from glinfer.families.scans import scan_metadata, scan_sizes
 from glinfer.families.settings import Keys, Settings
@@ -50,7 +50,7 @@ FAMILY = Family(
         "mamba2",
         attention_bias=False,
         keys_in_turn=False,
-        names=replace(GGUF_NAMES, letters={"qkv": "ssm_in", "z": "ssm_in", "a": "ssm_in"}),
+        names=GGUF_SCAN_NAMES,
         more=_metadata,
     ),
 )

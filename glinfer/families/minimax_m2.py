@@ -3,12 +3,12 @@
 from dataclasses import replace
 
 from glinfer.families import mixtral
-from glinfer.families.gguf import SIGMOID, Gguf
+from glinfer.families.gguf import Gguf
 from glinfer.families.huggingface import Fields, HuggingFace, angles
 from glinfer.families.layer import LayerConfig
 from glinfer.families.qwen3_moe import GGUF_EXPERT_NAMES
 from glinfer.families.record import Family
-from glinfer.families.settings import Keys, Settings
+from glinfer.families.settings import Settings
 
 
 def _angles(settings: Settings, fields: Fields) -> Fields:
@@ -17,25 +17,17 @@ def _angles(settings: Settings, fields: Fields) -> Fields:
     return angles(settings, {**fields, "partial_rotary_factor": turned})
 
 
-def _chosen(settings: Settings | Keys, fields: Fields) -> Fields:
-    """Experts are chosen by sigmoids plus a learned number, and their weights add up to 1."""
-    if isinstance(settings, Keys):
-        settings.only("expert_gating_func", (SIGMOID,))
-    return {"use_expert_bias": True, "norm_topk_prob": True}
-
-
 FAMILY = Family(
     "minimax_m2",
     names=replace(mixtral.NAMES, expert_bias="block_sparse_moe.e_score_correction_bias"),
     layer=LayerConfig(head_norms="width"),
     rope_theta=5e6,
     sigmoid_router=True,
-    usual={"partial_rotary_factor": 0.5, "norm_topk_prob": True, "use_expert_bias": True},
+    usual={"partial_rotary_factor": 0.5, "norm_topk_prob": True},
     huggingface=HuggingFace(
         sizes=(200064, 3072, 1536, 62, 48, 8, 128, 196608),
         rope=_angles,
         experts=(256, 8, None),
-        more=_chosen,
     ),
     gguf=Gguf(
         "minimax-m2",
@@ -43,6 +35,5 @@ FAMILY = Family(
         attention_bias=False,
         names=GGUF_EXPERT_NAMES,
         inner_key="expert_feed_forward_length",
-        more=_chosen,
     ),
 )

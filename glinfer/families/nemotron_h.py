@@ -9,7 +9,7 @@ from dataclasses import replace
 from glinfer.families.gguf import Gguf
 from glinfer.families.huggingface import SAME_MATHS, Fields, HuggingFace
 from glinfer.families.layer import DELTA, FULL, MLP, MOE, shortest_pattern
-from glinfer.families.names import GGUF_NAMES, Names, scanning
+from glinfer.families.names import GGUF_SCAN_NAMES, Names, scanning
 from glinfer.families.record import Family
 from glinfer.families.scans import KINDS, kinds_of, scan_metadata, scan_sizes
 from glinfer.families.settings import Keys, Settings, is_whole
@@ -110,7 +110,7 @@ FAMILY = Family(
         "nemotron_h",
         attention_bias=False,
         keys_in_turn=False,
-        names=replace(GGUF_NAMES, mlp_norm="attn_norm", letters={"qkv": "ssm_in", "z": "ssm_in", "a": "ssm_in"}),
+        names=replace(GGUF_SCAN_NAMES, mlp_norm="attn_norm"),
         more=metadata_of_layers,
     ),
 )

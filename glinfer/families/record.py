@@ -99,6 +99,7 @@ class Family:
             "rope_theta": self.rope_theta,
             **({"tie_word_embeddings": True} if tied else {}),
             **({"pooling": "mean"} if self.encodes else {}),
+            **({"use_expert_bias": True} if self.names.expert_bias else {}),
             **self.usual,
         }
 

@@ -127,7 +127,12 @@ def config_of(file: GgufFile) -> ModelConfig:
     }
     if family.experts:
         fields["num_experts"], fields["num_experts_per_tok"] = map(keys.whole, ("expert_count", "expert_used_count"))
-        fields["norm_topk_prob"] = True
+        fields["norm_topk_prob"], fields["use_expert_bias"] = True, bool(family.names.expert_bias)
+        if family.sigmoid_router:
+            keys.only("expert_gating_func", (SIGMOID,))
+        if "num_dense_layers" in family.usual:
+            fields["num_dense_layers"] = keys.whole("leading_dense_block_count", 0, least=0)
+            fields["dense_intermediate_size"] = keys.whole("feed_forward_length")
         if family.shared_expert:
             fields["shared_expert_intermediate_size"] = keys.whole(SHARED_WIDTH, fields["intermediate_size"])
         if "shared_intermediate_size" in family.usual:
@@ -297,7 +302,9 @@ def metadata_of(config: ModelConfig) -> tuple[dict[str, Any], Factors]:
         values[form.inner_key] = config.intermediate_size
         values["expert_count"], values["expert_used_count"] = config.num_experts, config.num_experts_per_tok
         if family.sigmoid_router:
-            values["expert_gating_func"], values["leading_dense_block_count"] = SIGMOID, config.num_dense_layers
+            values["expert_gating_func"] = SIGMOID
+        if family.names.expert_bias:
+            values["leading_dense_block_count"] = config.num_dense_layers
         if family.shared_expert:
             values[SHARED_WIDTH] = config.shared_expert_intermediate_size or config.intermediate_size
         elif config.shared_intermediate_size:

@@ -279,7 +279,10 @@ def _expert_fields(family: Family, settings: Settings) -> Fields:
     for other, value in others:
         if value != count:
             raise settings.refused(other, f"{count}, as {key} says")
+    width = family.usual.get("dense_intermediate_size")
     return {
+        **({"dense_intermediate_size": settings.whole("intermediate_size", width)} if width else {}),
+        "use_expert_bias": bool(family.names.expert_bias),
         "num_experts": count,
         "num_experts_per_tok": settings.whole("num_experts_per_tok", used),
         "norm_topk_prob": True if normed is None else settings.flag("norm_topk_prob", default=normed),
