@@ -36,17 +36,7 @@ def _scans(settings: Settings, fields: Fields) -> Fields:
     normed = settings.flag("mamba_rms_norm")
     if normed and settings.flag("mamba_norm_before_gate", default=True):
         raise settings.refused("mamba_norm_before_gate", "false, as norms before the gate are not supported")
-    groups = found["linear_num_key_heads"] if normed else 0
-    return {"layer_types": (BOTH,), **found, "linear_norm_groups": groups}
-
-
-def _listed(settings: Settings, name: str, count: int) -> list[float]:
-    """A list of factors, each 1 by default."""
-    found = settings.values[name] if settings.given(name) else [1.0] * count
-    if not isinstance(found, list) or len(found) != count:
-        raise settings.refused(name, f"a list of {count} numbers above 0")
-    numbers = Settings({f"{name}[{index}]": value for index, value in enumerate(found)}, settings.label)
-    return [numbers.number(each) for each in numbers.values]
+    return {"layer_types": (BOTH,), **found, **({} if normed else {"linear_norm_groups": 0})}
 
 
 def _more(settings: Settings, fields: Fields) -> Fields:
@@ -61,8 +51,8 @@ def _factors(settings: Settings, fields: dict[str, Any]) -> Fields:
     """The factor of each matrix; of the channels before a scan one for each row."""
     names = ("attention_in", "attention_out", "key", "ssm_in", "ssm_out")
     into, out, key, ssm_in, ssm_out = (settings.number(f"{each}_multiplier", 1.0) for each in names)
-    gate, down = _listed(settings, "mlp_multipliers", 2)
-    z, x, b, c, step = (ssm_in * each for each in _listed(settings, "ssm_multipliers", 5))
+    gate, down = settings.numbers("mlp_multipliers", 2, [1.0] * 2)
+    z, x, b, c, step = (ssm_in * each for each in settings.numbers("ssm_multipliers", 5, [1.0] * 5))
     values = fields["linear_num_value_heads"] * fields["linear_value_head_dim"]
     keys = fields["linear_num_key_heads"] * fields["linear_key_head_dim"]
     return {

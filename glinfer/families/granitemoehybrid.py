@@ -33,8 +33,7 @@ def scan_layers(settings: Settings, fields: Fields) -> Fields:
     pattern = shortest_pattern(kinds_of(settings, "layer_types", layers, KINDS, [DELTA] * layers))
     if DELTA not in pattern:
         return {}
-    found = scan_heads(settings, settings.whole("mamba_expand", 2) * fields["hidden_size"])
-    return {"layer_types": pattern, **found, "linear_norm_groups": found["linear_num_key_heads"]}
+    return {"layer_types": pattern, **scan_heads(settings, settings.whole("mamba_expand", 2) * fields["hidden_size"])}
 
 
 def scan_heads(settings: Settings, inner: int, words: str = "mamba_expand · hidden_size") -> Fields:

@@ -269,7 +269,7 @@ def _scaling(kind: str, scaling: Settings, settings: Settings, positions: int, h
             found[name] = scaling.number(name)
     if kind == "longrope":
         for name in ("short_factor", "long_factor"):
-            found[name] = _factors(scaling, name, head_dim)
+            found[name] = scaling.numbers(name, head_dim // 2)
     if kind in _WITH_ORIGINAL:
         # Some families have it outside the scaling settings, which takes precedence.
         holder = settings if _ORIGINAL in settings.values else scaling
@@ -279,16 +279,6 @@ def _scaling(kind: str, scaling: Settings, settings: Settings, positions: int, h
     if kind == "yarn" and "truncate" in scaling.values:
         found["truncate"] = bool(scaling.values["truncate"])
     return found
-
-
-def _factors(scaling: Settings, name: str, head_dim: int) -> list[float]:
-    values = scaling.values.get(name)
-    count = head_dim // 2
-    if not isinstance(values, list) or (count and len(values) != count):
-        found = f"a list of {len(values)}" if isinstance(values, list) else quoted(values)
-        raise FormatError(f"{scaling.label}: {name} is {found}; expected {count} numbers above 0, one a pair")
-    numbers = Settings({f"{name}[{index}]": value for index, value in enumerate(values)}, scaling.label)
-    return [numbers.number(each) for each in numbers.values]
 
 
 def shared_expert(settings: Settings, fields: Fields, usual: int) -> Fields:

@@ -19,8 +19,7 @@ _SIZES = ("num_heads", "head_dim", "state_size", "n_groups", "conv_kernel", "use
 
 def _scans(settings: Settings, fields: Fields) -> Fields:
     """The sizes of the scans."""
-    sizes = scan_sizes(settings, _SIZES, FAMILY.usual)
-    return {"layer_types": (DELTA,), **sizes, "linear_norm_groups": sizes["linear_num_key_heads"]}
+    return {"layer_types": (DELTA,), **scan_sizes(settings, _SIZES, FAMILY.usual)}
 
 
 def _metadata(keys: Keys, fields: Fields) -> Fields:

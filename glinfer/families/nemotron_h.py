@@ -45,8 +45,7 @@ def layers_of(settings: Settings, fields: Fields) -> Fields:
             raise settings.missing(_LISTED, "the kind of each layer")
         kinds = kinds_of(settings, _LISTED, len(found), {**KINDS, MLP: MLP, MOE: MOE}, [])
     sizes = scan_sizes(settings, _SIZES, FAMILY.usual) if DELTA in kinds else {}
-    groups = {"linear_norm_groups": sizes["linear_num_key_heads"]} if sizes else {}
-    return {"num_hidden_layers": len(kinds), "layer_types": shortest_pattern(kinds), **sizes, **groups}
+    return {"num_hidden_layers": len(kinds), "layer_types": shortest_pattern(kinds), **sizes}
 
 
 def unrotated(settings: Settings, fields: Fields) -> Fields:

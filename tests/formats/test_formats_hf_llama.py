@@ -205,7 +205,11 @@ TURNS = ["sliding_attention", "full_attention"]
         ("llama", {"rope_scaling": {"type": "linear"}}, "rope_scaling: found no factor; expected a number above 0"),
         ("llama", {"rope_scaling": {"type": "linear", "factor": "2"}}, "rope_scaling: factor is '2'; expected a numb"),
         ("llama", {"rope_scaling": {"type": "yarn", "factor": 2, "attention_factor": 0}}, "rope_scaling: attention_f"),
-        ("llama", {"rope_scaling": LONG | {"short_factor": [1.0] * 3}}, "rope_scaling: short_factor is a list of 3"),
+        (
+            "llama",
+            {"rope_scaling": LONG | {"short_factor": [1.0] * 3}},
+            "rope_scaling: short_factor is [1.0, 1.0, 1.0]; exp",
+        ),
         ("llama", {"head_dim": 2, "rope_scaling": LONG}, "rope_scaling: short_factor[0] is -1.0; expected a number ab"),
         ("qwen3", {"rope_parameters": {"full_attention": {}}}, "rope_parameters: found settings of its own for 'full_"),
         ("mistral", {"sliding_window": 0}, "sliding_window is 0; expected a whole number of at least 1"),
