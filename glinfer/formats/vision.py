@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 
 from glinfer.config import ModelConfig
-from glinfer.errors import ConfigError, FormatError
+from glinfer.errors import FormatError
 from glinfer.families import TOWERS
 from glinfer.families.huggingface import SIZES, TANH, Fields
 from glinfer.families.record import Family
 from glinfer.families.settings import Settings, is_whole, quoted
 from glinfer.formats.checkpoint import Checkpoint, FloatArray, check_blocks
-from glinfer.formats.files import AnyPath, is_directory, shown
+from glinfer.formats.files import AnyPath, described_by, is_directory, shown
 from glinfer.formats.gguf.file import GgufFile, GgufTensor, is_gguf
 from glinfer.formats.gguf.model import checked_parts
 from glinfer.formats.gguf.split import read_gguf_file
@@ -138,10 +138,8 @@ def _fitting(fields: Mapping[str, Any], side: int, scale: int, label: str) -> Mo
 
 def _shape(family: Family, fields: Mapping[str, Any], label: str) -> ModelConfig:
     """The shape of an encoder with these fields of a configuration."""
-    try:
+    with described_by(f"{label}: it", "image encoder"):
         return ModelConfig(**{**family.options, **fields, "model_type": family.name})
-    except ConfigError as error:
-        raise FormatError(f"{label}: it describes no possible image encoder: {error}") from None
 
 
 def _in_huggingface(path: AnyPath) -> Vision | str:

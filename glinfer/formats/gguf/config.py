@@ -14,13 +14,14 @@ import numpy as np
 import numpy.typing as npt
 
 from glinfer.config import ModelConfig
-from glinfer.errors import ConfigError, FormatError, InputError
+from glinfer.errors import FormatError, InputError
 from glinfer.families import FAMILIES
 from glinfer.families.gguf import SHARED_WIDTH, SIGMOID, WINDOW
 from glinfer.families.huggingface import PROPORTIONAL, Fields
 from glinfer.families.layer import BOTH, QUERY_BETA, one_side
 from glinfer.families.record import Family
 from glinfer.families.settings import Keys, is_whole, quoted
+from glinfer.formats.files import described_by
 from glinfer.formats.gguf.embedders import embedding_fields, names_in
 from glinfer.formats.gguf.file import GgufFile, GgufTensor, keys_of
 from glinfer.formats.huggingface.config import check_scaling
@@ -149,10 +150,8 @@ def config_of(file: GgufFile) -> ModelConfig:
         value = keys.value(key)
         fields[field] = scalar if value is None else keys.number(key) if value else _NEUTRAL.get(field, 0.0)
         fields[field] = 1 / fields[field] if field in form.inverted and value else fields[field]
-    try:
+    with described_by(f"{label}: it"):
         config = ModelConfig(**fields)
-    except ConfigError as error:
-        raise FormatError(f"{label}: it describes no possible model: {error}") from None
     check_scaling(config, label)
     return config
 

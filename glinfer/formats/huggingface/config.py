@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from glinfer.config import ModelConfig
-from glinfer.errors import ConfigError, FormatError
+from glinfer.errors import FormatError
 from glinfer.families import FAMILIES
 from glinfer.families.huggingface import SHARED_WIDTH, SIZES, Fields
 from glinfer.families.layer import one_side
 from glinfer.families.record import Family
 from glinfer.families.settings import Settings, quoted
-from glinfer.formats.files import shown
+from glinfer.formats.files import described_by, shown
 from glinfer.formats.huggingface.layouts import has_blocks
 from glinfer.formats.huggingface.ternary import check_quantization, is_ternary
 from glinfer.formats.json_files import read_json
@@ -92,10 +92,8 @@ def read_config(path: Path) -> ModelConfig:
             f"{f', or quantised by the method {method}' if method else ''}; "
             "get its float32, float16 or bfloat16 weights, or quantised ones in a GGUF file"
         )
-    try:
+    with described_by(f"{label}: it"):
         config = ModelConfig(**_fields(family, settings))
-    except ConfigError as error:
-        raise FormatError(f"{label}: it describes no possible model: {error}") from None
     check_scaling(config, label)
     return config
 
