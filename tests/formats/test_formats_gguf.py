@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from each_case import each_case
+from goldens.gguf_file import write_gguf_file
 
 from glinfer.errors import FormatError
 from glinfer.families import FAMILIES
@@ -68,31 +69,17 @@ def gpt2_tensors() -> Tensors:
     return {**found, "output_norm.weight": drawn(WIDTH), "output_norm.bias": drawn(WIDTH)}
 
 
-class Quantised:
+def quantised(array: np.ndarray, kind: str) -> tuple[np.ndarray, str]:
     """A tensor in one of GGML's types."""
-
-    def __init__(self, array: np.ndarray, kind: str) -> None:
-        self.kind = gguf.GGMLQuantizationType[kind]
-        self.data = gguf.quants.quantize(array, self.kind)
+    return gguf.quants.quantize(array, gguf.GGMLQuantizationType[kind]), kind
 
 
 def write(path: Path, architecture: str, values: Mapping[str, Any], tensors: Mapping[str, Any], **more: Any) -> Path:
     """A file made by the package's own writer; keys get the architecture's name, those in ``more`` do not."""
-    writer = gguf.GGUFWriter(path, architecture)
     named = {f"{architecture}.{key}": value for key, value in values.items()}
-    for key, value in {**named, **{key.replace("__", "."): value for key, value in more.items()}}.items():
-        add = {bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32, str: writer.add_string}
-        add.get(type(value), writer.add_array)(key, value)
-    for name, tensor in tensors.items():
-        if isinstance(tensor, Quantised):
-            writer.add_tensor(name, tensor.data, raw_dtype=tensor.kind)
-        else:
-            writer.add_tensor(name, tensor)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
+    return write_gguf_file(
+        path, architecture, {**named, **{key.replace("__", "."): value for key, value in more.items()}}, tensors
+    )
 
 
 @pytest.fixture
@@ -120,7 +107,7 @@ def refused(path: Path, data: bytes) -> str:
 @pytest.mark.skipif(not hasattr(gguf.ReaderField, "contents"), reason="gguf before 0.16 does not give a field's value")
 def test_a_file_is_read_as_the_package_reads_it(path: Path) -> None:
     more = {"general__name": "Ä", "a__true": True, "a__float": 0.1, "a__list": [3, 1, 2], "a__words": ["x", "", "→"]}
-    tensors = {"f": drawn(3, 5), "h": drawn(2, 7).astype(np.float16), "q": Quantised(drawn(4, 64), "Q4_1")}
+    tensors = {"f": drawn(3, 5), "h": drawn(2, 7).astype(np.float16), "q": quantised(drawn(4, 64), "Q4_1")}
     tensors |= {"cube": drawn(2, 3, 4), "bytes": np.arange(9, dtype=np.int8)}
     write(path, "other", {"number": 7}, tensors, **more)
     found, reader = read_gguf_file(path), gguf.GGUFReader(path)
@@ -346,12 +333,12 @@ def test_llama(path: Path) -> None:
 def test_packed_matrices_stay_packed(path: Path) -> None:
     tensors = llama_tensors()
     ours = drawn(WIDTH, WIDTH)
-    tensors["blk.0.attn_q.weight"] = Quantised(permuted(ours, HEADS), "Q4_0")
-    tensors["blk.0.ffn_up.weight"] = Quantised(drawn(INNER, WIDTH), "Q5_1")
+    tensors["blk.0.attn_q.weight"] = quantised(permuted(ours, HEADS), "Q4_0")
+    tensors["blk.0.ffn_up.weight"] = quantised(drawn(INNER, WIDTH), "Q5_1")
     tensors["blk.0.attn_v.weight"] = drawn(GROUPS * HEAD, WIDTH).astype(np.float16)
-    tensors["blk.0.attn_output.weight"] = Quantised(drawn(WIDTH, WIDTH), "BF16")
+    tensors["blk.0.attn_output.weight"] = quantised(drawn(WIDTH, WIDTH), "BF16")
     tensors["output_norm.weight"] = drawn(WIDTH).astype(np.float16)
-    tensors["blk.0.ffn_norm.weight"] = Quantised(drawn(WIDTH), "Q8_0")
+    tensors["blk.0.ffn_norm.weight"] = quantised(drawn(WIDTH), "Q8_0")
     checkpoint = read_gguf(write(path, "llama", LLAMA, tensors))
     check_checkpoint(checkpoint)
     layer = "model.layers.0"
@@ -359,9 +346,9 @@ def test_packed_matrices_stay_packed(path: Path) -> None:
     attention = {"self_attn.q_proj.weight": "Q4_0", "self_attn.v_proj.weight": "F16", "self_attn.o_proj.weight": "BF16"}
     assert packed == {**attention, "mlp.up_proj.weight": "Q5_1"}
     queries = checkpoint.packed[f"{layer}.self_attn.q_proj.weight"]
-    assert np.array_equal(queries.blocks, Quantised(ours, "Q4_0").data)
+    assert np.array_equal(queries.blocks, quantised(ours, "Q4_0")[0])
     up = checkpoint.packed[f"{layer}.mlp.up_proj.weight"].blocks
-    assert np.array_equal(up, Quantised(drawn(INNER, WIDTH), "Q5_1").data)
+    assert np.array_equal(up, quantised(drawn(INNER, WIDTH), "Q5_1")[0])
     assert not up.flags.owndata
     assert not up.flags.writeable
     halves = drawn(WIDTH).astype(np.float16).astype(np.float32)
@@ -373,7 +360,7 @@ def test_packed_matrices_stay_packed(path: Path) -> None:
 
 def test_gpt2(path: Path) -> None:
     tensors = gpt2_tensors()
-    tensors["blk.1.attn_qkv.weight"] = Quantised(gpt2_tensors()["blk.1.attn_qkv.weight"], "Q8_0")
+    tensors["blk.1.attn_qkv.weight"] = quantised(gpt2_tensors()["blk.1.attn_qkv.weight"], "Q8_0")
     tensors["token_embd.weight"] = drawn(VOCAB, WIDTH).astype(np.float16)
     checkpoint = read_gguf(write(path, "gpt2", GPT2, tensors))
     check_checkpoint(checkpoint)
@@ -386,7 +373,7 @@ def test_gpt2(path: Path) -> None:
         assert np.array_equal(checkpoint.tensors[f"{name.format(0)}.weight"], expected)
         assert np.array_equal(checkpoint.tensors[f"{name.format(0)}.bias"], tensors["blk.0.attn_qkv.bias"][part])
         packed = checkpoint.packed[f"{name.format(1)}.weight"]
-        assert np.array_equal(packed.blocks, tensors["blk.1.attn_qkv.weight"].data[part])
+        assert np.array_equal(packed.blocks, tensors["blk.1.attn_qkv.weight"][0][part])
     assert checkpoint.packed["transformer.wte.weight"].format == "F16"
     assert np.array_equal(checkpoint.tensors["transformer.wpe.weight"], tensors["position_embd.weight"])
     assert np.array_equal(checkpoint.tensors["transformer.h.1.mlp.fc_out.bias"], tensors["blk.1.ffn_down.bias"])

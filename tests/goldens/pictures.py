@@ -18,6 +18,8 @@ from glinfer.families import TOWERS
 from glinfer.formats import random_checkpoint
 from glinfer.graph.model import graph_of
 
+from .gguf_file import write_gguf_file
+
 Array = np.ndarray[Any, Any]
 SIDE, PATCH, SCALE, LONGEST, SEED = 34, 4, 2, 68, 8
 TEXT = ModelConfig(
@@ -142,20 +144,7 @@ def about(image: object, text: str = "What is it?") -> list[dict[str, Any]]:
 
 def write_clip(path: Path, keys: dict[str, Any], tensors: Iterable[tuple[str, Array]]) -> Path:
     """llama.cpp's file of an image encoder: metadata by the end of their key, None for none, and tensors by name."""
-    import gguf
-
-    writer = gguf.GGUFWriter(path, "clip")
-    add = {bool: writer.add_bool, str: writer.add_string, int: writer.add_uint32, float: writer.add_float32}
-    for name, value in keys.items():
-        if value is not None:
-            add.get(type(value), writer.add_array)(f"clip.{name}", value)
-    for name, array in tensors:
-        writer.add_tensor(name, array)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
+    return write_gguf_file(path, "clip", {f"clip.{name}": value for name, value in keys.items()}, dict(tensors))
 
 
 def write_mmproj(path: Path, seed: int = SEED, **changes: object) -> Path:
