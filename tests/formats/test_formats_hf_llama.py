@@ -14,6 +14,7 @@ from goldens import check_digest, recorded
 from goldens.given import ACTIVATIONS, FAMILIES, ROPES, SAVES, SETTINGS, SHARDED, SIZES
 from goldens.models import STORED, random_tensors, save_tensors, stored, write_with_head
 from safetensors.numpy import load_file, save_file
+from settings_files import config_with
 
 from glinfer.config import ModelConfig
 from glinfer.errors import FormatError
@@ -137,19 +138,14 @@ def ours(config: ModelConfig) -> dict[str, Any]:
     }
 
 
-def read(folder: Path, family: str, values: dict[str, Any]) -> ModelConfig:
-    (folder / "config.json").write_text(json.dumps({"model_type": family} | values))
-    return read_config(folder / "config.json")
-
-
 @each_case("number", range(len(SETTINGS)))
 def test_settings_mean_what_transformers_takes_them_for(tmp_path: Path, number: int) -> None:
-    assert ours(read(tmp_path, *SETTINGS[number])) == recorded("settings")[number]
+    assert ours(config_with(tmp_path, SETTINGS[number][0], **SETTINGS[number][1])) == recorded("settings")[number]
 
 
 @each_case("number", range(len(ROPES)))
 def test_angles_are_those_of_transformers(tmp_path: Path, number: int) -> None:
-    config, theirs = read(tmp_path, "llama", ROPES[number]), recorded("ropes")[number]
+    config, theirs = config_with(tmp_path, "llama", **ROPES[number]), recorded("ropes")[number]
     kept = dict(config.rope_scaling)
     if not theirs["scaled"]:
         assert kept == {}
@@ -164,7 +160,7 @@ def test_angles_are_those_of_transformers(tmp_path: Path, number: int) -> None:
 @each_case("number", range(len(ACTIVATIONS)))
 def test_activations(tmp_path: Path, number: int) -> None:
     family, values, form = ACTIVATIONS[number]
-    assert read(tmp_path, family, values).hidden_act == form
+    assert config_with(tmp_path, family, **values).hidden_act == form
     theirs = np.array(recorded("activations")[number])
     x = np.linspace(-4, 4, len(theirs))
     np.testing.assert_allclose(activate(x, KINDS[form]), theirs, atol=1e-8, rtol=0)
