@@ -12,7 +12,7 @@ from glinfer.families.huggingface import SAME_MATHS, Fields, HuggingFace
 from glinfer.families.layer import BOTH
 from glinfer.families.names import GGUF_SCAN_NAMES, Names, scanning
 from glinfer.families.record import Family
-from glinfer.families.scans import sizes_of_metadata
+from glinfer.families.scans import USUAL, sizes_of_metadata
 from glinfer.families.settings import Keys, Settings
 
 NAMES = scanning(
@@ -74,12 +74,8 @@ FAMILY = Family(
     usual={
         "layer_types": (BOTH,),
         "rope_theta": 1e11,
-        "linear_num_key_heads": 1,
+        **USUAL,
         "linear_num_value_heads": 24,
-        "linear_key_head_dim": 128,
-        "linear_value_head_dim": 64,
-        "linear_conv_kernel_dim": 4,
-        "conv_bias": True,
     },
     huggingface=HuggingFace(
         sizes=(128000, 4096, 14336, 32, 32, 8, 0, 8192),

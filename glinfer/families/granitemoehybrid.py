@@ -10,7 +10,7 @@ from glinfer.families.huggingface import SAME_MATHS, Fields, HuggingFace, angles
 from glinfer.families.layer import DELTA, shortest_pattern
 from glinfer.families.names import GGUF_SCAN_NAMES, Names, scanning
 from glinfer.families.record import Family
-from glinfer.families.scans import KINDS, kinds_of, scan_metadata, scan_sizes
+from glinfer.families.scans import KINDS, USUAL, kinds_of, scan_metadata, scan_sizes
 from glinfer.families.settings import Keys, Settings
 
 NAMES = scanning(Names())
@@ -67,13 +67,9 @@ FAMILY = Family(
     usual={
         "layer_types": ("linear_attention",) * 5 + ("full_attention",) + ("linear_attention",) * 4,
         "rotary_layers": (0,),
-        "linear_num_key_heads": 1,
+        **USUAL,
         "linear_num_value_heads": 48,
-        "linear_key_head_dim": 128,
-        "linear_value_head_dim": 64,
-        "linear_conv_kernel_dim": 4,
         "linear_norm_groups": 1,
-        "conv_bias": True,
     },
     huggingface=HuggingFace(
         sizes=(32000, 4096, 1024, 32, 32, 0, 0, 2048),

@@ -7,9 +7,8 @@ from dataclasses import replace
 from functools import partial
 
 from glinfer.families import lfm2
-from glinfer.families.huggingface import SAME_MATHS, Fields, HuggingFace, angles_by_kind
+from glinfer.families.huggingface import SAME_MATHS, Fields, angles_by_kind, nothing
 from glinfer.families.layer import CONV, FULL, LONGEST_CONVOLUTION, SLIDING, LayerConfig, shortest_pattern
-from glinfer.families.record import Family
 from glinfer.families.scans import kinds_of
 from glinfer.families.settings import Settings
 
@@ -30,8 +29,9 @@ def _layers(settings: Settings, fields: Fields) -> Fields:
     return found
 
 
-FAMILY = Family(
-    "lfm3",
+FAMILY = replace(
+    lfm2.FAMILY,
+    name="lfm3",
     names=replace(
         lfm2.FAMILY.names,
         attention_post_norm="post_operator_norm",
@@ -40,7 +40,6 @@ FAMILY = Family(
         head_gate="self_attn.gate_proj",
         mlp_post_norm="post_ffn_norm",
     ),
-    rope_theta=1e6,
     layer=LayerConfig(norms="both", head_norms="head", head_gates=True),
     attention_biases=("q", "k", "v", "o"),
     usual={
@@ -50,14 +49,13 @@ FAMILY = Family(
         "conv_L_cache": 7,
         "layer_types": (CONV, CONV, FULL, CONV) + (SLIDING, CONV, FULL, CONV) * 5,
     },
-    huggingface=HuggingFace(
+    huggingface=replace(
+        lfm2.FAMILY.in_huggingface,
         sizes=(128000, 2048, 7680, 24, 16, 4, 128, 128000),
-        eps=1e-5,
-        tied=True,
-        keys={"layer_norm_eps": ("norm_eps",)},
-        null_heads=False,
         only={**SAME_MATHS, "use_sandwich_norm": (True,), "use_attention_gate": (True,)},
         windows=_layers,
         rope=partial(angles_by_kind, local_theta=_LOCAL_THETA, share=_SHARE),
+        more=nothing,
     ),
+    gguf=None,
 )

@@ -6,11 +6,9 @@ Files name no context, so it is 8,192 tokens here.
 from dataclasses import replace
 
 from glinfer.families import nemotron_h
-from glinfer.families.gguf import Gguf
 from glinfer.families.huggingface import SAME_MATHS, Fields, HuggingFace
 from glinfer.families.layer import DELTA
 from glinfer.families.names import GGUF_SCAN_NAMES
-from glinfer.families.record import Family
 from glinfer.families.scans import scan_metadata, scan_sizes
 from glinfer.families.settings import Keys, Settings
 
@@ -27,12 +25,11 @@ def _metadata(keys: Keys, fields: Fields) -> Fields:
     return {**scan_metadata(keys, fields), "rotary_layers": (0,)}
 
 
-FAMILY = Family(
-    "mamba2",
-    names=nemotron_h.NAMES,
-    single=True,
-    scans=True,
-    gated=False,
+FAMILY = replace(
+    nemotron_h.FAMILY,
+    name="mamba2",
+    activation="silu",
+    mlp_biases=(),
     usual={**nemotron_h.FAMILY.usual, "layer_types": (DELTA,)},
     huggingface=HuggingFace(
         sizes=(32768, 4096, 0, 64, 1, 0, 0, 8192),
@@ -45,11 +42,5 @@ FAMILY = Family(
         names=replace(nemotron_h.NAMES, delta_in="mixer.in_proj"),
         prefix="backbone.",
     ),
-    gguf=Gguf(
-        "mamba2",
-        attention_bias=False,
-        keys_in_turn=False,
-        names=GGUF_SCAN_NAMES,
-        more=_metadata,
-    ),
+    gguf=replace(nemotron_h.FAMILY.in_gguf, architecture="mamba2", names=GGUF_SCAN_NAMES, more=_metadata),
 )

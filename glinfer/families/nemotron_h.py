@@ -11,7 +11,7 @@ from glinfer.families.huggingface import SAME_MATHS, Fields, HuggingFace
 from glinfer.families.layer import DELTA, FULL, MLP, MOE, shortest_pattern
 from glinfer.families.names import GGUF_SCAN_NAMES, Names, scanning
 from glinfer.families.record import Family
-from glinfer.families.scans import KINDS, kinds_of, scan_metadata, scan_sizes
+from glinfer.families.scans import KINDS, USUAL, kinds_of, scan_metadata, scan_sizes
 from glinfer.families.settings import Keys, Settings, is_whole
 
 _LETTERS = {"M": DELTA, "*": FULL, "-": MLP, "E": MOE}
@@ -78,13 +78,10 @@ FAMILY = Family(
     usual={
         "layer_types": tuple(_LETTERS[each] for each in f"M-M-M-M{4 * '*-M-M-M-M-M'}-"),
         "rotary_layers": (0,),
+        **USUAL,
         "linear_num_key_heads": 8,
         "linear_num_value_heads": 128,
-        "linear_key_head_dim": 128,
-        "linear_value_head_dim": 64,
-        "linear_conv_kernel_dim": 4,
         "linear_norm_groups": 8,
-        "conv_bias": True,
     },
     huggingface=HuggingFace(
         sizes=(131072, 4096, 21504, 52, 32, 8, 128, 4096),

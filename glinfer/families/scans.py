@@ -17,6 +17,14 @@ _SIZES = (
     "linear_num_key_heads",
     "linear_conv_kernel_dim",
 )
+USUAL = {
+    "linear_num_key_heads": 1,
+    "linear_key_head_dim": 128,
+    "linear_value_head_dim": 64,
+    "linear_conv_kernel_dim": 4,
+    "conv_bias": True,
+}
+"""Sizes that most families have in shapes given as options."""
 KINDS = {"attention": FULL, FULL: FULL, "mamba": DELTA, DELTA: DELTA}
 """The kinds of layers by their names in files."""
 _LIMIT, _NO_LIMITS = "time_step_limit", ([0, math.inf], [0, {"__float__": "Infinity"}])
