@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from each_case import each_case
 from goldens.gguf_file import write_gguf_file
+from refusals import refusal_by
 
 from glinfer.errors import FormatError
 from glinfer.families import FAMILIES
@@ -87,18 +88,10 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "model.gguf"
 
 
-def refusal(path: Path) -> str:
-    with pytest.raises(FormatError) as caught:
-        read_gguf(path)
-    message = str(caught.value)
-    assert message.startswith(f"{path}: ")
-    assert len(message) < len(str(path)) + 150 + 10 * len(FAMILIES)  # some list every family
-    return message.removeprefix(f"{path}: ")
-
-
-def refused(path: Path, data: bytes) -> str:
-    path.write_bytes(data)
-    return refusal(path)
+def refusal(path: Path, data: bytes | None = None) -> str:
+    message = refusal_by(read_gguf, path, data)
+    assert len(message) < 150 + 10 * len(FAMILIES)  # some list every family
+    return message
 
 
 # The file
@@ -135,7 +128,7 @@ def test_a_file_cut_short_anywhere_is_refused(path: Path) -> None:
     header = len(data) - sum(tensor.data.nbytes for tensor in read_gguf_file(path).tensors.values())
     lengths = {*range(0, header + 64, 3), *range(header, len(data), 4099), *range(len(data) - 5, len(data))}
     for length in sorted(lengths):
-        refused(path, data[:length])
+        refusal(path, data[:length])
     path.write_bytes(data)
     assert read_gguf(path).parameter_count == sum(tensor.size for tensor in llama_tensors(layers=1).values())
 
@@ -195,7 +188,7 @@ PAD = bytes(200)
 def test_hostile_files_are_refused(path: Path, data: bytes, message: str) -> None:
     tracemalloc.start()
     try:
-        assert re.search(message, refused(path, data))
+        assert re.search(message, refusal(path, data))
         assert tracemalloc.get_traced_memory()[1] < 2_000_000
     finally:
         tracemalloc.stop()
@@ -251,17 +244,17 @@ def test_a_value_that_cannot_be_read_is_refused_where_it_is_needed(
     metadata = read_gguf_file(path).metadata
     assert (repr(metadata["own.value"]), metadata["own.number"]) == (words, 7)
     assert read_gguf(path).config == expected.config
-    assert refused(path, having(b"llama.attention.scale")) == f"llama.attention.scale is {words}"
-    assert refused(path, having(b"general.type")) == f"its general.type is {words}; expected a model"
+    assert refusal(path, having(b"llama.attention.scale")) == f"llama.attention.scale is {words}"
+    assert refusal(path, having(b"general.type")) == f"its general.type is {words}; expected a model"
     cut = header(0, 1, string(b"own.value") + value[:-1])
-    assert "it is truncated; the file is damaged" in refused(path, cut)
+    assert "it is truncated; the file is damaged" in refusal(path, cut)
 
 
 def test_what_is_skipped_has_a_bound(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("glinfer.formats.gguf.file.MAX_GGUF_SKIPPED", 800)
     path.write_bytes(header(0, 1, KEY + nested(99) + PAD))
     assert repr(read_gguf_file(path).metadata["k"]) == "an array of arrays (not supported)"
-    assert refused(path, header(0, 1, KEY + nested(101) + PAD)) == (
+    assert refusal(path, header(0, 1, KEY + nested(101) + PAD)) == (
         "metadata 'k' has more than 800 elements, which exceeds the limit"
     )
 
@@ -273,7 +266,7 @@ def test_a_tensor_of_a_type_that_is_not_known_is_refused_where_it_is_needed(path
     data = path.read_bytes()
     place = data.index(b"output_norm.weight") + len("output_norm.weight") + 4 + 8
     assert data[place : place + 4] == bytes(4)
-    assert refused(path, data[:place] + struct.pack("<I", 999) + data[place + 4 :]).startswith(
+    assert refusal(path, data[:place] + struct.pack("<I", 999) + data[place + 4 :]).startswith(
         "tensor 'output_norm.weight' is type 999, which is not supported; known: F32"
     )
 
