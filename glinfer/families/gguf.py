@@ -51,7 +51,7 @@ def windows(keys: Keys, fields: Fields, period: int = 0, usual: int = 0, local_t
 
 
 def other_layers(keys: Keys, fields: Fields, kind: str, usual: int) -> Fields:
-    """The layers of another ``kind`` than attention, which have no key-value heads, or windows if there are none.
+    """The layers of another ``kind`` than attention, which have no key-value heads; without such layers, windows.
 
     ``usual`` is the number of heads in each layer of a file that has none.
     """
