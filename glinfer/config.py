@@ -629,14 +629,14 @@ class ModelConfig:
         for part in filter(None, (piece.strip() for piece in text.split(","))):
             name, _, number = part.partition("=")
             if part in SHAPES:
-                values = {**FAMILIES[part].usual, "model_type": part, **_fields(SHAPES[part])}
+                values = {**FAMILIES[part].options, "model_type": part, **_fields(SHAPES[part])}
                 continue
             if name == "family":
                 if number not in FAMILIES:
                     near = nearest(number, FAMILIES)
                     advice = f"did you mean {near}?" if near else "docs/models.md lists the families"
                     raise ConfigError(f"family={shown(number)} in --config; {advice}")
-                values = {**values, **FAMILIES[number].usual, "model_type": number}
+                values = {**values, **FAMILIES[number].options, "model_type": number}
                 continue
             if name not in _OPTIONS:
                 raise ConfigError(

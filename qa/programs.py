@@ -83,7 +83,7 @@ TOWER = ModelConfig(
     patch_size=5,
     patches_per_token=9,
     dense=((28, False, "none"),),
-    **TOWERS["siglip"].usual,
+    **TOWERS["siglip"].options,
 )
 """A small image encoder."""
 BY_GRID = ModelConfig(
@@ -93,7 +93,7 @@ BY_GRID = ModelConfig(
     patches_per_token=4,
     deepstack_layers=(0,),
     dense=((96, True, "gelu"), (28, True, "none")) * 2,
-    **TOWERS["qwen3_vl_vision"].usual,
+    **TOWERS["qwen3_vl_vision"].options,
 )
 """A small one for images of any shape."""
 FEW = ("llama", "gpt2", "qwen3_moe")

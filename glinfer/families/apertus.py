@@ -1,7 +1,4 @@
-"""Apertus (Swiss AI 2025): a Llama with normalised heads, whose MLP has xIELU in place of a gate.
-
-Defaults follow ApertusConfig in Hugging Face's transformers 5.
-"""
+"""Apertus (Swiss AI 2025): a Llama with normalised heads, whose MLP has xIELU in place of a gate."""
 
 from functools import partial
 
@@ -11,7 +8,6 @@ from glinfer.families.layer import XIELU, LayerConfig
 from glinfer.families.names import Names
 from glinfer.families.record import Family
 
-_THETA = 12_000_000.0
 _LLAMA3 = {
     "rope_type": "llama3",
     "factor": 8.0,
@@ -29,12 +25,12 @@ FAMILY = Family(
         alpha_p="mlp.act_fn.alpha_p",
         alpha_n="mlp.act_fn.alpha_n",
     ),
-    rope_theta=_THETA,
+    rope_theta=12_000_000.0,
     layer=LayerConfig(head_norms="head"),
     gated=False,
     activation=XIELU,
     attention_biases=("q", "k", "v", "o"),
-    usual={"hidden_act": XIELU, "rope_theta": _THETA, "rope_scaling": _LLAMA3},
+    usual={"rope_scaling": _LLAMA3},
     huggingface=HuggingFace(
         sizes=(131072, 4096, 14336, 32, 32, 32, 0, 65536),
         eps=1e-5,

@@ -1,6 +1,6 @@
 """BERT (Devlin et al. 2019): every token sees its whole text; MiniLM, bge, gte and e5 are of this form.
 
-Norms follow attention and MLP. Defaults follow BertConfig in Hugging Face's transformers.
+Norms follow attention and MLP.
 """
 
 from dataclasses import replace
@@ -39,13 +39,12 @@ FAMILY = Family(
     layer=LayerConfig(norms="sum"),
     encodes=True,
     biases=("q", "k", "v", "o", "up", "down"),
-    usual={"tie_word_embeddings": True, "type_vocab_size": 2, "pooling": "mean", "hidden_act": "gelu"},
+    usual={"type_vocab_size": 2},
     huggingface=HuggingFace(
         sizes=(30522, 768, 3072, 12, 12, 0, 0, 512),
         activations={"hidden_act": ACTIVATIONS},
         eps=1e-12,
         tied=True,
-        keys={"layer_norm_eps": ("layer_norm_eps",)},
         only={
             "lora_adaptations": (None,),
             "position_embedding_type": ("absolute", None),

@@ -1,7 +1,4 @@
-"""Command R and Aya 23 (Cohere 2024): attention and MLP in parallel behind one LayerNorm without a bias.
-
-Defaults follow CohereConfig in Hugging Face's transformers 5.
-"""
+"""Command R and Aya 23 (Cohere 2024): attention and MLP in parallel behind one LayerNorm without a bias."""
 
 from glinfer.families.gguf import Gguf
 from glinfer.families.huggingface import SAME_MATHS, Fields, HuggingFace
@@ -27,12 +24,11 @@ FAMILY = Family(
     positions="neighbours",
     rope_theta=500_000.0,
     attention_biases=("q", "k", "v", "o"),
-    usual={"hidden_act": "silu", "tie_word_embeddings": True, "rope_theta": 500_000.0, "logits_scaling": 1 / _SCALE},
+    usual={"logits_scaling": 1 / _SCALE},
     huggingface=HuggingFace(
         sizes=(256000, 8192, 22528, 40, 64, 0, 0, 8192),
         eps=1e-5,
         tied=True,
-        keys={"layer_norm_eps": ("layer_norm_eps",)},
         only={**SAME_MATHS, "use_qk_norm": (False, None)},
         more=divided_logits,
     ),

@@ -1,7 +1,4 @@
-"""Command R7B and Command A (Cohere 2024): windows in three layers of four, which alone have rotary positions.
-
-Defaults follow Cohere2Config in Hugging Face's transformers 5.
-"""
+"""Command R7B and Command A (Cohere 2024): windows in three layers of four, which alone have rotary positions."""
 
 from dataclasses import replace
 from functools import partial
@@ -36,7 +33,6 @@ FAMILY = replace(
     rope_theta=10000.0,
     usual={
         **cohere.FAMILY.usual,
-        "rope_theta": 10000.0,
         "sliding_window": _WINDOW,
         "layer_types": every(_PERIOD, _PERIOD, SLIDING, "full_attention"),
         "rotary_layers": every(_PERIOD, _PERIOD, 1, 0),

@@ -1,13 +1,10 @@
-"""dots.llm1 (rednote-hilab 2025): experts as in GLM-4.5, normalised heads, and whole heads that turn.
-
-Defaults follow Dots1Config in Hugging Face's transformers 5.
-"""
+"""dots.llm1 (rednote-hilab 2025): experts as in GLM-4.5, normalised heads, and whole heads that turn."""
 
 from dataclasses import replace
 from functools import partial
 
 from glinfer.families import glm4_moe
-from glinfer.families.huggingface import angles, later_windows
+from glinfer.families.huggingface import later_windows
 from glinfer.families.layer import LayerConfig
 from glinfer.families.qwen3_moe import GGUF_EXPERT_NAMES
 
@@ -28,7 +25,6 @@ FAMILY = replace(
         eps=1e-6,
         only={key: value for key, value in _FORM.only.items() if key != "use_qk_norm"},
         windows=later_windows,
-        rope=angles,
         experts=(128, 6, False),
         more=partial(glm4_moe.experts, shared=0, dense=0),
     ),

@@ -1,18 +1,13 @@
-"""ERNIE 4.5 without experts (Baidu 2025): a Llama whose rotary positions rotate adjacent elements.
-
-Defaults follow Ernie4_5Config in Hugging Face's transformers 5.
-"""
+"""ERNIE 4.5 without experts (Baidu 2025): a Llama whose rotary positions rotate adjacent elements."""
 
 from glinfer.families.gguf import Gguf
 from glinfer.families.huggingface import SAME_MATHS, HuggingFace
 from glinfer.families.record import Family
 
-_THETA = 500_000.0
 FAMILY = Family(
     "ernie4_5",
     positions="neighbours",
-    rope_theta=_THETA,
-    usual={"hidden_act": "silu", "tie_word_embeddings": True, "rope_theta": _THETA},
+    rope_theta=500_000.0,
     huggingface=HuggingFace(
         sizes=(103424, 1024, 3072, 18, 16, 2, 128, 131072),
         eps=1e-5,

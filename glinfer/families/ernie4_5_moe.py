@@ -1,7 +1,6 @@
 """ERNIE 4.5 with experts (Baidu 2025): after the first layers many small MLPs, and beside them one that all tokens use.
 
-Experts are chosen by their part of a softmax plus a learned number. Defaults follow Ernie4_5_MoeConfig in Hugging
-Face's transformers 5.
+Experts are chosen by their part of a softmax plus a learned number.
 """
 
 from dataclasses import replace
@@ -15,27 +14,21 @@ _DENSE, _FORM = ernie4_5.FAMILY, ernie4_5.FAMILY.in_huggingface
 
 
 def _experts(settings: Settings, fields: Fields) -> Fields:
-    """The layers with experts, their number, and the widths of the other MLPs."""
+    """The layers with experts, their number, and the width of the MLP of all tokens."""
     settings.only("moe_layer_end_index", (-1, fields["num_hidden_layers"] - 1))
     shared = settings.whole("moe_num_shared_experts", 2, least=0)
     return {
         "num_experts": settings.whole("moe_num_experts", fields["num_experts"]),
         "num_experts_per_tok": settings.whole("moe_k", fields["num_experts_per_tok"]),
         "num_dense_layers": settings.whole("moe_layer_start_index", 1, least=0),
-        "dense_intermediate_size": settings.whole("intermediate_size", 12288),
         "shared_intermediate_size": shared * fields["intermediate_size"],
-        "use_expert_bias": True,
     }
 
 
 def _of_metadata(keys: Keys, fields: Fields) -> Fields:
-    """The same in a GGUF file."""
+    """Models without experts in some later layers are refused."""
     keys.only("interleave_moe_layer_step", (1,))
-    return {
-        "num_dense_layers": keys.whole("leading_dense_block_count", 0, least=0),
-        "dense_intermediate_size": keys.whole("feed_forward_length"),
-        "use_expert_bias": True,
-    }
+    return {}
 
 
 FAMILY = replace(
@@ -45,7 +38,6 @@ FAMILY = replace(
     usual={
         **_DENSE.usual,
         "norm_topk_prob": True,
-        "use_expert_bias": True,
         "num_dense_layers": 1,
         "dense_intermediate_size": 12288,
         "shared_intermediate_size": 3072,
@@ -66,7 +58,6 @@ FAMILY = replace(
         inner_key="expert_feed_forward_length",
         more=_of_metadata,
         further=lambda config: {
-            "leading_dense_block_count": config.num_dense_layers,
             "interleave_moe_layer_step": 1,
             "expert_shared_count": config.shared_intermediate_size // config.intermediate_size,
         },

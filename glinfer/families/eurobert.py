@@ -1,7 +1,4 @@
-"""EuroBERT (Boizard et al. 2025): a Llama whose tokens also see later tokens.
-
-Defaults follow EuroBertConfig in Hugging Face's transformers 5.
-"""
+"""EuroBERT (Boizard et al. 2025): a Llama whose tokens also see later tokens."""
 
 from glinfer.families.gguf import Gguf
 from glinfer.families.huggingface import SAME_MATHS, Classifier, HuggingFace
@@ -12,7 +9,6 @@ FAMILY = Family(
     encodes=True,
     attention_biases=("q", "k", "v", "o"),
     mlp_biases=("gate", "up", "down"),
-    usual={"hidden_act": "silu", "pooling": "mean", "tie_word_embeddings": True},
     huggingface=HuggingFace(
         sizes=(128256, 768, 3072, 12, 12, 0, 0, 8192),
         eps=1e-5,

@@ -1,14 +1,10 @@
-"""EXAONE 3 and 3.5 (LG AI Research 2024): a Llama whose files have GPT-2's names.
-
-Defaults follow ExaoneConfig in Hugging Face's transformers 5.
-"""
+"""EXAONE 3 and 3.5 (LG AI Research 2024): a Llama whose files have GPT-2's names."""
 
 from glinfer.families.gguf import Gguf
 from glinfer.families.huggingface import ACTIVATIONS, HuggingFace
 from glinfer.families.names import Names
 from glinfer.families.record import Family
 
-_THETA = 500_000.0
 NAMES = Names(
     embeddings="transformer.wte",
     layer="transformer.h.{}.",
@@ -24,10 +20,9 @@ NAMES = Names(
 FAMILY = Family(
     "exaone",
     names=NAMES,
-    rope_theta=_THETA,
+    rope_theta=500_000.0,
     attention_biases=("q", "k", "v", "o"),
     mlp_biases=("gate", "up", "down"),
-    usual={"hidden_act": "silu", "rope_theta": _THETA},
     huggingface=HuggingFace(
         sizes=(102400, 4096, 14336, 32, 32, 8, 0, 4096),
         activations={"activation_function": ACTIVATIONS, "hidden_act": ACTIVATIONS},

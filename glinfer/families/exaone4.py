@@ -1,7 +1,6 @@
 """EXAONE 4 (LG AI Research 2025): norms after the branches and of each head; a window in three layers of four.
 
-Where layers have a window, the others have no rotary positions. Defaults follow Exaone4Config in Hugging Face's
-transformers 5.
+Where layers have a window, the others have no rotary positions.
 """
 
 from glinfer.families.gguf import Gguf, windows
@@ -33,12 +32,7 @@ def _of_metadata(keys: Keys, fields: Fields) -> Fields:
 FAMILY = Family(
     "exaone4",
     layer=LayerConfig(norms="after", head_norms="head"),
-    usual={
-        "hidden_act": "silu",
-        "sliding_window": _WINDOW,
-        "layer_types": (SLIDING,) * 3 + (FULL,),
-        "rotary_layers": (1, 1, 1, 0),
-    },
+    usual={"sliding_window": _WINDOW, "layer_types": (SLIDING,) * 3 + (FULL,), "rotary_layers": (1, 1, 1, 0)},
     huggingface=HuggingFace(sizes=(102400, 4096, 16384, 32, 32, 32, 0, 2048), eps=1e-5, windows=_layers),
     gguf=Gguf("exaone4", attention_bias=False, more=_of_metadata),
 )

@@ -1,7 +1,6 @@
 """Falcon-H1 (TII 2025): each layer has attention and a scan of Mamba-2, which read the same stream.
 
-Its configurations have factors of activations. Here they are in the matrices, as in GGUF files. Defaults follow
-FalconH1Config in Hugging Face's transformers 5.
+Its configurations have factors of activations. Here they are in the matrices, as in GGUF files.
 """
 
 from dataclasses import replace
@@ -11,9 +10,9 @@ from glinfer.families.gguf import Gguf, windows
 from glinfer.families.granitemoehybrid import scan_heads
 from glinfer.families.huggingface import SAME_MATHS, Fields, HuggingFace
 from glinfer.families.layer import BOTH
-from glinfer.families.names import GGUF_NAMES, Names, scanning
+from glinfer.families.names import GGUF_SCAN_NAMES, Names, scanning
 from glinfer.families.record import Family
-from glinfer.families.scans import sizes_of_metadata
+from glinfer.families.scans import USUAL, sizes_of_metadata
 from glinfer.families.settings import Keys, Settings
 
 NAMES = scanning(
@@ -37,17 +36,7 @@ def _scans(settings: Settings, fields: Fields) -> Fields:
     normed = settings.flag("mamba_rms_norm")
     if normed and settings.flag("mamba_norm_before_gate", default=True):
         raise settings.refused("mamba_norm_before_gate", "false, as norms before the gate are not supported")
-    groups = found["linear_num_key_heads"] if normed else 0
-    return {"layer_types": (BOTH,), **found, "linear_norm_groups": groups}
-
-
-def _listed(settings: Settings, name: str, count: int) -> list[float]:
-    """A list of factors, each 1 by default."""
-    found = settings.values[name] if settings.given(name) else [1.0] * count
-    if not isinstance(found, list) or len(found) != count:
-        raise settings.refused(name, f"a list of {count} numbers above 0")
-    numbers = Settings({f"{name}[{index}]": value for index, value in enumerate(found)}, settings.label)
-    return [numbers.number(each) for each in numbers.values]
+    return {"layer_types": (BOTH,), **found, **({} if normed else {"linear_norm_groups": 0})}
 
 
 def _more(settings: Settings, fields: Fields) -> Fields:
@@ -62,8 +51,8 @@ def _factors(settings: Settings, fields: dict[str, Any]) -> Fields:
     """The factor of each matrix; of the channels before a scan one for each row."""
     names = ("attention_in", "attention_out", "key", "ssm_in", "ssm_out")
     into, out, key, ssm_in, ssm_out = (settings.number(f"{each}_multiplier", 1.0) for each in names)
-    gate, down = _listed(settings, "mlp_multipliers", 2)
-    z, x, b, c, step = (ssm_in * each for each in _listed(settings, "ssm_multipliers", 5))
+    gate, down = settings.numbers("mlp_multipliers", 2, [1.0] * 2)
+    z, x, b, c, step = (ssm_in * each for each in settings.numbers("ssm_multipliers", 5, [1.0] * 5))
     values = fields["linear_num_value_heads"] * fields["linear_value_head_dim"]
     keys = fields["linear_num_key_heads"] * fields["linear_key_head_dim"]
     return {
@@ -83,15 +72,10 @@ FAMILY = Family(
     names=NAMES,
     scans=True,
     usual={
-        "hidden_act": "silu",
         "layer_types": (BOTH,),
         "rope_theta": 1e11,
-        "linear_num_key_heads": 1,
+        **USUAL,
         "linear_num_value_heads": 24,
-        "linear_key_head_dim": 128,
-        "linear_value_head_dim": 64,
-        "linear_conv_kernel_dim": 4,
-        "conv_bias": True,
     },
     huggingface=HuggingFace(
         sizes=(128000, 4096, 14336, 32, 32, 8, 0, 8192),
@@ -111,11 +95,7 @@ FAMILY = Family(
         "falcon-h1",
         attention_bias=False,
         keys_in_turn=False,
-        names=replace(
-            GGUF_NAMES,
-            letters={"qkv": "ssm_in", "z": "ssm_in", "a": "ssm_in"},
-            endings={"mlp_norm.weight": ""},
-        ),
+        names=replace(GGUF_SCAN_NAMES, endings={"mlp_norm.weight": ""}),
         more=_of_metadata,
     ),
 )

@@ -26,6 +26,7 @@ FAMILY = Family(
     norm="layer",
     positions="learned",
     gated=False,
+    activation="gelu_new",
     biases=("up", "down", "head"),
     gab1=True,
     gguf_as="gpt2",

@@ -1,7 +1,4 @@
-"""Gemma (Gemma Team 2024): a Llama with scaled embeddings, norms that multiply by 1 + weight, and tanh-form GELU.
-
-Defaults follow GemmaConfig in Hugging Face's transformers 5.
-"""
+"""Gemma (Gemma Team 2024): a Llama with scaled embeddings, norms that multiply by 1 + weight, and tanh-form GELU."""
 
 from glinfer.families.gguf import Gguf
 from glinfer.families.huggingface import ACTIVATIONS, HuggingFace
@@ -13,7 +10,6 @@ FAMILY = Family(
     norm_offset=1.0,
     scaled_embeddings=True,
     attention_biases=("q", "k", "v", "o"),
-    usual={"tie_word_embeddings": True},
     huggingface=HuggingFace(
         sizes=(256000, 3072, 24576, 28, 16, 16, 256, 8192),
         # The first official files write "gelu" for its tanh form, and transformers reads them so. Files may have both

@@ -1,7 +1,4 @@
-"""Gemma 2 (Gemma Team 2024): norms on both sides of each branch, alternating windows, bounded scores and logits.
-
-Defaults follow Gemma2Config in Hugging Face's transformers 5.
-"""
+"""Gemma 2 (Gemma Team 2024): norms on both sides of each branch, alternating windows, bounded scores and logits."""
 
 from functools import partial
 
@@ -29,12 +26,7 @@ FAMILY = Family(
     norm_offset=1.0,
     scaled_embeddings=True,
     attention_biases=("q", "k", "v", "o"),
-    usual={
-        "tie_word_embeddings": True,
-        "sliding_window": 4096,
-        "layer_types": ("sliding_attention", "full_attention"),
-        **_SCALARS,
-    },
+    usual={"sliding_window": 4096, "layer_types": ("sliding_attention", "full_attention"), **_SCALARS},
     huggingface=HuggingFace(
         sizes=(256000, 2304, 9216, 26, 8, 4, 256, 8192),
         activations={"hidden_activation": ACTIVATIONS},

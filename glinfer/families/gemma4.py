@@ -1,8 +1,7 @@
 """Gemma 4's dense text models (Gemma Team 2026): a Gemma 3 whose layers may have embeddings of their own.
 
 Layers without a window have wider heads, of which a quarter of the pairs turns, and perhaps one projection for keys and
-values. The last layers use the keys and values of earlier ones. Defaults follow Gemma4TextConfig in Hugging Face's
-transformers 5.
+values. The last layers use the keys and values of earlier ones.
 """
 
 from dataclasses import replace
@@ -11,10 +10,9 @@ from typing import Any
 
 from glinfer.families import gemma3
 from glinfer.families.gemma2 import NAMES
-from glinfer.families.gguf import WINDOW, Gguf, windows
-from glinfer.families.huggingface import ACTIVATIONS, Fields, HuggingFace, angles_by_kind, listed_windows
+from glinfer.families.gguf import WINDOW, windows
+from glinfer.families.huggingface import Fields, angles_by_kind, listed_windows
 from glinfer.families.layer import FULL, SLIDING, LayerConfig
-from glinfer.families.record import Family
 from glinfer.families.settings import Keys, Settings
 
 _GLOBAL_DIM, _SHARE = 512, 0.25
@@ -130,24 +128,20 @@ def _metadata(config: Any) -> dict[str, Any]:
 
 _NAMES = replace(NAMES, per_layer_table="model.embed_tokens_per_layer.{}")
 
-FAMILY = Family(
-    "gemma4_text",
+FAMILY = replace(
+    gemma3.FAMILY,
+    name="gemma4_text",
     names=_NAMES,
-    activation="gelu_new",
     layer=LayerConfig(norms="both", head_norms="head", value_norms=True, scaled=True),
-    rope_theta=1e6,
-    scaled_embeddings=True,
-    attention_biases=("q", "k", "v", "o"),
+    norm_offset=0.0,
     usual={
         **gemma3.FAMILY.usual,
         "rope_scaling": {"rope_type": "proportional", "partial_rotary_factor": _SHARE},
         "attention_multiplier": 1.0,
     },
-    huggingface=HuggingFace(
+    huggingface=replace(
+        gemma3.FAMILY.in_huggingface,
         sizes=(262144, 2304, 9216, 30, 8, 4, 256, 131072),
-        activations={"hidden_activation": ACTIVATIONS},
-        tied=True,
-        null_heads=False,
         only={"is_causal": (True, None), "use_bidirectional_attention": (None, False, "vision")},
         windows=_layers,
         rope=partial(angles_by_kind, local_theta=gemma3.LOCAL_THETA, share=_SHARE),
@@ -158,10 +152,9 @@ FAMILY = Family(
         # Files have keys and values of layers that use those of others.
         buffers=r"(.*\.)?rotary_emb\.inv_freq|layers\.\d+\.self_attn\.[kv]_(proj|norm)\.weight",
     ),
-    gguf=Gguf(
-        "gemma4",
-        attention_bias=False,
-        scalars={"final_logit_softcapping": ("final_logit_softcapping", 0.0)},
+    gguf=replace(
+        gemma3.FAMILY.in_gguf,
+        architecture="gemma4",
         proportional=True,
         unused=r"blk\.\d+\.attn_(k|v|k_norm)\.weight",
         more=_of_metadata,

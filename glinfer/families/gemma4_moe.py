@@ -1,7 +1,6 @@
 """Gemma 4 with experts (Gemma Team 2026), such as 26B-A4B: layers have an MLP for all tokens, and experts beside it.
 
-Router, MLP and experts have norms of their own, and each expert a factor. Defaults follow Gemma4TextConfig in Hugging
-Face's transformers 5.
+Router, MLP and experts have norms of their own, and each expert a factor.
 """
 
 from dataclasses import replace

@@ -17,7 +17,6 @@ FAMILY = replace(
     gemma3.FAMILY,
     name="gemma_embedding",
     encodes=True,
-    usual={**gemma3.FAMILY.usual, "pooling": "mean"},
     huggingface=replace(
         _FORM,
         variant=(gemma3.FAMILY.name, marked("use_bidirectional_attention")),

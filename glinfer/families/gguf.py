@@ -9,7 +9,7 @@ from typing import Any
 from glinfer.families.huggingface import Fields
 from glinfer.families.layer import FULL, LONGEST_PERIOD, SLIDING, every, shortest_pattern
 from glinfer.families.names import GGUF_NAMES, Names
-from glinfer.families.settings import Keys
+from glinfer.families.settings import Keys, is_whole
 
 WINDOW = "attention.sliding_window"
 """The key of the window."""
@@ -48,6 +48,23 @@ def windows(keys: Keys, fields: Fields, period: int = 0, usual: int = 0, local_t
         return {}
     local = keys.number("rope.freq_base_swa", local_theta) if local_theta else 0.0
     return {"sliding_window": window, "layer_types": pattern, "rope_local_base_freq": local}
+
+
+def other_layers(keys: Keys, fields: Fields, kind: str, usual: int) -> Fields:
+    """The layers of another ``kind`` than attention, which have no key-value heads; without such layers, windows.
+
+    ``usual`` is the number of heads in each layer of a file that has none.
+    """
+    name, layers = "attention.head_count_kv", fields["num_hidden_layers"]
+    found = keys.listed(name)
+    found = found if isinstance(found, list) else [usual if found is None else found] * layers
+    counts = {each for each in found if is_whole(each, 1)}
+    if len(found) != layers or len(counts) > 1 or any(each not in (0, *counts) for each in found):
+        raise keys.refused(name, f"{layers} numbers, 0 or the same one")
+    heads = {"num_key_value_heads": max(counts, default=fields["num_attention_heads"])}
+    if 0 not in found:
+        return {**windows(keys, fields), **heads}
+    return {**heads, "layer_types": shortest_pattern([FULL if each else kind for each in found])}
 
 
 def scores_by_width(fields: Fields, layers: int) -> Fields:

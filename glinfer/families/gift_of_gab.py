@@ -11,8 +11,9 @@ FAMILY = Family(
     "gift_of_gab",
     positions="neighbours",
     gated=False,
+    activation="gelu",
     mlp_biases=("up",),
-    usual={"hidden_act": "gelu", "tie_word_embeddings": True, "mlp_bias": True},
+    usual={"tie_word_embeddings": True, "mlp_bias": True},
     manifest={
         "model_type": "gift_of_gab",
         "rope_style": "interleaved",

@@ -1,13 +1,9 @@
-"""GLM-4 9B and GLM Edge (GLM Team 2024): a Llama that rotates a half of each head, in adjacent pairs.
-
-Defaults follow GlmConfig in Hugging Face's transformers 5.
-"""
+"""GLM-4 9B and GLM Edge (GLM Team 2024): a Llama that rotates a half of each head, in adjacent pairs."""
 
 from dataclasses import replace
-from functools import partial
 
 from glinfer.families.gguf import Gguf
-from glinfer.families.huggingface import Fields, HuggingFace, angles
+from glinfer.families.huggingface import Fields, HuggingFace
 from glinfer.families.names import GGUF_NAMES, Names
 from glinfer.families.record import Family
 from glinfer.families.settings import Settings
@@ -22,11 +18,10 @@ FAMILY = Family(
     "glm",
     positions="neighbours",
     attention_biases=("q", "k", "v"),
-    usual={"hidden_act": "silu", "attention_bias": True, "partial_rotary_factor": 0.5},
+    usual={"attention_bias": True, "partial_rotary_factor": 0.5},
     huggingface=HuggingFace(
         sizes=(151552, 4096, 13696, 40, 32, 2, 128, 131072),
         eps=1.5625e-07,
-        rope=partial(angles, share=0.5),
         more=_biases,
         names=replace(Names(), gate="mlp.gate_up_proj", up="mlp.gate_up_proj"),
     ),

@@ -1,7 +1,4 @@
-"""GLM-4 0414 and GLM-Z1 (Z.ai 2025): a GLM with norms before and after the branches.
-
-Defaults follow Glm4Config in Hugging Face's transformers 5.
-"""
+"""GLM-4 0414 and GLM-Z1 (Z.ai 2025): a GLM with norms before and after the branches."""
 
 from dataclasses import replace
 

@@ -5,11 +5,10 @@ follow Glm4MoeConfig in Hugging Face's transformers 5.
 """
 
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
-from glinfer.families.gguf import SIGMOID, Gguf
-from glinfer.families.huggingface import SAME_MATHS, Fields, HuggingFace, angles
+from glinfer.families.gguf import Gguf
+from glinfer.families.huggingface import SAME_MATHS, Fields, HuggingFace
 from glinfer.families.names import GGUF_NAMES
 from glinfer.families.qwen3_moe import EXPERT_NAMES, GGUF_EXPERT_NAMES
 from glinfer.families.record import Family
@@ -26,28 +25,19 @@ NAMES = replace(
 
 
 def experts(settings: Settings, fields: Fields, shared: int = 1, dense: int = 1) -> Fields:
-    """The widths of the other MLPs, and how experts are weighted."""
+    """The first layers, which have no experts, the MLP of all tokens, and the factor of weights."""
     shared = settings.whole("n_shared_experts", shared, least=0)
     return {
         "num_dense_layers": settings.whole("first_k_dense_replace", dense, least=0),
-        "dense_intermediate_size": settings.whole("intermediate_size", 10944),
         "shared_intermediate_size": shared * fields["intermediate_size"],
-        "use_expert_bias": True,
         "routed_scaling_factor": settings.number("routed_scaling_factor", 1.0),
     }
 
 
 def metadata_of_experts(keys: Keys, fields: Fields) -> Fields:
-    """The same in a GGUF file."""
-    keys.only("expert_gating_func", (SIGMOID,))
+    """How experts are weighted in a GGUF file."""
     keys.only("expert_group_count", (0, 1))
-    return {
-        "num_dense_layers": keys.whole("leading_dense_block_count", 0, least=0),
-        "dense_intermediate_size": keys.whole("feed_forward_length"),
-        "norm_topk_prob": keys.flag(_NORMED),
-        "use_expert_bias": True,
-        "routed_scaling_factor": keys.number(_SCALE, 1.0),
-    }
+    return {"norm_topk_prob": keys.flag(_NORMED), "routed_scaling_factor": keys.number(_SCALE, 1.0)}
 
 
 def metadata(config: Any) -> dict[str, Any]:
@@ -65,11 +55,9 @@ FAMILY = Family(
     sigmoid_router=True,
     attention_biases=("q", "k", "v"),
     usual={
-        "hidden_act": "silu",
         "attention_bias": True,
         "partial_rotary_factor": 0.5,
         "norm_topk_prob": True,
-        "use_expert_bias": True,
         "num_dense_layers": 1,
         "dense_intermediate_size": 10944,
         "shared_intermediate_size": 1408,
@@ -80,7 +68,6 @@ FAMILY = Family(
         keys={"intermediate_size": ("moe_intermediate_size",)},
         only={**SAME_MATHS, "use_qk_norm": (False,), "n_group": (1,), "topk_group": (1,)},
         unused=("n_shared_experts",),
-        rope=partial(angles, share=0.5),
         experts=(128, 8, True),
         more=experts,
     ),

@@ -1,7 +1,6 @@
 """GPT-2 (Radford et al. 2019): Gab's passes, with biases in the attention and none in the head.
 
-Defaults follow GPT2Config in Hugging Face's transformers, whose "Conv1D" matrices are [in, out]; one of them,
-``c_attn``, has query, key and value.
+Its "Conv1D" matrices are [in, out] in Hugging Face's files; one of them, ``c_attn``, has query, key and value.
 """
 
 from dataclasses import replace
@@ -30,7 +29,6 @@ FAMILY = Family(
     gated=False,
     biases=("q", "k", "v", "o", "up", "down"),
     activation="gelu_new",
-    usual={"tie_word_embeddings": True},
     huggingface=HuggingFace(
         sizes=(50257, 768, 0, 12, 12, 0, 0, 1024),
         activations={"activation_function": {"gelu_new": "gelu_new", TANH: "gelu_new", "gelu": "gelu"}},

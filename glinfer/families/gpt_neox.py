@@ -1,7 +1,6 @@
 """GPT-NeoX and Pythia (Black et al. 2022): attention and MLP in parallel, each behind a LayerNorm of its own.
 
-A part of each head is rotated, and files join queries, keys and values by head. Defaults follow GPTNeoXConfig in
-Hugging Face's transformers 5.
+A part of each head is rotated, and files join queries, keys and values by head.
 """
 
 from dataclasses import replace
@@ -30,7 +29,7 @@ NAMES = Names(
 def _angles(settings: Settings, fields: Fields) -> Fields:
     """The angles; older files have other names."""
     older = {name: settings.values[old] for old, name in _OLD.items() if settings.given(old)}
-    return angles(replace(settings, values={**older, **settings.values}), fields, share=0.25)
+    return angles(replace(settings, values={**older, **settings.values}), fields)
 
 
 def _of_metadata(keys: Keys, fields: Fields) -> Fields:
@@ -47,11 +46,10 @@ FAMILY = Family(
     gated=False,
     activation="gelu",
     biases=("q", "k", "v", "o", "up", "down"),
-    usual={"hidden_act": "gelu", "partial_rotary_factor": 0.25},
+    usual={"partial_rotary_factor": 0.25},
     huggingface=HuggingFace(
         sizes=(50432, 6144, 24576, 44, 64, 0, 0, 2048),
         eps=1e-5,
-        keys={"layer_norm_eps": ("layer_norm_eps",)},
         only={**SAME_MATHS, _PARALLEL: (True,), "attention_bias": (True,)},
         rope=_angles,
         names=replace(NAMES, projection="attention.query_key_value"),

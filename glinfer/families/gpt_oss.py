@@ -49,9 +49,7 @@ FAMILY = Family(
     layer=LayerConfig(sinks=True),
     biases=("q", "k", "v", "o", "router", "gate", "up", "down"),
     usual={
-        "hidden_act": "silu",
         "norm_topk_prob": True,
-        "rope_theta": 150_000.0,
         "sliding_window": 128,
         "layer_types": ("sliding_attention", "full_attention"),
         **_GATE,

@@ -1,7 +1,4 @@
-"""Granite 3 (IBM 2024): a Llama with four factors, of embeddings, scores, branches and logits.
-
-Defaults follow GraniteConfig in Hugging Face's transformers 5.
-"""
+"""Granite 3 (IBM 2024): a Llama with four factors, of embeddings, scores, branches and logits."""
 
 from glinfer.families.gguf import Gguf
 from glinfer.families.huggingface import HuggingFace
@@ -11,7 +8,6 @@ FAMILY = Family(
     "granite",
     attention_biases=("q", "k", "v", "o"),
     mlp_biases=("gate", "up", "down"),
-    usual={"hidden_act": "silu"},
     huggingface=HuggingFace(
         sizes=(32000, 4096, 11008, 32, 32, 0, 0, 2048),
         scalars={

@@ -1,6 +1,6 @@
 """Granite 4 (IBM 2025) with one MLP a layer: a Granite with scans of Mamba-2 in place of most attention.
 
-Defaults follow GraniteMoeHybridConfig in Hugging Face's transformers 5. Hybrids do not rotate queries and keys.
+Hybrids do not rotate queries and keys.
 """
 
 from dataclasses import replace
@@ -8,9 +8,9 @@ from dataclasses import replace
 from glinfer.families import granite
 from glinfer.families.huggingface import SAME_MATHS, Fields, HuggingFace, angles
 from glinfer.families.layer import DELTA, shortest_pattern
-from glinfer.families.names import Names, scanning
+from glinfer.families.names import GGUF_SCAN_NAMES, Names, scanning
 from glinfer.families.record import Family
-from glinfer.families.scans import KINDS, kinds_of, scan_metadata, scan_sizes
+from glinfer.families.scans import KINDS, USUAL, kinds_of, scan_metadata, scan_sizes
 from glinfer.families.settings import Keys, Settings
 
 NAMES = scanning(Names())
@@ -33,8 +33,7 @@ def scan_layers(settings: Settings, fields: Fields) -> Fields:
     pattern = shortest_pattern(kinds_of(settings, "layer_types", layers, KINDS, [DELTA] * layers))
     if DELTA not in pattern:
         return {}
-    found = scan_heads(settings, settings.whole("mamba_expand", 2) * fields["hidden_size"])
-    return {"layer_types": pattern, **found, "linear_norm_groups": found["linear_num_key_heads"]}
+    return {"layer_types": pattern, **scan_heads(settings, settings.whole("mamba_expand", 2) * fields["hidden_size"])}
 
 
 def scan_heads(settings: Settings, inner: int, words: str = "mamba_expand · hidden_size") -> Fields:
@@ -66,16 +65,11 @@ FAMILY = Family(
     scans=True,
     attention_biases=("q", "k", "v", "o"),
     usual={
-        "hidden_act": "silu",
         "layer_types": ("linear_attention",) * 5 + ("full_attention",) + ("linear_attention",) * 4,
         "rotary_layers": (0,),
-        "linear_num_key_heads": 1,
+        **USUAL,
         "linear_num_value_heads": 48,
-        "linear_key_head_dim": 128,
-        "linear_value_head_dim": 64,
-        "linear_conv_kernel_dim": 4,
         "linear_norm_groups": 1,
-        "conv_bias": True,
     },
     huggingface=HuggingFace(
         sizes=(32000, 4096, 1024, 32, 32, 0, 0, 2048),
@@ -91,7 +85,7 @@ FAMILY = Family(
     gguf=replace(
         granite.FAMILY.in_gguf,
         architecture="granitehybrid",
-        names=replace(granite.FAMILY.in_gguf.names, letters={"qkv": "ssm_in", "z": "ssm_in", "a": "ssm_in"}),
+        names=GGUF_SCAN_NAMES,
         keys_in_turn=False,
         attending="granite",
         more=hybrid_metadata,

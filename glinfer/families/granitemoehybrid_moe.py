@@ -1,11 +1,8 @@
-"""Granite 4 (IBM 2025) with experts: many small MLPs in a layer, and beside them a wider one that all tokens use.
-
-Defaults follow GraniteMoeHybridConfig in Hugging Face's transformers 5.
-"""
+"""Granite 4 (IBM 2025) with experts: many small MLPs in a layer, and beside them a wider one that all tokens use."""
 
 from dataclasses import replace
 
-from glinfer.families import granitemoehybrid
+from glinfer.families import granitemoe, granitemoehybrid
 from glinfer.families.huggingface import Fields, marked
 from glinfer.families.names import scanning
 from glinfer.families.qwen3_moe import EXPERT_NAMES, GGUF_EXPERT_NAMES
@@ -30,12 +27,8 @@ FAMILY = replace(
         sizes=(32000, 4096, 11008, 32, 32, 0, 0, 2048),
         keys={},
         names=replace(
-            NAMES,
+            scanning(granitemoe.IN_FILE),
             delta_in="mamba.in_proj",
-            gate="block_sparse_moe.input_linear",
-            up="block_sparse_moe.input_linear",
-            down="block_sparse_moe.output_linear",
-            router="block_sparse_moe.router.layer",
             shared_gate="shared_mlp.input_linear",
             shared_up="shared_mlp.input_linear",
             shared_down="shared_mlp.output_linear",

@@ -156,15 +156,13 @@ def layer_kinds(settings: Settings, fields: Fields, other: str = SLIDING) -> lis
     return kinds
 
 
-def angles(
-    settings: Settings, fields: Fields, share: float = 0, usual: Mapping[str, Any] | None = None, *, beta: bool = False
-) -> Fields:
+def angles(settings: Settings, fields: Fields, usual: Mapping[str, Any] | None = None, *, beta: bool = False) -> Fields:
     """The angles of rotary positions, which all layers share.
 
     Args:
         settings: the file.
-        fields: those read before; ``rope_theta`` is the family's.
-        share: the default share of a head that is rotated; 0 if the family rotates whole heads.
+        fields: those read before; ``rope_theta`` is the family's, and so is ``partial_rotary_factor``, the usual share
+            of a head that is rotated; families without it rotate whole heads.
         usual: the scaling of a file that has none.
         beta: whether queries may grow with their position.
 
@@ -183,7 +181,7 @@ def angles(
             f"{scaling.label}: found settings of its own for {quoted(nested[0])}; expected the same settings for "
             "every layer, as others are not supported"
         )
-    return _angles(scaling, settings, fields, share, beta=beta)
+    return _angles(scaling, settings, fields, beta=beta)
 
 
 def angles_by_kind(settings: Settings, fields: Fields, local_theta: float, share: float = 0) -> Fields:
@@ -217,7 +215,7 @@ def angles_by_kind(settings: Settings, fields: Fields, local_theta: float, share
     return {**found, "rope_local_base_freq": local if "layer_types" in fields else 0.0}
 
 
-def _angles(scaling: Settings, settings: Settings, fields: Fields, share: float = 0, *, beta: bool = False) -> Fields:
+def _angles(scaling: Settings, settings: Settings, fields: Fields, *, beta: bool = False) -> Fields:
     """The settings of one layer type."""
     holder = scaling if "rope_theta" in scaling.values else settings
     found: Fields = {"rope_theta": holder.number("rope_theta", fields["rope_theta"])}
@@ -231,7 +229,7 @@ def _angles(scaling: Settings, settings: Settings, fields: Fields, share: float 
             **({} if factor == 1 else {"factor": factor}),
         }
         return found
-    if share:
+    if share := fields.get(_SHARE):
         share = (scaling if scaling.given(_SHARE) else settings).number(_SHARE, share)  # older files have it outside
         if share > 1 or int(head_dim * share) % 2 or (head_dim and not int(head_dim * share)):
             raise settings.refused(_SHARE, f"at most 1, for an even number of the {head_dim} elements of a head")
@@ -271,7 +269,7 @@ def _scaling(kind: str, scaling: Settings, settings: Settings, positions: int, h
             found[name] = scaling.number(name)
     if kind == "longrope":
         for name in ("short_factor", "long_factor"):
-            found[name] = _factors(scaling, name, head_dim)
+            found[name] = scaling.numbers(name, head_dim // 2)
     if kind in _WITH_ORIGINAL:
         # Some families have it outside the scaling settings, which takes precedence.
         holder = settings if _ORIGINAL in settings.values else scaling
@@ -281,16 +279,6 @@ def _scaling(kind: str, scaling: Settings, settings: Settings, positions: int, h
     if kind == "yarn" and "truncate" in scaling.values:
         found["truncate"] = bool(scaling.values["truncate"])
     return found
-
-
-def _factors(scaling: Settings, name: str, head_dim: int) -> list[float]:
-    values = scaling.values.get(name)
-    count = head_dim // 2
-    if not isinstance(values, list) or (count and len(values) != count):
-        found = f"a list of {len(values)}" if isinstance(values, list) else quoted(values)
-        raise FormatError(f"{scaling.label}: {name} is {found}; expected {count} numbers above 0, one a pair")
-    numbers = Settings({f"{name}[{index}]": value for index, value in enumerate(values)}, scaling.label)
-    return [numbers.number(each) for each in numbers.values]
 
 
 def shared_expert(settings: Settings, fields: Fields, usual: int) -> Fields:

@@ -1,7 +1,6 @@
 """Hunyuan without experts (Tencent 2025): a Llama whose queries and keys are normalised after their rotation.
 
-Defaults follow HunYuanDenseV1Config in Hugging Face's transformers 5. With an ``alpha``, the type ``dynamic`` of its
-angles names a base that is larger at all positions (bloc97 2023).
+With an ``alpha``, the type ``dynamic`` of its angles names a base that is larger at all positions (bloc97 2023).
 """
 
 from dataclasses import replace
@@ -34,7 +33,6 @@ FAMILY = Family(
     names=Names(head_norm="self_attn.{}_layernorm", letters={"head_norm.q": "query", "head_norm.k": "key"}),
     layer=LayerConfig(head_norms="head", turned_first=True),
     attention_biases=("q", "k", "v", "o"),
-    usual={"hidden_act": "silu"},
     huggingface=HuggingFace(sizes=(290943, 4096, 11008, 32, 32, 32, 0, 2048), eps=1e-5, rope=_angles),
     gguf=Gguf("hunyuan-dense", attention_bias=False),
 )

@@ -1,7 +1,6 @@
 """Hunyuan with experts (Tencent 2025): many MLPs in a layer, and beside them one as wide that all tokens use.
 
-Defaults follow HunYuanMoEV1Config in Hugging Face's transformers 5. Its files have a number for each layer in some
-settings; all are the same.
+Its files have a number for each layer in some settings; all are the same.
 """
 
 from dataclasses import replace

@@ -1,8 +1,6 @@
 """Jina Embeddings v3 (Sturua et al. 2024): an XLM-RoBERTa with rotary positions.
 
 Adapters for tasks are folders in the model's directory, whose names are those of transformers' modules.
-
-Defaults follow JinaEmbeddingsV3Config in Hugging Face's transformers 5.
 """
 
 from dataclasses import replace

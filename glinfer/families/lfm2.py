@@ -1,12 +1,12 @@
 """LFM2 (Liquid AI 2025), and LFM2.5: most layers have a gated short convolution in place of attention.
 
-Defaults follow Lfm2Config in Hugging Face's transformers 5. The published models have 10 layers with a
-convolution over three tokens, and 6 with attention whose heads are normalised.
+The published models have 10 layers with a convolution over three tokens, and 6 with attention whose heads are
+normalised.
 """
 
 from dataclasses import replace
 
-from glinfer.families.gguf import WINDOW, Gguf, windows
+from glinfer.families.gguf import WINDOW, Gguf, other_layers
 from glinfer.families.huggingface import Fields, HuggingFace, layer_kinds
 from glinfer.families.layer import CONV, FULL, LONGEST_CONVOLUTION, LayerConfig, shortest_pattern
 from glinfer.families.names import GGUF_NAMES, Names
@@ -57,23 +57,12 @@ def _old_settings(settings: Settings, fields: Fields) -> Fields:
 
 def layers_of_metadata(keys: Keys, fields: Fields) -> Fields:
     """In a GGUF file, a layer without key-value heads is a convolution."""
-    name, layers = "attention.head_count_kv", fields["num_hidden_layers"]
-    found = keys.listed(name)
-    if not isinstance(found, list):
-        return windows(keys, fields)
-    counts = {each for each in found if is_whole(each, 1)}
-    if len(found) != layers or len(counts) > 1 or any(each not in (0, *counts) for each in found):
-        raise keys.refused(name, f"{layers} numbers, 0 or the same one")
-    heads = {"num_key_value_heads": max(found)}
-    if 0 not in found:
-        return {**windows(keys, fields), **heads}
+    found = other_layers(keys, fields, CONV, fields["num_attention_heads"])
+    if "layer_types" not in found:
+        return found
     if keys.value(WINDOW):
         raise keys.refused(WINDOW, "none in a model whose layers convolve")
-    return {
-        **heads,
-        "layer_types": shortest_pattern([FULL if each else CONV for each in found]),
-        "conv_L_cache": keys.whole("shortconv.l_cache", 3),
-    }
+    return {**found, "conv_L_cache": keys.whole("shortconv.l_cache", 3)}
 
 
 FAMILY = Family(
@@ -90,13 +79,7 @@ FAMILY = Family(
     ),
     rope_theta=1e6,
     layer=LayerConfig(head_norms="head"),
-    usual={
-        "hidden_act": "silu",
-        "tie_word_embeddings": True,
-        "rope_theta": 1e6,
-        "conv_L_cache": 3,
-        "layer_types": ("conv", "conv", "full_attention") * 3 + ("conv", "full_attention") * 3,
-    },
+    usual={"conv_L_cache": 3, "layer_types": ("conv", "conv", "full_attention") * 3 + ("conv", "full_attention") * 3},
     huggingface=HuggingFace(
         sizes=(65536, 2560, 12288, 32, 32, 8, 0, 128000),
         eps=1e-5,

@@ -1,36 +1,23 @@
 """LFM2 with experts (Liquid AI 2025): an LFM2 whose layers, after the first ones, have many small MLPs.
 
-Experts are weighted by sigmoids, and chosen by these plus a learned number (Wang et al. 2024). Defaults follow
-Lfm2MoeConfig in Hugging Face's transformers 5.
+Experts are weighted by sigmoids, and chosen by these plus a learned number (Wang et al. 2024).
 """
 
 from dataclasses import replace
 
 from glinfer.families import lfm2
-from glinfer.families.gguf import SIGMOID
 from glinfer.families.huggingface import Fields
 from glinfer.families.qwen3_moe import GGUF_EXPERT_NAMES
-from glinfer.families.settings import Keys, Settings
+from glinfer.families.settings import Settings
 
 
 def _experts(settings: Settings, fields: Fields) -> Fields:
     """The first layers, which have no experts, and how those of the others are chosen."""
     return {
         "num_dense_layers": settings.whole("num_dense_layers", 2, least=0),
-        "dense_intermediate_size": settings.whole("intermediate_size", 7168),
         "use_expert_bias": settings.flag("use_expert_bias", default=True),
         "routed_scaling_factor": settings.number("routed_scaling_factor", 1.0),
         "tie_word_embeddings": settings.flag("tie_embedding", default=fields["tie_word_embeddings"]),
-    }
-
-
-def _of_metadata(keys: Keys, fields: Fields) -> Fields:
-    keys.only("expert_gating_func", (SIGMOID,))
-    return {
-        **lfm2.layers_of_metadata(keys, fields),
-        "num_dense_layers": keys.whole("leading_dense_block_count", least=0),
-        "dense_intermediate_size": keys.whole("feed_forward_length"),
-        "use_expert_bias": True,
     }
 
 
@@ -52,7 +39,6 @@ FAMILY = replace(
     usual={
         **lfm2.FAMILY.usual,
         "norm_topk_prob": True,
-        "use_expert_bias": True,
         "num_dense_layers": 2,
         "dense_intermediate_size": 7168,
         "layer_types": ("conv", "conv")
@@ -71,6 +57,5 @@ FAMILY = replace(
         architecture="lfm2moe",
         names=replace(GGUF_EXPERT_NAMES, final_norm="token_embd_norm"),
         inner_key="expert_feed_forward_length",
-        more=_of_metadata,
     ),
 )

@@ -1,16 +1,14 @@
 """LFM3 (Liquid AI 2026): an LFM2 with norms after the branches, a gate for each head, and windows.
 
-Layers with a window have angles of their own; in the others half of the pairs turns. Defaults follow Lfm3Config in
-Hugging Face's transformers 5.
+Layers with a window have angles of their own; in the others half of the pairs turns.
 """
 
 from dataclasses import replace
 from functools import partial
 
 from glinfer.families import lfm2
-from glinfer.families.huggingface import SAME_MATHS, Fields, HuggingFace, angles_by_kind
+from glinfer.families.huggingface import SAME_MATHS, Fields, angles_by_kind, nothing
 from glinfer.families.layer import CONV, FULL, LONGEST_CONVOLUTION, SLIDING, LayerConfig, shortest_pattern
-from glinfer.families.record import Family
 from glinfer.families.scans import kinds_of
 from glinfer.families.settings import Settings
 
@@ -31,8 +29,9 @@ def _layers(settings: Settings, fields: Fields) -> Fields:
     return found
 
 
-FAMILY = Family(
-    "lfm3",
+FAMILY = replace(
+    lfm2.FAMILY,
+    name="lfm3",
     names=replace(
         lfm2.FAMILY.names,
         attention_post_norm="post_operator_norm",
@@ -41,27 +40,22 @@ FAMILY = Family(
         head_gate="self_attn.gate_proj",
         mlp_post_norm="post_ffn_norm",
     ),
-    rope_theta=1e6,
     layer=LayerConfig(norms="both", head_norms="head", head_gates=True),
     attention_biases=("q", "k", "v", "o"),
     usual={
-        "hidden_act": "silu",
-        "tie_word_embeddings": True,
-        "rope_theta": 1e6,
         "rope_local_base_freq": _LOCAL_THETA,
         "rope_scaling": {"rope_type": "proportional", "partial_rotary_factor": _SHARE},
         "sliding_window": 256,
         "conv_L_cache": 7,
         "layer_types": (CONV, CONV, FULL, CONV) + (SLIDING, CONV, FULL, CONV) * 5,
     },
-    huggingface=HuggingFace(
+    huggingface=replace(
+        lfm2.FAMILY.in_huggingface,
         sizes=(128000, 2048, 7680, 24, 16, 4, 128, 128000),
-        eps=1e-5,
-        tied=True,
-        keys={"layer_norm_eps": ("norm_eps",)},
-        null_heads=False,
         only={**SAME_MATHS, "use_sandwich_norm": (True,), "use_attention_gate": (True,)},
         windows=_layers,
         rope=partial(angles_by_kind, local_theta=_LOCAL_THETA, share=_SHARE),
+        more=nothing,
     ),
+    gguf=None,
 )

@@ -1,7 +1,4 @@
-"""Llama (Touvron et al. 2023): RMSNorm, rotary positions, grouped-query attention, a gated MLP.
-
-Defaults follow LlamaConfig in Hugging Face's transformers 5.
-"""
+"""Llama (Touvron et al. 2023): RMSNorm, rotary positions, grouped-query attention, a gated MLP."""
 
 from glinfer.families.gguf import Gguf
 from glinfer.families.huggingface import HuggingFace
@@ -12,7 +9,6 @@ FAMILY = Family(
     "llama",
     attention_biases=("q", "k", "v", "o"),
     mlp_biases=("gate", "up", "down"),
-    usual={"hidden_act": "silu"},
     huggingface=HuggingFace(sizes=(32000, 4096, 11008, 32, 32, 0, 0, 2048), wrapped=("smolvlm", "idefics3")),
     gguf=GGUF,
 )

@@ -1,16 +1,14 @@
 """Mamba-2 (Dao and Gu 2024), and Codestral Mamba: each layer is a scan, and none has attention or an MLP.
 
-Defaults follow Mamba2Config in Hugging Face's transformers 5. Files name no context, so it is 8,192 tokens here.
+Files name no context, so it is 8,192 tokens here.
 """
 
 from dataclasses import replace
 
 from glinfer.families import nemotron_h
-from glinfer.families.gguf import Gguf
 from glinfer.families.huggingface import SAME_MATHS, Fields, HuggingFace
 from glinfer.families.layer import DELTA
-from glinfer.families.names import GGUF_NAMES
-from glinfer.families.record import Family
+from glinfer.families.names import GGUF_SCAN_NAMES
 from glinfer.families.scans import scan_metadata, scan_sizes
 from glinfer.families.settings import Keys, Settings
 
@@ -19,8 +17,7 @@ _SIZES = ("num_heads", "head_dim", "state_size", "n_groups", "conv_kernel", "use
 
 def _scans(settings: Settings, fields: Fields) -> Fields:
     """The sizes of the scans."""
-    sizes = scan_sizes(settings, _SIZES, FAMILY.usual)
-    return {"layer_types": (DELTA,), **sizes, "linear_norm_groups": sizes["linear_num_key_heads"]}
+    return {"layer_types": (DELTA,), **scan_sizes(settings, _SIZES, FAMILY.usual)}
 
 
 def _metadata(keys: Keys, fields: Fields) -> Fields:
@@ -28,17 +25,12 @@ def _metadata(keys: Keys, fields: Fields) -> Fields:
     return {**scan_metadata(keys, fields), "rotary_layers": (0,)}
 
 
-FAMILY = Family(
-    "mamba2",
-    names=nemotron_h.NAMES,
-    single=True,
-    scans=True,
-    gated=False,
-    usual={
-        **{name: value for name, value in nemotron_h.FAMILY.usual.items() if name != "hidden_act"},
-        "hidden_act": "silu",
-        "layer_types": (DELTA,),
-    },
+FAMILY = replace(
+    nemotron_h.FAMILY,
+    name="mamba2",
+    activation="silu",
+    mlp_biases=(),
+    usual={**nemotron_h.FAMILY.usual, "layer_types": (DELTA,)},
     huggingface=HuggingFace(
         sizes=(32768, 4096, 0, 64, 1, 0, 0, 8192),
         activations={"hidden_act": {"silu": "silu"}},
@@ -50,11 +42,5 @@ FAMILY = Family(
         names=replace(nemotron_h.NAMES, delta_in="mixer.in_proj"),
         prefix="backbone.",
     ),
-    gguf=Gguf(
-        "mamba2",
-        attention_bias=False,
-        keys_in_turn=False,
-        names=replace(GGUF_NAMES, letters={"qkv": "ssm_in", "z": "ssm_in", "a": "ssm_in"}),
-        more=_metadata,
-    ),
+    gguf=replace(nemotron_h.FAMILY.in_gguf, architecture="mamba2", names=GGUF_SCAN_NAMES, more=_metadata),
 )

@@ -1,52 +1,33 @@
-"""MiniMax-M2 (MiniMax 2025): all heads normalised together, a half of each rotated, and experts weighted by sigmoids.
-
-Defaults follow MiniMaxM2Config in Hugging Face's transformers 5.
-"""
+"""MiniMax-M2 (MiniMax 2025): heads normalised together, a half of each rotated, and experts weighted by sigmoids."""
 
 from dataclasses import replace
 
 from glinfer.families import mixtral
-from glinfer.families.gguf import SIGMOID, Gguf
+from glinfer.families.gguf import Gguf
 from glinfer.families.huggingface import Fields, HuggingFace, angles
 from glinfer.families.layer import LayerConfig
 from glinfer.families.qwen3_moe import GGUF_EXPERT_NAMES
 from glinfer.families.record import Family
-from glinfer.families.settings import Keys, Settings
-
-_THETA = 5e6
+from glinfer.families.settings import Settings
 
 
 def _angles(settings: Settings, fields: Fields) -> Fields:
     """The angles; published files name the rotated elements of a head."""
     turned = settings.whole("rotary_dim", fields["head_dim"]) / max(1, fields["head_dim"])
-    return angles(settings, fields, share=turned)
-
-
-def _chosen(settings: Settings | Keys, fields: Fields) -> Fields:
-    """Experts are chosen by sigmoids plus a learned number, and their weights add up to 1."""
-    if isinstance(settings, Keys):
-        settings.only("expert_gating_func", (SIGMOID,))
-    return {"use_expert_bias": True, "norm_topk_prob": True}
+    return angles(settings, {**fields, "partial_rotary_factor": turned})
 
 
 FAMILY = Family(
     "minimax_m2",
     names=replace(mixtral.NAMES, expert_bias="block_sparse_moe.e_score_correction_bias"),
     layer=LayerConfig(head_norms="width"),
-    rope_theta=_THETA,
+    rope_theta=5e6,
     sigmoid_router=True,
-    usual={
-        "hidden_act": "silu",
-        "rope_theta": _THETA,
-        "partial_rotary_factor": 0.5,
-        "norm_topk_prob": True,
-        "use_expert_bias": True,
-    },
+    usual={"partial_rotary_factor": 0.5, "norm_topk_prob": True},
     huggingface=HuggingFace(
         sizes=(200064, 3072, 1536, 62, 48, 8, 128, 196608),
         rope=_angles,
         experts=(256, 8, None),
-        more=_chosen,
     ),
     gguf=Gguf(
         "minimax-m2",
@@ -54,6 +35,5 @@ FAMILY = Family(
         attention_bias=False,
         names=GGUF_EXPERT_NAMES,
         inner_key="expert_feed_forward_length",
-        more=_chosen,
     ),
 )

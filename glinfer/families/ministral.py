@@ -1,6 +1,6 @@
 """Ministral (Mistral AI 2024): a Mistral whose file lists the layers with a window.
 
-Defaults follow MinistralConfig in Hugging Face's transformers 5. Its GGUF files are Llama's, and read as such.
+Its GGUF files are Llama's, and read as such.
 """
 
 from glinfer.families.huggingface import HuggingFace, listed_windows
@@ -9,7 +9,6 @@ from glinfer.families.record import Family
 
 FAMILY = Family(
     "ministral",
-    usual={"hidden_act": "silu"},
     huggingface=HuggingFace(sizes=(32000, 4096, 14336, 32, 32, 8, 0, 4096 * 32), windows=listed_windows),
     gguf=GGUF,
 )

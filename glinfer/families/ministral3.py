@@ -1,7 +1,4 @@
-"""Ministral 3 (Mistral AI 2025): a Mistral with scaled angles, whose queries grow with their position.
-
-Defaults follow Ministral3Config in Hugging Face's transformers 5.
-"""
+"""Ministral 3 (Mistral AI 2025): a Mistral with scaled angles, whose queries grow with their position."""
 
 from functools import partial
 
@@ -23,11 +20,7 @@ _YARN = {
 }
 FAMILY = Family(
     "ministral3",
-    usual={
-        "hidden_act": "silu",
-        "rope_theta": 1e6,
-        "rope_scaling": {name: value for name, value in _YARN.items() if name != "rope_theta"},
-    },
+    usual={"rope_theta": 1e6, "rope_scaling": {name: value for name, value in _YARN.items() if name != "rope_theta"}},
     huggingface=HuggingFace(
         sizes=(131072, 4096, 14336, 34, 32, 8, 128, 262144),
         eps=1e-5,

@@ -1,6 +1,6 @@
 """Mistral (Jiang et al. 2023): a Llama without biases whose tokens may see a sliding window, in all layers.
 
-Defaults follow MistralConfig in Hugging Face's transformers 5. Its GGUF files are Llama's, and read as such.
+Its GGUF files are Llama's, and read as such.
 """
 
 from glinfer.families.huggingface import HuggingFace, window_of_all
@@ -9,7 +9,6 @@ from glinfer.families.record import Family
 
 FAMILY = Family(
     "mistral",
-    usual={"hidden_act": "silu"},
     huggingface=HuggingFace(
         sizes=(32000, 4096, 14336, 32, 32, 8, 0, 4096 * 32), windows=window_of_all, wrapped=("mistral3",)
     ),

@@ -1,6 +1,6 @@
 """Mixtral (Jiang et al. 2024): a Mistral whose layers have eight MLPs, of which each token uses two.
 
-Defaults follow MixtralConfig in Hugging Face's transformers 5. Its GGUF files are Llama's with experts.
+Its GGUF files are Llama's with experts.
 """
 
 from dataclasses import replace
@@ -23,7 +23,7 @@ FAMILY = replace(
     name="mixtral",
     rope_theta=1e6,
     names=NAMES,
-    usual={"hidden_act": "silu", "norm_topk_prob": True, "rope_theta": 1e6},
+    usual={"norm_topk_prob": True},
     huggingface=replace(
         mistral.FAMILY.in_huggingface,
         eps=1e-5,

@@ -1,6 +1,6 @@
 """ModernBERT (Warner et al. 2024): norms before the branches, rotary positions, gated GELU, and mostly local layers.
 
-Defaults follow ModernBertConfig in Hugging Face's transformers. Its norms have no biases.
+Its norms have no biases.
 """
 
 from dataclasses import replace
@@ -73,7 +73,6 @@ FAMILY = Family(
     activation="gelu",
     rope_theta=160000.0,
     encodes=True,
-    usual={"tie_word_embeddings": True, "pooling": "mean", "hidden_act": "gelu"},
     huggingface=HuggingFace(
         sizes=(50368, 768, 1152, 22, 12, 0, 0, 8192),
         activations={"hidden_activation": ACTIVATIONS},

@@ -181,6 +181,8 @@ GGUF_SUM_NAMES = replace(
     head="",
 )
 """Names in GGUF files of models like BERT, with norms after the residual sums."""
+GGUF_SCAN_NAMES = replace(GGUF_NAMES, letters={"qkv": "ssm_in", "z": "ssm_in", "a": "ssm_in"})
+"""Names in GGUF files of models with the scan of Mamba-2, which join the matrices before it."""
 
 
 def scanning(names: Names, module: str = "mamba") -> Names:

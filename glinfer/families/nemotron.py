@@ -1,12 +1,7 @@
-"""Nemotron 4 and Minitron (NVIDIA 2024): LayerNorm whose gains are 1 more, heads rotated in part, and ReLU squared.
-
-Defaults follow NemotronConfig in Hugging Face's transformers 5.
-"""
-
-from functools import partial
+"""Nemotron 4 and Minitron (NVIDIA 2024): LayerNorm whose gains are 1 more, heads rotated in part, and ReLU squared."""
 
 from glinfer.families.gguf import Gguf
-from glinfer.families.huggingface import HuggingFace, angles
+from glinfer.families.huggingface import HuggingFace
 from glinfer.families.record import Family
 
 FAMILY = Family(
@@ -17,12 +12,11 @@ FAMILY = Family(
     activation="relu2",
     attention_biases=("q", "k", "v", "o"),
     mlp_biases=("up", "down"),
-    usual={"hidden_act": "relu2", "partial_rotary_factor": 0.5},
+    usual={"partial_rotary_factor": 0.5},
     huggingface=HuggingFace(
         sizes=(256000, 6144, 24576, 32, 48, 0, 0, 4096),
         eps=1e-5,
         keys={"layer_norm_eps": ("norm_eps",)},
-        rope=partial(angles, share=0.5),
     ),
     gguf=Gguf("nemotron", partial_rotary=True),
 )

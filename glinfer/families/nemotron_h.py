@@ -1,7 +1,7 @@
 """Nemotron-H (NVIDIA 2025), and Nemotron Nano 2: a layer is a scan of Mamba-2, attention, or an MLP with ReLU squared.
 
-Defaults follow NemotronHConfig in Hugging Face's transformers 5, which also raises steps to ``time_step_min``; NVIDIA's
-kernels and llama.cpp do not, and neither does glinfer. Queries and keys are not rotated.
+transformers also raises steps to ``time_step_min``; NVIDIA's kernels and llama.cpp do not, and neither does glinfer.
+Queries and keys are not rotated.
 """
 
 from dataclasses import replace
@@ -9,9 +9,9 @@ from dataclasses import replace
 from glinfer.families.gguf import Gguf
 from glinfer.families.huggingface import SAME_MATHS, Fields, HuggingFace
 from glinfer.families.layer import DELTA, FULL, MLP, MOE, shortest_pattern
-from glinfer.families.names import GGUF_NAMES, Names, scanning
+from glinfer.families.names import GGUF_SCAN_NAMES, Names, scanning
 from glinfer.families.record import Family
-from glinfer.families.scans import KINDS, kinds_of, scan_metadata, scan_sizes
+from glinfer.families.scans import KINDS, USUAL, kinds_of, scan_metadata, scan_sizes
 from glinfer.families.settings import Keys, Settings, is_whole
 
 _LETTERS = {"M": DELTA, "*": FULL, "-": MLP, "E": MOE}
@@ -45,8 +45,7 @@ def layers_of(settings: Settings, fields: Fields) -> Fields:
             raise settings.missing(_LISTED, "the kind of each layer")
         kinds = kinds_of(settings, _LISTED, len(found), {**KINDS, MLP: MLP, MOE: MOE}, [])
     sizes = scan_sizes(settings, _SIZES, FAMILY.usual) if DELTA in kinds else {}
-    groups = {"linear_norm_groups": sizes["linear_num_key_heads"]} if sizes else {}
-    return {"num_hidden_layers": len(kinds), "layer_types": shortest_pattern(kinds), **sizes, **groups}
+    return {"num_hidden_layers": len(kinds), "layer_types": shortest_pattern(kinds), **sizes}
 
 
 def unrotated(settings: Settings, fields: Fields) -> Fields:
@@ -77,16 +76,12 @@ FAMILY = Family(
     activation="relu2",
     mlp_biases=("up", "down"),
     usual={
-        "hidden_act": "relu2",
         "layer_types": tuple(_LETTERS[each] for each in f"M-M-M-M{4 * '*-M-M-M-M-M'}-"),
         "rotary_layers": (0,),
+        **USUAL,
         "linear_num_key_heads": 8,
         "linear_num_value_heads": 128,
-        "linear_key_head_dim": 128,
-        "linear_value_head_dim": 64,
-        "linear_conv_kernel_dim": 4,
         "linear_norm_groups": 8,
-        "conv_bias": True,
     },
     huggingface=HuggingFace(
         sizes=(131072, 4096, 21504, 52, 32, 8, 128, 4096),
@@ -111,7 +106,7 @@ FAMILY = Family(
         "nemotron_h",
         attention_bias=False,
         keys_in_turn=False,
-        names=replace(GGUF_NAMES, mlp_norm="attn_norm", letters={"qkv": "ssm_in", "z": "ssm_in", "a": "ssm_in"}),
+        names=replace(GGUF_SCAN_NAMES, mlp_norm="attn_norm"),
         more=metadata_of_layers,
     ),
 )

@@ -1,21 +1,18 @@
 """Nemotron 3 Nano (NVIDIA 2025): a Nemotron-H with experts in place of most MLPs, and one more that all tokens use.
 
-Experts have no gates. They are chosen by sigmoids plus a learned number (Wang et al. 2024). Defaults follow
-NemotronHConfig in Hugging Face's transformers 5.
+Experts have no gates. They are chosen by sigmoids plus a learned number (Wang et al. 2024).
 """
 
 from dataclasses import replace
-from typing import Any
 
-from glinfer.families import nemotron_h
-from glinfer.families.gguf import SIGMOID
+from glinfer.families import glm4_moe, nemotron_h
 from glinfer.families.huggingface import Fields
 from glinfer.families.layer import MOE
 from glinfer.families.qwen3_moe import GGUF_EXPERT_NAMES
 from glinfer.families.settings import Keys, Settings
 
 _DENSE, _FORM, _GGUF = nemotron_h.FAMILY, nemotron_h.FAMILY.in_huggingface, nemotron_h.FAMILY.in_gguf
-_NORMED, _SCALE, _GGUF_WIDTH = "expert_weights_norm", "expert_weights_scale", "expert_feed_forward_length"
+_GGUF_WIDTH = "expert_feed_forward_length"
 _PATTERN = "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME"
 NAMES = replace(
     nemotron_h.NAMES,
@@ -42,27 +39,18 @@ def _experts(settings: Settings, fields: Fields) -> Fields:
     return {
         "dense_intermediate_size": settings.whole("intermediate_size", 21504),
         "shared_intermediate_size": settings.whole("moe_shared_expert_intermediate_size", 7688),
-        "use_expert_bias": True,
         "routed_scaling_factor": settings.number("routed_scaling_factor", 1.0),
     }
 
 
 def _of_metadata(keys: Keys, fields: Fields) -> Fields:
     """The kinds of layers, and how experts are weighted."""
-    keys.only("expert_gating_func", (SIGMOID,))
-    keys.only("expert_group_count", (0, 1))
     keys.only("moe_latent_size", (0,))
     return {
         **nemotron_h.metadata_of_layers(keys, fields, wide=MOE),
         "intermediate_size": keys.whole(_GGUF_WIDTH),
-        "norm_topk_prob": keys.flag(_NORMED),
-        "use_expert_bias": True,
-        "routed_scaling_factor": keys.number(_SCALE, 1.0),
+        **glm4_moe.metadata_of_experts(keys, fields),
     }
-
-
-def _metadata(config: Any) -> dict[str, Any]:
-    return {_NORMED: config.norm_topk_prob, _SCALE: config.routed_scaling_factor, "expert_shared_count": 1}
 
 
 FAMILY = replace(
@@ -76,7 +64,6 @@ FAMILY = replace(
         "layer_types": tuple({"M": "linear_attention", "E": MOE, "*": "full_attention"}[each] for each in _PATTERN),
         "linear_num_value_heads": 64,
         "norm_topk_prob": True,
-        "use_expert_bias": True,
         "shared_intermediate_size": 3712,
         "routed_scaling_factor": 2.5,
     },
@@ -97,6 +84,6 @@ FAMILY = replace(
         names=replace(GGUF_EXPERT_NAMES, mlp_norm="attn_norm", letters=_GGUF.names.letters),
         inner_key=_GGUF_WIDTH,
         more=_of_metadata,
-        further=_metadata,
+        further=lambda config: {**glm4_moe.metadata(config), "expert_shared_count": 1},
     ),
 )

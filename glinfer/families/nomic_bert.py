@@ -1,6 +1,6 @@
 """Nomic's BERT (Nussbaum et al. 2024): norms over the sums as in BERT, rotary positions, gated SiLU, and no biases.
 
-Defaults follow NomicBertConfig in Hugging Face's transformers; older files use GPT-2's names of settings.
+Older files use GPT-2's names of settings.
 """
 
 from dataclasses import replace
@@ -44,7 +44,7 @@ FAMILY = Family(
     layer=LayerConfig(norms="sum"),
     rope_theta=1000.0,
     encodes=True,
-    usual={"tie_word_embeddings": True, "type_vocab_size": 2, "pooling": "mean"},
+    usual={"type_vocab_size": 2},
     huggingface=HuggingFace(
         sizes=(30528, 768, 3072, 12, 12, 0, 0, 2048),
         activations={"hidden_act": ACTIVATIONS, "activation_function": {"swiglu": "silu"}},
@@ -56,7 +56,6 @@ FAMILY = Family(
             "num_hidden_layers": ("n_layer", "num_hidden_layers"),
             "max_position_embeddings": ("n_positions", "max_position_embeddings"),
             "intermediate_size": ("n_inner", "intermediate_size"),
-            "layer_norm_eps": ("layer_norm_eps",),
         },
         only={
             "prenorm": (False,),

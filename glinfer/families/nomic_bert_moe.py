@@ -55,7 +55,7 @@ FAMILY = replace(
     activation="gelu",
     biases=("q", "k", "v", "o", "dense_up", "dense_down"),
     mlp_biases=("expert_sum_bias",),
-    usual={**nomic_bert.FAMILY.usual, "type_vocab_size": 1, "hidden_act": "gelu", "layer_types": (FULL, MOE)},
+    usual={**nomic_bert.FAMILY.usual, "type_vocab_size": 1, "layer_types": (FULL, MOE)},
     huggingface=replace(
         _FORM,
         sizes=(250048, 768, 3072, 12, 12, 0, 0, 2048),

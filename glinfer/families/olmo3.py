@@ -1,6 +1,6 @@
 """OLMo 3 (OLMo Team 2025): an OLMo 2 with a window in three layers of four, whose angles are never scaled.
 
-Defaults follow Olmo3Config in Hugging Face's transformers 5. Its GGUF files are OLMo 2's with a window.
+Its GGUF files are OLMo 2's with a window.
 """
 
 from dataclasses import replace
@@ -17,7 +17,6 @@ FAMILY = replace(
     rope_theta=_THETA,
     usual={
         **olmo2.FAMILY.usual,
-        "rope_theta": _THETA,
         "rope_local_base_freq": _THETA,
         "sliding_window": _WINDOW,
         "layer_types": ("sliding_attention",) * 3 + ("full_attention",),

@@ -1,7 +1,4 @@
-"""OLMoE (Muennighoff et al. 2024): a Llama with experts, and all heads normalised together.
-
-Defaults follow OlmoeConfig in Hugging Face's transformers 5.
-"""
+"""OLMoE (Muennighoff et al. 2024): a Llama with experts, and all heads normalised together."""
 
 from glinfer.families.gguf import Gguf, windows
 from glinfer.families.huggingface import SAME_MATHS, Fields, HuggingFace
@@ -21,7 +18,6 @@ FAMILY = Family(
     names=EXPERT_NAMES,
     layer=LayerConfig(head_norms="width"),
     attention_biases=("q", "k", "v", "o"),
-    usual={"hidden_act": "silu"},
     huggingface=HuggingFace(
         sizes=(50304, 2048, 2048, 16, 16, 0, 0, 4096),
         eps=1e-5,

@@ -1,12 +1,10 @@
 """Phi-1, Phi-1.5 and Phi-2 (Microsoft 2023): attention and MLP read the stream in parallel, behind one LayerNorm.
 
-A part of each head is rotated, and every matrix has a bias. Defaults follow PhiConfig in Hugging Face's transformers 5.
+A part of each head is rotated, and every matrix has a bias.
 """
 
-from functools import partial
-
 from glinfer.families.gguf import Gguf
-from glinfer.families.huggingface import SAME_MATHS, HuggingFace, angles
+from glinfer.families.huggingface import SAME_MATHS, HuggingFace
 from glinfer.families.layer import LayerConfig
 from glinfer.families.names import Names
 from glinfer.families.record import Family
@@ -21,13 +19,11 @@ FAMILY = Family(
     gated=False,
     activation="gelu_new",
     biases=("q", "k", "v", "o", "up", "down", "head"),
-    usual={"hidden_act": "gelu_new", "partial_rotary_factor": 0.5},
+    usual={"partial_rotary_factor": 0.5},
     huggingface=HuggingFace(
         sizes=(51200, 2048, 8192, 24, 32, 0, 0, 2048),
         eps=1e-5,
-        keys={"layer_norm_eps": ("layer_norm_eps",)},
         only={**SAME_MATHS, "qk_layernorm": (False, None), "tie_word_embeddings": (False, None)},
-        rope=partial(angles, share=0.5),
     ),
     gguf=Gguf("phi2", partial_rotary=True),
 )

@@ -1,7 +1,4 @@
-"""Qwen 2 (Qwen Team 2024): a Llama whose queries, keys and values have biases; a window in its last layers.
-
-Defaults follow Qwen2Config in Hugging Face's transformers 5, whose models always have the biases.
-"""
+"""Qwen 2 (Qwen Team 2024): a Llama whose queries, keys and values have biases; a window in its last layers."""
 
 from glinfer.families.gguf import Gguf
 from glinfer.families.huggingface import Fields, HuggingFace, later_windows
@@ -10,14 +7,14 @@ from glinfer.families.settings import Settings
 
 
 def _biases(settings: Settings, fields: Fields) -> Fields:
-    """The models have their biases whatever the file says."""
+    """As in transformers, models have their biases whatever the file says."""
     return {"attention_bias": True}
 
 
 FAMILY = Family(
     "qwen2",
     attention_biases=("q", "k", "v"),
-    usual={"hidden_act": "silu", "attention_bias": True},
+    usual={"attention_bias": True},
     huggingface=HuggingFace(sizes=(151936, 4096, 22016, 32, 32, 32, 0, 32768), windows=later_windows, more=_biases),
     gguf=Gguf("qwen2"),
 )

@@ -1,7 +1,4 @@
-"""Qwen 2 with experts (Qwen Team 2024): many small MLPs in a layer, and a wider one that all tokens share.
-
-Defaults follow Qwen2MoeConfig in Hugging Face's transformers 5.
-"""
+"""Qwen 2 with experts (Qwen Team 2024): many small MLPs in a layer, and a wider one that all tokens share."""
 
 from dataclasses import replace
 
@@ -30,7 +27,7 @@ FAMILY = replace(
     names=replace(qwen3_moe.EXPERT_NAMES, shared_router="mlp.shared_expert_gate"),
     layer=LayerConfig(),
     attention_biases=("q", "k", "v"),
-    usual={"hidden_act": "silu", "attention_bias": True, "shared_expert_intermediate_size": 5632},
+    usual={"attention_bias": True, "shared_expert_intermediate_size": 5632},
     huggingface=replace(
         qwen3_moe.FAMILY.in_huggingface,
         sizes=(151936, 2048, 1408, 24, 16, 16, 0, 32768),

@@ -1,7 +1,4 @@
-"""Qwen 3 (Qwen Team 2025): a Llama with normalised heads of queries and keys; a window in its last layers.
-
-Defaults follow Qwen3Config in Hugging Face's transformers 5.
-"""
+"""Qwen 3 (Qwen Team 2025): a Llama with normalised heads of queries and keys; a window in its last layers."""
 
 from glinfer.families.gguf import Gguf
 from glinfer.families.huggingface import Classifier, HuggingFace, later_windows
@@ -24,7 +21,6 @@ FAMILY = Family(
     "qwen3",
     layer=LayerConfig(head_norms="head"),
     attention_biases=("q", "k", "v", "o"),
-    usual={"hidden_act": "silu"},
     huggingface=HuggingFace(
         sizes=(151936, 4096, 22016, 32, 32, 32, 128, 32768),
         windows=later_windows,

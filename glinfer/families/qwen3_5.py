@@ -1,17 +1,17 @@
 """Qwen 3.5's text models (Qwen Team 2026): three of four layers have the gated delta rule in place of attention.
 
-Defaults follow Qwen3_5TextConfig in Hugging Face's transformers 5. Attention has output gates, and a quarter of
-each of its heads is rotated. All norms but the one after the delta rule add 1 to their gains.
+Attention has output gates, and a quarter of each of its heads is rotated. All norms but the one after the delta rule
+add 1 to their gains.
 """
 
 from dataclasses import replace
-from functools import partial
 
 from glinfer.families.gguf import Gguf, windows
-from glinfer.families.huggingface import Fields, HuggingFace, angles, layer_kinds
+from glinfer.families.huggingface import Fields, HuggingFace, layer_kinds
 from glinfer.families.layer import DELTA, FULL, LONGEST_PERIOD, LayerConfig, every, shortest_pattern
 from glinfer.families.names import GGUF_NAMES
 from glinfer.families.record import Family
+from glinfer.families.scans import rule_metadata
 from glinfer.families.settings import Keys, Settings
 
 _SIZES = {
@@ -41,20 +41,7 @@ def _delta_metadata(keys: Keys, fields: Fields) -> Fields:
     pattern = every(keys.whole(_PERIOD, 4, most=LONGEST_PERIOD), fields["num_hidden_layers"], DELTA, FULL)
     if DELTA not in pattern:
         return windows(keys, fields)
-    key_heads, heads, inner = (keys.whole(f"ssm.{each}") for each in ("group_count", "time_step_rank", "inner_size"))
-    if heads % key_heads:
-        raise keys.refused("ssm.time_step_rank", f"a multiple of the {key_heads} of ssm.group_count")
-    if inner % heads:
-        raise keys.refused("ssm.inner_size", f"a multiple of the {heads} heads of ssm.time_step_rank")
-    return {
-        **windows(keys, fields),
-        "layer_types": pattern,
-        "linear_num_key_heads": key_heads,
-        "linear_num_value_heads": heads,
-        "linear_key_head_dim": keys.whole("ssm.state_size"),
-        "linear_value_head_dim": inner // heads,
-        "linear_conv_kernel_dim": keys.whole("ssm.conv_kernel"),
-    }
+    return {**windows(keys, fields), "layer_types": pattern, **rule_metadata(keys)}
 
 
 FAMILY = Family(
@@ -63,22 +50,17 @@ FAMILY = Family(
     layer=LayerConfig(head_norms="head", gated=True),
     attention_biases=("q", "k", "v", "o"),
     usual={
-        "hidden_act": "silu",
         "layer_norm_eps": 1e-6,
         "tie_word_embeddings": True,
         "rope_theta": 1e7,
         "partial_rotary_factor": 0.25,
         "layer_types": ("linear_attention",) * 3 + ("full_attention",),
-        "linear_num_key_heads": 16,
+        **_SIZES,
         "linear_num_value_heads": 16,
-        "linear_key_head_dim": 128,
-        "linear_value_head_dim": 128,
-        "linear_conv_kernel_dim": 4,
     },
     huggingface=HuggingFace(
         sizes=(248320, 4096, 12288, 32, 16, 4, 256, 32768),
         windows=_delta_layers,
-        rope=partial(angles, share=0.25),
         buffers=r"(.*\.)?rotary_emb\.inv_freq|mtp\..*",
         wrapped=("qwen3_5",),
     ),

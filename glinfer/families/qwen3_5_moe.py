@@ -1,7 +1,6 @@
 """Qwen 3.5's text models with experts (Qwen Team 2026): many small MLPs in a layer, and one that all tokens share.
 
-Defaults follow Qwen3_5MoeTextConfig in Hugging Face's transformers 5. The files have the matrices of all experts
-of a layer in one tensor, gate above up.
+The files have the matrices of all experts of a layer in one tensor, gate above up.
 """
 
 from dataclasses import replace

@@ -1,7 +1,4 @@
-"""Qwen 3 with experts (Qwen Team 2025): a Qwen 3 whose layers have many small MLPs, of which each token uses a few.
-
-Defaults follow Qwen3MoeConfig in Hugging Face's transformers 5.
-"""
+"""Qwen 3 with experts (Qwen Team 2025): a Qwen 3 whose layers have many small MLPs, of which each token uses a few."""
 
 from dataclasses import replace
 
@@ -33,7 +30,7 @@ FAMILY = Family(
     names=EXPERT_NAMES,
     layer=LayerConfig(head_norms="head"),
     attention_biases=("q", "k", "v", "o"),
-    usual={"hidden_act": "silu", "norm_topk_prob": True},
+    usual={"norm_topk_prob": True},
     huggingface=HuggingFace(
         sizes=(151936, 2048, 768, 24, 32, 4, 0, 32768),
         keys={"intermediate_size": ("moe_intermediate_size",)},

@@ -1,7 +1,6 @@
 """Qwen3-Next (Qwen Team 2025): the layers of Qwen 3.5 with experts, in files of another form.
 
-Defaults follow Qwen3NextConfig in Hugging Face's transformers 5. Each expert has its own tensors, and the rows of
-the matrices before a delta rule are grouped by key head.
+Each expert has its own tensors, and the rows of the matrices before a delta rule are grouped by key head.
 """
 
 from dataclasses import replace

@@ -1,7 +1,6 @@
 """Qwen 3-VL's text models (Qwen Team 2025): a Qwen 3 whose positions have sections, which are equal in text.
 
-Defaults follow Qwen3VLTextConfig in Hugging Face's transformers 5. :mod:`glinfer.families.qwen3_vl_vision` has the
-encoder of its images.
+:mod:`glinfer.families.qwen3_vl_vision` has the encoder of its images.
 """
 
 from dataclasses import replace

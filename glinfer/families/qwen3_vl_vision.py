@@ -10,8 +10,6 @@ from dataclasses import replace
 from glinfer.families import siglip
 from glinfer.families.gguf import Gguf
 from glinfer.families.huggingface import HuggingFace
-from glinfer.families.names import Names
-from glinfer.families.record import Family
 from glinfer.limits import MAX_DEEP_VECTORS
 
 
@@ -25,7 +23,8 @@ def _mergers(whole: str, deep: str, parts: tuple[str, str]) -> dict[str, str]:
     return first | further | {f"dense_norm.{2 * n + 2}": str(n) for n in range(MAX_DEEP_VECTORS)}
 
 
-NAMES = Names(
+NAMES = replace(
+    siglip.NAMES,
     embeddings="visual.pos_embed",
     patches="visual.patch_embed.proj",
     layer="visual.blocks.{}.",
@@ -33,26 +32,20 @@ NAMES = Names(
     projection="attn.{}_proj",
     output="attn.proj",
     mlp_norm="norm2",
-    gate="",
     up="mlp.linear_fc1",
     down="mlp.linear_fc2",
     final_norm="visual.merger.norm",
-    head="",
     dense="visual.{}",
     dense_norm="visual.deepstack_merger_list.{}.norm",
     letters=_mergers("merger.{}", "deepstack_merger_list.{}.{}", ("linear_fc1", "linear_fc2")),
 )
-FAMILY = Family(
-    "qwen3_vl_vision",
+FAMILY = replace(
+    siglip.FAMILY,
+    name="qwen3_vl_vision",
     names=NAMES,
-    norm="layer",
     positions="halves",
-    gated=False,
-    activation="gelu_new",
-    encodes=True,
     by_grid=True,
-    biases=("q", "k", "v", "o", "up", "down", "patches"),
-    usual={"tie_word_embeddings": True, "pooling": "mean", "hidden_act": "gelu_new"},
+    usual={},
     huggingface=HuggingFace(sizes=(2304, 1152, 4304, 27, 16, 0, 0, 0), names=replace(NAMES, projection="attn.qkv")),
     gguf=Gguf(
         "clip",

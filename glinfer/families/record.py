@@ -31,7 +31,7 @@ class Family:
         gated: whether the MLP has a gate.
         single: whether a layer has one branch: it mixes tokens, or it is an MLP.
         scans: whether its layers with a state have the scan of Mamba-2 instead of the gated delta rule.
-        activation: the usual ``hidden_act`` of models in files; GGUF files have no other.
+        activation: the usual ``hidden_act``; GGUF files have no other.
         sigmoid_router: whether the weights of experts are sigmoids, see :class:`glinfer.families.layer.Experts`.
         scaled_embeddings: whether embeddings are multiplied by the square root of the width.
         encodes: whether its models only embed texts: tokens see later tokens, so texts cannot be continued.
@@ -42,7 +42,7 @@ class Family:
             without experts, and ``head`` that always have a bias.
         attention_biases, mlp_biases: the matrices that have a bias in a model with ``attention_bias`` or ``mlp_bias``;
             ``expert_sum_bias`` for the sum of experts.
-        usual: fields of :class:`glinfer.config.ModelConfig` for a shape given as options.
+        usual: further fields of :class:`glinfer.config.ModelConfig` for a shape given as options, see :attr:`options`.
         huggingface, gguf: its form in files of these formats; None for unsupported formats.
         manifest: the one supported value of each setting of its Gab manifests, see
             :mod:`glinfer.formats.manifest.model`; empty without this format.
@@ -89,6 +89,19 @@ class Family:
         It has learned positions, and its tokens see only earlier ones.
         """
         return self.positions == "learned" and not self.encodes
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Fields of :class:`glinfer.config.ModelConfig` for a shape given as options."""
+        tied = self.encodes or (self.huggingface is not None and self.huggingface.tied)
+        return {
+            "hidden_act": self.activation,
+            "rope_theta": self.rope_theta,
+            **({"tie_word_embeddings": True} if tied else {}),
+            **({"pooling": "mean"} if self.encodes else {}),
+            **({"use_expert_bias": True} if self.names.expert_bias else {}),
+            **self.usual,
+        }
 
     @property
     def experts(self) -> bool:

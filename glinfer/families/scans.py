@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from glinfer.errors import FormatError
-from glinfer.families.gguf import windows
+from glinfer.families.gguf import other_layers
 from glinfer.families.huggingface import Fields
-from glinfer.families.layer import DELTA, FULL, LONGEST_CONVOLUTION, shortest_pattern
-from glinfer.families.settings import Keys, Settings, is_whole, quoted
+from glinfer.families.layer import DELTA, FULL, LONGEST_CONVOLUTION
+from glinfer.families.settings import Keys, Settings, quoted
 
 _SIZES = (
     "linear_num_value_heads",
@@ -17,6 +17,14 @@ _SIZES = (
     "linear_num_key_heads",
     "linear_conv_kernel_dim",
 )
+USUAL = {
+    "linear_num_key_heads": 1,
+    "linear_key_head_dim": 128,
+    "linear_value_head_dim": 64,
+    "linear_conv_kernel_dim": 4,
+    "conv_bias": True,
+}
+"""Sizes that most families have in shapes given as options."""
 KINDS = {"attention": FULL, FULL: FULL, "mamba": DELTA, DELTA: DELTA}
 """The kinds of layers by their names in files."""
 _LIMIT, _NO_LIMITS = "time_step_limit", ([0, math.inf], [0, {"__float__": "Infinity"}])
@@ -35,7 +43,8 @@ def scan_sizes(settings: Settings, names: tuple[str, ...], usual: Mapping[str, i
         field: settings.whole(name, usual[field], **most.get(name, {}))
         for field, name in zip(_SIZES, names[:5], strict=True)
     }
-    return {**found, "conv_bias": settings.flag(names[5], default=True)}
+    groups = found["linear_num_key_heads"]
+    return {**found, "linear_norm_groups": groups, "conv_bias": settings.flag(names[5], default=True)}
 
 
 def kinds_of(settings: Settings, name: str, layers: int, known: dict[str, str], usual: list[str]) -> list[str]:
@@ -53,31 +62,26 @@ def kinds_of(settings: Settings, name: str, layers: int, known: dict[str, str], 
 
 def scan_metadata(keys: Keys, fields: Fields) -> Fields:
     """The layers with a scan in a GGUF file, those without key-value heads, and its sizes."""
-    name, layers = "attention.head_count_kv", fields["num_hidden_layers"]
-    found = keys.listed(name)
-    found = found if isinstance(found, list) else [found or 0] * layers
-    counts = {each for each in found if is_whole(each, 1)}
-    if len(found) != layers or len(counts) > 1 or any(each not in (0, *counts) for each in found):
-        raise keys.refused(name, f"{layers} numbers, 0 or the same one")
-    heads = {"num_key_value_heads": max(counts, default=fields["num_attention_heads"])}
-    pattern = shortest_pattern([FULL if each else DELTA for each in found])
-    if DELTA not in pattern:
-        return {**windows(keys, fields), **heads}
-    return {**heads, "layer_types": pattern, **sizes_of_metadata(keys)}
+    found = other_layers(keys, fields, DELTA, 0)
+    return {**found, **sizes_of_metadata(keys)} if "layer_types" in found else found
 
 
 def sizes_of_metadata(keys: Keys) -> Fields:
     """The sizes of a scan in a GGUF file."""
-    rows, inner = keys.whole("ssm.time_step_rank"), keys.whole("ssm.inner_size")
-    if inner % rows:
-        raise keys.refused("ssm.inner_size", f"a multiple of the {rows} heads of ssm.time_step_rank")
-    groups = keys.whole("ssm.group_count")
+    return {**rule_metadata(keys), "linear_norm_groups": keys.whole("ssm.group_count"), "conv_bias": True}
+
+
+def rule_metadata(keys: Keys) -> Fields:
+    """The sizes of a delta rule or of a scan in a GGUF file."""
+    groups, heads, inner = (keys.whole(f"ssm.{each}") for each in ("group_count", "time_step_rank", "inner_size"))
+    if heads % groups:
+        raise keys.refused("ssm.time_step_rank", f"a multiple of the {groups} of ssm.group_count")
+    if inner % heads:
+        raise keys.refused("ssm.inner_size", f"a multiple of the {heads} heads of ssm.time_step_rank")
     return {
         "linear_num_key_heads": groups,
-        "linear_num_value_heads": rows,
+        "linear_num_value_heads": heads,
         "linear_key_head_dim": keys.whole("ssm.state_size"),
-        "linear_value_head_dim": inner // rows,
+        "linear_value_head_dim": inner // heads,
         "linear_conv_kernel_dim": keys.whole("ssm.conv_kernel"),
-        "linear_norm_groups": groups,
-        "conv_bias": True,
     }

@@ -1,7 +1,4 @@
-"""Seed-OSS (ByteDance Seed 2025): a Llama whose queries, keys and values have biases.
-
-Defaults follow SeedOssConfig in Hugging Face's transformers 5.
-"""
+"""Seed-OSS (ByteDance Seed 2025): a Llama whose queries, keys and values have biases."""
 
 from dataclasses import replace
 
@@ -21,7 +18,7 @@ FAMILY = Family(
     "seed_oss",
     attention_biases=("q", "k", "v"),
     mlp_biases=("gate", "up", "down"),
-    usual={"hidden_act": "silu", "attention_bias": True},
+    usual={"attention_bias": True},
     huggingface=HuggingFace(
         sizes=(155136, 4096, 27648, 64, 80, 8, 128, 524288),
         only={**SAME_MATHS, "attention_out_bias": (False, None)},

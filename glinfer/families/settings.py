@@ -103,6 +103,18 @@ class Settings:
             raise self.refused(name, "a number above 0")
         return float(value)
 
+    def numbers(self, name: str, count: int, default: list[float] | None = None) -> list[float]:
+        """Read a list of ``count`` numbers above 0, or of any length if ``count`` is 0; a missing one is ``default``.
+
+        Raises:
+            FormatError: the setting is something else, or is missing without a default.
+        """
+        found = default if (value := self.value(name)) is None else value
+        if not isinstance(found, list) or (count and len(found) != count):
+            raise self.refused(name, f"a list of {count} numbers above 0")
+        each = Settings({f"{name}[{index}]": number for index, number in enumerate(found)}, self.label)
+        return [each.number(key) for key in each.values]
+
     def flag(self, name: str, *, default: bool = False) -> bool:
         """Read true or false; a missing one is ``default``.
 

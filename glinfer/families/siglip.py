@@ -35,7 +35,7 @@ FAMILY = Family(
     activation="gelu_new",
     encodes=True,
     biases=("q", "k", "v", "o", "up", "down", "patches"),
-    usual={"tie_word_embeddings": True, "pooling": "mean", "hidden_act": "gelu_new", "rotary_layers": (0,)},
+    usual={"rotary_layers": (0,)},
     huggingface=HuggingFace(sizes=(0, 1152, 3072, 12, 16, 0, 0, 0)),
     gguf=Gguf(
         "clip",

@@ -1,12 +1,7 @@
-"""StableLM 3B and StableLM 2 1.6B (Stability AI 2023): LayerNorm, heads rotated in part, and a gated MLP.
-
-Defaults follow StableLmConfig in Hugging Face's transformers 5.
-"""
-
-from functools import partial
+"""StableLM 3B and StableLM 2 1.6B (Stability AI 2023): LayerNorm, heads rotated in part, and a gated MLP."""
 
 from glinfer.families.gguf import Gguf
-from glinfer.families.huggingface import SAME_MATHS, Fields, HuggingFace, angles
+from glinfer.families.huggingface import SAME_MATHS, Fields, HuggingFace
 from glinfer.families.record import Family
 from glinfer.families.settings import Settings
 
@@ -20,13 +15,11 @@ FAMILY = Family(
     "stablelm",
     norm="layer",
     attention_biases=("q", "k", "v"),
-    usual={"hidden_act": "silu", "partial_rotary_factor": 0.25},
+    usual={"partial_rotary_factor": 0.25},
     huggingface=HuggingFace(
         sizes=(50304, 2560, 6912, 32, 32, 32, 0, 4096),
         eps=1e-5,
-        keys={"layer_norm_eps": ("layer_norm_eps",)},
         only={**SAME_MATHS, "use_parallel_residual": (False,), "qk_layernorm": (False,)},
-        rope=partial(angles, share=0.25),
         more=_biases,
     ),
     gguf=Gguf("stablelm", partial_rotary=True),

@@ -1,7 +1,4 @@
-"""StarCoder 2 (Lozhkov et al. 2024): LayerNorm, rotary positions, an MLP without a gate, and biases everywhere.
-
-Defaults follow Starcoder2Config in Hugging Face's transformers 5.
-"""
+"""StarCoder 2 (Lozhkov et al. 2024): LayerNorm, rotary positions, an MLP without a gate, and biases everywhere."""
 
 from functools import partial
 
@@ -17,7 +14,6 @@ FAMILY = Family(
     gated=False,
     activation="gelu_new",
     biases=("q", "k", "v", "o", "up", "down"),
-    usual={"hidden_act": "gelu_new", "tie_word_embeddings": True},
     huggingface=HuggingFace(
         sizes=(49152, 3072, 12288, 30, 24, 2, 0, 4096),
         eps=1e-5,

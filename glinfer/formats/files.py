@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from glinfer.errors import FormatError, InputError
+from glinfer.errors import ConfigError, FormatError, InputError
 
 _BLOBS_ABOVE = 3  # most levels above a model's folder at which Hugging Face's hub cache has ``blobs``
 _ADDRESS = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+:/")  # pathlib collapses two slashes into one
@@ -330,6 +330,15 @@ def lock(place: int, *, wait: bool = False) -> bool | None:
     except OSError:  # some network file systems have no locks
         return None
     return True
+
+
+@contextlib.contextmanager
+def described_by(what: str, kind: str = "model") -> Iterator[None]:
+    """Turn a ConfigError within the block into a FormatError: ``what`` describes no possible ``kind``."""
+    try:
+        yield
+    except ConfigError as error:
+        raise FormatError(f"{what} describes no possible {kind}: {error}") from None
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from glinfer.config import ModelConfig
 from glinfer.errors import FormatError
 from glinfer.formats.checkpoint import Checkpoint
+from glinfer.formats.tensors import head_weight
 
 
 def of_two_tokens(checkpoint: Checkpoint, yes: int, no: int) -> Checkpoint:
@@ -25,8 +26,7 @@ def of_two_tokens(checkpoint: Checkpoint, yes: int, no: int) -> Checkpoint:
             f"{checkpoint.source}: its scored tokens are {yes} and {no}, of a {config.model_type} model of "
             f"{config.vocab_size} tokens; expected two of a model whose prompt for this is known, such as Qwen 3"
         )
-    name = f"{config.family.names.vocabulary(tied=config.tie_word_embeddings)}.weight"
-    yes_row, no_row = (checkpoint.rows(name, token, token + 1)[0] for token in (yes, no))
+    yes_row, no_row = (checkpoint.rows(head_weight(config), token, token + 1)[0] for token in (yes, no))
     return with_classifier(checkpoint, yes_row, no_row, prompt)
 
 

@@ -19,11 +19,11 @@ from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from glinfer.config import ModelConfig
-from glinfer.errors import ConfigError, FormatError, InputError
+from glinfer.errors import FormatError, InputError
 from glinfer.families.settings import quoted
 from glinfer.formats.checkpoint import Checkpoint, check_checkpoint, check_tensors
 from glinfer.formats.embedding import Embedding
-from glinfer.formats.files import AnyPath, replacing, shown, words_of
+from glinfer.formats.files import AnyPath, described_by, replacing, shown, words_of
 from glinfer.formats.huggingface.config import check_scaling
 from glinfer.formats.packed import PackedTensor
 from glinfer.formats.safetensors_file import Bytes, FoundTensor, floats_of, map_bytes, read_header
@@ -76,10 +76,8 @@ def _config(metadata: Mapping[str, str], label: str) -> ModelConfig:
             f"{label}: its metadata has {found} {config_too}; expected format {_FORMAT!r} and a config; "
             "only files that glinfer saved can be loaded"
         )
-    try:
+    with described_by(f"{label}: the config in its metadata"):
         config = ModelConfig.from_json(metadata["config"])
-    except ConfigError as error:
-        raise FormatError(f"{label}: the config in its metadata describes no possible model: {error}") from None
     check_scaling(config, label)
     return config
 

@@ -57,6 +57,33 @@ class FoundTensor:
         return math.prod(self.shape) * np.dtype(STORED.get(self.dtype, "u1")).itemsize
 
 
+@dataclass(frozen=True)
+class ScaledTensor(FoundTensor):
+    """Packed weights as one tensor of their shape, with a separate tensor of their scales.
+
+    Attributes:
+        scales: the scales, under the same name in the file and a ``suffix``.
+        per_byte: the number of weights in a byte.
+    """
+
+    scales: FoundTensor
+    suffix: str
+    per_byte: int
+
+    @property
+    def nbytes(self) -> int:
+        """The size in bytes of the packed weights alone."""
+        return super().nbytes // self.per_byte
+
+
+def check_stored(found: FoundTensor, where: str) -> None:
+    """Refuse a tensor of a type that is not in :data:`STORED`."""
+    if found.dtype not in STORED:
+        raise FormatError(
+            f"{where} is {found.dtype}, which is not supported; expected one of {', '.join(STORED)}; convert it first"
+        )
+
+
 def read_header(path: Path, longest: int = MAX_HEADER_BYTES) -> tuple[dict[str, FoundTensor], dict[str, str]]:
     """Read the tensors and the metadata in the header of a safetensors file; the library checks it too."""
     label = shown(path)

@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 
 from glinfer.config import ModelConfig
-from glinfer.errors import ConfigError, FormatError
+from glinfer.errors import FormatError
 from glinfer.families import TOWERS
+from glinfer.families.huggingface import SIZES, TANH, Fields
 from glinfer.families.record import Family
 from glinfer.families.settings import Settings, is_whole, quoted
 from glinfer.formats.checkpoint import Checkpoint, FloatArray, check_blocks
-from glinfer.formats.files import AnyPath, is_directory, shown
+from glinfer.formats.files import AnyPath, described_by, is_directory, shown
 from glinfer.formats.gguf.file import GgufFile, GgufTensor, is_gguf
 from glinfer.formats.gguf.model import checked_parts
 from glinfer.formats.gguf.split import read_gguf_file
@@ -34,7 +35,6 @@ _TYPES = ("smolvlm", "idefics3", *_QWENS)
 _PROJECTORS = {"idefics3": "SmolVLM", "qwen3vl_merger": "Qwen3-VL and Qwen 3.5"}
 _PROCESSORS = (("preprocessor_config.json", ""), ("processor_config.json", "image_processor"))
 _SECTIONS, _DEEP = "rope.dimension_sections", (8, 16, 24)
-_FILTERS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}
 _LANCZOS, _BICUBIC, _RESCALE, _HALF = 1, 3, 1 / 255, (0.5, 0.5, 0.5)
 _CLIP = {"image_mean": (0.48145466, 0.4578275, 0.40821073), "image_std": (0.26862954, 0.26130258, 0.27577711)}
 _SIZES = {"shortest_edge": (256**2, "min_pixels"), "longest_edge": (4096**2, "max_pixels")}
@@ -138,41 +138,47 @@ def _fitting(fields: Mapping[str, Any], side: int, scale: int, label: str) -> Mo
 
 def _shape(family: Family, fields: Mapping[str, Any], label: str) -> ModelConfig:
     """The shape of an encoder with these fields of a configuration."""
-    try:
-        return ModelConfig(**{**family.usual, **fields, "model_type": family.name})
-    except ConfigError as error:
-        raise FormatError(f"{label}: it describes no possible image encoder: {error}") from None
+    with described_by(f"{label}: it", "image encoder"):
+        return ModelConfig(**{**family.options, **fields, "model_type": family.name})
 
 
 def _in_huggingface(path: AnyPath) -> Vision | str:
     config_file, weights = locate(path)
     values = read_json(config_file, MAX_CONFIG_BYTES)
-    label, kind = shown(config_file), values.get("model_type")
-    if kind in _QWENS:
-        return _qwen_in_huggingface(config_file, weights, values)
-    if kind not in _TYPES:
-        pictured = isinstance(values.get("vision_config"), dict)
-        known = " and ".join(_TYPES)
-        return f"images of {quoted(kind)} models are not supported, only those of {known}" if pictured else _NONE
-    own = values.get("vision_config")
+    label, kind, own = shown(config_file), values.get("model_type"), values.get("vision_config")
     settings = Settings(own if isinstance(own, dict) else {}, f"{label}: vision_config")
+    if kind in _QWENS:
+        return _qwen_in_huggingface(config_file, weights, settings, deep=kind == _QWEN)
+    if kind not in _TYPES:
+        known = " and ".join(_TYPES)
+        return (
+            f"images of {quoted(kind)} models are not supported, only those of {known}"
+            if isinstance(own, dict)
+            else _NONE
+        )
     settings.only("num_channels", (3, None))
-    usual = _SIGLIP.in_huggingface
     side, scale = settings.whole("image_size", 224), Settings(values, label).whole("scale_factor", 2, most=64)
     fields = {
-        "hidden_size": settings.whole("hidden_size", usual.sizes[1]),
-        "intermediate_size": settings.whole("intermediate_size", usual.sizes[2]),
-        "num_hidden_layers": settings.whole("num_hidden_layers", usual.sizes[3]),
-        "num_attention_heads": settings.whole("num_attention_heads", usual.sizes[4]),
-        "patch_size": settings.whole("patch_size", 32, most=MAX_IMAGE_SIDE),
-        "layer_norm_eps": settings.number("layer_norm_eps", usual.eps),
-        "hidden_act": settings.one_of("hidden_act", usual.activations["hidden_act"], "gelu_pytorch_tanh"),
+        **_sizes(settings, _SIGLIP, "num_hidden_layers", "num_attention_heads", 32),
+        "layer_norm_eps": settings.number("layer_norm_eps", _SIGLIP.in_huggingface.eps),
         "dense": ((read_config(config_file).hidden_size, False, "none"),),
     }
     config = _fitting(fields, side, scale, label)
     checkpoint = _tensors(config, config_file, weights, ("vision_model.", "connector."))
     given = _processor(config_file.parent)
     return given if isinstance(given, str) else Vision(checkpoint, _form(given, side))
+
+
+def _sizes(settings: Settings, family: Family, layers: str, heads: str, patch: int) -> Fields:
+    """The fields that both forms of encoders have, with the names of two of them and the usual side of a patch."""
+    form = family.in_huggingface
+    names = ("hidden_size", "intermediate_size", layers, heads)
+    found = [settings.whole(name, usual) for name, usual in zip(names, form.sizes[1:5], strict=True)]
+    return {
+        **dict(zip(SIZES[1:5], found, strict=True)),
+        "patch_size": settings.whole("patch_size", patch, most=MAX_IMAGE_SIDE),
+        "hidden_act": settings.one_of("hidden_act", form.activations["hidden_act"], TANH),
+    }
 
 
 def _tensors(config: ModelConfig, config_file: Path, weights: Path, prefixes: tuple[str, ...]) -> Checkpoint:
@@ -186,28 +192,21 @@ def _tensors(config: ModelConfig, config_file: Path, weights: Path, prefixes: tu
     return loaded(config, stored, found, shown(config_file.parent))
 
 
-def _qwen_in_huggingface(config_file: Path, weights: Path, values: Mapping[str, Any]) -> Vision | str:
-    """The encoder of a Qwen3-VL, or of a Qwen 3.5, which gives one vector for each token."""
-    label, own = shown(config_file), values.get("vision_config")
-    settings = Settings(own if isinstance(own, dict) else {}, f"{label}: vision_config")
+def _qwen_in_huggingface(config_file: Path, weights: Path, settings: Settings, *, deep: bool) -> Vision | str:
+    """The encoder of a Qwen3-VL (``deep``), or of a Qwen 3.5, which gives one vector for each token."""
+    label = shown(config_file)
     for name, only in (("in_channels", (3, None)), ("temporal_patch_size", (2, None))):
         settings.only(name, only)
-    usual = _BY_GRID.in_huggingface
     angles = settings.values.get("rope_parameters")
     fields = {
-        "hidden_size": settings.whole("hidden_size", usual.sizes[1]),
-        "intermediate_size": settings.whole("intermediate_size", usual.sizes[2]),
-        "num_hidden_layers": settings.whole("depth", usual.sizes[3]),
-        "num_attention_heads": settings.whole("num_heads", usual.sizes[4]),
-        "patch_size": settings.whole("patch_size", 16, most=MAX_IMAGE_SIDE),
+        **_sizes(settings, _BY_GRID, "depth", "num_heads", 16),
         "layer_norm_eps": 1e-6,
         "rope_theta": Settings(angles if isinstance(angles, dict) else {}, label).number("rope_theta", 10000.0),
-        "hidden_act": settings.one_of("hidden_act", usual.activations["hidden_act"], "gelu_pytorch_tanh"),
     }
     scale, places = settings.whole("spatial_merge_size", 2, most=64), settings.whole("num_position_embeddings", 2304)
     width = settings.whole("out_hidden_size", 3584)
-    deep = settings.values.get("deepstack_visual_indexes", _DEEP) if values["model_type"] == _QWEN else ()
-    config = _any_shape(fields, places, scale, width, deep, label)
+    layers = settings.values.get("deepstack_visual_indexes", _DEEP) if deep else ()
+    config = _any_shape(fields, places, scale, width, layers, label)
     checkpoint = _tensors(config, config_file, weights, ("visual.",))
     found = _processor(config_file.parent)
     return found if isinstance(found, str) else Vision(checkpoint, _piece(found, config))
@@ -238,7 +237,6 @@ def _any_shape(fields: Mapping[str, Any], places: int, scale: int, width: int, d
 
 def _piece(settings: Settings, config: ModelConfig) -> ImageForm:
     """The form of images of any shape in the settings of a processor."""
-    _check_steps(settings)
     scale = math.isqrt(config.patches_per_token)
     wanted = {"patch_size": config.patch_size, "merge_size": scale, "temporal_patch_size": 2}
     for name, number in wanted.items():
@@ -250,7 +248,7 @@ def _piece(settings: Settings, config: ModelConfig) -> ImageForm:
         else settings.whole(other)
         for name, (usual, other) in _SIZES.items()
     ]
-    number = settings.whole("resample", _BICUBIC, least=0, most=max(_FILTERS))
+    number = settings.whole("resample", _BICUBIC, least=0, most=_BICUBIC)
     mean, std = (_colours(settings, name, _CLIP[name]) for name in ("image_mean", "image_std"))
     return _piece_form(config, limits, number, mean, std)
 
@@ -266,33 +264,29 @@ def _piece_form(
 
 
 def _processor(folder: Path) -> Settings | str:
-    """The settings of images in the files of a Hugging Face processor, or what is missing."""
+    """The settings of images in the files of a Hugging Face processor that leaves out no step, or what is missing."""
     for name, inner in _PROCESSORS:
         if not (folder / name).is_file():
             continue
         values: Any = read_json(folder / name, MAX_CONFIG_BYTES)
         values = values.get(inner) if inner else values
-        if isinstance(values, dict):
-            return Settings(values, shown(folder / name))
+        if not isinstance(values, dict):
+            continue
+        settings = Settings(values, shown(folder / name))
+        for step in ("do_resize", "do_rescale", "do_normalize", "do_convert_rgb"):
+            settings.only(step, (True, None))
+        if abs(settings.number("rescale_factor", _RESCALE) / _RESCALE - 1) > 1e-6:
+            raise settings.refused("rescale_factor", "1/255")
+        return settings
     return f"{shown(folder)}: found no preprocessor_config.json; expected the settings of its images"
-
-
-def _check_steps(settings: Settings) -> None:
-    """Refuse processors that leave a step out."""
-    for name in ("do_resize", "do_rescale", "do_normalize", "do_convert_rgb"):
-        settings.only(name, (True, None))
-    rescale = settings.number("rescale_factor", _RESCALE)
-    if abs(rescale / _RESCALE - 1) > 1e-6:
-        raise settings.refused("rescale_factor", "1/255")
 
 
 def _form(settings: Settings, side: int) -> ImageForm:
     """The form of squares in the settings of a processor."""
-    _check_steps(settings)
     square, whole = (_edge(settings, name, usual) for name, usual in (("max_image_size", side), ("size", 4 * side)))
     if square != side:
         raise settings.refused("max_image_size", f"{side}, the side of the encoder's images")
-    number = settings.whole("resample", _LANCZOS, least=0, most=max(_FILTERS))
+    number = settings.whole("resample", _LANCZOS, least=0, most=_BICUBIC)
     mean, std = (_colours(settings, name) for name in ("image_mean", "image_std"))
     return ImageForm(side, whole, settings.flag("do_image_splitting", default=True), number, mean, std)
 

@@ -11,6 +11,7 @@ import pytest
 from each_case import each_case
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from refusals import refusal_by
 
 from glinfer.errors import FormatError
 from glinfer.formats import BpeModel, read_bpe, write_bpe
@@ -53,13 +54,7 @@ SIZE = len(_file())
 
 
 def _refusal(tmp_path: Path, data: bytes) -> str:
-    path = tmp_path / "bad.bpe"
-    path.write_bytes(data)
-    with pytest.raises(FormatError) as caught:
-        read_bpe(path)
-    message = str(caught.value)
-    assert message.startswith(f"{path}: ")
-    return message.removeprefix(f"{path}: ")
+    return refusal_by(read_bpe, tmp_path / "bad.bpe", data)
 
 
 def test_reading_gives_what_the_file_says_and_writing_gives_it_back(tmp_path: Path) -> None:

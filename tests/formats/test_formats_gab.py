@@ -12,6 +12,7 @@ import pytest
 from each_case import each_case
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from refusals import refusal_by
 
 from glinfer.config import ModelConfig
 from glinfer.errors import FormatError
@@ -35,13 +36,7 @@ def _good() -> bytes:
 
 
 def _refusal(tmp_path: Path, data: bytes) -> str:
-    path = tmp_path / "bad.gab"
-    path.write_bytes(data)
-    with pytest.raises(FormatError) as caught:
-        read_gab(path)
-    message = str(caught.value)
-    assert message.startswith(f"{path}: ")
-    return message.removeprefix(f"{path}: ")
+    return refusal_by(read_gab, tmp_path / "bad.gab", data)
 
 
 def test_every_array_is_where_the_format_says(tmp_path: Path) -> None:

@@ -12,25 +12,19 @@ import pytest
 from each_case import each_case
 from goldens.gguf_models import CONFIGS
 from goldens.models import MODELS, model_tensors, save_tensors, write_model
+from settings_files import config_with
 
 from glinfer.config import ModelConfig
 from glinfer.errors import ConfigError, FormatError, InputError
 from glinfer.formats import load_checkpoint, random_checkpoint, write_gguf
 from glinfer.formats.gguf.config import ROPE_FREQS, config_of, metadata_of
 from glinfer.formats.gguf.file import GgufFile, GgufTensor
-from glinfer.formats.huggingface.config import read_config
 from glinfer.formats.tensors import stored_tensors, weight_shapes
 
 E2B = MODELS["gemma4"].settings
 DENSE = MODELS["gemma4-dense"].settings
 WIDE_HEADS = {"head_dim": 12}
 TURNS = {"rope_type": "proportional"}
-
-
-def config_with(folder: Path, settings: dict[str, Any], **changes: Any) -> ModelConfig:
-    path = folder / "config.json"
-    path.write_text(json.dumps({**settings, **changes}), "utf-8")
-    return read_config(path)
 
 
 def test_layers_use_the_keys_and_values_of_the_last_of_their_kind(tmp_path: Path) -> None:

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 from each_case import each_case
+from goldens.gguf_file import write_gguf_file
+from refusals import refusal_by
 
 from glinfer.errors import FormatError
 from glinfer.families import FAMILIES
@@ -68,31 +70,17 @@ def gpt2_tensors() -> Tensors:
     return {**found, "output_norm.weight": drawn(WIDTH), "output_norm.bias": drawn(WIDTH)}
 
 
-class Quantised:
+def quantised(array: np.ndarray, kind: str) -> tuple[np.ndarray, str]:
     """A tensor in one of GGML's types."""
-
-    def __init__(self, array: np.ndarray, kind: str) -> None:
-        self.kind = gguf.GGMLQuantizationType[kind]
-        self.data = gguf.quants.quantize(array, self.kind)
+    return gguf.quants.quantize(array, gguf.GGMLQuantizationType[kind]), kind
 
 
 def write(path: Path, architecture: str, values: Mapping[str, Any], tensors: Mapping[str, Any], **more: Any) -> Path:
     """A file made by the package's own writer; keys get the architecture's name, those in ``more`` do not."""
-    writer = gguf.GGUFWriter(path, architecture)
     named = {f"{architecture}.{key}": value for key, value in values.items()}
-    for key, value in {**named, **{key.replace("__", "."): value for key, value in more.items()}}.items():
-        add = {bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32, str: writer.add_string}
-        add.get(type(value), writer.add_array)(key, value)
-    for name, tensor in tensors.items():
-        if isinstance(tensor, Quantised):
-            writer.add_tensor(name, tensor.data, raw_dtype=tensor.kind)
-        else:
-            writer.add_tensor(name, tensor)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
+    return write_gguf_file(
+        path, architecture, {**named, **{key.replace("__", "."): value for key, value in more.items()}}, tensors
+    )
 
 
 @pytest.fixture
@@ -100,18 +88,10 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "model.gguf"
 
 
-def refusal(path: Path) -> str:
-    with pytest.raises(FormatError) as caught:
-        read_gguf(path)
-    message = str(caught.value)
-    assert message.startswith(f"{path}: ")
-    assert len(message) < len(str(path)) + 150 + 10 * len(FAMILIES)  # some list every family
-    return message.removeprefix(f"{path}: ")
-
-
-def refused(path: Path, data: bytes) -> str:
-    path.write_bytes(data)
-    return refusal(path)
+def refusal(path: Path, data: bytes | None = None) -> str:
+    message = refusal_by(read_gguf, path, data)
+    assert len(message) < 150 + 10 * len(FAMILIES)  # some list every family
+    return message
 
 
 # The file
@@ -120,7 +100,7 @@ def refused(path: Path, data: bytes) -> str:
 @pytest.mark.skipif(not hasattr(gguf.ReaderField, "contents"), reason="gguf before 0.16 does not give a field's value")
 def test_a_file_is_read_as_the_package_reads_it(path: Path) -> None:
     more = {"general__name": "Ä", "a__true": True, "a__float": 0.1, "a__list": [3, 1, 2], "a__words": ["x", "", "→"]}
-    tensors = {"f": drawn(3, 5), "h": drawn(2, 7).astype(np.float16), "q": Quantised(drawn(4, 64), "Q4_1")}
+    tensors = {"f": drawn(3, 5), "h": drawn(2, 7).astype(np.float16), "q": quantised(drawn(4, 64), "Q4_1")}
     tensors |= {"cube": drawn(2, 3, 4), "bytes": np.arange(9, dtype=np.int8)}
     write(path, "other", {"number": 7}, tensors, **more)
     found, reader = read_gguf_file(path), gguf.GGUFReader(path)
@@ -148,7 +128,7 @@ def test_a_file_cut_short_anywhere_is_refused(path: Path) -> None:
     header = len(data) - sum(tensor.data.nbytes for tensor in read_gguf_file(path).tensors.values())
     lengths = {*range(0, header + 64, 3), *range(header, len(data), 4099), *range(len(data) - 5, len(data))}
     for length in sorted(lengths):
-        refused(path, data[:length])
+        refusal(path, data[:length])
     path.write_bytes(data)
     assert read_gguf(path).parameter_count == sum(tensor.size for tensor in llama_tensors(layers=1).values())
 
@@ -208,7 +188,7 @@ PAD = bytes(200)
 def test_hostile_files_are_refused(path: Path, data: bytes, message: str) -> None:
     tracemalloc.start()
     try:
-        assert re.search(message, refused(path, data))
+        assert re.search(message, refusal(path, data))
         assert tracemalloc.get_traced_memory()[1] < 2_000_000
     finally:
         tracemalloc.stop()
@@ -264,17 +244,17 @@ def test_a_value_that_cannot_be_read_is_refused_where_it_is_needed(
     metadata = read_gguf_file(path).metadata
     assert (repr(metadata["own.value"]), metadata["own.number"]) == (words, 7)
     assert read_gguf(path).config == expected.config
-    assert refused(path, having(b"llama.attention.scale")) == f"llama.attention.scale is {words}"
-    assert refused(path, having(b"general.type")) == f"its general.type is {words}; expected a model"
+    assert refusal(path, having(b"llama.attention.scale")) == f"llama.attention.scale is {words}"
+    assert refusal(path, having(b"general.type")) == f"its general.type is {words}; expected a model"
     cut = header(0, 1, string(b"own.value") + value[:-1])
-    assert "it is truncated; the file is damaged" in refused(path, cut)
+    assert "it is truncated; the file is damaged" in refusal(path, cut)
 
 
 def test_what_is_skipped_has_a_bound(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("glinfer.formats.gguf.file.MAX_GGUF_SKIPPED", 800)
     path.write_bytes(header(0, 1, KEY + nested(99) + PAD))
     assert repr(read_gguf_file(path).metadata["k"]) == "an array of arrays (not supported)"
-    assert refused(path, header(0, 1, KEY + nested(101) + PAD)) == (
+    assert refusal(path, header(0, 1, KEY + nested(101) + PAD)) == (
         "metadata 'k' has more than 800 elements, which exceeds the limit"
     )
 
@@ -286,7 +266,7 @@ def test_a_tensor_of_a_type_that_is_not_known_is_refused_where_it_is_needed(path
     data = path.read_bytes()
     place = data.index(b"output_norm.weight") + len("output_norm.weight") + 4 + 8
     assert data[place : place + 4] == bytes(4)
-    assert refused(path, data[:place] + struct.pack("<I", 999) + data[place + 4 :]).startswith(
+    assert refusal(path, data[:place] + struct.pack("<I", 999) + data[place + 4 :]).startswith(
         "tensor 'output_norm.weight' is type 999, which is not supported; known: F32"
     )
 
@@ -346,12 +326,12 @@ def test_llama(path: Path) -> None:
 def test_packed_matrices_stay_packed(path: Path) -> None:
     tensors = llama_tensors()
     ours = drawn(WIDTH, WIDTH)
-    tensors["blk.0.attn_q.weight"] = Quantised(permuted(ours, HEADS), "Q4_0")
-    tensors["blk.0.ffn_up.weight"] = Quantised(drawn(INNER, WIDTH), "Q5_1")
+    tensors["blk.0.attn_q.weight"] = quantised(permuted(ours, HEADS), "Q4_0")
+    tensors["blk.0.ffn_up.weight"] = quantised(drawn(INNER, WIDTH), "Q5_1")
     tensors["blk.0.attn_v.weight"] = drawn(GROUPS * HEAD, WIDTH).astype(np.float16)
-    tensors["blk.0.attn_output.weight"] = Quantised(drawn(WIDTH, WIDTH), "BF16")
+    tensors["blk.0.attn_output.weight"] = quantised(drawn(WIDTH, WIDTH), "BF16")
     tensors["output_norm.weight"] = drawn(WIDTH).astype(np.float16)
-    tensors["blk.0.ffn_norm.weight"] = Quantised(drawn(WIDTH), "Q8_0")
+    tensors["blk.0.ffn_norm.weight"] = quantised(drawn(WIDTH), "Q8_0")
     checkpoint = read_gguf(write(path, "llama", LLAMA, tensors))
     check_checkpoint(checkpoint)
     layer = "model.layers.0"
@@ -359,9 +339,9 @@ def test_packed_matrices_stay_packed(path: Path) -> None:
     attention = {"self_attn.q_proj.weight": "Q4_0", "self_attn.v_proj.weight": "F16", "self_attn.o_proj.weight": "BF16"}
     assert packed == {**attention, "mlp.up_proj.weight": "Q5_1"}
     queries = checkpoint.packed[f"{layer}.self_attn.q_proj.weight"]
-    assert np.array_equal(queries.blocks, Quantised(ours, "Q4_0").data)
+    assert np.array_equal(queries.blocks, quantised(ours, "Q4_0")[0])
     up = checkpoint.packed[f"{layer}.mlp.up_proj.weight"].blocks
-    assert np.array_equal(up, Quantised(drawn(INNER, WIDTH), "Q5_1").data)
+    assert np.array_equal(up, quantised(drawn(INNER, WIDTH), "Q5_1")[0])
     assert not up.flags.owndata
     assert not up.flags.writeable
     halves = drawn(WIDTH).astype(np.float16).astype(np.float32)
@@ -373,7 +353,7 @@ def test_packed_matrices_stay_packed(path: Path) -> None:
 
 def test_gpt2(path: Path) -> None:
     tensors = gpt2_tensors()
-    tensors["blk.1.attn_qkv.weight"] = Quantised(gpt2_tensors()["blk.1.attn_qkv.weight"], "Q8_0")
+    tensors["blk.1.attn_qkv.weight"] = quantised(gpt2_tensors()["blk.1.attn_qkv.weight"], "Q8_0")
     tensors["token_embd.weight"] = drawn(VOCAB, WIDTH).astype(np.float16)
     checkpoint = read_gguf(write(path, "gpt2", GPT2, tensors))
     check_checkpoint(checkpoint)
@@ -386,7 +366,7 @@ def test_gpt2(path: Path) -> None:
         assert np.array_equal(checkpoint.tensors[f"{name.format(0)}.weight"], expected)
         assert np.array_equal(checkpoint.tensors[f"{name.format(0)}.bias"], tensors["blk.0.attn_qkv.bias"][part])
         packed = checkpoint.packed[f"{name.format(1)}.weight"]
-        assert np.array_equal(packed.blocks, tensors["blk.1.attn_qkv.weight"].data[part])
+        assert np.array_equal(packed.blocks, tensors["blk.1.attn_qkv.weight"][0][part])
     assert checkpoint.packed["transformer.wte.weight"].format == "F16"
     assert np.array_equal(checkpoint.tensors["transformer.wpe.weight"], tensors["position_embd.weight"])
     assert np.array_equal(checkpoint.tensors["transformer.h.1.mlp.fc_out.bias"], tensors["blk.1.ffn_down.bias"])

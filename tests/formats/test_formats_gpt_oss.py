@@ -16,13 +16,13 @@ from goldens.gguf_models import CONFIGS, IDS
 from goldens.llama import llama_logits
 from goldens.models import MODELS, model_tensors, save_tensors, write_model
 from safetensors.numpy import save_file
+from settings_files import config_with
 
 import glinfer
 from glinfer.config import ModelConfig
 from glinfer.errors import ConfigError, FormatError, InputError
 from glinfer.families.layer import Experts
 from glinfer.formats import Checkpoint, load_checkpoint, random_checkpoint, write_gguf
-from glinfer.formats.huggingface.config import read_config
 from glinfer.formats.packed import GatheredTensor, PackedTensor
 from glinfer.quant.ggml import pack
 
@@ -195,15 +195,9 @@ class TestExperts:
             assert np.abs(model.logits(ids) - expected[-1]).max() <= 1e-5 * np.ptp(expected[-1])
 
 
-def config_with(folder: Path, **changes: Any) -> ModelConfig:
-    (folder / "config.json").write_text(json.dumps({**SETTINGS, **changes}))
-    return read_config(folder / "config.json")
-
-
 class TestSettings:
     def test_what_a_file_leaves_out_is_as_in_transformers(self, tmp_path: Path) -> None:
-        (tmp_path / "config.json").write_text(json.dumps({"model_type": "gpt_oss"}))
-        found = read_config(tmp_path / "config.json")
+        found = config_with(tmp_path, "gpt_oss")
         assert (found.num_hidden_layers, found.num_experts, found.num_experts_per_tok) == (36, 128, 4)
         assert (found.hidden_size, found.intermediate_size, found.head_dim) == (2880, 2880, 64)
         assert (found.sliding_window, found.layer_types) == (128, ("sliding_attention", "full_attention"))
@@ -212,11 +206,14 @@ class TestSettings:
         assert (found.rope_theta, scaling["rope_type"], scaling["factor"]) == (150000.0, "yarn", 32.0)
         assert scaling["truncate"] is False
         assert found.layer(0).sinks
-        assert dict(config_with(tmp_path, rope_scaling=None).rope_scaling)["factor"] == 32.0
-        assert config_with(tmp_path, rope_scaling=None, rope_parameters={"rope_type": "default"}).rope_scaling == ()
+        assert dict(config_with(tmp_path, SETTINGS, rope_scaling=None).rope_scaling)["factor"] == 32.0
+        assert (
+            config_with(tmp_path, SETTINGS, rope_scaling=None, rope_parameters={"rope_type": "default"}).rope_scaling
+            == ()
+        )
 
     def test_a_published_configuration(self, tmp_path: Path) -> None:
-        found = config_with(tmp_path)
+        found = config_with(tmp_path, SETTINGS)
         assert [found.layer(index).window for index in range(2)] == [20, 0]
         assert found.layer(1).experts == Experts(EXPERTS, 2, True, limit=7.0, slope=1.702)
         assert ModelConfig.from_json(found.to_json()) == found
@@ -234,7 +231,7 @@ class TestSettings:
     )
     def test_what_is_refused(self, tmp_path: Path, changes: dict[str, Any], words: str) -> None:
         with pytest.raises(FormatError, match=words):
-            config_with(tmp_path, **changes)
+            config_with(tmp_path, SETTINGS, **changes)
 
     def test_bounds_of_gates_are_for_experts(self) -> None:
         with pytest.raises(ConfigError, match=r"swiglu_limit is 7; no layer of llama has experts"):

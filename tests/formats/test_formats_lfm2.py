@@ -12,6 +12,7 @@ import pytest
 from each_case import each_case
 from family_layers import convolutions_in, layers_of
 from goldens.models import Made, write_model
+from settings_files import config_with
 
 from glinfer.config import ModelConfig
 from glinfer.errors import ConfigError, FormatError, GlinferError
@@ -19,7 +20,6 @@ from glinfer.families.layer import Experts
 from glinfer.formats import load_checkpoint, random_checkpoint, save_checkpoint
 from glinfer.formats.gguf.config import config_of
 from glinfer.formats.gguf.split import read_gguf_file
-from glinfer.formats.huggingface.config import read_config
 from glinfer.formats.tensors import weight_shapes
 
 PUBLISHED: dict[str, Any] = json.loads("""{
@@ -37,13 +37,6 @@ SMALL = {
     **{"intermediate_size": 96, "block_auto_adjust_ff_dim": False, "max_position_embeddings": 40, "vocab_size": 50},
     "layer_types": ["conv", "full_attention", "conv"],
 }
-
-
-def config_with(folder: Path, settings: dict[str, Any], **changes: Any) -> ModelConfig:
-    (folder / "config.json").write_text(
-        json.dumps({name: value for name, value in {**settings, **changes}.items() if value is not ...})
-    )
-    return read_config(folder / "config.json")
 
 
 def test_the_published_settings_are_those_of_the_record(tmp_path: Path) -> None:

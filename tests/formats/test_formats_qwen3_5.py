@@ -12,6 +12,7 @@ import pytest
 from each_case import each_case
 from family_layers import layers_of
 from goldens.models import Made, model_tensors, save_tensors, write_model
+from settings_files import config_with
 
 from glinfer.config import ModelConfig
 from glinfer.errors import ConfigError, FormatError, InputError
@@ -19,7 +20,6 @@ from glinfer.families.layer import DeltaRule, Experts
 from glinfer.formats import load_checkpoint, random_checkpoint, save_checkpoint
 from glinfer.formats.gguf.config import config_of
 from glinfer.formats.gguf.split import read_gguf_file
-from glinfer.formats.huggingface.config import read_config
 from glinfer.formats.tensors import weight_shapes
 
 PUBLISHED: dict[str, Any] = json.loads("""{
@@ -42,13 +42,6 @@ SMALL: dict[str, Any] = {
 }
 FEW_EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "tie_word_embeddings": False}
 FEW_EXPERTS |= {"moe_intermediate_size": 24, "shared_expert_intermediate_size": 24}
-
-
-def config_with(folder: Path, settings: dict[str, Any], **changes: Any) -> ModelConfig:
-    (folder / "config.json").write_text(
-        json.dumps({name: value for name, value in {**settings, **changes}.items() if value is not ...})
-    )
-    return read_config(folder / "config.json")
 
 
 def test_the_settings_of_a_file_are_those_of_the_record(tmp_path: Path) -> None:

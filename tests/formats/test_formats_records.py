@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+from settings_files import config_with
 from tiny_models import tiny
 
-from glinfer.config import ModelConfig
 from glinfer.errors import FormatError
 from glinfer.families.layer import Experts
 from glinfer.formats import random_checkpoint, save_checkpoint
 from glinfer.formats.gguf.model import checkpoint_of
 from glinfer.formats.gguf.split import read_gguf_file
-from glinfer.formats.huggingface.config import read_config
 from glinfer.formats.tensors import weight_shapes
-
-
-def config_with(folder: Path, family: str, **settings: Any) -> ModelConfig:
-    (folder / "config.json").write_text(json.dumps({"model_type": family, **settings}))
-    return read_config(folder / "config.json")
 
 
 def test_hunyuan_has_a_larger_base_of_angles(tmp_path: Path) -> None:

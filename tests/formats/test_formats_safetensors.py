@@ -13,6 +13,7 @@ import pytest
 from each_case import each_case
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from refusals import refusal_by
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
@@ -40,14 +41,6 @@ METADATA = {"format": "glinfer", "config": SMALL.to_json()}
 
 def _tensors() -> dict[str, np.ndarray]:
     return {name: np.full(shape, 1.5, np.float32) for name, shape in weight_shapes(SMALL).items()}
-
-
-def _refusal(path: Path) -> str:
-    with pytest.raises(FormatError) as caught:
-        read_safetensors(path)
-    message = str(caught.value)
-    assert message.startswith(f"{path}: ")
-    return message.removeprefix(f"{path}: ")
 
 
 @pytest.fixture
@@ -84,17 +77,19 @@ def test_truncated_and_padded_files_name_both_sizes(good: Path) -> None:
     size, header = len(data), 8 + struct.unpack("<Q", data[:8])[0]
     for length in (header, header + 1, size - 4, size - 1):
         good.write_bytes(data[:length])
-        assert _refusal(good).startswith(
+        assert refusal_by(read_safetensors, good).startswith(
             f"truncated: found {length} bytes, but its header promises {size}: {size - length} bytes short"
         )
     good.write_bytes(data + b"\0\0\0")
-    assert _refusal(good).startswith(f"padded: found {size + 3} bytes, but its header promises {size}: 3 bytes")
+    assert refusal_by(read_safetensors, good).startswith(
+        f"padded: found {size + 3} bytes, but its header promises {size}: 3 bytes"
+    )
     for length in (0, 1, 7):
         good.write_bytes(data[:length])
-        assert _refusal(good).startswith(f"found {length} bytes; expected at least the 8")
+        assert refusal_by(read_safetensors, good).startswith(f"found {length} bytes; expected at least the 8")
     for length in (8, 9, header - 1):
         good.write_bytes(data[:length])
-        assert _refusal(good).startswith(
+        assert refusal_by(read_safetensors, good).startswith(
             f"its first 8 bytes promise a safetensors header of {header - 8} bytes in a file of {length};"
         )
 
@@ -106,7 +101,7 @@ def test_a_huge_header_is_refused(good: Path, length: int) -> None:
         file.truncate(200_000_000)  # sparse: long enough for the last of the three
     cut = f"its first 8 bytes promise a safetensors header of {length} bytes in a file of 200000000; the file is"
     large = "its header has 100000001 bytes, which exceeds the limit of 100000000"
-    assert _refusal(good).startswith(cut if length > 200_000_000 else large)
+    assert refusal_by(read_safetensors, good).startswith(cut if length > 200_000_000 else large)
 
 
 def _raw(path: Path, header: bytes, data: bytes = b"") -> Path:
@@ -130,14 +125,14 @@ def _raw(path: Path, header: bytes, data: bytes = b"") -> Path:
     ],
 )
 def test_a_damaged_header_is_one_line(tmp_path: Path, header: bytes) -> None:
-    message = _refusal(_raw(tmp_path / "m.safetensors", header, bytes(4)))
+    message = refusal_by(read_safetensors, _raw(tmp_path / "m.safetensors", header, bytes(4)))
     assert message.startswith((f"damaged safetensors file of {12 + len(header)} bytes: ", "truncated: ", "padded: "))
     assert message.endswith("get the file again")
 
 
 def test_a_type_that_the_library_does_not_know_is_not_damage(tmp_path: Path) -> None:
     header = b'{"a": {"dtype": "F99", "shape": [1], "data_offsets": [0, 4]}}'
-    message = _refusal(_raw(tmp_path / "m.safetensors", header, bytes(4)))
+    message = refusal_by(read_safetensors, _raw(tmp_path / "m.safetensors", header, bytes(4)))
     assert message == "tensor 'a' is 'F99', which is not supported; convert it first"
 
 
@@ -156,7 +151,7 @@ def test_a_type_that_the_library_does_not_know_is_not_damage(tmp_path: Path) -> 
 )
 def test_metadata_of_others(tmp_path: Path, metadata: dict[str, str] | None, message: str) -> None:
     save_file(_tensors(), tmp_path / "m.safetensors", metadata)
-    assert _refusal(tmp_path / "m.safetensors").startswith(message)
+    assert refusal_by(read_safetensors, tmp_path / "m.safetensors").startswith(message)
 
 
 @each_case(
@@ -182,7 +177,7 @@ def test_metadata_of_others(tmp_path: Path, metadata: dict[str, str] | None, mes
 def test_wrong_tensors(tmp_path: Path, changes: dict[str, np.ndarray | None], message: str) -> None:
     tensors = {name: tensor for name, tensor in {**_tensors(), **changes}.items() if tensor is not None}
     save_file(tensors, tmp_path / "m.safetensors", METADATA)
-    assert _refusal(tmp_path / "m.safetensors").startswith(message)
+    assert refusal_by(read_safetensors, tmp_path / "m.safetensors").startswith(message)
 
 
 def taken_to_read(config: ModelConfig, path: Path, dtype: str = "float32") -> float:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from each_case import each_case
+from goldens.gguf_file import write_gguf_file
 from goldens.gguf_models import CONFIGS
 from test_formats_gguf import refusal
 
@@ -40,28 +41,12 @@ def split(
     """
     file, names = read_gguf_file(path), list(read_gguf_file(path).tensors)[::order]
     for number in range(PARTS):
-        writer = gguf.GGUFWriter(part_of(path, number), file.metadata["general.architecture"])
         values: dict[str, Any] = dict(file.metadata) if number == 0 else {}
-        values.pop("general.architecture", None)
         values |= {"split.no": number, "split.count": PARTS, "split.tensors.count": len(names)}
         values |= (changes or {}).get(number, {})
-        for key, value in values.items():
-            add = {bool: writer.add_bool, int: writer.add_uint16, float: writer.add_float32, str: writer.add_string}
-            if isinstance(value, int) and not isinstance(value, bool) and not key.startswith("split.no"):
-                writer.add_uint32(key, value)
-            elif value is not None:
-                add.get(type(value), writer.add_array)(key, value)
-        for name in (*names[number::PARTS], *(names[:1] if twice and number == 1 else ())):
-            tensor = file.tensors[name]
-            data = np.ascontiguousarray(tensor.data)
-            kind = gguf.GGMLQuantizationType[tensor.type]
-            weights, nbytes = gguf.GGML_QUANT_SIZES[kind]
-            rows = data.reshape(*tensor.shape[:-1], tensor.shape[-1] // weights * nbytes)
-            writer.add_tensor(name, rows, raw_dtype=kind)
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.write_tensors_to_file()
-        writer.close()
+        own = (*names[number::PARTS], *(names[:1] if twice and number == 1 else ()))
+        tensors = {name: file.tensors[name] for name in own}
+        write_gguf_file(part_of(path, number), file.metadata["general.architecture"], values, tensors)
     return [part_of(path, number) for number in range(PARTS)]
 
 

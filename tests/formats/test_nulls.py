@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 from each_case import each_case
+from settings_files import config_with
 
 from glinfer.config import ModelConfig
 from glinfer.errors import FormatError
 from glinfer.families import FAMILIES
-from glinfer.formats.huggingface.config import read_config, recognised
+from glinfer.formats.huggingface.config import recognised
 
 ANYWHERE = """
     architectures attention_bias block_auto_adjust_ff_dim block_ff_dim block_multiple_of conv_L_cache conv_bias
@@ -37,8 +37,7 @@ NEEDED = {
 
 
 def read(folder: Path, family: str, **values: Any) -> ModelConfig:
-    (folder / "config.json").write_text(json.dumps({"model_type": family, **NEEDED.get(family, {}), **values}))
-    return read_config(folder / "config.json")
+    return config_with(folder, family, **{**NEEDED.get(family, {}), **values})
 
 
 @each_case("family", recognised())

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from safetensors.numpy import load_file, save_file
 
 from glinfer.config import ModelConfig
@@ -52,6 +53,20 @@ FORMS: dict[str, tuple[str, dict[str, Any], str]] = {
     ),
 }
 """By family: the name in transformers, settings beside those of SHAPE, and the pooling."""
+
+
+def transformers_model(kind: str, head: str = "Model", **settings: Any) -> Any:
+    """A model of transformers of these settings beside SHAPE, with random weights far from trivial."""
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    model = getattr(transformers, f"{kind}{head}")(getattr(transformers, f"{kind}Config")(**{**SHAPE, **settings}))
+    torch.manual_seed(5)
+    with torch.no_grad():
+        for name, tensor in model.named_parameters():
+            tensor.normal_(0, 0.2)
+            if tensor.ndim == 1 and name.endswith("weight"):
+                tensor.add_(1.0)
+    return model.eval()
 
 
 def texts(*lengths: int) -> list[list[int]]:

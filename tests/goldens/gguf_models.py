@@ -10,13 +10,14 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import pytest
 import tokenizers
 from tokenizers import models, pre_tokenizers, trainers
 
 from glinfer.config import ModelConfig
 from glinfer.families import FAMILIES
 from glinfer.formats.gguf.words import EXPRESSIONS
+
+from .gguf_file import write_gguf_file
 
 IDS = [3, 7, 1, 9, 12, 44, 2, 80, 5, 33, 21, 17]
 SIZES: dict[str, Any] = {
@@ -383,28 +384,9 @@ def unigram(**changes: Any) -> dict[str, Any]:
 
 def write_vocabulary(path: Path, metadata: Mapping[str, Any]) -> Path:
     """A GGUF file with this metadata and no tensors."""
-    gguf = pytest.importorskip("gguf", reason="gguf is not installed (pip install 'glinfer[gguf]')")
-    writer = gguf.GGUFWriter(path, "llama")
-    for add, value in (
-        (writer.add_context_length, 64), (writer.add_embedding_length, 8), (writer.add_block_count, 1),
-        (writer.add_head_count, 1), (writer.add_feed_forward_length, 8), (writer.add_layer_norm_rms_eps, 1e-5),
-        (writer.add_rope_dimension_count, 8),
-    ):  # fmt: skip
-        add(value)
-    for key, value in metadata.items():
-        if isinstance(value, list):
-            writer.add_array(key, value)
-        elif isinstance(value, bool):
-            writer.add_bool(key, value)
-        elif isinstance(value, int):
-            writer.add_uint32(key, value)
-        else:
-            writer.add_string(key, value)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
+    sizes = {"context_length": 64, "embedding_length": 8, "block_count": 1, "feed_forward_length": 8}
+    sizes |= {"attention.head_count": 1, "attention.layer_norm_rms_epsilon": 1e-5, "rope.dimension_count": 8}
+    return write_gguf_file(path, "llama", {**{f"llama.{key}": each for key, each in sizes.items()}, **metadata})
 
 
 @lru_cache(maxsize=1)

@@ -28,6 +28,7 @@ VOCAB, CONTEXT = 151, 220
 COMMON = {"vocab_size": VOCAB, "bos_token_id": 1, "eos_token_id": 2}
 ROTARY = {
     **COMMON,
+    "pad_token_id": 0,
     "intermediate_size": 100,
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
@@ -57,6 +58,12 @@ class Made:
     dtype: str = "float32"
 
 
+def made(kind: str, *groups: dict[str, Any], seed: int = 0, **settings: Any) -> Made:
+    """A model of the ``model_type`` kind with the settings of all groups."""
+    found = {name: value for group in groups for name, value in group.items()}
+    return Made({**found, "model_type": kind, **settings}, seed)
+
+
 GRANITE = {
     # None is 1, and branches weigh enough beside the embeddings that the order of tokens shows.
     "embedding_multiplier": 1.7,
@@ -67,7 +74,6 @@ GRANITE = {
 EXPERTS = {"moe_intermediate_size": 70, "intermediate_size": 70, "num_experts_per_tok": 3}
 GPT_OSS = {**ODD, **EXPERTS, "model_type": "gpt_oss", "head_dim": 20, "num_local_experts": 6}
 DELTA = {
-    "pad_token_id": 0,
     "linear_num_key_heads": 4,
     "linear_num_value_heads": 4,
     "linear_key_head_dim": 16,
@@ -81,479 +87,346 @@ SCAN = {
     "mamba_d_state": 20,
     "mamba_n_groups": 2,
     "mamba_expand": 2,
-    "pad_token_id": 0,
 }
 FACTORS = [1.0, 1.25, 1.5, 2.0, 3.0, 4.5]
 GEMMA = {**EVEN, "model_type": "gemma", "head_dim": 20}
-GEMMA2 = {**GEMMA, "model_type": "gemma2", "num_hidden_layers": 3, "query_pre_attn_scalar": 40}
-GEMMA3 = {**GEMMA2, "model_type": "gemma3_text", "sliding_window": 30}
+GEMMA2 = {**GEMMA, "num_hidden_layers": 3, "query_pre_attn_scalar": 40}
+GEMMA3 = {**GEMMA2, "sliding_window": 30}
 GEMMA4 = {
-    **{**GEMMA, "model_type": "gemma4_text", "sliding_window": 30, "head_dim": 10, "global_head_dim": 12},
+    **{**GEMMA, "sliding_window": 30, "head_dim": 10, "global_head_dim": 12},
     **{"num_hidden_layers": 6, "layer_types": [*["sliding_attention"] * 2, "full_attention"] * 2},
     "vocab_size_per_layer_input": VOCAB,
     "final_logit_softcapping": 6.0,
 }
 MODELS = {
-    "llama": Made({**ODD, "model_type": "llama"}),
-    "llama3-biases-tied": Made(
-        {
-            **EVEN,
-            "model_type": "llama",
-            "rope_parameters": LLAMA3,
-            "attention_bias": True,
-            "mlp_bias": True,
-            "tie_word_embeddings": True,
-        },
-        seed=4,
+    "llama": made("llama", ODD),
+    "llama3-biases-tied": made(
+        "llama", EVEN, seed=4, rope_parameters=LLAMA3, attention_bias=True, mlp_bias=True, tie_word_embeddings=True
     ),
-    "mistral": Made({**ODD, "model_type": "mistral", "sliding_window": 50}),
-    "qwen2": Made({**ODD, "model_type": "qwen2"}),
-    "qwen2-windows": Made({**EVEN, **SLIDING, "model_type": "qwen2", "tie_word_embeddings": True}),
-    "qwen3": Made({**ODD, "head_dim": 10, "model_type": "qwen3", "attention_bias": True, "rms_norm_eps": 1e-4}, seed=3),
+    "mistral": made("mistral", ODD, sliding_window=50),
+    "qwen2": made("qwen2", ODD),
+    "qwen2-windows": made("qwen2", EVEN, SLIDING, tie_word_embeddings=True),
+    "qwen3": made("qwen3", ODD, seed=3, head_dim=10, attention_bias=True, rms_norm_eps=1e-4),
     "gemma": Made(GEMMA),
-    "gemma2": Made(
-        {**GEMMA2, "sliding_window": 50, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 0.6}, seed=1
+    "gemma2": made(
+        "gemma2", GEMMA2, seed=1, sliding_window=50, attn_logit_softcapping=2.0, final_logit_softcapping=0.6
     ),
-    "gemma3": Made({**GEMMA3, "sliding_window_pattern": 2}, seed=1),
-    "gemma3-scaled": Made(
+    "gemma3": made("gemma3_text", GEMMA3, seed=1, sliding_window_pattern=2),
+    "gemma3-scaled": made(
+        "gemma3_text",
+        GEMMA3,
+        {"layer_types": ["sliding_attention", "full_attention", "full_attention"]},
         {
-            **GEMMA3,
-            "layer_types": ["sliding_attention", "full_attention", "full_attention"],
             "rope_parameters": {
                 "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 5e4},
                 "sliding_attention": {"rope_type": "default", "rope_theta": 2e3},
-            },
-            "final_logit_softcapping": 6.0,
-            "attention_bias": True,
-            "tie_word_embeddings": False,
+            }
         },
+        {"final_logit_softcapping": 6.0, "attention_bias": True, "tie_word_embeddings": False},
         seed=2,
     ),
-    "gemma4": Made(
-        {**GEMMA4, "hidden_size_per_layer_input": 12, "num_kv_shared_layers": 3, "use_double_wide_mlp": True}, seed=2
+    "gemma4": made(
+        "gemma4_text", GEMMA4, seed=2, hidden_size_per_layer_input=12, num_kv_shared_layers=3, use_double_wide_mlp=True
     ),
-    "gemma4-dense": Made(
-        {
-            **GEMMA4,
-            "hidden_size_per_layer_input": 0,
-            "attention_k_eq_v": True,
-            "num_global_key_value_heads": 1,
-            "attention_bias": True,
-        },
+    "gemma4-dense": made(
+        "gemma4_text",
+        GEMMA4,
+        {"hidden_size_per_layer_input": 0, "attention_k_eq_v": True, "num_global_key_value_heads": 1},
+        {"attention_bias": True},
         seed=5,
     ),
-    "gemma4_moe": Made(
-        {
-            **{**GEMMA4, "hidden_size_per_layer_input": 0, "attention_k_eq_v": True, "num_global_key_value_heads": 1},
-            **{"enable_moe_block": True, "num_experts": 7, "top_k_experts": 3, "moe_intermediate_size": 70},
-            **{"num_hidden_layers": 3, "layer_types": ["sliding_attention", "sliding_attention", "full_attention"]},
-        },
+    "gemma4_moe": made(
+        "gemma4_text",
+        GEMMA4,
+        {"hidden_size_per_layer_input": 0, "attention_k_eq_v": True, "num_global_key_value_heads": 1},
+        {"enable_moe_block": True, "num_experts": 7, "top_k_experts": 3, "moe_intermediate_size": 70},
+        {"num_hidden_layers": 3, "layer_types": ["sliding_attention", "sliding_attention", "full_attention"]},
         seed=2,
     ),
-    "smollm3": Made(
-        {**ODD, "model_type": "smollm3", "pad_token_id": 0, "num_hidden_layers": 3, "no_rope_layer_interval": 2}, seed=1
+    "smollm3": made("smollm3", ODD, seed=1, num_hidden_layers=3, no_rope_layer_interval=2),
+    "olmo2": made("olmo2", ODD, seed=3, rms_norm_eps=1e-4),
+    "ministral": made(
+        "ministral", ODD, seed=1, head_dim=10, sliding_window=30, layer_types=["full_attention", "sliding_attention"]
     ),
-    "olmo2": Made({**ODD, "model_type": "olmo2", "pad_token_id": 0, "rms_norm_eps": 1e-4}, seed=3),
-    "ministral": Made(
+    "ministral3": made(
+        "ministral3",
+        ODD,
+        {"head_dim": 10},
         {
-            **ODD,
-            "model_type": "ministral",
-            "head_dim": 10,
-            "sliding_window": 30,
-            "layer_types": ["full_attention", "sliding_attention"],
-        },
-        seed=1,
-    ),
-    "ministral3": Made(
-        {
-            **ODD,
-            "model_type": "ministral3",
-            "head_dim": 10,
             "rope_parameters": {
                 **{"rope_type": "yarn", "rope_theta": 1e4, "factor": 16.0, "original_max_position_embeddings": 16},
                 **{"beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0},
                 "llama_4_scaling_beta": 0.3,
-            },
+            }
         },
         seed=3,
     ),
-    "seed_oss": Made({**ODD, "model_type": "seed_oss", "head_dim": 20, "pad_token_id": 0, "mlp_bias": True}, seed=0),
-    "ernie4_5": Made({**ODD, "model_type": "ernie4_5", "head_dim": 20, "pad_token_id": 0, "rope_theta": 5e4}, seed=3),
-    "exaone4": Made(
-        {
-            **{**ODD, "model_type": "exaone4", "pad_token_id": 0, "num_hidden_layers": 5},
-            **{"sliding_window": 30, "sliding_window_pattern": 3, "rope_theta": 5e4},
-        },
-        seed=3,
+    "seed_oss": made("seed_oss", ODD, seed=0, head_dim=20, mlp_bias=True),
+    "ernie4_5": made("ernie4_5", ODD, seed=3, head_dim=20, rope_theta=5e4),
+    "exaone4": made(
+        "exaone4", ODD, seed=3, num_hidden_layers=5, sliding_window=30, sliding_window_pattern=3, rope_theta=5e4
     ),
-    "hunyuan_v1_dense": Made(
-        {
-            **{**ODD, "model_type": "hunyuan_v1_dense", "head_dim": 20, "pad_token_id": 0, "attention_bias": True},
-            "rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e3, "alpha": 7.0, "factor": 1.0},
-        },
+    "hunyuan_v1_dense": made(
+        "hunyuan_v1_dense",
+        ODD,
+        {"head_dim": 20, "attention_bias": True},
+        {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e3, "alpha": 7.0, "factor": 1.0}},
         seed=7,
     ),
-    "apertus": Made({**ODD, "model_type": "apertus", "head_dim": 20, "pad_token_id": 0}, seed=4),
-    "olmo3": Made(
+    "apertus": made("apertus", ODD, seed=4, head_dim=20),
+    "olmo3": made(
+        "olmo3",
+        ODD,
+        {"num_hidden_layers": 5, "sliding_window": 30, "rope_theta": 5e4},
         {
-            **ODD,
-            "model_type": "olmo3",
-            "pad_token_id": 0,
-            "num_hidden_layers": 5,
-            "sliding_window": 30,
-            "rope_theta": 5e4,
             "rope_scaling": {
                 **{"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 32},
                 **{"beta_fast": 32.0, "beta_slow": 1.0, "attention_factor": 1.2},
-            },
+            }
         },
         seed=0,
     ),
-    "qwen3_vl": Made(
+    "qwen3_vl": made(
+        "qwen3_vl_text",
+        ODD,
+        {"head_dim": 20, "tie_word_embeddings": True},
         {
-            **ODD,
-            "model_type": "qwen3_vl_text",
-            "head_dim": 20,
-            "pad_token_id": 0,
-            "tie_word_embeddings": True,
             "rope_parameters": {
                 **{"rope_type": "default", "rope_theta": 5e3},
                 **{"mrope_section": [4, 3, 3], "mrope_interleaved": True},
-            },
+            }
         },
         seed=1,
     ),
-    "arcee": Made({**ODD, "model_type": "arcee", "head_dim": 10, "attention_bias": True, "mlp_bias": True}, seed=3),
-    "nemotron": Made({**ODD, "model_type": "nemotron", "hidden_size": 72, "norm_eps": 1e-4}, seed=1),
-    "starcoder2": Made({**ODD, "model_type": "starcoder2", "sliding_window": 30, "tie_word_embeddings": False}, seed=0),
-    "stablelm": Made({**EVEN, "model_type": "stablelm", "use_qkv_bias": True, "partial_rotary_factor": 0.25}, seed=9),
-    "glm": Made({**EVEN, "model_type": "glm", "head_dim": 20, "pad_token_id": 0, "rms_norm_eps": 1e-4}, seed=1),
-    "glm4": Made({**ODD, "model_type": "glm4", "head_dim": 20, "pad_token_id": 0, "rope_theta": 5e3}, seed=4),
-    "cohere": Made({**EVEN, "model_type": "cohere", "attention_bias": True, "tie_word_embeddings": False}, seed=4),
-    "cohere2": Made(
-        {
-            **{**ODD, "model_type": "cohere2", "num_hidden_layers": 5, "sliding_window": 30},
-            **{"sliding_window_pattern": 3, "logit_scale": 0.25, "tie_word_embeddings": False},
-        },
+    "arcee": made("arcee", ODD, seed=3, head_dim=10, attention_bias=True, mlp_bias=True),
+    "nemotron": made("nemotron", ODD, seed=1, hidden_size=72, norm_eps=1e-4),
+    "starcoder2": made("starcoder2", ODD, seed=0, sliding_window=30, tie_word_embeddings=False),
+    "stablelm": made("stablelm", EVEN, seed=9, use_qkv_bias=True, partial_rotary_factor=0.25),
+    "glm": made("glm", EVEN, seed=1, head_dim=20, rms_norm_eps=1e-4),
+    "glm4": made("glm4", ODD, seed=4, head_dim=20, rope_theta=5e3),
+    "cohere": made("cohere", EVEN, seed=4, attention_bias=True, tie_word_embeddings=False),
+    "cohere2": made(
+        "cohere2",
+        ODD,
+        {"num_hidden_layers": 5, "sliding_window": 30, "sliding_window_pattern": 3, "logit_scale": 0.25},
+        {"tie_word_embeddings": False},
         seed=0,
     ),
-    "exaone": Made({**ODD, "model_type": "exaone", "num_layers": 2, "rope_theta": 5e4}, seed=3),
-    "gpt_neox": Made(
-        {**EVEN, "model_type": "gpt_neox", "num_key_value_heads": 4, "rotary_pct": 0.5, "rotary_emb_base": 5e3}, seed=5
-    ),
-    "bitnet": Made(
+    "exaone": made("exaone", ODD, seed=3, num_layers=2, rope_theta=5e4),
+    "gpt_neox": made("gpt_neox", EVEN, seed=5, num_key_value_heads=4, rotary_pct=0.5, rotary_emb_base=5e3),
+    "bitnet": made(
+        "bitnet",
+        ODD,
+        {"rope_theta": 5e4},
         {
-            **{**ODD, "model_type": "bitnet", "rope_theta": 5e4},
             "quantization_config": {
                 **{"quant_method": "bitnet", "linear_class": "autobitlinear", "quantization_mode": "online"}
-            },
+            }
         },
         seed=3,
     ),
-    "phi": Made(
-        {**ODD, "model_type": "phi", "hidden_size": 72, "partial_rotary_factor": 0.5, "layer_norm_eps": 1e-4}, seed=0
+    "phi": made("phi", ODD, seed=0, hidden_size=72, partial_rotary_factor=0.5, layer_norm_eps=1e-4),
+    "phi3": made(
+        "phi3",
+        ROTARY,
+        {"hidden_size": 64, "num_key_value_heads": 2, "partial_rotary_factor": 0.75},
+        {"rope_scaling": {"type": "longrope", "short_factor": FACTORS[::-1], "long_factor": FACTORS}},
+        {"original_max_position_embeddings": 64},
     ),
-    "phi3": Made(
-        {
-            **ROTARY,
-            "model_type": "phi3",
-            "hidden_size": 64,
-            "num_key_value_heads": 2,
-            "partial_rotary_factor": 0.75,
-            "pad_token_id": 0,
-            "rope_scaling": {"type": "longrope", "short_factor": FACTORS[::-1], "long_factor": FACTORS},
-            "original_max_position_embeddings": 64,
-        }
-    ),
-    "granite": Made({**EVEN, "model_type": "granite", **GRANITE, "pad_token_id": 0}, seed=2),
+    "granite": made("granite", EVEN, GRANITE, seed=2),
     # As the published files have it, and with everything else that a file may say.
-    "lfm2": Made(
-        {
-            **{name: value for name, value in ODD.items() if name != "intermediate_size"},
-            "model_type": "lfm2",
-            "pad_token_id": 0,
-            "num_hidden_layers": 4,
-            "full_attn_idxs": [2],
-            "block_ff_dim": 150,
-            "block_multiple_of": 7,
-            "rope_theta": 1e6,
-            "tie_embedding": True,
-        },
+    "lfm2": made(
+        "lfm2",
+        {name: value for name, value in ODD.items() if name != "intermediate_size"},
+        {"num_hidden_layers": 4, "full_attn_idxs": [2], "block_ff_dim": 150, "block_multiple_of": 7, "rope_theta": 1e6},
+        {"tie_embedding": True},
         seed=5,
     ),
-    "lfm2-biases": Made(
-        {
-            **EVEN,
-            "model_type": "lfm2",
-            "pad_token_id": 0,
-            "num_hidden_layers": 3,
-            "layer_types": ["full_attention", "conv", "conv"],
-            "conv_L_cache": 5,
-            "conv_bias": True,
-            "norm_eps": 1e-4,
-            "block_auto_adjust_ff_dim": False,
-            "tie_word_embeddings": False,
-        },
+    "lfm2-biases": made(
+        "lfm2",
+        EVEN,
+        {"num_hidden_layers": 3, "layer_types": ["full_attention", "conv", "conv"], "conv_L_cache": 5},
+        {"conv_bias": True, "norm_eps": 1e-4, "block_auto_adjust_ff_dim": False, "tie_word_embeddings": False},
         seed=2,
     ),
-    "lfm3": Made(
-        {
-            **{**ODD, "model_type": "lfm3", "head_dim": 20, "pad_token_id": 0, "num_hidden_layers": 5},
-            **{"layer_types": ["conv", "sliding_attention", "full_attention", "conv", "sliding_attention"]},
-            **{"sliding_window": 30, "conv_L_cache": 5},
-        },
+    "lfm3": made(
+        "lfm3",
+        ODD,
+        {"head_dim": 20, "num_hidden_layers": 5},
+        {"layer_types": ["conv", "sliding_attention", "full_attention", "conv", "sliding_attention"]},
+        {"sliding_window": 30, "conv_L_cache": 5},
         seed=0,
     ),
-    "lfm2_moe": Made(
-        {
-            **ODD,
-            "model_type": "lfm2_moe",
-            "pad_token_id": 0,
-            "num_hidden_layers": 4,
-            "layer_types": ["conv", "full_attention", "conv", "full_attention"],
-            "moe_intermediate_size": 70,
-            "num_dense_layers": 1,
-            "num_experts": 9,
-            "num_experts_per_tok": 3,
-            "routed_scaling_factor": 1.3,
-            "rope_theta": 1e6,
-        },
+    "lfm2_moe": made(
+        "lfm2_moe",
+        ODD,
+        {"num_hidden_layers": 4, "layer_types": ["conv", "full_attention", "conv", "full_attention"]},
+        {"moe_intermediate_size": 70, "num_dense_layers": 1, "num_experts": 9, "num_experts_per_tok": 3},
+        {"routed_scaling_factor": 1.3, "rope_theta": 1e6},
         seed=2,
     ),
     # A period of four layers, and one of the shapes that a file may have; states last for tens of tokens.
-    "qwen3_5": Made(
+    "qwen3_5": made(
+        "qwen3_5_text",
+        ODD,
+        DELTA,
+        {"head_dim": 16, "num_hidden_layers": 4},
         {
-            **ODD,
-            **DELTA,
-            "model_type": "qwen3_5_text",
-            "head_dim": 16,
-            "num_hidden_layers": 4,
             "rope_parameters": {
                 "rope_type": "default",
                 "rope_theta": 1e5,
                 "partial_rotary_factor": 0.5,
                 "mrope_section": [2, 1, 1],
-            },
+            }
         },
         seed=4,
     ),
-    "qwen3_5-shared": Made(
-        {
-            **EVEN,
-            **DELTA,
-            "model_type": "qwen3_5_text",
-            "head_dim": 24,
-            "layer_types": ["full_attention", "linear_attention"],
-            "linear_num_key_heads": 2,
-            "linear_key_head_dim": 20,
-            "linear_conv_kernel_dim": 3,
-            "rms_norm_eps": 1e-4,
-            "attention_bias": True,
-            "tie_word_embeddings": True,
-        },
+    "qwen3_5-shared": made(
+        "qwen3_5_text",
+        EVEN,
+        DELTA,
+        {"head_dim": 24, "layer_types": ["full_attention", "linear_attention"], "linear_num_key_heads": 2},
+        {"linear_key_head_dim": 20, "linear_conv_kernel_dim": 3, "rms_norm_eps": 1e-4, "attention_bias": True},
+        {"tie_word_embeddings": True},
         seed=3,
     ),
-    "qwen2_moe": Made(
-        {**ODD, **EXPERTS, "model_type": "qwen2_moe", "num_experts": 9, "shared_expert_intermediate_size": 130}, seed=0
-    ),
-    "qwen3_moe": Made(
-        {**ODD, **EXPERTS, "model_type": "qwen3_moe", "head_dim": 10, "num_experts": 9, "norm_topk_prob": True}, seed=4
-    ),
-    "mixtral": Made({**ODD, "model_type": "mixtral", "num_local_experts": 6, "num_experts_per_tok": 3}, seed=1),
-    "glm4_moe": Made(
-        {
-            **{
-                **ODD,
-                **EXPERTS,
-                "model_type": "glm4_moe",
-                "head_dim": 20,
-                "attention_bias": True,
-                "n_routed_experts": 7,
-            },
-            **{"num_hidden_layers": 3, "routed_scaling_factor": 1.3, "n_shared_experts": 2, "intermediate_size": 101},
-        },
+    "qwen2_moe": made("qwen2_moe", ODD, EXPERTS, seed=0, num_experts=9, shared_expert_intermediate_size=130),
+    "qwen3_moe": made("qwen3_moe", ODD, EXPERTS, seed=4, head_dim=10, num_experts=9, norm_topk_prob=True),
+    "mixtral": made("mixtral", ODD, seed=1, num_local_experts=6, num_experts_per_tok=3),
+    "glm4_moe": made(
+        "glm4_moe",
+        ODD,
+        EXPERTS,
+        {"head_dim": 20, "attention_bias": True, "n_routed_experts": 7, "num_hidden_layers": 3},
+        {"routed_scaling_factor": 1.3, "n_shared_experts": 2, "intermediate_size": 101},
         seed=3,
     ),
-    "dots1": Made(
-        {
-            **{**ODD, **EXPERTS, "model_type": "dots1", "head_dim": 20, "n_routed_experts": 7, "n_shared_experts": 1},
-            **{
-                "num_hidden_layers": 3,
-                "first_k_dense_replace": 1,
-                "norm_topk_prob": True,
-                "routed_scaling_factor": 2.5,
-            },
-        },
+    "dots1": made(
+        "dots1",
+        ODD,
+        EXPERTS,
+        {"head_dim": 20, "n_routed_experts": 7, "n_shared_experts": 1, "num_hidden_layers": 3},
+        {"first_k_dense_replace": 1, "norm_topk_prob": True, "routed_scaling_factor": 2.5},
         seed=5,
     ),
-    "minimax_m2": Made(
-        {
-            **{**ODD, "model_type": "minimax_m2", "head_dim": 20, "rotary_dim": 12, "num_local_experts": 7},
-            "num_experts_per_tok": 3,
-        },
-        seed=0,
+    "minimax_m2": made(
+        "minimax_m2", ODD, seed=0, head_dim=20, rotary_dim=12, num_local_experts=7, num_experts_per_tok=3
     ),
-    "ernie4_5_moe": Made(
-        {
-            **{**ODD, **EXPERTS, "model_type": "ernie4_5_moe", "head_dim": 20, "pad_token_id": 0, "moe_k": 3},
-            **{"moe_num_experts": 7, "num_hidden_layers": 3, "intermediate_size": 101, "rope_theta": 5e4},
-        },
+    "ernie4_5_moe": made(
+        "ernie4_5_moe",
+        ODD,
+        EXPERTS,
+        {"head_dim": 20, "moe_k": 3, "moe_num_experts": 7, "num_hidden_layers": 3, "intermediate_size": 101},
+        {"rope_theta": 5e4},
         seed=3,
     ),
-    "hunyuan_v1_moe": Made(
-        {
-            **{**ODD, "model_type": "hunyuan_v1_moe", "head_dim": 20, "pad_token_id": 0, "attention_bias": True},
-            **{"num_experts": 7, "moe_topk": [3, 3]},
-            "rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e3, "alpha": 7.0, "factor": 1.0},
-        },
+    "hunyuan_v1_moe": made(
+        "hunyuan_v1_moe",
+        ODD,
+        {"head_dim": 20, "attention_bias": True, "num_experts": 7, "moe_topk": [3, 3]},
+        {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e3, "alpha": 7.0, "factor": 1.0}},
         seed=4,
     ),
-    "qwen3_5_moe": Made(
-        {
-            **EVEN,
-            **EXPERTS,
-            **DELTA,
-            "model_type": "qwen3_5_moe_text",
-            "head_dim": 16,
-            "num_experts": 7,
-            "shared_expert_intermediate_size": 70,
-            "layer_types": ["linear_attention", "full_attention"],
-            "linear_num_key_heads": 2,
-        },
+    "qwen3_5_moe": made(
+        "qwen3_5_moe_text",
+        EVEN,
+        EXPERTS,
+        DELTA,
+        {"head_dim": 16, "num_experts": 7, "shared_expert_intermediate_size": 70},
+        {"layer_types": ["linear_attention", "full_attention"], "linear_num_key_heads": 2},
         seed=2,
     ),
-    "qwen3_next": Made(
-        {
-            **EVEN,
-            **EXPERTS,
-            **DELTA,
-            "model_type": "qwen3_next",
-            "head_dim": 16,
-            "num_experts": 9,
-            "shared_expert_intermediate_size": 70,
-            "layer_types": ["linear_attention", "full_attention"],
-            "linear_num_key_heads": 2,
-            "norm_topk_prob": False,
-        },
+    "qwen3_next": made(
+        "qwen3_next",
+        EVEN,
+        EXPERTS,
+        DELTA,
+        {"head_dim": 16, "num_experts": 9, "shared_expert_intermediate_size": 70},
+        {"layer_types": ["linear_attention", "full_attention"], "linear_num_key_heads": 2, "norm_topk_prob": False},
         seed=1,
     ),
-    "olmoe": Made({**EVEN, **EXPERTS, "model_type": "olmoe", "pad_token_id": 0, "num_experts": 8}, seed=3),
-    "granitemoe": Made(
-        {**EVEN, **EXPERTS, "model_type": "granitemoe", **GRANITE, "pad_token_id": 0, "num_local_experts": 6}, seed=4
+    "olmoe": made("olmoe", EVEN, EXPERTS, seed=3, num_experts=8),
+    "granitemoe": made("granitemoe", EVEN, EXPERTS, GRANITE, seed=4, num_local_experts=6),
+    "granitemoehybrid": made(
+        "granitemoehybrid", ODD, SCAN, GRANITE, seed=0, num_local_experts=0, shared_intermediate_size=101
     ),
-    "granitemoehybrid": Made(
-        {
-            **{**ODD, **SCAN, "model_type": "granitemoehybrid", **GRANITE, "num_local_experts": 0},
-            "shared_intermediate_size": 101,
-        },
-        seed=0,
-    ),
-    "granitemoehybrid_moe": Made(
-        {
-            **{**EVEN, **SCAN, **EXPERTS, "model_type": "granitemoehybrid", **GRANITE, "num_local_experts": 6},
-            **{"layer_types": ["full_attention", "linear_attention"], "num_hidden_layers": 2, "mamba_n_heads": 8},
-            **{"shared_intermediate_size": 90, "mamba_conv_bias": False, "position_embedding_type": "rope"},
-        },
+    "granitemoehybrid_moe": made(
+        "granitemoehybrid",
+        EVEN,
+        SCAN,
+        EXPERTS,
+        GRANITE,
+        {"num_local_experts": 6, "layer_types": ["full_attention", "linear_attention"], "num_hidden_layers": 2},
+        {"mamba_n_heads": 8, "shared_intermediate_size": 90, "mamba_conv_bias": False},
+        {"position_embedding_type": "rope"},
         seed=3,
     ),
-    "nemotron_h": Made(
-        {
-            **{**ODD, "model_type": "nemotron_h", "head_dim": 10, "pad_token_id": 0},
-            "layers_block_type": ["linear_attention", "mlp", "linear_attention", "full_attention", "mlp"],
-            **{"num_hidden_layers": 5, "mamba_num_heads": 6, "mamba_head_dim": 12, "ssm_state_size": 20, "n_groups": 3},
-        },
+    "nemotron_h": made(
+        "nemotron_h",
+        ODD,
+        {"head_dim": 10, "layers_block_type": ["linear_attention", "mlp", "linear_attention", "full_attention", "mlp"]},
+        {"num_hidden_layers": 5, "mamba_num_heads": 6, "mamba_head_dim": 12, "ssm_state_size": 20, "n_groups": 3},
         seed=0,
     ),
-    "nemotron_h_moe": Made(
-        {
-            **{
-                **ODD,
-                **EXPERTS,
-                "model_type": "nemotron_h",
-                "head_dim": 10,
-                "pad_token_id": 0,
-                "intermediate_size": 90,
-            },
-            "layers_block_type": ["linear_attention", "moe", "full_attention", "mlp", "moe"],
-            **{"num_hidden_layers": 5, "mamba_num_heads": 6, "mamba_head_dim": 12, "ssm_state_size": 20, "n_groups": 3},
-            **{"n_routed_experts": 7, "moe_shared_expert_intermediate_size": 50, "routed_scaling_factor": 2.5},
-        },
+    "nemotron_h_moe": made(
+        "nemotron_h",
+        ODD,
+        EXPERTS,
+        {"head_dim": 10, "intermediate_size": 90},
+        {"layers_block_type": ["linear_attention", "moe", "full_attention", "mlp", "moe"], "num_hidden_layers": 5},
+        {"mamba_num_heads": 6, "mamba_head_dim": 12, "ssm_state_size": 20, "n_groups": 3, "n_routed_experts": 7},
+        {"moe_shared_expert_intermediate_size": 50, "routed_scaling_factor": 2.5},
         seed=0,
     ),
-    "falcon_h1": Made(
-        {
-            **{**ODD, "model_type": "falcon_h1", "pad_token_id": 0, "rope_theta": 1e6, "head_dim": 20},
-            **{"mamba_d_ssm": 72, "mamba_n_heads": 6, "mamba_d_head": "auto", "mamba_d_state": 20, "mamba_n_groups": 2},
-            **{"embedding_multiplier": 1.7, "lm_head_multiplier": 0.8, "mlp_multipliers": [0.7, 0.6]},
-            **{"key_multiplier": 0.4, "attention_in_multiplier": 1.1, "attention_out_multiplier": 0.9},
-            **{"ssm_multipliers": [0.7, 0.5, 0.35, 1.2, 1.4], "ssm_in_multiplier": 1.3, "ssm_out_multiplier": 0.8},
-        },
+    "falcon_h1": made(
+        "falcon_h1",
+        ODD,
+        {"rope_theta": 1e6, "head_dim": 20, "mamba_d_ssm": 72, "mamba_n_heads": 6, "mamba_d_head": "auto"},
+        {"mamba_d_state": 20, "mamba_n_groups": 2, "embedding_multiplier": 1.7, "lm_head_multiplier": 0.8},
+        {"mlp_multipliers": [0.7, 0.6], "key_multiplier": 0.4, "attention_in_multiplier": 1.1},
+        {"attention_out_multiplier": 0.9, "ssm_multipliers": [0.7, 0.5, 0.35, 1.2, 1.4], "ssm_in_multiplier": 1.3},
+        {"ssm_out_multiplier": 0.8},
         seed=0,
     ),
-    "falcon_h1-norms": Made(
-        {
-            **{**EVEN, "model_type": "falcon_h1", "pad_token_id": 0, "tie_word_embeddings": True},
-            **{"mamba_d_ssm": None, "mamba_expand": 1, "mamba_n_heads": 4, "mamba_d_head": 16, "mamba_d_state": 12},
-            **{"mamba_rms_norm": True, "mamba_norm_before_gate": False, "mamba_n_groups": 2},
-        },
+    "falcon_h1-norms": made(
+        "falcon_h1",
+        EVEN,
+        {"tie_word_embeddings": True, "mamba_d_ssm": None, "mamba_expand": 1, "mamba_n_heads": 4, "mamba_d_head": 16},
+        {"mamba_d_state": 12, "mamba_rms_norm": True, "mamba_norm_before_gate": False, "mamba_n_groups": 2},
         seed=1,
     ),
-    "mamba2": Made(
-        {
-            **{**COMMON, "model_type": "mamba2", "pad_token_id": 0, "hidden_size": 60, "num_hidden_layers": 3},
-            **{"num_heads": 10, "head_dim": 12, "state_size": 20, "n_groups": 2, "use_conv_bias": False},
-            "max_position_embeddings": CONTEXT,
-        },
+    "mamba2": made(
+        "mamba2",
+        COMMON,
+        {"hidden_size": 60, "num_hidden_layers": 3, "num_heads": 10, "head_dim": 12, "state_size": 20, "n_groups": 2},
+        {"pad_token_id": 0, "use_conv_bias": False, "max_position_embeddings": CONTEXT},
         seed=3,
     ),
     # As the published files have it but for the matrices' type, and with everything else that a file may say.
     "gpt_oss": Made(GPT_OSS, seed=1),
-    "gpt_oss-limits": Made(
+    "gpt_oss-limits": made(
+        "gpt_oss",
+        EVEN,
+        EXPERTS,
+        {"head_dim": 10, "num_local_experts": 5, "num_hidden_layers": 3},
+        {"layer_types": ["full_attention", "sliding_attention", "sliding_attention"], "sliding_window": 30},
+        {"swiglu_limit": 0.7, "swiglu_alpha": 1.4},
         {
-            **EVEN,
-            **EXPERTS,
-            "model_type": "gpt_oss",
-            "head_dim": 10,
-            "num_local_experts": 5,
-            "num_hidden_layers": 3,
-            "layer_types": ["full_attention", "sliding_attention", "sliding_attention"],
-            "sliding_window": 30,
-            "swiglu_limit": 0.7,
-            "swiglu_alpha": 1.4,
             "rope_parameters": {
                 **{"rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0, "truncate": False},
                 "original_max_position_embeddings": 64,
-            },
-            "tie_word_embeddings": True,
+            }
         },
+        {"tie_word_embeddings": True},
         seed=0,
     ),
     "gpt2": Made(GPT2),
-    "gpt2-untied": Made(
-        {
-            **GPT2,
-            "tie_word_embeddings": False,
-            "n_inner": 70,
-            "activation_function": "gelu",
-            "layer_norm_epsilon": 1e-4,
-        },
-        seed=2,
+    "gpt2-untied": made(
+        "gpt2", GPT2, seed=2, tie_word_embeddings=False, n_inner=70, activation_function="gelu", layer_norm_epsilon=1e-4
     ),
 }
 """Every family that transformers has, in float32."""
-LONGROPE = Made(
-    {
-        **ROTARY,
-        "model_type": "phi3",
-        "hidden_size": 64,
-        "num_key_value_heads": 2,
-        "partial_rotary_factor": 0.75,
-        "pad_token_id": 0,
-        "max_position_embeddings": 96,
-        "rope_scaling": {"type": "longrope", "short_factor": FACTORS[::-1], "long_factor": FACTORS},
-        "original_max_position_embeddings": 32,
-    }
-)
+LONGROPE = made("phi3", MODELS["phi3"].settings, max_position_embeddings=96, original_max_position_embeddings=32)
 """A model that turns texts of more than 32 tokens by other angles."""
 LONGROPE_PROMPTS = (1, 24, 31, 32, 33, 45)
 """Tokens of the prompts that it goes on with; the texts that it scores are as long."""

@@ -18,7 +18,10 @@ from glinfer.families import TOWERS
 from glinfer.formats import random_checkpoint
 from glinfer.graph.model import graph_of
 
+from .gguf_file import write_gguf_file
+
 Array = np.ndarray[Any, Any]
+SIZES = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
 SIDE, PATCH, SCALE, LONGEST, SEED = 34, 4, 2, 68, 8
 TEXT = ModelConfig(
     320, 64, 4, 2, 640, 96, 1e-5, "silu", "llama", num_key_value_heads=2, head_dim=16, tie_word_embeddings=False
@@ -35,7 +38,7 @@ TOWER = ModelConfig(
     patch_size=PATCH,
     patches_per_token=SCALE**2,
     dense=((64, False, "none"),),
-    **TOWERS["siglip"].usual,
+    **TOWERS["siglip"].options,
 )
 TOKENS = (SIDE // PATCH // SCALE) ** 2
 CONTROL = [
@@ -60,6 +63,17 @@ PROCESSOR = {
     "size": {"longest_edge": LONGEST},
     "resample": 1,
 }
+
+
+def settings_of(config: ModelConfig, *names: str, **further: Any) -> dict[str, Any]:
+    """These fields of a configuration for a config.json, with ``further`` settings."""
+    return {**{name: getattr(config, name) for name in names}, **further}
+
+
+def text_settings(config: ModelConfig, **further: Any) -> dict[str, Any]:
+    """The settings of a language model."""
+    names = ("model_type", "vocab_size", *SIZES, "num_key_value_heads", "head_dim", "max_position_embeddings")
+    return settings_of(config, *names, rms_norm_eps=config.layer_norm_eps, **further)
 
 
 def weights(seed: int = SEED) -> tuple[dict[str, Array], dict[str, Array]]:
@@ -87,32 +101,16 @@ def write_smolvlm(folder: Path, dtype: str = "float32", seed: int = SEED, **conf
         "pad_token_id": 0,
         "scale_factor": SCALE,
         "tie_word_embeddings": False,
-        "text_config": {
-            "model_type": "llama",
-            "vocab_size": TEXT.vocab_size,
-            "hidden_size": TEXT.hidden_size,
-            "intermediate_size": TEXT.intermediate_size,
-            "num_hidden_layers": TEXT.num_hidden_layers,
-            "num_attention_heads": TEXT.num_attention_heads,
-            "num_key_value_heads": TEXT.num_key_value_heads,
-            "head_dim": TEXT.head_dim,
-            "max_position_embeddings": TEXT.max_position_embeddings,
-            "rms_norm_eps": TEXT.layer_norm_eps,
-            "pad_token_id": 0,
-            "tie_word_embeddings": False,
-        },
-        "vision_config": {
-            "model_type": "smolvlm_vision",
-            "hidden_size": TOWER.hidden_size,
-            "intermediate_size": TOWER.intermediate_size,
-            "num_hidden_layers": TOWER.num_hidden_layers,
-            "num_attention_heads": TOWER.num_attention_heads,
-            "image_size": SIDE,
-            "patch_size": PATCH,
-        },
+        "text_config": text_settings(TEXT, pad_token_id=0, tie_word_embeddings=False),
+        "vision_config": settings_of(TOWER, *SIZES, "patch_size", model_type="smolvlm_vision", image_size=SIDE),
     }
-    (folder / "config.json").write_text(json.dumps({**values, **config}))
-    (folder / "preprocessor_config.json").write_text(json.dumps(PROCESSOR))
+    return write_settings(folder, {**values, **config}, PROCESSOR)
+
+
+def write_settings(folder: Path, values: dict[str, Any], processor: dict[str, Any]) -> Path:
+    """The files of settings; a text ends with the second control token."""
+    (folder / "config.json").write_text(json.dumps(values))
+    (folder / "preprocessor_config.json").write_text(json.dumps(processor))
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": 256 + 1}))
     return folder
 
@@ -142,40 +140,34 @@ def about(image: object, text: str = "What is it?") -> list[dict[str, Any]]:
 
 def write_clip(path: Path, keys: dict[str, Any], tensors: Iterable[tuple[str, Array]]) -> Path:
     """llama.cpp's file of an image encoder: metadata by the end of their key, None for none, and tensors by name."""
-    import gguf
+    return write_gguf_file(path, "clip", {f"clip.{name}": value for name, value in keys.items()}, dict(tensors))
 
-    writer = gguf.GGUFWriter(path, "clip")
-    add = {bool: writer.add_bool, str: writer.add_string, int: writer.add_uint32, float: writer.add_float32}
-    for name, value in keys.items():
-        if value is not None:
-            add.get(type(value), writer.add_array)(f"clip.{name}", value)
-    for name, array in tensors:
-        writer.add_tensor(name, array)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
+
+def clip_sizes(tower: ModelConfig, text: ModelConfig) -> dict[str, Any]:
+    """The metadata of an encoder's sizes."""
+    return {
+        "has_vision_encoder": True,
+        "use_gelu": True,
+        "vision.patch_size": tower.patch_size,
+        "vision.embedding_length": tower.hidden_size,
+        "vision.feed_forward_length": tower.intermediate_size,
+        "vision.block_count": tower.num_hidden_layers,
+        "vision.attention.head_count": tower.num_attention_heads,
+        "vision.attention.layer_norm_epsilon": tower.layer_norm_eps,
+        "vision.projection_dim": text.hidden_size,
+        "vision.image_mean": [0.5, 0.5, 0.5],
+        "vision.image_std": [0.5, 0.5, 0.5],
+    }
 
 
 def write_mmproj(path: Path, seed: int = SEED, **changes: object) -> Path:
     """llama.cpp's file of the image encoder; ``changes`` are metadata by the end of their key, None for none."""
     keys: dict[str, Any] = {
-        "has_vision_encoder": True,
+        **clip_sizes(TOWER, TEXT),
         "projector_type": "idefics3",
-        "use_gelu": True,
         "vision.image_size": SIDE,
-        "vision.patch_size": PATCH,
-        "vision.embedding_length": TOWER.hidden_size,
-        "vision.feed_forward_length": TOWER.intermediate_size,
-        "vision.block_count": TOWER.num_hidden_layers,
-        "vision.attention.head_count": TOWER.num_attention_heads,
-        "vision.attention.layer_norm_epsilon": TOWER.layer_norm_eps,
-        "vision.projection_dim": TEXT.hidden_size,
         "vision.projector.scale_factor": SCALE,
         "vision.preproc_image_size": LONGEST,
-        "vision.image_mean": [0.5, 0.5, 0.5],
-        "vision.image_std": [0.5, 0.5, 0.5],
         **changes,
     }
     ours, theirs, tensors = TOWERS["siglip"].names, TOWERS["siglip"].in_gguf.names, list[tuple[str, Array]]()

@@ -17,23 +17,18 @@ from glinfer.formats import random_checkpoint
 from glinfer.graph.model import graph_of
 
 from .models import DELTA, Made, model_tensors
-from .pictures import Array, write_clip, write_tokenizer
+from .pictures import Array, clip_sizes, settings_of, text_settings, write_clip, write_settings, write_tokenizer
 
 PATCH, SCALE, SEED, DEEP = 4, 2, 7, (0, 2)
 SECTIONS = (4, 2, 2)
+ROPE = {"rope_type": "default", "mrope_section": SECTIONS, "mrope_interleaved": True}
 QWEN35: dict[str, Any] = {
     **DELTA,
     "linear_value_head_dim": 16,
     "model_type": "qwen3_5_text",
     "layer_types": ["linear_attention", "full_attention"] * 2,
     "head_dim": 32,
-    "rope_parameters": {
-        "rope_type": "default",
-        "rope_theta": 1e5,
-        "partial_rotary_factor": 0.5,
-        "mrope_section": SECTIONS,
-        "mrope_interleaved": True,
-    },
+    "rope_parameters": {"rope_theta": 1e5, "partial_rotary_factor": 0.5, **ROPE},
 }
 """Settings of the language model of a Qwen 3.5, beside those of a Qwen3-VL."""
 TEXT = ModelConfig(
@@ -64,7 +59,7 @@ TOWER = ModelConfig(
     patches_per_token=SCALE**2,
     deepstack_layers=DEEP,
     dense=((192, True, "gelu"), (64, True, "none")) * (1 + len(DEEP)),
-    **TOWERS["qwen3_vl_vision"].usual,
+    **TOWERS["qwen3_vl_vision"].options,
 )
 CONTROL = ["<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"]
 PAD = 256 + CONTROL.index("<|image_pad|>")
@@ -109,31 +104,11 @@ def write_qwen3_vl(folder: Path, dtype: str = "float32", **config: Any) -> Path:
         "vision_start_token_id": PAD - 2,
         "vision_end_token_id": PAD - 1,
         "tie_word_embeddings": False,
-        "text_config": {
-            "model_type": "qwen3_vl_text",
-            "vocab_size": TEXT.vocab_size,
-            "hidden_size": TEXT.hidden_size,
-            "intermediate_size": TEXT.intermediate_size,
-            "num_hidden_layers": TEXT.num_hidden_layers,
-            "num_attention_heads": TEXT.num_attention_heads,
-            "num_key_value_heads": TEXT.num_key_value_heads,
-            "head_dim": TEXT.head_dim,
-            "max_position_embeddings": TEXT.max_position_embeddings,
-            "rms_norm_eps": TEXT.layer_norm_eps,
-            "rope_parameters": {
-                "rope_type": "default",
-                "rope_theta": TEXT.rope_theta,
-                "mrope_section": SECTIONS,
-                "mrope_interleaved": True,
-            },
-        },
+        "text_config": text_settings(TEXT, rope_parameters={"rope_theta": TEXT.rope_theta, **ROPE}),
         "vision_config": {
-            "model_type": "qwen3_vl_vision",
+            **settings_of(TOWER, "model_type", "hidden_size", "intermediate_size", "patch_size"),
             "depth": TOWER.num_hidden_layers,
-            "hidden_size": TOWER.hidden_size,
-            "intermediate_size": TOWER.intermediate_size,
             "num_heads": TOWER.num_attention_heads,
-            "patch_size": PATCH,
             "spatial_merge_size": SCALE,
             "temporal_patch_size": 2,
             "out_hidden_size": TEXT.hidden_size,
@@ -141,10 +116,7 @@ def write_qwen3_vl(folder: Path, dtype: str = "float32", **config: Any) -> Path:
             "deepstack_visual_indexes": DEEP,
         },
     }
-    (folder / "config.json").write_text(json.dumps({**values, **config}))
-    (folder / "preprocessor_config.json").write_text(json.dumps(PROCESSOR))
-    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": 257}))
-    return folder
+    return write_settings(folder, {**values, **config}, PROCESSOR)
 
 
 def write_qwen3_5(folder: Path, seed: int = 12) -> Path:
@@ -177,23 +149,13 @@ def joined(tower: dict[str, Array], names: Names | None) -> Iterator[tuple[str, 
 def write_mmproj(path: Path, dtype: str = "float16", **changes: object) -> Path:
     """llama.cpp's file of the image encoder; ``changes`` are metadata by the end of their key, None for none."""
     keys: dict[str, Any] = {
-        "has_vision_encoder": True,
+        **clip_sizes(TOWER, TEXT),
         "projector_type": "qwen3vl_merger",
-        "use_gelu": True,
         "vision.image_size": PATCH * 5,
-        "vision.patch_size": PATCH,
-        "vision.embedding_length": TOWER.hidden_size,
-        "vision.feed_forward_length": TOWER.intermediate_size,
-        "vision.block_count": TOWER.num_hidden_layers,
-        "vision.attention.head_count": TOWER.num_attention_heads,
-        "vision.attention.layer_norm_epsilon": TOWER.layer_norm_eps,
-        "vision.projection_dim": TEXT.hidden_size,
         "vision.spatial_merge_size": SCALE,
         "vision.is_deepstack_layers": [layer in DEEP for layer in range(TOWER.num_hidden_layers)],
         "vision.image_min_pixels": PROCESSOR["size"]["shortest_edge"],  # type: ignore[index]
         "vision.image_max_pixels": PROCESSOR["size"]["longest_edge"],  # type: ignore[index]
-        "vision.image_mean": [0.5, 0.5, 0.5],
-        "vision.image_std": [0.5, 0.5, 0.5],
         **changes,
     }
     tensors = list[tuple[str, Array]]()

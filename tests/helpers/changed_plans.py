@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import re
+from collections.abc import Mapping
 from typing import Any
 
+import pytest
+
+from glinfer.errors import PlanError
 from glinfer.kernels import DrawSpec
 from glinfer.program.plan import Plan
 
@@ -30,3 +35,15 @@ def redefined(name: str, plan: Plan, **values: Any) -> Plan:
     """The plan with some defines of one draw changed, or taken away where the value is None."""
     defines = {**dict(spec(name, plan).defines), **values}
     return with_draw(name, plan, defines=tuple((key, value) for key, value in defines.items() if value is not None))
+
+
+def refused(message: str) -> Any:
+    """Expect a PlanError of one line that is exactly this pattern."""
+    return pytest.raises(PlanError, match=rf"\A{message}\Z")
+
+
+def all_refused(plans: Mapping[str, Plan]) -> None:
+    """Check that plans are refused by what they are listed with, where ``...`` is any text."""
+    for message, plan in plans.items():
+        with refused(re.escape(message).replace(r"\.\.\.", ".*")):
+            plan.validate()

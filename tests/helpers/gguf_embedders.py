@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from goldens.gguf_file import write_gguf_file
 
 Array = np.ndarray[Any, Any]
 MEAN, CLS, LAST, RANK = 1, 2, 3, 4
@@ -19,32 +20,22 @@ CONTROL, NORMAL = 3, 1
 PHANTOM = "\u2581"
 
 
-def write_gguf_file(
+def write_embedder(
     path: Path, architecture: str, tensors: Mapping[str, Array], keys: Mapping[str, Any], dtype: str = "F32"
 ) -> Path:
     """A GGUF file of tensors under their names in Hugging Face's files; matrices in ``dtype``, if whole blocks."""
     gguf = pytest.importorskip("gguf", reason="gguf is not installed (pip install 'glinfer[gguf]')")
-    writer = gguf.GGUFWriter(path, architecture)
-    add = {bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32, str: writer.add_string}
-    for key, value in keys.items():
-        full = key if key.startswith("tokenizer.") else f"{architecture}.{key}"
-        add.get(type(value), writer.add_array)(full, value)
     kinds = {name: kind for kind, name in gguf.MODEL_ARCH_NAMES.items()}
     names = gguf.get_tensor_name_map(kinds[architecture], int(keys["block_count"]))
-    kind = gguf.GGMLQuantizationType[dtype]
+    kind, stored = gguf.GGMLQuantizationType[dtype], dict[str, Any]()
     for name, tensor in tensors.items():
         found = names.get_name(name, try_suffixes=(".weight", ".bias")) or name
         matrix = tensor.ndim > 1 and not found.startswith(("position_embd", "token_types"))
-        floats = np.ascontiguousarray(tensor, np.float32)
+        stored[found] = np.ascontiguousarray(tensor, np.float32)
         if matrix and dtype != "F32" and tensor.shape[-1] % gguf.GGML_QUANT_SIZES[kind][0] == 0:
-            writer.add_tensor(found, gguf.quants.quantize(floats, kind), raw_dtype=kind)
-        else:
-            writer.add_tensor(found, floats)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
+            stored[found] = gguf.quants.quantize(stored[found], kind), dtype
+    values = {key if key.startswith("tokenizer.") else f"{architecture}.{key}": each for key, each in keys.items()}
+    return write_gguf_file(path, architecture, values, stored)
 
 
 def word_pieces(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from goldens.gguf_file import write_gguf_file
 from safetensors.numpy import save_file
 
 from glinfer.config import ModelConfig
@@ -78,17 +79,13 @@ def write_gguf_adapter(
     path: Path, config: ModelConfig, pairs: dict[str, tuple[Array, Array]], alpha: float, **changes: Any
 ) -> Path:
     """The file that convert_lora_to_gguf.py writes; ``pairs`` as of :func:`made_pairs`."""
-    import gguf
-
     from glinfer.formats.gguf.model import rows_for_file
 
     form = config.family.in_gguf
-    writer = gguf.GGUFWriter(path, changes.get("architecture", form.architecture))
-    writer.add_type(changes.get("type", "adapter"))
-    writer.add_string("adapter.type", changes.get("kind", "lora"))
-    writer.add_float32("adapter.lora.alpha", alpha)
+    values = {"general.type": changes.get("type", "adapter"), "adapter.type": changes.get("kind", "lora")}
     own = config.family.in_huggingface.names or config.family.names
     by_file: dict[str, list[tuple[Array, Array]]] = {}
+    tensors: dict[str, Array] = {}
     for stored in stored_tensors(config, own):
         name = stored.name.removesuffix(".weight")
         if name not in pairs:
@@ -100,10 +97,7 @@ def write_gguf_adapter(
     for target, parts in by_file.items():
         downs, ups = [each for each, _ in parts], [each for _, each in parts]
         experts = "_exps" in target  # which have an edge more
-        writer.add_tensor(f"{target}.lora_a", np.ascontiguousarray(np.stack(downs) if experts else downs[0]))
-        writer.add_tensor(f"{target}.lora_b", np.stack(ups) if experts else np.concatenate(ups))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
+        tensors[f"{target}.lora_a"] = np.ascontiguousarray(np.stack(downs) if experts else downs[0])
+        tensors[f"{target}.lora_b"] = np.stack(ups) if experts else np.concatenate(ups)
+    architecture = changes.get("architecture", form.architecture)
+    return write_gguf_file(path, architecture, {**values, "adapter.lora.alpha": alpha}, tensors)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import tokenizers
+from goldens.gguf_file import write_gguf_file
 from safetensors.numpy import save
 from template_models import CHATML
 from tokenizers import decoders, models, pre_tokenizers
@@ -41,7 +42,6 @@ def small_gguf(dtype: str, seed: int = 3) -> bytes:
 
 def split_gguf(data: bytes, count: int) -> list[bytes]:
     """The parts of a GGUF file as gguf-split makes them: all metadata in the first, tensors dealt in turns."""
-    import gguf
 
     with tempfile.TemporaryDirectory() as folder:
         whole = Path(folder) / "whole.gguf"
@@ -50,29 +50,10 @@ def split_gguf(data: bytes, count: int) -> list[bytes]:
         names, parts = list(file.tensors), []
         for number in range(count):
             path = Path(folder) / f"{number}.gguf"
-            writer = gguf.GGUFWriter(path, file.metadata["general.architecture"])
-            values = {key: value for key, value in file.metadata.items() if key != "general.architecture"}
-            for key, value in (values if number == 0 else {}).items():
-                kinds = {
-                    bool: writer.add_bool,
-                    int: writer.add_uint32,
-                    float: writer.add_float32,
-                    str: writer.add_string,
-                }
-                kinds.get(type(value), writer.add_array)(key, value)
-            writer.add_uint16("split.no", number)
-            writer.add_uint16("split.count", count)
-            writer.add_int32("split.tensors.count", len(names))
-            for name in names[number::count]:
-                tensor = file.tensors[name]
-                kind = gguf.GGMLQuantizationType[tensor.type]
-                weights, nbytes = gguf.GGML_QUANT_SIZES[kind]
-                shape = (*tensor.shape[:-1], tensor.shape[-1] // weights * nbytes)
-                writer.add_tensor(name, np.ascontiguousarray(tensor.data).reshape(shape), raw_dtype=kind)
-            writer.write_header_to_file()
-            writer.write_kv_data_to_file()
-            writer.write_tensors_to_file()
-            writer.close()
+            values = {**(file.metadata if number == 0 else {}), "split.no": number, "split.count": count}
+            values["split.tensors.count"] = len(names)
+            tensors = {name: file.tensors[name] for name in names[number::count]}
+            write_gguf_file(path, file.metadata["general.architecture"], values, tensors)
             parts.append(path.read_bytes())
         return parts
 

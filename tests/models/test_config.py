@@ -141,6 +141,12 @@ def test_a_published_shape_goes_by_its_name() -> None:
     assert (second.vocab_size, second.max_position_embeddings) == (10000, 2048)
 
 
+def test_a_family_sets_its_usual_activation_and_base() -> None:
+    found = ModelConfig.from_options("family=nomic_bert,dim=64,heads=4")
+    assert (found.hidden_act, found.rope_theta, found.pooling) == ("silu", 1000.0, "mean")
+    assert found.tie_word_embeddings
+
+
 def test_options_that_make_no_model_are_refused() -> None:
     for text in ("width=5", "Dim=64", "=5", "dim heads=4", "dim:64", "hidden_size=64", "dïm=3"):
         with refused("unknown name '.*' in --config; known: vocab, dim, heads, blocks, context"):

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from goldens.models import EVEN, Made, prompt, write_model
 from rope_tables import rope_table
+from settings_files import config_with
 
 import glinfer
-from glinfer.config import ModelConfig
 from glinfer.errors import ConfigError
 from glinfer.families.layer import Rope
 from glinfer.formats.huggingface.config import read_config
@@ -25,14 +23,8 @@ LLAMA = {**EVEN, "model_type": "llama", "max_position_embeddings": TRAINED}
 SCALING = {"type": "dynamic", "factor": FACTOR}
 
 
-def read(folder: Path, **changes: Any) -> ModelConfig:
-    folder.mkdir(exist_ok=True)
-    (folder / "config.json").write_text(json.dumps({**LLAMA, **changes}))
-    return read_config(folder / "config.json")
-
-
 def test_a_context_may_be_as_long_as_the_factor_says(tmp_path: Path) -> None:
-    config = read(tmp_path / "d", rope_scaling=SCALING)
+    config = config_with(tmp_path / "d", LLAMA, rope_scaling=SCALING)
     assert (config.max_position_embeddings, config.most_positions, config.long_after) == (TRAINED, 96, 0)
     assert config.with_context(96).max_position_embeddings == config.with_context(96).most_positions == 96
     assert config.with_context(96).with_context(30).long_after == TRAINED
@@ -40,13 +32,13 @@ def test_a_context_may_be_as_long_as_the_factor_says(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="the context is 97; expected 1 to 96, the positions of this model"):
         config.with_context(97)
     for other in (None, {"type": "linear", "factor": 4.0}):
-        plain = read(tmp_path / "o", rope_scaling=other)
+        plain = config_with(tmp_path / "o", LLAMA, rope_scaling=other)
         with pytest.raises(ConfigError, match="the context is 25; expected 1 to 24"):
             plain.with_context(25)
 
 
 def test_tables_have_the_plain_angles_and_those_of_the_context(tmp_path: Path) -> None:
-    config = read(tmp_path, rope_scaling=SCALING).with_context(CONTEXT)
+    config = config_with(tmp_path, LLAMA, rope_scaling=SCALING).with_context(CONTEXT)
     rope = config.layer(0).rope
     assert isinstance(rope, Rope)
     table = rope_of(config, rope)

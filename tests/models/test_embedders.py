@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from goldens import recorded
-from goldens.embedders import FORMS, RECORDED, SHAPE, pooled, texts, weights_of, write_pooling
+from goldens.embedders import FORMS, RECORDED, pooled, texts, transformers_model, weights_of, write_pooling
 
 import glinfer
 from glinfer.config import ModelConfig
@@ -29,17 +29,13 @@ from glinfer.program.oracle import final_tensors
 pytestmark = pytest.mark.gl
 
 
-def save(folder: Path, model: Any, pooling: str) -> None:
-    """A directory of sentence-transformers around a model with weights far from trivial."""
-    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-    torch.manual_seed(5)
-    with torch.no_grad():
-        for name, tensor in model.named_parameters():
-            tensor.normal_(0, 0.2)
-            if tensor.ndim == 1 and name.endswith("weight"):
-                tensor.add_(1.0)
-    model.eval().save_pretrained(folder)
+def saved(folder: Path, family: str) -> Any:
+    """A model of transformers, which is saved as a directory of sentence-transformers."""
+    name, more, pooling = FORMS[family]
+    model = transformers_model(name, **more)
+    model.save_pretrained(folder)
     write_pooling(folder, pooling)
+    return model
 
 
 def given(longest: int) -> list[list[int]]:
@@ -87,13 +83,8 @@ def test_a_classifier_has_a_norm_before_its_last_matrix() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("family", FORMS)
 def test_vectors(tmp_path: Path, family: str) -> None:
-    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-    name, more, pooling = FORMS[family]
-    config = getattr(transformers, f"{name}Config")(**{**SHAPE, **more})
-    theirs = getattr(transformers, f"{name}Model")(config).double()
-    save(tmp_path / "m", theirs.float(), pooling)
-    ids_of = given(290)
+    theirs, pooling, ids_of = saved(tmp_path / "m", family), FORMS[family][2], given(290)
     with torch.no_grad():
         run: Callable[..., Any] = theirs.double()
         expected = np.array([pooled(run(torch.tensor([ids])).last_hidden_state[0].numpy(), pooling) for ids in ids_of])
@@ -113,9 +104,8 @@ TASKS = {"retrieval_query": ["q_proj", "o_proj", "fc1"], "text_matching": ["v_pr
 def test_adapters_of_tasks_are_those_of_peft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     peft = pytest.importorskip("peft", reason="PEFT is not installed (make test-all installs it)")
     transformers, torch = pytest.importorskip("transformers"), pytest.importorskip("torch")
-    name, more, pooling = FORMS["jina_embeddings_v3"]
-    config = getattr(transformers, f"{name}Config")(**{**SHAPE, **more})
-    save(tmp_path / "m", getattr(transformers, f"{name}Model")(config), pooling)
+    name, _, pooling = FORMS["jina_embeddings_v3"]
+    saved(tmp_path / "m", "jina_embeddings_v3")
     ids, vectors = given(100), {}
     for task, targets in TASKS.items():
         base = getattr(transformers, f"{name}Model").from_pretrained(tmp_path / "m")
@@ -165,16 +155,10 @@ CLASSIFIERS: list[tuple[str, dict[str, Any]]] = [
 @pytest.mark.slow
 @pytest.mark.parametrize(("family", "settings"), CLASSIFIERS)
 def test_scores(tmp_path: Path, family: str, settings: dict[str, Any]) -> None:
-    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     name, more, _ = FORMS[family]
-    config = getattr(transformers, f"{name}Config")(**{**SHAPE, **more, **settings, "num_labels": 1})
-    theirs = getattr(transformers, f"{name}ForSequenceClassification")(config)
-    torch.manual_seed(5)
-    with torch.no_grad():
-        for tensor in theirs.parameters():
-            tensor.normal_(0, 0.2)
-    theirs.eval().save_pretrained(tmp_path / "m")
+    theirs = transformers_model(name, "ForSequenceClassification", **{**more, **settings, "num_labels": 1})
+    theirs.save_pretrained(tmp_path / "m")
     ids_of = given(200)
     with torch.no_grad():
         expected = np.array([theirs.double()(torch.tensor([ids])).logits[0].numpy() for ids in ids_of])

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gguf_embedders import CLS, LAST, MEAN, RANK, Array, word_pieces, write_gguf_file
+from gguf_embedders import CLS, LAST, MEAN, RANK, Array, word_pieces, write_embedder
 from goldens.llama import llama_vectors
 from tiny_embedders import TEXTS, VOCABULARY, write_bert
 
@@ -155,7 +155,7 @@ def write_model(path: Path, form: str, dtype: str = "F32", **changes: Any) -> Pa
     types = {"tokenizer.ggml.token_type_count": max(1, config.type_vocab_size)}
     keys = {**keys_of(config, pooling), **word_pieces(vocabulary), **types, **changes}
     architecture = form.split(",")[0]
-    return write_gguf_file(path, architecture, renamed(random_model(form)), keys, dtype)
+    return write_embedder(path, architecture, renamed(random_model(form)), keys, dtype)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -226,7 +226,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
 def test_texts_of_a_file_and_of_its_directory_have_the_same_vectors(tmp_path: Path) -> None:
     config = write_bert(tmp_path / "m", max_position_embeddings=64)
     tensors = {name.removeprefix("bert."): each for name, each in load_checkpoint(tmp_path / "m").tensors.items()}
-    path = write_gguf_file(tmp_path / "m.gguf", "bert", tensors, {**keys_of(config, MEAN), **word_pieces(VOCABULARY)})
+    path = write_embedder(tmp_path / "m.gguf", "bert", tensors, {**keys_of(config, MEAN), **word_pieces(VOCABULARY)})
     with glinfer.load(tmp_path / "m") as one, glinfer.load(path) as other:
         texts = [*TEXTS, "The CAT plays, été naïve!", "[SEP] rain"]
         assert np.array_equal(one.embed(texts), other.embed(texts, normalize=False))

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 import subprocess
 import sys
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-import pytest
-from changed_plans import rebound, redefined, spec, with_draw
+from changed_plans import all_refused, rebound, redefined, refused, spec, with_draw
 
 from glinfer.config import ModelConfig
-from glinfer.errors import PlanError
 from glinfer.gl.layouts.flat import FlatLayout
 from glinfer.kernels import TensorSpec
 from glinfer.kernels.flat.elementwise import scale
@@ -32,11 +29,6 @@ SMALL = ModelConfig(vocab_size=19, hidden_size=6, num_attention_heads=3, num_hid
 GOOD = reference_plan(SMALL)
 NAMES = [draw.name for draw in GOOD.draws]
 BLOCK = "transformer.h.0"
-
-
-def refused(message: str) -> Any:
-    """Expect a PlanError of one line that is exactly this pattern."""
-    return pytest.raises(PlanError, match=rf"\A{message}\Z")
 
 
 def with_tensor(name: str, **changes: Any) -> Plan:
@@ -164,9 +156,7 @@ DEFECTS: dict[str, Plan] = {
 
 
 def test_a_defect_is_refused() -> None:
-    for message, plan in DEFECTS.items():
-        with refused(re.escape(message).replace(r"\.\.\.", ".*")):
-            plan.validate()
+    all_refused(DEFECTS)
 
 
 def test_a_weight_may_be_read_more_than_once() -> None:
@@ -222,9 +212,7 @@ WRONG_SHAPES: dict[str, Plan] = {
 
 
 def test_a_wrong_shape_is_refused() -> None:
-    for message, plan in WRONG_SHAPES.items():
-        with refused(re.escape(message).replace(r"\.\.\.", ".*")):
-            plan.validate()
+    all_refused(WRONG_SHAPES)
     other = rebound("h.0.attn.head.0.scores", "k", "hidden.a", GOOD)
     assert other.validate() is other, "another tensor of the same shape is as good, while other heads read the keys"
 

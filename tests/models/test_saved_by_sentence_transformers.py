@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from goldens.embedders import FORMS, SHAPE
+from goldens.embedders import FORMS, SHAPE, transformers_model
 from tiny_embedders import TEXTS, VOCABULARY
 
 import glinfer
@@ -24,21 +24,12 @@ def library() -> Any:
 def write_base(folder: Path, kind: str, more: dict[str, Any], head: str = "Model") -> None:
     """A model of transformers with random weights, and a tokenizer."""
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
-    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     folder.mkdir()
     (folder / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n", encoding="utf-8")
     tokenizer = transformers.BertTokenizer(str(folder / "vocab.txt"), model_max_length=60)
     ids = {f"{name}_token_id": getattr(tokenizer, f"{each}_token_id") for name, each in
            (("pad", "pad"), ("bos", "cls"), ("eos", "sep"))}  # fmt: skip
-    settings = {**SHAPE, **more, **ids, "vocab_size": len(tokenizer)}
-    torch.manual_seed(5)
-    model = getattr(transformers, f"{kind}{head}")(getattr(transformers, f"{kind}Config")(**settings))
-    with torch.no_grad():
-        for name, tensor in model.named_parameters():
-            tensor.normal_(0, 0.2)
-            if tensor.ndim == 1 and name.endswith("weight"):
-                tensor.add_(1.0)
-    model.eval().save_pretrained(folder)
+    transformers_model(kind, head, **{**more, **ids, "vocab_size": len(tokenizer)}).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 
 

@@ -31,10 +31,11 @@ from glinfer.formats.huggingface.layouts import ALTERNATING, file_shape, layout_
 from glinfer.formats.huggingface.model import loaded
 from glinfer.formats.json_files import read_json
 from glinfer.formats.packed import row_bytes
-from glinfer.formats.safetensors_file import STORED, FoundTensor, load_tensor, read_header
+from glinfer.formats.safetensors_file import STORED, FoundTensor, check_stored, load_tensor, read_header
 from glinfer.formats.tensors import EXPERT_ROLES, StoredTensor, stored_tensors, tensors_of
 from glinfer.graph.nodes import ModelTensor
 from glinfer.limits import MAX_CONFIG_BYTES
+from glinfer.quant.words import bfloat16_bits
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _OTHER_WEIGHTS = "adapter_model.bin"
@@ -226,11 +227,7 @@ def _pairs(weights: Path, *, tables: bool) -> tuple[dict[str, Pair], dict[str, F
         if part is None:
             others[name] = found
             continue
-        if found.dtype not in STORED:
-            raise FormatError(
-                f"{label}: tensor {quoted(name)} is {found.dtype}, which is not supported; expected one of "
-                f"{', '.join(STORED)}; convert it first"
-            )
+        check_stored(found, f"{label}: tensor {quoted(name)}")
         key, numbers = "down" if (part[2] == "A") != bool(table) else "up", load_tensor(found)
         pairs.setdefault(part[1].removeprefix(_PREFIX), {})[key] = numbers.T if table else numbers
     return {name: Pair(**parts) for name, parts in pairs.items()}, others
@@ -288,6 +285,4 @@ def _rounded(numbers: FloatArray, kind: str) -> FloatArray:
     if kind == "F16":
         with np.errstate(over="ignore"):
             return numbers.astype(np.float16).astype(np.float32)
-    bits = np.ascontiguousarray(numbers).view(np.uint32)
-    nearest = (bits + 0x7FFF + (bits >> 16 & 1)) & np.uint32(0xFFFF0000)  # ties to even
-    return nearest.view(np.float32) if kind == "BF16" else numbers
+    return (bfloat16_bits(np.ascontiguousarray(numbers)) << 16).view(np.float32) if kind == "BF16" else numbers

@@ -17,10 +17,10 @@ from typing import BinaryIO
 import numpy as np
 
 from glinfer.config import ModelConfig
-from glinfer.errors import ConfigError, FormatError
+from glinfer.errors import FormatError
 from glinfer.families import FAMILIES
 from glinfer.formats.checkpoint import Checkpoint, FloatArray, check_checkpoint
-from glinfer.formats.files import BPE1_MAGIC, GAB1_MAGIC, AnyPath, check_size, opened, replacing, shown
+from glinfer.formats.files import BPE1_MAGIC, GAB1_MAGIC, AnyPath, check_size, described_by, opened, replacing, shown
 from glinfer.formats.tensors import tensors_of
 
 _HEADER = struct.Struct("<7I")
@@ -133,7 +133,7 @@ def _read_header(file: BinaryIO, size: int, label: str) -> ModelConfig:
         )
     if version != _VERSION:
         raise FormatError(f"{label}: GAB version is {version}, which is not supported; expected {_VERSION}")
-    try:
+    with described_by(f"{label}: its header"):
         return ModelConfig(
             vocab_size=vocab,
             hidden_size=width,
@@ -143,8 +143,6 @@ def _read_header(file: BinaryIO, size: int, label: str) -> ModelConfig:
             layer_norm_eps=_LAYER_NORM_EPS,
             model_type=_FAMILY,
         )
-    except ConfigError as error:
-        raise FormatError(f"{label}: its header describes no possible model: {error}") from None
 
 
 def write_gab(checkpoint: Checkpoint, path: AnyPath) -> None:

@@ -14,13 +14,14 @@ import numpy as np
 import numpy.typing as npt
 
 from glinfer.config import ModelConfig
-from glinfer.errors import ConfigError, FormatError, InputError
+from glinfer.errors import FormatError, InputError
 from glinfer.families import FAMILIES
 from glinfer.families.gguf import SHARED_WIDTH, SIGMOID, WINDOW
 from glinfer.families.huggingface import PROPORTIONAL, Fields
 from glinfer.families.layer import BOTH, QUERY_BETA, one_side
 from glinfer.families.record import Family
 from glinfer.families.settings import Keys, is_whole, quoted
+from glinfer.formats.files import described_by
 from glinfer.formats.gguf.embedders import embedding_fields, names_in
 from glinfer.formats.gguf.file import GgufFile, GgufTensor, keys_of
 from glinfer.formats.huggingface.config import check_scaling
@@ -127,7 +128,12 @@ def config_of(file: GgufFile) -> ModelConfig:
     }
     if family.experts:
         fields["num_experts"], fields["num_experts_per_tok"] = map(keys.whole, ("expert_count", "expert_used_count"))
-        fields["norm_topk_prob"] = True
+        fields["norm_topk_prob"], fields["use_expert_bias"] = True, bool(family.names.expert_bias)
+        if family.sigmoid_router:
+            keys.only("expert_gating_func", (SIGMOID,))
+        if "num_dense_layers" in family.usual:
+            fields["num_dense_layers"] = keys.whole("leading_dense_block_count", 0, least=0)
+            fields["dense_intermediate_size"] = keys.whole("feed_forward_length")
         if family.shared_expert:
             fields["shared_expert_intermediate_size"] = keys.whole(SHARED_WIDTH, fields["intermediate_size"])
         if "shared_intermediate_size" in family.usual:
@@ -144,10 +150,8 @@ def config_of(file: GgufFile) -> ModelConfig:
         value = keys.value(key)
         fields[field] = scalar if value is None else keys.number(key) if value else _NEUTRAL.get(field, 0.0)
         fields[field] = 1 / fields[field] if field in form.inverted and value else fields[field]
-    try:
+    with described_by(f"{label}: it"):
         config = ModelConfig(**fields)
-    except ConfigError as error:
-        raise FormatError(f"{label}: it describes no possible model: {error}") from None
     check_scaling(config, label)
     return config
 
@@ -297,7 +301,9 @@ def metadata_of(config: ModelConfig) -> tuple[dict[str, Any], Factors]:
         values[form.inner_key] = config.intermediate_size
         values["expert_count"], values["expert_used_count"] = config.num_experts, config.num_experts_per_tok
         if family.sigmoid_router:
-            values["expert_gating_func"], values["leading_dense_block_count"] = SIGMOID, config.num_dense_layers
+            values["expert_gating_func"] = SIGMOID
+        if family.names.expert_bias:
+            values["leading_dense_block_count"] = config.num_dense_layers
         if family.shared_expert:
             values[SHARED_WIDTH] = config.shared_expert_intermediate_size or config.intermediate_size
         elif config.shared_intermediate_size:

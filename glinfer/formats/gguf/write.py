@@ -29,18 +29,9 @@ DTYPES = {
     "float32": ("F32", "ALL_F32"),
     "float16": ("F16", "MOSTLY_F16"),
     "bfloat16": ("BF16", "MOSTLY_BF16"),
-    "q4_0": ("Q4_0", "MOSTLY_Q4_0"),
-    "q4_1": ("Q4_1", "MOSTLY_Q4_1"),
-    "q5_0": ("Q5_0", "MOSTLY_Q5_0"),
-    "q5_1": ("Q5_1", "MOSTLY_Q5_1"),
-    "q8_0": ("Q8_0", "MOSTLY_Q8_0"),
-    "q2_k": ("Q2_K", "MOSTLY_Q2_K"),
-    "q3_k": ("Q3_K", "MOSTLY_Q3_K_S"),
-    "q4_k": ("Q4_K", "MOSTLY_Q4_K_S"),
-    "q5_k": ("Q5_K", "MOSTLY_Q5_K_S"),
-    "q6_k": ("Q6_K", "MOSTLY_Q6_K"),
-    "iq4_nl": ("IQ4_NL", "MOSTLY_IQ4_NL"),
-    "iq4_xs": ("IQ4_XS", "MOSTLY_IQ4_XS"),
+    **{name.lower(): (name, f"MOSTLY_{name}") for name in ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K")},
+    **{name.lower(): (name, f"MOSTLY_{name}_S") for name in ("Q3_K", "Q4_K", "Q5_K")},
+    **{name.lower(): (name, f"MOSTLY_{name}") for name in ("Q6_K", "IQ4_NL", "IQ4_XS")},
 }
 """Types of written matrices: GGML's name, and the name of llama.cpp's file type."""
 INSTEAD = {"Q2_K": "IQ4_NL", "Q3_K": "IQ4_NL", "IQ4_XS": "IQ4_NL", "Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0"}

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from glinfer.config import ModelConfig
-from glinfer.errors import ConfigError, FormatError
+from glinfer.errors import FormatError
 from glinfer.families import FAMILIES
 from glinfer.families.huggingface import SHARED_WIDTH, SIZES, Fields
 from glinfer.families.layer import one_side
 from glinfer.families.record import Family
 from glinfer.families.settings import Settings, quoted
-from glinfer.formats.files import shown
+from glinfer.formats.files import described_by, shown
 from glinfer.formats.huggingface.layouts import has_blocks
 from glinfer.formats.huggingface.ternary import check_quantization, is_ternary
 from glinfer.formats.json_files import read_json
@@ -43,6 +43,7 @@ _LACKING: Mapping[str, str] = {
 }
 """What some families need that glinfer lacks."""
 _NESTED = 3  # text_config may have rope settings by layer type
+_EPSILONS = {"layer": "layer_norm_eps", "rms": "rms_norm_eps"}
 _OF_HEADS = ("num_key_value_heads", "head_dim")  # sizes of families with rotary positions
 _WHOLE = ("quantization_config", "architectures", "tie_word_embeddings")  # settings of a multimodal model
 _MIN_NUMBER, _MAX_NUMBER = 1e-9, 1e9  # of every number of a scaling; beyond these, angles overflow
@@ -93,10 +94,8 @@ def read_config(path: Path) -> ModelConfig:
             f"{f', or quantised by the method {method}' if method else ''}; "
             "get its float32, float16 or bfloat16 weights, or quantised ones in a GGUF file"
         )
-    try:
+    with described_by(f"{label}: it"):
         config = ModelConfig(**_fields(family, settings))
-    except ConfigError as error:
-        raise FormatError(f"{label}: it describes no possible model: {error}") from None
     check_scaling(config, label)
     return config
 
@@ -133,13 +132,15 @@ def _fields(family: Family, settings: Settings) -> Fields:
     fields.update(model_type=family.name, **_scalars(form.scalars, settings))
     if family.rotary:
         fields.update(head_dim=_head_dim(fields, settings), rope_theta=family.rope_theta)
+        fields.update({name: value for name, value in family.usual.items() if name == "partial_rotary_factor"})
         fields.update(form.windows(settings, fields))
         if family.encodes and fields.get("sliding_window"):
             fields["sliding_window"] = one_side(fields["sliding_window"])
         fields.update(form.rope(settings, fields))
         fields["attention_bias"] = bool(family.attention_biases) and settings.flag("attention_bias")
         fields["mlp_bias"] = bool(family.mlp_biases) and settings.flag("mlp_bias")
-    fields["layer_norm_eps"] = settings.number(form.keys.get("layer_norm_eps", ("rms_norm_eps",))[0], form.eps)
+    (eps,) = form.keys.get("layer_norm_eps", (_EPSILONS[family.norm],))
+    fields["layer_norm_eps"] = settings.number(eps, form.eps)
     fields["hidden_act"] = _activation(family, settings)
     alone = family.encodes or classifies(family, settings.values)
     fields["tie_word_embeddings"] = alone or settings.flag("tie_word_embeddings", default=form.tied)
@@ -283,7 +284,10 @@ def _expert_fields(family: Family, settings: Settings) -> Fields:
     for other, value in others:
         if value != count:
             raise settings.refused(other, f"{count}, as {key} says")
+    width = family.usual.get("dense_intermediate_size")
     return {
+        **({"dense_intermediate_size": settings.whole("intermediate_size", width)} if width else {}),
+        "use_expert_bias": bool(family.names.expert_bias),
         "num_experts": count,
         "num_experts_per_tok": settings.whole("num_experts_per_tok", used),
         "norm_topk_prob": True if normed is None else settings.flag("norm_topk_prob", default=normed),

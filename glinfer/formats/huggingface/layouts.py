@@ -13,7 +13,7 @@ low halves of a block hold its first sixteen weights, and the high halves the ot
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import accumulate
 
 import numpy as np
@@ -24,9 +24,9 @@ from glinfer.errors import FormatError
 from glinfer.families.huggingface import TERNARY, UNUSED_POSITIONS, HuggingFace
 from glinfer.families.settings import quoted
 from glinfer.formats.files import shown
-from glinfer.formats.huggingface.ternary import SCALE, FoundTernary, ternary_parts
+from glinfer.formats.huggingface.ternary import ternary_parts
 from glinfer.formats.packed import GatheredTensor, PackedTensor
-from glinfer.formats.safetensors_file import FoundTensor, floats_of
+from glinfer.formats.safetensors_file import FoundTensor, ScaledTensor, floats_of
 from glinfer.formats.tensors import StoredTensor
 from glinfer.graph.nodes import ModelTensor
 from glinfer.quant.formats import GROUP
@@ -137,18 +137,6 @@ def rows_by_part(stored: StoredTensor, config: ModelConfig) -> npt.NDArray[np.in
     return np.concatenate([part.reshape(-1) for part in np.split(by_head, list(accumulate(parts))[:-1], axis=1)])
 
 
-@dataclass(frozen=True)
-class FoundBlocks(FoundTensor):
-    """Blocks of 4-bit weights as one tensor [experts, out, in] of type MXFP4, with a separate tensor of scales."""
-
-    scales: FoundTensor
-
-    @property
-    def nbytes(self) -> int:
-        """The size in bytes of the blocks alone."""
-        return super().nbytes // 2
-
-
 def with_blocks(found: Mapping[str, FoundTensor], form: HuggingFace) -> dict[str, FoundTensor]:
     """The tensors of a file, with blocks and their scales joined under the name of the matrix."""
     joined = dict(found)
@@ -167,15 +155,13 @@ def with_blocks(found: Mapping[str, FoundTensor], form: HuggingFace) -> dict[str
         experts, rows, groups = scales.shape
         del joined[name], joined[stem + SCALES]
         shape = (experts, rows, GROUP * groups)
-        joined[stem] = FoundBlocks(blocks.file, MXFP4, shape, blocks.start, scales)
+        joined[stem] = ScaledTensor(blocks.file, MXFP4, shape, blocks.start, scales, SCALES, 2)
     return joined
 
 
 def mapped_parts(name: str, found: FoundTensor) -> dict[str, FoundTensor]:
-    """The parts of a tensor to map, by name; blocks also need their scales."""
-    if isinstance(found, FoundTernary):
-        return {name: found, name + SCALE: found.scales}
-    return {name: found, name + SCALES: found.scales} if isinstance(found, FoundBlocks) else {name: found}
+    """The parts of a tensor to map, by name; packed weights also need their scales."""
+    return {name: found, name + found.suffix: found.scales} if isinstance(found, ScaledTensor) else {name: found}
 
 
 def _of_experts(stored: StoredTensor, found: FoundTensor, data: Mapping[str, Bytes]) -> Parts:
@@ -190,7 +176,7 @@ def _of_experts(stored: StoredTensor, found: FoundTensor, data: Mapping[str, Byt
         own = slice(number, None, each)
         if floats is not None:
             yield tensor, floats[expert, :, own].T if len(stored.shape) == 2 else floats[expert, own]
-        elif isinstance(found, FoundBlocks):
+        elif isinstance(found, ScaledTensor):
             yield tensor, _blocks(data[stored.name], data[stored.name + SCALES], found, expert, own, tensor)
         else:
             yield tensor, _halves(data[stored.name], found, expert, own, tensor)
@@ -208,7 +194,7 @@ def _halves(data: Bytes, found: FoundTensor, expert: int, own: slice, tensor: Mo
 
 
 def _blocks(
-    blocks: Bytes, scales: Bytes, found: FoundBlocks, expert: int, own: slice, tensor: ModelTensor
+    blocks: Bytes, scales: Bytes, found: ScaledTensor, expert: int, own: slice, tensor: ModelTensor
 ) -> PackedTensor:
     """The matrix of an expert in MXFP4, as GGML's blocks: an exponent, then sixteen bytes."""
     halves = blocks.reshape(*found.scales.shape, GROUP // 2)[expert, own]

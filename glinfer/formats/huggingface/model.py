@@ -29,7 +29,6 @@ from glinfer.formats.huggingface.files import find_tensors, locate, text_tensors
 from glinfer.formats.huggingface.layouts import (
     ALTERNATING,
     TRANSPOSED,
-    FoundBlocks,
     file_shape,
     layout_of,
     mapped_parts,
@@ -37,11 +36,11 @@ from glinfer.formats.huggingface.layouts import (
     with_blocks,
 )
 from glinfer.formats.huggingface.sentence import Sentence, read_sentence, with_tokenizers_length
-from glinfer.formats.huggingface.ternary import FoundTernary, with_ternary
+from glinfer.formats.huggingface.ternary import with_ternary
 from glinfer.formats.json_files import read_json
 from glinfer.formats.packed import PackedTensor
 from glinfer.formats.reranker import of_two_tokens
-from glinfer.formats.safetensors_file import STORED, FoundTensor, load_tensor, map_bytes, same_bytes
+from glinfer.formats.safetensors_file import FoundTensor, ScaledTensor, check_stored, load_tensor, map_bytes, same_bytes
 from glinfer.formats.tensors import StoredTensor, stored_tensors
 from glinfer.graph.nodes import ModelTensor
 from glinfer.limits import MAX_CONFIG_BYTES
@@ -190,14 +189,11 @@ def check_tensors(
     for name, each in expected.items():
         tensor = found[name]
         layout = layout_of(each, config.family.in_huggingface)
-        is_packed = isinstance(tensor, FoundBlocks) and layout == ALTERNATING and len(each.shape) == 2
-        is_packed = is_packed or (isinstance(tensor, FoundTernary) and layout == TERNARY)
+        may_be_packed = layout == TERNARY or (layout == ALTERNATING and len(each.shape) == 2)
+        is_packed = isinstance(tensor, ScaledTensor) and may_be_packed
         where = f"{shown(tensor.file)}: tensor {quoted(name)}"
-        if tensor.dtype not in STORED and not is_packed:
-            raise FormatError(
-                f"{where} is {tensor.dtype}, which is not supported; expected one of {', '.join(STORED)}; convert it "
-                "first"
-            )
+        if not is_packed:
+            check_stored(tensor, where)
         shape = each.stacked_shape if is_packed else file_shape(config, each)
         if tensor.shape != shape:
             turned = len(shape) == 2 and tensor.shape == shape[::-1]

@@ -8,7 +8,6 @@ r + n · out / 4 and holding the weight over s plus 1; and ``NAME_scale`` [1], w
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
@@ -19,7 +18,7 @@ from glinfer.families.huggingface import TERNARY, HuggingFace
 from glinfer.families.settings import Settings, quoted
 from glinfer.formats.files import shown
 from glinfer.formats.packed import GatheredTensor, PackedTensor
-from glinfer.formats.safetensors_file import STORED, FoundTensor, floats_of
+from glinfer.formats.safetensors_file import STORED, FoundTensor, ScaledTensor, floats_of
 from glinfer.formats.tensors import StoredTensor
 from glinfer.graph.nodes import ModelTensor
 from glinfer.quant.parts import Bytes
@@ -29,18 +28,6 @@ SCALE = "_scale"
 _EACH = 4
 _LEAST = np.float32(1e-5)
 Array = npt.NDArray[np.float32]
-
-
-@dataclass(frozen=True)
-class FoundTernary(FoundTensor):
-    """Packed weights as one tensor [out, in], with a separate tensor of their scale."""
-
-    scales: FoundTensor
-
-    @property
-    def nbytes(self) -> int:
-        """The size in bytes of the packed weights alone."""
-        return super().nbytes // _EACH
 
 
 def is_ternary(form: HuggingFace) -> bool:
@@ -80,7 +67,8 @@ def with_ternary(found: Mapping[str, FoundTensor], form: HuggingFace) -> dict[st
             )
         del joined[name + SCALE]
         rows, inputs = each.shape
-        joined[name] = FoundTernary(each.file, each.dtype, (_EACH * rows, inputs), each.start, scales)
+        shape = (_EACH * rows, inputs)
+        joined[name] = ScaledTensor(each.file, each.dtype, shape, each.start, scales, SCALE, _EACH)
     return joined
 
 
@@ -90,16 +78,16 @@ def ternary_parts(
     """The matrix of a checked tensor: float32, or half floats that are computed on access."""
     (tensor,), raw = stored.tensors, data[stored.name]
     rows, inputs = stored.shape
-    kind, by_row = found.dtype, raw.reshape(rows, -1) if not isinstance(found, FoundTernary) else raw
+    kind, by_row = found.dtype, raw.reshape(rows, -1) if not isinstance(found, ScaledTensor) else raw
 
     @cache
     def scale() -> np.float32:
-        if isinstance(found, FoundTernary):
+        if isinstance(found, ScaledTensor):
             return np.float32(floats_of(data[stored.name + SCALE], found.scales).reshape(-1)[0])
         return np.float32(max(_LEAST, np.abs(floats_of(raw, found)).mean(dtype=np.float64)))
 
     def levels(asked: slice) -> Array:
-        if isinstance(found, FoundTernary):
+        if isinstance(found, ScaledTensor):
             places, bytes_ = np.arange(rows)[asked], raw.reshape(-1, inputs)
             shifts = (2 * (places // len(bytes_))).astype(np.uint8)[:, None]
             return (bytes_[places % len(bytes_)] >> shifts & 3).astype(np.float32) - 1
@@ -113,6 +101,6 @@ def ternary_parts(
             return np.ascontiguousarray(floats.astype("<f2")).view(np.uint8)
         return bfloat16_bits(floats).astype("<u2").view(np.uint8)
 
-    if isinstance(found, FoundTernary):
+    if isinstance(found, ScaledTensor):
         kind = found.scales.dtype
     yield tensor, levels(slice(None)) * scale() if kind == "F32" else GatheredTensor(kind, (rows, inputs), halves)

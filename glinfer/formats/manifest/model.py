@@ -23,11 +23,11 @@ import numpy as np
 import numpy.typing as npt
 
 from glinfer.config import ModelConfig
-from glinfer.errors import ConfigError, FormatError
+from glinfer.errors import FormatError
 from glinfer.families import FAMILIES
 from glinfer.families.settings import Settings, is_whole, quoted
 from glinfer.formats.checkpoint import Checkpoint, check_tensors
-from glinfer.formats.files import AnyPath, inside, is_directory, shown
+from glinfer.formats.files import AnyPath, described_by, inside, is_directory, shown
 from glinfer.formats.json_files import read_json
 from glinfer.formats.manifest.files import ByteRange, Shards, bytes_at, find_shards
 from glinfer.formats.packed import PackedTensor
@@ -160,7 +160,7 @@ def _config(values: Mapping[str, Any], entries: Mapping[str, _Entry], label: str
     if missing:
         raise FormatError(f"{label}: its architecture has no {missing[0]}; expected {', '.join(_NEEDED)}")
     biased = any(name.endswith(_UP_BIAS) for name in entries)
-    try:
+    with described_by(f"{label}: its architecture"):
         config = ModelConfig(
             **{name: settings.value(name) for name in (*_NEEDED, *_OPTIONAL) if settings.given(name)},
             layer_norm_eps=settings.number("rms_norm_eps", 1e-5),
@@ -168,8 +168,6 @@ def _config(values: Mapping[str, Any], entries: Mapping[str, _Entry], label: str
             **{name: value for name, value in _FAMILY.manifest.items() if name in ModelConfig.__dataclass_fields__},
             mlp_bias=settings.flag("mlp_bias", default=biased),
         )
-    except ConfigError as error:
-        raise FormatError(f"{label}: its architecture describes no possible model: {error}") from None
     if config.head_dim % 2:
         raise FormatError(f"{label}: head_dim is {config.head_dim}; expected an even number, as elements turn in pairs")
     return config
