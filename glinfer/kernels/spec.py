@@ -261,12 +261,28 @@ OPS: dict[str, Op] = {}
 """Every op by name."""
 
 
-def register(op: Op) -> Op:
+def register(made: Op) -> None:
     """Add an op to :data:`OPS`."""
-    if op.name in OPS:
-        raise PlanError(f"two ops are named {op.name}")
-    OPS[op.name] = op
-    return op
+    if made.name in OPS:
+        raise PlanError(f"two ops are named {made.name}")
+    OPS[made.name] = made
+
+
+def op(
+    name: str,
+    samplers: tuple[str, ...],
+    optional: tuple[str, ...] = (),
+    check: ShapeCheck = unchecked,
+    integers: tuple[str, ...] = (),
+    **further: Any,
+) -> Callable[[Oracle], Oracle]:
+    """Register an op whose oracle is the decorated function; the arguments are fields of :class:`Op`."""
+
+    def registered(oracle: Oracle) -> Oracle:
+        register(Op(name, samplers, optional, check, oracle, integers, **further))
+        return oracle
+
+    return registered
 
 
 def parts_read(draw: DrawSpec, values: Params) -> Mapping[str, Part]:
@@ -287,18 +303,17 @@ class Shapes:
     draw: str
     by_name: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
-    def expect(self, name: str, rows: int | float | None, cols: int | float | None) -> None:
-        """Require a shape; None allows any edge, and a tensor that the draw does not bind passes.
+    def expect(self, names: str | Sequence[str], rows: int | float | None, cols: int | float | None) -> None:
+        """Require a shape of one tensor or several; None allows any edge, and tensors that the draw lacks pass.
 
         Raises:
-            PlanError: the shape differs; the message names the draw, the tensor, and both shapes.
+            PlanError: a shape differs; the message names the draw, the tensor, and both shapes.
         """
-        if name not in self.by_name:
-            return
-        found = self.by_name[name]
-        if (rows is not None and found[0] != rows) or (cols is not None and found[1] != cols):
-            wanted = f"[{'any' if rows is None else rows}, {'any' if cols is None else cols}]"
-            raise PlanError(f"draw {self.draw}: {name} is {list(found)}; expected {wanted}")
+        for name in (names,) if isinstance(names, str) else names:
+            found = self.by_name.get(name, (rows, cols))
+            if rows not in (None, found[0]) or cols not in (None, found[1]):
+                wanted = f"[{'any' if rows is None else rows}, {'any' if cols is None else cols}]"
+                raise PlanError(f"draw {self.draw}: {name} is {list(found)}; expected {wanted}")
 
     def rows(self, name: str) -> int:
         """Rows of one tensor."""

@@ -13,7 +13,7 @@ from glinfer.kernels.flat.product import PLAIN, Finish, Product, Strategy
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.published.attention import MASKED
 from glinfer.kernels.published.linear import activate, activation_number, soft_cap
-from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, no_oracle, register
+from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, no_oracle, op, register
 from glinfer.quant.ggml import table_of
 
 
@@ -118,6 +118,10 @@ def _matrices(params: Params, which: str, count: int) -> list[int]:
     return [int(np.dot(index, steps)) for index in np.ndindex(*shape)]
 
 
+_AFTER = ("bias", "residual")
+
+
+@op("matmul", ("x", "weight"), _AFTER, _check, either=("weight",))
 def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     if not _plain(params):
         return no_oracle(inputs, params, size)
@@ -147,7 +151,5 @@ def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) 
     return np.asarray(y)
 
 
-_AFTER = ("bias", "residual")
-register(Op("matmul", ("x", "weight"), _AFTER, _check, _oracle, either=("weight",)))
 register(Op("matvec", ("x", "weight"), _AFTER, either=("weight",)))
 register(Op("finish", ("x0",), (*(f"x{i}" for i in range(1, 8)), *_AFTER)))

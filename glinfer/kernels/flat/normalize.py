@@ -90,10 +90,8 @@ def normalized(
 def _check(shapes: Shapes, params: Params) -> None:
     shapes.expect("x", None, params["COLS"])
     shapes.expect("stats", shapes.rows("x"), None)
-    for name in ("weight", "bias"):
-        shapes.expect(name, 1, params["COLS"])
-    for name in ("residual", "output"):
-        shapes.expect(name, *shapes.by_name["x"])
+    shapes.expect(("weight", "bias"), 1, params["COLS"])
+    shapes.expect(("residual", "output"), *shapes.by_name["x"])
 
 
 def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:

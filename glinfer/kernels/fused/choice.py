@@ -32,13 +32,12 @@ from glinfer.kernels.fused.rows import (
     SOURCE,
     X_ROWS,
     RowInterleaved,
-    check_same,
     gathered,
 )
 from glinfer.kernels.fused.sample import NO_SCORE, best_candidates
 from glinfer.kernels.noise import gumbel_at
 from glinfer.kernels.options import KernelOptions
-from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, register
+from glinfer.kernels.spec import Array, DrawSpec, Params, Shapes, TensorSpec, op
 
 TOP_K, TOP_P, MIN_P, CHANGES = range(4)
 FILTER_WORDS = slice(3)
@@ -136,12 +135,13 @@ def _rows_of(inputs: Mapping[str, Array], params: Params, size: tuple[int, int])
 
 
 def _check_list(shapes: Shapes, params: Params) -> None:
-    check_same(shapes, params, None, params["VOCAB"])
+    shapes.expect(X_ROWS, None, params["VOCAB"])
     shapes.expect("output", None, LISTED * params["PIECES"])
     if "MASK" in params:
         check_mask(shapes, params)
 
 
+@op("choice_list", ("rows",), (*X_ROWS, "mask", "changes", "picks"), _check_list, ("rows", "mask"), regions=X_ROWS)
 def _list_oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     logits, pieces, first = gathered(inputs, int(params["ROWS"])), int(params["PIECES"]), int(params["first_row"])
     found = []
@@ -209,10 +209,10 @@ def _steps_of(facts: Array) -> Array:
 
 
 def _check_rank(shapes: Shapes, params: Params) -> None:
-    for name in ("best", "facts", "other", "output"):
-        shapes.expect(name, None, LISTED * params["PIECES"])
+    shapes.expect(("best", "facts", "other", "output"), None, LISTED * params["PIECES"])
 
 
+@op("choice_rank", ("best", "facts", "other", "rows"), (), _check_rank, ("rows",))
 def _rank_oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     pieces, vocab, found = int(params["PIECES"]), int(params["VOCAB"]), []
     table, reals = _rows_of(inputs, params, size)
@@ -266,11 +266,18 @@ def _ranks_of(best: Array, facts: Array, other: Array, vocab: int, top_k: int, r
 
 
 def _check_pick(shapes: Shapes, params: Params) -> None:
-    for name in ("drawn", "facts", "other", "low", "high", "further"):
-        shapes.expect(name, None, LISTED * params["PIECES"])
+    shapes.expect(("drawn", "facts", "other", "low", "high", "further"), None, LISTED * params["PIECES"])
     shapes.expect("output", None, BLOCK_FLOATS)
 
 
+@op(
+    "choice_pick",
+    ("drawn", "facts", "other", "low", "high", "further", "rows"),
+    (),
+    _check_pick,
+    ("rows",),
+    regions=("output",),
+)
 def _pick_oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     pieces, found = int(params["PIECES"]), []
     _, reals = _rows_of(inputs, params, size)
@@ -301,28 +308,3 @@ def _pick_oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, i
                 block[lane] = NO_SCORE, 0.0, 1.0, 0.0
         found.append(block.reshape(-1))
     return np.stack(found)
-
-
-register(
-    Op(
-        "choice_list",
-        ("rows",),
-        (*X_ROWS, "mask", "changes", "picks"),
-        _check_list,
-        _list_oracle,
-        ("rows", "mask"),
-        regions=X_ROWS,
-    )
-)
-register(Op("choice_rank", ("best", "facts", "other", "rows"), (), _check_rank, _rank_oracle, ("rows",)))
-register(
-    Op(
-        "choice_pick",
-        ("drawn", "facts", "other", "low", "high", "further", "rows"),
-        (),
-        _check_pick,
-        _pick_oracle,
-        ("rows",),
-        regions=("output",),
-    )
-)

@@ -37,7 +37,7 @@ from glinfer.kernels.fused.draws import Defines, Inputs, block_draw
 from glinfer.kernels.fused.rows import BASE, POSITION
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.published.linear import ACTIVATIONS, activate
-from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Part, ShapeCheck, Shapes, TensorSpec, float64, register
+from glinfer.kernels.spec import Array, DrawSpec, Params, Part, ShapeCheck, Shapes, TensorSpec, float64, op
 
 SPAN = 32
 """Tokens of a span, and the limit for the consecutive rows of one run, which thus complete at most one span."""
@@ -350,10 +350,8 @@ def _check_rule(shapes: Shapes, params: Params) -> DeltaHeads:
     shapes.expect("x", rows, heads.mixed)
     shapes.expect("cache", None, heads.kept)
     shapes.expect("apart", rows, heads.kept)
-    for name in ("scores", "solved"):
-        shapes.expect(name, rows, heads.per_head)
-    for name in ("state", "state0", "state1"):
-        shapes.expect(name, None, heads.rule.values)
+    shapes.expect(("scores", "solved"), rows, heads.per_head)
+    shapes.expect(("state", "state0", "state1"), None, heads.rule.values)
     shapes.require(params["PIECE"] <= SPAN, f"{params['PIECE']} consecutive rows; expected at most {SPAN}")
     return heads
 
@@ -501,6 +499,17 @@ def _unit(x: Array, rule: DeltaRule, scale: float, params: Params) -> Array:
     return np.asarray((scale * by_head / norms).reshape(x.shape))
 
 
+def _parts_of_conv(params: Params) -> Mapping[str, Part]:
+    """The channels that the convolution sees, and the decay of the token before."""
+    heads = DeltaHeads.of(params)
+    decay = Part(1, _part(heads.rule.heads) / heads.kept)
+    return {"inputs": Part(_rows(params) + int(params["LENGTH"]) - 1), "cache": decay}
+
+
+_CONV, _STATES = ("x", "inputs", "cache", "taps", "decay"), ("state0", "state1")
+
+
+@op("delta_conv", _CONV, ("rows",), _check_conv, ("rows",), parts=_parts_of_conv)
 def _oracle_conv(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     x, ring, cache, taps, decay = float64(inputs, ["x", "inputs", "cache", "taps", "decay"])
     heads, found, slots = DeltaHeads.of(params), np.zeros(size), int(params["INPUT_RING"])
@@ -527,6 +536,10 @@ def _oracle_conv(inputs: Mapping[str, Array], params: Params, size: tuple[int, i
     return found
 
 
+_MIXED, _KEPT = _writes(lambda heads, _: heads.mixed), _writes(lambda heads, _: heads.kept)
+
+
+@op("delta_unit", ("x",), (), _MIXED)
 def _oracle_unit(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     heads, found = DeltaHeads.of(params), float64(inputs, ["x"])[0][: size[0]].copy()
     for start, scale in ((0, heads.rule.key**-0.5), (heads.k_at, 1.0)):
@@ -535,12 +548,30 @@ def _oracle_unit(inputs: Mapping[str, Array], params: Params, size: tuple[int, i
     return found
 
 
+def _parts_of_rule(params: Params) -> Mapping[str, Part]:
+    """The tokens and the state that one row sees; those of a run, which share them, as if the first began a span."""
+    heads, position = DeltaHeads.of(params), int(params["position"]) if params["ALONE"] else SPAN
+    state = Part(heads.rule.key if position >= SPAN else 0)
+    even, none = position // SPAN % 2 == 0, Part(0)
+    states = {"state0": state if even else none, "state1": none if even else state}
+    return {"cache": Part(seen(position, _rows(params))), **states}
+
+
+_TABLE: dict[str, Any] = {"integers": ("rows",), "parts": _parts_of_rule}
+_PER_HEAD, _VALUES = _writes(lambda heads, _: heads.per_head), _writes(lambda heads, _: heads.rule.values)
+
+
+@op("delta_scores", ("x", "cache"), ("rows",), _PER_HEAD, **_TABLE)
 def _oracle_scores(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     parts, rows = _Parts(inputs, params), rows_of(inputs, params, size[0])
     sides = (True,) if parts.heads.rule.scan else (False, True)
     return np.stack([[parts.weights(row, queries=queries).reshape(-1) for row in rows] for queries in sides])
 
 
+_RECALLED = _writes(lambda heads, params: heads.rule.values if params["QUERIES"] else heads.kept)
+
+
+@op("delta_recall", ("x", "scores", "cache", *_STATES), ("rows",), _RECALLED, **_TABLE)
 def _oracle_recall(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     parts, found = _Parts(inputs, params), np.zeros(size)
     heads, (x,) = parts.heads, float64(inputs, ["x"])
@@ -556,6 +587,7 @@ def _oracle_recall(inputs: Mapping[str, Array], params: Params, size: tuple[int,
     return found
 
 
+@op("delta_solve", ("x", "scores"), ("rows",), _PER_HEAD, ("rows",))
 def _oracle_solve(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     parts, heads = _Parts(inputs, params), DeltaHeads.of(params).rule.heads
     matrices = np.tile(np.eye(size[0]), (heads, 1, 1))
@@ -568,6 +600,7 @@ def _oracle_solve(inputs: Mapping[str, Array], params: Params, size: tuple[int, 
     return found.reshape(size)
 
 
+@op("delta_correct", ("apart", "solved"), ("rows",), _KEPT, ("rows",))
 def _oracle_correct(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     solved, (apart,) = _Parts(inputs, params).by_head["solved"], float64(inputs, ["apart"])
     found, heads = apart[: size[0]].copy(), DeltaHeads.of(params)
@@ -586,6 +619,17 @@ def _folded_places(inputs: Mapping[str, Array], params: Params, rows: int) -> Ar
     return (starts[:, None] + np.arange(heads.state_rows)).reshape(-1)
 
 
+def _parts_of_fold(params: Params) -> Mapping[str, Part]:
+    """A span and the state before it, where a span ends."""
+    position = int(params["position"]) if params["ALONE"] else SPAN - 1
+    folds = Row(0, position, 0, 0).folds(params)
+    return {"cache": Part(SPAN * folds), "state": Part(DeltaHeads.of(params).rule.key * folds)}
+
+
+_FOLD: dict[str, Any] = {"integers": ("rows",), "places": _folded_places, "parts": _parts_of_fold}
+
+
+@op("delta_fold", ("cache", "state"), ("rows",), _VALUES, **_FOLD)
 def _oracle_fold(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     parts, found = _Parts(inputs, params), list[Array]()
     for row in rows_of(inputs, params, size[0]):
@@ -596,6 +640,7 @@ def _oracle_fold(inputs: Mapping[str, Array], params: Params, size: tuple[int, i
     return np.concatenate([*found, np.zeros((0, size[1]))])
 
 
+@op("delta_norm", ("x", "gates", "gains"), (), _check_norm)
 def _oracle_norm(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     x, gates, gains = float64(inputs, ["x", "gates", "gains"])
     heads = DeltaHeads.of(params)
@@ -607,42 +652,3 @@ def _oracle_norm(inputs: Mapping[str, Array], params: Params, size: tuple[int, i
 
 def _rows(params: Params) -> int:
     return 1 if params["ALONE"] else int(params["rows"])
-
-
-def _parts_of_conv(params: Params) -> Mapping[str, Part]:
-    """The channels that the convolution sees, and the decay of the token before."""
-    heads = DeltaHeads.of(params)
-    decay = Part(1, _part(heads.rule.heads) / heads.kept)
-    return {"inputs": Part(_rows(params) + int(params["LENGTH"]) - 1), "cache": decay}
-
-
-def _parts_of_rule(params: Params) -> Mapping[str, Part]:
-    """The tokens and the state that one row sees; those of a run, which share them, as if the first began a span."""
-    heads, position = DeltaHeads.of(params), int(params["position"]) if params["ALONE"] else SPAN
-    state = Part(heads.rule.key if position >= SPAN else 0)
-    even, none = position // SPAN % 2 == 0, Part(0)
-    states = {"state0": state if even else none, "state1": none if even else state}
-    return {"cache": Part(seen(position, _rows(params))), **states}
-
-
-def _parts_of_fold(params: Params) -> Mapping[str, Part]:
-    """A span and the state before it, where a span ends."""
-    position = int(params["position"]) if params["ALONE"] else SPAN - 1
-    folds = Row(0, position, 0, 0).folds(params)
-    return {"cache": Part(SPAN * folds), "state": Part(DeltaHeads.of(params).rule.key * folds)}
-
-
-_TABLE: dict[str, Any] = {"integers": ("rows",), "parts": _parts_of_rule}
-_CONV, _STATES = ("x", "inputs", "cache", "taps", "decay"), ("state0", "state1")
-register(Op("delta_conv", _CONV, ("rows",), _check_conv, _oracle_conv, ("rows",), parts=_parts_of_conv))
-_MIXED, _KEPT = _writes(lambda heads, _: heads.mixed), _writes(lambda heads, _: heads.kept)
-_PER_HEAD, _VALUES = _writes(lambda heads, _: heads.per_head), _writes(lambda heads, _: heads.rule.values)
-_RECALLED = _writes(lambda heads, params: heads.rule.values if params["QUERIES"] else heads.kept)
-register(Op("delta_unit", ("x",), (), _MIXED, _oracle_unit))
-register(Op("delta_scores", ("x", "cache"), ("rows",), _PER_HEAD, _oracle_scores, **_TABLE))
-register(Op("delta_recall", ("x", "scores", "cache", *_STATES), ("rows",), _RECALLED, _oracle_recall, **_TABLE))
-register(Op("delta_solve", ("x", "scores"), ("rows",), _PER_HEAD, _oracle_solve, ("rows",)))
-register(Op("delta_correct", ("apart", "solved"), ("rows",), _KEPT, _oracle_correct, ("rows",)))
-_FOLD: dict[str, Any] = {"integers": ("rows",), "places": _folded_places, "parts": _parts_of_fold}
-register(Op("delta_fold", ("cache", "state"), ("rows",), _VALUES, _oracle_fold, **_FOLD))
-register(Op("delta_norm", ("x", "gates", "gains"), (), _check_norm, _oracle_norm))

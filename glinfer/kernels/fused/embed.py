@@ -20,13 +20,12 @@ from glinfer.kernels.fused.rows import (
     TOKEN,
     X_ROWS,
     RowInterleaved,
-    check_same,
     deinterleaved,
     gathered,
 )
 from glinfer.kernels.fused.sample import best_candidate
 from glinfer.kernels.options import KernelOptions
-from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Part, Shapes, TensorSpec, float64, looked_up, register
+from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Part, Shapes, TensorSpec, float64, looked_up, op, register
 from glinfer.quant.formats import block_format
 from glinfer.quant.ggml import table_of
 
@@ -103,6 +102,14 @@ def _check_token(shapes: Shapes, params: Params) -> None:
     shapes.require(params["token"] < tokens, f"there is no token {params['token']}")
 
 
+def _parts_of_token(params: Params) -> Mapping[str, Part]:
+    return {**dict.fromkeys(_TABLES, Part(1)), "picks": Part(int(params["token"] < 0))}
+
+
+_TABLES = ("wte", "weight", "wpe")
+
+
+@op("embed_token", ("picks",), _TABLES, _check_token, integers=("weight",), regions=("output",), parts=_parts_of_token)
 def _oracle_token(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     position, token = int(params["position"]), int(params["token"])
     if token < 0:
@@ -111,25 +118,6 @@ def _oracle_token(inputs: Mapping[str, Array], params: Params, size: tuple[int, 
     if params["POSITIONS"]:
         found = found + float64(inputs, ["wpe"])[0][position]
     return np.asarray(found.reshape(size))
-
-
-def _parts_of_token(params: Params) -> Mapping[str, Part]:
-    return {**dict.fromkeys(_TABLES, Part(1)), "picks": Part(int(params["token"] < 0))}
-
-
-_TABLES = ("wte", "weight", "wpe")
-register(
-    Op(
-        "embed_token",
-        ("picks",),
-        _TABLES,
-        _check_token,
-        _oracle_token,
-        integers=("weight",),
-        regions=("output",),
-        parts=_parts_of_token,
-    )
-)
 
 
 def embed_rows(
@@ -182,6 +170,10 @@ def tokens_in(inputs: Mapping[str, Array], rows: int) -> Array:
     return tokens
 
 
+_LOOKED_UP, _INTEGERS = (*_TABLES, "picks", "images"), ("rows", "weight")
+
+
+@op("embed_rows", ("rows",), _LOOKED_UP, _check_rows, _INTEGERS, parts=looked_up(*_LOOKED_UP))
 def _oracle_rows(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     rows = size[0] * int(params["ROWS"])
     table, tokens = table_in(inputs, params), tokens_in(inputs, rows)
@@ -194,10 +186,6 @@ def _oracle_rows(inputs: Mapping[str, Array], params: Params, size: tuple[int, i
         places = table[:, PLACE if params.get("TYPED") else POSITION]
         found = found + wpe[np.minimum(places, len(wpe) - 1)]
     return deinterleaved(found, int(params["ROWS"]))
-
-
-_LOOKED_UP, _INTEGERS = (*_TABLES, "picks", "images"), ("rows", "weight")
-register(Op("embed_rows", ("rows",), _LOOKED_UP, _check_rows, _oracle_rows, _INTEGERS, parts=looked_up(*_LOOKED_UP)))
 
 
 def add_images(
@@ -227,7 +215,7 @@ def add_images(
 
 def _check_added(shapes: Shapes, params: Params) -> None:
     slots, cols = shapes.by_name["output"]
-    check_same(shapes, params, None, cols)
+    shapes.expect(X_ROWS, None, cols)
     shapes.expect("images", None, cols)
     shapes.require(shapes.rows("rows") >= slots * params["ROWS"], f"the table has {shapes.rows('rows')} rows")
 

@@ -21,7 +21,7 @@ from glinfer.gl.layouts.matrix import Extent
 from glinfer.kernels.fused.draws import Defines, Inputs, block_draw, of_run
 from glinfer.kernels.fused.low_rank import CHOICE_FLOATS
 from glinfer.kernels.options import KernelOptions
-from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
+from glinfer.kernels.spec import Array, DrawSpec, Params, Shapes, TensorSpec, float64, op
 
 SPAN = 16
 """Rows whose choices are counted together."""
@@ -150,12 +150,14 @@ def _first_groups(inputs: Mapping[str, Array], params: Params) -> Array:
     return np.concatenate([[0], np.cumsum(-(-tally // int(params["ROWS"])))])
 
 
+@op("tally_experts", ("choice",), (), _check_tally)
 def _oracle_tally(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     chosen = _chosen(inputs, params, int(params["held"]))
     spans = [chosen[SPAN * span :][:SPAN] for span in range(size[0] - 1)]
     return np.stack([np.bincount(each.reshape(-1), minlength=size[1]) for each in (chosen, *spans)]).astype(np.float64)
 
 
+@op("place_experts", ("choice", "tally"), (), _check_place)
 def _oracle_place(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     chosen, first = _chosen(inputs, params, size[0]), _first_groups(inputs, params)
     found = float64(inputs, ["choice"])[0][: size[0]].reshape(*chosen.shape, CHOICE_FLOATS).copy()
@@ -166,6 +168,7 @@ def _oracle_place(inputs: Mapping[str, Array], params: Params, size: tuple[int, 
     return found.reshape(size)
 
 
+@op("group_experts", ("choice", "tally"), (), _check_groups)
 def _oracle_groups(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     targets, first = int(params["ROWS"]), _first_groups(inputs, params)
     chosen = _chosen(inputs, params, int(params["held"]))
@@ -175,8 +178,3 @@ def _oracle_groups(inputs: Mapping[str, Array], params: Params, size: tuple[int,
         rows = np.nonzero(chosen == expert)[0]
         own[:, 1], own[: len(rows), 0], own[: len(rows), 2] = expert, rows, 1
     return found.reshape(size)
-
-
-register(Op("tally_experts", ("choice",), (), _check_tally, _oracle_tally))
-register(Op("place_experts", ("choice", "tally"), (), _check_place, _oracle_place))
-register(Op("group_experts", ("choice", "tally"), (), _check_groups, _oracle_groups))

@@ -10,9 +10,9 @@ from glinfer.errors import PlanError
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.kernels.fused.draws import Inputs, block_draw
-from glinfer.kernels.fused.rows import R_ROWS, X_ROWS, RowInterleaved, check_same, deinterleaved, gathered
+from glinfer.kernels.fused.rows import R_ROWS, X_ROWS, RowInterleaved, deinterleaved, gathered
 from glinfer.kernels.options import KernelOptions
-from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Shapes, register
+from glinfer.kernels.spec import Array, DrawSpec, Params, Shapes, op
 
 
 def gate_heads(
@@ -42,19 +42,16 @@ def gate_heads(
 
 def _check_gate(shapes: Shapes, params: Params) -> None:
     cols = shapes.by_name["output"][1]
-    check_same(shapes, params, None, cols)
+    shapes.expect(X_ROWS, None, cols)
     each = int(params.get("HEAD_FLOATS", 1))
     shapes.require(cols % each == 0 and each in (1, each // 4 * 4), f"{cols} floats in heads of {each}")
-    for name in R_ROWS:
-        shapes.expect(name, None, BLOCK_FLOATS * params["GATE_BLOCK"] + cols // each)
+    shapes.expect(R_ROWS, None, BLOCK_FLOATS * params["GATE_BLOCK"] + cols // each)
 
 
+@op("gate_heads", (), (*X_ROWS, *R_ROWS), _check_gate)
 def _oracle_gate(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     count, start = int(params["ROWS"]), BLOCK_FLOATS * int(params["GATE_BLOCK"])
     x, gates = (gathered(inputs, count, letter)[: size[0] * count] for letter in "xr")
     each = int(params.get("HEAD_FLOATS", 1))
     gates = np.repeat(gates[:, start : start + size[1] // each], each, axis=1)
     return deinterleaved(x * np.exp(-np.logaddexp(0.0, -gates)), count)
-
-
-register(Op("gate_heads", (), (*X_ROWS, *R_ROWS), _check_gate, _oracle_gate))

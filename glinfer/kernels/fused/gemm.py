@@ -33,7 +33,6 @@ from glinfer.kernels.fused.rows import (
     R_ROWS,
     X_ROWS,
     RowInterleaved,
-    check_same,
     deinterleaved,
     gathered,
     input_names,
@@ -41,7 +40,7 @@ from glinfer.kernels.fused.rows import (
 )
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.routing import experts_read, gate_defines
-from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Part, Shapes, TensorSpec, float64, looked_up, register
+from glinfer.kernels.spec import Array, DrawSpec, Params, Part, Shapes, TensorSpec, float64, looked_up, op
 from glinfer.quant.formats import WORD_FORMATS
 
 
@@ -179,11 +178,10 @@ def _check(shapes: Shapes, params: Params) -> None:
         enough = found >= read * rows or "chosen" in shapes.by_name
         shapes.require(enough, f"x has {found} rows for {read} slots of {rows}")
     else:
-        check_same(shapes, params, read, width)
+        shapes.expect(X_ROWS, read, width)
     if "norms" in shapes.by_name:
         shapes.expect("norms", slots, norm_floats(rows, centred=bool(params["CENTRED"])))
-    for name in R_ROWS:
-        shapes.expect(name, read, outputs)
+    shapes.expect(R_ROWS, read, outputs)
     if "lora_t" in shapes.by_name:
         found = shapes.rows("lora_t")
         shapes.require(found >= read * rows, f"lora_t has {found} rows for {read} slots of {rows}")
@@ -228,6 +226,23 @@ def _check_raw_input(shapes: Shapes, params: Params, slots: int) -> None:
     shapes.require(not finish, "bare sums are finished for a product without norm, activation or gate")
 
 
+def _parts(params: Params) -> Mapping[str, Part]:
+    return {**looked_up("rope")(params), **experts_read(params)}
+
+
+@op(
+    "gemm",
+    ("weight",),
+    (
+        *("x", *X_ROWS, *R_ROWS, "consts", "norms", "gain", "rope", "rows", "x_consts"),
+        *("choice", "chosen", *LORA_SAMPLERS),
+    ),
+    _check,
+    integers=("rows",),
+    either=("weight",),
+    regions=("x", "x0", "r0", "output"),
+    parts=_parts,
+)
 def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     rows = int(params["ROWS"])
     count = size[0] * rows
@@ -278,25 +293,3 @@ def _expert_rows(inputs: Mapping[str, Array], params: Params, x: Array, count: i
         part |= {key: array[own] for key, array in of_rows.items()}
         found[own] = dense_rows({**inputs, **part}, params, x[own], None, positions[own])
     return found.reshape(count, -1)
-
-
-def _parts(params: Params) -> Mapping[str, Part]:
-    return {**looked_up("rope")(params), **experts_read(params)}
-
-
-register(
-    Op(
-        "gemm",
-        ("weight",),
-        (
-            *("x", *X_ROWS, *R_ROWS, "consts", "norms", "gain", "rope", "rows", "x_consts"),
-            *("choice", "chosen", *LORA_SAMPLERS),
-        ),
-        _check,
-        _oracle,
-        integers=("rows",),
-        either=("weight",),
-        regions=("x", "x0", "r0", "output"),
-        parts=_parts,
-    )
-)

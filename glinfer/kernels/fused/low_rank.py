@@ -18,9 +18,9 @@ from glinfer.gl.layouts.blocks import BLOCK_FLOATS, blocks_for
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.gl.layouts.packing import GemvLayout
 from glinfer.kernels.fused.draws import Defines, Inputs, block_draw
-from glinfer.kernels.fused.rows import WANTED, X_ROWS, RowInterleaved, check_same, gathered
+from glinfer.kernels.fused.rows import WANTED, X_ROWS, RowInterleaved, gathered
 from glinfer.kernels.options import KernelOptions
-from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
+from glinfer.kernels.spec import Array, DrawSpec, Params, Shapes, TensorSpec, float64, op
 
 CHOICE_FLOATS = 4
 """Floats of one choice of an expert: the expert, its weight, and two zeros."""
@@ -187,10 +187,11 @@ def _check(shapes: Shapes, params: Params) -> None:
         part = BLOCK_FLOATS * int(params.get("X_PART", 0))
         shapes.expect("x", None, used * part if part else inputs)
     else:
-        check_same(shapes, params, None, inputs)
+        shapes.expect(X_ROWS, None, inputs)
         shapes.require("choice" not in shapes.by_name, "rows that choose experts must be in one tensor")
 
 
+@op("lora_down", ("down",), ("x", *X_ROWS, "rows", "choice"), _check, integers=("rows",), regions=("x",))
 def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     (down,) = float64(inputs, ["down"])
     x = float64(inputs, ["x"])[0] if params["TOGETHER"] else gathered(inputs, int(params["ROWS"]))
@@ -205,8 +206,3 @@ def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) 
             own = x[row, part * place : part * place + width]
             found[row, place] = matrices[number - 1, expert, :, :width] @ own
     return found.reshape(size)
-
-
-register(
-    Op("lora_down", ("down",), ("x", *X_ROWS, "rows", "choice"), _check, _oracle, integers=("rows",), regions=("x",))
-)

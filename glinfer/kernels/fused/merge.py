@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from glinfer.errors import PlanError
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.kernels.fused.draws import block_draw
-from glinfer.kernels.fused.rows import X_ROWS, RowInterleaved, check_same, deinterleaved, gathered
+from glinfer.kernels.fused.rows import X_ROWS, RowInterleaved, deinterleaved, gathered
 from glinfer.kernels.options import KernelOptions
-from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Shapes, register
+from glinfer.kernels.spec import Array, DrawSpec, Params, Shapes, op
 
 _TEXEL = 4
 
@@ -31,14 +31,12 @@ def merge_rows(name: str, x: RowInterleaved, out: RowInterleaved, *, slots: Exte
 
 def _check(shapes: Shapes, params: Params) -> None:
     slots, cols = shapes.by_name["output"]
-    check_same(shapes, params, None, _TEXEL * params["X_TEXELS"])
+    shapes.expect(X_ROWS, None, _TEXEL * params["X_TEXELS"])
     shapes.require(cols == _TEXEL * params["X_TEXELS"] * params["MERGED"], f"the output has {cols} columns")
     shapes.require(shapes.rows("x0") >= slots * params["MERGED"], f"x has {shapes.rows('x0')} slots")
 
 
+@op("merge_rows", (), X_ROWS, _check)
 def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     count, rows = int(params["ROWS"]), size[0] * int(params["ROWS"])
     return deinterleaved(gathered(inputs, count)[: rows * int(params["MERGED"])].reshape(rows, -1), count)
-
-
-register(Op("merge_rows", (), X_ROWS, _check, _oracle))

@@ -11,10 +11,10 @@ from glinfer.errors import PlanError
 from glinfer.gl.layouts.blocks import blocks_for
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.kernels.fused.draws import Defines, Inputs, block_draw, expect_table
-from glinfer.kernels.fused.rows import R_ROWS, X_ROWS, RowInterleaved, check_same, deinterleaved, gathered
+from glinfer.kernels.fused.rows import R_ROWS, X_ROWS, RowInterleaved, deinterleaved, gathered
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.rounded import may_round
-from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
+from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, op, register
 from glinfer.quant.formats import GROUP
 
 
@@ -62,11 +62,12 @@ def norm_floats(rows: int, *, centred: bool = False) -> int:
 
 
 def _check_rows(shapes: Shapes, params: Params) -> None:
-    check_same(shapes, params, shapes.rows("output"), params["DIM"])
+    shapes.expect(X_ROWS, shapes.rows("output"), params["DIM"])
     shapes.expect("output", None, norm_floats(int(params["ROWS"]), centred=bool(params["CENTRED"])))
     shapes.require(params["STEPS"] == 4 * blocks_for(int(params["DIM"])), "STEPS does not fit x")
 
 
+@op("row_norms", (), X_ROWS, _check_rows)
 def _oracle_rows(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     rows, centred = int(params["ROWS"]), bool(params["CENTRED"])
     x = gathered(inputs, rows)[: size[0] * rows]
@@ -116,11 +117,10 @@ def post_norm(
 
 def _check_post(shapes: Shapes, params: Params) -> None:
     cols = shapes.by_name["output"][1] if params.get("ROUNDED") else params["DIM"]
-    check_same(shapes, params, None, cols)
+    shapes.expect(X_ROWS, None, cols)
     shapes.expect("output", None, cols)
     shapes.expect("gain", 1, cols)
-    for name in R_ROWS:
-        shapes.expect(name, None, cols)
+    shapes.expect(R_ROWS, None, cols)
     shapes.require(params["DIM"] <= cols, "DIM does not fit x")
 
 
@@ -151,7 +151,6 @@ register(
         allowed=_POST_ERRORS,
     )
 )
-register(Op("row_norms", (), X_ROWS, _check_rows, _oracle_rows))
 
 
 def normalize_rows(
@@ -184,12 +183,13 @@ def normalize_rows(
 def _check_normalize(shapes: Shapes, params: Params) -> None:
     slots, cols = shapes.by_name["output"]
     rows, centred = int(params["ROWS"]), bool(params["CENTRED"])
-    check_same(shapes, params, None, cols)
+    shapes.expect(X_ROWS, None, cols)
     shapes.expect("norms", slots, norm_floats(rows, centred=centred))
     shapes.expect("gains", 1 + int(params["BIASED"]), cols)
     shapes.require(params["DIM"] == cols, "DIM does not fit x")
 
 
+@op("normalize_rows", ("norms", "gains"), X_ROWS, _check_normalize)
 def _oracle_normalize(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     rows = int(params["ROWS"])
     x, (norms, gains) = gathered(inputs, rows)[: size[0] * rows, : size[1]], float64(inputs, ["norms", "gains"])
@@ -198,6 +198,3 @@ def _oracle_normalize(inputs: Mapping[str, Array], params: Params, size: tuple[i
         x = x - by_member[:, 8 : 8 + rows].reshape(-1, 1)
     found = x * by_member[:, :rows].reshape(-1, 1) * gains[0]
     return deinterleaved(found + gains[1] if params["BIASED"] else found, rows)
-
-
-register(Op("normalize_rows", ("norms", "gains"), X_ROWS, _check_normalize, _oracle_normalize))

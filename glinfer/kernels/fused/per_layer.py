@@ -12,10 +12,10 @@ from glinfer.gl.layouts.blocks import BLOCK_FLOATS, blocks_for
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.kernels.fused.draws import Inputs, block_draw, block_layout, expect_table
 from glinfer.kernels.fused.embed import table_defines, table_in, tokens_in
-from glinfer.kernels.fused.rows import X_ROWS, RowInterleaved, check_same, deinterleaved, gathered
+from glinfer.kernels.fused.rows import X_ROWS, RowInterleaved, deinterleaved, gathered
 from glinfer.kernels.fused.sample import best_candidate
 from glinfer.kernels.options import KernelOptions
-from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Part, Shapes, TensorSpec, float64, register
+from glinfer.kernels.spec import Array, DrawSpec, Params, Part, Shapes, TensorSpec, float64, op
 
 
 def per_layer_hidden(
@@ -57,13 +57,29 @@ def per_layer_hidden(
 def _check(shapes: Shapes, params: Params) -> None:
     width = params["DIM"]
     shapes.expect("output", None, width)
-    check_same(shapes, params, None, width)
+    shapes.expect(X_ROWS, None, width)
     shapes.expect("gain", 1, width)
     shapes.expect("wte", None, width)
     needed = BLOCK_FLOATS * params["FIRST_BLOCK"] + width
     shapes.require(shapes.by_name["projected"][1] >= needed, f"projected has fewer than {needed} columns")
 
 
+def _parts(params: Params) -> Mapping[str, Part]:
+    return dict.fromkeys(_READ, Part(int(params.get("rows", 1))))
+
+
+_READ = ("wte", "weight", "picks")
+
+
+@op(
+    "per_layer_hidden",
+    ("projected", "gain"),
+    (*X_ROWS, *_READ, "rows"),
+    _check,
+    ("rows", "weight"),
+    regions=(*X_ROWS, "output"),
+    parts=_parts,
+)
 def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     count, width, start = int(params["ROWS"]), int(params["DIM"]), BLOCK_FLOATS * int(params["FIRST_BLOCK"])
     gates, rows = gathered(inputs, count)[: size[0] * count], size[0] * count
@@ -79,25 +95,6 @@ def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) 
     return deinterleaved(gates * (normed + table_in(inputs, params)[tokens]) * 0.5**0.5, count)
 
 
-def _parts(params: Params) -> Mapping[str, Part]:
-    return dict.fromkeys(_READ, Part(int(params.get("rows", 1))))
-
-
-_READ = ("wte", "weight", "picks")
-register(
-    Op(
-        "per_layer_hidden",
-        ("projected", "gain"),
-        (*X_ROWS, *_READ, "rows"),
-        _check,
-        _oracle,
-        ("rows", "weight"),
-        regions=(*X_ROWS, "output"),
-        parts=_parts,
-    )
-)
-
-
 def scale_rows(
     name: str, x: RowInterleaved, factor: TensorSpec, out: RowInterleaved, *, slots: Extent, kernels: KernelOptions
 ) -> DrawSpec:
@@ -109,14 +106,12 @@ def scale_rows(
 
 
 def _check_scale(shapes: Shapes, params: Params) -> None:
-    check_same(shapes, params, None, shapes.by_name["output"][1])
+    shapes.expect(X_ROWS, None, shapes.by_name["output"][1])
     shapes.expect("factor", 1, 1)
 
 
+@op("scale_rows", ("factor",), X_ROWS, _check_scale, regions=(*X_ROWS, "output"))
 def _oracle_scale(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     rows = int(params["ROWS"])
     found = gathered(inputs, rows)[: size[0] * rows, : size[1]] * float64(inputs, ["factor"])[0]
     return deinterleaved(found, rows)
-
-
-register(Op("scale_rows", ("factor",), X_ROWS, _check_scale, _oracle_scale, regions=(*X_ROWS, "output")))

@@ -9,9 +9,9 @@ import numpy as np
 from glinfer.errors import PlanError
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.kernels.fused.draws import Inputs, block_draw
-from glinfer.kernels.fused.rows import BASE, LAST, POSITION, X_ROWS, RowInterleaved, check_same, deinterleaved, gathered
+from glinfer.kernels.fused.rows import BASE, LAST, POSITION, X_ROWS, RowInterleaved, deinterleaved, gathered
 from glinfer.kernels.options import KernelOptions
-from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, register
+from glinfer.kernels.spec import Array, DrawSpec, Params, Shapes, TensorSpec, op
 
 KINDS = {"mean": 0, "max": 1, "mean_sqrt_len": 2, "weightedmean": 3}
 """Names of sentence-transformers, and their numbers in shaders/pool_rows.frag."""
@@ -44,10 +44,11 @@ def pool_rows(
 
 def _check(shapes: Shapes, params: Params) -> None:
     slots, cols = shapes.by_name["output"]
-    check_same(shapes, params, None, cols)
+    shapes.expect(X_ROWS, None, cols)
     shapes.require(shapes.rows("rows") >= slots * params["ROWS"], f"the table has {shapes.rows('rows')} texts")
 
 
+@op("pool_rows", ("rows",), X_ROWS, _check, ("rows",))
 def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     count, how = int(params["ROWS"]), int(params["POOL"])
     x, found = gathered(inputs, count), np.zeros((size[0] * count, size[1]))
@@ -61,6 +62,3 @@ def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) 
             weights = np.arange(info[POSITION], info[LAST] + 1) + 1.0 if how == KINDS["weightedmean"] else None
             found[text] = np.average(tokens, axis=0, weights=weights)
     return deinterleaved(found, count)
-
-
-register(Op("pool_rows", ("rows",), X_ROWS, _check, _oracle, ("rows",)))

@@ -32,7 +32,7 @@ import numpy.typing as npt
 from glinfer.errors import PlanError
 from glinfer.gl.layouts.blocks import BlockLayout, RowLayout
 from glinfer.kernels.noise import Drawn
-from glinfer.kernels.spec import Array, Params, Shapes, TensorSpec
+from glinfer.kernels.spec import Array, Params, TensorSpec
 
 ROW_WORDS = 8
 CHOSEN = 2**32 - 1
@@ -137,6 +137,16 @@ def turned_by(inputs: Mapping[str, Array], params: Params, count: int) -> Array:
     return np.asarray(np.minimum(words[:, POSITION] + moved, rows - 1))
 
 
+def places_in(inputs: Mapping[str, Array], params: Params) -> list[tuple[int, int]]:
+    """For an oracle: the position of each row, and the cache slot at which its sequence begins.
+
+    A draw without a table has the one row at the run value position, in a sequence that begins in the first slot.
+    """
+    if "rows" not in inputs:
+        return [(int(params["position"]), 0)]
+    return [(int(info[POSITION]), int(info[BASE])) for info in inputs["rows"]]
+
+
 def stored_places(inputs: Mapping[str, Array], params: Params, rows: int) -> Array:
     """For an oracle: the cache slots of the tokens of the first ``rows`` rows of a table."""
     table = inputs["rows"][:rows].astype(np.intp)
@@ -162,9 +172,3 @@ def deinterleaved(matrix: Array, count: int) -> Array:
     if count == 1:
         return matrix
     return np.asarray(matrix.reshape(-1, count, matrix.shape[1]).transpose(1, 0, 2))
-
-
-def check_same(shapes: Shapes, params: Params, rows: int | float | None, cols: int | float | None) -> None:
-    """Require the shape of every tensor of the input x."""
-    for name in input_names(int(params["ROWS"])):
-        shapes.expect(name, rows, cols)

@@ -14,7 +14,7 @@ import numpy as np
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS
 from glinfer.kernels.fused.delta import DeltaHeads, DeltaRun
 from glinfer.kernels.published.linear import ACTIVATIONS, activate
-from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
+from glinfer.kernels.spec import Array, DrawSpec, Params, Shapes, TensorSpec, float64, op
 
 
 def scan_row(name: str, run: DeltaRun, x: TensorSpec, out: TensorSpec) -> DrawSpec:
@@ -72,6 +72,7 @@ def _check_norm(shapes: Shapes, params: Params) -> None:
     shapes.require(values % (4 * params["GROUP_TEXELS"]) == 0, f"{values} values; expected whole groups")
 
 
+@op("scan_row", ("x",), (), _check_row)
 def _oracle_row(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     heads, x = DeltaHeads.of(params), float64(inputs, ["x"])[0][: size[0]]
     steps = x[:, heads.beta_at : heads.beta_at + heads.rule.heads, None]
@@ -80,6 +81,7 @@ def _oracle_row(inputs: Mapping[str, Array], params: Params, size: tuple[int, in
     return np.concatenate(found, axis=1)
 
 
+@op("scan_gate", ("x", "results", "gates", "decay"), (), _check_gate)
 def _oracle_gate(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     x, results, gates, decay = float64(inputs, ["x", "results", "gates", "decay"])
     heads, rows = DeltaHeads.of(params), size[0]
@@ -89,13 +91,9 @@ def _oracle_gate(inputs: Mapping[str, Array], params: Params, size: tuple[int, i
     return np.asarray(skipped * activate(z, ACTIVATIONS["silu"]))
 
 
+@op("scan_norm", ("x", "gains"), (), _check_norm)
 def _oracle_norm(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     x, gains = float64(inputs, ["x", "gains"])
     parts = x[: size[0]].reshape(size[0], -1, 4 * int(params["GROUP_TEXELS"]))
     normed = parts / np.sqrt((parts**2).mean(axis=-1, keepdims=True) + params["EPS"])
     return np.asarray(normed.reshape(size) * gains[0])
-
-
-register(Op("scan_row", ("x",), (), _check_row, _oracle_row))
-register(Op("scan_gate", ("x", "results", "gates", "decay"), (), _check_gate, _oracle_gate))
-register(Op("scan_norm", ("x", "gains"), (), _check_norm, _oracle_norm))

@@ -11,10 +11,10 @@ import numpy.typing as npt
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BLOCK_TEXELS
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.kernels.fused.draws import Inputs, block_draw
-from glinfer.kernels.fused.rows import WANTED, X_ROWS, RowInterleaved, check_same, deinterleaved, gathered
+from glinfer.kernels.fused.rows import WANTED, X_ROWS, RowInterleaved, deinterleaved, gathered
 from glinfer.kernels.fused.sample import NO_SCORE
 from glinfer.kernels.options import KernelOptions
-from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, register
+from glinfer.kernels.spec import Array, DrawSpec, Params, Shapes, TensorSpec, op
 
 
 def score_rows(
@@ -55,10 +55,11 @@ def log_probabilities(parts: Array) -> RowScores:
 
 
 def _check(shapes: Shapes, params: Params) -> None:
-    check_same(shapes, params, shapes.rows("output"), params["VOCAB"])
+    shapes.expect(X_ROWS, shapes.rows("output"), params["VOCAB"])
     shapes.expect("output", None, BLOCK_FLOATS)
 
 
+@op("score_rows", ("rows",), X_ROWS, _check, ("rows",))
 def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     count = size[0] * int(params["ROWS"])
     logits, wanted = gathered(inputs, int(params["ROWS"]))[:count], inputs["rows"][:count, WANTED]
@@ -75,6 +76,3 @@ def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) 
         has = np.isin(wanted, mine)
         parts[has, lane, 3] = logits[has, wanted[has].astype(np.intp)]
     return deinterleaved(parts.reshape(count, -1), int(params["ROWS"]))
-
-
-register(Op("score_rows", ("rows",), X_ROWS, _check, _oracle, ("rows",)))

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.kernels.flat.activate import xielu_of
 from glinfer.kernels.fused.draws import Inputs, block_draw, expect_table
-from glinfer.kernels.fused.rows import X_ROWS, RowInterleaved, check_same, deinterleaved, gathered
+from glinfer.kernels.fused.rows import X_ROWS, RowInterleaved, deinterleaved, gathered
 from glinfer.kernels.options import KernelOptions
-from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
+from glinfer.kernels.spec import Array, DrawSpec, Params, Shapes, TensorSpec, float64, op
 
 
 def xielu_rows(
@@ -21,14 +21,12 @@ def xielu_rows(
 
 
 def _check(shapes: Shapes, params: Params) -> None:
-    check_same(shapes, params, None, shapes.by_name["output"][1])
+    shapes.expect(X_ROWS, None, shapes.by_name["output"][1])
     shapes.expect("slopes", 1, 2)
 
 
+@op("xielu_rows", ("slopes",), X_ROWS, _check)
 def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     count = int(params["ROWS"])
     (slopes,) = float64(inputs, ["slopes"])
     return deinterleaved(xielu_of(gathered(inputs, count)[: size[0] * count, : size[1]], *slopes[0]), count)
-
-
-register(Op("xielu_rows", ("slopes",), X_ROWS, _check, _oracle))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, looked_up, register
+from glinfer.kernels.spec import Array, DrawSpec, Params, Shapes, TensorSpec, float64, looked_up, op
 
 
 def embed(name: str, tokens: TensorSpec, wte: TensorSpec, wpe: TensorSpec, out: TensorSpec) -> DrawSpec:
@@ -26,13 +26,13 @@ def _check(shapes: Shapes, params: Params) -> None:
     shapes.expect("output", shapes.rows("tokens"), params["DIM"])
 
 
+_TABLES = ("token_embedding", "position_embedding")
+
+
+@op("embed", ("tokens", *_TABLES), (), _check, ("tokens",), parts=looked_up(*_TABLES))
 def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     ids = np.asarray(inputs["tokens"])[: size[0], 0]
     wte, wpe = float64(inputs, ["token_embedding", "position_embedding"])
     known = (ids >= 0) & (ids < params["VOCAB"])
     rows = np.where(known[:, None], wte[np.where(known, ids, 0)], 0.0)
     return rows + wpe[: size[0]]
-
-
-_TABLES = ("token_embedding", "position_embedding")
-register(Op("embed", ("tokens", *_TABLES), (), _check, _oracle, ("tokens",), parts=looked_up(*_TABLES)))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
+from glinfer.kernels.spec import Array, DrawSpec, Params, Shapes, TensorSpec, float64, op
 
 
 def layer_norm(
@@ -27,12 +27,10 @@ def _check(shapes: Shapes, params: Params) -> None:
     shapes.expect("output", shapes.rows("x"), params["DIM"])
 
 
+@op("layer_norm", ("x", "weight", "bias"), (), _check)
 def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     x, weight, bias = float64(inputs, ["x", "weight", "bias"])
     x = x[: size[0]]
     centred = x - x.mean(axis=1, keepdims=True)
     variance = np.mean(centred**2, axis=1, keepdims=True)
     return np.asarray(centred / np.sqrt(variance + params["EPS"]) * weight + bias)
-
-
-register(Op("layer_norm", ("x", "weight", "bias"), (), _check, _oracle))

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from glinfer.errors import PlanError
-from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Part, Shapes, TensorSpec, float64, register
+from glinfer.kernels.spec import Array, DrawSpec, Params, Part, Shapes, TensorSpec, float64, op
 
 ACTIVATIONS = {"none": 0, "gelu_new": 1, "gelu": 2, "silu": 3, "tanh": 4, "relu2": 5}
 """Hugging Face's names of activations, and their numbers in shaders/common/activation.glsl."""
@@ -110,6 +110,11 @@ def soft_cap(x: Array, cap: float) -> Array:
     return np.asarray(cap * np.tanh(x / cap))
 
 
+def _parts(params: Params) -> Mapping[str, Part]:
+    return {"x": Part(1)} if params.get("LAST_ROW") else {}
+
+
+@op("linear", ("x", "weight"), ("bias", "residual"), _check, parts=_parts)
 def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     x, weight = float64(inputs, ["x", "weight"])
     rows = slice(int(params["rows"]) - 1, int(params["rows"])) if params.get("LAST_ROW") else slice(size[0])
@@ -120,10 +125,3 @@ def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) 
     if "residual" in inputs:
         y = y + float64(inputs, ["residual"])[0][: size[0]]
     return y
-
-
-def _parts(params: Params) -> Mapping[str, Part]:
-    return {"x": Part(1)} if params.get("LAST_ROW") else {}
-
-
-register(Op("linear", ("x", "weight"), ("bias", "residual"), _check, _oracle, parts=_parts))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
+from glinfer.kernels.spec import Array, DrawSpec, Params, Shapes, TensorSpec, float64, op
 
 
 def softmax(
@@ -29,11 +29,9 @@ def _check(shapes: Shapes, params: Params) -> None:
     shapes.require(1 <= cols <= stride, f"softmax over {cols} columns of a matrix of {stride}")
 
 
+@op("softmax", ("x",), (), _check)
 def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     (x,) = float64(inputs, ["x"])
     x = x[: size[0], : int(params["cols"])]
     exponents = np.exp(x - x.max(axis=1, keepdims=True))
     return np.asarray(exponents / exponents.sum(axis=1, keepdims=True))
-
-
-register(Op("softmax", ("x",), (), _check, _oracle))
