@@ -122,10 +122,10 @@ class DrawSpec:
             blocks of the slots from the run value ``strip_first`` on, in a layout that has each block of all slots in
             a line; ``scatter``, ``points`` points of one pixel, placed by the vertex shader.
         instances: instances of the shape in one draw call.
-        adds: whether blending adds the result to the output; the oracle gets the old values as its input ``output``.
+        adds: whether blending adds the result of the op to the output.
         clears: texels to clear first, without a draw: ``all`` of the outputs, or the ``rows`` that the pass writes;
-            the oracle then gets no ``output``. Empty for no clear.
-        keeps: whether the shader discards fragments, whose texels stay; the oracle gets the output as ``output``.
+            empty for no clear.
+        keeps: whether the shader discards fragments, whose texels stay.
         defines: compile-time constants of the shader.
         uniforms: values set before the draw, the same in every run.
         per_run: (uniform, run value) pairs.
@@ -240,8 +240,7 @@ class Op:
     inputs, its params and its number of rows; by default they are consecutive from the draw's first row on.
     ``regions`` names the samplers, and ``"output"``, whose tensors may be regions of a texture
     (:mod:`glinfer.program.regions`), because the shader gets their places from shaders/common/regions.glsl. ``parts``
-    computes which inputs are read only in part. ``allowed`` computes by how much float32 may differ from the oracle's
-    results where a pass rounds them.
+    computes which inputs are read only in part.
     """
 
     name: str
@@ -254,7 +253,6 @@ class Op:
     places: Callable[[Mapping[str, Array], Params, int], Array] | None = None
     regions: tuple[str, ...] = ()
     parts: Parts | None = None
-    allowed: Oracle | None = None
 
 
 OPS: dict[str, Op] = {}

@@ -14,8 +14,7 @@ from glinfer.gl.layouts.flat import texels_for
 from glinfer.kernels.flat.draws import Define, Scratch, flat_draw
 from glinfer.kernels.flat.stats import STATS, row_values, stats_of, summarize
 from glinfer.kernels.options import KernelOptions
-from glinfer.kernels.rounded import may_round
-from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
+from glinfer.kernels.spec import Array, DrawSpec, Params, Shapes, TensorSpec, float64, op
 
 LAYER, RMS, SOFTMAX, LOG_SOFTMAX = range(4)
 NORMS = {
@@ -94,6 +93,7 @@ def _check(shapes: Shapes, params: Params) -> None:
     shapes.expect(("residual", "output"), *shapes.by_name["x"])
 
 
+@op("normalize", ("x", "stats"), ("residual", "weight", "bias"), _check)
 def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     rows = size[0]
     x, stats = row_values(inputs, rows), stats_of(inputs, params, rows)
@@ -113,7 +113,3 @@ def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) 
     if "bias" in inputs:
         found = found + float64(inputs, ["bias"])[0]
     return np.stack([found, x]) if params["ADDS"] else found
-
-
-_ROUNDED, _ERRORS = may_round(_oracle)
-register(Op("normalize", ("x", "stats"), ("residual", "weight", "bias"), _check, _ROUNDED, allowed=_ERRORS))

@@ -264,8 +264,7 @@ def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) 
     y = raw_rows(y, x, params) if params.get("RAW") else y[:, : size[1]]
     if "r0" in inputs:
         y = y + gathered(inputs, rows, "r")[:count]
-    y = deinterleaved(y, rows)
-    return y + float64(inputs, ["output"])[0] if "output" in inputs else y
+    return deinterleaved(y, rows)
 
 
 def _expert_rows(inputs: Mapping[str, Array], params: Params, x: Array, count: int) -> Array:

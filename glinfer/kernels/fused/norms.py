@@ -13,8 +13,7 @@ from glinfer.gl.layouts.matrix import Extent
 from glinfer.kernels.fused.draws import Defines, Inputs, block_draw, expect_table
 from glinfer.kernels.fused.rows import R_ROWS, X_ROWS, RowInterleaved, deinterleaved, gathered
 from glinfer.kernels.options import KernelOptions
-from glinfer.kernels.rounded import may_round
-from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, op, register
+from glinfer.kernels.spec import Array, DrawSpec, Params, Shapes, TensorSpec, float64, op
 from glinfer.quant.formats import GROUP
 
 
@@ -124,6 +123,7 @@ def _check_post(shapes: Shapes, params: Params) -> None:
     shapes.require(params["DIM"] <= cols, "DIM does not fit x")
 
 
+@op("post_norm", ("gain",), (*X_ROWS, *R_ROWS), _check_post, regions=(*X_ROWS, *R_ROWS, "output"))
 def _oracle_post(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     rows = int(params["ROWS"])
     x = gathered(inputs, rows)[: size[0] * rows]
@@ -131,26 +131,7 @@ def _oracle_post(inputs: Mapping[str, Array], params: Params, size: tuple[int, i
     normed = x / np.sqrt(squares + params["EPS"]) * float64(inputs, ["gain"])[0]
     if params.get("RESIDUAL"):
         normed = normed + gathered(inputs, rows, "r")[: size[0] * rows]
-    return np.asarray(normed)
-
-
-def _of_targets(normed: Array, inputs: Mapping[str, Array], params: Params) -> Array:
-    found = deinterleaved(normed, int(params["ROWS"]))
-    return found + float64(inputs, ["output"])[0] if "output" in inputs else found
-
-
-_POST, _POST_ERRORS = may_round(_oracle_post, _of_targets)
-register(
-    Op(
-        "post_norm",
-        ("gain",),
-        (*X_ROWS, *R_ROWS),
-        _check_post,
-        _POST,
-        regions=(*X_ROWS, *R_ROWS, "output"),
-        allowed=_POST_ERRORS,
-    )
-)
+    return deinterleaved(normed, rows)
 
 
 def normalize_rows(
