@@ -201,7 +201,11 @@ class DrawSpec:
 
 
 Oracle = Callable[[Mapping[str, Array], Params, tuple[int, int]], Array]
-"""(inputs by sampler, params, (rows, cols) to write) → float64 [rows, cols], or [outputs, rows, cols] of several."""
+"""(inputs by sampler, params, (rows, cols) to write) → float64 [outputs, rows, cols].
+
+Of one output it may be [rows, cols], and of interleaved ones [outputs · rows, cols], see
+:class:`glinfer.kernels.fused.rows.RowInterleaved`.
+"""
 ShapeCheck = Callable[["Shapes", Params], None]
 
 

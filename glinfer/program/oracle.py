@@ -8,6 +8,7 @@ import numpy as np
 
 from glinfer.gl.layouts.blocks import BlockLayout
 from glinfer.kernels import OPS, DrawSpec, TensorSpec
+from glinfer.kernels.fused.rows import deinterleaved
 from glinfer.kernels.rounded import rounded_rows
 from glinfer.kernels.spec import Array
 from glinfer.program.plan import Plan
@@ -41,7 +42,7 @@ def _computed(draw: DrawSpec, inputs: Mapping[str, Array], values: RunValues) ->
     by_sampler = {sampler: inputs[tensor] for sampler, tensor in draw.inputs}
     found = OPS[draw.op].oracle(by_sampler, draw.params(values), draw.extent(values))
     if found.ndim == 2:
-        return found
+        return deinterleaved(found, len(draw.outputs))
     # OpenGL drops what a shader writes beyond the targets of a draw.
     return found[0] if len(draw.outputs) == 1 else found[: len(draw.outputs)]
 

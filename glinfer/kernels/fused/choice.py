@@ -143,7 +143,7 @@ def _check_list(shapes: Shapes, params: Params) -> None:
 
 @op("choice_list", ("rows",), (*X_ROWS, "mask", "changes", "picks"), _check_list, ("rows", "mask"), regions=X_ROWS)
 def _list_oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
-    logits, pieces, first = gathered(inputs, int(params["ROWS"])), int(params["PIECES"]), int(params["first_row"])
+    logits, pieces, first = gathered(inputs, params), int(params["PIECES"]), int(params["first_row"])
     found = []
     table, reals = _rows_of(inputs, params, size)
     for number, row in enumerate(table):

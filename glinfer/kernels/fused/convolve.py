@@ -20,7 +20,6 @@ from glinfer.kernels.fused.draws import Inputs, block_draw, block_layout, expect
 from glinfer.kernels.fused.rows import (
     X_ROWS,
     RowInterleaved,
-    deinterleaved,
     gathered,
     places_in,
     stored_places,
@@ -102,7 +101,7 @@ def _check_store(shapes: Shapes, params: Params) -> None:
 @op("store_gated_row", (), X_ROWS, _check_store, regions=X_ROWS)
 @op("store_gated", ("rows",), X_ROWS, _check_store, ("rows",), places=stored_places)
 def _oracle_store(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
-    x = gathered(inputs, int(params["ROWS"]))[: size[0]]
+    x = gathered(inputs, params)[: size[0]]
     start = 2 * part_floats(size[1])
     return np.asarray(x[:, : size[1]] * x[:, start : start + size[1]])
 
@@ -133,8 +132,7 @@ def _parts(params: Params) -> Mapping[str, Part]:
     parts=_parts,
 )
 def _oracle_conv(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
-    count, length, width = int(params["ROWS"]), int(params["LENGTH"]), size[1]
-    x = gathered(inputs, count)[: size[0] * count]
+    x, length, width = gathered(inputs, params, size[0]), int(params["LENGTH"]), size[1]
     cache, taps = float64(inputs, ["cache", "taps"])
     gates = x[:, part_floats(width) :][:, :width]
     found = np.zeros((len(x), width))
@@ -143,4 +141,4 @@ def _oracle_conv(inputs: Mapping[str, Array], params: Params, size: tuple[int, i
         for k in range(max(0, length - 1 - position), length):
             sums += taps[k] * cache[min(base + position - length + 1 + k, len(cache) - 1)]
         found[row] = gates[row] * sums
-    return deinterleaved(found, count)
+    return found

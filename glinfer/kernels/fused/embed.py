@@ -20,12 +20,11 @@ from glinfer.kernels.fused.rows import (
     TOKEN,
     X_ROWS,
     RowInterleaved,
-    deinterleaved,
     gathered,
 )
 from glinfer.kernels.fused.sample import best_candidate
 from glinfer.kernels.options import KernelOptions
-from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Part, Shapes, TensorSpec, float64, looked_up, op, register
+from glinfer.kernels.spec import Array, DrawSpec, Params, Part, Shapes, TensorSpec, float64, looked_up, op
 from glinfer.quant.formats import block_format
 from glinfer.quant.ggml import table_of
 
@@ -102,24 +101,6 @@ def _check_token(shapes: Shapes, params: Params) -> None:
     shapes.require(params["token"] < tokens, f"there is no token {params['token']}")
 
 
-def _parts_of_token(params: Params) -> Mapping[str, Part]:
-    return {**dict.fromkeys(_TABLES, Part(1)), "picks": Part(int(params["token"] < 0))}
-
-
-_TABLES = ("wte", "weight", "wpe")
-
-
-@op("embed_token", ("picks",), _TABLES, _check_token, integers=("weight",), regions=("output",), parts=_parts_of_token)
-def _oracle_token(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
-    position, token = int(params["position"]), int(params["token"])
-    if token < 0:
-        token = best_candidate(np.asarray(inputs["picks"])[position - 1])
-    found = table_in(inputs, params)[token]
-    if params["POSITIONS"]:
-        found = found + float64(inputs, ["wpe"])[0][position]
-    return np.asarray(found.reshape(size))
-
-
 def embed_rows(
     name: str,
     rows: TensorSpec,
@@ -162,30 +143,42 @@ def _check_rows(shapes: Shapes, params: Params) -> None:
     shapes.expect("images", None, shapes.by_name["output"][1])
 
 
-def tokens_in(inputs: Mapping[str, Array], rows: int) -> Array:
-    """For an oracle: the tokens of the first rows of the table of rows."""
-    tokens = inputs["rows"][:rows, TOKEN].astype(np.intp)
+def tokens_in(inputs: Mapping[str, Array], params: Params, rows: int) -> Array:
+    """For an oracle: the tokens of the first rows of the table of rows, or without it that of the run values."""
+    if "rows" in inputs:
+        tokens, picked = inputs["rows"][:rows, TOKEN].astype(np.int64), np.arange(rows)
+    else:
+        tokens, picked = np.array([int(params["token"]) % 2**32]), [int(params["position"]) - 1]
     for row in np.flatnonzero(tokens == CHOSEN):
-        tokens[row] = best_candidate(np.asarray(inputs["picks"])[row])
+        tokens[row] = best_candidate(np.asarray(inputs["picks"])[picked[row]])
     return tokens
 
 
-_LOOKED_UP, _INTEGERS = (*_TABLES, "picks", "images"), ("rows", "weight")
+def _parts_of_token(params: Params) -> Mapping[str, Part]:
+    return {**dict.fromkeys(_TABLES, Part(1)), "picks": Part(int(params["token"] < 0))}
 
 
-@op("embed_rows", ("rows",), _LOOKED_UP, _check_rows, _INTEGERS, parts=looked_up(*_LOOKED_UP))
-def _oracle_rows(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
-    rows = size[0] * int(params["ROWS"])
-    table, tokens = table_in(inputs, params), tokens_in(inputs, rows)
+_TABLES, _WORDS = ("wte", "weight", "wpe"), ("weight",)
+_OF_ROWS = (*_TABLES, "picks", "images")
+
+
+@op("embed_token", ("picks",), _TABLES, _check_token, _WORDS, regions=("output",), parts=_parts_of_token)
+@op("embed_rows", ("rows",), _OF_ROWS, _check_rows, ("rows", *_WORDS), parts=looked_up(*_OF_ROWS))
+def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
+    rows = size[0] * int(params.get("ROWS", 1))
+    table, tokens = table_in(inputs, params), tokens_in(inputs, params, rows)
     found = table[np.minimum(tokens, len(table) - 1)]
     if "images" in inputs:
         found = np.where(tokens[:, None] < len(table), found, float64(inputs, ["images"])[0][:rows])
     if params["POSITIONS"]:
-        (wpe,), table = float64(inputs, ["wpe"]), inputs["rows"][:rows]
+        word = PLACE if params.get("TYPED") else POSITION
+        places, (wpe,) = (
+            inputs["rows"][:rows, word] if "rows" in inputs else params["position"],
+            float64(inputs, ["wpe"]),
+        )
         # Padding rows of the last slot may have positions beyond the table; their results are ignored.
-        places = table[:, PLACE if params.get("TYPED") else POSITION]
         found = found + wpe[np.minimum(places, len(wpe) - 1)]
-    return deinterleaved(found, int(params["ROWS"]))
+    return found
 
 
 def add_images(
@@ -220,12 +213,8 @@ def _check_added(shapes: Shapes, params: Params) -> None:
     shapes.require(shapes.rows("rows") >= slots * params["ROWS"], f"the table has {shapes.rows('rows')} rows")
 
 
+@op("add_images", ("rows", "images"), X_ROWS, _check_added, ("rows",), parts=looked_up("images"))
 def _oracle_added(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
-    count, rows = int(params["ROWS"]), size[0] * int(params["ROWS"])
-    found, (images,) = gathered(inputs, count)[:rows], float64(inputs, ["images"])
-    pictured = inputs["rows"][:rows, TOKEN, None] >= params["TOKENS"]
-    return deinterleaved(found + np.where(pictured, images[:rows], 0.0), count)
-
-
-_ADDED = ("rows", "images"), X_ROWS
-register(Op("add_images", *_ADDED, _check_added, _oracle_added, ("rows",), parts=looked_up("images")))
+    x, (images,) = gathered(inputs, params, size[0]), float64(inputs, ["images"])
+    pictured = inputs["rows"][: len(x), TOKEN, None] >= params["TOKENS"]
+    return np.asarray(x + np.where(pictured, images[: len(x)], 0.0))

@@ -17,7 +17,7 @@ from glinfer.gl.layouts.blocks import BLOCK_FLOATS, blocks_for
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.kernels.fused.draws import Defines, Inputs, block_draw, of_run
 from glinfer.kernels.fused.low_rank import CHOICE_FLOATS
-from glinfer.kernels.fused.rows import R_ROWS, X_ROWS, RowInterleaved, deinterleaved, gathered
+from glinfer.kernels.fused.rows import R_ROWS, X_ROWS, RowInterleaved, gathered
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.routing import route_defines, routed
 from glinfer.kernels.spec import Array, DrawSpec, Params, Shapes, TensorSpec, float64, op
@@ -100,7 +100,7 @@ def _check_join(shapes: Shapes, params: Params) -> None:
 
 @op("join_rows", (), X_ROWS, _check_join)
 def _oracle_join(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
-    return gathered(inputs, int(params["ROWS"]))[: size[0]]
+    return gathered(inputs, params)[: size[0]]
 
 
 def _check_route(shapes: Shapes, params: Params) -> None:
@@ -148,11 +148,11 @@ def _oracle_mix(inputs: Mapping[str, Array], params: Params, size: tuple[int, in
     choice = float64(inputs, ["choice"])[0][:held].reshape(held, used, CHOICE_FLOATS)
     weights = choice[:, :, 1]
     if params["PLACED"]:
-        parts = gathered(inputs, rows)[choice[:, :, 2].astype(np.intp)]
+        parts = gathered(inputs, params)[choice[:, :, 2].astype(np.intp)]
     else:
         parts = float64(inputs, ["x"])[0][:held].reshape(held, used, -1)[:, :, : size[1]]
     mixed = np.zeros((size[0] * rows, size[1]))
     mixed[:held] = np.einsum("ri,rid->rd", weights, parts)[: len(mixed)] + inputs.get("bias", 0.0)
     if params.get("RESIDUAL"):
-        mixed = mixed + gathered(inputs, rows, "r")[: len(mixed)]
-    return deinterleaved(mixed, rows)
+        mixed = mixed + gathered(inputs, params, size[0], "r")
+    return mixed

@@ -10,7 +10,7 @@ from glinfer.errors import PlanError
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.kernels.fused.draws import Inputs, block_draw
-from glinfer.kernels.fused.rows import R_ROWS, X_ROWS, RowInterleaved, deinterleaved, gathered
+from glinfer.kernels.fused.rows import R_ROWS, X_ROWS, RowInterleaved, gathered
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.spec import Array, DrawSpec, Params, Shapes, op
 
@@ -50,8 +50,7 @@ def _check_gate(shapes: Shapes, params: Params) -> None:
 
 @op("gate_heads", (), (*X_ROWS, *R_ROWS), _check_gate)
 def _oracle_gate(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
-    count, start = int(params["ROWS"]), BLOCK_FLOATS * int(params["GATE_BLOCK"])
-    x, gates = (gathered(inputs, count, letter)[: size[0] * count] for letter in "xr")
-    each = int(params.get("HEAD_FLOATS", 1))
+    x, gates = (gathered(inputs, params, size[0], letter) for letter in "xr")
+    start, each = BLOCK_FLOATS * int(params["GATE_BLOCK"]), int(params.get("HEAD_FLOATS", 1))
     gates = np.repeat(gates[:, start : start + size[1] // each], each, axis=1)
-    return deinterleaved(x * np.exp(-np.logaddexp(0.0, -gates)), count)
+    return np.asarray(x * np.exp(-np.logaddexp(0.0, -gates)))

@@ -33,7 +33,6 @@ from glinfer.kernels.fused.rows import (
     R_ROWS,
     X_ROWS,
     RowInterleaved,
-    deinterleaved,
     gathered,
     input_names,
     turned_by,
@@ -246,11 +245,11 @@ def _parts(params: Params) -> Mapping[str, Part]:
 def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     rows = int(params["ROWS"])
     count = size[0] * rows
-    x = float64(inputs, ["x"])[0] if params["TOGETHER"] else gathered(inputs, rows)
+    x = float64(inputs, ["x"])[0] if params["TOGETHER"] else gathered(inputs, params)
     if params.get("RAW_INPUT"):
         x = finished_rows(x, inputs.get("x_consts"), params)
     if "choice" in inputs or "chosen" in inputs:
-        return deinterleaved(_expert_rows(inputs, params, x, count)[:, : size[1]], rows)
+        return _expert_rows(inputs, params, x, count)[:, : size[1]]
     x = np.pad(x[:count], [(0, max(0, count - len(x))), (0, 0)])  # padding rows fill the last slot
     norms = None
     if params.get("NORMS"):
@@ -262,9 +261,7 @@ def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) 
         positions = turned_by(inputs, params, count)
     y = dense_rows(inputs, params, x, norms, positions)
     y = raw_rows(y, x, params) if params.get("RAW") else y[:, : size[1]]
-    if "r0" in inputs:
-        y = y + gathered(inputs, rows, "r")[:count]
-    return deinterleaved(y, rows)
+    return y + gathered(inputs, params, size[0], "r") if "r0" in inputs else y
 
 
 def _expert_rows(inputs: Mapping[str, Array], params: Params, x: Array, count: int) -> Array:

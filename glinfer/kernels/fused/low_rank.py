@@ -194,7 +194,7 @@ def _check(shapes: Shapes, params: Params) -> None:
 @op("lora_down", ("down",), ("x", *X_ROWS, "rows", "choice"), _check, integers=("rows",), regions=("x",))
 def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     (down,) = float64(inputs, ["down"])
-    x = float64(inputs, ["x"])[0] if params["TOGETHER"] else gathered(inputs, int(params["ROWS"]))
+    x = float64(inputs, ["x"])[0] if params["TOGETHER"] else gathered(inputs, params)
     ranks, width, used = int(params["RANKS"]), int(params["INPUTS"]), int(params.get("USED", 1))
     experts, part = int(params.get("EXPERTS", 1)), BLOCK_FLOATS * int(params.get("X_PART", 0))
     chosen = np.zeros((size[0], used), np.intp)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from glinfer.errors import PlanError
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.kernels.fused.draws import block_draw
-from glinfer.kernels.fused.rows import X_ROWS, RowInterleaved, deinterleaved, gathered
+from glinfer.kernels.fused.rows import X_ROWS, RowInterleaved, gathered
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.spec import Array, DrawSpec, Params, Shapes, op
 
@@ -38,5 +38,4 @@ def _check(shapes: Shapes, params: Params) -> None:
 
 @op("merge_rows", (), X_ROWS, _check)
 def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
-    count, rows = int(params["ROWS"]), size[0] * int(params["ROWS"])
-    return deinterleaved(gathered(inputs, count)[: rows * int(params["MERGED"])].reshape(rows, -1), count)
+    return gathered(inputs, params, size[0] * int(params["MERGED"])).reshape(-1, size[1])

@@ -11,7 +11,7 @@ from glinfer.errors import PlanError
 from glinfer.gl.layouts.blocks import blocks_for
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.kernels.fused.draws import Defines, Inputs, block_draw, expect_table
-from glinfer.kernels.fused.rows import R_ROWS, X_ROWS, RowInterleaved, deinterleaved, gathered
+from glinfer.kernels.fused.rows import R_ROWS, X_ROWS, RowInterleaved, gathered
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.spec import Array, DrawSpec, Params, Shapes, TensorSpec, float64, op
 from glinfer.quant.formats import GROUP
@@ -68,8 +68,7 @@ def _check_rows(shapes: Shapes, params: Params) -> None:
 
 @op("row_norms", (), X_ROWS, _check_rows)
 def _oracle_rows(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
-    rows, centred = int(params["ROWS"]), bool(params["CENTRED"])
-    x = gathered(inputs, rows)[: size[0] * rows]
+    x, rows, centred = gathered(inputs, params, size[0]), int(params["ROWS"]), bool(params["CENTRED"])
     means = x.mean(axis=1) if centred else np.zeros(len(x))
     factors = 1.0 / np.sqrt(np.mean((x - means[:, None]) ** 2, axis=1) + params["EPS"])
     found = np.zeros((size[0], size[1] // 4))
@@ -125,13 +124,10 @@ def _check_post(shapes: Shapes, params: Params) -> None:
 
 @op("post_norm", ("gain",), (*X_ROWS, *R_ROWS), _check_post, regions=(*X_ROWS, *R_ROWS, "output"))
 def _oracle_post(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
-    rows = int(params["ROWS"])
-    x = gathered(inputs, rows)[: size[0] * rows]
+    x = gathered(inputs, params, size[0])
     squares = np.sum(x**2, axis=1, keepdims=True) / params["DIM"]
     normed = x / np.sqrt(squares + params["EPS"]) * float64(inputs, ["gain"])[0]
-    if params.get("RESIDUAL"):
-        normed = normed + gathered(inputs, rows, "r")[: size[0] * rows]
-    return deinterleaved(normed, rows)
+    return np.asarray(normed + gathered(inputs, params, size[0], "r") if params.get("RESIDUAL") else normed)
 
 
 def normalize_rows(
@@ -173,9 +169,9 @@ def _check_normalize(shapes: Shapes, params: Params) -> None:
 @op("normalize_rows", ("norms", "gains"), X_ROWS, _check_normalize)
 def _oracle_normalize(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     rows = int(params["ROWS"])
-    x, (norms, gains) = gathered(inputs, rows)[: size[0] * rows, : size[1]], float64(inputs, ["norms", "gains"])
+    x, (norms, gains) = gathered(inputs, params, size[0])[:, : size[1]], float64(inputs, ["norms", "gains"])
     by_member = norms[: size[0]].reshape(size[0], -1, 4, 4)[:, :, 0].reshape(size[0], -1)  # one member's
     if params["CENTRED"]:
         x = x - by_member[:, 8 : 8 + rows].reshape(-1, 1)
     found = x * by_member[:, :rows].reshape(-1, 1) * gains[0]
-    return deinterleaved(found + gains[1] if params["BIASED"] else found, rows)
+    return np.asarray(found + gains[1] if params["BIASED"] else found)

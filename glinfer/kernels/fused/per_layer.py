@@ -12,8 +12,7 @@ from glinfer.gl.layouts.blocks import BLOCK_FLOATS, blocks_for
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.kernels.fused.draws import Inputs, block_draw, block_layout, expect_table
 from glinfer.kernels.fused.embed import table_defines, table_in, tokens_in
-from glinfer.kernels.fused.rows import X_ROWS, RowInterleaved, deinterleaved, gathered
-from glinfer.kernels.fused.sample import best_candidate
+from glinfer.kernels.fused.rows import X_ROWS, RowInterleaved, gathered
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.spec import Array, DrawSpec, Params, Part, Shapes, TensorSpec, float64, op
 
@@ -81,18 +80,12 @@ _READ = ("wte", "weight", "picks")
     parts=_parts,
 )
 def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
-    count, width, start = int(params["ROWS"]), int(params["DIM"]), BLOCK_FLOATS * int(params["FIRST_BLOCK"])
-    gates, rows = gathered(inputs, count)[: size[0] * count], size[0] * count
-    projected, gain = float64(inputs, ["projected", "gain"])
-    part = projected[:rows, start : start + width]
-    if "rows" in inputs:
-        tokens = tokens_in(inputs, rows)
-    else:
-        token = int(params["token"])
-        chosen = best_candidate(np.asarray(inputs["picks"])[int(params["position"]) - 1]) if token < 0 else token
-        tokens = np.array([chosen])
+    gates, (projected, gain) = gathered(inputs, params, size[0]), float64(inputs, ["projected", "gain"])
+    start = BLOCK_FLOATS * int(params["FIRST_BLOCK"])
+    part = projected[: len(gates), start : start + int(params["DIM"])]
+    tokens = tokens_in(inputs, params, len(gates))
     normed = part / np.sqrt(np.mean(part**2, axis=1, keepdims=True) + params["EPS"]) * gain
-    return deinterleaved(gates * (normed + table_in(inputs, params)[tokens]) * 0.5**0.5, count)
+    return np.asarray(gates * (normed + table_in(inputs, params)[tokens]) * 0.5**0.5)
 
 
 def scale_rows(
@@ -112,6 +105,4 @@ def _check_scale(shapes: Shapes, params: Params) -> None:
 
 @op("scale_rows", ("factor",), X_ROWS, _check_scale, regions=(*X_ROWS, "output"))
 def _oracle_scale(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
-    rows = int(params["ROWS"])
-    found = gathered(inputs, rows)[: size[0] * rows, : size[1]] * float64(inputs, ["factor"])[0]
-    return deinterleaved(found, rows)
+    return gathered(inputs, params, size[0])[:, : size[1]] * float64(inputs, ["factor"])[0]

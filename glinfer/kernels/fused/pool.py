@@ -9,7 +9,7 @@ import numpy as np
 from glinfer.errors import PlanError
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.kernels.fused.draws import Inputs, block_draw
-from glinfer.kernels.fused.rows import BASE, LAST, POSITION, X_ROWS, RowInterleaved, deinterleaved, gathered
+from glinfer.kernels.fused.rows import BASE, LAST, POSITION, X_ROWS, RowInterleaved, gathered
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.spec import Array, DrawSpec, Params, Shapes, TensorSpec, op
 
@@ -51,7 +51,7 @@ def _check(shapes: Shapes, params: Params) -> None:
 @op("pool_rows", ("rows",), X_ROWS, _check, ("rows",))
 def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     count, how = int(params["ROWS"]), int(params["POOL"])
-    x, found = gathered(inputs, count), np.zeros((size[0] * count, size[1]))
+    x, found = gathered(inputs, params), np.zeros((size[0] * count, size[1]))
     for text, info in enumerate(inputs["rows"][: len(found)].astype(np.intp)):
         tokens = x[info[BASE] + info[POSITION] : info[BASE] + info[LAST] + 1, : size[1]]
         if how == KINDS["max"]:
@@ -61,4 +61,4 @@ def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) 
         else:
             weights = np.arange(info[POSITION], info[LAST] + 1) + 1.0 if how == KINDS["weightedmean"] else None
             found[text] = np.average(tokens, axis=0, weights=weights)
-    return deinterleaved(found, count)
+    return found

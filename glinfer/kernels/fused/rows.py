@@ -157,9 +157,10 @@ def stored_places(inputs: Mapping[str, Array], params: Params, rows: int) -> Arr
     return np.asarray(sequences * ring + (table[:, POSITION] + offsets) % ring)
 
 
-def gathered(inputs: Mapping[str, Array], count: int, letter: str = "x") -> Array:
-    """For an oracle: the matrix, float64 [slots · count, cols], from its ``count`` tensors."""
-    return interleaved([np.asarray(inputs[name], dtype=np.float64) for name in input_names(count, letter)])
+def gathered(inputs: Mapping[str, Array], params: Params, slots: int | None = None, letter: str = "x") -> Array:
+    """For an oracle: the matrix, float64 [slots · T, cols], of its T tensors' first ``slots`` slots, by default all."""
+    names = input_names(int(params["ROWS"]), letter)
+    return interleaved([np.asarray(inputs[name][:slots], dtype=np.float64) for name in names])
 
 
 def interleaved(parts: Sequence[Array]) -> Array:
@@ -168,7 +169,7 @@ def interleaved(parts: Sequence[Array]) -> Array:
 
 
 def deinterleaved(matrix: Array, count: int) -> Array:
-    """For an oracle: the ``count`` tensors [count, slots, cols] of a matrix, or the matrix itself for one tensor."""
+    """The ``count`` tensors [count, slots, cols] of a matrix, or the matrix itself for one tensor."""
     if count == 1:
         return matrix
     return np.asarray(matrix.reshape(-1, count, matrix.shape[1]).transpose(1, 0, 2))

@@ -126,7 +126,7 @@ def _check_rows(shapes: Shapes, params: Params) -> None:
 
 @op("pick_rows", ("rows",), X_ROWS, _check_rows, ("rows",))
 def _oracle_rows(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
-    logits, table = gathered(inputs, int(params["ROWS"])), np.ascontiguousarray(inputs["rows"])
+    logits, table = gathered(inputs, params), np.ascontiguousarray(inputs["rows"])
     inverse = table[:, INVERSE_TEMPERATURE].copy().view(np.float32)
     return np.stack(
         [

@@ -33,7 +33,6 @@ from glinfer.kernels.fused.rows import (
     POSITION,
     X_ROWS,
     RowInterleaved,
-    deinterleaved,
     gathered,
     stored_places,
 )
@@ -215,7 +214,7 @@ def _oracle_scores(inputs: Mapping[str, Array], params: Params, size: tuple[int,
     count, row_slots = int(params["ROWS"]), int(params["row_slots"])
     groups = size[0] // row_slots
     heads = heads_in(params)
-    queries = queries_of(gathered(inputs, count), heads)
+    queries = queries_of(gathered(inputs, params), heads)
     found = np.full((groups, row_slots * count, size[1]), MASKED)
     for row, position, base, held in _rows_of(inputs, params):
         keys = keys_of(cache[base:], heads)
@@ -225,14 +224,14 @@ def _oracle_scores(inputs: Mapping[str, Array], params: Params, size: tuple[int,
         if heads.ahead is not None:
             reach = _seen(heads, position + count - 1 - row % count, held, keys.shape[1])
             _leave_unwritten(found[:, row], heads, reach.stop, params)
-    return deinterleaved(found.reshape(-1, size[1]), count)
+    return found.reshape(-1, size[1])
 
 
 @op("tile_values", ("cache", "rows"), (*X_ROWS, "sinks"), _check_values, **_TILES)
 def _oracle_values(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     (cache,) = float64(inputs, ["cache"])
     count, row_slots = int(params["ROWS"]), int(params["row_slots"])
-    scores = gathered(inputs, count)
+    scores = gathered(inputs, params)
     groups = len(scores) // (row_slots * count)
     scores = scores[: groups * row_slots * count].reshape(groups, row_slots * count, -1)
     heads, found = heads_in(params), np.zeros((row_slots * count, size[1]))
@@ -241,7 +240,7 @@ def _oracle_values(inputs: Mapping[str, Array], params: Params, size: tuple[int,
         values[:, held + 1 :] = 0
         seen = _seen(heads, position, held, min(values.shape[1], SLOT_TOKENS * len(scores)))
         found[row] = values_of(scores[: score_slots(seen.stop), row], values, seen, sinks_in(inputs))
-    return deinterleaved(found, count)
+    return found
 
 
 _STORE: dict[str, Any] = {"either": ("output",)}
@@ -250,7 +249,7 @@ _STORE: dict[str, Any] = {"either": ("output",)}
 @op("store_rows", ("rows",), X_ROWS, _check_store, ("rows",), places=stored_places, **_STORE)
 @op("store_row", (), X_ROWS, _check_store, regions=X_ROWS, **_STORE)
 def _oracle_store(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
-    return gathered(inputs, int(params["ROWS"]))[: size[0], : size[1]]
+    return gathered(inputs, params)[: size[0], : size[1]]
 
 
 def _check_take(shapes: Shapes, params: Params) -> None:
@@ -266,4 +265,4 @@ def _part_taken(params: Params) -> Mapping[str, Part]:
 
 @op("take_row", (), X_ROWS, _check_take, regions=("output",), parts=_part_taken)
 def _oracle_take(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
-    return np.asarray(gathered(inputs, int(params["ROWS"]))[int(params["row"])][None])
+    return np.asarray(gathered(inputs, params)[int(params["row"])][None])

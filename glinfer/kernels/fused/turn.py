@@ -10,7 +10,7 @@ import numpy as np
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.kernels.fused.dense import Turning, half_defines, turned_rows
 from glinfer.kernels.fused.draws import Inputs, block_draw, expect_table
-from glinfer.kernels.fused.rows import X_ROWS, RowInterleaved, deinterleaved, gathered, turned_by
+from glinfer.kernels.fused.rows import X_ROWS, RowInterleaved, gathered, turned_by
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.spec import Array, DrawSpec, Params, Shapes, TensorSpec, float64, looked_up, op
 
@@ -84,12 +84,11 @@ def _check(shapes: Shapes, params: Params) -> None:
     parts=looked_up("rope"),
 )
 def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
-    count = int(params["ROWS"])
-    x = gathered(inputs, count)[: size[0] * count, : size[1]]
+    x = gathered(inputs, params, size[0])[:, : size[1]]
     (gains,) = float64(inputs, ["gains"])
     if params.get("TURNED_FIRST"):
-        return deinterleaved(_normed(_turned(x, inputs, params), gains, params), count)
-    return deinterleaved(_turned(_normed(x, gains, params), inputs, params), count)
+        return _normed(_turned(x, inputs, params), gains, params)
+    return _turned(_normed(x, gains, params), inputs, params)
 
 
 def _normed(x: Array, gains: Array, params: Params) -> Array:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.kernels.flat.activate import xielu_of
 from glinfer.kernels.fused.draws import Inputs, block_draw, expect_table
-from glinfer.kernels.fused.rows import X_ROWS, RowInterleaved, deinterleaved, gathered
+from glinfer.kernels.fused.rows import X_ROWS, RowInterleaved, gathered
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.spec import Array, DrawSpec, Params, Shapes, TensorSpec, float64, op
 
@@ -27,6 +27,5 @@ def _check(shapes: Shapes, params: Params) -> None:
 
 @op("xielu_rows", ("slopes",), X_ROWS, _check)
 def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
-    count = int(params["ROWS"])
     (slopes,) = float64(inputs, ["slopes"])
-    return deinterleaved(xielu_of(gathered(inputs, count)[: size[0] * count, : size[1]], *slopes[0]), count)
+    return xielu_of(gathered(inputs, params, size[0])[:, : size[1]], *slopes[0])
