@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from glinfer.errors import PlanError
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS
 from glinfer.gl.layouts.grouped import GroupedLayout, rounds_for
 from glinfer.gl.layouts.matrix import Extent
@@ -20,6 +19,7 @@ from glinfer.kernels.fused.rows import (
     TOKEN,
     X_ROWS,
     RowInterleaved,
+    check_listed,
     gathered,
 )
 from glinfer.kernels.fused.sample import best_candidate
@@ -136,8 +136,7 @@ def embed_rows(
 
 def _check_rows(shapes: Shapes, params: Params) -> None:
     _check_table(shapes, params)
-    slots = shapes.rows("output")
-    shapes.require(shapes.rows("rows") >= slots * params["ROWS"], f"the table has {shapes.rows('rows')} rows")
+    check_listed(shapes, params)
     if "picks" in shapes.by_name:
         shapes.expect("picks", shapes.rows("rows"), BLOCK_FLOATS)
     shapes.expect("images", None, shapes.by_name["output"][1])
@@ -171,11 +170,8 @@ def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) 
     if "images" in inputs:
         found = np.where(tokens[:, None] < len(table), found, float64(inputs, ["images"])[0][:rows])
     if params["POSITIONS"]:
-        word = PLACE if params.get("TYPED") else POSITION
-        places, (wpe,) = (
-            inputs["rows"][:rows, word] if "rows" in inputs else params["position"],
-            float64(inputs, ["wpe"]),
-        )
+        (wpe,), word = float64(inputs, ["wpe"]), PLACE if params.get("TYPED") else POSITION
+        places = inputs["rows"][:rows, word] if "rows" in inputs else int(params["position"])
         # Padding rows of the last slot may have positions beyond the table; their results are ignored.
         found = found + wpe[np.minimum(places, len(wpe) - 1)]
     return found
@@ -195,22 +191,15 @@ def add_images(
     """``out[r] = x[r] + images[r]`` for rows whose token is not below ``tokens``, otherwise x[r].
 
     x and out are interleaved alike; images is a table [rows, D].
-
-    Raises:
-        PlanError: a tensor has another layout.
     """
-    if x.layout.blocks != out.layout.blocks:
-        raise PlanError(f"draw {name}: expected rows of one length")
     inputs: Inputs = {"x": x, "rows": rows, "images": expect_table(name, images)}
     defines = [("TOKENS", tokens), ("DIM_TEXELS", -(-images.shape[1] // 4))]
     return block_draw(name, "images", "add_images", inputs, out, slots, defines, kernels=kernels, cells=True)
 
 
 def _check_added(shapes: Shapes, params: Params) -> None:
-    slots, cols = shapes.by_name["output"]
-    shapes.expect(X_ROWS, None, cols)
-    shapes.expect("images", None, cols)
-    shapes.require(shapes.rows("rows") >= slots * params["ROWS"], f"the table has {shapes.rows('rows')} rows")
+    shapes.expect((*X_ROWS, "images"), None, shapes.by_name["output"][1])
+    check_listed(shapes, params)
 
 
 @op("add_images", ("rows", "images"), X_ROWS, _check_added, ("rows",), parts=looked_up("images"))

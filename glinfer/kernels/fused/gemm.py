@@ -34,7 +34,6 @@ from glinfer.kernels.fused.rows import (
     X_ROWS,
     RowInterleaved,
     gathered,
-    input_names,
     turned_by,
 )
 from glinfer.kernels.options import KernelOptions
@@ -216,8 +215,7 @@ def _check_matrix(shapes: Shapes, params: Params, rows: int) -> None:
 def _check_raw_input(shapes: Shapes, params: Params, slots: int) -> None:
     """Require bare sums as inputs, and no further step in the product that reads them."""
     blocks = (1 + int(params["X_GATED"])) * blocks_for(int(params["INPUTS"]))
-    for name in input_names(int(params["ROWS"])):
-        shapes.expect(name, slots, BLOCK_FLOATS * (blocks + 1))
+    shapes.expect(X_ROWS, slots, BLOCK_FLOATS * (blocks + 1))
     shapes.expect("x_consts", None, params.get("XC_BIAS_AT", 0) + 1)
     shapes.require(("x_consts" in shapes.by_name) == bool(params["X_BIASED"]), "expected x_consts exactly for a bias")
     further = ("NORM", "NORMS", "RAW", "OUTPUT_CAP")

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from glinfer.errors import PlanError
 from glinfer.gl.layouts.blocks import blocks_for
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.kernels.fused.draws import Defines, Inputs, block_draw, expect_table
@@ -99,8 +98,6 @@ def post_norm(
     unless the norm is ``alone``. With a ``width`` D, the number of elements that are no padding, it is alone, and
     its results are rounded, see :func:`glinfer.kernels.rounded.rounded_rows`.
     """
-    if x.layout.blocks != out.layout.blocks:
-        raise PlanError(f"draw {name}: expected rows of one length")
     inputs: Inputs = {"x": x, "gain": expect_table(name, gain).name}
     defines: Defines = [("DIM", width or x.cols), ("EPS", eps), ("GAIN_WIDTH", -(-x.cols // 4))]
     if width:

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from glinfer.errors import PlanError
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS, blocks_for
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.kernels.fused.draws import Inputs, block_draw, block_layout, expect_table
@@ -92,8 +91,6 @@ def scale_rows(
     name: str, x: RowInterleaved, factor: TensorSpec, out: RowInterleaved, *, slots: Extent, kernels: KernelOptions
 ) -> DrawSpec:
     """``out = factor · x`` for the rows of the first ``slots`` slots; x and out are alike, factor [1, 1]."""
-    if x.layout.blocks != out.layout.blocks:
-        raise PlanError(f"draw {name}: expected rows of one length")
     inputs: Inputs = {"x": x, "factor": expect_table(name, factor).name}
     return block_draw(name, "scale", "scale_rows", inputs, out, slots, kernels=kernels, cells=slots != 1)
 

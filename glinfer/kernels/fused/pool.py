@@ -9,7 +9,7 @@ import numpy as np
 from glinfer.errors import PlanError
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.kernels.fused.draws import Inputs, block_draw
-from glinfer.kernels.fused.rows import BASE, LAST, POSITION, X_ROWS, RowInterleaved, gathered
+from glinfer.kernels.fused.rows import BASE, LAST, POSITION, X_ROWS, RowInterleaved, check_listed, gathered
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.spec import Array, DrawSpec, Params, Shapes, TensorSpec, op
 
@@ -43,9 +43,8 @@ def pool_rows(
 
 
 def _check(shapes: Shapes, params: Params) -> None:
-    slots, cols = shapes.by_name["output"]
-    shapes.expect(X_ROWS, None, cols)
-    shapes.require(shapes.rows("rows") >= slots * params["ROWS"], f"the table has {shapes.rows('rows')} texts")
+    shapes.expect(X_ROWS, None, shapes.by_name["output"][1])
+    check_listed(shapes, params)
 
 
 @op("pool_rows", ("rows",), X_ROWS, _check, ("rows",))

@@ -32,7 +32,7 @@ import numpy.typing as npt
 from glinfer.errors import PlanError
 from glinfer.gl.layouts.blocks import BlockLayout, RowLayout
 from glinfer.kernels.noise import Drawn
-from glinfer.kernels.spec import Array, Params, TensorSpec
+from glinfer.kernels.spec import Array, Params, Shapes, TensorSpec
 
 ROW_WORDS = 8
 CHOSEN = 2**32 - 1
@@ -121,6 +121,12 @@ def table_layout(rows: TensorSpec) -> RowLayout:
     if not isinstance(rows.layout, RowLayout) or rows.shape[1] != ROW_WORDS:
         raise PlanError(f"{rows.name} is not a table of rows with {ROW_WORDS} words each")
     return rows.layout
+
+
+def check_listed(shapes: Shapes, params: Params) -> None:
+    """Require a row of the table for each row of the output."""
+    needed = int(shapes.rows("output") * params["ROWS"])
+    shapes.require(shapes.rows("rows") >= needed, f"the table has {shapes.rows('rows')} rows; expected {needed}")
 
 
 def turned_by(inputs: Mapping[str, Array], params: Params, count: int) -> Array:
