@@ -14,7 +14,15 @@ import numpy.typing as npt
 
 from glinfer.errors import InputError, required
 from glinfer.quant.coded import scattered_scales
-from glinfer.quant.formats import BY_NUMBER, SCALE_BYTES, TEXEL_BYTES, WIDE_NUMBER, BlockFormat, block_format
+from glinfer.quant.formats import (
+    BLOCK_FORMATS,
+    BY_NUMBER,
+    SCALE_BYTES,
+    TEXEL_BYTES,
+    WIDE_NUMBER,
+    BlockFormat,
+    block_format,
+)
 from glinfer.quant.groups import (
     Words,
     blocks_from,
@@ -28,21 +36,8 @@ from glinfer.quant.packing import MAX_WEIGHT, PACKED_HERE, pack_blocks
 from glinfer.quant.parts import Bytes, parts_of
 from glinfer.quant.threads import PIECE_WEIGHTS, in_threads
 
-PACKABLE = (
-    "Q4_0",
-    "Q4_1",
-    "Q5_0",
-    "Q5_1",
-    "Q8_0",
-    *PACKED_HERE,
-    "MXFP4",
-    "TQ1_0",
-    "TQ2_0",
-    "BF16",
-    "Q8_ROW",
-    "Q16_ROW",
-)
-"""The formats that :func:`pack` supports."""
+PACKABLE = tuple(name for name in BLOCK_FORMATS if not name.startswith(("IQ1", "IQ2", "IQ3")))
+"""The formats that :func:`pack` supports: all without a grid."""
 MAX_EXPONENT = 252
 """The largest exponent of MXFP4 for which every weight fits float32."""
 

@@ -21,7 +21,7 @@ from glinfer.gl.layouts.blocks import BLOCK_FLOATS
 from glinfer.gl.layouts.flat import FlatLayout
 from glinfer.kernels.flat.activate import xielu
 from glinfer.kernels.flat.product import STRATEGIES
-from glinfer.kernels.fused.xielu import xielu_rows
+from glinfer.kernels.fused.rowwise import xielu_rows
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.published.linear import ACTIVATIONS, activate, linear
 from glinfer.tensors.device import Device as TensorDevice

@@ -23,10 +23,8 @@ from tiers import tiered
 
 from glinfer.gl.context import Device
 from glinfer.kernels.published.attention import MASKED
-from glinfer.kernels.published.embed import embed
-from glinfer.kernels.published.layer_norm import layer_norm
 from glinfer.kernels.published.linear import ACTIVATIONS, linear
-from glinfer.kernels.published.softmax import softmax
+from glinfer.kernels.published.rows import embed, layer_norm, softmax
 from glinfer.program.oracle import relative_error
 from glinfer.program.session import Session
 

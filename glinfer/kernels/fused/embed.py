@@ -144,12 +144,12 @@ def _check_rows(shapes: Shapes, params: Params) -> None:
 
 def tokens_in(inputs: Mapping[str, Array], params: Params, rows: int) -> Array:
     """For an oracle: the tokens of the first rows of the table of rows, or without it that of the run values."""
-    if "rows" in inputs:
-        tokens, picked = inputs["rows"][:rows, TOKEN].astype(np.int64), np.arange(rows)
-    else:
-        tokens, picked = np.array([int(params["token"]) % 2**32]), [int(params["position"]) - 1]
+    if "rows" not in inputs:
+        token = int(params["token"])
+        return np.array([best_candidate(inputs["picks"][int(params["position"]) - 1]) if token < 0 else token])
+    tokens = inputs["rows"][:rows, TOKEN].astype(np.intp)
     for row in np.flatnonzero(tokens == CHOSEN):
-        tokens[row] = best_candidate(np.asarray(inputs["picks"])[picked[row]])
+        tokens[row] = best_candidate(inputs["picks"][row])
     return tokens
 
 

@@ -35,15 +35,14 @@ from glinfer.kernels.fused.delta import (
 )
 from glinfer.kernels.fused.dense import Matrix, RawRows, Turning, parts_of_steps, shared_parts
 from glinfer.kernels.fused.experts import mix_experts, padded, route
-from glinfer.kernels.fused.gates import gate_heads
 from glinfer.kernels.fused.gemm import gemm
 from glinfer.kernels.fused.low_rank import CHOICE_FLOATS, LowRankSum, lora_down
 from glinfer.kernels.fused.norms import post_norm
 from glinfer.kernels.fused.per_layer import per_layer_hidden, scale_rows
 from glinfer.kernels.fused.rows import RowInterleaved
+from glinfer.kernels.fused.rowwise import gate_heads, xielu_rows
 from glinfer.kernels.fused.scan import scan_gate, scan_norm, scan_row
 from glinfer.kernels.fused.turn import turn_heads
-from glinfer.kernels.fused.xielu import xielu_rows
 from glinfer.kernels.spec import RunValue, TensorSpec
 from glinfer.lower.fused.caches import cache_format, layer_cache_layout
 from glinfer.lower.options import PlanOptions
