@@ -234,18 +234,12 @@ def _ranks_of(best: Array, facts: Array, other: Array, vocab: int, top_k: int, r
         weights = np.exp((logits - best.max()) * inverse)
     hidden = np.maximum(0, -(-(vocab - np.arange(pieces)) // pieces) - LISTED)
     rest = np.maximum(facts[:, 2], 0.0) * weights[:, LISTED - 1]
-    kept, order = weights[:, :LISTED], np.argsort(-best.reshape(-1), kind="stable")
-    ranked, sums = -best.reshape(-1)[order], np.concatenate([[0.0], np.cumsum(kept.reshape(-1)[order])])
-    larger, level = (np.searchsorted(ranked, -logits, side) for side in ("left", "right"))
-    # Tokens of the same piece are in order, those of equal logits too.
-    own_larger = (best[:, None, :] > logits[:, :, None]).sum(axis=2)
-    own_level = (best[:, None, :] >= logits[:, :, None]).sum(axis=2)
+    kept, apart = weights[:, :LISTED], ~np.eye(pieces, dtype=bool)[:, None, :, None]
+    larger = (best > logits[..., None, None]) & apart  # of [candidate, listed token of another piece]
+    level = (best == logits[..., None, None]) & apart
     own_sums = np.concatenate([np.zeros((pieces, 1)), np.cumsum(kept, axis=1)], axis=1)
-    before = sums[larger] - np.take_along_axis(own_sums, own_larger, 1)
-    count, mass = larger - own_larger + place, before + own_sums[:, place]
-    more = (level - larger) - (own_level - own_larger)
-    of_own = np.take_along_axis(own_sums, own_level, 1) - np.take_along_axis(own_sums, own_larger, 1)
-    more_mass = sums[level] - sums[larger] - of_own
+    count, mass = larger.sum(axis=(2, 3)) + place, (larger * kept).sum(axis=(2, 3)) + own_sums[:, place]
+    more, more_mass = level.sum(axis=(2, 3)), (level * kept).sum(axis=(2, 3))
     ahead = facts[:, 3] >= logits[..., None]
     ahead[np.arange(pieces), :, np.arange(pieces)] = False
     more, more_mass = more + (ahead * hidden).sum(axis=2), more_mass + (ahead * rest).sum(axis=2)

@@ -24,7 +24,7 @@ The scan of Mamba-2 is a rule without corrections, see :mod:`glinfer.kernels.fus
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,6 +83,7 @@ class DeltaHeads:
         kept: width of a row of the cache.
         state_rows: slots of a sequence for a state: one for each element of a key, and at least one for each row of a
             run.
+        values: width of a row of results.
         per_head: width of a row with a block for each head, such as the weights of all tokens that a row sees.
     """
 
@@ -92,6 +93,7 @@ class DeltaHeads:
         self.a_at = _part(rule.channels)
         self.b_at = self.a_at + (0 if rule.scan else decays)
         self.z_at = self.b_at + decays
+        self.values = rule.values
         self.projected = self.z_at + rule.values
         self.k_at = _part(rule.keys)
         self.v_at = 2 * self.k_at
@@ -334,43 +336,33 @@ def delta_norm(
     return run.draw(name, "mixed", "delta_norm", inputs, [out], defines, placed=False)
 
 
-def _check_conv(shapes: Shapes, params: Params) -> None:
-    heads = DeltaHeads.of(params)
-    shapes.expect("x", shapes.rows("output"), heads.projected)
-    shapes.expect("inputs", None, heads.a_at)
-    shapes.expect("cache", None, heads.kept)
-    shapes.expect("taps", int(params["LENGTH"]) + ("BIASED" in params), heads.rule.channels)
-    shapes.expect("decay", 3 if heads.rule.scan else 2, heads.rule.heads)
-    shapes.expect("output", None, heads.mixed)
-
-
-def _check_rule(shapes: Shapes, params: Params) -> DeltaHeads:
-    """Check the inputs that all draws of the rule share; returns their heads."""
-    heads, rows = DeltaHeads.of(params), shapes.rows("output")
-    shapes.expect("x", rows, heads.mixed)
-    shapes.expect("cache", None, heads.kept)
-    shapes.expect("apart", rows, heads.kept)
-    shapes.expect(("scores", "solved"), rows, heads.per_head)
-    shapes.expect(("state", "state0", "state1"), None, heads.rule.values)
-    shapes.require(params["PIECE"] <= SPAN, f"{params['PIECE']} consecutive rows; expected at most {SPAN}")
-    return heads
-
-
-def _writes(width: Callable[[DeltaHeads, Params], int]) -> ShapeCheck:
-    """The check of a draw of the rule whose output rows have ``width`` floats."""
+def widths(x: str, output: str) -> ShapeCheck:
+    """The check of a draw of a rule or a scan whose x and output have rows as wide as these fields of the heads."""
 
     def check(shapes: Shapes, params: Params) -> None:
-        shapes.expect("output", None, width(_check_rule(shapes, params), params))
+        heads, rows = DeltaHeads.of(params), shapes.rows("output")
+        rule = heads.rule
+        shapes.expect("x", rows, getattr(heads, x))
+        shapes.expect("output", None, getattr(heads, output))
+        shapes.expect("apart", rows, heads.kept)
+        shapes.expect("gates", rows, heads.projected)
+        shapes.expect("results", rows, heads.values)
+        shapes.expect(("scores", "solved"), rows, heads.per_head)
+        shapes.expect("inputs", None, heads.a_at)
+        shapes.expect("cache", None, heads.kept)
+        shapes.expect(("state", "state0", "state1"), None, heads.values)
+        shapes.expect("taps", params.get("LENGTH", 0) + ("BIASED" in params), rule.channels)
+        shapes.expect("decay", 3 if rule.scan else 2, rule.heads)
+        shapes.expect("gains", 1, heads.values if rule.scan else rule.value)
+        shapes.require(params["PIECE"] <= SPAN, f"{params['PIECE']} consecutive rows; expected at most {SPAN}")
+        whole = heads.values % (4 * params.get("GROUP_TEXELS", 1)) == 0
+        shapes.require(whole, f"{heads.values} values; expected whole groups")
 
     return check
 
 
-def _check_norm(shapes: Shapes, params: Params) -> None:
-    heads = DeltaHeads.of(params)
-    shapes.expect("x", shapes.rows("output"), heads.rule.values)
-    shapes.expect("gates", shapes.rows("output"), heads.projected)
-    shapes.expect("gains", 1, heads.rule.value)
-    shapes.expect("output", None, heads.rule.values)
+def _check_recall(shapes: Shapes, params: Params) -> None:
+    widths("mixed", "values" if params["QUERIES"] else "kept")(shapes, params)
 
 
 @dataclass(frozen=True)
@@ -506,10 +498,10 @@ def _parts_of_conv(params: Params) -> Mapping[str, Part]:
     return {"inputs": Part(_rows(params) + int(params["LENGTH"]) - 1), "cache": decay}
 
 
-_CONV, _STATES = ("x", "inputs", "cache", "taps", "decay"), ("state0", "state1")
+_CONV = ("x", "inputs", "cache", "taps", "decay")
 
 
-@op("delta_conv", _CONV, ("rows",), _check_conv, ("rows",), parts=_parts_of_conv)
+@op("delta_conv", _CONV, ("rows",), widths("projected", "mixed"), ("rows",), parts=_parts_of_conv)
 def _oracle_conv(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     x, ring, cache, taps, decay = float64(inputs, ["x", "inputs", "cache", "taps", "decay"])
     heads, found, slots = DeltaHeads.of(params), np.zeros(size), int(params["INPUT_RING"])
@@ -536,10 +528,7 @@ def _oracle_conv(inputs: Mapping[str, Array], params: Params, size: tuple[int, i
     return found
 
 
-_MIXED, _KEPT = _writes(lambda heads, _: heads.mixed), _writes(lambda heads, _: heads.kept)
-
-
-@op("delta_unit", ("x",), (), _MIXED)
+@op("delta_unit", ("x",), (), widths("mixed", "mixed"))
 def _oracle_unit(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     heads, found = DeltaHeads.of(params), float64(inputs, ["x"])[0][: size[0]].copy()
     for start, scale in ((0, heads.rule.key**-0.5), (heads.k_at, 1.0)):
@@ -558,20 +547,16 @@ def _parts_of_rule(params: Params) -> Mapping[str, Part]:
 
 
 _TABLE: dict[str, Any] = {"integers": ("rows",), "parts": _parts_of_rule}
-_PER_HEAD, _VALUES = _writes(lambda heads, _: heads.per_head), _writes(lambda heads, _: heads.rule.values)
 
 
-@op("delta_scores", ("x", "cache"), ("rows",), _PER_HEAD, **_TABLE)
+@op("delta_scores", ("x", "cache"), ("rows",), widths("mixed", "per_head"), **_TABLE)
 def _oracle_scores(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     parts, rows = _Parts(inputs, params), rows_of(inputs, params, size[0])
     sides = (True,) if parts.heads.rule.scan else (False, True)
     return np.stack([[parts.weights(row, queries=queries).reshape(-1) for row in rows] for queries in sides])
 
 
-_RECALLED = _writes(lambda heads, params: heads.rule.values if params["QUERIES"] else heads.kept)
-
-
-@op("delta_recall", ("x", "scores", "cache", *_STATES), ("rows",), _RECALLED, **_TABLE)
+@op("delta_recall", ("x", "scores", "cache", "state0", "state1"), ("rows",), _check_recall, **_TABLE)
 def _oracle_recall(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     parts, found = _Parts(inputs, params), np.zeros(size)
     heads, (x,) = parts.heads, float64(inputs, ["x"])
@@ -587,7 +572,7 @@ def _oracle_recall(inputs: Mapping[str, Array], params: Params, size: tuple[int,
     return found
 
 
-@op("delta_solve", ("x", "scores"), ("rows",), _PER_HEAD, ("rows",))
+@op("delta_solve", ("x", "scores"), ("rows",), widths("mixed", "per_head"), ("rows",))
 def _oracle_solve(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     parts, heads = _Parts(inputs, params), DeltaHeads.of(params).rule.heads
     matrices = np.tile(np.eye(size[0]), (heads, 1, 1))
@@ -600,7 +585,7 @@ def _oracle_solve(inputs: Mapping[str, Array], params: Params, size: tuple[int, 
     return found.reshape(size)
 
 
-@op("delta_correct", ("apart", "solved"), ("rows",), _KEPT, ("rows",))
+@op("delta_correct", ("apart", "solved"), ("rows",), widths("mixed", "kept"), ("rows",))
 def _oracle_correct(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     solved, (apart,) = _Parts(inputs, params).by_head["solved"], float64(inputs, ["apart"])
     found, heads = apart[: size[0]].copy(), DeltaHeads.of(params)
@@ -629,7 +614,7 @@ def _parts_of_fold(params: Params) -> Mapping[str, Part]:
 _FOLD: dict[str, Any] = {"integers": ("rows",), "places": _folded_places, "parts": _parts_of_fold}
 
 
-@op("delta_fold", ("cache", "state"), ("rows",), _VALUES, **_FOLD)
+@op("delta_fold", ("cache", "state"), ("rows",), widths("mixed", "values"), **_FOLD)
 def _oracle_fold(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     parts, found = _Parts(inputs, params), list[Array]()
     for row in rows_of(inputs, params, size[0]):
@@ -640,13 +625,13 @@ def _oracle_fold(inputs: Mapping[str, Array], params: Params, size: tuple[int, i
     return np.concatenate([*found, np.zeros((0, size[1]))])
 
 
-@op("delta_norm", ("x", "gates", "gains"), (), _check_norm)
+@op("delta_norm", ("x", "gates", "gains"), (), widths("values", "values"))
 def _oracle_norm(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     x, gates, gains = float64(inputs, ["x", "gates", "gains"])
     heads = DeltaHeads.of(params)
     by_head = x[: size[0]].reshape(size[0], heads.rule.heads, -1)
     normed = by_head / np.sqrt((by_head**2).mean(axis=-1, keepdims=True) + params["EPS"]) * gains[0]
-    z = gates[: size[0], heads.z_at : heads.z_at + heads.rule.values]
+    z = gates[: size[0], heads.z_at : heads.z_at + heads.values]
     return np.asarray(normed.reshape(size) * activate(z, ACTIVATIONS["silu"]))
 
 

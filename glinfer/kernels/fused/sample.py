@@ -76,6 +76,7 @@ def unsure(candidates: Array) -> bool:
 
 def _check(shapes: Shapes, params: Params) -> None:
     shapes.expect("logits", 1, params["VOCAB"])
+    shapes.expect(X_ROWS, None, params["VOCAB"])
     shapes.expect("output", None, BLOCK_FLOATS)
 
 
@@ -119,12 +120,7 @@ def pick_rows(
     return block_draw(name, "pick", "pick_rows", inputs, out, count, defines, kernels=kernels, shader="pick")
 
 
-def _check_rows(shapes: Shapes, params: Params) -> None:
-    shapes.expect(X_ROWS, None, params["VOCAB"])
-    shapes.expect("output", None, BLOCK_FLOATS)
-
-
-@op("pick_rows", ("rows",), X_ROWS, _check_rows, ("rows",))
+@op("pick_rows", ("rows",), X_ROWS, _check, ("rows",))
 def _oracle_rows(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     logits, table = gathered(inputs, params), np.ascontiguousarray(inputs["rows"])
     inverse = table[:, INVERSE_TEMPERATURE].copy().view(np.float32)
