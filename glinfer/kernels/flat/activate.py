@@ -17,11 +17,7 @@ from glinfer.kernels.spec import Array, DrawSpec, Params, Shapes, TensorSpec, fl
 def activation(
     name: str, kind: str, x: TensorSpec, out: TensorSpec, *, activation: str, kernels: KernelOptions
 ) -> DrawSpec:
-    """``out = activation(x)``, element by element; x and out [R, C], computed in float32.
-
-    Raises:
-        PlanError: there is no such activation, or a tensor has another layout.
-    """
+    """``out = activation(x)``, element by element; x and out [R, C], computed in float32."""
     defines = [("ACTIVATION", activation_number(name, activation))]
     return flat_draw(name, kind, "activation", {"x": x}, [out], kernels=kernels, defines=defines)
 
@@ -86,9 +82,6 @@ def gate(
     The gate is x and up a separate tensor, both [R, N]; or x [R, 2·N] has both in each row, the gate in its first
     half, or without ``gate_first`` in its second. ``experts`` may bound both, see
     :class:`glinfer.families.layer.Experts`.
-
-    Raises:
-        PlanError: there is no such activation, or a tensor has another layout.
     """
     defines = [
         ("ACTIVATION", activation_number(name, activation)),

@@ -56,9 +56,6 @@ def arithmetic(
         out: [R, C].
         operation: one of :data:`OPERATIONS`.
         axes: walk of out's rows over those of x and y, see :func:`broadcast_axes`; by default that of matrices.
-
-    Raises:
-        PlanError: there is no such operation, or a tensor has another layout.
     """
     if operation not in OPERATIONS:
         raise PlanError(f"draw {name}: operation {operation!r}; known: {', '.join(OPERATIONS)}")

@@ -56,11 +56,7 @@ class Heads:
     ahead: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse heads that the shaders cannot compute.
-
-        Raises:
-            PlanError: a head is not a whole number of quads, or query heads cannot share the key heads equally.
-        """
+        """Refuse heads that the shaders cannot compute."""
         if self.floats % 16:
             raise PlanError(f"a head of {self.floats} floats; expected whole quads of 16, padded with zeros")
         if self.kv < 1 or self.count % self.kv:

@@ -240,8 +240,7 @@ def _ranks_of(best: Array, facts: Array, other: Array, vocab: int, top_k: int, r
     own_sums = np.concatenate([np.zeros((pieces, 1)), np.cumsum(kept, axis=1)], axis=1)
     count, mass = larger.sum(axis=(2, 3)) + place, (larger * kept).sum(axis=(2, 3)) + own_sums[:, place]
     more, more_mass = level.sum(axis=(2, 3)), (level * kept).sum(axis=(2, 3))
-    ahead = facts[:, 3] >= logits[..., None]
-    ahead[np.arange(pieces), :, np.arange(pieces)] = False
+    ahead = (facts[:, 3] >= logits[..., None]) & apart[..., 0]
     more, more_mass = more + (ahead * hidden).sum(axis=2), more_mass + (ahead * rest).sum(axis=2)
     more[:, candidate] += np.maximum(hidden - 1, 0)
     more_mass[:, candidate] += rest

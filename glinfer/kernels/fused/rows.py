@@ -113,11 +113,7 @@ class RowInterleaved:
 
 
 def table_layout(rows: TensorSpec) -> RowLayout:
-    """The layout of the table of rows.
-
-    Raises:
-        PlanError: the tensor is not such a table.
-    """
+    """The layout of the table of rows."""
     if not isinstance(rows.layout, RowLayout) or rows.shape[1] != ROW_WORDS:
         raise PlanError(f"{rows.name} is not a table of rows with {ROW_WORDS} words each")
     return rows.layout
