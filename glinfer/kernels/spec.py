@@ -327,6 +327,15 @@ class Shapes:
             raise PlanError(f"draw {self.draw}: {complaint}")
 
 
+def given(**values: object) -> list[tuple[str, int | float]]:
+    """The defines of a draw's options by name: numbers as they are, other things as 1; none for None, False and 0."""
+    return [
+        (name, value if isinstance(value, int | float) and value is not True else 1)
+        for name, value in values.items()
+        if value
+    ]
+
+
 def float64(inputs: Mapping[str, Array], names: Sequence[str]) -> list[Array]:
     """Some of an oracle's inputs, as float64."""
     return [np.asarray(inputs[name], dtype=np.float64) for name in names]

@@ -9,7 +9,7 @@ import numpy as np
 from glinfer.errors import PlanError
 from glinfer.kernels.flat.draws import flat_draw
 from glinfer.kernels.options import KernelOptions
-from glinfer.kernels.spec import Array, DrawSpec, Params, Shapes, TensorSpec, float64, op
+from glinfer.kernels.spec import Array, DrawSpec, Params, Shapes, TensorSpec, float64, given, op
 
 DELTA_EPS = 1e-6
 """Added to the sum of squares before queries and keys are divided by its root, as in training."""
@@ -65,7 +65,7 @@ def delta_rule(
         ("SCALE", float(scale)),
         ("NORMALIZE", int(norm_eps is not None)),
         ("EPS", float(norm_eps or 0.0)),
-        *([("SCAN", 1)] if scan else []),
+        *given(SCAN=scan),
     ]
     return flat_draw(name, kind, "delta_rule", inputs, [out], kernels=kernels, defines=defines)
 
@@ -139,16 +139,12 @@ def of_values(vectors: Array, heads: int, *, in_turn: bool) -> Array:
     return np.tile(vectors, (1, shared, 1)) if in_turn else np.repeat(vectors, shared, axis=1)
 
 
-def gated_delta(
-    q: Array, k: Array, v: Array, g: Array, beta: Array, state: Array | None = None, *, scan: bool = False
-) -> tuple[Array, Array]:
+def gated_delta(q: Array, k: Array, v: Array, g: Array, beta: Array, *, scan: bool = False) -> tuple[Array, Array]:
     """For an oracle: the results [T, H, D_V] of T tokens, and the state [H, D_K, D_V] after them.
 
-    q and k [T, H, D_K], v [T, H, D_V], g and beta [T, H]; ``state`` is the state before them, zeros by default.
-    A ``scan`` writes values times beta instead of corrections.
+    q and k [T, H, D_K], v [T, H, D_V], g and beta [T, H]. A ``scan`` writes values times beta instead of corrections.
     """
-    found = np.zeros(v.shape)
-    state = np.zeros((*k.shape[1:], v.shape[-1])) if state is None else state
+    found, state = np.zeros(v.shape), np.zeros((*k.shape[1:], v.shape[-1]))
     for token in range(len(v)):
         state = state * np.exp(g[token])[:, None, None]
         known = 0.0 if scan else np.einsum("hkv,hk->hv", state, k[token])

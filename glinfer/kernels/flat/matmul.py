@@ -13,7 +13,19 @@ from glinfer.kernels.flat.product import PLAIN, Finish, Product, Strategy
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.published.attention import MASKED
 from glinfer.kernels.published.linear import activate, activation_number, soft_cap
-from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, no_oracle, op, register
+from glinfer.kernels.spec import (
+    Array,
+    DrawSpec,
+    Op,
+    Params,
+    Shapes,
+    TensorSpec,
+    float64,
+    given,
+    no_oracle,
+    op,
+    register,
+)
 from glinfer.quant.ggml import table_of
 
 
@@ -66,7 +78,7 @@ def matmul(
         defines.append(("PART_UNITS", strategy.part_units(product.units)))
     if blended:  # each instance computes a part of k, and blending adds them
         blending = {"instances": parts, "adds": True, "clears": "all", "vertex": "common/parts.vert"}
-        defines.append(("BLENDED", 1))
+    defines += given(BLENDED=blended)
     inputs = {"x": x, "weight": weight, **here.inputs()}
     how: dict[str, Any] = {"kernels": kernels, "defines": defines, "uniforms": here.uniforms(), **blending}
     draw = flat_draw(name, kind, "matvec" if matvec else "matmul", inputs, outputs, **how)

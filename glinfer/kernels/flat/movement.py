@@ -17,7 +17,7 @@ from glinfer.gl.layouts.matrix import FORMATS, Extent
 from glinfer.kernels.flat.draws import Define, flat_draw
 from glinfer.kernels.flat.strided import MAX_AXES, Axis, axes_in, bounds, collapsed, walk, walk_defines
 from glinfer.kernels.options import KernelOptions
-from glinfer.kernels.spec import Array, DrawSpec, Params, Shapes, TensorSpec, op
+from glinfer.kernels.spec import Array, DrawSpec, Params, Shapes, TensorSpec, given, op
 
 MAX_RUNS = 2
 MAX_PARTS = 8
@@ -28,12 +28,7 @@ def _kind_of_elements(name: str, x: TensorSpec, out: TensorSpec, *, converts: bo
     whole, into_whole = FORMATS[x.format].is_integer, FORMATS[out.format].is_integer
     if x.format != out.format and (not converts or into_whole):
         raise PlanError(f"draw {name}: {x.name} has format {x.format} and {out.name} {out.format}; expected one format")
-    defines: list[Define] = [("WHOLE", 1)] if whole else []
-    if whole and not into_whole:
-        defines.append(("TO_FLOAT", 1))
-    if x.format != out.format == "rgba16f":
-        defines.append(("TO_HALF", 1))
-    return defines
+    return given(WHOLE=whole, TO_FLOAT=whole and not into_whole, TO_HALF=x.format != out.format == "rgba16f")
 
 
 def strided_axes(axes: Sequence[Axis], cols: int) -> tuple[list[Axis], list[Axis]]:

@@ -14,7 +14,7 @@ from glinfer.gl.layouts.flat import texels_for
 from glinfer.kernels.flat.draws import Define, Scratch, flat_draw
 from glinfer.kernels.flat.stats import STATS, row_values, stats_of, summarize
 from glinfer.kernels.options import KernelOptions
-from glinfer.kernels.spec import Array, DrawSpec, Params, Shapes, TensorSpec, float64, op
+from glinfer.kernels.spec import Array, DrawSpec, Params, Shapes, TensorSpec, float64, given, op
 
 LAYER, RMS, SOFTMAX, LOG_SOFTMAX = range(4)
 NORMS = {
@@ -79,7 +79,7 @@ def normalized(
         ("ADDS", int(norm.residual is not None)),
         ("WEIGHTED", int(norm.weight is not None)),
         ("BIASED", int(norm.bias is not None)),
-        *([("ROUNDED", 1)] if norm.rounded else []),
+        *given(ROUNDED=norm.rounded),
     ]
     inputs = {"x": x, "stats": stats, "residual": norm.residual, "weight": norm.weight, "bias": norm.bias}
     outputs = [out] if norm.added is None else [out, norm.added]

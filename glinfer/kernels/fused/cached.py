@@ -22,7 +22,7 @@ from glinfer.kernels.fused.rows import places_in
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.published.attention import MASKED
 from glinfer.kernels.published.linear import soft_cap
-from glinfer.kernels.spec import Array, DrawSpec, Params, Part, Shapes, TensorSpec, float64, op
+from glinfer.kernels.spec import Array, DrawSpec, Params, Part, Shapes, TensorSpec, float64, given, op
 
 SLOT_TOKENS = BLOCK_FLOATS
 """Tokens of one slot of the scores, which holds one block a head."""
@@ -102,7 +102,7 @@ class Heads:
             ("QUERY_AT", self.queries_at // 4),
             ("SCORE_SCALE", float(self.scale)),
             ("WINDOW", self.window),
-            *([("SCORE_CAP", float(self.cap))] if self.cap else []),
+            *given(SCORE_CAP=float(self.cap)),
             *([] if self.ahead is None else [("AHEAD", self.ahead)]),
         ]
 
@@ -133,8 +133,7 @@ def cached_scores(
     """
     op, defines, how = _one_or_many("row_scores", "cached_scores", heads, rows)
     inputs: Inputs = {"cache": cache, "queries": queries, "rows": rows}
-    if stats is not None:
-        defines.append(("STATS", 1))
+    defines += given(STATS=stats)
     outputs = [out] if stats is None else [out, stats]
     return block_draw(name, "attn.scores", op, inputs, outputs, "score_slots", defines, kernels=kernels, **how)
 
@@ -164,12 +163,9 @@ def cached_values(
     op, defines, how = _one_or_many("row_values", "cached_values", heads, rows)
     inputs: Inputs = {"scores": scores, "cache": cache, "rows": rows, "sinks": sinks, "stats": stats}
     count = 1 if rows is None else rows.shape[0]
-    if sinks is not None:
-        defines.append(("SINKS", 1))
-    if stats is not None:
-        defines.append(("STATS", 1))
-    if kernels.split_values and rows is None:
-        defines.append(("PARTS", 1))
+    split = kernels.split_values and rows is None
+    defines += given(SINKS=sinks, STATS=stats, PARTS=split)
+    if split:
         how |= {"instances": "score_slots", "clears": "all", "adds": True}
     return block_draw(name, "attn.values", op, inputs, out, count, defines, kernels=kernels, **how)
 

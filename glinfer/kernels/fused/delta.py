@@ -37,7 +37,7 @@ from glinfer.kernels.fused.draws import Defines, Inputs, block_draw
 from glinfer.kernels.fused.rows import BASE, POSITION
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.published.linear import ACTIVATIONS, activate
-from glinfer.kernels.spec import Array, DrawSpec, Params, Part, ShapeCheck, Shapes, TensorSpec, float64, op
+from glinfer.kernels.spec import Array, DrawSpec, Params, Part, ShapeCheck, Shapes, TensorSpec, float64, given, op
 
 SPAN = 32
 """Tokens of a span, and the limit for the consecutive rows of one run, which thus complete at most one span."""
@@ -140,7 +140,7 @@ class DeltaHeads:
             ("X_BETA", self.beta_at // 4),
             ("C_G", self.k_at // 4),
             ("C_U", self.u_at // 4),
-            *([("SCAN", 1)] if rule.scan else []),
+            *given(SCAN=rule.scan),
         ]
 
     @classmethod
@@ -235,7 +235,7 @@ def delta_conv(
     defines: Defines = [
         ("LENGTH", length),
         ("INPUT_RING", input_ring(length)),
-        *([("BIASED", 1)] if taps.shape[0] > length else []),
+        *given(BIASED=taps.shape[0] > length),
         ("UNIT", int(unit)),
         ("EPS", float(eps)),
         ("SCALE", heads.rule.key**-0.5),

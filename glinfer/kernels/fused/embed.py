@@ -24,7 +24,7 @@ from glinfer.kernels.fused.rows import (
 )
 from glinfer.kernels.fused.sample import best_candidate
 from glinfer.kernels.options import KernelOptions
-from glinfer.kernels.spec import Array, DrawSpec, Params, Part, Shapes, TensorSpec, float64, looked_up, op
+from glinfer.kernels.spec import Array, DrawSpec, Params, Part, Shapes, TensorSpec, float64, given, looked_up, op
 from glinfer.quant.formats import block_format
 from glinfer.quant.ggml import table_of
 
@@ -128,8 +128,7 @@ def embed_rows(
     if images is not None:
         expect_table(name, images)
         defines.append(("TOKENS", wte.shape[0]))
-    if typed:
-        defines.append(("TYPED", 1))
+    defines += given(TYPED=typed)
     inputs = {"rows": rows, **inputs, "picks": picks, "images": images}
     return block_draw(name, name, "embed_rows", inputs, out, slots, defines, kernels=kernels, cells=True)
 

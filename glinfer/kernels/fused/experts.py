@@ -20,7 +20,7 @@ from glinfer.kernels.fused.low_rank import CHOICE_FLOATS
 from glinfer.kernels.fused.rows import R_ROWS, X_ROWS, RowInterleaved, gathered
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.routing import route_defines, routed
-from glinfer.kernels.spec import Array, DrawSpec, Params, Shapes, TensorSpec, float64, op
+from glinfer.kernels.spec import Array, DrawSpec, Params, Shapes, TensorSpec, float64, given, op
 
 
 def padded(floats: int) -> int:
@@ -87,7 +87,7 @@ def mix_experts(
     defines: Defines = [("USED", experts.used), ("PLACED", int(isinstance(x, RowInterleaved)))]
     if residual is not None:
         inputs |= residual.inputs("r")
-        defines.append(("RESIDUAL", 1))
+    defines += given(RESIDUAL=residual)
     how: dict[str, Any] = {"kernels": kernels, "adds": residual is None and not alone, **of_run("held", rows)}
     return block_draw(name, kind, "mix_experts", inputs, out, slots, defines, **how)
 

@@ -38,7 +38,7 @@ from glinfer.kernels.fused.rows import (
 )
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.routing import experts_read, gate_defines
-from glinfer.kernels.spec import Array, DrawSpec, Params, Part, Shapes, TensorSpec, float64, looked_up, op
+from glinfer.kernels.spec import Array, DrawSpec, Params, Part, Shapes, TensorSpec, float64, given, looked_up, op
 from glinfer.quant.formats import WORD_FORMATS
 
 
@@ -98,18 +98,16 @@ def gemm(
     inputs |= {"norms": norms, "choice": choice, "chosen": chosen}
     defines += [("ALONE", int(alone)), *half_defines(targets.layout)]
     defines += dense_defines(name, matrix, norm_eps=norm_eps, activation=activation, cap=cap, raw=raw, kernels=kernels)
-    if norms is not None:
-        defines.append(("NORMS", 1))
+    defines += given(NORMS=norms)
     if experts is not None:
         defines += _expert_defines(name, matrix, experts)
         defines += [("X_PART", blocks_for(matrix.inputs) if apart else 0)] if choice is not None else []
     if residual is not None:
         inputs |= residual.inputs("r")
-        defines.append(("RESIDUAL", 1))
+    defines += given(RESIDUAL=residual)
     if len(targets.tensors) == 1 and not isinstance(matrix.weight.layout, GroupedLayout):
         defines.append(("UNROLL", math.gcd(steps // parts, kernels.unroll)))
-    if parts > 1:
-        defines.append(("PARTS", parts))
+    defines += given(PARTS=parts if parts > 1 else None)
     per_run = () if low_rank is None else low_rank.per_run
     if alone and turning is not None:
         per_run = (("position", turning.run_value), *per_run)

@@ -20,7 +20,7 @@ from glinfer.gl.layouts.packing import GemvLayout
 from glinfer.kernels.fused.draws import Defines, Inputs, block_draw
 from glinfer.kernels.fused.rows import WANTED, X_ROWS, RowInterleaved, gathered
 from glinfer.kernels.options import KernelOptions
-from glinfer.kernels.spec import Array, DrawSpec, Params, Shapes, TensorSpec, float64, op
+from glinfer.kernels.spec import Array, DrawSpec, Params, Shapes, TensorSpec, float64, given, op
 
 CHOICE_FLOATS = 4
 """Floats of one choice of an expert: the expert, its weight, and two zeros."""
@@ -72,7 +72,7 @@ class LowRankSum:
             ("LORA_BIASED", int(self.biased)),
             *_packed(name, self.up).defines("LORA_UP"),
         ]
-        return [*found, ("LORA_BY_ROW", 1)] if self.rows is not None else found
+        return [*found, *given(LORA_BY_ROW=self.rows)]
 
     @property
     def inputs(self) -> Inputs:
@@ -115,15 +115,14 @@ def lora_down(
     steps = 4 * blocks_for(width)
     defines: Defines = [
         *_packed(name, low_rank.down).defines("DOWN"),
-        *([("ROWS", 1)] if together else []),
+        *given(ROWS=together),
         ("TOGETHER", int(together)),
         ("INPUTS", width),
         ("STEPS", steps),
         ("RANKS", low_rank.ranks),
     ]
     how: dict[str, Any] = {"kernels": kernels, "uniforms": (("share", steps // parts),), "per_run": low_rank.per_run}
-    if low_rank.rows is not None:
-        defines.append(("LORA_BY_ROW", 1))
+    defines += given(LORA_BY_ROW=low_rank.rows)
     if choice is not None:
         of_experts = {"EXPERTS": low_rank.experts, "USED": low_rank.used, "X_PART": blocks_for(width) if apart else 0}
         defines += of_experts.items()

@@ -12,7 +12,7 @@ from glinfer.gl.layouts.matrix import Extent
 from glinfer.kernels.fused.draws import Defines, Inputs, block_draw, expect_table
 from glinfer.kernels.fused.rows import R_ROWS, X_ROWS, RowInterleaved, gathered
 from glinfer.kernels.options import KernelOptions
-from glinfer.kernels.spec import Array, DrawSpec, Params, Shapes, TensorSpec, float64, op
+from glinfer.kernels.spec import Array, DrawSpec, Params, Shapes, TensorSpec, float64, given, op
 from glinfer.quant.formats import GROUP
 
 
@@ -100,11 +100,9 @@ def post_norm(
     """
     inputs: Inputs = {"x": x, "gain": expect_table(name, gain).name}
     defines: Defines = [("DIM", width or x.cols), ("EPS", eps), ("GAIN_WIDTH", -(-x.cols // 4))]
-    if width:
-        defines.append(("ROUNDED", 1))
+    defines += given(ROUNDED=bool(width), RESIDUAL=residual)
     if residual is not None:
         inputs |= residual.inputs("r")
-        defines.append(("RESIDUAL", 1))
     alone = alone or width > 0
     how: dict[str, Any] = {"quad": not width, "cells": slots != 1, "adds": residual is None and not alone}
     return block_draw(name, kind, "post_norm", inputs, out, slots, defines, kernels=kernels, **how)

@@ -13,7 +13,7 @@ from glinfer.kernels.fused.draws import Inputs, block_draw, block_layout, expect
 from glinfer.kernels.fused.embed import table_defines, table_in, tokens_in
 from glinfer.kernels.fused.rows import X_ROWS, RowInterleaved, gathered
 from glinfer.kernels.options import KernelOptions
-from glinfer.kernels.spec import Array, DrawSpec, Params, Part, Shapes, TensorSpec, float64, op
+from glinfer.kernels.spec import Array, DrawSpec, Params, Part, Shapes, TensorSpec, float64, given, op
 
 
 def per_layer_hidden(
@@ -43,11 +43,10 @@ def per_layer_hidden(
     inputs |= {**embeddings, "rows": rows, "picks": picks}
     defines += block_layout(name, projected).defines("P")
     defines += [("FIRST_BLOCK", layer * blocks_for(width)), ("DIM", width), ("EPS", eps)]
+    defines += given(MANY=rows)
     how: dict[str, Any] = {"cells": True}
     if rows is None:
         how = {"per_run": (("token", "token"), ("position", "position"))}
-    else:
-        defines.append(("MANY", 1))
     kind = "per_layer.hidden"
     return block_draw(name, kind, "per_layer_hidden", inputs, out, slots, defines, kernels=kernels, **how)
 

@@ -13,7 +13,7 @@ from glinfer.kernels.flat.activate import xielu_of
 from glinfer.kernels.fused.draws import Inputs, block_draw, expect_table
 from glinfer.kernels.fused.rows import BASE, LAST, POSITION, R_ROWS, X_ROWS, RowInterleaved, check_listed, gathered
 from glinfer.kernels.options import KernelOptions
-from glinfer.kernels.spec import Array, DrawSpec, Params, Shapes, TensorSpec, float64, op
+from glinfer.kernels.spec import Array, DrawSpec, Params, Shapes, TensorSpec, float64, given, op
 
 
 def gate_heads(
@@ -36,7 +36,7 @@ def gate_heads(
     """
     if gates_at % BLOCK_FLOATS:
         raise PlanError(f"draw {name}: gates from float {gates_at} on; expected a multiple of {BLOCK_FLOATS}")
-    defines = [("GATE_BLOCK", gates_at // BLOCK_FLOATS), *([("HEAD_FLOATS", head_floats)] if head_floats else [])]
+    defines = [("GATE_BLOCK", gates_at // BLOCK_FLOATS), *given(HEAD_FLOATS=head_floats)]
     inputs: Inputs = {"x": x, "r": gates}
     return block_draw(name, "attn.gate", "gate_heads", inputs, out, slots, defines, kernels=kernels)
 

@@ -38,7 +38,7 @@ from glinfer.kernels.fused.rows import (
 )
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.published.attention import MASKED
-from glinfer.kernels.spec import Array, DrawSpec, Params, Part, Shapes, TensorSpec, float64, op
+from glinfer.kernels.spec import Array, DrawSpec, Params, Part, Shapes, TensorSpec, float64, given, op
 from glinfer.quant.formats import GROUP
 
 _OF_SLOTS: dict[str, Any] = {"quad": True, "cells": True, "per_run": (("row_slots", "row_slots"),)}
@@ -86,10 +86,9 @@ def tile_values(
     :func:`glinfer.kernels.fused.cached.cached_values`. Further run value: score_groups, the groups of the longest row.
     """
     inputs: Inputs = {"x": scores, "cache": cache, "rows": rows, "sinks": sinks}
-    defines = [*heads.defines, ("CACHE_SLOTS", cache.shape[0]), *([("SINKS", 1)] if sinks is not None else [])]
+    defines = [*heads.defines, ("CACHE_SLOTS", cache.shape[0]), *given(SINKS=sinks, PARTS=split)]
     how: dict[str, Any] = {**_OF_SLOTS, "kernels": kernels}
     if split:
-        defines.append(("PARTS", 1))
         how |= {"instances": "score_groups", "adds": True, "clears": "all"}
     return block_draw(name, "attn.values", "tile_values", inputs, out, "row_slots", defines, **how)
 

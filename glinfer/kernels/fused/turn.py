@@ -12,7 +12,7 @@ from glinfer.kernels.fused.dense import Turning, half_defines, turned_rows
 from glinfer.kernels.fused.draws import Inputs, block_draw, expect_table
 from glinfer.kernels.fused.rows import X_ROWS, RowInterleaved, gathered, turned_by
 from glinfer.kernels.options import KernelOptions
-from glinfer.kernels.spec import Array, DrawSpec, Params, Shapes, TensorSpec, float64, looked_up, op
+from glinfer.kernels.spec import Array, DrawSpec, Params, Shapes, TensorSpec, float64, given, looked_up, op
 
 
 def turn_heads(
@@ -53,9 +53,7 @@ def turn_heads(
         ("TEXELS", out.cols // 4),
         ("HEAD_DIM", head_dim),
         ("EPS", eps),
-        *([("WHOLE", 1)] if whole else []),
-        *([("VALUES", 1)] if values else []),
-        *([("TURNED_FIRST", 1)] if turned_first else []),
+        *given(WHOLE=whole, VALUES=values, TURNED_FIRST=turned_first),
     ]
     how: dict[str, Any] = {"kernels": kernels, "cells": not alone, "first": first}
     how["per_run"] = (("position", turning.run_value),) if alone and turns else ()

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from glinfer.kernels.spec import Array, DrawSpec, Params, Part, Parts, Shapes, TensorSpec, float64, op
+from glinfer.kernels.spec import Array, DrawSpec, Params, Part, Parts, Shapes, TensorSpec, float64, given, op
 
 MASKED = -1e30
 """The score of an unseen key: far below any other, and finite, so that a softmax gives it an exact 0, never NaN."""
@@ -43,7 +43,7 @@ def concat_head(
     target), and None for the first head.
     """
     inputs = (("mixed", mixed.name), *([] if so_far is None else [("so_far", so_far.name)]))
-    defines = (("DIM", out.shape[1]), ("HEAD_DIM", mixed.shape[1]), *([("FIRST", 1)] if so_far is None else []))
+    defines = (("DIM", out.shape[1]), ("HEAD_DIM", mixed.shape[1]), *given(FIRST=so_far is None))
     size, uniforms = ("rows", out.shape[1]), (("head", head),)
     return DrawSpec(name, kind, "concat_head", inputs, (out.name,), size, defines, uniforms)
 

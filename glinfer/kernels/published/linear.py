@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from glinfer.errors import PlanError
-from glinfer.kernels.spec import Array, DrawSpec, Params, Part, Shapes, TensorSpec, float64, op
+from glinfer.kernels.spec import Array, DrawSpec, Params, Part, Shapes, TensorSpec, float64, given, op
 
 ACTIVATIONS = {"none": 0, "gelu_new": 1, "gelu": 2, "silu": 3, "tanh": 4, "relu2": 5}
 """Hugging Face's names of activations, and their numbers in shaders/common/activation.glsl."""
@@ -42,18 +42,14 @@ def linear(
     x [S, IN], weight [OUT, IN], bias [1, OUT], residual and out [S, OUT]. With ``last_row`` only the last row
     in use is computed, into row 0 of out [1, OUT].
     """
-    inputs = [("x", x.name), ("weight", weight.name)]
-    defines = [("IN", x.shape[1]), ("OUT", weight.shape[0]), ("ACTIVATION", activation_number(name, activation))]
-    if bias is not None:
-        inputs.append(("bias", bias.name))
-        defines.append(("BIAS", 1))
-    if residual is not None:
-        inputs.append(("residual", residual.name))
-        defines.append(("RESIDUAL", 1))
-    if last_row:
-        defines.append(("LAST_ROW", 1))
+    tensors = {"x": x, "weight": weight, "bias": bias, "residual": residual}
+    inputs = [(sampler, tensor.name) for sampler, tensor in tensors.items() if tensor is not None]
+    defines = (
+        *(("IN", x.shape[1]), ("OUT", weight.shape[0]), ("ACTIVATION", activation_number(name, activation))),
+        *given(BIAS=bias, RESIDUAL=residual, LAST_ROW=last_row),
+    )
     size, per_run = (1 if last_row else "rows", out.shape[1]), (("rows", "rows"),) if last_row else ()
-    return DrawSpec(name, kind, "linear", tuple(inputs), (out.name,), size, tuple(defines), per_run=per_run)
+    return DrawSpec(name, kind, "linear", tuple(inputs), (out.name,), size, defines, per_run=per_run)
 
 
 def _check(shapes: Shapes, params: Params) -> None:
