@@ -23,15 +23,7 @@ from glinfer.quant.formats import (
     BlockFormat,
     block_format,
 )
-from glinfer.quant.groups import (
-    Words,
-    blocks_from,
-    float_values,
-    groups_in,
-    groups_of,
-    wide_values,
-    words_of_groups,
-)
+from glinfer.quant.groups import Words, blocks_from, float_values, groups_in, groups_of, wide_values, words_of_groups
 from glinfer.quant.packing import MAX_WEIGHT, PACKED_HERE, pack_blocks
 from glinfer.quant.parts import Bytes, parts_of
 from glinfer.quant.threads import PIECE_WEIGHTS, in_threads

@@ -17,13 +17,7 @@ from glinfer.gl.layouts.blocks import BLOCK_FLOATS, blocks_for
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.kernels.fused.dense import half_defines
 from glinfer.kernels.fused.draws import Inputs, block_draw, block_layout, expect_table
-from glinfer.kernels.fused.rows import (
-    X_ROWS,
-    RowInterleaved,
-    gathered,
-    places_in,
-    stored_places,
-)
+from glinfer.kernels.fused.rows import X_ROWS, RowInterleaved, gathered, places_in, stored_places
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.spec import Array, DrawSpec, Params, Part, Shapes, TensorSpec, float64, op
 

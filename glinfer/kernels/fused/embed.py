@@ -12,16 +12,7 @@ from glinfer.gl.layouts.grouped import GroupedLayout, rounds_for
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.kernels.fused.dense import grouped_defines
 from glinfer.kernels.fused.draws import Defines, Inputs, block_draw, expect_table
-from glinfer.kernels.fused.rows import (
-    CHOSEN,
-    PLACE,
-    POSITION,
-    TOKEN,
-    X_ROWS,
-    RowInterleaved,
-    check_listed,
-    gathered,
-)
+from glinfer.kernels.fused.rows import CHOSEN, PLACE, POSITION, TOKEN, X_ROWS, RowInterleaved, check_listed, gathered
 from glinfer.kernels.fused.sample import best_candidate
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.spec import Array, DrawSpec, Params, Part, Shapes, TensorSpec, float64, given, looked_up, op
@@ -66,8 +57,7 @@ def table_in(inputs: Mapping[str, Array], params: Params) -> Array:
 def _check_table(shapes: Shapes, params: Params) -> int:
     """Require tables of one width; returns the number of tokens."""
     cols = shapes.by_name["output"][1]
-    shapes.expect("wte", None, cols)
-    shapes.expect("wpe", None, cols)
+    shapes.expect(("wte", "wpe"), None, cols)
     shapes.require(("wpe" in shapes.by_name) == bool(params["POSITIONS"]), "POSITIONS does not fit its tables")
     shapes.require(("weight" in shapes.by_name) == bool(params["TABLE_FORMAT"]), "TABLE_FORMAT does not fit its tables")
     return shapes.rows("weight" if params["TABLE_FORMAT"] else "wte")

@@ -28,14 +28,8 @@ from glinfer.kernels.fused.dense import (
 )
 from glinfer.kernels.fused.draws import Defines, Inputs, block_draw
 from glinfer.kernels.fused.low_rank import CHOICE_FLOATS, LORA_SAMPLERS, check_low_rank
-from glinfer.kernels.fused.norms import norm_floats
-from glinfer.kernels.fused.rows import (
-    R_ROWS,
-    X_ROWS,
-    RowInterleaved,
-    gathered,
-    turned_by,
-)
+from glinfer.kernels.fused.norms import norm_floats, norms_in
+from glinfer.kernels.fused.rows import R_ROWS, X_ROWS, RowInterleaved, gathered, turned_by
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.routing import experts_read, gate_defines
 from glinfer.kernels.spec import Array, DrawSpec, Params, Part, Shapes, TensorSpec, float64, given, looked_up, op
@@ -249,9 +243,7 @@ def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) 
     x = np.pad(x[:count], [(0, max(0, count - len(x))), (0, 0)])  # padding rows fill the last slot
     norms = None
     if params.get("NORMS"):
-        found = float64(inputs, ["norms"])[0][: size[0], : norm_floats(rows)]
-        by_member = found.reshape(size[0], -1, 4, 4)[:, :, 0]  # one member's
-        norms = by_member.reshape(size[0], -1)[:, :rows].reshape(-1, 1)
+        norms = norms_in(float64(inputs, ["norms"])[0][: size[0]], rows)
     positions = np.full(count, int(params.get("position", 0)))
     if params.get("ROPE") and not params["ALONE"]:  # padding rows may be beyond the last position
         positions = turned_by(inputs, params, count)

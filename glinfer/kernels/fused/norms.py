@@ -53,6 +53,12 @@ def _groups(cols: int, grouped: bool, quad: bool) -> list[tuple[str, int]]:
     return [("GROUPS", groups), ("TURNS", 8 * (-(-groups // 4) if quad else groups))]
 
 
+def norms_in(norms: Array, rows: int) -> Array:
+    """For an oracle: the norms [slots · rows, 1] of ``rows`` rows a slot, or the means from their quads on."""
+    one_member = norms.reshape(len(norms), -1, 4, 4)[:, :, 0]
+    return one_member.reshape(len(norms), -1)[:, :rows].reshape(-1, 1)
+
+
 def norm_floats(rows: int, *, centred: bool = False) -> int:
     """Columns of the norms of ``rows`` rows a slot, and with ``centred`` of their means."""
     quads = -(-rows // 4)
@@ -110,8 +116,7 @@ def post_norm(
 
 def _check_post(shapes: Shapes, params: Params) -> None:
     cols = shapes.by_name["output"][1] if params.get("ROUNDED") else params["DIM"]
-    shapes.expect(X_ROWS, None, cols)
-    shapes.expect("output", None, cols)
+    shapes.expect((*X_ROWS, "output"), None, cols)
     shapes.expect("gain", 1, cols)
     shapes.expect(R_ROWS, None, cols)
     shapes.require(params["DIM"] <= cols, "DIM does not fit x")
@@ -165,8 +170,7 @@ def _check_normalize(shapes: Shapes, params: Params) -> None:
 def _oracle_normalize(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     rows = int(params["ROWS"])
     x, (norms, gains) = gathered(inputs, params, size[0])[:, : size[1]], float64(inputs, ["norms", "gains"])
-    by_member = norms[: size[0]].reshape(size[0], -1, 4, 4)[:, :, 0].reshape(size[0], -1)  # one member's
     if params["CENTRED"]:
-        x = x - by_member[:, 8 : 8 + rows].reshape(-1, 1)
-    found = x * by_member[:, :rows].reshape(-1, 1) * gains[0]
+        x = x - norms_in(norms[: size[0], 2 * 16 :], rows)
+    found = x * norms_in(norms[: size[0]], rows) * gains[0]
     return np.asarray(found + gains[1] if params["BIASED"] else found)

@@ -53,8 +53,7 @@ def per_layer_hidden(
 
 def _check(shapes: Shapes, params: Params) -> None:
     width = params["DIM"]
-    shapes.expect("output", None, width)
-    shapes.expect(X_ROWS, None, width)
+    shapes.expect(("output", *X_ROWS), None, width)
     shapes.expect("gain", 1, width)
     shapes.expect("wte", None, width)
     needed = BLOCK_FLOATS * params["FIRST_BLOCK"] + width

@@ -10,15 +10,7 @@ import numpy as np
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BLOCK_TEXELS
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.kernels.fused.draws import Inputs, block_draw
-from glinfer.kernels.fused.rows import (
-    DRAWN,
-    INVERSE_TEMPERATURE,
-    NOISE,
-    NOISE_KEY,
-    X_ROWS,
-    RowInterleaved,
-    gathered,
-)
+from glinfer.kernels.fused.rows import DRAWN, INVERSE_TEMPERATURE, NOISE, NOISE_KEY, X_ROWS, RowInterleaved, gathered
 from glinfer.kernels.noise import gumbel_at
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.spec import Array, DrawSpec, Params, Shapes, TensorSpec, op

@@ -27,15 +27,7 @@ from glinfer.kernels.fused.cached import (
     values_of,
 )
 from glinfer.kernels.fused.draws import Inputs, block_draw, block_layout
-from glinfer.kernels.fused.rows import (
-    BASE,
-    LAST,
-    POSITION,
-    X_ROWS,
-    RowInterleaved,
-    gathered,
-    stored_places,
-)
+from glinfer.kernels.fused.rows import BASE, LAST, POSITION, X_ROWS, RowInterleaved, gathered, stored_places
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.published.attention import MASKED
 from glinfer.kernels.spec import Array, DrawSpec, Params, Part, Shapes, TensorSpec, float64, given, op

@@ -56,8 +56,7 @@ def _check_head(shapes: Shapes, params: Params) -> None:
 
 
 def _check_scores(shapes: Shapes, params: Params) -> None:
-    shapes.expect("q", shapes.rows("output"), params["DIM"])
-    shapes.expect("k", shapes.rows("output"), params["DIM"])
+    shapes.expect(("q", "k"), shapes.rows("output"), params["DIM"])
     shapes.expect("output", shapes.rows("q"), params["CONTEXT"])
     _check_head(shapes, params)
 

@@ -60,8 +60,7 @@ def _check(shapes: Shapes, params: Params) -> None:
     if params.get("LAST_ROW"):
         shapes.require(params["rows"] <= rows, f"the last of {params['rows']} rows of a matrix of {rows}")
         rows = 1
-    shapes.expect("residual", rows, params["OUT"])
-    shapes.expect("output", rows, params["OUT"])
+    shapes.expect(("residual", "output"), rows, params["OUT"])
 
 
 def _gelu_erf(x: Array) -> Array:

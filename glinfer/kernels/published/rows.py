@@ -51,8 +51,7 @@ def layer_norm(
 
 def _check_norm(shapes: Shapes, params: Params) -> None:
     shapes.expect("x", None, params["DIM"])
-    shapes.expect("weight", 1, params["DIM"])
-    shapes.expect("bias", 1, params["DIM"])
+    shapes.expect(("weight", "bias"), 1, params["DIM"])
     shapes.expect("output", shapes.rows("x"), params["DIM"])
 
 
