@@ -7,6 +7,7 @@ in order. No bit is lost, so the order is reversible. shaders/common/weights.gls
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -68,13 +69,20 @@ def words_of(values: npt.NDArray[Any], name: str) -> Words:
     blocks = values if values.dtype == np.uint8 else pack(values, name)
     rows = blocks.reshape(-1, blocks.shape[-1])
     found = np.empty((len(rows), TEXEL_BYTES // 4 * sum(form.section_texels(inputs))), dtype=np.uint32)
+    _in_pieces(lambda part: _sorted_words(np.ascontiguousarray(part), form, inputs), rows, found, inputs)
+    return found
+
+
+def _in_pieces(
+    function: Callable[[Bytes], npt.NDArray[Any]], rows: Bytes, found: npt.NDArray[Any], inputs: int
+) -> None:
+    """Fill ``found`` with the results of pieces of rows of ``inputs`` weights, in threads."""
     step = max(1, PIECE_WEIGHTS // inputs)
 
-    def sort(start: int) -> None:
-        found[start : start + step] = _sorted_words(np.ascontiguousarray(rows[start : start + step]), form, inputs)
+    def fill(start: int) -> None:
+        found[start : start + step] = function(rows[start : start + step])
 
-    in_threads(sort, range(0, len(rows), step))
-    return found
+    in_threads(fill, range(0, len(rows), step))
 
 
 def _sorted_words(rows: Bytes, form: BlockFormat, inputs: int) -> Words:
@@ -113,15 +121,10 @@ def dequantize(blocks: Bytes, name: str) -> npt.NDArray[np.float32]:
             return np.asarray(integers.astype(np.float32) * scales[:, None])
     if form.groups is None:  # a bfloat16 is the upper half of a float32
         return (np.ascontiguousarray(blocks).view("<u2").astype("<u4") << np.uint32(16)).view("<f4").astype(np.float32)
-    step = max(1, PIECE_WEIGHTS // inputs)
-    if len(blocks) <= step:
+    if len(blocks) * inputs <= PIECE_WEIGHTS:
         return float_values(blocks, name)
     found = np.empty((len(blocks), inputs), dtype=np.float32)
-
-    def unpack(start: int) -> None:
-        found[start : start + step] = float_values(blocks[start : start + step], name)
-
-    in_threads(unpack, range(0, len(blocks), step))
+    _in_pieces(lambda part: float_values(part, name), blocks, found, inputs)
     return found
 
 

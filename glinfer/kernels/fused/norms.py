@@ -34,23 +34,13 @@ def row_norms(
     ``centred`` it is LayerNorm's factor, of the variance instead of the mean square, and quads 2 and 3 hold the means.
     ``grouped`` sums in the order of a product over groups of 32 inputs.
     """
+    groups = -(-x.cols // GROUP) if grouped else 0
+    turns = 8 * (-(-groups // 4) if kernels.quad else groups)  # steps of four inputs of each fragment
     defines = (
-        ("STEPS", 4 * blocks_for(x.cols)),
-        ("DIM", x.cols),
-        ("EPS", eps),
-        ("CENTRED", int(centred)),
-        ("GROUPED", int(grouped)),
-        *_groups(x.cols, grouped, kernels.quad),
+        *(("STEPS", 4 * blocks_for(x.cols)), ("DIM", x.cols), ("EPS", eps), ("CENTRED", int(centred))),
+        *(("GROUPED", int(grouped)), *given(GROUPS=groups, TURNS=turns)),
     )
     return block_draw(name, kind, "row_norms", {"x": x}, out, slots, defines, kernels=kernels, quad=True, cells=True)
-
-
-def _groups(cols: int, grouped: bool, quad: bool) -> list[tuple[str, int]]:
-    """The defines of groups: groups of 32 inputs, and the steps of four inputs of each fragment."""
-    if not grouped:
-        return []
-    groups = -(-cols // GROUP)
-    return [("GROUPS", groups), ("TURNS", 8 * (-(-groups // 4) if quad else groups))]
 
 
 def norms_in(norms: Array, rows: int) -> Array:
