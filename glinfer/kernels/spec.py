@@ -273,8 +273,8 @@ def register(made: Op) -> None:
 def op(
     name: str,
     samplers: tuple[str, ...],
-    optional: tuple[str, ...] = (),
-    check: ShapeCheck = unchecked,
+    optional: tuple[str, ...],
+    check: ShapeCheck,
     integers: tuple[str, ...] = (),
     **further: Any,
 ) -> Callable[[Oracle], Oracle]:

@@ -14,8 +14,8 @@ from tiers import tiered
 from glinfer.errors import PlanError
 from glinfer.gl.context import Device
 from glinfer.gl.layouts.blocks import BlockLayout
-from glinfer.kernels.fused.convolve import PARTS, part_floats, short_conv, store_gated
-from glinfer.kernels.fused.rows import BASE, POSITION, RowInterleaved
+from glinfer.kernels.fused.convolve import PARTS, short_conv, store_gated
+from glinfer.kernels.fused.rows import BASE, POSITION, RowInterleaved, padded
 from glinfer.kernels.options import KernelOptions
 from glinfer.lower.fused.rows import slots_for
 
@@ -35,7 +35,7 @@ PLACES = {
 
 def joined(seed: int, rows: int, width: int, *, read: Sequence[int]) -> Array:
     """B | C | x of some rows, each of whole blocks that end with zeros; NaN in the parts that nobody reads."""
-    parts = np.zeros((rows, PARTS, part_floats(width)), np.float32)
+    parts = np.zeros((rows, PARTS, padded(width)), np.float32)
     parts[:, :, :width] = normal(seed, rows, PARTS, width)
     for number in set(range(PARTS)) - set(read):
         parts[:, number] = np.nan

@@ -21,10 +21,10 @@ from glinfer.gl.layouts.packing import GemvLayout
 from glinfer.kernels.flat.activate import gate
 from glinfer.kernels.flat.experts import expert_weight
 from glinfer.kernels.fused.expert_groups import SPAN, few_rows, group_draws, most_groups
-from glinfer.kernels.fused.experts import join_rows, mix_experts, padded, route
+from glinfer.kernels.fused.experts import join_rows, mix_experts, route
 from glinfer.kernels.fused.gemm import gemm
 from glinfer.kernels.fused.low_rank import ADAPTER, ADAPTER_WORD, CHOICE_FLOATS, LowRankSum, lora_down
-from glinfer.kernels.fused.rows import row_table
+from glinfer.kernels.fused.rows import padded, row_table
 from glinfer.kernels.options import KernelOptions
 
 pytestmark = pytest.mark.gl

@@ -18,7 +18,7 @@ import numpy as np
 from glinfer.errors import PlanError
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS, blocks_for
 from glinfer.kernels.fused.draws import Defines, Inputs, block_draw
-from glinfer.kernels.fused.rows import places_in
+from glinfer.kernels.fused.rows import padded, places_in
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.published.attention import MASKED
 from glinfer.kernels.published.linear import soft_cap
@@ -70,7 +70,7 @@ class Heads:
     @property
     def queries_at(self) -> int:
         """The first float of the queries, at the beginning of a block."""
-        return BLOCK_FLOATS * blocks_for(2 * self.kv_floats)
+        return padded(2 * self.kv_floats)
 
     @property
     def width(self) -> int:

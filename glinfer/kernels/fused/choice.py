@@ -136,7 +136,7 @@ def _rows_of(inputs: Mapping[str, Array], params: Params, size: tuple[int, int])
 
 def _check_list(shapes: Shapes, params: Params) -> None:
     shapes.expect(X_ROWS, None, params["VOCAB"])
-    shapes.expect("output", None, LISTED * params["PIECES"])
+    shapes.expect(("best", "facts", "other", "output"), None, LISTED * params["PIECES"])
     if "MASK" in params:
         check_mask(shapes, params)
 
@@ -208,11 +208,7 @@ def _steps_of(facts: Array) -> Array:
     return np.stack([packed % _STEPS, packed // _STEPS], axis=2).reshape(-1, LISTED)
 
 
-def _check_rank(shapes: Shapes, params: Params) -> None:
-    shapes.expect(("best", "facts", "other", "output"), None, LISTED * params["PIECES"])
-
-
-@op("choice_rank", ("best", "facts", "other", "rows"), (), _check_rank, ("rows",))
+@op("choice_rank", ("best", "facts", "other", "rows"), (), _check_list, ("rows",))
 def _rank_oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     pieces, vocab, found = int(params["PIECES"]), int(params["VOCAB"]), []
     table, reals = _rows_of(inputs, params, size)

@@ -13,20 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from glinfer.gl.layouts.blocks import BLOCK_FLOATS, blocks_for
+from glinfer.gl.layouts.blocks import blocks_for
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.kernels.fused.dense import half_defines
 from glinfer.kernels.fused.draws import Inputs, block_draw, block_layout, expect_table
-from glinfer.kernels.fused.rows import X_ROWS, RowInterleaved, gathered, places_in, stored_places
+from glinfer.kernels.fused.rows import X_ROWS, RowInterleaved, gathered, padded, places_in, stored_places
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.spec import Array, DrawSpec, Params, Part, Shapes, TensorSpec, float64, op
 
 PARTS = 3
-
-
-def part_floats(width: int) -> int:
-    """Floats of one of the parts B, C and x, each of whole blocks."""
-    return BLOCK_FLOATS * blocks_for(width)
 
 
 def store_gated(
@@ -40,7 +35,7 @@ def store_gated(
 ) -> DrawSpec:
     """``cache[base + position] = B[r] * x[r]`` for each row, with base and position from the table ``rows``.
 
-    x [rows, 3 · part_floats] = B | C | x, cache [slots, D]. Without the table there is one row, of the token at the run
+    x [rows, 3 · padded D] = B | C | x, cache [slots, D]. Without the table there is one row, of the token at the run
     value position, in a sequence that begins in the first slot. Run value: rows, or position. For ``together`` see
     :func:`glinfer.kernels.fused.tiles.store_rows`.
     """
@@ -87,7 +82,7 @@ def short_conv(
 
 
 def _check_store(shapes: Shapes, params: Params) -> None:
-    shapes.expect(X_ROWS, None, PARTS * part_floats(shapes.by_name["output"][1]))
+    shapes.expect(X_ROWS, None, PARTS * padded(shapes.by_name["output"][1]))
     if "rows" not in shapes.by_name:
         shapes.require(params["ROWS"] == 1, f"found {params['ROWS']} textures; expected one row")
 
@@ -96,13 +91,13 @@ def _check_store(shapes: Shapes, params: Params) -> None:
 @op("store_gated", ("rows",), X_ROWS, _check_store, ("rows",), places=stored_places)
 def _oracle_store(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     x = gathered(inputs, params)[: size[0]]
-    start = 2 * part_floats(size[1])
+    start = 2 * padded(size[1])
     return np.asarray(x[:, : size[1]] * x[:, start : start + size[1]])
 
 
 def _check_conv(shapes: Shapes, params: Params) -> None:
     width = shapes.by_name["output"][1]
-    shapes.expect(X_ROWS, None, PARTS * part_floats(width))
+    shapes.expect(X_ROWS, None, PARTS * padded(width))
     shapes.expect("cache", None, width)
     shapes.expect("taps", params["LENGTH"] + params["BIASED"], width)
     if params["ALONE"]:
@@ -128,7 +123,7 @@ def _parts(params: Params) -> Mapping[str, Part]:
 def _oracle_conv(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     x, length, width = gathered(inputs, params, size[0]), int(params["LENGTH"]), size[1]
     cache, taps = float64(inputs, ["cache", "taps"])
-    gates = x[:, part_floats(width) :][:, :width]
+    gates = x[:, padded(width) :][:, :width]
     found = np.zeros((len(x), width))
     for row, (position, base) in enumerate(places_in(inputs, params)[: len(x)]):
         sums = taps[length].copy() if params["BIASED"] else np.zeros(width)

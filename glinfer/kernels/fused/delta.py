@@ -31,10 +31,10 @@ from typing import Any
 import numpy as np
 
 from glinfer.families.layer import DeltaRule
-from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BlockLayout, blocks_for
+from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BlockLayout
 from glinfer.kernels.flat.delta import of_values
 from glinfer.kernels.fused.draws import Defines, Inputs, block_draw
-from glinfer.kernels.fused.rows import BASE, POSITION
+from glinfer.kernels.fused.rows import BASE, POSITION, padded
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.published.linear import ACTIVATIONS, activate
 from glinfer.kernels.spec import Array, DrawSpec, Params, Part, ShapeCheck, Shapes, TensorSpec, float64, given, op
@@ -50,11 +50,6 @@ With the inputs of a convolution over four tokens that makes 32 slots.
 """
 _TOGETHER = 16
 """Slots of a cache are laid out in whole groups of this many."""
-
-
-def _part(floats: int) -> int:
-    """Floats of a part of a row, rounded up to whole blocks."""
-    return BLOCK_FLOATS * blocks_for(floats)
 
 
 def _grouped(slots: int) -> int:
@@ -89,15 +84,15 @@ class DeltaHeads:
 
     def __init__(self, rule: DeltaRule) -> None:
         """Lay out the rows of a rule."""
-        self.rule, decays = rule, _part(rule.heads)
-        self.a_at = _part(rule.channels)
+        self.rule, decays = rule, padded(rule.heads)
+        self.a_at = padded(rule.channels)
         self.b_at = self.a_at + (0 if rule.scan else decays)
         self.z_at = self.b_at + decays
         self.values = rule.values
         self.projected = self.z_at + rule.values
-        self.k_at = _part(rule.keys)
+        self.k_at = padded(rule.keys)
         self.v_at = 2 * self.k_at
-        self.g_at = self.v_at + _part(rule.values)
+        self.g_at = self.v_at + padded(rule.values)
         self.beta_at = self.g_at + decays
         self.mixed = self.beta_at + rule.heads
         self.u_at = self.k_at + decays
@@ -494,7 +489,7 @@ def _unit(x: Array, rule: DeltaRule, scale: float, params: Params) -> Array:
 def _parts_of_conv(params: Params) -> Mapping[str, Part]:
     """The channels that the convolution sees, and the decay of the token before."""
     heads = DeltaHeads.of(params)
-    decay = Part(1, _part(heads.rule.heads) / heads.kept)
+    decay = Part(1, padded(heads.rule.heads) / heads.kept)
     return {"inputs": Part(_rows(params) + int(params["LENGTH"]) - 1), "cache": decay}
 
 

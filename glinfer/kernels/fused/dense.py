@@ -15,7 +15,7 @@ from glinfer.gl.layouts.packing import ConstantLayout, GemvLayout
 from glinfer.kernels.flat.rotate import turned_pairs
 from glinfer.kernels.fused.draws import Defines, Inputs, expect_table
 from glinfer.kernels.fused.low_rank import LowRankSum, low_rank_rows
-from glinfer.kernels.fused.rows import RowInterleaved
+from glinfer.kernels.fused.rows import RowInterleaved, padded
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.published.linear import ACTIVATIONS, activate, activation_number, soft_cap
 from glinfer.kernels.routing import gated
@@ -296,7 +296,7 @@ def raw_rows(sums: Array, x: Array, params: Params) -> Array:
     The sum of the inputs is omitted if no mean is subtracted.
     """
     count = len(sums)
-    blocks = np.zeros((count, BLOCK_FLOATS * blocks_for(sums.shape[1])))
+    blocks = np.zeros((count, padded(sums.shape[1])))
     blocks[:, : sums.shape[1]] = sums
     gathered = np.zeros((count, BLOCK_FLOATS // 4, 4))
     gathered[:, :, 0] = (x**2).sum(axis=1, keepdims=True)

@@ -13,19 +13,13 @@ from typing import Any
 import numpy as np
 
 from glinfer.families.layer import Experts
-from glinfer.gl.layouts.blocks import BLOCK_FLOATS, blocks_for
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.kernels.fused.draws import Defines, Inputs, block_draw, of_run
 from glinfer.kernels.fused.low_rank import CHOICE_FLOATS
-from glinfer.kernels.fused.rows import R_ROWS, X_ROWS, RowInterleaved, gathered
+from glinfer.kernels.fused.rows import R_ROWS, X_ROWS, RowInterleaved, gathered, padded
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.routing import route_defines, routed
 from glinfer.kernels.spec import Array, DrawSpec, Params, Shapes, TensorSpec, float64, given, op
-
-
-def padded(floats: int) -> int:
-    """Floats of one expert's part of a row: whole blocks."""
-    return BLOCK_FLOATS * blocks_for(floats)
 
 
 def join_rows(

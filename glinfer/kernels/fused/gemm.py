@@ -29,7 +29,7 @@ from glinfer.kernels.fused.dense import (
 from glinfer.kernels.fused.draws import Defines, Inputs, block_draw
 from glinfer.kernels.fused.low_rank import CHOICE_FLOATS, LORA_SAMPLERS, check_low_rank
 from glinfer.kernels.fused.norms import norm_floats, norms_in
-from glinfer.kernels.fused.rows import R_ROWS, X_ROWS, RowInterleaved, gathered, turned_by
+from glinfer.kernels.fused.rows import R_ROWS, X_ROWS, RowInterleaved, gathered, padded, turned_by
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.routing import experts_read, gate_defines
 from glinfer.kernels.spec import Array, DrawSpec, Params, Part, Shapes, TensorSpec, float64, given, looked_up, op
@@ -147,16 +147,16 @@ def _check(shapes: Shapes, params: Params) -> None:
     rows, inputs = int(params["ROWS"]), int(params["INPUTS"])
     matrix_rows, width = outputs, inputs
     if params["GATED"]:
-        matrix_rows = 2 * BLOCK_FLOATS * blocks_for(outputs)
+        matrix_rows = 2 * padded(outputs)
     if params.get("RAW"):
         matrix_rows = shapes.rows("weight")
         shapes.expect("output", None, BLOCK_FLOATS * (blocks_for(matrix_rows) + 1))
     if "EXPERTS" in params:
         floats, used = BLOCK_FLOATS * int(params["EXPERT_BLOCKS"]), int(params["USED"])
         matrix_rows = int(params["EXPERTS"]) * (1 + int(params["GATED"])) * floats
-        width = used * BLOCK_FLOATS * blocks_for(inputs) if params.get("X_PART") else inputs
+        width = used * padded(inputs) if params.get("X_PART") else inputs
         columns = used * floats if "choice" in shapes.by_name else floats
-        shapes.require(BLOCK_FLOATS * blocks_for(outputs) == columns, f"{outputs} outputs; expected {columns}")
+        shapes.require(padded(outputs) == columns, f"{outputs} outputs; expected {columns}")
         shapes.expect("choice", slots, CHOICE_FLOATS * used)
         shapes.expect("chosen", slots, CHOICE_FLOATS * rows)
     read = 1 if params["ALONE"] else slots

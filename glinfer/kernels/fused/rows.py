@@ -30,7 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from glinfer.errors import PlanError
-from glinfer.gl.layouts.blocks import BlockLayout, RowLayout
+from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BlockLayout, RowLayout, blocks_for
 from glinfer.kernels.noise import Drawn
 from glinfer.kernels.spec import Array, Params, Shapes, TensorSpec
 
@@ -110,6 +110,11 @@ class RowInterleaved:
     def inputs(self, letter: str = "x") -> tuple[tuple[str, str], ...]:
         """(sampler, tensor) pairs."""
         return tuple(zip(input_names(len(self.tensors), letter), self.names, strict=True))
+
+
+def padded(floats: int) -> int:
+    """Floats of a part of a row that begins and ends with whole blocks."""
+    return BLOCK_FLOATS * blocks_for(floats)
 
 
 def table_layout(rows: TensorSpec) -> RowLayout:
