@@ -35,11 +35,11 @@ class _Settings:
     """Reads the numbers of one scaling dict, and names what is missing."""
 
     def __init__(self, kind: str, scaling: Scaling) -> None:
-        self.kind, self._scaling = kind, scaling
+        self.kind, self.given = kind, scaling
 
     def number(self, key: str, default: float | None = None) -> float:
         """A number above 0."""
-        value: Any = self._scaling.get(key)
+        value: Any = self.given.get(key)
         if not self.has(key):
             return self._missing(key) if default is None else default
         whole_or_not = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
@@ -49,7 +49,7 @@ class _Settings:
 
     def has(self, key: str) -> bool:
         """Whether a key is given; configurations write null or 0 for absent ones."""
-        value = self._scaling.get(key)
+        value = self.given.get(key)
         return value is not None and not (isinstance(value, (int, float)) and value == 0)
 
     def _missing(self, key: str) -> NoReturn:
@@ -60,16 +60,12 @@ class _Settings:
         if not self.has(key):
             self._missing(key)
         try:
-            found = np.asarray(self._scaling[key], dtype=np.float64)
+            found = np.asarray(self.given[key], dtype=np.float64)
         except (TypeError, ValueError, OverflowError):
             found = np.empty(0)
         if found.shape != (count,) or not (np.isfinite(found) & (found > 0)).all():
             raise InputError(f"rope scaling of type {self.kind!r}: {key} needs {count} numbers above 0, one a pair")
         return found
-
-    def truncates(self) -> bool:
-        """Whether a ramp begins and ends at whole pairs."""
-        return bool(self._scaling.get("truncate", True))
 
     def original(self) -> float:
         """The context length of the training."""
@@ -135,7 +131,7 @@ def _yarn(settings: _Settings, dim: int, theta: float, length: int) -> tuple[Arr
     usual = scale(settings.number("mscale")) / scale(settings.number("mscale_all_dim")) if both else scale(1.0)
     low = pair_that_turns(settings.number("beta_fast", 32.0))
     high = pair_that_turns(settings.number("beta_slow", 1.0))
-    if settings.truncates():
+    if settings.given.get("truncate", True):  # to whole pairs
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, dim - 1)
     ramp = np.clip((np.arange(dim // 2) - low) / (high - low if high != low else 0.001), 0.0, 1.0)

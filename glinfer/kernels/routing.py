@@ -8,7 +8,7 @@ import numpy as np
 
 from glinfer.families.layer import Experts
 from glinfer.kernels.published.linear import activate
-from glinfer.kernels.spec import Array, Params, Part
+from glinfer.kernels.spec import Array, Params, Part, given
 
 _NO_SHARES = 1e-6  # is added to the total of sigmoids
 _LEAST_TOTAL = 1e-12  # of shares of a softmax whose experts learned numbers choose
@@ -16,14 +16,13 @@ _LEAST_TOTAL = 1e-12  # of shares of a softmax whose experts learned numbers cho
 
 def route_defines(experts: Experts) -> list[tuple[str, float]]:
     """The defines of shaders/common/route.glsl."""
-    further = [("SIGMOID", 1)] * experts.sigmoid + [("BIASED", 1)] * experts.biased
     return [
         ("EXPERTS", experts.count),
         ("EXPERT_TEXELS", -(-experts.count // 4)),
         ("USED", experts.used),
         ("NORMALISED", int(experts.normed)),
-        *further,
-        *([("WEIGHT_SCALE", float(experts.scale))] if experts.scale != 1.0 else []),
+        *given(SIGMOID=experts.sigmoid, BIASED=experts.biased),
+        *given(WEIGHT_SCALE=None if experts.scale == 1.0 else float(experts.scale)),
     ]
 
 

@@ -122,10 +122,10 @@ class DrawSpec:
             blocks of the slots from the run value ``strip_first`` on, in a layout that has each block of all slots in
             a line; ``scatter``, ``points`` points of one pixel, placed by the vertex shader.
         instances: instances of the shape in one draw call.
-        adds: whether blending adds the result to the output; the oracle gets the old values as its input ``output``.
+        adds: whether blending adds the result of the op to the output.
         clears: texels to clear first, without a draw: ``all`` of the outputs, or the ``rows`` that the pass writes;
-            the oracle then gets no ``output``. Empty for no clear.
-        keeps: whether the shader discards fragments, whose texels stay; the oracle gets the output as ``output``.
+            empty for no clear.
+        keeps: whether the shader discards fragments, whose texels stay.
         defines: compile-time constants of the shader.
         uniforms: values set before the draw, the same in every run.
         per_run: (uniform, run value) pairs.
@@ -201,7 +201,11 @@ class DrawSpec:
 
 
 Oracle = Callable[[Mapping[str, Array], Params, tuple[int, int]], Array]
-"""(inputs by sampler, params, (rows, cols) to write) → float64 [rows, cols], or [outputs, rows, cols] of several."""
+"""(inputs by sampler, params, (rows, cols) to write) → float64 [outputs, rows, cols].
+
+Of one output it may be [rows, cols], and of interleaved ones [outputs · rows, cols], see
+:class:`glinfer.kernels.fused.rows.RowInterleaved`.
+"""
 ShapeCheck = Callable[["Shapes", Params], None]
 
 
@@ -240,8 +244,7 @@ class Op:
     inputs, its params and its number of rows; by default they are consecutive from the draw's first row on.
     ``regions`` names the samplers, and ``"output"``, whose tensors may be regions of a texture
     (:mod:`glinfer.program.regions`), because the shader gets their places from shaders/common/regions.glsl. ``parts``
-    computes which inputs are read only in part. ``allowed`` computes by how much float32 may differ from the oracle's
-    results where a pass rounds them.
+    computes which inputs are read only in part.
     """
 
     name: str
@@ -254,19 +257,34 @@ class Op:
     places: Callable[[Mapping[str, Array], Params, int], Array] | None = None
     regions: tuple[str, ...] = ()
     parts: Parts | None = None
-    allowed: Oracle | None = None
 
 
 OPS: dict[str, Op] = {}
 """Every op by name."""
 
 
-def register(op: Op) -> Op:
+def register(made: Op) -> None:
     """Add an op to :data:`OPS`."""
-    if op.name in OPS:
-        raise PlanError(f"two ops are named {op.name}")
-    OPS[op.name] = op
-    return op
+    if made.name in OPS:
+        raise PlanError(f"two ops are named {made.name}")
+    OPS[made.name] = made
+
+
+def op(
+    name: str,
+    samplers: tuple[str, ...],
+    optional: tuple[str, ...],
+    check: ShapeCheck,
+    integers: tuple[str, ...] = (),
+    **further: Any,
+) -> Callable[[Oracle], Oracle]:
+    """Register an op whose oracle is the decorated function; the arguments are fields of :class:`Op`."""
+
+    def registered(oracle: Oracle) -> Oracle:
+        register(Op(name, samplers, optional, check, oracle, integers, **further))
+        return oracle
+
+    return registered
 
 
 def parts_read(draw: DrawSpec, values: Params) -> Mapping[str, Part]:
@@ -287,18 +305,17 @@ class Shapes:
     draw: str
     by_name: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
-    def expect(self, name: str, rows: int | float | None, cols: int | float | None) -> None:
-        """Require a shape; None allows any edge, and a tensor that the draw does not bind passes.
+    def expect(self, names: str | Sequence[str], rows: int | float | None, cols: int | float | None) -> None:
+        """Require a shape of one tensor or several; None allows any edge, and tensors that the draw lacks pass.
 
         Raises:
-            PlanError: the shape differs; the message names the draw, the tensor, and both shapes.
+            PlanError: a shape differs; the message names the draw, the tensor, and both shapes.
         """
-        if name not in self.by_name:
-            return
-        found = self.by_name[name]
-        if (rows is not None and found[0] != rows) or (cols is not None and found[1] != cols):
-            wanted = f"[{'any' if rows is None else rows}, {'any' if cols is None else cols}]"
-            raise PlanError(f"draw {self.draw}: {name} is {list(found)}; expected {wanted}")
+        for name in (names,) if isinstance(names, str) else names:
+            found = self.by_name.get(name, (rows, cols))
+            if rows not in (None, found[0]) or cols not in (None, found[1]):
+                wanted = f"[{'any' if rows is None else rows}, {'any' if cols is None else cols}]"
+                raise PlanError(f"draw {self.draw}: {name} is {list(found)}; expected {wanted}")
 
     def rows(self, name: str) -> int:
         """Rows of one tensor."""
@@ -308,6 +325,15 @@ class Shapes:
         """Raise PlanError with ``complaint`` unless ``condition`` holds."""
         if not condition:
             raise PlanError(f"draw {self.draw}: {complaint}")
+
+
+def given(**values: object) -> list[tuple[str, int | float]]:
+    """The defines of a draw's options by name: numbers as they are, other things as 1; none for None, False and 0."""
+    return [
+        (name, value if isinstance(value, int | float) and value is not True else 1)
+        for name, value in values.items()
+        if value
+    ]
 
 
 def float64(inputs: Mapping[str, Array], names: Sequence[str]) -> list[Array]:

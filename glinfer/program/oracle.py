@@ -8,6 +8,8 @@ import numpy as np
 
 from glinfer.gl.layouts.blocks import BlockLayout
 from glinfer.kernels import OPS, DrawSpec, TensorSpec
+from glinfer.kernels.fused.rows import deinterleaved
+from glinfer.kernels.rounded import rounded_rows
 from glinfer.kernels.spec import Array
 from glinfer.program.plan import Plan
 from glinfer.quant.bytes import factors_of, from_bytes, peaks_of, scales_for, to_bytes
@@ -19,28 +21,28 @@ RunValues = Mapping[str, int | float]
 def run_draw(draw: DrawSpec, inputs: Mapping[str, Array], values: RunValues) -> Array:
     """What one draw should write, from its inputs by tensor name: float64 [rows, cols], or [outputs, rows, cols].
 
-    For a draw that needs its output, the inputs hold the output's former values under its name.
+    For a draw that adds to its output, the inputs hold the output's former values under its name.
     """
-    by_sampler = {sampler: inputs[tensor] for sampler, tensor in draw.inputs}
-    if draw.needs_output:
-        (rows, cols), first = draw.extent(values), draw.first_row(values)
-        held = [inputs[name][first : first + rows, :cols] for name in draw.outputs]
-        by_sampler["output"] = held[0] if len(held) == 1 else np.stack(held)
-    return _of_outputs(draw, OPS[draw.op].oracle(by_sampler, draw.params(values), draw.extent(values)))
+    found = _computed(draw, inputs, values)
+    if draw.params(values).get("ROUNDED"):
+        return rounded_rows(found)[0]
+    if not draw.needs_output:
+        return found
+    (rows, cols), first = draw.extent(values), draw.first_row(values)
+    held = [inputs[name][first : first + rows, :cols] for name in draw.outputs]
+    return found + (held[0] if len(held) == 1 else np.stack(held)).astype(np.float64)
 
 
 def allowed_errors(draw: DrawSpec, inputs: Mapping[str, Array], values: RunValues) -> Array | float:
     """By how much a draw that rounds its results may differ from :func:`run_draw`, in its shape; 0 for others."""
-    allowed = OPS[draw.op].allowed
-    if allowed is None or not draw.params(values).get("ROUNDED"):
-        return 0.0
+    return rounded_rows(_computed(draw, inputs, values))[1] if draw.params(values).get("ROUNDED") else 0.0
+
+
+def _computed(draw: DrawSpec, inputs: Mapping[str, Array], values: RunValues) -> Array:
     by_sampler = {sampler: inputs[tensor] for sampler, tensor in draw.inputs}
-    return _of_outputs(draw, allowed(by_sampler, draw.params(values), draw.extent(values)))
-
-
-def _of_outputs(draw: DrawSpec, found: Array) -> Array:
+    found = OPS[draw.op].oracle(by_sampler, draw.params(values), draw.extent(values))
     if found.ndim == 2:
-        return found
+        return deinterleaved(found, len(draw.outputs))
     # OpenGL drops what a shader writes beyond the targets of a draw.
     return found[0] if len(draw.outputs) == 1 else found[: len(draw.outputs)]
 

@@ -45,26 +45,19 @@ class Coded(NamedTuple):
     scale: npt.NDArray[np.uint16]
 
 
-@dataclass(frozen=True)
-class _Codec:
-    """Decodes blocks [blocks, bytes] of one format, and encodes them again."""
-
-    apart: Callable[[Bytes], Coded]
-    together: Callable[[Coded], Bytes]
-
-
 def decoded(rows: Bytes, name: str) -> Coded:
     """Decode rows of a file's blocks [rows, bytes] of one of :data:`CODED`.
 
     Raises:
         InputError: the package gguf, which has the grids, is not installed.
     """
-    return _CODECS[name].apart(np.ascontiguousarray(rows).reshape(-1, block_format(name).nbytes))
+    decode, _ = _CODECS[name]
+    return decode(np.ascontiguousarray(rows).reshape(-1, block_format(name).nbytes))
 
 
 def encoded(coded: Coded, name: str) -> Bytes:
     """The blocks [blocks, bytes] of :func:`decoded`; codes that do not occur in files give arbitrary valid blocks."""
-    return _CODECS[name].together(coded)
+    return _CODECS[name][1](coded)
 
 
 def canonical(rows: Bytes, name: str) -> Bytes:
@@ -395,17 +388,18 @@ def _ones(blocks: int) -> npt.NDArray[np.int8]:
     return np.ones((blocks, _HALVES), dtype=np.int8)
 
 
-_CODECS = {
-    "IQ4_XS": _Codec(_iq4_xs, _to_iq4_xs),
-    "IQ3_S": _Codec(_iq3_s, _to_iq3_s),
-    "IQ3_XXS": _Codec(_iq3_xxs, _to_iq3_xxs),
-    "IQ2_S": _Codec(_iq2_s, _to_iq2_s),
-    "IQ2_XS": _Codec(_iq2_xs, _to_iq2_xs),
-    "IQ2_XXS": _Codec(_iq2_xxs, _to_iq2_xxs),
-    "IQ1_M": _Codec(_iq1_m, _to_iq1_m),
-    "IQ1_S": _Codec(_iq1_s, _to_iq1_s),
-    "TQ1_0": _Codec(_tq1_0, _to_tq1_0),
-    "TQ2_0": _Codec(_tq2_0, _to_tq2_0),
+_CODECS: dict[str, tuple[Callable[[Bytes], Coded], Callable[[Coded], Bytes]]] = {
+    "IQ4_XS": (_iq4_xs, _to_iq4_xs),
+    "IQ3_S": (_iq3_s, _to_iq3_s),
+    "IQ3_XXS": (_iq3_xxs, _to_iq3_xxs),
+    "IQ2_S": (_iq2_s, _to_iq2_s),
+    "IQ2_XS": (_iq2_xs, _to_iq2_xs),
+    "IQ2_XXS": (_iq2_xxs, _to_iq2_xxs),
+    "IQ1_M": (_iq1_m, _to_iq1_m),
+    "IQ1_S": (_iq1_s, _to_iq1_s),
+    "TQ1_0": (_tq1_0, _to_tq1_0),
+    "TQ2_0": (_tq2_0, _to_tq2_0),
 }
+"""The decoder of blocks [blocks, bytes] of each format, and the encoder."""
 CODED = tuple(_CODECS)
 """The formats with codes in blocks of 256 weights."""

@@ -7,6 +7,7 @@ in order. No bit is lost, so the order is reversible. shaders/common/weights.gls
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,35 +15,22 @@ import numpy.typing as npt
 
 from glinfer.errors import InputError, required
 from glinfer.quant.coded import scattered_scales
-from glinfer.quant.formats import BY_NUMBER, SCALE_BYTES, TEXEL_BYTES, WIDE_NUMBER, BlockFormat, block_format
-from glinfer.quant.groups import (
-    Words,
-    blocks_from,
-    float_values,
-    groups_in,
-    groups_of,
-    wide_values,
-    words_of_groups,
+from glinfer.quant.formats import (
+    BLOCK_FORMATS,
+    BY_NUMBER,
+    SCALE_BYTES,
+    TEXEL_BYTES,
+    WIDE_NUMBER,
+    BlockFormat,
+    block_format,
 )
+from glinfer.quant.groups import Words, blocks_from, float_values, groups_in, groups_of, wide_values, words_of_groups
 from glinfer.quant.packing import MAX_WEIGHT, PACKED_HERE, pack_blocks
 from glinfer.quant.parts import Bytes, parts_of
 from glinfer.quant.threads import PIECE_WEIGHTS, in_threads
 
-PACKABLE = (
-    "Q4_0",
-    "Q4_1",
-    "Q5_0",
-    "Q5_1",
-    "Q8_0",
-    *PACKED_HERE,
-    "MXFP4",
-    "TQ1_0",
-    "TQ2_0",
-    "BF16",
-    "Q8_ROW",
-    "Q16_ROW",
-)
-"""The formats that :func:`pack` supports."""
+PACKABLE = tuple(name for name in BLOCK_FORMATS if not name.startswith(("IQ1", "IQ2", "IQ3")))
+"""The formats that :func:`pack` supports: all without a grid."""
 MAX_EXPONENT = 252
 """The largest exponent of MXFP4 for which every weight fits float32."""
 
@@ -81,13 +69,20 @@ def words_of(values: npt.NDArray[Any], name: str) -> Words:
     blocks = values if values.dtype == np.uint8 else pack(values, name)
     rows = blocks.reshape(-1, blocks.shape[-1])
     found = np.empty((len(rows), TEXEL_BYTES // 4 * sum(form.section_texels(inputs))), dtype=np.uint32)
+    _in_pieces(lambda part: _sorted_words(np.ascontiguousarray(part), form, inputs), rows, found, inputs)
+    return found
+
+
+def _in_pieces(
+    function: Callable[[Bytes], npt.NDArray[Any]], rows: Bytes, found: npt.NDArray[Any], inputs: int
+) -> None:
+    """Fill ``found`` with the results of pieces of rows of ``inputs`` weights, in threads."""
     step = max(1, PIECE_WEIGHTS // inputs)
 
-    def sort(start: int) -> None:
-        found[start : start + step] = _sorted_words(np.ascontiguousarray(rows[start : start + step]), form, inputs)
+    def fill(start: int) -> None:
+        found[start : start + step] = function(rows[start : start + step])
 
-    in_threads(sort, range(0, len(rows), step))
-    return found
+    in_threads(fill, range(0, len(rows), step))
 
 
 def _sorted_words(rows: Bytes, form: BlockFormat, inputs: int) -> Words:
@@ -126,15 +121,10 @@ def dequantize(blocks: Bytes, name: str) -> npt.NDArray[np.float32]:
             return np.asarray(integers.astype(np.float32) * scales[:, None])
     if form.groups is None:  # a bfloat16 is the upper half of a float32
         return (np.ascontiguousarray(blocks).view("<u2").astype("<u4") << np.uint32(16)).view("<f4").astype(np.float32)
-    step = max(1, PIECE_WEIGHTS // inputs)
-    if len(blocks) <= step:
+    if len(blocks) * inputs <= PIECE_WEIGHTS:
         return float_values(blocks, name)
     found = np.empty((len(blocks), inputs), dtype=np.float32)
-
-    def unpack(start: int) -> None:
-        found[start : start + step] = float_values(blocks[start : start + step], name)
-
-    in_threads(unpack, range(0, len(blocks), step))
+    _in_pieces(lambda part: float_values(part, name), blocks, found, inputs)
     return found
 
 

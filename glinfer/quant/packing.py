@@ -12,6 +12,7 @@ Source of the searches: ggml-quants.c of GGML (``make_qkx2_quants``, ``make_qkx3
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -221,59 +222,63 @@ def _farthest(x: Floats) -> Floats:
     return np.where(np.abs(found) < _SMALLEST, 0, found).astype(np.float32)
 
 
-def _symmetric(x: Floats, weights: Floats, half: int) -> tuple[Floats, Floats]:
-    """Numbers from -half to half - 1 for groups [groups, n], and the best of 19 scales for each group."""
-    peak, weighted = _farthest(x), weights * x
-    best: Any = np.full(len(x), -1.0, np.float32)
-    numbers, scale = np.zeros_like(x), np.zeros(len(x), np.float32)
-    for number in (0, *range(-9, 0), *range(1, 10)):
-        inverse = _divided(np.full_like(peak, -(half + 0.1 * number)), peak)
-        tried = np.rint(inverse[:, None] * x).clip(-half, half - 1)
+def _best(x: Floats, weights: Floats, tries: Iterable[Floats]) -> tuple[Floats, Floats]:
+    """Of several numbers for groups [groups, n] those with the smallest error at their best scale, and that scale."""
+    best, scale = np.full(len(x), -1.0, np.float32), np.zeros(len(x), np.float32)
+    numbers, weighted = np.zeros_like(x), weights * x
+    for tried in tries:
         sum_xl, sum_l2 = (weighted * tried).sum(axis=1), (weights * tried * tried).sum(axis=1)
         gain = _divided(sum_xl * sum_xl, sum_l2)
         better = gain > best
-        best, scale = np.where(better, gain, best), np.where(better, _divided(sum_xl, sum_l2), scale)
-        numbers = np.where(better[:, None], tried, numbers)
+        np.copyto(best, gain, where=better)
+        np.copyto(scale, _divided(sum_xl, sum_l2), where=better)
+        np.copyto(numbers, tried, where=better[:, None])
     return numbers, scale
+
+
+def _stretched(x: Floats, aims: Iterable[float]) -> Iterator[Floats]:
+    """Groups [groups, n] scaled so that the value farthest from zero becomes each of ``aims``."""
+    peak = _farthest(x)
+    return (_divided(np.full_like(peak, aim), peak)[:, None] * x for aim in aims)
+
+
+def _symmetric(x: Floats, weights: Floats, half: int) -> tuple[Floats, Floats]:
+    """Numbers from -half to half - 1 for groups [groups, n], and the best of 19 scales for each group."""
+    aims = [-(half + 0.1 * number) for number in (0, *range(-9, 0), *range(1, 10))]
+    return _best(x, weights, (np.rint(each).clip(-half, half - 1) for each in _stretched(x, aims)))
 
 
 def _three_bits(blocks: Floats, importance: Floats | None) -> tuple[Any, Any, Any]:
     groups = blocks.reshape(-1, 16)
     if importance is None:
-        weights = groups**2
-        inverse = _divided(np.full(len(groups), -4, np.float32), _farthest(groups))
-        _, scales = _descended(groups, weights, np.rint(inverse[:, None] * groups).clip(-4, 3), -4, 3)
-        factors, d = _signed_factors(scales.reshape(len(blocks), -1), 32)
-    else:
-        weights = _error_weights(blocks, importance, 16)
-        _, scales = _symmetric(groups, weights, 4)
-        factors, d = _symmetric(scales.reshape(len(blocks), -1), weights.sum(axis=1).reshape(len(blocks), -1), 32)
-    bits, d = _half(d)
-    numbers = _rounded(groups, d[:, None] * factors, 4)
-    return numbers, _factor_pairs(factors), bits
+        numbers = np.rint(next(_stretched(groups, [-4]))).clip(-4, 3)
+        _, scales = _descended(groups, groups**2, numbers, -4, 3)
+        return _of_factors(groups, *_signed_factors(scales.reshape(len(blocks), -1), 32), 4)
+    weights = _error_weights(blocks, importance, 16)
+    _, scales = _symmetric(groups, weights, 4)
+    sums = weights.sum(axis=1).reshape(len(blocks), -1)
+    return _of_factors(groups, *_symmetric(scales.reshape(len(blocks), -1), sums, 32), 4)
 
 
 def _six_bits(blocks: Floats, importance: Floats | None) -> tuple[Any, Any, Any]:
     groups = blocks.reshape(-1, 16)
     weights = groups**2 if importance is None else importance.reshape(-1, 16)
     _, scales = _symmetric(groups, weights, 32)
-    factors, d = _signed_factors(scales.reshape(len(blocks), -1), 128)
-    bits, d = _half(d)
-    numbers = _rounded(groups, d[:, None] * factors, 32)
-    return numbers, _factor_pairs(factors), bits
+    return _of_factors(groups, *_signed_factors(scales.reshape(len(blocks), -1), 128), 32)
 
 
 def _signed_factors(scales: Floats, half: int) -> tuple[Floats, Floats]:
     """Integers from -half to half - 1 for the scales of a block [blocks, n], and the unit [blocks]."""
-    peak = _farthest(scales)
-    inverse = _divided(np.full_like(peak, -half), peak)
-    return np.rint(inverse[:, None] * scales).clip(-half, half - 1), peak / np.float32(-half)
+    factors = np.rint(next(_stretched(scales, [-half]))).clip(-half, half - 1)
+    return factors, _farthest(scales) / np.float32(-half)
 
 
-def _rounded(groups: Floats, scales: Floats, half: int) -> Bytes:
-    """The numbers of groups for the quantised scales, plus ``half``."""
-    whole = np.broadcast_to(scales.reshape(-1, 1), groups.shape)
-    return np.asarray(np.rint(_divided(groups, whole)).clip(-half, half - 1) + half).astype(np.uint8)
+def _of_factors(groups: Floats, factors: Floats, d: Floats, half: int) -> tuple[Any, Any, Any]:
+    """The numbers of groups plus ``half``, rounded again for the factors [blocks, n] of the units d [blocks]."""
+    bits, d = _half(d)
+    whole = np.broadcast_to((d[:, None] * factors).reshape(-1, 1), groups.shape)
+    numbers = np.rint(_divided(groups, whole)).clip(-half, half - 1) + half
+    return numbers.astype(np.uint8), _factor_pairs(factors), bits
 
 
 def _factor_pairs(factors: Floats) -> npt.NDArray[np.uint32]:
@@ -295,16 +300,8 @@ _AIMS, _AIMS_WITH_IMPORTANCE = (127, *_LOWEST), (*_LOWEST, *range(106, 129, 2))
 def _of_table(blocks: Floats, importance: Floats | None) -> tuple[Any, Any, Any]:
     groups = blocks.reshape(-1, 32)
     weights = groups**2 if importance is None else _error_weights(blocks, importance, 32)
-    peak, weighted = _farthest(groups), weights * groups
-    best: Any = np.full(len(groups), -1.0, np.float32)
-    scale = np.zeros(len(groups), np.float32)
-    for aim in _AIMS if importance is None else _AIMS_WITH_IMPORTANCE:
-        inverse = _divided(np.full_like(peak, aim), peak)
-        values = _VALUES[_codes(inverse[:, None] * groups)]
-        sum_xl, sum_l2 = (weighted * values).sum(axis=1), (weights * values * values).sum(axis=1)
-        gain = _divided(sum_xl * sum_xl, sum_l2)
-        better = gain > best
-        best, scale = np.where(better, gain, best), np.where(better, _divided(sum_xl, sum_l2), scale)
+    aims = _AIMS if importance is None else _AIMS_WITH_IMPORTANCE
+    _, scale = _best(groups, weights, (_VALUES[_codes(each)] for each in _stretched(groups, aims)))
     none = np.zeros((len(blocks), 0), np.uint32)
     if blocks.shape[1] == 32:
         bits, whole = _half(scale)

@@ -12,10 +12,8 @@ from one_draw import OUT, Array, Case, OneDraw, normal
 
 from glinfer.gl.context import Device
 from glinfer.kernels.published.attention import attention_scores, attention_values, concat_head
-from glinfer.kernels.published.embed import embed
-from glinfer.kernels.published.layer_norm import layer_norm
 from glinfer.kernels.published.linear import ACTIVATIONS, linear
-from glinfer.kernels.published.softmax import softmax
+from glinfer.kernels.published.rows import embed, layer_norm, softmax
 from glinfer.kernels.spec import RunValue, TensorSpec
 
 

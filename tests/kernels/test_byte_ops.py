@@ -97,38 +97,28 @@ def test_numbers_of_all_sizes_and_those_that_are_none(device: Device) -> None:
     assert np.isnan(found[0, 256:]).all(), "a group with one of them has no number at all"
 
 
-@heads_in_kernels
-def test_one_query_agrees_with_float64(device: Device, name: str, heads: Any) -> None:
-    kernels, (count, width, kv, window) = KERNELS[name], heads
-    options: dict[str, Any] = {"kv": kv, "window": window, "in_bytes": True}
-    cases = [at(position) for position in (0, 16, 69, 129)]
-    check(device, block_draw.scores_draw(kernels, count, width, 130, **options), *cases)
-    check(device, block_draw.values_draw(kernels, count, width, 130, **options), *cases)
-
-
 def runs(made: Attention, rows: int) -> list[Case]:
     return [made.case(Run(0, 60, rows)), made.case(Run(64, 3, rows)), made.case(Run(0, 100, 1))]
 
 
-@heads_in_kernels
-def test_many_queries_agree_with_float64(device: Device, name: str, heads: Any) -> None:
-    kernels, (count, width, kv, window) = KERNELS[name], heads
-    options: dict[str, Any] = {"kv": kv, "window": window, "in_bytes": True}
-    scores = tile_scores_draw(kernels, count, width, 24, **options)
-    check(device, scores.one, *runs(scores, 19))
-    values, step = tile_values_draw(kernels, count, width, 24, **options), 16 if kernels.quad else 4
-    check(device, values.one, *[with_scores(values, case, random_scores(values), step) for case in runs(values, 19)])
+def sequences(made: Attention, rows: int) -> list[Case]:
+    return [made.case(Run(0, 40), Run(64, 0), Run(128, 63))]
 
 
 @heads_in_kernels
-def test_queries_of_many_sequences_agree_with_float64(device: Device, name: str, heads: Any) -> None:
+def test_attention_agrees_with_float64(device: Device, name: str, heads: Any) -> None:
+    """Of one query, of many queries of a sequence, and of a query of each of many sequences."""
     kernels, (count, width, kv, window) = KERNELS[name], heads
     options: dict[str, Any] = {"kv": kv, "window": window, "in_bytes": True}
-    places = Run(0, 40), Run(64, 0), Run(128, 63)
-    scores = row_scores_draw(kernels, count, width, 3, **options)
-    check(device, scores.one, scores.case(*places))
-    values, step = row_values_draw(kernels, count, width, 3, **options), 16 if kernels.quad else 4
-    check(device, values.one, with_scores(values, values.case(*places), random_scores(values), step))
+    for make in (block_draw.scores_draw, block_draw.values_draw):
+        check(device, make(kernels, count, width, 130, **options), *map(at, (0, 16, 69, 129)))
+    step = 16 if kernels.quad else 4
+    many = (tile_scores_draw, tile_values_draw, runs, 24), (row_scores_draw, row_values_draw, sequences, 3)
+    for make_scores, make_values, cases, rows in many:
+        scores, values = (make(kernels, count, width, rows, **options) for make in (make_scores, make_values))
+        check(device, scores.one, *cases(scores, 19))
+        given = [with_scores(values, case, random_scores(values), step) for case in cases(values, 19)]
+        check(device, values.one, *given)
 
 
 def test_what_does_not_fit_is_refused() -> None:

@@ -14,8 +14,8 @@ from tiers import tiered
 from glinfer.errors import PlanError
 from glinfer.gl.context import Device
 from glinfer.gl.layouts.blocks import BlockLayout
-from glinfer.kernels.fused.convolve import PARTS, part_floats, short_conv, store_gated
-from glinfer.kernels.fused.rows import BASE, POSITION, RowInterleaved
+from glinfer.kernels.fused.convolve import PARTS, short_conv, store_gated
+from glinfer.kernels.fused.rows import BASE, POSITION, RowInterleaved, padded
 from glinfer.kernels.options import KernelOptions
 from glinfer.lower.fused.rows import slots_for
 
@@ -35,7 +35,7 @@ PLACES = {
 
 def joined(seed: int, rows: int, width: int, *, read: Sequence[int]) -> Array:
     """B | C | x of some rows, each of whole blocks that end with zeros; NaN in the parts that nobody reads."""
-    parts = np.zeros((rows, PARTS, part_floats(width)), np.float32)
+    parts = np.zeros((rows, PARTS, padded(width)), np.float32)
     parts[:, :, :width] = normal(seed, rows, PARTS, width)
     for number in set(range(PARTS)) - set(read):
         parts[:, number] = np.nan
@@ -62,10 +62,8 @@ def conv_draw(kernels: KernelOptions, rows: int, width: int, length: int, *, bia
     shared: dict[str, Any] = {"length": length, "kernels": kernels}
     if rows:
         one, slots = over(kernels, rows)
-        x, out = (
-            one.interleaved("x", joined(1, slots * one.count, width, read=[1])),
-            one.deal(OUT, slots, width, "cache"),
-        )
+        x = one.interleaved("x", joined(1, slots * one.count, width, read=[1]))
+        out = one.deal(OUT, slots, width, "cache")
         shared |= {"rows": one.table(slots * one.count), "slots": "row_slots"}
     else:
         one = BlockDraw(kernels, {"position": (0, SLOTS - 1)})
@@ -82,30 +80,25 @@ def conv_draw(kernels: KernelOptions, rows: int, width: int, length: int, *, bia
     return one.draw(short_conv("draw", x, cache, taps, out, **shared))
 
 
+def at_places(one: BlockDraw, places: Sequence[tuple[int, int]]) -> Case:
+    return first_rows(one, len(places), **stored(one, places).arrays)
+
+
 @tiered("place", range(len(SHAPES)), keep=(1, 3))
 def test_convolutions_of_rows_agree_with_float64(device: Device, place: int) -> None:
     """What a row does not see is NaN: tokens of other sequences, and those after its own."""
     width, length, biased = SHAPES[place]
-    one = conv_draw(
-        KERNELS[("plain", "llvmpipe", "GPU", "one by one", "mantissa")[place]], 19, width, length, biased=biased
-    )
-    cases = []
-    for places in PLACES.values():
-        case = stored(one, places)
-        cases.append(Case(first_rows(one, len(places)).values, case.arrays, case.real))
-    check(device, one, *cases)
+    name = ("plain", "llvmpipe", "GPU", "one by one", "mantissa")[place]
+    one = conv_draw(KERNELS[name], 19, width, length, biased=biased)
+    check(device, one, *[at_places(one, places) for places in PLACES.values()])
 
 
 @tiered(("name", "shape"), [("one by one", SHAPES[3]), ("llvmpipe", SHAPES[2])])
 def test_a_row_alone_has_the_bits_that_it_has_among_others(device: Device, name: str, shape: Any) -> None:
     kernels, (width, length, biased) = KERNELS[name], shape
-    one, many = (
-        conv_draw(kernels, 0, width, length, biased=biased),
-        conv_draw(kernels, 19, width, length, biased=biased),
-    )
+    one, many = (conv_draw(kernels, rows, width, length, biased=biased) for rows in (0, 19))
     places = [(0, position) for position in range(19)]
-    case = stored(many, places)
-    together = check(device, many, Case(first_rows(many, 19).values, case.arrays, case.real))[0]
+    together = check(device, many, at_places(many, places))[0]
     x = many.arrays["x"]
     found = check(device, one, *[Case({"position": place}, {"x": x[place : place + 1]}) for place in range(19)])
     assert np.array_equal(np.concatenate(found), together[:19])

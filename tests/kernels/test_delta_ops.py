@@ -32,8 +32,8 @@ from glinfer.kernels.fused.delta import (
     delta_unit,
     input_ring,
 )
-from glinfer.kernels.fused.gates import gate_heads
 from glinfer.kernels.fused.rows import BASE, POSITION, RowInterleaved
+from glinfer.kernels.fused.rowwise import gate_heads
 from glinfer.kernels.fused.scan import scan_gate, scan_norm, scan_row
 from glinfer.kernels.fused.tiles import store_row, store_rows
 from glinfer.kernels.options import KernelOptions

@@ -23,10 +23,9 @@ from tiers import tiered
 
 from glinfer.gl.context import Device
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BlockLayout
-from glinfer.kernels.fused.merge import merge_rows
 from glinfer.kernels.fused.norms import normalize_rows
-from glinfer.kernels.fused.pool import KINDS, pool_rows
 from glinfer.kernels.fused.rows import BASE, LAST, POSITION, row_table
+from glinfer.kernels.fused.rowwise import POOLINGS, merge_rows, pool_rows
 from glinfer.kernels.options import KernelOptions
 
 pytestmark = pytest.mark.gl
@@ -73,9 +72,9 @@ def pool_draw(kernels: KernelOptions, cols: int, spans: list[tuple[int, int, int
     return one, Case({"text_slots": slots}, {TABLE: texts}, real)
 
 
-@tiered("place", range(2 * len(KINDS)), keep=len(KINDS))
+@tiered("place", range(2 * len(POOLINGS)), keep=len(POOLINGS))
 def test_pooling(device: Device, place: int) -> None:
-    kernels, how = KERNELS[("llvmpipe", "plain", "one by one")[place % 3]], list(KINDS)[place % len(KINDS)]
+    kernels, how = KERNELS[("llvmpipe", "plain", "one by one")[place % 3]], list(POOLINGS)[place % len(POOLINGS)]
     spans = [(0, 0, 0), (8, 0, 22), (32, 3, 9), (48, 5, 5), *((56 + 8 * n, n % 2, 3 + n % 4) for n in range(9))]
     one, case = pool_draw(kernels, 70, spans, how)
     check(device, one, case)

@@ -20,11 +20,11 @@ from glinfer.gl.layouts.flat import FlatLayout
 from glinfer.gl.layouts.packing import GemvLayout
 from glinfer.kernels.flat.activate import gate
 from glinfer.kernels.flat.experts import expert_weight
-from glinfer.kernels.fused.expert_groups import SPAN, few_rows, group_experts, most_groups, place_experts, tally_experts
-from glinfer.kernels.fused.experts import join_rows, mix_experts, padded, route
+from glinfer.kernels.fused.expert_groups import SPAN, few_rows, group_draws, most_groups
+from glinfer.kernels.fused.experts import join_rows, mix_experts, route
 from glinfer.kernels.fused.gemm import gemm
 from glinfer.kernels.fused.low_rank import ADAPTER, ADAPTER_WORD, CHOICE_FLOATS, LowRankSum, lora_down
-from glinfer.kernels.fused.rows import row_table
+from glinfer.kernels.fused.rows import padded, row_table
 from glinfer.kernels.options import KernelOptions
 
 pytestmark = pytest.mark.gl
@@ -375,24 +375,18 @@ def test_choices_are_dealt_to_groups_of_their_experts(device: Device, place: int
     kernels = KERNELS[("GPU", "llvmpipe", "one by one", "mantissa")[place]]
     experts, rows = GROUPED[place]
     targets, held = kernels.rows_per_draw, rows - 2
-    one, choice, tally = groups_draw(kernels, experts, rows, held)
-    given = one.blocks("choice", choice)
-    out = one.out(one.layout(len(tally), experts.count))
-    one.draw(tally_experts("draw", given, out, experts, rows="rows", kernels=kernels))
-    (found,) = check(device, one, all_rows(held))
-    assert np.array_equal(found, tally)
-    made = {}
-    shared = {"targets": targets, "rows": "rows", "kernels": kernels}
-    groups = most_groups(rows, targets, experts)
-    shapes = {"places": (place_experts, rows, experts.used), "groups": (group_experts, groups, targets)}
-    for name, (build, slots, each) in shapes.items():
-        one, choice, tally = groups_draw(kernels, experts, rows, held)
-        given, counts = one.blocks("choice", choice), one.blocks("tally", tally)
-        out = one.out(one.layout(slots, CHOICE_FLOATS * each))
-        one.draw(build("draw", given, counts, out, experts, **shared))  # type: ignore[operator]
-        (found,) = check(device, one, all_rows(held))
-        made[name] = found.reshape(-1, CHOICE_FLOATS)
-    places, members = made["places"][: held * experts.used], made["groups"]
+    groups, made = most_groups(rows, targets, experts), []
+    tally = groups_draw(kernels, experts, rows, held)[2]
+    shapes = tally.shape, (rows, CHOICE_FLOATS * experts.used), (groups, CHOICE_FLOATS * targets)
+    for number, shape in enumerate(shapes):
+        one, choice, _ = groups_draw(kernels, experts, rows, held)
+        given, out = one.blocks("choice", choice), one.out(one.layout(*shape))
+        tensors = given, one.blocks("tally", tally) if number else out, out, out
+        draws = group_draws("draw", *tensors, experts, targets=targets, rows="rows", kernels=kernels)
+        made += check(device, one.draw(draws[number]), all_rows(held))
+    assert np.array_equal(made[0], tally)
+    places, members = (each.reshape(-1, CHOICE_FLOATS) for each in made[1:])
+    places = places[: held * experts.used]
     at = places[:, 2].astype(int)
     assert len(set(at)) == len(at)
     assert np.array_equal(members[at, 0], np.repeat(np.arange(held), experts.used))

@@ -94,17 +94,6 @@ def test_products_agree_with_float64(device: Device, place: int) -> None:
     check(device, one, *cases_of(form), what=f"{weights} {outputs}×{inputs} {form} {name}")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("turn", range(len(FORMS) + len(SHARED_FORMS)))
-def test_every_form_of_a_product_agrees_with_float64(device: Device, turn: int) -> None:
-    form = [*FORMS, *SHARED_FORMS][turn]
-    shares = list(KERNELS) if form in FORMS else ("GPU", "one by one, looked up", "mantissa")
-    weights, (outputs, inputs) = ("q8", "bf16", "Q5_1")[turn % 3], SIZES[1:][turn % (len(SIZES) - 1)]
-    inputs = whole_blocks(weights, inputs) if weights in BLOCKS else inputs
-    one = gemv_draw(weights, KERNELS[shares[turn % len(shares)]], outputs, inputs, **form)
-    check(device, one, *cases_of(form), what=f"{weights} {outputs}×{inputs} {form}")
-
-
 def cases_of(form: dict[str, Any]) -> list[Case]:
     """Runs at the first and the last position that a product has."""
     last = form.get("slots", 70 if "turn" in form else 1) - 1
@@ -283,17 +272,26 @@ def embedding(token: int, position: int) -> Case:
     return Case({"token": token, "position": position})
 
 
-@with_kernels("llvmpipe", "one by one", "GPU")
-def test_embeddings_agree_with_float64(device: Device, kernels: KernelOptions) -> None:
-    one = embed_draw(kernels, 37, 11, 70, weights="f16" if kernels.lookup_texture else "f32")
-    runs = [(0, 0), (36, 10), (5, 3), (-1, 1), (-1, 10)]
-    check(device, one, *[embedding(token, position) for token, position in runs])
-
-
-@tiered(("vocab", "context", "dim"), [(1, 1, 1), (40, 40, 65)])
-def test_embeddings_of_odd_sizes_agree_with_float64(device: Device, vocab: int, context: int, dim: int) -> None:
-    one = embed_draw(KERNELS["llvmpipe"], vocab, context, dim)
-    check(device, one, embedding(vocab - 1, context - 1), embedding(0, 0))
+@tiered(
+    ("name", "size", "edge"),
+    [
+        ("llvmpipe", (37, 11, 70), 2048),
+        ("llvmpipe", (1, 1, 1), 2048),
+        ("plain", (300, 200, 30), 128),
+        ("one by one", (37, 11, 70), 2048),
+        ("GPU", (37, 11, 70), 2048),
+        ("llvmpipe", (40, 40, 65), 2048),
+    ],
+    keep=3,
+)
+def test_embeddings_agree_with_float64(device: Device, name: str, size: tuple[int, int, int], edge: int) -> None:
+    """Of odd sizes, and of tables in several stacks; the first and last rows of each, and tokens chosen before."""
+    (vocab, context, _), kernels = size, KERNELS[name]
+    one = embed_draw(kernels, *size, weights="f16" if kernels.lookup_texture else "f32", edge=edge)
+    assert dict(one.spec.defines)["WTE_STACK"] == min(vocab, edge)
+    rows = {(0, 0), (vocab - 1, context - 1), (vocab // 2, context // 3), (-1, context // 2), (-1, context - 1)}
+    rows |= {(127, 127), (128, 128)} if edge == 128 else set()
+    check(device, one, *[embedding(token, position) for token, position in rows if token >= 0 or position > 0])
 
 
 @tiered("place", range(0, len(BLOCK_FORMS), 2), keep=(2, 7))
@@ -309,13 +307,6 @@ def test_embeddings_out_of_blocks_are_the_table_rounded_once(device: Device, pla
         row = table[int(case.values["token"])] * scale + (one.arrays["wpe"][3] if positions else 0)
         assert np.abs(found[0] - row).max() <= 3e-7 * np.abs(row).max()
     check(device, one, embedding(-1, 4), tolerance=3e-7)
-
-
-def test_tables_in_several_stacks_agree_with_float64(device: Device) -> None:
-    one = embed_draw(PLAIN, 300, 200, 30, edge=128)
-    assert dict(one.spec.defines)["WTE_STACK"] == 128
-    runs = [(0, 0), (127, 127), (128, 128), (299, 199), (-1, 130)]
-    check(device, one, *[embedding(token, position) for token, position in runs])
 
 
 def test_every_position_takes_the_choice_of_the_one_before(device: Device) -> None:

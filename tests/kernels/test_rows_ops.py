@@ -463,17 +463,6 @@ def test_choices_are_the_samplers(device: Device, kernels: KernelOptions) -> Non
         assert len({best_candidate(row) for row in found}) > 5
 
 
-def test_of_equal_logits_the_lowest_id_wins_in_every_row(device: Device) -> None:
-    one = pick_draw(PLAIN, 300, 11)
-    one.arrays[TABLE][:, NOISE] = 0
-    logits = np.full((12, 300), -3.0, dtype=np.float32)
-    equal: list[list[int]] = [[7, 8], [8, 7 + 64], [0, 299], [64, 128, 63], list(range(300)), [299]]
-    for row in range(12):
-        logits[row, equal[row % 6]] = 1.5
-    found = check(device, one, first_rows(one, 11, x=logits), tolerance=0)[0][:11]
-    assert [best_candidate(row) for row in found] == [min(equal[row % 6]) for row in range(11)]
-
-
 # Limits and OpenGLs
 
 

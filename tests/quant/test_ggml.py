@@ -88,13 +88,6 @@ def test_the_shader_numbers_the_formats_as_python_does() -> None:
     assert sorted(form.number for form in BLOCK_FORMATS.values()) == list(range(1, len(BLOCK_FORMATS) + 1))
 
 
-@each_case("name", GGML)
-def test_blocks_are_as_large_as_in_ggml(gguf: Any, name: str) -> None:
-    weights, nbytes = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[name]]
-    form = BLOCK_FORMATS[name]
-    assert (form.weights, form.nbytes) == (weights, nbytes)
-
-
 @each_case("name", PACKED)
 @each_case("shape", [(1, 64), (3, 2, 96)])
 def test_packed_weights_are_near(gguf: Any, name: str, shape: tuple[int, ...]) -> None:

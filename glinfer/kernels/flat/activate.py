@@ -11,21 +11,18 @@ from glinfer.kernels.flat.draws import flat_draw, same_shape
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.published.linear import activate, activation_number
 from glinfer.kernels.routing import gate_defines, gated
-from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
+from glinfer.kernels.spec import Array, DrawSpec, Params, Shapes, TensorSpec, float64, op
 
 
 def activation(
     name: str, kind: str, x: TensorSpec, out: TensorSpec, *, activation: str, kernels: KernelOptions
 ) -> DrawSpec:
-    """``out = activation(x)``, element by element; x and out [R, C], computed in float32.
-
-    Raises:
-        PlanError: there is no such activation, or a tensor has another layout.
-    """
+    """``out = activation(x)``, element by element; x and out [R, C], computed in float32."""
     defines = [("ACTIVATION", activation_number(name, activation))]
     return flat_draw(name, kind, "activation", {"x": x}, [out], kernels=kernels, defines=defines)
 
 
+@op("activation", ("x",), (), same_shape)
 def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     (x,) = float64(inputs, ["x"])
     return np.asarray(activate(x[: size[0]], int(params["ACTIVATION"])))
@@ -59,10 +56,10 @@ def xielu_of(x: Array, positive: float, negative: float) -> Array:
 
 def _check_xielu(shapes: Shapes, params: Params) -> None:
     same_shape(shapes, params)
-    for name in ("positive", "negative"):
-        shapes.expect(name, 1, 1)
+    shapes.expect(("positive", "negative"), 1, 1)
 
 
+@op("xielu", ("x", "positive", "negative"), (), _check_xielu)
 def _oracle_xielu(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     x, positive, negative = float64(inputs, ["x", "positive", "negative"])
     return xielu_of(x[: size[0]], positive[0, 0], negative[0, 0])
@@ -85,9 +82,6 @@ def gate(
     The gate is x and up a separate tensor, both [R, N]; or x [R, 2·N] has both in each row, the gate in its first
     half, or without ``gate_first`` in its second. ``experts`` may bound both, see
     :class:`glinfer.families.layer.Experts`.
-
-    Raises:
-        PlanError: there is no such activation, or a tensor has another layout.
     """
     defines = [
         ("ACTIVATION", activation_number(name, activation)),
@@ -104,6 +98,7 @@ def _check_gate(shapes: Shapes, params: Params) -> None:
     shapes.expect("up", rows, cols)
 
 
+@op("gate", ("x",), ("up",), _check_gate)
 def _oracle_gate(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     rows, cols = size
     (x,) = float64(inputs, ["x"])
@@ -113,8 +108,3 @@ def _oracle_gate(inputs: Mapping[str, Array], params: Params, size: tuple[int, i
     else:
         gates, ups = x[:rows], float64(inputs, ["up"])[0][:rows]
     return gated(gates, ups, params)
-
-
-register(Op("activation", ("x",), (), same_shape, _oracle))
-register(Op("xielu", ("x", "positive", "negative"), (), _check_xielu, _oracle_xielu))
-register(Op("gate", ("x",), ("up",), _check_gate, _oracle_gate))

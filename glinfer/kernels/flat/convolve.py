@@ -8,7 +8,7 @@ import numpy as np
 
 from glinfer.kernels.flat.draws import flat_draw
 from glinfer.kernels.options import KernelOptions
-from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
+from glinfer.kernels.spec import Array, DrawSpec, Params, Shapes, TensorSpec, float64, op
 
 
 def causal_conv(
@@ -44,6 +44,7 @@ def _check(shapes: Shapes, params: Params) -> None:
     shapes.expect("bias", 1, cols)
 
 
+@op("causal_conv", ("x", "taps"), ("bias",), _check)
 def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     x, taps = float64(inputs, ["x", "taps"])
     bias = float64(inputs, ["bias"])[0] if params["BIASED"] else np.zeros((1, size[1]))
@@ -53,6 +54,3 @@ def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) 
         seen = x[max(first, row + 1 - len(taps)) : row + 1]
         found[row] += (taps[len(taps) - len(seen) :] * seen).sum(axis=0)
     return found
-
-
-register(Op("causal_conv", ("x", "taps"), ("bias",), _check, _oracle))

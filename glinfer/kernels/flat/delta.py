@@ -9,7 +9,7 @@ import numpy as np
 from glinfer.errors import PlanError
 from glinfer.kernels.flat.draws import flat_draw
 from glinfer.kernels.options import KernelOptions
-from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
+from glinfer.kernels.spec import Array, DrawSpec, Params, Shapes, TensorSpec, float64, given, op
 
 DELTA_EPS = 1e-6
 """Added to the sum of squares before queries and keys are divided by its root, as in training."""
@@ -65,7 +65,7 @@ def delta_rule(
         ("SCALE", float(scale)),
         ("NORMALIZE", int(norm_eps is not None)),
         ("EPS", float(norm_eps or 0.0)),
-        *([("SCAN", 1)] if scan else []),
+        *given(SCAN=scan),
     ]
     return flat_draw(name, kind, "delta_rule", inputs, [out], kernels=kernels, defines=defines)
 
@@ -93,10 +93,10 @@ def softplus(
 def _check_squash(shapes: Shapes, params: Params) -> None:
     rows, cols = shapes.by_name["output"]
     shapes.expect("x", rows, cols)
-    for name in ("rate", "shift"):
-        shapes.expect(name, 1, cols)
+    shapes.expect(("rate", "shift"), 1, cols)
 
 
+@op("squash", ("x",), ("rate", "shift"), _check_squash)
 def _oracle_squash(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     x = float64(inputs, ["x"])[0][: size[0]]
     if params["DECAY"] == 2:
@@ -113,12 +113,11 @@ def _check(shapes: Shapes, params: Params) -> None:
     shapes.require(rows % heads == 0, f"{rows} rows of results; expected a multiple of {heads} heads")
     shapes.require(heads % key_heads == 0, f"{heads} heads of values cannot share {key_heads} of keys")
     shapes.expect("v", rows, cols)
-    for name in ("q", "k"):
-        shapes.expect(name, rows // heads * key_heads, shapes.by_name["k"][1])
-    for name in ("g", "beta"):
-        shapes.expect(name, rows // heads, heads)
+    shapes.expect(("q", "k"), rows // heads * key_heads, shapes.by_name["k"][1])
+    shapes.expect(("g", "beta"), rows // heads, heads)
 
 
+@op("delta_rule", ("q", "k", "v", "g", "beta"), (), _check)
 def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     q, k, v, g, beta = float64(inputs, ["q", "k", "v", "g", "beta"])
     rows, heads = beta.shape
@@ -140,16 +139,12 @@ def of_values(vectors: Array, heads: int, *, in_turn: bool) -> Array:
     return np.tile(vectors, (1, shared, 1)) if in_turn else np.repeat(vectors, shared, axis=1)
 
 
-def gated_delta(
-    q: Array, k: Array, v: Array, g: Array, beta: Array, state: Array | None = None, *, scan: bool = False
-) -> tuple[Array, Array]:
+def gated_delta(q: Array, k: Array, v: Array, g: Array, beta: Array, *, scan: bool = False) -> tuple[Array, Array]:
     """For an oracle: the results [T, H, D_V] of T tokens, and the state [H, D_K, D_V] after them.
 
-    q and k [T, H, D_K], v [T, H, D_V], g and beta [T, H]; ``state`` is the state before them, zeros by default.
-    A ``scan`` writes values times beta instead of corrections.
+    q and k [T, H, D_K], v [T, H, D_V], g and beta [T, H]. A ``scan`` writes values times beta instead of corrections.
     """
-    found = np.zeros(v.shape)
-    state = np.zeros((*k.shape[1:], v.shape[-1])) if state is None else state
+    found, state = np.zeros(v.shape), np.zeros((*k.shape[1:], v.shape[-1]))
     for token in range(len(v)):
         state = state * np.exp(g[token])[:, None, None]
         known = 0.0 if scan else np.einsum("hkv,hk->hv", state, k[token])
@@ -157,7 +152,3 @@ def gated_delta(
         state = state + k[token][:, :, None] * change[:, None]
         found[token] = np.einsum("hkv,hk->hv", state, q[token])
     return found, state
-
-
-register(Op("delta_rule", ("q", "k", "v", "g", "beta"), (), _check, _oracle))
-register(Op("squash", ("x",), ("rate", "shift"), _check_squash, _oracle_squash))

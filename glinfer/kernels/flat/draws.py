@@ -1,7 +1,7 @@
 """The base draw of all ops over tensors of any shape; their layout is :mod:`glinfer.gl.layouts.flat`.
 
-Every builder takes the draw's ``name``, its ``kind`` (a group in tables) and the renderer's ``kernels``, and raises
-PlanError if a tensor is not in the flat layout.
+Every builder takes the draw's ``name``, its ``kind`` (a group in tables) and the renderer's ``kernels``. It raises
+PlanError if a tensor is not in the flat layout, or for the name of an activation or operation that does not exist.
 """
 
 from __future__ import annotations
@@ -23,11 +23,7 @@ Scratch = Callable[[str, int, int], TensorSpec]
 
 
 def flat_layout(draw: str, tensor: TensorSpec) -> FlatLayout:
-    """The flat layout of a tensor.
-
-    Raises:
-        PlanError: the tensor has another layout.
-    """
+    """The flat layout of a tensor."""
     if not isinstance(tensor.layout, FlatLayout):
         raise PlanError(f"draw {draw}: {tensor.name} is not in the flat layout, four elements a texel")
     return tensor.layout
@@ -56,9 +52,6 @@ def flat_draw(
     ``inputs`` are tensors by sampler; None is left out. The defines are each input's layout as ``<SAMPLER>_TEXELS``,
     ``_WIDTH`` and ``_HEIGHT``, the outputs' layout as ``OUT_…``, their columns as ``OUT_COLS``, and ``defines``.
     ``settings`` are further fields of :class:`glinfer.kernels.spec.DrawSpec`.
-
-    Raises:
-        PlanError: a tensor has another layout.
     """
     places: list[Define] = []
     given = {sampler: tensor for sampler, tensor in inputs.items() if tensor is not None}

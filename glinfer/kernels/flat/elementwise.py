@@ -11,7 +11,7 @@ from glinfer.errors import PlanError
 from glinfer.kernels.flat.draws import Define, flat_draw, same_shape
 from glinfer.kernels.flat.strided import MAX_AXES, Axis, axes_in, bounds, collapsed, walk, walk_defines
 from glinfer.kernels.options import KernelOptions
-from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
+from glinfer.kernels.spec import Array, DrawSpec, Params, Shapes, TensorSpec, float64, op
 
 OPERATIONS = {"add": 0, "subtract": 1, "multiply": 2, "divide": 3}
 """The operations on two tensors, and their numbers in shaders/arithmetic.frag."""
@@ -56,9 +56,6 @@ def arithmetic(
         out: [R, C].
         operation: one of :data:`OPERATIONS`.
         axes: walk of out's rows over those of x and y, see :func:`broadcast_axes`; by default that of matrices.
-
-    Raises:
-        PlanError: there is no such operation, or a tensor has another layout.
     """
     if operation not in OPERATIONS:
         raise PlanError(f"draw {name}: operation {operation!r}; known: {', '.join(OPERATIONS)}")
@@ -81,6 +78,7 @@ def _check_arithmetic(shapes: Shapes, params: Params) -> None:
         shapes.require(least >= 0 and most < found, f"it reads rows {least} to {most} of {operand}, which has {found}")
 
 
+@op("arithmetic", ("x", "y"), (), _check_arithmetic)
 def _oracle_arithmetic(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     x, y = float64(inputs, ["x", "y"])
     of_x, of_y = walk(axes_in(params, size[0]), size[0])
@@ -94,10 +92,7 @@ def scale(name: str, kind: str, x: TensorSpec, out: TensorSpec, *, factor: float
     return flat_draw(name, kind, "scale", {"x": x}, [out], kernels=kernels, uniforms=[("factor", float(factor))])
 
 
+@op("scale", ("x",), (), same_shape)
 def _oracle_scale(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     (x,) = float64(inputs, ["x"])
     return float(params["factor"]) * x[: size[0]]
-
-
-register(Op("arithmetic", ("x", "y"), (), _check_arithmetic, _oracle_arithmetic))
-register(Op("scale", ("x",), (), same_shape, _oracle_scale))

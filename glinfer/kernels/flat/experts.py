@@ -11,7 +11,7 @@ from glinfer.families.layer import Experts
 from glinfer.kernels.flat.draws import flat_draw
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.routing import route_defines, routed
-from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
+from glinfer.kernels.spec import Array, DrawSpec, Params, Shapes, TensorSpec, float64, op
 
 
 def expert_weight(
@@ -41,10 +41,8 @@ def _check(shapes: Shapes, params: Params) -> None:
     shapes.require(0 <= params["expert"] < params["EXPERTS"], f"there is no expert {params['expert']}")
 
 
+@op("expert_weight", ("logits",), ("bias",), _check)
 def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     (logits,) = float64(inputs, ["logits"])
     chosen, weights = routed(logits[: size[0]], params, inputs.get("bias"))
     return np.asarray(np.where(chosen == params["expert"], weights, 0.0).sum(axis=1, keepdims=True))
-
-
-register(Op("expert_weight", ("logits",), ("bias",), _check, _oracle))

@@ -11,7 +11,7 @@ from glinfer.errors import InputError, PlanError
 from glinfer.gl.layouts.flat import LANES
 from glinfer.kernels.flat.draws import Define, flat_draw
 from glinfer.kernels.options import KernelOptions
-from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, looked_up, register
+from glinfer.kernels.spec import Array, DrawSpec, Params, Shapes, TensorSpec, float64, looked_up, op
 from glinfer.quant.formats import BY_NUMBER, block_format
 from glinfer.quant.ggml import table_of
 
@@ -104,6 +104,10 @@ def _check_lookup(shapes: Shapes, params: Params) -> None:
     shapes.require(rows * cols >= wanted, f"ids has {rows * cols} elements for {wanted} rows of the output")
 
 
+_LOOKUP: dict[str, Any] = {"either": ("weight", "output"), "parts": looked_up("weight")}
+
+
+@op("lookup", ("ids", "weight"), ("images",), _check_lookup, ("ids",), **_LOOKUP)
 def _lookup(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     table = table_of(inputs["weight"], int(params["FORMAT"]), int(params["OUT_COLS"]))
     ids = inputs["ids"].reshape(-1)[: size[0]]
@@ -125,14 +129,8 @@ def _check_positions(shapes: Shapes, params: Params) -> None:
     shapes.require(first >= 0 and last < positions, f"positions {first} to {last}; table has 0 to {positions - 1}")
 
 
+@op("position_add", ("x", "table"), (), _check_positions, parts=looked_up("table"))
 def _add_positions(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     x, table = float64(inputs, ["x", "table"])
     positions = int(params["offset"]) + np.arange(size[0]) % int(params["LENGTH"])
     return np.asarray(x[: size[0]] + table[np.minimum(positions, len(table) - 1)])
-
-
-_EITHER = ("weight", "output")
-register(
-    Op("lookup", ("ids", "weight"), ("images",), _check_lookup, _lookup, ("ids",), _EITHER, parts=looked_up("weight"))
-)
-register(Op("position_add", ("x", "table"), (), _check_positions, _add_positions, parts=looked_up("table")))

@@ -13,7 +13,19 @@ from glinfer.kernels.flat.product import PLAIN, Finish, Product, Strategy
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.published.attention import MASKED
 from glinfer.kernels.published.linear import activate, activation_number, soft_cap
-from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, no_oracle, register
+from glinfer.kernels.spec import (
+    Array,
+    DrawSpec,
+    Op,
+    Params,
+    Shapes,
+    TensorSpec,
+    float64,
+    given,
+    no_oracle,
+    op,
+    register,
+)
 from glinfer.quant.ggml import table_of
 
 
@@ -66,7 +78,7 @@ def matmul(
         defines.append(("PART_UNITS", strategy.part_units(product.units)))
     if blended:  # each instance computes a part of k, and blending adds them
         blending = {"instances": parts, "adds": True, "clears": "all", "vertex": "common/parts.vert"}
-        defines.append(("BLENDED", 1))
+    defines += given(BLENDED=blended)
     inputs = {"x": x, "weight": weight, **here.inputs()}
     how: dict[str, Any] = {"kernels": kernels, "defines": defines, "uniforms": here.uniforms(), **blending}
     draw = flat_draw(name, kind, "matvec" if matvec else "matmul", inputs, outputs, **how)
@@ -118,6 +130,10 @@ def _matrices(params: Params, which: str, count: int) -> list[int]:
     return [int(np.dot(index, steps)) for index in np.ndindex(*shape)]
 
 
+_AFTER = ("bias", "residual")
+
+
+@op("matmul", ("x", "weight"), _AFTER, _check, either=("weight",))
 def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     if not _plain(params):
         return no_oracle(inputs, params, size)
@@ -147,7 +163,5 @@ def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) 
     return np.asarray(y)
 
 
-_AFTER = ("bias", "residual")
-register(Op("matmul", ("x", "weight"), _AFTER, _check, _oracle, either=("weight",)))
 register(Op("matvec", ("x", "weight"), _AFTER, either=("weight",)))
 register(Op("finish", ("x0",), (*(f"x{i}" for i in range(1, 8)), *_AFTER)))

@@ -17,7 +17,7 @@ from glinfer.gl.layouts.matrix import FORMATS, Extent
 from glinfer.kernels.flat.draws import Define, flat_draw
 from glinfer.kernels.flat.strided import MAX_AXES, Axis, axes_in, bounds, collapsed, walk, walk_defines
 from glinfer.kernels.options import KernelOptions
-from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, register
+from glinfer.kernels.spec import Array, DrawSpec, Params, Shapes, TensorSpec, given, op
 
 MAX_RUNS = 2
 MAX_PARTS = 8
@@ -28,12 +28,7 @@ def _kind_of_elements(name: str, x: TensorSpec, out: TensorSpec, *, converts: bo
     whole, into_whole = FORMATS[x.format].is_integer, FORMATS[out.format].is_integer
     if x.format != out.format and (not converts or into_whole):
         raise PlanError(f"draw {name}: {x.name} has format {x.format} and {out.name} {out.format}; expected one format")
-    defines: list[Define] = [("WHOLE", 1)] if whole else []
-    if whole and not into_whole:
-        defines.append(("TO_FLOAT", 1))
-    if x.format != out.format == "rgba16f":
-        defines.append(("TO_HALF", 1))
-    return defines
+    return given(WHOLE=whole, TO_FLOAT=whole and not into_whole, TO_HALF=x.format != out.format == "rgba16f")
 
 
 def strided_axes(axes: Sequence[Axis], cols: int) -> tuple[list[Axis], list[Axis]]:
@@ -125,6 +120,10 @@ def _check_strided_copy(shapes: Shapes, params: Params) -> None:
         )
 
 
+_EITHER = ("x", "output")
+
+
+@op("strided_copy", ("x",), (), _check_strided_copy, either=_EITHER)
 def _oracle_strided_copy(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     rows, cols = size
     row_of_row, col_of_row = walk(axes_in(params, rows), rows)
@@ -159,6 +158,7 @@ def _check_repack(shapes: Shapes, params: Params) -> None:
     shapes.require(prod(x) == prod(output), f"x is {list(x)} and output {list(output)}; expected as many elements")
 
 
+@op("repack", ("x",), (), _check_repack, either=_EITHER)
 def _oracle_repack(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     return inputs["x"].reshape(-1)[: prod(size)].reshape(size)
 
@@ -216,6 +216,10 @@ def _check_concat(shapes: Shapes, params: Params) -> None:
         shapes.expect("output", rows, total)
 
 
+_MORE_PARTS = tuple(f"x{number}" for number in range(1, MAX_PARTS))
+
+
+@op("concat", ("x0",), _MORE_PARTS, _check_concat, either=("x0", *_MORE_PARTS, "output"))
 def _oracle_concat(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     parts = [inputs[f"x{number}"] for number in range(int(params["PARTS"]))]
     if not params.get("PERIOD"):
@@ -223,10 +227,3 @@ def _oracle_concat(inputs: Mapping[str, Array], params: Params, size: tuple[int,
     groups = len(parts[0]) // int(params["SIZE0"])
     grouped = [part.reshape(groups, -1, part.shape[1]) for part in parts]
     return np.concatenate(grouped, axis=1).reshape(-1, parts[0].shape[1])[: size[0]]
-
-
-_MORE_PARTS = tuple(f"x{number}" for number in range(1, MAX_PARTS))
-_EITHER = ("x", "output")
-register(Op("strided_copy", ("x",), (), _check_strided_copy, _oracle_strided_copy, either=_EITHER))
-register(Op("repack", ("x",), (), _check_repack, _oracle_repack, either=_EITHER))
-register(Op("concat", ("x0",), _MORE_PARTS, _check_concat, _oracle_concat, either=("x0", *_MORE_PARTS, "output")))

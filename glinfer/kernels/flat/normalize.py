@@ -14,8 +14,7 @@ from glinfer.gl.layouts.flat import texels_for
 from glinfer.kernels.flat.draws import Define, Scratch, flat_draw
 from glinfer.kernels.flat.stats import STATS, row_values, stats_of, summarize
 from glinfer.kernels.options import KernelOptions
-from glinfer.kernels.rounded import may_round
-from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
+from glinfer.kernels.spec import Array, DrawSpec, Params, Shapes, TensorSpec, float64, given, op
 
 LAYER, RMS, SOFTMAX, LOG_SOFTMAX = range(4)
 NORMS = {
@@ -80,7 +79,7 @@ def normalized(
         ("ADDS", int(norm.residual is not None)),
         ("WEIGHTED", int(norm.weight is not None)),
         ("BIASED", int(norm.bias is not None)),
-        *([("ROUNDED", 1)] if norm.rounded else []),
+        *given(ROUNDED=norm.rounded),
     ]
     inputs = {"x": x, "stats": stats, "residual": norm.residual, "weight": norm.weight, "bias": norm.bias}
     outputs = [out] if norm.added is None else [out, norm.added]
@@ -90,12 +89,11 @@ def normalized(
 def _check(shapes: Shapes, params: Params) -> None:
     shapes.expect("x", None, params["COLS"])
     shapes.expect("stats", shapes.rows("x"), None)
-    for name in ("weight", "bias"):
-        shapes.expect(name, 1, params["COLS"])
-    for name in ("residual", "output"):
-        shapes.expect(name, *shapes.by_name["x"])
+    shapes.expect(("weight", "bias"), 1, params["COLS"])
+    shapes.expect(("residual", "output"), *shapes.by_name["x"])
 
 
+@op("normalize", ("x", "stats"), ("residual", "weight", "bias"), _check)
 def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     rows = size[0]
     x, stats = row_values(inputs, rows), stats_of(inputs, params, rows)
@@ -115,7 +113,3 @@ def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) 
     if "bias" in inputs:
         found = found + float64(inputs, ["bias"])[0]
     return np.stack([found, x]) if params["ADDS"] else found
-
-
-_ROUNDED, _ERRORS = may_round(_oracle)
-register(Op("normalize", ("x", "stats"), ("residual", "weight", "bias"), _check, _ROUNDED, allowed=_ERRORS))

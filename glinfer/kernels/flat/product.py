@@ -8,7 +8,7 @@ from glinfer.errors import PlanError
 from glinfer.gl.layouts.flat import LANES, texels_for
 from glinfer.kernels.flat.draws import Define, Uniform
 from glinfer.kernels.published.linear import ACTIVATIONS
-from glinfer.kernels.spec import TensorSpec
+from glinfer.kernels.spec import TensorSpec, given
 from glinfer.quant.formats import GROUP, block_format
 
 STRATEGIES = ("packed", "small", "split_k", "reduce", "matvec")
@@ -131,13 +131,9 @@ class Finish:
 
     def defines(self) -> list[Define]:
         """The finish's defines."""
-        found: list[Define] = [("ACTIVATION", ACTIVATIONS[self.activation]), ("SCALE", float(self.scale))]
-        found += [(name.upper(), 1) for name in self.inputs()]
-        if self.cap:
-            found.append(("CAP", float(self.cap)))
-        if self.window:
-            found.append(("WINDOW", self.window))
-        return found if self.causal is None else [*found, ("CAUSAL", 1)]
+        options = given(BIAS=self.bias, RESIDUAL=self.residual, CAP=float(self.cap), WINDOW=self.window)
+        found = [("ACTIVATION", ACTIVATIONS[self.activation]), ("SCALE", float(self.scale)), *options]
+        return [*found, *given(CAUSAL=self.causal is not None)]
 
     def uniforms(self) -> list[Uniform]:
         """The finish's uniforms."""

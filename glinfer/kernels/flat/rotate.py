@@ -9,7 +9,7 @@ import numpy as np
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.kernels.flat.draws import Uniform, flat_draw
 from glinfer.kernels.options import KernelOptions
-from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, looked_up, register
+from glinfer.kernels.spec import Array, DrawSpec, Params, Shapes, TensorSpec, float64, looked_up, op
 
 
 def rotate(
@@ -70,6 +70,7 @@ def _check(shapes: Shapes, params: Params) -> None:
     shapes.require(0 <= first < positions, f"position {first} is not in a table of {positions} positions")
 
 
+@op("rotate", ("x", "table"), ("positions",), _check, ("positions",), parts=looked_up("table"))
 def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     x, table = float64(inputs, ["x", "table"])
     rows = size[0]
@@ -93,6 +94,3 @@ def turned_pairs(heads: Array, cos: Array, sin: Array, *, interleaved: bool) -> 
     turned[..., first] = heads[..., first] * cos - heads[..., second] * sin
     turned[..., second] = heads[..., second] * cos + heads[..., first] * sin
     return turned
-
-
-register(Op("rotate", ("x", "table"), ("positions",), _check, _oracle, ("positions",), parts=looked_up("table")))

@@ -18,7 +18,7 @@ from glinfer.errors import PlanError
 from glinfer.gl.layouts.flat import LANES, texels_for
 from glinfer.kernels.flat.draws import Define, Scratch, flat_draw
 from glinfer.kernels.options import KernelOptions
-from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
+from glinfer.kernels.spec import Array, DrawSpec, Params, Shapes, TensorSpec, float64, op
 
 STATS = {"sum": 0, "squares": 1, "moments": 2, "largest": 3, "exponents": 4}
 """The statistics, and their numbers in shaders/common/stats.glsl."""
@@ -145,6 +145,7 @@ def _check_row_stats(shapes: Shapes, params: Params) -> None:
     shapes.expect("output", shapes.rows("x"), LANES * parts)
 
 
+@op("row_stats", ("x",), ("residual",), _check_row_stats)
 def _oracle_row_stats(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     x, stat, step = row_values(inputs, size[0]), int(params["STAT"]), LANES * int(params["PART_TEXELS"])
     starts = range(0, x.shape[1], step)
@@ -156,12 +157,9 @@ def _check_merge(shapes: Shapes, params: Params) -> None:
     shapes.expect("output", shapes.rows("stats"), LANES * parts)
 
 
+@op("merge_stats", ("stats",), (), _check_merge)
 def _oracle_merge(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     (stats,) = float64(inputs, ["stats"])
     parts, fan = stats[: size[0]].reshape(size[0], -1, LANES), int(params["FAN"])
     found = [merged(int(params["STAT"]), parts[:, start : start + fan]) for start in range(0, parts.shape[1], fan)]
     return np.concatenate(found, axis=1)
-
-
-register(Op("row_stats", ("x",), ("residual",), _check_row_stats, _oracle_row_stats))
-register(Op("merge_stats", ("stats",), (), _check_merge, _oracle_merge))

@@ -39,11 +39,7 @@ def collapsed(axes: Iterable[Axis]) -> list[Axis]:
 
 
 def walk_defines(axes: Sequence[Axis]) -> list[tuple[str, int]]:
-    """The defines of strided.glsl for collapsed axes, outermost first.
-
-    Raises:
-        PlanError: there are too many axes.
-    """
+    """The defines of strided.glsl for collapsed axes, outermost first."""
     if len(axes) > MAX_AXES:
         raise PlanError(f"found a walk over {len(axes)} axes that no stride joins; at most {MAX_AXES} are possible")
     outer, *others = axes

@@ -26,11 +26,7 @@ def mask_words(vocab: int) -> int:
 
 
 def mask_defines(mask: TensorSpec) -> Defines:
-    """The defines of a draw that reads the table ``mask``, besides its layout.
-
-    Raises:
-        PlanError: the tensor is not such a table.
-    """
+    """The defines of a draw that reads the table ``mask``, besides its layout."""
     if not isinstance(mask.layout, RowLayout) or mask.format != "rgba32ui":
         raise PlanError(f"{mask.name} is not a table of allowed tokens")
     return [("MASK", 1)]

@@ -18,11 +18,11 @@ import numpy as np
 from glinfer.errors import PlanError
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS, blocks_for
 from glinfer.kernels.fused.draws import Defines, Inputs, block_draw
-from glinfer.kernels.fused.rows import BASE, POSITION
+from glinfer.kernels.fused.rows import padded, places_in
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.published.attention import MASKED
 from glinfer.kernels.published.linear import soft_cap
-from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Part, Shapes, TensorSpec, float64, register
+from glinfer.kernels.spec import Array, DrawSpec, Params, Part, Shapes, TensorSpec, float64, given, op
 
 SLOT_TOKENS = BLOCK_FLOATS
 """Tokens of one slot of the scores, which holds one block a head."""
@@ -56,11 +56,7 @@ class Heads:
     ahead: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse heads that the shaders cannot compute.
-
-        Raises:
-            PlanError: a head is not a whole number of quads, or query heads cannot share the key heads equally.
-        """
+        """Refuse heads that the shaders cannot compute."""
         if self.floats % 16:
             raise PlanError(f"a head of {self.floats} floats; expected whole quads of 16, padded with zeros")
         if self.kv < 1 or self.count % self.kv:
@@ -74,7 +70,7 @@ class Heads:
     @property
     def queries_at(self) -> int:
         """The first float of the queries, at the beginning of a block."""
-        return BLOCK_FLOATS * blocks_for(2 * self.kv_floats)
+        return padded(2 * self.kv_floats)
 
     @property
     def width(self) -> int:
@@ -91,6 +87,11 @@ class Heads:
         """Blocks of queries, which a cache keeps only for the last token."""
         return blocks_for(self.width)
 
+    def seen(self, position: int, last: int | None = None) -> slice:
+        """The tokens that the query at a position sees, up to ``last``, by default its own."""
+        first = max(0, position + 1 - self.window) if self.window else 0
+        return slice(first, (position if last is None else last) + 1)
+
     @property
     def defines(self) -> Defines:
         """The defines of the heads for attention's shaders."""
@@ -101,7 +102,7 @@ class Heads:
             ("QUERY_AT", self.queries_at // 4),
             ("SCORE_SCALE", float(self.scale)),
             ("WINDOW", self.window),
-            *([("SCORE_CAP", float(self.cap))] if self.cap else []),
+            *given(SCORE_CAP=float(self.cap)),
             *([] if self.ahead is None else [("AHEAD", self.ahead)]),
         ]
 
@@ -132,8 +133,7 @@ def cached_scores(
     """
     op, defines, how = _one_or_many("row_scores", "cached_scores", heads, rows)
     inputs: Inputs = {"cache": cache, "queries": queries, "rows": rows}
-    if stats is not None:
-        defines.append(("STATS", 1))
+    defines += given(STATS=stats)
     outputs = [out] if stats is None else [out, stats]
     return block_draw(name, "attn.scores", op, inputs, outputs, "score_slots", defines, kernels=kernels, **how)
 
@@ -163,12 +163,9 @@ def cached_values(
     op, defines, how = _one_or_many("row_values", "cached_values", heads, rows)
     inputs: Inputs = {"scores": scores, "cache": cache, "rows": rows, "sinks": sinks, "stats": stats}
     count = 1 if rows is None else rows.shape[0]
-    if sinks is not None:
-        defines.append(("SINKS", 1))
-    if stats is not None:
-        defines.append(("STATS", 1))
-    if kernels.split_values and rows is None:
-        defines.append(("PARTS", 1))
+    split = kernels.split_values and rows is None
+    defines += given(SINKS=sinks, STATS=stats, PARTS=split)
+    if split:
         how |= {"instances": "score_slots", "clears": "all", "adds": True}
     return block_draw(name, "attn.values", op, inputs, out, count, defines, kernels=kernels, **how)
 
@@ -215,29 +212,28 @@ def check_cache(shapes: Shapes, params: Params) -> int:
     return heads.width
 
 
-def _check_position(shapes: Shapes, params: Params) -> int:
-    width = check_cache(shapes, params)
-    shapes.require(params["position"] < shapes.rows("cache"), f"position {params['position']} is outside the cache")
-    return width
-
-
-def _check_queries(shapes: Shapes, params: Params) -> None:
-    shapes.expect("queries", params.get("MANY", 1), heads_in(params).cols)
-    shapes.require("queries" in shapes.by_name or not in_bytes(params), "queries must be given for a cache in bytes")
+def _check_rows(shapes: Shapes, params: Params) -> int:
+    """Require a cache, and rows at positions in it; returns the floats of all query heads."""
+    position = params.get("position", 0)
+    shapes.require(position < shapes.rows("cache"), f"position {position} is outside the cache")
+    shapes.expect("rows", params.get("MANY"), None)
+    return check_cache(shapes, params)
 
 
 def _check_scores(shapes: Shapes, params: Params) -> None:
-    _check_position(shapes, params)
-    _check_queries(shapes, params)
-    shapes.expect("output", shapes.rows("cache") // SLOT_TOKENS, params["HEADS"] * SLOT_TOKENS)
+    _check_rows(shapes, params)
+    many, slots = int(params.get("MANY", 0)), shapes.rows("cache") // SLOT_TOKENS
+    shapes.expect("output", shapes.rows("output") // many * many if many else slots, params["HEADS"] * SLOT_TOKENS)
+    shapes.expect("queries", many or 1, heads_in(params).cols)
+    shapes.require("queries" in shapes.by_name or not in_bytes(params), "queries must be given for a cache in bytes")
     shapes.require("STATS" not in params or bool(params["QUAD"]), "quads give the statistics, but they share nothing")
 
 
 def _check_values(shapes: Shapes, params: Params) -> None:
-    shapes.expect("output", 1, _check_position(shapes, params))
+    shapes.expect("output", params.get("MANY", 1), _check_rows(shapes, params))
     shapes.expect("sinks", 1, params["HEADS"])
-    for name in ("scores", "stats"):
-        shapes.expect(name, shapes.rows("cache") // SLOT_TOKENS, params["HEADS"] * SLOT_TOKENS)
+    slots = None if "MANY" in params else shapes.rows("cache") // SLOT_TOKENS
+    shapes.expect(("scores", "stats"), slots, params["HEADS"] * SLOT_TOKENS)
 
 
 def queries_of(rows: Array, heads: Heads) -> Array:
@@ -253,52 +249,25 @@ def keys_of(rows: Array, heads: Heads, *, values: bool = False) -> Array:
     return np.asarray(np.repeat(apart, heads.count // heads.kv, axis=0))
 
 
-def scores_of(queries: Array, keys: Array, position: int, slots: int, heads: Heads, last: int | None = None) -> Array:
-    """For an oracle: one query's scores [slots, heads · 64]; queries [heads, floats], keys [heads, tokens, floats].
-
-    ``last`` is the last token that the query sees, its own by default.
-    """
-    count, last = heads.count, position if last is None else last
-    padded = np.full((count, slots * SLOT_TOKENS), MASKED)
-    first = max(0, position + 1 - heads.window) if heads.window else 0
-    found = heads.scale * np.einsum("hd,htd->ht", queries, keys[:, : last + 1])
-    if heads.cap:
-        found = soft_cap(found, heads.cap)
-    padded[:, : last + 1] = np.where(np.arange(last + 1) >= first, found, MASKED)
-    return padded.reshape(count, slots, SLOT_TOKENS).transpose(1, 0, 2).reshape(slots, -1)
+def scores_of(queries: Array, keys: Array, seen: slice, slots: int, heads: Heads) -> Array:
+    """For an oracle: one query's scores [slots, heads · 64]; queries [heads, floats], keys [heads, tokens, floats]."""
+    padded = np.full((heads.count, slots * SLOT_TOKENS), MASKED)
+    found = heads.scale * np.einsum("hd,htd->ht", queries, keys[:, seen])
+    padded[:, seen] = soft_cap(found, heads.cap) if heads.cap else found
+    return padded.reshape(heads.count, slots, SLOT_TOKENS).transpose(1, 0, 2).reshape(slots, -1)
 
 
-def values_of(
-    scores: Array,
-    values: Array,
-    position: int,
-    window: int = 0,
-    last: int | None = None,
-    sinks: Array | None = None,
-) -> Array:
+def values_of(scores: Array, values: Array, seen: slice, sinks: Array | None) -> Array:
     """For an oracle: one query's weighted sum [heads · floats]; scores [slots, heads · 64], values like keys.
 
-    ``last`` is the last token that the query sees, its own by default. ``sinks`` [heads] are logits without values.
+    ``sinks`` [heads] are logits without values.
     """
-    heads, last = len(values), position if last is None else last
-    by_head = scores.reshape(len(scores), heads, SLOT_TOKENS).transpose(1, 0, 2).reshape(heads, -1)[:, : last + 1]
-    first = max(0, position + 1 - window) if window else 0
-    by_head = by_head[:, first:]
+    heads = len(values)
+    by_head = scores.reshape(len(scores), heads, SLOT_TOKENS).transpose(1, 0, 2).reshape(heads, -1)[:, seen]
     logits = by_head if sinks is None else np.concatenate([by_head, sinks[:, None]], axis=1)
     weights = np.exp(logits - logits.max(axis=1, keepdims=True))
     weights = (weights / weights.sum(axis=1, keepdims=True))[:, : by_head.shape[1]]
-    return np.asarray(np.einsum("ht,htd->hd", weights, values[:, first : last + 1]).reshape(-1))
-
-
-def _oracle_scores(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
-    (cache,) = float64(inputs, ["cache"])
-    heads, position = heads_in(params), int(params["position"])
-    if "queries" in inputs:
-        queries = queries_of(float64(inputs, ["queries"])[0], heads)[:, 0]
-    else:
-        queries = queries_of(cache, heads)[:, position]
-    scores = scores_of(queries, keys_of(cache, heads), position, size[0], heads)
-    return np.stack([scores, stats_of(scores)]) if "STATS" in params else scores
+    return np.asarray(np.einsum("ht,htd->hd", weights, values[:, seen]).reshape(-1))
 
 
 def stats_of(scores: Array) -> Array:
@@ -309,59 +278,6 @@ def stats_of(scores: Array) -> Array:
     found[:, :, 0] = peaks[:, None]
     found[:, :, 1] = np.exp(groups - peaks[:, None]).sum(axis=1)[:, None]
     return found.reshape(scores.shape)
-
-
-def _oracle_values(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
-    cache, scores = float64(inputs, ["cache", "scores"])
-    heads, position = heads_in(params), int(params["position"])
-    used = scores[: score_slots(position + 1)]
-    values = keys_of(cache, heads, values=True)
-    return values_of(used, values, position, heads.window, sinks=sinks_in(inputs))[None]
-
-
-def _check_row_scores(shapes: Shapes, params: Params) -> None:
-    _check_rows(shapes, params)
-    _check_queries(shapes, params)
-    groups = shapes.rows("output") // int(params["MANY"])
-    shapes.expect("output", groups * params["MANY"], params["HEADS"] * SLOT_TOKENS)
-
-
-def _check_row_values(shapes: Shapes, params: Params) -> None:
-    width = _check_rows(shapes, params)
-    shapes.expect("output", params["MANY"], width)
-    shapes.expect("scores", None, params["HEADS"] * SLOT_TOKENS)
-    shapes.expect("sinks", 1, params["HEADS"])
-
-
-def _check_rows(shapes: Shapes, params: Params) -> int:
-    width = check_cache(shapes, params)
-    shapes.expect("rows", params["MANY"], None)
-    return width
-
-
-def _oracle_row_scores(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
-    (cache,) = float64(inputs, ["cache"])
-    heads, rows, groups = heads_in(params), int(params["MANY"]), size[0] // int(params["MANY"])
-    found = np.full((groups, rows, size[1]), MASKED)
-    for row, info in enumerate(inputs["rows"].astype(np.intp)):
-        position, own = info[POSITION], cache[info[BASE] :]
-        if "queries" in inputs:
-            query = queries_of(float64(inputs, ["queries"])[0], heads)[:, row]
-        else:
-            query = queries_of(own, heads)[:, position]
-        found[:, row] = scores_of(query, keys_of(own, heads), position, max(groups, position // 64 + 1), heads)[:groups]
-    return found.reshape(size)
-
-
-def _oracle_row_values(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
-    cache, scores = float64(inputs, ["cache", "scores"])
-    heads, found = heads_in(params), np.zeros(size)
-    for row, info in enumerate(inputs["rows"].astype(np.intp)):
-        position = info[POSITION]
-        own = scores[row :: int(params["MANY"])][: score_slots(position + 1)]
-        values = keys_of(cache[info[BASE] :], heads, values=True)
-        found[row] = values_of(own, values, position, heads.window, sinks=sinks_in(inputs))
-    return found
 
 
 def _parts_of_values(params: Params) -> Mapping[str, Part]:
@@ -375,42 +291,33 @@ def _parts_of_scores(params: Params) -> Mapping[str, Part]:
     return {"cache": Part(floats=_parts_of_values(params)["cache"].floats + beside)}
 
 
-_CACHE = ("cache",)
-register(
-    Op(
-        "cached_scores",
-        _CACHE,
-        ("queries",),
-        _check_scores,
-        _oracle_scores,
-        either=_CACHE,
-        regions=("queries", "output"),
-        parts=_parts_of_scores,
-    )
-)
-register(
-    Op(
-        "cached_values",
-        ("scores", "cache"),
-        ("sinks", "stats"),
-        _check_values,
-        _oracle_values,
-        either=_CACHE,
-        regions=("scores", "output"),
-        parts=_parts_of_values,
-    )
-)
-register(
-    Op("row_scores", ("cache", "rows"), ("queries",), _check_row_scores, _oracle_row_scores, ("rows",), either=_CACHE)
-)
-register(
-    Op(
-        "row_values",
-        ("scores", "cache", "rows"),
-        ("sinks",),
-        _check_row_values,
-        _oracle_row_values,
-        ("rows",),
-        either=_CACHE,
-    )
-)
+_CACHE: dict[str, Any] = {"either": ("cache",)}
+_ONE_SCORES: dict[str, Any] = {**_CACHE, "regions": ("queries", "output"), "parts": _parts_of_scores}
+_ONE_VALUES: dict[str, Any] = {**_CACHE, "regions": ("scores", "output"), "parts": _parts_of_values}
+
+
+@op("cached_scores", ("cache",), ("queries",), _check_scores, **_ONE_SCORES)
+@op("row_scores", ("cache", "rows"), ("queries",), _check_scores, ("rows",), **_CACHE)
+def _oracle_scores(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
+    (cache,), heads, rows = float64(inputs, ["cache"]), heads_in(params), places_in(inputs, params)
+    groups = size[0] // len(rows)
+    found = np.full((groups, len(rows), size[1]), MASKED)
+    for row, (position, base) in enumerate(rows):
+        own, slots = cache[base:], max(groups, score_slots(position + 1))
+        asked = float64(inputs, ["queries"])[0][row : row + 1] if "queries" in inputs else own[position : position + 1]
+        query, keys = queries_of(asked, heads)[:, 0], keys_of(own, heads)
+        found[:, row] = scores_of(query, keys, heads.seen(position), slots, heads)[:groups]
+    scores = found.reshape(size)
+    return np.stack([scores, stats_of(scores)]) if "STATS" in params else scores
+
+
+@op("cached_values", ("scores", "cache"), ("sinks", "stats"), _check_values, **_ONE_VALUES)
+@op("row_values", ("scores", "cache", "rows"), ("sinks",), _check_values, ("rows",), **_CACHE)
+def _oracle_values(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
+    cache, scores = float64(inputs, ["cache", "scores"])
+    heads, rows, found = heads_in(params), places_in(inputs, params), np.zeros(size)
+    for row, (position, base) in enumerate(rows):
+        own = scores[row :: len(rows)][: score_slots(position + 1)]
+        values = keys_of(cache[base:], heads, values=True)
+        found[row] = values_of(own, values, heads.seen(position), sinks_in(inputs))
+    return found

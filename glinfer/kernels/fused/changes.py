@@ -15,7 +15,7 @@ import numpy as np
 
 from glinfer.errors import PlanError
 from glinfer.gl.layouts.flat import LANES, FlatLayout
-from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, register
+from glinfer.kernels.spec import Array, DrawSpec, Params, Shapes, TensorSpec, op
 
 AHEAD = 8
 """Limit for a row's tokens that the GPU has chosen and that are not in a table yet."""
@@ -78,16 +78,14 @@ def _check(shapes: Shapes, params: Params) -> None:
     shapes.expect("output", None, LANES)
 
 
-def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
-    words = np.ascontiguousarray(inputs["texels"][: size[0], LANES:], dtype=np.uint32)
-    return words.view(np.float32).astype(np.float64)
-
-
 def _places(inputs: Mapping[str, Array], params: Params, rows: int) -> Array:
     return np.asarray(inputs["texels"][:rows, 0], np.intp)
 
 
-register(Op("write_texels", ("texels",), (), _check, _oracle, ("texels",), places=_places))
+@op("write_texels", ("texels",), (), _check, ("texels",), places=_places)
+def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
+    words = np.ascontiguousarray(inputs["texels"][: size[0], LANES:], dtype=np.uint32)
+    return words.view(np.float32).astype(np.float64)
 
 
 def change_word(ahead: int = 0, back: int = 0) -> int:

@@ -32,13 +32,12 @@ from glinfer.kernels.fused.rows import (
     SOURCE,
     X_ROWS,
     RowInterleaved,
-    check_same,
     gathered,
 )
 from glinfer.kernels.fused.sample import NO_SCORE, best_candidates
 from glinfer.kernels.noise import gumbel_at
 from glinfer.kernels.options import KernelOptions
-from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, register
+from glinfer.kernels.spec import Array, DrawSpec, Params, Shapes, TensorSpec, op
 
 TOP_K, TOP_P, MIN_P, CHANGES = range(4)
 FILTER_WORDS = slice(3)
@@ -136,14 +135,15 @@ def _rows_of(inputs: Mapping[str, Array], params: Params, size: tuple[int, int])
 
 
 def _check_list(shapes: Shapes, params: Params) -> None:
-    check_same(shapes, params, None, params["VOCAB"])
-    shapes.expect("output", None, LISTED * params["PIECES"])
+    shapes.expect(X_ROWS, None, params["VOCAB"])
+    shapes.expect(("best", "facts", "other", "output"), None, LISTED * params["PIECES"])
     if "MASK" in params:
         check_mask(shapes, params)
 
 
+@op("choice_list", ("rows",), (*X_ROWS, "mask", "changes", "picks"), _check_list, ("rows", "mask"), regions=X_ROWS)
 def _list_oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
-    logits, pieces, first = gathered(inputs, int(params["ROWS"])), int(params["PIECES"]), int(params["first_row"])
+    logits, pieces, first = gathered(inputs, params), int(params["PIECES"]), int(params["first_row"])
     found = []
     table, reals = _rows_of(inputs, params, size)
     for number, row in enumerate(table):
@@ -208,11 +208,7 @@ def _steps_of(facts: Array) -> Array:
     return np.stack([packed % _STEPS, packed // _STEPS], axis=2).reshape(-1, LISTED)
 
 
-def _check_rank(shapes: Shapes, params: Params) -> None:
-    for name in ("best", "facts", "other", "output"):
-        shapes.expect(name, None, LISTED * params["PIECES"])
-
-
+@op("choice_rank", ("best", "facts", "other", "rows"), (), _check_list, ("rows",))
 def _rank_oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     pieces, vocab, found = int(params["PIECES"]), int(params["VOCAB"]), []
     table, reals = _rows_of(inputs, params, size)
@@ -234,20 +230,13 @@ def _ranks_of(best: Array, facts: Array, other: Array, vocab: int, top_k: int, r
         weights = np.exp((logits - best.max()) * inverse)
     hidden = np.maximum(0, -(-(vocab - np.arange(pieces)) // pieces) - LISTED)
     rest = np.maximum(facts[:, 2], 0.0) * weights[:, LISTED - 1]
-    kept, order = weights[:, :LISTED], np.argsort(-best.reshape(-1), kind="stable")
-    ranked, sums = -best.reshape(-1)[order], np.concatenate([[0.0], np.cumsum(kept.reshape(-1)[order])])
-    larger, level = (np.searchsorted(ranked, -logits, side) for side in ("left", "right"))
-    # Tokens of the same piece are in order, those of equal logits too.
-    own_larger = (best[:, None, :] > logits[:, :, None]).sum(axis=2)
-    own_level = (best[:, None, :] >= logits[:, :, None]).sum(axis=2)
+    kept, apart = weights[:, :LISTED], ~np.eye(pieces, dtype=bool)[:, None, :, None]
+    larger = (best > logits[..., None, None]) & apart  # of [candidate, listed token of another piece]
+    level = (best == logits[..., None, None]) & apart
     own_sums = np.concatenate([np.zeros((pieces, 1)), np.cumsum(kept, axis=1)], axis=1)
-    before = sums[larger] - np.take_along_axis(own_sums, own_larger, 1)
-    count, mass = larger - own_larger + place, before + own_sums[:, place]
-    more = (level - larger) - (own_level - own_larger)
-    of_own = np.take_along_axis(own_sums, own_level, 1) - np.take_along_axis(own_sums, own_larger, 1)
-    more_mass = sums[level] - sums[larger] - of_own
-    ahead = facts[:, 3] >= logits[..., None]
-    ahead[np.arange(pieces), :, np.arange(pieces)] = False
+    count, mass = larger.sum(axis=(2, 3)) + place, (larger * kept).sum(axis=(2, 3)) + own_sums[:, place]
+    more, more_mass = level.sum(axis=(2, 3)), (level * kept).sum(axis=(2, 3))
+    ahead = (facts[:, 3] >= logits[..., None]) & apart[..., 0]
     more, more_mass = more + (ahead * hidden).sum(axis=2), more_mass + (ahead * rest).sum(axis=2)
     more[:, candidate] += np.maximum(hidden - 1, 0)
     more_mass[:, candidate] += rest
@@ -266,11 +255,18 @@ def _ranks_of(best: Array, facts: Array, other: Array, vocab: int, top_k: int, r
 
 
 def _check_pick(shapes: Shapes, params: Params) -> None:
-    for name in ("drawn", "facts", "other", "low", "high", "further"):
-        shapes.expect(name, None, LISTED * params["PIECES"])
+    shapes.expect(("drawn", "facts", "other", "low", "high", "further"), None, LISTED * params["PIECES"])
     shapes.expect("output", None, BLOCK_FLOATS)
 
 
+@op(
+    "choice_pick",
+    ("drawn", "facts", "other", "low", "high", "further", "rows"),
+    (),
+    _check_pick,
+    ("rows",),
+    regions=("output",),
+)
 def _pick_oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     pieces, found = int(params["PIECES"]), []
     _, reals = _rows_of(inputs, params, size)
@@ -301,28 +297,3 @@ def _pick_oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, i
                 block[lane] = NO_SCORE, 0.0, 1.0, 0.0
         found.append(block.reshape(-1))
     return np.stack(found)
-
-
-register(
-    Op(
-        "choice_list",
-        ("rows",),
-        (*X_ROWS, "mask", "changes", "picks"),
-        _check_list,
-        _list_oracle,
-        ("rows", "mask"),
-        regions=X_ROWS,
-    )
-)
-register(Op("choice_rank", ("best", "facts", "other", "rows"), (), _check_rank, _rank_oracle, ("rows",)))
-register(
-    Op(
-        "choice_pick",
-        ("drawn", "facts", "other", "low", "high", "further", "rows"),
-        (),
-        _check_pick,
-        _pick_oracle,
-        ("rows",),
-        regions=("output",),
-    )
-)

@@ -13,29 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from glinfer.gl.layouts.blocks import BLOCK_FLOATS, blocks_for
+from glinfer.gl.layouts.blocks import blocks_for
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.kernels.fused.dense import half_defines
 from glinfer.kernels.fused.draws import Inputs, block_draw, block_layout, expect_table
-from glinfer.kernels.fused.rows import (
-    BASE,
-    POSITION,
-    X_ROWS,
-    RowInterleaved,
-    check_same,
-    deinterleaved,
-    gathered,
-    stored_places,
-)
+from glinfer.kernels.fused.rows import X_ROWS, RowInterleaved, gathered, padded, places_in, stored_places
 from glinfer.kernels.options import KernelOptions
-from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Part, Shapes, TensorSpec, float64, register
+from glinfer.kernels.spec import Array, DrawSpec, Params, Part, Shapes, TensorSpec, float64, op
 
 PARTS = 3
-
-
-def part_floats(width: int) -> int:
-    """Floats of one of the parts B, C and x, each of whole blocks."""
-    return BLOCK_FLOATS * blocks_for(width)
 
 
 def store_gated(
@@ -49,7 +35,7 @@ def store_gated(
 ) -> DrawSpec:
     """``cache[base + position] = B[r] * x[r]`` for each row, with base and position from the table ``rows``.
 
-    x [rows, 3 · part_floats] = B | C | x, cache [slots, D]. Without the table there is one row, of the token at the run
+    x [rows, 3 · padded D] = B | C | x, cache [slots, D]. Without the table there is one row, of the token at the run
     value position, in a sequence that begins in the first slot. Run value: rows, or position. For ``together`` see
     :func:`glinfer.kernels.fused.tiles.store_rows`.
     """
@@ -96,43 +82,26 @@ def short_conv(
 
 
 def _check_store(shapes: Shapes, params: Params) -> None:
-    check_same(shapes, params, None, PARTS * part_floats(shapes.by_name["output"][1]))
+    shapes.expect(X_ROWS, None, PARTS * padded(shapes.by_name["output"][1]))
     if "rows" not in shapes.by_name:
         shapes.require(params["ROWS"] == 1, f"found {params['ROWS']} textures; expected one row")
 
 
+@op("store_gated_row", (), X_ROWS, _check_store, regions=X_ROWS)
+@op("store_gated", ("rows",), X_ROWS, _check_store, ("rows",), places=stored_places)
 def _oracle_store(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
-    x = gathered(inputs, int(params["ROWS"]))[: size[0]]
-    start = 2 * part_floats(size[1])
+    x = gathered(inputs, params)[: size[0]]
+    start = 2 * padded(size[1])
     return np.asarray(x[:, : size[1]] * x[:, start : start + size[1]])
 
 
 def _check_conv(shapes: Shapes, params: Params) -> None:
     width = shapes.by_name["output"][1]
-    check_same(shapes, params, None, PARTS * part_floats(width))
+    shapes.expect(X_ROWS, None, PARTS * padded(width))
     shapes.expect("cache", None, width)
     shapes.expect("taps", params["LENGTH"] + params["BIASED"], width)
     if params["ALONE"]:
         shapes.require(params["position"] < shapes.rows("cache"), f"position {params['position']} is outside the cache")
-
-
-def _oracle_conv(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
-    count, length, width = int(params["ROWS"]), int(params["LENGTH"]), size[1]
-    x = gathered(inputs, count)[: size[0] * count]
-    cache, taps = float64(inputs, ["cache", "taps"])
-    gates = x[:, part_floats(width) :][:, :width]
-    if params["ALONE"]:
-        places = [(int(params["position"]), 0)]
-    else:
-        table = inputs["rows"].astype(np.intp)
-        places = [(info[POSITION], info[BASE]) for info in table[: len(x)]]
-    found = np.zeros((len(x), width))
-    for row, (position, base) in enumerate(places):
-        sums = taps[length].copy() if params["BIASED"] else np.zeros(width)
-        for k in range(max(0, length - 1 - position), length):
-            sums += taps[k] * cache[min(base + position - length + 1 + k, len(cache) - 1)]
-        found[row] = gates[row] * sums
-    return deinterleaved(found, count)
 
 
 def _parts(params: Params) -> Mapping[str, Part]:
@@ -142,17 +111,23 @@ def _parts(params: Params) -> Mapping[str, Part]:
     return {"cache": Part(rows + length - 1 if together else rows * length)}
 
 
-register(Op("store_gated_row", (), X_ROWS, _check_store, _oracle_store, regions=X_ROWS))
-register(Op("store_gated", ("rows",), X_ROWS, _check_store, _oracle_store, ("rows",), places=stored_places))
-register(
-    Op(
-        "short_conv",
-        ("cache", "taps"),
-        (*X_ROWS, "rows"),
-        _check_conv,
-        _oracle_conv,
-        ("rows",),
-        regions=(*X_ROWS, "output"),
-        parts=_parts,
-    )
+@op(
+    "short_conv",
+    ("cache", "taps"),
+    (*X_ROWS, "rows"),
+    _check_conv,
+    ("rows",),
+    regions=(*X_ROWS, "output"),
+    parts=_parts,
 )
+def _oracle_conv(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
+    x, length, width = gathered(inputs, params, size[0]), int(params["LENGTH"]), size[1]
+    cache, taps = float64(inputs, ["cache", "taps"])
+    gates = x[:, padded(width) :][:, :width]
+    found = np.zeros((len(x), width))
+    for row, (position, base) in enumerate(places_in(inputs, params)[: len(x)]):
+        sums = taps[length].copy() if params["BIASED"] else np.zeros(width)
+        for k in range(max(0, length - 1 - position), length):
+            sums += taps[k] * cache[min(base + position - length + 1 + k, len(cache) - 1)]
+        found[row] = gates[row] * sums
+    return found

@@ -24,20 +24,20 @@ The scan of Mamba-2 is a rule without corrections, see :mod:`glinfer.kernels.fus
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from glinfer.families.layer import DeltaRule
-from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BlockLayout, blocks_for
+from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BlockLayout
 from glinfer.kernels.flat.delta import of_values
 from glinfer.kernels.fused.draws import Defines, Inputs, block_draw
-from glinfer.kernels.fused.rows import BASE, POSITION
+from glinfer.kernels.fused.rows import BASE, POSITION, padded
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.published.linear import ACTIVATIONS, activate
-from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Part, ShapeCheck, Shapes, TensorSpec, float64, register
+from glinfer.kernels.spec import Array, DrawSpec, Params, Part, ShapeCheck, Shapes, TensorSpec, float64, given, op
 
 SPAN = 32
 """Tokens of a span, and the limit for the consecutive rows of one run, which thus complete at most one span."""
@@ -50,11 +50,6 @@ With the inputs of a convolution over four tokens that makes 32 slots.
 """
 _TOGETHER = 16
 """Slots of a cache are laid out in whole groups of this many."""
-
-
-def _part(floats: int) -> int:
-    """Floats of a part of a row, rounded up to whole blocks."""
-    return BLOCK_FLOATS * blocks_for(floats)
 
 
 def _grouped(slots: int) -> int:
@@ -83,19 +78,21 @@ class DeltaHeads:
         kept: width of a row of the cache.
         state_rows: slots of a sequence for a state: one for each element of a key, and at least one for each row of a
             run.
+        values: width of a row of results.
         per_head: width of a row with a block for each head, such as the weights of all tokens that a row sees.
     """
 
     def __init__(self, rule: DeltaRule) -> None:
         """Lay out the rows of a rule."""
-        self.rule, decays = rule, _part(rule.heads)
-        self.a_at = _part(rule.channels)
+        self.rule, decays = rule, padded(rule.heads)
+        self.a_at = padded(rule.channels)
         self.b_at = self.a_at + (0 if rule.scan else decays)
         self.z_at = self.b_at + decays
+        self.values = rule.values
         self.projected = self.z_at + rule.values
-        self.k_at = _part(rule.keys)
+        self.k_at = padded(rule.keys)
         self.v_at = 2 * self.k_at
-        self.g_at = self.v_at + _part(rule.values)
+        self.g_at = self.v_at + padded(rule.values)
         self.beta_at = self.g_at + decays
         self.mixed = self.beta_at + rule.heads
         self.u_at = self.k_at + decays
@@ -138,7 +135,7 @@ class DeltaHeads:
             ("X_BETA", self.beta_at // 4),
             ("C_G", self.k_at // 4),
             ("C_U", self.u_at // 4),
-            *([("SCAN", 1)] if rule.scan else []),
+            *given(SCAN=rule.scan),
         ]
 
     @classmethod
@@ -233,7 +230,7 @@ def delta_conv(
     defines: Defines = [
         ("LENGTH", length),
         ("INPUT_RING", input_ring(length)),
-        *([("BIASED", 1)] if taps.shape[0] > length else []),
+        *given(BIASED=taps.shape[0] > length),
         ("UNIT", int(unit)),
         ("EPS", float(eps)),
         ("SCALE", heads.rule.key**-0.5),
@@ -334,45 +331,33 @@ def delta_norm(
     return run.draw(name, "mixed", "delta_norm", inputs, [out], defines, placed=False)
 
 
-def _check_conv(shapes: Shapes, params: Params) -> None:
-    heads = DeltaHeads.of(params)
-    shapes.expect("x", shapes.rows("output"), heads.projected)
-    shapes.expect("inputs", None, heads.a_at)
-    shapes.expect("cache", None, heads.kept)
-    shapes.expect("taps", int(params["LENGTH"]) + ("BIASED" in params), heads.rule.channels)
-    shapes.expect("decay", 3 if heads.rule.scan else 2, heads.rule.heads)
-    shapes.expect("output", None, heads.mixed)
-
-
-def _check_rule(shapes: Shapes, params: Params) -> DeltaHeads:
-    """Check the inputs that all draws of the rule share; returns their heads."""
-    heads, rows = DeltaHeads.of(params), shapes.rows("output")
-    shapes.expect("x", rows, heads.mixed)
-    shapes.expect("cache", None, heads.kept)
-    shapes.expect("apart", rows, heads.kept)
-    for name in ("scores", "solved"):
-        shapes.expect(name, rows, heads.per_head)
-    for name in ("state", "state0", "state1"):
-        shapes.expect(name, None, heads.rule.values)
-    shapes.require(params["PIECE"] <= SPAN, f"{params['PIECE']} consecutive rows; expected at most {SPAN}")
-    return heads
-
-
-def _writes(width: Callable[[DeltaHeads, Params], int]) -> ShapeCheck:
-    """The check of a draw of the rule whose output rows have ``width`` floats."""
+def widths(x: str, output: str) -> ShapeCheck:
+    """The check of a draw of a rule or a scan whose x and output have rows as wide as these fields of the heads."""
 
     def check(shapes: Shapes, params: Params) -> None:
-        shapes.expect("output", None, width(_check_rule(shapes, params), params))
+        heads, rows = DeltaHeads.of(params), shapes.rows("output")
+        rule = heads.rule
+        shapes.expect("x", rows, getattr(heads, x))
+        shapes.expect("output", None, getattr(heads, output))
+        shapes.expect("apart", rows, heads.kept)
+        shapes.expect("gates", rows, heads.projected)
+        shapes.expect("results", rows, heads.values)
+        shapes.expect(("scores", "solved"), rows, heads.per_head)
+        shapes.expect("inputs", None, heads.a_at)
+        shapes.expect("cache", None, heads.kept)
+        shapes.expect(("state", "state0", "state1"), None, heads.values)
+        shapes.expect("taps", params.get("LENGTH", 0) + ("BIASED" in params), rule.channels)
+        shapes.expect("decay", 3 if rule.scan else 2, rule.heads)
+        shapes.expect("gains", 1, heads.values if rule.scan else rule.value)
+        shapes.require(params["PIECE"] <= SPAN, f"{params['PIECE']} consecutive rows; expected at most {SPAN}")
+        whole = heads.values % (4 * params.get("GROUP_TEXELS", 1)) == 0
+        shapes.require(whole, f"{heads.values} values; expected whole groups")
 
     return check
 
 
-def _check_norm(shapes: Shapes, params: Params) -> None:
-    heads = DeltaHeads.of(params)
-    shapes.expect("x", shapes.rows("output"), heads.rule.values)
-    shapes.expect("gates", shapes.rows("output"), heads.projected)
-    shapes.expect("gains", 1, heads.rule.value)
-    shapes.expect("output", None, heads.rule.values)
+def _check_recall(shapes: Shapes, params: Params) -> None:
+    widths("mixed", "values" if params["QUERIES"] else "kept")(shapes, params)
 
 
 @dataclass(frozen=True)
@@ -501,6 +486,17 @@ def _unit(x: Array, rule: DeltaRule, scale: float, params: Params) -> Array:
     return np.asarray((scale * by_head / norms).reshape(x.shape))
 
 
+def _parts_of_conv(params: Params) -> Mapping[str, Part]:
+    """The channels that the convolution sees, and the decay of the token before."""
+    heads = DeltaHeads.of(params)
+    decay = Part(1, padded(heads.rule.heads) / heads.kept)
+    return {"inputs": Part(_rows(params) + int(params["LENGTH"]) - 1), "cache": decay}
+
+
+_CONV = ("x", "inputs", "cache", "taps", "decay")
+
+
+@op("delta_conv", _CONV, ("rows",), widths("projected", "mixed"), ("rows",), parts=_parts_of_conv)
 def _oracle_conv(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     x, ring, cache, taps, decay = float64(inputs, ["x", "inputs", "cache", "taps", "decay"])
     heads, found, slots = DeltaHeads.of(params), np.zeros(size), int(params["INPUT_RING"])
@@ -527,6 +523,7 @@ def _oracle_conv(inputs: Mapping[str, Array], params: Params, size: tuple[int, i
     return found
 
 
+@op("delta_unit", ("x",), (), widths("mixed", "mixed"))
 def _oracle_unit(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     heads, found = DeltaHeads.of(params), float64(inputs, ["x"])[0][: size[0]].copy()
     for start, scale in ((0, heads.rule.key**-0.5), (heads.k_at, 1.0)):
@@ -535,12 +532,26 @@ def _oracle_unit(inputs: Mapping[str, Array], params: Params, size: tuple[int, i
     return found
 
 
+def _parts_of_rule(params: Params) -> Mapping[str, Part]:
+    """The tokens and the state that one row sees; those of a run, which share them, as if the first began a span."""
+    heads, position = DeltaHeads.of(params), int(params["position"]) if params["ALONE"] else SPAN
+    state = Part(heads.rule.key if position >= SPAN else 0)
+    even, none = position // SPAN % 2 == 0, Part(0)
+    states = {"state0": state if even else none, "state1": none if even else state}
+    return {"cache": Part(seen(position, _rows(params))), **states}
+
+
+_TABLE: dict[str, Any] = {"integers": ("rows",), "parts": _parts_of_rule}
+
+
+@op("delta_scores", ("x", "cache"), ("rows",), widths("mixed", "per_head"), **_TABLE)
 def _oracle_scores(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     parts, rows = _Parts(inputs, params), rows_of(inputs, params, size[0])
     sides = (True,) if parts.heads.rule.scan else (False, True)
     return np.stack([[parts.weights(row, queries=queries).reshape(-1) for row in rows] for queries in sides])
 
 
+@op("delta_recall", ("x", "scores", "cache", "state0", "state1"), ("rows",), _check_recall, **_TABLE)
 def _oracle_recall(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     parts, found = _Parts(inputs, params), np.zeros(size)
     heads, (x,) = parts.heads, float64(inputs, ["x"])
@@ -556,6 +567,7 @@ def _oracle_recall(inputs: Mapping[str, Array], params: Params, size: tuple[int,
     return found
 
 
+@op("delta_solve", ("x", "scores"), ("rows",), widths("mixed", "per_head"), ("rows",))
 def _oracle_solve(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     parts, heads = _Parts(inputs, params), DeltaHeads.of(params).rule.heads
     matrices = np.tile(np.eye(size[0]), (heads, 1, 1))
@@ -568,6 +580,7 @@ def _oracle_solve(inputs: Mapping[str, Array], params: Params, size: tuple[int, 
     return found.reshape(size)
 
 
+@op("delta_correct", ("apart", "solved"), ("rows",), widths("mixed", "kept"), ("rows",))
 def _oracle_correct(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     solved, (apart,) = _Parts(inputs, params).by_head["solved"], float64(inputs, ["apart"])
     found, heads = apart[: size[0]].copy(), DeltaHeads.of(params)
@@ -586,6 +599,17 @@ def _folded_places(inputs: Mapping[str, Array], params: Params, rows: int) -> Ar
     return (starts[:, None] + np.arange(heads.state_rows)).reshape(-1)
 
 
+def _parts_of_fold(params: Params) -> Mapping[str, Part]:
+    """A span and the state before it, where a span ends."""
+    position = int(params["position"]) if params["ALONE"] else SPAN - 1
+    folds = Row(0, position, 0, 0).folds(params)
+    return {"cache": Part(SPAN * folds), "state": Part(DeltaHeads.of(params).rule.key * folds)}
+
+
+_FOLD: dict[str, Any] = {"integers": ("rows",), "places": _folded_places, "parts": _parts_of_fold}
+
+
+@op("delta_fold", ("cache", "state"), ("rows",), widths("mixed", "values"), **_FOLD)
 def _oracle_fold(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     parts, found = _Parts(inputs, params), list[Array]()
     for row in rows_of(inputs, params, size[0]):
@@ -596,53 +620,15 @@ def _oracle_fold(inputs: Mapping[str, Array], params: Params, size: tuple[int, i
     return np.concatenate([*found, np.zeros((0, size[1]))])
 
 
+@op("delta_norm", ("x", "gates", "gains"), (), widths("values", "values"))
 def _oracle_norm(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     x, gates, gains = float64(inputs, ["x", "gates", "gains"])
     heads = DeltaHeads.of(params)
     by_head = x[: size[0]].reshape(size[0], heads.rule.heads, -1)
     normed = by_head / np.sqrt((by_head**2).mean(axis=-1, keepdims=True) + params["EPS"]) * gains[0]
-    z = gates[: size[0], heads.z_at : heads.z_at + heads.rule.values]
+    z = gates[: size[0], heads.z_at : heads.z_at + heads.values]
     return np.asarray(normed.reshape(size) * activate(z, ACTIVATIONS["silu"]))
 
 
 def _rows(params: Params) -> int:
     return 1 if params["ALONE"] else int(params["rows"])
-
-
-def _parts_of_conv(params: Params) -> Mapping[str, Part]:
-    """The channels that the convolution sees, and the decay of the token before."""
-    heads = DeltaHeads.of(params)
-    decay = Part(1, _part(heads.rule.heads) / heads.kept)
-    return {"inputs": Part(_rows(params) + int(params["LENGTH"]) - 1), "cache": decay}
-
-
-def _parts_of_rule(params: Params) -> Mapping[str, Part]:
-    """The tokens and the state that one row sees; those of a run, which share them, as if the first began a span."""
-    heads, position = DeltaHeads.of(params), int(params["position"]) if params["ALONE"] else SPAN
-    state = Part(heads.rule.key if position >= SPAN else 0)
-    even, none = position // SPAN % 2 == 0, Part(0)
-    states = {"state0": state if even else none, "state1": none if even else state}
-    return {"cache": Part(seen(position, _rows(params))), **states}
-
-
-def _parts_of_fold(params: Params) -> Mapping[str, Part]:
-    """A span and the state before it, where a span ends."""
-    position = int(params["position"]) if params["ALONE"] else SPAN - 1
-    folds = Row(0, position, 0, 0).folds(params)
-    return {"cache": Part(SPAN * folds), "state": Part(DeltaHeads.of(params).rule.key * folds)}
-
-
-_TABLE: dict[str, Any] = {"integers": ("rows",), "parts": _parts_of_rule}
-_CONV, _STATES = ("x", "inputs", "cache", "taps", "decay"), ("state0", "state1")
-register(Op("delta_conv", _CONV, ("rows",), _check_conv, _oracle_conv, ("rows",), parts=_parts_of_conv))
-_MIXED, _KEPT = _writes(lambda heads, _: heads.mixed), _writes(lambda heads, _: heads.kept)
-_PER_HEAD, _VALUES = _writes(lambda heads, _: heads.per_head), _writes(lambda heads, _: heads.rule.values)
-_RECALLED = _writes(lambda heads, params: heads.rule.values if params["QUERIES"] else heads.kept)
-register(Op("delta_unit", ("x",), (), _MIXED, _oracle_unit))
-register(Op("delta_scores", ("x", "cache"), ("rows",), _PER_HEAD, _oracle_scores, **_TABLE))
-register(Op("delta_recall", ("x", "scores", "cache", *_STATES), ("rows",), _RECALLED, _oracle_recall, **_TABLE))
-register(Op("delta_solve", ("x", "scores"), ("rows",), _PER_HEAD, _oracle_solve, ("rows",)))
-register(Op("delta_correct", ("apart", "solved"), ("rows",), _KEPT, _oracle_correct, ("rows",)))
-_FOLD: dict[str, Any] = {"integers": ("rows",), "places": _folded_places, "parts": _parts_of_fold}
-register(Op("delta_fold", ("cache", "state"), ("rows",), _VALUES, _oracle_fold, **_FOLD))
-register(Op("delta_norm", ("x", "gates", "gains"), (), _check_norm, _oracle_norm))

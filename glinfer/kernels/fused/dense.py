@@ -15,11 +15,11 @@ from glinfer.gl.layouts.packing import ConstantLayout, GemvLayout
 from glinfer.kernels.flat.rotate import turned_pairs
 from glinfer.kernels.fused.draws import Defines, Inputs, expect_table
 from glinfer.kernels.fused.low_rank import LowRankSum, low_rank_rows
-from glinfer.kernels.fused.rows import RowInterleaved
+from glinfer.kernels.fused.rows import RowInterleaved, padded
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.published.linear import ACTIVATIONS, activate, activation_number, soft_cap
 from glinfer.kernels.routing import gated
-from glinfer.kernels.spec import Array, Params, TensorSpec
+from glinfer.kernels.spec import Array, Params, TensorSpec, given
 from glinfer.quant.formats import GROUP, WORD_FORMATS, group_number, packing_of_group
 from glinfer.quant.ggml import table_of
 from glinfer.quant.words import decode
@@ -153,10 +153,8 @@ class Turning:
         found: Defines = [(key, size // 4) for key, size in sizes.items()]
         if self.table is None:
             return found
-        sets: Defines = [("ROPE_SET", self.positions)] if self.positions else []
-        sets += [("ROPE_BY_ROW", 1)] if self.by_row else [("ROPE_BACK", 1)] if self.back else []
-        apart: Defines = [("QUERY_TURNS", floats // 4)] if self.apart else []
-        return [("ROPE", 1), *found, *sets, *apart]
+        sets = given(ROPE_SET=self.positions, ROPE_BY_ROW=self.by_row, ROPE_BACK=self.back and not self.by_row)
+        return [("ROPE", 1), *found, *sets, *given(QUERY_TURNS=floats // 4 * self.apart)]
 
     def inputs(self, draw: str) -> Inputs:
         """The input with the angles."""
@@ -205,8 +203,7 @@ def dense_defines(
         found += [("RAW", 1), ("DIM", matrix.inputs)]
     if norm_eps is not None:
         found += [("NORM", 1), ("DIM", matrix.inputs), ("EPS", float(norm_eps))]
-    if cap:
-        found.append(("OUTPUT_CAP", float(cap)))
+    found += given(OUTPUT_CAP=float(cap))
     if matrix.gain is not None:
         found += [("GAIN", 1), ("GAIN_WIDTH", -(-matrix.inputs // 4))]
     if matrix.low_rank is not None:
@@ -216,7 +213,7 @@ def dense_defines(
 
 def half_defines(out: BlockLayout) -> Defines:
     """Whether shaders/common/half.glsl rounds the outputs for a target of half floats."""
-    return [("OUT_HALF", 1)] if out.format_name == "rgba16f" else []
+    return given(OUT_HALF=out.format_name == "rgba16f")
 
 
 def grouped_defines(weight: GroupedLayout) -> Defines:
@@ -299,7 +296,7 @@ def raw_rows(sums: Array, x: Array, params: Params) -> Array:
     The sum of the inputs is omitted if no mean is subtracted.
     """
     count = len(sums)
-    blocks = np.zeros((count, BLOCK_FLOATS * blocks_for(sums.shape[1])))
+    blocks = np.zeros((count, padded(sums.shape[1])))
     blocks[:, : sums.shape[1]] = sums
     gathered = np.zeros((count, BLOCK_FLOATS // 4, 4))
     gathered[:, :, 0] = (x**2).sum(axis=1, keepdims=True)

@@ -1,6 +1,6 @@
 """The base draw of the fused ops, over rows in blocks; for the layout see :mod:`glinfer.gl.layouts.blocks`.
 
-Every builder raises PlanError if a tensor has another layout.
+Every builder raises PlanError if a tensor has another layout: not in blocks, and no table of rows.
 """
 
 from __future__ import annotations
@@ -21,22 +21,14 @@ Inputs = dict[str, TensorSpec | RowInterleaved | str | None]
 
 
 def block_layout(draw: str, tensor: TensorSpec) -> BlockLayout:
-    """The layout of a tensor in blocks.
-
-    Raises:
-        PlanError: the tensor is not in blocks.
-    """
+    """The layout of a tensor in blocks."""
     if not isinstance(tensor.layout, BlockLayout):
         raise PlanError(f"draw {draw}: {tensor.name} is not in blocks")
     return tensor.layout
 
 
 def expect_table(draw: str, tensor: TensorSpec) -> TensorSpec:
-    """Accept a tensor that is a table of rows.
-
-    Raises:
-        PlanError: it has another layout.
-    """
+    """Accept a tensor that is a table of rows."""
     if not isinstance(tensor.layout, RowLayout):
         raise PlanError(f"draw {draw}: {tensor.name} is not a table of rows")
     return tensor
@@ -47,9 +39,6 @@ def bound(draw: str, inputs: Inputs) -> tuple[list[tuple[str, str]], Defines]:
 
     A matrix x in several tensors has the samplers x0, x1, …; their number is the define ROWS. The input ``rows`` is the
     table of :mod:`glinfer.kernels.fused.rows`.
-
-    Raises:
-        PlanError: a tensor is neither in blocks nor a table of rows.
     """
     pairs: list[tuple[str, str]] = []
     defines: Defines = []
@@ -86,9 +75,6 @@ def block_draw(
     Its defines are those of :func:`bound`, the outputs' layout as ``OUT_…``, and ``defines``. With ``quad`` the
     fragments of a quad share the work if the kernels allow it; with ``cells`` a point or quad may cover several blocks.
     ``further`` are other fields of the DrawSpec.
-
-    Raises:
-        PlanError: a tensor has another layout.
     """
     pairs, layouts = bound(name, inputs)
     if isinstance(outputs, RowInterleaved):

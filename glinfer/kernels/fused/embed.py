@@ -7,26 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from glinfer.errors import PlanError
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS
 from glinfer.gl.layouts.grouped import GroupedLayout, rounds_for
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.kernels.fused.dense import grouped_defines
 from glinfer.kernels.fused.draws import Defines, Inputs, block_draw, expect_table
-from glinfer.kernels.fused.rows import (
-    CHOSEN,
-    PLACE,
-    POSITION,
-    TOKEN,
-    X_ROWS,
-    RowInterleaved,
-    check_same,
-    deinterleaved,
-    gathered,
-)
+from glinfer.kernels.fused.rows import CHOSEN, PLACE, POSITION, TOKEN, X_ROWS, RowInterleaved, check_listed, gathered
 from glinfer.kernels.fused.sample import best_candidate
 from glinfer.kernels.options import KernelOptions
-from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Part, Shapes, TensorSpec, float64, looked_up, register
+from glinfer.kernels.spec import Array, DrawSpec, Params, Part, Shapes, TensorSpec, float64, given, looked_up, op
 from glinfer.quant.formats import block_format
 from glinfer.quant.ggml import table_of
 
@@ -68,8 +57,7 @@ def table_in(inputs: Mapping[str, Array], params: Params) -> Array:
 def _check_table(shapes: Shapes, params: Params) -> int:
     """Require tables of one width; returns the number of tokens."""
     cols = shapes.by_name["output"][1]
-    shapes.expect("wte", None, cols)
-    shapes.expect("wpe", None, cols)
+    shapes.expect(("wte", "wpe"), None, cols)
     shapes.require(("wpe" in shapes.by_name) == bool(params["POSITIONS"]), "POSITIONS does not fit its tables")
     shapes.require(("weight" in shapes.by_name) == bool(params["TABLE_FORMAT"]), "TABLE_FORMAT does not fit its tables")
     return shapes.rows("weight" if params["TABLE_FORMAT"] else "wte")
@@ -103,35 +91,6 @@ def _check_token(shapes: Shapes, params: Params) -> None:
     shapes.require(params["token"] < tokens, f"there is no token {params['token']}")
 
 
-def _oracle_token(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
-    position, token = int(params["position"]), int(params["token"])
-    if token < 0:
-        token = best_candidate(np.asarray(inputs["picks"])[position - 1])
-    found = table_in(inputs, params)[token]
-    if params["POSITIONS"]:
-        found = found + float64(inputs, ["wpe"])[0][position]
-    return np.asarray(found.reshape(size))
-
-
-def _parts_of_token(params: Params) -> Mapping[str, Part]:
-    return {**dict.fromkeys(_TABLES, Part(1)), "picks": Part(int(params["token"] < 0))}
-
-
-_TABLES = ("wte", "weight", "wpe")
-register(
-    Op(
-        "embed_token",
-        ("picks",),
-        _TABLES,
-        _check_token,
-        _oracle_token,
-        integers=("weight",),
-        regions=("output",),
-        parts=_parts_of_token,
-    )
-)
-
-
 def embed_rows(
     name: str,
     rows: TensorSpec,
@@ -159,45 +118,52 @@ def embed_rows(
     if images is not None:
         expect_table(name, images)
         defines.append(("TOKENS", wte.shape[0]))
-    if typed:
-        defines.append(("TYPED", 1))
+    defines += given(TYPED=typed)
     inputs = {"rows": rows, **inputs, "picks": picks, "images": images}
     return block_draw(name, name, "embed_rows", inputs, out, slots, defines, kernels=kernels, cells=True)
 
 
 def _check_rows(shapes: Shapes, params: Params) -> None:
     _check_table(shapes, params)
-    slots = shapes.rows("output")
-    shapes.require(shapes.rows("rows") >= slots * params["ROWS"], f"the table has {shapes.rows('rows')} rows")
+    check_listed(shapes, params)
     if "picks" in shapes.by_name:
         shapes.expect("picks", shapes.rows("rows"), BLOCK_FLOATS)
     shapes.expect("images", None, shapes.by_name["output"][1])
 
 
-def tokens_in(inputs: Mapping[str, Array], rows: int) -> Array:
-    """For an oracle: the tokens of the first rows of the table of rows."""
+def tokens_in(inputs: Mapping[str, Array], params: Params, rows: int) -> Array:
+    """For an oracle: the tokens of the first rows of the table of rows, or without it that of the run values."""
+    if "rows" not in inputs:
+        token = int(params["token"])
+        return np.array([best_candidate(inputs["picks"][int(params["position"]) - 1]) if token < 0 else token])
     tokens = inputs["rows"][:rows, TOKEN].astype(np.intp)
     for row in np.flatnonzero(tokens == CHOSEN):
-        tokens[row] = best_candidate(np.asarray(inputs["picks"])[row])
+        tokens[row] = best_candidate(inputs["picks"][row])
     return tokens
 
 
-def _oracle_rows(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
-    rows = size[0] * int(params["ROWS"])
-    table, tokens = table_in(inputs, params), tokens_in(inputs, rows)
+def _parts_of_token(params: Params) -> Mapping[str, Part]:
+    return {**dict.fromkeys(_TABLES, Part(1)), "picks": Part(int(params["token"] < 0))}
+
+
+_TABLES, _WORDS = ("wte", "weight", "wpe"), ("weight",)
+_OF_ROWS = (*_TABLES, "picks", "images")
+
+
+@op("embed_token", ("picks",), _TABLES, _check_token, _WORDS, regions=("output",), parts=_parts_of_token)
+@op("embed_rows", ("rows",), _OF_ROWS, _check_rows, ("rows", *_WORDS), parts=looked_up(*_OF_ROWS))
+def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
+    rows = size[0] * int(params.get("ROWS", 1))
+    table, tokens = table_in(inputs, params), tokens_in(inputs, params, rows)
     found = table[np.minimum(tokens, len(table) - 1)]
     if "images" in inputs:
         found = np.where(tokens[:, None] < len(table), found, float64(inputs, ["images"])[0][:rows])
     if params["POSITIONS"]:
-        (wpe,), table = float64(inputs, ["wpe"]), inputs["rows"][:rows]
+        (wpe,), word = float64(inputs, ["wpe"]), PLACE if params.get("TYPED") else POSITION
+        places = inputs["rows"][:rows, word] if "rows" in inputs else int(params["position"])
         # Padding rows of the last slot may have positions beyond the table; their results are ignored.
-        places = table[:, PLACE if params.get("TYPED") else POSITION]
         found = found + wpe[np.minimum(places, len(wpe) - 1)]
-    return deinterleaved(found, int(params["ROWS"]))
-
-
-_LOOKED_UP, _INTEGERS = (*_TABLES, "picks", "images"), ("rows", "weight")
-register(Op("embed_rows", ("rows",), _LOOKED_UP, _check_rows, _oracle_rows, _INTEGERS, parts=looked_up(*_LOOKED_UP)))
+    return found
 
 
 def add_images(
@@ -214,30 +180,19 @@ def add_images(
     """``out[r] = x[r] + images[r]`` for rows whose token is not below ``tokens``, otherwise x[r].
 
     x and out are interleaved alike; images is a table [rows, D].
-
-    Raises:
-        PlanError: a tensor has another layout.
     """
-    if x.layout.blocks != out.layout.blocks:
-        raise PlanError(f"draw {name}: expected rows of one length")
     inputs: Inputs = {"x": x, "rows": rows, "images": expect_table(name, images)}
     defines = [("TOKENS", tokens), ("DIM_TEXELS", -(-images.shape[1] // 4))]
     return block_draw(name, "images", "add_images", inputs, out, slots, defines, kernels=kernels, cells=True)
 
 
 def _check_added(shapes: Shapes, params: Params) -> None:
-    slots, cols = shapes.by_name["output"]
-    check_same(shapes, params, None, cols)
-    shapes.expect("images", None, cols)
-    shapes.require(shapes.rows("rows") >= slots * params["ROWS"], f"the table has {shapes.rows('rows')} rows")
+    shapes.expect((*X_ROWS, "images"), None, shapes.by_name["output"][1])
+    check_listed(shapes, params)
 
 
+@op("add_images", ("rows", "images"), X_ROWS, _check_added, ("rows",), parts=looked_up("images"))
 def _oracle_added(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
-    count, rows = int(params["ROWS"]), size[0] * int(params["ROWS"])
-    found, (images,) = gathered(inputs, count)[:rows], float64(inputs, ["images"])
-    pictured = inputs["rows"][:rows, TOKEN, None] >= params["TOKENS"]
-    return deinterleaved(found + np.where(pictured, images[:rows], 0.0), count)
-
-
-_ADDED = ("rows", "images"), X_ROWS
-register(Op("add_images", *_ADDED, _check_added, _oracle_added, ("rows",), parts=looked_up("images")))
+    x, (images,) = gathered(inputs, params, size[0]), float64(inputs, ["images"])
+    pictured = inputs["rows"][: len(x), TOKEN, None] >= params["TOKENS"]
+    return np.asarray(x + np.where(pictured, images[: len(x)], 0.0))

@@ -21,7 +21,7 @@ from glinfer.gl.layouts.matrix import Extent
 from glinfer.kernels.fused.draws import Defines, Inputs, block_draw, of_run
 from glinfer.kernels.fused.low_rank import CHOICE_FLOATS
 from glinfer.kernels.options import KernelOptions
-from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
+from glinfer.kernels.spec import Array, DrawSpec, Params, Shapes, TensorSpec, float64, op
 
 SPAN = 16
 """Rows whose choices are counted together."""
@@ -58,81 +58,64 @@ def most_groups(rows: int, targets: int, experts: Experts) -> int:
     return (choices + (targets - 1) * min(experts.count, choices)) // targets
 
 
-def tally_experts(
-    name: str, choice: TensorSpec, out: TensorSpec, experts: Experts, *, rows: Extent, kernels: KernelOptions
-) -> DrawSpec:
-    """out [1 + spans, experts] = number of ``route``'s choices of each expert among the first ``rows`` rows.
-
-    Row 0 of out counts all rows, row 1 + s rows ``SPAN · s`` to ``SPAN · s + SPAN - 1``, so that the other two passes
-    examine few choices one by one.
-    """
-    inputs: Inputs = {"choice": choice}
-    how: dict[str, Any] = {"kernels": kernels, **of_run("held", rows)}
-    return block_draw(name, "mlp.choice", "tally_experts", inputs, out, out.shape[0], _defines(experts, 1), **how)
-
-
-def place_experts(
+def group_draws(
     name: str,
     choice: TensorSpec,
     tally: TensorSpec,
-    out: TensorSpec,
+    places: TensorSpec,
+    chosen: TensorSpec,
     experts: Experts,
     *,
     targets: int,
     rows: Extent,
     kernels: KernelOptions,
-) -> DrawSpec:
-    """out [rows, 4 · used] = (expert, weight, place, 0) of each choice, place = targets · group + place in the group.
+) -> tuple[DrawSpec, DrawSpec, DrawSpec]:
+    """The three passes that arrange ``route``'s choices of the first ``rows`` rows in groups of ``targets`` places.
 
-    Groups of expert 0 come first, and choices of an expert are in the order of rows.
+    Args:
+        tally: [1 + spans, experts], the number of choices of each expert: row 0 for all rows, row 1 + s for rows
+            ``SPAN · s`` to ``SPAN · s + SPAN - 1``, so that the other passes examine few choices one by one.
+        places: [rows, 4 · used] = (expert, weight, place, 0) of each choice, place = targets · group + place in the
+            group. Groups of expert 0 come first, and choices of an expert are in the order of rows.
+        chosen: [groups, 4 · targets] = (row, expert, 1, 0) of each place of a group; an empty place has 0 as row and
+            third, and an unused group only zeros.
     """
-    inputs: Inputs = {"choice": choice, "tally": tally}
-    defines = _defines(experts, targets)
-    return block_draw(name, "mlp.choice", "place_experts", inputs, out, rows, defines, kernels=kernels)
-
-
-def group_experts(
-    name: str,
-    choice: TensorSpec,
-    tally: TensorSpec,
-    out: TensorSpec,
-    experts: Experts,
-    *,
-    targets: int,
-    rows: Extent,
-    kernels: KernelOptions,
-) -> DrawSpec:
-    """out [groups, 4 · targets] = (row, expert, 1, 0) of each place of a group; an empty place has 0 as row and third.
-
-    An unused group has only zeros.
-    """
-    inputs: Inputs = {"choice": choice, "tally": tally}
-    how: dict[str, Any] = {"kernels": kernels, **of_run("held", rows)}
-    return block_draw(name, "mlp.choice", "group_experts", inputs, out, out.shape[0], _defines(experts, targets), **how)
-
-
-def _defines(experts: Experts, targets: int) -> Defines:
     counts = {"EXPERTS": experts.count, "EXPERT_TEXELS": -(-experts.count // 4), "USED": experts.used}
-    return [*counts.items(), ("ROWS", targets), ("SPAN", SPAN)]
+    both: Inputs = {"choice": choice, "tally": tally}
+
+    def made(part: str, op: str, inputs: Inputs, out: TensorSpec, slots: Extent, targets: int, **how: Any) -> DrawSpec:
+        defines: Defines = [*counts.items(), ("ROWS", targets), ("SPAN", SPAN)]
+        return block_draw(f"{name}.{part}", "mlp.choice", op, inputs, out, slots, defines, kernels=kernels, **how)
+
+    held = of_run("held", rows)
+    return (
+        made("tally", "tally_experts", {"choice": choice}, tally, tally.shape[0], 1, **held),
+        made("places", "place_experts", both, places, rows, targets),
+        made("groups", "group_experts", both, chosen, chosen.shape[0], targets, **held),
+    )
+
+
+def _check_choice(shapes: Shapes, params: Params) -> None:
+    """Require the inputs of the three passes."""
+    held, rows = params.get("held", 0), shapes.rows("choice")
+    shapes.expect("choice", None, CHOICE_FLOATS * params["USED"])
+    shapes.expect("tally", tally_rows(rows), params["EXPERTS"])
+    shapes.require(held <= rows, f"{held} rows of {rows}")
 
 
 def _check_tally(shapes: Shapes, params: Params) -> None:
+    _check_choice(shapes, params)
     shapes.expect("output", tally_rows(shapes.rows("choice")), params["EXPERTS"])
-    shapes.expect("choice", None, CHOICE_FLOATS * params["USED"])
-    shapes.require(params["held"] <= shapes.rows("choice"), f"{params['held']} rows of {shapes.rows('choice')}")
 
 
 def _check_place(shapes: Shapes, params: Params) -> None:
+    _check_choice(shapes, params)
     shapes.expect("output", None, CHOICE_FLOATS * params["USED"])
-    shapes.expect("choice", None, CHOICE_FLOATS * params["USED"])
-    shapes.expect("tally", tally_rows(shapes.rows("choice")), params["EXPERTS"])
 
 
 def _check_groups(shapes: Shapes, params: Params) -> None:
+    _check_choice(shapes, params)
     shapes.expect("output", None, CHOICE_FLOATS * params["ROWS"])
-    shapes.expect("choice", None, CHOICE_FLOATS * params["USED"])
-    shapes.expect("tally", tally_rows(shapes.rows("choice")), params["EXPERTS"])
-    shapes.require(params["held"] <= shapes.rows("choice"), f"{params['held']} rows of {shapes.rows('choice')}")
     experts = Experts(int(params["EXPERTS"]), int(params["USED"]), normed=True)
     needed = most_groups(int(params["held"]), int(params["ROWS"]), experts)
     shapes.require(shapes.rows("output") >= needed, f"{shapes.rows('output')} groups; {needed} may be needed")
@@ -150,12 +133,14 @@ def _first_groups(inputs: Mapping[str, Array], params: Params) -> Array:
     return np.concatenate([[0], np.cumsum(-(-tally // int(params["ROWS"])))])
 
 
+@op("tally_experts", ("choice",), (), _check_tally)
 def _oracle_tally(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     chosen = _chosen(inputs, params, int(params["held"]))
     spans = [chosen[SPAN * span :][:SPAN] for span in range(size[0] - 1)]
     return np.stack([np.bincount(each.reshape(-1), minlength=size[1]) for each in (chosen, *spans)]).astype(np.float64)
 
 
+@op("place_experts", ("choice", "tally"), (), _check_place)
 def _oracle_place(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     chosen, first = _chosen(inputs, params, size[0]), _first_groups(inputs, params)
     found = float64(inputs, ["choice"])[0][: size[0]].reshape(*chosen.shape, CHOICE_FLOATS).copy()
@@ -166,6 +151,7 @@ def _oracle_place(inputs: Mapping[str, Array], params: Params, size: tuple[int, 
     return found.reshape(size)
 
 
+@op("group_experts", ("choice", "tally"), (), _check_groups)
 def _oracle_groups(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     targets, first = int(params["ROWS"]), _first_groups(inputs, params)
     chosen = _chosen(inputs, params, int(params["held"]))
@@ -175,8 +161,3 @@ def _oracle_groups(inputs: Mapping[str, Array], params: Params, size: tuple[int,
         rows = np.nonzero(chosen == expert)[0]
         own[:, 1], own[: len(rows), 0], own[: len(rows), 2] = expert, rows, 1
     return found.reshape(size)
-
-
-register(Op("tally_experts", ("choice",), (), _check_tally, _oracle_tally))
-register(Op("place_experts", ("choice", "tally"), (), _check_place, _oracle_place))
-register(Op("group_experts", ("choice", "tally"), (), _check_groups, _oracle_groups))

@@ -13,19 +13,13 @@ from typing import Any
 import numpy as np
 
 from glinfer.families.layer import Experts
-from glinfer.gl.layouts.blocks import BLOCK_FLOATS, blocks_for
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.kernels.fused.draws import Defines, Inputs, block_draw, of_run
 from glinfer.kernels.fused.low_rank import CHOICE_FLOATS
-from glinfer.kernels.fused.rows import R_ROWS, X_ROWS, RowInterleaved, check_same, deinterleaved, gathered
+from glinfer.kernels.fused.rows import R_ROWS, X_ROWS, RowInterleaved, gathered, padded
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.routing import route_defines, routed
-from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
-
-
-def padded(floats: int) -> int:
-    """Floats of one expert's part of a row: whole blocks."""
-    return BLOCK_FLOATS * blocks_for(floats)
+from glinfer.kernels.spec import Array, DrawSpec, Params, Shapes, TensorSpec, float64, given, op
 
 
 def join_rows(
@@ -87,19 +81,20 @@ def mix_experts(
     defines: Defines = [("USED", experts.used), ("PLACED", int(isinstance(x, RowInterleaved)))]
     if residual is not None:
         inputs |= residual.inputs("r")
-        defines.append(("RESIDUAL", 1))
+    defines += given(RESIDUAL=residual)
     how: dict[str, Any] = {"kernels": kernels, "adds": residual is None and not alone, **of_run("held", rows)}
     return block_draw(name, kind, "mix_experts", inputs, out, slots, defines, **how)
 
 
 def _check_join(shapes: Shapes, params: Params) -> None:
-    check_same(shapes, params, None, shapes.by_name["output"][1])
+    shapes.expect(X_ROWS, None, shapes.by_name["output"][1])
     rows = shapes.rows("x0") * int(params["ROWS"])
     shapes.require(shapes.rows("output") <= rows, f"x has {rows} rows; {shapes.rows('output')} are written")
 
 
+@op("join_rows", (), X_ROWS, _check_join)
 def _oracle_join(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
-    return gathered(inputs, int(params["ROWS"]))[: size[0]]
+    return gathered(inputs, params)[: size[0]]
 
 
 def _check_route(shapes: Shapes, params: Params) -> None:
@@ -113,6 +108,7 @@ def _check_route(shapes: Shapes, params: Params) -> None:
     shapes.require(used <= params["EXPERTS"] and used + params["SHARED"] > 0, f"{used} of {params['EXPERTS']} experts")
 
 
+@op("route", ("logits",), ("bias", "scales"), _check_route, regions=("logits", "output"))
 def _oracle_route(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     (logits,) = float64(inputs, ["logits"])
     used, count, shared = int(params["USED"]), int(params["EXPERTS"]), int(params["SHARED"])
@@ -130,42 +126,27 @@ def _check_mix(shapes: Shapes, params: Params) -> None:
     used, (slots, cols) = int(params["USED"]), shapes.by_name["output"]
     rows = slots * int(params["ROWS"])
     if params["PLACED"]:
-        check_same(shapes, params, None, cols)
+        shapes.expect(X_ROWS, None, cols)
     else:
         shapes.expect("x", None, used * padded(cols))
         rows = min(rows, shapes.rows("x"))
     shapes.expect("choice", None, CHOICE_FLOATS * used)
     shapes.require(params["held"] <= min(rows, shapes.rows("choice")), f"{params['held']} rows of {rows}")
     shapes.expect("bias", 1, cols)
-    for name in R_ROWS:
-        shapes.expect(name, None, cols)
+    shapes.expect(R_ROWS, None, cols)
 
 
+@op("mix_experts", ("choice",), ("x", "bias", *X_ROWS, *R_ROWS), _check_mix, regions=("x", *R_ROWS, "output"))
 def _oracle_mix(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     rows, used, held = int(params["ROWS"]), int(params["USED"]), int(params["held"])
     choice = float64(inputs, ["choice"])[0][:held].reshape(held, used, CHOICE_FLOATS)
     weights = choice[:, :, 1]
     if params["PLACED"]:
-        parts = gathered(inputs, rows)[choice[:, :, 2].astype(np.intp)]
+        parts = gathered(inputs, params)[choice[:, :, 2].astype(np.intp)]
     else:
         parts = float64(inputs, ["x"])[0][:held].reshape(held, used, -1)[:, :, : size[1]]
     mixed = np.zeros((size[0] * rows, size[1]))
     mixed[:held] = np.einsum("ri,rid->rd", weights, parts)[: len(mixed)] + inputs.get("bias", 0.0)
     if params.get("RESIDUAL"):
-        mixed = mixed + gathered(inputs, rows, "r")[: len(mixed)]
-    found = deinterleaved(mixed, rows)
-    return found + float64(inputs, ["output"])[0] if "output" in inputs else found
-
-
-register(Op("join_rows", (), X_ROWS, _check_join, _oracle_join))
-register(Op("route", ("logits",), ("bias", "scales"), _check_route, _oracle_route, regions=("logits", "output")))
-register(
-    Op(
-        "mix_experts",
-        ("choice",),
-        ("x", "bias", *X_ROWS, *R_ROWS),
-        _check_mix,
-        _oracle_mix,
-        regions=("x", *R_ROWS, "output"),
-    )
-)
+        mixed = mixed + gathered(inputs, params, size[0], "r")
+    return mixed

@@ -28,20 +28,11 @@ from glinfer.kernels.fused.dense import (
 )
 from glinfer.kernels.fused.draws import Defines, Inputs, block_draw
 from glinfer.kernels.fused.low_rank import CHOICE_FLOATS, LORA_SAMPLERS, check_low_rank
-from glinfer.kernels.fused.norms import norm_floats
-from glinfer.kernels.fused.rows import (
-    R_ROWS,
-    X_ROWS,
-    RowInterleaved,
-    check_same,
-    deinterleaved,
-    gathered,
-    input_names,
-    turned_by,
-)
+from glinfer.kernels.fused.norms import norm_floats, norms_in
+from glinfer.kernels.fused.rows import R_ROWS, X_ROWS, RowInterleaved, gathered, padded, turned_by
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.routing import experts_read, gate_defines
-from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Part, Shapes, TensorSpec, float64, looked_up, register
+from glinfer.kernels.spec import Array, DrawSpec, Params, Part, Shapes, TensorSpec, float64, given, looked_up, op
 from glinfer.quant.formats import WORD_FORMATS
 
 
@@ -101,18 +92,16 @@ def gemm(
     inputs |= {"norms": norms, "choice": choice, "chosen": chosen}
     defines += [("ALONE", int(alone)), *half_defines(targets.layout)]
     defines += dense_defines(name, matrix, norm_eps=norm_eps, activation=activation, cap=cap, raw=raw, kernels=kernels)
-    if norms is not None:
-        defines.append(("NORMS", 1))
+    defines += given(NORMS=norms)
     if experts is not None:
         defines += _expert_defines(name, matrix, experts)
         defines += [("X_PART", blocks_for(matrix.inputs) if apart else 0)] if choice is not None else []
     if residual is not None:
         inputs |= residual.inputs("r")
-        defines.append(("RESIDUAL", 1))
+    defines += given(RESIDUAL=residual)
     if len(targets.tensors) == 1 and not isinstance(matrix.weight.layout, GroupedLayout):
         defines.append(("UNROLL", math.gcd(steps // parts, kernels.unroll)))
-    if parts > 1:
-        defines.append(("PARTS", parts))
+    defines += given(PARTS=parts if parts > 1 else None)
     per_run = () if low_rank is None else low_rank.per_run
     if alone and turning is not None:
         per_run = (("position", turning.run_value), *per_run)
@@ -158,16 +147,16 @@ def _check(shapes: Shapes, params: Params) -> None:
     rows, inputs = int(params["ROWS"]), int(params["INPUTS"])
     matrix_rows, width = outputs, inputs
     if params["GATED"]:
-        matrix_rows = 2 * BLOCK_FLOATS * blocks_for(outputs)
+        matrix_rows = 2 * padded(outputs)
     if params.get("RAW"):
         matrix_rows = shapes.rows("weight")
         shapes.expect("output", None, BLOCK_FLOATS * (blocks_for(matrix_rows) + 1))
     if "EXPERTS" in params:
         floats, used = BLOCK_FLOATS * int(params["EXPERT_BLOCKS"]), int(params["USED"])
         matrix_rows = int(params["EXPERTS"]) * (1 + int(params["GATED"])) * floats
-        width = used * BLOCK_FLOATS * blocks_for(inputs) if params.get("X_PART") else inputs
+        width = used * padded(inputs) if params.get("X_PART") else inputs
         columns = used * floats if "choice" in shapes.by_name else floats
-        shapes.require(BLOCK_FLOATS * blocks_for(outputs) == columns, f"{outputs} outputs; expected {columns}")
+        shapes.require(padded(outputs) == columns, f"{outputs} outputs; expected {columns}")
         shapes.expect("choice", slots, CHOICE_FLOATS * used)
         shapes.expect("chosen", slots, CHOICE_FLOATS * rows)
     read = 1 if params["ALONE"] else slots
@@ -179,11 +168,10 @@ def _check(shapes: Shapes, params: Params) -> None:
         enough = found >= read * rows or "chosen" in shapes.by_name
         shapes.require(enough, f"x has {found} rows for {read} slots of {rows}")
     else:
-        check_same(shapes, params, read, width)
+        shapes.expect(X_ROWS, read, width)
     if "norms" in shapes.by_name:
         shapes.expect("norms", slots, norm_floats(rows, centred=bool(params["CENTRED"])))
-    for name in R_ROWS:
-        shapes.expect(name, read, outputs)
+    shapes.expect(R_ROWS, read, outputs)
     if "lora_t" in shapes.by_name:
         found = shapes.rows("lora_t")
         shapes.require(found >= read * rows, f"lora_t has {found} rows for {read} slots of {rows}")
@@ -219,8 +207,7 @@ def _check_matrix(shapes: Shapes, params: Params, rows: int) -> None:
 def _check_raw_input(shapes: Shapes, params: Params, slots: int) -> None:
     """Require bare sums as inputs, and no further step in the product that reads them."""
     blocks = (1 + int(params["X_GATED"])) * blocks_for(int(params["INPUTS"]))
-    for name in input_names(int(params["ROWS"])):
-        shapes.expect(name, slots, BLOCK_FLOATS * (blocks + 1))
+    shapes.expect(X_ROWS, slots, BLOCK_FLOATS * (blocks + 1))
     shapes.expect("x_consts", None, params.get("XC_BIAS_AT", 0) + 1)
     shapes.require(("x_consts" in shapes.by_name) == bool(params["X_BIASED"]), "expected x_consts exactly for a bias")
     further = ("NORM", "NORMS", "RAW", "OUTPUT_CAP")
@@ -228,29 +215,41 @@ def _check_raw_input(shapes: Shapes, params: Params, slots: int) -> None:
     shapes.require(not finish, "bare sums are finished for a product without norm, activation or gate")
 
 
+def _parts(params: Params) -> Mapping[str, Part]:
+    return {**looked_up("rope")(params), **experts_read(params)}
+
+
+@op(
+    "gemm",
+    ("weight",),
+    (
+        *("x", *X_ROWS, *R_ROWS, "consts", "norms", "gain", "rope", "rows", "x_consts"),
+        *("choice", "chosen", *LORA_SAMPLERS),
+    ),
+    _check,
+    integers=("rows",),
+    either=("weight",),
+    regions=("x", "x0", "r0", "output"),
+    parts=_parts,
+)
 def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     rows = int(params["ROWS"])
     count = size[0] * rows
-    x = float64(inputs, ["x"])[0] if params["TOGETHER"] else gathered(inputs, rows)
+    x = float64(inputs, ["x"])[0] if params["TOGETHER"] else gathered(inputs, params)
     if params.get("RAW_INPUT"):
         x = finished_rows(x, inputs.get("x_consts"), params)
     if "choice" in inputs or "chosen" in inputs:
-        return deinterleaved(_expert_rows(inputs, params, x, count)[:, : size[1]], rows)
+        return _expert_rows(inputs, params, x, count)[:, : size[1]]
     x = np.pad(x[:count], [(0, max(0, count - len(x))), (0, 0)])  # padding rows fill the last slot
     norms = None
     if params.get("NORMS"):
-        found = float64(inputs, ["norms"])[0][: size[0], : norm_floats(rows)]
-        by_member = found.reshape(size[0], -1, 4, 4)[:, :, 0]  # one member's
-        norms = by_member.reshape(size[0], -1)[:, :rows].reshape(-1, 1)
+        norms = norms_in(float64(inputs, ["norms"])[0][: size[0]], rows)
     positions = np.full(count, int(params.get("position", 0)))
     if params.get("ROPE") and not params["ALONE"]:  # padding rows may be beyond the last position
         positions = turned_by(inputs, params, count)
     y = dense_rows(inputs, params, x, norms, positions)
     y = raw_rows(y, x, params) if params.get("RAW") else y[:, : size[1]]
-    if "r0" in inputs:
-        y = y + gathered(inputs, rows, "r")[:count]
-    y = deinterleaved(y, rows)
-    return y + float64(inputs, ["output"])[0] if "output" in inputs else y
+    return y + gathered(inputs, params, size[0], "r") if "r0" in inputs else y
 
 
 def _expert_rows(inputs: Mapping[str, Array], params: Params, x: Array, count: int) -> Array:
@@ -278,25 +277,3 @@ def _expert_rows(inputs: Mapping[str, Array], params: Params, x: Array, count: i
         part |= {key: array[own] for key, array in of_rows.items()}
         found[own] = dense_rows({**inputs, **part}, params, x[own], None, positions[own])
     return found.reshape(count, -1)
-
-
-def _parts(params: Params) -> Mapping[str, Part]:
-    return {**looked_up("rope")(params), **experts_read(params)}
-
-
-register(
-    Op(
-        "gemm",
-        ("weight",),
-        (
-            *("x", *X_ROWS, *R_ROWS, "consts", "norms", "gain", "rope", "rows", "x_consts"),
-            *("choice", "chosen", *LORA_SAMPLERS),
-        ),
-        _check,
-        _oracle,
-        integers=("rows",),
-        either=("weight",),
-        regions=("x", "x0", "r0", "output"),
-        parts=_parts,
-    )
-)

@@ -18,9 +18,9 @@ from glinfer.gl.layouts.blocks import BLOCK_FLOATS, blocks_for
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.gl.layouts.packing import GemvLayout
 from glinfer.kernels.fused.draws import Defines, Inputs, block_draw
-from glinfer.kernels.fused.rows import WANTED, X_ROWS, RowInterleaved, check_same, gathered
+from glinfer.kernels.fused.rows import WANTED, X_ROWS, RowInterleaved, gathered
 from glinfer.kernels.options import KernelOptions
-from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
+from glinfer.kernels.spec import Array, DrawSpec, Params, Shapes, TensorSpec, float64, given, op
 
 CHOICE_FLOATS = 4
 """Floats of one choice of an expert: the expert, its weight, and two zeros."""
@@ -72,7 +72,7 @@ class LowRankSum:
             ("LORA_BIASED", int(self.biased)),
             *_packed(name, self.up).defines("LORA_UP"),
         ]
-        return [*found, ("LORA_BY_ROW", 1)] if self.rows is not None else found
+        return [*found, *given(LORA_BY_ROW=self.rows)]
 
     @property
     def inputs(self) -> Inputs:
@@ -115,15 +115,14 @@ def lora_down(
     steps = 4 * blocks_for(width)
     defines: Defines = [
         *_packed(name, low_rank.down).defines("DOWN"),
-        *([("ROWS", 1)] if together else []),
+        *given(ROWS=together),
         ("TOGETHER", int(together)),
         ("INPUTS", width),
         ("STEPS", steps),
         ("RANKS", low_rank.ranks),
     ]
     how: dict[str, Any] = {"kernels": kernels, "uniforms": (("share", steps // parts),), "per_run": low_rank.per_run}
-    if low_rank.rows is not None:
-        defines.append(("LORA_BY_ROW", 1))
+    defines += given(LORA_BY_ROW=low_rank.rows)
     if choice is not None:
         of_experts = {"EXPERTS": low_rank.experts, "USED": low_rank.used, "X_PART": blocks_for(width) if apart else 0}
         defines += of_experts.items()
@@ -187,13 +186,14 @@ def _check(shapes: Shapes, params: Params) -> None:
         part = BLOCK_FLOATS * int(params.get("X_PART", 0))
         shapes.expect("x", None, used * part if part else inputs)
     else:
-        check_same(shapes, params, None, inputs)
+        shapes.expect(X_ROWS, None, inputs)
         shapes.require("choice" not in shapes.by_name, "rows that choose experts must be in one tensor")
 
 
+@op("lora_down", ("down",), ("x", *X_ROWS, "rows", "choice"), _check, integers=("rows",), regions=("x",))
 def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     (down,) = float64(inputs, ["down"])
-    x = float64(inputs, ["x"])[0] if params["TOGETHER"] else gathered(inputs, int(params["ROWS"]))
+    x = float64(inputs, ["x"])[0] if params["TOGETHER"] else gathered(inputs, params)
     ranks, width, used = int(params["RANKS"]), int(params["INPUTS"]), int(params.get("USED", 1))
     experts, part = int(params.get("EXPERTS", 1)), BLOCK_FLOATS * int(params.get("X_PART", 0))
     chosen = np.zeros((size[0], used), np.intp)
@@ -205,8 +205,3 @@ def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) 
             own = x[row, part * place : part * place + width]
             found[row, place] = matrices[number - 1, expert, :, :width] @ own
     return found.reshape(size)
-
-
-register(
-    Op("lora_down", ("down",), ("x", *X_ROWS, "rows", "choice"), _check, _oracle, integers=("rows",), regions=("x",))
-)

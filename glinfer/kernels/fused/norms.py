@@ -7,14 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from glinfer.errors import PlanError
 from glinfer.gl.layouts.blocks import blocks_for
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.kernels.fused.draws import Defines, Inputs, block_draw, expect_table
-from glinfer.kernels.fused.rows import R_ROWS, X_ROWS, RowInterleaved, check_same, deinterleaved, gathered
+from glinfer.kernels.fused.rows import R_ROWS, X_ROWS, RowInterleaved, gathered
 from glinfer.kernels.options import KernelOptions
-from glinfer.kernels.rounded import may_round
-from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
+from glinfer.kernels.spec import Array, DrawSpec, Params, Shapes, TensorSpec, float64, given, op
 from glinfer.quant.formats import GROUP
 
 
@@ -36,23 +34,19 @@ def row_norms(
     ``centred`` it is LayerNorm's factor, of the variance instead of the mean square, and quads 2 and 3 hold the means.
     ``grouped`` sums in the order of a product over groups of 32 inputs.
     """
+    groups = -(-x.cols // GROUP) if grouped else 0
+    turns = 8 * (-(-groups // 4) if kernels.quad else groups)  # steps of four inputs of each fragment
     defines = (
-        ("STEPS", 4 * blocks_for(x.cols)),
-        ("DIM", x.cols),
-        ("EPS", eps),
-        ("CENTRED", int(centred)),
-        ("GROUPED", int(grouped)),
-        *_groups(x.cols, grouped, kernels.quad),
+        *(("STEPS", 4 * blocks_for(x.cols)), ("DIM", x.cols), ("EPS", eps), ("CENTRED", int(centred))),
+        *(("GROUPED", int(grouped)), *given(GROUPS=groups, TURNS=turns)),
     )
     return block_draw(name, kind, "row_norms", {"x": x}, out, slots, defines, kernels=kernels, quad=True, cells=True)
 
 
-def _groups(cols: int, grouped: bool, quad: bool) -> list[tuple[str, int]]:
-    """The defines of groups: groups of 32 inputs, and the steps of four inputs of each fragment."""
-    if not grouped:
-        return []
-    groups = -(-cols // GROUP)
-    return [("GROUPS", groups), ("TURNS", 8 * (-(-groups // 4) if quad else groups))]
+def norms_in(norms: Array, rows: int) -> Array:
+    """For an oracle: the norms [slots · rows, 1] of ``rows`` rows a slot, or the means from their quads on."""
+    one_member = norms.reshape(len(norms), -1, 4, 4)[:, :, 0]
+    return one_member.reshape(len(norms), -1)[:, :rows].reshape(-1, 1)
 
 
 def norm_floats(rows: int, *, centred: bool = False) -> int:
@@ -62,14 +56,14 @@ def norm_floats(rows: int, *, centred: bool = False) -> int:
 
 
 def _check_rows(shapes: Shapes, params: Params) -> None:
-    check_same(shapes, params, shapes.rows("output"), params["DIM"])
+    shapes.expect(X_ROWS, shapes.rows("output"), params["DIM"])
     shapes.expect("output", None, norm_floats(int(params["ROWS"]), centred=bool(params["CENTRED"])))
     shapes.require(params["STEPS"] == 4 * blocks_for(int(params["DIM"])), "STEPS does not fit x")
 
 
+@op("row_norms", (), X_ROWS, _check_rows)
 def _oracle_rows(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
-    rows, centred = int(params["ROWS"]), bool(params["CENTRED"])
-    x = gathered(inputs, rows)[: size[0] * rows]
+    x, rows, centred = gathered(inputs, params, size[0]), int(params["ROWS"]), bool(params["CENTRED"])
     means = x.mean(axis=1) if centred else np.zeros(len(x))
     factors = 1.0 / np.sqrt(np.mean((x - means[:, None]) ** 2, axis=1) + params["EPS"])
     found = np.zeros((size[0], size[1] // 4))
@@ -100,15 +94,11 @@ def post_norm(
     unless the norm is ``alone``. With a ``width`` D, the number of elements that are no padding, it is alone, and
     its results are rounded, see :func:`glinfer.kernels.rounded.rounded_rows`.
     """
-    if x.layout.blocks != out.layout.blocks:
-        raise PlanError(f"draw {name}: expected rows of one length")
     inputs: Inputs = {"x": x, "gain": expect_table(name, gain).name}
     defines: Defines = [("DIM", width or x.cols), ("EPS", eps), ("GAIN_WIDTH", -(-x.cols // 4))]
-    if width:
-        defines.append(("ROUNDED", 1))
+    defines += given(ROUNDED=bool(width), RESIDUAL=residual)
     if residual is not None:
         inputs |= residual.inputs("r")
-        defines.append(("RESIDUAL", 1))
     alone = alone or width > 0
     how: dict[str, Any] = {"quad": not width, "cells": slots != 1, "adds": residual is None and not alone}
     return block_draw(name, kind, "post_norm", inputs, out, slots, defines, kernels=kernels, **how)
@@ -116,42 +106,18 @@ def post_norm(
 
 def _check_post(shapes: Shapes, params: Params) -> None:
     cols = shapes.by_name["output"][1] if params.get("ROUNDED") else params["DIM"]
-    check_same(shapes, params, None, cols)
-    shapes.expect("output", None, cols)
+    shapes.expect((*X_ROWS, "output"), None, cols)
     shapes.expect("gain", 1, cols)
-    for name in R_ROWS:
-        shapes.expect(name, None, cols)
+    shapes.expect(R_ROWS, None, cols)
     shapes.require(params["DIM"] <= cols, "DIM does not fit x")
 
 
+@op("post_norm", ("gain",), (*X_ROWS, *R_ROWS), _check_post, regions=(*X_ROWS, *R_ROWS, "output"))
 def _oracle_post(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
-    rows = int(params["ROWS"])
-    x = gathered(inputs, rows)[: size[0] * rows]
+    x = gathered(inputs, params, size[0])
     squares = np.sum(x**2, axis=1, keepdims=True) / params["DIM"]
     normed = x / np.sqrt(squares + params["EPS"]) * float64(inputs, ["gain"])[0]
-    if params.get("RESIDUAL"):
-        normed = normed + gathered(inputs, rows, "r")[: size[0] * rows]
-    return np.asarray(normed)
-
-
-def _of_targets(normed: Array, inputs: Mapping[str, Array], params: Params) -> Array:
-    found = deinterleaved(normed, int(params["ROWS"]))
-    return found + float64(inputs, ["output"])[0] if "output" in inputs else found
-
-
-_POST, _POST_ERRORS = may_round(_oracle_post, _of_targets)
-register(
-    Op(
-        "post_norm",
-        ("gain",),
-        (*X_ROWS, *R_ROWS),
-        _check_post,
-        _POST,
-        regions=(*X_ROWS, *R_ROWS, "output"),
-        allowed=_POST_ERRORS,
-    )
-)
-register(Op("row_norms", (), X_ROWS, _check_rows, _oracle_rows))
+    return np.asarray(normed + gathered(inputs, params, size[0], "r") if params.get("RESIDUAL") else normed)
 
 
 def normalize_rows(
@@ -184,20 +150,17 @@ def normalize_rows(
 def _check_normalize(shapes: Shapes, params: Params) -> None:
     slots, cols = shapes.by_name["output"]
     rows, centred = int(params["ROWS"]), bool(params["CENTRED"])
-    check_same(shapes, params, None, cols)
+    shapes.expect(X_ROWS, None, cols)
     shapes.expect("norms", slots, norm_floats(rows, centred=centred))
     shapes.expect("gains", 1 + int(params["BIASED"]), cols)
     shapes.require(params["DIM"] == cols, "DIM does not fit x")
 
 
+@op("normalize_rows", ("norms", "gains"), X_ROWS, _check_normalize)
 def _oracle_normalize(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     rows = int(params["ROWS"])
-    x, (norms, gains) = gathered(inputs, rows)[: size[0] * rows, : size[1]], float64(inputs, ["norms", "gains"])
-    by_member = norms[: size[0]].reshape(size[0], -1, 4, 4)[:, :, 0].reshape(size[0], -1)  # one member's
+    x, (norms, gains) = gathered(inputs, params, size[0])[:, : size[1]], float64(inputs, ["norms", "gains"])
     if params["CENTRED"]:
-        x = x - by_member[:, 8 : 8 + rows].reshape(-1, 1)
-    found = x * by_member[:, :rows].reshape(-1, 1) * gains[0]
-    return deinterleaved(found + gains[1] if params["BIASED"] else found, rows)
-
-
-register(Op("normalize_rows", ("norms", "gains"), X_ROWS, _check_normalize, _oracle_normalize))
+        x = x - norms_in(norms[: size[0], 2 * 16 :], rows)
+    found = x * norms_in(norms[: size[0]], rows) * gains[0]
+    return np.asarray(found + gains[1] if params["BIASED"] else found)

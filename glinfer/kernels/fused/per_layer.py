@@ -7,15 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from glinfer.errors import PlanError
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS, blocks_for
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.kernels.fused.draws import Inputs, block_draw, block_layout, expect_table
 from glinfer.kernels.fused.embed import table_defines, table_in, tokens_in
-from glinfer.kernels.fused.rows import X_ROWS, RowInterleaved, check_same, deinterleaved, gathered
-from glinfer.kernels.fused.sample import best_candidate
+from glinfer.kernels.fused.rows import X_ROWS, RowInterleaved, gathered
 from glinfer.kernels.options import KernelOptions
-from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Part, Shapes, TensorSpec, float64, register
+from glinfer.kernels.spec import Array, DrawSpec, Params, Part, Shapes, TensorSpec, float64, given, op
 
 
 def per_layer_hidden(
@@ -45,38 +43,21 @@ def per_layer_hidden(
     inputs |= {**embeddings, "rows": rows, "picks": picks}
     defines += block_layout(name, projected).defines("P")
     defines += [("FIRST_BLOCK", layer * blocks_for(width)), ("DIM", width), ("EPS", eps)]
+    defines += given(MANY=rows)
     how: dict[str, Any] = {"cells": True}
     if rows is None:
         how = {"per_run": (("token", "token"), ("position", "position"))}
-    else:
-        defines.append(("MANY", 1))
     kind = "per_layer.hidden"
     return block_draw(name, kind, "per_layer_hidden", inputs, out, slots, defines, kernels=kernels, **how)
 
 
 def _check(shapes: Shapes, params: Params) -> None:
     width = params["DIM"]
-    shapes.expect("output", None, width)
-    check_same(shapes, params, None, width)
+    shapes.expect(("output", *X_ROWS), None, width)
     shapes.expect("gain", 1, width)
     shapes.expect("wte", None, width)
     needed = BLOCK_FLOATS * params["FIRST_BLOCK"] + width
     shapes.require(shapes.by_name["projected"][1] >= needed, f"projected has fewer than {needed} columns")
-
-
-def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
-    count, width, start = int(params["ROWS"]), int(params["DIM"]), BLOCK_FLOATS * int(params["FIRST_BLOCK"])
-    gates, rows = gathered(inputs, count)[: size[0] * count], size[0] * count
-    projected, gain = float64(inputs, ["projected", "gain"])
-    part = projected[:rows, start : start + width]
-    if "rows" in inputs:
-        tokens = tokens_in(inputs, rows)
-    else:
-        token = int(params["token"])
-        chosen = best_candidate(np.asarray(inputs["picks"])[int(params["position"]) - 1]) if token < 0 else token
-        tokens = np.array([chosen])
-    normed = part / np.sqrt(np.mean(part**2, axis=1, keepdims=True) + params["EPS"]) * gain
-    return deinterleaved(gates * (normed + table_in(inputs, params)[tokens]) * 0.5**0.5, count)
 
 
 def _parts(params: Params) -> Mapping[str, Part]:
@@ -84,39 +65,39 @@ def _parts(params: Params) -> Mapping[str, Part]:
 
 
 _READ = ("wte", "weight", "picks")
-register(
-    Op(
-        "per_layer_hidden",
-        ("projected", "gain"),
-        (*X_ROWS, *_READ, "rows"),
-        _check,
-        _oracle,
-        ("rows", "weight"),
-        regions=(*X_ROWS, "output"),
-        parts=_parts,
-    )
+
+
+@op(
+    "per_layer_hidden",
+    ("projected", "gain"),
+    (*X_ROWS, *_READ, "rows"),
+    _check,
+    ("rows", "weight"),
+    regions=(*X_ROWS, "output"),
+    parts=_parts,
 )
+def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
+    gates, (projected, gain) = gathered(inputs, params, size[0]), float64(inputs, ["projected", "gain"])
+    start = BLOCK_FLOATS * int(params["FIRST_BLOCK"])
+    part = projected[: len(gates), start : start + int(params["DIM"])]
+    tokens = tokens_in(inputs, params, len(gates))
+    normed = part / np.sqrt(np.mean(part**2, axis=1, keepdims=True) + params["EPS"]) * gain
+    return np.asarray(gates * (normed + table_in(inputs, params)[tokens]) * 0.5**0.5)
 
 
 def scale_rows(
     name: str, x: RowInterleaved, factor: TensorSpec, out: RowInterleaved, *, slots: Extent, kernels: KernelOptions
 ) -> DrawSpec:
     """``out = factor · x`` for the rows of the first ``slots`` slots; x and out are alike, factor [1, 1]."""
-    if x.layout.blocks != out.layout.blocks:
-        raise PlanError(f"draw {name}: expected rows of one length")
     inputs: Inputs = {"x": x, "factor": expect_table(name, factor).name}
     return block_draw(name, "scale", "scale_rows", inputs, out, slots, kernels=kernels, cells=slots != 1)
 
 
 def _check_scale(shapes: Shapes, params: Params) -> None:
-    check_same(shapes, params, None, shapes.by_name["output"][1])
+    shapes.expect(X_ROWS, None, shapes.by_name["output"][1])
     shapes.expect("factor", 1, 1)
 
 
+@op("scale_rows", ("factor",), X_ROWS, _check_scale, regions=(*X_ROWS, "output"))
 def _oracle_scale(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
-    rows = int(params["ROWS"])
-    found = gathered(inputs, rows)[: size[0] * rows, : size[1]] * float64(inputs, ["factor"])[0]
-    return deinterleaved(found, rows)
-
-
-register(Op("scale_rows", ("factor",), X_ROWS, _check_scale, _oracle_scale, regions=(*X_ROWS, "output")))
+    return gathered(inputs, params, size[0])[:, : size[1]] * float64(inputs, ["factor"])[0]

@@ -30,7 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from glinfer.errors import PlanError
-from glinfer.gl.layouts.blocks import BlockLayout, RowLayout
+from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BlockLayout, RowLayout, blocks_for
 from glinfer.kernels.noise import Drawn
 from glinfer.kernels.spec import Array, Params, Shapes, TensorSpec
 
@@ -112,15 +112,22 @@ class RowInterleaved:
         return tuple(zip(input_names(len(self.tensors), letter), self.names, strict=True))
 
 
-def table_layout(rows: TensorSpec) -> RowLayout:
-    """The layout of the table of rows.
+def padded(floats: int) -> int:
+    """Floats of a part of a row that begins and ends with whole blocks."""
+    return BLOCK_FLOATS * blocks_for(floats)
 
-    Raises:
-        PlanError: the tensor is not such a table.
-    """
+
+def table_layout(rows: TensorSpec) -> RowLayout:
+    """The layout of the table of rows."""
     if not isinstance(rows.layout, RowLayout) or rows.shape[1] != ROW_WORDS:
         raise PlanError(f"{rows.name} is not a table of rows with {ROW_WORDS} words each")
     return rows.layout
+
+
+def check_listed(shapes: Shapes, params: Params) -> None:
+    """Require a row of the table for each row of the output."""
+    needed = int(shapes.rows("output") * params["ROWS"])
+    shapes.require(shapes.rows("rows") >= needed, f"the table has {shapes.rows('rows')} rows; expected {needed}")
 
 
 def turned_by(inputs: Mapping[str, Array], params: Params, count: int) -> Array:
@@ -137,6 +144,16 @@ def turned_by(inputs: Mapping[str, Array], params: Params, count: int) -> Array:
     return np.asarray(np.minimum(words[:, POSITION] + moved, rows - 1))
 
 
+def places_in(inputs: Mapping[str, Array], params: Params) -> list[tuple[int, int]]:
+    """For an oracle: the position of each row, and the cache slot at which its sequence begins.
+
+    A draw without a table has the one row at the run value position, in a sequence that begins in the first slot.
+    """
+    if "rows" not in inputs:
+        return [(int(params["position"]), 0)]
+    return [(int(info[POSITION]), int(info[BASE])) for info in inputs["rows"]]
+
+
 def stored_places(inputs: Mapping[str, Array], params: Params, rows: int) -> Array:
     """For an oracle: the cache slots of the tokens of the first ``rows`` rows of a table."""
     table = inputs["rows"][:rows].astype(np.intp)
@@ -147,9 +164,10 @@ def stored_places(inputs: Mapping[str, Array], params: Params, rows: int) -> Arr
     return np.asarray(sequences * ring + (table[:, POSITION] + offsets) % ring)
 
 
-def gathered(inputs: Mapping[str, Array], count: int, letter: str = "x") -> Array:
-    """For an oracle: the matrix, float64 [slots · count, cols], from its ``count`` tensors."""
-    return interleaved([np.asarray(inputs[name], dtype=np.float64) for name in input_names(count, letter)])
+def gathered(inputs: Mapping[str, Array], params: Params, slots: int | None = None, letter: str = "x") -> Array:
+    """For an oracle: the matrix, float64 [slots · T, cols], of its T tensors' first ``slots`` slots, by default all."""
+    names = input_names(int(params["ROWS"]), letter)
+    return interleaved([np.asarray(inputs[name][:slots], dtype=np.float64) for name in names])
 
 
 def interleaved(parts: Sequence[Array]) -> Array:
@@ -158,13 +176,7 @@ def interleaved(parts: Sequence[Array]) -> Array:
 
 
 def deinterleaved(matrix: Array, count: int) -> Array:
-    """For an oracle: the ``count`` tensors [count, slots, cols] of a matrix, or the matrix itself for one tensor."""
+    """The ``count`` tensors [count, slots, cols] of a matrix, or the matrix itself for one tensor."""
     if count == 1:
         return matrix
     return np.asarray(matrix.reshape(-1, count, matrix.shape[1]).transpose(1, 0, 2))
-
-
-def check_same(shapes: Shapes, params: Params, rows: int | float | None, cols: int | float | None) -> None:
-    """Require the shape of every tensor of the input x."""
-    for name in input_names(int(params["ROWS"])):
-        shapes.expect(name, rows, cols)

@@ -10,19 +10,10 @@ import numpy as np
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BLOCK_TEXELS
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.kernels.fused.draws import Inputs, block_draw
-from glinfer.kernels.fused.rows import (
-    DRAWN,
-    INVERSE_TEMPERATURE,
-    NOISE,
-    NOISE_KEY,
-    X_ROWS,
-    RowInterleaved,
-    check_same,
-    gathered,
-)
+from glinfer.kernels.fused.rows import DRAWN, INVERSE_TEMPERATURE, NOISE, NOISE_KEY, X_ROWS, RowInterleaved, gathered
 from glinfer.kernels.noise import gumbel_at
 from glinfer.kernels.options import KernelOptions
-from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, register
+from glinfer.kernels.spec import Array, DrawSpec, Params, Shapes, TensorSpec, op
 
 
 def pick(
@@ -77,9 +68,11 @@ def unsure(candidates: Array) -> bool:
 
 def _check(shapes: Shapes, params: Params) -> None:
     shapes.expect("logits", 1, params["VOCAB"])
+    shapes.expect(X_ROWS, None, params["VOCAB"])
     shapes.expect("output", None, BLOCK_FLOATS)
 
 
+@op("pick", ("logits",), (), _check, regions=("logits", "output"))
 def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     logits = np.asarray(inputs["logits"])[0]
     return _candidates(logits, bool(params["noise"]), params["inverse_temperature"], int(params["noise_key"]))[None]
@@ -103,9 +96,6 @@ def _candidates(logits: Array, noise: bool, inverse_temperature: float, noise_ke
     return found.reshape(-1)
 
 
-register(Op("pick", ("logits",), (), _check, _oracle, regions=("logits", "output")))
-
-
 def pick_rows(
     name: str,
     logits: RowInterleaved,
@@ -122,13 +112,9 @@ def pick_rows(
     return block_draw(name, "pick", "pick_rows", inputs, out, count, defines, kernels=kernels, shader="pick")
 
 
-def _check_rows(shapes: Shapes, params: Params) -> None:
-    check_same(shapes, params, None, params["VOCAB"])
-    shapes.expect("output", None, BLOCK_FLOATS)
-
-
+@op("pick_rows", ("rows",), X_ROWS, _check, ("rows",))
 def _oracle_rows(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
-    logits, table = gathered(inputs, int(params["ROWS"])), np.ascontiguousarray(inputs["rows"])
+    logits, table = gathered(inputs, params), np.ascontiguousarray(inputs["rows"])
     inverse = table[:, INVERSE_TEMPERATURE].copy().view(np.float32)
     return np.stack(
         [
@@ -136,6 +122,3 @@ def _oracle_rows(inputs: Mapping[str, Array], params: Params, size: tuple[int, i
             for row in range(size[0])
         ]
     )
-
-
-register(Op("pick_rows", ("rows",), X_ROWS, _check_rows, _oracle_rows, ("rows",)))

@@ -12,9 +12,10 @@ from collections.abc import Mapping
 import numpy as np
 
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS
-from glinfer.kernels.fused.delta import DeltaHeads, DeltaRun
+from glinfer.kernels.fused.delta import DeltaHeads, DeltaRun, widths
+from glinfer.kernels.fused.draws import Defines
 from glinfer.kernels.published.linear import ACTIVATIONS, activate
-from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
+from glinfer.kernels.spec import Array, DrawSpec, Params, TensorSpec, float64, op
 
 
 def scan_row(name: str, run: DeltaRun, x: TensorSpec, out: TensorSpec) -> DrawSpec:
@@ -30,10 +31,7 @@ def scan_gate(
     x has rows of ``heads.mixed`` floats with v, and gates rows of ``heads.projected`` floats with z. The third row of
     decay [3, heads] is skip.
     """
-    defines: list[tuple[str, int | float]] = [
-        ("GATE_BLOCK", run.heads.z_at // BLOCK_FLOATS),
-        ("ACTIVATION", ACTIVATIONS["silu"]),
-    ]
+    defines: Defines = [("GATE_BLOCK", run.heads.z_at // BLOCK_FLOATS), ("ACTIVATION", ACTIVATIONS["silu"])]
     inputs = {"x": x, "results": results, "gates": gates, "decay": decay}
     return run.draw(name, "gated", "scan_gate", inputs, [out], defines, placed=False)
 
@@ -42,60 +40,32 @@ def scan_norm(
     name: str, run: DeltaRun, x: TensorSpec, gains: TensorSpec, out: TensorSpec, *, groups: int, eps: float
 ) -> DrawSpec:
     """``out = x / sqrt(mean(x²) + eps) · gains``, the mean over each of ``groups`` parts; x, out [rows, values]."""
-    defines: list[tuple[str, int | float]] = [
-        ("GROUP_TEXELS", run.heads.rule.values // groups // 4),
-        ("EPS", float(eps)),
-    ]
+    defines: Defines = [("GROUP_TEXELS", run.heads.values // groups // 4), ("EPS", float(eps))]
     return run.draw(name, "mixed", "scan_norm", {"x": x, "gains": gains}, [out], defines, placed=False)
 
 
-def _check_row(shapes: Shapes, params: Params) -> None:
-    heads = DeltaHeads.of(params)
-    shapes.expect("x", shapes.rows("output"), heads.mixed)
-    shapes.expect("output", None, heads.kept)
-
-
-def _check_gate(shapes: Shapes, params: Params) -> None:
-    heads, rows = DeltaHeads.of(params), shapes.rows("output")
-    shapes.expect("x", rows, heads.mixed)
-    shapes.expect("results", rows, heads.rule.values)
-    shapes.expect("gates", rows, heads.projected)
-    shapes.expect("decay", 3, heads.rule.heads)
-    shapes.expect("output", None, heads.rule.values)
-
-
-def _check_norm(shapes: Shapes, params: Params) -> None:
-    values = DeltaHeads.of(params).rule.values
-    shapes.expect("x", shapes.rows("output"), values)
-    shapes.expect("gains", 1, values)
-    shapes.expect("output", None, values)
-    shapes.require(values % (4 * params["GROUP_TEXELS"]) == 0, f"{values} values; expected whole groups")
-
-
+@op("scan_row", ("x",), (), widths("mixed", "kept"))
 def _oracle_row(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     heads, x = DeltaHeads.of(params), float64(inputs, ["x"])[0][: size[0]]
     steps = x[:, heads.beta_at : heads.beta_at + heads.rule.heads, None]
-    values = x[:, heads.v_at : heads.v_at + heads.rule.values].reshape(size[0], heads.rule.heads, -1)
+    values = x[:, heads.v_at : heads.v_at + heads.values].reshape(size[0], heads.rule.heads, -1)
     found = [x[:, heads.k_at : heads.v_at], x[:, heads.g_at : heads.beta_at], (steps * values).reshape(size[0], -1)]
     return np.concatenate(found, axis=1)
 
 
+@op("scan_gate", ("x", "results", "gates", "decay"), (), widths("mixed", "values"))
 def _oracle_gate(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     x, results, gates, decay = float64(inputs, ["x", "results", "gates", "decay"])
     heads, rows = DeltaHeads.of(params), size[0]
-    v = x[:rows, heads.v_at : heads.v_at + heads.rule.values]
-    z = gates[:rows, heads.z_at : heads.z_at + heads.rule.values]
+    v = x[:rows, heads.v_at : heads.v_at + heads.values]
+    z = gates[:rows, heads.z_at : heads.z_at + heads.values]
     skipped = results[:rows] + np.repeat(decay[2], heads.rule.value) * v
     return np.asarray(skipped * activate(z, ACTIVATIONS["silu"]))
 
 
+@op("scan_norm", ("x", "gains"), (), widths("values", "values"))
 def _oracle_norm(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     x, gains = float64(inputs, ["x", "gains"])
     parts = x[: size[0]].reshape(size[0], -1, 4 * int(params["GROUP_TEXELS"]))
     normed = parts / np.sqrt((parts**2).mean(axis=-1, keepdims=True) + params["EPS"])
     return np.asarray(normed.reshape(size) * gains[0])
-
-
-register(Op("scan_row", ("x",), (), _check_row, _oracle_row))
-register(Op("scan_gate", ("x", "results", "gates", "decay"), (), _check_gate, _oracle_gate))
-register(Op("scan_norm", ("x", "gains"), (), _check_norm, _oracle_norm))

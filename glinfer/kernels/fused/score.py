@@ -11,10 +11,10 @@ import numpy.typing as npt
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BLOCK_TEXELS
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.kernels.fused.draws import Inputs, block_draw
-from glinfer.kernels.fused.rows import WANTED, X_ROWS, RowInterleaved, check_same, deinterleaved, gathered
+from glinfer.kernels.fused.rows import WANTED, X_ROWS, RowInterleaved, gathered
 from glinfer.kernels.fused.sample import NO_SCORE
 from glinfer.kernels.options import KernelOptions
-from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, register
+from glinfer.kernels.spec import Array, DrawSpec, Params, Shapes, TensorSpec, op
 
 
 def score_rows(
@@ -55,13 +55,15 @@ def log_probabilities(parts: Array) -> RowScores:
 
 
 def _check(shapes: Shapes, params: Params) -> None:
-    check_same(shapes, params, shapes.rows("output"), params["VOCAB"])
+    shapes.expect(X_ROWS, shapes.rows("output"), params["VOCAB"])
     shapes.expect("output", None, BLOCK_FLOATS)
 
 
+@op("score_rows", ("rows",), X_ROWS, _check, ("rows",))
 def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
-    count = size[0] * int(params["ROWS"])
-    logits, wanted = gathered(inputs, int(params["ROWS"]))[:count], inputs["rows"][:count, WANTED]
+    logits = gathered(inputs, params, size[0])
+    count = len(logits)
+    wanted = inputs["rows"][:count, WANTED]
     parts = np.tile(np.array([NO_SCORE, 0.0, 0.0, NO_SCORE]), (count, BLOCK_TEXELS, 1))
     ids = np.arange(logits.shape[1])
     for lane in range(BLOCK_TEXELS):
@@ -74,7 +76,4 @@ def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) 
         parts[:, lane, 2] = mine[logits[:, mine].argmax(axis=1)]
         has = np.isin(wanted, mine)
         parts[has, lane, 3] = logits[has, wanted[has].astype(np.intp)]
-    return deinterleaved(parts.reshape(count, -1), int(params["ROWS"]))
-
-
-register(Op("score_rows", ("rows",), X_ROWS, _check, _oracle, ("rows",)))
+    return parts.reshape(count, -1)

@@ -27,20 +27,10 @@ from glinfer.kernels.fused.cached import (
     values_of,
 )
 from glinfer.kernels.fused.draws import Inputs, block_draw, block_layout
-from glinfer.kernels.fused.rows import (
-    BASE,
-    LAST,
-    POSITION,
-    X_ROWS,
-    RowInterleaved,
-    check_same,
-    deinterleaved,
-    gathered,
-    stored_places,
-)
+from glinfer.kernels.fused.rows import BASE, LAST, POSITION, X_ROWS, RowInterleaved, gathered, stored_places
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.published.attention import MASKED
-from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Part, Shapes, TensorSpec, float64, register
+from glinfer.kernels.spec import Array, DrawSpec, Params, Part, Shapes, TensorSpec, float64, given, op
 from glinfer.quant.formats import GROUP
 
 _OF_SLOTS: dict[str, Any] = {"quad": True, "cells": True, "per_run": (("row_slots", "row_slots"),)}
@@ -88,10 +78,9 @@ def tile_values(
     :func:`glinfer.kernels.fused.cached.cached_values`. Further run value: score_groups, the groups of the longest row.
     """
     inputs: Inputs = {"x": scores, "cache": cache, "rows": rows, "sinks": sinks}
-    defines = [*heads.defines, ("CACHE_SLOTS", cache.shape[0]), *([("SINKS", 1)] if sinks is not None else [])]
+    defines = [*heads.defines, ("CACHE_SLOTS", cache.shape[0]), *given(SINKS=sinks, PARTS=split)]
     how: dict[str, Any] = {**_OF_SLOTS, "kernels": kernels}
     if split:
-        defines.append(("PARTS", 1))
         how |= {"instances": "score_groups", "adds": True, "clears": "all"}
     return block_draw(name, "attn.values", "tile_values", inputs, out, "row_slots", defines, **how)
 
@@ -157,19 +146,19 @@ def _check_tiles(shapes: Shapes, params: Params) -> int:
 
 def _check_scores(shapes: Shapes, params: Params) -> None:
     _check_tiles(shapes, params)
-    check_same(shapes, params, None, heads_in(params).cols)
+    shapes.expect(X_ROWS, None, heads_in(params).cols)
     shapes.expect("output", None, params["HEADS"] * SLOT_TOKENS)
 
 
 def _check_values(shapes: Shapes, params: Params) -> None:
     shapes.expect("output", None, _check_tiles(shapes, params))
-    check_same(shapes, params, None, params["HEADS"] * SLOT_TOKENS)
+    shapes.expect(X_ROWS, None, params["HEADS"] * SLOT_TOKENS)
     shapes.expect("sinks", 1, params["HEADS"])
 
 
 def _check_store(shapes: Shapes, params: Params) -> None:
     cols = shapes.by_name["x0"][1]
-    check_same(shapes, params, None, cols)
+    shapes.expect(X_ROWS, None, cols)
     needed = shapes.by_name["output"][1]
     # No block, or group of bytes, has both stored and other columns.
     whole = needed % (GROUP if "OUT_SCALES_AT" in params else BLOCK_FLOATS) == 0
@@ -189,69 +178,75 @@ def _rows_of(inputs: Mapping[str, Array], params: Params) -> list[tuple[int, int
     ]
 
 
-def _last_seen(heads: Heads, position: int, held: int, tokens: int) -> int:
-    """The last of ``tokens`` tokens that a row sees, in a sequence that ends with token ``held``."""
-    return min(position if heads.ahead is None else min(position + heads.ahead, held), tokens - 1)
+def _seen(heads: Heads, position: int, held: int, tokens: int) -> slice:
+    """Those of ``tokens`` tokens that a row sees, in a sequence that ends with token ``held``."""
+    last = min(position if heads.ahead is None else min(position + heads.ahead, held), tokens - 1)
+    return heads.seen(min(position, last), last)
 
 
-def _leave_unwritten(scores: Array, heads: Heads, last: int, params: Params) -> None:
-    """Set scores [groups, heads · 64] that no row of a slot sees to NaN, because the shader skips them."""
+def _leave_unwritten(scores: Array, heads: Heads, stop: int, params: Params) -> None:
+    """Set scores [groups, heads · 64] from ``stop`` on, which no row of a slot sees, to NaN: the shader skips them."""
     step = 16 if params["QUAD"] else 4
     by_head = scores.reshape(len(scores), heads.count, SLOT_TOKENS)
     tokens = np.arange(len(scores))[:, None] * SLOT_TOKENS + np.arange(SLOT_TOKENS)
-    by_head[np.broadcast_to((tokens // step * step > last)[:, None], by_head.shape)] = np.nan
+    by_head[np.broadcast_to((tokens // step * step >= stop)[:, None], by_head.shape)] = np.nan
 
 
+def _parts_of_tiles(params: Params) -> Mapping[str, Part]:
+    return {"cache": Part(floats=heads_in(params).kv_floats * int(params["strip_first"] + params["rows"]))}
+
+
+_TILES: dict[str, Any] = {"integers": ("rows",), "either": ("cache",), "parts": _parts_of_tiles}
+
+
+@op("tile_scores", ("cache", "rows"), X_ROWS, _check_scores, **_TILES)
 def _oracle_scores(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     (cache,) = float64(inputs, ["cache"])
     count, row_slots = int(params["ROWS"]), int(params["row_slots"])
     groups = size[0] // row_slots
     heads = heads_in(params)
-    queries = queries_of(gathered(inputs, count), heads)
+    queries = queries_of(gathered(inputs, params), heads)
     found = np.full((groups, row_slots * count, size[1]), MASKED)
     for row, position, base, held in _rows_of(inputs, params):
         keys = keys_of(cache[base:], heads)
-        last = _last_seen(heads, position, held, keys.shape[1])
-        padded = max(groups, score_slots(last + 1))
-        found[:, row] = scores_of(queries[:, row], keys, min(position, last), padded, heads, last)[:groups]
+        seen = _seen(heads, position, held, keys.shape[1])
+        padded = max(groups, score_slots(seen.stop))
+        found[:, row] = scores_of(queries[:, row], keys, seen, padded, heads)[:groups]
         if heads.ahead is not None:
-            reach = _last_seen(heads, position + count - 1 - row % count, held, keys.shape[1])
-            _leave_unwritten(found[:, row], heads, reach, params)
-    return deinterleaved(found.reshape(-1, size[1]), count)
+            reach = _seen(heads, position + count - 1 - row % count, held, keys.shape[1])
+            _leave_unwritten(found[:, row], heads, reach.stop, params)
+    return found.reshape(-1, size[1])
 
 
+@op("tile_values", ("cache", "rows"), (*X_ROWS, "sinks"), _check_values, **_TILES)
 def _oracle_values(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     (cache,) = float64(inputs, ["cache"])
     count, row_slots = int(params["ROWS"]), int(params["row_slots"])
-    scores = gathered(inputs, count)
+    scores = gathered(inputs, params)
     groups = len(scores) // (row_slots * count)
     scores = scores[: groups * row_slots * count].reshape(groups, row_slots * count, -1)
     heads, found = heads_in(params), np.zeros((row_slots * count, size[1]))
     for row, position, base, held in _rows_of(inputs, params):
         values = keys_of(cache[base:], heads, values=True)
         values[:, held + 1 :] = 0
-        last = _last_seen(heads, position, held, min(values.shape[1], SLOT_TOKENS * len(scores)))
-        used = scores[: score_slots(last + 1), row]
-        found[row] = values_of(used, values, min(position, last), heads.window, last, sinks_in(inputs))
-    return deinterleaved(found, count)
+        seen = _seen(heads, position, held, min(values.shape[1], SLOT_TOKENS * len(scores)))
+        found[row] = values_of(scores[: score_slots(seen.stop), row], values, seen, sinks_in(inputs))
+    return found
 
 
+_STORE: dict[str, Any] = {"either": ("output",)}
+
+
+@op("store_rows", ("rows",), X_ROWS, _check_store, ("rows",), places=stored_places, **_STORE)
+@op("store_row", (), X_ROWS, _check_store, regions=X_ROWS, **_STORE)
 def _oracle_store(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
-    return gathered(inputs, int(params["ROWS"]))[: size[0], : size[1]]
+    return gathered(inputs, params)[: size[0], : size[1]]
 
 
 def _check_take(shapes: Shapes, params: Params) -> None:
-    check_same(shapes, params, None, shapes.by_name["output"][1])
+    shapes.expect(X_ROWS, None, shapes.by_name["output"][1])
     rows = shapes.rows("x0") * int(params["ROWS"])
     shapes.require(params["row"] < rows, f"there is no row {params['row']} of {rows}")
-
-
-def _oracle_take(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
-    return np.asarray(gathered(inputs, int(params["ROWS"]))[int(params["row"])][None])
-
-
-def _parts_of_tiles(params: Params) -> Mapping[str, Part]:
-    return {"cache": Part(floats=heads_in(params).kv_floats * int(params["strip_first"] + params["rows"]))}
 
 
 def _part_taken(params: Params) -> Mapping[str, Part]:
@@ -259,10 +254,6 @@ def _part_taken(params: Params) -> Mapping[str, Part]:
     return {f"x{number}": Part(int(number == params["row"] % count)) for number in range(count)}
 
 
-_TILES: dict[str, Any] = {"integers": ("rows",), "either": ("cache",), "parts": _parts_of_tiles}
-register(Op("tile_scores", ("cache", "rows"), X_ROWS, _check_scores, _oracle_scores, **_TILES))
-register(Op("tile_values", ("cache", "rows"), (*X_ROWS, "sinks"), _check_values, _oracle_values, **_TILES))
-_STORE: dict[str, Any] = {"either": ("output",)}
-register(Op("store_rows", ("rows",), X_ROWS, _check_store, _oracle_store, ("rows",), places=stored_places, **_STORE))
-register(Op("store_row", (), X_ROWS, _check_store, _oracle_store, regions=X_ROWS, **_STORE))
-register(Op("take_row", (), X_ROWS, _check_take, _oracle_take, regions=("output",), parts=_part_taken))
+@op("take_row", (), X_ROWS, _check_take, regions=("output",), parts=_part_taken)
+def _oracle_take(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
+    return np.asarray(gathered(inputs, params)[int(params["row"])][None])

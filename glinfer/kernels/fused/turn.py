@@ -10,9 +10,9 @@ import numpy as np
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.kernels.fused.dense import Turning, half_defines, turned_rows
 from glinfer.kernels.fused.draws import Inputs, block_draw, expect_table
-from glinfer.kernels.fused.rows import X_ROWS, RowInterleaved, check_same, deinterleaved, gathered, turned_by
+from glinfer.kernels.fused.rows import X_ROWS, RowInterleaved, gathered, turned_by
 from glinfer.kernels.options import KernelOptions
-from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, looked_up, register
+from glinfer.kernels.spec import Array, DrawSpec, Params, Shapes, TensorSpec, float64, given, looked_up, op
 
 
 def turn_heads(
@@ -53,9 +53,7 @@ def turn_heads(
         ("TEXELS", out.cols // 4),
         ("HEAD_DIM", head_dim),
         ("EPS", eps),
-        *([("WHOLE", 1)] if whole else []),
-        *([("VALUES", 1)] if values else []),
-        *([("TURNED_FIRST", 1)] if turned_first else []),
+        *given(WHOLE=whole, VALUES=values, TURNED_FIRST=turned_first),
     ]
     how: dict[str, Any] = {"kernels": kernels, "cells": not alone, "first": first}
     how["per_run"] = (("position", turning.run_value),) if alone and turns else ()
@@ -66,7 +64,7 @@ def _check(shapes: Shapes, params: Params) -> None:
     cols = shapes.by_name["output"][1]
     found = shapes.by_name["x0"][1]
     shapes.require(found >= cols, f"x0 has {found} columns; expected {cols} or more")
-    check_same(shapes, params, None, found)
+    shapes.expect(X_ROWS, None, found)
     shapes.expect("gains", 2, cols - 4 * params["QUERY_AT"] if params.get("WHOLE") else 4 * params["HEAD_TEXELS"])
     shapes.expect("rope", None, 4 * (params["HEAD_TEXELS"] + params.get("QUERY_TURNS", 0)))
     shapes.require(params["HEAD_DIM"] <= 4 * params["HEAD_TEXELS"], "a head is larger than its place")
@@ -74,13 +72,21 @@ def _check(shapes: Shapes, params: Params) -> None:
         shapes.require(params["position"] < shapes.rows("rope"), f"there is no position {params['position']}")
 
 
+@op(
+    "turn_heads",
+    ("gains",),
+    (*X_ROWS, "rope", "rows"),
+    _check,
+    ("rows",),
+    regions=(*X_ROWS, "output"),
+    parts=looked_up("rope"),
+)
 def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
-    count = int(params["ROWS"])
-    x = gathered(inputs, count)[: size[0] * count, : size[1]]
+    x = gathered(inputs, params, size[0])[:, : size[1]]
     (gains,) = float64(inputs, ["gains"])
     if params.get("TURNED_FIRST"):
-        return deinterleaved(_normed(_turned(x, inputs, params), gains, params), count)
-    return deinterleaved(_turned(_normed(x, gains, params), inputs, params), count)
+        return _normed(_turned(x, inputs, params), gains, params)
+    return _turned(_normed(x, gains, params), inputs, params)
 
 
 def _normed(x: Array, gains: Array, params: Params) -> Array:
@@ -106,17 +112,3 @@ def _turned(x: Array, inputs: Mapping[str, Array], params: Params) -> Array:
     (rope,) = float64(inputs, ["rope"])
     alone = np.full(len(x), int(params.get("position", 0)))
     return turned_rows(x, rope, params, alone if params["ALONE"] else turned_by(inputs, params, len(x)))
-
-
-register(
-    Op(
-        "turn_heads",
-        ("gains",),
-        (*X_ROWS, "rope", "rows"),
-        _check,
-        _oracle,
-        ("rows",),
-        regions=(*X_ROWS, "output"),
-        parts=looked_up("rope"),
-    )
-)

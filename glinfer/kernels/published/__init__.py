@@ -1,4 +1,4 @@
 """The ops of Gab's published passes, one float a texel and one pass an operation."""
 # ruff: noqa: F401 (an import registers the ops of its module)
 
-from glinfer.kernels.published import attention, embed, layer_norm, linear, softmax
+from glinfer.kernels.published import attention, linear, rows

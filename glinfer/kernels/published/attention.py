@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Part, Parts, Shapes, TensorSpec, float64, register
+from glinfer.kernels.spec import Array, DrawSpec, Params, Part, Parts, Shapes, TensorSpec, float64, given, op
 
 MASKED = -1e30
 """The score of an unseen key: far below any other, and finite, so that a softmax gives it an exact 0, never NaN."""
@@ -43,7 +43,7 @@ def concat_head(
     target), and None for the first head.
     """
     inputs = (("mixed", mixed.name), *([] if so_far is None else [("so_far", so_far.name)]))
-    defines = (("DIM", out.shape[1]), ("HEAD_DIM", mixed.shape[1]), *([("FIRST", 1)] if so_far is None else []))
+    defines = (("DIM", out.shape[1]), ("HEAD_DIM", mixed.shape[1]), *given(FIRST=so_far is None))
     size, uniforms = ("rows", out.shape[1]), (("head", head),)
     return DrawSpec(name, kind, "concat_head", inputs, (out.name,), size, defines, uniforms)
 
@@ -56,8 +56,7 @@ def _check_head(shapes: Shapes, params: Params) -> None:
 
 
 def _check_scores(shapes: Shapes, params: Params) -> None:
-    shapes.expect("q", shapes.rows("output"), params["DIM"])
-    shapes.expect("k", shapes.rows("output"), params["DIM"])
+    shapes.expect(("q", "k"), shapes.rows("output"), params["DIM"])
     shapes.expect("output", shapes.rows("q"), params["CONTEXT"])
     _check_head(shapes, params)
 
@@ -82,6 +81,11 @@ def _head_columns(params: Params) -> slice:
     return slice(start, start + int(params["HEAD_DIM"]))
 
 
+def _of_head(*samplers: str) -> Parts:
+    return lambda params: dict.fromkeys(samplers, Part(share=params["HEAD_DIM"] / params["DIM"]))
+
+
+@op("attention_scores", ("q", "k"), (), _check_scores, parts=_of_head("q", "k"))
 def _oracle_scores(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     q, k = float64(inputs, ["q", "k"])
     columns = _head_columns(params)
@@ -90,27 +94,20 @@ def _oracle_scores(inputs: Mapping[str, Array], params: Params, size: tuple[int,
     return np.where(cols > rows, MASKED, scores)
 
 
+@op("attention_values", ("probs", "v"), (), _check_values, parts=_of_head("v"))
 def _oracle_values(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     probs, v = float64(inputs, ["probs", "v"])
     rows = int(params["rows"])
     return np.asarray(probs[: size[0], :rows] @ v[:rows, _head_columns(params)])
 
 
+def _of_others(params: Params) -> Mapping[str, Part]:
+    return {"so_far": Part(share=1 - params["HEAD_DIM"] / params["DIM"])}
+
+
+@op("concat_head", ("mixed",), ("so_far",), _check_concat, parts=_of_others)
 def _oracle_concat(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     so_far = float64(inputs, ["so_far"])[0][: size[0]] if "so_far" in inputs else np.zeros(size)
     joined = np.array(so_far)
     joined[:, _head_columns(params)] = float64(inputs, ["mixed"])[0][: size[0]]
     return joined
-
-
-def _of_head(*samplers: str) -> Parts:
-    return lambda params: dict.fromkeys(samplers, Part(share=params["HEAD_DIM"] / params["DIM"]))
-
-
-def _of_others(params: Params) -> Mapping[str, Part]:
-    return {"so_far": Part(share=1 - params["HEAD_DIM"] / params["DIM"])}
-
-
-register(Op("attention_scores", ("q", "k"), (), _check_scores, _oracle_scores, parts=_of_head("q", "k")))
-register(Op("attention_values", ("probs", "v"), (), _check_values, _oracle_values, parts=_of_head("v")))
-register(Op("concat_head", ("mixed",), ("so_far",), _check_concat, _oracle_concat, parts=_of_others))

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from glinfer.errors import PlanError
-from glinfer.kernels.spec import Array, DrawSpec, Op, Params, Part, Shapes, TensorSpec, float64, register
+from glinfer.kernels.spec import Array, DrawSpec, Params, Part, Shapes, TensorSpec, float64, given, op
 
 ACTIVATIONS = {"none": 0, "gelu_new": 1, "gelu": 2, "silu": 3, "tanh": 4, "relu2": 5}
 """Hugging Face's names of activations, and their numbers in shaders/common/activation.glsl."""
@@ -42,18 +42,14 @@ def linear(
     x [S, IN], weight [OUT, IN], bias [1, OUT], residual and out [S, OUT]. With ``last_row`` only the last row
     in use is computed, into row 0 of out [1, OUT].
     """
-    inputs = [("x", x.name), ("weight", weight.name)]
-    defines = [("IN", x.shape[1]), ("OUT", weight.shape[0]), ("ACTIVATION", activation_number(name, activation))]
-    if bias is not None:
-        inputs.append(("bias", bias.name))
-        defines.append(("BIAS", 1))
-    if residual is not None:
-        inputs.append(("residual", residual.name))
-        defines.append(("RESIDUAL", 1))
-    if last_row:
-        defines.append(("LAST_ROW", 1))
+    tensors = {"x": x, "weight": weight, "bias": bias, "residual": residual}
+    inputs = [(sampler, tensor.name) for sampler, tensor in tensors.items() if tensor is not None]
+    defines = (
+        *(("IN", x.shape[1]), ("OUT", weight.shape[0]), ("ACTIVATION", activation_number(name, activation))),
+        *given(BIAS=bias, RESIDUAL=residual, LAST_ROW=last_row),
+    )
     size, per_run = (1 if last_row else "rows", out.shape[1]), (("rows", "rows"),) if last_row else ()
-    return DrawSpec(name, kind, "linear", tuple(inputs), (out.name,), size, tuple(defines), per_run=per_run)
+    return DrawSpec(name, kind, "linear", tuple(inputs), (out.name,), size, defines, per_run=per_run)
 
 
 def _check(shapes: Shapes, params: Params) -> None:
@@ -64,8 +60,7 @@ def _check(shapes: Shapes, params: Params) -> None:
     if params.get("LAST_ROW"):
         shapes.require(params["rows"] <= rows, f"the last of {params['rows']} rows of a matrix of {rows}")
         rows = 1
-    shapes.expect("residual", rows, params["OUT"])
-    shapes.expect("output", rows, params["OUT"])
+    shapes.expect(("residual", "output"), rows, params["OUT"])
 
 
 def _gelu_erf(x: Array) -> Array:
@@ -110,6 +105,11 @@ def soft_cap(x: Array, cap: float) -> Array:
     return np.asarray(cap * np.tanh(x / cap))
 
 
+def _parts(params: Params) -> Mapping[str, Part]:
+    return {"x": Part(1)} if params.get("LAST_ROW") else {}
+
+
+@op("linear", ("x", "weight"), ("bias", "residual"), _check, parts=_parts)
 def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     x, weight = float64(inputs, ["x", "weight"])
     rows = slice(int(params["rows"]) - 1, int(params["rows"])) if params.get("LAST_ROW") else slice(size[0])
@@ -120,10 +120,3 @@ def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) 
     if "residual" in inputs:
         y = y + float64(inputs, ["residual"])[0][: size[0]]
     return y
-
-
-def _parts(params: Params) -> Mapping[str, Part]:
-    return {"x": Part(1)} if params.get("LAST_ROW") else {}
-
-
-register(Op("linear", ("x", "weight"), ("bias", "residual"), _check, _oracle, parts=_parts))

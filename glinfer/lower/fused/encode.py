@@ -14,8 +14,8 @@ from glinfer.gl.layouts.blocks import BlockLayout, RowLayout
 from glinfer.graph.nodes import Branch, ExpertMlps, Layer, Mlp
 from glinfer.kernels.fused.cached import SLOT_TOKENS, score_slots
 from glinfer.kernels.fused.norms import norm_floats, normalize_rows, row_norms
-from glinfer.kernels.fused.pool import pool_rows
 from glinfer.kernels.fused.rows import ROW_WORDS, RowInterleaved
+from glinfer.kernels.fused.rowwise import pool_rows
 from glinfer.kernels.spec import RunValue, TensorSpec
 from glinfer.lower.fused.caches import attention_layout
 from glinfer.lower.fused.rows import ChunkLowering, slots_for
@@ -24,7 +24,7 @@ from glinfer.program.plan import Plan
 
 TEXTS, EMBEDDINGS = "texts", "text.embeddings"
 _POOLED = {"mean_sqrt_len_tokens": "mean_sqrt_len", "max": "max", "weightedmean": "weightedmean"}
-"""The kind of :func:`glinfer.kernels.fused.pool.pool_rows` of a model's pooling; of one token alone it is the mean."""
+"""A model's pooling for :func:`glinfer.kernels.fused.rowwise.pool_rows`; of one token alone it is the mean."""
 
 
 def encode_plan(options: PlanOptions, *, rows: int) -> Plan:

@@ -12,8 +12,8 @@ from glinfer.config import ModelConfig
 from glinfer.families.layer import Rope
 from glinfer.gl.layouts.blocks import BlockLayout
 from glinfer.kernels.fused.cached import SLOT_TOKENS, score_slots
-from glinfer.kernels.fused.merge import merge_rows
 from glinfer.kernels.fused.rows import RowInterleaved
+from glinfer.kernels.fused.rowwise import merge_rows
 from glinfer.kernels.spec import RunValue
 from glinfer.lower.fused.encode import EncodeLowering
 from glinfer.lower.fused.rows import ROW_ANGLES, slots_for

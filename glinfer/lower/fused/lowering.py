@@ -18,7 +18,7 @@ from glinfer.gl.layouts.matrix import Extent
 from glinfer.graph.model import graph_of
 from glinfer.graph.nodes import Attention, Branch, Convolution, DeltaMixing, ExpertMlps, Layer, Mlp, Nothing
 from glinfer.kernels.flat.delta import DELTA_EPS
-from glinfer.kernels.fused.convolve import PARTS, part_floats, short_conv, store_gated
+from glinfer.kernels.fused.convolve import PARTS, short_conv, store_gated
 from glinfer.kernels.fused.delta import (
     RING,
     DeltaHeads,
@@ -34,16 +34,15 @@ from glinfer.kernels.fused.delta import (
     input_ring,
 )
 from glinfer.kernels.fused.dense import Matrix, RawRows, Turning, parts_of_steps, shared_parts
-from glinfer.kernels.fused.experts import mix_experts, padded, route
-from glinfer.kernels.fused.gates import gate_heads
+from glinfer.kernels.fused.experts import mix_experts, route
 from glinfer.kernels.fused.gemm import gemm
 from glinfer.kernels.fused.low_rank import CHOICE_FLOATS, LowRankSum, lora_down
 from glinfer.kernels.fused.norms import post_norm
 from glinfer.kernels.fused.per_layer import per_layer_hidden, scale_rows
-from glinfer.kernels.fused.rows import RowInterleaved
+from glinfer.kernels.fused.rows import RowInterleaved, padded
+from glinfer.kernels.fused.rowwise import gate_heads, xielu_rows
 from glinfer.kernels.fused.scan import scan_gate, scan_norm, scan_row
 from glinfer.kernels.fused.turn import turn_heads
-from glinfer.kernels.fused.xielu import xielu_rows
 from glinfer.kernels.spec import RunValue, TensorSpec
 from glinfer.lower.fused.caches import cache_format, layer_cache_layout
 from glinfer.lower.options import PlanOptions
@@ -301,7 +300,7 @@ class Lowering(ABC):
     def convolve(self, layer: int, node: Convolution, *, ends: bool) -> RowInterleaved | None:
         """Draw the three parts of a layer's convolution, the product of two into the cache, and the rest."""
         name, width = f"h.{layer}.conv", self.config.hidden_size
-        cache, x = self.layer_cache(layer), self.rows("conv.projected", PARTS * part_floats(width))
+        cache, x = self.layer_cache(layer), self.rows("conv.projected", PARTS * padded(width))
         table: dict[str, Any] = {"rows": self.table, "kernels": self.kernels}
         self.product(self.recipes.mixing_in(layer), self.hidden[0], x)
         self.plan.draw(store_gated(f"{name}.store", x, cache, together=self.together, **table))

@@ -25,10 +25,8 @@ from glinfer.kernels.fused.dense import RawRows, Turning
 from glinfer.kernels.fused.embed import add_images, embed_rows
 from glinfer.kernels.fused.expert_groups import (
     few_rows,
-    group_experts,
+    group_draws,
     most_groups,
-    place_experts,
-    tally_experts,
     tally_rows,
 )
 from glinfer.kernels.fused.experts import join_rows
@@ -233,9 +231,7 @@ class _RowsLowering(Lowering):
         norm: dict[str, Any] = {"norm_eps": self.recipes.norm_eps(up), "activation": config.hidden_act}
         in_groups: dict[str, Any] = {"slots": groups, "experts": experts, "chosen": chosen, "kernels": self.kernels}
         self.plan.draw(
-            tally_experts(f"{name}.tally", choice, tally, experts, **shared),
-            place_experts(f"{name}.places", choice, tally, places, experts, targets=targets, **shared),
-            group_experts(f"{name}.groups", choice, tally, chosen, experts, targets=targets, **shared),
+            *group_draws(name, choice, tally, places, chosen, experts, targets=targets, **shared),
             gemm(up.name, "mlp.fc_in", x, self.matrix(up), inner, **in_groups, **norm),
             gemm(down.name, "mlp.fc_out", inner, self.matrix(down), parts, **in_groups),
         )

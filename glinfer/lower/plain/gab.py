@@ -12,10 +12,8 @@ from glinfer.config import ModelConfig
 from glinfer.errors import PlanError
 from glinfer.formats.tensors import head_weight
 from glinfer.kernels.published.attention import attention_scores, attention_values, concat_head
-from glinfer.kernels.published.embed import embed
-from glinfer.kernels.published.layer_norm import layer_norm
 from glinfer.kernels.published.linear import linear
-from glinfer.kernels.published.softmax import softmax
+from glinfer.kernels.published.rows import embed, layer_norm, softmax
 from glinfer.kernels.spec import DrawSpec, RunValue, TensorSpec
 from glinfer.program.plan import Plan, PlanBuilder
 from glinfer.program.points import View

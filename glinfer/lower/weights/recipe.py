@@ -25,7 +25,8 @@ from glinfer.gl.layouts.blocks import BLOCK_FLOATS, blocks_for
 from glinfer.graph.model import graph_of
 from glinfer.graph.nodes import Attention, Branch, Convolution, DeltaMixing, ExpertMlps, Linear, Mlp, Norm, PerLayer
 from glinfer.kernels.fused.cached import Heads
-from glinfer.kernels.fused.convolve import PARTS, part_floats
+from glinfer.kernels.fused.convolve import PARTS
+from glinfer.kernels.fused.rows import padded
 from glinfer.lower.ropes import rope_names
 from glinfer.quant.formats import F16, F32, FROM_FILE, GROUP_FORMS, KEPT, WEIGHT_FORMATS, WIDE
 
@@ -290,7 +291,7 @@ class Recipes:
         node = branch.body
         if isinstance(node, Convolution):
             width = self.config.hidden_size
-            part = np.full(part_floats(width), PADDING)
+            part = np.full(padded(width), PADDING)
             part[:width] = np.arange(width)
             rows, sources = [_moved(part, number * width) for number in range(PARTS)], [*node.into]
         elif isinstance(node, DeltaMixing):
