@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, SupportsFloat, SupportsIndex, Ty
 
 from glinfer.closing import Closing
 from glinfer.config import ModelConfig
-from glinfer.engine.ids import Ids, check_count
+from glinfer.engine.ids import check_count
 from glinfer.engine.option_names import named_options
 from glinfer.engine.run.stats import GenerationStats
 from glinfer.engine.sampler import SamplerFunction
@@ -275,7 +275,7 @@ class ChatSession:
             if then is not None:
                 then()
 
-        tokens = self._model._stream_ids(
+        tokens = self._model.stream(
             prompt.ids,
             max_tokens=min(max_tokens, room),
             stop_ids=form.stop_ids,
@@ -307,8 +307,8 @@ class Chatting(Closing):
         """The tokenizer."""
 
     @abstractmethod
-    def _stream_ids(self, ids: Ids, **options: Any) -> TokenStream:
-        """Continue a prompt of ids, as :meth:`glinfer.engine.model.Model.stream` does."""
+    def stream(self, *given: Any, **options: Any) -> Any:
+        """Continue a prompt, see :meth:`glinfer.engine.model.Model.stream`."""
 
     def read_image(self, image: object) -> tuple[str | int, ...]:
         """The prompt of an image, see :meth:`glinfer.text.images.ImageReader.prompt`.

@@ -343,9 +343,6 @@ class Model(Inspected, Embeds, Chatting):
             )
         self._same_tokens.add(draft)  # comparing vocabularies takes a while
 
-    def _stream_ids(self, ids: Ids, **options: Any) -> TokenStream:
-        return self.stream(ids, **options)
-
     @overload
     def generate(  # type: ignore[overload-overlap]
         self, prompt: str, **options: Unpack[StreamOptions]

@@ -215,10 +215,6 @@ class ThreadedModel(Chatting):
         """The tokenizer; errors as in :meth:`glinfer.engine.model.Model.require_tokenizer`."""
         return self._model.require_tokenizer()
 
-    def _stream_ids(self, ids: Ids, **options: Any) -> TokenStream:
-        found: TokenStream = self.stream(ids, **options)
-        return found
-
     def _require_open(self) -> None:
         if self._closed:
             raise ContextError(_CLOSED)
