@@ -296,7 +296,7 @@ class Batch(Executor):
             self._choose_allowed({place: each for place, each in active.items() if place in masks}, masks, found)
         for place in found.chosen:
             active[place].sampler.advance()
-        left = {place: each for place, each in active.items() if found.lacks(place)}
+        left = {place: each for place, each in active.items() if not any(place in outcomes for outcomes in found)}
         if left and self.session.runs != step.run:
             found.again.update(left)
             for each in left.values():

@@ -147,9 +147,9 @@ class Inspected(Closing):
     _own: DecodeSession
 
     @property
-    @abstractmethod
     def plan(self) -> Plan:
         """The bound plan."""
+        return self.bound.plan
 
     @abstractmethod
     def session(self) -> DecodeSession:
@@ -167,13 +167,10 @@ class Inspected(Closing):
         return list(self.plan.points)
 
     def capture(self, patterns: str | Sequence[str], prompt: str | Ids) -> Captured:
-        """Run a prompt from its start, and return named tensors as float32 arrays, in order of computation.
+        """Run a prompt, text or ids, from its start; returns named tensors as float32 arrays in order of computation.
 
-        Args:
-            patterns: names such as ``blocks.3.mlp.hidden``, or patterns with ``*`` such as ``blocks.*.attn.probs``.
-            prompt: text (needs a tokenizer), or ids.
-
-        The sequence of :meth:`stream` and :meth:`logits` does not change. Active patches apply. The fast plans run one
+        ``patterns`` are names such as ``blocks.3.mlp.hidden``, or with ``*`` such as ``blocks.*.attn.probs``. The
+        sequence of :meth:`stream` and :meth:`logits` does not change. Active patches apply. The fast plans run one
         token at a time here.
 
         Raises:
@@ -204,13 +201,8 @@ class Inspected(Closing):
     ) -> Generator[int, None, Floats]:
         """Run a prompt in steps, and return its last token's attention probabilities [heads, tokens], float32.
 
-        Yields the number of tokens run so far. Between steps other code may use the model, except its own sequence,
-        which runs the prompt from its start.
-
-        Args:
-            block: the number of a block, from 0.
-            prompt: text (needs a tokenizer), or ids.
-            piece: tokens in one step.
+        Yields the number of tokens run so far, after each ``piece`` tokens. Between steps other code may use the model,
+        except its own sequence, which runs the prompt from its start. Blocks are numbered from 0.
 
         Raises:
             InputError: the block does not exist, or the prompt is invalid or longer than the context.

@@ -188,23 +188,21 @@ class Embedder:
 
         Raises InputError for other types, for texts that are empty or too long, and for invalid ids.
         """
-        config = self.encoder.config
-        strings = [place for place, text in enumerate(texts) if isinstance(text, str)]
-        # Lists of ids need no tokenizer.
-        whole = self.texts.texts([f"{before}{texts[place]}" for place in strings]) if strings else []
-        made = dict(zip(strings, whole, strict=True))
-        found = []
+        config, found = self.encoder.config, list[EncodedText]()
+        strings = [f"{before}{text}" for text in texts if isinstance(text, str)]
+        whole = iter(self.texts.texts(strings) if strings else ())  # lists of ids need no tokenizer
         for place, text in enumerate(texts):
-            if place in made:
-                ids, types = made[place]
-            else:
-                if not isinstance(text, (list, tuple)):
-                    raise InputError(f"text {place} is {type(text).__name__}; expected a str, or token ids")
+            if isinstance(text, str):
+                each = next(whole)
+            elif isinstance(text, (list, tuple)):
                 ids = check_tokens(f"text {place}", text, config)
-                types = [0] * len(ids)
-            if not 1 <= len(ids) <= config.max_position_embeddings:
-                raise InputError(f"text {place} has {len(ids)} tokens; expected 1 to {config.max_position_embeddings}")
-            found.append(EncodedText(ids, types))
+                each = EncodedText(ids, [0] * len(ids))
+            else:
+                raise InputError(f"text {place} is {type(text).__name__}; expected a str, or token ids")
+            count, most = len(each.ids), config.max_position_embeddings
+            if not 1 <= count <= most:
+                raise InputError(f"text {place} has {count} tokens; expected 1 to {most}")
+            found.append(each)
         return found
 
     def rank_request(self, query: str, texts: Sequence[str]) -> EmbedRequest:

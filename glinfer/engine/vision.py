@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +25,7 @@ from glinfer.lower.weights.recipe import head_floats
 from glinfer.program.bands import Bands
 from glinfer.program.session import Session
 from glinfer.program.tuning import kernels_for
-from glinfer.text.images import Steps, drained
+from glinfer.text.images import Steps
 
 Floats = npt.NDArray[np.float32]
 _FEWEST = 64
@@ -54,10 +53,6 @@ class ImageEngine(EncodeEngine):
             plan = image_plan(self.options, min(size, self.config.max_position_embeddings))
             self._session = self.bound.companion(plan, ("weight",))
         return self._session
-
-    def rows(self, *given: Any) -> Floats:
-        """The rows that :meth:`image_steps` returns."""
-        return drained(self.image_steps(*given))
 
     def image_steps(
         self, patches: Floats, places: npt.NDArray[np.intp], by_patch: Mapping[str, Floats] = MappingProxyType({})
@@ -108,8 +103,8 @@ class ImageEngine(EncodeEngine):
 class ImageEncoder:
     """An image encoder that is bound at the first use."""
 
-    def __init__(self, bind: Callable[[], ImageEngine], vision: Vision | str) -> None:
-        """``bind`` uploads the weights of ``vision``; a text says why there is no encoder."""
+    def __init__(self, bind: Callable[[], ImageEngine], vision: Vision) -> None:
+        """``bind`` uploads the weights of ``vision``."""
         self._bind, self._vision = bind, vision
         self._engine: ImageEngine | None = None
 
@@ -117,7 +112,7 @@ class ImageEncoder:
         """See :meth:`ImageEngine.image_steps`; patch i is number ``order[i]`` of a grid of rows and columns."""
         self._engine = self._bind() if self._engine is None else self._engine
         config, (rows, cols) = self._engine.config, grid
-        if not config.family.by_grid or isinstance(self._vision, str):
+        if not config.family.by_grid:
             return self._engine.image_steps(patches, order)
         row, col = np.divmod(order, cols)
         places = interpolated(self._vision.table, row, rows, col, cols)

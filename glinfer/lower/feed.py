@@ -52,7 +52,7 @@ def chunk_feed(
     """
     rows = len(ids)
     slots = slots_for(rows, targets)
-    table[: slots * targets, POSITION] = np.arange(position, position + slots * targets)
+    table[:, POSITION] = np.arange(position, position + len(table))
     table[:rows, TOKEN] = ids
     table[:, BASE] = base
     table[:, LAST] = position + rows - 1

@@ -41,7 +41,7 @@ from glinfer.formats.vision import ImageForm, read_vision
 from glinfer.gl.context import open_device
 from glinfer.kernels.options import KernelOptions
 from glinfer.limits import MAX_IMAGE_PIXELS, MAX_IMAGES, MAX_KNOWN_IMAGES
-from glinfer.text.images import ImageToken, decoded, merged_order, squares_of
+from glinfer.text.images import ImageToken, decoded, drained, merged_order, squares_of
 
 pytestmark = pytest.mark.gl
 
@@ -87,7 +87,7 @@ def test_the_encoder_is_that_of_the_paper(kernels: str) -> None:
         prepared = prepare(Checkpoint(TOWER, tensors, "made"), device, "fast", "file", KERNELS[kernels])
         engine = prepared.bind(device)
         assert isinstance(engine, ImageEngine)
-        found = engine.rows(patches, places)
+        found = drained(engine.image_steps(patches, places))
     assert found.shape == wanted.shape == (TOKENS, TEXT.hidden_size)
     assert np.abs(found - wanted).max() <= 2e-6 * np.abs(wanted).max()
     assert np.abs(wanted - wanted.mean(axis=0)).max() > 0.1, "rows that are all alike show little"
