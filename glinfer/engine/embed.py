@@ -58,10 +58,9 @@ class EncodeEngine(Engine):
     def steps(
         self, texts: Sequence[EncodedText], skipped: Sequence[int] | None = None
     ) -> Generator[tuple[int, int], None, Vectors]:
-        """Yield (finished texts, texts) after each run, and return the vectors [texts, width].
+        """Yield (finished texts, texts) after each run, and return the vectors; NumbersError for NaN or an infinity.
 
-        The first ``skipped`` tokens of each text are left out of its vector; by default none. Raises NumbersError for
-        NaN or an infinity.
+        Vectors are float32 [texts, width], without the first ``skipped`` tokens of each text, by default none.
         """
         skipped = [0] * len(texts) if skipped is None else skipped
         found, done = np.zeros((len(texts), self.width), np.float32), 0
@@ -69,9 +68,8 @@ class EncodeEngine(Engine):
             self.bound.require_alive()
             since = time.perf_counter()
             positions = 0 if self.config.family.rotary else self.config.max_position_embeddings
-            chosen, pooling = [texts[place] for place in run], self.config.pooling
-            tables = self._rows, self._texts
-            first = [skipped[place] for place in run]
+            chosen, first = [texts[place] for place in run], [skipped[place] for place in run]
+            tables, pooling = (self._rows, self._texts), self.config.pooling
             given = encode_feed(*tables, chosen, first, self._targets, positions=positions, pooling=pooling)
             self.bound.write(ROWS, self._rows)
             self.bound.write(TEXTS, self._texts)
@@ -262,9 +260,6 @@ def finished(vectors: Vectors, dimensions: int | None, *, unit: bool) -> Vectors
     return np.asarray(cut / np.maximum(lengths, 1e-12)[:, None], dtype=np.float32)
 
 
-_NONE = "this model generates text and makes no vectors; expected one that embeds texts, such as minilm"
-
-
 _NO_SCORES = (
     "this model generates text and was not trained to score pairs; expected a Qwen3-Reranker, a model with a "
     "classifier, or one that embeds texts"
@@ -371,7 +366,9 @@ class Embeds(Closing):
     def embedder(self) -> Embedder:
         """Checks and encodes texts, in any thread, and runs them in steps; InputError if the model embeds none."""
         if not isinstance(self.engine, EncodeEngine):
-            raise InputError(_NONE)
+            raise InputError(
+                "this model generates text and makes no vectors; expected one that embeds texts, such as minilm"
+            )
         return Embedder(self.engine, self.embedding, self.require_tokenizer)
 
 

@@ -574,7 +574,7 @@ class Model(Inspected, Embeds, Chatting):
         file. Each call continues after the last one, so ``ceil(1 / share)`` calls cover every line. Calls between two
         tokens change nothing.
 
-        Raises InputError for a share that is not above 0 and at most 1, and for 1 if the file is missing or has changed.
+        Raises InputError if ``share`` is not above 0 and at most 1, or if it is 1 and the file is missing or changed.
         """
         self._require_open()
         return self.engine.textures.check(share)

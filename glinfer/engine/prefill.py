@@ -112,17 +112,15 @@ class DraftedRows(Chunks):
         the plan ``choice`` does not fit.
         """
         self.session.texture(PICKS).fill(math.nan)  # which the driver leaves there if it drops a draw
-        if options is not None and not options.filters:
+        picks = options is not None and not options.filters
+        if picks:
             fill_choices(self._table, draws)
-            self.run(ids, position, adapter=adapter, **further)
-            return
-        self.run(ids, position, adapter=adapter, draws=len(self.session.draws) - 1, **further)
-        if options is None:
-            return
-        if self.choice is None:
-            self.choice = Choice(self.session, self._kernels)
-        self.choice.write(range(len(ids)), [options] * len(ids), draws)
-        self.choice.run(len(ids))
+        self.run(ids, position, adapter=adapter, draws=None if picks else len(self.session.draws) - 1, **further)
+        if options is not None and not picks:
+            if self.choice is None:
+                self.choice = Choice(self.session, self._kernels)
+            self.choice.write(range(len(ids)), [options] * len(ids), draws)
+            self.choice.run(len(ids))
 
     def candidates(self, rows: int) -> Floats:
         """The candidates [rows, 64] of the last run."""

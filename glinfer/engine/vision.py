@@ -16,7 +16,8 @@ from glinfer.engine.textures import WeightSource
 from glinfer.errors import NumbersError, PlanError
 from glinfer.formats.vision import Vision
 from glinfer.gl.context import Device
-from glinfer.kernels.fused.rows import BASE, LAST, POSITION, TOKEN, row_table
+from glinfer.kernels.fused.rows import row_table
+from glinfer.lower.feed import chunk_feed
 from glinfer.lower.fused.image import DEEP, PIXELS, PLACES, SEEN, image_plan
 from glinfer.lower.fused.rows import ROW_ANGLES, ROWS
 from glinfer.lower.options import PlanOptions
@@ -66,16 +67,14 @@ class ImageEngine(EncodeEngine):
             places: of each patch in the table of places.
             by_patch: further inputs of the plan, with a row for each patch.
 
-        Raises:
-            NumbersError: a row has NaN or an infinity.
-            PlanError: the plan for this many patches does not fit.
+        Raises NumbersError for NaN or an infinity, PlanError if the plan for this many patches does not fit.
         """
         count, targets = len(patches), self._targets
         self.bound.require_alive()
         session = self._session_for(count)
         table = row_table(session.plan.table[ROWS].shape[0])
-        table[:, POSITION], table[:, BASE], table[:, LAST] = np.arange(len(table)), 0, count - 1
-        table[:count, TOKEN] = places
+        tokens = count // self.config.patches_per_token
+        given = {**chunk_feed(table, places, 0, targets), "longest": count, "texts": tokens}
         session.write(ROWS, table)
         for name, matrix in {PIXELS: patches, **by_patch}.items():
             if name in session.plan.table:
@@ -85,8 +84,6 @@ class ImageEngine(EncodeEngine):
             padded[:count] = matrix
             for number in range(targets):
                 session.write(f"{name}.{number}", padded[number::targets])
-        tokens = count // self.config.patches_per_token
-        given = {"rows": count, "longest": count, "strip_first": 0, "texts": tokens}
         yield from session.steps(given, self._bands)
         levels = [SEEN, *(DEEP.format(number + 1) for number in range(len(self.config.deepstack_layers)))]
         names = [[f"{each}.{number}" for number in range(targets)] for each in levels]

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from glinfer.errors import PlanError
 from glinfer.kernels.fused.rows import BACK, BASE, DRAWN, LAST, LONG, NOISE, PLACE, POSITION, TOKEN, Table, row_table
@@ -26,7 +27,7 @@ TOKENS, LAST_ROW = "tokens", "last_row"
 
 def chunk_feed(
     table: Table,
-    ids: Sequence[int],
+    ids: Sequence[int] | npt.NDArray[np.integer],
     position: int,
     targets: int,
     base: int = 0,
@@ -34,7 +35,7 @@ def chunk_feed(
     long: bool = False,
     back: int = 0,
 ) -> Values:
-    """Fill in tokens that follow each other in one sequence, from ``position`` on, for ``chunk`` and ``score``.
+    """Fill in tokens that follow each other, from ``position`` on, for ``chunk``, ``score`` and ``image``.
 
     Padding rows continue the positions; their results and cache slots are ignored.
 

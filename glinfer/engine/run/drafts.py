@@ -118,9 +118,9 @@ class ModelDrafts:
     """Guesses the choices of a smaller model with the same sampler, seed and steps."""
 
     def __init__(self, session: DecodeSession, context: int, vocab: int, accepted_vocab: int) -> None:
-        """Use a session of the smaller model, which other drafters may share.
+        """Use a session, which others may share, of a model of this context and vocabulary.
 
-        The smaller model has this context and vocabulary; ``accepted_vocab`` is that of the model that it drafts for.
+        ``accepted_vocab`` is the vocabulary of the model that it drafts for.
         """
         self._session, self._context = session, context
         self._vocab, self._accepted_vocab = vocab, accepted_vocab
