@@ -299,7 +299,8 @@ class Chatting(Closing):
         Ids of images are known to this model alone. Errors are those of :meth:`stream_chat`.
         """
         given = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
-        return list(self.chat_form().encode_messages(self.read_messages(given)))
+        read = self.read_messages(given)
+        return list(self.chat_form().encode_messages(read))
 
     def chat_form(self, system: str = "", template_kwargs: Mapping[str, Any] = NO_KWARGS) -> ChatForm:
         """The chat form of the model: its Jinja template, or Gab's; see :func:`glinfer.text.chat.find_chat`.

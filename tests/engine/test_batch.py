@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tiers import tiered
+from token_streams import random_ids as ids_of
 
 import glinfer
 from glinfer.config import ModelConfig
@@ -24,11 +25,6 @@ pytestmark = pytest.mark.gl
 
 PROMPT = [13, 132, 251, 70]
 GREEDY: dict[str, Any] = {"temperature": 0}
-
-
-def ids_of(count: int, seed: int, vocab: int = 300) -> list[int]:
-    found: list[int] = np.random.default_rng(seed).integers(0, vocab, count).tolist()
-    return found
 
 
 REQUESTS = [
@@ -124,16 +120,6 @@ class TestOrder:
 
 
 class TestGenerate:
-    def test_lists_of_texts_and_of_ids(self, model: Model) -> None:
-        texts = ["Once", "upon a", "time"]
-        options: dict[str, Any] = {"max_tokens": 8, "seed": 3}
-        assert model.generate(texts, **options) == [model.generate(text, **options) for text in texts]
-        prompts = [[1], [2, 3, 4, 5, 6], PROMPT]
-        found = model.generate(prompts, **options)
-        assert found == [model.generate(ids, **options) for ids in prompts]
-        assert all(type(token) is int for ids in found for token in ids)
-        assert model.generate([[1]], max_tokens=1, **GREEDY) == [model.generate([1], max_tokens=1, **GREEDY)]
-
     def test_in_the_order_of_the_prompts_and_not_of_the_ends(self, model: Model) -> None:
         ids = model.generate(PROMPT, max_tokens=20, seed=1)
         stop = ids[3]

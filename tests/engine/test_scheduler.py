@@ -13,11 +13,13 @@ import pytest
 from agreement import agree
 from made_models import of_family, opened
 from tiers import tiered
+from token_streams import finished
+from token_streams import random_ids as ids_of
 
 import glinfer
 from glinfer.engine.model import Model
 from glinfer.engine.requests import BatchRequest, Running
-from glinfer.engine.scheduler import MIN_REUSED, Event, Scheduler
+from glinfer.engine.scheduler import MIN_REUSED, Scheduler
 from glinfer.errors import ContextError, InputError, NumbersError
 from glinfer.gl.readback import Readback
 from glinfer.program.session import Session
@@ -26,13 +28,7 @@ from glinfer.text.reply import ChatPart
 pytestmark = pytest.mark.gl
 
 GREEDY: dict[str, Any] = {"temperature": 0}
-RANDOM = np.random.default_rng(3)
-SYSTEM = RANDOM.integers(0, 300, 25).tolist()
-
-
-def ids_of(count: int, seed: int, vocab: int = 300) -> list[int]:
-    found: list[int] = np.random.default_rng(seed).integers(0, vocab, count).tolist()
-    return found
+SYSTEM = ids_of(25, 3)
 
 
 def alone(model: Model, request: BatchRequest) -> list[int]:
@@ -43,14 +39,6 @@ def alone(model: Model, request: BatchRequest) -> list[int]:
             return list(model.stream(request.prompt, **request.options))  # type: ignore[arg-type]
         finally:
             model._own = kept
-
-
-def finished(scheduler: Scheduler) -> list[Event]:
-    """All events until nothing is left to do."""
-    events = []
-    while len(scheduler):
-        events += scheduler.next()
-    return events
 
 
 @pytest.fixture

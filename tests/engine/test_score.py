@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from made_models import IDS, mixed, of_family, opened
+from token_streams import random_ids as ids_of
 
 import glinfer
 from glinfer.engine.model import Model
@@ -30,11 +31,6 @@ def with_chunk(path: Path | str, chunk: int, **kernels: Any) -> Model:
     with glinfer.load(path) as opened:
         shaped = replace(opened.kernels, chunk=chunk, **kernels)
     return glinfer.load(path, kernels=shaped)
-
-
-def ids_of(count: int, seed: int = 1, vocab: int = 300) -> list[int]:
-    found: list[int] = np.random.default_rng(seed).integers(0, vocab, count).tolist()
-    return found
 
 
 def stepped(model: Model, ids: Sequence[int], stride: int | None = None) -> TextScore:
