@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -132,18 +134,15 @@ class TestAsAlone:
         assert any(each.stats.dropped for each in schedule.ended)
         schedule.check()
 
-    def check(self, model: Model) -> None:
-        schedule = Schedule(model, 1, 301, 48)
-        with model.scheduler(slots=2, piece=16) as scheduler:
-            schedule.run(scheduler, 15)
-        assert any(each.stats.reused_tokens for each in schedule.ended)
-        schedule.check()
-
     @pytest.mark.slow
     @pytest.mark.parametrize("family", ["llama", "mistral", "gpt2"])
     def test_other_families(self, family: str) -> None:
         with opened(of_family(family, sliding_window=5 if family == "mistral" else 0)) as model:
-            self.check(model)
+            schedule = Schedule(model, 1, 301, 48)
+            with model.scheduler(slots=2, piece=16) as scheduler:
+                schedule.run(scheduler, 15)
+            assert any(each.stats.reused_tokens for each in schedule.ended)
+            schedule.check()
 
     @pytest.mark.parametrize("busy", [False, True], ids=["where it ended", "where it runs"])
     def test_logits_behind_a_prefix_that_was_reused(self, model: Model, busy: bool) -> None:
@@ -447,11 +446,10 @@ class TestQueue:
             assert not each.ended
 
     def test_bounds(self, model: Model) -> None:
-        for name in ("slots", "memory", "longest", "piece"):
-            with pytest.raises(InputError, match=f"{name} is 0; expected a whole number of at least 1"):
-                model.scheduler(**{name: 0})
-            with pytest.raises(InputError, match=f"{name} is 1.5; expected"):
-                model.scheduler(**{name: 1.5})  # type: ignore[arg-type]
+        for name, value in itertools.product(("piece", "slots", "memory", "longest"), (0, 1.5, True)):
+            for use in (model.scheduler, *(() if name == "piece" else (partial(model.batch, [BatchRequest([1])]),))):
+                with pytest.raises(InputError, match=f"{name} is {value}; expected a whole number of at least 1"):
+                    use(**{name: value})
 
 
 class TestEnds:
