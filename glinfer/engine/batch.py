@@ -1,7 +1,6 @@
 """Runs of many sequences together: pieces of their prompts, and one token of each.
 
-:mod:`glinfer.engine.scheduler` decides what runs when. A sequence gets the same tokens as when it runs alone with the
-same seed, because passes compute rows independently.
+A sequence gets the same tokens as alone with the same seed, because passes compute rows independently.
 """
 
 from __future__ import annotations
@@ -63,11 +62,7 @@ MAX_CACHE_BYTES = 1 << 30
 
 @dataclass(frozen=True)
 class SchedulerOptions:
-    """The limits of a scheduler; None takes the default.
-
-    These are the concurrent sequences (``slots``), bytes of texture memory for their caches, tokens of the longest
-    sequence, prompt included, and prompt tokens in one step (``piece``).
-    """
+    """The limits of a scheduler, see :meth:`glinfer.engine.model.Model.scheduler`; None takes the default."""
 
     slots: int | None = None
     memory: int | None = None

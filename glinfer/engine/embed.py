@@ -331,10 +331,7 @@ class Embeds(Closing):
         * A Qwen 3 that generates text gets the prompt of Qwen3-Reranker; a score is the probability of "yes" against
           "no".
 
-        Args:
-            query: the question that the texts should answer.
-            texts: the texts.
-            on_progress: called with (finished texts, texts) after each run.
+        ``on_progress`` is called with (finished texts, texts) after each run.
 
         Raises:
             InputError: the model cannot score texts, or a text is invalid.

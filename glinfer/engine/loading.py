@@ -426,10 +426,7 @@ def random_weights(
     *,
     seed: int = 0,
 ) -> Checkpoint:
-    """Make random weights of a shape, see :func:`glinfer.formats.random_checkpoint`, after checking plan and memory.
-
-    Raises PlanError if the plan is impossible, or memory does not suffice for the weights.
-    """
+    """Make random weights of a shape; PlanError if the plan is impossible, or memory does not suffice for them."""
     edge = USUAL_TEXTURE_SIZE
     made = plan_for(config, plan, weights=weights, cache=cache, max_texture_size=edge)
     sizes = [4 * math.prod(shape) for shape in weight_shapes(config).values()]

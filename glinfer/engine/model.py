@@ -406,8 +406,7 @@ class Model(Inspected, Embeds, Chatting):
             waiting = map(self.checked, requests)
         else:
             raise InputError(f"the requests are {type(requests).__name__}; expected a list or an iterator of them")
-        options = SchedulerOptions(**bounds)
-        make = self.engine.scheduler(self.checked, self._require_alone, options)
+        make = self.engine.scheduler(self.checked, self._require_alone, SchedulerOptions(**bounds))
 
         def results() -> Iterator[BatchResult]:
             # Bind the plans here, so that an unused iterator holds nothing.
@@ -431,8 +430,7 @@ class Model(Inspected, Embeds, Chatting):
         reuses the prefix that it shares with an earlier one, such as a system prompt.
 
         Args:
-            slots: limit for concurrent sequences; by default 32.
-            memory: bytes of texture memory for their caches; by default 1 GiB.
+            slots, memory: as in :meth:`batch`.
             longest: tokens of the longest sequence, prompt and continuation; by default a whole context.
             piece: prompt tokens to run between two decode steps; by default the kernels' chunk, mostly 512. Small
                 pieces keep decoding even; large ones speed up prompts.

@@ -2,9 +2,8 @@
 
 One :meth:`Scheduler.next` runs at most a piece of waiting prompts, and one token of every sequence whose prompt is in
 its cache. First comes the client with the fewest prompt tokens in progress, then the prompt that has run least, then
-the shortest in pieces, then the oldest. So a new short prompt waits for one piece of others and one step, however long
-they are. A prompt that has waited for PATIENCE pieces gets half of the next one. A prompt that shares a prefix with a
-running prompt of its client waits for it, and finds the prefix in the cache.
+the shortest in pieces, then the oldest: a new short prompt waits for one piece of others and one step. A prompt that
+shares a prefix with a running prompt of its client waits for it, and finds the prefix in the cache.
 
 If the GPU chooses every token, the next step is issued before the previous choices are read; its rows take their tokens
 from those choices on the GPU. A sequence that has ended wastes one row of that step.
@@ -35,8 +34,6 @@ MIN_REUSED = 8
 
 PATIENCE = 8
 """Pieces of others after which the prompt that has waited longest gets half a piece."""
-
-_CLOSED = "this scheduler was closed; make another one with model.scheduler()"
 
 
 @dataclass(frozen=True)
@@ -414,7 +411,7 @@ class Scheduler(Closing):
 
     def _require_open(self) -> None:
         if self._closed:
-            raise ContextError(_CLOSED)
+            raise ContextError("this scheduler was closed; make another one with model.scheduler()")
         self._usable()
 
     def close(self) -> None:

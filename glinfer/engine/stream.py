@@ -103,7 +103,7 @@ class TokenStream(OneStream, Iterator[int]):
         """Prepare to run ``session``, which other streams may use between two tokens, from the first ``next()`` on.
 
         Args:
-            session, row: the checked request, without a ``reply``; its stop ids are not yielded.
+            row: the checked request, without a ``reply``; its stop ids are not yielded.
             on_end: called once when the stream ends, for any reason.
             speculation: drafts tokens, to compute several at once; not together with a constraint.
             whole: whether to raise StructureError if the text ends before it matches its structure.

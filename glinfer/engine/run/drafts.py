@@ -1,9 +1,7 @@
-"""Speculative decoding: guess the next tokens, and decide how many are worth a run.
+"""Speculative decoding: guess the next tokens, and decide by run times and past guesses how many are worth a run.
 
-A drafter guesses tokens, :meth:`glinfer.engine.run.decode.DecodeSession.accept` runs them together and keeps those that
-the sampler chooses anyway. So drafting does not change the text (Leviathan et al. 2023, "Fast Inference from
-Transformers via Speculative Decoding"; seeded noise, which makes draws repeatable, replaces the rejection step). The
-number of drafted tokens depends on measured run times and on how often drafts were right.
+:meth:`glinfer.engine.run.decode.DecodeSession.accept` keeps the guesses that the sampler chooses anyway, so the text
+stays the same (Leviathan et al. 2023; seeded noise replaces their rejection step).
 """
 
 from __future__ import annotations

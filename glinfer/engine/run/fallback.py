@@ -1,8 +1,6 @@
-"""Retry with the safest kernels when a driver rejects a shader.
+"""Build plans again from the safest kernels, with a warning, when a driver rejects a shader.
 
-The options that differ between renderers (:class:`glinfer.kernels.options.KernelOptions`) change speed and at most the
-last digits. A driver may reject a shader because of a compiler bug or too few registers. The plan is then built again
-from the plainest kernels, with a warning. Kernels that the caller has chosen are never replaced.
+Kernels change speed and at most the last digits. A driver may have a compiler bug, or too few registers.
 """
 
 from __future__ import annotations
@@ -38,10 +36,7 @@ def plainest(kernels: KernelOptions, *, same_layouts: bool = False) -> KernelOpt
 
 
 class KernelChoice:
-    """The kernels in use: the chosen ones until a driver rejects a shader, the plainest from then on.
-
-    Those that the caller has chosen are ``fixed``.
-    """
+    """The kernels in use: the given ones, or unless they are ``fixed`` the plainest after a driver rejects a shader."""
 
     def __init__(self, kernels: KernelOptions, *, fixed: bool = False, same_layouts: bool = False) -> None:
         """Start with these kernels; ``same_layouts`` as in :func:`plainest`."""
@@ -56,17 +51,9 @@ class KernelChoice:
             if self.fixed or plain == self.kernels:
                 raise
             made = build(plain)
-            _warn(error, self.kernels, plain)
+            before, after = dataclasses.asdict(self.kernels), dataclasses.asdict(plain)
+            changed = ", ".join(f"{name}={after[name]!r}" for name in after if after[name] != before[name])
+            warning = f"this driver rejects a shader ({error}); using safer kernels, which are slower: {changed}"
+            warnings.warn(warning, GlinferWarning, stacklevel=2)
             self.kernels = plain
             return made
-
-
-def _warn(error: ShaderError, kernels: KernelOptions, plain: KernelOptions) -> None:
-    """Warn in one line of the rejected shader and the replaced options."""
-    before, after = dataclasses.asdict(kernels), dataclasses.asdict(plain)
-    changed = ", ".join(f"{name}={after[name]!r}" for name in after if after[name] != before[name])
-    warnings.warn(
-        f"this driver rejects a shader ({error}); using safer kernels, which are slower: {changed}",
-        GlinferWarning,
-        stacklevel=3,
-    )

@@ -1,8 +1,4 @@
-"""Detect NaN, infinities and zeros alone in logits read back, and trace them to the pass where they began.
-
-The check looks at one number, the largest logit. If it is not finite, the sequence runs again, one token at a time,
-and the output of each draw is examined.
-"""
+"""Detect NaN, infinities and zeros alone in logits read back, and trace them to the pass where they began."""
 
 from __future__ import annotations
 
@@ -73,7 +69,7 @@ class NanGuard:
         self._warned = self._tracing = False
 
     def look(self, logits: Floats, ids: Sequence[int]) -> None:
-        """Check logits [vocab] of the token after ``ids``; -inf marks a token that is never chosen.
+        """Check the largest of the logits [vocab] of the token after ``ids``; -inf marks a token that is never chosen.
 
         Raises NumbersError for NaN or +inf with ``strict``, or if no token can be chosen.
         """
@@ -135,7 +131,7 @@ class NanGuard:
         warnings.warn(f"{message}; {note}", GlinferWarning, stacklevel=4)
 
     def trace(self, ids: Sequence[int]) -> str:
-        """Describe the first pass of a sequence that writes NaN or an infinity; empty if none does."""
+        """Run tokens one by one, and describe the first pass that writes NaN or an infinity; empty if none does."""
         finder = _Finder()
         observers = self._bound.observers
         observers.append(finder)
