@@ -302,9 +302,7 @@ class Model(Inspected, Embeds, Chatting):
             raise InputError(f"the draft is {found}; expected another model that glinfer.load has opened")
         draft._require_open()
         self._require_drafts_of(draft)
-        vocab = draft.config.vocab_size
-        drafter = ModelDrafts(draft._own, draft.config.max_position_embeddings, vocab, self.config.vocab_size)
-        return Speculation(drafter, self._run_times)
+        return Speculation(ModelDrafts(draft._own, self.config.vocab_size), self._run_times)
 
     def _require_drafts_of(self, draft: Model) -> None:
         """Refuse a draft model with another vocabulary."""

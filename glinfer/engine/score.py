@@ -141,8 +141,7 @@ class TextScorer(Closing):
     def __init__(self, options: PlanOptions, root: Session) -> None:
         """Bind the plan over the weights of ``root``; PlanError if it does not fit the renderer."""
         config, kernels = options.config, options.kernels
-        self.config, self._kernels, self._adapter = config, kernels, options.adapters.default
-        self._options = options
+        self._options, self._kernels = options, kernels
         rows = max(min(kernels.chunk, config.max_position_embeddings), kernels.rows_per_draw)
         plan = fitting_chunk_plan(
             options,
@@ -170,8 +169,8 @@ class TextScorer(Closing):
         Yields (finished windows, windows) after each run, and returns the scores. Raises InputError for a text of less
         than two tokens or a stride outside the context, NumbersError for broken output.
         """
-        adapter = self._adapter if adapter is None else adapter
-        jobs = windows_of(texts, self.config.max_position_embeddings, stride)
+        adapter = self._options.adapters.default if adapter is None else adapter
+        jobs = windows_of(texts, self._options.config.max_position_embeddings, stride)
         found = [TextScore.unknown(ids) for ids in texts]
         done = 0
         for run in self._runs(jobs):

@@ -115,14 +115,10 @@ class Ngrams:
 class ModelDrafts:
     """Guesses the choices of a smaller model with the same sampler, seed and steps."""
 
-    def __init__(self, session: DecodeSession, context: int, vocab: int, accepted_vocab: int) -> None:
-        """Use a session, which others may share, of a model of this context and vocabulary.
-
-        ``accepted_vocab`` is the vocabulary of the model that it drafts for.
-        """
-        self._session, self._context = session, context
-        self._vocab, self._accepted_vocab = vocab, accepted_vocab
-        self._start = 0
+    def __init__(self, session: DecodeSession, accepted_vocab: int) -> None:
+        """Draft for a model of the vocabulary ``accepted_vocab`` with a session, which other drafters may share."""
+        self._session, self._accepted_vocab, self._start = session, accepted_vocab, 0
+        self._context, self._vocab = session._config.max_position_embeddings, session._config.vocab_size
 
     @property
     def draws_issued(self) -> int:
