@@ -46,13 +46,11 @@ class DecodeSession(Closing):
     token more than the context.
 
     Attributes:
-        keep: the number of first tokens that are never dropped.
-        before: the ids that the tokenizer puts before every text, which are never dropped.
+        keep, before: the number of first tokens, and the tokenizer's ids before every text, that are never dropped.
         dropped: tokens dropped so far because the context was full.
         draws_saved: draws skipped because prefill, :meth:`logits` or :meth:`probs` already computed them.
         logit_reads: whole rows of logits read back so far; choosing a token seldom needs one.
-        drafted: drafted tokens that :meth:`accept` has run so far.
-        accepted: drafted tokens that were chosen.
+        drafted, accepted: drafted tokens that :meth:`accept` has run so far, and how many of them were chosen.
         nan_guard: the model's check of numbers read back.
         usable: raises ContextError if the model's device was closed, lost, or belongs to another thread.
         require_tokenizer: returns the model's tokenizer, or raises an InputError if it has none.

@@ -14,6 +14,7 @@ from glinfer.errors import GlinferWarning, ShaderError
 from glinfer.kernels.options import KernelOptions
 
 T = TypeVar("T")
+_KEPT = ("tiles", "pitch", "row_tiles", "chunk", "flush_every", "product_table")  # no compiler fails by these
 
 
 def plainest(kernels: KernelOptions, *, same_layouts: bool = False) -> KernelOptions:
@@ -21,18 +22,9 @@ def plainest(kernels: KernelOptions, *, same_layouts: bool = False) -> KernelOpt
 
     ``same_layouts`` keeps the options that decide the texture layout of weights, so that plans can share them.
     """
-    plain = KernelOptions()
-    return dataclasses.replace(
-        plain,
-        tiles=kernels.tiles,
-        pitch=kernels.pitch,
-        row_tiles=kernels.row_tiles,
-        chunk=kernels.chunk,
-        flush_every=kernels.flush_every,
-        product_table=kernels.product_table,
-        rows_per_draw=min(kernels.rows_per_draw, plain.rows_per_draw),
-        quad=kernels.quad and same_layouts,
-    )
+    kept = {name: getattr(kernels, name) for name in _KEPT}
+    rows = min(kernels.rows_per_draw, KernelOptions.rows_per_draw)
+    return KernelOptions(**kept, rows_per_draw=rows, quad=kernels.quad and same_layouts)
 
 
 class KernelChoice:
