@@ -21,6 +21,8 @@ from glinfer.kernels import DrawSpec
 from glinfer.program.session import Observer, Session
 
 Floats = npt.NDArray[np.float32]
+_PAGES = "glinfer.export.tour"
+"""The module that writes pages, which is imported by name when a page is wanted, since exports build on the engine."""
 
 
 @dataclass(frozen=True)
@@ -75,8 +77,8 @@ class Tour:
         """
         if self._path is None:
             raise InputError("this model was not loaded from a file; run 'glinfer tour FILE' on a saved one")
-        pages = importlib.import_module("glinfer.export.tour")  # by name, since exports build on the engine
-        page: Path = pages.export_tour(self._path, target, self._text, tokenizer=tokenizer).folder
+        export_tour = importlib.import_module(_PAGES).export_tour
+        page: Path = export_tour(self._path, target, self._text, tokenizer=tokenizer).folder
         return page
 
     def _repr_html_(self) -> str:
