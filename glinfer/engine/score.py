@@ -18,7 +18,7 @@ from glinfer.engine.prefill import write_images
 from glinfer.errors import InputError, NumbersError, counted
 from glinfer.kernels.fused.cached import SLOT_TOKENS
 from glinfer.kernels.fused.low_rank import ADAPTER
-from glinfer.kernels.fused.rows import TOKEN, WANTED, row_table
+from glinfer.kernels.fused.rows import POSITION, TOKEN, WANTED, row_table
 from glinfer.kernels.fused.score import RowScores, log_probabilities
 from glinfer.lower.feed import chunk_feed
 from glinfer.lower.fused.caches import cache_slots
@@ -217,8 +217,9 @@ class TextScorer(Closing):
         for piece in run:
             window, own = piece.window, table[piece.row :]
             ids = texts[window.text][piece.first : piece.first + piece.length + 1]
-            long = self.session.plan.is_long(window.stop - window.start + 1)
-            given |= chunk_feed(own, ids[:-1], piece.first - window.start, targets, piece.row, long=long)
+            long, first = self.session.plan.is_long(window.stop - window.start + 1), piece.first - window.start
+            given |= chunk_feed(own, ids[:-1], first, targets, piece.row, long=long)
+            own[:, POSITION] = np.arange(first, first + len(own))  # up to the next piece
             own[: piece.length, WANTED] = ids[1:]
             longest.append(given["longest"])
         rows = run[-1].row + run[-1].length

@@ -74,7 +74,7 @@ class ImageEngine(EncodeEngine):
         session = self._session_for(count)
         table = row_table(session.plan.table[ROWS].shape[0])
         tokens = count // self.config.patches_per_token
-        given = {**chunk_feed(table, places, 0, targets), "longest": count, "texts": tokens}
+        given = {**chunk_feed(table, places.tolist(), 0, targets), "longest": count, "texts": tokens}
         session.write(ROWS, table)
         for name, matrix in {PIXELS: patches, **by_patch}.items():
             if name in session.plan.table:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from glinfer.errors import PlanError
 from glinfer.kernels.fused.rows import BACK, BASE, DRAWN, LAST, LONG, NOISE, PLACE, POSITION, TOKEN, Table, row_table
@@ -27,7 +26,7 @@ TOKENS, LAST_ROW = "tokens", "last_row"
 
 def chunk_feed(
     table: Table,
-    ids: Sequence[int] | npt.NDArray[np.integer],
+    ids: Sequence[int],
     position: int,
     targets: int,
     base: int = 0,
@@ -35,7 +34,7 @@ def chunk_feed(
     long: bool = False,
     back: int = 0,
 ) -> Values:
-    """Fill in tokens that follow each other, from ``position`` on, for ``chunk``, ``score`` and ``image``.
+    """Fill in tokens that follow each other in one sequence, from ``position`` on, for ``chunk`` and ``score``.
 
     Padding rows continue the positions; their results and cache slots are ignored.
 
@@ -53,7 +52,7 @@ def chunk_feed(
     """
     rows = len(ids)
     slots = slots_for(rows, targets)
-    table[:, POSITION] = np.arange(position, position + len(table))
+    table[: slots * targets, POSITION] = np.arange(position, position + slots * targets)
     table[:rows, TOKEN] = ids
     table[:, BASE] = base
     table[:, LAST] = position + rows - 1
