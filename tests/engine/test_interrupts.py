@@ -32,7 +32,7 @@ def answered(model: Model) -> list[tuple[int, list[int], str | None]]:
 
 @pytest.mark.usefixtures("heeds_ctrl_c")
 @pytest.mark.slow
-@pytest.mark.parametrize(("module", "step"), [(scheduler, 29), (batch, 23), (requests, 11)])
+@pytest.mark.parametrize(("module", "step"), [(scheduler, 41), (batch, 37), (requests, 19)])
 def test_ctrl_c_before_any_line_leaves_nothing(small: Path, module: types.ModuleType, step: int) -> None:
     with glinfer.load(str(small)) as model:
         expected = answered(model)
