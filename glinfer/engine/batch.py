@@ -1,7 +1,6 @@
 """Runs of many sequences together: pieces of their prompts, and one token of each.
 
-:mod:`glinfer.engine.scheduler` decides what runs when. A sequence gets the same tokens as when it runs alone with the
-same seed, because passes compute rows independently.
+A sequence gets the same tokens as alone with the same seed, because passes compute rows independently.
 """
 
 from __future__ import annotations
@@ -63,11 +62,7 @@ MAX_CACHE_BYTES = 1 << 30
 
 @dataclass(frozen=True)
 class SchedulerOptions:
-    """The limits of a scheduler; None takes the default.
-
-    These are the concurrent sequences (``slots``), bytes of texture memory for their caches, tokens of the longest
-    sequence, prompt included, and prompt tokens in one step (``piece``).
-    """
+    """The limits of a scheduler, see :meth:`glinfer.engine.model.Model.scheduler`; None takes the default."""
 
     slots: int | None = None
     memory: int | None = None
@@ -296,7 +291,7 @@ class Batch(Executor):
             self._choose_allowed({place: each for place, each in active.items() if place in masks}, masks, found)
         for place in found.chosen:
             active[place].sampler.advance()
-        left = {place: each for place, each in active.items() if found.lacks(place)}
+        left = {place: each for place, each in active.items() if not any(place in outcomes for outcomes in found)}
         if left and self.session.runs != step.run:
             found.again.update(left)
             for each in left.values():

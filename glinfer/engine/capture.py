@@ -73,16 +73,24 @@ Change = Callable[[Seen], npt.ArrayLike]
 
 
 class _Caller(Observer):
-    """Calls a function within a run, and refuses the run that the function itself starts."""
+    """Calls a function with named tensors within a run, and refuses the run that the function itself starts."""
 
-    _calling = False
+    def __init__(self, names: Collection[str]) -> None:
+        self._names, self._calling = names, False
 
-    def _require_idle(self) -> None:
+    def drawn(self, session: Session, spec: DrawSpec, values: Mapping[str, int | float]) -> None:
         if self._calling:
             raise InputError(
                 "a function given to watch or patch runs the model, which is in a run; run it after the block, "
                 "or load another model"
             )
+        for point, number in session.plan.sites.get(spec.name, ()):
+            if point.name in self._names:
+                self._found(point, number, span_of(session.plan, values), Textures(session))
+
+    @abstractmethod
+    def _found(self, point: CapturePoint, number: int, span: Span, textures: Textures) -> None:
+        """Handle site ``number`` of a point, which a draw has just written."""
 
     def _call(self, function: Callable[[Seen], Result], seen: Seen) -> Result:
         self._calling = True
@@ -96,46 +104,36 @@ class _Watcher(_Caller):
     """Reads named tensors, and calls a hook with each one."""
 
     def __init__(self, names: Collection[str], hook: Hook) -> None:
-        self._names, self._hook = names, hook
-        self._parts: dict[str, list[Floats]] = {}
+        super().__init__(names)
+        self._hook, self._parts = hook, dict[str, list[Floats]]()
 
-    def drawn(self, session: Session, spec: DrawSpec, values: Mapping[str, int | float]) -> None:
-        self._require_idle()
-        for point, number in session.plan.sites.get(spec.name, ()):
-            if point.name not in self._names:
-                continue
-            span = span_of(session.plan, values)
-            parts = self._parts.setdefault(point.name, [])
-            if number == 0:
-                parts.clear()
-            parts.append(point.read(Textures(session), number, span))
-            if len(parts) == len(point.sites):
-                whole = parts[0] if len(parts) == 1 else np.concatenate(parts)
-                parts.clear()
-                self._call(self._hook, Seen(point.name, whole, point.span(span).first))
+    def _found(self, point: CapturePoint, number: int, span: Span, textures: Textures) -> None:
+        parts = self._parts.setdefault(point.name, [])
+        if number == 0:
+            parts.clear()
+        parts.append(point.read(textures, number, span))
+        if len(parts) == len(point.sites):
+            whole = parts[0] if len(parts) == 1 else np.concatenate(parts)
+            parts.clear()
+            self._call(self._hook, Seen(point.name, whole, point.span(span).first))
 
 
 class _Patcher(_Caller):
     """Changes one named tensor each time it is computed."""
 
     def __init__(self, name: str, change: Change) -> None:
-        self._name, self._change = name, change
+        super().__init__((name,))
+        self._change = change
 
-    def drawn(self, session: Session, spec: DrawSpec, values: Mapping[str, int | float]) -> None:
-        self._require_idle()
-        for point, number in session.plan.sites.get(spec.name, ()):
-            if point.name != self._name:
-                continue
-            span, textures = span_of(session.plan, values), Textures(session)
-            found = point.read(textures, number, span)
-            first = point.span(span).first
-            given = self._call(self._change, Seen(point.name, found.copy(), first, number))
-            changed = np.asarray(given, dtype=np.float32)
-            if changed.shape != found.shape:
-                gave = "None instead of an array" if given is None else f"an array {list(changed.shape)}"
-                raise InputError(f"the change of {point.name} gave {gave}; expected {list(found.shape)}")
-            if not np.array_equal(changed, found, equal_nan=True):  # keep unchanged tensors bit for bit
-                point.write(textures, number, span, changed)
+    def _found(self, point: CapturePoint, number: int, span: Span, textures: Textures) -> None:
+        found = point.read(textures, number, span)
+        given = self._call(self._change, Seen(point.name, found.copy(), point.span(span).first, number))
+        changed = np.asarray(given, dtype=np.float32)
+        if changed.shape != found.shape:
+            gave = "None instead of an array" if given is None else f"an array {list(changed.shape)}"
+            raise InputError(f"the change of {point.name} gave {gave}; expected {list(found.shape)}")
+        if not np.array_equal(changed, found, equal_nan=True):  # keep unchanged tensors bit for bit
+            point.write(textures, number, span, changed)
 
 
 class Inspected(Closing):
@@ -147,9 +145,9 @@ class Inspected(Closing):
     _own: DecodeSession
 
     @property
-    @abstractmethod
     def plan(self) -> Plan:
         """The bound plan."""
+        return self.bound.plan
 
     @abstractmethod
     def session(self) -> DecodeSession:
@@ -167,13 +165,10 @@ class Inspected(Closing):
         return list(self.plan.points)
 
     def capture(self, patterns: str | Sequence[str], prompt: str | Ids) -> Captured:
-        """Run a prompt from its start, and return named tensors as float32 arrays, in order of computation.
+        """Run a prompt, text or ids, from its start; returns named tensors as float32 arrays in order of computation.
 
-        Args:
-            patterns: names such as ``blocks.3.mlp.hidden``, or patterns with ``*`` such as ``blocks.*.attn.probs``.
-            prompt: text (needs a tokenizer), or ids.
-
-        The sequence of :meth:`stream` and :meth:`logits` does not change. Active patches apply. The fast plans run one
+        ``patterns`` are names such as ``blocks.3.mlp.hidden``, or with ``*`` such as ``blocks.*.attn.probs``. The
+        sequence of :meth:`stream` and :meth:`logits` does not change. Active patches apply. The fast plans run one
         token at a time here.
 
         Raises:
@@ -204,13 +199,8 @@ class Inspected(Closing):
     ) -> Generator[int, None, Floats]:
         """Run a prompt in steps, and return its last token's attention probabilities [heads, tokens], float32.
 
-        Yields the number of tokens run so far. Between steps other code may use the model, except its own sequence,
-        which runs the prompt from its start.
-
-        Args:
-            block: the number of a block, from 0.
-            prompt: text (needs a tokenizer), or ids.
-            piece: tokens in one step.
+        Yields the number of tokens run so far, after each ``piece`` tokens. Between steps other code may use the model,
+        except its own sequence, which runs the prompt from its start. Blocks are numbered from 0.
 
         Raises:
             InputError: the block does not exist, or the prompt is invalid or longer than the context.

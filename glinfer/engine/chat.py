@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, SupportsFloat, SupportsIndex, Ty
 
 from glinfer.closing import Closing
 from glinfer.config import ModelConfig
-from glinfer.engine.ids import Ids, check_count
+from glinfer.engine.ids import check_count
 from glinfer.engine.option_names import named_options
 from glinfer.engine.run.stats import GenerationStats
 from glinfer.engine.sampler import SamplerFunction
@@ -63,11 +63,7 @@ class TalkOptions(ChatOptions, total=False):
 
 
 class ChatReply(GeneratedText):
-    """The answer of a model.
-
-    Attributes:
-        thinking: the thoughts before the answer; empty unless thinking was requested.
-    """
+    """The answer of a model; ``thinking`` has the thoughts before it, which are empty unless requested."""
 
     thinking: str
 
@@ -100,10 +96,7 @@ class ChatStream(PartStream):
         dropped_turns: int = 0,
         whole: bool = False,
     ) -> None:
-        """Read ``tokens``; ``clipped`` means that the context, not max_tokens, limits them.
-
-        For ``whole`` see :class:`glinfer.engine.stream.TokenStream`.
-        """
+        """Read ``tokens``, ``whole`` as a TokenStream; the context, not max_tokens, limits ``clipped`` ones."""
         self.dropped_turns, self._clipped = dropped_turns, clipped
         self._read(tokens, ReplyAssembler(tokenizer, stop, splitter), whole=whole)
 
@@ -175,20 +168,12 @@ class ChatSession:
         return [*system, *self._conversation.messages]
 
     def set_system(self, system: str) -> None:
-        """Change the system prompt of later replies; an empty one removes it.
-
-        Raises:
-            InputError: the model's chat template does not accept a system prompt.
-        """
+        """Change the system prompt of later replies; an empty one removes it. Errors as :meth:`Chatting.chat_form`."""
         self._conversation.template = self._model.chat_form(system, self._template_kwargs)
         self._system = system
 
     def set_think(self, think: bool) -> None:
-        """Set whether the model thinks before later answers.
-
-        Raises:
-            InputError: the model cannot think on request.
-        """
+        """Set whether the model thinks before later answers; InputError if it cannot on request."""
         form = self._conversation.template
         if think and form.think is None:
             raise InputError(form.no_think)
@@ -197,8 +182,7 @@ class ChatSession:
     def restore(self, messages: Sequence[Message]) -> None:
         """Replace the conversation by these messages, which end with the assistant's.
 
-        Raises:
-            InputError: see :func:`glinfer.text.chat.check_messages`; the conversation stays as it is.
+        After an InputError, see :func:`glinfer.text.chat.check_messages`, the conversation stays as it is.
         """
         system, texts = check_messages(self._model.read_messages(messages))
         if len(texts) % 2:
@@ -215,10 +199,7 @@ class ChatSession:
     def stream(self, message: str | Sequence[Message], **options: Unpack[ChatOptions]) -> ChatStream:
         """Send a message, and stream the reply, which is remembered when the stream ends or closes.
 
-        The message is a text, or a list of parts with images, see :meth:`Chatting.stream_chat`.
-
-        Raises:
-            InputError: the message is empty or too long, or an option is invalid.
+        The message is a text, or a list of parts with images, see :meth:`Chatting.stream_chat`, also for errors.
         """
         if message is None:  # would replace the newest reply
             raise InputError("the message is NoneType; expected a str")
@@ -231,20 +212,12 @@ class ChatSession:
 
     @named_options(ChatOptions)
     def regenerate(self, **options: Unpack[ChatOptions]) -> ChatStream:
-        """Discard the newest reply, and stream another one to the same message.
-
-        Raises:
-            InputError: there is no reply yet.
-        """
+        """Discard the newest reply, and stream another one to the same message; InputError if there is none."""
         return self._stream(options)
 
     @named_options(ChatOptions)
     def continue_reply(self, **options: Unpack[ChatOptions]) -> ChatStream:
-        """Continue the newest reply where it ended; the stream has only the new text.
-
-        Raises:
-            InputError: there is no reply yet.
-        """
+        """Stream only the text that continues the newest reply where it ended; InputError if there is none."""
         return self._stream(options, continued=True)
 
     def _stream(
@@ -275,7 +248,7 @@ class ChatSession:
             if then is not None:
                 then()
 
-        tokens = self._model._stream_ids(
+        tokens = self._model.stream(
             prompt.ids,
             max_tokens=min(max_tokens, room),
             stop_ids=form.stop_ids,
@@ -307,15 +280,11 @@ class Chatting(Closing):
         """The tokenizer."""
 
     @abstractmethod
-    def _stream_ids(self, ids: Ids, **options: Any) -> TokenStream:
-        """Continue a prompt of ids, as :meth:`glinfer.engine.model.Model.stream` does."""
+    def stream(self, *given: Any, **options: Any) -> Any:
+        """Continue a prompt, see :meth:`glinfer.engine.model.Model.stream`."""
 
     def read_image(self, image: object) -> tuple[str | int, ...]:
-        """The prompt of an image, see :meth:`glinfer.text.images.ImageReader.prompt`.
-
-        Raises:
-            InputError: the model takes no images, or this one cannot be read.
-        """
+        """The prompt of an image, see :meth:`glinfer.text.images.ImageReader.prompt`; InputError without an encoder."""
         if isinstance(self._images, str):
             raise InputError(self._images)
         return self._images.prompt(image)
@@ -336,9 +305,8 @@ class Chatting(Closing):
     def chat_form(self, system: str = "", template_kwargs: Mapping[str, Any] = NO_KWARGS) -> ChatForm:
         """The chat form of the model: its Jinja template, or Gab's; see :func:`glinfer.text.chat.find_chat`.
 
-        Raises:
-            FormatError: a file of the template is damaged.
-            InputError: the model cannot chat, or its form does not accept a system prompt or these arguments.
+        Raises InputError if the model cannot chat, or its form does not accept a system prompt or these arguments;
+        FormatError if a file of the template is damaged.
         """
         self._require_open()
         self.require_tokenizer()
@@ -366,8 +334,7 @@ class Chatting(Closing):
             think: whether the model thinks before it answers, if it was trained to.
             template_kwargs: arguments that the model's chat template names, such as ``{"enable_thinking": False}``.
 
-        Raises:
-            InputError: as :meth:`chat_form`, or the model cannot think on request.
+        Errors are those of :meth:`chat_form`, and an InputError if the model cannot think on request.
         """
         return ChatSession(self, system=system, think=think, template_kwargs=template_kwargs)
 

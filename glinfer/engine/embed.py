@@ -58,10 +58,9 @@ class EncodeEngine(Engine):
     def steps(
         self, texts: Sequence[EncodedText], skipped: Sequence[int] | None = None
     ) -> Generator[tuple[int, int], None, Vectors]:
-        """Yield (finished texts, texts) after each run, and return the vectors [texts, width].
+        """Yield (finished texts, texts) after each run, and return the vectors; NumbersError for NaN or an infinity.
 
-        The first ``skipped`` tokens of each text are left out of its vector; by default none. Raises NumbersError for
-        NaN or an infinity.
+        Vectors are float32 [texts, width], without the first ``skipped`` tokens of each text, by default none.
         """
         skipped = [0] * len(texts) if skipped is None else skipped
         found, done = np.zeros((len(texts), self.width), np.float32), 0
@@ -69,9 +68,8 @@ class EncodeEngine(Engine):
             self.bound.require_alive()
             since = time.perf_counter()
             positions = 0 if self.config.family.rotary else self.config.max_position_embeddings
-            chosen, pooling = [texts[place] for place in run], self.config.pooling
-            tables = self._rows, self._texts
-            first = [skipped[place] for place in run]
+            chosen, first = [texts[place] for place in run], [skipped[place] for place in run]
+            tables, pooling = (self._rows, self._texts), self.config.pooling
             given = encode_feed(*tables, chosen, first, self._targets, positions=positions, pooling=pooling)
             self.bound.write(ROWS, self._rows)
             self.bound.write(TEXTS, self._texts)
@@ -188,23 +186,21 @@ class Embedder:
 
         Raises InputError for other types, for texts that are empty or too long, and for invalid ids.
         """
-        config = self.encoder.config
-        strings = [place for place, text in enumerate(texts) if isinstance(text, str)]
-        # Lists of ids need no tokenizer.
-        whole = self.texts.texts([f"{before}{texts[place]}" for place in strings]) if strings else []
-        made = dict(zip(strings, whole, strict=True))
-        found = []
+        config, found = self.encoder.config, list[EncodedText]()
+        strings = [f"{before}{text}" for text in texts if isinstance(text, str)]
+        whole = iter(self.texts.texts(strings) if strings else ())  # lists of ids need no tokenizer
         for place, text in enumerate(texts):
-            if place in made:
-                ids, types = made[place]
-            else:
-                if not isinstance(text, (list, tuple)):
-                    raise InputError(f"text {place} is {type(text).__name__}; expected a str, or token ids")
+            if isinstance(text, str):
+                each = next(whole)
+            elif isinstance(text, (list, tuple)):
                 ids = check_tokens(f"text {place}", text, config)
-                types = [0] * len(ids)
-            if not 1 <= len(ids) <= config.max_position_embeddings:
-                raise InputError(f"text {place} has {len(ids)} tokens; expected 1 to {config.max_position_embeddings}")
-            found.append(EncodedText(ids, types))
+                each = EncodedText(ids, [0] * len(ids))
+            else:
+                raise InputError(f"text {place} is {type(text).__name__}; expected a str, or token ids")
+            count, most = len(each.ids), config.max_position_embeddings
+            if not 1 <= count <= most:
+                raise InputError(f"text {place} has {count} tokens; expected 1 to {most}")
+            found.append(each)
         return found
 
     def rank_request(self, query: str, texts: Sequence[str]) -> EmbedRequest:
@@ -263,9 +259,6 @@ def finished(vectors: Vectors, dimensions: int | None, *, unit: bool) -> Vectors
     # As PyTorch's normalize: a zero vector stays zero.
     lengths = np.sqrt(np.einsum("td,td->t", cut, cut, dtype=np.float64))
     return np.asarray(cut / np.maximum(lengths, 1e-12)[:, None], dtype=np.float32)
-
-
-_NONE = "this model generates text and makes no vectors; expected one that embeds texts, such as minilm"
 
 
 _NO_SCORES = (
@@ -339,10 +332,7 @@ class Embeds(Closing):
         * A Qwen 3 that generates text gets the prompt of Qwen3-Reranker; a score is the probability of "yes" against
           "no".
 
-        Args:
-            query: the question that the texts should answer.
-            texts: the texts.
-            on_progress: called with (finished texts, texts) after each run.
+        ``on_progress`` is called with (finished texts, texts) after each run.
 
         Raises:
             InputError: the model cannot score texts, or a text is invalid.
@@ -374,7 +364,9 @@ class Embeds(Closing):
     def embedder(self) -> Embedder:
         """Checks and encodes texts, in any thread, and runs them in steps; InputError if the model embeds none."""
         if not isinstance(self.engine, EncodeEngine):
-            raise InputError(_NONE)
+            raise InputError(
+                "this model generates text and makes no vectors; expected one that embeds texts, such as minilm"
+            )
         return Embedder(self.engine, self.embedding, self.require_tokenizer)
 
 

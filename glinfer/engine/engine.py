@@ -1,8 +1,4 @@
-"""The engine of a model: its bound plans, and the sequences, batches and scores that they compute.
-
-:class:`FastEngine` runs the fast plans of any family (:mod:`glinfer.lower.fused.token`,
-:mod:`glinfer.lower.fused.rows`), :class:`WholeEngine` the reference plan.
-"""
+"""The engine of a model: its bound plans, and the sequences, batches and scores that they compute."""
 
 from __future__ import annotations
 
@@ -38,19 +34,10 @@ EMBEDS = "this model embeds texts and does not generate any; use embed or rerank
 
 
 class Engine(ABC):
-    """A model's plan bound to a device, and its operations.
-
-    Attributes:
-        options: how the plans are built.
-        bound: the bound plan, which owns the weights.
-        source: makes the uploaded arrays again, by tensor name.
-        nan_guard: checks numbers read back.
-        patches: counts the patches added and removed.
-        textures: the comparison of the bound textures with the weights.
-    """
+    """A model's plan bound to a device, and its operations; ``patches`` counts the patches added and removed."""
 
     def __init__(self, options: PlanOptions, bound: Session, source: WeightSource) -> None:
-        """Take over a bound plan."""
+        """Take over a bound plan, which owns the weights; ``source`` makes their arrays again."""
         self.options, self.bound, self.source = options, bound, source
         self.textures = TextureComparison(bound, source)
         self.nan_guard = NanGuard(bound, self.session)
@@ -86,10 +73,7 @@ class Engine(ABC):
     def scheduler(
         self, check: Callable[[BatchRequest], Running], usable: Callable[[], None], options: SchedulerOptions
     ) -> Callable[[], Scheduler]:
-        """A function that binds the plans and makes a scheduler with these ``check`` and ``usable``.
-
-        Raises InputError if one sequence does not fit, or the plan keeps no keys and values.
-        """
+        """A function that binds the plans and makes a scheduler; InputError if one sequence does not fit."""
         raise InputError("several prompts together need the fast plan; load the model without plan='reference'")
 
     def score(
@@ -100,13 +84,9 @@ class Engine(ABC):
         adapter: int | None = None,
         on_progress: Progress = no_progress,
     ) -> list[TextScore]:
-        """The likelihood of texts, see :meth:`glinfer.engine.score.TextScorer.steps`.
+        """The likelihood of texts, see :meth:`glinfer.engine.score.TextScorer.steps`, also for most errors.
 
-        ``on_progress`` receives (finished windows, windows).
-
-        Raises:
-            InputError: as :meth:`glinfer.engine.score.TextScorer.steps`, or the plan keeps no keys and values.
-            NumbersError: the model's output is broken; names the pass where it began.
+        A NumbersError names the pass where NaN or an infinity began.
         """
         try:
             return run_steps(self.scorer().steps(texts, stride=stride, adapter=adapter), on_progress)
@@ -118,16 +98,16 @@ class Engine(ABC):
             raise NumbersError(f"{error}; {next(places, 'a run token by token has only numbers')}") from None
 
     def scorer(self) -> TextScorer:
-        """The scorer, bound at first use, released with the model; InputError if the plan keeps no keys and values."""
+        """The scorer, bound at first use, released with the model; InputError for the reference plan."""
         if self._scorer is None:
             self._scorer = self._new_scorer()
         return self._scorer
 
-    @abstractmethod
-    def _new_scorer(self) -> TextScorer: ...
+    def _new_scorer(self) -> TextScorer:
+        raise InputError("score needs the fast plan; load the model without plan='reference'")
 
     def forward(self, ids: Sequence[int]) -> int:
-        """Run one pass over checked ids; returns the draw calls. InputError if the plan runs token by token."""
+        """Run one pass over checked ids; returns the draw calls. InputError for the fast plan."""
         raise InputError(
             f"plan {self.plan.name} runs token by token; use logits or session, or load with plan='reference'"
         )
@@ -219,6 +199,3 @@ class WholeEngine(Engine):
         return RecomputeSession(
             self.options.config, self._logits, lambda ids: self._row(PROBS, ids), count_draws=lambda: self._issued
         )
-
-    def _new_scorer(self) -> TextScorer:
-        raise InputError("score needs the fast plan; load the model without plan='reference'")

@@ -13,10 +13,9 @@ from glinfer.gl.readback import Readback
 
 
 class Step(NamedTuple):
-    """An issued run of one token of each of several sequences, before its results are read.
+    """An issued run of one token of each of the ``active`` sequences, by place; its results are not read yet.
 
-    ``active`` maps places to sequences, ``picked`` to those whose next tokens the GPU chooses. ``run`` is the run's
-    number.
+    The GPU chooses the next tokens of those ``picked``. ``run`` is the run's number.
     """
 
     active: dict[int, Running]
@@ -42,19 +41,11 @@ class Choices(NamedTuple):
     dead: set[int]
     again: set[int]
 
-    def lacks(self, place: int) -> bool:
-        """Whether a place has no outcome yet."""
-        return not any(place in each for each in self)
-
 
 class Executor(Closing):
-    """Runs up to ``slots`` sequences, each in a place of its own.
-
-    :class:`glinfer.engine.batch.Batch` runs many together, :class:`glinfer.engine.run.alone.Alone` one by itself.
+    """Runs up to ``slots`` sequences, each in a place of its own: many in a Batch, one Alone.
 
     Attributes:
-        config: the model's shape.
-        slots: the number of places.
         capacity: the tokens of a place, prompt and continuation together.
         piece: prompt tokens of one run.
         same_sums: whether decoding and prefill add in the same order, so that their keys and values are the same bits.

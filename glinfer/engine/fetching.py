@@ -7,66 +7,21 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from glinfer.errors import ContextError
 from glinfer.formats import load_checkpoint
 from glinfer.formats.checkpoint import Checkpoint
 from glinfer.formats.files import AnyPath, is_directory
 from glinfer.formats.huggingface.config import read_config
 from glinfer.formats.huggingface.files import CONFIG
-from glinfer.gl.context import Device, open_device
 from glinfer.gl.faults import bytes_text
-from glinfer.gl.memory import available_bytes, check_room
+from glinfer.gl.memory import check_room
 from glinfer.hub import find_model, header_of, named_on_a_hub, origin_of
-from glinfer.program.plan import Plan
 
 if TYPE_CHECKING:
     from glinfer.hub import Check, Described
 
-Planned = Callable[[Checkpoint, Device], Plan]
-"""Builds the plan of a model for a device; raises an error if it does not fit."""
 _ADVICE = "use a machine with more memory, or download the model with 'glinfer pull' and inspect that copy"
-
-
-def check_copy(
-    path: Path,
-    weight_bytes: int,
-    *,
-    read: Callable[[AnyPath], Checkpoint] = load_checkpoint,
-    planned: Planned | None = None,
-    device: Device | str | int | None = None,
-    needs_device: bool = True,
-    **options: Any,
-) -> str:
-    """Check a copy of a model without its weights before their download; returns a line on the memory it needs.
-
-    Args:
-        path, weight_bytes: the copy, and the size of the weights.
-        read: reads a checkpoint with the requested context.
-        planned: builds its plan; None if nothing will be drawn.
-        device, options: an open device, or the arguments of :func:`glinfer.gl.context.open_device`.
-        needs_device: whether to refuse a machine without a renderer.
-    """
-    bound = admit(path, weight_bytes)
-    checkpoint = read(path)
-    if planned is None:
-        return bound
-    try:
-        opened = device if isinstance(device, Device) else open_device(device, **options)
-    except ContextError:
-        if needs_device:
-            raise
-        return "no renderer here to run it"
-    try:
-        plan = planned(checkpoint, opened)
-    finally:
-        if opened is not device:
-            opened.close()
-    total = plan.texture_bytes(opened.limits.max_texture_size)
-    free = available_bytes() if opened.in_main_memory else None
-    room = "" if free is None else f", and {bytes_text(free)} of memory are free"
-    return f"{bytes_text(total)} of textures for a context of {checkpoint.config.max_position_embeddings}{room}"
 
 
 def admit(path: AnyPath, weight_bytes: int) -> str:
@@ -80,12 +35,16 @@ def admit(path: AnyPath, weight_bytes: int) -> str:
     return ""
 
 
-def found_model(name: AnyPath, check: Check | None = None, tell: Callable[[str], None] | None = None) -> AnyPath:
-    """The path of a model by its name; see :func:`glinfer.hub.find_model`.
+def readable(path: Path, weight_bytes: int) -> str:
+    """Refuse also a copy of an unknown family or with unknown tensor types; returns an empty line."""
+    needs = admit(path, weight_bytes)
+    load_checkpoint(path)
+    return needs
 
-    ``check`` is :func:`check_copy` with options; by default it refuses unknown families and tensor types.
-    """
-    return find_model(name, check=check or check_copy, tell=tell)
+
+def found_model(name: AnyPath, check: Check = readable, tell: Callable[[str], None] | None = None) -> AnyPath:
+    """The path of a model by its name; see :func:`glinfer.hub.find_model`."""
+    return find_model(name, check=check, tell=tell)
 
 
 def described_model(name: AnyPath) -> AbstractContextManager[Described]:

@@ -17,7 +17,7 @@ from glinfer.config import ModelConfig
 from glinfer.engine.defaults import default_sampling
 from glinfer.engine.embed import EncodeEngine
 from glinfer.engine.engine import Engine, FastEngine, WholeEngine
-from glinfer.engine.fetching import check_copy, found_model
+from glinfer.engine.fetching import admit, found_model
 from glinfer.engine.ids import check_callback
 from glinfer.engine.model import Model
 from glinfer.engine.option_names import named_options
@@ -25,7 +25,7 @@ from glinfer.engine.run.fallback import KernelChoice
 from glinfer.engine.run.oracle import NumpyDevice, NumpyEngine, NumpySession, device_of
 from glinfer.engine.textures import WeightSource, reread
 from glinfer.engine.vision import ImageEncoder, ImageEngine, fitted
-from glinfer.errors import InputError, PlanError
+from glinfer.errors import ContextError, InputError, PlanError
 from glinfer.formats import Checkpoint, load_checkpoint, random_checkpoint, unpacked, weight_shapes
 from glinfer.formats.adapters.merge import read_adapter, task_folders, with_task
 from glinfer.formats.checkpoint import with_context
@@ -34,7 +34,7 @@ from glinfer.formats.gguf.file import gguf_files_read_once
 from glinfer.formats.vision import Vision, read_vision
 from glinfer.gl.context import Device, Limits, open_device
 from glinfer.gl.faults import bytes_text
-from glinfer.gl.memory import check_room
+from glinfer.gl.memory import available_bytes, check_room
 from glinfer.gl.self_test import check_arithmetic
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.spec import Array
@@ -141,16 +141,33 @@ def fetched(
     how = [given[name] for name in ("plan", "weights", "kernels", "cache")]
     check_choice(given["plan"], given["weights"], given["cache"])
 
-    def read(found: str | PathLike[str]) -> Checkpoint:
-        return for_use(load_checkpoint(found), gelu=given["gelu"], context=given["context"])
-
-    def planned(checkpoint: Checkpoint, opened: Device) -> Plan:
-        return prepare(checkpoint, opened, *how).plan
-
     device = device_of(given["executor"], given["device"], given["api"], given["limits"])
-    opening = {"device": device, "api": given["api"], "limits": given["limits"]}
-    check = partial(check_copy, read=read, planned=planned, needs_device=needs_device, **opening)
-    return found_model(path, check, tell)
+
+    def needs(copy: Path, weight_bytes: int) -> str:
+        """Check a copy without weights before their download; returns a line on the memory that the model takes."""
+        admit(copy, weight_bytes)
+        checkpoint = for_use(load_checkpoint(copy), gelu=given["gelu"], context=given["context"])
+        try:
+            opened = _opened(device, given["api"], given["limits"])
+        except ContextError:
+            if needs_device:
+                raise
+            return "no renderer here to run it"
+        try:
+            plan = prepare(checkpoint, opened, *how).plan
+        finally:
+            if opened is not device:
+                opened.close()
+        total = plan.texture_bytes(opened.limits.max_texture_size)
+        free = available_bytes() if opened.in_main_memory else None
+        room = "" if free is None else f", and {bytes_text(free)} of memory are free"
+        return f"{bytes_text(total)} of textures for a context of {checkpoint.config.max_position_embeddings}{room}"
+
+    return found_model(path, needs, tell)
+
+
+def _opened(device: Device | str | int | None, api: str | None, limits: Limits | None) -> Device:
+    return device if isinstance(device, Device) else open_device(device, api=api, limits=limits)
 
 
 @named_options(call="load()")
@@ -241,7 +258,7 @@ def load_model(
     again = {name: os.path.abspath(tasks.get(os.fsdecode(each), each)) for name, each in given.items()}  # noqa: PTH100
     read = partial(read_model, os.path.abspath(path), gelu=gelu, context=context, lora=again)  # noqa: PTH100
     with stage("context"):
-        opened = device if isinstance(device, Device) else open_device(device, api=api, limits=limits)
+        opened = _opened(device, api, limits)
     owns_device = opened is not device or executor == "numpy"
     try:
         if executor != "numpy":
@@ -409,10 +426,7 @@ def random_weights(
     *,
     seed: int = 0,
 ) -> Checkpoint:
-    """Make random weights of a shape, see :func:`glinfer.formats.random_checkpoint`, after checking plan and memory.
-
-    Raises PlanError if the plan is impossible, or memory does not suffice for the weights.
-    """
+    """Make random weights of a shape; PlanError if the plan is impossible, or memory does not suffice for them."""
     edge = USUAL_TEXTURE_SIZE
     made = plan_for(config, plan, weights=weights, cache=cache, max_texture_size=edge)
     sizes = [4 * math.prod(shape) for shape in weight_shapes(config).values()]

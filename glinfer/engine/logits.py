@@ -36,12 +36,9 @@ def softmax(logits: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
 
 
 class TokenLogprob(NamedTuple):
-    """The log-probability of one chosen token, before penalties, bias, temperature and filters.
+    """The natural logarithm of a chosen token's probability, before penalties, bias, temperature and filters.
 
-    Attributes:
-        token: the id.
-        logprob: natural logarithm of its probability.
-        top: (id, log-probability) of the likeliest tokens, likeliest first; lower ids first in ties.
+    ``top`` has (id, log-probability) of the likeliest tokens, likeliest first; lower ids first in ties.
     """
 
     token: int
@@ -100,11 +97,7 @@ class LogitChanges:
 
     @classmethod
     def checked(cls, presence: object, frequency: object, bias: object, vocab: int) -> LogitChanges | None:
-        """The changes of a request; None if they change nothing.
-
-        Raises:
-            InputError: not a finite number, or an id outside the vocabulary.
-        """
+        """The changes of a request, None for none; InputError for non-finite numbers and ids outside the vocabulary."""
         named, bias = {}, {} if bias is None else bias
         if not isinstance(bias, Mapping):
             raise InputError(f"logit_bias is {type(bias).__name__}; expected a mapping of token ids to numbers")

@@ -26,14 +26,14 @@ from glinfer.engine.run.stats import require_complete
 from glinfer.engine.sampler import NEUTRAL, OwnSampler, SamplerFunction, SamplingOptions
 from glinfer.engine.scheduler import Scheduler
 from glinfer.engine.score import TextScore
-from glinfer.engine.stream import CHUNK, GeneratedText, TextStream, TokenStream
+from glinfer.engine.stream import GeneratedText, TextStream, TokenStream, read_whole
 from glinfer.engine.textures import TexturesReport
 from glinfer.engine.tour import Tour, recorded
 from glinfer.engine.vision import ImageEncoder
 from glinfer.errors import ContextError, InputError, StructureError
 from glinfer.formats.embedding import Embedding
 from glinfer.formats.sampling import NAMES
-from glinfer.program.plan import DrawTable, Plan, draw_table
+from glinfer.program.plan import DrawTable, draw_table
 from glinfer.structured.structure import ERROR, OPTIONS, take_structure, wants_whole
 from glinfer.text.chat import ChatForm, ReplySplitter
 from glinfer.text.images import ImageReader
@@ -66,10 +66,8 @@ class Model(Inspected, Embeds, Chatting):
         config: the model's shape.
         tokenizer: the tokenizer, or None if only ids can be used.
         device: the open OpenGL device.
-        engine: the bound plans.
-        bound: the plan, bound to the device.
-        weights: the format of the weights, such as ``f32``.
-        cache: the format of keys and values.
+        engine, bound: the bound plans, and the one that computes a token.
+        weights, cache: the formats of the weights, such as ``f32``, and of keys and values.
         kernels: options of the fast plan's passes; the reference plan ignores them.
         sampling: the default sampling options, see :func:`glinfer.engine.defaults.default_sampling`; assign a
             SamplingOptions to change them.
@@ -96,15 +94,9 @@ class Model(Inspected, Embeds, Chatting):
     ) -> None:
         """Call :func:`load_model` instead.
 
-        Args:
-            engine: the bound plans.
-            tokenizer, no_tokenizer: the tokenizer if there is one, and the error where it is missing.
-            stop_ids, sampling, embedding: defaults of texts, and settings of an embedding model.
-            find_form: finds the model's chat form for ``system`` and ``kwargs``.
-            images, image_encoder: reads images, or why the model takes none; an encoder that the model releases.
-            path: the model's file or directory, if it was loaded from one.
-            owns_device: whether the device was opened for this model.
-            strict: as in :func:`load_model`.
+        ``no_tokenizer`` is the error without a tokenizer, and ``images`` may be the error without an image encoder.
+        ``find_form`` finds the chat form for ``system`` and ``kwargs``. The model releases the ``image_encoder``, and
+        the device if it ``owns_device``.
         """
         options = engine.options
         self.engine, self.bound, self.device = engine, engine.bound, engine.bound.device
@@ -133,11 +125,6 @@ class Model(Inspected, Embeds, Chatting):
         return f"<Model {config.model_type}: {'; '.join(parts)}>"
 
     @property
-    def plan(self) -> Plan:
-        """The bound plan."""
-        return self.bound.plan
-
-    @property
     def sampling(self) -> SamplingOptions:
         """The default sampling options."""
         return self._sampling
@@ -157,13 +144,8 @@ class Model(Inspected, Embeds, Chatting):
     def session(self, *, keep: SupportsIndex = 0) -> DecodeSession:
         """A new, empty sequence of tokens over the same weights; close it, or use it in a ``with`` block.
 
-        Args:
-            keep: the number of first tokens to keep when the context is full; tokens that the tokenizer puts before
-                every text stay anyway.
-
-        Raises:
-            ContextError: the model was closed.
-            InputError: no other token would fit the context.
+        ``keep`` is the number of first tokens to keep when the context is full; tokens that the tokenizer puts before
+        every text stay anyway. Raises InputError if no other token would fit, ContextError if the model was closed.
         """
         self._require_tokens()
         keep = check_keep(keep, self.config.max_position_embeddings)
@@ -195,8 +177,7 @@ class Model(Inspected, Embeds, Chatting):
     def forward(self, prompt: str | Ids) -> int:
         """Run one pass of the reference plan over the whole sequence; returns the draw calls issued.
 
-        Raises:
-            InputError: the prompt is invalid, or the plan runs token by token.
+        Raises InputError if the prompt is invalid, or the plan runs token by token.
         """
         self._require_open()
         return self.engine.forward(self._ids_of(prompt))
@@ -302,11 +283,7 @@ class Model(Inspected, Embeds, Chatting):
         return TextStream(tokens, self.require_tokenizer(), stop, whole=whole) if is_text else tokens
 
     def compiler(self) -> Compiler:
-        """The compiler and cache of structures for this model's tokens; any thread may use it.
-
-        Raises:
-            InputError: the model has no tokenizer.
-        """
+        """The compiler and cache of structures for its tokens, for any thread; InputError without a tokenizer."""
         if self._compiler is None:
             from glinfer.structured.compiler import Compiler  # only structures need it
 
@@ -325,9 +302,7 @@ class Model(Inspected, Embeds, Chatting):
             raise InputError(f"the draft is {found}; expected another model that glinfer.load has opened")
         draft._require_open()
         self._require_drafts_of(draft)
-        vocab = draft.config.vocab_size
-        drafter = ModelDrafts(draft._own, draft.config.max_position_embeddings, vocab, self.config.vocab_size)
-        return Speculation(drafter, self._run_times)
+        return Speculation(ModelDrafts(draft._own, self.config.vocab_size), self._run_times)
 
     def _require_drafts_of(self, draft: Model) -> None:
         """Refuse a draft model with another vocabulary."""
@@ -342,9 +317,6 @@ class Model(Inspected, Embeds, Chatting):
                 f"({self.config.vocab_size:,} tokens); expected one of the same family with the same vocabulary"
             )
         self._same_tokens.add(draft)  # comparing vocabularies takes a while
-
-    def _stream_ids(self, ids: Ids, **options: Any) -> TokenStream:
-        return self.stream(ids, **options)
 
     @overload
     def generate(  # type: ignore[overload-overlap]
@@ -369,19 +341,14 @@ class Model(Inspected, Embeds, Chatting):
         Several prompts, in a list, an array of rows or another ordered iterable, run together and give a list. Each
         result is the same as alone. No prompts give an empty list.
         """
-        if isinstance(prompt, str):
-            text = self.stream(prompt, **options)
-            text.chunk = CHUNK
-            return GeneratedText("".join(text), text.stats)
         listed: Any = prompt
-        ordered = isinstance(prompt, Iterable) and not isinstance(prompt, (bytes, bytearray, Mapping, set, frozenset))
+        single = (str, bytes, bytearray, Mapping, set, frozenset)
+        ordered = isinstance(prompt, Iterable) and not isinstance(prompt, single)
         if ordered and getattr(prompt, "ndim", True):  # arrays without axes are not iterable
             listed = list(prompt)
             if all(isinstance(each, Iterable) for each in listed):
                 return self._generate_many(listed, options)
-        ids = self.stream(listed, **options)
-        ids.chunk = CHUNK
-        return list(ids)
+        return read_whole(self.stream(listed, **options))
 
     def _generate_many(
         self, prompts: Sequence[str | Ids], options: StreamOptions
@@ -437,8 +404,7 @@ class Model(Inspected, Embeds, Chatting):
             waiting = map(self.checked, requests)
         else:
             raise InputError(f"the requests are {type(requests).__name__}; expected a list or an iterator of them")
-        options = SchedulerOptions(**bounds)
-        make = self.engine.scheduler(self.checked, self._require_alone, options)
+        make = self.engine.scheduler(self.checked, self._require_alone, SchedulerOptions(**bounds))
 
         def results() -> Iterator[BatchResult]:
             # Bind the plans here, so that an unused iterator holds nothing.
@@ -462,8 +428,7 @@ class Model(Inspected, Embeds, Chatting):
         reuses the prefix that it shares with an earlier one, such as a system prompt.
 
         Args:
-            slots: limit for concurrent sequences; by default 32.
-            memory: bytes of texture memory for their caches; by default 1 GiB.
+            slots, memory: as in :meth:`batch`.
             longest: tokens of the longest sequence, prompt and continuation; by default a whole context.
             piece: prompt tokens to run between two decode steps; by default the kernels' chunk, mostly 512. Small
                 pieces keep decoding even; large ones speed up prompts.
@@ -525,8 +490,7 @@ class Model(Inspected, Embeds, Chatting):
     def checked(self, request: BatchRequest, which: str = "") -> Running:
         """A checked request for :meth:`glinfer.engine.scheduler.Scheduler.add`; any thread may call this.
 
-        Raises:
-            InputError: the prompt or an option is invalid; the message starts with ``which``.
+        Raises InputError if the prompt or an option is invalid; the message starts with ``which``.
         """
         if self.config.embeds:
             raise InputError(f"{which}{EMBEDS}")
@@ -590,16 +554,10 @@ class Model(Inspected, Embeds, Chatting):
         return draw_table(self.plan, tokens)
 
     def tour(self, text: str | Ids) -> Tour:
-        """Run a text, and record what every draw of its last token writes. Notebooks show the page of ``glinfer tour``.
+        """Run a text or ids, and record what every draw of the last token writes.
 
-        Args:
-            text: text (needs a tokenizer), or ids.
-
-        Returns:
-            ``tour.draws[17].output`` is an array [rows, columns], and ``tour.write("tour.html")`` writes the page.
-
-        Raises:
-            InputError: the prompt is invalid, or empty.
+        ``tour.draws[17].output`` is an array [rows, columns], and ``tour.write("tour.html")`` writes the page of
+        ``glinfer tour``, which notebooks show. Raises InputError if the prompt is invalid or empty.
         """
         self._require_open()
         return recorded(self, text, self._path)
@@ -612,21 +570,13 @@ class Model(Inspected, Embeds, Chatting):
         file. Each call continues after the last one, so ``ceil(1 / share)`` calls cover every line. Calls between two
         tokens change nothing.
 
-        Args:
-            share: the share of the texture memory to check, above 0, at most 1.
-
-        Raises:
-            InputError: ``share`` is out of range; or with ``share=1``, the file is missing or has changed.
+        Raises InputError if ``share`` is not above 0 and at most 1, or if it is 1 and the file is missing or changed.
         """
         self._require_open()
         return self.engine.textures.check(share)
 
     def require_tokenizer(self) -> Tokenizer:
-        """The tokenizer.
-
-        Raises:
-            InputError: the model has none.
-        """
+        """The tokenizer; InputError if the model has none."""
         if self.tokenizer is None:
             raise InputError(self._no_tokenizer, "this model has no tokenizer; send token ids")
         return self.tokenizer
@@ -636,10 +586,7 @@ class Model(Inspected, Embeds, Chatting):
         raise ContextError("a model cannot be pickled or copied, as its GL objects belong to a thread; load it again")
 
     def close(self) -> None:
-        """Release every GL object, those of its sessions too, and the device if this model opened it.
-
-        Closing again does nothing.
-        """
+        """Release every GL object, those of its sessions too, and the device if this model opened it."""
         if not self._closed:
             if not self.device.closed:
                 self.device.activate()  # fails in another thread, before anything changes

@@ -90,13 +90,12 @@ class DraftedRows(Chunks):
     """Runs the plan ``drafted`` into the caches of one session."""
 
     def __init__(self, session: Session, options: PlanOptions) -> None:
-        """Use a session of the plan with these options; :meth:`Companions.release` releases both plans."""
+        """Use a session of the plan; :meth:`Companions.release` releases it and ``choice``."""
         super().__init__(session, options)
         for target in range(self._targets):  # now, so that drafts make no lasting objects
             session.make_readable(f"{LOGITS}.{target}")
         self._kernels = options.kernels
         self.choice: Choice | None = None
-        """The plan ``choice`` over the logits of the rows, bound at first use."""
 
     def choose(
         self,
@@ -113,17 +112,15 @@ class DraftedRows(Chunks):
         the plan ``choice`` does not fit.
         """
         self.session.texture(PICKS).fill(math.nan)  # which the driver leaves there if it drops a draw
-        if options is not None and not options.filters:
+        picks = options is not None and not options.filters
+        if picks:
             fill_choices(self._table, draws)
-            self.run(ids, position, adapter=adapter, **further)
-            return
-        self.run(ids, position, adapter=adapter, draws=len(self.session.draws) - 1, **further)
-        if options is None:
-            return
-        if self.choice is None:
-            self.choice = Choice(self.session, self._kernels)
-        self.choice.write(range(len(ids)), [options] * len(ids), draws)
-        self.choice.run(len(ids))
+        self.run(ids, position, adapter=adapter, draws=None if picks else len(self.session.draws) - 1, **further)
+        if options is not None and not picks:
+            if self.choice is None:
+                self.choice = Choice(self.session, self._kernels)
+            self.choice.write(range(len(ids)), [options] * len(ids), draws)
+            self.choice.run(len(ids))
 
     def candidates(self, rows: int) -> Floats:
         """The candidates [rows, 64] of the last run."""
@@ -171,14 +168,10 @@ MAX_SINGLE_TOKENS_BEFORE = 8
 
 
 class Prefill:
-    """The chunk plan of a model, built at first use; all sequences share its scratch textures.
+    """The chunk plan of a model, built at first use, for caches of ``cache_slots`` slots in all.
 
-    Attributes:
-        options: how the plan is built.
-        kernels: the kernels in use.
-        cache_slots: cache slots of all sequences.
-        firsts: the first session of each chunk plan, by its rows, and of each ``drafted`` plan, by its kernels; the
-            others share its scratch textures.
+    ``firsts`` has the first session of each chunk plan, by its rows, and of each ``drafted`` plan, by its kernels; the
+    other sessions share its scratch textures.
     """
 
     def __init__(
@@ -256,13 +249,13 @@ class Companions:
     @property
     def draws_issued(self) -> int:
         """Draw calls issued so far, with those of the decoding plan."""
-        runs: list[Chunks | Choice] = [*self.chunks.values(), *self._drafted.values(), *self._every_choice]
-        return self._bound.draws_issued + sum(each.session.draws_issued for each in runs)
+        return self._bound.draws_issued + sum(session.draws_issued for session in self._sessions)
 
     @property
-    def _every_choice(self) -> list[Choice]:
-        drafted = self._drafted.values()
-        return [*self._choices.values(), *(each.choice for each in drafted if each.choice is not None)]
+    def _sessions(self) -> list[Session]:
+        choices = (each.choice for each in self._drafted.values() if each.choice is not None)
+        chosen = [each.session for each in (*self._choices.values(), *choices)]
+        return [*chosen, *(each.session for each in (*self.chunks.values(), *self._drafted.values()))]
 
     def chunk(self, tokens: int) -> Chunks:
         """The chunk plan for a number of tokens; PlanError if it does not fit the renderer."""
@@ -302,8 +295,6 @@ class Companions:
 
     def release(self) -> None:
         """Release the plans, except those whose scratch textures other sequences share."""
-        for choice in self._every_choice:
-            choice.session.release()
-        for runs in (*self.chunks.values(), *self._drafted.values()):
-            if runs.session not in self._prefill.firsts.values():
-                runs.session.release()
+        for session in self._sessions:
+            if session not in self._prefill.firsts.values():
+                session.release()

@@ -28,8 +28,6 @@ class BatchRequest:
     ``stats.complete`` False.
 
     Attributes:
-        prompt: text, or ids.
-        options: as above.
         key: any value of the caller, returned with the result.
         text: whether the result has text; by default if the prompt is text.
         form: the chat form of a reply, whose result has text: control tokens are hidden, thoughts are separate, and the
@@ -60,10 +58,8 @@ class BatchResult:
     is the time from start to end, without ``stats.prompt_seconds``.
 
     Attributes:
-        request: the request.
         ids: the chosen tokens, without a stop id.
         text: the answer, or None.
-        stats: counts and times.
         thinking: the thoughts before the answer of a chat.
         logprobs: of each of ``ids``, and of a stop id, if requested.
         error: the error that ended the sequence, if ``stats.finish_reason`` is ``error``.

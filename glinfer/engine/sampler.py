@@ -1,7 +1,7 @@
-"""Choose the next token from a row of logits: penalties, filters, one draw. NumPy only.
+"""Choose the next token from a row of logits in NumPy: penalties, filters in float64, one draw in float32.
 
-Filters use float64; scores and draws use float32, as the shader does. Where :func:`gpu_chooses`, the GPU chooses the
-same tokens, with :mod:`glinfer.kernels.fused.sample`, or :mod:`glinfer.kernels.fused.choice` for filters.
+Where :func:`gpu_chooses`, the passes of :mod:`glinfer.kernels.fused.sample` and :mod:`glinfer.kernels.fused.choice`
+choose the same tokens.
 """
 
 from __future__ import annotations
@@ -144,10 +144,7 @@ class Sampler:
 
     The scores are as exact as float32: probabilities are right to about 1e-7 × (largest logit) / temperature.
 
-    Attributes:
-        options: the sampling options.
-        seed: the seed in ``options``, or for None a new one of 64 bits.
-        step: the number of tokens chosen; each step has different noise.
+    ``seed`` is the seed in ``options``, or for None a new one of 64 bits. ``step`` is the number of tokens chosen.
     """
 
     def __init__(self, options: SamplingOptions | None = None) -> None:
@@ -182,8 +179,7 @@ class Sampler:
 
         Args:
             logits: float [vocab]; -inf means "never". Not changed.
-            history: ids of the tokens already in the context (any length, may be empty), for the repetition
-                penalty.
+            history: ids of the tokens already in the context, for the repetition penalty; may be empty.
 
         Raises:
             InputError: the logits have NaN or +inf, are all -inf, or are not one non-empty row of floats; or the
@@ -427,11 +423,7 @@ class OwnSampler(Sampler):
         self._function = function
 
     def sample(self, logits: npt.ArrayLike, history: History = ()) -> int:
-        """The token that the function chooses.
-
-        Raises:
-            InputError: the function returns no token id, or a token whose logit is -inf.
-        """
+        """The token that the function chooses; InputError if that is not an id, or its logit is -inf."""
         row = np.array(logits, dtype=np.float32)
         chosen = self._function(row.copy(), list(history))
         token = index_of(chosen)

@@ -2,9 +2,8 @@
 
 One :meth:`Scheduler.next` runs at most a piece of waiting prompts, and one token of every sequence whose prompt is in
 its cache. First comes the client with the fewest prompt tokens in progress, then the prompt that has run least, then
-the shortest in pieces, then the oldest. So a new short prompt waits for one piece of others and one step, however long
-they are. A prompt that has waited for PATIENCE pieces gets half of the next one. A prompt that shares a prefix with a
-running prompt of its client waits for it, and finds the prefix in the cache.
+the shortest in pieces, then the oldest: a new short prompt waits for one piece of others and one step. A prompt that
+shares a prefix with a running prompt of its client waits for it, and finds the prefix in the cache.
 
 If the GPU chooses every token, the next step is issued before the previous choices are read; its rows take their tokens
 from those choices on the GPU. A sequence that has ended wastes one row of that step.
@@ -35,8 +34,6 @@ MIN_REUSED = 8
 
 PATIENCE = 8
 """Pieces of others after which the prompt that has waited longest gets half a piece."""
-
-_CLOSED = "this scheduler was closed; make another one with model.scheduler()"
 
 
 @dataclass(frozen=True)
@@ -95,10 +92,8 @@ class Scheduler(Closing):
     Attributes:
         slots: the number of caches; further sequences wait.
         capacity: the tokens of a cache, prompt and continuation together.
-        piece: limit for the prompt tokens of one :meth:`next`, counted in whole groups of the rows that a pass computes
-            at once.
-        on_pause: :meth:`next` calls this before it waits for the GPU or runs a prompt, which is a good time for other
-            threads.
+        piece: limit for the prompt tokens of one :meth:`next`, in whole groups of the rows that a pass computes.
+        on_pause: :meth:`next` calls this before it waits for the GPU or runs a prompt, for other threads.
     """
 
     def __init__(
@@ -128,10 +123,9 @@ class Scheduler(Closing):
         self._ended: list[Running] = []
 
     def insert(self, request: BatchRequest) -> Running:
-        """Queue a request; it gets a place when one is free.
+        """Queue a request, which gets a place when one is free; returns its sequence.
 
-        Returns:
-            The sequence, with its ``ids``, ``stats`` and ``result`` so far; the events of :meth:`next` refer to it.
+        That has the ``ids``, ``stats`` and ``result`` so far; the events of :meth:`next` refer to it.
 
         Raises:
             InputError: the prompt or an option is invalid, or the sequence needs more tokens than a place holds.
@@ -173,15 +167,9 @@ class Scheduler(Closing):
     def next(self) -> list[Event]:
         """Run a piece of the waiting prompts and a step of all other sequences; returns the step's events, by place.
 
-        The list is empty while only prompts run, and when nothing waits.
-
-        A sequence with NaN or infinities ends alone, with an error in its result (:mod:`glinfer.engine.run.nan_guard`).
-
-        Raises:
-            ContextError: the scheduler or its model was closed.
-            GLError: the driver failed.
-
-        Every exception closes the scheduler, even KeyboardInterrupt.
+        The list is empty while only prompts run, and when nothing waits. A sequence with NaN or infinities ends alone,
+        with an error in its result (:mod:`glinfer.engine.run.nan_guard`). Every exception closes the scheduler, even
+        KeyboardInterrupt: a ContextError if it or its model was closed, a GLError if the driver failed.
         """
         self._require_open()
         try:
@@ -199,11 +187,7 @@ class Scheduler(Closing):
             raise
 
     def cancel(self, sequence: Running) -> None:
-        """End a sequence and free its place at once; does nothing if it has ended.
-
-        Raises:
-            InputError: the sequence belongs to another scheduler.
-        """
+        """End a sequence and free its place at once, unless it has ended; InputError if it is another scheduler's."""
         if sequence.ended:
             return
         if sequence not in self._seats and sequence not in self._line:
@@ -215,11 +199,7 @@ class Scheduler(Closing):
     def results(self, waiting: Iterator[Running]) -> Iterator[BatchResult]:
         """Yield the results of checked requests as they finish, and fetch the next request when a place is free.
 
-        The scheduler closes after the last result, or with the iterator.
-
-        Raises:
-            NumbersError: the output of a sequence is broken.
-            StructureError: a structure is too complex.
+        The scheduler closes after the last result, or with the iterator. The error of a sequence is raised.
         """
         with self:
             while True:
@@ -431,7 +411,7 @@ class Scheduler(Closing):
 
     def _require_open(self) -> None:
         if self._closed:
-            raise ContextError(_CLOSED)
+            raise ContextError("this scheduler was closed; make another one with model.scheduler()")
         self._usable()
 
     def close(self) -> None:

@@ -18,8 +18,9 @@ from glinfer.engine.prefill import write_images
 from glinfer.errors import InputError, NumbersError, counted
 from glinfer.kernels.fused.cached import SLOT_TOKENS
 from glinfer.kernels.fused.low_rank import ADAPTER
-from glinfer.kernels.fused.rows import BASE, LAST, LONG, NOISE, POSITION, TOKEN, WANTED, row_table
+from glinfer.kernels.fused.rows import POSITION, TOKEN, WANTED, row_table
 from glinfer.kernels.fused.score import RowScores, log_probabilities
+from glinfer.lower.feed import chunk_feed
 from glinfer.lower.fused.caches import cache_slots
 from glinfer.lower.fused.rows import ROWS, SCORES, fitting_chunk_plan
 from glinfer.lower.options import PlanOptions
@@ -140,8 +141,7 @@ class TextScorer(Closing):
     def __init__(self, options: PlanOptions, root: Session) -> None:
         """Bind the plan over the weights of ``root``; PlanError if it does not fit the renderer."""
         config, kernels = options.config, options.kernels
-        self.config, self._kernels, self._adapter = config, kernels, options.adapters.default
-        self._options = options
+        self._options, self._kernels = options, kernels
         rows = max(min(kernels.chunk, config.max_position_embeddings), kernels.rows_per_draw)
         plan = fitting_chunk_plan(
             options,
@@ -160,21 +160,17 @@ class TextScorer(Closing):
     def steps(
         self, texts: Sequence[Sequence[int]], *, stride: SupportsIndex | None = None, adapter: int | None = None
     ) -> Generator[tuple[int, int], None, list[TextScore]]:
-        """The log-probability of every token of every text, except first tokens; in steps.
+        """Score every token but the first of each text of checked ids.
 
         A text longer than the context is read in windows of the whole context, which start ``stride`` tokens apart
-        (default: half of the context). Between runs other code may use the model, but not this scorer.
+        (default: half of the context). ``adapter`` is the number of a LoRA adapter, by default the model's. Between
+        runs other code may use the model, but not this scorer.
 
-        Args:
-            texts: checked token ids, at least two in each text.
-            stride: 1 to the context.
-            adapter: the number of the LoRA adapter; by default the model's.
-
-        Yields (finished windows, windows) after each run, and returns the scores. Raises InputError for a short text
-        or a stride outside the context, NumbersError for broken output.
+        Yields (finished windows, windows) after each run, and returns the scores. Raises InputError for a text of less
+        than two tokens or a stride outside the context, NumbersError for broken output.
         """
-        adapter = self._adapter if adapter is None else adapter
-        jobs = windows_of(texts, self.config.max_position_embeddings, stride)
+        adapter = self._options.adapters.default if adapter is None else adapter
+        jobs = windows_of(texts, self._options.config.max_position_embeddings, stride)
         found = [TextScore.unknown(ids) for ids in texts]
         done = 0
         for run in self._runs(jobs):
@@ -216,26 +212,25 @@ class TextScorer(Closing):
     def _run(self, texts: Sequence[Sequence[int]], run: Sequence[_Piece], adapter: int) -> RowScores:
         """Run once, and return the scores of every row's next token."""
         table, targets, since = self._table, self._kernels.rows_per_draw, time.perf_counter()
+        given: dict[str, int | float] = {ADAPTER: adapter}
+        longest: list[float] = []
         for piece in run:
-            # Padding rows continue the positions; their results and cache slots are ignored.
-            positions = np.arange(len(table) - piece.row) + piece.first - piece.window.start
-            table[piece.row :, POSITION] = positions
-            table[piece.row :, BASE] = piece.row
-            table[piece.row :, NOISE] = LONG * self.session.plan.is_long(piece.window.stop - piece.window.start + 1)
-            table[piece.row :, LAST] = positions[piece.length - 1]
-            ids = texts[piece.window.text][piece.first : piece.first + piece.length + 1]
-            table[piece.row : piece.row + piece.length, TOKEN] = ids[: piece.length]
-            table[piece.row : piece.row + piece.length, WANTED] = ids[1:]
+            window, own = piece.window, table[piece.row :]
+            ids = texts[window.text][piece.first : piece.first + piece.length + 1]
+            long, first = self.session.plan.is_long(window.stop - window.start + 1), piece.first - window.start
+            given |= chunk_feed(own, ids[:-1], first, targets, piece.row, long=long)
+            own[:, POSITION] = np.arange(first, first + len(own))  # up to the next piece
+            own[: piece.length, WANTED] = ids[1:]
+            longest.append(given["longest"])
         rows = run[-1].row + run[-1].length
-        longest = max(piece.first - piece.window.start + piece.length for piece in run) + targets - 1
-        strip_first = run[0].row + run[0].first - run[0].window.start
         if self._options.images is not None:
             held = [(texts[each.window.text][each.window.start : each.first + each.length], each) for each in run]
             pieces = [(ids, each.first - each.window.start, each.row) for ids, each in held]
             table[list(write_images(self.session, self._options, pieces)), TOKEN] = BEYOND
             since = time.perf_counter()  # after the plan of images
         self.session.write(ROWS, table)
-        given = {"rows": rows, "longest": longest, "strip_first": strip_first, ADAPTER: adapter}
+        first = run[0].first - run[0].window.start
+        given |= {"rows": rows, "longest": max(longest), "strip_first": first}
         self.session.run(given, flush_every=self._kernels.flush_every)
         self._pace.measure(rows, self.rows, since)
         found = self.session.read_interleaved([f"{SCORES}.{number}" for number in range(targets)], rows)

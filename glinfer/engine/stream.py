@@ -28,11 +28,7 @@ CHUNK = 8
 
 
 class GeneratedText(str):
-    """A generated text: a string with its counts and times.
-
-    Attributes:
-        stats: counts and times, see :class:`GenerationStats`.
-    """
+    """A generated text: a string with its counts and times in ``stats``, see :class:`GenerationStats`."""
 
     stats: GenerationStats
 
@@ -60,6 +56,14 @@ class GeneratedText(str):
     def tokens(self) -> int:
         """The number of generated tokens, including thoughts and the end token."""
         return self.stats.tokens
+
+
+def read_whole(stream: TextStream | TokenStream) -> GeneratedText | list[int]:
+    """Read a stream to its end with few readbacks: its text, or its ids."""
+    stream.chunk = CHUNK
+    if isinstance(stream, TextStream):
+        return GeneratedText("".join(stream), stream.stats)
+    return list(stream)
 
 
 class OneStream(Closing):
@@ -96,10 +100,9 @@ class TokenStream(OneStream, Iterator[int]):
         speculation: Speculation | None = None,
         whole: bool = False,
     ) -> None:
-        """Prepare; nothing runs before the first ``next()``.
+        """Prepare to run ``session``, which other streams may use between two tokens, from the first ``next()`` on.
 
         Args:
-            session: runs the model; other streams may use it between two tokens.
             row: the checked request, without a ``reply``; its stop ids are not yielded.
             on_end: called once when the stream ends, for any reason.
             speculation: drafts tokens, to compute several at once; not together with a constraint.

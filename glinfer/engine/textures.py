@@ -63,12 +63,9 @@ MAX_TEXELS = 16
 
 @dataclass(frozen=True)
 class TexelDifference:
-    """One number of a texture with wrong bits.
+    """One number of a texture with wrong bits, which ``found`` and ``expected`` have as unsigned integers.
 
-    Attributes:
-        x, y, channel: its position in the texture.
-        row, col: its position in the tensor, whose columns are words if weights are packed; None in padding.
-        found, expected: its bits, as an unsigned integer.
+    ``row`` and ``col`` are its position in the tensor, whose columns are words if weights are packed; None in padding.
     """
 
     x: int
@@ -82,13 +79,10 @@ class TexelDifference:
 
 @dataclass(frozen=True)
 class TextureCheck(Report):
-    """The comparison of one weight's texture.
+    """The comparison of one weight's texture, of ``width`` × ``height`` texels.
 
     Attributes:
         names: the tensor, and the tensors that are views of it.
-        width, height: in texels.
-        format: of the texture.
-        bytes: texture memory.
         identical: whether all checked bits are right.
         lossless: whether the unpacked texels equal the numbers or blocks of the file bit for bit.
         differing: the number of wrong elements; 0 if only checksums of lines could be compared.
@@ -132,13 +126,10 @@ class Checked(NamedTuple):
 
 @dataclass(frozen=True)
 class TexturesReport(Report):
-    """The result of :meth:`glinfer.engine.model.Model.verify_textures`.
+    """The result of :meth:`glinfer.engine.model.Model.verify_textures` for a share of the texture memory.
 
-    Attributes:
-        share: the requested share of the texture memory.
-        checked: the amounts read back.
-        different: textures with wrong bits.
-        wrong_textures: inputs of draws that sample a texture other than the one in their plan.
+    ``different`` has textures with wrong bits, ``wrong_textures`` the inputs of draws that sample a texture other than
+    the one in their plan.
     """
 
     derived = ("ok",)

@@ -22,7 +22,7 @@ from glinfer.engine.requests import BatchRequest, Running
 from glinfer.engine.run.alone import Alone
 from glinfer.engine.run.stats import GenerationStats
 from glinfer.engine.scheduler import Scheduler
-from glinfer.engine.stream import CHUNK, GeneratedText, TextStream, TokenStream
+from glinfer.engine.stream import CHUNK, GeneratedText, TextStream, TokenStream, read_whole
 from glinfer.errors import ContextError, InputError
 from glinfer.formats.files import AnyPath
 from glinfer.structured.structure import ERROR
@@ -107,16 +107,12 @@ class ThreadedModel(Chatting):
     def __init__(
         self, path: AnyPath, *, slots: SupportsIndex | None = None, memory: SupportsIndex | None = None, **options: Any
     ) -> None:
-        """Load a model on a new thread, as :func:`glinfer.load` does.
+        """Load a model on a new thread, with the options and errors of :func:`glinfer.load`.
 
         Args:
-            path: the model.
+            path, options: as :func:`glinfer.load`.
             slots: limit for concurrent texts, by default 32; further texts wait. With 1, texts run as those of a Model.
             memory: bytes of texture memory for their caches; by default 1 GiB.
-            **options: those of :func:`glinfer.load`.
-
-        Raises:
-            GlinferError: as :func:`glinfer.load`.
         """
         check_options("ThreadedModel()", options, signature(load_model).parameters)
         given = {"slots": slots, "memory": memory}
@@ -136,8 +132,7 @@ class ThreadedModel(Chatting):
     def call(self, function: Callable[Concatenate[Model, P], T], *given: P.args, **options: P.kwargs) -> T:
         """Call a function of the model on its thread: ``model.call(lambda model: model.score(text))``.
 
-        Raises:
-            ContextError: the model was closed, or this is its thread.
+        Raises ContextError if the model was closed, or this is its thread.
         """
         return self._submit(function, self._model, *given, **options).result()
 
@@ -185,9 +180,7 @@ class ThreadedModel(Chatting):
     @named_options(StreamOptions)
     def generate(self, prompt: str | Ids, **options: Unpack[StreamOptions]) -> Any:
         """Continue a prompt; see :meth:`stream`. For many prompts, use several threads, or ``agenerate`` in tasks."""
-        stream = self.stream(prompt, **options)
-        stream.chunk = CHUNK
-        return GeneratedText("".join(stream), stream.stats) if isinstance(stream, TextStream) else list(stream)
+        return read_whole(self.stream(prompt, **options))
 
     def astream(self, prompt: str | Ids, **options: Unpack[StreamOptions]) -> AsyncGenerator[Any]:
         """:meth:`stream` for ``async for``. Cancelling the task, or ``aclose()``, frees its place."""
@@ -214,10 +207,6 @@ class ThreadedModel(Chatting):
     def require_tokenizer(self) -> Tokenizer:
         """The tokenizer; errors as in :meth:`glinfer.engine.model.Model.require_tokenizer`."""
         return self._model.require_tokenizer()
-
-    def _stream_ids(self, ids: Ids, **options: Any) -> TokenStream:
-        found: TokenStream = self.stream(ids, **options)
-        return found
 
     def _require_open(self) -> None:
         if self._closed:

@@ -22,15 +22,14 @@ from glinfer.program.session import Observer, Session
 
 Floats = npt.NDArray[np.float32]
 _PAGES = "glinfer.export.tour"
-"""The module that writes pages. It is imported by name when a page is wanted, since exports build on the engine."""
+"""The module that writes pages, which is imported by name when a page is wanted, since exports build on the engine."""
 
 
 @dataclass(frozen=True)
 class TourDraw:
-    """One draw of a token.
+    """One draw of a token; ``number`` is its place among the draws, from 0.
 
     Attributes:
-        number: its place among the draws, from 0.
         name, kind: as in the plan, such as ``h.2.attn.head.3.scores`` and ``attn.scores``.
         shader: the file of its fragment shader in ``shaders/``.
         inputs: the tensors that it samples, by sampler.
@@ -73,12 +72,8 @@ class Tour:
     def write(self, target: str | PathLike[str], *, tokenizer: str | PathLike[str] | None = None) -> Path:
         """Write the page of ``glinfer tour`` for this model and text, and return its path.
 
-        Args:
-            target: the page: a new .html file, or an earlier page.
-            tokenizer: the tokenizer's file, where the model was loaded with one.
-
-        Raises:
-            InputError, PlanError, FormatError: see :func:`glinfer.export.tour.export_tour`.
+        ``target`` is a new .html file, or an earlier page; ``tokenizer`` the tokenizer's file, if the model was loaded
+        with one. Raises the errors of :func:`glinfer.export.tour.export_tour`.
         """
         if self._path is None:
             raise InputError("this model was not loaded from a file; run 'glinfer tour FILE' on a saved one")

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +16,8 @@ from glinfer.engine.textures import WeightSource
 from glinfer.errors import NumbersError, PlanError
 from glinfer.formats.vision import Vision
 from glinfer.gl.context import Device
-from glinfer.kernels.fused.rows import BASE, LAST, POSITION, TOKEN, row_table
+from glinfer.kernels.fused.rows import row_table
+from glinfer.lower.feed import chunk_feed
 from glinfer.lower.fused.image import DEEP, PIXELS, PLACES, SEEN, image_plan
 from glinfer.lower.fused.rows import ROW_ANGLES, ROWS
 from glinfer.lower.options import PlanOptions
@@ -26,7 +26,7 @@ from glinfer.lower.weights.recipe import head_floats
 from glinfer.program.bands import Bands
 from glinfer.program.session import Session
 from glinfer.program.tuning import kernels_for
-from glinfer.text.images import Steps, drained
+from glinfer.text.images import Steps
 
 Floats = npt.NDArray[np.float32]
 _FEWEST = 64
@@ -55,10 +55,6 @@ class ImageEngine(EncodeEngine):
             self._session = self.bound.companion(plan, ("weight",))
         return self._session
 
-    def rows(self, *given: Any) -> Floats:
-        """The rows that :meth:`image_steps` returns."""
-        return drained(self.image_steps(*given))
-
     def image_steps(
         self, patches: Floats, places: npt.NDArray[np.intp], by_patch: Mapping[str, Floats] = MappingProxyType({})
     ) -> Steps:
@@ -71,16 +67,14 @@ class ImageEngine(EncodeEngine):
             places: of each patch in the table of places.
             by_patch: further inputs of the plan, with a row for each patch.
 
-        Raises:
-            NumbersError: a row has NaN or an infinity.
-            PlanError: the plan for this many patches does not fit.
+        Raises NumbersError for NaN or an infinity, PlanError if the plan for this many patches does not fit.
         """
         count, targets = len(patches), self._targets
         self.bound.require_alive()
         session = self._session_for(count)
         table = row_table(session.plan.table[ROWS].shape[0])
-        table[:, POSITION], table[:, BASE], table[:, LAST] = np.arange(len(table)), 0, count - 1
-        table[:count, TOKEN] = places
+        tokens = count // self.config.patches_per_token
+        given = {**chunk_feed(table, places.tolist(), 0, targets), "longest": count, "texts": tokens}
         session.write(ROWS, table)
         for name, matrix in {PIXELS: patches, **by_patch}.items():
             if name in session.plan.table:
@@ -90,8 +84,6 @@ class ImageEngine(EncodeEngine):
             padded[:count] = matrix
             for number in range(targets):
                 session.write(f"{name}.{number}", padded[number::targets])
-        tokens = count // self.config.patches_per_token
-        given = {"rows": count, "longest": count, "strip_first": 0, "texts": tokens}
         yield from session.steps(given, self._bands)
         levels = [SEEN, *(DEEP.format(number + 1) for number in range(len(self.config.deepstack_layers)))]
         names = [[f"{each}.{number}" for number in range(targets)] for each in levels]
@@ -108,8 +100,8 @@ class ImageEngine(EncodeEngine):
 class ImageEncoder:
     """An image encoder that is bound at the first use."""
 
-    def __init__(self, bind: Callable[[], ImageEngine], vision: Vision | str) -> None:
-        """``bind`` uploads the weights of ``vision``; a text says why there is no encoder."""
+    def __init__(self, bind: Callable[[], ImageEngine], vision: Vision) -> None:
+        """``bind`` uploads the weights of ``vision``."""
         self._bind, self._vision = bind, vision
         self._engine: ImageEngine | None = None
 
@@ -117,7 +109,7 @@ class ImageEncoder:
         """See :meth:`ImageEngine.image_steps`; patch i is number ``order[i]`` of a grid of rows and columns."""
         self._engine = self._bind() if self._engine is None else self._engine
         config, (rows, cols) = self._engine.config, grid
-        if not config.family.by_grid or isinstance(self._vision, str):
+        if not config.family.by_grid:
             return self._engine.image_steps(patches, order)
         row, col = np.divmod(order, cols)
         places = interpolated(self._vision.table, row, rows, col, cols)

@@ -92,7 +92,9 @@ def test_prompts_of_all_kinds(model: Model) -> None:
     options: dict[str, Any] = {"max_tokens": 3, "temperature": 0}
     alone = [model.generate(ids, **options) for ids in IDS]
     for prompts in (IDS, tuple(IDS), np.array(IDS), [np.array(ids) for ids in IDS], iter(IDS), (ids for ids in IDS)):
-        assert model.generate(prompts, **options) == alone
+        found = model.generate(prompts, **options)
+        assert found == alone
+        assert all(type(token) is int for ids in found for token in ids)
     for one in (np.array(IDS[0]), range(5, 8), (token for token in IDS[0]), [np.int64(token) for token in IDS[0]]):
         assert model.generate(one, **options) == alone[0]
     texts = [model.generate(text, **options) for text in ("Once", "upon")]

@@ -486,22 +486,15 @@ def check_batch(model: Model, count: int, slots: int) -> None:
 
 @pytest.mark.gl
 class TestBatches:
-    def test_filtered_rows_are_chosen_without_their_logits(
-        self, passing: Model, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_rows_are_chosen_without_their_logits(self, passing: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Filtered ones, and penalised ones."""
         monkeypatch.setattr(Batch, "_logits", None)
         results = list(passing.batch(requests(2), slots=2))
         assert {result.stats.draws for result in results} == {8 * (7 * 2 + 3 + 2)}
-        monkeypatch.undo()
         check_batch(passing, 2, 2)
-
-    def test_penalised_rows_are_chosen_without_their_logits(
-        self, passing: Model, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(Batch, "_logits", None)
         changed = [*(each for each in OPTIONS.values() if "repetition_penalty" in each), *CHANGED]
-        requests = [BatchRequest(PROMPT, {**each, "max_tokens": 20}, number) for number, each in enumerate(changed)]
-        for result in passing.batch(requests, slots=2):
+        asked = [BatchRequest(PROMPT, {**each, "max_tokens": 20}, number) for number, each in enumerate(changed)]
+        for result in passing.batch(asked, slots=2):
             assert result.ids == by_hand(passing, PROMPT, changed[int(str(result.request.key))], 20)
 
     def test_rows_of_all_kinds_together(self, passing: Model) -> None:

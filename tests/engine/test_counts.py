@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scripted_models import FAST_SMALL_DRAWS, FAST_TAIL_DRAWS, SMALL_DRAWS
-from token_streams import stream_of
+from token_streams import finished, stream_of
 
 from glinfer.engine.logits import softmax
 from glinfer.engine.model import Model
@@ -255,8 +255,7 @@ def test_a_sequence_of_a_batch_counts_what_runs_again_when_its_context_is_full(m
         with model.scheduler(slots=1) as scheduler:
             issued = model.device.draws_issued
             running = scheduler.insert(BatchRequest([5] * 10, {"max_tokens": max_tokens, "temperature": 0}))
-            while not running.ended:
-                scheduler.next()
+            finished(scheduler)
             stats = running.stats
             assert (stats.tokens, stats.dropped > 0) == (max_tokens, max_tokens > 60)
             assert stats.draws + stats.prompt_draws == model.device.draws_issued - issued

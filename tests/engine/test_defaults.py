@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from scripted_models import SMALL, random_file
+from token_streams import finished
 
 import glinfer
 from glinfer.cli.options import take_sampling
@@ -126,8 +127,7 @@ def test_everything_of_a_model_samples_by_its_defaults(small: Path, greedy_file:
         assert model.generate([PROMPT, PROMPT], max_tokens=6, seed=1) == [greedy, greedy]
         with model.scheduler(slots=1) as scheduler:
             running = scheduler.insert(glinfer.BatchRequest(PROMPT, {"max_tokens": 6, "seed": 1}))
-            while not running.ended:
-                scheduler.next()
+            finished(scheduler)
         assert running.ids == greedy
         drawn = model.generate(PROMPT, max_tokens=6, seed=1, temperature=1.0)
         assert drawn != greedy

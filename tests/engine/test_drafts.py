@@ -87,20 +87,6 @@ def check_rows(model: Model, held: int) -> None:
         assert agree(session.logits(), single.logits())
 
 
-def check_choices(model: Model) -> None:
-    """Across several full contexts."""
-    for name in SAMPLERS:
-        with model.session() as session, model.session() as other:
-            for each in (session, other):
-                each.prefill(PROMPT)
-            expected = other.generate_ids(120, sampler_of(name))
-            sampler = sampler_of(name)
-            assert drafted(session, expected, sampler) == expected
-            assert session.dropped >= 64
-            assert 0 < session.accepted < session.drafted
-            assert (session.logit_reads > 0) == ("repetition_penalty" in SAMPLERS[name])
-
-
 class TestAccepting:
     def test_a_row_has_the_bits_that_it_has_alone(self, model: Model) -> None:
         check_rows(model, 40)
@@ -112,7 +98,16 @@ class TestAccepting:
             check_rows(model, 129)
 
     def test_choices_are_those_without_a_draft(self, model: Model) -> None:
-        check_choices(model)
+        """Across several full contexts."""
+        for name in SAMPLERS:
+            with model.session() as session, model.session() as other:
+                for each in (session, other):
+                    each.prefill(PROMPT)
+                expected = other.generate_ids(120, sampler_of(name))
+                assert drafted(session, expected, sampler_of(name)) == expected
+                assert session.dropped >= 64
+                assert 0 < session.accepted < session.drafted
+                assert (session.logit_reads > 0) == ("repetition_penalty" in SAMPLERS[name])
 
     def test_the_sampler_goes_on_by_the_tokens_that_were_chosen(self, model: Model) -> None:
         with model.session() as session:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,6 @@ import numpy as np
 import pytest
 from each_case import each_case
 from goldens import recorded
-from goldens.figures import Figures
 from goldens.pictures import (
     CONTROL,
     IMAGE_SIZES,
@@ -28,6 +28,7 @@ from goldens.pictures import (
     write_mmproj,
     write_smolvlm,
 )
+from image_prompts import check_close, check_logits, ids_of, written
 from PIL import Image
 from tiers import tiered
 
@@ -36,12 +37,13 @@ from glinfer.engine.loading import prepare
 from glinfer.engine.model import Model
 from glinfer.engine.vision import ImageEngine
 from glinfer.errors import FormatError, InputError
+from glinfer.export.convert import convert_model
 from glinfer.formats import Checkpoint, load_checkpoint
 from glinfer.formats.vision import ImageForm, read_vision
 from glinfer.gl.context import open_device
 from glinfer.kernels.options import KernelOptions
 from glinfer.limits import MAX_IMAGE_PIXELS, MAX_IMAGES, MAX_KNOWN_IMAGES
-from glinfer.text.images import ImageToken, decoded, merged_order, squares_of
+from glinfer.text.images import ImageToken, decoded, drained, merged_order, squares_of
 
 pytestmark = pytest.mark.gl
 
@@ -52,7 +54,6 @@ KERNELS = {
     "one row": KernelOptions(rows_per_draw=1, quad=False, mantissa=True),
     "two rows": KernelOptions(rows_per_draw=2, blends=True, fused=True, tiles=4, largest_cell=2),
 }
-PARITY = 1e-4
 
 
 @pytest.fixture(scope="module")
@@ -66,18 +67,6 @@ def model(folder: Path) -> Iterator[Model]:
         yield model
 
 
-def ids_of(model: Model, *images: object, text: str = "What is it?") -> list[int]:
-    """The prompt of a question about images."""
-    parts: list[dict[str, Any]] = [{"type": "image", "image": image} for image in images]
-    messages = [{"role": "user", "content": [*parts, {"type": "text", "text": text}]}]
-    return model.chat_ids(messages)
-
-
-def written(ids: list[int]) -> list[int]:
-    """The ids as transformers has them."""
-    return [IMAGE if isinstance(token, ImageToken) else token for token in ids]
-
-
 @tiered("kernels", KERNELS)
 def test_the_encoder_is_that_of_the_paper(kernels: str) -> None:
     tensors, places = weights()[1], np.random.default_rng(1).permutation(TOWER.vocab_size)
@@ -87,7 +76,7 @@ def test_the_encoder_is_that_of_the_paper(kernels: str) -> None:
         prepared = prepare(Checkpoint(TOWER, tensors, "made"), device, "fast", "file", KERNELS[kernels])
         engine = prepared.bind(device)
         assert isinstance(engine, ImageEngine)
-        found = engine.rows(patches, places)
+        found = drained(engine.image_steps(patches, places))
     assert found.shape == wanted.shape == (TOKENS, TEXT.hidden_size)
     assert np.abs(found - wanted).max() <= 2e-6 * np.abs(wanted).max()
     assert np.abs(wanted - wanted.mean(axis=0)).max() > 0.1, "rows that are all alike show little"
@@ -110,20 +99,7 @@ def test_patches_of_a_token_are_neighbours() -> None:
 
 @pytest.mark.parametrize("plan", ["fast", "reference"])
 def test_logits_are_those_of_transformers(folder: Path, plan: str) -> None:
-    """At each place from the end of the prompt on, and the greedy reply of 100 tokens."""
-    values = recorded("images")
-    figures, prompt = Figures.from_json(values), values["prompt"]
-    with glinfer.load(folder, plan=plan) as model:
-        ids = ids_of(model, picture())
-        assert written(ids) == figures.ids[:prompt]
-        many = figures.ids[prompt:]
-        places = range(prompt - 1, len(figures.ids) - 1, 1 if plan == "fast" else 25)
-        with model.session() as session:
-            for place in places:
-                session.hold([*ids, *many[: place + 1 - prompt]])
-                assert figures.error(place, session.logits()) <= PARITY
-        if plan == "fast":
-            assert model.generate(ids, max_tokens=100, temperature=0) == many
+    check_logits(folder, plan, "images", [picture()], "What is it?", IMAGE)
 
 
 def test_weight_formats(tmp_path: Path, model: Model) -> None:
@@ -131,15 +107,14 @@ def test_weight_formats(tmp_path: Path, model: Model) -> None:
     for dtype, weights_, allowed in (("float16", "file", 2e-3), ("float32", "q8", 0.05)):
         path = write_smolvlm(tmp_path / dtype, dtype)
         with glinfer.load(path, weights=weights_) as other:
-            found = other.logits(ids_of(other, picture()))
-        assert 0 < np.abs(found - wanted).max() <= allowed * np.ptp(wanted)
+            check_close(other, ids_of(other, picture()), wanted, allowed, 0)
 
 
 def test_images_have_ids_by_their_pixels(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     """Equal ids mean equal images, so caches of prefixes cannot confuse two."""
     one, same, other = ids_of(model, picture()), ids_of(model, picture()), ids_of(model, picture(seed=3))
     assert one == same
-    assert written(one) == written(other)
+    assert written(one, IMAGE) == written(other, IMAGE)
     pictured = [{token for token in ids if isinstance(token, ImageToken)} for ids in (one, other)]
     assert not pictured[0] & pictured[1]
     model.logits(one)
@@ -175,7 +150,7 @@ def test_a_conversation_with_images(model: Model, tmp_path: Path) -> None:
     session.send("And now?", max_tokens=4)
     assert session.messages[0]["content"] == "[image]What is it?"
     forged = ids_of(model, picture(), text="<image> <fake_token_around_image>")
-    assert written(forged).count(IMAGE) == 5 * TOKENS, "a text spells no image"
+    assert written(forged, IMAGE).count(IMAGE) == 5 * TOKENS, "a text spells no image"
 
 
 def bytes_of(image: Image.Image, form: str = "PNG") -> bytes:
@@ -218,35 +193,27 @@ def test_places_that_take_no_images(model: Model, folder: Path) -> None:
     for call, words in refusals:
         with pytest.raises(InputError, match=words):
             call()
-    with glinfer.load("shakespeare") as other, pytest.raises(InputError, match="no image encoder"):
-        other.read_image(picture())
-    with glinfer.load("shakespeare") as other, pytest.raises(InputError, match="no image encoder"):
-        other.chat_ids(about(picture()))  # which cannot chat either
-    with glinfer.load("shakespeare") as other, pytest.raises(InputError, match="part of an image"):
-        other.logits(ids)
+    with glinfer.load("shakespeare") as other:  # which cannot chat either
+        for use in (lambda: other.read_image(picture()), lambda: other.chat_ids(about(picture()))):
+            with pytest.raises(InputError, match="no image encoder"):
+                use()
+        with pytest.raises(InputError, match="part of an image"):
+            other.logits(ids)
     with glinfer.load(folder, executor="numpy") as other, pytest.raises(InputError, match="leave executor out"):
         other.chat(about(picture()))
 
 
-def gguf_model(folder: Path, path: Path) -> Path:
-    """The language model as a GGUF file, beside its directory's tokenizer and template."""
-    from glinfer.export.convert import convert_model
-
-    convert_model(folder, path)
-    return path
-
-
 def test_llama_cpps_files(folder: Path, tmp_path: Path, model: Model) -> None:
     pytest.importorskip("gguf")
-    path = gguf_model(folder, tmp_path / "text.gguf")
+    path = tmp_path / "text.gguf"
+    convert_model(folder, path)
     encoder = write_mmproj(tmp_path / "mmproj-model-f16.gguf")
     wanted = model.logits(ids_of(model, picture()))
     for given in (None, encoder):
         with glinfer.load(path, mmproj=given) as other:
             ids = ids_of(other, picture())
-            assert written(ids) == written(ids_of(model, picture()))
-            found = other.logits(ids)
-        assert 0 < np.abs(found - wanted).max() <= 2e-3 * np.ptp(wanted)
+            assert written(ids, IMAGE) == written(ids_of(model, picture()), IMAGE)
+            check_close(other, ids, wanted, 2e-3, 0)
     write_mmproj(tmp_path / "mmproj-other.gguf")
     with glinfer.load(path) as other, pytest.raises(InputError, match="found 2 image encoders"):
         other.chat(about(picture()))
@@ -283,8 +250,6 @@ def test_damaged_encoders(tmp_path: Path, changes: dict[str, Any], words: str) -
     ],
 )
 def test_damaged_directories(tmp_path: Path, name: str, values: dict[str, Any], words: str) -> None:
-    import json
-
     folder = write_smolvlm(tmp_path / "m")
     (folder / name).write_text(json.dumps({**json.loads((folder / name).read_text()), **values}))
     with pytest.raises(FormatError, match=words):

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import signal
-import sys
 import types
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from interrupts import files_of, heeds_ctrl_c
+from interrupts import files_of, heeds_ctrl_c, interrupted_everywhere
 
 import glinfer
 from glinfer.engine import batch, requests, scheduler
@@ -20,32 +17,6 @@ from glinfer.engine.requests import BatchRequest
 __all__ = ["heeds_ctrl_c"]
 
 pytestmark = pytest.mark.gl
-
-Place = tuple[str, int, int]
-"""A file, a line of it, and how often it was passed before."""
-
-
-def watched(files: set[str], act: Callable[[], object], at: Place | None = None) -> list[Place]:
-    """Run something, with a Ctrl-C at a place; returns the first and the last pass of each line."""
-    passed: dict[tuple[str, int], int] = {}
-
-    def trace(frame: types.FrameType, event: str, argument: object) -> Any:
-        if frame.f_code.co_filename not in files:
-            return None
-        if event == "line":
-            line = frame.f_code.co_filename, frame.f_lineno
-            before = passed[line] = passed.get(line, 0) + 1
-            if at == (*line, before):
-                signal.raise_signal(signal.SIGINT)
-        return trace
-
-    old = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        act()
-    finally:
-        sys.settrace(old)
-    return sorted({(*line, which) for line, last in passed.items() for which in (1, last)})
 
 
 def answered(model: Model) -> list[tuple[int, list[int], str | None]]:
@@ -61,19 +32,14 @@ def answered(model: Model) -> list[tuple[int, list[int], str | None]]:
 
 @pytest.mark.usefixtures("heeds_ctrl_c")
 @pytest.mark.slow
-@pytest.mark.parametrize("module", [scheduler, batch, requests])
-def test_ctrl_c_before_any_line_leaves_nothing(small: Path, module: types.ModuleType) -> None:
-    files = files_of(module)
+@pytest.mark.parametrize(("module", "step"), [(scheduler, 41), (batch, 37), (requests, 19)])
+def test_ctrl_c_before_any_line_leaves_nothing(small: Path, module: types.ModuleType, step: int) -> None:
     with glinfer.load(str(small)) as model:
         expected = answered(model)
-        kept, held = model.device.live_objects(), list[Place]()
-        places = watched(files, lambda: answered(model))
-        for at in places[::15]:
-            with pytest.raises(KeyboardInterrupt):
-                watched(files, lambda: answered(model), at)
-            if model.device.live_objects() != kept:
-                held.append(at)
-                kept = model.device.live_objects()
+        kept = model.device.live_objects()
+
+        def after(where: str) -> None:
+            assert model.device.live_objects() == kept, where
+
+        assert interrupted_everywhere(lambda: answered(model), after, (), files_of(module), step) > 300
         assert answered(model) == expected
-        assert held == []
-        assert len(places) > 50

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import numpy.typing as npt
@@ -44,16 +45,6 @@ class Counter:
         if self.error is not None and len(self.seen) == self.fail_at:
             raise self.error
         return logits_for(len(ids) % VOCAB)
-
-
-class Ends:
-    """Counts calls of ``on_end``."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    def __call__(self) -> None:
-        self.count += 1
 
 
 def holding(
@@ -185,7 +176,7 @@ def test_without_the_gpus_choice_nothing_is_computed_ahead() -> None:
 
 
 def test_a_session_that_is_closed_ends_the_stream_with_an_error() -> None:
-    session, ends = Chooser(Counter(), 100), Ends()
+    session, ends = Chooser(Counter(), 100), Mock()
     stream = make(session=session, max_tokens=50, on_end=ends)
     stream.chunk = 2
     next(stream)
@@ -193,30 +184,30 @@ def test_a_session_that_is_closed_ends_the_stream_with_an_error() -> None:
     assert next(stream) == 3, "it was computed before"
     with pytest.raises(ContextError, match="gone"):
         next(stream)
-    assert (ends.count, stream.stats.finish_reason) == (1, "error")
+    assert (ends.call_count, stream.stats.finish_reason) == (1, "error")
 
 
 def test_one_that_is_closed_after_its_last_token_was_not_cut_short() -> None:
     for options, reason in (({"max_tokens": 2}, "length"), ({"max_tokens": 3}, "closed")):
-        ends = Ends()
+        ends = Mock()
         stream = make(on_end=ends, **options)
-        assert ([next(stream), next(stream)], ends.count) == ([2, 3], 0)
+        assert ([next(stream), next(stream)], ends.call_count) == ([2, 3], 0)
         stream.close()
-        assert (stream.stats.finish_reason, ends.count) == (reason, 1)
+        assert (stream.stats.finish_reason, ends.call_count) == (reason, 1)
 
 
 @pytest.mark.parametrize("error", [InputError("no"), ValueError("no"), KeyboardInterrupt(), SystemExit(3)])
 def test_an_error_inside_forward_comes_through_and_closes(error: BaseException) -> None:
-    ends = Ends()
+    ends = Mock()
     stream = make(Counter(fail_at=2, error=error), on_end=ends)
     assert next(stream) == 2
     with pytest.raises(type(error)) as caught:
         next(stream)
     assert caught.value is error
     reason = "closed" if isinstance(error, KeyboardInterrupt) else "error"
-    assert (ends.count, stream.stats.finish_reason, stream.ids) == (1, reason, [2])
+    assert (ends.call_count, stream.stats.finish_reason, stream.ids) == (1, reason, [2])
     assert list(stream) == []
-    assert ends.count == 1
+    assert ends.call_count == 1
 
 
 @pytest.mark.parametrize("way", ["length", "stop", "closed", "error"])
@@ -263,7 +254,7 @@ def test_seconds_leave_out_what_the_caller_does(monkeypatch: pytest.MonkeyPatch)
 def test_the_ids_are_the_longest_run_that_all_limits_allow(
     prompt: int, max_tokens: int, context: int, stop: set[int]
 ) -> None:
-    ends = Ends()
+    ends = Mock()
     stream = make(prompt=[0] * prompt, max_tokens=max_tokens, context=context, stop_ids=list(stop), on_end=ends)
     # The next token is the length of the sequence, and a full context is cut to its newer half and the newest token.
     lengths = [prompt]
@@ -272,7 +263,7 @@ def test_the_ids_are_the_longest_run_that_all_limits_allow(
     computed = [length % VOCAB for length in lengths]
     before_stop = [token for place, token in enumerate(computed) if stop.isdisjoint(computed[: place + 1])]
     assert list(stream) == before_stop
-    assert ends.count == 1
+    assert ends.call_count == 1
     if before_stop != computed:
         assert stream.stats.finish_reason == "stop"
     else:

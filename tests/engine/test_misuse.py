@@ -303,20 +303,33 @@ def ctrl_c(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     return arm
 
 
+def each_interrupted(
+    ctrl_c: Callable[[int], None], stride: int, act: Callable[[], Any], after: Callable[[int], None]
+) -> tuple[Any, int]:
+    """What ``act`` gives without a Ctrl-C, and how many places it passes; ``after`` follows each one tried."""
+    place = 0
+    while True:
+        place += stride
+        ctrl_c(place)
+        try:
+            found = act()
+        except KeyboardInterrupt:
+            after(place)
+        else:
+            ctrl_c(0)
+            return found, place
+
+
 @tiered("plan", ["fast", "reference"])
 def test_ctrl_c_anywhere_while_loading_leaves_nothing(tiny: Path, ctrl_c: Callable[[int], None], plan: str) -> None:
     with open_device() as device:
         with glinfer.load(tiny, device=device, plan=plan) as model:
             expected = model.logits(PROMPT[:3])
-        place, model = 1, None
-        while model is None:
-            place += 4
-            ctrl_c(place)
-            try:
-                model = glinfer.load(tiny, device=device, plan=plan)
-            except KeyboardInterrupt:
-                assert not device.live_objects(), f"at {place}"
-        ctrl_c(0)
+
+        def after(place: int) -> None:
+            assert not device.live_objects(), f"at {place}"
+
+        model, place = each_interrupted(ctrl_c, 4, lambda: glinfer.load(tiny, device=device, plan=plan), after)
         assert place > 40
         assert np.array_equal(model.logits(PROMPT[:3]), expected)
         model.close()
@@ -344,15 +357,11 @@ def test_ctrl_c_anywhere_in_a_run_leaves_what_is_true(
         expected = act(model)
         kept, textures = model.logits(PROMPT[:3]), model.device.live_objects()["texture"]
     with glinfer.load(tiny) as model:
-        place, found = 3, None
-        while found is None:
-            ctrl_c(place)
-            try:
-                found = act(model)
-            except KeyboardInterrupt:
-                assert model.device.live_objects()["texture"] <= textures
-            place += stride
-        ctrl_c(0)
+
+        def after(_: int) -> None:
+            assert model.device.live_objects()["texture"] <= textures
+
+        found, place = each_interrupted(ctrl_c, stride, lambda: act(model), after)
         assert place > 3 * stride
         assert found == expected, "as if nothing had happened"
         assert np.array_equal(model.logits(PROMPT[:3]), kept)

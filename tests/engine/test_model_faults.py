@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 from broken_driver import GUILTY, INNOCENT, LOST, NO_NAME, REFUSED, BrokenDriver, mended
 from commands import refused
-from made_models import of_family
+from made_models import of_family, opened
 from scripted_models import SMALL
 from tiers import tiered
 
 import glinfer
 from glinfer.config import ModelConfig
 from glinfer.engine import loading
-from glinfer.engine.loading import prepare, random_weights
+from glinfer.engine.loading import random_weights
 from glinfer.engine.model import Model
 from glinfer.engine.requests import BatchRequest
 from glinfer.engine.sampler import Sampler, SamplingOptions
@@ -32,7 +32,6 @@ from glinfer.gl.layouts.matrix import Layout
 from glinfer.gl.program import Program
 from glinfer.inspect.settings import RunSetting
 from glinfer.inspect.verify.suite import CheckOptions, verify_everywhere
-from glinfer.kernels.options import KernelOptions
 from glinfer.lower.plans import PLANS, plan_for
 from glinfer.program import session as session_module
 from glinfer.program.session import check_textures_fit
@@ -51,17 +50,6 @@ def checkpoint_of(family: str) -> Checkpoint:
     """The small Gab with one block, or the small Llama."""
     one_block = SMALL.replace("blocks=2", "blocks=1")
     return of_family(family) if family == "llama" else random_checkpoint(ModelConfig.from_options(one_block), seed=1)
-
-
-def opened(
-    checkpoint: Checkpoint,
-    device: Device,
-    plan: str = "fast",
-    weights: str = "file",
-    kernels: KernelOptions | None = None,
-) -> Model:
-    """A model of a checkpoint that is in no file; the device stays."""
-    return Model(prepare(checkpoint, device, plan, weights, kernels).bind(device))
 
 
 @pytest.fixture
@@ -88,6 +76,21 @@ def says_what_to_do(error: GlinferError) -> None:
     assert "--context" in said
 
 
+def each_failed(driver: BrokenDriver, how: Any, act: Callable[[], Any], after: Callable[[int], None]) -> Any:
+    """What ``act`` gives when no allocation fails any more, and how many did, each in turn; ``after`` follows each."""
+    failures = 0
+    while True:
+        driver.fail_at(failures + 1, how)
+        try:
+            return act(), failures
+        except GlinferError as error:
+            failures += 1
+            assert driver.failed
+            says_what_to_do(error)
+            driver.mend()
+            after(failures)
+
+
 @tiered(
     ("family", "plan", "how"), [("gab", "fast", REFUSED), ("gab", "reference", REFUSED), ("llama", "fast", NO_NAME)]
 )
@@ -95,21 +98,13 @@ def test_every_allocation_that_fails_while_loading_leaves_nothing(
     driver: BrokenDriver, device: Device, family: str, plan: str, how: str
 ) -> None:
     checkpoint = checkpoint_of(family)
-    with opened(checkpoint, device, plan) as model:
+    with opened(checkpoint, plan, device=device) as model:
         expected, textures = model.logits(SHORT), len(device.owned("texture"))
-    failures = 0
-    while True:
-        driver.fail_at(failures + 1, how)
-        try:
-            model = opened(checkpoint, device, plan)
-        except GlinferError as error:
-            failures += 1
-            assert driver.failed
-            says_what_to_do(error)
-            driver.mend()
-            assert not device.live_objects()
-        else:
-            break
+
+    def after(_: int) -> None:
+        assert not device.live_objects()
+
+    model, failures = each_failed(driver, how, lambda: opened(checkpoint, plan, device=device), after)
     assert failures >= textures
     assert np.array_equal(model.logits(SHORT), expected)
     model.close()
@@ -157,25 +152,17 @@ def test_every_allocation_that_fails_later_leaves_the_model_as_it_was(
 ) -> None:
     """While sequences, chunks of prompts, batches and scores are bound."""
     checkpoint = checkpoint_of(family)
-    with opened(checkpoint, device) as model:
+    with opened(checkpoint, device=device) as model:
         short, expected = model.logits(SHORT), act(model)
         kept = device.live_objects()  # scratch of prompts and scores stays for the next ones
-    with opened(checkpoint, device) as model:
-        failures = 0
-        while True:
-            driver.fail_at(failures + 1, how)
-            try:
-                found = act(model)
-            except GlinferError as error:
-                failures += 1
-                assert driver.failed
-                says_what_to_do(error)
-                driver.mend()
-                assert device.live_objects()["texture"] <= kept["texture"]
-                if failures % 8 == 1:
-                    assert np.array_equal(model.logits(SHORT), short)
-            else:
-                break
+    with opened(checkpoint, device=device) as model:
+
+        def after(place: int) -> None:
+            assert device.live_objects()["texture"] <= kept["texture"]
+            if place % 8 == 1:
+                assert np.array_equal(model.logits(SHORT), short)
+
+        found, failures = each_failed(driver, how, lambda: act(model), after)
         assert not driver.failed
         assert failures >= 4
         assert np.array_equal(found, expected)
@@ -199,7 +186,7 @@ class TestTooLarge:
         monkeypatch.setattr(loading, "weights_for", None)  # nobody comes so far
         for plan in PLANS:
             with pytest.raises(PlanError) as caught:
-                opened(checkpoint_of("gab"), device, plan)
+                opened(checkpoint_of("gab"), plan, device=device)
             said = str(caught.value)
             assert said.startswith(f"plan {plan} takes ")
             assert "cache " in said or plan == "reference"
@@ -210,7 +197,7 @@ class TestTooLarge:
         if not device.in_main_memory:
             pytest.skip("this GPU has memory of its own, and says itself when it has no more")
         monkeypatch.setattr(memory, "available_bytes", lambda: 10_000_000)
-        with opened(checkpoint_of("gab"), device) as model:
+        with opened(checkpoint_of("gab"), device=device) as model:
             expected, before = model.logits(SHORT), device.live_objects()
             monkeypatch.setattr(memory, "available_bytes", lambda: 10_000)
             with pytest.raises(PlanError, match=r"^plan fast takes .* \(activation .*cache .*\) of memory"):
@@ -266,12 +253,12 @@ def test_a_lost_model_is_loaded_again_and_a_session_goes_on_from_its_tokens(
 ) -> None:
     checkpoint, options = checkpoint_of(family), SamplingOptions(seed=5)
     sampler, again = Sampler(options), Sampler(options)
-    with open_device(api="es") as device, opened(checkpoint, device, plan) as model, model.session() as session:
+    with open_device(api="es") as device, opened(checkpoint, plan, device=device) as model, model.session() as session:
         session.prefill(IDS[:20])
         written = session.generate_ids(12, sampler)
 
     device = mended(driver, open_device(api="es"))
-    model = opened(checkpoint, device, plan)
+    model = opened(checkpoint, plan, device=device)
     session = model.session()
     session.prefill(IDS[:20])
     assert session.generate_ids(4, again) == written[:4]
@@ -288,7 +275,7 @@ def test_a_lost_model_is_loaded_again_and_a_session_goes_on_from_its_tokens(
     device.close()
     assert session.ids == IDS[:20] + written[:4]
 
-    with open_device(api="es") as other, opened(checkpoint, other, plan) as anew, anew.session() as follower:
+    with open_device(api="es") as other, opened(checkpoint, plan, device=other) as anew, anew.session() as follower:
         follower.prefill(session.ids)
         with anew.session() as unbroken:
             unbroken.prefill(IDS[:20] + written[:4])
@@ -298,7 +285,7 @@ def test_a_lost_model_is_loaded_again_and_a_session_goes_on_from_its_tokens(
 
 def test_a_stream_that_is_cut_off_by_a_loss_has_its_ids(driver: BrokenDriver, device: Device) -> None:
     ended: list[str] = []
-    with opened(checkpoint_of("gab"), device) as model:
+    with opened(checkpoint_of("gab"), device=device) as model:
         stream = model.stream(IDS[:10], seed=1, max_tokens=9, on_end=lambda: ended.append("told"))
         ids = [next(stream), next(stream)]
         driver.lose(GUILTY, 0)
@@ -340,7 +327,7 @@ def short_logits(model: Model) -> Any:
 @lru_cache
 def usually(family: str, plan: str, act: Callable[[Model], Any]) -> Array:
     """What a model does where no shader is refused."""
-    with open_device(api="es") as device, opened(checkpoint_of(family), device, plan) as model:
+    with open_device(api="es") as device, opened(checkpoint_of(family), plan, device=device) as model:
         return np.asarray(act(model))
 
 
@@ -370,7 +357,7 @@ def test_a_refused_shader_is_replaced_by_a_plainer_one_with_one_warning(
     refused = refuse(shader, **values)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        with opened(checkpoint_of(family), device, plan) as model:
+        with opened(checkpoint_of(family), plan, device=device) as model:
             for act, numbers in zip([*acts, acts[0]], [*expected, expected[0]], strict=True):
                 np.testing.assert_allclose(act(model), numbers, atol=1e-4)
     assert refused
@@ -389,7 +376,7 @@ def test_a_shader_that_is_refused_in_every_form_is_an_error_with_its_line(
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with pytest.raises(ShaderError, match=r"^pick\.frag:7: "):
-            opened(checkpoint_of("gab"), device)
+            opened(checkpoint_of("gab"), device=device)
     assert len(refused) == 2, "the chosen one, and the plainest"
     assert not device.live_objects()
 
@@ -398,7 +385,7 @@ def test_a_shader_that_is_refused_in_every_form_is_an_error_with_its_line(
 def test_later_plans_that_are_refused_in_every_form_leave_the_model_as_it_was(
     device: Device, refuse: Callable[..., list[str]]
 ) -> None:
-    with opened(checkpoint_of("gab"), device) as model:
+    with opened(checkpoint_of("gab"), device=device) as model:
         expected, before = model.logits(SHORT), device.live_objects()
         refuse("gemm", ALONE=0)
         for act in (a_prompt, a_draft, a_batch, scores):
@@ -414,9 +401,12 @@ def test_kernels_that_were_asked_for_are_not_replaced(
     kernels = default_for(device)
     refuse("gemm", QUAD=1, ALONE=1)
     with pytest.raises(ShaderError, match=r"^gemm\.frag:7"):
-        opened(checkpoint_of("gab"), device, kernels=kernels)
+        opened(checkpoint_of("gab"), kernels=kernels, device=device)
     refuse("gemm", ROWS=kernels.rows_per_draw)
-    with opened(checkpoint_of("gab"), device, kernels=kernels) as model, pytest.raises(ShaderError, match=r"^gemm"):
+    with (
+        opened(checkpoint_of("gab"), kernels=kernels, device=device) as model,
+        pytest.raises(ShaderError, match=r"^gemm"),
+    ):
         a_prompt(model)
     with pytest.raises(ShaderError, match="no shader file"):
         glinfer.load(small, device=device, shader_root=tmp_path)

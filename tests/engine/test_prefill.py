@@ -13,6 +13,7 @@ import pytest
 from agreement import agree
 from scripted_models import random_file
 from tiny_models import in_floats, tiny
+from token_streams import random_ids
 
 import glinfer
 from glinfer.engine.model import Model
@@ -31,12 +32,7 @@ CONTEXT = 64
 Floats = np.ndarray[Any, Any]
 
 
-def some_ids(count: int, vocab: int, seed: int = 1) -> list[int]:
-    found: list[int] = np.random.default_rng(seed).integers(0, vocab, count).tolist()
-    return found
-
-
-IDS = some_ids(90, 131)
+IDS = random_ids(90, vocab=131)
 
 
 def with_kernels(path: Path | str, **kernels: Any) -> Model:
@@ -100,7 +96,7 @@ class TestTheSameNumbers:
 def test_a_context_beyond_any_edge_of_a_texture(tmp_path: Path) -> None:
     """4,500 tokens: more than 2048 or 4096 texels in a line, and more scores than fit a texture in one chunk."""
     path = random_file(tmp_path / "long.gab", "vocab=40,dim=16,heads=2,blocks=2,context=4500")
-    ids, found = some_ids(4400, 40), []
+    ids, found = random_ids(4400, vocab=40), []
     for limits in (None, Limits.webgl2_minimum()):
         with glinfer.load(path, limits=limits) as model:
             found.append(chunked(model, ids))
@@ -119,7 +115,7 @@ class TestSessions:
             session.hold(IDS[:50])
             assert chunk_runs == [(0, 16), (16, 16), (32, 16), (48, 2)]
             chunk_runs.clear()
-            ids = [*IDS[:20], *some_ids(30, 131, seed=2)]
+            ids = [*IDS[:20], *random_ids(30, 2, 131)]
             session.hold(ids)
             assert chunk_runs == [(20, 16), (36, 14)]
             assert agree(session.logits(), stepped(pieces, ids))
@@ -132,7 +128,7 @@ class TestSessions:
 
     def test_more_than_the_context_holds(self, model: Model, pieces: Model) -> None:
         for made, tokens in ((model, CONTEXT + 1), (pieces, CONTEXT), (pieces, CONTEXT + 1), (pieces, 3 * CONTEXT)):
-            ids = some_ids(tokens, 131, seed=tokens)
+            ids = random_ids(tokens, tokens, 131)
             with made.session() as session, made.session() as other:
                 session.prefill(ids)
                 for token in ids:
@@ -148,7 +144,7 @@ class TestSessions:
                 session.prefill(IDS[:40])
                 session.rewind(count)
                 assert agree(session.logits(), stepped(pieces, IDS[: 40 - count])), count
-                new = some_ids(20, 131, seed=count)
+                new = random_ids(20, count, 131)
                 session.prefill(new)
                 assert agree(session.logits(), stepped(pieces, [*IDS[: 40 - count], *new])), count
 
@@ -169,7 +165,7 @@ def test_both_plans_of_experts_give_the_same_bits(tmp_path: Path) -> None:
     """Each row by itself there, and rows of one expert together in the other: the same bits on llvmpipe."""
     config = tiny("qwen3_moe", hidden_size=96, intermediate_size=96, max_position_embeddings=128)
     save_checkpoint(in_floats(config), tmp_path / "model.safetensors")
-    ids = some_ids(100, config.vocab_size)
+    ids = random_ids(100, vocab=config.vocab_size)
     with with_kernels(tmp_path / "model.safetensors", product_table="llvmpipe", rows_per_draw=4) as model:
         prefill = model.engine._prefill
         for tokens, rows in ((9, prefill.rows_for(1)), (100, 128)):

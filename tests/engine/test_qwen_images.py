@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import image_prompts
 import numpy as np
 import pytest
 from each_case import each_case
 from goldens import recorded
-from goldens.figures import Figures
-from goldens.pictures import about, picture
+from goldens.pictures import picture, write_smolvlm
 from goldens.qwen_pictures import (
     DEEP,
     PAD,
@@ -26,7 +27,10 @@ from goldens.qwen_pictures import (
     write_qwen3_5,
     write_qwen3_vl,
 )
+from image_prompts import check_close, check_logits
+from made_models import fresh
 from PIL import Image
+from token_streams import finished
 
 import glinfer
 from glinfer.engine.model import Model
@@ -41,7 +45,6 @@ from glinfer.kernels.options import KernelOptions
 from glinfer.text.images import ImageToken, decoded, drained, squares_of, turn_places
 
 pytestmark = pytest.mark.gl
-PARITY = 1e-4
 
 
 @pytest.fixture(scope="module")
@@ -66,27 +69,14 @@ def newer(newer_folder: Path) -> Iterator[Model]:
         yield model
 
 
-def ids_of(model: Model, *images: object, text: str = "A") -> list[int]:
-    """A prompt of images, each with a text after it."""
-    parts = [part for image in images for part in about(image, text)[0]["content"]]
-    return model.chat_ids([{"role": "user", "content": parts}])
-
-
-def written(ids: list[int]) -> list[int]:
-    """The ids as transformers has them."""
-    return [PAD if isinstance(token, ImageToken) else token for token in ids]
+BOTH = picture(), picture(30, 90, 3)
+"""The images of the prompt that is recorded."""
+ids_of = partial(image_prompts.ids_of, text="A")
+written = partial(image_prompts.written, mark=PAD)
 
 
 def both(model: Model) -> list[int]:
-    """The prompt that is recorded."""
-    return ids_of(model, picture(), picture(30, 90, 3))
-
-
-def fresh_logits(model: Model) -> Any:
-    """The logits after the recorded prompt in a new sequence."""
-    with model.session() as session:
-        session.prefill(both(model))
-        return session.logits()
+    return ids_of(model, *BOTH)
 
 
 def squares_in(ids: list[int]) -> list[Any]:
@@ -118,27 +108,10 @@ def test_rows_are_those_of_transformers(name: str, vectors: int, model: Model, n
         assert np.abs(ours - ours.mean(axis=0)).max() > 0.1, "rows that are all alike show little"
 
 
-@pytest.mark.parametrize(
-    ("name", "folders", "plan"),
-    [
-        *(("qwen_images", "folder", plan) for plan in ("fast", "reference")),
-        *(("qwen35_images", "newer_folder", plan) for plan in ("fast", "reference")),
-    ],
-)
+@pytest.mark.parametrize("plan", ["fast", "reference"])
+@pytest.mark.parametrize(("name", "folders"), [("qwen_images", "folder"), ("qwen35_images", "newer_folder")])
 def test_logits_are_those_of_transformers(name: str, folders: str, plan: str, request: pytest.FixtureRequest) -> None:
-    """At each place from the end of the prompt on, and the greedy reply of 200 tokens, or 100 of Qwen 3.5."""
-    values = recorded(name)
-    figures, prompt = Figures.from_json(values), values["prompt"]
-    with glinfer.load(request.getfixturevalue(folders), plan=plan) as model:
-        ids, many = both(model), figures.ids[prompt:]
-        assert written(ids) == figures.ids[:prompt]
-        places = range(prompt - 1, len(figures.ids) - 1, 1 if plan == "fast" else 80)
-        with model.session() as session:
-            for place in places:
-                session.hold([*ids, *many[: place + 1 - prompt]])
-                assert figures.error(place, session.logits()) <= PARITY
-        if plan == "fast":
-            assert model.generate(ids, max_tokens=len(many), temperature=0) == many
+    check_logits(request.getfixturevalue(folders), plan, name, BOTH, "A", PAD)
 
 
 @pytest.mark.parametrize("name", ["model", pytest.param("newer", marks=pytest.mark.slow)])
@@ -160,9 +133,7 @@ def test_chunks_batches_and_drafts_change_nothing(
         session.hold([*prompts[0][:3], 65, 66])  # the image is gone, and with it what it leaves out
         assert np.array_equal(session.logits(), model.logits([*prompts[0][:3], 65, 66]))
     with glinfer.load(folder, kernels=KernelOptions(chunk=16)) as small:
-        found = small.logits(both(small))
-    wanted = model.logits(prompts[0])
-    assert np.abs(found - wanted).max() <= 2e-6 * np.ptp(wanted)
+        check_close(small, both(small), model.logits(prompts[0]), 2e-6)
 
 
 def test_a_text_after_an_image_goes_on_behind_its_longer_side(model: Model) -> None:
@@ -189,7 +160,7 @@ def test_observers_see_images_as_the_reference_plan_does(
 ) -> None:
     """Embeddings, further vectors and angles of each token, and nothing of it stays."""
     folder, model = (folder, model) if name == "model" else (newer_folder, newer)
-    wanted = fresh_logits(model)
+    wanted = fresh(model, both(model))
     seen = model.capture(["blocks.[13].attn.q", "blocks.[13].attn.k", "blocks.*.resid_post", "embed"], both(model))
     with glinfer.load(folder, plan="reference") as other:
         whole = other.capture([*seen], both(other))
@@ -205,8 +176,8 @@ def test_observers_see_images_as_the_reference_plan_does(
             session.logits()
         assert np.abs(session.logits() - wanted).max() <= 2e-6 * np.ptp(wanted)
     with model.patch("blocks.3.resid_post", lambda seen: seen.array + 1):
-        assert np.abs(fresh_logits(model) - wanted).max() > 1e-3
-    assert np.array_equal(fresh_logits(model), wanted)
+        assert np.abs(fresh(model, both(model)) - wanted).max() > 1e-3
+    assert np.array_equal(fresh(model, both(model)), wanted)
 
 
 def test_a_text_after_images_is_scored(model: Model) -> None:
@@ -288,14 +259,11 @@ def test_llama_cpps_files(folder: Path, tmp_path: Path, model: Model) -> None:
     wanted = model.logits(both(model))
     for given, text in ((None, path), (encoder, folder)):
         with glinfer.load(text, mmproj=given) as other:
-            ids = both(other)
-            assert written(ids) == written(both(model))
-            found = other.logits(ids)
-        assert np.abs(found - wanted).max() <= 2e-6 * np.ptp(wanted)
+            assert written(both(other)) == written(both(model))
+            check_close(other, both(other), wanted, 2e-6)
     write_mmproj(encoder)
     with glinfer.load(path) as other:
-        found = other.logits(both(other))
-    assert 0 < np.abs(found - wanted).max() <= 5e-3 * np.ptp(wanted)
+        check_close(other, both(other), wanted, 5e-3, 0)
 
 
 @pytest.mark.slow
@@ -315,10 +283,8 @@ def test_llama_cpps_files_of_qwen_3_5(newer_folder: Path, tmp_path: Path, newer:
     convert_model(newer_folder, path)
     flags = {"vision.is_deepstack_layers": [False] * TOWER.num_hidden_layers}
     write_mmproj(tmp_path / "mmproj-model-f16.gguf", "float32", **flags)
-    wanted = newer.logits(both(newer))
     with glinfer.load(path) as other:
-        found = other.logits(both(other))
-    assert np.abs(found - wanted).max() <= 2e-6 * np.ptp(wanted)
+        check_close(other, both(other), newer.logits(both(newer)), 2e-6)
     encoder = write_mmproj(tmp_path / "mmproj-other.gguf")
     with pytest.raises(FormatError, match="image encoder of qwen3_vl; the model is of family qwen3_5_text"):
         glinfer.load(path, mmproj=encoder)
@@ -369,8 +335,6 @@ def test_damaged_directories(tmp_path: Path, name: str, values: dict[str, Any], 
 
 def test_refusals(tmp_path: Path, model: Model, folder: Path) -> None:
     pytest.importorskip("gguf")
-    from goldens.pictures import write_smolvlm
-
     encoder = write_mmproj(tmp_path / "mmproj.gguf")
     with pytest.raises(FormatError, match="image encoder of qwen3_vl; the model is of family llama"):
         glinfer.load(write_smolvlm(tmp_path / "m"), mmproj=encoder)
@@ -391,7 +355,6 @@ def test_other_sequences_go_on_while_an_image_is_encoded(model: Model) -> None:
         while not pictured[0].cached:
             scheduler.next()
         assert first.stats.tokens > before + 3
-        while len(scheduler):
-            scheduler.next()
+        finished(scheduler)
     assert first.ids == text
     assert [each.ids for each in pictured] == [model.generate(each, **how) for each in prompts]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +15,13 @@ import pytest
 from agreement import agree
 from made_models import of_family, opened
 from tiers import tiered
+from token_streams import finished
+from token_streams import random_ids as ids_of
 
 import glinfer
 from glinfer.engine.model import Model
 from glinfer.engine.requests import BatchRequest, Running
-from glinfer.engine.scheduler import MIN_REUSED, Event, Scheduler
+from glinfer.engine.scheduler import MIN_REUSED, Scheduler
 from glinfer.errors import ContextError, InputError, NumbersError
 from glinfer.gl.readback import Readback
 from glinfer.program.session import Session
@@ -26,13 +30,7 @@ from glinfer.text.reply import ChatPart
 pytestmark = pytest.mark.gl
 
 GREEDY: dict[str, Any] = {"temperature": 0}
-RANDOM = np.random.default_rng(3)
-SYSTEM = RANDOM.integers(0, 300, 25).tolist()
-
-
-def ids_of(count: int, seed: int, vocab: int = 300) -> list[int]:
-    found: list[int] = np.random.default_rng(seed).integers(0, vocab, count).tolist()
-    return found
+SYSTEM = ids_of(25, 3)
 
 
 def alone(model: Model, request: BatchRequest) -> list[int]:
@@ -43,14 +41,6 @@ def alone(model: Model, request: BatchRequest) -> list[int]:
             return list(model.stream(request.prompt, **request.options))  # type: ignore[arg-type]
         finally:
             model._own = kept
-
-
-def finished(scheduler: Scheduler) -> list[Event]:
-    """All events until nothing is left to do."""
-    events = []
-    while len(scheduler):
-        events += scheduler.next()
-    return events
 
 
 @pytest.fixture
@@ -144,18 +134,15 @@ class TestAsAlone:
         assert any(each.stats.dropped for each in schedule.ended)
         schedule.check()
 
-    def check(self, model: Model) -> None:
-        schedule = Schedule(model, 1, 301, 48)
-        with model.scheduler(slots=2, piece=16) as scheduler:
-            schedule.run(scheduler, 15)
-        assert any(each.stats.reused_tokens for each in schedule.ended)
-        schedule.check()
-
     @pytest.mark.slow
     @pytest.mark.parametrize("family", ["llama", "mistral", "gpt2"])
     def test_other_families(self, family: str) -> None:
         with opened(of_family(family, sliding_window=5 if family == "mistral" else 0)) as model:
-            self.check(model)
+            schedule = Schedule(model, 1, 301, 48)
+            with model.scheduler(slots=2, piece=16) as scheduler:
+                schedule.run(scheduler, 15)
+            assert any(each.stats.reused_tokens for each in schedule.ended)
+            schedule.check()
 
     @pytest.mark.parametrize("busy", [False, True], ids=["where it ended", "where it runs"])
     def test_logits_behind_a_prefix_that_was_reused(self, model: Model, busy: bool) -> None:
@@ -459,11 +446,10 @@ class TestQueue:
             assert not each.ended
 
     def test_bounds(self, model: Model) -> None:
-        for name in ("slots", "memory", "longest", "piece"):
-            with pytest.raises(InputError, match=f"{name} is 0; expected a whole number of at least 1"):
-                model.scheduler(**{name: 0})
-            with pytest.raises(InputError, match=f"{name} is 1.5; expected"):
-                model.scheduler(**{name: 1.5})  # type: ignore[arg-type]
+        for name, value in itertools.product(("piece", "slots", "memory", "longest"), (0, 1.5, True)):
+            for use in (model.scheduler, *(() if name == "piece" else (partial(model.batch, [BatchRequest([1])]),))):
+                with pytest.raises(InputError, match=f"{name} is {value}; expected a whole number of at least 1"):
+                    use(**{name: value})
 
 
 class TestEnds:

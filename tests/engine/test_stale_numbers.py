@@ -13,6 +13,7 @@ from agreement import agree
 from made_models import IDS as MANY_IDS
 from made_models import fresh, mixed, of_family, opened
 from poison import POISONS, SCRATCH, poison, poison_values
+from token_streams import finished
 
 from glinfer.engine.model import Model
 from glinfer.engine.requests import BatchRequest
@@ -166,8 +167,7 @@ def test_a_scheduler_waits_outside_of_a_patch(model: Model) -> None:
         scheduler.next()
         with model.patch("blocks.0.attn.k", lambda seen: 2 * seen.array), pytest.raises(InputError, match="leave the"):
             scheduler.next()
-        while len(scheduler):
-            scheduler.next()
+        finished(scheduler)
         assert running.ids == expected
 
 

@@ -77,13 +77,6 @@ def loaded(small: Path, tmp_path: Path) -> Iterator[Model]:
         yield made
 
 
-def overwrite(texture: Texture, change: Callable[[Any], Any]) -> None:
-    """Write other texels into a bound texture; ``change`` gets their bits."""
-    texels = np.ascontiguousarray(texture.read_lines(0, texture.layout.height))
-    change(texels.view(f"u{texels.dtype.itemsize}"))
-    texture.gl.write(texels.tobytes(), alignment=4)
-
-
 def require_as_in_files(made: Model) -> None:
     report = made.verify_textures()
     weights = made.plan.of_kind("weight")
@@ -106,12 +99,10 @@ class TestWhole:
 
     def test_the_lowest_bit_of_256_weights_is_found_though_no_draw_is_off(self, loaded: Model) -> None:
         """The tokens stay as they were too."""
-        before = tokens(loaded)
-
-        def flip(bits: Any) -> None:
-            bits.reshape(-1)[:256] ^= 1
-
-        overwrite(loaded.bound.texture("h.0.mlp.fc_in.weight"), flip)
+        before, texture = tokens(loaded), loaded.bound.texture("h.0.mlp.fc_in.weight")
+        texels = np.ascontiguousarray(texture.read_lines(0, texture.layout.height))
+        as_bits(texels).reshape(-1)[:256] ^= 1
+        texture.gl.write(texels.tobytes(), alignment=4)
         report = loaded.verify_textures()
         assert tokens(loaded) == before
         assert not report.ok

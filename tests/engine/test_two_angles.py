@@ -12,6 +12,7 @@ from agreement import agree
 from goldens import check_digest, recorded
 from goldens.figures import spots
 from goldens.models import LONGROPE, LONGROPE_PROMPTS, prompt, write_model
+from token_streams import finished
 
 import glinfer
 from glinfer.engine.model import Model
@@ -89,8 +90,7 @@ def test_what_has_turned_otherwise_is_not_shared(model: Model) -> None:
         found = []
         for count in (30, 31, 40, 36, 28):
             each = scheduler.insert(BatchRequest(TEXT[:count], {"max_tokens": 1, **GREEDY}))
-            while not each.ended:
-                scheduler.next()
+            finished(scheduler)
             found.append(
                 (each.stats.reused_tokens > 0, each.ids == model.generate(TEXT[:count], max_tokens=1, **GREEDY))
             )

@@ -73,7 +73,7 @@ def test_its_template_gives_the_prompts_of_llama_cpp(
     model: Model, golden: dict[str, Any], conversation: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[list[int]] = []
-    monkeypatch.setattr(Model, "_stream_ids", lambda self, ids, **_: asked.append(list(ids)) or iter([]))
+    monkeypatch.setattr(Model, "stream", lambda self, ids, **_: asked.append(list(ids)) or iter([]))
     model.stream_chat(given.CONVERSATIONS[conversation])
     assert asked == [model.require_tokenizer().encode(golden["template"][conversation])]
 

@@ -85,7 +85,7 @@ class Talker(Chatting):
     def close(self) -> None:
         pass
 
-    def _stream_ids(self, ids: Sequence[int], *, incomplete: str, **options: Any) -> TokenStream:
+    def stream(self, ids: Sequence[int], *, incomplete: str, **options: Any) -> TokenStream:
         self.prompts.append(list(ids))
         return greedy(RecomputeSession(self.config, self._logits), ids, **options)
 

@@ -211,7 +211,7 @@ class CachedSession(DecodeSession):
         self._cached = last + 1
 
     def _read_logits(self) -> Floats:
-        return np.array(self._logits_texture.read()[0], dtype=np.float32)
+        return self._keep(np.array(self._logits_texture.read()[0], dtype=np.float32))
 
     def _choice(self, options: SamplingOptions, *, masked: bool = False) -> Choice:
         choice = self._companions.choice(masked=masked, changed=options.penalises)
@@ -266,7 +266,7 @@ class CachedSession(DecodeSession):
         if len(chosen) < count - 1:  # the texture has the logits of a later token
             self._run_head()
         self._cached = len(self._ids)
-        return chosen + self._append([self._sampled(self._keep(self._read_logits()), sampler)])
+        return chosen + self._append([self._sampled(self._read_logits(), sampler)])
 
     def _choose_allowed(self, allowed: Callable[[], Words], sampler: Sampler) -> int:
         if self._logits is not None or isinstance(sampler, OwnSampler):
@@ -283,7 +283,7 @@ class CachedSession(DecodeSession):
             if not unsure(candidates):
                 sampler.advance()
                 return self._chosen(candidates, [])
-        return self._sampled(self._keep(self._read_logits()), sampler, words)
+        return self._sampled(self._read_logits(), sampler, words)
 
     def _accept(self, draft: list[int], sampler: Sampler) -> list[int]:
         # Observers see one token at a time.

@@ -1,8 +1,4 @@
-"""Token sequences that grow, rewind and fork, independent of the plan and of OpenGL.
-
-:class:`DecodeSession` is the common interface. :class:`RecomputeSession` runs the whole sequence for each token, as the
-reference plan does. The fast plan's class is in :mod:`glinfer.engine.run.cached`.
-"""
+"""Token sequences that grow, rewind and fork; those of the fast plan are in :mod:`glinfer.engine.run.cached`."""
 
 from __future__ import annotations
 
@@ -50,13 +46,11 @@ class DecodeSession(Closing):
     token more than the context.
 
     Attributes:
-        keep: the number of first tokens that are never dropped.
-        before: the ids that the tokenizer puts before every text, which are never dropped.
+        keep, before: the number of first tokens, and the tokenizer's ids before every text, that are never dropped.
         dropped: tokens dropped so far because the context was full.
         draws_saved: draws skipped because prefill, :meth:`logits` or :meth:`probs` already computed them.
         logit_reads: whole rows of logits read back so far; choosing a token seldom needs one.
-        drafted: drafted tokens that :meth:`accept` has run so far.
-        accepted: drafted tokens that were chosen.
+        drafted, accepted: drafted tokens that :meth:`accept` has run so far, and how many of them were chosen.
         nan_guard: the model's check of numbers read back.
         usable: raises ContextError if the model's device was closed, lost, or belongs to another thread.
         require_tokenizer: returns the model's tokenizer, or raises an InputError if it has none.
@@ -128,13 +122,12 @@ class DecodeSession(Closing):
     def prefill(self, ids: str | Ids) -> None:
         """Append tokens, and run all but the last, which runs when its logits or a choice are needed.
 
-        Args:
-            ids: token ids, or text (needs a tokenizer). Text in an empty session also gets the tokens that the
-                tokenizer puts before every text, such as ``<s>``.
+        ``ids`` are token ids, or text (needs a tokenizer). Text in an empty session also gets the tokens that the
+        tokenizer puts before every text, such as ``<s>``.
 
         Raises:
             InputError: an id is not a whole number or outside the vocabulary, or text needs a tokenizer.
-            ContextError: the session was closed.
+            ContextError: the session was closed, as in all methods but :meth:`close`.
         """
         self._require_open()
         if isinstance(ids, str):
@@ -148,11 +141,7 @@ class DecodeSession(Closing):
         return self.require_tokenizer()
 
     def use_adapter(self, number: int) -> None:
-        """Switch to another LoRA adapter, 0 for none, and recompute the held tokens with it.
-
-        Raises:
-            ContextError: the session was closed.
-        """
+        """Switch to another LoRA adapter, 0 for none, and recompute the held tokens with it."""
         self._require_open()
         if number != self.adapter:
             self._forget(0)
@@ -171,11 +160,9 @@ class DecodeSession(Closing):
         self.prefill([token])
 
     def rewind(self, count: SupportsIndex) -> None:
-        """Forget the last ``count`` tokens. Tokens that a full context dropped do not come back.
+        """Forget the last ``count`` tokens; InputError if the session holds fewer.
 
-        Raises:
-            InputError: ``count`` is not a whole number from 0 to the number of tokens held.
-            ContextError: the session was closed.
+        Tokens that a full context dropped do not come back.
         """
         self._require_not_closed()
         number = whole_number("to rewind by", count)
@@ -208,13 +195,9 @@ class DecodeSession(Closing):
         Raises:
             InputError: no token is held.
             NumbersError: the model's output is broken, see :mod:`glinfer.engine.run.nan_guard`.
-            ContextError: the session was closed.
         """
         self._require_tokens()
-        return (self._computing(self._new_logits) if self._logits is None else self._logits).copy()
-
-    def _new_logits(self) -> Floats:
-        return self._keep(self._compute_logits())
+        return (self._computing(self._compute_logits) if self._logits is None else self._logits).copy()
 
     def _computing(self, run: Callable[..., T], *arguments: object) -> T:
         """Call a function that runs the model; after an error discard the caches."""
@@ -246,10 +229,7 @@ class DecodeSession(Closing):
 
         The choices are those of ``sampler.sample`` on :meth:`logits`, token by token, or those of a function, see
         :meth:`glinfer.engine.model.Model.stream`. No token ends generation early; :meth:`rewind` drops surplus tokens.
-
-        Raises:
-            InputError: no token is held, or the model's output is broken (NaN).
-            ContextError: the session was closed.
+        Errors are those of :meth:`logits`.
         """
         wanted = whole_number("of tokens to generate", count)
         sampler = Sampler(SamplingOptions(temperature=0)) if sampler is None else sampler
@@ -271,12 +251,8 @@ class DecodeSession(Closing):
                 whose last token is half computed, while the model is observed, and by the reference plan.
             sampler: chooses the tokens.
 
-        Returns:
-            The accepted tokens of the draft, and the token chosen after them.
-
-        Raises:
-            InputError: no token is held, a drafted token is outside the vocabulary, or the model's output is broken.
-            ContextError: the session was closed.
+        Returns the accepted tokens of the draft, and the token chosen after them. Errors are those of :meth:`logits`,
+        and an InputError for a drafted token outside the vocabulary.
         """
         guesses = check_tokens("the draft", draft, self._config)
         self._require_tokens()
@@ -294,9 +270,7 @@ class DecodeSession(Closing):
                 with at least one bit set. It is called while the GPU computes the logits; its exceptions propagate.
             sampler: chooses the token.
 
-        Raises:
-            InputError: no token is held, or the model's output is broken.
-            ContextError: the session was closed.
+        Errors are those of :meth:`logits`.
         """
         self._require_tokens()
         token: int = self._computing(self._choose_allowed, allowed, sampler)
@@ -380,7 +354,7 @@ class DecodeSession(Closing):
     def _logits_to_choose(self) -> Floats:
         """The logits of the next token; held logits save all draws of a token."""
         if self._logits is None:
-            return self._new_logits()
+            return self._compute_logits()
         self.draws_saved += self._token_draws
         return self._logits
 
@@ -407,7 +381,8 @@ class DecodeSession(Closing):
         """Release what the session owns."""
 
     @abstractmethod
-    def _compute_logits(self) -> Floats: ...
+    def _compute_logits(self) -> Floats:
+        """Run what is needed for the logits of the next token, and :meth:`_keep` them."""
 
     @abstractmethod
     def _copy(self) -> Self:
@@ -440,7 +415,7 @@ class RecomputeSession(DecodeSession):
 
     @property
     def draws_issued(self) -> int:
-        """Draw calls issued so far."""
+        """See :class:`DecodeSession`."""
         return self._issued
 
     def _catch_up(self) -> None:
@@ -456,7 +431,7 @@ class RecomputeSession(DecodeSession):
         self._issued += self._token_draws
         if self._read_probs is not None:  # read now: other sessions draw into the same textures
             self._probs = self._read_probs(self.ids)
-        return logits
+        return self._keep(logits)
 
     def _copy(self) -> RecomputeSession:
         return RecomputeSession(self._config, self._forward, self._read_probs, count_draws=self._count_draws)

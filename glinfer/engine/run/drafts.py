@@ -1,9 +1,7 @@
-"""Speculative decoding: guess the next tokens, and decide how many are worth a run.
+"""Speculative decoding: guess the next tokens, and decide by run times and past guesses how many are worth a run.
 
-A drafter guesses tokens, :meth:`glinfer.engine.run.decode.DecodeSession.accept` runs them together and keeps those that
-the sampler chooses anyway. So drafting does not change the text (Leviathan et al. 2023, "Fast Inference from
-Transformers via Speculative Decoding"; seeded noise, which makes draws repeatable, replaces the rejection step). The
-number of drafted tokens depends on measured run times and on how often drafts were right.
+:meth:`glinfer.engine.run.decode.DecodeSession.accept` keeps the guesses that the sampler chooses anyway, so the text
+stays the same (Leviathan et al. 2023; seeded noise replaces their rejection step).
 """
 
 from __future__ import annotations
@@ -117,14 +115,10 @@ class Ngrams:
 class ModelDrafts:
     """Guesses the choices of a smaller model with the same sampler, seed and steps."""
 
-    def __init__(self, session: DecodeSession, context: int, vocab: int, accepted_vocab: int) -> None:
-        """Use a session of the smaller model, which other drafters may share.
-
-        The smaller model has this context and vocabulary; ``accepted_vocab`` is that of the model that it drafts for.
-        """
-        self._session, self._context = session, context
-        self._vocab, self._accepted_vocab = vocab, accepted_vocab
-        self._start = 0
+    def __init__(self, session: DecodeSession, accepted_vocab: int) -> None:
+        """Draft for a model of the vocabulary ``accepted_vocab`` with a session, which other drafters may share."""
+        self._session, self._accepted_vocab, self._start = session, accepted_vocab, 0
+        self._context, self._vocab = session._config.max_position_embeddings, session._config.vocab_size
 
     @property
     def draws_issued(self) -> int:

@@ -1,8 +1,6 @@
-"""Retry with the safest kernels when a driver rejects a shader.
+"""Build plans again from the safest kernels, with a warning, when a driver rejects a shader.
 
-The options that differ between renderers (:class:`glinfer.kernels.options.KernelOptions`) change speed and at most the
-last digits. A driver may reject a shader because of a compiler bug or too few registers. The plan is then built again
-from the plainest kernels, with a warning. Kernels that the caller has chosen are never replaced.
+Kernels change speed and at most the last digits. A driver may have a compiler bug, or too few registers.
 """
 
 from __future__ import annotations
@@ -16,6 +14,7 @@ from glinfer.errors import GlinferWarning, ShaderError
 from glinfer.kernels.options import KernelOptions
 
 T = TypeVar("T")
+_KEPT = ("tiles", "pitch", "row_tiles", "chunk", "flush_every", "product_table")  # no compiler fails by these
 
 
 def plainest(kernels: KernelOptions, *, same_layouts: bool = False) -> KernelOptions:
@@ -23,25 +22,13 @@ def plainest(kernels: KernelOptions, *, same_layouts: bool = False) -> KernelOpt
 
     ``same_layouts`` keeps the options that decide the texture layout of weights, so that plans can share them.
     """
-    plain = KernelOptions()
-    return dataclasses.replace(
-        plain,
-        tiles=kernels.tiles,
-        pitch=kernels.pitch,
-        row_tiles=kernels.row_tiles,
-        chunk=kernels.chunk,
-        flush_every=kernels.flush_every,
-        product_table=kernels.product_table,
-        rows_per_draw=min(kernels.rows_per_draw, plain.rows_per_draw),
-        quad=kernels.quad and same_layouts,
-    )
+    kept = {name: getattr(kernels, name) for name in _KEPT}
+    rows = min(kernels.rows_per_draw, KernelOptions.rows_per_draw)
+    return KernelOptions(**kept, rows_per_draw=rows, quad=kernels.quad and same_layouts)
 
 
 class KernelChoice:
-    """The kernels in use: the chosen ones until a driver rejects a shader, the plainest from then on.
-
-    Those that the caller has chosen are ``fixed``.
-    """
+    """The kernels in use: the given ones, or unless they are ``fixed`` the plainest after a driver rejects a shader."""
 
     def __init__(self, kernels: KernelOptions, *, fixed: bool = False, same_layouts: bool = False) -> None:
         """Start with these kernels; ``same_layouts`` as in :func:`plainest`."""
@@ -56,17 +43,9 @@ class KernelChoice:
             if self.fixed or plain == self.kernels:
                 raise
             made = build(plain)
-            _warn(error, self.kernels, plain)
+            before, after = dataclasses.asdict(self.kernels), dataclasses.asdict(plain)
+            changed = ", ".join(f"{name}={after[name]!r}" for name in after if after[name] != before[name])
+            warning = f"this driver rejects a shader ({error}); using safer kernels, which are slower: {changed}"
+            warnings.warn(warning, GlinferWarning, stacklevel=2)
             self.kernels = plain
             return made
-
-
-def _warn(error: ShaderError, kernels: KernelOptions, plain: KernelOptions) -> None:
-    """Warn in one line of the rejected shader and the replaced options."""
-    before, after = dataclasses.asdict(kernels), dataclasses.asdict(plain)
-    changed = ", ".join(f"{name}={after[name]!r}" for name in after if after[name] != before[name])
-    warnings.warn(
-        f"this driver rejects a shader ({error}); using safer kernels, which are slower: {changed}",
-        GlinferWarning,
-        stacklevel=3,
-    )

@@ -1,8 +1,4 @@
-"""Detect NaN, infinities and zeros alone in logits read back, and trace them to the pass where they began.
-
-The check looks at one number, the largest logit. If it is not finite, the sequence runs again, one token at a time,
-and the output of each draw is examined.
-"""
+"""Detect NaN, infinities and zeros alone in logits read back, and trace them to the pass where they began."""
 
 from __future__ import annotations
 
@@ -23,7 +19,6 @@ from glinfer.program.oracle import written_rows
 from glinfer.program.session import Session
 
 Floats = npt.NDArray[np.float32]
-_MAX_FLOAT = float(np.finfo(np.float32).max)
 
 
 class _Finder:
@@ -62,11 +57,9 @@ def written_by(session: Session, spec: DrawSpec, name: str, values: Mapping[str,
 class NanGuard:
     """Checks the logits of one model for NaN and infinities.
 
-    Attributes:
-        strict: whether any NaN or infinity ends the run. Otherwise only logits without a usable number end it, and the
-            first NaN or infinity causes a warning.
-        traces: whether to find the pass where they began, by running the sequence again token by token.
-        zeros: whether logits may all be 0, as in a model of zeros that is only timed.
+    If ``strict``, each of them ends the run; otherwise only logits without a usable number do, and the first NaN or
+    infinity causes a warning. ``traces`` runs the sequence again token by token to find the pass where it began.
+    ``zeros`` allows logits that are all 0, as in a model of zeros that is only timed.
     """
 
     def __init__(self, bound: Session, new_session: Callable[[], AbstractContextManager[Any]]) -> None:
@@ -76,7 +69,7 @@ class NanGuard:
         self._warned = self._tracing = False
 
     def look(self, logits: Floats, ids: Sequence[int]) -> None:
-        """Check logits [vocab] of the token after ``ids``; -inf marks a token that is never chosen.
+        """Check the largest of the logits [vocab] of the token after ``ids``; -inf marks a token that is never chosen.
 
         Raises NumbersError for NaN or +inf with ``strict``, or if no token can be chosen.
         """
@@ -94,7 +87,7 @@ class NanGuard:
         """Replace NaN by -inf and +inf by the largest number, so that a token can be chosen."""
         if np.isfinite(logits.max()):
             return logits
-        finite = np.nan_to_num(logits, nan=-np.inf, posinf=_MAX_FLOAT, neginf=-np.inf)
+        finite = np.nan_to_num(logits, nan=-np.inf, posinf=float(np.finfo(np.float32).max), neginf=-np.inf)
         return np.asarray(finite, dtype=np.float32)
 
     def choice(self, candidates: Floats, ids: Sequence[int], further: Sequence[int] = ()) -> int:
@@ -138,7 +131,7 @@ class NanGuard:
         warnings.warn(f"{message}; {note}", GlinferWarning, stacklevel=4)
 
     def trace(self, ids: Sequence[int]) -> str:
-        """Describe the first pass of a sequence that writes NaN or an infinity; empty if none does."""
+        """Run tokens one by one, and describe the first pass that writes NaN or an infinity; empty if none does."""
         finder = _Finder()
         observers = self._bound.observers
         observers.append(finder)
