@@ -37,7 +37,7 @@ UP = UPS[np.arange(len(VALUES)) % 3]
 """What gates let through: large numbers show what is left of a gate that ought to be closed."""
 CUT = 6e-37
 """Below it a result may be 0: SiLU is -5.3e-37 at -88, where exp is as large as float32 holds."""
-RELATIVE = np.select([VALUES >= 5, VALUES >= 0, VALUES >= -4], [2e-7, 5e-7, 3e-6], 2e-5)
+RELATIVE = np.select([VALUES >= 5, VALUES >= 0, VALUES >= -4, VALUES >= -8], [2e-7, 5e-7, 3e-6, 1e-5], 2e-5)
 """The relative error of each result: negative arguments cost digits, the more the larger they are."""
 every_activation = pytest.mark.parametrize("activation", ACTIVATIONS)
 
